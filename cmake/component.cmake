@@ -1,0 +1,26 @@
+# One component: a static library, its public headers, and an include root that only it and its
+# users see. The root <build>/include/<component>/shardwise/<component> is a link to the source
+# folder, so that everybody writes "shardwise/<component>/x.h" and an upward include does not compile.
+#
+#   shardwise_component(shard HEADERS mesh.h SOURCES mesh.cc DEPENDS ... PRIVATE_DEPENDS ...)
+function(shardwise_component component)
+  cmake_parse_arguments(ARG "" "" "HEADERS;SOURCES;DEPENDS;PRIVATE_DEPENDS" ${ARGN})
+  set(root ${PROJECT_BINARY_DIR}/include/${component})
+  file(MAKE_DIRECTORY ${root}/shardwise)
+  file(CREATE_LINK ${PROJECT_SOURCE_DIR}/${component} ${root}/shardwise/${component} SYMBOLIC)
+
+  list(TRANSFORM ARG_HEADERS PREPEND ${root}/shardwise/${component}/)
+  list(TRANSFORM ARG_SOURCES PREPEND ${PROJECT_SOURCE_DIR}/${component}/)
+  add_library(shardwise_${component} STATIC ${ARG_SOURCES})
+  add_library(shardwise::${component} ALIAS shardwise_${component})
+  set_target_properties(shardwise_${component} PROPERTIES
+    EXPORT_NAME ${component}
+    POSITION_INDEPENDENT_CODE ON
+    VERIFY_INTERFACE_HEADER_SETS ON)
+  target_compile_features(shardwise_${component} PUBLIC cxx_std_20)
+  target_sources(shardwise_${component} PUBLIC FILE_SET HEADERS BASE_DIRS ${root} FILES ${ARG_HEADERS})
+  target_link_libraries(shardwise_${component} PUBLIC ${ARG_DEPENDS} PRIVATE ${ARG_PRIVATE_DEPENDS})
+  if(SHARDWISE_INSTALL)
+    install(TARGETS shardwise_${component} EXPORT ShardwiseTargets FILE_SET HEADERS)
+  endif()
+endfunction()

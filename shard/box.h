@@ -1,0 +1,66 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "shardwise/shard/dims.h"
+
+namespace shardwise {
+
+/// A hyper-rectangle of global indices: begin[d] <= i[d] < end[d]. What a device holds of a tensor,
+/// what a file piece covers, what a copy moves.
+///
+/// Invariant: begin and end have the same rank and begin[d] <= end[d]. Rank 0 is the one element
+/// of a scalar. A box with an empty dim holds nothing but still has a place.
+///
+/// Immutable value type.
+///
+///   const Box a({0, 0}, {4, 8}), b({2, 4}, {6, 6});
+///   intersect(a, b);                  // [2:4, 4:6]
+class Box {
+ public:
+  /// The one element of a scalar.
+  Box() = default;
+
+  /// Throws invalid_argument where the invariant would not hold.
+  Box(const Index& begin, const Index& end);
+
+  /// All of a tensor. Throws invalid_argument for a negative extent.
+  static Box whole(const Shape& shape);
+
+  std::size_t rank() const { return begin_.size(); }
+  const Index& begin() const { return begin_; }
+  const Index& end() const { return end_; }
+  std::int64_t begin(std::size_t dim) const { return begin_[dim]; }
+  std::int64_t end(std::size_t dim) const { return end_[dim]; }
+  std::int64_t extent(std::size_t dim) const { return end_[dim] - begin_[dim]; }
+
+  /// The extents.
+  Shape shape() const;
+
+  /// Product of the extents. Throws invalid_argument beyond 2^63 - 1.
+  std::int64_t num_elements() const;
+  bool empty() const;
+
+  /// Every element of `other` is in this box; true for every empty box of the same rank.
+  bool contains(const Box& other) const;
+
+  bool operator==(const Box&) const = default;
+
+ private:
+  Index begin_, end_;
+};
+
+/// The elements in both; an empty box, at an unspecified place, where there is none. Throws
+/// invalid_argument where the ranks differ.
+Box intersect(const Box& a, const Box& b);
+
+/// The same box counted from `origin`: begin and end less origin. Throws invalid_argument where
+/// the ranks differ.
+Box relative_to(const Box& box, const Index& origin);
+
+/// "[0:4, 2:8]"; "[]" for a scalar.
+std::string to_string(const Box& box);
+
+}  // namespace shardwise

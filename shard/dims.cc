@@ -1,0 +1,1 @@
+#include "shardwise/shard/dims.h"

@@ -1,0 +1,77 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace shardwise {
+
+/// Most dimensions a tensor may have. Boxes are held in place, so that asking for one allocates
+/// nothing; 16 is twice what the frameworks in use allow.
+inline constexpr std::size_t kMaxRank = 16;
+
+/// One int64 per tensor dimension: a shape, an index or a stride. Holds its values in place.
+///
+/// Value type, thread-compatible.
+///
+///   Shape shape{8, 3};
+///   shape.size();                     // 2
+///   num_elements(shape);              // 24
+class Dims {
+ public:
+  constexpr Dims() = default;
+
+  /// Throws invalid_argument where there are more than kMaxRank values.
+  Dims(std::initializer_list<std::int64_t> values)
+      : Dims(std::span<const std::int64_t>(values.begin(), values.size())) {}
+  explicit Dims(std::span<const std::int64_t> values);
+
+  /// `rank` times the same value. Throws invalid_argument where rank is over kMaxRank.
+  static Dims filled(std::size_t rank, std::int64_t value);
+
+  std::size_t size() const { return size_; }
+  bool empty() const { return size_ == 0; }
+
+  std::int64_t& operator[](std::size_t dim) { return values_[dim]; }
+  std::int64_t operator[](std::size_t dim) const { return values_[dim]; }
+
+  std::int64_t* begin() { return values_.data(); }
+  std::int64_t* end() { return values_.data() + size_; }
+  const std::int64_t* begin() const { return values_.data(); }
+  const std::int64_t* end() const { return values_.data() + size_; }
+
+  /// Throws invalid_argument beyond kMaxRank.
+  void push_back(std::int64_t value);
+
+  bool operator==(const Dims& other) const;
+
+ private:
+  std::array<std::int64_t, kMaxRank> values_{};
+  std::size_t size_ = 0;
+};
+
+using Shape = Dims;
+using Index = Dims;
+
+/// Product of the extents; 1 for a scalar. Throws invalid_argument for a negative extent or a
+/// product over 2^63 - 1.
+std::int64_t num_elements(const Shape& shape);
+
+/// num_elements(shape) * element_bytes. Throws invalid_argument as above, also where the bytes
+/// overflow.
+std::size_t num_bytes(const Shape& shape, std::size_t element_bytes);
+
+/// Row-major strides in elements: the last dim has stride 1.
+Dims row_major_strides(const Shape& shape);
+
+/// "[8, 3]"; "[]" for a scalar.
+std::string to_string(const Dims& dims);
+
+/// Reads "8,3" or "[8, 3]"; "" and "[]" are a scalar. Throws invalid_argument.
+Shape parse_shape(std::string_view text);
+
+}  // namespace shardwise

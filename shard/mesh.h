@@ -1,0 +1,98 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace shardwise {
+
+/// A device's number. Any distinct non-negative numbers may make up a mesh.
+using DeviceId = std::int64_t;
+
+/// A named mesh axis and the number of devices along it.
+struct Axis {
+  std::string name;
+  std::int64_t size;
+
+  bool operator==(const Axis&) const = default;
+};
+
+/// A grid of devices with named axes; a PartitionSpec is resolved against one.
+///
+/// A *position* counts the grid row-major, the last axis fastest: 0 <= position < size(). Each
+/// position holds one device; without a list, position p holds device p.
+///
+/// Invariants: axis names are non-empty, distinct and free of the characters of the text forms
+/// (",=+-@;:()[]{}'\"" and blanks); sizes are >= 1 and their product fits in an int64; device ids
+/// are distinct and >= 0, one per position. A mesh with no axes is valid and has one device.
+///
+/// Immutable, cheap to copy (shares its data), thread-safe.
+///
+///   const Mesh mesh({{"data", 4}, {"model", 2}});
+///   mesh.size();                        // 8
+///   mesh.axis_size("model");            // 2
+///   mesh.coordinate(5, 0);              // 2, as position 5 is data=2, model=1
+///   Mesh::parse("data=4,model=2") == mesh;
+class Mesh {
+ public:
+  /// Devices in the order 0, 1, 2, ... An empty name stands for the axis's index ("0", "1", ..).
+  /// Throws invalid_argument, naming the axis at fault, where an invariant would not hold.
+  explicit Mesh(std::vector<Axis> axes);
+
+  /// Position p holds device_ids[p]. Throws invalid_argument.
+  Mesh(std::vector<Axis> axes, std::vector<DeviceId> device_ids);
+
+  /// One axis over devices 0 .. size-1.
+  static Mesh line(std::int64_t size, std::string_view axis_name = "devices");
+
+  /// Reads "data=4,model=2", or "4,2" for unnamed axes, or "" for one device; then, where the
+  /// order is not 0, 1, 2, ..., "@" and the device ids: "data=2,model=2@3,1,0,2". Throws
+  /// invalid_argument.
+  static Mesh parse(std::string_view text);
+
+  /// In the order given; valid as long as this mesh or a copy of it.
+  std::span<const Axis> axes() const;
+  std::size_t rank() const { return axes().size(); }
+
+  /// Number of devices.
+  std::int64_t size() const;
+
+  /// Index of the axis with this name, or whose index is this number. Throws not_found, listing
+  /// the axes there are.
+  std::size_t axis_index(std::string_view axis) const;
+
+  /// Devices along the axis. Throws not_found.
+  std::int64_t axis_size(std::string_view axis) const;
+
+  /// Where `position` lies along axis number `axis`. Requires both in range.
+  std::int64_t coordinate(std::int64_t position, std::size_t axis) const;
+
+  /// Positions between neighbours along axis number `axis`. Requires it in range.
+  std::int64_t stride(std::size_t axis) const;
+
+  /// Requires 0 <= position < size().
+  DeviceId device_at(std::int64_t position) const;
+
+  /// Inverse of device_at(); absent where the device is not in the mesh.
+  std::optional<std::int64_t> position_of(DeviceId device) const;
+
+  /// True where position p holds device p for every p.
+  bool is_iota() const;
+
+  /// The form that parse() reads.
+  std::string to_string() const;
+
+  /// Same axes and the same device at each position.
+  bool operator==(const Mesh& other) const;
+
+ private:
+  struct Data;
+  std::shared_ptr<const Data> data_;
+};
+
+}  // namespace shardwise

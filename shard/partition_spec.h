@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstddef>
+#include <initializer_list>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace shardwise {
+
+/// How each dim of a tensor is cut: per dim an ordered list of mesh axes, major first; an empty
+/// list leaves the dim whole (replicated over the axes that no dim uses).
+///
+/// Only text until it meets a mesh: Sharding checks that the axes exist and that none is used
+/// twice.
+///
+/// Immutable value type.
+///
+///   const PartitionSpec spec{{"data"}, {}, {"a", "b"}};
+///   spec.to_string();                                  // "data,-,a+b"
+///   PartitionSpec::parse("data,-,a+b") == spec;
+class PartitionSpec {
+ public:
+  using Entry = std::vector<std::string>;
+
+  /// The spec of a scalar.
+  PartitionSpec() = default;
+  PartitionSpec(std::initializer_list<Entry> entries) : entries_(entries) {}
+  explicit PartitionSpec(std::vector<Entry> entries) : entries_(std::move(entries)) {}
+
+  /// Every dim whole.
+  static PartitionSpec replicated(std::size_t rank);
+
+  /// Reads "data,-,a+b": one entry per dim, "-" for a whole dim, "+" between the axes of one dim;
+  /// "" for a scalar. Axes may be names or axis numbers. Throws invalid_argument, saying at which
+  /// character.
+  static PartitionSpec parse(std::string_view text);
+
+  std::size_t rank() const { return entries_.size(); }
+  const Entry& operator[](std::size_t dim) const { return entries_[dim]; }
+
+  /// The form that parse() reads.
+  std::string to_string() const;
+
+  bool operator==(const PartitionSpec&) const = default;
+
+ private:
+  std::vector<Entry> entries_;
+};
+
+}  // namespace shardwise
