@@ -1,0 +1,140 @@
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "shardwise/runtime/parallel.h"
+#include "shardwise/shard/mesh.h"
+
+namespace shardwise {
+
+/// What a piece of device memory is for; the accounting keeps the kinds apart.
+enum class MemoryKind { array, scratch, loader, staging };
+inline constexpr std::size_t kMemoryKinds = 4;
+
+/// "array", ...
+std::string_view name(MemoryKind kind);
+
+/// Bytes of one device's memory.
+struct MemoryStats {
+  std::size_t capacity_bytes = 0;
+  std::size_t in_use_bytes = 0;
+  std::size_t peak_bytes = 0;  ///< most that was in use at once
+  std::array<std::size_t, kMemoryKinds> in_use_by_kind{};
+};
+
+/// Bytes that one device exchanged with others, as the transfer plans counted them.
+struct TrafficStats {
+  std::size_t sent_bytes = 0;
+  std::size_t received_bytes = 0;
+};
+
+class Arena;
+
+/// Memory on one device, 64-byte aligned, given back to its arena when the last holder drops it. A
+/// buffer that several hold is not written to any more. Thread-compatible.
+class Buffer {
+ public:
+  ~Buffer();
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+
+  DeviceId device() const;
+  std::size_t size_bytes() const { return size_bytes_; }
+  std::byte* data() { return data_; }
+  const std::byte* data() const { return data_; }
+
+ private:
+  friend class Arena;
+  Buffer(std::shared_ptr<Arena> arena, std::byte* data, std::size_t size_bytes, MemoryKind kind,
+         std::uint64_t ticket)
+      : arena_(std::move(arena)), data_(data), size_bytes_(size_bytes), kind_(kind),
+        ticket_(ticket) {}
+
+  std::shared_ptr<Arena> arena_;
+  std::byte* data_;
+  std::size_t size_bytes_;
+  MemoryKind kind_;
+  std::uint64_t ticket_;
+};
+
+/// An emulated device: a number, where it stands, a memory arena with a capacity, and counters. No
+/// thread belongs to it. Thread-safe.
+class Device {
+ public:
+  DeviceId id() const { return id_; }
+
+  /// The process that owns it; always 0 until there are several.
+  int process() const { return 0; }
+
+  /// Uninitialised memory. `label` says in errors what it is for ("w1", "grad w1"). Throws
+  /// resource_exhausted where it would pass the capacity, naming the device, what was asked for,
+  /// what is in use, the capacity and the largest buffers with their labels.
+  std::shared_ptr<Buffer> allocate(std::size_t size_bytes, MemoryKind kind,
+                                   std::string_view label);
+
+  MemoryStats memory() const;
+
+  /// Starts a new peak from what is in use now.
+  void reset_peak();
+
+  TrafficStats traffic() const;
+  void count_sent(std::size_t bytes) { sent_bytes_ += bytes; }
+  void count_received(std::size_t bytes) { received_bytes_ += bytes; }
+
+ private:
+  friend class Devices;
+  Device(DeviceId id, std::size_t capacity_bytes);
+
+  DeviceId id_;
+  std::shared_ptr<Arena> arena_;
+  std::atomic<std::size_t> sent_bytes_{0}, received_bytes_{0};
+};
+
+struct DevicesOptions {
+  /// Of each device's memory. The default is no limit.
+  std::size_t capacity_bytes = SIZE_MAX;
+
+  /// Workers that compute for all the devices; 0: as many as the machine has cores.
+  int threads = 0;
+};
+
+/// The emulated devices 0 .. size-1 of this process and the workers that compute for them.
+///
+/// Owns the devices; arrays may outlive it (their memory lives until they drop it). Thread-safe.
+///
+///   Devices devices(8, {.capacity_bytes = std::size_t{1} << 30});
+///   devices.at(3).memory().peak_bytes;
+class Devices {
+ public:
+  /// Throws invalid_argument where size < 1.
+  explicit Devices(std::int64_t size, DevicesOptions options = {});
+  ~Devices();
+  Devices(const Devices&) = delete;
+  Devices& operator=(const Devices&) = delete;
+
+  std::int64_t size() const;
+
+  /// Throws not_found, naming the device and how many there are.
+  Device& at(DeviceId id) const;
+
+  /// The devices whose memory this process can reach, ascending: all, until there are several
+  /// processes. Code that touches memory asks for these.
+  std::span<const DeviceId> addressable() const { return addressable_; }
+
+  const Executor& executor() const { return executor_; }
+
+ private:
+  Executor executor_;
+  std::vector<std::unique_ptr<Device>> devices_;
+  std::vector<DeviceId> addressable_;
+};
+
+}  // namespace shardwise

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstdint>
+
+namespace shardwise {
+
+/// Whether a matrix is used as stored or transposed.
+enum class Transpose { no, yes };
+
+/// Row-major matrix [rows, cols], f32; consecutive rows are `cols` elements apart.
+struct ConstMatrix {
+  const float* data;
+  std::int64_t rows, cols;
+  Transpose transpose = Transpose::no;
+};
+struct Matrix {
+  float* data;
+  std::int64_t rows, cols;
+};
+
+/// out = op(a) op(b) + beta out, on the calling thread alone (OpenBLAS; one thread per call, as the
+/// devices are what runs in parallel). beta = 0 does not read out. Throws invalid_argument where the
+/// shapes do not agree.
+void gemm(const ConstMatrix& a, const ConstMatrix& b, const Matrix& out, float beta = 0);
+
+}  // namespace shardwise

@@ -1,0 +1,130 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "shardwise/runtime/device.h"
+#include "shardwise/runtime/sharded_array.h"
+#include "shardwise/shard/transfer_plan.h"
+
+namespace shardwise {
+
+/// One device's view inside a manual region.
+struct LocalContext {
+  const Mesh& mesh;
+  std::int64_t position;  ///< of this device in the mesh
+  DeviceId device;
+  std::span<const ConstBoxView> inputs;  ///< local shards, with the global box that each holds
+  std::span<const BoxView> outputs;      ///< to be written in full
+
+  /// Where this device lies along a mesh axis. Throws not_found.
+  std::int64_t axis_index(std::string_view axis) const {
+    return mesh.coordinate(position, mesh.axis_index(axis));
+  }
+};
+
+/// Manual mode (the seed's manual sharding, JAX's shard_map): a program written device by device on
+/// local shards, with its collectives spelled out.
+///
+/// A region records steps and run() carries them out as one task graph: each device's step starts
+/// when its own inputs are ready, each copy of a collective when its source is, and no device waits
+/// at a barrier. Values are single-assignment; memory for each is taken from the devices' arenas
+/// when its step is recorded, so that a program that does not fit fails before anything runs.
+///
+/// A value has a global shape and a spec over the region's mesh, which say each device's box. Along
+/// axes that its spec does not use, devices may hold different contents under the same box (partial
+/// sums, say); the collectives below turn those into equal ones. Reductions combine in mesh order:
+/// same bits on every run, with any number of workers.
+///
+/// Thread-compatible. Keeps references to `devices`, which must outlive it.
+///
+///   ManualRegion region(devices, mesh);                                  // data=4,model=2
+///   auto x = region.input(batch);                                        // [256, 784]  data,-
+///   auto w = region.input(weights);                                      // [784, 128]  -,model
+///   auto h = region.map("x w", {x, w}, {{DType::f32, {256, 128}, "data,model"}}, multiply)[0];
+///   auto s = region.all_reduce(partial, {"model"}, Reduction::sum);
+///   region.run();
+///   ShardedArray result = region.output(s);
+class ManualRegion {
+ public:
+  /// Names a value of this region.
+  struct Value {
+    std::int64_t id = -1;
+  };
+
+  /// What a step makes: element type, global shape, and the text of its spec.
+  struct Output {
+    DType dtype;
+    Shape shape;
+    PartitionSpec spec;
+  };
+
+  using LocalFunction = std::function<void(const LocalContext&)>;
+
+  ManualRegion(Devices& devices, Mesh mesh);
+  ~ManualRegion();
+  ManualRegion(const ManualRegion&) = delete;
+  ManualRegion& operator=(const ManualRegion&) = delete;
+
+  /// Shares the array's shards. Throws invalid_argument where its mesh is not the region's.
+  Value input(const ShardedArray& array);
+
+  /// Calls `function` once per device. `name` labels memory and errors: an exception out of it
+  /// reaches run()'s caller; a shardwise::Error gets step and device prepended to its message.
+  std::vector<Value> map(std::string_view name, std::span<const Value> inputs,
+                         std::span<const Output> outputs, LocalFunction function);
+  std::vector<Value> map(std::string_view name, std::initializer_list<Value> inputs,
+                         std::initializer_list<Output> outputs, LocalFunction function) {
+    return map(name, std::span<const Value>(inputs.begin(), inputs.size()),
+               std::span<const Output>(outputs.begin(), outputs.size()), std::move(function));
+  }
+
+  /// In each group of devices that differ only along `axes`: every device gets the elementwise
+  /// combination. Throws invalid_argument where the value's spec uses one of the axes (the boxes
+  /// would differ), not_found for an unknown axis.
+  Value all_reduce(Value value, std::span<const std::string> axes, Reduction reduction);
+
+  /// `axis` must be the last axis of dim `dim` in the spec; it is taken off: each device gets the
+  /// shards of its group joined along `dim`. Throws invalid_argument.
+  Value all_gather(Value value, std::string_view axis, std::size_t dim);
+
+  /// `axis`, unused by the spec, becomes the last axis of dim `dim`: each device gets its part of
+  /// the group's combination. Throws invalid_argument.
+  Value reduce_scatter(Value value, std::string_view axis, std::size_t dim, Reduction reduction);
+
+  /// Moves `axis` from the end of dim `concat_dim` to the end of dim `split_dim`. Throws
+  /// invalid_argument.
+  Value all_to_all(Value value, std::string_view axis, std::size_t split_dim,
+                   std::size_t concat_dim);
+
+  /// Device i along `axis` sends its shard to device targets[i] of its group; a device that
+  /// receives nothing gets zeros (as JAX's ppermute). Throws invalid_argument where `targets` has
+  /// not one entry per device along the axis (-1: sends nowhere), a target comes twice, or a
+  /// sender's and its receiver's shards differ in shape.
+  Value permute(Value value, std::string_view axis, std::span<const std::int64_t> targets);
+
+  /// Carries out everything recorded since the last run. Throws what the steps throw; the region
+  /// then holds no values any more.
+  void run();
+
+  /// A finished value as an array. The caller answers for replicas being equal along unused axes.
+  /// Throws invalid_argument where the value has not been run.
+  ShardedArray output(Value value) const;
+
+  /// Drops the region's hold on all values, so that their memory is free again once no array
+  /// shares it.
+  void clear();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace shardwise

@@ -1,0 +1,1 @@
+#include "shardwise/runtime/sharded_array.h"

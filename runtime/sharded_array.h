@@ -1,0 +1,90 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "shardwise/runtime/device.h"
+#include "shardwise/shard/box_copy.h"
+#include "shardwise/shard/dtype.h"
+#include "shardwise/shard/sharding.h"
+
+namespace shardwise {
+
+/// What an array is: element type, global shape and who holds which box.
+struct ArraySpec {
+  DType dtype;
+  Shape shape;
+  Sharding sharding;
+};
+
+/// A tensor cut over devices: one buffer per position of the sharding's mesh, each holding exactly
+/// the device's box, row-major, native endian, without padding.
+///
+/// Immutable: nothing writes to it once it is made, and copies share the buffers. Holding a copy
+/// is a snapshot. Keeps its Devices' memory alive, but not the Devices object, which must outlive
+/// every call that takes it. Thread-safe.
+///
+///   Devices devices(8);
+///   const Sharding rows(Mesh::parse("data=4,model=2"), PartitionSpec::parse("data,-"));
+///   auto x = ShardedArray::from_host(devices, {DType::f32, {10, 3}, rows}, std::as_bytes(values));
+///   auto y = x.redistribute(devices, Sharding(rows.mesh(), PartitionSpec::parse("-,model")));
+class ShardedArray {
+ public:
+  /// Cuts `data`, the whole array row-major. Throws invalid_argument where its size is not the
+  /// array's, not_found where a device of the mesh is not among `devices`, resource_exhausted.
+  static ShardedArray from_host(Devices& devices, const ArraySpec& spec,
+                                std::span<const std::byte> data, std::string_view label = "array");
+
+  /// Calls fill(view) once for each distinct box, in parallel; it writes all of view.data. Replicas
+  /// are copied from there. Throws what fill throws, and as above.
+  static ShardedArray from_callback(Devices& devices, const ArraySpec& spec,
+                                    const std::function<void(const BoxView&)>& fill,
+                                    std::string_view label = "array");
+
+  /// Takes one buffer per mesh position, each exactly its box's bytes and on its device. Throws
+  /// invalid_argument naming the position at fault. The caller must not write to them any more.
+  static ShardedArray from_shards(const ArraySpec& spec,
+                                  std::vector<std::shared_ptr<Buffer>> shards);
+
+  const ArraySpec& spec() const { return data_->spec; }
+  DType dtype() const { return data_->spec.dtype; }
+  const Shape& shape() const { return data_->spec.shape; }
+  const Sharding& sharding() const { return data_->spec.sharding; }
+
+  /// What lies at a mesh position. Valid as long as this array or a copy of it. Requires
+  /// 0 <= position < sharding().mesh().size().
+  ConstBoxView shard(std::int64_t position) const;
+
+  /// The buffer itself, to share without copying.
+  std::shared_ptr<const Buffer> buffer(std::int64_t position) const;
+
+  /// The whole array, row-major.
+  std::vector<std::byte> to_host() const;
+
+  /// Fills `out` with the elements of `box`, row-major, from the shards that hold them. Throws
+  /// invalid_argument where box leaves the array or out is not exactly its size.
+  void read(const Box& box, std::span<std::byte> out) const;
+
+  /// The same values under another sharding, by a transfer plan; the traffic is counted on the
+  /// devices. Devices that already hold exactly their new box share the buffer. Throws as
+  /// from_host does.
+  ShardedArray redistribute(Devices& devices, const Sharding& to,
+                            std::string_view label = "array") const;
+
+ private:
+  struct Data {
+    ArraySpec spec;
+    std::vector<std::shared_ptr<Buffer>> shards;
+  };
+  explicit ShardedArray(std::shared_ptr<const Data> data) : data_(std::move(data)) {}
+
+  std::shared_ptr<const Data> data_;
+};
+
+}  // namespace shardwise
