@@ -1,0 +1,121 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "shardwise/loader/source.h"
+#include "shardwise/runtime/sharded_array.h"
+
+namespace shardwise {
+
+/// What becomes of the records of an epoch that do not fill a batch.
+enum class LastBatch {
+  drop,  ///< they are left out of this epoch (another order, so others, in the next)
+  pad,   ///< they make a batch filled up with zeros; Batch::mask tells the real rows
+};
+
+enum class Order { sequential, shuffled };
+
+/// Where a run of batches stands: all that a resume needs, whatever the mesh. Small, to be saved
+/// with the model.
+struct LoaderState {
+  std::uint64_t seed = 0;
+  std::int64_t next_batch = 0;     ///< counted from the start of the run, over all epochs
+  std::uint64_t fingerprint = 0;   ///< of source, batch size, order and last batch; 0: not yet known
+
+  bool operator==(const LoaderState&) const = default;
+};
+
+/// JSON text, as in {"seed":1,"next_batch":40,"fingerprint":"00ab.."}, and back. from_json throws
+/// invalid_argument.
+std::string to_json(const LoaderState& state);
+LoaderState loader_state_from_json(std::string_view json);
+
+struct LoaderOptions {
+  std::int64_t batch_size = 1;  ///< global: rows over all devices
+  std::int64_t epochs = 1;
+  Order order = Order::shuffled;
+  LastBatch last_batch = LastBatch::drop;
+
+  /// Batches held ready on the devices besides the one delivered last. 1 or more.
+  int prefetch = 2;
+
+  /// Threads that read records; each may block on its file.
+  int threads = 1;
+};
+
+/// Which field goes to the devices, and cut how: over [batch, record dims...].
+struct FieldPlacement {
+  std::string field;
+  Sharding sharding;
+};
+
+/// One global batch on the devices.
+struct Batch {
+  std::int64_t index;  ///< within the run
+  std::int64_t epoch;
+  std::vector<ShardedArray> fields;  ///< in the order of the placements; shape [batch_size, ...]
+
+  /// bool [batch_size], cut as the batch dim of the first placement: false in padded rows.
+  ShardedArray mask;
+
+  std::int64_t valid_rows;  ///< batch_size, but for a padded batch
+};
+
+/// Waits and work since the start, in seconds and counts, to see what holds a job up.
+struct LoaderStats {
+  std::int64_t batches = 0;
+  std::int64_t records = 0;            ///< distinct records read for delivered batches
+  std::size_t bytes_placed = 0;        ///< written into device buffers, replicas counted
+  double consumer_waited_seconds = 0;  ///< next() had to wait: the loader holds up the job
+  double readers_waited_seconds = 0;   ///< the ring was full: the job holds up the loader
+};
+
+/// Minibatches from a source onto devices, read ahead by its own threads.
+///
+/// Batch b of a run is a pure function of (seed, b, batch size, source): the same rows in the same
+/// order for any mesh, sharding, thread count or prefetch depth. Each device's box of each field
+/// is read straight into that device's memory (MemoryKind::loader); of a record only the part that
+/// the box needs is asked for. Memory is bounded: prefetch + 1 batches, taken as they are read.
+///
+/// An error in reading batch b is thrown by the next() that would deliver b, after the batches
+/// before it; every later next() throws it again. Destruction at any point stops and joins the
+/// threads.
+///
+/// Thread-compatible: one consumer.
+///
+///   Loader loader(devices, source, {{"image", Sharding(mesh, PartitionSpec::parse("data,-,-"))},
+///                                   {"label", Sharding(mesh, PartitionSpec::parse("data"))}},
+///                 {.batch_size = 256, .epochs = 5}, {.seed = 1});
+///   while (auto batch = loader.next()) { ... }
+class Loader {
+ public:
+  /// Starts at `state`. Throws invalid_argument for impossible options, a rank that is not the
+  /// field's plus one, or a state whose fingerprint is another run's (naming both); not_found for
+  /// an unknown field or device.
+  Loader(Devices& devices, std::shared_ptr<const Source> source,
+         std::vector<FieldPlacement> placements, LoaderOptions options, LoaderState state = {});
+  ~Loader();
+  Loader(const Loader&) = delete;
+  Loader& operator=(const Loader&) = delete;
+
+  /// The next batch, or nothing at the end of the last epoch. Blocks until it is there.
+  std::optional<Batch> next();
+
+  /// Where the run stands after the batches delivered so far: resuming from it delivers the rest.
+  LoaderState state() const;
+
+  std::int64_t batches_per_epoch() const;
+  LoaderStats stats() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace shardwise

@@ -1,0 +1,1 @@
+#include "shardwise/loader/order.h"
