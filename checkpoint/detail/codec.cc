@@ -1,0 +1,1 @@
+#include "shardwise/checkpoint/detail/codec.h"

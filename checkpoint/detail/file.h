@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace shardwise {
+
+/// An open file. Thread-safe for reads and writes at different places. Every failure throws io with
+/// path, operation and the system's reason; a missing file not_found.
+class File {
+ public:
+  virtual ~File() = default;
+
+  /// Reads exactly `size` bytes. Throws corrupt where the file ends before.
+  virtual void read_at(std::uint64_t offset, std::byte* data, std::size_t size) = 0;
+  virtual void write_at(std::uint64_t offset, const std::byte* data, std::size_t size) = 0;
+  virtual std::uint64_t size() = 0;
+  virtual void resize(std::uint64_t size) = 0;  ///< later writes need not extend the file
+  virtual void sync() = 0;                      ///< data and metadata are on the disk after it
+  virtual void close() = 0;                     ///< errors of closing; the destructor hides them
+};
+
+/// Whether the page cache is passed by. `direct` falls back to cached where the file system
+/// refuses it; writes that are not aligned to 4 KiB go through the cache on the same file.
+enum class Caching { cached, direct };
+
+/// Every file operation of checkpoint/ goes through one of these, so that a test can fail it.
+/// Thread-safe.
+class FileSystem {
+ public:
+  virtual ~FileSystem() = default;
+
+  virtual std::unique_ptr<File> create(const std::filesystem::path& path, Caching caching) = 0;
+  virtual std::unique_ptr<File> open(const std::filesystem::path& path, Caching caching) = 0;
+
+  /// Throws already_exists where it is there.
+  virtual void make_directory(const std::filesystem::path& path) = 0;
+  virtual void sync_directory(const std::filesystem::path& path) = 0;
+
+  /// Throws already_exists where `to` is there; it is never replaced.
+  virtual void rename(const std::filesystem::path& from, const std::filesystem::path& to) = 0;
+
+  /// A file or an empty directory. Absent is not an error.
+  virtual void remove(const std::filesystem::path& path) = 0;
+
+  /// Names in a directory, sorted. Throws not_found.
+  virtual std::vector<std::string> list(const std::filesystem::path& path) = 0;
+};
+
+/// The operating system's.
+std::shared_ptr<FileSystem> posix_file_system();
+
+}  // namespace shardwise

@@ -1,0 +1,101 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "shardwise/checkpoint/detail/hash.h"
+#include "shardwise/shard/box.h"
+#include "shardwise/shard/dtype.h"
+
+namespace shardwise::detail {
+
+inline constexpr int kFormatVersion = 1;
+inline constexpr const char* kManifestName = "manifest.json";
+inline constexpr const char* kIndexName = "index.h5";
+
+enum class Layout { contiguous, chunked };
+
+/// What a chunk went through; Codec::automatic is decided before it gets here.
+enum class StoredCodec { none, zstd };
+
+// The structs mirror docs/checkpoint_format.md, heading "Manifest", key by key.
+
+struct PieceEntry {
+  Box box;
+  std::int64_t file = 0;
+  std::string dataset;
+  Layout layout = Layout::contiguous;
+  Shape chunk;
+  StoredCodec codec = StoredCodec::none;
+  std::int64_t first_chunk = 0;
+};
+
+struct TensorEntry {
+  std::string name;
+  DType dtype = DType::f32;
+  Shape shape;
+  std::string mesh, spec, index;
+  std::vector<PieceEntry> pieces;
+};
+
+struct FileEntry {
+  std::string name;
+  std::uint64_t bytes = 0;
+  std::uint64_t data_begin = 0, data_end = 0;
+  std::uint64_t table_address = 0;
+  std::int64_t chunks = 0;
+  std::uint64_t table_hash = 0;
+  Hash128 structure_hash;
+};
+
+struct Manifest {
+  std::string id;
+  std::int64_t step = 0;
+  std::string user_json = "{}";
+  std::vector<TensorEntry> tensors;
+  std::vector<FileEntry> files;
+  std::uint64_t index_bytes = 0;
+  Hash128 index_hash;
+};
+
+/// The whole file, checksum included. Equal manifests give equal bytes.
+std::string print_manifest(const Manifest& manifest);
+
+/// Checks everything that the format page asks for and that needs no other file: checksum first,
+/// then every rule on names, shapes, boxes (inside, covering exactly once), chunks, sizes. Throws
+/// corrupt or unsupported; `path` is for messages.
+Manifest parse_manifest(std::string_view bytes, const std::string& path);
+
+/// How a piece is cut into chunks, and where chunk number i (row-major in the grid) lies.
+Shape chunk_grid(const PieceEntry& piece);
+std::int64_t num_chunks(const PieceEntry& piece);
+
+/// Global box of chunk i, cut off at the piece's edge. Requires 0 <= i < num_chunks(piece).
+Box chunk_box(const PieceEntry& piece, std::int64_t chunk);
+
+/// Bytes of one decoded chunk, edge padding included.
+std::size_t chunk_bytes(const PieceEntry& piece, DType dtype);
+
+/// One record of docs/checkpoint_format.md, heading "Chunk table"; 32 bytes, little-endian.
+struct ChunkRecord {
+  std::uint64_t address = 0;
+  std::uint64_t stored_bytes = 0;
+  std::uint64_t hash = 0;
+  std::uint32_t filter_mask = 0;
+  std::uint32_t reserved = 0;
+
+  bool operator==(const ChunkRecord&) const = default;
+};
+static_assert(sizeof(ChunkRecord) == 32);
+
+/// Checks one file's records against the manifest's pieces in it: places inside the data range,
+/// distinct, sizes and masks possible. Throws corrupt naming tensor and chunk.
+void check_chunk_table(const Manifest& manifest, std::int64_t file,
+                       std::span<const ChunkRecord> records, const std::string& path);
+
+}  // namespace shardwise::detail

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "shardwise/shard/dtype.h"
+#include "shardwise/shard/sharding.h"
+
+namespace shardwise {
+
+/// How chunks are stored. Any reader reads any of them.
+enum class Codec {
+  automatic,  ///< per tensor: zstd where a sample of it shrinks, else none
+  zstd,       ///< byte shuffle, then zstd; chunks that do not shrink are stored as they are
+  none,
+};
+
+/// "auto", "zstd", "none"; parse_codec throws invalid_argument listing them.
+std::string_view name(Codec codec);
+Codec parse_codec(std::string_view text);
+
+/// One tensor of a checkpoint.
+struct TensorInfo {
+  std::string name;
+  DType dtype;
+  Shape shape;
+  std::string mesh, spec;  ///< how the writer had it cut; Mesh::parse, PartitionSpec::parse
+  std::int64_t pieces = 0;
+  std::int64_t chunks = 0;
+  std::size_t logical_bytes = 0;
+  std::size_t stored_bytes = 0;
+};
+
+/// How far a save, restore, verify or reshard has come.
+struct Progress {
+  std::size_t done_bytes = 0;   ///< logical bytes
+  std::size_t total_bytes = 0;
+};
+
+/// Called on any thread, one call at a time, now and then. What it throws ends the work with that
+/// exception.
+using ProgressFunction = std::function<void(const Progress&)>;
+
+}  // namespace shardwise

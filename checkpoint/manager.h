@@ -1,0 +1,175 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "shardwise/checkpoint/info.h"
+#include "shardwise/checkpoint/reader.h"
+#include "shardwise/runtime/sharded_array.h"
+
+namespace shardwise {
+
+/// A tensor to be saved: what it is, and how to read any box of it. The pieces on disk are the
+/// distinct boxes of spec.sharding.
+struct TensorSource {
+  std::string name;
+  ArraySpec spec;
+
+  /// Fills the span with the elements of the box, row-major. Called from several threads at once.
+  /// What it throws ends the save with that exception.
+  std::function<void(const Box&, std::span<std::byte>)> read;
+};
+
+/// Shares the array: no copy, and no one can write under it.
+TensorSource tensor_source(std::string name, ShardedArray array);
+
+/// What to do where the step is already there.
+enum class Existing {
+  fail,     ///< throws already_exists before anything is written
+  replace,  ///< writes a new generation; the old one stays valid until the new one is committed
+};
+
+struct SaveOptions {
+  Codec codec = Codec::automatic;
+  std::string user_json = "{}";  ///< the caller's own; any JSON value
+  Existing existing = Existing::fail;
+
+  /// Most host bytes held at once beyond the tensors.
+  std::size_t memory_budget_bytes = std::size_t{256} << 20;
+
+  ProgressFunction progress;
+};
+
+/// What a save did.
+struct SaveStats {
+  std::filesystem::path directory;
+  std::size_t logical_bytes = 0;
+  std::size_t stored_bytes = 0;  ///< of chunks, padding and index left out
+  std::size_t file_bytes = 0;
+  std::int64_t chunks = 0;
+  double blocked_seconds = 0;  ///< how long the caller of save or save_async waited
+  double total_seconds = 0;    ///< until it was committed
+};
+
+/// A save under way. Thread-safe; copies refer to the same save.
+class PendingSave {
+ public:
+  bool done() const;
+
+  /// Returns when it is committed. Throws what the save threw: then the step is not listed and
+  /// older checkpoints are as they were.
+  SaveStats wait() const;
+
+ private:
+  friend class CheckpointManager;
+  struct State;
+  std::shared_ptr<State> state_;
+};
+
+/// One committed checkpoint of a root.
+struct Step {
+  std::int64_t step;
+  std::int64_t generation;  ///< 1, or more where it was replaced
+  std::filesystem::path directory;
+};
+
+/// A step directory that is not a valid checkpoint, and why.
+struct RejectedStep {
+  std::filesystem::path directory;
+  std::string reason;
+};
+
+/// The newest valid step, and the newer ones that had to be passed over.
+struct LatestStep {
+  Step step;
+  std::vector<RejectedStep> rejected;
+};
+
+/// What start-up or gc removed.
+struct GarbageReport {
+  std::vector<std::string> removed;  ///< names in the root: attempts, trash, leases
+  std::vector<std::string> kept;     ///< in use by a live process
+};
+
+struct ManagerOptions {
+  /// After a commit all but the newest so many valid steps are removed; 0 keeps all.
+  std::int64_t keep_last = 0;
+
+  /// Workers that gather, compress and hash; 0: as many as the machine has cores.
+  int threads = 0;
+
+  /// Removes what dead processes left, at construction.
+  bool collect_garbage = true;
+
+  /// For tests; null is the real one.
+  std::shared_ptr<FileSystem> file_system;
+};
+
+/// The checkpoints of one training run: a root directory of steps.
+///
+/// A save goes to an attempt directory and is renamed into place when every byte is on the disk:
+/// attempt directory and lease, files, fsync of each, proof that the pieces cover every tensor,
+/// manifest, fsync, fsync of the directory, rename that replaces nothing, fsync of the root. Any
+/// failure before the rename removes the attempt and leaves older checkpoints as they were.
+/// Removal renames to trash first. (docs/checkpoint_format.md)
+///
+/// Thread-safe. One save is under way at a time: the next one waits for it first, and throws its
+/// error if nobody has seen it yet. Several processes may use one root.
+///
+///   CheckpointManager manager("checkpoints", {.keep_last = 3});
+///   auto pending = manager.save_async(100, {tensor_source("w", w)}, {.user_json = "{}"});
+///   ...                                    // training goes on
+///   pending.wait();
+///   if (auto latest = manager.latest()) {
+///     CheckpointReader reader(latest->step.directory);
+///   }
+class CheckpointManager {
+ public:
+  /// Makes the root where it is not there. Throws io, invalid_argument.
+  explicit CheckpointManager(const std::filesystem::path& root, ManagerOptions options = {});
+
+  /// Waits for the save under way. Cannot throw its error: call close() to see it.
+  ~CheckpointManager();
+  CheckpointManager(const CheckpointManager&) = delete;
+  CheckpointManager& operator=(const CheckpointManager&) = delete;
+
+  /// Returns when the step is committed. Throws invalid_argument (step < 0, bad or repeated names,
+  /// user_json that is not JSON), already_exists, io, or what a source or progress threw.
+  SaveStats save(std::int64_t step, std::vector<TensorSource> tensors, SaveOptions options = {});
+
+  /// Checks its arguments, throws as above for them, and returns while the save goes on.
+  PendingSave save_async(std::int64_t step, std::vector<TensorSource> tensors,
+                         SaveOptions options = {});
+
+  /// Waits for the save under way; throws its error if nobody has seen it yet.
+  void close();
+
+  /// Committed steps, ascending; of each the highest generation. Says nothing about their bytes.
+  std::vector<Step> steps() const;
+
+  /// The newest step whose manifest, file sizes and chunk tables are valid; nothing where the root
+  /// holds no step. Throws corrupt, with all reasons, where it holds steps and none is valid: that
+  /// is never taken for a fresh start.
+  std::optional<LatestStep> latest() const;
+
+  /// Throws not_found, listing the steps there are.
+  Step step(std::int64_t step) const;
+
+  /// Removes a step, all its generations. Throws not_found, io.
+  void remove(std::int64_t step);
+
+  GarbageReport collect_garbage();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace shardwise

@@ -1,0 +1,96 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "shardwise/checkpoint/info.h"
+#include "shardwise/runtime/sharded_array.h"
+
+namespace shardwise {
+
+class FileSystem;
+
+struct ReadOptions {
+  /// Most host bytes held at once beyond the target arrays.
+  std::size_t memory_budget_bytes = std::size_t{256} << 20;
+
+  /// Workers that check and decode; 0: as many as the machine has cores.
+  int threads = 0;
+
+  ProgressFunction progress;
+
+  /// For tests; null is the real one.
+  std::shared_ptr<FileSystem> file_system;
+};
+
+/// What a reader has done so far.
+struct ReadStats {
+  std::int64_t chunks = 0;        ///< read and checked; each once per call, however many boxes need it
+  std::size_t stored_bytes = 0;   ///< read from files
+  std::size_t decoded_bytes = 0;
+};
+
+/// An array that is wanted from a checkpoint.
+struct TensorRequest {
+  std::string name;
+  ArraySpec spec;
+};
+
+/// Reads any box of any tensor of one committed checkpoint, however its writer had it cut.
+///
+/// On disk: docs/checkpoint_format.md. Needs no HDF5 and no mesh. Every chunk that is read is
+/// compared with its hash before it is decoded.
+///
+/// Thread-safe: all methods may run together. They block on the disk, so call none from inside a
+/// parallel_for body. Every method may throw io, and corrupt naming file, tensor, chunk and global
+/// box; the reader stays usable for the rest.
+class CheckpointReader {
+ public:
+  /// Reads manifest and chunk tables, not the data. Throws not_found where `directory` is not
+  /// there or holds no manifest (an attempt that was not committed, say), unsupported for a format
+  /// newer than this library's, corrupt.
+  explicit CheckpointReader(const std::filesystem::path& directory, ReadOptions options = {});
+  ~CheckpointReader();
+  CheckpointReader(CheckpointReader&&) noexcept;
+  CheckpointReader& operator=(CheckpointReader&&) noexcept;
+
+  const std::filesystem::path& directory() const;
+  std::int64_t step() const;
+
+  /// The caller's JSON, as text.
+  const std::string& user_json() const;
+
+  /// Sorted by name; valid as long as the reader.
+  std::span<const TensorInfo> tensors() const;
+
+  /// Throws not_found, suggesting the nearest names.
+  const TensorInfo& tensor(std::string_view name) const;
+
+  /// Fills `out` with the elements of `box`, row-major, native endian. Throws not_found, or
+  /// invalid_argument where box leaves the tensor or out is not exactly its size. If it throws, the
+  /// content of out is unspecified.
+  void read(std::string_view name, const Box& box, std::span<std::byte> out) const;
+
+  /// One array, as it is stored, under any sharding.
+  ShardedArray restore(Devices& devices, std::string_view name, const Sharding& sharding) const;
+
+  /// Several arrays. First compares all names, dtypes and shapes with the checkpoint's, and throws
+  /// one invalid_argument that lists every mismatch; then reads each chunk that any device needs
+  /// once. Throws resource_exhausted where a device's memory does not suffice.
+  std::vector<ShardedArray> restore(Devices& devices,
+                                    std::span<const TensorRequest> requests) const;
+
+  ReadStats stats() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace shardwise

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "shardwise/checkpoint/manager.h"
+#include "shardwise/checkpoint/reader.h"
+
+namespace shardwise {
+
+/// Which spec a tensor gets, by its name. Text: `w1=-,model; layers/*/bias=model; *=-`, rules
+/// separated by ";" or line ends, "#" begins a comment. The first pattern that matches the whole
+/// name counts; "*" stands for any characters, "?" for one. "-" alone fits any rank: all dims whole.
+///
+/// Immutable.
+class SpecRules {
+ public:
+  SpecRules() = default;
+
+  /// Throws invalid_argument naming the rule at fault.
+  static SpecRules parse(std::string_view text);
+
+  /// Nothing where no pattern matches. Throws invalid_argument, naming rule and tensor, where the
+  /// rank does not fit.
+  std::optional<PartitionSpec> find(std::string_view name, std::size_t rank) const;
+
+ private:
+  struct Rule {
+    std::string pattern, spec;
+  };
+  std::vector<Rule> rules_;
+};
+
+struct ReshardOptions {
+  SaveOptions save;  ///< user_json is ignored: the source's is kept
+  ReadOptions read;
+  int threads = 0;
+};
+
+/// Writes the checkpoint at `source` again under `target_root`, same step, cut over another mesh;
+/// streams, within the memory budgets, whatever the tensors' sizes. Tensors that no rule matches
+/// keep the spec they were saved with. Every mismatch between specs and mesh is listed in one
+/// invalid_argument before any data is read. Throws as CheckpointReader and CheckpointManager do;
+/// then nothing new is listed in target_root.
+SaveStats reshard_checkpoint(const std::filesystem::path& source,
+                             const std::filesystem::path& target_root, const Mesh& mesh,
+                             const SpecRules& rules, ReshardOptions options = {});
+
+}  // namespace shardwise

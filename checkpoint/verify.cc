@@ -1,0 +1,1 @@
+#include "shardwise/checkpoint/verify.h"
