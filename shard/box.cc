@@ -1,1 +1,91 @@
 #include "shardwise/shard/box.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "shardwise/shard/error.h"
+
+namespace shardwise {
+namespace {
+
+void check_same_rank(const char* operation, std::size_t a, std::size_t b) {
+  if (a == b) return;
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("{}: the ranks differ, {} and {}", operation, a, b));
+}
+
+}  // namespace
+
+Box::Box(const Index& begin, const Index& end) : begin_(begin), end_(end) {
+  check_same_rank("Box", begin.size(), end.size());
+  for (std::size_t dim = 0; dim < rank(); ++dim) {
+    std::int64_t extent = 0;
+    if (__builtin_sub_overflow(end[dim], begin[dim], &extent) || extent < 0) {
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("Box: dim {} goes from {} to {}; needed is begin <= end, at most "
+                              "2^63 - 1 apart",
+                              dim, begin[dim], end[dim]));
+    }
+  }
+}
+
+Box Box::whole(const Shape& shape) { return Box(Index::filled(shape.size(), 0), shape); }
+
+Shape Box::shape() const {
+  Shape shape = end_;
+  for (std::size_t dim = 0; dim < rank(); ++dim) shape[dim] -= begin_[dim];
+  return shape;
+}
+
+std::int64_t Box::num_elements() const { return shardwise::num_elements(shape()); }
+
+bool Box::empty() const {
+  for (std::size_t dim = 0; dim < rank(); ++dim) {
+    if (begin_[dim] == end_[dim]) return true;
+  }
+  return false;
+}
+
+bool Box::contains(const Box& other) const {
+  if (other.rank() != rank()) return false;
+  if (other.empty()) return true;
+  for (std::size_t dim = 0; dim < rank(); ++dim) {
+    if (other.begin_[dim] < begin_[dim] || other.end_[dim] > end_[dim]) return false;
+  }
+  return true;
+}
+
+Box intersect(const Box& a, const Box& b) {
+  check_same_rank("intersect", a.rank(), b.rank());
+  Index begin = a.begin(), end = a.end();
+  for (std::size_t dim = 0; dim < a.rank(); ++dim) {
+    begin[dim] = std::max(begin[dim], b.begin(dim));
+    end[dim] = std::max(begin[dim], std::min(end[dim], b.end(dim)));
+  }
+  return Box(begin, end);
+}
+
+Box relative_to(const Box& box, const Index& origin) {
+  check_same_rank("relative_to", box.rank(), origin.size());
+  Index begin = box.begin(), end = box.end();
+  for (std::size_t dim = 0; dim < box.rank(); ++dim) {
+    if (__builtin_sub_overflow(begin[dim], origin[dim], &begin[dim]) ||
+        __builtin_sub_overflow(end[dim], origin[dim], &end[dim])) {
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("relative_to: {} counted from {} leaves the range of 64 bits",
+                              to_string(box), to_string(origin)));
+    }
+  }
+  return Box(begin, end);
+}
+
+std::string to_string(const Box& box) {
+  std::string text = "[";
+  for (std::size_t dim = 0; dim < box.rank(); ++dim) {
+    text += fmt::format("{}{}:{}", dim == 0 ? "" : ", ", box.begin(dim), box.end(dim));
+  }
+  return text + "]";
+}
+
+}  // namespace shardwise

@@ -1,1 +1,107 @@
 #include "shardwise/shard/dims.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "shardwise/shard/detail/text.h"
+#include "shardwise/shard/error.h"
+
+namespace shardwise {
+namespace {
+
+[[noreturn]] void fail_rank(std::size_t rank) {
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("Dims: rank {} is over the limit of {}", rank, kMaxRank));
+}
+
+}  // namespace
+
+Dims::Dims(std::span<const std::int64_t> values) : size_(values.size()) {
+  if (size_ > kMaxRank) fail_rank(size_);
+  std::copy(values.begin(), values.end(), begin());
+}
+
+Dims Dims::filled(std::size_t rank, std::int64_t value) {
+  if (rank > kMaxRank) fail_rank(rank);
+  Dims dims;
+  dims.size_ = rank;
+  std::fill(dims.begin(), dims.end(), value);
+  return dims;
+}
+
+void Dims::push_back(std::int64_t value) {
+  if (size_ == kMaxRank) fail_rank(size_ + 1);
+  values_[size_++] = value;
+}
+
+bool Dims::operator==(const Dims& other) const {
+  return std::equal(begin(), end(), other.begin(), other.end());
+}
+
+std::int64_t num_elements(const Shape& shape) {
+  // A zero anywhere makes the product zero, even where the other extents alone would overflow.
+  bool empty = false;
+  for (const std::int64_t extent : shape) {
+    if (extent < 0) {
+      throw Error(
+          ErrorCode::invalid_argument,
+          fmt::format("num_elements: extent {} of {} is negative", extent, to_string(shape)));
+    }
+    empty |= extent == 0;
+  }
+  if (empty) return 0;
+  std::int64_t product = 1;
+  for (const std::int64_t extent : shape) {
+    if (__builtin_mul_overflow(product, extent, &product)) {
+      throw Error(
+          ErrorCode::invalid_argument,
+          fmt::format("num_elements: {} has more than 2^63 - 1 elements", to_string(shape)));
+    }
+  }
+  return product;
+}
+
+std::size_t num_bytes(const Shape& shape, std::size_t element_bytes) {
+  std::size_t bytes = 0;
+  if (__builtin_mul_overflow(num_elements(shape), element_bytes, &bytes)) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("num_bytes: {} with {} bytes per element has more than 2^64 - 1 bytes",
+                            to_string(shape), element_bytes));
+  }
+  return bytes;
+}
+
+Dims row_major_strides(const Shape& shape) {
+  // Without elements no stride is ever used, and the products might overflow.
+  if (num_elements(shape) == 0) return Dims::filled(shape.size(), 0);
+  Dims strides = Dims::filled(shape.size(), 1);
+  for (std::size_t dim = shape.size(); dim-- > 1;) strides[dim - 1] = strides[dim] * shape[dim];
+  return strides;
+}
+
+std::string to_string(const Dims& dims) {
+  return fmt::format("[{}]", fmt::join(dims.begin(), dims.end(), ", "));
+}
+
+Shape parse_shape(std::string_view text) {
+  std::string_view list = detail::trim(text);
+  if (list.starts_with('[') && list.ends_with(']') && list.size() >= 2) {
+    list = detail::trim(list.substr(1, list.size() - 2));
+  }
+  Shape shape;
+  if (list.empty()) return shape;
+  for (const std::string_view part : detail::split(list, ',')) {
+    const auto extent = detail::parse_count(detail::trim(part));
+    if (!extent) {
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("parse_shape: \"{}\" in \"{}\" is not an extent; needed are numbers "
+                              "from 0 to 2^63 - 1, as in \"8,3\"",
+                              part, text));
+    }
+    shape.push_back(*extent);
+  }
+  return shape;
+}
+
+}  // namespace shardwise

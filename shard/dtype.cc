@@ -1,1 +1,254 @@
 #include "shardwise/shard/dtype.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include "shardwise/shard/error.h"
+
+namespace shardwise {
+namespace {
+
+struct Names {
+  std::string_view short_name, long_name;
+};
+
+constexpr std::array kDTypes = {DType::f64, DType::f32, DType::f16,    DType::bf16, DType::i64,
+                                DType::i32, DType::i16, DType::i8,     DType::u64,  DType::u32,
+                                DType::u16, DType::u8,  DType::boolean};
+
+// In declaration order.
+constexpr std::array<Names, kDTypes.size()> kNames = {{{"f64", "float64"},
+                                                       {"f32", "float32"},
+                                                       {"f16", "float16"},
+                                                       {"bf16", "bfloat16"},
+                                                       {"i64", "int64"},
+                                                       {"i32", "int32"},
+                                                       {"i16", "int16"},
+                                                       {"i8", "int8"},
+                                                       {"u64", "uint64"},
+                                                       {"u32", "uint32"},
+                                                       {"u16", "uint16"},
+                                                       {"u8", "uint8"},
+                                                       {"bool", "boolean"}}};
+
+/// A 16-bit float: 1 sign bit, then the exponent, then kMantissaBits.
+template <int kMantissa>
+struct Narrow {
+  static constexpr int kMantissaBits = kMantissa;
+  static constexpr int kBias = (1 << (14 - kMantissa)) - 1;
+  static constexpr std::uint32_t kInfinity = (1u << 15) - (1u << kMantissa);
+
+  std::uint16_t bits;
+};
+using F16 = Narrow<10>;
+using BF16 = Narrow<7>;
+
+/// One byte of its own type, so that it does not meet the rules of uint8.
+struct Boolean {
+  std::uint8_t byte;
+};
+
+/// The nearest N, ties to even.
+template <class N>
+N narrow(double value) {
+  constexpr int kBits = N::kMantissaBits;
+  const std::uint64_t pattern = std::bit_cast<std::uint64_t>(value);
+  const std::uint64_t sign = pattern >> 63 << 15;
+  const std::uint64_t fraction = pattern & ((std::uint64_t{1} << 52) - 1);
+  const int exponent = static_cast<int>(pattern >> 52 & 0x7ff) - 1023;
+  std::uint64_t result = N::kInfinity;
+  if (exponent == 1024) {
+    // A NaN keeps the upper bits of its payload and becomes quiet.
+    if (fraction != 0) result |= fraction >> (52 - kBits) | std::uint64_t{1} << (kBits - 1);
+  } else if (exponent <= N::kBias) {
+    // Below the smallest normal number the last place stays where it is, so more bits go. Beyond
+    // 54 all of them go, and what is left is under half of the last place. A double's own
+    // subnormals are far below that.
+    constexpr int kSmallest = 1 - N::kBias;
+    const bool normal = exponent >= kSmallest;
+    const int dropped = std::min(52 - kBits + (normal ? 0 : kSmallest - exponent), 54);
+    const std::uint64_t significand = fraction | std::uint64_t{1} << 52;
+    const std::uint64_t half = std::uint64_t{1} << (dropped - 1);
+    const std::uint64_t rest = significand & (2 * half - 1);
+    result = significand >> dropped;
+    if (rest > half || (rest == half && result % 2 == 1)) ++result;
+    // The leading bit of a normal number adds the last 1 of its exponent field, and a carry out of
+    // the mantissa runs into the exponent, up to infinity: both as they should.
+    if (normal) result += static_cast<std::uint64_t>(exponent - kSmallest) << kBits;
+  }
+  return N{static_cast<std::uint16_t>(sign | result)};
+}
+
+/// Exact.
+template <class N>
+float widen(N number) {
+  constexpr int kBits = N::kMantissaBits;
+  const std::uint32_t sign = std::uint32_t{number.bits} >> 15 << 31;
+  const std::uint32_t magnitude = number.bits & 0x7fffu;
+  if (magnitude >= N::kInfinity) {
+    return std::bit_cast<float>(sign | 0x7f800000u | (magnitude - N::kInfinity) << (23 - kBits));
+  }
+  // As a float with the same fields the number is off by a power of two, subnormal or not.
+  const float scaled = std::bit_cast<float>(magnitude << (23 - kBits));
+  const float scale = std::bit_cast<float>(static_cast<std::uint32_t>(254 - N::kBias) << 23);
+  const float value = N::kBias == 127 ? scaled : scaled * scale;
+  return std::bit_cast<float>(sign | std::bit_cast<std::uint32_t>(value));
+}
+
+/// What an element is computed with: exact for every element of its type.
+template <class T>
+T value_of(T element) {
+  return element;
+}
+template <int kMantissa>
+float value_of(Narrow<kMantissa> element) {
+  return widen(element);
+}
+bool value_of(Boolean element) { return element.byte != 0; }
+
+/// A double from which narrow() gives the same as from the integer itself. Bits that a double
+/// lacks room for leave their trace in its last place, so that no tie is made where there was none.
+template <class Int>
+double to_odd_double(Int value) {
+  const bool negative = value < 0;
+  std::uint64_t magnitude = static_cast<std::uint64_t>(value);
+  if (negative) magnitude = 0 - magnitude;
+  if (magnitude >> 53 != 0) {
+    const bool lost = (magnitude & 0x7ff) != 0;
+    magnitude = (magnitude >> 11 | (lost ? 1 : 0)) << 11;
+  }
+  const double result = static_cast<double>(magnitude);
+  return negative ? -result : result;
+}
+
+/// Truncates toward zero and saturates.
+template <class Int, class Float>
+Int float_to_int(Float value) {
+  using Limits = std::numeric_limits<Int>;
+  const Float past_max = std::ldexp(Float{1}, Limits::digits);
+  if (std::isnan(value)) return 0;
+  if (value >= past_max) return Limits::max();
+  if (value <= static_cast<Float>(Limits::min())) return Limits::min();
+  return static_cast<Int>(value);
+}
+
+template <class Int, class From>
+Int saturate(From value) {
+  using Limits = std::numeric_limits<Int>;
+  if (std::cmp_greater(value, Limits::max())) return Limits::max();
+  if (std::cmp_less(value, Limits::min())) return Limits::min();
+  return static_cast<Int>(value);
+}
+
+template <class To, class Value>
+To from_value(Value value) {
+  if constexpr (std::is_same_v<To, Boolean>) {
+    return Boolean{static_cast<std::uint8_t>(value != Value{0})};
+  } else if constexpr (std::is_same_v<Value, bool>) {
+    return from_value<To>(std::uint8_t{value});
+  } else if constexpr (std::is_floating_point_v<To>) {
+    return static_cast<To>(value);
+  } else if constexpr (std::is_integral_v<To>) {
+    if constexpr (std::is_floating_point_v<Value>) {
+      return float_to_int<To>(value);
+    } else {
+      return saturate<To>(value);
+    }
+  } else if constexpr (std::is_floating_point_v<Value>) {
+    return narrow<To>(double{value});
+  } else {
+    return narrow<To>(to_odd_double(value));
+  }
+}
+
+/// Calls body with a zero element of the type.
+template <class Body>
+void with_type(DType dtype, const Body& body) {
+  switch (dtype) {
+    case DType::f64:
+      return body(double{});
+    case DType::f32:
+      return body(float{});
+    case DType::f16:
+      return body(F16{});
+    case DType::bf16:
+      return body(BF16{});
+    case DType::i64:
+      return body(std::int64_t{});
+    case DType::i32:
+      return body(std::int32_t{});
+    case DType::i16:
+      return body(std::int16_t{});
+    case DType::i8:
+      return body(std::int8_t{});
+    case DType::u64:
+      return body(std::uint64_t{});
+    case DType::u32:
+      return body(std::uint32_t{});
+    case DType::u16:
+      return body(std::uint16_t{});
+    case DType::u8:
+      return body(std::uint8_t{});
+    case DType::boolean:
+      return body(Boolean{});
+  }
+}
+
+}  // namespace
+
+std::span<const DType> all_dtypes() { return kDTypes; }
+
+std::size_t size_bytes(DType dtype) {
+  std::size_t bytes = 0;
+  with_type(dtype, [&](auto element) { bytes = sizeof(element); });
+  return bytes;
+}
+
+std::string_view name(DType dtype) { return kNames[static_cast<std::size_t>(dtype)].short_name; }
+
+DType parse_dtype(std::string_view text) {
+  std::string known;
+  for (std::size_t i = 0; i < kDTypes.size(); ++i) {
+    if (text == kNames[i].short_name || text == kNames[i].long_name) return kDTypes[i];
+    known += fmt::format("{}{}", i == 0 ? "" : ", ", kNames[i].short_name);
+  }
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("parse_dtype: \"{}\" is none of {}", text, known));
+}
+
+float f16_to_f32(std::uint16_t bits) { return widen(F16{bits}); }
+
+std::uint16_t f32_to_f16(float value) { return narrow<F16>(double{value}).bits; }
+
+float bf16_to_f32(std::uint16_t bits) { return widen(BF16{bits}); }
+
+std::uint16_t f32_to_bf16(float value) { return narrow<BF16>(double{value}).bits; }
+
+void convert(DType from, const std::byte* source, DType to, std::byte* target, std::size_t count) {
+  if (count == 0) return;
+  if (from == to) {
+    std::memmove(target, source, count * size_bytes(from));
+    return;
+  }
+  with_type(from, [&](auto from_element) {
+    with_type(to, [&](auto to_element) {
+      // Neither range need be aligned.
+      for (std::size_t i = 0; i < count; ++i) {
+        std::memcpy(&from_element, source + i * sizeof(from_element), sizeof(from_element));
+        to_element = from_value<decltype(to_element)>(value_of(from_element));
+        std::memcpy(target + i * sizeof(to_element), &to_element, sizeof(to_element));
+      }
+    });
+  });
+}
+
+}  // namespace shardwise

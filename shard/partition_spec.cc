@@ -1,1 +1,47 @@
 #include "shardwise/shard/partition_spec.h"
+
+#include <fmt/format.h>
+
+#include "shardwise/shard/detail/text.h"
+#include "shardwise/shard/error.h"
+
+namespace shardwise {
+
+PartitionSpec PartitionSpec::replicated(std::size_t rank) {
+  return PartitionSpec(std::vector<Entry>(rank));
+}
+
+PartitionSpec PartitionSpec::parse(std::string_view text) {
+  std::vector<Entry> entries;
+  if (detail::trim(text).empty()) return PartitionSpec(entries);
+  for (const std::string_view part : detail::split(text, ',')) {
+    Entry& entry = entries.emplace_back();
+    if (detail::trim(part) == "-") continue;
+    for (const std::string_view padded : detail::split(part, '+')) {
+      const std::string_view axis = detail::trim(padded);
+      const std::size_t bad = axis.find_first_of(detail::kReservedInAxisNames);
+      if (axis.empty() || bad != std::string_view::npos) {
+        const char* const at = axis.empty() ? padded.data() : axis.data() + bad;
+        throw Error(ErrorCode::invalid_argument,
+                    fmt::format("PartitionSpec: \"{}\" has {} at character {}; needed are axis "
+                                "names or \"-\" for each dim, as in \"data,-,a+b\"",
+                                text, axis.empty() ? "no axis" : fmt::format("'{}'", axis[bad]),
+                                at - text.data()));
+      }
+      entry.emplace_back(axis);
+    }
+  }
+  return PartitionSpec(std::move(entries));
+}
+
+std::string PartitionSpec::to_string() const {
+  std::string text;
+  for (std::size_t dim = 0; dim < rank(); ++dim) {
+    const Entry& entry = entries_[dim];
+    if (dim > 0) text += ',';
+    text += entry.empty() ? "-" : fmt::format("{}", fmt::join(entry, "+"));
+  }
+  return text;
+}
+
+}  // namespace shardwise

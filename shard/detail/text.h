@@ -1,0 +1,23 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+namespace shardwise::detail {
+
+/// What an axis name may not contain, so that every mesh and spec can be written as text.
+inline constexpr std::string_view kReservedInAxisNames = ",=+-@;:()[]{}'\" \t\r\n";
+
+/// Without the blanks at both ends.
+std::string_view trim(std::string_view text);
+
+/// The parts between separators, untrimmed; "" has one part, which is empty. Valid as long as the
+/// text.
+std::vector<std::string_view> split(std::string_view text, char separator);
+
+/// A non-negative decimal number and nothing else; absent beyond 2^63 - 1.
+std::optional<std::int64_t> parse_count(std::string_view text);
+
+}  // namespace shardwise::detail
