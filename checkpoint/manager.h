@@ -44,7 +44,7 @@ struct SaveOptions {
   /// Most host bytes held at once beyond the tensors.
   std::size_t memory_budget_bytes = std::size_t{256} << 20;
 
-  ProgressFunction progress;
+  ProgressFunction progress = nullptr;
 };
 
 /// What a save did.
@@ -109,7 +109,7 @@ struct ManagerOptions {
   bool collect_garbage = true;
 
   /// For tests; null is the real one.
-  std::shared_ptr<FileSystem> file_system;
+  std::shared_ptr<FileSystem> file_system = nullptr;
 };
 
 /// The checkpoints of one training run: a root directory of steps.

@@ -23,10 +23,10 @@ struct ReadOptions {
   /// Workers that check and decode; 0: as many as the machine has cores.
   int threads = 0;
 
-  ProgressFunction progress;
+  ProgressFunction progress = nullptr;
 
   /// For tests; null is the real one.
-  std::shared_ptr<FileSystem> file_system;
+  std::shared_ptr<FileSystem> file_system = nullptr;
 };
 
 /// What a reader has done so far.

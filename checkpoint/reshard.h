@@ -36,8 +36,8 @@ class SpecRules {
 };
 
 struct ReshardOptions {
-  SaveOptions save;  ///< user_json is ignored: the source's is kept
-  ReadOptions read;
+  SaveOptions save = {};  ///< user_json is ignored: the source's is kept
+  ReadOptions read = {};
   int threads = 0;
 };
 
