@@ -1,0 +1,42 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace shardwise::tools {
+
+// Each command: its options as plain values, and a function that does the work, prints the result
+// on stdout and returns the exit status (0 done, 1 the answer is no). Failures are thrown.
+
+struct ShardsOptions {
+  std::string mesh, devices, spec, shape, dtype = "f32";
+  bool json = false;
+};
+int run_shards(const ShardsOptions& options);
+
+struct LsOptions {
+  std::string root;
+  bool json = false;
+};
+int run_ls(const LsOptions& options);
+
+struct InspectOptions {
+  std::string path;
+  std::vector<std::string> tensors;
+  bool json = false;
+};
+int run_inspect(const InspectOptions& options);
+
+struct VerifyOptions {
+  std::string path;
+  bool json = false;
+};
+int run_verify(const VerifyOptions& options);
+
+struct ReshardOptions {
+  std::string source, target, mesh, devices, rules, codec = "auto";
+  bool json = false;
+};
+int run_reshard(const ReshardOptions& options);
+
+}  // namespace shardwise::tools

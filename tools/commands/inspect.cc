@@ -1,0 +1,62 @@
+#include <fmt/core.h>
+
+#include <nlohmann/json.hpp>
+
+#include "commands/commands.h"
+#include "output.h"
+#include "parse.h"
+#include "shardwise/checkpoint/reader.h"
+
+namespace shardwise::tools {
+namespace {
+
+std::vector<TensorInfo> selected(const CheckpointReader& reader, const InspectOptions& options) {
+  if (options.tensors.empty()) return {reader.tensors().begin(), reader.tensors().end()};
+  std::vector<TensorInfo> tensors;
+  for (const std::string& name : options.tensors) tensors.push_back(reader.tensor(name));
+  return tensors;
+}
+
+}  // namespace
+
+int run_inspect(const InspectOptions& options) {
+  const CheckpointReader reader(resolve_checkpoint(options.path));
+  const auto tensors = selected(reader, options);
+
+  if (options.json) {
+    auto list = nlohmann::ordered_json::array();
+    for (const TensorInfo& t : tensors) {
+      list.push_back({{"name", t.name},
+                      {"dtype", name(t.dtype)},
+                      {"shape", dims_json(t.shape)},
+                      {"mesh", t.mesh},
+                      {"spec", t.spec},
+                      {"pieces", t.pieces},
+                      {"chunks", t.chunks},
+                      {"logical_bytes", t.logical_bytes},
+                      {"stored_bytes", t.stored_bytes}});
+    }
+    print_json({{"directory", reader.directory().string()},
+                {"step", reader.step()},
+                {"user", nlohmann::ordered_json::parse(reader.user_json())},
+                {"tensors", list}});
+    return 0;
+  }
+  fmt::print("{}: step {}, user {}\n\n", reader.directory().string(), reader.step(),
+             reader.user_json());
+  Table table(
+      {"tensor", "dtype", "shape", "mesh", "spec", "pieces", "chunks", "bytes", "stored", "ratio"});
+  for (const TensorInfo& t : tensors) {
+    const double ratio = t.stored_bytes == 0 ? 1.0
+                                             : static_cast<double>(t.logical_bytes) /
+                                                   static_cast<double>(t.stored_bytes);
+    table.add({t.name, std::string(name(t.dtype)), to_string(t.shape), t.mesh,
+               t.spec.empty() ? "(scalar)" : t.spec, std::to_string(t.pieces),
+               std::to_string(t.chunks), human_bytes(t.logical_bytes), human_bytes(t.stored_bytes),
+               fmt::format("{:.3f}", ratio)});
+  }
+  table.print();
+  return 0;
+}
+
+}  // namespace shardwise::tools

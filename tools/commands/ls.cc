@@ -1,0 +1,92 @@
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "commands/commands.h"
+#include "output.h"
+#include "parse.h"
+#include "shardwise/checkpoint/manager.h"
+#include "shardwise/shard/error.h"
+
+namespace shardwise::tools {
+namespace {
+
+struct StepSummary {
+  Step step;
+  std::size_t tensors = 0, logical_bytes = 0, stored_bytes = 0;
+  std::string mesh = {};
+  std::string fault = {};  ///< why it cannot be restored; empty: its manifest and tables are valid
+};
+
+StepSummary summarize(const Step& step) {
+  StepSummary summary{.step = step};
+  try {
+    const CheckpointReader reader(step.directory);
+    summary.tensors = reader.tensors().size();
+    for (const TensorInfo& tensor : reader.tensors()) {
+      summary.logical_bytes += tensor.logical_bytes;
+      summary.stored_bytes += tensor.stored_bytes;
+      if (summary.mesh.empty()) summary.mesh = tensor.mesh;
+      if (summary.mesh != tensor.mesh) summary.mesh = "several";
+    }
+  } catch (const Error& error) {
+    summary.fault = error.what();
+  }
+  return summary;
+}
+
+/// Names of attempts that were not committed, and of trash.
+std::vector<std::string> leftovers(const std::filesystem::path& root) {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(root)) {
+    const std::string file = entry.path().filename().string();
+    const bool attempt = file.rfind(".step-", 0) == 0 && entry.is_directory();
+    if (attempt || file.rfind(".trash-", 0) == 0) names.push_back(file);
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+}  // namespace
+
+int run_ls(const LsOptions& options) {
+  const auto root = existing_root(options.root);
+  const CheckpointManager manager(root, {.collect_garbage = false});
+  std::vector<StepSummary> steps;
+  for (const Step& step : manager.steps()) steps.push_back(summarize(step));
+  const auto unfinished = leftovers(root);
+
+  if (options.json) {
+    auto list = nlohmann::ordered_json::array();
+    for (const StepSummary& s : steps) {
+      list.push_back({{"step", s.step.step},
+                      {"generation", s.step.generation},
+                      {"directory", s.step.directory.string()},
+                      {"valid", s.fault.empty()},
+                      {"reason", s.fault},
+                      {"tensors", s.tensors},
+                      {"mesh", s.mesh},
+                      {"logical_bytes", s.logical_bytes},
+                      {"stored_bytes", s.stored_bytes}});
+    }
+    print_json({{"root", root.string()}, {"steps", list}, {"unfinished", unfinished}});
+    return 0;
+  }
+  if (steps.empty()) fmt::print("{}: no committed checkpoint\n", root.string());
+  if (!steps.empty()) {
+    Table table({"step", "generation", "tensors", "bytes", "stored", "mesh", "state"});
+    for (const StepSummary& s : steps) {
+      table.add({std::to_string(s.step.step), std::to_string(s.step.generation),
+                 std::to_string(s.tensors), human_bytes(s.logical_bytes),
+                 human_bytes(s.stored_bytes), s.mesh,
+                 s.fault.empty() ? "committed" : "damaged: " + s.fault});
+    }
+    table.print();
+  }
+  for (const std::string& name : unfinished) fmt::print("not a checkpoint: {}\n", name);
+  return 0;
+}
+
+}  // namespace shardwise::tools

@@ -1,0 +1,132 @@
+// The `shardwise` command: options in, exit status out. The work is in commands/.
+//
+// Exit status: 0 done, 1 the answer is no (verify found damage), 2 bad usage, 3 failure.
+
+#include <fmt/core.h>
+
+#include <CLI/CLI.hpp>
+#include <exception>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+#include "commands/commands.h"
+#include "output.h"
+#include "shardwise/shard/error.h"
+
+namespace shardwise::tools {
+namespace {
+
+constexpr int kBadUsage = 2, kFailure = 3;
+
+struct Commands {
+  ShardsOptions shards;
+  LsOptions ls;
+  InspectOptions inspect;
+  VerifyOptions verify;
+  ReshardOptions reshard;
+  std::function<int()> run;
+};
+
+CLI::App* add_command(CLI::App& app, const char* name, const char* description, const char* example,
+                      bool* json) {
+  CLI::App* command = app.add_subcommand(name, description);
+  command->footer(std::string("Example:\n  ") + example);
+  command->add_flag("--json", *json, "Print one JSON object on stdout, for scripts");
+  return command;
+}
+
+void declare(CLI::App& app, Commands& c) {
+  CLI::App* shards = add_command(
+      app, "shards", "Show which box of a tensor each device holds",
+      "shardwise shards --mesh data=4,model=2 --spec data,model --shape 10,6 --dtype f32",
+      &c.shards.json);
+  shards->add_option("--mesh", c.shards.mesh, "Mesh: data=4,model=2, or 4,2")->required();
+  shards->add_option("--devices", c.shards.devices, "Device ids in mesh order (default 0,1,2,..)");
+  shards
+      ->add_option("--spec", c.shards.spec,
+                   "Per dim \"-\", an axis, or several joined by \"+\"; \"\" for a scalar")
+      ->required();
+  shards->add_option("--shape", c.shards.shape, "Extents: 10,6; \"\" for a scalar")->required();
+  shards->add_option("--dtype", c.shards.dtype, "Element type")->capture_default_str();
+  shards->callback([&c] { c.run = [&c] { return run_shards(c.shards); }; });
+
+  CLI::App* ls = add_command(app, "ls", "List the checkpoints of a directory",
+                             "shardwise ls runs/checkpoints", &c.ls.json);
+  ls->add_option("root", c.ls.root, "Directory that holds the steps")->required();
+  ls->callback([&c] { c.run = [&c] { return run_ls(c.ls); }; });
+
+  CLI::App* inspect =
+      add_command(app, "inspect", "Show the tensors and the user data of a checkpoint",
+                  "shardwise inspect runs/checkpoints/step-00000400 --tensor w1", &c.inspect.json);
+  inspect
+      ->add_option("path", c.inspect.path, "A checkpoint, or a directory of steps (newest valid)")
+      ->required();
+  inspect->add_option("--tensor", c.inspect.tensors, "Only these (may be repeated)");
+  inspect->callback([&c] { c.run = [&c] { return run_inspect(c.inspect); }; });
+
+  CLI::App* verify = add_command(app, "verify", "Read and check every byte; exit status 1: damaged",
+                                 "shardwise verify runs/checkpoints", &c.verify.json);
+  verify->add_option("path", c.verify.path, "A checkpoint, or a directory of steps (all)")
+      ->required();
+  verify->callback([&c] { c.run = [&c] { return run_verify(c.verify); }; });
+
+  CLI::App* reshard = add_command(
+      app, "reshard", "Write a checkpoint again, cut over another mesh",
+      "shardwise reshard runs/checkpoints converted --mesh data=2,model=3 --spec 'w1=-,model;*=-'",
+      &c.reshard.json);
+  reshard
+      ->add_option("source", c.reshard.source,
+                   "A checkpoint, or a directory of steps (newest valid)")
+      ->required();
+  reshard->add_option("target", c.reshard.target, "Directory that gets the step")->required();
+  reshard->add_option("--mesh", c.reshard.mesh, "Mesh: data=2,model=3")->required();
+  reshard->add_option("--devices", c.reshard.devices,
+                      "Device ids in mesh order (default 0,1,2,..)");
+  reshard->add_option("--spec", c.reshard.rules,
+                      "Rules NAME-PATTERN=SPEC, separated by \";\", or @FILE with one per line; "
+                      "first match counts; other tensors keep their spec");
+  reshard->add_option("--codec", c.reshard.codec, "auto, zstd or none")->capture_default_str();
+  reshard->callback([&c] { c.run = [&c] { return run_reshard(c.reshard); }; });
+}
+
+bool asks_for_json(int argc, char** argv) {
+  for (int i = 1; i < argc; ++i) {
+    if (std::string_view(argv[i]) == "--json") return true;
+  }
+  return false;
+}
+
+void report(bool json, std::string_view code, std::string_view message) {
+  if (json) print_json({{"error", {{"code", code}, {"message", message}}}});
+  fmt::print(stderr, "shardwise: {}\n", message);
+}
+
+int main(int argc, char** argv) {
+  CLI::App app{"Sharded tensors: what each device holds, and checkpoints that any mesh can read"};
+  app.require_subcommand(1);
+  app.set_version_flag("--version", std::string(SHARDWISE_VERSION));
+  Commands commands;
+  declare(app, commands);
+  const bool json = asks_for_json(argc, argv);
+  try {
+    app.parse(argc, argv);
+    return commands.run();
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
+    report(json, "usage", error.what());
+    if (!json) fmt::print(stderr, "Run with --help for more\n");
+    return kBadUsage;
+  } catch (const Error& error) {
+    report(json, name(error.code()), error.what());
+  } catch (const std::exception& error) {
+    report(json, "internal", error.what());
+  }
+  return kFailure;
+}
+
+}  // namespace
+}  // namespace shardwise::tools
+
+int main(int argc, char** argv) { return shardwise::tools::main(argc, argv); }

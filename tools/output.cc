@@ -1,0 +1,101 @@
+#include "output.h"
+
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <string_view>
+
+namespace shardwise::tools {
+namespace {
+
+bool looks_like_number(std::string_view cell) {
+  return !cell.empty() && (cell[0] == '-' || (cell[0] >= '0' && cell[0] <= '9')) &&
+         cell.find_first_of("=[/") == std::string_view::npos;
+}
+
+/// Columns that a terminal needs for UTF-8 text, one per code point.
+std::size_t width(std::string_view text) {
+  return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char c) {
+    return (static_cast<unsigned char>(c) & 0xC0) != 0x80;
+  }));
+}
+
+}  // namespace
+
+void Table::print() const {
+  std::vector<std::size_t> widths(rows_.front().size(), 0);
+  for (const auto& row : rows_) {
+    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], width(row[i]));
+  }
+  for (std::size_t r = 0; r < rows_.size(); ++r) {
+    std::string line;
+    for (std::size_t i = 0; i < rows_[r].size(); ++i) {
+      const std::string& cell = rows_[r][i];
+      const std::string& sample = r == 0 && rows_.size() > 1 ? rows_[1][i] : cell;
+      const std::string space(widths[i] - width(cell), ' ');
+      line += (i == 0 ? "" : "  ") + (looks_like_number(sample) ? space + cell : cell + space);
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    fmt::print("{}\n", line);
+  }
+}
+
+std::string human_bytes(std::size_t bytes) {
+  constexpr std::array<const char*, 5> kUnits = {"B", "KiB", "MiB", "GiB", "TiB"};
+  double value = static_cast<double>(bytes);
+  std::size_t unit = 0;
+  while (value >= 1024 && unit + 1 < kUnits.size()) {
+    value /= 1024;
+    ++unit;
+  }
+  return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.2f} {}", value, kUnits[unit]);
+}
+
+nlohmann::ordered_json dims_json(const Dims& dims) {
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (const std::int64_t value : dims) list.push_back(value);
+  return list;
+}
+
+nlohmann::ordered_json box_json(const Box& box) {
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (std::size_t dim = 0; dim < box.rank(); ++dim) {
+    list.push_back(nlohmann::ordered_json::array({box.begin(dim), box.end(dim)}));
+  }
+  return list;
+}
+
+void print_json(const nlohmann::ordered_json& value) {
+  fmt::print("{}\n", value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+}
+
+ProgressLine::ProgressLine(std::string what)
+    : what_(std::move(what)), start_(std::chrono::steady_clock::now()), shown_(start_) {}
+
+ProgressLine::~ProgressLine() {
+  if (visible_) fmt::print(stderr, "\r\033[K");
+}
+
+ProgressFunction ProgressLine::function() {
+  if (isatty(STDERR_FILENO) == 0) return {};
+  return [this](const Progress& progress) { show(progress); };
+}
+
+void ProgressLine::show(const Progress& progress) {
+  const auto now = std::chrono::steady_clock::now();
+  const double seconds = std::chrono::duration<double>(now - start_).count();
+  if (seconds < 1 || now - shown_ < std::chrono::milliseconds(100)) return;
+  shown_ = now;
+  visible_ = true;
+  const double done = static_cast<double>(progress.done_bytes);
+  const double total = static_cast<double>(std::max<std::size_t>(progress.total_bytes, 1));
+  fmt::print(stderr, "\r\033[K{}: {:.0f} % of {}, {}/s", what_, 100 * done / total,
+             human_bytes(progress.total_bytes),
+             human_bytes(static_cast<std::size_t>(done / seconds)));
+  std::fflush(stderr);
+}
+
+}  // namespace shardwise::tools
