@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -16,6 +17,24 @@ struct Hash128 {
 /// XXH3 with seed 0.
 std::uint64_t hash64(const std::byte* data, std::size_t size);
 Hash128 hash128(const std::byte* data, std::size_t size);
+
+/// hash128 of bytes that come in parts. Thread-compatible.
+class Hasher128 {
+ public:
+  Hasher128();
+  ~Hasher128();
+  Hasher128(const Hasher128&) = delete;
+  Hasher128& operator=(const Hasher128&) = delete;
+
+  void update(const std::byte* data, std::size_t size);
+
+  /// Of all the bytes so far.
+  Hash128 digest() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
 
 /// Lower-case hex, most significant digit first; 16 or 32 digits.
 std::string to_hex(std::uint64_t hash);
