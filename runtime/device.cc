@@ -1,1 +1,171 @@
 #include "shardwise/runtime/device.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <new>
+#include <unordered_map>
+#include <utility>
+
+#include "shardwise/runtime/mutex.h"
+#include "shardwise/shard/error.h"
+
+namespace shardwise {
+namespace {
+
+constexpr std::align_val_t kAlignment{64};
+constexpr std::size_t kBuffersInMessage = 5;
+
+}  // namespace
+
+std::string_view name(MemoryKind kind) {
+  switch (kind) {
+    case MemoryKind::array:
+      return "array";
+    case MemoryKind::scratch:
+      return "scratch";
+    case MemoryKind::loader:
+      return "loader";
+    case MemoryKind::staging:
+      return "staging";
+  }
+  return "unknown";
+}
+
+/// One device's memory: what is held, by whom, and how much more may be. Thread-safe.
+class Arena : public std::enable_shared_from_this<Arena> {
+ public:
+  Arena(DeviceId device, std::size_t capacity_bytes) : device_(device) {
+    stats_.capacity_bytes = capacity_bytes;
+  }
+
+  DeviceId device() const { return device_; }
+
+  std::shared_ptr<Buffer> allocate(std::size_t size_bytes, MemoryKind kind,
+                                   std::string_view label) {
+    // Whatever throws from here on, the buffer's destructor takes back as far as it got.
+    std::unique_ptr<Buffer> buffer(new Buffer(shared_from_this(), size_bytes));
+    buffer->ticket_ = reserve({size_bytes, kind, std::string(label)});
+    buffer->data_ = static_cast<std::byte*>(::operator new(size_bytes, kAlignment));
+    return buffer;
+  }
+
+  void release(std::uint64_t ticket) {
+    const MutexLock lock(mutex_);
+    const auto found = holdings_.find(ticket);
+    if (found == holdings_.end()) return;
+    const Holding& holding = found->second;
+    stats_.in_use_bytes -= holding.size_bytes;
+    stats_.in_use_by_kind[static_cast<std::size_t>(holding.kind)] -= holding.size_bytes;
+    holdings_.erase(found);
+  }
+
+  MemoryStats stats() {
+    const MutexLock lock(mutex_);
+    return stats_;
+  }
+
+  void reset_peak() {
+    const MutexLock lock(mutex_);
+    stats_.peak_bytes = stats_.in_use_bytes;
+  }
+
+ private:
+  struct Holding {
+    std::size_t size_bytes;
+    MemoryKind kind;
+    std::string label;
+  };
+
+  std::uint64_t reserve(Holding holding) {
+    const MutexLock lock(mutex_);
+    if (holding.size_bytes > stats_.capacity_bytes - stats_.in_use_bytes) {
+      throw Error(ErrorCode::resource_exhausted, exhausted(holding));
+    }
+    const std::uint64_t ticket = next_ticket_++;
+    const auto& held = holdings_.emplace(ticket, std::move(holding)).first->second;
+    stats_.in_use_bytes += held.size_bytes;
+    stats_.in_use_by_kind[static_cast<std::size_t>(held.kind)] += held.size_bytes;
+    stats_.peak_bytes = std::max(stats_.peak_bytes, stats_.in_use_bytes);
+    return ticket;
+  }
+
+  std::string exhausted(const Holding& wanted) const SHARDWISE_REQUIRES(mutex_) {
+    std::string message = fmt::format(
+        "allocate \"{}\" ({}): device {} needs {} bytes, but {} of its {} are in use", wanted.label,
+        name(wanted.kind), device_, wanted.size_bytes, stats_.in_use_bytes, stats_.capacity_bytes);
+    std::vector<std::pair<std::uint64_t, const Holding*>> largest;
+    for (const auto& [ticket, holding] : holdings_) {
+      if (holding.size_bytes > 0) largest.emplace_back(ticket, &holding);
+    }
+    const std::size_t count = std::min(kBuffersInMessage, largest.size());
+    std::partial_sort(largest.begin(), largest.begin() + static_cast<std::ptrdiff_t>(count),
+                      largest.end(), [](const auto& a, const auto& b) {
+                        if (a.second->size_bytes != b.second->size_bytes) {
+                          return a.second->size_bytes > b.second->size_bytes;
+                        }
+                        return a.first < b.first;
+                      });
+    for (std::size_t i = 0; i < count; ++i) {
+      const Holding& holding = *largest[i].second;
+      message += fmt::format("{}\"{}\" ({}, {} bytes)", i == 0 ? "; largest: " : ", ",
+                             holding.label, name(holding.kind), holding.size_bytes);
+    }
+    return message;
+  }
+
+  const DeviceId device_;
+  Mutex mutex_;
+  MemoryStats stats_ SHARDWISE_GUARDED_BY(mutex_);
+  std::unordered_map<std::uint64_t, Holding> holdings_ SHARDWISE_GUARDED_BY(mutex_);
+  std::uint64_t next_ticket_ SHARDWISE_GUARDED_BY(mutex_) = 1;
+};
+
+Buffer::Buffer(std::shared_ptr<Arena> arena, std::size_t size_bytes)
+    : arena_(std::move(arena)), size_bytes_(size_bytes) {}
+
+Buffer::~Buffer() {
+  ::operator delete(data_, kAlignment);
+  arena_->release(ticket_);
+}
+
+DeviceId Buffer::device() const { return arena_->device(); }
+
+Device::Device(DeviceId id, std::size_t capacity_bytes)
+    : id_(id), arena_(std::make_shared<Arena>(id, capacity_bytes)) {}
+
+std::shared_ptr<Buffer> Device::allocate(std::size_t size_bytes, MemoryKind kind,
+                                         std::string_view label) {
+  return arena_->allocate(size_bytes, kind, label);
+}
+
+MemoryStats Device::memory() const { return arena_->stats(); }
+
+void Device::reset_peak() { arena_->reset_peak(); }
+
+TrafficStats Device::traffic() const { return {sent_bytes_.load(), received_bytes_.load()}; }
+
+Devices::Devices(std::int64_t size, DevicesOptions options) : executor_(options.threads) {
+  if (size < 1) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("Devices: {} devices, needed at least 1", size));
+  }
+  for (DeviceId id = 0; id < size; ++id) {
+    devices_.push_back(std::unique_ptr<Device>(new Device(id, options.capacity_bytes)));
+    addressable_.push_back(id);
+  }
+}
+
+Devices::~Devices() = default;
+
+std::int64_t Devices::size() const { return static_cast<std::int64_t>(devices_.size()); }
+
+Device& Devices::at(DeviceId id) const {
+  if (id < 0 || id >= size()) {
+    throw Error(ErrorCode::not_found,
+                fmt::format("Devices::at: device {} is not among the {} devices", id, size()));
+  }
+  return *devices_[static_cast<std::size_t>(id)];
+}
+
+}  // namespace shardwise

@@ -53,16 +53,12 @@ class Buffer {
 
  private:
   friend class Arena;
-  Buffer(std::shared_ptr<Arena> arena, std::byte* data, std::size_t size_bytes, MemoryKind kind,
-         std::uint64_t ticket)
-      : arena_(std::move(arena)), data_(data), size_bytes_(size_bytes), kind_(kind),
-        ticket_(ticket) {}
+  Buffer(std::shared_ptr<Arena> arena, std::size_t size_bytes);
 
   std::shared_ptr<Arena> arena_;
-  std::byte* data_;
   std::size_t size_bytes_;
-  MemoryKind kind_;
-  std::uint64_t ticket_;
+  std::uint64_t ticket_ = 0;  // under which the arena has it in its books; 0: not yet
+  std::byte* data_ = nullptr;
 };
 
 /// An emulated device: a number, where it stands, a memory arena with a capacity, and counters. No
@@ -77,8 +73,7 @@ class Device {
   /// Uninitialised memory. `label` says in errors what it is for ("w1", "grad w1"). Throws
   /// resource_exhausted where it would pass the capacity, naming the device, what was asked for,
   /// what is in use, the capacity and the largest buffers with their labels.
-  std::shared_ptr<Buffer> allocate(std::size_t size_bytes, MemoryKind kind,
-                                   std::string_view label);
+  std::shared_ptr<Buffer> allocate(std::size_t size_bytes, MemoryKind kind, std::string_view label);
 
   MemoryStats memory() const;
 

@@ -19,8 +19,8 @@ struct Matrix {
 };
 
 /// out = op(a) op(b) + beta out, on the calling thread alone (OpenBLAS; one thread per call, as the
-/// devices are what runs in parallel). beta = 0 does not read out. Throws invalid_argument where the
-/// shapes do not agree.
+/// devices are what runs in parallel). beta = 0 does not read out. Throws invalid_argument where
+/// the shapes do not agree.
 void gemm(const ConstMatrix& a, const ConstMatrix& b, const Matrix& out, float beta = 0);
 
 }  // namespace shardwise

@@ -1,1 +1,203 @@
 #include "shardwise/runtime/parallel.h"
+
+#include <fmt/format.h>
+#include <tbb/blocked_range.h>
+#include <tbb/global_control.h>
+#include <tbb/info.h>
+#include <tbb/parallel_for.h>
+#include <tbb/task_arena.h>
+#include <tbb/task_group.h>
+
+#include <atomic>
+#include <optional>
+#include <utility>
+
+#include "shardwise/shard/error.h"
+
+// ThreadSanitizer cannot see into Debian's libtbb, which is not instrumented. So this file is
+// compiled without instrumentation too, and tells it what happens before what. The macro is set by
+// runtime/CMakeLists.txt in sanitizer builds.
+#if defined(SHARDWISE_TSAN)
+extern "C" {
+void __tsan_acquire(void* address);
+void __tsan_release(void* address);
+}
+#endif
+
+namespace shardwise {
+namespace {
+
+/// What this thread did so far happens before what follows acquire() of the same address.
+void release([[maybe_unused]] void* address) {
+#if defined(SHARDWISE_TSAN)
+  __tsan_release(address);
+#endif
+}
+
+void acquire([[maybe_unused]] void* address) {
+#if defined(SHARDWISE_TSAN)
+  __tsan_acquire(address);
+#endif
+}
+
+/// Orders what the caller did before the fork, what the bodies do, and what the caller does after
+/// the join; but no body before another. Made and dropped on the caller's thread. Thread-safe.
+class ForkJoin {
+ public:
+  ForkJoin() { release(&fork_); }
+  ~ForkJoin() { acquire(&join_); }
+  ForkJoin(const ForkJoin&) = delete;
+  ForkJoin& operator=(const ForkJoin&) = delete;
+
+  /// Spans a body's run, also one that throws.
+  class Body {
+   public:
+    explicit Body(ForkJoin& all) : all_(all) { acquire(&all_.fork_); }
+    ~Body() { release(&all_.join_); }
+    Body(const Body&) = delete;
+    Body& operator=(const Body&) = delete;
+
+   private:
+    ForkJoin& all_;
+  };
+
+ private:
+  char fork_ = 0, join_ = 0;  // only their addresses matter
+};
+
+}  // namespace
+
+/// One run of a task graph: a counter per task of what it still waits for. Thread-safe.
+class Executor::GraphRun {
+ public:
+  using TaskId = TaskGraph::TaskId;
+
+  GraphRun(std::span<TaskGraph::Task> tasks, ForkJoin& fork_join)
+      : tasks_(tasks),
+        fork_join_(fork_join),
+        waits_for_(std::make_unique<std::atomic<TaskId>[]>(tasks.size())),
+        group_(context_) {
+    for (std::size_t i = 0; i < tasks.size(); ++i) waits_for_[i] = tasks[i].waits_for;
+  }
+
+  void run() {
+    for (std::size_t i = 0; i < tasks_.size(); ++i) {
+      if (tasks_[i].waits_for == 0) spawn(static_cast<TaskId>(i));
+    }
+    group_.wait();
+  }
+
+ private:
+  static constexpr TaskId kNone = -1;
+
+  void spawn(TaskId id) {
+    group_.run([this, id] {
+      // The first follower that becomes ready runs right here, while its data is in this core's
+      // cache. A loop, so that a chain of any length takes no stack.
+      TaskId at = id;
+      while (at != kNone && !context_.is_group_execution_cancelled()) at = run_one(at);
+    });
+  }
+
+  TaskId run_one(TaskId id) {
+    TaskGraph::Task& task = tasks_[static_cast<std::size_t>(id)];
+    {
+      const ForkJoin::Body body(fork_join_);
+      acquire(&counter(id));
+      task.body();
+      for (const TaskId follower : task.followers) release(&counter(follower));
+    }
+    TaskId next = kNone;
+    for (const TaskId follower : task.followers) {
+      if (counter(follower).fetch_sub(1) != 1) continue;
+      if (next == kNone) {
+        next = follower;
+      } else {
+        spawn(follower);
+      }
+    }
+    return next;
+  }
+
+  std::atomic<TaskId>& counter(TaskId id) { return waits_for_[static_cast<std::size_t>(id)]; }
+
+  std::span<TaskGraph::Task> tasks_;
+  ForkJoin& fork_join_;
+  std::unique_ptr<std::atomic<TaskId>[]> waits_for_;
+  // Isolated: an exception in an outer loop must not make an inner one return half done.
+  tbb::task_group_context context_{tbb::task_group_context::isolated};
+  tbb::task_group group_;
+};
+
+TaskGraph::TaskId TaskGraph::add(std::function<void()> body, std::span<const TaskId> after) {
+  const TaskId id = size();
+  for (const TaskId before : after) {
+    if (before < 0 || before >= id) {
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("TaskGraph::add: task {} cannot come after task {}, which is not one "
+                              "of the {} added before",
+                              id, before, id));
+    }
+  }
+  tasks_.push_back({std::move(body), {}, static_cast<TaskId>(after.size())});
+  for (const TaskId before : after)
+    tasks_[static_cast<std::size_t>(before)].followers.push_back(id);
+  return id;
+}
+
+struct Executor::Impl {
+  explicit Impl(int count) : threads(count), arena(count) {
+    // TBB makes one worker per core unless it is allowed more.
+    if (threads > tbb::info::default_concurrency()) {
+      more_threads.emplace(tbb::global_control::max_allowed_parallelism,
+                           static_cast<std::size_t>(threads));
+    }
+  }
+
+  int threads;
+  std::optional<tbb::global_control> more_threads;
+  tbb::task_arena arena;
+};
+
+Executor::Executor(int threads) {
+  if (threads < 0) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("Executor: {} threads, needed 0 (one per core) or more", threads));
+  }
+  impl_ = std::make_unique<Impl>(threads == 0 ? tbb::info::default_concurrency() : threads);
+}
+
+Executor::~Executor() = default;
+
+int Executor::threads() const { return impl_->threads; }
+
+// Both entries isolate their wait: a thread that waits for an inner loop must not pick up a task of
+// the outer one, which could want a lock that this thread holds or nest without end.
+
+void Executor::parallel_for(std::int64_t count,
+                            const std::function<void(std::int64_t)>& body) const {
+  if (count <= 0) return;
+  ForkJoin fork_join;
+  tbb::task_group_context context(tbb::task_group_context::isolated);
+  const auto run_range = [&](const tbb::blocked_range<std::int64_t>& range) {
+    const ForkJoin::Body guard(fork_join);
+    for (std::int64_t i = range.begin(); i != range.end(); ++i) {
+      if (context.is_group_execution_cancelled()) return;
+      body(i);
+    }
+  };
+  impl_->arena.execute([&] {
+    tbb::this_task_arena::isolate([&] {
+      tbb::parallel_for(tbb::blocked_range<std::int64_t>(0, count), run_range,
+                        tbb::auto_partitioner(), context);
+    });
+  });
+}
+
+void Executor::run(TaskGraph graph) const {
+  ForkJoin fork_join;
+  impl_->arena.execute(
+      [&] { tbb::this_task_arena::isolate([&] { GraphRun(graph.tasks_, fork_join).run(); }); });
+}
+
+}  // namespace shardwise

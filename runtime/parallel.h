@@ -44,8 +44,9 @@ class TaskGraph {
 
 /// The one door to parallel computing: a fixed number of workers over oneTBB.
 ///
-/// Bodies compute and never wait: no I/O, no locks held long, no future.get(). The first exception
-/// that a body throws stops what has not started, and reaches the caller with its type.
+/// Bodies compute and never wait: no I/O, no locks held long, no future.get(). They may call
+/// parallel_for() and run() themselves. The first exception that a body throws stops what has not
+/// started, and reaches the caller with its type.
 ///
 /// Thread-safe: calls from several threads share the workers.
 class Executor {
@@ -65,6 +66,7 @@ class Executor {
   void run(TaskGraph graph) const;
 
  private:
+  class GraphRun;
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };

@@ -1,0 +1,160 @@
+#include "shardwise/runtime/device.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "shardwise/shard/error.h"
+
+namespace shardwise {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+std::string message_of(ErrorCode code, const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), code) << error.what();
+    return error.what();
+  }
+  ADD_FAILURE() << "did not throw";
+  return "";
+}
+
+TEST(Devices, NumbersItsDevicesFromZero) {
+  const Devices devices(3, {.threads = 1});
+  EXPECT_EQ(devices.size(), 3);
+  EXPECT_THAT(devices.addressable(), ElementsAre(0, 1, 2));
+  EXPECT_EQ(devices.at(2).id(), 2);
+  EXPECT_EQ(devices.at(2).process(), 0);
+  EXPECT_EQ(devices.executor().threads(), 1);
+}
+
+TEST(Devices, RefusesWhatIsNotThere) {
+  EXPECT_THAT(message_of(ErrorCode::invalid_argument, [] { Devices(0); }), HasSubstr("0 devices"));
+  const Devices devices(3);
+  for (const DeviceId id : {DeviceId{-1}, DeviceId{3}}) {
+    EXPECT_THAT(message_of(ErrorCode::not_found, [&] { devices.at(id); }),
+                AllOf(HasSubstr(std::to_string(id)), HasSubstr("3 devices")));
+  }
+}
+
+TEST(Device, CountsWhatIsInUseByKindAndThePeak) {
+  Devices devices(2, {.capacity_bytes = 1000});
+  Device& device = devices.at(1);
+  auto a = device.allocate(300, MemoryKind::array, "a");
+  auto b = device.allocate(500, MemoryKind::loader, "b");
+  auto c = device.allocate(7, MemoryKind::array, "c");
+  MemoryStats stats = device.memory();
+  EXPECT_EQ(stats.capacity_bytes, 1000u);
+  EXPECT_EQ(stats.in_use_bytes, 807u);
+  EXPECT_EQ(stats.peak_bytes, 807u);
+  EXPECT_THAT(stats.in_use_by_kind, ElementsAre(307, 0, 500, 0));
+  b.reset();
+  auto d = device.allocate(100, MemoryKind::staging, "d");
+  stats = device.memory();
+  EXPECT_EQ(stats.in_use_bytes, 407u);
+  EXPECT_EQ(stats.peak_bytes, 807u);
+  EXPECT_THAT(stats.in_use_by_kind, ElementsAre(307, 0, 0, 100));
+  device.reset_peak();
+  EXPECT_EQ(device.memory().peak_bytes, 407u);
+  EXPECT_EQ(devices.at(0).memory().peak_bytes, 0u);
+}
+
+TEST(Device, GivesAlignedWritableMemoryThatKnowsItsDevice) {
+  Devices devices(2);
+  for (const std::size_t size : {0u, 1u, 63u, 64u, 65u, 100'000u}) {
+    const auto buffer = devices.at(1).allocate(size, MemoryKind::scratch, "x");
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(buffer->data()) % 64, 0u);
+    EXPECT_EQ(buffer->size_bytes(), size);
+    EXPECT_EQ(buffer->device(), 1);
+    if (size > 0) std::memset(buffer->data(), 5, size);
+  }
+  EXPECT_EQ(devices.at(1).memory().in_use_bytes, 0u);
+}
+
+TEST(Device, FillsToTheLastByteAndNotOneMore) {
+  Devices devices(4, {.capacity_bytes = 1 << 20});
+  Device& device = devices.at(3);
+  std::vector<std::shared_ptr<Buffer>> held;
+  const auto hold = [&](std::size_t bytes, MemoryKind kind, const char* label) {
+    held.push_back(device.allocate(bytes, kind, label));
+  };
+  hold(500'000, MemoryKind::array, "w1");
+  hold(300'000, MemoryKind::loader, "batch");
+  for (const char* label : {"b", "c", "d", "e"}) hold(1000, MemoryKind::array, label);
+  hold(0, MemoryKind::array, "nothing");
+  const std::size_t rest = (1 << 20) - 804'000;
+  EXPECT_EQ(
+      message_of(ErrorCode::resource_exhausted,
+                 [&] { hold(rest + 1, MemoryKind::scratch, "grad w1"); }),
+      "allocate \"grad w1\" (scratch): device 3 needs 244577 bytes, but 804000 of its 1048576 "
+      "are in use; largest: \"w1\" (array, 500000 bytes), \"batch\" (loader, 300000 bytes), "
+      "\"b\" (array, 1000 bytes), \"c\" (array, 1000 bytes), \"d\" (array, 1000 bytes)");
+  EXPECT_EQ(device.memory().in_use_bytes, 804'000u);
+  hold(rest, MemoryKind::scratch, "grad w1");
+  EXPECT_EQ(device.memory().in_use_bytes, device.memory().capacity_bytes);
+  hold(0, MemoryKind::array, "nothing either");
+}
+
+TEST(Device, ABufferTooLargeForAnythingIsRefusedToo) {
+  Devices devices(1, {.capacity_bytes = 10});
+  EXPECT_THAT(message_of(ErrorCode::resource_exhausted,
+                         [&] { devices.at(0).allocate(SIZE_MAX, MemoryKind::array, "x"); }),
+              AllOf(HasSubstr("0 of its 10"), Not(HasSubstr("largest"))));
+}
+
+TEST(Device, TakesBuffersBackFromAnyThreadAndAfterItsEnd) {
+  std::shared_ptr<Buffer> survivor;
+  {
+    Devices devices(1, {.capacity_bytes = 64'000});
+    Device& device = devices.at(0);
+    {
+      std::vector<std::jthread> threads;
+      for (int t = 0; t < 4; ++t) {
+        threads.emplace_back([&device] {
+          for (int i = 0; i < 500; ++i) {
+            const auto buffer = device.allocate(16'000, MemoryKind::array, "x");
+            buffer->data()[0] = std::byte{1};
+            std::jthread([held = buffer] {}).join();
+          }
+        });
+      }
+    }
+    EXPECT_EQ(device.memory().in_use_bytes, 0u);
+    EXPECT_LE(device.memory().peak_bytes, 64'000u);
+    survivor = device.allocate(100, MemoryKind::array, "survivor");
+  }
+  survivor->data()[99] = std::byte{1};
+  EXPECT_EQ(survivor->device(), 0);
+}
+
+TEST(Device, CountsTraffic) {
+  Devices devices(2);
+  devices.at(0).count_sent(10);
+  devices.at(0).count_sent(5);
+  devices.at(0).count_received(3);
+  EXPECT_EQ(devices.at(0).traffic().sent_bytes, 15u);
+  EXPECT_EQ(devices.at(0).traffic().received_bytes, 3u);
+  EXPECT_EQ(devices.at(1).traffic().sent_bytes, 0u);
+}
+
+TEST(MemoryKind, HasNames) {
+  EXPECT_EQ(name(MemoryKind::array), "array");
+  EXPECT_EQ(name(MemoryKind::scratch), "scratch");
+  EXPECT_EQ(name(MemoryKind::loader), "loader");
+  EXPECT_EQ(name(MemoryKind::staging), "staging");
+}
+
+}  // namespace
+}  // namespace shardwise

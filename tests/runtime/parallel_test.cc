@@ -1,0 +1,271 @@
+#include "shardwise/runtime/parallel.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <mutex>
+#include <numeric>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "shardwise/shard/error.h"
+
+namespace shardwise {
+namespace {
+
+using ::testing::HasSubstr;
+
+struct Mishap {
+  int number;
+};
+
+ErrorCode code_of(const std::function<void()>& body, const std::string& part_of_message) {
+  try {
+    body();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr(part_of_message));
+    return error.code();
+  }
+  ADD_FAILURE() << "did not throw";
+  return ErrorCode::io;
+}
+
+TEST(Executor, TakesItsThreadCountFromTheCaller) {
+  EXPECT_EQ(Executor(3).threads(), 3);
+  EXPECT_GE(Executor().threads(), 1);
+  EXPECT_EQ(code_of([] { Executor(-2); }, "-2 threads"), ErrorCode::invalid_argument);
+}
+
+TEST(Executor, ParallelForCallsEachIndexOnce) {
+  for (const int threads : {1, 2, 4}) {
+    const Executor executor(threads);
+    for (const std::int64_t count : {0, 1, 2, 7, 10'000}) {
+      // Plain ints: each is written by one body and read after the join.
+      std::vector<int> calls(static_cast<std::size_t>(count), 0);
+      executor.parallel_for(count, [&](std::int64_t i) { ++calls[static_cast<std::size_t>(i)]; });
+      EXPECT_EQ(calls, std::vector<int>(static_cast<std::size_t>(count), 1));
+    }
+  }
+}
+
+TEST(Executor, ParallelForOverNothingCallsNothing) {
+  Executor(2).parallel_for(-3, [](std::int64_t) { FAIL(); });
+}
+
+TEST(Executor, ParallelForRethrowsWithItsTypeAndStopsTheRest) {
+  const Executor one(1);
+  int calls = 0;
+  try {
+    one.parallel_for(1000, [&](std::int64_t) {
+      ++calls;
+      throw Mishap{7};
+    });
+    FAIL() << "did not throw";
+  } catch (const Mishap& mishap) {
+    EXPECT_EQ(mishap.number, 7);
+  }
+  EXPECT_EQ(calls, 1);
+  const Executor four(4);
+  EXPECT_THROW(four.parallel_for(1000,
+                                 [](std::int64_t i) {
+                                   if (i % 3 == 0) throw std::out_of_range(std::to_string(i));
+                                 }),
+               std::out_of_range);
+}
+
+TEST(Executor, WorksAgainAfterAnException) {
+  const Executor executor(4);
+  for (int round = 0; round < 50; ++round) {
+    EXPECT_THROW(executor.parallel_for(100, [](std::int64_t) { throw Mishap{1}; }), Mishap);
+    std::atomic<int> calls{0};
+    executor.parallel_for(100, [&](std::int64_t) { ++calls; });
+    EXPECT_EQ(calls, 100);
+  }
+}
+
+TEST(Executor, NestedLoopsDoNotPickUpOuterBodies) {
+  for (const int threads : {1, 2, 4}) {
+    const Executor executor(threads);
+    std::vector<std::int64_t> sums(200, 0);
+    static thread_local int depth = 0;
+    executor.parallel_for(200, [&](std::int64_t i) {
+      EXPECT_EQ(depth, 0);
+      ++depth;
+      std::vector<std::int64_t> parts(64, 0);
+      executor.parallel_for(64,
+                            [&](std::int64_t j) { parts[static_cast<std::size_t>(j)] = i * j; });
+      sums[static_cast<std::size_t>(i)] = std::accumulate(parts.begin(), parts.end(), 0L);
+      --depth;
+    });
+    for (std::int64_t i = 0; i < 200; ++i) EXPECT_EQ(sums[static_cast<std::size_t>(i)], i * 2016);
+  }
+}
+
+TEST(Executor, AnOuterExceptionDoesNotCutAnInnerLoopShort) {
+  const Executor executor(4);
+  for (int round = 0; round < 50; ++round) {
+    EXPECT_THROW(executor.parallel_for(8,
+                                       [&](std::int64_t i) {
+                                         if (i == 5) throw Mishap{5};
+                                         std::atomic<int> calls{0};
+                                         executor.parallel_for(500, [&](std::int64_t) { ++calls; });
+                                         EXPECT_EQ(calls, 500);
+                                       }),
+                 Mishap);
+  }
+}
+
+TEST(Executor, SeveralCallersShareTheWorkers) {
+  for (const int threads : {1, 2}) {
+    const Executor executor(threads);
+    std::vector<std::int64_t> totals(6, 0);
+    {
+      std::vector<std::jthread> callers;
+      for (std::size_t c = 0; c < totals.size(); ++c) {
+        callers.emplace_back([&executor, &totals, c] {
+          for (int round = 0; round < 20; ++round) {
+            std::vector<std::int64_t> values(50, 0);
+            executor.parallel_for(50,
+                                  [&](std::int64_t i) { values[static_cast<std::size_t>(i)] = i; });
+            totals[c] += std::accumulate(values.begin(), values.end(), 0L);
+          }
+        });
+      }
+    }
+    EXPECT_EQ(totals, std::vector<std::int64_t>(6, 20 * 1225));
+  }
+}
+
+TEST(TaskGraph, RefusesUnknownPredecessors) {
+  TaskGraph graph;
+  EXPECT_EQ(code_of([&] { graph.add([] {}, {0}); }, "task 0 cannot come after task 0"),
+            ErrorCode::invalid_argument);
+  graph.add([] {});
+  EXPECT_EQ(code_of([&] { graph.add([] {}, {-1}); }, "after task -1"), ErrorCode::invalid_argument);
+  EXPECT_EQ(graph.size(), 1);
+}
+
+TEST(TaskGraph, AnEmptyGraphRuns) { Executor(2).run(TaskGraph()); }
+
+// Each task adds what its predecessors left in plain memory, so that a missing order shows as a
+// wrong number, and under ThreadSanitizer as a race.
+TEST(TaskGraph, RandomGraphsRunEachTaskOnceAfterItsPredecessors) {
+  std::mt19937 random(1);
+  for (const int threads : {1, 2, 4}) {
+    const Executor executor(threads);
+    for (int round = 0; round < 60; ++round) {
+      const std::size_t count = 1 + random() % 120;
+      std::vector<std::uint64_t> found(count, 0), expected(count, 0);
+      TaskGraph graph;
+      for (std::size_t i = 0; i < count; ++i) {
+        std::vector<TaskGraph::TaskId> after;
+        for (std::size_t n = i == 0 ? 0 : random() % 4; n > 0; --n) {
+          after.push_back(static_cast<TaskGraph::TaskId>(random() % i));  // now and then one twice
+        }
+        const auto value = [i, after](const std::vector<std::uint64_t>& values) {
+          std::uint64_t sum = i + 1;
+          for (const auto p : after) sum = sum * 3 + values[static_cast<std::size_t>(p)];
+          return sum;
+        };
+        expected[i] = value(expected);
+        graph.add([&found, i, value] { found[i] += value(found); }, after);
+      }
+      executor.run(std::move(graph));
+      EXPECT_EQ(found, expected);
+    }
+  }
+}
+
+TEST(TaskGraph, LongChainsDoNotUseTheStack) {
+  for (const int threads : {1, 2}) {
+    TaskGraph graph;
+    std::int64_t length = 0;
+    TaskGraph::TaskId last = graph.add([&] { ++length; });
+    for (int i = 1; i < 300'000; ++i) last = graph.add([&] { ++length; }, {last});
+    Executor(threads).run(std::move(graph));
+    EXPECT_EQ(length, 300'000);
+  }
+}
+
+TEST(TaskGraph, AFanOutAndInRunsOnOneWorker) {
+  TaskGraph graph;
+  std::atomic<int> ran{0};
+  const auto first = graph.add([&] { ++ran; });
+  std::vector<TaskGraph::TaskId> middle;
+  for (int i = 0; i < 5000; ++i) middle.push_back(graph.add([&] { ++ran; }, {first}));
+  graph.add([&] { EXPECT_EQ(ran.exchange(-1), 5001); }, middle);
+  Executor(1).run(std::move(graph));
+  EXPECT_EQ(ran, -1);
+}
+
+TEST(TaskGraph, AnExceptionStopsWhatComesAfterAndKeepsItsType) {
+  for (const int threads : {1, 4}) {
+    const Executor executor(threads);
+    for (int round = 0; round < 20; ++round) {
+      TaskGraph graph;
+      std::atomic<bool> follower_ran{false};
+      std::vector<TaskGraph::TaskId> before;
+      for (int i = 0; i < 20; ++i) {
+        before.push_back(graph.add([i] {
+          if (i == 11) throw Mishap{11};
+        }));
+      }
+      graph.add([&] { follower_ran = true; }, before);
+      try {
+        executor.run(std::move(graph));
+        FAIL() << "did not throw";
+      } catch (const Mishap& mishap) {
+        EXPECT_EQ(mishap.number, 11);
+      }
+      EXPECT_FALSE(follower_ran);
+    }
+  }
+}
+
+TEST(TaskGraph, AnExceptionStopsIndependentTasksThatHaveNotStarted) {
+  TaskGraph graph;
+  int ran = 0;
+  for (int i = 0; i < 1000; ++i) {
+    graph.add([&] {
+      ++ran;
+      throw Mishap{1};
+    });
+  }
+  EXPECT_THROW(Executor(1).run(std::move(graph)), Mishap);
+  EXPECT_EQ(ran, 1);
+}
+
+TEST(TaskGraph, BodiesAreDroppedWithTheGraphAlsoAfterAnException) {
+  const auto held = std::make_shared<int>(1);
+  TaskGraph graph;
+  const auto first = graph.add([held] { throw Mishap{*held}; });
+  graph.add([held] {}, {first});
+  EXPECT_THROW(Executor(2).run(std::move(graph)), Mishap);
+  EXPECT_EQ(held.use_count(), 1);
+}
+
+TEST(TaskGraph, BodiesMayLoopInParallelAndRunGraphs) {
+  const Executor executor(4);
+  std::vector<std::int64_t> sums(40, 0);
+  TaskGraph graph;
+  for (std::size_t i = 0; i < sums.size(); ++i) {
+    graph.add([&executor, &sums, i] {
+      std::vector<std::int64_t> parts(32, 0);
+      executor.parallel_for(32, [&](std::int64_t j) { parts[static_cast<std::size_t>(j)] = j; });
+      TaskGraph inner;
+      const auto add =
+          inner.add([&] { sums[i] = std::accumulate(parts.begin(), parts.end(), 0L); });
+      inner.add([&] { sums[i] *= 2; }, {add});
+      executor.run(std::move(inner));
+    });
+  }
+  executor.run(std::move(graph));
+  EXPECT_EQ(sums, std::vector<std::int64_t>(40, 992));
+}
+
+}  // namespace
+}  // namespace shardwise
