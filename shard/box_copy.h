@@ -26,9 +26,9 @@ void copy_box(const Box& box, std::size_t element_bytes, const ConstBoxView& fro
 /// The walk behind copy_box: the maximal runs of `box` that are contiguous in both row-major
 /// buffers, as loops over outer dims.
 struct RunWalk {
-  std::int64_t run_elements = 0;          ///< length of each run; 0: nothing to do
+  std::int64_t run_elements = 0;            ///< length of each run; 0: nothing to do
   std::int64_t a_offset = 0, b_offset = 0;  ///< of the first run, in elements
-  Dims extents, a_strides, b_strides;     ///< the outer loops, in elements, outermost first
+  Dims extents, a_strides, b_strides;       ///< the outer loops, in elements, outermost first
 };
 RunWalk walk_runs(const Box& box, const Box& a, const Box& b);
 

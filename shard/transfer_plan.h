@@ -85,10 +85,12 @@ class TransferPlan {
   std::int64_t moved_elements() const;
 
  private:
+  TransferPlan() = default;
+
   std::vector<Piece> sources_, targets_;
   std::vector<Copy> copies_;
   std::vector<std::size_t> first_copy_;  // per target, and one past the end
-  Reduction reduction_;
+  Reduction reduction_ = Reduction::none;
 };
 
 /// Proves that the boxes cover every element of a tensor exactly once; boxes may be empty. Throws
