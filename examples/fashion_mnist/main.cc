@@ -1,0 +1,212 @@
+// Trains a classifier of Fashion-MNIST on emulated devices, saving as it goes; killed at any moment
+// it resumes, on this mesh or another, exactly where the last checkpoint left off. scripts/demo.sh
+// tells the story around it.
+
+#include <fmt/core.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <csignal>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+#include "model.h"
+#include "shardwise/loader/idx.h"
+#include "shardwise/shard/error.h"
+
+namespace {
+
+using namespace shardwise;  // an example reads better without prefixes
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+struct Options {
+  std::string data = FASHION_MNIST_DIR;
+  std::string mesh = "data=4,model=2";
+  std::string checkpoints;
+  std::string digests;  ///< file that gets a line per batch
+  std::int64_t epochs = 5, batch = 256, save_every = 200, kill_in_save = -1;
+  std::uint64_t seed = 1;
+  double learning_rate = 0.1;
+  bool resume = false;
+};
+
+std::shared_ptr<const Source> open_images(const fs::path& dir, const std::string& part) {
+  return zip({open_idx(dir / (part + "-images-idx3-ubyte.gz"), "image"),
+              open_idx(dir / (part + "-labels-idx1-ubyte.gz"), "label")});
+}
+
+std::vector<FieldPlacement> placements(const Mesh& mesh) {
+  return {{"image", Sharding(mesh, PartitionSpec::parse("data,-,-"))},
+          {"label", Sharding(mesh, PartitionSpec::parse("data"))}};
+}
+
+/// FNV-1a over the whole global batch, so that two runs can be seen to get the same data.
+std::uint64_t digest(const Batch& batch) {
+  std::uint64_t hash = 0xCBF29CE484222325u;
+  for (const ShardedArray& field : batch.fields) {
+    for (const std::byte b : field.to_host()) {
+      hash = (hash ^ std::to_integer<std::uint64_t>(b)) * 0x100000001B3u;
+    }
+  }
+  return hash;
+}
+
+double test_accuracy(Devices& devices, const fashion_mnist::State& state, const Options& options) {
+  const auto source = open_images(options.data, "t10k");
+  Loader loader(devices, source, placements(state.specs[0].sharding.mesh()),
+                {.batch_size = 512, .order = Order::sequential, .last_batch = LastBatch::pad});
+  std::int64_t correct = 0;
+  while (const auto batch = loader.next()) {
+    correct += fashion_mnist::count_correct(devices, state, *batch);
+  }
+  return 100.0 * static_cast<double>(correct) / static_cast<double>(source->size());
+}
+
+double sum(const ShardedArray& array) {
+  const std::vector<std::byte> bytes = array.to_host();
+  long double total = 0;
+  for (std::size_t i = 0; i < bytes.size(); i += sizeof(float)) {
+    total += *reinterpret_cast<const float*>(bytes.data() + i);
+  }
+  return static_cast<double>(total);
+}
+
+/// Ends this process, as a power cut would, when half of the save is on its way.
+ProgressFunction kill_halfway() {
+  return [](const Progress& progress) {
+    if (2 * progress.done_bytes >= progress.total_bytes) std::raise(SIGKILL);
+  };
+}
+
+class Run {
+ public:
+  explicit Run(const Options& options)
+      : options_(options),
+        mesh_(Mesh::parse(options.mesh)),
+        devices_(mesh_.size()),
+        manager_(options.checkpoints),
+        source_(open_images(options.data, "train")) {}
+
+  void train() {
+    const LoaderState start = begin();
+    Loader loader(devices_, source_, placements(mesh_),
+                  {.batch_size = options_.batch, .epochs = options_.epochs}, start);
+    const std::int64_t steps = options_.epochs * loader.batches_per_epoch();
+    fmt::print("mesh {}: steps {} to {}, batch {}\n", mesh_.to_string(), start.next_batch, steps,
+               options_.batch);
+    std::FILE* digests =
+        options_.digests.empty() ? nullptr : std::fopen(options_.digests.c_str(), "w");
+    double loss = 0;
+    while (const auto batch = loader.next()) {
+      if (digests != nullptr) fmt::print(digests, "{} {:016x}\n", batch->index, digest(*batch));
+      loss = fashion_mnist::train_step(devices_, state_, *batch, rate(batch->index, steps));
+      const std::int64_t step = batch->index + 1;
+      if (step % options_.save_every == 0 || step == steps) {
+        fmt::print("step {:5}: loss {:.4f}\n", step, loss);
+        std::fflush(stdout);
+        save(step, loader.state());
+      }
+    }
+    if (digests != nullptr) std::fclose(digests);
+    manager_.close();
+    report(loader, loss);
+  }
+
+ private:
+  /// Restores the newest valid checkpoint where asked to, or makes a fresh model.
+  LoaderState begin() {
+    const auto latest = options_.resume ? manager_.latest() : std::nullopt;
+    if (!latest) {
+      if (options_.resume) {
+        throw Error(ErrorCode::not_found, options_.checkpoints + " holds no checkpoint to resume");
+      }
+      state_ = fashion_mnist::initial_state(devices_, mesh_, options_.seed);
+      return {.seed = options_.seed, .next_batch = 0, .fingerprint = 0};
+    }
+    const CheckpointReader reader(latest->step.directory);
+    state_ = fashion_mnist::restore(devices_, mesh_, reader);
+    const Json user = Json::parse(reader.user_json());
+    fmt::print("resumed from {}\n", latest->step.directory.string());
+    return loader_state_from_json(user.at("loader").dump());
+  }
+
+  float rate(std::int64_t step, std::int64_t steps) const {
+    const double progress = static_cast<double>(step) / static_cast<double>(steps);
+    return static_cast<float>(options_.learning_rate * 0.5 * (1 + std::cos(progress * 3.14159265)));
+  }
+
+  void save(std::int64_t step, const LoaderState& loader) {
+    const Json user = {{"model", "fashion-mnist two-layer perceptron"},
+                       {"loader", Json::parse(to_json(loader))}};
+    SaveOptions save{.user_json = user.dump()};
+    const bool last = step == options_.kill_in_save;
+    if (last) {
+      fmt::print("step {:5}: SIGKILL in the middle of this save\n", step);
+      std::fflush(stdout);
+      save.progress = kill_halfway();
+    }
+    pending_ = manager_.save_async(step, fashion_mnist::sources(state_), save);
+    if (last) pending_.wait();
+  }
+
+  void report(const Loader& loader, double loss) {
+    const double seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+    std::size_t peak = 0;
+    for (const DeviceId id : devices_.addressable()) {
+      peak = std::max(peak, devices_.at(id).memory().peak_bytes);
+    }
+    fmt::print("loss {:.4f}\n", loss);
+    fmt::print("accuracy {:.2f}\n", test_accuracy(devices_, state_, options_));
+    fmt::print("w1_sum {:.9g}\n", sum(state_.arrays[0]));
+    fmt::print("peak_bytes_per_device {}\n", peak);
+    fmt::print("save_blocked_ms {:.3f}\n", 1000 * pending_.wait().blocked_seconds);
+    fmt::print("waited_for_data_s {:.2f}\n", loader.stats().consumer_waited_seconds);
+    fmt::print("seconds {:.1f}\n", seconds);
+  }
+
+  Options options_;
+  Mesh mesh_;
+  Devices devices_;
+  CheckpointManager manager_;
+  std::shared_ptr<const Source> source_;
+  fashion_mnist::State state_;
+  PendingSave pending_;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options options;
+  CLI::App app{"Trains a classifier of Fashion-MNIST on emulated devices"};
+  app.add_option("--data", options.data, "Folder with the idx.gz files")->capture_default_str();
+  app.add_option("--mesh", options.mesh, "Mesh with the axes data and model")
+      ->capture_default_str();
+  app.add_option("--checkpoints", options.checkpoints, "Where to save and resume")->required();
+  app.add_option("--epochs", options.epochs)->capture_default_str();
+  app.add_option("--batch", options.batch)->capture_default_str();
+  app.add_option("--seed", options.seed)->capture_default_str();
+  app.add_option("--learning-rate", options.learning_rate)->capture_default_str();
+  app.add_option("--save-every", options.save_every, "Steps between checkpoints")
+      ->capture_default_str();
+  app.add_flag("--resume", options.resume, "Continue from the newest valid checkpoint");
+  app.add_option("--digests", options.digests, "File that gets the digest of each batch");
+  app.add_option("--kill-in-save", options.kill_in_save,
+                 "SIGKILL in the middle of this step's save");
+  CLI11_PARSE(app, argc, argv);
+  try {
+    Run(options).train();
+    return 0;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "fashion_mnist: {}\n", error.what());
+    return 3;
+  }
+}

@@ -1,0 +1,101 @@
+#!/usr/bin/env bash
+# The rules that keep the house in order (docs/design.md, "Layers"). Prints each breach; exit status 1 if any.
+# Usage: architecture_test.sh SOURCE_DIR
+set -uo pipefail
+cd "$1" || exit 2
+failed=0
+breach() { echo "breach: $1"; failed=1; }
+
+sources() { find "$@" -name '*.h' -o -name '*.cc' | grep -v '/build/' | sort; }
+includes() { grep -oE '^ *#include *[<"][^>"]+' "$1" | sed 's/.*[<"]//'; }
+components="shard runtime loader checkpoint"
+
+# 1. Includes point down only.
+allowed_shard="shard"
+allowed_runtime="shard runtime"
+allowed_loader="shard runtime loader"
+allowed_checkpoint="shard runtime checkpoint"
+for component in $components; do
+  allowed=allowed_$component
+  for file in $(sources "$component"); do
+    for used in $(includes "$file" | sed -n 's,^shardwise/\([^/]*\)/.*,\1,p' | sort -u); do
+      [[ " ${!allowed} " == *" $used "* ]] || breach "$file includes $used/, which is not below $component/"
+    done
+  done
+done
+
+# 2. detail/ is private: only its own component and the tests see it.
+for file in $(sources $components tools bench examples); do
+  own=${file%%/*}
+  for used in $(includes "$file" | sed -n 's,^shardwise/\([^/]*\)/detail/.*,\1,p' | sort -u); do
+    [ "$used" = "$own" ] || breach "$file includes $used/detail/"
+  done
+done
+for component in $components; do
+  for header in $(find "$component" -maxdepth 1 -name '*.h'); do
+    ! includes "$header" | grep -q "/detail/" || breach "public header $header includes a detail/ header"
+  done
+done
+
+# 3. Every source and test file is in a target.
+for component in $components tools; do
+  for file in $(find "$component" -name '*.cc'); do
+    grep -rqF "${file#"$component"/}" "$component/CMakeLists.txt" ||
+      { dir=$(dirname "$file"); grep -qsF "$(basename "$file")" "$dir/CMakeLists.txt"; } ||
+      breach "$file is in no target"
+  done
+  for file in $(find "tests/$component" -name '*_test.cc'); do
+    grep -qF "$(basename "$file")" "tests/$component/CMakeLists.txt" || breach "$file is in no target"
+  done
+done
+for file in $(find bench examples -name '*.cc'); do
+  stem=$(basename "$file" .cc)
+  grep -qE "\b$stem\b" "$(dirname "$file")/CMakeLists.txt" || breach "$file is in no target"
+done
+
+# 4. Each library only in its room (docs/design.md, "Dependencies"). Tests and benchmarks may use what they test against.
+room() {  # room LIBRARY INCLUDE-PATTERN PLACE-PATTERN
+  for file in $(sources $components tools examples); do
+    if includes "$file" | grep -qE "$2" && ! [[ $file =~ $3 ]]; then
+      breach "$file includes $1, which belongs to $3"
+    fi
+  done
+}
+room TBB '^(oneapi/)?tbb/' '^runtime/parallel\.cc$'
+room OpenBLAS '^(cblas|openblas|f77blas)' '^runtime/gemm\.cc$'
+room HDF5 '^(hdf5|H5)' '^checkpoint/(detail|plugin)/'
+room zstd '^(zstd|zdict)' '^checkpoint/(detail/codec\.cc|plugin/)'
+room xxHash '^(xxhash|xxh3)' '^(checkpoint/detail/hash\.cc|loader/source\.cc)$'
+room Highway '^hwy/' '^checkpoint/detail/shuffle\.cc$'
+room zlib '^zlib' '^loader/'
+room fmt '^fmt/' '\.cc$'
+room nlohmann-json '^nlohmann/' '^(loader/.*\.cc|checkpoint/.*\.cc|tools/.*|examples/.*)$'
+room CLI11 '^CLI/' '^(tools/main\.cc|examples/.*)$'
+room '<execution>' '^execution$' '^$'
+
+# 5. Public headers include the standard library and public headers of shardwise, nothing else.
+for component in $components; do
+  for header in $(find "$component" -maxdepth 1 -name '*.h'); do
+    for used in $(includes "$header" | grep -E '[./]' | grep -v '^shardwise/'); do
+      breach "public header $header includes $used"
+    done
+  done
+done
+
+# 6. Sizes (never more than 300 lines a header, 600 a source, 800 a test), and no folder called util.
+for file in $(sources $components tools bench examples tests); do
+  case $file in *_test.cc) most=800 ;; *.h) most=300 ;; *) most=600 ;; esac
+  lines=$(wc -l < "$file")
+  [ "$lines" -le $most ] || breach "$file has $lines lines, never more than $most"
+done
+[ -z "$(find $components tools tests bench examples -type d -name 'util*')" ] || breach "a folder called util"
+
+# 7. Tests do not sleep and are not switched off; nobody leaves marks.
+for file in $(sources tests); do
+  ! grep -nE 'sleep_for|sleep_until|\busleep|GTEST_SKIP|DISABLED_' "$file" || breach "$file sleeps or is switched off"
+done
+for file in $(sources $components tools bench examples tests); do
+  ! grep -nE '\b(TODO|FIXME|XXX|HACK)\b' "$file" || breach "$file has an unfinished mark"
+done
+
+exit $failed

@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# Plants one breach of each kind in a copy of the tree and sees that architecture_test.sh names it.
+# Usage: breaches_test.sh SOURCE_DIR SCRATCH_DIR
+set -uo pipefail
+source_dir=$1 scratch=$2
+rm -rf "$scratch" && mkdir -p "$scratch" || exit 2
+(cd "$source_dir" && cp -r shard runtime loader checkpoint tools tests bench examples "$scratch")
+cd "$scratch" || exit 2
+
+echo '#include "shardwise/runtime/device.h"' >> shard/box.cc
+echo '#include "shardwise/checkpoint/detail/hash.h"' >> loader/order.cc
+echo 'int x;' > runtime/forgotten.cc
+echo 'int x;' > tests/shard/forgotten_test.cc
+echo '#include <tbb/tbb.h>' >> loader/loader.cc
+echo '#include <zstd.h>' >> checkpoint/manager.cc
+echo '#include <fmt/core.h>' >> shard/box.h
+yes '//' | head -n 700 >> shard/mesh.cc
+mkdir runtime/util
+
+found=$("$source_dir/tests/architecture/architecture_test.sh" "$scratch")
+[ $? = 1 ] || { echo "the rules did not fail"; exit 1; }
+status=0
+for needed in 'shard/box.cc includes runtime/' 'loader/order.cc includes checkpoint/detail/' \
+  'runtime/forgotten.cc is in no target' 'tests/shard/forgotten_test.cc is in no target' \
+  'loader/loader.cc includes TBB' 'checkpoint/manager.cc includes zstd' \
+  'public header shard/box.h includes fmt/core.h' 'shard/mesh.cc has' 'a folder called util'; do
+  grep -qF "$needed" <<< "$found" || { echo "not noticed: $needed"; status=1; }
+done
+exit $status

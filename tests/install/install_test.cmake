@@ -1,0 +1,22 @@
+# Configures, builds and runs the consumer against the installed package or the source tree (WAY).
+function(run)
+  execute_process(COMMAND ${ARGN} RESULT_VARIABLE status OUTPUT_VARIABLE out ERROR_VARIABLE out
+    WORKING_DIRECTORY ${SCRATCH})
+  if(NOT status EQUAL 0)
+    message(FATAL_ERROR "status ${status} of ${ARGN}\n${out}")
+  endif()
+endfunction()
+
+file(REMOVE_RECURSE ${SCRATCH})
+file(MAKE_DIRECTORY ${SCRATCH})
+set(configure ${CMAKE_COMMAND} -G ${GENERATOR} -S ${SOURCE}/tests/install/consumer -B ${SCRATCH}/build
+  -D CMAKE_CXX_COMPILER=${COMPILER})
+if(WAY STREQUAL "find_package")
+  run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${SCRATCH}/prefix)
+  run(${configure} -D CMAKE_BUILD_TYPE=Release -D CMAKE_PREFIX_PATH=${SCRATCH}/prefix)
+else()
+  # -O0: this one is about the build, and the libraries are compiled a second time for it.
+  run(${configure} -D CMAKE_BUILD_TYPE=Debug -D CMAKE_CXX_FLAGS_DEBUG=-O0 -D SHARDWISE_SOURCE=${SOURCE})
+endif()
+run(${CMAKE_COMMAND} --build ${SCRATCH}/build --target consumer)
+run(${SCRATCH}/build/consumer)
