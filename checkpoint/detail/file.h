@@ -34,7 +34,10 @@ class FileSystem {
  public:
   virtual ~FileSystem() = default;
 
+  /// For reading and writing. Throws already_exists where it is there.
   virtual std::unique_ptr<File> create(const std::filesystem::path& path, Caching caching) = 0;
+
+  /// For reading. Throws not_found, and corrupt for what is not a regular file.
   virtual std::unique_ptr<File> open(const std::filesystem::path& path, Caching caching) = 0;
 
   /// Throws already_exists where it is there.
