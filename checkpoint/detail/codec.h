@@ -21,8 +21,9 @@ struct CodecChoice {
   Effort effort = Effort::huffman_only;
 };
 
-/// Tries both efforts on the sample (some whole elements, up to a few 100 KiB) and takes the
-/// smaller; none where neither saves 3 percent and `wanted` is automatic.
+/// Tries both efforts on the sample (some whole elements, up to a few 100 KiB): Huffman coding
+/// alone unless matches are 1 percent smaller; none where neither saves 3 percent and `wanted` is
+/// automatic.
 CodecChoice choose_codec(Codec wanted, std::span<const std::byte> sample,
                          std::size_t element_bytes);
 
@@ -53,8 +54,8 @@ class Decoder {
   Decoder(const Decoder&) = delete;
   Decoder& operator=(const Decoder&) = delete;
 
-  /// Fills `out`, exactly one chunk, from one zstd frame of shuffled bytes. Throws corrupt where the
-  /// frame is damaged or its content is not exactly out.size() bytes; the frame's own claim is
+  /// Fills `out`, exactly one chunk, from one zstd frame of shuffled bytes. Throws corrupt where
+  /// the frame is damaged or its content is not exactly out.size() bytes; the frame's own claim is
   /// checked before anything is decoded.
   void decode(std::span<const std::byte> stored, std::size_t element_bytes,
               std::span<std::byte> out);

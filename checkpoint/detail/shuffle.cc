@@ -1,0 +1,203 @@
+#include <algorithm>
+#include <cassert>
+#include <cstring>
+
+#include "shardwise/checkpoint/detail/codec.h"
+
+// Highway compiles this file once per SIMD target and picks one at run time. The targets are
+// included again from here, so everything up to the second part is inside HWY_NAMESPACE.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "shardwise/checkpoint/detail/shuffle.cc"
+#include <hwy/foreach_target.h>
+// After foreach_target.h, as Highway wants it.
+#include <hwy/highway.h>
+
+HWY_BEFORE_NAMESPACE();
+namespace shardwise::detail {
+namespace HWY_NAMESPACE {
+namespace {
+
+namespace hn = hwy::HWY_NAMESPACE;
+using Lanes = hn::ScalableTag<std::uint8_t>;
+using Lanes16 = hn::ScalableTag<std::uint16_t>;
+
+// Each loop does whole vectors and returns how many elements it has done; the rest is the caller's.
+// `planes` apart is the number of elements of the whole chunk.
+
+std::size_t split2(const std::uint8_t* in, std::size_t count, std::uint8_t* out,
+                   std::size_t plane) {
+  const Lanes d;
+  const std::size_t step = hn::Lanes(d);
+  std::size_t i = 0;
+  for (; i + step <= count; i += step) {
+    hn::Vec<Lanes> a, b;
+    hn::LoadInterleaved2(d, in + 2 * i, a, b);
+    hn::StoreU(a, d, out + i);
+    hn::StoreU(b, d, out + plane + i);
+  }
+  return i;
+}
+
+std::size_t join2(const std::uint8_t* in, std::size_t plane, std::size_t count, std::uint8_t* out) {
+  const Lanes d;
+  const std::size_t step = hn::Lanes(d);
+  std::size_t i = 0;
+  for (; i + step <= count; i += step) {
+    hn::StoreInterleaved2(hn::LoadU(d, in + i), hn::LoadU(d, in + plane + i), d, out + 2 * i);
+  }
+  return i;
+}
+
+std::size_t split4(const std::uint8_t* in, std::size_t count, std::uint8_t* out,
+                   std::size_t plane) {
+  const Lanes d;
+  const std::size_t step = hn::Lanes(d);
+  std::size_t i = 0;
+  for (; i + step <= count; i += step) {
+    hn::Vec<Lanes> a, b, c, e;
+    hn::LoadInterleaved4(d, in + 4 * i, a, b, c, e);
+    hn::StoreU(a, d, out + i);
+    hn::StoreU(b, d, out + plane + i);
+    hn::StoreU(c, d, out + 2 * plane + i);
+    hn::StoreU(e, d, out + 3 * plane + i);
+  }
+  return i;
+}
+
+std::size_t join4(const std::uint8_t* in, std::size_t plane, std::size_t count, std::uint8_t* out) {
+  const Lanes d;
+  const std::size_t step = hn::Lanes(d);
+  std::size_t i = 0;
+  for (; i + step <= count; i += step) {
+    hn::StoreInterleaved4(hn::LoadU(d, in + i), hn::LoadU(d, in + plane + i),
+                          hn::LoadU(d, in + 2 * plane + i), hn::LoadU(d, in + 3 * plane + i), d,
+                          out + 4 * i);
+  }
+  return i;
+}
+
+// Highway interleaves up to four vectors. Eight bytes go in two steps through a block that stays in
+// the first-level cache: as four pairs of bytes, then each pair.
+constexpr std::size_t kBlock = 1024;
+
+std::size_t split8(const std::uint8_t* in, std::size_t count, std::uint8_t* out,
+                   std::size_t plane) {
+  const Lanes16 d;
+  const std::size_t step = hn::Lanes(d);
+  alignas(64) std::uint16_t pairs[4][kBlock];
+  std::size_t i = 0;
+  for (; i + kBlock <= count; i += kBlock) {
+    for (std::size_t j = 0; j < kBlock; j += step) {
+      hn::Vec<Lanes16> a, b, c, e;
+      hn::LoadInterleaved4(d, reinterpret_cast<const std::uint16_t*>(in + 8 * (i + j)), a, b, c, e);
+      hn::Store(a, d, pairs[0] + j);
+      hn::Store(b, d, pairs[1] + j);
+      hn::Store(c, d, pairs[2] + j);
+      hn::Store(e, d, pairs[3] + j);
+    }
+    for (std::size_t pair = 0; pair < 4; ++pair) {
+      split2(reinterpret_cast<const std::uint8_t*>(pairs[pair]), kBlock, out + 2 * pair * plane + i,
+             plane);
+    }
+  }
+  return i;
+}
+
+std::size_t join8(const std::uint8_t* in, std::size_t plane, std::size_t count, std::uint8_t* out) {
+  const Lanes16 d;
+  const std::size_t step = hn::Lanes(d);
+  alignas(64) std::uint16_t pairs[4][kBlock];
+  std::size_t i = 0;
+  for (; i + kBlock <= count; i += kBlock) {
+    for (std::size_t pair = 0; pair < 4; ++pair) {
+      join2(in + 2 * pair * plane + i, plane, kBlock, reinterpret_cast<std::uint8_t*>(pairs[pair]));
+    }
+    for (std::size_t j = 0; j < kBlock; j += step) {
+      hn::StoreInterleaved4(hn::Load(d, pairs[0] + j), hn::Load(d, pairs[1] + j),
+                            hn::Load(d, pairs[2] + j), hn::Load(d, pairs[3] + j), d,
+                            reinterpret_cast<std::uint16_t*>(out + 8 * (i + j)));
+    }
+  }
+  return i;
+}
+
+std::size_t split(const std::uint8_t* in, std::size_t element_bytes, std::size_t count,
+                  std::uint8_t* out) {
+  switch (element_bytes) {
+    case 2:
+      return split2(in, count, out, count);
+    case 4:
+      return split4(in, count, out, count);
+    case 8:
+      return split8(in, count, out, count);
+    default:
+      return 0;
+  }
+}
+
+std::size_t join(const std::uint8_t* in, std::size_t element_bytes, std::size_t count,
+                 std::uint8_t* out) {
+  switch (element_bytes) {
+    case 2:
+      return join2(in, count, count, out);
+    case 4:
+      return join4(in, count, count, out);
+    case 8:
+      return join8(in, count, count, out);
+    default:
+      return 0;
+  }
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace shardwise::detail
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace shardwise::detail {
+namespace {
+
+HWY_EXPORT(split);
+HWY_EXPORT(join);
+
+}  // namespace
+
+void shuffle(std::span<const std::byte> in, std::size_t element_bytes, std::span<std::byte> out) {
+  assert(in.size() == out.size() && in.size() % element_bytes == 0);
+  if (in.empty()) return;
+  if (element_bytes == 1) {
+    std::memcpy(out.data(), in.data(), in.size());
+    return;
+  }
+  const std::size_t count = in.size() / element_bytes;
+  const std::size_t done =
+      HWY_DYNAMIC_DISPATCH(split)(reinterpret_cast<const std::uint8_t*>(in.data()), element_bytes,
+                                  count, reinterpret_cast<std::uint8_t*>(out.data()));
+  for (std::size_t i = done; i < count; ++i) {
+    for (std::size_t b = 0; b < element_bytes; ++b) {
+      out[b * count + i] = in[i * element_bytes + b];
+    }
+  }
+}
+
+void unshuffle(std::span<const std::byte> in, std::size_t element_bytes, std::span<std::byte> out) {
+  assert(in.size() == out.size() && in.size() % element_bytes == 0);
+  if (in.empty()) return;
+  if (element_bytes == 1) {
+    std::memcpy(out.data(), in.data(), in.size());
+    return;
+  }
+  const std::size_t count = in.size() / element_bytes;
+  const std::size_t done =
+      HWY_DYNAMIC_DISPATCH(join)(reinterpret_cast<const std::uint8_t*>(in.data()), element_bytes,
+                                 count, reinterpret_cast<std::uint8_t*>(out.data()));
+  for (std::size_t i = done; i < count; ++i) {
+    for (std::size_t b = 0; b < element_bytes; ++b) {
+      out[i * element_bytes + b] = in[b * count + i];
+    }
+  }
+}
+
+}  // namespace shardwise::detail
+#endif

@@ -1,0 +1,197 @@
+#include "shardwise/checkpoint/detail/codec.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "shardwise/shard/error.h"
+
+namespace shardwise::detail {
+namespace {
+
+using Bytes = std::vector<std::byte>;
+
+Bytes random_bytes(std::size_t size, unsigned seed = 1) {
+  std::mt19937 random(seed);
+  Bytes bytes(size);
+  for (auto& b : bytes) b = static_cast<std::byte>(random());
+  return bytes;
+}
+
+// Shaped like weights: random mantissas, few exponents.
+Bytes gaussian_floats(std::size_t count) {
+  std::mt19937 random(2);
+  std::normal_distribution<float> normal(0, 0.02f);
+  std::vector<float> values(count);
+  for (float& v : values) v = normal(random);
+  Bytes bytes(count * 4);
+  std::memcpy(bytes.data(), values.data(), bytes.size());
+  return bytes;
+}
+
+Bytes repeating_integers(std::size_t count) {
+  Bytes bytes(count * 4);
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto value = static_cast<std::uint32_t>(i % 1000 * 2654435761u);
+    std::memcpy(bytes.data() + 4 * i, &value, 4);
+  }
+  return bytes;
+}
+
+Bytes encoded(const Bytes& chunk, std::size_t element_bytes, Effort effort) {
+  Bytes out(chunk.size());
+  out.resize(Encoder().encode(chunk, element_bytes, effort, out));
+  return out;
+}
+
+TEST(Shuffle, PutsEachByteOfAnElementIntoItsPlane) {
+  for (const std::size_t element : {1, 2, 3, 4, 8, 16}) {
+    for (const std::size_t count : {0, 1, 2, 15, 16, 31, 64, 65, 255, 1023, 1024, 1025, 5000}) {
+      SCOPED_TRACE(testing::Message() << count << " elements of " << element);
+      const Bytes in = random_bytes(element * count);
+      Bytes planes(in.size()), back(in.size());
+      shuffle(in, element, planes);
+      for (std::size_t i = 0; i < count; ++i) {
+        for (std::size_t b = 0; b < element; ++b) {
+          ASSERT_EQ(planes[b * count + i], in[i * element + b]) << i << " " << b;
+        }
+      }
+      unshuffle(planes, element, back);
+      EXPECT_EQ(back, in);
+    }
+  }
+}
+
+TEST(Codec, DecodesWhatItEncoded) {
+  Encoder encoder;
+  Decoder decoder;
+  for (const std::size_t element : {1, 2, 4, 8}) {
+    for (const std::size_t count : {1, 3, 100, 1024, 4099, 40000}) {
+      for (const auto effort : {Effort::huffman_only, Effort::matches}) {
+        SCOPED_TRACE(testing::Message() << count << " elements of " << element);
+        Bytes chunk = random_bytes(element * count);
+        for (std::size_t i = 0; i < chunk.size(); ++i) {
+          if (i % element != 0) chunk[i] &= std::byte{3};
+        }
+        Bytes out(chunk.size()), back(chunk.size());
+        const std::size_t size = encoder.encode(chunk, element, effort, out);
+        if (size == 0) continue;
+        ASSERT_LT(size, chunk.size());
+        decoder.decode(std::span(out).first(size), element, back);
+        EXPECT_EQ(back, chunk);
+      }
+    }
+  }
+}
+
+TEST(Codec, GivesZeroForWhatDoesNotShrink) {
+  EXPECT_TRUE(encoded({}, 4, Effort::huffman_only).empty());
+  EXPECT_TRUE(encoded(random_bytes(1), 1, Effort::matches).empty());
+  EXPECT_TRUE(encoded(random_bytes(1 << 16), 4, Effort::huffman_only).empty());
+  EXPECT_TRUE(encoded(random_bytes(1 << 16), 4, Effort::matches).empty());
+}
+
+TEST(Codec, HuffmanCodingAloneServesFloats) {
+  const Bytes floats = gaussian_floats(1 << 16);
+  EXPECT_LE(encoded(floats, 4, Effort::huffman_only).size(),
+            encoded(floats, 4, Effort::matches).size());
+  const CodecChoice choice = choose_codec(Codec::automatic, floats, 4);
+  EXPECT_EQ(choice.codec, StoredCodec::zstd);
+  EXPECT_EQ(choice.effort, Effort::huffman_only);
+}
+
+TEST(Codec, BlocksKeepToBytePlanes) {
+  // The ratio of a size that is no multiple of zstd's block is that of one that is.
+  const auto ratio = [](std::size_t count) {
+    const Bytes floats = gaussian_floats(count);
+    return static_cast<double>(floats.size()) /
+           static_cast<double>(encoded(floats, 4, Effort::huffman_only).size());
+  };
+  EXPECT_NEAR(ratio(90'000), ratio(131'072), 0.004);
+}
+
+TEST(Codec, ChoosesMatchesForRepetitions) {
+  const CodecChoice choice = choose_codec(Codec::automatic, repeating_integers(1 << 15), 4);
+  EXPECT_EQ(choice.codec, StoredCodec::zstd);
+  EXPECT_EQ(choice.effort, Effort::matches);
+}
+
+TEST(Codec, ChoosesNoneOnlyWhereNothingIsGained) {
+  const Bytes noise = random_bytes(1 << 16);
+  EXPECT_EQ(choose_codec(Codec::automatic, noise, 4).codec, StoredCodec::none);
+  EXPECT_EQ(choose_codec(Codec::automatic, {}, 4).codec, StoredCodec::none);
+  EXPECT_EQ(choose_codec(Codec::zstd, noise, 4).codec, StoredCodec::zstd);
+  EXPECT_EQ(choose_codec(Codec::none, gaussian_floats(1 << 12), 4).codec, StoredCodec::none);
+}
+
+void expect_corrupt(const Bytes& stored, std::size_t chunk_bytes, const char* message) {
+  Bytes out(chunk_bytes);
+  try {
+    Decoder().decode(stored, 4, out);
+    ADD_FAILURE() << "decoded, expected: " << message;
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::corrupt);
+    EXPECT_THAT(e.what(), testing::HasSubstr(message));
+  }
+}
+
+TEST(Decoder, RefusesFramesThatAreNotExactlyTheChunk) {
+  const Bytes frame = encoded(gaussian_floats(1000), 4, Effort::huffman_only);
+  ASSERT_FALSE(frame.empty());
+  expect_corrupt(frame, 3996, "holds 4000 bytes, the chunk has 3996");
+  expect_corrupt(frame, 4004, "holds 4000 bytes, the chunk has 4004");
+  expect_corrupt({}, 4000, "not a zstd frame");
+  expect_corrupt(random_bytes(100), 4000, "not a zstd frame");
+
+  Bytes longer = frame;
+  longer.push_back(std::byte{0});
+  expect_corrupt(longer, 4000, "ends after");
+  Bytes twice = frame;
+  twice.insert(twice.end(), frame.begin(), frame.end());
+  expect_corrupt(twice, 4000, "ends after");
+  for (const std::size_t size :
+       {std::size_t{1}, std::size_t{6}, frame.size() / 2, frame.size() - 1}) {
+    expect_corrupt(Bytes(frame.begin(), frame.begin() + static_cast<std::ptrdiff_t>(size)), 4000,
+                   "zstd frame");
+  }
+
+  // A frame of 4 bytes without content size: single segment off, window 1 KiB, one raw block.
+  const unsigned char unsized[] = {0x28, 0xb5, 0x2f, 0xfd, 0x00, 0x00, 0x21,
+                                   0x00, 0x00, 1,    2,    3,    4};
+  Bytes stored(sizeof unsized);
+  std::memcpy(stored.data(), unsized, sizeof unsized);
+  expect_corrupt(stored, 4, "does not state its content size");
+
+  // A frame that claims 2^40 bytes: refused by its claim, before anything is allocated.
+  const unsigned char bomb[] = {0x28, 0xb5, 0x2f, 0xfd, 0xc0, 0x70, 0, 0, 0,
+                                0,    0,    1,    0,    0,    0x03, 0, 0};
+  stored.resize(sizeof bomb);
+  std::memcpy(stored.data(), bomb, sizeof bomb);
+  expect_corrupt(stored, 4, "holds 1099511627776 bytes");
+}
+
+TEST(Decoder, NeverCrashesOnDamage) {
+  const Bytes frame = encoded(gaussian_floats(2000), 4, Effort::huffman_only);
+  std::mt19937 random(3);
+  Decoder decoder;
+  Bytes out(8000);
+  for (int round = 0; round < 2000; ++round) {
+    Bytes damaged = frame;
+    for (int flips = 1 + static_cast<int>(random() % 4); flips > 0; --flips) {
+      damaged[random() % damaged.size()] ^= static_cast<std::byte>(1u << (random() % 8));
+    }
+    try {
+      decoder.decode(damaged, 4, out);  // the hash, not zstd, finds every change
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code(), ErrorCode::corrupt);
+    }
+  }
+  decoder.decode(frame, 4, out);
+  EXPECT_EQ(out, gaussian_floats(2000));
+}
+
+}  // namespace
+}  // namespace shardwise::detail
