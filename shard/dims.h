@@ -23,6 +23,10 @@ inline constexpr std::size_t kMaxRank = 16;
 ///   num_elements(shape);              // 24
 class Dims {
  public:
+  using value_type = std::int64_t;
+  using iterator = std::int64_t*;
+  using const_iterator = const std::int64_t*;
+
   constexpr Dims() = default;
 
   /// Throws invalid_argument where there are more than kMaxRank values.
