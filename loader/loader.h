@@ -5,9 +5,9 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
+#include "shardwise/loader/loader_state.h"
 #include "shardwise/loader/source.h"
 #include "shardwise/runtime/sharded_array.h"
 
@@ -21,24 +21,9 @@ enum class LastBatch {
 
 enum class Order { sequential, shuffled };
 
-/// Where a run of batches stands: all that a resume needs, whatever the mesh. Small, to be saved
-/// with the model.
-struct LoaderState {
-  std::uint64_t seed = 0;
-  std::int64_t next_batch = 0;     ///< counted from the start of the run, over all epochs
-  std::uint64_t fingerprint = 0;   ///< of source, batch size, order and last batch; 0: not yet known
-
-  bool operator==(const LoaderState&) const = default;
-};
-
-/// JSON text, as in {"seed":1,"next_batch":40,"fingerprint":"00ab.."}, and back. from_json throws
-/// invalid_argument.
-std::string to_json(const LoaderState& state);
-LoaderState loader_state_from_json(std::string_view json);
-
 struct LoaderOptions {
   std::int64_t batch_size = 1;  ///< global: rows over all devices
-  std::int64_t epochs = 1;
+  std::int64_t epochs = 1;      ///< not part of a run's fingerprint: a resumed run may have more
   Order order = Order::shuffled;
   LastBatch last_batch = LastBatch::drop;
 
@@ -81,11 +66,13 @@ struct LoaderStats {
 /// Batch b of a run is a pure function of (seed, b, batch size, source): the same rows in the same
 /// order for any mesh, sharding, thread count or prefetch depth. Each device's box of each field
 /// is read straight into that device's memory (MemoryKind::loader); of a record only the part that
-/// the box needs is asked for. Memory is bounded: prefetch + 1 batches, taken as they are read.
+/// the box needs is asked for; replicas are copies. Memory is bounded: prefetch batches, taken as
+/// they are read, and those that the caller holds.
 ///
 /// An error in reading batch b is thrown by the next() that would deliver b, after the batches
-/// before it; every later next() throws it again. Destruction at any point stops and joins the
-/// threads.
+/// before it; every later next() throws it again. Where a device has no room for a batch, it is
+/// asked again later, and the error is thrown only if there is still none when that batch is due.
+/// Destruction at any point stops the threads and joins them after the reads they are in.
 ///
 /// Thread-compatible: one consumer.
 ///
@@ -95,9 +82,10 @@ struct LoaderStats {
 ///   while (auto batch = loader.next()) { ... }
 class Loader {
  public:
-  /// Starts at `state`. Throws invalid_argument for impossible options, a rank that is not the
-  /// field's plus one, or a state whose fingerprint is another run's (naming both); not_found for
-  /// an unknown field or device.
+  /// Starts at `state`; `devices` must outlive the loader. Throws invalid_argument for impossible
+  /// options, a source too small for a single batch, a rank that is not the field's plus one, or a
+  /// state that stands beyond the end or whose fingerprint is another run's (naming both);
+  /// not_found for an unknown field or device.
   Loader(Devices& devices, std::shared_ptr<const Source> source,
          std::vector<FieldPlacement> placements, LoaderOptions options, LoaderState state = {});
   ~Loader();

@@ -1,1 +1,79 @@
 #include "shardwise/loader/order.h"
+
+#include <fmt/format.h>
+
+#include <bit>
+#include <cassert>
+
+#include "shardwise/shard/error.h"
+
+namespace shardwise {
+namespace {
+
+// The finaliser of splitmix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number
+// generators", 2014): every input bit reaches every output bit.
+std::uint64_t mix(std::uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+  return x ^ (x >> 31);
+}
+
+constexpr std::uint64_t kGoldenGamma = 0x9e3779b97f4a7c15;
+
+// A round's function. A half has 32 bits at most, so the high half of the product serves any.
+std::uint64_t scramble(std::uint64_t half, std::uint64_t key) {
+  std::uint64_t x = (half ^ key) * 0xd6e8feb86659fd93;
+  x = (x ^ (x >> 32)) * 0xd6e8feb86659fd93;
+  return x >> 32;
+}
+
+std::uint64_t low_bits(int count) { return (std::uint64_t{1} << count) - 1; }
+
+}  // namespace
+
+Shuffle::Shuffle(std::int64_t size, std::uint64_t seed, std::uint64_t epoch) : size_(size) {
+  if (size < 0) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("Shuffle: size is {}, needs 0 or more", size));
+  }
+  const int bits =
+      static_cast<int>(std::bit_width(static_cast<std::uint64_t>(size == 0 ? 0 : size - 1)));
+  left_bits_ = bits / 2;
+  right_bits_ = bits - left_bits_;
+  // Mixed one after the other, so that seed 1 epoch 2 is not seed 2 epoch 1.
+  std::uint64_t state = mix(mix(seed + kGoldenGamma) ^ (epoch + kGoldenGamma));
+  for (std::uint64_t& key : keys_) key = mix(state += kGoldenGamma);
+}
+
+// The halves keep their places and take turns in being changed, so they may differ in width: no
+// block has to be rounded up to an even number of bits, which keeps the walk below two steps on
+// average.
+std::int64_t Shuffle::at(std::int64_t place) const {
+  assert(0 <= place && place < size_);
+  std::uint64_t block = static_cast<std::uint64_t>(place);
+  do {
+    std::uint64_t left = block >> right_bits_, right = block & low_bits(right_bits_);
+    for (std::size_t round = 0; round < kRounds; round += 2) {
+      right ^= scramble(left, keys_[round]) & low_bits(right_bits_);
+      left ^= scramble(right, keys_[round + 1]) & low_bits(left_bits_);
+    }
+    block = left << right_bits_ | right;
+  } while (block >= static_cast<std::uint64_t>(size_));
+  return static_cast<std::int64_t>(block);
+}
+
+std::int64_t Shuffle::position_of(std::int64_t index) const {
+  assert(0 <= index && index < size_);
+  std::uint64_t block = static_cast<std::uint64_t>(index);
+  do {
+    std::uint64_t left = block >> right_bits_, right = block & low_bits(right_bits_);
+    for (std::size_t round = kRounds; round > 0; round -= 2) {
+      left ^= scramble(right, keys_[round - 1]) & low_bits(left_bits_);
+      right ^= scramble(left, keys_[round - 2]) & low_bits(right_bits_);
+    }
+    block = left << right_bits_ | right;
+  } while (block >= static_cast<std::uint64_t>(size_));
+  return static_cast<std::int64_t>(block);
+}
+
+}  // namespace shardwise

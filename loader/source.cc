@@ -1,1 +1,172 @@
 #include "shardwise/loader/source.h"
+
+#include <fmt/format.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "shardwise/shard/error.h"
+
+namespace shardwise {
+namespace {
+
+constexpr std::int64_t kSampledRecords = 64;
+constexpr std::size_t kSampledBytesPerRecord = std::size_t{16} << 10;
+
+class MemorySource final : public Source {
+ public:
+  MemorySource(Field field, std::int64_t size, std::size_t record_bytes,
+               std::vector<std::byte> data)
+      : field_(std::move(field)),
+        record_(Box::whole(field_.shape)),
+        size_(size),
+        record_bytes_(record_bytes),
+        data_(std::move(data)) {}
+
+  std::int64_t size() const override { return size_; }
+  std::span<const Field> fields() const override { return {&field_, 1}; }
+
+  void read(std::size_t, std::int64_t record, const BoxView& to) const override {
+    const std::byte* from = data_.data() + static_cast<std::size_t>(record) * record_bytes_;
+    copy_box(to.box, size_bytes(field_.dtype), {from, record_}, to);
+  }
+
+ private:
+  Field field_;
+  Box record_;
+  std::int64_t size_;
+  std::size_t record_bytes_;
+  std::vector<std::byte> data_;
+};
+
+class ZipSource final : public Source {
+ public:
+  explicit ZipSource(std::vector<std::shared_ptr<const Source>> sources)
+      : sources_(std::move(sources)) {
+    for (const auto& source : sources_) {
+      for (std::size_t i = 0; i < source->fields().size(); ++i) {
+        fields_.push_back(source->fields()[i]);
+        origins_.push_back({source.get(), i});
+      }
+    }
+  }
+
+  std::int64_t size() const override { return sources_[0]->size(); }
+  std::span<const Field> fields() const override { return fields_; }
+
+  void read(std::size_t field, std::int64_t record, const BoxView& to) const override {
+    origins_[field].source->read(origins_[field].field, record, to);
+  }
+
+ private:
+  struct Origin {
+    const Source* source;
+    std::size_t field;
+  };
+  std::vector<std::shared_ptr<const Source>> sources_;
+  std::vector<Field> fields_;
+  std::vector<Origin> origins_;  // per field
+};
+
+// The part of a large record that is sampled: outer dims are cut to one index each, which moves
+// with `sample`, and the innermost one to a stretch, until it is small enough.
+Box sampled_box(const Shape& shape, std::size_t element_bytes, std::int64_t sample) {
+  Index begin = Dims::filled(shape.size(), 0), end = shape;
+  for (std::size_t dim = 0; dim < shape.size(); ++dim) {
+    const std::size_t bytes = num_bytes(Box(begin, end).shape(), element_bytes);
+    if (bytes <= kSampledBytesPerRecord) break;
+    const std::size_t per_index = bytes / static_cast<std::size_t>(shape[dim]);
+    const auto kept =
+        static_cast<std::int64_t>(std::max(kSampledBytesPerRecord / per_index, std::size_t{1}));
+    begin[dim] = (shape[dim] - kept) / kSampledRecords * sample;
+    end[dim] = begin[dim] + kept;
+  }
+  return Box(begin, end);
+}
+
+}  // namespace
+
+std::size_t Source::field_index(std::string_view name) const {
+  std::string known;
+  const std::span<const Field> all = fields();
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (all[i].name == name) return i;
+    known += fmt::format("{}\"{}\"", i == 0 ? "" : ", ", all[i].name);
+  }
+  throw Error(ErrorCode::not_found,
+              fmt::format("field_index: no field \"{}\"; the source has {}", name, known));
+}
+
+std::uint64_t Source::fingerprint() const {
+  std::vector<std::uint64_t> facts{static_cast<std::uint64_t>(size())};
+  std::vector<std::byte> content;
+  const std::int64_t samples = std::min(size(), kSampledRecords);
+  const std::span<const Field> all = fields();
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const std::string_view type = name(all[i].dtype);
+    facts.push_back(XXH3_64bits(type.data(), type.size()));
+    facts.push_back(all[i].shape.size());
+    for (const std::int64_t extent : all[i].shape) {
+      facts.push_back(static_cast<std::uint64_t>(extent));
+    }
+    for (std::int64_t sample = 0; sample < samples; ++sample) {
+      // Evenly spread, the first and the last record among them.
+      const std::int64_t record = samples == 1
+                                      ? 0
+                                      : (size() - 1) / (samples - 1) * sample +
+                                            (size() - 1) % (samples - 1) * sample / (samples - 1);
+      const std::size_t element_bytes = size_bytes(all[i].dtype);
+      const Box box = sampled_box(all[i].shape, element_bytes, sample);
+      content.resize(num_bytes(box.shape(), element_bytes));
+      read(i, record, {content.data(), box});
+      facts.push_back(XXH3_64bits(content.data(), content.size()));
+    }
+  }
+  return XXH3_64bits(facts.data(), facts.size() * sizeof(facts[0]));
+}
+
+std::shared_ptr<const Source> zip(std::vector<std::shared_ptr<const Source>> sources) {
+  if (sources.empty()) {
+    throw Error(ErrorCode::invalid_argument, "zip: got no source, needs at least one");
+  }
+  std::vector<std::string_view> names;
+  for (std::size_t i = 0; i < sources.size(); ++i) {
+    if (!sources[i]) {
+      throw Error(ErrorCode::invalid_argument, fmt::format("zip: source {} is null", i));
+    }
+    if (sources[i]->size() != sources[0]->size()) {
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("zip: source {} has {} records, source 0 has {}, needs equal sizes",
+                              i, sources[i]->size(), sources[0]->size()));
+    }
+    for (const Field& field : sources[i]->fields()) {
+      if (std::find(names.begin(), names.end(), field.name) != names.end()) {
+        throw Error(ErrorCode::invalid_argument,
+                    fmt::format("zip: field \"{}\" of source {} comes twice, needs distinct names",
+                                field.name, i));
+      }
+      names.push_back(field.name);
+    }
+  }
+  return std::make_shared<ZipSource>(std::move(sources));
+}
+
+std::shared_ptr<const Source> memory_source(Field field, std::int64_t size,
+                                            std::vector<std::byte> data) {
+  if (size < 0) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("memory_source: size is {}, needs 0 or more", size));
+  }
+  const std::size_t record_bytes = num_bytes(field.shape, size_bytes(field.dtype));
+  std::size_t needed = 0;
+  if (__builtin_mul_overflow(record_bytes, static_cast<std::size_t>(size), &needed) ||
+      needed != data.size()) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("memory_source: field \"{}\" got {} bytes, needs {} records of {}",
+                            field.name, data.size(), size, record_bytes));
+  }
+  return std::make_shared<MemorySource>(std::move(field), size, record_bytes, std::move(data));
+}
+
+}  // namespace shardwise

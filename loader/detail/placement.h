@@ -1,0 +1,78 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "shardwise/loader/source.h"
+#include "shardwise/runtime/device.h"
+#include "shardwise/runtime/sharded_array.h"
+
+namespace shardwise::detail {
+
+/// Device memory of one batch: per array, per mesh position.
+using BatchBuffers = std::vector<std::vector<std::shared_ptr<Buffer>>>;
+
+/// Where the rows of one array of every batch go: a field of the source, or the mask.
+///
+/// A box that several devices hold is written once, to the first of them, and copied to the others.
+/// Rows are the outermost dim, so some rows of a box are one stretch of memory.
+///
+/// Immutable, thread-safe.
+class Placement {
+ public:
+  /// `array` is a batch: [batch size, record dims...]. Throws not_found where a device of its mesh
+  /// is not among `devices`; `devices` must outlive the placement.
+  Placement(Devices& devices, ArraySpec array, std::string label);
+
+  const ArraySpec& array() const { return array_; }
+  /// Of one batch on all devices, replicas counted.
+  std::size_t bytes() const;
+
+  /// One buffer per mesh position. Throws resource_exhausted.
+  std::vector<std::shared_ptr<Buffer>> allocate() const;
+
+  /// Rows of a distinct box that are to be written, one after the other.
+  struct Target {
+    std::int64_t next_row, end_row;  ///< within the batch
+    BoxView record;                  ///< where the next row goes, and which part of a record
+    std::size_t row_bytes;
+
+    /// For this many rows more that are written.
+    void advance(std::int64_t rows);
+
+    /// Of the rows not yet written.
+    std::size_t rest_bytes() const;
+  };
+
+  /// What lies between two rows of the batch; nothing where no box has any of them.
+  std::vector<Target> targets(std::span<const std::shared_ptr<Buffer>> buffers,
+                              std::int64_t begin_row, std::int64_t end_row) const;
+
+  /// Copies rows of every distinct box to the other devices that hold it.
+  void copy_to_replicas(std::span<const std::shared_ptr<Buffer>> buffers, std::int64_t begin_row,
+                        std::int64_t end_row) const;
+
+ private:
+  struct Piece {
+    std::int64_t begin_row, end_row;
+    Box record;
+    std::size_t row_bytes;
+    std::vector<std::int64_t> positions;
+  };
+
+  struct Home {
+    Device* device;
+    std::size_t size_bytes;
+  };
+
+  ArraySpec array_;
+  std::string label_;
+  std::vector<Home> homes_;  // per mesh position
+  std::vector<Piece> pieces_;
+};
+
+}  // namespace shardwise::detail

@@ -1,0 +1,127 @@
+#include "shardwise/loader/detail/ring.h"
+
+#include <chrono>
+#include <utility>
+
+namespace shardwise::detail {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+}  // namespace
+
+// All but the content of batch.buffers is guarded by the ring's lock.
+struct Ring::Slot {
+  PendingBatch batch;
+  std::int64_t taken = 0, finished = 0;  // tickets
+  std::int64_t error_ticket = 0;
+  std::exception_ptr error = nullptr;
+};
+
+const PendingBatch& Ring::Ticket::batch() const { return slot->batch; }
+
+Ring::Ring(const Options& options, Begin begin)
+    : options_(options), begin_(std::move(begin)), next_to_begin_(options.first_batch) {}
+
+// Tickets are taken in order and no batch is begun before that, so only the last slot has any.
+bool Ring::has_ticket() const {
+  return !slots_.empty() && slots_.back()->taken < options_.tickets_per_batch;
+}
+
+bool Ring::may_begin() const {
+  return next_to_begin_ < options_.end_batch && !begin_error_ &&
+         static_cast<std::int64_t>(slots_.size()) < options_.depth;
+}
+
+bool Ring::over() const {
+  return failed_ || (next_to_begin_ == options_.end_batch && !has_ticket());
+}
+
+// With an error the tickets not yet taken never will be. Those taken are waited for, as a lower one
+// may have an error too: so which error is thrown does not depend on timing.
+bool Ring::front_is_due() const {
+  if (slots_.empty()) return begin_error_ || next_to_begin_ == options_.end_batch;
+  const Slot& front = *slots_.front();
+  return front.finished == front.taken &&
+         (front.error || front.taken == options_.tickets_per_batch);
+}
+
+void Ring::begin_next() {
+  try {
+    slots_.push_back(std::make_shared<Slot>(Slot{.batch = begin_(next_to_begin_)}));
+    ++next_to_begin_;
+    room_.notify_all();
+  } catch (...) {
+    begin_error_ = std::current_exception();
+    ready_.notify_all();
+  }
+}
+
+std::optional<Ring::Ticket> Ring::take(const std::stop_token& stop) {
+  const MutexLock lock(mutex_);
+  const auto has_news = [this]() SHARDWISE_REQUIRES(mutex_) {
+    return has_ticket() || may_begin() || over();
+  };
+  for (;;) {
+    if (!has_news()) {
+      const Clock::time_point begin = Clock::now();
+      room_.wait(mutex_, stop, has_news);
+      readers_waited_seconds_ += seconds_since(begin);
+    }
+    if (stop.stop_requested() || over()) return std::nullopt;
+    if (has_ticket()) return Ticket{slots_.back(), slots_.back()->taken++};
+    begin_next();
+  }
+}
+
+void Ring::finish(Ticket ticket, std::exception_ptr error) {
+  const MutexLock lock(mutex_);
+  Slot& slot = *ticket.slot;
+  ++slot.finished;
+  if (error) {
+    if (!slot.error || ticket.number < slot.error_ticket) {
+      slot.error = std::move(error);
+      slot.error_ticket = ticket.number;
+    }
+    failed_ = true;
+    room_.notify_all();
+  }
+  ready_.notify_all();
+}
+
+std::optional<PendingBatch> Ring::pop() {
+  const MutexLock lock(mutex_);
+  if (error_) std::rethrow_exception(error_);
+  if (begin_error_) {  // the caller may have given memory back
+    begin_error_ = nullptr;
+    room_.notify_all();
+  }
+  if (!front_is_due()) {
+    const Clock::time_point begin = Clock::now();
+    while (!front_is_due()) ready_.wait(mutex_);
+    consumer_waited_seconds_ += seconds_since(begin);
+  }
+  if (slots_.empty() && !begin_error_) return std::nullopt;
+  error_ = slots_.empty() ? begin_error_ : slots_.front()->error;
+  if (error_) std::rethrow_exception(error_);
+  PendingBatch batch = std::move(slots_.front()->batch);
+  slots_.pop_front();
+  room_.notify_all();
+  return batch;
+}
+
+double Ring::consumer_waited_seconds() const {
+  const MutexLock lock(mutex_);
+  return consumer_waited_seconds_;
+}
+
+double Ring::readers_waited_seconds() const {
+  const MutexLock lock(mutex_);
+  return readers_waited_seconds_;
+}
+
+}  // namespace shardwise::detail
