@@ -48,8 +48,9 @@ struct LocalContext {
 ///   ManualRegion region(devices, mesh);                                  // data=4,model=2
 ///   auto x = region.input(batch);                                        // [256, 784]  data,-
 ///   auto w = region.input(weights);                                      // [784, 128]  -,model
-///   auto h = region.map("x w", {x, w}, {{DType::f32, {256, 128}, "data,model"}}, multiply)[0];
-///   auto s = region.all_reduce(partial, {"model"}, Reduction::sum);
+///   auto h = region.map("x w", {x, w}, {{DType::f32, {256, 128}, {{"data"}, {"model"}}}},
+///                       multiply)[0];
+///   auto s = region.all_gather(h, "model", 1);
 ///   region.run();
 ///   ShardedArray result = region.output(s);
 class ManualRegion {
@@ -59,7 +60,7 @@ class ManualRegion {
     std::int64_t id = -1;
   };
 
-  /// What a step makes: element type, global shape, and the text of its spec.
+  /// What a step makes.
   struct Output {
     DType dtype;
     Shape shape;
@@ -76,8 +77,9 @@ class ManualRegion {
   /// Shares the array's shards. Throws invalid_argument where its mesh is not the region's.
   Value input(const ShardedArray& array);
 
-  /// Calls `function` once per device. `name` labels memory and errors: an exception out of it
-  /// reaches run()'s caller; a shardwise::Error gets step and device prepended to its message.
+  /// Calls `function` once per device, for several devices at once. `name` labels memory and
+  /// errors: an exception out of it reaches run()'s caller; a shardwise::Error gets step and device
+  /// prepended to its message.
   std::vector<Value> map(std::string_view name, std::span<const Value> inputs,
                          std::span<const Output> outputs, LocalFunction function);
   std::vector<Value> map(std::string_view name, std::initializer_list<Value> inputs,
@@ -90,6 +92,9 @@ class ManualRegion {
   /// combination. Throws invalid_argument where the value's spec uses one of the axes (the boxes
   /// would differ), not_found for an unknown axis.
   Value all_reduce(Value value, std::span<const std::string> axes, Reduction reduction);
+  Value all_reduce(Value value, std::initializer_list<std::string> axes, Reduction reduction) {
+    return all_reduce(value, std::span<const std::string>(axes.begin(), axes.size()), reduction);
+  }
 
   /// `axis` must be the last axis of dim `dim` in the spec; it is taken off: each device gets the
   /// shards of its group joined along `dim`. Throws invalid_argument.
@@ -119,7 +124,7 @@ class ManualRegion {
   ShardedArray output(Value value) const;
 
   /// Drops the region's hold on all values, so that their memory is free again once no array
-  /// shares it.
+  /// shares it, and forgets what has been recorded but not run.
   void clear();
 
  private:

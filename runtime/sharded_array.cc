@@ -1,1 +1,168 @@
 #include "shardwise/runtime/sharded_array.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+#include <utility>
+
+#include "shardwise/runtime/detail/transfer.h"
+#include "shardwise/shard/error.h"
+#include "shardwise/shard/transfer_plan.h"
+
+namespace shardwise {
+namespace {
+
+using Shards = std::vector<std::shared_ptr<Buffer>>;
+
+std::size_t at(std::int64_t position) { return static_cast<std::size_t>(position); }
+
+std::string describe(const ArraySpec& spec) {
+  return fmt::format("{} {}", name(spec.dtype), to_string(spec.shape));
+}
+
+std::size_t bytes_of(const ArraySpec& spec, const Box& box) {
+  return num_bytes(box.shape(), size_bytes(spec.dtype));
+}
+
+Shards allocate(Devices& devices, const ArraySpec& spec, std::string_view label) {
+  const Mesh& mesh = spec.sharding.mesh();
+  Shards shards;
+  shards.reserve(at(mesh.size()));
+  for (std::int64_t position = 0; position < mesh.size(); ++position) {
+    const Box box = spec.sharding.box_at(position, spec.shape);
+    shards.push_back(devices.at(mesh.device_at(position))
+                         .allocate(bytes_of(spec, box), MemoryKind::array, label));
+  }
+  return shards;
+}
+
+BoxView view(const ArraySpec& spec, const Shards& shards, std::int64_t position) {
+  return {shards[at(position)]->data(), spec.sharding.box_at(position, spec.shape)};
+}
+
+void check_inside(const ArraySpec& spec, const Box& box) {
+  if (box.rank() != spec.shape.size() || !Box::whole(spec.shape).contains(box)) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("ShardedArray::read: {} is not inside the {} array", to_string(box),
+                            describe(spec)));
+  }
+}
+
+}  // namespace
+
+ShardedArray ShardedArray::from_host(Devices& devices, const ArraySpec& spec,
+                                     std::span<const std::byte> data, std::string_view label) {
+  const Box whole = Box::whole(spec.shape);
+  if (data.size() != bytes_of(spec, whole)) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("ShardedArray::from_host: {} bytes for {}, needed {}", data.size(),
+                            describe(spec), bytes_of(spec, whole)));
+  }
+  Shards shards = allocate(devices, spec, label);
+  devices.executor().parallel_for(spec.sharding.mesh().size(), [&](std::int64_t position) {
+    const BoxView target = view(spec, shards, position);
+    copy_box(target.box, size_bytes(spec.dtype), {data.data(), whole}, target);
+  });
+  return from_shards(spec, std::move(shards));
+}
+
+ShardedArray ShardedArray::from_callback(Devices& devices, const ArraySpec& spec,
+                                         const std::function<void(const BoxView&)>& fill,
+                                         std::string_view label) {
+  Shards shards = allocate(devices, spec, label);
+  const std::vector<DistinctPiece> pieces = spec.sharding.distinct_pieces(spec.shape);
+  const Executor& executor = devices.executor();
+  executor.parallel_for(static_cast<std::int64_t>(pieces.size()), [&](std::int64_t piece) {
+    fill(view(spec, shards, pieces[at(piece)].positions.front()));
+  });
+  executor.parallel_for(static_cast<std::int64_t>(pieces.size()), [&](std::int64_t piece) {
+    const std::vector<std::int64_t>& positions = pieces[at(piece)].positions;
+    const Buffer& first = *shards[at(positions.front())];
+    executor.parallel_for(static_cast<std::int64_t>(positions.size()) - 1, [&](std::int64_t i) {
+      std::memcpy(shards[at(positions[at(i + 1)])]->data(), first.data(), first.size_bytes());
+    });
+  });
+  return from_shards(spec, std::move(shards));
+}
+
+ShardedArray ShardedArray::from_shards(const ArraySpec& spec, Shards shards) {
+  const Mesh& mesh = spec.sharding.mesh();
+  if (shards.size() != at(mesh.size())) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("ShardedArray::from_shards: {} shards for a mesh of {} devices",
+                            shards.size(), mesh.size()));
+  }
+  for (std::int64_t position = 0; position < mesh.size(); ++position) {
+    const std::shared_ptr<Buffer>& shard = shards[at(position)];
+    const std::size_t needed = bytes_of(spec, spec.sharding.box_at(position, spec.shape));
+    const DeviceId device = mesh.device_at(position);
+    if (shard == nullptr) {
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("ShardedArray::from_shards: no shard at position {}", position));
+    }
+    if (shard->device() != device || shard->size_bytes() != needed) {
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("ShardedArray::from_shards: the shard at position {} has {} bytes on "
+                              "device {}, needed {} bytes on device {}",
+                              position, shard->size_bytes(), shard->device(), needed, device));
+    }
+  }
+  return ShardedArray(std::make_shared<const Data>(Data{spec, std::move(shards)}));
+}
+
+ConstBoxView ShardedArray::shard(std::int64_t position) const {
+  return {data_->shards[at(position)]->data(), sharding().box_at(position, shape())};
+}
+
+std::shared_ptr<const Buffer> ShardedArray::buffer(std::int64_t position) const {
+  return data_->shards[at(position)];
+}
+
+std::vector<std::byte> ShardedArray::to_host() const {
+  const Box whole = Box::whole(shape());
+  std::vector<std::byte> values(bytes_of(spec(), whole));
+  read(whole, values);
+  return values;
+}
+
+void ShardedArray::read(const Box& box, std::span<std::byte> out) const {
+  check_inside(spec(), box);
+  if (out.size() != bytes_of(spec(), box)) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("ShardedArray::read: {} bytes for {} of {}, needed {}", out.size(),
+                            to_string(box), describe(spec()), bytes_of(spec(), box)));
+  }
+  for (const DistinctPiece& piece : sharding().distinct_pieces(shape())) {
+    copy_box(intersect(piece.box, box), size_bytes(dtype()), shard(piece.positions.front()),
+             {out.data(), box});
+  }
+}
+
+ShardedArray ShardedArray::redistribute(Devices& devices, const Sharding& to,
+                                        std::string_view label) const {
+  const ArraySpec spec{dtype(), shape(), to};
+  detail::Transfer transfer{TransferPlan::reshard(sharding(), to, shape()), dtype(), {}, {}};
+  for (std::int64_t position = 0; position < sharding().mesh().size(); ++position) {
+    transfer.sources.push_back(shard(position));
+  }
+  Shards shards;
+  std::vector<std::int64_t> to_fill;
+  for (std::int64_t position = 0; position < to.mesh().size(); ++position) {
+    const DeviceId device = to.mesh().device_at(position);
+    const Box box = to.box_at(position, shape());
+    const auto old = sharding().mesh().position_of(device);
+    if (old && sharding().box_at(*old, shape()) == box) {
+      shards.push_back(data_->shards[at(*old)]);
+    } else {
+      shards.push_back(devices.at(device).allocate(bytes_of(spec, box), MemoryKind::array, label));
+      to_fill.push_back(position);
+    }
+    transfer.targets.push_back({shards.back()->data(), box});
+  }
+  devices.executor().parallel_for(static_cast<std::int64_t>(to_fill.size()), [&](std::int64_t i) {
+    detail::fill_target(transfer, to_fill[at(i)], devices);
+  });
+  return from_shards(spec, std::move(shards));
+}
+
+}  // namespace shardwise

@@ -1,0 +1,19 @@
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "shardwise/shard/dtype.h"
+#include "shardwise/shard/transfer_plan.h"
+
+namespace shardwise::detail {
+
+/// out[i] = sources[0][i] op sources[1][i] op ... for 0 <= i < count, always in that order.
+///
+/// f16 and bf16 are combined in f32 and rounded once at the end. Integer sums wrap around. Of
+/// booleans the sum and the maximum are "or", the minimum is "and". A NaN in any source gives NaN.
+/// Requires at least one source, a reduction other than none, and that `out` overlaps no source.
+void reduce(Reduction reduction, DType dtype, std::span<const std::byte* const> sources,
+            std::byte* out, std::size_t count);
+
+}  // namespace shardwise::detail
