@@ -1,1 +1,162 @@
 #include "shardwise/checkpoint/detail/manifest.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+#include "shardwise/checkpoint/detail/json_text.h"
+#include "shardwise/shard/error.h"
+
+namespace shardwise::detail {
+namespace {
+
+std::string_view text_of(Layout layout) {
+  return layout == Layout::contiguous ? "contiguous" : "chunked";
+}
+
+std::string_view text_of(StoredCodec codec) { return codec == StoredCodec::none ? "none" : "zstd"; }
+
+/// Appends JSON to a text; each value on the line of its tensor, piece or file.
+class Printer {
+ public:
+  template <class... Arguments>
+  void put(fmt::format_string<Arguments...> format, Arguments&&... arguments) {
+    fmt::format_to(std::back_inserter(text_), format, std::forward<Arguments>(arguments)...);
+  }
+
+  /// Names are checked to be UTF-8; mesh and spec are only descriptions, so they may lose a byte.
+  static std::string quoted(const std::string& text) {
+    return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  }
+
+  void dims(const Dims& dims) {
+    const char* separator = "";
+    text_ += '[';
+    for (const std::int64_t value : dims) {
+      put("{}{}", separator, value);
+      separator = ",";
+    }
+    text_ += ']';
+  }
+
+  void box(const Box& box) {
+    text_ += '[';
+    for (std::size_t d = 0; d < box.rank(); ++d) {
+      put("{}[{},{}]", d == 0 ? "" : ",", box.begin(d), box.end(d));
+    }
+    text_ += ']';
+  }
+
+  void piece(const PieceEntry& piece) {
+    put(R"({{"box":)");
+    box(piece.box);
+    put(R"(,"file":{},"dataset":{},"layout":"{}","chunk":)", piece.file, quoted(piece.dataset),
+        text_of(piece.layout));
+    dims(piece.chunk);
+    put(R"(,"codec":"{}","first_chunk":{}}})", text_of(piece.codec), piece.first_chunk);
+  }
+
+  void tensor(const TensorEntry& tensor) {
+    put(R"({{"name":{},"dtype":"{}","shape":)", quoted(tensor.name), shardwise::name(tensor.dtype));
+    dims(tensor.shape);
+    put(R"(,"mesh":{},"spec":{},"index":{},"pieces":)", quoted(tensor.mesh), quoted(tensor.spec),
+        quoted(tensor.index));
+    list(tensor.pieces, [this](const PieceEntry& entry) { piece(entry); });
+    text_ += '}';
+  }
+
+  void file(const FileEntry& file) {
+    put(R"({{"name":{},"bytes":{},"data":[{},{}],)", quoted(file.name), file.bytes, file.data_begin,
+        file.data_end);
+    put(R"("table":{{"address":{},"chunks":{},"xxh3":"{}"}},"structure":"{}"}})",
+        file.table_address, file.chunks, to_hex(file.table_hash), to_hex(file.structure_hash));
+  }
+
+  template <class Entries, class Print>
+  void list(const Entries& entries, Print print) {
+    const char* separator = "[\n";
+    for (const auto& entry : entries) {
+      text_ += separator;
+      print(entry);
+      separator = ",\n";
+    }
+    text_ += entries.empty() ? "[]" : "]";
+  }
+
+  std::string take() { return std::move(text_); }
+  const std::string& text() const { return text_; }
+
+ private:
+  std::string text_;
+};
+
+}  // namespace
+
+std::string name_problem(std::string_view name) {
+  if (name.empty()) return "is empty";
+  if (name.size() > kMaxNameBytes) {
+    return fmt::format("has {} bytes, at most {} are possible", name.size(), kMaxNameBytes);
+  }
+  if (name.find('\0') != std::string_view::npos) return "has a NUL character";
+  try {
+    static_cast<void>(nlohmann::json(std::string(name)).dump());
+  } catch (const nlohmann::json::type_error&) {
+    return "is not UTF-8";
+  }
+  return {};
+}
+
+std::string user_json_problem(std::string_view text) {
+  try {
+    parse_json(text, kMaxNesting - 1);  // one level down in the manifest
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return {};
+}
+
+std::string print_manifest(const Manifest& manifest) {
+  Printer printer;
+  printer.put("{{\"format\":\"{}\",\"version\":{},\"id\":\"{}\",\"step\":{},\n", kFormatName,
+              kFormatVersion, manifest.id, manifest.step);
+  printer.put("\"user\":{},\n\"tensors\":", manifest.user_json);
+  printer.list(manifest.tensors, [&](const TensorEntry& tensor) { printer.tensor(tensor); });
+  printer.put(",\n\"files\":");
+  printer.list(manifest.files, [&](const FileEntry& file) { printer.file(file); });
+  printer.put(",\n\"index\":{{\"name\":\"{}\",\"bytes\":{},\"xxh3\":\"{}\"}}", kIndexName,
+              manifest.index_bytes, to_hex(manifest.index_hash));
+  const Hash128 checksum =
+      hash128(reinterpret_cast<const std::byte*>(printer.text().data()), printer.text().size());
+  printer.put(",\n\"checksum\":\"{}\"}}\n", to_hex(checksum));
+  return printer.take();
+}
+
+Shape chunk_grid(const PieceEntry& piece) {
+  Shape grid = piece.chunk;
+  for (std::size_t d = 0; d < grid.size(); ++d) {
+    grid[d] = (piece.box.extent(d) - 1) / piece.chunk[d] + 1;
+  }
+  return grid;
+}
+
+std::int64_t num_chunks(const PieceEntry& piece) { return num_elements(chunk_grid(piece)); }
+
+Box chunk_box(const PieceEntry& piece, std::int64_t chunk) {
+  Index begin = piece.box.begin(), end = piece.box.begin();
+  for (std::size_t d = piece.chunk.size(); d-- > 0;) {
+    const std::int64_t count = (piece.box.extent(d) - 1) / piece.chunk[d] + 1;
+    begin[d] += chunk % count * piece.chunk[d];
+    // Not begin + chunk: that may lie beyond 2^63 - 1 at the tensor's edge.
+    end[d] = begin[d] + std::min(piece.chunk[d], piece.box.end(d) - begin[d]);
+    chunk /= count;
+  }
+  return Box(begin, end);
+}
+
+std::size_t chunk_bytes(const PieceEntry& piece, DType dtype) {
+  return num_bytes(piece.chunk, size_bytes(dtype));
+}
+
+}  // namespace shardwise::detail

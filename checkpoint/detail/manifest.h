@@ -1,6 +1,5 @@
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -14,6 +13,7 @@
 
 namespace shardwise::detail {
 
+inline constexpr const char* kFormatName = "shardwise-checkpoint";
 inline constexpr int kFormatVersion = 1;
 inline constexpr const char* kManifestName = "manifest.json";
 inline constexpr const char* kIndexName = "index.h5";
@@ -56,14 +56,26 @@ struct FileEntry {
 struct Manifest {
   std::string id;
   std::int64_t step = 0;
-  std::string user_json = "{}";
+  std::string user_json = "{}";  ///< byte by byte as it was given
   std::vector<TensorEntry> tensors;
   std::vector<FileEntry> files;
   std::uint64_t index_bytes = 0;
   Hash128 index_hash;
 };
 
-/// The whole file, checksum included. Equal manifests give equal bytes.
+/// Limits of the format page: they bound what a reader allocates for a manifest that lies.
+inline constexpr std::size_t kMaxManifestBytes = std::size_t{1} << 30;
+inline constexpr std::size_t kMaxChunkBytes = std::size_t{64} << 20;
+inline constexpr int kMaxNesting = 256;
+inline constexpr std::size_t kMaxNameBytes = 1024;
+
+/// Why a tensor cannot have this name, or why a text cannot be the manifest's `user`; empty where
+/// it can. One clause: "is empty", "is not UTF-8".
+std::string name_problem(std::string_view name);
+std::string user_json_problem(std::string_view text);
+
+/// The whole file, checksum included. Equal manifests give equal bytes; user_json is kept as it is,
+/// byte by byte. Requires what parse_manifest checks.
 std::string print_manifest(const Manifest& manifest);
 
 /// Checks everything that the format page asks for and that needs no other file: checksum first,

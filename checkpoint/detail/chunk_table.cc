@@ -1,0 +1,98 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "shardwise/checkpoint/detail/manifest.h"
+#include "shardwise/shard/error.h"
+
+namespace shardwise::detail {
+namespace {
+
+struct Span {
+  std::uint64_t begin, end;
+  std::int64_t record;  // -1: the table itself
+};
+
+/// Why one record cannot be; empty where it can.
+std::string problem(const ChunkRecord& record, const PieceEntry& piece, std::uint64_t chunk_bytes,
+                    const FileEntry& file) {
+  const bool raw = piece.codec == StoredCodec::none;
+  if (record.reserved != 0) return fmt::format("its last field is {}, must be 0", record.reserved);
+  if (record.filter_mask != 0 && (raw || record.filter_mask != 3)) {
+    return fmt::format("its filter mask is {}, must be {}", record.filter_mask,
+                       raw ? "0" : "0 or 3");
+  }
+  if (raw || record.filter_mask == 3) {
+    if (record.stored_bytes != chunk_bytes) {
+      return fmt::format("it is stored as it is in {} bytes, but has {}", record.stored_bytes,
+                         chunk_bytes);
+    }
+  } else if (record.stored_bytes == 0 || record.stored_bytes > chunk_bytes) {
+    return fmt::format("it is compressed to {} bytes, must be 1 .. {}", record.stored_bytes,
+                       chunk_bytes);
+  }
+  if (record.address % 8 != 0) {
+    return fmt::format("its address {} is not a multiple of 8", record.address);
+  }
+  if (record.address < file.data_begin || record.address > file.data_end ||
+      record.stored_bytes > file.data_end - record.address) {
+    return fmt::format("its {} bytes at {} are not inside the data, [{}, {})", record.stored_bytes,
+                       record.address, file.data_begin, file.data_end);
+  }
+  return {};
+}
+
+}  // namespace
+
+void check_chunk_table(const Manifest& manifest, std::int64_t file,
+                       std::span<const ChunkRecord> records, const std::string& path) {
+  const FileEntry& entry = manifest.files[static_cast<std::size_t>(file)];
+  const auto fail = [&](const TensorEntry& tensor, const PieceEntry& piece, std::int64_t chunk,
+                        const std::string& message) {
+    throw Error(
+        ErrorCode::corrupt,
+        fmt::format("read chunk table of {}: tensor {:?} chunk {} {}: {}", path, tensor.name,
+                    piece.first_chunk + chunk, to_string(chunk_box(piece, chunk)), message));
+  };
+  if (records.size() != static_cast<std::size_t>(entry.chunks)) {
+    throw Error(ErrorCode::corrupt, fmt::format("read chunk table of {}: it has {} records, the "
+                                                "manifest says {}",
+                                                path, records.size(), entry.chunks));
+  }
+  std::vector<Span> spans;
+  spans.reserve(records.size() + 1);
+  if (!records.empty()) {
+    spans.push_back({entry.table_address, entry.table_address + records.size_bytes(), -1});
+  }
+  for (const TensorEntry& tensor : manifest.tensors) {
+    for (const PieceEntry& piece : tensor.pieces) {
+      if (piece.file != file) continue;
+      const std::uint64_t bytes = chunk_bytes(piece, tensor.dtype);
+      const std::int64_t count = num_chunks(piece);
+      for (std::int64_t chunk = 0; chunk < count; ++chunk) {
+        const std::int64_t number = piece.first_chunk + chunk;
+        const ChunkRecord& record = records[static_cast<std::size_t>(number)];
+        const std::string wrong = problem(record, piece, bytes, entry);
+        if (!wrong.empty()) fail(tensor, piece, chunk, wrong);
+        spans.push_back({record.address, record.address + record.stored_bytes, number});
+      }
+    }
+  }
+  std::sort(spans.begin(), spans.end(),
+            [](const Span& a, const Span& b) { return a.begin < b.begin; });
+  for (std::size_t i = 1; i < spans.size(); ++i) {
+    const Span &before = spans[i - 1], &after = spans[i];
+    if (after.begin >= before.end) continue;
+    const auto text = [](const Span& span) {
+      return span.record < 0 ? std::string("the chunk table")
+                             : fmt::format("chunk {}", span.record);
+    };
+    throw Error(
+        ErrorCode::corrupt,
+        fmt::format("read chunk table of {}: {} at [{}, {}) and {} at [{}, {}) overlap", path,
+                    text(before), before.begin, before.end, text(after), after.begin, after.end));
+  }
+}
+
+}  // namespace shardwise::detail

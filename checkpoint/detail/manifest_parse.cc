@@ -1,0 +1,288 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+#include <tuple>
+
+#include "shardwise/checkpoint/detail/json_text.h"
+#include "shardwise/checkpoint/detail/manifest.h"
+#include "shardwise/shard/error.h"
+#include "shardwise/shard/transfer_plan.h"
+
+namespace shardwise::detail {
+namespace {
+
+using nlohmann::json;
+
+// The tail of docs/checkpoint_format.md, heading "Manifest".
+constexpr std::string_view kTailBegin = ",\n\"checksum\":\"";
+constexpr std::string_view kTailEnd = "\"}\n";
+constexpr std::size_t kTailBytes = kTailBegin.size() + 32 + kTailEnd.size();
+static_assert(kTailBytes == 49);
+
+[[noreturn]] void corrupt(const std::string& message) { throw Error(ErrorCode::corrupt, message); }
+
+void check_checksum(std::string_view bytes) {
+  if (bytes.size() > kMaxManifestBytes) {
+    corrupt(
+        fmt::format("it has {} bytes, at most {} are possible", bytes.size(), kMaxManifestBytes));
+  }
+  const std::size_t content = bytes.size() - std::min(bytes.size(), kTailBytes);
+  const std::string_view tail = bytes.substr(content);
+  Hash128 stated;
+  if (tail.size() != kTailBytes || !tail.starts_with(kTailBegin) || !tail.ends_with(kTailEnd) ||
+      !from_hex(tail.substr(kTailBegin.size(), 32), stated)) {
+    corrupt("it does not end in its checksum");
+  }
+  const Hash128 found = hash128(reinterpret_cast<const std::byte*>(bytes.data()), content);
+  if (found != stated) {
+    corrupt(
+        fmt::format("its bytes have the checksum {}, it states {}", to_hex(found), to_hex(stated)));
+  }
+}
+
+DType dtype_of(const JsonFields& tensor) {
+  const std::string& text = tensor.text("dtype");
+  // Not parse_dtype: that takes other spellings too.
+  for (const DType dtype : all_dtypes()) {
+    if (shardwise::name(dtype) == text) return dtype;
+  }
+  tensor.fail(
+      fmt::format("\"dtype\" is {}, which is none of the format's", JsonFields::shown(text)));
+}
+
+Box box_of(const JsonFields& piece, const Shape& shape) {
+  const json& pairs = piece.list("box");
+  if (pairs.size() != shape.size()) {
+    piece.fail(fmt::format("\"box\" has {} dims, the tensor has {}", pairs.size(), shape.size()));
+  }
+  Index begin, end;
+  for (const json& pair : pairs) {
+    const auto [b, e] = piece.range("box", pair);
+    begin.push_back(b);
+    end.push_back(e);
+  }
+  const Box box(begin, end);
+  for (std::size_t d = 0; d < box.rank(); ++d) {
+    if (box.extent(d) == 0) piece.fail(fmt::format("box {} is empty", to_string(box)));
+    if (box.end(d) > shape[d]) {
+      piece.fail(
+          fmt::format("box {} leaves the tensor's shape {}", to_string(box), to_string(shape)));
+    }
+  }
+  return box;
+}
+
+PieceEntry piece_of(const json& value, const TensorEntry& tensor, const std::string& expected) {
+  const JsonFields fields(value, fmt::format("tensor {:?} piece", tensor.name),
+                          static_cast<std::int64_t>(tensor.pieces.size()));
+  PieceEntry piece;
+  piece.box = box_of(fields, tensor.shape);
+  piece.file = fields.integer("file");
+  piece.dataset = fields.text("dataset");
+  if (piece.dataset != expected) {
+    fields.fail(
+        fmt::format("\"dataset\" is {}, must be {:?}", JsonFields::shown(piece.dataset), expected));
+  }
+  piece.layout = static_cast<Layout>(fields.choice("layout", {"contiguous", "chunked"}));
+  piece.codec = static_cast<StoredCodec>(fields.choice("codec", {"none", "zstd"}));
+  piece.first_chunk = fields.integer("first_chunk");
+  piece.chunk = fields.dims("chunk", 1);
+
+  const Shape extents = piece.box.shape();
+  if (piece.chunk.size() != extents.size()) {
+    fields.fail(fmt::format("\"chunk\" has {} dims, the tensor has {}", piece.chunk.size(),
+                            extents.size()));
+  }
+  for (std::size_t d = 0; d < extents.size(); ++d) {
+    if (piece.chunk[d] > extents[d]) {
+      fields.fail(fmt::format("chunk {} is larger than the piece, {}", to_string(piece.chunk),
+                              to_string(extents)));
+    }
+  }
+  if (piece.layout == Layout::contiguous) {
+    if (piece.chunk != extents) {
+      fields.fail(fmt::format("it is contiguous and has the extents {}, but its chunk is {}",
+                              to_string(extents), to_string(piece.chunk)));
+    }
+    if (piece.codec != StoredCodec::none) fields.fail("it is contiguous, but its codec is zstd");
+  }
+  const std::size_t bytes = chunk_bytes(piece, tensor.dtype);
+  if (bytes > kMaxChunkBytes) {
+    fields.fail(
+        fmt::format("a chunk has {} bytes, at most {} are possible", bytes, kMaxChunkBytes));
+  }
+  return piece;
+}
+
+TensorEntry tensor_of(const json& value, std::int64_t number) {
+  const JsonFields unnamed(value, "tensor", number);
+  TensorEntry tensor;
+  tensor.name = unnamed.text("name");
+  if (const std::string problem = name_problem(tensor.name); !problem.empty()) {
+    unnamed.fail(fmt::format("its name {}", problem));
+  }
+  const JsonFields fields(value, fmt::format("tensor {:?}", tensor.name));
+  tensor.dtype = dtype_of(fields);
+  tensor.shape = fields.dims("shape", 0);
+  tensor.mesh = fields.text("mesh");
+  tensor.spec = fields.text("spec");
+  tensor.index = fields.text("index");
+  if (tensor.index.empty() || tensor.index.find('\0') != std::string::npos) {
+    fields.fail("\"index\" is not the path of a dataset");
+  }
+  const json& pieces = fields.list("pieces");
+  tensor.pieces.reserve(pieces.size());
+  try {
+    const std::size_t bytes = num_bytes(tensor.shape, size_bytes(tensor.dtype));
+    if (bytes == 0 && !pieces.empty()) fields.fail("it has no elements, but pieces");
+    std::vector<Box> boxes;
+    for (const json& piece : pieces) {
+      tensor.pieces.push_back(
+          piece_of(piece, tensor, fmt::format("/tensors/{}/{}", number, tensor.pieces.size())));
+      boxes.push_back(tensor.pieces.back().box);
+    }
+    check_cover(boxes, tensor.shape);
+  } catch (const Error& e) {
+    if (e.code() == ErrorCode::corrupt) throw;
+    fields.fail(e.what());  // an overflow, or pieces that do not cover
+  }
+  return tensor;
+}
+
+FileEntry file_of(const json& value, std::int64_t number) {
+  const JsonFields fields(value, "file", number);
+  FileEntry file;
+  file.name = fields.text("name");
+  if (file.name.empty() || file.name == "." || file.name == ".." || file.name == kManifestName ||
+      file.name == kIndexName || file.name.find('/') != std::string::npos ||
+      file.name.find('\0') != std::string::npos) {
+    fields.fail(fmt::format("{} cannot be the name of a shard file", JsonFields::shown(file.name)));
+  }
+  const std::int64_t bytes = fields.integer("bytes");
+  const auto [begin, end] = fields.range("data");
+  if (end > bytes) {
+    fields.fail(fmt::format("\"data\" is [{}, {}), but the file has {} bytes", begin, end, bytes));
+  }
+  const JsonFields table(fields.any("table"), fmt::format("file {} table", number));
+  const std::int64_t address = table.integer("address");
+  file.chunks = table.integer("chunks");
+  constexpr auto kRecord = static_cast<std::int64_t>(sizeof(ChunkRecord));
+  // Divided, not multiplied: nothing overflows.
+  if (address < begin || address > end || file.chunks > (end - address) / kRecord) {
+    table.fail(fmt::format("{} records at {} are not inside the data, [{}, {})", file.chunks,
+                           address, begin, end));
+  }
+  file.bytes = static_cast<std::uint64_t>(bytes);
+  file.data_begin = static_cast<std::uint64_t>(begin);
+  file.data_end = static_cast<std::uint64_t>(end);
+  file.table_address = static_cast<std::uint64_t>(address);
+  file.table_hash = table.hash64("xxh3");
+  file.structure_hash = fields.hash128("structure");
+  return file;
+}
+
+void check_names(const Manifest& manifest) {
+  const TensorEntry* before = nullptr;
+  std::set<std::string_view> indices, files;
+  for (const TensorEntry& tensor : manifest.tensors) {
+    if (before != nullptr && before->name >= tensor.name) {
+      corrupt(fmt::format("tensor {:?} follows {:?}: names must be sorted and distinct",
+                          tensor.name, before->name));
+    }
+    before = &tensor;
+    if (!indices.insert(tensor.index).second) {
+      corrupt(fmt::format("tensor {:?}: another tensor has the index {} too", tensor.name,
+                          JsonFields::shown(tensor.index)));
+    }
+  }
+  for (const FileEntry& file : manifest.files) {
+    if (!files.insert(file.name).second)
+      corrupt(fmt::format("file {} comes twice", JsonFields::shown(file.name)));
+  }
+}
+
+/// Each record of a file's chunk table belongs to exactly one piece.
+void check_records(const Manifest& manifest) {
+  std::vector<std::tuple<std::int64_t, std::int64_t, const TensorEntry*, std::size_t>> pieces;
+  for (const TensorEntry& tensor : manifest.tensors) {
+    for (std::size_t p = 0; p < tensor.pieces.size(); ++p) {
+      const PieceEntry& piece = tensor.pieces[p];
+      if (piece.file >= static_cast<std::int64_t>(manifest.files.size())) {
+        corrupt(fmt::format("tensor {:?} piece {}: \"file\" is {}, there are {}", tensor.name, p,
+                            piece.file, manifest.files.size()));
+      }
+      pieces.emplace_back(piece.file, piece.first_chunk, &tensor, p);
+    }
+  }
+  std::sort(pieces.begin(), pieces.end());
+  std::vector<std::int64_t> next(manifest.files.size(), 0);
+  for (const auto& [file, first, tensor, p] : pieces) {
+    const auto f = static_cast<std::size_t>(file);
+    const std::int64_t chunks = manifest.files[f].chunks;
+    const std::int64_t wanted = num_chunks(tensor->pieces[p]);
+    if (first != next[f] || wanted > chunks - first) {
+      corrupt(fmt::format(
+          "tensor {:?} piece {}: its {} chunks begin at record {} of {} in file {}, must begin at "
+          "{}, where the last piece's end, and fit",
+          tensor->name, p, wanted, first, chunks, file, next[f]));
+    }
+    next[f] += wanted;
+  }
+  for (std::size_t f = 0; f < next.size(); ++f) {
+    if (next[f] != manifest.files[f].chunks) {
+      corrupt(fmt::format("file {}: {} chunk records belong to pieces, the table has {}", f,
+                          next[f], manifest.files[f].chunks));
+    }
+  }
+}
+
+Manifest parse(std::string_view bytes) {
+  check_checksum(bytes);
+  const json root = parse_json(bytes, kMaxNesting);
+  const JsonFields fields(root, "the whole");
+  if (fields.text("format") != kFormatName) {
+    fields.fail(fmt::format("\"format\" is {}, must be \"{}\"",
+                            JsonFields::shown(fields.text("format")), kFormatName));
+  }
+  const json& version = fields.any("version");
+  if (!version.is_number_integer()) fields.fail("\"version\" is not an integer");
+  if (version != kFormatVersion) {
+    throw Error(ErrorCode::unsupported,
+                fmt::format("it has format version {}, this build reads version {}", version.dump(),
+                            kFormatVersion));
+  }
+  Manifest manifest;
+  fields.hash128("id");
+  manifest.id = fields.text("id");
+  manifest.step = fields.integer("step");
+  const json& user = fields.any("user");
+  manifest.user_json = raw_member(bytes, "user");
+  if (manifest.user_json.empty()) manifest.user_json = user.dump();
+  for (const json& value : fields.list("tensors")) {
+    manifest.tensors.push_back(
+        tensor_of(value, static_cast<std::int64_t>(manifest.tensors.size())));
+  }
+  for (const json& value : fields.list("files")) {
+    manifest.files.push_back(file_of(value, static_cast<std::int64_t>(manifest.files.size())));
+  }
+  const JsonFields index(fields.any("index"), "index");
+  index.choice("name", {kIndexName});
+  manifest.index_bytes = static_cast<std::uint64_t>(index.integer("bytes"));
+  manifest.index_hash = index.hash128("xxh3");
+  check_names(manifest);
+  check_records(manifest);
+  return manifest;
+}
+
+}  // namespace
+
+Manifest parse_manifest(std::string_view bytes, const std::string& path) {
+  try {
+    return parse(bytes);
+  } catch (const Error& e) {
+    throw Error(e.code(), fmt::format("read manifest {}: {}", path, e.what()));
+  }
+}
+
+}  // namespace shardwise::detail
