@@ -1,15 +1,14 @@
 #include "shardwise/loader/loader.h"
 
 #include <fmt/format.h>
-#include <xxhash.h>
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <limits>
 #include <thread>
 #include <utility>
 
+#include "shardwise/loader/detail/mix.h"
 #include "shardwise/loader/detail/placement.h"
 #include "shardwise/loader/detail/ring.h"
 #include "shardwise/loader/order.h"
@@ -62,10 +61,12 @@ std::int64_t count_batches(std::int64_t records, const LoaderOptions& options) {
 }
 
 std::uint64_t fingerprint_of(const Source& source, const LoaderOptions& options) {
-  const std::array<std::uint64_t, 4> facts{
-      source.fingerprint(), static_cast<std::uint64_t>(options.batch_size),
-      static_cast<std::uint64_t>(options.order), static_cast<std::uint64_t>(options.last_batch)};
-  const std::uint64_t hash = XXH3_64bits(facts.data(), sizeof(facts));
+  std::uint64_t hash = source.fingerprint();
+  for (const std::uint64_t fact :
+       {static_cast<std::uint64_t>(options.batch_size), static_cast<std::uint64_t>(options.order),
+        static_cast<std::uint64_t>(options.last_batch)}) {
+    hash = detail::mix((hash ^ fact) + detail::kMixGamma);
+  }
   return hash == 0 ? 1 : hash;  // 0 says in a state: not yet known
 }
 

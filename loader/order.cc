@@ -5,20 +5,14 @@
 #include <bit>
 #include <cassert>
 
+#include "shardwise/loader/detail/mix.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise {
 namespace {
 
-// The finaliser of splitmix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number
-// generators", 2014): every input bit reaches every output bit.
-std::uint64_t mix(std::uint64_t x) {
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-  return x ^ (x >> 31);
-}
-
-constexpr std::uint64_t kGoldenGamma = 0x9e3779b97f4a7c15;
+using detail::kMixGamma;
+using detail::mix;
 
 // A round's function. A half has 32 bits at most, so the high half of the product serves any.
 std::uint64_t scramble(std::uint64_t half, std::uint64_t key) {
@@ -41,8 +35,8 @@ Shuffle::Shuffle(std::int64_t size, std::uint64_t seed, std::uint64_t epoch) : s
   left_bits_ = bits / 2;
   right_bits_ = bits - left_bits_;
   // Mixed one after the other, so that seed 1 epoch 2 is not seed 2 epoch 1.
-  std::uint64_t state = mix(mix(seed + kGoldenGamma) ^ (epoch + kGoldenGamma));
-  for (std::uint64_t& key : keys_) key = mix(state += kGoldenGamma);
+  std::uint64_t state = mix(mix(seed + kMixGamma) ^ (epoch + kMixGamma));
+  for (std::uint64_t& key : keys_) key = mix(state += kMixGamma);
 }
 
 // The halves keep their places and take turns in being changed, so they may differ in width: no
