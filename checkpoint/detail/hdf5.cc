@@ -1,0 +1,118 @@
+#include "shardwise/checkpoint/detail/hdf5.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <cstdint>
+#include <string>
+
+namespace shardwise::detail {
+namespace {
+
+// HDF5 is one global object; so is its lock.
+Mutex& hdf5_mutex() {
+  static Mutex mutex;
+  return mutex;
+}
+
+herr_t keep_innermost(unsigned depth, const H5E_error2_t* error, void* text) {
+  if (depth != 0) return 0;
+  try {
+    *static_cast<std::string*>(text) =
+        fmt::format("{} ({})", error->desc != nullptr ? error->desc : "", error->func_name);
+  } catch (...) {
+    return -1;
+  }
+  return 0;
+}
+
+// A 16-bit float: HDF5 1.10 names none. Fields before size, since they must lie inside it.
+H5Type half_type(std::size_t exponent_bits, std::size_t bias) {
+  const std::size_t mantissa_bits = 15 - exponent_bits;
+  H5Type type(H5Tcopy(H5T_IEEE_F32LE), "copy a float type");
+  check_hdf5(H5Tset_fields(type.get(), 15, mantissa_bits, exponent_bits, 0, mantissa_bits),
+             "set the fields of a 16-bit float");
+  check_hdf5(H5Tset_size(type.get(), 2), "set the size of a 16-bit float");
+  check_hdf5(H5Tset_ebias(type.get(), bias), "set the bias of a 16-bit float");
+  return type;
+}
+
+H5Type bool_type() {
+  H5Type type(H5Tenum_create(H5T_STD_I8LE), "make the bool type");
+  constexpr std::array<std::pair<const char*, std::int8_t>, 2> members{{{"FALSE", 0}, {"TRUE", 1}}};
+  for (const auto& [name, value] : members) {
+    check_hdf5(H5Tenum_insert(type.get(), name, &value), "make the bool type");
+  }
+  return type;
+}
+
+hid_t standard_type(DType dtype) {
+  switch (dtype) {
+    case DType::f64:
+      return H5T_IEEE_F64LE;
+    case DType::f32:
+      return H5T_IEEE_F32LE;
+    case DType::i64:
+      return H5T_STD_I64LE;
+    case DType::i32:
+      return H5T_STD_I32LE;
+    case DType::i16:
+      return H5T_STD_I16LE;
+    case DType::i8:
+      return H5T_STD_I8LE;
+    case DType::u64:
+      return H5T_STD_U64LE;
+    case DType::u32:
+      return H5T_STD_U32LE;
+    case DType::u16:
+      return H5T_STD_U16LE;
+    case DType::u8:
+      return H5T_STD_U8LE;
+    case DType::f16:
+    case DType::bf16:
+    case DType::boolean:
+      break;
+  }
+  return H5I_INVALID_HID;
+}
+
+}  // namespace
+
+Hdf5Lock::Hdf5Lock() : lock_(hdf5_mutex()) {
+  // The setting belongs to the thread, and a thread that has not called the library has none yet.
+  H5open();
+  H5Eget_auto2(H5E_DEFAULT, &printer_, &printer_data_);
+  H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
+}
+
+Hdf5Lock::~Hdf5Lock() { H5Eset_auto2(H5E_DEFAULT, printer_, printer_data_); }
+
+void throw_hdf5(std::string_view what, ErrorCode code) {
+  std::string innermost = "no reason given";
+  H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, keep_innermost, &innermost);
+  H5Eclear2(H5E_DEFAULT);
+  throw Error(code, fmt::format("{}: HDF5: {}", what, innermost));
+}
+
+H5Type hdf5_type(DType dtype) {
+  if (dtype == DType::f16) return half_type(5, 15);
+  if (dtype == DType::bf16) return half_type(8, 127);
+  if (dtype == DType::boolean) return bool_type();
+  return H5Type(H5Tcopy(standard_type(dtype)), "copy a number type");
+}
+
+H5Space hdf5_space(const Shape& shape) {
+  if (shape.empty()) return H5Space(H5Screate(H5S_SCALAR), "make a scalar dataspace");
+  std::array<hsize_t, kMaxRank> extents{};
+  for (std::size_t d = 0; d < shape.size(); ++d) extents[d] = static_cast<hsize_t>(shape[d]);
+  return H5Space(H5Screate_simple(static_cast<int>(shape.size()), extents.data(), nullptr),
+                 "make a dataspace");
+}
+
+H5Properties hdf5_timeless(hid_t property_class) {
+  H5Properties list(H5Pcreate(property_class), "make a property list");
+  check_hdf5(H5Pset_obj_track_times(list.get(), false), "switch object times off");
+  return list;
+}
+
+}  // namespace shardwise::detail

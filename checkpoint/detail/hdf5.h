@@ -1,0 +1,85 @@
+#pragma once
+
+#include <hdf5.h>
+
+#include <string_view>
+#include <utility>
+
+#include "shardwise/runtime/mutex.h"
+#include "shardwise/shard/dims.h"
+#include "shardwise/shard/dtype.h"
+#include "shardwise/shard/error.h"
+
+namespace shardwise::detail {
+
+/// Holds the process's one lock around HDF5, for a whole sequence of calls, and keeps the library
+/// from printing errors on this thread. Make it before any handle of the sequence, so that it
+/// outlives them. Not recursive.
+class Hdf5Lock {
+ public:
+  Hdf5Lock();
+  ~Hdf5Lock();
+  Hdf5Lock(const Hdf5Lock&) = delete;
+  Hdf5Lock& operator=(const Hdf5Lock&) = delete;
+
+ private:
+  MutexLock lock_;
+  H5E_auto2_t printer_ = nullptr;
+  void* printer_data_ = nullptr;
+};
+
+/// Throws `code` with `what` and the innermost entry of the library's error stack.
+[[noreturn]] void throw_hdf5(std::string_view what, ErrorCode code);
+
+/// Throws as above where the status is negative.
+inline void check_hdf5(herr_t status, std::string_view what, ErrorCode code = ErrorCode::io) {
+  if (status < 0) throw_hdf5(what, code);
+}
+
+/// Owns an HDF5 identifier. Made, used and destroyed under one Hdf5Lock. Thread-compatible.
+template <herr_t (*kClose)(hid_t)>
+class H5Handle {
+ public:
+  /// Throws as throw_hdf5 does where `id` is negative: the call that gave it has failed.
+  H5Handle(hid_t id, std::string_view what, ErrorCode code = ErrorCode::io) : id_(id) {
+    if (id < 0) throw_hdf5(what, code);
+  }
+  H5Handle(H5Handle&& other) noexcept : id_(std::exchange(other.id_, H5I_INVALID_HID)) {}
+  H5Handle& operator=(H5Handle&& other) noexcept {
+    std::swap(id_, other.id_);
+    return *this;
+  }
+  ~H5Handle() {
+    if (id_ >= 0) kClose(id_);
+  }
+
+  hid_t get() const { return id_; }
+
+  /// For a file, whose closing writes; the destructor would hide the error.
+  void close(std::string_view what, ErrorCode code = ErrorCode::io) {
+    check_hdf5(kClose(std::exchange(id_, H5I_INVALID_HID)), what, code);
+  }
+
+ private:
+  hid_t id_;
+};
+
+using H5File = H5Handle<H5Fclose>;
+using H5Group = H5Handle<H5Gclose>;
+using H5Dataset = H5Handle<H5Dclose>;
+using H5Space = H5Handle<H5Sclose>;
+using H5Type = H5Handle<H5Tclose>;
+using H5Attribute = H5Handle<H5Aclose>;
+using H5Properties = H5Handle<H5Pclose>;
+
+/// The stored type: docs/checkpoint_format.md, heading "Shard files". Under an Hdf5Lock.
+H5Type hdf5_type(DType dtype);
+
+/// A simple dataspace with these extents; the scalar dataspace for rank 0. Under an Hdf5Lock.
+H5Space hdf5_space(const Shape& shape);
+
+/// A property list of the class that does not record object times, for H5P_DATASET_CREATE and
+/// H5P_GROUP_CREATE. Under an Hdf5Lock.
+H5Properties hdf5_timeless(hid_t property_class);
+
+}  // namespace shardwise::detail

@@ -1,0 +1,200 @@
+#include "shardwise/checkpoint/detail/write/save_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+#include <string_view>
+
+#include "shardwise/checkpoint/detail/write/index_file.h"
+#include "shardwise/shard/error.h"
+
+namespace shardwise::detail {
+namespace {
+
+constexpr std::size_t kRunBytes = 4096;
+constexpr std::int64_t kSamples = 4;
+constexpr std::size_t kSampleBytes = std::size_t{64} << 10;
+
+std::int64_t divide_up(std::int64_t value, std::int64_t by) { return (value + by - 1) / by; }
+
+std::size_t bytes_of(const Shape& shape, std::size_t element_bytes) {
+  std::size_t bytes = element_bytes;
+  for (const std::int64_t extent : shape) bytes *= static_cast<std::size_t>(extent);
+  return bytes;
+}
+
+Shape cut(const Shape& piece, const Shape& cuts) {
+  Shape chunk = piece;
+  for (std::size_t d = 0; d < piece.size(); ++d) chunk[d] = divide_up(piece[d], cuts[d]);
+  return chunk;
+}
+
+// Bytes of a chunk that lie side by side in the piece as well.
+std::size_t run_bytes(const Shape& piece, const Shape& chunk, std::size_t element_bytes) {
+  std::size_t run = element_bytes;
+  for (std::size_t d = piece.size(); d-- > 0;) {
+    run *= static_cast<std::size_t>(chunk[d]);
+    if (chunk[d] < piece[d]) break;
+  }
+  return run;
+}
+
+// The dim to halve next: of those that leave runs long enough (else of all) the one with the fewest
+// cuts so far, the outermost among equals.
+std::size_t next_dim(const Shape& piece, const Shape& cuts, std::size_t element_bytes) {
+  const Shape chunk = cut(piece, cuts);
+  std::size_t best = piece.size();
+  bool best_runs = false;
+  for (std::size_t d = 0; d < piece.size(); ++d) {
+    if (chunk[d] == 1) continue;
+    Shape halved = chunk;
+    halved[d] = divide_up(chunk[d], 2);
+    const bool runs = run_bytes(piece, halved, element_bytes) >= kRunBytes;
+    if (best == piece.size() || (runs && !best_runs) ||
+        (runs == best_runs && cuts[d] < cuts[best])) {
+      best = d;
+      best_runs = runs;
+    }
+  }
+  return best;
+}
+
+// A part of the box from its begin on, of at most kSampleBytes and not empty.
+Box sample_box(const Box& box, std::size_t element_bytes) {
+  Index end = box.end();
+  for (std::size_t d = 0; d < box.rank(); ++d) {
+    const std::size_t bytes = bytes_of(Box(box.begin(), end).shape(), element_bytes);
+    if (bytes <= kSampleBytes) break;
+    const std::size_t row = bytes / static_cast<std::size_t>(box.extent(d));
+    const auto rows = static_cast<std::int64_t>(std::max<std::size_t>(kSampleBytes / row, 1));
+    end[d] = box.begin(d) + std::min(rows, box.extent(d));
+  }
+  return Box(box.begin(), end);
+}
+
+CodecChoice choose_by_samples(const TensorSource& source, const TensorEntry& tensor, Codec wanted) {
+  if (wanted == Codec::none) return {};
+  std::vector<Box> chunks;
+  for (const PieceEntry& piece : tensor.pieces) {
+    if (piece.layout == Layout::contiguous) continue;
+    const std::int64_t count = num_chunks(piece);
+    const std::int64_t wanted_chunks = std::min(kSamples, count);
+    for (std::int64_t i = 0; i < wanted_chunks; ++i) {
+      chunks.push_back(chunk_box(piece, i * count / wanted_chunks));
+    }
+  }
+  if (chunks.empty()) return {};
+  const std::size_t element_bytes = size_bytes(tensor.dtype);
+  std::vector<std::byte> sample;
+  const std::size_t samples = std::min<std::size_t>(kSamples, chunks.size());
+  for (std::size_t i = 0; i < samples; ++i) {
+    const Box box = sample_box(chunks[i * chunks.size() / samples], element_bytes);
+    const std::size_t at = sample.size();
+    sample.resize(at + bytes_of(box.shape(), element_bytes));
+    call_caller([&] { source.read(box, std::span(sample).subspan(at)); });
+  }
+  return choose_codec(wanted, sample, element_bytes);
+}
+
+TensorEntry describe(const TensorSource& source) {
+  const ArraySpec& spec = source.spec;
+  const std::size_t element_bytes = size_bytes(spec.dtype);
+  TensorEntry tensor{.name = source.name,
+                     .dtype = spec.dtype,
+                     .shape = spec.shape,
+                     .mesh = spec.sharding.mesh().to_string(),
+                     .spec = spec.sharding.spec().to_string(),
+                     .index = {},
+                     .pieces = {}};
+  for (const DistinctPiece& distinct : spec.sharding.distinct_pieces(spec.shape)) {
+    PieceEntry piece;
+    piece.box = distinct.box;
+    piece.chunk = distinct.box.shape();
+    if (bytes_of(piece.chunk, element_bytes) >= kContiguousBelowBytes) {
+      piece.layout = Layout::chunked;
+      piece.chunk = chunk_shape(piece.chunk, element_bytes);
+    }
+    tensor.pieces.push_back(std::move(piece));
+  }
+  return tensor;
+}
+
+}  // namespace
+
+Shape chunk_shape(const Shape& piece, std::size_t element_bytes) {
+  Shape cuts = Shape::filled(piece.size(), 1);
+  std::size_t last = 0;
+  while (bytes_of(cut(piece, cuts), element_bytes) > kChunkBytes) {
+    last = next_dim(piece, cuts, element_bytes);
+    cuts[last] = std::min(2 * cuts[last], piece[last]);
+  }
+  // The last doubling may have cut further than needed.
+  Shape chunk = cut(piece, cuts);
+  if (cuts.empty() || cuts[last] == 1) return chunk;
+  const std::size_t row = bytes_of(chunk, element_bytes) / static_cast<std::size_t>(chunk[last]);
+  const auto rows = static_cast<std::int64_t>(kChunkBytes / row);
+  cuts[last] = divide_up(piece[last], rows);
+  return cut(piece, cuts);
+}
+
+void check_sources(std::span<const TensorSource> sources) {
+  std::set<std::string_view> names;
+  for (const TensorSource& source : sources) {
+    if (const std::string problem = name_problem(source.name); !problem.empty()) {
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("save: tensor name \"{}\" {}", source.name, problem));
+    }
+    if (!names.insert(source.name).second) {
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("save: tensor name \"{}\" is given twice", source.name));
+    }
+    const ArraySpec& spec = source.spec;
+    if (spec.sharding.rank() != spec.shape.size()) {
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("save: tensor {}: sharding {} has {} dims, shape {} has {}",
+                              source.name, spec.sharding.to_string(), spec.sharding.rank(),
+                              to_string(spec.shape), spec.shape.size()));
+    }
+    num_bytes(spec.shape, size_bytes(spec.dtype));
+    if (!source.read) {
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("save: tensor {} has no read function", source.name));
+    }
+  }
+}
+
+SavePlan plan_save(std::vector<TensorSource> sources, Codec codec, const Executor& executor) {
+  std::sort(sources.begin(), sources.end(),
+            [](const TensorSource& a, const TensorSource& b) { return a.name < b.name; });
+  SavePlan plan;
+  plan.sources = std::move(sources);
+  plan.tensors.reserve(plan.sources.size());
+  for (const TensorSource& source : plan.sources) plan.tensors.push_back(describe(source));
+
+  std::vector<CodecChoice> choices(plan.sources.size());
+  executor.parallel_for(std::ssize(choices), [&](std::int64_t i) {
+    const auto at = static_cast<std::size_t>(i);
+    choices[at] = choose_by_samples(plan.sources[at], plan.tensors[at], codec);
+  });
+
+  std::vector<std::string> names;
+  for (const TensorEntry& tensor : plan.tensors) names.push_back(tensor.name);
+  const std::vector<std::string> paths = index_paths(names);
+  for (std::size_t t = 0; t < plan.tensors.size(); ++t) {
+    TensorEntry& tensor = plan.tensors[t];
+    tensor.index = paths[t];
+    plan.efforts.push_back(choices[t].effort);
+    plan.logical_bytes += num_bytes(tensor.shape, size_bytes(tensor.dtype));
+    for (std::size_t p = 0; p < tensor.pieces.size(); ++p) {
+      PieceEntry& piece = tensor.pieces[p];
+      piece.dataset = fmt::format("/tensors/{}/{}", t, p);
+      if (piece.layout == Layout::chunked) piece.codec = choices[t].codec;
+      piece.first_chunk = plan.chunks;
+      plan.chunks += num_chunks(piece);
+    }
+  }
+  return plan;
+}
+
+}  // namespace shardwise::detail

@@ -1,0 +1,61 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <span>
+#include <vector>
+
+#include "shardwise/checkpoint/detail/codec.h"
+#include "shardwise/checkpoint/detail/manifest.h"
+#include "shardwise/checkpoint/manager.h"
+#include "shardwise/runtime/parallel.h"
+
+namespace shardwise::detail {
+
+/// Chunks hold at most so many bytes, and not much less where the piece is larger.
+inline constexpr std::size_t kChunkBytes = std::size_t{1} << 20;
+
+/// Smaller pieces are stored whole and unfiltered: an object of their own in HDF5 costs more than
+/// their compression gains.
+inline constexpr std::size_t kContiguousBelowBytes = std::size_t{64} << 10;
+
+/// What a caller's own function threw. It passes through a save unchanged, so it must not look
+/// like one of our errors on the way.
+struct CallerError {
+  std::exception_ptr cause;
+};
+
+/// Calls a function of the caller's; throws CallerError with what it throws.
+template <class Call>
+void call_caller(Call&& call) {
+  try {
+    call();
+  } catch (...) {
+    throw CallerError{std::current_exception()};
+  }
+}
+
+/// The chunk extents for a piece: at most kChunkBytes, every dim cut evenly, so that the last chunk
+/// is hardly shorter than the others; contiguous runs of 4 KiB or more where the piece has them.
+/// The dim with the fewest cuts is cut next, so that rows and columns cost about the same to read.
+Shape chunk_shape(const Shape& piece, std::size_t element_bytes);
+
+/// What a save is going to write, decided before the first byte.
+struct SavePlan {
+  std::vector<TensorSource> sources;  ///< sorted by name
+  std::vector<TensorEntry> tensors;   ///< for each source; all pieces in file 0
+  std::vector<Effort> efforts;        ///< for each source
+  std::int64_t chunks = 0;
+  std::size_t logical_bytes = 0;
+};
+
+/// Throws invalid_argument where a name is empty, too long, repeated or not UTF-8 or holds a NUL, a
+/// sharding does not fit its shape, or a source has no read function.
+void check_sources(std::span<const TensorSource> sources);
+
+/// Cuts the tensors into pieces and chunks, and chooses each one's codec by samples of it. Requires
+/// that check_sources passed. Throws CallerError.
+SavePlan plan_save(std::vector<TensorSource> sources, Codec codec, const Executor& executor);
+
+}  // namespace shardwise::detail

@@ -1,0 +1,205 @@
+#include "shardwise/checkpoint/detail/write/shard_file.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <span>
+
+#include "shardwise/checkpoint/detail/hash.h"
+#include "shardwise/checkpoint/detail/write/placement_driver.h"
+
+namespace shardwise::detail {
+namespace {
+
+constexpr H5Z_filter_t kZstdFilter = 32015;  // registered with the HDF Group
+
+// The filters' order and their one parameter: docs/checkpoint_format.md, heading "Codecs".
+// Optional, so that the library need not have the filter to create the dataset.
+void set_zstd_filters(const H5Properties& creation) {
+  constexpr unsigned level = 1;  // a note for people; no decoder reads it
+  check_hdf5(H5Pset_shuffle(creation.get()), "set the shuffle filter");
+  check_hdf5(H5Pset_filter(creation.get(), kZstdFilter, H5Z_FLAG_OPTIONAL, 1, &level),
+             "set the zstd filter");
+}
+
+using Coordinates = std::array<hsize_t, kMaxRank>;
+
+Coordinates coordinates(const Dims& dims) {
+  Coordinates result{};
+  for (std::size_t d = 0; d < dims.size(); ++d) result[d] = static_cast<hsize_t>(dims[d]);
+  return result;
+}
+
+/// Tells HDF5 about data that lies in its place. Under an Hdf5Lock.
+class StructureWriter {
+ public:
+  StructureWriter(PlacementDriver& driver, const H5File& file, std::span<const ChunkRecord> records)
+      : driver_(driver), file_(file), records_(records) {
+    std::uint64_t most = 0;
+    for (const ChunkRecord& record : records) most = std::max(most, record.stored_bytes);
+    zeros_.resize(most);
+  }
+
+  void make_group(const std::string& path) {
+    const H5Properties creation = hdf5_timeless(H5P_GROUP_CREATE);
+    const H5Group group(
+        H5Gcreate2(file_.get(), path.c_str(), H5P_DEFAULT, creation.get(), H5P_DEFAULT), path);
+  }
+
+  void add_piece(const TensorEntry& tensor, const PieceEntry& piece) {
+    const H5Type type = hdf5_type(tensor.dtype);
+    const auto first = static_cast<std::size_t>(piece.first_chunk);
+    if (piece.layout == Layout::contiguous) {
+      add_contiguous(piece.dataset, type, piece.box.shape(), records_[first].address);
+    } else {
+      const auto count = static_cast<std::size_t>(num_chunks(piece));
+      add_chunked(piece, type, records_.subspan(first, count));
+    }
+  }
+
+  void add_table(std::uint64_t address) {
+    const H5Type type(H5Tcreate(H5T_COMPOUND, sizeof(ChunkRecord)), "make the chunk table's type");
+    const auto insert = [&](const char* name, std::size_t offset, hid_t member) {
+      check_hdf5(H5Tinsert(type.get(), name, offset, member), "make the chunk table's type");
+    };
+    insert("address", offsetof(ChunkRecord, address), H5T_STD_U64LE);
+    insert("stored_bytes", offsetof(ChunkRecord, stored_bytes), H5T_STD_U64LE);
+    insert("xxh3", offsetof(ChunkRecord, hash), H5T_STD_U64LE);
+    insert("filter_mask", offsetof(ChunkRecord, filter_mask), H5T_STD_U32LE);
+    add_contiguous("/chunk_table", type, Shape{std::ssize(records_)}, address);
+  }
+
+ private:
+  // Early allocation asks the driver for the place at once; nothing is filled in.
+  void add_contiguous(const std::string& path, const H5Type& type, const Shape& shape,
+                      std::uint64_t address) {
+    const H5Properties creation = hdf5_timeless(H5P_DATASET_CREATE);
+    check_hdf5(H5Pset_alloc_time(creation.get(), H5D_ALLOC_TIME_EARLY), path);
+    check_hdf5(H5Pset_fill_time(creation.get(), H5D_FILL_TIME_NEVER), path);
+    driver_.place(address);
+    const H5Dataset dataset = create(path, type, shape, creation);
+    driver_.check();
+    check_place(path, H5Dget_offset(dataset.get()), address);
+  }
+
+  void add_chunked(const PieceEntry& piece, const H5Type& type,
+                   std::span<const ChunkRecord> records) {
+    const H5Properties creation = hdf5_timeless(H5P_DATASET_CREATE);
+    const Coordinates chunk = coordinates(piece.chunk);
+    check_hdf5(H5Pset_chunk(creation.get(), static_cast<int>(piece.chunk.size()), chunk.data()),
+               piece.dataset);
+    check_hdf5(H5Pset_fill_time(creation.get(), H5D_FILL_TIME_NEVER), piece.dataset);
+    if (piece.codec == StoredCodec::zstd) set_zstd_filters(creation);
+    const H5Dataset dataset = create(piece.dataset, type, piece.box.shape(), creation);
+    for (std::size_t i = 0; i < records.size(); ++i) {
+      const Box box =
+          relative_to(chunk_box(piece, static_cast<std::int64_t>(i)), piece.box.begin());
+      place_chunk(piece.dataset, dataset, coordinates(box.begin()), records[i]);
+    }
+  }
+
+  // The bytes given to the library go nowhere: they lie at record.address already.
+  void place_chunk(const std::string& path, const H5Dataset& dataset, const Coordinates& at,
+                   const ChunkRecord& record) {
+    driver_.place(record.address);
+    check_hdf5(H5Dwrite_chunk(dataset.get(), H5P_DEFAULT, record.filter_mask, at.data(),
+                              record.stored_bytes, zeros_.data()),
+               path);
+    driver_.check();
+    unsigned mask = 0;
+    haddr_t address = HADDR_UNDEF;
+    hsize_t size = 0;
+    check_hdf5(H5Dget_chunk_info_by_coord(dataset.get(), at.data(), &mask, &address, &size), path);
+    check_place(path, address, record.address);
+    if (size != record.stored_bytes || mask != record.filter_mask) {
+      throw Error(ErrorCode::io,
+                  fmt::format("place data: {}: HDF5 noted {} bytes with mask {}, needed {} with {}",
+                              path, size, mask, record.stored_bytes, record.filter_mask));
+    }
+  }
+
+  H5Dataset create(const std::string& path, const H5Type& type, const Shape& shape,
+                   const H5Properties& creation) {
+    const H5Space space = hdf5_space(shape);
+    return H5Dataset(H5Dcreate2(file_.get(), path.c_str(), type.get(), space.get(), H5P_DEFAULT,
+                                creation.get(), H5P_DEFAULT),
+                     path);
+  }
+
+  static void check_place(const std::string& path, std::uint64_t found, std::uint64_t needed) {
+    if (found == needed) return;
+    throw Error(ErrorCode::io, fmt::format("place data: {}: HDF5 put it at address {}, needed {}",
+                                           path, found, needed));
+  }
+
+  PlacementDriver& driver_;
+  const H5File& file_;
+  std::span<const ChunkRecord> records_;
+  std::vector<std::byte> zeros_;
+};
+
+void build_structure(const SavePlan& plan, const WrittenShardFile& written,
+                     PlacementDriver& driver) {
+  const Hdf5Lock lock;
+  H5File file = driver.create_file();
+  StructureWriter writer(driver, file, written.records);
+  writer.make_group("/tensors");
+  for (std::size_t t = 0; t < plan.tensors.size(); ++t) {
+    const TensorEntry& tensor = plan.tensors[t];
+    if (tensor.pieces.empty()) continue;
+    writer.make_group(fmt::format("/tensors/{}", t));
+    for (const PieceEntry& piece : tensor.pieces) writer.add_piece(tensor, piece);
+  }
+  writer.add_table(written.entry.table_address);
+  driver.finish(std::move(file));
+}
+
+Hash128 hash_structure(const PlacementDriver& driver) {
+  Hasher128 hasher;
+  hasher.update(driver.front().data(), driver.front().size());
+  hasher.update(driver.tail().data(), driver.tail().size());
+  return hasher.digest();
+}
+
+std::uint64_t page_end(std::uint64_t address) {
+  return (address + kPageBytes - 1) / kPageBytes * kPageBytes;
+}
+
+}  // namespace
+
+WrittenShardFile write_shard_file(const SavePlan& plan, FileSystem& file_system,
+                                  const std::filesystem::path& directory, const std::string& name,
+                                  const Executor& executor, StagingPool& pool,
+                                  const ProgressFunction& progress) {
+  static_assert(std::endian::native == std::endian::little, "elements are stored as they are");
+  const std::unique_ptr<File> file = file_system.create(directory / name, Caching::direct);
+  WrittenChunks chunks = write_chunks(plan, *file, kFrontBytes, executor, pool, progress);
+
+  WrittenShardFile written{
+      .entry = {}, .records = std::move(chunks.records), .stored_bytes = chunks.stored_bytes};
+  const std::span<const std::byte> table = std::as_bytes(std::span(written.records));
+  FileEntry& entry = written.entry;
+  entry.name = name;
+  entry.chunks = std::ssize(written.records);
+  entry.table_address = chunks.end;
+  entry.table_hash = hash64(table.data(), table.size());
+  entry.data_begin = kFrontBytes;
+  entry.data_end = page_end(chunks.end + table.size());
+
+  PlacementDriver driver(entry.data_begin, entry.data_end);
+  build_structure(plan, written, driver);
+  entry.bytes = entry.data_end + driver.tail().size();
+  entry.structure_hash = hash_structure(driver);
+
+  file->resize(entry.bytes);
+  file->write_at(entry.table_address, table.data(), table.size());
+  file->write_at(entry.data_end, driver.tail().data(), driver.tail().size());
+  file->write_at(0, driver.front().data(), driver.front().size());
+  file->sync();
+  file->close();
+  return written;
+}
+
+}  // namespace shardwise::detail

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "shardwise/checkpoint/detail/write/chunk_writer.h"
+
+namespace shardwise::detail {
+
+/// A shard file that is complete and on the disk.
+struct WrittenShardFile {
+  FileEntry entry;
+  std::vector<ChunkRecord> records;
+  std::size_t stored_bytes = 0;  ///< of chunks
+};
+
+/// Writes the chunks of a plan to `directory / name` and makes it an HDF5 file
+/// (docs/checkpoint_format.md, heading "Shard files"): first the data, then the chunk table, and
+/// HDF5's own bytes last, so that an unfinished file does not open. Throws io, CallerError.
+WrittenShardFile write_shard_file(const SavePlan& plan, FileSystem& file_system,
+                                  const std::filesystem::path& directory, const std::string& name,
+                                  const Executor& executor, StagingPool& pool,
+                                  const ProgressFunction& progress);
+
+}  // namespace shardwise::detail
