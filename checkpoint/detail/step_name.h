@@ -1,0 +1,23 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace shardwise::detail {
+
+/// What the name of a committed checkpoint's directory says: docs/checkpoint_format.md, heading
+/// "Directory layout".
+struct StepName {
+  std::int64_t step = 0;
+  std::int64_t generation = 1;
+};
+
+/// "step-00000100", "step-00000100.g2".
+std::string to_string(const StepName& name);
+
+/// Inverse; absent for every other name, attempts and trash among them.
+std::optional<StepName> parse_step_name(std::string_view text);
+
+}  // namespace shardwise::detail
