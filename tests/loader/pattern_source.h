@@ -42,7 +42,7 @@ class PatternSource final : public Source {
   }
 
   static std::uint64_t element(std::size_t field, std::int64_t record, std::size_t offset) {
-    std::uint64_t value = static_cast<std::uint64_t>(record) * 0x9e3779b97f4a7c15;
+    std::uint64_t value = static_cast<std::uint64_t>(record + 1) * 0x9e3779b97f4a7c15;
     value = (value ^ (value >> 31) ^ (field << 50) ^ offset) * 0xbf58476d1ce4e5b9;
     return value ^ (value >> 29);
   }

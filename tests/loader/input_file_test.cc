@@ -1,0 +1,43 @@
+#include "shardwise/loader/detail/input_file.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "loader/idx_files.h"
+#include "testing/errors.h"
+#include "testing/temp_dir.h"
+
+namespace shardwise::detail {
+namespace {
+
+TEST(InputFile, ReadsAtOffsetsAndSaysHowMuchCame) {
+  const TempDir dir;
+  write_file(dir / "x", bytes({1, 2, 3, 4, 5}));
+  const InputFile file(dir / "x");
+  EXPECT_EQ(file.path(), (dir / "x").string());
+  EXPECT_EQ(file.size_bytes(), 5u);
+  Bytes out(3);
+  EXPECT_EQ(file.read_at(1, out), 3u);
+  EXPECT_EQ(out, bytes({2, 3, 4}));
+  EXPECT_EQ(file.read_at(3, out), 2u);
+  EXPECT_EQ(first_of(out, 2), bytes({4, 5}));
+  EXPECT_EQ(file.read_at(5, out), 0u);
+  EXPECT_EQ(file.read_at(500, out), 0u);
+  EXPECT_EQ(file.read_at(0, {}), 0u);
+}
+
+TEST(InputFile, ThrowsWhatTheSystemSays) {
+  EXPECT_EQ(message_of(ErrorCode::not_found, [] { InputFile("/nowhere/x"); }),
+            "open: /nowhere/x: No such file or directory");
+  const TempDir dir;
+  write_file(dir / "x", bytes({1}));
+  message_of(ErrorCode::not_found, [&] { InputFile(dir / "x/y"); });
+  const InputFile file(dir / "x");
+  Bytes out(1);
+  EXPECT_EQ(message_of(ErrorCode::io, [&] { file.read_at(std::size_t{1} << 63, out); }),
+            "read: " + file.path() + " at offset 9223372036854775808: Invalid argument");
+}
+
+}  // namespace
+}  // namespace shardwise::detail
