@@ -33,7 +33,7 @@ struct Options {
   std::string digests;  ///< file that gets a line per batch
   std::int64_t epochs = 5, batch = 256, save_every = 200, kill_in_save = -1;
   std::uint64_t seed = 1;
-  double learning_rate = 0.1;
+  double learning_rate = 0.05;
   bool resume = false;
 };
 
