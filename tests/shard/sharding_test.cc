@@ -278,6 +278,16 @@ TEST(Sharding, EqualityAgreesWithTheBoxesOfManyShapes) {
   EXPECT_GT(equal, 50);  // enough pairs are equal under different spellings
 }
 
+TEST(Sharding, ListsEachDistinctPieceOnceWithItsHolders) {
+  // As in pytorch/xla#7919, where every copy of a replicated piece was dropped.
+  const std::vector<DistinctPiece> pieces = make("-,1", "4,2").distinct_pieces({2, 2});
+  ASSERT_EQ(pieces.size(), 2u);
+  EXPECT_EQ(pieces[0].box, Box({0, 0}, {2, 1}));
+  EXPECT_THAT(pieces[0].positions, ElementsAre(0, 2, 4, 6));
+  EXPECT_EQ(pieces[1].box, Box({0, 1}, {2, 2}));
+  EXPECT_THAT(pieces[1].positions, ElementsAre(1, 3, 5, 7));
+}
+
 TEST(Sharding, OfATensorWithoutElementsHasNoPieces) {
   EXPECT_THAT(make("a,-", "a=2").distinct_pieces({4, 0}), IsEmpty());
   EXPECT_EQ(make("a,-", "a=2").box_at(1, {4, 0}), Box({2, 0}, {4, 0}));

@@ -78,6 +78,20 @@ TEST(TransferPlan, AnswersAsInTheHeader) {
   EXPECT_EQ(plan.targets()[1], (Piece{1, Box({4, 0}, {8, 3})}));
 }
 
+TEST(TransferPlan, ReadsOnlyWhatEachTargetLacks) {
+  // As in PyTorch/XLA's test_resharding_different_device_mesh: every target reads two sources.
+  const TransferPlan plan =
+      TransferPlan::reshard(make("0,1", "4,2"), make("0,1", "8,1"), {64, 128});
+  EXPECT_THAT(plan.copies(), SizeIs(16));
+  std::int64_t elements = 0;
+  for (const Copy& copy : plan.copies()) elements += copy.box.num_elements();
+  EXPECT_EQ(elements, 64 * 128);
+  for (std::int64_t target = 0; target < 8; ++target) {
+    EXPECT_EQ(plan.copies_to(target)[0].source, target / 2 * 2);
+    EXPECT_EQ(plan.copies_to(target)[1].source, target / 2 * 2 + 1);
+  }
+}
+
 TEST(TransferPlan, ReshardAgreesWithElementByElementSearch) {
   RandomShardings random(10);
   for (int round = 0; round < 1500; ++round) {
