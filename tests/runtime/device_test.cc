@@ -5,12 +5,12 @@
 
 #include <cstdint>
 #include <cstring>
-#include <functional>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "shardwise/shard/error.h"
+#include "testing/errors.h"
 
 namespace shardwise {
 namespace {
@@ -19,17 +19,6 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-std::string message_of(ErrorCode code, const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), code) << error.what();
-    return error.what();
-  }
-  ADD_FAILURE() << "did not throw";
-  return "";
-}
 
 TEST(Devices, NumbersItsDevicesFromZero) {
   const Devices devices(3, {.threads = 1});

@@ -1,0 +1,58 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <random>
+#include <span>
+#include <vector>
+
+#include "shardwise/runtime/sharded_array.h"
+#include "shardwise/shard/box_copy.h"
+#include "shardwise/shard/dtype.h"
+
+namespace shardwise {
+
+inline void put(DType dtype, std::byte* data, std::size_t element, std::int64_t value) {
+  convert(DType::i64, reinterpret_cast<const std::byte*>(&value), dtype,
+          data + element * size_bytes(dtype), 1);
+}
+
+inline std::int64_t get(DType dtype, const std::byte* data, std::size_t element) {
+  std::int64_t value;
+  convert(dtype, data + element * size_bytes(dtype), DType::i64,
+          reinterpret_cast<std::byte*>(&value), 1);
+  return value;
+}
+
+inline std::vector<std::byte> random_bytes(std::size_t count, std::mt19937& random) {
+  std::vector<std::byte> bytes(count);
+  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
+  return bytes;
+}
+
+/// Normally distributed numbers, where sums depend on the order; converted to `dtype`.
+inline std::vector<std::byte> random_floats(DType dtype, std::size_t count, std::mt19937& random) {
+  std::normal_distribution<double> normal(0, 10);
+  std::vector<double> wide(count);
+  for (double& value : wide) value = normal(random);
+  std::vector<std::byte> bytes(count * size_bytes(dtype));
+  convert(DType::f64, reinterpret_cast<const std::byte*>(wide.data()), dtype, bytes.data(), count);
+  return bytes;
+}
+
+/// The bytes that an array holds at one mesh position.
+inline std::vector<std::byte> shard_bytes(const ShardedArray& array, std::int64_t position) {
+  const auto buffer = array.buffer(position);
+  return {buffer->data(), buffer->data() + buffer->size_bytes()};
+}
+
+inline std::vector<std::vector<std::byte>> all_shard_bytes(const ShardedArray& array) {
+  std::vector<std::vector<std::byte>> all;
+  for (std::int64_t p = 0; p < array.sharding().mesh().size(); ++p) {
+    all.push_back(shard_bytes(array, p));
+  }
+  return all;
+}
+
+}  // namespace shardwise
