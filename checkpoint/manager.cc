@@ -1,1 +1,322 @@
 #include "shardwise/checkpoint/manager.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <map>
+#include <thread>
+#include <utility>
+
+#include "shardwise/checkpoint/detail/write/attempt.h"
+#include "shardwise/checkpoint/detail/write/save.h"
+#include "shardwise/runtime/mutex.h"
+#include "shardwise/shard/error.h"
+
+namespace shardwise {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+void check_arguments(std::int64_t step, std::span<const TensorSource> tensors,
+                     const SaveOptions& options, int threads) {
+  if (step < 0) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("save: step is {}, needed 0 or more", step));
+  }
+  detail::check_sources(tensors);
+  if (const std::string problem = detail::user_json_problem(options.user_json); !problem.empty()) {
+    throw Error(ErrorCode::invalid_argument, "save: user_json " + problem);
+  }
+  static_cast<void>(detail::staging_sizes(options.memory_budget_bytes, threads, 0));
+}
+
+std::string steps_text(const std::vector<Step>& steps) {
+  std::string text;
+  for (const Step& step : steps) text += fmt::format("{}{}", text.empty() ? "" : ", ", step.step);
+  return text.empty() ? "none" : text;
+}
+
+}  // namespace
+
+TensorSource tensor_source(std::string name, ShardedArray array) {
+  ArraySpec spec = array.spec();
+  return {std::move(name), std::move(spec),
+          [array = std::move(array)](const Box& box, std::span<std::byte> out) {
+            array.read(box, out);
+          }};
+}
+
+struct PendingSave::State {
+  Mutex mutex;
+  CondVar changed;
+  bool done SHARDWISE_GUARDED_BY(mutex) = false;
+  bool error_seen SHARDWISE_GUARDED_BY(mutex) = false;
+  std::exception_ptr error SHARDWISE_GUARDED_BY(mutex);
+  SaveStats stats SHARDWISE_GUARDED_BY(mutex);
+
+  void finish(SaveStats result, std::exception_ptr failure) {
+    {
+      const MutexLock lock(mutex);
+      result.blocked_seconds = stats.blocked_seconds;
+      stats = std::move(result);
+      error = std::move(failure);
+      done = true;
+    }
+    changed.notify_all();
+  }
+
+  void wait_until_done() SHARDWISE_REQUIRES(mutex) {
+    while (!done) changed.wait(mutex);
+  }
+};
+
+bool PendingSave::done() const {
+  if (!state_) return true;
+  const MutexLock lock(state_->mutex);
+  return state_->done;
+}
+
+SaveStats PendingSave::wait() const {
+  if (!state_) return {};
+  const MutexLock lock(state_->mutex);
+  state_->wait_until_done();
+  state_->error_seen = true;
+  if (state_->error) std::rethrow_exception(state_->error);
+  return state_->stats;
+}
+
+struct CheckpointManager::Impl {
+  Impl(const std::filesystem::path& directory, ManagerOptions manager_options)
+      : root(directory),
+        options(std::move(manager_options)),
+        files(options.file_system ? options.file_system : posix_file_system()),
+        executor(options.threads) {}
+
+  // Waits for the save under way; throws its error if nobody has seen it.
+  void finish_current() SHARDWISE_REQUIRES(starting) {
+    if (!current) return;
+    const std::shared_ptr<PendingSave::State> last = std::exchange(current, nullptr);
+    thread.join();
+    const MutexLock lock(last->mutex);
+    if (last->error && !std::exchange(last->error_seen, true)) {
+      std::rethrow_exception(last->error);
+    }
+  }
+
+  void run(std::int64_t step, std::vector<TensorSource> tensors, const SaveOptions& save_options,
+           PendingSave::State& state) {
+    const Clock::time_point begin = Clock::now();
+    SaveStats stats;
+    std::exception_ptr error;
+    std::vector<std::filesystem::path> left;
+    try {
+      const detail::SaveContext context{*files, root, executor, pool, left};
+      stats = detail::run_save(context, step, std::move(tensors), save_options);
+      stats.cleanup_error = clean_up(stats.directory.filename().string());
+    } catch (...) {
+      error = std::current_exception();
+    }
+    {
+      const MutexLock lock(mutex);
+      leftovers.insert(leftovers.end(), left.begin(), left.end());
+    }
+    stats.total_seconds = seconds_since(begin);
+    state.finish(std::move(stats), error);
+  }
+
+  // What a commit makes superfluous. It is committed, so an error here is not the save's.
+  std::string clean_up(const std::string& committed) {
+    try {
+      remove_replaced(*detail::parse_step_name(committed));
+      keep_newest();
+      return {};
+    } catch (const std::exception& e) {
+      return e.what();
+    }
+  }
+
+  void remove_replaced(const detail::StepName& name) {
+    for (const detail::StepName& other : detail::committed_names(*files, root)) {
+      if (other.step == name.step && other.generation < name.generation) {
+        detail::remove_checkpoint(*files, root, other);
+      }
+    }
+  }
+
+  void keep_newest() {
+    if (options.keep_last == 0) return;
+    std::vector<detail::StepName> names = detail::committed_names(*files, root);
+    std::int64_t valid_steps = 0, oldest_kept = 0;
+    for (auto name = names.rbegin(); name != names.rend() && valid_steps < options.keep_last;
+         ++name) {
+      if (valid_steps > 0 && name->step == oldest_kept) continue;
+      if (!why_invalid(*name).empty()) continue;
+      oldest_kept = name->step;
+      ++valid_steps;
+    }
+    if (valid_steps < options.keep_last) return;
+    for (const detail::StepName& name : names) {
+      if (name.step < oldest_kept) detail::remove_checkpoint(*files, root, name);
+    }
+  }
+
+  // What a process that died after its commit has left: generations that a valid one replaces.
+  void remove_replaced_by_valid(GarbageReport& report) {
+    const std::vector<detail::StepName> names = detail::committed_names(*files, root);
+    for (std::size_t i = 0; i + 1 < names.size(); ++i) {
+      if (names[i].step != names[i + 1].step || !why_invalid(names[i + 1]).empty()) continue;
+      detail::remove_checkpoint(*files, root, names[i]);
+      report.removed.push_back(to_string(names[i]));
+    }
+  }
+
+  // Empty where a reader takes it.
+  std::string why_invalid(const detail::StepName& name) const {
+    try {
+      const CheckpointReader reader(root / to_string(name), {.threads = 1, .file_system = files});
+      return {};
+    } catch (const Error& e) {
+      return e.what();
+    }
+  }
+
+  Step step_of(const detail::StepName& name) const {
+    return {name.step, name.generation, root / to_string(name)};
+  }
+
+  const std::filesystem::path root;
+  const ManagerOptions options;
+  const std::shared_ptr<FileSystem> files;
+  const Executor executor;
+
+  Mutex mutex;
+  std::vector<std::filesystem::path> leftovers SHARDWISE_GUARDED_BY(mutex);
+
+  std::unique_ptr<detail::StagingPool> pool;  // the save thread's
+
+  Mutex starting;
+  std::shared_ptr<PendingSave::State> current SHARDWISE_GUARDED_BY(starting);
+  std::jthread thread SHARDWISE_GUARDED_BY(starting);
+};
+
+CheckpointManager::CheckpointManager(const std::filesystem::path& root, ManagerOptions options) {
+  if (options.keep_last < 0) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("CheckpointManager: keep_last is {}, needed 0 (all) or more",
+                            options.keep_last));
+  }
+  const bool collect = options.collect_garbage;
+  impl_ = std::make_unique<Impl>(root, std::move(options));
+  std::error_code error;
+  std::filesystem::create_directories(root, error);
+  if (error) {
+    throw Error(ErrorCode::io,
+                fmt::format("make directory {}: {}", root.string(), error.message()));
+  }
+  if (collect) collect_garbage();
+}
+
+CheckpointManager::~CheckpointManager() = default;
+
+SaveStats CheckpointManager::save(std::int64_t step, std::vector<TensorSource> tensors,
+                                  SaveOptions options) {
+  const Clock::time_point begin = Clock::now();
+  SaveStats stats = save_async(step, std::move(tensors), std::move(options)).wait();
+  stats.blocked_seconds = seconds_since(begin);
+  return stats;
+}
+
+PendingSave CheckpointManager::save_async(std::int64_t step, std::vector<TensorSource> tensors,
+                                          SaveOptions options) {
+  const Clock::time_point begin = Clock::now();
+  check_arguments(step, tensors, options, impl_->executor.threads());
+  const MutexLock lock(impl_->starting);
+  impl_->finish_current();
+  if (options.existing == Existing::fail) {
+    for (const detail::StepName& name : detail::committed_names(*impl_->files, impl_->root)) {
+      if (name.step != step) continue;
+      throw Error(ErrorCode::already_exists, fmt::format("save step {}: {} is already there", step,
+                                                         (impl_->root / to_string(name)).string()));
+    }
+  }
+  auto state = std::make_shared<PendingSave::State>();
+  impl_->thread = std::jthread([impl = impl_.get(), state, step, tensors = std::move(tensors),
+                                options = std::move(options)]() mutable {
+    impl->run(step, std::move(tensors), options, *state);
+  });
+  impl_->current = state;
+  PendingSave pending;
+  pending.state_ = state;
+  const MutexLock state_lock(state->mutex);
+  state->stats.blocked_seconds = seconds_since(begin);
+  return pending;
+}
+
+void CheckpointManager::close() {
+  const MutexLock lock(impl_->starting);
+  impl_->finish_current();
+}
+
+std::vector<Step> CheckpointManager::steps() const {
+  std::map<std::int64_t, Step> newest;
+  for (const detail::StepName& name : detail::committed_names(*impl_->files, impl_->root)) {
+    newest.insert_or_assign(name.step, impl_->step_of(name));
+  }
+  std::vector<Step> steps;
+  for (auto& [number, step] : newest) steps.push_back(std::move(step));
+  return steps;
+}
+
+std::optional<LatestStep> CheckpointManager::latest() const {
+  std::vector<detail::StepName> names = detail::committed_names(*impl_->files, impl_->root);
+  std::vector<RejectedStep> rejected;
+  for (auto name = names.rbegin(); name != names.rend(); ++name) {
+    const std::string reason = impl_->why_invalid(*name);
+    if (reason.empty()) return LatestStep{impl_->step_of(*name), std::move(rejected)};
+    rejected.push_back({impl_->root / to_string(*name), reason});
+  }
+  if (rejected.empty()) return std::nullopt;
+  std::string message = fmt::format("latest checkpoint in {}: none of {} is valid",
+                                    impl_->root.string(), rejected.size());
+  for (const RejectedStep& step : rejected) {
+    message += fmt::format("; {}: {}", step.directory.filename().string(), step.reason);
+  }
+  throw Error(ErrorCode::corrupt, message);
+}
+
+Step CheckpointManager::step(std::int64_t step) const {
+  const std::vector<Step> there = steps();
+  for (const Step& candidate : there) {
+    if (candidate.step == step) return candidate;
+  }
+  throw Error(ErrorCode::not_found, fmt::format("find step {} in {}: there are {}", step,
+                                                impl_->root.string(), steps_text(there)));
+}
+
+void CheckpointManager::remove(std::int64_t step) {
+  static_cast<void>(this->step(step));
+  // The newest generation last, so that no older one ever stands in for it.
+  for (const detail::StepName& name : detail::committed_names(*impl_->files, impl_->root)) {
+    if (name.step == step) detail::remove_checkpoint(*impl_->files, impl_->root, name);
+  }
+}
+
+GarbageReport CheckpointManager::collect_garbage() {
+  {
+    const MutexLock lock(impl_->mutex);
+    for (; !impl_->leftovers.empty(); impl_->leftovers.pop_back()) {
+      impl_->files->remove(impl_->leftovers.back());
+    }
+  }
+  GarbageReport report = detail::collect_root_garbage(*impl_->files, impl_->root);
+  impl_->remove_replaced_by_valid(report);
+  return report;
+}
+
+}  // namespace shardwise

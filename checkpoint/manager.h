@@ -56,9 +56,14 @@ struct SaveStats {
   std::int64_t chunks = 0;
   double blocked_seconds = 0;  ///< how long the caller of save or save_async waited
   double total_seconds = 0;    ///< until it was committed
+
+  /// Why older checkpoints that this one supersedes could not be removed after the commit; empty
+  /// where all went well.
+  std::string cleanup_error;
 };
 
-/// A save under way. Thread-safe; copies refer to the same save.
+/// A save under way; made by itself, one that is done and saved nothing. Thread-safe; copies refer
+/// to the same save.
 class PendingSave {
  public:
   bool done() const;
@@ -94,8 +99,9 @@ struct LatestStep {
 
 /// What start-up or gc removed.
 struct GarbageReport {
-  std::vector<std::string> removed;  ///< names in the root: attempts, trash, leases
-  std::vector<std::string> kept;     ///< in use by a live process
+  /// Names in the root: attempts, trash, leases, and generations that a valid one replaces.
+  std::vector<std::string> removed;
+  std::vector<std::string> kept;  ///< in use by a live process
 };
 
 struct ManagerOptions {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -12,6 +13,8 @@ namespace shardwise::detail {
 struct StepName {
   std::int64_t step = 0;
   std::int64_t generation = 1;
+
+  auto operator<=>(const StepName&) const = default;
 };
 
 /// "step-00000100", "step-00000100.g2".

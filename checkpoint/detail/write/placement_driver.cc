@@ -55,8 +55,8 @@ struct PlacementCallbacks {
   }
   static herr_t write(H5FD_t* file, H5FD_mem_t type, hid_t, haddr_t address, size_t size,
                       const void* bytes) {
-    if (type == H5FD_MEM_DRAW) return 0;
     PlacementDriver& self = driver(file);
+    if (type == H5FD_MEM_DRAW && self.data_end_ > 0) return 0;
     try {
       self.write(address, {static_cast<const std::byte*>(bytes), size});
     } catch (...) {
@@ -137,7 +137,9 @@ void PlacementDriver::finish(H5File file) {
 }
 
 std::uint64_t PlacementDriver::allocate(H5FD_mem_t type, std::uint64_t size) {
-  if (type == H5FD_MEM_DRAW) {
+  // Without a hole nothing is placed: what is called raw then is the heap that lists the sources of
+  // virtual datasets.
+  if (type == H5FD_MEM_DRAW && data_end_ > 0) {
     if (next_ == HADDR_UNDEF) fail("HDF5 allocates raw data that has no place");
     return std::exchange(next_, HADDR_UNDEF);
   }

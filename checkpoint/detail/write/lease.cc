@@ -1,0 +1,93 @@
+#include "shardwise/checkpoint/detail/write/lease.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <array>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "shardwise/shard/error.h"
+
+namespace shardwise::detail {
+namespace {
+
+std::string system_file(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+// Absent where there is no such process, or it has ended and nobody has asked how.
+std::optional<std::uint64_t> start_of(std::int64_t pid) {
+  const std::string stat = system_file(fmt::format("/proc/{}/stat", pid));
+  // Field 2 is the command in brackets and may hold anything, so count from its end.
+  const std::size_t bracket = stat.rfind(')');
+  if (bracket == std::string::npos) return std::nullopt;
+  std::istringstream fields(stat.substr(bracket + 1));
+  std::string state, skipped;
+  fields >> state;
+  for (int field = 4; field < 22; ++field) fields >> skipped;
+  std::uint64_t start = 0;
+  if (!(fields >> start) || state == "Z" || state == "X") return std::nullopt;
+  return start;
+}
+
+std::string boot_id() {
+  std::string id = system_file("/proc/sys/kernel/random/boot_id");
+  while (!id.empty() && id.back() == '\n') id.pop_back();
+  return id;
+}
+
+// As JSON can hold it.
+std::string host_name() {
+  std::array<char, 256> name{};
+  if (::gethostname(name.data(), name.size() - 1) != 0) return {};
+  std::string host = name.data();
+  for (char& c : host) {
+    if (c < ' ' || c > '~') c = '?';
+  }
+  return host;
+}
+
+}  // namespace
+
+LeaseOwner this_process() {
+  LeaseOwner owner{.pid = ::getpid(), .start = 0, .boot = boot_id(), .host = host_name()};
+  const std::optional<std::uint64_t> start = start_of(owner.pid);
+  if (!start || owner.boot.empty()) {
+    throw Error(ErrorCode::io, "make a lease: /proc does not tell this process's start time");
+  }
+  owner.start = *start;
+  return owner;
+}
+
+std::string print_lease(const LeaseOwner& owner) {
+  nlohmann::ordered_json lease;
+  lease["pid"] = owner.pid;
+  lease["start"] = owner.start;
+  lease["boot"] = owner.boot;
+  lease["host"] = owner.host;
+  return lease.dump() + "\n";
+}
+
+std::optional<LeaseOwner> parse_lease(std::string_view text) {
+  const nlohmann::json lease = nlohmann::json::parse(text, nullptr, false);
+  if (!lease.is_object()) return std::nullopt;
+  try {
+    return LeaseOwner{.pid = lease.at("pid").get<std::int64_t>(),
+                      .start = lease.at("start").get<std::uint64_t>(),
+                      .boot = lease.at("boot").get<std::string>(),
+                      .host = lease.at("host").get<std::string>()};
+  } catch (const nlohmann::json::exception&) {
+    return std::nullopt;
+  }
+}
+
+bool may_be_alive(const LeaseOwner& owner) {
+  if (owner.host != host_name()) return true;
+  return owner.boot == boot_id() && start_of(owner.pid) == owner.start;
+}
+
+}  // namespace shardwise::detail

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace shardwise::detail {
+
+/// Which process works on an attempt. A number alone would not do: the system gives it to another
+/// process one day, and another machine or container has its own.
+struct LeaseOwner {
+  std::int64_t pid = 0;
+  std::uint64_t start = 0;  ///< in clock ticks since boot, /proc/<pid>/stat field 22
+  std::string boot;         ///< the kernel's boot id
+  std::string host;         ///< the machine's name
+};
+
+/// This process. Throws io where /proc does not say.
+LeaseOwner this_process();
+
+/// Content of a lease file; absent where the text is not one.
+std::string print_lease(const LeaseOwner& owner);
+std::optional<LeaseOwner> parse_lease(std::string_view text);
+
+/// Whether the owner may still be at work: always true for another machine's, of which nothing is
+/// known here.
+bool may_be_alive(const LeaseOwner& owner);
+
+}  // namespace shardwise::detail

@@ -1,0 +1,76 @@
+#include "shardwise/checkpoint/detail/write/root_names.h"
+
+#include <fmt/format.h>
+
+#include <random>
+
+#include "shardwise/checkpoint/detail/step_name.h"
+
+namespace shardwise::detail {
+namespace {
+
+constexpr std::string_view kTrash = ".trash-";
+constexpr std::size_t kIdDigits = 32;
+
+bool is_id(std::string_view text) {
+  return text.size() == kIdDigits &&
+         text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
+}
+
+bool take_suffix(std::string_view& text, std::string_view suffix) {
+  if (!text.ends_with(suffix)) return false;
+  text.remove_suffix(suffix.size());
+  return true;
+}
+
+// ".step-00000101.<id>"
+bool is_stem(std::string_view text) {
+  if (text.size() <= kIdDigits + 2 || text.front() != '.') return false;
+  const std::string_view id = text.substr(text.size() - kIdDigits);
+  const std::string_view step = text.substr(1, text.size() - kIdDigits - 2);
+  const std::optional<StepName> name = parse_step_name(step);
+  return is_id(id) && text[text.size() - kIdDigits - 1] == '.' && name && name->generation == 1;
+}
+
+}  // namespace
+
+std::optional<HiddenName> parse_hidden_name(std::string_view name) {
+  if (name.starts_with(kTrash)) {
+    const std::size_t dot = name.rfind('.');
+    if (dot < kTrash.size() || !is_id(name.substr(dot + 1))) return std::nullopt;
+    return HiddenName{HiddenKind::trash, {}};
+  }
+  HiddenKind kind = HiddenKind::attempt;
+  if (take_suffix(name, ".lease")) {
+    kind = HiddenKind::lease;
+  } else if (take_suffix(name, ".lease.new")) {
+    kind = HiddenKind::unfinished_lease;
+  } else if (!take_suffix(name, ".tmp")) {
+    return std::nullopt;
+  }
+  if (!is_stem(name)) return std::nullopt;
+  return HiddenName{kind, std::string(name)};
+}
+
+std::string attempt_stem(std::int64_t step, std::string_view id) {
+  return fmt::format(".{}.{}", to_string(StepName{step, 1}), id);
+}
+
+std::string attempt_name(std::string_view stem) { return fmt::format("{}.tmp", stem); }
+std::string lease_name(std::string_view stem) { return fmt::format("{}.lease", stem); }
+std::string unfinished_lease_name(std::string_view stem) {
+  return fmt::format("{}.lease.new", stem);
+}
+
+std::string trash_name(std::string_view name, std::string_view id) {
+  return fmt::format("{}{}.{}", kTrash, name, id);
+}
+
+std::string new_id() {
+  std::random_device random;
+  std::string id;
+  while (id.size() < kIdDigits) id += fmt::format("{:08x}", random());
+  return id;
+}
+
+}  // namespace shardwise::detail

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace shardwise::detail {
+
+// The hidden names in a root: docs/checkpoint_format.md, heading "Directory layout".
+
+/// What a hidden name of ours stands for.
+enum class HiddenKind { attempt, lease, unfinished_lease, trash };
+
+struct HiddenName {
+  HiddenKind kind;
+  std::string stem;  ///< what an attempt and its leases have in common; empty for trash
+};
+
+/// Absent for names that are not ours.
+std::optional<HiddenName> parse_hidden_name(std::string_view name);
+
+/// ".step-00000101.<id>", of which the names below are made.
+std::string attempt_stem(std::int64_t step, std::string_view id);
+std::string attempt_name(std::string_view stem);
+std::string lease_name(std::string_view stem);
+std::string unfinished_lease_name(std::string_view stem);
+std::string trash_name(std::string_view name, std::string_view id);
+
+/// 32 hex digits that nobody has had before.
+std::string new_id();
+
+}  // namespace shardwise::detail

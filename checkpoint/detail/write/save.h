@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <vector>
+
+#include "shardwise/checkpoint/detail/file.h"
+#include "shardwise/checkpoint/detail/write/save_plan.h"
+#include "shardwise/checkpoint/detail/write/staging.h"
+#include "shardwise/checkpoint/manager.h"
+#include "shardwise/runtime/parallel.h"
+
+namespace shardwise::detail {
+
+/// What saves of one root share.
+struct SaveContext {
+  FileSystem& file_system;
+  const std::filesystem::path& root;
+  const Executor& executor;
+  std::unique_ptr<StagingPool>& pool;             ///< kept from one save to the next
+  std::vector<std::filesystem::path>& leftovers;  ///< leases that could not be removed
+};
+
+/// Writes a checkpoint and commits it; returns all of SaveStats but the times and what cleaning up
+/// said. Requires arguments that CheckpointManager has checked. Throws as CheckpointManager::save
+/// does; then nothing new is listed.
+SaveStats run_save(const SaveContext& context, std::int64_t step, std::vector<TensorSource> sources,
+                   const SaveOptions& options);
+
+}  // namespace shardwise::detail
