@@ -66,7 +66,8 @@ class Sharding {
   /// where boxes differ. 0 <= replica_id < num_replicas().
   std::int64_t replica_id(std::int64_t position) const;
 
-  /// The same, counted by device id, as XLA does after normalising.
+  /// The same, counted by device id, as XLA does after normalising. O(num_replicas()) where the
+  /// mesh has a device order of its own.
   std::int64_t xla_replica_id(std::int64_t position) const;
 
   /// No dim is cut into more than one tile.
@@ -80,6 +81,7 @@ class Sharding {
   std::string to_string() const;
 
   /// Same placement: the same device holds the same box for every shape, whatever the spelling.
+  /// O(devices) where device orders differ, else O(rank).
   bool operator==(const Sharding& other) const;
 
  private:

@@ -31,15 +31,16 @@ struct Copy {
   Box box;
 };
 
-/// What a plan amounts to, for people, cost models and message passing.
+/// What a plan amounts to, for people, cost models and message passing: the first that fits, over
+/// the targets that are not empty.
 enum class TransferClass {
-  nothing,         ///< every target element is already in its place
-  slice,           ///< every target lies inside a source in the same place
-  permute,         ///< whole pieces change places, each to one other
-  all_gather,      ///< targets are unions of whole sources
-  all_to_all,      ///< each target takes parts of several sources
-  all_reduce,      ///< reduced; every target is its own source's box
-  reduce_scatter,  ///< reduced; targets are parts of the sources
+  nothing,         ///< every target is, all of it, a source in the same place
+  slice,           ///< every target lies inside one source in the same place
+  permute,         ///< every target is all of one source, and no source is used twice
+  all_gather,      ///< every target is put together from whole sources
+  all_to_all,      ///< every target takes from several sources
+  all_reduce,      ///< reduced; every target has the box of a source in the same place
+  reduce_scatter,  ///< reduced; every target lies inside each source it takes from
   general,
 };
 
