@@ -1,1 +1,197 @@
 #include "shardwise/checkpoint/reader.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "shardwise/checkpoint/detail/file.h"
+#include "shardwise/checkpoint/detail/read/chunk_reader.h"
+#include "shardwise/checkpoint/detail/read/nearest_names.h"
+#include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
+#include "shardwise/shard/error.h"
+
+namespace shardwise {
+namespace {
+
+std::vector<TensorInfo> make_infos(const detail::StoredCheckpoint& checkpoint) {
+  std::vector<TensorInfo> infos;
+  for (const detail::TensorEntry& tensor : checkpoint.manifest.tensors) {
+    TensorInfo info{.name = tensor.name,
+                    .dtype = tensor.dtype,
+                    .shape = tensor.shape,
+                    .mesh = tensor.mesh,
+                    .spec = tensor.spec};
+    info.pieces = static_cast<std::int64_t>(tensor.pieces.size());
+    info.logical_bytes = num_bytes(tensor.shape, size_bytes(tensor.dtype));
+    for (const detail::PieceEntry& piece : tensor.pieces) {
+      const auto& records = checkpoint.records[static_cast<std::size_t>(piece.file)];
+      const std::int64_t chunks = num_chunks(piece);
+      info.chunks += chunks;
+      for (std::int64_t c = 0; c < chunks; ++c) {
+        info.stored_bytes += static_cast<std::size_t>(
+            records[static_cast<std::size_t>(piece.first_chunk + c)].stored_bytes);
+      }
+    }
+    infos.push_back(std::move(info));
+  }
+  return infos;
+}
+
+}  // namespace
+
+struct CheckpointReader::Impl {
+  Impl(detail::StoredCheckpoint checkpoint, const ReadOptions& options)
+      : chunks(std::move(checkpoint), options), infos(make_infos(chunks.checkpoint())) {}
+
+  /// Number in the manifest; absent where there is none of that name.
+  std::optional<std::size_t> find(std::string_view name) const {
+    const auto found = std::lower_bound(
+        infos.begin(), infos.end(), name,
+        [](const TensorInfo& info, std::string_view wanted) { return info.name < wanted; });
+    if (found == infos.end() || found->name != name) return std::nullopt;
+    return static_cast<std::size_t>(found - infos.begin());
+  }
+
+  /// "there is no tensor "x"", and which may have been meant.
+  std::string missing(std::string_view name) const {
+    std::vector<std::string_view> names;
+    for (const TensorInfo& info : infos) names.push_back(info.name);
+    std::string text = fmt::format("there is no tensor {:?}", name);
+    const char* separator = ", nearest: ";
+    for (const std::string_view near : detail::nearest_names(names, name)) {
+      text += fmt::format("{}{:?}", separator, near);
+      separator = ", ";
+    }
+    return text;
+  }
+
+  /// Number in the manifest. Throws not_found.
+  std::size_t number(const char* operation, std::string_view name) const {
+    if (const auto found = find(name)) return *found;
+    throw Error(ErrorCode::not_found, fmt::format("{} of checkpoint {}: {}", operation,
+                                                  directory().string(), missing(name)));
+  }
+
+  const std::filesystem::path& directory() const { return chunks.checkpoint().directory; }
+
+  /// What is wrong with a request; empty where nothing is.
+  std::string mismatch(const TensorRequest& request) const;
+
+  detail::ChunkReader chunks;
+  std::vector<TensorInfo> infos;
+};
+
+std::string CheckpointReader::Impl::mismatch(const TensorRequest& request) const {
+  const auto found = find(request.name);
+  if (!found) return missing(request.name);
+  const TensorInfo& info = infos[*found];
+  const ArraySpec& spec = request.spec;
+  if (info.dtype != spec.dtype || info.shape != spec.shape) {
+    return fmt::format("tensor {:?} is {} {}, wanted is {} {}", request.name,
+                       shardwise::name(info.dtype), to_string(info.shape),
+                       shardwise::name(spec.dtype), to_string(spec.shape));
+  }
+  if (spec.sharding.rank() != info.shape.size()) {
+    return fmt::format("tensor {:?} has {} dims, its spec \"{}\" has {}", request.name,
+                       info.shape.size(), spec.sharding.spec().to_string(), spec.sharding.rank());
+  }
+  return {};
+}
+
+CheckpointReader::CheckpointReader(const std::filesystem::path& directory, ReadOptions options) {
+  const auto file_system = options.file_system ? options.file_system : posix_file_system();
+  impl_ = std::make_unique<Impl>(detail::open_checkpoint(*file_system, directory), options);
+}
+
+CheckpointReader::~CheckpointReader() = default;
+CheckpointReader::CheckpointReader(CheckpointReader&&) noexcept = default;
+CheckpointReader& CheckpointReader::operator=(CheckpointReader&&) noexcept = default;
+
+const std::filesystem::path& CheckpointReader::directory() const { return impl_->directory(); }
+
+std::int64_t CheckpointReader::step() const { return impl_->chunks.checkpoint().manifest.step; }
+
+const std::string& CheckpointReader::user_json() const {
+  return impl_->chunks.checkpoint().manifest.user_json;
+}
+
+std::span<const TensorInfo> CheckpointReader::tensors() const { return impl_->infos; }
+
+const TensorInfo& CheckpointReader::tensor(std::string_view name) const {
+  return impl_->infos[impl_->number("tensor", name)];
+}
+
+void CheckpointReader::read(std::string_view name, const Box& box, std::span<std::byte> out) const {
+  const std::size_t number = impl_->number("read", name);
+  const TensorInfo& info = impl_->infos[number];
+  if (box.rank() != info.shape.size() || !Box::whole(info.shape).contains(box)) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("read of checkpoint {}: box {} leaves tensor {:?} of shape {}",
+                            directory().string(), to_string(box), name, to_string(info.shape)));
+  }
+  const std::size_t bytes = num_bytes(box.shape(), size_bytes(info.dtype));
+  if (out.size() != bytes) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("read of checkpoint {}: box {} of tensor {:?} has {} bytes, the "
+                            "output {}",
+                            directory().string(), to_string(box), name, bytes, out.size()));
+  }
+  const detail::ReadTarget target{number, box, {out.data()}};
+  impl_->chunks.fill({&target, 1});
+}
+
+ShardedArray CheckpointReader::restore(Devices& devices, std::string_view name,
+                                       const Sharding& sharding) const {
+  const TensorInfo& info = impl_->infos[impl_->number("restore", name)];
+  const TensorRequest request{info.name, {info.dtype, info.shape, sharding}};
+  return std::move(restore(devices, {&request, 1}).front());
+}
+
+std::vector<ShardedArray> CheckpointReader::restore(Devices& devices,
+                                                    std::span<const TensorRequest> requests) const {
+  std::vector<std::string> wrong;
+  for (const TensorRequest& request : requests) {
+    if (std::string text = impl_->mismatch(request); !text.empty()) wrong.push_back(text);
+  }
+  if (!wrong.empty()) {
+    throw Error(
+        ErrorCode::invalid_argument,
+        fmt::format("restore of checkpoint {}: {} of {} requests do not fit: {}",
+                    directory().string(), wrong.size(), requests.size(), fmt::join(wrong, "; ")));
+  }
+
+  // All memory first: what does not fit fails before anything is read.
+  std::vector<std::vector<std::shared_ptr<Buffer>>> buffers;
+  std::vector<detail::ReadTarget> targets;
+  for (const TensorRequest& request : requests) {
+    const ArraySpec& spec = request.spec;
+    const Mesh& mesh = spec.sharding.mesh();
+    auto& shards = buffers.emplace_back();
+    for (std::int64_t position = 0; position < mesh.size(); ++position) {
+      const Box box = spec.sharding.box_at(position, spec.shape);
+      shards.push_back(devices.at(mesh.device_at(position))
+                           .allocate(num_bytes(box.shape(), size_bytes(spec.dtype)),
+                                     MemoryKind::array, request.name));
+    }
+    for (const DistinctPiece& piece : spec.sharding.distinct_pieces(spec.shape)) {
+      detail::ReadTarget target{*impl_->find(request.name), piece.box, {}};
+      for (const std::int64_t position : piece.positions) {
+        target.places.push_back(shards[static_cast<std::size_t>(position)]->data());
+      }
+      targets.push_back(std::move(target));
+    }
+  }
+  impl_->chunks.fill(targets);
+
+  std::vector<ShardedArray> arrays;
+  for (std::size_t r = 0; r < requests.size(); ++r) {
+    arrays.push_back(ShardedArray::from_shards(requests[r].spec, std::move(buffers[r])));
+  }
+  return arrays;
+}
+
+ReadStats CheckpointReader::stats() const { return impl_->chunks.stats(); }
+
+}  // namespace shardwise

@@ -26,21 +26,21 @@ enum class StoredCodec { none, zstd };
 // The structs mirror docs/checkpoint_format.md, heading "Manifest", key by key.
 
 struct PieceEntry {
-  Box box;
+  Box box = {};
   std::int64_t file = 0;
-  std::string dataset;
+  std::string dataset = {};
   Layout layout = Layout::contiguous;
-  Shape chunk;
+  Shape chunk = {};
   StoredCodec codec = StoredCodec::none;
   std::int64_t first_chunk = 0;
 };
 
 struct TensorEntry {
-  std::string name;
+  std::string name = {};
   DType dtype = DType::f32;
-  Shape shape;
-  std::string mesh, spec, index;
-  std::vector<PieceEntry> pieces;
+  Shape shape = {};
+  std::string mesh = {}, spec = {}, index = {};
+  std::vector<PieceEntry> pieces = {};
 };
 
 struct FileEntry {

@@ -28,12 +28,26 @@ TEST(StepName, GoesBothWays) {
 }
 
 TEST(StepName, HasOneSpelling) {
-  for (const char* text :
-       {"", "step-", "step-1", "step-0000100", "step-000000100", "step-00000100.g1",
-        "step-00000100.g0", "step-00000100.g-2", "step-00000100.g02", "step-00000100.g",
-        "step-00000100.g2x", "step-00000100 ", "step--0000001", "step-+0000001", "Step-00000100",
-        ".step-00000100.0123456789abcdef0123456789abcdef.tmp", "step-00000100.tmp",
-        "step-9223372036854775808", "step-00000100.g9223372036854775808", ".trash-step-00000100.0"}) {
+  for (const char* text : {"",
+                           "step-",
+                           "step-1",
+                           "step-0000100",
+                           "step-000000100",
+                           "step-00000100.g1",
+                           "step-00000100.g0",
+                           "step-00000100.g-2",
+                           "step-00000100.g02",
+                           "step-00000100.g",
+                           "step-00000100.g2x",
+                           "step-00000100 ",
+                           "step--0000001",
+                           "step-+0000001",
+                           "Step-00000100",
+                           ".step-00000100.0123456789abcdef0123456789abcdef.tmp",
+                           "step-00000100.tmp",
+                           "step-9223372036854775808",
+                           "step-00000100.g9223372036854775808",
+                           ".trash-step-00000100.0"}) {
     EXPECT_FALSE(parse_step_name(text).has_value()) << text;
   }
 }

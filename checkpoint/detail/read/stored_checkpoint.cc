@@ -1,0 +1,161 @@
+#include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <system_error>
+
+#include "shardwise/checkpoint/detail/codec.h"
+#include "shardwise/checkpoint/detail/step_name.h"
+#include "shardwise/shard/error.h"
+
+namespace shardwise::detail {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Chunk tables and stored values are little-endian, and so is every machine this runs on.
+static_assert(std::endian::native == std::endian::little);
+
+[[noreturn]] void not_found(const fs::path& directory, const std::string& message) {
+  throw Error(ErrorCode::not_found,
+              fmt::format("open checkpoint {}: {}", directory.string(), message));
+}
+
+/// The directory's own name, whatever links or dots lead to it.
+std::string own_name(const fs::path& directory) {
+  std::error_code error;
+  const fs::path real = fs::canonical(directory, error);
+  if (error || !fs::is_directory(real, error)) {
+    not_found(directory, "there is no such directory");
+  }
+  return real.filename().string();
+}
+
+}  // namespace
+
+const ChunkRecord& StoredCheckpoint::record(const ChunkId& id) const {
+  const PieceEntry& p = piece(id);
+  return records[static_cast<std::size_t>(p.file)]
+                [static_cast<std::size_t>(p.first_chunk + id.chunk)];
+}
+
+std::string StoredCheckpoint::describe(const ChunkId& id) const {
+  const PieceEntry& p = piece(id);
+  const FileEntry& file = manifest.files[static_cast<std::size_t>(p.file)];
+  return fmt::format("{}: tensor {:?} chunk {} {}", (directory / file.name).string(),
+                     tensor(id).name, p.first_chunk + id.chunk, to_string(box(id)));
+}
+
+Manifest read_manifest(FileSystem& file_system, const fs::path& directory) {
+  const std::string name = own_name(directory);
+  const auto step = parse_step_name(name);
+  if (!step.has_value()) {
+    not_found(directory,
+              name.starts_with('.')
+                  ? "it was not committed"
+                  : "it is not a committed checkpoint, whose name is step-N or step-N.gG");
+  }
+  const fs::path path = directory / kManifestName;
+  std::unique_ptr<File> file;
+  try {
+    file = file_system.open(path, Caching::cached);
+  } catch (const Error& e) {
+    if (e.code() != ErrorCode::not_found) throw;
+    not_found(directory, fmt::format("it was not committed: it has no {}", kManifestName));
+  }
+  const std::uint64_t bytes = file->size();
+  if (bytes > kMaxManifestBytes) {
+    throw Error(ErrorCode::corrupt, fmt::format("read manifest {}: it has {} bytes, at most {} are "
+                                                "possible",
+                                                path.string(), bytes, kMaxManifestBytes));
+  }
+  std::string text(bytes, '\0');
+  file->read_at(0, reinterpret_cast<std::byte*>(text.data()), text.size());
+  Manifest manifest = parse_manifest(text, path.string());
+  if (manifest.step != step->step) {
+    throw Error(ErrorCode::corrupt,
+                fmt::format("read manifest {}: it is of step {}", path.string(), manifest.step));
+  }
+  return manifest;
+}
+
+std::unique_ptr<File> open_shard_file(FileSystem& file_system, const fs::path& directory,
+                                      const FileEntry& entry) {
+  const fs::path path = directory / entry.name;
+  std::unique_ptr<File> file;
+  try {
+    file = file_system.open(path, Caching::cached);
+  } catch (const Error& e) {
+    if (e.code() != ErrorCode::not_found) throw;
+    throw Error(ErrorCode::corrupt,
+                fmt::format("open shard file {}: it is missing", path.string()));
+  }
+  const std::uint64_t bytes = file->size();
+  if (bytes != entry.bytes) {
+    throw Error(ErrorCode::corrupt, fmt::format("open shard file {}: it has {} bytes, must have {}",
+                                                path.string(), bytes, entry.bytes));
+  }
+  return file;
+}
+
+std::vector<ChunkRecord> read_chunk_table(File& file, const fs::path& directory,
+                                          const Manifest& manifest, std::size_t number) {
+  const FileEntry& entry = manifest.files[number];
+  const std::string path = (directory / entry.name).string();
+  // The manifest's number of records fits into the file, whose size has been compared.
+  std::vector<ChunkRecord> records(static_cast<std::size_t>(entry.chunks));
+  const auto bytes = std::as_writable_bytes(std::span(records));
+  file.read_at(entry.table_address, bytes.data(), bytes.size());
+  const std::uint64_t hash = hash64(bytes.data(), bytes.size());
+  if (hash != entry.table_hash) {
+    throw Error(ErrorCode::corrupt,
+                fmt::format("read chunk table of {}: its hash is {}, must be {}", path,
+                            to_hex(hash), to_hex(entry.table_hash)));
+  }
+  check_chunk_table(manifest, static_cast<std::int64_t>(number), records, path);
+  return records;
+}
+
+StoredCheckpoint open_checkpoint(FileSystem& file_system, const fs::path& directory) {
+  StoredCheckpoint checkpoint;
+  checkpoint.directory = directory;
+  checkpoint.manifest = read_manifest(file_system, directory);
+  for (const FileEntry& entry : checkpoint.manifest.files) {
+    checkpoint.files.push_back(open_shard_file(file_system, directory, entry));
+    checkpoint.records.push_back(read_chunk_table(*checkpoint.files.back(), directory,
+                                                  checkpoint.manifest, checkpoint.records.size()));
+  }
+  return checkpoint;
+}
+
+void check_chunk_hash(const StoredCheckpoint& checkpoint, const ChunkId& id,
+                      std::span<const std::byte> stored) {
+  const ChunkRecord& record = checkpoint.record(id);
+  const std::uint64_t hash = hash64(stored.data(), stored.size());
+  if (hash == record.hash) return;
+  throw Error(ErrorCode::corrupt,
+              fmt::format("read {}: the hash of its bytes is {}, must be {}",
+                          checkpoint.describe(id), to_hex(hash), to_hex(record.hash)));
+}
+
+bool stored_raw(const StoredCheckpoint& checkpoint, const ChunkId& id) {
+  return checkpoint.piece(id).codec == StoredCodec::none || checkpoint.record(id).filter_mask != 0;
+}
+
+void decode_chunk(const StoredCheckpoint& checkpoint, const ChunkId& id,
+                  std::span<const std::byte> stored, Decoder& decoder, std::span<std::byte> out) {
+  if (stored_raw(checkpoint, id)) {
+    std::memcpy(out.data(), stored.data(), out.size());
+    return;
+  }
+  try {
+    decoder.decode(stored, size_bytes(checkpoint.tensor(id).dtype), out);
+  } catch (const Error& e) {
+    throw Error(e.code(), fmt::format("read {}: {}", checkpoint.describe(id), e.what()));
+  }
+}
+
+}  // namespace shardwise::detail

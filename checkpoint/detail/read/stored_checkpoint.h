@@ -1,0 +1,69 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "shardwise/checkpoint/detail/file.h"
+#include "shardwise/checkpoint/detail/manifest.h"
+
+namespace shardwise::detail {
+
+/// A chunk by its place in the manifest. The numbers index StoredCheckpoint::manifest.
+struct ChunkId {
+  std::size_t tensor = 0;
+  std::size_t piece = 0;
+  std::int64_t chunk = 0;  ///< in the piece's grid
+};
+
+/// A committed checkpoint, opened: its manifest, its shard files and their chunk tables, all
+/// checked. Immutable; the files may be read by several threads.
+struct StoredCheckpoint {
+  std::filesystem::path directory;
+  Manifest manifest;
+
+  // Per entry of manifest.files.
+  std::vector<std::unique_ptr<File>> files;
+  std::vector<std::vector<ChunkRecord>> records;
+
+  const TensorEntry& tensor(const ChunkId& id) const { return manifest.tensors[id.tensor]; }
+  const PieceEntry& piece(const ChunkId& id) const { return tensor(id).pieces[id.piece]; }
+  const ChunkRecord& record(const ChunkId& id) const;
+  Box box(const ChunkId& id) const { return chunk_box(piece(id), id.chunk); }
+
+  /// For messages: the file's path, and which chunk of which tensor, with its global box.
+  std::string describe(const ChunkId& id) const;
+};
+
+/// Reads the manifest alone. Throws not_found where the directory is not there, is not that of a
+/// committed checkpoint or holds no manifest; unsupported; corrupt, also where its step is not the
+/// directory's.
+Manifest read_manifest(FileSystem& file_system, const std::filesystem::path& directory);
+
+/// Opens a shard file and compares its size with the manifest's. Throws corrupt where it is not
+/// there, not a regular file or of another size.
+std::unique_ptr<File> open_shard_file(FileSystem& file_system,
+                                      const std::filesystem::path& directory,
+                                      const FileEntry& entry);
+
+/// Reads a file's chunk table and checks it. Throws corrupt.
+std::vector<ChunkRecord> read_chunk_table(File& file, const std::filesystem::path& directory,
+                                          const Manifest& manifest, std::size_t number);
+
+/// All of the above: what a reader asks of a checkpoint before it trusts it.
+StoredCheckpoint open_checkpoint(FileSystem& file_system, const std::filesystem::path& directory);
+
+/// Checks a chunk's stored bytes against its record, and fills `out`, exactly one decoded chunk.
+/// Throws corrupt naming file, tensor, chunk and box.
+class Decoder;
+void check_chunk_hash(const StoredCheckpoint& checkpoint, const ChunkId& id,
+                      std::span<const std::byte> stored);
+void decode_chunk(const StoredCheckpoint& checkpoint, const ChunkId& id,
+                  std::span<const std::byte> stored, Decoder& decoder, std::span<std::byte> out);
+
+/// True where the stored bytes are the chunk's elements as they are.
+bool stored_raw(const StoredCheckpoint& checkpoint, const ChunkId& id);
+
+}  // namespace shardwise::detail

@@ -1,0 +1,250 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "shardwise/checkpoint/detail/manifest.h"
+#include "testing/errors.h"
+#include "testing/hand_made_checkpoint.h"
+
+namespace shardwise::detail {
+namespace {
+
+/// Tensors "a" (f32 [4, 4] in two zstd pieces of two chunks) and "b" (u8 [3], contiguous).
+std::string valid_text() {
+  static const std::string text =
+      print_manifest(HandMadeCheckpoint({{.name = "a",
+                                          .shape = {4, 4},
+                                          .pieces = {Box({0, 0}, {4, 2}), Box({0, 2}, {4, 4})},
+                                          .data = counting_values(DType::f32, {4, 4}),
+                                          .chunk = {2, 2},
+                                          .codec = StoredCodec::zstd},
+                                         {.name = "b",
+                                          .dtype = DType::u8,
+                                          .shape = {3},
+                                          .pieces = {Box({0}, {3})},
+                                          .data = counting_values(DType::u8, {3})}})
+                         .manifest);
+  return text;
+}
+
+std::string refused(const std::string& text, ErrorCode code = ErrorCode::corrupt) {
+  return message_of(code, [&] { parse_manifest(text, "dir/manifest.json"); });
+}
+
+TEST(ParseManifest, GivesBackWhatWasPrinted) {
+  const Manifest manifest = parse_manifest(valid_text(), "m");
+  EXPECT_EQ(manifest.step, 100);
+  EXPECT_EQ(manifest.id, "0123456789abcdef0123456789abcdef");
+  ASSERT_EQ(manifest.tensors.size(), 2u);
+  EXPECT_EQ(manifest.tensors[0].pieces[1].box, Box({0, 2}, {4, 4}));
+  EXPECT_EQ(manifest.tensors[0].pieces[1].first_chunk, 2);
+  EXPECT_EQ(manifest.tensors[0].pieces[1].layout, Layout::chunked);
+  EXPECT_EQ(manifest.tensors[0].pieces[1].codec, StoredCodec::zstd);
+  EXPECT_EQ(manifest.tensors[1].dtype, DType::u8);
+  EXPECT_EQ(manifest.files[0].chunks, 5);
+  EXPECT_EQ(print_manifest(manifest), valid_text());
+}
+
+TEST(ParseManifest, TakesKeysInAnyOrderAndIgnoresUnknownOnes) {
+  std::string text = valid_text();
+  text = manifest_with(text, "\"step\":100,", "");
+  text = manifest_with(
+      text, "\"index\":{\"name\":\"index.h5\"",
+      "\"step\":100, \"new key\":[{\"x\":null}],\n\t\"index\":{\"y\":1,\"name\":\"index.h5\"");
+  text = manifest_with(text, "\"dtype\":\"f32\"", "\"dtype\":\"f32\",\"cousin\":\"tensor\"");
+  text = manifest_with(text, "\"layout\":\"chunked\"", "\"parity\":7,\"layout\":\"chunked\"");
+  text = manifest_with(text, "\"table\":{", "\"tier\":1,\"table\":{\"z\":[],");
+  EXPECT_EQ(print_manifest(parse_manifest(text, "m")), valid_text());
+}
+
+TEST(ParseManifest, RefusesAnotherVersionAsUnsupported) {
+  for (const char* version : {"2", "0", "-1", "1000000"}) {
+    const auto text =
+        manifest_with(valid_text(), "\"version\":1", std::string("\"version\":") + version);
+    EXPECT_THAT(refused(text, ErrorCode::unsupported),
+                testing::AllOf(testing::HasSubstr(std::string("format version ") + version),
+                               testing::HasSubstr("reads version 1")));
+  }
+  // Whatever else a newer version has changed.
+  const auto text = with_checksum("{\"format\":\"shardwise-checkpoint\",\"version\":2");
+  EXPECT_THAT(refused(text, ErrorCode::unsupported), testing::HasSubstr("version 2"));
+}
+
+TEST(ParseManifest, ComparesTheChecksumBeforeItParses) {
+  for (const char* text : {"", "{}", "not JSON at all", "{\"checksum\":\"\"}\n"}) {
+    EXPECT_THAT(refused(text), testing::HasSubstr("does not end in its checksum")) << text;
+  }
+  std::string text = valid_text();
+  text[30] ^= 1;
+  EXPECT_THAT(refused(text), testing::HasSubstr("it states"));
+}
+
+TEST(ParseManifest, FindsEveryFlippedBitAndEveryTruncation) {
+  const std::string good = valid_text();
+  for (std::size_t bit = 0; bit < good.size() * 8; ++bit) {
+    std::string bad = good;
+    bad[bit / 8] = static_cast<char>(bad[bit / 8] ^ 1 << bit % 8);
+    EXPECT_THROW(parse_manifest(bad, "m"), Error) << "bit " << bit;
+  }
+  for (std::size_t size = 0; size < good.size(); ++size) {
+    EXPECT_THROW(parse_manifest(good.substr(0, size), "m"), Error) << size;
+  }
+}
+
+// One line per rule of the format page: what is replaced by what, and what the message says.
+struct Hostile {
+  std::string_view from, to, message;
+};
+
+constexpr Hostile kHostile[] = {
+    // the whole
+    {"{\"format\":\"shardwise-checkpoint\"", "{\"format\":\"other\"", "\"format\" is \"other\""},
+    {"\"format\":\"shardwise-checkpoint\",", "", "key \"format\" is missing"},
+    {"\"version\":1", "\"version\":\"1\"", "\"version\" is not an integer"},
+    {"\"version\":1", "\"version\":1.0", "\"version\" is not an integer"},
+    {"\"version\":1,", "", "key \"version\" is missing"},
+    {"\"version\":1", "\"version\":1,\"version\":1", "same key twice"},
+    {"{\"format\"", "\xef\xbb\xbf{\"format\"", "byte order mark"},
+    {"{\"format\"", "[{\"format\"", "not JSON"},
+    {"\"user\":{}", "\"user\":NaN", "not JSON"},
+    {"\"user\":{}", "\"user\":1e999", "beyond the range"},
+    {"\"user\":{}", "\"user\":\"\xff\"", "not JSON"},
+    {"\"user\":{}", "\"user\":{\"a\":1,\"a\":1}", "same key twice"},
+    {"\"user\":{},", "", "key \"user\" is missing"},
+    {"\"id\":\"0123456789abcdef0123456789abcdef\"", "\"id\":\"0123\"", "\"id\" is not 32 hex"},
+    {"\"id\":\"0123456789abcdef", "\"id\":\"0123456789ABCDEF", "\"id\" is not 32 hex"},
+    {"\"step\":100", "\"step\":-1", "\"step\" is -1, must be 0"},
+    {"\"step\":100", "\"step\":1e2", "\"step\" holds 100.0, must be an integer"},
+    {"\"step\":100", "\"step\":\"100\"", "\"step\" holds a JSON string, must be an integer"},
+    {"\"step\":100", "\"step\":9223372036854775808", "\"step\" is 9223372036854775808, must be"},
+    {"\"step\":100", "\"step\":99999999999999999999", "must be an integer below 2^63"},
+    {"\"tensors\":[", "\"tensors\":{},\"x\":[", "\"tensors\" is a JSON object, must be a list"},
+    {"\"tensors\":[", "\"tensors\":[7,", "tensor 0: is a JSON number, must be an object"},
+    {"\"files\":[", "\"files\":null,\"x\":[", "\"files\" is a JSON null, must be a list"},
+    {"\"index\":{\"name\":\"index.h5\"", "\"index\":{\"name\":\"other.h5\"", "known are index.h5"},
+    {"\"index\":{\"name\":\"index.h5\",\"bytes\":72",
+     "\"index\":{\"name\":\"index.h5\",\"bytes\":-2", "index: \"bytes\" is -2"},
+    // tensors
+    {"\"name\":\"a\"", "\"name\":\"\"", "tensor 0: its name is empty"},
+    {"\"name\":\"a\"", "\"name\":\"a\\u0000b\"", "tensor 0: its name has a NUL"},
+    {"\"name\":\"a\"", "\"name\":3", "\"name\" is a JSON number, must be a string"},
+    {"\"name\":\"a\"", "\"name\":\"b\"", "tensor \"b\" follows \"b\""},
+    {"\"name\":\"a\"", "\"name\":\"c\"", "tensor \"b\" follows \"c\""},
+    {"\"dtype\":\"f32\"", "\"dtype\":\"float32\"", "tensor \"a\": \"dtype\" is \"float32\""},
+    {"\"dtype\":\"f32\"", "\"dtype\":\"f128\"", "tensor \"a\": \"dtype\" is \"f128\""},
+    {"\"shape\":[4,4]", "\"shape\":[4,-4]", "tensor \"a\": \"shape\" is -4"},
+    {"\"shape\":[4,4]", "\"shape\":[4,4.0]", "tensor \"a\": \"shape\" holds 4.0"},
+    {"\"shape\":[4,4]", "\"shape\":[4,true]", "tensor \"a\": \"shape\" holds a JSON boolean"},
+    {"\"shape\":[4,4]", "\"shape\":\"4,4\"", "tensor \"a\": \"shape\" is a JSON string"},
+    {"\"shape\":[4,4]", "\"shape\":[1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1]",
+     "has 17 entries, at most 16"},
+    {"\"shape\":[4,4]", "\"shape\":[4294967296,4294967296]", "more than 2^63 - 1 elements"},
+    {"\"shape\":[4,4]", "\"shape\":[4294967296,2147483647]", "more than 2^64 - 1 bytes"},
+    {"\"shape\":[4,4]", "\"shape\":[0,4]", "tensor \"a\": it has no elements, but pieces"},
+    {"\"shape\":[4,4]", "\"shape\":[5,4]", "tensor \"a\": check_cover"},
+    {"\"shape\":[4,4]", "\"shape\":[3,4]", "leaves the tensor's shape [3, 4]"},
+    {"\"mesh\":\"\"", "\"mesh\":null", "\"mesh\" is a JSON null, must be a string"},
+    {"\"spec\":\"\"", "\"spec\":[]", "\"spec\" is a JSON array, must be a string"},
+    {"\"index\":\"a\"", "\"index\":\"\"", "tensor \"a\": \"index\" is not the path"},
+    {"\"index\":\"a\"", "\"index\":\"b\"", "another tensor has the index \"b\" too"},
+    {"\"pieces\":[", "\"pieces\":[3,", "tensor \"a\" piece 0: is a JSON number"},
+    {"\"pieces\":[", "\"pieces\":[],\"x\":[", "tensor \"a\": check_cover"},
+    // pieces
+    {"[[0,4],[0,2]]", "[[0,4],[0,3]]", "tensor \"a\": check_cover"},
+    {"[[0,4],[0,2]]", "[[0,4],[0,5]]", "piece 0: box [0:4, 0:5] leaves the tensor's shape"},
+    {"[[0,4],[0,2]]", "[[0,4],[2,2]]", "piece 0: box [0:4, 2:2] is empty"},
+    {"[[0,4],[0,2]]", "[[0,4],[2,0]]", "piece 0: \"box\" begins at 2 and ends at 0"},
+    {"[[0,4],[0,2]]", "[[0,4],[-1,2]]", "piece 0: \"box\" is -1"},
+    {"[[0,4],[0,2]]", "[[0,4]]", "piece 0: \"box\" has 1 dims, the tensor has 2"},
+    {"[[0,4],[0,2]]", "[[0,4],[0,2,4]]", "made of pairs"},
+    {"[[0,4],[0,2]]", "[[0,4],2]", "made of pairs"},
+    {"\"file\":0", "\"file\":1", "tensor \"a\" piece 0: \"file\" is 1, there are 1"},
+    {"\"file\":0", "\"file\":-1", "piece 0: \"file\" is -1"},
+    {"\"dataset\":\"/tensors/0/0\"", "\"dataset\":\"/tensors/0/1\"", "must be \"/tensors/0/0\""},
+    {"\"layout\":\"chunked\"", "\"layout\":\"compact\"", "known are contiguous, chunked"},
+    {"\"layout\":\"chunked\"", "\"layout\":\"contiguous\"", "it is contiguous and has the extents"},
+    {"\"chunk\":[2,2],\"codec\":\"zstd\"", "\"chunk\":[4,2],\"codec\":\"zstd\"", "begin at record 2 of 5 in file 0, must begin at 1"},
+    {"\"layout\":\"contiguous\",\"chunk\":[3],\"codec\":\"none\"",
+     "\"layout\":\"contiguous\",\"chunk\":[3],\"codec\":\"zstd\"", "but its codec is zstd"},
+    {"\"chunk\":[2,2]", "\"chunk\":[0,2]", "piece 0: \"chunk\" is 0, must be 1"},
+    {"\"chunk\":[2,2]", "\"chunk\":[2]", "\"chunk\" has 1 dims, the tensor has 2"},
+    {"\"chunk\":[2,2]", "\"chunk\":[2,3]", "chunk [2, 3] is larger than the piece, [4, 2]"},
+    {"\"codec\":\"zstd\"", "\"codec\":\"lz4\"", "\"codec\" is \"lz4\", known are none, zstd"},
+    {"\"first_chunk\":0", "\"first_chunk\":1", "its 2 chunks begin at record 1 of 5"},
+    {"\"first_chunk\":2", "\"first_chunk\":0", "its 2 chunks begin at record 0 of 5"},
+    {"\"first_chunk\":2", "\"first_chunk\":9223372036854775807", "must begin at"},
+    // files
+    {"\"chunks\":5", "\"chunks\":4", "its 1 chunks begin at record 4 of 4"},
+    {"\"chunks\":5", "\"chunks\":6", "5 chunk records belong to pieces, the table has 6"},
+    {"\"chunks\":5", "\"chunks\":576460752303423489", "are not inside the data"},
+    {"\"chunks\":5", "\"chunks\":-5", "file 0 table: \"chunks\" is -5"},
+    {"\"table\":{\"address\":", "\"table\":{\"address\":1", "are not inside the data"},
+    {"\"table\":{\"address\":", "\"table\":{\"address\":0,\"old\":", "are not inside the data"},
+    {"\"xxh3\":\"", "\"xxh3\":\"0", "file 0 table: \"xxh3\" is not 16 hex digits"},
+    {"\"structure\":\"", "\"structure\":\"0", "file 0: \"structure\" is not 32 hex digits"},
+    {"\"data\":[72,", "\"data\":[72,1", "but the file has"},
+    {"\"data\":[72,", "\"data\":[72000,", "\"data\" begins at 72000"},
+    {"\"name\":\"shards-00000-of-00001.h5\"", "\"name\":\"../shards.h5\"",
+     "\"../shards.h5\" cannot be"},
+    {"\"name\":\"shards-00000-of-00001.h5\"", "\"name\":\"..\"", "\"..\" cannot be the name"},
+    {"\"name\":\"shards-00000-of-00001.h5\"", "\"name\":\"\"", "\"\" cannot be the name"},
+    {"\"name\":\"shards-00000-of-00001.h5\"", "\"name\":\"a\\u0000\"", "cannot be the name"},
+    {"\"name\":\"shards-00000-of-00001.h5\"", "\"name\":\"manifest.json\"", "cannot be the name"},
+    {"\"name\":\"shards-00000-of-00001.h5\"", "\"name\":\"index.h5\"", "cannot be the name"},
+};
+
+TEST(ParseManifest, RefusesWhatBreaksARule) {
+  for (const Hostile& c : kHostile) {
+    SCOPED_TRACE(testing::Message() << c.from << "  ->  " << c.to);
+    const std::string message = refused(manifest_with(valid_text(), c.from, c.to));
+    EXPECT_THAT(message, testing::HasSubstr(std::string(c.message)));
+    EXPECT_THAT(message, testing::StartsWith("read manifest dir/manifest.json: "));
+  }
+}
+
+TEST(ParseManifest, RefusesTheSameFileTwiceAndRecordsOfNoPiece) {
+  HandMadeCheckpoint checkpoint({}, 2);
+  EXPECT_EQ(parse_manifest(print_manifest(checkpoint.manifest), "m").files.size(), 2u);
+  checkpoint.manifest.files[1].name = checkpoint.manifest.files[0].name;
+  EXPECT_THAT(refused(print_manifest(checkpoint.manifest)), testing::HasSubstr("comes twice"));
+
+  HandMadeCheckpoint spare({});
+  spare.manifest.files[0].table_address = 72;
+  spare.manifest.files[0].data_end = spare.manifest.files[0].bytes;
+  spare.manifest.files[0].chunks = 2;
+  EXPECT_THAT(refused(print_manifest(spare.manifest)),
+              testing::HasSubstr("0 chunk records belong to pieces, the table has 2"));
+}
+
+TEST(ParseManifest, BoundsWhatADecoderMustHold) {
+  // 2^27 bytes in one chunk; the number of chunks and all the rest agree.
+  HandMadeCheckpoint checkpoint({{.name = "a",
+                                  .dtype = DType::u8,
+                                  .shape = {1},
+                                  .pieces = {Box({0}, {1})},
+                                  .data = counting_values(DType::u8, {1}),
+                                  .chunk = {1},
+                                  .codec = StoredCodec::zstd}});
+  auto& tensor = checkpoint.manifest.tensors[0];
+  tensor.shape = {1 << 27};
+  tensor.pieces[0].box = Box({0}, {1 << 27});
+  tensor.pieces[0].chunk = {1 << 27};
+  EXPECT_THAT(refused(print_manifest(checkpoint.manifest)),
+              testing::HasSubstr("a chunk has 134217728 bytes, at most 67108864"));
+}
+
+TEST(ParseManifest, IsNotImpressedByDepthOrLength) {
+  const std::string deep(1'000'000, '[');
+  EXPECT_THAT(refused(manifest_with(valid_text(), "\"user\":{}", "\"user\":" + deep)),
+              testing::HasSubstr("nested deeper than 256"));
+  const std::string closed = deep + std::string(deep.size(), ']');
+  EXPECT_THAT(refused(manifest_with(valid_text(), "\"user\":{}", "\"user\":" + closed)),
+              testing::HasSubstr("nested deeper than 256"));
+  const std::string longest(200'000, 'x');
+  EXPECT_LT(refused(manifest_with(valid_text(), "\"layout\":\"chunked\"",
+                                  "\"layout\":\"" + longest + "\""))
+                .size(),
+            400u);
+}
+
+}  // namespace
+}  // namespace shardwise::detail

@@ -1,0 +1,151 @@
+#include "shardwise/checkpoint/detail/manifest.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "testing/hand_made_checkpoint.h"
+
+namespace shardwise::detail {
+namespace {
+
+using nlohmann::json;
+
+HandMadeCheckpoint small_checkpoint() {
+  return HandMadeCheckpoint(
+      {{.name = "w",
+        .dtype = DType::f32,
+        .shape = {10, 6},
+        .pieces = {Box({0, 0}, {5, 6}), Box({5, 0}, {10, 6})},
+        .data = counting_values(DType::f32, {10, 6}),
+        .chunk = {3, 6},
+        .codec = StoredCodec::zstd},
+       {.name = "b/\"quoted\" \xc3\xa9",
+        .dtype = DType::boolean,
+        .shape = {},
+        .pieces = {Box()},
+        .data = counting_values(DType::boolean, {})},
+       {.name = "none at all", .dtype = DType::i64, .shape = {3, 0}, .pieces = {}, .data = {}}},
+      2);
+}
+
+TEST(PrintManifest, IsTheJsonOfTheFormatPage) {
+  const std::string text = print_manifest(small_checkpoint().manifest);
+  const json root = json::parse(text);
+  EXPECT_EQ(root["format"], "shardwise-checkpoint");
+  EXPECT_EQ(root["version"], 1);
+  EXPECT_EQ(root["step"], 100);
+  EXPECT_EQ(root["user"], json::object());
+  ASSERT_EQ(root["tensors"].size(), 3u);
+  const json& w = root["tensors"][2];
+  EXPECT_EQ(w["name"], "w");
+  EXPECT_EQ(w["dtype"], "f32");
+  EXPECT_EQ(w["shape"], json::parse("[10,6]"));
+  ASSERT_EQ(w["pieces"].size(), 2u);
+  EXPECT_EQ(w["pieces"][1]["box"], json::parse("[[5,10],[0,6]]"));
+  EXPECT_EQ(w["pieces"][1]["dataset"], "/tensors/2/1");
+  EXPECT_EQ(w["pieces"][1]["layout"], "chunked");
+  EXPECT_EQ(w["pieces"][1]["codec"], "zstd");
+  EXPECT_EQ(w["pieces"][1]["chunk"], json::parse("[3,6]"));
+  const json& scalar = root["tensors"][0];
+  EXPECT_EQ(scalar["dtype"], "bool");
+  EXPECT_EQ(scalar["pieces"][0]["box"], json::array());
+  EXPECT_EQ(scalar["pieces"][0]["layout"], "contiguous");
+  ASSERT_EQ(root["files"].size(), 2u);
+  EXPECT_EQ(root["files"][1]["name"], "shards-00001-of-00002.h5");
+  EXPECT_EQ(root["index"]["name"], "index.h5");
+
+  ASSERT_GT(text.size(), 49u);
+  const std::string tail = text.substr(text.size() - 49);
+  EXPECT_EQ(tail.substr(0, 14), ",\n\"checksum\":\"");
+  EXPECT_EQ(tail.substr(46), "\"}\n");
+  EXPECT_EQ(tail.substr(14, 32), root["checksum"]);
+  EXPECT_EQ(with_checksum(text), text);
+}
+
+TEST(PrintManifest, GivesEqualBytesForEqualManifests) {
+  EXPECT_EQ(print_manifest(small_checkpoint().manifest),
+            print_manifest(small_checkpoint().manifest));
+}
+
+TEST(PrintManifest, KeepsTheUsersJsonByteByByte) {
+  HandMadeCheckpoint checkpoint = small_checkpoint();
+  for (const char* user :
+       {"{}", "null", "\"a \\\" } ] , user\"", "[1, 2,\n 3]", "123456789012345678901234567890",
+        "0.1000", "{ \"b\": {\"user\": [1]},\n  \"a\": \"x,y}\" }",
+        "{\"tensors\":[],\"user\":0}"}) {
+    SCOPED_TRACE(user);
+    checkpoint.manifest.user_json = user;
+    const std::string text = print_manifest(checkpoint.manifest);
+    EXPECT_EQ(parse_manifest(text, "m").user_json, user);
+  }
+}
+
+TEST(UserJson, ProblemsAreWhatTheManifestWouldBeRefusedFor) {
+  EXPECT_EQ(user_json_problem("{\"a\": [1, 2.5, null]}"), "");
+  EXPECT_EQ(user_json_problem(std::string(255, '[') + std::string(255, ']')), "");
+  const struct {
+    std::string text, message;
+  } cases[] = {
+      {"", "not JSON"},
+      {"{", "not JSON"},
+      {"{} {}", "not JSON"},
+      {"{'a': 1}", "not JSON"},
+      {"NaN", "not JSON"},
+      {"// no\n{}", "not JSON"},
+      {"\"\xff\"", "not JSON"},
+      {"\xef\xbb\xbf{}", "byte order mark"},
+      {"1e999", "beyond the range"},
+      {"{\"a\":1,\"b\":{\"c\":1,\"c\":2}}", "same key twice"},
+      {std::string(256, '[') + std::string(256, ']'), "nested deeper than 255"},
+      {std::string(1'000'000, '['), "nested deeper than 255"},
+  };
+  for (const auto& c : cases) {
+    SCOPED_TRACE(c.text.substr(0, 40));
+    EXPECT_THAT(user_json_problem(c.text), testing::HasSubstr(c.message));
+  }
+}
+
+TEST(TensorName, ProblemsAreNamed) {
+  EXPECT_EQ(name_problem("layers/0/w \xc3\xa9\n"), "");
+  EXPECT_EQ(name_problem(std::string(1024, 'x')), "");
+  EXPECT_EQ(name_problem(""), "is empty");
+  EXPECT_EQ(name_problem(std::string(1025, 'x')), "has 1025 bytes, at most 1024 are possible");
+  EXPECT_EQ(name_problem(std::string("a\0b", 3)), "has a NUL character");
+  EXPECT_EQ(name_problem("a\xff"), "is not UTF-8");
+  EXPECT_EQ(name_problem("\xed\xa0\x80"), "is not UTF-8");
+}
+
+TEST(ChunkGrid, CutsAPieceRowMajor) {
+  const PieceEntry piece{.box = Box({10, 20, 5}, {17, 24, 6}), .chunk = {3, 2, 1}};
+  EXPECT_EQ(chunk_grid(piece), (Shape{3, 2, 1}));
+  ASSERT_EQ(num_chunks(piece), 6);
+  EXPECT_EQ(chunk_box(piece, 0), Box({10, 20, 5}, {13, 22, 6}));
+  EXPECT_EQ(chunk_box(piece, 1), Box({10, 22, 5}, {13, 24, 6}));
+  EXPECT_EQ(chunk_box(piece, 5), Box({16, 22, 5}, {17, 24, 6}));
+  EXPECT_EQ(chunk_bytes(piece, DType::f32), 24u);
+
+  std::vector<Box> boxes;
+  for (std::int64_t c = 0; c < 6; ++c) {
+    boxes.push_back(relative_to(chunk_box(piece, c), piece.box.begin()));
+  }
+  EXPECT_EQ(boxes.back(), Box({6, 2, 0}, {7, 4, 1}));
+}
+
+TEST(ChunkGrid, OfAScalarIsOneChunk) {
+  const PieceEntry piece;
+  EXPECT_EQ(num_chunks(piece), 1);
+  EXPECT_EQ(chunk_box(piece, 0), Box());
+  EXPECT_EQ(chunk_bytes(piece, DType::f64), 8u);
+}
+
+TEST(ChunkGrid, DoesNotOverflowAtTheLastIndex) {
+  constexpr std::int64_t kMost = INT64_MAX;
+  const PieceEntry piece{.box = Box({kMost - 5}, {kMost}), .chunk = {3}};
+  ASSERT_EQ(num_chunks(piece), 2);
+  EXPECT_EQ(chunk_box(piece, 1), Box({kMost - 2}, {kMost}));
+}
+
+}  // namespace
+}  // namespace shardwise::detail

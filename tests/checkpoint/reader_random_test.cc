@@ -1,0 +1,70 @@
+#include <gtest/gtest.h>
+
+#include "shardwise/checkpoint/reader.h"
+#include "testing/random_checkpoint.h"
+#include "testing/temp_dir.h"
+
+namespace shardwise {
+namespace {
+
+void expect_shards(const ShardedArray& array, const HandMadeTensor& tensor) {
+  for (std::int64_t p = 0; p < array.sharding().mesh().size(); ++p) {
+    const ConstBoxView shard = array.shard(p);
+    const auto expected = elements_of(tensor, shard.box);
+    ASSERT_EQ(std::memcmp(shard.data, expected.data(), expected.size()), 0)
+        << tensor.name << " at position " << p << " " << to_string(shard.box);
+  }
+}
+
+// Whatever the writer's pieces and chunks and the reader's mesh are, every device gets its box.
+TEST(ReaderRandom, RestoresOntoAnyMeshWhatGatheringWouldGive) {
+  RandomCheckpoints random(11);
+  Devices devices(48, {.threads = 2});
+  for (int round = 0; round < 300; ++round) {
+    SCOPED_TRACE(testing::Message() << "round " << round);
+    std::vector<HandMadeTensor> tensors;
+    for (std::int64_t t = random.draw(1, 4); t > 0; --t) {
+      tensors.push_back(random.tensor("t" + std::to_string(t)));
+    }
+    const TempDir dir;
+    const auto path = HandMadeCheckpoint(tensors, random.draw(1, 3)).write(dir.path());
+    // From a budget that holds no more than one chunk to one that holds all.
+    const std::size_t budget = random.draw(0, 1) == 0 ? 1 : std::size_t{1} << 20;
+    const CheckpointReader reader(path, {.memory_budget_bytes = budget, .threads = 2});
+
+    std::vector<TensorRequest> requests;
+    std::vector<const HandMadeTensor*> requested;
+    for (const HandMadeTensor& tensor : tensors) {
+      for (std::int64_t times = random.draw(0, 2); times > 0; --times) {
+        requests.push_back(
+            {tensor.name, {tensor.dtype, tensor.shape, random.sharding(tensor.shape.size())}});
+        requested.push_back(&tensor);
+      }
+    }
+    const auto arrays = reader.restore(devices, requests);
+    ASSERT_EQ(arrays.size(), requests.size());
+    for (std::size_t i = 0; i < arrays.size(); ++i) expect_shards(arrays[i], *requested[i]);
+  }
+}
+
+TEST(ReaderRandom, ReadsAnyBox) {
+  RandomCheckpoints random(12);
+  for (int round = 0; round < 300; ++round) {
+    SCOPED_TRACE(testing::Message() << "round " << round);
+    const HandMadeTensor tensor = random.tensor("t");
+    const TempDir dir;
+    const auto path = HandMadeCheckpoint({tensor}, random.draw(1, 2)).write(dir.path());
+    const CheckpointReader reader(path, {.threads = 2});
+    for (int i = 0; i < 5; ++i) {
+      const Box box = random.box(tensor.shape);
+      SCOPED_TRACE(to_string(box));
+      const auto expected = elements_of(tensor, box);
+      std::vector<std::byte> out(expected.size());
+      reader.read("t", box, out);
+      ASSERT_EQ(out, expected);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace shardwise
