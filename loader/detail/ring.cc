@@ -90,7 +90,7 @@ void Ring::finish(Ticket ticket, std::exception_ptr error) {
     failed_ = true;
     room_.notify_all();
   }
-  ready_.notify_all();
+  if (front_is_due()) ready_.notify_all();
 }
 
 std::optional<PendingBatch> Ring::pop() {
