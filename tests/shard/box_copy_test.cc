@@ -103,6 +103,10 @@ TEST(BoxCopy, JoinsWhatIsContiguousInBoth) {
     });
     EXPECT_EQ(runs, c.runs);
   }
+  // A dim of one index is no loop.
+  EXPECT_EQ(
+      walk_runs(Box({2, 3, 0}, {3, 4, 2}), Box::whole({5, 7, 3}), Box::whole({5, 7, 3})).extents,
+      Dims{});
   // Loops that step evenly are one loop.
   EXPECT_EQ(walk_runs(cases[4].box, cases[4].a, cases[4].b).extents, Dims{20});
 }

@@ -47,6 +47,19 @@ TEST(Replicas, OfWhichOneIsInPlaceSendNothing) {
   EXPECT_EQ(plan.moved_elements(), 20);
 }
 
+TEST(Replicas, ThatOverlapInPartShareTheSendingToo) {
+  // The first target makes source 0 busy, so that the second takes what it can from source 1.
+  const TransferPlan plan({{0, Box({0}, {8})}, {1, Box({2}, {8})}},
+                          {{5, Box({0}, {8})}, {6, Box({0}, {8})}});
+  ASSERT_EQ(plan.copies().size(), 3u);
+  EXPECT_EQ(plan.copies()[0].source, 0);
+  EXPECT_EQ(plan.copies()[0].box, Box({0}, {8}));
+  EXPECT_EQ(plan.copies()[1].source, 0);
+  EXPECT_EQ(plan.copies()[1].box, Box({0}, {2}));
+  EXPECT_EQ(plan.copies()[2].source, 1);
+  EXPECT_EQ(plan.copies()[2].box, Box({2}, {8}));
+}
+
 TEST(Replicas, AreChosenAsByTheRuleOneByOne) {
   RandomShardings random(9);
   for (int round = 0; round < 1500; ++round) {

@@ -254,6 +254,7 @@ TEST(TransferPlan, ClassifiesReshardings) {
       {"rotated", "a,-", "a=4", "a,-", "a=4@3,0,1,2", {8, 8}, TransferClass::permute},
       {"axes swapped", "a+b,-", "a=2,b=2", "b+a,-", "a=2,b=2", {8, 8}, TransferClass::permute},
       {"made whole", "a,-", "a=4", "-,-", "a=4", {8, 8}, TransferClass::all_gather},
+      {"each source to one target", "a,-", "a=4", "a,-", "a=2", {8, 8}, TransferClass::all_gather},
       {"half gathered", "a,b", "a=2,b=2", "a,-", "a=2,b=2", {8, 8}, TransferClass::all_gather},
       {"sent to all", "-", "1", "-", "3", {8}, TransferClass::all_gather},
       {"rows to columns", "a,-", "a=4", "-,a", "a=4", {8, 8}, TransferClass::all_to_all},
