@@ -196,7 +196,7 @@ void Loader::Impl::read_tickets(const std::stop_token& stop) {
     } catch (...) {
       error = std::current_exception();
     }
-    ring->finish(std::move(*ticket), std::move(error));
+    ring->finish(*ticket, std::move(error));
   }
 }
 
@@ -250,7 +250,8 @@ void Loader::Impl::read(const PendingBatch& batch, std::int64_t row, std::int64_
 }
 
 Loader::Loader(Devices& devices, std::shared_ptr<const Source> source,
-               std::vector<FieldPlacement> placements, LoaderOptions options, LoaderState state)
+               const std::vector<FieldPlacement>& placements, LoaderOptions options,
+               LoaderState state)
     : impl_(std::make_unique<Impl>(devices, std::move(source), placements, options, state)) {
   impl_->start_readers();
 }

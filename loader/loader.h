@@ -87,7 +87,8 @@ class Loader {
   /// state that stands beyond the end or whose fingerprint is another run's (naming both);
   /// not_found for an unknown field or device.
   Loader(Devices& devices, std::shared_ptr<const Source> source,
-         std::vector<FieldPlacement> placements, LoaderOptions options, LoaderState state = {});
+         const std::vector<FieldPlacement>& placements, LoaderOptions options,
+         LoaderState state = {});
   ~Loader();
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;

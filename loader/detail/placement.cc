@@ -21,10 +21,10 @@ Placement::Placement(Devices& devices, ArraySpec array, std::string label)
       begin.push_back(piece.box.begin(dim));
       end.push_back(piece.box.end(dim));
     }
-    Box record(begin, end);
+    const Box record(begin, end);
     const std::size_t row_bytes = num_bytes(record.shape(), element_bytes);
-    pieces_.push_back({piece.box.begin(0), piece.box.end(0), std::move(record), row_bytes,
-                       std::move(piece.positions)});
+    pieces_.push_back(
+        {piece.box.begin(0), piece.box.end(0), record, row_bytes, std::move(piece.positions)});
   }
 }
 

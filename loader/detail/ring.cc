@@ -78,7 +78,7 @@ std::optional<Ring::Ticket> Ring::take(const std::stop_token& stop) {
   }
 }
 
-void Ring::finish(Ticket ticket, std::exception_ptr error) {
+void Ring::finish(const Ticket& ticket, std::exception_ptr error) {
   const MutexLock lock(mutex_);
   Slot& slot = *ticket.slot;
   ++slot.finished;

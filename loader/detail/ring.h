@@ -59,7 +59,7 @@ class Ring {
 
   /// For readers: the ticket's rows are written, or what went wrong. A reader that was asked to
   /// stop leaves its ticket unfinished.
-  void finish(Ticket ticket, std::exception_ptr error = nullptr);
+  void finish(const Ticket& ticket, std::exception_ptr error = nullptr);
 
   /// For the consumer: the next batch, in order, when it is ready; nothing at the end. Throws what
   /// its reading threw: of several errors the one of the lowest ticket. Then every later call

@@ -53,7 +53,7 @@ TEST(Ring, HandsOutTicketsInOrderUntilItIsFull) {
   EXPECT_EQ(tickets[2].number, 0);
   EXPECT_FALSE(ring.take(stopped()).has_value());  // full
 
-  for (Ring::Ticket& ticket : tickets) ring.finish(std::move(ticket));
+  for (const Ring::Ticket& ticket : tickets) ring.finish(ticket);
   EXPECT_FALSE(ring.take(stopped()).has_value());  // full, though all is read
   EXPECT_THAT(begun, ElementsAre(5, 6));
   EXPECT_EQ(ring.pop()->index, 5);
@@ -99,10 +99,10 @@ TEST(Ring, ThrowsTheErrorOfTheLowestTicketAfterTheBatchesBefore) {
 TEST(Ring, WaitsForTheTicketsTakenBeforeItThrows) {
   Ring ring({.first_batch = 0, .end_batch = 9, .depth = 1, .tickets_per_batch = 4}, empty_batch);
   const std::stop_token go;
-  Ring::Ticket low = ring.take(go).value();
-  Ring::Ticket high = ring.take(go).value();
-  ring.finish(std::move(high), error("high"));
-  std::jthread late([&ring, low]() mutable { ring.finish(std::move(low), error("low")); });
+  const Ring::Ticket low = ring.take(go).value();
+  const Ring::Ticket high = ring.take(go).value();
+  ring.finish(high, error("high"));
+  std::jthread late([&ring, low] { ring.finish(low, error("low")); });
   EXPECT_EQ(pop_fails(ring), "low");  // whether it came before the call or during it
 }
 
@@ -119,7 +119,7 @@ TEST(Ring, BeginsAgainWhatCouldNotBegin) {
             });
   full = true;
   const std::jthread reader([&](const std::stop_token& stop) {
-    while (auto ticket = ring.take(stop)) ring.finish(std::move(*ticket));
+    while (auto ticket = ring.take(stop)) ring.finish(*ticket);
   });
   EXPECT_EQ(ring.pop()->index, 0);
   failed.pass();
@@ -143,7 +143,7 @@ TEST(Ring, ThrowsWhereABatchCannotBeginInItsTurn) {
   EXPECT_FALSE(ring.take(stopped()).has_value());
   EXPECT_THAT(tried, ElementsAre(0));  // a reader that is asked to stop begins nothing
   std::jthread reader([&](const std::stop_token& stop) {
-    while (auto ticket = ring.take(stop)) ring.finish(std::move(*ticket));
+    while (auto ticket = ring.take(stop)) ring.finish(*ticket);
   });
   EXPECT_EQ(ring.pop()->index, 0);
   EXPECT_EQ(pop_fails(ring, ErrorCode::resource_exhausted), "full");
@@ -169,7 +169,7 @@ TEST(Ring, DeliversInOrderWhoeverReads) {
         threads.emplace_back([&](const std::stop_token& stop) {
           while (auto ticket = ring.take(stop)) {
             ++finished;
-            ring.finish(std::move(*ticket));
+            ring.finish(*ticket);
           }
         });
       }
@@ -192,7 +192,7 @@ TEST(Ring, WakesReadersThatAreToStop) {
   std::vector<std::jthread> readers;
   for (int i = 0; i < 3; ++i) {
     readers.emplace_back([&](const std::stop_token& stop) {
-      while (auto ticket = ring.take(stop)) ring.finish(std::move(*ticket));
+      while (auto ticket = ring.take(stop)) ring.finish(*ticket);
     });
   }
   EXPECT_EQ(ring.pop()->index, 0);
