@@ -1,1 +1,324 @@
 #include "shardwise/checkpoint/verify.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <set>
+#include <tuple>
+
+#include "shardwise/checkpoint/detail/file.h"
+#include "shardwise/checkpoint/detail/read/index_check.h"
+#include "shardwise/checkpoint/detail/read/read_pipeline.h"
+#include "shardwise/checkpoint/detail/read/scratch_pool.h"
+#include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
+#include "shardwise/runtime/mutex.h"
+#include "shardwise/shard/error.h"
+
+namespace shardwise {
+namespace {
+
+using detail::ChunkId;
+using detail::ChunkRecord;
+
+// Padding and HDF5's own bytes are read in pieces of this size.
+constexpr std::size_t kPartBytes = std::size_t{1} << 20;
+
+/// Bytes of the data of a shard file. Padding must be zero.
+struct Part {
+  enum class Kind { chunk, table, padding };
+
+  std::size_t file;
+  std::uint64_t address;
+  std::size_t bytes;
+  Kind kind;
+  ChunkId id = {};  ///< of a chunk
+
+  bool operator<(const Part& other) const {
+    return std::tie(file, address) < std::tie(other.file, other.address);
+  }
+};
+
+/// One verification. Thread-compatible; its workers report under a lock.
+class Verifier {
+ public:
+  Verifier(const std::filesystem::path& directory, const ReadOptions& options)
+      : directory_(directory),
+        options_(options),
+        file_system_(options.file_system ? options.file_system : posix_file_system()),
+        executor_(options.threads) {}
+
+  VerifyReport run();
+
+ private:
+  bool open_manifest();
+  void find_foreign_files();
+  void open_shard_files();
+  void hash_structure(std::size_t number);
+  void list_chunks();
+  void list_padding();
+  void read_parts();
+  void check_part(const Part& part, std::span<const std::byte> bytes);
+  void check_index_file();
+
+  void hash_range(File& file, std::uint64_t begin, std::uint64_t end, detail::Hasher128& hasher);
+  void report(Damage damage);
+  void progress();
+  std::string path_of(const std::string& name) const { return (directory_ / name).string(); }
+
+  /// Runs a step; what it finds to be corrupt is damage of that file.
+  template <class Step>
+  bool attempt(const std::string& file, Step&& step) {
+    try {
+      step();
+      return true;
+    } catch (const Error& e) {
+      if (e.code() != ErrorCode::corrupt) throw;
+      report({.file = file, .message = e.what()});
+      return false;
+    }
+  }
+
+  const std::filesystem::path directory_;
+  const ReadOptions options_;
+  const std::shared_ptr<FileSystem> file_system_;
+  const Executor executor_;
+  detail::ScratchPool scratch_;
+  detail::StoredCheckpoint stored_;
+  std::vector<bool> readable_;  // per file: it is open, and its chunk table is right
+  std::vector<Part> parts_;
+  std::size_t total_bytes_ = 0;
+  std::atomic<std::size_t> bytes_{0};
+  std::atomic<std::int64_t> chunks_{0};
+
+  Mutex mutex_;
+  std::vector<Damage> damage_ SHARDWISE_GUARDED_BY(mutex_);
+};
+
+void Verifier::report(Damage damage) {
+  const MutexLock lock(mutex_);
+  damage_.push_back(std::move(damage));
+}
+
+void Verifier::progress() {
+  if (options_.progress) options_.progress({bytes_, total_bytes_});
+}
+
+bool Verifier::open_manifest() {
+  return attempt(detail::kManifestName, [&] {
+    stored_.directory = directory_;
+    stored_.manifest = detail::read_manifest(*file_system_, directory_);
+    bytes_ += file_system_->open(directory_ / detail::kManifestName, Caching::cached)->size();
+    total_bytes_ = bytes_ + stored_.manifest.index_bytes;
+    for (const detail::FileEntry& entry : stored_.manifest.files) total_bytes_ += entry.bytes;
+  });
+}
+
+void Verifier::find_foreign_files() {
+  std::set<std::string> known{detail::kManifestName, detail::kIndexName};
+  for (const detail::FileEntry& entry : stored_.manifest.files) known.insert(entry.name);
+  for (const std::string& name : file_system_->list(directory_)) {
+    if (known.contains(name)) continue;
+    report({.file = name,
+            .message = fmt::format("verify {}: it is no part of the checkpoint", path_of(name))});
+  }
+}
+
+void Verifier::open_shard_files() {
+  const detail::Manifest& manifest = stored_.manifest;
+  stored_.files.resize(manifest.files.size());
+  stored_.records.resize(manifest.files.size());
+  readable_.resize(manifest.files.size());
+  for (std::size_t f = 0; f < manifest.files.size(); ++f) {
+    const detail::FileEntry& entry = manifest.files[f];
+    const bool there = attempt(entry.name, [&] {
+      stored_.files[f] = detail::open_shard_file(*file_system_, directory_, entry);
+    });
+    if (!there) continue;
+    attempt(entry.name, [&] { hash_structure(f); });
+    // Without its table nothing is known about a file's data.
+    readable_[f] = attempt(entry.name, [&] {
+      stored_.records[f] = detail::read_chunk_table(*stored_.files[f], directory_, manifest, f);
+      bytes_ += stored_.records[f].size() * sizeof(ChunkRecord);
+    });
+  }
+}
+
+void Verifier::hash_range(File& file, std::uint64_t begin, std::uint64_t end,
+                          detail::Hasher128& hasher) {
+  std::vector<std::byte> part(
+      static_cast<std::size_t>(std::min<std::uint64_t>(kPartBytes, end - begin)));
+  while (begin < end) {
+    const auto bytes = static_cast<std::size_t>(std::min<std::uint64_t>(part.size(), end - begin));
+    file.read_at(begin, part.data(), bytes);
+    hasher.update(part.data(), bytes);
+    begin += bytes;
+    bytes_ += bytes;
+  }
+  progress();
+}
+
+void Verifier::hash_structure(std::size_t number) {
+  const detail::FileEntry& entry = stored_.manifest.files[number];
+  detail::Hasher128 hasher;
+  hash_range(*stored_.files[number], 0, entry.data_begin, hasher);
+  hash_range(*stored_.files[number], entry.data_end, entry.bytes, hasher);
+  if (hasher.digest() == entry.structure_hash) return;
+  throw Error(ErrorCode::corrupt,
+              fmt::format("verify {}: the hash of HDF5's own bytes, outside [{}, {}), is {}, must "
+                          "be {}",
+                          path_of(entry.name), entry.data_begin, entry.data_end,
+                          to_hex(hasher.digest()), to_hex(entry.structure_hash)));
+}
+
+void Verifier::list_chunks() {
+  const detail::Manifest& manifest = stored_.manifest;
+  for (std::size_t t = 0; t < manifest.tensors.size(); ++t) {
+    for (std::size_t p = 0; p < manifest.tensors[t].pieces.size(); ++p) {
+      const detail::PieceEntry& piece = manifest.tensors[t].pieces[p];
+      const auto file = static_cast<std::size_t>(piece.file);
+      if (!readable_[file]) continue;
+      const std::int64_t chunks = num_chunks(piece);
+      for (std::int64_t c = 0; c < chunks; ++c) {
+        const ChunkRecord& record = stored_.record({t, p, c});
+        parts_.push_back({file,
+                          record.address,
+                          static_cast<std::size_t>(record.stored_bytes),
+                          Part::Kind::chunk,
+                          {t, p, c}});
+      }
+    }
+  }
+}
+
+void Verifier::list_padding() {
+  const detail::Manifest& manifest = stored_.manifest;
+  std::vector<Part> known = parts_;
+  for (std::size_t f = 0; f < manifest.files.size(); ++f) {
+    const detail::FileEntry& entry = manifest.files[f];
+    known.push_back({f, entry.table_address,
+                     static_cast<std::size_t>(entry.chunks) * sizeof(ChunkRecord),
+                     Part::Kind::table});
+  }
+  std::sort(known.begin(), known.end());
+  auto part = known.begin();
+  for (std::size_t f = 0; f < manifest.files.size(); ++f) {
+    const detail::FileEntry& entry = manifest.files[f];
+    std::uint64_t at = entry.data_begin;
+    const auto pad_to = [&](std::uint64_t end) {
+      while (readable_[f] && at < end) {
+        const auto bytes = static_cast<std::size_t>(std::min<std::uint64_t>(kPartBytes, end - at));
+        parts_.push_back({f, at, bytes, Part::Kind::padding});
+        at += bytes;
+      }
+    };
+    for (; part != known.end() && part->file == f; ++part) {
+      pad_to(part->address);
+      at = std::max(at, part->address + part->bytes);
+    }
+    pad_to(entry.data_end);
+  }
+}
+
+void Verifier::check_part(const Part& part, std::span<const std::byte> bytes) {
+  bytes_ += bytes.size();
+  const std::string& file = stored_.manifest.files[part.file].name;
+  if (part.kind == Part::Kind::padding) {
+    const auto found =
+        std::find_if(bytes.begin(), bytes.end(), [](std::byte b) { return b != std::byte{0}; });
+    if (found == bytes.end()) return;
+    report({.file = file,
+            .message = fmt::format("verify {}: the byte at {} belongs to nothing and is {}, must "
+                                   "be 0",
+                                   path_of(file),
+                                   part.address + static_cast<std::uint64_t>(found - bytes.begin()),
+                                   std::to_integer<int>(*found))});
+    return;
+  }
+  ++chunks_;
+  try {
+    detail::check_chunk_hash(stored_, part.id, bytes);
+    if (detail::stored_raw(stored_, part.id)) return;
+    const detail::ScratchPool::Loan scratch(scratch_);
+    scratch->chunk.resize(chunk_bytes(stored_.piece(part.id), stored_.tensor(part.id).dtype));
+    detail::decode_chunk(stored_, part.id, bytes, scratch->decoder, scratch->chunk);
+  } catch (const Error& e) {
+    report({.file = file,
+            .message = e.what(),
+            .tensor = stored_.tensor(part.id).name,
+            .chunk = stored_.piece(part.id).first_chunk + part.id.chunk,
+            .box = stored_.box(part.id)});
+  }
+}
+
+void Verifier::read_parts() {
+  std::vector<detail::ReadItem> items;
+  items.reserve(parts_.size());
+  std::sort(parts_.begin(), parts_.end());
+  std::size_t scratch_bytes = 0;
+  for (const Part& part : parts_) {
+    items.push_back({part.file, part.address, part.bytes});
+    if (part.kind == Part::Kind::padding || detail::stored_raw(stored_, part.id)) continue;
+    scratch_bytes = std::max(
+        scratch_bytes, 2 * chunk_bytes(stored_.piece(part.id), stored_.tensor(part.id).dtype));
+  }
+  detail::ReadJob job{.files = stored_.files, .items = items};
+  job.consume = [this](std::size_t item, std::span<const std::byte> bytes) {
+    check_part(parts_[item], bytes);
+  };
+  job.describe = [this](std::size_t item) {
+    return path_of(stored_.manifest.files[parts_[item].file].name);
+  };
+  job.progress = [this] { progress(); };
+  detail::divide_budget(job, options_.memory_budget_bytes, scratch_bytes, executor_);
+  detail::run_read_job(job, executor_);
+}
+
+void Verifier::check_index_file() {
+  const std::string name = detail::kIndexName;
+  const detail::Manifest& manifest = stored_.manifest;
+  const bool right = attempt(name, [&] {
+    const auto file = detail::open_shard_file(*file_system_, directory_,
+                                              {.name = name, .bytes = manifest.index_bytes});
+    detail::Hasher128 hasher;
+    hash_range(*file, 0, manifest.index_bytes, hasher);
+    if (hasher.digest() == manifest.index_hash) return;
+    throw Error(ErrorCode::corrupt,
+                fmt::format("verify {}: its hash is {}, must be {}", path_of(name),
+                            to_hex(hasher.digest()), to_hex(manifest.index_hash)));
+  });
+  if (!right) return;
+  for (std::string& message : detail::check_index(directory_ / name, manifest)) {
+    report({.file = name, .message = std::move(message)});
+  }
+}
+
+VerifyReport Verifier::run() {
+  if (open_manifest()) {
+    find_foreign_files();
+    open_shard_files();
+    list_chunks();
+    list_padding();
+    read_parts();
+    check_index_file();
+  }
+  progress();
+  VerifyReport report;
+  report.chunks = chunks_;
+  report.bytes = bytes_;
+  const MutexLock lock(mutex_);
+  report.damage = std::move(damage_);
+  std::stable_sort(report.damage.begin(), report.damage.end(),
+                   [](const Damage& a, const Damage& b) {
+                     return std::tie(a.file, a.chunk) < std::tie(b.file, b.chunk);
+                   });
+  return report;
+}
+
+}  // namespace
+
+VerifyReport verify_checkpoint(const std::filesystem::path& directory, ReadOptions options) {
+  return Verifier(directory, options).run();
+}
+
+}  // namespace shardwise

@@ -12,11 +12,11 @@ namespace shardwise {
 
 /// One thing that is wrong: in which file, where, and for a chunk of which tensor.
 struct Damage {
-  std::string file;     ///< name within the checkpoint
-  std::string message;  ///< one line: what, where, found, needed
-  std::string tensor;   ///< empty where it is not about one tensor
-  std::int64_t chunk = -1;  ///< record number in the file's chunk table
-  Box box;              ///< the global elements that cannot be trusted, where tensor is set
+  std::string file = {};     ///< name within the checkpoint
+  std::string message = {};  ///< one line: what, where, found, needed
+  std::string tensor = {};   ///< empty where it is not about one tensor
+  std::int64_t chunk = -1;   ///< record number in the file's chunk table
+  Box box = {};              ///< the global elements that cannot be trusted, where tensor is set
 };
 
 struct VerifyReport {
@@ -26,9 +26,11 @@ struct VerifyReport {
   bool ok() const { return damage.empty(); }
 };
 
-/// Reads every byte of a checkpoint: checksum of the manifest, sizes, HDF5 structure, chunk tables, every
-/// chunk, the padding between them, the index and each of its mappings; checks that the pieces
-/// cover every tensor exactly once. Damage is reported, not thrown, and does not end the search.
+/// Reads every byte of a checkpoint: checksum of the manifest, sizes, HDF5 structure, chunk tables,
+/// every chunk, the padding between them, the index and each of its mappings; checks that the
+/// pieces cover every tensor exactly once, and that no other file lies there. Damage is reported,
+/// not thrown, and does not end the search, except for the manifest's: nothing else says what the
+/// other bytes should be. HDF5 opens the index only where its hash is right.
 /// Throws not_found where there is no checkpoint, unsupported, io.
 VerifyReport verify_checkpoint(const std::filesystem::path& directory, ReadOptions options = {});
 

@@ -44,13 +44,13 @@ struct TensorEntry {
 };
 
 struct FileEntry {
-  std::string name;
+  std::string name = {};
   std::uint64_t bytes = 0;
   std::uint64_t data_begin = 0, data_end = 0;
   std::uint64_t table_address = 0;
   std::int64_t chunks = 0;
   std::uint64_t table_hash = 0;
-  Hash128 structure_hash;
+  Hash128 structure_hash = {};
 };
 
 struct Manifest {

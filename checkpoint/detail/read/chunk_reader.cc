@@ -8,9 +8,6 @@
 namespace shardwise::detail {
 namespace {
 
-// Scratch for larger chunks than any of ours is not kept.
-constexpr std::size_t kKeptScratchBytes = std::size_t{4} << 20;
-
 std::size_t element_bytes(const StoredCheckpoint& checkpoint, const ChunkId& id) {
   return size_bytes(checkpoint.tensor(id).dtype);
 }
@@ -20,23 +17,6 @@ std::size_t decoded_bytes(const StoredCheckpoint& checkpoint, const ChunkId& id)
 }
 
 }  // namespace
-
-ScratchPool::Loan::Loan(ScratchPool& pool) : pool_(pool) {
-  {
-    MutexLock lock(pool_.mutex_);
-    if (!pool_.free_.empty()) {
-      scratch_ = std::move(pool_.free_.back());
-      pool_.free_.pop_back();
-    }
-  }
-  if (!scratch_) scratch_ = std::make_unique<DecodeScratch>();
-}
-
-ScratchPool::Loan::~Loan() {
-  if (scratch_->chunk.capacity() > kKeptScratchBytes) return;
-  MutexLock lock(pool_.mutex_);
-  pool_.free_.push_back(std::move(scratch_));
-}
 
 ChunkReader::ChunkReader(StoredCheckpoint checkpoint, const ReadOptions& options)
     : checkpoint_(std::move(checkpoint)), options_(options), executor_(options.threads) {}
@@ -106,23 +86,12 @@ void ChunkReader::fill(std::span<const ReadTarget> targets) {
                         element_bytes(checkpoint_, chunk.id);
   }
 
-  // Up to half of the budget is for the workers' scratch; the buffers get what is left.
   ReadJob job{.files = checkpoint_.files, .items = items};
   job.consume = [&](std::size_t item, std::span<const std::byte> stored) {
     consume(call, chunks[item], stored);
   };
   job.describe = [&](std::size_t item) { return checkpoint_.describe(chunks[item].id); };
-  job.buffer_bytes = options_.memory_budget_bytes;
-  if (scratch_bytes != 0) {
-    const std::size_t affordable = options_.memory_budget_bytes / 2 / scratch_bytes;
-    const auto width =
-        std::clamp<std::size_t>(affordable, 1, static_cast<std::size_t>(executor_.threads()));
-    if (width < static_cast<std::size_t>(executor_.threads())) {
-      job.width = static_cast<std::int64_t>(width);
-    }
-    job.buffer_bytes -= std::min(job.buffer_bytes, width * scratch_bytes);
-  }
-  job.buffer_bytes = std::min(job.buffer_bytes, std::size_t{64} << 20);
+  divide_budget(job, options_.memory_budget_bytes, scratch_bytes, executor_);
   if (options_.progress) {
     job.progress = [&] {
       MutexLock lock(progress_mutex_);

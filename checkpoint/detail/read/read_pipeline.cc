@@ -245,6 +245,18 @@ void Pipeline::run() {
 
 }  // namespace
 
+void divide_budget(ReadJob& job, std::size_t budget_bytes, std::size_t call_bytes,
+                   const Executor& executor) {
+  const auto threads = static_cast<std::size_t>(executor.threads());
+  std::size_t calls_bytes = 0;
+  if (call_bytes != 0) {
+    const std::size_t calls = std::clamp<std::size_t>(budget_bytes / 2 / call_bytes, 1, threads);
+    if (calls < threads) job.width = static_cast<std::int64_t>(calls);
+    calls_bytes = calls * call_bytes;
+  }
+  job.buffer_bytes = std::min(budget_bytes - std::min(budget_bytes, calls_bytes), kReadBufferBytes);
+}
+
 void run_read_job(const ReadJob& job, const Executor& executor) { Pipeline(job, executor).run(); }
 
 }  // namespace shardwise::detail

@@ -12,6 +12,9 @@
 
 namespace shardwise::detail {
 
+/// More buffers gain nothing.
+inline constexpr std::size_t kReadBufferBytes = std::size_t{64} << 20;
+
 /// Bytes of one file that are wanted.
 struct ReadItem {
   std::size_t file;
@@ -39,11 +42,17 @@ struct ReadJob {
   std::function<void()> progress = nullptr;
 
   /// Most bytes of buffers, though never less than the largest item.
-  std::size_t buffer_bytes = std::size_t{64} << 20;
+  std::size_t buffer_bytes = kReadBufferBytes;
 
   /// Most calls of consume at once; 0: as many as there are workers.
   std::int64_t width = 0;
 };
+
+/// Sets buffer_bytes and width for a budget, where each call of consume takes so many bytes of its
+/// own: up to half of the budget is for them, but at least one call's; the buffers get what is
+/// left.
+void divide_budget(ReadJob& job, std::size_t budget_bytes, std::size_t call_bytes,
+                   const Executor& executor);
 
 /// Reads neighbouring items together, by threads of its own that do nothing but wait for the disk,
 /// while the executor's workers consume what has arrived. Throws what the first failing read or

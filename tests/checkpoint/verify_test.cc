@@ -1,0 +1,357 @@
+#include "shardwise/checkpoint/verify.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <random>
+#include <set>
+
+#include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
+#include "shardwise/checkpoint/manager.h"
+#include "testing/errors.h"
+#include "testing/hand_made_checkpoint.h"
+#include "testing/temp_dir.h"
+
+namespace shardwise {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+namespace fs = std::filesystem;
+
+TensorSource source(const std::string& name, DType dtype, const Shape& shape,
+                    const std::string& mesh, const std::string& spec, std::vector<std::byte> data) {
+  const Sharding sharding(Mesh::parse(mesh), PartitionSpec::parse(spec));
+  return {name, {dtype, shape, sharding}, [=](const Box& box, std::span<std::byte> out) {
+            copy_box(box, size_bytes(dtype), {data.data(), Box::whole(shape)}, {out.data(), box});
+          }};
+}
+
+/// A small checkpoint of the library's own: chunks of both codecs, contiguous pieces, a scalar, a
+/// tensor without elements.
+fs::path save_small(const fs::path& root, std::int64_t step = 3) {
+  CheckpointManager manager(root, {.threads = 2});
+  const auto weights = counting_values(DType::f32, {8, 4096}, static_cast<std::uint64_t>(step));
+  const auto noise = scattered_values(DType::bf16, {20, 3000}, static_cast<std::uint64_t>(step));
+  const SaveStats stats =
+      manager.save(step,
+                   {source("layer/w", DType::f32, {8, 4096}, "x=2", "x,-", weights),
+                    source("noise", DType::bf16, {20, 3000}, "x=1", "-,-", noise),
+                    source("b", DType::i16, {7}, "x=3", "x", counting_values(DType::i16, {7})),
+                    source("scalar", DType::f64, {}, "", "", scattered_values(DType::f64, {})),
+                    source("nothing", DType::u8, {0, 2}, "", "-,-", {})},
+                   {.user_json = "{\"epoch\": 1}"});
+  return stats.directory;
+}
+
+std::size_t directory_bytes(const fs::path& directory) {
+  std::size_t bytes = 0;
+  for (const auto& entry : fs::directory_iterator(directory)) bytes += entry.file_size();
+  return bytes;
+}
+
+/// Changes one byte in place, which is quicker than writing the file anew.
+void flip(const fs::path& path, std::uint64_t place, std::byte bits) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekg(static_cast<std::streamoff>(place));
+  const auto changed = static_cast<std::byte>(file.get()) ^ bits;
+  file.seekp(static_cast<std::streamoff>(place));
+  file.put(static_cast<char>(changed));
+  file.close();
+  if (!file) throw std::runtime_error("cannot change " + path.string());
+}
+
+std::string only_damage(const VerifyReport& report) {
+  EXPECT_EQ(report.damage.size(), 1u);
+  for (const Damage& damage : report.damage) {
+    EXPECT_EQ(damage.message.find('\n'), std::string::npos);
+    EXPECT_FALSE(damage.message.ends_with('.'));
+  }
+  return report.damage.empty() ? "" : report.damage.front().message;
+}
+
+class Verify : public testing::Test {
+ protected:
+  VerifyReport verify() { return verify_checkpoint(path_, {.threads = 2}); }
+
+  TempDir dir_;
+  fs::path path_ = save_small(dir_.path());
+  detail::StoredCheckpoint stored_ = detail::open_checkpoint(*posix_file_system(), path_);
+};
+
+TEST_F(Verify, FindsNothingInWhatWasSavedAndReadsAllOfIt) {
+  const VerifyReport report = verify();
+  EXPECT_TRUE(report.ok());
+  for (const Damage& damage : report.damage) ADD_FAILURE() << damage.message;
+  EXPECT_EQ(report.bytes, directory_bytes(path_));
+  std::int64_t chunks = 0;
+  for (const auto& file : stored_.manifest.files) chunks += file.chunks;
+  EXPECT_EQ(report.chunks, chunks);
+  EXPECT_GT(chunks, 5);
+}
+
+TEST_F(Verify, ReportsProgressUpToTheTotal) {
+  Progress last;
+  verify_checkpoint(path_, {.progress = [&](const Progress& p) { last = p; }});
+  EXPECT_EQ(last.done_bytes, last.total_bytes);
+  EXPECT_EQ(last.total_bytes, directory_bytes(path_));
+}
+
+// The heart of it: whatever byte changes, of whatever class, is found. A sample here, as opening
+// the index takes its time; every single one in the smaller checkpoint below.
+TEST_F(Verify, FindsAChangeOfAnyByteAndNamesTheFile) {
+  std::mt19937 random(5);
+  for (const auto& entry : fs::directory_iterator(path_)) {
+    const std::string name = entry.path().filename().string();
+    SCOPED_TRACE(name);
+    const auto good = file_bytes(entry.path());
+    for (std::size_t place = 0; place < good.size(); place += 1 + random() % 80) {
+      const auto bit = static_cast<std::byte>(1u << random() % 8);
+      flip(entry.path(), place, bit);
+      const VerifyReport report = verify();
+      flip(entry.path(), place, bit);
+      ASSERT_EQ(report.damage.size(), 1u) << "byte " << place;
+      EXPECT_EQ(report.damage.front().file, name) << "byte " << place;
+    }
+    EXPECT_EQ(file_bytes(entry.path()), good);
+  }
+  EXPECT_TRUE(verify().ok());
+}
+
+TEST_F(Verify, FindsAChangeInEachByteClassOfAShardFile) {
+  ASSERT_EQ(stored_.manifest.files.size(), 1u);
+  const detail::FileEntry& file = stored_.manifest.files[0];
+  const fs::path path = path_ / file.name;
+  const auto damage_at = [&](std::uint64_t place) {
+    flip(path, place, std::byte{16});
+    const VerifyReport report = verify();
+    flip(path, place, std::byte{16});
+    EXPECT_EQ(report.damage.size(), 1u);
+    return report.damage.empty() ? Damage{} : report.damage.front();
+  };
+
+  for (std::uint64_t i = 0; i < file.chunks * sizeof(detail::ChunkRecord); ++i) {
+    EXPECT_THAT(damage_at(file.table_address + i).message, HasSubstr("read chunk table of"));
+  }
+  if (file.data_begin > 0) {
+    EXPECT_THAT(damage_at(0).message, HasSubstr("HDF5's own bytes"));
+    EXPECT_THAT(damage_at(file.data_begin - 1).message, HasSubstr("HDF5's own bytes"));
+  }
+  ASSERT_LT(file.data_end, file.bytes);
+  EXPECT_THAT(damage_at(file.data_end).message, HasSubstr("HDF5's own bytes"));
+  EXPECT_THAT(damage_at(file.bytes - 1).message, HasSubstr("HDF5's own bytes"));
+
+  std::set<bool> kinds;
+  std::uint64_t padding = 0;
+  for (std::size_t t = 0; t < stored_.manifest.tensors.size(); ++t) {
+    const auto& tensor = stored_.manifest.tensors[t];
+    for (std::size_t p = 0; p < tensor.pieces.size(); ++p) {
+      for (std::int64_t c = 0; c < num_chunks(tensor.pieces[p]); ++c) {
+        const detail::ChunkId id{t, p, c};
+        const detail::ChunkRecord& record = stored_.record(id);
+        kinds.insert(stored_raw(stored_, id));
+        for (const std::uint64_t place : {record.address, record.address + record.stored_bytes - 1,
+                                          record.address + record.stored_bytes / 2}) {
+          const Damage damage = damage_at(place);
+          EXPECT_EQ(damage.tensor, tensor.name);
+          EXPECT_EQ(damage.chunk, tensor.pieces[p].first_chunk + c);
+          EXPECT_EQ(damage.box, stored_.box(id));
+          EXPECT_THAT(damage.message,
+                      AllOf(HasSubstr(path.string()), HasSubstr("the hash of its bytes is"),
+                            HasSubstr(to_string(damage.box))));
+        }
+        const std::uint64_t end = record.address + record.stored_bytes;
+        if (end % 8 != 0) padding = end;
+      }
+    }
+  }
+  EXPECT_EQ(kinds.size(), 2u) << "the checkpoint has chunks as they are and chunks of zstd";
+  ASSERT_NE(padding, 0u);
+  EXPECT_THAT(damage_at(padding).message, HasSubstr("belongs to nothing"));
+}
+
+TEST_F(Verify, FindsFilesThatAreCutOffAtAnyBorder) {
+  const detail::FileEntry& file = stored_.manifest.files[0];
+  std::set<std::uint64_t> borders{0,
+                                  1,
+                                  file.data_begin,
+                                  file.data_end,
+                                  file.table_address,
+                                  file.table_address + file.chunks * sizeof(detail::ChunkRecord),
+                                  file.bytes - 1};
+  for (const detail::ChunkRecord& record : stored_.records[0]) {
+    borders.insert({record.address, record.address + record.stored_bytes});
+  }
+  const auto good = file_bytes(path_ / file.name);
+  for (const std::uint64_t border : borders) {
+    SCOPED_TRACE(border);
+    write_file(path_ / file.name, std::span(good).first(border));
+    EXPECT_THAT(only_damage(verify()), HasSubstr("must have " + std::to_string(file.bytes)));
+    EXPECT_THAT(message_of(ErrorCode::corrupt, [&] { CheckpointReader reader(path_); }),
+                HasSubstr(file.name));
+  }
+  auto longer = good;
+  longer.push_back(std::byte{0});
+  write_file(path_ / file.name, longer);
+  EXPECT_THAT(only_damage(verify()), HasSubstr("must have " + std::to_string(file.bytes)));
+}
+
+TEST_F(Verify, FindsFilesThatAreMissingForeignOrNotFiles) {
+  const std::string shard = stored_.manifest.files[0].name;
+  write_file(path_ / "notes.txt", {});
+  fs::create_directory(path_ / "sub");
+  fs::remove(path_ / shard);
+  VerifyReport report = verify();
+  ASSERT_EQ(report.damage.size(), 3u);
+  EXPECT_EQ(report.damage[0].file, "notes.txt");
+  EXPECT_EQ(report.damage[1].file, shard);
+  EXPECT_THAT(report.damage[1].message, HasSubstr("it is missing"));
+  EXPECT_EQ(report.damage[2].file, "sub");
+  EXPECT_THAT(report.damage[2].message, HasSubstr("no part of the checkpoint"));
+
+  fs::remove(path_ / "notes.txt");
+  fs::remove(path_ / "sub");
+  fs::create_directory(path_ / shard);
+  EXPECT_THAT(only_damage(verify()), HasSubstr(shard));
+  fs::remove(path_ / shard);
+  fs::create_symlink("index.h5", path_ / shard);
+  EXPECT_THAT(only_damage(verify()), HasSubstr(shard));
+
+  fs::remove(path_ / "index.h5");
+  report = verify();
+  ASSERT_EQ(report.damage.size(), 2u);
+  EXPECT_EQ(report.damage[0].file, "index.h5");
+}
+
+TEST_F(Verify, FindsFilesOfAnotherCheckpoint) {
+  const fs::path other = save_small(dir_.path(), 4);
+  for (const std::string& name : {stored_.manifest.files[0].name, std::string("index.h5")}) {
+    SCOPED_TRACE(name);
+    const auto good = file_bytes(path_ / name);
+    fs::copy_file(other / name, path_ / name, fs::copy_options::overwrite_existing);
+    const bool same = file_bytes(path_ / name) == good;
+    EXPECT_EQ(verify().ok(), same);
+    write_file(path_ / name, good);
+  }
+  fs::copy_file(other / "manifest.json", path_ / "manifest.json",
+                fs::copy_options::overwrite_existing);
+  EXPECT_THAT(only_damage(verify()), HasSubstr("it is of step 4"));
+}
+
+TEST_F(Verify, ReportsADamagedManifestAndEndsThere) {
+  std::string text = file_text(path_ / "manifest.json");
+  text[20] ^= 1;
+  write_file(path_ / "manifest.json", std::as_bytes(std::span(text)));
+  const VerifyReport report = verify();
+  EXPECT_THAT(only_damage(report), HasSubstr("it states"));
+  EXPECT_EQ(report.damage[0].file, "manifest.json");
+  EXPECT_EQ(report.chunks, 0);
+}
+
+TEST_F(Verify, ThrowsWhereThereIsNoCheckpointAndForNewerFormats) {
+  EXPECT_THAT(message_of(ErrorCode::not_found, [&] { verify_checkpoint(dir_ / "step-00000009"); }),
+              HasSubstr("there is no such directory"));
+  const std::string text = file_text(path_ / "manifest.json");
+  const std::string newer = manifest_with(text, "\"version\":1", "\"version\":2");
+  write_file(path_ / "manifest.json", std::as_bytes(std::span(newer)));
+  message_of(ErrorCode::unsupported, [&] { verify(); });
+}
+
+TEST_F(Verify, ComparesTheIndexWithTheManifest) {
+  // The manifest changes its mind, with all hashes right; the index then tells another story.
+  const std::string good = file_text(path_ / "manifest.json");
+  const struct {
+    std::string_view from, to, message;
+  } cases[] = {
+      {"\"dtype\":\"i16\"", "\"dtype\":\"bf16\"",
+       "dataset \"/b\" of tensor \"b\": its type is not"},
+      {"\"index\":\"/b\"", "\"index\":\"/c\"", "dataset \"/c\" of tensor \"b\": open dataset"},
+      {"\"index\":\"/scalar\"", "\"index\":\"/noise2\"", "tensor \"scalar\": link"},
+      {"\"shape\":[0,2]", "\"shape\":[0,3]", "its extents are [0, 2], must be [0, 3]"},
+  };
+  for (const auto& c : cases) {
+    SCOPED_TRACE(c.to);
+    const std::string text = manifest_with(good, c.from, c.to);
+    write_file(path_ / "manifest.json", std::as_bytes(std::span(text)));
+    EXPECT_THAT(only_damage(verify()), HasSubstr(std::string(c.message)));
+  }
+}
+
+TEST(VerifyHandMade, ReportsEachDamagedChunkOnItsOwn) {
+  HandMadeCheckpoint made({{.name = "w",
+                            .shape = {64},
+                            .pieces = {Box({0}, {32}), Box({32}, {64})},
+                            .data = scattered_values(DType::f32, {64}),
+                            .chunk = {8}}},
+                          2);
+  made.files[0].bytes[made.files[0].records[1].address] ^= std::byte{1};
+  made.files[0].bytes[made.files[0].records[3].address + 5] ^= std::byte{1};
+  made.files[1].bytes[made.files[1].records[0].address + 31] ^= std::byte{1};
+  const TempDir dir;
+  const VerifyReport report = verify_checkpoint(made.write(dir.path()));
+  // And the index, which is filler here.
+  ASSERT_EQ(report.damage.size(), 4u);
+  EXPECT_EQ(report.damage[0].file, "index.h5");
+  EXPECT_THAT(report.damage[0].message, HasSubstr("open: HDF5"));
+  EXPECT_EQ(report.damage[1].chunk, 1);
+  EXPECT_EQ(report.damage[1].box, Box({8}, {16}));
+  EXPECT_EQ(report.damage[2].chunk, 3);
+  EXPECT_EQ(report.damage[3].file, "shards-00001-of-00002.h5");
+  EXPECT_EQ(report.damage[3].box, Box({32}, {40}));
+  EXPECT_EQ(report.chunks, 8);
+}
+
+TEST(VerifyHandMade, FindsAChangeOfEverySingleByte) {
+  const HandMadeCheckpoint made({{.name = "raw",
+                                  .dtype = DType::u16,
+                                  .shape = {30},
+                                  .pieces = {Box({0}, {30})},
+                                  .data = scattered_values(DType::u16, {30}),
+                                  .chunk = {7}},
+                                 {.name = "zstd",
+                                  .shape = {200},
+                                  .pieces = {Box({0}, {200})},
+                                  .data = counting_values(DType::f32, {200}),
+                                  .chunk = {100},
+                                  .codec = detail::StoredCodec::zstd}});
+  const TempDir dir;
+  const fs::path path = made.write(dir.path());
+  ASSERT_EQ(verify_checkpoint(path).damage.size(), 1u) << "only the index, which is filler here";
+  for (const auto& entry : fs::directory_iterator(path)) {
+    const std::string name = entry.path().filename().string();
+    SCOPED_TRACE(name);
+    for (std::size_t place = 0; place < entry.file_size(); ++place) {
+      const auto bit = static_cast<std::byte>(1u << place % 8);
+      flip(entry.path(), place, bit);
+      const VerifyReport report = verify_checkpoint(path, {.threads = 1});
+      flip(entry.path(), place, bit);
+      ASSERT_EQ(report.damage.back().file, name) << "byte " << place;
+      if (name == "index.h5") {
+        EXPECT_THAT(report.damage.back().message, HasSubstr("its hash is")) << "byte " << place;
+      }
+    }
+  }
+}
+
+TEST(VerifyHandMade, DecodesWhatHasTheRightHash) {
+  HandMadeCheckpoint made({{.name = "w",
+                            .shape = {512},
+                            .pieces = {Box({0}, {512})},
+                            .data = counting_values(DType::f32, {512}),
+                            .chunk = {512},
+                            .codec = detail::StoredCodec::zstd}});
+  detail::ChunkRecord& record = made.files[0].records[0];
+  std::byte* const stored = made.files[0].bytes.data() + record.address;
+  stored[0] ^= std::byte{1};
+  record.hash = detail::hash64(stored, record.stored_bytes);
+  made.seal();
+  const TempDir dir;
+  const VerifyReport report = verify_checkpoint(made.write(dir.path()));
+  ASSERT_EQ(report.damage.size(), 2u);
+  EXPECT_THAT(report.damage[1].message,
+              AllOf(HasSubstr("tensor \"w\" chunk 0 [0:512]"), HasSubstr("not a zstd frame")));
+}
+
+}  // namespace
+}  // namespace shardwise
