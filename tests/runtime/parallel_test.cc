@@ -4,12 +4,15 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <functional>
+#include <latch>
 #include <memory>
 #include <numeric>
 #include <random>
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "shardwise/shard/error.h"
@@ -78,35 +81,84 @@ TEST(Executor, WorksAgainAfterAnException) {
   }
 }
 
-TEST(Executor, NestedLoopsDoNotPickUpOuterBodies) {
+/// Computing that the compiler cannot drop.
+void compute(int steps) {
+  std::atomic<int> sum{0};
+  for (int i = 0; i < steps; ++i) sum.fetch_add(i, std::memory_order_relaxed);
+}
+
+TEST(Executor, BodiesMayLoopInParallelThemselves) {
   for (const int threads : {1, 2, 4}) {
     const Executor executor(threads);
-    std::vector<std::int64_t> sums(200, 0);
-    static thread_local int depth = 0;
-    executor.parallel_for(200, [&](std::int64_t i) {
-      EXPECT_EQ(depth, 0);
-      ++depth;
+    std::vector<std::int64_t> sums(100, 0);
+    executor.parallel_for(100, [&](std::int64_t i) {
       std::vector<std::int64_t> parts(64, 0);
       executor.parallel_for(64,
                             [&](std::int64_t j) { parts[static_cast<std::size_t>(j)] = i * j; });
       sums[static_cast<std::size_t>(i)] = std::accumulate(parts.begin(), parts.end(), 0L);
-      --depth;
     });
-    for (std::int64_t i = 0; i < 200; ++i) EXPECT_EQ(sums[static_cast<std::size_t>(i)], i * 2016);
+    for (std::int64_t i = 0; i < 100; ++i) EXPECT_EQ(sums[static_cast<std::size_t>(i)], i * 2016);
   }
 }
 
-TEST(Executor, AnOuterExceptionDoesNotCutAnInnerLoopShort) {
+/// Runs many short tasks, and among them one whose inner work is shared with a second thread, which
+/// takes long: the task must wait, and must not begin another of the short ones meanwhile.
+void expect_waits_alone(
+    const std::function<void(const Executor&, const std::function<void()>&)>& run_twice) {
+  static thread_local int depth = 0;
   const Executor executor(4);
-  for (int round = 0; round < 50; ++round) {
-    EXPECT_THROW(executor.parallel_for(8,
-                                       [&](std::int64_t i) {
-                                         if (i == 5) throw Mishap{5};
-                                         std::atomic<int> calls{0};
-                                         executor.parallel_for(500, [&](std::int64_t) { ++calls; });
-                                         EXPECT_EQ(calls, 500);
-                                       }),
-                 Mishap);
+  for (int round = 0; round < 3; ++round) {
+    TaskGraph outer;
+    const auto root = outer.add([] {});
+    for (int i = 0; i < 400; ++i) {
+      outer.add(
+          [&, i] {
+            EXPECT_EQ(depth, 0);
+            ++depth;
+            compute(4000);
+            if (i == 40) {
+              std::latch both_have_begun(2);
+              const auto owner = std::this_thread::get_id();
+              run_twice(executor, [&] {
+                both_have_begun.arrive_and_wait();
+                if (std::this_thread::get_id() != owner) compute(1'000'000);
+              });
+            }
+            --depth;
+          },
+          {root});
+    }
+    executor.run(std::move(outer));
+  }
+}
+
+TEST(Executor, AWaitingLoopDoesNotBeginOuterTasks) {
+  expect_waits_alone([](const Executor& executor, const std::function<void()>& body) {
+    executor.parallel_for(2, [&](std::int64_t) { body(); });
+  });
+}
+
+TEST(Executor, AWaitingGraphDoesNotBeginOuterTasks) {
+  expect_waits_alone([](const Executor& executor, const std::function<void()>& body) {
+    TaskGraph inner;
+    inner.add(body);
+    inner.add(body);
+    executor.run(std::move(inner));
+  });
+}
+
+TEST(Executor, AnOuterExceptionDoesNotCutAnInnerLoopShort) {
+  const Executor executor(2);
+  for (int round = 0; round < 20; ++round) {
+    std::latch both_have_begun(2);
+    const auto body = [&](std::int64_t i) {
+      both_have_begun.arrive_and_wait();
+      if (i == 1) throw Mishap{1};
+      std::atomic<int> calls{0};
+      executor.parallel_for(10'000, [&](std::int64_t) { ++calls; });
+      EXPECT_EQ(calls, 10'000);
+    };
+    EXPECT_THROW(executor.parallel_for(2, body), Mishap);
   }
 }
 
@@ -229,6 +281,27 @@ TEST(TaskGraph, AnExceptionStopsIndependentTasksThatHaveNotStarted) {
   }
   EXPECT_THROW(Executor(1).run(std::move(graph)), Mishap);
   EXPECT_EQ(ran, 1);
+}
+
+// How far the chain gets is a matter of timing, but it must not always get to its end.
+TEST(TaskGraph, AnExceptionElsewhereStopsAChainBetweenTwoTasks) {
+  const Executor executor(2);
+  constexpr int kLength = 20'000;
+  int stopped = 0;
+  for (int round = 0; round < 200 && stopped == 0; ++round) {
+    TaskGraph graph;
+    int length = 0;
+    std::latch both_have_begun(2);
+    TaskGraph::TaskId last = graph.add([&] { both_have_begun.arrive_and_wait(); });
+    for (int i = 0; i < kLength; ++i) last = graph.add([&] { ++length; }, {last});
+    graph.add([&] {
+      both_have_begun.arrive_and_wait();
+      throw Mishap{1};
+    });
+    EXPECT_THROW(executor.run(std::move(graph)), Mishap);
+    if (length < kLength) ++stopped;
+  }
+  EXPECT_EQ(stopped, 1);
 }
 
 TEST(TaskGraph, BodiesAreDroppedWithTheGraphAlsoAfterAnException) {
