@@ -211,8 +211,12 @@ class PosixFileSystem final : public FileSystem {
   }
 
   std::unique_ptr<File> open(const std::filesystem::path& path, Caching caching) override {
-    // Non-blocking, so that a pipe in a file's place is an answer and not a wait.
-    Descriptor cached(open_descriptor(path, O_RDONLY | O_NONBLOCK));
+    // Non-blocking, so that a pipe in a file's place is an answer and not a wait. A link is none of
+    // a checkpoint's files: what it leads to may change.
+    Descriptor cached(open_descriptor(path, O_RDONLY | O_NONBLOCK | O_NOFOLLOW));
+    if (cached.get() < 0 && errno == ELOOP) {
+      throw Error(ErrorCode::corrupt, fmt::format("open {}: a link, not a file", path.string()));
+    }
     if (cached.get() < 0) throw_system(errno, "open", path);
     struct stat status {};
     if (::fstat(cached.get(), &status) != 0) throw_system(errno, "stat", path);

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "testing/errors.h"
+#include "testing/faulty_file_system.h"
 #include "testing/hand_made_checkpoint.h"
 #include "testing/random_checkpoint.h"
 #include "testing/temp_dir.h"
@@ -205,6 +206,48 @@ TEST_F(Reader, ServesSeveralThreads) {
   }
   threads.clear();
   EXPECT_EQ(right, 80);
+}
+
+// Whichever operation of the disk fails, opening and restoring end in that error or in the truth.
+TEST_F(Reader, PassesOnEveryFailureOfTheDisk) {
+  Devices devices(2, {.threads = 1});
+  const Sharding columns(Mesh::line(2, "x"), PartitionSpec::parse("-,x"));
+  const auto files = std::make_shared<FaultyFileSystem>(0, Fault::io);
+  const auto restore = [&] {
+    const CheckpointReader reader = open({.file_system = files});
+    EXPECT_EQ(reader.restore(devices, "w", columns).to_host(), w().data);
+  };
+  restore();
+  const std::int64_t operations = files->operations();
+  ASSERT_GT(operations, 8);
+  std::int64_t failed = 0;
+  for (std::int64_t at = 1; at <= operations; ++at) {
+    SCOPED_TRACE(at);
+    files->restart(at);
+    try {
+      restore();
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code(), ErrorCode::io) << e.what();
+      ++failed;
+    }
+    EXPECT_EQ(devices.at(0).memory().in_use_bytes, 0u);
+  }
+  EXPECT_GE(failed, operations - 3) << "but closing may fail without harm";
+}
+
+TEST_F(Reader, StaysUsableAfterAnError) {
+  const auto files = std::make_shared<FaultyFileSystem>(0, Fault::io);
+  const CheckpointReader reader = open({.file_system = files});
+  std::vector<std::byte> out(16384);
+  files->restart(1);
+  EXPECT_THAT(message_of(ErrorCode::io,
+                         [&] {
+                           reader.read("w", Box::whole({64, 64}), out);
+                         }),
+              AllOf(HasSubstr("tensor \"w\" chunk"), HasSubstr(path_.string())));
+  files->restart(0);
+  reader.read("w", Box::whole({64, 64}), out);
+  EXPECT_EQ(out, w().data);
 }
 
 TEST_F(Reader, MovesWithItsState) {

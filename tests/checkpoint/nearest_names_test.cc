@@ -1,0 +1,31 @@
+#include "shardwise/checkpoint/detail/read/nearest_names.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace shardwise::detail {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+TEST(NearestNames, AreThoseFewLettersAway) {
+  const std::vector<std::string_view> names{
+      "bias", "layers/0/weight", "layers/1/weight", "layers/10/weight", "w", "weight", "weights"};
+  EXPECT_THAT(nearest_names(names, "wieght"), ElementsAre("weight", "weights"));
+  EXPECT_THAT(nearest_names(names, "layers/2/weight"),
+              ElementsAre("layers/0/weight", "layers/1/weight", "layers/10/weight"));
+  EXPECT_THAT(nearest_names(names, "bais"), ElementsAre("bias"));
+  EXPECT_THAT(nearest_names(names, "v"), ElementsAre("w"));
+  EXPECT_THAT(nearest_names(names, "optimizer"), IsEmpty());
+  EXPECT_THAT(nearest_names(names, ""), ElementsAre("w"));
+  EXPECT_THAT(nearest_names({}, "w"), IsEmpty());
+}
+
+TEST(NearestNames, AreAtMostThree) {
+  const std::vector<std::string_view> names{"a1", "a2", "a3", "a4", "a5"};
+  EXPECT_THAT(nearest_names(names, "a"), ElementsAre("a1", "a2", "a3"));
+}
+
+}  // namespace
+}  // namespace shardwise::detail

@@ -1,0 +1,69 @@
+#include "shardwise/checkpoint/detail/read/read_plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "testing/hand_made_checkpoint.h"
+#include "testing/temp_dir.h"
+
+namespace shardwise::detail {
+namespace {
+
+using testing::ElementsAre;
+
+/// "w" u8 [6, 8]: pieces of 3 rows, chunks of [2, 8]; the second chunk of each piece is cut off.
+class Plan : public testing::Test {
+ protected:
+  std::vector<std::int64_t> records(const ReadPlan& plan) const {
+    std::vector<std::int64_t> numbers;
+    for (const WantedChunk& chunk : plan.chunks()) {
+      numbers.push_back(stored_.piece(chunk.id).first_chunk + chunk.id.chunk);
+    }
+    return numbers;
+  }
+
+  std::vector<std::byte> memory_ = std::vector<std::byte>(64);
+  TempDir dir_;
+  StoredCheckpoint stored_ =
+      open_checkpoint(*posix_file_system(),
+                      HandMadeCheckpoint({{.name = "w",
+                                           .dtype = DType::u8,
+                                           .shape = {6, 8},
+                                           .pieces = {Box({0, 0}, {3, 8}), Box({3, 0}, {6, 8})},
+                                           .data = counting_values(DType::u8, {6, 8}),
+                                           .chunk = {2, 8}}})
+                          .write(dir_.path()));
+};
+
+TEST_F(Plan, TakesEachChunkOnceForAllItsTargets) {
+  const ReadTarget targets[] = {{0, Box({2, 0}, {5, 2}), {memory_.data()}},
+                                {0, Box({4, 4}, {5, 5}), {memory_.data()}},
+                                {0, Box({4, 4}, {4, 5}), {memory_.data()}}};
+  const ReadPlan plan(stored_, targets);
+  EXPECT_THAT(records(plan), ElementsAre(1, 2));
+  EXPECT_THAT(plan.uses(plan.chunks()[0]), ElementsAre(0));
+  EXPECT_THAT(plan.uses(plan.chunks()[1]), ElementsAre(0, 1));
+}
+
+TEST_F(Plan, KnowsWhichChunksLieInTheirTargetAsTheyAre) {
+  const ReadTarget rows{0, Box({0, 0}, {6, 8}), {memory_.data()}};
+  const ReadPlan whole(stored_, {&rows, 1});
+  ASSERT_THAT(records(whole), ElementsAre(0, 1, 2, 3));
+  EXPECT_EQ(whole.chunks()[0].whole, memory_.data());
+  EXPECT_EQ(whole.chunks()[1].whole, nullptr) << "it reaches over its piece's edge";
+  EXPECT_EQ(whole.chunks()[2].whole, memory_.data() + 24);
+
+  const ReadTarget columns{0, Box({0, 0}, {6, 7}), {memory_.data()}};
+  EXPECT_EQ(ReadPlan(stored_, {&columns, 1}).chunks()[0].whole, nullptr);
+  const ReadTarget twice[] = {rows, rows};
+  EXPECT_EQ(ReadPlan(stored_, twice).chunks()[0].whole, nullptr);
+}
+
+TEST_F(Plan, OfNothingIsEmpty) {
+  EXPECT_TRUE(ReadPlan(stored_, {}).chunks().empty());
+  const ReadTarget empty{0, Box({3, 3}, {3, 8}), {}};
+  EXPECT_TRUE(ReadPlan(stored_, {&empty, 1}).chunks().empty());
+}
+
+}  // namespace
+}  // namespace shardwise::detail

@@ -1,0 +1,218 @@
+#include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <fstream>
+
+#include "shardwise/checkpoint/reader.h"
+#include "testing/errors.h"
+#include "testing/hand_made_checkpoint.h"
+#include "testing/temp_dir.h"
+
+namespace shardwise::detail {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+namespace fs = std::filesystem;
+
+/// "a" f32 [8], raw, chunks 0 and 1 of file 0; "z" f32 [512] zstd, chunks 0 and 1 of file 1.
+HandMadeCheckpoint made() {
+  return HandMadeCheckpoint({{.name = "a",
+                              .shape = {8},
+                              .pieces = {Box({0}, {8})},
+                              .data = scattered_values(DType::f32, {8}),
+                              .chunk = {4}},
+                             {.name = "z",
+                              .shape = {512},
+                              .pieces = {Box({0}, {512})},
+                              .data = counting_values(DType::f32, {512}),
+                              .chunk = {256},
+                              .codec = StoredCodec::zstd}},
+                            2);
+}
+
+class Stored : public testing::Test {
+ protected:
+  std::string refused(ErrorCode code) {
+    return message_of(code, [&] { open_checkpoint(*posix_file_system(), path_); });
+  }
+
+  TempDir dir_;
+  fs::path path_ = made().write(dir_.path());
+};
+
+TEST_F(Stored, OpensFromAnywhere) {
+  fs::create_directory_symlink(path_, dir_ / "latest");
+  for (const fs::path& path :
+       {path_, path_ / "", dir_ / "latest", path_ / "..", path_ / "." / ".." / "step-00000100"}) {
+    SCOPED_TRACE(path);
+    if (path == path_ / "..") {
+      EXPECT_THROW(open_checkpoint(*posix_file_system(), path), Error);
+      continue;
+    }
+    EXPECT_EQ(open_checkpoint(*posix_file_system(), path).manifest.tensors.size(), 2u);
+  }
+}
+
+TEST_F(Stored, IsNotFoundWhereNothingWasCommitted) {
+  const auto missing = [&](const fs::path& path) {
+    return message_of(ErrorCode::not_found, [&] { CheckpointReader reader(path); });
+  };
+  EXPECT_THAT(missing(dir_ / "step-00000101"), HasSubstr("there is no such directory"));
+  EXPECT_THAT(missing(path_ / "manifest.json"), HasSubstr("there is no such directory"));
+  EXPECT_THAT(missing(dir_.path()), HasSubstr("whose name is step-N"));
+
+  // An attempt is none, though all its files are there already.
+  const fs::path attempt = dir_ / ".step-00000100.0123456789abcdef0123456789abcdef.tmp";
+  fs::rename(path_, attempt);
+  EXPECT_THAT(missing(attempt), HasSubstr("it was not committed"));
+  fs::rename(attempt, dir_ / "step-00000100.g2");
+  EXPECT_EQ(CheckpointReader(dir_ / "step-00000100.g2").step(), 100);
+  fs::rename(dir_ / "step-00000100.g2", path_);
+
+  fs::remove(path_ / "manifest.json");
+  EXPECT_THAT(missing(path_), HasSubstr("it was not committed: it has no manifest.json"));
+}
+
+TEST_F(Stored, RefusesAManifestThatIsNotItsOwn) {
+  fs::rename(path_, dir_ / "step-00000101");
+  path_ = dir_ / "step-00000101";
+  EXPECT_THAT(refused(ErrorCode::corrupt), HasSubstr("it is of step 100"));
+
+  fs::remove(path_ / "manifest.json");
+  fs::create_directory(path_ / "manifest.json");
+  EXPECT_THAT(refused(ErrorCode::corrupt), HasSubstr("manifest.json"));
+  fs::remove(path_ / "manifest.json");
+  ASSERT_EQ(mkfifo((path_ / "manifest.json").c_str(), 0600), 0);
+  EXPECT_THAT(refused(ErrorCode::corrupt), HasSubstr("manifest.json"));
+  fs::remove(path_ / "manifest.json");
+  std::ofstream(path_ / "manifest.json").close();
+  fs::resize_file(path_ / "manifest.json", (std::uintmax_t{1} << 30) + 1);
+  EXPECT_THAT(refused(ErrorCode::corrupt), HasSubstr("1073741825 bytes, at most 1073741824"));
+}
+
+TEST_F(Stored, RefusesShardFilesThatAreNotWhatTheManifestSays) {
+  const fs::path file = path_ / "shards-00001-of-00002.h5";
+  const auto good = file_bytes(file);
+  const auto refused_with = [&](const std::string& message) {
+    EXPECT_THAT(refused(ErrorCode::corrupt), AllOf(HasSubstr(file.string()), HasSubstr(message)));
+  };
+  write_file(file, std::span(good).first(good.size() - 1));
+  refused_with("it has " + std::to_string(good.size() - 1) + " bytes, must have");
+  auto longer = good;
+  longer.push_back(std::byte{0});
+  write_file(file, longer);
+  refused_with("must have " + std::to_string(good.size()));
+  write_file(file, {});
+  refused_with("it has 0 bytes");
+  fs::remove(file);
+  refused_with("it is missing");
+  fs::create_directory(file);
+  refused_with("");
+  fs::remove(file);
+  ASSERT_EQ(mkfifo(file.c_str(), 0600), 0);
+  refused_with("");
+  fs::remove(file);
+  write_file(dir_ / "elsewhere", good);
+  fs::create_symlink(dir_ / "elsewhere", file);
+  refused_with("");
+  fs::remove(file);
+  // Files that changed places: their sizes or their tables do not fit.
+  fs::rename(path_ / "shards-00000-of-00002.h5", file);
+  write_file(path_ / "shards-00000-of-00002.h5", good);
+  EXPECT_THAT(refused(ErrorCode::corrupt), HasSubstr("shards-00000-of-00002.h5"));
+}
+
+TEST_F(Stored, RefusesChunkTablesWithAnotherHash) {
+  HandMadeCheckpoint changed = made();
+  changed.files[1].bytes[changed.manifest.files[1].table_address + 3] ^= std::byte{1};
+  path_ = changed.write(dir_.path());
+  EXPECT_THAT(
+      refused(ErrorCode::corrupt),
+      AllOf(HasSubstr("read chunk table of"), HasSubstr("shards-00001"), HasSubstr("its hash is")));
+
+  changed = made();
+  changed.files[0].records[1].address += 4;
+  changed.seal();
+  path_ = changed.write(dir_.path());
+  EXPECT_THAT(refused(ErrorCode::corrupt), HasSubstr("is not a multiple of 8"));
+}
+
+// The reader refuses the chunk and names it, and serves the others.
+TEST_F(Stored, DamagedChunksAreRefusedOneByOne) {
+  struct Case {
+    const char* name;
+    std::size_t file, record;
+    std::function<void(std::span<std::byte>, ChunkRecord&)> change;
+    const char *tensor, *box, *message;
+  };
+  const auto rehash = [](std::span<std::byte> bytes, ChunkRecord& record) {
+    record.hash = hash64(bytes.data(), bytes.size());
+  };
+  const Case cases[] = {
+      {"raw bit", 0, 1, [](auto bytes, auto&) { bytes[7] ^= std::byte{128}; }, "a", "chunk 1 [4:8]",
+       "the hash of its bytes is"},
+      {"raw zeros", 0, 0,
+       [](auto bytes, auto&) { std::fill(bytes.begin(), bytes.end(), std::byte{0}); }, "a",
+       "chunk 0 [0:4]", "the hash of its bytes is"},
+      {"zstd bit", 1, 0, [](auto bytes, auto&) { bytes.back() ^= std::byte{1}; }, "z",
+       "chunk 0 [0:256]", "the hash of its bytes is"},
+      {"another hash", 1, 1, [](auto, auto& record) { record.hash ^= 1; }, "z", "chunk 1 [256:512]",
+       "the hash of its bytes is"},
+      {"no frame", 1, 1,
+       [&](auto bytes, auto& record) {
+         bytes[0] ^= std::byte{1};
+         rehash(bytes, record);
+       },
+       "z", "chunk 1 [256:512]", "not a zstd frame"},
+      {"frame of another size", 1, 1,
+       [&](auto bytes, auto& record) {
+         bytes[5] ^= std::byte{1};
+         rehash(bytes, record);
+       },
+       "z", "chunk 1 [256:512]", "bytes, the chunk has 1024"},
+      {"shorter frame", 1, 0,
+       [&](auto bytes, auto& record) {
+         record.stored_bytes -= 1;
+         rehash(bytes.first(record.stored_bytes), record);
+       },
+       "z", "chunk 0 [0:256]", "zstd frame"},
+  };
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.name);
+    HandMadeCheckpoint changed = made();
+    auto& file = changed.files[c.file];
+    ChunkRecord& record = file.records[c.record];
+    c.change(std::span(file.bytes).subspan(record.address, record.stored_bytes), record);
+    changed.seal();
+    const fs::path path = changed.write(dir_.path());
+    const CheckpointReader reader(path);
+    std::vector<std::byte> out(reader.tensor(c.tensor).logical_bytes);
+    EXPECT_THAT(
+        message_of(ErrorCode::corrupt,
+                   [&] { reader.read(c.tensor, Box::whole(reader.tensor(c.tensor).shape), out); }),
+        AllOf(HasSubstr((path / changed.manifest.files[c.file].name).string()),
+              HasSubstr(std::string("tensor \"") + c.tensor + "\" " + c.box),
+              HasSubstr(c.message)));
+    const std::string other = c.tensor == std::string("a") ? "z" : "a";
+    out.resize(reader.tensor(other).logical_bytes);
+    reader.read(other, Box::whole(reader.tensor(other).shape), out);
+    const auto extent = reader.tensor(other).shape[0];
+    EXPECT_EQ(out, other == "a" ? scattered_values(DType::f32, {extent})
+                                : counting_values(DType::f32, {extent}));
+  }
+}
+
+TEST_F(Stored, AFileThatShrinksUnderTheReaderIsCorrupt) {
+  const CheckpointReader reader(path_);
+  fs::resize_file(path_ / "shards-00000-of-00002.h5", 80);
+  std::vector<std::byte> out(32);
+  EXPECT_THAT(message_of(ErrorCode::corrupt, [&] { reader.read("a", Box({0}, {8}), out); }),
+              AllOf(HasSubstr("tensor \"a\" chunk 0 [0:4]"), HasSubstr("shards-00000")));
+}
+
+}  // namespace
+}  // namespace shardwise::detail
