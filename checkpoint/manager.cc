@@ -133,8 +133,9 @@ struct CheckpointManager::Impl {
   // What a commit makes superfluous. It is committed, so an error here is not the save's.
   std::string clean_up(const std::string& committed) {
     try {
-      remove_replaced(*detail::parse_step_name(committed));
-      keep_newest();
+      const detail::StepName name = *detail::parse_step_name(committed);
+      remove_replaced(name);
+      keep_newest(name.step);
       return {};
     } catch (const std::exception& e) {
       return e.what();
@@ -149,7 +150,7 @@ struct CheckpointManager::Impl {
     }
   }
 
-  void keep_newest() {
+  void keep_newest(std::int64_t committed) {
     if (options.keep_last == 0) return;
     std::vector<detail::StepName> names = detail::committed_names(*files, root);
     std::int64_t valid_steps = 0, oldest_kept = 0;
@@ -162,7 +163,8 @@ struct CheckpointManager::Impl {
     }
     if (valid_steps < options.keep_last) return;
     for (const detail::StepName& name : names) {
-      if (name.step < oldest_kept) detail::remove_checkpoint(*files, root, name);
+      if (name.step < oldest_kept && name.step != committed)
+        detail::remove_checkpoint(*files, root, name);
     }
   }
 

@@ -78,12 +78,13 @@ void write_whole_file(FileSystem& file_system, const std::filesystem::path& path
 void remove_tree(FileSystem& file_system, const std::filesystem::path& path) {
   try {
     return file_system.remove(path);
-  } catch (const Error&) {
-    // A directory with something in it, if it can be listed; else the error was the answer.
+  } catch (const Error& removing) {
+    // A directory with something in it, if it can be listed.
     std::vector<std::string> names;
     try {
       names = file_system.list(path);
-    } catch (const Error&) {
+    } catch (const Error& listing) {
+      throw Error(removing.code(), fmt::format("{}; {}", removing.what(), listing.what()));
     }
     if (names.empty()) throw;
     for (const std::string& name : names) remove_tree(file_system, path / name);

@@ -6,6 +6,7 @@
 #include <set>
 #include <string_view>
 
+#include "shardwise/checkpoint/detail/json_text.h"
 #include "shardwise/checkpoint/detail/write/index_file.h"
 #include "shardwise/shard/error.h"
 
@@ -143,11 +144,11 @@ void check_sources(std::span<const TensorSource> sources) {
   for (const TensorSource& source : sources) {
     if (const std::string problem = name_problem(source.name); !problem.empty()) {
       throw Error(ErrorCode::invalid_argument,
-                  fmt::format("save: tensor name \"{}\" {}", source.name, problem));
+                  fmt::format("save: tensor name {} {}", JsonFields::shown(source.name), problem));
     }
     if (!names.insert(source.name).second) {
-      throw Error(ErrorCode::invalid_argument,
-                  fmt::format("save: tensor name \"{}\" is given twice", source.name));
+      throw Error(ErrorCode::invalid_argument, fmt::format("save: tensor name {} is given twice",
+                                                           JsonFields::shown(source.name)));
     }
     const ArraySpec& spec = source.spec;
     if (spec.sharding.rank() != spec.shape.size()) {

@@ -1,0 +1,229 @@
+#include "shardwise/checkpoint/detail/file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "testing/errors.h"
+#include "testing/temp_dir.h"
+
+namespace shardwise {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+constexpr std::size_t kPage = 4096;
+
+// Page-aligned memory, so that direct writes are possible at all.
+class AlignedBytes {
+ public:
+  explicit AlignedBytes(std::size_t size)
+      : size_(size),
+        data_(static_cast<std::byte*>(::operator new (size, std::align_val_t{kPage}))) {}
+  ~AlignedBytes() { ::operator delete (data_, std::align_val_t{kPage}); }
+  AlignedBytes(const AlignedBytes&) = delete;
+  AlignedBytes& operator=(const AlignedBytes&) = delete;
+
+  std::byte* data() { return data_; }
+  std::span<std::byte> span() { return {data_, size_}; }
+
+ private:
+  std::size_t size_;
+  std::byte* data_;
+};
+
+void fill(std::span<std::byte> bytes, std::uint32_t seed) {
+  std::mt19937 random(seed);
+  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
+}
+
+std::vector<std::byte> bytes_of(std::string_view text) {
+  std::vector<std::byte> bytes(text.size());
+  std::memcpy(bytes.data(), text.data(), text.size());
+  return bytes;
+}
+
+// Aligned and odd places, sizes and memory, in any order, with both cachings: the file holds what a
+// copy in memory holds.
+TEST(File, HoldsWhatIsWrittenAtAnyPlaceAndFromAnyMemory) {
+  for (const Caching caching : {Caching::cached, Caching::direct}) {
+    const TempDir dir;
+    const auto files = posix_file_system();
+    const auto file = files->create(dir / "f", caching);
+    constexpr std::size_t kSize = 40 * kPage;
+    std::vector<std::byte> copy(kSize);
+    file->resize(kSize);
+    std::mt19937 random(7);
+    AlignedBytes memory(8 * kPage + 64);
+    for (std::uint32_t i = 0; i < 300; ++i) {
+      fill(memory.span(), i);
+      const std::size_t shift = random() % 3 == 0 ? random() % 64 : 0;
+      const std::size_t size = random() % 2 == 0 ? (random() % 8) * kPage : random() % (8 * kPage);
+      std::size_t offset = random() % (kSize - size);
+      if (random() % 2 == 0) offset = offset / kPage * kPage;
+      file->write_at(offset, memory.data() + shift, size);
+      std::copy_n(memory.data() + shift, size, copy.data() + offset);
+    }
+    AlignedBytes back(kSize);
+    file->read_at(0, back.data(), kSize);
+    EXPECT_TRUE(std::equal(copy.begin(), copy.end(), back.data()));
+
+    const auto again = files->open(dir / "f", caching);
+    EXPECT_EQ(again->size(), kSize);
+    std::vector<std::byte> part(5000);
+    again->read_at(777, part.data(), part.size());
+    EXPECT_TRUE(std::equal(part.begin(), part.end(), copy.data() + 777));
+  }
+}
+
+// The tail goes through the cache: rounding it up would destroy what lies behind.
+TEST(File, DirectWriteLeavesTheBytesBehindItAlone) {
+  const TempDir dir;
+  const auto file = posix_file_system()->create(dir / "f", Caching::direct);
+  const std::vector<std::byte> behind = bytes_of("metadata");
+  AlignedBytes data(2 * kPage);
+  fill(data.span(), 1);
+  file->write_at(kPage + 100, behind.data(), behind.size());
+  file->write_at(0, data.data(), kPage + 100);
+  std::vector<std::byte> back(behind.size());
+  file->read_at(kPage + 100, back.data(), back.size());
+  EXPECT_EQ(back, behind);
+  EXPECT_EQ(file->size(), kPage + 100 + behind.size());
+}
+
+TEST(File, TwoThreadsWriteAtDifferentPlaces) {
+  const TempDir dir;
+  const auto file = posix_file_system()->create(dir / "f", Caching::direct);
+  constexpr std::size_t kBlocks = 64;
+  file->resize(kBlocks * kPage);
+  const auto write_every_second = [&](std::size_t first) {
+    AlignedBytes block(kPage);
+    for (std::size_t i = first; i < kBlocks; i += 2) {
+      std::fill(block.span().begin(), block.span().end(), static_cast<std::byte>(i));
+      file->write_at(i * kPage, block.data(), kPage);
+    }
+  };
+  { const std::jthread even(write_every_second, 0), odd(write_every_second, 1); }
+  std::vector<std::byte> back(kBlocks * kPage);
+  file->read_at(0, back.data(), back.size());
+  for (std::size_t i = 0; i < back.size(); ++i) {
+    ASSERT_EQ(back[i], static_cast<std::byte>(i / kPage)) << i;
+  }
+}
+
+TEST(File, ResizeGrowsWithZerosOnTheDiskAndShrinks) {
+  const TempDir dir;
+  const auto file = posix_file_system()->create(dir / "f", Caching::cached);
+  const std::vector<std::byte> text = bytes_of("abc");
+  file->write_at(0, text.data(), text.size());
+  file->resize(std::size_t{1} << 20);
+  EXPECT_EQ(file->size(), std::size_t{1} << 20);
+  struct stat status {};
+  ASSERT_EQ(::stat((dir / "f").c_str(), &status), 0);
+  EXPECT_GE(status.st_blocks * 512, 1 << 20) << "space is taken now, not by later writes";
+  std::byte last{1};
+  file->read_at((1 << 20) - 1, &last, 1);
+  EXPECT_EQ(last, std::byte{0});
+  file->resize(2);
+  EXPECT_EQ(file->size(), 2u);
+  file->sync();
+  file->close();
+}
+
+TEST(File, FullDiskSaysHowMuchWasNeeded) {
+  const TempDir dir;
+  const auto file = posix_file_system()->create(dir / "f", Caching::direct);
+  const std::string message =
+      message_of(ErrorCode::io, [&] { file->resize(std::uint64_t{1} << 60); });
+  EXPECT_THAT(message, HasSubstr("allocate " + (dir / "f").string()));
+  EXPECT_THAT(message, HasSubstr("1152921504606846976 bytes"));
+}
+
+TEST(File, ReadingPastTheEndIsCorrupt) {
+  const TempDir dir;
+  write_file(dir / "f", bytes_of("abc"));
+  for (const Caching caching : {Caching::cached, Caching::direct}) {
+    const auto file = posix_file_system()->open(dir / "f", caching);
+    AlignedBytes out(kPage);
+    const std::string message =
+        message_of(ErrorCode::corrupt, [&] { file->read_at(0, out.data(), kPage); });
+    EXPECT_THAT(message, HasSubstr((dir / "f").string()));
+    EXPECT_THAT(message, HasSubstr("ends at byte 3, 4096 bytes at offset 0 needed"));
+  }
+}
+
+TEST(FileSystem, ErrorsSayOperationPathAndReason) {
+  const TempDir dir;
+  const auto files = posix_file_system();
+  write_file(dir / "there", bytes_of("x"));
+  files->make_directory(dir / "full");
+  write_file(dir / "full" / std::string("x"), bytes_of("x"));
+  ASSERT_EQ(::mkfifo((dir / "pipe").c_str(), 0600), 0);
+  struct Case {
+    const char* name;
+    ErrorCode code;
+    std::function<void()> run;
+    const char* part;
+  };
+  const Case cases[] = {
+      {"open a missing file", ErrorCode::not_found,
+       [&] { files->open(dir / "no", Caching::cached); }, "open"},
+      {"open a directory", ErrorCode::corrupt, [&] { files->open(dir / "full", Caching::cached); },
+       "not a regular file"},
+      {"open a pipe", ErrorCode::corrupt, [&] { files->open(dir / "pipe", Caching::direct); },
+       "not a regular file"},
+      {"create what is there", ErrorCode::already_exists,
+       [&] { files->create(dir / "there", Caching::direct); }, "create"},
+      {"create below a missing folder", ErrorCode::not_found,
+       [&] { files->create(dir / "no/f", Caching::cached); }, "create"},
+      {"make a directory twice", ErrorCode::already_exists,
+       [&] { files->make_directory(dir / "full"); }, "make directory"},
+      {"rename onto a file", ErrorCode::already_exists,
+       [&] { files->rename(dir / "full", dir / "there"); }, "rename"},
+      {"rename onto an empty directory", ErrorCode::already_exists,
+       [&] {
+         files->make_directory(dir / "empty");
+         files->rename(dir / "full", dir / "empty");
+       },
+       "rename"},
+      {"rename what is not there", ErrorCode::not_found,
+       [&] { files->rename(dir / "no", dir / "new"); }, "rename"},
+      {"remove a full directory", ErrorCode::io, [&] { files->remove(dir / "full"); }, "remove"},
+      {"list a missing directory", ErrorCode::not_found, [&] { files->list(dir / "no"); }, "list"},
+      {"list a file", ErrorCode::io, [&] { files->list(dir / "there"); }, "list"},
+      {"sync a missing directory", ErrorCode::not_found, [&] { files->sync_directory(dir / "no"); },
+       "directory"},
+  };
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.name);
+    const std::string message = message_of(c.code, c.run);
+    EXPECT_THAT(message, HasSubstr(c.part));
+    EXPECT_THAT(message, HasSubstr(dir.path().string()));
+  }
+}
+
+TEST(FileSystem, RenamesListsAndRemoves) {
+  const TempDir dir;
+  const auto files = posix_file_system();
+  files->make_directory(dir / "d");
+  write_file(dir / "b", bytes_of("x"));
+  write_file(dir / ".a", bytes_of("x"));
+  EXPECT_THAT(files->list(dir.path()), ElementsAre(".a", "b", "d"));
+  files->rename(dir / "b", dir / "c");
+  files->sync_directory(dir.path());
+  files->remove(dir / "d");
+  files->remove(dir / "never there");
+  EXPECT_THAT(files->list(dir.path()), ElementsAre(".a", "c"));
+}
+
+}  // namespace
+}  // namespace shardwise

@@ -1,0 +1,97 @@
+#include "shardwise/checkpoint/detail/hdf5.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <thread>
+
+#include "testing/errors.h"
+
+namespace shardwise::detail {
+namespace {
+
+using testing::HasSubstr;
+using testing::internal::CaptureStderr;
+using testing::internal::GetCapturedStderr;
+
+TEST(Hdf5, FailuresBecomeErrorsAndPrintNothing) {
+  const auto fail = [] {
+    const std::string message = message_of(ErrorCode::corrupt, [] {
+      const Hdf5Lock lock;
+      const H5File file(H5Fopen("/nonexistent/x.h5", H5F_ACC_RDONLY, H5P_DEFAULT), "open x.h5",
+                        ErrorCode::corrupt);
+    });
+    EXPECT_THAT(message, HasSubstr("open x.h5: HDF5: "));
+    EXPECT_THAT(message, HasSubstr("No such file or directory"));
+  };
+  CaptureStderr();
+  fail();
+  // Printing is a setting of each thread.
+  std::jthread(fail).join();
+  EXPECT_EQ(GetCapturedStderr(), "");
+}
+
+TEST(Hdf5, LeavesTheThreadsOwnPrinterAlone) {
+  const H5E_auto2_t printer = [](hid_t, void*) { return 0; };
+  H5Eset_auto2(H5E_DEFAULT, printer, nullptr);
+  { const Hdf5Lock lock; }
+  H5E_auto2_t found = nullptr;
+  void* data = nullptr;
+  H5Eget_auto2(H5E_DEFAULT, &found, &data);
+  EXPECT_EQ(found, printer);
+}
+
+TEST(Hdf5, TypesHaveTheirSizeClassAndBits) {
+  const Hdf5Lock lock;
+  for (const DType dtype : all_dtypes()) {
+    SCOPED_TRACE(name(dtype));
+    const H5Type type = hdf5_type(dtype);
+    EXPECT_EQ(H5Tget_size(type.get()), size_bytes(dtype));
+    const bool is_float = name(dtype)[0] == 'f' || dtype == DType::bf16;
+    const H5T_class_t expected = is_float                  ? H5T_FLOAT
+                                 : dtype == DType::boolean ? H5T_ENUM
+                                                           : H5T_INTEGER;
+    EXPECT_EQ(H5Tget_class(type.get()), expected);
+  }
+  const H5Type bf16 = hdf5_type(DType::bf16);
+  std::size_t sign = 0, exponent = 0, exponent_size = 0, mantissa = 1, mantissa_size = 0;
+  H5Tget_fields(bf16.get(), &sign, &exponent, &exponent_size, &mantissa, &mantissa_size);
+  EXPECT_EQ(sign, 15u);
+  EXPECT_EQ(exponent, 7u);
+  EXPECT_EQ(exponent_size, 8u);
+  EXPECT_EQ(mantissa, 0u);
+  EXPECT_EQ(mantissa_size, 7u);
+  EXPECT_EQ(H5Tget_ebias(bf16.get()), 127u);
+}
+
+// The library itself agrees about what the 16-bit patterns mean.
+TEST(Hdf5, HalvesHaveTheirValues) {
+  const Hdf5Lock lock;
+  struct Case {
+    DType dtype;
+    std::uint16_t bits;
+    float value;
+  };
+  const Case cases[] = {{DType::f16, 0x3C00, 1.0f},           {DType::f16, 0xC248, -3.140625f},
+                        {DType::f16, 0x0001, 5.9604645e-08f}, {DType::bf16, 0x3F80, 1.0f},
+                        {DType::bf16, 0xC049, -3.140625f},    {DType::bf16, 0x7F7F, 3.3895314e38f}};
+  for (const Case& c : cases) {
+    const H5Type type = hdf5_type(c.dtype);
+    float value = 0;
+    std::memcpy(&value, &c.bits, sizeof c.bits);
+    check_hdf5(H5Tconvert(type.get(), H5T_NATIVE_FLOAT, 1, &value, nullptr, H5P_DEFAULT),
+               "convert");
+    EXPECT_EQ(value, c.value);
+  }
+}
+
+TEST(Hdf5, ScalarsAndEmptyShapesHaveDataspaces) {
+  const Hdf5Lock lock;
+  EXPECT_EQ(H5Sget_simple_extent_type(hdf5_space({}).get()), H5S_SCALAR);
+  EXPECT_EQ(H5Sget_simple_extent_npoints(hdf5_space({3, 0, 2}).get()), 0);
+  EXPECT_EQ(H5Sget_simple_extent_npoints(hdf5_space({3, 5}).get()), 15);
+}
+
+}  // namespace
+}  // namespace shardwise::detail

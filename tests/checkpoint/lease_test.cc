@@ -1,0 +1,69 @@
+#include "shardwise/checkpoint/detail/write/lease.h"
+
+#include <gtest/gtest.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+
+extern char** environ;
+
+namespace shardwise::detail {
+namespace {
+
+TEST(Lease, PrintsAndParses) {
+  const LeaseOwner owner{.pid = 12, .start = 3456789, .boot = "b-1", .host = "h\"o"};
+  const std::string text = print_lease(owner);
+  EXPECT_EQ(text, "{\"pid\":12,\"start\":3456789,\"boot\":\"b-1\",\"host\":\"h\\\"o\"}\n");
+  const auto parsed = parse_lease(text);
+  ASSERT_TRUE(parsed);
+  EXPECT_EQ(parsed->pid, 12);
+  EXPECT_EQ(parsed->start, 3456789u);
+  EXPECT_EQ(parsed->boot, "b-1");
+  EXPECT_EQ(parsed->host, "h\"o");
+}
+
+TEST(Lease, OtherTextIsNone) {
+  for (const char* text : {"", "{", "[]", "{}", R"({"pid":1,"start":1,"boot":"x"})",
+                           R"({"pid":"1","start":1,"boot":"x","host":"y"})", "null"}) {
+    EXPECT_FALSE(parse_lease(text)) << text;
+  }
+}
+
+TEST(Lease, ThisProcessIsAlive) {
+  const LeaseOwner me = this_process();
+  EXPECT_EQ(me.pid, ::getpid());
+  EXPECT_TRUE(may_be_alive(me));
+}
+
+TEST(Lease, DeadIsAnotherStartBootOrNumberOnThisMachine) {
+  LeaseOwner other = this_process();
+  other.start += 1;
+  EXPECT_FALSE(may_be_alive(other)) << "the number went to another process";
+  other = this_process();
+  other.boot = "earlier";
+  EXPECT_FALSE(may_be_alive(other));
+  other.host = "elsewhere";
+  EXPECT_TRUE(may_be_alive(other)) << "nothing is known of another machine";
+  other = this_process();
+  other.pid = 0x7fffffff;
+  EXPECT_FALSE(may_be_alive(other));
+}
+
+// A child that has ended is dead, even before its parent asks for its status.
+TEST(Lease, AnEndedChildIsDead) {
+  pid_t child = 0;
+  std::array<char, 5> name{"true"};
+  std::array<char*, 2> arguments{name.data(), nullptr};
+  ASSERT_EQ(posix_spawnp(&child, "true", nullptr, nullptr, arguments.data(), environ), 0);
+  siginfo_t info{};
+  ASSERT_EQ(::waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT), 0);
+  LeaseOwner owner = this_process();
+  owner.pid = child;
+  EXPECT_FALSE(may_be_alive(owner));
+  ASSERT_EQ(::waitpid(child, nullptr, 0), child);
+}
+
+}  // namespace
+}  // namespace shardwise::detail

@@ -1,0 +1,191 @@
+// Every operation of a save, a replacement and a removal fails once, in three ways; and the process
+// is killed before every one.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <spawn.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+
+#include "shardwise/checkpoint/detail/write/attempt.h"
+#include "shardwise/checkpoint/detail/write/root_names.h"
+#include "shardwise/checkpoint/manager.h"
+#include "shardwise/checkpoint/reader.h"
+#include "testing/errors.h"
+#include "testing/fault_model.h"
+#include "testing/faulty_file_system.h"
+#include "testing/temp_dir.h"
+
+extern char** environ;
+
+namespace shardwise {
+namespace {
+
+using testing::IsEmpty;
+
+bool holds(const std::filesystem::path& directory, std::uint64_t seed) {
+  const CheckpointReader reader(directory);
+  for (const HostTensor& tensor : fault_model(seed)) {
+    std::vector<std::byte> found(tensor.data->size());
+    reader.read(tensor.name, Box::whole(tensor.spec.shape), found);
+    if (found != *tensor.data) return false;
+  }
+  return true;
+}
+
+// A root with steps 1 and 2, and an attempt of a live process.
+class Root {
+ public:
+  Root() {
+    CheckpointManager manager(path());
+    manager.save(1, sources_of(fault_model(1)));
+    manager.save(2, sources_of(fault_model(2)));
+    stranger_ = std::make_unique<detail::Attempt>(*files_, path(), 77, leftovers_);
+  }
+
+  const std::filesystem::path& path() const { return dir_.path(); }
+
+  // What must hold whatever went wrong in `action`. `done`: it ended without an error.
+  void check(FaultAction action, bool done) {
+    CheckpointManager manager(path(), {.collect_garbage = false});
+    EXPECT_TRUE(holds(manager.step(1).directory, 1));
+    const std::vector<Step> steps = manager.steps();
+    const auto there = [&](std::int64_t number) {
+      return std::any_of(steps.begin(), steps.end(),
+                         [&](const Step& step) { return step.step == number; });
+    };
+    if (action == FaultAction::save) {
+      EXPECT_TRUE(holds(manager.step(2).directory, 2));
+      EXPECT_TRUE(!done || there(3));
+      EXPECT_TRUE(!there(3) || holds(manager.step(3).directory, 3));
+    } else if (action == FaultAction::replace) {
+      const bool old = holds(manager.step(2).directory, 2);
+      EXPECT_TRUE(old || holds(manager.step(2).directory, 3));
+      EXPECT_FALSE(done && old);
+    } else {
+      EXPECT_FALSE(done && there(2));
+      EXPECT_TRUE(!there(2) || holds(manager.step(2).directory, 2));
+    }
+    for (const Step& step : steps) EXPECT_LE(step.step, 3);
+    EXPECT_THAT(manager.latest()->rejected, IsEmpty());
+  }
+
+  // Nothing is left but the steps and the stranger's attempt and lease.
+  void check_clean() {
+    CheckpointManager manager(path());
+    std::vector<std::string> hidden;
+    for (const std::string& name : files_->list(path())) {
+      if (name.front() == '.') hidden.push_back(name);
+    }
+    const std::string stem = detail::attempt_stem(77, stranger_->id());
+    EXPECT_THAT(hidden, testing::UnorderedElementsAre(detail::attempt_name(stem),
+                                                      detail::lease_name(stem)));
+    std::vector<std::int64_t> seen;
+    for (const detail::StepName& name : detail::committed_names(*files_, path())) {
+      seen.push_back(name.step);
+    }
+    EXPECT_EQ(std::adjacent_find(seen.begin(), seen.end()), seen.end()) << "one generation each";
+  }
+
+ private:
+  TempDir dir_;
+  std::shared_ptr<FileSystem> files_ = posix_file_system();
+  std::vector<std::filesystem::path> leftovers_;
+  std::unique_ptr<detail::Attempt> stranger_;
+};
+
+class ManagerFaults : public testing::TestWithParam<FaultAction> {};
+
+TEST_P(ManagerFaults, EveryOperationMayFail) {
+  std::int64_t operations = 0;
+  {
+    const Root root;
+    auto files = std::make_shared<FaultyFileSystem>(0, Fault::io);
+    CheckpointManager manager(root.path(), {.collect_garbage = false, .file_system = files});
+    files->restart(0);
+    run_fault_action(manager, GetParam());
+    operations = files->operations();
+  }
+  EXPECT_GT(operations, GetParam() == FaultAction::remove ? 8 : 25);
+  for (const Fault fault : {Fault::io, Fault::no_space, Fault::cut}) {
+    for (std::int64_t at = 1; at <= operations; ++at) {
+      SCOPED_TRACE(testing::Message() << "operation " << at << " of " << operations << ", fault "
+                                      << static_cast<int>(fault));
+      Root root;
+      auto files = std::make_shared<FaultyFileSystem>(0, fault);
+      CheckpointManager manager(root.path(), {.collect_garbage = false, .file_system = files});
+      files->restart(at);
+      bool done = false;
+      try {
+        run_fault_action(manager, GetParam());
+        done = true;
+      } catch (const Error& e) {
+        EXPECT_EQ(e.code(), ErrorCode::io) << e.what();
+        EXPECT_THAT(e.what(), testing::HasSubstr("injected"));
+      }
+      EXPECT_GE(files->operations(), at) << "the fault came to pass";
+      root.check(GetParam(), done);
+      // The same manager goes on: what it could not remove it removes now, and saves.
+      manager.collect_garbage();
+      root.check_clean();
+      manager.save(3, sources_of(fault_model(3)), {.existing = Existing::replace});
+      EXPECT_TRUE(holds(manager.step(3).directory, 3));
+    }
+  }
+}
+
+// Runs the helper program, which is killed before operation `at`; true where it ended by itself.
+bool run_and_kill(const std::filesystem::path& root, FaultAction action, std::int64_t at) {
+  const std::string number = std::to_string(at);
+  const std::string what = std::to_string(static_cast<int>(action));
+  std::string program = SHARDWISE_FAULT_PROGRAM, folder = root.string();
+  std::array<char*, 5> arguments{program.data(), folder.data(), const_cast<char*>(what.c_str()),
+                                 const_cast<char*>(number.c_str()), nullptr};
+  pid_t child = 0;
+  EXPECT_EQ(posix_spawn(&child, program.c_str(), nullptr, nullptr, arguments.data(), environ), 0);
+  int status = 0;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  const bool ended = WIFEXITED(status) && WEXITSTATUS(status) == 0;
+  EXPECT_TRUE(ended || (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL)) << status;
+  return ended;
+}
+
+TEST_P(ManagerFaults, TheProcessMayBeKilledBeforeEveryOperation) {
+  bool ended = false;
+  for (std::int64_t at = 1; !ended && at < 500; ++at) {
+    SCOPED_TRACE(testing::Message() << "operation " << at);
+    Root root;
+    ended = run_and_kill(root.path(), GetParam(), at);
+    root.check(GetParam(), ended);
+    root.check_clean();
+    if (at % 7 != 0) continue;
+    CheckpointManager manager(root.path());
+    manager.save(3, sources_of(fault_model(3)), {.existing = Existing::replace});
+    EXPECT_TRUE(holds(manager.step(3).directory, 3));
+  }
+  EXPECT_TRUE(ended);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, ManagerFaults,
+                         testing::Values(FaultAction::save, FaultAction::replace,
+                                         FaultAction::remove),
+                         [](const auto& test) {
+                           return std::string(fault_action_name(test.param));
+                         });
+
+// Killed between batches of data, again and again, on one root.
+TEST(ManagerKilled, InMidSaveRepeatedly) {
+  Root root;
+  for (const std::int64_t progress_call : {1, 2, 3, 1, 3, 2}) {
+    EXPECT_FALSE(run_and_kill(root.path(), FaultAction::save_until_progress, progress_call));
+    root.check(FaultAction::save, false);
+  }
+  root.check_clean();
+  EXPECT_TRUE(run_and_kill(root.path(), FaultAction::save_until_progress, 1000));
+  root.check(FaultAction::save, true);
+  root.check_clean();
+}
+
+}  // namespace
+}  // namespace shardwise

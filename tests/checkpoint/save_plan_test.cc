@@ -1,0 +1,114 @@
+#include "shardwise/checkpoint/detail/write/save_plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "testing/errors.h"
+#include "testing/host_tensor.h"
+
+namespace shardwise::detail {
+namespace {
+
+TEST(ChunkShape, CutsEvenlyIntoAboutAMebibyte) {
+  struct Case {
+    const char* name;
+    Shape piece;
+    std::size_t element_bytes;
+    Shape chunk;
+  };
+  const Case cases[] = {
+      {"small: one chunk", {100, 200}, 4, {100, 200}},
+      {"exactly a chunk", {512, 512}, 4, {512, 512}},
+      {"square: rows and columns, runs of 4 KiB", {8192, 8192}, 4, {256, 1024}},
+      {"narrow: rows only", {1'000'000, 3}, 4, {83334, 3}},
+      {"wide: columns too", {4, 1 << 20}, 4, {1, 1 << 18}},
+      {"one dim, no sliver", {1'000'001}, 8, {125'001}},
+      {"bytes", {3, 5 << 20}, 1, {1, 1 << 20}},
+      {"all dims but short runs", {64, 3, 224, 224}, 4, {16, 1, 56, 224}},
+  };
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.name);
+    EXPECT_EQ(to_string(chunk_shape(c.piece, c.element_bytes)), to_string(c.chunk));
+  }
+}
+
+TEST(ChunkShape, HoldsItsPromisesForRandomPieces) {
+  std::mt19937_64 random(11);
+  for (int i = 0; i < 3000; ++i) {
+    const std::size_t element_bytes = std::size_t{1} << (random() % 4);
+    Shape piece;
+    std::int64_t room = std::int64_t{1} << (random() % 40);
+    for (std::size_t rank = random() % 6; rank > 0; --rank) {
+      piece.push_back(1 + static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(room)));
+      room = std::max<std::int64_t>(room / piece[piece.size() - 1], 1);
+    }
+    SCOPED_TRACE(to_string(piece) + " of " + std::to_string(element_bytes));
+    const Shape chunk = chunk_shape(piece, element_bytes);
+    ASSERT_EQ(chunk.size(), piece.size());
+    const std::size_t bytes = num_bytes(chunk, element_bytes);
+    EXPECT_LE(bytes, kChunkBytes);
+    if (num_bytes(piece, element_bytes) <= kChunkBytes) {
+      EXPECT_EQ(chunk, piece);
+      continue;
+    }
+    EXPECT_GT(bytes, kChunkBytes / 5) << to_string(chunk);
+    for (std::size_t d = 0; d < piece.size(); ++d) {
+      ASSERT_GE(chunk[d], 1);
+      const std::int64_t count = (piece[d] + chunk[d] - 1) / chunk[d];
+      EXPECT_EQ(chunk[d], (piece[d] + count - 1) / count) << "dim " << d << " is cut evenly";
+    }
+  }
+}
+
+TEST(SavePlan, SortsNamesAndNumbersChunks) {
+  const Executor executor(2);
+  const HostTensor tensors[] = {
+      host_tensor("z", DType::f32, {1024, 1024}, "2,2", "0,-"),
+      host_tensor("a", DType::i8, {10}, "2,2", "0"),
+      host_tensor("m", DType::f32, {0}, "2,2", "0"),
+  };
+  const SavePlan plan = plan_save(sources_of(tensors), Codec::none, executor);
+  ASSERT_EQ(plan.tensors.size(), 3u);
+  EXPECT_EQ(plan.tensors[0].name, "a");
+  EXPECT_EQ(plan.tensors[0].pieces.size(), 2u);
+  EXPECT_EQ(plan.tensors[0].pieces[1].layout, Layout::contiguous);
+  EXPECT_EQ(plan.tensors[0].pieces[1].first_chunk, 1);
+  EXPECT_EQ(plan.tensors[1].pieces.size(), 0u);
+  EXPECT_EQ(plan.tensors[2].pieces[1].dataset, "/tensors/2/1");
+  EXPECT_EQ(plan.tensors[2].pieces[1].layout, Layout::chunked);
+  EXPECT_EQ(plan.tensors[2].pieces[1].first_chunk, 4);
+  EXPECT_EQ(plan.tensors[2].mesh, "2,2");
+  EXPECT_EQ(plan.chunks, 6);
+  EXPECT_EQ(plan.logical_bytes, (std::size_t{4} << 20) + 10);
+}
+
+TEST(SavePlan, ChoosesTheCodecPerTensor) {
+  const Executor executor(2);
+  const HostTensor tensors[] = {
+      host_tensor("a_ramp", DType::i64, {500, 500}, "", "-,-", Values::ramp),
+      host_tensor("b_small", DType::i64, {50}, "", "-", Values::ramp),
+      host_tensor("c_random", DType::u8, {500, 500}, "", "-,-"),
+  };
+  HostTensor random = tensors[2];
+  auto bytes = std::make_shared<std::vector<std::byte>>(random.data->size());
+  std::mt19937 generator(1);
+  for (std::byte& byte : *bytes) byte = static_cast<std::byte>(generator());
+  random.data = bytes;
+  const HostTensor all[] = {tensors[0], tensors[1], random};
+
+  const SavePlan automatic = plan_save(sources_of(all), Codec::automatic, executor);
+  EXPECT_EQ(automatic.tensors[0].pieces[0].codec, StoredCodec::zstd);
+  EXPECT_EQ(automatic.efforts[0], Effort::matches);
+  EXPECT_EQ(automatic.tensors[1].pieces[0].codec, StoredCodec::none) << "too small";
+  EXPECT_EQ(automatic.tensors[2].pieces[0].codec, StoredCodec::none) << "would not shrink";
+
+  const SavePlan zstd = plan_save(sources_of(all), Codec::zstd, executor);
+  EXPECT_EQ(zstd.tensors[2].pieces[0].codec, StoredCodec::zstd);
+  const SavePlan none = plan_save(sources_of(all), Codec::none, executor);
+  EXPECT_EQ(none.tensors[0].pieces[0].codec, StoredCodec::none);
+}
+
+}  // namespace
+}  // namespace shardwise::detail

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <csignal>
+#include <vector>
+
+#include "shardwise/checkpoint/manager.h"
+#include "testing/host_tensor.h"
+
+namespace shardwise {
+
+/// What goes wrong half-way in the fault tests. The root holds steps 1 and 2.
+enum class FaultAction {
+  save,                 ///< step 3
+  replace,              ///< step 2, by the model of seed 3
+  remove,               ///< step 2
+  save_until_progress,  ///< step 3, in several batches
+};
+
+inline const char* fault_action_name(FaultAction action) {
+  constexpr const char* names[] = {"save", "replace", "remove", "save_until_progress"};
+  return names[static_cast<int>(action)];
+}
+
+/// A small model: compressed and not, chunked and not, a scalar.
+inline std::vector<HostTensor> fault_model(std::uint64_t seed) {
+  return {host_tensor("ramp", DType::i32, {300, 200}, "2,2", "0,1", Values::ramp, seed),
+          host_tensor("w/noise", DType::f32, {200, 100}, "2,2", "0,-", Values::noise, seed),
+          host_tensor("step", DType::i64, {}, "2,2", "", Values::ramp, seed)};
+}
+
+/// Five batches under the least memory budget.
+inline std::vector<HostTensor> large_fault_model(std::uint64_t seed) {
+  std::vector<HostTensor> tensors = fault_model(seed);
+  tensors.push_back(host_tensor("x", DType::u8, {20, 1 << 20}, "", "-,-", Values::ramp, seed));
+  return tensors;
+}
+
+inline void run_fault_action(CheckpointManager& manager, FaultAction action) {
+  if (action == FaultAction::save) {
+    manager.save(3, sources_of(fault_model(3)));
+  } else if (action == FaultAction::replace) {
+    manager.save(2, sources_of(fault_model(3)), {.existing = Existing::replace});
+  } else if (action == FaultAction::remove) {
+    manager.remove(2);
+  }
+}
+
+}  // namespace shardwise

@@ -1,0 +1,60 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+#include "shardwise/checkpoint/detail/file.h"
+
+namespace shardwise {
+
+/// What goes wrong at one operation.
+enum class Fault {
+  io,        ///< it fails
+  no_space,  ///< it fails as on a full disk
+  cut,       ///< half of a write reaches the file, then it fails; other operations fail at once
+  kill,      ///< the process gets SIGKILL before it
+};
+
+/// The real file system, one of whose operations goes wrong. Counts every call that reaches the
+/// disk: creating, opening, reading, writing, resizing, syncing, closing, listing, renaming,
+/// removing. Thread-safe.
+class FaultyFileSystem final : public FileSystem,
+                               public std::enable_shared_from_this<FaultyFileSystem> {
+ public:
+  /// The operation number `at`, counted from 1, fails; 0: none does.
+  FaultyFileSystem(std::int64_t at, Fault fault) : at_(at), fault_(fault) {}
+
+  /// Operations so far.
+  std::int64_t operations() const { return count_; }
+
+  /// Counts from the start again, with another operation to fail.
+  void restart(std::int64_t at) {
+    at_ = at;
+    count_ = 0;
+  }
+
+  std::unique_ptr<File> create(const std::filesystem::path& path, Caching caching) override;
+  std::unique_ptr<File> open(const std::filesystem::path& path, Caching caching) override;
+  void make_directory(const std::filesystem::path& path) override;
+  void sync_directory(const std::filesystem::path& path) override;
+  void rename(const std::filesystem::path& from, const std::filesystem::path& to) override;
+  void remove(const std::filesystem::path& path) override;
+  std::vector<std::string> list(const std::filesystem::path& path) override;
+
+ private:
+  friend class FaultyFile;
+
+  /// Counts a call; true where it is the one that fails.
+  bool is_next();
+  [[noreturn]] void fail(const char* operation);
+  void step(const char* operation) {
+    if (is_next()) fail(operation);
+  }
+
+  std::atomic<std::int64_t> at_, count_{0};
+  Fault fault_;
+  std::shared_ptr<FileSystem> real_ = posix_file_system();
+};
+
+}  // namespace shardwise

@@ -1,0 +1,67 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "shardwise/checkpoint/manager.h"
+#include "shardwise/shard/box_copy.h"
+
+namespace shardwise {
+
+/// Numbers count up in small steps (they compress), or are any (they do not).
+enum class Values { ramp, noise };
+
+/// The values of a tensor, all finite, the same for the same seed.
+inline std::vector<std::byte> test_values(DType dtype, const Shape& shape, Values values,
+                                          std::uint64_t seed) {
+  const auto count = static_cast<std::size_t>(num_elements(shape));
+  std::vector<double> numbers(count);
+  std::mt19937_64 random(seed);
+  std::uniform_real_distribution<double> uniform(-100, 100);
+  for (std::size_t i = 0; i < count; ++i) {
+    const double step = static_cast<double>((i / 3 + seed) % 97);
+    numbers[i] = values == Values::noise ? uniform(random) : step;
+    if (dtype == DType::boolean) numbers[i] = (i / 5 + seed) % 2 == 0 ? 1 : 0;
+  }
+  std::vector<std::byte> bytes(count * size_bytes(dtype));
+  convert(DType::f64, reinterpret_cast<const std::byte*>(numbers.data()), dtype, bytes.data(),
+          count);
+  return bytes;
+}
+
+/// A tensor in ordinary memory, to be saved and compared.
+struct HostTensor {
+  std::string name;
+  ArraySpec spec;
+  std::shared_ptr<const std::vector<std::byte>> data;
+
+  /// Shares the data.
+  TensorSource source() const {
+    return {name, spec, [spec = spec, data = data](const Box& box, std::span<std::byte> out) {
+              copy_box(box, size_bytes(spec.dtype), {data->data(), Box::whole(spec.shape)},
+                       {out.data(), box});
+            }};
+  }
+};
+
+inline HostTensor host_tensor(std::string name, DType dtype, const Shape& shape,
+                              std::string_view mesh, std::string_view spec,
+                              Values values = Values::noise, std::uint64_t seed = 1) {
+  return {std::move(name),
+          {dtype, shape, Sharding(Mesh::parse(mesh), PartitionSpec::parse(spec))},
+          std::make_shared<const std::vector<std::byte>>(test_values(dtype, shape, values, seed))};
+}
+
+inline std::vector<TensorSource> sources_of(std::span<const HostTensor> tensors) {
+  std::vector<TensorSource> sources;
+  for (const HostTensor& tensor : tensors) sources.push_back(tensor.source());
+  return sources;
+}
+
+}  // namespace shardwise
