@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "shardwise/loader/detail/file_runs.h"
 #include "shardwise/loader/detail/gzip_reader.h"
 #include "shardwise/loader/detail/input_file.h"
 #include "shardwise/shard/error.h"
@@ -17,14 +18,10 @@
 namespace shardwise {
 namespace {
 
+using detail::FileRun;
 using detail::GzipReader;
 using detail::InputFile;
 using detail::kMaxGzipRatio;
-
-// Runs of a record that lie closer than this are read by one system call, which costs about as
-// much as copying what lies between them; what one call reads so is bounded.
-constexpr std::size_t kMaxGapBytes = std::size_t{4} << 10;
-constexpr std::size_t kMaxSpanBytes = std::size_t{64} << 10;
 
 constexpr std::size_t kUnpackStepBytes = std::size_t{1} << 20;
 
@@ -155,11 +152,8 @@ class IdxFile final : public Source {
   void read(std::size_t field, std::int64_t record, const BoxView& to) const override;
 
  private:
-  struct Run {
-    std::size_t from, to, size_bytes;  // offset in the file, in the target
-  };
-  void read_span(std::int64_t record, std::span<const Run> runs, std::byte* to) const;
-  void read_all(std::int64_t record, std::size_t offset, std::span<std::byte> out) const;
+  void read_runs(std::int64_t record, std::span<const FileRun> runs, std::byte* to) const;
+  void read_all(std::int64_t record, std::size_t record_offset, std::span<std::byte> out) const;
 
   std::unique_ptr<const InputFile> file_;
   Header header_;
@@ -169,48 +163,36 @@ class IdxFile final : public Source {
 
 void IdxFile::read(std::size_t, std::int64_t record, const BoxView& to) const {
   const std::size_t element_bytes = size_bytes(header_.dtype);
-  const std::size_t begin =
-      header_.header_bytes + static_cast<std::size_t>(record) * header_.record_bytes;
-  if (to.box == record_box_) {
-    read_all(record, begin, {to.data, header_.record_bytes});
+  if (to.box == record_box_) {  // the usual case: no walk
+    read_all(record, 0, {to.data, header_.record_bytes});
     big_endian_to_native({to.data, header_.record_bytes}, element_bytes);
     return;
   }
-  std::vector<Run> span;  // runs that one system call reads
-  for_each_run(walk_runs(to.box, record_box_, to.box),
-               [&](std::int64_t from, std::int64_t target, std::int64_t count) {
-                 const Run run{begin + static_cast<std::size_t>(from) * element_bytes,
-                               static_cast<std::size_t>(target) * element_bytes,
-                               static_cast<std::size_t>(count) * element_bytes};
-                 if (!span.empty()) {
-                   const std::size_t end = span.back().from + span.back().size_bytes;
-                   if (run.from - end > kMaxGapBytes ||
-                       run.from + run.size_bytes - span[0].from > kMaxSpanBytes) {
-                     read_span(record, span, to.data);
-                     span.clear();
-                   }
-                 }
-                 span.push_back(run);
-               });
-  if (!span.empty()) read_span(record, span, to.data);
+  detail::for_each_read(walk_runs(to.box, record_box_, to.box), element_bytes,
+                        [&](std::span<const FileRun> runs) { read_runs(record, runs, to.data); });
   big_endian_to_native({to.data, num_bytes(to.box.shape(), element_bytes)}, element_bytes);
 }
 
-void IdxFile::read_span(std::int64_t record, std::span<const Run> runs, std::byte* to) const {
+void IdxFile::read_runs(std::int64_t record, std::span<const FileRun> runs, std::byte* to) const {
   if (runs.size() == 1) {
-    read_all(record, runs[0].from, {to + runs[0].to, runs[0].size_bytes});
+    read_all(record, runs[0].record_offset, {to + runs[0].target_offset, runs[0].size_bytes});
     return;
   }
-  const std::size_t begin = runs.front().from;
-  const std::size_t size = runs.back().from + runs.back().size_bytes - begin;
+  const std::size_t begin = runs.front().record_offset;
+  const std::size_t size = runs.back().record_offset + runs.back().size_bytes - begin;
   const auto scratch = std::make_unique_for_overwrite<std::byte[]>(size);
   read_all(record, begin, {scratch.get(), size});
-  for (const Run& run : runs) {
-    std::memcpy(to + run.to, scratch.get() + (run.from - begin), run.size_bytes);
+  for (const FileRun& run : runs) {
+    std::memcpy(to + run.target_offset, scratch.get() + (run.record_offset - begin),
+                run.size_bytes);
   }
 }
 
-void IdxFile::read_all(std::int64_t record, std::size_t offset, std::span<std::byte> out) const {
+void IdxFile::read_all(std::int64_t record, std::size_t record_offset,
+                       std::span<std::byte> out) const {
+  const std::size_t offset = header_.header_bytes +
+                             static_cast<std::size_t>(record) * header_.record_bytes +
+                             record_offset;
   const std::size_t count = file_->read_at(offset, out);
   if (count == out.size()) return;
   throw Error(ErrorCode::corrupt,
