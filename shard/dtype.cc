@@ -119,7 +119,7 @@ bool value_of(Boolean element) { return element.byte != 0; }
 /// lacks room for leave their trace in its last place, so that no tie is made where there was none.
 template <class Int>
 double to_odd_double(Int value) {
-  const bool negative = value < 0;
+  const bool negative = std::cmp_less(value, 0);
   std::uint64_t magnitude = static_cast<std::uint64_t>(value);
   if (negative) magnitude = 0 - magnitude;
   if (magnitude >> 53 != 0) {

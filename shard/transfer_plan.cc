@@ -137,6 +137,7 @@ TransferPlan::TransferPlan(std::vector<Piece> sources, std::vector<Piece> target
   check_ranks(sources_, targets_);
   std::vector<detail::Replicas> groups = detail::group_replicas(sources_);
   std::vector<Box> boxes;
+  boxes.reserve(groups.size());
   for (const detail::Replicas& group : groups) boxes.push_back(group.box);
   const detail::BoxIndex index(boxes);
   detail::ReplicaChooser chooser(sources_, targets_, std::move(groups));

@@ -1,8 +1,8 @@
 #include "shardwise/shard/detail/cover.h"
 
 #include <algorithm>
+#include <compare>
 #include <cstddef>
-#include <utility>
 
 namespace shardwise::detail {
 namespace {

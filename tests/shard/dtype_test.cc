@@ -200,9 +200,9 @@ TEST(DType, HasNamesAndSizes) {
   EXPECT_EQ(parse_dtype("uint8"), DType::u8);
   EXPECT_EQ(parse_dtype("int32"), DType::i32);
   for (const char* text : {"", "f31", "F32", "float", "f32 "}) {
-    EXPECT_THAT(message_of(ErrorCode::invalid_argument, [&] { parse_dtype(text); }),
-                AllOf(HasSubstr("\"" + std::string(text) + "\""), HasSubstr("f64, f32, f16, bf16"),
-                      HasSubstr("u8, bool")));
+    EXPECT_THAT(
+        message_of(ErrorCode::invalid_argument, [&] { parse_dtype(text); }),
+        AllOf(HasSubstr(quoted(text)), HasSubstr("f64, f32, f16, bf16"), HasSubstr("u8, bool")));
   }
 }
 

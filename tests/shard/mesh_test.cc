@@ -50,7 +50,7 @@ TEST(Mesh, TakesAnAxisByNameOrNumber) {
   EXPECT_EQ(Mesh({{"1", 4}, {"0", 2}}).axis_index("1"), 0u);
   for (const char* axis : {"pipe", "2", "-1", "", "Data"}) {
     EXPECT_THAT(message_of(ErrorCode::not_found, [&] { named.axis_index(axis); }),
-                AllOf(HasSubstr("\"" + std::string(axis) + "\""), HasSubstr("data=4,model=2")));
+                AllOf(HasSubstr(quoted(axis)), HasSubstr("data=4,model=2")));
   }
 }
 

@@ -53,7 +53,7 @@ TEST(PartitionSpec, ParseSaysAtWhichCharacter) {
   for (const auto& c : cases) {
     SCOPED_TRACE(c.text);
     EXPECT_THAT(message_of(ErrorCode::invalid_argument, [&] { PartitionSpec::parse(c.text); }),
-                AllOf(HasSubstr(c.message), HasSubstr("\"" + std::string(c.text) + "\"")));
+                AllOf(HasSubstr(c.message), HasSubstr(quoted(c.text))));
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <string>
+#include <string_view>
 
 #include "shardwise/shard/error.h"
 
@@ -23,6 +24,13 @@ inline std::string message_of(ErrorCode code, const std::function<void()>& body)
   }
   ADD_FAILURE() << "no error; expected was " << name(code);
   return "";
+}
+
+/// The text in double quotes, as messages show it.
+inline std::string quoted(std::string_view text) {
+  std::string result;
+  result.append(1, '"').append(text).append(1, '"');
+  return result;
 }
 
 }  // namespace shardwise

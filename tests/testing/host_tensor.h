@@ -3,7 +3,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <random>
 #include <span>
 #include <string>
 #include <string_view>
@@ -22,12 +21,14 @@ inline std::vector<std::byte> test_values(DType dtype, const Shape& shape, Value
                                           std::uint64_t seed) {
   const auto count = static_cast<std::size_t>(num_elements(shape));
   std::vector<double> numbers(count);
-  std::mt19937_64 random(seed);
-  std::uniform_real_distribution<double> uniform(-100, 100);
+  double* const out = numbers.data();
+  std::uint64_t state = seed * 0x9E3779B97F4A7C15u + 1;
   for (std::size_t i = 0; i < count; ++i) {
-    const double step = static_cast<double>((i / 3 + seed) % 97);
-    numbers[i] = values == Values::noise ? uniform(random) : step;
-    if (dtype == DType::boolean) numbers[i] = (i / 5 + seed) % 2 == 0 ? 1 : 0;
+    state = state * 6364136223846793005u + 1442695040888963407u;  // Knuth's
+    const std::uint64_t ramp = dtype == DType::boolean ? (i / 5 + seed) % 2 : (i / 3 + seed) % 97;
+    out[i] = values == Values::ramp || dtype == DType::boolean
+                 ? static_cast<double>(ramp)
+                 : static_cast<double>(static_cast<std::int64_t>(state) >> 20) * 0x1p-36;
   }
   std::vector<std::byte> bytes(count * size_bytes(dtype));
   convert(DType::f64, reinterpret_cast<const std::byte*>(numbers.data()), dtype, bytes.data(),
