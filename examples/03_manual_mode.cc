@@ -30,8 +30,7 @@ int main() {
         gemm(matrix(c.inputs[0]), matrix(c.inputs[1]),
              Matrix{reinterpret_cast<float*>(c.outputs[0].data), c.outputs[0].box.extent(0), 2});
       });
-  const std::vector<std::string> axes = {"model"};
-  const auto product = region.all_reduce(partial[0], axes, Reduction::sum);
+  const auto product = region.all_reduce(partial[0], {"model"}, Reduction::sum);
   region.run();
 
   const auto result = region.output(product).to_host();

@@ -11,6 +11,7 @@
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -37,9 +38,28 @@ struct Options {
   bool resume = false;
 };
 
+/// What the model relies on. Throws invalid_argument.
+void check(const Source& source) {
+  const Field image{"image", DType::u8, {28, 28}}, label{"label", DType::u8, {}};
+  if (!(source.fields()[0] == image && source.fields()[1] == label)) {
+    throw Error(ErrorCode::invalid_argument, "the data is not 28 x 28 images with a label, all u8");
+  }
+  std::byte value{};
+  for (std::int64_t record = 0; record < source.size(); ++record) {
+    source.read(1, record, {&value, Box()});
+    if (std::to_integer<std::int64_t>(value) >= fashion_mnist::kClasses) {
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("label {} of record {} is not one of {} classes",
+                              std::to_integer<int>(value), record, fashion_mnist::kClasses));
+    }
+  }
+}
+
 std::shared_ptr<const Source> open_images(const fs::path& dir, const std::string& part) {
-  return zip({open_idx(dir / (part + "-images-idx3-ubyte.gz"), "image"),
-              open_idx(dir / (part + "-labels-idx1-ubyte.gz"), "label")});
+  auto source = zip({open_idx(dir / (part + "-images-idx3-ubyte.gz"), "image"),
+                     open_idx(dir / (part + "-labels-idx1-ubyte.gz"), "label")});
+  check(*source);
+  return source;
 }
 
 std::vector<FieldPlacement> placements(const Mesh& mesh) {
@@ -101,11 +121,11 @@ class Run {
     const std::int64_t steps = options_.epochs * loader.batches_per_epoch();
     fmt::print("mesh {}: steps {} to {}, batch {}\n", mesh_.to_string(), start.next_batch, steps,
                options_.batch);
-    std::FILE* digests =
-        options_.digests.empty() ? nullptr : std::fopen(options_.digests.c_str(), "w");
+    std::ofstream digests;
+    if (!options_.digests.empty()) digests.open(options_.digests);
     double loss = 0;
     while (const auto batch = loader.next()) {
-      if (digests != nullptr) fmt::print(digests, "{} {:016x}\n", batch->index, digest(*batch));
+      if (digests.is_open()) digests << fmt::format("{} {:016x}\n", batch->index, digest(*batch));
       loss = fashion_mnist::train_step(devices_, state_, *batch, rate(batch->index, steps));
       const std::int64_t step = batch->index + 1;
       if (step % options_.save_every == 0 || step == steps) {
@@ -114,7 +134,9 @@ class Run {
         save(step, loader.state());
       }
     }
-    if (digests != nullptr) std::fclose(digests);
+    if (!options_.digests.empty() && !digests.flush()) {
+      throw Error(ErrorCode::io, options_.digests + " cannot be written");
+    }
     manager_.close();
     report(loader, loss);
   }
@@ -126,6 +148,10 @@ class Run {
     if (!latest) {
       if (options_.resume) {
         throw Error(ErrorCode::not_found, options_.checkpoints + " holds no checkpoint to resume");
+      }
+      if (!manager_.steps().empty()) {
+        throw Error(ErrorCode::already_exists,
+                    options_.checkpoints + " holds checkpoints: --resume, or another directory");
       }
       state_ = fashion_mnist::initial_state(devices_, mesh_, options_.seed);
       return {.seed = options_.seed, .next_batch = 0, .fingerprint = 0};
@@ -145,15 +171,16 @@ class Run {
   void save(std::int64_t step, const LoaderState& loader) {
     const Json user = {{"model", "fashion-mnist two-layer perceptron"},
                        {"loader", Json::parse(to_json(loader))}};
-    SaveOptions save{.user_json = user.dump()};
+    // A resumed run comes again past steps that were damaged: it replaces them.
+    SaveOptions save{.user_json = user.dump(), .existing = Existing::replace};
     const bool last = step == options_.kill_in_save;
     if (last) {
       fmt::print("step {:5}: SIGKILL in the middle of this save\n", step);
       std::fflush(stdout);
       save.progress = kill_halfway();
     }
-    pending_ = manager_.save_async(step, fashion_mnist::sources(state_), save);
-    if (last) pending_.wait();
+    saves_.push_back(manager_.save_async(step, fashion_mnist::sources(state_), save));
+    if (last) saves_.back().wait();
   }
 
   void report(const Loader& loader, double loss) {
@@ -167,7 +194,9 @@ class Run {
     fmt::print("accuracy {:.2f}\n", test_accuracy(devices_, state_, options_));
     fmt::print("w1_sum {:.9g}\n", sum(state_.arrays[0]));
     fmt::print("peak_bytes_per_device {}\n", peak);
-    fmt::print("save_blocked_ms {:.3f}\n", 1000 * pending_.wait().blocked_seconds);
+    double blocked = 0;
+    for (const PendingSave& save : saves_) blocked = std::max(blocked, save.wait().blocked_seconds);
+    fmt::print("save_blocked_ms {:.3f}\n", 1000 * blocked);
     fmt::print("waited_for_data_s {:.2f}\n", loader.stats().consumer_waited_seconds);
     fmt::print("seconds {:.1f}\n", seconds);
   }
@@ -178,7 +207,7 @@ class Run {
   CheckpointManager manager_;
   std::shared_ptr<const Source> source_;
   fashion_mnist::State state_;
-  PendingSave pending_;
+  std::vector<PendingSave> saves_;
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 

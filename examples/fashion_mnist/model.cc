@@ -139,8 +139,7 @@ Forward record_forward(ManualRegion& region, Value image, std::int64_t batch, Va
                  {f32({batch, kPixels}, "data,-"), f32({batch, kHidden}, "data,model"),
                   f32({batch, kClasses}, "data,-")},
                  forward);
-  const std::vector<std::string> model = {"model"};
-  return {made[0], made[1], region.all_reduce(made[2], model, Reduction::sum)};
+  return {made[0], made[1], region.all_reduce(made[2], {"model"}, Reduction::sum)};
 }
 
 }  // namespace
@@ -212,11 +211,10 @@ double train_step(Devices& devices, State& state, const Batch& batch, float lear
        f32({kHidden, kClasses}, "model,-"), f32({kClasses}, "-")},
       [rows](const LocalContext& c) { backward(c, rows); });
 
-  const std::vector<std::string> data = {"data"};
-  const Value loss = region.all_reduce(made[0], data, Reduction::sum);
+  const Value loss = region.all_reduce(made[0], {"data"}, Reduction::sum);
   std::vector<Value> updated(state.arrays.size());
   for (std::size_t i = 0; i < 4; ++i) {
-    const Value gradient = region.all_reduce(made[3 + i], data, Reduction::sum);
+    const Value gradient = region.all_reduce(made[3 + i], {"data"}, Reduction::sum);
     const auto& spec = state.specs[i];
     const auto next =
         region.map("descend " + state.names[i], {in[i], in[i + 4], gradient},
@@ -256,8 +254,7 @@ std::int64_t count_correct(Devices& devices, const State& state, const Batch& ba
         }
         *reinterpret_cast<std::int64_t*>(c.outputs[0].data) = correct;
       });
-  const std::vector<std::string> data = {"data"};
-  const Value total = region.all_reduce(counted[0], data, Reduction::sum);
+  const Value total = region.all_reduce(counted[0], {"data"}, Reduction::sum);
   region.run();
   return *reinterpret_cast<const std::int64_t*>(region.output(total).shard(0).data);
 }

@@ -40,12 +40,12 @@ done
 # 3. Every source and test file is in a target.
 for component in $components tools; do
   for file in $(find "$component" -name '*.cc'); do
-    grep -rqF "${file#"$component"/}" "$component/CMakeLists.txt" ||
-      { dir=$(dirname "$file"); grep -qsF "$(basename "$file")" "$dir/CMakeLists.txt"; } ||
+    grep -rqwF "${file#"$component"/}" "$component/CMakeLists.txt" ||
+      { dir=$(dirname "$file"); grep -qswF "$(basename "$file")" "$dir/CMakeLists.txt"; } ||
       breach "$file is in no target"
   done
   for file in $(find "tests/$component" -name '*_test.cc'); do
-    grep -qF "$(basename "$file")" "tests/$component/CMakeLists.txt" || breach "$file is in no target"
+    grep -qwF "$(basename "$file")" "tests/$component/CMakeLists.txt" || breach "$file is in no target"
   done
 done
 for file in $(find bench examples -name '*.cc'); do

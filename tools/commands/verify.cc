@@ -42,7 +42,21 @@ void print_report(const std::filesystem::path& directory, const VerifyReport& re
       report.ok() ? "every byte is as written" : fmt::format("{} damaged", report.damage.size()),
       report.chunks, human_bytes(report.bytes));
   for (const Damage& damage : report.damage) {
-    fmt::print("  {}: {}\n", damage.file, damage.message);
+    fmt::print("  {}{}{}\n", damage.file, damage.file.empty() ? "" : ": ", damage.message);
+  }
+}
+
+/// A step that cannot even be opened is damage where there are others to look at, and the failure
+/// of the command where it is the only one.
+VerifyReport verify(const std::filesystem::path& directory, bool among_others) {
+  ProgressLine line("verify " + directory.filename().string());
+  try {
+    return verify_checkpoint(directory, {.progress = line.function()});
+  } catch (const Error& error) {
+    if (!among_others) throw;
+    VerifyReport report;
+    report.damage.push_back({.file = "", .message = error.what()});
+    return report;
   }
 }
 
@@ -51,9 +65,9 @@ void print_report(const std::filesystem::path& directory, const VerifyReport& re
 int run_verify(const VerifyOptions& options) {
   bool ok = true;
   auto list = nlohmann::ordered_json::array();
-  for (const auto& directory : checkpoints(options.path)) {
-    ProgressLine line("verify " + directory.filename().string());
-    const VerifyReport report = verify_checkpoint(directory, {.progress = line.function()});
+  const auto directories = checkpoints(options.path);
+  for (const auto& directory : directories) {
+    const VerifyReport report = verify(directory, directories.size() > 1);
     ok = ok && report.ok();
     if (!options.json) {
       print_report(directory, report);
