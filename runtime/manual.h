@@ -97,7 +97,9 @@ class ManualRegion {
   }
 
   /// `axis` must be the last axis of dim `dim` in the spec; it is taken off: each device gets the
-  /// shards of its group joined along `dim`. Throws invalid_argument.
+  /// shards of its group joined along `dim`. (Where several axes cut the dim and do not divide it,
+  /// the larger blocks begin elsewhere; then some elements come from the neighbouring group.)
+  /// Throws invalid_argument.
   Value all_gather(Value value, std::string_view axis, std::size_t dim);
 
   /// `axis`, unused by the spec, becomes the last axis of dim `dim`: each device gets its part of

@@ -150,7 +150,8 @@ TaskGraph::TaskId TaskGraph::add(std::function<void()> body, std::span<const Tas
 
 struct Executor::Impl {
   explicit Impl(int count) : threads(count), arena(count) {
-    // TBB makes one worker per core unless it is allowed more.
+    // TBB makes one worker per core unless it is allowed more. Where several executors want more,
+    // the smallest wish counts for all: that costs speed, not correctness.
     if (threads > tbb::info::default_concurrency()) {
       more_threads.emplace(tbb::global_control::max_allowed_parallelism,
                            static_cast<std::size_t>(threads));

@@ -51,7 +51,8 @@ class TaskGraph {
 /// Thread-safe: calls from several threads share the workers.
 class Executor {
  public:
-  /// `threads` = 0 takes as many as the machine has cores. Throws invalid_argument if negative.
+  /// The calling thread is one of them. `threads` = 0 takes as many as the machine has cores.
+  /// Throws invalid_argument if negative.
   explicit Executor(int threads = 0);
   ~Executor();
   Executor(const Executor&) = delete;

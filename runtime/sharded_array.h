@@ -41,8 +41,9 @@ class ShardedArray {
   static ShardedArray from_host(Devices& devices, const ArraySpec& spec,
                                 std::span<const std::byte> data, std::string_view label = "array");
 
-  /// Calls fill(view) once for each distinct box, in parallel; it writes all of view.data. Replicas
-  /// are copied from there. Throws what fill throws, and as above.
+  /// Calls fill(view) once for each distinct box, in parallel; it writes all of view.data, and
+  /// computes but does not wait, as all bodies of an Executor. Replicas are copied from there.
+  /// Throws what fill throws, and as above.
   static ShardedArray from_callback(Devices& devices, const ArraySpec& spec,
                                     const std::function<void(const BoxView&)>& fill,
                                     std::string_view label = "array");
