@@ -13,8 +13,9 @@
 namespace shardwise {
 
 /// Which spec a tensor gets, by its name. Text: `w1=-,model; layers/*/bias=model; *=-`, rules
-/// separated by ";" or line ends, "#" begins a comment. The first pattern that matches the whole
-/// name counts; "*" stands for any characters, "?" for one. "-" alone fits any rank: all dims whole.
+/// separated by ";" or line ends, "#" begins a comment; the last "=" of a rule ends its pattern. The
+/// first pattern that matches the whole name counts; "*" stands for any characters, "?" for one.
+/// "-" alone fits any rank: all dims whole.
 ///
 /// Immutable.
 class SpecRules {
@@ -37,7 +38,7 @@ class SpecRules {
 
 struct ReshardOptions {
   SaveOptions save = {};  ///< user_json is ignored: the source's is kept
-  ReadOptions read = {};
+  ReadOptions read = {};  ///< progress is ignored: the save's reports; file_system serves both
   int threads = 0;
 };
 

@@ -205,6 +205,12 @@ void Pipeline::consume(const std::vector<Filled>& batch) {
       give_back(filled.data);
     }
   };
+  if (arrived.size() == 1) {
+    // Not worth the workers, and then small reads may come from any thread, even a worker.
+    body(0);
+    if (job_.progress) job_.progress();
+    return;
+  }
   const auto count = static_cast<std::int64_t>(arrived.size());
   const std::int64_t width = job_.width == 0 ? count : job_.width;
   for (std::int64_t begin = 0; begin < count; begin += width) {

@@ -1,0 +1,65 @@
+#include "shardwise/checkpoint/detail/read/cached_reader.h"
+
+#include <algorithm>
+
+#include "shardwise/shard/box_copy.h"
+
+namespace shardwise::detail {
+
+void CachedReader::read(std::size_t tensor, const Box& box, std::span<std::byte> out) {
+  const StoredCheckpoint& checkpoint = reader_.checkpoint();
+  const ReadTarget target{tensor, box, {out.data()}};
+  const ReadPlan plan(checkpoint, {&target, 1});
+  // Chunks that lie in the box will hardly be asked for again: they need no copy.
+  const bool all_inside = std::all_of(
+      plan.chunks().begin(), plan.chunks().end(),
+      [&](const WantedChunk& wanted) { return box.contains(checkpoint.box(wanted.id)); });
+  if (all_inside) {
+    reader_.fill({&target, 1});
+    return;
+  }
+  for (const WantedChunk& wanted : plan.chunks()) {
+    const Box held = checkpoint.box(wanted.id);
+    const Bytes bytes = chunk(wanted.id);
+    copy_box(intersect(held, box), size_bytes(checkpoint.tensor(wanted.id).dtype),
+             {bytes->data(), held}, {out.data(), box});
+  }
+}
+
+CachedReader::Bytes CachedReader::chunk(const ChunkId& id) {
+  const StoredCheckpoint& checkpoint = reader_.checkpoint();
+  const PieceEntry& piece = checkpoint.piece(id);
+  const Key key{piece.file, piece.first_chunk + id.chunk};
+  {
+    const MutexLock lock(mutex_);
+    const auto found = entries_.find(key);
+    if (found != entries_.end()) {
+      ages_.splice(ages_.begin(), ages_, found->second.age);
+      return found->second.bytes;
+    }
+  }
+  // Two threads may decode the same chunk here: seldom, and cheaper than having one wait.
+  const Box box = checkpoint.box(id);
+  const auto bytes = std::make_shared<std::vector<std::byte>>(
+      num_bytes(box.shape(), size_bytes(checkpoint.tensor(id).dtype)));
+  const ReadTarget target{id.tensor, box, {bytes->data()}};
+  reader_.fill({&target, 1});
+  keep(key, bytes);
+  return bytes;
+}
+
+void CachedReader::keep(const Key& key, Bytes bytes) {
+  const MutexLock lock(mutex_);
+  if (bytes->size() > cache_bytes_ || entries_.contains(key)) return;
+  held_bytes_ += bytes->size();
+  ages_.push_front(key);
+  entries_.emplace(key, Entry{std::move(bytes), ages_.begin()});
+  while (held_bytes_ > cache_bytes_) {
+    const auto oldest = entries_.find(ages_.back());
+    held_bytes_ -= oldest->second.bytes->size();
+    entries_.erase(oldest);
+    ages_.pop_back();
+  }
+}
+
+}  // namespace shardwise::detail

@@ -1,0 +1,92 @@
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "shardwise/checkpoint/reshard.h"
+#include "shardwise/shard/error.h"
+
+namespace shardwise {
+namespace {
+
+constexpr std::string_view kWholeAnyRank = "-";
+
+std::string_view trimmed(std::string_view text) {
+  constexpr std::string_view kBlanks = " \t\r";
+  const std::size_t begin = text.find_first_not_of(kBlanks);
+  if (begin == std::string_view::npos) return {};
+  return text.substr(begin, text.find_last_not_of(kBlanks) + 1 - begin);
+}
+
+/// "*" stands for any characters, "?" for one.
+bool matches(std::string_view pattern, std::string_view name) {
+  // On a mismatch only the last star has to take one more character: what the stars before it took
+  // is enough for any way to match.
+  std::size_t p = 0, n = 0, star = std::string_view::npos, star_n = 0;
+  while (n < name.size()) {
+    if (p < pattern.size() && pattern[p] == '*') {
+      star = p++;
+      star_n = n;
+    } else if (p < pattern.size() && (pattern[p] == '?' || pattern[p] == name[n])) {
+      ++p;
+      ++n;
+    } else if (star != std::string_view::npos) {
+      p = star + 1;
+      n = ++star_n;
+    } else {
+      return false;
+    }
+  }
+  while (p < pattern.size() && pattern[p] == '*') ++p;
+  return p == pattern.size();
+}
+
+[[noreturn]] void fail(const std::string& message) {
+  throw Error(ErrorCode::invalid_argument, message);
+}
+
+}  // namespace
+
+SpecRules SpecRules::parse(std::string_view text) {
+  SpecRules rules;
+  while (!text.empty()) {
+    const std::string_view line = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(text.size(), line.size() + 1));
+    std::string_view rest = line.substr(0, line.find('#'));
+    while (!rest.empty()) {
+      const std::string_view part = rest.substr(0, rest.find(';'));
+      rest.remove_prefix(std::min(rest.size(), part.size() + 1));
+      const std::string_view rule = trimmed(part);
+      if (rule.empty()) continue;
+      // The last one: a pattern may hold "=", a spec cannot.
+      const std::size_t equals = rule.rfind('=');
+      if (equals == std::string_view::npos) {
+        fail(fmt::format("SpecRules: rule {:?} has no \"=\", needed is pattern=spec", rule));
+      }
+      Rule parsed{std::string(trimmed(rule.substr(0, equals))),
+                  std::string(trimmed(rule.substr(equals + 1)))};
+      if (parsed.pattern.empty()) fail(fmt::format("SpecRules: rule {:?} has no pattern", rule));
+      try {
+        PartitionSpec::parse(parsed.spec);
+      } catch (const Error& e) {
+        fail(fmt::format("SpecRules: rule {:?}: {}", rule, e.what()));
+      }
+      rules.rules_.push_back(std::move(parsed));
+    }
+  }
+  return rules;
+}
+
+std::optional<PartitionSpec> SpecRules::find(std::string_view name, std::size_t rank) const {
+  const auto rule = std::find_if(rules_.begin(), rules_.end(),
+                                 [&](const Rule& r) { return matches(r.pattern, name); });
+  if (rule == rules_.end()) return std::nullopt;
+  if (rule->spec == kWholeAnyRank) return PartitionSpec::replicated(rank);
+  PartitionSpec spec = PartitionSpec::parse(rule->spec);
+  if (spec.rank() != rank) {
+    fail(fmt::format("rule \"{}={}\" has {} dims, tensor {:?} has {}", rule->pattern, rule->spec,
+                     spec.rank(), name, rank));
+  }
+  return spec;
+}
+
+}  // namespace shardwise

@@ -1,0 +1,178 @@
+#include "shardwise/checkpoint/reshard.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "shardwise/checkpoint/verify.h"
+#include "testing/errors.h"
+#include "testing/random_checkpoint.h"
+#include "testing/temp_dir.h"
+
+namespace shardwise {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+namespace fs = std::filesystem;
+
+HandMadeTensor w() {
+  return {.name = "w",
+          .shape = {50, 30},
+          .pieces = {Box({0, 0}, {25, 30}), Box({25, 0}, {50, 30})},
+          .data = counting_values(DType::f32, {50, 30}),
+          .chunk = {10, 30},
+          .codec = detail::StoredCodec::zstd};
+}
+
+HandMadeTensor bias() {
+  return {.name = "layer/bias",
+          .dtype = DType::bf16,
+          .shape = {30},
+          .pieces = {Box({0}, {30})},
+          .data = scattered_values(DType::bf16, {30})};
+}
+
+HandMadeTensor scalar() {
+  return {.name = "s",
+          .dtype = DType::i64,
+          .pieces = {Box()},
+          .data = scattered_values(DType::i64, {})};
+}
+
+std::vector<std::byte> all_of(const CheckpointReader& reader, const std::string& name) {
+  std::vector<std::byte> out(reader.tensor(name).logical_bytes);
+  reader.read(name, Box::whole(reader.tensor(name).shape), out);
+  return out;
+}
+
+class Reshard : public testing::Test {
+ protected:
+  Reshard() {
+    HandMadeCheckpoint made({w(), bias(), scalar()}, 2, 7);
+    made.manifest.user_json = "{\"sample\": 12345678901234567890123}";
+    for (auto& tensor : made.manifest.tensors) {
+      tensor.mesh = "data=2";
+      tensor.spec = tensor.name == "w" ? "data,-" : tensor.name == "s" ? "" : "data";
+    }
+    source_ = made.write(dir_ / "from");
+  }
+
+  SaveStats reshard(const char* mesh, const char* rules, ReshardOptions options = {}) {
+    return reshard_checkpoint(source_, dir_ / "to", Mesh::parse(mesh), SpecRules::parse(rules),
+                              options);
+  }
+
+  TempDir dir_;
+  fs::path source_;
+};
+
+TEST_F(Reshard, WritesTheSameTensorsCutOverAnotherMesh) {
+  const SaveStats stats = reshard("data=2,model=3", "w=model,data; layer/*=data+model");
+  EXPECT_EQ(stats.directory, dir_ / "to" / "step-00000007");
+  EXPECT_EQ(stats.logical_bytes, 6000u + 60u + 8u);
+  EXPECT_TRUE(verify_checkpoint(stats.directory).ok());
+
+  const CheckpointReader reader(stats.directory);
+  EXPECT_EQ(reader.step(), 7);
+  EXPECT_EQ(reader.user_json(), "{\"sample\": 12345678901234567890123}");
+  ASSERT_EQ(reader.tensors().size(), 3u);
+  EXPECT_EQ(reader.tensor("w").mesh, "data=2,model=3");
+  EXPECT_EQ(reader.tensor("w").spec, "model,data");
+  EXPECT_EQ(reader.tensor("w").pieces, 6);
+  EXPECT_EQ(reader.tensor("layer/bias").pieces, 6);
+  EXPECT_EQ(all_of(reader, "w"), w().data);
+  EXPECT_EQ(all_of(reader, "layer/bias"), bias().data);
+  EXPECT_EQ(all_of(reader, "s"), scalar().data);
+}
+
+TEST_F(Reshard, KeepsTheSpecsThatNoRuleChanges) {
+  const CheckpointReader reader(reshard("data=5,model=1", "w=-,data").directory);
+  EXPECT_EQ(reader.tensor("w").spec, "-,data");
+  EXPECT_EQ(reader.tensor("w").pieces, 5);
+  EXPECT_EQ(reader.tensor("layer/bias").spec, "data");
+  EXPECT_EQ(reader.tensor("layer/bias").pieces, 5);
+  EXPECT_EQ(reader.tensor("s").pieces, 1);
+}
+
+TEST_F(Reshard, ListsAllTensorsThatDoNotFitBeforeItReads) {
+  const std::string message = message_of(
+      ErrorCode::invalid_argument, [&] { reshard("model=2", "w=model; s=-; *=model+model"); });
+  EXPECT_THAT(message, AllOf(HasSubstr("2 of 3 tensors do not fit"), HasSubstr("mesh model=2"),
+                             HasSubstr("tensor \"w\": rule \"w=model\" has 1 dims"),
+                             HasSubstr("tensor \"layer/bias\": ")));
+  EXPECT_THAT(message_of(ErrorCode::invalid_argument, [&] { reshard("model=2", ""); }),
+              AllOf(HasSubstr("tensor \"w\": "), HasSubstr("\"data\""),
+                    HasSubstr("tensor \"layer/bias\": ")));
+  EXPECT_FALSE(fs::exists(dir_ / "to"));
+}
+
+TEST_F(Reshard, RefusesAStepThatIsThereUnlessItReplacesIt) {
+  reshard("data=2", "");
+  message_of(ErrorCode::already_exists, [&] { reshard("data=3", ""); });
+  ReshardOptions options;
+  options.save.existing = Existing::replace;
+  const SaveStats stats = reshard("data=3", "", options);
+  EXPECT_EQ(stats.directory.filename(), "step-00000007.g2");
+  EXPECT_EQ(CheckpointReader(stats.directory).tensor("w").mesh, "data=3");
+}
+
+TEST_F(Reshard, LeavesNothingWhereTheSourceIsDamaged) {
+  HandMadeCheckpoint made({w()}, 1, 7);
+  made.files[0].bytes[made.files[0].records[3].address + 9] ^= std::byte{1};
+  source_ = made.write(dir_ / "damaged");
+  EXPECT_THAT(message_of(ErrorCode::corrupt, [&] { reshard("data=3", "w=-,data"); }),
+              HasSubstr("tensor \"w\" chunk 3 [25:35, 0:30]"));
+  EXPECT_TRUE(CheckpointManager(dir_ / "to").steps().empty());
+  EXPECT_TRUE(fs::is_empty(dir_ / "to"));
+  message_of(ErrorCode::not_found, [&] {
+    reshard_checkpoint(dir_ / "nowhere", dir_ / "to", Mesh::line(1), SpecRules());
+  });
+}
+
+TEST_F(Reshard, ReportsTheProgressOfTheWhole) {
+  Progress last;
+  ReshardOptions options;
+  options.save.progress = [&](const Progress& p) { last = p; };
+  reshard("data=3", "", options);
+  EXPECT_EQ(last.done_bytes, last.total_bytes);
+  EXPECT_EQ(last.total_bytes, 6068u);
+}
+
+// From A to B and back: the same bits, whatever the meshes, with a cache that holds next to nothing
+// and with one that holds all.
+TEST(ReshardRandom, ThereAndBackIsTheIdentity) {
+  RandomCheckpoints random(21);
+  for (int round = 0; round < 40; ++round) {
+    SCOPED_TRACE(testing::Message() << "round " << round);
+    std::vector<HandMadeTensor> tensors;
+    for (std::int64_t t = random.draw(1, 3); t > 0; --t) {
+      tensors.push_back(random.tensor("t" + std::to_string(t)));
+    }
+    const TempDir dir;
+    const fs::path a = HandMadeCheckpoint(tensors, 2).write(dir / "a");
+    const auto rules = [&](const Mesh& mesh) {
+      std::string text;
+      for (const HandMadeTensor& tensor : tensors) {
+        const std::size_t rank = tensor.shape.size();
+        text += tensor.name + "=" + random.spec(mesh, rank).to_string() + "\n";
+      }
+      return SpecRules::parse(text);
+    };
+    ReshardOptions options;
+    options.threads = 2;
+    options.read.memory_budget_bytes = random.draw(0, 1) == 0 ? 500 : std::size_t{1} << 20;
+    const Mesh there = random.mesh(), back = random.mesh();
+    const fs::path b = reshard_checkpoint(a, dir / "b", there, rules(there), options).directory;
+    const fs::path c = reshard_checkpoint(b, dir / "c", back, rules(back), options).directory;
+    for (const fs::path& path : {b, c}) {
+      EXPECT_TRUE(verify_checkpoint(path, {.threads = 2}).ok());
+      const CheckpointReader reader(path);
+      for (const HandMadeTensor& tensor : tensors) {
+        EXPECT_EQ(all_of(reader, tensor.name), tensor.data) << tensor.name;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace shardwise
