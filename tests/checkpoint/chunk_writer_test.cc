@@ -29,6 +29,7 @@ Outcome run(const std::filesystem::path& path, std::vector<TensorSource> sources
   StagingPool pool(staging_sizes(budget_bytes, threads, most_data_bytes(result.plan)));
   const auto file = posix_file_system()->create(path, Caching::direct);
   result.chunks = write_chunks(result.plan, *file, kBegin, executor, pool, {});
+  file->resize(result.chunks.end);
   file->close();
   return result;
 }
@@ -37,9 +38,9 @@ Outcome run(const std::filesystem::path& path, std::vector<TensorSource> sources
 TEST(ChunkWriter, RecordsLeadToTheElements) {
   const TempDir dir;
   const HostTensor tensors[] = {
-      host_tensor("a", DType::f32, {1000, 1501}, "data=2,model=3", "data,model"),
+      host_tensor("a", DType::f32, {400, 1501}, "data=2,model=3", "data,model"),
       host_tensor("b", DType::i16, {3, 77}, "data=2,model=3", "-,-", Values::ramp),
-      host_tensor("c", DType::i64, {700, 701}, "data=2,model=3", "model,-", Values::ramp),
+      host_tensor("c", DType::i64, {300, 301}, "data=2,model=3", "model,-", Values::ramp),
       host_tensor("d", DType::boolean, {}, "data=2,model=3", "")};
   const Outcome done = run(dir / "f", sources_of(tensors), Codec::automatic, 2, 64 << 20);
   const std::vector<std::byte> bytes = file_bytes(dir / "f");

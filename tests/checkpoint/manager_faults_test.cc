@@ -38,9 +38,15 @@ bool holds(const std::filesystem::path& directory, std::uint64_t seed) {
 class Root {
  public:
   Root() {
-    CheckpointManager manager(path());
-    manager.save(1, sources_of(fault_model(1)));
-    manager.save(2, sources_of(fault_model(2)));
+    static const TempDir first;
+    static const bool made = [] {
+      CheckpointManager manager(first.path());
+      manager.save(1, sources_of(fault_model(1)));
+      manager.save(2, sources_of(fault_model(2)));
+      return true;
+    }();
+    EXPECT_TRUE(made);
+    std::filesystem::copy(first.path(), path(), std::filesystem::copy_options::recursive);
     stranger_ = std::make_unique<detail::Attempt>(*files_, path(), 77, leftovers_);
   }
 

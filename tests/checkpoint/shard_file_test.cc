@@ -44,8 +44,8 @@ std::vector<HostTensor> odd_tensors() {
   std::vector<HostTensor> tensors;
   for (const DType dtype : all_dtypes()) {
     const std::string type(name(dtype));
-    tensors.push_back(host_tensor(type + "/big", dtype, {701, 513}, "data=4,model=2", "data,-"));
-    tensors.push_back(host_tensor(type + "/ramp", dtype, {3, 333, 401}, "data=4,model=2",
+    tensors.push_back(host_tensor(type + "/big", dtype, {601, 443}, "data=4,model=2", "data,-"));
+    tensors.push_back(host_tensor(type + "/ramp", dtype, {3, 233, 301}, "data=4,model=2",
                                   "-,-,model", Values::ramp));
     tensors.push_back(host_tensor(type + "/small", dtype, {7, 5}, "data=4,model=2", "data,model"));
     tensors.push_back(host_tensor(type + "/scalar", dtype, {}, "data=4,model=2", ""));

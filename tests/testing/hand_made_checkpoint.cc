@@ -200,7 +200,10 @@ std::vector<std::byte> file_bytes(const std::filesystem::path& path) {
 std::string file_text(const std::filesystem::path& path) {
   std::ifstream in(path, std::ios::binary);
   if (!in) throw std::runtime_error("cannot read " + path.string());
-  return {std::istreambuf_iterator<char>(in), {}};
+  std::string text(std::filesystem::file_size(path), '\0');
+  in.read(text.data(), static_cast<std::streamsize>(text.size()));
+  if (!in) throw std::runtime_error("cannot read " + path.string());
+  return text;
 }
 
 }  // namespace shardwise

@@ -18,7 +18,7 @@ constexpr std::size_t kChunkAlignment = 64;
 
 // The file is made longer in such steps: two writers past the page cache would wait for each other
 // if each write extended it.
-constexpr std::uint64_t kGrowthBytes = std::uint64_t{256} << 20;
+constexpr std::uint64_t kGrowthBytes = std::uint64_t{64} << 20;
 
 std::size_t align(std::size_t bytes, std::size_t to) { return (bytes + to - 1) / to * to; }
 
@@ -74,8 +74,8 @@ class ChunkWriter {
   std::size_t least_bytes() const {
     std::size_t bytes = 0;
     for (const PieceRun& run : runs_) {
-      if (run.piece->codec == StoredCodec::none)
-        bytes += as_size(run.end - run.first) * run.chunk_bytes;
+      if (run.piece->codec != StoredCodec::none) continue;
+      bytes += as_size(run.end - run.first) * run.chunk_bytes;
     }
     return bytes;
   }
@@ -87,6 +87,7 @@ class ChunkWriter {
     const std::size_t least = std::min(workers, pool.sizes().buffers);
     Progress so_far{.done_bytes = 0, .total_bytes = plan_.logical_bytes};
     std::uint64_t end = begin;
+    const std::uint64_t most_end = begin + most_bytes();
     std::uint64_t reserved = begin + align(least_bytes(), kPageBytes);
     file.resize(reserved);
 
@@ -106,7 +107,7 @@ class ChunkWriter {
         const std::size_t size = i < slabs.size() ? slabs[i].size_bytes : 0;
         if (i < slabs.size()) settle(slabs[i], end);
         if (end + size > reserved) {
-          reserved = std::max(end + size, reserved + kGrowthBytes);
+          reserved = std::max(end + size, std::min(reserved + kGrowthBytes, most_end));
           file.resize(reserved);
         }
         writer.write(buffers[i], size, end);

@@ -1,0 +1,57 @@
+// h5py_writer FOLDER: writes FOLDER/step-00000001 with tensors of every type, shape and name that
+// is odd, and beside it what h5py_reader.py must find: per tensor the bytes of the whole array.
+
+#include <cstdio>
+#include <exception>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "testing/host_tensor.h"
+#include "testing/temp_dir.h"
+
+namespace {
+
+using namespace shardwise;
+
+std::vector<HostTensor> tensors() {
+  std::vector<HostTensor> made;
+  for (const DType dtype : all_dtypes()) {
+    const std::string type(name(dtype));
+    made.push_back(host_tensor(type + "/noise", dtype, {401, 513}, "data=4,model=2", "data,model"));
+    made.push_back(host_tensor(type + "/ramp", dtype, {3, 233, 301}, "data=4,model=2", "-,-,model",
+                               Values::ramp));
+    made.push_back(host_tensor(type + "/small", dtype, {7, 5}, "data=4,model=2", "model,-"));
+    made.push_back(host_tensor(type + "/scalar", dtype, {}, "data=4,model=2", ""));
+    made.push_back(host_tensor(type + "/none", dtype, {0, 3}, "data=4,model=2", "data,-"));
+  }
+  for (const char* odd :
+       {"a", "a/b", "a/b/c", "./..//x%", "with space", "ünï/çødé", "/abs", "end/"}) {
+    made.push_back(host_tensor(odd, DType::i32, {9, 3}, "data=4,model=2", "data,-"));
+  }
+  return made;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 2) return 2;
+  try {
+    const std::filesystem::path folder = argv[1];
+    const std::vector<HostTensor> all = tensors();
+    CheckpointManager(folder).save(1, sources_of(all));
+    nlohmann::json expected;
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      const std::string file = std::to_string(i) + ".bin";
+      write_file(folder / file, *all[i].data);
+      const Shape& shape = all[i].spec.shape;
+      expected[all[i].name] = {{"file", file},
+                               {"dtype", name(all[i].spec.dtype)},
+                               {"shape", std::vector<std::int64_t>(shape.begin(), shape.end())}};
+    }
+    std::ofstream(folder / "expected.json") << expected;
+    return 0;
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "h5py_writer: %s\n", e.what());
+    return 1;
+  }
+}
