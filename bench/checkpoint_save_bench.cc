@@ -1,0 +1,174 @@
+// How fast is a durable save, against writing the same bytes past the page cache and nothing else?
+//
+//   checkpoint_save_bench [DIRECTORY] [MIB]
+//
+// Saves 16 tensors of f32 with normally distributed values, 1 GiB in all unless MIB says otherwise,
+// from the mesh data=4,model=2, raw and zstd, until everything is fsynced and renamed into place.
+// The baseline writes the same bytes with O_DIRECT from two threads in blocks of 8 MiB into a file
+// that has its size already, and fsyncs it. Also: how long save_async keeps its caller. All memory
+// has been touched; medians of five rounds, each of which runs everything once. DIRECTORY is on the
+// disk to be measured; the default is the working directory.
+
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <new>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "shardwise/checkpoint/manager.h"
+
+namespace fs = std::filesystem;
+using namespace shardwise;
+
+namespace {
+
+constexpr std::int64_t kTensors = 16;
+constexpr std::int64_t kColumns = 4096;
+constexpr std::size_t kBlockBytes = std::size_t{8} << 20;
+constexpr std::size_t kPageBytes = 4096;
+constexpr int kRounds = 5;
+
+double seconds(const std::function<void()>& work) {
+  const auto begin = std::chrono::steady_clock::now();
+  work();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+ShardedArray random_tensor(Devices& devices, const ArraySpec& spec, std::int64_t seed) {
+  return ShardedArray::from_callback(devices, spec, [&](const BoxView& view) {
+    std::mt19937_64 random(
+        static_cast<std::uint64_t>(seed * 1000 + view.box.begin(0) + view.box.begin(1)));
+    std::normal_distribution<float> normal(0, 0.02f);
+    auto* out = reinterpret_cast<float*>(view.data);
+    for (std::int64_t i = 0; i < view.box.num_elements(); ++i) out[i] = normal(random);
+  });
+}
+
+struct Free {
+  void operator()(std::byte* memory) const {
+    ::operator delete (memory, std::align_val_t{kPageBytes});
+  }
+};
+using AlignedBytes = std::unique_ptr<std::byte[], Free>;
+
+/// The tensors' bytes, one behind the other, where O_DIRECT takes them.
+AlignedBytes bytes_of(const std::vector<ShardedArray>& tensors, std::size_t bytes) {
+  AlignedBytes all(static_cast<std::byte*>(::operator new (bytes, std::align_val_t{kPageBytes})));
+  std::byte* at = all.get();
+  for (const ShardedArray& tensor : tensors) {
+    const std::size_t size = num_bytes(tensor.shape(), size_bytes(tensor.dtype()));
+    tensor.read(Box::whole(tensor.shape()), {at, size});
+    at += size;
+  }
+  return all;
+}
+
+void check(bool ok, const char* what) {
+  if (!ok) throw std::runtime_error(fmt::format("{}: {}", what, std::strerror(errno)));
+}
+
+/// Times one durable write of all the bytes.
+double write_raw(const fs::path& path, const std::byte* data, std::size_t bytes) {
+  const double time = seconds([&] {
+    const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_DIRECT | O_CLOEXEC, 0666);
+    check(fd >= 0, "open the raw file");
+    check(::fallocate(fd, 0, 0, static_cast<off_t>(bytes)) == 0, "allocate the raw file");
+    const auto write_every_second = [&](std::size_t first) {
+      for (std::size_t at = first * kBlockBytes; at < bytes; at += 2 * kBlockBytes) {
+        const std::size_t size = std::min(kBlockBytes, bytes - at);
+        const ssize_t written = ::pwrite(fd, data + at, size, static_cast<off_t>(at));
+        check(written == static_cast<ssize_t>(size), "write the raw file");
+      }
+    };
+    {
+      const std::jthread other(write_every_second, 1);
+      write_every_second(0);
+    }
+    check(::fsync(fd) == 0 && ::close(fd) == 0, "sync the raw file");
+  });
+  fs::remove(path);
+  return time;
+}
+
+void run(const fs::path& directory, std::int64_t mib) {
+  Devices devices(8);
+  const Sharding sharding(Mesh::parse("data=4,model=2"), PartitionSpec::parse("data,model"));
+  const std::int64_t rows = mib * (1 << 20) / (kTensors * kColumns * 4);
+  std::vector<ShardedArray> tensors;
+  std::vector<TensorSource> sources;
+  for (std::int64_t i = 0; i < kTensors; ++i) {
+    tensors.push_back(random_tensor(devices, {DType::f32, {rows, kColumns}, sharding}, i));
+    sources.push_back(tensor_source(fmt::format("layers/{}/w", i), tensors.back()));
+  }
+  const auto bytes = static_cast<std::size_t>(kTensors * kColumns * rows) * 4;
+  const AlignedBytes raw = bytes_of(tensors, bytes);
+
+  const fs::path root = directory / "checkpoint_save_bench.tmp";
+  fs::remove_all(root);
+  CheckpointManager manager(root);
+  std::map<std::string, std::vector<double>> times;
+  double ratio = 0;
+  const auto save = [&](Codec codec) {
+    const PendingSave pending = manager.save_async(1, sources, {.codec = codec});
+    const SaveStats stats = pending.wait();
+    times[std::string("save ") + std::string(name(codec))].push_back(stats.total_seconds);
+    times["blocked"].push_back(stats.blocked_seconds);
+    if (codec == Codec::zstd) {
+      ratio = static_cast<double>(stats.logical_bytes) / static_cast<double>(stats.stored_bytes);
+    }
+    manager.remove(1);
+  };
+  for (int round = -1; round < kRounds; ++round) {
+    if (round == 0) times.clear();  // the first one warms up
+    ::sync();
+    times["raw"].push_back(write_raw(root / "raw", raw.get(), bytes));
+    ::sync();
+    save(Codec::none);
+    ::sync();
+    save(Codec::zstd);
+  }
+  fs::remove_all(root);
+
+  const double limit = median(times["raw"]);
+  fmt::print("{} MiB of f32 in {} tensors, mesh data=4,model=2, {} workers, median of {}\n\n",
+             bytes >> 20, kTensors, devices.executor().threads(), kRounds);
+  fmt::print("{:<36} {:>8} {:>8} {:>8}\n", "", "seconds", "GB/s", "of raw");
+  const auto line = [&](const char* what, const char* key) {
+    const double time = median(times[key]);
+    fmt::print("{:<36} {:>8.3f} {:>8.2f} {:>8.2f}\n", what, time,
+               static_cast<double>(bytes) / time / 1e9, limit / time);
+  };
+  line("raw O_DIRECT writes, 2 threads, fsync", "raw");
+  line("save, codec none", "save none");
+  line(fmt::format("save, codec zstd (ratio {:.3f})", ratio).c_str(), "save zstd");
+  fmt::print("\nsave_async keeps its caller for {:.0f} us\n", median(times["blocked"]) * 1e6);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    run(argc > 1 ? argv[1] : ".", argc > 2 ? std::stoll(argv[2]) : 1024);
+    return 0;
+  } catch (const std::exception& e) {
+    fmt::print(stderr, "checkpoint_save_bench: {}\n", e.what());
+    return 3;
+  }
+}
