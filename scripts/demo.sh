@@ -20,7 +20,12 @@ epochs=5 save_every=200 kill_at=600
 began=$SECONDS
 
 say() { printf '\n== %s\n' "$*"; }
-run() { printf '$ %s\n' "$*"; "$@"; }
+run() {  # shows a command as it could be typed, and runs it
+  local word line='$'
+  for word; do [[ $word =~ [^a-zA-Z0-9_./=,+-] ]] && line+=" '$word'" || line+=" $word"; done
+  printf '%s\n' "$line"
+  "$@"
+}
 field() { sed -n "s/^$2 //p" "$1"; }
 mesh_a=data=4,model=2 mesh_b=data=2,model=3
 

@@ -105,14 +105,16 @@ void report(bool json, std::string_view code, std::string_view message) {
 
 int main(int argc, char** argv) {
   CLI::App app{"Sharded tensors: what each device holds, and checkpoints that any mesh can read"};
-  app.require_subcommand(1);
+  app.require_subcommand(0, 1);  // none is reported below, after words that are no command
   app.set_version_flag("--version", std::string(SHARDWISE_VERSION));
   Commands commands;
   declare(app, commands);
   const bool json = asks_for_json(argc, argv);
   try {
     app.parse(argc, argv);
-    return commands.run();
+    if (commands.run) return commands.run();
+    report(json, "usage", "a command is needed: shards, ls, inspect, verify or reshard");
+    return kBadUsage;
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
     report(json, "usage", error.what());

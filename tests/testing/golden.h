@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "shardwise/runtime/sharded_array.h"
+
+namespace shardwise {
+
+/// What the checkpoints in tests/data/checkpoint-v1 hold. They were written once, by the first
+/// build that knew the format, and are never written again: every later build must read them.
+struct GoldenTensor {
+  std::string name;
+  DType dtype;
+  Shape shape;
+  std::string spec;  ///< over mesh data=4,model=2
+};
+
+inline std::vector<GoldenTensor> golden_tensors() {
+  std::vector<GoldenTensor> tensors = {{"scalar", DType::f32, {}, ""},
+                                       {"empty", DType::f32, {0, 3}, "data,-"},
+                                       {"layers/0/smooth", DType::f32, {96, 200}, "-,-"},
+                                       {"layers/0/noise", DType::u8, {66000}, "-"},
+                                       {"names may. have \xC3\xBC", DType::i64, {5}, "data+model"}};
+  for (const DType dtype : all_dtypes()) {
+    tensors.push_back({"dtypes/" + std::string(name(dtype)), dtype, {6, 5}, "data,model"});
+  }
+  return tensors;
+}
+
+/// All elements, row-major: for most the element's index, for "noise" bytes that do not compress.
+inline std::vector<std::byte> golden_values(const GoldenTensor& tensor) {
+  const auto count = static_cast<std::size_t>(num_elements(tensor.shape));
+  std::vector<std::int64_t> numbers(count);
+  std::uint64_t state = 1;
+  for (std::size_t i = 0; i < count; ++i) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    const bool noise = tensor.name == "layers/0/noise";
+    numbers[i] = static_cast<std::int64_t>(noise ? state >> 56 : i);
+  }
+  std::vector<std::byte> bytes(count * size_bytes(tensor.dtype));
+  convert(DType::i64, reinterpret_cast<const std::byte*>(numbers.data()), tensor.dtype,
+          bytes.data(), count);
+  return bytes;
+}
+
+}  // namespace shardwise
