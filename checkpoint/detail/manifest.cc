@@ -1,6 +1,6 @@
 #include "shardwise/checkpoint/detail/manifest.h"
 
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <iterator>

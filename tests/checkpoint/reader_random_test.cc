@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "shardwise/checkpoint/reader.h"
 #include "testing/random_checkpoint.h"
 #include "testing/temp_dir.h"
@@ -11,7 +13,7 @@ void expect_shards(const ShardedArray& array, const HandMadeTensor& tensor) {
   for (std::int64_t p = 0; p < array.sharding().mesh().size(); ++p) {
     const ConstBoxView shard = array.shard(p);
     const auto expected = elements_of(tensor, shard.box);
-    ASSERT_EQ(std::memcmp(shard.data, expected.data(), expected.size()), 0)
+    ASSERT_TRUE(std::equal(expected.begin(), expected.end(), shard.data))
         << tensor.name << " at position " << p << " " << to_string(shard.box);
   }
 }

@@ -1,0 +1,197 @@
+// How fast is a restore, against reading the same bytes and doing nothing with them?
+//
+//   checkpoint_restore_bench DIRECTORY [MIB]
+//
+// Saves 16 tensors of f32, 1 GiB in all unless MIB says otherwise, raw and zstd, from the mesh
+// data=4,model=2 with the spec data,model; then restores them onto the same mesh and onto
+// data=2,model=4 (tiles twice as high and half as wide), and reshards them to there. The baseline
+// reads the raw shard file by positioned reads from two threads. All from the page cache, into
+// memory that has been touched; medians of five rounds, each of which runs everything once.
+
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <malloc.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "shardwise/checkpoint/manager.h"
+#include "shardwise/checkpoint/reader.h"
+#include "shardwise/checkpoint/reshard.h"
+
+namespace fs = std::filesystem;
+using namespace shardwise;
+
+namespace {
+
+constexpr std::int64_t kTensors = 16;
+constexpr std::int64_t kColumns = 4096;
+constexpr int kRounds = 5;
+
+double seconds(const std::function<void()>& work) {
+  const auto begin = std::chrono::steady_clock::now();
+  work();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+std::string tensor_name(std::int64_t number) { return fmt::format("layers/{}/w", number); }
+
+ShardedArray random_tensor(Devices& devices, const ArraySpec& spec, std::int64_t seed) {
+  return ShardedArray::from_callback(devices, spec, [&](const BoxView& view) {
+    std::mt19937_64 random(static_cast<std::uint64_t>(seed * 1000 + view.box.begin(0)));
+    std::normal_distribution<float> normal(0, 0.02f);
+    auto* out = reinterpret_cast<float*>(view.data);
+    for (std::int64_t i = 0; i < view.box.num_elements(); ++i) out[i] = normal(random);
+  });
+}
+
+/// Reads the whole file from two threads into `memory`.
+void read_raw(const fs::path& path, std::size_t bytes, std::byte* memory) {
+  constexpr std::size_t kBlock = std::size_t{8} << 20;
+  const int file = ::open(path.c_str(), O_RDONLY);
+  std::vector<std::jthread> threads;
+  for (std::size_t t = 0; t < 2; ++t) {
+    threads.emplace_back([=] {
+      for (std::size_t at = t * kBlock; at < bytes; at += 2 * kBlock) {
+        const std::size_t size = std::min(kBlock, bytes - at);
+        if (::pread(file, memory + at, size, static_cast<off_t>(at)) !=
+            static_cast<ssize_t>(size)) {
+          fmt::print(stderr, "short read\n");
+          std::exit(3);
+        }
+      }
+    });
+  }
+  threads.clear();
+  ::close(file);
+}
+
+struct Row {
+  std::string name;
+  std::function<void()> work;
+  std::vector<double> times = {};
+};
+
+int run(const fs::path& directory, std::size_t mib) {
+  // Memory that is given back stays with the process, so that only the first round finds it
+  // untouched.
+  mallopt(M_MMAP_THRESHOLD, 32 << 20);
+  mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
+  mallopt(M_TOP_PAD, 64 << 20);
+
+  const auto rows = static_cast<std::int64_t>((mib << 20) / kTensors / kColumns / sizeof(float));
+  const Shape shape{rows, kColumns};
+  const Sharding written(Mesh::parse("data=4,model=2"), PartitionSpec::parse("data,model"));
+  const Sharding turned(Mesh::parse("data=2,model=4"), PartitionSpec::parse("data,model"));
+  const std::size_t bytes = num_bytes(shape, sizeof(float)) * kTensors;
+  Devices devices(8);
+
+  fs::remove_all(directory / "raw");
+  fs::remove_all(directory / "zstd");
+  fs::path raw, zstd;
+  std::vector<std::byte> expected;
+  double save_raw = 0, save_zstd = 0;
+  {
+    std::vector<TensorSource> tensors;
+    for (std::int64_t t = 0; t < kTensors; ++t) {
+      auto array = random_tensor(devices, {DType::f32, shape, written}, t);
+      if (t == 0) expected = array.to_host();
+      tensors.push_back(tensor_source(tensor_name(t), std::move(array)));
+    }
+    const auto save = [&](const char* name, Codec codec) {
+      CheckpointManager manager(directory / name);
+      const SaveStats stats = manager.save(1, tensors, {.codec = codec});
+      fmt::print("saved {:<5} {:6.1f} MiB in {:.2f} s\n", name,
+                 static_cast<double>(stats.file_bytes) / (1 << 20), stats.total_seconds);
+      return stats;
+    };
+    const SaveStats first = save("raw", Codec::none), second = save("zstd", Codec::zstd);
+    raw = first.directory;
+    zstd = second.directory;
+    save_raw = first.total_seconds;
+    save_zstd = second.total_seconds;
+  }
+
+  const auto restore = [&](const fs::path& path, const Sharding& sharding) {
+    const CheckpointReader reader(path);
+    std::vector<TensorRequest> requests;
+    for (const TensorInfo& info : reader.tensors()) {
+      requests.push_back({info.name, {info.dtype, info.shape, sharding}});
+    }
+    return reader.restore(devices, requests);
+  };
+  for (const fs::path& path : {raw, zstd}) {
+    if (restore(path, turned)[0].to_host() != expected) {
+      fmt::print(stderr, "{} came back with other values\n", path.string());
+      return 3;
+    }
+  }
+
+  const fs::path shard = raw / "shards-00000-of-00001.h5";
+  std::vector<std::byte> memory(bytes);
+  std::vector<Row> table{
+      {"raw preads, 2 threads", [&] { read_raw(shard, bytes, memory.data()); }},
+      {"restore raw, same mesh", [&] { restore(raw, written); }},
+      {"restore raw, transposed", [&] { restore(raw, turned); }},
+      {"restore zstd, same mesh", [&] { restore(zstd, written); }},
+      {"restore zstd, transposed", [&] { restore(zstd, turned); }},
+  };
+  for (int round = 0; round < kRounds; ++round) {
+    for (Row& row : table) row.times.push_back(seconds(row.work));
+  }
+  for (const Row& row : table) {
+    std::vector<double> ratios;
+    for (int r = 0; r < kRounds; ++r) {
+      const auto i = static_cast<std::size_t>(r);
+      ratios.push_back(table[0].times[i] / row.times[i]);
+    }
+    fmt::print("{:<26} {:6.2f} GB/s   {:5.2f} of the raw reads\n", row.name,
+               static_cast<double>(bytes) / median(row.times) / 1e9, median(ratios));
+  }
+
+  const auto reshard = [&](const char* name, const fs::path& source, Codec codec, double save,
+                           const Row& restored) {
+    fs::remove_all(directory / "turned");
+    ReshardOptions options;
+    options.save.codec = codec;
+    const double time = seconds([&] {
+      reshard_checkpoint(source, directory / "turned", turned.mesh(), SpecRules(), options);
+    });
+    fmt::print("reshard {:<18} {:6.2f} s      {:5.2f} of save and restore\n", name, time,
+               time / (save + median(restored.times)));
+  };
+  reshard("raw", raw, Codec::none, save_raw, table[2]);
+  reshard("zstd", zstd, Codec::zstd, save_zstd, table[4]);
+  for (const char* name : {"raw", "zstd", "turned"}) fs::remove_all(directory / name);
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 2) {
+    fmt::print(stderr, "usage: checkpoint_restore_bench DIRECTORY [MIB]\n");
+    return 2;
+  }
+  try {
+    return run(argv[1], argc > 2 ? std::stoul(argv[2]) : 1024);
+  } catch (const std::exception& e) {
+    fmt::print(stderr, "{}\n", e.what());
+    return 3;
+  }
+}
