@@ -69,7 +69,7 @@ room xxHash '^(xxhash|xxh3)' '^(checkpoint/detail/hash\.cc|loader/source\.cc)$'
 room Highway '^hwy/' '^checkpoint/detail/shuffle\.cc$'
 room zlib '^zlib' '^loader/'
 room fmt '^fmt/' '\.cc$'
-room nlohmann-json '^nlohmann/' '^(loader/.*\.cc|checkpoint/.*\.cc|tools/.*|examples/.*)$'
+room nlohmann-json '^nlohmann/' '^(loader/.*\.cc|checkpoint/(detail/.*|.*\.cc)|tools/.*|examples/.*)$'
 room CLI11 '^CLI/' '^(tools/main\.cc|examples/.*)$'
 room '<execution>' '^execution$' '^$'
 
