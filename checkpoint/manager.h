@@ -41,9 +41,11 @@ struct SaveOptions {
   std::string user_json = "{}";  ///< the caller's own; any JSON value
   Existing existing = Existing::fail;
 
-  /// Most host bytes held at once beyond the tensors.
+  /// Most host bytes held at once beyond the tensors and what describes them (about 100 bytes per
+  /// chunk of 1 MiB). The buffers are kept for the manager's next save. At least 8 MiB.
   std::size_t memory_budget_bytes = std::size_t{256} << 20;
 
+  /// Must not save with the same manager, nor close it.
   ProgressFunction progress = nullptr;
 };
 

@@ -1,15 +1,41 @@
 // The process that manager_faults_test.cc kills: fault_program ROOT ACTION NUMBER does the action
 // and gets SIGKILL before file operation NUMBER, or at progress call NUMBER.
 
+#include <sys/resource.h>
+
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <string>
 
+#include "shardwise/shard/error.h"
 #include "testing/fault_model.h"
 #include "testing/faulty_file_system.h"
 
+namespace {
+
+using namespace shardwise;
+
+// The nearest thing to a full disk that needs no disk: the system itself refuses to write on.
+int save_past_limit(const char* root) {
+  const rlimit limit{4 << 20, 4 << 20};
+  std::signal(SIGXFSZ, SIG_IGN);
+  if (::setrlimit(RLIMIT_FSIZE, &limit) != 0) return 2;
+  CheckpointManager manager(root);
+  try {
+    manager.save(3, sources_of(large_fault_model(3)), {.codec = Codec::none});
+  } catch (const Error& e) {
+    const std::string message = e.what();
+    if (e.code() == ErrorCode::io && message.find("File too large") != std::string::npos) return 0;
+    throw;
+  }
+  return 1;
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
-  using namespace shardwise;
   if (argc != 4) return 2;
   const auto action = static_cast<FaultAction>(std::atoi(argv[2]));
   const std::int64_t number = std::atoll(argv[3]);
@@ -24,6 +50,7 @@ int main(int argc, char** argv) {
       manager.save(3, sources_of(large_fault_model(3)), options);
       return 0;
     }
+    if (action == FaultAction::save_past_limit) return save_past_limit(argv[1]);
     auto files = std::make_shared<FaultyFileSystem>(0, Fault::kill);
     CheckpointManager manager(argv[1], {.file_system = files});
     files->restart(number);

@@ -193,5 +193,14 @@ TEST(ManagerKilled, InMidSaveRepeatedly) {
   root.check_clean();
 }
 
+// The operating system refuses to make a file as large as is needed.
+TEST(ManagerLimits, AFullDiskLeavesEverythingAsItWas) {
+  Root root;
+  const std::vector<std::string> before = posix_file_system()->list(root.path());
+  EXPECT_TRUE(run_and_kill(root.path(), FaultAction::save_past_limit, 0));
+  EXPECT_EQ(posix_file_system()->list(root.path()), before);
+  root.check(FaultAction::save, false);
+}
+
 }  // namespace
 }  // namespace shardwise

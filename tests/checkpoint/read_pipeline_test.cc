@@ -178,8 +178,6 @@ TEST_F(Pipeline, DividesABudgetBetweenCallsAndBuffers) {
   divide_budget(job, 1000, 5000, executor_);  // at least one
   EXPECT_EQ(job.buffer_bytes, 0u);
   EXPECT_EQ(job.width, 1);
-  divide_budget(job, SIZE_MAX, 100, executor_);
-  EXPECT_EQ(job.buffer_bytes, kReadBufferBytes);
 }
 
 }  // namespace

@@ -205,6 +205,40 @@ TEST(ShardFile, TinyTensorsLieCloseTogether) {
   EXPECT_TRUE(read_raw(dir / "s.h5", "/tensors/1999/0").data == *tensors[1999].data);
 }
 
+// So many chunks that HDF5 keeps their places in pages.
+TEST(ShardFile, PlainHdf5FindsEachOfManyChunks) {
+  constexpr std::int64_t kChunks = 1500;
+  constexpr std::int64_t kStep = std::int64_t{1} << 20;
+  const TempDir dir;
+  TensorSource source = host_tensor("t", DType::u8, {0}, "", "-").source();
+  source.spec.shape = {kChunks * kStep};
+  source.read = [](const Box& box, std::span<std::byte> out) {
+    std::memset(out.data(), static_cast<int>(box.begin(0) / kStep % 251), out.size());
+  };
+  const Executor executor(2);
+  const SavePlan plan = plan_save({source}, Codec::zstd, executor);
+  ASSERT_EQ(plan.chunks, kChunks);
+  StagingPool pool(staging_sizes(std::size_t{64} << 20, 2, most_data_bytes(plan)));
+  const auto files = posix_file_system();
+  write_shard_file(plan, *files, dir.path(), "s.h5", executor, pool, {});
+  EXPECT_LT(std::filesystem::file_size(dir / "s.h5"), std::size_t{8} << 20);
+
+  const Hdf5Lock lock;
+  EXPECT_EQ(read_raw(dir / "s.h5", "/chunk_table").shape, Shape{kChunks});
+  const H5File file(H5Fopen((dir / "s.h5").c_str(), H5F_ACC_RDONLY, H5P_DEFAULT), "open");
+  const H5Dataset dataset(H5Dopen2(file.get(), "/tensors/0/0", H5P_DEFAULT), "open");
+  const H5Space space(H5Dget_space(dataset.get()), "space");
+  const hsize_t begin = 5, stride = kStep, count = kChunks;
+  check_hdf5(H5Sselect_hyperslab(space.get(), H5S_SELECT_SET, &begin, &stride, &count, nullptr),
+             "select");
+  const H5Space memory = hdf5_space({kChunks});
+  std::vector<std::uint8_t> found(kChunks);
+  check_hdf5(
+      H5Dread(dataset.get(), H5T_STD_U8LE, memory.get(), space.get(), H5P_DEFAULT, found.data()),
+      "read");
+  for (std::size_t i = 0; i < found.size(); ++i) ASSERT_EQ(found[i], i % 251) << i;
+}
+
 TEST(ShardFile, DoesNotOpenBeforeItIsFinished) {
   const TempDir dir;
   const HostTensor tensor = host_tensor("t", DType::f32, {3 << 20}, "", "-");

@@ -14,10 +14,12 @@ enum class FaultAction {
   replace,              ///< step 2, by the model of seed 3
   remove,               ///< step 2
   save_until_progress,  ///< step 3, in several batches
+  save_past_limit,      ///< step 3, where files may grow to 4 MiB only
 };
 
 inline const char* fault_action_name(FaultAction action) {
-  constexpr const char* names[] = {"save", "replace", "remove", "save_until_progress"};
+  constexpr const char* names[] = {"save", "replace", "remove", "save_until_progress",
+                                   "save_past_limit"};
   return names[static_cast<int>(action)];
 }
 

@@ -12,9 +12,6 @@
 
 namespace shardwise::detail {
 
-/// More buffers gain nothing.
-inline constexpr std::size_t kReadBufferBytes = std::size_t{64} << 20;
-
 /// Bytes of one file that are wanted.
 struct ReadItem {
   std::size_t file;
@@ -41,8 +38,8 @@ struct ReadJob {
   /// Called by the caller's thread now and then, at last when all is consumed; may be null.
   std::function<void()> progress = nullptr;
 
-  /// Most bytes of buffers, though never less than the largest item.
-  std::size_t buffer_bytes = kReadBufferBytes;
+  /// Most bytes of buffers, though never less than the largest item. No more are taken than help.
+  std::size_t buffer_bytes = SIZE_MAX;
 
   /// Most calls of consume at once; 0: as many as there are workers.
   std::int64_t width = 0;
