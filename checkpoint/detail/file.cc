@@ -33,7 +33,7 @@ std::string reason(int error) { return std::generic_category().message(error); }
                                const std::filesystem::path& path, std::string_view detail = {}) {
   ErrorCode code = ErrorCode::io;
   if (error == ENOENT) code = ErrorCode::not_found;
-  if (error == EEXIST) code = ErrorCode::already_exists;
+  if (error == EEXIST || error == ENOTEMPTY) code = ErrorCode::already_exists;
   throw Error(code, fmt::format("{} {}: {}{}{}", operation, path.string(), reason(error),
                                 detail.empty() ? "" : ", ", detail));
 }
@@ -246,7 +246,6 @@ class PosixFileSystem final : public FileSystem {
       struct stat status {};
       errno = EEXIST;
       if (::lstat(to.c_str(), &status) != 0 && ::rename(from.c_str(), to.c_str()) == 0) return;
-      if (errno == ENOTEMPTY) errno = EEXIST;
     }
     throw_system(errno, "rename", from, "to " + to.string());
   }

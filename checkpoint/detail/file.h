@@ -47,7 +47,8 @@ class FileSystem {
   /// Throws already_exists where `to` is there; it is never replaced.
   virtual void rename(const std::filesystem::path& from, const std::filesystem::path& to) = 0;
 
-  /// A file or an empty directory. Absent is not an error.
+  /// A file or an empty directory. Absent is not an error. Throws already_exists where the
+  /// directory holds something.
   virtual void remove(const std::filesystem::path& path) = 0;
 
   /// Names in a directory, sorted. Throws not_found.

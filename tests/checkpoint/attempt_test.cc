@@ -3,9 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "shardwise/checkpoint/detail/write/root_names.h"
 #include "testing/errors.h"
 #include "testing/faulty_file_system.h"
+#include "testing/hooked_file_system.h"
 #include "testing/temp_dir.h"
 
 namespace shardwise::detail {
@@ -79,33 +82,12 @@ TEST_F(AttemptTest, GarbageCollectionLeavesItAlone) {
 
 // Somebody takes the unfinished lease for a dead process's: the attempt makes another one.
 TEST_F(AttemptTest, ALostUnfinishedLeaseIsMadeAgain) {
-  class Thief final : public FileSystem {
-   public:
-    explicit Thief(std::shared_ptr<FileSystem> real) : real_(std::move(real)) {}
-    std::unique_ptr<File> create(const std::filesystem::path& path, Caching caching) override {
-      return real_->create(path, caching);
-    }
-    std::unique_ptr<File> open(const std::filesystem::path& path, Caching caching) override {
-      return real_->open(path, caching);
-    }
-    void make_directory(const std::filesystem::path& path) override { real_->make_directory(path); }
-    void sync_directory(const std::filesystem::path& path) override { real_->sync_directory(path); }
-    void rename(const std::filesystem::path& from, const std::filesystem::path& to) override {
-      if (++renames <= 3) collect_root_garbage(*real_, from.parent_path());
-      real_->rename(from, to);
-    }
-    void remove(const std::filesystem::path& path) override { real_->remove(path); }
-    std::vector<std::string> list(const std::filesystem::path& path) override {
-      return real_->list(path);
-    }
-    int renames = 0;
-
-   private:
-    std::shared_ptr<FileSystem> real_;
-  };
-  Thief thief(files_);
+  int renames = 0;
+  HookedFileSystem thief([&](std::string_view operation, const std::filesystem::path&) {
+    if (operation == "rename" && ++renames <= 3) collect_root_garbage(*files_, dir_.path());
+  });
   const Attempt attempt(thief, dir_.path(), 7, leftovers_);
-  EXPECT_EQ(thief.renames, 4);
+  EXPECT_EQ(renames, 4);
   EXPECT_EQ(collect_root_garbage(*files_, dir_.path()).kept.size(), 2u);
 }
 
@@ -116,6 +98,45 @@ TEST_F(AttemptTest, RemoveTreeTakesFoldersInFoldersAndNothing) {
   put(dir_ / "a/b/y");
   remove_tree(*files_, dir_ / "a");
   EXPECT_THAT(names(), IsEmpty());
+}
+
+// Two processes remove the same tree: whatever one of them finds done by the other is done.
+TEST_F(AttemptTest, RemoveTreeMayBeOvertakenAtEveryOperation) {
+  const std::filesystem::path tree = dir_ / "a";
+  for (const bool whole : {true, false}) {
+    int most = 0;
+    for (int at = 0; at <= most; ++at) {  // the first time nobody interferes
+      SCOPED_TRACE(testing::Message() << "operation " << at << (whole ? ", the tree" : ", one"));
+      std::filesystem::create_directories(tree / "b");
+      for (const char* name : {"x", "y", "b/z"}) put(tree / name);
+      int operations = 0;
+      HookedFileSystem files([&](std::string_view, const std::filesystem::path& path) {
+        if (++operations == at) std::filesystem::remove_all(whole ? tree : path);
+      });
+      remove_tree(files, tree);
+      EXPECT_THAT(names(), IsEmpty());
+      most = std::max(most, operations);
+    }
+    EXPECT_GE(most, 9);
+  }
+}
+
+TEST_F(AttemptTest, RemoveTreeTakesWhatIsAddedMeanwhileButNotForEver) {
+  int added = 0, most = 3;
+  HookedFileSystem files([&](std::string_view operation, const std::filesystem::path& path) {
+    if (operation == "remove" && path == dir_ / "a" && added < most) {
+      put(path / std::to_string(added++));
+    }
+  });
+  files_->make_directory(dir_ / "a");
+  remove_tree(files, dir_ / "a");
+  EXPECT_EQ(added, 3);
+  EXPECT_THAT(names(), IsEmpty());
+
+  most = 1'000'000;
+  files_->make_directory(dir_ / "a");
+  EXPECT_THAT(message_of(ErrorCode::io, [&] { remove_tree(files, dir_ / "a"); }),
+              testing::HasSubstr("not empty"));
 }
 
 TEST_F(AttemptTest, RemovedCheckpointsVanishAtOnce) {

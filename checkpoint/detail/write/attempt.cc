@@ -65,6 +65,16 @@ class Collector {
   std::exception_ptr error_;
 };
 
+// None where the directory is no longer there.
+std::vector<std::string> names_in(FileSystem& file_system, const std::filesystem::path& directory) {
+  try {
+    return file_system.list(directory);
+  } catch (const Error& e) {
+    if (e.code() != ErrorCode::not_found) throw;
+    return {};
+  }
+}
+
 }  // namespace
 
 void write_whole_file(FileSystem& file_system, const std::filesystem::path& path,
@@ -76,20 +86,18 @@ void write_whole_file(FileSystem& file_system, const std::filesystem::path& path
 }
 
 void remove_tree(FileSystem& file_system, const std::filesystem::path& path) {
-  try {
-    return file_system.remove(path);
-  } catch (const Error& removing) {
-    // A directory with something in it, if it can be listed.
-    std::vector<std::string> names;
+  // Others may be removing it too, or still be adding to it.
+  for (int tries = 1;; ++tries) {
     try {
-      names = file_system.list(path);
-    } catch (const Error& listing) {
-      throw Error(removing.code(), fmt::format("{}; {}", removing.what(), listing.what()));
+      return file_system.remove(path);
+    } catch (const Error& e) {
+      if (e.code() != ErrorCode::already_exists) throw;
+      if (tries == kMostTries) throw Error(ErrorCode::io, e.what());
     }
-    if (names.empty()) throw;
-    for (const std::string& name : names) remove_tree(file_system, path / name);
+    for (const std::string& name : names_in(file_system, path)) {
+      remove_tree(file_system, path / name);
+    }
   }
-  file_system.remove(path);
 }
 
 void remove_checkpoint(FileSystem& file_system, const std::filesystem::path& root,

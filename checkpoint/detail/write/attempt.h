@@ -17,7 +17,8 @@ namespace shardwise::detail {
 void write_whole_file(FileSystem& file_system, const std::filesystem::path& path,
                       std::span<const std::byte> content);
 
-/// Removes a file, or a directory with all it holds. Absent is not an error.
+/// Removes a file, or a directory with all it holds. Absent is not an error; what another process
+/// removes at the same time neither.
 void remove_tree(FileSystem& file_system, const std::filesystem::path& path);
 
 /// Removes a checkpoint: first its name, on the disk, then its bytes, so that no one finds half of
