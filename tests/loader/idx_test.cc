@@ -12,8 +12,9 @@
 #include <string>
 
 #include "loader/idx_files.h"
-#include "shard/random_shardings.h"
 #include "testing/errors.h"
+#include "testing/random_boxes.h"
+#include "testing/random_shardings.h"
 #include "testing/temp_dir.h"
 
 namespace shardwise {
@@ -52,17 +53,6 @@ Bytes expected(const Bytes& data, const Field& field, std::int64_t record, const
   return all;
 }
 
-Box random_box(const Shape& shape, std::mt19937& random) {
-  Index begin, end;
-  for (const std::int64_t extent : shape) {
-    std::uniform_int_distribution<std::int64_t> draw(0, extent);
-    const std::int64_t a = draw(random), b = draw(random);
-    begin.push_back(std::min(a, b));
-    end.push_back(std::max(a, b));
-  }
-  return Box(begin, end);
-}
-
 TEST(Idx, ReadsEveryTypePlainAndCompressed) {
   const struct {
     int code;
@@ -82,10 +72,11 @@ TEST(Idx, ReadsEveryTypePlainAndCompressed) {
       EXPECT_EQ(source->size(), 5);
       const Field field{"x", type.dtype, {3, 4}};
       ASSERT_THAT(source->fields(), ElementsAre(field));
-      std::mt19937 random(2);
+      const Box whole = Box::whole(field.shape);
+      RandomShardings random(2);
       for (int i = 0; i < 40; ++i) {
         const std::int64_t record = i % 5;
-        const Box box = i < 5 ? Box::whole(field.shape) : random_box(field.shape, random);
+        const Box box = i < 5 ? whole : random_box(whole, random);
         EXPECT_EQ(read(*source, record, box), expected(data, field, record, box))
             << record << " " << to_string(box);
       }

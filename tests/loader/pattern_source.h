@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "shard/random_shardings.h"
 #include "shardwise/loader/source.h"
+#include "testing/random_shardings.h"
 
 namespace shardwise {
 

@@ -8,8 +8,8 @@
 #include <cstring>
 #include <vector>
 
-#include "shard/random_shardings.h"
 #include "testing/errors.h"
+#include "testing/random_shardings.h"
 
 namespace shardwise::detail {
 namespace {

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "runtime/values.h"
-#include "shard/random_shardings.h"
 #include "shardwise/runtime/manual.h"
 #include "testing/errors.h"
+#include "testing/random_shardings.h"
 
 namespace shardwise {
 namespace {

@@ -11,9 +11,10 @@
 #include <vector>
 
 #include "runtime/values.h"
-#include "shard/random_shardings.h"
 #include "shardwise/shard/transfer_plan.h"
 #include "testing/errors.h"
+#include "testing/random_boxes.h"
+#include "testing/random_shardings.h"
 
 namespace shardwise {
 namespace {
@@ -47,15 +48,6 @@ void expect_holds(const ShardedArray& array, const std::vector<std::byte>& globa
   }
 }
 
-Box random_box(const Shape& shape, RandomShardings& random) {
-  Index begin, end;
-  for (const std::int64_t extent : shape) {
-    begin.push_back(random.draw(0, extent));
-    end.push_back(random.draw(begin[begin.size() - 1], extent));
-  }
-  return Box(begin, end);
-}
-
 TEST(ShardedArray, RandomArraysGoToTheDevicesAndBack) {
   RandomShardings random(11);
   Devices one(kMostDevices, {.threads = 1}), four(kMostDevices, {.threads = 4});
@@ -70,7 +62,7 @@ TEST(ShardedArray, RandomArraysGoToTheDevicesAndBack) {
     expect_holds(array, global);
     EXPECT_EQ(array.to_host(), global);
 
-    const Box box = random_box(spec.shape, random);
+    const Box box = random_box(Box::whole(spec.shape), random);
     std::vector<std::byte> part(num_bytes(box.shape(), size_bytes(dtype)));
     array.read(box, part);
     for (const Index& at : indices_of(box)) {

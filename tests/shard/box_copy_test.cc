@@ -4,10 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
-#include <random>
 #include <vector>
 
 #include "testing/errors.h"
+#include "testing/random_shardings.h"
 
 namespace shardwise {
 namespace {
@@ -15,37 +15,9 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-/// Row-major number of a global index inside a view.
-std::size_t offset_in(const Box& view, const Index& at) {
-  std::int64_t offset = 0;
-  for (std::size_t dim = 0; dim < at.size(); ++dim) {
-    offset = offset * view.extent(dim) + at[dim] - view.begin(dim);
-  }
-  return static_cast<std::size_t>(offset);
-}
-
-/// Calls body for each index of the box, in row-major order.
-template <class Body>
-void for_each_index(const Box& box, const Body& body) {
-  if (box.empty()) return;
-  Index at = box.begin();
-  for (;;) {
-    body(at);
-    std::size_t dim = at.size();
-    while (dim > 0 && at[dim - 1] + 1 == box.end(dim - 1)) {
-      --dim;
-      at[dim] = box.begin(dim);
-    }
-    if (dim == 0) return;
-    ++at[dim - 1];
-  }
-}
-
 TEST(BoxCopy, AgreesWithElementByElementCopies) {
-  std::mt19937 random(2);
-  const auto draw = [&](std::int64_t low, std::int64_t high) {
-    return std::uniform_int_distribution<std::int64_t>(low, high)(random);
-  };
+  RandomShardings random(2);
+  const auto draw = [&](std::int64_t low, std::int64_t high) { return random.draw(low, high); };
   for (int round = 0; round < 4000; ++round) {
     const std::size_t rank = static_cast<std::size_t>(draw(0, 4));
     const std::size_t bytes = static_cast<std::size_t>(draw(1, 9));
@@ -63,11 +35,11 @@ TEST(BoxCopy, AgreesWithElementByElementCopies) {
     std::vector<std::byte> from(num_bytes(a.shape(), bytes)), to(num_bytes(b.shape(), bytes));
     for (std::byte& byte : from) byte = static_cast<std::byte>(draw(1, 255));
     std::vector<std::byte> expected = to;
-    for_each_index(box, [&](const Index& at) {
+    for (const Index& at : indices_of(box)) {
       for (std::size_t i = 0; i < bytes; ++i) {
         expected[offset_in(b, at) * bytes + i] = from[offset_in(a, at) * bytes + i];
       }
-    });
+    }
     copy_box(box, bytes, {from.data(), a}, {to.data(), b});
     ASSERT_EQ(to, expected) << to_string(box) << to_string(a) << to_string(b);
   }

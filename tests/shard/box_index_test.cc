@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "shard/random_boxes.h"
-#include "shard/random_shardings.h"
+#include "testing/random_boxes.h"
+#include "testing/random_shardings.h"
 
 namespace shardwise::detail {
 namespace {

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "shard/random_shardings.h"
+#include "testing/random_shardings.h"
 
 namespace shardwise::detail {
 namespace {

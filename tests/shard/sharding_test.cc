@@ -7,8 +7,8 @@
 #include <map>
 #include <vector>
 
-#include "shard/random_shardings.h"
 #include "testing/errors.h"
+#include "testing/random_shardings.h"
 
 namespace shardwise {
 namespace {

@@ -9,10 +9,10 @@
 #include <string>
 #include <vector>
 
-#include "shard/random_boxes.h"
-#include "shard/random_shardings.h"
 #include "shardwise/shard/box_copy.h"
 #include "testing/errors.h"
+#include "testing/random_boxes.h"
+#include "testing/random_shardings.h"
 
 namespace shardwise {
 namespace {

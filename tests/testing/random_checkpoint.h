@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
-#include "shard/random_shardings.h"
 #include "shardwise/shard/box_copy.h"
 #include "testing/hand_made_checkpoint.h"
+#include "testing/random_shardings.h"
 
 namespace shardwise {
 

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "shard/random_shardings.h"
 #include "shardwise/shard/box.h"
+#include "testing/random_shardings.h"
 
 namespace shardwise {
 
