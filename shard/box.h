@@ -14,7 +14,7 @@ namespace shardwise {
 /// Invariant: begin and end have the same rank and begin[d] <= end[d]. Rank 0 is the one element
 /// of a scalar. A box with an empty dim holds nothing but still has a place.
 ///
-/// Immutable value type.
+/// Value type, thread-compatible.
 ///
 ///   const Box a({0, 0}, {4, 8}), b({2, 4}, {6, 6});
 ///   intersect(a, b);                  // [2:4, 4:6]
@@ -35,6 +35,12 @@ class Box {
   std::int64_t begin(std::size_t dim) const { return begin_[dim]; }
   std::int64_t end(std::size_t dim) const { return end_[dim]; }
   std::int64_t extent(std::size_t dim) const { return end_[dim] - begin_[dim]; }
+
+  /// Moves the box's ends along one dim. Requires dim < rank() and begin <= end.
+  void set(std::size_t dim, std::int64_t begin, std::int64_t end) {
+    begin_[dim] = begin;
+    end_[dim] = end;
+  }
 
   /// The extents.
   Shape shape() const;

@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <set>
 #include <utility>
 
+#include "shardwise/shard/detail/divider.h"
 #include "shardwise/shard/detail/text.h"
 #include "shardwise/shard/error.h"
 
@@ -16,7 +16,7 @@ std::string axes_text(std::span<const Axis> axes) {
   std::string text;
   for (std::size_t i = 0; i < axes.size(); ++i) {
     if (i > 0) text += ',';
-    if (axes[i].name != std::to_string(i)) text += axes[i].name + '=';
+    if (!axes[i].name.empty() && axes[i].name != std::to_string(i)) text += axes[i].name + '=';
     text += std::to_string(axes[i].size);
   }
   return text;
@@ -26,9 +26,19 @@ std::string axes_text(std::span<const Axis> axes) {
   throw Error(ErrorCode::invalid_argument, fmt::format("Mesh \"{}\": {}", axes_text(axes), what));
 }
 
+/// What `make` returns; an error of it tells of which mesh.
+template <class Make>
+DeviceOrder order_for(std::span<const Axis> axes, const Make& make) {
+  try {
+    return make();
+  } catch (const Error& error) {
+    fail(axes, error.what());
+  }
+}
+
 void check_axes(std::span<const Axis> axes) {
-  std::set<std::string_view> names;
-  for (const Axis& axis : axes) {
+  for (std::size_t i = 0; i < axes.size(); ++i) {
+    const Axis& axis = axes[i];
     const std::size_t bad = axis.name.find_first_of(detail::kReservedInAxisNames);
     if (bad != std::string::npos) {
       fail(axes, fmt::format("axis name \"{}\" contains the reserved character '{}'", axis.name,
@@ -38,8 +48,10 @@ void check_axes(std::span<const Axis> axes) {
       fail(axes,
            fmt::format("axis \"{}\" has size {}; needed is at least 1", axis.name, axis.size));
     }
-    if (!names.insert(axis.name).second) {
-      fail(axes, fmt::format("axis name \"{}\" is there twice", axis.name));
+    for (std::size_t j = 0; j < i; ++j) {
+      if (axes[j].name == axis.name) {
+        fail(axes, fmt::format("axis name \"{}\" is there twice", axis.name));
+      }
     }
   }
 }
@@ -47,62 +59,48 @@ void check_axes(std::span<const Axis> axes) {
 }  // namespace
 
 struct Mesh::Data {
-  explicit Data(std::vector<Axis> mesh_axes);
-  void set_devices(std::vector<DeviceId> ids);
-
   std::vector<Axis> axes;
-  std::vector<std::int64_t> strides;  // positions between neighbours, per axis
+  std::vector<detail::Divider> sizes, strides;  // strides: positions between neighbours, per axis
   std::int64_t size = 1;
-
-  // Both empty where position p holds device p.
-  std::vector<DeviceId> device_ids;                          // by position
-  std::vector<std::pair<DeviceId, std::int64_t>> by_device;  // device and position, ascending
+  std::optional<DeviceOrder> devices;  // absent where the mesh is abstract
 };
 
-Mesh::Data::Data(std::vector<Axis> mesh_axes) : axes(std::move(mesh_axes)), strides(axes.size()) {
-  for (std::size_t i = 0; i < axes.size(); ++i) {
-    if (axes[i].name.empty()) axes[i].name = std::to_string(i);
+Mesh::Mesh(std::vector<Axis> axes, std::optional<DeviceOrder> devices, bool is_abstract) {
+  auto data = std::make_shared<Data>();
+  data->axes = std::move(axes);
+  for (std::size_t i = 0; i < data->axes.size(); ++i) {
+    if (data->axes[i].name.empty()) data->axes[i].name = std::to_string(i);
   }
-  check_axes(axes);
-  for (std::size_t i = axes.size(); i-- > 0;) {
-    strides[i] = size;
-    if (__builtin_mul_overflow(size, axes[i].size, &size)) {
-      fail(axes, "there are more than 2^63 - 1 devices");
+  check_axes(data->axes);
+  data->sizes.resize(data->axes.size());
+  data->strides.resize(data->axes.size());
+  for (std::size_t i = data->axes.size(); i-- > 0;) {
+    data->sizes[i] = detail::Divider(data->axes[i].size);
+    data->strides[i] = detail::Divider(data->size);
+    if (__builtin_mul_overflow(data->size, data->axes[i].size, &data->size)) {
+      fail(data->axes, "there are more than 2^63 - 1 devices");
     }
   }
-}
-
-void Mesh::Data::set_devices(std::vector<DeviceId> ids) {
-  if (std::cmp_not_equal(ids.size(), size)) {
-    fail(axes, fmt::format("{} device ids for {} positions", ids.size(), size));
+  if (devices && devices->size() != data->size) {
+    fail(data->axes, fmt::format("{} device ids for {} positions", devices->size(), data->size));
   }
-  bool iota = true;
-  for (std::size_t p = 0; p < ids.size(); ++p) {
-    if (ids[p] < 0) fail(axes, fmt::format("device id {} is negative", ids[p]));
-    iota &= std::cmp_equal(ids[p], p);
-    by_device.emplace_back(ids[p], static_cast<std::int64_t>(p));
+  if (!is_abstract) {
+    data->devices = devices ? *std::move(devices) : DeviceOrder::iota(data->size);
   }
-  std::sort(by_device.begin(), by_device.end());
-  for (std::size_t i = 1; i < by_device.size(); ++i) {
-    if (by_device[i - 1].first == by_device[i].first) {
-      fail(axes, fmt::format("device id {} is at positions {} and {}", by_device[i].first,
-                             by_device[i - 1].second, by_device[i].second));
-    }
-  }
-  if (iota) {
-    by_device.clear();
-  } else {
-    device_ids = std::move(ids);
-  }
-}
-
-Mesh::Mesh(std::vector<Axis> axes) : data_(std::make_shared<Data>(std::move(axes))) {}
-
-Mesh::Mesh(std::vector<Axis> axes, std::vector<DeviceId> device_ids) {
-  auto data = std::make_shared<Data>(std::move(axes));
-  data->set_devices(std::move(device_ids));
   data_ = std::move(data);
 }
+
+Mesh::Mesh(std::vector<Axis> axes) : Mesh(std::move(axes), std::nullopt, false) {}
+
+Mesh::Mesh(std::vector<Axis> axes, std::vector<DeviceId> device_ids) {
+  DeviceOrder order = order_for(axes, [&] { return DeviceOrder::list(std::move(device_ids)); });
+  *this = Mesh(std::move(axes), std::move(order));
+}
+
+Mesh::Mesh(std::vector<Axis> axes, DeviceOrder devices)
+    : Mesh(std::move(axes), std::optional(std::move(devices)), false) {}
+
+Mesh Mesh::abstract(std::vector<Axis> axes) { return Mesh(std::move(axes), std::nullopt, true); }
 
 Mesh Mesh::line(std::int64_t size, std::string_view axis_name) {
   return Mesh({{std::string(axis_name), size}});
@@ -132,12 +130,10 @@ Mesh Mesh::parse(std::string_view text) {
     }
   }
   if (at == std::string_view::npos) return Mesh(std::move(axes));
-
-  std::vector<DeviceId> ids;
-  for (const std::string_view part : detail::split(text.substr(at + 1), ',')) {
-    ids.push_back(count(part, "a device id"));
-  }
-  return Mesh(std::move(axes), std::move(ids));
+  const std::string_view devices = detail::trim(text.substr(at + 1));
+  if (devices == "?") return abstract(std::move(axes));
+  DeviceOrder order = order_for(axes, [&] { return DeviceOrder::parse(devices); });
+  return Mesh(std::move(axes), std::move(order));
 }
 
 std::span<const Axis> Mesh::axes() const { return data_->axes; }
@@ -160,37 +156,53 @@ std::int64_t Mesh::axis_size(std::string_view axis) const {
 }
 
 std::int64_t Mesh::coordinate(std::int64_t position, std::size_t axis) const {
-  return position / data_->strides[axis] % data_->axes[axis].size;
+  return data_->sizes[axis].remainder(data_->strides[axis].quotient(position));
 }
 
-std::int64_t Mesh::stride(std::size_t axis) const { return data_->strides[axis]; }
+std::int64_t Mesh::stride(std::size_t axis) const { return data_->strides[axis].divisor(); }
 
-DeviceId Mesh::device_at(std::int64_t position) const {
-  return is_iota() ? position : data_->device_ids[static_cast<std::size_t>(position)];
+bool Mesh::is_abstract() const { return !data_->devices; }
+
+const DeviceOrder& Mesh::devices() const {
+  if (is_abstract()) fail(data_->axes, "it is abstract, so there are no devices; needed are some");
+  return *data_->devices;
 }
+
+DeviceId Mesh::device_at(std::int64_t position) const { return devices().device_at(position); }
 
 std::optional<std::int64_t> Mesh::position_of(DeviceId device) const {
-  if (is_iota()) {
-    if (device < 0 || device >= size()) return std::nullopt;
-    return device;
-  }
-  const auto& sorted = data_->by_device;
-  const auto found = std::lower_bound(sorted.begin(), sorted.end(), std::pair{device, DeviceId{0}});
-  if (found == sorted.end() || found->first != device) return std::nullopt;
-  return found->second;
+  return devices().position_of(device);
 }
-
-bool Mesh::is_iota() const { return data_->device_ids.empty(); }
 
 std::string Mesh::to_string() const {
   std::string text = axes_text(data_->axes);
-  if (!is_iota()) text += fmt::format("@{}", fmt::join(data_->device_ids, ","));
+  if (is_abstract()) return text + "@?";
+  if (!devices().is_iota()) text += "@" + devices().to_string();
   return text;
 }
 
 bool Mesh::operator==(const Mesh& other) const {
   return data_ == other.data_ ||
-         (data_->axes == other.data_->axes && data_->device_ids == other.data_->device_ids);
+         (data_->axes == other.data_->axes && data_->devices == other.data_->devices);
+}
+
+Mesh submesh(const Mesh& mesh, std::string_view axis, std::int64_t coordinate) {
+  const std::size_t fixed = mesh.axis_index(axis);
+  const std::int64_t size = mesh.axes()[fixed].size, stride = mesh.stride(fixed);
+  if (coordinate < 0 || coordinate >= size) {
+    fail(mesh.axes(), fmt::format("submesh at {} of axis \"{}\"; needed is at least 0 and below {}",
+                                  coordinate, axis, size));
+  }
+  std::vector<Axis> axes(mesh.axes().begin(), mesh.axes().end());
+  axes.erase(axes.begin() + static_cast<std::ptrdiff_t>(fixed));
+  if (mesh.is_abstract()) return Mesh::abstract(std::move(axes));
+  std::vector<DeviceId> devices;
+  for (std::int64_t outer = 0; outer < mesh.size(); outer += stride * size) {
+    for (std::int64_t inner = 0; inner < stride; ++inner) {
+      devices.push_back(mesh.device_at(outer + coordinate * stride + inner));
+    }
+  }
+  return Mesh(std::move(axes), std::move(devices));
 }
 
 }  // namespace shardwise

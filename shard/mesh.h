@@ -9,10 +9,9 @@
 #include <string_view>
 #include <vector>
 
-namespace shardwise {
+#include "shardwise/shard/device_order.h"
 
-/// A device's number. Any distinct non-negative numbers may make up a mesh.
-using DeviceId = std::int64_t;
+namespace shardwise {
 
 /// A named mesh axis and the number of devices along it.
 struct Axis {
@@ -25,7 +24,9 @@ struct Axis {
 /// A grid of devices with named axes; a PartitionSpec is resolved against one.
 ///
 /// A *position* counts the grid row-major, the last axis fastest: 0 <= position < size(). Each
-/// position holds one device; without a list, position p holds device p.
+/// position holds one device, by a DeviceOrder; without one, position p holds device p. An
+/// *abstract* mesh has no devices, only positions: what each of them holds can be asked for and
+/// planned before there are devices.
 ///
 /// Invariants: axis names are non-empty, distinct and free of the characters of the text forms
 /// (",=+-@;:()[]{}'\"" and blanks); sizes are >= 1 and their product fits in an int64; device ids
@@ -44,14 +45,19 @@ class Mesh {
   /// Throws invalid_argument, naming the axis at fault, where an invariant would not hold.
   explicit Mesh(std::vector<Axis> axes);
 
-  /// Position p holds device_ids[p]. Throws invalid_argument.
+  /// Position p holds device_ids[p], or devices.device_at(p). Throws invalid_argument.
   Mesh(std::vector<Axis> axes, std::vector<DeviceId> device_ids);
+  Mesh(std::vector<Axis> axes, DeviceOrder devices);
+
+  /// A mesh without devices. Throws invalid_argument.
+  static Mesh abstract(std::vector<Axis> axes);
 
   /// One axis over devices 0 .. size-1.
   static Mesh line(std::int64_t size, std::string_view axis_name = "devices");
 
   /// Reads "data=4,model=2", or "4,2" for unnamed axes, or "" for one device; then, where the
-  /// order is not 0, 1, 2, ..., "@" and the device ids: "data=2,model=2@3,1,0,2". Throws
+  /// order is not 0, 1, 2, ..., "@" and the devices as DeviceOrder reads them:
+  /// "data=2,model=2@3,1,0,2", "data=2,model=4@[4,2]T(1,0)"; "@?" for an abstract mesh. Throws
   /// invalid_argument.
   static Mesh parse(std::string_view text);
 
@@ -75,14 +81,16 @@ class Mesh {
   /// Positions between neighbours along axis number `axis`. Requires it in range.
   std::int64_t stride(std::size_t axis) const;
 
-  /// Requires 0 <= position < size().
+  bool is_abstract() const;
+
+  /// Throws invalid_argument where the mesh is abstract.
+  const DeviceOrder& devices() const;
+
+  /// The device at a position. Requires 0 <= position < size(). Throws as devices().
   DeviceId device_at(std::int64_t position) const;
 
   /// Inverse of device_at(); absent where the device is not in the mesh.
   std::optional<std::int64_t> position_of(DeviceId device) const;
-
-  /// True where position p holds device p for every p.
-  bool is_iota() const;
 
   /// The form that parse() reads.
   std::string to_string() const;
@@ -92,7 +100,13 @@ class Mesh {
 
  private:
   struct Data;
+  Mesh(std::vector<Axis> axes, std::optional<DeviceOrder> devices, bool is_abstract);
   std::shared_ptr<const Data> data_;
 };
+
+/// The part of a mesh at one coordinate of an axis, without that axis: what DTensor's mesh["x"] and
+/// a pipeline stage use. Throws not_found for an unknown axis, invalid_argument where the
+/// coordinate is not on it.
+Mesh submesh(const Mesh& mesh, std::string_view axis, std::int64_t coordinate);
 
 }  // namespace shardwise

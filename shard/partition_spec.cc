@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "shardwise/shard/detail/axis_ref.h"
 #include "shardwise/shard/detail/text.h"
 #include "shardwise/shard/error.h"
 
@@ -9,6 +10,17 @@ namespace shardwise {
 
 PartitionSpec PartitionSpec::replicated(std::size_t rank) {
   return PartitionSpec(std::vector<Entry>(rank));
+}
+
+PartitionSpec PartitionSpec::padded(std::size_t rank) const {
+  if (this->rank() > rank) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("PartitionSpec \"{}\": it has {} dims; needed are at most {}",
+                            to_string(), this->rank(), rank));
+  }
+  std::vector<Entry> entries = entries_;
+  entries.resize(rank);
+  return PartitionSpec(std::move(entries));
 }
 
 PartitionSpec PartitionSpec::parse(std::string_view text) {
@@ -19,7 +31,8 @@ PartitionSpec PartitionSpec::parse(std::string_view text) {
     if (detail::trim(part) == "-") continue;
     for (const std::string_view padded : detail::split(part, '+')) {
       const std::string_view axis = detail::trim(padded);
-      const std::size_t bad = axis.find_first_of(detail::kReservedInAxisNames);
+      const std::string_view name = axis.substr(0, axis.find(':'));
+      const std::size_t bad = name.find_first_of(detail::kReservedInAxisNames);
       if (axis.empty() || bad != std::string_view::npos) {
         const char* const at = axis.empty() ? padded.data() : axis.data() + bad;
         throw Error(ErrorCode::invalid_argument,
@@ -28,6 +41,7 @@ PartitionSpec PartitionSpec::parse(std::string_view text) {
                                 text, axis.empty() ? "no axis" : fmt::format("'{}'", axis[bad]),
                                 at - text.data()));
       }
+      detail::parse_axis_ref(axis, fmt::format("PartitionSpec \"{}\"", text));
       entry.emplace_back(axis);
     }
   }

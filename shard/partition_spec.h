@@ -13,7 +13,8 @@ namespace shardwise {
 /// list leaves the dim whole (replicated over the axes that no dim uses).
 ///
 /// Only text until it meets a mesh: Sharding checks that the axes exist and that none is used
-/// twice.
+/// twice. An axis may be given by name or by number, and in part: of an axis of 8 seen as 2 x 4,
+/// "x:(2)4" is the minor factor and "x:(1)2" the major one (Shardy's sub-axes).
 ///
 /// Immutable value type.
 ///
@@ -31,6 +32,10 @@ class PartitionSpec {
 
   /// Every dim whole.
   static PartitionSpec replicated(std::size_t rank);
+
+  /// The same with whole dims added at the end, up to this rank: what JAX reads a short spec as.
+  /// Throws invalid_argument where it is longer already.
+  PartitionSpec padded(std::size_t rank) const;
 
   /// Reads "data,-,a+b": one entry per dim, "-" for a whole dim, "+" between the axes of one dim;
   /// "" for a scalar. Axes may be names or axis numbers. Throws invalid_argument, saying at which

@@ -3,131 +3,88 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
+#include "shardwise/shard/detail/placement.h"
+#include "shardwise/shard/detail/sharding_data.h"
+#include "shardwise/shard/detail/spec_axes.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise {
 namespace {
 
-/// One axis of a mesh seen as a digit of the position, and its weight in a number made of such
-/// digits.
-struct Digit {
-  std::int64_t stride, size, weight;
+using Kind = UnevenPolicy::Kind;
 
-  bool operator==(const Digit&) const = default;
-};
-
-/// A number read from a position: a tile index along one dim, or a replica id.
-///
-/// Canonical: no digit of size 1, and neighbouring digits that are neighbours in the position too
-/// are one digit. Two counts over meshes of equal size give the same number at every position
-/// exactly where they are equal.
-struct Count {
-  std::int64_t size = 1;      // of the range: 0 <= at(position) < size
-  std::vector<Digit> digits;  // the least significant first
-
-  std::int64_t at(std::int64_t position) const {
-    std::int64_t number = 0;
-    for (const Digit& digit : digits) number += position / digit.stride % digit.size * digit.weight;
-    return number;
+std::vector<detail::DimCut> cuts_of(const PartitionSpec& spec, const UnevenPolicy& policy,
+                                    const std::vector<detail::SpecAxis>& axes) {
+  const auto fail = [&](const std::string& what) {
+    throw Error(
+        ErrorCode::invalid_argument,
+        fmt::format("Sharding \"{}\": policy {}: {}", spec.to_string(), policy.to_string(), what));
+  };
+  const bool given = policy.kind() == Kind::tile_sizes;
+  if (given && policy.sizes().size() != spec.rank()) {
+    fail(fmt::format("it is for {} dims; needed are {}", policy.sizes().size(), spec.rank()));
   }
-
-  bool operator==(const Count&) const = default;
-
-  /// How far a position with this number lies from the one with number 0, all else equal.
-  std::int64_t offset_of(std::int64_t number) const {
-    std::int64_t offset = 0;
-    for (const Digit& digit : digits) offset += number / digit.weight % digit.size * digit.stride;
-    return offset;
-  }
-};
-
-/// `axes` in order of significance, major first.
-Count count_over(const Mesh& mesh, const std::vector<std::size_t>& axes) {
-  Count count;
-  for (std::size_t i = axes.size(); i-- > 0;) {
-    const Digit digit{mesh.stride(axes[i]), mesh.axes()[axes[i]].size, count.size};
-    count.size *= digit.size;
-    if (digit.size == 1) continue;
-    if (!count.digits.empty() &&
-        digit.stride == count.digits.back().stride * count.digits.back().size) {
-      count.digits.back().size *= digit.size;
-    } else {
-      count.digits.push_back(digit);
+  std::vector<detail::DimCut> cuts;
+  cuts.reserve(spec.rank());
+  std::size_t next = 0;
+  for (std::size_t dim = 0; dim < spec.rank(); ++dim) {
+    detail::Digits digits;
+    for (; next < axes.size() && axes[next].dim == dim; ++next) {
+      digits.append(axes[next].stride, axes[next].size, policy.kind() != Kind::nested_chunk);
     }
+    std::vector<std::int64_t> sizes;
+    if (given) sizes = policy.sizes()[dim];
+    const std::size_t tiles = static_cast<std::size_t>(digits.range.divisor());
+    if (given && sizes.size() != tiles && !(sizes.empty() && tiles == 1)) {
+      fail(fmt::format("dim {} has {} tile sizes; needed are {}", dim, sizes.size(), tiles));
+    }
+    cuts.emplace_back(std::move(digits), policy.kind(), std::move(sizes));
   }
-  return count;
+  return cuts;
 }
 
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return a / b + (a % b != 0); }
+}  // namespace
 
-/// Axis numbers per dim of the spec. Throws as the constructor of Sharding.
-std::vector<std::vector<std::size_t>> resolve(const Mesh& mesh, const PartitionSpec& spec) {
-  const auto fail = [&](ErrorCode code, std::size_t dim, const std::string& what) {
-    throw Error(code, fmt::format("Sharding \"{}\": dim {}: {}", spec.to_string(), dim, what));
-  };
+void Sharding::Data::check(const char* operation, const Shape& shape) const {
+  if (shape.size() != cuts.size() ||
+      std::any_of(shape.begin(), shape.end(), [](std::int64_t extent) { return extent < 0; })) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("{}: shape {}; needed for the spec \"{}\" are {} extents of at least 0",
+                            operation, shardwise::to_string(shape), spec.to_string(), cuts.size()));
+  }
+  for (std::size_t dim = 0; dim < cuts.size(); ++dim) {
+    if (cuts[dim].allows(shape[dim])) continue;
+    const std::int64_t ways = cuts[dim].num_tiles();
+    const std::string needed =
+        policy.kind() == Kind::strict
+            ? fmt::format("a multiple of {}, as {} or {}", ways, shape[dim] / ways * ways,
+                          (shape[dim] / ways + 1) * ways)
+            : "the sum of the tile sizes";
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("{}: dim {} of shape {} has extent {} over axes \"{}\", {} ways; "
+                            "needed under the policy {} is {}",
+                            operation, dim, shardwise::to_string(shape), shape[dim],
+                            fmt::join(spec[dim], "+"), ways, policy.to_string(), needed));
+  }
+}
+
+Sharding::Sharding(Mesh mesh, PartitionSpec spec, UnevenPolicy policy) {
   if (spec.rank() > kMaxRank) {
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("Sharding \"{}\": rank {} is over the limit of {}", spec.to_string(),
                             spec.rank(), kMaxRank));
   }
-  std::vector<std::vector<std::size_t>> axes(spec.rank());
-  std::vector<bool> used(mesh.rank(), false);
-  for (std::size_t dim = 0; dim < spec.rank(); ++dim) {
-    for (const std::string& axis_name : spec[dim]) {
-      std::size_t axis = 0;
-      try {
-        axis = mesh.axis_index(axis_name);
-      } catch (const Error& error) {
-        fail(error.code(), dim, error.what());
-      }
-      if (used[axis]) {
-        fail(ErrorCode::invalid_argument, dim,
-             fmt::format("axis \"{}\" is used twice", mesh.axes()[axis].name));
-      }
-      used[axis] = true;
-      axes[dim].push_back(axis);
-    }
+  const std::vector<detail::SpecAxis> axes = detail::resolve(mesh, spec);
+  detail::Digits replicas;
+  for (const detail::SpecAxis& part : detail::unused(mesh, axes)) {
+    replicas.append(part.stride, part.size, true);
   }
-  return axes;
-}
-
-}  // namespace
-
-struct Sharding::Data {
-  Mesh mesh;
-  PartitionSpec spec;
-  std::vector<Count> tiles;  // per dim
-  Count replicas;            // over the axes that no dim uses
-
-  void check(const char* operation, const Shape& shape) const {
-    if (shape.size() == tiles.size() &&
-        std::all_of(shape.begin(), shape.end(), [](std::int64_t extent) { return extent >= 0; })) {
-      return;
-    }
-    throw Error(
-        ErrorCode::invalid_argument,
-        fmt::format("{}: shape {}; needed for the spec \"{}\" are {} extents of at least 0",
-                    operation, shardwise::to_string(shape), spec.to_string(), tiles.size()));
-  }
-};
-
-Sharding::Sharding(Mesh mesh, PartitionSpec spec) {
-  const auto axes_of_dims = resolve(mesh, spec);
-  std::vector<Count> tiles;
-  std::vector<bool> used(mesh.rank(), false);
-  for (const auto& axes : axes_of_dims) {
-    tiles.push_back(count_over(mesh, axes));
-    for (const std::size_t axis : axes) used[axis] = true;
-  }
-  std::vector<std::size_t> unused;
-  for (std::size_t axis = 0; axis < mesh.rank(); ++axis) {
-    if (!used[axis]) unused.push_back(axis);
-  }
-  Count replicas = count_over(mesh, unused);
-  data_ = std::make_shared<Data>(
-      Data{std::move(mesh), std::move(spec), std::move(tiles), std::move(replicas)});
+  std::vector<detail::DimCut> cuts = cuts_of(spec, policy, axes);
+  data_ = std::make_shared<Data>(Data{std::move(mesh), std::move(spec), std::move(policy),
+                                      std::move(cuts), std::move(replicas)});
 }
 
 Sharding Sharding::replicated(Mesh mesh, std::size_t rank) {
@@ -138,37 +95,47 @@ const Mesh& Sharding::mesh() const { return data_->mesh; }
 
 const PartitionSpec& Sharding::spec() const { return data_->spec; }
 
-std::size_t Sharding::rank() const { return data_->tiles.size(); }
+const UnevenPolicy& Sharding::policy() const { return data_->policy; }
 
-std::int64_t Sharding::tiles(std::size_t dim) const { return data_->tiles[dim].size; }
+std::int64_t Sharding::tiles(std::size_t dim) const { return data_->cuts[dim].num_tiles(); }
 
 std::int64_t Sharding::tile_index(std::int64_t position, std::size_t dim) const {
-  return data_->tiles[dim].at(position);
+  return data_->cuts[dim].digits().at(position);
+}
+
+TileRange Sharding::tile_range(std::size_t dim, std::int64_t tile, std::int64_t extent) const {
+  const detail::Interval interval = data_->cuts[dim].tile(tile, extent);
+  return {tile, interval.begin, interval.end};
+}
+
+std::int64_t Sharding::tile_of(std::size_t dim, std::int64_t element, std::int64_t extent) const {
+  return data_->cuts[dim].tile_of(element, extent);
+}
+
+std::int64_t Sharding::position_of(const Index& tile, std::int64_t replica) const {
+  std::int64_t position = data_->replicas.offset_of(replica);
+  for (std::size_t dim = 0; dim < rank(); ++dim) {
+    position += data_->cuts[dim].digits().offset_of(tile[dim]);
+  }
+  return position;
 }
 
 Shape Sharding::shard_shape(const Shape& shape) const {
   data_->check("shard_shape", shape);
   Shape block = shape;
-  for (std::size_t dim = 0; dim < rank(); ++dim) {
-    block[dim] = ceil_div(shape[dim], data_->tiles[dim].size);
-  }
+  for (std::size_t dim = 0; dim < rank(); ++dim) block[dim] = data_->cuts[dim].block(shape[dim]);
   return block;
 }
 
 Box Sharding::box_at(std::int64_t position, const Shape& shape) const {
   data_->check("box", shape);
-  Index begin = shape, end = shape;
-  for (std::size_t dim = 0; dim < rank(); ++dim) {
-    const Count& tiles = data_->tiles[dim];
-    const std::int64_t extent = shape[dim];
-    const std::int64_t block = ceil_div(extent, tiles.size);
-    // The last tiles may begin past the end, even past 2^63 - 1.
-    std::int64_t first = 0;
-    if (__builtin_mul_overflow(tiles.at(position), block, &first)) first = extent;
-    begin[dim] = std::min(first, extent);
-    end[dim] = begin[dim] + std::min(block, extent - begin[dim]);
+  Box box = Box::whole(shape);
+  for (std::size_t dim = 0; dim < shape.size(); ++dim) {
+    const detail::DimCut& cut = data_->cuts[dim];
+    const detail::Interval tile = cut.tile(cut.digits().at(position), shape[dim]);
+    box.set(dim, tile.begin, tile.end);
   }
-  return Box(begin, end);
+  return box;
 }
 
 Box Sharding::box(DeviceId device, const Shape& shape) const {
@@ -181,71 +148,55 @@ Box Sharding::box(DeviceId device, const Shape& shape) const {
   return box_at(*position, shape);
 }
 
-std::int64_t Sharding::num_replicas() const { return data_->replicas.size; }
+std::int64_t Sharding::num_replicas() const { return data_->replicas.range.divisor(); }
 
 std::int64_t Sharding::replica_id(std::int64_t position) const {
   return data_->replicas.at(position);
 }
 
-std::int64_t Sharding::xla_replica_id(std::int64_t position) const {
-  const Count& replicas = data_->replicas;
-  const std::int64_t id = replicas.at(position);
-  if (mesh().is_iota()) return id;
-  const DeviceId device = mesh().device_at(position);
-  const std::int64_t first = position - replicas.offset_of(id);
-  std::int64_t smaller = 0;
-  for (std::int64_t other = 0; other < replicas.size; ++other) {
-    if (mesh().device_at(first + replicas.offset_of(other)) < device) ++smaller;
-  }
-  return smaller;
-}
-
 bool Sharding::is_fully_replicated() const { return num_replicas() == mesh().size(); }
 
 std::vector<DistinctPiece> Sharding::distinct_pieces(const Shape& shape) const {
-  const Shape block = shard_shape(shape);
+  data_->check("distinct_pieces", shape);
   if (num_elements(shape) == 0) return {};
-  Dims counts = block;  // the tiles per dim that are not empty
-  for (std::size_t dim = 0; dim < rank(); ++dim) counts[dim] = ceil_div(shape[dim], block[dim]);
-  const Dims strides = row_major_strides(counts);
-  std::vector<DistinctPiece> pieces(static_cast<std::size_t>(num_elements(counts)));
-  for (std::int64_t position = 0; position < mesh().size(); ++position) {
-    std::int64_t number = 0;
-    bool empty = false;
+  const std::int64_t replicas = num_replicas();
+  std::vector<DistinctPiece> pieces;
+  Index tile = Index::filled(rank(), 0);
+  Box box = Box::whole(shape);
+  for (;;) {
     for (std::size_t dim = 0; dim < rank(); ++dim) {
-      const std::int64_t tile = tile_index(position, dim);
-      empty |= tile >= counts[dim];
-      number += tile * strides[dim];
+      const TileRange range = tile_range(dim, tile[dim], shape[dim]);
+      box.set(dim, range.begin, range.end);
     }
-    if (empty) continue;
-    DistinctPiece& piece = pieces[static_cast<std::size_t>(number)];
-    if (piece.positions.empty()) piece.box = box_at(position, shape);
-    piece.positions.push_back(position);
+    if (!box.empty()) {
+      DistinctPiece& piece = pieces.emplace_back(DistinctPiece{box, {}});
+      piece.positions.reserve(static_cast<std::size_t>(replicas));
+      const std::int64_t first = position_of(tile, 0);
+      for (std::int64_t r = 0; r < replicas; ++r) {
+        piece.positions.push_back(first + data_->replicas.offset_of(r));
+      }
+    }
+    std::size_t dim = rank();
+    while (dim > 0 && tile[dim - 1] == tiles(dim - 1) - 1) tile[--dim] = 0;
+    if (dim == 0) return pieces;
+    ++tile[dim - 1];
   }
-  return pieces;
 }
 
 std::string Sharding::to_string() const {
-  return fmt::format("{} on {}", spec().to_string(), mesh().to_string());
+  std::string text = fmt::format("{} on {}", spec().to_string(), mesh().to_string());
+  if (policy().kind() != Kind::ceil) text += fmt::format(" ({})", policy().to_string());
+  return text;
 }
 
 bool Sharding::operator==(const Sharding& other) const {
-  if (data_ == other.data_) return true;
-  if (rank() != other.rank() || mesh().size() != other.mesh().size()) return false;
-  for (std::size_t dim = 0; dim < rank(); ++dim) {
-    if (tiles(dim) != other.tiles(dim)) return false;
-  }
-  if ((mesh().is_iota() && other.mesh().is_iota()) || mesh() == other.mesh()) {
-    return std::equal(data_->tiles.begin(), data_->tiles.end(), other.data_->tiles.begin());
-  }
-  for (std::int64_t position = 0; position < mesh().size(); ++position) {
-    const auto place = other.mesh().position_of(mesh().device_at(position));
-    if (!place) return false;
-    for (std::size_t dim = 0; dim < rank(); ++dim) {
-      if (tile_index(position, dim) != other.tile_index(*place, dim)) return false;
-    }
-  }
-  return true;
+  return data_ == other.data_ ||
+         detail::same_placement(*this, other, data_->cuts, other.data_->cuts);
 }
 
 }  // namespace shardwise
+
+std::size_t std::hash<shardwise::Sharding>::operator()(
+    const shardwise::Sharding& sharding) const noexcept {
+  return shardwise::detail::placement_hash(sharding);
+}

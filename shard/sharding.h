@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "shardwise/shard/box.h"
 #include "shardwise/shard/mesh.h"
 #include "shardwise/shard/partition_spec.h"
+#include "shardwise/shard/uneven_policy.h"
 
 namespace shardwise {
 
@@ -18,13 +20,20 @@ struct DistinctPiece {
   std::vector<std::int64_t> positions;  ///< mesh positions that hold it, ascending; never empty
 };
 
+/// One tile of a dim and what it covers.
+struct TileRange {
+  std::int64_t tile;
+  std::int64_t begin, end;
+};
+
 /// Which box of a tensor each device of a mesh holds.
 ///
-/// A dim of size S that is cut k ways has blocks of b = ceil(S / k): tile i owns
-/// [min(i*b, S), min((i+1)*b, S)), so the last tiles may be short or empty, and nothing is padded.
-/// The axes of one dim are merged, major first, before dividing. Devices that differ only along
-/// axes that the spec does not use hold the same box: they are replicas.
-/// (Source: XLA's HloSharding; the rule is GSPMD's, arXiv 2105.04663.)
+/// A dim is cut over the axes of its entry in the spec, merged major first; an UnevenPolicy says
+/// how where it does not divide evenly, by default ceil: tile i of k owns
+/// [min(i*b, S), min((i+1)*b, S)) with b = ceil(S / k), so the last tiles may be short or empty,
+/// and nothing is padded. Devices that differ only along axes (or parts of axes) that the spec does
+/// not use hold the same box: they are replicas. (Source: XLA's HloSharding; the rule is GSPMD's,
+/// arXiv 2105.04663.)
 ///
 /// Immutable, cheap to copy, thread-safe. Queries for one device take O(rank) and allocate nothing.
 ///
@@ -34,15 +43,17 @@ struct DistinctPiece {
 class Sharding {
  public:
   /// Throws not_found for an unknown axis (listing the axes there are), invalid_argument where an
-  /// axis is used twice or the spec has more than kMaxRank dims.
-  Sharding(Mesh mesh, PartitionSpec spec);
+  /// axis, or a part of one, is used twice or does not divide its axis, where tile sizes of the
+  /// policy are not as many as there are tiles, or where the spec has more than kMaxRank dims.
+  Sharding(Mesh mesh, PartitionSpec spec, UnevenPolicy policy = UnevenPolicy());
 
   /// Every device of the mesh holds all of a tensor of this rank.
   static Sharding replicated(Mesh mesh, std::size_t rank);
 
   const Mesh& mesh() const;
   const PartitionSpec& spec() const;
-  std::size_t rank() const;
+  const UnevenPolicy& policy() const;
+  std::size_t rank() const { return spec().rank(); }
 
   /// Into how many tiles dim number `dim` is cut; 1 where it is whole.
   std::int64_t tiles(std::size_t dim) const;
@@ -50,12 +61,23 @@ class Sharding {
   /// Which tile of the dim lies at a mesh position: 0 <= tile < tiles(dim).
   std::int64_t tile_index(std::int64_t position, std::size_t dim) const;
 
-  /// The block size per dim, ceil(S / k): what the first device holds. Throws invalid_argument
-  /// where the shape's rank is not rank().
+  /// What a tile covers of a dim of this extent. Requires 0 <= tile < tiles(dim) and extent >= 0.
+  TileRange tile_range(std::size_t dim, std::int64_t tile, std::int64_t extent) const;
+
+  /// The tile that holds an element of a dim. Requires 0 <= element < extent.
+  std::int64_t tile_of(std::size_t dim, std::int64_t element, std::int64_t extent) const;
+
+  /// The mesh position that holds the tiles `tile`, one per dim, as its replica number `replica`.
+  /// Inverse of tile_index() and replica_id(). Requires all in range.
+  std::int64_t position_of(const Index& tile, std::int64_t replica) const;
+
+  /// The largest shard, ceil(S / k) per dim under the default policy: what every shard is padded to
+  /// where all must have one shape. Throws invalid_argument where the shape's rank is not rank() or
+  /// the policy does not allow the shape; the message names the dim, its axes, ways and extent.
   Shape shard_shape(const Shape& shape) const;
 
-  /// The box that lies at a mesh position, or on a device. Throws invalid_argument where the
-  /// shape's rank is not rank(); box() throws not_found where the device is not in the mesh.
+  /// The box that lies at a mesh position, or on a device. Throws as shard_shape(); box() throws
+  /// not_found where the device is not in the mesh.
   Box box_at(std::int64_t position, const Shape& shape) const;
   Box box(DeviceId device, const Shape& shape) const;
 
@@ -66,10 +88,6 @@ class Sharding {
   /// where boxes differ. 0 <= replica_id < num_replicas().
   std::int64_t replica_id(std::int64_t position) const;
 
-  /// The same, counted by device id, as XLA does after normalising. O(num_replicas()) where the
-  /// mesh has a device order of its own.
-  std::int64_t xla_replica_id(std::int64_t position) const;
-
   /// No dim is cut into more than one tile.
   bool is_fully_replicated() const;
 
@@ -77,16 +95,24 @@ class Sharding {
   /// exactly once. O(devices).
   std::vector<DistinctPiece> distinct_pieces(const Shape& shape) const;
 
-  /// "data,model on data=4,model=2"
+  /// "data,model on data=4,model=2", and the policy where it is not ceil.
   std::string to_string() const;
 
   /// Same placement: the same device holds the same box for every shape, whatever the spelling.
-  /// O(devices) where device orders differ, else O(rank).
+  /// O(rank), but O(devices) where the meshes list their devices in different orders or number them
+  /// by patterns with no common factors.
   bool operator==(const Sharding& other) const;
 
  private:
   struct Data;
+  friend class ShardBoxes;
   std::shared_ptr<const Data> data_;
 };
 
 }  // namespace shardwise
+
+/// Equal shardings have equal hashes. Looks at O(log devices) devices, by O(rank) each.
+template <>
+struct std::hash<shardwise::Sharding> {
+  std::size_t operator()(const shardwise::Sharding& sharding) const noexcept;
+};

@@ -25,7 +25,7 @@ TEST(Mesh, AnswersAsInTheHeader) {
   EXPECT_EQ(mesh.coordinate(5, 1), 1);
   EXPECT_EQ(mesh.stride(0), 2);
   EXPECT_EQ(mesh.device_at(5), 5);
-  EXPECT_TRUE(mesh.is_iota());
+  EXPECT_TRUE(mesh.devices().is_iota());
   EXPECT_EQ(Mesh::parse("data=4,model=2"), mesh);
   EXPECT_EQ(Mesh::line(3), Mesh({{"devices", 3}}));
 }
@@ -56,7 +56,7 @@ TEST(Mesh, TakesAnAxisByNameOrNumber) {
 
 TEST(Mesh, KeepsTheDeviceOrderItIsGiven) {
   const Mesh mesh({{"a", 2}, {"b", 2}}, {30, 10, 20, 0});
-  EXPECT_FALSE(mesh.is_iota());
+  EXPECT_FALSE(mesh.devices().is_iota());
   EXPECT_EQ(mesh.device_at(2), 20);
   EXPECT_EQ(mesh.position_of(10), 1);
   EXPECT_EQ(mesh.position_of(15), std::nullopt);
@@ -68,7 +68,7 @@ TEST(Mesh, KeepsTheDeviceOrderItIsGiven) {
 
 TEST(Mesh, WithDevicesInOrderEqualsTheMeshWithoutAList) {
   const Mesh mesh({{"a", 2}, {"b", 2}}, {0, 1, 2, 3});
-  EXPECT_TRUE(mesh.is_iota());
+  EXPECT_TRUE(mesh.devices().is_iota());
   EXPECT_EQ(mesh, Mesh({{"a", 2}, {"b", 2}}));
   EXPECT_EQ(mesh.position_of(3), 3);
   EXPECT_EQ(mesh.position_of(4), std::nullopt);

@@ -10,6 +10,7 @@
 
 #include "shardwise/shard/error.h"
 #include "shardwise/shard/sharding.h"
+#include "shardwise/shard/xla_sharding.h"
 
 namespace shardwise {
 namespace {
@@ -49,7 +50,7 @@ TEST(Sharding, AgreesWithTorchXlaAndJax) {
     for (const DeviceId device : devices) {
       const std::int64_t position = *sharding.mesh().position_of(device);
       boxes.push_back(to_string(sharding.box(device, shape)));
-      xla.push_back(sharding.xla_replica_id(position));
+      xla.push_back(xla_replica_id(sharding, position));
       jax.push_back(sharding.replica_id(position));
     }
     EXPECT_EQ(boxes, c["boxes"].get<std::vector<std::string>>());

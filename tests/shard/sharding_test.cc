@@ -1,4 +1,5 @@
 #include "shardwise/shard/sharding.h"
+#include "shardwise/shard/xla_sharding.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -84,7 +85,7 @@ TEST(Sharding, OfAScalarIsReplicated) {
   EXPECT_EQ(sharding.box(7, {}), Box());
   EXPECT_EQ(sharding.num_replicas(), 4);
   EXPECT_EQ(sharding.replica_id(1), 1);
-  EXPECT_EQ(sharding.xla_replica_id(1), 2);
+  EXPECT_EQ(xla_replica_id(sharding, 1), 2);
   EXPECT_EQ(sharding, Sharding::replicated(Mesh::parse("2,2@3,5,7,9"), 0));
   ASSERT_EQ(sharding.distinct_pieces({}).size(), 1u);
   EXPECT_THAT(sharding.distinct_pieces({})[0].positions, ElementsAre(0, 1, 2, 3));
@@ -241,7 +242,7 @@ TEST(Sharding, AgreesWithElementByElementAssignment) {
       }
       ASSERT_EQ(sharding.num_replicas(), replicas);
       ASSERT_EQ(sharding.replica_id(p), earlier);
-      ASSERT_EQ(sharding.xla_replica_id(p), smaller);
+      ASSERT_EQ(xla_replica_id(sharding, p), smaller);
       ASSERT_EQ(sharding.is_fully_replicated(), replicas == mesh.size());
       if (owned > 0) {
         owners[{expected.tiles.begin(), expected.tiles.end()}].push_back(p);

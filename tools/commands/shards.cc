@@ -8,6 +8,7 @@
 #include "parse.h"
 #include "shardwise/shard/dtype.h"
 #include "shardwise/shard/sharding.h"
+#include "shardwise/shard/xla_sharding.h"
 
 namespace shardwise::tools {
 
@@ -26,12 +27,12 @@ int run_shards(const ShardsOptions& options) {
     const Box box = sharding.box_at(position, shape);
     const std::size_t bytes = num_bytes(box.shape(), size_bytes(dtype));
     if (options.json) {
-      devices[std::to_string(device)] = {
-          {"box", box_json(box)},
-          {"padded_shape", dims_json(block)},
-          {"replica_id",
-           {{"xla", sharding.xla_replica_id(position)}, {"jax", sharding.replica_id(position)}}},
-          {"bytes", bytes}};
+      devices[std::to_string(device)] = {{"box", box_json(box)},
+                                         {"padded_shape", dims_json(block)},
+                                         {"replica_id",
+                                          {{"xla", xla_replica_id(sharding, position)},
+                                           {"jax", jax_replica_id(sharding, position, shape)}}},
+                                         {"bytes", bytes}};
       continue;
     }
     std::string coordinates;

@@ -1,0 +1,102 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "shardwise/shard/detail/divider.h"
+#include "shardwise/shard/uneven_policy.h"
+
+namespace shardwise::detail {
+
+/// A mesh axis, or a part of one, seen as a digit of the position, and its weight in a number made
+/// of such digits.
+struct Digit {
+  Divider stride, size, weight;
+
+  bool operator==(const Digit&) const = default;
+
+  std::int64_t value_at(std::int64_t position) const {
+    return size.remainder(stride.quotient(position));
+  }
+};
+
+/// A number read from a position: a tile index along one dim, or a replica id. Major first.
+struct Digits {
+  Divider range;  // 0 <= at(position) < range.divisor()
+  std::vector<Digit> list;
+
+  /// Adds a less significant digit. `fused`: where it counts on from the last one they become one.
+  void append(std::int64_t stride, std::int64_t size, bool fused);
+
+  std::int64_t at(std::int64_t position) const {
+    std::int64_t number = 0;
+    for (const Digit& digit : list) number += digit.value_at(position) * digit.weight.divisor();
+    return number;
+  }
+
+  /// How far a position with this number lies from the one with number 0, all else equal.
+  std::int64_t offset_of(std::int64_t number) const;
+
+  bool operator==(const Digits&) const = default;
+};
+
+/// [begin, end) along one dim.
+struct Interval {
+  std::int64_t begin, end;
+};
+
+/// Block number `tile` of a dim that is cut into blocks of one size; at [extent, extent) where none
+/// is left for it.
+inline Interval block_at(std::int64_t tile, std::int64_t block, std::int64_t extent) {
+  // The last tiles may begin past the end, even past 2^63 - 1.
+  std::int64_t begin = 0;
+  if (__builtin_mul_overflow(tile, block, &begin) || begin > extent) begin = extent;
+  return {begin, begin + (block < extent - begin ? block : extent - begin)};
+}
+
+/// How one dim is cut: by which digits of the position, and by which rule.
+///
+/// Extents are of the dim, >= 0; tiles are below num_tiles().
+class DimCut {
+ public:
+  DimCut(Digits digits, UnevenPolicy::Kind kind, std::vector<std::int64_t> sizes);
+
+  const Digits& digits() const { return digits_; }
+  std::int64_t num_tiles() const { return digits_.range.divisor(); }
+  bool operator==(const DimCut& other) const {
+    return digits_ == other.digits_ && same_rule(other);
+  }
+
+  /// A tile of the same number covers the same, for every extent.
+  bool same_rule(const DimCut& other) const;
+
+  /// False where the policy does not allow the extent: strict and not divisible, or tile sizes that
+  /// do not add up to it.
+  bool allows(std::int64_t extent) const;
+
+  /// Every tile is a block of block(extent), but for what the end cuts off.
+  bool cuts_by_blocks() const { return kind_ == UnevenPolicy::Kind::ceil; }
+
+  /// The largest tile.
+  std::int64_t block(std::int64_t extent) const;
+
+  Interval tile(std::int64_t tile, std::int64_t extent) const {
+    if (cuts_by_blocks()) return block_at(tile, digits_.range.ceil(extent), extent);
+    return other_tile(tile, extent);
+  }
+
+  /// Which tile holds an element. Requires 0 <= element < extent.
+  std::int64_t tile_of(std::int64_t element, std::int64_t extent) const;
+
+ private:
+  Interval other_tile(std::int64_t tile, std::int64_t extent) const;
+  Interval nested_tile(std::int64_t tile, std::int64_t extent) const;
+
+  Digits digits_;
+  UnevenPolicy::Kind kind_;         // strict cuts as ceil
+  std::vector<std::int64_t> ends_;  // of each tile, for tile_sizes
+  bool strict_ = false;
+};
+
+}  // namespace shardwise::detail

@@ -1,0 +1,104 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace shardwise {
+
+/// A device's number. Any distinct non-negative numbers may make up a mesh.
+using DeviceId = std::int64_t;
+
+/// Which device lies at each position of a mesh.
+///
+/// Kept compact where it can be: 0, 1, 2, .. reshaped, transposed and flattened again (XLA's iota
+/// tile assignment), or such a pattern with a first device and gaps, as a sub-mesh has. Then it
+/// takes no memory and no time per device. Any other order is a list. A list that follows such a
+/// pattern is recognised, so that equal orders are equal whatever they were made from.
+///
+/// Invariant: device ids are distinct and >= 0; there is at least one.
+///
+/// Immutable, cheap to copy (shares a list), thread-safe.
+///
+///   DeviceOrder::transposed({4, 2}, {1, 0});       // 0, 2, 4, 6, 1, 3, 5, 7
+///   DeviceOrder::parse("[4,2]T(1,0)");             // the same
+///   DeviceOrder::list({0, 2, 4, 6, 1, 3, 5, 7});   // the same
+class DeviceOrder {
+ public:
+  /// 0, 1, .. size-1. Throws invalid_argument where size < 1.
+  static DeviceOrder iota(std::int64_t size);
+
+  /// iota of the product of `dims`, reshaped to them (row-major), its dims permuted so that dim i
+  /// of the result is dim perm[i] of `dims`, and flattened. Throws invalid_argument where a dim is
+  /// < 1, the product overflows or `perm` is no permutation.
+  static DeviceOrder transposed(std::span<const std::int64_t> dims,
+                                std::span<const std::int64_t> perm);
+  static DeviceOrder transposed(std::initializer_list<std::int64_t> dims,
+                                std::initializer_list<std::int64_t> perm);
+
+  /// Position p holds ids[p]. Throws invalid_argument where an id is negative or there twice.
+  static DeviceOrder list(std::vector<DeviceId> ids);
+
+  /// Reads "3,1,0,2", or XLA's compact "[8]" and "[4,2]T(1,0)". Throws invalid_argument.
+  static DeviceOrder parse(std::string_view text);
+
+  /// Number of devices.
+  std::int64_t size() const { return size_; }
+
+  /// Requires 0 <= position < size().
+  DeviceId device_at(std::int64_t position) const;
+
+  /// Inverse of device_at(); absent where the device is not there.
+  std::optional<std::int64_t> position_of(DeviceId device) const;
+
+  /// The k-th smallest device id. Requires 0 <= k < size().
+  DeviceId nth_smallest(std::int64_t k) const;
+
+  /// True where position p holds device p for every p.
+  bool is_iota() const { return first_ == 0 && list_ == nullptr && pattern_ == nullptr; }
+
+  /// True where no list is kept.
+  bool is_compact() const { return list_ == nullptr; }
+
+  /// The form that parse() reads; compact only where it is all of 0, 1, .. size-1.
+  std::string to_string() const;
+
+  bool operator==(const DeviceOrder& other) const;
+
+  /// One digit of a position, read as a mixed radix number, and what it adds to the device's id.
+  struct Digit {
+    std::int64_t size;             ///< of the digit's range
+    std::int64_t position_stride;  ///< product of the sizes of the less significant digits
+    std::int64_t device_stride;
+  };
+
+  /// The digits of a compact order, the largest device stride first: device_at(p) is
+  /// first_device() plus the sum of (p / position_stride % size) * device_stride. None for one
+  /// device and for a list.
+  std::vector<Digit> digits() const;
+  DeviceId first_device() const { return first_; }
+
+ private:
+  struct List;
+  struct Pattern;
+
+  DeviceOrder(DeviceId first, std::int64_t size) : first_(first), size_(size) {}
+  /// `sizes` and `strides` of digits, major first.
+  static DeviceOrder compact(DeviceId first, std::vector<std::int64_t> sizes,
+                             std::vector<std::int64_t> strides);
+  static std::optional<DeviceOrder> recognise(std::span<const DeviceId> ids);
+  bool is_dense() const;
+
+  DeviceId first_;
+  std::int64_t size_;
+  std::shared_ptr<const List> list_;        // for an order that follows no pattern
+  std::shared_ptr<const Pattern> pattern_;  // neither: consecutive devices
+};
+
+}  // namespace shardwise

@@ -1,0 +1,104 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "shardwise/shard/dims.h"
+#include "shardwise/shard/mesh.h"
+
+namespace shardwise {
+
+/// Where a device is.
+///
+/// Value type, thread-compatible.
+struct DeviceAttributes {
+  DeviceId id = 0;
+
+  /// Its place in the torus that joins the devices of a slice, as in {x, y, z}; empty where there
+  /// is no torus. Where a chip has several cores that are devices of their own, the core is the
+  /// last coordinate.
+  Index coordinates = {};
+
+  /// The slice, a set of devices with a fast network among themselves; absent where all are one.
+  std::optional<std::int64_t> slice_index = {};
+
+  /// The process that the device belongs to.
+  std::int64_t process = 0;
+};
+
+struct DeviceMeshOptions {
+  /// Let several mesh axes share one axis of the torus; see PhysicalAxes::splittable.
+  bool split_physical_axes = false;
+
+  /// Have the devices of each process fill a box of the mesh. This is known how to do for the
+  /// tori 2x2x1, 2x2x4, 4x4x4, 4x8x8, 8x8x8 and 8x16x16 and a few meshes on each.
+  bool contiguous_submeshes = false;
+
+  /// As the platform calls its devices. For the small topologies of "TPU v2", "TPU v3",
+  /// "TPU v4 lite", "TPU v5 lite", "TPU v5e", "TPU v5", "TPU v5p", "TPU v6 lite", "TPU7", "TPU7x"
+  /// and "TPU8i" an order is known whose neighbours form rings; it goes before the other options.
+  std::string device_kind = {};
+};
+
+/// The devices of one torus as a mesh of the torus, with an unnamed axis per coordinate. The order
+/// of the list has no meaning.
+///
+/// Throws invalid_argument where there are no devices or no coordinates, or where the coordinates
+/// do not fill a box, which may begin anywhere, with one device at each place.
+Mesh physical_mesh(std::span<const DeviceAttributes> devices);
+
+/// A mesh with these axes, listed by rising communication, whose neighbours are near each other in
+/// the torus: the order of JAX's create_device_mesh.
+///
+/// Devices with coordinates are ordered by assign_torus(physical_mesh(devices), axes); devices
+/// without are taken by rising id. A known order for `device_kind` goes before that; those for v2,
+/// v3, v4 lite, 7x and 8i expect the list as the platform gives it: by z, y, x, core.
+///
+/// Throws invalid_argument where the devices are not as many as the axes' product, ids repeat, only
+/// some have coordinates, and as physical_mesh() and assign_torus(); also where contiguous
+/// sub-meshes are asked for but no way to make them is known.
+Mesh device_mesh(std::vector<Axis> axes, std::span<const DeviceAttributes> devices,
+                 const DeviceMeshOptions& options = {});
+
+/// A mesh axis over two networks: `outer` blocks, each of `inner` devices of one slice. Its size is
+/// the product, its index outer index * inner + inner index.
+struct HybridAxis {
+  std::string name = {};  ///< empty stands for the axis's index, as in Mesh
+  std::int64_t inner = 1;
+  std::int64_t outer = 1;
+};
+
+/// What the slow, outer network joins.
+enum class Granule { slice, process };
+
+/// Which granule comes first in the outer mesh.
+enum class GranuleOrder {
+  by_key,     ///< the one with the lowest slice index or process
+  as_listed,  ///< that of the first device in the list
+};
+
+struct HybridMeshOptions {
+  Granule granule = Granule::slice;
+  GranuleOrder granule_order = GranuleOrder::by_key;
+
+  /// For the mesh inside each granule.
+  DeviceMeshOptions inner = {};
+};
+
+/// A mesh over several slices (or processes): within a slice device_mesh() over the inner sizes,
+/// slices row-major over the outer sizes. As JAX's create_hybrid_device_mesh and, with
+/// `inner.split_physical_axes`, PyTorch/XLA's HybridMesh.
+///
+///   // two slices of 2x2 devices, ids 0 .. 3 and 4 .. 7
+///   hybrid_mesh({{"data", 2, 2}, {"model", 2, 1}}, devices);   // data=4,model=2
+///
+/// Devices without a slice index are one slice. Throws invalid_argument where a size is under 1,
+/// the slices are not as many as the outer sizes' product or a slice has not as many devices as the
+/// inner sizes', only some devices have a slice index, and as device_mesh(), naming the slice.
+Mesh hybrid_mesh(const std::vector<HybridAxis>& axes, std::span<const DeviceAttributes> devices,
+                 const HybridMeshOptions& options = {});
+
+}  // namespace shardwise

@@ -1,0 +1,62 @@
+#include "shardwise/shard/shard_boxes.h"
+
+#include <algorithm>
+
+#include "shardwise/shard/detail/sharding_data.h"
+
+namespace shardwise {
+
+ShardBoxes::ShardBoxes(const Sharding& sharding, const Shape& shape)
+    : sharding_(sharding), shape_(shape), size_(sharding.mesh().size()), block_(shape) {
+  const Sharding::Data& data = *sharding_.data_;
+  data.check("box", shape);
+  const auto add = [this](const detail::Digits& digits, std::size_t dim) {
+    for (const detail::Digit& digit : digits.list) {
+      digits_.push_back(
+          {digit.stride.divisor(), digit.size.divisor(), digit.weight.divisor(), dim});
+    }
+  };
+  for (std::size_t dim = 0; dim < shape.size(); ++dim) {
+    add(data.cuts[dim].digits(), dim);
+    block_[dim] = data.cuts[dim].cuts_by_blocks() ? data.cuts[dim].block(shape[dim]) : -1;
+  }
+  add(data.replicas, shape.size());
+  std::sort(digits_.begin(), digits_.end(),
+            [](const Digit& a, const Digit& b) { return a.stride < b.stride; });
+}
+
+TileRange ShardBoxes::range_of(std::size_t dim, std::int64_t tile) const {
+  const std::int64_t block = block_[dim];
+  if (block < 0) return sharding_.tile_range(dim, tile, shape_[dim]);
+  const detail::Interval interval = detail::block_at(tile, block, shape_[dim]);
+  return {tile, interval.begin, interval.end};
+}
+
+ShardBoxes::iterator::iterator(const ShardBoxes& boxes)
+    : boxes_(&boxes),
+      box_(Box::whole(boxes.shape_)),
+      tile_(Index::filled(boxes.shape_.size(), 0)),
+      counter_(boxes.digits_.size(), 0) {
+  for (std::size_t dim = 0; dim < tile_.size(); ++dim) {
+    const TileRange range = boxes.range_of(dim, 0);
+    box_.set(dim, range.begin, range.end);
+  }
+}
+
+ShardBoxes::iterator& ShardBoxes::iterator::operator++() {
+  ++position_;
+  for (std::size_t i = 0; i < counter_.size(); ++i) {
+    const Digit& digit = boxes_->digits_[i];
+    const bool carry = ++counter_[i] == digit.size;
+    if (carry) counter_[i] = 0;
+    if (digit.dim < tile_.size()) {
+      tile_[digit.dim] += carry ? digit.weight * (1 - digit.size) : digit.weight;
+      const TileRange range = boxes_->range_of(digit.dim, tile_[digit.dim]);
+      box_.set(digit.dim, range.begin, range.end);
+    }
+    if (!carry) break;
+  }
+  return *this;
+}
+
+}  // namespace shardwise

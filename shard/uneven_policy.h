@@ -1,0 +1,62 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace shardwise {
+
+/// How a dim of size S is cut into k tiles where k does not divide S. The policies place elements
+/// differently, so none is ever taken for another.
+///
+/// - ceil: blocks of b = ceil(S / k), tile i is [min(i*b, S), min((i+1)*b, S)). The axes of a dim
+///   are merged before dividing. (XLA and PyTorch/XLA.)
+/// - strict: as ceil, but a dim that does not divide evenly is an error. (JAX.)
+/// - nested_chunk: axis by axis, major first, each cuts what the one before left, by ceil. Size 5
+///   over 2x2 is 2,1,1,1 where ceil gives 2,2,1,0. (DTensor; torch.chunk.)
+/// - balanced: sizes differ by one at most, the larger first. (numpy.array_split.)
+/// - tile_sizes: the sizes are given, for tensors of one shape.
+///
+/// Empty tiles are at [S, S) under the first three.
+///
+/// Immutable value type.
+///
+///   UnevenPolicy::parse("balanced");
+///   UnevenPolicy::tile_sizes({{3, 2}, {}});        // dim 0 in 3 + 2, dim 1 whole: "sizes:3+2,-"
+class UnevenPolicy {
+ public:
+  enum class Kind { ceil, strict, nested_chunk, balanced, tile_sizes };
+
+  UnevenPolicy() = default;  ///< ceil
+  static UnevenPolicy ceil() { return UnevenPolicy(Kind::ceil); }
+  static UnevenPolicy strict() { return UnevenPolicy(Kind::strict); }
+  static UnevenPolicy nested_chunk() { return UnevenPolicy(Kind::nested_chunk); }
+  static UnevenPolicy balanced() { return UnevenPolicy(Kind::balanced); }
+
+  /// Per dim the size of each tile, in order; none for a dim that is whole. Throws
+  /// invalid_argument where a size is negative or their sum overflows.
+  static UnevenPolicy tile_sizes(std::vector<std::vector<std::int64_t>> sizes);
+
+  /// Reads "ceil", "strict", "nested_chunk" (or "nested"), "balanced", "sizes:3+2,-". Throws
+  /// invalid_argument.
+  static UnevenPolicy parse(std::string_view text);
+
+  Kind kind() const { return kind_; }
+
+  /// Of tile_sizes; empty otherwise.
+  const std::vector<std::vector<std::int64_t>>& sizes() const { return sizes_; }
+
+  /// The form that parse() reads.
+  std::string to_string() const;
+
+  bool operator==(const UnevenPolicy&) const = default;
+
+ private:
+  explicit UnevenPolicy(Kind kind) : kind_(kind) {}
+
+  Kind kind_ = Kind::ceil;
+  std::vector<std::vector<std::int64_t>> sizes_;
+};
+
+}  // namespace shardwise
