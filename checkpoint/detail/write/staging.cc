@@ -61,17 +61,9 @@ StagingWriter::StagingWriter(File& file, StagingPool& pool) : file_(file), pool_
     const MutexLock lock(mutex_);
     for (std::size_t i = pool.sizes().buffers; i-- > 0;) free_.push_back(i);
   }
-  for (std::jthread& thread : threads_) thread = std::jthread([this] { run(); });
-}
-
-StagingWriter::~StagingWriter() {
-  {
-    const MutexLock lock(mutex_);
-    stopped_ = true;
-    jobs_.clear();
+  for (std::jthread& thread : threads_) {
+    thread = std::jthread([this](const std::stop_token& stop) { run(stop); });
   }
-  changed_.notify_all();
-  for (std::jthread& thread : threads_) thread.join();
 }
 
 std::vector<std::size_t> StagingWriter::take(std::size_t least, std::size_t most) {
@@ -101,14 +93,14 @@ void StagingWriter::wait_for_free(std::size_t count) {
   if (error_) std::rethrow_exception(error_);
 }
 
-void StagingWriter::run() {
+void StagingWriter::run(const std::stop_token& stop) {
   for (;;) {
     Job job{};
     bool failed = false;
     {
       const MutexLock lock(mutex_);
-      while (!stopped_ && jobs_.empty()) changed_.wait(mutex_);
-      if (jobs_.empty()) return;
+      changed_.wait(mutex_, stop, [this]() SHARDWISE_REQUIRES(mutex_) { return !jobs_.empty(); });
+      if (stop.stop_requested()) return;
       job = jobs_.front();
       jobs_.pop_front();
       failed = error_ != nullptr;

@@ -6,6 +6,7 @@
 #include <deque>
 #include <exception>
 #include <memory>
+#include <stop_token>
 #include <thread>
 #include <vector>
 
@@ -51,16 +52,12 @@ class StagingPool {
 };
 
 /// Two threads that write filled buffers to a file while others are being filled. Workers that
-/// compute never wait for the disk; who takes buffers does. Thread-safe.
+/// compute never wait for the disk; who takes buffers does. Destroyed, it drops what is not written
+/// yet. Thread-safe.
 class StagingWriter {
  public:
   /// Keeps references; both must outlive it.
   StagingWriter(File& file, StagingPool& pool);
-
-  /// Drops what is not written yet.
-  ~StagingWriter();
-  StagingWriter(const StagingWriter&) = delete;
-  StagingWriter& operator=(const StagingWriter&) = delete;
 
   /// Waits until `least` buffers are free and returns their numbers, or up to `most`. Throws what
   /// a write threw. Requires least <= number of buffers.
@@ -79,7 +76,7 @@ class StagingWriter {
     std::uint64_t address;
   };
 
-  void run();
+  void run(const std::stop_token& stop);
   void wait_for_free(std::size_t count) SHARDWISE_REQUIRES(mutex_);
 
   File& file_;
@@ -90,8 +87,9 @@ class StagingWriter {
   std::deque<Job> jobs_ SHARDWISE_GUARDED_BY(mutex_);
   std::vector<std::size_t> free_ SHARDWISE_GUARDED_BY(mutex_);
   std::exception_ptr error_ SHARDWISE_GUARDED_BY(mutex_);
-  bool stopped_ SHARDWISE_GUARDED_BY(mutex_) = false;
 
+  // Last: whatever ends the life of this asks them to stop and joins them first, also where the
+  // second one cannot be started.
   std::array<std::jthread, 2> threads_;
 };
 
