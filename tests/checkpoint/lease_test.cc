@@ -6,6 +6,8 @@
 #include <unistd.h>
 
 #include <array>
+#include <string>
+#include <vector>
 
 extern char** environ;
 
@@ -13,12 +15,16 @@ namespace shardwise::detail {
 namespace {
 
 TEST(Lease, PrintsAndParses) {
-  const LeaseOwner owner{.pid = 12, .start = 3456789, .boot = "b-1", .host = "h\"o"};
+  const LeaseOwner owner{
+      .pid = 12, .pid_namespace = 4026531836, .start = 3456789, .boot = "b-1", .host = "h\"o"};
   const std::string text = print_lease(owner);
-  EXPECT_EQ(text, "{\"pid\":12,\"start\":3456789,\"boot\":\"b-1\",\"host\":\"h\\\"o\"}\n");
+  EXPECT_EQ(text,
+            R"({"pid":12,"pid_namespace":4026531836,"start":3456789,"boot":"b-1","host":"h\"o"})"
+            "\n");
   const auto parsed = parse_lease(text);
   ASSERT_TRUE(parsed);
   EXPECT_EQ(parsed->pid, 12);
+  EXPECT_EQ(parsed->pid_namespace, 4026531836u);
   EXPECT_EQ(parsed->start, 3456789u);
   EXPECT_EQ(parsed->boot, "b-1");
   EXPECT_EQ(parsed->host, "h\"o");
@@ -49,6 +55,29 @@ TEST(Lease, DeadIsAnotherStartBootOrNumberOnThisMachine) {
   other = this_process();
   other.pid = 0x7fffffff;
   EXPECT_FALSE(may_be_alive(other));
+}
+
+// Two containers on one machine may share boot id and host name, and each has a process 7.
+TEST(Lease, NothingIsKnownOfAnotherPidNamespace) {
+  LeaseOwner other = this_process();
+  other.pid = 0x7fffffff;
+  other.pid_namespace += 1;
+  EXPECT_TRUE(may_be_alive(other));
+  const auto old = parse_lease(R"({"pid":1,"start":1,"boot":"x","host":"y"})");
+  ASSERT_TRUE(old);
+  EXPECT_EQ(old->pid_namespace, 0u);
+}
+
+TEST(Lease, OwnersOnDeadHostsAreDeadUnlessTheyAreSeenAlive) {
+  LeaseOwner other = this_process();
+  const std::vector<std::string> dead{"elsewhere", other.host};
+  EXPECT_TRUE(may_be_alive(other, dead));
+  other.pid_namespace += 1;
+  EXPECT_FALSE(may_be_alive(other, dead));
+  other.host = "elsewhere";
+  EXPECT_FALSE(may_be_alive(other, dead));
+  other.host = "another";
+  EXPECT_TRUE(may_be_alive(other, dead));
 }
 
 // A child that has ended is dead, even before its parent asks for its status.

@@ -1,8 +1,10 @@
 #include "shardwise/checkpoint/detail/write/lease.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <fstream>
 #include <iterator>
@@ -40,6 +42,12 @@ std::string boot_id() {
   return id;
 }
 
+// Containers on one machine have their own process numbers, though boot and host may be the same.
+std::uint64_t pid_namespace() {
+  struct stat status {};
+  return ::stat("/proc/self/ns/pid", &status) == 0 ? status.st_ino : 0;
+}
+
 // As JSON can hold it.
 std::string host_name() {
   std::array<char, 256> name{};
@@ -54,7 +62,11 @@ std::string host_name() {
 }  // namespace
 
 LeaseOwner this_process() {
-  LeaseOwner owner{.pid = ::getpid(), .start = 0, .boot = boot_id(), .host = host_name()};
+  LeaseOwner owner{.pid = ::getpid(),
+                   .pid_namespace = pid_namespace(),
+                   .start = 0,
+                   .boot = boot_id(),
+                   .host = host_name()};
   const std::optional<std::uint64_t> start = start_of(owner.pid);
   if (!start || owner.boot.empty()) {
     throw Error(ErrorCode::io, "make a lease: /proc does not tell this process's start time");
@@ -66,6 +78,7 @@ LeaseOwner this_process() {
 std::string print_lease(const LeaseOwner& owner) {
   nlohmann::ordered_json lease;
   lease["pid"] = owner.pid;
+  lease["pid_namespace"] = owner.pid_namespace;
   lease["start"] = owner.start;
   lease["boot"] = owner.boot;
   lease["host"] = owner.host;
@@ -77,6 +90,7 @@ std::optional<LeaseOwner> parse_lease(std::string_view text) {
   if (!lease.is_object()) return std::nullopt;
   try {
     return LeaseOwner{.pid = lease.at("pid").get<std::int64_t>(),
+                      .pid_namespace = lease.value("pid_namespace", std::uint64_t{0}),
                       .start = lease.at("start").get<std::uint64_t>(),
                       .boot = lease.at("boot").get<std::string>(),
                       .host = lease.at("host").get<std::string>()};
@@ -85,8 +99,10 @@ std::optional<LeaseOwner> parse_lease(std::string_view text) {
   }
 }
 
-bool may_be_alive(const LeaseOwner& owner) {
-  if (owner.host != host_name()) return true;
+bool may_be_alive(const LeaseOwner& owner, std::span<const std::string> dead_hosts) {
+  if (owner.host != host_name() || owner.pid_namespace != pid_namespace()) {
+    return std::find(dead_hosts.begin(), dead_hosts.end(), owner.host) == dead_hosts.end();
+  }
   return owner.boot == boot_id() && start_of(owner.pid) == owner.start;
 }
 

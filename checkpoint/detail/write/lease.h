@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -11,9 +12,10 @@ namespace shardwise::detail {
 /// process one day, and another machine or container has its own.
 struct LeaseOwner {
   std::int64_t pid = 0;
-  std::uint64_t start = 0;  ///< in clock ticks since boot, /proc/<pid>/stat field 22
-  std::string boot;         ///< the kernel's boot id
-  std::string host;         ///< the machine's name
+  std::uint64_t pid_namespace = 0;  ///< inode of /proc/self/ns/pid; 0 where it is not known
+  std::uint64_t start = 0;          ///< in clock ticks since boot, /proc/<pid>/stat field 22
+  std::string boot;                 ///< the kernel's boot id
+  std::string host;                 ///< the machine's name
 };
 
 /// This process. Throws io where /proc does not say.
@@ -23,8 +25,8 @@ LeaseOwner this_process();
 std::string print_lease(const LeaseOwner& owner);
 std::optional<LeaseOwner> parse_lease(std::string_view text);
 
-/// Whether the owner may still be at work: always true for another machine's, of which nothing is
-/// known here.
-bool may_be_alive(const LeaseOwner& owner);
+/// Whether the owner may still be at work. Of another machine's processes, and of another pid
+/// namespace's on this one, nothing is known here: they may, unless their host is among the dead.
+bool may_be_alive(const LeaseOwner& owner, std::span<const std::string> dead_hosts = {});
 
 }  // namespace shardwise::detail
