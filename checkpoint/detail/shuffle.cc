@@ -161,9 +161,10 @@ namespace {
 HWY_EXPORT(split);
 HWY_EXPORT(join);
 
-}  // namespace
+enum class Way { split, join };
 
-void shuffle(std::span<const std::byte> in, std::size_t element_bytes, std::span<std::byte> out) {
+void transpose(Way way, std::span<const std::byte> in, std::size_t element_bytes,
+               std::span<std::byte> out) {
   assert(in.size() == out.size() && in.size() % element_bytes == 0);
   if (in.empty()) return;
   if (element_bytes == 1) {
@@ -171,32 +172,31 @@ void shuffle(std::span<const std::byte> in, std::size_t element_bytes, std::span
     return;
   }
   const std::size_t count = in.size() / element_bytes;
-  const std::size_t done =
-      HWY_DYNAMIC_DISPATCH(split)(reinterpret_cast<const std::uint8_t*>(in.data()), element_bytes,
-                                  count, reinterpret_cast<std::uint8_t*>(out.data()));
+  const auto* const from = reinterpret_cast<const std::uint8_t*>(in.data());
+  auto* const to = reinterpret_cast<std::uint8_t*>(out.data());
+  const std::size_t done = way == Way::split
+                               ? HWY_DYNAMIC_DISPATCH(split)(from, element_bytes, count, to)
+                               : HWY_DYNAMIC_DISPATCH(join)(from, element_bytes, count, to);
   for (std::size_t i = done; i < count; ++i) {
     for (std::size_t b = 0; b < element_bytes; ++b) {
-      out[b * count + i] = in[i * element_bytes + b];
+      const std::size_t whole = i * element_bytes + b, plane = b * count + i;
+      if (way == Way::split) {
+        to[plane] = from[whole];
+      } else {
+        to[whole] = from[plane];
+      }
     }
   }
 }
 
+}  // namespace
+
+void shuffle(std::span<const std::byte> in, std::size_t element_bytes, std::span<std::byte> out) {
+  transpose(Way::split, in, element_bytes, out);
+}
+
 void unshuffle(std::span<const std::byte> in, std::size_t element_bytes, std::span<std::byte> out) {
-  assert(in.size() == out.size() && in.size() % element_bytes == 0);
-  if (in.empty()) return;
-  if (element_bytes == 1) {
-    std::memcpy(out.data(), in.data(), in.size());
-    return;
-  }
-  const std::size_t count = in.size() / element_bytes;
-  const std::size_t done =
-      HWY_DYNAMIC_DISPATCH(join)(reinterpret_cast<const std::uint8_t*>(in.data()), element_bytes,
-                                 count, reinterpret_cast<std::uint8_t*>(out.data()));
-  for (std::size_t i = done; i < count; ++i) {
-    for (std::size_t b = 0; b < element_bytes; ++b) {
-      out[i * element_bytes + b] = in[b * count + i];
-    }
-  }
+  transpose(Way::join, in, element_bytes, out);
 }
 
 }  // namespace shardwise::detail
