@@ -37,7 +37,7 @@ struct TensorInfo {
 
 /// How far a save, restore, verify or reshard has come.
 struct Progress {
-  std::size_t done_bytes = 0;   ///< logical bytes
+  std::size_t done_bytes = 0;  ///< logical bytes
   std::size_t total_bytes = 0;
 };
 

@@ -9,7 +9,7 @@
 #include <thread>
 #include <utility>
 
-#include "shardwise/checkpoint/detail/write/attempt.h"
+#include "shardwise/checkpoint/detail/write/root.h"
 #include "shardwise/checkpoint/detail/write/save.h"
 #include "shardwise/runtime/mutex.h"
 #include "shardwise/shard/error.h"
@@ -18,6 +18,9 @@ namespace shardwise {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+// How often latest() looks again where steps come and go while it looks.
+constexpr int kMostLooks = 100;
 
 double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
@@ -42,15 +45,16 @@ std::string steps_text(const std::vector<Step>& steps) {
   return text.empty() ? "none" : text;
 }
 
-}  // namespace
-
-TensorSource tensor_source(std::string name, ShardedArray array) {
-  ArraySpec spec = array.spec();
-  return {std::move(name), std::move(spec),
-          [array = std::move(array)](const Box& box, std::span<std::byte> out) {
-            array.read(box, out);
-          }};
+Error none_valid(const std::filesystem::path& root, const std::vector<RejectedStep>& rejected) {
+  std::string message =
+      fmt::format("latest checkpoint in {}: none of {} is valid", root.string(), rejected.size());
+  for (const RejectedStep& step : rejected) {
+    message += fmt::format("; {}: {}", step.directory.filename().string(), step.reason);
+  }
+  return Error(ErrorCode::corrupt, message);
 }
+
+}  // namespace
 
 struct PendingSave::State {
   Mutex mutex;
@@ -168,6 +172,12 @@ struct CheckpointManager::Impl {
     }
   }
 
+  // Leases of our own failed attempts.
+  void remove_leftovers() {
+    const MutexLock lock(mutex);
+    for (; !leftovers.empty(); leftovers.pop_back()) files->remove(leftovers.back());
+  }
+
   // What a process that died after its commit has left: generations that a valid one replaces.
   void remove_replaced_by_valid(GarbageReport& report) {
     const std::vector<detail::StepName> names = detail::committed_names(*files, root);
@@ -186,6 +196,17 @@ struct CheckpointManager::Impl {
     } catch (const Error& e) {
       return e.what();
     }
+  }
+
+  // The last valid one of these; absent where there is none.
+  std::optional<Step> newest_valid(const std::vector<detail::StepName>& names,
+                                   std::vector<RejectedStep>& rejected) const {
+    for (auto name = names.rbegin(); name != names.rend(); ++name) {
+      const std::string reason = why_invalid(*name);
+      if (reason.empty()) return step_of(*name);
+      rejected.push_back({root / to_string(*name), reason});
+    }
+    return std::nullopt;
   }
 
   Step step_of(const detail::StepName& name) const {
@@ -215,13 +236,13 @@ CheckpointManager::CheckpointManager(const std::filesystem::path& root, ManagerO
   }
   const bool collect = options.collect_garbage;
   impl_ = std::make_unique<Impl>(root, std::move(options));
-  std::error_code error;
-  std::filesystem::create_directories(root, error);
-  if (error) {
-    throw Error(ErrorCode::io,
-                fmt::format("make directory {}: {}", root.string(), error.message()));
+  detail::make_root(*impl_->files, root);
+  if (!collect) return;
+  try {
+    collect_garbage();
+  } catch (const Error&) {
+    // What cannot be removed, on a read-only root say, is in nobody's way.
   }
-  if (collect) collect_garbage();
 }
 
 CheckpointManager::~CheckpointManager() = default;
@@ -277,19 +298,20 @@ std::vector<Step> CheckpointManager::steps() const {
 
 std::optional<LatestStep> CheckpointManager::latest() const {
   std::vector<detail::StepName> names = detail::committed_names(*impl_->files, impl_->root);
-  std::vector<RejectedStep> rejected;
-  for (auto name = names.rbegin(); name != names.rend(); ++name) {
-    const std::string reason = impl_->why_invalid(*name);
-    if (reason.empty()) return LatestStep{impl_->step_of(*name), std::move(rejected)};
-    rejected.push_back({impl_->root / to_string(*name), reason});
+  for (int looks = 1;; ++looks) {
+    std::vector<RejectedStep> rejected;
+    const std::optional<Step> found = impl_->newest_valid(names, rejected);
+    // Another process may have replaced a step since it was listed: then neither an error nor what
+    // was found says which is the newest.
+    std::vector<detail::StepName> now = detail::committed_names(*impl_->files, impl_->root);
+    if (now != names && looks < kMostLooks) {
+      names = std::move(now);
+      continue;
+    }
+    if (found) return LatestStep{*found, std::move(rejected)};
+    if (rejected.empty()) return std::nullopt;
+    throw none_valid(impl_->root, rejected);
   }
-  if (rejected.empty()) return std::nullopt;
-  std::string message = fmt::format("latest checkpoint in {}: none of {} is valid",
-                                    impl_->root.string(), rejected.size());
-  for (const RejectedStep& step : rejected) {
-    message += fmt::format("; {}: {}", step.directory.filename().string(), step.reason);
-  }
-  throw Error(ErrorCode::corrupt, message);
 }
 
 Step CheckpointManager::step(std::int64_t step) const {
@@ -309,15 +331,20 @@ void CheckpointManager::remove(std::int64_t step) {
   }
 }
 
-GarbageReport CheckpointManager::collect_garbage() {
-  {
-    const MutexLock lock(impl_->mutex);
-    for (; !impl_->leftovers.empty(); impl_->leftovers.pop_back()) {
-      impl_->files->remove(impl_->leftovers.back());
+GarbageReport CheckpointManager::collect_garbage(const GarbageOptions& options) {
+  GarbageReport report;
+  std::exception_ptr error;
+  const auto attempt = [&error](auto&& step) {
+    try {
+      step();
+    } catch (const Error&) {
+      if (!error) error = std::current_exception();
     }
-  }
-  GarbageReport report = detail::collect_root_garbage(*impl_->files, impl_->root);
-  impl_->remove_replaced_by_valid(report);
+  };
+  attempt([&] { impl_->remove_leftovers(); });
+  attempt([&] { report = detail::collect_root_garbage(*impl_->files, impl_->root, options); });
+  attempt([&] { impl_->remove_replaced_by_valid(report); });
+  if (error) std::rethrow_exception(error);
   return report;
 }
 

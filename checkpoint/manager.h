@@ -1,68 +1,17 @@
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
-#include "shardwise/checkpoint/info.h"
+#include "shardwise/checkpoint/garbage.h"
 #include "shardwise/checkpoint/reader.h"
-#include "shardwise/runtime/sharded_array.h"
+#include "shardwise/checkpoint/save.h"
 
 namespace shardwise {
-
-/// A tensor to be saved: what it is, and how to read any box of it. The pieces on disk are the
-/// distinct boxes of spec.sharding.
-struct TensorSource {
-  std::string name;
-  ArraySpec spec;
-
-  /// Fills the span with the elements of the box, row-major. Called from several threads at once.
-  /// What it throws ends the save with that exception.
-  std::function<void(const Box&, std::span<std::byte>)> read;
-};
-
-/// Shares the array: no copy, and no one can write under it.
-TensorSource tensor_source(std::string name, ShardedArray array);
-
-/// What to do where the step is already there.
-enum class Existing {
-  fail,     ///< throws already_exists before anything is written
-  replace,  ///< writes a new generation; the old one stays valid until the new one is committed
-};
-
-struct SaveOptions {
-  Codec codec = Codec::automatic;
-  std::string user_json = "{}";  ///< the caller's own; any JSON value
-  Existing existing = Existing::fail;
-
-  /// Most host bytes held at once beyond the tensors and what describes them (about 100 bytes per
-  /// chunk of 1 MiB). The buffers are kept for the manager's next save. At least 8 MiB.
-  std::size_t memory_budget_bytes = std::size_t{256} << 20;
-
-  /// Must not save with the same manager, nor close it.
-  ProgressFunction progress = nullptr;
-};
-
-/// What a save did.
-struct SaveStats {
-  std::filesystem::path directory;
-  std::size_t logical_bytes = 0;
-  std::size_t stored_bytes = 0;  ///< of chunks, padding and index left out
-  std::size_t file_bytes = 0;
-  std::int64_t chunks = 0;
-  double blocked_seconds = 0;  ///< how long the caller of save or save_async waited
-  double total_seconds = 0;    ///< until it was committed
-
-  /// Why older checkpoints that this one supersedes could not be removed after the commit; empty
-  /// where all went well.
-  std::string cleanup_error;
-};
 
 /// A save under way; made by itself, one that is done and saved nothing. Thread-safe; copies refer
 /// to the same save.
@@ -99,13 +48,6 @@ struct LatestStep {
   std::vector<RejectedStep> rejected;
 };
 
-/// What start-up or gc removed.
-struct GarbageReport {
-  /// Names in the root: attempts, trash, leases, and generations that a valid one replaces.
-  std::vector<std::string> removed;
-  std::vector<std::string> kept;  ///< in use by a live process
-};
-
 struct ManagerOptions {
   /// After a commit all but the newest so many valid steps are removed, never the one that was
   /// just committed; 0 keeps all.
@@ -114,7 +56,8 @@ struct ManagerOptions {
   /// Workers that gather, compress and hash; 0: as many as the machine has cores.
   int threads = 0;
 
-  /// Removes what dead processes left, at construction.
+  /// Removes what dead processes left, at construction. What cannot be removed then is kept:
+  /// collect_garbage() says why.
   bool collect_garbage = true;
 
   /// For tests; null is the real one.
@@ -141,7 +84,8 @@ struct ManagerOptions {
 ///   }
 class CheckpointManager {
  public:
-  /// Makes the root where it is not there. Throws io, invalid_argument.
+  /// Makes the root where it is not there. One that is may be read-only: then it serves to read.
+  /// Throws io, invalid_argument.
   explicit CheckpointManager(const std::filesystem::path& root, ManagerOptions options = {});
 
   /// Waits for the save under way. Cannot throw its error: call close() to see it.
@@ -165,7 +109,8 @@ class CheckpointManager {
 
   /// The newest step whose manifest, file sizes and chunk tables are valid; nothing where the root
   /// holds no step. Throws corrupt, with all reasons, where it holds steps and none is valid: that
-  /// is never taken for a fresh start.
+  /// is never taken for a fresh start. Where another process replaces or removes the step before it
+  /// is opened, opening it throws not_found: ask again.
   std::optional<LatestStep> latest() const;
 
   /// Throws not_found, listing the steps there are.
@@ -174,7 +119,9 @@ class CheckpointManager {
   /// Removes a step, all its generations. Throws not_found, io.
   void remove(std::int64_t step);
 
-  GarbageReport collect_garbage();
+  /// Removes what dead processes left, and generations that a valid one replaces. Goes on where
+  /// something cannot be removed, and throws the first error, mostly io, at the end.
+  GarbageReport collect_garbage(const GarbageOptions& options = {});
 
  private:
   struct Impl;

@@ -10,31 +10,10 @@
 #include <vector>
 
 #include "shardwise/checkpoint/info.h"
+#include "shardwise/checkpoint/read_options.h"
 #include "shardwise/runtime/sharded_array.h"
 
 namespace shardwise {
-
-class FileSystem;
-
-struct ReadOptions {
-  /// Most host bytes held at once beyond the target arrays.
-  std::size_t memory_budget_bytes = std::size_t{256} << 20;
-
-  /// Workers that check and decode; 0: as many as the machine has cores.
-  int threads = 0;
-
-  ProgressFunction progress = nullptr;
-
-  /// For tests; null is the real one.
-  std::shared_ptr<FileSystem> file_system = nullptr;
-};
-
-/// What a reader has done so far.
-struct ReadStats {
-  std::int64_t chunks = 0;        ///< read and checked; each once per call, however many boxes need it
-  std::size_t stored_bytes = 0;   ///< read from files
-  std::size_t decoded_bytes = 0;
-};
 
 /// An array that is wanted from a checkpoint.
 struct TensorRequest {

@@ -9,6 +9,7 @@
 #include "shardwise/checkpoint/detail/read/cached_reader.h"
 #include "shardwise/checkpoint/detail/read/chunk_reader.h"
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
+#include "shardwise/checkpoint/manager.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise {
@@ -62,7 +63,6 @@ SaveStats reshard_checkpoint(const std::filesystem::path& source,
   ReadOptions read = options.read;
   read.memory_budget_bytes -= cache_bytes;
   read.progress = nullptr;  // of every box: the save's says how far the whole is
-  if (read.threads == 0) read.threads = options.threads;
   detail::ChunkReader reader(std::move(checkpoint), read);
   detail::CachedReader cached(reader, cache_bytes);
 
@@ -76,8 +76,8 @@ SaveStats reshard_checkpoint(const std::filesystem::path& source,
   }
   SaveOptions save = options.save;
   save.user_json = manifest.user_json;
-  CheckpointManager manager(target_root,
-                            {.threads = options.threads, .file_system = options.read.file_system});
+  CheckpointManager manager(
+      target_root, {.threads = options.read.threads, .file_system = options.read.file_system});
   return manager.save(manifest.step, std::move(sources), std::move(save));
 }
 

@@ -7,14 +7,17 @@
 #include <string_view>
 #include <vector>
 
-#include "shardwise/checkpoint/manager.h"
-#include "shardwise/checkpoint/reader.h"
+#include "shardwise/checkpoint/read_options.h"
+#include "shardwise/checkpoint/save.h"
+#include "shardwise/shard/mesh.h"
+#include "shardwise/shard/partition_spec.h"
 
 namespace shardwise {
 
 /// Which spec a tensor gets, by its name. Text: `w1=-,model; layers/*/bias=model; *=-`, rules
-/// separated by ";" or line ends, "#" begins a comment; the last "=" of a rule ends its pattern. The
-/// first pattern that matches the whole name counts; "*" stands for any characters, "?" for one.
+/// separated by ";" or line ends, "#" begins a comment; the last "=" of a rule ends its pattern.
+/// The first pattern that matches the whole name counts; "*" stands for any characters, "?" for
+/// one.
 /// "-" alone fits any rank: all dims whole.
 ///
 /// Immutable.
@@ -38,8 +41,7 @@ class SpecRules {
 
 struct ReshardOptions {
   SaveOptions save = {};  ///< user_json is ignored: the source's is kept
-  ReadOptions read = {};  ///< progress is ignored: the save's reports; file_system serves both
-  int threads = 0;
+  ReadOptions read = {};  ///< threads and file_system serve both; progress is ignored for save's
 };
 
 /// Writes the checkpoint at `source` again under `target_root`, same step, cut over another mesh;

@@ -7,11 +7,12 @@
 #include <set>
 #include <tuple>
 
+#include "shardwise/checkpoint/detail/codec.h"
 #include "shardwise/checkpoint/detail/file.h"
 #include "shardwise/checkpoint/detail/read/index_check.h"
 #include "shardwise/checkpoint/detail/read/read_pipeline.h"
-#include "shardwise/checkpoint/detail/read/scratch_pool.h"
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
+#include "shardwise/checkpoint/detail/scratch_pool.h"
 #include "shardwise/runtime/mutex.h"
 #include "shardwise/shard/error.h"
 
@@ -83,7 +84,7 @@ class Verifier {
   const ReadOptions options_;
   const std::shared_ptr<FileSystem> file_system_;
   const Executor executor_;
-  detail::ScratchPool scratch_;
+  detail::ScratchPool<detail::DecodeScratch> scratch_;
   detail::StoredCheckpoint stored_;
   std::vector<bool> readable_;  // per file: it is open, and its chunk table is right
   std::vector<Part> parts_;
@@ -108,7 +109,7 @@ bool Verifier::open_manifest() {
   return attempt(detail::kManifestName, [&] {
     stored_.directory = directory_;
     stored_.manifest = detail::read_manifest(*file_system_, directory_);
-    bytes_ += file_system_->open(directory_ / detail::kManifestName, Caching::cached)->size();
+    bytes_ += file_system_->open(directory_ / detail::kManifestName)->size();
     total_bytes_ = bytes_ + stored_.manifest.index_bytes;
     for (const detail::FileEntry& entry : stored_.manifest.files) total_bytes_ += entry.bytes;
   });
@@ -239,7 +240,7 @@ void Verifier::check_part(const Part& part, std::span<const std::byte> bytes) {
   try {
     detail::check_chunk_hash(stored_, part.id, bytes);
     if (detail::stored_raw(stored_, part.id)) return;
-    const detail::ScratchPool::Loan scratch(scratch_);
+    const detail::ScratchPool<detail::DecodeScratch>::Loan scratch(scratch_);
     scratch->chunk.resize(chunk_bytes(stored_.piece(part.id), stored_.tensor(part.id).dtype));
     detail::decode_chunk(stored_, part.id, bytes, scratch->decoder, scratch->chunk);
   } catch (const Error& e) {

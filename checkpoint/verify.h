@@ -6,7 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "shardwise/checkpoint/reader.h"
+#include "shardwise/checkpoint/read_options.h"
+#include "shardwise/shard/box.h"
 
 namespace shardwise {
 
@@ -30,7 +31,8 @@ struct VerifyReport {
 /// every chunk, the padding between them, the index and each of its mappings; checks that the
 /// pieces cover every tensor exactly once, and that no other file lies there. Damage is reported,
 /// not thrown, and does not end the search, except for the manifest's: nothing else says what the
-/// other bytes should be. HDF5 opens the index only where its hash is right.
+/// other bytes should be. HDF5 opens the index only where its hash is right. This proves integrity,
+/// not authenticity: who can write the files can make their hashes right again.
 /// Throws not_found where there is no checkpoint, unsupported, io.
 VerifyReport verify_checkpoint(const std::filesystem::path& directory, ReadOptions options = {});
 

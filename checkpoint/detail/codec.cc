@@ -53,6 +53,8 @@ Encoder::Encoder() : impl_(std::make_unique<Impl>()) {
 
 Encoder::~Encoder() = default;
 
+std::size_t Encoder::held_bytes() const { return impl_->shuffled.capacity(); }
+
 std::size_t Encoder::encode(std::span<const std::byte> chunk, std::size_t element_bytes,
                             Effort effort, std::span<std::byte> out) {
   if (chunk.empty()) return 0;
@@ -128,6 +130,8 @@ Decoder::Decoder() : impl_(std::make_unique<Impl>()) {
 }
 
 Decoder::~Decoder() = default;
+
+std::size_t Decoder::held_bytes() const { return impl_->shuffled.capacity(); }
 
 void Decoder::decode(std::span<const std::byte> stored, std::size_t element_bytes,
                      std::span<std::byte> out) {

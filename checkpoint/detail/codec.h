@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "shardwise/checkpoint/detail/manifest.h"
 #include "shardwise/checkpoint/info.h"
@@ -41,6 +42,9 @@ class Encoder {
   std::size_t encode(std::span<const std::byte> chunk, std::size_t element_bytes, Effort effort,
                      std::span<std::byte> out);
 
+  /// Memory that is kept for the next chunk, zstd's own left out.
+  std::size_t held_bytes() const;
+
  private:
   struct Impl;
   std::unique_ptr<Impl> impl_;
@@ -60,9 +64,20 @@ class Decoder {
   void decode(std::span<const std::byte> stored, std::size_t element_bytes,
               std::span<std::byte> out);
 
+  /// Memory that is kept for the next chunk, zstd's own left out.
+  std::size_t held_bytes() const;
+
  private:
   struct Impl;
   std::unique_ptr<Impl> impl_;
+};
+
+/// What one worker needs to decode: a decoder and room for a chunk. Thread-compatible.
+struct DecodeScratch {
+  Decoder decoder;
+  std::vector<std::byte> chunk;
+
+  std::size_t held_bytes() const { return decoder.held_bytes() + chunk.capacity(); }
 };
 
 /// Byte shuffle: byte b of element i goes to b * count + i. Whole elements only; the SIMD target is

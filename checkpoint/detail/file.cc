@@ -76,9 +76,9 @@ bool is_aligned(std::uint64_t offset, const std::byte* data) {
   return (offset | reinterpret_cast<std::uintptr_t>(data)) % kDirectAlignment == 0;
 }
 
-// Two descriptors of one file: what is aligned passes the page cache by, the rest goes through it.
-// The two never share a page, since the direct part ends where a page ends. Rounding a tail up
-// instead would write over whatever lies behind it.
+// Two descriptors of one file: writes that are aligned pass the page cache by, all else goes
+// through it. The two never share a page, since the direct part ends where a page ends. Rounding a
+// tail up instead would write over whatever lies behind it.
 class PosixFile final : public File {
  public:
   PosixFile(std::filesystem::path path, Descriptor cached, Descriptor direct)
@@ -88,21 +88,18 @@ class PosixFile final : public File {
         use_direct_(direct_.get() >= 0) {}
 
   void read_at(std::uint64_t offset, std::byte* data, std::size_t size) override {
-    const std::size_t done = direct_part(offset, data, size, ::pread, "read");
-    const std::size_t got =
-        transfer(cached_.get(), offset + done, data + done, size - done, ::pread, "read");
-    if (done + got < size) {
+    const std::size_t done = transfer(offset, data, size, ::pread, "read");
+    if (done < size) {
       throw Error(ErrorCode::corrupt,
                   fmt::format("read {}: the file ends at byte {}, {}", path_.string(),
-                              offset + done + got, place(offset, size)));
+                              offset + done, place(offset, size)));
     }
   }
 
   void write_at(std::uint64_t offset, const std::byte* data, std::size_t size) override {
-    const std::size_t done = direct_part(offset, data, size, ::pwrite, "write");
+    const std::size_t done = write_direct(offset, data, size);
     if (done == size) return;
-    const std::size_t rest =
-        transfer(cached_.get(), offset + done, data + done, size - done, ::pwrite, "write");
+    const std::size_t rest = transfer(offset + done, data + done, size - done, ::pwrite, "write");
     if (done + rest < size) throw_system(ENOSPC, "write", path_, place(offset, size));
     const std::uint64_t dirty = dirty_bytes_.fetch_add(size - done) + (size - done);
     if (dirty < kWriteBehindBytes) return;
@@ -145,15 +142,16 @@ class PosixFile final : public File {
     throw_system(errno, operation, path_, place(offset, size));
   }
 
-  // Moves up to `size` bytes; less only where the file ends (reading). Call is pread or pwrite.
+  // Moves up to `size` bytes through the page cache; less only where the file ends (reading). Call
+  // is pread or pwrite.
   template <class Byte, class Call>
-  std::size_t transfer(int fd, std::uint64_t offset, Byte* data, std::size_t size, Call call,
+  std::size_t transfer(std::uint64_t offset, Byte* data, std::size_t size, Call call,
                        std::string_view operation) {
     std::size_t done = 0;
     while (done < size) {
       const std::size_t part = std::min(size - done, kMostBytesPerCall);
       const auto at = static_cast<off_t>(offset + done);
-      const ssize_t moved = retry([&] { return call(fd, data + done, part, at); });
+      const ssize_t moved = retry([&] { return call(cached_.get(), data + done, part, at); });
       if (moved < 0) fail(operation, offset, size);
       if (moved == 0) break;
       done += static_cast<std::size_t>(moved);
@@ -162,21 +160,19 @@ class PosixFile final : public File {
   }
 
   // As much as can pass the cache by: nothing where a file system refuses, or whole pages.
-  template <class Byte, class Call>
-  std::size_t direct_part(std::uint64_t offset, Byte* data, std::size_t size, Call call,
-                          std::string_view operation) {
+  std::size_t write_direct(std::uint64_t offset, const std::byte* data, std::size_t size) {
     if (!use_direct_ || !is_aligned(offset, data)) return 0;
     const std::size_t end = size / kDirectAlignment * kDirectAlignment;
     std::size_t done = 0;
     while (done < end) {
       const std::size_t part = std::min(end - done, kMostBytesPerCall);
       const auto at = static_cast<off_t>(offset + done);
-      const ssize_t moved = retry([&] { return call(direct_.get(), data + done, part, at); });
+      const ssize_t moved = retry([&] { return ::pwrite(direct_.get(), data + done, part, at); });
       if (moved < 0 && errno == EINVAL) {
         use_direct_ = false;
         break;
       }
-      if (moved < 0) fail(operation, offset, size);
+      if (moved < 0) fail("write", offset, size);
       done += static_cast<std::size_t>(moved);
       if (moved == 0 || done % kDirectAlignment != 0) break;
     }
@@ -193,24 +189,19 @@ int open_descriptor(const std::filesystem::path& path, int flags) {
   return retry([&] { return ::open(path.c_str(), flags | O_CLOEXEC, 0666); });
 }
 
-std::unique_ptr<File> make_file(const std::filesystem::path& path, Descriptor cached, int flags,
-                                Caching caching) {
-  Descriptor direct;
-  // A file system without O_DIRECT says EINVAL here; whatever else is wrong shows with the other
-  // descriptor.
-  if (caching == Caching::direct) direct = Descriptor(open_descriptor(path, flags | O_DIRECT));
-  return std::make_unique<PosixFile>(path, std::move(cached), std::move(direct));
-}
-
 class PosixFileSystem final : public FileSystem {
  public:
   std::unique_ptr<File> create(const std::filesystem::path& path, Caching caching) override {
     Descriptor cached(open_descriptor(path, O_RDWR | O_CREAT | O_EXCL));
     if (cached.get() < 0) throw_system(errno, "create", path);
-    return make_file(path, std::move(cached), O_RDWR, caching);
+    Descriptor direct;
+    // A file system without O_DIRECT says EINVAL here; whatever else is wrong shows with the other
+    // descriptor.
+    if (caching == Caching::direct) direct = Descriptor(open_descriptor(path, O_RDWR | O_DIRECT));
+    return std::make_unique<PosixFile>(path, std::move(cached), std::move(direct));
   }
 
-  std::unique_ptr<File> open(const std::filesystem::path& path, Caching caching) override {
+  std::unique_ptr<File> open(const std::filesystem::path& path) override {
     // Non-blocking, so that a pipe in a file's place is an answer and not a wait. A link is none of
     // a checkpoint's files: what it leads to may change.
     Descriptor cached(open_descriptor(path, O_RDONLY | O_NONBLOCK | O_NOFOLLOW));
@@ -223,7 +214,7 @@ class PosixFileSystem final : public FileSystem {
     if (!S_ISREG(status.st_mode)) {
       throw Error(ErrorCode::corrupt, fmt::format("open {}: not a regular file", path.string()));
     }
-    return make_file(path, std::move(cached), O_RDONLY, caching);
+    return std::make_unique<PosixFile>(path, std::move(cached), Descriptor());
   }
 
   void make_directory(const std::filesystem::path& path) override {

@@ -24,7 +24,7 @@ class File {
   virtual void close() = 0;                     ///< errors of closing; the destructor hides them
 };
 
-/// Whether the page cache is passed by. `direct` falls back to cached where the file system
+/// Whether writes pass the page cache by. `direct` falls back to cached where the file system
 /// refuses it; writes that are not aligned to 4 KiB go through the cache on the same file.
 enum class Caching { cached, direct };
 
@@ -38,7 +38,7 @@ class FileSystem {
   virtual std::unique_ptr<File> create(const std::filesystem::path& path, Caching caching) = 0;
 
   /// For reading. Throws not_found, and corrupt for what is not a regular file.
-  virtual std::unique_ptr<File> open(const std::filesystem::path& path, Caching caching) = 0;
+  virtual std::unique_ptr<File> open(const std::filesystem::path& path) = 0;
 
   /// Throws already_exists where it is there.
   virtual void make_directory(const std::filesystem::path& path) = 0;

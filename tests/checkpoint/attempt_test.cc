@@ -3,8 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
-
+#include "shardwise/checkpoint/detail/write/root.h"
 #include "shardwise/checkpoint/detail/write/root_names.h"
 #include "testing/errors.h"
 #include "testing/faulty_file_system.h"
@@ -89,75 +88,6 @@ TEST_F(AttemptTest, ALostUnfinishedLeaseIsMadeAgain) {
   const Attempt attempt(thief, dir_.path(), 7, leftovers_);
   EXPECT_EQ(renames, 4);
   EXPECT_EQ(collect_root_garbage(*files_, dir_.path()).kept.size(), 2u);
-}
-
-TEST_F(AttemptTest, RemoveTreeTakesFoldersInFoldersAndNothing) {
-  remove_tree(*files_, dir_ / "not there");
-  std::filesystem::create_directories(dir_ / "a/b/c");
-  put(dir_ / "a/x");
-  put(dir_ / "a/b/y");
-  remove_tree(*files_, dir_ / "a");
-  EXPECT_THAT(names(), IsEmpty());
-}
-
-// Two processes remove the same tree: whatever one of them finds done by the other is done.
-TEST_F(AttemptTest, RemoveTreeMayBeOvertakenAtEveryOperation) {
-  const std::filesystem::path tree = dir_ / "a";
-  for (const bool whole : {true, false}) {
-    int most = 0;
-    for (int at = 0; at <= most; ++at) {  // the first time nobody interferes
-      SCOPED_TRACE(testing::Message() << "operation " << at << (whole ? ", the tree" : ", one"));
-      std::filesystem::create_directories(tree / "b");
-      for (const char* name : {"x", "y", "b/z"}) put(tree / name);
-      int operations = 0;
-      HookedFileSystem files([&](std::string_view, const std::filesystem::path& path) {
-        if (++operations == at) std::filesystem::remove_all(whole ? tree : path);
-      });
-      remove_tree(files, tree);
-      EXPECT_THAT(names(), IsEmpty());
-      most = std::max(most, operations);
-    }
-    EXPECT_GE(most, 9);
-  }
-}
-
-TEST_F(AttemptTest, RemoveTreeTakesWhatIsAddedMeanwhileButNotForEver) {
-  int added = 0, most = 3;
-  HookedFileSystem files([&](std::string_view operation, const std::filesystem::path& path) {
-    if (operation == "remove" && path == dir_ / "a" && added < most) {
-      put(path / std::to_string(added++));
-    }
-  });
-  files_->make_directory(dir_ / "a");
-  remove_tree(files, dir_ / "a");
-  EXPECT_EQ(added, 3);
-  EXPECT_THAT(names(), IsEmpty());
-
-  most = 1'000'000;
-  files_->make_directory(dir_ / "a");
-  EXPECT_THAT(message_of(ErrorCode::io, [&] { remove_tree(files, dir_ / "a"); }),
-              testing::HasSubstr("not empty"));
-}
-
-TEST_F(AttemptTest, RemovedCheckpointsVanishAtOnce) {
-  files_->make_directory(dir_ / "step-00000001");
-  put(dir_ / "step-00000001/manifest.json");
-  const auto faulty = std::make_shared<FaultyFileSystem>(2, Fault::io);  // rename, then sync fails
-  EXPECT_THROW(remove_checkpoint(*faulty, dir_.path(), {1, 1}), Error);
-  EXPECT_THAT(committed_names(*files_, dir_.path()), IsEmpty());
-  remove_checkpoint(*files_, dir_.path(), {1, 1});
-  EXPECT_EQ(collect_root_garbage(*files_, dir_.path()).removed.size(), 1u);
-  EXPECT_THAT(names(), IsEmpty());
-}
-
-TEST_F(AttemptTest, CollectionGoesOnAfterAnError) {
-  const std::string id(32, 'a'), other(32, 'b');
-  for (const std::string& name : {".trash-x." + id, ".trash-x." + other}) {
-    files_->make_directory(dir_ / name);
-  }
-  const auto faulty = std::make_shared<FaultyFileSystem>(2, Fault::io);  // list, then a removal
-  EXPECT_THROW(collect_root_garbage(*faulty, dir_.path()), Error);
-  EXPECT_EQ(names().size(), 1u);
 }
 
 }  // namespace

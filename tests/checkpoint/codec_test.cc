@@ -47,24 +47,6 @@ Bytes encoded(const Bytes& chunk, std::size_t element_bytes, Effort effort) {
   return out;
 }
 
-TEST(Shuffle, PutsEachByteOfAnElementIntoItsPlane) {
-  for (const std::size_t element : {1, 2, 3, 4, 8, 16}) {
-    for (const std::size_t count : {0, 1, 2, 15, 16, 31, 64, 65, 255, 1023, 1024, 1025, 5000}) {
-      SCOPED_TRACE(testing::Message() << count << " elements of " << element);
-      const Bytes in = random_bytes(element * count);
-      Bytes planes(in.size()), back(in.size());
-      shuffle(in, element, planes);
-      for (std::size_t i = 0; i < count; ++i) {
-        for (std::size_t b = 0; b < element; ++b) {
-          ASSERT_EQ(planes[b * count + i], in[i * element + b]) << i << " " << b;
-        }
-      }
-      unshuffle(planes, element, back);
-      EXPECT_EQ(back, in);
-    }
-  }
-}
-
 TEST(Codec, DecodesWhatItEncoded) {
   Encoder encoder;
   Decoder decoder;

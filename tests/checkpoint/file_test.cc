@@ -77,7 +77,7 @@ TEST(File, HoldsWhatIsWrittenAtAnyPlaceAndFromAnyMemory) {
     file->read_at(0, back.data(), kSize);
     EXPECT_TRUE(std::equal(copy.begin(), copy.end(), back.data()));
 
-    const auto again = files->open(dir / "f", caching);
+    const auto again = files->open(dir / "f");
     EXPECT_EQ(again->size(), kSize);
     std::vector<std::byte> part(5000);
     again->read_at(777, part.data(), part.size());
@@ -151,14 +151,12 @@ TEST(File, FullDiskSaysHowMuchWasNeeded) {
 TEST(File, ReadingPastTheEndIsCorrupt) {
   const TempDir dir;
   write_file(dir / "f", bytes_of("abc"));
-  for (const Caching caching : {Caching::cached, Caching::direct}) {
-    const auto file = posix_file_system()->open(dir / "f", caching);
-    AlignedBytes out(kPage);
-    const std::string message =
-        message_of(ErrorCode::corrupt, [&] { file->read_at(0, out.data(), kPage); });
-    EXPECT_THAT(message, HasSubstr((dir / "f").string()));
-    EXPECT_THAT(message, HasSubstr("ends at byte 3, 4096 bytes at offset 0 needed"));
-  }
+  const auto file = posix_file_system()->open(dir / "f");
+  AlignedBytes out(kPage);
+  const std::string message =
+      message_of(ErrorCode::corrupt, [&] { file->read_at(0, out.data(), kPage); });
+  EXPECT_THAT(message, HasSubstr((dir / "f").string()));
+  EXPECT_THAT(message, HasSubstr("ends at byte 3, 4096 bytes at offset 0 needed"));
 }
 
 TEST(FileSystem, ErrorsSayOperationPathAndReason) {
@@ -175,12 +173,10 @@ TEST(FileSystem, ErrorsSayOperationPathAndReason) {
     const char* part;
   };
   const Case cases[] = {
-      {"open a missing file", ErrorCode::not_found,
-       [&] { files->open(dir / "no", Caching::cached); }, "open"},
-      {"open a directory", ErrorCode::corrupt, [&] { files->open(dir / "full", Caching::cached); },
+      {"open a missing file", ErrorCode::not_found, [&] { files->open(dir / "no"); }, "open"},
+      {"open a directory", ErrorCode::corrupt, [&] { files->open(dir / "full"); },
        "not a regular file"},
-      {"open a pipe", ErrorCode::corrupt, [&] { files->open(dir / "pipe", Caching::direct); },
-       "not a regular file"},
+      {"open a pipe", ErrorCode::corrupt, [&] { files->open(dir / "pipe"); }, "not a regular file"},
       {"create what is there", ErrorCode::already_exists,
        [&] { files->create(dir / "there", Caching::direct); }, "create"},
       {"create below a missing folder", ErrorCode::not_found,

@@ -9,6 +9,7 @@
 #include <algorithm>
 
 #include "shardwise/checkpoint/detail/write/attempt.h"
+#include "shardwise/checkpoint/detail/write/root.h"
 #include "shardwise/checkpoint/detail/write/root_names.h"
 #include "shardwise/checkpoint/manager.h"
 #include "shardwise/checkpoint/reader.h"

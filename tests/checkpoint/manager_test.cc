@@ -9,10 +9,11 @@
 #include <stdexcept>
 #include <thread>
 
-#include "shardwise/checkpoint/detail/write/attempt.h"
+#include "shardwise/checkpoint/detail/write/root.h"
 #include "shardwise/checkpoint/reader.h"
 #include "testing/errors.h"
 #include "testing/faulty_file_system.h"
+#include "testing/hooked_file_system.h"
 #include "testing/host_tensor.h"
 #include "testing/temp_dir.h"
 
@@ -456,6 +457,86 @@ TEST(CheckpointManager, CollectsGenerationsThatAValidOneReplaces) {
   const CheckpointManager again(dir.path());
   EXPECT_THAT(names_in(dir.path()),
               ElementsAre("step-00000001.g2", "step-00000002", "step-00000002.g2"));
+}
+
+TEST(CheckpointManager, CollectsWhatNamedDeadHostsLeft) {
+  const TempDir dir;
+  const std::string stem = ".step-00000001." + std::string(32, 'a');
+  std::filesystem::create_directory(dir / (stem + ".tmp"));
+  std::ofstream(dir / (stem + ".lease"))
+      << R"({"pid":1,"pid_namespace":1,"start":1,"boot":"b","host":"gone"})";
+  CheckpointManager manager(dir.path());
+  EXPECT_THAT(manager.collect_garbage({.dead_hosts = {"elsewhere"}}).kept, SizeIs(2));
+  EXPECT_THAT(manager.collect_garbage({.dead_hosts = {"elsewhere", "gone"}}).removed, SizeIs(2));
+  EXPECT_THAT(names_in(dir.path()), IsEmpty());
+}
+
+// On a root that belongs to somebody else or is mounted read-only one can still read.
+TEST(CheckpointManager, OpensForReadingWhatItCannotClean) {
+  const TempDir dir;
+  CheckpointManager(dir.path()).save(1, sources_of(model(1)));
+  std::filesystem::create_directory(dir / (".trash-step-00000009." + std::string(32, 'a')));
+  std::filesystem::copy(dir / "step-00000001", dir / "step-00000001.g2");
+  const auto files = std::make_shared<HookedFileSystem>(
+      [](std::string_view operation, const std::filesystem::path& path) {
+        if (operation == "open" || operation == "list") return;
+        throw Error(ErrorCode::io, std::string(operation) + " " + path.string() + ": read-only");
+      });
+  CheckpointManager manager(dir.path(), {.file_system = files});
+  EXPECT_EQ(manager.latest()->step.generation, 2);
+  EXPECT_THAT(message_of(ErrorCode::io, [&] { manager.collect_garbage(); }),
+              HasSubstr("read-only"));
+  EXPECT_THAT(message_of(ErrorCode::io, [&] { manager.save(2, sources_of(model(1))); }),
+              HasSubstr("read-only"));
+  EXPECT_THAT(numbers(manager.steps()), ElementsAre(1));
+}
+
+TEST(CheckpointManager, CleansWhatItCanWhereSomethingCannotBeRemoved) {
+  const TempDir dir;
+  const std::string foreign = ".trash-a." + std::string(32, 'a');
+  for (const std::string& name : {foreign, ".trash-b." + std::string(32, 'b')}) {
+    std::filesystem::create_directory(dir / name);
+  }
+  CheckpointManager(dir.path(), {.collect_garbage = false}).save(1, sources_of(model(1)));
+  std::filesystem::copy(dir / "step-00000001", dir / "step-00000001.g2");
+  const auto files = std::make_shared<HookedFileSystem>(
+      [&](std::string_view operation, const std::filesystem::path& path) {
+        if (operation == "remove" && path == dir / foreign) throw Error(ErrorCode::io, "not yours");
+      });
+  CheckpointManager manager(dir.path(), {.file_system = files});
+  EXPECT_THAT(names_in(dir.path()), ElementsAre(foreign, "step-00000001.g2"));
+  EXPECT_EQ(message_of(ErrorCode::io, [&] { manager.collect_garbage(); }), "not yours");
+}
+
+// Another process replaces the newest step at any moment while this one looks for it: it is never
+// overlooked, and nothing is called corrupt.
+TEST(CheckpointManager, LatestSeesAStepThatIsReplacedWhileItLooks) {
+  for (const bool only : {false, true}) {
+    // 0: it is left alone; then before list, manifest, shard file, list; 5: not any more.
+    for (int at = 0; at <= 5; ++at) {
+      SCOPED_TRACE(testing::Message() << "operation " << at << (only ? ", only step" : ""));
+      const TempDir dir;
+      CheckpointManager writer(dir.path());
+      if (!only) writer.save(1, sources_of(model(1)));
+      writer.save(2, sources_of(model(2)));
+      int operations = 0;
+      const auto files =
+          std::make_shared<HookedFileSystem>([&](std::string_view, const std::filesystem::path&) {
+            if (++operations == at) {
+              writer.save(2, sources_of(model(3)), {.existing = Existing::replace});
+            }
+          });
+      const CheckpointManager manager(dir.path(), {.collect_garbage = false, .file_system = files});
+      operations = 0;
+      const auto latest = manager.latest();
+      ASSERT_TRUE(latest);
+      EXPECT_EQ(latest->step.step, 2);
+      EXPECT_THAT(latest->rejected, IsEmpty());
+      const bool replaced = at > 0 && at < 5;
+      expect_holds(latest->step.directory, model(replaced ? 3 : 2));
+      EXPECT_EQ(operations == 4, at < 2 || at == 5) << operations;
+    }
+  }
 }
 
 }  // namespace

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "shardwise/checkpoint/manager.h"
+#include "shardwise/checkpoint/reader.h"
 #include "shardwise/checkpoint/verify.h"
 #include "testing/errors.h"
 #include "testing/random_checkpoint.h"
@@ -159,7 +161,7 @@ TEST(ReshardRandom, ThereAndBackIsTheIdentity) {
       return SpecRules::parse(text);
     };
     ReshardOptions options;
-    options.threads = 2;
+    options.read.threads = 2;
     options.read.memory_budget_bytes = random.draw(0, 1) == 0 ? 500 : std::size_t{1} << 20;
     const Mesh there = random.mesh(), back = random.mesh();
     const fs::path b = reshard_checkpoint(a, dir / "b", there, rules(there), options).directory;

@@ -9,6 +9,7 @@
 #include "shardwise/checkpoint/reader.h"
 #include "testing/errors.h"
 #include "testing/hand_made_checkpoint.h"
+#include "testing/hooked_file_system.h"
 #include "testing/temp_dir.h"
 
 namespace shardwise::detail {
@@ -75,6 +76,21 @@ TEST_F(Stored, IsNotFoundWhereNothingWasCommitted) {
 
   fs::remove(path_ / "manifest.json");
   EXPECT_THAT(missing(path_), HasSubstr("it was not committed: it has no manifest.json"));
+}
+
+// Another process removes it, which renames it away, between two steps of opening it.
+TEST_F(Stored, IsNotFoundWhereItIsRemovedWhileItIsOpened) {
+  for (int at = 1; at <= 3; ++at) {
+    SCOPED_TRACE(at);
+    int opened = 0;
+    HookedFileSystem files([&](std::string_view, const fs::path&) {
+      if (++opened == at) fs::rename(path_, dir_ / "trash");
+    });
+    EXPECT_THAT(message_of(ErrorCode::not_found, [&] { open_checkpoint(files, path_); }),
+                HasSubstr(path_.string()));
+    EXPECT_EQ(opened, at);
+    fs::rename(dir_ / "trash", path_);
+  }
 }
 
 TEST_F(Stored, RefusesAManifestThatIsNotItsOwn) {

@@ -62,9 +62,9 @@ std::unique_ptr<File> FaultyFileSystem::create(const std::filesystem::path& path
   return std::make_unique<FaultyFile>(real_->create(path, caching), shared_from_this());
 }
 
-std::unique_ptr<File> FaultyFileSystem::open(const std::filesystem::path& path, Caching caching) {
+std::unique_ptr<File> FaultyFileSystem::open(const std::filesystem::path& path) {
   step("open");
-  return std::make_unique<FaultyFile>(real_->open(path, caching), shared_from_this());
+  return std::make_unique<FaultyFile>(real_->open(path), shared_from_this());
 }
 
 void FaultyFileSystem::make_directory(const std::filesystem::path& path) {

@@ -25,9 +25,9 @@ class HookedFileSystem final : public FileSystem {
     hook_("create", path);
     return real_->create(path, caching);
   }
-  std::unique_ptr<File> open(const std::filesystem::path& path, Caching caching) override {
+  std::unique_ptr<File> open(const std::filesystem::path& path) override {
     hook_("open", path);
-    return real_->open(path, caching);
+    return real_->open(path);
   }
   void make_directory(const std::filesystem::path& path) override {
     hook_("make directory", path);

@@ -53,14 +53,14 @@ void ChunkReader::consume(Call& call, const WantedChunk& chunk, std::span<const 
     // A raw chunk was read straight to its place, see fill().
     const std::span<std::byte> whole(chunk.whole, decoded_bytes(checkpoint_, id));
     if (!raw) {
-      const ScratchPool::Loan scratch(scratch_);
+      const ScratchPool<DecodeScratch>::Loan scratch(scratch_);
       decode_chunk(checkpoint_, id, stored, scratch->decoder, whole);
     }
     scatter(whole.data(), call.plan.uses(chunk).front(), 1);
   } else if (raw) {
     for (const std::size_t use : call.plan.uses(chunk)) scatter(stored.data(), use, 0);
   } else {
-    const ScratchPool::Loan scratch(scratch_);
+    const ScratchPool<DecodeScratch>::Loan scratch(scratch_);
     scratch->chunk.resize(decoded_bytes(checkpoint_, id));
     decode_chunk(checkpoint_, id, stored, scratch->decoder, scratch->chunk);
     for (const std::size_t use : call.plan.uses(chunk)) scatter(scratch->chunk.data(), use, 0);

@@ -5,9 +5,10 @@
 #include <cstdint>
 #include <span>
 
+#include "shardwise/checkpoint/detail/codec.h"
 #include "shardwise/checkpoint/detail/read/read_plan.h"
-#include "shardwise/checkpoint/detail/read/scratch_pool.h"
-#include "shardwise/checkpoint/reader.h"
+#include "shardwise/checkpoint/detail/scratch_pool.h"
+#include "shardwise/checkpoint/read_options.h"
 #include "shardwise/runtime/mutex.h"
 #include "shardwise/runtime/parallel.h"
 
@@ -29,7 +30,7 @@ class ChunkReader {
   StoredCheckpoint checkpoint_;
   ReadOptions options_;
   Executor executor_;
-  ScratchPool scratch_;
+  ScratchPool<DecodeScratch> scratch_;
   std::atomic<std::int64_t> chunks_{0};
   std::atomic<std::size_t> stored_bytes_{0}, decoded_bytes_{0};
   Mutex progress_mutex_;

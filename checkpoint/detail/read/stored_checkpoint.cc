@@ -61,7 +61,7 @@ Manifest read_manifest(FileSystem& file_system, const fs::path& directory) {
   const fs::path path = directory / kManifestName;
   std::unique_ptr<File> file;
   try {
-    file = file_system.open(path, Caching::cached);
+    file = file_system.open(path);
   } catch (const Error& e) {
     if (e.code() != ErrorCode::not_found) throw;
     not_found(directory, fmt::format("it was not committed: it has no {}", kManifestName));
@@ -87,7 +87,7 @@ std::unique_ptr<File> open_shard_file(FileSystem& file_system, const fs::path& d
   const fs::path path = directory / entry.name;
   std::unique_ptr<File> file;
   try {
-    file = file_system.open(path, Caching::cached);
+    file = file_system.open(path);
   } catch (const Error& e) {
     if (e.code() != ErrorCode::not_found) throw;
     throw Error(ErrorCode::corrupt,
@@ -123,10 +123,16 @@ StoredCheckpoint open_checkpoint(FileSystem& file_system, const fs::path& direct
   StoredCheckpoint checkpoint;
   checkpoint.directory = directory;
   checkpoint.manifest = read_manifest(file_system, directory);
-  for (const FileEntry& entry : checkpoint.manifest.files) {
-    checkpoint.files.push_back(open_shard_file(file_system, directory, entry));
-    checkpoint.records.push_back(read_chunk_table(*checkpoint.files.back(), directory,
-                                                  checkpoint.manifest, checkpoint.records.size()));
+  try {
+    for (const FileEntry& entry : checkpoint.manifest.files) {
+      checkpoint.files.push_back(open_shard_file(file_system, directory, entry));
+      checkpoint.records.push_back(read_chunk_table(
+          *checkpoint.files.back(), directory, checkpoint.manifest, checkpoint.records.size()));
+    }
+  } catch (const Error&) {
+    // Removed or replaced meanwhile, it is not there, and nothing is corrupt.
+    own_name(directory);
+    throw;
   }
   return checkpoint;
 }

@@ -52,7 +52,8 @@ std::unique_ptr<File> open_shard_file(FileSystem& file_system,
 std::vector<ChunkRecord> read_chunk_table(File& file, const std::filesystem::path& directory,
                                           const Manifest& manifest, std::size_t number);
 
-/// All of the above: what a reader asks of a checkpoint before it trusts it.
+/// All of the above: what a reader asks of a checkpoint before it trusts it. Throws not_found, too,
+/// where another process removes or replaces it meanwhile.
 StoredCheckpoint open_checkpoint(FileSystem& file_system, const std::filesystem::path& directory);
 
 /// Checks a chunk's stored bytes against its record, and fills `out`, exactly one decoded chunk.

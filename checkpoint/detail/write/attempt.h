@@ -2,32 +2,19 @@
 
 #include <cstddef>
 #include <filesystem>
-#include <functional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "shardwise/checkpoint/detail/file.h"
 #include "shardwise/checkpoint/detail/step_name.h"
-#include "shardwise/checkpoint/manager.h"
+#include "shardwise/checkpoint/save.h"
 
 namespace shardwise::detail {
 
 /// Makes a file with this content that is on the disk when it returns.
 void write_whole_file(FileSystem& file_system, const std::filesystem::path& path,
                       std::span<const std::byte> content);
-
-/// Removes a file, or a directory with all it holds. Absent is not an error; what another process
-/// removes at the same time neither.
-void remove_tree(FileSystem& file_system, const std::filesystem::path& path);
-
-/// Removes a checkpoint: first its name, on the disk, then its bytes, so that no one finds half of
-/// it. Absent is not an error: someone else was faster.
-void remove_checkpoint(FileSystem& file_system, const std::filesystem::path& root,
-                       const StepName& name);
-
-/// The committed names in a root, ascending by step and generation.
-std::vector<StepName> committed_names(FileSystem& file_system, const std::filesystem::path& root);
 
 /// A directory that becomes a checkpoint when it is published, and the lease that keeps others from
 /// removing it until then. Destroyed unpublished, it is removed. Thread-compatible.
@@ -57,9 +44,5 @@ class Attempt {
   std::string id_;
   std::filesystem::path directory_, lease_;
 };
-
-/// Removes what dead processes have left in a root: attempts, leases, trash. Goes on after an
-/// error, and throws the first one at the end.
-GarbageReport collect_root_garbage(FileSystem& file_system, const std::filesystem::path& root);
 
 }  // namespace shardwise::detail

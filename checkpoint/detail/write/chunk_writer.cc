@@ -2,12 +2,11 @@
 
 #include <algorithm>
 #include <cstring>
-#include <memory>
 #include <utility>
 
 #include "shardwise/checkpoint/detail/codec.h"
 #include "shardwise/checkpoint/detail/hash.h"
-#include "shardwise/runtime/mutex.h"
+#include "shardwise/checkpoint/detail/scratch_pool.h"
 #include "shardwise/shard/box_copy.h"
 
 namespace shardwise::detail {
@@ -28,6 +27,10 @@ std::size_t as_size(std::int64_t value) { return static_cast<std::size_t>(value)
 struct Scratch {
   std::vector<std::byte> chunk, edge;
   Encoder encoder;
+
+  std::size_t held_bytes() const {
+    return encoder.held_bytes() + chunk.capacity() + edge.capacity();
+  }
 };
 
 // One piece and its place in the sequence of all chunks.
@@ -155,7 +158,7 @@ class ChunkWriter {
 
   // Fills the buffer, and the slab's records with addresses relative to it.
   void encode(Slab& slab, std::byte* buffer) {
-    std::unique_ptr<Scratch> scratch = take_scratch();
+    const ScratchPool<Scratch>::Loan scratch(scratch_);
     std::size_t at = 0;
     const auto pad_to = [&](std::size_t multiple) {
       const std::size_t to = align(at, multiple);
@@ -179,7 +182,6 @@ class ChunkWriter {
     }
     pad_to(kPageBytes);
     slab.size_bytes = at;
-    give_scratch(std::move(scratch));
   }
 
   static std::size_t logical_bytes(const PieceRun& run, std::int64_t chunk) {
@@ -233,26 +235,11 @@ class ChunkWriter {
     }
   }
 
-  std::unique_ptr<Scratch> take_scratch() {
-    const MutexLock lock(mutex_);
-    if (scratch_.empty()) return std::make_unique<Scratch>();
-    std::unique_ptr<Scratch> taken = std::move(scratch_.back());
-    scratch_.pop_back();
-    return taken;
-  }
-
-  void give_scratch(std::unique_ptr<Scratch> scratch) {
-    const MutexLock lock(mutex_);
-    scratch_.push_back(std::move(scratch));
-  }
-
   const SavePlan& plan_;
   std::vector<PieceRun> runs_;
   std::vector<ChunkRecord> records_;
   std::size_t stored_bytes_ = 0;
-
-  Mutex mutex_;
-  std::vector<std::unique_ptr<Scratch>> scratch_ SHARDWISE_GUARDED_BY(mutex_);
+  ScratchPool<Scratch> scratch_;
 };
 
 }  // namespace

@@ -8,7 +8,7 @@
 #include "shardwise/checkpoint/detail/file.h"
 #include "shardwise/checkpoint/detail/write/save_plan.h"
 #include "shardwise/checkpoint/detail/write/staging.h"
-#include "shardwise/checkpoint/manager.h"
+#include "shardwise/checkpoint/save.h"
 #include "shardwise/runtime/parallel.h"
 
 namespace shardwise::detail {

@@ -8,7 +8,7 @@
 
 #include "shardwise/checkpoint/detail/codec.h"
 #include "shardwise/checkpoint/detail/manifest.h"
-#include "shardwise/checkpoint/manager.h"
+#include "shardwise/checkpoint/save.h"
 #include "shardwise/runtime/parallel.h"
 
 namespace shardwise::detail {

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <filesystem>
+#include <vector>
+
+#include "shardwise/checkpoint/detail/file.h"
+#include "shardwise/checkpoint/detail/step_name.h"
+#include "shardwise/checkpoint/garbage.h"
+
+namespace shardwise::detail {
+
+// What is done to a root by whoever uses it. Several processes may do any of it at the same time.
+
+/// Makes the root where it is not there, and what lies above it, on the disk when it returns. Only
+/// looks at one that is there. Throws io where it is not a directory.
+void make_root(FileSystem& file_system, const std::filesystem::path& root);
+
+/// Removes a file, or a directory with all it holds. Absent is not an error; what another process
+/// removes at the same time neither.
+void remove_tree(FileSystem& file_system, const std::filesystem::path& path);
+
+/// Removes a checkpoint: first its name, on the disk, then its bytes, so that no one finds half of
+/// it. Absent is not an error: someone else was faster.
+void remove_checkpoint(FileSystem& file_system, const std::filesystem::path& root,
+                       const StepName& name);
+
+/// The committed names in a root, ascending by step and generation.
+std::vector<StepName> committed_names(FileSystem& file_system, const std::filesystem::path& root);
+
+/// Removes what dead processes have left in a root: attempts, leases, trash. Goes on after an
+/// error, and throws the first one at the end.
+GarbageReport collect_root_garbage(FileSystem& file_system, const std::filesystem::path& root,
+                                   const GarbageOptions& options = {});
+
+}  // namespace shardwise::detail

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "shardwise/checkpoint/info.h"
+
+namespace shardwise {
+
+class FileSystem;
+
+struct ReadOptions {
+  /// Most host bytes held at once beyond the target arrays.
+  std::size_t memory_budget_bytes = std::size_t{256} << 20;
+
+  /// Workers that check and decode; 0: as many as the machine has cores.
+  int threads = 0;
+
+  /// Must not read with the same reader.
+  ProgressFunction progress = nullptr;
+
+  /// For tests; null is the real one.
+  std::shared_ptr<FileSystem> file_system = nullptr;
+};
+
+/// What a reader has done so far.
+struct ReadStats {
+  std::int64_t chunks = 0;  ///< read and checked; each once per call, however many boxes need it
+  std::size_t stored_bytes = 0;  ///< read from files
+  std::size_t decoded_bytes = 0;
+};
+
+}  // namespace shardwise

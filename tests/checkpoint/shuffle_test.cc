@@ -1,0 +1,54 @@
+#include <gtest/gtest.h>
+
+#include <random>
+#include <vector>
+
+#include "shardwise/checkpoint/detail/codec.h"
+
+namespace shardwise::detail {
+namespace {
+
+using Bytes = std::vector<std::byte>;
+
+Bytes random_bytes(std::size_t size) {
+  std::mt19937 random(1);
+  Bytes bytes(size);
+  for (auto& b : bytes) b = static_cast<std::byte>(random());
+  return bytes;
+}
+
+TEST(Shuffle, PutsEachByteOfAnElementIntoItsPlane) {
+  for (const std::size_t element : {1, 2, 3, 4, 8, 16}) {
+    for (const std::size_t count : {0, 1, 2, 15, 16, 31, 64, 65, 255, 1023, 1024, 1025, 5000}) {
+      SCOPED_TRACE(testing::Message() << count << " elements of " << element);
+      const Bytes in = random_bytes(element * count);
+      Bytes planes(in.size()), back(in.size());
+      shuffle(in, element, planes);
+      for (std::size_t i = 0; i < count; ++i) {
+        for (std::size_t b = 0; b < element; ++b) {
+          ASSERT_EQ(planes[b * count + i], in[i * element + b]) << i << " " << b;
+        }
+      }
+      unshuffle(planes, element, back);
+      EXPECT_EQ(back, in);
+    }
+  }
+}
+
+// Whole vectors are stored to places that a caller gives: none may reach over the end.
+TEST(Shuffle, WritesNothingBeyondItsOutput) {
+  for (const std::size_t element : {2, 4, 8}) {
+    for (const std::size_t count : {1, 17, 63, 1030}) {
+      SCOPED_TRACE(testing::Message() << count << " elements of " << element);
+      const Bytes in = random_bytes(element * count);
+      for (const auto way : {&shuffle, &unshuffle}) {
+        Bytes out(in.size() + 256, std::byte{0xAB});
+        way(in, element, std::span(out).first(in.size()));
+        for (std::size_t i = in.size(); i < out.size(); ++i) ASSERT_EQ(out[i], std::byte{0xAB});
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace shardwise::detail
