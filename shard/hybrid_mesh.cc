@@ -194,6 +194,11 @@ Mesh physical_mesh(std::span<const DeviceAttributes> devices) {
 Mesh device_mesh(std::vector<Axis> axes, std::span<const DeviceAttributes> devices,
                  const DeviceMeshOptions& options) {
   const Shape shape = sizes_of(axes);
+  for (const std::int64_t size : shape) {
+    if (size >= 1) continue;
+    fail(fmt::format("device_mesh: the axes {} have a size of {}; needed is at least 1",
+                     to_string(shape), size));
+  }
   if (std::cmp_not_equal(num_elements(shape), devices.size())) {
     fail(fmt::format("device_mesh: there are {} devices; needed are {}, the product of the axes {}",
                      devices.size(), num_elements(shape), to_string(shape)));

@@ -174,11 +174,20 @@ void check_products(const Mesh& physical, std::span<const Axis> axes,
 }  // namespace
 
 TorusAssignment assign_torus(const Shape& physical, const Shape& logical, PhysicalAxes axes) {
+  for (const Shape& shape : {physical, logical}) {
+    if (std::all_of(shape.begin(), shape.end(), [](std::int64_t size) { return size >= 1; })) {
+      continue;
+    }
+    throw Error(
+        ErrorCode::invalid_argument,
+        fmt::format("assign_torus: logical mesh {} on torus {}; needed are sizes of at least 1",
+                    to_string(logical), to_string(physical)));
+  }
   const std::int64_t needed = num_elements(physical), found = num_elements(logical);
-  if (needed < 1 || needed != found) {
+  if (needed != found) {
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("assign_torus: logical mesh {} has {} devices and torus {} has {}; "
-                            "needed are equally many, and at least 1",
+                            "needed are equally many",
                             to_string(logical), found, to_string(physical), needed));
   }
   const auto whole = assign_whole(physical, logical, axes);
