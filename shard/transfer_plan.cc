@@ -24,13 +24,18 @@ std::vector<Piece> pieces_of(const Sharding& sharding, const Shape& shape) {
 }
 
 /// The distinct pieces of a sharding as a grid, in row-major order: which of them overlap a box
-/// follows from its ends by division.
+/// follows from where the tiles of each dim begin. Empty tiles, which may be anywhere in the order
+/// of tiles, are left out.
 class TileGrid {
  public:
-  TileGrid(const Sharding& sharding, const Shape& shape) : block_(sharding.shard_shape(shape)) {
+  TileGrid(const Sharding& sharding, const Shape& shape) : begins_(shape.size()) {
     Dims counts = shape;
     for (std::size_t dim = 0; dim < shape.size(); ++dim) {
-      counts[dim] = (shape[dim] - 1) / block_[dim] + 1;
+      for (std::int64_t tile = 0; tile < sharding.tiles(dim); ++tile) {
+        const TileRange range = sharding.tile_range(dim, tile, shape[dim]);
+        if (range.begin < range.end) begins_[dim].push_back(range.begin);
+      }
+      counts[dim] = static_cast<std::int64_t>(begins_[dim].size());
     }
     strides_ = row_major_strides(counts);
   }
@@ -38,11 +43,11 @@ class TileGrid {
   /// Requires that `box` is not empty.
   void overlapping(const Box& box, std::vector<std::int64_t>& numbers) const {
     numbers.clear();
-    const std::size_t rank = block_.size();
-    Dims first = block_, last = block_;
+    const std::size_t rank = begins_.size();
+    Dims first = strides_, last = strides_;
     for (std::size_t dim = 0; dim < rank; ++dim) {
-      first[dim] = box.begin(dim) / block_[dim];
-      last[dim] = (box.end(dim) - 1) / block_[dim];
+      first[dim] = tile_of(dim, box.begin(dim));
+      last[dim] = tile_of(dim, box.end(dim) - 1);
     }
     Dims tile = first;
     for (;;) {
@@ -60,8 +65,13 @@ class TileGrid {
   }
 
  private:
-  Shape block_;
-  Dims strides_;  // of a tile's number
+  std::int64_t tile_of(std::size_t dim, std::int64_t element) const {
+    const std::vector<std::int64_t>& begins = begins_[dim];
+    return std::upper_bound(begins.begin(), begins.end(), element) - begins.begin() - 1;
+  }
+
+  std::vector<std::vector<std::int64_t>> begins_;  // per dim, of the tiles that are not empty
+  Dims strides_;                                   // of a tile's number
 };
 
 void check_ranks(std::span<const Piece> sources, std::span<const Piece> targets) {

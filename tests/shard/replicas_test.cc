@@ -64,8 +64,8 @@ TEST(Replicas, AreChosenAsByTheRuleOneByOne) {
   RandomShardings random(9);
   for (int round = 0; round < 1500; ++round) {
     const std::size_t rank = static_cast<std::size_t>(random.draw(0, 3));
-    const Sharding from = random.sharding(rank), to = random.sharding(rank);
     const Shape shape = random.shape(rank);
+    const Sharding from = random.sharding(rank, shape), to = random.sharding(rank, shape);
     const TransferPlan plan = TransferPlan::reshard(from, to, shape);
     const std::vector<DistinctPiece> tiles = from.distinct_pieces(shape);
     std::vector<std::int64_t> sent(static_cast<std::size_t>(from.mesh().size()), 0);

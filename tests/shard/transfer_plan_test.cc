@@ -96,8 +96,8 @@ TEST(TransferPlan, ReshardAgreesWithElementByElementSearch) {
   RandomShardings random(10);
   for (int round = 0; round < 1500; ++round) {
     const std::size_t rank = static_cast<std::size_t>(random.draw(0, 3));
-    const Sharding from = random.sharding(rank), to = random.sharding(rank);
     const Shape shape = random.shape(rank);
+    const Sharding from = random.sharding(rank, shape), to = random.sharding(rank, shape);
     SCOPED_TRACE(from.to_string() + " to " + to.to_string() + " of " + to_string(shape));
     const TransferPlan plan = TransferPlan::reshard(from, to, shape);
     ASSERT_NO_FATAL_FAILURE(expect_right(plan));
@@ -152,8 +152,8 @@ TEST(TransferPlan, ThereAndBackIsTheIdentity) {
   RandomShardings random(11);
   for (int round = 0; round < 3000; ++round) {
     const std::size_t rank = static_cast<std::size_t>(random.draw(0, 4));
-    const Sharding a = random.sharding(rank), b = random.sharding(rank);
     const Shape shape = random.shape(rank);
+    const Sharding a = random.sharding(rank, shape), b = random.sharding(rank, shape);
     const TransferPlan there = TransferPlan::reshard(a, b, shape);
     const TransferPlan back = TransferPlan::reshard(b, a, shape);
     const Buffers at_a = numbered(there.sources(), shape);
@@ -312,8 +312,8 @@ TEST(CheckCover, PassesTheDistinctPiecesOfAnySharding) {
   RandomShardings random(13);
   for (int round = 0; round < 2000; ++round) {
     const std::size_t rank = static_cast<std::size_t>(random.draw(0, 4));
-    const Sharding sharding = random.sharding(rank);
     const Shape shape = random.shape(rank);
+    const Sharding sharding = random.sharding(rank, shape);
     std::vector<Box> boxes;
     for (const DistinctPiece& piece : sharding.distinct_pieces(shape)) boxes.push_back(piece.box);
     ASSERT_NO_THROW(check_cover(boxes, shape)) << sharding.to_string();

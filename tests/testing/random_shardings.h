@@ -72,6 +72,34 @@ class RandomShardings {
     return Sharding(std::move(m), std::move(s));
   }
 
+  /// Cut by any policy that allows the shape.
+  Sharding sharding(std::size_t rank, const Shape& tensor) {
+    const Sharding plain = sharding(rank);
+    const Mesh& m = plain.mesh();
+    std::vector<std::vector<std::int64_t>> sizes(rank);
+    bool divisible = true;
+    for (std::size_t dim = 0; dim < rank; ++dim) {
+      const std::int64_t tiles = plain.tiles(dim);
+      divisible &= tensor[dim] % tiles == 0;
+      std::vector<std::int64_t> ends{0, tensor[dim]};
+      for (std::int64_t i = 1; i < tiles; ++i) ends.push_back(draw(0, tensor[dim]));
+      std::sort(ends.begin(), ends.end());
+      for (std::size_t i = 1; i < ends.size(); ++i) sizes[dim].push_back(ends[i] - ends[i - 1]);
+    }
+    switch (draw(0, 4)) {
+      case 0:
+        return Sharding(m, plain.spec(), UnevenPolicy::balanced());
+      case 1:
+        return Sharding(m, plain.spec(), UnevenPolicy::nested_chunk());
+      case 2:
+        return Sharding(m, plain.spec(), UnevenPolicy::tile_sizes(std::move(sizes)));
+      case 3:
+        return divisible ? Sharding(m, plain.spec(), UnevenPolicy::strict()) : plain;
+      default:
+        return plain;
+    }
+  }
+
   std::mt19937& engine() { return random_; }
 
  private:
