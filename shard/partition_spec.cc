@@ -5,6 +5,7 @@
 #include "shardwise/shard/detail/axis_ref.h"
 #include "shardwise/shard/detail/text.h"
 #include "shardwise/shard/error.h"
+#include "shardwise/shard/jax_text.h"
 
 namespace shardwise {
 
@@ -25,7 +26,11 @@ PartitionSpec PartitionSpec::padded(std::size_t rank) const {
 
 PartitionSpec PartitionSpec::parse(std::string_view text) {
   std::vector<Entry> entries;
-  if (detail::trim(text).empty()) return PartitionSpec(entries);
+  const std::string_view trimmed = detail::trim(text);
+  if (trimmed.empty()) return PartitionSpec(entries);
+  for (const char* start : {"P(", "(", "PartitionSpec("}) {
+    if (trimmed.starts_with(start)) return parse_jax_text(trimmed);
+  }
   for (const std::string_view part : detail::split(text, ',')) {
     Entry& entry = entries.emplace_back();
     if (detail::trim(part) == "-") continue;

@@ -44,12 +44,23 @@ void declare(CLI::App& app, Commands& c) {
       &c.shards.json);
   shards->add_option("--mesh", c.shards.mesh, "Mesh: data=4,model=2, or 4,2")->required();
   shards->add_option("--devices", c.shards.devices, "Device ids in mesh order (default 0,1,2,..)");
-  shards
-      ->add_option("--spec", c.shards.spec,
-                   "Per dim \"-\", an axis, or several joined by \"+\"; \"\" for a scalar")
-      ->required();
+  CLI::Option_group* cut = shards->add_option_group("How it is cut", "One of these");
+  cut->add_option("--spec", c.shards.spec,
+                  "Per dim \"-\", an axis, or several joined by \"+\"; \"\" for a scalar; or JAX's "
+                  "P('data', None)");
+  cut->add_option("--placements", c.shards.placements,
+                  "Per mesh axis, as DTensor: \"S(0),R\", \"StridedShard(0, split=2),S(0)\"");
+  cut->add_option("--sharding", c.shards.sharding,
+                  "XLA text: \"{devices=[4,1,2]<=[8] last_tile_dim_replicate}\"");
+  cut->require_option(1);
   shards->add_option("--shape", c.shards.shape, "Extents: 10,6; \"\" for a scalar")->required();
   shards->add_option("--dtype", c.shards.dtype, "Element type")->capture_default_str();
+  shards
+      ->add_option("--policy", c.shards.policy,
+                   "Dims that do not divide: ceil, strict, nested_chunk, balanced or sizes:3+2,-")
+      ->capture_default_str();
+  shards->add_flag("--short-spec", c.shards.short_spec,
+                   "A spec may name fewer dims than the shape has; the others are whole");
   shards->callback([&c] { c.run = [&c] { return run_shards(c.shards); }; });
 
   CLI::App* ls = add_command(app, "ls", "List the checkpoints of a directory",

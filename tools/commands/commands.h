@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -8,8 +9,11 @@ namespace shardwise::tools {
 // Each command: its options as plain values, and a function that does the work, prints the result
 // on stdout and returns the exit status (0 done, 1 the answer is no). Failures are thrown.
 
+/// Exactly one of spec, placements and sharding says how the tensor is cut.
 struct ShardsOptions {
-  std::string mesh, devices, spec, shape, dtype = "f32";
+  std::string mesh, devices, shape, dtype = "f32", policy = "ceil";
+  std::optional<std::string> spec, placements, sharding;
+  bool short_spec = false;
   bool json = false;
 };
 int run_shards(const ShardsOptions& options);

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace shardwise::detail {
+
+/// Reads a text from left to right; blanks between tokens mean nothing. Errors are invalid_argument
+/// and say in what, at which character, and what is needed there.
+///
+/// Thread-compatible. Valid as long as the text.
+class Scanner {
+ public:
+  Scanner(std::string_view what, std::string_view text) : what_(what), text_(text) {}
+
+  /// Whether the token comes next; passes it if so. A word is only taken whole.
+  bool accept(std::string_view token);
+  void expect(std::string_view token);
+  bool at_end();
+  void expect_end();
+
+  /// Whether the token comes next, without passing it.
+  bool peek(std::string_view token);
+
+  /// A number from 0 to 2^63 - 1.
+  std::int64_t number();
+  bool peek_number();
+
+  /// Letters, digits, '_' and '.'; at least one.
+  std::string_view word();
+
+  /// What stands between two ' or two ".
+  std::string_view quoted();
+  bool peek_quote();
+
+  /// Numbers between commas, up to `close`, which is passed.
+  std::vector<std::int64_t> numbers(std::string_view close);
+
+  /// Throws: `needed` is needed here.
+  [[noreturn]] void fail(const std::string& needed);
+
+ private:
+  void skip_blanks();
+
+  std::string_view what_, text_;
+  std::size_t at_ = 0;
+};
+
+}  // namespace shardwise::detail
