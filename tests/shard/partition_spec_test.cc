@@ -48,7 +48,7 @@ TEST(PartitionSpec, ParseSaysAtWhichCharacter) {
       {"a,+b", "no axis at character 2"},  {"a+-", "'-' at character 2"},
       {"a,(b)", "'(' at character 2"},     {"--", "'-' at character 0"},
       {"a, b c", "' ' at character 4"},    {"x=1", "'=' at character 1"},
-      {"P('data')", "'(' at character 1"}, {"a@3", "'@' at character 1"},
+      {"Q('data')", "'(' at character 1"}, {"a@3", "'@' at character 1"},
   };
   for (const auto& c : cases) {
     SCOPED_TRACE(c.text);

@@ -9,68 +9,163 @@
 #include <vector>
 
 #include "shardwise/shard/error.h"
-#include "shardwise/shard/sharding.h"
-#include "shardwise/shard/xla_sharding.h"
+#include "shardwise/shard/xla_text.h"
 
 namespace shardwise {
 namespace {
 
-/// What PyTorch/XLA and JAX answered, one case a line; tests/data/README.md describes the fields.
-std::vector<nlohmann::json> rival_cases() {
-  std::ifstream file(SHARDWISE_TEST_DATA "/sharding_rivals.jsonl");
-  std::vector<nlohmann::json> cases;
-  for (std::string line; std::getline(file, line);) cases.push_back(nlohmann::json::parse(line));
+using nlohmann::json;
+
+/// What a library answered, one case a line; tests/data/README.md describes the fields.
+std::vector<json> cases_of(const char* file_name) {
+  std::ifstream file(std::string(SHARDWISE_TEST_DATA "/sharding/") + file_name);
+  std::vector<json> cases;
+  for (std::string line; std::getline(file, line);) cases.push_back(json::parse(line));
   return cases;
 }
 
-Sharding sharding_of(const nlohmann::json& c) {
-  return Sharding(Mesh::parse(c["mesh"].get<std::string>()),
-                  PartitionSpec::parse(c["spec"].get<std::string>()));
+std::string axis_name(const json& axis) {
+  return axis.is_number() ? std::to_string(axis.get<std::int64_t>()) : axis.get<std::string>();
 }
 
-Shape shape_of(const nlohmann::json& extents) {
+Sharding sharding_of(const json& c, bool short_spec, UnevenPolicy policy) {
+  std::vector<Axis> axes;
+  for (std::size_t i = 0; i < c["mesh_shape"].size(); ++i) {
+    axes.push_back({c["axis_names"].is_null() ? "" : c["axis_names"][i].get<std::string>(),
+                    c["mesh_shape"][i].get<std::int64_t>()});
+  }
+  std::vector<PartitionSpec::Entry> entries;
+  for (const json& entry : c["spec"]) {
+    PartitionSpec::Entry& named = entries.emplace_back();
+    if (entry.is_array()) {
+      for (const json& axis : entry) named.push_back(axis_name(axis));
+    } else if (!entry.is_null()) {
+      named.push_back(axis_name(entry));
+    }
+  }
+  PartitionSpec spec(entries);
+  if (short_spec) spec = spec.padded(c["tensor_shape"].size());
+  return Sharding(Mesh(axes, c["device_ids"].get<std::vector<DeviceId>>()), spec, policy);
+}
+
+Shape shape_of(const json& extents) {
   return Shape(std::span<const std::int64_t>(extents.get<std::vector<std::int64_t>>()));
 }
 
-TEST(Sharding, AgreesWithTorchXlaAndJax) {
-  int agreed = 0;
-  for (const nlohmann::json& c : rival_cases()) {
-    if (c.contains("error")) continue;
-    SCOPED_TRACE(c["from"].get<std::string>());
-    const Sharding sharding = sharding_of(c);
-    const Shape shape = shape_of(c["shape"]);
-    EXPECT_EQ(sharding.shard_shape(shape), shape_of(c["shard"]));
-    std::vector<DeviceId> devices;
-    for (std::int64_t p = 0; p < sharding.mesh().size(); ++p) {
-      devices.push_back(sharding.mesh().device_at(p));
-    }
-    std::sort(devices.begin(), devices.end());
-    std::vector<std::string> boxes;
-    std::vector<std::int64_t> xla, jax;
-    for (const DeviceId device : devices) {
-      const std::int64_t position = *sharding.mesh().position_of(device);
-      boxes.push_back(to_string(sharding.box(device, shape)));
-      xla.push_back(xla_replica_id(sharding, position));
-      jax.push_back(sharding.replica_id(position));
-    }
-    EXPECT_EQ(boxes, c["boxes"].get<std::vector<std::string>>());
-    // Each library counts replicas by its own rule.
-    const bool by_xla = c.contains("xla");
-    EXPECT_EQ(by_xla ? xla : jax, c[by_xla ? "xla" : "jax"].get<std::vector<std::int64_t>>());
-    ++agreed;
+/// Mesh positions in ascending order of their devices.
+std::vector<std::int64_t> positions_by_device(const Mesh& mesh) {
+  std::vector<std::int64_t> positions;
+  for (std::int64_t k = 0; k < mesh.size(); ++k) {
+    positions.push_back(*mesh.position_of(mesh.devices().nth_smallest(k)));
   }
-  EXPECT_GT(agreed, 100);
+  return positions;
 }
 
-TEST(Sharding, RefusesWhatTorchXlaAndJaxRefuse) {
-  int refused = 0;
-  for (const nlohmann::json& c : rival_cases()) {
-    if (!c.contains("error")) continue;
-    SCOPED_TRACE(c["from"].get<std::string>());
-    EXPECT_THROW(sharding_of(c).shard_shape(shape_of(c["shape"])), Error);
-    ++refused;
+json slices_of(const Box& box) {
+  json slices = json::array();
+  for (std::size_t dim = 0; dim < box.rank(); ++dim) {
+    slices.push_back({box.begin(dim), box.end(dim)});
   }
-  EXPECT_GT(refused, 10);
+  return slices;
+}
+
+void expect_boxes(const Sharding& sharding, const Shape& shape, const json& expected) {
+  json slices = json::array();
+  for (const std::int64_t p : positions_by_device(sharding.mesh())) {
+    slices.push_back(slices_of(sharding.box_at(p, shape)));
+  }
+  if (expected.is_string()) {
+    const json whole = slices_of(Box::whole(shape));
+    EXPECT_TRUE(std::all_of(slices.begin(), slices.end(),
+                            [&whole](const json& box) { return box == whole; }));
+  } else {
+    EXPECT_EQ(slices, expected);
+  }
+}
+
+/// The expected numbers in row-major order, whatever the nesting.
+void flatten(const json& nested, std::vector<std::int64_t>& numbers) {
+  if (nested.is_number()) return numbers.push_back(nested.get<std::int64_t>());
+  for (const json& part : nested) flatten(part, numbers);
+}
+
+TEST(Rivals, PlacesAsTorchXla) {
+  int agreed = 0;
+  for (const json& c : cases_of("torch_xla.jsonl")) {
+    const json& expected = c["expect"];
+    if (expected.contains("error")) continue;
+    SCOPED_TRACE(c["case"].dump());
+    const Sharding sharding = sharding_of(c["case"], false, UnevenPolicy::ceil());
+    const Shape shape = shape_of(c["case"]["tensor_shape"]);
+    EXPECT_EQ(sharding.shard_shape(shape), shape_of(expected["padded_shard"]));
+    EXPECT_EQ(name(sharding_type(sharding)), expected["type"]);
+    EXPECT_EQ(to_xla_v1(sharding), expected["text"]);
+    expect_boxes(sharding, shape, expected["slices"]);
+    std::vector<std::int64_t> ids;
+    for (const std::int64_t p : positions_by_device(sharding.mesh())) {
+      ids.push_back(xla_replica_id(sharding, p));
+    }
+    EXPECT_EQ(json(ids), expected["replica_ids"]);
+    if (expected.contains("mesh_type")) {
+      EXPECT_EQ(static_cast<int>(declared_type(sharding)), expected["mesh_type"]);
+      EXPECT_EQ(json(replication_groups(sharding)), expected["replication_groups"]);
+      std::vector<std::int64_t> groups;
+      flatten(expected["group_assignment"], groups);
+      EXPECT_EQ(replication_groups(sharding).size(), groups.size());
+      EXPECT_EQ(group_assignment_dims(sharding).empty(), groups.empty());
+    }
+    // What it prints it reads, as the same placement.
+    const XlaSharding again = parse_xla_text(to_xla_v1(sharding), sharding.mesh(), shape.size());
+    EXPECT_TRUE(*again.placement == sharding);
+    ++agreed;
+  }
+  EXPECT_GT(agreed, 250);
+}
+
+TEST(Rivals, PlacesAsJax) {
+  int agreed = 0;
+  for (const json& c : cases_of("jax.jsonl")) {
+    const json& expected = c["expect"];
+    if (!expected.contains("text")) continue;
+    SCOPED_TRACE(c["case"].dump());
+    const Sharding sharding = sharding_of(c["case"], true, UnevenPolicy::strict());
+    const Shape shape = shape_of(c["case"]["tensor_shape"]);
+    EXPECT_EQ(to_xla_v2(sharding), expected["text"]);
+    EXPECT_EQ(sharding.is_fully_replicated(), expected["fully_replicated"]);
+    const XlaSharding again = parse_xla_text(to_xla_v2(sharding), sharding.mesh(), shape.size());
+    EXPECT_TRUE(*again.placement == sharding_of(c["case"], true, UnevenPolicy::ceil()));
+    if (expected.contains("error")) {
+      EXPECT_THROW(sharding.shard_shape(shape), Error);
+      continue;
+    }
+    EXPECT_EQ(sharding.shard_shape(shape), shape_of(expected["shard_shape"]));
+    expect_boxes(sharding, shape, expected["slices"]);
+    std::vector<std::int64_t> ids;
+    for (const std::int64_t p : positions_by_device(sharding.mesh())) {
+      ids.push_back(jax_replica_id(sharding, p, shape));
+    }
+    EXPECT_EQ(json(ids), expected["replica_ids"]);
+    ++agreed;
+  }
+  EXPECT_GT(agreed, 150);
+}
+
+TEST(Rivals, RefusesWhatBothRefuse) {
+  int refused = 0;
+  for (const char* file : {"torch_xla.jsonl", "jax.jsonl"}) {
+    const bool jax = file[0] == 'j';
+    for (const json& c : cases_of(file)) {
+      // An empty tuple is a whole dim, as in JAX.
+      if (!c["expect"].contains("error") || !c["case"].contains("damage")) continue;
+      if (c["case"]["damage"] == "empty tuple") continue;
+      SCOPED_TRACE(c["case"].dump());
+      EXPECT_THROW(sharding_of(c["case"], jax, jax ? UnevenPolicy::strict() : UnevenPolicy::ceil())
+                       .shard_shape(shape_of(c["case"]["tensor_shape"])),
+                   Error);
+      ++refused;
+    }
+  }
+  EXPECT_GT(refused, 15);
 }
 
 }  // namespace
