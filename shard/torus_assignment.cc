@@ -6,7 +6,6 @@
 #include <bit>
 #include <cassert>
 #include <cstdint>
-#include <functional>
 #include <numeric>
 #include <optional>
 #include <span>
@@ -14,6 +13,7 @@
 #include <tuple>
 #include <utility>
 
+#include "shardwise/shard/detail/torus.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise {
@@ -94,6 +94,7 @@ Dims best_cut(const Shape& physical, const Dims& used, std::int64_t size) {
   }
   std::optional<Cut> best;
   for_each_divisor(untouched, size, [&](AxisSet whole, std::int64_t left) {
+    if (best && size / left < best->whole_product) return;
     Cut cut = cut_with(whole, left, physical, used);
     if (!best || cut.better_than(*best)) best = std::move(cut);
   });
@@ -196,32 +197,9 @@ TorusAssignment assign_torus(const Shape& physical, const Shape& logical, Physic
 
 Mesh logical_mesh(const Mesh& physical, std::vector<Axis> axes, const TorusAssignment& assignment) {
   check_products(physical, axes, assignment);
-  struct Digit {
-    std::int64_t size, stride, value;
-  };
-  std::vector<Digit> digits;  // of a logical position; the last counts fastest
-  for (std::size_t l = 0; l < axes.size(); ++l) {
-    for (std::size_t p = 0; p < physical.rank(); ++p) {
-      const Dims& factors = assignment.factors[p];
-      if (factors[l] == 1) continue;
-      const std::int64_t stride = std::accumulate(factors.begin() + l + 1, factors.end(),
-                                                  physical.stride(p), std::multiplies<>());
-      digits.push_back({factors[l], stride, 0});
-    }
-  }
-  std::vector<DeviceId> devices;
-  devices.reserve(static_cast<std::size_t>(physical.size()));
-  std::int64_t position = 0;
-  for (std::int64_t i = 0; i < physical.size(); ++i) {
-    devices.push_back(physical.device_at(position));
-    for (std::size_t d = digits.size(); d-- > 0;) {
-      position += digits[d].stride;
-      if (++digits[d].value < digits[d].size) break;
-      position -= digits[d].size * digits[d].stride;
-      digits[d].value = 0;
-    }
-  }
-  return Mesh(std::move(axes), std::move(devices));
+  std::vector<DeviceId> ids;
+  for (std::int64_t p = 0; p < physical.size(); ++p) ids.push_back(physical.device_at(p));
+  return Mesh(std::move(axes), detail::laid_out(ids, assignment));
 }
 
 }  // namespace shardwise

@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "shardwise/shard/error.h"
-#include "shardwise/shard/torus_assignment.h"
 
 namespace shardwise::detail {
 namespace {
@@ -125,10 +124,9 @@ const ContiguousMesh kContiguousMeshes[] = {
     {{4, 8, 8}, {64, 4}, true},    {{4, 8, 8}, {4, 64}, true},   {{8, 8, 8}, {64, 8}, true},
     {{8, 16, 16}, {256, 8}, true}, {{8, 16, 16}, {8, 256}, true}};
 
-Mesh with_last_axes_swapped(const Mesh& torus) {
-  const std::int64_t x = torus.axes()[0].size, y = torus.axes()[1].size, z = torus.axes()[2].size;
-  return logical_mesh(torus, {{"", x}, {"", z}, {"", y}},
-                      {{Dims{x, 1, 1}, Dims{1, 1, y}, Dims{1, z, 1}}});
+Torus with_last_axes_swapped(const Torus& torus) {
+  const std::int64_t x = torus.shape[0], y = torus.shape[1], z = torus.shape[2];
+  return {{x, z, y}, laid_out(torus.ids, {{Dims{x, 1, 1}, Dims{1, 1, y}, Dims{1, z, 1}}})};
 }
 
 }  // namespace
@@ -145,22 +143,21 @@ std::optional<std::vector<std::size_t>> ring_order(std::string_view device_kind,
   return std::nullopt;
 }
 
-Mesh with_contiguous_submeshes(const Mesh& torus, const Shape& shape) {
-  Shape torus_shape, mesh;
-  for (const Axis& axis : torus.axes()) torus_shape.push_back(axis.size);
+Torus with_contiguous_submeshes(const Torus& torus, const Shape& shape) {
+  Shape mesh;
   for (const std::int64_t size : shape) {
     if (size != 1) mesh.push_back(size);
   }
   std::string known;
   for (const ContiguousMesh& row : kContiguousMeshes) {
-    if (row.torus != torus_shape) continue;
+    if (row.torus != torus.shape) continue;
     if (row.mesh == mesh) return row.swap ? with_last_axes_swapped(torus) : torus;
     known += (known.empty() ? "" : " and ") + to_string(row.mesh);
   }
   throw Error(ErrorCode::invalid_argument,
               fmt::format("device_mesh: contiguous sub-meshes of mesh {} on torus {}; known how to "
                           "make are {}",
-                          to_string(shape), to_string(torus_shape),
+                          to_string(shape), to_string(torus.shape),
                           known.empty() ? "none on this torus" : known));
 }
 

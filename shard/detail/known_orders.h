@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "shardwise/shard/detail/torus.h"
 #include "shardwise/shard/hybrid_mesh.h"
 
 namespace shardwise::detail {
@@ -19,6 +20,6 @@ std::optional<std::vector<std::size_t>> ring_order(std::string_view device_kind,
 
 /// The torus with its axes in the order from which assign_torus() makes a mesh of this shape where
 /// the devices of each process fill a box. Throws invalid_argument where none is known.
-Mesh with_contiguous_submeshes(const Mesh& torus, const Shape& shape);
+Torus with_contiguous_submeshes(const Torus& torus, const Shape& shape);
 
 }  // namespace shardwise::detail
