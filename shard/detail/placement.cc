@@ -1,15 +1,9 @@
 #include "shardwise/shard/detail/placement.h"
 
 #include <algorithm>
-#include <optional>
 
 namespace shardwise::detail {
-namespace {
 
-/// Digits of the position as digits of the device's id: both are mixed radix numbers, and where
-/// their digits begin and end at common factors, one is spelled by the other. Absent where not.
-///
-/// Requires a compact order.
 std::optional<Digits> by_device(const Digits& digits,
                                 const std::vector<DeviceOrder::Digit>& order) {
   Digits result;
@@ -29,6 +23,8 @@ std::optional<Digits> by_device(const Digits& digits,
   }
   return result;
 }
+
+namespace {
 
 std::optional<bool> same_by_digits(const Sharding& a, const Sharding& b,
                                    const std::vector<DimCut>& cuts_a,

@@ -1,12 +1,19 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <vector>
 
 #include "shardwise/shard/detail/dim_cut.h"
 #include "shardwise/shard/sharding.h"
 
 namespace shardwise::detail {
+
+/// Digits of the position as digits of the device's id: both are mixed radix numbers, and where
+/// their digits begin and end at common factors, one is spelled by the other. Absent where not.
+///
+/// Requires the digits of a compact order.
+std::optional<Digits> by_device(const Digits& digits, const std::vector<DeviceOrder::Digit>& order);
 
 /// True where each device holds the same box under both, for every shape. The cuts are theirs.
 bool same_placement(const Sharding& a, const Sharding& b, const std::vector<DimCut>& cuts_a,

@@ -72,10 +72,35 @@ class RandomShardings {
     return Sharding(std::move(m), std::move(s));
   }
 
+  /// The same from whole axes and the two halves of axes of 4.
+  PartitionSpec spec_with_parts(const Mesh& mesh, std::size_t rank) {
+    std::vector<std::string> parts;
+    for (std::size_t axis = 0; axis < mesh.rank(); ++axis) {
+      const std::string name = std::to_string(axis);
+      if (mesh.axes()[axis].size == 4 && draw(0, 1) == 0) {
+        parts.insert(parts.end(), {name + ":(1)2", name + ":(2)2"});
+      } else {
+        parts.push_back(name);
+      }
+    }
+    std::shuffle(parts.begin(), parts.end(), random_);
+    std::vector<PartitionSpec::Entry> entries(rank);
+    for (const std::string& part : parts) {
+      if (rank == 0 || draw(0, 3) == 0) continue;
+      entries[static_cast<std::size_t>(draw(0, static_cast<std::int64_t>(rank) - 1))].push_back(
+          part);
+    }
+    return PartitionSpec(entries);
+  }
+
   /// Cut by any policy that allows the shape.
   Sharding sharding(std::size_t rank, const Shape& tensor) {
-    const Sharding plain = sharding(rank);
-    const Mesh& m = plain.mesh();
+    const Mesh m = mesh();
+    return sharding(m, spec(m, rank), tensor);
+  }
+  Sharding sharding(const Mesh& m, const PartitionSpec& s, const Shape& tensor) {
+    const std::size_t rank = tensor.size();
+    const Sharding plain(m, s);
     std::vector<std::vector<std::int64_t>> sizes(rank);
     bool divisible = true;
     for (std::size_t dim = 0; dim < rank; ++dim) {

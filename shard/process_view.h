@@ -1,0 +1,136 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "shardwise/shard/sharding.h"
+
+namespace shardwise {
+
+/// Which share of a dim is one process's: its number among the distinct shares, counted by their
+/// first tile, and how many there are. Processes that hold the same tiles have the same index.
+struct ProcessShare {
+  std::int64_t index, count;
+
+  bool operator==(const ProcessShare&) const = default;
+};
+
+/// What each process of a job holds of a sharded tensor, where every device belongs to one.
+///
+/// A process's *local array* has per dim the rows of all tiles that its devices hold along that
+/// dim, one after the other, be they neighbours in the tensor or not: what JAX calls process-local
+/// data. Processes are *uniform* along a dim where any two hold the same tiles of it or none in
+/// common, and all hold equally many; only then do local extents say what the global one is.
+///
+/// On an abstract mesh, the mesh position stands for the device.
+///
+/// Immutable, thread-safe. O(devices * rank) to make.
+///
+///   const ProcessView view(sharding, [](DeviceId device) { return device / 4; });
+///   view.share(3, 0);                   // process 3 has share {1, 2} of dim 0, say
+class ProcessView {
+ public:
+  /// `process_of` is asked once for each device.
+  ProcessView(Sharding sharding, const std::function<std::int64_t(DeviceId)>& process_of);
+
+  /// Device d belongs to process_of[d]. Throws not_found where a device of the mesh is not listed.
+  ProcessView(Sharding sharding, std::span<const std::int64_t> process_of);
+
+  const Sharding& sharding() const { return sharding_; }
+
+  /// The processes that have devices in the mesh, ascending.
+  std::span<const std::int64_t> processes() const { return processes_; }
+
+  /// The mesh positions of a process's devices, ascending; valid as long as this view. Throws
+  /// not_found where it has none.
+  std::span<const std::int64_t> positions(std::int64_t process) const;
+
+  /// Requires dim < the sharding's rank.
+  bool is_uniform(std::size_t dim) const;
+
+  /// Throws not_found as positions(); invalid_argument where processes are not uniform along the
+  /// dim, naming two that differ. Requires dim < the sharding's rank.
+  ProcessShare share(std::int64_t process, std::size_t dim) const;
+
+  /// The distinct tiles of a dim that a process holds, ascending. Throws as positions(). Requires
+  /// dim < the sharding's rank.
+  std::span<const std::int64_t> tiles(std::int64_t process, std::size_t dim) const;
+
+  /// The shape of a process's local array. Throws as positions() and Sharding::shard_shape().
+  Shape local_shape(std::int64_t process, const Shape& global) const;
+
+  /// The tensor of which every process's local array has this shape: per dim, local * share count.
+  /// Throws invalid_argument where processes are not uniform along a dim, or where the policy
+  /// would then give a process more or less.
+  Shape global_shape(const Shape& local) const;
+
+  /// Where what lies at a mesh position is in its process's local array; of the same shape as
+  /// Sharding::box_at(). Throws as Sharding::shard_shape(). Requires a position in range.
+  Box local_box(std::int64_t position, const Shape& global) const;
+
+ private:
+  /// How the tiles of one dim are spread over the processes.
+  struct DimView {
+    std::vector<std::vector<std::int64_t>> sets;  // the distinct tile sets, by their first tile
+    std::vector<std::size_t> set_of;              // per process
+    /// Two processes that are not uniform, by number in processes().
+    std::optional<std::pair<std::size_t, std::size_t>> conflict;
+  };
+
+  static DimView view_of(std::vector<std::vector<std::int64_t>> tiles_of);
+  std::size_t number_of(std::int64_t process) const;
+  void check_uniform(const char* operation, std::size_t dim) const;
+
+  Sharding sharding_;
+  std::vector<std::int64_t> processes_;
+  std::vector<std::size_t> process_at_;               // per position, number in processes_
+  std::vector<std::vector<std::int64_t>> positions_;  // per process
+  std::vector<DimView> dims_;
+};
+
+/// What one device takes of its process's minibatch.
+struct MinibatchPart {
+  std::int64_t position;  ///< in the mesh
+  Box local;              ///< in the process's minibatch
+  Box global;             ///< the same elements in the global batch
+};
+
+struct Minibatch {
+  Shape global_shape;
+  ProcessShare share;                ///< which rows the process is to bring
+  std::vector<MinibatchPart> parts;  ///< for each of the process's devices, in position order
+};
+
+/// How a process places a minibatch of its own: rows along dim 0, all of every other dim. It brings
+/// the rows of its share; processes with the same share bring the same rows. Row r of it is row r
+/// of the tiles that its devices hold, in order of tiles: each device gets what its sharding says,
+/// whatever the device order.
+///
+/// Throws not_found where the process has no devices; invalid_argument for a scalar, where dim 0 is
+/// not cut evenly over processes, or where the rows cannot be divided so that every process holds
+/// as many as it brings.
+Minibatch minibatch(const ProcessView& view, std::int64_t process, const Shape& local);
+
+/// The tensors whose largest shard has a given shape; per dim every extent in between is one of
+/// them. Without padding there is only `largest`.
+struct GlobalShapes {
+  Shape least, largest;
+};
+
+/// Under ceil blocks k shards of b rows fit k * (b - 1) < S <= k * b rows. Throws invalid_argument
+/// where the rank is not the sharding's, an extent is negative, k * b overflows, or the policy's
+/// tile sizes have another largest one.
+GlobalShapes global_shapes(const Sharding& sharding, const Shape& shard);
+
+/// The shape of the tensor that padded shards, one per mesh position, are put together to: `wanted`
+/// or, without it, the largest that fits, with no padding. Throws invalid_argument where the
+/// shards are not as many as the mesh has devices, differ, or do not fit.
+Shape shape_of_shards(const Sharding& sharding, std::span<const Shape> shards,
+                      const std::optional<Shape>& wanted = std::nullopt);
+
+}  // namespace shardwise

@@ -1,0 +1,206 @@
+#include "shardwise/shard/owners.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "testing/errors.h"
+#include "testing/random_boxes.h"
+#include "testing/random_shardings.h"
+
+namespace shardwise {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+Sharding make(const char* spec, const char* mesh, const char* policy = "ceil") {
+  return Sharding(Mesh::parse(mesh), PartitionSpec::parse(spec), UnevenPolicy::parse(policy));
+}
+
+/// On this mesh, by axes and parts of axes and any policy that allows the shape.
+Sharding any_sharding(RandomShardings& random, const Mesh& mesh, const Shape& shape) {
+  return random.sharding(mesh, random.spec_with_parts(mesh, shape.size()), shape);
+}
+
+std::vector<std::string> parts_of(const OwnedTiles& tiles) {
+  std::vector<std::string> parts;
+  for (const OwnedTile& owned : tiles) parts.push_back(to_string(owned.part));
+  return parts;
+}
+
+TEST(OwnedTiles, AreThoseThatOverlapTheRegion) {
+  const Sharding sharding = make("data,model", "data=4,model=2");
+  EXPECT_THAT(parts_of(OwnedTiles(sharding, {10, 6}, Box({4, 2}, {8, 4}))),
+              ElementsAre("[4:6, 2:3]", "[4:6, 3:4]", "[6:8, 2:3]", "[6:8, 3:4]"));
+  EXPECT_THAT(parts_of(OwnedTiles::of_rows(sharding, {10, 6}, 8, 10)),
+              ElementsAre("[8:9, 0:3]", "[8:9, 3:6]", "[9:10, 0:3]", "[9:10, 3:6]"));
+  EXPECT_THAT(parts_of(OwnedTiles(sharding, {10, 6}, Box({4, 2}, {4, 4}))), ElementsAre());
+  EXPECT_THAT(parts_of(OwnedTiles(make("", "4"), {})), ElementsAre("[]"));
+}
+
+TEST(OwnedTiles, NameWhoHoldsAnElement) {
+  const Sharding sharding = make("-,1", "4,2@7,6,5,4,3,2,1,0");
+  const OwnedTile owned = owner_of(sharding, {2, 3}, {1, 2});
+  EXPECT_EQ(owned.box, Box({0, 2}, {2, 3}));
+  EXPECT_EQ(owned.part, Box({1, 2}, {2, 3}));
+  EXPECT_THAT(positions_of(sharding, owned.tile), ElementsAre(1, 3, 5, 7));
+}
+
+TEST(OwnedTiles, AgreeWithEveryDevicesBox) {
+  RandomShardings random(41);
+  for (int round = 0; round < 3000; ++round) {
+    const Shape shape = random.shape(static_cast<std::size_t>(random.draw(0, 3)));
+    const Sharding sharding = any_sharding(random, random.mesh(), shape);
+    const Box region = round % 3 == 0 ? Box::whole(shape) : random_box(Box::whole(shape), random);
+    SCOPED_TRACE(sharding.to_string() + " of " + to_string(shape) + " in " + to_string(region));
+    std::vector<int> seen(static_cast<std::size_t>(sharding.mesh().size()), 0);
+    std::int64_t elements = 0;
+    for (const OwnedTile& owned : OwnedTiles(sharding, shape, region)) {
+      ASSERT_FALSE(owned.part.empty());
+      ASSERT_EQ(owned.part, intersect(owned.box, region));
+      elements += owned.part.num_elements();
+      for (const std::int64_t position : positions_of(sharding, owned.tile)) {
+        ASSERT_EQ(sharding.box_at(position, shape), owned.box);
+        ++seen[static_cast<std::size_t>(position)];
+      }
+    }
+    // With the tiles disjoint, as Sharding's own tests prove, that is each element once.
+    ASSERT_EQ(elements, region.num_elements());
+    for (std::int64_t position = 0; position < sharding.mesh().size(); ++position) {
+      const bool overlaps = !intersect(sharding.box_at(position, shape), region).empty();
+      ASSERT_EQ(seen[static_cast<std::size_t>(position)], overlaps ? 1 : 0);
+    }
+    for (const Index& element : indices_of(region)) {
+      ASSERT_TRUE(holds(owner_of(sharding, shape, element).box, element));
+    }
+  }
+}
+
+TEST(OwnedTiles, ListThePiecesThatTheShardingLists) {
+  RandomShardings random(42);
+  for (int round = 0; round < 1000; ++round) {
+    const Shape shape = random.shape(static_cast<std::size_t>(random.draw(0, 3)));
+    const Sharding sharding = any_sharding(random, random.mesh(), shape);
+    std::size_t next = 0;
+    const std::vector<DistinctPiece> pieces = sharding.distinct_pieces(shape);
+    for (const OwnedTile& owned : OwnedTiles(sharding, shape)) {
+      ASSERT_LT(next, pieces.size());
+      ASSERT_EQ(owned.box, pieces[next].box);
+      ASSERT_EQ(positions_of(sharding, owned.tile), pieces[next].positions);
+      ++next;
+    }
+    ASSERT_EQ(next, pieces.size());
+  }
+}
+
+TEST(OwnedTiles, CostNothingForDevicesThatDoNotMatter) {
+  // A list of a million million devices, or a walk over the empty tiles, would not end.
+  const std::int64_t side = std::int64_t{1} << 20;
+  const Sharding sharding(Mesh({{"a", side}, {"b", side}}), PartitionSpec{{"a"}, {"b"}});
+  const Shape shape{side * 3, 5};
+  EXPECT_EQ(owner_of(sharding, shape, {side * 3 - 1, 4}).tile, Index({side - 1, 4}));
+  std::int64_t tiles = 0;
+  for (const OwnedTile& owned : OwnedTiles::of_rows(sharding, shape, side, side + 4)) {
+    ++tiles;
+    EXPECT_LE(owned.box.extent(0), 3);
+  }
+  EXPECT_EQ(tiles, 2 * 5);
+}
+
+TEST(OwnedTiles, RefuseWhatIsNotInTheTensor) {
+  const Sharding sharding = make("0,-", "2");
+  const auto message = [&](auto ask) { return message_of(ErrorCode::invalid_argument, ask); };
+  EXPECT_THAT(message([&] {
+                OwnedTiles(sharding, {4, 4}, Box({0, 0}, {4, 5}));
+              }),
+              AllOf(HasSubstr("[0:4, 0:5]"), HasSubstr("[4, 4]")));
+  EXPECT_THAT(message([&] { OwnedTiles(sharding, {4, 4}, Box({0}, {4})); }), HasSubstr("[0:4]"));
+  EXPECT_THAT(message([&] { OwnedTiles(sharding, {4}); }), HasSubstr("2 extents"));
+  EXPECT_THAT(message([&] { OwnedTiles(sharding, {4, -1}); }), HasSubstr("-1"));
+  EXPECT_THAT(message([&] { OwnedTiles::of_rows(sharding, {4, 4}, 3, 5); }), HasSubstr("[3:5]"));
+  EXPECT_THAT(message([&] { OwnedTiles::of_rows(sharding, {4, 4}, 3, 2); }), HasSubstr("[3:2]"));
+  EXPECT_THAT(message([&] { OwnedTiles::of_rows(make("", "2"), {}, 0, 1); }), HasSubstr("[]"));
+  EXPECT_THAT(message([&] { owner_of(sharding, {4, 4}, {4, 0}); }), HasSubstr("[4, 0]"));
+  EXPECT_THAT(message([&] { owner_of(sharding, {4, 4}, {0, -1}); }), HasSubstr("[0, -1]"));
+  EXPECT_THAT(message([&] { owner_of(sharding, {4, 4}, {0}); }), HasSubstr("[0]"));
+}
+
+TEST(Refines, SaysWhetherBoxesLieInsideBoxes) {
+  const struct {
+    const char* name;
+    Sharding fine, coarse;
+    Shape shape;
+    bool expected;
+  } cases[] = {
+      {"itself", make("a,b", "a=2,b=2"), make("a,b", "a=2,b=2"), {5, 5}, true},
+      {"one more dim", make("a,b", "a=2,b=2"), make("a,-", "a=2,b=2"), {5, 5}, true},
+      {"and back", make("a,-", "a=2,b=2"), make("a,b", "a=2,b=2"), {5, 5}, false},
+      {"a minor axis", make("a+b", "a=2,b=2"), make("a", "a=2,b=2"), {8}, true},
+      {"a major axis", make("a+b", "a=2,b=2"), make("b", "a=2,b=2"), {8}, false},
+      {"blocks that do not nest", make("a+b", "a=2,b=2"), make("a", "a=2,b=2"), {9}, false},
+      {"nested", make("a+b", "a=2,b=2", "nested"), make("a", "a=2,b=2"), {9}, true},
+      {"other axes", make("a", "a=2,b=2"), make("b", "a=2,b=2"), {8}, false},
+      {"other devices", make("0", "2@0,1"), make("0", "2@0,2"), {8}, false},
+      {"empty boxes on other devices", make("0", "2@0,1"), make("0", "2@0,2"), {1}, true},
+      {"fewer devices", make("0", "2@0,1"), make("-", "4"), {8}, true},
+      {"another order", make("0", "4@[2,2]T(1,0)"), make("1", "2,2"), {8}, true},
+      {"no elements", make("a", "a=2,b=2"), make("b", "a=2,b=2"), {0}, true},
+      {"one element", make("0", "4"), make("0:(2)2", "4"), {1}, true},
+      {"abstract", make("a+b", "a=2,b=2@?"), make("a", "a=2,b=2@?"), {8}, true},
+      {"abstract, fewer", make("0", "2@?"), make("0", "4@?"), {8}, false},
+  };
+  for (const auto& c : cases) {
+    SCOPED_TRACE(c.name);
+    EXPECT_EQ(refines(c.fine, c.coarse, c.shape), c.expected);
+  }
+}
+
+bool refines_by_hand(const Sharding& fine, const Sharding& coarse, const Shape& shape) {
+  for (std::int64_t p = 0; p < fine.mesh().size(); ++p) {
+    const Box box = fine.box_at(p, shape);
+    const auto place = coarse.mesh().position_of(fine.mesh().device_at(p));
+    if (!box.empty() && !(place && coarse.box_at(*place, shape).contains(box))) return false;
+  }
+  return true;
+}
+
+TEST(Refines, AgreesWithEveryDevicesBoxes) {
+  RandomShardings random(43);
+  int yes = 0;
+  for (int round = 0; round < 10000; ++round) {
+    const Shape shape = random.shape(static_cast<std::size_t>(random.draw(0, 2)));
+    const Mesh mesh = random.mesh();
+    const Sharding fine = any_sharding(random, mesh, shape);
+    const Sharding coarse =
+        any_sharding(random, random.draw(0, 2) == 0 ? random.mesh() : mesh, shape);
+    const bool expected = refines_by_hand(fine, coarse, shape);
+    ASSERT_EQ(refines(fine, coarse, shape), expected)
+        << fine.to_string() << " inside " << coarse.to_string() << " of " << to_string(shape);
+    yes += expected && coarse.num_replicas() < coarse.mesh().size() ? 1 : 0;
+  }
+  EXPECT_GT(yes, 300);
+}
+
+TEST(Refines, DoesNotAskDeviceByDevice) {
+  // Going through them would take years.
+  const std::int64_t side = std::int64_t{1} << 20;
+  const Mesh mesh({{"a", side}, {"b", side}, {"c", side}});
+  const Mesh turned({{"c", side}, {"a", side}, {"b", side}},
+                    DeviceOrder::transposed({side, side, side}, {2, 0, 1}));
+  const Sharding coarse(mesh, PartitionSpec{{"a"}, {}});
+  const Shape shape{side * side, side};
+  for (const Mesh& other : {mesh, turned}) {
+    EXPECT_TRUE(refines(Sharding(other, PartitionSpec{{"a", "b"}, {"c"}}), coarse, shape));
+    EXPECT_FALSE(refines(Sharding(other, PartitionSpec{{"b", "a"}, {"c"}}), coarse, shape));
+    EXPECT_FALSE(
+        refines(Sharding(other, PartitionSpec{{"a", "b"}, {}}), coarse, {side * side + 1, side}));
+  }
+}
+
+}  // namespace
+}  // namespace shardwise
