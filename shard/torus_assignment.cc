@@ -10,7 +10,6 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <tuple>
 #include <utility>
 
 #include "shardwise/shard/detail/torus.h"
@@ -48,14 +47,11 @@ AxisSet whole_axes(const Shape& free, std::int64_t size) {
 struct Cut {
   std::int64_t whole_product = 1;
   int whole_axes = 0;
-  std::int64_t shared_product = 1;  // on axes of which other logical axes have a part
   Dims factors;
 
   bool better_than(const Cut& other) const {
-    const auto rank = [](const Cut& cut) {
-      return std::tuple(cut.whole_product, cut.whole_axes, cut.shared_product);
-    };
-    if (rank(*this) != rank(other)) return rank(*this) > rank(other);
+    if (whole_product != other.whole_product) return whole_product > other.whole_product;
+    if (whole_axes != other.whole_axes) return whole_axes > other.whole_axes;
     return std::lexicographical_compare(other.factors.begin(), other.factors.end(), factors.begin(),
                                         factors.end());
   }
@@ -66,6 +62,8 @@ struct Cut {
 ///
 /// Each prime of `left` goes to shared axes as often as they can take it, and among them, as among
 /// the others, to the first that can. The greatest common divisor does so for all primes at once.
+/// How much the shared axes take follows from `left`, so that it tells no two cuts apart that are
+/// otherwise equally good.
 Cut cut_with(AxisSet whole, std::int64_t left, const Shape& physical, const Dims& used) {
   Cut cut{.whole_axes = std::popcount(whole), .factors = Dims::filled(physical.size(), 1)};
   for (std::size_t p = 0; p < physical.size(); ++p) {
@@ -76,7 +74,6 @@ Cut cut_with(AxisSet whole, std::int64_t left, const Shape& physical, const Dims
       if (contains(whole, p) || (used[p] > 1) != shared) continue;
       cut.factors[p] = std::gcd(left, physical[p] / used[p]);
       left /= cut.factors[p];
-      if (shared) cut.shared_product *= cut.factors[p];
     }
   }
   assert(left == 1);
