@@ -23,6 +23,6 @@ int main() {
             << num_elements(shape) << " elements change place (" << name(plan.classify()) << ")\n";
   for (const Copy& copy : plan.copies_to(3)) {
     std::cout << "device 3 takes " << to_string(copy.box) << " from device "
-              << plan.sources()[static_cast<std::size_t>(copy.source)].place << '\n';
+              << plan.sources().place(static_cast<std::size_t>(copy.source)) << '\n';
   }
 }

@@ -150,7 +150,7 @@ ManualRegion::Value ManualRegion::Impl::reshard(const State& from, const Partiti
       made_by.push_back(from.made_by[index(position)]);
     }
     const std::vector<TaskId> tasks =
-        add_transfer({TransferPlan(std::move(sources), std::move(targets), reduction),
+        add_transfer({TransferPlan(sources, targets, {.reduction = reduction}),
                       from.spec.dtype, std::move(source_views), std::move(target_views)},
                      made_by);
     for (std::size_t i = 0; i < group.size(); ++i) to.made_by[index(group[i])] = tasks[i];
@@ -195,7 +195,7 @@ ManualRegion::Value ManualRegion::all_reduce(Value value, std::span<const std::s
       made_by.push_back(from.made_by[index(group[i])]);
     }
     const DType dtype = from.spec.dtype;
-    made_by = impl_->add_transfer({TransferPlan(wholes, parts, reduction), dtype, inputs, results},
+    made_by = impl_->add_transfer({TransferPlan(wholes, parts, {.reduction = reduction}), dtype, inputs, results},
                                   made_by);
     made_by = impl_->add_transfer({TransferPlan(parts, wholes), dtype, combined, results}, made_by);
     for (std::size_t i = 0; i < group.size(); ++i) to.made_by[index(group[i])] = made_by[i];

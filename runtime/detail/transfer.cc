@@ -13,10 +13,10 @@ const ConstBoxView& source_view(const Transfer& transfer, const Copy& copy) {
   return transfer.sources[static_cast<std::size_t>(copy.source)];
 }
 
-void count_traffic(const Transfer& transfer, std::span<const Copy> copies, const Devices& devices) {
+void count_traffic(const Transfer& transfer, const CopyRange& copies, const Devices& devices) {
   for (const Copy& copy : copies) {
-    const DeviceId from = transfer.plan.sources()[static_cast<std::size_t>(copy.source)].place;
-    const DeviceId to = transfer.plan.targets()[static_cast<std::size_t>(copy.target)].place;
+    const DeviceId from = transfer.plan.sources().place(static_cast<std::size_t>(copy.source));
+    const DeviceId to = transfer.plan.targets().place(static_cast<std::size_t>(copy.target));
     if (from == to) continue;
     const std::size_t bytes =
         static_cast<std::size_t>(copy.box.num_elements()) * size_bytes(transfer.dtype);
@@ -41,7 +41,7 @@ void reduce_box(const Transfer& transfer, std::span<const Copy> copies, const Bo
   });
 }
 
-void reduce_target(const Transfer& transfer, std::span<const Copy> copies, const BoxView& to) {
+void reduce_target(const Transfer& transfer, const CopyRange& copies, const BoxView& to) {
   std::vector<Copy> rest(copies.begin(), copies.end());
   while (!rest.empty()) {
     std::vector<Copy> same, others;
@@ -57,7 +57,7 @@ void reduce_target(const Transfer& transfer, std::span<const Copy> copies, const
 }  // namespace
 
 void fill_target(const Transfer& transfer, std::int64_t target, const Devices& devices) {
-  const std::span<const Copy> copies = transfer.plan.copies_to(target);
+  const CopyRange copies = transfer.plan.copies_to(target);
   const BoxView& to = transfer.targets[static_cast<std::size_t>(target)];
   count_traffic(transfer, copies, devices);
   if (transfer.plan.reduction() != Reduction::none) return reduce_target(transfer, copies, to);

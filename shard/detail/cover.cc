@@ -4,12 +4,84 @@
 #include <compare>
 #include <cstddef>
 
+#include "shardwise/shard/detail/box_stack.h"
+
 namespace shardwise::detail {
 namespace {
 
-/// `weight` at every element of the box, 0 elsewhere.
+__extension__ using Wide = __int128;
+
+Wide volume(std::size_t rank, const std::int64_t* begin, const std::int64_t* end) {
+  Wide elements = 1;
+  for (std::size_t dim = 0; dim < rank; ++dim) elements *= end[dim] - begin[dim];
+  return elements;
+}
+
+enum class Answer { no, yes, unknown };
+
+/// Looks at the boxes part by part: those of a part tile it where they are disjoint and hold as
+/// many elements.
+class TilingCheck {
+ public:
+  TilingCheck(const PackedBoxes& boxes, const Box& region) : stack_(boxes.rank()) {
+    stack_.reserve(2 * boxes.size());
+    for (std::size_t i = 0; i < boxes.size(); ++i) {
+      if (!boxes.empty_at(i)) stack_.push(0, boxes.begin_of(i), boxes.end_of(i));
+    }
+    answer = visit(region, stack_.all());
+  }
+
+  Answer answer;
+
+ private:
+  Answer visit(const Box& cell, BoxStack::Range boxes) {
+    if (boxes.size() <= kFew) return compare(cell, boxes);
+    const auto cut = choose_cut(cell, {{stack_, boxes}});
+    if (!cut) return compare(cell, boxes);
+    const BoxStack::Range low = stack_.push_below(boxes, *cut);
+    const BoxStack::Range high = stack_.push_above(boxes, *cut);
+    // Where most boxes lie on both sides, cutting on would make work, not save it.
+    const bool useful = 2 * (low.size() + high.size()) <= 3 * boxes.size();
+    // What is pushed last is dropped first.
+    Answer found = useful ? visit(above(cell, *cut), high) : compare(cell, boxes);
+    stack_.drop(high);
+    if (useful && found == Answer::yes) found = visit(below(cell, *cut), low);
+    stack_.drop(low);
+    return found;
+  }
+
+  /// Compares each with each, where they are not too many.
+  Answer compare(const Box& cell, BoxStack::Range boxes) const {
+    if (boxes.size() > kMany) return Answer::unknown;
+    const std::size_t rank = cell.rank();
+    Wide held = 0;
+    for (std::size_t i = boxes.first; i < boxes.last; ++i) {
+      Index begin = cell.begin(), end = cell.end();
+      for (std::size_t dim = 0; dim < rank; ++dim) {
+        begin[dim] = std::max(begin[dim], stack_.begin_of(i)[dim]);
+        end[dim] = std::min(end[dim], stack_.end_of(i)[dim]);
+      }
+      held += volume(rank, begin.begin(), end.begin());
+      for (std::size_t j = boxes.first; j < i; ++j) {
+        if (overlap(rank, stack_.begin_of(i), stack_.end_of(i), stack_.begin_of(j),
+                    stack_.end_of(j))) {
+          return Answer::no;
+        }
+      }
+    }
+    return held == volume(rank, cell.begin().begin(), cell.end().begin()) ? Answer::yes
+                                                                          : Answer::no;
+  }
+
+  static constexpr std::size_t kFew = 12;
+  static constexpr std::size_t kMany = 256;
+
+  BoxStack stack_;
+};
+
+/// `weight` at every element of a box, 0 elsewhere.
 struct Term {
-  const Box* box;
+  const std::int64_t* ends;  // per dim its begin, then per dim its end
   std::int64_t weight;
 };
 
@@ -19,21 +91,22 @@ struct Face {
   Term term;
 };
 
-std::strong_ordering compare_from(std::size_t dim, const Box& a, const Box& b) {
-  for (; dim < a.rank(); ++dim) {
-    if (const auto order = a.begin(dim) <=> b.begin(dim); order != 0) return order;
-    if (const auto order = a.end(dim) <=> b.end(dim); order != 0) return order;
+std::strong_ordering compare_from(std::size_t dim, std::size_t rank, const Term& a, const Term& b) {
+  for (; dim < rank; ++dim) {
+    if (const auto order = a.ends[dim] <=> b.ends[dim]; order != 0) return order;
+    if (const auto order = a.ends[rank + dim] <=> b.ends[rank + dim]; order != 0) return order;
   }
   return std::strong_ordering::equal;
 }
 
 /// Adds up the terms whose boxes agree from `dim` on, and leaves out those that come to nothing.
-void collect(std::vector<Term>& terms, std::size_t dim) {
-  std::sort(terms.begin(), terms.end(),
-            [dim](const Term& a, const Term& b) { return compare_from(dim, *a.box, *b.box) < 0; });
+void collect(std::vector<Term>& terms, std::size_t dim, std::size_t rank) {
+  std::sort(terms.begin(), terms.end(), [dim, rank](const Term& a, const Term& b) {
+    return compare_from(dim, rank, a, b) < 0;
+  });
   std::size_t kept = 0;
   for (const Term& term : terms) {
-    if (kept > 0 && compare_from(dim, *terms[kept - 1].box, *term.box) == 0) {
+    if (kept > 0 && compare_from(dim, rank, terms[kept - 1], term) == 0) {
       terms[kept - 1].weight += term.weight;
       if (terms[kept - 1].weight == 0) --kept;
     } else {
@@ -53,19 +126,20 @@ bool find_nonzero(const std::vector<Term>& terms, std::size_t dim, Index& at,
     for (const Term& term : terms) weight += term.weight;
     return weight != 0;
   }
-  const Box& front = *terms.front().box;
+  const std::size_t rank = at.size();
+  const std::int64_t* front = terms.front().ends;
   const bool uncut = std::all_of(terms.begin(), terms.end(), [&](const Term& term) {
-    return term.box->begin(dim) == front.begin(dim) && term.box->end(dim) == front.end(dim);
+    return term.ends[dim] == front[dim] && term.ends[rank + dim] == front[rank + dim];
   });
   if (uncut) {
-    at[dim] = front.begin(dim);
+    at[dim] = front[dim];
     return find_nonzero(terms, dim + 1, at, weight);
   }
   std::vector<Face> faces;
   faces.reserve(2 * terms.size());
   for (const Term& term : terms) {
-    faces.push_back({term.box->begin(dim), term});
-    faces.push_back({term.box->end(dim), {term.box, -term.weight}});
+    faces.push_back({term.ends[dim], term});
+    faces.push_back({term.ends[rank + dim], {term.ends, -term.weight}});
   }
   std::sort(faces.begin(), faces.end(), [](const Face& a, const Face& b) { return a.at < b.at; });
   std::vector<Term> here;
@@ -73,7 +147,7 @@ bool find_nonzero(const std::vector<Term>& terms, std::size_t dim, Index& at,
     at[dim] = face->at;
     here.clear();
     for (; face != faces.end() && face->at == at[dim]; ++face) here.push_back(face->term);
-    collect(here, dim + 1);
+    collect(here, dim + 1, rank);
     if (!here.empty() && find_nonzero(here, dim + 1, at, weight)) return true;
   }
   return false;
@@ -81,13 +155,28 @@ bool find_nonzero(const std::vector<Term>& terms, std::size_t dim, Index& at,
 
 }  // namespace
 
-std::optional<Miscount> find_miscount(std::span<const Box> boxes, const Box& region) {
+bool is_tiling(const PackedBoxes& boxes, const Box& region) {
+  if (region.empty()) return true;
+  switch (TilingCheck(boxes, region).answer) {
+    case Answer::no:
+      return false;
+    case Answer::yes:
+      return true;
+    case Answer::unknown:
+      break;
+  }
+  return !find_miscount(boxes, region);
+}
+
+std::optional<Miscount> find_miscount(const PackedBoxes& boxes, const Box& region) {
   std::vector<Term> terms;
   terms.reserve(boxes.size() + 1);
-  for (const Box& box : boxes) {
-    if (!box.empty()) terms.push_back({&box, 1});
+  for (std::size_t i = 0; i < boxes.size(); ++i) {
+    if (!boxes.empty_at(i)) terms.push_back({boxes.begin_of(i), 1});
   }
-  if (!region.empty()) terms.push_back({&region, -1});
+  PackedBoxes whole(region.rank());
+  whole.push_back(region);
+  if (!region.empty()) terms.push_back({whole.begin_of(0), -1});
   Miscount found{region.begin(), 0};
   if (terms.empty() || !find_nonzero(terms, 0, found.element, found.times)) return std::nullopt;
   found.times += 1;

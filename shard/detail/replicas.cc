@@ -1,185 +1,143 @@
 #include "shardwise/shard/detail/replicas.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
+#include <bit>
+#include <numeric>
 #include <utility>
-
-#include "shardwise/shard/detail/cover.h"
-#include "shardwise/shard/error.h"
 
 namespace shardwise::detail {
 namespace {
 
-bool before(const Index& a, const Index& b) {
-  return std::lexicographical_compare(a.begin(), a.end(), b.begin(), b.end());
-}
+constexpr std::uint32_t kNone = ~std::uint32_t{0};
 
-bool before(const Box& a, const Box& b) {
-  return a.begin() == b.begin() ? before(a.end(), b.end()) : before(a.begin(), b.begin());
-}
-
-std::vector<Box> subtract_from_all(const std::vector<Box>& boxes, const Box& hole) {
-  std::vector<Box> rest;
-  for (const Box& box : boxes) {
-    for (const Box& part : subtract(box, hole)) rest.push_back(part);
+std::uint64_t hash_of(const PackedBoxes& boxes, std::size_t i) {
+  std::uint64_t hash = 0;
+  const std::int64_t* ends = boxes.begin_of(i);
+  for (std::size_t k = 0; k < 2 * boxes.rank(); ++k) {
+    hash = (hash ^ static_cast<std::uint64_t>(ends[k])) * 0x9e3779b97f4a7c15;
+    hash ^= hash >> 32;
   }
-  return rest;
-}
-
-[[noreturn]] void fail_missing(std::int64_t number, const Piece& target,
-                               const std::vector<Box>& missing) {
-  const Box& first = *std::min_element(missing.begin(), missing.end(),
-                                       [](const Box& a, const Box& b) { return before(a, b); });
-  throw Error(ErrorCode::invalid_argument,
-              fmt::format("TransferPlan: element {} of target {}, {} at place {}, is in no source",
-                          to_string(first.begin()), number, to_string(target.box), target.place));
-}
-
-void sort_by_source(std::vector<Copy>& copies, std::size_t first) {
-  std::sort(copies.begin() + static_cast<std::ptrdiff_t>(first), copies.end(),
-            [](const Copy& a, const Copy& b) {
-              return a.source == b.source ? before(a.box, b.box) : a.source < b.source;
-            });
+  return hash;
 }
 
 }  // namespace
 
-std::vector<Replicas> group_replicas(std::span<const Piece> sources) {
-  std::vector<std::int64_t> order;
-  for (std::size_t i = 0; i < sources.size(); ++i) {
-    if (!sources[i].box.empty()) order.push_back(static_cast<std::int64_t>(i));
+Replicas group_replicas(const PackedBoxes& boxes) {
+  // A hash table of groups, by the box of their first member.
+  std::vector<std::uint32_t> table(std::bit_ceil(2 * boxes.size() + 1), kNone);
+  const std::size_t mask = table.size() - 1;
+  std::vector<std::uint32_t> group_of(boxes.size(), kNone), first_member, sizes;
+  for (std::size_t i = 0; i < boxes.size(); ++i) {
+    if (boxes.empty_at(i)) continue;
+    std::size_t slot = hash_of(boxes, i) & mask;
+    while (table[slot] != kNone) {
+      const std::int64_t* ends = boxes.begin_of(first_member[table[slot]]);
+      if (std::equal(ends, ends + 2 * boxes.rank(), boxes.begin_of(i))) break;
+      slot = (slot + 1) & mask;
+    }
+    if (table[slot] == kNone) {
+      table[slot] = static_cast<std::uint32_t>(first_member.size());
+      first_member.push_back(static_cast<std::uint32_t>(i));
+      sizes.push_back(0);
+    }
+    group_of[i] = table[slot];
+    ++sizes[table[slot]];
   }
-  const auto box = [&](std::int64_t i) -> const Box& {
-    return sources[static_cast<std::size_t>(i)].box;
-  };
-  std::sort(order.begin(), order.end(), [&](std::int64_t i, std::int64_t j) {
-    return box(i) == box(j) ? i < j : before(box(i), box(j));
-  });
-  std::vector<Replicas> groups;
-  for (const std::int64_t i : order) {
-    if (groups.empty() || groups.back().box != box(i)) groups.push_back({box(i), {}});
-    groups.back().sources.push_back(i);
-  }
-  return groups;
-}
-
-ReplicaChooser::ReplicaChooser(std::span<const Piece> sources, std::span<const Piece> targets,
-                               std::vector<Replicas> groups)
-    : sources_(sources), targets_(targets), groups_(std::move(groups)), sent_(sources.size(), 0) {
-  residents_.reserve(sources.size());
-  for (std::size_t group = 0; group < groups_.size(); ++group) {
-    for (const std::int64_t source : groups_[group].sources) {
-      residents_.push_back({sources[static_cast<std::size_t>(source)].place,
-                            static_cast<std::int64_t>(group), source});
+  Replicas replicas{{0}, {}};
+  replicas.first.reserve(sizes.size() + 1);
+  for (const std::uint32_t size : sizes) replicas.first.push_back(replicas.first.back() + size);
+  replicas.members.resize(replicas.first.back());
+  std::vector<std::uint32_t> next(replicas.first.begin(), replicas.first.end() - 1);
+  for (std::size_t i = 0; i < boxes.size(); ++i) {
+    if (group_of[i] != kNone) {
+      replicas.members[next[group_of[i]]++] = static_cast<std::uint32_t>(i);
     }
   }
-  std::sort(residents_.begin(), residents_.end());
+  return replicas;
 }
 
-const Piece& ReplicaChooser::target_at(std::int64_t target) const {
-  return targets_[static_cast<std::size_t>(target)];
-}
-
-const Box& ReplicaChooser::box_of(std::int64_t group) const {
-  return groups_[static_cast<std::size_t>(group)].box;
-}
-
-std::vector<Box> ReplicaChooser::parts(std::int64_t target,
-                                       std::span<const std::int64_t> hits) const {
-  std::vector<Box> parts;
-  for (const std::int64_t group : hits) {
-    parts.push_back(intersect(box_of(group), target_at(target).box));
-  }
-  return parts;
-}
-
-std::int64_t ReplicaChooser::best_source(std::int64_t group, DeviceId place) const {
-  const auto resident =
-      std::lower_bound(residents_.begin(), residents_.end(), Resident{place, group, 0});
-  if (resident != residents_.end() && resident->place == place && resident->group == group) {
-    return resident->source;
-  }
-  return groups_[static_cast<std::size_t>(group)].sources.front();
-}
-
-void ReplicaChooser::add_copy(std::int64_t group, std::int64_t target, const Box& box,
-                              std::vector<Copy>& copies) {
-  const DeviceId place = target_at(target).place;
-  const std::int64_t source = best_source(group, place);
-  copies.push_back({source, target, box});
-  if (sources_[static_cast<std::size_t>(source)].place == place) return;
-
-  const auto busier = [this](std::int64_t i, std::int64_t j) {
-    return std::pair(sent_[static_cast<std::size_t>(i)], i) >
-           std::pair(sent_[static_cast<std::size_t>(j)], j);
+ReplicaChooser::ReplicaChooser(Replicas replicas, std::span<const DeviceId> places,
+                               const Topology& topology)
+    : replicas_(std::move(replicas)),
+      homes_(replicas_.members.size()),
+      sent_(replicas_.members.size(), 0),
+      trees_(2 * replicas_.members.size()) {
+  const auto home = [&](std::uint32_t source) {
+    return Home{topology.site(places[source]), places[source]};
   };
-  std::vector<std::int64_t>& heap = groups_[static_cast<std::size_t>(group)].sources;
-  std::pop_heap(heap.begin(), heap.end(), busier);
-  sent_[static_cast<std::size_t>(source)] += box.num_elements();
-  std::push_heap(heap.begin(), heap.end(), busier);
-}
-
-void ReplicaChooser::choose_tiled(std::int64_t target, std::span<const std::int64_t> hits,
-                                  std::vector<Copy>& copies) {
-  const std::size_t first = copies.size();
-  for (const std::int64_t group : hits) {
-    add_copy(group, target, intersect(box_of(group), target_at(target).box), copies);
-  }
-  sort_by_source(copies, first);
-}
-
-void ReplicaChooser::choose(std::int64_t target, std::span<const std::int64_t> hits,
-                            std::vector<Copy>& copies) {
-  const auto& [place, box] = target_at(target);
-  if (!find_miscount(parts(target, hits), box)) return choose_tiled(target, hits, copies);
-
-  // Groups overlap in part. What lies at the target's place gives first, then the least busy
-  // source, each of them what is still missing.
-  struct Candidate {
-    bool remote;
-    std::int64_t sent, source, group;
-
-    auto operator<=>(const Candidate&) const = default;
-  };
-  std::vector<Candidate> candidates;
-  for (const std::int64_t group : hits) {
-    const std::int64_t source = best_source(group, place);
-    const std::size_t i = static_cast<std::size_t>(source);
-    const bool remote = sources_[i].place != place;
-    candidates.push_back({remote, remote ? sent_[i] : 0, source, group});
-  }
-  std::sort(candidates.begin(), candidates.end());
-  const std::size_t first = copies.size();
-  std::vector<Box> missing{box};
-  for (const Candidate& candidate : candidates) {
-    const Box& held = box_of(candidate.group);
-    for (const Box& part : missing) {
-      const Box found = intersect(part, held);
-      if (!found.empty()) add_copy(candidate.group, target, found, copies);
+  std::vector<std::pair<Home, std::uint32_t>> sorted;
+  for (std::size_t group = 0; group < replicas_.num_groups(); ++group) {
+    const std::uint32_t first = replicas_.first[group];
+    sorted.clear();
+    for (const std::uint32_t source : replicas_.of(group)) {
+      sorted.emplace_back(home(source), source);
     }
-    missing = subtract_from_all(missing, held);
-  }
-  if (!missing.empty()) fail_missing(target, target_at(target), missing);
-  sort_by_source(copies, first);
-}
-
-void ReplicaChooser::take_all(std::int64_t target, std::span<const std::int64_t> hits,
-                              std::vector<Copy>& copies) const {
-  const Box& box = target_at(target).box;
-  const std::vector<Box> held = parts(target, hits);
-  if (find_miscount(held, box)) {
-    std::vector<Box> missing{box};
-    for (const Box& part : held) missing = subtract_from_all(missing, part);
-    if (!missing.empty()) fail_missing(target, target_at(target), missing);
-  }
-  const std::size_t first = copies.size();
-  for (std::size_t i = 0; i < hits.size(); ++i) {
-    for (const std::int64_t source : groups_[static_cast<std::size_t>(hits[i])].sources) {
-      copies.push_back({source, target, held[i]});
+    std::sort(sorted.begin(), sorted.end());
+    const std::size_t count = sorted.size();
+    std::uint32_t* tree = &trees_[2 * first];
+    for (std::size_t i = 0; i < count; ++i) {
+      replicas_.members[first + i] = sorted[i].second;
+      homes_[first + i] = sorted[i].first;
+      tree[count + i] = first + static_cast<std::uint32_t>(i);
+    }
+    for (std::size_t i = count; i-- > 1;) {
+      tree[i] = freer(tree[2 * i], tree[2 * i + 1]) ? tree[2 * i] : tree[2 * i + 1];
     }
   }
-  sort_by_source(copies, first);
+}
+
+bool ReplicaChooser::freer(std::uint32_t slot, std::uint32_t other) const {
+  return sent_[slot] == sent_[other] ? replicas_.members[slot] < replicas_.members[other]
+                                     : sent_[slot] < sent_[other];
+}
+
+std::uint32_t ReplicaChooser::freest(std::size_t group, std::size_t first, std::size_t last) const {
+  const std::size_t begin = replicas_.first[group], count = replicas_.size_of(group);
+  const std::uint32_t* tree = &trees_[2 * begin];
+  std::uint32_t best = static_cast<std::uint32_t>(first);
+  const auto consider = [&](std::uint32_t slot) {
+    if (freer(slot, best)) best = slot;
+  };
+  std::size_t low = first - begin + count, high = last - begin + count;
+  for (; low < high; low /= 2, high /= 2) {
+    if (low % 2 == 1) consider(tree[low++]);
+    if (high % 2 == 1) consider(tree[--high]);
+  }
+  return best;
+}
+
+ReplicaChooser::Choice ReplicaChooser::choose(std::size_t group, DeviceId place,
+                                              const Topology::Site& site) const {
+  const auto begin = homes_.begin() + replicas_.first[group];
+  const auto end = homes_.begin() + replicas_.first[group + 1];
+  const auto chosen = [this](Link link, std::uint32_t slot) {
+    return Choice{link, sent_[slot], replicas_.members[slot], slot};
+  };
+  const Home wanted{site, place};
+  const auto same = std::lower_bound(begin, end, wanted);
+  if (same != end && *same == wanted) {
+    return chosen(Link::same_device, static_cast<std::uint32_t>(same - homes_.begin()));
+  }
+  // From the place outwards, the widest range with the nearest link.
+  Link nearest = Link::between_slices;
+  if (same != end) nearest = std::min(nearest, link_between(same->site, site));
+  if (same != begin) nearest = std::min(nearest, link_between(same[-1].site, site));
+  const auto nearer = [&](const Home& home) { return link_between(home.site, site) <= nearest; };
+  const auto first =
+      std::partition_point(begin, same, [&](const Home& home) { return !nearer(home); });
+  const auto last = std::partition_point(same, end, nearer);
+  return chosen(nearest, freest(group, static_cast<std::size_t>(first - homes_.begin()),
+                                static_cast<std::size_t>(last - homes_.begin())));
+}
+
+void ReplicaChooser::count_sent(std::size_t group, const Choice& choice, std::int64_t elements) {
+  if (choice.link == Link::same_device) return;
+  sent_[choice.slot] += elements;
+  const std::size_t count = replicas_.size_of(group);
+  std::uint32_t* tree = &trees_[2 * replicas_.first[group]];
+  for (std::size_t i = (count + choice.slot - replicas_.first[group]) / 2; i > 0; i /= 2) {
+    tree[i] = freer(tree[2 * i], tree[2 * i + 1]) ? tree[2 * i] : tree[2 * i + 1];
+  }
 }
 
 }  // namespace shardwise::detail

@@ -1,67 +1,73 @@
 #pragma once
 
 #include <compare>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
 
-#include "shardwise/shard/transfer_plan.h"
+#include "shardwise/shard/packed_boxes.h"
+#include "shardwise/shard/topology.h"
 
 namespace shardwise::detail {
 
-/// Sources that hold the same box, by number.
+/// Sources by the box that they hold: a group is the sources with one box.
 struct Replicas {
-  Box box;
-  std::vector<std::int64_t> sources;  ///< ascending; never empty
+  std::vector<std::uint32_t> first;    // in members, per group, and one past the end
+  std::vector<std::uint32_t> members;  // numbers of sources
+
+  std::size_t num_groups() const { return first.size() - 1; }
+  std::size_t size_of(std::size_t group) const { return first[group + 1] - first[group]; }
+  std::span<const std::uint32_t> of(std::size_t group) const {
+    return std::span(members).subspan(first[group], size_of(group));
+  }
 };
 
-/// The distinct boxes of the sources that are not empty.
-std::vector<Replicas> group_replicas(std::span<const Piece> sources);
+/// The groups of the boxes that are not empty, in order of their first members, which are
+/// ascending.
+Replicas group_replicas(const PackedBoxes& boxes);
 
-/// Decides which source each element of each target comes from; see TransferPlan. What is chosen
-/// for one target adds to what its sources have sent, and so bears on the next choice.
+/// Chooses between the members of a group: see TransferPlan. What one target takes bears on the
+/// next choice. O(log replicas) each.
 ///
 /// Thread-compatible.
 class ReplicaChooser {
  public:
-  /// Keeps the spans: valid as long as the pieces.
-  ReplicaChooser(std::span<const Piece> sources, std::span<const Piece> targets,
-                 std::vector<Replicas> groups);
+  /// `places` is per source. Throws as Topology::site().
+  ReplicaChooser(Replicas replicas, std::span<const DeviceId> places, const Topology& topology);
 
-  /// Appends the copies that fill a target, by source. `hits` are the groups that overlap it.
-  /// Requires that each element of the target is in exactly one of them.
-  void choose_tiled(std::int64_t target, std::span<const std::int64_t> hits,
-                    std::vector<Copy>& copies);
+  /// The member that a device takes from. Valid until the next count_sent().
+  struct Choice {
+    Link link;
+    std::int64_t sent;  ///< elements so far
+    std::uint32_t source;
+    std::uint32_t slot;  ///< in members
+  };
+  Choice choose(std::size_t group, DeviceId place, const Topology::Site& site) const;
 
-  /// The same where groups may overlap. Throws invalid_argument where an element is in none.
-  void choose(std::int64_t target, std::span<const std::int64_t> hits, std::vector<Copy>& copies);
+  /// The choice is made. What stays in its place is not counted as sent.
+  void count_sent(std::size_t group, const Choice& choice, std::int64_t elements);
 
-  /// Appends a copy from every source that holds an element of the target. Throws as choose().
-  void take_all(std::int64_t target, std::span<const std::int64_t> hits,
-                std::vector<Copy>& copies) const;
+  /// Members are by distance from each other: by slice, process, place, number.
+  const Replicas& replicas() const { return replicas_; }
 
  private:
-  /// A source's place and group; sorted, so as to find a group's source at a place.
-  struct Resident {
+  struct Home {
+    Topology::Site site;
     DeviceId place;
-    std::int64_t group, source;
 
-    auto operator<=>(const Resident&) const = default;
+    auto operator<=>(const Home&) const = default;
   };
 
-  const Piece& target_at(std::int64_t target) const;
-  const Box& box_of(std::int64_t group) const;
-  /// What the hits hold of the target, one box for each.
-  std::vector<Box> parts(std::int64_t target, std::span<const std::int64_t> hits) const;
+  bool freer(std::uint32_t slot, std::uint32_t other) const;
+  std::uint32_t freest(std::size_t group, std::size_t first, std::size_t last) const;
 
-  /// The group's source at this place; else the one that has sent least.
-  std::int64_t best_source(std::int64_t group, DeviceId place) const;
-  void add_copy(std::int64_t group, std::int64_t target, const Box& box, std::vector<Copy>& copies);
-
-  std::span<const Piece> sources_, targets_;
-  std::vector<Replicas> groups_;    // each one's sources are a heap with the least busy on top
-  std::vector<std::int64_t> sent_;  // elements, per source
-  std::vector<Resident> residents_;
+  Replicas replicas_;
+  // Per slot:
+  std::vector<Home> homes_;
+  std::vector<std::int64_t> sent_;
+  // Per group of n a tree of 2n slots: n leaves, before them at i the freer of those at 2i, 2i+1.
+  std::vector<std::uint32_t> trees_;
 };
 
 }  // namespace shardwise::detail

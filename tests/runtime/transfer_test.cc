@@ -37,7 +37,7 @@ TEST(Transfer, AReductionMayTakeItsTargetInDisjointParts) {
   std::vector<float> a{1, 2, 3, 4, 5, 6}, b{10, 20, 30, 40, 50, 60}, c{7, 8, 9, 10},
       d{70, 80, 90, 100}, out{0, 0, 0};
   const detail::Transfer transfer{
-      TransferPlan({{0, low}, {1, high}, {2, low}, {3, high}}, {{0, wanted}}, Reduction::sum),
+      TransferPlan({{0, low}, {1, high}, {2, low}, {3, high}}, {{0, wanted}}, {.reduction = Reduction::sum}),
       DType::f32,
       {{bytes(a), low}, {bytes(c), high}, {bytes(b), low}, {bytes(d), high}},
       {{bytes(out), wanted}}};

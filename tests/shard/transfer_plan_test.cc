@@ -31,13 +31,13 @@ void expect_right(const TransferPlan& plan) {
   std::int64_t moved = 0;
   std::size_t copies = 0;
   for (std::size_t t = 0; t < plan.targets().size(); ++t) {
-    const Piece& target = plan.targets()[t];
-    const std::span<const Copy> mine = plan.copies_to(static_cast<std::int64_t>(t));
+    const Piece target = plan.targets()[t];
+    const CopyRange mine = plan.copies_to(static_cast<std::int64_t>(t));
     copies += mine.size();
     ASSERT_TRUE(std::is_sorted(mine.begin(), mine.end(),
                                [](const Copy& a, const Copy& b) { return a.source < b.source; }));
     for (const Copy& copy : mine) {
-      const Piece& source = plan.sources()[static_cast<std::size_t>(copy.source)];
+      const Piece source = plan.sources()[static_cast<std::size_t>(copy.source)];
       ASSERT_EQ(copy.target, static_cast<std::int64_t>(t));
       ASSERT_FALSE(copy.box.empty());
       ASSERT_TRUE(source.box.contains(copy.box) && target.box.contains(copy.box));
@@ -92,6 +92,50 @@ TEST(TransferPlan, ReadsOnlyWhatEachTargetLacks) {
   }
 }
 
+TEST(TransferPlan, TakesPositionsOfAnAbstractMeshForDevices) {
+  const Sharding planned(Mesh::abstract({{"a", 4}}), PartitionSpec::parse("a"));
+  const TransferPlan plan = TransferPlan::reshard(planned, make("a", "a=4@1,0,2,3"), {8});
+  EXPECT_EQ(plan.sources()[1], (Piece{1, Box({2}, {4})}));
+  EXPECT_EQ(plan.moved_elements(), 4);
+  EXPECT_EQ(TransferPlan::reshard(make("a", "a=4@1,0,2,3"), planned, {8}).moved_elements(), 4);
+}
+
+TEST(TransferPlan, FetchesAtMostWhatADeviceLacks) {
+  // XLA gathers all of the tensor on each device here ("involuntary full rematerialization").
+  const TransferPlan plan =
+      TransferPlan::reshard(make("y,-,x", "x=4,y=2"), make("-,x+y,-", "x=4,y=2"), {16, 16, 16});
+  std::vector<std::int64_t> received(8, 0);
+  for (const Copy& copy : plan.copies()) {
+    if (copy.source != copy.target) {
+      received[static_cast<std::size_t>(copy.target)] += copy.box.num_elements();
+    }
+  }
+  // Each wants [16, 2, 16] and has [8, 2, 4] of it.
+  EXPECT_THAT(received, ::testing::Each(16 * 2 * 16 - 8 * 2 * 4));
+}
+
+TEST(TransferPlan, OfOverlappingSourcesTakesEachElementOnce) {
+  // Windows of 10 rows, one from each row on: far more than are compared with each other.
+  std::vector<Piece> sources;
+  for (std::int64_t i = 0; i < 3000; ++i) sources.push_back({i % 7, Box({i, 0}, {i + 10, 4})});
+  const TransferPlan plan(sources, {{50, Box({5, 1}, {3000, 3})}, {51, Box({0, 0}, {9, 4})}});
+  std::vector<int> taken(3000, 0);
+  for (const Copy& copy : plan.copies_to(0)) {
+    EXPECT_EQ(copy.box.begin(1), 1);
+    EXPECT_EQ(copy.box.end(1), 3);
+    for (std::int64_t row = copy.box.begin(0); row < copy.box.end(0); ++row) {
+      ++taken[static_cast<std::size_t>(row)];
+    }
+  }
+  for (std::size_t row = 5; row < taken.size(); ++row) ASSERT_EQ(taken[row], 1) << row;
+  EXPECT_THAT(message_of(ErrorCode::invalid_argument,
+                         [&] {
+                           sources[0].box = Box({1, 0}, {10, 4});
+                           TransferPlan(sources, {{50, Box({0, 1}, {3000, 3})}});
+                         }),
+              HasSubstr("element [0, 1] of target 0"));
+}
+
 TEST(TransferPlan, ReshardAgreesWithElementByElementSearch) {
   RandomShardings random(10);
   for (int round = 0; round < 1500; ++round) {
@@ -105,14 +149,25 @@ TEST(TransferPlan, ReshardAgreesWithElementByElementSearch) {
       const Piece piece{from.mesh().device_at(p), from.box_at(p, shape)};
       ASSERT_EQ(plan.sources()[static_cast<std::size_t>(p)], piece);
     }
+    // One by one, without a plan.
+    std::size_t next = 0;
+    for_each_copy(from, to, shape, [&](const Copy& copy) {
+      ASSERT_LT(next, plan.copies().size());
+      const Copy same = plan.copies()[next++];
+      ASSERT_EQ(copy.source, same.source);
+      ASSERT_EQ(copy.target, same.target);
+      ASSERT_EQ(copy.box, same.box);
+    });
+    ASSERT_EQ(next, plan.copies().size());
     // The same pieces without what is known of grids.
     const TransferPlan general({plan.sources().begin(), plan.sources().end()},
                                {plan.targets().begin(), plan.targets().end()});
     ASSERT_EQ(general.copies().size(), plan.copies().size());
     for (std::size_t i = 0; i < plan.copies().size(); ++i) {
-      ASSERT_EQ(general.copies()[i].source, plan.copies()[i].source);
-      ASSERT_EQ(general.copies()[i].target, plan.copies()[i].target);
-      ASSERT_EQ(general.copies()[i].box, plan.copies()[i].box);
+      const Copy copy = plan.copies()[i], other = general.copies()[i];
+      ASSERT_EQ(other.source, copy.source);
+      ASSERT_EQ(other.target, copy.target);
+      ASSERT_EQ(other.box, copy.box);
     }
     ASSERT_EQ(general.classify(), plan.classify());
     ASSERT_TRUE(!(from == to) || plan.moved_elements() == 0);
@@ -137,7 +192,7 @@ Buffers execute(const TransferPlan& plan, const Buffers& from) {
 }
 
 /// Each element's value is its row-major number in the whole tensor.
-Buffers numbered(std::span<const Piece> pieces, const Shape& shape) {
+Buffers numbered(const PieceList& pieces, const Shape& shape) {
   Buffers buffers;
   for (const Piece& piece : pieces) {
     std::vector<std::int64_t>& buffer = buffers.emplace_back();
@@ -193,12 +248,12 @@ TEST(TransferPlan, TakesAnyPieces) {
     if (!missing.empty()) {
       ++refused;
       ASSERT_THAT(message_of(ErrorCode::invalid_argument,
-                             [&] { TransferPlan(sources, targets, reduction); }),
+                             [&] { TransferPlan(sources, targets, {.reduction = reduction}); }),
                   HasSubstr(missing));
       continue;
     }
     ++(reduction == Reduction::none ? planned : reduced);
-    const TransferPlan plan(sources, targets, reduction);
+    const TransferPlan plan(sources, targets, {.reduction = reduction});
     ASSERT_EQ(plan.reduction(), reduction);
     ASSERT_NO_FATAL_FAILURE(expect_right(plan));
   }
@@ -254,12 +309,23 @@ TEST(TransferPlan, ClassifiesReshardings) {
       {"rotated", "a,-", "a=4", "a,-", "a=4@3,0,1,2", {8, 8}, TransferClass::permute},
       {"axes swapped", "a+b,-", "a=2,b=2", "b+a,-", "a=2,b=2", {8, 8}, TransferClass::permute},
       {"made whole", "a,-", "a=4", "-,-", "a=4", {8, 8}, TransferClass::all_gather},
-      {"each source to one target", "a,-", "a=4", "a,-", "a=2", {8, 8}, TransferClass::all_gather},
+      {"each source to one target", "a,-", "a=4", "a,-", "a=2", {8, 8}, TransferClass::gather},
       {"half gathered", "a,b", "a=2,b=2", "a,-", "a=2,b=2", {8, 8}, TransferClass::all_gather},
-      {"sent to all", "-", "1", "-", "3", {8}, TransferClass::all_gather},
+      {"sent to all", "-", "1", "-", "3", {8}, TransferClass::broadcast},
+      {"made whole elsewhere", "a", "a=4", "-", "a=2@8,9", {8}, TransferClass::gather},
+      {"made whole, uneven", "a", "a=4", "-", "a=4", {5}, TransferClass::all_gather},
       {"rows to columns", "a,-", "a=4", "-,a", "a=4", {8, 8}, TransferClass::all_to_all},
-      {"uneven", "a,-", "a=4", "a,-", "a=3", {12, 8}, TransferClass::all_to_all},
-      {"parts to elsewhere", "-", "1@9", "a", "a=2", {8}, TransferClass::general},
+      {"rows to columns, uneven", "a,-", "a=4", "-,a", "a=4", {5, 7}, TransferClass::all_to_all},
+      {"rows to columns in groups",
+       "a+b,-",
+       "a=2,b=2",
+       "a,b",
+       "a=2,b=2",
+       {8, 8},
+       TransferClass::all_to_all},
+      {"rows to columns elsewhere", "a,-", "a=2", "-,a", "a=2@8,9", {8, 8}, TransferClass::general},
+      {"fewer parts", "a,-", "a=4", "a,-", "a=3", {12, 8}, TransferClass::general},
+      {"parts to elsewhere", "-", "1@9", "a", "a=2", {8}, TransferClass::scatter},
       {"no elements", "a,-", "a=4", "-,a", "a=4", {8, 0}, TransferClass::nothing},
   };
   for (const auto& c : cases) {
@@ -286,13 +352,14 @@ TEST(TransferPlan, ClassifiesReductions) {
        {{0, low}, {1, low}, {2, high}, {3, high}},
        TransferClass::all_reduce},
       {"a part each", {{0, all}, {1, all}}, {{0, low}, {1, high}}, TransferClass::reduce_scatter},
-      {"to one elsewhere", {{0, all}, {1, all}}, {{5, all}}, TransferClass::reduce_scatter},
+      {"to one elsewhere", {{0, all}, {1, all}}, {{5, all}}, TransferClass::reduce},
+      {"to one of them", {{0, all}, {1, all}}, {{1, all}}, TransferClass::reduce},
       {"parts of targets", {{0, low}, {1, high}}, {{0, all}, {1, all}}, TransferClass::general},
       {"alone", {{0, all}}, {{0, all}}, TransferClass::nothing},
   };
   for (const auto& c : cases) {
     SCOPED_TRACE(c.name);
-    const TransferPlan plan(c.sources, c.targets, Reduction::sum);
+    const TransferPlan plan(c.sources, c.targets, {.reduction = Reduction::sum});
     EXPECT_EQ(plan.classify(), c.expected) << name(plan.classify());
   }
 }
@@ -301,57 +368,15 @@ TEST(TransferPlan, NamesClassesAsTheyAreSpelt) {
   EXPECT_EQ(name(TransferClass::nothing), "nothing");
   EXPECT_EQ(name(TransferClass::slice), "slice");
   EXPECT_EQ(name(TransferClass::permute), "permute");
+  EXPECT_EQ(name(TransferClass::broadcast), "broadcast");
+  EXPECT_EQ(name(TransferClass::scatter), "scatter");
+  EXPECT_EQ(name(TransferClass::gather), "gather");
+  EXPECT_EQ(name(TransferClass::reduce), "reduce");
   EXPECT_EQ(name(TransferClass::all_gather), "all_gather");
   EXPECT_EQ(name(TransferClass::all_to_all), "all_to_all");
   EXPECT_EQ(name(TransferClass::all_reduce), "all_reduce");
   EXPECT_EQ(name(TransferClass::reduce_scatter), "reduce_scatter");
   EXPECT_EQ(name(TransferClass::general), "general");
-}
-
-TEST(CheckCover, PassesTheDistinctPiecesOfAnySharding) {
-  RandomShardings random(13);
-  for (int round = 0; round < 2000; ++round) {
-    const std::size_t rank = static_cast<std::size_t>(random.draw(0, 4));
-    const Shape shape = random.shape(rank);
-    const Sharding sharding = random.sharding(rank, shape);
-    std::vector<Box> boxes;
-    for (const DistinctPiece& piece : sharding.distinct_pieces(shape)) boxes.push_back(piece.box);
-    ASSERT_NO_THROW(check_cover(boxes, shape)) << sharding.to_string();
-  }
-}
-
-TEST(CheckCover, NamesTheElementAndItsBoxes) {
-  const Box low({0, 0}, {2, 4}), high({2, 0}, {4, 4}), right({1, 2}, {4, 4}), none({4, 4}, {4, 4});
-  EXPECT_NO_THROW(check_cover(std::vector{low, none, high}, {4, 4}));
-  EXPECT_NO_THROW(check_cover({}, {4, 0}));
-  const struct {
-    const char* name;
-    std::vector<Box> boxes;
-    const char *element, *rest;
-  } cases[] = {
-      {"none", {}, "element [0, 0] of shape [4, 4]", "in no box"},
-      {"missing", {low, none}, "element [2, 0] of", "in no box"},
-      {"held twice", {high, right, low}, "element [1, 2]", "in 2 boxes: 1 [1:4, 2:4] and 2 [0:2"},
-      {"held often", {low, low, low, low, low, low, high}, "element [0, 0]", "in 6 boxes: 0 [0:2"},
-      {"outside", {low, high, Box({3, 3}, {4, 5})}, "box 2, [3:4, 3:5]", "shape [4, 4]"},
-      {"below 0", {low, high, Box({-1, 0}, {0, 4})}, "box 2, [-1:0, 0:4]", "shape [4, 4]"},
-      {"other rank", {low, Box()}, "box 1, []", "shape [4, 4]"},
-  };
-  for (const auto& c : cases) {
-    SCOPED_TRACE(c.name);
-    EXPECT_THAT(message_of(ErrorCode::invalid_argument,
-                           [&] {
-                             check_cover(c.boxes, {4, 4});
-                           }),
-                AllOf(HasSubstr(c.element), HasSubstr(c.rest)));
-  }
-  EXPECT_THAT(message_of(ErrorCode::invalid_argument, [] { check_cover({}, {}); }),
-              HasSubstr("element [] of shape []"));
-  EXPECT_THAT(message_of(ErrorCode::invalid_argument,
-                         [] {
-                           check_cover({}, {4, -1});
-                         }),
-              HasSubstr("-1"));
 }
 
 }  // namespace

@@ -1,0 +1,59 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "shardwise/shard/detail/replicas.h"
+#include "shardwise/shard/detail/target_copies.h"
+#include "shardwise/shard/sharding.h"
+#include "shardwise/shard/topology.h"
+
+namespace shardwise::detail {
+
+/// Plans the targets of one sharding from the pieces of another, both of one tensor: which tiles of
+/// a dim share elements is worked out once per dim, before any target.
+///
+/// Thread-compatible.
+class GridPlanner {
+ public:
+  /// Requires that the shardings allow the shape. Throws as Topology::site().
+  GridPlanner(const Sharding& from, const Sharding& to, const Shape& shape,
+              const Topology& topology);
+
+  /// What fills the target at a mesh position; sources are mesh positions.
+  void plan(std::int64_t position, TargetCopies& copies);
+
+ private:
+  struct Tile {
+    std::int64_t begin, end;
+    std::int64_t offset;  // what it adds to the mesh position of a piece
+  };
+  struct Dim {
+    std::vector<Tile> tiles;  // of the source, those that are not empty, in order
+    std::int64_t stride = 0;  // of the group number: row-major over `tiles` of all dims
+  };
+  /// A tile of a dim of the target, and the tiles of the source that it overlaps: [first, last).
+  struct Reach {
+    std::int64_t begin, end;
+    std::size_t first, last;
+  };
+
+  void add_dim(std::size_t dim, std::int64_t extent);
+  void make_chooser(const Topology& topology);
+  void plan_without_replicas(TargetCopies& copies) const;
+  void plan_with_replicas(DeviceId place, TargetCopies& copies);
+
+  Sharding from_, to_;
+  Topology topology_;
+  std::vector<Dim> dims_;
+  std::vector<std::vector<Reach>> reaches_;  // per dim, by the tile's number in the target
+  std::vector<Reach> at_;                    // per dim, of the target at hand
+  std::optional<ReplicaChooser> chooser_;    // where there are replicas
+};
+
+/// The device at a position; where the mesh is abstract one of the position's number.
+DeviceId place_at(const Mesh& mesh, std::int64_t position);
+
+}  // namespace shardwise::detail
