@@ -51,7 +51,7 @@ struct DeviceOrder::Pattern {
 
 DeviceOrder DeviceOrder::iota(std::int64_t size) {
   if (size < 1) fail(fmt::format("{} devices; needed is at least 1", size));
-  return DeviceOrder(0, size);
+  return DeviceOrder(Span{0, size});
 }
 
 DeviceOrder DeviceOrder::compact(DeviceId first, std::vector<std::int64_t> sizes,
@@ -69,7 +69,7 @@ DeviceOrder DeviceOrder::compact(DeviceId first, std::vector<std::int64_t> sizes
       ++kept;
     }
   }
-  DeviceOrder order(first, 1);
+  DeviceOrder order(Span{first, 1});
   auto pattern = std::make_shared<Pattern>();
   for (std::size_t i = kept; i-- > 0;) {
     pattern->terms.push_back(
@@ -166,7 +166,7 @@ DeviceOrder DeviceOrder::list(std::vector<DeviceId> ids) {
     fail(fmt::format("device id {} is at positions {} and {}", device,
                      list->by_device[i - 1].second, position));
   }
-  DeviceOrder order(0, static_cast<std::int64_t>(ids.size()));
+  DeviceOrder order(Span{0, static_cast<std::int64_t>(ids.size())});
   list->ids = std::move(ids);
   order.list_ = std::move(list);
   return order;

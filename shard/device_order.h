@@ -88,7 +88,12 @@ class DeviceOrder {
   struct List;
   struct Pattern;
 
-  DeviceOrder(DeviceId first, std::int64_t size) : first_(first), size_(size) {}
+  /// Consecutive devices. A span, so that a list of two ids in braces is never taken for one.
+  struct Span {
+    DeviceId first;
+    std::int64_t size;
+  };
+  explicit DeviceOrder(const Span& span) : first_(span.first), size_(span.size) {}
   /// `sizes` and `strides` of digits, major first.
   static DeviceOrder compact(DeviceId first, std::vector<std::int64_t> sizes,
                              std::vector<std::int64_t> strides);

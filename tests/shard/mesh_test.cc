@@ -8,7 +8,10 @@
 #include <random>
 #include <vector>
 
+#include "shardwise/shard/default_mesh.h"
+#include "shardwise/shard/error.h"
 #include "testing/errors.h"
+#include "testing/random_shardings.h"
 
 namespace shardwise {
 namespace {
@@ -193,6 +196,59 @@ TEST(Mesh, PositionsCoordinatesAndDevicesAgree) {
       }
     }
   }
+}
+
+TEST(Mesh, WithoutDevicesAnswersByPosition) {
+  const Mesh mesh = Mesh::abstract({{"x", 2}, {"y", 3}});
+  EXPECT_TRUE(mesh.is_abstract());
+  EXPECT_EQ(mesh.size(), 6);
+  EXPECT_EQ(mesh.coordinate(4, 0), 1);
+  EXPECT_EQ(mesh.to_string(), "x=2,y=3@?");
+  EXPECT_EQ(Mesh::parse("x=2,y=3@?"), mesh);
+  EXPECT_FALSE(mesh == Mesh::parse("x=2,y=3"));
+  EXPECT_THAT(message_of(ErrorCode::invalid_argument, [&] { mesh.device_at(0); }),
+              AllOf(HasSubstr("x=2,y=3"), HasSubstr("abstract")));
+  EXPECT_THROW(mesh.position_of(0), Error);
+}
+
+TEST(Mesh, KeepsTheTransposedOrderCompact) {
+  const Mesh mesh = Mesh::parse("data=2,model=4@[4,2]T(1,0)");
+  EXPECT_EQ(mesh, Mesh({{"data", 2}, {"model", 4}}, {0, 2, 4, 6, 1, 3, 5, 7}));
+  EXPECT_EQ(mesh.to_string(), "data=2,model=4@[4,2]T(1,0)");
+  EXPECT_TRUE(mesh.devices().is_compact());
+}
+
+TEST(Mesh, SubmeshIsTheMeshAtOneCoordinate) {
+  RandomShardings random(31);
+  for (int round = 0; round < 500; ++round) {
+    const Mesh mesh = random.mesh();
+    if (mesh.rank() == 0) continue;
+    const std::size_t axis =
+        static_cast<std::size_t>(random.draw(0, static_cast<std::int64_t>(mesh.rank()) - 1));
+    const std::int64_t at = random.draw(0, mesh.axes()[axis].size - 1);
+    const Mesh part = submesh(mesh, mesh.axes()[axis].name, at);
+    std::vector<DeviceId> expected, found;
+    for (std::int64_t p = 0; p < mesh.size(); ++p) {
+      if (mesh.coordinate(p, axis) == at) expected.push_back(mesh.device_at(p));
+    }
+    for (std::int64_t p = 0; p < part.size(); ++p) found.push_back(part.device_at(p));
+    ASSERT_EQ(found, expected) << mesh.to_string();
+    ASSERT_EQ(part.rank() + 1, mesh.rank());
+  }
+  const Mesh mesh = Mesh::parse("x=2,y=3");
+  EXPECT_EQ(submesh(mesh, "y", 1), Mesh({{"x", 2}}, {1, 4}));
+  EXPECT_TRUE(submesh(Mesh::parse("x=2,y=3@?"), "x", 0).is_abstract());
+  EXPECT_THROW(submesh(mesh, "y", 3), Error);
+  EXPECT_THROW(submesh(mesh, "y", -1), Error);
+  EXPECT_THROW(submesh(mesh, "z", 0), Error);
+}
+
+TEST(DefaultMesh, IsWhatWasSetLast) {
+  EXPECT_FALSE(default_mesh());
+  set_default_mesh(Mesh::parse("x=2"));
+  EXPECT_EQ(default_mesh(), Mesh::parse("x=2"));
+  set_default_mesh(std::nullopt);
+  EXPECT_FALSE(default_mesh());
 }
 
 }  // namespace

@@ -1,0 +1,18 @@
+#pragma once
+
+#include <optional>
+
+#include "shardwise/shard/mesh.h"
+
+namespace shardwise {
+
+/// The mesh that a program has named as its own, if any: PyTorch/XLA's set_global_mesh() and
+/// get_global_mesh(). A convenience for programs; nothing in Shardwise reads it.
+///
+/// Thread-safe.
+std::optional<Mesh> default_mesh();
+
+/// Replaces it; without a value there is none again.
+void set_default_mesh(std::optional<Mesh> mesh);
+
+}  // namespace shardwise
