@@ -197,7 +197,7 @@ XlaSharding parse_named(detail::Scanner& in, const Context& context) {
     }
     in.expect(",");
   }
-  const bool has_axes = !axes.empty();
+  const bool has_devices = !axes.empty() || order;
   const Mesh mesh = order ? Mesh(std::move(axes), *std::move(order)) : Mesh(std::move(axes));
   std::vector<PartitionSpec::Entry> entries(context.rank);
   if (!in.accept("replicated")) {
@@ -239,7 +239,7 @@ XlaSharding parse_named(detail::Scanner& in, const Context& context) {
   all.push_back(named);
   if (all.size() <= kMaxRank) Sharding(mesh, PartitionSpec(std::move(all)));
   if (manual) return {ShardingType::manual, std::nullopt};
-  if (!has_axes) return replicated(context, ShardingType::replicated);
+  if (!has_devices) return replicated(context, ShardingType::replicated);
   if (mesh.size() > context.mesh.size()) {
     fail(ErrorCode::invalid_argument, context.text,
          fmt::format("its mesh has {} devices; needed are at most the {} of \"{}\"", mesh.size(),

@@ -103,7 +103,8 @@ std::string to_xla_v3(const Sharding& sharding) {
                         mesh.axes()[axis].size);
   }
   text += "], ";
-  if (!mesh.is_abstract() && !mesh.devices().is_iota()) {
+  // A mesh without axes stands for one device; without a word on which, for any mesh.
+  if (!mesh.is_abstract() && (mesh.rank() == 0 || !mesh.devices().is_iota())) {
     text += fmt::format("device_ids=({}), ", mesh.devices().to_string());
   }
   text += "[";

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -10,8 +11,11 @@
 #include "commands/commands.h"
 #include "output.h"
 #include "parse.h"
+#include "shardwise/shard/convert.h"
 #include "shardwise/shard/dtype.h"
 #include "shardwise/shard/error.h"
+#include "shardwise/shard/jax_text.h"
+#include "shardwise/shard/placements.h"
 #include "shardwise/shard/shard_boxes.h"
 #include "shardwise/shard/sharding.h"
 #include "shardwise/shard/xla_text.h"
@@ -55,8 +59,13 @@ Json text_or_null(const Print& print) {
   }
 }
 
-/// What the options say, on one mesh: its kind, and where the tensor lies, if it says so.
-XlaSharding requested(const ShardsOptions& options, const Shape& shape) {
+/// What the options say: where the tensor lies as XLA would say it, or as DTensor does, or both.
+struct Request {
+  XlaSharding xla;
+  std::optional<Placements> placements;
+};
+
+Request requested(const ShardsOptions& options, const Shape& shape) {
   const Mesh mesh = parse_mesh(options.mesh, options.devices);
   const UnevenPolicy policy = UnevenPolicy::parse(options.policy);
   if (options.sharding) {
@@ -64,38 +73,91 @@ XlaSharding requested(const ShardsOptions& options, const Shape& shape) {
     if (parsed.placement) {
       parsed.placement = Sharding(parsed.placement->mesh(), parsed.placement->spec(), policy);
     }
-    return parsed;
+    return {parsed, std::nullopt};
+  }
+  if (options.placements) {
+    Request request{{ShardingType::unknown, std::nullopt},
+                    Placements::parse(mesh, *options.placements)};
+    for (const UnevenPolicy& rule : {UnevenPolicy::ceil(), UnevenPolicy::nested_chunk()}) {
+      const auto converted = to_sharding(*request.placements, shape, rule);
+      if (converted.verdict != Verdict::same) continue;
+      request.xla = {sharding_type(*converted.result), converted.result};
+      break;
+    }
+    return request;
   }
   PartitionSpec spec = PartitionSpec::parse(*options.spec);
   if (options.short_spec) spec = spec.padded(shape.size());
   const Sharding sharding(mesh, std::move(spec), policy);
-  return {sharding_type(sharding), sharding};
+  return {{sharding_type(sharding), sharding}, std::nullopt};
 }
 
-Json devices_json(const Sharding& sharding, const Shape& shape, DType dtype) {
-  const Json padded = dims_json(sharding.shard_shape(shape));
+Json replica_json(const XlaSharding& xla, std::int64_t position, const Shape& shape) {
+  if (!xla.placement) return {{"xla", nullptr}, {"jax", nullptr}};
+  return {{"xla", xla_replica_id(*xla.placement, position)},
+          {"jax", jax_replica_id(*xla.placement, position, shape)}};
+}
+
+Json device_json(const std::optional<Box>& box, Json runs, const Shape& padded, Json replica,
+                 std::size_t bytes) {
+  return {{"box", box ? box_json(*box) : Json()},
+          {"runs", std::move(runs)},
+          {"padded_shape", dims_json(padded)},
+          {"replica_id", std::move(replica)},
+          {"bytes", bytes}};
+}
+
+Json devices_of(const Placements& placements, const XlaSharding& xla, const Shape& shape,
+                DType dtype) {
+  const Shape padded = placements.local_shape(0, shape);  // nobody holds more
+  Json devices = Json::object();
+  const Mesh& mesh = placements.mesh();
+  for (std::int64_t p = 0; p < mesh.size(); ++p) {
+    Json runs = Json::array();
+    for (const std::vector<IndexRun>& of_dim : placements.runs_at(p, shape)) {
+      Json& list = runs.emplace_back(Json::array());
+      for (const IndexRun& run : of_dim) list.push_back({run.begin, run.end});
+    }
+    devices[std::to_string(mesh.device_at(p))] = device_json(
+        placements.box_at(p, shape), std::move(runs), padded, replica_json(xla, p, shape),
+        num_bytes(placements.local_shape(p, shape), size_bytes(dtype)));
+  }
+  return devices;
+}
+
+Json devices_of(const XlaSharding& xla, const Shape& shape, DType dtype) {
+  const Sharding& sharding = *xla.placement;
+  const Shape padded = sharding.shard_shape(shape);
   Json devices = Json::object();
   const ShardBoxes boxes(sharding, shape);
   for (auto it = boxes.begin(); it != boxes.end(); ++it) {
     Json runs = Json::array();
     for (std::size_t dim = 0; dim < shape.size(); ++dim) {
-      Json& of_dim = runs.emplace_back(Json::array());
-      if (it->extent(dim) > 0) of_dim.push_back({it->begin(dim), it->end(dim)});
+      Json& list = runs.emplace_back(Json::array());
+      if (it->extent(dim) > 0) list.push_back({it->begin(dim), it->end(dim)});
     }
-    devices[std::to_string(sharding.mesh().device_at(it.position()))] = {
-        {"box", box_json(*it)},
-        {"runs", std::move(runs)},
-        {"padded_shape", padded},
-        {"replica_id",
-         {{"xla", xla_replica_id(sharding, it.position())},
-          {"jax", jax_replica_id(sharding, it.position(), shape)}}},
-        {"bytes", num_bytes(it->shape(), size_bytes(dtype))}};
+    devices[std::to_string(sharding.mesh().device_at(it.position()))] =
+        device_json(*it, std::move(runs), padded, replica_json(xla, it.position(), shape),
+                    num_bytes(it->shape(), size_bytes(dtype)));
   }
   return devices;
 }
 
-void print_as_json(const XlaSharding& xla, const Shape& shape, DType dtype) {
-  Json result = {{"sharding_type", name(xla.type)}, {"declared_type", name(xla.type)}};
+/// What XLA's, JAX's and our own words for the sharding are; null where there are none.
+Json texts_json(const Sharding& sharding, const Shape& shape) {
+  const auto placements = to_placements(sharding, shape);
+  return {{"spec", sharding.spec().to_string()},
+          {"jax", to_jax_text(sharding.spec())},
+          {"v3", text_or_null([&] { return to_xla_v3(sharding); })},
+          {"placements",
+           placements.verdict == Verdict::same ? Json(placements.result->to_string()) : Json()}};
+}
+
+void print_as_json(const Request& request, const Shape& shape, DType dtype) {
+  const XlaSharding& xla = request.xla;
+  const bool known = xla.placement || !request.placements;
+  Json result = {{"sharding_type", known ? Json(name(xla.type)) : Json()},
+                 {"declared_type", known ? Json(name(xla.type)) : Json()}};
   if (xla.placement) {
     const Sharding& sharding = *xla.placement;
     const auto groups = replication_groups(sharding);
@@ -108,16 +170,53 @@ void print_as_json(const XlaSharding& xla, const Shape& shape, DType dtype) {
     result["fully_replicated"] = sharding.is_fully_replicated();
     result["num_replicas"] = sharding.num_replicas();
     result["mesh"] = sharding.mesh().to_string();
-    result["spec"] = sharding.spec().to_string();
     result["policy"] = sharding.policy().to_string();
+    result.update(texts_json(sharding, shape));
+  }
+  if (request.placements) {
+    result["shard_shape"] = dims_json(request.placements->local_shape(0, shape));
+    result["mesh"] = request.placements->mesh().to_string();
+    result["placements"] = request.placements->to_string();
   }
   result["shape"] = dims_json(shape);
   result["dtype"] = name(dtype);
-  result["v1"] = text_or_null([&] { return to_xla_v1(xla); });
-  result["v2"] = text_or_null([&] { return to_xla_v2(xla); });
-  result["devices"] =
-      xla.placement ? devices_json(*xla.placement, shape, dtype) : Json(Json::object());
+  result["v1"] = known ? text_or_null([&] { return to_xla_v1(xla); }) : Json();
+  result["v2"] = known ? text_or_null([&] { return to_xla_v2(xla); }) : Json();
+  result["devices"] = request.placements ? devices_of(*request.placements, xla, shape, dtype)
+                      : xla.placement    ? devices_of(xla, shape, dtype)
+                                         : Json(Json::object());
   print_json(result);
+}
+
+std::string coordinates_of(const Mesh& mesh, std::int64_t position) {
+  std::string text;
+  for (std::size_t axis = 0; axis < mesh.rank(); ++axis) {
+    text += fmt::format("{}{}={}", axis == 0 ? "" : " ", mesh.axes()[axis].name,
+                        mesh.coordinate(position, axis));
+  }
+  return text;
+}
+
+void print_as_table(const Placements& placements, const Shape& shape, DType dtype) {
+  const Mesh& mesh = placements.mesh();
+  fmt::print("{} {} placed as {} on {}\n\n", name(dtype), to_string(shape), placements.to_string(),
+             mesh.to_string());
+  Table table({"device", "mesh position", "indices", "shape", "bytes"});
+  for (std::int64_t p = 0; p < mesh.size(); ++p) {
+    std::string indices;
+    for (const std::vector<IndexRun>& runs : placements.runs_at(p, shape)) {
+      indices += indices.empty() ? "[" : ", ";
+      if (runs.empty()) indices += "none";
+      for (std::size_t i = 0; i < runs.size(); ++i) {
+        indices += fmt::format("{}{}:{}", i == 0 ? "" : "+", runs[i].begin, runs[i].end);
+      }
+    }
+    const Shape local = placements.local_shape(p, shape);
+    table.add({std::to_string(mesh.device_at(p)), coordinates_of(mesh, p),
+               indices.empty() ? "[]" : indices + "]", to_string(local),
+               human_bytes(num_bytes(local, size_bytes(dtype)))});
+  }
+  table.print();
 }
 
 void print_as_table(const Sharding& sharding, const Shape& shape, DType dtype) {
@@ -125,14 +224,9 @@ void print_as_table(const Sharding& sharding, const Shape& shape, DType dtype) {
   Table table({"device", "mesh position", "box", "shape", "elements", "bytes", "replica"});
   const ShardBoxes boxes(sharding, shape);
   for (auto it = boxes.begin(); it != boxes.end(); ++it) {
-    std::string coordinates;
-    for (std::size_t axis = 0; axis < mesh.rank(); ++axis) {
-      coordinates += fmt::format("{}{}={}", axis == 0 ? "" : " ", mesh.axes()[axis].name,
-                                 mesh.coordinate(it.position(), axis));
-    }
     table.add(
-        {std::to_string(mesh.device_at(it.position())), coordinates, to_string(*it),
-         to_string(it->shape()), std::to_string(it->num_elements()),
+        {std::to_string(mesh.device_at(it.position())), coordinates_of(mesh, it.position()),
+         to_string(*it), to_string(it->shape()), std::to_string(it->num_elements()),
          human_bytes(num_bytes(it->shape(), size_bytes(dtype))),
          fmt::format("{} of {}", sharding.replica_id(it.position()), sharding.num_replicas())});
   }
@@ -148,13 +242,15 @@ int run_shards(const ShardsOptions& options) {
   const Shape shape = parse_shape(options.shape);
   const DType dtype = parse_dtype(options.dtype);
   num_bytes(shape, size_bytes(dtype));  // throws where the whole tensor cannot be addressed
-  const XlaSharding xla = requested(options, shape);
+  const Request request = requested(options, shape);
   if (options.json) {
-    print_as_json(xla, shape, dtype);
-  } else if (xla.placement) {
-    print_as_table(*xla.placement, shape, dtype);
+    print_as_json(request, shape, dtype);
+  } else if (request.placements) {
+    print_as_table(*request.placements, shape, dtype);
+  } else if (request.xla.placement) {
+    print_as_table(*request.xla.placement, shape, dtype);
   } else {
-    fmt::print("{}: the program says per device what it holds\n", name(xla.type));
+    fmt::print("{}: the program says per device what it holds\n", name(request.xla.type));
   }
   return 0;
 }
