@@ -22,6 +22,7 @@ constexpr int kBadUsage = 2, kFailure = 3;
 
 struct Commands {
   ShardsOptions shards;
+  ExplainOptions explain;
   LsOptions ls;
   InspectOptions inspect;
   VerifyOptions verify;
@@ -61,7 +62,22 @@ void declare(CLI::App& app, Commands& c) {
       ->capture_default_str();
   shards->add_flag("--short-spec", c.shards.short_spec,
                    "A spec may name fewer dims than the shape has; the others are whole");
+  shards->add_option("--svg", c.shards.svg, "Also draw it to this SVG file");
   shards->callback([&c] { c.run = [&c] { return run_shards(c.shards); }; });
+
+  CLI::App* explain = add_command(
+      app, "explain", "Show what a reshard moves, or what is wrong with a spec",
+      "shardwise explain --from 'data=4,model=2;data,model' --to 'data=2,model=4;-,model' "
+      "--shape 8,16\n  shardwise explain --mesh data=4,model=2 --spec data,modle --shape 8,16",
+      &c.explain.json);
+  explain->add_option("--from", c.explain.from, "MESH;SPEC or MESH;SPEC;POLICY as it lies");
+  explain->add_option("--to", c.explain.to, "The same as it is wanted");
+  explain->add_option("--mesh", c.explain.mesh, "Mesh that a spec is judged on");
+  explain->add_option("--spec", c.explain.spec, "Spec to judge; exit status 1: not valid");
+  explain->add_option("--policy", c.explain.policy, "Policy for --spec")->capture_default_str();
+  explain->add_option("--shape", c.explain.shape, "Extents: 10,6; \"\" for a scalar")->required();
+  explain->add_option("--dtype", c.explain.dtype, "Element type")->capture_default_str();
+  explain->callback([&c] { c.run = [&c] { return run_explain(c.explain); }; });
 
   CLI::App* ls = add_command(app, "ls", "List the checkpoints of a directory",
                              "shardwise ls runs/checkpoints", &c.ls.json);
@@ -124,7 +140,7 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
     if (commands.run) return commands.run();
-    report(json, "usage", "a command is needed: shards, ls, inspect, verify or reshard");
+    report(json, "usage", "a command is needed: shards, explain, ls, inspect, verify or reshard");
     return kBadUsage;
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version

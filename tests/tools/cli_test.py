@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import tempfile
 import unittest
+import xml.etree.ElementTree
 
 SHARDWISE = os.environ["SHARDWISE"]
 GOLDEN = pathlib.Path(os.environ["SHARDWISE_TEST_DATA"]) / "checkpoint-v1"
@@ -56,7 +57,7 @@ class Cli(unittest.TestCase):
 
 class Help(Cli):
     def test_every_command_has_help_with_an_example(self):
-        for command in ("shards", "ls", "inspect", "verify", "reshard"):
+        for command in ("shards", "explain", "ls", "inspect", "verify", "reshard"):
             text = self.ok(command, "--help")
             self.assertIn("Example:\n  shardwise " + command, text)
             self.assertIn("--json", text)
@@ -112,6 +113,105 @@ class Shards(Cli):
         case([], "data=2", "data", "9223372036854775807", "--dtype", "f64")
         case(["3"], "data=2", "data", "8", "--devices", "0,1,3")       # three ids for two places
         case(["1"], "data=2", "data", "8", "--devices", "1,1")
+
+
+    def test_answers_in_xlas_jaxs_and_dtensors_words(self):
+        found = self.ok_json("shards", "--mesh", "a=4,b=2", "--devices", "7,6,5,4,3,2,1,0", "--spec", "-,b",
+                             "--shape", "16,16")
+        self.assertEqual(found["sharding_type"], "PARTIAL")
+        self.assertEqual(found["declared_type"], "PARTIAL")
+        self.assertEqual(found["v1"], "{devices=[1,2,4]1,3,5,7,0,2,4,6 last_tile_dim_replicate}")
+        self.assertEqual(found["v2"], "{devices=[1,2,4]<=[4,2]T(1,0) last_tile_dim_replicate}")
+        self.assertEqual(found["jax"], "P(None, 'b')")
+        self.assertEqual(found["placements"], "R,S(1)")
+        self.assertEqual(found["tile_assignment"], [[7, 5, 3, 1], [6, 4, 2, 0]])
+        self.assertEqual(found["group_assignment"], [[0, 1]])
+        self.assertEqual(found["replication_groups"], [[7, 5, 3, 1], [6, 4, 2, 0]])
+        self.assertEqual(found["devices"]["0"]["replica_id"], {"xla": 0, "jax": 3})
+        self.assertEqual(found["devices"]["0"]["runs"], [[[0, 16]], [[8, 16]]])
+
+    def test_reads_xlas_jaxs_and_dtensors_words(self):
+        boxes = []
+        for how in (["--spec", "-,b"], ["--spec", "P(None, 'b')"], ["--placements", "R,S(1)"],
+                    ["--sharding", "{devices=[1,2,4]0,2,4,6,1,3,5,7 last_tile_dim_replicate}"],
+                    ["--sharding", "{mesh['a'=4,'b'=2], [{}, {'b'}]}"]):
+            found = self.ok_json("shards", "--mesh", "a=4,b=2", *how, "--shape", "16,16")
+            boxes.append({device: held["box"] for device, held in found["devices"].items()})
+        self.assertEqual(boxes[1:], boxes[:1] * 4)
+
+    def test_a_strided_placement_holds_runs(self):
+        found = self.ok_json("shards", "--mesh", "2,2", "--placements", "StridedShard(0, split=4),R", "--shape", "9")
+        self.assertIsNone(found["devices"]["0"]["box"])
+        self.assertEqual(found["devices"]["0"]["runs"], [[[0, 2], [3, 5], [6, 8]]])
+        self.assertEqual(found["shard_shape"], [6])
+        self.assertIsNone(found["sharding_type"])
+        self.assertIsNone(found["v1"])
+
+    def test_policies_and_short_specs(self):
+        def sizes(policy):
+            found = self.ok_json("shards", "--mesh", "2,2", "--spec", "0+1", "--shape", "5", "--policy", policy)
+            return [held["box"][0][1] - held["box"][0][0] for held in found["devices"].values()]
+        self.assertEqual(sizes("ceil"), [2, 2, 1, 0])
+        self.assertEqual(sizes("nested_chunk"), [2, 1, 1, 1])
+        self.assertEqual(sizes("balanced"), [2, 1, 1, 1])
+        self.assertEqual(sizes("sizes:0+5+0+0"), [0, 5, 0, 0])
+        self.fails(3, ["dim 0", "4 ways", "4 or 8"], "shards", "--mesh", "2,2", "--spec", "0+1", "--shape", "5",
+                   "--policy", "strict")
+        self.fails(3, ["2 extents"], "shards", "--mesh", "4", "--spec", "0,-", "--shape", "4")
+        self.fails(3, ["1 extents"], "shards", "--mesh", "4", "--spec", "0", "--shape", "4,4")
+        found = self.ok_json("shards", "--mesh", "4", "--spec", "0", "--shape", "4,4", "--short-spec")
+        self.assertEqual(found["spec"], "0,-")
+
+    def test_kinds_that_are_words(self):
+        found = self.ok_json("shards", "--mesh", "4", "--sharding", "{maximal device=2}", "--shape", "8")
+        self.assertEqual((found["sharding_type"], list(found["devices"])), ("MAXIMAL", ["2"]))
+        found = self.ok_json("shards", "--mesh", "4", "--sharding", "{manual}", "--shape", "8")
+        self.assertEqual((found["sharding_type"], found["devices"]), ("MANUAL", {}))
+
+    def test_svg(self):
+        picture = self.dir / "shards.svg"
+        self.ok("shards", "--mesh", "2,2", "--spec", "0,1", "--shape", "5,7", "--svg", picture)
+        self.assertTrue(xml.etree.ElementTree.parse(picture).getroot().tag.endswith("svg"))
+        self.fails(3, ["cannot be written"], "shards", "--mesh", "2", "--spec", "0", "--shape", "5", "--svg",
+                   self.dir / "nowhere" / "shards.svg")
+
+    def test_one_way_of_cutting_is_asked_for(self):
+        self.fails(2, [], "shards", "--mesh", "2", "--shape", "5")
+        self.fails(2, [], "shards", "--mesh", "2", "--shape", "5", "--spec", "0", "--placements", "R")
+
+
+class Explain(Cli):
+    def test_a_reshard_moves_what_each_device_lacks(self):
+        found = self.ok_json("explain", "--from", "x=4,y=2;y,-,x", "--to", "x=4,y=2;-,x+y,-", "--shape", "16,16,16")
+        self.assertEqual(found["class"], "all_to_all")
+        self.assertEqual(found["num_copies"], 64)
+        self.assertEqual(len(found["copies"]), 64)
+        for device in found["devices"].values():
+            self.assertEqual(device["bytes_kept"] + device["bytes_received"], 16 * 16 * 16 * 4 // 8)
+            self.assertEqual(device["bytes_received"], device["bytes_sent"])
+        self.assertEqual(found["bytes_moved"], sum(d["bytes_received"] for d in found["devices"].values()))
+        self.assertEqual(found["bytes_moved"] + found["bytes_kept"], 16 * 16 * 16 * 4)
+
+    def test_finer_tiles_need_no_communication(self):
+        found = self.ok_json("explain", "--from", "4,2;0,-", "--to", "4,2;0,1", "--shape", "8,8", "--dtype", "i8")
+        self.assertEqual((found["class"], found["needs_communication"], found["bytes_moved"]), ("slice", False, 0))
+        self.assertIn("slice", self.ok("explain", "--from", "4,2;0,-", "--to", "4,2;0,1", "--shape", "8,8"))
+
+    def test_a_bad_spec_is_status_1_with_what_would_be_right(self):
+        arguments = ("explain", "--mesh", "data=4,model=2", "--spec", "data,modle", "--shape", "8,16")
+        result = run(*arguments, "--json")
+        self.assertEqual(result.returncode, 1)
+        advice = json.loads(result.stdout)
+        self.assertFalse(advice["valid"])
+        self.assertEqual(advice["problems"][0]["kind"], "unknown_axis")
+        self.assertEqual(advice["nearest_specs"][0], "data,model")
+        self.assertIn("data,model", run(*arguments).stdout)
+        self.assertTrue(self.ok_json("explain", "--mesh", "2", "--spec", "0", "--shape", "3")["valid"])
+
+    def test_bad_input(self):
+        self.fails(3, ["--from", "MESH;SPEC"], "explain", "--from", "2", "--to", "2;0", "--shape", "4")
+        self.fails(3, ["--from and --to"], "explain", "--from", "2;0", "--shape", "4")
+        self.fails(3, ["extents"], "explain", "--from", "2;0", "--to", "2;-", "--shape", "4,4")
 
 
 class Checkpoints(Cli):

@@ -13,10 +13,20 @@ namespace shardwise::tools {
 struct ShardsOptions {
   std::string mesh, devices, shape, dtype = "f32", policy = "ceil";
   std::optional<std::string> spec, placements, sharding;
+  std::optional<std::string> svg;
   bool short_spec = false;
   bool json = false;
 };
 int run_shards(const ShardsOptions& options);
+
+/// Two shardings, from and to, or a mesh and a spec for it.
+struct ExplainOptions {
+  std::optional<std::string> from, to, mesh, spec;
+  std::string shape, dtype = "f32", policy = "ceil";
+  bool json = false;
+};
+/// Status 1 where the spec is not valid.
+int run_explain(const ExplainOptions& options);
 
 struct LsOptions {
   std::string root;

@@ -1,6 +1,8 @@
 #include <fmt/core.h>
+#include <unistd.h>
 
 #include <cstdio>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <optional>
@@ -15,6 +17,7 @@
 #include "shardwise/shard/dtype.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/shard/jax_text.h"
+#include "shardwise/shard/picture.h"
 #include "shardwise/shard/placements.h"
 #include "shardwise/shard/shard_boxes.h"
 #include "shardwise/shard/sharding.h"
@@ -234,6 +237,20 @@ void print_as_table(const Sharding& sharding, const Shape& shape, DType dtype) {
              sharding.to_string(), to_string(sharding.shard_shape(shape)), sharding.num_replicas(),
              sharding.num_replicas() == 1 ? "copy" : "copies");
   table.print();
+  if (shape.empty()) return;
+  fmt::print("\n{}", text_picture(sharding, shape, {.color = isatty(STDOUT_FILENO) == 1}));
+}
+
+void write_svg(const std::string& path, const Request& request, const Shape& shape) {
+  if (!request.xla.placement) {
+    throw Error(ErrorCode::unsupported,
+                "--svg: what is asked for is no box per device; needed is one");
+  }
+  const std::string picture = svg_picture(*request.xla.placement, shape);
+  std::ofstream file(path, std::ios::binary);
+  file << picture;
+  file.close();
+  if (!file) throw Error(ErrorCode::io, fmt::format("--svg: {} cannot be written", path));
 }
 
 }  // namespace
@@ -243,6 +260,7 @@ int run_shards(const ShardsOptions& options) {
   const DType dtype = parse_dtype(options.dtype);
   num_bytes(shape, size_bytes(dtype));  // throws where the whole tensor cannot be addressed
   const Request request = requested(options, shape);
+  if (options.svg) write_svg(*options.svg, request, shape);
   if (options.json) {
     print_as_json(request, shape, dtype);
   } else if (request.placements) {
