@@ -102,14 +102,16 @@ TEST(Placements, TextGoesBothWays) {
 
 TEST(Placements, RandomOnesGoBothWaysAsText) {
   std::mt19937 random(1);
-  const auto draw = [&random](std::uint32_t below) { return random() % below; };
+  const auto draw = [&random](std::uint32_t below) {
+    return static_cast<std::uint32_t>(random() % below);
+  };
   for (int n = 0; n < 1000; ++n) {
     std::vector<Axis> axes(draw(5), Axis{"", 2});
     std::vector<Placement> list;
     const auto op = static_cast<PartialOp>(draw(5));
     for (std::size_t axis = 0; axis < axes.size(); ++axis) {
       const Placement choices[] = {Placement::replicate(), Placement::shard(draw(17)),
-                                   Placement::strided_shard(draw(3), 1 + draw(~0u)),
+                                   Placement::strided_shard(draw(3), 1 + std::int64_t{draw(~0u)}),
                                    Placement::partial(op)};
       list.push_back(choices[draw(4)]);
     }
