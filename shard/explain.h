@@ -38,8 +38,8 @@ struct SpecProblem {
 /// Value type, thread-compatible.
 struct SpecAdvice {
   std::vector<SpecProblem> problems;  ///< by dim; empty where the spec is valid
-  std::vector<PartitionSpec> specs;   ///< valid ones near to it, the nearest first; a few
-  std::vector<Shape> shapes;          ///< near the shape and valid for the spec as it is; a few
+  std::vector<PartitionSpec> specs;   ///< valid ones near to it, the nearest first; at most 5
+  std::vector<Shape> shapes;          ///< near the shape and valid for the spec as it is; at most 2
 
   /// Some lines of text.
   std::string to_string() const;

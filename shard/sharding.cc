@@ -10,6 +10,7 @@
 #include "shardwise/shard/detail/sharding_data.h"
 #include "shardwise/shard/detail/spec_axes.h"
 #include "shardwise/shard/error.h"
+#include "shardwise/shard/owners.h"
 
 namespace shardwise {
 namespace {
@@ -158,29 +159,11 @@ bool Sharding::is_fully_replicated() const { return num_replicas() == mesh().siz
 
 std::vector<DistinctPiece> Sharding::distinct_pieces(const Shape& shape) const {
   data_->check("distinct_pieces", shape);
-  if (num_elements(shape) == 0) return {};
-  const std::int64_t replicas = num_replicas();
   std::vector<DistinctPiece> pieces;
-  Index tile = Index::filled(rank(), 0);
-  Box box = Box::whole(shape);
-  for (;;) {
-    for (std::size_t dim = 0; dim < rank(); ++dim) {
-      const TileRange range = tile_range(dim, tile[dim], shape[dim]);
-      box.set(dim, range.begin, range.end);
-    }
-    if (!box.empty()) {
-      DistinctPiece& piece = pieces.emplace_back(DistinctPiece{box, {}});
-      piece.positions.reserve(static_cast<std::size_t>(replicas));
-      const std::int64_t first = position_of(tile, 0);
-      for (std::int64_t r = 0; r < replicas; ++r) {
-        piece.positions.push_back(first + data_->replicas.offset_of(r));
-      }
-    }
-    std::size_t dim = rank();
-    while (dim > 0 && tile[dim - 1] == tiles(dim - 1) - 1) tile[--dim] = 0;
-    if (dim == 0) return pieces;
-    ++tile[dim - 1];
+  for (const OwnedTile& owned : OwnedTiles(*this, shape)) {
+    pieces.push_back({owned.box, positions_of(*this, owned.tile)});
   }
+  return pieces;
 }
 
 std::string Sharding::to_string() const {

@@ -136,6 +136,7 @@ TEST(Advise, NamesWhatIsValidAndFindsWhatIsNot) {
     ++wrong;
     ASSERT_THROW(check(spec, shape), Error);
     ASSERT_FALSE(advice.specs.empty());
+    ASSERT_LE(advice.specs.size(), 5u);
     for (const PartitionSpec& other : advice.specs) ASSERT_NO_THROW(check(other, shape));
     for (const Shape& other : advice.shapes) {
       ASSERT_NO_THROW(check(spec, other));
@@ -159,12 +160,11 @@ TEST(ExplainReshard, SaysWhoKeepsFetchesAndDropsWhat) {
   EXPECT_EQ(change.dropped, 12);
   ASSERT_EQ(change.devices.size(), 2u);
   EXPECT_THAT(change.devices[1].fetches, ElementsAre(DeviceChange::Fetch{0, 6}));
-  EXPECT_EQ(change.to_string(4, 1), R"(
-all_to_all: communication is needed
+  EXPECT_EQ(change.to_string(4, 1), R"(all_to_all: communication is needed
 in all: kept 12 elements (48 bytes), fetched 12 elements (48 bytes), dropped 12 elements (48 bytes)
 device 0: keeps 6 elements (24 bytes), fetches 6 elements (24 bytes): 6 from 1; drops 6 elements (24 bytes)
 and 1 more devices
-)" + 1);
+)");
   EXPECT_THAT(explain_reshard(make("-", "2"), make("0", "2"), {4}).to_string(1),
               HasSubstr("slice: no communication: what each device needs lies inside what it has"));
   EXPECT_THAT(explain_reshard(make("a", "a=2,b=2"), make("0", "2,2"), {4}).to_string(1),

@@ -81,23 +81,6 @@ TEST(OwnedTiles, AgreeWithEveryDevicesBox) {
   }
 }
 
-TEST(OwnedTiles, ListThePiecesThatTheShardingLists) {
-  RandomShardings random(42);
-  for (int round = 0; round < 1000; ++round) {
-    const Shape shape = random.shape(static_cast<std::size_t>(random.draw(0, 3)));
-    const Sharding sharding = any_sharding(random, random.mesh(), shape);
-    std::size_t next = 0;
-    const std::vector<DistinctPiece> pieces = sharding.distinct_pieces(shape);
-    for (const OwnedTile& owned : OwnedTiles(sharding, shape)) {
-      ASSERT_LT(next, pieces.size());
-      ASSERT_EQ(owned.box, pieces[next].box);
-      ASSERT_EQ(positions_of(sharding, owned.tile), pieces[next].positions);
-      ++next;
-    }
-    ASSERT_EQ(next, pieces.size());
-  }
-}
-
 TEST(OwnedTiles, CostNothingForDevicesThatDoNotMatter) {
   // A list of a million million devices, or a walk over the empty tiles, would not end.
   const std::int64_t side = std::int64_t{1} << 20;

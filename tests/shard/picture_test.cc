@@ -101,8 +101,8 @@ std::vector<std::string> attributes(std::string_view xml, std::string_view name)
 }
 
 TEST(TextPicture, ShowsTilesDevicesAndPadding) {
-  EXPECT_EQ(text_picture(make("data,model", "data=2,model=2"), {3, 5}), R"(
-[3, 5]: 2 x 2 tiles of [2, 3], 1 copy of each; data,model on data=2,model=2
+  EXPECT_EQ(text_picture(make("data,model", "data=2,model=2"), {3, 5}),
+            R"([3, 5]: 2 x 2 tiles of [2, 3], 1 copy of each; data,model on data=2,model=2
 
      0:3 3:5
     ┌───┬───┐
@@ -113,26 +113,24 @@ TEST(TextPicture, ShowsTilesDevicesAndPadding) {
     │░░░│░░░│
     └───┴───┘
 ░░ padding to whole blocks, not in the tensor
-)" + 1);
+)");
 }
 
 TEST(TextPicture, OfRanksBelowTwoIsOneRow) {
-  EXPECT_EQ(text_picture(make("", "3@7,5,6"), {}), R"(
-scalar: 3 copies
+  EXPECT_EQ(text_picture(make("", "3@7,5,6"), {}), R"(scalar: 3 copies
 
  ┌───────┐
  │ 7,5,6 │
  └───────┘
-)" + 1);
-  EXPECT_EQ(text_picture(make("0", "4"), {2}), R"(
-[2]: 4 tiles of [1], 1 copy of each; 0 on 4
+)");
+  EXPECT_EQ(text_picture(make("0", "4"), {2}), R"([2]: 4 tiles of [1], 1 copy of each; 0 on 4
 
   0:1 1:2 2:2 2:2
  ┌───┬───┬───┬───┐
  │ 0 │ 1 │░2░│░3░│
  └───┴───┴───┴───┘
 ░░ padding to whole blocks, not in the tensor
-)" + 1);
+)");
 }
 
 TEST(TextPicture, OfHigherRanksHasAPlanePerLeadingTile) {
@@ -262,8 +260,9 @@ TEST(XmlText, EscapesMarkupAndReplacesWhatIsNotText) {
       {"\t\n\r ~", "\t\n\r ~"},
       {"\x01\x1f", "\uFFFD\uFFFD"},
       {"\u00e9\u20ac\U0001F600", "\u00e9\u20ac\U0001F600"},
-      {"\xc3", "\uFFFD"},                                // cut off
-      {"\xc0\x80", "\uFFFD\uFFFD"},                      // longer than need be
+      {"\xc3", "\uFFFD"},            // cut off
+      {"\xc0\x80", "\uFFFD\uFFFD"},  // longer than need be
+      {"\xe0\x80\x80", "\uFFFD\uFFFD\uFFFD"},
       {"\xed\xa0\x80", "\uFFFD\uFFFD\uFFFD"},            // a surrogate
       {"\xef\xbf\xbe", "\uFFFD\uFFFD\uFFFD"},            // U+FFFE
       {"\xf4\x90\x80\x80", "\uFFFD\uFFFD\uFFFD\uFFFD"},  // beyond Unicode

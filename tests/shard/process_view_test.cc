@@ -63,15 +63,16 @@ TEST(ProcessView, AgreesWithJax) {
     ASSERT_EQ(view.processes().size(), c["processes"].size());
     for (std::size_t dim = 0; dim < shape.size(); ++dim) {
       std::map<std::int64_t, std::int64_t> index_in_jax;  // theirs follow the order of a set
-      for (const auto& [process, row] : c["processes"].items()) {
+      for (const auto& [name, row] : c["processes"].items()) {
+        const std::int64_t process = std::stoi(name);
         const nlohmann::json& share = row["shares"][dim];
         ASSERT_EQ(view.is_uniform(dim), !share.is_null());
         if (share.is_null()) {
-          message_of(ErrorCode::invalid_argument, [&] { view.share(std::stoi(process), dim); });
+          message_of(ErrorCode::invalid_argument, [&] { view.share(process, dim); });
           ++undefined;
           continue;
         }
-        const ProcessShare ours = view.share(std::stoi(process), dim);
+        const ProcessShare ours = view.share(process, dim);
         ASSERT_EQ(ours.count, share[1]);
         ASSERT_LT(ours.index, ours.count);
         ASSERT_EQ(index_in_jax.emplace(ours.index, share[0]).first->second, share[0]);
