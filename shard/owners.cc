@@ -78,7 +78,7 @@ OwnedTile owner_of(const Sharding& sharding, const Shape& shape, const Index& el
   Index next = element;
   for (std::size_t dim = 0; inside && dim < shape.size(); ++dim) {
     inside = element[dim] >= 0 && element[dim] < shape[dim];
-    ++next[dim];
+    next[dim] = inside ? element[dim] + 1 : 0;
   }
   if (!inside) {
     throw Error(ErrorCode::invalid_argument,
