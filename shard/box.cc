@@ -30,7 +30,16 @@ Box::Box(const Index& begin, const Index& end) : begin_(begin), end_(end) {
   }
 }
 
-Box Box::whole(const Shape& shape) { return Box(Index::filled(shape.size(), 0), shape); }
+Box Box::whole(const Shape& shape) {
+  // In place: a copy of what was just written waits for the writes.
+  Box box;
+  for (const std::int64_t extent : shape) {
+    if (extent < 0) Box(Index::filled(shape.size(), 0), shape);  // throws
+    box.begin_.push_back(0);
+    box.end_.push_back(extent);
+  }
+  return box;
+}
 
 Shape Box::shape() const {
   Shape shape = end_;
@@ -58,12 +67,12 @@ bool Box::contains(const Box& other) const {
 
 Box intersect(const Box& a, const Box& b) {
   check_same_rank("intersect", a.rank(), b.rank());
-  Index begin = a.begin(), end = a.end();
+  Box both = a;
   for (std::size_t dim = 0; dim < a.rank(); ++dim) {
-    begin[dim] = std::max(begin[dim], b.begin(dim));
-    end[dim] = std::max(begin[dim], std::min(end[dim], b.end(dim)));
+    const std::int64_t begin = std::max(a.begin(dim), b.begin(dim));
+    both.set(dim, begin, std::max(begin, std::min(a.end(dim), b.end(dim))));
   }
-  return Box(begin, end);
+  return both;
 }
 
 Box relative_to(const Box& box, const Index& origin) {

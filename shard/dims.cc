@@ -8,31 +8,15 @@
 #include "shardwise/shard/error.h"
 
 namespace shardwise {
-namespace {
 
-[[noreturn]] void fail_rank(std::size_t rank) {
+void Dims::fail_rank(std::size_t rank) {
   throw Error(ErrorCode::invalid_argument,
               fmt::format("Dims: rank {} is over the limit of {}", rank, kMaxRank));
 }
 
-}  // namespace
-
 Dims::Dims(std::span<const std::int64_t> values) : size_(values.size()) {
   if (size_ > kMaxRank) fail_rank(size_);
   std::copy(values.begin(), values.end(), begin());
-}
-
-Dims Dims::filled(std::size_t rank, std::int64_t value) {
-  if (rank > kMaxRank) fail_rank(rank);
-  Dims dims;
-  dims.size_ = rank;
-  std::fill(dims.begin(), dims.end(), value);
-  return dims;
-}
-
-void Dims::push_back(std::int64_t value) {
-  if (size_ == kMaxRank) fail_rank(size_ + 1);
-  values_[size_++] = value;
 }
 
 bool Dims::operator==(const Dims& other) const {

@@ -27,7 +27,16 @@ class Dims {
   using iterator = std::int64_t*;
   using const_iterator = const std::int64_t*;
 
-  constexpr Dims() = default;
+  // Values beyond size() are neither set nor copied: of a matrix they would be seven eighths.
+  Dims() {}
+  Dims(const Dims& other) : size_(other.size_) {
+    for (std::size_t dim = 0; dim < size_; ++dim) values_[dim] = other.values_[dim];
+  }
+  Dims& operator=(const Dims& other) {
+    size_ = other.size_;
+    for (std::size_t dim = 0; dim < size_; ++dim) values_[dim] = other.values_[dim];
+    return *this;
+  }
 
   /// Throws invalid_argument where there are more than kMaxRank values.
   Dims(std::initializer_list<std::int64_t> values)
@@ -35,7 +44,13 @@ class Dims {
   explicit Dims(std::span<const std::int64_t> values);
 
   /// `rank` times the same value. Throws invalid_argument where rank is over kMaxRank.
-  static Dims filled(std::size_t rank, std::int64_t value);
+  static Dims filled(std::size_t rank, std::int64_t value) {
+    if (rank > kMaxRank) fail_rank(rank);
+    Dims dims;
+    dims.size_ = rank;
+    for (std::int64_t& v : dims) v = value;
+    return dims;
+  }
 
   std::size_t size() const { return size_; }
   bool empty() const { return size_ == 0; }
@@ -49,13 +64,19 @@ class Dims {
   const std::int64_t* end() const { return values_.data() + size_; }
 
   /// Throws invalid_argument beyond kMaxRank.
-  void push_back(std::int64_t value);
+  void push_back(std::int64_t value) {
+    if (size_ == kMaxRank) fail_rank(size_ + 1);
+    values_[size_++] = value;
+  }
 
   bool operator==(const Dims& other) const;
 
  private:
-  std::array<std::int64_t, kMaxRank> values_{};
+  [[noreturn]] static void fail_rank(std::size_t rank);
+
+  // The size goes first, so that a tensor of few dims touches one cache line.
   std::size_t size_ = 0;
+  std::array<std::int64_t, kMaxRank> values_;
 };
 
 using Shape = Dims;

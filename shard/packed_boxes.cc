@@ -10,8 +10,13 @@ void PackedBoxes::clear() {
 }
 
 void PackedBoxes::push_back(const std::int64_t* begin, const std::int64_t* end) {
-  ends_.insert(ends_.end(), begin, begin + rank_);
-  ends_.insert(ends_.end(), end, end + rank_);
+  const std::size_t at = ends_.size();
+  ends_.resize(at + 2 * rank_);
+  std::int64_t* to = ends_.data() + at;
+  for (std::size_t dim = 0; dim < rank_; ++dim) {
+    to[dim] = begin[dim];
+    to[rank_ + dim] = end[dim];
+  }
   ++size_;
 }
 

@@ -41,22 +41,38 @@ ShardBoxes::iterator::iterator(const ShardBoxes& boxes)
     const TileRange range = boxes.range_of(dim, 0);
     box_.set(dim, range.begin, range.end);
   }
+  begin_steps();
 }
 
-ShardBoxes::iterator& ShardBoxes::iterator::operator++() {
-  ++position_;
+void ShardBoxes::iterator::begin_steps() {
+  steps_left_ = 1;
+  if (boxes_->digits_.empty()) return;
+  const Digit& digit = boxes_->digits_.front();
+  stepped_dim_ = digit.dim;
+  if (digit.dim < tile_.size()) {
+    stepped_block_ = boxes_->block_[digit.dim];
+    stepped_extent_ = boxes_->shape_[digit.dim];
+    if (stepped_block_ < 0 || digit.weight != 1) return;  // each step is worked out
+  }
+  // All of the digit's steps but the one that carries are taken at once.
+  steps_left_ = digit.size;
+  counter_.front() = digit.size - 1;
+  if (digit.dim < tile_.size()) tile_[digit.dim] += digit.size - 1;
+}
+
+void ShardBoxes::iterator::carry() {
   for (std::size_t i = 0; i < counter_.size(); ++i) {
     const Digit& digit = boxes_->digits_[i];
-    const bool carry = ++counter_[i] == digit.size;
-    if (carry) counter_[i] = 0;
+    const bool carried = ++counter_[i] == digit.size;
+    if (carried) counter_[i] = 0;
     if (digit.dim < tile_.size()) {
-      tile_[digit.dim] += carry ? digit.weight * (1 - digit.size) : digit.weight;
+      tile_[digit.dim] += carried ? digit.weight * (1 - digit.size) : digit.weight;
       const TileRange range = boxes_->range_of(digit.dim, tile_[digit.dim]);
       box_.set(digit.dim, range.begin, range.end);
     }
-    if (!carry) break;
+    if (!carried) break;
   }
-  return *this;
+  begin_steps();
 }
 
 }  // namespace shardwise

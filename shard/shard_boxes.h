@@ -35,19 +35,37 @@ class ShardBoxes {
     const Box* operator->() const { return &box_; }
     std::int64_t position() const { return position_; }
 
-    iterator& operator++();
+    iterator& operator++() {
+      ++position_;
+      if (--steps_left_ == 0) {
+        carry();
+      } else if (stepped_dim_ < box_.rank()) {
+        // The next block begins where this one ends.
+        const std::int64_t begin = box_.end(stepped_dim_), rest = stepped_extent_ - begin;
+        box_.set(stepped_dim_, begin, begin + (stepped_block_ < rest ? stepped_block_ : rest));
+      }
+      return *this;
+    }
     void operator++(int) { ++*this; }
     bool operator==(std::default_sentinel_t) const { return position_ == boxes_->size_; }
 
    private:
     friend class ShardBoxes;
     explicit iterator(const ShardBoxes& boxes);
+    void carry();
+    void begin_steps();
 
     const ShardBoxes* boxes_;
     std::int64_t position_ = 0;
     Box box_;
     Index tile_;                         // per dim
     std::vector<std::int64_t> counter_;  // per digit
+
+    // Until the first digit carries: in how many steps, and the dim whose next block each of them
+    // goes to; the rank where the digit counts replicas.
+    std::int64_t steps_left_ = 0;
+    std::size_t stepped_dim_ = 0;
+    std::int64_t stepped_block_ = 0, stepped_extent_ = 0;
   };
 
   /// Valid as long as this range.

@@ -56,7 +56,7 @@ TransferPlan TransferPlan::reshard(const Sharding& from, const Sharding& to, con
   plan.sources_ = PieceList(from, shape);
   plan.targets_ = PieceList(to, shape);
   plan.first_copy_.assign(plan.targets_.size() + 1, 0);
-  detail::GridPlanner planner(from, to, shape, topology);
+  detail::GridPlanner planner(from, plan.sources_, to, plan.targets_, shape, topology);
   detail::TargetCopies copies;
   for (std::size_t target = 0; target < plan.targets_.size(); ++target) {
     planner.plan(static_cast<std::int64_t>(target), copies);
@@ -77,6 +77,7 @@ TransferPlan::TransferPlan(const std::vector<Piece>& sources, const std::vector<
   cut_boxes_ = PackedBoxes(rank);
   first_copy_.assign(targets_.size() + 1, 0);
   detail::PiecePlanner planner(sources_, targets_, options);
+  source_of_.reserve(planner.overlaps());
   detail::TargetCopies copies;
   for (std::size_t target = 0; target < targets_.size(); ++target) {
     planner.plan(target, copies);
@@ -152,7 +153,7 @@ void for_each_copy(const Sharding& from, const Sharding& to, const Shape& shape,
                    const std::function<void(const Copy&)>& body, const Topology& topology) {
   check_count(static_cast<std::size_t>(std::max(from.mesh().size(), to.mesh().size())));
   const PieceList sources(from, shape), targets(to, shape);
-  detail::GridPlanner planner(from, to, shape, topology);
+  detail::GridPlanner planner(from, sources, to, targets, shape, topology);
   detail::TargetCopies copies;
   Copy copy{};
   for (std::size_t target = 0; target < targets.size(); ++target) {

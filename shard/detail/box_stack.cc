@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <initializer_list>
 
 namespace shardwise::detail {
 namespace {
@@ -23,48 +22,36 @@ void for_each_sample(std::initializer_list<CutSample> samples, Body&& body) {
 
 }  // namespace
 
-void BoxStack::reserve(std::size_t more) {
-  const std::size_t needed = (size_ + more) * stride_;
-  if (needed > values_.size()) values_.resize(std::max(needed, 2 * values_.size()));
-}
-
-void BoxStack::push(std::int64_t number, const std::int64_t* begin, const std::int64_t* end) {
-  std::int64_t* value = &values_[size_ * stride_];
-  *value = number;
-  for (std::size_t dim = 0; dim < rank_; ++dim) {
-    value[1 + dim] = begin[dim];
-    value[1 + rank_ + dim] = end[dim];
+BoxStack::BoxStack(const PackedBoxes& boxes, const Box& cell) : boxes_(boxes) {
+  numbers_.reserve(boxes.size() + boxes.size() / 4 * 5);
+  for (std::size_t i = 0; i < boxes.size(); ++i) {
+    if (!boxes.empty_at(i) && overlap(boxes.rank(), boxes.begin_of(i), boxes.end_of(i),
+                                      cell.begin().begin(), cell.end().begin())) {
+      numbers_.push_back(static_cast<std::uint32_t>(i));
+    }
   }
-  ++size_;
-}
-
-void BoxStack::push_again(std::size_t i) {
-  const std::int64_t* from = &values_[i * stride_];
-  std::int64_t* to = &values_[size_ * stride_];
-  for (std::size_t k = 0; k < stride_; ++k) to[k] = from[k];
-  ++size_;
 }
 
 BoxStack::Range BoxStack::push_below(Range range, const Cut& cut) {
-  reserve(range.size());
-  const std::size_t first = size_;
+  const std::size_t first = numbers_.size();
   for (std::size_t i = range.first; i < range.last; ++i) {
-    if (begin_of(i)[cut.dim] < cut.at) push_again(i);
+    const std::uint32_t number = numbers_[i];
+    if (boxes_.begin_of(number)[cut.dim] < cut.at) numbers_.push_back(number);
   }
-  return {first, size_};
+  return {first, numbers_.size()};
 }
 
 BoxStack::Range BoxStack::push_above(Range range, const Cut& cut) {
-  reserve(range.size());
-  const std::size_t first = size_;
+  const std::size_t first = numbers_.size();
   for (std::size_t i = range.first; i < range.last; ++i) {
-    if (end_of(i)[cut.dim] > cut.at) push_again(i);
+    const std::uint32_t number = numbers_[i];
+    if (boxes_.end_of(number)[cut.dim] > cut.at) numbers_.push_back(number);
   }
-  return {first, size_};
+  return {first, numbers_.size()};
 }
 
 bool BoxStack::covers(std::size_t i, const Box& cell) const {
-  for (std::size_t dim = 0; dim < rank_; ++dim) {
+  for (std::size_t dim = 0; dim < cell.rank(); ++dim) {
     if (begin_of(i)[dim] > cell.begin(dim) || end_of(i)[dim] < cell.end(dim)) return false;
   }
   return true;
@@ -98,6 +85,12 @@ std::optional<Cut> choose_cut(const Box& cell, std::initializer_list<CutSample> 
   const auto median = faces.begin() + num_faces / 2;
   std::nth_element(faces.begin(), median, faces.begin() + num_faces);
   cut->at = *median;
+  std::size_t boxes = 0, on_both_sides = 0;
+  for_each_sample(samples, [&](const std::int64_t* begin, const std::int64_t* end) {
+    ++boxes;
+    if (begin[dim] < cut->at && end[dim] > cut->at) ++on_both_sides;
+  });
+  if (2 * on_both_sides >= boxes) return std::nullopt;
   return cut;
 }
 

@@ -2,10 +2,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <vector>
 
-#include "shardwise/shard/box.h"
+#include "shardwise/shard/packed_boxes.h"
 
 namespace shardwise::detail {
 
@@ -15,47 +16,40 @@ struct Cut {
   std::int64_t at;
 };
 
-/// Numbered boxes for a divide and conquer over space: the boxes that reach into a part are pushed,
-/// looked at and dropped again. They lie next to each other, so that going through them is fast.
+/// Numbers of boxes for a divide and conquer over space: those of the boxes that reach into a part
+/// are pushed, looked at and dropped again. Order is kept.
 ///
 /// Thread-compatible.
 class BoxStack {
  public:
-  /// The boxes pushed between two moments.
+  /// What was pushed between two moments.
   struct Range {
     std::size_t first, last;
 
     std::size_t size() const { return last - first; }
   };
 
-  explicit BoxStack(std::size_t rank) : rank_(rank), stride_(1 + 2 * rank) {}
+  /// Pushes those of the boxes that share an element with the cell. Keeps the boxes: valid as long
+  /// as they. Requires fewer than 2^32.
+  BoxStack(const PackedBoxes& boxes, const Box& cell);
 
-  /// Makes room for more boxes than are there.
-  void reserve(std::size_t more);
+  Range all() const { return {0, numbers_.size()}; }
 
-  /// Requires room. `begin` and `end` are rank values each.
-  void push(std::int64_t number, const std::int64_t* begin, const std::int64_t* end);
-
-  /// Pushes once more those boxes of a range that reach below or above the cut.
+  /// Pushes once more those of a range that reach below or above the cut.
   Range push_below(Range range, const Cut& cut);
   Range push_above(Range range, const Cut& cut);
-  void drop(Range range) { size_ = range.first; }
+  void drop(Range range) { numbers_.resize(range.first); }
 
-  std::size_t rank() const { return rank_; }
-  Range all() const { return {0, size_}; }
-  std::int64_t number(std::size_t i) const { return values_[i * stride_]; }
-  const std::int64_t* begin_of(std::size_t i) const { return &values_[i * stride_] + 1; }
-  const std::int64_t* end_of(std::size_t i) const { return begin_of(i) + rank_; }
+  std::uint32_t number(std::size_t i) const { return numbers_[i]; }
+  const std::int64_t* begin_of(std::size_t i) const { return boxes_.begin_of(numbers_[i]); }
+  const std::int64_t* end_of(std::size_t i) const { return boxes_.end_of(numbers_[i]); }
 
   /// Whether box i has all of the cell.
   bool covers(std::size_t i, const Box& cell) const;
 
  private:
-  void push_again(std::size_t i);
-
-  std::size_t rank_, stride_;
-  std::size_t size_ = 0;
-  std::vector<std::int64_t> values_;  // per box its number, begin and end; longer than in use
+  const PackedBoxes& boxes_;
+  std::vector<std::uint32_t> numbers_;
 };
 
 /// Boxes share an element. Each pointer is to rank values.
@@ -75,7 +69,8 @@ struct CutSample {
 
 /// Where to cut a cell so that few boxes lie on both sides, and about as many on each: along the
 /// dim in which they are smallest next to the cell, at the median of their faces. Looks at a few
-/// of the boxes only. Absent where those all reach through the cell.
+/// of the boxes only. Absent where half of those or more lie on both sides: cutting would make
+/// work, not save it.
 std::optional<Cut> choose_cut(const Box& cell, std::initializer_list<CutSample> samples);
 
 /// The parts of a cell. Requires a cut inside of it.

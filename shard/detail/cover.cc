@@ -23,15 +23,10 @@ enum class Answer { no, yes, unknown };
 /// many elements.
 class TilingCheck {
  public:
-  TilingCheck(const PackedBoxes& boxes, const Box& region) : stack_(boxes.rank()) {
-    stack_.reserve(2 * boxes.size());
-    for (std::size_t i = 0; i < boxes.size(); ++i) {
-      if (!boxes.empty_at(i)) stack_.push(0, boxes.begin_of(i), boxes.end_of(i));
-    }
-    answer = visit(region, stack_.all());
-  }
+  TilingCheck(const PackedBoxes& boxes, const Box& region)
+      : region_(region), stack_(boxes, region) {}
 
-  Answer answer;
+  Answer answer() { return visit(region_, stack_.all()); }
 
  private:
   Answer visit(const Box& cell, BoxStack::Range boxes) {
@@ -39,15 +34,13 @@ class TilingCheck {
     const auto cut = choose_cut(cell, {{stack_, boxes}});
     if (!cut) return compare(cell, boxes);
     const BoxStack::Range low = stack_.push_below(boxes, *cut);
-    const BoxStack::Range high = stack_.push_above(boxes, *cut);
-    // Where most boxes lie on both sides, cutting on would make work, not save it.
-    const bool useful = 2 * (low.size() + high.size()) <= 3 * boxes.size();
-    // What is pushed last is dropped first.
-    Answer found = useful ? visit(above(cell, *cut), high) : compare(cell, boxes);
-    stack_.drop(high);
-    if (useful && found == Answer::yes) found = visit(below(cell, *cut), low);
+    const Answer found = visit(below(cell, *cut), low);
     stack_.drop(low);
-    return found;
+    if (found != Answer::yes) return found;
+    const BoxStack::Range high = stack_.push_above(boxes, *cut);
+    const Answer more = visit(above(cell, *cut), high);
+    stack_.drop(high);
+    return more;
   }
 
   /// Compares each with each, where they are not too many.
@@ -76,6 +69,7 @@ class TilingCheck {
   static constexpr std::size_t kFew = 12;
   static constexpr std::size_t kMany = 256;
 
+  const Box& region_;
   BoxStack stack_;
 };
 
@@ -157,7 +151,7 @@ bool find_nonzero(const std::vector<Term>& terms, std::size_t dim, Index& at,
 
 bool is_tiling(const PackedBoxes& boxes, const Box& region) {
   if (region.empty()) return true;
-  switch (TilingCheck(boxes, region).answer) {
+  switch (TilingCheck(boxes, region).answer()) {
     case Answer::no:
       return false;
     case Answer::yes:

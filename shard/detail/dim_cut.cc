@@ -51,11 +51,6 @@ bool DimCut::same_rule(const DimCut& other) const {
                     [](const Digit& i, const Digit& j) { return i.size == j.size; });
 }
 
-bool DimCut::allows(std::int64_t extent) const {
-  if (kind_ == Kind::tile_sizes) return ends_.back() == extent;
-  return !strict_ || digits_.range.remainder(extent) == 0;
-}
-
 std::int64_t DimCut::block(std::int64_t extent) const {
   if (kind_ == Kind::tile_sizes) {
     std::int64_t largest = ends_.front();

@@ -73,7 +73,10 @@ class DimCut {
 
   /// False where the policy does not allow the extent: strict and not divisible, or tile sizes that
   /// do not add up to it.
-  bool allows(std::int64_t extent) const;
+  bool allows(std::int64_t extent) const {
+    if (kind_ == UnevenPolicy::Kind::tile_sizes) return ends_.back() == extent;
+    return !strict_ || digits_.range.remainder(extent) == 0;
+  }
 
   /// Every tile is a block of block(extent), but for what the end cuts off.
   bool cuts_by_blocks() const { return kind_ == UnevenPolicy::Kind::ceil; }

@@ -25,13 +25,14 @@ void for_each_tile(const std::vector<Reach>& reaches, Body&& body) {
 
 }  // namespace
 
-DeviceId place_at(const Mesh& mesh, std::int64_t position) {
-  return mesh.is_abstract() ? position : mesh.device_at(position);
-}
-
-GridPlanner::GridPlanner(const Sharding& from, const Sharding& to, const Shape& shape,
-                         const Topology& topology)
-    : from_(from), to_(to), topology_(topology), at_(shape.size()) {
+GridPlanner::GridPlanner(const Sharding& from, const PieceList& sources, const Sharding& to,
+                         const PieceList& targets, const Shape& shape, const Topology& topology)
+    : from_(from),
+      to_(to),
+      sources_(sources),
+      targets_(targets),
+      topology_(topology),
+      at_(shape.size()) {
   if (num_elements(shape) == 0) return;
   for (std::size_t dim = 0; dim < shape.size(); ++dim) add_dim(dim, shape[dim]);
   std::int64_t stride = 1;
@@ -39,7 +40,7 @@ GridPlanner::GridPlanner(const Sharding& from, const Sharding& to, const Shape& 
     dims_[dim].stride = stride;
     stride *= static_cast<std::int64_t>(dims_[dim].tiles.size());
   }
-  if (from_.num_replicas() > 1) make_chooser(topology);
+  if (from_.num_replicas() > 1) make_chooser();
 }
 
 void GridPlanner::add_dim(std::size_t dim, std::int64_t extent) {
@@ -65,7 +66,7 @@ void GridPlanner::add_dim(std::size_t dim, std::int64_t extent) {
   }
 }
 
-void GridPlanner::make_chooser(const Topology& topology) {
+void GridPlanner::make_chooser() {
   std::vector<Reach> all;
   for (const Dim& dim : dims_) all.push_back({0, 0, 0, dim.tiles.size()});
   std::vector<std::int64_t> offsets;
@@ -81,11 +82,7 @@ void GridPlanner::make_chooser(const Topology& topology) {
     }
     replicas.first.push_back(static_cast<std::uint32_t>(replicas.members.size()));
   });
-  std::vector<DeviceId> places;
-  for (std::int64_t p = 0; p < from_.mesh().size(); ++p) {
-    places.push_back(place_at(from_.mesh(), p));
-  }
-  chooser_.emplace(std::move(replicas), places, topology);
+  chooser_.emplace(std::move(replicas), sources_.places(), topology_);
 }
 
 void GridPlanner::plan(std::int64_t position, TargetCopies& copies) {
@@ -96,7 +93,7 @@ void GridPlanner::plan(std::int64_t position, TargetCopies& copies) {
     if (at_[dim].begin == at_[dim].end) return;
   }
   if (chooser_) {
-    plan_with_replicas(place_at(to_.mesh(), position), copies);
+    plan_with_replicas(targets_.place(static_cast<std::size_t>(position)), copies);
   } else {
     plan_without_replicas(copies);
   }

@@ -7,6 +7,7 @@
 
 #include "shardwise/shard/detail/replicas.h"
 #include "shardwise/shard/detail/target_copies.h"
+#include "shardwise/shard/piece_list.h"
 #include "shardwise/shard/sharding.h"
 #include "shardwise/shard/topology.h"
 
@@ -18,9 +19,10 @@ namespace shardwise::detail {
 /// Thread-compatible.
 class GridPlanner {
  public:
-  /// Requires that the shardings allow the shape. Throws as Topology::site().
-  GridPlanner(const Sharding& from, const Sharding& to, const Shape& shape,
-              const Topology& topology);
+  /// `sources` and `targets` are the pieces of the shardings. Keeps all: valid as long as they.
+  /// Throws as Topology::site().
+  GridPlanner(const Sharding& from, const PieceList& sources, const Sharding& to,
+              const PieceList& targets, const Shape& shape, const Topology& topology);
 
   /// What fills the target at a mesh position; sources are mesh positions.
   void plan(std::int64_t position, TargetCopies& copies);
@@ -41,19 +43,17 @@ class GridPlanner {
   };
 
   void add_dim(std::size_t dim, std::int64_t extent);
-  void make_chooser(const Topology& topology);
+  void make_chooser();
   void plan_without_replicas(TargetCopies& copies) const;
   void plan_with_replicas(DeviceId place, TargetCopies& copies);
 
-  Sharding from_, to_;
-  Topology topology_;
+  const Sharding &from_, &to_;
+  const PieceList &sources_, &targets_;
+  const Topology& topology_;
   std::vector<Dim> dims_;
   std::vector<std::vector<Reach>> reaches_;  // per dim, by the tile's number in the target
   std::vector<Reach> at_;                    // per dim, of the target at hand
   std::optional<ReplicaChooser> chooser_;    // where there are replicas
 };
-
-/// The device at a position; where the mesh is abstract one of the position's number.
-DeviceId place_at(const Mesh& mesh, std::int64_t position);
 
 }  // namespace shardwise::detail

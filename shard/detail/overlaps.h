@@ -19,6 +19,9 @@ class Overlaps {
   /// Requires equal ranks and fewer than 2^32 boxes; empty boxes overlap nothing.
   Overlaps(const PackedBoxes& sources, const PackedBoxes& targets);
 
+  /// Of all targets together.
+  std::size_t size() const { return sources_.size(); }
+
   /// Numbers of sources, in no particular order.
   std::span<const std::uint32_t> of(std::size_t target) const {
     return std::span(sources_).subspan(first_[target], first_[target + 1] - first_[target]);

@@ -53,8 +53,7 @@ PiecePlanner::PiecePlanner(const PieceList& sources, const PieceList& targets,
 
 PiecePlanner::PiecePlanner(Replicas replicas, const PieceList& sources, const PieceList& targets,
                            const PlanOptions& options)
-    : sources_(sources),
-      targets_(targets),
+    : targets_(targets),
       options_(options),
       groups_(boxes_of(replicas, sources.boxes())),
       overlaps_(groups_, targets.boxes()),
@@ -65,11 +64,16 @@ void PiecePlanner::plan(std::size_t target, TargetCopies& copies) {
   copies.sources.clear();
   copies.boxes.clear();
   if (targets_.boxes().empty_at(target)) return;
-  targets_.box(target).num_elements();  // throws where they are too many to count
   const Hits hits = overlaps_.of(target);
   const std::size_t rank = groups_.rank();
   const std::int64_t *begin = targets_.boxes().begin_of(target),
                      *end = targets_.boxes().end_of(target);
+  wanted_ = 1;
+  for (std::size_t dim = 0; dim < rank; ++dim) {
+    if (__builtin_mul_overflow(wanted_, end[dim] - begin[dim], &wanted_)) {
+      targets_.box(target).num_elements();  // throws
+    }
+  }
   parts_.clear();
   volume_.clear();
   for (const std::uint32_t group : hits) {
@@ -88,9 +92,8 @@ void PiecePlanner::plan(std::size_t target, TargetCopies& copies) {
 }
 
 bool PiecePlanner::is_tiled(std::size_t target) const {
-  const Box wanted = targets_.box(target);
-  if (parts_.size() > kFew) return detail::is_tiling(parts_, wanted);
-  std::int64_t missing = wanted.num_elements();
+  if (parts_.size() > kFew) return is_tiling(parts_, targets_.box(target));
+  std::int64_t missing = wanted_;
   for (const std::int64_t volume : volume_) {
     if (volume > missing) return false;
     missing -= volume;

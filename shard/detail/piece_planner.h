@@ -20,6 +20,9 @@ class PiecePlanner {
   /// Keeps the lists and options: valid as long as they. Throws as Topology::site().
   PiecePlanner(const PieceList& sources, const PieceList& targets, const PlanOptions& options);
 
+  /// Pairs of a target and a box of a source that share an element: most often as many as copies.
+  std::size_t overlaps() const { return overlaps_.size(); }
+
   /// Throws invalid_argument where an element of the target is in no source.
   void plan(std::size_t target, TargetCopies& copies);
 
@@ -35,7 +38,6 @@ class PiecePlanner {
   void choose_shares(std::size_t target, Hits hits, TargetCopies& copies);
   void take_all(std::size_t target, Hits hits, TargetCopies& copies);
 
-  const PieceList& sources_;
   const PieceList& targets_;
   const PlanOptions& options_;
   PackedBoxes groups_;  // the box of each
@@ -43,6 +45,7 @@ class PiecePlanner {
   ReplicaChooser chooser_;
   PackedBoxes parts_;                 // what each hit has of the target at hand
   std::vector<std::int64_t> volume_;  // of each part
+  std::int64_t wanted_ = 0;           // elements of the target
 };
 
 }  // namespace shardwise::detail

@@ -20,6 +20,20 @@ std::uint64_t hash_of(const PackedBoxes& boxes, std::size_t i) {
   return hash;
 }
 
+/// The first of [begin, end) that fits; `end` where none does. Requires that all after it fit.
+template <class Fits>
+std::size_t first_slot(std::size_t begin, std::size_t end, Fits&& fits) {
+  while (begin < end) {
+    const std::size_t middle = begin + (end - begin) / 2;
+    if (fits(middle)) {
+      end = middle;
+    } else {
+      begin = middle + 1;
+    }
+  }
+  return begin;
+}
+
 }  // namespace
 
 Replicas group_replicas(const PackedBoxes& boxes) {
@@ -59,31 +73,33 @@ Replicas group_replicas(const PackedBoxes& boxes) {
 ReplicaChooser::ReplicaChooser(Replicas replicas, std::span<const DeviceId> places,
                                const Topology& topology)
     : replicas_(std::move(replicas)),
-      homes_(replicas_.members.size()),
+      places_(places),
+      topology_(topology),
       sent_(replicas_.members.size(), 0),
       trees_(2 * replicas_.members.size()) {
-  const auto home = [&](std::uint32_t source) {
-    return Home{topology.site(places[source]), places[source]};
-  };
   std::vector<std::pair<Home, std::uint32_t>> sorted;
   for (std::size_t group = 0; group < replicas_.num_groups(); ++group) {
     const std::uint32_t first = replicas_.first[group];
     sorted.clear();
-    for (const std::uint32_t source : replicas_.of(group)) {
-      sorted.emplace_back(home(source), source);
+    for (std::uint32_t slot = first; slot < replicas_.first[group + 1]; ++slot) {
+      sorted.emplace_back(home(slot), replicas_.members[slot]);
     }
     std::sort(sorted.begin(), sorted.end());
     const std::size_t count = sorted.size();
     std::uint32_t* tree = &trees_[2 * first];
     for (std::size_t i = 0; i < count; ++i) {
       replicas_.members[first + i] = sorted[i].second;
-      homes_[first + i] = sorted[i].first;
       tree[count + i] = first + static_cast<std::uint32_t>(i);
     }
     for (std::size_t i = count; i-- > 1;) {
       tree[i] = freer(tree[2 * i], tree[2 * i + 1]) ? tree[2 * i] : tree[2 * i + 1];
     }
   }
+}
+
+ReplicaChooser::Home ReplicaChooser::home(std::size_t slot) const {
+  const DeviceId place = places_[replicas_.members[slot]];
+  return {topology_.site(place), place};
 }
 
 bool ReplicaChooser::freer(std::uint32_t slot, std::uint32_t other) const {
@@ -108,26 +124,24 @@ std::uint32_t ReplicaChooser::freest(std::size_t group, std::size_t first, std::
 
 ReplicaChooser::Choice ReplicaChooser::choose(std::size_t group, DeviceId place,
                                               const Topology::Site& site) const {
-  const auto begin = homes_.begin() + replicas_.first[group];
-  const auto end = homes_.begin() + replicas_.first[group + 1];
-  const auto chosen = [this](Link link, std::uint32_t slot) {
-    return Choice{link, sent_[slot], replicas_.members[slot], slot};
+  const std::size_t begin = replicas_.first[group], end = replicas_.first[group + 1];
+  const auto chosen = [this](Link link, std::size_t slot) {
+    return Choice{link, sent_[slot], replicas_.members[slot], static_cast<std::uint32_t>(slot)};
   };
   const Home wanted{site, place};
-  const auto same = std::lower_bound(begin, end, wanted);
-  if (same != end && *same == wanted) {
-    return chosen(Link::same_device, static_cast<std::uint32_t>(same - homes_.begin()));
-  }
+  const std::size_t same =
+      first_slot(begin, end, [&](std::size_t slot) { return home(slot) >= wanted; });
+  if (same != end && home(same) == wanted) return chosen(Link::same_device, same);
   // From the place outwards, the widest range with the nearest link.
+  const auto link_at = [&](std::size_t slot) { return link_between(home(slot).site, site); };
   Link nearest = Link::between_slices;
-  if (same != end) nearest = std::min(nearest, link_between(same->site, site));
-  if (same != begin) nearest = std::min(nearest, link_between(same[-1].site, site));
-  const auto nearer = [&](const Home& home) { return link_between(home.site, site) <= nearest; };
-  const auto first =
-      std::partition_point(begin, same, [&](const Home& home) { return !nearer(home); });
-  const auto last = std::partition_point(same, end, nearer);
-  return chosen(nearest, freest(group, static_cast<std::size_t>(first - homes_.begin()),
-                                static_cast<std::size_t>(last - homes_.begin())));
+  if (same != end) nearest = std::min(nearest, link_at(same));
+  if (same != begin) nearest = std::min(nearest, link_at(same - 1));
+  const std::size_t first =
+      first_slot(begin, same, [&](std::size_t slot) { return link_at(slot) <= nearest; });
+  const std::size_t last =
+      first_slot(same, end, [&](std::size_t slot) { return link_at(slot) > nearest; });
+  return chosen(nearest, freest(group, first, last));
 }
 
 void ReplicaChooser::count_sent(std::size_t group, const Choice& choice, std::int64_t elements) {

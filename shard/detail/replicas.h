@@ -33,7 +33,7 @@ Replicas group_replicas(const PackedBoxes& boxes);
 /// Thread-compatible.
 class ReplicaChooser {
  public:
-  /// `places` is per source. Throws as Topology::site().
+  /// `places` is per source. Keeps both: valid as long as they. Throws as Topology::site().
   ReplicaChooser(Replicas replicas, std::span<const DeviceId> places, const Topology& topology);
 
   /// The member that a device takes from. Valid until the next count_sent().
@@ -59,13 +59,14 @@ class ReplicaChooser {
     auto operator<=>(const Home&) const = default;
   };
 
+  Home home(std::size_t slot) const;
   bool freer(std::uint32_t slot, std::uint32_t other) const;
   std::uint32_t freest(std::size_t group, std::size_t first, std::size_t last) const;
 
   Replicas replicas_;
-  // Per slot:
-  std::vector<Home> homes_;
-  std::vector<std::int64_t> sent_;
+  std::span<const DeviceId> places_;
+  const Topology& topology_;
+  std::vector<std::int64_t> sent_;  // per slot
   // Per group of n a tree of 2n slots: n leaves, before them at i the freer of those at 2i, 2i+1.
   std::vector<std::uint32_t> trees_;
 };

@@ -51,15 +51,7 @@ void unite(std::size_t rank, std::vector<Share>& shares) {
 
 class Sharing {
  public:
-  Sharing(const PackedBoxes& boxes, const Box& region) : stack_(region.rank()) {
-    stack_.reserve(2 * boxes.size());
-    for (std::size_t i = 0; i < boxes.size(); ++i) {
-      if (overlap(region.rank(), boxes.begin_of(i), boxes.end_of(i), region.begin().begin(),
-                  region.end().begin()) &&
-          !boxes.empty_at(i)) {
-        stack_.push(static_cast<std::int64_t>(i), boxes.begin_of(i), boxes.end_of(i));
-      }
-    }
+  Sharing(const PackedBoxes& boxes, const Box& region) : boxes_(boxes), stack_(boxes, region) {
     visit(region, stack_.all());
   }
 
@@ -85,7 +77,7 @@ class Sharing {
   void one_by_one(const Box& cell, BoxStack::Range boxes) {
     std::vector<Box> missing{cell}, rest;
     for (std::size_t i = boxes.first; i < boxes.last && !missing.empty(); ++i) {
-      const Box box = box_at(i);
+      const Box box = boxes_[stack_.number(i)];
       rest.clear();
       for (const Box& part : missing) {
         const Box found = intersect(part, box);
@@ -103,14 +95,7 @@ class Sharing {
     }
   }
 
-  Box box_at(std::size_t i) const {
-    Box box = Box::whole(Shape::filled(stack_.rank(), 0));
-    for (std::size_t dim = 0; dim < box.rank(); ++dim) {
-      box.set(dim, stack_.begin_of(i)[dim], stack_.end_of(i)[dim]);
-    }
-    return box;
-  }
-
+  const PackedBoxes& boxes_;
   BoxStack stack_;
 };
 
