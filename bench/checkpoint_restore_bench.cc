@@ -14,61 +14,34 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <functional>
 #include <limits>
 #include <memory>
-#include <random>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "checkpoint_bench.h"
 #include "shardwise/checkpoint/manager.h"
 #include "shardwise/checkpoint/reader.h"
 #include "shardwise/checkpoint/reshard.h"
 
 namespace fs = std::filesystem;
 using namespace shardwise;
+using namespace shardwise::bench;
 
 namespace {
 
-constexpr std::int64_t kTensors = 16;
-constexpr std::int64_t kColumns = 4096;
-constexpr int kRounds = 5;
-
-double seconds(const std::function<void()>& work) {
-  const auto begin = std::chrono::steady_clock::now();
-  work();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
-std::string tensor_name(std::int64_t number) { return fmt::format("layers/{}/w", number); }
-
-ShardedArray random_tensor(Devices& devices, const ArraySpec& spec, std::int64_t seed) {
-  return ShardedArray::from_callback(devices, spec, [&](const BoxView& view) {
-    std::mt19937_64 random(static_cast<std::uint64_t>(seed * 1000 + view.box.begin(0)));
-    std::normal_distribution<float> normal(0, 0.02f);
-    auto* out = reinterpret_cast<float*>(view.data);
-    for (std::int64_t i = 0; i < view.box.num_elements(); ++i) out[i] = normal(random);
-  });
-}
-
 /// Reads the whole file from two threads into `memory`.
 void read_raw(const fs::path& path, std::size_t bytes, std::byte* memory) {
-  constexpr std::size_t kBlock = std::size_t{8} << 20;
   const int file = ::open(path.c_str(), O_RDONLY);
   std::vector<std::jthread> threads;
   for (std::size_t t = 0; t < 2; ++t) {
     threads.emplace_back([=] {
-      for (std::size_t at = t * kBlock; at < bytes; at += 2 * kBlock) {
-        const std::size_t size = std::min(kBlock, bytes - at);
+      for (std::size_t at = t * kBlockBytes; at < bytes; at += 2 * kBlockBytes) {
+        const std::size_t size = std::min(kBlockBytes, bytes - at);
         if (::pread(file, memory + at, size, static_cast<off_t>(at)) !=
             static_cast<ssize_t>(size)) {
           fmt::print(stderr, "short read\n");
@@ -87,14 +60,14 @@ struct Row {
   std::vector<double> times = {};
 };
 
-int run(const fs::path& directory, std::size_t mib) {
+int run(const fs::path& directory, std::int64_t mib) {
   // Memory that is given back stays with the process, so that only the first round finds it
   // untouched.
   mallopt(M_MMAP_THRESHOLD, 32 << 20);
   mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
   mallopt(M_TOP_PAD, 64 << 20);
 
-  const auto rows = static_cast<std::int64_t>((mib << 20) / kTensors / kColumns / sizeof(float));
+  const std::int64_t rows = rows_of(mib);
   const Shape shape{rows, kColumns};
   const Sharding written(Mesh::parse("data=4,model=2"), PartitionSpec::parse("data,model"));
   const Sharding turned(Mesh::parse("data=2,model=4"), PartitionSpec::parse("data,model"));
@@ -189,7 +162,7 @@ int main(int argc, char** argv) {
     return 2;
   }
   try {
-    return run(argv[1], argc > 2 ? std::stoul(argv[2]) : 1024);
+    return run(argv[1], argc > 2 ? std::stoll(argv[2]) : 1024);
   } catch (const std::exception& e) {
     fmt::print(stderr, "{}\n", e.what());
     return 3;

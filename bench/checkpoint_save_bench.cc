@@ -14,52 +14,27 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
 #include <new>
-#include <random>
 #include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "checkpoint_bench.h"
 #include "shardwise/checkpoint/manager.h"
 
 namespace fs = std::filesystem;
 using namespace shardwise;
+using namespace shardwise::bench;
 
 namespace {
 
-constexpr std::int64_t kTensors = 16;
-constexpr std::int64_t kColumns = 4096;
-constexpr std::size_t kBlockBytes = std::size_t{8} << 20;
 constexpr std::size_t kPageBytes = 4096;
-constexpr int kRounds = 5;
-
-double seconds(const std::function<void()>& work) {
-  const auto begin = std::chrono::steady_clock::now();
-  work();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
-ShardedArray random_tensor(Devices& devices, const ArraySpec& spec, std::int64_t seed) {
-  return ShardedArray::from_callback(devices, spec, [&](const BoxView& view) {
-    std::mt19937_64 random(
-        static_cast<std::uint64_t>(seed * 1000 + view.box.begin(0) + view.box.begin(1)));
-    std::normal_distribution<float> normal(0, 0.02f);
-    auto* out = reinterpret_cast<float*>(view.data);
-    for (std::int64_t i = 0; i < view.box.num_elements(); ++i) out[i] = normal(random);
-  });
-}
 
 struct Free {
   void operator()(std::byte* memory) const {
@@ -110,12 +85,12 @@ double write_raw(const fs::path& path, const std::byte* data, std::size_t bytes)
 void run(const fs::path& directory, std::int64_t mib) {
   Devices devices(8);
   const Sharding sharding(Mesh::parse("data=4,model=2"), PartitionSpec::parse("data,model"));
-  const std::int64_t rows = mib * (1 << 20) / (kTensors * kColumns * 4);
+  const std::int64_t rows = rows_of(mib);
   std::vector<ShardedArray> tensors;
   std::vector<TensorSource> sources;
   for (std::int64_t i = 0; i < kTensors; ++i) {
     tensors.push_back(random_tensor(devices, {DType::f32, {rows, kColumns}, sharding}, i));
-    sources.push_back(tensor_source(fmt::format("layers/{}/w", i), tensors.back()));
+    sources.push_back(tensor_source(tensor_name(i), tensors.back()));
   }
   const auto bytes = static_cast<std::size_t>(kTensors * kColumns * rows) * 4;
   const AlignedBytes raw = bytes_of(tensors, bytes);

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <exception>
 #include <map>
 #include <thread>
@@ -12,19 +11,14 @@
 #include "shardwise/checkpoint/detail/write/root.h"
 #include "shardwise/checkpoint/detail/write/save.h"
 #include "shardwise/runtime/mutex.h"
+#include "shardwise/runtime/stopwatch.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 // How often latest() looks again where steps come and go while it looks.
 constexpr int kMostLooks = 100;
-
-double seconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
 
 void check_arguments(std::int64_t step, std::span<const TensorSource> tensors,
                      const SaveOptions& options, int threads) {
@@ -115,7 +109,7 @@ struct CheckpointManager::Impl {
 
   void run(std::int64_t step, std::vector<TensorSource> tensors, const SaveOptions& save_options,
            PendingSave::State& state) {
-    const Clock::time_point begin = Clock::now();
+    const Stopwatch watch;
     SaveStats stats;
     std::exception_ptr error;
     std::vector<std::filesystem::path> left;
@@ -130,7 +124,7 @@ struct CheckpointManager::Impl {
       const MutexLock lock(mutex);
       leftovers.insert(leftovers.end(), left.begin(), left.end());
     }
-    stats.total_seconds = seconds_since(begin);
+    stats.total_seconds = watch.seconds();
     state.finish(std::move(stats), error);
   }
 
@@ -249,15 +243,15 @@ CheckpointManager::~CheckpointManager() = default;
 
 SaveStats CheckpointManager::save(std::int64_t step, std::vector<TensorSource> tensors,
                                   SaveOptions options) {
-  const Clock::time_point begin = Clock::now();
+  const Stopwatch watch;
   SaveStats stats = save_async(step, std::move(tensors), std::move(options)).wait();
-  stats.blocked_seconds = seconds_since(begin);
+  stats.blocked_seconds = watch.seconds();
   return stats;
 }
 
 PendingSave CheckpointManager::save_async(std::int64_t step, std::vector<TensorSource> tensors,
                                           SaveOptions options) {
-  const Clock::time_point begin = Clock::now();
+  const Stopwatch watch;
   check_arguments(step, tensors, options, impl_->executor.threads());
   const MutexLock lock(impl_->starting);
   impl_->finish_current();
@@ -277,7 +271,7 @@ PendingSave CheckpointManager::save_async(std::int64_t step, std::vector<TensorS
   PendingSave pending;
   pending.state_ = state;
   const MutexLock state_lock(state->mutex);
-  state->stats.blocked_seconds = seconds_since(begin);
+  state->stats.blocked_seconds = watch.seconds();
   return pending;
 }
 

@@ -214,7 +214,8 @@ bool Loader::Impl::fill(const Ring::Ticket& ticket, const std::stop_token& stop)
   for (std::int64_t row = begin_row; row < end_valid; ++row) {
     if (stop.stop_requested()) return false;
     const std::int64_t place = batch.first_place + row;
-    const std::int64_t record = options.order == Order::shuffled ? batch.shuffle.at(place) : place;
+    const std::int64_t record =
+        options.order == RecordOrder::shuffled ? batch.shuffle.at(place) : place;
     read(batch, row, record, targets);
   }
   for (Placement::Target& mask : targets.back()) {

@@ -19,12 +19,12 @@ enum class LastBatch {
   pad,   ///< they make a batch filled up with zeros; Batch::mask tells the real rows
 };
 
-enum class Order { sequential, shuffled };
+enum class RecordOrder { sequential, shuffled };
 
 struct LoaderOptions {
   std::int64_t batch_size = 1;  ///< global: rows over all devices
   std::int64_t epochs = 1;      ///< not part of a run's fingerprint: a resumed run may have more
-  Order order = Order::shuffled;
+  RecordOrder order = RecordOrder::shuffled;
   LastBatch last_batch = LastBatch::drop;
 
   /// Batches held ready on the devices besides the one delivered last. 1 or more.

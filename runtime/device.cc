@@ -22,12 +22,8 @@ std::string_view name(MemoryKind kind) {
   switch (kind) {
     case MemoryKind::array:
       return "array";
-    case MemoryKind::scratch:
-      return "scratch";
     case MemoryKind::loader:
       return "loader";
-    case MemoryKind::staging:
-      return "staging";
   }
   return "unknown";
 }

@@ -16,8 +16,8 @@
 namespace shardwise {
 
 /// What a piece of device memory is for; the accounting keeps the kinds apart.
-enum class MemoryKind { array, scratch, loader, staging };
-inline constexpr std::size_t kMemoryKinds = 4;
+enum class MemoryKind { array, loader };
+inline constexpr std::size_t kMemoryKinds = 2;
 
 /// "array", ...
 std::string_view name(MemoryKind kind);

@@ -48,6 +48,11 @@ class TaskGraph {
 /// parallel_for() and run() themselves. The first exception that a body throws stops what has not
 /// started, and reaches the caller with its type.
 ///
+/// oneTBB has one pool for the process, of a worker per core. An executor of more threads than that
+/// raises the limit (tbb::global_control) while it lives; where several do, or the program itself
+/// sets one, the smallest limit holds for all: some calls then run on fewer threads than threads()
+/// says, with the same results.
+///
 /// Thread-safe: calls from several threads share the workers.
 class Executor {
  public:

@@ -7,6 +7,7 @@
 
 #include "shardwise/runtime/detail/transfer.h"
 #include "shardwise/shard/error.h"
+#include "shardwise/shard/owners.h"
 #include "shardwise/shard/transfer_plan.h"
 
 namespace shardwise {
@@ -132,8 +133,8 @@ void ShardedArray::read(const Box& box, std::span<std::byte> out) const {
                 fmt::format("ShardedArray::read: {} bytes for {} of {}, needed {}", out.size(),
                             to_string(box), describe(spec()), bytes_of(spec(), box)));
   }
-  for (const DistinctPiece& piece : sharding().distinct_pieces(shape())) {
-    copy_box(intersect(piece.box, box), size_bytes(dtype()), shard(piece.positions.front()),
+  for (const OwnedTile& owned : OwnedTiles(sharding(), shape(), box)) {
+    copy_box(owned.part, size_bytes(dtype()), shard(sharding().position_of(owned.tile, 0)),
              {out.data(), box});
   }
 }

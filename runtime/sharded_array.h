@@ -68,8 +68,9 @@ class ShardedArray {
   /// The whole array, row-major.
   std::vector<std::byte> to_host() const;
 
-  /// Fills `out` with the elements of `box`, row-major, from the shards that hold them. Throws
-  /// invalid_argument where box leaves the array or out is not exactly its size.
+  /// Fills `out` with the elements of `box`, row-major, from the shards that hold them; takes time
+  /// for those alone, however many there are. Throws invalid_argument where box leaves the array or
+  /// out is not exactly its size.
   void read(const Box& box, std::span<std::byte> out) const;
 
   /// The same values under another sharding, by a transfer plan; the traffic is counted on the

@@ -15,7 +15,7 @@ enum class ErrorCode {
   io,                  ///< the operating system refused: full disk, permission, broken device
   unsupported,         ///< well-formed, but this build cannot do it (a newer format, say)
   resource_exhausted,  ///< a device's memory capacity is used up
-  cancelled,           ///< the caller asked to stop
+  cancelled,           ///< asked to stop: for callers' callbacks (SaveOptions::progress) to throw
 };
 
 /// As in the enumerator's own spelling: "invalid_argument".

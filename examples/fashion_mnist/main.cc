@@ -6,7 +6,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <csignal>
 #include <cstdio>
@@ -19,6 +18,7 @@
 
 #include "model.h"
 #include "shardwise/loader/idx.h"
+#include "shardwise/runtime/stopwatch.h"
 #include "shardwise/shard/error.h"
 
 namespace {
@@ -80,8 +80,9 @@ std::uint64_t digest(const Batch& batch) {
 
 double test_accuracy(Devices& devices, const fashion_mnist::State& state, const Options& options) {
   const auto source = open_images(options.data, "t10k");
-  Loader loader(devices, source, placements(state.specs[0].sharding.mesh()),
-                {.batch_size = 512, .order = Order::sequential, .last_batch = LastBatch::pad});
+  Loader loader(
+      devices, source, placements(state.specs[0].sharding.mesh()),
+      {.batch_size = 512, .order = RecordOrder::sequential, .last_batch = LastBatch::pad});
   std::int64_t correct = 0;
   while (const auto batch = loader.next()) {
     correct += fashion_mnist::count_correct(devices, state, *batch);
@@ -184,8 +185,7 @@ class Run {
   }
 
   void report(const Loader& loader, double loss) {
-    const double seconds =
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+    const double seconds = watch_.seconds();
     std::size_t peak = 0;
     for (const DeviceId id : devices_.addressable()) {
       peak = std::max(peak, devices_.at(id).memory().peak_bytes);
@@ -208,7 +208,7 @@ class Run {
   std::shared_ptr<const Source> source_;
   fashion_mnist::State state_;
   std::vector<PendingSave> saves_;
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  Stopwatch watch_;
 };
 
 }  // namespace

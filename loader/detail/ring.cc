@@ -1,18 +1,10 @@
 #include "shardwise/loader/detail/ring.h"
 
-#include <chrono>
 #include <utility>
 
+#include "shardwise/runtime/stopwatch.h"
+
 namespace shardwise::detail {
-namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
-
-}  // namespace
 
 // All but the content of batch.buffers is guarded by the ring's lock.
 struct Ring::Slot {
@@ -68,9 +60,9 @@ std::optional<Ring::Ticket> Ring::take(const std::stop_token& stop) {
   };
   for (;;) {
     if (!has_news()) {
-      const Clock::time_point begin = Clock::now();
+      const Stopwatch waiting;
       room_.wait(mutex_, stop, has_news);
-      readers_waited_seconds_ += seconds_since(begin);
+      readers_waited_seconds_ += waiting.seconds();
     }
     if (stop.stop_requested() || over()) return std::nullopt;
     if (has_ticket()) return Ticket{slots_.back(), slots_.back()->taken++};
@@ -101,9 +93,9 @@ std::optional<PendingBatch> Ring::pop() {
     room_.notify_all();
   }
   if (!front_is_due()) {
-    const Clock::time_point begin = Clock::now();
+    const Stopwatch waiting;
     while (!front_is_due()) ready_.wait(mutex_);
-    consumer_waited_seconds_ += seconds_since(begin);
+    consumer_waited_seconds_ += waiting.seconds();
   }
   if (slots_.empty() && !begin_error_) return std::nullopt;
   error_ = slots_.empty() ? begin_error_ : slots_.front()->error;

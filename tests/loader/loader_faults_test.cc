@@ -58,7 +58,7 @@ TEST(LoaderFaults, ThrowsTheErrorInItsTurnAndAgain) {
         });
         Loader loader(devices, source, both("data=4"),
                       {.batch_size = 4,
-                       .order = Order::sequential,
+                       .order = RecordOrder::sequential,
                        .prefetch = prefetch,
                        .threads = threads});
         for (std::int64_t b = 0; b < bad / 4; ++b) {
@@ -87,7 +87,8 @@ TEST(LoaderFaults, PassesOnWhatIsNotAnErrorOfOurs) {
   const auto source = scalars(10, [&](std::size_t, std::int64_t record) {
     if (!constructor.here() && record == 5) throw std::out_of_range("mine");
   });
-  Loader loader(devices, source, both("data=1"), {.batch_size = 2, .order = Order::sequential});
+  Loader loader(devices, source, both("data=1"),
+                {.batch_size = 2, .order = RecordOrder::sequential});
   EXPECT_TRUE(loader.next().has_value());
   EXPECT_TRUE(loader.next().has_value());
   EXPECT_THROW(loader.next(), std::out_of_range);
@@ -110,9 +111,9 @@ TEST(LoaderFaults, NamesTheFirstBadRowOfABatchWhoeverReadsIt) {
   };
   Devices devices(2, {.threads = 1});
   for (int i = 0; i < 30; ++i) {
-    Loader loader(devices, std::make_shared<const LargeRecords>(),
-                  {{"x", make("data,-", "data=2")}},
-                  {.batch_size = 32, .order = Order::sequential, .prefetch = 2, .threads = 4});
+    Loader loader(
+        devices, std::make_shared<const LargeRecords>(), {{"x", make("data,-", "data=2")}},
+        {.batch_size = 32, .order = RecordOrder::sequential, .prefetch = 2, .threads = 4});
     EXPECT_TRUE(loader.next().has_value());
     EXPECT_EQ(message_of(ErrorCode::io, [&] { loader.next(); }),
               "Loader: batch 1, record 37, field \"x\": bad");
@@ -199,7 +200,7 @@ TEST(LoaderFaults, StopsWhileTheConsumerHoldsUpTheRing) {
     {
       Loader loader(
           devices, source, both("data=2"),
-          {.batch_size = 10, .order = Order::sequential, .prefetch = 3, .threads = threads});
+          {.batch_size = 10, .order = RecordOrder::sequential, .prefetch = 3, .threads = threads});
       full.wait();
       EXPECT_EQ(devices.at(0).memory().in_use_by_kind[kLoaderKind], 3u * 5 * (4 + 2 + 1));
     }

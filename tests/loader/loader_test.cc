@@ -41,9 +41,9 @@ std::vector<std::int64_t> expected_records(std::int64_t size, const LoaderOption
   std::vector<std::int64_t> records;
   for (std::int64_t row = 0; row < options.batch_size; ++row) {
     const std::int64_t place = batch % per_epoch * options.batch_size + row;
-    records.push_back(place >= size                        ? -1
-                      : options.order == Order::sequential ? place
-                                                           : shuffle.at(place));
+    records.push_back(place >= size                              ? -1
+                      : options.order == RecordOrder::sequential ? place
+                                                                 : shuffle.at(place));
   }
   return records;
 }
@@ -110,7 +110,7 @@ RandomCase random_case(RandomShardings& random) {
   }
   c.options.batch_size = random.draw(1, 12);
   c.options.epochs = random.draw(1, 3);
-  c.options.order = random.draw(0, 3) == 0 ? Order::sequential : Order::shuffled;
+  c.options.order = random.draw(0, 3) == 0 ? RecordOrder::sequential : RecordOrder::shuffled;
   c.options.last_batch = random.draw(0, 1) == 0 ? LastBatch::drop : LastBatch::pad;
   c.options.prefetch = static_cast<int>(random.draw(1, 4));
   c.options.threads = static_cast<int>(random.draw(1, 4));
@@ -291,7 +291,7 @@ TEST(Loader, ResumesAnywhereOnAnyMesh) {
 TEST(Loader, MasksWhatItPads) {
   Devices devices(4, {.threads = 1});
   Loader loader(devices, pattern(13), {{"label", make("data", "data=4")}},
-                {.batch_size = 10, .order = Order::sequential, .last_batch = LastBatch::pad});
+                {.batch_size = 10, .order = RecordOrder::sequential, .last_batch = LastBatch::pad});
   EXPECT_EQ(loader.batches_per_epoch(), 2);
   EXPECT_EQ(loader.next()->valid_rows, 10);
   const auto batch = loader.next();
@@ -458,7 +458,7 @@ TEST(Loader, RefusesTheStateOfAnotherRun) {
   Loader(devices, source, placements, more, state);
   Loader(devices, pattern(20), {{"image", make("-,-,data", "data=2")}}, options, state);
   batch.batch_size = 5;
-  order.order = Order::sequential;
+  order.order = RecordOrder::sequential;
   last.last_batch = LastBatch::pad;
   std::vector<std::string> messages;
   for (const LoaderOptions& other : {batch, order, last}) {

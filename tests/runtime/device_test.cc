@@ -48,13 +48,13 @@ TEST(Device, CountsWhatIsInUseByKindAndThePeak) {
   EXPECT_EQ(stats.capacity_bytes, 1000u);
   EXPECT_EQ(stats.in_use_bytes, 807u);
   EXPECT_EQ(stats.peak_bytes, 807u);
-  EXPECT_THAT(stats.in_use_by_kind, ElementsAre(307, 0, 500, 0));
+  EXPECT_THAT(stats.in_use_by_kind, ElementsAre(307, 500));
   b.reset();
-  auto d = device.allocate(100, MemoryKind::staging, "d");
+  auto d = device.allocate(100, MemoryKind::loader, "d");
   stats = device.memory();
   EXPECT_EQ(stats.in_use_bytes, 407u);
   EXPECT_EQ(stats.peak_bytes, 807u);
-  EXPECT_THAT(stats.in_use_by_kind, ElementsAre(307, 0, 0, 100));
+  EXPECT_THAT(stats.in_use_by_kind, ElementsAre(307, 100));
   device.reset_peak();
   EXPECT_EQ(device.memory().peak_bytes, 407u);
   EXPECT_EQ(devices.at(0).memory().peak_bytes, 0u);
@@ -63,7 +63,7 @@ TEST(Device, CountsWhatIsInUseByKindAndThePeak) {
 TEST(Device, GivesAlignedWritableMemoryThatKnowsItsDevice) {
   Devices devices(2);
   for (const std::size_t size : {0u, 1u, 63u, 64u, 65u, 100'000u}) {
-    const auto buffer = devices.at(1).allocate(size, MemoryKind::scratch, "x");
+    const auto buffer = devices.at(1).allocate(size, MemoryKind::array, "x");
     EXPECT_EQ(reinterpret_cast<std::uintptr_t>(buffer->data()) % 64, 0u);
     EXPECT_EQ(buffer->size_bytes(), size);
     EXPECT_EQ(buffer->device(), 1);
@@ -86,12 +86,12 @@ TEST(Device, FillsToTheLastByteAndNotOneMore) {
   const std::size_t rest = (1 << 20) - 804'000;
   EXPECT_EQ(
       message_of(ErrorCode::resource_exhausted,
-                 [&] { hold(rest + 1, MemoryKind::scratch, "grad w1"); }),
-      "allocate \"grad w1\" (scratch): device 3 needs 244577 bytes, but 804000 of its 1048576 "
+                 [&] { hold(rest + 1, MemoryKind::array, "grad w1"); }),
+      "allocate \"grad w1\" (array): device 3 needs 244577 bytes, but 804000 of its 1048576 "
       "are in use; largest: \"w1\" (array, 500000 bytes), \"batch\" (loader, 300000 bytes), "
       "\"b\" (array, 1000 bytes), \"c\" (array, 1000 bytes), \"d\" (array, 1000 bytes)");
   EXPECT_EQ(device.memory().in_use_bytes, 804'000u);
-  hold(rest, MemoryKind::scratch, "grad w1");
+  hold(rest, MemoryKind::array, "grad w1");
   EXPECT_EQ(device.memory().in_use_bytes, device.memory().capacity_bytes);
   hold(0, MemoryKind::array, "nothing either");
 }
@@ -140,9 +140,7 @@ TEST(Device, CountsTraffic) {
 
 TEST(MemoryKind, HasNames) {
   EXPECT_EQ(name(MemoryKind::array), "array");
-  EXPECT_EQ(name(MemoryKind::scratch), "scratch");
   EXPECT_EQ(name(MemoryKind::loader), "loader");
-  EXPECT_EQ(name(MemoryKind::staging), "staging");
 }
 
 }  // namespace

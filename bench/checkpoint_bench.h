@@ -1,0 +1,50 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "shardwise/runtime/sharded_array.h"
+#include "shardwise/runtime/stopwatch.h"
+
+// What the checkpoint benchmarks share: the tensors they save and how they measure.
+namespace shardwise::bench {
+
+constexpr std::int64_t kTensors = 16;
+constexpr std::int64_t kColumns = 4096;
+constexpr std::size_t kBlockBytes = std::size_t{8} << 20;  ///< of raw reads and writes
+constexpr int kRounds = 5;
+
+inline std::int64_t rows_of(std::int64_t mib) { return (mib << 20) / (kTensors * kColumns * 4); }
+
+inline std::string tensor_name(std::int64_t number) {
+  return "layers/" + std::to_string(number) + "/w";
+}
+
+/// Normally distributed, as weights are; other values for each seed and shard.
+inline ShardedArray random_tensor(Devices& devices, const ArraySpec& spec, std::int64_t seed) {
+  return ShardedArray::from_callback(devices, spec, [&](const BoxView& view) {
+    std::mt19937_64 random(
+        static_cast<std::uint64_t>(seed * 1000 + view.box.begin(0) + view.box.begin(1)));
+    std::normal_distribution<float> normal(0, 0.02f);
+    auto* out = reinterpret_cast<float*>(view.data);
+    for (std::int64_t i = 0; i < view.box.num_elements(); ++i) out[i] = normal(random);
+  });
+}
+
+inline double seconds(const std::function<void()>& work) {
+  const Stopwatch watch;
+  work();
+  return watch.seconds();
+}
+
+inline double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+}  // namespace shardwise::bench
