@@ -46,17 +46,6 @@ class RandomCheckpoints : public RandomShardings {
     return tensor;
   }
 
-  /// A box in a tensor of this shape; sometimes empty.
-  Box box(const Shape& shape) {
-    Index begin, end;
-    for (std::size_t d = 0; d < shape.size(); ++d) {
-      const std::int64_t a = draw(0, shape[d]), b = draw(0, shape[d]);
-      begin.push_back(std::min(a, b));
-      end.push_back(std::max(a, b));
-    }
-    return Box(begin, end);
-  }
-
  private:
   void cut(const Box& box, std::int64_t depth, std::vector<Box>& pieces) {
     if (depth == 0 || box.rank() == 0) {
