@@ -12,11 +12,11 @@
 #include <random>
 #include <vector>
 
-#include "shardwise/shard/check_cover.h"
+#include "shardwise/shard/plan/check_cover.h"
+#include "shardwise/shard/plan/transfer_plan.h"
+#include "shardwise/shard/plan/transfer_traffic.h"
 #include "shardwise/shard/shard_boxes.h"
 #include "shardwise/shard/sharding.h"
-#include "shardwise/shard/transfer_plan.h"
-#include "shardwise/shard/transfer_traffic.h"
 
 static std::atomic<std::size_t> g_blocks = 0, g_bytes = 0;
 

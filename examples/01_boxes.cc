@@ -1,8 +1,8 @@
 // Which box of a tensor does each device hold, and what has to move to hold it otherwise?
 #include <iostream>
 
+#include "shardwise/shard/plan/transfer_plan.h"
 #include "shardwise/shard/sharding.h"
-#include "shardwise/shard/transfer_plan.h"
 
 using namespace shardwise;
 

@@ -12,7 +12,7 @@
 
 #include "shardwise/runtime/device.h"
 #include "shardwise/runtime/sharded_array.h"
-#include "shardwise/shard/transfer_plan.h"
+#include "shardwise/shard/plan/transfer_plan.h"
 
 namespace shardwise {
 

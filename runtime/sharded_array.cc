@@ -7,8 +7,8 @@
 
 #include "shardwise/runtime/detail/transfer.h"
 #include "shardwise/shard/error.h"
-#include "shardwise/shard/owners.h"
-#include "shardwise/shard/transfer_plan.h"
+#include "shardwise/shard/plan/transfer_plan.h"
+#include "shardwise/shard/view/owners.h"
 
 namespace shardwise {
 namespace {

@@ -5,7 +5,7 @@
 #include "shardwise/shard/detail/axis_ref.h"
 #include "shardwise/shard/detail/text.h"
 #include "shardwise/shard/error.h"
-#include "shardwise/shard/jax_text.h"
+#include "shardwise/shard/notation/jax_text.h"
 
 namespace shardwise {
 

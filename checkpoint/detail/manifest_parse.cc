@@ -6,8 +6,8 @@
 
 #include "shardwise/checkpoint/detail/json_text.h"
 #include "shardwise/checkpoint/detail/manifest.h"
-#include "shardwise/shard/check_cover.h"
 #include "shardwise/shard/error.h"
+#include "shardwise/shard/plan/check_cover.h"
 
 namespace shardwise::detail {
 namespace {

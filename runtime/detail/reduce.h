@@ -4,7 +4,7 @@
 #include <span>
 
 #include "shardwise/shard/dtype.h"
-#include "shardwise/shard/transfer_plan.h"
+#include "shardwise/shard/plan/transfer_plan.h"
 
 namespace shardwise::detail {
 

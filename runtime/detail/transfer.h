@@ -6,7 +6,7 @@
 #include "shardwise/runtime/device.h"
 #include "shardwise/shard/box_copy.h"
 #include "shardwise/shard/dtype.h"
-#include "shardwise/shard/transfer_plan.h"
+#include "shardwise/shard/plan/transfer_plan.h"
 
 namespace shardwise::detail {
 

@@ -1,5 +1,5 @@
-// Every text form of shard/: what is read is printed, and read again as the same; what is not read is
-// refused with an Error. The first character says which form, the rest is the text.
+// Every text form of shard/: what is read is printed, and read again as the same; what is not read
+// is refused with an Error. The first character says which form, the rest is the text.
 //
 // Built with -fsanitize=fuzzer by the fuzz preset; without it, run_corpus.cc feeds it the corpus.
 
@@ -12,10 +12,10 @@
 
 #include "shardwise/shard/dims.h"
 #include "shardwise/shard/error.h"
-#include "shardwise/shard/jax_text.h"
 #include "shardwise/shard/mesh.h"
-#include "shardwise/shard/placements.h"
-#include "shardwise/shard/xla_text.h"
+#include "shardwise/shard/notation/jax_text.h"
+#include "shardwise/shard/notation/placements.h"
+#include "shardwise/shard/notation/xla_text.h"
 
 namespace shardwise {
 namespace {

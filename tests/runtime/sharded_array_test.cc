@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "runtime/values.h"
-#include "shardwise/shard/transfer_plan.h"
+#include "shardwise/shard/plan/transfer_plan.h"
 #include "testing/errors.h"
 #include "testing/random_boxes.h"
 #include "testing/random_shardings.h"

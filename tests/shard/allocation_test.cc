@@ -4,8 +4,8 @@
 #include <cstdlib>
 #include <new>
 
+#include "shardwise/shard/notation/xla_sharding.h"
 #include "shardwise/shard/sharding.h"
-#include "shardwise/shard/xla_sharding.h"
 
 // Counts what this program takes from the heap. Not inline: g++ would take free() for a mismatch.
 static std::atomic<long> g_allocations = 0;

@@ -1,4 +1,4 @@
-#include "shardwise/shard/check_cover.h"
+#include "shardwise/shard/plan/check_cover.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "shardwise/shard/convert.h"
+#include "shardwise/shard/notation/convert.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "shardwise/shard/detail/cover.h"
+#include "shardwise/shard/plan/detail/cover.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

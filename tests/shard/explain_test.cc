@@ -1,4 +1,4 @@
-#include "shardwise/shard/explain.h"
+#include "shardwise/shard/view/explain.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "shardwise/shard/owners.h"
+#include "shardwise/shard/view/owners.h"
 #include "testing/errors.h"
 #include "testing/random_shardings.h"
 

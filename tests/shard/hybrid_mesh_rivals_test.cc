@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "shardwise/shard/error.h"
-#include "shardwise/shard/hybrid_mesh.h"
-#include "shardwise/shard/torus_assignment.h"
+#include "shardwise/shard/torus/hybrid_mesh.h"
+#include "shardwise/shard/torus/torus_assignment.h"
 
 namespace shardwise {
 namespace {

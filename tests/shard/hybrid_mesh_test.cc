@@ -1,4 +1,4 @@
-#include "shardwise/shard/hybrid_mesh.h"
+#include "shardwise/shard/torus/hybrid_mesh.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "shardwise/shard/detail/overlaps.h"
+#include "shardwise/shard/plan/detail/overlaps.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "shardwise/shard/owners.h"
+#include "shardwise/shard/view/owners.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

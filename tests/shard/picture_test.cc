@@ -1,4 +1,4 @@
-#include "shardwise/shard/picture.h"
+#include "shardwise/shard/view/picture.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "shardwise/shard/detail/xml.h"
+#include "shardwise/shard/view/detail/xml.h"
 #include "testing/errors.h"
 #include "testing/random_shardings.h"
 

@@ -1,4 +1,4 @@
-#include "shardwise/shard/piece_list.h"
+#include "shardwise/shard/plan/piece_list.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "shardwise/shard/placements.h"
+#include "shardwise/shard/notation/placements.h"
 #include "testing/random_placements.h"
 
 namespace shardwise {

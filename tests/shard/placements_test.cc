@@ -1,4 +1,4 @@
-#include "shardwise/shard/placements.h"
+#include "shardwise/shard/notation/placements.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "shardwise/shard/process_view.h"
+#include "shardwise/shard/view/process_view.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "shardwise/shard/detail/replicas.h"
+#include "shardwise/shard/plan/detail/replicas.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 #include <tuple>
 #include <vector>
 
-#include "shardwise/shard/transfer_plan.h"
+#include "shardwise/shard/plan/transfer_plan.h"
 #include "testing/errors.h"
 #include "testing/random_shardings.h"
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "shardwise/shard/error.h"
-#include "shardwise/shard/xla_text.h"
+#include "shardwise/shard/notation/xla_text.h"
 
 namespace shardwise {
 namespace {

@@ -1,5 +1,4 @@
 #include "shardwise/shard/sharding.h"
-#include "shardwise/shard/xla_sharding.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,6 +7,7 @@
 #include <map>
 #include <vector>
 
+#include "shardwise/shard/notation/xla_sharding.h"
 #include "testing/errors.h"
 #include "testing/random_shardings.h"
 

@@ -1,4 +1,4 @@
-#include "shardwise/shard/detail/shares.h"
+#include "shardwise/shard/plan/detail/shares.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "shardwise/shard/topology.h"
+#include "shardwise/shard/plan/topology.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

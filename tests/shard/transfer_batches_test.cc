@@ -1,4 +1,4 @@
-#include "shardwise/shard/transfer_batches.h"
+#include "shardwise/shard/plan/transfer_batches.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "shardwise/shard/transfer_plan.h"
+#include "shardwise/shard/plan/transfer_plan.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "shardwise/shard/transfer_traffic.h"
+#include "shardwise/shard/plan/transfer_traffic.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

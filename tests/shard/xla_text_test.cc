@@ -1,4 +1,4 @@
-#include "shardwise/shard/xla_text.h"
+#include "shardwise/shard/notation/xla_text.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "shardwise/shard/error.h"
-#include "shardwise/shard/jax_text.h"
+#include "shardwise/shard/notation/jax_text.h"
 #include "testing/errors.h"
 #include "testing/random_shardings.h"
 

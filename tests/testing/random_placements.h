@@ -7,7 +7,7 @@
 #include <random>
 #include <vector>
 
-#include "shardwise/shard/placements.h"
+#include "shardwise/shard/notation/placements.h"
 
 namespace shardwise {
 

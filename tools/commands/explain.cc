@@ -1,4 +1,4 @@
-#include "shardwise/shard/explain.h"
+#include "shardwise/shard/view/explain.h"
 
 #include <fmt/core.h>
 
@@ -14,7 +14,7 @@
 #include "parse.h"
 #include "shardwise/shard/dtype.h"
 #include "shardwise/shard/error.h"
-#include "shardwise/shard/transfer_plan.h"
+#include "shardwise/shard/plan/transfer_plan.h"
 
 namespace shardwise::tools {
 namespace {

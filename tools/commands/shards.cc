@@ -13,15 +13,15 @@
 #include "commands/commands.h"
 #include "output.h"
 #include "parse.h"
-#include "shardwise/shard/convert.h"
 #include "shardwise/shard/dtype.h"
 #include "shardwise/shard/error.h"
-#include "shardwise/shard/jax_text.h"
-#include "shardwise/shard/picture.h"
-#include "shardwise/shard/placements.h"
+#include "shardwise/shard/notation/convert.h"
+#include "shardwise/shard/notation/jax_text.h"
+#include "shardwise/shard/notation/placements.h"
+#include "shardwise/shard/notation/xla_text.h"
 #include "shardwise/shard/shard_boxes.h"
 #include "shardwise/shard/sharding.h"
-#include "shardwise/shard/xla_text.h"
+#include "shardwise/shard/view/picture.h"
 
 namespace shardwise::tools {
 namespace {

@@ -5,7 +5,7 @@
 #include <tuple>
 
 #include "shardwise/shard/box_copy.h"
-#include "shardwise/shard/transfer_plan.h"
+#include "shardwise/shard/plan/transfer_plan.h"
 
 namespace shardwise::detail {
 namespace {

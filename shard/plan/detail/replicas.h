@@ -1,0 +1,74 @@
+#pragma once
+
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "shardwise/shard/plan/packed_boxes.h"
+#include "shardwise/shard/plan/topology.h"
+
+namespace shardwise::detail {
+
+/// Sources by the box that they hold: a group is the sources with one box.
+struct Replicas {
+  std::vector<std::uint32_t> first;    // in members, per group, and one past the end
+  std::vector<std::uint32_t> members;  // numbers of sources
+
+  std::size_t num_groups() const { return first.size() - 1; }
+  std::size_t size_of(std::size_t group) const { return first[group + 1] - first[group]; }
+  std::span<const std::uint32_t> of(std::size_t group) const {
+    return std::span(members).subspan(first[group], size_of(group));
+  }
+};
+
+/// The groups of the boxes that are not empty, in order of their first members, which are
+/// ascending.
+Replicas group_replicas(const PackedBoxes& boxes);
+
+/// Chooses between the members of a group: see TransferPlan. What one target takes bears on the
+/// next choice. O(log replicas) each.
+///
+/// Thread-compatible.
+class ReplicaChooser {
+ public:
+  /// `places` is per source. Keeps both: valid as long as they. Throws as Topology::site().
+  ReplicaChooser(Replicas replicas, std::span<const DeviceId> places, const Topology& topology);
+
+  /// The member that a device takes from. Valid until the next count_sent().
+  struct Choice {
+    Link link;
+    std::int64_t sent;  ///< elements so far
+    std::uint32_t source;
+    std::uint32_t slot;  ///< in members
+  };
+  Choice choose(std::size_t group, DeviceId place, const Topology::Site& site) const;
+
+  /// The choice is made. What stays in its place is not counted as sent.
+  void count_sent(std::size_t group, const Choice& choice, std::int64_t elements);
+
+  /// Members are by distance from each other: by slice, process, place, number.
+  const Replicas& replicas() const { return replicas_; }
+
+ private:
+  struct Home {
+    Topology::Site site;
+    DeviceId place;
+
+    auto operator<=>(const Home&) const = default;
+  };
+
+  Home home(std::size_t slot) const;
+  bool freer(std::uint32_t slot, std::uint32_t other) const;
+  std::uint32_t freest(std::size_t group, std::size_t first, std::size_t last) const;
+
+  Replicas replicas_;
+  std::span<const DeviceId> places_;
+  const Topology& topology_;
+  std::vector<std::int64_t> sent_;  // per slot
+  // Per group of n a tree of 2n slots: n leaves, before them at i the freer of those at 2i, 2i+1.
+  std::vector<std::uint32_t> trees_;
+};
+
+}  // namespace shardwise::detail

@@ -1,0 +1,176 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <iterator>
+#include <string_view>
+#include <vector>
+
+#include "shardwise/shard/box.h"
+#include "shardwise/shard/plan/packed_boxes.h"
+#include "shardwise/shard/plan/piece_list.h"
+#include "shardwise/shard/plan/topology.h"
+#include "shardwise/shard/sharding.h"
+
+namespace shardwise {
+
+/// How several sources of one element are combined.
+enum class Reduction { none, sum, max, min };
+
+/// One step of a plan: the elements of `box` go from a source piece to a target piece. The numbers
+/// index TransferPlan::sources() and targets().
+struct Copy {
+  std::int64_t source;
+  std::int64_t target;
+  Box box;
+};
+
+/// What a plan amounts to, for people, cost models and message passing: the first that fits, over
+/// the targets that are not empty. A *group* is made of targets that all take from the same
+/// sources, on devices that all give or all take in it; where a class has groups, each target and
+/// source in use belongs to one.
+enum class TransferClass {
+  nothing,         ///< every target is, all of it, a source in the same place
+  slice,           ///< every target lies inside one source in the same place
+  permute,         ///< every target is all of one source, and no source is used twice
+  broadcast,       ///< every target is all of one source
+  scatter,         ///< every target lies inside one source
+  all_gather,      ///< in groups, every target is put together from whole sources
+  gather,          ///< every target is put together from whole sources
+  all_to_all,      ///< in groups, every target takes a part of several sources
+  all_reduce,      ///< in groups, reduced; every target has the box of a source in the same place
+  reduce_scatter,  ///< in groups, reduced; every target lies inside each source it takes from
+  reduce,          ///< reduced; every target lies inside each source it takes from
+  general,
+};
+
+/// "all_gather", ...
+std::string_view name(TransferClass c);
+
+class TransferPlan;
+
+/// Copies of a plan, in its order. The box of a copy is worked out when the copy is looked at, so
+/// that a plan takes a few bytes for each.
+///
+/// Immutable, thread-safe; valid as long as the plan. Its iterators are thread-compatible.
+class CopyRange {
+ public:
+  class iterator {
+   public:
+    using iterator_category = std::forward_iterator_tag;
+    using value_type = Copy;
+    using difference_type = std::ptrdiff_t;
+    using pointer = void;
+    using reference = Copy;
+
+    iterator() = default;
+    Copy operator*() const;
+    iterator& operator++();
+    iterator operator++(int);
+    bool operator==(const iterator& other) const { return index_ == other.index_; }
+
+   private:
+    friend class CopyRange;
+    iterator(const TransferPlan* plan, std::size_t index, std::size_t target)
+        : plan_(plan), index_(index), target_(target) {}
+
+    const TransferPlan* plan_ = nullptr;
+    std::size_t index_ = 0, target_ = 0;
+  };
+  using value_type = Copy;
+  using const_iterator = iterator;
+
+  std::size_t size() const { return last_ - first_; }
+  bool empty() const { return first_ == last_; }
+  iterator begin() const;
+  iterator end() const;
+
+  /// Requires i < size().
+  Copy operator[](std::size_t i) const;
+  Copy front() const { return (*this)[0]; }
+  Copy back() const { return (*this)[size() - 1]; }
+
+ private:
+  friend class TransferPlan;
+  CopyRange(const TransferPlan* plan, std::size_t first, std::size_t last)
+      : plan_(plan), first_(first), last_(last) {}
+
+  const TransferPlan* plan_;
+  std::size_t first_, last_;
+};
+
+struct PlanOptions {
+  Reduction reduction = Reduction::none;
+
+  /// Which of several replicas is near. Throws not_found for places that it does not have.
+  Topology topology = {};
+};
+
+/// Every copy that turns one placement of a tensor into another.
+///
+/// Without a reduction each element of each target comes from exactly one source: one in the same
+/// place where there is one, else from the nearest replica by Link, of those equally near the one
+/// that has had the least to send so far, the first in source order among equals. With a reduction
+/// every source that holds the element contributes, in the order of sources, so that results do not
+/// depend on timing.
+///
+/// Immutable, thread-safe. Empty pieces are legal and take no copies. A plan takes 4 bytes per
+/// copy and 16 per piece and dim.
+///
+///   // 8 rows in 4 blocks, to be held in 2 blocks
+///   const auto plan = TransferPlan::reshard(rows_by_4, rows_by_2, {8, 3});
+///   for (const Copy& copy : plan.copies()) ...
+class TransferPlan {
+ public:
+  /// From one sharding to another; sources and targets are the boxes at each mesh position of
+  /// `from` and `to`, in position order. The positions of an abstract mesh stand for devices of the
+  /// same number. O(devices + copies). Throws invalid_argument where a rank is not the shape's, or
+  /// a policy does not allow the shape.
+  static TransferPlan reshard(const Sharding& from, const Sharding& to, const Shape& shape,
+                              const Topology& topology = {});
+
+  /// From any pieces to any pieces, about O(m log m + overlaps) for m pieces. Throws
+  /// invalid_argument where ranks differ, or where an element of a target is in no source: the
+  /// message names the target and a missing element.
+  TransferPlan(const std::vector<Piece>& sources, const std::vector<Piece>& targets,
+               const PlanOptions& options = {});
+
+  const PieceList& sources() const { return sources_; }
+  const PieceList& targets() const { return targets_; }
+
+  /// Ordered by target, then by source.
+  CopyRange copies() const { return CopyRange(this, 0, source_of_.size()); }
+
+  /// The copies that fill one target. Requires 0 <= target < targets().size().
+  CopyRange copies_to(std::int64_t target) const;
+
+  Reduction reduction() const { return reduction_; }
+  TransferClass classify() const;
+
+  /// Elements that change place; those that stay are not counted.
+  std::int64_t moved_elements() const;
+
+ private:
+  friend class CopyRange;
+  TransferPlan() = default;
+
+  std::size_t target_of(std::size_t copy) const;
+  Copy copy_at(std::size_t copy, std::size_t target) const;
+
+  PieceList sources_, targets_;
+  std::vector<std::uint32_t> source_of_;  // per copy
+  std::vector<std::size_t> first_copy_;   // per target, and one past the end
+  // A copy moves all that its source and target share, but for these, ascending: where sources
+  // overlap each other in part.
+  std::vector<std::size_t> cut_copies_;
+  PackedBoxes cut_boxes_;
+  Reduction reduction_ = Reduction::none;
+};
+
+/// The copies of TransferPlan::reshard(), in order, without a plan: takes memory for the pieces
+/// only, whatever their number. Throws as reshard(), and what `body` throws.
+void for_each_copy(const Sharding& from, const Sharding& to, const Shape& shape,
+                   const std::function<void(const Copy&)>& body, const Topology& topology = {});
+
+}  // namespace shardwise

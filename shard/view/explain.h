@@ -1,0 +1,90 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "shardwise/shard/plan/transfer_plan.h"
+#include "shardwise/shard/sharding.h"
+
+namespace shardwise {
+
+/// One thing that is wrong with a spec on a mesh, or with a shape for it.
+struct SpecProblem {
+  enum class Kind {
+    unknown_axis,  ///< the mesh has no such axis
+    bad_part,      ///< it has, but no such part of it
+    used_twice,    ///< the axis, or a part of it, is in use already
+    rank,          ///< the spec is for tensors of another rank
+    uneven,        ///< the policy is strict, and the dim does not divide
+    tile_sizes,    ///< the policy's sizes are not for this spec and shape
+  };
+
+  Kind kind;
+  std::size_t dim = 0;            ///< of the spec; 0 for rank and tile_sizes
+  std::vector<std::string> axes;  ///< at fault, as the spec writes them; all of the dim for uneven
+  std::int64_t extent = 0;        ///< of the dim, for uneven
+  std::int64_t ways = 0;          ///< that the dim is cut, for uneven
+  std::string what;               ///< one line, for people
+
+  /// Axes of the mesh, or parts of them, that could stand there; the nearest by name first.
+  std::vector<std::string> other_axes = {};
+};
+
+/// What is wrong with a spec, and what would be right.
+///
+/// Value type, thread-compatible.
+struct SpecAdvice {
+  std::vector<SpecProblem> problems;  ///< by dim; empty where the spec is valid
+  std::vector<PartitionSpec> specs;   ///< valid ones near to it, the nearest first; at most 5
+  std::vector<Shape> shapes;          ///< near the shape and valid for the spec as it is; at most 2
+
+  /// Some lines of text.
+  std::string to_string() const;
+};
+
+/// Looks for everything that is wrong with a spec: on a mesh and, where given, for a shape. Finds
+/// nothing just where Sharding(mesh, spec, policy).shard_shape(shape) does not throw. Where it
+/// finds something it names at least one valid spec, unless the policy's tile sizes are what does
+/// not fit. Throws invalid_argument where an extent is negative.
+SpecAdvice advise(const Mesh& mesh, const PartitionSpec& spec, const std::optional<Shape>& shape,
+                  const UnevenPolicy& policy = UnevenPolicy());
+
+/// What one device has to do when a tensor is resharded. All are numbers of elements.
+struct DeviceChange {
+  struct Fetch {
+    DeviceId from;
+    std::int64_t elements;
+
+    bool operator==(const Fetch&) const = default;
+  };
+
+  DeviceId device;
+  std::int64_t kept;           ///< it has them and needs them
+  std::int64_t fetched;        ///< it needs them from others
+  std::int64_t dropped;        ///< it has them and does not need them
+  std::vector<Fetch> fetches;  ///< what comes from whom, by device
+};
+
+/// What resharding a tensor comes to.
+///
+/// Value type, thread-compatible.
+struct ReshardExplanation {
+  TransferClass transfer;
+  std::int64_t kept, fetched, dropped;  ///< over all devices
+  bool same_placement;                  ///< the two shardings are equal
+  std::vector<DeviceChange> devices;    ///< of either mesh, by device
+
+  /// Where this is false, each device's box lies inside the one it has: to refines from.
+  bool needs_communication() const { return fetched > 0; }
+
+  /// Some lines of text, with bytes; at most so many devices are listed.
+  std::string to_string(std::size_t element_bytes, std::size_t most_devices = 32) const;
+};
+
+/// Follows the copies of TransferPlan::reshard(), and throws as it does.
+ReshardExplanation explain_reshard(const Sharding& from, const Sharding& to, const Shape& shape);
+
+}  // namespace shardwise

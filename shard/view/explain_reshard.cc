@@ -1,0 +1,100 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <map>
+
+#include "shardwise/shard/view/explain.h"
+
+namespace shardwise {
+namespace {
+
+/// "6 elements (24 bytes)"
+std::string amount(std::int64_t elements, std::size_t element_bytes) {
+  return fmt::format("{} element{} ({} bytes)", elements, elements == 1 ? "" : "s",
+                     static_cast<std::uint64_t>(elements) * element_bytes);
+}
+
+/// What of its box a device needs no longer.
+std::int64_t dropped_elements(const Box& held, const Box* needed) {
+  return held.num_elements() - (needed == nullptr ? 0 : intersect(held, *needed).num_elements());
+}
+
+}  // namespace
+
+ReshardExplanation explain_reshard(const Sharding& from, const Sharding& to, const Shape& shape) {
+  const TransferPlan plan = TransferPlan::reshard(from, to, shape);
+  std::map<DeviceId, DeviceChange> changes;
+  const auto change_of = [&changes](DeviceId device) -> DeviceChange& {
+    return changes.try_emplace(device, DeviceChange{device, 0, 0, 0, {}}).first->second;
+  };
+  // Sources and targets of the plan are numbered by mesh position.
+  std::map<std::pair<DeviceId, DeviceId>, std::int64_t> fetched;  // to, from
+  for (const auto& copy : plan.copies()) {
+    const DeviceId source = from.mesh().device_at(copy.source);
+    const DeviceId target = to.mesh().device_at(copy.target);
+    if (source == target) {
+      change_of(target).kept += copy.box.num_elements();
+    } else {
+      fetched[{target, source}] += copy.box.num_elements();
+    }
+  }
+  for (const auto& [ends, elements] : fetched) {
+    DeviceChange& change = change_of(ends.first);
+    change.fetched += elements;
+    change.fetches.push_back({ends.second, elements});
+  }
+  for (std::int64_t position = 0; position < from.mesh().size(); ++position) {
+    const DeviceId device = from.mesh().device_at(position);
+    const Box held = from.box_at(position, shape);
+    const auto place = to.mesh().position_of(device);
+    const Box needed = place ? to.box_at(*place, shape) : held;
+    change_of(device).dropped = dropped_elements(held, place ? &needed : nullptr);
+  }
+  for (std::int64_t position = 0; position < to.mesh().size(); ++position) {
+    change_of(to.mesh().device_at(position));
+  }
+  ReshardExplanation result{plan.classify(), 0, 0, 0, from == to, {}};
+  for (auto& [device, change] : changes) {
+    result.kept += change.kept;
+    result.fetched += change.fetched;
+    result.dropped += change.dropped;
+    result.devices.push_back(std::move(change));
+  }
+  return result;
+}
+
+std::string ReshardExplanation::to_string(std::size_t element_bytes,
+                                          std::size_t most_devices) const {
+  std::string text = fmt::format("{}: ", name(transfer));
+  if (needs_communication()) {
+    text += "communication is needed\n";
+  } else if (same_placement) {
+    text += "no communication: both place every element alike\n";
+  } else {
+    text += "no communication: what each device needs lies inside what it has\n";
+  }
+  const auto out = std::back_inserter(text);
+  fmt::format_to(out, "in all: kept {}, fetched {}, dropped {}\n", amount(kept, element_bytes),
+                 amount(fetched, element_bytes), amount(dropped, element_bytes));
+  for (std::size_t i = 0; i < std::min(most_devices, devices.size()); ++i) {
+    const DeviceChange& change = devices[i];
+    fmt::format_to(out, "device {}: keeps {}, fetches {}", change.device,
+                   amount(change.kept, element_bytes), amount(change.fetched, element_bytes));
+    constexpr std::size_t kMostSources = 8;
+    for (std::size_t k = 0; k < std::min(kMostSources, change.fetches.size()); ++k) {
+      fmt::format_to(out, "{} {} from {}", k == 0 ? ":" : ",", change.fetches[k].elements,
+                     change.fetches[k].from);
+    }
+    if (change.fetches.size() > kMostSources) {
+      fmt::format_to(out, " and from {} more", change.fetches.size() - kMostSources);
+    }
+    fmt::format_to(out, "; drops {}\n", amount(change.dropped, element_bytes));
+  }
+  if (devices.size() > most_devices) {
+    fmt::format_to(out, "and {} more devices\n", devices.size() - most_devices);
+  }
+  return text;
+}
+
+}  // namespace shardwise
