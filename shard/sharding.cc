@@ -17,6 +17,14 @@ namespace {
 
 using Kind = UnevenPolicy::Kind;
 
+/// "8 or 16"; the one below alone where the other is beyond 2^63 - 1.
+std::string nearest_multiples(std::int64_t extent, std::int64_t ways) {
+  const std::int64_t below = extent / ways * ways;
+  std::int64_t above = 0;
+  if (__builtin_add_overflow(below, ways, &above)) return std::to_string(below);
+  return fmt::format("{} or {}", below, above);
+}
+
 std::vector<detail::DimCut> cuts_of(const PartitionSpec& spec, const UnevenPolicy& policy,
                                     const std::vector<detail::SpecAxis>& axes) {
   const auto fail = [&](const std::string& what) {
@@ -61,8 +69,7 @@ void Sharding::Data::check(const char* operation, const Shape& shape) const {
     const std::int64_t ways = cuts[dim].num_tiles();
     const std::string needed =
         policy.kind() == Kind::strict
-            ? fmt::format("a multiple of {}, as {} or {}", ways, shape[dim] / ways * ways,
-                          (shape[dim] / ways + 1) * ways)
+            ? fmt::format("a multiple of {}, as {}", ways, nearest_multiples(shape[dim], ways))
             : "the sum of the tile sizes";
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("{}: dim {} of shape {} has extent {} over axes \"{}\", {} ways; "

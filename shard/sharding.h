@@ -111,7 +111,7 @@ class Sharding {
 
 }  // namespace shardwise
 
-/// Equal shardings have equal hashes. Looks at O(log devices) devices, by O(rank) each.
+/// Equal shardings have equal hashes. O(rank): looks at eight devices.
 template <>
 struct std::hash<shardwise::Sharding> {
   std::size_t operator()(const shardwise::Sharding& sharding) const noexcept;

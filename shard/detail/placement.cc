@@ -84,15 +84,19 @@ std::size_t placement_hash(const Sharding& sharding) noexcept {
   mix(static_cast<std::int64_t>(sharding.rank()));
   mix(mesh.size());
   for (std::size_t dim = 0; dim < sharding.rank(); ++dim) mix(sharding.tiles(dim));
-  // The devices whose numbers are powers of two in order of id: each digit begins at one of them,
-  // or between two.
-  for (std::int64_t k = mesh.size() - 1;; k /= 2) {
+  // The tiles of a few devices, by their rank among the ids, which any two spellings share.
+  constexpr std::int64_t kProbes = 8;
+  std::uint64_t draw = 1;
+  for (std::int64_t i = 0; i < std::min(kProbes, mesh.size()); ++i) {
+    draw = draw * 6364136223846793005 + 1442695040888963407;
+    const std::int64_t k =
+        mesh.size() <= kProbes ? i : static_cast<std::int64_t>(draw >> 1) % mesh.size();
     const DeviceId device = mesh.is_abstract() ? k : mesh.devices().nth_smallest(k);
     mix(device);
     const std::int64_t position = mesh.is_abstract() ? k : mesh.position_of(device).value_or(0);
     for (std::size_t dim = 0; dim < sharding.rank(); ++dim) mix(sharding.tile_index(position, dim));
-    if (k == 0) return hash;
   }
+  return hash;
 }
 
 }  // namespace shardwise::detail
