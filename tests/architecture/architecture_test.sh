@@ -7,35 +7,34 @@ failed=0
 breach() { echo "breach: $1"; failed=1; }
 
 sources() { find "$@" -name '*.h' -o -name '*.cc' | grep -v '/build/' | sort; }
-includes() { grep -oE '^ *#include *[<"][^>"]+' "$1" | sed 's/.*[<"]//'; }
 components="shard runtime loader checkpoint"
 
+# Each line a file and what it includes.
+included=$(grep -HoE '^ *#include *[<"][^>"]+' $(sources $components tools bench examples) |
+  sed -E 's/: *#include *[<"]/ /')
+is_public() { [[ $1 == *.h && $1 != */detail/* ]] && [[ " $components " == *" ${1%%/*} "* ]]; }
+
 # 1. Includes point down only.
+# 2. detail/ is private: only its own component and the tests see it.
+# 5. Public headers include the standard library and public headers of shardwise, nothing else.
 allowed_shard="shard"
 allowed_runtime="shard runtime"
 allowed_loader="shard runtime loader"
 allowed_checkpoint="shard runtime checkpoint"
-for component in $components; do
-  allowed=allowed_$component
-  for file in $(sources "$component"); do
-    for used in $(includes "$file" | sed -n 's,^shardwise/\([^/]*\)/.*,\1,p' | sort -u); do
-      [[ " ${!allowed} " == *" $used "* ]] || breach "$file includes $used/, which is not below $component/"
-    done
-  done
-done
-
-# 2. detail/ is private: only its own component and the tests see it.
-for file in $(sources $components tools bench examples); do
-  own=${file%%/*}
-  for used in $(includes "$file" | sed -n 's,^shardwise/\([^/]*\)/\(.*/\)\?detail/.*,\1,p' | sort -u); do
-    [ "$used" = "$own" ] || breach "$file includes $used/detail/"
-  done
-done
-for component in $components; do
-  for header in $(find "$component" -name '*.h' -not -path '*/detail/*'); do
-    ! includes "$header" | grep -q "/detail/" || breach "public header $header includes a detail/ header"
-  done
-done
+while read -r file used; do
+  own=${file%%/*} allowed=allowed_${file%%/*}
+  if [[ $used == shardwise/* ]]; then
+    component=${used#shardwise/} component=${component%%/*}
+    [[ -z ${!allowed:-} || " ${!allowed} " == *" $component "* ]] ||
+      breach "$file includes $component/, which is not below $own/"
+    [[ $used != */detail/* || $component == "$own" ]] || breach "$file includes $component/detail/"
+    if is_public "$file" && [[ $used == */detail/* ]]; then
+      breach "public header $file includes a detail/ header"
+    fi
+  elif is_public "$file" && [[ $used == *[./]* ]]; then
+    breach "public header $file includes $used"
+  fi
+done <<< "$included"
 
 # 3. Every source and test file is in a target.
 for component in $components tools; do
@@ -55,11 +54,11 @@ done
 
 # 4. Each library only in its room (docs/design.md, "Dependencies"). Tests and benchmarks may use what they test against.
 room() {  # room LIBRARY INCLUDE-PATTERN PLACE-PATTERN
-  for file in $(sources $components tools examples); do
-    if includes "$file" | grep -qE "$2" && ! [[ $file =~ $3 ]]; then
+  while read -r file used; do
+    if [[ $file != bench/* && $used =~ $2 && ! $file =~ $3 ]]; then
       breach "$file includes $1, which belongs to $3"
     fi
-  done
+  done <<< "$included"
 }
 room TBB '^(oneapi/)?tbb/' '^runtime/parallel\.cc$'
 room OpenBLAS '^(cblas|openblas|f77blas)' '^runtime/gemm\.cc$'
@@ -72,15 +71,6 @@ room fmt '^fmt/' '\.cc$'
 room nlohmann-json '^nlohmann/' '^(loader/.*\.cc|checkpoint/(detail/.*|.*\.cc)|tools/.*|examples/.*)$'
 room CLI11 '^CLI/' '^(tools/main\.cc|examples/.*)$'
 room '<execution>' '^execution$' '^$'
-
-# 5. Public headers include the standard library and public headers of shardwise, nothing else.
-for component in $components; do
-  for header in $(find "$component" -name '*.h' -not -path '*/detail/*'); do
-    for used in $(includes "$header" | grep -E '[./]' | grep -v '^shardwise/'); do
-      breach "public header $header includes $used"
-    done
-  done
-done
 
 # 6. Sizes (never more than 300 lines a header, 600 a source, 800 a test, 30 files a folder), and no folder called util.
 for file in $(sources $components tools bench examples tests); do
