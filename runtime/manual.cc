@@ -13,8 +13,6 @@ namespace {
 
 using TaskId = TaskGraph::TaskId;
 
-std::size_t index(std::int64_t i) { return static_cast<std::size_t>(i); }
-
 /// The tasks to wait for, without those that are not there and without repetition.
 std::vector<TaskId> distinct(std::vector<TaskId> tasks) {
   std::sort(tasks.begin(), tasks.end());
@@ -56,14 +54,14 @@ const ManualRegion::Impl::State& ManualRegion::Impl::at(Value value,
                 fmt::format("{}: value {} is not in this region, which holds {} from {} on",
                             operation, value.id, values.size(), cleared));
   }
-  return values[index(value.id - cleared)];
+  return values[detail::index(value.id - cleared)];
 }
 
 ManualRegion::Impl::State ManualRegion::Impl::allocate(const Output& output,
                                                        std::string_view label) const {
   State state{{output.dtype, output.shape, Sharding(mesh, output.spec)},
               std::string(label),
-              std::vector<TaskId>(index(mesh.size()), kReady),
+              std::vector<TaskId>(detail::index(mesh.size()), kReady),
               {},
               {}};
   for (std::int64_t position = 0; position < mesh.size(); ++position) {
@@ -87,7 +85,7 @@ std::vector<TaskId> ManualRegion::Impl::add_transfer(detail::Transfer transfer,
     const std::int64_t target = static_cast<std::int64_t>(i);
     std::vector<TaskId> after;
     for (const Copy& copy : shared->plan.copies_to(target)) {
-      after.push_back(made_by[index(copy.source)]);
+      after.push_back(made_by[detail::index(copy.source)]);
     }
     if (after.empty()) continue;
     tasks[i] = graph.add([this, shared, target] { fill_target(*shared, target, devices); },
@@ -109,7 +107,7 @@ ManualRegion::Value ManualRegion::input(const ShardedArray& array) {
   }
   return impl_->add({array.spec(),
                      "input",
-                     std::vector<TaskId>(index(impl_->mesh.size()), Impl::kReady),
+                     std::vector<TaskId>(detail::index(impl_->mesh.size()), Impl::kReady),
                      {},
                      array});
 }
@@ -140,14 +138,14 @@ std::vector<ManualRegion::Value> ManualRegion::map(std::string_view name,
     std::vector<TaskId> after;
     for (const Impl::State* state : read) {
       from.push_back({state->data(position), state->box(position)});
-      after.push_back(state->made_by[index(position)]);
+      after.push_back(state->made_by[detail::index(position)]);
     }
     std::vector<BoxView> to;
     for (Impl::State* state : targets) to.push_back({state->data(position), state->box(position)});
     const TaskId task = impl_->graph.add([step, position, from = std::move(from),
                                           to = std::move(to)] { step->run(position, from, to); },
                                          distinct(std::move(after)));
-    for (Impl::State* state : targets) state->made_by[index(position)] = task;
+    for (Impl::State* state : targets) state->made_by[detail::index(position)] = task;
   }
   return values;
 }

@@ -16,8 +16,6 @@ namespace {
 
 using TaskId = TaskGraph::TaskId;
 
-std::size_t index(std::int64_t i) { return static_cast<std::size_t>(i); }
-
 [[noreturn]] void refuse(std::string_view operation, const std::string& why) {
   throw Error(ErrorCode::invalid_argument, fmt::format("{}: {}", operation, why));
 }
@@ -97,17 +95,17 @@ void check_targets(const Sharding& sharding, const Shape& shape,
       refuse("permute",
              fmt::format("device {} sends to {}, needed -1 to {}", i, targets[i], count - 1));
     }
-    if (receives[index(targets[i])]) {
+    if (receives[detail::index(targets[i])]) {
       refuse("permute", fmt::format("device {} along the axis receives twice", targets[i]));
     }
-    receives[index(targets[i])] = true;
+    receives[detail::index(targets[i])] = true;
     for (const std::vector<std::int64_t>& group : groups) {
       const Shape sent = sharding.box_at(group[i], shape).shape();
-      const Shape wanted = sharding.box_at(group[index(targets[i])], shape).shape();
+      const Shape wanted = sharding.box_at(group[detail::index(targets[i])], shape).shape();
       if (sent == wanted) continue;
       refuse("permute",
              fmt::format("position {} would send {} to position {}, which holds {}", group[i],
-                         to_string(sent), group[index(targets[i])], to_string(wanted)));
+                         to_string(sent), group[detail::index(targets[i])], to_string(wanted)));
     }
   }
 }
@@ -117,16 +115,16 @@ void check_targets(const Sharding& sharding, const Shape& shape,
 std::vector<std::vector<std::int64_t>> ManualRegion::Impl::groups(
     std::span<const std::size_t> axes) const {
   std::vector<std::vector<std::int64_t>> all;
-  std::vector<std::size_t> group_of(index(mesh.size()));
+  std::vector<std::size_t> group_of(detail::index(mesh.size()));
   for (std::int64_t position = 0; position < mesh.size(); ++position) {
     std::int64_t first = position;
     for (const std::size_t axis : axes)
       first -= mesh.coordinate(position, axis) * mesh.stride(axis);
     if (first == position) {
-      group_of[index(position)] = all.size();
+      group_of[detail::index(position)] = all.size();
       all.emplace_back();
     }
-    all[group_of[index(first)]].push_back(position);
+    all[group_of[detail::index(first)]].push_back(position);
   }
   return all;
 }
@@ -147,13 +145,13 @@ ManualRegion::Value ManualRegion::Impl::reshard(const State& from, const Partiti
       source_views.push_back({from.data(position), from.box(position)});
       targets.push_back({mesh.device_at(position), to.box(position)});
       target_views.push_back({to.data(position), to.box(position)});
-      made_by.push_back(from.made_by[index(position)]);
+      made_by.push_back(from.made_by[detail::index(position)]);
     }
     const std::vector<TaskId> tasks =
-        add_transfer({TransferPlan(sources, targets, {.reduction = reduction}),
-                      from.spec.dtype, std::move(source_views), std::move(target_views)},
+        add_transfer({TransferPlan(sources, targets, {.reduction = reduction}), from.spec.dtype,
+                      std::move(source_views), std::move(target_views)},
                      made_by);
-    for (std::size_t i = 0; i < group.size(); ++i) to.made_by[index(group[i])] = tasks[i];
+    for (std::size_t i = 0; i < group.size(); ++i) to.made_by[detail::index(group[i])] = tasks[i];
   }
   return value;
 }
@@ -192,13 +190,13 @@ ManualRegion::Value ManualRegion::all_reduce(Value value, std::span<const std::s
       inputs.push_back({from.data(group[i]), whole});
       combined.push_back({to.data(group[i]), whole});
       results.push_back({to.data(group[i]), whole});
-      made_by.push_back(from.made_by[index(group[i])]);
+      made_by.push_back(from.made_by[detail::index(group[i])]);
     }
     const DType dtype = from.spec.dtype;
-    made_by = impl_->add_transfer({TransferPlan(wholes, parts, {.reduction = reduction}), dtype, inputs, results},
-                                  made_by);
+    made_by = impl_->add_transfer(
+        {TransferPlan(wholes, parts, {.reduction = reduction}), dtype, inputs, results}, made_by);
     made_by = impl_->add_transfer({TransferPlan(parts, wholes), dtype, combined, results}, made_by);
-    for (std::size_t i = 0; i < group.size(); ++i) to.made_by[index(group[i])] = made_by[i];
+    for (std::size_t i = 0; i < group.size(); ++i) to.made_by[detail::index(group[i])] = made_by[i];
   }
   return result;
 }
@@ -261,22 +259,22 @@ ManualRegion::Value ManualRegion::permute(Value value, std::string_view axis,
   Impl::State& to = impl_->values.back();
   std::vector<std::int64_t> sources(targets.size(), -1);
   for (std::size_t i = 0; i < targets.size(); ++i) {
-    if (targets[i] >= 0) sources[index(targets[i])] = static_cast<std::int64_t>(i);
+    if (targets[i] >= 0) sources[detail::index(targets[i])] = static_cast<std::int64_t>(i);
   }
   for (const std::vector<std::int64_t>& group : groups) {
     for (std::size_t i = 0; i < group.size(); ++i) {
       const std::int64_t receiver = group[i];
-      TaskId& made_by = to.made_by[index(receiver)];
+      TaskId& made_by = to.made_by[detail::index(receiver)];
       if (sources[i] < 0) {
         std::byte* data = to.data(receiver);
-        const std::size_t bytes = to.shards[index(receiver)]->size_bytes();
+        const std::size_t bytes = to.shards[detail::index(receiver)]->size_bytes();
         made_by = impl_->graph.add([data, bytes] { std::memset(data, 0, bytes); });
         continue;
       }
-      const std::int64_t sender = group[index(sources[i])];
+      const std::int64_t sender = group[detail::index(sources[i])];
       // The shard as such changes place, so it is counted from its own beginning on both sides.
       const Box box = Box::whole(from.box(sender).shape());
-      const TaskId sent_by[] = {from.made_by[index(sender)]};
+      const TaskId sent_by[] = {from.made_by[detail::index(sender)]};
       made_by = impl_
                     ->add_transfer({TransferPlan({{impl_->mesh.device_at(sender), box}},
                                                  {{impl_->mesh.device_at(receiver), box}}),

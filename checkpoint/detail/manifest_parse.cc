@@ -20,11 +20,11 @@ constexpr std::string_view kTailEnd = "\"}\n";
 constexpr std::size_t kTailBytes = kTailBegin.size() + 32 + kTailEnd.size();
 static_assert(kTailBytes == 49);
 
-[[noreturn]] void corrupt(const std::string& message) { throw Error(ErrorCode::corrupt, message); }
+[[noreturn]] void refuse(const std::string& message) { throw Error(ErrorCode::corrupt, message); }
 
 void check_checksum(std::string_view bytes) {
   if (bytes.size() > kMaxManifestBytes) {
-    corrupt(
+    refuse(
         fmt::format("it has {} bytes, at most {} are possible", bytes.size(), kMaxManifestBytes));
   }
   const std::size_t content = bytes.size() - std::min(bytes.size(), kTailBytes);
@@ -32,11 +32,11 @@ void check_checksum(std::string_view bytes) {
   Hash128 stated;
   if (tail.size() != kTailBytes || !tail.starts_with(kTailBegin) || !tail.ends_with(kTailEnd) ||
       !from_hex(tail.substr(kTailBegin.size(), 32), stated)) {
-    corrupt("it does not end in its checksum");
+    refuse("it does not end in its checksum");
   }
   const Hash128 found = hash128(reinterpret_cast<const std::byte*>(bytes.data()), content);
   if (found != stated) {
-    corrupt(
+    refuse(
         fmt::format("its bytes have the checksum {}, it states {}", to_hex(found), to_hex(stated)));
   }
 }
@@ -187,18 +187,18 @@ void check_names(const Manifest& manifest) {
   std::set<std::string_view> indices, files;
   for (const TensorEntry& tensor : manifest.tensors) {
     if (before != nullptr && before->name >= tensor.name) {
-      corrupt(fmt::format("tensor {:?} follows {:?}: names must be sorted and distinct",
-                          tensor.name, before->name));
+      refuse(fmt::format("tensor {:?} follows {:?}: names must be sorted and distinct", tensor.name,
+                         before->name));
     }
     before = &tensor;
     if (!indices.insert(tensor.index).second) {
-      corrupt(fmt::format("tensor {:?}: another tensor has the index {} too", tensor.name,
-                          JsonFields::shown(tensor.index)));
+      refuse(fmt::format("tensor {:?}: another tensor has the index {} too", tensor.name,
+                         JsonFields::shown(tensor.index)));
     }
   }
   for (const FileEntry& file : manifest.files) {
     if (!files.insert(file.name).second)
-      corrupt(fmt::format("file {} comes twice", JsonFields::shown(file.name)));
+      refuse(fmt::format("file {} comes twice", JsonFields::shown(file.name)));
   }
 }
 
@@ -209,8 +209,8 @@ void check_records(const Manifest& manifest) {
     for (std::size_t p = 0; p < tensor.pieces.size(); ++p) {
       const PieceEntry& piece = tensor.pieces[p];
       if (piece.file >= static_cast<std::int64_t>(manifest.files.size())) {
-        corrupt(fmt::format("tensor {:?} piece {}: \"file\" is {}, there are {}", tensor.name, p,
-                            piece.file, manifest.files.size()));
+        refuse(fmt::format("tensor {:?} piece {}: \"file\" is {}, there are {}", tensor.name, p,
+                           piece.file, manifest.files.size()));
       }
       pieces.emplace_back(piece.file, piece.first_chunk, &tensor, p);
     }
@@ -222,7 +222,7 @@ void check_records(const Manifest& manifest) {
     const std::int64_t chunks = manifest.files[f].chunks;
     const std::int64_t wanted = num_chunks(tensor->pieces[p]);
     if (first != next[f] || wanted > chunks - first) {
-      corrupt(fmt::format(
+      refuse(fmt::format(
           "tensor {:?} piece {}: its {} chunks begin at record {} of {} in file {}, must begin at "
           "{}, where the last piece's end, and fit",
           tensor->name, p, wanted, first, chunks, file, next[f]));
@@ -231,8 +231,8 @@ void check_records(const Manifest& manifest) {
   }
   for (std::size_t f = 0; f < next.size(); ++f) {
     if (next[f] != manifest.files[f].chunks) {
-      corrupt(fmt::format("file {}: {} chunk records belong to pieces, the table has {}", f,
-                          next[f], manifest.files[f].chunks));
+      refuse(fmt::format("file {}: {} chunk records belong to pieces, the table has {}", f, next[f],
+                         manifest.files[f].chunks));
     }
   }
 }

@@ -11,6 +11,11 @@
 #include "shardwise/runtime/manual.h"
 
 namespace shardwise {
+namespace detail {
+
+inline std::size_t index(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+}  // namespace detail
 
 /// What a manual region has recorded: values with their memory, and the tasks that will fill it.
 /// Thread-compatible.

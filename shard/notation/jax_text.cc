@@ -12,13 +12,13 @@
 namespace shardwise {
 namespace {
 
-constexpr const char* kWhat = "PartitionSpec";
+constexpr const char* kPartitionSpec = "PartitionSpec";
 
 std::string axis(detail::Scanner& in) {
   if (in.peek_number()) return std::to_string(in.number());
   if (!in.peek_quote()) in.fail("None, an axis name in quotes, an axis number or a tuple of these");
   const std::string_view name = in.quoted();
-  detail::parse_axis_ref(name, kWhat);
+  detail::parse_axis_ref(name, kPartitionSpec);
   return std::string(name);
 }
 
@@ -41,7 +41,7 @@ void refuse_keywords(detail::Scanner& in) {
         ErrorCode::unsupported,
         fmt::format("{}: {} says nothing of where a tensor lies; needed is None, an axis or "
                     "a tuple of axes per dim",
-                    kWhat, word));
+                    kPartitionSpec, word));
   }
 }
 
@@ -64,7 +64,7 @@ std::string to_jax_text(const PartitionSpec& spec) {
 }
 
 PartitionSpec parse_jax_text(std::string_view text) {
-  detail::Scanner in(kWhat, text);
+  detail::Scanner in(kPartitionSpec, text);
   if (!in.accept("PartitionSpec")) in.accept("P");
   in.expect("(");
   std::vector<PartitionSpec::Entry> entries;

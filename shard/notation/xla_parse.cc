@@ -13,11 +13,11 @@
 namespace shardwise {
 namespace {
 
-constexpr const char* kWhat = "XLA sharding";
+constexpr const char* kXlaSharding = "XLA sharding";
 
 [[noreturn]] void fail(ErrorCode code, std::string_view text, const std::string& what) {
   constexpr std::size_t kMostText = 200;
-  throw Error(code, fmt::format("{} \"{}\": {}", kWhat, text.substr(0, kMostText), what));
+  throw Error(code, fmt::format("{} \"{}\": {}", kXlaSharding, text.substr(0, kMostText), what));
 }
 
 /// What the text is about: the devices and rank it is read for.
@@ -254,7 +254,7 @@ XlaSharding parse_named(detail::Scanner& in, const Context& context) {
 
 XlaSharding parse_xla_text(std::string_view text, const Mesh& mesh, std::size_t rank) {
   const Context context{text, mesh, rank};
-  detail::Scanner in(kWhat, text);
+  detail::Scanner in(kXlaSharding, text);
   in.expect("{");
   if (in.accept("devices")) {
     in.expect("=");

@@ -9,7 +9,7 @@ namespace shardwise::detail {
 namespace {
 
 /// u8 [16, 16] in 4 x 4 chunks of [4, 4].
-HandMadeTensor tiles() {
+HandMadeTensor raw_tiles() {
   return {.name = "t",
           .dtype = DType::u8,
           .shape = {16, 16},
@@ -23,12 +23,12 @@ class Cached : public testing::Test {
   void expect_read(CachedReader& cached, const Box& box) {
     std::vector<std::byte> out(num_bytes(box.shape(), 1));
     cached.read(0, box, out);
-    EXPECT_EQ(out, elements_of(tiles(), box)) << to_string(box);
+    EXPECT_EQ(out, elements_of(raw_tiles(), box)) << to_string(box);
   }
 
   TempDir dir_;
   ChunkReader reader_{
-      open_checkpoint(*posix_file_system(), HandMadeCheckpoint({tiles()}).write(dir_.path())),
+      open_checkpoint(*posix_file_system(), HandMadeCheckpoint({raw_tiles()}).write(dir_.path())),
       {.threads = 1}};
 };
 

@@ -11,7 +11,7 @@ namespace shardwise::detail {
 namespace {
 
 /// i16 [10, 12] in 3 x 3 chunks of [4, 4], the last row of them reaching over the edge; zstd.
-HandMadeTensor tiles() {
+HandMadeTensor zstd_tiles() {
   return {.name = "t",
           .dtype = DType::i16,
           .shape = {10, 12},
@@ -26,7 +26,7 @@ std::vector<std::byte> room(const Box& box) {
 }
 
 std::filesystem::path write_tiles(const TempDir& dir) {
-  return HandMadeCheckpoint({tiles()}).write(dir.path());
+  return HandMadeCheckpoint({zstd_tiles()}).write(dir.path());
 }
 
 // Overlapping boxes, one of them in two places, and a chunk that lies whole in its target.
@@ -41,10 +41,10 @@ TEST(ChunkReader, FillsEveryTargetAndReadsEachChunkOnce) {
     const ReadTarget targets[] = {
         {0, corner, {a.data()}}, {0, middle, {b.data(), again.data()}}, {0, tile, {c.data()}}};
     reader.fill(targets);
-    EXPECT_EQ(a, elements_of(tiles(), corner));
-    EXPECT_EQ(b, elements_of(tiles(), middle));
+    EXPECT_EQ(a, elements_of(zstd_tiles(), corner));
+    EXPECT_EQ(b, elements_of(zstd_tiles(), middle));
     EXPECT_EQ(again, b);
-    EXPECT_EQ(c, elements_of(tiles(), tile));
+    EXPECT_EQ(c, elements_of(zstd_tiles(), tile));
     EXPECT_EQ(reader.stats().chunks, 7);
     EXPECT_EQ(reader.stats().decoded_bytes, 7u * 32);
   }
@@ -67,11 +67,11 @@ TEST(ChunkReader, ProgressCountsElementsWithoutPadding) {
 
 TEST(ChunkReader, DamageOfAChunkConcernsOnlyWhoNeedsIt) {
   const TempDir dir;
-  HandMadeCheckpoint made({tiles()});
+  HandMadeCheckpoint made({zstd_tiles()});
   made.files[0].bytes[made.files[0].records[4].address] ^= std::byte{1};
   ChunkReader reader(open_checkpoint(*posix_file_system(), made.write(dir.path())), {.threads = 2});
-  auto out = room(tiles().pieces[0]);
-  const ReadTarget whole{0, tiles().pieces[0], {out.data()}};
+  auto out = room(zstd_tiles().pieces[0]);
+  const ReadTarget whole{0, zstd_tiles().pieces[0], {out.data()}};
   EXPECT_THAT(message_of(ErrorCode::corrupt,
                          [&] {
                            reader.fill({&whole, 1});
@@ -81,7 +81,7 @@ TEST(ChunkReader, DamageOfAChunkConcernsOnlyWhoNeedsIt) {
   auto good = room(row);
   const ReadTarget target{0, row, {good.data()}};
   reader.fill({&target, 1});
-  EXPECT_EQ(good, elements_of(tiles(), row));
+  EXPECT_EQ(good, elements_of(zstd_tiles(), row));
 }
 
 }  // namespace

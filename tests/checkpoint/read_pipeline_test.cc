@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <latch>
 #include <mutex>
 #include <set>
 
@@ -140,6 +141,29 @@ TEST_F(Pipeline, ThrowsWhatAReadThrowsAndSaysForWhat) {
   job.items = std::span<const ReadItem>(items).first(1);
   EXPECT_EQ(message_of(ErrorCode::io, [&] { run_read_job(job, executor_); }),
             "read item 0: read: broken device");
+}
+
+TEST_F(Pipeline, OfTwoReadsThatFailTheFirstIsReportedWhicheverWasFaster) {
+  /// Its first byte cannot be read, but that is found out only after another read has failed.
+  class SlowToFail : public CountingFile {
+   public:
+    void read_at(std::uint64_t offset, std::byte*, std::size_t) override {
+      if (offset == 0) another_failed_.wait();
+      if (offset != 0) another_failed_.count_down();
+      throw Error(ErrorCode::io, "read: broken device");
+    }
+
+   private:
+    std::latch another_failed_{1};
+  };
+  std::vector<std::unique_ptr<File>> files;
+  files.push_back(std::make_unique<SlowToFail>());
+  const ReadItem items[] = {{0, 0, 10}, {0, 1'000'000, 10}};
+  ReadJob job{.files = files, .items = items};
+  job.consume = [](std::size_t, std::span<const std::byte>) {};
+  job.describe = [](std::size_t item) { return std::to_string(item); };
+  EXPECT_EQ(message_of(ErrorCode::io, [&] { run_read_job(job, executor_); }),
+            "read 0: read: broken device");
 }
 
 TEST_F(Pipeline, ThrowsWhatConsumeOrProgressThrow) {

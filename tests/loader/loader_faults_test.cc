@@ -16,6 +16,7 @@
 #include "loader/pattern_source.h"
 #include "shardwise/loader/loader.h"
 #include "testing/errors.h"
+#include "testing/make_sharding.h"
 
 namespace shardwise {
 namespace {
@@ -26,17 +27,13 @@ using ::testing::StartsWith;
 
 constexpr auto kLoaderKind = static_cast<std::size_t>(MemoryKind::loader);
 
-Sharding make(const char* spec, const char* mesh) {
-  return Sharding(Mesh::parse(mesh), PartitionSpec::parse(spec));
-}
-
 std::shared_ptr<const PatternSource> scalars(std::int64_t size, PatternSource::Hook hook) {
   return std::make_shared<const PatternSource>(
       size, std::vector<Field>{{"x", DType::u32, {}}, {"y", DType::u8, {2}}}, std::move(hook));
 }
 
 std::vector<FieldPlacement> both(const char* mesh) {
-  return {{"x", make("data", mesh)}, {"y", make("data,-", mesh)}};
+  return {{"x", make_sharding("data", mesh)}, {"y", make_sharding("data,-", mesh)}};
 }
 
 // Calls of the fingerprint come first, on the constructor's thread: a hook may tell them apart.
@@ -112,7 +109,7 @@ TEST(LoaderFaults, NamesTheFirstBadRowOfABatchWhoeverReadsIt) {
   Devices devices(2, {.threads = 1});
   for (int i = 0; i < 30; ++i) {
     Loader loader(
-        devices, std::make_shared<const LargeRecords>(), {{"x", make("data,-", "data=2")}},
+        devices, std::make_shared<const LargeRecords>(), {{"x", make_sharding("data,-", "data=2")}},
         {.batch_size = 32, .order = RecordOrder::sequential, .prefetch = 2, .threads = 4});
     EXPECT_TRUE(loader.next().has_value());
     EXPECT_EQ(message_of(ErrorCode::io, [&] { loader.next(); }),
@@ -164,7 +161,7 @@ TEST(LoaderFaults, StopsWhileReadsAreBlocked) {
         for (std::int64_t now = permits; now <= mine; now = permits) permits.wait(now);
       });
   auto loader = std::make_unique<Loader>(
-      devices, source, std::vector<FieldPlacement>{{"x", make("data", "data=2")}},
+      devices, source, std::vector<FieldPlacement>{{"x", make_sharding("data", "data=2")}},
       LoaderOptions{.batch_size = kRecords, .threads = kThreads});
   entered.wait();
   std::atomic<bool> gone{false};

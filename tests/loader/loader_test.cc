@@ -15,16 +15,13 @@
 #include "loader/pattern_source.h"
 #include "shardwise/loader/order.h"
 #include "testing/errors.h"
+#include "testing/make_sharding.h"
 
 namespace shardwise {
 namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-Sharding make(const char* spec, const char* mesh) {
-  return Sharding(Mesh::parse(mesh), PartitionSpec::parse(spec));
-}
 
 std::shared_ptr<const PatternSource> pattern(std::int64_t size) {
   return std::make_shared<const PatternSource>(
@@ -190,9 +187,10 @@ TEST(Loader, ReadsEveryDistinctBoxOnce) {
     source->fingerprint();
     const std::int64_t sampled = source->elements();
     {
-      Loader loader(devices, source,
-                    {{"image", make(c.image, c.mesh)}, {"label", make(c.label, c.mesh)}},
-                    {.batch_size = 10, .epochs = 2, .threads = 2});
+      Loader loader(
+          devices, source,
+          {{"image", make_sharding(c.image, c.mesh)}, {"label", make_sharding(c.label, c.mesh)}},
+          {.batch_size = 10, .epochs = 2, .threads = 2});
       while (loader.next()) {
       }
     }
@@ -206,7 +204,7 @@ TEST(Loader, DeliversEveryRecordOnceAnEpoch) {
     const std::int64_t size = 103;
     std::vector<Field> fields{{"id", DType::u64, {}}};
     const auto source = std::make_shared<const PatternSource>(size, fields);
-    Loader loader(devices, source, {{"id", make("data", "data=6")}},
+    Loader loader(devices, source, {{"id", make_sharding("data", "data=6")}},
                   {.batch_size = 10, .epochs = 3, .last_batch = last, .threads = 3}, {.seed = 5});
     std::vector<std::vector<std::uint64_t>> epochs(3);
     while (const auto batch = loader.next()) {
@@ -248,10 +246,10 @@ TEST(Loader, ResumesAnywhereOnAnyMesh) {
   std::vector<HostBatch> whole;
   std::vector<LoaderState> states;
   {
-    Loader loader(
-        devices, source,
-        {{"image", make("data,-,-", "data=4,model=2")}, {"label", make("data", "data=4,model=2")}},
-        options, {.seed = 3});
+    Loader loader(devices, source,
+                  {{"image", make_sharding("data,-,-", "data=4,model=2")},
+                   {"label", make_sharding("data", "data=4,model=2")}},
+                  options, {.seed = 3});
     states.push_back(loader.state());
     while (const auto batch = loader.next()) {
       whole.push_back(to_host(*batch));
@@ -272,10 +270,10 @@ TEST(Loader, ResumesAnywhereOnAnyMesh) {
     LoaderOptions changed = options;
     changed.prefetch = other.prefetch;
     changed.threads = other.threads;
-    Loader loader(
-        devices, source,
-        {{"image", make(other.image, other.mesh)}, {"label", make(other.label, other.mesh)}},
-        changed, states[from]);
+    Loader loader(devices, source,
+                  {{"image", make_sharding(other.image, other.mesh)},
+                   {"label", make_sharding(other.label, other.mesh)}},
+                  changed, states[from]);
     EXPECT_EQ(loader.state(), states[from]);
     for (std::size_t b = from; b < whole.size(); ++b) {
       const auto batch = loader.next();
@@ -290,7 +288,7 @@ TEST(Loader, ResumesAnywhereOnAnyMesh) {
 
 TEST(Loader, MasksWhatItPads) {
   Devices devices(4, {.threads = 1});
-  Loader loader(devices, pattern(13), {{"label", make("data", "data=4")}},
+  Loader loader(devices, pattern(13), {{"label", make_sharding("data", "data=4")}},
                 {.batch_size = 10, .order = RecordOrder::sequential, .last_batch = LastBatch::pad});
   EXPECT_EQ(loader.batches_per_epoch(), 2);
   EXPECT_EQ(loader.next()->valid_rows, 10);
@@ -305,7 +303,7 @@ TEST(Loader, MasksWhatItPads) {
 
 TEST(Loader, RunsOnWhereTheEpochsAreWithoutEnd) {
   Devices devices(1, {.threads = 1});
-  Loader loader(devices, pattern(4), {{"label", make("-", "")}},
+  Loader loader(devices, pattern(4), {{"label", make_sharding("-", "")}},
                 {.batch_size = 2, .epochs = INT64_MAX}, {.seed = 1, .next_batch = 1000001});
   EXPECT_EQ(loader.next()->epoch, 500000);
   EXPECT_EQ(loader.next()->index, 1000002);
@@ -314,7 +312,7 @@ TEST(Loader, RunsOnWhereTheEpochsAreWithoutEnd) {
 TEST(Loader, RejectsWhatCannotBe) {
   Devices devices(4, {.threads = 1});
   const auto source = pattern(20);
-  const std::vector<FieldPlacement> placements{{"label", make("data", "data=4")}};
+  const std::vector<FieldPlacement> placements{{"label", make_sharding("data", "data=4")}};
   const std::vector<FieldPlacement> none;
   const struct {
     const char* name;
@@ -385,28 +383,28 @@ TEST(Loader, RejectsWhatCannotBe) {
        "a source of 0 records makes no batch of 1"},
       {"unknown field",
        source,
-       {{"lable", make("data", "data=4")}},
+       {{"lable", make_sharding("data", "data=4")}},
        {},
        {},
        ErrorCode::not_found,
        "no field \"lable\"; the source has \"image\", \"label\""},
       {"rank too low",
        source,
-       {{"image", make("data", "data=4")}},
+       {{"image", make_sharding("data", "data=4")}},
        {},
        {},
        ErrorCode::invalid_argument,
        "field \"image\" of record shape [4, 3] is placed by \"data\" of rank 1, needs rank 3"},
       {"rank too high",
        source,
-       {{"label", make("data,-", "data=4")}},
+       {{"label", make_sharding("data,-", "data=4")}},
        {},
        {},
        ErrorCode::invalid_argument,
        "is placed by \"data,-\" of rank 2, needs rank 1"},
       {"unknown device",
        source,
-       {{"label", make("data", "data=5")}},
+       {{"label", make_sharding("data", "data=5")}},
        {},
        {},
        ErrorCode::not_found,
@@ -443,7 +441,7 @@ TEST(Loader, RejectsWhatCannotBe) {
 
 TEST(Loader, RefusesTheStateOfAnotherRun) {
   Devices devices(4, {.threads = 1});
-  const std::vector<FieldPlacement> placements{{"label", make("data", "data=4")}};
+  const std::vector<FieldPlacement> placements{{"label", make_sharding("data", "data=4")}};
   const LoaderOptions options{.batch_size = 4, .epochs = 2};
   const auto source = pattern(20);
   Loader loader(devices, source, placements, options, {.seed = 1});
@@ -456,7 +454,7 @@ TEST(Loader, RefusesTheStateOfAnotherRun) {
   LoaderOptions more = options, batch = options, order = options, last = options;
   more.epochs = 9;
   Loader(devices, source, placements, more, state);
-  Loader(devices, pattern(20), {{"image", make("-,-,data", "data=2")}}, options, state);
+  Loader(devices, pattern(20), {{"image", make_sharding("-,-,data", "data=2")}}, options, state);
   batch.batch_size = 5;
   order.order = RecordOrder::sequential;
   last.last_batch = LastBatch::pad;

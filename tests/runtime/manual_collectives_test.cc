@@ -21,8 +21,6 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using Value = ManualRegion::Value;
 
-constexpr Reduction kReductions[] = {Reduction::sum, Reduction::max, Reduction::min};
-
 /// What the device at `position` holds of an element: small, exact in every dtype, and different
 /// along the axes that the spec leaves unused.
 std::int64_t content(DType dtype, std::int64_t position, const Shape& shape, const Index& at) {

@@ -22,12 +22,6 @@ using ::testing::HasSubstr;
 using Output = ManualRegion::Output;
 using Value = ManualRegion::Value;
 
-std::size_t in_use(const Devices& devices) {
-  std::size_t bytes = 0;
-  for (const DeviceId id : devices.addressable()) bytes += devices.at(id).memory().in_use_bytes;
-  return bytes;
-}
-
 std::vector<float> to_floats(const ShardedArray& array) {
   const auto bytes = array.to_host();
   std::vector<float> values(bytes.size() / sizeof(float));

@@ -17,8 +17,6 @@ namespace {
 
 using detail::reduce;
 
-constexpr Reduction kReductions[] = {Reduction::sum, Reduction::max, Reduction::min};
-
 std::int64_t combined(Reduction reduction, DType dtype, std::int64_t a, std::int64_t b) {
   if (reduction == Reduction::max) return std::max(a, b);
   if (reduction == Reduction::min) return std::min(a, b);

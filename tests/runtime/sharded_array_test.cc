@@ -24,12 +24,6 @@ using ::testing::HasSubstr;
 
 constexpr std::int64_t kMostDevices = 48;  // RandomShardings uses ids below this
 
-std::size_t in_use(const Devices& devices) {
-  std::size_t bytes = 0;
-  for (const DeviceId id : devices.addressable()) bytes += devices.at(id).memory().in_use_bytes;
-  return bytes;
-}
-
 /// Every element of every shard is the global array's, looked up one by one.
 void expect_holds(const ShardedArray& array, const std::vector<std::byte>& global) {
   const std::size_t bytes = size_bytes(array.dtype());

@@ -10,8 +10,18 @@
 #include "shardwise/runtime/sharded_array.h"
 #include "shardwise/shard/box_copy.h"
 #include "shardwise/shard/dtype.h"
+#include "shardwise/shard/plan/transfer_plan.h"
 
 namespace shardwise {
+
+inline constexpr Reduction kReductions[] = {Reduction::sum, Reduction::max, Reduction::min};
+
+/// On all devices together.
+inline std::size_t in_use(const Devices& devices) {
+  std::size_t bytes = 0;
+  for (const DeviceId id : devices.addressable()) bytes += devices.at(id).memory().in_use_bytes;
+  return bytes;
+}
 
 inline void put(DType dtype, std::byte* data, std::size_t element, std::int64_t value) {
   convert(DType::i64, reinterpret_cast<const std::byte*>(&value), dtype,

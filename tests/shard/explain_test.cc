@@ -10,6 +10,7 @@
 
 #include "shardwise/shard/view/owners.h"
 #include "testing/errors.h"
+#include "testing/make_sharding.h"
 #include "testing/random_shardings.h"
 
 namespace shardwise {
@@ -147,12 +148,9 @@ TEST(Advise, NamesWhatIsValidAndFindsWhatIsNot) {
   EXPECT_GT(named, 100);
 }
 
-Sharding make(const char* spec, const char* mesh) {
-  return Sharding(Mesh::parse(mesh), PartitionSpec::parse(spec));
-}
-
 TEST(ExplainReshard, SaysWhoKeepsFetchesAndDropsWhat) {
-  const ReshardExplanation change = explain_reshard(make("0,-", "2"), make("-,0", "2"), {4, 6});
+  const ReshardExplanation change =
+      explain_reshard(make_sharding("0,-", "2"), make_sharding("-,0", "2"), {4, 6});
   EXPECT_EQ(change.transfer, TransferClass::all_to_all);
   EXPECT_TRUE(change.needs_communication());
   EXPECT_EQ(change.kept, 12);
@@ -165,10 +163,11 @@ in all: kept 12 elements (48 bytes), fetched 12 elements (48 bytes), dropped 12 
 device 0: keeps 6 elements (24 bytes), fetches 6 elements (24 bytes): 6 from 1; drops 6 elements (24 bytes)
 and 1 more devices
 )");
-  EXPECT_THAT(explain_reshard(make("-", "2"), make("0", "2"), {4}).to_string(1),
+  EXPECT_THAT(explain_reshard(make_sharding("-", "2"), make_sharding("0", "2"), {4}).to_string(1),
               HasSubstr("slice: no communication: what each device needs lies inside what it has"));
-  EXPECT_THAT(explain_reshard(make("a", "a=2,b=2"), make("0", "2,2"), {4}).to_string(1),
-              HasSubstr("nothing: no communication: both place every element alike"));
+  EXPECT_THAT(
+      explain_reshard(make_sharding("a", "a=2,b=2"), make_sharding("0", "2,2"), {4}).to_string(1),
+      HasSubstr("nothing: no communication: both place every element alike"));
 }
 
 TEST(ExplainReshard, AgreesWithTheBoxes) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "testing/errors.h"
+#include "testing/make_sharding.h"
 #include "testing/random_boxes.h"
 #include "testing/random_shardings.h"
 
@@ -17,10 +18,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-Sharding make(const char* spec, const char* mesh, const char* policy = "ceil") {
-  return Sharding(Mesh::parse(mesh), PartitionSpec::parse(spec), UnevenPolicy::parse(policy));
-}
 
 /// On this mesh, by axes and parts of axes and any policy that allows the shape.
 Sharding any_sharding(RandomShardings& random, const Mesh& mesh, const Shape& shape) {
@@ -34,17 +31,17 @@ std::vector<std::string> parts_of(const OwnedTiles& tiles) {
 }
 
 TEST(OwnedTiles, AreThoseThatOverlapTheRegion) {
-  const Sharding sharding = make("data,model", "data=4,model=2");
+  const Sharding sharding = make_sharding("data,model", "data=4,model=2");
   EXPECT_THAT(parts_of(OwnedTiles(sharding, {10, 6}, Box({4, 2}, {8, 4}))),
               ElementsAre("[4:6, 2:3]", "[4:6, 3:4]", "[6:8, 2:3]", "[6:8, 3:4]"));
   EXPECT_THAT(parts_of(OwnedTiles::of_rows(sharding, {10, 6}, 8, 10)),
               ElementsAre("[8:9, 0:3]", "[8:9, 3:6]", "[9:10, 0:3]", "[9:10, 3:6]"));
   EXPECT_THAT(parts_of(OwnedTiles(sharding, {10, 6}, Box({4, 2}, {4, 4}))), ElementsAre());
-  EXPECT_THAT(parts_of(OwnedTiles(make("", "4"), {})), ElementsAre("[]"));
+  EXPECT_THAT(parts_of(OwnedTiles(make_sharding("", "4"), {})), ElementsAre("[]"));
 }
 
 TEST(OwnedTiles, NameWhoHoldsAnElement) {
-  const Sharding sharding = make("-,1", "4,2@7,6,5,4,3,2,1,0");
+  const Sharding sharding = make_sharding("-,1", "4,2@7,6,5,4,3,2,1,0");
   const OwnedTile owned = owner_of(sharding, {2, 3}, {1, 2});
   EXPECT_EQ(owned.box, Box({0, 2}, {2, 3}));
   EXPECT_EQ(owned.part, Box({1, 2}, {2, 3}));
@@ -96,7 +93,7 @@ TEST(OwnedTiles, CostNothingForDevicesThatDoNotMatter) {
 }
 
 TEST(OwnedTiles, RefuseWhatIsNotInTheTensor) {
-  const Sharding sharding = make("0,-", "2");
+  const Sharding sharding = make_sharding("0,-", "2");
   const auto message = [&](auto ask) { return message_of(ErrorCode::invalid_argument, ask); };
   EXPECT_THAT(message([&] {
                 OwnedTiles(sharding, {4, 4}, Box({0, 0}, {4, 5}));
@@ -107,7 +104,8 @@ TEST(OwnedTiles, RefuseWhatIsNotInTheTensor) {
   EXPECT_THAT(message([&] { OwnedTiles(sharding, {4, -1}); }), HasSubstr("-1"));
   EXPECT_THAT(message([&] { OwnedTiles::of_rows(sharding, {4, 4}, 3, 5); }), HasSubstr("[3:5]"));
   EXPECT_THAT(message([&] { OwnedTiles::of_rows(sharding, {4, 4}, 3, 2); }), HasSubstr("[3:2]"));
-  EXPECT_THAT(message([&] { OwnedTiles::of_rows(make("", "2"), {}, 0, 1); }), HasSubstr("[]"));
+  EXPECT_THAT(message([&] { OwnedTiles::of_rows(make_sharding("", "2"), {}, 0, 1); }),
+              HasSubstr("[]"));
   EXPECT_THAT(message([&] { owner_of(sharding, {4, 4}, {4, 0}); }), HasSubstr("[4, 0]"));
   EXPECT_THAT(message([&] {
                 owner_of(sharding, {4, 4}, {0, INT64_MAX});
@@ -123,22 +121,38 @@ TEST(Refines, SaysWhetherBoxesLieInsideBoxes) {
     Shape shape;
     bool expected;
   } cases[] = {
-      {"itself", make("a,b", "a=2,b=2"), make("a,b", "a=2,b=2"), {5, 5}, true},
-      {"one more dim", make("a,b", "a=2,b=2"), make("a,-", "a=2,b=2"), {5, 5}, true},
-      {"and back", make("a,-", "a=2,b=2"), make("a,b", "a=2,b=2"), {5, 5}, false},
-      {"a minor axis", make("a+b", "a=2,b=2"), make("a", "a=2,b=2"), {8}, true},
-      {"a major axis", make("a+b", "a=2,b=2"), make("b", "a=2,b=2"), {8}, false},
-      {"blocks that do not nest", make("a+b", "a=2,b=2"), make("a", "a=2,b=2"), {9}, false},
-      {"nested", make("a+b", "a=2,b=2", "nested"), make("a", "a=2,b=2"), {9}, true},
-      {"other axes", make("a", "a=2,b=2"), make("b", "a=2,b=2"), {8}, false},
-      {"other devices", make("0", "2@0,1"), make("0", "2@0,2"), {8}, false},
-      {"empty boxes on other devices", make("0", "2@0,1"), make("0", "2@0,2"), {1}, true},
-      {"fewer devices", make("0", "2@0,1"), make("-", "4"), {8}, true},
-      {"another order", make("0", "4@[2,2]T(1,0)"), make("1", "2,2"), {8}, true},
-      {"no elements", make("a", "a=2,b=2"), make("b", "a=2,b=2"), {0}, true},
-      {"one element", make("0", "4"), make("0:(2)2", "4"), {1}, true},
-      {"abstract", make("a+b", "a=2,b=2@?"), make("a", "a=2,b=2@?"), {8}, true},
-      {"abstract, fewer", make("0", "2@?"), make("0", "4@?"), {8}, false},
+      {"itself", make_sharding("a,b", "a=2,b=2"), make_sharding("a,b", "a=2,b=2"), {5, 5}, true},
+      {"one more dim",
+       make_sharding("a,b", "a=2,b=2"),
+       make_sharding("a,-", "a=2,b=2"),
+       {5, 5},
+       true},
+      {"and back", make_sharding("a,-", "a=2,b=2"), make_sharding("a,b", "a=2,b=2"), {5, 5}, false},
+      {"a minor axis", make_sharding("a+b", "a=2,b=2"), make_sharding("a", "a=2,b=2"), {8}, true},
+      {"a major axis", make_sharding("a+b", "a=2,b=2"), make_sharding("b", "a=2,b=2"), {8}, false},
+      {"blocks that do not nest",
+       make_sharding("a+b", "a=2,b=2"),
+       make_sharding("a", "a=2,b=2"),
+       {9},
+       false},
+      {"nested",
+       make_sharding("a+b", "a=2,b=2", "nested"),
+       make_sharding("a", "a=2,b=2"),
+       {9},
+       true},
+      {"other axes", make_sharding("a", "a=2,b=2"), make_sharding("b", "a=2,b=2"), {8}, false},
+      {"other devices", make_sharding("0", "2@0,1"), make_sharding("0", "2@0,2"), {8}, false},
+      {"empty boxes on other devices",
+       make_sharding("0", "2@0,1"),
+       make_sharding("0", "2@0,2"),
+       {1},
+       true},
+      {"fewer devices", make_sharding("0", "2@0,1"), make_sharding("-", "4"), {8}, true},
+      {"another order", make_sharding("0", "4@[2,2]T(1,0)"), make_sharding("1", "2,2"), {8}, true},
+      {"no elements", make_sharding("a", "a=2,b=2"), make_sharding("b", "a=2,b=2"), {0}, true},
+      {"one element", make_sharding("0", "4"), make_sharding("0:(2)2", "4"), {1}, true},
+      {"abstract", make_sharding("a+b", "a=2,b=2@?"), make_sharding("a", "a=2,b=2@?"), {8}, true},
+      {"abstract, fewer", make_sharding("0", "2@?"), make_sharding("0", "4@?"), {8}, false},
   };
   for (const auto& c : cases) {
     SCOPED_TRACE(c.name);

@@ -11,6 +11,7 @@
 
 #include "shardwise/shard/view/detail/xml.h"
 #include "testing/errors.h"
+#include "testing/make_sharding.h"
 #include "testing/random_shardings.h"
 
 namespace shardwise {
@@ -20,10 +21,6 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-Sharding make(const char* spec, const char* mesh, const char* policy = "ceil") {
-  return Sharding(Mesh::parse(mesh), PartitionSpec::parse(spec), UnevenPolicy::parse(policy));
-}
 
 std::int64_t count(std::string_view text, std::string_view part) {
   std::int64_t times = 0;
@@ -101,7 +98,7 @@ std::vector<std::string> attributes(std::string_view xml, std::string_view name)
 }
 
 TEST(TextPicture, ShowsTilesDevicesAndPadding) {
-  EXPECT_EQ(text_picture(make("data,model", "data=2,model=2"), {3, 5}),
+  EXPECT_EQ(text_picture(make_sharding("data,model", "data=2,model=2"), {3, 5}),
             R"([3, 5]: 2 x 2 tiles of [2, 3], 1 copy of each; data,model on data=2,model=2
 
      0:3 3:5
@@ -117,13 +114,14 @@ TEST(TextPicture, ShowsTilesDevicesAndPadding) {
 }
 
 TEST(TextPicture, OfRanksBelowTwoIsOneRow) {
-  EXPECT_EQ(text_picture(make("", "3@7,5,6"), {}), R"(scalar: 3 copies
+  EXPECT_EQ(text_picture(make_sharding("", "3@7,5,6"), {}), R"(scalar: 3 copies
 
  ┌───────┐
  │ 7,5,6 │
  └───────┘
 )");
-  EXPECT_EQ(text_picture(make("0", "4"), {2}), R"([2]: 4 tiles of [1], 1 copy of each; 0 on 4
+  EXPECT_EQ(text_picture(make_sharding("0", "4"), {2}),
+            R"([2]: 4 tiles of [1], 1 copy of each; 0 on 4
 
   0:1 1:2 2:2 2:2
  ┌───┬───┬───┬───┐
@@ -134,13 +132,13 @@ TEST(TextPicture, OfRanksBelowTwoIsOneRow) {
 }
 
 TEST(TextPicture, OfHigherRanksHasAPlanePerLeadingTile) {
-  const std::string text = text_picture(make("0,-,1", "2,2"), {4, 1, 6});
+  const std::string text = text_picture(make_sharding("0,-,1", "2,2"), {4, 1, 6});
   EXPECT_THAT(text, AllOf(HasSubstr("\n[0:2, :, :]\n"), HasSubstr("\n[2:4, :, :]\n"),
                           HasSubstr("│ 0 │ 1 │"), HasSubstr("│ 2 │ 3 │"), Not(HasSubstr("░"))));
 }
 
 TEST(TextPicture, KeepsToItsWidth) {
-  const Sharding sharding = make("-,0+1", "16,4,2");
+  const Sharding sharding = make_sharding("-,0+1", "16,4,2");
   for (const std::size_t width : {30u, 47u, 80u, 200u}) {
     const std::string text = text_picture(sharding, {5, 1024}, {.width = width});
     for (const std::string& line : lines_of(text)) {
@@ -151,11 +149,11 @@ TEST(TextPicture, KeepsToItsWidth) {
     }
   }
   // Many devices on a tile are counted.
-  EXPECT_THAT(text_picture(make("-", "1000"), {4}), HasSubstr(" 0,1,2,3,4,5,6,7 +992 "));
+  EXPECT_THAT(text_picture(make_sharding("-", "1000"), {4}), HasSubstr(" 0,1,2,3,4,5,6,7 +992 "));
 }
 
 TEST(TextPicture, HasColoursOnlyWhereAsked) {
-  const Sharding sharding = make("0,1", "2,2");
+  const Sharding sharding = make_sharding("0,1", "2,2");
   const std::string plain = text_picture(sharding, {3, 3});
   std::string colored = text_picture(sharding, {3, 3}, {.color = true});
   EXPECT_EQ(count(plain, "\x1b"), 0);
@@ -167,7 +165,7 @@ TEST(TextPicture, HasColoursOnlyWhereAsked) {
 }
 
 TEST(Picture, SaysWhatIsLeftOut) {
-  const Sharding sharding = make("0,1,2", "8,64,32");
+  const Sharding sharding = make_sharding("0,1,2", "8,64,32");
   const Shape shape{8, 64, 32};
   EXPECT_THAT(text_picture(sharding, shape, {.max_tiles = 100}),
               HasSubstr("\nand 16284 more tiles: drawn are the first 1 of 8 planes, 10 of 64 rows, "
@@ -225,7 +223,7 @@ TEST(SvgPicture, ShowsEveryTileOfAnySharding) {
 }
 
 TEST(SvgPicture, DrawsSlotsToScale) {
-  const std::string svg = svg_picture(make("0,1", "2,2"), {4, 7});
+  const std::string svg = svg_picture(make_sharding("0,1", "2,2"), {4, 7});
   // The second column's tiles fill 3 of 4 columns.
   const std::vector<std::string> widths = attributes(svg.substr(0), "width");
   EXPECT_EQ(std::count(widths.begin(), widths.end(), "150.0"), 2);
@@ -241,14 +239,14 @@ TEST(SvgPicture, IsWellFormedWhateverAxesAreCalled) {
 }
 
 TEST(Picture, RefusesShapesThatDoNotFit) {
-  EXPECT_THAT(
-      message_of(ErrorCode::invalid_argument, [] { svg_picture(make("0", "4", "strict"), {6}); }),
-      HasSubstr("strict"));
-  message_of(ErrorCode::invalid_argument, [] { text_picture(make("0", "4"), {6, 6}); });
+  EXPECT_THAT(message_of(ErrorCode::invalid_argument,
+                         [] { svg_picture(make_sharding("0", "4", "strict"), {6}); }),
+              HasSubstr("strict"));
+  message_of(ErrorCode::invalid_argument, [] { text_picture(make_sharding("0", "4"), {6, 6}); });
 }
 
 TEST(Picture, OfAnAbstractMeshShowsPositions) {
-  EXPECT_THAT(text_picture(make("0", "3@?"), {3}), HasSubstr("│ 0 │ 1 │ 2 │"));
+  EXPECT_THAT(text_picture(make_sharding("0", "3@?"), {3}), HasSubstr("│ 0 │ 1 │ 2 │"));
 }
 
 TEST(XmlText, EscapesMarkupAndReplacesWhatIsNotText) {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "testing/errors.h"
+#include "testing/make_sharding.h"
 #include "testing/random_shardings.h"
 
 namespace shardwise {
@@ -20,10 +21,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-Sharding make(const char* spec, const char* mesh, const char* policy = "ceil") {
-  return Sharding(Mesh::parse(mesh), PartitionSpec::parse(spec), UnevenPolicy::parse(policy));
-}
 
 /// `per_process` devices in a row belong to each process.
 ProcessView view_of(const Sharding& sharding, std::int64_t per_process) {
@@ -44,7 +41,7 @@ TEST(ProcessView, CountsSharesAsInJaxsDocumentation) {
   };
   for (const auto& c : cases) {
     SCOPED_TRACE(c.spec);
-    const ProcessView view = view_of(make(c.spec, "a=2,b=2,c=2"), 2);
+    const ProcessView view = view_of(make_sharding(c.spec, "a=2,b=2,c=2"), 2);
     EXPECT_EQ(view.global_shape(c.local), c.global);
     EXPECT_EQ(view.local_shape(3, c.global), c.local);
   }
@@ -139,18 +136,18 @@ TEST(ProcessView, LaysLocalArraysOutAsEveryDeviceSeesThem) {
 
 TEST(ProcessView, RefusesWhatIsUndefined) {
   // Rows: processes 0, 1 | 1, 0: both hold all rows and all columns.
-  const ProcessView crossed(make("a,b", "a=2,b=2"), std::vector<std::int64_t>{0, 1, 1, 0});
+  const ProcessView crossed(make_sharding("a,b", "a=2,b=2"), std::vector<std::int64_t>{0, 1, 1, 0});
   EXPECT_EQ(crossed.share(1, 0), (ProcessShare{0, 1}));
-  const ProcessView uneven(make("a,b", "a=2,b=2"), std::vector<std::int64_t>{0, 1, 1, 1});
+  const ProcessView uneven(make_sharding("a,b", "a=2,b=2"), std::vector<std::int64_t>{0, 1, 1, 1});
   EXPECT_THAT(
       message_of(ErrorCode::invalid_argument, [&] { uneven.share(0, 1); }),
       AllOf(HasSubstr("dim 1"), HasSubstr("process 0 holds 1 of its 2 tiles, process 1 2")));
-  const ProcessView overlapping(make("0", "4"), std::vector<std::int64_t>{0, 0, 1, 1});
+  const ProcessView overlapping(make_sharding("0", "4"), std::vector<std::int64_t>{0, 0, 1, 1});
   EXPECT_TRUE(overlapping.is_uniform(0));
-  const ProcessView chained(make("0", "3,2"), std::vector<std::int64_t>{0, 2, 0, 1, 1, 2});
+  const ProcessView chained(make_sharding("0", "3,2"), std::vector<std::int64_t>{0, 2, 0, 1, 1, 2});
   EXPECT_THAT(message_of(ErrorCode::invalid_argument, [&] { chained.global_shape({4}); }),
               AllOf(HasSubstr("global_shape"), HasSubstr("in common")));
-  const ProcessView even = view_of(make("0", "4"), 2);
+  const ProcessView even = view_of(make_sharding("0", "4"), 2);
   EXPECT_EQ(even.global_shape({6}), Shape({12}));
   EXPECT_THAT(message_of(ErrorCode::invalid_argument, [&] { even.global_shape({5}); }),
               AllOf(HasSubstr("10"), HasSubstr("process 0 holds 6")));
@@ -162,15 +159,16 @@ TEST(ProcessView, RefusesWhatIsUndefined) {
   EXPECT_THAT(message_of(ErrorCode::invalid_argument, [&] { even.global_shape({INT64_MAX}); }),
               HasSubstr("dim 0"));
   EXPECT_THAT(message_of(ErrorCode::not_found, [&] { even.positions(2); }), HasSubstr("process 2"));
-  EXPECT_THAT(message_of(ErrorCode::not_found,
-                         [] {
-                           ProcessView(make("0", "2@1,7"), std::vector<std::int64_t>{0, 0});
-                         }),
-              AllOf(HasSubstr("device 7"), HasSubstr("2 devices")));
+  EXPECT_THAT(
+      message_of(ErrorCode::not_found,
+                 [] {
+                   ProcessView(make_sharding("0", "2@1,7"), std::vector<std::int64_t>{0, 0});
+                 }),
+      AllOf(HasSubstr("device 7"), HasSubstr("2 devices")));
 }
 
 TEST(Minibatch, IsPlacedAsPyTorchXlaDoesInOrder) {
-  const ProcessView view = view_of(make("0,1,2", "8,1,1"), 4);
+  const ProcessView view = view_of(make_sharding("0,1,2", "8,1,1"), 4);
   const Minibatch batch = minibatch(view, 1, {8, 7, 4});
   EXPECT_EQ(batch.global_shape, Shape({16, 7, 4}));
   EXPECT_EQ(batch.share, (ProcessShare{1, 2}));
@@ -185,11 +183,11 @@ TEST(Minibatch, IsPlacedAsPyTorchXlaDoesInOrder) {
 
 TEST(Minibatch, KeepsTheOrderOfRowsForAnyDeviceOrder) {
   // PyTorch/XLA deals rows out by place in the device list, so here they read back reversed.
-  const ProcessView view = view_of(make("0", "8@7,6,5,4,3,2,1,0"), 8);
+  const ProcessView view = view_of(make_sharding("0", "8@7,6,5,4,3,2,1,0"), 8);
   for (const MinibatchPart& part : minibatch(view, 0, {8}).parts)
     EXPECT_EQ(part.local, part.global);
   // Both processes feed both columns; data is cut over the outer axis, in the other order.
-  const ProcessView two = view_of(make("data,model", "data=2,model=2@2,3,0,1"), 2);
+  const ProcessView two = view_of(make_sharding("data,model", "data=2,model=2@2,3,0,1"), 2);
   const Minibatch batch = minibatch(two, 0, {3, 4});
   EXPECT_EQ(batch.global_shape, Shape({6, 4}));
   EXPECT_EQ(batch.share, (ProcessShare{1, 2}));
@@ -241,14 +239,15 @@ TEST(Minibatch, RefusesBatchesThatCannotBeDivided) {
   const auto message = [](const ProcessView& view, const Shape& local) {
     return message_of(ErrorCode::invalid_argument, [&] { minibatch(view, 0, local); });
   };
-  const ProcessView view = view_of(make("0,-", "4"), 2);
+  const ProcessView view = view_of(make_sharding("0,-", "4"), 2);
   EXPECT_THAT(message(view, {7, 3}), AllOf(HasSubstr("minibatch"), HasSubstr("7"), HasSubstr("14"),
                                            HasSubstr("cut 4 ways")));
   EXPECT_THAT(message(view, {8}), HasSubstr("[8]"));
   EXPECT_THAT(message(view, {-1, 3}), HasSubstr("-1"));
-  EXPECT_THAT(message(view_of(make("", "4"), 2), {}), HasSubstr("scalar"));
-  EXPECT_THAT(message(view_of(make("0,-", "4"), 3), {6, 3}), HasSubstr("not cut evenly"));
-  EXPECT_THAT(message(view_of(make("0,1", "2,2", "strict"), 2), {2, 3}), HasSubstr("strict"));
+  EXPECT_THAT(message(view_of(make_sharding("", "4"), 2), {}), HasSubstr("scalar"));
+  EXPECT_THAT(message(view_of(make_sharding("0,-", "4"), 3), {6, 3}), HasSubstr("not cut evenly"));
+  EXPECT_THAT(message(view_of(make_sharding("0,1", "2,2", "strict"), 2), {2, 3}),
+              HasSubstr("strict"));
   message_of(ErrorCode::not_found, [&] { minibatch(view, 5, {8, 3}); });
 }
 
@@ -267,7 +266,7 @@ TEST(GlobalShapes, AreThoseWhoseShardsHaveTheShape) {
   };
   for (const auto& c : cases) {
     SCOPED_TRACE(c.policy);
-    const Sharding sharding = make("0+1,-", "4,2", c.policy);
+    const Sharding sharding = make_sharding("0+1,-", "4,2", c.policy);
     const GlobalShapes shapes = global_shapes(sharding, c.shard);
     EXPECT_EQ(shapes.least, c.least);
     EXPECT_EQ(shapes.largest, c.largest);
@@ -277,16 +276,17 @@ TEST(GlobalShapes, AreThoseWhoseShardsHaveTheShape) {
       EXPECT_EQ(fits, rows >= c.least[0] && rows <= c.largest[0]) << rows;
     }
   }
-  const Sharding sizes = make("0", "2", "sizes:1+2");
+  const Sharding sizes = make_sharding("0", "2", "sizes:1+2");
   EXPECT_THAT(message_of(ErrorCode::invalid_argument, [&] { global_shapes(sizes, {3}); }),
               AllOf(HasSubstr("[2]"), HasSubstr("[3]")));
-  message_of(ErrorCode::invalid_argument, [] { global_shapes(make("0", "4"), {INT64_MAX}); });
-  message_of(ErrorCode::invalid_argument, [] { global_shapes(make("0", "4"), {-1}); });
-  message_of(ErrorCode::invalid_argument, [] { global_shapes(make("0", "4"), {1, 1}); });
+  message_of(ErrorCode::invalid_argument,
+             [] { global_shapes(make_sharding("0", "4"), {INT64_MAX}); });
+  message_of(ErrorCode::invalid_argument, [] { global_shapes(make_sharding("0", "4"), {-1}); });
+  message_of(ErrorCode::invalid_argument, [] { global_shapes(make_sharding("0", "4"), {1, 1}); });
 }
 
 TEST(ShapeOfShards, TakesWhatPyTorchXlaTakes) {
-  const Sharding sharding = make("0", "8");
+  const Sharding sharding = make_sharding("0", "8");
   std::vector<Shape> shards(8, Shape{1});
   EXPECT_EQ(shape_of_shards(sharding, shards), Shape({8}));
   EXPECT_EQ(shape_of_shards(sharding, shards, Shape{1}), Shape({1}));

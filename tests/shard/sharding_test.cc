@@ -9,6 +9,7 @@
 
 #include "shardwise/shard/notation/xla_sharding.h"
 #include "testing/errors.h"
+#include "testing/make_sharding.h"
 #include "testing/random_shardings.h"
 
 namespace shardwise {
@@ -19,12 +20,8 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-Sharding make(const char* spec, const char* mesh) {
-  return Sharding(Mesh::parse(mesh), PartitionSpec::parse(spec));
-}
-
 TEST(Sharding, AnswersAsInTheHeader) {
-  const Sharding sharding = make("data,model", "data=4,model=2");
+  const Sharding sharding = make_sharding("data,model", "data=4,model=2");
   EXPECT_EQ(sharding.box(5, {10, 6}), Box({6, 3}, {9, 6}));
   EXPECT_EQ(sharding.shard_shape({10, 6}), Shape({3, 3}));
   EXPECT_EQ(sharding.to_string(), "data,model on data=4,model=2");
@@ -66,21 +63,21 @@ TEST(Sharding, CutsIntoCeilBlocks) {
 }
 
 TEST(Sharding, MergesTheAxesOfOneDimMajorFirst) {
-  const Sharding ab = make("a+b", "a=2,b=3"), ba = make("b+a", "a=2,b=3");
+  const Sharding ab = make_sharding("a+b", "a=2,b=3"), ba = make_sharding("b+a", "a=2,b=3");
   for (std::int64_t device = 0; device < 6; ++device) {
     const std::int64_t a = device / 3, b = device % 3;
     EXPECT_EQ(ab.tile_index(device, 0), a * 3 + b);
     EXPECT_EQ(ba.tile_index(device, 0), b * 2 + a);
   }
   // 5 over 2 x 2 merged: 2, 2, 1, 0, where cutting axis by axis would give 2, 1, 1, 1.
-  const Sharding merged = make("a+b", "a=2,b=2");
+  const Sharding merged = make_sharding("a+b", "a=2,b=2");
   EXPECT_EQ(merged.box(1, {5}), Box({2}, {4}));
   EXPECT_EQ(merged.box(2, {5}), Box({4}, {5}));
   EXPECT_EQ(merged.box(3, {5}), Box({5}, {5}));
 }
 
 TEST(Sharding, OfAScalarIsReplicated) {
-  const Sharding sharding = make("", "4@9,7,5,3");
+  const Sharding sharding = make_sharding("", "4@9,7,5,3");
   EXPECT_TRUE(sharding.is_fully_replicated());
   EXPECT_EQ(sharding.box(7, {}), Box());
   EXPECT_EQ(sharding.num_replicas(), 4);
@@ -108,13 +105,13 @@ TEST(Sharding, RefusesSpecsThatDoNotFitTheMesh) {
   };
   for (const auto& c : cases) {
     SCOPED_TRACE(c.name);
-    EXPECT_THAT(message_of(c.code, [&] { make(c.spec, "data=4,model=2"); }),
+    EXPECT_THAT(message_of(c.code, [&] { make_sharding(c.spec, "data=4,model=2"); }),
                 AllOf(HasSubstr(c.message), HasSubstr(c.spec)));
   }
 }
 
 TEST(Sharding, RefusesShapesAndDevicesThatDoNotFit) {
-  const Sharding sharding = make("a,-", "a=2@7,3");
+  const Sharding sharding = make_sharding("a,-", "a=2@7,3");
   EXPECT_THAT(message_of(ErrorCode::invalid_argument, [&] { sharding.shard_shape({4}); }),
               AllOf(HasSubstr("[4]"), HasSubstr("\"a,-\""), HasSubstr("2 extents")));
   EXPECT_THAT(message_of(ErrorCode::invalid_argument,
@@ -166,7 +163,7 @@ TEST(Sharding, EqualityComparesPlacement) {
   };
   for (const auto& c : cases) {
     SCOPED_TRACE(c.name);
-    const Sharding a = make(c.a_spec, c.a_mesh), b = make(c.b_spec, c.b_mesh);
+    const Sharding a = make_sharding(c.a_spec, c.a_mesh), b = make_sharding(c.b_spec, c.b_mesh);
     EXPECT_EQ(a == b, c.equal);
     EXPECT_EQ(b == a, c.equal);
     EXPECT_TRUE(a == a);
@@ -281,7 +278,7 @@ TEST(Sharding, EqualityAgreesWithTheBoxesOfManyShapes) {
 
 TEST(Sharding, ListsEachDistinctPieceOnceWithItsHolders) {
   // As in pytorch/xla#7919, where every copy of a replicated piece was dropped.
-  const std::vector<DistinctPiece> pieces = make("-,1", "4,2").distinct_pieces({2, 2});
+  const std::vector<DistinctPiece> pieces = make_sharding("-,1", "4,2").distinct_pieces({2, 2});
   ASSERT_EQ(pieces.size(), 2u);
   EXPECT_EQ(pieces[0].box, Box({0, 0}, {2, 1}));
   EXPECT_THAT(pieces[0].positions, ElementsAre(0, 2, 4, 6));
@@ -290,8 +287,8 @@ TEST(Sharding, ListsEachDistinctPieceOnceWithItsHolders) {
 }
 
 TEST(Sharding, OfATensorWithoutElementsHasNoPieces) {
-  EXPECT_THAT(make("a,-", "a=2").distinct_pieces({4, 0}), IsEmpty());
-  EXPECT_EQ(make("a,-", "a=2").box_at(1, {4, 0}), Box({2, 0}, {4, 0}));
+  EXPECT_THAT(make_sharding("a,-", "a=2").distinct_pieces({4, 0}), IsEmpty());
+  EXPECT_EQ(make_sharding("a,-", "a=2").box_at(1, {4, 0}), Box({2, 0}, {4, 0}));
 }
 
 }  // namespace

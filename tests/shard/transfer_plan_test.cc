@@ -11,6 +11,7 @@
 
 #include "shardwise/shard/box_copy.h"
 #include "testing/errors.h"
+#include "testing/make_sharding.h"
 #include "testing/random_boxes.h"
 #include "testing/random_shardings.h"
 
@@ -20,10 +21,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
-
-Sharding make(const char* spec, const char* mesh) {
-  return Sharding(Mesh::parse(mesh), PartitionSpec::parse(spec));
-}
 
 /// Follows each element of each target through the plan, and compares with all sources that hold
 /// the element.
@@ -67,7 +64,7 @@ void expect_right(const TransferPlan& plan) {
 }
 
 TEST(TransferPlan, AnswersAsInTheHeader) {
-  const Sharding rows_by_4 = make("a,-", "a=4"), rows_by_2 = make("a,-", "a=2");
+  const Sharding rows_by_4 = make_sharding("a,-", "a=4"), rows_by_2 = make_sharding("a,-", "a=2");
   const TransferPlan plan = TransferPlan::reshard(rows_by_4, rows_by_2, {8, 3});
   ASSERT_THAT(plan.copies(), SizeIs(4));
   EXPECT_EQ(plan.copies()[2].source, 2);
@@ -81,7 +78,7 @@ TEST(TransferPlan, AnswersAsInTheHeader) {
 TEST(TransferPlan, ReadsOnlyWhatEachTargetLacks) {
   // As in PyTorch/XLA's test_resharding_different_device_mesh: every target reads two sources.
   const TransferPlan plan =
-      TransferPlan::reshard(make("0,1", "4,2"), make("0,1", "8,1"), {64, 128});
+      TransferPlan::reshard(make_sharding("0,1", "4,2"), make_sharding("0,1", "8,1"), {64, 128});
   EXPECT_THAT(plan.copies(), SizeIs(16));
   std::int64_t elements = 0;
   for (const Copy& copy : plan.copies()) elements += copy.box.num_elements();
@@ -94,16 +91,17 @@ TEST(TransferPlan, ReadsOnlyWhatEachTargetLacks) {
 
 TEST(TransferPlan, TakesPositionsOfAnAbstractMeshForDevices) {
   const Sharding planned(Mesh::abstract({{"a", 4}}), PartitionSpec::parse("a"));
-  const TransferPlan plan = TransferPlan::reshard(planned, make("a", "a=4@1,0,2,3"), {8});
+  const TransferPlan plan = TransferPlan::reshard(planned, make_sharding("a", "a=4@1,0,2,3"), {8});
   EXPECT_EQ(plan.sources()[1], (Piece{1, Box({2}, {4})}));
   EXPECT_EQ(plan.moved_elements(), 4);
-  EXPECT_EQ(TransferPlan::reshard(make("a", "a=4@1,0,2,3"), planned, {8}).moved_elements(), 4);
+  EXPECT_EQ(TransferPlan::reshard(make_sharding("a", "a=4@1,0,2,3"), planned, {8}).moved_elements(),
+            4);
 }
 
 TEST(TransferPlan, FetchesAtMostWhatADeviceLacks) {
   // XLA gathers all of the tensor on each device here ("involuntary full rematerialization").
-  const TransferPlan plan =
-      TransferPlan::reshard(make("y,-,x", "x=4,y=2"), make("-,x+y,-", "x=4,y=2"), {16, 16, 16});
+  const TransferPlan plan = TransferPlan::reshard(
+      make_sharding("y,-,x", "x=4,y=2"), make_sharding("-,x+y,-", "x=4,y=2"), {16, 16, 16});
   std::vector<std::int64_t> received(8, 0);
   for (const Copy& copy : plan.copies()) {
     if (copy.source != copy.target) {
@@ -281,7 +279,10 @@ TEST(TransferPlan, NamesWhatIsMissing) {
                          }),
               AllOf(HasSubstr("[0:1] at place 5"), HasSubstr("[] at place 6")));
   EXPECT_THAT(message_of(ErrorCode::invalid_argument,
-                         [] { TransferPlan::reshard(make("a", "a=2"), make("a,-", "a=2"), {4}); }),
+                         [] {
+                           TransferPlan::reshard(make_sharding("a", "a=2"),
+                                                 make_sharding("a,-", "a=2"), {4});
+                         }),
               AllOf(HasSubstr("[4]"), HasSubstr("\"a,-\"")));
 }
 
@@ -330,8 +331,8 @@ TEST(TransferPlan, ClassifiesReshardings) {
   };
   for (const auto& c : cases) {
     SCOPED_TRACE(c.name);
-    const TransferPlan plan =
-        TransferPlan::reshard(make(c.from_spec, c.from_mesh), make(c.to_spec, c.to_mesh), c.shape);
+    const TransferPlan plan = TransferPlan::reshard(make_sharding(c.from_spec, c.from_mesh),
+                                                    make_sharding(c.to_spec, c.to_mesh), c.shape);
     EXPECT_EQ(plan.classify(), c.expected) << name(plan.classify());
     if (c.expected == TransferClass::nothing || c.expected == TransferClass::slice) {
       EXPECT_EQ(plan.moved_elements(), 0);

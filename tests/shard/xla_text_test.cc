@@ -9,6 +9,7 @@
 #include "shardwise/shard/error.h"
 #include "shardwise/shard/notation/jax_text.h"
 #include "testing/errors.h"
+#include "testing/make_sharding.h"
 #include "testing/random_shardings.h"
 
 namespace shardwise {
@@ -17,10 +18,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-Sharding make(const char* spec, const char* mesh) {
-  return Sharding(Mesh::parse(mesh), PartitionSpec::parse(spec));
-}
 
 TEST(XlaText, PrintsTheThreeForms) {
   const struct {
@@ -43,7 +40,7 @@ TEST(XlaText, PrintsTheThreeForms) {
   };
   for (const auto& c : cases) {
     SCOPED_TRACE(c.v3);
-    const Sharding sharding = make(c.spec, c.mesh);
+    const Sharding sharding = make_sharding(c.spec, c.mesh);
     EXPECT_EQ(to_xla_v1(sharding), c.v1);
     EXPECT_EQ(to_xla_v2(sharding), c.v2);
     EXPECT_EQ(to_xla_v3(sharding), c.v3);

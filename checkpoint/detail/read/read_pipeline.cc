@@ -108,6 +108,9 @@ class Pipeline {
   std::vector<std::byte*> free_ SHARDWISE_GUARDED_BY(mutex_);
   std::size_t next_ SHARDWISE_GUARDED_BY(mutex_) = 0;
   std::vector<Filled> filled_ SHARDWISE_GUARDED_BY(mutex_);
+  std::size_t being_read_ SHARDWISE_GUARDED_BY(mutex_) = 0;
+  // Of all extents that cannot be read, the first one's: the same whichever thread was faster.
+  std::size_t failed_ SHARDWISE_GUARDED_BY(mutex_) = 0;
   std::exception_ptr error_ SHARDWISE_GUARDED_BY(mutex_);
 };
 
@@ -147,10 +150,12 @@ void Pipeline::reader(const std::stop_token& stop) {
     {
       MutexLock lock(mutex_);
       changed_.wait(mutex_, stop, [this]() SHARDWISE_REQUIRES(mutex_) {
-        return next_ == extents_.size() || extents_[next_].destination != nullptr || !free_.empty();
+        return error_ || next_ == extents_.size() || extents_[next_].destination != nullptr ||
+               !free_.empty();
       });
-      if (stop.stop_requested() || next_ == extents_.size()) return;
+      if (stop.stop_requested() || error_ || next_ == extents_.size()) return;
       number = next_++;
+      ++being_read_;
       data = extents_[number].destination;
       if (data == nullptr) {
         data = free_.back();
@@ -164,8 +169,12 @@ void Pipeline::reader(const std::stop_token& stop) {
       error = std::current_exception();
     }
     MutexLock lock(mutex_);
+    --being_read_;
     if (error) {
-      if (!error_) error_ = error;
+      if (!error_ || number < failed_) {
+        error_ = error;
+        failed_ = number;
+      }
     } else {
       filled_.push_back({number, data});
     }
@@ -176,7 +185,7 @@ void Pipeline::reader(const std::stop_token& stop) {
 
 std::vector<Pipeline::Filled> Pipeline::take_filled() {
   MutexLock lock(mutex_);
-  while (filled_.empty() && !error_) changed_.wait(mutex_);
+  while (error_ ? being_read_ != 0 : filled_.empty()) changed_.wait(mutex_);
   if (error_) std::rethrow_exception(error_);
   return std::exchange(filled_, {});
 }

@@ -14,7 +14,7 @@
 namespace shardwise::detail {
 namespace {
 
-constexpr int kMostTries = 100;
+constexpr int kMostListings = 100;
 constexpr std::uint64_t kMostLeaseBytes = 4096;
 
 // Whether anybody may be at work on an attempt. A lease has its content from the moment it has its
@@ -117,7 +117,7 @@ void remove_tree(FileSystem& file_system, const std::filesystem::path& path) {
       return file_system.remove(path);
     } catch (const Error& e) {
       if (e.code() != ErrorCode::already_exists) throw;
-      if (tries == kMostTries) throw Error(ErrorCode::io, e.what());
+      if (tries == kMostListings) throw Error(ErrorCode::io, e.what());
     }
     for (const std::string& name : names_in(file_system, path)) {
       remove_tree(file_system, path / name);

@@ -9,7 +9,7 @@ namespace shardwise::detail {
 namespace {
 
 /// Up to so many boxes of one side are compared with all of the other side.
-constexpr std::size_t kFew = 8;
+constexpr std::size_t kFewPieces = 8;
 
 struct Pair {
   std::uint32_t source, target;
@@ -42,7 +42,7 @@ class Join {
  private:
   void visit(const Box& cell, BoxStack::Range sources, BoxStack::Range targets) {
     if (sources.size() == 0 || targets.size() == 0) return;
-    const auto cut = std::min(sources.size(), targets.size()) <= kFew
+    const auto cut = std::min(sources.size(), targets.size()) <= kFewPieces
                          ? std::nullopt
                          : choose_cut(cell, {{sources_, sources}, {targets_, targets}});
     if (!cut) return compare(cell, sources, targets);

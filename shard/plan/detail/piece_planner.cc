@@ -15,7 +15,7 @@ namespace shardwise::detail {
 namespace {
 
 /// Up to so many parts are compared each with each.
-constexpr std::size_t kFew = 16;
+constexpr std::size_t kFewParts = 16;
 
 PackedBoxes boxes_of(const Replicas& replicas, const PackedBoxes& boxes) {
   PackedBoxes groups(boxes.rank());
@@ -92,7 +92,7 @@ void PiecePlanner::plan(std::size_t target, TargetCopies& copies) {
 }
 
 bool PiecePlanner::is_tiled(std::size_t target) const {
-  if (parts_.size() > kFew) return is_tiling(parts_, targets_.box(target));
+  if (parts_.size() > kFewParts) return is_tiling(parts_, targets_.box(target));
   std::int64_t missing = wanted_;
   for (const std::int64_t volume : volume_) {
     if (volume > missing) return false;

@@ -10,7 +10,7 @@
 namespace shardwise::detail {
 namespace {
 
-constexpr std::size_t kFew = 16;
+constexpr std::size_t kFewBoxes = 16;
 
 /// By giver, and by the box's place in all dims but one.
 std::strong_ordering compare_but_for(std::size_t dim, const Share& a, const Share& b) {
@@ -64,7 +64,7 @@ class Sharing {
     for (std::size_t i = boxes.first; i < boxes.last; ++i) {
       if (stack_.covers(i, cell)) boxes.last = i + 1;
     }
-    const auto cut = boxes.size() <= kFew ? std::nullopt : choose_cut(cell, {{stack_, boxes}});
+    const auto cut = boxes.size() <= kFewBoxes ? std::nullopt : choose_cut(cell, {{stack_, boxes}});
     if (!cut) return one_by_one(cell, boxes);
     const BoxStack::Range low = stack_.push_below(boxes, *cut);
     visit(below(cell, *cut), low);
