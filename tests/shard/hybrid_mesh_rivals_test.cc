@@ -12,27 +12,19 @@
 #include "shardwise/shard/error.h"
 #include "shardwise/shard/torus/hybrid_mesh.h"
 #include "shardwise/shard/torus/torus_assignment.h"
+#include "testing/devices_of.h"
+#include "testing/json_values.h"
 
 namespace shardwise {
 namespace {
 
 using nlohmann::json;
 
-Shape shape_of(const json& sizes) {
-  return Shape(std::span<const std::int64_t>(sizes.get<std::vector<std::int64_t>>()));
-}
-
-std::vector<Axis> axes_of(const json& sizes) {
-  std::vector<Axis> axes;
-  for (const std::int64_t size : sizes) axes.push_back({"", size});
-  return axes;
-}
-
 /// The devices of a row, or a full box with x fastest.
 std::vector<DeviceAttributes> devices_of(const json& c) {
   std::vector<DeviceAttributes> devices;
   if (c.contains("box")) {
-    const Shape box = shape_of(c["box"]);
+    const Shape box = dims_of(c["box"]);
     for (std::int64_t id = 0; id < num_elements(box); ++id) {
       devices.push_back(
           {.id = id, .coordinates = {id % box[0], id / box[0] % box[1], id / (box[0] * box[1])}});
@@ -52,12 +44,12 @@ std::vector<DeviceAttributes> devices_of(const json& c) {
 Mesh assign_case(const json& c) {
   const bool split = c["split"];
   const TorusAssignment assignment =
-      assign_torus(shape_of(c["torus"]), shape_of(c["mesh"]),
+      assign_torus(dims_of(c["torus"]), dims_of(c["mesh"]),
                    split ? PhysicalAxes::splittable : PhysicalAxes::whole);
   if (c.contains("factors")) {
     EXPECT_EQ(assignment.factors.size(), c["factors"].size());
     for (std::size_t p = 0; p < assignment.factors.size(); ++p) {
-      EXPECT_EQ(assignment.factors[p], shape_of(c["factors"][p]));
+      EXPECT_EQ(assignment.factors[p], dims_of(c["factors"][p]));
     }
   }
   return logical_mesh(Mesh(axes_of(c["torus"])), axes_of(c["mesh"]), assignment);
@@ -121,8 +113,7 @@ TEST(HybridMesh, AgreesWithJaxAndTorchXla) {
       continue;
     }
     const Mesh mesh = mesh_of(c);
-    std::vector<DeviceId> ids;
-    for (std::int64_t p = 0; p < mesh.size(); ++p) ids.push_back(mesh.device_at(p));
+    const std::vector<DeviceId> ids = devices_of(mesh);
     EXPECT_EQ(sizes_of(mesh), expected_sizes(c));
     if (c.contains("order")) {
       EXPECT_EQ(ids, c["order"].get<std::vector<DeviceId>>());

@@ -9,6 +9,7 @@
 #include <random>
 #include <vector>
 
+#include "testing/devices_of.h"
 #include "testing/errors.h"
 
 namespace shardwise {
@@ -41,12 +42,6 @@ std::vector<DeviceAttributes> slices(std::int64_t number, std::int64_t x, std::i
     }
   }
   return devices;
-}
-
-std::vector<DeviceId> devices_of(const Mesh& mesh) {
-  std::vector<DeviceId> ids;
-  for (std::int64_t p = 0; p < mesh.size(); ++p) ids.push_back(mesh.device_at(p));
-  return ids;
 }
 
 TEST(PhysicalMesh, IsTheTorusWhateverTheOrderOfTheList) {

@@ -4,21 +4,17 @@
 #include <cstdint>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <span>
 #include <string>
 #include <vector>
 
 #include "shardwise/shard/notation/placements.h"
+#include "testing/json_values.h"
 #include "testing/random_placements.h"
 
 namespace shardwise {
 namespace {
 
 using nlohmann::json;
-
-Dims dims_of(const json& values) {
-  return Dims(std::span<const std::int64_t>(values.get<std::vector<std::int64_t>>()));
-}
 
 /// Local shape, offset, runs and box say the same as these runs, one list per dim.
 void expect_runs(const Placements& placements, std::int64_t position, const Shape& shape,

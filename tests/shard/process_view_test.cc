@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "testing/errors.h"
+#include "testing/json_values.h"
 #include "testing/make_sharding.h"
 #include "testing/random_shardings.h"
 
@@ -25,10 +26,6 @@ using ::testing::HasSubstr;
 /// `per_process` devices in a row belong to each process.
 ProcessView view_of(const Sharding& sharding, std::int64_t per_process) {
   return ProcessView(sharding, [per_process](DeviceId device) { return device / per_process; });
-}
-
-Shape shape_of(const nlohmann::json& extents) {
-  return Shape(std::span<const std::int64_t>(extents.get<std::vector<std::int64_t>>()));
 }
 
 TEST(ProcessView, CountsSharesAsInJaxsDocumentation) {
@@ -56,7 +53,7 @@ TEST(ProcessView, AgreesWithJax) {
     const Sharding sharding(Mesh::parse(c["mesh"].get<std::string>()),
                             PartitionSpec::parse(c["spec"].get<std::string>()));
     const ProcessView view(sharding, c["process_of"].get<std::vector<std::int64_t>>());
-    const Shape shape = shape_of(c["shape"]);
+    const Shape shape = dims_of(c["shape"]);
     ASSERT_EQ(view.processes().size(), c["processes"].size());
     for (std::size_t dim = 0; dim < shape.size(); ++dim) {
       std::map<std::int64_t, std::int64_t> index_in_jax;  // theirs follow the order of a set
@@ -77,10 +74,10 @@ TEST(ProcessView, AgreesWithJax) {
     }
     for (const auto& [process, row] : c["processes"].items()) {
       const Shape local = view.local_shape(std::stoi(process), shape);
-      ASSERT_EQ(local, shape_of(row["local"]));
+      ASSERT_EQ(local, dims_of(row["local"]));
       const auto& global = row["global"];
       if (std::find(global.begin(), global.end(), nullptr) == global.end()) {
-        ASSERT_EQ(view.global_shape(local), shape_of(global));
+        ASSERT_EQ(view.global_shape(local), dims_of(global));
       } else {
         message_of(ErrorCode::invalid_argument, [&] { view.global_shape(local); });
       }

@@ -10,6 +10,7 @@
 
 #include "shardwise/shard/error.h"
 #include "shardwise/shard/notation/xla_text.h"
+#include "testing/json_values.h"
 
 namespace shardwise {
 namespace {
@@ -24,32 +25,12 @@ std::vector<json> cases_of(const char* file_name) {
   return cases;
 }
 
-std::string axis_name(const json& axis) {
-  return axis.is_number() ? std::to_string(axis.get<std::int64_t>()) : axis.get<std::string>();
-}
-
 Sharding sharding_of(const json& c, bool short_spec, UnevenPolicy policy) {
-  std::vector<Axis> axes;
-  for (std::size_t i = 0; i < c["mesh_shape"].size(); ++i) {
-    axes.push_back({c["axis_names"].is_null() ? "" : c["axis_names"][i].get<std::string>(),
-                    c["mesh_shape"][i].get<std::int64_t>()});
-  }
-  std::vector<PartitionSpec::Entry> entries;
-  for (const json& entry : c["spec"]) {
-    PartitionSpec::Entry& named = entries.emplace_back();
-    if (entry.is_array()) {
-      for (const json& axis : entry) named.push_back(axis_name(axis));
-    } else if (!entry.is_null()) {
-      named.push_back(axis_name(entry));
-    }
-  }
-  PartitionSpec spec(entries);
+  PartitionSpec spec = spec_of(c["spec"]);
   if (short_spec) spec = spec.padded(c["tensor_shape"].size());
-  return Sharding(Mesh(axes, c["device_ids"].get<std::vector<DeviceId>>()), spec, policy);
-}
-
-Shape shape_of(const json& extents) {
-  return Shape(std::span<const std::int64_t>(extents.get<std::vector<std::int64_t>>()));
+  return Sharding(
+      Mesh(axes_of(c["mesh_shape"], c["axis_names"]), c["device_ids"].get<std::vector<DeviceId>>()),
+      spec, policy);
 }
 
 /// Mesh positions in ascending order of their devices.
@@ -59,14 +40,6 @@ std::vector<std::int64_t> positions_by_device(const Mesh& mesh) {
     positions.push_back(*mesh.position_of(mesh.devices().nth_smallest(k)));
   }
   return positions;
-}
-
-json slices_of(const Box& box) {
-  json slices = json::array();
-  for (std::size_t dim = 0; dim < box.rank(); ++dim) {
-    slices.push_back({box.begin(dim), box.end(dim)});
-  }
-  return slices;
 }
 
 void expect_boxes(const Sharding& sharding, const Shape& shape, const json& expected) {
@@ -83,12 +56,6 @@ void expect_boxes(const Sharding& sharding, const Shape& shape, const json& expe
   }
 }
 
-/// The expected numbers in row-major order, whatever the nesting.
-void flatten(const json& nested, std::vector<std::int64_t>& numbers) {
-  if (nested.is_number()) return numbers.push_back(nested.get<std::int64_t>());
-  for (const json& part : nested) flatten(part, numbers);
-}
-
 TEST(Rivals, PlacesAsTorchXla) {
   int agreed = 0;
   for (const json& c : cases_of("torch_xla.jsonl")) {
@@ -96,8 +63,8 @@ TEST(Rivals, PlacesAsTorchXla) {
     if (expected.contains("error")) continue;
     SCOPED_TRACE(c["case"].dump());
     const Sharding sharding = sharding_of(c["case"], false, UnevenPolicy::ceil());
-    const Shape shape = shape_of(c["case"]["tensor_shape"]);
-    EXPECT_EQ(sharding.shard_shape(shape), shape_of(expected["padded_shard"]));
+    const Shape shape = dims_of(c["case"]["tensor_shape"]);
+    EXPECT_EQ(sharding.shard_shape(shape), dims_of(expected["padded_shard"]));
     EXPECT_EQ(name(sharding_type(sharding)), expected["type"]);
     EXPECT_EQ(to_xla_v1(sharding), expected["text"]);
     expect_boxes(sharding, shape, expected["slices"]);
@@ -109,8 +76,7 @@ TEST(Rivals, PlacesAsTorchXla) {
     if (expected.contains("mesh_type")) {
       EXPECT_EQ(static_cast<int>(declared_type(sharding)), expected["mesh_type"]);
       EXPECT_EQ(json(replication_groups(sharding)), expected["replication_groups"]);
-      std::vector<std::int64_t> groups;
-      flatten(expected["group_assignment"], groups);
+      const std::vector<std::int64_t> groups = flatten(expected["group_assignment"]);
       EXPECT_EQ(replication_groups(sharding).size(), groups.size());
       EXPECT_EQ(group_assignment_dims(sharding).empty(), groups.empty());
     }
@@ -129,7 +95,7 @@ TEST(Rivals, PlacesAsJax) {
     if (!expected.contains("text")) continue;
     SCOPED_TRACE(c["case"].dump());
     const Sharding sharding = sharding_of(c["case"], true, UnevenPolicy::strict());
-    const Shape shape = shape_of(c["case"]["tensor_shape"]);
+    const Shape shape = dims_of(c["case"]["tensor_shape"]);
     EXPECT_EQ(to_xla_v2(sharding), expected["text"]);
     EXPECT_EQ(sharding.is_fully_replicated(), expected["fully_replicated"]);
     const XlaSharding again = parse_xla_text(to_xla_v2(sharding), sharding.mesh(), shape.size());
@@ -138,7 +104,7 @@ TEST(Rivals, PlacesAsJax) {
       EXPECT_THROW(sharding.shard_shape(shape), Error);
       continue;
     }
-    EXPECT_EQ(sharding.shard_shape(shape), shape_of(expected["shard_shape"]));
+    EXPECT_EQ(sharding.shard_shape(shape), dims_of(expected["shard_shape"]));
     expect_boxes(sharding, shape, expected["slices"]);
     std::vector<std::int64_t> ids;
     for (const std::int64_t p : positions_by_device(sharding.mesh())) {
@@ -160,7 +126,7 @@ TEST(Rivals, RefusesWhatBothRefuse) {
       if (c["case"]["damage"] == "empty tuple") continue;
       SCOPED_TRACE(c["case"].dump());
       EXPECT_THROW(sharding_of(c["case"], jax, jax ? UnevenPolicy::strict() : UnevenPolicy::ceil())
-                       .shard_shape(shape_of(c["case"]["tensor_shape"])),
+                       .shard_shape(dims_of(c["case"]["tensor_shape"])),
                    Error);
       ++refused;
     }

@@ -10,6 +10,7 @@
 #include <tuple>
 #include <vector>
 
+#include "testing/devices_of.h"
 #include "testing/errors.h"
 
 namespace shardwise {
@@ -21,16 +22,10 @@ using ::testing::HasSubstr;
 
 using Factors = std::vector<Dims>;
 
-std::vector<Axis> axes_of(const Shape& sizes) {
+std::vector<Axis> unnamed_axes(const Shape& sizes) {
   std::vector<Axis> axes;
   for (const std::int64_t size : sizes) axes.push_back({"", size});
   return axes;
-}
-
-std::vector<DeviceId> devices_of(const Mesh& mesh) {
-  std::vector<DeviceId> ids;
-  for (std::int64_t p = 0; p < mesh.size(); ++p) ids.push_back(mesh.device_at(p));
-  return ids;
 }
 
 TEST(TorusAssignment, TakesWholeAxes) {
@@ -168,7 +163,7 @@ TEST(TorusAssignment, IsTheBestOfAll) {
     ASSERT_TRUE(expected);
     EXPECT_EQ(found.factors, *expected);
 
-    const Mesh logical = logical_mesh(Mesh(axes_of(torus)), axes_of(mesh), found);
+    const Mesh logical = logical_mesh(Mesh(unnamed_axes(torus)), unnamed_axes(mesh), found);
     std::vector<DeviceId> ids = devices_of(logical);
     std::sort(ids.begin(), ids.end());
     EXPECT_EQ(ids, devices_of(Mesh::line(num_elements(torus))));
@@ -220,7 +215,7 @@ TEST(LogicalMesh, PutsTheLastAxisOnTheNearestNeighbours) {
   EXPECT_EQ(mesh, Mesh({{"a", 4}, {"b", 3}}));
   // Within a logical axis the first physical axis is the slowest.
   const Mesh torus({{"x", 2}, {"y", 4}}, {10, 11, 12, 13, 20, 21, 22, 23});
-  EXPECT_THAT(devices_of(logical_mesh(torus, axes_of({2, 4}), {{{1, 2}, {2, 2}}})),
+  EXPECT_THAT(devices_of(logical_mesh(torus, unnamed_axes({2, 4}), {{{1, 2}, {2, 2}}})),
               ElementsAre(10, 11, 20, 21, 12, 13, 22, 23));
 }
 
