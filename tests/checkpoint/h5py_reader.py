@@ -1,9 +1,11 @@
-"""A second reader: h5py sees every tensor of a checkpoint through index.h5. h5py_reader.py WRITER
+"""A second reader: h5py sees every tensor of a checkpoint through index.h5. h5py_reader.py WRITER [MODULE]
 
-WRITER is the program built from h5py_writer.cc. HDF5_PLUGIN_PATH must name the folder of
-shardwise's zstd filter.
+WRITER is the program built from h5py_writer.cc. The zstd filter comes from MODULE, pip's hdf5plugin;
+without one HDF5_PLUGIN_PATH must name the folder of shardwise's.
 """
+import importlib
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -48,6 +50,9 @@ def check(folder):
     return len(tensors)
 
 
+for module in sys.argv[2:]:
+    assert "HDF5_PLUGIN_PATH" not in os.environ, "then it would not be seen whose filter it was"
+    importlib.import_module(module)
 with tempfile.TemporaryDirectory() as made:
     subprocess.run([sys.argv[1], made], check=True)
     print(check(pathlib.Path(made)), "tensors seen equal")

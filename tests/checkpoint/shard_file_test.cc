@@ -32,13 +32,6 @@ Written write(const TempDir& dir, const std::string& name, std::span<const HostT
   return written;
 }
 
-std::vector<std::byte> part_of(const HostTensor& tensor, const Box& box) {
-  const std::size_t element_bytes = size_bytes(tensor.spec.dtype);
-  std::vector<std::byte> out(num_bytes(box.shape(), element_bytes));
-  tensor.source().read(box, out);
-  return out;
-}
-
 // Odd extents, edge chunks, whole dims, scalars, empty tensors, all types, compressed or not.
 std::vector<HostTensor> odd_tensors() {
   std::vector<HostTensor> tensors;
@@ -70,7 +63,7 @@ TEST(ShardFile, PlainHdf5ReadsEveryPieceOfEveryType) {
         SCOPED_TRACE(entry.name + to_string(piece.box));
         const RawDataset raw = read_raw(dir / "s.h5", piece.dataset);
         EXPECT_EQ(raw.shape, piece.box.shape());
-        EXPECT_TRUE(raw.data == part_of(tensors[t], piece.box));
+        EXPECT_TRUE(raw.data == tensors[t].part(piece.box));
         EXPECT_GT(H5Tequal(raw.type.get(), hdf5_type(entry.dtype).get()), 0);
       }
     }
@@ -104,7 +97,7 @@ TEST(ShardFile, EqualsWhatPlainHdf5Writes) {
     for (const PieceEntry& piece : written.plan.tensors[t].pieces) {
       SCOPED_TRACE(tensors[t].name + " " + to_string(tensors[t].spec.shape) + to_string(piece.box));
       write_raw(dir / "reference.h5", tensors[t].spec.dtype, piece.box.shape(),
-                part_of(tensors[t], piece.box));
+                tensors[t].part(piece.box));
       const RawDataset ours = read_raw(dir / "s.h5", piece.dataset);
       const RawDataset reference = read_raw(dir / "reference.h5", "/data");
       EXPECT_EQ(ours.shape, reference.shape);

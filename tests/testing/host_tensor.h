@@ -42,6 +42,14 @@ struct HostTensor {
   ArraySpec spec;
   std::shared_ptr<const std::vector<std::byte>> data;
 
+  /// The elements of the box, row-major.
+  std::vector<std::byte> part(const Box& box) const {
+    const std::size_t element_bytes = size_bytes(spec.dtype);
+    std::vector<std::byte> out(num_bytes(box.shape(), element_bytes));
+    copy_box(box, element_bytes, {data->data(), Box::whole(spec.shape)}, {out.data(), box});
+    return out;
+  }
+
   /// Shares the data.
   TensorSource source() const {
     return {name, spec, [spec = spec, data = data](const Box& box, std::span<std::byte> out) {

@@ -10,13 +10,13 @@ using detail::H5File;
 using detail::H5Space;
 using detail::H5Type;
 
+}  // namespace
+
 void add_plugin_folder() {
   // First, as the search ends at a folder that is not there, and the default one is not.
   static const herr_t added = H5PLprepend(SHARDWISE_HDF5_PLUGINS);
   detail::check_hdf5(added, "add the plugin folder");
 }
-
-}  // namespace
 
 RawDataset read_raw(const std::filesystem::path& file, const std::string& dataset) {
   constexpr ErrorCode code = ErrorCode::corrupt;

@@ -16,6 +16,9 @@ struct RawDataset {
   std::vector<std::byte> data;  ///< row-major, in the dataset's own type
 };
 
+/// Lets HDF5 find the zstd plugin of the build tree. Under an Hdf5Lock.
+void add_plugin_folder();
+
 /// Reads through H5Dread; links and virtual datasets are followed. Throws corrupt where the library
 /// refuses. Under an Hdf5Lock, which must outlive the result.
 RawDataset read_raw(const std::filesystem::path& file, const std::string& dataset);
