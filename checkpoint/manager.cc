@@ -8,6 +8,7 @@
 #include <thread>
 #include <utility>
 
+#include "shardwise/checkpoint/detail/write/host_snapshot.h"
 #include "shardwise/checkpoint/detail/write/root.h"
 #include "shardwise/checkpoint/detail/write/save.h"
 #include "shardwise/runtime/mutex.h"
@@ -19,6 +20,9 @@ namespace {
 
 // How often latest() looks again where steps come and go while it looks.
 constexpr int kMostLooks = 100;
+
+// What becomes of host sources: read where they are, or copied before the caller goes on.
+enum class HostMemory { in_place, copied };
 
 void check_arguments(std::int64_t step, std::span<const TensorSource> tensors,
                      const SaveOptions& options, int threads) {
@@ -95,6 +99,36 @@ struct CheckpointManager::Impl {
         options(std::move(manager_options)),
         files(options.file_system ? options.file_system : posix_file_system()),
         executor(options.threads) {}
+
+  // Starts a save behind the caller's back.
+  PendingSave start(std::int64_t step, std::vector<TensorSource> tensors, SaveOptions save_options,
+                    HostMemory host_memory) {
+    const Stopwatch watch;
+    check_arguments(step, tensors, save_options, executor.threads());
+    const MutexLock lock(starting);
+    finish_current();
+    if (save_options.existing == Existing::fail) refuse_existing(step);
+    // Under the lock: no body of this executor wants it, and no save reads the snapshot now.
+    if (host_memory == HostMemory::copied) snapshot.take(tensors, executor);
+    PendingSave pending;
+    pending.state_ = std::make_shared<PendingSave::State>();
+    thread = std::jthread([this, state = pending.state_, step, tensors = std::move(tensors),
+                           save_options = std::move(save_options)]() mutable {
+      run(step, std::move(tensors), save_options, *state);
+    });
+    current = pending.state_;
+    const MutexLock state_lock(pending.state_->mutex);
+    pending.state_->stats.blocked_seconds = watch.seconds();
+    return pending;
+  }
+
+  void refuse_existing(std::int64_t step) const {
+    for (const detail::StepName& name : detail::committed_names(*files, root)) {
+      if (name.step != step) continue;
+      throw Error(ErrorCode::already_exists, fmt::format("save step {}: {} is already there", step,
+                                                         (root / to_string(name)).string()));
+    }
+  }
 
   // Waits for the save under way; throws its error if nobody has seen it.
   void finish_current() SHARDWISE_REQUIRES(starting) {
@@ -218,6 +252,7 @@ struct CheckpointManager::Impl {
   std::unique_ptr<detail::StagingPool> pool;  // the save thread's
 
   Mutex starting;
+  detail::HostSnapshot snapshot SHARDWISE_GUARDED_BY(starting);  // read by the save thread, too
   std::shared_ptr<PendingSave::State> current SHARDWISE_GUARDED_BY(starting);
   std::jthread thread SHARDWISE_GUARDED_BY(starting);
 };
@@ -244,35 +279,15 @@ CheckpointManager::~CheckpointManager() = default;
 SaveStats CheckpointManager::save(std::int64_t step, std::vector<TensorSource> tensors,
                                   SaveOptions options) {
   const Stopwatch watch;
-  SaveStats stats = save_async(step, std::move(tensors), std::move(options)).wait();
+  SaveStats stats =
+      impl_->start(step, std::move(tensors), std::move(options), HostMemory::in_place).wait();
   stats.blocked_seconds = watch.seconds();
   return stats;
 }
 
 PendingSave CheckpointManager::save_async(std::int64_t step, std::vector<TensorSource> tensors,
                                           SaveOptions options) {
-  const Stopwatch watch;
-  check_arguments(step, tensors, options, impl_->executor.threads());
-  const MutexLock lock(impl_->starting);
-  impl_->finish_current();
-  if (options.existing == Existing::fail) {
-    for (const detail::StepName& name : detail::committed_names(*impl_->files, impl_->root)) {
-      if (name.step != step) continue;
-      throw Error(ErrorCode::already_exists, fmt::format("save step {}: {} is already there", step,
-                                                         (impl_->root / to_string(name)).string()));
-    }
-  }
-  auto state = std::make_shared<PendingSave::State>();
-  impl_->thread = std::jthread([impl = impl_.get(), state, step, tensors = std::move(tensors),
-                                options = std::move(options)]() mutable {
-    impl->run(step, std::move(tensors), options, *state);
-  });
-  impl_->current = state;
-  PendingSave pending;
-  pending.state_ = state;
-  const MutexLock state_lock(state->mutex);
-  state->stats.blocked_seconds = watch.seconds();
-  return pending;
+  return impl_->start(step, std::move(tensors), std::move(options), HostMemory::copied);
 }
 
 void CheckpointManager::close() {

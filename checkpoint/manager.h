@@ -97,7 +97,8 @@ class CheckpointManager {
   /// user_json that is not JSON), already_exists, io, or what a source or progress threw.
   SaveStats save(std::int64_t step, std::vector<TensorSource> tensors, SaveOptions options = {});
 
-  /// Checks its arguments, throws as above for them, and returns while the save goes on.
+  /// Checks its arguments, throws as above for them, copies what host sources refer to, and returns
+  /// while the save goes on.
   PendingSave save_async(std::int64_t step, std::vector<TensorSource> tensors,
                          SaveOptions options = {});
 

@@ -22,10 +22,22 @@ struct TensorSource {
   /// What it throws ends the save with that exception. Must not save with the same manager, close
   /// it or wait for this save: they wait for it.
   std::function<void(const Box&, std::span<std::byte>)> read;
+
+  /// Set by host_source: the caller's memory, which save_async copies instead of calling `read`
+  /// later. Empty: `read` must work until the save has ended.
+  std::span<const std::byte> host = {};
 };
 
 /// Shares the array: no copy, and no one can write under it.
 TensorSource tensor_source(std::string name, ShardedArray array);
+
+/// A tensor that lies row-major, native endian, in memory of the caller's, who keeps it there and
+/// unchanged while the source is in use: until save() returns, which reads it in place, or until
+/// save_async() returns, which has copied it then. The copies of one save are held by the manager,
+/// as many bytes as those tensors have, beside memory_budget_bytes, and their memory is kept for
+/// its next save: from the second one on the caller waits about as long as one memcpy takes. Throws
+/// invalid_argument where `bytes` is not exactly the tensor's size.
+TensorSource host_source(std::string name, ArraySpec spec, std::span<const std::byte> bytes);
 
 /// What to do where the step is already there.
 enum class Existing {
@@ -38,8 +50,9 @@ struct SaveOptions {
   std::string user_json = "{}";  ///< the caller's own; any JSON value
   Existing existing = Existing::fail;
 
-  /// Most host bytes held at once beyond the tensors and what describes them (about 100 bytes per
-  /// chunk of 1 MiB). The buffers are kept for the manager's next save. At least 8 MiB.
+  /// Most host bytes held at once beyond the tensors, copies of host sources and what describes
+  /// them (about 100 bytes per chunk of 1 MiB). The buffers are kept for the manager's next save.
+  /// At least 8 MiB.
   std::size_t memory_budget_bytes = std::size_t{256} << 20;
 
   /// Must not save with the same manager, close it or wait for this save.

@@ -1,0 +1,72 @@
+#include "shardwise/checkpoint/detail/write/host_snapshot.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <utility>
+
+namespace shardwise::detail {
+namespace {
+
+// What a worker copies at once, over the borders of tensors. In smaller blocks memcpy writes
+// through the caches, which takes a tenth longer (16 MiB and all at once: 1.8 GB/s; 1 MiB: 1.6).
+constexpr std::size_t kBlockBytes = std::size_t{16} << 20;
+
+// Copies begin at multiples of this, as allocations of their own would.
+constexpr std::size_t kAlignment = 64;
+
+struct Range {
+  std::span<const std::byte> from;
+  std::size_t begin;  // in the snapshot
+};
+
+void copy_block(std::span<const Range> ranges, std::byte* to, std::size_t begin, std::size_t end) {
+  auto range = std::upper_bound(
+      ranges.begin(), ranges.end(), begin,
+      [](std::size_t place, const Range& candidate) { return place < candidate.begin; });
+  for (--range; range != ranges.end() && range->begin < end; ++range) {
+    const std::size_t first = std::max(begin, range->begin);
+    const std::size_t last = std::min(end, range->begin + range->from.size());
+    if (first >= last) continue;  // between two copies
+    std::memcpy(to + first, range->from.data() + (first - range->begin), last - first);
+  }
+}
+
+}  // namespace
+
+void HostSnapshot::take(std::vector<TensorSource>& sources, const Executor& executor) {
+  std::vector<Range> ranges;
+  std::size_t bytes = 0;
+  for (const TensorSource& source : sources) {
+    if (source.host.empty()) continue;
+    ranges.push_back({source.host, bytes});
+    bytes += (source.host.size() + kAlignment - 1) / kAlignment * kAlignment;
+  }
+  if (ranges.empty()) return;
+  if (bytes > held_bytes_) {
+    held_bytes_ = 0;
+    memory_.reset();  // first, so that never both are there
+    memory_ = std::make_unique_for_overwrite<std::byte[]>(bytes);
+    held_bytes_ = bytes;
+  }
+  std::vector<TensorSource> copies;
+  for (std::size_t i = 0, next = 0; i < sources.size(); ++i) {
+    const TensorSource& source = sources[i];
+    if (source.host.empty()) {
+      copies.push_back(source);
+      continue;
+    }
+    const Range& range = ranges[next++];
+    copies.push_back(
+        host_source(source.name, source.spec, {memory_.get() + range.begin, range.from.size()}));
+  }
+  const std::size_t blocks = (bytes + kBlockBytes - 1) / kBlockBytes;
+  executor.parallel_for(static_cast<std::int64_t>(blocks), [&](std::int64_t block) {
+    const std::size_t begin = static_cast<std::size_t>(block) * kBlockBytes;
+    copy_block(ranges, memory_.get(), begin, std::min(begin + kBlockBytes, bytes));
+  });
+  sources = std::move(copies);
+}
+
+}  // namespace shardwise::detail

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "shardwise/checkpoint/save.h"
+#include "shardwise/runtime/parallel.h"
+
+namespace shardwise::detail {
+
+/// Copies of the callers' buffers that a save reads after its caller has gone on. The memory is
+/// kept for the next save: the first copy into memory that the system has yet to find takes several
+/// times as long. Thread-compatible.
+class HostSnapshot {
+ public:
+  /// Copies what every host source refers to, and makes it a source of the copy, which is valid
+  /// until the next take(). Throws invalid_argument as host_source does; then nothing is copied.
+  void take(std::vector<TensorSource>& sources, const Executor& executor);
+
+  /// How much memory is kept.
+  std::size_t held_bytes() const { return held_bytes_; }
+
+ private:
+  std::unique_ptr<std::byte[]> memory_;
+  std::size_t held_bytes_ = 0;
+};
+
+}  // namespace shardwise::detail
