@@ -1,5 +1,10 @@
-// The process that manager_faults_test.cc kills: fault_program ROOT ACTION NUMBER does the action
-// and gets SIGKILL before file operation NUMBER, or at progress call NUMBER.
+// The process that is killed in manager_faults_test.cc and manager_killed_test.cc.
+//
+//   fault_program ROOT ACTION NUMBER                       SIGKILL before file operation NUMBER of
+//   the
+//                                                          action, or at progress call NUMBER
+//   fault_program ROOT ACTION NUMBER STEP SEED DELAY_US    so long after operation NUMBER begins,
+//                                                          start-up and its clean-up counted in
 
 #include <sys/resource.h>
 
@@ -7,7 +12,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <memory>
 #include <string>
+#include <utility>
 
 #include "shardwise/shard/error.h"
 #include "testing/fault_model.h"
@@ -33,13 +40,27 @@ int save_past_limit(const char* root) {
   return 1;
 }
 
+// The action on a step, by the large model of a seed.
+void run_until_killed(const char* root, FaultAction action, std::int64_t number, char** rest) {
+  const auto files = std::make_shared<FaultyFileSystem>(number, Fault::kill, std::atoll(rest[2]));
+  ManagerOptions options = fault_options(action, files);
+  options.collect_garbage = true;
+  CheckpointManager manager(root, std::move(options));
+  const auto seed = static_cast<std::uint64_t>(std::atoll(rest[1]));
+  run_fault_action(manager, action, std::atoll(rest[0]), killed_model(seed));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 4) return 2;
+  if (argc != 4 && argc != 7) return 2;
   const auto action = static_cast<FaultAction>(std::atoi(argv[2]));
   const std::int64_t number = std::atoll(argv[3]);
   try {
+    if (argc == 7) {
+      run_until_killed(argv[1], action, number, argv + 4);
+      return 0;
+    }
     if (action == FaultAction::save_until_progress) {
       CheckpointManager manager(argv[1]);
       std::int64_t calls = 0;
@@ -52,7 +73,7 @@ int main(int argc, char** argv) {
     }
     if (action == FaultAction::save_past_limit) return save_past_limit(argv[1]);
     auto files = std::make_shared<FaultyFileSystem>(0, Fault::kill);
-    CheckpointManager manager(argv[1], {.file_system = files});
+    CheckpointManager manager(argv[1], fault_options(action, files));
     files->restart(number);
     run_fault_action(manager, action);
     return 0;

@@ -1,12 +1,15 @@
-// Every operation of a save, a replacement and a removal fails once, in three ways; and the process
-// is killed before every one.
+// Every operation of a save, a replacement, a removal and a save with retention fails once, in
+// three ways (EIO; ENOSPC; half of it is done, then EIO), and the process is killed before every
+// one. That is all that FileSystem and File do: create, open, read, write, resize, size, sync,
+// close, list, make directory, sync directory, rename, remove. No other kind reaches the disk:
+// checkpoint/ maps no file and makes no link. Reading fails at every operation in reader_test.cc;
+// random instants are in manager_killed_test.cc, power losses in crash_states_test.cc.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <spawn.h>
-#include <sys/wait.h>
 
 #include <algorithm>
+#include <string>
 
 #include "shardwise/checkpoint/detail/write/attempt.h"
 #include "shardwise/checkpoint/detail/write/root.h"
@@ -16,9 +19,9 @@
 #include "testing/errors.h"
 #include "testing/fault_model.h"
 #include "testing/faulty_file_system.h"
+#include "testing/root_outcome.h"
+#include "testing/run_program.h"
 #include "testing/temp_dir.h"
-
-extern char** environ;
 
 namespace shardwise {
 namespace {
@@ -26,13 +29,7 @@ namespace {
 using testing::IsEmpty;
 
 bool holds(const std::filesystem::path& directory, std::uint64_t seed) {
-  const CheckpointReader reader(directory);
-  for (const HostTensor& tensor : fault_model(seed)) {
-    std::vector<std::byte> found(tensor.data->size());
-    reader.read(tensor.name, Box::whole(tensor.spec.shape), found);
-    if (found != *tensor.data) return false;
-  }
-  return true;
+  return holds(CheckpointReader(directory), fault_model(seed));
 }
 
 // A root with steps 1 and 2, and an attempt of a live process.
@@ -56,13 +53,17 @@ class Root {
   // What must hold whatever went wrong in `action`. `done`: it ended without an error.
   void check(FaultAction action, bool done) {
     CheckpointManager manager(path(), {.collect_garbage = false});
-    EXPECT_TRUE(holds(manager.step(1).directory, 1));
     const std::vector<Step> steps = manager.steps();
     const auto there = [&](std::int64_t number) {
       return std::any_of(steps.begin(), steps.end(),
                          [&](const Step& step) { return step.step == number; });
     };
-    if (action == FaultAction::save) {
+    if (action == FaultAction::retention && there(3)) {
+      EXPECT_TRUE(!there(1) || holds(manager.step(1).directory, 1));
+    } else {
+      EXPECT_TRUE(holds(manager.step(1).directory, 1));
+    }
+    if (action == FaultAction::save || action == FaultAction::retention) {
       EXPECT_TRUE(holds(manager.step(2).directory, 2));
       EXPECT_TRUE(!done || there(3));
       EXPECT_TRUE(!there(3) || holds(manager.step(3).directory, 3));
@@ -109,7 +110,7 @@ TEST_P(ManagerFaults, EveryOperationMayFail) {
   {
     const Root root;
     auto files = std::make_shared<FaultyFileSystem>(0, Fault::io);
-    CheckpointManager manager(root.path(), {.collect_garbage = false, .file_system = files});
+    CheckpointManager manager(root.path(), fault_options(GetParam(), files));
     files->restart(0);
     run_fault_action(manager, GetParam());
     operations = files->operations();
@@ -121,7 +122,7 @@ TEST_P(ManagerFaults, EveryOperationMayFail) {
                                       << static_cast<int>(fault));
       Root root;
       auto files = std::make_shared<FaultyFileSystem>(0, fault);
-      CheckpointManager manager(root.path(), {.collect_garbage = false, .file_system = files});
+      CheckpointManager manager(root.path(), fault_options(GetParam(), files));
       files->restart(at);
       bool done = false;
       try {
@@ -144,18 +145,8 @@ TEST_P(ManagerFaults, EveryOperationMayFail) {
 
 // Runs the helper program, which is killed before operation `at`; true where it ended by itself.
 bool run_and_kill(const std::filesystem::path& root, FaultAction action, std::int64_t at) {
-  const std::string number = std::to_string(at);
-  const std::string what = std::to_string(static_cast<int>(action));
-  std::string program = SHARDWISE_FAULT_PROGRAM, folder = root.string();
-  std::array<char*, 5> arguments{program.data(), folder.data(), const_cast<char*>(what.c_str()),
-                                 const_cast<char*>(number.c_str()), nullptr};
-  pid_t child = 0;
-  EXPECT_EQ(posix_spawn(&child, program.c_str(), nullptr, nullptr, arguments.data(), environ), 0);
-  int status = 0;
-  EXPECT_EQ(waitpid(child, &status, 0), child);
-  const bool ended = WIFEXITED(status) && WEXITSTATUS(status) == 0;
-  EXPECT_TRUE(ended || (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL)) << status;
-  return ended;
+  return ends_by_itself({SHARDWISE_FAULT_PROGRAM, root.string(),
+                         std::to_string(static_cast<int>(action)), std::to_string(at)});
 }
 
 TEST_P(ManagerFaults, TheProcessMayBeKilledBeforeEveryOperation) {
@@ -176,7 +167,7 @@ TEST_P(ManagerFaults, TheProcessMayBeKilledBeforeEveryOperation) {
 
 INSTANTIATE_TEST_SUITE_P(All, ManagerFaults,
                          testing::Values(FaultAction::save, FaultAction::replace,
-                                         FaultAction::remove),
+                                         FaultAction::remove, FaultAction::retention),
                          [](const auto& test) {
                            return std::string(fault_action_name(test.param));
                          });

@@ -13,13 +13,14 @@ enum class FaultAction {
   save,                 ///< step 3
   replace,              ///< step 2, by the model of seed 3
   remove,               ///< step 2
+  retention,            ///< step 3, of which two are kept
   save_until_progress,  ///< step 3, in several batches
   save_past_limit,      ///< step 3, where files may grow to 4 MiB only
 };
 
 inline const char* fault_action_name(FaultAction action) {
-  constexpr const char* names[] = {"save", "replace", "remove", "save_until_progress",
-                                   "save_past_limit"};
+  constexpr const char* names[] = {
+      "save", "replace", "remove", "retention", "save_until_progress", "save_past_limit"};
   return names[static_cast<int>(action)];
 }
 
@@ -42,14 +43,30 @@ inline std::vector<HostTensor> large_fault_model(std::uint64_t seed) {
   return tensors;
 }
 
+/// A few MiB, so that writing takes a while.
+inline std::vector<HostTensor> killed_model(std::uint64_t seed) {
+  std::vector<HostTensor> tensors = fault_model(seed);
+  tensors.push_back(host_tensor("x", DType::u8, {4, 1 << 20}, "2", "-,0", Values::noise, seed));
+  return tensors;
+}
+
+/// The manager that an action needs.
+inline ManagerOptions fault_options(FaultAction action, std::shared_ptr<FileSystem> files) {
+  return {.keep_last = action == FaultAction::retention ? 2 : 0,
+          .collect_garbage = false,
+          .file_system = std::move(files)};
+}
+
+inline void run_fault_action(CheckpointManager& manager, FaultAction action, std::int64_t step,
+                             std::span<const HostTensor> model) {
+  if (action == FaultAction::remove) return manager.remove(step);
+  const Existing existing = action == FaultAction::replace ? Existing::replace : Existing::fail;
+  manager.save(step, sources_of(model), {.existing = existing});
+}
+
 inline void run_fault_action(CheckpointManager& manager, FaultAction action) {
-  if (action == FaultAction::save) {
-    manager.save(3, sources_of(fault_model(3)));
-  } else if (action == FaultAction::replace) {
-    manager.save(2, sources_of(fault_model(3)), {.existing = Existing::replace});
-  } else if (action == FaultAction::remove) {
-    manager.remove(2);
-  }
+  const bool is_new = action == FaultAction::save || action == FaultAction::retention;
+  run_fault_action(manager, action, is_new ? 3 : 2, fault_model(3));
 }
 
 }  // namespace shardwise

@@ -1,5 +1,7 @@
 #include "testing/faulty_file_system.h"
 
+#include <time.h>
+
 #include <csignal>
 #include <string>
 #include <utility>
@@ -7,6 +9,22 @@
 #include "shardwise/shard/error.h"
 
 namespace shardwise {
+namespace {
+
+void kill_in(std::int64_t microseconds) {
+  sigevent event{};
+  event.sigev_notify = SIGEV_SIGNAL;
+  event.sigev_signo = SIGKILL;
+  timer_t timer{};
+  itimerspec when{};
+  when.it_value = {.tv_sec = microseconds / 1'000'000, .tv_nsec = microseconds % 1'000'000 * 1000};
+  if (::timer_create(CLOCK_MONOTONIC, &event, &timer) != 0 ||
+      ::timer_settime(timer, 0, &when, nullptr) != 0) {
+    throw Error(ErrorCode::io, "set a timer that kills this process");
+  }
+}
+
+}  // namespace
 
 class FaultyFile final : public File {
  public:
@@ -14,7 +32,10 @@ class FaultyFile final : public File {
       : real_(std::move(real)), owner_(std::move(owner)) {}
 
   void read_at(std::uint64_t offset, std::byte* data, std::size_t size) override {
-    owner_->step("read");
+    if (owner_->is_next()) {
+      if (owner_->fault_ == Fault::cut) real_->read_at(offset, data, size / 2);
+      owner_->fail("read");
+    }
     real_->read_at(offset, data, size);
   }
   void write_at(std::uint64_t offset, const std::byte* data, std::size_t size) override {
@@ -48,8 +69,10 @@ class FaultyFile final : public File {
 
 bool FaultyFileSystem::is_next() {
   if (++count_ != at_) return false;
-  if (fault_ == Fault::kill) std::raise(SIGKILL);
-  return true;
+  if (fault_ != Fault::kill) return true;
+  if (delay_us_ == 0) std::raise(SIGKILL);
+  kill_in(delay_us_);
+  return false;
 }
 
 void FaultyFileSystem::fail(const char* operation) {

@@ -12,8 +12,8 @@ namespace shardwise {
 enum class Fault {
   io,        ///< it fails
   no_space,  ///< it fails as on a full disk
-  cut,       ///< half of a write reaches the file, then it fails; other operations fail at once
-  kill,      ///< the process gets SIGKILL before it
+  cut,       ///< half of a write or read is done, then it fails; other operations fail at once
+  kill,      ///< the process gets SIGKILL before it, or some time after
 };
 
 /// The real file system, one of whose operations goes wrong. Counts every call that reaches the
@@ -22,8 +22,10 @@ enum class Fault {
 class FaultyFileSystem final : public FileSystem,
                                public std::enable_shared_from_this<FaultyFileSystem> {
  public:
-  /// The operation number `at`, counted from 1, fails; 0: none does.
-  FaultyFileSystem(std::int64_t at, Fault fault) : at_(at), fault_(fault) {}
+  /// The operation number `at`, counted from 1, fails; 0: none does. With `kill`, the system's
+  /// timer may be set there instead of dying at once: the process dies wherever it is by then.
+  FaultyFileSystem(std::int64_t at, Fault fault, std::int64_t delay_us = 0)
+      : at_(at), fault_(fault), delay_us_(delay_us) {}
 
   /// Operations so far.
   std::int64_t operations() const { return count_; }
@@ -54,6 +56,7 @@ class FaultyFileSystem final : public FileSystem,
 
   std::atomic<std::int64_t> at_, count_{0};
   Fault fault_;
+  std::int64_t delay_us_;
   std::shared_ptr<FileSystem> real_ = posix_file_system();
 };
 

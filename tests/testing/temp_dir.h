@@ -14,8 +14,8 @@ namespace shardwise {
 /// An empty folder that is deleted with all it holds.
 class TempDir {
  public:
-  TempDir() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "shardwise-XXXXXX").string();
+  explicit TempDir(const std::filesystem::path& in = std::filesystem::temp_directory_path()) {
+    std::string pattern = (in / "shardwise-XXXXXX").string();
     if (mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("no temporary folder");
     path_ = pattern;
   }

@@ -1,0 +1,305 @@
+// Every state that a power loss can leave, made from a journal of file operations and opened.
+
+#include "testing/crash_states.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <iostream>
+#include <optional>
+#include <span>
+#include <unordered_set>
+
+#include "shardwise/checkpoint/detail/write/lease.h"
+#include "shardwise/checkpoint/manager.h"
+#include "shardwise/checkpoint/reader.h"
+#include "shardwise/shard/error.h"
+#include "testing/hooked_file_system.h"
+#include "testing/host_tensor.h"
+#include "testing/journal_file_system.h"
+#include "testing/root_outcome.h"
+#include "testing/temp_dir.h"
+
+namespace shardwise {
+namespace {
+
+std::vector<std::byte> bytes(std::string_view text) {
+  const auto view = std::as_bytes(std::span(text));
+  return {view.begin(), view.end()};
+}
+
+// Chunked and compressed, contiguous, a scalar.
+std::vector<HostTensor> small_model(std::uint64_t seed) {
+  return {host_tensor("ramp", DType::i32, {128, 128}, "", "-,-", Values::ramp, seed),
+          host_tensor("w/noise", DType::f32, {60, 50}, "2", "0,-", Values::noise, seed),
+          host_tensor("step", DType::i64, {}, "2", "", Values::ramp, seed)};
+}
+
+std::vector<HostTensor> large_model(std::uint64_t seed) {
+  std::vector<HostTensor> tensors = small_model(seed);
+  tensors.push_back(host_tensor("x", DType::f32, {1024, 700}, "2,2", "0,1", Values::noise, seed));
+  tensors.push_back(host_tensor("y", DType::i32, {512, 1024}, "2,2", "1,0", Values::ramp, seed));
+  return tensors;
+}
+
+// What is done to a root, and what it may hold meanwhile.
+struct Action {
+  std::function<void(const std::filesystem::path& root, std::shared_ptr<FileSystem>)> run;
+  std::vector<Outcome> legal;  // the last is what it holds when the action has returned
+};
+
+struct Scenario {
+  const char* name;
+  std::vector<Action> before;  // all of it on the disk
+  std::vector<Action> actions;
+
+  Outcome outcome_before() const { return before.empty() ? Outcome{} : before.back().legal.back(); }
+};
+
+void PrintTo(const Scenario& scenario, std::ostream* out) { *out << scenario.name; }
+
+/// Plays scenarios, and looks at the states they can leave.
+class Machine {
+ public:
+  Machine(std::vector<HostTensor> (*make)(std::uint64_t), Codec codec)
+      : codec_(codec), models_{make(1), make(2), make(3), make(4)} {}
+
+  const std::vector<HostTensor>& model(std::uint64_t seed) const { return models_[seed - 1]; }
+
+  Action save(std::int64_t step, std::uint64_t seed, std::vector<Outcome> legal,
+              std::int64_t keep_last = 0) const {
+    return {[=, this](const std::filesystem::path& root, std::shared_ptr<FileSystem> files) {
+              CheckpointManager manager(
+                  root, {.keep_last = keep_last, .threads = 1, .file_system = std::move(files)});
+              const SaveStats stats = manager.save(
+                  step, sources_of(model(seed)), {.codec = codec_, .existing = Existing::replace});
+              EXPECT_EQ(stats.cleanup_error, "");
+            },
+            std::move(legal)};
+  }
+
+  static Action remove(std::int64_t step, std::vector<Outcome> legal) {
+    return {[=](const std::filesystem::path& root, std::shared_ptr<FileSystem> files) {
+              CheckpointManager(root, {.threads = 1, .file_system = std::move(files)}).remove(step);
+            },
+            std::move(legal)};
+  }
+
+  // Starts after a power loss: what is there is old or new and whole, clean-up leaves no more than
+  // that, and a further save works.
+  void start_up(const DiskState& state, std::span<const Outcome> legal) const {
+    const TempDir disk(states_folder());
+    write_state(state, disk.path());
+    const auto root = disk / "runs/root";
+    try {
+      const CheckpointManager reader(root, {.threads = 1, .collect_garbage = false});
+      const Outcome found = outcome_of(reader, models_);
+      EXPECT_THAT(legal, testing::Contains(found));
+      CheckpointManager manager(root, {.threads = 1});
+      expect_clean(manager, root);
+      EXPECT_EQ(manager.steps().size(), found.size());
+      manager.save(99, sources_of(model(4)), {.codec = codec_});
+      EXPECT_EQ(manager.latest()->step.step, 99);
+      EXPECT_TRUE(holds(CheckpointReader(manager.step(99).directory, {.threads = 1}), model(4)));
+      EXPECT_EQ(manager.steps().size(), found.size() + 1);
+    } catch (const std::exception& e) {
+      ADD_FAILURE() << e.what();
+    }
+    if (testing::Test::HasFailure()) {
+      for (const auto& [path, content] : state) std::cout << "  " << path << '\n';
+    }
+  }
+
+  // The journal of a scenario, the state before it, and where its actions end.
+  struct Played {
+    std::optional<CrashModel> before;
+    std::vector<Change> changes;
+    std::vector<std::size_t> ends;
+  };
+
+  Played play(const Scenario& scenario) const {
+    const TempDir dir;
+    const auto root = dir / "runs/root";
+    for (const Action& action : scenario.before) action.run(root, posix_file_system());
+    Played played;
+    played.before.emplace(dir.path());
+    const auto files = std::make_shared<JournalFileSystem>(dir.path());
+    for (const Action& action : scenario.actions) {
+      action.run(root, files);
+      played.ends.push_back(files->changes().size());
+    }
+    played.changes = files->changes();
+    for (Change& change : played.changes) forget_boot(change);
+    return played;
+  }
+
+  // What may be found where the power goes before change number `at`.
+  static std::vector<Outcome> legal_at(const Scenario& scenario, const Played& played,
+                                       std::size_t at) {
+    Outcome before = scenario.outcome_before();
+    for (std::size_t i = 0; i < played.ends.size(); ++i) {
+      std::vector<Outcome> legal = scenario.actions[i].legal;
+      if (at == played.ends[i]) return {legal.back()};
+      if (at < played.ends[i]) {
+        legal.push_back(std::move(before));
+        return legal;
+      }
+      before = std::move(legal.back());
+    }
+    return {before};
+  }
+
+ private:
+  // In memory where there is such a folder: no state need outlive the test.
+  static std::filesystem::path states_folder() {
+    const std::filesystem::path memory = "/dev/shm";
+    return ::access(memory.c_str(), W_OK) == 0 ? memory : std::filesystem::temp_directory_path();
+  }
+
+  // The machine has been started again since: this process is not the one that wrote the lease.
+  static void forget_boot(Change& change) {
+    if (change.kind != ChangeKind::write || change.path.find(".lease") == std::string::npos) return;
+    static const std::string boot = detail::this_process().boot;
+    const auto view = std::as_bytes(std::span(boot));
+    const auto found =
+        std::search(change.bytes.begin(), change.bytes.end(), view.begin(), view.end());
+    ASSERT_NE(found, change.bytes.end());
+    std::fill_n(found, boot.size(), std::byte{'0'});
+  }
+
+  Codec codec_;
+  std::vector<HostTensor> models_[4];
+};
+
+const Machine& small_machine() {
+  static const Machine machine(small_model, Codec::zstd);
+  return machine;
+}
+
+// A root that a process has died in again and again: attempts, leases, trash, and a step that was
+// replaced and not removed.
+void leave_everything(const std::filesystem::path& root) {
+  const std::string id(32, 'a');
+  detail::LeaseOwner owner = detail::this_process();
+  owner.boot = "another";
+  const std::string lease = detail::print_lease(owner);
+  write_file(root / (".step-00000007." + id + ".lease"), bytes(lease));
+  write_file(root / (".step-00000008." + id + ".lease.new"), bytes(lease));
+  for (const std::string& name : {".step-00000007." + id + ".tmp", ".trash-step-00000001." + id}) {
+    std::filesystem::create_directory(root / name);
+    write_file(root / name / "manifest.json", bytes("{"));
+    write_file(root / name / "shards-00000-of-00001.h5", bytes("x"));
+  }
+  const auto no_trash = std::make_shared<HookedFileSystem>(
+      [&](std::string_view operation, const std::filesystem::path& path) {
+        if (operation == "rename" && path.filename() == "step-00000002") {
+          throw Error(ErrorCode::io, "the process dies here");
+        }
+      });
+  CheckpointManager manager(root,
+                            {.threads = 1, .collect_garbage = false, .file_system = no_trash});
+  const SaveStats stats = manager.save(2, sources_of(small_machine().model(3)),
+                                       {.codec = Codec::zstd, .existing = Existing::replace});
+  EXPECT_NE(stats.cleanup_error, "");
+}
+
+std::vector<Scenario> scenarios() {
+  const Machine& machine = small_machine();
+  const Outcome first{{1, 1}}, both{{1, 1}, {2, 2}}, replaced{{1, 1}, {2, 3}};
+  const Action save_1 = machine.save(1, 1, {first}), save_2 = machine.save(2, 2, {both});
+  const Action leave{[](const auto& root, const auto&) { leave_everything(root); }, {replaced}};
+  const Action start{[](const auto& root, const auto& files) {
+                       const CheckpointManager manager(root, {.threads = 1, .file_system = files});
+                     },
+                     {replaced}};
+  const std::vector<Outcome> retained{{{1, 1}, {2, 2}, {3, 3}}, {{2, 2}, {3, 3}}, {{3, 3}}};
+  return {
+      {"FirstSave", {}, {save_1}},
+      {"SecondSave", {save_1}, {save_2}},
+      {"Replace", {save_1, save_2}, {machine.save(2, 3, {replaced})}},
+      {"Remove", {save_1, save_2}, {Machine::remove(2, {first})}},
+      {"Retention", {save_1, save_2}, {machine.save(3, 3, retained, 1)}},
+      {"StartUp", {save_1, save_2, leave}, {start}},
+  };
+}
+
+// As long as nothing is synced, a further operation only adds states. So those just before each
+// sync, and those at the end, are all there are.
+bool has_most_states(const std::vector<Change>& changes, std::size_t at) {
+  return at == changes.size() || changes[at].kind == ChangeKind::sync ||
+         changes[at].kind == ChangeKind::sync_directory;
+}
+
+class CrashStates : public testing::TestWithParam<Scenario> {};
+
+TEST_P(CrashStates, EveryOneIsOldOrNew) {
+  const Scenario& scenario = GetParam();
+  Machine::Played played = small_machine().play(scenario);
+  std::unordered_set<std::string> seen;
+  std::size_t ways = 0, states = 0, instants = 0;
+  for (std::size_t at = 0; at <= played.changes.size(); ++at) {
+    const bool end = at == played.changes.size();
+    if (has_most_states(played.changes, at)) {
+      // What save() has said is done must be there, so the last states are looked at once more.
+      if (end) seen.clear();
+      ++instants;
+      const std::vector<Outcome> legal = Machine::legal_at(scenario, played, at);
+      ways += played.before->for_each_state([&](const DiskState& state) {
+        if (HasFailure() || !seen.insert(fingerprint(state)).second) return;
+        ++states;
+        SCOPED_TRACE(testing::Message() << "the power goes before operation " << at << " of "
+                                        << played.changes.size());
+        small_machine().start_up(state, legal);
+      });
+    }
+    if (!end) played.before->apply(played.changes[at]);
+  }
+  std::cout << ways << " ways to " << states << " states of the disk at " << instants
+            << " instants\n";
+}
+
+INSTANTIATE_TEST_SUITE_P(All, CrashStates, testing::ValuesIn(scenarios()),
+                         [](const auto& test) { return std::string(test.param.name); });
+
+// One save after another, on a root that nobody syncs in between: what one has not synced is still
+// open when the next begins.
+void look_at_samples(Codec codec, std::size_t count) {
+  const Machine machine(large_model, codec);
+  const Outcome first{{1, 1}}, both{{1, 1}, {2, 2}}, replaced{{1, 1}, {2, 3}}, second{{2, 3}};
+  const Scenario scenario{
+      "All",
+      {},
+      {machine.save(1, 1, {first}), machine.save(2, 2, {both}), machine.save(2, 3, {replaced}),
+       Machine::remove(1, {second}), machine.save(3, 1, {{{2, 3}, {3, 1}}, {{3, 1}}}, 1)}};
+  Machine::Played played = machine.play(scenario);
+  std::mt19937_64 random(1);
+  std::vector<std::size_t> instants;
+  while (instants.size() < count) {
+    const std::size_t at = random() % (played.changes.size() + 1);
+    if (has_most_states(played.changes, at)) instants.push_back(at);
+  }
+  std::sort(instants.begin(), instants.end());
+  std::unordered_set<std::string> seen;
+  std::size_t now = 0;
+  for (const std::size_t at : instants) {
+    for (; now < at; ++now) played.before->apply(played.changes[now]);
+    const DiskState state = played.before->random_state(random);
+    seen.insert(fingerprint(state));
+    SCOPED_TRACE(testing::Message()
+                 << "the power goes before operation " << at << " of " << played.changes.size());
+    machine.start_up(state, Machine::legal_at(scenario, played, at));
+    if (testing::Test::HasFailure()) return;
+  }
+  std::cout << seen.size() << " states of the disk, of " << count << " samples over "
+            << played.changes.size() << " instants\n";
+}
+
+TEST(CrashStatesOfLargerCheckpoints, SampledRawAreOldOrNew) { look_at_samples(Codec::none, 80); }
+TEST(CrashStatesOfLargerCheckpoints, SampledZstdAreOldOrNew) { look_at_samples(Codec::zstd, 80); }
+TEST(CrashStatesNightly, SampledRawAreOldOrNew) { look_at_samples(Codec::none, 2000); }
+TEST(CrashStatesNightly, SampledZstdAreOldOrNew) { look_at_samples(Codec::zstd, 2000); }
+
+}  // namespace
+}  // namespace shardwise

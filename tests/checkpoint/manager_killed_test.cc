@@ -1,0 +1,106 @@
+// The process is killed at random instants of everything that changes a root, again and again on
+// the same one.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <iostream>
+#include <iterator>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "shardwise/checkpoint/manager.h"
+#include "testing/fault_model.h"
+#include "testing/root_outcome.h"
+#include "testing/run_program.h"
+#include "testing/temp_dir.h"
+
+namespace shardwise {
+namespace {
+
+// Something to be done to a root, and what it may hold while it is done; last, when it is done.
+struct Call {
+  FaultAction action;
+  std::int64_t step;
+  std::uint64_t seed;
+  std::vector<Outcome> legal;
+};
+
+Call random_call(const Outcome& now, std::int64_t newest, std::mt19937_64& random) {
+  constexpr FaultAction actions[] = {FaultAction::save, FaultAction::replace, FaultAction::remove,
+                                     FaultAction::retention};
+  const std::size_t kind = now.size() < 2 ? 0 : now.size() > 4 ? 2 + random() % 2 : random() % 4;
+  Call call{.action = actions[kind], .step = newest + 1, .seed = 1 + random() % 3, .legal = {now}};
+  Outcome next = now;
+  if (call.action == FaultAction::replace || call.action == FaultAction::remove) {
+    const auto any = std::next(now.begin(), static_cast<std::ptrdiff_t>(random() % now.size()));
+    call.step = any->first;
+    call.seed = 1 + any->second % 3;  // another one
+  }
+  if (call.action == FaultAction::remove) {
+    next.erase(call.step);
+  } else {
+    next[call.step] = call.seed;
+  }
+  call.legal.push_back(next);
+  while (call.action == FaultAction::retention && next.size() > 2) {
+    next.erase(next.begin());
+    call.legal.push_back(next);
+  }
+  return call;
+}
+
+// Which of its operations, start-up's counted in, and how long after that one begins.
+bool run_and_kill(const std::filesystem::path& root, const Call& call, std::mt19937_64& random) {
+  const std::uint64_t operation = 1 + random() % (call.action == FaultAction::remove ? 20 : 60);
+  const std::uint64_t delay_us = random() % 2 == 0 ? 0 : random() % 3000;
+  return ends_by_itself({SHARDWISE_FAULT_PROGRAM, root.string(),
+                         std::to_string(static_cast<int>(call.action)), std::to_string(operation),
+                         std::to_string(call.step), std::to_string(call.seed),
+                         std::to_string(delay_us)});
+}
+
+void kill_at_random_instants(int wanted) {
+  const TempDir root;
+  const std::vector<HostTensor> models[] = {killed_model(1), killed_model(2), killed_model(3)};
+  std::mt19937_64 random(1);
+  Outcome now;
+  std::int64_t newest = 0;
+  int kills = 0, runs = 0, kills_of[4] = {}, done_anyway = 0;
+  for (; kills < wanted && runs < 4 * wanted; ++runs) {
+    const Call call = random_call(now, newest, random);
+    SCOPED_TRACE(testing::Message() << "run " << runs << ": " << fault_action_name(call.action)
+                                    << " step " << call.step);
+    const bool ended = run_and_kill(root.path(), call, random);
+    const CheckpointManager manager(root.path(), {.threads = 1, .collect_garbage = false});
+    const Outcome found = outcome_of(manager, models);
+    if (ended) {
+      EXPECT_EQ(found, call.legal.back());
+    } else {
+      EXPECT_THAT(call.legal, testing::Contains(found));
+      ++kills;
+      ++kills_of[static_cast<int>(call.action)];
+      if (found != now) ++done_anyway;
+    }
+    // Now and then the next process finds what several others have left.
+    if (random() % 2 == 0) {
+      const CheckpointManager cleaner(root.path(), {.threads = 1});
+      expect_clean(cleaner, root.path());
+      EXPECT_EQ(cleaner.steps().size(), found.size());
+    }
+    if (testing::Test::HasFailure()) return;
+    now = found;
+    newest = std::max(newest, call.step);
+  }
+  EXPECT_EQ(kills, wanted) << "of " << runs << " runs";
+  for (const int number : kills_of) EXPECT_GT(number, 0) << "of every action some";
+  std::cout << kills << " kills in " << runs << " runs, " << done_anyway << " after a commit\n";
+}
+
+TEST(ManagerKilled, AtRandomInstants) { kill_at_random_instants(50); }
+
+TEST(ManagerKilledNightly, AtRandomInstants) { kill_at_random_instants(1000); }
+
+}  // namespace
+}  // namespace shardwise

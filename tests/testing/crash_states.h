@@ -1,0 +1,88 @@
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "testing/journal_file_system.h"
+
+namespace shardwise {
+
+/// What lies in a folder: the bytes of each file by its path; null for a directory.
+using DiskState = std::map<std::string, std::shared_ptr<const std::vector<std::byte>>>;
+
+/// Makes it a folder's content. Requires an empty folder.
+void write_state(const DiskState& state, const std::filesystem::path& folder);
+
+/// Equal for equal states only, as far as a 128-bit hash can tell.
+std::string fingerprint(const DiskState& state);
+
+/// What may be on the disk after the power went, at any instant of a journal.
+///
+/// The rules are what POSIX and Linux promise, and no more; ext4, xfs and btrfs keep more order.
+///
+/// - Nothing that was synced is lost: that is what fsync is for.
+/// - Bytes. Each block of 4 KiB of a file is, on its own, as it was at any instant since the file's
+///   last fsync: the page cache writes pages out when it likes, in any order, and a page is what is
+///   written at once. A block that was never written holds zeros: file systems do not show what
+///   others had left there. (If one did, hashes would find it as they find zeros.)
+/// - Size. On its own any of the sizes since the last fsync: it is metadata, and goes to the disk
+///   apart from the bytes.
+/// - Names. A file or directory has, on its own, any of the names it had since the last fsync of
+///   the directory that it lies in, "none" being one before it was made and after it was removed.
+///   So creating, renaming and removing are each kept or dropped independently of one another, in
+///   one directory and in several; a rename is atomic, the old name or the new, never both nor
+///   neither: rename(2) promises that. A file's fsync does not bring its name to the disk, nor a
+///   directory's fsync the directory's own name: fsync(2) says so.
+/// - What lies in a directory that has no name is gone.
+///
+/// A rename into another directory, and giving a name anew before its directory was synced, are not
+/// modelled: the library does neither, and apply() and state() throw std::logic_error.
+///
+/// Thread-compatible.
+class CrashModel {
+ public:
+  /// Picks one of so many, numbered from 0, the newest. Not asked where there is only one.
+  using Choose = std::function<std::size_t(std::size_t)>;
+
+  /// Begins with what lies in `folder`; all of it is on the disk.
+  explicit CrashModel(const std::filesystem::path& folder);
+
+  /// The next instant.
+  void apply(const Change& change);
+
+  /// The state that these choices lead to; legal whatever they are.
+  DiskState state(const Choose& choose) const;
+
+  /// Visits every state there can be, each once for each way to come by it; returns their number.
+  std::size_t for_each_state(const std::function<void(const DiskState&)>& visit) const;
+
+  /// Any of them. How much of what is not synced is kept differs from one to the next.
+  DiskState random_state(std::mt19937_64& random) const;
+
+ private:
+  using Bytes = std::shared_ptr<const std::vector<std::byte>>;
+
+  // A file or directory. Histories begin with what is on the disk and end with what is now.
+  struct Node {
+    std::size_t parent;
+    std::vector<std::string> names;    // "": none
+    std::vector<Bytes> contents = {};  // none: a directory
+  };
+
+  void add_folder(const std::filesystem::path& folder, std::size_t number);
+  std::size_t find(const std::string& path) const;
+  void add(const std::string& path, bool is_file);
+  void rename(const Change& change);
+  static Bytes torn(const std::vector<Bytes>& contents, const Choose& choose);
+
+  std::vector<Node> nodes_;         // parents before what they hold; first the folder itself
+  std::vector<std::size_t> files_;  // their nodes, in the order of their creation
+};
+
+}  // namespace shardwise

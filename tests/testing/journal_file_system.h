@@ -1,0 +1,65 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "shardwise/checkpoint/detail/file.h"
+
+namespace shardwise {
+
+enum class ChangeKind {
+  create,
+  write,
+  resize,
+  sync,
+  close,
+  make_directory,
+  rename,
+  remove,
+  sync_directory,
+};
+
+/// An operation that changed something, or brought it to the disk.
+struct Change {
+  ChangeKind kind;
+  std::string path;                   ///< from the journal's folder; of a file: when it was created
+  std::string to = {};                ///< rename
+  std::uint64_t offset = 0;           ///< write; resize: the new size
+  std::vector<std::byte> bytes = {};  ///< write
+  std::size_t file = 0;               ///< create, and what is done to the file: counted from 0
+};
+
+/// The real file system. Carries out one changing operation at a time and writes down those that
+/// succeeded, in this order. Thread-safe.
+class JournalFileSystem final : public FileSystem {
+ public:
+  /// Operations outside of `folder` are not expected.
+  explicit JournalFileSystem(const std::filesystem::path& folder);
+
+  std::unique_ptr<File> create(const std::filesystem::path& path, Caching caching) override;
+  std::unique_ptr<File> open(const std::filesystem::path& path) override;
+  void make_directory(const std::filesystem::path& path) override;
+  void sync_directory(const std::filesystem::path& path) override;
+  void rename(const std::filesystem::path& from, const std::filesystem::path& to) override;
+  void remove(const std::filesystem::path& path) override;
+  std::vector<std::string> list(const std::filesystem::path& path) override;
+
+  /// So far.
+  std::vector<Change> changes() const;
+
+ private:
+  struct Journal;
+  class JournalFile;
+
+  std::string name(const std::filesystem::path& path) const;
+
+  std::filesystem::path folder_;
+  std::shared_ptr<FileSystem> real_ = posix_file_system();
+  std::shared_ptr<Journal> journal_;
+};
+
+}  // namespace shardwise

@@ -1,0 +1,66 @@
+#pragma once
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "shardwise/checkpoint/manager.h"
+#include "shardwise/checkpoint/reader.h"
+#include "shardwise/checkpoint/verify.h"
+#include "testing/host_tensor.h"
+
+namespace shardwise {
+
+/// Which model each step of a root holds: its number, from 1; 0 where it is none of them.
+using Outcome = std::map<std::int64_t, std::uint64_t>;
+
+inline bool holds(const CheckpointReader& reader, std::span<const HostTensor> model) {
+  return std::all_of(model.begin(), model.end(), [&](const HostTensor& tensor) {
+    std::vector<std::byte> found(tensor.data->size());
+    reader.read(tensor.name, Box::whole(tensor.spec.shape), found);
+    return found == *tensor.data;
+  });
+}
+
+/// Reads every step. Expects that each is whole, to the last byte, and that the newest is the
+/// latest.
+inline Outcome outcome_of(const CheckpointManager& manager,
+                          std::span<const std::vector<HostTensor>> models) {
+  Outcome outcome;
+  for (const Step& step : manager.steps()) {
+    EXPECT_TRUE(verify_checkpoint(step.directory, {.threads = 1}).ok()) << step.directory;
+    const CheckpointReader reader(step.directory, {.threads = 1});
+    const auto found =
+        std::find_if(models.begin(), models.end(),
+                     [&](const std::vector<HostTensor>& model) { return holds(reader, model); });
+    const bool known = found != models.end();
+    outcome[step.step] = known ? static_cast<std::uint64_t>(found - models.begin()) + 1 : 0;
+  }
+  const std::optional<LatestStep> latest = manager.latest();
+  EXPECT_EQ(latest.has_value(), !outcome.empty());
+  if (latest) {
+    EXPECT_EQ(latest->step.step, outcome.rbegin()->first);
+    EXPECT_THAT(latest->rejected, testing::IsEmpty());
+  }
+  return outcome;
+}
+
+/// Expects one directory per step in the root, and nothing else.
+inline void expect_clean(const CheckpointManager& manager, const std::filesystem::path& root) {
+  std::vector<std::string> steps, names;
+  for (const Step& step : manager.steps()) steps.push_back(step.directory.string());
+  for (const auto& entry : std::filesystem::directory_iterator(root)) {
+    names.push_back(entry.path().string());
+  }
+  EXPECT_THAT(names, testing::UnorderedElementsAreArray(steps));
+}
+
+}  // namespace shardwise
