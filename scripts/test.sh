@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds, runs all tests.
 #
-#   scripts/test.sh                 release build, all tests
+#   scripts/test.sh                 release build, all tests, and each fuzz target for 15 seconds
 #   scripts/test.sh --sanitizers    also address + undefined, thread, and clang's thread-safety analysis
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -25,4 +25,20 @@ for preset in "${presets[@]}"; do
   [ "$preset" != clang ] || continue
   echo "== $preset: test"
   ctest --preset "$preset" -j "$(nproc)"
+done
+
+# Inputs that no one has thought of, from the corpus on. Not optimised: that halves the time to build,
+# and 15 seconds are enough for either.
+echo "== fuzz: configure and build"
+cmake --preset fuzz -B build/fuzz-short -D CMAKE_CXX_FLAGS_DEBUG="-O0 -g1" >/dev/null
+cmake --build build/fuzz-short --target fuzzers
+for corpus in tests/fuzz/corpus/*/; do
+  target=$(basename "$corpus")
+  echo "== fuzz: $target"
+  mkdir -p "build/fuzz-short/new/$target"
+  words=()
+  [ "$target" = text_forms ] || words=(-dict=tests/fuzz/manifest.dict)
+  "build/fuzz-short/tests/fuzz/${target}_fuzz" -max_total_time=15 -timeout=20 -verbosity=0 -print_final_stats=1 \
+    "${words[@]}" -artifact_prefix="build/fuzz-short/$target-" "build/fuzz-short/new/$target" "$corpus" 2>&1 |
+    grep -vE 'new_units|slowest' || { echo "fuzz: $target failed" >&2; exit 1; }
 done

@@ -33,6 +33,8 @@ struct PieceEntry {
   Shape chunk = {};
   StoredCodec codec = StoredCodec::none;
   std::int64_t first_chunk = 0;
+
+  bool operator==(const PieceEntry&) const = default;
 };
 
 struct TensorEntry {
@@ -41,6 +43,8 @@ struct TensorEntry {
   Shape shape = {};
   std::string mesh = {}, spec = {}, index = {};
   std::vector<PieceEntry> pieces = {};
+
+  bool operator==(const TensorEntry&) const = default;
 };
 
 struct FileEntry {
@@ -51,6 +55,8 @@ struct FileEntry {
   std::int64_t chunks = 0;
   std::uint64_t table_hash = 0;
   Hash128 structure_hash = {};
+
+  bool operator==(const FileEntry&) const = default;
 };
 
 struct Manifest {
@@ -61,6 +67,8 @@ struct Manifest {
   std::vector<FileEntry> files;
   std::uint64_t index_bytes = 0;
   Hash128 index_hash;
+
+  bool operator==(const Manifest&) const = default;
 };
 
 /// Limits of the format page: they bound what a reader allocates for a manifest that lies.

@@ -17,7 +17,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 namespace fs = std::filesystem;
 
-HandMadeTensor w() {
+HandMadeTensor tall_w() {
   return {.name = "w",
           .shape = {50, 30},
           .pieces = {Box({0, 0}, {25, 30}), Box({25, 0}, {50, 30})},
@@ -50,7 +50,7 @@ std::vector<std::byte> all_of(const CheckpointReader& reader, const std::string&
 class Reshard : public testing::Test {
  protected:
   Reshard() {
-    HandMadeCheckpoint made({w(), bias(), scalar()}, 2, 7);
+    HandMadeCheckpoint made({tall_w(), bias(), scalar()}, 2, 7);
     made.manifest.user_json = "{\"sample\": 12345678901234567890123}";
     for (auto& tensor : made.manifest.tensors) {
       tensor.mesh = "data=2";
@@ -82,7 +82,7 @@ TEST_F(Reshard, WritesTheSameTensorsCutOverAnotherMesh) {
   EXPECT_EQ(reader.tensor("w").spec, "model,data");
   EXPECT_EQ(reader.tensor("w").pieces, 6);
   EXPECT_EQ(reader.tensor("layer/bias").pieces, 6);
-  EXPECT_EQ(all_of(reader, "w"), w().data);
+  EXPECT_EQ(all_of(reader, "w"), tall_w().data);
   EXPECT_EQ(all_of(reader, "layer/bias"), bias().data);
   EXPECT_EQ(all_of(reader, "s"), scalar().data);
 }
@@ -119,7 +119,7 @@ TEST_F(Reshard, RefusesAStepThatIsThereUnlessItReplacesIt) {
 }
 
 TEST_F(Reshard, LeavesNothingWhereTheSourceIsDamaged) {
-  HandMadeCheckpoint made({w()}, 1, 7);
+  HandMadeCheckpoint made({tall_w()}, 1, 7);
   made.files[0].bytes[made.files[0].records[3].address + 9] ^= std::byte{1};
   source_ = made.write(dir_ / "damaged");
   EXPECT_THAT(message_of(ErrorCode::corrupt, [&] { reshard("data=3", "w=-,data"); }),

@@ -5,11 +5,10 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <string>
 #include <string_view>
 
+#include "fuzz/require.h"
 #include "shardwise/shard/dims.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/shard/mesh.h"
@@ -19,13 +18,6 @@
 
 namespace shardwise {
 namespace {
-
-void require(bool holds, std::string_view what, std::string_view text) {
-  if (holds) return;
-  std::fprintf(stderr, "%.*s: %.*s\n", static_cast<int>(what.size()), what.data(),
-               static_cast<int>(text.size()), text.data());
-  std::abort();
-}
 
 void check_spec(std::string_view text) {
   const PartitionSpec spec = PartitionSpec::parse(text);
@@ -39,8 +31,10 @@ void check_xla(std::string_view text) {
     try {
       const XlaSharding sharding = parse_xla_text(text, mesh, rank);
       if (!sharding.placement) continue;
+      // "{replicated}" is over all devices of a mesh: the placement may be on some of them.
+      const Mesh& own = sharding.placement->mesh();
       for (const std::string& again : {to_xla_v1(sharding), to_xla_v3(*sharding.placement)}) {
-        const XlaSharding second = parse_xla_text(again, mesh, rank);
+        const XlaSharding second = parse_xla_text(again, own, rank);
         require(*second.placement == *sharding.placement, again, text);
       }
     } catch (const Error&) {  // of this rank it is none

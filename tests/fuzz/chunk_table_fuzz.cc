@@ -1,0 +1,193 @@
+// Checkpoints in memory: any manifest that parses, with any shard file. What opens is read without
+// leaving any bounds, and reading and verifying find the same damage.
+//
+// The input: one byte that says what to leave wrong, a manifest (none: a fixed one), a NUL, and the
+// bytes of the shard file. Sizes and hashes are made right, up to those of each chunk, as a flipped
+// bit would get no further; what is behind them is then read.
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "fuzz/require.h"
+#include "shardwise/checkpoint/detail/manifest.h"
+#include "shardwise/checkpoint/reader.h"
+#include "shardwise/checkpoint/verify.h"
+#include "shardwise/shard/error.h"
+#include "testing/hand_made_checkpoint.h"
+#include "testing/memory_files.h"
+#include "testing/temp_dir.h"
+
+namespace shardwise {
+namespace {
+
+using detail::ChunkRecord;
+using detail::FileEntry;
+using detail::Manifest;
+using detail::StoredCodec;
+
+// More would only make it slow. Nothing is refused for its size: what is stated may be anything.
+constexpr std::size_t kFileBytes = std::size_t{1} << 18;
+constexpr std::size_t kDecodedBytes = std::size_t{1} << 20;
+
+// Bits of the first byte.
+constexpr unsigned kWrongSize = 1, kWrongChunks = 2, kWrongTable = 4, kWrongStructure = 8,
+                   kSmallBudget = 16;
+
+const Manifest& fixed_manifest() {
+  static const Manifest manifest =
+      HandMadeCheckpoint({{.name = "raw",
+                           .shape = {4, 4},
+                           .pieces = {Box({0, 0}, {4, 3}), Box({0, 3}, {4, 4})},
+                           .data = counting_values(DType::f32, {4, 4}),
+                           .chunk = {2, 2}},
+                          {.name = "whole",
+                           .dtype = DType::i64,
+                           .pieces = {Box()},
+                           .data = counting_values(DType::i64, {})},
+                          {.name = "zstd",
+                           .dtype = DType::u16,
+                           .shape = {150},
+                           .pieces = {Box({0}, {150})},
+                           .data = counting_values(DType::u16, {150}),
+                           .chunk = {100},
+                           .codec = StoredCodec::zstd}})
+          .manifest;
+  return manifest;
+}
+
+/// States the sizes and hashes of these bytes in the file's entry, or of what they become.
+std::vector<std::byte> seal(FileEntry& entry, std::span<const std::byte> given, unsigned wrong) {
+  std::vector<std::byte> bytes(given.begin(), given.end());
+  if ((wrong & kWrongSize) == 0 && entry.bytes <= kFileBytes) {
+    bytes.resize(static_cast<std::size_t>(entry.bytes));
+  }
+  if (bytes.size() != entry.bytes) return bytes;
+  // The manifest is valid: the table lies in the file.
+  const auto table =
+      std::span(bytes).subspan(entry.table_address, static_cast<std::size_t>(entry.chunks) * 32);
+  for (std::size_t at = 0; (wrong & kWrongChunks) == 0 && at < table.size(); at += 32) {
+    ChunkRecord record;
+    std::memcpy(&record, table.data() + at, sizeof(record));
+    if (record.address > bytes.size() || record.stored_bytes > bytes.size() - record.address) {
+      continue;
+    }
+    record.hash = detail::hash64(bytes.data() + record.address,
+                                 static_cast<std::size_t>(record.stored_bytes));
+    std::memcpy(table.data() + at, &record, sizeof(record));
+  }
+  if ((wrong & kWrongTable) == 0) entry.table_hash = detail::hash64(table.data(), table.size());
+  if ((wrong & kWrongStructure) == 0) {
+    detail::Hasher128 structure;
+    structure.update(bytes.data(), entry.data_begin);
+    structure.update(bytes.data() + entry.data_end, entry.bytes - entry.data_end);
+    entry.structure_hash = structure.digest();
+  }
+  return bytes;
+}
+
+bool small_enough(const Manifest& manifest) {
+  std::size_t chunks = 0, bytes = 0;
+  for (const detail::TensorEntry& tensor : manifest.tensors) {
+    for (const detail::PieceEntry& piece : tensor.pieces) {
+      const auto count = static_cast<std::size_t>(num_chunks(piece));
+      const std::size_t each = chunk_bytes(piece, tensor.dtype);
+      if (count > kFileBytes || each > kDecodedBytes) return false;
+      chunks += count;
+      bytes += count * each;
+    }
+  }
+  return chunks <= kFileBytes / sizeof(ChunkRecord) && bytes <= kDecodedBytes;
+}
+
+/// The elements of the box; nothing where the checkpoint is damaged there.
+std::optional<std::vector<std::byte>> read(const CheckpointReader& reader, const TensorInfo& tensor,
+                                           const Box& box) {
+  std::vector<std::byte> out(num_bytes(box.shape(), size_bytes(tensor.dtype)));
+  try {
+    reader.read(tensor.name, box, out);
+    return out;
+  } catch (const Error& e) {
+    require(e.code() == ErrorCode::corrupt, "read", e.what());
+    return std::nullopt;
+  }
+}
+
+/// Reads all of it and its last row, and compares what that says with what verify said.
+void check_tensor(const CheckpointReader& reader, const TensorInfo& tensor, bool damaged) {
+  const Box all = Box::whole(tensor.shape);
+  const auto whole = read(reader, tensor, all);
+  require(whole.has_value() != damaged, "read and verify disagree", tensor.name);
+  if (all.rank() == 0 || all.empty()) return;
+  Index begin = all.begin();
+  begin[0] = all.end(0) - 1;
+  const auto row = read(reader, tensor, Box(begin, all.end()));
+  require(row.has_value() || damaged, "last row", tensor.name);
+  if (!whole || !row) return;
+  require(std::equal(row->rbegin(), row->rend(), whole->rbegin()), "last row differs", tensor.name);
+}
+
+void check(const std::filesystem::path& directory, const MemoryFiles& files, bool small_budget) {
+  ReadOptions options{.threads = 1, .file_system = std::make_shared<MemoryFileSystem>(files)};
+  if (small_budget) options.memory_budget_bytes = 100;
+  const VerifyReport report = verify_checkpoint(directory, options);
+  std::set<std::string> tensors, damaged_files;
+  for (const Damage& damage : report.damage) {
+    if (!damage.tensor.empty()) tensors.insert(damage.tensor);
+    damaged_files.insert(damage.file);
+  }
+  try {
+    const CheckpointReader reader(directory, options);
+    for (const TensorInfo& tensor : reader.tensors()) {
+      check_tensor(reader, tensor, tensors.contains(tensor.name));
+    }
+  } catch (const Error& e) {
+    require(e.code() == ErrorCode::corrupt, "open", e.what());
+    // The index is always missing here.
+    require(damaged_files.size() > 1, "open fails, verify finds nothing", e.what());
+  }
+}
+
+void run(std::string_view input) {
+  static const TempDir root;
+  static const std::filesystem::path directory = [] {
+    // Opening asks the system whether the directory is there, and takes the step from its name.
+    std::filesystem::create_directory(root / "step-00000100");
+    return root / "step-00000100";
+  }();
+  const auto wrong = static_cast<unsigned char>(input.front());
+  const std::size_t end = std::min(input.find('\0', 1), input.size());
+  const std::string_view text = input.substr(1, end - 1);
+  const auto bytes = std::as_bytes(std::span(input.substr(std::min(end + 1, input.size()))));
+
+  Manifest manifest = fixed_manifest();
+  try {
+    if (!text.empty()) manifest = detail::parse_manifest(with_checksum(std::string(text)), "input");
+  } catch (const Error&) {  // as most are: manifest_fuzz.cc has more to say about them
+    return;
+  }
+  if (!small_enough(manifest)) return;
+  manifest.step = 100;
+  MemoryFiles files;
+  for (FileEntry& entry : manifest.files) files[entry.name] = seal(entry, bytes, wrong);
+  const auto printed = print_manifest(manifest);
+  const auto stored = std::as_bytes(std::span(printed));
+  files[detail::kManifestName].assign(stored.begin(), stored.end());
+  check(directory, files, (wrong & kSmallBudget) != 0);
+}
+
+}  // namespace
+}  // namespace shardwise
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  if (size != 0) shardwise::run({reinterpret_cast<const char*>(data), size});
+  return 0;
+}

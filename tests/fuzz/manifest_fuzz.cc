@@ -1,0 +1,48 @@
+// Manifests: any bytes are read or refused with an Error, as they are and with their checksum made
+// right, without which hardly any would get further; what is read is printed and read again as the
+// same.
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "fuzz/require.h"
+#include "shardwise/checkpoint/detail/manifest.h"
+#include "shardwise/shard/error.h"
+#include "testing/hand_made_checkpoint.h"
+
+namespace shardwise {
+namespace {
+
+void check(std::string_view text) {
+  detail::Manifest manifest;
+  try {
+    manifest = detail::parse_manifest(text, "manifest");
+  } catch (const Error& e) {
+    const std::string_view message = e.what();
+    require(e.code() == ErrorCode::corrupt || e.code() == ErrorCode::unsupported, "code", message);
+    require(message.find('\n') == std::string_view::npos, "message of several lines", message);
+    return;
+  }
+  const std::string printed = print_manifest(manifest);
+  require(detail::parse_manifest(printed, "printed") == manifest, "read again", printed);
+
+  // What a reader asks of a piece that it has been told is right.
+  for (const detail::TensorEntry& tensor : manifest.tensors) {
+    for (const detail::PieceEntry& piece : tensor.pieces) {
+      const Box last = chunk_box(piece, num_chunks(piece) - 1);
+      require(!last.empty() && piece.box.contains(last), "last chunk", printed);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace shardwise
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const std::string text(reinterpret_cast<const char*>(data), size);
+  shardwise::check(text);
+  shardwise::check(shardwise::with_checksum(text));
+  return 0;
+}
