@@ -14,8 +14,12 @@ namespace shardwise {
 
 /// How chunks are stored. Any reader reads any of them.
 enum class Codec {
-  automatic,  ///< per tensor: zstd where a sample of it shrinks, else none
-  zstd,       ///< byte shuffle, then zstd; chunks that do not shrink are stored as they are
+  /// Per tensor: zstd where a sample of it shrinks, else none. In a save of more than 128 MiB,
+  /// chunks
+  /// are stored as they are while the disk waits for data, so it is never slower than `none`; which
+  /// ones depends on time then: `zstd` and `none` give the same bytes on every run.
+  automatic,
+  zstd,  ///< byte shuffle, then zstd; chunks that do not shrink are stored as they are
   none,
 };
 

@@ -14,6 +14,7 @@
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
 #include "shardwise/checkpoint/detail/scratch_pool.h"
 #include "shardwise/runtime/mutex.h"
+#include "shardwise/runtime/parallel.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise {
@@ -46,8 +47,7 @@ class Verifier {
   Verifier(const std::filesystem::path& directory, const ReadOptions& options)
       : directory_(directory),
         options_(options),
-        file_system_(options.file_system ? options.file_system : posix_file_system()),
-        executor_(options.threads) {}
+        file_system_(options.file_system ? options.file_system : posix_file_system()) {}
 
   VerifyReport run();
 
@@ -83,7 +83,6 @@ class Verifier {
   const std::filesystem::path directory_;
   const ReadOptions options_;
   const std::shared_ptr<FileSystem> file_system_;
-  const Executor executor_;
   detail::ScratchPool<detail::DecodeScratch> scratch_;
   detail::StoredCheckpoint stored_;
   std::vector<bool> readable_;  // per file: it is open, and its chunk table is right
@@ -238,11 +237,10 @@ void Verifier::check_part(const Part& part, std::span<const std::byte> bytes) {
   }
   ++chunks_;
   try {
-    detail::check_chunk_hash(stored_, part.id, bytes);
+    detail::check_chunk_hash(stored_, part.id, detail::hash64(bytes.data(), bytes.size()));
     if (detail::stored_raw(stored_, part.id)) return;
     const detail::ScratchPool<detail::DecodeScratch>::Loan scratch(scratch_);
-    scratch->chunk.resize(chunk_bytes(stored_.piece(part.id), stored_.tensor(part.id).dtype));
-    detail::decode_chunk(stored_, part.id, bytes, scratch->decoder, scratch->chunk);
+    detail::decompress_chunk(stored_, part.id, bytes, scratch->decoder);
   } catch (const Error& e) {
     report({.file = file,
             .message = e.what(),
@@ -260,8 +258,8 @@ void Verifier::read_parts() {
   for (const Part& part : parts_) {
     items.push_back({part.file, part.address, part.bytes});
     if (part.kind == Part::Kind::padding || detail::stored_raw(stored_, part.id)) continue;
-    scratch_bytes = std::max(
-        scratch_bytes, 2 * chunk_bytes(stored_.piece(part.id), stored_.tensor(part.id).dtype));
+    scratch_bytes =
+        std::max(scratch_bytes, chunk_bytes(stored_.piece(part.id), stored_.tensor(part.id).dtype));
   }
   detail::ReadJob job{.files = stored_.files, .items = items};
   job.consume = [this](std::size_t item, std::span<const std::byte> bytes) {
@@ -271,8 +269,10 @@ void Verifier::read_parts() {
     return path_of(stored_.manifest.files[parts_[item].file].name);
   };
   job.progress = [this] { progress(); };
-  detail::divide_budget(job, options_.memory_budget_bytes, scratch_bytes, executor_);
-  detail::run_read_job(job, executor_);
+  job.threads = Executor(options_.threads).threads();
+  job.budget_bytes = options_.memory_budget_bytes;
+  job.call_bytes = scratch_bytes;
+  detail::run_read_job(job);
 }
 
 void Verifier::check_index_file() {

@@ -16,6 +16,10 @@ namespace {
 constexpr std::align_val_t kAlignment{64};
 constexpr std::size_t kBuffersInMessage = 5;
 
+// Larger buffers are kept for the next one of their size: the system gives fresh memory out page by
+// page, which costs several times what filling it does.
+constexpr std::size_t kLeastKeptBytes = std::size_t{64} << 10;
+
 }  // namespace
 
 std::string_view name(MemoryKind kind) {
@@ -35,6 +39,12 @@ class Arena : public std::enable_shared_from_this<Arena> {
     stats_.capacity_bytes = capacity_bytes;
   }
 
+  ~Arena() {
+    for (const auto& [size, memory] : kept_) ::operator delete(memory, kAlignment);
+  }
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
   DeviceId device() const { return device_; }
 
   std::shared_ptr<Buffer> allocate(std::size_t size_bytes, MemoryKind kind,
@@ -42,12 +52,18 @@ class Arena : public std::enable_shared_from_this<Arena> {
     // Whatever throws from here on, the buffer's destructor takes back as far as it got.
     std::unique_ptr<Buffer> buffer(new Buffer(shared_from_this(), size_bytes));
     buffer->ticket_ = reserve({size_bytes, kind, std::string(label)});
-    buffer->data_ = static_cast<std::byte*>(::operator new(size_bytes, kAlignment));
+    buffer->data_ = take_memory(size_bytes);
     return buffer;
   }
 
-  void release(std::uint64_t ticket) {
+  void release(std::uint64_t ticket, std::byte* memory, std::size_t size_bytes) {
     const MutexLock lock(mutex_);
+    if (memory != nullptr && size_bytes >= kLeastKeptBytes) {
+      kept_.emplace(size_bytes, memory);
+      kept_bytes_ += size_bytes;
+    } else {
+      ::operator delete(memory, kAlignment);
+    }
     const auto found = holdings_.find(ticket);
     if (found == holdings_.end()) return;
     const Holding& holding = found->second;
@@ -64,6 +80,7 @@ class Arena : public std::enable_shared_from_this<Arena> {
   void reset_peak() {
     const MutexLock lock(mutex_);
     stats_.peak_bytes = stats_.in_use_bytes;
+    free_kept();
   }
 
  private:
@@ -84,6 +101,30 @@ class Arena : public std::enable_shared_from_this<Arena> {
     stats_.in_use_by_kind[static_cast<std::size_t>(held.kind)] += held.size_bytes;
     stats_.peak_bytes = std::max(stats_.peak_bytes, stats_.in_use_bytes);
     return ticket;
+  }
+
+  std::byte* take_memory(std::size_t size_bytes) {
+    {
+      const MutexLock lock(mutex_);
+      const auto found = kept_.find(size_bytes);
+      if (found != kept_.end()) {
+        std::byte* const memory = found->second;
+        kept_.erase(found);
+        kept_bytes_ -= size_bytes;
+        return memory;
+      }
+      free_kept();
+    }
+    return static_cast<std::byte*>(::operator new(size_bytes, kAlignment));
+  }
+
+  /// What is in use and what is kept are never more than the peak of what was in use.
+  void free_kept() SHARDWISE_REQUIRES(mutex_) {
+    while (!kept_.empty() && stats_.in_use_bytes + kept_bytes_ > stats_.peak_bytes) {
+      kept_bytes_ -= kept_.begin()->first;
+      ::operator delete(kept_.begin()->second, kAlignment);
+      kept_.erase(kept_.begin());
+    }
   }
 
   std::string exhausted(const Holding& wanted) const SHARDWISE_REQUIRES(mutex_) {
@@ -115,15 +156,14 @@ class Arena : public std::enable_shared_from_this<Arena> {
   MemoryStats stats_ SHARDWISE_GUARDED_BY(mutex_);
   std::unordered_map<std::uint64_t, Holding> holdings_ SHARDWISE_GUARDED_BY(mutex_);
   std::uint64_t next_ticket_ SHARDWISE_GUARDED_BY(mutex_) = 1;
+  std::unordered_multimap<std::size_t, std::byte*> kept_ SHARDWISE_GUARDED_BY(mutex_);
+  std::size_t kept_bytes_ SHARDWISE_GUARDED_BY(mutex_) = 0;
 };
 
 Buffer::Buffer(std::shared_ptr<Arena> arena, std::size_t size_bytes)
     : arena_(std::move(arena)), size_bytes_(size_bytes) {}
 
-Buffer::~Buffer() {
-  ::operator delete(data_, kAlignment);
-  arena_->release(ticket_);
-}
+Buffer::~Buffer() { arena_->release(ticket_, data_, size_bytes_); }
 
 DeviceId Buffer::device() const { return arena_->device(); }
 

@@ -70,9 +70,10 @@ class Device {
   /// The process that owns it; always 0 until there are several.
   int process() const { return 0; }
 
-  /// Uninitialised memory. `label` says in errors what it is for ("w1", "grad w1"). Throws
-  /// resource_exhausted where it would pass the capacity, naming the device, what was asked for,
-  /// what is in use, the capacity and the largest buffers with their labels.
+  /// Uninitialised memory. What is given back is kept for buffers of the same size, as long as all
+  /// of it together is no more than the peak. `label` says in errors what it is for ("w1", "grad
+  /// w1"). Throws resource_exhausted where it would pass the capacity, naming the device, what was
+  /// asked for, what is in use, the capacity and the largest buffers with their labels.
   std::shared_ptr<Buffer> allocate(std::size_t size_bytes, MemoryKind kind, std::string_view label);
 
   MemoryStats memory() const;

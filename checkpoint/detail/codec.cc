@@ -135,6 +135,11 @@ std::size_t Decoder::held_bytes() const { return impl_->shuffled.capacity(); }
 
 void Decoder::decode(std::span<const std::byte> stored, std::size_t element_bytes,
                      std::span<std::byte> out) {
+  unshuffle(decompress(stored, out.size()), element_bytes, 0, out);
+}
+
+std::span<const std::byte> Decoder::decompress(std::span<const std::byte> stored,
+                                               std::size_t chunk_bytes) {
   const unsigned long long content = ZSTD_getFrameContentSize(stored.data(), stored.size());
   if (content == ZSTD_CONTENTSIZE_ERROR) {
     throw Error(ErrorCode::corrupt, "its bytes are not a zstd frame");
@@ -142,9 +147,9 @@ void Decoder::decode(std::span<const std::byte> stored, std::size_t element_byte
   if (content == ZSTD_CONTENTSIZE_UNKNOWN) {
     throw Error(ErrorCode::corrupt, "its zstd frame does not state its content size");
   }
-  if (content != out.size()) {
+  if (content != chunk_bytes) {
     throw Error(ErrorCode::corrupt, fmt::format("its zstd frame holds {} bytes, the chunk has {}",
-                                                content, out.size()));
+                                                content, chunk_bytes));
   }
   const std::size_t frame = ZSTD_findFrameCompressedSize(stored.data(), stored.size());
   if (ZSTD_isError(frame)) {
@@ -155,15 +160,15 @@ void Decoder::decode(std::span<const std::byte> stored, std::size_t element_byte
     throw Error(ErrorCode::corrupt, fmt::format("its zstd frame ends after {} of {} stored bytes",
                                                 frame, stored.size()));
   }
-  impl_->shuffled.resize(out.size());
-  const std::size_t size = ZSTD_decompressDCtx(impl_->zstd, impl_->shuffled.data(), out.size(),
+  impl_->shuffled.resize(chunk_bytes);
+  const std::size_t size = ZSTD_decompressDCtx(impl_->zstd, impl_->shuffled.data(), chunk_bytes,
                                                stored.data(), stored.size());
-  if (ZSTD_isError(size) || size != out.size()) {
+  if (ZSTD_isError(size) || size != chunk_bytes) {
     throw Error(ErrorCode::corrupt,
                 fmt::format("its zstd frame is damaged: {}",
                             ZSTD_isError(size) ? ZSTD_getErrorName(size) : "it ends early"));
   }
-  unshuffle(impl_->shuffled, element_bytes, out);
+  return impl_->shuffled;
 }
 
 }  // namespace shardwise::detail

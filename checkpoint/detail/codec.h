@@ -64,6 +64,9 @@ class Decoder {
   void decode(std::span<const std::byte> stored, std::size_t element_bytes,
               std::span<std::byte> out);
 
+  /// The same but for the shuffle: the chunk's bytes, shuffled, valid until the next call.
+  std::span<const std::byte> decompress(std::span<const std::byte> stored, std::size_t chunk_bytes);
+
   /// Memory that is kept for the next chunk, zstd's own left out.
   std::size_t held_bytes() const;
 
@@ -83,6 +86,9 @@ struct DecodeScratch {
 /// Byte shuffle: byte b of element i goes to b * count + i. Whole elements only; the SIMD target is
 /// chosen at run time (Highway).
 void shuffle(std::span<const std::byte> in, std::size_t element_bytes, std::span<std::byte> out);
-void unshuffle(std::span<const std::byte> in, std::size_t element_bytes, std::span<std::byte> out);
+
+/// The inverse, for the elements from number `first` on that `out` has room for.
+void unshuffle(std::span<const std::byte> in, std::size_t element_bytes, std::size_t first,
+               std::span<std::byte> out);
 
 }  // namespace shardwise::detail

@@ -4,10 +4,17 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 namespace shardwise {
+
+/// Memory that takes a part of what is read.
+struct ReadRun {
+  std::byte* data;
+  std::size_t size;
+};
 
 /// An open file. Thread-safe for reads and writes at different places. Every failure throws io with
 /// path, operation and the system's reason; a missing file not_found.
@@ -17,6 +24,10 @@ class File {
 
   /// Reads exactly `size` bytes. Throws corrupt where the file ends before.
   virtual void read_at(std::uint64_t offset, std::byte* data, std::size_t size) = 0;
+
+  /// Reads what lies from `offset` on into the runs, one after the other. The default reads them
+  /// one by one.
+  virtual void read_runs(std::uint64_t offset, std::span<const ReadRun> runs);
   virtual void write_at(std::uint64_t offset, const std::byte* data, std::size_t size) = 0;
   virtual std::uint64_t size() = 0;
   virtual void resize(std::uint64_t size) = 0;  ///< later writes need not extend the file

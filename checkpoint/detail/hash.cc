@@ -41,6 +41,23 @@ Hash128 Hasher128::digest() const {
   return {hash.high64, hash.low64};
 }
 
+struct Hasher64::State {
+  XXH3_state_t* xxh = XXH3_createState();
+};
+
+Hasher64::Hasher64() : state_(std::make_unique<State>()) {
+  if (state_->xxh == nullptr) throw std::bad_alloc();
+  XXH3_64bits_reset(state_->xxh);
+}
+
+Hasher64::~Hasher64() { XXH3_freeState(state_->xxh); }
+
+void Hasher64::update(const std::byte* data, std::size_t size) {
+  XXH3_64bits_update(state_->xxh, data, size);
+}
+
+std::uint64_t Hasher64::digest() const { return XXH3_64bits_digest(state_->xxh); }
+
 std::string to_hex(std::uint64_t hash) { return fmt::format("{:016x}", hash); }
 
 std::string to_hex(Hash128 hash) { return to_hex(hash.high) + to_hex(hash.low); }

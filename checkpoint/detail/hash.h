@@ -36,6 +36,22 @@ class Hasher128 {
   std::unique_ptr<State> state_;
 };
 
+/// hash64 of bytes that come in parts. Thread-compatible.
+class Hasher64 {
+ public:
+  Hasher64();
+  ~Hasher64();
+  Hasher64(const Hasher64&) = delete;
+  Hasher64& operator=(const Hasher64&) = delete;
+
+  void update(const std::byte* data, std::size_t size);
+  std::uint64_t digest() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
 /// Lower-case hex, most significant digit first; 16 or 32 digits.
 std::string to_hex(std::uint64_t hash);
 std::string to_hex(Hash128 hash);

@@ -105,14 +105,15 @@ std::size_t split8(const std::uint8_t* in, std::size_t count, std::uint8_t* out,
 
 std::size_t join8(const std::uint8_t* in, std::size_t plane, std::size_t count, std::uint8_t* out) {
   const Lanes16 d;
-  const std::size_t step = hn::Lanes(d);
+  const std::size_t step = hn::Lanes(d), whole = hn::Lanes(Lanes());
   alignas(64) std::uint16_t pairs[4][kBlock];
-  std::size_t i = 0;
-  for (; i + kBlock <= count; i += kBlock) {
+  std::size_t i = 0, block = 0;
+  for (; i + whole <= count; i += block) {
+    block = std::min(kBlock, (count - i) / whole * whole);
     for (std::size_t pair = 0; pair < 4; ++pair) {
-      join2(in + 2 * pair * plane + i, plane, kBlock, reinterpret_cast<std::uint8_t*>(pairs[pair]));
+      join2(in + 2 * pair * plane + i, plane, block, reinterpret_cast<std::uint8_t*>(pairs[pair]));
     }
-    for (std::size_t j = 0; j < kBlock; j += step) {
+    for (std::size_t j = 0; j < block; j += step) {
       hn::StoreInterleaved4(hn::Load(d, pairs[0] + j), hn::Load(d, pairs[1] + j),
                             hn::Load(d, pairs[2] + j), hn::Load(d, pairs[3] + j), d,
                             reinterpret_cast<std::uint16_t*>(out + 8 * (i + j)));
@@ -135,15 +136,15 @@ std::size_t split(const std::uint8_t* in, std::size_t element_bytes, std::size_t
   }
 }
 
-std::size_t join(const std::uint8_t* in, std::size_t element_bytes, std::size_t count,
-                 std::uint8_t* out) {
+std::size_t join(const std::uint8_t* in, std::size_t element_bytes, std::size_t plane,
+                 std::size_t count, std::uint8_t* out) {
   switch (element_bytes) {
     case 2:
-      return join2(in, count, count, out);
+      return join2(in, plane, count, out);
     case 4:
-      return join4(in, count, count, out);
+      return join4(in, plane, count, out);
     case 8:
-      return join8(in, count, count, out);
+      return join8(in, plane, count, out);
     default:
       return 0;
   }
@@ -161,10 +162,17 @@ namespace {
 HWY_EXPORT(split);
 HWY_EXPORT(join);
 
-enum class Way { split, join };
+const std::uint8_t* bytes_of(std::span<const std::byte> bytes) {
+  return reinterpret_cast<const std::uint8_t*>(bytes.data());
+}
 
-void transpose(Way way, std::span<const std::byte> in, std::size_t element_bytes,
-               std::span<std::byte> out) {
+std::uint8_t* bytes_of(std::span<std::byte> bytes) {
+  return reinterpret_cast<std::uint8_t*>(bytes.data());
+}
+
+}  // namespace
+
+void shuffle(std::span<const std::byte> in, std::size_t element_bytes, std::span<std::byte> out) {
   assert(in.size() == out.size() && in.size() % element_bytes == 0);
   if (in.empty()) return;
   if (element_bytes == 1) {
@@ -172,31 +180,29 @@ void transpose(Way way, std::span<const std::byte> in, std::size_t element_bytes
     return;
   }
   const std::size_t count = in.size() / element_bytes;
-  const auto* const from = reinterpret_cast<const std::uint8_t*>(in.data());
-  auto* const to = reinterpret_cast<std::uint8_t*>(out.data());
-  const std::size_t done = way == Way::split
-                               ? HWY_DYNAMIC_DISPATCH(split)(from, element_bytes, count, to)
-                               : HWY_DYNAMIC_DISPATCH(join)(from, element_bytes, count, to);
-  for (std::size_t i = done; i < count; ++i) {
-    for (std::size_t b = 0; b < element_bytes; ++b) {
-      const std::size_t whole = i * element_bytes + b, plane = b * count + i;
-      if (way == Way::split) {
-        to[plane] = from[whole];
-      } else {
-        to[whole] = from[plane];
-      }
-    }
+  const std::uint8_t* const from = bytes_of(in);
+  std::uint8_t* const to = bytes_of(out);
+  for (std::size_t i = HWY_DYNAMIC_DISPATCH(split)(from, element_bytes, count, to); i < count;
+       ++i) {
+    for (std::size_t b = 0; b < element_bytes; ++b) to[b * count + i] = from[i * element_bytes + b];
   }
 }
 
-}  // namespace
-
-void shuffle(std::span<const std::byte> in, std::size_t element_bytes, std::span<std::byte> out) {
-  transpose(Way::split, in, element_bytes, out);
-}
-
-void unshuffle(std::span<const std::byte> in, std::size_t element_bytes, std::span<std::byte> out) {
-  transpose(Way::join, in, element_bytes, out);
+void unshuffle(std::span<const std::byte> in, std::size_t element_bytes, std::size_t first,
+               std::span<std::byte> out) {
+  assert(first * element_bytes + out.size() <= in.size() && out.size() % element_bytes == 0);
+  if (out.empty()) return;
+  if (element_bytes == 1) {
+    std::memcpy(out.data(), in.data() + first, out.size());
+    return;
+  }
+  const std::size_t plane = in.size() / element_bytes, count = out.size() / element_bytes;
+  const std::uint8_t* const from = bytes_of(in) + first;
+  std::uint8_t* const to = bytes_of(out);
+  for (std::size_t i = HWY_DYNAMIC_DISPATCH(join)(from, element_bytes, plane, count, to); i < count;
+       ++i) {
+    for (std::size_t b = 0; b < element_bytes; ++b) to[i * element_bytes + b] = from[b * plane + i];
+  }
 }
 
 }  // namespace shardwise::detail

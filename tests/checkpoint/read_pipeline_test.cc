@@ -52,14 +52,13 @@ class Pipeline : public testing::Test {
   }
 
   /// Runs the job and checks that each item came once, with its bytes.
-  void expect_all(std::span<const ReadItem> items, std::size_t buffer_bytes,
-                  std::int64_t width = 0) {
+  void expect_all(std::span<const ReadItem> items, std::size_t budget_bytes, int threads = 3) {
     std::vector<std::atomic<int>> seen(items.size());
     std::atomic<int> wrong{0};
     ReadJob job{.files = files_, .items = items};
-    job.buffer_bytes = buffer_bytes;
-    job.width = width;
-    std::atomic<std::int64_t> at_once{0}, most{0};
+    job.budget_bytes = budget_bytes;
+    job.threads = threads;
+    std::atomic<int> at_once{0}, most{0};
     job.consume = [&](std::size_t item, std::span<const std::byte> bytes) {
       most = std::max(most.load(), ++at_once);
       ++seen[item];
@@ -69,15 +68,14 @@ class Pipeline : public testing::Test {
       }
       --at_once;
     };
-    run_read_job(job, executor_);
+    run_read_job(job);
     EXPECT_EQ(wrong, 0);
     for (std::size_t i = 0; i < items.size(); ++i) EXPECT_EQ(seen[i], 1) << i;
-    EXPECT_LE(most, width == 0 ? INT64_MAX : width);
+    EXPECT_LE(most, threads);
   }
 
   std::vector<std::unique_ptr<File>> files_;
   std::vector<CountingFile*> counters_;
-  Executor executor_{3};
 };
 
 TEST_F(Pipeline, GivesEachItemItsBytesWhateverTheBuffers) {
@@ -105,25 +103,47 @@ TEST_F(Pipeline, ReadsNeighboursTogetherAndLeavesOutLargeHoles) {
   EXPECT_EQ(counters_[1]->largest, 150u);
 }
 
-TEST_F(Pipeline, KeepsReadsToAQuarterOfTheBuffers) {
+// Three threads compute, so six read: a sixth of the budget each, less what a call takes itself.
+TEST_F(Pipeline, KeepsToItsBudget) {
   std::vector<ReadItem> items;
   for (std::uint64_t i = 0; i < 64; ++i) items.push_back({0, i * 1000, 1000});
-  expect_all(items, 16'000);
+  expect_all(items, 24'000);
   EXPECT_EQ(counters_[0]->largest, 4000u);
   EXPECT_EQ(counters_[0]->reads, 16);
+
+  ReadJob job{.files = files_, .items = items};
+  job.threads = 3;
+  job.budget_bytes = 24'000;
+  job.call_bytes = 2000;
+  job.consume = [](std::size_t, std::span<const std::byte>) {};
+  counters_[0]->largest = 0;
+  run_read_job(job);
+  EXPECT_EQ(counters_[0]->largest, 2000u);
+
+  job.call_bytes = 11'000;  // two lanes of a read and a call each
+  std::atomic<int> at_once{0}, most{0};
+  job.consume = [&](std::size_t, std::span<const std::byte>) {
+    most = std::max(most.load(), ++at_once);
+    --at_once;
+  };
+  run_read_job(job);
+  EXPECT_LE(most, 2);
 }
 
-TEST_F(Pipeline, ReadsStraightToADestination) {
-  std::vector<std::byte> memory(3000);
-  const ReadItem items[] = {{0, 50, 1000, memory.data()},
-                            {0, 1050, 1000, memory.data() + 1000},
-                            {0, 2050, 500, memory.data() + 2500},
-                            {0, 2600, 10}};
-  expect_all(items, 1 << 20);
-  EXPECT_EQ(counters_[0]->reads, 3) << "the first two lie one after the other in both";
-  for (std::size_t i = 0; i < 2000; ++i) ASSERT_EQ(memory[i], CountingFile::value(50 + i));
-  EXPECT_EQ(memory[2000], std::byte{0});
-  EXPECT_EQ(memory[2500], CountingFile::value(2050));
+TEST_F(Pipeline, LeavesFetchedItemsToTheCaller) {
+  std::vector<ReadItem> items;
+  for (std::uint64_t i = 0; i < 50; ++i) items.push_back({0, i * 1000, 1000, i % 3 == 1});
+  ReadJob job{.files = files_, .items = items};
+  job.threads = 2;
+  std::vector<std::atomic<int>> consumed(items.size()), fetched(items.size());
+  job.consume = [&](std::size_t item, std::span<const std::byte>) { ++consumed[item]; };
+  job.fetch = [&](std::size_t item) { ++fetched[item]; };
+  run_read_job(job);
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    EXPECT_EQ(consumed[i], items[i].fetched ? 0 : 1) << i;
+    EXPECT_EQ(fetched[i], items[i].fetched ? 1 : 0) << i;
+  }
+  EXPECT_EQ(counters_[0]->reads, 17) << "neighbours are read together where neither is fetched";
 }
 
 TEST_F(Pipeline, ThrowsWhatAReadThrowsAndSaysForWhat) {
@@ -134,12 +154,12 @@ TEST_F(Pipeline, ThrowsWhatAReadThrowsAndSaysForWhat) {
   job.consume = [](std::size_t, std::span<const std::byte>) {};
   job.describe = [](std::size_t item) { return "item " + std::to_string(item); };
   for (int round = 0; round < 20; ++round) {
-    EXPECT_EQ(message_of(ErrorCode::io, [&] { run_read_job(job, executor_); }),
+    EXPECT_EQ(message_of(ErrorCode::io, [&] { run_read_job(job); }),
               "read item 70: read: broken device");
   }
   counters_[0]->fails_at = 5;
   job.items = std::span<const ReadItem>(items).first(1);
-  EXPECT_EQ(message_of(ErrorCode::io, [&] { run_read_job(job, executor_); }),
+  EXPECT_EQ(message_of(ErrorCode::io, [&] { run_read_job(job); }),
             "read item 0: read: broken device");
 }
 
@@ -162,8 +182,7 @@ TEST_F(Pipeline, OfTwoReadsThatFailTheFirstIsReportedWhicheverWasFaster) {
   ReadJob job{.files = files, .items = items};
   job.consume = [](std::size_t, std::span<const std::byte>) {};
   job.describe = [](std::size_t item) { return std::to_string(item); };
-  EXPECT_EQ(message_of(ErrorCode::io, [&] { run_read_job(job, executor_); }),
-            "read 0: read: broken device");
+  EXPECT_EQ(message_of(ErrorCode::io, [&] { run_read_job(job); }), "read 0: read: broken device");
 }
 
 TEST_F(Pipeline, ThrowsWhatConsumeOrProgressThrow) {
@@ -172,36 +191,20 @@ TEST_F(Pipeline, ThrowsWhatConsumeOrProgressThrow) {
   for (std::uint64_t i = 0; i < 100; ++i) items.push_back({0, i * 100'000, 10});
   for (int round = 0; round < 20; ++round) {
     ReadJob job{.files = files_, .items = items};
-    job.buffer_bytes = 30;
+    job.budget_bytes = 30;
     job.consume = [](std::size_t item, std::span<const std::byte>) {
       if (item == 50) throw Stop();
     };
-    EXPECT_THROW(run_read_job(job, executor_), Stop);
+    EXPECT_THROW(run_read_job(job), Stop);
     job.consume = [](std::size_t, std::span<const std::byte>) {};
     job.progress = [] { throw Stop(); };
-    EXPECT_THROW(run_read_job(job, executor_), Stop);
+    EXPECT_THROW(run_read_job(job), Stop);
   }
 }
 
 TEST_F(Pipeline, OfNothingDoesNothing) {
   expect_all({}, 100);
   EXPECT_EQ(counters_[0]->reads, 0);
-}
-
-TEST_F(Pipeline, DividesABudgetBetweenCallsAndBuffers) {
-  ReadJob job;
-  divide_budget(job, 1000, 0, executor_);
-  EXPECT_EQ(job.buffer_bytes, 1000u);
-  EXPECT_EQ(job.width, 0);
-  divide_budget(job, 1000, 100, executor_);  // three workers take 300
-  EXPECT_EQ(job.buffer_bytes, 700u);
-  EXPECT_EQ(job.width, 0);
-  divide_budget(job, 1000, 200, executor_);  // half pays for two
-  EXPECT_EQ(job.buffer_bytes, 600u);
-  EXPECT_EQ(job.width, 2);
-  divide_budget(job, 1000, 5000, executor_);  // at least one
-  EXPECT_EQ(job.buffer_bytes, 0u);
-  EXPECT_EQ(job.width, 1);
 }
 
 }  // namespace

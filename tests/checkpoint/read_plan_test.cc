@@ -45,20 +45,6 @@ TEST_F(Plan, TakesEachChunkOnceForAllItsTargets) {
   EXPECT_THAT(plan.uses(plan.chunks()[1]), ElementsAre(0, 1));
 }
 
-TEST_F(Plan, KnowsWhichChunksLieInTheirTargetAsTheyAre) {
-  const ReadTarget rows{0, Box({0, 0}, {6, 8}), {memory_.data()}};
-  const ReadPlan whole(stored_, {&rows, 1});
-  ASSERT_THAT(records(whole), ElementsAre(0, 1, 2, 3));
-  EXPECT_EQ(whole.chunks()[0].whole, memory_.data());
-  EXPECT_EQ(whole.chunks()[1].whole, nullptr) << "it reaches over its piece's edge";
-  EXPECT_EQ(whole.chunks()[2].whole, memory_.data() + 24);
-
-  const ReadTarget columns{0, Box({0, 0}, {6, 7}), {memory_.data()}};
-  EXPECT_EQ(ReadPlan(stored_, {&columns, 1}).chunks()[0].whole, nullptr);
-  const ReadTarget twice[] = {rows, rows};
-  EXPECT_EQ(ReadPlan(stored_, twice).chunks()[0].whole, nullptr);
-}
-
 TEST_F(Plan, OfNothingIsEmpty) {
   EXPECT_TRUE(ReadPlan(stored_, {}).chunks().empty());
   const ReadTarget empty{0, Box({3, 3}, {3, 8}), {}};

@@ -224,7 +224,7 @@ TEST(ReferencePath, GivesTheSameFileForAnyChunks) {
   const fs::path directory = dir / "step-00000001";
   fs::create_directory(directory);
   const WrittenShardFile written =
-      write_shard_file(plan, *posix_file_system(), directory, "s.h5", executor, pool, {});
+      write_shard_file(plan, *posix_file_system(), directory, "s.h5", pool, {});
   Manifest manifest;
   manifest.id = "0123456789abcdef0123456789abcdef";
   manifest.step = 1;

@@ -10,7 +10,6 @@
 #include "shardwise/checkpoint/detail/scratch_pool.h"
 #include "shardwise/checkpoint/read_options.h"
 #include "shardwise/runtime/mutex.h"
-#include "shardwise/runtime/parallel.h"
 
 namespace shardwise::detail {
 
@@ -25,11 +24,14 @@ class ChunkReader {
 
  private:
   struct Call;
+  bool is_fetched(const Call& call, const WantedChunk& chunk) const;
+  void fetch(Call& call, const WantedChunk& chunk);
   void consume(Call& call, const WantedChunk& chunk, std::span<const std::byte> stored);
+  void count(Call& call, const ChunkId& id);
 
   StoredCheckpoint checkpoint_;
   ReadOptions options_;
-  Executor executor_;
+  int threads_;
   ScratchPool<DecodeScratch> scratch_;
   std::atomic<std::int64_t> chunks_{0};
   std::atomic<std::size_t> stored_bytes_{0}, decoded_bytes_{0};

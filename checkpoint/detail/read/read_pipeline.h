@@ -8,7 +8,6 @@
 #include <string>
 
 #include "shardwise/checkpoint/detail/file.h"
-#include "shardwise/runtime/parallel.h"
 
 namespace shardwise::detail {
 
@@ -18,8 +17,8 @@ struct ReadItem {
   std::uint64_t address;
   std::size_t bytes;
 
-  /// Where to put them; null: into a buffer of the pipeline's.
-  std::byte* destination = nullptr;
+  /// ReadJob::fetch reads it by itself, to where it belongs.
+  bool fetched = false;
 };
 
 /// What to read, and what to do with it.
@@ -29,8 +28,12 @@ struct ReadJob {
   /// Ordered by file and address; they do not overlap.
   std::span<const ReadItem> items;
 
-  /// Called for each item, on the executor's workers, with its bytes, which are valid for the call.
+  /// Called for each item that is not fetched, with its bytes, which are valid for the call. Called
+  /// by up to `threads` threads at once.
   std::function<void(std::size_t item, std::span<const std::byte> bytes)> consume = nullptr;
+
+  /// Called for each fetched item, by up to twice as many threads.
+  std::function<void(std::size_t item)> fetch = nullptr;
 
   /// What an item is, for the message where it cannot be read.
   std::function<std::string(std::size_t item)> describe = nullptr;
@@ -38,22 +41,19 @@ struct ReadJob {
   /// Called by the caller's thread now and then, at last when all is consumed; may be null.
   std::function<void()> progress = nullptr;
 
-  /// Most bytes of buffers, though never less than the largest item. No more are taken than help.
-  std::size_t buffer_bytes = SIZE_MAX;
+  /// Threads that compute. Twice as many read, so that the disk works while they do.
+  int threads = 1;
 
-  /// Most calls of consume at once; 0: as many as there are workers.
-  std::int64_t width = 0;
+  /// Most bytes of buffers and of what the calls of consume take themselves, `call_bytes` each;
+  /// never less than the largest item and one call need.
+  std::size_t budget_bytes = SIZE_MAX;
+  std::size_t call_bytes = 0;
 };
 
-/// Sets buffer_bytes and width for a budget, where each call of consume takes so many bytes of its
-/// own: up to half of the budget is for them, but at least one call's; the buffers get what is
-/// left.
-void divide_budget(ReadJob& job, std::size_t budget_bytes, std::size_t call_bytes,
-                   const Executor& executor);
-
-/// Reads neighbouring items together, by threads of its own that do nothing but wait for the disk,
-/// while the executor's workers consume what has arrived. Throws what the first failing read or
-/// call threw; then nothing is under way any more. Call it from no worker's body.
-void run_read_job(const ReadJob& job, const Executor& executor);
+/// Reads neighbouring items together, by threads of its own, each of which reads and consumes in
+/// turn: what it has read is still in its processor's cache then. Throws what the first item that
+/// cannot be read or consumed threw, first by its number and not by time; then nothing is under way
+/// any more.
+void run_read_job(const ReadJob& job);
 
 }  // namespace shardwise::detail

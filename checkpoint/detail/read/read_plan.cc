@@ -4,7 +4,6 @@
 #include <map>
 #include <tuple>
 
-#include "shardwise/shard/box_copy.h"
 #include "shardwise/shard/plan/transfer_plan.h"
 
 namespace shardwise::detail {
@@ -71,18 +70,6 @@ void find_uses(const StoredCheckpoint& checkpoint, std::size_t tensor,
   }
 }
 
-/// Where the chunk's first element lies in the target, if all its elements follow there; else null.
-std::byte* whole_in(const StoredCheckpoint& checkpoint, const ChunkId& id,
-                    const ReadTarget& target) {
-  const Box box = checkpoint.box(id);
-  // A chunk that reaches over its piece's edge decodes to more than belongs into the target.
-  if (box.shape() != checkpoint.piece(id).chunk || !target.box.contains(box)) return nullptr;
-  const RunWalk walk = walk_runs(box, box, target.box);
-  if (walk.run_elements != box.num_elements()) return nullptr;
-  return target.places.front() +
-         static_cast<std::size_t>(walk.b_offset) * size_bytes(checkpoint.tensor(id).dtype);
-}
-
 }  // namespace
 
 ReadPlan::ReadPlan(const StoredCheckpoint& checkpoint, std::span<const ReadTarget> targets) {
@@ -100,14 +87,9 @@ ReadPlan::ReadPlan(const StoredCheckpoint& checkpoint, std::span<const ReadTarge
     // Within a file, chunks do not share an address: check_chunk_table has seen to it.
     const bool again =
         !uses_.empty() && (&use)[-1].file == use.file && (&use)[-1].address == use.address;
-    if (!again) chunks_.push_back({use.id, uses_.size(), 0, nullptr});
+    if (!again) chunks_.push_back({use.id, uses_.size(), 0});
     ++chunks_.back().num_uses;
     uses_.push_back(use.target);
-  }
-  for (WantedChunk& chunk : chunks_) {
-    if (chunk.num_uses == 1) {
-      chunk.whole = whole_in(checkpoint, chunk.id, targets[uses_[chunk.first_use]]);
-    }
   }
 }
 

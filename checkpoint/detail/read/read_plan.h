@@ -22,10 +22,6 @@ struct WantedChunk {
   ChunkId id;
   std::size_t first_use;  ///< in ReadPlan::uses
   std::size_t num_uses;
-
-  /// Where all of the decoded chunk lies as it is in the memory of its only target, whose other
-  /// places get copies; null where it has to be scattered.
-  std::byte* whole;
 };
 
 /// Which chunks the targets need, each once, ordered by file and address. Immutable.

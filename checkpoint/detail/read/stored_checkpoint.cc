@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
 #include <system_error>
 
 #include "shardwise/checkpoint/detail/codec.h"
@@ -137,10 +136,8 @@ StoredCheckpoint open_checkpoint(FileSystem& file_system, const fs::path& direct
   return checkpoint;
 }
 
-void check_chunk_hash(const StoredCheckpoint& checkpoint, const ChunkId& id,
-                      std::span<const std::byte> stored) {
+void check_chunk_hash(const StoredCheckpoint& checkpoint, const ChunkId& id, std::uint64_t hash) {
   const ChunkRecord& record = checkpoint.record(id);
-  const std::uint64_t hash = hash64(stored.data(), stored.size());
   if (hash == record.hash) return;
   throw Error(ErrorCode::corrupt,
               fmt::format("read {}: the hash of its bytes is {}, must be {}",
@@ -151,14 +148,11 @@ bool stored_raw(const StoredCheckpoint& checkpoint, const ChunkId& id) {
   return checkpoint.piece(id).codec == StoredCodec::none || checkpoint.record(id).filter_mask != 0;
 }
 
-void decode_chunk(const StoredCheckpoint& checkpoint, const ChunkId& id,
-                  std::span<const std::byte> stored, Decoder& decoder, std::span<std::byte> out) {
-  if (stored_raw(checkpoint, id)) {
-    std::memcpy(out.data(), stored.data(), out.size());
-    return;
-  }
+std::span<const std::byte> decompress_chunk(const StoredCheckpoint& checkpoint, const ChunkId& id,
+                                            std::span<const std::byte> stored, Decoder& decoder) {
   try {
-    decoder.decode(stored, size_bytes(checkpoint.tensor(id).dtype), out);
+    return decoder.decompress(stored,
+                              chunk_bytes(checkpoint.piece(id), checkpoint.tensor(id).dtype));
   } catch (const Error& e) {
     throw Error(e.code(), fmt::format("read {}: {}", checkpoint.describe(id), e.what()));
   }

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,8 @@
 #include "shardwise/checkpoint/detail/manifest.h"
 
 namespace shardwise::detail {
+
+class Decoder;
 
 /// A chunk by its place in the manifest. The numbers index StoredCheckpoint::manifest.
 struct ChunkId {
@@ -56,13 +59,14 @@ std::vector<ChunkRecord> read_chunk_table(File& file, const std::filesystem::pat
 /// where another process removes or replaces it meanwhile.
 StoredCheckpoint open_checkpoint(FileSystem& file_system, const std::filesystem::path& directory);
 
-/// Checks a chunk's stored bytes against its record, and fills `out`, exactly one decoded chunk.
-/// Throws corrupt naming file, tensor, chunk and box.
-class Decoder;
-void check_chunk_hash(const StoredCheckpoint& checkpoint, const ChunkId& id,
-                      std::span<const std::byte> stored);
-void decode_chunk(const StoredCheckpoint& checkpoint, const ChunkId& id,
-                  std::span<const std::byte> stored, Decoder& decoder, std::span<std::byte> out);
+/// Compares the hash of a chunk's stored bytes with its record's. Throws corrupt naming file,
+/// tensor, chunk and box.
+void check_chunk_hash(const StoredCheckpoint& checkpoint, const ChunkId& id, std::uint64_t hash);
+
+/// The decoded chunk, still shuffled, valid until the decoder's next call. Requires a chunk that is
+/// not stored raw. Throws corrupt naming file, tensor, chunk and box.
+std::span<const std::byte> decompress_chunk(const StoredCheckpoint& checkpoint, const ChunkId& id,
+                                            std::span<const std::byte> stored, Decoder& decoder);
 
 /// True where the stored bytes are the chunk's elements as they are.
 bool stored_raw(const StoredCheckpoint& checkpoint, const ChunkId& id);

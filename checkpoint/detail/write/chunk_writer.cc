@@ -1,13 +1,18 @@
 #include "shardwise/checkpoint/detail/write/chunk_writer.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
+#include <semaphore>
 #include <utility>
 
 #include "shardwise/checkpoint/detail/codec.h"
 #include "shardwise/checkpoint/detail/hash.h"
+#include "shardwise/checkpoint/detail/lanes.h"
 #include "shardwise/checkpoint/detail/scratch_pool.h"
+#include "shardwise/runtime/mutex.h"
 #include "shardwise/shard/box_copy.h"
+#include "shardwise/shard/error.h"
 
 namespace shardwise::detail {
 namespace {
@@ -18,6 +23,13 @@ constexpr std::size_t kChunkAlignment = 64;
 // The file is made longer in such steps: two writers past the page cache would wait for each other
 // if each write extended it.
 constexpr std::uint64_t kGrowthBytes = std::uint64_t{64} << 20;
+
+// Both filters skipped.
+constexpr std::uint32_t kRawMask = 3;
+
+// Behind so many bytes an adaptive save looks at the disk: a smaller one is done before it matters,
+// and so is the same byte by byte, however fast the disk is.
+constexpr std::size_t kAdaptiveFromBytes = std::size_t{128} << 20;
 
 std::size_t align(std::size_t bytes, std::size_t to) { return (bytes + to - 1) / to * to; }
 
@@ -48,6 +60,63 @@ struct Slab {
   std::int64_t first = 0, end = 0;
   std::size_t size_bytes = 0;     // filled
   std::size_t logical_bytes = 0;  // without the padding of edge chunks
+  std::size_t place_bytes = 0;    // of all slabs before it, uncompressed
+  bool compress = true;           // where the piece is
+};
+
+// Gives out places in the file in the order of the slabs, whoever is ready first. Thread-safe.
+class Places {
+ public:
+  // The file is going to end somewhere between `least_end` and `most_end`.
+  Places(File& file, std::uint64_t begin, std::uint64_t least_end, std::uint64_t most_end)
+      : file_(file), most_end_(most_end), end_(begin), reserved_(least_end) {
+    file_.resize(least_end);
+  }
+
+  // Waits for the slabs before this one. Throws where one of them has failed.
+  std::uint64_t take(std::size_t slab, std::size_t size_bytes) {
+    const MutexLock lock(mutex_);
+    while (!abandoned_ && turn_ != slab) turned_.wait(mutex_);
+    // The slab that failed says why: it comes first.
+    if (abandoned_) throw Error(ErrorCode::io, "an earlier part of the file was not written");
+    const std::uint64_t address = end_;
+    try {
+      if (end_ + size_bytes > reserved_) {
+        reserved_ = std::max(end_ + size_bytes, std::min(reserved_ + kGrowthBytes, most_end_));
+        file_.resize(reserved_);
+      }
+    } catch (...) {
+      abandoned_ = true;
+      turned_.notify_all();
+      throw;
+    }
+    end_ += size_bytes;
+    ++turn_;
+    turned_.notify_all();
+    return address;
+  }
+
+  // No slab behind the caller's gets a place.
+  void abandon() {
+    const MutexLock lock(mutex_);
+    abandoned_ = true;
+    turned_.notify_all();
+  }
+
+  std::uint64_t end() {
+    const MutexLock lock(mutex_);
+    return end_;
+  }
+
+ private:
+  File& file_;
+  const std::uint64_t most_end_;
+  Mutex mutex_;
+  CondVar turned_;
+  bool abandoned_ SHARDWISE_GUARDED_BY(mutex_) = false;
+  std::size_t turn_ SHARDWISE_GUARDED_BY(mutex_) = 0;
+  std::uint64_t end_ SHARDWISE_GUARDED_BY(mutex_);
+  std::uint64_t reserved_ SHARDWISE_GUARDED_BY(mutex_);
 };
 
 class ChunkWriter {
@@ -83,44 +152,45 @@ class ChunkWriter {
     return bytes;
   }
 
-  WrittenChunks write(File& file, std::uint64_t begin, const Executor& executor, StagingPool& pool,
+  WrittenChunks write(File& file, std::uint64_t begin, StagingPool& pool,
                       const ProgressFunction& progress) {
-    const auto workers = as_size(pool.sizes().workers);
-    const std::size_t most = pool.sizes().workers < executor.threads() ? workers : 2 * workers;
-    const std::size_t least = std::min(workers, pool.sizes().buffers);
-    Progress so_far{.done_bytes = 0, .total_bytes = plan_.logical_bytes};
-    std::uint64_t end = begin;
-    const std::uint64_t most_end = begin + most_bytes();
-    std::uint64_t reserved = begin + align(least_bytes(), kPageBytes);
-    file.resize(reserved);
-
-    StagingWriter writer(file, pool);
-    for (std::int64_t next = 0; next < plan_.chunks;) {
-      const std::vector<std::size_t> buffers = writer.take(least, most);
-      std::vector<Slab> slabs;
-      for (std::size_t i = 0; i < buffers.size() && next < plan_.chunks; ++i) {
-        slabs.push_back(cut_slab(next, pool.sizes().buffer_bytes));
-        next = slabs.back().end;
-      }
-      executor.parallel_for(std::ssize(slabs), [&](std::int64_t i) {
-        encode(slabs[as_size(i)], pool.buffer(buffers[as_size(i)]));
-      });
-      // Addresses in the order of the chunks, whoever was ready first.
-      for (std::size_t i = 0; i < buffers.size(); ++i) {
-        const std::size_t size = i < slabs.size() ? slabs[i].size_bytes : 0;
-        if (i < slabs.size()) settle(slabs[i], end);
-        if (end + size > reserved) {
-          reserved = std::max(end + size, std::min(reserved + kGrowthBytes, most_end));
-          file.resize(reserved);
-        }
-        writer.write(buffers[i], size, end);
-        end += size;
-      }
-      for (const Slab& slab : slabs) so_far.done_bytes += slab.logical_bytes;
-      if (progress) call_caller([&] { progress(so_far); });
+    std::vector<Slab> slabs;
+    std::size_t place = 0;
+    for (std::int64_t next = 0; next < plan_.chunks; next = slabs.back().end) {
+      slabs.push_back(cut_slab(next, pool.sizes().buffer_bytes, place));
     }
-    writer.finish();
-    return {.records = std::move(records_), .end = end, .stored_bytes = stored_bytes_};
+    Places places(file, begin, begin + align(least_bytes(), kPageBytes), begin + most_bytes());
+    std::counting_semaphore<> computing(pool.sizes().workers);
+    std::atomic<std::size_t> done_bytes{0};
+    std::atomic<int> writing{0};
+
+    LaneWork work{.jobs = slabs.size(), .lanes = pool.sizes().buffers, .run = {}};
+    work.run = [&](std::size_t job, std::size_t lane) {
+      Slab& slab = slabs[job];
+      std::byte* const buffer = pool.buffer(lane);
+      computing.acquire();
+      try {
+        // A disk that has nothing to do is not to wait for compression.
+        slab.compress = !plan_.adaptive || slab.place_bytes < kAdaptiveFromBytes || writing > 0;
+        encode(slab, buffer);
+      } catch (...) {
+        computing.release();
+        places.abandon();
+        throw;
+      }
+      computing.release();
+      const std::uint64_t address = places.take(job, slab.size_bytes);
+      settle(slab, address);
+      ++writing;
+      file.write_at(address, buffer, slab.size_bytes);
+      --writing;
+      done_bytes += slab.logical_bytes;
+    };
+    if (progress) {
+      work.progress = [&] { call_caller([&] { progress({done_bytes, plan_.logical_bytes}); }); };
+    }
+    run_lanes(work);
+    return {.records = std::move(records_), .end = places.end(), .stored_bytes = stored_bytes_};
   }
 
  private:
@@ -145,13 +215,15 @@ class ChunkWriter {
     return {chunk, align(size, kPageBytes)};
   }
 
-  Slab cut_slab(std::int64_t first, std::size_t buffer_bytes) const {
-    Slab slab{.first = first, .end = first};
+  // As many groups as the buffer holds. Moves `place` behind them.
+  Slab cut_slab(std::int64_t first, std::size_t buffer_bytes, std::size_t& place) const {
+    Slab slab{.first = first, .end = first, .place_bytes = place};
     for (std::size_t size = 0; slab.end < plan_.chunks;) {
       const auto [end, more] = group(slab.end);
       size += more;
       if (size > buffer_bytes) break;
       slab.end = end;
+      place += more;
     }
     return slab;
   }
@@ -175,7 +247,7 @@ class ChunkWriter {
       }
       pad_to(kChunkAlignment);
       ChunkRecord& record = records_[as_size(chunk)];
-      record = encode_chunk(*run, chunk - run->first, *scratch, buffer + at);
+      record = encode_chunk(*run, chunk - run->first, slab.compress, *scratch, buffer + at);
       record.address = at;
       at += record.stored_bytes;
       slab.logical_bytes += logical_bytes(*run, chunk - run->first);
@@ -189,12 +261,14 @@ class ChunkWriter {
   }
 
   // Writes the stored bytes of a chunk to `out`, which has room for the chunk unencoded.
-  static ChunkRecord encode_chunk(const PieceRun& run, std::int64_t chunk, Scratch& scratch,
-                                  std::byte* out) {
+  static ChunkRecord encode_chunk(const PieceRun& run, std::int64_t chunk, bool compress,
+                                  Scratch& scratch, std::byte* out) {
     ChunkRecord record;
     record.stored_bytes = run.chunk_bytes;
-    if (run.piece->codec == StoredCodec::none) {
+    const bool raw = run.piece->codec == StoredCodec::none;
+    if (raw || !compress) {
       gather(run, chunk, scratch, {out, run.chunk_bytes});
+      if (!raw) record.filter_mask = kRawMask;
     } else {
       scratch.chunk.resize(run.chunk_bytes);
       gather(run, chunk, scratch, scratch.chunk);
@@ -204,7 +278,7 @@ class ChunkWriter {
         record.stored_bytes = encoded;
       } else {
         std::memcpy(out, scratch.chunk.data(), run.chunk_bytes);
-        record.filter_mask = 3;  // both filters skipped
+        record.filter_mask = kRawMask;
       }
     }
     record.hash = hash64(out, record.stored_bytes);
@@ -238,7 +312,7 @@ class ChunkWriter {
   const SavePlan& plan_;
   std::vector<PieceRun> runs_;
   std::vector<ChunkRecord> records_;
-  std::size_t stored_bytes_ = 0;
+  std::atomic<std::size_t> stored_bytes_{0};
   ScratchPool<Scratch> scratch_;
 };
 
@@ -246,10 +320,9 @@ class ChunkWriter {
 
 std::size_t most_data_bytes(const SavePlan& plan) { return ChunkWriter(plan).most_bytes(); }
 
-WrittenChunks write_chunks(const SavePlan& plan, File& file, std::uint64_t begin,
-                           const Executor& executor, StagingPool& pool,
+WrittenChunks write_chunks(const SavePlan& plan, File& file, std::uint64_t begin, StagingPool& pool,
                            const ProgressFunction& progress) {
-  return ChunkWriter(plan).write(file, begin, executor, pool, progress);
+  return ChunkWriter(plan).write(file, begin, pool, progress);
 }
 
 }  // namespace shardwise::detail

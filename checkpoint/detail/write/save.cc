@@ -36,7 +36,7 @@ SaveStats write_attempt(const SaveContext& context, const Attempt& attempt, std:
     }
     WrittenShardFile file =
         write_shard_file(plan, context.file_system, attempt.directory(), "shards-00000-of-00001.h5",
-                         context.executor, *context.pool, options.progress);
+                         *context.pool, options.progress);
     stats.stored_bytes = file.stored_bytes;
     stats.file_bytes += file.entry.bytes;
     records = std::move(file.records);

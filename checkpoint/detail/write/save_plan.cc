@@ -169,6 +169,7 @@ SavePlan plan_save(std::vector<TensorSource> sources, Codec codec, const Executo
   std::sort(sources.begin(), sources.end(),
             [](const TensorSource& a, const TensorSource& b) { return a.name < b.name; });
   SavePlan plan;
+  plan.adaptive = codec == Codec::automatic;
   plan.sources = std::move(sources);
   plan.tensors.reserve(plan.sources.size());
   for (const TensorSource& source : plan.sources) plan.tensors.push_back(describe(source));

@@ -46,6 +46,7 @@ struct SavePlan {
   std::vector<TensorSource> sources;  ///< sorted by name
   std::vector<TensorEntry> tensors;   ///< for each source; all pieces in file 0
   std::vector<Effort> efforts;        ///< for each source
+  bool adaptive = false;              ///< compression yields to a disk that waits for it
   std::int64_t chunks = 0;
   std::size_t logical_bytes = 0;
 };

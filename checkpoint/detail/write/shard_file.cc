@@ -171,11 +171,10 @@ std::uint64_t page_end(std::uint64_t address) {
 
 WrittenShardFile write_shard_file(const SavePlan& plan, FileSystem& file_system,
                                   const std::filesystem::path& directory, const std::string& name,
-                                  const Executor& executor, StagingPool& pool,
-                                  const ProgressFunction& progress) {
+                                  StagingPool& pool, const ProgressFunction& progress) {
   static_assert(std::endian::native == std::endian::little, "elements are stored as they are");
   const std::unique_ptr<File> file = file_system.create(directory / name, Caching::direct);
-  WrittenChunks chunks = write_chunks(plan, *file, kFrontBytes, executor, pool, progress);
+  WrittenChunks chunks = write_chunks(plan, *file, kFrontBytes, pool, progress);
 
   WrittenShardFile written{
       .entry = {}, .records = std::move(chunks.records), .stored_bytes = chunks.stored_bytes};

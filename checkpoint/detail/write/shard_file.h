@@ -21,7 +21,6 @@ struct WrittenShardFile {
 /// HDF5's own bytes last, so that an unfinished file does not open. Throws io, CallerError.
 WrittenShardFile write_shard_file(const SavePlan& plan, FileSystem& file_system,
                                   const std::filesystem::path& directory, const std::string& name,
-                                  const Executor& executor, StagingPool& pool,
-                                  const ProgressFunction& progress);
+                                  StagingPool& pool, const ProgressFunction& progress);
 
 }  // namespace shardwise::detail

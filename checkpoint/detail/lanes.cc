@@ -1,0 +1,115 @@
+#include "shardwise/checkpoint/detail/lanes.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <exception>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "shardwise/runtime/mutex.h"
+
+namespace shardwise::detail {
+namespace {
+
+/// One call of run_lanes. Thread-safe.
+class Lanes {
+ public:
+  explicit Lanes(const LaneWork& work) : work_(work) {}
+
+  void run();
+
+ private:
+  void lane(std::size_t number);
+  void end_of(std::size_t job, const std::exception_ptr& error);
+  bool wait_for_progress();
+
+  /// No further job is begun.
+  void stop() { next_ = work_.jobs; }
+
+  const LaneWork& work_;
+  std::atomic<std::size_t> next_{0};
+
+  Mutex mutex_;
+  CondVar changed_;
+  std::size_t running_ SHARDWISE_GUARDED_BY(mutex_) = 0;
+  bool advanced_ SHARDWISE_GUARDED_BY(mutex_) = false;
+  std::size_t failed_ SHARDWISE_GUARDED_BY(mutex_) = SIZE_MAX;
+  std::exception_ptr error_ SHARDWISE_GUARDED_BY(mutex_);
+};
+
+// Jobs are begun in their order, so when all that were begun have ended, the first one that failed
+// is known.
+void Lanes::lane(std::size_t number) {
+  for (;;) {
+    const std::size_t job = next_++;
+    if (job >= work_.jobs) break;
+    std::exception_ptr error;
+    try {
+      work_.run(job, number);
+    } catch (...) {
+      error = std::current_exception();
+      stop();
+    }
+    end_of(job, error);
+  }
+  const MutexLock lock(mutex_);
+  --running_;
+  changed_.notify_all();
+}
+
+void Lanes::end_of(std::size_t job, const std::exception_ptr& error) {
+  const MutexLock lock(mutex_);
+  if (error && job < failed_) {
+    error_ = error;
+    failed_ = job;
+  }
+  advanced_ = true;
+  changed_.notify_all();
+}
+
+// False when no lane runs any more and nothing has happened since the last call.
+bool Lanes::wait_for_progress() {
+  const MutexLock lock(mutex_);
+  while (running_ != 0 && !advanced_) changed_.wait(mutex_);
+  return std::exchange(advanced_, false);
+}
+
+void Lanes::run() {
+  if (work_.lanes <= 1 || work_.jobs <= 1) {
+    // Nothing to overlap: a thread would only cost its start.
+    for (std::size_t job = 0; job < work_.jobs; ++job) {
+      work_.run(job, 0);
+      if (work_.progress) work_.progress();
+    }
+    return;
+  }
+  {
+    std::vector<std::jthread> threads;
+    // Destroyed before the threads are joined: whatever is thrown here, they find no more jobs.
+    struct Stop {
+      Lanes& lanes;
+      ~Stop() { lanes.stop(); }
+    };
+    const Stop at_end{*this};
+    for (std::size_t i = 0; i < std::min(work_.lanes, work_.jobs); ++i) {
+      {
+        const MutexLock lock(mutex_);
+        ++running_;
+      }
+      threads.emplace_back([this, i] { lane(i); });
+    }
+    while (wait_for_progress()) {
+      if (work_.progress) work_.progress();
+    }
+  }
+  const MutexLock lock(mutex_);
+  if (error_) std::rethrow_exception(error_);
+}
+
+}  // namespace
+
+void run_lanes(const LaneWork& work) { Lanes(work).run(); }
+
+}  // namespace shardwise::detail

@@ -1,0 +1,94 @@
+#include "shardwise/checkpoint/detail/lanes.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <latch>
+#include <set>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+namespace shardwise::detail {
+namespace {
+
+TEST(Lanes, RunEachJobOnceInTheOrderOfTheirNumbers) {
+  for (const std::size_t lanes : {1, 2, 5, 40}) {
+    SCOPED_TRACE(lanes);
+    std::vector<std::atomic<int>> seen(30);
+    std::vector<std::atomic<std::size_t>> last(lanes);
+    std::atomic<int> disorder{0};
+    run_lanes({.jobs = seen.size(), .lanes = lanes, .run = [&](std::size_t job, std::size_t lane) {
+                 ++seen[job];
+                 if (last[lane] > job) ++disorder;
+                 last[lane] = job;
+               }});
+    for (std::size_t i = 0; i < seen.size(); ++i) EXPECT_EQ(seen[i], 1) << i;
+    EXPECT_EQ(disorder, 0);
+  }
+}
+
+TEST(Lanes, OneLaneOrOneJobIsTheCallersThread) {
+  const auto caller = std::this_thread::get_id();
+  const auto check = [&](std::size_t, std::size_t) {
+    EXPECT_EQ(std::this_thread::get_id(), caller);
+  };
+  run_lanes({.jobs = 5, .lanes = 1, .run = check});
+  run_lanes({.jobs = 1, .lanes = 5, .run = check});
+  run_lanes({.jobs = 0, .lanes = 5, .run = check});
+}
+
+TEST(Lanes, TheFirstErrorByNumberIsThrownWhicheverCameFirst) {
+  std::latch later_failed(1);
+  std::atomic<std::size_t> begun{0};
+  const auto run = [&](std::size_t job, std::size_t) {
+    ++begun;
+    if (job == 3) {
+      later_failed.wait();
+      throw std::runtime_error("3");
+    }
+    if (job == 4) {
+      later_failed.count_down();
+      throw std::runtime_error("4");
+    }
+  };
+  try {
+    run_lanes({.jobs = 100'000, .lanes = 2, .run = run});
+    FAIL();
+  } catch (const std::runtime_error& e) {
+    EXPECT_STREQ(e.what(), "3");
+  }
+  EXPECT_LT(begun, 100'000u);
+}
+
+TEST(Lanes, ProgressIsTheCallersAndEndsWithTheLastJob) {
+  for (const std::size_t lanes : {1, 3}) {
+    std::atomic<int> done{0};
+    int last = -1;
+    const auto caller = std::this_thread::get_id();
+    run_lanes({.jobs = 50,
+               .lanes = lanes,
+               .run = [&](std::size_t, std::size_t) { ++done; },
+               .progress =
+                   [&] {
+                     EXPECT_EQ(std::this_thread::get_id(), caller);
+                     last = done;
+                   }});
+    EXPECT_EQ(last, 50);
+  }
+}
+
+TEST(Lanes, WhatProgressThrowsEndsThem) {
+  for (const std::size_t lanes : {1, 3}) {
+    std::atomic<std::size_t> begun{0};
+    EXPECT_THROW(run_lanes({.jobs = 1'000'000,
+                            .lanes = lanes,
+                            .run = [&](std::size_t, std::size_t) { ++begun; },
+                            .progress = [] { throw std::runtime_error("stop"); }}),
+                 std::runtime_error);
+    EXPECT_LT(begun, 1'000'000u);
+  }
+}
+
+}  // namespace
+}  // namespace shardwise::detail
