@@ -60,7 +60,9 @@ DeviceOrder DeviceOrder::compact(DeviceId first, std::vector<std::int64_t> sizes
   std::size_t kept = 0;
   for (std::size_t i = 0; i < sizes.size(); ++i) {
     if (sizes[i] == 1) continue;
-    if (kept > 0 && strides[kept - 1] == strides[i] * sizes[i]) {
+    std::int64_t next = 0;  // overflows where a list of ids only begins like a pattern
+    if (kept > 0 && !__builtin_mul_overflow(strides[i], sizes[i], &next) &&
+        strides[kept - 1] == next) {
       sizes[kept - 1] *= sizes[i];
       strides[kept - 1] = strides[i];
     } else {
@@ -138,8 +140,11 @@ std::optional<DeviceOrder> DeviceOrder::recognise(std::span<const DeviceId> ids)
   std::int64_t reach = 0;
   for (std::size_t i = digits.size(); i-- > 0;) {
     if (digits[i].device_stride <= reach) return std::nullopt;
-    const std::int64_t more = (digits[i].size - 1) * digits[i].device_stride;
-    if (__builtin_add_overflow(reach, more, &reach)) return std::nullopt;
+    std::int64_t more = 0;
+    if (__builtin_mul_overflow(digits[i].size - 1, digits[i].device_stride, &more) ||
+        __builtin_add_overflow(reach, more, &reach)) {
+      return std::nullopt;
+    }
   }
   if (__builtin_add_overflow(reach, ids[0], &reach)) return std::nullopt;
   for (std::size_t p = 0; p < count; ++p) {

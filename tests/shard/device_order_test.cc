@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <numeric>
 #include <random>
 #include <vector>
@@ -145,6 +146,23 @@ TEST(DeviceOrder, PatternsWithGapsStayCompact) {
   EXPECT_TRUE(plane.is_compact());
   EXPECT_EQ(plane.position_of(3), 2);
   EXPECT_FALSE(plane.position_of(4));
+}
+
+TEST(DeviceOrder, HoldsIdsUpToTheLast) {
+  // Each begins like a pattern, whose next digit would be past 2^63.
+  const DeviceId last = std::numeric_limits<DeviceId>::max();
+  for (const std::vector<DeviceId>& ids :
+       std::vector<std::vector<DeviceId>>{{0, last - 1, 972075806, 972036854775707},
+                                          {0, last / 2 + 1, 1, last},
+                                          {last, 0, 5, last - 1},
+                                          {0, last}}) {
+    const DeviceOrder order = DeviceOrder::list(ids);
+    EXPECT_EQ(devices(order), ids);
+    EXPECT_EQ(order, DeviceOrder::parse(order.to_string()));
+    for (std::size_t p = 0; p < ids.size(); ++p) {
+      EXPECT_EQ(order.position_of(ids[p]), static_cast<std::int64_t>(p));
+    }
+  }
 }
 
 TEST(DeviceOrder, TakesNoMemoryPerDevice) {
