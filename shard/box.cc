@@ -35,8 +35,7 @@ Box Box::whole(const Shape& shape) {
   Box box;
   for (const std::int64_t extent : shape) {
     if (extent < 0) Box(Index::filled(shape.size(), 0), shape);  // throws
-    box.begin_.push_back(0);
-    box.end_.push_back(extent);
+    box.push_back(0, extent);
   }
   return box;
 }
@@ -47,7 +46,14 @@ Shape Box::shape() const {
   return shape;
 }
 
-std::int64_t Box::num_elements() const { return shardwise::num_elements(shape()); }
+std::int64_t Box::num_elements() const {
+  std::int64_t product = 1;
+  bool overflow = false;
+  for (std::size_t dim = 0; dim < rank(); ++dim) {
+    overflow |= __builtin_mul_overflow(product, extent(dim), &product);
+  }
+  return overflow ? shardwise::num_elements(shape()) : product;  // 0 where a dim is empty
+}
 
 bool Box::empty() const {
   for (std::size_t dim = 0; dim < rank(); ++dim) {

@@ -21,7 +21,7 @@ namespace shardwise {
 class Box {
  public:
   /// The one element of a scalar.
-  Box() = default;
+  Box() {}  // if defaulted, Box{} would set all values to zero, also those of dims it does not have
 
   /// Throws invalid_argument where the invariant would not hold.
   Box(const Index& begin, const Index& end);
@@ -35,6 +35,12 @@ class Box {
   std::int64_t begin(std::size_t dim) const { return begin_[dim]; }
   std::int64_t end(std::size_t dim) const { return end_[dim]; }
   std::int64_t extent(std::size_t dim) const { return end_[dim] - begin_[dim]; }
+
+  /// Adds a dim behind the others. Requires begin <= end and rank() < kMaxRank.
+  void push_back(std::int64_t begin, std::int64_t end) {
+    begin_.push_back(begin);
+    end_.push_back(end);
+  }
 
   /// Moves the box's ends along one dim. Requires dim < rank() and begin <= end.
   void set(std::size_t dim, std::int64_t begin, std::int64_t end) {

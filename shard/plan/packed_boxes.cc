@@ -21,8 +21,8 @@ void PackedBoxes::push_back(const std::int64_t* begin, const std::int64_t* end) 
 }
 
 Box PackedBoxes::operator[](std::size_t i) const {
-  Box box = Box::whole(Shape::filled(rank_, 0));
-  for (std::size_t dim = 0; dim < rank_; ++dim) box.set(dim, begin_of(i)[dim], end_of(i)[dim]);
+  Box box;
+  for (std::size_t dim = 0; dim < rank_; ++dim) box.push_back(begin_of(i)[dim], end_of(i)[dim]);
   return box;
 }
 

@@ -38,12 +38,14 @@ void check_ranks(std::span<const Piece> sources, std::span<const Piece> targets)
   }
 }
 
-/// What the source and the target share, put into `box`, which is the target's. Requires that they
-/// share an element.
-void keep_shared(const PackedBoxes& sources, std::size_t source, Box& box) {
-  for (std::size_t dim = 0; dim < box.rank(); ++dim) {
-    box.set(dim, std::max(box.begin(dim), sources.begin_of(source)[dim]),
-            std::min(box.end(dim), sources.end_of(source)[dim]));
+/// What a source and a target share, added to `box`, which has no dims. Requires that they share an
+/// element.
+void add_shared(const PackedBoxes& sources, std::size_t source, const PackedBoxes& targets,
+                std::size_t target, Box& box) {
+  const std::int64_t *begin = sources.begin_of(source), *end = sources.end_of(source);
+  const std::int64_t *first = targets.begin_of(target), *last = targets.end_of(target);
+  for (std::size_t dim = 0; dim < sources.rank(); ++dim) {
+    box.push_back(std::max(begin[dim], first[dim]), std::min(end[dim], last[dim]));
   }
 }
 
@@ -103,12 +105,12 @@ std::size_t TransferPlan::target_of(std::size_t copy) const {
 
 Copy TransferPlan::copy_at(std::size_t copy, std::size_t target) const {
   const std::uint32_t source = source_of_[copy];
-  Copy result{source, static_cast<std::int64_t>(target), targets_.box(target)};
+  Copy result{source, static_cast<std::int64_t>(target), {}};
   const auto cut = std::lower_bound(cut_copies_.begin(), cut_copies_.end(), copy);
   if (cut != cut_copies_.end() && *cut == copy) {
     result.box = cut_boxes_[static_cast<std::size_t>(cut - cut_copies_.begin())];
   } else {
-    keep_shared(sources_.boxes(), source, result.box);
+    add_shared(sources_.boxes(), source, targets_.boxes(), target, result.box);
   }
   return result;
 }
@@ -155,12 +157,11 @@ void for_each_copy(const Sharding& from, const Sharding& to, const Shape& shape,
   const PieceList sources(from, shape), targets(to, shape);
   detail::GridPlanner planner(from, sources, to, targets, shape, topology);
   detail::TargetCopies copies;
-  Copy copy{};
   for (std::size_t target = 0; target < targets.size(); ++target) {
     planner.plan(static_cast<std::int64_t>(target), copies);
     for (const std::uint32_t source : copies.sources) {
-      copy = {source, static_cast<std::int64_t>(target), targets.box(target)};
-      keep_shared(sources.boxes(), source, copy.box);
+      Copy copy{source, static_cast<std::int64_t>(target), {}};
+      add_shared(sources.boxes(), source, targets.boxes(), target, copy.box);
       body(copy);
     }
   }
