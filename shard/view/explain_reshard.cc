@@ -15,44 +15,35 @@ std::string amount(std::int64_t elements, std::size_t element_bytes) {
                      static_cast<std::uint64_t>(elements) * element_bytes);
 }
 
-/// What of its box a device needs no longer.
-std::int64_t dropped_elements(const Box& held, const Box* needed) {
-  return held.num_elements() - (needed == nullptr ? 0 : intersect(held, *needed).num_elements());
-}
-
 }  // namespace
 
 ReshardExplanation explain_reshard(const Sharding& from, const Sharding& to, const Shape& shape) {
   const TransferPlan plan = TransferPlan::reshard(from, to, shape);
   std::map<DeviceId, DeviceChange> changes;
-  const auto change_of = [&changes](DeviceId device) -> DeviceChange& {
-    return changes.try_emplace(device, DeviceChange{device, 0, 0, 0, {}}).first->second;
-  };
-  // Sources and targets of the plan are numbered by mesh position.
-  std::map<std::pair<DeviceId, DeviceId>, std::int64_t> fetched;  // to, from
-  for (const auto& copy : plan.copies()) {
-    const DeviceId source = from.mesh().device_at(copy.source);
-    const DeviceId target = to.mesh().device_at(copy.target);
-    if (source == target) {
-      change_of(target).kept += copy.box.num_elements();
-    } else {
-      fetched[{target, source}] += copy.box.num_elements();
+  for (const PieceList* pieces : {&plan.sources(), &plan.targets()}) {
+    for (const DeviceId device : pieces->places()) {
+      changes.try_emplace(device, DeviceChange{device, 0, 0, 0, {}});
     }
   }
+  for (const Piece& held : plan.sources()) {
+    changes.at(held.place).dropped = held.box.num_elements();
+  }
+  std::map<std::pair<DeviceId, DeviceId>, std::int64_t> fetched;  // to, from
+  for (const Copy& copy : plan.copies()) {
+    const DeviceId source = plan.sources().place(static_cast<std::size_t>(copy.source));
+    const DeviceId target = plan.targets().place(static_cast<std::size_t>(copy.target));
+    if (source != target) {
+      fetched[{target, source}] += copy.box.num_elements();
+      continue;
+    }
+    // What a device has and needs it takes from itself.
+    changes.at(target).kept += copy.box.num_elements();
+    changes.at(target).dropped -= copy.box.num_elements();
+  }
   for (const auto& [ends, elements] : fetched) {
-    DeviceChange& change = change_of(ends.first);
+    DeviceChange& change = changes.at(ends.first);
     change.fetched += elements;
     change.fetches.push_back({ends.second, elements});
-  }
-  for (std::int64_t position = 0; position < from.mesh().size(); ++position) {
-    const DeviceId device = from.mesh().device_at(position);
-    const Box held = from.box_at(position, shape);
-    const auto place = to.mesh().position_of(device);
-    const Box needed = place ? to.box_at(*place, shape) : held;
-    change_of(device).dropped = dropped_elements(held, place ? &needed : nullptr);
-  }
-  for (std::int64_t position = 0; position < to.mesh().size(); ++position) {
-    change_of(to.mesh().device_at(position));
   }
   ReshardExplanation result{plan.classify(), 0, 0, 0, from == to, {}};
   for (auto& [device, change] : changes) {
