@@ -33,8 +33,9 @@ struct XlaSharding {
 XlaSharding parse_xla_text(std::string_view text, const Mesh& mesh, std::size_t rank);
 
 /// "{replicated}" or "{devices=[2,1,4]0,2,.. last_tile_dim_replicate}" with the device ids, each
-/// group of replicas ascending, as PyTorch/XLA prints. O(devices). Throws unsupported under
-/// policies that XLA does not have, as Mesh::devices() for an abstract mesh.
+/// group of replicas ascending, as PyTorch/XLA prints. "{replicated}" says of no device that it is
+/// meant: read over the sharding's own mesh it is the same again. O(devices). Throws unsupported
+/// under policies that XLA does not have, as Mesh::devices() for an abstract mesh.
 std::string to_xla_v1(const Sharding& sharding);
 
 /// The same over mesh positions in compact, canonical form, "{devices=[2,1,4]<=[4,2]T(1,0) ..}", as

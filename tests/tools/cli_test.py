@@ -165,6 +165,7 @@ class Shards(Cli):
     def test_kinds_that_are_words(self):
         found = self.ok_json("shards", "--mesh", "4", "--sharding", "{maximal device=2}", "--shape", "8")
         self.assertEqual((found["sharding_type"], list(found["devices"])), ("MAXIMAL", ["2"]))
+        self.assertEqual(found["tile_assignment"], [2])
         found = self.ok_json("shards", "--mesh", "4", "--sharding", "{manual}", "--shape", "8")
         self.assertEqual((found["sharding_type"], found["devices"]), ("MANUAL", {}))
 

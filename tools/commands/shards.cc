@@ -39,6 +39,7 @@ Json nested(std::span<const std::int64_t> dims, const Number*& next) {
 
 Json tile_assignment_json(const Sharding& sharding) {
   const TileAssignment assignment = tile_assignment(sharding);
+  if (assignment.dims.empty()) return assignment.devices;  // one device, and no axis
   const DeviceId* next = assignment.devices.data();
   return nested(std::span(assignment.dims), next);
 }

@@ -85,6 +85,16 @@ TEST(XlaText, KnowsTheKindsThatAreWords) {
   }
 }
 
+TEST(XlaText, WhatLiesOnSomeDevicesReadsBackOverThem) {
+  for (const char* text : {"{mesh['a'=1], [{'a'}]}", "{mesh['a'=2], device_ids=(5,3), [{}]}",
+                           "{devices=[1,2]4,7 last_tile_dim_replicate}", "{maximal device=3}"}) {
+    const XlaSharding some = parse_xla_text(text, Mesh::line(8), 1);
+    const XlaSharding again = parse_xla_text(to_xla_v1(some), some.placement->mesh(), 1);
+    EXPECT_EQ(*again.placement, *some.placement) << text;
+    EXPECT_NE(*again.placement, Sharding::replicated(Mesh::line(8), 1)) << text;
+  }
+}
+
 TEST(XlaText, ReadsWhatXlaReads) {
   const Mesh mesh = Mesh::parse("a=2,b=4");
   const struct {
