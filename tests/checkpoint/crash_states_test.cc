@@ -25,11 +25,6 @@
 namespace shardwise {
 namespace {
 
-std::vector<std::byte> bytes(std::string_view text) {
-  const auto view = std::as_bytes(std::span(text));
-  return {view.begin(), view.end()};
-}
-
 // Chunked and compressed, contiguous, a scalar.
 std::vector<HostTensor> small_model(std::uint64_t seed) {
   return {host_tensor("ramp", DType::i32, {128, 128}, "", "-,-", Values::ramp, seed),
@@ -192,12 +187,12 @@ void leave_everything(const std::filesystem::path& root) {
   detail::LeaseOwner owner = detail::this_process();
   owner.boot = "another";
   const std::string lease = detail::print_lease(owner);
-  write_file(root / (".step-00000007." + id + ".lease"), bytes(lease));
-  write_file(root / (".step-00000008." + id + ".lease.new"), bytes(lease));
+  write_file(root / (".step-00000007." + id + ".lease"), lease);
+  write_file(root / (".step-00000008." + id + ".lease.new"), lease);
   for (const std::string& name : {".step-00000007." + id + ".tmp", ".trash-step-00000001." + id}) {
     std::filesystem::create_directory(root / name);
-    write_file(root / name / "manifest.json", bytes("{"));
-    write_file(root / name / "shards-00000-of-00001.h5", bytes("x"));
+    write_file(root / name / "manifest.json", "{");
+    write_file(root / name / "shards-00000-of-00001.h5", "x");
   }
   const auto no_trash = std::make_shared<HookedFileSystem>(
       [&](std::string_view operation, const std::filesystem::path& path) {

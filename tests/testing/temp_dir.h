@@ -42,4 +42,8 @@ inline void write_file(const std::filesystem::path& path, std::span<const std::b
   if (!out) throw std::runtime_error("cannot write " + path.string());
 }
 
+inline void write_file(const std::filesystem::path& path, std::string_view text) {
+  write_file(path, std::as_bytes(std::span(text)));
+}
+
 }  // namespace shardwise
