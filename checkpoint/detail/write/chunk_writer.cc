@@ -170,8 +170,8 @@ class ChunkWriter {
       std::byte* const buffer = pool.buffer(lane);
       computing.acquire();
       try {
-        // A disk that has nothing to do is not to wait for compression.
-        slab.compress = !plan_.adaptive || slab.place_bytes < kAdaptiveFromBytes || writing > 0;
+        // A disk that is about to have nothing to do is not to wait for compression.
+        slab.compress = !plan_.adaptive || slab.place_bytes < kAdaptiveFromBytes || writing > 1;
         encode(slab, buffer);
       } catch (...) {
         computing.release();
