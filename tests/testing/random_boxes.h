@@ -5,9 +5,16 @@
 #include <vector>
 
 #include "shardwise/shard/box.h"
+#include "shardwise/shard/plan/packed_boxes.h"
 #include "testing/random_shardings.h"
 
 namespace shardwise {
+
+inline PackedBoxes packed(const std::vector<Box>& boxes, std::size_t rank) {
+  PackedBoxes result(rank);
+  for (const Box& box : boxes) result.push_back(box);
+  return result;
+}
 
 /// Any box inside the region, an empty one now and then.
 inline Box random_box(const Box& region, RandomShardings& random) {

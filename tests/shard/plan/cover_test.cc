@@ -14,12 +14,6 @@
 namespace shardwise::detail {
 namespace {
 
-PackedBoxes packed(const std::vector<Box>& boxes, std::size_t rank) {
-  PackedBoxes result(rank);
-  for (const Box& box : boxes) result.push_back(box);
-  return result;
-}
-
 /// Counts every element.
 std::optional<Miscount> count_by_hand(const std::vector<Box>& boxes, const Box& region) {
   for (const Index& element : indices_of(region)) {

@@ -13,12 +13,6 @@
 namespace shardwise::detail {
 namespace {
 
-PackedBoxes packed(const std::vector<Box>& boxes, std::size_t rank) {
-  PackedBoxes result(rank);
-  for (const Box& box : boxes) result.push_back(box);
-  return result;
-}
-
 std::vector<std::uint32_t> sorted(std::span<const std::uint32_t> numbers) {
   std::vector<std::uint32_t> result(numbers.begin(), numbers.end());
   std::sort(result.begin(), result.end());

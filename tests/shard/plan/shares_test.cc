@@ -22,9 +22,7 @@ TEST(Shares, AreOfTheFirstBoxThatHoldsEachElement) {
     const Box region = random_box(space, random);
     std::vector<Box> boxes = random_tiling(space, random.draw(0, 60), random);
     damage(boxes, space, random.draw(0, 30), random);
-    PackedBoxes packed(rank);
-    for (const Box& box : boxes) packed.push_back(box);
-    const Shares shares = share_out(packed, region);
+    const Shares shares = share_out(packed(boxes, rank), region);
     std::optional<Index> missing;
     std::size_t elements = 0;
     for (const Index& element : indices_of(region)) {
