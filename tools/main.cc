@@ -27,6 +27,8 @@ struct Commands {
   InspectOptions inspect;
   VerifyOptions verify;
   ReshardOptions reshard;
+  BenchSaveOptions bench_save;
+  BenchRestoreOptions bench_restore;
   std::function<int()> run;
 };
 
@@ -36,6 +38,15 @@ CLI::App* add_command(CLI::App& app, const char* name, const char* description, 
   command->footer(std::string("Example:\n  ") + example);
   command->add_flag("--json", *json, "Print one JSON object on stdout, for scripts");
   return command;
+}
+
+void add_bench_options(CLI::App& command, int& repeat, int& threads) {
+  command.add_option("--repeat", repeat, "Rounds that are measured, after one that warms up")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  command.add_option("--threads", threads, "Workers; 0: as many as there are cores")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
 }
 
 void declare(CLI::App& app, Commands& c) {
@@ -118,6 +129,58 @@ void declare(CLI::App& app, Commands& c) {
   reshard->callback([&c] { c.run = [&c] { return run_reshard(c.reshard); }; });
 }
 
+void declare_bench(CLI::App& app, Commands& c) {
+  CLI::App* bench =
+      app.add_subcommand("bench", "Measure how fast checkpoints are on a file system");
+  bench->footer("Example:\n  shardwise bench save /mnt/fast --codec zstd");
+  bench->require_subcommand(1);
+
+  CLI::App* save = add_command(
+      *bench, "save", "Durable saves, beside raw writes of the same bytes",
+      "shardwise bench save /mnt/fast --tensors 64 --shape 2048,4096 --dtype f32 --codec zstd\n"
+      "  shardwise bench save runs/bench --data index --keep\n"
+      "It writes into a fresh directory inside DIR and removes it; it needs room for the tensors "
+      "on\n"
+      "the disk, and twice in memory.",
+      &c.bench_save.json);
+  save->add_option("dir", c.bench_save.directory, "Directory on the file system; may be new")
+      ->required();
+  save->add_option("--tensors", c.bench_save.tensors, "How many")
+      ->check(CLI::Range(1, 100'000))
+      ->capture_default_str();
+  save->add_option("--shape", c.bench_save.shape, "Extents of each")->capture_default_str();
+  save->add_option("--dtype", c.bench_save.dtype, "Element type")->capture_default_str();
+  save->add_option("--mesh", c.bench_save.mesh, "Mesh that they lie on")->capture_default_str();
+  save->add_option("--spec", c.bench_save.spec, "How they are cut over it")->capture_default_str();
+  save->add_option("--codec", c.bench_save.codec, "auto, zstd or none")->capture_default_str();
+  save->add_option("--data", c.bench_save.data,
+                   "gaussian; index: each element is its global row-major index modulo 2^20; zeros")
+      ->capture_default_str();
+  save->add_flag("--async", c.bench_save.async, "Save behind the caller's back");
+  save->add_flag("--keep", c.bench_save.keep,
+                 "Leave the checkpoint: DIR becomes its root, and must hold no steps");
+  save->add_option("--memory-budget", c.bench_save.memory_budget_bytes,
+                   "Bytes of host memory beyond the tensors")
+      ->check(CLI::Range(std::size_t{8} << 20, std::size_t{1} << 50));
+  add_bench_options(*save, c.bench_save.repeat, c.bench_save.threads);
+  save->callback([&c] { c.run = [&c] { return run_bench_save(c.bench_save); }; });
+
+  CLI::App* restore = add_command(
+      *bench, "restore",
+      "Restores, beside raw reads of the same files; exit status 1: other values",
+      "shardwise bench restore runs/bench --mesh data=2,model=4 --cold", &c.bench_restore.json);
+  restore
+      ->add_option("dir", c.bench_restore.directory,
+                   "A checkpoint, or a directory of steps (newest valid)")
+      ->required();
+  restore->add_option("--mesh", c.bench_restore.mesh, "Mesh to restore onto (default: as saved)");
+  restore->add_option("--spec", c.bench_restore.spec, "Spec of all tensors (default: as saved)");
+  restore->add_flag("--cold", c.bench_restore.cold,
+                    "Drop the files from the page cache before each measurement");
+  add_bench_options(*restore, c.bench_restore.repeat, c.bench_restore.threads);
+  restore->callback([&c] { c.run = [&c] { return run_bench_restore(c.bench_restore); }; });
+}
+
 bool asks_for_json(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     if (std::string_view(argv[i]) == "--json") return true;
@@ -136,16 +199,21 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", std::string(SHARDWISE_VERSION));
   Commands commands;
   declare(app, commands);
+  declare_bench(app, commands);
   const bool json = asks_for_json(argc, argv);
   try {
     app.parse(argc, argv);
     if (commands.run) return commands.run();
-    report(json, "usage", "a command is needed: shards, explain, ls, inspect, verify or reshard");
+    report(json, "usage",
+           "a command is needed: shards, explain, ls, inspect, verify, reshard or bench");
     return kBadUsage;
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
     report(json, "usage", error.what());
     if (!json) fmt::print(stderr, "Run with --help for more\n");
+    return kBadUsage;
+  } catch (const BadUsage& error) {
+    report(json, "usage", error.what());
     return kBadUsage;
   } catch (const Error& error) {
     report(json, name(error.code()), error.what());

@@ -1,6 +1,9 @@
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -52,5 +55,33 @@ struct ReshardOptions {
   bool json = false;
 };
 int run_reshard(const ReshardOptions& options);
+
+/// Thrown for options that were read well but do not go together; ends the command with status 2.
+class BadUsage : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+struct BenchSaveOptions {
+  std::string directory;
+  std::int64_t tensors = 64;
+  std::string shape = "2048,4096", dtype = "f32", mesh = "data=4,model=2", spec = "data,model";
+  std::string codec = "zstd", data = "gaussian";
+  int repeat = 5, threads = 0;
+  std::optional<std::size_t> memory_budget_bytes;  ///< absent: SaveOptions' default
+  bool async = false, keep = false;
+  bool json = false;
+};
+int run_bench_save(const BenchSaveOptions& options);
+
+struct BenchRestoreOptions {
+  std::string directory;
+  std::optional<std::string> mesh, spec;
+  int repeat = 5, threads = 0;
+  bool cold = false;
+  bool json = false;
+};
+/// Status 1 where what came back is not what was saved.
+int run_bench_restore(const BenchRestoreOptions& options);
 
 }  // namespace shardwise::tools

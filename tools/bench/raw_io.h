@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <memory>
+#include <new>
+#include <span>
+
+#include "shardwise/checkpoint/info.h"
+
+namespace shardwise::tools {
+
+/// Memory that O_DIRECT takes, touched. Thread-compatible.
+class PageMemory {
+ public:
+  /// Throws std::bad_alloc.
+  explicit PageMemory(std::size_t size_bytes);
+
+  /// Rounded up to whole pages.
+  std::span<std::byte> bytes() const { return {memory_.get(), size_bytes_}; }
+
+ private:
+  struct Free {
+    void operator()(std::byte* memory) const;
+  };
+  std::size_t size_bytes_;
+  std::unique_ptr<std::byte[], Free> memory_;
+};
+
+/// Whether writes go past the page cache.
+enum class Caching { direct, buffered };
+
+/// What the file system takes: direct, unless it refuses a write of one page so. The file is
+/// removed again. Throws io.
+Caching best_caching(const std::filesystem::path& file);
+
+/// Seconds that it takes to write the bytes to a new file from two threads, in blocks of 8 MiB, and
+/// to fsync it: the limit of a durable save. The file is removed afterwards. Requires whole pages.
+/// Throws io, or what progress throws.
+double write_raw(const std::filesystem::path& file, std::span<const std::byte> bytes,
+                 Caching caching, const ProgressFunction& progress);
+
+/// Seconds that it takes to read the files, one behind the other, into the memory, in blocks of 8
+/// MiB from so many threads. Requires room for them. Throws as above.
+double read_raw(std::span<const std::filesystem::path> files, std::span<std::byte> memory,
+                int threads, const ProgressFunction& progress);
+
+/// Waits until the file system that holds this has nothing left to write, so that what is measured
+/// next does not pay for what went before. Throws io.
+void settle(const std::filesystem::path& path);
+
+/// Drops the file's pages from the page cache, after an fsync; needs no root. Throws io.
+void drop_from_cache(const std::filesystem::path& file);
+
+}  // namespace shardwise::tools

@@ -1,0 +1,72 @@
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bench/data.h"
+#include "bench/raw_io.h"
+#include "shardwise/checkpoint/reader.h"
+
+namespace shardwise::tools {
+
+struct RestoreBenchOptions {
+  std::optional<std::string> mesh, spec;  ///< absent: as saved
+  int repeat = 5, threads = 0;
+  bool cold = false;  ///< drops the files from the page cache before each measurement
+};
+
+/// What the rounds found, each after its raw reads.
+struct MeasuredRestores {
+  std::vector<double> raw_seconds;
+  std::vector<double> restore_seconds, open_seconds;  ///< opening is part of restoring
+  std::optional<std::size_t> peak_host_bytes;         ///< beyond the arrays
+  std::optional<bool> verified;                       ///< absent: nothing to compare with
+  std::string difference;                             ///< why not verified
+  ReadStats stats;                                    ///< of one restore
+};
+
+/// Restores a checkpoint again and again, beside reading its files. Thread-compatible.
+class RestoreBench {
+ public:
+  /// Throws invalid_argument where mesh or spec do not fit a tensor, resource_exhausted where there
+  /// is too little memory, and as CheckpointReader does.
+  RestoreBench(const std::filesystem::path& directory, RestoreBenchOptions options);
+
+  /// Compares the first restore with what bench save wrote; no more rounds where it differs. Throws
+  /// as CheckpointReader::restore does.
+  MeasuredRestores run();
+
+  std::size_t logical_bytes() const { return logical_bytes_; }
+  std::size_t file_bytes() const { return file_bytes_; }  ///< of what raw reads read
+  std::span<const TensorRequest> requests() const { return requests_; }
+  int threads() const { return devices_->executor().threads(); }
+
+ private:
+  struct Restored {
+    std::vector<ShardedArray> arrays;
+    ReadStats stats;
+    double seconds, open_seconds;
+  };
+
+  void find_files();
+  std::string title(int round, const char* what) const;
+  void drop_files() const;
+  double read(int round) const;
+  Restored restore(int round);
+  std::size_t in_use_bytes() const;
+  std::string difference(const std::vector<ShardedArray>& arrays) const;
+
+  const std::filesystem::path directory_;
+  const RestoreBenchOptions options_;
+  std::vector<TensorRequest> requests_;
+  std::optional<DataKind> kind_;
+  std::vector<std::filesystem::path> files_, shard_files_;
+  std::size_t logical_bytes_ = 0, file_bytes_ = 0;
+  std::optional<PageMemory> raw_;
+  std::optional<Devices> devices_;
+};
+
+}  // namespace shardwise::tools

@@ -1,0 +1,127 @@
+#include <fmt/core.h>
+
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "bench/interrupt.h"
+#include "bench/machine.h"
+#include "bench/restore.h"
+#include "commands/commands.h"
+#include "output.h"
+#include "parse.h"
+#include "shardwise/shard/error.h"
+
+namespace shardwise::tools {
+namespace fs = std::filesystem;
+namespace {
+
+// Both rates in one line of sight: bytes of tensors per second against bytes of files per second.
+double of_raw(const RestoreBench& bench, double seconds, double raw_seconds) {
+  return gb_per_s(bench.logical_bytes(), seconds) / gb_per_s(bench.file_bytes(), raw_seconds);
+}
+
+void print_restore_json(const BenchRestoreOptions& options, const fs::path& directory,
+                        const RestoreBench& bench, const MeasuredRestores& measured) {
+  const double seconds = median(measured.restore_seconds), raw = median(measured.raw_seconds);
+  nlohmann::ordered_json json = {
+      {"command", "restore"},
+      {"directory", directory.string()},
+      {"cold", options.cold},
+      {"tensors", bench.requests().size()},
+      {"mesh", bench.requests().front().spec.sharding.mesh().to_string()},
+      {"spec", bench.requests().front().spec.sharding.spec().to_string()},
+      {"threads", bench.threads()},
+      {"logical_bytes", bench.logical_bytes()},
+      {"stored_bytes", measured.stats.stored_bytes},
+      {"file_bytes", bench.file_bytes()},
+      {"chunks", measured.stats.chunks},
+      {"seconds", measured.restore_seconds},
+      {"median_seconds", seconds},
+      {"gb_per_s", gb_per_s(bench.logical_bytes(), seconds)},
+      {"open_seconds", median(measured.open_seconds)},
+      {"raw_read",
+       {{"threads", bench.threads()},
+        {"seconds", measured.raw_seconds},
+        {"gb_per_s", gb_per_s(bench.file_bytes(), raw)}}},
+      {"of_raw", of_raw(bench, seconds, raw)}};
+  json["verified"] = nullptr;
+  if (measured.verified) json["verified"] = *measured.verified;
+  json["peak_host_bytes"] = nullptr;
+  if (measured.peak_host_bytes) json["peak_host_bytes"] = *measured.peak_host_bytes;
+  json["machine"] = machine_json();
+  print_json(json);
+}
+
+void print_restore_text(const BenchRestoreOptions& options, const fs::path& directory,
+                        const RestoreBench& bench, const MeasuredRestores& measured) {
+  fmt::print(
+      "{}: {} tensors, {}; the first onto mesh {}, spec {}; {} workers; {}; median of {}\n\n",
+      directory.string(), bench.requests().size(), human_bytes(bench.logical_bytes()),
+      bench.requests().front().spec.sharding.mesh().to_string(),
+      bench.requests().front().spec.sharding.spec().to_string(), bench.threads(),
+      options.cold ? "cold" : "from the page cache", options.repeat);
+  const double seconds = median(measured.restore_seconds), raw = median(measured.raw_seconds);
+  Table table({"", "seconds", "GB/s", "of raw"});
+  table.add({fmt::format("raw reads ({} threads)", bench.threads()), fmt::format("{:.3f}", raw),
+             fmt::format("{:.2f}", gb_per_s(bench.file_bytes(), raw)), "1.00"});
+  table.add({"restore", fmt::format("{:.3f}", seconds),
+             fmt::format("{:.2f}", gb_per_s(bench.logical_bytes(), seconds)),
+             fmt::format("{:.2f}", of_raw(bench, seconds, raw))});
+  table.print();
+  fmt::print(
+      "\nopened in {:.1f} ms; {} in {} chunks read, each compared with its hash; {}; peak host "
+      "memory beyond the tensors {}\n",
+      median(measured.open_seconds) * 1e3, human_bytes(measured.stats.stored_bytes),
+      measured.stats.chunks,
+      measured.verified ? "every element is as saved" : "values not compared: not from bench save",
+      measured.peak_host_bytes ? human_bytes(*measured.peak_host_bytes) : "not known");
+}
+
+std::unique_ptr<RestoreBench> open_bench(const BenchRestoreOptions& options,
+                                         const fs::path& directory) {
+  try {
+    const RestoreBenchOptions bench{options.mesh, options.spec, options.repeat, options.threads,
+                                    options.cold};
+    return std::make_unique<RestoreBench>(directory, bench);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::invalid_argument) throw;
+    throw BadUsage(error.what());
+  }
+}
+
+int report_difference(const BenchRestoreOptions& options, const fs::path& directory,
+                      const std::string& difference) {
+  if (options.json) {
+    print_json({{"command", "restore"},
+                {"directory", directory.string()},
+                {"verified", false},
+                {"difference", difference}});
+  } else {
+    fmt::print("{}: {}\n", directory.string(), difference);
+  }
+  return 1;
+}
+
+}  // namespace
+
+int run_bench_restore(const BenchRestoreOptions& options) {
+  const fs::path directory = resolve_checkpoint(options.directory);
+  keep_freed_memory();
+  const InterruptNote interrupt;
+  const auto bench = open_bench(options, directory);
+  MeasuredRestores measured;
+  try {
+    measured = bench->run();
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::corrupt) throw;
+    return report_difference(options, directory, error.what());
+  }
+  if (!measured.difference.empty()) {
+    return report_difference(options, directory, measured.difference);
+  }
+  (options.json ? print_restore_json : print_restore_text)(options, directory, *bench, measured);
+  return 0;
+}
+
+}  // namespace shardwise::tools

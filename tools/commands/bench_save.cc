@@ -1,0 +1,242 @@
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "bench/data.h"
+#include "bench/interrupt.h"
+#include "bench/machine.h"
+#include "bench/raw_io.h"
+#include "bench/workspace.h"
+#include "commands/commands.h"
+#include "output.h"
+#include "shardwise/checkpoint/manager.h"
+#include "shardwise/shard/error.h"
+
+namespace shardwise::tools {
+namespace {
+
+constexpr std::int64_t kBenchStep = 1;
+
+/// What the options mean.
+struct SaveJob {
+  ArraySpec spec;
+  Codec codec;
+  DataKind data;
+  std::int64_t devices;
+  std::size_t tensor_bytes, logical_bytes;
+  std::size_t device_bytes;  // with all replicas
+};
+
+SaveJob parse_job(const BenchSaveOptions& options) {
+  try {
+    const Shape shape = parse_shape(options.shape);
+    SaveJob job{{parse_dtype(options.dtype), shape,
+                 Sharding(Mesh::parse(options.mesh), PartitionSpec::parse(options.spec))},
+                parse_codec(options.codec),
+                parse_data_kind(options.data),
+                0,
+                0,
+                0,
+                0};
+    const Shape largest = job.spec.sharding.shard_shape(shape);
+    job.devices = devices_for(job.spec.sharding.mesh());
+    job.tensor_bytes = num_bytes(shape, size_bytes(job.spec.dtype));
+    job.logical_bytes =
+        num_bytes({options.tensors, num_elements(shape)}, size_bytes(job.spec.dtype));
+    if (job.logical_bytes == 0) {
+      throw BadUsage(fmt::format("bench save: tensors of shape {} hold nothing", to_string(shape)));
+    }
+    job.device_bytes =
+        num_bytes({options.tensors, job.spec.sharding.mesh().size(), num_elements(largest)},
+                  size_bytes(job.spec.dtype));
+    return job;
+  } catch (const Error& error) {
+    throw BadUsage(std::string("bench save: ") + error.what());
+  }
+}
+
+/// What the rounds found.
+struct MeasuredSaves {
+  Caching caching = Caching::direct;
+  std::vector<double> raw_seconds, save_seconds, blocked_seconds;
+  std::optional<std::size_t> peak_host_bytes;
+  SaveStats last;
+};
+
+class SaveBench {
+ public:
+  SaveBench(const BenchSaveOptions& options, const SaveJob& job, Workspace& workspace)
+      : options_(options),
+        job_(job),
+        workspace_(workspace),
+        devices_(job.devices, {.threads = options.threads}),
+        raw_(job.logical_bytes) {
+    make_tensors();
+  }
+
+  MeasuredSaves run() {
+    MeasuredSaves measured;
+    measured.caching = best_caching(workspace_.raw_file());
+    CheckpointManager manager(workspace_.root(),
+                              {.threads = options_.threads, .collect_garbage = false});
+    for (int round = 0; round <= options_.repeat; ++round) {
+      if (round > 0) {  // so that there is room, and each save finds the same
+        manager.remove(kBenchStep);
+        workspace_.owns({});
+      }
+      const double raw = write(measured.caching, round);
+      const PeakMemory memory;
+      measured.last = save(manager, round);
+      workspace_.owns(measured.last.directory);
+      if (round == 0) {  // warms up; new to the memory that is kept from then on
+        measured.peak_host_bytes = memory.growth_bytes();
+        continue;
+      }
+      measured.raw_seconds.push_back(raw);
+      measured.save_seconds.push_back(measured.last.total_seconds);
+      measured.blocked_seconds.push_back(measured.last.blocked_seconds);
+    }
+    if (options_.keep) workspace_.owns({});
+    return measured;
+  }
+
+  int threads() const { return devices_.executor().threads(); }
+
+ private:
+  void make_tensors() {
+    ProgressLine line("make tensors");
+    const ProgressFunction progress = line.function();
+    const BenchData data(job_.data, job_.spec.dtype, job_.spec.shape);
+    for (std::int64_t t = 0; t < options_.tensors; ++t) {
+      InterruptNote::check();
+      auto array = ShardedArray::from_callback(devices_, job_.spec,
+                                               [&](const BoxView& view) { data.fill(t, view); });
+      const std::size_t begin = static_cast<std::size_t>(t) * job_.tensor_bytes;
+      array.read(Box::whole(job_.spec.shape), raw_.bytes().subspan(begin, job_.tensor_bytes));
+      sources_.push_back(tensor_source(bench_tensor_name(t), std::move(array)));
+      if (progress) progress({begin + job_.tensor_bytes, job_.logical_bytes});
+    }
+  }
+
+  std::string title(int round, const char* what) const {
+    return round == 0 ? fmt::format("warm up, {}", what)
+                      : fmt::format("round {} of {}, {}", round, options_.repeat, what);
+  }
+
+  double write(Caching caching, int round) const {
+    ProgressLine line(title(round, "raw writes"));
+    settle(workspace_.root());
+    return write_raw(workspace_.raw_file(), raw_.bytes(), caching, line.function());
+  }
+
+  SaveStats save(CheckpointManager& manager, int round) const {
+    ProgressLine line(title(round, "save"));
+    settle(workspace_.root());
+    SaveOptions save;
+    save.codec = job_.codec;
+    save.user_json = nlohmann::json{{"shardwise_bench", {{"data", name(job_.data)}}}}.dump();
+    if (options_.memory_budget_bytes) save.memory_budget_bytes = *options_.memory_budget_bytes;
+    save.progress = [progress = line.function()](const Progress& so_far) {
+      InterruptNote::check();
+      if (progress) progress(so_far);
+    };
+    if (options_.async) return manager.save_async(kBenchStep, sources_, std::move(save)).wait();
+    return manager.save(kBenchStep, sources_, std::move(save));
+  }
+
+  const BenchSaveOptions& options_;
+  const SaveJob& job_;
+  Workspace& workspace_;
+  Devices devices_;
+  PageMemory raw_;
+  std::vector<TensorSource> sources_;
+};
+
+void print_save_json(const BenchSaveOptions& options, const SaveJob& job,
+                     const MeasuredSaves& measured, int threads) {
+  const SaveStats& last = measured.last;
+  const double seconds = median(measured.save_seconds), raw = median(measured.raw_seconds);
+  nlohmann::ordered_json json = {
+      {"command", "save"},
+      {"codec", name(job.codec)},
+      {"data", name(job.data)},
+      {"tensors", options.tensors},
+      {"dtype", name(job.spec.dtype)},
+      {"shape", dims_json(job.spec.shape)},
+      {"mesh", job.spec.sharding.mesh().to_string()},
+      {"spec", job.spec.sharding.spec().to_string()},
+      {"threads", threads},
+      {"logical_bytes", last.logical_bytes},
+      {"stored_bytes", last.stored_bytes},
+      {"file_bytes", last.file_bytes},
+      {"ratio", static_cast<double>(last.logical_bytes) / static_cast<double>(last.stored_bytes)},
+      {"chunks", last.chunks},
+      {"seconds", measured.save_seconds},
+      {"median_seconds", seconds},
+      {"gb_per_s", gb_per_s(last.logical_bytes, seconds)},
+      {"raw_write",
+       {{"direct", measured.caching == Caching::direct},
+        {"seconds", measured.raw_seconds},
+        {"gb_per_s", gb_per_s(last.logical_bytes, raw)}}},
+      {"of_raw", raw / seconds},
+      {"async", options.async},
+      {"blocked_seconds", median(measured.blocked_seconds)}};
+  json["peak_host_bytes"] = nullptr;
+  if (measured.peak_host_bytes) json["peak_host_bytes"] = *measured.peak_host_bytes;
+  if (options.keep) json["directory"] = last.directory.string();
+  json["machine"] = machine_json();
+  print_json(json);
+}
+
+void print_save_text(const BenchSaveOptions& options, const SaveJob& job,
+                     const MeasuredSaves& measured, int threads) {
+  const SaveStats& last = measured.last;
+  fmt::print("{} tensors, {} {}, {}, {}; mesh {}, spec {}; codec {}; {} workers; median of {}\n\n",
+             options.tensors, name(job.spec.dtype), to_string(job.spec.shape), name(job.data),
+             human_bytes(last.logical_bytes), job.spec.sharding.mesh().to_string(),
+             job.spec.sharding.spec().to_string(), name(job.codec), threads, options.repeat);
+  const double raw = median(measured.raw_seconds);
+  Table table({"", "seconds", "GB/s", "of raw"});
+  const auto row = [&](const char* what, double seconds) {
+    table.add({what, fmt::format("{:.3f}", seconds),
+               fmt::format("{:.2f}", gb_per_s(last.logical_bytes, seconds)),
+               fmt::format("{:.2f}", raw / seconds)});
+  };
+  row(measured.caching == Caching::direct
+          ? "raw writes (O_DIRECT, 2 threads, fsync)"
+          : "raw writes (buffered: O_DIRECT is refused; 2 threads, fsync)",
+      raw);
+  row(options.async ? "asynchronous save" : "save", median(measured.save_seconds));
+  table.print();
+  fmt::print(
+      "\nstored / logical {:.3f} ({} in {} chunks); caller blocked {:.1f} ms; peak host memory "
+      "beyond the tensors {}\n",
+      static_cast<double>(last.stored_bytes) / static_cast<double>(last.logical_bytes),
+      human_bytes(last.stored_bytes), last.chunks, median(measured.blocked_seconds) * 1e3,
+      measured.peak_host_bytes ? human_bytes(*measured.peak_host_bytes) : "not known");
+  if (options.keep) fmt::print("kept in {}\n", last.directory.string());
+}
+
+}  // namespace
+
+int run_bench_save(const BenchSaveOptions& options) {
+  const SaveJob job = parse_job(options);
+  keep_freed_memory();
+  const InterruptNote interrupt;
+  Workspace workspace(options.directory,
+                      options.keep ? Workspace::Leave::checkpoint : Workspace::Leave::nothing);
+  // The raw file and a checkpoint are never there at once. A checkpoint may be larger by its index
+  // and its pieces' ends.
+  const auto pieces = static_cast<std::size_t>(options.tensors * job.spec.sharding.mesh().size());
+  workspace.check_space(job.logical_bytes + job.logical_bytes / 50 + pieces * 4096 + (16 << 20));
+  check_memory(job.device_bytes + job.logical_bytes +
+               options.memory_budget_bytes.value_or(SaveOptions().memory_budget_bytes));
+  SaveBench bench(options, job, workspace);
+  const MeasuredSaves measured = bench.run();
+  (options.json ? print_save_json : print_save_text)(options, job, measured, bench.threads());
+  return 0;
+}
+
+}  // namespace shardwise::tools
