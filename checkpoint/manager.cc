@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "shardwise/checkpoint/detail/write/host_snapshot.h"
+#include "shardwise/checkpoint/detail/write/pin.h"
 #include "shardwise/checkpoint/detail/write/root.h"
 #include "shardwise/checkpoint/detail/write/save.h"
 #include "shardwise/runtime/mutex.h"
@@ -177,7 +178,7 @@ struct CheckpointManager::Impl {
   void remove_replaced(const detail::StepName& name) {
     for (const detail::StepName& other : detail::committed_names(*files, root)) {
       if (other.step == name.step && other.generation < name.generation) {
-        detail::remove_checkpoint(*files, root, other);
+        detail::remove_unless_pinned(*files, root, other);
       }
     }
   }
@@ -196,7 +197,7 @@ struct CheckpointManager::Impl {
     if (valid_steps < options.keep_last) return;
     for (const detail::StepName& name : names) {
       if (name.step < oldest_kept && name.step != committed)
-        detail::remove_checkpoint(*files, root, name);
+        detail::remove_unless_pinned(*files, root, name);
     }
   }
 
@@ -211,8 +212,8 @@ struct CheckpointManager::Impl {
     const std::vector<detail::StepName> names = detail::committed_names(*files, root);
     for (std::size_t i = 0; i + 1 < names.size(); ++i) {
       if (names[i].step != names[i + 1].step || !why_invalid(names[i + 1]).empty()) continue;
-      detail::remove_checkpoint(*files, root, names[i]);
-      report.removed.push_back(to_string(names[i]));
+      const bool gone = detail::remove_unless_pinned(*files, root, names[i]);
+      (gone ? report.removed : report.kept).push_back(to_string(names[i]));
     }
   }
 

@@ -50,7 +50,7 @@ struct LatestStep {
 
 struct ManagerOptions {
   /// After a commit all but the newest so many valid steps are removed, never the one that was
-  /// just committed; 0 keeps all.
+  /// just committed nor one that a reader has pinned (ReadOptions::pin); 0 keeps all.
   std::int64_t keep_last = 0;
 
   /// Workers that gather, compress and hash; 0: as many as the machine has cores.

@@ -17,6 +17,11 @@ struct ReadOptions {
   /// Workers that check and decode; 0: as many as the machine has cores.
   int threads = 0;
 
+  /// Keeps the checkpoint from being removed by the retention of any process (ManagerOptions::
+  /// keep_last, a replacing save) as long as the reader lives: a small file beside it says so. Not
+  /// from CheckpointManager::remove. Does nothing where the root cannot be written.
+  bool pin = false;
+
   /// Must not read with the same reader.
   ProgressFunction progress = nullptr;
 

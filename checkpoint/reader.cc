@@ -10,6 +10,7 @@
 #include "shardwise/checkpoint/detail/read/chunk_reader.h"
 #include "shardwise/checkpoint/detail/read/nearest_names.h"
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
+#include "shardwise/checkpoint/detail/write/pin.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise {
@@ -81,6 +82,8 @@ struct CheckpointReader::Impl {
 
   detail::ChunkReader chunks;
   std::vector<TensorInfo> infos;
+  std::shared_ptr<FileSystem> file_system;  // outlives the pin
+  std::unique_ptr<detail::Pin> pin;
 };
 
 std::string CheckpointReader::Impl::mismatch(const TensorRequest& request) const {
@@ -102,7 +105,11 @@ std::string CheckpointReader::Impl::mismatch(const TensorRequest& request) const
 
 CheckpointReader::CheckpointReader(const std::filesystem::path& directory, ReadOptions options) {
   const auto file_system = options.file_system ? options.file_system : posix_file_system();
+  std::unique_ptr<detail::Pin> pin;
+  if (options.pin) pin = std::make_unique<detail::Pin>(*file_system, directory);
   impl_ = std::make_unique<Impl>(detail::open_checkpoint(*file_system, directory), options);
+  impl_->file_system = file_system;
+  impl_->pin = std::move(pin);
 }
 
 CheckpointReader::~CheckpointReader() = default;

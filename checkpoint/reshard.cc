@@ -9,6 +9,7 @@
 #include "shardwise/checkpoint/detail/read/cached_reader.h"
 #include "shardwise/checkpoint/detail/read/chunk_reader.h"
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
+#include "shardwise/checkpoint/detail/write/pin.h"
 #include "shardwise/checkpoint/manager.h"
 #include "shardwise/shard/error.h"
 
@@ -54,6 +55,7 @@ SaveStats reshard_checkpoint(const std::filesystem::path& source,
                              const SpecRules& rules, ReshardOptions options) {
   const auto file_system =
       options.read.file_system ? options.read.file_system : posix_file_system();
+  const detail::Pin pin(*file_system, source);  // it may be read for long
   detail::StoredCheckpoint checkpoint = detail::open_checkpoint(*file_system, source);
   const Manifest manifest = checkpoint.manifest;
   const std::vector<Sharding> shardings = new_shardings(manifest, source.string(), mesh, rules);

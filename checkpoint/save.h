@@ -13,7 +13,7 @@
 namespace shardwise {
 
 /// A tensor to be saved: what it is, and how to read any box of it. The pieces on disk are the
-/// distinct boxes of spec.sharding.
+/// distinct boxes of spec.sharding; a tensor below 64 KiB is one.
 struct TensorSource {
   std::string name;
   ArraySpec spec;

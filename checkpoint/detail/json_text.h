@@ -2,45 +2,45 @@
 
 #include <cstdint>
 #include <initializer_list>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <utility>
 
 #include "shardwise/checkpoint/detail/hash.h"
+#include "shardwise/checkpoint/detail/json_value.h"
 #include "shardwise/shard/dims.h"
 
 namespace shardwise::detail {
 
-/// Parses text from outside: no object may have a key twice, nothing may be nested deeper than
-/// `max_nesting` levels, and nothing may follow the value. Throws corrupt with one clause ("is not
-/// JSON: ..").
-nlohmann::json parse_json(std::string_view text, int max_nesting);
+/// What an object is, for messages: "tensor 3", "tensor \"w\" piece 3".
+struct JsonWhat {
+  const char* what;
+  std::string_view name = {};  ///< of the tensor
+  const char* part = "";
+  std::int64_t number = -1;  ///< < 0: none
 
-/// The text of the value that `key` has in the outermost object, without blanks around it; empty
-/// where the key is not there or is spelt with escapes. Requires text that parse_json accepts.
-std::string_view raw_member(std::string_view text, std::string_view key);
+  std::string to_string() const;
+};
 
 /// A JSON object whose members are read with their types checked. Throws corrupt, beginning with
-/// what the object is ("tensor \"w\" piece 3") and the key. Valid as long as the object.
+/// what the object is and the key. Valid as long as the document.
 /// Thread-compatible.
 class JsonFields {
  public:
-  /// `number` < 0: the object has none.
-  JsonFields(const nlohmann::json& value, std::string what, std::int64_t number = -1);
+  JsonFields(const JsonValue& value, const JsonWhat& what);
 
   /// An integer of least..2^63-1.
   std::int64_t integer(const char* key, std::int64_t least = 0) const;
-  const std::string& text(const char* key) const;
-  const nlohmann::json& list(const char* key) const;
-  const nlohmann::json& any(const char* key) const;
+  std::string_view text(const char* key) const;
+  JsonValue list(const char* key) const;
+  JsonValue any(const char* key) const;
 
   /// Integers of least..2^63-1, at most kMaxRank.
   Dims dims(const char* key, std::int64_t least) const;
 
   /// Exactly two integers of 0..2^63-1, the first not above the second.
   std::pair<std::int64_t, std::int64_t> range(const char* key) const;
-  std::pair<std::int64_t, std::int64_t> range(const char* key, const nlohmann::json& value) const;
+  std::pair<std::int64_t, std::int64_t> range(const char* key, const JsonValue& value) const;
 
   std::uint64_t hash64(const char* key) const;
   Hash128 hash128(const char* key) const;
@@ -54,11 +54,10 @@ class JsonFields {
   static std::string shown(std::string_view text);
 
  private:
-  std::int64_t to_integer(const char* key, const nlohmann::json& value, std::int64_t least) const;
+  std::int64_t to_integer(const char* key, const JsonValue& value, std::int64_t least) const;
 
-  const nlohmann::json& value_;
-  std::string what_;
-  std::int64_t number_;
+  JsonValue value_;
+  JsonWhat what_;
 };
 
 }  // namespace shardwise::detail

@@ -6,7 +6,7 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
-#include "shardwise/checkpoint/detail/json_text.h"
+#include "shardwise/checkpoint/detail/json_value.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise::detail {
@@ -18,7 +18,8 @@ std::string_view text_of(Layout layout) {
 
 std::string_view text_of(StoredCodec codec) { return codec == StoredCodec::none ? "none" : "zstd"; }
 
-/// Appends JSON to a text; each value on the line of its tensor, piece or file.
+/// Appends JSON to a text; each value on the line of its tensor, piece or file. What there may be
+/// millions of is put together without format strings, which took most of the time.
 class Printer {
  public:
   template <class... Arguments>
@@ -26,50 +27,69 @@ class Printer {
     fmt::format_to(std::back_inserter(text_), format, std::forward<Arguments>(arguments)...);
   }
 
-  /// Names are checked to be UTF-8; mesh and spec are only descriptions, so they may lose a byte.
-  static std::string quoted(const std::string& text) {
-    return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  /// JSON as it is, and integers.
+  template <class... Parts>
+  void add(const Parts&... parts) {
+    (append(parts), ...);
+  }
+
+  void quoted(std::string_view text) {
+    const bool plain = std::all_of(text.begin(), text.end(), [](char c) {
+      return c >= ' ' && c <= '~' && c != '"' && c != '\\';
+    });
+    if (plain) return add("\"", text, "\"");
+    // Names are checked to be UTF-8; mesh and spec are only descriptions, so they may lose a byte.
+    text_ += nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   }
 
   void dims(const Dims& dims) {
-    const char* separator = "";
-    text_ += '[';
+    const char* separator = "[";
     for (const std::int64_t value : dims) {
-      put("{}{}", separator, value);
+      add(separator, value);
       separator = ",";
     }
-    text_ += ']';
+    add(dims.empty() ? "[]" : "]");
   }
 
   void box(const Box& box) {
-    text_ += '[';
+    const char* separator = "[[";
     for (std::size_t d = 0; d < box.rank(); ++d) {
-      put("{}[{},{}]", d == 0 ? "" : ",", box.begin(d), box.end(d));
+      add(separator, box.begin(d), ",", box.end(d), "]");
+      separator = ",[";
     }
-    text_ += ']';
+    add(box.rank() == 0 ? "[]" : "]");
   }
 
   void piece(const PieceEntry& piece) {
-    put(R"({{"box":)");
+    add(R"({"box":)");
     box(piece.box);
-    put(R"(,"file":{},"dataset":{},"layout":"{}","chunk":)", piece.file, quoted(piece.dataset),
-        text_of(piece.layout));
+    add(R"(,"file":)", piece.file, R"(,"dataset":)");
+    quoted(piece.dataset);
+    add(R"(,"layout":")", text_of(piece.layout), R"(","chunk":)");
     dims(piece.chunk);
-    put(R"(,"codec":"{}","first_chunk":{}}})", text_of(piece.codec), piece.first_chunk);
+    add(R"(,"codec":")", text_of(piece.codec), R"(","first_chunk":)", piece.first_chunk, "}");
   }
 
   void tensor(const TensorEntry& tensor) {
-    put(R"({{"name":{},"dtype":"{}","shape":)", quoted(tensor.name), shardwise::name(tensor.dtype));
+    add(R"({"name":)");
+    quoted(tensor.name);
+    add(R"(,"dtype":")", shardwise::name(tensor.dtype), R"(","shape":)");
     dims(tensor.shape);
-    put(R"(,"mesh":{},"spec":{},"index":{},"pieces":)", quoted(tensor.mesh), quoted(tensor.spec),
-        quoted(tensor.index));
+    add(R"(,"mesh":)");
+    quoted(tensor.mesh);
+    add(R"(,"spec":)");
+    quoted(tensor.spec);
+    add(R"(,"index":)");
+    quoted(tensor.index);
+    add(R"(,"pieces":)");
     list(tensor.pieces, [this](const PieceEntry& entry) { piece(entry); });
-    text_ += '}';
+    add("}");
   }
 
   void file(const FileEntry& file) {
-    put(R"({{"name":{},"bytes":{},"data":[{},{}],)", quoted(file.name), file.bytes, file.data_begin,
-        file.data_end);
+    add(R"({"name":)");
+    quoted(file.name);
+    put(R"(,"bytes":{},"data":[{},{}],)", file.bytes, file.data_begin, file.data_end);
     put(R"("table":{{"address":{},"chunks":{},"xxh3":"{}"}},"structure":"{}"}})",
         file.table_address, file.chunks, to_hex(file.table_hash), to_hex(file.structure_hash));
   }
@@ -89,6 +109,12 @@ class Printer {
   const std::string& text() const { return text_; }
 
  private:
+  void append(std::string_view text) { text_ += text; }
+  void append(std::int64_t value) {
+    const fmt::format_int digits(value);
+    text_.append(digits.data(), digits.size());
+  }
+
   std::string text_;
 };
 
@@ -100,17 +126,12 @@ std::string name_problem(std::string_view name) {
     return fmt::format("has {} bytes, at most {} are possible", name.size(), kMaxNameBytes);
   }
   if (name.find('\0') != std::string_view::npos) return "has a NUL character";
-  try {
-    static_cast<void>(nlohmann::json(std::string(name)).dump());
-  } catch (const nlohmann::json::type_error&) {
-    return "is not UTF-8";
-  }
-  return {};
+  return is_utf8(name) ? "" : "is not UTF-8";
 }
 
 std::string user_json_problem(std::string_view text) {
   try {
-    parse_json(text, kMaxNesting - 1);  // one level down in the manifest
+    const JsonDocument document(text, kMaxNesting - 1);  // one level down in the manifest
   } catch (const Error& e) {
     return e.what();
   }

@@ -1,8 +1,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <set>
 #include <tuple>
+#include <unordered_set>
+#include <utility>
 
 #include "shardwise/checkpoint/detail/json_text.h"
 #include "shardwise/checkpoint/detail/manifest.h"
@@ -11,8 +14,6 @@
 
 namespace shardwise::detail {
 namespace {
-
-using nlohmann::json;
 
 // The tail of docs/checkpoint_format.md, heading "Manifest".
 constexpr std::string_view kTailBegin = ",\n\"checksum\":\"";
@@ -42,7 +43,7 @@ void check_checksum(std::string_view bytes) {
 }
 
 DType dtype_of(const JsonFields& tensor) {
-  const std::string& text = tensor.text("dtype");
+  const std::string_view text = tensor.text("dtype");
   // Not parse_dtype: that takes other spellings too.
   for (const DType dtype : all_dtypes()) {
     if (shardwise::name(dtype) == text) return dtype;
@@ -52,12 +53,12 @@ DType dtype_of(const JsonFields& tensor) {
 }
 
 Box box_of(const JsonFields& piece, const Shape& shape) {
-  const json& pairs = piece.list("box");
+  const JsonValue pairs = piece.list("box");
   if (pairs.size() != shape.size()) {
     piece.fail(fmt::format("\"box\" has {} dims, the tensor has {}", pairs.size(), shape.size()));
   }
   Index begin, end;
-  for (const json& pair : pairs) {
+  for (const JsonValue pair : pairs) {
     const auto [b, e] = piece.range("box", pair);
     begin.push_back(b);
     end.push_back(e);
@@ -73,9 +74,12 @@ Box box_of(const JsonFields& piece, const Shape& shape) {
   return box;
 }
 
-PieceEntry piece_of(const json& value, const TensorEntry& tensor, const std::string& expected) {
-  const JsonFields fields(value, fmt::format("tensor {:?} piece", tensor.name),
-                          static_cast<std::int64_t>(tensor.pieces.size()));
+PieceEntry piece_of(const JsonValue& value, const TensorEntry& tensor,
+                    const std::string& expected) {
+  const JsonFields fields(value, {.what = "tensor",
+                                  .name = tensor.name,
+                                  .part = " piece",
+                                  .number = std::ssize(tensor.pieces)});
   PieceEntry piece;
   piece.box = box_of(fields, tensor.shape);
   piece.file = fields.integer("file");
@@ -115,14 +119,14 @@ PieceEntry piece_of(const json& value, const TensorEntry& tensor, const std::str
   return piece;
 }
 
-TensorEntry tensor_of(const json& value, std::int64_t number) {
-  const JsonFields unnamed(value, "tensor", number);
+TensorEntry tensor_of(const JsonValue& value, std::int64_t number) {
+  const JsonFields unnamed(value, {.what = "tensor", .number = number});
   TensorEntry tensor;
   tensor.name = unnamed.text("name");
   if (const std::string problem = name_problem(tensor.name); !problem.empty()) {
     unnamed.fail(fmt::format("its name {}", problem));
   }
-  const JsonFields fields(value, fmt::format("tensor {:?}", tensor.name));
+  const JsonFields fields(value, {.what = "tensor", .name = tensor.name});
   tensor.dtype = dtype_of(fields);
   tensor.shape = fields.dims("shape", 0);
   tensor.mesh = fields.text("mesh");
@@ -131,13 +135,13 @@ TensorEntry tensor_of(const json& value, std::int64_t number) {
   if (tensor.index.empty() || tensor.index.find('\0') != std::string::npos) {
     fields.fail("\"index\" is not the path of a dataset");
   }
-  const json& pieces = fields.list("pieces");
+  const JsonValue pieces = fields.list("pieces");
   tensor.pieces.reserve(pieces.size());
   try {
     const std::size_t bytes = num_bytes(tensor.shape, size_bytes(tensor.dtype));
-    if (bytes == 0 && !pieces.empty()) fields.fail("it has no elements, but pieces");
+    if (bytes == 0 && pieces.size() > 0) fields.fail("it has no elements, but pieces");
     std::vector<Box> boxes;
-    for (const json& piece : pieces) {
+    for (const JsonValue piece : pieces) {
       tensor.pieces.push_back(
           piece_of(piece, tensor, fmt::format("/tensors/{}/{}", number, tensor.pieces.size())));
       boxes.push_back(tensor.pieces.back().box);
@@ -150,8 +154,8 @@ TensorEntry tensor_of(const json& value, std::int64_t number) {
   return tensor;
 }
 
-FileEntry file_of(const json& value, std::int64_t number) {
-  const JsonFields fields(value, "file", number);
+FileEntry file_of(const JsonValue& value, std::int64_t number) {
+  const JsonFields fields(value, {.what = "file", .number = number});
   FileEntry file;
   file.name = fields.text("name");
   if (file.name.empty() || file.name == "." || file.name == ".." || file.name == kManifestName ||
@@ -164,7 +168,8 @@ FileEntry file_of(const json& value, std::int64_t number) {
   if (end > bytes) {
     fields.fail(fmt::format("\"data\" is [{}, {}), but the file has {} bytes", begin, end, bytes));
   }
-  const JsonFields table(fields.any("table"), fmt::format("file {} table", number));
+  const std::string what = fmt::format("file {} table", number);
+  const JsonFields table(fields.any("table"), {.what = what.c_str()});
   const std::int64_t address = table.integer("address");
   file.chunks = table.integer("chunks");
   constexpr auto kRecord = static_cast<std::int64_t>(sizeof(ChunkRecord));
@@ -184,7 +189,8 @@ FileEntry file_of(const json& value, std::int64_t number) {
 
 void check_names(const Manifest& manifest) {
   const TensorEntry* before = nullptr;
-  std::set<std::string_view> indices, files;
+  std::set<std::string_view> files;
+  std::unordered_set<std::string_view> indices(manifest.tensors.size());
   for (const TensorEntry& tensor : manifest.tensors) {
     if (before != nullptr && before->name >= tensor.name) {
       refuse(fmt::format("tensor {:?} follows {:?}: names must be sorted and distinct", tensor.name,
@@ -239,34 +245,34 @@ void check_records(const Manifest& manifest) {
 
 Manifest parse(std::string_view bytes) {
   check_checksum(bytes);
-  const json root = parse_json(bytes, kMaxNesting);
-  const JsonFields fields(root, "the whole");
+  const JsonDocument document(bytes, kMaxNesting);
+  const JsonFields fields(document.root(), {.what = "the whole"});
   if (fields.text("format") != kFormatName) {
     fields.fail(fmt::format("\"format\" is {}, must be \"{}\"",
                             JsonFields::shown(fields.text("format")), kFormatName));
   }
-  const json& version = fields.any("version");
-  if (!version.is_number_integer()) fields.fail("\"version\" is not an integer");
-  if (version != kFormatVersion) {
+  const JsonValue version = fields.any("version");
+  if (!version.is_integer()) fields.fail("\"version\" is not an integer");
+  if (version.to_int64() != kFormatVersion) {
     throw Error(ErrorCode::unsupported,
-                fmt::format("it has format version {}, this build reads version {}", version.dump(),
+                fmt::format("it has format version {}, this build reads version {}", version.raw(),
                             kFormatVersion));
   }
   Manifest manifest;
   fields.hash128("id");
   manifest.id = fields.text("id");
   manifest.step = fields.integer("step");
-  const json& user = fields.any("user");
-  manifest.user_json = raw_member(bytes, "user");
-  if (manifest.user_json.empty()) manifest.user_json = user.dump();
-  for (const json& value : fields.list("tensors")) {
+  manifest.user_json = fields.any("user").raw();
+  const JsonValue tensors = fields.list("tensors");
+  manifest.tensors.reserve(tensors.size());
+  for (const JsonValue value : tensors) {
     manifest.tensors.push_back(
         tensor_of(value, static_cast<std::int64_t>(manifest.tensors.size())));
   }
-  for (const json& value : fields.list("files")) {
+  for (const JsonValue value : fields.list("files")) {
     manifest.files.push_back(file_of(value, static_cast<std::int64_t>(manifest.files.size())));
   }
-  const JsonFields index(fields.any("index"), "index");
+  const JsonFields index(fields.any("index"), {.what = "index"});
   index.choice("name", {kIndexName});
   manifest.index_bytes = static_cast<std::uint64_t>(index.integer("bytes"));
   manifest.index_hash = index.hash128("xxh3");

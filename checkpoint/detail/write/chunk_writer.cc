@@ -187,7 +187,12 @@ class ChunkWriter {
       done_bytes += slab.logical_bytes;
     };
     if (progress) {
-      work.progress = [&] { call_caller([&] { progress({done_bytes, plan_.logical_bytes}); }); };
+      work.progress = [&, reported = std::size_t{0}]() mutable {
+        const std::size_t done = done_bytes;
+        if (done == reported) return;
+        reported = done;
+        call_caller([&] { progress({done, plan_.logical_bytes}); });
+      };
     }
     run_lanes(work);
     return {.records = std::move(records_), .end = places.end(), .stored_bytes = stored_bytes_};

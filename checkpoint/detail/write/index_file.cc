@@ -5,9 +5,12 @@
 #include <bit>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <string_view>
 #include <unordered_set>
 
+#include "shardwise/checkpoint/detail/emit/hdf5_groups.h"
+#include "shardwise/checkpoint/detail/emit/hdf5_objects.h"
 #include "shardwise/checkpoint/detail/write/placement_driver.h"
 
 namespace shardwise::detail {
@@ -80,88 +83,13 @@ std::array<std::byte, 8> fill_value(DType dtype) {
   return bytes(std::numeric_limits<std::uint64_t>::max());
 }
 
-void add_text(const H5Dataset& dataset, const char* name, const std::string& text) {
-  const H5Type type(H5Tcopy(H5T_C_S1), "copy the string type");
-  check_hdf5(H5Tset_size(type.get(), std::max<std::size_t>(text.size(), 1)), name);
-  check_hdf5(H5Tset_strpad(type.get(), H5T_STR_NULLPAD), name);
-  check_hdf5(H5Tset_cset(type.get(), H5T_CSET_UTF8), name);
-  const H5Space space = hdf5_space({});
-  const H5Attribute attribute(
-      H5Acreate2(dataset.get(), name, type.get(), space.get(), H5P_DEFAULT, H5P_DEFAULT), name);
-  // An empty text has its terminator, so there is always a byte to write.
-  check_hdf5(H5Awrite(attribute.get(), type.get(), text.c_str()), name);
+// What describes a tensor, for people. A list of devices may be too long for an attribute.
+std::vector<Hdf5Attribute> attributes_of(const TensorEntry& tensor) {
+  std::vector<Hdf5Attribute> attributes{{"dtype", shardwise::name(tensor.dtype)}};
+  if (tensor.mesh.size() <= kMaxHdf5Text) attributes.push_back({"mesh", tensor.mesh});
+  if (tensor.spec.size() <= kMaxHdf5Text) attributes.push_back({"spec", tensor.spec});
+  return attributes;
 }
-
-/// Writes index.h5 into an open file. Under an Hdf5Lock.
-class IndexWriter {
- public:
-  IndexWriter(const H5File& file, std::span<const FileEntry> files)
-      : file_(file), files_(files), link_(H5Pcreate(H5P_LINK_CREATE), "make a property list") {
-    check_hdf5(H5Pset_char_encoding(link_.get(), H5T_CSET_UTF8), "set the link encoding");
-  }
-
-  void add(const TensorEntry& tensor) {
-    make_groups(tensor.index);
-    if (tensor.shape.empty()) {
-      const PieceEntry& piece = tensor.pieces.front();
-      check_hdf5(H5Lcreate_external(source_of(piece), piece.dataset.c_str(), file_.get(),
-                                    tensor.index.c_str(), link_.get(), H5P_DEFAULT),
-                 tensor.index);
-      return;
-    }
-    const H5Type type = hdf5_type(tensor.dtype);
-    const H5Space space = hdf5_space(tensor.shape);
-    const H5Properties creation = hdf5_timeless(H5P_DATASET_CREATE);
-    check_hdf5(H5Pset_fill_value(creation.get(), type.get(), fill_value(tensor.dtype).data()),
-               tensor.index);
-    for (const PieceEntry& piece : tensor.pieces) map(tensor, piece, space, creation);
-    const H5Dataset dataset(H5Dcreate2(file_.get(), tensor.index.c_str(), type.get(), space.get(),
-                                       link_.get(), creation.get(), H5P_DEFAULT),
-                            tensor.index);
-    add_text(dataset, "dtype", std::string(shardwise::name(tensor.dtype)));
-    add_text(dataset, "mesh", tensor.mesh);
-    add_text(dataset, "spec", tensor.spec);
-  }
-
- private:
-  const char* source_of(const PieceEntry& piece) const {
-    return files_[static_cast<std::size_t>(piece.file)].name.c_str();
-  }
-
-  void map(const TensorEntry& tensor, const PieceEntry& piece, const H5Space& space,
-           const H5Properties& creation) const {
-    std::array<hsize_t, kMaxRank> begin{}, extents{};
-    for (std::size_t d = 0; d < piece.box.rank(); ++d) {
-      begin[d] = static_cast<hsize_t>(piece.box.begin(d));
-      extents[d] = static_cast<hsize_t>(piece.box.extent(d));
-    }
-    constexpr std::array<hsize_t, kMaxRank> once{1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
-    check_hdf5(H5Sselect_hyperslab(space.get(), H5S_SELECT_SET, begin.data(), nullptr, once.data(),
-                                   extents.data()),
-               tensor.index);
-    const H5Space whole = hdf5_space(piece.box.shape());
-    check_hdf5(H5Pset_virtual(creation.get(), space.get(), source_of(piece), piece.dataset.c_str(),
-                              whole.get()),
-               tensor.index);
-  }
-
-  // One by one, as the library would make missing groups with object times.
-  void make_groups(const std::string& path) {
-    for (std::size_t slash = path.find('/', 1); slash != std::string::npos;
-         slash = path.find('/', slash + 1)) {
-      const std::string group = path.substr(0, slash);
-      if (!groups_.insert(group).second) continue;
-      const H5Properties creation = hdf5_timeless(H5P_GROUP_CREATE);
-      const H5Group made(
-          H5Gcreate2(file_.get(), group.c_str(), link_.get(), creation.get(), H5P_DEFAULT), group);
-    }
-  }
-
-  const H5File& file_;
-  std::span<const FileEntry> files_;
-  H5Properties link_;
-  std::unordered_set<std::string> groups_;
-};
 
 }  // namespace
 
@@ -175,12 +103,43 @@ std::vector<std::string> index_paths(std::span<const std::string> names) {
 
 std::vector<std::byte> build_index_file(std::span<const TensorEntry> tensors,
                                         std::span<const FileEntry> files) {
-  const Hdf5Lock lock;
   PlacementDriver driver(0, 0);
-  H5File file = driver.create_file();
-  IndexWriter writer(file, files);
-  for (const TensorEntry& tensor : tensors) writer.add(tensor);
-  driver.finish(std::move(file));
+  std::optional<Hdf5Types> made_types;
+  {
+    const Hdf5Lock lock;
+    driver.finish(driver.create_file());
+    made_types.emplace();
+  }
+  const Hdf5Types& types = *made_types;
+  Hdf5Bytes out(driver.end());
+  Hdf5Datasets datasets(out);
+  std::vector<Hdf5Link> links;
+  links.reserve(tensors.size());
+  std::vector<Hdf5Mapping> mappings;
+  for (const TensorEntry& tensor : tensors) {
+    const auto source_of = [&](const PieceEntry& piece) -> std::string_view {
+      return files[static_cast<std::size_t>(piece.file)].name;
+    };
+    if (tensor.shape.empty()) {
+      const PieceEntry& piece = tensor.pieces.front();
+      links.push_back({.path = tensor.index, .file = source_of(piece), .object = piece.dataset});
+      continue;
+    }
+    const std::array<std::byte, 8> value = fill_value(tensor.dtype);
+    const std::span fill = std::span(value).first(size_bytes(tensor.dtype));
+    const std::vector<Hdf5Attribute> attributes = attributes_of(tensor);
+    mappings.clear();
+    for (const PieceEntry& piece : tensor.pieces) {
+      mappings.push_back({piece.box, source_of(piece), piece.dataset});
+    }
+    links.push_back(
+        {tensor.index, mappings.empty()
+                           ? datasets.add_empty(types[tensor.dtype], tensor.shape, fill, attributes)
+                           : datasets.add_virtual(types[tensor.dtype], tensor.shape, fill, mappings,
+                                                  attributes)});
+  }
+  const std::uint64_t root = add_hdf5_groups(out, std::move(links));
+  driver.append(out, root);
   return {driver.tail().begin(), driver.tail().end()};
 }
 

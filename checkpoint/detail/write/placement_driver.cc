@@ -4,6 +4,8 @@
 #include <cstring>
 #include <string>
 
+#include "shardwise/checkpoint/detail/emit/hdf5_groups.h"
+
 namespace shardwise::detail {
 
 // What the library sees: a file object that leads back to the driver. Exceptions stop here.
@@ -134,6 +136,11 @@ void PlacementDriver::check() const {
 void PlacementDriver::finish(H5File file) {
   file.close("close an HDF5 file");
   check();
+}
+
+void PlacementDriver::append(const Hdf5Bytes& objects, std::uint64_t root) {
+  tail_.insert(tail_.end(), objects.bytes().begin(), objects.bytes().end());
+  set_hdf5_root(data_begin_ > 0 ? front_ : tail_, root, end());
 }
 
 std::uint64_t PlacementDriver::allocate(H5FD_mem_t type, std::uint64_t size) {

@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "shardwise/checkpoint/detail/emit/hdf5_bytes.h"
 #include "shardwise/checkpoint/detail/hdf5.h"
 
 namespace shardwise::detail {
@@ -22,7 +23,7 @@ inline constexpr std::uint64_t kFrontBytes = 4096;
 /// fails towards the library, which would leave a half-open file in it: the first failure is kept,
 /// and thrown by check() and finish().
 ///
-/// Thread-compatible; all but the constructor, front() and tail() under an Hdf5Lock.
+/// Thread-compatible; create_file() to finish() under an Hdf5Lock.
 ///
 ///   PlacementDriver driver(kFrontBytes, data_end);
 ///   H5File file = driver.create_file();
@@ -47,11 +48,17 @@ class PlacementDriver {
   /// Throws where a callback has failed, or the placed address was not taken.
   void check() const;
 
-  /// Closes the file. Then front() and tail() are what belongs at 0 and at data_end.
+  /// Closes the file. Then front() and tail() are what belongs at 0 and at data_end, and end() is
+  /// the file's length.
   void finish(H5File file);
+
+  /// Appends objects made without the library, which begin at end(), and makes one of them the root
+  /// group. Requires that the file is finished.
+  void append(const Hdf5Bytes& objects, std::uint64_t root);
 
   std::span<const std::byte> front() const { return front_; }
   std::span<const std::byte> tail() const { return tail_; }
+  std::uint64_t end() const { return data_end_ + tail_.size(); }
 
  private:
   friend struct PlacementCallbacks;

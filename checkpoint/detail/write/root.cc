@@ -17,22 +17,6 @@ namespace {
 constexpr int kMostListings = 100;
 constexpr std::uint64_t kMostLeaseBytes = 4096;
 
-// Whether anybody may be at work on an attempt. A lease has its content from the moment it has its
-// name, and it is there before the attempt, so no lease and a strange lease both mean nobody.
-bool has_live_owner(FileSystem& file_system, const std::filesystem::path& lease,
-                    const GarbageOptions& options) {
-  try {
-    const std::unique_ptr<File> file = file_system.open(lease);
-    std::string text(std::min(file->size(), kMostLeaseBytes), '\0');
-    file->read_at(0, reinterpret_cast<std::byte*>(text.data()), text.size());
-    const std::optional<LeaseOwner> owner = parse_lease(text);
-    return owner && may_be_alive(*owner, options.dead_hosts);
-  } catch (const Error& e) {
-    if (e.code() == ErrorCode::io) throw;
-    return false;
-  }
-}
-
 // Collects the garbage of one root. Thread-compatible.
 class Collector {
  public:
@@ -44,10 +28,7 @@ class Collector {
     const std::optional<HiddenName> hidden = parse_hidden_name(name);
     if (!hidden) return;
     try {
-      // A lease without its name yet protects nothing; its writer makes another one.
-      const bool owned =
-          (hidden->kind == HiddenKind::attempt || hidden->kind == HiddenKind::lease) &&
-          has_live_owner(file_system_, root_ / lease_name(hidden->stem), options_);
+      const bool owned = is_owned(name, *hidden);
       if (!owned) remove_tree(file_system_, root_ / name);
       (owned ? report_.kept : report_.removed).push_back(name);
     } catch (const Error&) {
@@ -61,6 +42,16 @@ class Collector {
   }
 
  private:
+  // A lease is there before its attempt. One without its name yet protects nothing; its writer
+  // makes another one.
+  bool is_owned(const std::string& name, const HiddenName& hidden) const {
+    if (hidden.kind == HiddenKind::pin) {
+      return has_live_owner(file_system_, root_ / name, options_);
+    }
+    return (hidden.kind == HiddenKind::attempt || hidden.kind == HiddenKind::lease) &&
+           has_live_owner(file_system_, root_ / lease_name(hidden.stem), options_);
+  }
+
   FileSystem& file_system_;
   const std::filesystem::path& root_;
   const GarbageOptions& options_;
@@ -101,6 +92,20 @@ void make_directories(FileSystem& file_system, const std::filesystem::path& dire
 
 }  // namespace
 
+bool has_live_owner(FileSystem& file_system, const std::filesystem::path& lease,
+                    const GarbageOptions& options) {
+  try {
+    const std::unique_ptr<File> file = file_system.open(lease);
+    std::string text(std::min(file->size(), kMostLeaseBytes), '\0');
+    file->read_at(0, reinterpret_cast<std::byte*>(text.data()), text.size());
+    const std::optional<LeaseOwner> owner = parse_lease(text);
+    return owner && may_be_alive(*owner, options.dead_hosts);
+  } catch (const Error& e) {
+    if (e.code() == ErrorCode::io) throw;
+    return false;
+  }
+}
+
 void make_root(FileSystem& file_system, const std::filesystem::path& root) {
   try {
     file_system.list(root);
@@ -125,18 +130,26 @@ void remove_tree(FileSystem& file_system, const std::filesystem::path& path) {
   }
 }
 
-void remove_checkpoint(FileSystem& file_system, const std::filesystem::path& root,
-                       const StepName& name) {
+std::optional<std::filesystem::path> trash_checkpoint(FileSystem& file_system,
+                                                      const std::filesystem::path& root,
+                                                      const StepName& name) {
   const std::string text = to_string(name);
-  const std::filesystem::path trash = root / trash_name(text, new_id());
+  std::filesystem::path trash = root / trash_name(text, new_id());
   try {
     file_system.rename(root / text, trash);
   } catch (const Error& e) {
     if (e.code() != ErrorCode::not_found) throw;
-    return;
+    return std::nullopt;
   }
   file_system.sync_directory(root);
-  remove_tree(file_system, trash);
+  return trash;
+}
+
+void remove_checkpoint(FileSystem& file_system, const std::filesystem::path& root,
+                       const StepName& name) {
+  if (const auto trash = trash_checkpoint(file_system, root, name)) {
+    remove_tree(file_system, *trash);
+  }
 }
 
 std::vector<StepName> committed_names(FileSystem& file_system, const std::filesystem::path& root) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <vector>
 
 #include "shardwise/checkpoint/detail/file.h"
@@ -24,10 +25,21 @@ void remove_tree(FileSystem& file_system, const std::filesystem::path& path);
 void remove_checkpoint(FileSystem& file_system, const std::filesystem::path& root,
                        const StepName& name);
 
+/// The first half of that: its name is gone, on the disk, and its bytes lie in the trash directory
+/// that is returned; nothing where it is absent.
+std::optional<std::filesystem::path> trash_checkpoint(FileSystem& file_system,
+                                                      const std::filesystem::path& root,
+                                                      const StepName& name);
+
+/// Whether whoever has written this lease may be at work. A lease has its content from the moment
+/// it has its name, so none and a strange one both mean nobody.
+bool has_live_owner(FileSystem& file_system, const std::filesystem::path& lease,
+                    const GarbageOptions& options = {});
+
 /// The committed names in a root, ascending by step and generation.
 std::vector<StepName> committed_names(FileSystem& file_system, const std::filesystem::path& root);
 
-/// Removes what dead processes have left in a root: attempts, leases, trash. Goes on after an
+/// Removes what dead processes have left in a root: attempts, leases, pins, trash. Goes on after an
 /// error, and throws the first one at the end.
 GarbageReport collect_root_garbage(FileSystem& file_system, const std::filesystem::path& root,
                                    const GarbageOptions& options = {});

@@ -10,6 +10,7 @@ namespace shardwise::detail {
 namespace {
 
 constexpr std::string_view kTrash = ".trash-";
+constexpr std::string_view kPin = ".pin-";
 constexpr std::size_t kIdDigits = 32;
 
 bool is_id(std::string_view text) {
@@ -40,6 +41,13 @@ std::optional<HiddenName> parse_hidden_name(std::string_view name) {
     if (dot < kTrash.size() || !is_id(name.substr(dot + 1))) return std::nullopt;
     return HiddenName{HiddenKind::trash, {}};
   }
+  if (name.starts_with(kPin)) {
+    const std::size_t dot = name.rfind('.');
+    if (dot < kPin.size() || !is_id(name.substr(dot + 1))) return std::nullopt;
+    const std::string_view step = name.substr(kPin.size(), dot - kPin.size());
+    if (!parse_step_name(step)) return std::nullopt;
+    return HiddenName{HiddenKind::pin, std::string(step)};
+  }
   HiddenKind kind = HiddenKind::attempt;
   if (take_suffix(name, ".lease")) {
     kind = HiddenKind::lease;
@@ -60,6 +68,10 @@ std::string attempt_name(std::string_view stem) { return fmt::format("{}.tmp", s
 std::string lease_name(std::string_view stem) { return fmt::format("{}.lease", stem); }
 std::string unfinished_lease_name(std::string_view stem) {
   return fmt::format("{}.lease.new", stem);
+}
+
+std::string pin_name(std::string_view name, std::string_view id) {
+  return fmt::format("{}{}.{}", kPin, name, id);
 }
 
 std::string trash_name(std::string_view name, std::string_view id) {

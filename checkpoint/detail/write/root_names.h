@@ -10,11 +10,13 @@ namespace shardwise::detail {
 // The hidden names in a root: docs/checkpoint_format.md, heading "Directory layout".
 
 /// What a hidden name of ours stands for.
-enum class HiddenKind { attempt, lease, unfinished_lease, trash };
+enum class HiddenKind { attempt, lease, unfinished_lease, pin, trash };
 
 struct HiddenName {
   HiddenKind kind;
-  std::string stem;  ///< what an attempt and its leases have in common; empty for trash
+  /// What an attempt and its leases have in common; of a pin the checkpoint's name; empty for
+  /// trash.
+  std::string stem;
 };
 
 /// Absent for names that are not ours.
@@ -25,6 +27,7 @@ std::string attempt_stem(std::int64_t step, std::string_view id);
 std::string attempt_name(std::string_view stem);
 std::string lease_name(std::string_view stem);
 std::string unfinished_lease_name(std::string_view stem);
+std::string pin_name(std::string_view name, std::string_view id);
 std::string trash_name(std::string_view name, std::string_view id);
 
 /// 32 hex digits that nobody has had before.

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <future>
 #include <span>
 #include <string>
 #include <utility>
@@ -26,6 +27,12 @@ SaveStats write_attempt(const SaveContext& context, const Attempt& attempt, std:
   manifest.id = attempt.id();
   manifest.step = step;
   manifest.user_json = options.user_json;
+  // The index needs the shard files' names alone, so it is made while they are written.
+  const std::string shard_name = "shards-00000-of-00001.h5";
+  const FileEntry named{.name = shard_name};
+  std::future<std::vector<std::byte>> making_index = std::async(std::launch::async, [&] {
+    return build_index_file(plan.tensors, {&named, 1});
+  });
   std::vector<ChunkRecord> records;
   if (plan.chunks > 0) {
     const StagingSizes sizes = staging_sizes(options.memory_budget_bytes,
@@ -34,29 +41,30 @@ SaveStats write_attempt(const SaveContext& context, const Attempt& attempt, std:
       context.pool.reset();  // first, so that never both are there
       context.pool = std::make_unique<StagingPool>(sizes);
     }
-    WrittenShardFile file =
-        write_shard_file(plan, context.file_system, attempt.directory(), "shards-00000-of-00001.h5",
-                         *context.pool, options.progress);
+    WrittenShardFile file = write_shard_file(plan, context.file_system, attempt.directory(),
+                                             shard_name, *context.pool, options.progress);
     stats.stored_bytes = file.stored_bytes;
     stats.file_bytes += file.entry.bytes;
     records = std::move(file.records);
     manifest.files.push_back(std::move(file.entry));
   }
+  const std::vector<std::byte> index = making_index.get();
   manifest.tensors = std::move(plan.tensors);
-
-  const std::vector<std::byte> index = build_index_file(manifest.tensors, manifest.files);
   manifest.index_bytes = index.size();
   manifest.index_hash = hash128(index.data(), index.size());
-  write_whole_file(context.file_system, attempt.directory() / kIndexName, index);
 
   // Whoever reads it makes the same checks, so what is published is what is readable; among them
   // the proof that the pieces cover every element once.
   const std::string text = print_manifest(manifest);
   const std::filesystem::path path = attempt.directory() / kManifestName;
-  const Manifest checked = parse_manifest(text, path.string());
-  if (!records.empty()) check_chunk_table(checked, 0, records, checked.files[0].name);
+  std::future<void> checking = std::async(std::launch::async, [&] {
+    const Manifest checked = parse_manifest(text, path.string());
+    if (!records.empty()) check_chunk_table(checked, 0, records, checked.files[0].name);
+  });
+  write_whole_file(context.file_system, attempt.directory() / kIndexName, index);
   write_whole_file(context.file_system, path, std::as_bytes(std::span(text)));
   context.file_system.sync_directory(attempt.directory());
+  checking.get();
   stats.file_bytes += index.size() + text.size();
   return stats;
 }

@@ -108,6 +108,13 @@ TensorEntry describe(const TensorSource& source) {
                      .spec = spec.sharding.spec().to_string(),
                      .index = {},
                      .pieces = {}};
+  const std::size_t bytes = num_bytes(spec.shape, element_bytes);
+  if (bytes < kContiguousBelowBytes) {
+    if (bytes > 0) {
+      tensor.pieces.push_back({.box = Box::whole(spec.shape), .chunk = spec.shape});
+    }
+    return tensor;
+  }
   for (const DistinctPiece& distinct : spec.sharding.distinct_pieces(spec.shape)) {
     PieceEntry piece;
     piece.box = distinct.box;

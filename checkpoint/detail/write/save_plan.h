@@ -16,8 +16,8 @@ namespace shardwise::detail {
 /// Chunks hold at most so many bytes, and not much less where the piece is larger.
 inline constexpr std::size_t kChunkBytes = std::size_t{1} << 20;
 
-/// Smaller pieces are stored whole and unfiltered: an object of their own in HDF5 costs more than
-/// their compression gains.
+/// Smaller pieces are stored unfiltered: their compression gains little. Smaller tensors are one
+/// piece, whatever their sharding.
 inline constexpr std::size_t kContiguousBelowBytes = std::size_t{64} << 10;
 
 /// What a caller's own function threw. It passes through a save unchanged, so it must not look

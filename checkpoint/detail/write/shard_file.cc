@@ -7,6 +7,8 @@
 #include <bit>
 #include <span>
 
+#include "shardwise/checkpoint/detail/emit/hdf5_groups.h"
+#include "shardwise/checkpoint/detail/emit/hdf5_objects.h"
 #include "shardwise/checkpoint/detail/hash.h"
 #include "shardwise/checkpoint/detail/write/placement_driver.h"
 
@@ -32,74 +34,41 @@ Coordinates coordinates(const Dims& dims) {
   return result;
 }
 
-/// Tells HDF5 about data that lies in its place. Under an Hdf5Lock.
-class StructureWriter {
+/// Tells HDF5 about chunks that lie in their place. Under an Hdf5Lock.
+class ChunkedDatasets {
  public:
-  StructureWriter(PlacementDriver& driver, const H5File& file, std::span<const ChunkRecord> records)
+  ChunkedDatasets(PlacementDriver& driver, const H5File& file, std::span<const ChunkRecord> records)
       : driver_(driver), file_(file), records_(records) {
     std::uint64_t most = 0;
     for (const ChunkRecord& record : records) most = std::max(most, record.stored_bytes);
     zeros_.resize(most);
   }
 
-  void make_group(const std::string& path) {
-    const H5Properties creation = hdf5_timeless(H5P_GROUP_CREATE);
-    const H5Group group(
-        H5Gcreate2(file_.get(), path.c_str(), H5P_DEFAULT, creation.get(), H5P_DEFAULT), path);
-  }
-
-  void add_piece(const TensorEntry& tensor, const PieceEntry& piece) {
-    const H5Type type = hdf5_type(tensor.dtype);
-    const auto first = static_cast<std::size_t>(piece.first_chunk);
-    if (piece.layout == Layout::contiguous) {
-      add_contiguous(piece.dataset, type, piece.box.shape(), records_[first].address);
-    } else {
-      const auto count = static_cast<std::size_t>(num_chunks(piece));
-      add_chunked(piece, type, records_.subspan(first, count));
-    }
-  }
-
-  void add_table(std::uint64_t address) {
-    const H5Type type(H5Tcreate(H5T_COMPOUND, sizeof(ChunkRecord)), "make the chunk table's type");
-    const auto insert = [&](const char* name, std::size_t offset, hid_t member) {
-      check_hdf5(H5Tinsert(type.get(), name, offset, member), "make the chunk table's type");
-    };
-    insert("address", offsetof(ChunkRecord, address), H5T_STD_U64LE);
-    insert("stored_bytes", offsetof(ChunkRecord, stored_bytes), H5T_STD_U64LE);
-    insert("xxh3", offsetof(ChunkRecord, hash), H5T_STD_U64LE);
-    insert("filter_mask", offsetof(ChunkRecord, filter_mask), H5T_STD_U32LE);
-    add_contiguous("/chunk_table", type, Shape{std::ssize(records_)}, address);
-  }
-
- private:
-  // Early allocation asks the driver for the place at once; nothing is filled in.
-  void add_contiguous(const std::string& path, const H5Type& type, const Shape& shape,
-                      std::uint64_t address) {
-    const H5Properties creation = hdf5_timeless(H5P_DATASET_CREATE);
-    check_hdf5(H5Pset_alloc_time(creation.get(), H5D_ALLOC_TIME_EARLY), path);
-    check_hdf5(H5Pset_fill_time(creation.get(), H5D_FILL_TIME_NEVER), path);
-    driver_.place(address);
-    const H5Dataset dataset = create(path, type, shape, creation);
-    driver_.check();
-    check_place(path, H5Dget_offset(dataset.get()), address);
-  }
-
-  void add_chunked(const PieceEntry& piece, const H5Type& type,
-                   std::span<const ChunkRecord> records) {
+  /// Gives the address of the dataset's object header; no link leads there yet.
+  std::uint64_t add(const PieceEntry& piece, DType dtype) {
     const H5Properties creation = hdf5_timeless(H5P_DATASET_CREATE);
     const Coordinates chunk = coordinates(piece.chunk);
     check_hdf5(H5Pset_chunk(creation.get(), static_cast<int>(piece.chunk.size()), chunk.data()),
                piece.dataset);
     check_hdf5(H5Pset_fill_time(creation.get(), H5D_FILL_TIME_NEVER), piece.dataset);
     if (piece.codec == StoredCodec::zstd) set_zstd_filters(creation);
-    const H5Dataset dataset = create(piece.dataset, type, piece.box.shape(), creation);
+    const H5Type type = hdf5_type(dtype);
+    const H5Space space = hdf5_space(piece.box.shape());
+    const H5Dataset dataset(
+        H5Dcreate_anon(file_.get(), type.get(), space.get(), creation.get(), H5P_DEFAULT),
+        piece.dataset);
+    check_hdf5(H5Oincr_refcount(dataset.get()), piece.dataset);  // of the link to come
+    const auto records = records_.subspan(static_cast<std::size_t>(piece.first_chunk),
+                                          static_cast<std::size_t>(num_chunks(piece)));
     for (std::size_t i = 0; i < records.size(); ++i) {
       const Box box =
           relative_to(chunk_box(piece, static_cast<std::int64_t>(i)), piece.box.begin());
       place_chunk(piece.dataset, dataset, coordinates(box.begin()), records[i]);
     }
+    return hdf5_address(dataset);
   }
 
+ private:
   // The bytes given to the library go nowhere: they lie at record.address already.
   void place_chunk(const std::string& path, const H5Dataset& dataset, const Coordinates& at,
                    const ChunkRecord& record) {
@@ -112,26 +81,13 @@ class StructureWriter {
     haddr_t address = HADDR_UNDEF;
     hsize_t size = 0;
     check_hdf5(H5Dget_chunk_info_by_coord(dataset.get(), at.data(), &mask, &address, &size), path);
-    check_place(path, address, record.address);
-    if (size != record.stored_bytes || mask != record.filter_mask) {
+    if (address != record.address || size != record.stored_bytes || mask != record.filter_mask) {
       throw Error(ErrorCode::io,
-                  fmt::format("place data: {}: HDF5 noted {} bytes with mask {}, needed {} with {}",
-                              path, size, mask, record.stored_bytes, record.filter_mask));
+                  fmt::format("place data: {}: HDF5 noted {} bytes at {} with mask {}, needed {} "
+                              "at {} with {}",
+                              path, size, address, mask, record.stored_bytes, record.address,
+                              record.filter_mask));
     }
-  }
-
-  H5Dataset create(const std::string& path, const H5Type& type, const Shape& shape,
-                   const H5Properties& creation) {
-    const H5Space space = hdf5_space(shape);
-    return H5Dataset(H5Dcreate2(file_.get(), path.c_str(), type.get(), space.get(), H5P_DEFAULT,
-                                creation.get(), H5P_DEFAULT),
-                     path);
-  }
-
-  static void check_place(const std::string& path, std::uint64_t found, std::uint64_t needed) {
-    if (found == needed) return;
-    throw Error(ErrorCode::io, fmt::format("place data: {}: HDF5 put it at address {}, needed {}",
-                                           path, found, needed));
   }
 
   PlacementDriver& driver_;
@@ -140,20 +96,52 @@ class StructureWriter {
   std::vector<std::byte> zeros_;
 };
 
+std::vector<std::byte> table_type() {
+  const H5Type type(H5Tcreate(H5T_COMPOUND, sizeof(ChunkRecord)), "make the chunk table's type");
+  const auto insert = [&](const char* name, std::size_t offset, hid_t member) {
+    check_hdf5(H5Tinsert(type.get(), name, offset, member), "make the chunk table's type");
+  };
+  insert("address", offsetof(ChunkRecord, address), H5T_STD_U64LE);
+  insert("stored_bytes", offsetof(ChunkRecord, stored_bytes), H5T_STD_U64LE);
+  insert("xxh3", offsetof(ChunkRecord, hash), H5T_STD_U64LE);
+  insert("filter_mask", offsetof(ChunkRecord, filter_mask), H5T_STD_U32LE);
+  return hdf5_type_message(type);
+}
+
+// The library makes the chunked datasets; what else there is may be thousands, see emit/.
 void build_structure(const SavePlan& plan, const WrittenShardFile& written,
                      PlacementDriver& driver) {
+  const std::span<const ChunkRecord> records = written.records;
+  std::vector<Hdf5Link> links;
+  links.reserve(records.size() + 1);
   const Hdf5Lock lock;
   H5File file = driver.create_file();
-  StructureWriter writer(driver, file, written.records);
-  writer.make_group("/tensors");
-  for (std::size_t t = 0; t < plan.tensors.size(); ++t) {
-    const TensorEntry& tensor = plan.tensors[t];
-    if (tensor.pieces.empty()) continue;
-    writer.make_group(fmt::format("/tensors/{}", t));
-    for (const PieceEntry& piece : tensor.pieces) writer.add_piece(tensor, piece);
+  ChunkedDatasets chunked(driver, file, records);
+  for (const TensorEntry& tensor : plan.tensors) {
+    for (const PieceEntry& piece : tensor.pieces) {
+      if (piece.layout != Layout::chunked) continue;
+      links.push_back({piece.dataset, chunked.add(piece, tensor.dtype)});
+    }
   }
-  writer.add_table(written.entry.table_address);
   driver.finish(std::move(file));
+
+  const Hdf5Types types;
+  Hdf5Bytes out(driver.end());
+  Hdf5Datasets datasets(out);
+  for (const TensorEntry& tensor : plan.tensors) {
+    for (const PieceEntry& piece : tensor.pieces) {
+      if (piece.layout != Layout::contiguous) continue;
+      const ChunkRecord& record = records[static_cast<std::size_t>(piece.first_chunk)];
+      links.push_back(
+          {piece.dataset, datasets.add_contiguous(types[tensor.dtype], piece.box.shape(),
+                                                  record.address, record.stored_bytes)});
+    }
+  }
+  links.push_back(
+      {"/chunk_table", datasets.add_contiguous(table_type(), Shape{std::ssize(records)},
+                                               written.entry.table_address, records.size_bytes())});
+  const std::uint64_t root = add_hdf5_groups(out, std::move(links));
+  driver.append(out, root);
 }
 
 Hash128 hash_structure(const PlacementDriver& driver) {

@@ -1,0 +1,70 @@
+#include "shardwise/checkpoint/detail/write/pin.h"
+
+#include <optional>
+#include <span>
+#include <string>
+#include <system_error>
+
+#include "shardwise/checkpoint/detail/write/attempt.h"
+#include "shardwise/checkpoint/detail/write/lease.h"
+#include "shardwise/checkpoint/detail/write/root.h"
+#include "shardwise/checkpoint/detail/write/root_names.h"
+#include "shardwise/shard/error.h"
+
+namespace shardwise::detail {
+
+Pin::Pin(FileSystem& file_system, const std::filesystem::path& directory)
+    : file_system_(file_system) {
+  std::error_code error;
+  const std::filesystem::path real = std::filesystem::canonical(directory, error);
+  const std::optional<StepName> name = parse_step_name(real.filename().string());
+  if (error || !name) return;  // whoever opens it says what is wrong
+  const std::string id = new_id();
+  const std::filesystem::path root = real.parent_path();
+  const std::filesystem::path unfinished =
+      root / unfinished_lease_name(attempt_stem(name->step, id));
+  try {
+    const std::string text = print_lease(this_process());
+    write_whole_file(file_system, unfinished, std::as_bytes(std::span(text)));
+    file_system.rename(unfinished, root / pin_name(to_string(*name), id));
+    path_ = root / pin_name(to_string(*name), id);
+  } catch (const Error&) {
+    // What is left of it is anyone's to remove.
+  }
+}
+
+Pin::~Pin() {
+  if (path_.empty()) return;
+  try {
+    file_system_.remove(path_);
+  } catch (const Error&) {
+    // It holds as long as this process lives, and is then anyone's to remove.
+  }
+}
+
+bool is_pinned(FileSystem& file_system, const std::filesystem::path& root, const StepName& name) {
+  for (const std::string& entry : file_system.list(root)) {
+    const std::optional<HiddenName> hidden = parse_hidden_name(entry);
+    if (hidden && hidden->kind == HiddenKind::pin && hidden->stem == to_string(name) &&
+        has_live_owner(file_system, root / entry)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+bool remove_unless_pinned(FileSystem& file_system, const std::filesystem::path& root,
+                          const StepName& name) {
+  if (is_pinned(file_system, root, name)) return false;
+  const std::optional<std::filesystem::path> trash = trash_checkpoint(file_system, root, name);
+  if (!trash) return true;
+  if (is_pinned(file_system, root, name)) {
+    file_system.rename(*trash, root / to_string(name));
+    file_system.sync_directory(root);
+    return false;
+  }
+  remove_tree(file_system, *trash);
+  return true;
+}
+
+}  // namespace shardwise::detail

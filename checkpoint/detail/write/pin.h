@@ -1,0 +1,34 @@
+#pragma once
+
+#include <filesystem>
+
+#include "shardwise/checkpoint/detail/file.h"
+#include "shardwise/checkpoint/detail/step_name.h"
+
+namespace shardwise::detail {
+
+/// Keeps a checkpoint from being removed by retention, of any process on its root, while somebody
+/// reads it: a file beside it that holds the reader's lease. Where none can be made, on a read-only
+/// root say, nothing is kept. Immutable.
+class Pin {
+ public:
+  /// `directory` is the checkpoint's. Pin first, then open: what can be opened then stays.
+  Pin(FileSystem& file_system, const std::filesystem::path& directory);
+  ~Pin();
+  Pin(const Pin&) = delete;
+  Pin& operator=(const Pin&) = delete;
+
+ private:
+  FileSystem& file_system_;
+  std::filesystem::path path_;  // empty: there is none
+};
+
+/// Whether a process that may be alive has pinned the checkpoint.
+bool is_pinned(FileSystem& file_system, const std::filesystem::path& root, const StepName& name);
+
+/// remove_checkpoint, unless it is pinned; says whether it is gone. A pin made while it loses its
+/// name brings it back.
+bool remove_unless_pinned(FileSystem& file_system, const std::filesystem::path& root,
+                          const StepName& name);
+
+}  // namespace shardwise::detail

@@ -1,0 +1,162 @@
+#include "shardwise/checkpoint/detail/write/pin.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <memory>
+#include <optional>
+
+#include "shardwise/checkpoint/detail/write/lease.h"
+#include "shardwise/checkpoint/detail/write/root.h"
+#include "shardwise/checkpoint/detail/write/root_names.h"
+#include "shardwise/checkpoint/manager.h"
+#include "shardwise/checkpoint/reader.h"
+#include "testing/errors.h"
+#include "testing/hooked_file_system.h"
+#include "testing/host_tensor.h"
+#include "testing/temp_dir.h"
+
+namespace shardwise::detail {
+namespace {
+
+using testing::Contains;
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+class Pins : public testing::Test {
+ protected:
+  void save(CheckpointManager& manager, std::int64_t step, SaveOptions options = {}) {
+    manager.save(step, {tensor_.source()}, options);
+  }
+
+  std::vector<std::int64_t> steps() {
+    std::vector<std::int64_t> numbers;
+    for (const StepName& name : committed_names(*files_, dir_.path())) {
+      numbers.push_back(name.step);
+    }
+    return numbers;
+  }
+
+  std::vector<std::string> hidden() {
+    std::vector<std::string> names;
+    for (const std::string& name : files_->list(dir_.path())) {
+      if (name.front() == '.') names.push_back(name);
+    }
+    return names;
+  }
+
+  void expect_whole(const CheckpointReader& reader) {
+    std::vector<std::byte> out(tensor_.data->size());
+    reader.read("x", Box::whole(tensor_.spec.shape), out);
+    EXPECT_EQ(out, *tensor_.data);
+  }
+
+  const TempDir dir_;
+  const HostTensor tensor_ = host_tensor("x", DType::f32, {100, 10}, "2", "0,-");
+  const std::shared_ptr<FileSystem> files_ = posix_file_system();
+};
+
+TEST_F(Pins, RetentionLeavesWhatIsBeingRead) {
+  CheckpointManager manager(dir_.path(), {.keep_last = 1});
+  save(manager, 1);
+  {
+    const CheckpointReader pinned(manager.step(1).directory, {.pin = true});
+    save(manager, 2);
+    save(manager, 3);
+    EXPECT_THAT(steps(), ElementsAre(1, 3)) << "2 is nobody's";
+    expect_whole(CheckpointReader(manager.step(1).directory));
+    manager.collect_garbage();
+    EXPECT_EQ(hidden().size(), 1u) << "the pin of a live process stays";
+  }
+  EXPECT_THAT(hidden(), IsEmpty());
+  save(manager, 4);
+  EXPECT_THAT(steps(), ElementsAre(4));
+}
+
+TEST_F(Pins, AReplacedGenerationStaysWhileItIsRead) {
+  CheckpointManager manager(dir_.path());
+  save(manager, 1);
+  {
+    const CheckpointReader pinned(manager.step(1).directory, {.pin = true});
+    save(manager, 1, {.existing = Existing::replace});
+    EXPECT_THAT(steps(), ElementsAre(1, 1)) << "two generations";
+    EXPECT_EQ(manager.step(1).generation, 2);
+    EXPECT_THAT(manager.collect_garbage().kept, Contains("step-00000001"));
+    EXPECT_THAT(steps(), ElementsAre(1, 1));
+  }
+  EXPECT_THAT(manager.collect_garbage().removed, Contains("step-00000001"));
+  EXPECT_THAT(steps(), ElementsAre(1));
+}
+
+TEST_F(Pins, RemoveIsTheUsersWord) {
+  CheckpointManager manager(dir_.path());
+  save(manager, 1);
+  const CheckpointReader pinned(manager.step(1).directory, {.pin = true});
+  manager.remove(1);
+  EXPECT_THAT(steps(), IsEmpty());
+  expect_whole(pinned);
+}
+
+TEST_F(Pins, OfTheDeadHoldNothing) {
+  CheckpointManager manager(dir_.path(), {.keep_last = 1});
+  save(manager, 1);
+  LeaseOwner dead = this_process();
+  dead.boot = "00000000-0000-0000-0000-000000000000";  // of this machine, an earlier start of it
+  const std::string name = pin_name("step-00000001", new_id());
+  std::ofstream(dir_ / name) << print_lease(dead);
+  std::ofstream(dir_ / pin_name("step-00000001", new_id())) << "not a lease";
+  EXPECT_FALSE(is_pinned(*files_, dir_.path(), {1, 1}));
+  save(manager, 2);
+  EXPECT_THAT(steps(), ElementsAre(2));
+  EXPECT_EQ(hidden().size(), 2u);
+  EXPECT_THAT(manager.collect_garbage().removed, Contains(name));
+  EXPECT_THAT(hidden(), IsEmpty());
+}
+
+TEST_F(Pins, ArePerCheckpoint) {
+  CheckpointManager manager(dir_.path());
+  save(manager, 1);
+  save(manager, 10);
+  const Pin pin(*files_, manager.step(10).directory);
+  EXPECT_TRUE(is_pinned(*files_, dir_.path(), {10, 1}));
+  EXPECT_FALSE(is_pinned(*files_, dir_.path(), {1, 1}));
+  EXPECT_FALSE(is_pinned(*files_, dir_.path(), {10, 2}));
+}
+
+// A reader comes between the look at the pins and the rename: what it has opened must stay.
+TEST_F(Pins, OneMadeWhileACheckpointLosesItsNameBringsItBack) {
+  CheckpointManager manager(dir_.path());
+  save(manager, 1);
+  std::optional<Pin> pin;
+  HookedFileSystem hooked([&](std::string_view operation, const std::filesystem::path& path) {
+    if (operation == "rename" && path.filename() == "step-00000001" && !pin) {
+      pin.emplace(*files_, path);
+    }
+  });
+  EXPECT_FALSE(remove_unless_pinned(hooked, dir_.path(), {1, 1}));
+  ASSERT_TRUE(pin.has_value());
+  EXPECT_THAT(steps(), ElementsAre(1));
+  expect_whole(CheckpointReader(manager.step(1).directory));
+  pin.reset();
+  EXPECT_TRUE(remove_unless_pinned(*files_, dir_.path(), {1, 1}));
+  EXPECT_TRUE(remove_unless_pinned(*files_, dir_.path(), {1, 1})) << "someone else was faster";
+  EXPECT_THAT(hidden(), IsEmpty());
+}
+
+TEST_F(Pins, AreNotNeededToRead) {
+  CheckpointManager manager(dir_.path());
+  save(manager, 1);
+  const auto refusing = std::make_shared<HookedFileSystem>(
+      [](std::string_view operation, const std::filesystem::path&) {
+        if (operation == "create") throw Error(ErrorCode::io, "read-only");
+      });
+  const CheckpointReader reader(manager.step(1).directory, {.pin = true, .file_system = refusing});
+  expect_whole(reader);
+  EXPECT_THAT(hidden(), IsEmpty());
+  message_of(ErrorCode::not_found,
+             [&] { CheckpointReader(dir_ / "step-00000007", {.pin = true}); });
+}
+
+}  // namespace
+}  // namespace shardwise::detail
