@@ -42,7 +42,8 @@ TEST_P(Golden, HasEveryByteAsWritten) {
   EXPECT_GT(report.chunks, 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(Version1, Golden, ::testing::Values("step-00000001", "step-00000002"));
+INSTANTIATE_TEST_SUITE_P(Version1, Golden,
+                         ::testing::Values("step-00000001", "step-00000002", "step-00000003"));
 
 }  // namespace
 }  // namespace shardwise

@@ -28,6 +28,12 @@ std::vector<HostTensor> tensors() {
        {"a", "a/b", "a/b/c", "./..//x%", "with space", "ünï/çødé", "/abs", "end/"}) {
     made.push_back(host_tensor(odd, DType::i32, {9, 3}, "data=4,model=2", "data,-"));
   }
+  // So many in one group that it is no longer a short list.
+  for (int i = 0; i < 40; ++i) {
+    const DType dtype = all_dtypes()[static_cast<std::size_t>(i) % all_dtypes().size()];
+    made.push_back(host_tensor("many/" + std::to_string(i), dtype, {i % 3 + 1, 2}, "data=4,model=2",
+                               "-,model", Values::noise, static_cast<std::uint64_t>(i)));
+  }
   return made;
 }
 

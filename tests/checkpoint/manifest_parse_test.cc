@@ -113,7 +113,7 @@ constexpr Hostile kHostile[] = {
     {"\"id\":\"0123456789abcdef0123456789abcdef\"", "\"id\":\"0123\"", "\"id\" is not 32 hex"},
     {"\"id\":\"0123456789abcdef", "\"id\":\"0123456789ABCDEF", "\"id\" is not 32 hex"},
     {"\"step\":100", "\"step\":-1", "\"step\" is -1, must be 0"},
-    {"\"step\":100", "\"step\":1e2", "\"step\" holds 100.0, must be an integer"},
+    {"\"step\":100", "\"step\":1e2", "\"step\" holds 1e2, must be an integer"},
     {"\"step\":100", "\"step\":\"100\"", "\"step\" holds a JSON string, must be an integer"},
     {"\"step\":100", "\"step\":9223372036854775808", "\"step\" is 9223372036854775808, must be"},
     {"\"step\":100", "\"step\":99999999999999999999", "must be an integer below 2^63"},

@@ -72,16 +72,32 @@ TEST(SavePlan, SortsNamesAndNumbersChunks) {
   const SavePlan plan = plan_save(sources_of(tensors), Codec::none, executor);
   ASSERT_EQ(plan.tensors.size(), 3u);
   EXPECT_EQ(plan.tensors[0].name, "a");
-  EXPECT_EQ(plan.tensors[0].pieces.size(), 2u);
-  EXPECT_EQ(plan.tensors[0].pieces[1].layout, Layout::contiguous);
-  EXPECT_EQ(plan.tensors[0].pieces[1].first_chunk, 1);
+  ASSERT_EQ(plan.tensors[0].pieces.size(), 1u) << "small, so it is not cut";
+  EXPECT_EQ(plan.tensors[0].pieces[0].box, Box({0}, {10}));
+  EXPECT_EQ(plan.tensors[0].pieces[0].layout, Layout::contiguous);
   EXPECT_EQ(plan.tensors[1].pieces.size(), 0u);
   EXPECT_EQ(plan.tensors[2].pieces[1].dataset, "/tensors/2/1");
   EXPECT_EQ(plan.tensors[2].pieces[1].layout, Layout::chunked);
-  EXPECT_EQ(plan.tensors[2].pieces[1].first_chunk, 4);
+  EXPECT_EQ(plan.tensors[2].pieces[1].first_chunk, 3);
   EXPECT_EQ(plan.tensors[2].mesh, "2,2");
-  EXPECT_EQ(plan.chunks, 6);
+  EXPECT_EQ(plan.chunks, 5);
   EXPECT_EQ(plan.logical_bytes, (std::size_t{4} << 20) + 10);
+}
+
+TEST(SavePlan, CutsNoTensorBelow64KiB) {
+  const Executor executor(1);
+  const HostTensor tensors[] = {
+      host_tensor("a", DType::u8, {65535}, "2,2", "0"),
+      host_tensor("b", DType::u8, {65536}, "2,2", "0"),
+      host_tensor("c", DType::f64, {8191}, "2,2", "0+1"),
+      host_tensor("d", DType::f64, {}, "2,2", ""),
+  };
+  const SavePlan plan = plan_save(sources_of(tensors), Codec::zstd, executor);
+  EXPECT_EQ(plan.tensors[0].pieces.size(), 1u);
+  ASSERT_EQ(plan.tensors[1].pieces.size(), 2u);
+  EXPECT_EQ(plan.tensors[1].pieces[0].layout, Layout::contiguous) << "a piece of 32 KiB";
+  EXPECT_EQ(plan.tensors[2].pieces.size(), 1u);
+  EXPECT_EQ(plan.tensors[3].pieces.size(), 1u);
 }
 
 TEST(SavePlan, ChoosesTheCodecPerTensor) {

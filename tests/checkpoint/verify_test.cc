@@ -88,7 +88,7 @@ TEST_F(Verify, FindsNothingInWhatWasSavedAndReadsAllOfIt) {
   std::int64_t chunks = 0;
   for (const auto& file : stored_.manifest.files) chunks += file.chunks;
   EXPECT_EQ(report.chunks, chunks);
-  EXPECT_GT(chunks, 5);
+  EXPECT_GE(chunks, 5);
 }
 
 TEST_F(Verify, ReportsProgressUpToTheTotal) {

@@ -8,8 +8,9 @@
 
 namespace shardwise {
 
-/// What the checkpoints in tests/data/checkpoint-v1 hold. They were written once, by the first
-/// build that knew the format, and are never written again: every later build must read them.
+/// What the checkpoints in tests/data/checkpoint-v1 hold. They were written once, steps 1 and 2 by
+/// the first build that knew the format, step 3 by the first that wrote HDF5's groups itself, and
+/// are never written again: every later build must read them.
 struct GoldenTensor {
   std::string name;
   DType dtype;

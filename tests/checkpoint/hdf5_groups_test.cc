@@ -1,0 +1,188 @@
+// Groups made without the library, read by it.
+#include "shardwise/checkpoint/detail/emit/hdf5_groups.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+#include <set>
+#include <string>
+
+#include "shardwise/checkpoint/detail/emit/hdf5_objects.h"
+#include "shardwise/checkpoint/detail/write/placement_driver.h"
+#include "testing/raw_hdf5.h"
+#include "testing/temp_dir.h"
+
+namespace shardwise::detail {
+namespace {
+
+/// A file whose links all lead to empty datasets, each of another extent: their number in the list.
+void write_links(const std::filesystem::path& path, const std::vector<std::string>& paths) {
+  PlacementDriver driver(0, 0);
+  driver.finish(driver.create_file());
+  const Hdf5Types types;
+  Hdf5Bytes out(driver.end());
+  Hdf5Datasets datasets(out);
+  std::vector<Hdf5Link> links;
+  for (std::size_t i = 0; i < paths.size(); ++i) {
+    const Shape shape{0, static_cast<std::int64_t>(i)};
+    links.push_back(
+        {paths[i], datasets.add_contiguous(types[DType::u8], shape, kHdf5NoAddress, 0)});
+  }
+  const std::uint64_t root = add_hdf5_groups(out, links);
+  driver.append(out, root);
+  EXPECT_EQ(driver.end(), driver.tail().size());
+  write_file(path, {driver.tail().begin(), driver.tail().end()});
+}
+
+H5File open(const std::filesystem::path& path) {
+  return {H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT), "open"};
+}
+
+hsize_t number_at(const H5File& file, const std::string& path) {
+  const H5Dataset dataset(H5Dopen2(file.get(), path.c_str(), H5P_DEFAULT), path);
+  const H5Space space(H5Dget_space(dataset.get()), path);
+  hsize_t extents[2] = {};
+  EXPECT_EQ(H5Sget_simple_extent_dims(space.get(), extents, nullptr), 2);
+  return extents[1];
+}
+
+herr_t collect(hid_t, const char* name, const H5L_info_t* info, void* names) {
+  EXPECT_EQ(info->cset, H5T_CSET_UTF8);
+  static_cast<std::vector<std::string>*>(names)->push_back(name);
+  return 0;
+}
+
+std::vector<std::string> names_in(const H5File& file, const char* group) {
+  std::vector<std::string> names;
+  check_hdf5(H5Literate_by_name(file.get(), group, H5_INDEX_NAME, H5_ITER_INC, nullptr, collect,
+                                &names, H5P_DEFAULT),
+             "list a group");
+  return names;
+}
+
+// From no links to more than one node of a B-tree counts; with names of one length and of many.
+TEST(Hdf5Groups, AnyNumberOfLinksIsFound) {
+  const TempDir dir;
+  const Hdf5Lock lock;
+  for (const std::size_t count : {1, 8, 9, 45, 46, 47, 70, 1149, 1150, 5000, 70'000}) {
+    SCOPED_TRACE(count);
+    std::vector<std::string> paths;
+    for (std::size_t i = 0; i < count; ++i) {
+      paths.push_back("/g/" + std::to_string(i) + std::string(i * 7 % 60, 'x'));
+    }
+    write_links(dir / "f.h5", paths);
+    const H5File file = open(dir / "f.h5");
+    std::vector<std::string> expected;
+    for (const std::string& path : paths) expected.push_back(path.substr(3));
+    std::sort(expected.begin(), expected.end());
+    EXPECT_EQ(names_in(file, "/g"), expected);
+    const std::size_t step = count / 2000 + 1;
+    for (std::size_t i = 0; i < count; i += step) {
+      ASSERT_EQ(number_at(file, paths[i]), i);
+      ASSERT_EQ(H5Lexists(file.get(), (paths[i] + "y").c_str(), H5P_DEFAULT), 0);
+    }
+    EXPECT_EQ(H5Lexists(file.get(), "/none", H5P_DEFAULT), 0);
+  }
+}
+
+TEST(Hdf5Groups, NamesMayBeLongDeepAndAnyCharacters) {
+  const TempDir dir;
+  const Hdf5Lock lock;
+  std::vector<std::string> paths;
+  for (int i = 0; i < 200; ++i) {
+    paths.push_back("/long/" + std::string(static_cast<std::size_t>(3072 - i), 'a'));
+  }
+  std::string deep;
+  for (int i = 0; i < 500; ++i) deep += "/d";
+  paths.push_back(deep);
+  for (const char* odd :
+       {"/a b", "/a", "/a!/x", "/a-/x", "/a0/x", "/b/\xc3\xbc", "/b.c/...", "/%2F"}) {
+    paths.push_back(odd);
+  }
+  write_links(dir / "f.h5", paths);
+  const H5File file = open(dir / "f.h5");
+  for (std::size_t i = 0; i < paths.size(); ++i) EXPECT_EQ(number_at(file, paths[i]), i);
+  EXPECT_EQ(names_in(file, "/b"), std::vector<std::string>{"\xc3\xbc"});
+}
+
+TEST(Hdf5Groups, RandomTreesAreFound) {
+  const TempDir dir;
+  const Hdf5Lock lock;
+  std::mt19937_64 random(5);
+  for (int round = 0; round < 20; ++round) {
+    std::set<std::string> made;
+    const std::size_t count = 1 + random() % 3000, width = 1 + random() % 60;
+    while (made.size() < count) {
+      std::string path;
+      for (std::size_t level = 0; level < 3; ++level) {
+        path += "/g" + std::to_string(random() % width);
+      }
+      made.insert(path + "/t" + std::to_string(random() % 1000));
+    }
+    const std::vector<std::string> paths(made.begin(), made.end());
+    write_links(dir / "f.h5", paths);
+    const H5File file = open(dir / "f.h5");
+    for (std::size_t i = 0; i < paths.size(); ++i) ASSERT_EQ(number_at(file, paths[i]), i);
+  }
+}
+
+TEST(Hdf5Groups, ExternalLinksLeadToOtherFiles) {
+  const TempDir dir;
+  const Hdf5Lock lock;
+  write_raw(dir / "other.h5", DType::u8, {2}, {std::byte{3}, std::byte{4}});
+  for (const std::size_t count : {3, 300}) {
+    PlacementDriver driver(0, 0);
+    driver.finish(driver.create_file());
+    Hdf5Bytes out(driver.end());
+    std::vector<std::string> paths;
+    for (std::size_t i = 0; i < count; ++i) paths.push_back("/x/" + std::to_string(i));
+    std::vector<Hdf5Link> links;
+    for (const std::string& path : paths) {
+      links.push_back({.path = path, .file = "other.h5", .object = "/data"});
+    }
+    const std::uint64_t root = add_hdf5_groups(out, links);
+    driver.append(out, root);
+    write_file(dir / "f.h5", {driver.tail().begin(), driver.tail().end()});
+    EXPECT_EQ(read_raw(dir / "f.h5", paths.back()).data.at(1), std::byte{4});
+  }
+}
+
+TEST(Hdf5Groups, AFileWithoutLinksIsAFile) {
+  const TempDir dir;
+  const Hdf5Lock lock;
+  write_links(dir / "f.h5", {});
+  EXPECT_EQ(names_in(open(dir / "f.h5"), "/").size(), 0u);
+}
+
+// The library can go on with what we made: it adds to the groups and takes away.
+TEST(Hdf5Groups, TheLibraryCanChangeThem) {
+  const TempDir dir;
+  const Hdf5Lock lock;
+  for (const std::size_t count : {5, 40, 5000}) {
+    SCOPED_TRACE(count);
+    std::vector<std::string> paths;
+    for (std::size_t i = 0; i < count; ++i) paths.push_back("/g/" + std::to_string(i));
+    write_links(dir / "f.h5", paths);
+    {
+      H5File file(H5Fopen((dir / "f.h5").c_str(), H5F_ACC_RDWR, H5P_DEFAULT), "open");
+      for (int i = 0; i < 300; ++i) {
+        const std::string name = "/g/new" + std::to_string(i);
+        const H5Group group(
+            H5Gcreate2(file.get(), name.c_str(), H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT), name);
+      }
+      for (std::size_t i = 0; i < count; i += 2) {
+        check_hdf5(H5Ldelete(file.get(), paths[i].c_str(), H5P_DEFAULT), paths[i]);
+      }
+      file.close("close");
+    }
+    const H5File file = open(dir / "f.h5");
+    for (std::size_t i = 0; i < count; ++i) {
+      ASSERT_EQ(H5Lexists(file.get(), paths[i].c_str(), H5P_DEFAULT), i % 2 == 1 ? 1 : 0);
+    }
+    for (std::size_t i = 1; i < count; i += 2) ASSERT_EQ(number_at(file, paths[i]), i);
+  }
+}
+
+}  // namespace
+}  // namespace shardwise::detail

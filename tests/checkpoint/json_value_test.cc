@@ -1,0 +1,248 @@
+#include "shardwise/checkpoint/detail/json_value.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "shardwise/shard/error.h"
+#include "testing/errors.h"
+
+namespace shardwise::detail {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(JsonDocument, SaysInOneClauseWhatIsWrong) {
+  const struct {
+    std::string text;
+    const char* message;
+  } cases[] = {
+      {"", "is not JSON: syntax error at byte 1"},
+      {"{\"a\":1} x", "is not JSON: syntax error at byte 9"},
+      {"\xef\xbb\xbf{}", "byte order mark"},
+      {R"({"a":1,"b":{"c":1,"c":2}})", "the same key twice"},
+      {R"({"a":1,"\u0061":2})", "the same key twice"},
+      {R"([[[[]]]])", "is nested deeper than 3 levels"},
+      {R"([[[{"a":1}]]])", "is nested deeper than 3 levels"},
+      {R"({"a":1e999})", "beyond the range of a double"},
+      {R"([-1.5e+400])", "beyond the range of a double"},
+      {"[1" + std::string(400, '0') + "]", "beyond the range of a double"},
+  };
+  for (const auto& c : cases) {
+    EXPECT_THAT(message_of(ErrorCode::corrupt, [&] { JsonDocument(c.text, 3); }),
+                HasSubstr(c.message))
+        << c.text;
+  }
+}
+
+TEST(JsonDocument, FindsAKeyThatComesTwiceAmongMany) {
+  for (const int count : {2, 15, 16, 17, 18, 100}) {
+    std::string text = "{";
+    for (int i = 0; i < count; ++i) text += "\"k" + std::to_string(i) + "\":1,";
+    JsonDocument(text + "\"last\":1}", 3);
+    EXPECT_THROW(JsonDocument(text + "\"k0\":1}", 3), Error) << count;
+    EXPECT_THROW(JsonDocument(text + "\"k1\":1}", 3), Error) << count;
+  }
+}
+
+TEST(JsonDocument, GivesValuesAsTheyWereWritten) {
+  const std::string text =
+      R"( {"list": [1, -2 , 2.50,[] ,{}], "s":"a\"\u00fc\ud83d\ude00\n", "n":null,"b":[true,false]} )";
+  const JsonDocument document(text, 5);
+  const JsonValue root = document.root();
+  EXPECT_EQ(root.size(), 4u);
+  EXPECT_EQ(root.raw().front(), '{');
+  EXPECT_EQ(root.raw().back(), '}');
+  const JsonValue list = root.find("list").value();
+  ASSERT_TRUE(list.is(JsonValue::Kind::array));
+  EXPECT_EQ(list.size(), 5u);
+  EXPECT_EQ(list.raw(), "[1, -2 , 2.50,[] ,{}]");
+  std::vector<std::string> raw;
+  for (const JsonValue value : list) raw.emplace_back(value.raw());
+  EXPECT_EQ(raw, (std::vector<std::string>{"1", "-2", "2.50", "[]", "{}"}));
+  EXPECT_EQ((*list.begin()).to_int64(), 1);
+  const JsonValue s = root.find("s").value();
+  EXPECT_EQ(s.text(), "a\"\xc3\xbc\xf0\x9f\x98\x80\n");
+  EXPECT_EQ(s.raw(), R"("a\"\u00fc\ud83d\ude00\n")");
+  EXPECT_STREQ(root.find("n").value().kind_name(), "null");
+  EXPECT_STREQ((*root.find("b").value().begin()).kind_name(), "boolean");
+  EXPECT_FALSE(root.find("x").has_value());
+  EXPECT_FALSE(root.find("a").has_value());
+}
+
+TEST(JsonValue, TellsIntegersThatFit) {
+  const struct {
+    const char* text;
+    std::optional<std::int64_t> value;
+    bool integer;
+  } cases[] = {
+      {"0", 0, true},
+      {"-0", 0, true},
+      {"9223372036854775807", INT64_MAX, true},
+      {"-9223372036854775808", INT64_MIN, true},
+      {"9223372036854775808", {}, true},
+      {"18446744073709551615", {}, true},
+      {"18446744073709551616", {}, false},
+      {"1.0", {}, false},
+      {"1e2", {}, false},
+      {"\"1\"", {}, false},
+      {"true", {}, false},
+  };
+  for (const auto& c : cases) {
+    const JsonDocument document(c.text, 1);
+    EXPECT_EQ(document.root().to_int64(), c.value) << c.text;
+    EXPECT_EQ(document.root().is_integer(), c.integer) << c.text;
+  }
+}
+
+bool is_read(const std::string& text) {
+  try {
+    JsonDocument(text, 1000);
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+// The other library takes an object with a key twice.
+bool has_key_twice(const std::string& text) {
+  try {
+    JsonDocument(text, 1000);
+  } catch (const Error& e) {
+    return std::string(e.what()).find("twice") != std::string::npos;
+  }
+  return false;
+}
+
+// Short texts of all that JSON is made of, and broken ones: read where another library reads them.
+TEST(JsonDocument, ReadsWhatAnotherLibraryReads) {
+  const std::vector<std::string> parts = {"{",
+                                          "}",
+                                          "[",
+                                          "]",
+                                          ",",
+                                          ":",
+                                          "\"",
+                                          "\"a\"",
+                                          "\"b\":",
+                                          "1",
+                                          "-",
+                                          "0",
+                                          ".",
+                                          "e",
+                                          "E+",
+                                          "12.5e-3",
+                                          "true",
+                                          "false",
+                                          "null",
+                                          " ",
+                                          "\t",
+                                          "\n",
+                                          "\\",
+                                          "\\u",
+                                          "00e9",
+                                          "\\n",
+                                          "\\ud800",
+                                          "ü",
+                                          "\x01",
+                                          "\xc3",
+                                          "\xed\xa0\x80",
+                                          "\xf4\x90\x80\x80",
+                                          "\xc0\x80",
+                                          "1e400",
+                                          "1e-400",
+                                          "nul",
+                                          "/",
+                                          "\\udc00",
+                                          "a"};
+  std::mt19937_64 random(3);
+  int read = 0;
+  for (int i = 0; i < 300'000; ++i) {
+    std::string text;
+    for (std::size_t length = 1 + random() % 8; length > 0; --length) {
+      text += parts[random() % parts.size()];
+    }
+    const bool expected = nlohmann::json::accept(text);
+    const bool found = is_read(text);
+    read += found;
+    ASSERT_TRUE(found == expected || has_key_twice(text)) << testing::PrintToString(text);
+  }
+  EXPECT_GT(read, 3000);
+}
+
+// Values of random depth, printed by another library: every text and number comes back.
+TEST(JsonDocument, GivesBackWhatAnotherLibraryPrints) {
+  std::mt19937_64 random(4);
+  const std::function<nlohmann::json(int)> make = [&](int depth) -> nlohmann::json {
+    switch (random() % (depth > 0 ? 6 : 4)) {
+      case 0:
+        return static_cast<std::int64_t>(random());
+      case 1:
+        return nullptr;
+      case 2:
+        return std::string(random() % 20, static_cast<char>(random() % 128));
+      case 3:
+        return "\xc3\xbc\"\\/\x01" + std::to_string(random() % 100);
+      case 4: {
+        nlohmann::json list = nlohmann::json::array();
+        for (auto n = random() % 5; n > 0; --n) list.push_back(make(depth - 1));
+        return list;
+      }
+      default: {
+        nlohmann::json object = nlohmann::json::object();
+        for (auto n = random() % 30; n > 0; --n) {
+          object["k" + std::to_string(random() % 100)] = make(depth - 1);
+        }
+        return object;
+      }
+    }
+  };
+  const std::function<void(const nlohmann::json&, const JsonValue&)> compare =
+      [&](const nlohmann::json& expected, const JsonValue& found) {
+        ASSERT_STREQ(found.kind_name(), expected.type_name());
+        if (expected.is_string()) {
+          EXPECT_EQ(found.text(), expected.get<std::string>());
+        }
+        if (expected.is_number()) {
+          EXPECT_EQ(found.to_int64(), expected.get<std::int64_t>());
+        }
+        if (!expected.is_structured()) return;
+        ASSERT_EQ(found.size(), expected.size());
+        if (expected.is_array()) {
+          std::size_t i = 0;
+          for (const JsonValue value : found) compare(expected[i++], value);
+        } else {
+          for (const auto& [key, value] : expected.items()) compare(value, *found.find(key));
+        }
+      };
+  for (int i = 0; i < 300; ++i) {
+    const nlohmann::json value = make(5);
+    const std::string text = value.dump(i % 2 == 0 ? -1 : 2, ' ', i % 3 == 0);
+    const JsonDocument document(text, 20);
+    compare(value, document.root());
+  }
+}
+
+TEST(IsUtf8, AgreesWithAnotherLibrary) {
+  std::mt19937_64 random(5);
+  const std::string bytes =
+      "a\x7f\x80\x8f\x90\x9f\xa0\xbf\xc0\xc1\xc2\xdf\xe0\xed\xef\xf0\xf4\xf5\xff";
+  for (int i = 0; i < 200'000; ++i) {
+    std::string text;
+    for (std::size_t length = random() % 6; length > 0; --length) {
+      text += bytes[random() % bytes.size()];
+    }
+    bool expected = true;
+    try {
+      static_cast<void>(nlohmann::json(text).dump());
+    } catch (const nlohmann::json::type_error&) {
+      expected = false;
+    }
+    ASSERT_EQ(is_utf8(text), expected) << testing::PrintToString(text);
+  }
+}
+
+}  // namespace
+}  // namespace shardwise::detail
