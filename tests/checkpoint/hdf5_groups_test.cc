@@ -65,7 +65,7 @@ std::vector<std::string> names_in(const H5File& file, const char* group) {
 TEST(Hdf5Groups, AnyNumberOfLinksIsFound) {
   const TempDir dir;
   const Hdf5Lock lock;
-  for (const std::size_t count : {1, 8, 9, 45, 46, 47, 70, 1149, 1150, 5000, 70'000}) {
+  for (const std::size_t count : {1U, 8U, 9U, 45U, 46U, 47U, 70U, 1149U, 1150U, 5000U, 70000U}) {
     SCOPED_TRACE(count);
     std::vector<std::string> paths;
     for (std::size_t i = 0; i < count; ++i) {
@@ -131,7 +131,7 @@ TEST(Hdf5Groups, ExternalLinksLeadToOtherFiles) {
   const TempDir dir;
   const Hdf5Lock lock;
   write_raw(dir / "other.h5", DType::u8, {2}, {std::byte{3}, std::byte{4}});
-  for (const std::size_t count : {3, 300}) {
+  for (const std::size_t count : {3U, 300U}) {
     PlacementDriver driver(0, 0);
     driver.finish(driver.create_file());
     Hdf5Bytes out(driver.end());
@@ -159,7 +159,7 @@ TEST(Hdf5Groups, AFileWithoutLinksIsAFile) {
 TEST(Hdf5Groups, TheLibraryCanChangeThem) {
   const TempDir dir;
   const Hdf5Lock lock;
-  for (const std::size_t count : {5, 40, 5000}) {
+  for (const std::size_t count : {5U, 40U, 5000U}) {
     SCOPED_TRACE(count);
     std::vector<std::string> paths;
     for (std::size_t i = 0; i < count; ++i) paths.push_back("/g/" + std::to_string(i));
