@@ -122,7 +122,7 @@ TEST_F(Stored, RefusesShardFilesThatAreNotWhatTheManifestSays) {
   longer.push_back(std::byte{0});
   write_file(file, longer);
   refused_with("must have " + std::to_string(good.size()));
-  write_file(file, {});
+  write_file(file, std::string_view());
   refused_with("it has 0 bytes");
   fs::remove(file);
   refused_with("it is missing");

@@ -209,7 +209,7 @@ TEST_F(Verify, FindsFilesThatAreCutOffAtAnyBorder) {
 
 TEST_F(Verify, FindsFilesThatAreMissingForeignOrNotFiles) {
   const std::string shard = stored_.manifest.files[0].name;
-  write_file(path_ / "notes.txt", {});
+  write_file(path_ / "notes.txt", std::string_view());
   fs::create_directory(path_ / "sub");
   fs::remove(path_ / shard);
   VerifyReport report = verify();
