@@ -1,11 +1,10 @@
-#include "bench/data.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <cstring>
 
+#include "bench/data.h"
 #include "shardwise/shard/sharding.h"
 #include "testing/errors.h"
 
@@ -15,7 +14,7 @@ namespace {
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-constexpr DataKind kKinds[] = {DataKind::gaussian, DataKind::index, DataKind::zeros};
+constexpr DataKind kEveryKind[] = {DataKind::gaussian, DataKind::index, DataKind::zeros};
 
 std::vector<std::byte> values(const BenchData& data, std::int64_t tensor, const Box& box,
                               DType dtype) {
@@ -62,7 +61,7 @@ TEST(BenchData, IndexIsTheNearestThatADtypeHolds) {
 TEST(BenchData, AnyBoxHoldsWhatTheWholeHolds) {
   const Shape shape{9, 4, 1300};
   const Sharding sharding(Mesh::parse("a=4,b=2"), PartitionSpec::parse("-,b,a"));
-  for (const DataKind kind : kKinds) {
+  for (const DataKind kind : kEveryKind) {
     for (const DType dtype : all_dtypes()) {
       SCOPED_TRACE(std::string(name(kind)) + " " + std::string(name(dtype)));
       const BenchData data(kind, dtype, shape);
@@ -109,7 +108,7 @@ TEST(BenchData, GaussianIsNormalWithAScalePerRow) {
 TEST(BenchData, TellsWhichElementDiffers) {
   const Shape shape{10, 5000};
   const Box box({2, 100}, {9, 4999});
-  for (const DataKind kind : kKinds) {
+  for (const DataKind kind : kEveryKind) {
     const BenchData data(kind, DType::i16, shape);
     auto bytes = values(data, 12, box, DType::i16);
     EXPECT_THAT(data.difference(12, {bytes.data(), box}), IsEmpty());
@@ -122,7 +121,7 @@ TEST(BenchData, TellsWhichElementDiffers) {
 }
 
 TEST(BenchData, KindsHaveNames) {
-  for (const DataKind kind : kKinds) EXPECT_EQ(parse_data_kind(name(kind)), kind);
+  for (const DataKind kind : kEveryKind) EXPECT_EQ(parse_data_kind(name(kind)), kind);
   EXPECT_THAT(message_of(ErrorCode::invalid_argument, [] { parse_data_kind("ones"); }),
               HasSubstr("gaussian, index, zeros"));
 }

@@ -46,10 +46,18 @@ void for_each_chunk(const PieceEntry& piece, const Box& box, Body&& body) {
 void find_uses(const StoredCheckpoint& checkpoint, std::size_t tensor,
                std::span<const ReadTarget> targets, std::span<const std::size_t> numbers,
                std::vector<Use>& uses) {
-  std::vector<Piece> stored, wanted;
-  for (const PieceEntry& piece : checkpoint.manifest.tensors[tensor].pieces) {
-    stored.push_back({piece.file, piece.box});
+  const std::vector<PieceEntry>& pieces = checkpoint.manifest.tensors[tensor].pieces;
+  if (pieces.size() == 1 && pieces.front().chunk == pieces.front().box.shape()) {
+    // One chunk is all of the tensor, as of every small one: there is nothing to look for.
+    const ChunkId id{tensor, 0, 0};
+    for (const std::size_t number : numbers) {
+      if (targets[number].box.empty()) continue;
+      uses.push_back({pieces.front().file, checkpoint.record(id).address, id, number});
+    }
+    return;
   }
+  std::vector<Piece> stored, wanted;
+  for (const PieceEntry& piece : pieces) stored.push_back({piece.file, piece.box});
   for (const std::size_t number : numbers) {
     if (!targets[number].box.empty()) wanted.push_back({0, targets[number].box});
   }
