@@ -38,7 +38,7 @@ for corpus in tests/fuzz/corpus/*/; do
   mkdir -p "build/fuzz-short/new/$target"
   words=()
   [ "$target" = text_forms ] || words=(-dict=tests/fuzz/manifest.dict)
-  "build/fuzz-short/tests/fuzz/${target}_fuzz" -max_total_time=15 -timeout=20 -verbosity=0 -print_final_stats=1 \
+  "build/fuzz-short/tests/fuzz/${target}_fuzz" -seed=1 -max_total_time=15 -timeout=20 -verbosity=0 -print_final_stats=1 \
     "${words[@]}" -artifact_prefix="build/fuzz-short/$target-" "build/fuzz-short/new/$target" "$corpus" 2>&1 |
     grep -vE 'new_units|slowest' || { echo "fuzz: $target failed" >&2; exit 1; }
 done
