@@ -8,8 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include "shardwise/runtime/mutex.h"
-
 namespace shardwise::detail {
 namespace {
 
@@ -109,6 +107,20 @@ void Lanes::run() {
 }
 
 }  // namespace
+
+void ComputeSlots::take() {
+  const MutexLock lock(mutex_);
+  while (free_ == 0) given_back_.wait(mutex_);
+  --free_;
+}
+
+void ComputeSlots::give_back() {
+  {
+    const MutexLock lock(mutex_);
+    ++free_;
+  }
+  given_back_.notify_one();
+}
 
 void run_lanes(const LaneWork& work) { Lanes(work).run(); }
 

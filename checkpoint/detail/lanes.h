@@ -1,7 +1,10 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
+
+#include "shardwise/runtime/mutex.h"
 
 namespace shardwise::detail {
 
@@ -23,5 +26,32 @@ struct LaneWork {
 /// number and not by time, or what progress threw; later jobs are not begun then, and nothing is
 /// under way any more.
 void run_lanes(const LaneWork& work);
+
+/// How many lanes compute at once, while the others wait for the disk. (Not
+/// std::counting_semaphore: that of g++ 12 was seen to sleep through a release.) Thread-safe.
+class ComputeSlots {
+ public:
+  explicit ComputeSlots(std::int64_t count) : free_(count) {}
+
+  /// Takes a slot, waiting for one, and gives it back. Thread-compatible.
+  class Use {
+   public:
+    explicit Use(ComputeSlots& slots) : slots_(slots) { slots_.take(); }
+    ~Use() { slots_.give_back(); }
+    Use(const Use&) = delete;
+    Use& operator=(const Use&) = delete;
+
+   private:
+    ComputeSlots& slots_;
+  };
+
+ private:
+  void take();
+  void give_back();
+
+  Mutex mutex_;
+  CondVar given_back_;
+  std::int64_t free_ SHARDWISE_GUARDED_BY(mutex_);
+};
 
 }  // namespace shardwise::detail

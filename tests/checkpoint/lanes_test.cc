@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <latch>
 #include <set>
@@ -59,6 +60,24 @@ TEST(Lanes, TheFirstErrorByNumberIsThrownWhicheverCameFirst) {
     EXPECT_STREQ(e.what(), "3");
   }
   EXPECT_LT(begun, 100'000u);
+}
+
+TEST(Lanes, ComputeNoMoreAtOnceThanThereAreSlots) {
+  ComputeSlots slots(3);
+  std::atomic<int> now{0}, most{0}, uses{0};
+  run_lanes({.jobs = 20'000, .lanes = 8, .run = [&](std::size_t, std::size_t) {
+               const ComputeSlots::Use slot(slots);
+               most = std::max(most.load(), ++now);
+               ++uses;
+               --now;
+             }});
+  EXPECT_EQ(uses, 20'000);
+  EXPECT_LE(most, 3);
+  const auto fail = [&] {
+    const ComputeSlots::Use slot(slots);
+    throw std::runtime_error("x");
+  };
+  for (int i = 0; i < 5; ++i) EXPECT_THROW(fail(), std::runtime_error);
 }
 
 TEST(Lanes, ProgressIsTheCallersAndEndsWithTheLastJob) {

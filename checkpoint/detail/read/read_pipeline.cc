@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <new>
-#include <semaphore>
 #include <vector>
 
 #include "shardwise/checkpoint/detail/lanes.h"
@@ -80,7 +79,7 @@ class Pipeline {
   std::vector<Extent> extents_;
   std::size_t largest_ = 0;  // of the extents that need a buffer
   std::size_t lanes_ = 1;
-  std::counting_semaphore<> computing_;
+  ComputeSlots computing_;
 };
 
 Pipeline::Pipeline(const ReadJob& job) : job_(job), computing_(job.threads) {
@@ -108,14 +107,8 @@ void Pipeline::process(const Extent& extent, ReadBuffer& buffer) {
   } catch (const Error& e) {
     throw Error(e.code(), fmt::format("read {}: {}", job_.describe(extent.first_item), e.what()));
   }
-  computing_.acquire();
-  try {
-    consume(extent, buffer.data());
-  } catch (...) {
-    computing_.release();
-    throw;
-  }
-  computing_.release();
+  const ComputeSlots::Use slot(computing_);
+  consume(extent, buffer.data());
 }
 
 void Pipeline::consume(const Extent& extent, const std::byte* data) {

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
-#include <semaphore>
 #include <utility>
 
 #include "shardwise/checkpoint/detail/codec.h"
@@ -160,7 +159,7 @@ class ChunkWriter {
       slabs.push_back(cut_slab(next, pool.sizes().buffer_bytes, place));
     }
     Places places(file, begin, begin + align(least_bytes(), kPageBytes), begin + most_bytes());
-    std::counting_semaphore<> computing(pool.sizes().workers);
+    ComputeSlots computing(pool.sizes().workers);
     std::atomic<std::size_t> done_bytes{0};
     std::atomic<int> writing{0};
 
@@ -168,17 +167,15 @@ class ChunkWriter {
     work.run = [&](std::size_t job, std::size_t lane) {
       Slab& slab = slabs[job];
       std::byte* const buffer = pool.buffer(lane);
-      computing.acquire();
       try {
+        const ComputeSlots::Use slot(computing);
         // A disk that is about to have nothing to do is not to wait for compression.
         slab.compress = !plan_.adaptive || slab.place_bytes < kAdaptiveFromBytes || writing > 1;
         encode(slab, buffer);
       } catch (...) {
-        computing.release();
         places.abandon();
         throw;
       }
-      computing.release();
       const std::uint64_t address = places.take(job, slab.size_bytes);
       settle(slab, address);
       ++writing;

@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <future>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "shardwise/checkpoint/detail/write/attempt.h"
 #include "shardwise/checkpoint/detail/write/index_file.h"
@@ -15,10 +17,35 @@
 namespace shardwise::detail {
 namespace {
 
+// Writes one shard file; done_bytes counts for the progress of all.
+WrittenShardFile write_one(const SaveContext& context, const Attempt& attempt, const SavePlan& plan,
+                           std::int64_t file, const std::string& name, const SaveOptions& options,
+                           std::size_t& done_bytes) {
+  const std::optional<SavePlan> part =
+      plan.files == 1 ? std::nullopt : std::optional(plan_of_file(plan, file));
+  const SavePlan& own = part ? *part : plan;
+  const StagingSizes sizes =
+      staging_sizes(options.memory_budget_bytes, context.executor.threads(), most_data_bytes(own));
+  if (!context.pool || context.pool->sizes() != sizes) {
+    context.pool.reset();  // first, so that never both are there
+    context.pool = std::make_unique<StagingPool>(sizes);
+  }
+  ProgressFunction progress;
+  if (options.progress) {
+    progress = [&](const Progress& of_file) {
+      options.progress({done_bytes + of_file.done_bytes, plan.logical_bytes});
+    };
+  }
+  WrittenShardFile written = write_shard_file(own, context.file_system, attempt.directory(), name,
+                                              *context.pool, progress);
+  done_bytes += own.logical_bytes;
+  return written;
+}
+
 // Writes the files of an attempt, the manifest last.
 SaveStats write_attempt(const SaveContext& context, const Attempt& attempt, std::int64_t step,
                         std::vector<TensorSource> sources, const SaveOptions& options) {
-  SavePlan plan = plan_save(std::move(sources), options.codec, context.executor);
+  SavePlan plan = plan_save(std::move(sources), options.codec, context.executor, options.writers);
   SaveStats stats;
   stats.logical_bytes = plan.logical_bytes;
   stats.chunks = plan.chunks;
@@ -28,24 +55,20 @@ SaveStats write_attempt(const SaveContext& context, const Attempt& attempt, std:
   manifest.step = step;
   manifest.user_json = options.user_json;
   // The index needs the shard files' names alone, so it is made while they are written.
-  const std::string shard_name = "shards-00000-of-00001.h5";
-  const FileEntry named{.name = shard_name};
-  std::future<std::vector<std::byte>> making_index = std::async(std::launch::async, [&] {
-    return build_index_file(plan.tensors, {&named, 1});
-  });
-  std::vector<ChunkRecord> records;
-  if (plan.chunks > 0) {
-    const StagingSizes sizes = staging_sizes(options.memory_budget_bytes,
-                                             context.executor.threads(), most_data_bytes(plan));
-    if (!context.pool || context.pool->sizes() != sizes) {
-      context.pool.reset();  // first, so that never both are there
-      context.pool = std::make_unique<StagingPool>(sizes);
-    }
-    WrittenShardFile file = write_shard_file(plan, context.file_system, attempt.directory(),
-                                             shard_name, *context.pool, options.progress);
-    stats.stored_bytes = file.stored_bytes;
+  std::vector<FileEntry> named(static_cast<std::size_t>(plan.files));
+  for (std::size_t f = 0; f < named.size(); ++f) {
+    named[f].name = fmt::format("shards-{:05}-of-{:05}.h5", f, named.size());
+  }
+  std::future<std::vector<std::byte>> making_index =
+      std::async(std::launch::async, [&] { return build_index_file(plan.tensors, named); });
+  std::vector<std::vector<ChunkRecord>> records;
+  std::size_t done_bytes = 0;
+  for (const FileEntry& entry : named) {
+    WrittenShardFile file =
+        write_one(context, attempt, plan, std::ssize(records), entry.name, options, done_bytes);
+    stats.stored_bytes += file.stored_bytes;
     stats.file_bytes += file.entry.bytes;
-    records = std::move(file.records);
+    records.push_back(std::move(file.records));
     manifest.files.push_back(std::move(file.entry));
   }
   const std::vector<std::byte> index = making_index.get();
@@ -59,7 +82,9 @@ SaveStats write_attempt(const SaveContext& context, const Attempt& attempt, std:
   const std::filesystem::path path = attempt.directory() / kManifestName;
   std::future<void> checking = std::async(std::launch::async, [&] {
     const Manifest checked = parse_manifest(text, path.string());
-    if (!records.empty()) check_chunk_table(checked, 0, records, checked.files[0].name);
+    for (std::size_t f = 0; f < records.size(); ++f) {
+      check_chunk_table(checked, static_cast<std::int64_t>(f), records[f], checked.files[f].name);
+    }
   });
   write_whole_file(context.file_system, attempt.directory() / kIndexName, index);
   write_whole_file(context.file_system, path, std::as_bytes(std::span(text)));

@@ -3,11 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 #include <set>
 #include <string_view>
 
 #include "shardwise/checkpoint/detail/json_text.h"
 #include "shardwise/checkpoint/detail/write/index_file.h"
+#include "shardwise/checkpoint/detail/write/writers.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise::detail {
@@ -100,32 +102,83 @@ CodecChoice choose_by_samples(const TensorSource& source, const TensorEntry& ten
 
 TensorEntry describe(const TensorSource& source) {
   const ArraySpec& spec = source.spec;
+  return {.name = source.name,
+          .dtype = spec.dtype,
+          .shape = spec.shape,
+          .mesh = spec.sharding.mesh().to_string(),
+          .spec = spec.sharding.spec().to_string(),
+          .index = {},
+          .pieces = {}};
+}
+
+// The distinct pieces of a tensor, or all of it where it is small.
+std::vector<HeldPiece> pieces_of(const ArraySpec& spec, std::int64_t writers) {
   const std::size_t element_bytes = size_bytes(spec.dtype);
-  TensorEntry tensor{.name = source.name,
-                     .dtype = spec.dtype,
-                     .shape = spec.shape,
-                     .mesh = spec.sharding.mesh().to_string(),
-                     .spec = spec.sharding.spec().to_string(),
-                     .index = {},
-                     .pieces = {}};
   const std::size_t bytes = num_bytes(spec.shape, element_bytes);
+  if (bytes == 0) return {};
+  const std::int64_t size = spec.sharding.mesh().size();
+  writers = std::min(writers, size);
   if (bytes < kContiguousBelowBytes) {
-    if (bytes > 0) {
-      tensor.pieces.push_back({.box = Box::whole(spec.shape), .chunk = spec.shape});
-    }
-    return tensor;
+    std::vector<std::int64_t> all(static_cast<std::size_t>(writers));
+    std::iota(all.begin(), all.end(), 0);
+    return {{Box::whole(spec.shape), element_bytes, std::move(all)}};
   }
+  std::vector<HeldPiece> pieces;
   for (const DistinctPiece& distinct : spec.sharding.distinct_pieces(spec.shape)) {
-    PieceEntry piece;
-    piece.box = distinct.box;
-    piece.chunk = distinct.box.shape();
-    if (bytes_of(piece.chunk, element_bytes) >= kContiguousBelowBytes) {
-      piece.layout = Layout::chunked;
-      piece.chunk = chunk_shape(piece.chunk, element_bytes);
-    }
-    tensor.pieces.push_back(std::move(piece));
+    pieces.push_back({distinct.box, element_bytes, writers_of(distinct.positions, size, writers)});
   }
-  return tensor;
+  return pieces;
+}
+
+PieceEntry stored_piece(const Box& box, std::size_t element_bytes, std::int64_t writer) {
+  PieceEntry piece;
+  piece.box = box;
+  piece.file = writer;
+  piece.chunk = box.shape();
+  if (bytes_of(piece.chunk, element_bytes) >= kContiguousBelowBytes) {
+    piece.layout = Layout::chunked;
+    piece.chunk = chunk_shape(piece.chunk, element_bytes);
+  }
+  return piece;
+}
+
+void add_pieces(SavePlan& plan, std::int64_t writers) {
+  std::vector<HeldPiece> held;
+  std::vector<std::size_t> tensor_of;
+  for (std::size_t t = 0; t < plan.sources.size(); ++t) {
+    for (HeldPiece& piece : pieces_of(plan.sources[t].spec, writers)) {
+      held.push_back(std::move(piece));
+      tensor_of.push_back(t);
+    }
+  }
+  const std::vector<std::vector<WriterShare>> shares = share_out(held, writers);
+  for (std::size_t p = 0; p < held.size(); ++p) {
+    for (const WriterShare& share : shares[p]) {
+      plan.tensors[tensor_of[p]].pieces.push_back(
+          stored_piece(share.box, held[p].element_bytes, share.writer));
+    }
+  }
+}
+
+// Writers become files: those that have nothing to write get none.
+void number_files(SavePlan& plan, std::int64_t writers) {
+  std::vector<std::int64_t> file(static_cast<std::size_t>(writers), -1);
+  for (const TensorEntry& tensor : plan.tensors) {
+    for (const PieceEntry& piece : tensor.pieces) file[static_cast<std::size_t>(piece.file)] = 0;
+  }
+  for (std::int64_t& number : file) {
+    if (number == 0) number = plan.files++;
+  }
+  std::vector<std::int64_t> chunks(static_cast<std::size_t>(plan.files), 0);
+  for (TensorEntry& tensor : plan.tensors) {
+    for (PieceEntry& piece : tensor.pieces) {
+      piece.file = file[static_cast<std::size_t>(piece.file)];
+      std::int64_t& next = chunks[static_cast<std::size_t>(piece.file)];
+      piece.first_chunk = next;
+      next += num_chunks(piece);
+      plan.chunks += num_chunks(piece);
+    }
+  }
 }
 
 }  // namespace
@@ -172,7 +225,23 @@ void check_sources(std::span<const TensorSource> sources) {
   }
 }
 
-SavePlan plan_save(std::vector<TensorSource> sources, Codec codec, const Executor& executor) {
+SavePlan plan_of_file(const SavePlan& plan, std::int64_t file) {
+  SavePlan part = plan;
+  part.files = 1;
+  part.chunks = 0;
+  part.logical_bytes = 0;
+  for (TensorEntry& tensor : part.tensors) {
+    std::erase_if(tensor.pieces, [&](const PieceEntry& piece) { return piece.file != file; });
+    for (const PieceEntry& piece : tensor.pieces) {
+      part.chunks += num_chunks(piece);
+      part.logical_bytes += num_bytes(piece.box.shape(), size_bytes(tensor.dtype));
+    }
+  }
+  return part;
+}
+
+SavePlan plan_save(std::vector<TensorSource> sources, Codec codec, const Executor& executor,
+                   std::int64_t writers) {
   std::sort(sources.begin(), sources.end(),
             [](const TensorSource& a, const TensorSource& b) { return a.name < b.name; });
   SavePlan plan;
@@ -180,6 +249,8 @@ SavePlan plan_save(std::vector<TensorSource> sources, Codec codec, const Executo
   plan.sources = std::move(sources);
   plan.tensors.reserve(plan.sources.size());
   for (const TensorSource& source : plan.sources) plan.tensors.push_back(describe(source));
+  add_pieces(plan, writers);
+  number_files(plan, writers);
 
   std::vector<CodecChoice> choices(plan.sources.size());
   executor.parallel_for(std::ssize(choices), [&](std::int64_t i) {
@@ -199,8 +270,6 @@ SavePlan plan_save(std::vector<TensorSource> sources, Codec codec, const Executo
       PieceEntry& piece = tensor.pieces[p];
       piece.dataset = fmt::format("/tensors/{}/{}", t, p);
       if (piece.layout == Layout::chunked) piece.codec = choices[t].codec;
-      piece.first_chunk = plan.chunks;
-      plan.chunks += num_chunks(piece);
     }
   }
   return plan;

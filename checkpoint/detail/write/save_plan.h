@@ -44,10 +44,11 @@ Shape chunk_shape(const Shape& piece, std::size_t element_bytes);
 /// What a save is going to write, decided before the first byte.
 struct SavePlan {
   std::vector<TensorSource> sources;  ///< sorted by name
-  std::vector<TensorEntry> tensors;   ///< for each source; all pieces in file 0
+  std::vector<TensorEntry> tensors;   ///< for each source
   std::vector<Effort> efforts;        ///< for each source
   bool adaptive = false;              ///< compression yields to a disk that waits for it
-  std::int64_t chunks = 0;
+  std::int64_t files = 0;             ///< one for each writer that has something to write
+  std::int64_t chunks = 0;            ///< of all files
   std::size_t logical_bytes = 0;
 };
 
@@ -57,6 +58,10 @@ void check_sources(std::span<const TensorSource> sources);
 
 /// Cuts the tensors into pieces and chunks, and chooses each one's codec by samples of it. Requires
 /// that check_sources passed. Throws CallerError.
-SavePlan plan_save(std::vector<TensorSource> sources, Codec codec, const Executor& executor);
+SavePlan plan_save(std::vector<TensorSource> sources, Codec codec, const Executor& executor,
+                   std::int64_t writers = 1);
+
+/// What of a plan goes to one of its files, which is the part's only one.
+SavePlan plan_of_file(const SavePlan& plan, std::int64_t file);
 
 }  // namespace shardwise::detail
