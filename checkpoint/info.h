@@ -14,7 +14,7 @@ namespace shardwise {
 
 /// How chunks are stored. Any reader reads any of them.
 enum class Codec {
-  /// Per tensor: zstd where a sample of it shrinks, else none. In a save of more than 128 MiB,
+  /// Per tensor: zstd where a sample of it shrinks, else none. In a save of more than 64 MiB,
   /// chunks
   /// are stored as they are while the disk waits for data, so it is never slower than `none`; which
   /// ones depends on time then: `zstd` and `none` give the same bytes on every run.

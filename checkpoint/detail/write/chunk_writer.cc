@@ -28,7 +28,7 @@ constexpr std::uint32_t kRawMask = 3;
 
 // Behind so many bytes an adaptive save looks at the disk: a smaller one is done before it matters,
 // and so is the same byte by byte, however fast the disk is.
-constexpr std::size_t kAdaptiveFromBytes = std::size_t{128} << 20;
+constexpr std::size_t kAdaptiveFromBytes = std::size_t{64} << 20;
 
 std::size_t align(std::size_t bytes, std::size_t to) { return (bytes + to - 1) / to * to; }
 
@@ -60,7 +60,6 @@ struct Slab {
   std::size_t size_bytes = 0;     // filled
   std::size_t logical_bytes = 0;  // without the padding of edge chunks
   std::size_t place_bytes = 0;    // of all slabs before it, uncompressed
-  bool compress = true;           // where the piece is
 };
 
 // Gives out places in the file in the order of the slabs, whoever is ready first. Thread-safe.
@@ -161,7 +160,10 @@ class ChunkWriter {
     Places places(file, begin, begin + align(least_bytes(), kPageBytes), begin + most_bytes());
     ComputeSlots computing(pool.sizes().workers);
     std::atomic<std::size_t> done_bytes{0};
-    std::atomic<int> writing{0};
+    std::atomic<std::size_t> writing{0};
+    // As many as there are lanes that do not compute: then the disk lags behind.
+    const std::size_t enough =
+        pool.sizes().buffers - std::min(pool.sizes().buffers - 1, as_size(pool.sizes().workers));
 
     LaneWork work{.jobs = slabs.size(), .lanes = pool.sizes().buffers, .run = {}};
     work.run = [&](std::size_t job, std::size_t lane) {
@@ -169,9 +171,10 @@ class ChunkWriter {
       std::byte* const buffer = pool.buffer(lane);
       try {
         const ComputeSlots::Use slot(computing);
-        // A disk that is about to have nothing to do is not to wait for compression.
-        slab.compress = !plan_.adaptive || slab.place_bytes < kAdaptiveFromBytes || writing > 1;
-        encode(slab, buffer);
+        // Asked before each chunk: a disk that catches up is not to wait for compression.
+        encode(slab, buffer, [&] {
+          return !plan_.adaptive || slab.place_bytes < kAdaptiveFromBytes || writing >= enough;
+        });
       } catch (...) {
         places.abandon();
         throw;
@@ -231,7 +234,8 @@ class ChunkWriter {
   }
 
   // Fills the buffer, and the slab's records with addresses relative to it.
-  void encode(Slab& slab, std::byte* buffer) {
+  template <class Compress>
+  void encode(Slab& slab, std::byte* buffer, const Compress& compress) {
     const ScratchPool<Scratch>::Loan scratch(scratch_);
     std::size_t at = 0;
     const auto pad_to = [&](std::size_t multiple) {
@@ -249,7 +253,7 @@ class ChunkWriter {
       }
       pad_to(kChunkAlignment);
       ChunkRecord& record = records_[as_size(chunk)];
-      record = encode_chunk(*run, chunk - run->first, slab.compress, *scratch, buffer + at);
+      record = encode_chunk(*run, chunk - run->first, compress(), *scratch, buffer + at);
       record.address = at;
       at += record.stored_bytes;
       slab.logical_bytes += logical_bytes(*run, chunk - run->first);

@@ -23,7 +23,7 @@ std::size_t most_data_bytes(const SavePlan& plan);
 
 /// Gathers, encodes, hashes and writes every chunk of a plan, from address `begin` on (a multiple
 /// of kPageBytes). Where each chunk lies depends on the tensors alone, not on the threads or the
-/// buffers; unless the plan is adaptive: then, behind the first 128 MiB, those are not compressed
+/// buffers; unless the plan is adaptive: then, behind the first 64 MiB, those are not compressed
 /// that a disk with nothing to do waits for. Throws io, CallerError.
 WrittenChunks write_chunks(const SavePlan& plan, File& file, std::uint64_t begin, StagingPool& pool,
                            const ProgressFunction& progress);
