@@ -3,7 +3,7 @@
 //   checkpoint_save_bench [DIRECTORY] [MIB]
 //
 // Saves 16 tensors of f32 with normally distributed values, 1 GiB in all unless MIB says otherwise,
-// from the mesh data=4,model=2, raw and zstd, until everything is fsynced and renamed into place.
+// from the mesh data=4,model=2, raw, zstd and auto, until everything is fsynced and renamed into place.
 // The baseline writes the same bytes with O_DIRECT from two threads in blocks of 8 MiB into a file
 // that has its size already, and fsyncs it. Also: how long save_async keeps its caller, with
 // arrays, which it shares, and with buffers of the caller's own, which it copies, against one

@@ -266,7 +266,7 @@ def torch_xla_class(path):
               "_prefer_first_logical_axis_assignment", "_generate_logical_mesh"}
     with open(path) as file:
         body = [node for node in ast.parse(file.read()).body if getattr(node, "name", "") in wanted]
-    stub = types.SimpleNamespace
+    fake = types.SimpleNamespace
 
     class Mesh:
         def __init__(self, device_ids, mesh_shape, axis_names):
@@ -276,12 +276,12 @@ def torch_xla_class(path):
              "defaultdict": collections.defaultdict, "Sequence": Sequence, "Optional": Optional,
              "Union": Union, "Any": Any, "Generator": Generator, "MutableMapping": MutableMapping,
              "_get_prime_factors": prime_factors,
-             "xm": stub(xla_device_hw=lambda device: "TPU"), "torch_xla": stub(device=lambda: None),
-             "_utils": stub(parse_xla_device=lambda name: ("TPU", int(name)))}
+             "xm": fake(xla_device_hw=lambda device: "TPU"), "torch_xla": fake(device=lambda: None),
+             "_utils": fake(parse_xla_device=lambda name: ("TPU", int(name)))}
     exec("from __future__ import annotations", scope)
     exec(compile(ast.Module(body, []), path, "exec"), scope)
     attributes = []
-    scope["xr"] = stub(global_runtime_device_attributes=lambda: list(attributes),
+    scope["xr"] = fake(global_runtime_device_attributes=lambda: list(attributes),
                        global_runtime_device_count=lambda: len(attributes))
     return scope["HybridMesh"], attributes
 
