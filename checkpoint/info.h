@@ -16,7 +16,8 @@ namespace shardwise {
 enum class Codec {
   /// Per tensor: zstd where a sample of it shrinks, else none. In a save of more than 64 MiB,
   /// chunks
-  /// are stored as they are while the disk waits for data, so it is hardly slower than `none`; which
+  /// are stored as they are while the disk waits for data, so it is hardly slower than `none`;
+  /// which
   /// ones depends on time then: `zstd` and `none` give the same bytes on every run.
   automatic,
   zstd,  ///< byte shuffle, then zstd; chunks that do not shrink are stored as they are

@@ -28,7 +28,8 @@ struct LaneWork {
 void run_lanes(const LaneWork& work);
 
 /// How many lanes compute at once, while the others wait for the disk. (Not
-/// std::counting_semaphore: that of g++ 12 was seen to sleep through a release.) Thread-safe.
+/// std::counting_semaphore: with g++ 12 a lane was found asleep in it when nobody was left to
+/// release it.) Thread-safe.
 class ComputeSlots {
  public:
   explicit ComputeSlots(std::int64_t count) : free_(count) {}

@@ -74,9 +74,9 @@ class Places {
   // Waits for the slabs before this one. Throws where one of them has failed.
   std::uint64_t take(std::size_t slab, std::size_t size_bytes) {
     const MutexLock lock(mutex_);
-    while (!abandoned_ && turn_ != slab) turned_.wait(mutex_);
+    while (slab < failed_ && turn_ != slab) turned_.wait(mutex_);
     // The slab that failed says why: it comes first.
-    if (abandoned_) throw Error(ErrorCode::io, "an earlier part of the file was not written");
+    if (slab > failed_) throw Error(ErrorCode::io, "an earlier part of the file was not written");
     const std::uint64_t address = end_;
     try {
       if (end_ + size_bytes > reserved_) {
@@ -84,7 +84,7 @@ class Places {
         file_.resize(reserved_);
       }
     } catch (...) {
-      abandoned_ = true;
+      failed_ = slab;
       turned_.notify_all();
       throw;
     }
@@ -94,10 +94,10 @@ class Places {
     return address;
   }
 
-  // No slab behind the caller's gets a place.
-  void abandon() {
+  // This slab is not going to take its place, so those behind it get none.
+  void give_up(std::size_t slab) {
     const MutexLock lock(mutex_);
-    abandoned_ = true;
+    failed_ = std::min(failed_, slab);
     turned_.notify_all();
   }
 
@@ -111,7 +111,7 @@ class Places {
   const std::uint64_t most_end_;
   Mutex mutex_;
   CondVar turned_;
-  bool abandoned_ SHARDWISE_GUARDED_BY(mutex_) = false;
+  std::size_t failed_ SHARDWISE_GUARDED_BY(mutex_) = SIZE_MAX;  // the first one
   std::size_t turn_ SHARDWISE_GUARDED_BY(mutex_) = 0;
   std::uint64_t end_ SHARDWISE_GUARDED_BY(mutex_);
   std::uint64_t reserved_ SHARDWISE_GUARDED_BY(mutex_);
@@ -176,7 +176,7 @@ class ChunkWriter {
           return !plan_.adaptive || slab.place_bytes < kAdaptiveFromBytes || writing >= enough;
         });
       } catch (...) {
-        places.abandon();
+        places.give_up(job);
         throw;
       }
       const std::uint64_t address = places.take(job, slab.size_bytes);

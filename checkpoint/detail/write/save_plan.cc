@@ -226,16 +226,28 @@ void check_sources(std::span<const TensorSource> sources) {
 }
 
 SavePlan plan_of_file(const SavePlan& plan, std::int64_t file) {
-  SavePlan part = plan;
+  SavePlan part;
+  part.adaptive = plan.adaptive;
   part.files = 1;
-  part.chunks = 0;
-  part.logical_bytes = 0;
-  for (TensorEntry& tensor : part.tensors) {
-    std::erase_if(tensor.pieces, [&](const PieceEntry& piece) { return piece.file != file; });
-    for (const PieceEntry& piece : tensor.pieces) {
+  for (std::size_t t = 0; t < plan.tensors.size(); ++t) {
+    const TensorEntry& whole = plan.tensors[t];
+    std::vector<PieceEntry> pieces;
+    for (const PieceEntry& piece : whole.pieces) {
+      if (piece.file != file) continue;
+      pieces.push_back(piece);
       part.chunks += num_chunks(piece);
-      part.logical_bytes += num_bytes(piece.box.shape(), size_bytes(tensor.dtype));
+      part.logical_bytes += num_bytes(piece.box.shape(), size_bytes(whole.dtype));
     }
+    if (pieces.empty()) continue;
+    part.sources.push_back(plan.sources[t]);
+    part.efforts.push_back(plan.efforts[t]);
+    part.tensors.push_back({.name = whole.name,
+                            .dtype = whole.dtype,
+                            .shape = whole.shape,
+                            .mesh = whole.mesh,
+                            .spec = whole.spec,
+                            .index = whole.index,
+                            .pieces = std::move(pieces)});
   }
   return part;
 }
