@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstring>
+#include <latch>
 
 #include "testing/errors.h"
 #include "testing/faulty_file_system.h"
@@ -123,6 +124,28 @@ TEST(ChunkWriter, ErrorsOfDiskAndSourceEndIt) {
     ADD_FAILURE() << "nothing thrown";
   } catch (const CallerError& e) {
     EXPECT_THROW(std::rethrow_exception(e.cause), int);
+  }
+}
+
+// A later slab fails while the first one is still being gathered: its error is the one that counts.
+TEST(ChunkWriter, AnEarlierSlabDoesNotHideTheErrorOfALaterOne) {
+  const TempDir dir;
+  const HostTensor tensor = host_tensor("x", DType::u8, {64, 1 << 20}, "", "-,-");
+  const Executor executor(2);
+  SavePlan plan = plan_save({tensor.source()}, Codec::none, executor);
+  StagingPool pool(staging_sizes(32 << 20, 2, most_data_bytes(plan)));
+  ASSERT_GE(pool.sizes().workers, 2);
+  for (int round = 0; round < 30; ++round) {
+    std::latch later_failed(1);
+    std::atomic<bool> failed{false};
+    plan.sources[0].read = [&](const Box& box, std::span<std::byte>) {
+      if (box.begin(0) == 0 && box.begin(1) == 0) return later_failed.wait();
+      if (box.begin(0) < 16 || failed.exchange(true)) return;
+      later_failed.count_down();
+      throw 17;
+    };
+    const auto file = posix_file_system()->create(dir / std::to_string(round), Caching::cached);
+    EXPECT_THROW(write_chunks(plan, *file, 0, pool, {}), CallerError);
   }
 }
 
