@@ -12,9 +12,11 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdio>
+#include <optional>
 #include <system_error>
 #include <utility>
 
+#include "shardwise/checkpoint/detail/page_cache.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise {
@@ -22,6 +24,9 @@ namespace {
 
 // What O_DIRECT asks of addresses, offsets and sizes; no file system in use asks for more.
 constexpr std::uint64_t kDirectAlignment = 4096;
+
+// Smaller reads go through the page cache always.
+constexpr std::size_t kLeastDirectRead = std::size_t{64} << 10;
 
 // Dirty pages are sent to the disk when so many have gathered, so that it works while we compute
 // and the final fsync finds nothing left (research: 3.2 GB/s durable instead of 1.8).
@@ -76,8 +81,12 @@ class Descriptor {
   int fd_;
 };
 
-bool is_aligned(std::uint64_t offset, const std::byte* data) {
-  return (offset | reinterpret_cast<std::uintptr_t>(data)) % kDirectAlignment == 0;
+int open_descriptor(const std::filesystem::path& path, int flags) {
+  return retry([&] { return ::open(path.c_str(), flags | O_CLOEXEC, 0666); });
+}
+
+bool is_aligned(std::uint64_t offset, const std::byte* data, std::size_t size = 0) {
+  return (offset | reinterpret_cast<std::uintptr_t>(data) | size) % kDirectAlignment == 0;
 }
 
 // Two descriptors of one file: writes that are aligned pass the page cache by, all else goes
@@ -91,8 +100,16 @@ class PosixFile final : public File {
         direct_(std::move(direct)),
         use_direct_(direct_.get() >= 0) {}
 
+  // For reading.
+  PosixFile(std::filesystem::path path, Descriptor cached, std::uint64_t size)
+      : PosixFile(std::move(path), std::move(cached), Descriptor()) {
+    cache_.emplace(cached_.get(), size);
+  }
+
   void read_at(std::uint64_t offset, std::byte* data, std::size_t size) override {
-    const std::size_t done = transfer(offset, data, size, ::pread, "read");
+    const ReadRun whole{data, size};
+    std::size_t done = read_direct(offset, {&whole, 1}) ? size : 0;
+    if (done < size) done = transfer(offset, data, size, ::pread, "read");
     if (done < size) {
       throw Error(ErrorCode::corrupt,
                   fmt::format("read {}: the file ends at byte {}, {}", path_.string(),
@@ -101,24 +118,33 @@ class PosixFile final : public File {
   }
 
   void read_runs(std::uint64_t offset, std::span<const ReadRun> runs) override {
-    std::array<iovec, kMostRuns> vectors;
     while (!runs.empty()) {
-      const std::size_t count = std::min(runs.size(), kMostRuns);
-      std::size_t bytes = 0;
-      for (std::size_t i = 0; i < count; ++i) {
-        vectors[i] = {runs[i].data, runs[i].size};
-        bytes += runs[i].size;
+      const std::span<const ReadRun> part = runs.first(std::min(runs.size(), kMostRuns));
+      const std::size_t bytes = total_bytes(part);
+      if (!read_direct(offset, part)) {
+        const ssize_t moved = move_runs(cached_.get(), offset, part);
+        if (moved < 0) fail("read", offset, bytes);
+        // Less than asked for: run by run, which says where the file ends.
+        if (static_cast<std::size_t>(moved) < bytes) File::read_runs(offset, part);
       }
-      const ssize_t moved = retry([&] {
-        return ::preadv(cached_.get(), vectors.data(), static_cast<int>(count),
-                        static_cast<off_t>(offset));
-      });
-      if (moved < 0) fail("read", offset, bytes);
-      // Less than asked for: run by run, which says where the file ends.
-      if (static_cast<std::size_t>(moved) < bytes) File::read_runs(offset, runs.first(count));
       offset += bytes;
-      runs = runs.subspan(count);
+      runs = runs.subspan(part.size());
     }
+  }
+
+  // Fetched by large requests at once, as reads one after the other do not.
+  void will_read(std::uint64_t offset, std::uint64_t size) override {
+    if (!cache_ || use_direct_ || cache_->holds(offset)) return;
+    ::posix_fadvise(cached_.get(), static_cast<off_t>(offset), static_cast<off_t>(size),
+                    POSIX_FADV_WILLNEED);
+  }
+
+  void read_once() override {
+    // The same file once more, whatever has its name now; without /proc, or where O_DIRECT is
+    // refused, reads go through the cache.
+    const std::string same = fmt::format("/proc/self/fd/{}", cached_.get());
+    direct_ = Descriptor(open_descriptor(same, O_RDONLY | O_DIRECT));
+    use_direct_ = direct_.get() >= 0;
   }
 
   void write_at(std::uint64_t offset, const std::byte* data, std::size_t size) override {
@@ -184,6 +210,36 @@ class PosixFile final : public File {
     return done;
   }
 
+  static std::size_t total_bytes(std::span<const ReadRun> runs) {
+    std::size_t bytes = 0;
+    for (const ReadRun& run : runs) bytes += run.size;
+    return bytes;
+  }
+
+  // Up to kMostRuns runs by one call.
+  static ssize_t move_runs(int fd, std::uint64_t offset, std::span<const ReadRun> runs) {
+    std::array<iovec, kMostRuns> vectors;
+    for (std::size_t i = 0; i < runs.size(); ++i) vectors[i] = {runs[i].data, runs[i].size};
+    return retry([&] {
+      return ::preadv(fd, vectors.data(), static_cast<int>(runs.size()),
+                      static_cast<off_t>(offset));
+    });
+  }
+
+  // All of it past the cache, or false: the read through the cache that follows finds it or says
+  // what is wrong.
+  bool read_direct(std::uint64_t offset, std::span<const ReadRun> runs) {
+    const std::size_t bytes = total_bytes(runs);
+    if (!cache_ || !use_direct_ || bytes < kLeastDirectRead) return false;
+    for (const ReadRun& run : runs) {
+      if (!is_aligned(offset, run.data, run.size)) return false;
+    }
+    if (cache_->holds(offset)) return false;
+    const ssize_t moved = move_runs(direct_.get(), offset, runs);
+    if (moved < 0 && errno == EINVAL) use_direct_ = false;
+    return moved == static_cast<ssize_t>(bytes);
+  }
+
   // As much as can pass the cache by: nothing where a file system refuses, or whole pages.
   std::size_t write_direct(std::uint64_t offset, const std::byte* data, std::size_t size) {
     if (!use_direct_ || !is_aligned(offset, data)) return 0;
@@ -207,12 +263,9 @@ class PosixFile final : public File {
   std::filesystem::path path_;
   Descriptor cached_, direct_;
   std::atomic<bool> use_direct_;
+  std::optional<detail::PageCacheView> cache_;  // of a file that is open for reading
   std::atomic<std::uint64_t> dirty_bytes_{0};
 };
-
-int open_descriptor(const std::filesystem::path& path, int flags) {
-  return retry([&] { return ::open(path.c_str(), flags | O_CLOEXEC, 0666); });
-}
 
 class PosixFileSystem final : public FileSystem {
  public:
@@ -239,7 +292,8 @@ class PosixFileSystem final : public FileSystem {
     if (!S_ISREG(status.st_mode)) {
       throw Error(ErrorCode::corrupt, fmt::format("open {}: not a regular file", path.string()));
     }
-    return std::make_unique<PosixFile>(path, std::move(cached), Descriptor());
+    return std::make_unique<PosixFile>(path, std::move(cached),
+                                       static_cast<std::uint64_t>(status.st_size));
   }
 
   void make_directory(const std::filesystem::path& path) override {

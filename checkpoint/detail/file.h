@@ -28,6 +28,11 @@ class File {
   /// Reads what lies from `offset` on into the runs, one after the other. The default reads them
   /// one by one.
   virtual void read_runs(std::uint64_t offset, std::span<const ReadRun> runs);
+
+  /// Hints, which need no answer: that what lies here is read next; that nothing is read twice, so
+  /// that it need not be kept in memory.
+  virtual void will_read(std::uint64_t /*offset*/, std::uint64_t /*size*/) {}
+  virtual void read_once() {}
   virtual void write_at(std::uint64_t offset, const std::byte* data, std::size_t size) = 0;
   virtual std::uint64_t size() = 0;
   virtual void resize(std::uint64_t size) = 0;  ///< later writes need not extend the file

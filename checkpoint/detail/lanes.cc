@@ -63,6 +63,7 @@ void Lanes::end_of(std::size_t job, const std::exception_ptr& error) {
     error_ = error;
     failed_ = job;
   }
+  if (!work_.progress) return;  // the caller's thread sleeps until the end
   advanced_ = true;
   changed_.notify_all();
 }

@@ -1,8 +1,10 @@
 #include "shardwise/checkpoint/detail/file.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -12,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "shardwise/checkpoint/detail/page_cache.h"
 #include "testing/errors.h"
 #include "testing/temp_dir.h"
 
@@ -146,6 +149,83 @@ TEST(File, FullDiskSaysHowMuchWasNeeded) {
       message_of(ErrorCode::io, [&] { file->resize(std::uint64_t{1} << 60); });
   EXPECT_THAT(message, HasSubstr("allocate " + (dir / "f").string()));
   EXPECT_THAT(message, HasSubstr("1152921504606846976 bytes"));
+}
+
+// Whether a page of the file lies in the page cache.
+bool is_cached(const std::filesystem::path& path, std::uint64_t offset) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const bool cached = detail::PageCacheView(fd, std::filesystem::file_size(path)).holds(offset);
+  ::close(fd);
+  return cached;
+}
+
+// On the disk and no longer in the page cache, as far as the file system drops it.
+void drop_from_cache(const std::filesystem::path& path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  ::fsync(fd);
+  ::posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+  ::close(fd);
+}
+
+// Aligned and odd places, sizes and memory, by one read and by runs, of a file that is in the page
+// cache, is not, or is in part; with the hint that all is read once, and without.
+TEST(File, ReadsTheSameThroughThePageCacheAndPastIt) {
+  constexpr std::size_t kSize = 300 * kPage + 17;
+  const TempDir dir;
+  std::vector<std::byte> written(kSize);
+  fill(written, 3);
+  write_file(dir / "f", written);
+  std::mt19937 random(11);
+  AlignedBytes memory(310 * kPage);
+  for (int i = 0; i < 200; ++i) {
+    if (i % 3 != 2) drop_from_cache(dir / "f");
+    const auto file = posix_file_system()->open(dir / "f");
+    if (i % 2 == 0) file->read_once();
+    std::size_t size = random() % kSize, offset = random() % (kSize - size);
+    if (i % 5 != 0) {
+      size = size / kPage * kPage;
+      offset = offset / kPage * kPage;
+    }
+    file->will_read(offset, size);
+    std::byte* const out = memory.data() + (i % 7 == 0 ? 13 : 0);
+    if (i % 4 == 0) {
+      file->read_at(offset, out, size);
+    } else {
+      std::vector<ReadRun> runs;
+      for (std::size_t at = 0; at < size;) {
+        const std::size_t run = std::min(size - at, (1 + random() % 70) * kPage);
+        runs.push_back({out + at, run});
+        at += run;
+      }
+      file->read_runs(offset, runs);
+    }
+    ASSERT_TRUE(std::equal(out, out + size, written.begin() + static_cast<std::ptrdiff_t>(offset)))
+        << size << " bytes at " << offset;
+  }
+}
+
+bool takes_direct_reads(const std::filesystem::path& path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_DIRECT | O_CLOEXEC);
+  if (fd >= 0) ::close(fd);
+  return fd >= 0;
+}
+
+// Where the file system keeps nothing out of memory (tmpfs), or refuses to pass it by, there is
+// nothing to see.
+TEST(File, WhatIsReadOnceStaysOutOfThePageCache) {
+  constexpr std::size_t kSize = 256 * kPage;
+  const TempDir dir;
+  write_file(dir / "f", std::vector<std::byte>(kSize));
+  drop_from_cache(dir / "f");
+  const bool stays_out = !is_cached(dir / "f", 0) && takes_direct_reads(dir / "f");
+  AlignedBytes memory(kSize);
+  const auto once = posix_file_system()->open(dir / "f");
+  once->read_once();
+  once->read_at(0, memory.data(), kSize);
+  EXPECT_EQ(is_cached(dir / "f", 0), !stays_out);
+
+  posix_file_system()->open(dir / "f")->read_at(0, memory.data(), kSize);
+  EXPECT_TRUE(is_cached(dir / "f", 0));
 }
 
 TEST(File, ReadingPastTheEndIsCorrupt) {

@@ -69,5 +69,48 @@ TEST(ReaderRandom, ReadsAnyBox) {
   }
 }
 
+/// Rows of several KiB in pieces and chunks of any extents, as large as chunks are that go straight
+/// to where they belong.
+HandMadeTensor wide_tensor(RandomCheckpoints& random) {
+  const Shape shape{random.draw(40, 200), random.draw(1000, 4000)};
+  HandMadeTensor tensor{.name = "w",
+                        .dtype = DType::f32,
+                        .shape = shape,
+                        .data = scattered_values(DType::f32, shape)};
+  const std::int64_t row = random.draw(1, shape[0] - 1), column = random.draw(1, shape[1] - 1);
+  tensor.pieces = {Box({0, 0}, {row, column}), Box({0, column}, {row, shape[1]}),
+                   Box({row, 0}, shape)};
+  tensor.chunk = {random.draw(20, shape[0]), random.draw(700, shape[1])};
+  tensor.codec = random.draw(0, 2) == 0 ? detail::StoredCodec::zstd : detail::StoredCodec::none;
+  return tensor;
+}
+
+// Parts of large chunks, to one target and to several, beside each other and over each other; with
+// the files in the page cache and out of it.
+TEST(ReaderRandom, ReadsPartsOfLargeChunks) {
+  RandomCheckpoints random(13);
+  Devices devices(48, {.threads = 2});
+  for (int round = 0; round < 60; ++round) {
+    const HandMadeTensor tensor = wide_tensor(random);
+    SCOPED_TRACE(testing::Message() << "round " << round << " " << to_string(tensor.shape));
+    const TempDir dir;
+    const auto path = HandMadeCheckpoint({tensor}, random.draw(1, 2)).write(dir.path());
+    const CheckpointReader reader(path, {.threads = 2, .read_once = round % 2 == 0});
+    const auto arrays = reader.restore(
+        devices,
+        std::vector<TensorRequest>{{"w", {tensor.dtype, tensor.shape, random.sharding(2)}},
+                                   {"w", {tensor.dtype, tensor.shape, random.sharding(2)}}});
+    for (const ShardedArray& array : arrays) expect_shards(array, tensor);
+    for (int i = 0; i < 5; ++i) {
+      const Box box = random_box(Box::whole(tensor.shape), random);
+      SCOPED_TRACE(to_string(box));
+      const auto expected = elements_of(tensor, box);
+      std::vector<std::byte> out(expected.size());
+      reader.read("w", box, out);
+      ASSERT_EQ(out, expected);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace shardwise

@@ -21,7 +21,7 @@ TEST(ChunkShape, CutsEvenlyIntoAboutAMebibyte) {
   const Case cases[] = {
       {"small: one chunk", {100, 200}, 4, {100, 200}},
       {"exactly a chunk", {512, 512}, 4, {512, 512}},
-      {"square: rows and columns, runs of 4 KiB", {8192, 8192}, 4, {256, 1024}},
+      {"square: rows and columns, runs of 8 KiB", {8192, 8192}, 4, {128, 2048}},
       {"narrow: rows only", {1'000'000, 3}, 4, {83334, 3}},
       {"wide: columns too", {4, 1 << 20}, 4, {1, 1 << 18}},
       {"one dim, no sliver", {1'000'001}, 8, {125'001}},

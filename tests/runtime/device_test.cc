@@ -62,7 +62,7 @@ TEST(Device, CountsWhatIsInUseByKindAndThePeak) {
 
 TEST(Device, GivesAlignedWritableMemoryThatKnowsItsDevice) {
   Devices devices(2);
-  for (const std::size_t size : {0u, 1u, 63u, 64u, 65u, 100'000u}) {
+  for (const std::size_t size : {0u, 1u, 63u, 64u, 65u, 100'000u, 2u << 20, 5'000'000u}) {
     const auto buffer = devices.at(1).allocate(size, MemoryKind::array, "x");
     EXPECT_EQ(reinterpret_cast<std::uintptr_t>(buffer->data()) % 64, 0u);
     EXPECT_EQ(buffer->size_bytes(), size);
@@ -84,12 +84,11 @@ TEST(Device, FillsToTheLastByteAndNotOneMore) {
   for (const char* label : {"b", "c", "d", "e"}) hold(1000, MemoryKind::array, label);
   hold(0, MemoryKind::array, "nothing");
   const std::size_t rest = (1 << 20) - 804'000;
-  EXPECT_EQ(
-      message_of(ErrorCode::resource_exhausted,
-                 [&] { hold(rest + 1, MemoryKind::array, "grad w1"); }),
-      "allocate \"grad w1\" (array): device 3 needs 244577 bytes, but 804000 of its 1048576 "
-      "are in use; largest: \"w1\" (array, 500000 bytes), \"batch\" (loader, 300000 bytes), "
-      "\"b\" (array, 1000 bytes), \"c\" (array, 1000 bytes), \"d\" (array, 1000 bytes)");
+  EXPECT_EQ(message_of(ErrorCode::resource_exhausted,
+                       [&] { hold(rest + 1, MemoryKind::array, "grad w1"); }),
+            "allocate \"grad w1\" (array): device 3 needs 244577 bytes, but 804000 of its 1048576 "
+            "are in use; largest: \"w1\" (array, 500000 bytes), \"batch\" (loader, 300000 bytes), "
+            "\"b\" (array, 1000 bytes), \"c\" (array, 1000 bytes), \"d\" (array, 1000 bytes)");
   EXPECT_EQ(device.memory().in_use_bytes, 804'000u);
   hold(rest, MemoryKind::array, "grad w1");
   EXPECT_EQ(device.memory().in_use_bytes, device.memory().capacity_bytes);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "shardwise/checkpoint/detail/read/placed_read.h"
 #include "shardwise/checkpoint/detail/read/read_pipeline.h"
 #include "shardwise/runtime/parallel.h"
 #include "shardwise/shard/box_copy.h"
@@ -12,14 +13,12 @@
 namespace shardwise::detail {
 namespace {
 
-// Raw chunks with a single target are read to where they belong, without a buffer in between,
-// unless they are so small, or their runs so short, that many reads cost more than one copy.
+// Raw chunks of which each byte has one target at most are read to where they belong, without a
+// buffer in between, unless they are so small, their runs so short, or their targets so many, that
+// many reads cost more than one copy.
 constexpr std::size_t kLeastFetchedBytes = std::size_t{64} << 10;
 constexpr std::size_t kLeastFetchedRun = 1024;
-
-// Bytes are hashed while they are still in the processor's cache (measured: 6.7 GB/s read and
-// hashed against 6.5 with 1 MiB, on two cores).
-constexpr std::size_t kHashedBytes = std::size_t{256} << 10;
+constexpr std::uint32_t kMostFetchedUses = 8;
 
 // A compressed chunk's runs are unshuffled to where they belong if they are so long.
 constexpr std::int64_t kLeastUnshuffledRun = 256;
@@ -49,46 +48,15 @@ struct Share {
   RunWalk runs;
 };
 
-/// Reads and hashes a chunk's bytes from the file, in order. Thread-compatible.
-class RunReader {
- public:
-  RunReader(File& file, std::uint64_t address) : file_(file), address_(address) {}
-
-  void add(std::byte* data, std::size_t size) {
-    while (size > 0) {
-      const std::size_t part = std::min(size, kHashedBytes - pending_bytes_);
-      pending_.push_back({data, part});
-      pending_bytes_ += part;
-      data += part;
-      size -= part;
-      if (pending_bytes_ == kHashedBytes) flush();
-    }
-  }
-
-  void flush() {
-    file_.read_runs(address_, pending_);
-    for (const ReadRun& run : pending_) hasher_.update(run.data, run.size);
-    address_ += pending_bytes_;
-    pending_bytes_ = 0;
-    pending_.clear();
-  }
-
-  std::uint64_t hash() const { return hasher_.digest(); }
-
- private:
-  File& file_;
-  std::uint64_t address_;
-  std::vector<ReadRun> pending_;
-  std::size_t pending_bytes_ = 0;
-  Hasher64 hasher_;
-};
-
 }  // namespace
 
 ChunkReader::ChunkReader(StoredCheckpoint checkpoint, const ReadOptions& options)
     : checkpoint_(std::move(checkpoint)),
       options_(options),
-      threads_(Executor(options.threads).threads()) {}
+      threads_(Executor(options.threads).threads()) {
+  if (!options_.read_once) return;
+  for (const auto& file : checkpoint_.files) file->read_once();
+}
 
 /// One call of fill.
 struct ChunkReader::Call {
@@ -106,11 +74,21 @@ void ChunkReader::count(Call& call, const ChunkId& id) {
 }
 
 bool ChunkReader::is_fetched(const Call& call, const WantedChunk& chunk) const {
-  if (!stored_raw(checkpoint_, chunk.id) || chunk.num_uses != 1) return false;
+  if (!stored_raw(checkpoint_, chunk.id) || chunk.num_uses > kMostFetchedUses) return false;
   if (checkpoint_.record(chunk.id).stored_bytes < kLeastFetchedBytes) return false;
-  const Share share(checkpoint_, chunk.id, call.targets[call.plan.uses(chunk).front()]);
-  return as_size(share.runs.run_elements) * element_bytes(checkpoint_, chunk.id) >=
-         kLeastFetchedRun;
+  const std::span<const std::size_t> uses = call.plan.uses(chunk);
+  for (std::size_t u = 0; u < uses.size(); ++u) {
+    const Share share(checkpoint_, chunk.id, call.targets[uses[u]]);
+    if (as_size(share.runs.run_elements) * element_bytes(checkpoint_, chunk.id) <
+        kLeastFetchedRun) {
+      return false;
+    }
+    for (std::size_t v = 0; v < u; ++v) {
+      const Share other(checkpoint_, chunk.id, call.targets[uses[v]]);
+      if (!intersect(share.wanted, other.wanted).empty()) return false;
+    }
+  }
+  return true;
 }
 
 // What no one wants is read too, as the hash is of the whole chunk.
@@ -118,32 +96,34 @@ void ChunkReader::fetch(Call& call, const WantedChunk& chunk) {
   const ChunkId& id = chunk.id;
   const ChunkRecord& record = checkpoint_.record(id);
   const std::size_t element = element_bytes(checkpoint_, id);
-  const ReadTarget& target = call.targets[call.plan.uses(chunk).front()];
-  const Share share(checkpoint_, id, target);
+  std::vector<PlacedRun> runs;
+  for (const std::size_t use : call.plan.uses(chunk)) {
+    std::byte* const place = call.targets[use].places.front();
+    for_each_run(Share(checkpoint_, id, call.targets[use]).runs,
+                 [&](std::int64_t from, std::int64_t to, std::int64_t elements) {
+                   runs.push_back({as_size(from) * element, place + as_size(to) * element,
+                                   as_size(elements) * element});
+                 });
+  }
+  std::sort(runs.begin(), runs.end(),
+            [](const PlacedRun& a, const PlacedRun& b) { return a.from < b.from; });
   const ScratchPool<DecodeScratch>::Loan scratch(scratch_);
-  std::vector<std::byte>& unwanted = scratch->chunk;
-  RunReader reader(*checkpoint_.files[as_size(checkpoint_.piece(id).file)], record.address);
-  std::size_t at = 0;
-  const auto skip_to = [&](std::size_t place) {
-    unwanted.resize(std::max(unwanted.size(), place - at));
-    reader.add(unwanted.data(), place - at);
-    at = place;
-  };
+  std::uint64_t hash = 0;
   try {
-    for_each_run(share.runs, [&](std::int64_t from, std::int64_t to, std::int64_t elements) {
-      skip_to(as_size(from) * element);
-      reader.add(target.places.front() + as_size(to) * element, as_size(elements) * element);
-      at += as_size(elements) * element;
-    });
-    skip_to(static_cast<std::size_t>(record.stored_bytes));
-    reader.flush();
+    hash = read_placed(*checkpoint_.files[as_size(checkpoint_.piece(id).file)], record.address,
+                       static_cast<std::size_t>(record.stored_bytes), runs, scratch->chunk);
   } catch (const Error& e) {
     throw Error(e.code(), fmt::format("read {}: {}", checkpoint_.describe(id), e.what()));
   }
-  check_chunk_hash(checkpoint_, id, reader.hash());
-  for (std::size_t p = 1; p < target.places.size(); ++p) {
-    copy_box(share.wanted, element, {target.places.front(), share.memory},
-             {target.places[p], share.memory});
+  check_chunk_hash(checkpoint_, id, hash);
+  for (const std::size_t use : call.plan.uses(chunk)) {
+    const ReadTarget& target = call.targets[use];
+    if (target.places.size() == 1) continue;
+    const Share share(checkpoint_, id, target);
+    for (std::size_t p = 1; p < target.places.size(); ++p) {
+      copy_box(share.wanted, element, {target.places.front(), share.memory},
+               {target.places[p], share.memory});
+    }
   }
   count(call, id);
 }
@@ -209,6 +189,9 @@ void ChunkReader::fill(std::span<const ReadTarget> targets) {
         as_size(checkpoint_.box(chunk.id).num_elements()) * element_bytes(checkpoint_, chunk.id);
   }
   job.items = items;
+  if (options_.read_once) {
+    for (const FileEntry& file : checkpoint_.manifest.files) job.file_sizes.push_back(file.bytes);
+  }
   job.consume = [&](std::size_t item, std::span<const std::byte> stored) {
     consume(call, chunks[item], stored);
   };

@@ -18,6 +18,11 @@ namespace {
 constexpr std::size_t kExtentBytes = std::size_t{1} << 20;
 constexpr std::uint64_t kHoleBytes = std::uint64_t{64} << 10;
 
+constexpr std::uint64_t kPageBytes = 4096;
+
+std::uint64_t page_below(std::uint64_t place) { return place / kPageBytes * kPageBytes; }
+std::uint64_t page_above(std::uint64_t place) { return page_below(place + kPageBytes - 1); }
+
 /// What one read fetches: some items that follow one another in a file, or one fetched item.
 struct Extent {
   std::size_t first_item, num_items;
@@ -43,6 +48,14 @@ std::vector<Extent> make_extents(std::span<const ReadItem> items, std::size_t ex
     extents.back().end = item.address + item.bytes;
   }
   return extents;
+}
+
+void extend_to_pages(std::span<Extent> extents, const ReadJob& job) {
+  for (Extent& extent : extents) {
+    extent.begin = page_below(extent.begin);
+    extent.end =
+        std::min(page_above(extent.end), job.file_sizes[job.items[extent.first_item].file]);
+  }
 }
 
 /// Uninitialised memory on a page boundary, made when it is first asked for.
@@ -87,6 +100,7 @@ Pipeline::Pipeline(const ReadJob& job) : job_(job), computing_(job.threads) {
   const std::size_t share = job.budget_bytes / lanes;
   extents_ =
       make_extents(job.items, std::min(share - std::min(share, job.call_bytes), kExtentBytes));
+  if (!job.file_sizes.empty()) extend_to_pages(extents_, job);
   for (const Extent& extent : extents_) {
     if (job.items[extent.first_item].fetched) continue;
     largest_ = std::max(largest_, static_cast<std::size_t>(extent.end - extent.begin));
@@ -102,8 +116,9 @@ void Pipeline::process(const Extent& extent, ReadBuffer& buffer) {
     return;
   }
   try {
-    job_.files[first.file]->read_at(extent.begin, buffer.data(),
-                                    static_cast<std::size_t>(extent.end - extent.begin));
+    File& file = *job_.files[first.file];
+    file.will_read(extent.begin, extent.end - extent.begin);
+    file.read_at(extent.begin, buffer.data(), static_cast<std::size_t>(extent.end - extent.begin));
   } catch (const Error& e) {
     throw Error(e.code(), fmt::format("read {}: {}", job_.describe(extent.first_item), e.what()));
   }

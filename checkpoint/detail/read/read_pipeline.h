@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "shardwise/checkpoint/detail/file.h"
 
@@ -27,6 +28,9 @@ struct ReadJob {
 
   /// Ordered by file and address; they do not overlap.
   std::span<const ReadItem> items;
+
+  /// Where it is given, reads begin and end on pages, which what passes the page cache by has to.
+  std::vector<std::uint64_t> file_sizes = {};
 
   /// Called for each item that is not fetched, with its bytes, which are valid for the call. Called
   /// by up to `threads` threads at once.

@@ -15,7 +15,7 @@
 namespace shardwise::detail {
 namespace {
 
-constexpr std::size_t kRunBytes = 4096;
+constexpr std::size_t kRunBytes = 8192;
 constexpr std::int64_t kSamples = 4;
 constexpr std::size_t kSampleBytes = std::size_t{64} << 10;
 

@@ -37,7 +37,7 @@ void call_caller(Call&& call) {
 }
 
 /// The chunk extents for a piece: at most kChunkBytes, every dim cut evenly, so that the last chunk
-/// is hardly shorter than the others; contiguous runs of 4 KiB or more where the piece has them.
+/// is hardly shorter than the others; contiguous runs of 8 KiB or more where the piece has them.
 /// The dim with the fewest cuts is cut next, so that rows and columns cost about the same to read.
 Shape chunk_shape(const Shape& piece, std::size_t element_bytes);
 

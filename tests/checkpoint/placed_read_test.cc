@@ -1,0 +1,79 @@
+#include "shardwise/checkpoint/detail/read/placed_read.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <iterator>
+#include <random>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "shardwise/checkpoint/detail/hash.h"
+#include "shardwise/shard/error.h"
+#include "testing/errors.h"
+
+namespace shardwise::detail {
+namespace {
+
+/// A file whose bytes lie in memory.
+class BytesFile : public File {
+ public:
+  explicit BytesFile(std::vector<std::byte> bytes) : bytes_(std::move(bytes)) {}
+
+  void read_at(std::uint64_t offset, std::byte* data, std::size_t size) override {
+    if (offset + size > bytes_.size()) throw Error(ErrorCode::corrupt, "the file ends");
+    std::copy_n(bytes_.begin() + static_cast<std::ptrdiff_t>(offset), size, data);
+  }
+  void write_at(std::uint64_t, const std::byte*, std::size_t) override { std::abort(); }
+  std::uint64_t size() override { return bytes_.size(); }
+  void resize(std::uint64_t) override { std::abort(); }
+  void sync() override { std::abort(); }
+  void close() override {}
+
+ private:
+  std::vector<std::byte> bytes_;
+};
+
+std::vector<std::byte> random_bytes(std::size_t size) {
+  std::mt19937 random(5);
+  std::vector<std::byte> bytes(size);
+  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
+  return bytes;
+}
+
+// Any cuts, some of them wanted by nobody, in sizes around the step in which bytes are hashed.
+TEST(PlacedRead, PutsEachByteWhereItBelongsAndHashesThemAll) {
+  std::mt19937 random(3);
+  for (const std::size_t size : {1U, 4095U, 262144U, 262145U, 1048576U}) {
+    const std::vector<std::byte> bytes = random_bytes(size + 100);
+    BytesFile file(bytes);
+    for (int round = 0; round < 8; ++round) {
+      std::set<std::size_t> cuts{0, size};
+      for (int i = 0; i < round * 5; ++i) cuts.insert(random() % size);
+      std::vector<std::byte> target(size);
+      std::vector<PlacedRun> runs;
+      for (auto cut = cuts.begin(); std::next(cut) != cuts.end(); ++cut) {
+        if (random() % 3 == 0) continue;
+        runs.push_back({*cut, target.data() + *cut, *std::next(cut) - *cut});
+      }
+      std::vector<std::byte> unwanted, expected(size);
+      for (const PlacedRun& run : runs) {
+        std::copy_n(bytes.data() + 100 + run.from, run.size, expected.data() + run.from);
+      }
+      EXPECT_EQ(read_placed(file, 100, size, runs, unwanted), hash64(bytes.data() + 100, size));
+      EXPECT_EQ(target, expected);
+    }
+  }
+}
+
+TEST(PlacedRead, PassesOnWhatTheFileThrows) {
+  BytesFile file(random_bytes(1000));
+  std::vector<std::byte> target(1000), unwanted;
+  const std::vector<PlacedRun> runs{{0, target.data(), 1000}};
+  EXPECT_EQ(message_of(ErrorCode::corrupt, [&] { read_placed(file, 1, 1000, runs, unwanted); }),
+            "the file ends");
+}
+
+}  // namespace
+}  // namespace shardwise::detail
