@@ -15,7 +15,7 @@ included=$(grep -HoE '^ *#include *[<"][^>"]+' $(sources $components tools bench
 is_public() { [[ $1 == *.h && $1 != */detail/* ]] && [[ " $components " == *" ${1%%/*} "* ]]; }
 
 # 1. Includes point down only.
-# 2. detail/ is private: only its own component and the tests see it.
+# 2. detail/ is private: only its own component, tests and benchmarks see it.
 # 5. Public headers include the standard library and public headers of shardwise, nothing else.
 allowed_shard="shard"
 allowed_runtime="shard runtime"
@@ -27,7 +27,7 @@ while read -r file used; do
     component=${used#shardwise/} component=${component%%/*}
     [[ -z ${!allowed:-} || " ${!allowed} " == *" $component "* ]] ||
       breach "$file includes $component/, which is not below $own/"
-    [[ $used != */detail/* || $component == "$own" ]] || breach "$file includes $component/detail/"
+    [[ $used != */detail/* || $component == "$own" || $own == bench ]] || breach "$file includes $component/detail/"
     if is_public "$file" && [[ $used == */detail/* ]]; then
       breach "public header $file includes a detail/ header"
     fi
