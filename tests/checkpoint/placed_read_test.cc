@@ -35,7 +35,7 @@ class BytesFile : public File {
   std::vector<std::byte> bytes_;
 };
 
-std::vector<std::byte> random_bytes(std::size_t size) {
+std::vector<std::byte> file_bytes(std::size_t size) {
   std::mt19937 random(5);
   std::vector<std::byte> bytes(size);
   for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
@@ -46,7 +46,7 @@ std::vector<std::byte> random_bytes(std::size_t size) {
 TEST(PlacedRead, PutsEachByteWhereItBelongsAndHashesThemAll) {
   std::mt19937 random(3);
   for (const std::size_t size : {1U, 4095U, 262144U, 262145U, 1048576U}) {
-    const std::vector<std::byte> bytes = random_bytes(size + 100);
+    const std::vector<std::byte> bytes = file_bytes(size + 100);
     BytesFile file(bytes);
     for (int round = 0; round < 8; ++round) {
       std::set<std::size_t> cuts{0, size};
@@ -68,7 +68,7 @@ TEST(PlacedRead, PutsEachByteWhereItBelongsAndHashesThemAll) {
 }
 
 TEST(PlacedRead, PassesOnWhatTheFileThrows) {
-  BytesFile file(random_bytes(1000));
+  BytesFile file(file_bytes(1000));
   std::vector<std::byte> target(1000), unwanted;
   const std::vector<PlacedRun> runs{{0, target.data(), 1000}};
   EXPECT_EQ(message_of(ErrorCode::corrupt, [&] { read_placed(file, 1, 1000, runs, unwanted); }),

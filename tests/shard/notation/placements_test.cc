@@ -17,7 +17,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-constexpr std::int64_t kHuge = std::int64_t{1} << 60;
+constexpr std::int64_t kLongExtent = std::int64_t{1} << 60;
 
 Placements parse(const char* mesh, const std::string& text) {
   return Placements::parse(Mesh::parse(mesh), text);
@@ -181,36 +181,37 @@ TEST(Placements, PartialAndScalarTensorsAreWhole) {
 TEST(Placements, HugeExtentsAndSplitFactorsTakeNoTime) {
   // One element of each chunk goes to device 0: all of them, and side by side.
   const Placements singles = parse("4", "_S(0, 1152921504606846976)");
-  EXPECT_EQ(singles.box_at(0, {kHuge}), Box({0}, {kHuge}));
-  EXPECT_EQ(singles.box_at(1, {kHuge}), Box({kHuge}, {kHuge}));
-  EXPECT_THAT(singles.runs_at(0, {kHuge})[0], ElementsAre(IndexRun{0, kHuge}));
+  EXPECT_EQ(singles.box_at(0, {kLongExtent}), Box({0}, {kLongExtent}));
+  EXPECT_EQ(singles.box_at(1, {kLongExtent}), Box({kLongExtent}, {kLongExtent}));
+  EXPECT_THAT(singles.runs_at(0, {kLongExtent})[0], ElementsAre(IndexRun{0, kLongExtent}));
 
   const Placements halves = parse("2,2", "_S(0, 2),_S(0, 1152921504606846976)");
-  EXPECT_EQ(halves.local_shape(3, {kHuge}), (Shape{0}));
-  EXPECT_THAT(halves.runs_at(2, {kHuge})[0],
-              ElementsAre(IndexRun{kHuge / 4, kHuge / 2}, IndexRun{kHuge / 4 * 3, kHuge}));
+  EXPECT_EQ(halves.local_shape(3, {kLongExtent}), (Shape{0}));
+  EXPECT_THAT(halves.runs_at(2, {kLongExtent})[0],
+              ElementsAre(IndexRun{kLongExtent / 4, kLongExtent / 2},
+                          IndexRun{kLongExtent / 4 * 3, kLongExtent}));
 
   const Placements last = parse("2305843009213693952,2", "S(0),_S(0, 9223372036854775807)");
-  EXPECT_EQ(last.box_at(last.mesh().size() - 1, {kHuge}), Box({kHuge}, {kHuge}));
-  EXPECT_EQ(last.box_at(0, {kHuge}), Box({0}, {1}));
+  EXPECT_EQ(last.box_at(last.mesh().size() - 1, {kLongExtent}), Box({kLongExtent}, {kLongExtent}));
+  EXPECT_EQ(last.box_at(0, {kLongExtent}), Box({0}, {1}));
 }
 
 TEST(Placements, MeshesMayHaveManyAxes) {
   const Placements ones(Mesh(std::vector<Axis>(200, Axis{"", 1})),
                         std::vector<Placement>(200, Placement::strided_shard(0, 2)));
-  EXPECT_EQ(ones.box_at(0, {kHuge}), Box({0}, {kHuge}));
+  EXPECT_EQ(ones.box_at(0, {kLongExtent}), Box({0}, {kLongExtent}));
   const Placements twos(Mesh(std::vector<Axis>(62, Axis{"", 2})),
                         std::vector<Placement>(62, Placement::shard(0)));
-  EXPECT_EQ(twos.box_at(4 * 5 + 1, {kHuge}), Box({kHuge}, {kHuge}));
-  EXPECT_EQ(twos.box_at(4 * 5, {kHuge}), Box({5}, {6}));
+  EXPECT_EQ(twos.box_at(4 * 5 + 1, {kLongExtent}), Box({kLongExtent}, {kLongExtent}));
+  EXPECT_EQ(twos.box_at(4 * 5, {kLongExtent}), Box({5}, {6}));
 }
 
 TEST(Placements, TooManyRunsAreAnError) {
   const Placements pairs = parse("2", "_S(0, 576460752303423488)");
-  EXPECT_EQ(pairs.local_shape(1, {kHuge}), (Shape{kHuge / 2}));
-  EXPECT_EQ(pairs.global_offset(1, {kHuge}), (Index{1}));
-  EXPECT_EQ(pairs.box_at(1, {kHuge}), std::nullopt);
-  EXPECT_THAT(message_of(ErrorCode::unsupported, [&] { pairs.runs_at(1, {kHuge}); }),
+  EXPECT_EQ(pairs.local_shape(1, {kLongExtent}), (Shape{kLongExtent / 2}));
+  EXPECT_EQ(pairs.global_offset(1, {kLongExtent}), (Index{1}));
+  EXPECT_EQ(pairs.box_at(1, {kLongExtent}), std::nullopt);
+  EXPECT_THAT(message_of(ErrorCode::unsupported, [&] { pairs.runs_at(1, {kLongExtent}); }),
               HasSubstr("more than 1048576 runs of a dim of extent 1152921504606846976"));
   EXPECT_EQ(pairs.runs_at(1, {std::int64_t{2} * kMostRuns})[0].size(), 0u);
   const Placements most = parse("2", "_S(0, 1048576)");
