@@ -59,7 +59,10 @@ class Verifier {
   void list_chunks();
   void list_padding();
   void read_parts();
+  void read_parts(std::span<const Part> parts, detail::ReadJob job);
+  void read_alone(const Part& part);
   void check_part(const Part& part, std::span<const std::byte> bytes);
+  void report_chunk(const ChunkId& id, std::string message);
   void check_index_file();
 
   void hash_range(File& file, std::uint64_t begin, std::uint64_t end, detail::Hasher128& hasher);
@@ -67,17 +70,21 @@ class Verifier {
   void progress();
   std::string path_of(const std::string& name) const { return (directory_ / name).string(); }
 
-  /// Runs a step; what it finds to be corrupt is damage of that file.
+  /// Runs a step; what it finds to be corrupt, or cannot read, is damage of that file.
   template <class Step>
   bool attempt(const std::string& file, Step&& step) {
     try {
       step();
       return true;
     } catch (const Error& e) {
-      if (e.code() != ErrorCode::corrupt) throw;
+      if (!is_damage(e)) throw;
       report({.file = file, .message = e.what()});
       return false;
     }
+  }
+
+  static bool is_damage(const Error& e) {
+    return e.code() == ErrorCode::corrupt || e.code() == ErrorCode::io;
   }
 
   const std::filesystem::path directory_;
@@ -105,13 +112,18 @@ void Verifier::progress() {
 }
 
 bool Verifier::open_manifest() {
-  return attempt(detail::kManifestName, [&] {
+  try {
     stored_.directory = directory_;
     stored_.manifest = detail::read_manifest(*file_system_, directory_);
-    bytes_ += file_system_->open(directory_ / detail::kManifestName)->size();
-    total_bytes_ = bytes_ + stored_.manifest.index_bytes;
-    for (const detail::FileEntry& entry : stored_.manifest.files) total_bytes_ += entry.bytes;
-  });
+  } catch (const Error& e) {
+    if (e.code() != ErrorCode::corrupt) throw;
+    report({.file = detail::kManifestName, .message = e.what()});
+    return false;
+  }
+  bytes_ += file_system_->open(directory_ / detail::kManifestName)->size();
+  total_bytes_ = bytes_ + stored_.manifest.index_bytes;
+  for (const detail::FileEntry& entry : stored_.manifest.files) total_bytes_ += entry.bytes;
+  return true;
 }
 
 void Verifier::find_foreign_files() {
@@ -242,36 +254,79 @@ void Verifier::check_part(const Part& part, std::span<const std::byte> bytes) {
     const detail::ScratchPool<detail::DecodeScratch>::Loan scratch(scratch_);
     detail::decompress_chunk(stored_, part.id, bytes, scratch->decoder);
   } catch (const Error& e) {
-    report({.file = file,
-            .message = e.what(),
-            .tensor = stored_.tensor(part.id).name,
-            .chunk = stored_.piece(part.id).first_chunk + part.id.chunk,
-            .box = stored_.box(part.id)});
+    report_chunk(part.id, e.what());
   }
 }
 
-void Verifier::read_parts() {
-  std::vector<detail::ReadItem> items;
-  items.reserve(parts_.size());
-  std::sort(parts_.begin(), parts_.end());
-  std::size_t scratch_bytes = 0;
-  for (const Part& part : parts_) {
-    items.push_back({part.file, part.address, part.bytes});
-    if (part.kind == Part::Kind::padding || detail::stored_raw(stored_, part.id)) continue;
-    scratch_bytes =
-        std::max(scratch_bytes, chunk_bytes(stored_.piece(part.id), stored_.tensor(part.id).dtype));
+void Verifier::report_chunk(const ChunkId& id, std::string message) {
+  const detail::PieceEntry& piece = stored_.piece(id);
+  report({.file = stored_.manifest.files[static_cast<std::size_t>(piece.file)].name,
+          .message = std::move(message),
+          .tensor = stored_.tensor(id).name,
+          .chunk = piece.first_chunk + id.chunk,
+          .box = stored_.box(id)});
+}
+
+void Verifier::read_alone(const Part& part) {
+  const detail::ScratchPool<detail::DecodeScratch>::Loan scratch(scratch_);
+  std::vector<std::byte>& bytes = scratch->chunk;
+  bytes.resize(part.bytes);
+  try {
+    stored_.files[part.file]->read_at(part.address, bytes.data(), bytes.size());
+  } catch (const Error& e) {
+    if (!is_damage(e)) throw;
+    if (part.kind == Part::Kind::chunk) {
+      return report_chunk(part.id, fmt::format("read {}: {}", stored_.describe(part.id), e.what()));
+    }
+    return report({.file = stored_.manifest.files[part.file].name, .message = e.what()});
   }
-  detail::ReadJob job{.files = stored_.files, .items = items};
-  job.consume = [this](std::size_t item, std::span<const std::byte> bytes) {
+  check_part(part, bytes);
+}
+
+// Neighbours are read together. Where such a read fails, what is not checked yet is read part by
+// part: a bad place on the disk says nothing about what lies beside it.
+void Verifier::read_parts() {
+  std::sort(parts_.begin(), parts_.end());
+  std::vector<char> checked(parts_.size());  // each set by one thread
+  detail::ReadJob together;
+  together.consume = [&](std::size_t item, std::span<const std::byte> bytes) {
     check_part(parts_[item], bytes);
+    checked[item] = 1;
   };
-  job.describe = [this](std::size_t item) {
-    return path_of(stored_.manifest.files[parts_[item].file].name);
+  try {
+    return read_parts(parts_, std::move(together));
+  } catch (const Error& e) {
+    if (!is_damage(e)) throw;
+  }
+  std::vector<Part> rest;
+  for (std::size_t i = 0; i < parts_.size(); ++i) {
+    if (checked[i] == 0) rest.push_back(parts_[i]);
+  }
+  detail::ReadJob alone;
+  alone.fetch = [&](std::size_t item) { read_alone(rest[item]); };
+  read_parts(rest, std::move(alone));
+}
+
+void Verifier::read_parts(std::span<const Part> parts, detail::ReadJob job) {
+  const bool alone = job.fetch != nullptr;
+  std::vector<detail::ReadItem> items;
+  items.reserve(parts.size());
+  for (const Part& part : parts) {
+    items.push_back({part.file, part.address, part.bytes, alone});
+    std::size_t call_bytes = alone ? part.bytes : 0;
+    if (part.kind == Part::Kind::chunk && !detail::stored_raw(stored_, part.id)) {
+      call_bytes += chunk_bytes(stored_.piece(part.id), stored_.tensor(part.id).dtype);
+    }
+    job.call_bytes = std::max(job.call_bytes, call_bytes);
+  }
+  job.files = stored_.files;
+  job.items = items;
+  job.describe = [&](std::size_t item) {
+    return path_of(stored_.manifest.files[parts[item].file].name);
   };
   job.progress = [this] { progress(); };
   job.threads = Executor(options_.threads).threads();
   job.budget_bytes = options_.memory_budget_bytes;
-  job.call_bytes = scratch_bytes;
   detail::run_read_job(job);
 }
 

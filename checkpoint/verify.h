@@ -22,8 +22,8 @@ struct Damage {
 
 struct VerifyReport {
   std::vector<Damage> damage;  ///< empty: every byte of the checkpoint is as it was written
-  std::int64_t chunks = 0;
-  std::size_t bytes = 0;  ///< read
+  std::int64_t chunks = 0;     ///< read
+  std::size_t bytes = 0;       ///< read
   bool ok() const { return damage.empty(); }
 };
 
@@ -31,9 +31,10 @@ struct VerifyReport {
 /// every chunk, the padding between them, the index and each of its mappings; checks that the
 /// pieces cover every tensor exactly once, and that no other file lies there. Damage is reported,
 /// not thrown, and does not end the search, except for the manifest's: nothing else says what the
-/// other bytes should be. HDF5 opens the index only where its hash is right. This proves integrity,
-/// not authenticity: who can write the files can make their hashes right again.
-/// Throws not_found where there is no checkpoint, unsupported, io.
+/// other bytes should be. What the disk cannot read is damage, too. HDF5 opens the index only where
+/// its hash is right. This proves integrity, not authenticity: who can write the files can make
+/// their hashes right again. Throws not_found where there is no checkpoint, unsupported, and io
+/// where its directory or manifest cannot be read.
 VerifyReport verify_checkpoint(const std::filesystem::path& directory, ReadOptions options = {});
 
 }  // namespace shardwise

@@ -9,8 +9,11 @@
 
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
 #include "shardwise/checkpoint/manager.h"
+#include "shardwise/shard/error.h"
 #include "testing/errors.h"
+#include "testing/faulty_file_system.h"
 #include "testing/hand_made_checkpoint.h"
+#include "testing/hooked_file_system.h"
 #include "testing/temp_dir.h"
 
 namespace shardwise {
@@ -257,6 +260,117 @@ TEST_F(Verify, ReportsADamagedManifestAndEndsThere) {
   EXPECT_THAT(only_damage(report), HasSubstr("it states"));
   EXPECT_EQ(report.damage[0].file, "manifest.json");
   EXPECT_EQ(report.chunks, 0);
+}
+
+/// A disk that cannot read some bytes of some files.
+struct BadPlace {
+  std::string file;
+  std::uint64_t begin, end;
+};
+
+std::shared_ptr<FileSystem> bad_disk(std::vector<BadPlace> bad) {
+  const auto read = [bad = std::move(bad)](const fs::path& path, std::uint64_t offset,
+                                           std::size_t size) {
+    for (const BadPlace& place : bad) {
+      if (path.filename() != place.file || offset >= place.end || offset + size <= place.begin) {
+        continue;
+      }
+      throw Error(ErrorCode::io, "read " + path.string() + ": bad place");
+    }
+  };
+  return std::make_shared<HookedFileSystem>([](std::string_view, const fs::path&) {}, read);
+}
+
+TEST_F(Verify, ReportsEachChunkThatTheDiskCannotReadAndGoesOn) {
+  const std::string name = stored_.manifest.files[0].name;
+  const auto chunks = std::ssize(stored_.records[0]);
+  std::vector<BadPlace> all;
+  for (std::size_t t = 0; t < stored_.manifest.tensors.size(); ++t) {
+    const auto& tensor = stored_.manifest.tensors[t];
+    for (std::size_t p = 0; p < tensor.pieces.size(); ++p) {
+      for (std::int64_t c = 0; c < num_chunks(tensor.pieces[p]); ++c) {
+        const detail::ChunkId id{t, p, c};
+        const std::uint64_t last = stored_.record(id).address + stored_.record(id).stored_bytes - 1;
+        SCOPED_TRACE(stored_.describe(id));
+        all.push_back({name, last, last + 1});
+        const VerifyReport report =
+            verify_checkpoint(path_, {.threads = 2, .file_system = bad_disk({all.back()})});
+        EXPECT_THAT(only_damage(report),
+                    AllOf(HasSubstr(stored_.describe(id)), HasSubstr("bad place")));
+        ASSERT_FALSE(report.damage.empty());
+        EXPECT_EQ(report.damage[0].file, name);
+        EXPECT_EQ(report.damage[0].tensor, tensor.name);
+        EXPECT_EQ(report.damage[0].chunk, tensor.pieces[p].first_chunk + c);
+        EXPECT_EQ(report.damage[0].box, stored_.box(id));
+        EXPECT_EQ(report.chunks, chunks - 1) << "each of the others once";
+        EXPECT_EQ(report.bytes, directory_bytes(path_) - stored_.record(id).stored_bytes);
+      }
+    }
+  }
+  const VerifyReport report = verify_checkpoint(path_, {.file_system = bad_disk(all)});
+  EXPECT_EQ(std::ssize(report.damage), chunks);
+  EXPECT_EQ(report.chunks, 0);
+}
+
+TEST_F(Verify, FindsChangesBesideWhatTheDiskCannotRead) {
+  const detail::FileEntry& file = stored_.manifest.files[0];
+  const detail::ChunkRecord& first = stored_.records[0].front();
+  const detail::ChunkRecord& last = stored_.records[0].back();
+  flip(path_ / file.name, last.address, std::byte{1});
+  VerifyReport report = verify_checkpoint(
+      path_, {.file_system = bad_disk({{file.name, first.address, first.address + 1}})});
+  ASSERT_EQ(report.damage.size(), 2u);
+  EXPECT_EQ(report.damage[0].chunk, 0);
+  EXPECT_THAT(report.damage[1].message, HasSubstr("the hash of its bytes is"));
+
+  // What is not a chunk is damage of its file.
+  report = verify_checkpoint(
+      path_, {.file_system =
+                  bad_disk({{file.name, file.data_end, file.data_end + 1}, {"index.h5", 5, 6}})});
+  ASSERT_EQ(report.damage.size(), 3u);
+  EXPECT_EQ(report.damage[0].file, "index.h5");
+  EXPECT_EQ(report.damage[1].file, file.name);
+  EXPECT_THAT(report.damage[1].message, HasSubstr("bad place"));
+  EXPECT_EQ(report.damage[2].chunk, std::ssize(stored_.records[0]) - 1);
+
+  // Without its chunk table nothing is known about a file's data.
+  const BadPlace table{file.name, file.table_address, file.table_address + 1};
+  report = verify_checkpoint(path_, {.file_system = bad_disk({table})});
+  EXPECT_THAT(only_damage(report), HasSubstr("bad place"));
+  EXPECT_EQ(report.chunks, 0);
+
+  const BadPlace manifest{"manifest.json", 0, 1};
+  EXPECT_THAT(message_of(ErrorCode::io,
+                         [&] { verify_checkpoint(path_, {.file_system = bad_disk({manifest})}); }),
+              HasSubstr("bad place"));
+}
+
+// A read that fails once and then works is no damage; nothing is passed over because of it.
+TEST_F(Verify, EveryOperationMayFailOnce) {
+  const VerifyReport good = verify();
+  const auto faulty = std::make_shared<FaultyFileSystem>(0, Fault::cut);
+  int whole = 0, damaged = 0, thrown = 0;
+  for (std::int64_t at = 1; at == 1 || at <= faulty->operations() + 1; ++at) {
+    SCOPED_TRACE(at);
+    faulty->restart(at);
+    try {
+      const VerifyReport report = verify_checkpoint(path_, {.threads = 1, .file_system = faulty});
+      if (!report.ok()) {
+        EXPECT_THAT(only_damage(report), HasSubstr("injected"));
+        ++damaged;
+        continue;
+      }
+      EXPECT_EQ(report.chunks, good.chunks);
+      EXPECT_EQ(report.bytes, good.bytes);
+      ++whole;
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code(), ErrorCode::io) << e.what();
+      ++thrown;
+    }
+  }
+  EXPECT_GE(whole, 2);
+  EXPECT_GE(damaged, 5);
+  EXPECT_GE(thrown, 4);
 }
 
 TEST_F(Verify, ThrowsWhereThereIsNoCheckpointAndForNewerFormats) {

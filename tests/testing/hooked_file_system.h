@@ -12,14 +12,20 @@
 
 namespace shardwise {
 
-/// The real file system; a test's function is called before each operation on a name, with what is
-/// to be done to which path. There it does what another process might do just then, or throws.
-/// Thread-safe if the function is.
+/// A file system, the real one if no other is given; a test's function is called before each
+/// operation on a name, with what is to be done to which path, and another before each read from an
+/// open file. There it does what another process might do just then, or throws. Thread-safe if the
+/// functions are.
 class HookedFileSystem final : public FileSystem {
  public:
   using Hook = std::function<void(std::string_view operation, const std::filesystem::path& path)>;
 
-  explicit HookedFileSystem(Hook hook) : hook_(std::move(hook)) {}
+  using ReadHook = std::function<void(const std::filesystem::path& path, std::uint64_t offset,
+                                      std::size_t size)>;
+
+  explicit HookedFileSystem(Hook hook, ReadHook read_hook = nullptr,
+                            std::shared_ptr<FileSystem> real = posix_file_system())
+      : hook_(std::move(hook)), read_hook_(std::move(read_hook)), real_(std::move(real)) {}
 
   std::unique_ptr<File> create(const std::filesystem::path& path, Caching caching) override {
     hook_("create", path);
@@ -27,7 +33,9 @@ class HookedFileSystem final : public FileSystem {
   }
   std::unique_ptr<File> open(const std::filesystem::path& path) override {
     hook_("open", path);
-    return real_->open(path);
+    std::unique_ptr<File> file = real_->open(path);
+    if (!read_hook_) return file;
+    return std::make_unique<HookedFile>(std::move(file), path, read_hook_);
   }
   void make_directory(const std::filesystem::path& path) override {
     hook_("make directory", path);
@@ -51,8 +59,33 @@ class HookedFileSystem final : public FileSystem {
   }
 
  private:
+  /// Opened for reading.
+  class HookedFile final : public File {
+   public:
+    HookedFile(std::unique_ptr<File> real, std::filesystem::path path, ReadHook hook)
+        : real_(std::move(real)), path_(std::move(path)), hook_(std::move(hook)) {}
+
+    void read_at(std::uint64_t offset, std::byte* data, std::size_t size) override {
+      hook_(path_, offset, size);
+      real_->read_at(offset, data, size);
+    }
+    void write_at(std::uint64_t offset, const std::byte* data, std::size_t size) override {
+      real_->write_at(offset, data, size);
+    }
+    std::uint64_t size() override { return real_->size(); }
+    void resize(std::uint64_t size) override { real_->resize(size); }
+    void sync() override { real_->sync(); }
+    void close() override { real_->close(); }
+
+   private:
+    std::unique_ptr<File> real_;
+    std::filesystem::path path_;
+    ReadHook hook_;
+  };
+
   Hook hook_;
-  std::shared_ptr<FileSystem> real_ = posix_file_system();
+  ReadHook read_hook_;
+  std::shared_ptr<FileSystem> real_;
 };
 
 }  // namespace shardwise
