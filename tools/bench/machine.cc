@@ -5,11 +5,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <fstream>
 #include <limits>
-#include <string>
 #include <thread>
 
+#include "bench/peak_memory.h"
 #include "output.h"
 #include "shardwise/shard/error.h"
 
@@ -17,18 +16,6 @@ namespace shardwise::tools {
 namespace {
 
 constexpr std::int64_t kMostDevices = std::int64_t{1} << 20;
-
-// A line "VmHWM:   1234 kB" of a file under /proc.
-std::optional<std::size_t> kib_line(const char* path, const std::string& key) {
-  std::ifstream file(path);
-  for (std::string word; file >> word;) {
-    std::size_t kib = 0;
-    if (word == key && file >> kib) return kib << 10;
-  }
-  return std::nullopt;
-}
-
-std::optional<std::size_t> peak_bytes() { return kib_line("/proc/self/status", "VmHWM:"); }
 
 }  // namespace
 
@@ -55,24 +42,11 @@ void keep_freed_memory() {
 }
 
 void check_memory(std::size_t needed_bytes) {
-  const auto available = kib_line("/proc/meminfo", "MemAvailable:");
+  const auto available = proc_bytes("/proc/meminfo", "MemAvailable:");
   if (!available || *available >= needed_bytes) return;
   throw Error(ErrorCode::resource_exhausted,
               fmt::format("bench: {} of memory are available, {} are needed",
                           human_bytes(*available), human_bytes(needed_bytes)));
-}
-
-PeakMemory::PeakMemory() {
-  // 5 sets the peak to what is in use now (proc(5)).
-  std::ofstream reset("/proc/self/clear_refs");
-  reset << 5 << std::flush;
-  if (reset) before_ = peak_bytes();
-}
-
-std::optional<std::size_t> PeakMemory::growth_bytes() const {
-  const auto now = peak_bytes();
-  if (!before_ || !now) return std::nullopt;
-  return *now - std::min(*before_, *now);
 }
 
 double median(std::vector<double> values) {

@@ -3,7 +3,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <vector>
 
 #include "shardwise/shard/mesh.h"
@@ -24,19 +23,6 @@ void keep_freed_memory();
 /// Throws resource_exhausted where the system has less memory left than this; nothing where it does
 /// not say.
 void check_memory(std::size_t needed_bytes);
-
-/// How far the process's memory grows beyond what it was at construction. Only memory that is
-/// touched for the first time counts: measure before any is reused. Thread-compatible.
-class PeakMemory {
- public:
-  PeakMemory();
-
-  /// Absent where the system does not let us measure it.
-  std::optional<std::size_t> growth_bytes() const;
-
- private:
-  std::optional<std::size_t> before_;
-};
 
 /// Requires that there are some.
 double median(std::vector<double> values);

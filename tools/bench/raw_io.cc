@@ -139,24 +139,18 @@ double write_raw(const fs::path& path, std::span<const std::byte> bytes, Caching
                  const ProgressFunction& progress) {
   const std::size_t size = bytes.size();
   const Stopwatch watch;
-  double seconds = 0;
-  {
-    const RawFile file(path, write_flags(caching));
-    // Of its full size at once, where the file system can: writers that extend it wait for each
-    // other.
-    if (::fallocate(file.fd(), 0, 0, static_cast<off_t>(size)) != 0 &&
-        ::ftruncate(file.fd(), static_cast<off_t>(size)) != 0) {
-      file.fail("size");
-    }
-    for_each_block(blocks_of(std::span(&size, 1)), kWriters, progress, [&](const Block& block) {
-      write_at(file, bytes.subspan(block.place, block.size_bytes), block.begin);
-    });
-    if (::fsync(file.fd()) != 0) file.fail("sync");
-    seconds = watch.seconds();
+  const RawFile file(path, write_flags(caching));
+  // Of its full size at once, where the file system can: writers that extend it wait for each
+  // other.
+  if (::fallocate(file.fd(), 0, 0, static_cast<off_t>(size)) != 0 &&
+      ::ftruncate(file.fd(), static_cast<off_t>(size)) != 0) {
+    file.fail("size");
   }
-  std::error_code ignored;
-  fs::remove(path, ignored);
-  return seconds;
+  for_each_block(blocks_of(std::span(&size, 1)), kWriters, progress, [&](const Block& block) {
+    write_at(file, bytes.subspan(block.place, block.size_bytes), block.begin);
+  });
+  if (::fsync(file.fd()) != 0) file.fail("sync");
+  return watch.seconds();
 }
 
 double read_raw(std::span<const fs::path> paths, std::span<std::byte> memory, int threads,

@@ -8,6 +8,7 @@
 
 #include "bench/interrupt.h"
 #include "bench/machine.h"
+#include "bench/peak_memory.h"
 #include "output.h"
 #include "shardwise/runtime/stopwatch.h"
 #include "shardwise/shard/error.h"

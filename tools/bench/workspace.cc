@@ -55,7 +55,7 @@ Workspace::Workspace(const fs::path& directory, Leave leave)
 Workspace::~Workspace() {
   std::error_code ignored;
   fs::remove_all(own_, ignored);
-  if (!checkpoint_.empty()) fs::remove_all(checkpoint_, ignored);
+  for (const fs::path& checkpoint : checkpoints_) fs::remove_all(checkpoint, ignored);
   remove_made();
 }
 
@@ -83,14 +83,21 @@ void Workspace::remove_made() const {
   }
 }
 
-void Workspace::check_space(std::size_t needed_bytes) const {
+fs::path Workspace::raw_file(int round) const { return own_ / fmt::format("raw-{}", round); }
+
+std::size_t Workspace::free_bytes() const {
   std::error_code error;
   const fs::space_info space = fs::space(own_, error);
   if (error) fail("look for space in", directory_, error);
-  if (space.available >= needed_bytes) return;
+  return space.available;
+}
+
+void Workspace::check_space(std::size_t needed_bytes) const {
+  const std::size_t free = free_bytes();
+  if (free >= needed_bytes) return;
   throw Error(ErrorCode::io,
               fmt::format("bench: {} has {} free, {} are needed", directory_.string(),
-                          human_bytes(space.available), human_bytes(needed_bytes)));
+                          human_bytes(free), human_bytes(needed_bytes)));
 }
 
 }  // namespace shardwise::tools

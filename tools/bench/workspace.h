@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <vector>
 
 namespace shardwise::tools {
 
@@ -21,20 +22,26 @@ class Workspace {
   Workspace& operator=(const Workspace&) = delete;
 
   const std::filesystem::path& root() const { return root_; }
-  std::filesystem::path raw_file() const { return own_ / "raw"; }
+  std::filesystem::path raw_file(int round) const;
 
-  /// Throws io where the file system has less room than this.
+  /// What the file system has room for. Throws io.
+  std::size_t free_bytes() const;
+
+  /// Throws io where that is less than this.
   void check_space(std::size_t needed_bytes) const;
 
-  /// That a checkpoint has been written there, which is to be removed with the rest; an empty path
-  /// says that it is gone, or stays.
-  void owns(const std::filesystem::path& checkpoint) { checkpoint_ = checkpoint; }
+  /// That a checkpoint has been written there, which is to be removed with the rest.
+  void owns(const std::filesystem::path& checkpoint) { checkpoints_.push_back(checkpoint); }
+
+  /// That the last one is gone, or stays.
+  void disowns_last() { checkpoints_.pop_back(); }
 
  private:
   void make();
   void remove_made() const;
 
-  std::filesystem::path directory_, own_, root_, checkpoint_;
+  std::filesystem::path directory_, own_, root_;
+  std::vector<std::filesystem::path> checkpoints_;
   std::filesystem::path made_;  // the topmost directory that was not there before; or empty
 };
 

@@ -1,12 +1,15 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <nlohmann/json.hpp>
+#include <system_error>
 #include <utility>
 
 #include "bench/data.h"
 #include "bench/interrupt.h"
 #include "bench/machine.h"
+#include "bench/peak_memory.h"
 #include "bench/raw_io.h"
 #include "bench/workspace.h"
 #include "commands/commands.h"
@@ -16,8 +19,6 @@
 
 namespace shardwise::tools {
 namespace {
-
-constexpr std::int64_t kBenchStep = 1;
 
 /// What the options mean.
 struct SaveJob {
@@ -65,12 +66,18 @@ struct MeasuredSaves {
   SaveStats last;
 };
 
+// When rounds are deleted. A file system that is mounted with "discard" is busy with what was
+// deleted for so long that the next round takes longer, so rather at the end.
+enum class Deletion { at_the_end, at_once };
+
 class SaveBench {
  public:
-  SaveBench(const BenchSaveOptions& options, const SaveJob& job, Workspace& workspace)
+  SaveBench(const BenchSaveOptions& options, const SaveJob& job, Workspace& workspace,
+            Deletion deletion)
       : options_(options),
         job_(job),
         workspace_(workspace),
+        deletion_(deletion),
         devices_(job.devices, {.threads = options.threads}),
         raw_(job.logical_bytes) {
     make_tensors();
@@ -78,17 +85,18 @@ class SaveBench {
 
   MeasuredSaves run() {
     MeasuredSaves measured;
-    measured.caching = best_caching(workspace_.raw_file());
+    measured.caching = best_caching(workspace_.raw_file(0));
     CheckpointManager manager(workspace_.root(),
                               {.threads = options_.threads, .collect_garbage = false});
     for (int round = 0; round <= options_.repeat; ++round) {
-      if (round > 0) {  // so that there is room, and each save finds the same
-        manager.remove(kBenchStep);
-        workspace_.owns({});
+      const std::int64_t step = options_.repeat - round + 1;  // the last one, which may stay, is 1
+      if (round > 0 && deletion_ == Deletion::at_once) {
+        manager.remove(step + 1);
+        workspace_.disowns_last();
       }
       const double raw = write(measured.caching, round);
       const PeakMemory memory;
-      measured.last = save(manager, round);
+      measured.last = save(manager, step, round);
       workspace_.owns(measured.last.directory);
       if (round == 0) {  // warms up; new to the memory that is kept from then on
         measured.peak_host_bytes = memory.growth_bytes();
@@ -98,7 +106,7 @@ class SaveBench {
       measured.save_seconds.push_back(measured.last.total_seconds);
       measured.blocked_seconds.push_back(measured.last.blocked_seconds);
     }
-    if (options_.keep) workspace_.owns({});
+    if (options_.keep) workspace_.disowns_last();
     return measured;
   }
 
@@ -128,10 +136,14 @@ class SaveBench {
   double write(Caching caching, int round) const {
     ProgressLine line(title(round, "raw writes"));
     settle(workspace_.root());
-    return write_raw(workspace_.raw_file(), raw_.bytes(), caching, line.function());
+    const std::filesystem::path file = workspace_.raw_file(round);
+    const double seconds = write_raw(file, raw_.bytes(), caching, line.function());
+    std::error_code ignored;
+    if (deletion_ == Deletion::at_once) std::filesystem::remove(file, ignored);
+    return seconds;
   }
 
-  SaveStats save(CheckpointManager& manager, int round) const {
+  SaveStats save(CheckpointManager& manager, std::int64_t step, int round) const {
     ProgressLine line(title(round, "save"));
     settle(workspace_.root());
     SaveOptions save;
@@ -142,13 +154,14 @@ class SaveBench {
       InterruptNote::check();
       if (progress) progress(so_far);
     };
-    if (options_.async) return manager.save_async(kBenchStep, sources_, std::move(save)).wait();
-    return manager.save(kBenchStep, sources_, std::move(save));
+    if (options_.async) return manager.save_async(step, sources_, std::move(save)).wait();
+    return manager.save(step, sources_, std::move(save));
   }
 
   const BenchSaveOptions& options_;
   const SaveJob& job_;
   Workspace& workspace_;
+  Deletion deletion_;
   Devices devices_;
   PageMemory raw_;
   std::vector<TensorSource> sources_;
@@ -227,13 +240,17 @@ int run_bench_save(const BenchSaveOptions& options) {
   const InterruptNote interrupt;
   Workspace workspace(options.directory,
                       options.keep ? Workspace::Leave::checkpoint : Workspace::Leave::nothing);
-  // The raw file and a checkpoint are never there at once. A checkpoint may be larger by its index
-  // and its pieces' ends.
+  // A checkpoint may be larger than its tensors by its index and its pieces' ends.
   const auto pieces = static_cast<std::size_t>(options.tensors * job.spec.sharding.mesh().size());
-  workspace.check_space(job.logical_bytes + job.logical_bytes / 50 + pieces * 4096 + (16 << 20));
+  const std::size_t checkpoint_bytes =
+      job.logical_bytes + job.logical_bytes / 50 + pieces * 4096 + (16 << 20);
+  workspace.check_space(checkpoint_bytes);
+  // Half of the room is left to others, who may need it meanwhile.
+  const auto rounds = static_cast<std::size_t>(options.repeat) + 1;
+  const bool room = workspace.free_bytes() / 2 / rounds >= checkpoint_bytes + job.logical_bytes;
   check_memory(job.device_bytes + job.logical_bytes +
                options.memory_budget_bytes.value_or(SaveOptions().memory_budget_bytes));
-  SaveBench bench(options, job, workspace);
+  SaveBench bench(options, job, workspace, room ? Deletion::at_the_end : Deletion::at_once);
   const MeasuredSaves measured = bench.run();
   (options.json ? print_save_json : print_save_text)(options, job, measured, bench.threads());
   return 0;
