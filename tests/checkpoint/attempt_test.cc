@@ -5,6 +5,7 @@
 
 #include "shardwise/checkpoint/detail/write/root.h"
 #include "shardwise/checkpoint/detail/write/root_names.h"
+#include "shardwise/shard/error.h"
 #include "testing/errors.h"
 #include "testing/faulty_file_system.h"
 #include "testing/hooked_file_system.h"
@@ -69,6 +70,45 @@ TEST_F(AttemptTest, AnUnsyncedRootUndoesThePublication) {
     EXPECT_THAT(committed_names(*files_, dir_.path()), IsEmpty());
   }
   EXPECT_THAT(names(), IsEmpty());
+}
+
+// As long as a crash may bring the checkpoint's name back, there are its files to go with it.
+TEST_F(AttemptTest, ItsFilesStayUntilTheRootIsSyncedAgain) {
+  bool broken = false;
+  HookedFileSystem files([&](std::string_view operation, const std::filesystem::path&) {
+    if (broken && operation == "sync directory") throw Error(ErrorCode::io, "broken");
+  });
+  std::string name;
+  {
+    Attempt attempt(files, dir_.path(), 7, leftovers_);
+    name = attempt_name(attempt_stem(7, attempt.id()));
+    put(attempt.directory() / "file");
+    broken = true;
+    EXPECT_THROW(attempt.publish(Existing::fail), Error);
+  }
+  EXPECT_THAT(names(), ElementsAre(name)) << "and no lease";
+  EXPECT_THROW(collect_root_garbage(files, dir_.path()), Error);
+  EXPECT_TRUE(std::filesystem::exists(dir_ / name / "file"));
+  broken = false;
+  EXPECT_THAT(collect_root_garbage(files, dir_.path()).removed, ElementsAre(name));
+  EXPECT_THAT(names(), IsEmpty());
+}
+
+TEST_F(AttemptTest, APublicationThatCannotBeUndoneStaysWhole) {
+  int renames = 0;
+  HookedFileSystem files([&](std::string_view operation, const std::filesystem::path&) {
+    // The lease's, the publication, its undoing.
+    if (operation == "sync directory" || (operation == "rename" && ++renames == 3)) {
+      throw Error(ErrorCode::io, "broken");
+    }
+  });
+  {
+    Attempt attempt(files, dir_.path(), 7, leftovers_);
+    put(attempt.directory() / "file");
+    EXPECT_THROW(attempt.publish(Existing::fail), Error);
+  }
+  EXPECT_THAT(names(), ElementsAre("step-00000007"));
+  EXPECT_TRUE(std::filesystem::exists(dir_ / "step-00000007/file"));
 }
 
 TEST_F(AttemptTest, GarbageCollectionLeavesItAlone) {

@@ -39,9 +39,9 @@ std::vector<HostTensor> large_model(std::uint64_t seed) {
   return tensors;
 }
 
-// What is done to a root, and what it may hold meanwhile.
+// What is done to a root, and what it may hold meanwhile. Says what went wrong after a commit.
 struct Action {
-  std::function<void(const std::filesystem::path& root, std::shared_ptr<FileSystem>)> run;
+  std::function<std::string(const std::filesystem::path& root, std::shared_ptr<FileSystem>)> run;
   std::vector<Outcome> legal;  // the last is what it holds when the action has returned
 };
 
@@ -74,9 +74,10 @@ class Machine {
     return {[=, this](const std::filesystem::path& root, std::shared_ptr<FileSystem> files) {
               CheckpointManager manager(
                   root, {.keep_last = keep_last, .threads = 1, .file_system = std::move(files)});
-              const SaveStats stats = manager.save(
-                  step, sources_of(model(seed)), {.codec = codec_, .existing = Existing::replace});
-              EXPECT_EQ(stats.cleanup_error, "");
+              return manager
+                  .save(step, sources_of(model(seed)),
+                        {.codec = codec_, .existing = Existing::replace})
+                  .cleanup_error;
             },
             std::move(legal)};
   }
@@ -84,6 +85,18 @@ class Machine {
   static Action remove(std::int64_t step, std::vector<Outcome> legal) {
     return {[=](const std::filesystem::path& root, std::shared_ptr<FileSystem> files) {
               CheckpointManager(root, {.threads = 1, .file_system = std::move(files)}).remove(step);
+              return std::string();
+            },
+            std::move(legal)};
+  }
+
+  // The clean-up of a start, the machine going on.
+  static Action start_again(std::vector<Outcome> legal) {
+    return {[](const std::filesystem::path& root, std::shared_ptr<FileSystem> files) {
+              CheckpointManager manager(
+                  root, {.threads = 1, .collect_garbage = false, .file_system = std::move(files)});
+              manager.collect_garbage();
+              return std::string();
             },
             std::move(legal)};
   }
@@ -129,12 +142,71 @@ class Machine {
     played.before.emplace(dir.path());
     const auto files = std::make_shared<JournalFileSystem>(dir.path());
     for (const Action& action : scenario.actions) {
-      action.run(root, files);
+      EXPECT_EQ(action.run(root, files), "");
       played.ends.push_back(files->changes().size());
     }
     played.changes = files->changes();
     for (Change& change : played.changes) forget_boot(change);
     return played;
+  }
+
+  // Which syncs of the root fail: one, counted from 1 (0: none), or all from it on, which ends
+  // before the next start or does not.
+  struct SyncFault {
+    std::size_t at = 0;
+    enum { once, until_start, for_good } lasts = once;
+  };
+
+  // A journal of one action some of whose syncs of the root fail, and of the start after it.
+  struct PlayedUnsynced {
+    Played played;
+    std::size_t root_syncs = 0;  // of the action
+    std::size_t failed_at = 0;   // operations before the first one that failed
+    std::vector<std::optional<Outcome>>
+        certain;  // at each end: what the disk holds, if it is known
+  };
+
+  PlayedUnsynced play_unsynced(const Scenario& scenario, const SyncFault& fault) const {
+    const TempDir dir;
+    const auto root = dir / "runs/root";
+    for (const Action& action : scenario.before) action.run(root, posix_file_system());
+    PlayedUnsynced result;
+    result.played.before.emplace(dir.path());
+    const auto journal = std::make_shared<JournalFileSystem>(dir.path());
+    std::size_t syncs = 0;
+    bool started = false, unsynced = false;
+    const auto fail = [&](std::string_view operation, const std::filesystem::path& path) {
+      if (operation != "sync directory" || path != root) return;
+      const bool first = ++syncs == fault.at;
+      const bool later = fault.at != 0 && syncs > fault.at &&
+                         (fault.lasts == SyncFault::for_good ||
+                          (fault.lasts == SyncFault::until_start && !started));
+      if (first) result.failed_at = journal->changes().size();
+      unsynced = first || later;
+      if (unsynced) throw Error(ErrorCode::io, "injected: sync directory fails");
+    };
+    const auto files = std::make_shared<HookedFileSystem>(fail, nullptr, journal);
+    for (const Action& action : {scenario.actions.front(), start_again({})}) {
+      std::string error;
+      try {
+        error = action.run(root, files);
+      } catch (const Error& e) {
+        error = e.what();
+      }
+      if (!started) {
+        EXPECT_EQ(error.find("injected") != std::string::npos, fault.at != 0) << error;
+        result.root_syncs = syncs;
+      }
+      started = true;
+      result.played.ends.push_back(journal->changes().size());
+      const CheckpointManager manager(root, {.threads = 1, .collect_garbage = false});
+      const Outcome now = outcome_of(manager, models_);
+      result.certain.push_back(unsynced ? std::nullopt : std::optional(now));
+      if (result.certain.size() == 2 && !unsynced) expect_clean(manager, root);
+    }
+    result.played.changes = journal->changes();
+    for (Change& change : result.played.changes) forget_boot(change);
+    return result;
   }
 
   // What may be found where the power goes before change number `at`.
@@ -211,11 +283,12 @@ std::vector<Scenario> scenarios() {
   const Machine& machine = small_machine();
   const Outcome first{{1, 1}}, both{{1, 1}, {2, 2}}, replaced{{1, 1}, {2, 3}};
   const Action save_1 = machine.save(1, 1, {first}), save_2 = machine.save(2, 2, {both});
-  const Action leave{[](const auto& root, const auto&) { leave_everything(root); }, {replaced}};
-  const Action start{[](const auto& root, const auto& files) {
-                       const CheckpointManager manager(root, {.threads = 1, .file_system = files});
+  const Action leave{[](const auto& root, const auto&) {
+                       leave_everything(root);
+                       return std::string();
                      },
                      {replaced}};
+  const Action start = Machine::start_again({replaced});
   const std::vector<Outcome> retained{{{1, 1}, {2, 2}, {3, 3}}, {{2, 2}, {3, 3}}, {{3, 3}}};
   return {
       {"FirstSave", {}, {save_1}},
@@ -264,6 +337,47 @@ TEST_P(CrashStates, EveryOneIsOldOrNew) {
 
 INSTANTIATE_TEST_SUITE_P(All, CrashStates, testing::ValuesIn(scenarios()),
                          [](const auto& test) { return std::string(test.param.name); });
+
+// A sync of the root fails and what it was for is undone or left: when the power goes then, or
+// during the clean-up of the next start, which may not be able to sync it either, each checkpoint
+// is there, whole, or not there.
+TEST_P(CrashStates, EveryOneIsOldOrNewAfterAFailedSyncOfTheRoot) {
+  const Scenario& scenario = GetParam();
+  using SyncFault = Machine::SyncFault;
+  const std::size_t syncs = small_machine().play_unsynced(scenario, {}).root_syncs;
+  std::vector<Outcome> any = scenario.actions.front().legal;
+  any.push_back(scenario.outcome_before());
+  std::size_t states = 0, instants = 0;
+  for (std::size_t fault = 1; fault <= syncs; ++fault) {
+    for (const auto lasts : {SyncFault::once, SyncFault::until_start, SyncFault::for_good}) {
+      Machine::PlayedUnsynced unsynced = small_machine().play_unsynced(scenario, {fault, lasts});
+      Machine::Played& played = unsynced.played;
+      std::unordered_set<std::string> seen;
+      for (std::size_t at = 0; at <= played.changes.size(); ++at) {
+        const auto end = std::find(played.ends.begin(), played.ends.end(), at);
+        const bool ended = end != played.ends.end();
+        if (at >= unsynced.failed_at && (ended || has_most_states(played.changes, at))) {
+          std::optional<Outcome> certain;
+          if (ended)
+            certain = unsynced.certain[static_cast<std::size_t>(end - played.ends.begin())];
+          if (certain) seen.clear();
+          ++instants;
+          played.before->for_each_state([&](const DiskState& state) {
+            if (HasFailure() || !seen.insert(fingerprint(state)).second) return;
+            ++states;
+            SCOPED_TRACE(testing::Message()
+                         << "sync " << fault << " of " << syncs << " fails, lasting " << lasts
+                         << "; the power goes before operation " << at << " of "
+                         << played.changes.size());
+            small_machine().start_up(state, certain ? std::vector{*certain} : any);
+          });
+        }
+        if (at < played.changes.size()) played.before->apply(played.changes[at]);
+      }
+    }
+  }
+  std::cout << states << " states of the disk at " << instants << " instants\n";
+}
 
 // One save after another, on a root that nobody syncs in between: what one has not synced is still
 // open when the next begins.

@@ -130,9 +130,31 @@ TEST_F(RootTest, CollectionGoesOnAfterAnError) {
   for (const std::string& name : {".trash-x." + id, ".trash-x." + other}) {
     files_->make_directory(dir_ / name);
   }
-  const auto faulty = std::make_shared<FaultyFileSystem>(2, Fault::io);  // list, then a removal
+  const auto faulty = std::make_shared<FaultyFileSystem>(3, Fault::io);  // list, sync, removal
   EXPECT_THROW(collect_root_garbage(*faulty, dir_.path()), Error);
   EXPECT_EQ(names().size(), 1u);
+}
+
+// A checkpoint may have been renamed to any of them by a process that could not sync the root.
+TEST_F(RootTest, CollectionSyncsTheRootBeforeItRemovesDirectories) {
+  const std::string id(32, 'a');
+  const std::string attempt = ".step-00000001." + id + ".tmp";
+  for (const std::string& name : {attempt, ".trash-step-00000001." + id}) {
+    SCOPED_TRACE(name);
+    files_->make_directory(dir_ / name);
+    put(dir_ / name / "file");
+    std::vector<std::string> done;
+    HookedFileSystem files([&](std::string_view operation, const std::filesystem::path& path) {
+      done.push_back(std::string(operation) + " " + path.filename().string());
+    });
+    collect_root_garbage(files, dir_.path());
+    const auto sync =
+        std::find(done.begin(), done.end(), "sync directory " + dir_.path().filename().string());
+    const auto removal = std::find(done.begin(), done.end(), "remove " + name);
+    EXPECT_LT(sync, removal);
+    EXPECT_NE(removal, done.end());
+    EXPECT_THAT(names(), IsEmpty());
+  }
 }
 
 }  // namespace

@@ -35,11 +35,12 @@ Attempt::Attempt(FileSystem& file_system, const std::filesystem::path& root, std
 }
 
 Attempt::~Attempt() {
-  // Published, it is no longer there.
-  try {
-    remove_tree(file_system_, directory_);
-  } catch (const Error&) {
-    // Without a lease it is anyone's to remove.
+  // What stays is anyone's to remove when the lease is gone.
+  if (!name_may_be_kept_) {
+    try {
+      remove_tree(file_system_, directory_);  // published, it is no longer there
+    } catch (const Error&) {
+    }
   }
   give_lease_back();
 }
@@ -98,14 +99,22 @@ StepName Attempt::publish(Existing existing) {
   try {
     file_system_.sync_directory(root_);
   } catch (const Error&) {
-    // Nobody knows whether a crash would undo it now, so it is undone.
-    try {
-      file_system_.rename(root_ / to_string(name), directory_);
-    } catch (const Error&) {
-    }
+    take_back(name);
     throw;
   }
   return name;
+}
+
+// Nobody knows whether a crash would undo the publication now, so it is undone. Until that is on
+// the disk, a crash may bring the name back: then there must be whole files under it.
+void Attempt::take_back(const StepName& name) {
+  name_may_be_kept_ = true;
+  try {
+    file_system_.rename(root_ / to_string(name), directory_);
+    file_system_.sync_directory(root_);
+    name_may_be_kept_ = false;
+  } catch (const Error&) {
+  }
 }
 
 }  // namespace shardwise::detail

@@ -17,7 +17,9 @@ void write_whole_file(FileSystem& file_system, const std::filesystem::path& path
                       std::span<const std::byte> content);
 
 /// A directory that becomes a checkpoint when it is published, and the lease that keeps others from
-/// removing it until then. Destroyed unpublished, it is removed. Thread-compatible.
+/// removing it until then. Destroyed unpublished, it is removed; where the disk may still have it
+/// as a checkpoint, as a root that cannot be synced says nothing, it is left for the next clean-up.
+/// Thread-compatible.
 class Attempt {
  public:
   /// Keeps references. A lease that cannot be removed at the end goes to `leftovers`, a path.
@@ -30,12 +32,14 @@ class Attempt {
   const std::string& id() const { return id_; }
   const std::filesystem::path& directory() const { return directory_; }
 
-  /// Makes it a checkpoint. Throws already_exists, and io; then it is none, and is removed.
+  /// Makes it a checkpoint. Throws already_exists, and io; then it is none, unless that cannot even
+  /// be undone.
   StepName publish(Existing existing);
 
  private:
   void take_lease();
   void give_lease_back();
+  void take_back(const StepName& name);
 
   FileSystem& file_system_;
   std::filesystem::path root_;
@@ -43,6 +47,7 @@ class Attempt {
   std::vector<std::filesystem::path>& leftovers_;
   std::string id_;
   std::filesystem::path directory_, lease_;
+  bool name_may_be_kept_ = false;  // the disk may know it by a checkpoint's name
 };
 
 }  // namespace shardwise::detail

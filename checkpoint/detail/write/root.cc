@@ -17,7 +17,7 @@ namespace {
 constexpr int kMostListings = 100;
 constexpr std::uint64_t kMostLeaseBytes = 4096;
 
-// Collects the garbage of one root. Thread-compatible.
+// Collects the garbage of one root, whose names were listed before it is made. Thread-compatible.
 class Collector {
  public:
   Collector(FileSystem& file_system, const std::filesystem::path& root,
@@ -29,7 +29,7 @@ class Collector {
     if (!hidden) return;
     try {
       const bool owned = is_owned(name, *hidden);
-      if (!owned) remove_tree(file_system_, root_ / name);
+      if (!owned) remove(name, *hidden);
       (owned ? report_.kept : report_.removed).push_back(name);
     } catch (const Error&) {
       if (!error_) error_ = std::current_exception();
@@ -52,9 +52,20 @@ class Collector {
            has_live_owner(file_system_, root_ / lease_name(hidden.stem), options_);
   }
 
+  // Attempts and trash may have been checkpoints, and still be to the disk: of a process that died
+  // after a rename, or could not sync it. One sync does for all that was listed before it.
+  void remove(const std::string& name, const HiddenName& hidden) {
+    if (!synced_ && (hidden.kind == HiddenKind::attempt || hidden.kind == HiddenKind::trash)) {
+      file_system_.sync_directory(root_);
+      synced_ = true;
+    }
+    remove_tree(file_system_, root_ / name);
+  }
+
   FileSystem& file_system_;
   const std::filesystem::path& root_;
   const GarbageOptions& options_;
+  bool synced_ = false;
   GarbageReport report_;
   std::exception_ptr error_;
 };
@@ -163,10 +174,10 @@ std::vector<StepName> committed_names(FileSystem& file_system, const std::filesy
 
 GarbageReport collect_root_garbage(FileSystem& file_system, const std::filesystem::path& root,
                                    const GarbageOptions& options) {
-  Collector collector(file_system, root, options);
   // Names come sorted, so ".lease" before ".tmp" of the same attempt; the lease must go last.
   std::vector<std::string> names = file_system.list(root);
   std::reverse(names.begin(), names.end());
+  Collector collector(file_system, root, options);
   for (const std::string& name : names) collector.look_at(name);
   return collector.finish();
 }
