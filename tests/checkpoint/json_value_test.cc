@@ -29,6 +29,9 @@ TEST(JsonDocument, SaysInOneClauseWhatIsWrong) {
       {R"({"a":1e999})", "beyond the range of a double"},
       {R"([-1.5e+400])", "beyond the range of a double"},
       {"[1" + std::string(400, '0') + "]", "beyond the range of a double"},
+      {"[1e99999999999999999999]", "beyond the range of a double"},
+      {"[0.00000000001e400]", "beyond the range of a double"},
+      {"[1.0", "is not JSON: syntax error at byte 5"},
   };
   for (const auto& c : cases) {
     EXPECT_THAT(message_of(ErrorCode::corrupt, [&] { JsonDocument(c.text, 3); }),
@@ -103,6 +106,70 @@ bool is_read(const std::string& text) {
     return true;
   } catch (const Error&) {
     return false;
+  }
+}
+
+TEST(JsonDocument, TakesNumbersThatAreTooSmallForADouble) {
+  const std::string zeros(400, '0');
+  for (const std::string& number :
+       {std::string("1e-400"), "0." + zeros + "1", "0." + zeros + "1e50", "10" + zeros + "e-800",
+        std::string("1e-99999999999999999999"), std::string("0e999"), std::string("-0.00e+999"),
+        "0." + zeros + "1e500"}) {
+    EXPECT_TRUE(is_read("[" + number + "]")) << number;
+  }
+}
+
+TEST(JsonDocument, KnowsFourBlanks) {
+  EXPECT_TRUE(is_read(" \t\r\n{ \t\r\n\"a\" \t\r\n: \t\r\n[ \t\r\n1 \t\r\n] \t\r\n} \t\r\n"));
+  for (const char* other : {"\v1", "\f1", "1\v", "\xa0 1", "[1\b]", "1/**/"}) {
+    EXPECT_FALSE(is_read(other)) << other;
+  }
+  EXPECT_FALSE(is_read(std::string("1\0", 2)));
+}
+
+// Before an escape strings take another way than after one.
+TEST(JsonDocument, RefusesControlCharactersInStrings) {
+  for (const std::string before : {"", "\\n"}) {
+    for (char c = 0; c < 0x20; ++c) {
+      EXPECT_FALSE(is_read("\"" + before + c + "\"")) << static_cast<int>(c);
+    }
+    for (const char c : {' ', '\x7f', '/', '~'}) {
+      const std::string text = "\"" + before + c + "\"";
+      EXPECT_EQ(JsonDocument(text, 1).root().text(), (before.empty() ? "" : "\n") + std::string{c});
+    }
+  }
+}
+
+TEST(JsonDocument, DecodesEscapes) {
+  const struct {
+    const char *text, *decoded;
+  } cases[] = {
+      {R"("\"\\\/\b\f\n\r\t")", "\"\\/\b\f\n\r\t"},
+      {R"("\u0001\u007f")", "\x01\x7f"},
+      {R"("\u0080\u07ff")", "\xc2\x80\xdf\xbf"},
+      {R"("\u0800\ud7ff")", "\xe0\xa0\x80\xed\x9f\xbf"},
+      {R"("\ue000\uFfFf")", "\xee\x80\x80\xef\xbf\xbf"},
+      {R"("\ud800\udc00")", "\xf0\x90\x80\x80"},
+      {R"("\udbff\udfff")", "\xf4\x8f\xbf\xbf"},
+      {R"("\ud912\udeab")", "\xf1\x94\xaa\xab"},
+  };
+  for (const auto& c : cases) EXPECT_EQ(JsonDocument(c.text, 1).root().text(), c.decoded);
+  for (const char* bad :
+       {R"("\ud800")", R"("\ud800x")", R"("\ud800\n")", R"("\ud800\udbff")", R"("\ud800\ue000")",
+        R"("\udbffudfff")", R"("\udc00")", R"("\udfff")", R"("\u00g0")", R"("\u 123")",
+        R"("\u+123")", R"("\u0x1f")", R"("\x")", R"("\U0041")", R"("\a")"}) {
+    EXPECT_FALSE(is_read(bad)) << bad;
+  }
+}
+
+// The text ends where its view ends, whatever lies behind it; the copies let a sanitizer see that.
+TEST(JsonDocument, RefusesEveryBeginningOfAText) {
+  const std::string text = R"({"a\u00e9\ud83d\ude00":[-1.5e+3,true,null,{"b":"\\"}],"ü":false})";
+  EXPECT_TRUE(is_read(text));
+  for (std::size_t size = 0; size < text.size(); ++size) {
+    const std::vector<char> copy(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(size));
+    EXPECT_THROW(JsonDocument(std::string_view(copy.data(), size), 5), Error) << size;
+    EXPECT_THROW(JsonDocument(std::string_view(text).substr(0, size), 5), Error) << size;
   }
 }
 
