@@ -7,6 +7,7 @@
 #include <random>
 #include <set>
 #include <string>
+#include <unordered_map>
 
 #include "shardwise/checkpoint/detail/emit/hdf5_objects.h"
 #include "shardwise/checkpoint/detail/write/placement_driver.h"
@@ -106,6 +107,78 @@ TEST(Hdf5Groups, NamesMayBeLongDeepAndAnyCharacters) {
   EXPECT_EQ(names_in(file, "/b"), std::vector<std::string>{"\xc3\xbc"});
 }
 
+H5G_info_t info_of(const H5File& file, const char* group) {
+  H5G_info_t info{};
+  check_hdf5(H5Gget_info_by_name(file.get(), group, &info, H5P_DEFAULT), group);
+  return info;
+}
+
+// Eight links lie in the group's header, as in files that the library makes.
+TEST(Hdf5Groups, ManyLinksLieInAHeap) {
+  const TempDir dir;
+  const Hdf5Lock lock;
+  for (const std::size_t count : {1U, 8U, 9U, 10U}) {
+    std::vector<std::string> paths;
+    for (std::size_t i = 0; i < count; ++i) paths.push_back("/g/" + std::to_string(i));
+    write_links(dir / "f.h5", paths);
+    const H5G_info_t info = info_of(open(dir / "f.h5"), "/g");
+    EXPECT_EQ(info.nlinks, count);
+    EXPECT_EQ(info.storage_type, count <= 8 ? H5G_STORAGE_TYPE_COMPACT : H5G_STORAGE_TYPE_DENSE);
+  }
+}
+
+// From 256 bytes on a name's length takes two.
+TEST(Hdf5Groups, NamesMayHaveAnyLength) {
+  const TempDir dir;
+  const Hdf5Lock lock;
+  for (const std::size_t more : {0U, 20U}) {
+    std::vector<std::string> paths;
+    for (const std::size_t length : {1U, 2U, 127U, 128U, 254U, 255U, 256U, 257U}) {
+      paths.push_back("/g/" + std::string(length, 'a'));
+    }
+    for (std::size_t i = 0; i < more; ++i) paths.push_back("/g/" + std::to_string(i));
+    write_links(dir / "f.h5", paths);
+    const H5File file = open(dir / "f.h5");
+    for (std::size_t i = 0; i < paths.size(); ++i) EXPECT_EQ(number_at(file, paths[i]), i);
+  }
+}
+
+// A heap is searched by the checksums of names, and by the names where these are equal.
+TEST(Hdf5Groups, NamesMayHaveEqualChecksums) {
+  std::unordered_map<std::uint32_t, std::string> seen;
+  std::vector<std::string> paths;
+  for (int i = 0; paths.size() < 6; ++i) {
+    const std::string name = "n" + std::to_string(i);
+    const auto [other, is_new] = seen.emplace(hdf5_checksum(std::as_bytes(std::span(name))), name);
+    if (is_new) continue;
+    paths.push_back("/g/" + other->second);
+    paths.push_back("/g/" + name);
+  }
+  for (int i = 0; i < 60; ++i) paths.push_back("/g/m" + std::to_string(i));
+  const TempDir dir;
+  const Hdf5Lock lock;
+  write_links(dir / "f.h5", paths);
+  const H5File file = open(dir / "f.h5");
+  for (std::size_t i = 0; i < paths.size(); ++i) EXPECT_EQ(number_at(file, paths[i]), i);
+}
+
+// More than 16,384 blocks of 8 KiB: the heap's blocks are larger then.
+TEST(Hdf5Groups, LinksOf140MiBAreFound) {
+  constexpr std::size_t kCount = 48'000;
+  const TempDir dir;
+  const Hdf5Lock lock;
+  std::vector<std::string> paths;
+  for (std::size_t i = 0; i < kCount; ++i) {
+    const std::string number = std::to_string(i);
+    paths.push_back("/g/" + number + std::string(3072 - number.size(), 'x'));
+  }
+  write_links(dir / "f.h5", paths);
+  const H5File file = open(dir / "f.h5");
+  EXPECT_EQ(info_of(file, "/g").nlinks, kCount);
+  for (std::size_t i = 0; i < kCount; i += 97) ASSERT_EQ(number_at(file, paths[i]), i);
+  ASSERT_EQ(number_at(file, paths.back()), kCount - 1);
+}
+
 TEST(Hdf5Groups, RandomTreesAreFound) {
   const TempDir dir;
   const Hdf5Lock lock;
@@ -181,6 +254,31 @@ TEST(Hdf5Groups, TheLibraryCanChangeThem) {
       ASSERT_EQ(H5Lexists(file.get(), paths[i].c_str(), H5P_DEFAULT), i % 2 == 1 ? 1 : 0);
     }
     for (std::size_t i = 1; i < count; i += 2) ASSERT_EQ(number_at(file, paths[i]), i);
+    EXPECT_EQ(info_of(file, "/g").nlinks, count / 2 + 300);
+  }
+}
+
+// And all of it: what the heap says of its content is right to the last object.
+TEST(Hdf5Groups, TheLibraryCanEmptyThem) {
+  const TempDir dir;
+  const Hdf5Lock lock;
+  for (const std::size_t count : {5U, 40U, 5000U}) {
+    SCOPED_TRACE(count);
+    std::vector<std::string> paths;
+    for (std::size_t i = 0; i < count; ++i) paths.push_back("/g/" + std::to_string(i));
+    write_links(dir / "f.h5", paths);
+    {
+      H5File file(H5Fopen((dir / "f.h5").c_str(), H5F_ACC_RDWR, H5P_DEFAULT), "open");
+      for (const std::string& path : paths) {
+        check_hdf5(H5Ldelete(file.get(), path.c_str(), H5P_DEFAULT), path);
+      }
+      const H5Group group(H5Gcreate2(file.get(), "/g/new", H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT),
+                          "new");
+      file.close("close");
+    }
+    const H5File file = open(dir / "f.h5");
+    EXPECT_EQ(info_of(file, "/g").nlinks, 1u);
+    EXPECT_EQ(H5Lexists(file.get(), "/g/new", H5P_DEFAULT), 1);
   }
 }
 

@@ -1,0 +1,118 @@
+// How much host memory saving and restoring take beyond the tensors: no more than their budget and
+// 64 MiB, whatever the largest tensor. A test takes a process of its own, as memory that others
+// have given back may be found touched already; and the machine's own allocator, which the
+// sanitizers replace.
+
+#include "bench/peak_memory.h"
+
+#include <gtest/gtest.h>
+#include <malloc.h>
+
+#include <cstring>
+#include <ostream>
+#include <random>
+
+#include "shardwise/checkpoint/manager.h"
+#include "shardwise/checkpoint/reader.h"
+#include "testing/temp_dir.h"
+
+namespace shardwise {
+namespace {
+
+constexpr std::size_t kMore = std::size_t{64} << 20;
+constexpr std::size_t kBlockBytes = std::size_t{1} << 20;
+// So many would take more than the little budget, did they not look at it.
+constexpr int kThreads = 16;
+const Shape kShape{6144, 16384};  // 384 MiB of f32, more than any budget here and kMore
+
+struct Case {
+  const char* name;
+  Codec codec;
+  std::size_t budget_bytes;
+};
+
+void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
+
+// As weights are, so that zstd makes them smaller; the same in each MiB, as numbers take their
+// time.
+std::vector<std::byte> weights() {
+  std::mt19937_64 random(1);
+  std::normal_distribution<float> normal(0, 0.02f);
+  std::vector<float> block(kBlockBytes / sizeof(float));
+  for (float& value : block) value = normal(random);
+  std::vector<std::byte> all(num_bytes(kShape, sizeof(float)));
+  for (std::size_t at = 0; at < all.size(); at += kBlockBytes) {
+    std::memcpy(all.data() + at, block.data(), kBlockBytes);
+  }
+  return all;
+}
+
+// What the process needs at most beyond what it has now and `wanted_bytes`.
+class Growth {
+ public:
+  explicit Growth(std::size_t wanted_bytes) : wanted_bytes_(wanted_bytes), peak_(trimmed()) {}
+
+  // Below it, if less than what was wanted was new.
+  std::int64_t bytes() const {
+    return static_cast<std::int64_t>(peak_.growth_bytes().value()) -
+           static_cast<std::int64_t>(wanted_bytes_);
+  }
+
+ private:
+  // Memory that was given back goes back to the system, so that to use it again counts.
+  static tools::PeakMemory trimmed() {
+    ::malloc_trim(0);
+    return {};
+  }
+
+  std::size_t wanted_bytes_;
+  tools::PeakMemory peak_;
+};
+
+class PeakMemory : public testing::TestWithParam<Case> {};
+
+TEST_P(PeakMemory, StaysWithinTheBudget) {
+  const std::size_t budget = GetParam().budget_bytes;
+  const auto most = static_cast<std::int64_t>(budget + kMore);
+  const ReadOptions read{.memory_budget_bytes = budget, .threads = kThreads};
+  const TempDir dir;
+  const std::vector<std::byte> data = weights();
+  std::vector<std::byte> out(data.size());
+  const Sharding whole(Mesh::parse("one=1"), PartitionSpec::parse("-,-"));
+  {
+    CheckpointManager manager(dir.path(), {.threads = kThreads});
+    const Growth growth(0);
+    const SaveStats stats =
+        manager.save(1, {host_source("w", {DType::f32, kShape, whole}, data)},
+                     {.codec = GetParam().codec, .memory_budget_bytes = budget});
+    EXPECT_LE(growth.bytes(), most) << "save";
+    EXPECT_EQ(stats.stored_bytes < stats.logical_bytes, GetParam().codec == Codec::zstd);
+  }
+  {
+    const Growth growth(0);
+    CheckpointReader(dir / "step-00000001", read).read("w", Box::whole(kShape), out);
+    EXPECT_LE(growth.bytes(), most) << "read";
+    EXPECT_TRUE(out == data);
+  }
+  Devices devices(8);
+  const Sharding cut(Mesh::parse("data=4,model=2"), PartitionSpec::parse("model,data"));
+  const Growth growth(data.size());
+  const ShardedArray array =
+      CheckpointReader(dir / "step-00000001", read).restore(devices, "w", cut);
+  EXPECT_LE(growth.bytes(), most) << "restore onto another mesh";
+  EXPECT_GT(growth.bytes(), -(std::int64_t{16} << 20)) << "the array's memory was new";
+  std::fill(out.begin(), out.end(), std::byte{0});
+  array.read(Box::whole(kShape), out);
+  EXPECT_TRUE(out == data);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, PeakMemory,
+    testing::Values(Case{"NoneAsByDefault", Codec::none, SaveOptions().memory_budget_bytes},
+                    Case{"ZstdAsByDefault", Codec::zstd, SaveOptions().memory_budget_bytes},
+                    Case{"NoneLittle", Codec::none, std::size_t{16} << 20},
+                    Case{"ZstdLittle", Codec::zstd, std::size_t{16} << 20}),
+    [](const auto& test) { return std::string(test.param.name); });
+
+}  // namespace
+}  // namespace shardwise
