@@ -11,10 +11,10 @@ namespace shardwise {
 
 TensorSource tensor_source(std::string name, ShardedArray array) {
   ArraySpec spec = array.spec();
-  return {std::move(name), std::move(spec),
-          [array = std::move(array)](const Box& box, std::span<std::byte> out) {
-            array.read(box, out);
-          }};
+  TensorSource source{std::move(name), std::move(spec), nullptr};
+  source.read = [array](const Box& box, std::span<std::byte> out) { array.read(box, out); };
+  source.view = [array = std::move(array)](const Box& box) { return array.contiguous(box); };
+  return source;
 }
 
 TensorSource host_source(std::string name, ArraySpec spec, std::span<const std::byte> bytes) {
@@ -26,11 +26,15 @@ TensorSource host_source(std::string name, ArraySpec spec, std::span<const std::
         fmt::format("host_source: tensor {} is given {} bytes, {} {} needs {}", name, bytes.size(),
                     shardwise::name(spec.dtype), to_string(spec.shape), needed));
   }
-  auto read = [from = ConstBoxView{bytes.data(), Box::whole(spec.shape)}, element_bytes](
-                  const Box& box, std::span<std::byte> out) {
+  const ConstBoxView from{bytes.data(), Box::whole(spec.shape)};
+  TensorSource source{std::move(name), std::move(spec), nullptr, bytes};
+  source.read = [from, element_bytes](const Box& box, std::span<std::byte> out) {
     copy_box(box, element_bytes, from, {out.data(), box});
   };
-  return {std::move(name), std::move(spec), std::move(read), bytes};
+  source.view = [from, element_bytes](const Box& box) {
+    return find_contiguous(box, element_bytes, from);
+  };
+  return source;
 }
 
 }  // namespace shardwise

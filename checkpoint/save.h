@@ -26,6 +26,11 @@ struct TensorSource {
   /// Set by host_source: the caller's memory, which save_async copies instead of calling `read`
   /// later. Empty: `read` must work until the save has ended.
   std::span<const std::byte> host = {};
+
+  /// May be empty. Where the elements of a box lie row-major side by side in memory that stays
+  /// until the save has ended, their address: they are compressed from there. Else null; `read` is
+  /// called then. Called and throws as `read`.
+  std::function<const std::byte*(const Box&)> view = nullptr;
 };
 
 /// Shares the array: no copy, and no one can write under it.

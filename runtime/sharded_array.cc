@@ -139,6 +139,15 @@ void ShardedArray::read(const Box& box, std::span<std::byte> out) const {
   }
 }
 
+const std::byte* ShardedArray::contiguous(const Box& box) const {
+  check_inside(spec(), box);
+  for (const OwnedTile& owned : OwnedTiles(sharding(), shape(), box)) {
+    const ConstBoxView held = shard(sharding().position_of(owned.tile, 0));
+    return owned.part == box ? find_contiguous(box, size_bytes(dtype()), held) : nullptr;
+  }
+  return nullptr;  // nothing to hold
+}
+
 ShardedArray ShardedArray::redistribute(Devices& devices, const Sharding& to,
                                         std::string_view label) const {
   const ArraySpec spec{dtype(), shape(), to};

@@ -73,6 +73,10 @@ class ShardedArray {
   /// out is not exactly its size.
   void read(const Box& box, std::span<std::byte> out) const;
 
+  /// The elements of `box` where they lie, if one shard holds them row-major side by side; else
+  /// null. Valid as long as this array or a copy of it. Throws as read does.
+  const std::byte* contiguous(const Box& box) const;
+
   /// The same values under another sharding, by a transfer plan; the traffic is counted on the
   /// devices. Devices that already hold exactly their new box share the buffer. Throws as
   /// from_host does.

@@ -67,6 +67,13 @@ RunWalk walk_runs(const Box& box, const Box& a, const Box& b) {
   return walk;
 }
 
+const std::byte* find_contiguous(const Box& box, std::size_t element_bytes,
+                                 const ConstBoxView& view) {
+  const RunWalk walk = walk_runs(box, view.box, box);
+  if (walk.run_elements != box.num_elements()) return nullptr;
+  return view.data + static_cast<std::size_t>(walk.a_offset) * element_bytes;
+}
+
 void copy_box(const Box& box, std::size_t element_bytes, const ConstBoxView& from,
               const BoxView& to) {
   const RunWalk walk = walk_runs(box, from.box, to.box);

@@ -52,14 +52,17 @@ std::size_t check(std::size_t result, const char* what) {
   return result;
 }
 
-/// True where some byte values of the plane are clearly more frequent than others, by a sample.
-bool is_skewed(std::span<const std::byte> plane) {
-  if (plane.size() < 2 * kProbeBytes) return true;
+/// True where some values of byte b of the elements are clearly more frequent than others, by a
+/// sample.
+bool is_skewed(std::span<const std::byte> chunk, std::size_t element_bytes, std::size_t b) {
+  const std::size_t plane = chunk.size() / element_bytes;
+  if (plane < 2 * kProbeBytes) return true;
   std::array<std::uint32_t, 256> counts{};
-  const std::size_t stride = plane.size() / (kProbeBytes / kProbeRun);
+  const std::size_t stride = plane / (kProbeBytes / kProbeRun);
   for (std::size_t run = 0; run < kProbeBytes / kProbeRun; ++run) {
-    for (const std::byte b : plane.subspan(run * stride, kProbeRun)) {
-      ++counts[std::to_integer<std::size_t>(b)];
+    const std::byte* const from = chunk.data() + run * stride * element_bytes + b;
+    for (std::size_t i = 0; i < kProbeRun; ++i) {
+      ++counts[std::to_integer<std::size_t>(from[i * element_bytes])];
     }
   }
   std::size_t squares = 0;
@@ -83,9 +86,19 @@ class FrameWriter {
     while (!bytes.empty()) {
       const auto block = bytes.first(std::min(bytes.size(), kBlockBytes));
       bytes = bytes.subspan(block.size());
-      put_header(last && bytes.empty(), 0, block.size());
-      put(block);
+      std::byte* const room = add_raw_room(block.size(), last && bytes.empty());
+      if (room != nullptr) std::copy(block.begin(), block.end(), room);
     }
+  }
+
+  /// A block whose bytes the caller fills in; null where there is no room for it.
+  std::byte* add_raw_room(std::size_t bytes, bool last) {
+    put_header(last, 0, bytes);
+    full_ = full_ || bytes > out_.size() - size_;
+    if (full_) return nullptr;
+    std::byte* const room = out_.data() + size_;
+    size_ += bytes;
+    return room;
   }
 
   /// The blocks of a frame, which must not refer to what lies before each of them.
@@ -137,6 +150,7 @@ class FrameWriter {
 struct Encoder::Impl {
   ZSTD_CCtx* zstd = ZSTD_createCCtx();
   std::vector<std::byte> shuffled, coded;
+  std::vector<std::byte*> rooms, planes;
   std::vector<ZSTD_Sequence> blocks;
 
   ~Impl() { ZSTD_freeCCtx(zstd); }
@@ -171,15 +185,38 @@ struct Encoder::Impl {
   }
 
   // Planes without skew, mantissas mostly, are not looked at by zstd: what it would find out, at
-  // a fifth of all the time, is that they have to be stored as they are.
-  std::size_t code_planes(std::size_t planes, std::span<std::byte> out) {
+  // a fifth of all the time, is that they have to be stored as they are. Those before the first one
+  // with skew are shuffled to where they stay.
+  std::size_t code_planes(std::span<const std::byte> chunk, std::size_t element_bytes,
+                          std::span<std::byte> out) {
+    std::size_t raw = 0;
+    while (raw < element_bytes && !is_skewed(chunk, element_bytes, raw)) ++raw;
+    if (raw == element_bytes) return 0;
+
     FrameWriter frame(out);
-    frame.begin(shuffled.size());
-    const std::size_t plane_bytes = shuffled.size() / planes;
-    for (std::size_t b = 0; b < planes; ++b) {
+    frame.begin(chunk.size());
+    const std::size_t plane_bytes = chunk.size() / element_bytes;
+    rooms.clear();  // of the raw planes, block by block
+    for (std::size_t b = 0; b < raw; ++b) {
+      for (std::size_t at = 0; at < plane_bytes; at += kBlockBytes) {
+        rooms.push_back(frame.add_raw_room(std::min(kBlockBytes, plane_bytes - at), false));
+      }
+    }
+    if (frame.size() == 0) return 0;
+    shuffled.resize(chunk.size());
+    planes.resize(element_bytes);
+    const std::size_t blocks_of_plane = (plane_bytes + kBlockBytes - 1) / kBlockBytes;
+    for (std::size_t i = 0; i < blocks_of_plane; ++i) {
+      const std::size_t at = i * kBlockBytes, count = std::min(kBlockBytes, plane_bytes - at);
+      for (std::size_t b = 0; b < element_bytes; ++b) {
+        planes[b] = b < raw ? rooms[b * blocks_of_plane + i] : &shuffled[b * plane_bytes + at];
+      }
+      shuffle(chunk.subspan(at * element_bytes, count * element_bytes), element_bytes, planes);
+    }
+    for (std::size_t b = raw; b < element_bytes; ++b) {
       const auto plane = std::span<const std::byte>(shuffled).subspan(b * plane_bytes, plane_bytes);
-      const bool last = b + 1 == planes;
-      if (is_skewed(plane)) {
+      const bool last = b + 1 == element_bytes;
+      if (b == raw || is_skewed(chunk, element_bytes, b)) {
         frame.add_blocks(code(plane), last);
       } else {
         frame.add_raw(plane, last);
@@ -202,15 +239,14 @@ std::size_t Encoder::held_bytes() const {
 std::size_t Encoder::encode(std::span<const std::byte> chunk, std::size_t element_bytes,
                             Effort effort, std::span<std::byte> out) {
   if (chunk.empty()) return 0;
-  impl_->shuffled.resize(chunk.size());
-  shuffle(chunk, element_bytes, impl_->shuffled);
-
   // Room for one byte less than the chunk: what does not fit there has not shrunk.
   out = out.first(std::min(out.size(), chunk.size() - 1));
   const std::size_t plane = chunk.size() / element_bytes;
   const bool huffman = effort == Effort::huffman_only;
-  if (huffman && plane >= kLeastPlane) return impl_->code_planes(element_bytes, out);
+  if (huffman && plane >= kLeastPlane) return impl_->code_planes(chunk, element_bytes, out);
 
+  impl_->shuffled.resize(chunk.size());
+  shuffle(chunk, element_bytes, impl_->shuffled);
   ZSTD_CCtx* zstd = impl_->zstd;
   impl_->reset(huffman);
   check(ZSTD_CCtx_setParameter(zstd, ZSTD_c_stableInBuffer, 1), "stable input");

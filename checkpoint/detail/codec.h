@@ -87,6 +87,10 @@ struct DecodeScratch {
 /// chosen at run time (Highway).
 void shuffle(std::span<const std::byte> in, std::size_t element_bytes, std::span<std::byte> out);
 
+/// The same with each plane at a place of its own.
+void shuffle(std::span<const std::byte> in, std::size_t element_bytes,
+             std::span<std::byte* const> planes);
+
 /// The inverse, for the elements from number `first` on that `out` has room for.
 void unshuffle(std::span<const std::byte> in, std::size_t element_bytes, std::size_t first,
                std::span<std::byte> out);

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <cassert>
 #include <cstring>
 
@@ -22,18 +23,17 @@ using Lanes = hn::ScalableTag<std::uint8_t>;
 using Lanes16 = hn::ScalableTag<std::uint16_t>;
 
 // Each loop does whole vectors and returns how many elements it has done; the rest is the caller's.
-// `planes` apart is the number of elements of the whole chunk.
+// Byte b of the elements goes to planes[b], or lies `plane` bytes behind byte b - 1.
 
-std::size_t split2(const std::uint8_t* in, std::size_t count, std::uint8_t* out,
-                   std::size_t plane) {
+std::size_t split2(const std::uint8_t* in, std::size_t count, std::uint8_t* const* planes) {
   const Lanes d;
   const std::size_t step = hn::Lanes(d);
   std::size_t i = 0;
   for (; i + step <= count; i += step) {
     hn::Vec<Lanes> a, b;
     hn::LoadInterleaved2(d, in + 2 * i, a, b);
-    hn::StoreU(a, d, out + i);
-    hn::StoreU(b, d, out + plane + i);
+    hn::StoreU(a, d, planes[0] + i);
+    hn::StoreU(b, d, planes[1] + i);
   }
   return i;
 }
@@ -48,18 +48,17 @@ std::size_t join2(const std::uint8_t* in, std::size_t plane, std::size_t count, 
   return i;
 }
 
-std::size_t split4(const std::uint8_t* in, std::size_t count, std::uint8_t* out,
-                   std::size_t plane) {
+std::size_t split4(const std::uint8_t* in, std::size_t count, std::uint8_t* const* planes) {
   const Lanes d;
   const std::size_t step = hn::Lanes(d);
   std::size_t i = 0;
   for (; i + step <= count; i += step) {
     hn::Vec<Lanes> a, b, c, e;
     hn::LoadInterleaved4(d, in + 4 * i, a, b, c, e);
-    hn::StoreU(a, d, out + i);
-    hn::StoreU(b, d, out + plane + i);
-    hn::StoreU(c, d, out + 2 * plane + i);
-    hn::StoreU(e, d, out + 3 * plane + i);
+    hn::StoreU(a, d, planes[0] + i);
+    hn::StoreU(b, d, planes[1] + i);
+    hn::StoreU(c, d, planes[2] + i);
+    hn::StoreU(e, d, planes[3] + i);
   }
   return i;
 }
@@ -80,8 +79,7 @@ std::size_t join4(const std::uint8_t* in, std::size_t plane, std::size_t count, 
 // the first-level cache: as four pairs of bytes, then each pair.
 constexpr std::size_t kBlock = 1024;
 
-std::size_t split8(const std::uint8_t* in, std::size_t count, std::uint8_t* out,
-                   std::size_t plane) {
+std::size_t split8(const std::uint8_t* in, std::size_t count, std::uint8_t* const* planes) {
   const Lanes16 d;
   const std::size_t step = hn::Lanes(d);
   alignas(64) std::uint16_t pairs[4][kBlock];
@@ -96,8 +94,8 @@ std::size_t split8(const std::uint8_t* in, std::size_t count, std::uint8_t* out,
       hn::Store(e, d, pairs[3] + j);
     }
     for (std::size_t pair = 0; pair < 4; ++pair) {
-      split2(reinterpret_cast<const std::uint8_t*>(pairs[pair]), kBlock, out + 2 * pair * plane + i,
-             plane);
+      std::uint8_t* const two[] = {planes[2 * pair] + i, planes[2 * pair + 1] + i};
+      split2(reinterpret_cast<const std::uint8_t*>(pairs[pair]), kBlock, two);
     }
   }
   return i;
@@ -123,14 +121,14 @@ std::size_t join8(const std::uint8_t* in, std::size_t plane, std::size_t count, 
 }
 
 std::size_t split(const std::uint8_t* in, std::size_t element_bytes, std::size_t count,
-                  std::uint8_t* out) {
+                  std::uint8_t* const* planes) {
   switch (element_bytes) {
     case 2:
-      return split2(in, count, out, count);
+      return split2(in, count, planes);
     case 4:
-      return split4(in, count, out, count);
+      return split4(in, count, planes);
     case 8:
-      return split8(in, count, out, count);
+      return split8(in, count, planes);
     default:
       return 0;
   }
@@ -162,6 +160,8 @@ namespace {
 HWY_EXPORT(split);
 HWY_EXPORT(join);
 
+constexpr std::size_t kMaxElementBytes = 16;
+
 const std::uint8_t* bytes_of(std::span<const std::byte> bytes) {
   return reinterpret_cast<const std::uint8_t*>(bytes.data());
 }
@@ -172,20 +172,33 @@ std::uint8_t* bytes_of(std::span<std::byte> bytes) {
 
 }  // namespace
 
-void shuffle(std::span<const std::byte> in, std::size_t element_bytes, std::span<std::byte> out) {
-  assert(in.size() == out.size() && in.size() % element_bytes == 0);
+void shuffle(std::span<const std::byte> in, std::size_t element_bytes,
+             std::span<std::byte* const> planes) {
+  assert(planes.size() == element_bytes && in.size() % element_bytes == 0);
   if (in.empty()) return;
   if (element_bytes == 1) {
-    std::memcpy(out.data(), in.data(), in.size());
+    std::memcpy(planes[0], in.data(), in.size());
     return;
   }
   const std::size_t count = in.size() / element_bytes;
   const std::uint8_t* const from = bytes_of(in);
-  std::uint8_t* const to = bytes_of(out);
-  for (std::size_t i = HWY_DYNAMIC_DISPATCH(split)(from, element_bytes, count, to); i < count;
-       ++i) {
-    for (std::size_t b = 0; b < element_bytes; ++b) to[b * count + i] = from[i * element_bytes + b];
+  std::array<std::uint8_t*, kMaxElementBytes> to{};
+  for (std::size_t b = 0; b < element_bytes; ++b) {
+    to[b] = reinterpret_cast<std::uint8_t*>(planes[b]);
   }
+  for (std::size_t i = HWY_DYNAMIC_DISPATCH(split)(from, element_bytes, count, to.data());
+       i < count; ++i) {
+    for (std::size_t b = 0; b < element_bytes; ++b) to[b][i] = from[i * element_bytes + b];
+  }
+}
+
+void shuffle(std::span<const std::byte> in, std::size_t element_bytes, std::span<std::byte> out) {
+  assert(in.size() == out.size());
+  std::array<std::byte*, kMaxElementBytes> planes{};
+  for (std::size_t b = 0; b < element_bytes; ++b) {
+    planes[b] = out.data() + b * (in.size() / element_bytes);
+  }
+  shuffle(in, element_bytes, std::span(planes).first(element_bytes));
 }
 
 void unshuffle(std::span<const std::byte> in, std::size_t element_bytes, std::size_t first,

@@ -69,6 +69,31 @@ TEST(Codec, DecodesWhatItEncoded) {
   }
 }
 
+// Planes that are stored as they are lie before, between and behind those that are coded, and reach
+// over several blocks.
+TEST(Codec, DecodesAnyMixtureOfRawAndCodedPlanes) {
+  Encoder encoder;
+  Decoder decoder;
+  for (const std::size_t element : {1, 2, 4, 8, 16}) {
+    for (const std::size_t count : {8192, 131'072, 131'073, 300'000}) {
+      for (std::size_t coded = 1; coded < std::size_t{1} << std::min<std::size_t>(element, 4);
+           ++coded) {
+        SCOPED_TRACE(testing::Message() << count << " of " << element << ", coded " << coded);
+        Bytes chunk = random_bytes(element * count);
+        for (std::size_t i = 0; i < chunk.size(); ++i) {
+          if ((coded >> (i % element) % 4 & 1) != 0) chunk[i] &= std::byte{3};
+        }
+        Bytes out(chunk.size()), back(chunk.size());
+        const std::size_t size = encoder.encode(chunk, element, Effort::huffman_only, out);
+        ASSERT_GT(size, 0u);
+        ASSERT_LT(size, chunk.size());
+        decoder.decode(std::span(out).first(size), element, back);
+        ASSERT_TRUE(back == chunk);
+      }
+    }
+  }
+}
+
 TEST(Codec, GivesZeroForWhatDoesNotShrink) {
   EXPECT_TRUE(encoded({}, 4, Effort::huffman_only).empty());
   EXPECT_TRUE(encoded(random_bytes(1), 1, Effort::matches).empty());

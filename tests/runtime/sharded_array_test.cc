@@ -66,8 +66,24 @@ TEST(ShardedArray, RandomArraysGoToTheDevicesAndBack) {
                       size_bytes(dtype)),
           0);
     }
+    if (const std::byte* const held = array.contiguous(box)) {
+      ASSERT_EQ(std::memcmp(held, part.data(), part.size()), 0);
+    }
   }
   EXPECT_EQ(in_use(one) + in_use(four), 0u);
+}
+
+TEST(ShardedArray, ContiguousIsWhatOneShardHoldsSideBySide) {
+  Devices devices(4);
+  const Sharding sharding(Mesh::parse("data=2,model=2"), PartitionSpec::parse("data,model"));
+  const auto array =
+      ShardedArray::from_callback(devices, {DType::f32, {8, 8}, sharding}, [](const BoxView&) {});
+  EXPECT_EQ(array.contiguous(Box({4, 4}, {8, 8})), array.shard(3).data);
+  EXPECT_EQ(array.contiguous(Box({1, 0}, {3, 4})), array.shard(0).data + 4 * 4);
+  EXPECT_EQ(array.contiguous(Box({2, 5}, {3, 7})), array.shard(1).data + (2 * 4 + 1) * 4);
+  EXPECT_EQ(array.contiguous(Box({0, 0}, {2, 3})), nullptr) << "two runs";
+  EXPECT_EQ(array.contiguous(Box({0, 0}, {1, 5})), nullptr) << "two shards";
+  EXPECT_EQ(array.contiguous(Box({0, 0}, {0, 4})), nullptr) << "nothing";
 }
 
 TEST(ShardedArray, RandomRedistributionsKeepEveryElementAndCountTheTraffic) {

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -42,6 +43,14 @@ TEST(BoxCopy, AgreesWithElementByElementCopies) {
     }
     copy_box(box, bytes, {from.data(), a}, {to.data(), b});
     ASSERT_EQ(to, expected) << to_string(box) << to_string(a) << to_string(b);
+
+    if (box.empty()) continue;
+    std::size_t first = offset_in(a, box.begin()), last = first;
+    for (const Index& at : indices_of(box)) last = std::max(last, offset_in(a, at));
+    const bool contiguous = last - first + 1 == static_cast<std::size_t>(box.num_elements());
+    EXPECT_EQ(find_contiguous(box, bytes, {from.data(), a}),
+              contiguous ? from.data() + first * bytes : nullptr)
+        << to_string(box) << to_string(a);
   }
 }
 
