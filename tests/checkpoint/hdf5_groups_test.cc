@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <random>
 #include <set>
 #include <string>
@@ -162,21 +163,51 @@ TEST(Hdf5Groups, NamesMayHaveEqualChecksums) {
   for (std::size_t i = 0; i < paths.size(); ++i) EXPECT_EQ(number_at(file, paths[i]), i);
 }
 
-// More than 16,384 blocks of 8 KiB: the heap's blocks are larger then.
-TEST(Hdf5Groups, LinksOf140MiBAreFound) {
-  constexpr std::size_t kCount = 48'000;
+// Two of these fill a block of 8 KiB; a row of so many is more than 16 bits can say, so blocks are
+// larger then.
+TEST(Hdf5Groups, LinksOf180MiBAreFound) {
+  constexpr std::size_t kCount = 66'000, kLength = 2'720;
   const TempDir dir;
   const Hdf5Lock lock;
   std::vector<std::string> paths;
   for (std::size_t i = 0; i < kCount; ++i) {
     const std::string number = std::to_string(i);
-    paths.push_back("/g/" + number + std::string(3072 - number.size(), 'x'));
+    paths.push_back("/g/" + number + std::string(kLength - number.size(), 'x'));
   }
   write_links(dir / "f.h5", paths);
   const H5File file = open(dir / "f.h5");
   EXPECT_EQ(info_of(file, "/g").nlinks, kCount);
   for (std::size_t i = 0; i < kCount; i += 97) ASSERT_EQ(number_at(file, paths[i]), i);
   ASSERT_EQ(number_at(file, paths.back()), kCount - 1);
+}
+
+// The library believes what a heap's header says of its content, so the bytes are looked at.
+TEST(Hdf5Groups, AHeapSaysWhatItHoldsAndWhatIsFree) {
+  constexpr std::size_t kFree = 30, kAllocated = 54, kObjects = 70, kName = 4;
+  for (const std::uint64_t count : {9U, 20U, 4000U}) {
+    std::vector<std::string> paths;
+    for (std::uint64_t i = 0; i < count; ++i) paths.push_back("/" + std::to_string(1000 + i));
+    std::vector<Hdf5Link> links;
+    for (const std::string& path : paths) links.push_back({.path = path, .address = 8});
+    Hdf5Bytes out(0);
+    add_hdf5_groups(out, links);
+    const std::span<const std::byte> bytes = out.bytes();
+    const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    const std::size_t header = text.find("FRHP");
+    ASSERT_NE(header, text.npos);
+    const auto number = [&](std::size_t place) {
+      std::uint64_t value = 0;
+      std::memcpy(&value, text.data() + header + place, sizeof value);
+      return value;
+    };
+    std::uint64_t blocks = 0;
+    for (std::size_t at = text.find("FHDB"); at != text.npos; at = text.find("FHDB", at + 1)) {
+      ++blocks;
+    }
+    EXPECT_EQ(blocks > 1, count == 4000);
+    EXPECT_EQ(number(kObjects), count);
+    EXPECT_EQ(number(kAllocated) - number(kFree), blocks * 21 + count * (12 + kName));
+  }
 }
 
 TEST(Hdf5Groups, RandomTreesAreFound) {
