@@ -19,6 +19,18 @@ void expect_shards(const ShardedArray& array, const HandMadeTensor& tensor) {
   }
 }
 
+void expect_boxes(const CheckpointReader& reader, const HandMadeTensor& tensor,
+                  RandomCheckpoints& random) {
+  for (int i = 0; i < 5; ++i) {
+    const Box box = random_box(Box::whole(tensor.shape), random);
+    SCOPED_TRACE(to_string(box));
+    const auto expected = elements_of(tensor, box);
+    std::vector<std::byte> out(expected.size());
+    reader.read(tensor.name, box, out);
+    ASSERT_EQ(out, expected);
+  }
+}
+
 // Whatever the writer's pieces and chunks and the reader's mesh are, every device gets its box.
 TEST(ReaderRandom, RestoresOntoAnyMeshWhatGatheringWouldGive) {
   RandomCheckpoints random(11);
@@ -58,14 +70,7 @@ TEST(ReaderRandom, ReadsAnyBox) {
     const TempDir dir;
     const auto path = HandMadeCheckpoint({tensor}, random.draw(1, 2)).write(dir.path());
     const CheckpointReader reader(path, {.threads = 2});
-    for (int i = 0; i < 5; ++i) {
-      const Box box = random_box(Box::whole(tensor.shape), random);
-      SCOPED_TRACE(to_string(box));
-      const auto expected = elements_of(tensor, box);
-      std::vector<std::byte> out(expected.size());
-      reader.read("t", box, out);
-      ASSERT_EQ(out, expected);
-    }
+    expect_boxes(reader, tensor, random);
   }
 }
 
@@ -101,14 +106,7 @@ TEST(ReaderRandom, ReadsPartsOfLargeChunks) {
         std::vector<TensorRequest>{{"w", {tensor.dtype, tensor.shape, random.sharding(2)}},
                                    {"w", {tensor.dtype, tensor.shape, random.sharding(2)}}});
     for (const ShardedArray& array : arrays) expect_shards(array, tensor);
-    for (int i = 0; i < 5; ++i) {
-      const Box box = random_box(Box::whole(tensor.shape), random);
-      SCOPED_TRACE(to_string(box));
-      const auto expected = elements_of(tensor, box);
-      std::vector<std::byte> out(expected.size());
-      reader.read("w", box, out);
-      ASSERT_EQ(out, expected);
-    }
+    expect_boxes(reader, tensor, random);
   }
 }
 
