@@ -42,8 +42,8 @@ Sharding parse_sharding(const char* option, const std::string& text) {
 Json copies_json(const TransferPlan& plan) {
   Json copies = Json::array();
   for (const Copy& copy : plan.copies()) {
-    copies.push_back({{"from", plan.sources()[copy.source].place},
-                      {"to", plan.targets()[copy.target].place},
+    copies.push_back({{"from", plan.sources()[static_cast<std::size_t>(copy.source)].place},
+                      {"to", plan.targets()[static_cast<std::size_t>(copy.target)].place},
                       {"box", box_json(copy.box)}});
   }
   return copies;
