@@ -14,6 +14,8 @@
 #include <new>
 #include <vector>
 
+#include "shardwise/checkpoint/detail/zstd/frame_writer.h"
+#include "shardwise/checkpoint/detail/zstd/plane_coder.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise::detail {
@@ -32,8 +34,8 @@ constexpr int kNoMatches = -1000;
 // A block of its own costs a plane 3 bytes and, where it is coded, its table; shorter planes share.
 constexpr std::size_t kLeastPlane = 1024;
 
-// What zstd puts into one block at most.
-constexpr std::size_t kBlockBytes = std::size_t{128} << 10;
+// Shorter planes are zstd's: the tables of a PlaneCoder would take longer than they save.
+constexpr std::size_t kLeastCodedPlane = std::size_t{64} << 10;
 
 // So many bytes of a plane say whether Huffman coding can gain anything there.
 constexpr std::size_t kProbeBytes = 4096;
@@ -70,88 +72,13 @@ bool is_skewed(std::span<const std::byte> chunk, std::size_t element_bytes, std:
   return squares > kSkewedSquares;
 }
 
-/// A zstd frame put together block by block (RFC 8878, section 3.1.1). Thread-compatible.
-class FrameWriter {
- public:
-  explicit FrameWriter(std::span<std::byte> out) : out_(out) {}
-
-  /// One segment whose content size takes four bytes.
-  void begin(std::size_t content_bytes) {
-    put(ZSTD_MAGICNUMBER, 4);
-    put(0xA0, 1);
-    put(static_cast<std::uint32_t>(content_bytes), 4);
-  }
-
-  void add_raw(std::span<const std::byte> bytes, bool last) {
-    while (!bytes.empty()) {
-      const auto block = bytes.first(std::min(bytes.size(), kBlockBytes));
-      bytes = bytes.subspan(block.size());
-      std::byte* const room = add_raw_room(block.size(), last && bytes.empty());
-      if (room != nullptr) std::copy(block.begin(), block.end(), room);
-    }
-  }
-
-  /// A block whose bytes the caller fills in; null where there is no room for it.
-  std::byte* add_raw_room(std::size_t bytes, bool last) {
-    put_header(last, 0, bytes);
-    full_ = full_ || bytes > out_.size() - size_;
-    if (full_) return nullptr;
-    std::byte* const room = out_.data() + size_;
-    size_ += bytes;
-    return room;
-  }
-
-  /// The blocks of a frame, which must not refer to what lies before each of them.
-  void add_blocks(std::span<const std::byte> frame, bool last) {
-    ZSTD_frameHeader header;
-    check(ZSTD_getFrameHeader(&header, frame.data(), frame.size()), "frame header");
-    frame = frame.subspan(header.headerSize);
-    for (bool end = false; !end;) {
-      const std::uint32_t head = std::to_integer<std::uint32_t>(frame[0]) |
-                                 std::to_integer<std::uint32_t>(frame[1]) << 8 |
-                                 std::to_integer<std::uint32_t>(frame[2]) << 16;
-      end = (head & 1) != 0;
-      const std::uint32_t type = head >> 1 & 3, size = head >> 3;
-      const std::size_t stored = type == 1 ? 1 : size;  // 1: one byte, so many times
-      put_header(last && end, type, size);
-      put(frame.subspan(3, stored));
-      frame = frame.subspan(3 + stored);
-    }
-  }
-
-  /// 0 where the room did not suffice.
-  std::size_t size() const { return full_ ? 0 : size_; }
-
- private:
-  void put_header(bool last, std::uint32_t type, std::size_t size) {
-    put(static_cast<std::uint32_t>(size) << 3 | type << 1 | (last ? 1 : 0), 3);
-  }
-
-  void put(std::uint32_t value, std::size_t bytes) {
-    std::array<std::byte, 4> little;
-    for (std::size_t i = 0; i < 4; ++i) little[i] = static_cast<std::byte>(value >> 8 * i);
-    put(std::span<const std::byte>(little).first(bytes));
-  }
-
-  void put(std::span<const std::byte> bytes) {
-    full_ = full_ || bytes.size() > out_.size() - size_;
-    if (full_) return;
-    std::copy(bytes.begin(), bytes.end(), out_.begin() + static_cast<std::ptrdiff_t>(size_));
-    size_ += bytes.size();
-  }
-
-  std::span<std::byte> out_;
-  std::size_t size_ = 0;
-  bool full_ = false;
-};
-
 }  // namespace
 
 struct Encoder::Impl {
   ZSTD_CCtx* zstd = ZSTD_createCCtx();
-  std::vector<std::byte> shuffled, coded;
+  PlaneCoder coder;
+  std::vector<std::byte> shuffled;
   std::vector<std::byte*> rooms, planes;
-  std::vector<ZSTD_Sequence> blocks;
 
   ~Impl() { ZSTD_freeCCtx(zstd); }
 
@@ -161,27 +88,6 @@ struct Encoder::Impl {
     check(ZSTD_CCtx_setParameter(zstd, ZSTD_c_literalCompressionMode,
                                  huffman ? ZSTD_lcm_huffman : ZSTD_lcm_auto),
           "literal compression mode");
-  }
-
-  /// A frame of Huffman-coded blocks without a single match, so that each can stand in any frame.
-  std::span<const std::byte> code(std::span<const std::byte> plane) {
-    reset(true);
-    check(ZSTD_CCtx_setParameter(zstd, ZSTD_c_blockDelimiters, ZSTD_sf_explicitBlockDelimiters),
-          "block delimiters");
-    blocks.clear();
-    for (std::size_t at = 0; at < plane.size(); at += kBlockBytes) {
-      blocks.push_back(
-          {.offset = 0,
-           .litLength = static_cast<unsigned>(std::min(kBlockBytes, plane.size() - at)),
-           .matchLength = 0,
-           .rep = 0});
-    }
-    coded.resize(ZSTD_compressBound(plane.size()));
-    const std::size_t size =
-        check(ZSTD_compressSequences(zstd, coded.data(), coded.size(), blocks.data(), blocks.size(),
-                                     plane.data(), plane.size()),
-              "zstd");
-    return std::span(coded).first(size);
   }
 
   // Planes without skew, mantissas mostly, are not looked at by zstd: what it would find out, at
@@ -198,16 +104,17 @@ struct Encoder::Impl {
     const std::size_t plane_bytes = chunk.size() / element_bytes;
     rooms.clear();  // of the raw planes, block by block
     for (std::size_t b = 0; b < raw; ++b) {
-      for (std::size_t at = 0; at < plane_bytes; at += kBlockBytes) {
-        rooms.push_back(frame.add_raw_room(std::min(kBlockBytes, plane_bytes - at), false));
+      for (std::size_t at = 0; at < plane_bytes; at += kZstdBlockBytes) {
+        rooms.push_back(frame.add_raw_room(std::min(kZstdBlockBytes, plane_bytes - at), false));
       }
     }
     if (frame.size() == 0) return 0;
     shuffled.resize(chunk.size());
     planes.resize(element_bytes);
-    const std::size_t blocks_of_plane = (plane_bytes + kBlockBytes - 1) / kBlockBytes;
+    const std::size_t blocks_of_plane = (plane_bytes + kZstdBlockBytes - 1) / kZstdBlockBytes;
     for (std::size_t i = 0; i < blocks_of_plane; ++i) {
-      const std::size_t at = i * kBlockBytes, count = std::min(kBlockBytes, plane_bytes - at);
+      const std::size_t at = i * kZstdBlockBytes,
+                        count = std::min(kZstdBlockBytes, plane_bytes - at);
       for (std::size_t b = 0; b < element_bytes; ++b) {
         planes[b] = b < raw ? rooms[b * blocks_of_plane + i] : &shuffled[b * plane_bytes + at];
       }
@@ -217,7 +124,7 @@ struct Encoder::Impl {
       const auto plane = std::span<const std::byte>(shuffled).subspan(b * plane_bytes, plane_bytes);
       const bool last = b + 1 == element_bytes;
       if (b == raw || is_skewed(chunk, element_bytes, b)) {
-        frame.add_blocks(code(plane), last);
+        coder.add(plane, last, frame);
       } else {
         frame.add_raw(plane, last);
       }
@@ -233,7 +140,7 @@ Encoder::Encoder() : impl_(std::make_unique<Impl>()) {
 Encoder::~Encoder() = default;
 
 std::size_t Encoder::held_bytes() const {
-  return impl_->shuffled.capacity() + impl_->coded.capacity();
+  return impl_->shuffled.capacity() + impl_->coder.held_bytes();
 }
 
 std::size_t Encoder::encode(std::span<const std::byte> chunk, std::size_t element_bytes,
@@ -243,7 +150,7 @@ std::size_t Encoder::encode(std::span<const std::byte> chunk, std::size_t elemen
   out = out.first(std::min(out.size(), chunk.size() - 1));
   const std::size_t plane = chunk.size() / element_bytes;
   const bool huffman = effort == Effort::huffman_only;
-  if (huffman && plane >= kLeastPlane) return impl_->code_planes(chunk, element_bytes, out);
+  if (huffman && plane >= kLeastCodedPlane) return impl_->code_planes(chunk, element_bytes, out);
 
   impl_->shuffled.resize(chunk.size());
   shuffle(chunk, element_bytes, impl_->shuffled);
