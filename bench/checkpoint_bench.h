@@ -1,8 +1,10 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <random>
 #include <string>
@@ -25,14 +27,18 @@ inline std::string tensor_name(std::int64_t number) {
   return "layers/" + std::to_string(number) + "/w";
 }
 
-/// Normally distributed, as weights are; other values for each seed and shard.
+/// Normally distributed, as weights are; other values for each seed and shard. f32 or bf16.
 inline ShardedArray random_tensor(Devices& devices, const ArraySpec& spec, std::int64_t seed) {
   return ShardedArray::from_callback(devices, spec, [&](const BoxView& view) {
     std::mt19937_64 random(
         static_cast<std::uint64_t>(seed * 1000 + view.box.begin(0) + view.box.begin(1)));
     std::normal_distribution<float> normal(0, 0.02f);
-    auto* out = reinterpret_cast<float*>(view.data);
-    for (std::int64_t i = 0; i < view.box.num_elements(); ++i) out[i] = normal(random);
+    const std::size_t element = size_bytes(spec.dtype);
+    for (std::int64_t i = 0; i < view.box.num_elements(); ++i) {
+      const auto bits = std::bit_cast<std::uint32_t>(normal(random));
+      const std::uint32_t stored = element == 4 ? bits : (bits + 0x8000) >> 16;
+      std::memcpy(view.data + static_cast<std::size_t>(i) * element, &stored, element);
+    }
   });
 }
 

@@ -3,12 +3,13 @@
 //   checkpoint_save_bench [DIRECTORY] [MIB]
 //
 // Saves 16 tensors of f32 with normally distributed values, 1 GiB in all unless MIB says otherwise,
-// from the mesh data=4,model=2, raw, zstd and auto, until everything is fsynced and renamed into place.
-// The baseline writes the same bytes with O_DIRECT from two threads in blocks of 8 MiB into a file
-// that has its size already, and fsyncs it. Also: how long save_async keeps its caller, with
-// arrays, which it shares, and with buffers of the caller's own, which it copies, against one
-// memcpy of them. All memory has been touched; medians of five rounds, each of which runs
-// everything once. DIRECTORY is on the disk to be measured; the default is the working directory.
+// from the mesh data=4,model=2, raw, zstd and auto, until everything is fsynced and renamed into
+// place; and as many bytes of bf16, zstd. The baseline writes the same bytes with O_DIRECT from two
+// threads in blocks of 8 MiB into a file that has its size already, and fsyncs it. Also: how long
+// save_async keeps its caller, with arrays, which it shares, and with buffers of the caller's own,
+// which it copies, against one memcpy of them. All memory has been touched; medians of five rounds,
+// each of which runs everything once, and of the rounds' ratios. DIRECTORY is on the disk to be
+// measured; the default is the working directory.
 
 #include <fcntl.h>
 #include <fmt/core.h>
@@ -17,13 +18,14 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
-#include <functional>
+#include <initializer_list>
 #include <map>
 #include <memory>
 #include <new>
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "checkpoint_bench.h"
@@ -106,34 +108,63 @@ std::vector<TensorSource> host_sources(const std::vector<ShardedArray>& tensors,
   return sources;
 }
 
+struct Tensors {
+  std::vector<ShardedArray> arrays;
+  std::vector<TensorSource> sources;
+};
+
+/// So many bytes in all.
+Tensors random_tensors(Devices& devices, DType dtype, std::size_t bytes) {
+  const Sharding sharding(Mesh::parse("data=4,model=2"), PartitionSpec::parse("data,model"));
+  const auto rows = static_cast<std::int64_t>(bytes / size_bytes(dtype)) / (kTensors * kColumns);
+  Tensors tensors;
+  for (std::int64_t i = 0; i < kTensors; ++i) {
+    tensors.arrays.push_back(random_tensor(devices, {dtype, {rows, kColumns}, sharding}, i));
+    tensors.sources.push_back(tensor_source(tensor_name(i), tensors.arrays.back()));
+  }
+  return tensors;
+}
+
+/// The seconds of each round.
+using Times = std::map<std::string, std::vector<double>>;
+
+/// A line for each of the named times, beside the first one.
+void print(Times& times, std::size_t bytes, const char* baseline,
+           std::initializer_list<std::pair<const char*, const char*>> rows) {
+  fmt::print("{:<36} {:>8} {:>8} {:>8}  {}\n", "", "seconds", "GB/s", "ratio", "limit");
+  for (const auto& [key, limit] : rows) {
+    std::vector<double> ratios;
+    for (std::size_t r = 0; r < times[key].size(); ++r) {
+      ratios.push_back(times[baseline][r] / times[key][r]);
+    }
+    const double time = median(times[key]);
+    fmt::print("{:<36} {:>8.3f} {:>8.2f} {:>8.2f}  {}\n", key, time,
+               static_cast<double>(bytes) / time / 1e9, median(ratios), limit);
+  }
+}
+
 void run(const fs::path& directory, std::int64_t mib) {
   Devices devices(8);
-  const Sharding sharding(Mesh::parse("data=4,model=2"), PartitionSpec::parse("data,model"));
-  const std::int64_t rows = rows_of(mib);
-  std::vector<ShardedArray> tensors;
-  std::vector<TensorSource> sources;
-  for (std::int64_t i = 0; i < kTensors; ++i) {
-    tensors.push_back(random_tensor(devices, {DType::f32, {rows, kColumns}, sharding}, i));
-    sources.push_back(tensor_source(tensor_name(i), tensors.back()));
-  }
-  const auto bytes = static_cast<std::size_t>(kTensors * kColumns * rows) * 4;
-  const AlignedBytes raw = bytes_of(tensors, bytes), copy = bytes_of(tensors, bytes);
-  const std::vector<TensorSource> hosts = host_sources(tensors, raw.get());
+  const std::size_t bytes = static_cast<std::size_t>(rows_of(mib) * kTensors * kColumns) * 4;
+  const Tensors f32 = random_tensors(devices, DType::f32, bytes);
+  const Tensors bf16 = random_tensors(devices, DType::bf16, bytes);
+  const AlignedBytes raw = bytes_of(f32.arrays, bytes), copy = bytes_of(f32.arrays, bytes);
+  const std::vector<TensorSource> hosts = host_sources(f32.arrays, raw.get());
 
   const fs::path root = directory / "checkpoint_save_bench.tmp";
   fs::remove_all(root);
   CheckpointManager manager(root);
-  std::map<std::string, std::vector<double>> times;
-  double ratio = 0;
+  Times times;
+  std::map<std::string, double> shares;
   std::int64_t step = 0;
-  const auto save = [&](Codec codec) {
-    const PendingSave pending = manager.save_async(++step, sources, {.codec = codec});
+  const auto save = [&](const char* what, const Tensors& tensors, Codec codec) {
+    ::sync();
+    const PendingSave pending = manager.save_async(++step, tensors.sources, {.codec = codec});
     const SaveStats stats = pending.wait();
-    times[std::string("save ") + std::string(name(codec))].push_back(stats.total_seconds);
+    times[what].push_back(stats.total_seconds);
     times["blocked"].push_back(stats.blocked_seconds);
-    if (codec == Codec::zstd) {
-      ratio = static_cast<double>(stats.logical_bytes) / static_cast<double>(stats.stored_bytes);
-    }
+    shares[what] =
+        static_cast<double>(stats.logical_bytes) / static_cast<double>(stats.stored_bytes);
   };
   for (int round = -1; round < kRounds; ++round) {
     if (round == 0) times.clear();  // the first one warms up
@@ -145,38 +176,35 @@ void run(const fs::path& directory, std::int64_t mib) {
     ::sync();
     write_raw(root / "settle", raw.get(), bytes);
     ::sync();
-    times["raw"].push_back(write_raw(root / "raw", raw.get(), bytes));
-    for (const Codec codec : {Codec::none, Codec::zstd, Codec::automatic}) {
-      ::sync();
-      save(codec);
-    }
-    times["memcpy 1"].push_back(copy_raw(copy.get(), raw.get(), bytes, 1));
-    times["memcpy 2"].push_back(copy_raw(copy.get(), raw.get(), bytes, 2));
+    times["raw O_DIRECT, 2 threads, fsync"].push_back(write_raw(root / "raw", raw.get(), bytes));
+    save("f32, none", f32, Codec::none);
+    save("f32, zstd", f32, Codec::zstd);
+    save("f32, auto", f32, Codec::automatic);
+    save("bf16, zstd", bf16, Codec::zstd);
+    times["memcpy, 1 thread"].push_back(copy_raw(copy.get(), raw.get(), bytes, 1));
+    times["memcpy, 2 threads"].push_back(copy_raw(copy.get(), raw.get(), bytes, 2));
     const SaveStats stats = manager.save_async(++step, hosts, {.codec = Codec::none}).wait();
-    times["host blocked"].push_back(stats.blocked_seconds);
+    times["save_async, caller blocked"].push_back(stats.blocked_seconds);
   }
   fs::remove_all(root);
 
-  const double limit = median(times["raw"]);
-  fmt::print("{} MiB of f32 in {} tensors, mesh data=4,model=2, {} workers, median of {}\n\n",
+  fmt::print("{} MiB in {} tensors, mesh data=4,model=2, {} workers, medians of {}\n\n",
              bytes >> 20, kTensors, devices.executor().threads(), kRounds);
-  fmt::print("{:<36} {:>8} {:>8} {:>8}\n", "", "seconds", "GB/s", "of raw");
-  const auto line = [&](const char* what, const char* key, double of) {
-    const double time = median(times[key]);
-    fmt::print("{:<36} {:>8.3f} {:>8.2f} {:>8.2f}\n", what, time,
-               static_cast<double>(bytes) / time / 1e9, of / time);
-  };
-  line("raw O_DIRECT writes, 2 threads, fsync", "raw", limit);
-  line("save, codec none", "save none", limit);
-  line(fmt::format("save, codec zstd (ratio {:.3f})", ratio).c_str(), "save zstd", limit);
-  line("save, codec auto", "save auto", limit);
-  fmt::print("\nsave_async of arrays keeps its caller for {:.0f} us; of host buffers:\n\n",
-             median(times["blocked"]) * 1e6);
-  const double copying = median(times["memcpy 2"]);
-  fmt::print("{:<36} {:>8} {:>8} {:>8}\n", "", "seconds", "GB/s", "of 2");
-  line("memcpy, 1 thread", "memcpy 1", copying);
-  line("memcpy, 2 threads", "memcpy 2", copying);
-  line("save_async, caller blocked", "host blocked", copying);
+  print(times, bytes, "raw O_DIRECT, 2 threads, fsync",
+        {{"raw O_DIRECT, 2 threads, fsync", ""},
+         {"f32, none", "0.90"},
+         {"f32, zstd", "0.80"},
+         {"bf16, zstd", "0.80"}});
+  fmt::print("\nzstd stores f32 at a ratio of {:.3f} (limit 1.19), bf16 of {:.3f} (1.47)\n\n",
+             shares["f32, zstd"], shares["bf16, zstd"]);
+  print(times, bytes, "f32, none", {{"f32, none", ""}, {"f32, auto", "0.95"}});
+  fmt::print(
+      "\nsave_async of arrays keeps its caller for {:.0f} us (limit 1000); of host buffers:\n\n",
+      median(times["blocked"]) * 1e6);
+  print(times, bytes, "memcpy, 2 threads",
+        {{"memcpy, 1 thread", ""},
+         {"memcpy, 2 threads", ""},
+         {"save_async, caller blocked", "0.87"}});
 }
 
 }  // namespace

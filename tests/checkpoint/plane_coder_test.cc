@@ -94,6 +94,21 @@ TEST(PlaneCoder, ZstdDecodesPlanesWhoseBlocksDiffer) {
   }
 }
 
+// Codes are made from a sample: whatever lies beside it has one all the same.
+TEST(PlaneCoder, ZstdDecodesValuesThatAreRare) {
+  std::mt19937 random(5);
+  PlaneCoder coder;
+  for (int round = 0; round < 300; ++round) {
+    SCOPED_TRACE(round);
+    Bytes plane(1 + random() % 20'000, static_cast<std::byte>(random()));
+    for (std::size_t rare = random() % 6; rare > 0; --rare) {
+      plane[random() % plane.size()] = static_cast<std::byte>(random());
+    }
+    if (round % 3 == 0) plane.back() ^= std::byte{1};
+    EXPECT_LE(coded_size(plane, coder), 200 + plane.size() / 7);
+  }
+}
+
 TEST(PlaneCoder, SaysWhenTheRoomDoesNotSuffice) {
   std::mt19937 random(4);
   const Bytes plane = skewed_bytes(200'000, 22, 0.4, random);

@@ -17,6 +17,8 @@ namespace shardwise::detail {
 namespace HWY_NAMESPACE {
 namespace {
 
+namespace hn = hwy::HWY_NAMESPACE;
+
 std::size_t load_pair(const std::byte* at) {
   std::uint16_t pair;
   std::memcpy(&pair, at, sizeof pair);
@@ -48,13 +50,38 @@ void sum_pairs(std::uint32_t* counts, std::uint32_t* bytes) {
   }
 }
 
-/// Bits, of which the last ones lie highest.
+/// Are there bytes that are not in the set? Its bit 8 * (v % 16) + v / 16 stands for value v, below
+/// 128, and those of the second half for v + 128.
+bool has_others(const std::byte* bytes, std::size_t size, const std::uint8_t* set) {
+  const hn::ScalableTag<std::uint8_t> d;
+  alignas(16) constexpr std::uint8_t kBits[] = {1, 2, 4, 8, 16, 32, 64, 128,
+                                                1, 2, 4, 8, 16, 32, 64, 128};
+  const auto low_set = hn::LoadDup128(d, set), high_set = hn::LoadDup128(d, set + 16);
+  const auto bits = hn::LoadDup128(d, kBits), low = hn::Set(d, 15), half = hn::Set(d, 128);
+  auto others = hn::Zero(d);
+  std::size_t i = 0;
+  for (; i + hn::Lanes(d) <= size; i += hn::Lanes(d)) {
+    const auto v = hn::LoadU(d, reinterpret_cast<const std::uint8_t*>(bytes) + i);
+    const auto column = hn::And(v, low);
+    const auto in_set = hn::IfThenElse(hn::Lt(v, half), hn::TableLookupBytes(low_set, column),
+                                       hn::TableLookupBytes(high_set, column));
+    others = hn::Or(others, hn::AndNot(in_set, hn::TableLookupBytes(bits, hn::ShiftRight<4>(v))));
+  }
+  bool found = !hn::AllTrue(d, hn::Eq(others, hn::Zero(d)));
+  for (; i < size; ++i) {
+    const auto v = std::to_integer<std::size_t>(bytes[i]);
+    found = found || (set[16 * (v / 128) + v % 16] >> v / 16 % 8 & 1) == 0;
+  }
+  return found;
+}
+
+/// Bits, of which the last ones lie highest. At most 56 between two flushes, 7 of which the flush
+/// before has left.
 struct BitStream {
   std::uint64_t bits = 0;
   std::uint64_t count = 0;
   std::byte* at;
 
-  // 56 bits at most between two flushes, 7 of which the flush before has left.
   void add(std::uint64_t code) {
     bits = bits >> (code & 63) | code;
     count += code & 63;
@@ -66,13 +93,34 @@ struct BitStream {
     at += count / 8;
     count %= 8;
   }
+
+  /// The eight bytes before `end`, at once where their codes are not unusually long.
+  void add_eight(const std::uint64_t* pairs, const std::byte* end) {
+    const std::uint64_t d = pairs[load_pair(end - 2)], c = pairs[load_pair(end - 4)];
+    const std::uint64_t b = pairs[load_pair(end - 6)], a = pairs[load_pair(end - 8)];
+    const std::uint64_t sum = count + (a + b + c + d) % 256;
+    if (sum <= 56) {
+      bits = bits >> (d & 63) | d;
+      bits = bits >> (c & 63) | c;
+      bits = bits >> (b & 63) | b;
+      bits = bits >> (a & 63) | a;
+      count = sum;
+    } else {
+      add(d);
+      add(c);
+      flush();
+      add(b);
+      add(a);
+    }
+    flush();
+  }
 };
 
 // A decoder begins at the end, so the last byte's code is the first. Two streams in turn, as each
 // code waits for the one before it in its stream.
 void code_streams(const PlaneCoder::Codes& codes, PlaneCoder::Stream* two) {
   BitStream a{.at = two[0].out}, b{.at = two[1].out};
-  const std::size_t common = std::min(two[0].bytes.size(), two[1].bytes.size()) / 4 * 4;
+  const std::size_t common = std::min(two[0].bytes.size(), two[1].bytes.size()) / 8 * 8;
   const auto one_by_one = [&](std::span<const std::byte> bytes, BitStream& out) {
     for (std::size_t i = bytes.size(); i-- > common;) {
       out.add(codes.one[std::to_integer<std::size_t>(bytes[i])]);
@@ -84,13 +132,9 @@ void code_streams(const PlaneCoder::Codes& codes, PlaneCoder::Stream* two) {
   const std::byte* const from_a = two[0].bytes.data();
   const std::byte* const from_b = two[1].bytes.data();
   const std::uint64_t* const pairs = codes.two.data();
-  for (std::size_t i = common; i > 0; i -= 4) {
-    a.add(pairs[load_pair(from_a + i - 2)]);
-    b.add(pairs[load_pair(from_b + i - 2)]);
-    a.add(pairs[load_pair(from_a + i - 4)]);
-    b.add(pairs[load_pair(from_b + i - 4)]);
-    a.flush();
-    b.flush();
+  for (std::size_t i = common; i > 0; i -= 8) {
+    a.add_eight(pairs, from_a + i);
+    b.add_eight(pairs, from_b + i);
   }
   const auto end = [](BitStream& out) {
     out.add(std::uint64_t{1} << 63 | 1);  // the mark where a decoder begins
@@ -112,6 +156,7 @@ namespace {
 
 HWY_EXPORT(count_pairs);
 HWY_EXPORT(sum_pairs);
+HWY_EXPORT(has_others);
 HWY_EXPORT(code_streams);
 
 static_assert(std::endian::native == std::endian::little, "bits and pairs are stored as they are");
@@ -120,6 +165,12 @@ constexpr std::size_t kPairs = 256 * 256;
 
 // Shorter blocks do not pay for their heads, and four streams want some bytes each.
 constexpr std::size_t kLeastBlockBytes = 256;
+
+// Every fourth run says how frequent values are, and so do those with values that occur in none of
+// these. An odd number of cache lines: rows of a matrix mostly have even ones, and the sample is
+// not to go along with them.
+constexpr std::size_t kRunBytes = 19 * 64;
+constexpr std::size_t kRunsPerSample = 4;
 
 // Of the longest codes, and what the last flush writes beyond them.
 constexpr std::size_t kStreamRoom = kZstdBlockBytes / 4 * kMaxCodeBits / 8 + 16;
@@ -148,8 +199,29 @@ std::size_t PlaneCoder::held_bytes() const {
 }
 
 ByteCounts PlaneCoder::count(std::span<const std::byte> plane) {
+  const auto count_run = [&](std::span<const std::byte> run) {
+    HWY_DYNAMIC_DISPATCH(count_pairs)(run.data(), run.size() / 2, pair_counts_.data());
+  };
+  const auto for_each_run = [&](const auto& use) {
+    for (std::size_t at = 0, number = 0; at < plane.size(); at += kRunBytes, ++number) {
+      use(plane.subspan(at, std::min(kRunBytes, plane.size() - at)), number % kRunsPerSample == 0);
+    }
+  };
   ByteCounts counts{};
-  HWY_DYNAMIC_DISPATCH(count_pairs)(plane.data(), plane.size() / 2, pair_counts_.data());
+  for_each_run([&](auto run, bool in_sample) {
+    if (in_sample) count_run(run);
+  });
+  HWY_DYNAMIC_DISPATCH(sum_pairs)(pair_counts_.data(), counts.data());
+
+  std::array<std::uint8_t, 32> set{};
+  for (std::size_t v = 0; v < counts.size(); ++v) {
+    if (counts[v] > 0) set[16 * (v / 128) + v % 16] |= static_cast<std::uint8_t>(1 << v / 16 % 8);
+  }
+  for_each_run([&](auto run, bool in_sample) {
+    if (!in_sample && HWY_DYNAMIC_DISPATCH(has_others)(run.data(), run.size(), set.data())) {
+      count_run(run);
+    }
+  });
   HWY_DYNAMIC_DISPATCH(sum_pairs)(pair_counts_.data(), counts.data());
   if (plane.size() % 2 != 0) ++counts[std::to_integer<std::size_t>(plane.back())];
   return counts;
@@ -193,10 +265,13 @@ void PlaneCoder::add(std::span<const std::byte> plane, bool last, FrameWriter& f
   const auto values = std::count_if(counts.begin(), counts.end(), [](auto c) { return c > 0; });
   if (values < 2) return frame.add_repeated(plane.front(), plane.size(), last);
   const CodeLengths lengths = code_lengths(counts);
-  std::uint64_t bits = 0;
-  for (std::size_t v = 0; v < counts.size(); ++v) bits += std::uint64_t{counts[v]} * lengths[v];
+  std::uint64_t bits = 0, bytes = 0;
+  for (std::size_t v = 0; v < counts.size(); ++v) {
+    bits += std::uint64_t{counts[v]} * lengths[v];
+    bytes += counts[v];
+  }
   std::vector<std::byte> code = describe_code(lengths);
-  if (code.empty() || bits / 8 + code.size() >= plane.size()) return frame.add_raw(plane, last);
+  if (code.empty() || bits >= 8 * bytes) return frame.add_raw(plane, last);
 
   set_codes(lengths);
   while (!plane.empty()) {

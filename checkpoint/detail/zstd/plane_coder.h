@@ -38,7 +38,9 @@ class PlaneCoder {
   };
 
  private:
+  /// Of a sample that has every value of the plane.
   ByteCounts count(std::span<const std::byte> plane);
+
   void set_codes(const CodeLengths& lengths);
   std::size_t code_block(std::span<const std::byte> block);
 
