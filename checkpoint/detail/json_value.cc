@@ -79,6 +79,9 @@ bool is_too_large(std::string_view number) {
   return before - after + (negative ? -exponent : exponent) > 0;
 }
 
+// What a node can count.
+constexpr std::uint32_t kMostCount = (std::uint32_t{1} << 29) - 1;
+
 // Characters that stand for themselves in a string: no quote, backslash, control character or
 // byte of a longer one.
 constexpr std::array<bool, 256> kPlain = [] {
@@ -99,7 +102,8 @@ class JsonParser {
 
   void run() {
     if (text_.starts_with("\xef\xbb\xbf")) corrupt("begins with a byte order mark");
-    if (text_.size() > std::numeric_limits<std::uint32_t>::max()) corrupt("is longer than 4 GiB");
+    // A value and the comma behind it take two characters: so a node can count them.
+    if (text_.size() > std::size_t{1} << 30) corrupt("is longer than 1 GiB");
     document_.nodes_.reserve(text_.size() / 6);  // as a manifest has them
     for (bool complete = value(); !open_.empty();) complete = complete ? after_value() : value();
     skip_blanks();
@@ -125,8 +129,13 @@ class JsonParser {
 
   void add(Kind kind, std::size_t begin, std::uint32_t count = 0) {
     auto& nodes = document_.nodes_;
-    nodes.push_back({text_.data() + begin, static_cast<std::uint32_t>(at_ - begin),
-                     static_cast<std::uint32_t>(nodes.size() + 1), count, kind});
+    JsonDocument::Node node{};
+    node.begin = static_cast<std::uint32_t>(begin);
+    node.bytes = static_cast<std::uint32_t>(at_ - begin);
+    node.end = static_cast<std::uint32_t>(nodes.size() + 1);
+    node.kind = kind;
+    node.count = count & kMostCount;
+    nodes.push_back(node);
   }
 
   // Reads a value and says true; or what a container begins with, up to its first element, and
@@ -198,7 +207,7 @@ class JsonParser {
   void close() {
     ++at_;
     JsonDocument::Node& node = document_.nodes_[open_.back()];
-    node.raw_bytes = static_cast<std::uint32_t>(text_.data() + at_ - node.raw);
+    node.bytes = static_cast<std::uint32_t>(at_ - node.begin);
     node.end = static_cast<std::uint32_t>(document_.nodes_.size());
     if (node.kind == Kind::object) check_keys(open_.back());
     open_.pop_back();
@@ -327,7 +336,7 @@ class JsonParser {
   std::vector<std::string_view> keys_;
 };
 
-JsonDocument::JsonDocument(std::string_view text, int max_nesting) {
+JsonDocument::JsonDocument(std::string_view text, int max_nesting) : text_(text) {
   JsonParser(text, max_nesting, *this).run();
 }
 
@@ -340,13 +349,13 @@ const char* JsonValue::kind_name() const {
 
 std::string_view JsonValue::raw() const {
   const JsonDocument::Node& node = document_->nodes_[node_];
-  return {node.raw, node.raw_bytes};
+  return document_->text_.substr(node.begin, node.bytes);
 }
 
 std::string_view JsonValue::text() const {
   const JsonDocument::Node& node = document_->nodes_[node_];
   if (node.count > 0) return document_->decoded_[node.count - 1];
-  return {node.raw + 1, node.raw_bytes - 2};
+  return {document_->text_.data() + node.begin + 1, node.bytes - 2};
 }
 
 std::optional<std::int64_t> JsonValue::to_int64() const {

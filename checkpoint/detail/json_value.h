@@ -15,7 +15,7 @@ class JsonParser;
 /// A value in a JsonDocument; valid as long as that and the text it was read from. Immutable.
 class JsonValue {
  public:
-  enum class Kind : std::uint8_t { null, boolean, number, string, array, object };
+  enum class Kind : std::uint32_t { null, boolean, number, string, array, object };
 
   Kind kind() const;
   bool is(Kind wanted) const { return kind() == wanted; }
@@ -71,13 +71,14 @@ class JsonDocument {
 
   // In the order of the text. An object's members are a string, the key, and the value behind it.
   struct Node {
-    const char* raw;
-    std::uint32_t raw_bytes;
-    std::uint32_t end;    // the node behind it and all it holds
-    std::uint32_t count;  // elements or members; of a string: 1 + number in decoded_, 0 without
-    JsonValue::Kind kind;
+    std::uint32_t begin, bytes;  // of the text
+    std::uint32_t end;           // the node behind it and all it holds
+    JsonValue::Kind kind : 3;
+    std::uint32_t count : 29;  // elements or members; of a string: 1 + number in decoded_, or 0
   };
+  static_assert(sizeof(Node) == 16);
 
+  std::string_view text_;
   std::vector<Node> nodes_;
   std::vector<std::string> decoded_;  // strings that have escapes
 };

@@ -105,6 +105,7 @@ class Printer {
     text_ += entries.empty() ? "[]" : "]";
   }
 
+  void reserve(std::size_t bytes) { text_.reserve(bytes); }
   std::string take() { return std::move(text_); }
   const std::string& text() const { return text_; }
 
@@ -138,12 +139,24 @@ std::string user_json_problem(std::string_view text) {
   return {};
 }
 
-std::string print_manifest(const Manifest& manifest) {
+std::string print_tensors(std::span<const TensorEntry> tensors) {
   Printer printer;
+  printer.reserve(256 * tensors.size());
+  printer.list(tensors, [&](const TensorEntry& tensor) { printer.tensor(tensor); });
+  return printer.take();
+}
+
+std::string print_manifest(const Manifest& manifest) {
+  return print_manifest(manifest, print_tensors(manifest.tensors));
+}
+
+std::string print_manifest(const Manifest& manifest, std::string_view tensors) {
+  Printer printer;
+  printer.reserve(tensors.size() + manifest.user_json.size() + 512 * (manifest.files.size() + 1));
   printer.put("{{\"format\":\"{}\",\"version\":{},\"id\":\"{}\",\"step\":{},\n", kFormatName,
               kFormatVersion, manifest.id, manifest.step);
   printer.put("\"user\":{},\n\"tensors\":", manifest.user_json);
-  printer.list(manifest.tensors, [&](const TensorEntry& tensor) { printer.tensor(tensor); });
+  printer.add(tensors);
   printer.put(",\n\"files\":");
   printer.list(manifest.files, [&](const FileEntry& file) { printer.file(file); });
   printer.put(",\n\"index\":{{\"name\":\"{}\",\"bytes\":{},\"xxh3\":\"{}\"}}", kIndexName,

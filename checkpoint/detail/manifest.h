@@ -86,10 +86,14 @@ std::string user_json_problem(std::string_view text);
 /// byte by byte. Requires what parse_manifest checks.
 std::string print_manifest(const Manifest& manifest);
 
+/// Its list of tensors; and the manifest with that list, whatever manifest.tensors is.
+std::string print_tensors(std::span<const TensorEntry> tensors);
+std::string print_manifest(const Manifest& manifest, std::string_view tensors);
+
 /// Checks everything that the format page asks for and that needs no other file: checksum first,
 /// then every rule on names, shapes, boxes (inside, covering exactly once), chunks, sizes. Throws
-/// corrupt or unsupported; `path` is for messages.
-Manifest parse_manifest(std::string_view bytes, const std::string& path);
+/// corrupt or unsupported; `path` is for messages. Many tensors are read by several threads.
+Manifest parse_manifest(std::string_view bytes, const std::string& path, std::int64_t threads = 1);
 
 /// How a piece is cut into chunks, and where chunk number i (row-major in the grid) lies.
 Shape chunk_grid(const PieceEntry& piece);

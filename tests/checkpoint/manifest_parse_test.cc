@@ -1,6 +1,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <string>
+
 #include "shardwise/checkpoint/detail/manifest.h"
 #include "testing/errors.h"
 #include "testing/hand_made_checkpoint.h"
@@ -42,6 +44,28 @@ TEST(ParseManifest, GivesBackWhatWasPrinted) {
   EXPECT_EQ(manifest.tensors[1].dtype, DType::u8);
   EXPECT_EQ(manifest.files[0].chunks, 5);
   EXPECT_EQ(print_manifest(manifest), valid_text());
+}
+
+// Many tensors are read by several threads: what comes out, and what is reported, is the same.
+TEST(ParseManifest, ReadsManyTensorsByAnyNumberOfThreads) {
+  Manifest manifest = parse_manifest(valid_text(), "m");
+  manifest.files.clear();
+  manifest.tensors.clear();
+  for (int i = 0; i < 3000; ++i) {
+    TensorEntry tensor;
+    tensor.name = tensor.index = std::to_string(10'000 + i);
+    tensor.shape = {i, 0};
+    manifest.tensors.push_back(tensor);
+  }
+  const std::string good = print_manifest(manifest);
+  manifest.tensors[1700].index.clear();
+  manifest.tensors[2900].index.clear();
+  const std::string bad = print_manifest(manifest);
+  for (const std::int64_t threads : {1, 2, 3, 100}) {
+    EXPECT_EQ(print_manifest(parse_manifest(good, "m", threads)), good);
+    EXPECT_THAT(message_of(ErrorCode::corrupt, [&] { parse_manifest(bad, "m", threads); }),
+                testing::HasSubstr("tensor \"11700\": \"index\" is not the path"));
+  }
 }
 
 TEST(ParseManifest, TakesKeysInAnyOrderAndIgnoresUnknownOnes) {

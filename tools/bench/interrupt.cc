@@ -1,19 +1,22 @@
 #include "bench/interrupt.h"
 
+#include <atomic>
+
 #include "shardwise/shard/error.h"
 
 namespace shardwise::tools {
 namespace {
 
-// What a signal handler may write to.
-volatile std::sig_atomic_t noted = 0;
+// Written by a signal handler, on whatever thread, and read by others.
+std::atomic<bool> noted = false;
+static_assert(std::atomic<bool>::is_always_lock_free);
 
-void note(int) { noted = 1; }
+void note(int) { noted = true; }
 
 }  // namespace
 
 InterruptNote::InterruptNote() {
-  noted = 0;
+  noted = false;
   struct sigaction action = {};
   action.sa_handler = note;
   action.sa_flags = static_cast<int>(SA_RESETHAND) | SA_RESTART;
@@ -28,7 +31,7 @@ InterruptNote::~InterruptNote() {
 }
 
 void InterruptNote::check() {
-  if (noted != 0) throw Error(ErrorCode::cancelled, "bench: interrupted");
+  if (noted) throw Error(ErrorCode::cancelled, "bench: interrupted");
 }
 
 }  // namespace shardwise::tools

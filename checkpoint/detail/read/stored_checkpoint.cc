@@ -48,7 +48,7 @@ std::string StoredCheckpoint::describe(const ChunkId& id) const {
                      tensor(id).name, p.first_chunk + id.chunk, to_string(box(id)));
 }
 
-Manifest read_manifest(FileSystem& file_system, const fs::path& directory) {
+Manifest read_manifest(FileSystem& file_system, const fs::path& directory, std::int64_t threads) {
   const std::string name = own_name(directory);
   const auto step = parse_step_name(name);
   if (!step.has_value()) {
@@ -73,7 +73,7 @@ Manifest read_manifest(FileSystem& file_system, const fs::path& directory) {
   }
   std::string text(bytes, '\0');
   file->read_at(0, reinterpret_cast<std::byte*>(text.data()), text.size());
-  Manifest manifest = parse_manifest(text, path.string());
+  Manifest manifest = parse_manifest(text, path.string(), threads);
   if (manifest.step != step->step) {
     throw Error(ErrorCode::corrupt,
                 fmt::format("read manifest {}: it is of step {}", path.string(), manifest.step));
@@ -118,10 +118,11 @@ std::vector<ChunkRecord> read_chunk_table(File& file, const fs::path& directory,
   return records;
 }
 
-StoredCheckpoint open_checkpoint(FileSystem& file_system, const fs::path& directory) {
+StoredCheckpoint open_checkpoint(FileSystem& file_system, const fs::path& directory,
+                                 std::int64_t threads) {
   StoredCheckpoint checkpoint;
   checkpoint.directory = directory;
-  checkpoint.manifest = read_manifest(file_system, directory);
+  checkpoint.manifest = read_manifest(file_system, directory, threads);
   try {
     for (const FileEntry& entry : checkpoint.manifest.files) {
       checkpoint.files.push_back(open_shard_file(file_system, directory, entry));

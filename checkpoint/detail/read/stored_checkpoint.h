@@ -43,7 +43,8 @@ struct StoredCheckpoint {
 /// Reads the manifest alone. Throws not_found where the directory is not there, is not that of a
 /// committed checkpoint or holds no manifest; unsupported; corrupt, also where its step is not the
 /// directory's.
-Manifest read_manifest(FileSystem& file_system, const std::filesystem::path& directory);
+Manifest read_manifest(FileSystem& file_system, const std::filesystem::path& directory,
+                       std::int64_t threads = 1);
 
 /// Opens a shard file and compares its size with the manifest's. Throws corrupt where it is not
 /// there, not a regular file or of another size.
@@ -57,7 +58,8 @@ std::vector<ChunkRecord> read_chunk_table(File& file, const std::filesystem::pat
 
 /// All of the above: what a reader asks of a checkpoint before it trusts it. Throws not_found, too,
 /// where another process removes or replaces it meanwhile.
-StoredCheckpoint open_checkpoint(FileSystem& file_system, const std::filesystem::path& directory);
+StoredCheckpoint open_checkpoint(FileSystem& file_system, const std::filesystem::path& directory,
+                                 std::int64_t threads = 1);
 
 /// Compares the hash of a chunk's stored bytes with its record's. Throws corrupt naming file,
 /// tensor, chunk and box.

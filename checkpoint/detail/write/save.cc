@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <functional>
 #include <future>
 #include <optional>
 #include <span>
@@ -42,6 +43,27 @@ WrittenShardFile write_one(const SaveContext& context, const Attempt& attempt, c
   return written;
 }
 
+// The manifest's list of tensors. Whoever reads it makes the same checks, so what is published is
+// what is readable; among them the proof that the pieces cover every element once. Where the
+// writing of the other files will tell a number, the draft has the largest: the manifest is not
+// longer.
+std::string print_checked_tensors(const SavePlan& plan, Manifest draft, const std::string& path) {
+  constexpr std::uint64_t kMost = INT64_MAX;
+  draft.index_bytes = kMost;
+  for (const TensorEntry& tensor : plan.tensors) {
+    for (const PieceEntry& piece : tensor.pieces) {
+      draft.files[static_cast<std::size_t>(piece.file)].chunks += num_chunks(piece);
+    }
+  }
+  for (FileEntry& file : draft.files) {
+    file.bytes = file.data_end = kMost;
+    file.table_address = kMost - static_cast<std::uint64_t>(file.chunks) * sizeof(ChunkRecord);
+  }
+  std::string tensors = print_tensors(plan.tensors);
+  parse_manifest(print_manifest(draft, tensors), path);
+  return tensors;
+}
+
 // Writes the files of an attempt, the manifest last.
 SaveStats write_attempt(const SaveContext& context, const Attempt& attempt, std::int64_t step,
                         std::vector<TensorSource> sources, const SaveOptions& options) {
@@ -54,13 +76,19 @@ SaveStats write_attempt(const SaveContext& context, const Attempt& attempt, std:
   manifest.id = attempt.id();
   manifest.step = step;
   manifest.user_json = options.user_json;
-  // The index needs the shard files' names alone, so it is made while they are written.
+  // The index and the list of tensors need the shard files' names alone, so they are made while the
+  // files are written.
   std::vector<FileEntry> named(static_cast<std::size_t>(plan.files));
   for (std::size_t f = 0; f < named.size(); ++f) {
     named[f].name = fmt::format("shards-{:05}-of-{:05}.h5", f, named.size());
   }
   std::future<std::vector<std::byte>> making_index =
       std::async(std::launch::async, [&] { return build_index_file(plan.tensors, named); });
+  const std::filesystem::path path = attempt.directory() / kManifestName;
+  Manifest draft = manifest;
+  draft.files = named;
+  std::future<std::string> printing = std::async(std::launch::async, print_checked_tensors,
+                                                 std::cref(plan), std::move(draft), path.string());
   std::vector<std::vector<ChunkRecord>> records;
   std::size_t done_bytes = 0;
   for (const FileEntry& entry : named) {
@@ -72,24 +100,18 @@ SaveStats write_attempt(const SaveContext& context, const Attempt& attempt, std:
     manifest.files.push_back(std::move(file.entry));
   }
   const std::vector<std::byte> index = making_index.get();
+  const std::string tensors = printing.get();
   manifest.tensors = std::move(plan.tensors);
   manifest.index_bytes = index.size();
   manifest.index_hash = hash128(index.data(), index.size());
 
-  // Whoever reads it makes the same checks, so what is published is what is readable; among them
-  // the proof that the pieces cover every element once.
-  const std::string text = print_manifest(manifest);
-  const std::filesystem::path path = attempt.directory() / kManifestName;
-  std::future<void> checking = std::async(std::launch::async, [&] {
-    const Manifest checked = parse_manifest(text, path.string());
-    for (std::size_t f = 0; f < records.size(); ++f) {
-      check_chunk_table(checked, static_cast<std::int64_t>(f), records[f], checked.files[f].name);
-    }
-  });
+  const std::string text = print_manifest(manifest, tensors);
+  for (std::size_t f = 0; f < records.size(); ++f) {
+    check_chunk_table(manifest, static_cast<std::int64_t>(f), records[f], manifest.files[f].name);
+  }
   write_whole_file(context.file_system, attempt.directory() / kIndexName, index);
   write_whole_file(context.file_system, path, std::as_bytes(std::span(text)));
   context.file_system.sync_directory(attempt.directory());
-  checking.get();
   stats.file_bytes += index.size() + text.size();
   return stats;
 }

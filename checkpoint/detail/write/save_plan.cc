@@ -4,8 +4,8 @@
 
 #include <algorithm>
 #include <numeric>
-#include <set>
 #include <string_view>
+#include <unordered_set>
 
 #include "shardwise/checkpoint/detail/json_text.h"
 #include "shardwise/checkpoint/detail/write/index_file.h"
@@ -100,15 +100,33 @@ CodecChoice choose_by_samples(const TensorSource& source, const TensorEntry& ten
   return choose_codec(wanted, sample, element_bytes);
 }
 
-TensorEntry describe(const TensorSource& source) {
-  const ArraySpec& spec = source.spec;
-  return {.name = source.name,
-          .dtype = spec.dtype,
-          .shape = spec.shape,
-          .mesh = spec.sharding.mesh().to_string(),
-          .spec = spec.sharding.spec().to_string(),
-          .index = {},
-          .pieces = {}};
+std::vector<TensorSource> sorted_by_name(std::vector<TensorSource> sources) {
+  std::vector<std::size_t> order(sources.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::sort(order.begin(), order.end(),
+            [&](std::size_t a, std::size_t b) { return sources[a].name < sources[b].name; });
+  std::vector<TensorSource> sorted;
+  sorted.reserve(sources.size());
+  for (const std::size_t i : order) sorted.push_back(std::move(sources[i]));
+  return sorted;
+}
+
+// Without pieces. Neighbours mostly have the same sharding.
+std::vector<TensorEntry> describe(std::span<const TensorSource> sources) {
+  std::vector<TensorEntry> tensors;
+  tensors.reserve(sources.size());
+  for (const TensorSource& source : sources) {
+    const Sharding& sharding = source.spec.sharding;
+    const bool again = !tensors.empty() && (&source)[-1].spec.sharding == sharding;
+    tensors.push_back({.name = source.name,
+                       .dtype = source.spec.dtype,
+                       .shape = source.spec.shape,
+                       .mesh = again ? tensors.back().mesh : sharding.mesh().to_string(),
+                       .spec = again ? tensors.back().spec : sharding.spec().to_string(),
+                       .index = {},
+                       .pieces = {}});
+  }
+  return tensors;
 }
 
 // The distinct pieces of a tensor, or all of it where it is small.
@@ -200,7 +218,7 @@ Shape chunk_shape(const Shape& piece, std::size_t element_bytes) {
 }
 
 void check_sources(std::span<const TensorSource> sources) {
-  std::set<std::string_view> names;
+  std::unordered_set<std::string_view> names(sources.size());
   for (const TensorSource& source : sources) {
     if (const std::string problem = name_problem(source.name); !problem.empty()) {
       throw Error(ErrorCode::invalid_argument,
@@ -254,13 +272,10 @@ SavePlan plan_of_file(const SavePlan& plan, std::int64_t file) {
 
 SavePlan plan_save(std::vector<TensorSource> sources, Codec codec, const Executor& executor,
                    std::int64_t writers) {
-  std::sort(sources.begin(), sources.end(),
-            [](const TensorSource& a, const TensorSource& b) { return a.name < b.name; });
   SavePlan plan;
   plan.adaptive = codec == Codec::automatic;
-  plan.sources = std::move(sources);
-  plan.tensors.reserve(plan.sources.size());
-  for (const TensorSource& source : plan.sources) plan.tensors.push_back(describe(source));
+  plan.sources = sorted_by_name(std::move(sources));
+  plan.tensors = describe(plan.sources);
   add_pieces(plan, writers);
   number_files(plan, writers);
 
