@@ -15,9 +15,11 @@ namespace {
 using Bytes = std::vector<std::byte>;
 
 Bytes random_bytes(std::size_t size, unsigned seed = 1) {
-  std::mt19937 random(seed);
+  std::mt19937_64 random(seed);
+  std::vector<std::uint64_t> words((size + 7) / 8);
+  for (auto& word : words) word = random();
   Bytes bytes(size);
-  for (auto& b : bytes) b = static_cast<std::byte>(random());
+  if (size > 0) std::memcpy(bytes.data(), words.data(), size);
   return bytes;
 }
 
