@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cassert>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -33,6 +34,7 @@ inline ShardedArray random_tensor(Devices& devices, const ArraySpec& spec, std::
     std::mt19937_64 random(
         static_cast<std::uint64_t>(seed * 1000 + view.box.begin(0) + view.box.begin(1)));
     std::normal_distribution<float> normal(0, 0.02f);
+    assert(spec.dtype == DType::f32 || spec.dtype == DType::bf16);
     const std::size_t element = size_bytes(spec.dtype);
     for (std::int64_t i = 0; i < view.box.num_elements(); ++i) {
       const auto bits = std::bit_cast<std::uint32_t>(normal(random));

@@ -35,7 +35,7 @@ constexpr int kNoMatches = -1000;
 constexpr std::size_t kLeastPlane = 1024;
 
 // Shorter planes are zstd's: the tables of a PlaneCoder would take longer than they save.
-constexpr std::size_t kLeastCodedPlane = std::size_t{64} << 10;
+constexpr std::size_t kLeastCodedPlane = std::size_t{16} << 10;
 
 // So many bytes of a plane say whether Huffman coding can gain anything there.
 constexpr std::size_t kProbeBytes = 4096;
@@ -90,9 +90,9 @@ struct Encoder::Impl {
           "literal compression mode");
   }
 
-  // Planes without skew, mantissas mostly, are not looked at by zstd: what it would find out, at
-  // a fifth of all the time, is that they have to be stored as they are. Those before the first one
-  // with skew are shuffled to where they stay.
+  // Planes without skew, mantissas mostly, are stored as they are without a look at each byte,
+  // which would take a fifth of all the time. Those before the first one with skew are shuffled to
+  // where they stay.
   std::size_t code_planes(std::span<const std::byte> chunk, std::size_t element_bytes,
                           std::span<std::byte> out) {
     std::size_t raw = 0;

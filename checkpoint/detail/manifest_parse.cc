@@ -253,17 +253,22 @@ std::vector<TensorEntry> tensors_of(const JsonValue& list, std::int64_t threads)
   std::vector<JsonValue> values;
   values.reserve(list.size());
   for (const JsonValue value : list) values.push_back(value);
-  std::vector<TensorEntry> tensors(values.size());
   const std::size_t jobs = (values.size() + kTensorsPerJob - 1) / kTensorsPerJob;
+  // Memory is taken as tensors turn out to be right: a list may be long and hold none.
+  std::vector<std::vector<TensorEntry>> parts(jobs);
   run_lanes({.jobs = jobs,
              .lanes = std::clamp<std::size_t>(static_cast<std::size_t>(threads), 1,
                                               std::max<std::size_t>(jobs, 1)),
              .run = [&](std::size_t job, std::size_t) {
                const std::size_t end = std::min(values.size(), (job + 1) * kTensorsPerJob);
+               parts[job].reserve(end - job * kTensorsPerJob);
                for (std::size_t t = job * kTensorsPerJob; t < end; ++t) {
-                 tensors[t] = tensor_of(values[t], static_cast<std::int64_t>(t));
+                 parts[job].push_back(tensor_of(values[t], static_cast<std::int64_t>(t)));
                }
              }});
+  std::vector<TensorEntry> tensors;
+  tensors.reserve(values.size());
+  for (auto& part : parts) std::move(part.begin(), part.end(), std::back_inserter(tensors));
   return tensors;
 }
 

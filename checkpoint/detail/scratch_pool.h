@@ -36,7 +36,7 @@ class ScratchPool {
 
   /// Some scratch for chunks of ours, of 1 MiB. What has grown for larger ones, which other writers
   /// may store, is not kept: it would lie outside every memory budget.
-  static constexpr std::size_t kKeptBytes = std::size_t{4} << 20;
+  static constexpr std::size_t kKeptBytes = std::size_t{5} << 20;
 
  private:
   std::unique_ptr<Scratch> take() {

@@ -77,7 +77,7 @@ TEST(Codec, DecodesAnyMixtureOfRawAndCodedPlanes) {
   Encoder encoder;
   Decoder decoder;
   for (const std::size_t element : {1, 2, 4, 8, 16}) {
-    for (const std::size_t count : {8192, 131'072, 131'073, 300'000}) {
+    for (const std::size_t count : {8192, 16'383, 16'384, 131'072, 131'073, 300'000}) {
       for (std::size_t coded = 1; coded < std::size_t{1} << std::min<std::size_t>(element, 4);
            ++coded) {
         SCOPED_TRACE(testing::Message() << count << " of " << element << ", coded " << coded);
@@ -101,7 +101,21 @@ TEST(Codec, GivesZeroForWhatDoesNotShrink) {
   EXPECT_TRUE(encoded({}, 4, Effort::huffman_only).empty());
   EXPECT_TRUE(encoded(random_bytes(1), 1, Effort::matches).empty());
   EXPECT_TRUE(encoded(random_bytes(1 << 16), 4, Effort::huffman_only).empty());
+  EXPECT_TRUE(encoded(random_bytes(1 << 13), 4, Effort::huffman_only).empty());
   EXPECT_TRUE(encoded(random_bytes(1 << 16), 4, Effort::matches).empty());
+}
+
+TEST(Codec, GivesZeroWhereTheRoomDoesNotSuffice) {
+  Encoder encoder;
+  for (const std::size_t count : {1000, 50'000}) {
+    const Bytes floats = gaussian_floats(count);
+    const std::size_t size = encoded(floats, 4, Effort::huffman_only).size();
+    ASSERT_GT(size, 0u);
+    for (const std::size_t room : {std::size_t{0}, std::size_t{8}, size / 2, size - 1}) {
+      Bytes out(room);
+      EXPECT_EQ(encoder.encode(floats, 4, Effort::huffman_only, out), 0u) << room;
+    }
+  }
 }
 
 TEST(Codec, HuffmanCodingAloneServesFloats) {

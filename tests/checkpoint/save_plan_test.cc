@@ -84,6 +84,28 @@ TEST(SavePlan, SortsNamesAndNumbersChunks) {
   EXPECT_EQ(plan.logical_bytes, (std::size_t{4} << 20) + 10);
 }
 
+// Shardings are equal where they place the same; what is stored is what the caller wrote.
+TEST(SavePlan, KeepsEachTensorsOwnMeshAndSpec) {
+  const auto source = [](const char* name, const char* mesh, const char* spec) {
+    const Sharding sharding(Mesh::parse(mesh), PartitionSpec::parse(spec));
+    return TensorSource{name, {DType::f32, {8, 8}, sharding}, [](const Box&, auto) {}};
+  };
+  const SavePlan plan =
+      plan_save({source("a", "data=8,model=1", "-,-"), source("b", "data=8,model=1", "-,model"),
+                 source("c", "data=8,model=1", "-,model"), source("d", "x=8", "-,-"),
+                 source("e", "a=2,b=4", "a+b,-"), source("f", "c=8", "c,-")},
+                Codec::none, Executor(1));
+  const auto text = [&](std::size_t t) {
+    return plan.tensors[t].mesh + " " + plan.tensors[t].spec;
+  };
+  EXPECT_EQ(text(0), "data=8,model=1 -,-");
+  EXPECT_EQ(text(1), "data=8,model=1 -,model");
+  EXPECT_EQ(text(2), "data=8,model=1 -,model");
+  EXPECT_EQ(text(3), "x=8 -,-");
+  EXPECT_EQ(text(4), "a=2,b=4 a+b,-");
+  EXPECT_EQ(text(5), "c=8 c,-");
+}
+
 TEST(SavePlan, CutsNoTensorBelow64KiB) {
   const Executor executor(1);
   const HostTensor tensors[] = {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cassert>
 #include <functional>
 #include <future>
 #include <optional>
@@ -43,21 +44,17 @@ WrittenShardFile write_one(const SaveContext& context, const Attempt& attempt, c
   return written;
 }
 
-// The manifest's list of tensors. Whoever reads it makes the same checks, so what is published is
-// what is readable; among them the proof that the pieces cover every element once. Where the
-// writing of the other files will tell a number, the draft has the largest: the manifest is not
-// longer.
+// The manifest's list of tensors. Whoever reads it makes the same checks, so the list that is
+// published is readable; among them the proof that the pieces cover every element once, and each
+// file's chunks. Sizes and addresses, which the writing of the other files will tell, are as large
+// as can be in this draft: the manifest is not longer.
 std::string print_checked_tensors(const SavePlan& plan, Manifest draft, const std::string& path) {
   constexpr std::uint64_t kMost = INT64_MAX;
   draft.index_bytes = kMost;
-  for (const TensorEntry& tensor : plan.tensors) {
-    for (const PieceEntry& piece : tensor.pieces) {
-      draft.files[static_cast<std::size_t>(piece.file)].chunks += num_chunks(piece);
-    }
-  }
   for (FileEntry& file : draft.files) {
     file.bytes = file.data_end = kMost;
-    file.table_address = kMost - static_cast<std::uint64_t>(file.chunks) * sizeof(ChunkRecord);
+    file.data_begin = file.table_address =
+        kMost - static_cast<std::uint64_t>(file.chunks) * sizeof(ChunkRecord);
   }
   std::string tensors = print_tensors(plan.tensors);
   parse_manifest(print_manifest(draft, tensors), path);
@@ -82,6 +79,11 @@ SaveStats write_attempt(const SaveContext& context, const Attempt& attempt, std:
   for (std::size_t f = 0; f < named.size(); ++f) {
     named[f].name = fmt::format("shards-{:05}-of-{:05}.h5", f, named.size());
   }
+  for (const TensorEntry& tensor : plan.tensors) {
+    for (const PieceEntry& piece : tensor.pieces) {
+      named[static_cast<std::size_t>(piece.file)].chunks += num_chunks(piece);
+    }
+  }
   std::future<std::vector<std::byte>> making_index =
       std::async(std::launch::async, [&] { return build_index_file(plan.tensors, named); });
   const std::filesystem::path path = attempt.directory() / kManifestName;
@@ -94,6 +96,7 @@ SaveStats write_attempt(const SaveContext& context, const Attempt& attempt, std:
   for (const FileEntry& entry : named) {
     WrittenShardFile file =
         write_one(context, attempt, plan, std::ssize(records), entry.name, options, done_bytes);
+    assert(file.entry.chunks == entry.chunks);
     stats.stored_bytes += file.stored_bytes;
     stats.file_bytes += file.entry.bytes;
     records.push_back(std::move(file.records));

@@ -111,13 +111,17 @@ std::vector<TensorSource> sorted_by_name(std::vector<TensorSource> sources) {
   return sorted;
 }
 
-// Without pieces. Neighbours mostly have the same sharding.
+// Without pieces. Neighbours mostly have the same mesh and spec, so each is printed once. (Not
+// compared as shardings: these are equal wherever they place the same, whatever their spelling.)
 std::vector<TensorEntry> describe(std::span<const TensorSource> sources) {
   std::vector<TensorEntry> tensors;
   tensors.reserve(sources.size());
+  const Sharding* before = nullptr;
   for (const TensorSource& source : sources) {
     const Sharding& sharding = source.spec.sharding;
-    const bool again = !tensors.empty() && (&source)[-1].spec.sharding == sharding;
+    const bool again =
+        before != nullptr && before->mesh() == sharding.mesh() && before->spec() == sharding.spec();
+    before = &sharding;
     tensors.push_back({.name = source.name,
                        .dtype = source.spec.dtype,
                        .shape = source.spec.shape,

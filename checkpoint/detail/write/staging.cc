@@ -15,7 +15,8 @@ namespace {
 // Writes of 8 MiB reach the disk's full rate; larger ones gain nothing (research: 3.4 GB/s of 3.5).
 constexpr std::size_t kMostBufferBytes = std::size_t{8} << 20;
 
-// A chunk gathered, one more for the parts of an edge chunk, one shuffled, and zstd's own.
+// A chunk gathered, one more for the parts of an edge chunk, one shuffled, the tables of its coder,
+// and zstd's own.
 constexpr std::size_t kWorkerBytes = 5 * kChunkBytes;
 
 }  // namespace

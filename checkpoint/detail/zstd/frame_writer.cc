@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <cassert>
+#include <cstdint>
+#include <utility>
 
 namespace shardwise::detail {
 
 void FrameWriter::begin(std::size_t content_bytes) {
+  assert(content_bytes <= UINT32_MAX);
   put(0xFD2FB528, 4);
   put(0xA0, 1);
   put(static_cast<std::uint32_t>(content_bytes), 4);
@@ -21,6 +24,7 @@ void FrameWriter::add_raw(std::span<const std::byte> bytes, bool last) {
 }
 
 std::byte* FrameWriter::add_raw_room(std::size_t bytes, bool last) {
+  is_first_ = false;
   put_header(BlockType::raw, bytes, last);
   full_ = full_ || bytes > out_.size() - size_;
   if (full_) return nullptr;
@@ -30,6 +34,11 @@ std::byte* FrameWriter::add_raw_room(std::size_t bytes, bool last) {
 }
 
 void FrameWriter::add_repeated(std::byte value, std::size_t times, bool last) {
+  // Decoders up to 1.4.3 do not take a repeated byte as a frame's first block.
+  if (times > 0 && std::exchange(is_first_, false)) {
+    --times;
+    add_raw({&value, 1}, last && times == 0);
+  }
   while (times > 0) {
     const std::size_t block = std::min(times, kZstdBlockBytes);
     times -= block;
@@ -43,6 +52,7 @@ void FrameWriter::add_compressed(std::initializer_list<std::span<const std::byte
   std::size_t size = 0;
   for (const auto part : parts) size += part.size();
   assert(size <= kZstdBlockBytes);
+  is_first_ = false;
   put_header(BlockType::compressed, size, last);
   for (const auto part : parts) put(part);
 }

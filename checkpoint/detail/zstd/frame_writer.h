@@ -17,7 +17,7 @@ class FrameWriter {
  public:
   explicit FrameWriter(std::span<std::byte> out) : out_(out) {}
 
-  /// One segment whose content size takes four bytes.
+  /// One segment whose content size takes four bytes, and fits.
   void begin(std::size_t content_bytes);
 
   /// Bytes as they are, in as many blocks as they need.
@@ -44,6 +44,7 @@ class FrameWriter {
 
   std::span<std::byte> out_;
   std::size_t size_ = 0;
+  bool is_first_ = true;  ///< the next block
   bool full_ = false;
 };
 

@@ -76,7 +76,7 @@ bool has_others(const std::byte* bytes, std::size_t size, const std::uint8_t* se
 }
 
 /// Bits, of which the last ones lie highest. At most 56 between two flushes, 7 of which the flush
-/// before has left.
+/// before has left: so none comes near the lengths, which lie lowest.
 struct BitStream {
   std::uint64_t bits = 0;
   std::uint64_t count = 0;
@@ -94,7 +94,8 @@ struct BitStream {
     count %= 8;
   }
 
-  /// The eight bytes before `end`, at once where their codes are not unusually long.
+  /// The eight bytes before `end`, at once where their codes are not unusually long. A code's
+  /// lowest byte is its length, so the lowest byte of the sum is that of all.
   void add_eight(const std::uint64_t* pairs, const std::byte* end) {
     const std::uint64_t d = pairs[load_pair(end - 2)], c = pairs[load_pair(end - 4)];
     const std::uint64_t b = pairs[load_pair(end - 6)], a = pairs[load_pair(end - 8)];
@@ -189,10 +190,6 @@ std::array<std::byte, 5> literals_header(bool has_code, std::size_t bytes, std::
 
 }  // namespace
 
-PlaneCoder::PlaneCoder() : pair_counts_(kPairs), coded_(4 * kStreamRoom) {
-  codes_.two.resize(kPairs);
-}
-
 std::size_t PlaneCoder::held_bytes() const {
   return pair_counts_.capacity() * sizeof(std::uint32_t) +
          codes_.two.capacity() * sizeof(std::uint64_t) + coded_.capacity();
@@ -261,6 +258,9 @@ std::size_t PlaneCoder::code_block(std::span<const std::byte> block) {
 }
 
 void PlaneCoder::add(std::span<const std::byte> plane, bool last, FrameWriter& frame) {
+  pair_counts_.resize(kPairs);
+  codes_.two.resize(kPairs);
+  coded_.resize(streams_.size() * kStreamRoom);
   const ByteCounts counts = count(plane);
   const auto values = std::count_if(counts.begin(), counts.end(), [](auto c) { return c > 0; });
   if (values < 2) return frame.add_repeated(plane.front(), plane.size(), last);

@@ -15,22 +15,20 @@ namespace shardwise::detail {
 /// fast as zstd itself, which looks for one byte at a time. Thread-compatible.
 class PlaneCoder {
  public:
-  PlaneCoder();
-
   /// Adds a plane, in blocks that share one code; blocks that it would not shrink as they are.
   void add(std::span<const std::byte> plane, bool last, FrameWriter& frame);
 
-  /// Memory that is kept, whatever the planes.
+  /// Memory that is kept: 0.9 MiB from the first plane on, however large.
   std::size_t held_bytes() const;
 
-  /// A code, or two in one, with its first bit in bit 63 and its length in the lowest six bits. The
-  /// codes of two bytes are found by both, as they lie in memory, of the plane.
+  /// A code, or two in one, with its first bit in bit 63 and its length in the lowest six bits.
+  /// Those of two bytes are found by the two as one number.
   struct Codes {
     std::array<std::uint64_t, 256> one;
     std::vector<std::uint64_t> two;
   };
 
-  /// One of the four streams of a block: its bytes, and where to its codes go.
+  /// One of the four streams of a block: its bytes, and where its codes go to.
   struct Stream {
     std::span<const std::byte> bytes;
     std::byte* out;
