@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <deque>
 #include <optional>
 #include <utility>
 
@@ -40,6 +41,40 @@ std::vector<TensorInfo> make_infos(const detail::StoredCheckpoint& checkpoint) {
   }
   return infos;
 }
+
+using Shards = std::vector<std::shared_ptr<Buffer>>;
+
+/// What the devices of a mesh hold of arrays of one spec. Arrays in a row mostly have the same.
+struct Layout {
+  explicit Layout(const ArraySpec& array) : spec(array) {
+    const Mesh& mesh = spec.sharding.mesh();
+    for (std::int64_t position = 0; position < mesh.size(); ++position) {
+      shard_bytes.push_back(
+          num_bytes(spec.sharding.box_at(position, spec.shape).shape(), size_bytes(spec.dtype)));
+    }
+    pieces = spec.sharding.distinct_pieces(spec.shape);
+  }
+
+  // Shardings that are equal may number the devices differently; then their meshes differ.
+  bool fits(const ArraySpec& array) const {
+    return array.dtype == spec.dtype && array.shape == spec.shape &&
+           array.sharding == spec.sharding && array.sharding.mesh() == spec.sharding.mesh();
+  }
+
+  Shards allocate(Devices& devices, std::string_view label) const {
+    Shards shards;
+    shards.reserve(shard_bytes.size());
+    for (const std::size_t bytes : shard_bytes) {
+      Device& device = devices.at(spec.sharding.mesh().device_at(std::ssize(shards)));
+      shards.push_back(device.allocate(bytes, MemoryKind::array, label));
+    }
+    return shards;
+  }
+
+  ArraySpec spec;
+  std::vector<std::size_t> shard_bytes;  ///< at each position of the mesh
+  std::vector<DistinctPiece> pieces;
+};
 
 }  // namespace
 
@@ -148,7 +183,8 @@ void CheckpointReader::read(std::string_view name, const Box& box, std::span<std
                             "output {}",
                             directory().string(), to_string(box), name, bytes, out.size()));
   }
-  const detail::ReadTarget target{number, box, {out.data()}};
+  std::byte* const place = out.data();
+  const detail::ReadTarget target{number, &box, {&place, 1}};
   impl_->chunks.fill({&target, 1});
 }
 
@@ -172,30 +208,35 @@ std::vector<ShardedArray> CheckpointReader::restore(Devices& devices,
                     directory().string(), wrong.size(), requests.size(), fmt::join(wrong, "; ")));
   }
 
-  // All memory first: what does not fit fails before anything is read.
-  std::vector<std::vector<std::shared_ptr<Buffer>>> buffers;
-  std::vector<detail::ReadTarget> targets;
+  // All memory first: what does not fit fails before anything is read. The targets point into
+  // layouts and places.
+  std::deque<Layout> layouts;
+  std::vector<std::byte*> places;
+  std::size_t num_shards = 0;
   for (const TensorRequest& request : requests) {
-    const ArraySpec& spec = request.spec;
-    const Mesh& mesh = spec.sharding.mesh();
-    auto& shards = buffers.emplace_back();
-    for (std::int64_t position = 0; position < mesh.size(); ++position) {
-      const Box box = spec.sharding.box_at(position, spec.shape);
-      shards.push_back(devices.at(mesh.device_at(position))
-                           .allocate(num_bytes(box.shape(), size_bytes(spec.dtype)),
-                                     MemoryKind::array, request.name));
-    }
-    for (const DistinctPiece& piece : spec.sharding.distinct_pieces(spec.shape)) {
-      detail::ReadTarget target{*impl_->find(request.name), piece.box, {}};
+    num_shards += static_cast<std::size_t>(request.spec.sharding.mesh().size());
+  }
+  places.reserve(num_shards);
+  std::vector<detail::ReadTarget> targets;
+  targets.reserve(num_shards);
+  std::vector<Shards> buffers;
+  for (const TensorRequest& request : requests) {
+    if (layouts.empty() || !layouts.back().fits(request.spec)) layouts.emplace_back(request.spec);
+    const Layout& layout = layouts.back();
+    const Shards& shards = buffers.emplace_back(layout.allocate(devices, request.name));
+    const std::size_t tensor = *impl_->find(request.name);
+    for (const DistinctPiece& piece : layout.pieces) {
+      const std::size_t first = places.size();
       for (const std::int64_t position : piece.positions) {
-        target.places.push_back(shards[static_cast<std::size_t>(position)]->data());
+        places.push_back(shards[static_cast<std::size_t>(position)]->data());
       }
-      targets.push_back(std::move(target));
+      targets.push_back({tensor, &piece.box, std::span(places).subspan(first)});
     }
   }
   impl_->chunks.fill(targets);
 
   std::vector<ShardedArray> arrays;
+  arrays.reserve(requests.size());
   for (std::size_t r = 0; r < requests.size(); ++r) {
     arrays.push_back(ShardedArray::from_shards(requests[r].spec, std::move(buffers[r])));
   }

@@ -72,27 +72,30 @@ class Arena : public std::enable_shared_from_this<Arena> {
 
   std::shared_ptr<Buffer> allocate(std::size_t size_bytes, MemoryKind kind,
                                    std::string_view label) {
+    struct Made : Buffer {  // one allocation, of what only an arena may make
+      Made(std::shared_ptr<Arena> arena, std::size_t bytes, MemoryKind what, std::string_view text)
+          : Buffer(std::move(arena), bytes, what, text) {}
+    };
     // Whatever throws from here on, the buffer's destructor takes back as far as it got.
-    std::unique_ptr<Buffer> buffer(new Buffer(shared_from_this(), size_bytes));
-    buffer->ticket_ = reserve({size_bytes, kind, std::string(label)});
+    auto buffer = std::make_shared<Made>(shared_from_this(), size_bytes, kind, label);
+    book(*buffer);
     buffer->data_ = take_memory(size_bytes);
     return buffer;
   }
 
-  void release(std::uint64_t ticket, std::byte* memory, std::size_t size_bytes) {
+  void release(Buffer& buffer) {
     const MutexLock lock(mutex_);
-    if (memory != nullptr && size_bytes >= kLeastKeptBytes) {
-      kept_.emplace(size_bytes, memory);
-      kept_bytes_ += size_bytes;
+    if (buffer.data_ != nullptr && buffer.size_bytes_ >= kLeastKeptBytes) {
+      kept_.emplace(buffer.size_bytes_, buffer.data_);
+      kept_bytes_ += buffer.size_bytes_;
     } else {
-      give_back(memory, size_bytes);
+      give_back(buffer.data_, buffer.size_bytes_);
     }
-    const auto found = holdings_.find(ticket);
-    if (found == holdings_.end()) return;
-    const Holding& holding = found->second;
-    stats_.in_use_bytes -= holding.size_bytes;
-    stats_.in_use_by_kind[static_cast<std::size_t>(holding.kind)] -= holding.size_bytes;
-    holdings_.erase(found);
+    if (!buffer.booked_) return;
+    stats_.in_use_bytes -= buffer.size_bytes_;
+    stats_.in_use_by_kind[static_cast<std::size_t>(buffer.kind_)] -= buffer.size_bytes_;
+    (buffer.older_ != nullptr ? buffer.older_->younger_ : oldest_) = buffer.younger_;
+    (buffer.younger_ != nullptr ? buffer.younger_->older_ : youngest_) = buffer.older_;
   }
 
   MemoryStats stats() {
@@ -107,23 +110,18 @@ class Arena : public std::enable_shared_from_this<Arena> {
   }
 
  private:
-  struct Holding {
-    std::size_t size_bytes;
-    MemoryKind kind;
-    std::string label;
-  };
-
-  std::uint64_t reserve(Holding holding) {
+  void book(Buffer& buffer) {
     const MutexLock lock(mutex_);
-    if (holding.size_bytes > stats_.capacity_bytes - stats_.in_use_bytes) {
-      throw Error(ErrorCode::resource_exhausted, exhausted(holding));
+    if (buffer.size_bytes_ > stats_.capacity_bytes - stats_.in_use_bytes) {
+      throw Error(ErrorCode::resource_exhausted, exhausted(buffer));
     }
-    const std::uint64_t ticket = next_ticket_++;
-    const auto& held = holdings_.emplace(ticket, std::move(holding)).first->second;
-    stats_.in_use_bytes += held.size_bytes;
-    stats_.in_use_by_kind[static_cast<std::size_t>(held.kind)] += held.size_bytes;
+    stats_.in_use_bytes += buffer.size_bytes_;
+    stats_.in_use_by_kind[static_cast<std::size_t>(buffer.kind_)] += buffer.size_bytes_;
     stats_.peak_bytes = std::max(stats_.peak_bytes, stats_.in_use_bytes);
-    return ticket;
+    buffer.booked_ = true;
+    buffer.older_ = youngest_;
+    (youngest_ != nullptr ? youngest_->younger_ : oldest_) = &buffer;
+    youngest_ = &buffer;
   }
 
   std::byte* take_memory(std::size_t size_bytes) {
@@ -150,26 +148,22 @@ class Arena : public std::enable_shared_from_this<Arena> {
     }
   }
 
-  std::string exhausted(const Holding& wanted) const SHARDWISE_REQUIRES(mutex_) {
-    std::string message = fmt::format(
-        "allocate \"{}\" ({}): device {} needs {} bytes, but {} of its {} are in use", wanted.label,
-        name(wanted.kind), device_, wanted.size_bytes, stats_.in_use_bytes, stats_.capacity_bytes);
-    std::vector<std::pair<std::uint64_t, const Holding*>> largest;
-    for (const auto& [ticket, holding] : holdings_) {
-      if (holding.size_bytes > 0) largest.emplace_back(ticket, &holding);
+  std::string exhausted(const Buffer& wanted) const SHARDWISE_REQUIRES(mutex_) {
+    std::string message =
+        fmt::format("allocate \"{}\" ({}): device {} needs {} bytes, but {} of its {} are in use",
+                    wanted.label_, name(wanted.kind_), device_, wanted.size_bytes_,
+                    stats_.in_use_bytes, stats_.capacity_bytes);
+    std::vector<const Buffer*> largest;
+    for (const Buffer* held = oldest_; held != nullptr; held = held->younger_) {
+      if (held->size_bytes_ > 0) largest.push_back(held);
     }
-    const std::size_t count = std::min(kBuffersInMessage, largest.size());
-    std::partial_sort(largest.begin(), largest.begin() + static_cast<std::ptrdiff_t>(count),
-                      largest.end(), [](const auto& a, const auto& b) {
-                        if (a.second->size_bytes != b.second->size_bytes) {
-                          return a.second->size_bytes > b.second->size_bytes;
-                        }
-                        return a.first < b.first;
-                      });
-    for (std::size_t i = 0; i < count; ++i) {
-      const Holding& holding = *largest[i].second;
-      message += fmt::format("{}\"{}\" ({}, {} bytes)", i == 0 ? "; largest: " : ", ",
-                             holding.label, name(holding.kind), holding.size_bytes);
+    std::stable_sort(largest.begin(), largest.end(), [](const Buffer* a, const Buffer* b) {
+      return a->size_bytes_ > b->size_bytes_;
+    });
+    for (std::size_t i = 0; i < std::min(kBuffersInMessage, largest.size()); ++i) {
+      const Buffer& held = *largest[i];
+      message += fmt::format("{}\"{}\" ({}, {} bytes)", i == 0 ? "; largest: " : ", ", held.label_,
+                             name(held.kind_), held.size_bytes_);
     }
     return message;
   }
@@ -177,16 +171,17 @@ class Arena : public std::enable_shared_from_this<Arena> {
   const DeviceId device_;
   Mutex mutex_;
   MemoryStats stats_ SHARDWISE_GUARDED_BY(mutex_);
-  std::unordered_map<std::uint64_t, Holding> holdings_ SHARDWISE_GUARDED_BY(mutex_);
-  std::uint64_t next_ticket_ SHARDWISE_GUARDED_BY(mutex_) = 1;
+  Buffer* oldest_ SHARDWISE_GUARDED_BY(mutex_) = nullptr;  // of those that are held
+  Buffer* youngest_ SHARDWISE_GUARDED_BY(mutex_) = nullptr;
   std::unordered_multimap<std::size_t, std::byte*> kept_ SHARDWISE_GUARDED_BY(mutex_);
   std::size_t kept_bytes_ SHARDWISE_GUARDED_BY(mutex_) = 0;
 };
 
-Buffer::Buffer(std::shared_ptr<Arena> arena, std::size_t size_bytes)
-    : arena_(std::move(arena)), size_bytes_(size_bytes) {}
+Buffer::Buffer(std::shared_ptr<Arena> arena, std::size_t size_bytes, MemoryKind kind,
+               std::string_view label)
+    : arena_(std::move(arena)), size_bytes_(size_bytes), kind_(kind), label_(label) {}
 
-Buffer::~Buffer() { arena_->release(ticket_, data_, size_bytes_); }
+Buffer::~Buffer() { arena_->release(*this); }
 
 DeviceId Buffer::device() const { return arena_->device(); }
 

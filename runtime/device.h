@@ -53,12 +53,18 @@ class Buffer {
 
  private:
   friend class Arena;
-  Buffer(std::shared_ptr<Arena> arena, std::size_t size_bytes);
+  Buffer(std::shared_ptr<Arena> arena, std::size_t size_bytes, MemoryKind kind,
+         std::string_view label);
 
   std::shared_ptr<Arena> arena_;
   std::size_t size_bytes_;
-  std::uint64_t ticket_ = 0;  // under which the arena has it in its books; 0: not yet
   std::byte* data_ = nullptr;
+  MemoryKind kind_;
+  std::string label_;
+
+  // In the arena's books, its mutex held: the buffers that were booked before and after.
+  bool booked_ = false;
+  Buffer *older_ = nullptr, *younger_ = nullptr;
 };
 
 /// An emulated device: a number, where it stands, a memory arena with a capacity, and counters. No

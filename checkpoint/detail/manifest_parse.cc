@@ -162,32 +162,17 @@ FileEntry file_of(const JsonValue& value, std::int64_t number) {
   const JsonFields fields(value, {.what = "file", .number = number});
   FileEntry file;
   file.name = fields.text("name");
-  if (file.name.empty() || file.name == "." || file.name == ".." || file.name == kManifestName ||
-      file.name == kIndexName || file.name.find('/') != std::string::npos ||
-      file.name.find('\0') != std::string::npos) {
-    fields.fail(fmt::format("{} cannot be the name of a shard file", JsonFields::shown(file.name)));
-  }
-  const std::int64_t bytes = fields.integer("bytes");
+  file.bytes = static_cast<std::uint64_t>(fields.integer("bytes"));
   const auto [begin, end] = fields.range("data");
-  if (end > bytes) {
-    fields.fail(fmt::format("\"data\" is [{}, {}), but the file has {} bytes", begin, end, bytes));
-  }
-  const std::string what = fmt::format("file {} table", number);
-  const JsonFields table(fields.any("table"), {.what = what.c_str()});
-  const std::int64_t address = table.integer("address");
-  file.chunks = table.integer("chunks");
-  constexpr auto kRecord = static_cast<std::int64_t>(sizeof(ChunkRecord));
-  // Divided, not multiplied: nothing overflows.
-  if (address < begin || address > end || file.chunks > (end - address) / kRecord) {
-    table.fail(fmt::format("{} records at {} are not inside the data, [{}, {})", file.chunks,
-                           address, begin, end));
-  }
-  file.bytes = static_cast<std::uint64_t>(bytes);
   file.data_begin = static_cast<std::uint64_t>(begin);
   file.data_end = static_cast<std::uint64_t>(end);
-  file.table_address = static_cast<std::uint64_t>(address);
+  const std::string what = fmt::format("file {} table", number);
+  const JsonFields table(fields.any("table"), {.what = what.c_str()});
+  file.table_address = static_cast<std::uint64_t>(table.integer("address"));
+  file.chunks = table.integer("chunks");
   file.table_hash = table.hash64("xxh3");
   file.structure_hash = fields.hash128("structure");
+  if (const std::string problem = file_problem(file); !problem.empty()) fields.fail(problem);
   return file;
 }
 
@@ -306,6 +291,25 @@ Manifest parse(std::string_view bytes, std::int64_t threads) {
 }
 
 }  // namespace
+
+std::string file_problem(const FileEntry& file) {
+  if (file.name.empty() || file.name == "." || file.name == ".." || file.name == kManifestName ||
+      file.name == kIndexName || file.name.find('/') != std::string::npos ||
+      file.name.find('\0') != std::string::npos) {
+    return fmt::format("{} cannot be the name of a shard file", JsonFields::shown(file.name));
+  }
+  const std::uint64_t begin = file.data_begin, end = file.data_end, table = file.table_address;
+  if (begin > end || end > file.bytes) {
+    return fmt::format("\"data\" is [{}, {}), but the file has {} bytes", begin, end, file.bytes);
+  }
+  // Divided, not multiplied: nothing overflows.
+  if (table < begin || table > end || file.chunks < 0 ||
+      static_cast<std::uint64_t>(file.chunks) > (end - table) / sizeof(ChunkRecord)) {
+    return fmt::format("{} records at {} are not inside the data, [{}, {})", file.chunks, table,
+                       begin, end);
+  }
+  return {};
+}
 
 Manifest parse_manifest(std::string_view bytes, const std::string& path, std::int64_t threads) {
   try {

@@ -38,8 +38,11 @@ TEST(ChunkReader, FillsEveryTargetAndReadsEachChunkOnce) {
                        {.memory_budget_bytes = budget, .threads = 2});
     const Box corner({0, 0}, {3, 5}), middle({2, 3}, {10, 7}), tile({4, 8}, {8, 12});
     auto a = room(corner), b = room(middle), again = room(middle), c = room(tile);
-    const ReadTarget targets[] = {
-        {0, corner, {a.data()}}, {0, middle, {b.data(), again.data()}}, {0, tile, {c.data()}}};
+    std::byte* const places[] = {a.data(), b.data(), again.data(), c.data()};
+    const std::span all(places);
+    const ReadTarget targets[] = {{0, &corner, all.subspan(0, 1)},
+                                  {0, &middle, all.subspan(1, 2)},
+                                  {0, &tile, all.subspan(3, 1)}};
     reader.fill(targets);
     EXPECT_EQ(a, elements_of(zstd_tiles(), corner));
     EXPECT_EQ(b, elements_of(zstd_tiles(), middle));
@@ -60,7 +63,8 @@ TEST(ChunkReader, ProgressCountsElementsWithoutPadding) {
                       }});
   const Box box({9, 0}, {10, 1});
   auto out = room(box);
-  const ReadTarget target{0, box, {out.data()}};
+  std::byte* const place = out.data();
+  const ReadTarget target{0, &box, {&place, 1}};
   reader.fill({&target, 1});
   EXPECT_THAT(seen, testing::ElementsAre(2u * 4 * 2)) << "two rows of the chunk are in the piece";
 }
@@ -71,7 +75,9 @@ TEST(ChunkReader, DamageOfAChunkConcernsOnlyWhoNeedsIt) {
   made.files[0].bytes[made.files[0].records[4].address] ^= std::byte{1};
   ChunkReader reader(open_checkpoint(*posix_file_system(), made.write(dir.path())), {.threads = 2});
   auto out = room(zstd_tiles().pieces[0]);
-  const ReadTarget whole{0, zstd_tiles().pieces[0], {out.data()}};
+  const Box piece = zstd_tiles().pieces[0];
+  std::byte* const place = out.data();
+  const ReadTarget whole{0, &piece, {&place, 1}};
   EXPECT_THAT(message_of(ErrorCode::corrupt,
                          [&] {
                            reader.fill({&whole, 1});
@@ -79,7 +85,8 @@ TEST(ChunkReader, DamageOfAChunkConcernsOnlyWhoNeedsIt) {
               testing::HasSubstr("tensor \"t\" chunk 4 [4:8, 4:8]"));
   const Box row({0, 0}, {4, 12});
   auto good = room(row);
-  const ReadTarget target{0, row, {good.data()}};
+  std::byte* const good_place = good.data();
+  const ReadTarget target{0, &row, {&good_place, 1}};
   reader.fill({&target, 1});
   EXPECT_EQ(good, elements_of(zstd_tiles(), row));
 }

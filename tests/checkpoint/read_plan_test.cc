@@ -36,9 +36,10 @@ class Plan : public testing::Test {
 };
 
 TEST_F(Plan, TakesEachChunkOnceForAllItsTargets) {
-  const ReadTarget targets[] = {{0, Box({2, 0}, {5, 2}), {memory_.data()}},
-                                {0, Box({4, 4}, {5, 5}), {memory_.data()}},
-                                {0, Box({4, 4}, {4, 5}), {memory_.data()}}};
+  std::byte* const place = memory_.data();
+  const Box two_pieces({2, 0}, {5, 2}), one({4, 4}, {5, 5}), none({4, 4}, {4, 5});
+  const ReadTarget targets[] = {
+      {0, &two_pieces, {&place, 1}}, {0, &one, {&place, 1}}, {0, &none, {&place, 1}}};
   const ReadPlan plan(stored_, targets);
   EXPECT_THAT(records(plan), ElementsAre(1, 2));
   EXPECT_THAT(plan.uses(plan.chunks()[0]), ElementsAre(0));
@@ -47,7 +48,8 @@ TEST_F(Plan, TakesEachChunkOnceForAllItsTargets) {
 
 TEST_F(Plan, OfNothingIsEmpty) {
   EXPECT_TRUE(ReadPlan(stored_, {}).chunks().empty());
-  const ReadTarget empty{0, Box({3, 3}, {3, 8}), {}};
+  const Box box({3, 3}, {3, 8});
+  const ReadTarget empty{0, &box, {}};
   EXPECT_TRUE(ReadPlan(stored_, {&empty, 1}).chunks().empty());
 }
 

@@ -1,12 +1,16 @@
 #include "shardwise/runtime/device.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstdint>
 #include <cstring>
+#include <memory>
+#include <random>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "shardwise/shard/error.h"
@@ -17,6 +21,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -93,6 +98,30 @@ TEST(Device, FillsToTheLastByteAndNotOneMore) {
   hold(rest, MemoryKind::array, "grad w1");
   EXPECT_EQ(device.memory().in_use_bytes, device.memory().capacity_bytes);
   hold(0, MemoryKind::array, "nothing either");
+}
+
+// Dropped in any order, also between a refusal and the next: what is held, and nothing else, is
+// in the message, the older of equal ones first.
+TEST(Device, NamesWhatIsHeldWhateverTheOrderOfDropping) {
+  std::mt19937 random(7);
+  for (int round = 0; round < 200; ++round) {
+    Devices devices(1, {.capacity_bytes = 4});
+    std::vector<std::pair<std::string, std::shared_ptr<Buffer>>> held;
+    for (int number = 0; number < 12; ++number) {
+      if (held.size() == 4 || (!held.empty() && random() % 2 == 0)) {
+        held.erase(held.begin() + static_cast<std::ptrdiff_t>(random() % held.size()));
+      }
+      const std::string label = fmt::format("b{}", number);
+      held.emplace_back(label, devices.at(0).allocate(1, MemoryKind::array, label));
+      std::string largest;
+      for (const auto& [name, buffer] : held) {
+        largest += fmt::format("{}\"{}\" (array, 1 bytes)", largest.empty() ? "" : ", ", name);
+      }
+      EXPECT_THAT(message_of(ErrorCode::resource_exhausted,
+                             [&] { devices.at(0).allocate(5, MemoryKind::array, "x"); }),
+                  EndsWith("; largest: " + largest));
+    }
+  }
 }
 
 TEST(Device, ABufferTooLargeForAnythingIsRefusedToo) {

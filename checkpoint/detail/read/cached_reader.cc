@@ -8,7 +8,8 @@ namespace shardwise::detail {
 
 void CachedReader::read(std::size_t tensor, const Box& box, std::span<std::byte> out) {
   const StoredCheckpoint& checkpoint = reader_.checkpoint();
-  const ReadTarget target{tensor, box, {out.data()}};
+  std::byte* const place = out.data();
+  const ReadTarget target{tensor, &box, {&place, 1}};
   const ReadPlan plan(checkpoint, {&target, 1});
   // Chunks that lie in the box will hardly be asked for again: they need no copy.
   const bool all_inside = std::all_of(
@@ -42,7 +43,8 @@ CachedReader::Bytes CachedReader::chunk(const ChunkId& id) {
   const Box box = checkpoint.box(id);
   const auto bytes = std::make_shared<std::vector<std::byte>>(
       num_bytes(box.shape(), size_bytes(checkpoint.tensor(id).dtype)));
-  const ReadTarget target{id.tensor, box, {bytes->data()}};
+  std::byte* const place = bytes->data();
+  const ReadTarget target{id.tensor, &box, {&place, 1}};
   reader_.fill({&target, 1});
   keep(key, bytes);
   return bytes;

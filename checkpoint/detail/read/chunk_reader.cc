@@ -39,8 +39,8 @@ struct Share {
   Share(const StoredCheckpoint& checkpoint, const ChunkId& id, const ReadTarget& target) {
     const Box held = checkpoint.box(id);
     chunk = Box::whole(checkpoint.piece(id).chunk);
-    wanted = relative_to(intersect(held, target.box), held.begin());
-    memory = relative_to(target.box, held.begin());
+    wanted = relative_to(intersect(held, *target.box), held.begin());
+    memory = relative_to(*target.box, held.begin());
     runs = walk_runs(wanted, chunk, memory);
   }
 

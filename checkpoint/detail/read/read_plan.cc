@@ -1,7 +1,7 @@
 #include "shardwise/checkpoint/detail/read/read_plan.h"
 
 #include <algorithm>
-#include <map>
+#include <numeric>
 #include <tuple>
 
 #include "shardwise/shard/plan/transfer_plan.h"
@@ -51,7 +51,7 @@ void find_uses(const StoredCheckpoint& checkpoint, std::size_t tensor,
     // One chunk is all of the tensor, as of every small one: there is nothing to look for.
     const ChunkId id{tensor, 0, 0};
     for (const std::size_t number : numbers) {
-      if (targets[number].box.empty()) continue;
+      if (targets[number].box->empty()) continue;
       uses.push_back({pieces.front().file, checkpoint.record(id).address, id, number});
     }
     return;
@@ -59,12 +59,12 @@ void find_uses(const StoredCheckpoint& checkpoint, std::size_t tensor,
   std::vector<Piece> stored, wanted;
   for (const PieceEntry& piece : pieces) stored.push_back({piece.file, piece.box});
   for (const std::size_t number : numbers) {
-    if (!targets[number].box.empty()) wanted.push_back({0, targets[number].box});
+    if (!targets[number].box->empty()) wanted.push_back({0, *targets[number].box});
   }
   // The plan keeps the order of targets, so that empty ones are all that is left out.
   std::vector<std::size_t> number_of;
   for (const std::size_t number : numbers) {
-    if (!targets[number].box.empty()) number_of.push_back(number);
+    if (!targets[number].box->empty()) number_of.push_back(number);
   }
   const TransferPlan plan(std::move(stored), std::move(wanted));
   for (const Copy& copy : plan.copies()) {
@@ -81,11 +81,18 @@ void find_uses(const StoredCheckpoint& checkpoint, std::size_t tensor,
 }  // namespace
 
 ReadPlan::ReadPlan(const StoredCheckpoint& checkpoint, std::span<const ReadTarget> targets) {
-  std::map<std::size_t, std::vector<std::size_t>> of_tensor;
-  for (std::size_t t = 0; t < targets.size(); ++t) of_tensor[targets[t].tensor].push_back(t);
+  std::vector<std::size_t> order(targets.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  const auto tensor_of = [&](std::size_t number) { return targets[number].tensor; };
+  std::ranges::stable_sort(order, {}, tensor_of);
   std::vector<Use> uses;
-  for (const auto& [tensor, numbers] : of_tensor) {
-    find_uses(checkpoint, tensor, targets, numbers, uses);
+  uses.reserve(targets.size());
+  for (std::span<const std::size_t> rest = order; !rest.empty();) {
+    const std::size_t tensor = tensor_of(rest.front());
+    const auto end = std::ranges::upper_bound(rest, tensor, {}, tensor_of);
+    const auto count = static_cast<std::size_t>(end - rest.begin());
+    find_uses(checkpoint, tensor, targets, rest.first(count), uses);
+    rest = rest.subspan(count);
   }
   std::sort(uses.begin(), uses.end(), [](const Use& a, const Use& b) {
     return std::tie(a.file, a.address, a.target) < std::tie(b.file, b.address, b.target);

@@ -11,10 +11,11 @@
 namespace shardwise::detail {
 
 /// A box of a tensor that is wanted, and the row-major memory, one or several times, that gets it.
+/// Owns neither: there may be a hundred thousand targets of a few boxes.
 struct ReadTarget {
   std::size_t tensor;  ///< number in the manifest
-  Box box;
-  std::vector<std::byte*> places;
+  const Box* box;
+  std::span<std::byte* const> places;
 };
 
 /// A chunk that has to be read, once, and what for.

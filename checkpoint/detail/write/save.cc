@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <cassert>
 #include <functional>
 #include <future>
 #include <optional>
@@ -61,6 +60,20 @@ std::string print_checked_tensors(const SavePlan& plan, Manifest draft, const st
   return tensors;
 }
 
+// The other half of what a reader checks: what the writing of a file told.
+void check_file(const Manifest& manifest, std::int64_t number, std::int64_t chunks,
+                std::span<const ChunkRecord> records) {
+  const FileEntry& file = manifest.files[static_cast<std::size_t>(number)];
+  std::string problem = file_problem(file);
+  if (problem.empty() && file.chunks != chunks) {
+    problem = fmt::format("it has {} chunks, must have {}", file.chunks, chunks);
+  }
+  if (!problem.empty()) {
+    throw Error(ErrorCode::corrupt, fmt::format("write {}: {}", file.name, problem));
+  }
+  check_chunk_table(manifest, number, records, file.name);
+}
+
 // Writes the files of an attempt, the manifest last.
 SaveStats write_attempt(const SaveContext& context, const Attempt& attempt, std::int64_t step,
                         std::vector<TensorSource> sources, const SaveOptions& options) {
@@ -96,7 +109,6 @@ SaveStats write_attempt(const SaveContext& context, const Attempt& attempt, std:
   for (const FileEntry& entry : named) {
     WrittenShardFile file =
         write_one(context, attempt, plan, std::ssize(records), entry.name, options, done_bytes);
-    assert(file.entry.chunks == entry.chunks);
     stats.stored_bytes += file.stored_bytes;
     stats.file_bytes += file.entry.bytes;
     records.push_back(std::move(file.records));
@@ -110,7 +122,7 @@ SaveStats write_attempt(const SaveContext& context, const Attempt& attempt, std:
 
   const std::string text = print_manifest(manifest, tensors);
   for (std::size_t f = 0; f < records.size(); ++f) {
-    check_chunk_table(manifest, static_cast<std::int64_t>(f), records[f], manifest.files[f].name);
+    check_file(manifest, static_cast<std::int64_t>(f), named[f].chunks, records[f]);
   }
   write_whole_file(context.file_system, attempt.directory() / kIndexName, index);
   write_whole_file(context.file_system, path, std::as_bytes(std::span(text)));
