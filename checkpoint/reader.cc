@@ -45,8 +45,8 @@ std::vector<TensorInfo> make_infos(const detail::StoredCheckpoint& checkpoint) {
 using Shards = std::vector<std::shared_ptr<Buffer>>;
 
 /// What the devices of a mesh hold of arrays of one spec. Arrays in a row mostly have the same.
-struct Layout {
-  explicit Layout(const ArraySpec& array) : spec(array) {
+struct ArrayLayout {
+  explicit ArrayLayout(const ArraySpec& array) : spec(array) {
     const Mesh& mesh = spec.sharding.mesh();
     for (std::int64_t position = 0; position < mesh.size(); ++position) {
       shard_bytes.push_back(
@@ -210,7 +210,7 @@ std::vector<ShardedArray> CheckpointReader::restore(Devices& devices,
 
   // All memory first: what does not fit fails before anything is read. The targets point into
   // layouts and places.
-  std::deque<Layout> layouts;
+  std::deque<ArrayLayout> layouts;
   std::vector<std::byte*> places;
   std::size_t num_shards = 0;
   for (const TensorRequest& request : requests) {
@@ -222,7 +222,7 @@ std::vector<ShardedArray> CheckpointReader::restore(Devices& devices,
   std::vector<Shards> buffers;
   for (const TensorRequest& request : requests) {
     if (layouts.empty() || !layouts.back().fits(request.spec)) layouts.emplace_back(request.spec);
-    const Layout& layout = layouts.back();
+    const ArrayLayout& layout = layouts.back();
     const Shards& shards = buffers.emplace_back(layout.allocate(devices, request.name));
     const std::size_t tensor = *impl_->find(request.name);
     for (const DistinctPiece& piece : layout.pieces) {
