@@ -44,7 +44,7 @@ std::vector<TensorInfo> make_infos(const detail::StoredCheckpoint& checkpoint) {
 
 using Shards = std::vector<std::shared_ptr<Buffer>>;
 
-/// What the devices of a mesh hold of arrays of one spec. Arrays in a row mostly have the same.
+/// What the devices of a mesh hold of arrays of one spec: a model has many arrays of few specs.
 struct ArrayLayout {
   explicit ArrayLayout(const ArraySpec& array) : spec(array) {
     const Mesh& mesh = spec.sharding.mesh();
@@ -75,6 +75,18 @@ struct ArrayLayout {
   std::vector<std::size_t> shard_bytes;  ///< at each position of the mesh
   std::vector<DistinctPiece> pieces;
 };
+
+// A layer's arrays follow one another, and then come the next layer's: the specs of that many.
+constexpr std::size_t kRecentLayouts = 16;
+
+/// The layout of the spec, made where none of the last ones fits. A deque's elements stay in place.
+const ArrayLayout& layout_of(const ArraySpec& spec, std::deque<ArrayLayout>& layouts) {
+  for (std::size_t back = 1; back <= std::min(kRecentLayouts, layouts.size()); ++back) {
+    const ArrayLayout& layout = layouts[layouts.size() - back];
+    if (layout.fits(spec)) return layout;
+  }
+  return layouts.emplace_back(spec);
+}
 
 }  // namespace
 
@@ -114,7 +126,7 @@ struct CheckpointReader::Impl {
   const std::filesystem::path& directory() const { return chunks.checkpoint().directory; }
 
   /// What is wrong with a request; empty where nothing is.
-  std::string mismatch(const TensorRequest& request) const;
+  std::string mismatch(const TensorRequest& request, const Devices& devices) const;
 
   detail::ChunkReader chunks;
   std::vector<TensorInfo> infos;
@@ -122,7 +134,8 @@ struct CheckpointReader::Impl {
   std::unique_ptr<detail::Pin> pin;
 };
 
-std::string CheckpointReader::Impl::mismatch(const TensorRequest& request) const {
+std::string CheckpointReader::Impl::mismatch(const TensorRequest& request,
+                                             const Devices& devices) const {
   const auto found = find(request.name);
   if (!found) return missing(request.name);
   const TensorInfo& info = infos[*found];
@@ -135,6 +148,10 @@ std::string CheckpointReader::Impl::mismatch(const TensorRequest& request) const
   if (spec.sharding.rank() != info.shape.size()) {
     return fmt::format("tensor {:?} has {} dims, its spec \"{}\" has {}", request.name,
                        info.shape.size(), spec.sharding.spec().to_string(), spec.sharding.rank());
+  }
+  if (spec.sharding.mesh().size() > devices.size()) {
+    return fmt::format("tensor {:?} is wanted on {} devices, there are {}", request.name,
+                       spec.sharding.mesh().size(), devices.size());
   }
   return {};
 }
@@ -199,7 +216,7 @@ std::vector<ShardedArray> CheckpointReader::restore(Devices& devices,
                                                     std::span<const TensorRequest> requests) const {
   std::vector<std::string> wrong;
   for (const TensorRequest& request : requests) {
-    if (std::string text = impl_->mismatch(request); !text.empty()) wrong.push_back(text);
+    if (std::string text = impl_->mismatch(request, devices); !text.empty()) wrong.push_back(text);
   }
   if (!wrong.empty()) {
     throw Error(
@@ -220,9 +237,9 @@ std::vector<ShardedArray> CheckpointReader::restore(Devices& devices,
   std::vector<detail::ReadTarget> targets;
   targets.reserve(num_shards);
   std::vector<Shards> buffers;
+  buffers.reserve(requests.size());
   for (const TensorRequest& request : requests) {
-    if (layouts.empty() || !layouts.back().fits(request.spec)) layouts.emplace_back(request.spec);
-    const ArrayLayout& layout = layouts.back();
+    const ArrayLayout& layout = layout_of(request.spec, layouts);
     const Shards& shards = buffers.emplace_back(layout.allocate(devices, request.name));
     const std::size_t tensor = *impl_->find(request.name);
     for (const DistinctPiece& piece : layout.pieces) {

@@ -72,7 +72,7 @@ class Arena : public std::enable_shared_from_this<Arena> {
 
   std::shared_ptr<Buffer> allocate(std::size_t size_bytes, MemoryKind kind,
                                    std::string_view label) {
-    struct Made : Buffer {  // one allocation, of what only an arena may make
+    struct Made : Buffer {  // for std::make_shared: only an arena makes buffers
       Made(std::shared_ptr<Arena> arena, std::size_t bytes, MemoryKind what, std::string_view text)
           : Buffer(std::move(arena), bytes, what, text) {}
     };

@@ -299,14 +299,15 @@ std::string file_problem(const FileEntry& file) {
     return fmt::format("{} cannot be the name of a shard file", JsonFields::shown(file.name));
   }
   const std::uint64_t begin = file.data_begin, end = file.data_end, table = file.table_address;
-  if (begin > end || end > file.bytes) {
+  if (begin > end) return fmt::format("\"data\" begins at {} and ends at {}", begin, end);
+  if (end > file.bytes) {
     return fmt::format("\"data\" is [{}, {}), but the file has {} bytes", begin, end, file.bytes);
   }
   // Divided, not multiplied: nothing overflows.
   if (table < begin || table > end || file.chunks < 0 ||
       static_cast<std::uint64_t>(file.chunks) > (end - table) / sizeof(ChunkRecord)) {
-    return fmt::format("{} records at {} are not inside the data, [{}, {})", file.chunks, table,
-                       begin, end);
+    return fmt::format("the {} records of its table, at {}, are not inside the data, [{}, {})",
+                       file.chunks, table, begin, end);
   }
   return {};
 }

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <span>
+
 #include "testing/errors.h"
 #include "testing/random_checkpoint.h"
 #include "testing/temp_dir.h"

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cstring>
 #include <thread>
 
 #include "testing/errors.h"
@@ -152,6 +153,50 @@ TEST_F(Reader, ListsAllMismatchesInOneErrorBeforeItReads) {
                     HasSubstr("there is no tensor \"ww\", nearest: \"w\"")));
   EXPECT_EQ(reader.stats().chunks, 0);
   EXPECT_EQ(devices.at(0).memory().peak_bytes, 0u);
+}
+
+TEST_F(Reader, RefusesMoreDevicesThanThereAreBeforeItTakesMemory) {
+  const CheckpointReader reader = open();
+  Devices devices(8);
+  const Sharding huge = Sharding::replicated(Mesh::line(std::int64_t{1} << 62), 2);
+  EXPECT_THAT(message_of(ErrorCode::invalid_argument, [&] { reader.restore(devices, "w", huge); }),
+              HasSubstr("tensor \"w\" is wanted on 4611686018427387904 devices, there are 8"));
+}
+
+// Neighbours that place alike, or have an earlier one's spec, are not mixed up.
+TEST_F(Reader, RestoresEachArrayOfOneCallByItsOwnSpec) {
+  const CheckpointReader reader = open();
+  Devices devices(8);
+  const auto on = [](const char* mesh, const char* spec) {
+    return ArraySpec{DType::f32, {64, 64}, Sharding(Mesh::parse(mesh), PartitionSpec::parse(spec))};
+  };
+  const ArraySpec small{DType::u8, {5}, Sharding::replicated(Mesh::line(8), 1)};
+  const ArraySpec specs[] = {on("x=2", "-,-"),
+                             on("x=2@1,0", "-,-"),
+                             small,
+                             on("x=2", "-,x"),
+                             on("x=2@1,0", "-,x"),
+                             small,
+                             on("x=2", "x,-"),
+                             on("a=4,b=2", "b,a"),
+                             on("x=2", "-,-"),
+                             small,
+                             on("x=4@3,1,2,0", "x,-")};
+  std::vector<TensorRequest> requests;
+  for (const ArraySpec& spec : specs)
+    requests.push_back({spec.dtype == DType::u8 ? "b" : "w", spec});
+  const std::vector<ShardedArray> arrays = reader.restore(devices, requests);
+  for (std::size_t r = 0; r < requests.size(); ++r) {
+    SCOPED_TRACE(r);
+    const HandMadeTensor made = requests[r].name == "b" ? b() : w();
+    const ArraySpec& spec = requests[r].spec;
+    for (std::int64_t position = 0; position < spec.sharding.mesh().size(); ++position) {
+      EXPECT_EQ(arrays[r].buffer(position)->device(), spec.sharding.mesh().device_at(position));
+      const ConstBoxView held = arrays[r].shard(position);
+      const std::vector<std::byte> expected = elements_of(made, held.box);
+      EXPECT_EQ(std::memcmp(held.data, expected.data(), expected.size()), 0);
+    }
+  }
 }
 
 TEST_F(Reader, ChecksBoxAndOutput) {

@@ -11,7 +11,7 @@
 namespace shardwise::detail {
 
 /// A box of a tensor that is wanted, and the row-major memory, one or several times, that gets it.
-/// Owns neither: there may be a hundred thousand targets of a few boxes.
+/// Owns neither, they outlive its use: there may be a hundred thousand targets of a few boxes.
 struct ReadTarget {
   std::size_t tensor;  ///< number in the manifest
   const Box* box;
@@ -28,7 +28,7 @@ struct WantedChunk {
 /// Which chunks the targets need, each once, ordered by file and address. Immutable.
 class ReadPlan {
  public:
-  /// Requires targets inside their tensors. Takes time for what is wanted, not for what is stored:
+  /// Requires targets inside their tensors, of which it keeps the numbers only. Takes time for what is wanted, not for what is stored:
   /// a piece's chunks are found by division.
   ReadPlan(const StoredCheckpoint& checkpoint, std::span<const ReadTarget> targets);
 

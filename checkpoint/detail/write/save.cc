@@ -60,7 +60,8 @@ std::string print_checked_tensors(const SavePlan& plan, Manifest draft, const st
   return tensors;
 }
 
-// The other half of what a reader checks: what the writing of a file told.
+// The other half of what a reader checks: what the writing of a file told. Looked at before the
+// step is published, as nobody could read one for which it is wrong.
 void check_file(const Manifest& manifest, std::int64_t number, std::int64_t chunks,
                 std::span<const ChunkRecord> records) {
   const FileEntry& file = manifest.files[static_cast<std::size_t>(number)];
