@@ -59,9 +59,10 @@ class CheckpointReader {
   /// One array, as it is stored, under any sharding.
   ShardedArray restore(Devices& devices, std::string_view name, const Sharding& sharding) const;
 
-  /// Several arrays. First compares all names, dtypes and shapes with the checkpoint's, and throws
-  /// one invalid_argument that lists every mismatch; then reads each chunk that any device needs
-  /// once. Throws resource_exhausted where a device's memory does not suffice.
+  /// Several arrays. First compares all names, dtypes and shapes with the checkpoint's, and meshes
+  /// with the number of devices, and throws one invalid_argument that lists every mismatch; then
+  /// reads each chunk that any device needs once. Throws resource_exhausted where a device's memory
+  /// does not suffice.
   std::vector<ShardedArray> restore(Devices& devices,
                                     std::span<const TensorRequest> requests) const;
 
