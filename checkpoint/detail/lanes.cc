@@ -109,13 +109,13 @@ void Lanes::run() {
 
 }  // namespace
 
-void ComputeSlots::take() {
+void LaneSlots::take() {
   const MutexLock lock(mutex_);
   while (free_ == 0) given_back_.wait(mutex_);
   --free_;
 }
 
-void ComputeSlots::give_back() {
+void LaneSlots::give_back() {
   {
     const MutexLock lock(mutex_);
     ++free_;

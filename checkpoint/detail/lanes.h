@@ -27,23 +27,23 @@ struct LaneWork {
 /// under way any more.
 void run_lanes(const LaneWork& work);
 
-/// How many lanes compute at once, while the others wait for the disk. (Not
+/// How many lanes do one thing at once, as computing or writing, while the others do another. (Not
 /// std::counting_semaphore: with g++ 12 a lane was found asleep in it when nobody was left to
 /// release it.) Thread-safe.
-class ComputeSlots {
+class LaneSlots {
  public:
-  explicit ComputeSlots(std::int64_t count) : free_(count) {}
+  explicit LaneSlots(std::int64_t count) : free_(count) {}
 
   /// Takes a slot, waiting for one, and gives it back. Thread-compatible.
   class Use {
    public:
-    explicit Use(ComputeSlots& slots) : slots_(slots) { slots_.take(); }
+    explicit Use(LaneSlots& slots) : slots_(slots) { slots_.take(); }
     ~Use() { slots_.give_back(); }
     Use(const Use&) = delete;
     Use& operator=(const Use&) = delete;
 
    private:
-    ComputeSlots& slots_;
+    LaneSlots& slots_;
   };
 
  private:

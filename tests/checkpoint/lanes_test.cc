@@ -63,10 +63,10 @@ TEST(Lanes, TheFirstErrorByNumberIsThrownWhicheverCameFirst) {
 }
 
 TEST(Lanes, ComputeNoMoreAtOnceThanThereAreSlots) {
-  ComputeSlots slots(3);
+  LaneSlots slots(3);
   std::atomic<int> now{0}, most{0}, uses{0};
   run_lanes({.jobs = 20'000, .lanes = 8, .run = [&](std::size_t, std::size_t) {
-               const ComputeSlots::Use slot(slots);
+               const LaneSlots::Use slot(slots);
                most = std::max(most.load(), ++now);
                ++uses;
                --now;
@@ -74,7 +74,7 @@ TEST(Lanes, ComputeNoMoreAtOnceThanThereAreSlots) {
   EXPECT_EQ(uses, 20'000);
   EXPECT_LE(most, 3);
   const auto fail = [&] {
-    const ComputeSlots::Use slot(slots);
+    const LaneSlots::Use slot(slots);
     throw std::runtime_error("x");
   };
   for (int i = 0; i < 5; ++i) EXPECT_THROW(fail(), std::runtime_error);

@@ -92,7 +92,7 @@ class Pipeline {
   std::vector<Extent> extents_;
   std::size_t largest_ = 0;  // of the extents that need a buffer
   std::size_t lanes_ = 1;
-  ComputeSlots computing_;
+  LaneSlots computing_;
 };
 
 Pipeline::Pipeline(const ReadJob& job) : job_(job), computing_(job.threads) {
@@ -122,7 +122,7 @@ void Pipeline::process(const Extent& extent, ReadBuffer& buffer) {
   } catch (const Error& e) {
     throw Error(e.code(), fmt::format("read {}: {}", job_.describe(extent.first_item), e.what()));
   }
-  const ComputeSlots::Use slot(computing_);
+  const LaneSlots::Use slot(computing_);
   consume(extent, buffer.data());
 }
 
