@@ -28,8 +28,8 @@ struct WantedChunk {
 /// Which chunks the targets need, each once, ordered by file and address. Immutable.
 class ReadPlan {
  public:
-  /// Requires targets inside their tensors, of which it keeps the numbers only. Takes time for what is wanted, not for what is stored:
-  /// a piece's chunks are found by division.
+  /// Requires targets inside their tensors, of which it keeps the numbers only. Takes time for what
+  /// is wanted, not for what is stored: a piece's chunks are found by division.
   ReadPlan(const StoredCheckpoint& checkpoint, std::span<const ReadTarget> targets);
 
   std::span<const WantedChunk> chunks() const { return chunks_; }
