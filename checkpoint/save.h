@@ -27,9 +27,10 @@ struct TensorSource {
   /// later. Empty: `read` must work until the save has ended.
   std::span<const std::byte> host = {};
 
-  /// May be empty. Where the elements of a box lie row-major side by side in memory that stays
-  /// until the save has ended, their address: they are compressed from there. Else null; `read` is
-  /// called then. Called and throws as `read`.
+  /// May be empty. Where the elements of a box lie row-major side by side in memory that stays, and
+  /// stays as it is, until the save has ended, their address: they are compressed from there, or
+  /// written, without a copy where they begin on a page of 4 KiB. Else null; `read` is called then.
+  /// Called and throws as `read`.
   std::function<const std::byte*(const Box&)> view = nullptr;
 };
 
@@ -37,11 +38,12 @@ struct TensorSource {
 TensorSource tensor_source(std::string name, ShardedArray array);
 
 /// A tensor that lies row-major, native endian, in memory of the caller's, who keeps it there and
-/// unchanged while the source is in use: until save() returns, which reads it in place, or until
-/// save_async() returns, which has copied it then. The copies of one save are held by the manager,
-/// as many bytes as those tensors have, beside memory_budget_bytes, and their memory is kept for
-/// its next save: from the second one on the caller waits about as long as one memcpy takes. Throws
-/// invalid_argument where `bytes` is not exactly the tensor's size.
+/// unchanged while the source is in use: until save() returns, which writes from it (what changes
+/// meanwhile would not fit its hash), or until save_async() returns, which has copied it then. The
+/// copies of one save are held by the manager, as many bytes as those tensors have, beside
+/// memory_budget_bytes, and their memory is kept for its next save: from the second one on the
+/// caller waits about as long as one memcpy takes. Throws invalid_argument where `bytes` is not
+/// exactly the tensor's size.
 TensorSource host_source(std::string name, ArraySpec spec, std::span<const std::byte> bytes);
 
 /// What to do where the step is already there.

@@ -15,6 +15,11 @@ namespace shardwise {
 namespace {
 
 constexpr std::align_val_t kAlignment{64};
+
+// Buffers of at least so much begin on a page: a checkpoint writes them from where they lie, past
+// the page cache.
+constexpr std::size_t kLeastPagedBytes = std::size_t{64} << 10;
+constexpr std::size_t kPageBytes = 4096;
 constexpr std::size_t kBuffersInMessage = 5;
 
 // Larger buffers are kept for the next one of their size: the system gives fresh memory out page by
@@ -26,7 +31,8 @@ constexpr std::size_t kLeastKeptBytes = std::size_t{64} << 10;
 constexpr std::size_t kHugePageBytes = std::size_t{2} << 20;
 
 std::align_val_t alignment(std::size_t size_bytes) {
-  return size_bytes < kHugePageBytes ? kAlignment : std::align_val_t{kHugePageBytes};
+  if (size_bytes >= kHugePageBytes) return std::align_val_t{kHugePageBytes};
+  return size_bytes >= kLeastPagedBytes ? std::align_val_t{kPageBytes} : kAlignment;
 }
 
 std::byte* fresh_memory(std::size_t size_bytes) {

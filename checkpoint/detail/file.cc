@@ -122,7 +122,7 @@ class PosixFile final : public File {
       const std::span<const ReadRun> part = runs.first(std::min(runs.size(), kMostRuns));
       const std::size_t bytes = total_bytes(part);
       if (!read_direct(offset, part)) {
-        const ssize_t moved = move_runs(cached_.get(), offset, part);
+        const ssize_t moved = move_runs(::preadv, cached_.get(), offset, part);
         if (moved < 0) fail("read", offset, bytes);
         // Less than asked for: run by run, which says where the file ends.
         if (static_cast<std::size_t>(moved) < bytes) File::read_runs(offset, part);
@@ -157,6 +157,15 @@ class PosixFile final : public File {
     dirty_bytes_ -= dirty;
     // Only a hint: an error of the disk itself is reported by sync().
     ::sync_file_range(cached_.get(), 0, 0, SYNC_FILE_RANGE_WRITE);
+  }
+
+  void write_runs(std::uint64_t offset, std::span<const WriteRun> runs) override {
+    while (!runs.empty()) {
+      const std::span<const WriteRun> part = runs.first(std::min(runs.size(), kMostRuns));
+      if (!write_direct(offset, part)) File::write_runs(offset, part);
+      offset += total_bytes(part);
+      runs = runs.subspan(part.size());
+    }
   }
 
   std::uint64_t size() override {
@@ -210,19 +219,28 @@ class PosixFile final : public File {
     return done;
   }
 
-  static std::size_t total_bytes(std::span<const ReadRun> runs) {
+  template <class Run>
+  static std::size_t total_bytes(std::span<const Run> runs) {
     std::size_t bytes = 0;
-    for (const ReadRun& run : runs) bytes += run.size;
+    for (const Run& run : runs) bytes += run.size;
     return bytes;
   }
 
-  // Up to kMostRuns runs by one call.
-  static ssize_t move_runs(int fd, std::uint64_t offset, std::span<const ReadRun> runs) {
+  template <class Run>
+  static bool are_aligned(std::uint64_t offset, std::span<const Run> runs) {
+    return std::all_of(runs.begin(), runs.end(),
+                       [&](const Run& run) { return is_aligned(offset, run.data, run.size); });
+  }
+
+  // Up to kMostRuns runs by one call, which is preadv or pwritev.
+  template <class Call, class Run>
+  static ssize_t move_runs(Call call, int fd, std::uint64_t offset, std::span<const Run> runs) {
     std::array<iovec, kMostRuns> vectors;
-    for (std::size_t i = 0; i < runs.size(); ++i) vectors[i] = {runs[i].data, runs[i].size};
+    for (std::size_t i = 0; i < runs.size(); ++i) {
+      vectors[i] = {const_cast<std::byte*>(runs[i].data), runs[i].size};
+    }
     return retry([&] {
-      return ::preadv(fd, vectors.data(), static_cast<int>(runs.size()),
-                      static_cast<off_t>(offset));
+      return call(fd, vectors.data(), static_cast<int>(runs.size()), static_cast<off_t>(offset));
     });
   }
 
@@ -231,13 +249,17 @@ class PosixFile final : public File {
   bool read_direct(std::uint64_t offset, std::span<const ReadRun> runs) {
     const std::size_t bytes = total_bytes(runs);
     if (!cache_ || !use_direct_ || bytes < kLeastDirectRead) return false;
-    for (const ReadRun& run : runs) {
-      if (!is_aligned(offset, run.data, run.size)) return false;
-    }
-    if (cache_->holds(offset)) return false;
-    const ssize_t moved = move_runs(direct_.get(), offset, runs);
+    if (!are_aligned(offset, runs) || cache_->holds(offset)) return false;
+    const ssize_t moved = move_runs(::preadv, direct_.get(), offset, runs);
     if (moved < 0 && errno == EINVAL) use_direct_ = false;
     return moved == static_cast<ssize_t>(bytes);
+  }
+
+  // All of it past the cache, or false: what follows writes it run by run, or says what is wrong.
+  bool write_direct(std::uint64_t offset, std::span<const WriteRun> runs) {
+    if (!use_direct_ || !are_aligned(offset, runs)) return false;
+    const ssize_t moved = move_runs(::pwritev, direct_.get(), offset, runs);
+    return moved == static_cast<ssize_t>(total_bytes(runs));
   }
 
   // As much as can pass the cache by: nothing where a file system refuses, or whole pages.
@@ -253,6 +275,7 @@ class PosixFile final : public File {
         use_direct_ = false;
         break;
       }
+      if (moved < 0 && errno == EFAULT) break;  // a device's memory, which only copies can reach
       if (moved < 0) fail("write", offset, size);
       done += static_cast<std::size_t>(moved);
       if (moved == 0 || done % kDirectAlignment != 0) break;
@@ -347,6 +370,13 @@ class PosixFileSystem final : public FileSystem {
 void File::read_runs(std::uint64_t offset, std::span<const ReadRun> runs) {
   for (const ReadRun& run : runs) {
     read_at(offset, run.data, run.size);
+    offset += run.size;
+  }
+}
+
+void File::write_runs(std::uint64_t offset, std::span<const WriteRun> runs) {
+  for (const WriteRun& run : runs) {
+    write_at(offset, run.data, run.size);
     offset += run.size;
   }
 }

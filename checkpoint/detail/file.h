@@ -16,6 +16,12 @@ struct ReadRun {
   std::size_t size;
 };
 
+/// Memory that holds a part of what is written.
+struct WriteRun {
+  const std::byte* data;
+  std::size_t size;
+};
+
 /// An open file. Thread-safe for reads and writes at different places. Every failure throws io with
 /// path, operation and the system's reason; a missing file not_found.
 class File {
@@ -34,6 +40,10 @@ class File {
   virtual void will_read(std::uint64_t /*offset*/, std::uint64_t /*size*/) {}
   virtual void read_once() {}
   virtual void write_at(std::uint64_t offset, const std::byte* data, std::size_t size) = 0;
+
+  /// Writes the runs one behind the other, from `offset` on. The default writes them one by one.
+  virtual void write_runs(std::uint64_t offset, std::span<const WriteRun> runs);
+
   virtual std::uint64_t size() = 0;
   virtual void resize(std::uint64_t size) = 0;  ///< later writes need not extend the file
   virtual void sync() = 0;                      ///< data and metadata are on the disk after it

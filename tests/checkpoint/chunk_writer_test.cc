@@ -6,7 +6,10 @@
 #include <atomic>
 #include <cstring>
 #include <latch>
+#include <random>
 
+#include "shardwise/checkpoint/detail/hash.h"
+#include "shardwise/runtime/mutex.h"
 #include "testing/errors.h"
 #include "testing/faulty_file_system.h"
 #include "testing/hand_made_checkpoint.h"
@@ -80,6 +83,98 @@ TEST(ChunkWriter, RecordsLeadToTheElements) {
   EXPECT_EQ(stored, done.chunks.stored_bytes);
   EXPECT_GE(done.chunks.end, kBegin + stored);
   EXPECT_LE(done.chunks.end, kBegin + most_data_bytes(done.plan));
+}
+
+// Remembers the memory that it writes from.
+class MemoryOfWrites final : public File {
+ public:
+  explicit MemoryOfWrites(std::unique_ptr<File> real) : real_(std::move(real)) {}
+
+  void read_at(std::uint64_t offset, std::byte* data, std::size_t size) override {
+    real_->read_at(offset, data, size);
+  }
+  void write_at(std::uint64_t offset, const std::byte* data, std::size_t size) override {
+    const MutexLock lock(mutex_);
+    runs_.push_back({data, size});
+    real_->write_at(offset, data, size);
+  }
+  std::uint64_t size() override { return real_->size(); }
+  void resize(std::uint64_t size) override { real_->resize(size); }
+  void sync() override { real_->sync(); }
+  void close() override { real_->close(); }
+
+  /// How many of the bytes lay in `memory`.
+  std::size_t bytes_from(std::span<const std::byte> memory) {
+    const MutexLock lock(mutex_);
+    std::size_t bytes = 0;
+    for (const WriteRun& run : runs_) {
+      if (run.data >= memory.data() && run.data + run.size <= memory.data() + memory.size()) {
+        bytes += run.size;
+      }
+    }
+    return bytes;
+  }
+
+ private:
+  std::unique_ptr<File> real_;
+  Mutex mutex_;
+  std::vector<WriteRun> runs_ SHARDWISE_GUARDED_BY(mutex_);
+};
+
+// What lies on pages, and is stored as it is, is written from there; the file does not show it.
+TEST(ChunkWriter, WritesLargeRawChunksFromWhereTheyLie) {
+  struct Case {
+    const char* name;
+    Codec codec;
+    Values values;
+    Shape shape;
+    std::size_t shift;   // of the tensor's memory, from a page
+    std::size_t copied;  // bytes
+  };
+  constexpr std::size_t whole = std::size_t{3000} * 1024 * 4;
+  const Case cases[] = {
+      {"whole pages", Codec::none, Values::noise, {3000, 1024}, 0, 0},
+      {"not on a page", Codec::none, Values::noise, {3000, 1024}, 64, whole},
+      {"does not shrink", Codec::zstd, Values::noise, {3000 * 2048}, 0, 0},
+      {"tails of 96 bytes", Codec::none, Values::noise, {3, 250'024}, 0, 3 * 250'024 * 4},
+      {"one chunk, with a tail", Codec::none, Values::noise, {250'024}, 0, 250'024 * 4 % 4096},
+      {"small", Codec::none, Values::noise, {16'000}, 0, 64'000},
+  };
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.name);
+    const TempDir dir;
+    // Random bits do not shrink, and as u16 they are no floats that do.
+    const DType dtype = c.codec == Codec::zstd ? DType::u16 : DType::f32;
+    const HostTensor tensor =
+        host_tensor("x", dtype, c.shape, "", c.shape.size() == 2 ? "-,-" : "-", c.values);
+    const std::size_t size = tensor.data->size();
+    const PageMemory memory = page_memory(size + c.shift);
+    const std::span<std::byte> bytes(memory.get() + c.shift, size);
+    std::copy(tensor.data->begin(), tensor.data->end(), bytes.begin());
+    if (c.codec == Codec::zstd) {
+      std::mt19937_64 random(1);
+      std::generate(bytes.begin(), bytes.end(), [&] { return static_cast<std::byte>(random()); });
+    }
+    TensorSource source = host_source("x", tensor.spec, bytes);
+    const Executor executor(2);
+    const auto save = [&](const std::filesystem::path& path) {
+      const SavePlan plan = plan_save({source}, c.codec, executor);
+      StagingPool pool(staging_sizes(64 << 20, 2, most_data_bytes(plan)));
+      MemoryOfWrites file(posix_file_system()->create(path, Caching::direct));
+      const WrittenChunks chunks = write_chunks(plan, file, kBegin, pool, {});
+      file.resize(chunks.end);
+      for (const ChunkRecord& record : chunks.records) {
+        std::vector<std::byte> stored(record.stored_bytes);
+        file.read_at(record.address, stored.data(), stored.size());
+        EXPECT_EQ(hash64(stored.data(), stored.size()), record.hash);
+      }
+      return size - file.bytes_from(bytes);
+    };
+    EXPECT_EQ(save(dir / "in place"), c.copied);
+    source.view = nullptr;
+    EXPECT_EQ(save(dir / "copied"), size);
+    EXPECT_TRUE(file_bytes(dir / "in place") == file_bytes(dir / "copied"));
+  }
 }
 
 // As many sources are read at once as there are workers, and no more than the budget allows.

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -86,6 +87,52 @@ TEST(File, HoldsWhatIsWrittenAtAnyPlaceAndFromAnyMemory) {
     again->read_at(777, part.data(), part.size());
     EXPECT_TRUE(std::equal(part.begin(), part.end(), copy.data() + 777));
   }
+}
+
+// Runs of any size, in pages or not, more than one call takes, through the page cache and past it.
+TEST(File, HoldsRunsOneBehindTheOther) {
+  constexpr std::size_t kSize = 600 * kPage;
+  AlignedBytes memory(kSize);
+  fill(memory.span(), 5);
+  std::mt19937 random(13);
+  for (int i = 0; i < 60; ++i) {
+    const TempDir dir;
+    const auto file =
+        posix_file_system()->create(dir / "f", i % 3 == 0 ? Caching::cached : Caching::direct);
+    const std::size_t begin = i % 4 == 1 ? random() % kPage : random() % 9 * kPage;
+    std::vector<WriteRun> runs;
+    std::vector<std::byte> expected(begin);
+    for (std::size_t left = random() % 200; left > 0; --left) {
+      std::size_t size = (1 + random() % 4) * kPage, from = random() % 500 * kPage;
+      if (i % 5 == 2 && random() % 9 == 0) from += random() % kPage;
+      if (i % 5 == 3 && random() % 9 == 0) size -= random() % kPage;
+      runs.push_back({memory.data() + from, size});
+      expected.insert(expected.end(), memory.data() + from, memory.data() + from + size);
+    }
+    file->write_runs(begin, runs);
+    file->sync();
+    std::vector<std::byte> back(static_cast<std::size_t>(file->size()));
+    file->read_at(0, back.data(), back.size());
+    if (runs.empty()) expected.clear();
+    ASSERT_TRUE(back == expected) << i;
+  }
+}
+
+TEST(File, RunsInMemoryThatIsNotThereAreAnError) {
+  void* const memory = ::mmap(nullptr, 4 * kPage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(memory, MAP_FAILED);
+  const WriteRun run{static_cast<const std::byte*>(memory), 4 * kPage};
+  for (const Caching caching : {Caching::cached, Caching::direct}) {
+    const TempDir dir;
+    const auto file = posix_file_system()->create(dir / "f", caching);
+    EXPECT_THAT(
+        message_of(ErrorCode::io,
+                   [&] {
+                     file->write_runs(kPage, {&run, 1});
+                   }),
+        HasSubstr("write " + (dir / "f").string() + ": Bad address, 16384 bytes at offset"));
+  }
+  ::munmap(memory, 4 * kPage);
 }
 
 // The tail goes through the cache: rounding it up would destroy what lies behind.
@@ -226,6 +273,26 @@ TEST(File, WhatIsReadOnceStaysOutOfThePageCache) {
 
   posix_file_system()->open(dir / "f")->read_at(0, memory.data(), kSize);
   EXPECT_TRUE(is_cached(dir / "f", 0));
+}
+
+// Runs in whole pages; see above for where there is nothing to see.
+TEST(File, RunsThatAreWrittenDirectlyStayOutOfThePageCache) {
+  constexpr std::size_t kSize = 16 * kPage;
+  const TempDir dir;
+  write_file(dir / "other", std::vector<std::byte>(kSize));
+  drop_from_cache(dir / "other");
+  const bool stays_out = !is_cached(dir / "other", 0) && takes_direct_reads(dir / "other");
+  AlignedBytes memory(2 * kSize);
+  fill(memory.span(), 1);
+  const WriteRun runs[] = {{memory.data() + kSize, kSize}, {memory.data(), kSize}};
+  for (const Caching caching : {Caching::cached, Caching::direct}) {
+    const auto path = dir / (caching == Caching::direct ? "direct" : "cached");
+    const auto file = posix_file_system()->create(path, caching);
+    file->resize(2 * kSize);
+    file->write_runs(0, runs);
+    EXPECT_EQ(is_cached(path, 0), caching == Caching::cached || !stays_out);
+    EXPECT_EQ(is_cached(path, kSize), caching == Caching::cached || !stays_out);
+  }
 }
 
 TEST(File, ReadingPastTheEndIsCorrupt) {

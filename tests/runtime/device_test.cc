@@ -67,9 +67,11 @@ TEST(Device, CountsWhatIsInUseByKindAndThePeak) {
 
 TEST(Device, GivesAlignedWritableMemoryThatKnowsItsDevice) {
   Devices devices(2);
-  for (const std::size_t size : {0u, 1u, 63u, 64u, 65u, 100'000u, 2u << 20, 5'000'000u}) {
+  for (const std::size_t size :
+       {0u, 1u, 63u, 64u, 65u, 65'535u, 65'536u, 100'000u, 2u << 20, 5'000'000u}) {
     const auto buffer = devices.at(1).allocate(size, MemoryKind::array, "x");
-    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(buffer->data()) % 64, 0u);
+    const std::size_t alignment = size < 65'536 ? 64 : 4096;
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(buffer->data()) % alignment, 0u) << size;
     EXPECT_EQ(buffer->size_bytes(), size);
     EXPECT_EQ(buffer->device(), 1);
     if (size > 0) std::memset(buffer->data(), 5, size);

@@ -9,6 +9,7 @@
 #include "shardwise/checkpoint/detail/hash.h"
 #include "shardwise/checkpoint/detail/lanes.h"
 #include "shardwise/checkpoint/detail/scratch_pool.h"
+#include "shardwise/checkpoint/detail/write/slab_bytes.h"
 #include "shardwise/runtime/mutex.h"
 #include "shardwise/shard/box_copy.h"
 #include "shardwise/shard/error.h"
@@ -54,10 +55,9 @@ struct PieceRun {
   std::int64_t first, end;  // chunk numbers
 };
 
-// Chunks that one worker encodes one behind the other into one buffer.
+// Chunks that one worker encodes, and that lie one behind the other in the file.
 struct Slab {
   std::int64_t first = 0, end = 0;
-  std::size_t size_bytes = 0;     // filled
   std::size_t logical_bytes = 0;  // without the padding of edge chunks
   std::size_t place_bytes = 0;    // of all slabs before it, uncompressed
 };
@@ -173,23 +173,23 @@ class ChunkWriter {
     LaneWork work{.jobs = slabs.size(), .lanes = pool.sizes().buffers, .run = {}};
     work.run = [&](std::size_t job, std::size_t lane) {
       Slab& slab = slabs[job];
-      std::byte* const buffer = pool.buffer(lane);
+      SlabBytes bytes(pool.buffer(lane));
       try {
         const LaneSlots::Use slot(computing);
         // Asked before each chunk: a disk that catches up is not to wait for compression.
-        encode(slab, buffer, [&] {
+        encode(slab, bytes, [&] {
           return !plan_.adaptive || slab.place_bytes < kAdaptiveFromBytes || writing >= enough;
         });
       } catch (...) {
         places.give_up(job);
         throw;
       }
-      const std::uint64_t address = places.take(job, slab.size_bytes);
+      const std::uint64_t address = places.take(job, bytes.size());
       settle(slab, address);
       ++writing;
       {
         const LaneSlots::Use slot(at_the_disk);
-        file.write_at(address, buffer, slab.size_bytes);
+        file.write_runs(address, bytes.runs());
       }
       --writing;
       done_bytes += slab.logical_bytes;
@@ -241,76 +241,78 @@ class ChunkWriter {
     return slab;
   }
 
-  // Fills the buffer, and the slab's records with addresses relative to it.
+  // Adds the slab's chunks to `out`; gives its records addresses relative to it.
   template <class Compress>
-  void encode(Slab& slab, std::byte* buffer, const Compress& compress) {
+  void encode(Slab& slab, SlabBytes& out, const Compress& compress) {
     const ScratchPool<Scratch>::Loan scratch(scratch_);
-    std::size_t at = 0;
-    const auto pad_to = [&](std::size_t multiple) {
-      const std::size_t to = align(at, multiple);
-      std::memset(buffer + at, 0, to - at);
-      at = to;
-    };
     std::int64_t group_end = slab.first;
     const PieceRun* run = &run_of(slab.first);
     for (std::int64_t chunk = slab.first; chunk < slab.end; ++chunk) {
       if (chunk == run->end) ++run;
       if (chunk == group_end) {
-        pad_to(kPageBytes);
+        out.pad_to(kPageBytes);
         group_end = group(chunk).first;
       }
-      pad_to(kChunkAlignment);
+      out.pad_to(kChunkAlignment);
       ChunkRecord& record = records_[as_size(chunk)];
-      record = encode_chunk(*run, chunk - run->first, compress(), *scratch, buffer + at);
-      record.address = at;
-      at += record.stored_bytes;
+      record = {};
+      record.address = out.size();
+      encode_chunk(*run, chunk - run->first, compress(), *scratch, out, record);
       slab.logical_bytes += logical_bytes(*run, chunk - run->first);
     }
-    pad_to(kPageBytes);
-    slab.size_bytes = at;
+    out.pad_to(kPageBytes);
   }
 
   static std::size_t logical_bytes(const PieceRun& run, std::int64_t chunk) {
     return as_size(chunk_box(*run.piece, chunk).num_elements()) * run.element_bytes;
   }
 
-  // Writes the stored bytes of a chunk to `out`, which has room for the chunk unencoded.
-  static ChunkRecord encode_chunk(const PieceRun& run, std::int64_t chunk, bool compress,
-                                  Scratch& scratch, std::byte* out) {
-    ChunkRecord record;
-    record.stored_bytes = run.chunk_bytes;
+  // Adds the stored bytes of a chunk, never more than it has unencoded.
+  static void encode_chunk(const PieceRun& run, std::int64_t chunk, bool compress, Scratch& scratch,
+                           SlabBytes& out, ChunkRecord& record) {
     const bool raw = run.piece->codec == StoredCodec::none;
-    if (raw || !compress) {
-      gather(run, chunk, scratch, {out, run.chunk_bytes});
-      if (!raw) record.filter_mask = kRawMask;
-    } else {
-      const std::span<const std::byte> elements = view(run, chunk, scratch);
-      const std::size_t encoded =
-          scratch.encoder.encode(elements, run.element_bytes, run.effort, {out, run.chunk_bytes});
-      if (encoded > 0) {
-        record.stored_bytes = encoded;
-      } else {
-        std::memcpy(out, elements.data(), run.chunk_bytes);
-        record.filter_mask = kRawMask;
+    std::span<const std::byte> elements = in_place(run, chunk);
+    const bool stay = out.takes(elements);
+    if (!raw && compress) {
+      if (elements.empty()) {
+        scratch.chunk.resize(run.chunk_bytes);
+        gather(run, chunk, scratch, scratch.chunk);
+        elements = scratch.chunk;
+      }
+      record.stored_bytes = scratch.encoder.encode(elements, run.element_bytes, run.effort,
+                                                   {out.room(), run.chunk_bytes});
+      if (record.stored_bytes > 0) {
+        record.hash = hash64(out.room(), record.stored_bytes);
+        out.add(record.stored_bytes);
+        return;
       }
     }
-    record.hash = hash64(out, record.stored_bytes);
-    return record;
+    if (!raw) record.filter_mask = kRawMask;
+    record.stored_bytes = run.chunk_bytes;
+    if (stay) {
+      record.hash = hash64(elements.data(), elements.size());
+      out.add_in_place(elements);
+      return;
+    }
+    const std::span<std::byte> room(out.room(), run.chunk_bytes);
+    if (elements.empty()) {
+      gather(run, chunk, scratch, room);
+    } else {
+      std::memcpy(room.data(), elements.data(), room.size());
+    }
+    record.hash = hash64(room.data(), room.size());
+    out.add(room.size());
   }
 
-  // A chunk's elements where they lie, or gathered into the scratch.
-  static std::span<const std::byte> view(const PieceRun& run, std::int64_t chunk,
-                                         Scratch& scratch) {
-    const std::byte* elements = nullptr;
+  // A chunk's elements where they lie; empty where they do not lie side by side.
+  static std::span<const std::byte> in_place(const PieceRun& run, std::int64_t chunk) {
     const Box box = chunk_box(*run.piece, chunk);
-    if (run.source->view && as_size(box.num_elements()) * run.element_bytes == run.chunk_bytes) {
-      call_caller([&] { elements = run.source->view(box); });
+    if (!run.source->view || as_size(box.num_elements()) * run.element_bytes != run.chunk_bytes) {
+      return {};
     }
-    if (elements == nullptr) {
-      scratch.chunk.resize(run.chunk_bytes);
-      gather(run, chunk, scratch, scratch.chunk);
-      elements = scratch.chunk.data();
-    }
+    const std::byte* elements = nullptr;
+    call_caller([&] { elements = run.source->view(box); });
+    if (elements == nullptr) return {};
     return {elements, run.chunk_bytes};
   }
 

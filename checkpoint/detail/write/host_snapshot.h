@@ -1,9 +1,9 @@
 #pragma once
 
 #include <cstddef>
-#include <memory>
 #include <vector>
 
+#include "shardwise/checkpoint/detail/write/staging.h"
 #include "shardwise/checkpoint/save.h"
 #include "shardwise/runtime/parallel.h"
 
@@ -22,7 +22,7 @@ class HostSnapshot {
   std::size_t held_bytes() const { return held_bytes_; }
 
  private:
-  std::unique_ptr<std::byte[]> memory_;
+  PageMemory memory_;
   std::size_t held_bytes_ = 0;
 };
 

@@ -48,12 +48,16 @@ StagingSizes staging_sizes(std::size_t budget_bytes, int threads, std::size_t da
 
 StagingPool::StagingPool(const StagingSizes& sizes) : sizes_(sizes) {
   const std::size_t bytes = sizes.buffers * sizes.buffer_bytes;
-  memory_.reset(static_cast<std::byte*>(::operator new (bytes, std::align_val_t{kPageBytes})));
+  memory_ = page_memory(bytes);
   std::memset(memory_.get(), 0, bytes);
 }
 
-void StagingPool::Free::operator()(std::byte* memory) const {
+void FreePages::operator()(std::byte* memory) const {
   ::operator delete (memory, std::align_val_t{kPageBytes});
+}
+
+PageMemory page_memory(std::size_t bytes) {
+  return PageMemory(static_cast<std::byte*>(::operator new (bytes, std::align_val_t{kPageBytes})));
 }
 
 }  // namespace shardwise::detail

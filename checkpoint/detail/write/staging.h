@@ -9,6 +9,15 @@ namespace shardwise::detail {
 /// What O_DIRECT asks of memory and places in files.
 inline constexpr std::size_t kPageBytes = 4096;
 
+/// Memory that begins on a page.
+struct FreePages {
+  void operator()(std::byte* memory) const;
+};
+using PageMemory = std::unique_ptr<std::byte[], FreePages>;
+
+/// Uninitialised.
+PageMemory page_memory(std::size_t bytes);
+
 /// How the host memory of a save is divided, within its budget.
 struct StagingSizes {
   std::int64_t workers = 0;  ///< how many may gather and compress at once
@@ -34,12 +43,8 @@ class StagingPool {
   std::byte* buffer(std::size_t number) { return memory_.get() + number * sizes_.buffer_bytes; }
 
  private:
-  struct Free {
-    void operator()(std::byte* memory) const;
-  };
-
   StagingSizes sizes_;
-  std::unique_ptr<std::byte[], Free> memory_;
+  PageMemory memory_;
 };
 
 }  // namespace shardwise::detail

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "shardwise/checkpoint/detail/file.h"
+
+namespace shardwise::detail {
+
+/// The bytes of a slab in the order of the file, each in a buffer or where its source has it.
+///
+/// The buffer needs room for the slab, and begins, as the slab does in the file, on a page; so does
+/// then whatever is written from its own place, which lets all of it pass the page cache by.
+/// Thread-compatible.
+class SlabBytes {
+ public:
+  explicit SlabBytes(std::byte* buffer) : room_(buffer), pending_(buffer) {}
+
+  /// How many there are, and so where in the slab the next one goes.
+  std::size_t size() const { return size_; }
+
+  /// Where the buffer's next bytes go; add() says how many have been put there.
+  std::byte* room() { return room_; }
+  void add(std::size_t bytes);
+
+  /// Whether bytes may stay at `data`: enough of them to be worth it, and on a page both there and
+  /// in the slab.
+  bool takes(std::span<const std::byte> data) const;
+
+  /// Adds bytes that stay where they are until the slab is written, but for what is left of the
+  /// last page. Requires takes(data).
+  void add_in_place(std::span<const std::byte> data);
+
+  /// Zeros up to a multiple.
+  void pad_to(std::size_t multiple);
+
+  /// Valid as long as the buffer, and what was added in place.
+  std::span<const WriteRun> runs();
+
+ private:
+  /// What the buffer has got since becomes a run.
+  void end_run();
+
+  std::byte* room_;
+  std::byte* pending_;  // the begin of what is in no run yet
+  std::size_t size_ = 0;
+  std::vector<WriteRun> runs_;
+};
+
+}  // namespace shardwise::detail
