@@ -97,6 +97,25 @@ TEST(Lanes, ProgressIsTheCallersAndEndsWithTheLastJob) {
   }
 }
 
+// Each report wakes the caller's thread.
+TEST(Lanes, ProgressOfVeryManyJobsIsReportedAHundredTimes) {
+  for (const std::size_t jobs : {99u, 100u, 101u, 12'345u}) {
+    std::atomic<std::size_t> done{0};
+    std::size_t reports = 0, last = 0;
+    run_lanes({.jobs = jobs,
+               .lanes = 3,
+               .run = [&](std::size_t, std::size_t) { ++done; },
+               .progress =
+                   [&] {
+                     ++reports;
+                     last = done;
+                   }});
+    EXPECT_GE(reports, 1u);
+    EXPECT_LE(reports, 101u);
+    EXPECT_EQ(last, jobs);
+  }
+}
+
 TEST(Lanes, WhatProgressThrowsEndsThem) {
   for (const std::size_t lanes : {1, 3}) {
     std::atomic<std::size_t> begun{0};
