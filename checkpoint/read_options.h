@@ -34,7 +34,7 @@ struct ReadOptions {
   std::shared_ptr<FileSystem> file_system = nullptr;
 };
 
-/// What a reader has done so far.
+/// What a reader has done so far, by calls that did not fail.
 struct ReadStats {
   std::int64_t chunks = 0;  ///< read and checked; each once per call, however many boxes need it
   std::size_t stored_bytes = 0;  ///< read from files

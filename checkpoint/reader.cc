@@ -49,6 +49,7 @@ struct ArrayLayout {
   explicit ArrayLayout(const ArraySpec& array) : spec(array) {
     const Mesh& mesh = spec.sharding.mesh();
     for (std::int64_t position = 0; position < mesh.size(); ++position) {
+      devices.push_back(static_cast<std::size_t>(mesh.device_at(position)));
       shard_bytes.push_back(
           num_bytes(spec.sharding.box_at(position, spec.shape).shape(), size_bytes(spec.dtype)));
     }
@@ -61,18 +62,25 @@ struct ArrayLayout {
            array.sharding == spec.sharding && array.sharding.mesh() == spec.sharding.mesh();
   }
 
-  Shards allocate(Devices& devices, std::string_view label) const {
+  /// `batches` are of the devices 0, 1, ... Throws not_found where there is none for a shard.
+  void expect(const Devices& all, std::span<BufferBatch> batches) const {
+    for (std::size_t i = 0; i < shard_bytes.size(); ++i) {
+      static_cast<void>(all.at(static_cast<DeviceId>(devices[i])));
+      batches[devices[i]].expect(shard_bytes[i]);
+    }
+  }
+
+  Shards allocate(std::span<BufferBatch> batches, std::string_view label) const {
     Shards shards;
     shards.reserve(shard_bytes.size());
-    for (const std::size_t bytes : shard_bytes) {
-      Device& device = devices.at(spec.sharding.mesh().device_at(std::ssize(shards)));
-      shards.push_back(device.allocate(bytes, MemoryKind::array, label));
+    for (std::size_t i = 0; i < shard_bytes.size(); ++i) {
+      shards.push_back(batches[devices[i]].allocate(shard_bytes[i], MemoryKind::array, label));
     }
     return shards;
   }
 
   ArraySpec spec;
-  std::vector<std::size_t> shard_bytes;  ///< at each position of the mesh
+  std::vector<std::size_t> devices, shard_bytes;  ///< at each position of the mesh
   std::vector<DistinctPiece> pieces;
 };
 
@@ -94,8 +102,9 @@ struct CheckpointReader::Impl {
   Impl(detail::StoredCheckpoint checkpoint, const ReadOptions& options)
       : chunks(std::move(checkpoint), options), infos(make_infos(chunks.checkpoint())) {}
 
-  /// Number in the manifest; absent where there is none of that name.
-  std::optional<std::size_t> find(std::string_view name) const {
+  /// Number in the manifest; absent where there is none of that name. `guess` is looked at first.
+  std::optional<std::size_t> find(std::string_view name, std::size_t guess = 0) const {
+    if (guess < infos.size() && infos[guess].name == name) return guess;
     const auto found = std::lower_bound(
         infos.begin(), infos.end(), name,
         [](const TensorInfo& info, std::string_view wanted) { return info.name < wanted; });
@@ -125,8 +134,9 @@ struct CheckpointReader::Impl {
 
   const std::filesystem::path& directory() const { return chunks.checkpoint().directory; }
 
-  /// What is wrong with a request; empty where nothing is.
-  std::string mismatch(const TensorRequest& request, const Devices& devices) const;
+  /// What is wrong with a request for a tensor, if there is one; empty where nothing is.
+  std::string mismatch(const TensorRequest& request, std::optional<std::size_t> number,
+                       const Devices& devices) const;
 
   detail::ChunkReader chunks;
   std::vector<TensorInfo> infos;
@@ -135,10 +145,10 @@ struct CheckpointReader::Impl {
 };
 
 std::string CheckpointReader::Impl::mismatch(const TensorRequest& request,
+                                             std::optional<std::size_t> number,
                                              const Devices& devices) const {
-  const auto found = find(request.name);
-  if (!found) return missing(request.name);
-  const TensorInfo& info = infos[*found];
+  if (!number) return missing(request.name);
+  const TensorInfo& info = infos[*number];
   const ArraySpec& spec = request.spec;
   if (info.dtype != spec.dtype || info.shape != spec.shape) {
     return fmt::format("tensor {:?} is {} {}, wanted is {} {}", request.name,
@@ -215,8 +225,13 @@ ShardedArray CheckpointReader::restore(Devices& devices, std::string_view name,
 std::vector<ShardedArray> CheckpointReader::restore(Devices& devices,
                                                     std::span<const TensorRequest> requests) const {
   std::vector<std::string> wrong;
+  std::vector<std::size_t> numbers;  // of the tensors: mostly all, in their order
+  numbers.reserve(requests.size());
   for (const TensorRequest& request : requests) {
-    if (std::string text = impl_->mismatch(request, devices); !text.empty()) wrong.push_back(text);
+    const auto number = impl_->find(request.name, numbers.empty() ? 0 : numbers.back() + 1);
+    std::string text = impl_->mismatch(request, number, devices);
+    if (!text.empty()) wrong.push_back(std::move(text));
+    numbers.push_back(number.value_or(0));
   }
   if (!wrong.empty()) {
     throw Error(
@@ -228,26 +243,31 @@ std::vector<ShardedArray> CheckpointReader::restore(Devices& devices,
   // All memory first: what does not fit fails before anything is read. The targets point into
   // layouts and places.
   std::deque<ArrayLayout> layouts;
+  std::vector<const ArrayLayout*> layout_of_request;
+  layout_of_request.reserve(requests.size());
+  std::vector<BufferBatch> batches;
+  for (DeviceId id = 0; id < devices.size(); ++id) batches.emplace_back(devices.at(id));
   std::vector<std::byte*> places;
   std::size_t num_shards = 0;
   for (const TensorRequest& request : requests) {
-    num_shards += static_cast<std::size_t>(request.spec.sharding.mesh().size());
+    layout_of_request.push_back(&layout_of(request.spec, layouts));
+    layout_of_request.back()->expect(devices, batches);
+    num_shards += layout_of_request.back()->shard_bytes.size();
   }
   places.reserve(num_shards);
   std::vector<detail::ReadTarget> targets;
   targets.reserve(num_shards);
   std::vector<Shards> buffers;
   buffers.reserve(requests.size());
-  for (const TensorRequest& request : requests) {
-    const ArrayLayout& layout = layout_of(request.spec, layouts);
-    const Shards& shards = buffers.emplace_back(layout.allocate(devices, request.name));
-    const std::size_t tensor = *impl_->find(request.name);
+  for (std::size_t r = 0; r < requests.size(); ++r) {
+    const ArrayLayout& layout = *layout_of_request[r];
+    const Shards& shards = buffers.emplace_back(layout.allocate(batches, requests[r].name));
     for (const DistinctPiece& piece : layout.pieces) {
       const std::size_t first = places.size();
       for (const std::int64_t position : piece.positions) {
         places.push_back(shards[static_cast<std::size_t>(position)]->data());
       }
-      targets.push_back({tensor, &piece.box, std::span(places).subspan(first)});
+      targets.push_back({numbers[r], &piece.box, std::span(places).subspan(first)});
     }
   }
   impl_->chunks.fill(targets);

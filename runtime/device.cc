@@ -30,6 +30,15 @@ constexpr std::size_t kLeastKeptBytes = std::size_t{64} << 10;
 // fresh ones takes half the time (1.15 against 2.3 GB/s), and copies miss fewer translations.
 constexpr std::size_t kHugePageBytes = std::size_t{2} << 20;
 
+// What a batch makes blocks for, and how large they are at most.
+constexpr std::size_t kLeastOwnBytes = std::size_t{64} << 10;
+constexpr std::size_t kBlockBytes = kHugePageBytes;
+
+std::size_t padded(std::size_t size_bytes) {
+  constexpr auto to = static_cast<std::size_t>(kAlignment);
+  return (size_bytes + to - 1) / to * to;
+}
+
 std::align_val_t alignment(std::size_t size_bytes) {
   if (size_bytes >= kHugePageBytes) return std::align_val_t{kHugePageBytes};
   return size_bytes >= kLeastPagedBytes ? std::align_val_t{kPageBytes} : kAlignment;
@@ -76,8 +85,9 @@ class Arena : public std::enable_shared_from_this<Arena> {
 
   DeviceId device() const { return device_; }
 
-  std::shared_ptr<Buffer> allocate(std::size_t size_bytes, MemoryKind kind,
-                                   std::string_view label) {
+  /// In `part`, which has room for it, or in memory of its own where that is null.
+  std::shared_ptr<Buffer> allocate(std::size_t size_bytes, MemoryKind kind, std::string_view label,
+                                   std::shared_ptr<std::byte> part = nullptr) {
     struct Made : Buffer {  // for std::make_shared: only an arena makes buffers
       Made(std::shared_ptr<Arena> arena, std::size_t bytes, MemoryKind what, std::string_view text)
           : Buffer(std::move(arena), bytes, what, text) {}
@@ -85,18 +95,22 @@ class Arena : public std::enable_shared_from_this<Arena> {
     // Whatever throws from here on, the buffer's destructor takes back as far as it got.
     auto buffer = std::make_shared<Made>(shared_from_this(), size_bytes, kind, label);
     book(*buffer);
-    buffer->data_ = take_memory(size_bytes);
+    buffer->part_ = std::move(part);
+    buffer->data_ = buffer->part_ != nullptr ? buffer->part_.get() : take_memory(size_bytes);
     return buffer;
+  }
+
+  /// Memory that parts of may be buffers. It is in no books.
+  std::shared_ptr<std::byte> make_block(std::size_t size_bytes) {
+    return {take_memory(size_bytes), [arena = shared_from_this(), size_bytes](std::byte* memory) {
+              const MutexLock lock(arena->mutex_);
+              arena->take_back(memory, size_bytes);
+            }};
   }
 
   void release(Buffer& buffer) {
     const MutexLock lock(mutex_);
-    if (buffer.data_ != nullptr && buffer.size_bytes_ >= kLeastKeptBytes) {
-      kept_.emplace(buffer.size_bytes_, buffer.data_);
-      kept_bytes_ += buffer.size_bytes_;
-    } else {
-      give_back(buffer.data_, buffer.size_bytes_);
-    }
+    if (buffer.part_ == nullptr) take_back(buffer.data_, buffer.size_bytes_);
     if (!buffer.booked_) return;
     stats_.in_use_bytes -= buffer.size_bytes_;
     stats_.in_use_by_kind[static_cast<std::size_t>(buffer.kind_)] -= buffer.size_bytes_;
@@ -128,6 +142,12 @@ class Arena : public std::enable_shared_from_this<Arena> {
     buffer.older_ = youngest_;
     (youngest_ != nullptr ? youngest_->younger_ : oldest_) = &buffer;
     youngest_ = &buffer;
+  }
+
+  void take_back(std::byte* memory, std::size_t size_bytes) SHARDWISE_REQUIRES(mutex_) {
+    if (memory == nullptr || size_bytes < kLeastKeptBytes) return give_back(memory, size_bytes);
+    kept_.emplace(size_bytes, memory);
+    kept_bytes_ += size_bytes;
   }
 
   std::byte* take_memory(std::size_t size_bytes) {
@@ -197,6 +217,27 @@ Device::Device(DeviceId id, std::size_t capacity_bytes)
 std::shared_ptr<Buffer> Device::allocate(std::size_t size_bytes, MemoryKind kind,
                                          std::string_view label) {
   return arena_->allocate(size_bytes, kind, label);
+}
+
+void BufferBatch::expect(std::size_t size_bytes) {
+  if (size_bytes < kLeastOwnBytes) expected_bytes_ += padded(size_bytes);
+}
+
+std::shared_ptr<Buffer> BufferBatch::allocate(std::size_t size_bytes, MemoryKind kind,
+                                              std::string_view label) {
+  const std::size_t bytes = padded(size_bytes);
+  if (bytes > block_bytes_ && bytes <= expected_bytes_) {
+    block_bytes_ = std::min(expected_bytes_, kBlockBytes);
+    block_ = device_->arena_->make_block(block_bytes_);
+  }
+  if (size_bytes == 0 || size_bytes >= kLeastOwnBytes || bytes > block_bytes_) {
+    return device_->allocate(size_bytes, kind, label);
+  }
+  auto buffer = device_->arena_->allocate(size_bytes, kind, label, block_);
+  block_ = {block_, block_.get() + bytes};
+  block_bytes_ -= bytes;
+  expected_bytes_ -= std::min(expected_bytes_, bytes);
+  return buffer;
 }
 
 MemoryStats Device::memory() const { return arena_->stats(); }

@@ -59,6 +59,7 @@ class Buffer {
   std::shared_ptr<Arena> arena_;
   std::size_t size_bytes_;
   std::byte* data_ = nullptr;
+  std::shared_ptr<std::byte> part_;  // of a block that several buffers share; else null
   MemoryKind kind_;
   std::string label_;
 
@@ -92,12 +93,38 @@ class Device {
   void count_received(std::size_t bytes) { received_bytes_ += bytes; }
 
  private:
+  friend class BufferBatch;
   friend class Devices;
   Device(DeviceId id, std::size_t capacity_bytes);
 
   DeviceId id_;
   std::shared_ptr<Arena> arena_;
   std::atomic<std::size_t> sent_bytes_{0}, received_bytes_{0};
+};
+
+/// Makes buffers of one device that are filled, and mostly dropped, together, as those of a restore
+/// are. Small ones lie side by side in blocks of up to 2 MiB: of very many, finding each its pages
+/// takes longer than filling them. A block is given back with the last of its buffers; each is
+/// counted by itself, as everywhere. Thread-compatible.
+///
+///   BufferBatch batch(devices.at(0));
+///   for (const std::size_t size : sizes) batch.expect(size);
+///   for (const std::size_t size : sizes) buffers.push_back(batch.allocate(size, kind, "w"));
+class BufferBatch {
+ public:
+  explicit BufferBatch(Device& device) : device_(&device) {}
+
+  /// Says that a buffer of this size is going to be asked for. Blocks are no larger than what was.
+  void expect(std::size_t size_bytes);
+
+  /// As Device::allocate.
+  std::shared_ptr<Buffer> allocate(std::size_t size_bytes, MemoryKind kind, std::string_view label);
+
+ private:
+  Device* device_;
+  std::size_t expected_bytes_ = 0;
+  std::shared_ptr<std::byte> block_;  // its rest, which no buffer has yet
+  std::size_t block_bytes_ = 0;
 };
 
 struct DevicesOptions {

@@ -163,6 +163,17 @@ TEST_F(Reader, RefusesMoreDevicesThanThereAreBeforeItTakesMemory) {
               HasSubstr("tensor \"w\" is wanted on 4611686018427387904 devices, there are 8"));
 }
 
+TEST_F(Reader, RefusesADeviceThatIsNotThereBeforeItTakesMemory) {
+  const CheckpointReader reader = open();
+  Devices devices(8);
+  const Sharding rows(Mesh({{"x", 2}}, {3, 9}), PartitionSpec::parse("x,-"));
+  const TensorRequest requests[] = {{"b", {DType::u8, {5}, Sharding::replicated(Mesh::line(8), 1)}},
+                                    {"w", {DType::f32, {64, 64}, rows}}};
+  EXPECT_THAT(message_of(ErrorCode::not_found, [&] { reader.restore(devices, requests); }),
+              HasSubstr("device 9 is not among the 8 devices"));
+  EXPECT_EQ(devices.at(3).memory().peak_bytes, 0u);
+}
+
 // Neighbours that place alike, or have an earlier one's spec, are not mixed up.
 TEST_F(Reader, RestoresEachArrayOfOneCallByItsOwnSpec) {
   const CheckpointReader reader = open();

@@ -4,9 +4,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <numeric>
 #include <random>
 #include <string>
 #include <thread>
@@ -156,6 +158,86 @@ TEST(Device, TakesBuffersBackFromAnyThreadAndAfterItsEnd) {
   }
   survivor->data()[99] = std::byte{1};
   EXPECT_EQ(survivor->device(), 0);
+}
+
+// Of random sizes, some of which nobody has announced: apart, each counted alone, dropped in any
+// order.
+TEST(BufferBatch, MakesBuffersThatAreApartAndCounted) {
+  std::mt19937 random(5);
+  for (const bool announced : {true, false}) {
+    Devices devices(2);
+    BufferBatch batch(devices.at(1));
+    std::vector<std::size_t> sizes;
+    for (int i = 0; i < 3000; ++i) sizes.push_back(random() % (i % 100 == 0 ? 100'000 : 5000));
+    for (std::size_t i = 0; i < sizes.size(); ++i) {
+      if (announced || i % 3 == 0) batch.expect(sizes[i]);
+    }
+    std::vector<std::shared_ptr<Buffer>> buffers;
+    std::size_t sum = 0;
+    for (std::size_t i = 0; i < sizes.size(); ++i) {
+      buffers.push_back(batch.allocate(sizes[i], MemoryKind::array, "x"));
+      const Buffer& made = *buffers.back();
+      EXPECT_EQ(made.size_bytes(), sizes[i]);
+      EXPECT_EQ(made.device(), 1);
+      EXPECT_EQ(reinterpret_cast<std::uintptr_t>(made.data()) % 64, 0u);
+      std::fill_n(buffers.back()->data(), sizes[i], static_cast<std::byte>(i % 251));
+      sum += sizes[i];
+      ASSERT_EQ(devices.at(1).memory().in_use_bytes, sum);
+    }
+    EXPECT_EQ(devices.at(0).memory().in_use_bytes, 0u);
+    std::vector<std::size_t> order(sizes.size());
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    std::shuffle(order.begin(), order.end(), random);
+    for (const std::size_t i : order) {
+      const auto value = static_cast<std::byte>(i % 251);
+      const std::byte* const data = buffers[i]->data();
+      ASSERT_TRUE(std::all_of(data, data + sizes[i], [&](std::byte b) { return b == value; })) << i;
+      buffers[i].reset();
+      sum -= sizes[i];
+      ASSERT_EQ(devices.at(1).memory().in_use_bytes, sum);
+    }
+  }
+}
+
+TEST(BufferBatch, SmallBuffersLieSideBySideAndTheirBlockIsUsedAgain) {
+  Devices devices(1);
+  const auto make = [&] {
+    BufferBatch batch(devices.at(0));
+    for (int i = 0; i < 1000; ++i) batch.expect(1000);
+    std::vector<std::shared_ptr<Buffer>> buffers;
+    for (int i = 0; i < 1000; ++i) {
+      buffers.push_back(batch.allocate(1000, MemoryKind::array, "x"));
+      EXPECT_EQ(buffers.back()->data(), buffers.front()->data() + i * 1024);
+    }
+    return buffers;
+  };
+  auto large = devices.at(0).allocate(2'000'000, MemoryKind::array, "peak");
+  large.reset();
+  auto buffers = make();
+  const std::byte* const block = buffers.front()->data();
+  buffers.resize(1);
+  buffers.clear();
+  EXPECT_EQ(make().front()->data(), block);
+}
+
+TEST(BufferBatch, TakesNoMoreThanTheCapacityAndOutlivesItsDevices) {
+  auto devices = std::make_unique<Devices>(1, DevicesOptions{.capacity_bytes = 2500});
+  std::vector<std::shared_ptr<Buffer>> buffers;
+  {
+    BufferBatch batch(devices->at(0));
+    for (int i = 0; i < 3; ++i) batch.expect(1000);
+    for (int i = 0; i < 2; ++i) {
+      buffers.push_back(batch.allocate(1000, MemoryKind::array, "x"));
+    }
+    EXPECT_THAT(message_of(ErrorCode::resource_exhausted,
+                           [&] { batch.allocate(1000, MemoryKind::array, "third"); }),
+                testing::HasSubstr("\"third\" (array): device 0 needs 1000 bytes, but 2000 of its "
+                                   "2500 are in use"));
+    EXPECT_EQ(devices->at(0).memory().in_use_bytes, 2000u);
+    buffers.push_back(batch.allocate(500, MemoryKind::array, "fits"));
+  }
+  devices.reset();
+  for (const auto& buffer : buffers) std::memset(buffer->data(), 1, buffer->size_bytes());
 }
 
 TEST(Device, CountsTraffic) {

@@ -67,9 +67,7 @@ struct ChunkReader::Call {
 };
 
 void ChunkReader::count(Call& call, const ChunkId& id) {
-  ++chunks_;
-  stored_bytes_ += checkpoint_.record(id).stored_bytes;
-  decoded_bytes_ += decoded_bytes(checkpoint_, id);
+  if (!options_.progress) return;  // nobody asks: threads need not share a counter
   call.done_bytes += as_size(checkpoint_.box(id).num_elements()) * element_bytes(checkpoint_, id);
 }
 
@@ -181,6 +179,7 @@ void ChunkReader::fill(std::span<const ReadTarget> targets) {
   std::vector<ReadItem> items;
   items.reserve(chunks.size());
   ReadJob job{.files = checkpoint_.files, .items = {}};
+  std::size_t stored_bytes = 0, all_decoded_bytes = 0;
   for (const WantedChunk& chunk : chunks) {
     const ChunkRecord& record = checkpoint_.record(chunk.id);
     items.push_back({as_size(checkpoint_.piece(chunk.id).file), record.address,
@@ -188,6 +187,8 @@ void ChunkReader::fill(std::span<const ReadTarget> targets) {
     // The decoder holds the chunk once shuffled, and once more where its runs are short; a fetched
     // one holds what nobody wants.
     const std::size_t decoded = decoded_bytes(checkpoint_, chunk.id);
+    stored_bytes += items.back().bytes;
+    all_decoded_bytes += decoded;
     if (!stored_raw(checkpoint_, chunk.id)) job.call_bytes = std::max(job.call_bytes, 2 * decoded);
     if (items.back().fetched) job.call_bytes = std::max(job.call_bytes, decoded);
     call.total_bytes +=
@@ -211,6 +212,9 @@ void ChunkReader::fill(std::span<const ReadTarget> targets) {
     };
   }
   run_read_job(job);
+  chunks_ += std::ssize(items);
+  stored_bytes_ += stored_bytes;
+  decoded_bytes_ += all_decoded_bytes;
 }
 
 ReadStats ChunkReader::stats() const { return {chunks_, stored_bytes_, decoded_bytes_}; }
