@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "shardwise/checkpoint/detail/manifest.h"
+#include "shardwise/checkpoint/detail/page_memory.h"
 #include "shardwise/checkpoint/info.h"
 
 namespace shardwise::detail {
@@ -79,6 +80,7 @@ class Decoder {
 struct DecodeScratch {
   Decoder decoder;
   std::vector<std::byte> chunk;
+  PageMemory window;  ///< of read_placed, kReadWindowBytes, or none yet
 
   std::size_t held_bytes() const { return decoder.held_bytes() + chunk.capacity(); }
 };

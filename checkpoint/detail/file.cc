@@ -107,28 +107,12 @@ class PosixFile final : public File {
   }
 
   void read_at(std::uint64_t offset, std::byte* data, std::size_t size) override {
-    const ReadRun whole{data, size};
-    std::size_t done = read_direct(offset, {&whole, 1}) ? size : 0;
+    std::size_t done = read_direct(offset, data, size) ? size : 0;
     if (done < size) done = transfer(offset, data, size, ::pread, "read");
     if (done < size) {
       throw Error(ErrorCode::corrupt,
                   fmt::format("read {}: the file ends at byte {}, {}", path_.string(),
                               offset + done, place(offset, size)));
-    }
-  }
-
-  void read_runs(std::uint64_t offset, std::span<const ReadRun> runs) override {
-    while (!runs.empty()) {
-      const std::span<const ReadRun> part = runs.first(std::min(runs.size(), kMostRuns));
-      const std::size_t bytes = total_bytes(part);
-      if (!read_direct(offset, part)) {
-        const ssize_t moved = move_runs(::preadv, cached_.get(), offset, part);
-        if (moved < 0) fail("read", offset, bytes);
-        // Less than asked for: run by run, which says where the file ends.
-        if (static_cast<std::size_t>(moved) < bytes) File::read_runs(offset, part);
-      }
-      offset += bytes;
-      runs = runs.subspan(part.size());
     }
   }
 
@@ -219,46 +203,36 @@ class PosixFile final : public File {
     return done;
   }
 
-  template <class Run>
-  static std::size_t total_bytes(std::span<const Run> runs) {
+  static std::size_t total_bytes(std::span<const WriteRun> runs) {
     std::size_t bytes = 0;
-    for (const Run& run : runs) bytes += run.size;
+    for (const WriteRun& run : runs) bytes += run.size;
     return bytes;
-  }
-
-  template <class Run>
-  static bool are_aligned(std::uint64_t offset, std::span<const Run> runs) {
-    return std::all_of(runs.begin(), runs.end(),
-                       [&](const Run& run) { return is_aligned(offset, run.data, run.size); });
-  }
-
-  // Up to kMostRuns runs by one call, which is preadv or pwritev.
-  template <class Call, class Run>
-  static ssize_t move_runs(Call call, int fd, std::uint64_t offset, std::span<const Run> runs) {
-    std::array<iovec, kMostRuns> vectors;
-    for (std::size_t i = 0; i < runs.size(); ++i) {
-      vectors[i] = {const_cast<std::byte*>(runs[i].data), runs[i].size};
-    }
-    return retry([&] {
-      return call(fd, vectors.data(), static_cast<int>(runs.size()), static_cast<off_t>(offset));
-    });
   }
 
   // All of it past the cache, or false: the read through the cache that follows finds it or says
   // what is wrong.
-  bool read_direct(std::uint64_t offset, std::span<const ReadRun> runs) {
-    const std::size_t bytes = total_bytes(runs);
-    if (!cache_ || !use_direct_ || bytes < kLeastDirectRead) return false;
-    if (!are_aligned(offset, runs) || cache_->holds(offset)) return false;
-    const ssize_t moved = move_runs(::preadv, direct_.get(), offset, runs);
+  bool read_direct(std::uint64_t offset, std::byte* data, std::size_t size) {
+    if (!cache_ || !use_direct_ || size < kLeastDirectRead || !is_aligned(offset, data, size) ||
+        cache_->holds(offset)) {
+      return false;
+    }
+    const ssize_t moved =
+        retry([&] { return ::pread(direct_.get(), data, size, static_cast<off_t>(offset)); });
     if (moved < 0 && errno == EINVAL) use_direct_ = false;
-    return moved == static_cast<ssize_t>(bytes);
+    return moved == static_cast<ssize_t>(size);
   }
 
   // All of it past the cache, or false: what follows writes it run by run, or says what is wrong.
   bool write_direct(std::uint64_t offset, std::span<const WriteRun> runs) {
-    if (!use_direct_ || !are_aligned(offset, runs)) return false;
-    const ssize_t moved = move_runs(::pwritev, direct_.get(), offset, runs);
+    std::array<iovec, kMostRuns> vectors;
+    for (std::size_t i = 0; i < runs.size(); ++i) {
+      if (!use_direct_ || !is_aligned(offset, runs[i].data, runs[i].size)) return false;
+      vectors[i] = {const_cast<std::byte*>(runs[i].data), runs[i].size};
+    }
+    const ssize_t moved = retry([&] {
+      return ::pwritev(direct_.get(), vectors.data(), static_cast<int>(runs.size()),
+                       static_cast<off_t>(offset));
+    });
     return moved == static_cast<ssize_t>(total_bytes(runs));
   }
 
@@ -366,13 +340,6 @@ class PosixFileSystem final : public FileSystem {
 };
 
 }  // namespace
-
-void File::read_runs(std::uint64_t offset, std::span<const ReadRun> runs) {
-  for (const ReadRun& run : runs) {
-    read_at(offset, run.data, run.size);
-    offset += run.size;
-  }
-}
 
 void File::write_runs(std::uint64_t offset, std::span<const WriteRun> runs) {
   for (const WriteRun& run : runs) {

@@ -10,12 +10,6 @@
 
 namespace shardwise {
 
-/// Memory that takes a part of what is read.
-struct ReadRun {
-  std::byte* data;
-  std::size_t size;
-};
-
 /// Memory that holds a part of what is written.
 struct WriteRun {
   const std::byte* data;
@@ -30,10 +24,6 @@ class File {
 
   /// Reads exactly `size` bytes. Throws corrupt where the file ends before.
   virtual void read_at(std::uint64_t offset, std::byte* data, std::size_t size) = 0;
-
-  /// Reads what lies from `offset` on into the runs, one after the other. The default reads them
-  /// one by one.
-  virtual void read_runs(std::uint64_t offset, std::span<const ReadRun> runs);
 
   /// Hints, which need no answer: that what lies here is read next; that nothing is read twice, so
   /// that it need not be kept in memory.

@@ -214,7 +214,7 @@ void drop_from_cache(const std::filesystem::path& path) {
   ::close(fd);
 }
 
-// Aligned and odd places, sizes and memory, by one read and by runs, of a file that is in the page
+// Aligned and odd places, sizes and memory, of a file that is in the page
 // cache, is not, or is in part; with the hint that all is read once, and without.
 TEST(File, ReadsTheSameThroughThePageCacheAndPastIt) {
   constexpr std::size_t kSize = 300 * kPage + 17;
@@ -235,17 +235,7 @@ TEST(File, ReadsTheSameThroughThePageCacheAndPastIt) {
     }
     file->will_read(offset, size);
     std::byte* const out = memory.data() + (i % 7 == 0 ? 13 : 0);
-    if (i % 4 == 0) {
-      file->read_at(offset, out, size);
-    } else {
-      std::vector<ReadRun> runs;
-      for (std::size_t at = 0; at < size;) {
-        const std::size_t run = std::min(size - at, (1 + random() % 70) * kPage);
-        runs.push_back({out + at, run});
-        at += run;
-      }
-      file->read_runs(offset, runs);
-    }
+    file->read_at(offset, out, size);
     ASSERT_TRUE(std::equal(out, out + size, written.begin() + static_cast<std::ptrdiff_t>(offset)))
         << size << " bytes at " << offset;
   }

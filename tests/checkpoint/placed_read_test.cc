@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "shardwise/checkpoint/detail/hash.h"
+#include "shardwise/checkpoint/detail/page_memory.h"
 #include "shardwise/shard/error.h"
 #include "testing/errors.h"
 
@@ -42,36 +43,45 @@ std::vector<std::byte> file_bytes(std::size_t size) {
   return bytes;
 }
 
-// Any cuts, some of them wanted by nobody, in sizes around the step in which bytes are hashed.
+// Any cuts, some of them wanted by nobody and some twice, around the window's size.
 TEST(PlacedRead, PutsEachByteWhereItBelongsAndHashesThemAll) {
   std::mt19937 random(3);
+  const PageMemory window = page_memory(kReadWindowBytes);
   for (const std::size_t size : {1U, 4095U, 262144U, 262145U, 1048576U}) {
     const std::vector<std::byte> bytes = file_bytes(size + 100);
     BytesFile file(bytes);
     for (int round = 0; round < 8; ++round) {
       std::set<std::size_t> cuts{0, size};
       for (int i = 0; i < round * 5; ++i) cuts.insert(random() % size);
-      std::vector<std::byte> target(size);
+      std::vector<std::byte> target(size), second(size);
       std::vector<PlacedRun> runs;
       for (auto cut = cuts.begin(); std::next(cut) != cuts.end(); ++cut) {
         if (random() % 3 == 0) continue;
         runs.push_back({*cut, target.data() + *cut, *std::next(cut) - *cut});
       }
-      std::vector<std::byte> unwanted, expected(size);
+      std::vector<std::byte> expected(size), expected_second(size);
       for (const PlacedRun& run : runs) {
         std::copy_n(bytes.data() + 100 + run.from, run.size, expected.data() + run.from);
       }
-      EXPECT_EQ(read_placed(file, 100, size, runs, unwanted), hash64(bytes.data() + 100, size));
+      // Over the borders of the others, and at a place of other alignment.
+      const std::size_t from = random() % size, long_run = 1 + random() % (size - from);
+      const std::size_t to = random() % (size - long_run + 1);
+      runs.push_back({from, second.data() + to, long_run});
+      std::copy_n(bytes.data() + 100 + from, long_run, expected_second.data() + to);
+      std::ranges::sort(runs, {}, &PlacedRun::from);
+      EXPECT_EQ(read_placed(file, 100, size, runs, window.get()), hash64(bytes.data() + 100, size));
       EXPECT_EQ(target, expected);
+      EXPECT_EQ(second, expected_second);
     }
   }
 }
 
 TEST(PlacedRead, PassesOnWhatTheFileThrows) {
   BytesFile file(file_bytes(1000));
-  std::vector<std::byte> target(1000), unwanted;
+  const PageMemory window = page_memory(kReadWindowBytes);
+  std::vector<std::byte> target(1000);
   const std::vector<PlacedRun> runs{{0, target.data(), 1000}};
-  EXPECT_EQ(message_of(ErrorCode::corrupt, [&] { read_placed(file, 1, 1000, runs, unwanted); }),
+  EXPECT_EQ(message_of(ErrorCode::corrupt, [&] { read_placed(file, 1, 1000, runs, window.get()); }),
             "the file ends");
 }
 

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <random>
 
-#include "shardwise/checkpoint/detail/write/staging.h"
+#include "shardwise/checkpoint/detail/page_memory.h"
 
 namespace shardwise::detail {
 namespace {

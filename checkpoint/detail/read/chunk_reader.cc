@@ -13,9 +13,9 @@
 namespace shardwise::detail {
 namespace {
 
-// Raw chunks of which each byte has one target at most are read to where they belong, without a
-// buffer in between, unless they are so small, their runs so short, or their targets so many, that
-// many reads cost more than one copy.
+// Raw chunks are copied to where they belong part by part, as they are read and hashed, unless they
+// are so small, their runs so short, or their targets so many that reading neighbours together
+// gains more.
 constexpr std::size_t kLeastFetchedBytes = std::size_t{64} << 10;
 constexpr std::size_t kLeastFetchedRun = 1024;
 constexpr std::uint32_t kMostFetchedUses = 8;
@@ -83,15 +83,9 @@ bool ChunkReader::is_fetched(const Call& call, const WantedChunk& chunk) const {
     const bool whole = call.targets[uses.front()].box->contains(held);
     if (whole && held.rank() > 0 && !is_short(held.extent(held.rank() - 1))) return true;
   }
-  for (std::size_t u = 0; u < uses.size(); ++u) {
-    const Share share(checkpoint_, chunk.id, call.targets[uses[u]]);
-    if (is_short(share.runs.run_elements)) return false;
-    for (std::size_t v = 0; v < u; ++v) {
-      const Share other(checkpoint_, chunk.id, call.targets[uses[v]]);
-      if (!intersect(share.wanted, other.wanted).empty()) return false;
-    }
-  }
-  return true;
+  return std::none_of(uses.begin(), uses.end(), [&](std::size_t use) {
+    return is_short(Share(checkpoint_, chunk.id, call.targets[use]).runs.run_elements);
+  });
 }
 
 // What no one wants is read too, as the hash is of the whole chunk.
@@ -101,33 +95,26 @@ void ChunkReader::fetch(Call& call, const WantedChunk& chunk) {
   const std::size_t element = element_bytes(checkpoint_, id);
   std::vector<PlacedRun> runs;
   for (const std::size_t use : call.plan.uses(chunk)) {
-    std::byte* const place = call.targets[use].places.front();
-    for_each_run(Share(checkpoint_, id, call.targets[use]).runs,
-                 [&](std::int64_t from, std::int64_t to, std::int64_t elements) {
-                   runs.push_back({as_size(from) * element, place + as_size(to) * element,
-                                   as_size(elements) * element});
-                 });
+    const Share share(checkpoint_, id, call.targets[use]);
+    for (std::byte* const place : call.targets[use].places) {
+      for_each_run(share.runs, [&](std::int64_t from, std::int64_t to, std::int64_t elements) {
+        runs.push_back(
+            {as_size(from) * element, place + as_size(to) * element, as_size(elements) * element});
+      });
+    }
   }
   std::sort(runs.begin(), runs.end(),
             [](const PlacedRun& a, const PlacedRun& b) { return a.from < b.from; });
   const ScratchPool<DecodeScratch>::Loan scratch(scratch_);
+  if (scratch->window == nullptr) scratch->window = page_memory(kReadWindowBytes);
   std::uint64_t hash = 0;
   try {
     hash = read_placed(*checkpoint_.files[as_size(checkpoint_.piece(id).file)], record.address,
-                       static_cast<std::size_t>(record.stored_bytes), runs, scratch->chunk);
+                       static_cast<std::size_t>(record.stored_bytes), runs, scratch->window.get());
   } catch (const Error& e) {
     throw Error(e.code(), fmt::format("read {}: {}", checkpoint_.describe(id), e.what()));
   }
   check_chunk_hash(checkpoint_, id, hash);
-  for (const std::size_t use : call.plan.uses(chunk)) {
-    const ReadTarget& target = call.targets[use];
-    if (target.places.size() == 1) continue;
-    const Share share(checkpoint_, id, target);
-    for (std::size_t p = 1; p < target.places.size(); ++p) {
-      copy_box(share.wanted, element, {target.places.front(), share.memory},
-               {target.places[p], share.memory});
-    }
-  }
   count(call, id);
 }
 
@@ -184,13 +171,12 @@ void ChunkReader::fill(std::span<const ReadTarget> targets) {
     const ChunkRecord& record = checkpoint_.record(chunk.id);
     items.push_back({as_size(checkpoint_.piece(chunk.id).file), record.address,
                      static_cast<std::size_t>(record.stored_bytes), is_fetched(call, chunk)});
-    // The decoder holds the chunk once shuffled, and once more where its runs are short; a fetched
-    // one holds what nobody wants.
+    // The decoder holds the chunk once shuffled, and once more where its runs are short.
     const std::size_t decoded = decoded_bytes(checkpoint_, chunk.id);
     stored_bytes += items.back().bytes;
     all_decoded_bytes += decoded;
     if (!stored_raw(checkpoint_, chunk.id)) job.call_bytes = std::max(job.call_bytes, 2 * decoded);
-    if (items.back().fetched) job.call_bytes = std::max(job.call_bytes, decoded);
+    if (items.back().fetched) job.call_bytes = std::max(job.call_bytes, kReadWindowBytes);
     call.total_bytes +=
         as_size(checkpoint_.box(chunk.id).num_elements()) * element_bytes(checkpoint_, chunk.id);
   }

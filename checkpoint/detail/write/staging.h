@@ -2,21 +2,10 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
+
+#include "shardwise/checkpoint/detail/page_memory.h"
 
 namespace shardwise::detail {
-
-/// What O_DIRECT asks of memory and places in files.
-inline constexpr std::size_t kPageBytes = 4096;
-
-/// Memory that begins on a page.
-struct FreePages {
-  void operator()(std::byte* memory) const;
-};
-using PageMemory = std::unique_ptr<std::byte[], FreePages>;
-
-/// Uninitialised.
-PageMemory page_memory(std::size_t bytes);
 
 /// How the host memory of a save is divided, within its budget.
 struct StagingSizes {
