@@ -61,8 +61,8 @@ class CheckpointReader {
 
   /// Several arrays. First compares all names, dtypes and shapes with the checkpoint's, and meshes
   /// with the number of devices, and throws one invalid_argument that lists every mismatch; then
-  /// reads each chunk that any device needs once. Throws resource_exhausted where a device's memory
-  /// does not suffice.
+  /// reads each chunk that any device needs once. Throws not_found where a mesh names a device that
+  /// is not there, resource_exhausted where a device's memory does not suffice.
   std::vector<ShardedArray> restore(Devices& devices,
                                     std::span<const TensorRequest> requests) const;
 

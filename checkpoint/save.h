@@ -40,10 +40,10 @@ TensorSource tensor_source(std::string name, ShardedArray array);
 /// A tensor that lies row-major, native endian, in memory of the caller's, who keeps it there and
 /// unchanged while the source is in use: until save() returns, which writes from it (what changes
 /// meanwhile would not fit its hash), or until save_async() returns, which has copied it then. The
-/// copies of one save are held by the manager, as many bytes as those tensors have, beside
-/// memory_budget_bytes, and their memory is kept for its next save: from the second one on the
-/// caller waits about as long as one memcpy takes. Throws invalid_argument where `bytes` is not
-/// exactly the tensor's size.
+/// copies of one save are held by the manager, as many bytes as those tensors have (in whole pages
+/// from 64 KiB on), beside memory_budget_bytes, and their memory is kept for its next save: from
+/// the second one on the caller waits about as long as one memcpy takes. Throws invalid_argument
+/// where `bytes` is not exactly the tensor's size.
 TensorSource host_source(std::string name, ArraySpec spec, std::span<const std::byte> bytes);
 
 /// What to do where the step is already there.

@@ -165,7 +165,8 @@ class Arena : public std::enable_shared_from_this<Arena> {
     return fresh_memory(size_bytes);
   }
 
-  /// What is in use and what is kept are never more than the peak of what was in use.
+  /// What is in use and what is kept are never more than the peak of what was in use, but for what
+  /// blocks hold beside their buffers.
   void free_kept() SHARDWISE_REQUIRES(mutex_) {
     while (!kept_.empty() && stats_.in_use_bytes + kept_bytes_ > stats_.peak_bytes) {
       kept_bytes_ -= kept_.begin()->first;
@@ -225,14 +226,15 @@ void BufferBatch::expect(std::size_t size_bytes) {
 
 std::shared_ptr<Buffer> BufferBatch::allocate(std::size_t size_bytes, MemoryKind kind,
                                               std::string_view label) {
+  if (size_bytes == 0 || size_bytes >= kLeastOwnBytes) {
+    return device_->allocate(size_bytes, kind, label);
+  }
   const std::size_t bytes = padded(size_bytes);
   if (bytes > block_bytes_ && bytes <= expected_bytes_) {
     block_bytes_ = std::min(expected_bytes_, kBlockBytes);
     block_ = device_->arena_->make_block(block_bytes_);
   }
-  if (size_bytes == 0 || size_bytes >= kLeastOwnBytes || bytes > block_bytes_) {
-    return device_->allocate(size_bytes, kind, label);
-  }
+  if (bytes > block_bytes_) return device_->allocate(size_bytes, kind, label);
   auto buffer = device_->arena_->allocate(size_bytes, kind, label, block_);
   block_ = {block_, block_.get() + bytes};
   block_bytes_ -= bytes;

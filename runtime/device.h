@@ -104,8 +104,9 @@ class Device {
 
 /// Makes buffers of one device that are filled, and mostly dropped, together, as those of a restore
 /// are. Small ones lie side by side in blocks of up to 2 MiB: of very many, finding each its pages
-/// takes longer than filling them. A block is given back with the last of its buffers; each is
-/// counted by itself, as everywhere. Thread-compatible.
+/// takes longer than filling them. A block is given back when the batch and all its buffers are
+/// gone; each is counted by itself, as everywhere. The device must outlive the batch, not its
+/// buffers. Thread-compatible.
 ///
 ///   BufferBatch batch(devices.at(0));
 ///   for (const std::size_t size : sizes) batch.expect(size);

@@ -76,13 +76,19 @@ class Decoder {
   std::unique_ptr<Impl> impl_;
 };
 
+/// So many bytes of a raw chunk are read, hashed and copied at once: while they lie in the
+/// processor's cache.
+inline constexpr std::size_t kReadWindowBytes = std::size_t{256} << 10;
+
 /// What one worker needs to decode: a decoder and room for a chunk. Thread-compatible.
 struct DecodeScratch {
   Decoder decoder;
   std::vector<std::byte> chunk;
-  PageMemory window;  ///< of read_placed, kReadWindowBytes, or none yet
+  PageMemory window;  ///< kReadWindowBytes, or none yet
 
-  std::size_t held_bytes() const { return decoder.held_bytes() + chunk.capacity(); }
+  std::size_t held_bytes() const {
+    return decoder.held_bytes() + chunk.capacity() + (window ? kReadWindowBytes : 0);
+  }
 };
 
 /// Byte shuffle: byte b of element i goes to b * count + i. Whole elements only; the SIMD target is

@@ -11,9 +11,10 @@
 namespace shardwise::detail {
 namespace {
 
-// Progress is reported so many times at most: each time wakes the caller's thread, which takes a
-// core from the lanes (chunk by chunk, a restore from the page cache took a twentieth longer).
-constexpr std::size_t kMostReports = 100;
+// Progress is reported so many times, as each time wakes the caller's thread, which takes a core
+// from the lanes (chunk by chunk, a restore from the page cache took a twentieth longer); and more
+// often where so many jobs would pass in between: what it throws is how a caller ends the work.
+constexpr std::size_t kReports = 100, kMostUnreported = 64;
 
 /// One call of run_lanes. Thread-safe.
 class Lanes {
@@ -69,7 +70,7 @@ void Lanes::end_of(std::size_t job, const std::exception_ptr& error) {
     failed_ = job;
   }
   if (!work_.progress) return;  // the caller's thread sleeps until the end
-  const std::size_t step = work_.jobs / kMostReports + 1;
+  const std::size_t step = std::min(work_.jobs / kReports + 1, kMostUnreported);
   if (++ended_ % step != 0 && ended_ != work_.jobs) return;
   advanced_ = true;
   changed_.notify_all();

@@ -18,8 +18,8 @@ struct LaneWork {
   /// is, and so which buffer it may use.
   std::function<void(std::size_t job, std::size_t lane)> run;
 
-  /// Called by the caller's thread now and then, some hundred times at most where there are several
-  /// lanes, and at last when all jobs have ended; may be null.
+  /// Called by the caller's thread now and then, where there are several lanes some hundred times
+  /// or after 64 jobs, and at last when all have ended; may be null.
   std::function<void()> progress = nullptr;
 };
 

@@ -3,12 +3,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <latch>
 #include <random>
 
 #include "shardwise/checkpoint/detail/hash.h"
+#include "shardwise/checkpoint/detail/page_memory.h"
 #include "shardwise/runtime/mutex.h"
 #include "testing/errors.h"
 #include "testing/faulty_file_system.h"

@@ -135,6 +135,21 @@ TEST(File, RunsInMemoryThatIsNotThereAreAnError) {
   ::munmap(memory, 4 * kPage);
 }
 
+// The one that cannot be read is named, though all of them are one call at first.
+TEST(File, OfSeveralRunsTheOneThatFailsIsNamed) {
+  AlignedBytes good(2 * kPage);
+  fill(good.span(), 1);
+  void* const bad = ::mmap(nullptr, kPage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(bad, MAP_FAILED);
+  const WriteRun runs[] = {
+      {good.data(), 2 * kPage}, {static_cast<const std::byte*>(bad), kPage}, {good.data(), kPage}};
+  const TempDir dir;
+  const auto file = posix_file_system()->create(dir / "f", Caching::direct);
+  EXPECT_THAT(message_of(ErrorCode::io, [&] { file->write_runs(kPage, runs); }),
+              HasSubstr("Bad address, 4096 bytes at offset 12288 needed"));
+  ::munmap(bad, kPage);
+}
+
 // The tail goes through the cache: rounding it up would destroy what lies behind.
 TEST(File, DirectWriteLeavesTheBytesBehindItAlone) {
   const TempDir dir;

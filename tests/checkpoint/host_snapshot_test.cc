@@ -147,6 +147,26 @@ TEST(HostSource, AFailedSaveLeavesNothingAndTheNextHoldsItsOwnValues) {
   host.expect_saved(manager.step(3).directory, 2);
 }
 
+// Where a save can write them from; whatever lies before.
+TEST(HostSnapshot, CopiesOf64KiBAndMoreBeginOnPages) {
+  const Sharding whole = Sharding::replicated(Mesh::line(1), 1);
+  const std::size_t sizes[] = {100, 65'536, 65'535, 200'001, 1, 70'000};
+  const std::vector<std::byte> bytes(200'001, std::byte{3});
+  std::vector<TensorSource> sources;
+  for (const std::size_t size : sizes) {
+    sources.push_back(host_source(std::to_string(size),
+                                  {DType::u8, {static_cast<std::int64_t>(size)}, whole},
+                                  std::span(bytes).first(size)));
+  }
+  detail::HostSnapshot snapshot;
+  snapshot.take(sources, Executor(2));
+  for (const TensorSource& source : sources) {
+    const std::size_t alignment = source.host.size() < 65'536 ? 64 : 4096;
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(source.host.data()) % alignment, 0u) << source.name;
+    EXPECT_TRUE(std::ranges::all_of(source.host, [](std::byte b) { return b == std::byte{3}; }));
+  }
+}
+
 TEST(HostSnapshot, CopiesHostSourcesAloneAndKeepsItsMemory) {
   const Executor executor(2);
   const Host host(2100);  // 17 MiB: more than one worker copies at once

@@ -98,7 +98,7 @@ TEST(Lanes, ProgressIsTheCallersAndEndsWithTheLastJob) {
 }
 
 // Each report wakes the caller's thread.
-TEST(Lanes, ProgressOfVeryManyJobsIsReportedAHundredTimes) {
+TEST(Lanes, ProgressOfVeryManyJobsIsNotReportedForEach) {
   for (const std::size_t jobs : {99u, 100u, 101u, 12'345u}) {
     std::atomic<std::size_t> done{0};
     std::size_t reports = 0, last = 0;
@@ -111,7 +111,7 @@ TEST(Lanes, ProgressOfVeryManyJobsIsReportedAHundredTimes) {
                      last = done;
                    }});
     EXPECT_GE(reports, 1u);
-    EXPECT_LE(reports, 101u);
+    EXPECT_LE(reports, std::max<std::size_t>(jobs / 64, 100) + 1);
     EXPECT_EQ(last, jobs);
   }
 }

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "shardwise/checkpoint/detail/codec.h"
 #include "shardwise/checkpoint/detail/hash.h"
 #include "shardwise/checkpoint/detail/page_memory.h"
 #include "shardwise/shard/error.h"
@@ -53,11 +54,13 @@ TEST(PlacedRead, PutsEachByteWhereItBelongsAndHashesThemAll) {
     for (int round = 0; round < 8; ++round) {
       std::set<std::size_t> cuts{0, size};
       for (int i = 0; i < round * 5; ++i) cuts.insert(random() % size);
-      std::vector<std::byte> target(size), second(size);
+      std::vector<std::byte> target(size), replica(size), second(size);
+      std::byte* const first_places[] = {target.data(), replica.data()};
+      std::byte* const second_places[] = {second.data()};
       std::vector<PlacedRun> runs;
       for (auto cut = cuts.begin(); std::next(cut) != cuts.end(); ++cut) {
         if (random() % 3 == 0) continue;
-        runs.push_back({*cut, target.data() + *cut, *std::next(cut) - *cut});
+        runs.push_back({*cut, *std::next(cut) - *cut, first_places, *cut});
       }
       std::vector<std::byte> expected(size), expected_second(size);
       for (const PlacedRun& run : runs) {
@@ -66,11 +69,14 @@ TEST(PlacedRead, PutsEachByteWhereItBelongsAndHashesThemAll) {
       // Over the borders of the others, and at a place of other alignment.
       const std::size_t from = random() % size, long_run = 1 + random() % (size - from);
       const std::size_t to = random() % (size - long_run + 1);
-      runs.push_back({from, second.data() + to, long_run});
+      runs.push_back({from, long_run, second_places, to});
       std::copy_n(bytes.data() + 100 + from, long_run, expected_second.data() + to);
       std::ranges::sort(runs, {}, &PlacedRun::from);
-      EXPECT_EQ(read_placed(file, 100, size, runs, window.get()), hash64(bytes.data() + 100, size));
+      const CopyBy copy_by = round % 2 == 0 ? CopyBy::stream : CopyBy::cache;
+      EXPECT_EQ(read_placed({file, 100, size, runs}, copy_by, window.get()),
+                hash64(bytes.data() + 100, size));
       EXPECT_EQ(target, expected);
+      EXPECT_EQ(replica, expected);
       EXPECT_EQ(second, expected_second);
     }
   }
@@ -80,8 +86,12 @@ TEST(PlacedRead, PassesOnWhatTheFileThrows) {
   BytesFile file(file_bytes(1000));
   const PageMemory window = page_memory(kReadWindowBytes);
   std::vector<std::byte> target(1000);
-  const std::vector<PlacedRun> runs{{0, target.data(), 1000}};
-  EXPECT_EQ(message_of(ErrorCode::corrupt, [&] { read_placed(file, 1, 1000, runs, window.get()); }),
+  std::byte* const place = target.data();
+  const std::vector<PlacedRun> runs{{0, 1000, {&place, 1}, 0}};
+  EXPECT_EQ(message_of(ErrorCode::corrupt,
+                       [&] {
+                         read_placed({file, 1, 1000, runs}, CopyBy::stream, window.get());
+                       }),
             "the file ends");
 }
 

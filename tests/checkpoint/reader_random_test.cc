@@ -74,8 +74,8 @@ TEST(ReaderRandom, ReadsAnyBox) {
   }
 }
 
-/// Rows of several KiB in pieces and chunks of any extents, as large as chunks are that go straight
-/// to where they belong.
+/// Rows of several KiB in pieces and chunks of any extents, as large as chunks are that are copied
+/// part by part as they are read.
 HandMadeTensor wide_tensor(RandomCheckpoints& random) {
   const Shape shape{random.draw(40, 200), random.draw(1000, 4000)};
   HandMadeTensor tensor{.name = "w",

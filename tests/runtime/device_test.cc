@@ -220,6 +220,26 @@ TEST(BufferBatch, SmallBuffersLieSideBySideAndTheirBlockIsUsedAgain) {
   EXPECT_EQ(make().front()->data(), block);
 }
 
+// A large one between them has memory of its own, and costs no block.
+TEST(BufferBatch, SmallBuffersStaySideBySideWhateverLiesBetween) {
+  constexpr std::size_t kSmall = 16'384, kLarge = 300'000, kInBlock = (2u << 20) / kSmall;
+  Devices devices(1);
+  BufferBatch batch(devices.at(0));
+  for (int i = 0; i < 300; ++i) {
+    batch.expect(kSmall);
+    batch.expect(kLarge);
+  }
+  std::vector<std::shared_ptr<Buffer>> small, large;
+  for (int i = 0; i < 300; ++i) {
+    small.push_back(batch.allocate(kSmall, MemoryKind::array, "x"));
+    large.push_back(batch.allocate(kLarge, MemoryKind::array, "y"));
+  }
+  for (std::size_t i = 1; i < small.size(); ++i) {
+    if (i % kInBlock == 0) continue;  // the next block
+    EXPECT_EQ(small[i]->data(), small[i - 1]->data() + kSmall) << i;
+  }
+}
+
 TEST(BufferBatch, TakesNoMoreThanTheCapacityAndOutlivesItsDevices) {
   auto devices = std::make_unique<Devices>(1, DevicesOptions{.capacity_bytes = 2500});
   std::vector<std::shared_ptr<Buffer>> buffers;

@@ -20,6 +20,9 @@ constexpr std::size_t kLeastFetchedBytes = std::size_t{64} << 10;
 constexpr std::size_t kLeastFetchedRun = 1024;
 constexpr std::uint32_t kMostFetchedUses = 8;
 
+// What a call reads less of is probably used at once, as by a reshard or whoever reads a part.
+constexpr std::size_t kLeastStreamedBytes = std::size_t{8} << 20;
+
 // A compressed chunk's runs are unshuffled to where they belong if they are so long.
 constexpr std::int64_t kLeastUnshuffledRun = 256;
 
@@ -95,13 +98,12 @@ void ChunkReader::fetch(Call& call, const WantedChunk& chunk) {
   const std::size_t element = element_bytes(checkpoint_, id);
   std::vector<PlacedRun> runs;
   for (const std::size_t use : call.plan.uses(chunk)) {
-    const Share share(checkpoint_, id, call.targets[use]);
-    for (std::byte* const place : call.targets[use].places) {
-      for_each_run(share.runs, [&](std::int64_t from, std::int64_t to, std::int64_t elements) {
-        runs.push_back(
-            {as_size(from) * element, place + as_size(to) * element, as_size(elements) * element});
-      });
-    }
+    const ReadTarget& target = call.targets[use];
+    for_each_run(Share(checkpoint_, id, target).runs,
+                 [&](std::int64_t from, std::int64_t to, std::int64_t elements) {
+                   runs.push_back({as_size(from) * element, as_size(elements) * element,
+                                   target.places, as_size(to) * element});
+                 });
   }
   std::sort(runs.begin(), runs.end(),
             [](const PlacedRun& a, const PlacedRun& b) { return a.from < b.from; });
@@ -109,8 +111,10 @@ void ChunkReader::fetch(Call& call, const WantedChunk& chunk) {
   if (scratch->window == nullptr) scratch->window = page_memory(kReadWindowBytes);
   std::uint64_t hash = 0;
   try {
-    hash = read_placed(*checkpoint_.files[as_size(checkpoint_.piece(id).file)], record.address,
-                       static_cast<std::size_t>(record.stored_bytes), runs, scratch->window.get());
+    hash = read_placed({*checkpoint_.files[as_size(checkpoint_.piece(id).file)], record.address,
+                        static_cast<std::size_t>(record.stored_bytes), runs},
+                       call.total_bytes < kLeastStreamedBytes ? CopyBy::cache : CopyBy::stream,
+                       scratch->window.get());
   } catch (const Error& e) {
     throw Error(e.code(), fmt::format("read {}: {}", checkpoint_.describe(id), e.what()));
   }
@@ -167,6 +171,7 @@ void ChunkReader::fill(std::span<const ReadTarget> targets) {
   items.reserve(chunks.size());
   ReadJob job{.files = checkpoint_.files, .items = {}};
   std::size_t stored_bytes = 0, all_decoded_bytes = 0;
+  std::size_t decoder_bytes = 0, fetch_bytes = 0;  // of one call
   for (const WantedChunk& chunk : chunks) {
     const ChunkRecord& record = checkpoint_.record(chunk.id);
     items.push_back({as_size(checkpoint_.piece(chunk.id).file), record.address,
@@ -175,12 +180,16 @@ void ChunkReader::fill(std::span<const ReadTarget> targets) {
     const std::size_t decoded = decoded_bytes(checkpoint_, chunk.id);
     stored_bytes += items.back().bytes;
     all_decoded_bytes += decoded;
-    if (!stored_raw(checkpoint_, chunk.id)) job.call_bytes = std::max(job.call_bytes, 2 * decoded);
-    if (items.back().fetched) job.call_bytes = std::max(job.call_bytes, kReadWindowBytes);
+    if (!stored_raw(checkpoint_, chunk.id)) decoder_bytes = std::max(decoder_bytes, 2 * decoded);
+    if (items.back().fetched) {
+      const std::size_t runs = chunk.num_uses * (decoded / kLeastFetchedRun);
+      fetch_bytes = std::max(fetch_bytes, kReadWindowBytes + runs * sizeof(PlacedRun));
+    }
     call.total_bytes +=
         as_size(checkpoint_.box(chunk.id).num_elements()) * element_bytes(checkpoint_, chunk.id);
   }
   job.items = items;
+  job.call_bytes = decoder_bytes + fetch_bytes;  // a scratch may have served both
   if (options_.read_once) {
     for (const FileEntry& file : checkpoint_.manifest.files) job.file_sizes.push_back(file.bytes);
   }

@@ -1,32 +1,54 @@
 #include "shardwise/checkpoint/detail/read/placed_read.h"
 
 #include <algorithm>
+#include <cstring>
 
+#include "shardwise/checkpoint/detail/codec.h"
 #include "shardwise/checkpoint/detail/hash.h"
 #include "shardwise/checkpoint/detail/stream_copy.h"
 
 namespace shardwise::detail {
+namespace {
+
+// Whatever is thrown in between.
+struct FenceAtEnd {
+  ~FenceAtEnd() { stream_fence(); }
+};
+
+// What belongs to the part [begin, end) of the chunk, which lies in the window.
+void copy_part(std::span<const PlacedRun> runs, std::size_t begin, std::size_t end, CopyBy copy_by,
+               const std::byte* window) {
+  for (const PlacedRun& run : runs) {
+    if (run.from >= end) return;
+    const std::size_t first = std::max(begin, run.from), last = std::min(end, run.from + run.size);
+    if (first >= last) continue;  // done before
+    for (std::byte* const place : run.places) {
+      std::byte* const to = place + run.offset + (first - run.from);
+      if (copy_by == CopyBy::stream) {
+        stream_copy(to, window + (first - begin), last - first);
+      } else {
+        std::memcpy(to, window + (first - begin), last - first);
+      }
+    }
+  }
+}
+
+}  // namespace
 
 // Reading from the page cache straight to a place fetches that memory before it is written over;
 // a copy that does not costs less (measured, 2 threads: 0.90 of bare reads, 0.84 without).
-std::uint64_t read_placed(File& file, std::uint64_t address, std::size_t size,
-                          std::span<const PlacedRun> runs, std::byte* window) {
-  file.will_read(address, size);
+std::uint64_t read_placed(const PlacedChunk& chunk, CopyBy copy_by, std::byte* window) {
+  chunk.file.will_read(chunk.address, chunk.bytes);
+  const FenceAtEnd fence;
   Hasher64 hasher;
-  for (std::size_t at = 0; at < size;) {
-    const std::size_t end = std::min(size, at + kReadWindowBytes);
-    file.read_at(address + at, window, end - at);
+  std::span<const PlacedRun> runs = chunk.runs;
+  for (std::size_t at = 0; at < chunk.bytes; at += kReadWindowBytes) {
+    const std::size_t end = std::min(chunk.bytes, at + kReadWindowBytes);
+    chunk.file.read_at(chunk.address + at, window, end - at);
     hasher.update(window, end - at);
-    for (const PlacedRun& run : runs) {
-      if (run.from >= end) break;
-      const std::size_t first = std::max(at, run.from), last = std::min(end, run.from + run.size);
-      if (first >= last) continue;  // done before
-      stream_copy(run.to + (first - run.from), window + (first - at), last - first);
-    }
+    copy_part(runs, at, end, copy_by, window);
     while (!runs.empty() && runs.front().from + runs.front().size <= end) runs = runs.subspan(1);
-    at = end;
   }
-  stream_fence();
   return hasher.digest();
 }
 

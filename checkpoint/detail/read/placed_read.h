@@ -8,20 +8,28 @@
 
 namespace shardwise::detail {
 
-/// Bytes of a chunk, and memory they belong to.
+/// Bytes of a chunk, and where they belong: so far behind each of the places.
 struct PlacedRun {
   std::size_t from;  ///< counted from the chunk's begin
-  std::byte* to;
   std::size_t size;
+  std::span<std::byte* const> places;
+  std::size_t offset;
 };
 
-/// So many bytes are read, hashed and copied at once: while they lie in the processor's cache.
-inline constexpr std::size_t kReadWindowBytes = std::size_t{256} << 10;
+/// A raw chunk in its file, and what belongs where. The runs are ordered by `from`; several may
+/// want the same bytes, and some bytes none.
+struct PlacedChunk {
+  File& file;
+  std::uint64_t address;
+  std::size_t bytes;
+  std::span<const PlacedRun> runs;
+};
 
-/// Reads `size` bytes from `address` on, by way of `window`, which begins on a page and has
-/// kReadWindowBytes; copies to all runs what belongs there, and returns the XXH3 of all. Requires
-/// runs that are ordered by `from`; several may want the same bytes, and some bytes none.
-std::uint64_t read_placed(File& file, std::uint64_t address, std::size_t size,
-                          std::span<const PlacedRun> runs, std::byte* window);
+/// How bytes are copied to their places: for whoever reads them next, or past the caches.
+enum class CopyBy { cache, stream };
+
+/// Reads a chunk by way of `window`, which begins on a page and has kReadWindowBytes; copies to all
+/// runs what belongs there, and returns the XXH3 of all.
+std::uint64_t read_placed(const PlacedChunk& chunk, CopyBy copy_by, std::byte* window);
 
 }  // namespace shardwise::detail

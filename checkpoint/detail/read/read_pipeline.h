@@ -48,8 +48,8 @@ struct ReadJob {
   /// Threads that compute. Twice as many read, so that the disk works while they do.
   int threads = 1;
 
-  /// Most bytes of buffers and of what the calls of consume take themselves, `call_bytes` each;
-  /// never less than the largest item and one call need.
+  /// Most bytes of buffers and of what calls of consume and fetch take themselves, `call_bytes`
+  /// each; never less than the largest item and one call need.
   std::size_t budget_bytes = SIZE_MAX;
   std::size_t call_bytes = 0;
 };

@@ -8,6 +8,7 @@
 #include "shardwise/checkpoint/detail/codec.h"
 #include "shardwise/checkpoint/detail/hash.h"
 #include "shardwise/checkpoint/detail/lanes.h"
+#include "shardwise/checkpoint/detail/page_memory.h"
 #include "shardwise/checkpoint/detail/scratch_pool.h"
 #include "shardwise/checkpoint/detail/write/slab_bytes.h"
 #include "shardwise/runtime/mutex.h"

@@ -10,6 +10,7 @@
 #include "shardwise/checkpoint/detail/emit/hdf5_groups.h"
 #include "shardwise/checkpoint/detail/emit/hdf5_objects.h"
 #include "shardwise/checkpoint/detail/hash.h"
+#include "shardwise/checkpoint/detail/page_memory.h"
 #include "shardwise/checkpoint/detail/write/placement_driver.h"
 
 namespace shardwise::detail {
