@@ -37,19 +37,11 @@ using namespace shardwise::bench;
 
 namespace {
 
-constexpr std::size_t kPageBytes = 4096;
-
-struct Free {
-  void operator()(std::byte* memory) const {
-    ::operator delete (memory, std::align_val_t{kPageBytes});
-  }
-};
-using AlignedBytes = std::unique_ptr<std::byte[], Free>;
-
-/// The tensors' bytes, one behind the other, where O_DIRECT takes them.
-AlignedBytes bytes_of(const std::vector<ShardedArray>& tensors, std::size_t bytes) {
-  AlignedBytes all(static_cast<std::byte*>(::operator new (bytes, std::align_val_t{kPageBytes})));
-  std::byte* at = all.get();
+/// The tensors' bytes, one behind the other, in memory like that of the tensors: on huge pages.
+std::shared_ptr<Buffer> bytes_of(Devices& devices, const std::vector<ShardedArray>& tensors,
+                                 std::size_t bytes) {
+  auto all = devices.at(0).allocate(bytes, MemoryKind::array, "raw");
+  std::byte* at = all->data();
   for (const ShardedArray& tensor : tensors) {
     const std::size_t size = num_bytes(tensor.shape(), size_bytes(tensor.dtype()));
     tensor.read(Box::whole(tensor.shape()), {at, size});
@@ -148,8 +140,9 @@ void run(const fs::path& directory, std::int64_t mib) {
   const std::size_t bytes = static_cast<std::size_t>(rows_of(mib) * kTensors * kColumns) * 4;
   const Tensors f32 = random_tensors(devices, DType::f32, bytes);
   const Tensors bf16 = random_tensors(devices, DType::bf16, bytes);
-  const AlignedBytes raw = bytes_of(f32.arrays, bytes), copy = bytes_of(f32.arrays, bytes);
-  const std::vector<TensorSource> hosts = host_sources(f32.arrays, raw.get());
+  const auto raw = bytes_of(devices, f32.arrays, bytes);
+  const auto copy = bytes_of(devices, f32.arrays, bytes);
+  const std::vector<TensorSource> hosts = host_sources(f32.arrays, raw->data());
 
   const fs::path root = directory / "checkpoint_save_bench.tmp";
   fs::remove_all(root);
@@ -174,15 +167,15 @@ void run(const fs::path& directory, std::int64_t mib) {
     fs::remove(root / "settle");
     fs::remove(root / "raw");
     ::sync();
-    write_raw(root / "settle", raw.get(), bytes);
+    write_raw(root / "settle", raw->data(), bytes);
     ::sync();
-    times["raw O_DIRECT, 2 threads, fsync"].push_back(write_raw(root / "raw", raw.get(), bytes));
+    times["raw O_DIRECT, 2 threads, fsync"].push_back(write_raw(root / "raw", raw->data(), bytes));
     save("f32, none", f32, Codec::none);
     save("f32, zstd", f32, Codec::zstd);
     save("f32, auto", f32, Codec::automatic);
     save("bf16, zstd", bf16, Codec::zstd);
-    times["memcpy, 1 thread"].push_back(copy_raw(copy.get(), raw.get(), bytes, 1));
-    times["memcpy, 2 threads"].push_back(copy_raw(copy.get(), raw.get(), bytes, 2));
+    times["memcpy, 1 thread"].push_back(copy_raw(copy->data(), raw->data(), bytes, 1));
+    times["memcpy, 2 threads"].push_back(copy_raw(copy->data(), raw->data(), bytes, 2));
     const SaveStats stats = manager.save_async(++step, hosts, {.codec = Codec::none}).wait();
     times["save_async, caller blocked"].push_back(stats.blocked_seconds);
   }

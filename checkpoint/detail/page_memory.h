@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <new>
 
 namespace shardwise::detail {
 
@@ -11,10 +12,11 @@ inline constexpr std::size_t kPageBytes = 4096;
 /// Memory that begins on a page.
 struct FreePages {
   void operator()(std::byte* memory) const;
+  std::align_val_t alignment{kPageBytes};
 };
 using PageMemory = std::unique_ptr<std::byte[], FreePages>;
 
-/// Uninitialised.
+/// Uninitialised; from 2 MiB on huge pages, of which a disk is told in fewer parts.
 PageMemory page_memory(std::size_t bytes);
 
 }  // namespace shardwise::detail

@@ -75,6 +75,9 @@ void ChunkReader::count(Call& call, const ChunkId& id) {
 }
 
 bool ChunkReader::is_fetched(const Call& call, const WantedChunk& chunk) const {
+  // Reads that pass the page cache by are to be larger: 1.3 to 1.5 times as fast as through it, and
+  // with 256 KiB 1.0 to 1.1 times.
+  if (options_.read_once) return false;
   if (!stored_raw(checkpoint_, chunk.id) || chunk.num_uses > kMostFetchedUses) return false;
   if (checkpoint_.record(chunk.id).stored_bytes < kLeastFetchedBytes) return false;
   const std::span<const std::size_t> uses = call.plan.uses(chunk);
