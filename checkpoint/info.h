@@ -14,12 +14,11 @@ namespace shardwise {
 
 /// How chunks are stored. Any reader reads any of them.
 enum class Codec {
-  /// Per tensor: zstd where a sample of it shrinks, else none. In a save of more than 64 MiB,
-  /// chunks
-  /// are stored as they are while the disk waits for data, so it is hardly slower than `none`;
-  /// which
-  /// ones depends on time then: `zstd` and `none` give the same bytes on every run.
+  /// As `zstd` for tensors of which a sample shrinks; in a save of more than 64 MiB chunks are
+  /// stored as they are while the disk waits for data: hardly slower than `none`, whatever the
+  /// disk. Which chunks those are depends on time; the others give the same bytes on every run.
   automatic,
+
   zstd,  ///< byte shuffle, then zstd; chunks that do not shrink are stored as they are
   none,
 };
@@ -33,7 +32,10 @@ struct TensorInfo {
   std::string name;
   DType dtype;
   Shape shape;
-  std::string mesh, spec;  ///< how the writer had it cut; Mesh::parse, PartitionSpec::parse
+
+  /// How the writer had it cut; Mesh::parse, PartitionSpec::parse, UnevenPolicy::parse.
+  std::string mesh, spec, policy = "ceil";
+
   std::int64_t pieces = 0;
   std::int64_t chunks = 0;
   std::size_t logical_bytes = 0;

@@ -158,7 +158,8 @@ struct CheckpointManager::Impl {
     try {
       const detail::SaveContext context{*files, root, executor, pool, left};
       stats = detail::run_save(context, step, std::move(tensors), save_options);
-      stats.cleanup_error = clean_up(stats.directory.filename().string());
+      stats.total_seconds = watch.seconds();
+      stats.cleanup_error = clean_up(stats.directory.filename().string(), left);
     } catch (...) {
       error = std::current_exception();
     }
@@ -166,13 +167,14 @@ struct CheckpointManager::Impl {
       const MutexLock lock(mutex);
       leftovers.insert(leftovers.end(), left.begin(), left.end());
     }
-    stats.total_seconds = watch.seconds();
     state.finish(std::move(stats), error);
   }
 
-  // What a commit makes superfluous. It is committed, so an error here is not the save's.
-  std::string clean_up(const std::string& committed) {
+  // What a commit makes superfluous; `left` could not be removed before. It is committed, so an
+  // error here is not the save's.
+  std::string clean_up(const std::string& committed, std::vector<std::filesystem::path>& left) {
     try {
+      for (; !left.empty(); left.pop_back()) files->remove(left.back());
       const detail::StepName name = *detail::parse_step_name(committed);
       remove_replaced(name);
       keep_newest(name.step);
@@ -224,21 +226,31 @@ struct CheckpointManager::Impl {
     }
   }
 
-  // Empty where a reader takes it.
+  // Empty where a reader takes it. That it cannot be read now does not say that it is not valid:
+  // throws io.
   std::string why_invalid(const detail::StepName& name) const {
     try {
-      const CheckpointReader reader(root / to_string(name), {.threads = 1, .file_system = files});
+      const CheckpointReader reader(root / to_string(name),
+                                    {.threads = 1, .pin = false, .file_system = files});
       return {};
     } catch (const Error& e) {
+      if (e.code() == ErrorCode::io) throw;
       return e.what();
     }
   }
 
-  // The last valid one of these; absent where there is none.
+  // The last valid one of these; absent where there is none. Throws io.
   std::optional<Step> newest_valid(const std::vector<detail::StepName>& names,
                                    std::vector<RejectedStep>& rejected) const {
     for (auto name = names.rbegin(); name != names.rend(); ++name) {
-      const std::string reason = why_invalid(*name);
+      std::string reason;
+      try {
+        reason = why_invalid(*name);
+      } catch (const Error& e) {
+        throw Error(e.code(), fmt::format("latest checkpoint in {}: whether {} is valid is not "
+                                          "known: {}",
+                                          root.string(), to_string(*name), e.what()));
+      }
       if (reason.empty()) return step_of(*name);
       rejected.push_back({root / to_string(*name), reason});
     }

@@ -110,8 +110,11 @@ class CheckpointManager {
 
   /// The newest step whose manifest, file sizes and chunk tables are valid; nothing where the root
   /// holds no step. Throws corrupt, with all reasons, where it holds steps and none is valid: that
-  /// is never taken for a fresh start. Where another process replaces or removes the step before it
-  /// is opened, opening it throws not_found: ask again.
+  /// is never taken for a fresh start. Throws io, naming the step, where one that may be the newest
+  /// cannot be read (no rights, a server that does not answer, a bad place on the disk): an older
+  /// one is not taken for the newest because of that; where it stays so, remove that step. Where
+  /// another process replaces or removes the step before it is opened, opening it throws not_found:
+  /// ask again.
   std::optional<LatestStep> latest() const;
 
   /// Throws not_found, listing the steps there are.

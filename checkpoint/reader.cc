@@ -26,7 +26,8 @@ std::vector<TensorInfo> make_infos(const detail::StoredCheckpoint& checkpoint) {
                     .dtype = tensor.dtype,
                     .shape = tensor.shape,
                     .mesh = tensor.mesh,
-                    .spec = tensor.spec};
+                    .spec = tensor.spec,
+                    .policy = tensor.policy};
     info.pieces = static_cast<std::int64_t>(tensor.pieces.size());
     info.logical_bytes = num_bytes(tensor.shape, size_bytes(tensor.dtype));
     for (const detail::PieceEntry& piece : tensor.pieces) {
@@ -282,5 +283,7 @@ std::vector<ShardedArray> CheckpointReader::restore(Devices& devices,
 }
 
 ReadStats CheckpointReader::stats() const { return impl_->chunks.stats(); }
+
+bool CheckpointReader::pinned() const { return impl_->pin && impl_->pin->holds(); }
 
 }  // namespace shardwise

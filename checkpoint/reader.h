@@ -68,6 +68,9 @@ class CheckpointReader {
 
   ReadStats stats() const;
 
+  /// Whether retention leaves the checkpoint alone as long as this lives (ReadOptions::pin).
+  bool pinned() const;
+
  private:
   struct Impl;
   std::unique_ptr<Impl> impl_;

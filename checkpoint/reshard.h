@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <filesystem>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -32,6 +33,9 @@ class SpecRules {
   /// rank does not fit.
   std::optional<PartitionSpec> find(std::string_view name, std::size_t rank) const;
 
+  /// Patterns that match none of the names: mostly a slip. Where there are no names, none.
+  std::vector<std::string> unmatched(std::span<const std::string_view> names) const;
+
  private:
   struct Rule {
     std::string pattern, spec;
@@ -40,13 +44,17 @@ class SpecRules {
 };
 
 struct ReshardOptions {
-  SaveOptions save = {};  ///< user_json is ignored: the source's is kept
-  ReadOptions read = {};  ///< threads and file_system serve both; progress is ignored for save's
+  /// memory_budget_bytes is of all, reading included; user_json is ignored: the source's is kept.
+  SaveOptions save = {};
+
+  /// threads and file_system serve both; memory_budget_bytes, pin and progress are ignored.
+  ReadOptions read = {};
 };
 
 /// Writes the checkpoint at `source` again under `target_root`, same step, cut over another mesh;
-/// streams, within the memory budgets, whatever the tensors' sizes. Tensors that no rule matches
-/// keep the spec they were saved with. Every mismatch between specs and mesh is listed in one
+/// streams, within the memory budget, whatever the tensors' sizes. Tensors that no rule matches
+/// keep the spec and policy they were saved with; a rule's spec is cut by ceil blocks. Every
+/// mismatch between specs and mesh, and every rule that matches no tensor, is listed in one
 /// invalid_argument before any data is read. Throws as CheckpointReader and CheckpointManager do;
 /// then nothing new is listed in target_root.
 SaveStats reshard_checkpoint(const std::filesystem::path& source,

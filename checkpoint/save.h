@@ -53,7 +53,7 @@ enum class Existing {
 };
 
 struct SaveOptions {
-  Codec codec = Codec::automatic;
+  Codec codec = Codec::zstd;     ///< shard files are the same bytes for any number of threads
   std::string user_json = "{}";  ///< the caller's own; any JSON value
   Existing existing = Existing::fail;
 
@@ -80,10 +80,10 @@ struct SaveStats {
   std::size_t file_bytes = 0;
   std::int64_t chunks = 0;
   double blocked_seconds = 0;  ///< how long the caller of save or save_async waited
-  double total_seconds = 0;    ///< until it was committed
+  double total_seconds = 0;    ///< until it was committed; before older checkpoints are removed
 
-  /// Why older checkpoints that this one supersedes could not be removed after the commit; empty
-  /// where all went well.
+  /// Why older checkpoints that this one supersedes, or its own lease, could not be removed after
+  /// the commit; empty where all went well.
   std::string cleanup_error;
 };
 

@@ -76,6 +76,18 @@ SpecRules SpecRules::parse(std::string_view text) {
   return rules;
 }
 
+std::vector<std::string> SpecRules::unmatched(std::span<const std::string_view> names) const {
+  std::vector<std::string> patterns;
+  if (names.empty()) return patterns;
+  for (const Rule& rule : rules_) {
+    const bool used = std::any_of(names.begin(), names.end(), [&](std::string_view name) {
+      return matches(rule.pattern, name);
+    });
+    if (!used) patterns.push_back(rule.pattern);
+  }
+  return patterns;
+}
+
 std::optional<PartitionSpec> SpecRules::find(std::string_view name, std::size_t rank) const {
   const auto rule = std::find_if(rules_.begin(), rules_.end(),
                                  [&](const Rule& r) { return matches(r.pattern, name); });

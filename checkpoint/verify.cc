@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <optional>
 #include <set>
 #include <tuple>
 
@@ -13,6 +14,7 @@
 #include "shardwise/checkpoint/detail/read/read_pipeline.h"
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
 #include "shardwise/checkpoint/detail/scratch_pool.h"
+#include "shardwise/checkpoint/detail/write/pin.h"
 #include "shardwise/runtime/mutex.h"
 #include "shardwise/runtime/parallel.h"
 #include "shardwise/shard/error.h"
@@ -350,6 +352,8 @@ void Verifier::check_index_file() {
 }
 
 VerifyReport Verifier::run() {
+  std::optional<detail::Pin> pin;
+  if (options_.pin) pin.emplace(*file_system_, directory_);
   if (open_manifest()) {
     find_foreign_files();
     open_shard_files();
@@ -364,6 +368,7 @@ VerifyReport Verifier::run() {
   report.bytes = bytes_;
   const MutexLock lock(mutex_);
   report.damage = std::move(damage_);
+  if (!report.ok()) detail::check_still_there(directory_);
   std::stable_sort(report.damage.begin(), report.damage.end(),
                    [](const Damage& a, const Damage& b) {
                      return std::tie(a.file, a.chunk) < std::tie(b.file, b.chunk);

@@ -33,8 +33,8 @@ struct VerifyReport {
 /// not thrown, and does not end the search, except for the manifest's: nothing else says what the
 /// other bytes should be. What the disk cannot read is damage, too. HDF5 opens the index only where
 /// its hash is right. This proves integrity, not authenticity: who can write the files can make
-/// their hashes right again. Throws not_found where there is no checkpoint, unsupported, and io
-/// where its directory or manifest cannot be read.
+/// their hashes right again. Throws not_found where there is no checkpoint, or it is removed
+/// meanwhile, unsupported, and io where its directory or manifest cannot be read.
 VerifyReport verify_checkpoint(const std::filesystem::path& directory, ReadOptions options = {});
 
 }  // namespace shardwise

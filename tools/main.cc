@@ -40,13 +40,22 @@ CLI::App* add_command(CLI::App& app, const char* name, const char* description, 
   return command;
 }
 
+void add_threads(CLI::App& command, int& threads) {
+  command.add_option("--threads", threads, "Workers; 0: as many as there are cores")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+}
+
+void add_memory_budget(CLI::App& command, std::optional<std::size_t>& bytes) {
+  command.add_option("--memory-budget", bytes, "Bytes of host memory beyond the tensors")
+      ->check(CLI::Range(std::size_t{8} << 20, std::size_t{1} << 50));
+}
+
 void add_bench_options(CLI::App& command, int& repeat, int& threads) {
   command.add_option("--repeat", repeat, "Rounds that are measured, after one that warms up")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
-  command.add_option("--threads", threads, "Workers; 0: as many as there are cores")
-      ->check(CLI::Range(0, 1024))
-      ->capture_default_str();
+  add_threads(command, threads);
 }
 
 void declare(CLI::App& app, Commands& c) {
@@ -126,6 +135,13 @@ void declare(CLI::App& app, Commands& c) {
                       "Rules NAME-PATTERN=SPEC, separated by \";\", or @FILE with one per line; "
                       "first match counts; other tensors keep their spec");
   reshard->add_option("--codec", c.reshard.codec, "auto, zstd or none")->capture_default_str();
+  reshard->add_option("--writers", c.reshard.writers, "Shard files, as a job of so many processes")
+      ->check(CLI::Range(1, 99'999))
+      ->capture_default_str();
+  reshard->add_flag("--replace", c.reshard.replace,
+                    "Where the target holds the step: write a new generation of it");
+  add_memory_budget(*reshard, c.reshard.memory_budget_bytes);
+  add_threads(*reshard, c.reshard.threads);
   reshard->callback([&c] { c.run = [&c] { return run_reshard(c.reshard); }; });
 }
 
@@ -159,9 +175,7 @@ void declare_bench(CLI::App& app, Commands& c) {
   save->add_flag("--async", c.bench_save.async, "Save behind the caller's back");
   save->add_flag("--keep", c.bench_save.keep,
                  "Leave the checkpoint: DIR becomes its root, and must hold no steps");
-  save->add_option("--memory-budget", c.bench_save.memory_budget_bytes,
-                   "Bytes of host memory beyond the tensors")
-      ->check(CLI::Range(std::size_t{8} << 20, std::size_t{1} << 50));
+  add_memory_budget(*save, c.bench_save.memory_budget_bytes);
   add_bench_options(*save, c.bench_save.repeat, c.bench_save.threads);
   save->callback([&c] { c.run = [&c] { return run_bench_save(c.bench_save); }; });
 

@@ -62,6 +62,10 @@ std::string_view JsonFields::text(const char* key) const {
   return value.text();
 }
 
+std::string_view JsonFields::text_or(const char* key, std::string_view absent) const {
+  return value_.find(key) ? text(key) : absent;
+}
+
 JsonValue JsonFields::list(const char* key) const {
   const JsonValue value = any(key);
   if (!value.is(JsonValue::Kind::array)) {

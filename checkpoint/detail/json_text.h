@@ -32,6 +32,7 @@ class JsonFields {
   /// An integer of least..2^63-1.
   std::int64_t integer(const char* key, std::int64_t least = 0) const;
   std::string_view text(const char* key) const;
+  std::string_view text_or(const char* key, std::string_view absent) const;
   JsonValue list(const char* key) const;
   JsonValue any(const char* key) const;
 

@@ -38,7 +38,8 @@ class Printer {
       return c >= ' ' && c <= '~' && c != '"' && c != '\\';
     });
     if (plain) return add("\"", text, "\"");
-    // Names are checked to be UTF-8; mesh and spec are only descriptions, so they may lose a byte.
+    // Names are checked to be UTF-8; mesh, spec and policy are only descriptions, so they may lose
+    // a byte.
     text_ += nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   }
 
@@ -79,6 +80,10 @@ class Printer {
     quoted(tensor.mesh);
     add(R"(,"spec":)");
     quoted(tensor.spec);
+    if (tensor.policy != kUsualPolicy) {
+      add(R"(,"policy":)");
+      quoted(tensor.policy);
+    }
     add(R"(,"index":)");
     quoted(tensor.index);
     add(R"(,"pieces":)");

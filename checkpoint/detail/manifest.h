@@ -17,6 +17,7 @@ inline constexpr const char* kFormatName = "shardwise-checkpoint";
 inline constexpr int kFormatVersion = 1;
 inline constexpr const char* kManifestName = "manifest.json";
 inline constexpr const char* kIndexName = "index.h5";
+inline constexpr const char* kUsualPolicy = "ceil";  ///< of a tensor whose entry names none
 
 enum class Layout { contiguous, chunked };
 
@@ -41,7 +42,7 @@ struct TensorEntry {
   std::string name = {};
   DType dtype = DType::f32;
   Shape shape = {};
-  std::string mesh = {}, spec = {}, index = {};
+  std::string mesh = {}, spec = {}, policy = kUsualPolicy, index = {};
   std::vector<PieceEntry> pieces = {};
 
   bool operator==(const TensorEntry&) const = default;
@@ -74,6 +75,7 @@ struct Manifest {
 /// Limits of the format page: they bound what a reader allocates for a manifest that lies.
 inline constexpr std::size_t kMaxManifestBytes = std::size_t{1} << 30;
 inline constexpr std::size_t kMaxChunkBytes = std::size_t{64} << 20;
+inline constexpr std::int64_t kMaxChunksPerFile = std::int64_t{1} << 25;
 inline constexpr int kMaxNesting = 256;
 inline constexpr std::size_t kMaxNameBytes = 1024;
 

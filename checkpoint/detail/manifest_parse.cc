@@ -135,6 +135,7 @@ TensorEntry tensor_of(const JsonValue& value, std::int64_t number) {
   tensor.shape = fields.dims("shape", 0);
   tensor.mesh = fields.text("mesh");
   tensor.spec = fields.text("spec");
+  tensor.policy = fields.text_or("policy", kUsualPolicy);
   tensor.index = fields.text("index");
   if (tensor.index.empty() || tensor.index.find('\0') != std::string::npos) {
     fields.fail("\"index\" is not the path of a dataset");
@@ -302,6 +303,10 @@ std::string file_problem(const FileEntry& file) {
   if (begin > end) return fmt::format("\"data\" begins at {} and ends at {}", begin, end);
   if (end > file.bytes) {
     return fmt::format("\"data\" is [{}, {}), but the file has {} bytes", begin, end, file.bytes);
+  }
+  if (file.chunks > kMaxChunksPerFile) {
+    return fmt::format("its table has {} chunks, at most {} are possible", file.chunks,
+                       kMaxChunksPerFile);
   }
   // Divided, not multiplied: nothing overflows.
   if (table < begin || table > end || file.chunks < 0 ||

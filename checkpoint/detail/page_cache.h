@@ -14,8 +14,8 @@ class PageCacheView {
   PageCacheView(const PageCacheView&) = delete;
   PageCacheView& operator=(const PageCacheView&) = delete;
 
-  /// Whether the byte at `offset` does. True as well where the system does not tell: of what others
-  /// own, beyond the size, of files that cannot be mapped.
+  /// Whether the byte at `offset` does. False where the system does not tell: of a file that
+  /// another user owns and this one cannot write, or that cannot be mapped. Beyond the size true.
   bool holds(std::uint64_t offset) const;
 
  private:

@@ -58,7 +58,7 @@ class Integrity : public testing::Test {
   std::string path_of(const std::string& name) const { return (path_ / name).string(); }
 
   ReadOptions options() const {
-    return {.threads = 1, .file_system = std::make_shared<MemoryFileSystem>(files_)};
+    return {.threads = 1, .pin = false, .file_system = std::make_shared<MemoryFileSystem>(files_)};
   }
 
   CheckpointReader open() const { return CheckpointReader(path_, options()); }

@@ -15,11 +15,16 @@ namespace shardwise::detail {
 namespace {
 
 TEST(Lease, PrintsAndParses) {
-  const LeaseOwner owner{
-      .pid = 12, .pid_namespace = 4026531836, .start = 3456789, .boot = "b-1", .host = "h\"o"};
+  const LeaseOwner owner{.pid = 12,
+                         .pid_namespace = 4026531836,
+                         .start = 3456789,
+                         .boot = "b-1",
+                         .machine = "m-1",
+                         .host = "h\"o"};
   const std::string text = print_lease(owner);
   EXPECT_EQ(text,
-            R"({"pid":12,"pid_namespace":4026531836,"start":3456789,"boot":"b-1","host":"h\"o"})"
+            R"({"pid":12,"pid_namespace":4026531836,"start":3456789,"boot":"b-1","machine":"m-1",)"
+            R"("host":"h\"o"})"
             "\n");
   const auto parsed = parse_lease(text);
   ASSERT_TRUE(parsed);
@@ -27,6 +32,7 @@ TEST(Lease, PrintsAndParses) {
   EXPECT_EQ(parsed->pid_namespace, 4026531836u);
   EXPECT_EQ(parsed->start, 3456789u);
   EXPECT_EQ(parsed->boot, "b-1");
+  EXPECT_EQ(parsed->machine, "m-1");
   EXPECT_EQ(parsed->host, "h\"o");
 }
 
@@ -49,12 +55,22 @@ TEST(Lease, DeadIsAnotherStartBootOrNumberOnThisMachine) {
   EXPECT_FALSE(may_be_alive(other)) << "the number went to another process";
   other = this_process();
   other.boot = "earlier";
-  EXPECT_FALSE(may_be_alive(other));
+  EXPECT_EQ(may_be_alive(other), other.machine.empty()) << "known if it is the same machine";
   other.host = "elsewhere";
   EXPECT_TRUE(may_be_alive(other)) << "nothing is known of another machine";
   other = this_process();
   other.pid = 0x7fffffff;
   EXPECT_FALSE(may_be_alive(other));
+}
+
+// Two machines may be called "localhost", and both have the first pid namespace.
+TEST(Lease, NothingIsKnownOfAnotherMachineOfTheSameName) {
+  LeaseOwner other = this_process();
+  other.boot = "its own";
+  other.machine = "another";
+  EXPECT_TRUE(may_be_alive(other));
+  other.machine = "";
+  EXPECT_TRUE(may_be_alive(other)) << "an old lease, or a container";
 }
 
 // Two containers on one machine may share boot id and host name, and each has a process 7.
@@ -66,6 +82,7 @@ TEST(Lease, NothingIsKnownOfAnotherPidNamespace) {
   const auto old = parse_lease(R"({"pid":1,"start":1,"boot":"x","host":"y"})");
   ASSERT_TRUE(old);
   EXPECT_EQ(old->pid_namespace, 0u);
+  EXPECT_EQ(old->machine, "");
 }
 
 TEST(Lease, OwnersOnDeadHostsAreDeadUnlessTheyAreSeenAlive) {

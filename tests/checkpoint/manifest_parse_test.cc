@@ -168,6 +168,7 @@ constexpr Hostile kHostile[] = {
     {"\"shape\":[4,4]", "\"shape\":[3,4]", "leaves the tensor's shape [3, 4]"},
     {"\"mesh\":\"\"", "\"mesh\":null", "\"mesh\" is a JSON null, must be a string"},
     {"\"spec\":\"\"", "\"spec\":[]", "\"spec\" is a JSON array, must be a string"},
+    {"\"spec\":\"\"", "\"spec\":\"\",\"policy\":1", "\"policy\" is a JSON number"},
     {"\"index\":\"a\"", "\"index\":\"\"", "tensor \"a\": \"index\" is not the path"},
     {"\"index\":\"a\"", "\"index\":\"b\"", "another tensor has the index \"b\" too"},
     {"\"pieces\":[", "\"pieces\":[3,", "tensor \"a\" piece 0: is a JSON number"},
@@ -200,7 +201,9 @@ constexpr Hostile kHostile[] = {
     // files
     {"\"chunks\":5", "\"chunks\":4", "its 1 chunks begin at record 4 of 4"},
     {"\"chunks\":5", "\"chunks\":6", "5 chunk records belong to pieces, the table has 6"},
-    {"\"chunks\":5", "\"chunks\":576460752303423489", "are not inside the data"},
+    {"\"chunks\":5", "\"chunks\":576460752303423489", "at most 33554432 are possible"},
+    {"\"chunks\":5", "\"chunks\":33554433", "33554433 chunks, at most 33554432 are possible"},
+    {"\"chunks\":5", "\"chunks\":33554432", "are not inside the data"},
     {"\"chunks\":5", "\"chunks\":-5", "file 0 table: \"chunks\" is -5"},
     {"\"table\":{\"address\":", "\"table\":{\"address\":1", "are not inside the data"},
     {"\"table\":{\"address\":", "\"table\":{\"address\":0,\"old\":", "are not inside the data"},

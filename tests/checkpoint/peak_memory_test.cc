@@ -1,7 +1,7 @@
-// How much host memory saving and restoring take beyond the tensors: no more than their budget and
-// 64 MiB, whatever the largest tensor. A test takes a process of its own, as memory that others
-// have given back may be found touched already; and the machine's own allocator, which the
-// sanitizers replace.
+// How much host memory saving, restoring, resharding and verifying take beyond the tensors: no more
+// than their budget and 64 MiB, whatever the largest tensor. A test takes a process of its own, as
+// memory that others have given back may be found touched already; and the machine's own allocator,
+// which the sanitizers replace.
 
 #include "bench/peak_memory.h"
 
@@ -14,6 +14,8 @@
 
 #include "shardwise/checkpoint/manager.h"
 #include "shardwise/checkpoint/reader.h"
+#include "shardwise/checkpoint/reshard.h"
+#include "shardwise/checkpoint/verify.h"
 #include "testing/temp_dir.h"
 
 namespace shardwise {
@@ -93,6 +95,16 @@ TEST_P(PeakMemory, StaysWithinTheBudget) {
     CheckpointReader(dir / "step-00000001", read).read("w", Box::whole(kShape), out);
     EXPECT_LE(growth.bytes(), most) << "read";
     EXPECT_TRUE(out == data);
+  }
+  {
+    const Growth growth(0);
+    ReshardOptions options{.save = {.codec = GetParam().codec, .memory_budget_bytes = budget},
+                           .read = {.threads = kThreads}};
+    reshard_checkpoint(dir / "step-00000001", dir / "to", Mesh::parse("data=4,model=2"),
+                       SpecRules::parse("w=model,data"), options);
+    EXPECT_LE(growth.bytes(), most) << "reshard";
+    EXPECT_TRUE(verify_checkpoint(dir / "to" / "step-00000001", read).ok());
+    EXPECT_LE(growth.bytes(), most) << "verify";
   }
   Devices devices(8);
   const Sharding cut(Mesh::parse("data=4,model=2"), PartitionSpec::parse("model,data"));

@@ -61,7 +61,8 @@ TEST_F(Pins, RetentionLeavesWhatIsBeingRead) {
   CheckpointManager manager(dir_.path(), {.keep_last = 1});
   save(manager, 1);
   {
-    const CheckpointReader pinned(manager.step(1).directory, {.pin = true});
+    const CheckpointReader pinned(manager.step(1).directory);
+    EXPECT_TRUE(pinned.pinned());
     save(manager, 2);
     save(manager, 3);
     EXPECT_THAT(steps(), ElementsAre(1, 3)) << "2 is nobody's";
@@ -87,6 +88,26 @@ TEST_F(Pins, AReplacedGenerationStaysWhileItIsRead) {
   }
   EXPECT_THAT(manager.collect_garbage().removed, Contains("step-00000001"));
   EXPECT_THAT(steps(), ElementsAre(1));
+}
+
+// A full disk, say: it is no reason not to read.
+TEST_F(Pins, ReadingGoesOnWhereNoPinCanBeMade) {
+  CheckpointManager manager(dir_.path());
+  save(manager, 1);
+  int refused = 0;
+  for (const std::string refuses : {"create", "rename"}) {
+    const auto files = std::make_shared<HookedFileSystem>(
+        [&](std::string_view operation, const std::filesystem::path&) {
+          if (operation != refuses) return;
+          ++refused;
+          throw Error(ErrorCode::io, "no space left");
+        });
+    const CheckpointReader reader(manager.step(1).directory, {.file_system = files});
+    EXPECT_FALSE(reader.pinned());
+    expect_whole(reader);
+  }
+  EXPECT_EQ(refused, 2);
+  EXPECT_FALSE(CheckpointReader(manager.step(1).directory, {.pin = false}).pinned());
 }
 
 TEST_F(Pins, RemoveIsTheUsersWord) {

@@ -270,7 +270,7 @@ TEST_F(Reader, PassesOnEveryFailureOfTheDisk) {
   const Sharding columns(Mesh::line(2, "x"), PartitionSpec::parse("-,x"));
   const auto files = std::make_shared<FaultyFileSystem>(0, Fault::io);
   const auto restore = [&] {
-    const CheckpointReader reader = open({.file_system = files});
+    const CheckpointReader reader = open({.pin = false, .file_system = files});
     EXPECT_EQ(reader.restore(devices, "w", columns).to_host(), w().data);
   };
   restore();

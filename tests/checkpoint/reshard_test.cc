@@ -7,6 +7,7 @@
 #include "shardwise/checkpoint/reader.h"
 #include "shardwise/checkpoint/verify.h"
 #include "testing/errors.h"
+#include "testing/host_tensor.h"
 #include "testing/random_checkpoint.h"
 #include "testing/temp_dir.h"
 
@@ -15,6 +16,7 @@ namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 namespace fs = std::filesystem;
 
 HandMadeTensor tall_w() {
@@ -94,6 +96,46 @@ TEST_F(Reshard, KeepsTheSpecsThatNoRuleChanges) {
   EXPECT_EQ(reader.tensor("layer/bias").spec, "data");
   EXPECT_EQ(reader.tensor("layer/bias").pieces, 1);
   EXPECT_EQ(reader.tensor("s").pieces, 1);
+}
+
+// "never silently exchanged", and nobody has said another policy.
+TEST_F(Reshard, KeepsThePolicy) {
+  const HostTensor tensor = host_tensor("w", DType::f32, {10, 4000}, "2", "-,-");
+  const auto source = [&](const std::string& policy) {
+    TensorSource made = sources_of({&tensor, 1}).front();
+    made.spec.sharding =
+        Sharding(Mesh::parse("4,2"), PartitionSpec::parse("0,1"), UnevenPolicy::parse(policy));
+    return made;
+  };
+  CheckpointManager manager(dir_ / "made");
+  const SaveStats balanced = manager.save(1, {source("balanced")});
+  EXPECT_EQ(CheckpointReader(balanced.directory).tensor("w").policy, "balanced");
+  const SaveStats turned =
+      reshard_checkpoint(balanced.directory, dir_ / "to", Mesh::parse("3,2"), SpecRules());
+  const CheckpointReader reader(turned.directory);
+  EXPECT_EQ(reader.tensor("w").policy, "balanced");
+  EXPECT_EQ(reader.tensor("w").pieces, 6);
+  EXPECT_EQ(all_of(reader, "w"), *tensor.data);
+  EXPECT_TRUE(verify_checkpoint(turned.directory).ok());
+  const SaveStats ruled = reshard_checkpoint(balanced.directory, dir_ / "ruled", Mesh::parse("3,2"),
+                                             SpecRules::parse("w=0,1"));
+  EXPECT_EQ(CheckpointReader(ruled.directory).tensor("w").policy, "ceil");
+
+  const SaveStats sizes = manager.save(2, {source("sizes:7+1+1+1,2000+2000")});
+  const auto to = [&](const char* mesh) {
+    return reshard_checkpoint(sizes.directory, dir_ / "sizes", Mesh::parse(mesh), SpecRules());
+  };
+  EXPECT_THAT(message_of(ErrorCode::invalid_argument, [&] { to("3,2"); }),
+              HasSubstr("tensor \"w\": "));
+  EXPECT_EQ(CheckpointReader(to("4,2").directory).tensor("w").policy, "sizes:7+1+1+1,2000+2000");
+}
+
+TEST_F(Reshard, RefusesRulesThatMatchNothing) {
+  EXPECT_THAT(message_of(ErrorCode::invalid_argument,
+                         [&] { reshard("data=2", "weight=-,data; layer/*=-; *=-; w=-,-"); }),
+              AllOf(HasSubstr("0 of 3 tensors do not fit"),
+                    HasSubstr("rule \"weight\" matches none"), Not(HasSubstr("\"w\""))));
+  EXPECT_FALSE(fs::exists(dir_ / "to"));
 }
 
 TEST_F(Reshard, ListsAllTensorsThatDoNotFitBeforeItReads) {

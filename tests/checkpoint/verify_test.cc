@@ -458,6 +458,34 @@ TEST(VerifyHandMade, FindsAChangeOfEverySingleByte) {
   }
 }
 
+// Another process removes or replaces it, at whichever step: no byte of it was wrong.
+TEST(VerifyHandMade, DoesNotCallARemovedCheckpointDamaged) {
+  const TempDir dir;
+  const fs::path path = save_small(dir.path());
+  const fs::path trash = dir / ".trash-step-00000003.00000000000000000000000000000000";
+  bool ended = false;
+  int operations = 0;
+  for (int at = 1; !ended; ++at) {
+    SCOPED_TRACE(at);
+    int count = 0;
+    const auto remove = [&] {
+      if (++count == at) fs::rename(path, trash);
+    };
+    const auto files = std::make_shared<HookedFileSystem>(
+        [&](std::string_view, const fs::path&) { remove(); },
+        [&](const fs::path&, std::uint64_t, std::size_t) { remove(); });
+    try {
+      EXPECT_TRUE(verify_checkpoint(path, {.threads = 1, .file_system = files}).ok());
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code(), ErrorCode::not_found) << e.what();
+    }
+    ended = count < at;
+    operations = count;
+    if (!ended) fs::rename(trash, path);
+  }
+  EXPECT_GT(operations, 10);
+}
+
 TEST(VerifyHandMade, DecodesWhatHasTheRightHash) {
   HandMadeCheckpoint made({{.name = "w",
                             .shape = {512},

@@ -57,16 +57,20 @@ inline ManagerOptions fault_options(FaultAction action, std::shared_ptr<FileSyst
           .file_system = std::move(files)};
 }
 
-inline void run_fault_action(CheckpointManager& manager, FaultAction action, std::int64_t step,
-                             std::span<const HostTensor> model) {
-  if (action == FaultAction::remove) return manager.remove(step);
+/// SaveStats::cleanup_error; a removal has none.
+inline std::string run_fault_action(CheckpointManager& manager, FaultAction action,
+                                    std::int64_t step, std::span<const HostTensor> model) {
+  if (action == FaultAction::remove) {
+    manager.remove(step);
+    return {};
+  }
   const Existing existing = action == FaultAction::replace ? Existing::replace : Existing::fail;
-  manager.save(step, sources_of(model), {.existing = existing});
+  return manager.save(step, sources_of(model), {.existing = existing}).cleanup_error;
 }
 
-inline void run_fault_action(CheckpointManager& manager, FaultAction action) {
+inline std::string run_fault_action(CheckpointManager& manager, FaultAction action) {
   const bool is_new = action == FaultAction::save || action == FaultAction::retention;
-  run_fault_action(manager, action, is_new ? 3 : 2, fault_model(3));
+  return run_fault_action(manager, action, is_new ? 3 : 2, fault_model(3));
 }
 
 }  // namespace shardwise

@@ -274,6 +274,15 @@ class Checkpoints(Cli):
         (self.dir / "step-00000007").mkdir()
         self.fails(3, ["manifest.json"], "inspect", self.dir / "step-00000007")
 
+    def test_a_step_without_its_manifest_is_damaged(self):
+        root, step = self.root()
+        (step / "manifest.json").unlink()
+        for path in (root, step):
+            found = json.loads(run("verify", path, "--json").stdout)
+            self.assertFalse(found["ok"])
+            self.assertIn("manifest.json", found["checkpoints"][0]["damage"][0]["message"])
+            self.assertEqual(run("verify", path).returncode, 1)
+
     def test_a_damaged_newest_step_is_passed_over_and_named(self):
         root, step = self.root()
         broken = root / "step-99999999"
@@ -309,16 +318,19 @@ class Reshard(Cli):
         root, step = self.root()
         out = self.dir / "out"
 
-        def case(parts, *arguments):
-            self.fails(3, parts, "reshard", *arguments)
+        def case(parts, *arguments, status=3):
+            self.fails(status, parts, "reshard", *arguments)
             self.assertEqual([p for p in out.glob("step-*")] if out.exists() else [], [])
 
         case(["nowhere"], self.dir / "nowhere", out, "--mesh", "a=2", "--spec", "*=-")
         case(["b", "a"], root, out, "--mesh", "a=2", "--spec", "*=b")
         case(["rules"], root, out, "--mesh", "a=2", "--spec", "@" + str(self.dir / "rules"))
-        case(["="], root, out, "--mesh", "a=2", "--spec", "no rule at all")
-        case(["a=zwei"], root, out, "--mesh", "a=zwei", "--spec", "*=-")
-        case(["gzip", "zstd"], root, out, "--mesh", "a=2", "--spec", "*=-", "--codec", "gzip")
+        case(["w11", "none"], root, out, "--mesh", "a=2", "--spec", "w11=-;*=-")
+        case(["="], root, out, "--mesh", "a=2", "--spec", "no rule at all", status=2)
+        case(["a=zwei"], root, out, "--mesh", "a=zwei", "--spec", "*=-", status=2)
+        case(["gzip", "zstd"], root, out, "--mesh", "a=2", "--spec", "*=-", "--codec", "gzip",
+             status=2)
+        case(["--writers"], root, out, "--mesh", "a=2", "--spec", "*=-", "--writers", "0", status=2)
 
     def test_an_existing_step_is_not_replaced(self):
         root, step = self.root()

@@ -10,7 +10,7 @@
 
 namespace shardwise::tools {
 
-/// Memory that O_DIRECT takes, touched. Thread-compatible.
+/// Memory that O_DIRECT takes, touched, on huge pages. Thread-compatible.
 class PageMemory {
  public:
   /// Throws std::bad_alloc.

@@ -20,8 +20,10 @@ namespace {
 // How a stored tensor is wanted: as it was saved, but for what the options say.
 Sharding wanted_sharding(const TensorInfo& info, const RestoreBenchOptions& options) {
   try {
+    const bool as_saved = !options.mesh && !options.spec;
     Sharding sharding(Mesh::parse(options.mesh.value_or(info.mesh)),
-                      PartitionSpec::parse(options.spec.value_or(info.spec)));
+                      PartitionSpec::parse(options.spec.value_or(info.spec)),
+                      as_saved ? UnevenPolicy::parse(info.policy) : UnevenPolicy());
     static_cast<void>(sharding.shard_shape(info.shape));
     static_cast<void>(devices_for(sharding.mesh()));
     return sharding;

@@ -51,7 +51,11 @@ struct VerifyOptions {
 int run_verify(const VerifyOptions& options);
 
 struct ReshardOptions {
-  std::string source, target, mesh, devices, rules, codec = "auto";
+  std::string source, target, mesh, devices, rules, codec = "zstd";
+  std::int64_t writers = 1;
+  int threads = 0;
+  std::optional<std::size_t> memory_budget_bytes;  ///< absent: SaveOptions' default
+  bool replace = false;
   bool json = false;
 };
 int run_reshard(const ReshardOptions& options);

@@ -17,6 +17,11 @@ std::vector<TensorInfo> selected(const CheckpointReader& reader, const InspectOp
   return tensors;
 }
 
+std::string spec_text(const TensorInfo& tensor) {
+  if (tensor.spec.empty()) return "(scalar)";
+  return tensor.policy == "ceil" ? tensor.spec : tensor.spec + " " + tensor.policy;
+}
+
 }  // namespace
 
 int run_inspect(const InspectOptions& options) {
@@ -31,6 +36,7 @@ int run_inspect(const InspectOptions& options) {
                       {"shape", dims_json(t.shape)},
                       {"mesh", t.mesh},
                       {"spec", t.spec},
+                      {"policy", t.policy},
                       {"pieces", t.pieces},
                       {"chunks", t.chunks},
                       {"logical_bytes", t.logical_bytes},
@@ -50,10 +56,9 @@ int run_inspect(const InspectOptions& options) {
     const double ratio = t.stored_bytes == 0 ? 1.0
                                              : static_cast<double>(t.logical_bytes) /
                                                    static_cast<double>(t.stored_bytes);
-    table.add({t.name, std::string(name(t.dtype)), to_string(t.shape), t.mesh,
-               t.spec.empty() ? "(scalar)" : t.spec, std::to_string(t.pieces),
-               std::to_string(t.chunks), human_bytes(t.logical_bytes), human_bytes(t.stored_bytes),
-               fmt::format("{:.3f}", ratio)});
+    table.add({t.name, std::string(name(t.dtype)), to_string(t.shape), t.mesh, spec_text(t),
+               std::to_string(t.pieces), std::to_string(t.chunks), human_bytes(t.logical_bytes),
+               human_bytes(t.stored_bytes), fmt::format("{:.3f}", ratio)});
   }
   table.print();
   return 0;

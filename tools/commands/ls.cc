@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <system_error>
+#include <utility>
 
 #include "commands/commands.h"
 #include "output.h"
@@ -17,13 +20,15 @@ struct StepSummary {
   Step step;
   std::size_t tensors = 0, logical_bytes = 0, stored_bytes = 0;
   std::string mesh = {};
+  bool readable = true;
   std::string fault = {};  ///< why it cannot be restored; empty: its manifest and tables are valid
 };
 
-StepSummary summarize(const Step& step) {
+/// Absent where it was removed since it was listed.
+std::optional<StepSummary> summarize(const Step& step) {
   StepSummary summary{.step = step};
   try {
-    const CheckpointReader reader(step.directory);
+    const CheckpointReader reader(step.directory, {.pin = false});
     summary.tensors = reader.tensors().size();
     for (const TensorInfo& tensor : reader.tensors()) {
       summary.logical_bytes += tensor.logical_bytes;
@@ -32,6 +37,9 @@ StepSummary summarize(const Step& step) {
       if (summary.mesh != tensor.mesh) summary.mesh = "several";
     }
   } catch (const Error& error) {
+    std::error_code ignored;
+    if (!std::filesystem::is_directory(step.directory, ignored)) return std::nullopt;
+    summary.readable = error.code() != ErrorCode::io;
     summary.fault = error.what();
   }
   return summary;
@@ -55,7 +63,9 @@ int run_ls(const LsOptions& options) {
   const auto root = existing_root(options.root);
   const CheckpointManager manager(root, {.collect_garbage = false});
   std::vector<StepSummary> steps;
-  for (const Step& step : manager.steps()) steps.push_back(summarize(step));
+  for (const Step& step : manager.steps()) {
+    if (auto summary = summarize(step)) steps.push_back(std::move(*summary));
+  }
   const auto unfinished = leftovers(root);
 
   if (options.json) {
@@ -81,7 +91,8 @@ int run_ls(const LsOptions& options) {
       table.add({std::to_string(s.step.step), std::to_string(s.step.generation),
                  std::to_string(s.tensors), human_bytes(s.logical_bytes),
                  human_bytes(s.stored_bytes), s.mesh,
-                 s.fault.empty() ? "committed" : "damaged: " + s.fault});
+                 s.fault.empty() ? "committed"
+                                 : (s.readable ? "damaged: " : "cannot be read: ") + s.fault});
     }
     table.print();
   }

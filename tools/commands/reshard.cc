@@ -7,19 +7,43 @@
 #include "commands/commands.h"
 #include "output.h"
 #include "parse.h"
+#include "shardwise/shard/error.h"
 
 namespace shardwise::tools {
+namespace {
+
+struct Arguments {
+  Mesh mesh;
+  SpecRules rules;
+  Codec codec;
+};
+
+Arguments parse(const ReshardOptions& options) {
+  const std::string rules = text_or_file(options.rules);
+  try {
+    return {parse_mesh(options.mesh, options.devices), SpecRules::parse(rules),
+            parse_codec(options.codec)};
+  } catch (const Error& error) {
+    throw BadUsage(std::string("reshard: ") + error.what());
+  }
+}
+
+}  // namespace
 
 int run_reshard(const ReshardOptions& options) {
-  const Mesh mesh = parse_mesh(options.mesh, options.devices);
-  const SpecRules rules = SpecRules::parse(text_or_file(options.rules));
+  const Arguments arguments = parse(options);
+  const Mesh& mesh = arguments.mesh;
   const auto source = resolve_checkpoint(options.source);
 
   ProgressLine line("reshard");
   shardwise::ReshardOptions work;
-  work.save.codec = parse_codec(options.codec);
+  work.save.codec = arguments.codec;
+  work.save.existing = options.replace ? Existing::replace : Existing::fail;
+  work.save.writers = options.writers;
+  if (options.memory_budget_bytes) work.save.memory_budget_bytes = *options.memory_budget_bytes;
+  work.read.threads = options.threads;
   work.save.progress = line.function();
-  const SaveStats stats = reshard_checkpoint(source, options.target, mesh, rules, work);
+  const SaveStats stats = reshard_checkpoint(source, options.target, mesh, arguments.rules, work);
 
   if (options.json) {
     print_json({{"source", source.string()},

@@ -4,6 +4,8 @@
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <system_error>
 
 #include "commands/commands.h"
 #include "output.h"
@@ -14,9 +16,13 @@
 namespace shardwise::tools {
 namespace {
 
+bool names_one(const std::filesystem::path& path) {
+  return is_checkpoint(path) || path.filename().string().rfind("step-", 0) == 0;
+}
+
 std::vector<std::filesystem::path> checkpoints(const std::string& path) {
   const std::filesystem::path given = existing_root(path);
-  if (is_checkpoint(given) || given.filename().string().rfind("step-", 0) == 0) return {given};
+  if (names_one(given)) return {given};
   const CheckpointManager manager(given, {.collect_garbage = false});
   std::vector<std::filesystem::path> directories;
   for (const Step& step : manager.steps()) directories.push_back(step.directory);
@@ -46,14 +52,17 @@ void print_report(const std::filesystem::path& directory, const VerifyReport& re
   }
 }
 
-/// A step that cannot even be opened is damage where there are others to look at, and the failure
-/// of the command where it is the only one.
-VerifyReport verify(const std::filesystem::path& directory, bool among_others) {
+/// A committed step that cannot even be opened is damaged; one of a directory of steps that is gone
+/// now was removed, and there is nothing to say.
+std::optional<VerifyReport> verify(const std::filesystem::path& directory, bool one_of_a_root) {
   ProgressLine line("verify " + directory.filename().string());
   try {
     return verify_checkpoint(directory, {.progress = line.function()});
   } catch (const Error& error) {
-    if (!among_others) throw;
+    std::error_code ignored;
+    const bool there = std::filesystem::is_directory(directory, ignored);
+    if (one_of_a_root && !there) return std::nullopt;
+    if (!one_of_a_root && (!there || error.code() != ErrorCode::not_found)) throw;
     VerifyReport report;
     report.damage.push_back({.file = "", .message = error.what()});
     return report;
@@ -65,9 +74,11 @@ VerifyReport verify(const std::filesystem::path& directory, bool among_others) {
 int run_verify(const VerifyOptions& options) {
   bool ok = true;
   auto list = nlohmann::ordered_json::array();
-  const auto directories = checkpoints(options.path);
-  for (const auto& directory : directories) {
-    const VerifyReport report = verify(directory, directories.size() > 1);
+  const bool root = !names_one(options.path);
+  for (const auto& directory : checkpoints(options.path)) {
+    const std::optional<VerifyReport> verified = verify(directory, root);
+    if (!verified) continue;
+    const VerifyReport& report = *verified;
     ok = ok && report.ok();
     if (!options.json) {
       print_report(directory, report);

@@ -27,10 +27,14 @@ static_assert(std::endian::native == std::endian::little);
 std::string own_name(const fs::path& directory) {
   std::error_code error;
   const fs::path real = fs::canonical(directory, error);
-  if (error || !fs::is_directory(real, error)) {
+  const bool is_directory = !error && fs::is_directory(real, error);
+  if (is_directory) return real.filename().string();
+  if (!error || error == std::errc::no_such_file_or_directory ||
+      error == std::errc::not_a_directory) {
     not_found(directory, "there is no such directory");
   }
-  return real.filename().string();
+  throw Error(ErrorCode::io,
+              fmt::format("open checkpoint {}: {}", directory.string(), error.message()));
 }
 
 }  // namespace
@@ -130,12 +134,13 @@ StoredCheckpoint open_checkpoint(FileSystem& file_system, const fs::path& direct
           *checkpoint.files.back(), directory, checkpoint.manifest, checkpoint.records.size()));
     }
   } catch (const Error&) {
-    // Removed or replaced meanwhile, it is not there, and nothing is corrupt.
-    own_name(directory);
+    check_still_there(directory);
     throw;
   }
   return checkpoint;
 }
+
+void check_still_there(const fs::path& directory) { own_name(directory); }
 
 void check_chunk_hash(const StoredCheckpoint& checkpoint, const ChunkId& id, std::uint64_t hash) {
   const ChunkRecord& record = checkpoint.record(id);

@@ -61,6 +61,10 @@ std::vector<ChunkRecord> read_chunk_table(File& file, const std::filesystem::pat
 StoredCheckpoint open_checkpoint(FileSystem& file_system, const std::filesystem::path& directory,
                                  std::int64_t threads = 1);
 
+/// For whoever found something wrong: throws not_found where the checkpoint was removed or replaced
+/// meanwhile, so that nothing is corrupt.
+void check_still_there(const std::filesystem::path& directory);
+
 /// Compares the hash of a chunk's stored bytes with its record's. Throws corrupt naming file,
 /// tensor, chunk and box.
 void check_chunk_hash(const StoredCheckpoint& checkpoint, const ChunkId& id, std::uint64_t hash);

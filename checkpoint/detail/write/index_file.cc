@@ -88,6 +88,9 @@ std::vector<Hdf5Attribute> attributes_of(const TensorEntry& tensor) {
   std::vector<Hdf5Attribute> attributes{{"dtype", shardwise::name(tensor.dtype)}};
   if (tensor.mesh.size() <= kMaxHdf5Text) attributes.push_back({"mesh", tensor.mesh});
   if (tensor.spec.size() <= kMaxHdf5Text) attributes.push_back({"spec", tensor.spec});
+  if (tensor.policy != kUsualPolicy && tensor.policy.size() <= kMaxHdf5Text) {
+    attributes.push_back({"policy", tensor.policy});
+  }
   return attributes;
 }
 

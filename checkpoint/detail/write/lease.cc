@@ -1,11 +1,13 @@
 #include "shardwise/checkpoint/detail/write/lease.h"
 
 #include <fmt/format.h>
+#include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
@@ -21,9 +23,8 @@ std::string system_file(const std::string& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-// Absent where there is no such process, or it has ended and nobody has asked how.
-std::optional<std::uint64_t> start_of(std::int64_t pid) {
-  const std::string stat = system_file(fmt::format("/proc/{}/stat", pid));
+// Of a /proc/<pid>/stat; absent where the process has ended and nobody has asked how.
+std::optional<std::uint64_t> parse_start(const std::string& stat) {
   // Field 2 is the command in brackets and may hold anything, so count from its end.
   const std::size_t bracket = stat.rfind(')');
   if (bracket == std::string::npos) return std::nullopt;
@@ -36,11 +37,25 @@ std::optional<std::uint64_t> start_of(std::int64_t pid) {
   return start;
 }
 
-std::string boot_id() {
-  std::string id = system_file("/proc/sys/kernel/random/boot_id");
-  while (!id.empty() && id.back() == '\n') id.pop_back();
-  return id;
+std::string stat_of(std::int64_t pid) { return system_file(fmt::format("/proc/{}/stat", pid)); }
+
+// Whether the process that began then still runs.
+bool is_running(std::int64_t pid, std::uint64_t start) {
+  const std::string stat = stat_of(pid);
+  if (!stat.empty()) return parse_start(stat) == start;
+  // /proc may hide other users' processes.
+  return pid > 0 && (::kill(static_cast<pid_t>(pid), 0) == 0 || errno == EPERM);
 }
+
+std::string line_of(const char* path) {
+  std::string line = system_file(path);
+  return line.substr(0, line.find('\n'));
+}
+
+std::string boot_id() { return line_of("/proc/sys/kernel/random/boot_id"); }
+
+// Empty where there is none, as in many containers.
+std::string machine_id() { return line_of("/etc/machine-id"); }
 
 // Containers on one machine have their own process numbers, though boot and host may be the same.
 std::uint64_t pid_namespace() {
@@ -66,8 +81,9 @@ LeaseOwner this_process() {
                    .pid_namespace = pid_namespace(),
                    .start = 0,
                    .boot = boot_id(),
+                   .machine = machine_id(),
                    .host = host_name()};
-  const std::optional<std::uint64_t> start = start_of(owner.pid);
+  const std::optional<std::uint64_t> start = parse_start(stat_of(owner.pid));
   if (!start || owner.boot.empty()) {
     throw Error(ErrorCode::io, "make a lease: /proc does not tell this process's start time");
   }
@@ -81,6 +97,7 @@ std::string print_lease(const LeaseOwner& owner) {
   lease["pid_namespace"] = owner.pid_namespace;
   lease["start"] = owner.start;
   lease["boot"] = owner.boot;
+  lease["machine"] = owner.machine;
   lease["host"] = owner.host;
   return lease.dump() + "\n";
 }
@@ -93,6 +110,7 @@ std::optional<LeaseOwner> parse_lease(std::string_view text) {
                       .pid_namespace = lease.value("pid_namespace", std::uint64_t{0}),
                       .start = lease.at("start").get<std::uint64_t>(),
                       .boot = lease.at("boot").get<std::string>(),
+                      .machine = lease.value("machine", std::string()),
                       .host = lease.at("host").get<std::string>()};
   } catch (const nlohmann::json::exception&) {
     return std::nullopt;
@@ -100,10 +118,13 @@ std::optional<LeaseOwner> parse_lease(std::string_view text) {
 }
 
 bool may_be_alive(const LeaseOwner& owner, std::span<const std::string> dead_hosts) {
-  if (owner.host != host_name() || owner.pid_namespace != pid_namespace()) {
+  const bool same_boot = owner.boot == boot_id();
+  // Machines may have equal names, and the first pid namespace has the same inode on all of them.
+  const bool same_machine = same_boot || (!owner.machine.empty() && owner.machine == machine_id());
+  if (!same_machine || owner.host != host_name() || owner.pid_namespace != pid_namespace()) {
     return std::find(dead_hosts.begin(), dead_hosts.end(), owner.host) == dead_hosts.end();
   }
-  return owner.boot == boot_id() && start_of(owner.pid) == owner.start;
+  return same_boot && is_running(owner.pid, owner.start);
 }
 
 }  // namespace shardwise::detail

@@ -15,6 +15,7 @@ struct LeaseOwner {
   std::uint64_t pid_namespace = 0;  ///< inode of /proc/self/ns/pid; 0 where it is not known
   std::uint64_t start = 0;          ///< in clock ticks since boot, /proc/<pid>/stat field 22
   std::string boot;                 ///< the kernel's boot id
+  std::string machine;              ///< of /etc/machine-id; empty where it is not known
   std::string host;                 ///< the machine's name
 };
 

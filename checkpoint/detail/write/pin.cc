@@ -1,5 +1,6 @@
 #include "shardwise/checkpoint/detail/write/pin.h"
 
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -25,7 +26,10 @@ Pin::Pin(FileSystem& file_system, const std::filesystem::path& directory)
       root / unfinished_lease_name(attempt_stem(name->step, id));
   try {
     const std::string text = print_lease(this_process());
-    write_whole_file(file_system, unfinished, std::as_bytes(std::span(text)));
+    // Not synced: what a power loss leaves of it belongs to nobody.
+    const std::unique_ptr<File> file = file_system.create(unfinished, Caching::cached);
+    file->write_at(0, std::as_bytes(std::span(text)).data(), text.size());
+    file->close();
     file_system.rename(unfinished, root / pin_name(to_string(*name), id));
     path_ = root / pin_name(to_string(*name), id);
   } catch (const Error&) {

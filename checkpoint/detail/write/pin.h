@@ -15,6 +15,7 @@ class Pin {
   /// `directory` is the checkpoint's. Pin first, then open: what can be opened then stays.
   Pin(FileSystem& file_system, const std::filesystem::path& directory);
   ~Pin();
+  bool holds() const { return !path_.empty(); }
   Pin(const Pin&) = delete;
   Pin& operator=(const Pin&) = delete;
 

@@ -111,7 +111,7 @@ std::vector<TensorSource> sorted_by_name(std::vector<TensorSource> sources) {
   return sorted;
 }
 
-// Without pieces. Neighbours mostly have the same mesh and spec, so each is printed once. (Not
+// Without pieces. Neighbours mostly are cut the same way, so each way is printed once. (Not
 // compared as shardings: these are equal wherever they place the same, whatever their spelling.)
 std::vector<TensorEntry> describe(std::span<const TensorSource> sources) {
   std::vector<TensorEntry> tensors;
@@ -119,14 +119,15 @@ std::vector<TensorEntry> describe(std::span<const TensorSource> sources) {
   const Sharding* before = nullptr;
   for (const TensorSource& source : sources) {
     const Sharding& sharding = source.spec.sharding;
-    const bool again =
-        before != nullptr && before->mesh() == sharding.mesh() && before->spec() == sharding.spec();
+    const bool again = before != nullptr && before->mesh() == sharding.mesh() &&
+                       before->spec() == sharding.spec() && before->policy() == sharding.policy();
     before = &sharding;
     tensors.push_back({.name = source.name,
                        .dtype = source.spec.dtype,
                        .shape = source.spec.shape,
                        .mesh = again ? tensors.back().mesh : sharding.mesh().to_string(),
                        .spec = again ? tensors.back().spec : sharding.spec().to_string(),
+                       .policy = again ? tensors.back().policy : sharding.policy().to_string(),
                        .index = {},
                        .pieces = {}});
   }
@@ -268,6 +269,7 @@ SavePlan plan_of_file(const SavePlan& plan, std::int64_t file) {
                             .shape = whole.shape,
                             .mesh = whole.mesh,
                             .spec = whole.spec,
+                            .policy = whole.policy,
                             .index = whole.index,
                             .pieces = std::move(pieces)});
   }
