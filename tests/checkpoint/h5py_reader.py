@@ -41,12 +41,17 @@ def check(folder):
             assert got.shape == want.shape, (tensor["name"], got.shape, want.shape)
             assert (got == want).all(), tensor["name"]
             if entry["shape"]:
-                texts = {key: dataset.attrs[key].decode() for key in ("dtype", "mesh", "spec")}
-                assert texts == {key: tensor[key] for key in texts}, (tensor["name"], texts)
+                texts = {key: text.decode() for key, text in dataset.attrs.items()}
+                described = {key: tensor[key] for key in ("dtype", "mesh", "spec", "policy") if key in tensor}
+                assert texts == described, (tensor["name"], texts)
                 assert dataset.is_virtual == (want.size > 0), tensor["name"]
-    with h5py.File(step / "shards-00000-of-00001.h5", "r") as shards:
-        filters = {f for p in shards["tensors"].values() for d in p.values() for f in d._filters}
-        assert {"shuffle", "32015"} <= filters, filters
+    files = sorted(step.glob("shards-*.h5"))
+    assert len(files) == 3, files
+    for file in files:
+        with h5py.File(file, "r") as shards:
+            filters = {f for p in shards["tensors"].values() for d in p.values() for f in d._filters}
+            assert {"shuffle", "32015"} <= filters, filters
+    assert any("policy" in tensor for tensor in tensors)
     return len(tensors)
 
 

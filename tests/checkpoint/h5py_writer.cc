@@ -44,7 +44,11 @@ int main(int argc, char** argv) {
   try {
     const std::filesystem::path folder = argv[1];
     const std::vector<HostTensor> all = tensors();
-    CheckpointManager(folder).save(1, sources_of(all));
+    std::vector<TensorSource> sources = sources_of(all);
+    sources.front().spec.sharding =
+        Sharding(Mesh::parse("data=4,model=2"), PartitionSpec::parse("data,model"),
+                 UnevenPolicy::balanced());
+    CheckpointManager(folder).save(1, std::move(sources), {.writers = 3});
     nlohmann::json expected;
     for (std::size_t i = 0; i < all.size(); ++i) {
       const std::string file = std::to_string(i) + ".bin";

@@ -44,6 +44,16 @@ TEST(Writers, ShareWhatAllHoldByBytes) {
                                      WriterShare{3, Box({750, 0}, {1000, 1000})}));
 }
 
+// A few long rows.
+TEST(Writers, CutTheLongestDimWhereTheOutermostIsShort) {
+  const HeldPiece rows{Box({0, 5, 0}, {3, 6, 1'000'000}), 4, {0, 1, 2, 3}};
+  const auto shares = share_out({&rows, 1}, 4);
+  EXPECT_THAT(shares[0], ElementsAre(WriterShare{0, Box({0, 5, 0}, {3, 6, 250'000})},
+                                     WriterShare{1, Box({0, 5, 250'000}, {3, 6, 500'000})},
+                                     WriterShare{2, Box({0, 5, 500'000}, {3, 6, 750'000})},
+                                     WriterShare{3, Box({0, 5, 750'000}, {3, 6, 1'000'000})}));
+}
+
 // Who has to write other pieces alone gets less of what is shared.
 TEST(Writers, FillUpWhoHasLeast) {
   const HeldPiece pieces[] = {{Box({0}, {400'000}), 1, {0, 1}}, {Box({0}, {300'000}), 1, {1}}};
@@ -64,7 +74,9 @@ TEST(Writers, CoverEachPieceOnceAndKeepToThoseThatHoldIt) {
     bool all_hold_all = draw(0, 1) == 0;
     for (HeldPiece& piece : pieces) {
       const Index begin{draw(0, 9), draw(0, 9)};
-      piece.box = Box(begin, {begin[0] + draw(1, 700), begin[1] + draw(1, 700)});
+      Index end{begin[0] + draw(1, 700), begin[1] + draw(1, 700)};
+      if (draw(0, 2) == 0) end = {begin[0] + draw(1, 5), begin[1] + draw(1, 100'000)};
+      piece.box = Box(begin, end);
       piece.element_bytes = std::size_t{1} << draw(0, 3);
       std::set<std::int64_t> holds{draw(0, writers - 1)};
       for (std::int64_t w = 0; w < writers; ++w) {
@@ -73,8 +85,10 @@ TEST(Writers, CoverEachPieceOnceAndKeepToThoseThatHoldIt) {
       piece.writers.assign(holds.begin(), holds.end());
       total += bytes_of(piece, piece.box);
       // What cannot be balanced: a row, or a piece that is too small to be cut.
-      largest_row = std::max(
-          {largest_row, std::int64_t{64} << 10, bytes_of(piece, piece.box) / piece.box.extent(0)});
+      const std::int64_t rows =
+          std::min(16 * writers, std::max(piece.box.extent(0), piece.box.extent(1)));
+      largest_row =
+          std::max({largest_row, std::int64_t{64} << 10, bytes_of(piece, piece.box) / rows});
     }
     const auto shares = share_out(pieces, writers);
     ASSERT_EQ(shares.size(), pieces.size());

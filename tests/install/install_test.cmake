@@ -20,3 +20,8 @@ else()
 endif()
 run(${CMAKE_COMMAND} --build ${SCRATCH}/build --target consumer)
 run(${SCRATCH}/build/consumer)
+# The zstd filter where it is installed to.
+if(WAY STREQUAL "find_package")
+  run(${CMAKE_COMMAND} -E env HDF5_PLUGIN_PATH=${SCRATCH}/prefix/lib/hdf5/plugins
+    /usr/bin/python3 ${SOURCE}/tests/checkpoint/hdf5_tools.py ${BUILD}/tests/checkpoint/checkpoint_h5py_writer)
+endif()

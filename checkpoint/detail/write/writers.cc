@@ -9,10 +9,17 @@ namespace {
 
 std::size_t as_size(std::int64_t value) { return static_cast<std::size_t>(value); }
 
-std::size_t outermost_long_dim(const Box& box) {
-  std::size_t dim = 0;
-  while (dim < box.rank() && box.extent(dim) == 1) ++dim;
-  return dim;
+// A dim that is cut is to have so many rows for each writer, so that their shares can be even.
+constexpr std::int64_t kRowsPerWriter = 16;
+
+// The outermost dim that is long enough, or else the longest one. Requires a rank > 0.
+std::size_t dim_to_cut(const Box& box, std::size_t writers) {
+  std::size_t longest = 0;
+  for (std::size_t dim = 0; dim < box.rank(); ++dim) {
+    if (box.extent(dim) / kRowsPerWriter >= static_cast<std::int64_t>(writers)) return dim;
+    if (box.extent(dim) > box.extent(longest)) longest = dim;
+  }
+  return longest;
 }
 
 /// How many of `bytes` each load gets so that the lowest ones rise to one level.
@@ -37,9 +44,7 @@ class Loads {
   std::vector<WriterShare> give(const HeldPiece& piece) {
     const double bytes =
         static_cast<double>(as_size(piece.box.num_elements()) * piece.element_bytes);
-    const std::size_t dim = outermost_long_dim(piece.box);
-    if (piece.writers.size() == 1 || dim == piece.box.rank() ||
-        bytes < static_cast<double>(kContiguousBelowBytes)) {
+    if (piece.writers.size() == 1 || bytes < static_cast<double>(kContiguousBelowBytes)) {
       const std::int64_t least = *std::min_element(piece.writers.begin(), piece.writers.end(),
                                                    [this](std::int64_t a, std::int64_t b) {
                                                      return bytes_[as_size(a)] < bytes_[as_size(b)];
@@ -47,7 +52,7 @@ class Loads {
       bytes_[as_size(least)] += bytes;
       return {{least, piece.box}};
     }
-    return cut(piece, dim, bytes);
+    return cut(piece, dim_to_cut(piece.box, piece.writers.size()), bytes);
   }
 
  private:

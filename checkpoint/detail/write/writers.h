@@ -30,7 +30,8 @@ std::vector<std::int64_t> writers_of(std::span<const std::int64_t> positions,
                                      std::int64_t mesh_size, std::int64_t writers);
 
 /// Cuts each piece that several writers hold so that all of them write about the same number of
-/// bytes, along its outermost dim of more than one element; small pieces go to one of them whole.
+/// bytes, along its outermost dim that is long enough for that, or else its longest; small pieces
+/// go to one of them whole.
 /// Gives the shares of each piece: disjoint, not empty, all of it together. Those that only one
 /// writer holds are counted first; each other one then fills up who has least.
 std::vector<std::vector<WriterShare>> share_out(std::span<const HeldPiece> pieces,
