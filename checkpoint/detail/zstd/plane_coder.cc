@@ -53,13 +53,15 @@ void sum_pairs(std::uint32_t* counts, std::uint32_t* bytes) {
 /// Are there bytes that are not in the set? Its bit 8 * (v % 16) + v / 16 stands for value v, below
 /// 128, and those of the second half for v + 128.
 bool has_others(const std::byte* bytes, std::size_t size, const std::uint8_t* set) {
+  bool found = false;
+  std::size_t i = 0;
+#if HWY_TARGET != HWY_SCALAR  // its vectors are one byte: too short for tables
   const hn::ScalableTag<std::uint8_t> d;
   alignas(16) constexpr std::uint8_t kBits[] = {1, 2, 4, 8, 16, 32, 64, 128,
                                                 1, 2, 4, 8, 16, 32, 64, 128};
   const auto low_set = hn::LoadDup128(d, set), high_set = hn::LoadDup128(d, set + 16);
   const auto bits = hn::LoadDup128(d, kBits), low = hn::Set(d, 15), half = hn::Set(d, 128);
   auto others = hn::Zero(d);
-  std::size_t i = 0;
   for (; i + hn::Lanes(d) <= size; i += hn::Lanes(d)) {
     const auto v = hn::LoadU(d, reinterpret_cast<const std::uint8_t*>(bytes) + i);
     const auto column = hn::And(v, low);
@@ -67,7 +69,8 @@ bool has_others(const std::byte* bytes, std::size_t size, const std::uint8_t* se
                                        hn::TableLookupBytes(high_set, column));
     others = hn::Or(others, hn::AndNot(in_set, hn::TableLookupBytes(bits, hn::ShiftRight<4>(v))));
   }
-  bool found = !hn::AllTrue(d, hn::Eq(others, hn::Zero(d)));
+  found = !hn::AllTrue(d, hn::Eq(others, hn::Zero(d)));
+#endif
   for (; i < size; ++i) {
     const auto v = std::to_integer<std::size_t>(bytes[i]);
     found = found || (set[16 * (v / 128) + v % 16] >> v / 16 % 8 & 1) == 0;
