@@ -1,7 +1,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <string>
+#include <vector>
 
 #include "shardwise/checkpoint/detail/manifest.h"
 #include "testing/errors.h"
@@ -241,6 +243,26 @@ TEST(ParseManifest, RefusesTheSameFileTwiceAndRecordsOfNoPiece) {
   spare.manifest.files[0].chunks = 2;
   EXPECT_THAT(refused(print_manifest(spare.manifest)),
               testing::HasSubstr("0 chunk records belong to pieces, the table has 2"));
+}
+
+// The format page's, as a reader of it would type it in.
+TEST(ParseManifest, TakesTheExampleOfTheFormatPage) {
+  const std::vector<std::byte> page =
+      file_bytes(std::filesystem::path(SHARDWISE_TEST_DATA) / "../../docs/checkpoint_format.md");
+  std::string text(reinterpret_cast<const char*>(page.data()), page.size());
+  const std::string begin = "```json\n";
+  text = text.substr(text.find(begin) + begin.size());
+  const Manifest manifest = parse_manifest(text.substr(0, text.find("```")), "m");
+  EXPECT_EQ(manifest.tensors.at(0).shape, (Shape{2, 3}));
+  EXPECT_EQ(manifest.files.at(0).table_address, 8192u);
+
+  const std::vector<std::int32_t> values{0, 1, 2, 3, 4, 5};
+  const auto chunk = std::as_bytes(std::span(values));
+  const ChunkRecord record{
+      .address = 4096, .stored_bytes = 24, .hash = hash64(chunk.data(), chunk.size())};
+  EXPECT_EQ(to_hex(record.hash), "5932abeb2d2d5854");
+  EXPECT_EQ(hash64(reinterpret_cast<const std::byte*>(&record), sizeof record),
+            manifest.files[0].table_hash);
 }
 
 TEST(ParseManifest, BoundsWhatADecoderMustHold) {
