@@ -101,15 +101,17 @@ TEST_F(Reshard, KeepsTheSpecsThatNoRuleChanges) {
 // "never silently exchanged", and nobody has said another policy.
 TEST_F(Reshard, KeepsThePolicy) {
   const HostTensor tensor = host_tensor("w", DType::f32, {10, 4000}, "2", "-,-");
-  const auto source = [&](const std::string& policy) {
+  const auto source = [&](const std::string& policy, const char* name = "w") {
     TensorSource made = sources_of({&tensor, 1}).front();
+    made.name = name;
     made.spec.sharding =
         Sharding(Mesh::parse("4,2"), PartitionSpec::parse("0,1"), UnevenPolicy::parse(policy));
     return made;
   };
   CheckpointManager manager(dir_ / "made");
-  const SaveStats balanced = manager.save(1, {source("balanced")});
+  const SaveStats balanced = manager.save(1, {source("balanced"), source("ceil", "v")});
   EXPECT_EQ(CheckpointReader(balanced.directory).tensor("w").policy, "balanced");
+  EXPECT_EQ(CheckpointReader(balanced.directory).tensor("v").policy, "ceil");
   const SaveStats turned =
       reshard_checkpoint(balanced.directory, dir_ / "to", Mesh::parse("3,2"), SpecRules());
   const CheckpointReader reader(turned.directory);

@@ -52,6 +52,12 @@ TEST(Writers, CutTheLongestDimWhereTheOutermostIsShort) {
                                      WriterShare{1, Box({0, 5, 250'000}, {3, 6, 500'000})},
                                      WriterShare{2, Box({0, 5, 500'000}, {3, 6, 750'000})},
                                      WriterShare{3, Box({0, 5, 750'000}, {3, 6, 1'000'000})}));
+  const HeldPiece few{Box({0, 0}, {3, 40}), 1024, {0, 1}};
+  EXPECT_THAT(share_out({&few, 1}, 2)[0], ElementsAre(WriterShare{0, Box({0, 0}, {3, 20})},
+                                                      WriterShare{1, Box({0, 20}, {3, 40})}));
+  const HeldPiece fewer{Box({0, 0}, {3, 20}), 2048, {0, 1}};
+  EXPECT_THAT(share_out({&fewer, 1}, 2)[0], ElementsAre(WriterShare{0, Box({0, 0}, {3, 10})},
+                                                        WriterShare{1, Box({0, 10}, {3, 20})}));
 }
 
 // Who has to write other pieces alone gets less of what is shared.
