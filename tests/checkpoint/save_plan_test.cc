@@ -84,6 +84,18 @@ TEST(SavePlan, SortsNamesAndNumbersChunks) {
   EXPECT_EQ(plan.logical_bytes, (std::size_t{4} << 20) + 10);
 }
 
+TEST(SavePlan, FindsTheOneNameOfManyThatIsGivenTwice) {
+  std::vector<HostTensor> tensors(3000, host_tensor("", DType::i8, {1}, "", "-"));
+  for (std::size_t i = 0; i < tensors.size(); ++i) tensors[i].name = "t" + std::to_string(i);
+  std::vector<TensorSource> sources = sources_of(tensors);
+  check_sources(sources);
+  for (const std::size_t i : {0, 1, 1500, 2998}) {
+    sources.back().name = sources[i].name;
+    EXPECT_EQ(message_of(ErrorCode::invalid_argument, [&] { check_sources(sources); }),
+              "save: tensor name " + shardwise::quoted(sources[i].name) + " is given twice");
+  }
+}
+
 // Shardings are equal where they place the same; what is stored is what the caller wrote.
 TEST(SavePlan, KeepsEachTensorsOwnMeshAndSpec) {
   const auto source = [](const char* name, const char* mesh, const char* spec) {

@@ -3,9 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
+#include <functional>
 #include <numeric>
 #include <string_view>
-#include <unordered_set>
 
 #include "shardwise/checkpoint/detail/json_text.h"
 #include "shardwise/checkpoint/detail/write/index_file.h"
@@ -183,6 +184,35 @@ void add_pieces(SavePlan& plan, std::int64_t writers) {
   }
 }
 
+// Which names there are, in one table of open addressing: a set that allocates each was most of
+// what the caller of save_async waits for with 10,000 tensors.
+class NameTable {
+ public:
+  explicit NameTable(std::span<const TensorSource> sources)
+      : sources_(sources), slots_(std::bit_ceil(2 * sources.size() + 1)) {}
+
+  /// False where an earlier one has the same name.
+  bool insert(std::size_t number) {
+    const std::string& name = sources_[number].name;
+    const std::size_t hash = std::hash<std::string_view>()(name);
+    const auto tag = static_cast<std::uint32_t>(hash >> 32);
+    std::size_t at = hash % slots_.size();
+    for (; slots_[at].end != 0; at = (at + 1) % slots_.size()) {
+      if (slots_[at].tag == tag && sources_[slots_[at].end - 1].name == name) return false;
+    }
+    slots_[at] = {tag, static_cast<std::uint32_t>(number + 1)};
+    return true;
+  }
+
+ private:
+  struct Slot {
+    std::uint32_t tag = 0;  // of the hash
+    std::uint32_t end = 0;  // the number and one; 0: empty
+  };
+  std::span<const TensorSource> sources_;
+  std::vector<Slot> slots_;
+};
+
 // Writers become files: those that have nothing to write get none.
 void number_files(SavePlan& plan, std::int64_t writers) {
   std::vector<std::int64_t> file(static_cast<std::size_t>(writers), -1);
@@ -223,13 +253,14 @@ Shape chunk_shape(const Shape& piece, std::size_t element_bytes) {
 }
 
 void check_sources(std::span<const TensorSource> sources) {
-  std::unordered_set<std::string_view> names(sources.size());
-  for (const TensorSource& source : sources) {
+  NameTable names(sources);
+  for (std::size_t i = 0; i < sources.size(); ++i) {
+    const TensorSource& source = sources[i];
     if (const std::string problem = name_problem(source.name); !problem.empty()) {
       throw Error(ErrorCode::invalid_argument,
                   fmt::format("save: tensor name {} {}", JsonFields::shown(source.name), problem));
     }
-    if (!names.insert(source.name).second) {
+    if (!names.insert(i)) {
       throw Error(ErrorCode::invalid_argument, fmt::format("save: tensor name {} is given twice",
                                                            JsonFields::shown(source.name)));
     }
