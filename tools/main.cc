@@ -191,6 +191,9 @@ void declare_bench(CLI::App& app, Commands& c) {
   restore->add_option("--spec", c.bench_restore.spec, "Spec of all tensors (default: as saved)");
   restore->add_flag("--cold", c.bench_restore.cold,
                     "Drop the files from the page cache before each measurement");
+  restore->add_flag("--fresh-memory", c.bench_restore.fresh_memory,
+                    "Restore into memory that is new to the process each time, as a job does that "
+                    "starts, not into that of the round before");
   add_bench_options(*restore, c.bench_restore.repeat, c.bench_restore.threads);
   restore->callback([&c] { c.run = [&c] { return run_bench_restore(c.bench_restore); }; });
 }

@@ -125,12 +125,14 @@ class Bench(unittest.TestCase):
         for data in ("gaussian", "index", "zeros"):
             root = self.dir / data
             saved = self.ok_json("save", root, *SMALL, "--data", data, "--keep")
-            for more in ((), ("--cold",), ("--mesh", "data=2,model=4", "--spec", "model,data"), ("--spec", "-,-")):
+            for more in ((), ("--cold",), ("--fresh-memory",), ("--mesh", "data=2,model=4", "--spec", "model,data"),
+                         ("--spec", "-,-")):
                 found = self.ok_json("restore", root, "--repeat", 2, *more)
                 self.assertEqual(found["command"], "restore")
                 self.assertEqual(found["directory"], saved["directory"])
                 self.assertIs(found["verified"], True)
                 self.assertEqual(found["cold"], "--cold" in more)
+                self.assertEqual(found["fresh_memory"], "--fresh-memory" in more)
                 self.assertEqual(found["logical_bytes"], saved["logical_bytes"])
                 self.assertEqual(found["stored_bytes"], saved["stored_bytes"])
                 self.assertEqual(found["chunks"], saved["chunks"])

@@ -50,15 +50,13 @@ std::optional<DataKind> data_kind(const CheckpointReader& reader) {
 RestoreBench::RestoreBench(const fs::path& directory, RestoreBenchOptions options)
     : directory_(directory), options_(std::move(options)) {
   const CheckpointReader reader(directory_, {.threads = options_.threads});
-  std::int64_t devices = 1;
-  std::size_t device_bytes = 0;
   for (const TensorInfo& info : reader.tensors()) {
     requests_.push_back({info.name, {info.dtype, info.shape, wanted_sharding(info, options_)}});
     const Sharding& sharding = requests_.back().spec.sharding;
-    devices = std::max(devices, devices_for(sharding.mesh()));
+    num_devices_ = std::max(num_devices_, devices_for(sharding.mesh()));
     logical_bytes_ += info.logical_bytes;
-    device_bytes += num_bytes(sharding.shard_shape(info.shape), size_bytes(info.dtype)) *
-                    static_cast<std::size_t>(sharding.mesh().size());
+    device_bytes_ += num_bytes(sharding.shard_shape(info.shape), size_bytes(info.dtype)) *
+                     static_cast<std::size_t>(sharding.mesh().size());
   }
   if (logical_bytes_ == 0) {
     throw Error(ErrorCode::not_found,
@@ -66,9 +64,9 @@ RestoreBench::RestoreBench(const fs::path& directory, RestoreBenchOptions option
   }
   kind_ = data_kind(reader);
   find_files();
-  check_memory(device_bytes + file_bytes_ + ReadOptions().memory_budget_bytes);
+  check_memory(device_bytes_ + file_bytes_ + ReadOptions().memory_budget_bytes);
   raw_.emplace(file_bytes_);
-  devices_.emplace(devices, DevicesOptions{.threads = options_.threads});
+  devices_.emplace(num_devices_, DevicesOptions{.threads = options_.threads});
 }
 
 void RestoreBench::find_files() {
@@ -88,6 +86,7 @@ MeasuredRestores RestoreBench::run() {
     if (options_.cold) drop_files();
     const double raw = read(round);
     if (options_.cold) drop_files();
+    if (options_.fresh_memory) give_memory_back();
     const PeakMemory memory;
     const Restored restored = restore(round);
     if (round == 0) {  // warms up; new to the memory that is kept from then on
@@ -115,6 +114,12 @@ std::string RestoreBench::title(int round, const char* what) const {
 
 void RestoreBench::drop_files() const {
   for (const fs::path& file : files_) drop_from_cache(file);
+}
+
+// Devices keep the memory of their arrays for the next ones.
+void RestoreBench::give_memory_back() {
+  devices_.emplace(num_devices_, DevicesOptions{.threads = options_.threads});
+  touch_free_memory(device_bytes_);
 }
 
 double RestoreBench::read(int round) const {

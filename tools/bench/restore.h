@@ -15,7 +15,8 @@ namespace shardwise::tools {
 struct RestoreBenchOptions {
   std::optional<std::string> mesh, spec;  ///< absent: as saved
   int repeat = 5, threads = 0;
-  bool cold = false;  ///< drops the files from the page cache before each measurement
+  bool cold = false;          ///< drops the files from the page cache before each measurement
+  bool fresh_memory = false;  ///< that of earlier rounds has gone back to the system
 };
 
 /// What the rounds found, each after its raw reads.
@@ -54,6 +55,7 @@ class RestoreBench {
   void find_files();
   std::string title(int round, const char* what) const;
   void drop_files() const;
+  void give_memory_back();
   double read(int round) const;
   Restored restore(int round);
   std::size_t in_use_bytes() const;
@@ -64,8 +66,9 @@ class RestoreBench {
   std::vector<TensorRequest> requests_;
   std::optional<DataKind> kind_;
   std::vector<std::filesystem::path> files_, shard_files_;
-  std::size_t logical_bytes_ = 0, file_bytes_ = 0;
+  std::size_t logical_bytes_ = 0, file_bytes_ = 0, device_bytes_ = 0;
   std::optional<PageMemory> raw_;
+  std::int64_t num_devices_ = 1;
   std::optional<Devices> devices_;
 };
 

@@ -28,6 +28,7 @@ void print_restore_json(const BenchRestoreOptions& options, const fs::path& dire
       {"command", "restore"},
       {"directory", directory.string()},
       {"cold", options.cold},
+      {"fresh_memory", options.fresh_memory},
       {"tensors", bench.requests().size()},
       {"mesh", bench.requests().front().spec.sharding.mesh().to_string()},
       {"spec", bench.requests().front().spec.sharding.spec().to_string()},
@@ -56,11 +57,12 @@ void print_restore_json(const BenchRestoreOptions& options, const fs::path& dire
 void print_restore_text(const BenchRestoreOptions& options, const fs::path& directory,
                         const RestoreBench& bench, const MeasuredRestores& measured) {
   fmt::print(
-      "{}: {} tensors, {}; the first onto mesh {}, spec {}; {} workers; {}; median of {}\n\n",
+      "{}: {} tensors, {}; the first onto mesh {}, spec {}; {} workers; {}{}; median of {}\n\n",
       directory.string(), bench.requests().size(), human_bytes(bench.logical_bytes()),
       bench.requests().front().spec.sharding.mesh().to_string(),
       bench.requests().front().spec.sharding.spec().to_string(), bench.threads(),
-      options.cold ? "cold" : "from the page cache", options.repeat);
+      options.cold ? "cold" : "from the page cache",
+      options.fresh_memory ? ", into fresh memory" : "", options.repeat);
   const double seconds = median(measured.restore_seconds), raw = median(measured.raw_seconds);
   Table table({"", "seconds", "GB/s", "of raw"});
   table.add({fmt::format("raw reads ({} threads)", bench.threads()), fmt::format("{:.3f}", raw),
@@ -81,8 +83,8 @@ void print_restore_text(const BenchRestoreOptions& options, const fs::path& dire
 std::unique_ptr<RestoreBench> open_bench(const BenchRestoreOptions& options,
                                          const fs::path& directory) {
   try {
-    const RestoreBenchOptions bench{options.mesh, options.spec, options.repeat, options.threads,
-                                    options.cold};
+    const RestoreBenchOptions bench{options.mesh,    options.spec, options.repeat,
+                                    options.threads, options.cold, options.fresh_memory};
     return std::make_unique<RestoreBench>(directory, bench);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::invalid_argument) throw;
@@ -107,7 +109,7 @@ int report_difference(const BenchRestoreOptions& options, const fs::path& direct
 
 int run_bench_restore(const BenchRestoreOptions& options) {
   const fs::path directory = resolve_checkpoint(options.directory);
-  keep_freed_memory();
+  if (!options.fresh_memory) keep_freed_memory();
   const InterruptNote interrupt;
   const auto bench = open_bench(options, directory);
   MeasuredRestores measured;

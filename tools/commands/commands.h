@@ -82,7 +82,7 @@ struct BenchRestoreOptions {
   std::string directory;
   std::optional<std::string> mesh, spec;
   int repeat = 5, threads = 0;
-  bool cold = false;
+  bool cold = false, fresh_memory = false;
   bool json = false;
 };
 /// Status 1 where what came back is not what was saved.
