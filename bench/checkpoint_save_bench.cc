@@ -2,14 +2,15 @@
 //
 //   checkpoint_save_bench [DIRECTORY] [MIB]
 //
-// Saves 16 tensors of f32 with normally distributed values, 1 GiB in all unless MIB says otherwise,
-// from the mesh data=4,model=2, raw, zstd and auto, until everything is fsynced and renamed into
-// place; and as many bytes of bf16, zstd. The baseline writes the same bytes with O_DIRECT from two
-// threads in blocks of 8 MiB into a file that has its size already, and fsyncs it. Also: how long
-// save_async keeps its caller, with arrays, which it shares, and with buffers of the caller's own,
-// which it copies, against one memcpy of them. All memory has been touched; medians of five rounds,
-// each of which runs everything once, and of the rounds' ratios. DIRECTORY is on the disk to be
-// measured; the default is the working directory.
+// Saves 64 tensors of f32 with normally distributed values, 4 GiB in all unless MIB says otherwise
+// or less fits into memory, from the mesh data=4,model=2, raw, zstd and auto, until everything is
+// fsynced and renamed into place; then as many bytes of bf16, zstd. The baseline writes as many
+// bytes with O_DIRECT from two threads in blocks of 8 MiB into a file that has its size already,
+// and fsyncs it. Also: how long save_async keeps its caller, with arrays, which it shares, and with
+// buffers of the caller's own, which it copies, against one memcpy of them; and how much memory the
+// saves take. All memory has been touched; medians of five rounds, each of which runs everything
+// that a table has once, and of the rounds' ratios. DIRECTORY is on the disk to be measured; the
+// default is the working directory.
 
 #include <fcntl.h>
 #include <fmt/core.h>
@@ -22,12 +23,14 @@
 #include <map>
 #include <memory>
 #include <new>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "bench/peak_memory.h"
 #include "checkpoint_bench.h"
 #include "shardwise/checkpoint/manager.h"
 
@@ -135,76 +138,145 @@ void print(Times& times, std::size_t bytes, const char* baseline,
   }
 }
 
-void run(const fs::path& directory, std::int64_t mib) {
-  Devices devices(8);
-  const std::size_t bytes = static_cast<std::size_t>(rows_of(mib) * kTensors * kColumns) * 4;
-  const Tensors f32 = random_tensors(devices, DType::f32, bytes);
-  const Tensors bf16 = random_tensors(devices, DType::bf16, bytes);
-  const auto raw = bytes_of(devices, f32.arrays, bytes);
-  const auto copy = bytes_of(devices, f32.arrays, bytes);
-  const std::vector<TensorSource> hosts = host_sources(f32.arrays, raw->data());
+/// Saves, and writes the same bytes raw, round by round.
+class SaveBench {
+ public:
+  SaveBench(const fs::path& root, std::shared_ptr<Buffer> raw, std::size_t bytes)
+      : root_(root), raw_(std::move(raw)), bytes_(bytes), manager_(root) {}
 
-  const fs::path root = directory / "checkpoint_save_bench.tmp";
-  fs::remove_all(root);
-  CheckpointManager manager(root);
-  Times times;
-  std::map<std::string, double> shares;
-  std::int64_t step = 0;
-  const auto save = [&](const char* what, const Tensors& tensors, Codec codec) {
+  /// Every round begins with a raw write.
+  void measure(const std::function<void()>& round) {
+    for (int r = -1; r < kRounds; ++r) {
+      clear();
+      times["raw O_DIRECT, 2 threads, fsync"].push_back(
+          write_raw(root_ / "raw", raw_->data(), bytes_));
+      round();
+      if (r < 0) times.clear();  // it has warmed up
+    }
+  }
+
+  void save(const char* what, const std::vector<TensorSource>& tensors, Codec codec) {
     ::sync();
-    const PendingSave pending = manager.save_async(++step, tensors.sources, {.codec = codec});
-    const SaveStats stats = pending.wait();
+    const SaveStats stats = manager_.save_async(++step_, tensors, {.codec = codec}).wait();
     times[what].push_back(stats.total_seconds);
-    times["blocked"].push_back(stats.blocked_seconds);
+    blocked[what].push_back(stats.blocked_seconds);
     shares[what] =
         static_cast<double>(stats.logical_bytes) / static_cast<double>(stats.stored_bytes);
-  };
-  for (int round = -1; round < kRounds; ++round) {
-    if (round == 0) times.clear();  // the first one warms up
-    // A file system that is mounted with "discard" takes longer to delete a file than to write it,
-    // and goes on doing so while the next one is written: so that one is not measured.
-    for (const Step& old : manager.steps()) manager.remove(old.step);
-    fs::remove(root / "settle");
-    fs::remove(root / "raw");
-    ::sync();
-    write_raw(root / "settle", raw->data(), bytes);
-    ::sync();
-    times["raw O_DIRECT, 2 threads, fsync"].push_back(write_raw(root / "raw", raw->data(), bytes));
-    save("f32, none", f32, Codec::none);
-    save("f32, zstd", f32, Codec::zstd);
-    save("f32, auto", f32, Codec::automatic);
-    save("bf16, zstd", bf16, Codec::zstd);
-    times["memcpy, 1 thread"].push_back(copy_raw(copy->data(), raw->data(), bytes, 1));
-    times["memcpy, 2 threads"].push_back(copy_raw(copy->data(), raw->data(), bytes, 2));
-    const SaveStats stats = manager.save_async(++step, hosts, {.codec = Codec::none}).wait();
-    times["save_async, caller blocked"].push_back(stats.blocked_seconds);
   }
-  fs::remove_all(root);
 
-  fmt::print("{} MiB in {} tensors, mesh data=4,model=2, {} workers, medians of {}\n\n",
-             bytes >> 20, kTensors, devices.executor().threads(), kRounds);
-  print(times, bytes, "raw O_DIRECT, 2 threads, fsync",
-        {{"raw O_DIRECT, 2 threads, fsync", ""},
-         {"f32, none", "0.90"},
-         {"f32, zstd", "0.80"},
-         {"bf16, zstd", "0.80"}});
-  fmt::print("\nzstd stores f32 at a ratio of {:.3f} (limit 1.19), bf16 of {:.3f} (1.47)\n\n",
-             shares["f32, zstd"], shares["bf16, zstd"]);
-  print(times, bytes, "f32, none", {{"f32, none", ""}, {"f32, auto", "0.95"}});
-  fmt::print(
-      "\nsave_async of arrays keeps its caller for {:.0f} us (limit 1000); of host buffers:\n\n",
-      median(times["blocked"]) * 1e6);
-  print(times, bytes, "memcpy, 2 threads",
+  Times times, blocked;
+  std::map<std::string, double> shares;
+
+ private:
+  // A file system that is mounted with "discard" takes longer to delete a file than to write it,
+  // and goes on doing so while the next one is written: so that one is not measured.
+  void clear() {
+    for (const Step& old : manager_.steps()) manager_.remove(old.step);
+    fs::remove(root_ / "settle");
+    fs::remove(root_ / "raw");
+    ::sync();
+    write_raw(root_ / "settle", raw_->data(), bytes_);
+    ::sync();
+  }
+
+  const fs::path root_;
+  const std::shared_ptr<Buffer> raw_;
+  const std::size_t bytes_;
+  CheckpointManager manager_;
+  std::int64_t step_ = 0;
+};
+
+void bench_f32(SaveBench& bench, const Tensors& f32, std::size_t bytes) {
+  const tools::PeakMemory memory;  // what the first round touches is new
+  std::optional<std::size_t> peak;
+  bench.measure([&] {
+    bench.save("f32, none", f32.sources, Codec::none);
+    bench.save("f32, zstd", f32.sources, Codec::zstd);
+    bench.save("f32, auto", f32.sources, Codec::automatic);
+    if (!peak) peak = memory.growth_bytes();
+  });
+  print(bench.times, bytes, "raw O_DIRECT, 2 threads, fsync",
+        {{"raw O_DIRECT, 2 threads, fsync", ""}, {"f32, none", "0.90"}, {"f32, zstd", "0.80"}});
+  fmt::print("\nzstd stores f32 at a ratio of {:.3f} (limit 1.19)\n\n", bench.shares["f32, zstd"]);
+  print(bench.times, bytes, "f32, none", {{"f32, none", ""}, {"f32, auto", "0.95"}});
+  fmt::print("\nsave_async of arrays keeps its caller for {:.0f} us (limit 1000)\n",
+             median(bench.blocked["f32, none"]) * 1e6);
+  if (peak) {
+    fmt::print("saves take {} MiB of memory beyond the tensors (limit {})\n", *peak >> 20,
+               (SaveOptions().memory_budget_bytes >> 20) + 64);
+  }
+}
+
+void bench_bf16(SaveBench& bench, const Tensors& bf16, std::size_t bytes) {
+  bench.measure([&] { bench.save("bf16, zstd", bf16.sources, Codec::zstd); });
+  fmt::print("\n");
+  print(bench.times, bytes, "raw O_DIRECT, 2 threads, fsync",
+        {{"raw O_DIRECT, 2 threads, fsync", ""}, {"bf16, zstd", "0.80"}});
+  fmt::print("\nzstd stores bf16 at a ratio of {:.3f} (limit 1.47)\n", bench.shares["bf16, zstd"]);
+}
+
+void bench_host_buffers(SaveBench& bench, const std::vector<TensorSource>& hosts, std::byte* to,
+                        const std::byte* from, std::size_t bytes) {
+  bench.measure([&] {
+    bench.times["memcpy, 1 thread"].push_back(copy_raw(to, from, bytes, 1));
+    bench.times["memcpy, 2 threads"].push_back(copy_raw(to, from, bytes, 2));
+    bench.save("saved", hosts, Codec::none);
+    bench.times["save_async, caller blocked"].push_back(bench.blocked["saved"].back());
+  });
+  fmt::print("\nsave_async of host buffers keeps its caller for\n\n");
+  print(bench.times, bytes, "memcpy, 2 threads",
         {{"memcpy, 1 thread", ""},
          {"memcpy, 2 threads", ""},
          {"save_async, caller blocked", "0.87"}});
+}
+
+/// 4 GiB, or what fits three times: host buffers, what they are copied to, and the manager's
+/// copies.
+std::int64_t default_mib() {
+  constexpr std::size_t kMost = 4096, kOthers = 1024;
+  const auto available = tools::proc_bytes("/proc/meminfo", "MemAvailable:");
+  if (!available) return kMost;
+  const std::size_t mib = *available >> 20;
+  const std::size_t fits = mib < kOthers ? 0 : (mib - kOthers) / 3;
+  return static_cast<std::int64_t>(std::clamp<std::size_t>(fits / 64 * 64, 64, kMost));
+}
+
+void run(const fs::path& directory, std::int64_t mib) {
+  const std::size_t bytes = static_cast<std::size_t>(rows_of(mib) * kTensors * kColumns) * 4;
+  const fs::path root = directory / "checkpoint_save_bench.tmp";
+  fs::remove_all(root);
+  Devices device(1);
+  std::shared_ptr<Buffer> raw;
+  std::vector<TensorSource> hosts;
+  {
+    Devices devices(8);  // it keeps the memory of the tensors that are gone for the next ones
+    fmt::print("{} MiB in {} tensors, mesh data=4,model=2, {} workers, medians of {}\n\n",
+               bytes >> 20, kTensors, devices.executor().threads(), kRounds);
+    {
+      const Tensors f32 = random_tensors(devices, DType::f32, bytes);
+      raw = bytes_of(device, f32.arrays, bytes);
+      hosts = host_sources(f32.arrays, raw->data());
+      SaveBench bench(root, raw, bytes);
+      bench_f32(bench, f32, bytes);
+    }
+    const Tensors bf16 = random_tensors(devices, DType::bf16, bytes);
+    SaveBench bench(root, raw, bytes);
+    bench_bf16(bench, bf16, bytes);
+  }
+  const auto copy = device.at(0).allocate(bytes, MemoryKind::array, "copy");
+  std::memset(copy->data(), 1, bytes);
+  {
+    SaveBench bench(root, raw, bytes);
+    bench_host_buffers(bench, hosts, copy->data(), raw->data(), bytes);
+  }
+  fs::remove_all(root);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   try {
-    run(argc > 1 ? argv[1] : ".", argc > 2 ? std::stoll(argv[2]) : 1024);
+    run(argc > 1 ? argv[1] : ".", argc > 2 ? std::stoll(argv[2]) : default_mib());
     return 0;
   } catch (const std::exception& e) {
     fmt::print(stderr, "checkpoint_save_bench: {}\n", e.what());
