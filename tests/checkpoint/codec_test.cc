@@ -52,8 +52,8 @@ Bytes encoded(const Bytes& chunk, std::size_t element_bytes, Effort effort) {
 TEST(Codec, DecodesWhatItEncoded) {
   Encoder encoder;
   Decoder decoder;
-  for (const std::size_t element : {1, 2, 4, 8}) {
-    for (const std::size_t count : {1, 3, 100, 1024, 4099, 40000}) {
+  for (const std::size_t element : {1u, 2u, 4u, 8u}) {
+    for (const std::size_t count : {1u, 3u, 100u, 1024u, 4099u, 40000u}) {
       for (const auto effort : {Effort::huffman_only, Effort::matches}) {
         SCOPED_TRACE(testing::Message() << count << " elements of " << element);
         Bytes chunk = random_bytes(element * count);
@@ -76,8 +76,8 @@ TEST(Codec, DecodesWhatItEncoded) {
 TEST(Codec, DecodesAnyMixtureOfRawAndCodedPlanes) {
   Encoder encoder;
   Decoder decoder;
-  for (const std::size_t element : {1, 2, 4, 8, 16}) {
-    for (const std::size_t count : {8192, 16'383, 16'384, 131'072, 131'073, 300'000}) {
+  for (const std::size_t element : {1u, 2u, 4u, 8u, 16u}) {
+    for (const std::size_t count : {8192u, 16'383u, 16'384u, 131'072u, 131'073u, 300'000u}) {
       for (std::size_t coded = 1; coded < std::size_t{1} << std::min<std::size_t>(element, 4);
            ++coded) {
         SCOPED_TRACE(testing::Message() << count << " of " << element << ", coded " << coded);
@@ -107,7 +107,7 @@ TEST(Codec, GivesZeroForWhatDoesNotShrink) {
 
 TEST(Codec, GivesZeroWhereTheRoomDoesNotSuffice) {
   Encoder encoder;
-  for (const std::size_t count : {1000, 50'000}) {
+  for (const std::size_t count : {1000u, 50'000u}) {
     const Bytes floats = gaussian_floats(count);
     const std::size_t size = encoded(floats, 4, Effort::huffman_only).size();
     ASSERT_GT(size, 0u);

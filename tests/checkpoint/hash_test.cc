@@ -22,7 +22,7 @@ TEST(Hash, IsXxh3WithSeedZero) {
 
 TEST(Hash, OfPartsEqualsTheHashOfTheWhole) {
   const auto bytes = counting_bytes(5000);
-  for (const std::size_t part : {1, 17, 240, 256, 1024, 4999, 5000}) {
+  for (const std::size_t part : {1u, 17u, 240u, 256u, 1024u, 4999u, 5000u}) {
     SCOPED_TRACE(part);
     Hasher128 hasher;
     for (std::size_t at = 0; at < bytes.size(); at += part) {

@@ -63,7 +63,7 @@ void expect_best_code(const ByteCounts& counts) {
 
 TEST(HuffmanCode, IsTheBestOfAll) {
   std::mt19937 random(1);
-  for (const std::size_t used : {2, 3, 4, 7, 16, 22, 60, 255, 256}) {
+  for (const std::size_t used : {2u, 3u, 4u, 7u, 16u, 22u, 60u, 255u, 256u}) {
     SCOPED_TRACE(testing::Message() << used << " values");
     for (const double skew : {0.0, 0.1, 1.0, 3.0}) {
       std::vector<std::uint8_t> values(256);

@@ -14,7 +14,7 @@ namespace shardwise::detail {
 namespace {
 
 TEST(Lanes, RunEachJobOnceInTheOrderOfTheirNumbers) {
-  for (const std::size_t lanes : {1, 2, 5, 40}) {
+  for (const std::size_t lanes : {1u, 2u, 5u, 40u}) {
     SCOPED_TRACE(lanes);
     std::vector<std::atomic<int>> seen(30);
     std::vector<std::atomic<std::size_t>> last(lanes);
@@ -81,7 +81,7 @@ TEST(Lanes, ComputeNoMoreAtOnceThanThereAreSlots) {
 }
 
 TEST(Lanes, ProgressIsTheCallersAndEndsWithTheLastJob) {
-  for (const std::size_t lanes : {1, 3}) {
+  for (const std::size_t lanes : {1u, 3u}) {
     std::atomic<int> done{0};
     int last = -1;
     const auto caller = std::this_thread::get_id();
@@ -117,7 +117,7 @@ TEST(Lanes, ProgressOfVeryManyJobsIsNotReportedForEach) {
 }
 
 TEST(Lanes, WhatProgressThrowsEndsThem) {
-  for (const std::size_t lanes : {1, 3}) {
+  for (const std::size_t lanes : {1u, 3u}) {
     std::atomic<std::size_t> begun{0};
     EXPECT_THROW(run_lanes({.jobs = 1'000'000,
                             .lanes = lanes,

@@ -55,8 +55,8 @@ double entropy_bytes(const Bytes& plane) {
 TEST(PlaneCoder, ZstdDecodesPlanesOfAnySize) {
   std::mt19937 random(1);
   PlaneCoder coder;
-  for (const std::size_t blocks : {0, 1, 3}) {
-    for (const std::size_t more : {1, 2, 3, 255, 256, 257, 258, 259, 1000, 131'071}) {
+  for (const std::size_t blocks : {0u, 1u, 3u}) {
+    for (const std::size_t more : {1u, 2u, 3u, 255u, 256u, 257u, 258u, 259u, 1000u, 131'071u}) {
       SCOPED_TRACE(testing::Message() << blocks << " blocks and " << more << " bytes");
       coded_size(skewed_bytes(blocks * kZstdBlockBytes + more, 22, 0.4, random), coder);
     }
@@ -66,7 +66,7 @@ TEST(PlaneCoder, ZstdDecodesPlanesOfAnySize) {
 TEST(PlaneCoder, ZstdDecodesAnyAlphabetNearItsEntropy) {
   std::mt19937 random(2);
   PlaneCoder coder;
-  for (const std::size_t values : {1, 2, 3, 5, 17, 40, 128, 129, 200, 255, 256}) {
+  for (const std::size_t values : {1u, 2u, 3u, 5u, 17u, 40u, 128u, 129u, 200u, 255u, 256u}) {
     for (const double skew : {0.0, 0.01, 0.05, 0.3, 1.0, 2.0}) {
       SCOPED_TRACE(testing::Message() << values << " values, skew " << skew);
       const Bytes plane = skewed_bytes(100'000, values, skew, random);

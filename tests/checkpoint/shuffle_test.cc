@@ -18,8 +18,9 @@ Bytes random_bytes(std::size_t size) {
 }
 
 TEST(Shuffle, PutsEachByteOfAnElementIntoItsPlane) {
-  for (const std::size_t element : {1, 2, 3, 4, 8, 16}) {
-    for (const std::size_t count : {0, 1, 2, 15, 16, 31, 64, 65, 255, 1023, 1024, 1025, 5000}) {
+  for (const std::size_t element : {1u, 2u, 3u, 4u, 8u, 16u}) {
+    for (const std::size_t count :
+         {0u, 1u, 2u, 15u, 16u, 31u, 64u, 65u, 255u, 1023u, 1024u, 1025u, 5000u}) {
       SCOPED_TRACE(testing::Message() << count << " elements of " << element);
       const Bytes in = random_bytes(element * count);
       Bytes planes(in.size()), back(in.size());
@@ -43,8 +44,8 @@ TEST(Shuffle, PutsEachByteOfAnElementIntoItsPlane) {
 
 // Whole vectors are stored to places that a caller gives: none may reach over the end.
 TEST(Shuffle, WritesNothingBeyondItsOutput) {
-  for (const std::size_t element : {2, 4, 8}) {
-    for (const std::size_t count : {1, 17, 63, 1030}) {
+  for (const std::size_t element : {2u, 4u, 8u}) {
+    for (const std::size_t count : {1u, 17u, 63u, 1030u}) {
       SCOPED_TRACE(testing::Message() << count << " elements of " << element);
       const Bytes in = random_bytes(element * count);
       for (const bool back : {false, true}) {

@@ -17,7 +17,7 @@ TEST(StreamCopy, CopiesAllAndNothingElse) {
   std::mt19937 random(2);
   Bytes from(100'000);
   std::generate(from.begin(), from.end(), [&] { return static_cast<std::byte>(random()); });
-  for (const std::size_t around : {0, 1, 64, 128, 4096, 16'384, 32'768, 65'536}) {
+  for (const std::size_t around : {0u, 1u, 64u, 128u, 4096u, 16'384u, 32'768u, 65'536u}) {
     for (int i = 0; i < 40; ++i) {
       const std::size_t size = around + random() % 130, at = random() % 130, to = random() % 130;
       Bytes found(70'000, std::byte{7}), expected = found;
