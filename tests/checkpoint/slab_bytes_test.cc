@@ -90,7 +90,7 @@ TEST(SlabBytes, NeighboursAreOneRun) {
   const PageMemory buffer = page_memory(kPageBytes), source = page_memory(4 * kLeast);
   std::fill_n(source.get(), 4 * kLeast, std::byte{1});
   SlabBytes slab(buffer.get());
-  for (int i = 0; i < 3; ++i) slab.add_in_place({source.get() + i * kLeast, kLeast});
+  for (std::size_t i = 0; i < 3; ++i) slab.add_in_place({source.get() + i * kLeast, kLeast});
   slab.add_in_place({source.get(), kLeast});
   const auto runs = slab.runs();
   ASSERT_EQ(runs.size(), 2u);

@@ -144,7 +144,7 @@ TEST_F(Verify, FindsAChangeInEachByteClassOfAShardFile) {
     return report.damage.empty() ? Damage{} : report.damage.front();
   };
 
-  for (std::uint64_t i = 0; i < file.chunks * sizeof(detail::ChunkRecord); ++i) {
+  for (std::uint64_t i = 0; i < stored_.records[0].size() * sizeof(detail::ChunkRecord); ++i) {
     EXPECT_THAT(damage_at(file.table_address + i).message, HasSubstr("read chunk table of"));
   }
   if (file.data_begin > 0) {
@@ -186,13 +186,14 @@ TEST_F(Verify, FindsAChangeInEachByteClassOfAShardFile) {
 
 TEST_F(Verify, FindsFilesThatAreCutOffAtAnyBorder) {
   const detail::FileEntry& file = stored_.manifest.files[0];
-  std::set<std::uint64_t> borders{0,
-                                  1,
-                                  file.data_begin,
-                                  file.data_end,
-                                  file.table_address,
-                                  file.table_address + file.chunks * sizeof(detail::ChunkRecord),
-                                  file.bytes - 1};
+  std::set<std::uint64_t> borders{
+      0,
+      1,
+      file.data_begin,
+      file.data_end,
+      file.table_address,
+      file.table_address + stored_.records[0].size() * sizeof(detail::ChunkRecord),
+      file.bytes - 1};
   for (const detail::ChunkRecord& record : stored_.records[0]) {
     borders.insert({record.address, record.address + record.stored_bytes});
   }
