@@ -12,6 +12,7 @@
 #include "shardwise/checkpoint/detail/write/root_names.h"
 #include "shardwise/checkpoint/manager.h"
 #include "shardwise/checkpoint/reader.h"
+#include "shardwise/checkpoint/verify.h"
 #include "testing/errors.h"
 #include "testing/hooked_file_system.h"
 #include "testing/host_tensor.h"
@@ -163,6 +164,105 @@ TEST_F(Pins, OneMadeWhileACheckpointLosesItsNameBringsItBack) {
   EXPECT_TRUE(remove_unless_pinned(*files_, dir_.path(), {1, 1}));
   EXPECT_TRUE(remove_unless_pinned(*files_, dir_.path(), {1, 1})) << "someone else was faster";
   EXPECT_THAT(hidden(), IsEmpty());
+}
+
+// A process that starts takes a lease that has not got its name yet for a dead one's.
+TEST_F(Pins, AreMadeOnceMoreWhereACleanUpComesBetween) {
+  CheckpointManager manager(dir_.path());
+  save(manager, 1);
+  int cleaned = 0;
+  const auto hooked = std::make_shared<HookedFileSystem>(
+      [&](std::string_view operation, const std::filesystem::path& path) {
+        if (operation != "rename" || path.extension() != ".new" || cleaned++ > 2) return;
+        collect_root_garbage(*files_, dir_.path());
+      });
+  const CheckpointReader reader(manager.step(1).directory, {.file_system = hooked});
+  EXPECT_EQ(cleaned, 4);
+  EXPECT_TRUE(reader.pinned());
+  EXPECT_THAT(hidden(), ElementsAre(testing::StartsWith(".pin-step-00000001.")));
+}
+
+// The same, and before the pin is seen somebody else collects the trash that the checkpoint is
+// then.
+TEST_F(Pins, KeepTrashThatIsToComeBackFromCollectors) {
+  CheckpointManager manager(dir_.path());
+  save(manager, 1);
+  std::optional<Pin> pin;
+  int collections = 0;
+  HookedFileSystem hooked([&](std::string_view operation, const std::filesystem::path& path) {
+    if (operation == "rename" && path.filename() == "step-00000001" && !pin) {
+      pin.emplace(*files_, path);
+    }
+    if (operation != "sync directory" || collections++ > 0) return;
+    EXPECT_THAT(collect_root_garbage(*files_, dir_.path()).kept,
+                Contains(testing::StartsWith(".trash-step-00000001.")));
+  });
+  EXPECT_FALSE(remove_unless_pinned(hooked, dir_.path(), {1, 1}));
+  EXPECT_THAT(steps(), ElementsAre(1));
+  expect_whole(CheckpointReader(manager.step(1).directory));
+}
+
+// At every instant of a collection a pin is seen, and the trash gets its name back: whole, or not
+// any more.
+TEST_F(Pins, NeverBringBackWhatIsHalfCollected) {
+  bool was_back = false, was_gone = false, done = false;
+  for (int instant = 1; !done; ++instant) {
+    CheckpointManager manager(dir_.path());
+    save(manager, 1);
+    const auto trash = trash_checkpoint(*files_, dir_.path(), {1, 1});
+    ASSERT_TRUE(trash.has_value());
+    int operations = 0;
+    HookedFileSystem hooked([&](std::string_view, const std::filesystem::path&) {
+      if (++operations != instant) return;
+      try {
+        files_->rename(*trash, dir_ / "step-00000001");
+      } catch (const Error& e) {
+        EXPECT_EQ(e.code(), ErrorCode::not_found);
+      }
+    });
+    collect_root_garbage(hooked, dir_.path());
+    done = operations < instant;
+    EXPECT_THAT(hidden(), IsEmpty());
+    if (steps().empty()) {
+      was_gone = true;
+      continue;
+    }
+    was_back = true;
+    expect_whole(CheckpointReader(manager.step(1).directory));
+    EXPECT_TRUE(verify_checkpoint(manager.step(1).directory).ok());
+    manager.remove(1);
+  }
+  EXPECT_TRUE(was_back && was_gone);
+}
+
+// The collector was at work before the pin was there.
+TEST_F(Pins, MayComeTooLateForTrash) {
+  CheckpointManager manager(dir_.path());
+  save(manager, 1);
+  std::optional<Pin> pin;
+  HookedFileSystem hooked([&](std::string_view operation, const std::filesystem::path& path) {
+    if (operation != "rename") return;
+    const bool is_trash = path.filename().string().starts_with(".trash-");
+    if (is_trash) return remove_tree(*files_, path);
+    pin.emplace(*files_, path);
+  });
+  EXPECT_TRUE(remove_unless_pinned(hooked, dir_.path(), {1, 1})) << "it is gone";
+  EXPECT_THAT(steps(), IsEmpty());
+}
+
+// Retention takes its name away, sees the pin, and gives it back.
+TEST_F(Pins, ReadingGoesOnWhereACheckpointWasAwayForAMoment) {
+  CheckpointManager manager(dir_.path());
+  save(manager, 1);
+  int away = 0;
+  const auto hooked = std::make_shared<HookedFileSystem>(
+      [&](std::string_view operation, const std::filesystem::path& path) {
+        if (operation == "open" && path.extension() == ".h5" && away++ == 0) {
+          throw Error(ErrorCode::not_found, "it is away");
+        }
+      });
+  expect_whole(CheckpointReader(manager.step(1).directory, {.file_system = hooked}));
+  EXPECT_EQ(away, 2);
 }
 
 TEST_F(Pins, AreNotNeededToRead) {

@@ -18,7 +18,7 @@ TEST(RootNames, HiddenNamesAreToldApart) {
       {attempt_name(stem), HiddenKind::attempt, stem},
       {lease_name(stem), HiddenKind::lease, stem},
       {unfinished_lease_name(stem), HiddenKind::unfinished_lease, stem},
-      {trash_name("step-00000101.g2", id), HiddenKind::trash, ""},
+      {trash_name("step-00000101.g2", id), HiddenKind::trash, "step-00000101.g2"},
       {attempt_name(attempt_stem(1'234'567'890'123, id)), HiddenKind::attempt,
        ".step-1234567890123." + id},
   };

@@ -150,7 +150,8 @@ TEST_F(RootTest, CollectionSyncsTheRootBeforeItRemovesDirectories) {
     collect_root_garbage(files, dir_.path());
     const auto sync =
         std::find(done.begin(), done.end(), "sync directory " + dir_.path().filename().string());
-    const auto removal = std::find(done.begin(), done.end(), "remove " + name);
+    const std::string first = name == attempt ? "remove " : "rename ";
+    const auto removal = std::find(done.begin(), done.end(), first + name);
     EXPECT_LT(sync, removal);
     EXPECT_NE(removal, done.end());
     EXPECT_THAT(names(), IsEmpty());

@@ -13,6 +13,11 @@
 #include "shardwise/shard/error.h"
 
 namespace shardwise::detail {
+namespace {
+
+constexpr int kMostPins = 100;
+
+}  // namespace
 
 Pin::Pin(FileSystem& file_system, const std::filesystem::path& directory)
     : file_system_(file_system) {
@@ -20,20 +25,24 @@ Pin::Pin(FileSystem& file_system, const std::filesystem::path& directory)
   const std::filesystem::path real = std::filesystem::canonical(directory, error);
   const std::optional<StepName> name = parse_step_name(real.filename().string());
   if (error || !name) return;  // whoever opens it says what is wrong
-  const std::string id = new_id();
   const std::filesystem::path root = real.parent_path();
-  const std::filesystem::path unfinished =
-      root / unfinished_lease_name(attempt_stem(name->step, id));
-  try {
-    const std::string text = print_lease(this_process());
-    // Not synced: what a power loss leaves of it belongs to nobody.
-    const std::unique_ptr<File> file = file_system.create(unfinished, Caching::cached);
-    file->write_at(0, std::as_bytes(std::span(text)).data(), text.size());
-    file->close();
-    file_system.rename(unfinished, root / pin_name(to_string(*name), id));
-    path_ = root / pin_name(to_string(*name), id);
-  } catch (const Error&) {
-    // What is left of it is anyone's to remove.
+  // Others may take an unfinished lease for a dead process's and remove it: then once more.
+  for (int tries = 1; path_.empty() && tries <= kMostPins; ++tries) {
+    const std::string id = new_id();
+    const std::filesystem::path unfinished =
+        root / unfinished_lease_name(attempt_stem(name->step, id));
+    try {
+      const std::string text = print_lease(this_process());
+      // Not synced: what a power loss leaves of it belongs to nobody.
+      const std::unique_ptr<File> file = file_system.create(unfinished, Caching::cached);
+      file->write_at(0, std::as_bytes(std::span(text)).data(), text.size());
+      file->close();
+      file_system.rename(unfinished, root / pin_name(to_string(*name), id));
+      path_ = root / pin_name(to_string(*name), id);
+    } catch (const Error& e) {
+      // What is left of it is anyone's to remove.
+      if (e.code() != ErrorCode::not_found) return;
+    }
   }
 }
 
@@ -46,11 +55,12 @@ Pin::~Pin() {
   }
 }
 
-bool is_pinned(FileSystem& file_system, const std::filesystem::path& root, const StepName& name) {
+bool is_pinned(FileSystem& file_system, const std::filesystem::path& root, const StepName& name,
+               const GarbageOptions& options) {
   for (const std::string& entry : file_system.list(root)) {
     const std::optional<HiddenName> hidden = parse_hidden_name(entry);
     if (hidden && hidden->kind == HiddenKind::pin && hidden->stem == to_string(name) &&
-        has_live_owner(file_system, root / entry)) {
+        has_live_owner(file_system, root / entry, options)) {
       return true;
     }
   }
@@ -62,13 +72,18 @@ bool remove_unless_pinned(FileSystem& file_system, const std::filesystem::path& 
   if (is_pinned(file_system, root, name)) return false;
   const std::optional<std::filesystem::path> trash = trash_checkpoint(file_system, root, name);
   if (!trash) return true;
-  if (is_pinned(file_system, root, name)) {
-    file_system.rename(*trash, root / to_string(name));
-    file_system.sync_directory(root);
-    return false;
+  if (!is_pinned(file_system, root, name)) {
+    remove_tree(file_system, *trash);
+    return true;
   }
-  remove_tree(file_system, *trash);
-  return true;
+  try {
+    file_system.rename(*trash, root / to_string(name));
+  } catch (const Error& e) {
+    if (e.code() != ErrorCode::not_found) throw;
+    return true;  // nobody has opened it: the pin was not there when a collector looked for it
+  }
+  file_system.sync_directory(root);
+  return false;
 }
 
 }  // namespace shardwise::detail

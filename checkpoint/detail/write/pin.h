@@ -4,6 +4,7 @@
 
 #include "shardwise/checkpoint/detail/file.h"
 #include "shardwise/checkpoint/detail/step_name.h"
+#include "shardwise/checkpoint/garbage.h"
 
 namespace shardwise::detail {
 
@@ -25,10 +26,11 @@ class Pin {
 };
 
 /// Whether a process that may be alive has pinned the checkpoint.
-bool is_pinned(FileSystem& file_system, const std::filesystem::path& root, const StepName& name);
+bool is_pinned(FileSystem& file_system, const std::filesystem::path& root, const StepName& name,
+               const GarbageOptions& options = {});
 
 /// remove_checkpoint, unless it is pinned; says whether it is gone. A pin made while it loses its
-/// name brings it back.
+/// name brings it back, unless a collector that came before the pin has it.
 bool remove_unless_pinned(FileSystem& file_system, const std::filesystem::path& root,
                           const StepName& name);
 

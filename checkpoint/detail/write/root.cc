@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "shardwise/checkpoint/detail/write/lease.h"
+#include "shardwise/checkpoint/detail/write/pin.h"
 #include "shardwise/checkpoint/detail/write/root_names.h"
 #include "shardwise/shard/error.h"
 
@@ -48,6 +49,10 @@ class Collector {
     if (hidden.kind == HiddenKind::pin) {
       return has_live_owner(file_system_, root_ / name, options_);
     }
+    if (hidden.kind == HiddenKind::trash) {
+      const std::optional<StepName> step = parse_step_name(hidden.stem);
+      return step && is_pinned(file_system_, root_, *step, options_);
+    }
     return (hidden.kind == HiddenKind::attempt || hidden.kind == HiddenKind::lease) &&
            has_live_owner(file_system_, root_ / lease_name(hidden.stem), options_);
   }
@@ -59,7 +64,20 @@ class Collector {
       file_system_.sync_directory(root_);
       synced_ = true;
     }
+    if (hidden.kind == HiddenKind::trash) return remove_trash(root_ / name, hidden.stem);
     remove_tree(file_system_, root_ / name);
+  }
+
+  // Who made it may see a pin and bring it back: under another name it cannot, whole or half.
+  void remove_trash(const std::filesystem::path& trash, const std::string& checkpoint) {
+    const std::filesystem::path taken = root_ / trash_name(checkpoint, new_id());
+    try {
+      file_system_.rename(trash, taken);
+    } catch (const Error& e) {
+      if (e.code() != ErrorCode::not_found) throw;
+      return;  // it is back, or somebody else's
+    }
+    remove_tree(file_system_, taken);
   }
 
   FileSystem& file_system_;

@@ -39,7 +39,8 @@ std::optional<HiddenName> parse_hidden_name(std::string_view name) {
   if (name.starts_with(kTrash)) {
     const std::size_t dot = name.rfind('.');
     if (dot < kTrash.size() || !is_id(name.substr(dot + 1))) return std::nullopt;
-    return HiddenName{HiddenKind::trash, {}};
+    return HiddenName{HiddenKind::trash,
+                      std::string(name.substr(kTrash.size(), dot - kTrash.size()))};
   }
   if (name.starts_with(kPin)) {
     const std::size_t dot = name.rfind('.');

@@ -14,8 +14,7 @@ enum class HiddenKind { attempt, lease, unfinished_lease, pin, trash };
 
 struct HiddenName {
   HiddenKind kind;
-  /// What an attempt and its leases have in common; of a pin the checkpoint's name; empty for
-  /// trash.
+  /// What an attempt and its leases have in common; of a pin and of trash the checkpoint's name.
   std::string stem;
 };
 
