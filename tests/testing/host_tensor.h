@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "shardwise/checkpoint/manager.h"
+#include "shardwise/checkpoint/reader.h"
 #include "shardwise/shard/box_copy.h"
 
 namespace shardwise {
@@ -71,6 +73,15 @@ inline std::vector<TensorSource> sources_of(std::span<const HostTensor> tensors)
   std::vector<TensorSource> sources;
   for (const HostTensor& tensor : tensors) sources.push_back(tensor.source());
   return sources;
+}
+
+/// Whether the checkpoint holds all of them, to the last byte.
+inline bool holds(const CheckpointReader& reader, std::span<const HostTensor> model) {
+  return std::all_of(model.begin(), model.end(), [&](const HostTensor& tensor) {
+    std::vector<std::byte> found(tensor.data->size());
+    reader.read(tensor.name, Box::whole(tensor.spec.shape), found);
+    return found == *tensor.data;
+  });
 }
 
 }  // namespace shardwise

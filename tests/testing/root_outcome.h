@@ -22,14 +22,6 @@ namespace shardwise {
 /// Which model each step of a root holds: its number, from 1; 0 where it is none of them.
 using Outcome = std::map<std::int64_t, std::uint64_t>;
 
-inline bool holds(const CheckpointReader& reader, std::span<const HostTensor> model) {
-  return std::all_of(model.begin(), model.end(), [&](const HostTensor& tensor) {
-    std::vector<std::byte> found(tensor.data->size());
-    reader.read(tensor.name, Box::whole(tensor.spec.shape), found);
-    return found == *tensor.data;
-  });
-}
-
 /// Reads every step. Expects that each is whole, to the last byte, and that the newest is the
 /// latest.
 inline Outcome outcome_of(const CheckpointManager& manager,
