@@ -1,7 +1,8 @@
 // Our pipeline places bytes and then lets HDF5 describe them. The reference path has no part in
 // that: a second file in which HDF5 itself stores the same tensors, under its own driver, chunk by
 // chunk through H5Dwrite_chunk or whole through H5Dwrite and its filters. Both files must be the
-// same to h5diff, to the library and to our reader.
+// same to h5diff, to the library and to our reader: the second one, too, which needs nothing but a
+// manifest and a chunk table that say where HDF5 has put what.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,8 +13,10 @@
 
 #include "shardwise/checkpoint/detail/codec.h"
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
+#include "shardwise/checkpoint/detail/write/index_file.h"
 #include "shardwise/checkpoint/detail/write/shard_file.h"
 #include "shardwise/checkpoint/reader.h"
+#include "shardwise/checkpoint/verify.h"
 #include "testing/hand_made_checkpoint.h"
 #include "testing/host_tensor.h"
 #include "testing/raw_hdf5.h"
@@ -24,6 +27,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using Coordinates = std::array<hsize_t, kMaxRank>;
+constexpr std::size_t kMetadataBytes = std::size_t{16} << 20;  // more than any file here needs
 
 Coordinates coordinates(const Dims& dims) {
   Coordinates result{};
@@ -42,17 +46,27 @@ std::vector<std::byte> chunk_of(const HostTensor& tensor, const PieceEntry& piec
   return out;
 }
 
+/// HDF5's own places, but for two things that the format asks for: data lies at multiples of 8, and
+/// none of HDF5's own bytes lie between.
+H5Properties data_apart() {
+  H5Properties access(H5Pcreate(H5P_FILE_ACCESS), "file properties");
+  check_hdf5(H5Pset_alignment(access.get(), 1, 8), "alignment");
+  check_hdf5(H5Pset_meta_block_size(access.get(), kMetadataBytes), "metadata");
+  check_hdf5(H5Pset_small_data_block_size(access.get(), 0), "data");
+  return access;
+}
+
 /// A file of plain HDF5's. Under an Hdf5Lock.
 class ReferenceFile {
  public:
   explicit ReferenceFile(const fs::path& path)
-      : file_(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT), "create") {
+      : file_(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, data_apart().get()), "create") {
     check_hdf5(H5Pset_create_intermediate_group(links_.get(), 1), "link properties");
     add_plugin_folder();
   }
 
-  /// `whole`: by one H5Dwrite, whatever the layout.
-  void add(const HostTensor& tensor, const PieceEntry& piece, bool whole) {
+  /// `whole`: by one H5Dwrite, whatever the layout; else gives where HDF5 has put the chunks.
+  std::vector<ChunkRecord> add(const HostTensor& tensor, const PieceEntry& piece, bool whole) {
     const H5Properties creation(H5Pcreate(H5P_DATASET_CREATE), "properties");
     if (piece.layout == Layout::chunked) {
       const Coordinates chunk = coordinates(piece.chunk);
@@ -73,10 +87,25 @@ class ReferenceFile {
     const std::vector<std::byte> data = tensor.part(piece.box);
     check_hdf5(H5Dwrite(dataset.get(), type.get(), H5S_ALL, H5S_ALL, H5P_DEFAULT, data.data()),
                piece.dataset);
+    if (piece.layout == Layout::chunked) return {};
+    return {{.address = H5Dget_offset(dataset.get()), .stored_bytes = data.size()}};
+  }
+
+  /// Room for that many records; gives its address.
+  std::uint64_t add_table(const H5Type& type, std::int64_t records) {
+    const H5Properties creation(H5Pcreate(H5P_DATASET_CREATE), "properties");
+    check_hdf5(H5Pset_alloc_time(creation.get(), H5D_ALLOC_TIME_EARLY), "allocation");
+    const H5Space space = hdf5_space({records});
+    const H5Dataset table(H5Dcreate2(file_.get(), "/chunk_table", type.get(), space.get(),
+                                     H5P_DEFAULT, creation.get(), H5P_DEFAULT),
+                          "chunk table");
+    return H5Dget_offset(table.get());
   }
 
  private:
-  void add_chunks(const H5Dataset& dataset, const HostTensor& tensor, const PieceEntry& piece) {
+  std::vector<ChunkRecord> add_chunks(const H5Dataset& dataset, const HostTensor& tensor,
+                                      const PieceEntry& piece) {
+    std::vector<ChunkRecord> records(static_cast<std::size_t>(num_chunks(piece)));
     for (std::int64_t c = 0; c < num_chunks(piece); ++c) {
       const Box box = chunk_box(piece, c);
       std::vector<std::byte> bytes = chunk_of(tensor, piece, box);
@@ -92,7 +121,16 @@ class ReferenceFile {
       check_hdf5(
           H5Dwrite_chunk(dataset.get(), H5P_DEFAULT, mask, at.data(), bytes.size(), bytes.data()),
           piece.dataset);
+      ChunkRecord& record = records[static_cast<std::size_t>(c)];
+      haddr_t address = HADDR_UNDEF;
+      hsize_t size = 0;
+      check_hdf5(H5Dget_chunk_info_by_coord(dataset.get(), at.data(), &record.filter_mask, &address,
+                                            &size),
+                 piece.dataset);
+      record.address = address;
+      record.stored_bytes = size;
     }
+    return records;
   }
 
   H5File file_;
@@ -158,12 +196,64 @@ std::size_t compare(const fs::path& directory, const Manifest& manifest, std::si
 }
 
 void expect_read(const fs::path& directory, std::span<const HostTensor> tensors) {
+  for (const Damage& damage : verify_checkpoint(directory).damage) ADD_FAILURE() << damage.message;
   const CheckpointReader reader(directory);
   for (const HostTensor& tensor : tensors) {
     std::vector<std::byte> out(tensor.data->size());
     reader.read(tensor.name, Box::whole(tensor.spec.shape), out);
     EXPECT_TRUE(out == *tensor.data) << tensor.name;
   }
+}
+
+/// HDF5's own file in the place of ours, described as the format asks: addresses and sizes are what
+/// HDF5 says, hashes those of the file's bytes.
+void put_reference(const fs::path& directory, Manifest& manifest, std::size_t number,
+                   std::span<const HostTensor> tensors) {
+  FileEntry& entry = manifest.files[number];
+  const fs::path path = directory / entry.name;
+  std::vector<ChunkRecord> records(static_cast<std::size_t>(entry.chunks));
+  {
+    const Hdf5Lock lock;
+    const RawDataset our_table = read_raw(path, "/chunk_table");
+    fs::remove(path);
+    ReferenceFile file(path);
+    for (std::size_t t = 0; t < tensors.size(); ++t) {
+      for (const PieceEntry& piece : manifest.tensors[t].pieces) {
+        if (static_cast<std::size_t>(piece.file) != number) continue;
+        const std::vector<ChunkRecord> added = file.add(tensors[t], piece, false);
+        std::copy(added.begin(), added.end(), records.begin() + piece.first_chunk);
+      }
+    }
+    entry.table_address = file.add_table(our_table.type, entry.chunks);
+  }
+  const auto table = std::as_bytes(std::span(records));
+  std::vector<std::byte> bytes = file_bytes(path);
+  entry.bytes = bytes.size();
+  entry.data_begin = entry.table_address;
+  entry.data_end = entry.table_address + table.size();
+  for (ChunkRecord& record : records) {
+    record.hash = hash64(bytes.data() + record.address, record.stored_bytes);
+    entry.data_begin = std::min(entry.data_begin, record.address);
+    entry.data_end = std::max(entry.data_end, record.address + record.stored_bytes);
+  }
+  std::copy(table.begin(), table.end(),
+            bytes.begin() + static_cast<std::ptrdiff_t>(entry.table_address));
+  entry.table_hash = hash64(table.data(), table.size());
+  Hasher128 structure;
+  structure.update(bytes.data(), entry.data_begin);
+  structure.update(bytes.data() + entry.data_end, bytes.size() - entry.data_end);
+  entry.structure_hash = structure.digest();
+  write_file(path, bytes);
+}
+
+/// Reads HDF5's own files in the place of ours.
+void expect_reference_read(const fs::path& directory, Manifest manifest,
+                           std::span<const HostTensor> tensors) {
+  for (std::size_t f = 0; f < manifest.files.size(); ++f) {
+    put_reference(directory, manifest, f, tensors);
+  }
+  write_file(directory / kManifestName, print_manifest(manifest));
+  expect_read(directory, tensors);
 }
 
 /// Shapes of any rank with odd extents, all types, cut by rows or columns or not at all.
@@ -230,11 +320,15 @@ TEST(ReferencePath, GivesTheSameFileForAnyChunks) {
   manifest.step = 1;
   manifest.tensors = plan.tensors;
   manifest.files = {written.entry};
-  const std::string text = print_manifest(manifest);
-  write_file(directory / kManifestName, std::as_bytes(std::span(text)));
+  const std::vector<std::byte> index = build_index_file(manifest.tensors, manifest.files);
+  manifest.index_bytes = index.size();
+  manifest.index_hash = hash128(index.data(), index.size());
+  write_file(directory / kIndexName, index);
+  write_file(directory / kManifestName, print_manifest(manifest));
 
   EXPECT_GT(compare(directory, manifest, 0, tensors), 390u);
   expect_read(directory, tensors);
+  expect_reference_read(directory, manifest, tensors);
 }
 
 // As it is saved, with the chunks that the library chooses: several in each piece, cut off at its
@@ -261,6 +355,7 @@ TEST(ReferencePath, GivesTheSameFileForEveryType) {
     }
     EXPECT_GE(pieces, 3 * all_dtypes().size());
     expect_read(stats.directory, tensors);
+    expect_reference_read(stats.directory, stored.manifest, tensors);
   }
 }
 
