@@ -4,13 +4,15 @@
 //   process_program ROOT read STEP           opens the step, reads it each time it is told to
 //   process_program ROOT save STEP           stops half-way
 //   process_program ROOT write WRITER COUNT  so many rounds of saves beside another writer
-//   process_program ROOT restore             the latest step, again and again
+//   process_program ROOT restore             the latest step and the oldest, again and again
 
 #include <poll.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <deque>
 #include <exception>
 #include <iostream>
 #include <optional>
@@ -104,28 +106,66 @@ void expect_restored(const CheckpointReader& reader, Devices& devices) {
   }
 }
 
-// Until the input has ended, and then once more: then nobody removes anything.
+// Absent where there is none, or another process has removed it before it was open.
+template <class Find>
+std::optional<CheckpointReader> open(const Find& find) {
+  try {
+    const std::optional<Step> step = find();
+    if (step) return CheckpointReader(step->directory, {.threads = 1});
+  } catch (const Error& e) {
+    if (e.code() != ErrorCode::not_found) throw;
+  }
+  return std::nullopt;
+}
+
+std::optional<Step> latest(const CheckpointManager& manager) {
+  const std::optional<LatestStep> found = manager.latest();
+  if (!found) return std::nullopt;
+  require(found->rejected.empty(), "a step is not valid");
+  return found->step;
+}
+
+// Of those that are not held; the writers are about to remove it.
+std::optional<Step> oldest(const CheckpointManager& manager,
+                           const std::deque<CheckpointReader>& held) {
+  for (const Step& step : manager.steps()) {
+    const bool is_held = std::any_of(held.begin(), held.end(), [&](const CheckpointReader& reader) {
+      return reader.step() == step.step;
+    });
+    if (!is_held) return step;
+  }
+  return std::nullopt;
+}
+
+// Until the input has ended, and then once more: then nobody removes anything, and what is held
+// must be there.
 void restore(const char* root) {
+  constexpr std::size_t kHeld = 4;
   const CheckpointManager manager(root, {.collect_garbage = false});
   Devices devices(3);
+  std::deque<CheckpointReader> held;
   int restores = 0, gone = 0;
   for (bool last = false; !last;) {
     last = input_has_ended();
-    try {
-      const std::optional<LatestStep> latest = manager.latest();
-      require(latest || !last, "there is no step");
-      if (!latest) continue;
-      require(latest->rejected.empty(), "a step is not valid");
-      const CheckpointReader reader(latest->step.directory, {.threads = 1});
-      require(reader.pinned(), "it is not pinned");
-      expect_restored(reader, devices);
+    std::optional<CheckpointReader> newest = open([&] { return latest(manager); });
+    require(newest || !last, "there is no step");
+    std::optional<CheckpointReader> old = open([&] { return oldest(manager, held); });
+    for (const auto* reader : {&newest, &old}) {
+      if (!*reader) {
+        ++gone;
+        continue;
+      }
+      require((*reader)->pinned(), "it is not pinned");
+      expect_restored(**reader, devices);
       ++restores;
-    } catch (const Error& e) {
-      if (e.code() != ErrorCode::not_found || last) throw;
-      ++gone;
     }
+    if (old) held.push_back(std::move(*old));
+    if (held.size() > kHeld) held.pop_front();
   }
-  std::cout << restores << " restores, " << gone << " times gone before\n";
+  for (const CheckpointReader& reader : held) {
+    require(verify_checkpoint(reader.directory(), {.threads = 1}).ok(), "it was not kept whole");
+  }
+  std::cout << restores << " restores, " << gone << " times none\n";
 }
 
 }  // namespace
