@@ -24,8 +24,7 @@ struct ReadOptions {
   bool pin = true;
 
   /// What the page cache does not hold is read past it and stays out of it: for a checkpoint that
-  /// is read once. Measured, cold: raw 1.3 to 1.5 times as fast, compressed 1.1 to 1.6 times.
-  /// Else the next reader finds it in memory.
+  /// is read once, and where fresh memory is dear. Else the next reader finds it in memory.
   bool read_once = false;
 
   /// Must not read with the same reader.

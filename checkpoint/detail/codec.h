@@ -76,9 +76,8 @@ class Decoder {
   std::unique_ptr<Impl> impl_;
 };
 
-/// So many bytes of a raw chunk are read, hashed and copied at once: while they lie in the
-/// processor's cache.
-inline constexpr std::size_t kReadWindowBytes = std::size_t{256} << 10;
+/// So many bytes of a raw chunk are read, hashed and copied at once, at most.
+inline constexpr std::size_t kReadWindowBytes = std::size_t{1} << 20;
 
 /// What one worker needs to decode: a decoder and room for a chunk. Thread-compatible.
 struct DecodeScratch {

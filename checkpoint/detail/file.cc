@@ -116,12 +116,7 @@ class PosixFile final : public File {
     }
   }
 
-  // Fetched by large requests at once, as reads one after the other do not.
-  void will_read(std::uint64_t offset, std::uint64_t size) override {
-    if (!cache_ || use_direct_ || cache_->holds(offset)) return;
-    ::posix_fadvise(cached_.get(), static_cast<off_t>(offset), static_cast<off_t>(size),
-                    POSIX_FADV_WILLNEED);
-  }
+  bool in_memory(std::uint64_t offset) override { return cache_ && cache_->holds(offset); }
 
   void read_once() override {
     // The same file once more, whatever has its name now; without /proc, or where O_DIRECT is

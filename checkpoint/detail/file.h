@@ -25,9 +25,10 @@ class File {
   /// Reads exactly `size` bytes. Throws corrupt where the file ends before.
   virtual void read_at(std::uint64_t offset, std::byte* data, std::size_t size) = 0;
 
-  /// Hints, which need no answer: that what lies here is read next; that nothing is read twice, so
-  /// that it need not be kept in memory.
-  virtual void will_read(std::uint64_t /*offset*/, std::uint64_t /*size*/) {}
+  /// Whether the byte is known to lie in memory, so that small reads cost no more than large ones.
+  virtual bool in_memory(std::uint64_t /*offset*/) { return false; }
+
+  /// A hint: nothing is read twice, so that it need not be kept in memory.
   virtual void read_once() {}
   virtual void write_at(std::uint64_t offset, const std::byte* data, std::size_t size) = 0;
 

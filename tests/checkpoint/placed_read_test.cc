@@ -21,10 +21,15 @@ namespace {
 /// A file whose bytes lie in memory.
 class BytesFile : public File {
  public:
-  explicit BytesFile(std::vector<std::byte> bytes) : bytes_(std::move(bytes)) {}
+  explicit BytesFile(std::vector<std::byte> bytes, bool in_memory = false)
+      : bytes_(std::move(bytes)), in_memory_(in_memory) {}
+
+  bool in_memory(std::uint64_t) override { return in_memory_; }
+  std::size_t largest_read() const { return largest_read_; }
 
   void read_at(std::uint64_t offset, std::byte* data, std::size_t size) override {
     if (offset + size > bytes_.size()) throw Error(ErrorCode::corrupt, "the file ends");
+    largest_read_ = std::max(largest_read_, size);
     std::copy_n(bytes_.begin() + static_cast<std::ptrdiff_t>(offset), size, data);
   }
   void write_at(std::uint64_t, const std::byte*, std::size_t) override { std::abort(); }
@@ -35,6 +40,8 @@ class BytesFile : public File {
 
  private:
   std::vector<std::byte> bytes_;
+  bool in_memory_;
+  std::size_t largest_read_ = 0;
 };
 
 std::vector<std::byte> file_bytes(std::size_t size) {
@@ -48,10 +55,11 @@ std::vector<std::byte> file_bytes(std::size_t size) {
 TEST(PlacedRead, PutsEachByteWhereItBelongsAndHashesThemAll) {
   std::mt19937 random(3);
   const PageMemory window = page_memory(kReadWindowBytes);
-  for (const std::size_t size : {1U, 4095U, 262144U, 262145U, 1048576U}) {
+  for (const std::size_t size : {1U, 4095U, 262144U, 262145U, 1048576U, 1048577U}) {
     const std::vector<std::byte> bytes = file_bytes(size + 100);
-    BytesFile file(bytes);
     for (int round = 0; round < 8; ++round) {
+      const bool in_memory = round % 4 < 2;
+      BytesFile file(bytes, in_memory);
       std::set<std::size_t> cuts{0, size};
       for (int i = 0; i < round * 5; ++i) cuts.insert(random() % size);
       std::vector<std::byte> target(size), replica(size), second(size);
@@ -75,6 +83,7 @@ TEST(PlacedRead, PutsEachByteWhereItBelongsAndHashesThemAll) {
       const CopyBy copy_by = round % 2 == 0 ? CopyBy::stream : CopyBy::cache;
       EXPECT_EQ(read_placed({file, 100, size, runs}, copy_by, window.get()),
                 hash64(bytes.data() + 100, size));
+      EXPECT_EQ(file.largest_read(), std::min<std::size_t>(size, in_memory ? 262144 : 1048576));
       EXPECT_EQ(target, expected);
       EXPECT_EQ(replica, expected);
       EXPECT_EQ(second, expected_second);

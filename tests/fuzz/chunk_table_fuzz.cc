@@ -136,7 +136,8 @@ void check_tensor(const CheckpointReader& reader, const TensorInfo& tensor, bool
 }
 
 void check(const std::filesystem::path& directory, const MemoryFiles& files, bool small_budget) {
-  ReadOptions options{.threads = 1, .file_system = std::make_shared<MemoryFileSystem>(files)};
+  ReadOptions options{
+      .threads = 1, .pin = false, .file_system = std::make_shared<MemoryFileSystem>(files)};
   if (small_budget) options.memory_budget_bytes = 100;
   const VerifyReport report = verify_checkpoint(directory, options);
   std::set<std::string> tensors, damaged_files;

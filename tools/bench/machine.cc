@@ -2,7 +2,6 @@
 
 #include <fmt/core.h>
 #include <malloc.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -40,13 +39,6 @@ void keep_freed_memory() {
   mallopt(M_MMAP_MAX, 0);
   mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
   mallopt(M_TOP_PAD, 64 << 20);
-}
-
-void touch_free_memory(std::size_t size_bytes) {
-  malloc_trim(0);
-  void* const memory = mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE,
-                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-  if (memory != MAP_FAILED) munmap(memory, size_bytes);
 }
 
 void check_memory(std::size_t needed_bytes) {

@@ -20,10 +20,6 @@ std::int64_t devices_for(const Mesh& mesh);
 /// benchmark finds it untouched. For the whole process.
 void keep_freed_memory();
 
-/// Gives back what is free, so that memory is new to the process; and has the system touch so much,
-/// as a virtual machine's host that got it back would take its time to give it again.
-void touch_free_memory(std::size_t size_bytes);
-
 /// Throws resource_exhausted where the system has less memory left than this; nothing where it does
 /// not say.
 void check_memory(std::size_t needed_bytes);

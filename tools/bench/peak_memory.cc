@@ -1,5 +1,7 @@
 #include "bench/peak_memory.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <fstream>
 
@@ -17,6 +19,18 @@ std::optional<std::size_t> proc_bytes(const char* path, const std::string& key) 
     if (word == key && file >> kib) return kib << 10;
   }
   return std::nullopt;
+}
+
+void touch_free_memory(std::size_t size_bytes) {
+  void* const memory =
+      mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return;
+  madvise(memory, size_bytes, MADV_HUGEPAGE);  // in large pieces, as it is given back
+  constexpr std::size_t kPageBytes = 4096;
+  for (std::size_t at = 0; at < size_bytes; at += kPageBytes) {
+    static_cast<volatile char*>(memory)[at] = 1;
+  }
+  munmap(memory, size_bytes);
 }
 
 PeakMemory::PeakMemory() {

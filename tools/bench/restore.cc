@@ -1,6 +1,7 @@
 #include "bench/restore.h"
 
 #include <fmt/core.h>
+#include <malloc.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -114,11 +115,13 @@ std::string RestoreBench::title(int round, const char* what) const {
 
 void RestoreBench::drop_files() const {
   for (const fs::path& file : files_) drop_from_cache(file);
+  touch_free_memory(file_bytes_);  // the page cache's
 }
 
 // Devices keep the memory of their arrays for the next ones.
 void RestoreBench::give_memory_back() {
   devices_.emplace(num_devices_, DevicesOptions{.threads = options_.threads});
+  malloc_trim(0);
   touch_free_memory(device_bytes_);
 }
 

@@ -75,8 +75,7 @@ void ChunkReader::count(Call& call, const ChunkId& id) {
 }
 
 bool ChunkReader::is_fetched(const Call& call, const WantedChunk& chunk) const {
-  // Reads that pass the page cache by are to be larger: 1.3 to 1.5 times as fast as through it, and
-  // with 256 KiB 1.0 to 1.1 times.
+  // Reads that pass the page cache by are to be as large as can be, over several chunks.
   if (options_.read_once) return false;
   if (!stored_raw(checkpoint_, chunk.id) || chunk.num_uses > kMostFetchedUses) return false;
   if (checkpoint_.record(chunk.id).stored_bytes < kLeastFetchedBytes) return false;

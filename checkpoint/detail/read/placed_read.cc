@@ -10,6 +10,11 @@
 namespace shardwise::detail {
 namespace {
 
+// From memory, so little that it stays in a core's second-level cache until it is copied. What the
+// disk has to bring is asked for a chunk at a time: announced before and then read in small steps
+// it comes into memory in single pages, which takes the disk longer, and all later readers.
+constexpr std::size_t kCachedStepBytes = std::size_t{256} << 10;
+
 // Whatever is thrown in between.
 struct FenceAtEnd {
   ~FenceAtEnd() { stream_fence(); }
@@ -38,12 +43,13 @@ void copy_part(std::span<const PlacedRun> runs, std::size_t begin, std::size_t e
 // Reading from the page cache straight to a place fetches that memory before it is written over;
 // a copy that does not costs less (measured, 2 threads: 0.90 of bare reads, 0.84 without).
 std::uint64_t read_placed(const PlacedChunk& chunk, CopyBy copy_by, std::byte* window) {
-  chunk.file.will_read(chunk.address, chunk.bytes);
+  const std::size_t step =
+      chunk.file.in_memory(chunk.address + chunk.bytes - 1) ? kCachedStepBytes : kReadWindowBytes;
   const FenceAtEnd fence;
   Hasher64 hasher;
   std::span<const PlacedRun> runs = chunk.runs;
-  for (std::size_t at = 0; at < chunk.bytes; at += kReadWindowBytes) {
-    const std::size_t end = std::min(chunk.bytes, at + kReadWindowBytes);
+  for (std::size_t at = 0; at < chunk.bytes; at += step) {
+    const std::size_t end = std::min(chunk.bytes, at + step);
     chunk.file.read_at(chunk.address + at, window, end - at);
     hasher.update(window, end - at);
     copy_part(runs, at, end, copy_by, window);

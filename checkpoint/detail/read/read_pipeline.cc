@@ -96,9 +96,8 @@ void Pipeline::process(const Extent& extent, PageMemory& buffer) {
   }
   if (buffer == nullptr) buffer = page_memory(largest_);
   try {
-    File& file = *job_.files[first.file];
-    file.will_read(extent.begin, extent.end - extent.begin);
-    file.read_at(extent.begin, buffer.get(), static_cast<std::size_t>(extent.end - extent.begin));
+    job_.files[first.file]->read_at(extent.begin, buffer.get(),
+                                    static_cast<std::size_t>(extent.end - extent.begin));
   } catch (const Error& e) {
     throw Error(e.code(), fmt::format("read {}: {}", job_.describe(extent.first_item), e.what()));
   }
