@@ -292,10 +292,16 @@ TEST(TaskGraph, AnExceptionElsewhereStopsAChainBetweenTwoTasks) {
     TaskGraph graph;
     int length = 0;
     std::latch both_have_begun(2);
-    TaskGraph::TaskId last = graph.add([&] { both_have_begun.arrive_and_wait(); });
+    std::atomic<bool> throws{false};
+    TaskGraph::TaskId last = graph.add([&] {
+      both_have_begun.arrive_and_wait();
+      // Not before the other one is awake: the chain takes less time than that may take.
+      while (!throws) std::this_thread::yield();
+    });
     for (int i = 0; i < kLength; ++i) last = graph.add([&] { ++length; }, {last});
     graph.add([&] {
       both_have_begun.arrive_and_wait();
+      throws = true;
       throw Mishap{1};
     });
     EXPECT_THROW(executor.run(std::move(graph)), Mishap);

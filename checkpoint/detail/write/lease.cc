@@ -120,7 +120,7 @@ std::optional<LeaseOwner> parse_lease(std::string_view text) {
 bool may_be_alive(const LeaseOwner& owner, std::span<const std::string> dead_hosts) {
   const bool same_boot = owner.boot == boot_id();
   // Machines may have equal names, and the first pid namespace has the same inode on all of them.
-  const bool same_machine = same_boot || (!owner.machine.empty() && owner.machine == machine_id());
+  const bool same_machine = same_boot || owner.machine == machine_id();
   if (!same_machine || owner.host != host_name() || owner.pid_namespace != pid_namespace()) {
     return std::find(dead_hosts.begin(), dead_hosts.end(), owner.host) == dead_hosts.end();
   }
