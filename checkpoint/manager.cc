@@ -8,9 +8,9 @@
 #include <thread>
 #include <utility>
 
+#include "shardwise/checkpoint/detail/root/pin.h"
+#include "shardwise/checkpoint/detail/root/root.h"
 #include "shardwise/checkpoint/detail/write/host_snapshot.h"
-#include "shardwise/checkpoint/detail/write/pin.h"
-#include "shardwise/checkpoint/detail/write/root.h"
 #include "shardwise/checkpoint/detail/write/save.h"
 #include "shardwise/runtime/mutex.h"
 #include "shardwise/runtime/stopwatch.h"
@@ -106,7 +106,8 @@ struct CheckpointManager::Impl {
       : root(directory),
         options(std::move(manager_options)),
         files(options.file_system ? options.file_system : posix_file_system()),
-        executor(options.threads) {}
+        executor(options.threads),
+        spare(*files) {}
 
   // Starts a save behind the caller's back.
   PendingSave start(std::int64_t step, std::vector<TensorSource> tensors, SaveOptions save_options,
@@ -156,7 +157,7 @@ struct CheckpointManager::Impl {
     std::exception_ptr error;
     std::vector<std::filesystem::path> left;
     try {
-      const detail::SaveContext context{*files, root, executor, pool, left};
+      const detail::SaveContext context{*files, root, executor, pool, left, spare};
       stats = detail::run_save(context, step, std::move(tensors), save_options);
       stats.total_seconds = watch.seconds();
       stats.cleanup_error = clean_up(stats.directory.filename().string(), left);
@@ -187,7 +188,7 @@ struct CheckpointManager::Impl {
   void remove_replaced(const detail::StepName& name) {
     for (const detail::StepName& other : detail::committed_names(*files, root)) {
       if (other.step == name.step && other.generation < name.generation) {
-        detail::remove_unless_pinned(*files, root, other);
+        detail::remove_unless_pinned(*files, root, other, spare_if_wanted());
       }
     }
   }
@@ -206,9 +207,11 @@ struct CheckpointManager::Impl {
     if (valid_steps < options.keep_last) return;
     for (const detail::StepName& name : names) {
       if (name.step < oldest_kept && name.step != committed)
-        detail::remove_unless_pinned(*files, root, name);
+        detail::remove_unless_pinned(*files, root, name, spare_if_wanted());
     }
   }
+
+  detail::Spare* spare_if_wanted() { return options.reuse_files ? &spare : nullptr; }
 
   // Leases of our own failed attempts.
   void remove_leftovers() {
@@ -270,6 +273,7 @@ struct CheckpointManager::Impl {
   std::vector<std::filesystem::path> leftovers SHARDWISE_GUARDED_BY(mutex);
 
   std::unique_ptr<detail::StagingPool> pool;  // the save thread's
+  detail::Spare spare;                        // as well
 
   Mutex starting;
   detail::HostSnapshot snapshot SHARDWISE_GUARDED_BY(starting);  // read by the save thread, too

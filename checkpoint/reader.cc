@@ -11,7 +11,7 @@
 #include "shardwise/checkpoint/detail/read/chunk_reader.h"
 #include "shardwise/checkpoint/detail/read/nearest_names.h"
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
-#include "shardwise/checkpoint/detail/write/pin.h"
+#include "shardwise/checkpoint/detail/root/pin.h"
 #include "shardwise/runtime/device.h"
 #include "shardwise/shard/error.h"
 

@@ -10,7 +10,7 @@
 #include "shardwise/checkpoint/detail/read/cached_reader.h"
 #include "shardwise/checkpoint/detail/read/chunk_reader.h"
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
-#include "shardwise/checkpoint/detail/write/pin.h"
+#include "shardwise/checkpoint/detail/root/pin.h"
 #include "shardwise/checkpoint/detail/write/staging.h"
 #include "shardwise/checkpoint/manager.h"
 #include "shardwise/runtime/parallel.h"

@@ -11,6 +11,7 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <optional>
 #include <system_error>
@@ -264,11 +265,18 @@ class PosixFileSystem final : public FileSystem {
   std::unique_ptr<File> create(const std::filesystem::path& path, Caching caching) override {
     Descriptor cached(open_descriptor(path, O_RDWR | O_CREAT | O_EXCL));
     if (cached.get() < 0) throw_system(errno, "create", path);
-    Descriptor direct;
-    // A file system without O_DIRECT says EINVAL here; whatever else is wrong shows with the other
-    // descriptor.
-    if (caching == Caching::direct) direct = Descriptor(open_descriptor(path, O_RDWR | O_DIRECT));
-    return std::make_unique<PosixFile>(path, std::move(cached), std::move(direct));
+    return writable(path, std::move(cached), caching);
+  }
+
+  std::unique_ptr<File> reuse(const std::filesystem::path& path, Caching caching) override {
+    Descriptor cached(open_descriptor(path, O_RDWR | O_NONBLOCK | O_NOFOLLOW));
+    struct stat status {};
+    if (cached.get() < 0 || ::fstat(cached.get(), &status) != 0 || !S_ISREG(status.st_mode) ||
+        status.st_nlink != 1 || !is_only_opened_by(cached.get()) ||
+        !zero(cached.get(), status.st_size)) {
+      return nullptr;
+    }
+    return writable(path, std::move(cached), caching);
   }
 
   std::unique_ptr<File> open(const std::filesystem::path& path) override {
@@ -331,6 +339,29 @@ class PosixFileSystem final : public FileSystem {
     if (error != 0) throw_system(error, "list", path);
     std::sort(names.begin(), names.end());
     return names;
+  }
+
+ private:
+  static std::unique_ptr<File> writable(const std::filesystem::path& path, Descriptor cached,
+                                        Caching caching) {
+    Descriptor direct;
+    // A file system without O_DIRECT says EINVAL here; whatever else is wrong shows with the other
+    // descriptor.
+    if (caching == Caching::direct) direct = Descriptor(open_descriptor(path, O_RDWR | O_DIRECT));
+    return std::make_unique<PosixFile>(path, std::move(cached), std::move(direct));
+  }
+
+  // Whether no other descriptor of any process leads to the file: only then does Linux grant a
+  // write lease. Whoever opens the file while it is held has this process get a signal; SIGURG is
+  // ignored by default, SIGIO would end it.
+  static bool is_only_opened_by(int fd) {
+    return ::fcntl(fd, F_SETSIG, SIGURG) == 0 && ::fcntl(fd, F_SETLEASE, F_WRLCK) == 0 &&
+           ::fcntl(fd, F_SETLEASE, F_UNLCK) == 0;
+  }
+
+  // Gives up none of the room; false where the file system cannot.
+  static bool zero(int fd, off_t size) {
+    return size == 0 || retry([&] { return ::fallocate(fd, FALLOC_FL_ZERO_RANGE, 0, size); }) == 0;
   }
 };
 

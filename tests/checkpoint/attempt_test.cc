@@ -1,10 +1,10 @@
-#include "shardwise/checkpoint/detail/write/attempt.h"
+#include "shardwise/checkpoint/detail/root/attempt.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "shardwise/checkpoint/detail/write/root.h"
-#include "shardwise/checkpoint/detail/write/root_names.h"
+#include "shardwise/checkpoint/detail/root/names.h"
+#include "shardwise/checkpoint/detail/root/root.h"
 #include "shardwise/shard/error.h"
 #include "testing/errors.h"
 #include "testing/faulty_file_system.h"

@@ -12,7 +12,7 @@
 #include <span>
 #include <unordered_set>
 
-#include "shardwise/checkpoint/detail/write/lease.h"
+#include "shardwise/checkpoint/detail/root/lease.h"
 #include "shardwise/checkpoint/manager.h"
 #include "shardwise/checkpoint/reader.h"
 #include "shardwise/shard/error.h"
@@ -84,6 +84,29 @@ class Machine {
                   .cleanup_error;
             },
             std::move(legal)};
+  }
+
+  // Two saves, one checkpoint being kept, by one manager, which then ends: the second one writes in
+  // the files of what the first one removed.
+  std::vector<Action> save_and_reuse(std::int64_t step, std::uint64_t seed,
+                                     std::vector<Outcome> legal, std::uint64_t next_seed,
+                                     std::vector<Outcome> next_legal) const {
+    const auto kept = std::make_shared<std::optional<CheckpointManager>>();
+    const auto save = [=, this](std::int64_t saved, std::uint64_t from) {
+      return (*kept)->save(saved, sources_of(model(from)), {.codec = codec_}).cleanup_error;
+    };
+    return {{[=](const std::filesystem::path& root, std::shared_ptr<FileSystem> files) {
+               kept->emplace(root,
+                             ManagerOptions{.keep_last = 1, .threads = 1, .file_system = files});
+               return save(step, seed);
+             },
+             std::move(legal)},
+            {[=](const std::filesystem::path&, const std::shared_ptr<FileSystem>&) {
+               std::string error = save(step + 1, next_seed);
+               kept->reset();
+               return error;
+             },
+             std::move(next_legal)}};
   }
 
   static Action remove(std::int64_t step, std::vector<Outcome> legal) {
@@ -300,6 +323,11 @@ std::vector<Scenario> scenarios() {
       {"Replace", {save_1, save_2}, {machine.save(2, 3, {replaced})}, 440, 75},
       {"Remove", {save_1, save_2}, {Machine::remove(2, {first})}, 11, 22},
       {"Retention", {save_1, save_2}, {machine.save(3, 3, retained, 1)}, 460, 140},
+      {"Reuse",
+       {save_1},
+       machine.save_and_reuse(2, 2, {both, {{2, 2}}}, 3, {{{2, 2}, {3, 3}}, {{3, 3}}}),
+       900,
+       75},
       {"StartUp", {save_1, save_2, leave}, {start}, 190, 800},
   };
 }
@@ -390,12 +418,15 @@ TEST_P(CrashStates, EveryOneIsOldOrNewAfterAFailedSyncOfTheRoot) {
 void look_at_samples(Codec codec, std::size_t count) {
   const Machine machine(large_model, codec);
   const Outcome first{{1, 1}}, both{{1, 1}, {2, 2}}, replaced{{1, 1}, {2, 3}}, second{{2, 3}};
-  const Scenario scenario{
-      "All",
-      {},
-      {machine.save(1, 1, {first}), machine.save(2, 2, {both}), machine.save(2, 3, {replaced}),
-       Machine::remove(1, {second}), machine.save(3, 1, {{{2, 3}, {3, 1}}, {{3, 1}}}, 1)},
-      std::min<std::size_t>(count / 4, 200)};
+  Scenario scenario{"All",
+                    {},
+                    {machine.save(1, 1, {first}), machine.save(2, 2, {both}),
+                     machine.save(2, 3, {replaced}), Machine::remove(1, {second})},
+                    std::min<std::size_t>(count / 4, 200)};
+  for (Action& action : machine.save_and_reuse(3, 1, {{{2, 3}, {3, 1}}, {{3, 1}}}, 2,
+                                               {{{3, 1}, {4, 2}}, {{4, 2}}})) {
+    scenario.actions.push_back(std::move(action));
+  }
   Machine::Played played = machine.play(scenario);
   std::mt19937_64 random(1);
   std::vector<std::size_t> instants;

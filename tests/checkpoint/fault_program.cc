@@ -47,7 +47,9 @@ void run_until_killed(const char* root, FaultAction action, std::int64_t number,
   options.collect_garbage = true;
   CheckpointManager manager(root, std::move(options));
   const auto seed = static_cast<std::uint64_t>(std::atoll(rest[1]));
-  run_fault_action(manager, action, std::atoll(rest[0]), killed_model(seed));
+  const std::int64_t step = std::atoll(rest[0]);
+  if (action == FaultAction::reuse) run_fault_action(manager, action, step - 1, killed_model(seed));
+  run_fault_action(manager, action, step, killed_model(seed));
 }
 
 }  // namespace
@@ -74,6 +76,7 @@ int main(int argc, char** argv) {
     if (action == FaultAction::save_past_limit) return save_past_limit(argv[1]);
     auto files = std::make_shared<FaultyFileSystem>(0, Fault::kill);
     CheckpointManager manager(argv[1], fault_options(action, files));
+    prepare_fault_action(manager, action);
     files->restart(number);
     run_fault_action(manager, action);
     return 0;

@@ -123,6 +123,7 @@ TEST_P(FileAnswers, SavesReplacementsAndRestoresAreTheSame) {
       EXPECT_EQ(calls.counts().misaligned, 0);
     }
     EXPECT_EQ(manager.step(7).generation, 2);
+    manager.collect_garbage();
     expect_clean(manager, dir.path());
     // The same bytes for whoever asks without anything in between.
     EXPECT_TRUE(verify_checkpoint(manager.step(7).directory, {.threads = 2}).ok());

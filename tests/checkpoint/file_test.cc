@@ -9,6 +9,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <fstream>
+#include <iterator>
 #include <memory>
 #include <new>
 #include <random>
@@ -309,6 +311,66 @@ TEST(File, ReadingPastTheEndIsCorrupt) {
       message_of(ErrorCode::corrupt, [&] { file->read_at(0, out.data(), kPage); });
   EXPECT_THAT(message, HasSubstr((dir / "f").string()));
   EXPECT_THAT(message, HasSubstr("ends at byte 3, 4096 bytes at offset 0 needed"));
+}
+
+// Where the file system can do it; if not, it is null whatever is asked.
+TEST(FileSystem, ReusesTheRoomOfAFileThatNobodyElseHas) {
+  const TempDir dir;
+  const auto files = posix_file_system();
+  const auto path = dir / "file";
+  std::vector<std::byte> data(100 * kPage + 7);
+  fill(data, 1);
+  write_file(path, data);
+  const auto blocks = [&] {
+    struct stat status {};
+    EXPECT_EQ(::stat(path.c_str(), &status), 0);
+    return status.st_blocks;
+  };
+  const auto text = [&] {
+    std::ifstream in(path, std::ios::binary);
+    return std::string(std::istreambuf_iterator<char>(in), {});
+  };
+  const int probe = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+  ASSERT_GE(probe, 0);
+  ::fsync(probe);
+  const bool can = ::fallocate(probe, FALLOC_FL_ZERO_RANGE, 0, 1) == 0;
+  EXPECT_EQ(::pwrite(probe, data.data(), 1, 0), 1);
+  ::fsync(probe);
+  const auto room = blocks();
+  const std::string before = text();
+  EXPECT_EQ(files->reuse(path, Caching::direct), nullptr) << "it is open here";
+  ::close(probe);
+  {
+    const std::unique_ptr<File> reader = files->open(path);
+    EXPECT_EQ(files->reuse(path, Caching::direct), nullptr) << "and here";
+  }
+  std::filesystem::create_hard_link(path, dir / "link");
+  EXPECT_EQ(files->reuse(path, Caching::direct), nullptr);
+  std::filesystem::remove(dir / "link");
+  std::filesystem::create_symlink("file", dir / "link");
+  EXPECT_EQ(files->reuse(dir / "link", Caching::direct), nullptr);
+  EXPECT_EQ(files->reuse(dir / "absent", Caching::direct), nullptr);
+  EXPECT_EQ(files->reuse(dir.path(), Caching::direct), nullptr);
+  ASSERT_EQ(::mkfifo((dir / "pipe").c_str(), 0600), 0);
+  EXPECT_EQ(files->reuse(dir / "pipe", Caching::direct), nullptr);
+  EXPECT_TRUE(text() == before) << "whoever does not get it leaves it as it is";
+
+  const std::unique_ptr<File> file = files->reuse(path, Caching::direct);
+  ASSERT_EQ(file != nullptr, can);
+  if (!can) return;
+  file->sync();
+  EXPECT_TRUE(text() == std::string(data.size(), '\0'));
+  EXPECT_EQ(blocks(), room);
+  EXPECT_EQ(file->size(), data.size());
+  AlignedBytes more(3 * kPage);
+  fill(more.span(), 2);
+  file->write_at(kPage, more.data(), 3 * kPage);
+  file->resize(5 * kPage);
+  file->close();
+  std::string expected(5 * kPage, '\0');
+  std::memcpy(expected.data() + kPage, more.data(), 3 * kPage);
+  EXPECT_TRUE(text() == expected);
+  EXPECT_LT(blocks(), room);
 }
 
 TEST(FileSystem, ErrorsSayOperationPathAndReason) {

@@ -82,7 +82,8 @@ Made make(const TempDir& dir, std::span<const HostTensor> tensors) {
   StagingPool pool(staging_sizes(std::size_t{64} << 20, 2, most_data_bytes(plan)));
   const auto files = posix_file_system();
   WrittenShardFile file =
-      write_shard_file(plan, *files, dir.path(), "shards-00000-of-00001.h5", pool, {});
+      write_shard_file(plan, *files->create(dir / "shards-00000-of-00001.h5", Caching::direct),
+                       "shards-00000-of-00001.h5", pool, {});
   Made made{std::move(plan.tensors), {std::move(file.entry)}};
   write_file(dir / "index.h5", build_index_file(made.tensors, made.files));
   return made;

@@ -1,10 +1,10 @@
-// Every operation of a save, a replacement, a removal and a save with retention fails once, in
-// three ways (EIO; ENOSPC; half of it is done, then EIO), and the process is killed before every
-// one. That is all that FileSystem and File do: create, open, read, write, resize, size, sync,
-// close, list, make directory, sync directory, rename, remove. No other kind changes the disk:
-// checkpoint/ makes no link, and maps files only to ask what of them lies in the page cache.
-// Reading fails at every operation in reader_test.cc; random instants are in
-// manager_killed_test.cc, power losses in crash_states_test.cc, file systems that refuse or are
+// Every operation of a save, a replacement, a removal, and saves with retention, one of which
+// reuses files, fails once, in three ways (EIO; ENOSPC; half of it is done, then EIO), and the
+// process is killed before every one. That is all that FileSystem and File do: create, reuse, open,
+// read, write, resize, size, sync, close, list, make directory, sync directory, rename, remove. No
+// other kind changes the disk: checkpoint/ makes no link, and maps files only to ask what of them
+// lies in the page cache. Reading fails at every operation in reader_test.cc; random instants are
+// in manager_killed_test.cc, power losses in crash_states_test.cc, file systems that refuse or are
 // full in file_answers_test.cc.
 
 #include <gmock/gmock.h>
@@ -13,9 +13,9 @@
 #include <algorithm>
 #include <string>
 
-#include "shardwise/checkpoint/detail/write/attempt.h"
-#include "shardwise/checkpoint/detail/write/root.h"
-#include "shardwise/checkpoint/detail/write/root_names.h"
+#include "shardwise/checkpoint/detail/root/attempt.h"
+#include "shardwise/checkpoint/detail/root/names.h"
+#include "shardwise/checkpoint/detail/root/root.h"
 #include "shardwise/checkpoint/manager.h"
 #include "shardwise/checkpoint/reader.h"
 #include "testing/errors.h"
@@ -60,12 +60,19 @@ class Root {
       return std::any_of(steps.begin(), steps.end(),
                          [&](const Step& step) { return step.step == number; });
     };
-    if (action == FaultAction::retention && there(3)) {
+    if (action == FaultAction::reuse) {
+      EXPECT_TRUE(holds(manager.step(3).directory, 3));
+      EXPECT_TRUE(there(4) ? holds(manager.step(4).directory, 1) : there(2));
+      EXPECT_TRUE(!there(2) || holds(manager.step(2).directory, 2));
+      EXPECT_TRUE(!done || there(4));
+    } else if (action == FaultAction::retention && there(3)) {
       EXPECT_TRUE(!there(1) || holds(manager.step(1).directory, 1));
     } else {
       EXPECT_TRUE(holds(manager.step(1).directory, 1));
     }
-    if (action == FaultAction::save || action == FaultAction::retention) {
+    if (action == FaultAction::reuse) {
+      EXPECT_FALSE(there(1));
+    } else if (action == FaultAction::save || action == FaultAction::retention) {
       EXPECT_TRUE(holds(manager.step(2).directory, 2));
       EXPECT_TRUE(!done || there(3));
       EXPECT_TRUE(!there(3) || holds(manager.step(3).directory, 3));
@@ -77,19 +84,21 @@ class Root {
       EXPECT_FALSE(done && there(2));
       EXPECT_TRUE(!there(2) || holds(manager.step(2).directory, 2));
     }
-    for (const Step& step : steps) EXPECT_LE(step.step, 3);
+    for (const Step& step : steps) EXPECT_LE(step.step, 4);
     EXPECT_THAT(manager.latest()->rejected, IsEmpty());
   }
 
   // Nothing is left but the steps and the stranger's attempt and lease, nor is when others come.
   void check_clean() {
     const CheckpointManager collects(path());
-    check_nothing_left();
+    check_nothing_left(0);
   }
 
-  void check_nothing_left() {
+  // But so many checkpoints whose files the next save reuses, at most.
+  void check_nothing_left(int spares) {
     std::vector<std::string> hidden;
     for (const std::string& name : files_->list(path())) {
+      if (name.starts_with(".trash-") && --spares >= 0) continue;
       if (name.front() == '.') hidden.push_back(name);
     }
     const std::string stem = detail::attempt_stem(77, stranger_->id());
@@ -117,6 +126,7 @@ TEST_P(ManagerFaults, EveryOperationMayFail) {
     const Root root;
     auto files = std::make_shared<FaultyFileSystem>(0, Fault::io);
     CheckpointManager manager(root.path(), fault_options(GetParam(), files));
+    prepare_fault_action(manager, GetParam());
     files->restart(0);
     run_fault_action(manager, GetParam());
     operations = files->operations();
@@ -129,13 +139,14 @@ TEST_P(ManagerFaults, EveryOperationMayFail) {
       Root root;
       auto files = std::make_shared<FaultyFileSystem>(0, fault);
       CheckpointManager manager(root.path(), fault_options(GetParam(), files));
+      prepare_fault_action(manager, GetParam());
       files->restart(at);
       bool done = false;
       try {
         const std::string not_cleaned = run_fault_action(manager, GetParam());
         done = true;
         // It told of the fault, or did again what had failed.
-        if (not_cleaned.empty()) root.check_nothing_left();
+        if (not_cleaned.empty()) root.check_nothing_left(1);
         EXPECT_TRUE(not_cleaned.empty() || not_cleaned.find("injected") != std::string::npos);
       } catch (const Error& e) {
         EXPECT_EQ(e.code(), ErrorCode::io) << e.what();
@@ -176,7 +187,8 @@ TEST_P(ManagerFaults, TheProcessMayBeKilledBeforeEveryOperation) {
 
 INSTANTIATE_TEST_SUITE_P(All, ManagerFaults,
                          testing::Values(FaultAction::save, FaultAction::replace,
-                                         FaultAction::remove, FaultAction::retention),
+                                         FaultAction::remove, FaultAction::retention,
+                                         FaultAction::reuse),
                          [](const auto& test) {
                            return std::string(fault_action_name(test.param));
                          });

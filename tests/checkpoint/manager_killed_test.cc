@@ -29,8 +29,8 @@ struct Call {
 
 Call random_call(const Outcome& now, std::int64_t newest, std::mt19937_64& random) {
   constexpr FaultAction actions[] = {FaultAction::save, FaultAction::replace, FaultAction::remove,
-                                     FaultAction::retention};
-  const std::size_t kind = now.size() < 2 ? 0 : now.size() > 4 ? 2 + random() % 2 : random() % 4;
+                                     FaultAction::retention, FaultAction::reuse};
+  const std::size_t kind = now.size() < 2 ? 0 : now.size() > 4 ? 2 + random() % 3 : random() % 5;
   Call call{.action = actions[kind], .step = newest + 1, .seed = 1 + random() % 3, .legal = {now}};
   Outcome next = now;
   if (call.action == FaultAction::replace || call.action == FaultAction::remove) {
@@ -38,22 +38,30 @@ Call random_call(const Outcome& now, std::int64_t newest, std::mt19937_64& rando
     call.step = any->first;
     call.seed = 1 + any->second % 3;  // another one
   }
+  const bool keeps_two = call.action == FaultAction::retention || call.action == FaultAction::reuse;
+  const auto save = [&](std::int64_t step) {
+    next[step] = call.seed;
+    call.legal.push_back(next);
+    while (keeps_two && next.size() > 2) {
+      next.erase(next.begin());
+      call.legal.push_back(next);
+    }
+  };
   if (call.action == FaultAction::remove) {
     next.erase(call.step);
-  } else {
-    next[call.step] = call.seed;
-  }
-  call.legal.push_back(next);
-  while (call.action == FaultAction::retention && next.size() > 2) {
-    next.erase(next.begin());
     call.legal.push_back(next);
+    return call;
   }
+  if (call.action == FaultAction::reuse) save(call.step++);
+  save(call.step);
   return call;
 }
 
 // Which of its operations, start-up's counted in, and how long after that one begins.
 bool run_and_kill(const std::filesystem::path& root, const Call& call, std::mt19937_64& random) {
-  const std::uint64_t operation = 1 + random() % (call.action == FaultAction::remove ? 20 : 60);
+  const std::uint64_t operation = 1 + random() % (call.action == FaultAction::remove  ? 20
+                                                  : call.action == FaultAction::reuse ? 130
+                                                                                      : 60);
   const std::uint64_t delay_us = random() % 2 == 0 ? 0 : random() % 3000;
   return ends_by_itself({SHARDWISE_FAULT_PROGRAM, root.string(),
                          std::to_string(static_cast<int>(call.action)), std::to_string(operation),
@@ -67,7 +75,7 @@ void kill_at_random_instants(int wanted) {
   std::mt19937_64 random(1);
   Outcome now;
   std::int64_t newest = 0;
-  int kills = 0, runs = 0, kills_of[4] = {}, done_anyway = 0;
+  int kills = 0, runs = 0, kills_of[5] = {}, done_anyway = 0;
   for (; kills < wanted && runs < 4 * wanted; ++runs) {
     const Call call = random_call(now, newest, random);
     SCOPED_TRACE(testing::Message() << "run " << runs << ": " << fault_action_name(call.action)

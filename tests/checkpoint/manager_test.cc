@@ -9,7 +9,7 @@
 #include <stdexcept>
 #include <thread>
 
-#include "shardwise/checkpoint/detail/write/root.h"
+#include "shardwise/checkpoint/detail/root/root.h"
 #include "shardwise/checkpoint/reader.h"
 #include "testing/errors.h"
 #include "testing/faulty_file_system.h"
@@ -162,12 +162,14 @@ TEST(CheckpointManager, KeepsOrReplacesWhatIsThere) {
 
   EXPECT_EQ(manager.save(5, sources_of(second), {.existing = Existing::replace}).directory,
             dir / "step-00000005.g2");
+  manager.collect_garbage();
   EXPECT_THAT(names_in(dir.path()), ElementsAre("step-00000005.g2"));
   expect_holds(manager.step(5).directory, second);
   EXPECT_EQ(manager.step(5).generation, 2);
   EXPECT_THROW(manager.save(5, sources_of(third)), Error);
 
   manager.save(5, sources_of(third), {.existing = Existing::replace});
+  manager.collect_garbage();
   EXPECT_THAT(names_in(dir.path()), ElementsAre("step-00000005.g3"));
   manager.save(6, sources_of(third), {.existing = Existing::replace});
   EXPECT_THAT(numbers(manager.steps()), ElementsAre(5, 6));

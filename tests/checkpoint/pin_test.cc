@@ -1,4 +1,4 @@
-#include "shardwise/checkpoint/detail/write/pin.h"
+#include "shardwise/checkpoint/detail/root/pin.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,9 +7,9 @@
 #include <memory>
 #include <optional>
 
-#include "shardwise/checkpoint/detail/write/lease.h"
-#include "shardwise/checkpoint/detail/write/root.h"
-#include "shardwise/checkpoint/detail/write/root_names.h"
+#include "shardwise/checkpoint/detail/root/lease.h"
+#include "shardwise/checkpoint/detail/root/names.h"
+#include "shardwise/checkpoint/detail/root/root.h"
 #include "shardwise/checkpoint/manager.h"
 #include "shardwise/checkpoint/reader.h"
 #include "shardwise/checkpoint/verify.h"
@@ -121,7 +121,7 @@ TEST_F(Pins, RemoveIsTheUsersWord) {
 }
 
 TEST_F(Pins, OfTheDeadHoldNothing) {
-  CheckpointManager manager(dir_.path(), {.keep_last = 1});
+  CheckpointManager manager(dir_.path(), {.keep_last = 1, .reuse_files = false});
   save(manager, 1);
   LeaseOwner dead = this_process();
   dead.boot = "00000000-0000-0000-0000-000000000000";  // of this machine, an earlier start of it

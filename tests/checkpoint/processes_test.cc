@@ -128,6 +128,7 @@ TEST_F(Processes, ASaveHalfWayIsLeftAloneAndGoesOn) {
   save(manager, 1, 1);
   save(manager, 2, 2);
   save(manager, 2, 3, Existing::replace);
+  manager.collect_garbage();
   EXPECT_EQ(hidden(dir_.path()), attempt);
 
   saver.tell();
@@ -178,6 +179,7 @@ TEST_F(Processes, TwoWritersAndAReaderOnOneRoot) {
   EXPECT_TRUE(found.contains(kLast));
   save(manager, kLast + 1, 1);
   EXPECT_THAT(steps(manager), ElementsAre(kLast, kLast + 1));
+  manager.collect_garbage();
   expect_clean(manager, dir_.path());
 }
 

@@ -313,8 +313,8 @@ TEST(ReferencePath, GivesTheSameFileForAnyChunks) {
   StagingPool pool(staging_sizes(std::size_t{16} << 20, 2, most_data_bytes(plan)));
   const fs::path directory = dir / "step-00000001";
   fs::create_directory(directory);
-  const WrittenShardFile written =
-      write_shard_file(plan, *posix_file_system(), directory, "s.h5", pool, {});
+  const WrittenShardFile written = write_shard_file(
+      plan, *posix_file_system()->create(directory / "s.h5", Caching::direct), "s.h5", pool, {});
   Manifest manifest;
   manifest.id = "0123456789abcdef0123456789abcdef";
   manifest.step = 1;

@@ -1,4 +1,4 @@
-#include "shardwise/checkpoint/detail/write/root.h"
+#include "shardwise/checkpoint/detail/root/root.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -16,7 +16,7 @@ class SaveTest : public testing::Test {
   SaveStats save(std::int64_t step, std::vector<TensorSource> sources,
                  const SaveOptions& options = {}) {
     const std::filesystem::path& root = dir_.path();
-    const SaveContext context{*files_, root, executor_, pool_, leftovers_};
+    const SaveContext context{*files_, root, executor_, pool_, leftovers_, spare_};
     return run_save(context, step, std::move(sources), options);
   }
 
@@ -25,6 +25,7 @@ class SaveTest : public testing::Test {
   Executor executor_{2};
   std::unique_ptr<StagingPool> pool_;
   std::vector<std::filesystem::path> leftovers_;
+  Spare spare_{*files_};
 };
 
 TEST_F(SaveTest, ManifestSaysWhatIsThere) {

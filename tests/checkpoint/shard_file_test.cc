@@ -28,7 +28,8 @@ Written write(const TempDir& dir, const std::string& name, std::span<const HostT
   Written written{plan_save(sources_of(tensors), codec, executor), {}};
   StagingPool pool(staging_sizes(budget_bytes, threads, most_data_bytes(written.plan)));
   const auto files = posix_file_system();
-  written.file = write_shard_file(written.plan, *files, dir.path(), name, pool, {});
+  written.file =
+      write_shard_file(written.plan, *files->create(dir / name, Caching::direct), name, pool, {});
   return written;
 }
 
@@ -213,7 +214,7 @@ TEST(ShardFile, PlainHdf5FindsEachOfManyChunks) {
   ASSERT_EQ(plan.chunks, kChunks);
   StagingPool pool(staging_sizes(std::size_t{64} << 20, 2, most_data_bytes(plan)));
   const auto files = posix_file_system();
-  write_shard_file(plan, *files, dir.path(), "s.h5", pool, {});
+  write_shard_file(plan, *files->create(dir / "s.h5", Caching::direct), "s.h5", pool, {});
   EXPECT_LT(std::filesystem::file_size(dir / "s.h5"), std::size_t{8} << 20);
 
   const Hdf5Lock lock;
@@ -247,7 +248,7 @@ TEST(ShardFile, DoesNotOpenBeforeItIsFinished) {
     const Hdf5Lock lock;
     EXPECT_THROW(read_raw(dir / "s.h5", "/tensors/0/0"), Error);
   };
-  write_shard_file(plan, *files, dir.path(), "s.h5", pool, look);
+  write_shard_file(plan, *files->create(dir / "s.h5", Caching::direct), "s.h5", pool, look);
   EXPECT_GE(calls, 1);
   const Hdf5Lock lock;
   EXPECT_TRUE(read_raw(dir / "s.h5", "/tensors/0/0").data == *tensor.data);

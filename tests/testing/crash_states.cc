@@ -129,6 +129,10 @@ void CrashModel::apply(const Change& change) {
   switch (change.kind) {
     case ChangeKind::create:
       return add(change.path, true);
+    case ChangeKind::reuse:
+      files_.push_back(find(change.path));
+      return edit(
+          [](std::vector<std::byte>& now) { std::fill(now.begin(), now.end(), std::byte{0}); });
     case ChangeKind::make_directory:
       return add(change.path, false);
     case ChangeKind::write:

@@ -82,7 +82,7 @@ class CrashModel {
   static Bytes torn(const std::vector<Bytes>& contents, const Choose& choose);
 
   std::vector<Node> nodes_;         // parents before what they hold; first the folder itself
-  std::vector<std::size_t> files_;  // their nodes, in the order of their creation
+  std::vector<std::size_t> files_;  // their nodes, in the order in which they were opened
 };
 
 }  // namespace shardwise

@@ -14,13 +14,14 @@ enum class FaultAction {
   replace,              ///< step 2, by the model of seed 3
   remove,               ///< step 2
   retention,            ///< step 3, of which two are kept
+  reuse,                ///< step 4 in the files of step 1, which goes before; two are kept
   save_until_progress,  ///< step 3, in several batches
   save_past_limit,      ///< step 3, where files may grow to 4 MiB only
 };
 
 inline const char* fault_action_name(FaultAction action) {
   constexpr const char* names[] = {
-      "save", "replace", "remove", "retention", "save_until_progress", "save_past_limit"};
+      "save", "replace", "remove", "retention", "reuse", "save_until_progress", "save_past_limit"};
   return names[static_cast<int>(action)];
 }
 
@@ -52,9 +53,9 @@ inline std::vector<HostTensor> killed_model(std::uint64_t seed) {
 
 /// The manager that an action needs.
 inline ManagerOptions fault_options(FaultAction action, std::shared_ptr<FileSystem> files) {
-  return {.keep_last = action == FaultAction::retention ? 2 : 0,
-          .collect_garbage = false,
-          .file_system = std::move(files)};
+  const bool keeps_two = action == FaultAction::retention || action == FaultAction::reuse;
+  return {
+      .keep_last = keeps_two ? 2 : 0, .collect_garbage = false, .file_system = std::move(files)};
 }
 
 /// SaveStats::cleanup_error; a removal has none.
@@ -68,7 +69,13 @@ inline std::string run_fault_action(CheckpointManager& manager, FaultAction acti
   return manager.save(step, sources_of(model), {.existing = existing}).cleanup_error;
 }
 
+/// What comes before an action by the same manager.
+inline void prepare_fault_action(CheckpointManager& manager, FaultAction action) {
+  if (action == FaultAction::reuse) manager.save(3, sources_of(fault_model(3)));
+}
+
 inline std::string run_fault_action(CheckpointManager& manager, FaultAction action) {
+  if (action == FaultAction::reuse) return run_fault_action(manager, action, 4, fault_model(1));
   const bool is_new = action == FaultAction::save || action == FaultAction::retention;
   return run_fault_action(manager, action, is_new ? 3 : 2, fault_model(3));
 }

@@ -85,6 +85,13 @@ std::unique_ptr<File> FaultyFileSystem::create(const std::filesystem::path& path
   return std::make_unique<FaultyFile>(real_->create(path, caching), shared_from_this());
 }
 
+std::unique_ptr<File> FaultyFileSystem::reuse(const std::filesystem::path& path, Caching caching) {
+  step("reuse");
+  std::unique_ptr<File> file = real_->reuse(path, caching);
+  if (!file) return nullptr;
+  return std::make_unique<FaultyFile>(std::move(file), shared_from_this());
+}
+
 std::unique_ptr<File> FaultyFileSystem::open(const std::filesystem::path& path) {
   step("open");
   return std::make_unique<FaultyFile>(real_->open(path), shared_from_this());

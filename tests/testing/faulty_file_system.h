@@ -17,8 +17,8 @@ enum class Fault {
 };
 
 /// The real file system, one of whose operations goes wrong. Counts every call that reaches the
-/// disk: creating, opening, reading, writing, resizing, syncing, closing, listing, renaming,
-/// removing. Thread-safe.
+/// disk: creating, reusing, opening, reading, writing, resizing, syncing, closing, listing,
+/// renaming, removing. Thread-safe.
 class FaultyFileSystem final : public FileSystem,
                                public std::enable_shared_from_this<FaultyFileSystem> {
  public:
@@ -37,6 +37,7 @@ class FaultyFileSystem final : public FileSystem,
   }
 
   std::unique_ptr<File> create(const std::filesystem::path& path, Caching caching) override;
+  std::unique_ptr<File> reuse(const std::filesystem::path& path, Caching caching) override;
   std::unique_ptr<File> open(const std::filesystem::path& path) override;
   void make_directory(const std::filesystem::path& path) override;
   void sync_directory(const std::filesystem::path& path) override;

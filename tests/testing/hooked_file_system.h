@@ -31,6 +31,10 @@ class HookedFileSystem final : public FileSystem {
     hook_("create", path);
     return real_->create(path, caching);
   }
+  std::unique_ptr<File> reuse(const std::filesystem::path& path, Caching caching) override {
+    hook_("reuse", path);
+    return real_->reuse(path, caching);
+  }
   std::unique_ptr<File> open(const std::filesystem::path& path) override {
     hook_("open", path);
     std::unique_ptr<File> file = real_->open(path);

@@ -75,6 +75,15 @@ std::unique_ptr<File> JournalFileSystem::create(const std::filesystem::path& pat
   return std::make_unique<JournalFile>(std::move(file), journal_, name(path), number);
 }
 
+std::unique_ptr<File> JournalFileSystem::reuse(const std::filesystem::path& path, Caching caching) {
+  const MutexLock lock(journal_->mutex);
+  std::unique_ptr<File> file = real_->reuse(path, caching);
+  if (!file) return nullptr;
+  const std::size_t number = journal_->files++;
+  journal_->changes.push_back({.kind = ChangeKind::reuse, .path = name(path), .file = number});
+  return std::make_unique<JournalFile>(std::move(file), journal_, name(path), number);
+}
+
 std::unique_ptr<File> JournalFileSystem::open(const std::filesystem::path& path) {
   return real_->open(path);
 }

@@ -13,6 +13,7 @@ namespace shardwise {
 
 enum class ChangeKind {
   create,
+  reuse,
   write,
   resize,
   sync,
@@ -26,11 +27,11 @@ enum class ChangeKind {
 /// An operation that changed something, or brought it to the disk.
 struct Change {
   ChangeKind kind;
-  std::string path;                   ///< from the journal's folder; of a file: when it was created
+  std::string path;                   ///< from the journal's folder; of a file: when it was opened
   std::string to = {};                ///< rename
   std::uint64_t offset = 0;           ///< write; resize: the new size
   std::vector<std::byte> bytes = {};  ///< write
-  std::size_t file = 0;               ///< create, and what is done to the file: counted from 0
+  std::size_t file = 0;  ///< create, reuse, and what is done to the file: counted from 0
 };
 
 /// The real file system. Carries out one changing operation at a time and writes down those that
@@ -41,6 +42,7 @@ class JournalFileSystem final : public FileSystem {
   explicit JournalFileSystem(const std::filesystem::path& folder);
 
   std::unique_ptr<File> create(const std::filesystem::path& path, Caching caching) override;
+  std::unique_ptr<File> reuse(const std::filesystem::path& path, Caching caching) override;
   std::unique_ptr<File> open(const std::filesystem::path& path) override;
   void make_directory(const std::filesystem::path& path) override;
   void sync_directory(const std::filesystem::path& path) override;

@@ -35,6 +35,7 @@ class MemoryFileSystem final : public FileSystem {
   }
 
   std::unique_ptr<File> create(const std::filesystem::path&, Caching) override { refuse(); }
+  std::unique_ptr<File> reuse(const std::filesystem::path&, Caching) override { refuse(); }
   void make_directory(const std::filesystem::path&) override { refuse(); }
   void sync_directory(const std::filesystem::path&) override { refuse(); }
   void rename(const std::filesystem::path&, const std::filesystem::path&) override { refuse(); }

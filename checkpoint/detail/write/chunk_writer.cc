@@ -68,8 +68,8 @@ class Places {
  public:
   // The file is going to end somewhere between `least_end` and `most_end`.
   Places(File& file, std::uint64_t begin, std::uint64_t least_end, std::uint64_t most_end)
-      : file_(file), most_end_(most_end), end_(begin), reserved_(least_end) {
-    file_.resize(least_end);
+      : file_(file), most_end_(most_end), end_(begin), reserved_(file.size()) {
+    if (reserved_ < least_end) file_.resize(reserved_ = least_end);
   }
 
   // Waits for the slabs before this one. Throws where one of them has failed.

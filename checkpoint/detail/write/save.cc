@@ -7,16 +7,31 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
-#include "shardwise/checkpoint/detail/write/attempt.h"
+#include "shardwise/checkpoint/detail/root/attempt.h"
+#include "shardwise/checkpoint/detail/root/root.h"
 #include "shardwise/checkpoint/detail/write/index_file.h"
 #include "shardwise/checkpoint/detail/write/shard_file.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise::detail {
 namespace {
+
+// The file for some of the data: one that a spare has left, where it can be reused, or a new one.
+std::unique_ptr<File> make_file(FileSystem& file_system, const Attempt& attempt,
+                                const std::string& name) {
+  const std::filesystem::path path = attempt.directory() / name;
+  if (attempt.is_reused()) {
+    if (std::unique_ptr<File> file = file_system.reuse(path, Caching::direct)) return file;
+    file_system.remove(path);
+    file_system.sync_directory(attempt.directory());  // the name is given anew
+  }
+  return file_system.create(path, Caching::direct);
+}
 
 // Writes one shard file; done_bytes counts for the progress of all.
 WrittenShardFile write_one(const SaveContext& context, const Attempt& attempt, const SavePlan& plan,
@@ -37,8 +52,8 @@ WrittenShardFile write_one(const SaveContext& context, const Attempt& attempt, c
       options.progress({done_bytes + of_file.done_bytes, plan.logical_bytes});
     };
   }
-  WrittenShardFile written = write_shard_file(own, context.file_system, attempt.directory(), name,
-                                              *context.pool, progress);
+  const std::unique_ptr<File> made = make_file(context.file_system, attempt, name);
+  WrittenShardFile written = write_shard_file(own, *made, name, *context.pool, progress);
   done_bytes += own.logical_bytes;
   return written;
 }
@@ -75,6 +90,16 @@ void check_file(const Manifest& manifest, std::int64_t number, std::int64_t chun
   check_chunk_table(manifest, number, records, file.name);
 }
 
+// What a spare held and this checkpoint does not: its files are then those that its manifest lists.
+void remove_others(FileSystem& file_system, const std::filesystem::path& directory,
+                   std::span<const FileEntry> wanted) {
+  std::unordered_set<std::string_view> names;
+  for (const FileEntry& file : wanted) names.insert(file.name);
+  for (const std::string& name : file_system.list(directory)) {
+    if (!names.contains(name)) remove_tree(file_system, directory / name);
+  }
+}
+
 // Writes the files of an attempt, the manifest last.
 SaveStats write_attempt(const SaveContext& context, const Attempt& attempt, std::int64_t step,
                         std::vector<TensorSource> sources, const SaveOptions& options) {
@@ -105,6 +130,7 @@ SaveStats write_attempt(const SaveContext& context, const Attempt& attempt, std:
   draft.files = named;
   std::future<std::string> printing = std::async(std::launch::async, print_checked_tensors,
                                                  std::cref(plan), std::move(draft), path.string());
+  if (attempt.is_reused()) remove_others(context.file_system, attempt.directory(), named);
   std::vector<std::vector<ChunkRecord>> records;
   std::size_t done_bytes = 0;
   for (const FileEntry& entry : named) {
@@ -137,7 +163,7 @@ SaveStats write_attempt(const SaveContext& context, const Attempt& attempt, std:
 SaveStats run_save(const SaveContext& context, std::int64_t step, std::vector<TensorSource> sources,
                    const SaveOptions& options) {
   try {
-    Attempt attempt(context.file_system, context.root, step, context.leftovers);
+    Attempt attempt(context.file_system, context.root, step, context.leftovers, &context.spare);
     SaveStats stats = write_attempt(context, attempt, step, std::move(sources), options);
     stats.directory = context.root / to_string(attempt.publish(options.existing));
     return stats;

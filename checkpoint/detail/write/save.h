@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "shardwise/checkpoint/detail/file.h"
+#include "shardwise/checkpoint/detail/root/spare.h"
 #include "shardwise/checkpoint/detail/write/save_plan.h"
 #include "shardwise/checkpoint/detail/write/staging.h"
 #include "shardwise/checkpoint/save.h"
@@ -20,6 +21,7 @@ struct SaveContext {
   const Executor& executor;
   std::unique_ptr<StagingPool>& pool;             ///< kept from one save to the next
   std::vector<std::filesystem::path>& leftovers;  ///< leases that could not be removed
+  Spare& spare;
 };
 
 /// Writes a checkpoint and commits it; returns all of SaveStats but the times and what cleaning up

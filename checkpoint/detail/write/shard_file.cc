@@ -158,12 +158,10 @@ std::uint64_t page_end(std::uint64_t address) {
 
 }  // namespace
 
-WrittenShardFile write_shard_file(const SavePlan& plan, FileSystem& file_system,
-                                  const std::filesystem::path& directory, const std::string& name,
+WrittenShardFile write_shard_file(const SavePlan& plan, File& file, const std::string& name,
                                   StagingPool& pool, const ProgressFunction& progress) {
   static_assert(std::endian::native == std::endian::little, "elements are stored as they are");
-  const std::unique_ptr<File> file = file_system.create(directory / name, Caching::direct);
-  WrittenChunks chunks = write_chunks(plan, *file, kFrontBytes, pool, progress);
+  WrittenChunks chunks = write_chunks(plan, file, kFrontBytes, pool, progress);
 
   WrittenShardFile written{
       .entry = {}, .records = std::move(chunks.records), .stored_bytes = chunks.stored_bytes};
@@ -181,12 +179,12 @@ WrittenShardFile write_shard_file(const SavePlan& plan, FileSystem& file_system,
   entry.bytes = entry.data_end + driver.tail().size();
   entry.structure_hash = hash_structure(driver);
 
-  file->resize(entry.bytes);
-  file->write_at(entry.table_address, table.data(), table.size());
-  file->write_at(entry.data_end, driver.tail().data(), driver.tail().size());
-  file->write_at(0, driver.front().data(), driver.front().size());
-  file->sync();
-  file->close();
+  file.resize(entry.bytes);
+  file.write_at(entry.table_address, table.data(), table.size());
+  file.write_at(entry.data_end, driver.tail().data(), driver.tail().size());
+  file.write_at(0, driver.front().data(), driver.front().size());
+  file.sync();
+  file.close();
   return written;
 }
 

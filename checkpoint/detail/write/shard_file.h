@@ -16,11 +16,11 @@ struct WrittenShardFile {
   std::size_t stored_bytes = 0;  ///< of chunks
 };
 
-/// Writes the chunks of a plan to `directory / name` and makes it an HDF5 file
+/// Writes the chunks of a plan to a file, empty or all zeros, and makes it an HDF5 file
 /// (docs/checkpoint_format.md, heading "Shard files"): first the data, then the chunk table, and
-/// HDF5's own bytes last, so that an unfinished file does not open. Throws io, CallerError.
-WrittenShardFile write_shard_file(const SavePlan& plan, FileSystem& file_system,
-                                  const std::filesystem::path& directory, const std::string& name,
+/// HDF5's own bytes last, so that an unfinished file does not open. Closes it. Throws io,
+/// CallerError.
+WrittenShardFile write_shard_file(const SavePlan& plan, File& file, const std::string& name,
                                   StagingPool& pool, const ProgressFunction& progress);
 
 }  // namespace shardwise::detail

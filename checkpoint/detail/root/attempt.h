@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "shardwise/checkpoint/detail/file.h"
+#include "shardwise/checkpoint/detail/root/spare.h"
 #include "shardwise/checkpoint/detail/step_name.h"
 #include "shardwise/checkpoint/save.h"
 
@@ -22,15 +23,19 @@ void write_whole_file(FileSystem& file_system, const std::filesystem::path& path
 /// Thread-compatible.
 class Attempt {
  public:
-  /// Keeps references. A lease that cannot be removed at the end goes to `leftovers`, a path.
+  /// Keeps references. A lease that cannot be removed at the end goes to `leftovers`, a path. What
+  /// `spare`, which may be null, has kept becomes the directory: then files lie in it.
   Attempt(FileSystem& file_system, const std::filesystem::path& root, std::int64_t step,
-          std::vector<std::filesystem::path>& leftovers);
+          std::vector<std::filesystem::path>& leftovers, Spare* spare = nullptr);
   ~Attempt();
   Attempt(const Attempt&) = delete;
   Attempt& operator=(const Attempt&) = delete;
 
   const std::string& id() const { return id_; }
   const std::filesystem::path& directory() const { return directory_; }
+
+  /// Whether it was a spare.
+  bool is_reused() const { return reused_; }
 
   /// Makes it a checkpoint. Throws already_exists, and io; then it is none, unless that cannot even
   /// be undone.
@@ -47,6 +52,7 @@ class Attempt {
   std::vector<std::filesystem::path>& leftovers_;
   std::string id_;
   std::filesystem::path directory_, lease_;
+  bool reused_ = false;
   bool name_may_be_kept_ = false;  // the disk may know it by a checkpoint's name
 };
 

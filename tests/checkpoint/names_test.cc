@@ -1,4 +1,4 @@
-#include "shardwise/checkpoint/detail/write/root_names.h"
+#include "shardwise/checkpoint/detail/root/names.h"
 
 #include <gtest/gtest.h>
 

@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "shardwise/checkpoint/detail/file.h"
+#include "shardwise/checkpoint/detail/root/spare.h"
 #include "shardwise/checkpoint/detail/step_name.h"
 #include "shardwise/checkpoint/garbage.h"
 
@@ -30,8 +31,9 @@ bool is_pinned(FileSystem& file_system, const std::filesystem::path& root, const
                const GarbageOptions& options = {});
 
 /// remove_checkpoint, unless it is pinned; says whether it is gone. A pin made while it loses its
-/// name brings it back, unless a collector that came before the pin has it.
+/// name brings it back, unless a collector that came before the pin has it. Its files go to
+/// `spare`, if there is one.
 bool remove_unless_pinned(FileSystem& file_system, const std::filesystem::path& root,
-                          const StepName& name);
+                          const StepName& name, Spare* spare = nullptr);
 
 }  // namespace shardwise::detail

@@ -1,4 +1,4 @@
-#include "shardwise/checkpoint/detail/write/pin.h"
+#include "shardwise/checkpoint/detail/root/pin.h"
 
 #include <memory>
 #include <optional>
@@ -6,10 +6,10 @@
 #include <string>
 #include <system_error>
 
-#include "shardwise/checkpoint/detail/write/attempt.h"
-#include "shardwise/checkpoint/detail/write/lease.h"
-#include "shardwise/checkpoint/detail/write/root.h"
-#include "shardwise/checkpoint/detail/write/root_names.h"
+#include "shardwise/checkpoint/detail/root/attempt.h"
+#include "shardwise/checkpoint/detail/root/lease.h"
+#include "shardwise/checkpoint/detail/root/names.h"
+#include "shardwise/checkpoint/detail/root/root.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise::detail {
@@ -68,12 +68,12 @@ bool is_pinned(FileSystem& file_system, const std::filesystem::path& root, const
 }
 
 bool remove_unless_pinned(FileSystem& file_system, const std::filesystem::path& root,
-                          const StepName& name) {
+                          const StepName& name, Spare* spare) {
   if (is_pinned(file_system, root, name)) return false;
   const std::optional<std::filesystem::path> trash = trash_checkpoint(file_system, root, name);
   if (!trash) return true;
   if (!is_pinned(file_system, root, name)) {
-    remove_tree(file_system, *trash);
+    spare != nullptr ? spare->keep(*trash) : remove_tree(file_system, *trash);
     return true;
   }
   try {

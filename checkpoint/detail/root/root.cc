@@ -1,4 +1,4 @@
-#include "shardwise/checkpoint/detail/write/root.h"
+#include "shardwise/checkpoint/detail/root/root.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -7,9 +7,9 @@
 #include <optional>
 #include <utility>
 
-#include "shardwise/checkpoint/detail/write/lease.h"
-#include "shardwise/checkpoint/detail/write/pin.h"
-#include "shardwise/checkpoint/detail/write/root_names.h"
+#include "shardwise/checkpoint/detail/root/lease.h"
+#include "shardwise/checkpoint/detail/root/names.h"
+#include "shardwise/checkpoint/detail/root/pin.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise::detail {

@@ -1,10 +1,10 @@
-#include "shardwise/checkpoint/detail/write/attempt.h"
+#include "shardwise/checkpoint/detail/root/attempt.h"
 
 #include <fmt/format.h>
 
-#include "shardwise/checkpoint/detail/write/lease.h"
-#include "shardwise/checkpoint/detail/write/root.h"
-#include "shardwise/checkpoint/detail/write/root_names.h"
+#include "shardwise/checkpoint/detail/root/lease.h"
+#include "shardwise/checkpoint/detail/root/names.h"
+#include "shardwise/checkpoint/detail/root/root.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise::detail {
@@ -23,11 +23,12 @@ void write_whole_file(FileSystem& file_system, const std::filesystem::path& path
 }
 
 Attempt::Attempt(FileSystem& file_system, const std::filesystem::path& root, std::int64_t step,
-                 std::vector<std::filesystem::path>& leftovers)
+                 std::vector<std::filesystem::path>& leftovers, Spare* spare)
     : file_system_(file_system), root_(root), step_(step), leftovers_(leftovers) {
   take_lease();
   try {
-    file_system_.make_directory(directory_);
+    reused_ = spare != nullptr && spare->become(directory_);
+    if (!reused_) file_system_.make_directory(directory_);
   } catch (const Error&) {
     give_lease_back();
     throw;
