@@ -4,7 +4,8 @@
 //
 // Saves 64 tensors of f32 with normally distributed values, 4 GiB in all unless MIB says otherwise
 // or less fits into memory, from the mesh data=4,model=2, raw, zstd and auto, until everything is
-// fsynced and renamed into place; then as many bytes of bf16, zstd. The baseline writes as many
+// fsynced and renamed into place; raw as a job saves that keeps one checkpoint, with the removal of
+// the one before, too; then as many bytes of bf16, zstd. The baseline writes as many
 // bytes with O_DIRECT from two threads in blocks of 8 MiB into a file that has its size already,
 // and fsyncs it. Also: how long save_async keeps its caller, with arrays, which it shares, and with
 // buffers of the caller's own, which it copies, against one memcpy of them; and how much memory the
@@ -141,12 +142,18 @@ void print(Times& times, std::size_t bytes, const char* baseline,
 /// Saves, and writes the same bytes raw, round by round.
 class SaveBench {
  public:
-  SaveBench(const fs::path& root, std::shared_ptr<Buffer> raw, std::size_t bytes)
-      : root_(root), raw_(std::move(raw)), bytes_(bytes), manager_(root) {}
+  /// By default older checkpoints are removed before each round, else by each save.
+  SaveBench(const fs::path& root, std::shared_ptr<Buffer> raw, std::size_t bytes,
+            std::int64_t keep_last = 0)
+      : root_(root),
+        raw_(std::move(raw)),
+        bytes_(bytes),
+        keep_last_(keep_last),
+        manager_(root, {.keep_last = keep_last}) {}
 
   /// Every round begins with a raw write.
-  void measure(const std::function<void()>& round) {
-    for (int r = -1; r < kRounds; ++r) {
+  void measure(const std::function<void()>& round, int warm_ups = 1) {
+    for (int r = -warm_ups; r < kRounds; ++r) {
       clear();
       times["raw O_DIRECT, 2 threads, fsync"].push_back(
           write_raw(root_ / "raw", raw_->data(), bytes_));
@@ -157,7 +164,9 @@ class SaveBench {
 
   void save(const char* what, const std::vector<TensorSource>& tensors, Codec codec) {
     ::sync();
+    const Stopwatch watch;
     const SaveStats stats = manager_.save_async(++step_, tensors, {.codec = codec}).wait();
+    if (keep_last_ > 0) times[what + std::string(", and retention")].push_back(watch.seconds());
     times[what].push_back(stats.total_seconds);
     blocked[what].push_back(stats.blocked_seconds);
     shares[what] =
@@ -171,7 +180,9 @@ class SaveBench {
   // A file system that is mounted with "discard" takes longer to delete a file than to write it,
   // and goes on doing so while the next one is written: so that one is not measured.
   void clear() {
-    for (const Step& old : manager_.steps()) manager_.remove(old.step);
+    for (const Step& old : manager_.steps()) {
+      if (keep_last_ == 0) manager_.remove(old.step);
+    }
     fs::remove(root_ / "settle");
     fs::remove(root_ / "raw");
     ::sync();
@@ -182,6 +193,7 @@ class SaveBench {
   const fs::path root_;
   const std::shared_ptr<Buffer> raw_;
   const std::size_t bytes_;
+  const std::int64_t keep_last_;
   CheckpointManager manager_;
   std::int64_t step_ = 0;
 };
@@ -205,6 +217,17 @@ void bench_f32(SaveBench& bench, const Tensors& f32, std::size_t bytes) {
     fmt::print("saves take {} MiB of memory beyond the tensors (limit {})\n", *peak >> 20,
                (SaveOptions().memory_budget_bytes >> 20) + 64);
   }
+}
+
+// What retention removes, the next save writes in (ManagerOptions::reuse_files).
+void bench_retention(SaveBench& bench, const Tensors& f32, std::size_t bytes) {
+  constexpr int kWarmUps = 4;  // each of the two files is new once, and written once more
+  bench.measure([&] { bench.save("f32, none, one kept", f32.sources, Codec::none); }, kWarmUps);
+  fmt::print("\n");
+  print(bench.times, bytes, "raw O_DIRECT, 2 threads, fsync",
+        {{"raw O_DIRECT, 2 threads, fsync", ""},
+         {"f32, none, one kept", "0.90"},
+         {"f32, none, one kept, and retention", "0.90"}});
 }
 
 void bench_bf16(SaveBench& bench, const Tensors& bf16, std::size_t bytes) {
@@ -256,8 +279,13 @@ void run(const fs::path& directory, std::int64_t mib) {
       const Tensors f32 = random_tensors(devices, DType::f32, bytes);
       raw = bytes_of(device, f32.arrays, bytes);
       hosts = host_sources(f32.arrays, raw->data());
-      SaveBench bench(root, raw, bytes);
-      bench_f32(bench, f32, bytes);
+      {
+        SaveBench bench(root, raw, bytes);
+        bench_f32(bench, f32, bytes);
+      }
+      fs::remove_all(root);
+      SaveBench bench(root, raw, bytes, 1);
+      bench_retention(bench, f32, bytes);
     }
     const Tensors bf16 = random_tensors(devices, DType::bf16, bytes);
     SaveBench bench(root, raw, bytes);

@@ -52,7 +52,7 @@ void add_memory_budget(CLI::App& command, std::optional<std::size_t>& bytes) {
 }
 
 void add_bench_options(CLI::App& command, int& repeat, int& threads) {
-  command.add_option("--repeat", repeat, "Rounds that are measured, after one that warms up")
+  command.add_option("--repeat", repeat, "Rounds that are measured, after what warms up")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   add_threads(command, threads);
@@ -154,6 +154,7 @@ void declare_bench(CLI::App& app, Commands& c) {
   CLI::App* save = add_command(
       *bench, "save", "Durable saves, beside raw writes of the same bytes",
       "shardwise bench save /mnt/fast --tensors 64 --shape 2048,4096 --dtype f32 --codec zstd\n"
+      "  shardwise bench save /mnt/fast --codec none --keep-last 1\n"
       "  shardwise bench save runs/bench --data index --keep\n"
       "It writes into a fresh directory inside DIR and removes it; it needs room for the tensors "
       "on\n"
@@ -173,8 +174,13 @@ void declare_bench(CLI::App& app, Commands& c) {
                    "gaussian; index: each element is its global row-major index modulo 2^20; zeros")
       ->capture_default_str();
   save->add_flag("--async", c.bench_save.async, "Save behind the caller's back");
+  CLI::Option* keep_last = save->add_option(
+      "--keep-last", c.bench_save.keep_last,
+      "As a job that keeps so many: each save removes an older one; tells both times");
+  keep_last->check(CLI::Range(1, 1000));
   save->add_flag("--keep", c.bench_save.keep,
-                 "Leave the checkpoint: DIR becomes its root, and must hold no steps");
+                 "Leave the checkpoint: DIR becomes its root, and must hold no steps")
+      ->excludes(keep_last);
   add_memory_budget(*save, c.bench_save.memory_budget_bytes);
   add_bench_options(*save, c.bench_save.repeat, c.bench_save.threads);
   save->callback([&c] { c.run = [&c] { return run_bench_save(c.bench_save); }; });

@@ -34,6 +34,8 @@ MODULES = {"safetensors": ["safetensors"], "h5py": ["h5py", "hdf5plugin"], "dcp"
            "orbax": ["orbax-checkpoint", "jax"], "tensorstore": ["tensorstore"]}
 MEASURES = [  # kind, step, title, unit, limit: so many times as fast as the fastest rival (stored: smaller)
     ("raw", "save", "durable save, raw", "GB/s", 1.5),
+    ("raw", "kept", "durable save, raw, one kept", "GB/s", 1.5),
+    ("raw", "removed", "durable save, raw, and removal of the one before", "GB/s", 1.5),
     ("raw", "restore", "restore, raw", "GB/s", 1.5),
     ("raw", "resharded", "restore onto another mesh, raw", "GB/s", 1.5),
     ("raw", "cold", "restore, raw, cold", "GB/s", None),
@@ -47,6 +49,7 @@ MEASURES = [  # kind, step, title, unit, limit: so many times as fast as the fas
     ("small", "open", "small tensors, open", "s", None),
 ]
 OPEN_LIMIT_S = 0.05
+KEPT_ROUNDS = 3  # as in worker.py
 OURS = "shardwise"
 # --memory kept: what `shardwise bench` does with mallopt. Memory that is given back stays with the process.
 KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**62), "MALLOC_TOP_PAD_": str(64 << 20)}
@@ -86,19 +89,20 @@ class Bench:
 
     def ours(self, command, kind, *more):
         root = self.scratch / "ours"
-        line = [self.args.shardwise, "bench", command, root, *more, "--repeat", 1, "--json"]
+        once = [] if "--repeat" in more else ["--repeat", 1]
+        line = [self.args.shardwise, "bench", command, root, *more, *once, "--json"]
         result = json.loads(run(f"shardwise bench {command}, {kind},", (line, {})))
         if command == "restore" and result["verified"] is not True:
             fail(f"shardwise, {kind}: {result.get('difference', 'what was restored was not compared')}")
         return result
 
-    def save_ours(self, kind):
+    def save_ours(self, kind, *keep):
         if kind == "small":
             tensors = ["--tensors", self.args.small, "--shape", 1024, "--mesh", "one=1", "--spec", "one"]
         else:
             tensors = ["--tensors", self.args.tensors, "--shape", self.args.shape, "--mesh", "data=4,model=2",
                        "--spec", "data,model"]
-        return self.ours("save", kind, *tensors, "--codec", "zstd" if kind == "zstd" else "none", "--keep")
+        return self.ours("save", kind, *tensors, "--codec", "zstd" if kind == "zstd" else "none", *(keep or ["--keep"]))
 
     def make_tensors(self, kind):
         """What Shardwise saves, for the rivals to save: in one file, one behind the other."""
@@ -132,12 +136,15 @@ class Bench:
             seconds["resharded"] = self.ours("restore", kind, *turned, *fresh)["median_seconds"]
             if self.args.cold:
                 seconds["cold"] = self.ours("restore", kind, "--cold", *fresh)["median_seconds"]
-        self.add(kind, OURS, seconds, saved["file_bytes"] / saved["logical_bytes"])
         shutil.rmtree(self.scratch / "ours")
+        if kind == "raw":
+            kept = self.save_ours(kind, "--keep-last", 1, "--repeat", KEPT_ROUNDS)
+            seconds |= {"kept": kept["median_seconds"], "removed": kept["with_retention"]["median_seconds"]}
+        self.add(kind, OURS, seconds, saved["file_bytes"] / saved["logical_bytes"])
 
     def measure_rival(self, kind, rival, case, *more):
         command = [sys.executable, HERE / "worker.py", rival, case, self.tensors(kind), self.scratch / "rival", *more]
-        command += ["--cold"] if self.args.cold else []
+        command += (["--cold"] if self.args.cold else []) + (["--kept"] if kind == "raw" else [])
         environment = {"TF_CPP_MIN_LOG_LEVEL": "3"} | (KEEP_MEMORY if self.args.memory == "kept" else {})
         ranks = 2 if case == "2 processes" else 1
         if ranks > 1:

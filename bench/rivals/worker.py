@@ -10,10 +10,13 @@ import json
 import mmap
 import os
 import shutil
+import statistics
 import sys
 import time
 
 import numpy as np
+
+KEPT_WARM_UP, KEPT_ROUNDS = 4, 3
 
 
 def files(path):
@@ -102,6 +105,33 @@ def measure(rival, tensors, path, cold):
     return {"seconds": seconds, "stored": stored / size}
 
 
+def measure_kept(rival, size, path):
+    """The seconds of saves of a job that keeps one checkpoint, without and with the removal of the one before: the
+    medians of what follows some that warm up."""
+    first = int(os.environ.get("RANK", 0)) == 0
+    saves, removals = [], []
+    for i in range(KEPT_WARM_UP + KEPT_ROUNDS):
+        now, before = f"{path}-{i}", f"{path}-{i - 1}"
+        os.sync()
+        touch(size // rival.processes * 3 // 2)
+        rival.barrier()
+        begin = time.perf_counter()
+        rival.save(now)
+        rival.barrier()
+        if first:
+            sync(now)
+        saves.append(time.perf_counter() - begin)
+        if first and i > 0:
+            shutil.rmtree(before)
+            sync(now)
+        rival.barrier()
+        removals.append(time.perf_counter() - begin)
+    if first:
+        shutil.rmtree(now)
+    rival.barrier()
+    return {"kept": statistics.median(saves[KEPT_WARM_UP:]), "removed": statistics.median(removals[KEPT_WARM_UP:])}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("rival")
@@ -109,6 +139,7 @@ def main():
     parser.add_argument("tensors", help="a .npy file of all of them")
     parser.add_argument("path", help="of the checkpoint")
     parser.add_argument("--cold", action="store_true")
+    parser.add_argument("--kept", action="store_true", help="also save as a job that keeps one checkpoint")
     parser.add_argument("--once", action="store_true", help="without a first time that warms up")
     args = parser.parse_args()
     stacked = np.load(args.tensors, mmap_mode="r")
@@ -116,7 +147,10 @@ def main():
     rival = importlib.import_module("rival_" + args.rival).Measured(args.case, tensors)
     if not args.once:
         measure(rival, tensors, args.path, args.cold)
-    print(json.dumps(measure(rival, tensors, args.path, args.cold)), flush=True)
+    measured = measure(rival, tensors, args.path, args.cold)
+    if args.kept:
+        measured["seconds"] |= measure_kept(rival, sum(x.nbytes for x in tensors.values()), args.path)
+    print(json.dumps(measured), flush=True)
 
 
 if __name__ == "__main__":

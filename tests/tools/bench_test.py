@@ -98,6 +98,18 @@ class Bench(unittest.TestCase):
         self.assertGreater(found["blocked_seconds"], 0)
         self.nothing_left()
 
+    def test_retention_is_told_with_the_save(self):
+        found = self.ok_json("save", self.dir, *SMALL, "--keep-last", 2)
+        self.nothing_left()
+        self.assertEqual(found["keep_last"], 2)
+        both = found["with_retention"]
+        self.assertEqual(len(both["seconds"]), 2)
+        for save, with_retention in zip(found["seconds"], both["seconds"]):
+            self.assertGreater(with_retention, save)
+        self.assertAlmostEqual(both["gb_per_s"], found["logical_bytes"] / both["median_seconds"] / 1e9)
+        self.assertIn("and retention", self.ok("save", self.dir, *SMALL, "--keep-last", 1))
+        self.assertNotIn("with_retention", self.ok_json("save", self.dir, *SMALL))
+
     def test_text_is_a_table(self):
         text = self.ok("save", self.dir, *SMALL, "--keep", "--codec", "none")
         for part in ("raw writes", "save", "of raw", "codec none", "median of 2", "caller blocked"):

@@ -15,6 +15,7 @@
 #include "commands/commands.h"
 #include "output.h"
 #include "shardwise/checkpoint/manager.h"
+#include "shardwise/runtime/stopwatch.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise::tools {
@@ -62,6 +63,7 @@ SaveJob parse_job(const BenchSaveOptions& options) {
 struct MeasuredSaves {
   Caching caching = Caching::direct;
   std::vector<double> raw_seconds, save_seconds, blocked_seconds;
+  std::vector<double> retention_seconds;  // with the save that it follows; of --keep-last
   std::optional<std::size_t> peak_host_bytes;
   SaveStats last;
 };
@@ -69,6 +71,12 @@ struct MeasuredSaves {
 // When rounds are deleted. A file system that is mounted with "discard" is busy with what was
 // deleted for so long that the next round takes longer, so rather at the end.
 enum class Deletion { at_the_end, at_once };
+
+/// What is written before the first round that counts: each of the files that retention leaves to
+/// later saves once as a new one, and once more.
+int warm_up_rounds(const BenchSaveOptions& options) {
+  return options.keep_last == 0 ? 1 : 2 * (static_cast<int>(options.keep_last) + 1);
+}
 
 class SaveBench {
  public:
@@ -86,25 +94,30 @@ class SaveBench {
   MeasuredSaves run() {
     MeasuredSaves measured;
     measured.caching = best_caching(workspace_.raw_file(0));
-    CheckpointManager manager(workspace_.root(),
-                              {.threads = options_.threads, .collect_garbage = false});
-    for (int round = 0; round <= options_.repeat; ++round) {
-      const std::int64_t step = options_.repeat - round + 1;  // the last one, which may stay, is 1
-      if (round > 0 && deletion_ == Deletion::at_once) {
+    CheckpointManager manager(
+        workspace_.root(),
+        {.keep_last = options_.keep_last, .threads = options_.threads, .collect_garbage = false});
+    const int first = 1 - warm_up_rounds(options_);
+    for (int round = first; round <= options_.repeat; ++round) {
+      // Of those that may stay the last is 1; retention keeps the last of those that count up.
+      const std::int64_t step =
+          options_.keep_last > 0 ? round - first + 1 : options_.repeat - round + 1;
+      if (round > first && deletion_ == Deletion::at_once && options_.keep_last == 0) {
         manager.remove(step + 1);
         workspace_.disowns_last();
       }
       const double raw = write(measured.caching, round);
       const PeakMemory memory;
+      const Stopwatch watch;
       measured.last = save(manager, step, round);
+      const double with_retention = watch.seconds();
       workspace_.owns(measured.last.directory);
-      if (round == 0) {  // warms up; new to the memory that is kept from then on
-        measured.peak_host_bytes = memory.growth_bytes();
-        continue;
-      }
+      if (round == first) measured.peak_host_bytes = memory.growth_bytes();  // it is kept then
+      if (round < 1) continue;
       measured.raw_seconds.push_back(raw);
       measured.save_seconds.push_back(measured.last.total_seconds);
       measured.blocked_seconds.push_back(measured.last.blocked_seconds);
+      if (options_.keep_last > 0) measured.retention_seconds.push_back(with_retention);
     }
     if (options_.keep) workspace_.disowns_last();
     return measured;
@@ -129,8 +142,8 @@ class SaveBench {
   }
 
   std::string title(int round, const char* what) const {
-    return round == 0 ? fmt::format("warm up, {}", what)
-                      : fmt::format("round {} of {}, {}", round, options_.repeat, what);
+    return round < 1 ? fmt::format("warm up, {}", what)
+                     : fmt::format("round {} of {}, {}", round, options_.repeat, what);
   }
 
   double write(Caching caching, int round) const {
@@ -195,7 +208,14 @@ void print_save_json(const BenchSaveOptions& options, const SaveJob& job,
         {"gb_per_s", gb_per_s(last.logical_bytes, raw)}}},
       {"of_raw", raw / seconds},
       {"async", options.async},
+      {"keep_last", options.keep_last},
       {"blocked_seconds", median(measured.blocked_seconds)}};
+  if (options.keep_last > 0) {
+    const double both = median(measured.retention_seconds);
+    json["with_retention"] = {{"seconds", measured.retention_seconds},
+                              {"median_seconds", both},
+                              {"gb_per_s", gb_per_s(last.logical_bytes, both)}};
+  }
   json["peak_host_bytes"] = nullptr;
   if (measured.peak_host_bytes) json["peak_host_bytes"] = *measured.peak_host_bytes;
   if (options.keep) json["directory"] = last.directory.string();
@@ -222,6 +242,7 @@ void print_save_text(const BenchSaveOptions& options, const SaveJob& job,
           : "raw writes (buffered: O_DIRECT is refused; 2 threads, fsync)",
       raw);
   row(options.async ? "asynchronous save" : "save", median(measured.save_seconds));
+  if (options.keep_last > 0) row("and retention", median(measured.retention_seconds));
   table.print();
   fmt::print(
       "\nstored / logical {:.3f} ({} in {} chunks); caller blocked {:.1f} ms; peak host memory "
@@ -244,9 +265,9 @@ int run_bench_save(const BenchSaveOptions& options) {
   const auto pieces = static_cast<std::size_t>(options.tensors * job.spec.sharding.mesh().size());
   const std::size_t checkpoint_bytes =
       job.logical_bytes + job.logical_bytes / 50 + pieces * 4096 + (16 << 20);
-  workspace.check_space(checkpoint_bytes);
+  workspace.check_space(checkpoint_bytes * (static_cast<std::size_t>(options.keep_last) + 1));
   // Half of the room is left to others, who may need it meanwhile.
-  const auto rounds = static_cast<std::size_t>(options.repeat) + 1;
+  const auto rounds = static_cast<std::size_t>(options.repeat + warm_up_rounds(options));
   const bool room = workspace.free_bytes() / 2 / rounds >= checkpoint_bytes + job.logical_bytes;
   check_memory(job.device_bytes + job.logical_bytes +
                options.memory_budget_bytes.value_or(SaveOptions().memory_budget_bytes));

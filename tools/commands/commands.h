@@ -73,6 +73,7 @@ struct BenchSaveOptions {
   std::string codec = "zstd", data = "gaussian";
   int repeat = 5, threads = 0;
   std::optional<std::size_t> memory_budget_bytes;  ///< absent: SaveOptions' default
+  std::int64_t keep_last = 0;                      ///< 0: nothing is removed between rounds
   bool async = false, keep = false;
   bool json = false;
 };
