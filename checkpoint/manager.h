@@ -57,8 +57,9 @@ struct ManagerOptions {
   /// but keep their room on the disk, in which the next save writes: saves with retention take half
   /// the time on a virtual disk that is mounted with "discard". So between saves there is one
   /// checkpoint's room more in use, as there is during a save anyway. It is freed when the manager
-  /// ends, or by the next clean-up where its process is killed. Files are removed at once where the
-  /// file system cannot empty them so (ext4 and others can), or somebody has them open or linked.
+  /// ends, and by any clean-up of the root. Files are removed at once where the file system cannot
+  /// empty them so (ext4 and others can), or somebody has them open or linked or has changed their
+  /// owner or rights.
   bool reuse_files = true;
 
   /// Workers that gather, compress and hash; 0: as many as the machine has cores.

@@ -55,6 +55,16 @@ def touch(size):
     mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE).close()
 
 
+def settle(path, size):
+    """Keeps the disk writing, always in one place: a file system that discards what was removed is done with that
+    afterwards. `shardwise bench save` makes its raw writes there."""
+    block = b"\1" * (8 << 20)
+    with open(path, "r+b" if os.path.exists(path) else "wb", buffering=0) as file:
+        for _ in range(0, size, len(block)):
+            file.write(block)
+        os.fsync(file.fileno())
+
+
 def compare(tensors, parts, processes):
     if parts.keys() != tensors.keys():
         sys.exit("the tensors restored are not those saved")
@@ -112,6 +122,8 @@ def measure_kept(rival, size, path):
     saves, removals = [], []
     for i in range(KEPT_WARM_UP + KEPT_ROUNDS):
         now, before = f"{path}-{i}", f"{path}-{i - 1}"
+        if first:
+            settle(f"{path}-settle", size)
         os.sync()
         touch(size // rival.processes * 3 // 2)
         rival.barrier()
@@ -128,6 +140,7 @@ def measure_kept(rival, size, path):
         removals.append(time.perf_counter() - begin)
     if first:
         shutil.rmtree(now)
+        os.remove(f"{path}-settle")
     rival.barrier()
     return {"kept": statistics.median(saves[KEPT_WARM_UP:]), "removed": statistics.median(removals[KEPT_WARM_UP:])}
 

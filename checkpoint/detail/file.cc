@@ -13,7 +13,10 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
+#include <fstream>
 #include <optional>
+#include <string>
 #include <system_error>
 #include <utility>
 
@@ -272,8 +275,7 @@ class PosixFileSystem final : public FileSystem {
     Descriptor cached(open_descriptor(path, O_RDWR | O_NONBLOCK | O_NOFOLLOW));
     struct stat status {};
     if (cached.get() < 0 || ::fstat(cached.get(), &status) != 0 || !S_ISREG(status.st_mode) ||
-        status.st_nlink != 1 || !is_only_opened_by(cached.get()) ||
-        !zero(cached.get(), status.st_size)) {
+        status.st_nlink != 1 || !is_as_new(status) || !zero(cached.get(), status.st_size)) {
       return nullptr;
     }
     return writable(path, std::move(cached), caching);
@@ -351,17 +353,28 @@ class PosixFileSystem final : public FileSystem {
     return std::make_unique<PosixFile>(path, std::move(cached), std::move(direct));
   }
 
-  // Whether no other descriptor of any process leads to the file: only then does Linux grant a
-  // write lease. Whoever opens the file while it is held has this process get a signal; SIGURG is
-  // ignored by default, SIGIO would end it.
-  static bool is_only_opened_by(int fd) {
-    return ::fcntl(fd, F_SETSIG, SIGURG) == 0 && ::fcntl(fd, F_SETLEASE, F_WRLCK) == 0 &&
-           ::fcntl(fd, F_SETLEASE, F_UNLCK) == 0;
+  // Whether owner and rights are those of a file that this process makes now: not what somebody has
+  // given to one checkpoint, who does not expect it of the next.
+  static bool is_as_new(const struct stat& status) {
+    constexpr std::string_view kKey = "Umask:";
+    std::ifstream in("/proc/self/status");  // umask() cannot tell without changing it
+    for (std::string line; std::getline(in, line);) {
+      if (line.compare(0, kKey.size(), kKey) != 0) continue;
+      const auto mask = static_cast<mode_t>(std::strtoul(line.c_str() + kKey.size(), nullptr, 8));
+      return status.st_uid == ::geteuid() && (status.st_mode & 07777) == (0666 & ~mask);
+    }
+    return false;
   }
 
-  // Gives up none of the room; false where the file system cannot.
+  // Fills the file with zeros, giving up none of its room; false where the file system cannot, or
+  // another descriptor of any process leads to it: then Linux grants no write lease. Whoever opens
+  // it meanwhile waits, and this process gets a signal: SIGURG, which is ignored by default, as
+  // SIGIO would end it.
   static bool zero(int fd, off_t size) {
-    return size == 0 || retry([&] { return ::fallocate(fd, FALLOC_FL_ZERO_RANGE, 0, size); }) == 0;
+    if (::fcntl(fd, F_SETSIG, SIGURG) != 0 || ::fcntl(fd, F_SETLEASE, F_WRLCK) != 0) return false;
+    const bool zeros =
+        size == 0 || retry([&] { return ::fallocate(fd, FALLOC_FL_ZERO_RANGE, 0, size); }) == 0;
+    return ::fcntl(fd, F_SETLEASE, F_UNLCK) == 0 && zeros;
   }
 };
 

@@ -56,8 +56,9 @@ class FileSystem {
 
   /// Opens a file that is there for writing and reading, with zeros in the place of all its bytes:
   /// its room on the disk stays its own, so writing is as cheap as where the disk has been written
-  /// before. Null where it is not there, the file system cannot do that, or somebody else has it:
-  /// open, in this process or another, or by a second name.
+  /// before. Null where it is not there, the file system cannot do that, its owner or rights are
+  /// not those of a new file, or somebody else has it: open, in this process or another, or by a
+  /// second name.
   virtual std::unique_ptr<File> reuse(const std::filesystem::path& path, Caching caching) = 0;
 
   /// For reading. Throws not_found, and corrupt for what is not a regular file.

@@ -4,8 +4,10 @@
 
 #include "shardwise/checkpoint/detail/root/spare.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <fstream>
 #include <iterator>
@@ -27,6 +29,7 @@ namespace shardwise {
 namespace {
 
 using testing::ElementsAre;
+using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::SizeIs;
 using testing::StartsWith;
@@ -50,6 +53,8 @@ bool reuses_files(const std::filesystem::path& directory) {
 
 class SpareTest : public testing::Test {
  protected:
+  static constexpr detail::StepName kStep{1, 1};
+
   std::filesystem::path make_trash(const char* name) {
     const std::filesystem::path trash = dir_ / name;
     std::filesystem::create_directories(trash / "notes/deeper");
@@ -68,7 +73,7 @@ class SpareTest : public testing::Test {
 TEST_F(SpareTest, KeepsDataFilesEmptiedAndGivesThemOnce) {
   detail::Spare spare(*files_);
   EXPECT_FALSE(spare.become(dir_ / "attempt"));
-  spare.keep(make_trash("trash"));
+  spare.keep(make_trash("trash"), kStep);
   ASSERT_EQ(spare.become(dir_ / "attempt"), reuses_);
   EXPECT_FALSE(spare.become(dir_ / "another"));
   if (!reuses_) {
@@ -85,8 +90,8 @@ TEST_F(SpareTest, KeepsDataFilesEmptiedAndGivesThemOnce) {
 TEST_F(SpareTest, IsRemovedByTheNextOneAndAtTheEnd) {
   {
     detail::Spare spare(*files_);
-    spare.keep(make_trash("first"));
-    spare.keep(make_trash("second"));
+    spare.keep(make_trash("first"), kStep);
+    spare.keep(make_trash("second"), kStep);
     EXPECT_THAT(entries(dir_.path()), SizeIs(reuses_ ? 1 : 0));
   }
   EXPECT_THAT(entries(dir_.path()), IsEmpty());
@@ -98,35 +103,36 @@ TEST_F(SpareTest, IsNoneWhereNoFileCanBeReusedOrAllIsGone) {
   for (const char* name : {"shards-00000-of-00002.h5", "shards-00001-of-00002.h5"}) {
     std::filesystem::create_hard_link(trash / name, dir_ / name);
   }
-  spare.keep(trash);
+  spare.keep(trash, kStep);
   EXPECT_FALSE(std::filesystem::exists(trash));
   EXPECT_EQ(text_of(dir_ / "shards-00000-of-00002.h5"), "elements");
   EXPECT_FALSE(spare.become(dir_ / "attempt"));
 
-  spare.keep(dir_ / "never there");
+  spare.keep(dir_ / "never there", kStep);
   EXPECT_FALSE(spare.become(dir_ / "attempt"));
 
-  spare.keep(make_trash("trash"));
-  std::filesystem::remove_all(trash);
+  spare.keep(make_trash("trash"), kStep);
+  for (const std::string& name : entries(dir_.path())) {
+    if (name.front() == '.') std::filesystem::remove_all(dir_ / name);
+  }
   EXPECT_FALSE(spare.become(dir_ / "attempt"));
 }
 
-TEST_F(SpareTest, IsNoneAfterAnErrorAndGoesWithTheNextOne) {
+TEST_F(SpareTest, IsNoneAfterAnErrorAndLeavesNothing) {
   std::int64_t failed = 0;
   for (std::int64_t at = 1;; ++at) {
     SCOPED_TRACE(at);
     const auto files = std::make_shared<FaultyFileSystem>(at, Fault::io);
     detail::Spare spare(*files);
     try {
-      spare.keep(make_trash("trash"));
+      spare.keep(make_trash("trash"), kStep);
       break;
     } catch (const Error& e) {
       EXPECT_EQ(e.code(), ErrorCode::io);
       ++failed;
     }
     EXPECT_FALSE(spare.become(dir_ / "attempt"));
-    spare.keep(make_trash("another"));
-    EXPECT_FALSE(std::filesystem::exists(dir_ / "trash"));
+    EXPECT_THAT(entries(dir_.path()), IsEmpty());
   }
   EXPECT_GT(failed, 8);
 }
@@ -260,7 +266,70 @@ TEST_F(ReusedFiles, GoWithASaveThatFails) {
   EXPECT_THROW(manager_->save(3, std::move(sources)), std::runtime_error);
   EXPECT_THAT(entries(root_), ElementsAre("step-00000002"));
   save(4, model(1));
-  EXPECT_EQ(created_, 3);
+  EXPECT_EQ(created_, reuses_ ? 3 : 4);
+}
+
+// A job may have moved a step elsewhere and left a link.
+TEST_F(ReusedFiles, AreNotThoseThatALinkLeadsTo) {
+  const auto tensors = model(1);
+  save(1, tensors);
+  std::filesystem::rename(root_ / "step-00000001", dir_ / "archived");
+  std::filesystem::create_directory_symlink(dir_ / "archived", root_ / "step-00000001");
+  for (const std::int64_t step : {2, 3, 4}) save(step, model(2));
+  EXPECT_EQ(entries(dir_ / "archived").size(), 3u);
+  std::filesystem::rename(dir_ / "archived", dir_ / "step-00000001");
+  EXPECT_TRUE(verify_checkpoint(dir_ / "step-00000001").ok());
+  EXPECT_TRUE(holds(CheckpointReader(dir_ / "step-00000001"), tensors));
+}
+
+// A program that copies a step finds an end to it and not other bytes.
+TEST_F(ReusedFiles, AreNotFoundByWhoeverIsInTheOldDirectory) {
+  save(1, model(1));
+  const int old = ::open((root_ / "step-00000001").c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  ASSERT_GE(old, 0);
+  for (const std::int64_t step : {2, 3, 4}) {
+    save(step, model(2));
+    for (const char* name : {"shards-00000-of-00001.h5", "index.h5", "manifest.json"}) {
+      EXPECT_EQ(::faccessat(old, name, F_OK, 0), -1) << name;
+    }
+  }
+  ::close(old);
+  EXPECT_EQ(created_, reuses_ ? 2 : 4);
+}
+
+// One step's rights are not the next one's.
+TEST_F(ReusedFiles, HaveTheRightsOfNewOnes) {
+  const auto permissions = [](const std::filesystem::path& path) {
+    return std::filesystem::status(path).permissions();
+  };
+  const auto path = save(1, model(1)).directory / "shards-00000-of-00001.h5";
+  const auto usual = permissions(path), usual_of_directory = permissions(path.parent_path());
+  std::filesystem::permissions(path, std::filesystem::perms::all);
+  std::filesystem::permissions(path.parent_path(), std::filesystem::perms::owner_all);
+  for (const std::int64_t step : {2, 3, 4}) {
+    const auto directory = save(step, model(2)).directory;
+    EXPECT_EQ(permissions(directory), usual_of_directory);
+    EXPECT_EQ(permissions(directory / "shards-00000-of-00001.h5"), usual);
+  }
+}
+
+// Each time it cannot remove what it has kept.
+TEST_F(ReusedFiles, ThatCannotBeRemovedDoNotKeepOthers) {
+  const auto files = std::make_shared<HookedFileSystem>(
+      [](std::string_view operation, const std::filesystem::path& path) {
+        if (operation == "remove" && path.filename() == "stuck") {
+          throw Error(ErrorCode::io, "injected: it cannot be removed");
+        }
+      });
+  manager_.emplace(root_, ManagerOptions{.keep_last = 1, .file_system = files});
+  save(1, model(1));
+  std::filesystem::create_directory(root_ / "step-00000001/stuck");
+  std::string error;
+  for (const std::int64_t step : {2, 3, 4, 5}) {
+    error += manager_->save(step, sources_of(model(2))).cleanup_error;
+    EXPECT_LE(entries(root_).size(), 3u) << "the step, a spare, and what is stuck";
+  }
+  EXPECT_THAT(error, HasSubstr("injected"));
 }
 
 }  // namespace

@@ -70,13 +70,13 @@ std::string fingerprint(const DiskState& state) {
 }
 
 CrashModel::CrashModel(const std::filesystem::path& folder) {
-  nodes_.push_back({.parent = 0, .names = {""}});
+  nodes_.push_back({.places = {{0, ""}}});
   add_folder(folder, 0);
 }
 
 void CrashModel::add_folder(const std::filesystem::path& folder, std::size_t number) {
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-    Node node{.parent = number, .names = {entry.path().filename().string()}};
+    Node node{.places = {{number, entry.path().filename().string()}}};
     if (!entry.is_directory()) {
       node.contents.push_back(
           std::make_shared<const std::vector<std::byte>>(bytes_of_file(entry.path())));
@@ -91,8 +91,7 @@ std::size_t CrashModel::find(const std::string& path) const {
   for (const std::filesystem::path& name : std::filesystem::path(path)) {
     if (name == ".") continue;
     std::size_t next = 1;
-    while (next < nodes_.size() &&
-           (nodes_[next].parent != number || nodes_[next].names.back() != name)) {
+    while (next < nodes_.size() && nodes_[next].places.back() != Place{number, name.string()}) {
       ++next;
     }
     if (next == nodes_.size()) throw std::logic_error("crash model: there is no " + path);
@@ -103,7 +102,8 @@ std::size_t CrashModel::find(const std::string& path) const {
 
 void CrashModel::add(const std::string& path, bool is_file) {
   const std::filesystem::path full = path;
-  Node node{.parent = find(full.parent_path().string()), .names = {"", full.filename().string()}};
+  const std::size_t parent = find(full.parent_path().string());
+  Node node{.places = {{parent, ""}, {parent, full.filename().string()}}};
   if (is_file) {
     node.contents.push_back(std::make_shared<const std::vector<std::byte>>());
     files_.push_back(nodes_.size());
@@ -112,11 +112,9 @@ void CrashModel::add(const std::string& path, bool is_file) {
 }
 
 void CrashModel::rename(const Change& change) {
-  const std::filesystem::path from = change.path, to = change.to;
-  if (from.parent_path() != to.parent_path()) {
-    throw std::logic_error("crash model: " + change.path + " is renamed into another directory");
-  }
-  nodes_[find(change.path)].names.push_back(to.filename().string());
+  const std::filesystem::path to = change.to;
+  const std::size_t parent = find(to.parent_path().string());
+  nodes_[find(change.path)].places.push_back({parent, to.filename().string()});
 }
 
 void CrashModel::apply(const Change& change) {
@@ -150,13 +148,16 @@ void CrashModel::apply(const Change& change) {
     }
     case ChangeKind::rename:
       return rename(change);
-    case ChangeKind::remove:
-      nodes_[find(change.path)].names.emplace_back();
+    case ChangeKind::remove: {
+      std::vector<Place>& places = nodes_[find(change.path)].places;
+      places.push_back({places.back().parent, ""});
       return;
+    }
     case ChangeKind::sync_directory: {
       const std::size_t directory = find(change.path);
       for (std::size_t i = 1; i < nodes_.size(); ++i) {
-        if (nodes_[i].parent == directory) nodes_[i].names = {nodes_[i].names.back()};
+        std::vector<Place>& places = nodes_[i].places;
+        if (places.back().parent == directory) places = {places.back()};
       }
       return;
     }
@@ -188,23 +189,32 @@ CrashModel::Bytes CrashModel::torn(const std::vector<Bytes>& contents, const Cho
 
 DiskState CrashModel::state(const Choose& choose) const {
   DiskState state;
-  std::vector<std::optional<std::filesystem::path>> places(nodes_.size());
-  places[0] = "";
-  for (std::size_t i = 1; i < nodes_.size(); ++i) {
-    const Node& node = nodes_[i];
-    if (!places[node.parent]) continue;
-    std::vector<std::string> names;
-    for (auto name = node.names.rbegin(); name != node.names.rend(); ++name) {
-      add_once(names, *name);
+  std::vector<std::optional<std::filesystem::path>> paths(nodes_.size());
+  std::vector<bool> found(nodes_.size());
+  paths[0] = "";
+  found[0] = true;
+  // A directory before what it may hold: whatever lies in one that is gone needs no choice.
+  const std::function<void(std::size_t)> find_path = [&](std::size_t number) {
+    if (found[number]) return;
+    found[number] = true;
+    const Node& node = nodes_[number];
+    std::vector<Place> places;
+    bool may_be_there = false;
+    for (auto place = node.places.rbegin(); place != node.places.rend(); ++place) {
+      add_once(places, *place);
+      find_path(place->parent);
+      may_be_there = may_be_there || paths[place->parent];
     }
-    const std::string& name = pick(names, choose);
-    if (name.empty()) continue;
-    places[i] = *places[node.parent] / name;
+    if (!may_be_there) return;
+    const Place& place = pick(places, choose);
+    if (place.name.empty() || !paths[place.parent]) return;
+    paths[number] = *paths[place.parent] / place.name;
     Bytes content = node.contents.empty() ? nullptr : torn(node.contents, choose);
-    if (!state.emplace(places[i]->generic_string(), std::move(content)).second) {
-      throw std::logic_error("crash model: two have the name " + places[i]->string());
+    if (!state.emplace(paths[number]->generic_string(), std::move(content)).second) {
+      throw std::logic_error("crash model: two have the name " + paths[number]->string());
     }
-  }
+  };
+  for (std::size_t i = 1; i < nodes_.size(); ++i) find_path(i);
   return state;
 }
 

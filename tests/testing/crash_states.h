@@ -37,12 +37,13 @@ std::string fingerprint(const DiskState& state);
 ///   the directory that it lies in, "none" being one before it was made and after it was removed.
 ///   So creating, renaming and removing are each kept or dropped independently of one another, in
 ///   one directory and in several; a rename is atomic, the old name or the new, never both nor
-///   neither: rename(2) promises that. A file's fsync does not bring its name to the disk, nor a
+///   neither: rename(2) promises that. After one into another directory it is settled when that
+///   one is synced. A file's fsync does not bring its name to the disk, nor a
 ///   directory's fsync the directory's own name: fsync(2) says so.
 /// - What lies in a directory that has no name is gone.
 ///
-/// A rename into another directory, and giving a name anew before its directory was synced, are not
-/// modelled: the library does neither, and apply() and state() throw std::logic_error.
+/// Giving a name anew before its directory was synced is not modelled: the library does not, and
+/// state() throws std::logic_error.
 ///
 /// Thread-compatible.
 class CrashModel {
@@ -69,9 +70,13 @@ class CrashModel {
   using Bytes = std::shared_ptr<const std::vector<std::byte>>;
 
   // A file or directory. Histories begin with what is on the disk and end with what is now.
-  struct Node {
+  struct Place {
     std::size_t parent;
-    std::vector<std::string> names;    // "": none
+    std::string name;  // "": none
+    bool operator==(const Place&) const = default;
+  };
+  struct Node {
+    std::vector<Place> places;
     std::vector<Bytes> contents = {};  // none: a directory
   };
 
@@ -81,7 +86,7 @@ class CrashModel {
   void rename(const Change& change);
   static Bytes torn(const std::vector<Bytes>& contents, const Choose& choose);
 
-  std::vector<Node> nodes_;         // parents before what they hold; first the folder itself
+  std::vector<Node> nodes_;         // first the folder itself
   std::vector<std::size_t> files_;  // their nodes, in the order in which they were opened
 };
 

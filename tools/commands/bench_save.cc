@@ -111,6 +111,9 @@ class SaveBench {
       const Stopwatch watch;
       measured.last = save(manager, step, round);
       const double with_retention = watch.seconds();
+      if (!measured.last.cleanup_error.empty()) {
+        throw Error(ErrorCode::io, "bench save: retention: " + measured.last.cleanup_error);
+      }
       workspace_.owns(measured.last.directory);
       if (round == first) measured.peak_host_bytes = memory.growth_bytes();  // it is kept then
       if (round < 1) continue;
@@ -265,7 +268,10 @@ int run_bench_save(const BenchSaveOptions& options) {
   const auto pieces = static_cast<std::size_t>(options.tensors * job.spec.sharding.mesh().size());
   const std::size_t checkpoint_bytes =
       job.logical_bytes + job.logical_bytes / 50 + pieces * 4096 + (16 << 20);
-  workspace.check_space(checkpoint_bytes * (static_cast<std::size_t>(options.keep_last) + 1));
+  workspace.check_space(options.keep_last == 0
+                            ? checkpoint_bytes
+                            : checkpoint_bytes * (static_cast<std::size_t>(options.keep_last) + 1) +
+                                  job.logical_bytes);
   // Half of the room is left to others, who may need it meanwhile.
   const auto rounds = static_cast<std::size_t>(options.repeat + warm_up_rounds(options));
   const bool room = workspace.free_bytes() / 2 / rounds >= checkpoint_bytes + job.logical_bytes;

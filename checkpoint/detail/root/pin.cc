@@ -73,7 +73,11 @@ bool remove_unless_pinned(FileSystem& file_system, const std::filesystem::path& 
   const std::optional<std::filesystem::path> trash = trash_checkpoint(file_system, root, name);
   if (!trash) return true;
   if (!is_pinned(file_system, root, name)) {
-    spare != nullptr ? spare->keep(*trash) : remove_tree(file_system, *trash);
+    if (spare != nullptr) {
+      spare->keep(*trash, name);
+    } else {
+      remove_tree(file_system, *trash);
+    }
     return true;
   }
   try {

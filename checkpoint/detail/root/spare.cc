@@ -1,47 +1,80 @@
 #include "shardwise/checkpoint/detail/root/spare.h"
 
+#include <exception>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "shardwise/checkpoint/detail/manifest.h"
+#include "shardwise/checkpoint/detail/root/names.h"
 #include "shardwise/checkpoint/detail/root/root.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise::detail {
 
-Spare::~Spare() {
+void Spare::drop() {
   try {
     remove();
   } catch (const Error&) {
   }
 }
 
-void Spare::keep(const std::filesystem::path& trash) {
-  remove();
-  directory_ = trash;
-  bool holds_any = false;
+void Spare::keep(const std::filesystem::path& trash, const StepName& name) {
+  std::exception_ptr error;
   try {
-    for (const std::string& name : file_system_.list(trash)) {
-      const std::unique_ptr<File> file = name == kManifestName || name == kIndexName
-                                             ? nullptr
-                                             : file_system_.reuse(trash / name, Caching::cached);
-      if (!file) {
-        remove_tree(file_system_, trash / name);
-        continue;
-      }
-      // Now and not within the next save: it has less to sync then.
-      file->sync();
-      file->close();
-      holds_any = true;
-    }
-    // A name that was removed is given anew only when its removal is on the disk.
-    if (holds_any) file_system_.sync_directory(trash);
-  } catch (const Error& e) {
-    if (e.code() != ErrorCode::not_found) throw;
-    holds_any = false;  // another process has cleaned up
+    remove();
+  } catch (const Error&) {
+    error = std::current_exception();
   }
-  ready_ = holds_any;
-  if (!ready_) remove();
+  try {
+    take(trash, name);
+  } catch (const Error& e) {
+    // Not found: another process has cleaned up one of the two directories.
+    if (!error && e.code() != ErrorCode::not_found) error = std::current_exception();
+    drop();
+    try {
+      remove_tree(file_system_, trash);
+    } catch (const Error&) {
+      if (!error) error = std::current_exception();
+    }
+  }
+  if (error) std::rethrow_exception(error);
+}
+
+void Spare::take(const std::filesystem::path& trash, const StepName& name) {
+  try {
+    return file_system_.remove(trash);  // a link, which is not followed
+  } catch (const Error& e) {
+    if (e.code() != ErrorCode::already_exists) throw;
+  }
+  directory_ = trash.parent_path() / trash_name(to_string(name), new_id());
+  file_system_.make_directory(directory_);
+  std::vector<std::filesystem::path> moved;
+  for (const std::string& file : file_system_.list(trash)) {
+    if (file == kManifestName || file == kIndexName) continue;
+    file_system_.rename(trash / file, directory_ / file);
+    moved.push_back(directory_ / file);
+  }
+  file_system_.sync_directory(directory_);
+  file_system_.sync_directory(trash);
+  remove_tree(file_system_, trash);
+  bool holds_any = false;
+  for (const std::filesystem::path& path : moved) {
+    const std::unique_ptr<File> file = file_system_.reuse(path, Caching::cached);
+    if (!file) {
+      remove_tree(file_system_, path);
+      continue;
+    }
+    // Now and not within the next save: it has less to sync then.
+    file->sync();
+    file->close();
+    holds_any = true;
+  }
+  if (!holds_any) return remove();
+  // A name that was removed is given anew only when its removal is on the disk.
+  file_system_.sync_directory(directory_);
+  ready_ = true;
 }
 
 bool Spare::become(const std::filesystem::path& directory) {
@@ -59,10 +92,9 @@ bool Spare::become(const std::filesystem::path& directory) {
 }
 
 void Spare::remove() {
-  if (directory_.empty()) return;
   ready_ = false;
-  remove_tree(file_system_, directory_);
-  directory_.clear();
+  const std::filesystem::path directory = std::exchange(directory_, {});
+  if (!directory.empty()) remove_tree(file_system_, directory);
 }
 
 }  // namespace shardwise::detail

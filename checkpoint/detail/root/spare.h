@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "shardwise/checkpoint/detail/file.h"
+#include "shardwise/checkpoint/detail/step_name.h"
 
 namespace shardwise::detail {
 
@@ -14,14 +15,19 @@ class Spare {
   /// Keeps the reference.
   explicit Spare(FileSystem& file_system) : file_system_(file_system) {}
 
-  /// Removes it; what cannot be removed the next clean-up of the root does.
-  ~Spare();
+  /// drop()
+  ~Spare() { drop(); }
   Spare(const Spare&) = delete;
   Spare& operator=(const Spare&) = delete;
 
-  /// Empties trash and keeps it, in the place of what was kept before. Files that cannot be reused
-  /// are removed, and so are those that every checkpoint has. Throws io; then there is no spare.
-  void keep(const std::filesystem::path& trash);
+  /// Moves the data files of a checkpoint, which has become trash, to a trash directory of their
+  /// own, empties and keeps them in the place of what was kept before. So whoever is in the old
+  /// directory (a program that copies it, say) finds nothing there, rather than zeros. Files that
+  /// cannot be reused are removed. Throws io, having gone on; what stays the next clean-up removes.
+  void keep(const std::filesystem::path& trash, const StepName& name);
+
+  /// Removes it; what cannot be removed the next clean-up of the root does.
+  void drop();
 
   /// Gives the directory another name, in the same root, and forgets it. False: there is none.
   /// Throws io; then it is kept.
@@ -29,6 +35,7 @@ class Spare {
 
  private:
   void remove();
+  void take(const std::filesystem::path& trash, const StepName& name);
 
   FileSystem& file_system_;
   std::filesystem::path directory_;  // empty: none

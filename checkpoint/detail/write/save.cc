@@ -23,9 +23,9 @@ namespace {
 
 // The file for some of the data: one that a spare has left, where it can be reused, or a new one.
 std::unique_ptr<File> make_file(FileSystem& file_system, const Attempt& attempt,
-                                const std::string& name) {
+                                const std::string& name, bool is_there) {
   const std::filesystem::path path = attempt.directory() / name;
-  if (attempt.is_reused()) {
+  if (is_there) {
     if (std::unique_ptr<File> file = file_system.reuse(path, Caching::direct)) return file;
     file_system.remove(path);
     file_system.sync_directory(attempt.directory());  // the name is given anew
@@ -34,11 +34,11 @@ std::unique_ptr<File> make_file(FileSystem& file_system, const Attempt& attempt,
 }
 
 // Writes one shard file; done_bytes counts for the progress of all.
-WrittenShardFile write_one(const SaveContext& context, const Attempt& attempt, const SavePlan& plan,
-                           std::int64_t file, const std::string& name, const SaveOptions& options,
+WrittenShardFile write_one(const SaveContext& context, const SavePlan& plan, std::int64_t number,
+                           File& file, const std::string& name, const SaveOptions& options,
                            std::size_t& done_bytes) {
   const std::optional<SavePlan> part =
-      plan.files == 1 ? std::nullopt : std::optional(plan_of_file(plan, file));
+      plan.files == 1 ? std::nullopt : std::optional(plan_of_file(plan, number));
   const SavePlan& own = part ? *part : plan;
   const StagingSizes sizes =
       staging_sizes(options.memory_budget_bytes, context.executor.threads(), most_data_bytes(own));
@@ -52,8 +52,7 @@ WrittenShardFile write_one(const SaveContext& context, const Attempt& attempt, c
       options.progress({done_bytes + of_file.done_bytes, plan.logical_bytes});
     };
   }
-  const std::unique_ptr<File> made = make_file(context.file_system, attempt, name);
-  WrittenShardFile written = write_shard_file(own, *made, name, *context.pool, progress);
+  WrittenShardFile written = write_shard_file(own, file, name, *context.pool, progress);
   done_bytes += own.logical_bytes;
   return written;
 }
@@ -90,14 +89,22 @@ void check_file(const Manifest& manifest, std::int64_t number, std::int64_t chun
   check_chunk_table(manifest, number, records, file.name);
 }
 
-// What a spare held and this checkpoint does not: its files are then those that its manifest lists.
-void remove_others(FileSystem& file_system, const std::filesystem::path& directory,
-                   std::span<const FileEntry> wanted) {
+// Removes what a spare held and this checkpoint does not: its files are then those that its
+// manifest lists. Says which of those are there.
+std::unordered_set<std::string> remove_others(FileSystem& file_system,
+                                              const std::filesystem::path& directory,
+                                              std::span<const FileEntry> wanted) {
   std::unordered_set<std::string_view> names;
   for (const FileEntry& file : wanted) names.insert(file.name);
-  for (const std::string& name : file_system.list(directory)) {
-    if (!names.contains(name)) remove_tree(file_system, directory / name);
+  std::unordered_set<std::string> there;
+  for (std::string& name : file_system.list(directory)) {
+    if (names.contains(name)) {
+      there.insert(std::move(name));
+    } else {
+      remove_tree(file_system, directory / name);
+    }
   }
+  return there;
 }
 
 // Writes the files of an attempt, the manifest last.
@@ -130,16 +137,19 @@ SaveStats write_attempt(const SaveContext& context, const Attempt& attempt, std:
   draft.files = named;
   std::future<std::string> printing = std::async(std::launch::async, print_checked_tensors,
                                                  std::cref(plan), std::move(draft), path.string());
-  if (attempt.is_reused()) remove_others(context.file_system, attempt.directory(), named);
+  std::unordered_set<std::string> there;
+  if (attempt.is_reused()) there = remove_others(context.file_system, attempt.directory(), named);
   std::vector<std::vector<ChunkRecord>> records;
   std::size_t done_bytes = 0;
   for (const FileEntry& entry : named) {
-    WrittenShardFile file =
-        write_one(context, attempt, plan, std::ssize(records), entry.name, options, done_bytes);
-    stats.stored_bytes += file.stored_bytes;
-    stats.file_bytes += file.entry.bytes;
-    records.push_back(std::move(file.records));
-    manifest.files.push_back(std::move(file.entry));
+    const std::unique_ptr<File> file =
+        make_file(context.file_system, attempt, entry.name, there.contains(entry.name));
+    WrittenShardFile written =
+        write_one(context, plan, std::ssize(records), *file, entry.name, options, done_bytes);
+    stats.stored_bytes += written.stored_bytes;
+    stats.file_bytes += written.entry.bytes;
+    records.push_back(std::move(written.records));
+    manifest.files.push_back(std::move(written.entry));
   }
   const std::vector<std::byte> index = making_index.get();
   const std::string tensors = printing.get();
@@ -170,6 +180,7 @@ SaveStats run_save(const SaveContext& context, std::int64_t step, std::vector<Te
   } catch (const CallerError& e) {
     std::rethrow_exception(e.cause);
   } catch (const Error& e) {
+    context.spare.drop();  // that it was there may be the reason
     throw Error(e.code(), fmt::format("save step {}: {}", step, e.what()));
   }
 }
