@@ -111,9 +111,7 @@ class SaveBench {
       const Stopwatch watch;
       measured.last = save(manager, step, round);
       const double with_retention = watch.seconds();
-      if (!measured.last.cleanup_error.empty()) {
-        throw Error(ErrorCode::io, "bench save: retention: " + measured.last.cleanup_error);
-      }
+      check_retention(manager, measured.last, step);
       workspace_.owns(measured.last.directory);
       if (round == first) measured.peak_host_bytes = memory.growth_bytes();  // it is kept then
       if (round < 1) continue;
@@ -129,6 +127,15 @@ class SaveBench {
   int threads() const { return devices_.executor().threads(); }
 
  private:
+  // What was not removed was not measured.
+  void check_retention(const CheckpointManager& manager, const SaveStats& last,
+                       std::int64_t saves) const {
+    const std::int64_t left = std::ssize(manager.steps());
+    if (options_.keep_last == 0 || left == std::min(options_.keep_last, saves)) return;
+    throw Error(ErrorCode::io, fmt::format("bench save: {} steps are left, not {}: {}", left,
+                                           options_.keep_last, last.cleanup_error));
+  }
+
   void make_tensors() {
     ProgressLine line("make tensors");
     const ProgressFunction progress = line.function();
