@@ -269,6 +269,23 @@ TEST_F(ReusedFiles, GoWithASaveThatFails) {
   EXPECT_EQ(created_, reuses_ ? 3 : 4);
 }
 
+// Their room may be what it lacks.
+TEST_F(ReusedFiles, GoWithASaveThatCannotBegin) {
+  bool full = false;
+  const auto files = std::make_shared<HookedFileSystem>(
+      [&](std::string_view operation, const std::filesystem::path& path) {
+        if (full && operation == "create" && path.extension() == ".new") {
+          throw Error(ErrorCode::io, "injected: no room for a lease");
+        }
+      });
+  manager_.emplace(root_, ManagerOptions{.keep_last = 1, .file_system = files});
+  save(1, model(1));
+  save(2, model(2));
+  full = true;
+  EXPECT_THROW(manager_->save(3, sources_of(model(3))), Error);
+  EXPECT_THAT(entries(root_), ElementsAre("step-00000002"));
+}
+
 // A job may have moved a step elsewhere and left a link.
 TEST_F(ReusedFiles, AreNotThoseThatALinkLeadsTo) {
   const auto tensors = model(1);
