@@ -215,7 +215,8 @@ TEST_F(ReusedFiles, AreNotKeptWhereNobodyWantsThem) {
 }
 
 TEST_F(ReusedFiles, OfAReplacedGenerationServeToo) {
-  for (const std::uint64_t seed : {1, 2, 3}) save(5, model(seed), {.existing = Existing::replace});
+  for (const std::uint64_t seed : {1u, 2u, 3u})
+    save(5, model(seed), {.existing = Existing::replace});
   EXPECT_EQ(created_, reuses_ ? 2 : 3);
   EXPECT_EQ(manager_->step(5).generation, 3);
 }
