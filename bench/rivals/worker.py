@@ -56,8 +56,8 @@ def touch(size):
 
 
 def settle(path, size):
-    """Keeps the disk writing, always in one place: a file system that discards what was removed is done with that
-    afterwards. `shardwise bench save` makes its raw writes there."""
+    """Keeps the disk writing, always in one place, as long as raw writes do that `shardwise bench save` makes before
+    each save: a file system that discards what was removed goes on with that meanwhile."""
     block = b"\1" * (8 << 20)
     with open(path, "r+b" if os.path.exists(path) else "wb", buffering=0) as file:
         for _ in range(0, size, len(block)):

@@ -50,8 +50,9 @@ struct Scenario {
   std::vector<Action> before;  // all of it on the disk
   std::vector<Action> actions;
 
-  // How many states there are to be looked at, about a tenth less than there are: fewer, and the
-  // journal has lost operations. With all syncs, and with those of the root failing.
+  // How many states there are to be looked at, about a tenth less than there are where no file can
+  // be reused: fewer, and the journal has lost operations. With all syncs, and with those of the
+  // root failing.
   std::size_t least_states = 0, least_unsynced_states = 0;
 
   Outcome outcome_before() const { return before.empty() ? Outcome{} : before.back().legal.back(); }

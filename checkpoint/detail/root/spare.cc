@@ -74,11 +74,10 @@ void Spare::take(const std::filesystem::path& trash, const StepName& name) {
   if (!holds_any) return remove();
   // A name that was removed is given anew only when its removal is on the disk.
   file_system_.sync_directory(directory_);
-  ready_ = true;
 }
 
 bool Spare::become(const std::filesystem::path& directory) {
-  if (!ready_) return false;
+  if (directory_.empty()) return false;
   bool there = true;
   try {
     file_system_.rename(directory_, directory);
@@ -87,12 +86,10 @@ bool Spare::become(const std::filesystem::path& directory) {
     there = false;
   }
   directory_.clear();
-  ready_ = false;
   return there;
 }
 
 void Spare::remove() {
-  ready_ = false;
   const std::filesystem::path directory = std::exchange(directory_, {});
   if (!directory.empty()) remove_tree(file_system_, directory);
 }

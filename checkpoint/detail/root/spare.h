@@ -39,7 +39,6 @@ class Spare {
 
   FileSystem& file_system_;
   std::filesystem::path directory_;  // empty: none
-  bool ready_ = false;
 };
 
 }  // namespace shardwise::detail
