@@ -8,15 +8,15 @@
 
 #include "shardwise/checkpoint/reader.h"
 #include "shardwise/checkpoint/verify.h"
+#include "testing/test_data.h"
 
 namespace shardwise {
 namespace {
 
 class Golden : public ::testing::TestWithParam<int> {
  protected:
-  const std::filesystem::path directory_ = std::filesystem::path(SHARDWISE_TEST_DATA) /
-                                           "checkpoint-v1" /
-                                           ("step-0000000" + std::to_string(GetParam()));
+  const std::filesystem::path directory_ =
+      test_data("checkpoint-v1") / ("step-0000000" + std::to_string(GetParam()));
 };
 
 TEST_P(Golden, IsReadOnToAnotherMesh) {

@@ -8,6 +8,7 @@
 #include "shardwise/checkpoint/detail/manifest.h"
 #include "testing/errors.h"
 #include "testing/hand_made_checkpoint.h"
+#include "testing/test_data.h"
 
 namespace shardwise::detail {
 namespace {
@@ -247,8 +248,7 @@ TEST(ParseManifest, RefusesTheSameFileTwiceAndRecordsOfNoPiece) {
 
 // The format page's, as a reader of it would type it in.
 TEST(ParseManifest, TakesTheExampleOfTheFormatPage) {
-  const std::vector<std::byte> page =
-      file_bytes(std::filesystem::path(SHARDWISE_TEST_DATA) / "../../docs/checkpoint_format.md");
+  const std::vector<std::byte> page = file_bytes(test_data("../../docs/checkpoint_format.md"));
   std::string text(reinterpret_cast<const char*>(page.data()), page.size());
   const std::string begin = "```json\n";
   text = text.substr(text.find(begin) + begin.size());

@@ -11,6 +11,7 @@
 #include "shardwise/shard/error.h"
 #include "shardwise/shard/notation/xla_text.h"
 #include "testing/json_values.h"
+#include "testing/test_data.h"
 
 namespace shardwise {
 namespace {
@@ -19,7 +20,7 @@ using nlohmann::json;
 
 /// What a library answered, one case a line; tests/data/README.md describes the fields.
 std::vector<json> cases_of(const char* file_name) {
-  std::ifstream file(std::string(SHARDWISE_TEST_DATA "/sharding/") + file_name);
+  std::ifstream file(test_data("sharding") / file_name);
   std::vector<json> cases;
   for (std::string line; std::getline(file, line);) cases.push_back(json::parse(line));
   return cases;

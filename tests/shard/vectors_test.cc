@@ -20,6 +20,7 @@
 #include "shardwise/shard/view/process_view.h"
 #include "testing/devices_of.h"
 #include "testing/json_values.h"
+#include "testing/test_data.h"
 
 namespace shardwise {
 namespace {
@@ -29,7 +30,7 @@ using nlohmann::json;
 /// Asks about each vector of a kind. How many fields were compared is returned, so that vectors
 /// that are gone, or not looked at, are noticed.
 int for_each_vector(const char* kind, const std::function<int(const json&, const json&)>& body) {
-  std::ifstream file(SHARDWISE_TEST_DATA "/sharding/vectors.json");
+  std::ifstream file(test_data("sharding/vectors.json"));
   int compared = 0;
   const json all = json::parse(file);
   for (const json& vector : all["vectors"]) {

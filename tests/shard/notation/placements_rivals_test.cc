@@ -10,6 +10,7 @@
 #include "shardwise/shard/notation/placements.h"
 #include "testing/json_values.h"
 #include "testing/random_placements.h"
+#include "testing/test_data.h"
 
 namespace shardwise {
 namespace {
@@ -38,7 +39,7 @@ void expect_runs(const Placements& placements, std::int64_t position, const Shap
 }
 
 TEST(Placements, AgreeWithDTensor) {
-  std::ifstream file(SHARDWISE_TEST_DATA "/sharding/dtensor.jsonl");
+  std::ifstream file(test_data("sharding/dtensor.jsonl"));
   int agreed = 0, with_runs = 0;
   for (std::string line; std::getline(file, line); ++agreed) {
     const json c = json::parse(line);

@@ -14,6 +14,7 @@
 #include "shardwise/shard/torus/torus_assignment.h"
 #include "testing/devices_of.h"
 #include "testing/json_values.h"
+#include "testing/test_data.h"
 
 namespace shardwise {
 namespace {
@@ -102,7 +103,7 @@ std::vector<std::int64_t> expected_sizes(const json& c) {
 
 /// One case a line; tests/data/README.md describes the fields.
 TEST(HybridMesh, AgreesWithJaxAndTorchXla) {
-  std::ifstream file(SHARDWISE_TEST_DATA "/sharding/hybrid_mesh.jsonl");
+  std::ifstream file(test_data("sharding/hybrid_mesh.jsonl"));
   std::map<std::string, int> agreed, refused;
   for (std::string line; std::getline(file, line);) {
     SCOPED_TRACE(line);

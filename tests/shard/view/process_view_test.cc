@@ -15,6 +15,7 @@
 #include "testing/json_values.h"
 #include "testing/make_sharding.h"
 #include "testing/random_shardings.h"
+#include "testing/test_data.h"
 
 namespace shardwise {
 namespace {
@@ -45,7 +46,7 @@ TEST(ProcessView, CountsSharesAsInJaxsDocumentation) {
 }
 
 TEST(ProcessView, AgreesWithJax) {
-  std::ifstream file(SHARDWISE_TEST_DATA "/sharding/process_view.jsonl");
+  std::ifstream file(test_data("sharding/process_view.jsonl"));
   int cases = 0, undefined = 0;
   for (std::string line; std::getline(file, line); ++cases) {
     SCOPED_TRACE(line);
