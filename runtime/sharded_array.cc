@@ -7,8 +7,8 @@
 
 #include "shardwise/runtime/detail/transfer.h"
 #include "shardwise/shard/error.h"
+#include "shardwise/shard/owned_tiles.h"
 #include "shardwise/shard/plan/transfer_plan.h"
-#include "shardwise/shard/view/owners.h"
 
 namespace shardwise {
 namespace {

@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include "shardwise/shard/detail/axis_ref.h"
+#include "shardwise/shard/detail/jax_spec.h"
 #include "shardwise/shard/detail/text.h"
 #include "shardwise/shard/error.h"
-#include "shardwise/shard/notation/jax_text.h"
 
 namespace shardwise {
 
@@ -29,7 +29,7 @@ PartitionSpec PartitionSpec::parse(std::string_view text) {
   const std::string_view trimmed = detail::trim(text);
   if (trimmed.empty()) return PartitionSpec(entries);
   for (const char* start : {"P(", "(", "PartitionSpec("}) {
-    if (trimmed.starts_with(start)) return parse_jax_text(trimmed);
+    if (trimmed.starts_with(start)) return detail::parse_jax_spec(trimmed);
   }
   for (const std::string_view part : detail::split(text, ',')) {
     Entry& entry = entries.emplace_back();

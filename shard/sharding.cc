@@ -10,7 +10,7 @@
 #include "shardwise/shard/detail/sharding_data.h"
 #include "shardwise/shard/detail/spec_axes.h"
 #include "shardwise/shard/error.h"
-#include "shardwise/shard/view/owners.h"
+#include "shardwise/shard/owned_tiles.h"
 
 namespace shardwise {
 namespace {

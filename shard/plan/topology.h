@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "shardwise/shard/torus/hybrid_mesh.h"
+#include "shardwise/shard/device_attributes.h"
 
 namespace shardwise {
 

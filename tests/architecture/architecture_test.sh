@@ -92,4 +92,37 @@ for file in $(sources $components tools bench examples tests); do
   ! grep -nE '\b(TODO|FIXME|XXX|HACK)\b' "$file" || breach "$file has an unfinished mark"
 done
 
+# 8. Inside a component, too, includes point one way: each part uses itself and the parts before it; parts joined by
+# "|" stand side by side and do not see each other. A part is a folder with all below it, file names joined by "+",
+# or "." for all files that are in no folder but detail/.
+order_shard=". notation|torus|plan view"
+for component in $components; do
+  order=order_$component
+  [[ -n ${!order:-} ]] || continue
+  breaches=$(awk -v component="$component" -v order="${!order}" '
+    function part_of(file,    stem, i) {  # its number in the list of parts; 0 where it is in none
+      file = substr(file, length(component) + 2)
+      stem = file; sub(/\.[^.\/]*$/, "", stem)
+      for (i = 1; i <= parts; ++i) {
+        if (part[i] == "." ? file !~ /\// || file ~ /^detail\// : index(file, part[i] "/") == 1) return i
+        if (index("+" part[i] "+", "+" stem "+")) return i
+      }
+      return 0
+    }
+    BEGIN {
+      steps = split(order, step, " ")
+      for (s = 1; s <= steps; ++s) {
+        n = split(step[s], side, "|")
+        for (k = 1; k <= n; ++k) { part[++parts] = side[k]; rank[parts] = s }
+      }
+    }
+    index($1, component "/") == 1 && index($2, "shardwise/" component "/") == 1 {
+      used = substr($2, 11); own = part_of($1); other = part_of(used)
+      if (!own) print $1 " has no place in the order of " component "/: " order
+      else if (rank[other] > rank[own] || (rank[other] == rank[own] && other != own))
+        print $1 " includes " used ", which does not stand before it in " component "/"
+    }' <<< "$included")
+  while read -r line; do [[ -z $line ]] || breach "$line"; done <<< "$breaches"
+done
+
 exit $failed

@@ -80,13 +80,4 @@ OwnedTile owner_of(const Sharding& sharding, const Shape& shape, const Index& el
 /// The mesh positions that hold a tile, ascending. Requires one tile number per dim, in range.
 std::vector<std::int64_t> positions_of(const Sharding& sharding, const Index& tile);
 
-/// True where each device's box under `fine` lies inside its box under `coarse`: what is sharded as
-/// `coarse` becomes `fine` without communication. A device that holds nothing under `fine` needs
-/// nothing; on abstract meshes a position stands for a device.
-///
-/// O(rank) where one tiling splits the tiles of the other by minor axes and blocks are of one size;
-/// O(tiles) per dim for such a split under another policy; else O(devices). Throws as
-/// Sharding::shard_shape(), for both, and as Mesh::devices() where one mesh alone is abstract.
-bool refines(const Sharding& fine, const Sharding& coarse, const Shape& shape);
-
 }  // namespace shardwise
