@@ -84,9 +84,6 @@ inline constexpr std::size_t kMaxNameBytes = 1024;
 std::string name_problem(std::string_view name);
 std::string user_json_problem(std::string_view text);
 
-/// Why a shard file cannot have this name, data range or chunk table; empty where it can.
-std::string file_problem(const FileEntry& file);
-
 /// The whole file, checksum included. Equal manifests give equal bytes; user_json is kept as it is,
 /// byte by byte. Requires what parse_manifest checks.
 std::string print_manifest(const Manifest& manifest);

@@ -2,16 +2,12 @@
 
 #include <algorithm>
 #include <iterator>
-#include <set>
-#include <tuple>
-#include <unordered_set>
 #include <utility>
 
 #include "shardwise/checkpoint/detail/json_text.h"
 #include "shardwise/checkpoint/detail/lanes.h"
-#include "shardwise/checkpoint/detail/manifest.h"
+#include "shardwise/checkpoint/detail/manifest_check.h"
 #include "shardwise/shard/error.h"
-#include "shardwise/shard/plan/check_cover.h"
 
 namespace shardwise::detail {
 namespace {
@@ -58,7 +54,7 @@ DType dtype_of(const JsonFields& tensor) {
 
 Box box_of(const JsonFields& piece, const Shape& shape) {
   const JsonValue pairs = piece.list("box");
-  if (pairs.size() != shape.size()) {
+  if (pairs.size() != shape.size()) {  // or more than a box can have
     piece.fail(fmt::format("\"box\" has {} dims, the tensor has {}", pairs.size(), shape.size()));
   }
   Index begin, end;
@@ -67,19 +63,10 @@ Box box_of(const JsonFields& piece, const Shape& shape) {
     begin.push_back(b);
     end.push_back(e);
   }
-  const Box box(begin, end);
-  for (std::size_t d = 0; d < box.rank(); ++d) {
-    if (box.extent(d) == 0) piece.fail(fmt::format("box {} is empty", to_string(box)));
-    if (box.end(d) > shape[d]) {
-      piece.fail(
-          fmt::format("box {} leaves the tensor's shape {}", to_string(box), to_string(shape)));
-    }
-  }
-  return box;
+  return Box(begin, end);
 }
 
-PieceEntry piece_of(const JsonValue& value, const TensorEntry& tensor,
-                    const std::string& expected) {
+PieceEntry piece_of(const JsonValue& value, const TensorEntry& tensor) {
   const JsonFields fields(value, {.what = "tensor",
                                   .name = tensor.name,
                                   .part = " piece",
@@ -88,38 +75,10 @@ PieceEntry piece_of(const JsonValue& value, const TensorEntry& tensor,
   piece.box = box_of(fields, tensor.shape);
   piece.file = fields.integer("file");
   piece.dataset = fields.text("dataset");
-  if (piece.dataset != expected) {
-    fields.fail(
-        fmt::format("\"dataset\" is {}, must be {:?}", JsonFields::shown(piece.dataset), expected));
-  }
   piece.layout = static_cast<Layout>(fields.choice("layout", {"contiguous", "chunked"}));
   piece.codec = static_cast<StoredCodec>(fields.choice("codec", {"none", "zstd"}));
   piece.first_chunk = fields.integer("first_chunk");
   piece.chunk = fields.dims("chunk", 1);
-
-  const Shape extents = piece.box.shape();
-  if (piece.chunk.size() != extents.size()) {
-    fields.fail(fmt::format("\"chunk\" has {} dims, the tensor has {}", piece.chunk.size(),
-                            extents.size()));
-  }
-  for (std::size_t d = 0; d < extents.size(); ++d) {
-    if (piece.chunk[d] > extents[d]) {
-      fields.fail(fmt::format("chunk {} is larger than the piece, {}", to_string(piece.chunk),
-                              to_string(extents)));
-    }
-  }
-  if (piece.layout == Layout::contiguous) {
-    if (piece.chunk != extents) {
-      fields.fail(fmt::format("it is contiguous and has the extents {}, but its chunk is {}",
-                              to_string(extents), to_string(piece.chunk)));
-    }
-    if (piece.codec != StoredCodec::none) fields.fail("it is contiguous, but its codec is zstd");
-  }
-  const std::size_t bytes = chunk_bytes(piece, tensor.dtype);
-  if (bytes > kMaxChunkBytes) {
-    fields.fail(
-        fmt::format("a chunk has {} bytes, at most {} are possible", bytes, kMaxChunkBytes));
-  }
   return piece;
 }
 
@@ -137,25 +96,10 @@ TensorEntry tensor_of(const JsonValue& value, std::int64_t number) {
   tensor.spec = fields.text("spec");
   tensor.policy = fields.text_or("policy", kUsualPolicy);
   tensor.index = fields.text("index");
-  if (tensor.index.empty() || tensor.index.find('\0') != std::string::npos) {
-    fields.fail("\"index\" is not the path of a dataset");
-  }
   const JsonValue pieces = fields.list("pieces");
   tensor.pieces.reserve(pieces.size());
-  try {
-    const std::size_t bytes = num_bytes(tensor.shape, size_bytes(tensor.dtype));
-    if (bytes == 0 && pieces.size() > 0) fields.fail("it has no elements, but pieces");
-    std::vector<Box> boxes;
-    for (const JsonValue piece : pieces) {
-      tensor.pieces.push_back(
-          piece_of(piece, tensor, fmt::format("/tensors/{}/{}", number, tensor.pieces.size())));
-      boxes.push_back(tensor.pieces.back().box);
-    }
-    check_cover(boxes, tensor.shape);
-  } catch (const Error& e) {
-    if (e.code() == ErrorCode::corrupt) throw;
-    fields.fail(e.what());  // an overflow, or pieces that do not cover
-  }
+  for (const JsonValue piece : pieces) tensor.pieces.push_back(piece_of(piece, tensor));
+  check_tensor(tensor, number);
   return tensor;
 }
 
@@ -175,62 +119,6 @@ FileEntry file_of(const JsonValue& value, std::int64_t number) {
   file.structure_hash = fields.hash128("structure");
   if (const std::string problem = file_problem(file); !problem.empty()) fields.fail(problem);
   return file;
-}
-
-void check_names(const Manifest& manifest) {
-  const TensorEntry* before = nullptr;
-  std::set<std::string_view> files;
-  std::unordered_set<std::string_view> indices(manifest.tensors.size());
-  for (const TensorEntry& tensor : manifest.tensors) {
-    if (before != nullptr && before->name >= tensor.name) {
-      refuse(fmt::format("tensor {:?} follows {:?}: names must be sorted and distinct", tensor.name,
-                         before->name));
-    }
-    before = &tensor;
-    if (!indices.insert(tensor.index).second) {
-      refuse(fmt::format("tensor {:?}: another tensor has the index {} too", tensor.name,
-                         JsonFields::shown(tensor.index)));
-    }
-  }
-  for (const FileEntry& file : manifest.files) {
-    if (!files.insert(file.name).second)
-      refuse(fmt::format("file {} comes twice", JsonFields::shown(file.name)));
-  }
-}
-
-/// Each record of a file's chunk table belongs to exactly one piece.
-void check_records(const Manifest& manifest) {
-  std::vector<std::tuple<std::int64_t, std::int64_t, const TensorEntry*, std::size_t>> pieces;
-  for (const TensorEntry& tensor : manifest.tensors) {
-    for (std::size_t p = 0; p < tensor.pieces.size(); ++p) {
-      const PieceEntry& piece = tensor.pieces[p];
-      if (piece.file >= static_cast<std::int64_t>(manifest.files.size())) {
-        refuse(fmt::format("tensor {:?} piece {}: \"file\" is {}, there are {}", tensor.name, p,
-                           piece.file, manifest.files.size()));
-      }
-      pieces.emplace_back(piece.file, piece.first_chunk, &tensor, p);
-    }
-  }
-  std::sort(pieces.begin(), pieces.end());
-  std::vector<std::int64_t> next(manifest.files.size(), 0);
-  for (const auto& [file, first, tensor, p] : pieces) {
-    const auto f = static_cast<std::size_t>(file);
-    const std::int64_t chunks = manifest.files[f].chunks;
-    const std::int64_t wanted = num_chunks(tensor->pieces[p]);
-    if (first != next[f] || wanted > chunks - first) {
-      refuse(fmt::format(
-          "tensor {:?} piece {}: its {} chunks begin at record {} of {} in file {}, must begin at "
-          "{}, where the last piece's end, and fit",
-          tensor->name, p, wanted, first, chunks, file, next[f]));
-    }
-    next[f] += wanted;
-  }
-  for (std::size_t f = 0; f < next.size(); ++f) {
-    if (next[f] != manifest.files[f].chunks) {
-      refuse(fmt::format("file {}: {} chunk records belong to pieces, the table has {}", f, next[f],
-                         manifest.files[f].chunks));
-    }
-  }
 }
 
 /// In the order of the list, and of several that are wrong the first one is reported, whatever the
@@ -286,36 +174,11 @@ Manifest parse(std::string_view bytes, std::int64_t threads) {
   index.choice("name", {kIndexName});
   manifest.index_bytes = static_cast<std::uint64_t>(index.integer("bytes"));
   manifest.index_hash = index.hash128("xxh3");
-  check_names(manifest);
-  check_records(manifest);
+  check_lists(manifest.tensors, manifest.files);
   return manifest;
 }
 
 }  // namespace
-
-std::string file_problem(const FileEntry& file) {
-  if (file.name.empty() || file.name == "." || file.name == ".." || file.name == kManifestName ||
-      file.name == kIndexName || file.name.find('/') != std::string::npos ||
-      file.name.find('\0') != std::string::npos) {
-    return fmt::format("{} cannot be the name of a shard file", JsonFields::shown(file.name));
-  }
-  const std::uint64_t begin = file.data_begin, end = file.data_end, table = file.table_address;
-  if (begin > end) return fmt::format("\"data\" begins at {} and ends at {}", begin, end);
-  if (end > file.bytes) {
-    return fmt::format("\"data\" is [{}, {}), but the file has {} bytes", begin, end, file.bytes);
-  }
-  if (file.chunks > kMaxChunksPerFile) {
-    return fmt::format("its table has {} chunks, at most {} are possible", file.chunks,
-                       kMaxChunksPerFile);
-  }
-  // Divided, not multiplied: nothing overflows.
-  if (table < begin || table > end || file.chunks < 0 ||
-      static_cast<std::uint64_t>(file.chunks) > (end - table) / sizeof(ChunkRecord)) {
-    return fmt::format("the {} records of its table, at {}, are not inside the data, [{}, {})",
-                       file.chunks, table, begin, end);
-  }
-  return {};
-}
 
 Manifest parse_manifest(std::string_view bytes, const std::string& path, std::int64_t threads) {
   try {

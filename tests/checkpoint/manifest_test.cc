@@ -1,6 +1,5 @@
 #include "shardwise/checkpoint/detail/manifest.h"
 
-#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -116,37 +115,6 @@ TEST(TensorName, ProblemsAreNamed) {
   EXPECT_EQ(name_problem(std::string("a\0b", 3)), "has a NUL character");
   EXPECT_EQ(name_problem("a\xff"), "is not UTF-8");
   EXPECT_EQ(name_problem("\xed\xa0\x80"), "is not UTF-8");
-}
-
-TEST(FileEntry, ProblemsAreNamed) {
-  const FileEntry file{.name = "shards.h5",
-                       .bytes = 500,
-                       .data_begin = 100,
-                       .data_end = 400,
-                       .table_address = 200,
-                       .chunks = 6};
-  EXPECT_EQ(file_problem(file), "");
-  const auto problem_with = [file](auto change) {
-    FileEntry changed = file;
-    change(changed);
-    return file_problem(changed);
-  };
-  EXPECT_EQ(problem_with([](FileEntry& f) { f.name = "a/b"; }),
-            "\"a/b\" cannot be the name of a shard file");
-  EXPECT_EQ(problem_with([](FileEntry& f) { f.data_begin = 401; }),
-            "\"data\" begins at 401 and ends at 400");
-  EXPECT_EQ(problem_with([](FileEntry& f) { f.bytes = 399; }),
-            "\"data\" is [100, 400), but the file has 399 bytes");
-  const auto table_problem = [](std::int64_t chunks, std::uint64_t address) {
-    return fmt::format("the {} records of its table, at {}, are not inside the data, [100, 400)",
-                       chunks, address);
-  };
-  EXPECT_EQ(problem_with([](FileEntry& f) { f.chunks = 7; }), table_problem(7, 200));
-  EXPECT_EQ(problem_with([](FileEntry& f) { f.chunks = -1; }), table_problem(-1, 200));
-  EXPECT_EQ(problem_with([](FileEntry& f) { f.chunks = INT64_MAX; }),
-            fmt::format("its table has {} chunks, at most 33554432 are possible", INT64_MAX));
-  EXPECT_EQ(problem_with([](FileEntry& f) { f.table_address = 99; }), table_problem(6, 99));
-  EXPECT_EQ(problem_with([](FileEntry& f) { f.table_address = 401; }), table_problem(6, 401));
 }
 
 TEST(ChunkGrid, CutsAPieceRowMajor) {

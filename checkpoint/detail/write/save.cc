@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include <functional>
-#include <future>
+#include <iterator>
 #include <optional>
 #include <span>
 #include <string>
@@ -12,6 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "shardwise/checkpoint/detail/lanes.h"
+#include "shardwise/checkpoint/detail/manifest_check.h"
 #include "shardwise/checkpoint/detail/root/attempt.h"
 #include "shardwise/checkpoint/detail/root/root.h"
 #include "shardwise/checkpoint/detail/write/index_file.h"
@@ -57,36 +59,21 @@ WrittenShardFile write_one(const SaveContext& context, const SavePlan& plan, std
   return written;
 }
 
-// The manifest's list of tensors. Whoever reads it makes the same checks, so the list that is
-// published is readable; among them the proof that the pieces cover every element once, and each
-// file's chunks. Sizes and addresses, which the writing of the other files will tell, are as large
-// as can be in this draft: the manifest is not longer.
-std::string print_checked_tensors(const SavePlan& plan, Manifest draft, const std::string& path) {
-  constexpr std::uint64_t kMost = INT64_MAX;
-  draft.index_bytes = kMost;
-  for (FileEntry& file : draft.files) {
-    file.bytes = file.data_end = kMost;
-    file.data_begin = file.table_address =
-        kMost - static_cast<std::uint64_t>(file.chunks) * sizeof(ChunkRecord);
+// What a reader checks of the tensors, before anything is written: among it the proof that the
+// pieces cover every element once.
+void check_plan(const SavePlan& plan, std::span<const FileEntry> files) {
+  for (std::size_t t = 0; t < plan.tensors.size(); ++t) {
+    check_tensor(plan.tensors[t], static_cast<std::int64_t>(t));
   }
-  std::string tensors = print_tensors(plan.tensors);
-  parse_manifest(print_manifest(draft, tensors), path);
-  return tensors;
+  check_lists(plan.tensors, files);
 }
 
-// The other half of what a reader checks: what the writing of a file told. Looked at before the
-// step is published, as nobody could read one for which it is wrong.
-void check_file(const Manifest& manifest, std::int64_t number, std::int64_t chunks,
-                std::span<const ChunkRecord> records) {
-  const FileEntry& file = manifest.files[static_cast<std::size_t>(number)];
-  std::string problem = file_problem(file);
-  if (problem.empty() && file.chunks != chunks) {
-    problem = fmt::format("it has {} chunks, must have {}", file.chunks, chunks);
+// All that a reader checks, before the step is published: nobody could read one that fails here.
+void check_written(const Manifest& manifest, std::span<const std::vector<ChunkRecord>> records) {
+  check_manifest(manifest);
+  for (std::size_t f = 0; f < records.size(); ++f) {
+    check_chunk_table(manifest, static_cast<std::int64_t>(f), records[f], manifest.files[f].name);
   }
-  if (!problem.empty()) {
-    throw Error(ErrorCode::corrupt, fmt::format("write {}: {}", file.name, problem));
-  }
-  check_chunk_table(manifest, number, records, file.name);
 }
 
 // Removes what a spare held and this checkpoint does not: its files are then those that its
@@ -130,39 +117,44 @@ SaveStats write_attempt(const SaveContext& context, const Attempt& attempt, std:
       named[static_cast<std::size_t>(piece.file)].chunks += num_chunks(piece);
     }
   }
-  std::future<std::vector<std::byte>> making_index =
-      std::async(std::launch::async, [&] { return build_index_file(plan.tensors, named); });
-  const std::filesystem::path path = attempt.directory() / kManifestName;
-  Manifest draft = manifest;
-  draft.files = named;
-  std::future<std::string> printing = std::async(std::launch::async, print_checked_tensors,
-                                                 std::cref(plan), std::move(draft), path.string());
+  check_plan(plan, named);
   std::unordered_set<std::string> there;
   if (attempt.is_reused()) there = remove_others(context.file_system, attempt.directory(), named);
   std::vector<std::vector<ChunkRecord>> records;
-  std::size_t done_bytes = 0;
-  for (const FileEntry& entry : named) {
-    const std::unique_ptr<File> file =
-        make_file(context.file_system, attempt, entry.name, there.contains(entry.name));
-    WrittenShardFile written =
-        write_one(context, plan, std::ssize(records), *file, entry.name, options, done_bytes);
-    stats.stored_bytes += written.stored_bytes;
-    stats.file_bytes += written.entry.bytes;
-    records.push_back(std::move(written.records));
-    manifest.files.push_back(std::move(written.entry));
-  }
-  const std::vector<std::byte> index = making_index.get();
-  const std::string tensors = printing.get();
+  const auto write_files = [&] {
+    std::size_t done_bytes = 0;
+    for (const FileEntry& entry : named) {
+      const std::unique_ptr<File> file =
+          make_file(context.file_system, attempt, entry.name, there.contains(entry.name));
+      WrittenShardFile written =
+          write_one(context, plan, std::ssize(records), *file, entry.name, options, done_bytes);
+      stats.stored_bytes += written.stored_bytes;
+      stats.file_bytes += written.entry.bytes;
+      records.push_back(std::move(written.records));
+      manifest.files.push_back(std::move(written.entry));
+    }
+  };
+  std::vector<std::byte> index;
+  std::string tensors;
+  const std::function<void()> jobs[] = {write_files,
+                                        [&] { index = build_index_file(plan.tensors, named); },
+                                        [&] { tensors = print_tensors(plan.tensors); }};
+  run_lanes({.jobs = std::size(jobs),
+             .lanes = std::size(jobs),
+             .run = [&](std::size_t job, std::size_t) { jobs[job](); }});
   manifest.tensors = std::move(plan.tensors);
   manifest.index_bytes = index.size();
   manifest.index_hash = hash128(index.data(), index.size());
-
+  check_written(manifest, records);
   const std::string text = print_manifest(manifest, tensors);
-  for (std::size_t f = 0; f < records.size(); ++f) {
-    check_file(manifest, static_cast<std::int64_t>(f), named[f].chunks, records[f]);
+  if (text.size() > kMaxManifestBytes) {
+    throw Error(ErrorCode::unsupported,
+                fmt::format("write {}: it has {} bytes, at most {} are possible", kManifestName,
+                            text.size(), kMaxManifestBytes));
   }
   write_whole_file(context.file_system, attempt.directory() / kIndexName, index);
-  write_whole_file(context.file_system, path, std::as_bytes(std::span(text)));
+  write_whole_file(context.file_system, attempt.directory() / kManifestName,
+                   std::as_bytes(std::span(text)));
   context.file_system.sync_directory(attempt.directory());
   stats.file_bytes += index.size() + text.size();
   return stats;

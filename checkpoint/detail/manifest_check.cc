@@ -1,0 +1,194 @@
+#include "shardwise/checkpoint/detail/manifest_check.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string_view>
+#include <tuple>
+#include <unordered_set>
+#include <vector>
+
+#include "shardwise/checkpoint/detail/json_text.h"
+#include "shardwise/shard/error.h"
+#include "shardwise/shard/plan/check_cover.h"
+
+namespace shardwise::detail {
+namespace {
+
+[[noreturn]] void refuse(const std::string& message) { throw Error(ErrorCode::corrupt, message); }
+
+/// Why this cannot be piece `number` of the tensor; empty where it can.
+std::string piece_problem(const PieceEntry& piece, std::size_t number, const TensorEntry& tensor,
+                          std::int64_t tensor_number) {
+  const Box& box = piece.box;
+  if (box.rank() != tensor.shape.size()) {
+    return fmt::format("\"box\" has {} dims, the tensor has {}", box.rank(), tensor.shape.size());
+  }
+  for (std::size_t d = 0; d < box.rank(); ++d) {
+    if (box.extent(d) == 0) return fmt::format("box {} is empty", to_string(box));
+    if (box.begin(d) < 0 || box.end(d) > tensor.shape[d]) {
+      return fmt::format("box {} leaves the tensor's shape {}", to_string(box),
+                         to_string(tensor.shape));
+    }
+  }
+  const std::string dataset = fmt::format("/tensors/{}/{}", tensor_number, number);
+  if (piece.dataset != dataset) {
+    return fmt::format("\"dataset\" is {}, must be {:?}", JsonFields::shown(piece.dataset),
+                       dataset);
+  }
+  const Shape extents = box.shape();
+  if (piece.chunk.size() != extents.size()) {
+    return fmt::format("\"chunk\" has {} dims, the tensor has {}", piece.chunk.size(),
+                       extents.size());
+  }
+  for (std::size_t d = 0; d < extents.size(); ++d) {
+    if (piece.chunk[d] < 1) return fmt::format("chunk {} is empty", to_string(piece.chunk));
+    if (piece.chunk[d] > extents[d]) {
+      return fmt::format("chunk {} is larger than the piece, {}", to_string(piece.chunk),
+                         to_string(extents));
+    }
+  }
+  if (piece.layout == Layout::contiguous) {
+    if (piece.chunk != extents) {
+      return fmt::format("it is contiguous and has the extents {}, but its chunk is {}",
+                         to_string(extents), to_string(piece.chunk));
+    }
+    if (piece.codec != StoredCodec::none) return "it is contiguous, but its codec is zstd";
+  }
+  const std::size_t bytes = chunk_bytes(piece, tensor.dtype);
+  if (bytes > kMaxChunkBytes) {
+    return fmt::format("a chunk has {} bytes, at most {} are possible", bytes, kMaxChunkBytes);
+  }
+  return {};
+}
+
+void check_pieces(const TensorEntry& tensor, std::int64_t number) {
+  const std::size_t bytes = num_bytes(tensor.shape, size_bytes(tensor.dtype));
+  if (bytes == 0 && !tensor.pieces.empty()) {
+    refuse(fmt::format("tensor {:?}: it has no elements, but pieces", tensor.name));
+  }
+  std::vector<Box> boxes;
+  boxes.reserve(tensor.pieces.size());
+  for (std::size_t p = 0; p < tensor.pieces.size(); ++p) {
+    const std::string problem = piece_problem(tensor.pieces[p], p, tensor, number);
+    if (!problem.empty()) refuse(fmt::format("tensor {:?} piece {}: {}", tensor.name, p, problem));
+    boxes.push_back(tensor.pieces[p].box);
+  }
+  check_cover(boxes, tensor.shape);
+}
+
+void check_names(std::span<const TensorEntry> tensors, std::span<const FileEntry> files) {
+  const TensorEntry* before = nullptr;
+  std::unordered_set<std::string_view> indices(tensors.size()), names(files.size());
+  for (const TensorEntry& tensor : tensors) {
+    if (before != nullptr && before->name >= tensor.name) {
+      refuse(fmt::format("tensor {:?} follows {:?}: names must be sorted and distinct", tensor.name,
+                         before->name));
+    }
+    before = &tensor;
+    if (!indices.insert(tensor.index).second) {
+      refuse(fmt::format("tensor {:?}: another tensor has the index {} too", tensor.name,
+                         JsonFields::shown(tensor.index)));
+    }
+  }
+  for (const FileEntry& file : files) {
+    if (!names.insert(file.name).second) {
+      refuse(fmt::format("file {} comes twice", JsonFields::shown(file.name)));
+    }
+  }
+}
+
+/// Each record of a file's chunk table belongs to exactly one piece.
+void check_records(std::span<const TensorEntry> tensors, std::span<const FileEntry> files) {
+  std::vector<std::tuple<std::int64_t, std::int64_t, const TensorEntry*, std::size_t>> pieces;
+  for (const TensorEntry& tensor : tensors) {
+    for (std::size_t p = 0; p < tensor.pieces.size(); ++p) {
+      const PieceEntry& piece = tensor.pieces[p];
+      if (piece.file < 0 || piece.file >= std::ssize(files)) {
+        refuse(fmt::format("tensor {:?} piece {}: \"file\" is {}, there are {}", tensor.name, p,
+                           piece.file, files.size()));
+      }
+      pieces.emplace_back(piece.file, piece.first_chunk, &tensor, p);
+    }
+  }
+  std::sort(pieces.begin(), pieces.end());
+  std::vector<std::int64_t> next(files.size(), 0);
+  for (const auto& [file, first, tensor, p] : pieces) {
+    const auto f = static_cast<std::size_t>(file);
+    const std::int64_t chunks = files[f].chunks;
+    const std::int64_t wanted = num_chunks(tensor->pieces[p]);
+    if (first != next[f] || wanted > chunks - first) {
+      refuse(fmt::format(
+          "tensor {:?} piece {}: its {} chunks begin at record {} of {} in file {}, must begin at "
+          "{}, where the last piece's end, and fit",
+          tensor->name, p, wanted, first, chunks, file, next[f]));
+    }
+    next[f] += wanted;
+  }
+  for (std::size_t f = 0; f < next.size(); ++f) {
+    if (next[f] != files[f].chunks) {
+      refuse(fmt::format("file {}: {} chunk records belong to pieces, the table has {}", f, next[f],
+                         files[f].chunks));
+    }
+  }
+}
+
+}  // namespace
+
+void check_tensor(const TensorEntry& tensor, std::int64_t number) {
+  if (const std::string problem = name_problem(tensor.name); !problem.empty()) {
+    refuse(fmt::format("tensor {}: its name {}", number, problem));
+  }
+  if (tensor.index.empty() || tensor.index.find('\0') != std::string::npos) {
+    refuse(fmt::format("tensor {:?}: \"index\" is not the path of a dataset", tensor.name));
+  }
+  try {
+    check_pieces(tensor, number);
+  } catch (const Error& e) {
+    if (e.code() == ErrorCode::corrupt) throw;
+    // An overflow, or pieces that do not cover.
+    refuse(fmt::format("tensor {:?}: {}", tensor.name, e.what()));
+  }
+}
+
+void check_lists(std::span<const TensorEntry> tensors, std::span<const FileEntry> files) {
+  check_names(tensors, files);
+  check_records(tensors, files);
+}
+
+std::string file_problem(const FileEntry& file) {
+  if (file.name.empty() || file.name == "." || file.name == ".." || file.name == kManifestName ||
+      file.name == kIndexName || file.name.find('/') != std::string::npos ||
+      file.name.find('\0') != std::string::npos) {
+    return fmt::format("{} cannot be the name of a shard file", JsonFields::shown(file.name));
+  }
+  const std::uint64_t begin = file.data_begin, end = file.data_end, table = file.table_address;
+  if (begin > end) return fmt::format("\"data\" begins at {} and ends at {}", begin, end);
+  if (end > file.bytes) {
+    return fmt::format("\"data\" is [{}, {}), but the file has {} bytes", begin, end, file.bytes);
+  }
+  if (file.chunks > kMaxChunksPerFile) {
+    return fmt::format("its table has {} chunks, at most {} are possible", file.chunks,
+                       kMaxChunksPerFile);
+  }
+  // Divided, not multiplied: nothing overflows.
+  if (table < begin || table > end || file.chunks < 0 ||
+      static_cast<std::uint64_t>(file.chunks) > (end - table) / sizeof(ChunkRecord)) {
+    return fmt::format("the {} records of its table, at {}, are not inside the data, [{}, {})",
+                       file.chunks, table, begin, end);
+  }
+  return {};
+}
+
+void check_manifest(const Manifest& manifest) {
+  for (std::size_t t = 0; t < manifest.tensors.size(); ++t) {
+    check_tensor(manifest.tensors[t], static_cast<std::int64_t>(t));
+  }
+  for (std::size_t f = 0; f < manifest.files.size(); ++f) {
+    const std::string problem = file_problem(manifest.files[f]);
+    if (!problem.empty()) refuse(fmt::format("file {}: {}", f, problem));
+  }
+  check_lists(manifest.tensors, manifest.files);
+}
+
+}  // namespace shardwise::detail
