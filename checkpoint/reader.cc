@@ -9,11 +9,11 @@
 
 #include "shardwise/checkpoint/detail/file.h"
 #include "shardwise/checkpoint/detail/read/chunk_reader.h"
-#include "shardwise/checkpoint/detail/read/nearest_names.h"
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
 #include "shardwise/checkpoint/detail/root/pin.h"
 #include "shardwise/runtime/device.h"
 #include "shardwise/shard/error.h"
+#include "shardwise/shard/nearest_names.h"
 
 namespace shardwise {
 namespace {
@@ -120,7 +120,7 @@ struct CheckpointReader::Impl {
     for (const TensorInfo& info : infos) names.push_back(info.name);
     std::string text = fmt::format("there is no tensor {:?}", name);
     const char* separator = ", nearest: ";
-    for (const std::string_view near : detail::nearest_names(names, name)) {
+    for (const std::string_view near : nearest_names(names, name)) {
       text += fmt::format("{}{:?}", separator, near);
       separator = ", ";
     }

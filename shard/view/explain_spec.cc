@@ -9,6 +9,7 @@
 
 #include "shardwise/shard/detail/spec_axes.h"
 #include "shardwise/shard/error.h"
+#include "shardwise/shard/nearest_names.h"
 #include "shardwise/shard/view/explain.h"
 
 namespace shardwise {
@@ -18,22 +19,6 @@ using Kind = SpecProblem::Kind;
 using Entry = PartitionSpec::Entry;
 
 constexpr std::size_t kMostAlternatives = 5;
-
-/// The least number of letters to change, add or leave out.
-std::size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    std::size_t diagonal = row[0];
-    row[0] = i + 1;
-    for (std::size_t j = 0; j < b.size(); ++j) {
-      const std::size_t above = row[j + 1];
-      row[j + 1] = std::min({above + 1, row[j] + 1, diagonal + (a[i] == b[j] ? 0 : 1)});
-      diagonal = above;
-    }
-  }
-  return row.back();
-}
 
 std::vector<Entry> entries_of(const PartitionSpec& spec) {
   std::vector<Entry> entries;

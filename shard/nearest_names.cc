@@ -1,13 +1,11 @@
-#include "shardwise/checkpoint/detail/read/nearest_names.h"
+#include "shardwise/shard/nearest_names.h"
 
 #include <algorithm>
 #include <utility>
 
-namespace shardwise::detail {
-namespace {
+namespace shardwise {
 
-/// Fewest single-letter changes and swaps of neighbours from one text to the other.
-std::size_t distance(std::string_view a, std::string_view b) {
+std::size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<std::size_t> before2(b.size() + 1), before(b.size() + 1), row(b.size() + 1);
   for (std::size_t j = 0; j <= b.size(); ++j) before[j] = j;
   for (std::size_t i = 1; i <= a.size(); ++i) {
@@ -25,8 +23,6 @@ std::size_t distance(std::string_view a, std::string_view b) {
   return before[b.size()];
 }
 
-}  // namespace
-
 std::vector<std::string_view> nearest_names(const std::vector<std::string_view>& names,
                                             std::string_view wrong) {
   // A third of the letters: beyond that a hint misleads. It also keeps long lists cheap.
@@ -36,7 +32,7 @@ std::vector<std::string_view> nearest_names(const std::vector<std::string_view>&
     const std::size_t gap =
         name.size() > wrong.size() ? name.size() - wrong.size() : wrong.size() - name.size();
     if (gap > most) continue;
-    const std::size_t d = distance(name, wrong);
+    const std::size_t d = edit_distance(name, wrong);
     if (d <= most) found.emplace_back(d, name);
   }
   std::sort(found.begin(), found.end());
@@ -47,4 +43,4 @@ std::vector<std::string_view> nearest_names(const std::vector<std::string_view>&
   return nearest;
 }
 
-}  // namespace shardwise::detail
+}  // namespace shardwise

@@ -1,9 +1,9 @@
-#include "shardwise/checkpoint/detail/read/nearest_names.h"
+#include "shardwise/shard/nearest_names.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace shardwise::detail {
+namespace shardwise {
 namespace {
 
 using testing::ElementsAre;
@@ -22,10 +22,18 @@ TEST(NearestNames, AreThoseFewLettersAway) {
   EXPECT_THAT(nearest_names({}, "w"), IsEmpty());
 }
 
+TEST(EditDistance, CountsLettersChangedAddedDroppedAndSwapped) {
+  EXPECT_EQ(edit_distance("weight", "weight"), 0u);
+  EXPECT_EQ(edit_distance("wieght", "weight"), 1u);
+  EXPECT_EQ(edit_distance("w", "weight"), 5u);
+  EXPECT_EQ(edit_distance("", "bias"), 4u);
+  EXPECT_EQ(edit_distance("bias", "base"), 2u);
+}
+
 TEST(NearestNames, AreAtMostThree) {
   const std::vector<std::string_view> names{"a1", "a2", "a3", "a4", "a5"};
   EXPECT_THAT(nearest_names(names, "a"), ElementsAre("a1", "a2", "a3"));
 }
 
 }  // namespace
-}  // namespace shardwise::detail
+}  // namespace shardwise
