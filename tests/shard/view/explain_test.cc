@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "shardwise/shard/refines.h"
+#include "shardwise/shard/view/refines.h"
 #include "testing/errors.h"
 #include "testing/make_sharding.h"
 #include "testing/random_shardings.h"

@@ -1,4 +1,4 @@
-#include "shardwise/shard/refines.h"
+#include "shardwise/shard/view/refines.h"
 
 #include <algorithm>
 #include <optional>
