@@ -27,15 +27,17 @@ enum class Codec {
 std::string_view name(Codec codec);
 Codec parse_codec(std::string_view text);
 
-/// One tensor of a checkpoint.
+/// One tensor of a checkpoint, or of another BoxReader.
 struct TensorInfo {
   std::string name;
-  DType dtype;
+  DType dtype = DType::f32;
   Shape shape;
 
-  /// How the writer had it cut; Mesh::parse, PartitionSpec::parse, UnevenPolicy::parse.
-  std::string mesh, spec, policy = "ceil";
+  /// How the writer had it cut; Mesh::parse, PartitionSpec::parse, UnevenPolicy::parse. An empty
+  /// mesh: not known.
+  std::string mesh = {}, spec = {}, policy = "ceil";
 
+  // Of a checkpoint's.
   std::int64_t pieces = 0;
   std::int64_t chunks = 0;
   std::size_t logical_bytes = 0;

@@ -18,32 +18,6 @@
 namespace shardwise {
 namespace {
 
-std::vector<TensorInfo> make_infos(const detail::StoredCheckpoint& checkpoint) {
-  std::vector<TensorInfo> infos;
-  infos.reserve(checkpoint.manifest.tensors.size());
-  for (const detail::TensorEntry& tensor : checkpoint.manifest.tensors) {
-    TensorInfo info{.name = tensor.name,
-                    .dtype = tensor.dtype,
-                    .shape = tensor.shape,
-                    .mesh = tensor.mesh,
-                    .spec = tensor.spec,
-                    .policy = tensor.policy};
-    info.pieces = static_cast<std::int64_t>(tensor.pieces.size());
-    info.logical_bytes = num_bytes(tensor.shape, size_bytes(tensor.dtype));
-    for (const detail::PieceEntry& piece : tensor.pieces) {
-      const auto& records = checkpoint.records[static_cast<std::size_t>(piece.file)];
-      const std::int64_t chunks = num_chunks(piece);
-      info.chunks += chunks;
-      for (std::int64_t c = 0; c < chunks; ++c) {
-        info.stored_bytes += static_cast<std::size_t>(
-            records[static_cast<std::size_t>(piece.first_chunk + c)].stored_bytes);
-      }
-    }
-    infos.push_back(std::move(info));
-  }
-  return infos;
-}
-
 using Shards = std::vector<std::shared_ptr<Buffer>>;
 
 /// What the devices of a mesh hold of arrays of one spec: a model has many arrays of few specs.
@@ -102,7 +76,7 @@ const ArrayLayout& layout_of(const ArraySpec& spec, std::deque<ArrayLayout>& lay
 
 struct CheckpointReader::Impl {
   Impl(detail::StoredCheckpoint checkpoint, const ReadOptions& options)
-      : chunks(std::move(checkpoint), options), infos(make_infos(chunks.checkpoint())) {}
+      : chunks(std::move(checkpoint), options), infos(detail::tensor_infos(chunks.checkpoint())) {}
 
   /// Number in the manifest; absent where there is none of that name. `guess` is looked at first.
   std::optional<std::size_t> find(std::string_view name, std::size_t guess = 0) const {
@@ -198,22 +172,31 @@ const TensorInfo& CheckpointReader::tensor(std::string_view name) const {
 }
 
 void CheckpointReader::read(std::string_view name, const Box& box, std::span<std::byte> out) const {
-  const std::size_t number = impl_->number("read", name);
-  const TensorInfo& info = impl_->infos[number];
+  read(impl_->number("read", name), box, out);
+}
+
+void CheckpointReader::read(std::size_t tensor, const Box& box, std::span<std::byte> out) const {
+  if (tensor >= impl_->infos.size()) {
+    throw Error(ErrorCode::not_found,
+                fmt::format("read of checkpoint {}: there is no tensor number {}, there are {}",
+                            directory().string(), tensor, impl_->infos.size()));
+  }
+  const TensorInfo& info = impl_->infos[tensor];
   if (box.rank() != info.shape.size() || !Box::whole(info.shape).contains(box)) {
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("read of checkpoint {}: box {} leaves tensor {:?} of shape {}",
-                            directory().string(), to_string(box), name, to_string(info.shape)));
+    throw Error(
+        ErrorCode::invalid_argument,
+        fmt::format("read of checkpoint {}: box {} leaves tensor {:?} of shape {}",
+                    directory().string(), to_string(box), info.name, to_string(info.shape)));
   }
   const std::size_t bytes = num_bytes(box.shape(), size_bytes(info.dtype));
   if (out.size() != bytes) {
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("read of checkpoint {}: box {} of tensor {:?} has {} bytes, the "
                             "output {}",
-                            directory().string(), to_string(box), name, bytes, out.size()));
+                            directory().string(), to_string(box), info.name, bytes, out.size()));
   }
   std::byte* const place = out.data();
-  const detail::ReadTarget target{number, &box, {&place, 1}};
+  const detail::ReadTarget target{tensor, &box, {&place, 1}};
   impl_->chunks.fill({&target, 1});
 }
 

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "shardwise/checkpoint/info.h"
+#include "shardwise/checkpoint/box_reader.h"
 #include "shardwise/checkpoint/read_options.h"
 #include "shardwise/runtime/sharded_array.h"
 
@@ -29,13 +29,13 @@ struct TensorRequest {
 /// Thread-safe: all methods may run together. They block on the disk, so call none from inside a
 /// parallel_for body. Every method may throw io, and corrupt naming file, tensor, chunk and global
 /// box; the reader stays usable for the rest.
-class CheckpointReader {
+class CheckpointReader final : public BoxReader {
  public:
   /// Reads manifest and chunk tables, not the data. Throws not_found where `directory` is not
   /// there or holds no manifest (an attempt that was not committed, say), unsupported for a format
   /// newer than this library's, corrupt.
   explicit CheckpointReader(const std::filesystem::path& directory, ReadOptions options = {});
-  ~CheckpointReader();
+  ~CheckpointReader() override;
   CheckpointReader(CheckpointReader&&) noexcept;
   CheckpointReader& operator=(CheckpointReader&&) noexcept;
 
@@ -46,7 +46,7 @@ class CheckpointReader {
   const std::string& user_json() const;
 
   /// Sorted by name; valid as long as the reader.
-  std::span<const TensorInfo> tensors() const;
+  std::span<const TensorInfo> tensors() const override;
 
   /// Throws not_found, suggesting the nearest names.
   const TensorInfo& tensor(std::string_view name) const;
@@ -55,6 +55,9 @@ class CheckpointReader {
   /// invalid_argument where box leaves the tensor or out is not exactly its size. If it throws, the
   /// content of out is unspecified.
   void read(std::string_view name, const Box& box, std::span<std::byte> out) const;
+
+  /// The same for a number in tensors().
+  void read(std::size_t tensor, const Box& box, std::span<std::byte> out) const override;
 
   /// One array, as it is stored, under any sharding.
   ShardedArray restore(Devices& devices, std::string_view name, const Sharding& sharding) const;

@@ -19,44 +19,59 @@
 namespace shardwise {
 namespace {
 
-using detail::Manifest;
-using detail::TensorEntry;
+/// How a tensor is cut over the new mesh.
+Sharding new_sharding(const TensorInfo& tensor, const Mesh& mesh, const SpecRules& rules) {
+  const std::size_t rank = tensor.shape.size();
+  const auto ruled = rules.find(tensor.name, rank);
+  if (!ruled && tensor.mesh.empty()) return Sharding::replicated(mesh, rank);
+  PartitionSpec spec = ruled ? *ruled : PartitionSpec::parse(tensor.spec);
+  if (spec.rank() != rank) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("its spec \"{}\" has {} dims, its shape {}", tensor.spec, spec.rank(),
+                            to_string(tensor.shape)));
+  }
+  Sharding sharding(mesh, std::move(spec),
+                    ruled ? UnevenPolicy() : UnevenPolicy::parse(tensor.policy));
+  static_cast<void>(sharding.shard_shape(tensor.shape));
+  return sharding;
+}
 
-/// Each tensor's sharding over the new mesh. Throws one invalid_argument for all that do not fit.
-std::vector<Sharding> new_shardings(const Manifest& manifest, const std::string& source,
-                                    const Mesh& mesh, const SpecRules& rules) {
-  std::vector<Sharding> shardings;
+/// The tensors to be saved. Throws one invalid_argument for all that do not fit; `operation` says
+/// of what.
+std::vector<TensorSource> new_sources(const BoxReader& reader, const Mesh& mesh,
+                                      const SpecRules& rules, std::string_view operation) {
+  // Not owned: the caller's, who waits for the save.
+  const std::shared_ptr<const BoxReader> shared(std::shared_ptr<void>(), &reader);
+  std::vector<TensorSource> sources;
   std::vector<std::string> wrong;
   std::vector<std::string_view> names;
-  for (const TensorEntry& tensor : manifest.tensors) {
+  for (const TensorInfo& tensor : reader.tensors()) {
+    const std::size_t number = names.size();
     names.push_back(tensor.name);
     try {
-      const std::size_t rank = tensor.shape.size();
-      const auto ruled = rules.find(tensor.name, rank);
-      PartitionSpec spec = ruled ? *ruled : PartitionSpec::parse(tensor.spec);
-      UnevenPolicy policy = ruled ? UnevenPolicy() : UnevenPolicy::parse(tensor.policy);
-      if (spec.rank() != rank) {
-        throw Error(ErrorCode::invalid_argument,
-                    fmt::format("its spec \"{}\" has {} dims, its shape {}", tensor.spec,
-                                spec.rank(), to_string(tensor.shape)));
-      }
-      shardings.emplace_back(mesh, std::move(spec), std::move(policy));
-      static_cast<void>(shardings.back().shard_shape(tensor.shape));
+      sources.push_back({tensor.name, shared, number, new_sharding(tensor, mesh, rules)});
     } catch (const Error& e) {
       wrong.push_back(fmt::format("tensor {:?}: {}", tensor.name, e.what()));
     }
   }
-  std::string count =
-      fmt::format("{} of {} tensors do not fit", wrong.size(), manifest.tensors.size());
+  std::string count = fmt::format("{} of {} tensors do not fit", wrong.size(), names.size());
   for (const std::string& pattern : rules.unmatched(names)) {
     wrong.push_back(fmt::format("rule {:?} matches none", pattern));
   }
   if (!wrong.empty()) {
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("reshard {} to mesh {}: {}: {}", source, mesh.to_string(), count,
+                fmt::format("{} to mesh {}: {}: {}", operation, mesh.to_string(), count,
                             fmt::join(wrong, "; ")));
   }
-  return shardings;
+  return sources;
+}
+
+SaveStats reshard(const BoxReader& source, const ReshardTarget& target, const Mesh& mesh,
+                  const SpecRules& rules, ReshardOptions options, std::string_view operation) {
+  std::vector<TensorSource> sources = new_sources(source, mesh, rules, operation);
+  CheckpointManager manager(
+      target.root, {.threads = options.read.threads, .file_system = options.read.file_system});
+  return manager.save(target.step, std::move(sources), std::move(options.save));
 }
 
 /// How the host memory of a reshard is divided.
@@ -77,6 +92,11 @@ Budget divide(std::size_t bytes, int threads) {
 
 }  // namespace
 
+SaveStats reshard_checkpoint(const BoxReader& source, const ReshardTarget& target, const Mesh& mesh,
+                             const SpecRules& rules, ReshardOptions options) {
+  return reshard(source, target, mesh, rules, std::move(options), "reshard");
+}
+
 SaveStats reshard_checkpoint(const std::filesystem::path& source,
                              const std::filesystem::path& target_root, const Mesh& mesh,
                              const SpecRules& rules, ReshardOptions options) {
@@ -84,31 +104,20 @@ SaveStats reshard_checkpoint(const std::filesystem::path& source,
       options.read.file_system ? options.read.file_system : posix_file_system();
   const detail::Pin pin(*file_system, source);  // it may be read for long
   detail::StoredCheckpoint checkpoint = detail::open_checkpoint(*file_system, source);
-  const Manifest manifest = checkpoint.manifest;
-  const std::vector<Sharding> shardings = new_shardings(manifest, source.string(), mesh, rules);
 
-  const int threads = Executor(options.read.threads).threads();
-  const Budget budget = divide(options.save.memory_budget_bytes, threads);
+  options.read.threads = Executor(options.read.threads).threads();
+  const Budget budget = divide(options.save.memory_budget_bytes, options.read.threads);
   ReadOptions read = options.read;
   read.memory_budget_bytes = budget.read_bytes;
   read.progress = nullptr;  // of every box: the save's says how far the whole is
-  detail::ChunkReader reader(std::move(checkpoint), read);
-  detail::CachedReader cached(reader, budget.cache_bytes);
+  detail::ChunkReader chunks(std::move(checkpoint), read);
+  const detail::CachedReader cached(chunks, budget.cache_bytes);
 
-  std::vector<TensorSource> sources;
-  for (std::size_t t = 0; t < manifest.tensors.size(); ++t) {
-    const TensorEntry& tensor = manifest.tensors[t];
-    sources.push_back(
-        {tensor.name,
-         {tensor.dtype, tensor.shape, shardings[t]},
-         [&cached, t](const Box& box, std::span<std::byte> out) { cached.read(t, box, out); }});
-  }
-  SaveOptions save = options.save;
-  save.memory_budget_bytes = budget.save_bytes;
-  save.user_json = manifest.user_json;
-  CheckpointManager manager(target_root,
-                            {.threads = threads, .file_system = options.read.file_system});
-  return manager.save(manifest.step, std::move(sources), std::move(save));
+  options.save.memory_budget_bytes = budget.save_bytes;
+  options.save.user_json = chunks.checkpoint().manifest.user_json;
+  const std::int64_t step = chunks.checkpoint().manifest.step;
+  return reshard(cached, {target_root, step}, mesh, rules, std::move(options),
+                 "reshard " + source.string());
 }
 
 }  // namespace shardwise

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <span>
@@ -8,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "shardwise/checkpoint/box_reader.h"
 #include "shardwise/checkpoint/read_options.h"
 #include "shardwise/checkpoint/save.h"
 #include "shardwise/shard/mesh.h"
@@ -33,7 +35,7 @@ class SpecRules {
   /// rank does not fit.
   std::optional<PartitionSpec> find(std::string_view name, std::size_t rank) const;
 
-  /// Patterns that match none of the names: mostly a slip. Where there are no names, none.
+  /// Patterns that match none of the names: usually a typo. Empty where there are no names.
   std::vector<std::string> unmatched(std::span<const std::string_view> names) const;
 
  private:
@@ -44,19 +46,31 @@ class SpecRules {
 };
 
 struct ReshardOptions {
-  /// memory_budget_bytes is of all, reading included; user_json is ignored: the source's is kept.
+  /// memory_budget_bytes is of all, reading a checkpoint included; user_json is ignored where the
+  /// source is a checkpoint: its own is kept.
   SaveOptions save = {};
 
   /// threads and file_system serve both; memory_budget_bytes, pin and progress are ignored.
   ReadOptions read = {};
 };
 
-/// Writes the checkpoint at `source` again under `target_root`, same step, cut over another mesh;
-/// streams, within the memory budget, whatever the tensors' sizes. Tensors that no rule matches
-/// keep the spec and policy they were saved with; a rule's spec is cut by ceil blocks. Every
-/// mismatch between specs and mesh, and every rule that matches no tensor, is listed in one
-/// invalid_argument before any data is read. Throws as CheckpointReader and CheckpointManager do;
-/// then nothing new is listed in target_root.
+/// Where a reshard writes: one step of the checkpoints in a root directory.
+struct ReshardTarget {
+  std::filesystem::path root;
+  std::int64_t step = 0;
+};
+
+/// Writes all tensors of `source` as a checkpoint, cut over `mesh`; streams, within the memory
+/// budget, whatever the tensors' sizes. Tensors that no rule matches keep the spec and policy that
+/// the source says they had, and are not cut where it says none; a rule's spec is cut by ceil
+/// blocks. Every mismatch between specs and mesh, and every rule that matches no tensor, is told in
+/// one invalid_argument before any data is read. Throws as CheckpointManager does, and what the
+/// source throws; then nothing new is listed in the target.
+SaveStats reshard_checkpoint(const BoxReader& source, const ReshardTarget& target, const Mesh& mesh,
+                             const SpecRules& rules, ReshardOptions options = {});
+
+/// The same for the checkpoint at `source`: same step, same user_json. Decodes each chunk as seldom
+/// as the budget allows. Throws as CheckpointReader does, too.
 SaveStats reshard_checkpoint(const std::filesystem::path& source,
                              const std::filesystem::path& target_root, const Mesh& mesh,
                              const SpecRules& rules, ReshardOptions options = {});

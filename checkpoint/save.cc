@@ -4,37 +4,78 @@
 
 #include <utility>
 
-#include "shardwise/shard/box_copy.h"
+#include "shardwise/checkpoint/detail/write/host_reader.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise {
+namespace {
+
+TensorInfo info_of(const std::string& name, const ArraySpec& spec) {
+  return {.name = name, .dtype = spec.dtype, .shape = spec.shape};
+}
+
+class ArrayReader final : public BoxReader {
+ public:
+  ArrayReader(TensorInfo info, ShardedArray array)
+      : info_(std::move(info)), array_(std::move(array)) {}
+
+  std::span<const TensorInfo> tensors() const override { return {&info_, 1}; }
+  void read(std::size_t /*tensor*/, const Box& box, std::span<std::byte> out) const override {
+    array_.read(box, out);
+  }
+  const std::byte* contiguous(std::size_t /*tensor*/, const Box& box) const override {
+    return array_.contiguous(box);
+  }
+
+ private:
+  TensorInfo info_;
+  ShardedArray array_;
+};
+
+class CallbackReader final : public BoxReader {
+ public:
+  using Function = std::function<void(const Box&, std::span<std::byte>)>;
+
+  CallbackReader(TensorInfo info, Function read) : info_(std::move(info)), read_(std::move(read)) {}
+
+  std::span<const TensorInfo> tensors() const override { return {&info_, 1}; }
+  void read(std::size_t /*tensor*/, const Box& box, std::span<std::byte> out) const override {
+    read_(box, out);
+  }
+
+ private:
+  TensorInfo info_;
+  Function read_;
+};
+
+}  // namespace
 
 TensorSource tensor_source(std::string name, ShardedArray array) {
-  ArraySpec spec = array.spec();
-  TensorSource source{std::move(name), std::move(spec), nullptr};
-  source.read = [array](const Box& box, std::span<std::byte> out) { array.read(box, out); };
-  source.view = [array = std::move(array)](const Box& box) { return array.contiguous(box); };
-  return source;
+  Sharding sharding = array.sharding();
+  auto reader = std::make_shared<ArrayReader>(info_of(name, array.spec()), std::move(array));
+  return {std::move(name), std::move(reader), 0, std::move(sharding)};
 }
 
 TensorSource host_source(std::string name, ArraySpec spec, std::span<const std::byte> bytes) {
-  const std::size_t element_bytes = size_bytes(spec.dtype);
-  const std::size_t needed = num_bytes(spec.shape, element_bytes);
+  const std::size_t needed = num_bytes(spec.shape, size_bytes(spec.dtype));
   if (bytes.size() != needed) {
     throw Error(
         ErrorCode::invalid_argument,
-        fmt::format("host_source: tensor {} is given {} bytes, {} {} needs {}", name, bytes.size(),
+        fmt::format("save: tensor {:?} is given {} bytes, {} {} needs {}", name, bytes.size(),
                     shardwise::name(spec.dtype), to_string(spec.shape), needed));
   }
-  const ConstBoxView from{bytes.data(), Box::whole(spec.shape)};
-  TensorSource source{std::move(name), std::move(spec), nullptr, bytes};
-  source.read = [from, element_bytes](const Box& box, std::span<std::byte> out) {
-    copy_box(box, element_bytes, from, {out.data(), box});
-  };
-  source.view = [from, element_bytes](const Box& box) {
-    return find_contiguous(box, element_bytes, from);
-  };
-  return source;
+  auto reader = std::make_shared<detail::HostReader>(info_of(name, spec), bytes.data());
+  return {std::move(name), std::move(reader), 0, std::move(spec.sharding), true};
+}
+
+TensorSource callback_source(std::string name, ArraySpec spec,
+                             std::function<void(const Box&, std::span<std::byte>)> read) {
+  if (!read) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("save: tensor {:?} has no read function", name));
+  }
+  auto reader = std::make_shared<CallbackReader>(info_of(name, spec), std::move(read));
+  return {std::move(name), std::move(reader), 0, std::move(spec.sharding)};
 }
 
 }  // namespace shardwise

@@ -4,47 +4,50 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
+#include "shardwise/checkpoint/box_reader.h"
 #include "shardwise/checkpoint/info.h"
 #include "shardwise/runtime/sharded_array.h"
 
 namespace shardwise {
 
-/// A tensor to be saved: what it is, and how to read any box of it. The pieces on disk are the
-/// distinct boxes of spec.sharding; a tensor below 64 KiB is one.
+/// A tensor to be saved: which one of a reader's, under which name, and how it is cut on disk.
 struct TensorSource {
   std::string name;
-  ArraySpec spec;
+  std::shared_ptr<const BoxReader> reader;
 
-  /// Fills the span with the elements of the box, row-major. Called from several threads at once.
-  /// What it throws ends the save with that exception. Must not save with the same manager, close
-  /// it or wait for this save: they wait for it.
-  std::function<void(const Box&, std::span<std::byte>)> read;
+  /// Its number in reader->tensors(), which says dtype and shape.
+  std::size_t tensor = 0;
 
-  /// Set by host_source: the caller's memory, which save_async copies instead of calling `read`
-  /// later. Empty: `read` must work until the save has ended.
-  std::span<const std::byte> host = {};
+  /// The pieces on disk are its distinct boxes; a tensor below 64 KiB is one piece, and so is one
+  /// without a sharding.
+  std::optional<Sharding> sharding = {};
 
-  /// May be empty. Where the elements of a box lie row-major side by side in memory that stays, and
-  /// stays as it is, until the save has ended, their address: they are compressed from there, or
-  /// written, without a copy where they begin on a page of 4 KiB. Else null; `read` is called then.
-  /// Called and throws as `read`.
-  std::function<const std::byte*(const Box&)> view = nullptr;
+  /// The elements may change as soon as save_async returns, so it copies them before; save reads
+  /// them where they are. Set by host_source. Else the reader must work until the save has ended.
+  bool copied_by_save_async = false;
 };
 
 /// Shares the array: no copy, and no one can write under it.
 TensorSource tensor_source(std::string name, ShardedArray array);
 
-/// A tensor that lies row-major, native endian, in memory of the caller's, who keeps it there and
-/// unchanged while the source is in use: until save() returns, which writes from it (what changes
-/// meanwhile would not fit its hash), or until save_async() returns, which has copied it then. The
-/// copies of one save are held by the manager, as many bytes as those tensors have (in whole pages
-/// from 64 KiB on), beside memory_budget_bytes, and their memory is kept for its next save: from
-/// the second one on the caller waits about as long as one memcpy takes. Throws invalid_argument
-/// where `bytes` is not exactly the tensor's size.
+/// A tensor in memory of the caller's, row-major, native endian. The caller keeps it there and
+/// unchanged until save() returns, which writes from it (a change meanwhile would not fit its
+/// hash), or until save_async() returns, which has copied it by then. The manager holds the copies
+/// of one save, as many bytes as those tensors have (in whole pages from 64 KiB on), beside
+/// memory_budget_bytes, and keeps their memory for its next save: from the second one on the caller
+/// waits about as long as one memcpy takes. Throws invalid_argument where `bytes` is not exactly
+/// the tensor's size.
 TensorSource host_source(std::string name, ArraySpec spec, std::span<const std::byte> bytes);
+
+/// A tensor whose boxes a function fills, as BoxReader::read() does. Throws invalid_argument where
+/// there is no function.
+TensorSource callback_source(std::string name, ArraySpec spec,
+                             std::function<void(const Box&, std::span<std::byte>)> read);
 
 /// What to do where the step is already there.
 enum class Existing {

@@ -173,7 +173,9 @@ TEST(ChunkWriter, WritesLargeRawChunksFromWhereTheyLie) {
       return size - file.bytes_from(bytes);
     };
     EXPECT_EQ(save(dir / "in place"), c.copied);
-    source.view = nullptr;
+    source = callback_source("x", tensor.spec, [reader = source.reader](const Box& box, auto out) {
+      reader->read(0, box, out);
+    });
     EXPECT_EQ(save(dir / "copied"), size);
     EXPECT_TRUE(file_bytes(dir / "in place") == file_bytes(dir / "copied"));
   }
@@ -183,17 +185,16 @@ TEST(ChunkWriter, WritesLargeRawChunksFromWhereTheyLie) {
 TEST(ChunkWriter, ReadsNoMoreAtOnceThanTheBudgetAllows) {
   const TempDir dir;
   const HostTensor tensor = host_tensor("x", DType::f32, {6000, 1024}, "", "-,-");
-  TensorSource source = tensor.source();
   std::atomic<int> now = 0, most = 0;
-  const auto read = source.read;
-  source.read = [&](const Box& box, std::span<std::byte> out) {
-    const int count = ++now;
-    int seen = most;
-    while (count > seen && !most.compare_exchange_weak(seen, count)) {
-    }
-    read(box, out);
-    --now;
-  };
+  const TensorSource source =
+      callback_source("x", tensor.spec, [&](const Box& box, std::span<std::byte> out) {
+        const int count = ++now;
+        int seen = most;
+        while (count > seen && !most.compare_exchange_weak(seen, count)) {
+        }
+        tensor.source().reader->read(0, box, out);
+        --now;
+      });
   run(dir / "f", {source}, Codec::none, 8, kLeastBudgetBytes);
   EXPECT_EQ(most, 1);
 }
@@ -212,9 +213,9 @@ TEST(ChunkWriter, ErrorsOfDiskAndSourceEndIt) {
   }
   SavePlan broken = plan;
   std::atomic<int> calls = 0;
-  broken.sources[0].read = [&](const Box&, std::span<std::byte>) {
+  broken.sources[0] = callback_source("x", tensor.spec, [&](const Box&, std::span<std::byte>) {
     if (++calls == 5) throw 17;
-  };
+  });
   const auto file = posix_file_system()->create(dir / "f", Caching::direct);
   try {
     write_chunks(broken, *file, 0, pool, {});
@@ -235,12 +236,12 @@ TEST(ChunkWriter, AnEarlierSlabDoesNotHideTheErrorOfALaterOne) {
   for (int round = 0; round < 30; ++round) {
     std::latch later_failed(1);
     std::atomic<bool> failed{false};
-    plan.sources[0].read = [&](const Box& box, std::span<std::byte>) {
+    plan.sources[0] = callback_source("x", tensor.spec, [&](const Box& box, std::span<std::byte>) {
       if (box.begin(0) == 0 && box.begin(1) == 0) return later_failed.wait();
       if (box.begin(0) < 16 || failed.exchange(true)) return;
       later_failed.count_down();
       throw 17;
-    };
+    });
     const auto file = posix_file_system()->create(dir / std::to_string(round), Caching::cached);
     EXPECT_THROW(write_chunks(plan, *file, 0, pool, {}), CallerError);
   }

@@ -45,7 +45,7 @@ int main(int argc, char** argv) {
     const std::filesystem::path folder = argv[1];
     const std::vector<HostTensor> all = tensors();
     std::vector<TensorSource> sources = sources_of(all);
-    sources.front().spec.sharding =
+    sources.front().sharding =
         Sharding(Mesh::parse("data=4,model=2"), PartitionSpec::parse("data,model"),
                  UnevenPolicy::balanced());
     CheckpointManager(folder).save(1, std::move(sources), {.writers = 3});

@@ -112,10 +112,14 @@ TEST(CheckpointManager, RejectsWrongArgumentsBeforeItReturns) {
     source.name = std::move(name);
     return std::vector{source};
   };
-  TensorSource no_read = good, wrong_rank = good, too_large = good;
-  no_read.read = nullptr;
-  wrong_rank.spec.shape = {3};
-  too_large.spec.shape = {std::int64_t{1} << 40, std::int64_t{1} << 40};
+  const auto shaped = [&](const Shape& shape) {
+    return callback_source("w", {DType::f32, shape, *good.sharding}, [](const Box&, auto) {});
+  };
+  TensorSource no_reader, no_such_tensor = good;
+  no_reader.name = "w";
+  no_such_tensor.tensor = 1;
+  const TensorSource wrong_rank = shaped({3});
+  const TensorSource too_large = shaped({std::int64_t{1} << 40, std::int64_t{1} << 40});
   struct Case {
     const char* name;
     std::int64_t step;
@@ -130,8 +134,9 @@ TEST(CheckpointManager, RejectsWrongArgumentsBeforeItReturns) {
       {"NUL", 1, named(std::string("a\0b", 3)), {}, {"NUL"}},
       {"not UTF-8", 1, named("\xff"), {}, {"UTF-8"}},
       {"twice", 1, {good, good}, {}, {"\"w\" is given twice"}},
-      {"no read function", 1, {no_read}, {}, {"tensor w has no read function"}},
-      {"rank", 1, {wrong_rank}, {}, {"tensor w", "2 dims", "[3] has 1"}},
+      {"no reader", 1, {no_reader}, {}, {"tensor \"w\" has no reader"}},
+      {"no such tensor", 1, {no_such_tensor}, {}, {"tensor \"w\" is number 1", "has 1"}},
+      {"rank", 1, {wrong_rank}, {}, {"tensor \"w\"", "2 dims", "[3] has 1"}},
       {"too large", 1, {too_large}, {}, {}},
       {"user_json", 1, {good}, {.user_json = "{"}, {"user_json"}},
       {"user_json, empty", 1, {good}, {.user_json = ""}, {"user_json"}},
@@ -331,9 +336,9 @@ struct Boom : std::runtime_error {
 };
 
 TensorSource throwing_source(const char* what) {
-  TensorSource source = model(1)[0].source();
-  source.read = [what](const Box&, std::span<std::byte>) { throw Boom(what); };
-  return source;
+  const HostTensor tensor = model(1)[0];
+  return callback_source(tensor.name, tensor.spec,
+                         [what](const Box&, std::span<std::byte>) { throw Boom(what); });
 }
 
 std::string boom_of(const std::function<void()>& body) {

@@ -37,10 +37,11 @@ class ManyTensors {
   std::vector<TensorSource> sources() const {
     std::vector<TensorSource> sources;
     for (std::int64_t n = 0; n < kTensors; ++n) {
-      sources.push_back({name(n), spec(n), [n](const Box& box, std::span<std::byte> out) {
-                           const std::vector<std::byte> all = values(n);
-                           copy_box(box, 4, {all.data(), Box::whole(shape(n))}, {out.data(), box});
-                         }});
+      sources.push_back(
+          callback_source(name(n), spec(n), [n](const Box& box, std::span<std::byte> out) {
+            const std::vector<std::byte> all = values(n);
+            copy_box(box, 4, {all.data(), Box::whole(shape(n))}, {out.data(), box});
+          }));
     }
     return sources;
   }

@@ -104,7 +104,7 @@ TEST_F(Reshard, KeepsThePolicy) {
   const auto source = [&](const std::string& policy, const char* name = "w") {
     TensorSource made = sources_of({&tensor, 1}).front();
     made.name = name;
-    made.spec.sharding =
+    made.sharding =
         Sharding(Mesh::parse("4,2"), PartitionSpec::parse("0,1"), UnevenPolicy::parse(policy));
     return made;
   };

@@ -100,7 +100,7 @@ TEST(SavePlan, FindsTheOneNameOfManyThatIsGivenTwice) {
 TEST(SavePlan, KeepsEachTensorsOwnMeshAndSpec) {
   const auto source = [](const char* name, const char* mesh, const char* spec) {
     const Sharding sharding(Mesh::parse(mesh), PartitionSpec::parse(spec));
-    return TensorSource{name, {DType::f32, {8, 8}, sharding}, [](const Box&, auto) {}};
+    return callback_source(name, {DType::f32, {8, 8}, sharding}, [](const Box&, auto) {});
   };
   const SavePlan plan =
       plan_save({source("a", "data=8,model=1", "-,-"), source("b", "data=8,model=1", "-,model"),

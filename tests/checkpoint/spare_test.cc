@@ -263,7 +263,10 @@ TEST_F(ReusedFiles, GoWithASaveThatFails) {
   save(1, model(1));
   save(2, model(2));
   std::vector<TensorSource> sources = sources_of(model(3));
-  sources[0].read = [](const Box&, std::span<std::byte>) { throw std::runtime_error("no"); };
+  const HostTensor first = model(3)[0];
+  sources[0] = callback_source(first.name, first.spec, [](const Box&, std::span<std::byte>) {
+    throw std::runtime_error("no");
+  });
   EXPECT_THROW(manager_->save(3, std::move(sources)), std::runtime_error);
   EXPECT_THAT(entries(root_), ElementsAre("step-00000002"));
   save(4, model(1));

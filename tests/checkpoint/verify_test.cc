@@ -26,9 +26,10 @@ namespace fs = std::filesystem;
 TensorSource source(const std::string& name, DType dtype, const Shape& shape,
                     const std::string& mesh, const std::string& spec, std::vector<std::byte> data) {
   const Sharding sharding(Mesh::parse(mesh), PartitionSpec::parse(spec));
-  return {name, {dtype, shape, sharding}, [=](const Box& box, std::span<std::byte> out) {
-            copy_box(box, size_bytes(dtype), {data.data(), Box::whole(shape)}, {out.data(), box});
-          }};
+  return callback_source(
+      name, {dtype, shape, sharding}, [=](const Box& box, std::span<std::byte> out) {
+        copy_box(box, size_bytes(dtype), {data.data(), Box::whole(shape)}, {out.data(), box});
+      });
 }
 
 /// A small checkpoint of the library's own: chunks of both codecs, contiguous pieces, a scalar, a

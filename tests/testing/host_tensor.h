@@ -54,10 +54,10 @@ struct HostTensor {
 
   /// Shares the data.
   TensorSource source() const {
-    return {name, spec, [spec = spec, data = data](const Box& box, std::span<std::byte> out) {
-              copy_box(box, size_bytes(spec.dtype), {data->data(), Box::whole(spec.shape)},
-                       {out.data(), box});
-            }};
+    return callback_source(name, spec, [tensor = *this](const Box& box, std::span<std::byte> out) {
+      copy_box(box, size_bytes(tensor.spec.dtype),
+               {tensor.data->data(), Box::whole(tensor.spec.shape)}, {out.data(), box});
+    });
   }
 };
 

@@ -6,7 +6,7 @@
 
 namespace shardwise::detail {
 
-void CachedReader::read(std::size_t tensor, const Box& box, std::span<std::byte> out) {
+void CachedReader::read(std::size_t tensor, const Box& box, std::span<std::byte> out) const {
   const StoredCheckpoint& checkpoint = reader_.checkpoint();
   std::byte* const place = out.data();
   const ReadTarget target{tensor, &box, {&place, 1}};
@@ -27,7 +27,7 @@ void CachedReader::read(std::size_t tensor, const Box& box, std::span<std::byte>
   }
 }
 
-CachedReader::Bytes CachedReader::chunk(const ChunkId& id) {
+CachedReader::Bytes CachedReader::chunk(const ChunkId& id) const {
   const StoredCheckpoint& checkpoint = reader_.checkpoint();
   const PieceEntry& piece = checkpoint.piece(id);
   const Key key{piece.file, piece.first_chunk + id.chunk};
@@ -50,7 +50,7 @@ CachedReader::Bytes CachedReader::chunk(const ChunkId& id) {
   return bytes;
 }
 
-void CachedReader::keep(const Key& key, Bytes bytes) {
+void CachedReader::keep(const Key& key, Bytes bytes) const {
   const MutexLock lock(mutex_);
   if (bytes->size() > cache_bytes_ || entries_.contains(key)) return;
   held_bytes_ += bytes->size();

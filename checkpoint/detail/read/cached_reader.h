@@ -9,24 +9,24 @@
 #include <utility>
 #include <vector>
 
+#include "shardwise/checkpoint/box_reader.h"
 #include "shardwise/checkpoint/detail/read/chunk_reader.h"
 #include "shardwise/runtime/mutex.h"
 
 namespace shardwise::detail {
 
-/// Reads boxes one after the other, each smaller than what a chunk holds, without decoding every
-/// chunk for every box: the chunks that were used last are kept. For who asks in some order that
-/// follows the tensor, as a save does. Thread-safe.
-class CachedReader {
+/// A checkpoint whose boxes are read one after another, each smaller than a chunk: the chunks that
+/// were used last are kept, so that not every box decodes its chunks again. For boxes that follow
+/// the order of a tensor, as a save asks for them. Thread-safe.
+class CachedReader final : public BoxReader {
  public:
   /// Keeps up to `cache_bytes` of decoded chunks, beside what `reader` takes. The reader must
   /// outlive it.
   CachedReader(ChunkReader& reader, std::size_t cache_bytes)
-      : reader_(reader), cache_bytes_(cache_bytes) {}
+      : reader_(reader), infos_(tensor_infos(reader.checkpoint())), cache_bytes_(cache_bytes) {}
 
-  /// Fills `out` with the elements of a box of the tensor with this number. Requires that the box
-  /// lies in the tensor and has out.size() bytes.
-  void read(std::size_t tensor, const Box& box, std::span<std::byte> out);
+  std::span<const TensorInfo> tensors() const override { return infos_; }
+  void read(std::size_t tensor, const Box& box, std::span<std::byte> out) const override;
 
  private:
   using Key = std::pair<std::int64_t, std::int64_t>;  // file, record
@@ -36,15 +36,16 @@ class CachedReader {
     std::list<Key>::iterator age;
   };
 
-  Bytes chunk(const ChunkId& id);
-  void keep(const Key& key, Bytes bytes);
+  Bytes chunk(const ChunkId& id) const;
+  void keep(const Key& key, Bytes bytes) const;
 
   ChunkReader& reader_;
+  const std::vector<TensorInfo> infos_;
   const std::size_t cache_bytes_;
-  Mutex mutex_;
-  std::map<Key, Entry> entries_ SHARDWISE_GUARDED_BY(mutex_);
-  std::list<Key> ages_ SHARDWISE_GUARDED_BY(mutex_);  // the one used last in front
-  std::size_t held_bytes_ SHARDWISE_GUARDED_BY(mutex_) = 0;
+  mutable Mutex mutex_;
+  mutable std::map<Key, Entry> entries_ SHARDWISE_GUARDED_BY(mutex_);
+  mutable std::list<Key> ages_ SHARDWISE_GUARDED_BY(mutex_);  // the one used last in front
+  mutable std::size_t held_bytes_ SHARDWISE_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace shardwise::detail

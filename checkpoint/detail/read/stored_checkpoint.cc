@@ -147,6 +147,32 @@ StoredCheckpoint open_checkpoint(FileSystem& file_system, const fs::path& direct
   }
 }
 
+std::vector<TensorInfo> tensor_infos(const StoredCheckpoint& checkpoint) {
+  std::vector<TensorInfo> infos;
+  infos.reserve(checkpoint.manifest.tensors.size());
+  for (const TensorEntry& tensor : checkpoint.manifest.tensors) {
+    TensorInfo info{.name = tensor.name,
+                    .dtype = tensor.dtype,
+                    .shape = tensor.shape,
+                    .mesh = tensor.mesh,
+                    .spec = tensor.spec,
+                    .policy = tensor.policy};
+    info.pieces = static_cast<std::int64_t>(tensor.pieces.size());
+    info.logical_bytes = num_bytes(tensor.shape, size_bytes(tensor.dtype));
+    for (const PieceEntry& piece : tensor.pieces) {
+      const auto& records = checkpoint.records[static_cast<std::size_t>(piece.file)];
+      const std::int64_t chunks = num_chunks(piece);
+      info.chunks += chunks;
+      for (std::int64_t c = 0; c < chunks; ++c) {
+        info.stored_bytes += static_cast<std::size_t>(
+            records[static_cast<std::size_t>(piece.first_chunk + c)].stored_bytes);
+      }
+    }
+    infos.push_back(std::move(info));
+  }
+  return infos;
+}
+
 void check_still_there(const fs::path& directory) { own_name(directory); }
 
 void check_chunk_hash(const StoredCheckpoint& checkpoint, const ChunkId& id, std::uint64_t hash) {

@@ -9,6 +9,7 @@
 
 #include "shardwise/checkpoint/detail/file.h"
 #include "shardwise/checkpoint/detail/manifest.h"
+#include "shardwise/checkpoint/info.h"
 
 namespace shardwise::detail {
 
@@ -60,6 +61,9 @@ std::vector<ChunkRecord> read_chunk_table(File& file, const std::filesystem::pat
 /// where another process removes or replaces it meanwhile.
 StoredCheckpoint open_checkpoint(FileSystem& file_system, const std::filesystem::path& directory,
                                  std::int64_t threads = 1);
+
+/// What a reader tells of each tensor, in the manifest's order.
+std::vector<TensorInfo> tensor_infos(const StoredCheckpoint& checkpoint);
 
 /// For whoever found something wrong: throws not_found where the checkpoint was removed or replaced
 /// meanwhile, so that nothing is corrupt.

@@ -308,11 +308,9 @@ class ChunkWriter {
   // A chunk's elements where they lie; empty where they do not lie side by side.
   static std::span<const std::byte> in_place(const PieceRun& run, std::int64_t chunk) {
     const Box box = chunk_box(*run.piece, chunk);
-    if (!run.source->view || as_size(box.num_elements()) * run.element_bytes != run.chunk_bytes) {
-      return {};
-    }
+    if (as_size(box.num_elements()) * run.element_bytes != run.chunk_bytes) return {};
     const std::byte* elements = nullptr;
-    call_caller([&] { elements = run.source->view(box); });
+    call_caller([&] { elements = run.source->reader->contiguous(run.source->tensor, box); });
     if (elements == nullptr) return {};
     return {elements, run.chunk_bytes};
   }
@@ -323,11 +321,11 @@ class ChunkWriter {
     const Box box = chunk_box(*run.piece, chunk);
     const std::size_t bytes = as_size(box.num_elements()) * run.element_bytes;
     if (bytes == out.size()) {
-      call_caller([&] { run.source->read(box, out); });
+      call_caller([&] { run.source->reader->read(run.source->tensor, box, out); });
       return;
     }
     scratch.edge.resize(bytes);
-    call_caller([&] { run.source->read(box, scratch.edge); });
+    call_caller([&] { run.source->reader->read(run.source->tensor, box, scratch.edge); });
     std::memset(out.data(), 0, out.size());
     const Box held = relative_to(box, box.begin());
     copy_box(held, run.element_bytes, {scratch.edge.data(), held},

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <span>
-#include <utility>
 
 #include "shardwise/checkpoint/detail/stream_copy.h"
+#include "shardwise/checkpoint/detail/write/host_reader.h"
+#include "shardwise/checkpoint/detail/write/save_plan.h"
 
 namespace shardwise::detail {
 namespace {
@@ -23,9 +25,10 @@ std::size_t copy_begin(std::size_t place, std::size_t size) {
   return (place + to - 1) / to * to;
 }
 
+// A tensor's elements, and where they go in the snapshot.
 struct Range {
   std::span<const std::byte> from;
-  std::size_t begin;  // in the snapshot
+  std::size_t begin;
 };
 
 void copy_block(std::span<const Range> ranges, std::byte* to, std::size_t begin, std::size_t end) {
@@ -35,7 +38,7 @@ void copy_block(std::span<const Range> ranges, std::byte* to, std::size_t begin,
   for (--range; range != ranges.end() && range->begin < end; ++range) {
     const std::size_t first = std::max(begin, range->begin);
     const std::size_t last = std::min(end, range->begin + range->from.size());
-    if (first >= last) continue;  // between two copies
+    if (first >= last || range->from.data() == nullptr) continue;
     stream_copy(to + first, range->from.data() + (first - range->begin), last - first);
   }
   stream_fence();
@@ -45,11 +48,18 @@ void copy_block(std::span<const Range> ranges, std::byte* to, std::size_t begin,
 
 void HostSnapshot::take(std::vector<TensorSource>& sources, const Executor& executor) {
   std::vector<Range> ranges;
+  std::vector<std::size_t> copied;  // the source of each range
   std::size_t bytes = 0;
-  for (const TensorSource& source : sources) {
-    if (source.host.empty()) continue;
-    ranges.push_back({source.host, copy_begin(bytes, source.host.size())});
-    bytes = ranges.back().begin + source.host.size();
+  for (std::size_t i = 0; i < sources.size(); ++i) {
+    if (!sources[i].copied_by_save_async) continue;
+    const TensorInfo& info = info_of(sources[i]);
+    const std::size_t size = num_bytes(info.shape, size_bytes(info.dtype));
+    if (size == 0) continue;
+    const std::byte* from =
+        sources[i].reader->contiguous(sources[i].tensor, Box::whole(info.shape));
+    ranges.push_back({{from, size}, copy_begin(bytes, size)});
+    copied.push_back(i);
+    bytes = ranges.back().begin + size;
   }
   if (ranges.empty()) return;
   if (bytes > held_bytes_) {
@@ -58,23 +68,22 @@ void HostSnapshot::take(std::vector<TensorSource>& sources, const Executor& exec
     memory_ = page_memory(bytes);
     held_bytes_ = bytes;
   }
-  std::vector<TensorSource> copies;
-  for (std::size_t i = 0, next = 0; i < sources.size(); ++i) {
-    const TensorSource& source = sources[i];
-    if (source.host.empty()) {
-      copies.push_back(source);
-      continue;
-    }
-    const Range& range = ranges[next++];
-    copies.push_back(
-        host_source(source.name, source.spec, {memory_.get() + range.begin, range.from.size()}));
-  }
   const std::size_t blocks = (bytes + kBlockBytes - 1) / kBlockBytes;
   executor.parallel_for(static_cast<std::int64_t>(blocks), [&](std::int64_t block) {
     const std::size_t begin = static_cast<std::size_t>(block) * kBlockBytes;
     copy_block(ranges, memory_.get(), begin, std::min(begin + kBlockBytes, bytes));
   });
-  sources = std::move(copies);
+  for (std::size_t r = 0; r < ranges.size(); ++r) {
+    TensorSource& source = sources[copied[r]];
+    std::byte* const copy = memory_.get() + ranges[r].begin;
+    const TensorInfo& info = info_of(source);
+    // Not side by side in memory: a parallel_for's body could not wait for its reader.
+    if (ranges[r].from.data() == nullptr) {
+      source.reader->read(source.tensor, Box::whole(info.shape), {copy, ranges[r].from.size()});
+    }
+    source.reader = std::make_shared<HostReader>(info, copy);
+    source.tensor = 0;
+  }
 }
 
 }  // namespace shardwise::detail

@@ -14,8 +14,9 @@ namespace shardwise::detail {
 /// times as long. Thread-compatible.
 class HostSnapshot {
  public:
-  /// Copies what every host source refers to, and makes it a source of the copy, which is valid
-  /// until the next take(). Throws invalid_argument as host_source does; then nothing is copied.
+  /// Copies the elements of every source that asks for it (copied_by_save_async), and makes it a
+  /// source of the copy, which is valid until the next take(). Throws what a reader throws.
+  /// Requires that check_sources passed.
   void take(std::vector<TensorSource>& sources, const Executor& executor);
 
   /// How much memory is kept.

@@ -96,19 +96,24 @@ CodecChoice choose_by_samples(const TensorSource& source, const TensorEntry& ten
     const Box box = sample_box(chunks[i * chunks.size() / samples], element_bytes);
     const std::size_t at = sample.size();
     sample.resize(at + bytes_of(box.shape(), element_bytes));
-    call_caller([&] { source.read(box, std::span(sample).subspan(at)); });
+    call_caller([&] { source.reader->read(source.tensor, box, std::span(sample).subspan(at)); });
   }
   return choose_codec(wanted, sample, element_bytes);
 }
 
-std::vector<TensorSource> sorted_by_name(std::vector<TensorSource> sources) {
+// Sorted by name; what is not cut is cut over one device.
+std::vector<TensorSource> in_order(std::vector<TensorSource> sources) {
   std::vector<std::size_t> order(sources.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::sort(order.begin(), order.end(),
             [&](std::size_t a, std::size_t b) { return sources[a].name < sources[b].name; });
   std::vector<TensorSource> sorted;
   sorted.reserve(sources.size());
-  for (const std::size_t i : order) sorted.push_back(std::move(sources[i]));
+  for (const std::size_t i : order) {
+    TensorSource& source = sorted.emplace_back(std::move(sources[i]));
+    if (source.sharding) continue;
+    source.sharding = Sharding::replicated(Mesh::line(1), info_of(source).shape.size());
+  }
   return sorted;
 }
 
@@ -119,13 +124,14 @@ std::vector<TensorEntry> describe(std::span<const TensorSource> sources) {
   tensors.reserve(sources.size());
   const Sharding* before = nullptr;
   for (const TensorSource& source : sources) {
-    const Sharding& sharding = source.spec.sharding;
+    const TensorInfo& info = info_of(source);
+    const Sharding& sharding = *source.sharding;
     const bool again = before != nullptr && before->mesh() == sharding.mesh() &&
                        before->spec() == sharding.spec() && before->policy() == sharding.policy();
     before = &sharding;
     tensors.push_back({.name = source.name,
-                       .dtype = source.spec.dtype,
-                       .shape = source.spec.shape,
+                       .dtype = info.dtype,
+                       .shape = info.shape,
                        .mesh = again ? tensors.back().mesh : sharding.mesh().to_string(),
                        .spec = again ? tensors.back().spec : sharding.spec().to_string(),
                        .policy = again ? tensors.back().policy : sharding.policy().to_string(),
@@ -136,19 +142,20 @@ std::vector<TensorEntry> describe(std::span<const TensorSource> sources) {
 }
 
 // The distinct pieces of a tensor, or all of it where it is small.
-std::vector<HeldPiece> pieces_of(const ArraySpec& spec, std::int64_t writers) {
-  const std::size_t element_bytes = size_bytes(spec.dtype);
-  const std::size_t bytes = num_bytes(spec.shape, element_bytes);
+std::vector<HeldPiece> pieces_of(const TensorEntry& tensor, const Sharding& sharding,
+                                 std::int64_t writers) {
+  const std::size_t element_bytes = size_bytes(tensor.dtype);
+  const std::size_t bytes = num_bytes(tensor.shape, element_bytes);
   if (bytes == 0) return {};
-  const std::int64_t size = spec.sharding.mesh().size();
+  const std::int64_t size = sharding.mesh().size();
   writers = std::min(writers, size);
   if (bytes < kContiguousBelowBytes) {
     std::vector<std::int64_t> all(static_cast<std::size_t>(writers));
     std::iota(all.begin(), all.end(), 0);
-    return {{Box::whole(spec.shape), element_bytes, std::move(all)}};
+    return {{Box::whole(tensor.shape), element_bytes, std::move(all)}};
   }
   std::vector<HeldPiece> pieces;
-  for (const DistinctPiece& distinct : spec.sharding.distinct_pieces(spec.shape)) {
+  for (const DistinctPiece& distinct : sharding.distinct_pieces(tensor.shape)) {
     pieces.push_back({distinct.box, element_bytes, writers_of(distinct.positions, size, writers)});
   }
   return pieces;
@@ -170,7 +177,7 @@ void add_pieces(SavePlan& plan, std::int64_t writers) {
   std::vector<HeldPiece> held;
   std::vector<std::size_t> tensor_of;
   for (std::size_t t = 0; t < plan.sources.size(); ++t) {
-    for (HeldPiece& piece : pieces_of(plan.sources[t].spec, writers)) {
+    for (HeldPiece& piece : pieces_of(plan.tensors[t], *plan.sources[t].sharding, writers)) {
       held.push_back(std::move(piece));
       tensor_of.push_back(t);
     }
@@ -264,18 +271,21 @@ void check_sources(std::span<const TensorSource> sources) {
       throw Error(ErrorCode::invalid_argument, fmt::format("save: tensor name {} is given twice",
                                                            JsonFields::shown(source.name)));
     }
-    const ArraySpec& spec = source.spec;
-    if (spec.sharding.rank() != spec.shape.size()) {
+    const auto fail = [&](const std::string& problem) {
       throw Error(ErrorCode::invalid_argument,
-                  fmt::format("save: tensor {}: sharding {} has {} dims, shape {} has {}",
-                              source.name, spec.sharding.to_string(), spec.sharding.rank(),
-                              to_string(spec.shape), spec.shape.size()));
+                  fmt::format("save: tensor {:?} {}", source.name, problem));
+    };
+    if (!source.reader) fail("has no reader");
+    if (const std::size_t there = source.reader->tensors().size(); source.tensor >= there) {
+      fail(fmt::format("is number {} of its reader, which has {}", source.tensor, there));
     }
-    num_bytes(spec.shape, size_bytes(spec.dtype));
-    if (!source.read) {
-      throw Error(ErrorCode::invalid_argument,
-                  fmt::format("save: tensor {} has no read function", source.name));
+    const TensorInfo& info = info_of(source);
+    if (source.sharding && source.sharding->rank() != info.shape.size()) {
+      fail(fmt::format("has the sharding {} of {} dims, its shape {} has {}",
+                       source.sharding->to_string(), source.sharding->rank(), to_string(info.shape),
+                       info.shape.size()));
     }
+    num_bytes(info.shape, size_bytes(info.dtype));
   }
 }
 
@@ -311,7 +321,7 @@ SavePlan plan_save(std::vector<TensorSource> sources, Codec codec, const Executo
                    std::int64_t writers) {
   SavePlan plan;
   plan.adaptive = codec == Codec::automatic;
-  plan.sources = sorted_by_name(std::move(sources));
+  plan.sources = in_order(std::move(sources));
   plan.tensors = describe(plan.sources);
   add_pieces(plan, writers);
   number_files(plan, writers);

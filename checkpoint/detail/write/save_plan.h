@@ -43,7 +43,7 @@ Shape chunk_shape(const Shape& piece, std::size_t element_bytes);
 
 /// What a save is going to write, decided before the first byte.
 struct SavePlan {
-  std::vector<TensorSource> sources;  ///< sorted by name
+  std::vector<TensorSource> sources;  ///< sorted by name, each with a sharding
   std::vector<TensorEntry> tensors;   ///< for each source
   std::vector<Effort> efforts;        ///< for each source
   bool adaptive = false;              ///< compression yields to a disk that waits for it
@@ -52,8 +52,13 @@ struct SavePlan {
   std::size_t logical_bytes = 0;
 };
 
+/// The reader's own words about a source's tensor. Requires that check_sources passed.
+inline const TensorInfo& info_of(const TensorSource& source) {
+  return source.reader->tensors()[source.tensor];
+}
+
 /// Throws invalid_argument where a name is empty, too long, repeated or not UTF-8 or holds a NUL, a
-/// sharding does not fit its shape, or a source has no read function.
+/// source has no reader or one without that tensor, or a sharding does not fit its shape.
 void check_sources(std::span<const TensorSource> sources);
 
 /// Cuts the tensors into pieces and chunks, and chooses each one's codec by samples of it. Requires

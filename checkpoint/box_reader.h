@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "shardwise/checkpoint/info.h"
+#include "shardwise/shard/box.h"
+
+namespace shardwise {
+
+/// Tensors that can be read box by box, wherever their elements are: in a checkpoint, in arrays, in
+/// host memory, in a file of another format, or computed. Saves and reshards read from one.
+///
+/// Thread-safe: several threads call all methods at once.
+///
+///   class Squares : public BoxReader {  // 1,000 numbers that nobody has in memory
+///    public:
+///     std::span<const TensorInfo> tensors() const override { return {&info_, 1}; }
+///     void read(std::size_t, const Box& box, std::span<std::byte> out) const override {
+///       for (std::int64_t i = box.begin(0); i < box.end(0); ++i) {
+///         const std::int64_t value = i * i;
+///         std::memcpy(out.data() + (i - box.begin(0)) * 8, &value, 8);
+///       }
+///     }
+///
+///    private:
+///     TensorInfo info_{.name = "squares", .dtype = DType::i64, .shape = {1000}};
+///   };
+///   manager.save(1, {{"squares", std::make_shared<Squares>()}});
+class BoxReader {
+ public:
+  virtual ~BoxReader() = default;
+
+  /// Name, dtype and shape of each, and what else is known. Valid as long as the reader.
+  virtual std::span<const TensorInfo> tensors() const = 0;
+
+  /// Fills `out` with the elements of the box, row-major, native endian. `tensor` is a number in
+  /// tensors(); the box is inside that tensor, and out has exactly its size. What it throws ends
+  /// the save or reshard with that exception.
+  virtual void read(std::size_t tensor, const Box& box, std::span<std::byte> out) const = 0;
+
+  /// The address of the box's elements where they are row-major side by side in memory, which
+  /// stays valid and unchanged as long as the reader is in use; else null. They are then compressed
+  /// or written from there, without a copy. Called and throws as read(), for boxes that are not
+  /// empty.
+  virtual const std::byte* contiguous(std::size_t /*tensor*/, const Box& /*box*/) const {
+    return nullptr;
+  }
+
+ protected:
+  BoxReader() = default;
+  BoxReader(const BoxReader&) = default;
+  BoxReader& operator=(const BoxReader&) = default;
+};
+
+}  // namespace shardwise
