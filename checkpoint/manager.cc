@@ -12,9 +12,9 @@
 #include "shardwise/checkpoint/detail/root/root.h"
 #include "shardwise/checkpoint/detail/write/host_snapshot.h"
 #include "shardwise/checkpoint/detail/write/save.h"
-#include "shardwise/runtime/mutex.h"
 #include "shardwise/runtime/stopwatch.h"
 #include "shardwise/shard/error.h"
+#include "shardwise/shard/host/mutex.h"
 
 namespace shardwise {
 namespace {

@@ -7,13 +7,13 @@
 #include <optional>
 #include <utility>
 
-#include "shardwise/checkpoint/detail/file.h"
 #include "shardwise/checkpoint/detail/read/chunk_reader.h"
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
 #include "shardwise/checkpoint/detail/root/pin.h"
 #include "shardwise/runtime/device.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/shard/nearest_names.h"
+#include "shardwise/storage/file.h"
 
 namespace shardwise {
 namespace {

@@ -6,7 +6,6 @@
 #include <memory>
 #include <utility>
 
-#include "shardwise/checkpoint/detail/file.h"
 #include "shardwise/checkpoint/detail/read/cached_reader.h"
 #include "shardwise/checkpoint/detail/read/chunk_reader.h"
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
@@ -15,6 +14,7 @@
 #include "shardwise/checkpoint/manager.h"
 #include "shardwise/runtime/parallel.h"
 #include "shardwise/shard/error.h"
+#include "shardwise/storage/file.h"
 
 namespace shardwise {
 namespace {

@@ -9,15 +9,15 @@
 #include <tuple>
 
 #include "shardwise/checkpoint/detail/codec.h"
-#include "shardwise/checkpoint/detail/file.h"
 #include "shardwise/checkpoint/detail/read/index_check.h"
 #include "shardwise/checkpoint/detail/read/read_pipeline.h"
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
 #include "shardwise/checkpoint/detail/root/pin.h"
 #include "shardwise/checkpoint/detail/scratch_pool.h"
-#include "shardwise/runtime/mutex.h"
 #include "shardwise/runtime/parallel.h"
 #include "shardwise/shard/error.h"
+#include "shardwise/shard/host/mutex.h"
+#include "shardwise/storage/file.h"
 
 namespace shardwise {
 namespace {
@@ -67,7 +67,7 @@ class Verifier {
   void report_chunk(const ChunkId& id, std::string message);
   void check_index_file();
 
-  void hash_range(File& file, std::uint64_t begin, std::uint64_t end, detail::Hasher128& hasher);
+  void hash_range(File& file, std::uint64_t begin, std::uint64_t end, Hasher128& hasher);
   void report(Damage damage);
   void progress();
   std::string path_of(const std::string& name) const { return (directory_ / name).string(); }
@@ -158,8 +158,7 @@ void Verifier::open_shard_files() {
   }
 }
 
-void Verifier::hash_range(File& file, std::uint64_t begin, std::uint64_t end,
-                          detail::Hasher128& hasher) {
+void Verifier::hash_range(File& file, std::uint64_t begin, std::uint64_t end, Hasher128& hasher) {
   std::vector<std::byte> part(
       static_cast<std::size_t>(std::min<std::uint64_t>(kPartBytes, end - begin)));
   while (begin < end) {
@@ -174,7 +173,7 @@ void Verifier::hash_range(File& file, std::uint64_t begin, std::uint64_t end,
 
 void Verifier::hash_structure(std::size_t number) {
   const detail::FileEntry& entry = stored_.manifest.files[number];
-  detail::Hasher128 hasher;
+  Hasher128 hasher;
   hash_range(*stored_.files[number], 0, entry.data_begin, hasher);
   hash_range(*stored_.files[number], entry.data_end, entry.bytes, hasher);
   if (hasher.digest() == entry.structure_hash) return;
@@ -251,7 +250,7 @@ void Verifier::check_part(const Part& part, std::span<const std::byte> bytes) {
   }
   ++chunks_;
   try {
-    detail::check_chunk_hash(stored_, part.id, detail::hash64(bytes.data(), bytes.size()));
+    detail::check_chunk_hash(stored_, part.id, hash64(bytes.data(), bytes.size()));
     if (detail::stored_raw(stored_, part.id)) return;
     const detail::ScratchPool<detail::DecodeScratch>::Loan scratch(scratch_);
     detail::decompress_chunk(stored_, part.id, bytes, scratch->decoder);
@@ -338,7 +337,7 @@ void Verifier::check_index_file() {
   const bool right = attempt(name, [&] {
     const auto file = detail::open_shard_file(*file_system_, directory_,
                                               {.name = name, .bytes = manifest.index_bytes});
-    detail::Hasher128 hasher;
+    Hasher128 hasher;
     hash_range(*file, 0, manifest.index_bytes, hasher);
     if (hasher.digest() == manifest.index_hash) return;
     throw Error(ErrorCode::corrupt,

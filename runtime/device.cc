@@ -8,8 +8,8 @@
 #include <unordered_map>
 #include <utility>
 
-#include "shardwise/runtime/mutex.h"
 #include "shardwise/shard/error.h"
+#include "shardwise/shard/host/mutex.h"
 
 namespace shardwise {
 namespace {

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "shardwise/checkpoint/detail/manifest.h"
-#include "shardwise/checkpoint/detail/page_memory.h"
 #include "shardwise/checkpoint/info.h"
+#include "shardwise/shard/host/page_memory.h"
 
 namespace shardwise::detail {
 

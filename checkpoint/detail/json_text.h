@@ -6,9 +6,9 @@
 #include <string_view>
 #include <utility>
 
-#include "shardwise/checkpoint/detail/hash.h"
 #include "shardwise/checkpoint/detail/json_value.h"
 #include "shardwise/shard/dims.h"
+#include "shardwise/storage/hash.h"
 
 namespace shardwise::detail {
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <functional>
 
-#include "shardwise/runtime/mutex.h"
+#include "shardwise/shard/host/mutex.h"
 
 namespace shardwise::detail {
 

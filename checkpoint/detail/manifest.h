@@ -7,9 +7,9 @@
 #include <string_view>
 #include <vector>
 
-#include "shardwise/checkpoint/detail/hash.h"
 #include "shardwise/shard/box.h"
 #include "shardwise/shard/dtype.h"
+#include "shardwise/storage/hash.h"
 
 namespace shardwise::detail {
 

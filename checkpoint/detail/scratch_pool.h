@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "shardwise/runtime/mutex.h"
+#include "shardwise/shard/host/mutex.h"
 
 namespace shardwise::detail {
 

@@ -10,7 +10,7 @@
 
 #include "shardwise/loader/detail/placement.h"
 #include "shardwise/loader/order.h"
-#include "shardwise/runtime/mutex.h"
+#include "shardwise/shard/host/mutex.h"
 
 namespace shardwise::detail {
 

@@ -4,11 +4,13 @@
 set -uo pipefail
 source_dir=$1 scratch=$2
 rm -rf "$scratch" && mkdir -p "$scratch" || exit 2
-(cd "$source_dir" && cp -r shard runtime loader checkpoint tools tests bench examples "$scratch")
+(cd "$source_dir" && cp -r shard storage runtime loader checkpoint tools tests bench examples "$scratch")
 cd "$scratch" || exit 2
 
 echo '#include "shardwise/runtime/device.h"' >> shard/box.cc
-echo '#include "shardwise/checkpoint/detail/hash.h"' >> loader/order.cc
+echo '#include "shardwise/checkpoint/detail/codec.h"' >> loader/order.cc
+echo '#include "shardwise/runtime/parallel.h"' >> storage/file.cc
+echo '#include "shardwise/storage/detail/page_cache.h"' >> checkpoint/verify.cc
 echo 'int x;' > runtime/forgotten.cc
 echo 'int x;' > tests/shard/forgotten_test.cc
 echo '#include <tbb/tbb.h>' >> loader/loader.cc
@@ -19,18 +21,21 @@ mkdir runtime/util
 echo '#include "shardwise/shard/plan/detail/cover.h"' >> runtime/gemm.cc
 echo '#include "shardwise/shard/view/explain.h"' >> shard/box_copy.cc
 echo '#include "shardwise/shard/torus/hybrid_mesh.h"' >> shard/plan/topology.h
+echo '#include "shardwise/shard/host/mutex.h"' >> shard/mesh.h
 for i in $(seq 31); do echo > shard/torus/part_$i.h; done
 
 found=$("$source_dir/tests/architecture/architecture_test.sh" "$scratch")
 [ $? = 1 ] || { echo "the rules did not fail"; exit 1; }
 status=0
 for needed in 'shard/box.cc includes runtime/' 'loader/order.cc includes checkpoint/detail/' \
+  'storage/file.cc includes runtime/' 'checkpoint/verify.cc includes storage/detail/' \
   'runtime/forgotten.cc is in no target' 'tests/shard/forgotten_test.cc is in no target' \
   'loader/loader.cc includes TBB' 'checkpoint/manager.cc includes zstd' \
   'public header shard/box.h includes fmt/core.h' 'shard/mesh.cc has' 'a folder called util' \
   'runtime/gemm.cc includes shard/detail/' \
   'shard/box_copy.cc includes shard/view/explain.h, which does not stand before it' \
   'shard/plan/topology.h includes shard/torus/hybrid_mesh.h, which does not stand before it' \
+  'shard/mesh.h includes shard/host/mutex.h, which does not stand before it' \
   'shard/torus has 35 files'; do
   grep -qF "$needed" <<< "$found" || { echo "not noticed: $needed"; status=1; }
 done

@@ -9,9 +9,9 @@
 #include <latch>
 #include <random>
 
-#include "shardwise/checkpoint/detail/hash.h"
-#include "shardwise/checkpoint/detail/page_memory.h"
-#include "shardwise/runtime/mutex.h"
+#include "shardwise/shard/host/mutex.h"
+#include "shardwise/shard/host/page_memory.h"
+#include "shardwise/storage/hash.h"
 #include "testing/errors.h"
 #include "testing/faulty_file_system.h"
 #include "testing/hand_made_checkpoint.h"

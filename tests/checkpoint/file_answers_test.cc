@@ -1,7 +1,7 @@
 // File systems that refuse O_DIRECT, fallocate or RENAME_NOREPLACE, or do a part of what they are
 // asked, as network file systems, tmpfs and full disks do: checkpoints are the same on all of them,
 // or the save says what is wrong and leaves nothing. Asks whole saves and restores, as the answers
-// are dealt with in checkpoint/detail/file.cc and what it gives up there is seen by its callers.
+// are dealt with in storage/file.cc and what it gives up there is seen by its callers.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,10 +12,10 @@
 #include <string_view>
 #include <vector>
 
-#include "shardwise/checkpoint/detail/file.h"
 #include "shardwise/checkpoint/manager.h"
 #include "shardwise/checkpoint/reader.h"
 #include "shardwise/checkpoint/verify.h"
+#include "shardwise/storage/file.h"
 #include "testing/errors.h"
 #include "testing/hand_made_checkpoint.h"
 #include "testing/host_tensor.h"

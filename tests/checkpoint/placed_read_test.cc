@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "shardwise/checkpoint/detail/codec.h"
-#include "shardwise/checkpoint/detail/hash.h"
-#include "shardwise/checkpoint/detail/page_memory.h"
 #include "shardwise/shard/error.h"
+#include "shardwise/shard/host/page_memory.h"
+#include "shardwise/storage/hash.h"
 #include "testing/errors.h"
 
 namespace shardwise::detail {

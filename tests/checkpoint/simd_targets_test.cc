@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "shardwise/checkpoint/detail/codec.h"
-#include "shardwise/checkpoint/detail/stream_copy.h"
 #include "shardwise/checkpoint/detail/zstd/plane_coder.h"
+#include "shardwise/storage/stream_copy.h"
 
 namespace shardwise::detail {
 namespace {

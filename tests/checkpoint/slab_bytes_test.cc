@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <random>
 
-#include "shardwise/checkpoint/detail/page_memory.h"
+#include "shardwise/shard/host/page_memory.h"
 
 namespace shardwise::detail {
 namespace {

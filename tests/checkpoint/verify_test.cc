@@ -498,7 +498,7 @@ TEST(VerifyHandMade, DecodesWhatHasTheRightHash) {
   detail::ChunkRecord& record = made.files[0].records[0];
   std::byte* const stored = made.files[0].bytes.data() + record.address;
   stored[0] ^= std::byte{1};
-  record.hash = detail::hash64(stored, record.stored_bytes);
+  record.hash = hash64(stored, record.stored_bytes);
   made.seal();
   const TempDir dir;
   const VerifyReport report = verify_checkpoint(made.write(dir.path()));

@@ -80,13 +80,13 @@ std::vector<std::byte> seal(FileEntry& entry, std::span<const std::byte> given, 
     if (record.address > bytes.size() || record.stored_bytes > bytes.size() - record.address) {
       continue;
     }
-    record.hash = detail::hash64(bytes.data() + record.address,
-                                 static_cast<std::size_t>(record.stored_bytes));
+    record.hash =
+        hash64(bytes.data() + record.address, static_cast<std::size_t>(record.stored_bytes));
     std::memcpy(table.data() + at, &record, sizeof(record));
   }
-  if ((wrong & kWrongTable) == 0) entry.table_hash = detail::hash64(table.data(), table.size());
+  if ((wrong & kWrongTable) == 0) entry.table_hash = hash64(table.data(), table.size());
   if ((wrong & kWrongStructure) == 0) {
-    detail::Hasher128 structure;
+    Hasher128 structure;
     structure.update(bytes.data(), entry.data_begin);
     structure.update(bytes.data() + entry.data_end, entry.bytes - entry.data_end);
     entry.structure_hash = structure.digest();

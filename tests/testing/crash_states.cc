@@ -9,7 +9,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "shardwise/checkpoint/detail/hash.h"
+#include "shardwise/storage/hash.h"
 #include "testing/temp_dir.h"
 
 namespace shardwise {
@@ -59,14 +59,14 @@ void write_state(const DiskState& state, const std::filesystem::path& folder) {
 }
 
 std::string fingerprint(const DiskState& state) {
-  detail::Hasher128 hasher;
+  Hasher128 hasher;
   for (const auto& [path, content] : state) {
     const std::string head = path + (content ? "\n" + std::to_string(content->size()) : "/") + "\n";
     const auto bytes = std::as_bytes(std::span(head));
     hasher.update(bytes.data(), bytes.size());
     if (content) hasher.update(content->data(), content->size());
   }
-  return detail::to_hex(hasher.digest());
+  return to_hex(hasher.digest());
 }
 
 CrashModel::CrashModel(const std::filesystem::path& folder) {

@@ -113,7 +113,7 @@ void HandMadeCheckpoint::add_chunk(const HandMadeTensor& tensor, const PieceEntr
     if (!stored.empty()) decoded = std::move(stored);
   }
   record.stored_bytes = decoded.size();
-  record.hash = detail::hash64(decoded.data(), decoded.size());
+  record.hash = hash64(decoded.data(), decoded.size());
   file.bytes.insert(file.bytes.end(), decoded.begin(), decoded.end());
   file.records.push_back(record);
 }
@@ -127,14 +127,14 @@ void HandMadeCheckpoint::seal() {
       std::memcpy(file.bytes.data() + entry.table_address, file.records.data(), table_bytes);
     }
     entry.bytes = file.bytes.size();
-    entry.table_hash = detail::hash64(file.bytes.data() + entry.table_address, table_bytes);
-    detail::Hasher128 structure;
+    entry.table_hash = hash64(file.bytes.data() + entry.table_address, table_bytes);
+    Hasher128 structure;
     structure.update(file.bytes.data(), entry.data_begin);
     structure.update(file.bytes.data() + entry.data_end, file.bytes.size() - entry.data_end);
     entry.structure_hash = structure.digest();
   }
   manifest.index_bytes = index.size();
-  manifest.index_hash = detail::hash128(index.data(), index.size());
+  manifest.index_hash = hash128(index.data(), index.size());
 }
 
 std::filesystem::path HandMadeCheckpoint::write(const std::filesystem::path& root) const {
@@ -157,7 +157,7 @@ std::string with_checksum(std::string text) {
       text.substr(text.size() - kTail).starts_with(",\n\"checksum\":\"")) {
     text.resize(text.size() - kTail);
   }
-  const auto hash = detail::hash128(reinterpret_cast<const std::byte*>(text.data()), text.size());
+  const auto hash = hash128(reinterpret_cast<const std::byte*>(text.data()), text.size());
   return text + ",\n\"checksum\":\"" + to_hex(hash) + "\"}\n";
 }
 

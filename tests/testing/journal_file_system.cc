@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "shardwise/runtime/mutex.h"
+#include "shardwise/shard/host/mutex.h"
 
 namespace shardwise {
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "shardwise/checkpoint/detail/file.h"
+#include "shardwise/storage/file.h"
 
 namespace shardwise {
 

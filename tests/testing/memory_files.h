@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "shardwise/checkpoint/detail/file.h"
 #include "shardwise/shard/error.h"
+#include "shardwise/storage/file.h"
 
 namespace shardwise {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "shardwise/checkpoint/detail/hdf5.h"
+#include "shardwise/storage/detail/hdf5.h"
 
 namespace shardwise {
 

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "shardwise/checkpoint/detail/emit/hdf5_bytes.h"
-#include "shardwise/checkpoint/detail/hdf5.h"
 #include "shardwise/shard/box.h"
+#include "shardwise/storage/detail/hdf5.h"
 
 // Datasets without the HDF5 library, which takes 40 us for each, and 200 for a virtual one: their
 // object headers (version 2), as section IV of the HDF5 File Format Specification 3.0 says.

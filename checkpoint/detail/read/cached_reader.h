@@ -11,7 +11,7 @@
 
 #include "shardwise/checkpoint/box_reader.h"
 #include "shardwise/checkpoint/detail/read/chunk_reader.h"
-#include "shardwise/runtime/mutex.h"
+#include "shardwise/shard/host/mutex.h"
 
 namespace shardwise::detail {
 

@@ -9,7 +9,7 @@
 #include "shardwise/checkpoint/detail/read/read_plan.h"
 #include "shardwise/checkpoint/detail/scratch_pool.h"
 #include "shardwise/checkpoint/read_options.h"
-#include "shardwise/runtime/mutex.h"
+#include "shardwise/shard/host/mutex.h"
 
 namespace shardwise::detail {
 

@@ -4,7 +4,7 @@
 
 #include <array>
 
-#include "shardwise/checkpoint/detail/hdf5.h"
+#include "shardwise/storage/detail/hdf5.h"
 
 namespace shardwise::detail {
 namespace {

@@ -4,8 +4,8 @@
 #include <cstring>
 
 #include "shardwise/checkpoint/detail/codec.h"
-#include "shardwise/checkpoint/detail/hash.h"
-#include "shardwise/checkpoint/detail/stream_copy.h"
+#include "shardwise/storage/hash.h"
+#include "shardwise/storage/stream_copy.h"
 
 namespace shardwise::detail {
 namespace {

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <span>
 
-#include "shardwise/checkpoint/detail/file.h"
+#include "shardwise/storage/file.h"
 
 namespace shardwise::detail {
 

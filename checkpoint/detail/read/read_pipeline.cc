@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "shardwise/checkpoint/detail/lanes.h"
-#include "shardwise/checkpoint/detail/page_memory.h"
 #include "shardwise/shard/error.h"
+#include "shardwise/shard/host/page_memory.h"
 
 namespace shardwise::detail {
 namespace {

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "shardwise/checkpoint/detail/file.h"
 #include "shardwise/checkpoint/detail/manifest.h"
 #include "shardwise/checkpoint/info.h"
+#include "shardwise/storage/file.h"
 
 namespace shardwise::detail {
 

@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "shardwise/checkpoint/detail/file.h"
 #include "shardwise/checkpoint/detail/root/spare.h"
 #include "shardwise/checkpoint/detail/step_name.h"
 #include "shardwise/checkpoint/save.h"
+#include "shardwise/storage/file.h"
 
 namespace shardwise::detail {
 

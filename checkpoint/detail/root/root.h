@@ -4,9 +4,9 @@
 #include <optional>
 #include <vector>
 
-#include "shardwise/checkpoint/detail/file.h"
 #include "shardwise/checkpoint/detail/step_name.h"
 #include "shardwise/checkpoint/garbage.h"
+#include "shardwise/storage/file.h"
 
 namespace shardwise::detail {
 

@@ -6,14 +6,14 @@
 #include <utility>
 
 #include "shardwise/checkpoint/detail/codec.h"
-#include "shardwise/checkpoint/detail/hash.h"
 #include "shardwise/checkpoint/detail/lanes.h"
-#include "shardwise/checkpoint/detail/page_memory.h"
 #include "shardwise/checkpoint/detail/scratch_pool.h"
 #include "shardwise/checkpoint/detail/write/slab_bytes.h"
-#include "shardwise/runtime/mutex.h"
 #include "shardwise/shard/box_copy.h"
 #include "shardwise/shard/error.h"
+#include "shardwise/shard/host/mutex.h"
+#include "shardwise/shard/host/page_memory.h"
+#include "shardwise/storage/hash.h"
 
 namespace shardwise::detail {
 namespace {

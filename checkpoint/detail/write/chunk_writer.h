@@ -4,10 +4,10 @@
 #include <cstdint>
 #include <vector>
 
-#include "shardwise/checkpoint/detail/file.h"
 #include "shardwise/checkpoint/detail/manifest.h"
 #include "shardwise/checkpoint/detail/write/save_plan.h"
 #include "shardwise/checkpoint/detail/write/staging.h"
+#include "shardwise/storage/file.h"
 
 namespace shardwise::detail {
 

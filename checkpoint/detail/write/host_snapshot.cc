@@ -5,9 +5,9 @@
 #include <memory>
 #include <span>
 
-#include "shardwise/checkpoint/detail/stream_copy.h"
 #include "shardwise/checkpoint/detail/write/host_reader.h"
 #include "shardwise/checkpoint/detail/write/save_plan.h"
+#include "shardwise/storage/stream_copy.h"
 
 namespace shardwise::detail {
 namespace {
@@ -18,7 +18,6 @@ constexpr std::size_t kBlockBytes = std::size_t{4} << 20;
 // Copies begin at multiples of this, as allocations of their own would; large ones on pages, to be
 // written from there.
 constexpr std::size_t kAlignment = 64;
-constexpr std::size_t kLeastPagedBytes = std::size_t{64} << 10;
 
 std::size_t copy_begin(std::size_t place, std::size_t size) {
   const std::size_t to = size >= kLeastPagedBytes ? kPageBytes : kAlignment;

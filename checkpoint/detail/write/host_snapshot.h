@@ -3,9 +3,9 @@
 #include <cstddef>
 #include <vector>
 
-#include "shardwise/checkpoint/detail/page_memory.h"
 #include "shardwise/checkpoint/save.h"
 #include "shardwise/runtime/parallel.h"
+#include "shardwise/shard/host/page_memory.h"
 
 namespace shardwise::detail {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "shardwise/checkpoint/detail/emit/hdf5_bytes.h"
-#include "shardwise/checkpoint/detail/hdf5.h"
+#include "shardwise/storage/detail/hdf5.h"
 
 namespace shardwise::detail {
 

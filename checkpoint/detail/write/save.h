@@ -5,12 +5,12 @@
 #include <memory>
 #include <vector>
 
-#include "shardwise/checkpoint/detail/file.h"
 #include "shardwise/checkpoint/detail/root/spare.h"
 #include "shardwise/checkpoint/detail/write/save_plan.h"
 #include "shardwise/checkpoint/detail/write/staging.h"
 #include "shardwise/checkpoint/save.h"
 #include "shardwise/runtime/parallel.h"
+#include "shardwise/storage/file.h"
 
 namespace shardwise::detail {
 

@@ -9,9 +9,9 @@
 
 #include "shardwise/checkpoint/detail/emit/hdf5_groups.h"
 #include "shardwise/checkpoint/detail/emit/hdf5_objects.h"
-#include "shardwise/checkpoint/detail/hash.h"
-#include "shardwise/checkpoint/detail/page_memory.h"
 #include "shardwise/checkpoint/detail/write/placement_driver.h"
+#include "shardwise/shard/host/page_memory.h"
+#include "shardwise/storage/hash.h"
 
 namespace shardwise::detail {
 namespace {

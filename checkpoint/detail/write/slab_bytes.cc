@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "shardwise/checkpoint/detail/page_memory.h"
+#include "shardwise/shard/host/page_memory.h"
 
 namespace shardwise::detail {
 namespace {

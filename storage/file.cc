@@ -1,4 +1,4 @@
-#include "shardwise/checkpoint/detail/file.h"
+#include "shardwise/storage/file.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -20,8 +20,8 @@
 #include <system_error>
 #include <utility>
 
-#include "shardwise/checkpoint/detail/page_cache.h"
 #include "shardwise/shard/error.h"
+#include "shardwise/storage/detail/page_cache.h"
 
 namespace shardwise {
 namespace {

@@ -5,10 +5,10 @@
 #include <string_view>
 #include <utility>
 
-#include "shardwise/runtime/mutex.h"
 #include "shardwise/shard/dims.h"
 #include "shardwise/shard/dtype.h"
 #include "shardwise/shard/error.h"
+#include "shardwise/shard/host/mutex.h"
 
 namespace shardwise::detail {
 
@@ -72,7 +72,8 @@ using H5Type = H5Handle<H5Tclose>;
 using H5Attribute = H5Handle<H5Aclose>;
 using H5Properties = H5Handle<H5Pclose>;
 
-/// The stored type: docs/checkpoint_format.md, heading "Shard files". Under an Hdf5Lock.
+/// How HDF5 and h5py spell the type, little-endian; docs/checkpoint_format.md, heading "Shard
+/// files", lists them. Under an Hdf5Lock.
 H5Type hdf5_type(DType dtype);
 
 /// A simple dataspace with these extents; the scalar dataspace for rank 0. Under an Hdf5Lock.

@@ -1,5 +1,8 @@
 #pragma once
 
+// The core has no threads and uses none of this; storage/ and runtime/ do, and what they share is
+// here, in the lowest component.
+
 #include <condition_variable>
 #include <mutex>
 

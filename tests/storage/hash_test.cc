@@ -1,4 +1,4 @@
-#include "shardwise/checkpoint/detail/hash.h"
+#include "shardwise/storage/hash.h"
 
 #include <gtest/gtest.h>
 

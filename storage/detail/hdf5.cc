@@ -1,4 +1,4 @@
-#include "shardwise/checkpoint/detail/hdf5.h"
+#include "shardwise/storage/detail/hdf5.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "shardwise/checkpoint/detail/file.h"
+#include "shardwise/storage/file.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -17,7 +17,7 @@
 #include <thread>
 #include <vector>
 
-#include "shardwise/checkpoint/detail/page_cache.h"
+#include "shardwise/storage/detail/page_cache.h"
 #include "testing/errors.h"
 #include "testing/temp_dir.h"
 

@@ -1,4 +1,4 @@
-#include "shardwise/checkpoint/detail/hdf5.h"
+#include "shardwise/storage/detail/hdf5.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "shardwise/checkpoint/detail/page_cache.h"
+#include "shardwise/storage/detail/page_cache.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>

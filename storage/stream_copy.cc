@@ -1,4 +1,4 @@
-#include "shardwise/checkpoint/detail/stream_copy.h"
+#include "shardwise/storage/stream_copy.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -7,14 +7,14 @@
 // Highway compiles this file once per SIMD target and picks one at run time. The targets are
 // included again from here, so everything up to the second part is inside HWY_NAMESPACE.
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "shardwise/checkpoint/detail/stream_copy.cc"
+#define HWY_TARGET_INCLUDE "shardwise/storage/stream_copy.cc"
 #include <hwy/foreach_target.h>
 // After foreach_target.h, as Highway wants it.
 #include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
 HWY_BEFORE_NAMESPACE();
-namespace shardwise::detail {
+namespace shardwise {
 namespace HWY_NAMESPACE {
 namespace {
 
@@ -48,11 +48,11 @@ void stream_lines(std::uint8_t* to, const std::uint8_t* from, std::size_t size) 
 
 }  // namespace
 }  // namespace HWY_NAMESPACE
-}  // namespace shardwise::detail
+}  // namespace shardwise
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace shardwise::detail {
+namespace shardwise {
 namespace {
 HWY_EXPORT(stream_lines);
 }  // namespace
@@ -72,5 +72,5 @@ void stream_copy(std::byte* to, const std::byte* from, std::size_t size) {
 
 void stream_fence() { hwy::FlushStream(); }
 
-}  // namespace shardwise::detail
+}  // namespace shardwise
 #endif

@@ -1,4 +1,4 @@
-#include "shardwise/checkpoint/detail/hash.h"
+#include "shardwise/storage/hash.h"
 
 #include <fmt/core.h>
 
@@ -12,7 +12,7 @@
 #include <xxhash.h>
 #endif
 
-namespace shardwise::detail {
+namespace shardwise {
 
 std::uint64_t hash64(const std::byte* data, std::size_t size) { return XXH3_64bits(data, size); }
 
@@ -90,4 +90,4 @@ bool from_hex(std::string_view text, Hash128& hash) {
   return true;
 }
 
-}  // namespace shardwise::detail
+}  // namespace shardwise

@@ -6,15 +6,16 @@
 #include <string>
 #include <string_view>
 
-namespace shardwise::detail {
+namespace shardwise {
 
+/// A hash of 128 bits.
 struct Hash128 {
   std::uint64_t high = 0, low = 0;
 
   bool operator==(const Hash128&) const = default;
 };
 
-/// XXH3 with seed 0.
+/// XXH3 with seed 0: for finding damage, not for security.
 std::uint64_t hash64(const std::byte* data, std::size_t size);
 Hash128 hash128(const std::byte* data, std::size_t size);
 
@@ -45,6 +46,8 @@ class Hasher64 {
   Hasher64& operator=(const Hasher64&) = delete;
 
   void update(const std::byte* data, std::size_t size);
+
+  /// Of all the bytes so far.
   std::uint64_t digest() const;
 
  private:
@@ -56,8 +59,8 @@ class Hasher64 {
 std::string to_hex(std::uint64_t hash);
 std::string to_hex(Hash128 hash);
 
-/// Inverse; false where the text is not exactly so many lower-case hex digits.
+/// Inverse of to_hex; false if the text is not exactly 16 or 32 lower-case hex digits.
 bool from_hex(std::string_view text, std::uint64_t& hash);
 bool from_hex(std::string_view text, Hash128& hash);
 
-}  // namespace shardwise::detail
+}  // namespace shardwise

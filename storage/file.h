@@ -1,0 +1,108 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace shardwise {
+
+/// A part of what is written: `size` bytes of memory at `data`.
+struct WriteRun {
+  const std::byte* data;
+  std::size_t size;
+};
+
+/// An open file. Sizes and offsets are in bytes. The destructor closes the file and hides errors;
+/// close() reports them.
+///
+/// Every failure throws an Error that names the path, the operation and the system's reason: io
+/// unless a method says otherwise.
+///
+/// Thread-safe for reads and writes at different places; close() comes last.
+class File {
+ public:
+  virtual ~File() = default;
+
+  /// Reads exactly `size` bytes. Throws corrupt where the file ends before that.
+  virtual void read_at(std::uint64_t offset, std::byte* data, std::size_t size) = 0;
+
+  /// Whether the byte is known to be in memory, so that small reads cost no more than large ones.
+  /// False if unknown.
+  virtual bool in_memory(std::uint64_t /*offset*/) { return false; }
+
+  /// A hint: nothing is read twice, so it need not be kept in memory. Call it before any read.
+  virtual void read_once() {}
+
+  /// Writes all of it, or throws.
+  virtual void write_at(std::uint64_t offset, const std::byte* data, std::size_t size) = 0;
+
+  /// Writes the runs one after the other, from `offset` on. The default calls write_at for each.
+  virtual void write_runs(std::uint64_t offset, std::span<const WriteRun> runs);
+
+  virtual std::uint64_t size() = 0;
+  virtual void resize(std::uint64_t size) = 0;  ///< later writes need not extend the file
+  virtual void sync() = 0;                      ///< returns when data and metadata are on the disk
+  virtual void close() = 0;                     ///< no other call may follow
+};
+
+/// Whether writes bypass the page cache. `direct` falls back to cached where the file system
+/// refuses it; writes that are not aligned to 4 KiB go through the cache on the same file.
+enum class Caching { cached, direct };
+
+/// The file operations of storage's users: whatever a save or restore does to files goes through
+/// one of these. Thread-safe.
+///
+/// To see how a program copes with a fault, derive a class that passes each call on to
+/// posix_file_system() and throws where the fault is to be; do the same with the File that create()
+/// and open() return. Give it to ManagerOptions::file_system or ReadOptions::file_system.
+///
+///   class FullDisk final : public FileSystem {
+///     std::unique_ptr<File> create(const std::filesystem::path& path, Caching) override {
+///       throw Error(ErrorCode::io, "create " + path.string() + ": No space left on device");
+///     }
+///     ...  // all others: return real_->open(path), and so on
+///     std::shared_ptr<FileSystem> real_ = posix_file_system();
+///   };
+class FileSystem {
+ public:
+  virtual ~FileSystem() = default;
+
+  /// A new file, for reading and writing. Throws already_exists if the path exists.
+  virtual std::unique_ptr<File> create(const std::filesystem::path& path, Caching caching) = 0;
+
+  /// Opens an existing file for reading and writing, and turns all its bytes into zeros. The file
+  /// keeps its room on the disk, so writing is as cheap as where the disk was written before.
+  ///
+  /// Null if there is no such file, the file system cannot do this, owner or rights are not those
+  /// of a new file, the file has a second name, or somebody (in this process or another) has it
+  /// open.
+  virtual std::unique_ptr<File> reuse(const std::filesystem::path& path, Caching caching) = 0;
+
+  /// For reading. Throws not_found, and corrupt if it is a link or not a regular file.
+  virtual std::unique_ptr<File> open(const std::filesystem::path& path) = 0;
+
+  /// Throws already_exists if the path exists.
+  virtual void make_directory(const std::filesystem::path& path) = 0;
+
+  /// Returns when the names in the directory are on the disk.
+  virtual void sync_directory(const std::filesystem::path& path) = 0;
+
+  /// Throws already_exists if `to` exists; it is never replaced.
+  virtual void rename(const std::filesystem::path& from, const std::filesystem::path& to) = 0;
+
+  /// Removes a file or an empty directory; one that does not exist is no error. Throws
+  /// already_exists if the directory is not empty.
+  virtual void remove(const std::filesystem::path& path) = 0;
+
+  /// Names in a directory, sorted. Throws not_found.
+  virtual std::vector<std::string> list(const std::filesystem::path& path) = 0;
+};
+
+/// The operating system's files.
+std::shared_ptr<FileSystem> posix_file_system();
+
+}  // namespace shardwise
