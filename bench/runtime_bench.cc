@@ -82,27 +82,41 @@ void bm_redistribute_rows_to_columns(benchmark::State& state) {
 }
 BENCHMARK(bm_redistribute_rows_to_columns)->Arg(64 << 20)->UseRealTime();
 
-/// Eight chains that meet every tenth step; items are tasks. Building the graph is part of it.
-void bm_graph_of_empty_tasks(benchmark::State& state) {
-  const Executor executor;
+/// Eight chains that meet every tenth step.
+TaskGraph eight_chains() {
   constexpr int kSteps = 1000;
+  TaskGraph graph;
+  std::vector<TaskGraph::TaskId> last(kDevices), next(kDevices);
+  for (auto& id : last) id = graph.add();
+  for (int step = 1; step < kSteps; ++step) {
+    for (std::size_t device = 0; device < last.size(); ++device) {
+      next[device] = step % 10 == 0 ? graph.add(last) : graph.add({last[device]});
+    }
+    std::swap(last, next);
+  }
+  return graph;
+}
+
+/// Items are tasks, here as below. A graph is built once and run again and again.
+void bm_graph_of_empty_tasks_run_again(benchmark::State& state) {
+  const Executor executor(static_cast<int>(state.range(0)));
+  const TaskGraph graph = eight_chains();
+  for (auto _ : state) executor.run(graph, [](TaskGraph::TaskId) {});
+  state.SetItemsProcessed(state.iterations() * graph.size());
+}
+BENCHMARK(bm_graph_of_empty_tasks_run_again)->Arg(1)->Arg(2)->UseRealTime();
+
+void bm_graph_of_empty_tasks_built_and_run(benchmark::State& state) {
+  const Executor executor;
   std::int64_t tasks = 0;
   for (auto _ : state) {
-    TaskGraph graph;
-    std::vector<TaskGraph::TaskId> last(kDevices), next(kDevices);
-    for (auto& id : last) id = graph.add([] {});
-    for (int step = 1; step < kSteps; ++step) {
-      for (std::size_t device = 0; device < last.size(); ++device) {
-        next[device] = step % 10 == 0 ? graph.add([] {}, last) : graph.add([] {}, {last[device]});
-      }
-      std::swap(last, next);
-    }
+    const TaskGraph graph = eight_chains();
     tasks += graph.size();
-    executor.run(std::move(graph));
+    executor.run(graph, [](TaskGraph::TaskId) {});
   }
   state.SetItemsProcessed(tasks);
 }
-BENCHMARK(bm_graph_of_empty_tasks)->UseRealTime();
+BENCHMARK(bm_graph_of_empty_tasks_built_and_run)->UseRealTime();
 
 /// A training step of small ops: what recording and running a device's share of a step costs.
 void bm_map_steps_on_eight_devices(benchmark::State& state) {

@@ -3,14 +3,20 @@
 # folder, so that everybody writes "shardwise/<component>/x.h" and an upward include does not compile.
 #
 #   shardwise_component(shard HEADERS mesh.h SOURCES mesh.cc DEPENDS ... PRIVATE_DEPENDS ...)
+#
+# FOLDER names the source folder where it is not the component's name: two libraries in one folder.
 function(shardwise_component component)
-  cmake_parse_arguments(ARG "" "" "HEADERS;SOURCES;DEPENDS;PRIVATE_DEPENDS" ${ARGN})
+  cmake_parse_arguments(ARG "" "FOLDER" "HEADERS;SOURCES;DEPENDS;PRIVATE_DEPENDS" ${ARGN})
+  set(folder ${component})
+  if(ARG_FOLDER)
+    set(folder ${ARG_FOLDER})
+  endif()
   set(root ${PROJECT_BINARY_DIR}/include/${component})
   file(MAKE_DIRECTORY ${root}/shardwise)
-  file(CREATE_LINK ${PROJECT_SOURCE_DIR}/${component} ${root}/shardwise/${component} SYMBOLIC)
+  file(CREATE_LINK ${PROJECT_SOURCE_DIR}/${folder} ${root}/shardwise/${folder} SYMBOLIC)
 
-  list(TRANSFORM ARG_HEADERS PREPEND ${root}/shardwise/${component}/)
-  list(TRANSFORM ARG_SOURCES PREPEND ${PROJECT_SOURCE_DIR}/${component}/)
+  list(TRANSFORM ARG_HEADERS PREPEND ${root}/shardwise/${folder}/)
+  list(TRANSFORM ARG_SOURCES PREPEND ${PROJECT_SOURCE_DIR}/${folder}/)
   add_library(shardwise_${component} STATIC ${ARG_SOURCES})
   add_library(shardwise::${component} ALIAS shardwise_${component})
   set_target_properties(shardwise_${component} PROPERTIES

@@ -1,71 +1,23 @@
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <string>
 #include <string_view>
 #include <vector>
 
+#include "shardwise/runtime/memory/buffer.h"
 #include "shardwise/runtime/parallel.h"
 #include "shardwise/shard/mesh.h"
 
 namespace shardwise {
 
-/// What a piece of device memory is for; the accounting keeps the kinds apart.
-enum class MemoryKind { array, loader };
-inline constexpr std::size_t kMemoryKinds = 2;
-
-/// "array", ...
-std::string_view name(MemoryKind kind);
-
-/// Bytes of one device's memory.
-struct MemoryStats {
-  std::size_t capacity_bytes = 0;
-  std::size_t in_use_bytes = 0;
-  std::size_t peak_bytes = 0;  ///< most that was in use at once
-  std::array<std::size_t, kMemoryKinds> in_use_by_kind{};
-};
-
 /// Bytes that one device exchanged with others, as the transfer plans counted them.
 struct TrafficStats {
   std::size_t sent_bytes = 0;
   std::size_t received_bytes = 0;
-};
-
-class Arena;
-
-/// Memory on one device, 64-byte aligned, given back to its arena when the last holder drops it. A
-/// buffer that several hold is not written to any more. Thread-compatible.
-class Buffer {
- public:
-  ~Buffer();
-  Buffer(const Buffer&) = delete;
-  Buffer& operator=(const Buffer&) = delete;
-
-  DeviceId device() const;
-  std::size_t size_bytes() const { return size_bytes_; }
-  std::byte* data() { return data_; }
-  const std::byte* data() const { return data_; }
-
- private:
-  friend class Arena;
-  Buffer(std::shared_ptr<Arena> arena, std::size_t size_bytes, MemoryKind kind,
-         std::string_view label);
-
-  std::shared_ptr<Arena> arena_;
-  std::size_t size_bytes_;
-  std::byte* data_ = nullptr;
-  std::shared_ptr<std::byte> part_;  // of a block that several buffers share; else null
-  MemoryKind kind_;
-  std::string label_;
-
-  // In the arena's books, its mutex held: the buffers that were booked before and after.
-  bool booked_ = false;
-  Buffer *older_ = nullptr, *younger_ = nullptr;
 };
 
 /// An emulated device: a number, where it stands, a memory arena with a capacity, and counters. No
@@ -83,6 +35,15 @@ class Device {
   /// asked for, what is in use, the capacity and the largest buffers with their labels.
   std::shared_ptr<Buffer> allocate(std::size_t size_bytes, MemoryKind kind, std::string_view label);
 
+  /// Memory for several buffers. It is not counted; the buffers placed in it are.
+  std::shared_ptr<const Block> make_block(std::size_t size_bytes);
+
+  /// The bytes [offset, offset + size) of a block of this device as a buffer. The caller sees to it
+  /// that buffers which are in use at the same time do not overlap. Throws invalid_argument where
+  /// the block is another device's or does not hold those bytes, and as allocate() does.
+  std::shared_ptr<Buffer> place(std::shared_ptr<const Block> block, std::size_t offset_bytes,
+                                std::size_t size_bytes, MemoryKind kind, std::string_view label);
+
   MemoryStats memory() const;
 
   /// Starts a new peak from what is in use now.
@@ -93,7 +54,6 @@ class Device {
   void count_received(std::size_t bytes) { received_bytes_ += bytes; }
 
  private:
-  friend class BufferBatch;
   friend class Devices;
   Device(DeviceId id, std::size_t capacity_bytes);
 
@@ -103,9 +63,9 @@ class Device {
 };
 
 /// Makes buffers of one device that are filled, and mostly dropped, together, as those of a restore
-/// are. Small ones lie side by side in blocks of up to 2 MiB: of very many, finding each its pages
-/// takes longer than filling them. A block is given back when the batch and all its buffers are
-/// gone; each is counted by itself, as everywhere. The device must outlive the batch, not its
+/// are. Small ones are placed side by side in blocks of up to 2 MiB: with very many, getting each
+/// its own pages takes longer than filling them. A block is given back when the batch and all its
+/// buffers are gone; each buffer is counted by itself. The device must outlive the batch, not its
 /// buffers. Thread-compatible.
 ///
 ///   BufferBatch batch(devices.at(0));
@@ -115,7 +75,7 @@ class BufferBatch {
  public:
   explicit BufferBatch(Device& device) : device_(&device) {}
 
-  /// Says that a buffer of this size is going to be asked for. Blocks are no larger than what was.
+  /// Announces one later allocate() of this size; blocks never exceed the announced total.
   void expect(std::size_t size_bytes);
 
   /// As Device::allocate.
@@ -124,8 +84,8 @@ class BufferBatch {
  private:
   Device* device_;
   std::size_t expected_bytes_ = 0;
-  std::shared_ptr<std::byte> block_;  // its rest, which no buffer has yet
-  std::size_t block_bytes_ = 0;
+  std::shared_ptr<const Block> block_;
+  std::size_t used_bytes_ = 0;  // of the block
 };
 
 struct DevicesOptions {

@@ -3,96 +3,139 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 
-#include "shardwise/runtime/detail/manual_impl.h"
+#include "shardwise/runtime/program/run.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise {
 namespace {
 
-using TaskId = TaskGraph::TaskId;
-
-/// The tasks to wait for, without those that are not there and without repetition.
-std::vector<TaskId> distinct(std::vector<TaskId> tasks) {
-  std::sort(tasks.begin(), tasks.end());
-  tasks.erase(std::unique(tasks.begin(), tasks.end()), tasks.end());
-  if (!tasks.empty() && tasks.front() < 0) tasks.erase(tasks.begin());
-  return tasks;
+[[noreturn]] void refuse(std::string_view operation, const std::string& why) {
+  throw Error(ErrorCode::invalid_argument, fmt::format("{}: {}", operation, why));
 }
 
-/// One device's share of a map step.
-struct LocalStep {
-  std::string name;
-  ManualRegion::LocalFunction function;
-  const Mesh& mesh;
-
-  void run(std::int64_t position, std::span<const ConstBoxView> inputs,
-           std::span<const BoxView> outputs) const {
-    const DeviceId device = mesh.device_at(position);
-    try {
-      function({mesh, position, device, inputs, outputs});
-    } catch (const Error& error) {
-      throw Error(error.code(), fmt::format("{} on device {}: {}", name, device, error.what()));
-    }
+/// The numbers of the mesh axes that cut a dim.
+std::vector<std::size_t> axes_of(const Sharding& sharding, std::size_t dim) {
+  std::vector<std::size_t> axes;
+  for (const std::string& axis : sharding.spec()[dim]) {
+    axes.push_back(sharding.mesh().axis_index(axis));
   }
-};
+  return axes;
+}
+
+void check_dim(const Sharding& sharding, std::size_t dim, std::string_view operation) {
+  if (dim >= sharding.rank()) {
+    refuse(operation, fmt::format("dim {} of a value of rank {}", dim, sharding.rank()));
+  }
+}
+
+void check_unused(const Sharding& sharding, std::size_t axis, std::string_view operation) {
+  for (std::size_t dim = 0; dim < sharding.rank(); ++dim) {
+    const std::vector<std::size_t> axes = axes_of(sharding, dim);
+    if (std::find(axes.begin(), axes.end(), axis) == axes.end()) continue;
+    refuse(operation,
+           fmt::format("axis \"{}\" already cuts dim {} of the value, whose spec is {}",
+                       sharding.mesh().axes()[axis].name, dim, sharding.spec().to_string()));
+  }
+}
+
+void check_last(const Sharding& sharding, std::size_t axis, std::size_t dim,
+                std::string_view operation) {
+  check_dim(sharding, dim, operation);
+  const std::vector<std::size_t> axes = axes_of(sharding, dim);
+  if (!axes.empty() && axes.back() == axis) return;
+  refuse(operation,
+         fmt::format("axis \"{}\" is not the last that cuts dim {} of the value, whose "
+                     "spec is {}",
+                     sharding.mesh().axes()[axis].name, dim, sharding.spec().to_string()));
+}
+
+void check_reduction(Reduction reduction, std::string_view operation) {
+  if (reduction == Reduction::none) refuse(operation, "no reduction, needed sum, max or min");
+}
+
+std::vector<PartitionSpec::Entry> entries(const PartitionSpec& spec) {
+  std::vector<PartitionSpec::Entry> all;
+  for (std::size_t dim = 0; dim < spec.rank(); ++dim) all.push_back(spec[dim]);
+  return all;
+}
 
 }  // namespace
 
-ManualRegion::Impl::Impl(Devices& region_devices, Mesh region_mesh)
-    : devices(region_devices), mesh(std::move(region_mesh)) {
-  for (std::int64_t position = 0; position < mesh.size(); ++position) {
-    devices.at(mesh.device_at(position));
-  }
-}
-
-const ManualRegion::Impl::State& ManualRegion::Impl::at(Value value,
-                                                        std::string_view operation) const {
-  if (value.id < cleared || value.id >= cleared + static_cast<std::int64_t>(values.size())) {
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("{}: value {} is not in this region, which holds {} from {} on",
-                            operation, value.id, values.size(), cleared));
-  }
-  return values[detail::index(value.id - cleared)];
-}
-
-ManualRegion::Impl::State ManualRegion::Impl::allocate(const Output& output,
-                                                       std::string_view label) const {
-  State state{{output.dtype, output.shape, Sharding(mesh, output.spec)},
-              std::string(label),
-              std::vector<TaskId>(detail::index(mesh.size()), kReady),
-              {},
-              {}};
-  for (std::int64_t position = 0; position < mesh.size(); ++position) {
-    const std::size_t bytes = num_bytes(state.box(position).shape(), size_bytes(output.dtype));
-    state.shards.push_back(
-        devices.at(mesh.device_at(position)).allocate(bytes, MemoryKind::array, label));
-  }
-  return state;
-}
-
-ManualRegion::Value ManualRegion::Impl::add(State state) {
-  values.push_back(std::move(state));
-  return {cleared + static_cast<std::int64_t>(values.size()) - 1};
-}
-
-std::vector<TaskId> ManualRegion::Impl::add_transfer(detail::Transfer transfer,
-                                                     std::span<const TaskId> made_by) {
-  const auto shared = std::make_shared<const detail::Transfer>(std::move(transfer));
-  std::vector<TaskId> tasks(shared->targets.size(), kReady);
-  for (std::size_t i = 0; i < tasks.size(); ++i) {
-    const std::int64_t target = static_cast<std::int64_t>(i);
-    std::vector<TaskId> after;
-    for (const Copy& copy : shared->plan.copies_to(target)) {
-      after.push_back(made_by[detail::index(copy.source)]);
+/// The program recorded so far and the memory of its values. Thread-compatible.
+struct ManualRegion::Impl {
+  Impl(Devices& region_devices, Mesh region_mesh)
+      : devices(region_devices), mesh(std::move(region_mesh)), program(mesh), storage(mesh.size()) {
+    for (std::int64_t position = 0; position < mesh.size(); ++position) {
+      devices.at(mesh.device_at(position));
     }
-    if (after.empty()) continue;
-    tasks[i] = graph.add([this, shared, target] { fill_target(*shared, target, devices); },
-                         distinct(std::move(after)));
   }
-  return tasks;
-}
+
+  /// The program's number of a value of this region. Throws invalid_argument, naming the operation.
+  Program::ValueId id(Value value, std::string_view operation) const {
+    const auto count = static_cast<std::int64_t>(program.values().size());
+    if (value.id < cleared || value.id >= cleared + count) {
+      refuse(operation, fmt::format("value {} is not in this region, which holds {} from {} on",
+                                    value.id, count, cleared));
+    }
+    return value.id - cleared;
+  }
+
+  /// A value with its memory.
+  struct Made {
+    Program::Value value;
+    std::vector<std::shared_ptr<Buffer>> shards;
+  };
+
+  /// Throws resource_exhausted.
+  Made make(const Output& output, std::string_view label) const {
+    Made made{{{output.dtype, output.shape, Sharding(mesh, output.spec)}, std::string(label)}, {}};
+    for (std::int64_t position = 0; position < mesh.size(); ++position) {
+      const Shape shape = made.value.box(position).shape();
+      Device& device = devices.at(mesh.device_at(position));
+      made.shards.push_back(device.allocate(num_bytes(shape, size_bytes(output.dtype)),
+                                            made.value.kind, made.value.label));
+    }
+    return made;
+  }
+
+  /// To be filled by the step that is recorded next.
+  Program::ValueId add(Made made) {
+    const Program::ValueId value = program.add_value(std::move(made.value));
+    storage.bind(value, std::move(made.shards));
+    return value;
+  }
+
+  Value handle(Program::ValueId value) const { return {cleared + value}; }
+
+  /// Records a move into a new value that has the spec `spec`.
+  Value move(Program::ValueId from, const PartitionSpec& spec, std::string_view operation,
+             MovePlan plan) {
+    const Program::Value& old = program.value(from);
+    std::string name = fmt::format("{} of {}", operation, old.label);
+    const Program::ValueId to = add(make({old.spec.dtype, old.spec.shape, spec}, name));
+    program.add_step(Program::Move{std::move(name), from, to, std::move(plan)});
+    return handle(to);
+  }
+
+  /// A new value under another spec, from the devices that differ only along `axes`.
+  Value reshard(Program::ValueId from, PartitionSpec spec, std::span<const std::size_t> axes,
+                Reduction reduction, std::string_view operation) {
+    const ArraySpec& old = program.value(from).spec;
+    MovePlan plan =
+        plan_move(old.sharding, Sharding(mesh, spec), old.shape, old.dtype, axes, reduction);
+    return move(from, spec, operation, std::move(plan));
+  }
+
+  Devices& devices;
+  const Mesh mesh;
+  Program program;
+  Storage storage;
+  std::size_t steps_run = 0;
+  std::int64_t cleared = 0;  ///< values that were dropped: the id of the program's first one
+};
 
 ManualRegion::ManualRegion(Devices& devices, Mesh mesh)
     : impl_(std::make_unique<Impl>(devices, std::move(mesh))) {}
@@ -101,83 +144,141 @@ ManualRegion::~ManualRegion() = default;
 
 ManualRegion::Value ManualRegion::input(const ShardedArray& array) {
   if (!(array.sharding().mesh() == impl_->mesh)) {
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("ManualRegion::input: the array lies on mesh {}, needed {}",
-                            array.sharding().mesh().to_string(), impl_->mesh.to_string()));
+    refuse("input", fmt::format("the array is on mesh {}, needed {}",
+                                array.sharding().mesh().to_string(), impl_->mesh.to_string()));
   }
-  return impl_->add({array.spec(),
-                     "input",
-                     std::vector<TaskId>(detail::index(impl_->mesh.size()), Impl::kReady),
-                     {},
-                     array});
+  const Program::ValueId value = impl_->program.add_value({array.spec(), "input"});
+  impl_->storage.bind(value, array);
+  return impl_->handle(value);
 }
 
 std::vector<ManualRegion::Value> ManualRegion::map(std::string_view name,
                                                    std::span<const Value> inputs,
                                                    std::span<const Output> outputs,
                                                    LocalFunction function) {
-  if (!function) {
-    throw Error(ErrorCode::invalid_argument, fmt::format("{}: no function to call", name));
-  }
-  std::vector<const Impl::State*> read;
-  for (const Value input : inputs) read.push_back(&impl_->at(input, name));
-  std::vector<Impl::State> made;
-  for (const Output& output : outputs) made.push_back(impl_->allocate(output, name));
-
-  // From here on the region owns the memory that the tasks write to.
+  if (!function) refuse(name, "no function to call");
+  Program::Call call{std::string(name), {}, {}, std::move(function)};
+  for (const Value input : inputs) call.inputs.push_back(impl_->id(input, name));
+  std::vector<Impl::Made> made;
+  for (const Output& output : outputs) made.push_back(impl_->make(output, name));
   std::vector<Value> values;
-  std::vector<Impl::State*> targets;
-  for (Impl::State& state : made) {
-    values.push_back(impl_->add(std::move(state)));
-    targets.push_back(&impl_->values.back());
+  for (Impl::Made& one : made) {
+    call.outputs.push_back(impl_->add(std::move(one)));
+    values.push_back(impl_->handle(call.outputs.back()));
   }
-  const auto step = std::make_shared<const LocalStep>(
-      LocalStep{std::string(name), std::move(function), impl_->mesh});
-  for (std::int64_t position = 0; position < impl_->mesh.size(); ++position) {
-    std::vector<ConstBoxView> from;
-    std::vector<TaskId> after;
-    for (const Impl::State* state : read) {
-      from.push_back({state->data(position), state->box(position)});
-      after.push_back(state->made_by[detail::index(position)]);
-    }
-    std::vector<BoxView> to;
-    for (Impl::State* state : targets) to.push_back({state->data(position), state->box(position)});
-    const TaskId task = impl_->graph.add([step, position, from = std::move(from),
-                                          to = std::move(to)] { step->run(position, from, to); },
-                                         distinct(std::move(after)));
-    for (Impl::State* state : targets) state->made_by[detail::index(position)] = task;
-  }
+  impl_->program.add_step(std::move(call));
   return values;
 }
 
+ManualRegion::Value ManualRegion::all_reduce(Value value, std::span<const std::string> axis_names,
+                                             Reduction reduction) {
+  constexpr std::string_view kName = "all_reduce";
+  const Program::ValueId from = impl_->id(value, kName);
+  const Sharding& sharding = impl_->program.value(from).spec.sharding;
+  check_reduction(reduction, kName);
+  std::vector<std::size_t> axes;
+  for (const std::string& axis : axis_names) {
+    axes.push_back(impl_->mesh.axis_index(axis));
+    check_unused(sharding, axes.back(), kName);
+    if (std::count(axes.begin(), axes.end(), axes.back()) > 1) {
+      refuse(kName, fmt::format("axis \"{}\" comes twice", axis));
+    }
+  }
+  return impl_->reshard(from, sharding.spec(), axes, reduction, kName);
+}
+
+ManualRegion::Value ManualRegion::all_gather(Value value, std::string_view axis, std::size_t dim) {
+  constexpr std::string_view kName = "all_gather";
+  const Program::ValueId from = impl_->id(value, kName);
+  const Sharding& sharding = impl_->program.value(from).spec.sharding;
+  check_last(sharding, impl_->mesh.axis_index(axis), dim, kName);
+  auto spec = entries(sharding.spec());
+  spec[dim].pop_back();
+  // All the axes of the dim: where blocks are uneven, the joined block may begin with elements of
+  // the group before.
+  return impl_->reshard(from, PartitionSpec(std::move(spec)), axes_of(sharding, dim),
+                        Reduction::none, kName);
+}
+
+ManualRegion::Value ManualRegion::reduce_scatter(Value value, std::string_view axis,
+                                                 std::size_t dim, Reduction reduction) {
+  constexpr std::string_view kName = "reduce_scatter";
+  const Program::ValueId from = impl_->id(value, kName);
+  const Sharding& sharding = impl_->program.value(from).spec.sharding;
+  const std::size_t number = impl_->mesh.axis_index(axis);
+  check_reduction(reduction, kName);
+  check_dim(sharding, dim, kName);
+  check_unused(sharding, number, kName);
+  auto spec = entries(sharding.spec());
+  spec[dim].push_back(std::string(axis));
+  std::vector<std::size_t> axes = axes_of(sharding, dim);  // all: as in all_gather
+  axes.push_back(number);
+  return impl_->reshard(from, PartitionSpec(std::move(spec)), axes, reduction, kName);
+}
+
+ManualRegion::Value ManualRegion::all_to_all(Value value, std::string_view axis,
+                                             std::size_t split_dim, std::size_t concat_dim) {
+  constexpr std::string_view kName = "all_to_all";
+  const Program::ValueId from = impl_->id(value, kName);
+  const Sharding& sharding = impl_->program.value(from).spec.sharding;
+  check_dim(sharding, split_dim, kName);
+  check_last(sharding, impl_->mesh.axis_index(axis), concat_dim, kName);
+  if (split_dim == concat_dim) refuse(kName, fmt::format("from dim {} to itself", split_dim));
+  auto spec = entries(sharding.spec());
+  spec[concat_dim].pop_back();
+  spec[split_dim].push_back(std::string(axis));
+  std::vector<std::size_t> axes = axes_of(sharding, concat_dim);  // all: as in all_gather
+  for (const std::size_t other : axes_of(sharding, split_dim)) axes.push_back(other);
+  return impl_->reshard(from, PartitionSpec(std::move(spec)), axes, Reduction::none, kName);
+}
+
+ManualRegion::Value ManualRegion::permute(Value value, std::string_view axis,
+                                          std::span<const std::int64_t> targets) {
+  constexpr std::string_view kName = "permute";
+  const Program::ValueId from = impl_->id(value, kName);
+  const ArraySpec spec = impl_->program.value(from).spec;
+  MovePlan plan =
+      plan_permute(spec.sharding, spec.shape, spec.dtype, impl_->mesh.axis_index(axis), targets);
+  std::vector<bool> receives(static_cast<std::size_t>(impl_->mesh.size()), false);
+  for (const MoveGroup& group : plan.phases.front().groups) {
+    receives[static_cast<std::size_t>(group.targets.front())] = true;
+  }
+  const Value result = impl_->move(from, spec.sharding.spec(), kName, std::move(plan));
+  Program::Fill zeros{std::string(kName), impl_->id(result, kName), {}};
+  for (std::int64_t position = 0; position < impl_->mesh.size(); ++position) {
+    if (!receives[static_cast<std::size_t>(position)]) zeros.positions.push_back(position);
+  }
+  if (!zeros.positions.empty()) impl_->program.add_step(std::move(zeros));
+  return result;
+}
+
 void ManualRegion::run() {
+  const Schedule schedule(impl_->program, impl_->steps_run);
   try {
-    impl_->devices.executor().run(std::exchange(impl_->graph, {}));
+    shardwise::run(impl_->program, schedule, impl_->storage, impl_->devices);
   } catch (...) {
     clear();
     throw;
   }
-  for (Impl::State& state : impl_->values) {
-    if (state.array) continue;
-    state.array = ShardedArray::from_shards(state.spec, std::move(state.shards));
-    std::fill(state.made_by.begin(), state.made_by.end(), Impl::kReady);
-  }
+  impl_->steps_run = impl_->program.steps().size();
+  impl_->storage.finish(impl_->program);
 }
 
 ShardedArray ManualRegion::output(Value value) const {
-  const Impl::State& state = impl_->at(value, "ManualRegion::output");
-  if (!state.array) {
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("ManualRegion::output: value {} (\"{}\") has not been run", value.id,
-                            state.label));
+  const Program::ValueId id = impl_->id(value, "output");
+  const std::optional<ShardedArray>& array = impl_->storage.array(id);
+  if (!array) {
+    refuse("output", fmt::format("value {} (\"{}\") has not been run", value.id,
+                                 impl_->program.value(id).label));
   }
-  return *state.array;
+  return *array;
 }
 
 void ManualRegion::clear() {
-  impl_->graph = {};
-  impl_->cleared += static_cast<std::int64_t>(impl_->values.size());
-  impl_->values.clear();
+  impl_->cleared += static_cast<std::int64_t>(impl_->program.values().size());
+  impl_->program = Program(impl_->mesh);
+  impl_->storage = Storage(impl_->mesh.size());
+  impl_->steps_run = 0;
 }
 
 }  // namespace shardwise

@@ -2,7 +2,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <initializer_list>
 #include <memory>
 #include <span>
@@ -11,32 +10,20 @@
 #include <vector>
 
 #include "shardwise/runtime/device.h"
+#include "shardwise/runtime/program/program.h"
 #include "shardwise/runtime/sharded_array.h"
 #include "shardwise/shard/plan/transfer_plan.h"
 
 namespace shardwise {
 
-/// One device's view inside a manual region.
-struct LocalContext {
-  const Mesh& mesh;
-  std::int64_t position;  ///< of this device in the mesh
-  DeviceId device;
-  std::span<const ConstBoxView> inputs;  ///< local shards, with the global box that each holds
-  std::span<const BoxView> outputs;      ///< to be written in full
-
-  /// Where this device lies along a mesh axis. Throws not_found.
-  std::int64_t axis_index(std::string_view axis) const {
-    return mesh.coordinate(position, mesh.axis_index(axis));
-  }
-};
-
 /// Manual mode (the seed's manual sharding, JAX's shard_map): a program written device by device on
 /// local shards, with its collectives spelled out.
 ///
-/// A region records steps and run() carries them out as one task graph: each device's step starts
-/// when its own inputs are ready, each copy of a collective when its source is, and no device waits
-/// at a barrier. Values are single-assignment; memory for each is taken from the devices' arenas
-/// when its step is recorded, so that a program that does not fit fails before anything runs.
+/// A region records the steps of a Program and run() carries them out as one task graph: each
+/// device's step starts when its own inputs are ready, each copy of a collective when its source
+/// is, and no device waits at a barrier. Values are single-assignment; memory for each is taken
+/// from the devices' arenas when its step is recorded, so that a program that does not fit fails
+/// before anything runs.
 ///
 /// A value has a global shape and a spec over the region's mesh, which say each device's box. Along
 /// axes that its spec does not use, devices may hold different contents under the same box (partial
@@ -67,7 +54,7 @@ class ManualRegion {
     PartitionSpec spec;
   };
 
-  using LocalFunction = std::function<void(const LocalContext&)>;
+  using LocalFunction = shardwise::LocalFunction;
 
   ManualRegion(Devices& devices, Mesh mesh);
   ~ManualRegion();
@@ -78,8 +65,8 @@ class ManualRegion {
   Value input(const ShardedArray& array);
 
   /// Calls `function` once per device, for several devices at once. `name` labels memory and
-  /// errors: an exception out of it reaches run()'s caller; a shardwise::Error gets step and device
-  /// prepended to its message.
+  /// errors: an exception out of it reaches run()'s caller, with step and device in its message
+  /// (see shardwise::run).
   std::vector<Value> map(std::string_view name, std::span<const Value> inputs,
                          std::span<const Output> outputs, LocalFunction function);
   std::vector<Value> map(std::string_view name, std::initializer_list<Value> inputs,
@@ -96,10 +83,10 @@ class ManualRegion {
     return all_reduce(value, std::span<const std::string>(axes.begin(), axes.size()), reduction);
   }
 
-  /// `axis` must be the last axis of dim `dim` in the spec; it is taken off: each device gets the
-  /// shards of its group joined along `dim`. (Where several axes cut the dim and do not divide it,
-  /// the larger blocks begin elsewhere; then some elements come from the neighbouring group.)
-  /// Throws invalid_argument.
+  /// `axis` must be the last axis of dim `dim` in the spec, and is removed from it: each device
+  /// gets the shards of its group joined along `dim`. (Where several axes cut the dim and do not
+  /// divide it, the larger blocks begin elsewhere; then some elements come from the neighbouring
+  /// group.) Throws invalid_argument.
   Value all_gather(Value value, std::string_view axis, std::size_t dim);
 
   /// `axis`, unused by the spec, becomes the last axis of dim `dim`: each device gets its part of

@@ -75,23 +75,26 @@ class Executor::GraphRun {
  public:
   using TaskId = TaskGraph::TaskId;
 
-  GraphRun(std::span<TaskGraph::Task> tasks, ForkJoin& fork_join)
-      : tasks_(tasks),
+  GraphRun(const TaskGraph& graph, const std::function<void(TaskId)>& body, ForkJoin& fork_join)
+      : graph_(graph),
+        body_(body),
         fork_join_(fork_join),
-        waits_for_(std::make_unique<std::atomic<TaskId>[]>(tasks.size())),
+        waits_for_(std::make_unique<std::atomic<std::int64_t>[]>(graph.tasks_.size())),
         group_(context_) {
-    for (std::size_t i = 0; i < tasks.size(); ++i) waits_for_[i] = tasks[i].waits_for;
+    for (TaskId id = 0; id < graph.size(); ++id) {
+      counter(id).store(task(id).waits_for, std::memory_order_relaxed);
+    }
   }
 
   void run() {
-    for (std::size_t i = 0; i < tasks_.size(); ++i) {
-      if (tasks_[i].waits_for == 0) spawn(static_cast<TaskId>(i));
+    for (TaskId id = 0; id < graph_.size(); ++id) {
+      if (task(id).waits_for == 0) spawn(id);
     }
     group_.wait();
   }
 
  private:
-  static constexpr TaskId kNone = -1;
+  static constexpr TaskId kNone = TaskGraph::kNone;
 
   void spawn(TaskId id) {
     group_.run([this, id] {
@@ -103,36 +106,48 @@ class Executor::GraphRun {
   }
 
   TaskId run_one(TaskId id) {
-    TaskGraph::Task& task = tasks_[static_cast<std::size_t>(id)];
     {
       const ForkJoin::Body body(fork_join_);
       acquire(&counter(id));
-      task.body();
-      for (const TaskId follower : task.followers) release(&counter(follower));
+      body_(id);
+      for_each_follower(id, [&](TaskId follower) { release(&counter(follower)); });
     }
     TaskId next = kNone;
-    for (const TaskId follower : task.followers) {
-      if (counter(follower).fetch_sub(1) != 1) continue;
+    for_each_follower(id, [&](TaskId follower) {
+      if (counter(follower).fetch_sub(1) != 1) return;
       if (next == kNone) {
         next = follower;
       } else {
         spawn(follower);
       }
-    }
+    });
     return next;
   }
 
-  std::atomic<TaskId>& counter(TaskId id) { return waits_for_[static_cast<std::size_t>(id)]; }
+  template <class Function>
+  void for_each_follower(TaskId id, const Function& function) const {
+    for (std::int64_t edge = task(id).first_edge; edge != kNone;) {
+      const TaskGraph::Edge& at = graph_.edges_[static_cast<std::size_t>(edge)];
+      edge = at.next;
+      function(at.follower);
+    }
+  }
 
-  std::span<TaskGraph::Task> tasks_;
+  const TaskGraph::Task& task(TaskId id) const {
+    return graph_.tasks_[static_cast<std::size_t>(id)];
+  }
+  std::atomic<std::int64_t>& counter(TaskId id) { return waits_for_[static_cast<std::size_t>(id)]; }
+
+  const TaskGraph& graph_;
+  const std::function<void(TaskId)>& body_;
   ForkJoin& fork_join_;
-  std::unique_ptr<std::atomic<TaskId>[]> waits_for_;
+  std::unique_ptr<std::atomic<std::int64_t>[]> waits_for_;
   // Isolated: an exception in an outer loop must not make an inner one return half done.
   tbb::task_group_context context_{tbb::task_group_context::isolated};
   tbb::task_group group_;
 };
 
-TaskGraph::TaskId TaskGraph::add(std::function<void()> body, std::span<const TaskId> after) {
+TaskGraph::TaskId TaskGraph::add(std::span<const TaskId> after) {
   const TaskId id = size();
   for (const TaskId before : after) {
     if (before < 0 || before >= id) {
@@ -142,9 +157,15 @@ TaskGraph::TaskId TaskGraph::add(std::function<void()> body, std::span<const Tas
                               id, before, id));
     }
   }
-  tasks_.push_back({std::move(body), {}, static_cast<TaskId>(after.size())});
-  for (const TaskId before : after)
-    tasks_[static_cast<std::size_t>(before)].followers.push_back(id);
+  tasks_.push_back({.waits_for = static_cast<std::int64_t>(after.size())});
+  for (const TaskId before : after) {
+    Task& task = tasks_[static_cast<std::size_t>(before)];
+    const auto edge = static_cast<std::int64_t>(edges_.size());
+    edges_.push_back({id, kNone});
+    (task.first_edge == kNone ? task.first_edge
+                              : edges_[static_cast<std::size_t>(task.last_edge)].next) = edge;
+    task.last_edge = edge;
+  }
   return id;
 }
 
@@ -198,10 +219,11 @@ void Executor::parallel_for(std::int64_t count,
   });
 }
 
-void Executor::run(TaskGraph graph) const {
+void Executor::run(const TaskGraph& graph,
+                   const std::function<void(TaskGraph::TaskId)>& body) const {
   ForkJoin fork_join;
   impl_->arena.execute(
-      [&] { tbb::this_task_arena::isolate([&] { GraphRun(graph.tasks_, fork_join).run(); }); });
+      [&] { tbb::this_task_arena::isolate([&] { GraphRun(graph, body, fork_join).run(); }); });
 }
 
 }  // namespace shardwise

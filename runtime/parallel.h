@@ -10,36 +10,43 @@
 
 namespace shardwise {
 
-/// Tasks and what each must wait for. A task never blocks: it is started when the tasks it comes
-/// after have ended, so any number of workers, even one, finishes any graph.
+/// Which tasks there are and which each must wait for; what a task does is said to Executor::run().
+/// A task never blocks: it is started when the tasks it comes after have ended, so any number of
+/// workers, even one, finishes any graph. Running leaves a graph as it is, so it can run again.
 ///
 /// Thread-compatible.
 ///
 ///   TaskGraph graph;
-///   const auto a = graph.add([] { ... });
-///   graph.add([] { ... }, {a});                  // after a
-///   executor.run(std::move(graph));
+///   const auto a = graph.add();
+///   graph.add({a});                                          // after a
+///   executor.run(graph, [](TaskGraph::TaskId task) { ... });
 class TaskGraph {
  public:
+  /// Tasks are numbered from 0 on, in the order in which they are added.
   using TaskId = std::int64_t;
 
-  /// Tasks can only come after tasks that were added before, so there are no cycles. Throws
-  /// invalid_argument for an unknown task.
-  TaskId add(std::function<void()> body, std::span<const TaskId> after = {});
-  TaskId add(std::function<void()> body, std::initializer_list<TaskId> after) {
-    return add(std::move(body), std::span<const TaskId>(after.begin(), after.size()));
+  /// A task can only come after tasks that were added before, so there are no cycles. Naming one
+  /// twice does no harm. Throws invalid_argument for an unknown task.
+  TaskId add(std::span<const TaskId> after = {});
+  TaskId add(std::initializer_list<TaskId> after) {
+    return add(std::span<const TaskId>(after.begin(), after.size()));
   }
 
   std::int64_t size() const { return static_cast<std::int64_t>(tasks_.size()); }
 
  private:
   friend class Executor;
+  static constexpr std::int64_t kNone = -1;
   struct Task {
-    std::function<void()> body;
-    std::vector<TaskId> followers;
-    std::int64_t waits_for = 0;
+    std::int64_t waits_for = 0;                          // how many tasks
+    std::int64_t first_edge = kNone, last_edge = kNone;  // to the tasks that wait for it
+  };
+  struct Edge {
+    TaskId follower;
+    std::int64_t next;  // edge of the same task
   };
   std::vector<Task> tasks_;
+  std::vector<Edge> edges_;
 };
 
 /// The one door to parallel computing: a fixed number of workers over oneTBB.
@@ -68,8 +75,9 @@ class Executor {
   /// Calls body(i) once for each 0 <= i < count, in any order, and returns when all have ended.
   void parallel_for(std::int64_t count, const std::function<void(std::int64_t)>& body) const;
 
-  /// Runs each task after those it waits for, and returns when all have ended.
-  void run(TaskGraph graph) const;
+  /// Calls body(task) once for each task of the graph, after the calls for the tasks it waits for
+  /// have returned, and returns when all have. Allocates once per run, not per task.
+  void run(const TaskGraph& graph, const std::function<void(TaskGraph::TaskId)>& body) const;
 
  private:
   class GraphRun;

@@ -5,10 +5,8 @@
 #include <cstring>
 #include <utility>
 
-#include "shardwise/runtime/detail/transfer.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/shard/owned_tiles.h"
-#include "shardwise/shard/plan/transfer_plan.h"
 
 namespace shardwise {
 namespace {
@@ -146,33 +144,6 @@ const std::byte* ShardedArray::contiguous(const Box& box) const {
     return owned.part == box ? find_contiguous(box, size_bytes(dtype()), held) : nullptr;
   }
   return nullptr;  // nothing to hold
-}
-
-ShardedArray ShardedArray::redistribute(Devices& devices, const Sharding& to,
-                                        std::string_view label) const {
-  const ArraySpec spec{dtype(), shape(), to};
-  detail::Transfer transfer{TransferPlan::reshard(sharding(), to, shape()), dtype(), {}, {}};
-  for (std::int64_t position = 0; position < sharding().mesh().size(); ++position) {
-    transfer.sources.push_back(shard(position));
-  }
-  Shards shards;
-  std::vector<std::int64_t> to_fill;
-  for (std::int64_t position = 0; position < to.mesh().size(); ++position) {
-    const DeviceId device = to.mesh().device_at(position);
-    const Box box = to.box_at(position, shape());
-    const auto old = sharding().mesh().position_of(device);
-    if (old && sharding().box_at(*old, shape()) == box) {
-      shards.push_back(data_->shards[at(*old)]);
-    } else {
-      shards.push_back(devices.at(device).allocate(bytes_of(spec, box), MemoryKind::array, label));
-      to_fill.push_back(position);
-    }
-    transfer.targets.push_back({shards.back()->data(), box});
-  }
-  devices.executor().parallel_for(static_cast<std::int64_t>(to_fill.size()), [&](std::int64_t i) {
-    detail::fill_target(transfer, to_fill[at(i)], devices);
-  });
-  return from_shards(spec, std::move(shards));
 }
 
 }  // namespace shardwise

@@ -1,4 +1,4 @@
-#include "shardwise/runtime/detail/reduce.h"
+#include "shardwise/runtime/program/detail/reduce.h"
 
 #include <gtest/gtest.h>
 

@@ -8,7 +8,6 @@
 #include <random>
 #include <vector>
 
-#include "shardwise/shard/default_mesh.h"
 #include "shardwise/shard/error.h"
 #include "testing/errors.h"
 #include "testing/random_shardings.h"
@@ -241,14 +240,6 @@ TEST(Mesh, SubmeshIsTheMeshAtOneCoordinate) {
   EXPECT_THROW(submesh(mesh, "y", 3), Error);
   EXPECT_THROW(submesh(mesh, "y", -1), Error);
   EXPECT_THROW(submesh(mesh, "z", 0), Error);
-}
-
-TEST(DefaultMesh, IsWhatWasSetLast) {
-  EXPECT_FALSE(default_mesh());
-  set_default_mesh(Mesh::parse("x=2"));
-  EXPECT_EQ(default_mesh(), Mesh::parse("x=2"));
-  set_default_mesh(std::nullopt);
-  EXPECT_FALSE(default_mesh());
 }
 
 }  // namespace

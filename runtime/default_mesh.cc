@@ -1,4 +1,4 @@
-#include "shardwise/shard/default_mesh.h"
+#include "shardwise/runtime/default_mesh.h"
 
 #include <mutex>
 #include <utility>

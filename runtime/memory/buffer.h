@@ -1,0 +1,91 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "shardwise/shard/mesh.h"
+
+namespace shardwise {
+
+/// What a piece of device memory is for; the accounting keeps the kinds apart.
+enum class MemoryKind {
+  array,       ///< arrays that a program has made itself, and whose use nobody has named
+  loader,      ///< slots of minibatches
+  parameter,   ///< weights
+  optimizer,   ///< the optimizer's state
+  activation,  ///< what a program computes on its way
+  collective,  ///< what a collective needs beside its result
+  checkpoint,  ///< staging of saves and restores
+};
+inline constexpr std::size_t kMemoryKinds = 7;
+
+/// "array", ...
+std::string_view name(MemoryKind kind);
+
+/// Bytes of one device's memory.
+struct MemoryStats {
+  std::size_t capacity_bytes = 0;
+  std::size_t in_use_bytes = 0;
+  std::size_t peak_bytes = 0;  ///< most that was in use at once
+  std::array<std::size_t, kMemoryKinds> in_use_by_kind{};
+};
+
+class Arena;
+
+/// Memory of one device that buffers are placed in, each at an offset: one buffer that fills it,
+/// the small ones of a batch, or all that a plan has laid out. Uninitialised; aligned to 64 bytes,
+/// from 64 KiB on to a page of 4 KiB. Given back to its arena when the last holder drops it. A
+/// block itself is not counted; its buffers are. Immutable.
+class Block {
+ public:
+  ~Block();
+  Block(const Block&) = delete;
+  Block& operator=(const Block&) = delete;
+
+  std::byte* data() const { return data_; }
+  std::size_t size_bytes() const { return size_bytes_; }
+
+ private:
+  friend class Arena;
+  Block(std::shared_ptr<Arena> arena, std::size_t size_bytes);
+
+  std::shared_ptr<Arena> arena_;
+  std::size_t size_bytes_;
+  std::byte* data_;
+};
+
+/// A part of a block: what an array's shard is kept in. Counted on its device, by its kind, until
+/// the last holder drops it. A buffer that several hold is not written to any more.
+/// Thread-compatible.
+class Buffer {
+ public:
+  ~Buffer();
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+
+  DeviceId device() const;
+  std::size_t size_bytes() const { return size_bytes_; }
+  std::byte* data() { return data_; }
+  const std::byte* data() const { return data_; }
+
+ private:
+  friend class Arena;
+  Buffer(std::shared_ptr<Arena> arena, std::size_t size_bytes, MemoryKind kind,
+         std::string_view label);
+
+  std::shared_ptr<Arena> arena_;
+  std::shared_ptr<const Block> block_;
+  std::byte* data_ = nullptr;  // inside the block
+  std::size_t size_bytes_;
+  MemoryKind kind_;
+  std::string label_;
+
+  // In the arena's books, its mutex held: the buffers that were booked before and after.
+  bool booked_ = false;
+  Buffer *older_ = nullptr, *younger_ = nullptr;
+};
+
+}  // namespace shardwise

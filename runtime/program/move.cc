@@ -1,0 +1,201 @@
+#include "shardwise/runtime/program/move.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "shardwise/shard/error.h"
+
+namespace shardwise {
+namespace {
+
+using Positions = std::vector<std::int64_t>;
+
+std::size_t number(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+/// Adds up, over all phases, what passes between devices.
+std::vector<DeviceBytes> traffic_of(const std::vector<MovePhase>& phases, DType dtype) {
+  std::map<DeviceId, DeviceBytes> by_device;
+  for (const MovePhase& phase : phases) {
+    for (const MoveGroup& group : phase.groups) {
+      const PieceList& sources = group.plan.sources();
+      const PieceList& targets = group.plan.targets();
+      for (const Copy& copy : group.plan.copies()) {
+        const DeviceId from = sources.place(number(copy.source)),
+                       to = targets.place(number(copy.target));
+        if (from == to) continue;
+        const std::size_t bytes = number(copy.box.num_elements()) * size_bytes(dtype);
+        by_device[from].sent += bytes;
+        by_device[to].received += bytes;
+      }
+    }
+  }
+  std::vector<DeviceBytes> traffic;
+  for (const auto& [device, bytes] : by_device) {
+    traffic.push_back({device, bytes.sent, bytes.received});
+  }
+  return traffic;
+}
+
+MovePlan with_traffic(std::vector<MovePhase> phases, DType dtype) {
+  std::vector<DeviceBytes> traffic = traffic_of(phases, dtype);
+  return {std::move(phases), std::move(traffic)};
+}
+
+/// The elements of a row-major shard, cut into one part per device.
+std::vector<Box> even_parts(std::int64_t elements, std::int64_t parts) {
+  // Whole pages of f32: a part is worth a task, and no two devices write to one cache line.
+  constexpr std::int64_t kGrain = 1024;
+  const std::int64_t even = (elements + parts - 1) / parts;
+  const std::int64_t block = (even + kGrain - 1) / kGrain * kGrain;
+  std::vector<Box> boxes;
+  for (std::int64_t i = 0; i < parts; ++i) {
+    boxes.emplace_back(Index{std::min(i * block, elements)},
+                       Index{std::min((i + 1) * block, elements)});
+  }
+  return boxes;
+}
+
+bool hold_one_box(const Sharding& sharding, const Shape& shape, const Positions& group) {
+  const Box first = sharding.box_at(group.front(), shape);
+  return std::all_of(group.begin(), group.end(), [&](std::int64_t position) {
+    return sharding.box_at(position, shape) == first;
+  });
+}
+
+std::vector<Piece> pieces_of(const Sharding& sharding, const Shape& shape, const Positions& group) {
+  std::vector<Piece> pieces;
+  for (const std::int64_t position : group) {
+    pieces.push_back({sharding.mesh().device_at(position), sharding.box_at(position, shape)});
+  }
+  return pieces;
+}
+
+/// Each device combines one part of the shards, and the others copy it from there. So every element
+/// is combined once, not once per device.
+std::vector<MovePhase> all_reduce(const Sharding& sharding, const Shape& shape,
+                                  const std::vector<Positions>& groups, Reduction reduction) {
+  MovePhase combine{MovePhase::Source::old_value, MovePhase::Frame::shard, {}};
+  MovePhase spread{MovePhase::Source::new_value, MovePhase::Frame::shard, {}};
+  for (const Positions& group : groups) {
+    const std::int64_t elements = sharding.box_at(group.front(), shape).num_elements();
+    const std::vector<Box> boxes = even_parts(elements, static_cast<std::int64_t>(group.size()));
+    std::vector<Piece> wholes, parts;
+    for (std::size_t i = 0; i < group.size(); ++i) {
+      const DeviceId device = sharding.mesh().device_at(group[i]);
+      wholes.push_back({device, Box({0}, {elements})});
+      parts.push_back({device, boxes[i]});
+    }
+    combine.groups.push_back({TransferPlan(wholes, parts, {.reduction = reduction}), group, group});
+    spread.groups.push_back({TransferPlan(parts, wholes), group, group});
+  }
+  std::vector<MovePhase> phases;
+  phases.push_back(std::move(combine));
+  phases.push_back(std::move(spread));
+  return phases;
+}
+
+[[noreturn]] void refuse_permute(const std::string& why) {
+  throw Error(ErrorCode::invalid_argument, "permute: " + why);
+}
+
+/// Who sends to each device along the axis; -1: nobody.
+Positions senders(const Sharding& sharding, const Shape& shape,
+                  const std::vector<Positions>& groups, std::span<const std::int64_t> targets) {
+  const std::size_t count = groups.front().size();
+  if (targets.size() != count) {
+    refuse_permute(fmt::format("{} targets for {} devices along the axis", targets.size(), count));
+  }
+  Positions sources(count, -1);
+  for (std::size_t i = 0; i < count; ++i) {
+    if (targets[i] == -1) continue;
+    if (targets[i] < -1 || targets[i] >= static_cast<std::int64_t>(count)) {
+      refuse_permute(
+          fmt::format("device {} sends to {}, needed -1 to {}", i, targets[i], count - 1));
+    }
+    std::int64_t& source = sources[number(targets[i])];
+    if (source != -1)
+      refuse_permute(fmt::format("device {} along the axis receives twice", targets[i]));
+    source = static_cast<std::int64_t>(i);
+    for (const Positions& group : groups) {
+      const std::int64_t receiver = group[number(targets[i])];
+      const Shape sent = sharding.box_at(group[i], shape).shape();
+      const Shape wanted = sharding.box_at(receiver, shape).shape();
+      if (sent == wanted) continue;
+      refuse_permute(fmt::format("position {} would send {} to position {}, which holds {}",
+                                 group[i], to_string(sent), receiver, to_string(wanted)));
+    }
+  }
+  return sources;
+}
+
+}  // namespace
+
+std::vector<Positions> position_groups(const Mesh& mesh, std::span<const std::size_t> axes) {
+  std::vector<Positions> groups;
+  std::vector<std::size_t> group_of(number(mesh.size()));
+  for (std::int64_t position = 0; position < mesh.size(); ++position) {
+    std::int64_t first = position;
+    for (const std::size_t axis : axes) {
+      first -= mesh.coordinate(position, axis) * mesh.stride(axis);
+    }
+    if (first == position) {
+      group_of[number(position)] = groups.size();
+      groups.emplace_back();
+    }
+    groups[group_of[number(first)]].push_back(position);
+  }
+  return groups;
+}
+
+MovePlan plan_move(const Sharding& from, const Sharding& to, const Shape& shape, DType dtype,
+                   std::span<const std::size_t> axes, Reduction reduction) {
+  const std::vector<Positions> groups = position_groups(from.mesh(), axes);
+  if (reduction != Reduction::none && from == to && hold_one_box(from, shape, groups.front())) {
+    return with_traffic(all_reduce(from, shape, groups, reduction), dtype);
+  }
+  MovePhase phase;
+  for (const Positions& group : groups) {
+    phase.groups.push_back({TransferPlan(pieces_of(from, shape, group), pieces_of(to, shape, group),
+                                         {.reduction = reduction}),
+                            group, group});
+  }
+  return with_traffic({std::move(phase)}, dtype);
+}
+
+MovePlan plan_redistribution(const Sharding& from, const Sharding& to, const Shape& shape,
+                             DType dtype) {
+  const auto all = [](const Sharding& sharding) {
+    Positions positions(number(sharding.mesh().size()));
+    for (std::size_t i = 0; i < positions.size(); ++i) positions[i] = static_cast<std::int64_t>(i);
+    return positions;
+  };
+  MovePhase phase;
+  phase.groups.push_back({TransferPlan::reshard(from, to, shape), all(from), all(to)});
+  return with_traffic({std::move(phase)}, dtype);
+}
+
+MovePlan plan_permute(const Sharding& sharding, const Shape& shape, DType dtype, std::size_t axis,
+                      std::span<const std::int64_t> targets) {
+  const std::size_t axes[] = {axis};
+  const std::vector<Positions> groups = position_groups(sharding.mesh(), axes);
+  const Positions sources = senders(sharding, shape, groups, targets);
+  MovePhase phase{MovePhase::Source::old_value, MovePhase::Frame::shard, {}};
+  for (const Positions& group : groups) {
+    for (std::size_t i = 0; i < group.size(); ++i) {
+      if (sources[i] < 0) continue;
+      const std::int64_t sender = group[number(sources[i])], receiver = group[i];
+      const Box shard({0}, {sharding.box_at(sender, shape).num_elements()});
+      phase.groups.push_back({TransferPlan({{sharding.mesh().device_at(sender), shard}},
+                                           {{sharding.mesh().device_at(receiver), shard}}),
+                              {sender},
+                              {receiver}});
+    }
+  }
+  return with_traffic({std::move(phase)}, dtype);
+}
+
+}  // namespace shardwise

@@ -1,0 +1,85 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "shardwise/shard/dtype.h"
+#include "shardwise/shard/plan/transfer_plan.h"
+#include "shardwise/shard/sharding.h"
+
+namespace shardwise {
+
+/// The devices among which one transfer of a move takes place.
+struct MoveGroup {
+  TransferPlan plan;
+  std::vector<std::int64_t> sources;  ///< mesh position of each source of the plan, old value
+  std::vector<std::int64_t> targets;  ///< mesh position of each target of the plan, new value
+};
+
+/// Transfers that do not touch the same target.
+struct MovePhase {
+  /// What a phase takes from: the shards of the old value, or those of the new one as the phases
+  /// before have left them.
+  enum class Source { old_value, new_value };
+
+  /// What the boxes of the plans count: elements of the whole tensor, or, where shards change place
+  /// as such, the elements of one shard in row-major order.
+  enum class Frame { tensor, shard };
+
+  Source source = Source::old_value;
+  Frame frame = Frame::tensor;
+  std::vector<MoveGroup> groups;
+};
+
+/// Bytes that one device sends to others and receives from others.
+struct DeviceBytes {
+  DeviceId device = 0;
+  std::size_t sent = 0, received = 0;
+
+  bool operator==(const DeviceBytes&) const = default;
+};
+
+/// How the shards of one value become those of another: what a collective or a redistribution is.
+/// Says nothing of memory. Immutable once made.
+struct MovePlan {
+  /// Each target of a phase waits for its own sources only, not for the whole phase before.
+  std::vector<MovePhase> phases;
+
+  /// Devices that send or receive, ascending.
+  std::vector<DeviceBytes> traffic;
+};
+
+/// The one implementation of all_reduce, all_gather, reduce_scatter and all_to_all. In each group
+/// of devices that differ only along the mesh axes `axes` (by number), every device gets its box
+/// under `to`, taken from the boxes of the group under `from`, which cover it. With a reduction all
+/// boxes of the group that hold an element are combined, in mesh order; where `from` and `to` place
+/// alike, in two phases: each device combines one part, and all copy the parts. Both shardings are
+/// of the same mesh.
+///
+/// Throws invalid_argument where a target's element is in no box of its group, naming both, and
+/// where the shardings do not fit the shape.
+///
+///   // all_gather over "model" of a value of [256, 128], cut data,model
+///   plan_move(Sharding(mesh, {{"data"}, {"model"}}), Sharding(mesh, {{"data"}, {}}), {256, 128},
+///             DType::f32, axes, Reduction::none);
+MovePlan plan_move(const Sharding& from, const Sharding& to, const Shape& shape, DType dtype,
+                   std::span<const std::size_t> axes, Reduction reduction);
+
+/// From any sharding to any other, over all devices of both, whose meshes may differ; each element
+/// comes from the nearest replica. Throws as TransferPlan::reshard().
+MovePlan plan_redistribution(const Sharding& from, const Sharding& to, const Shape& shape,
+                             DType dtype);
+
+/// Device i along mesh axis `axis` sends its shard, as it is, to device targets[i] of its group;
+/// -1: to none. Throws invalid_argument where `targets` has not one entry for each device along the
+/// axis, one comes twice, or a sender's and its receiver's shards differ in shape.
+MovePlan plan_permute(const Sharding& sharding, const Shape& shape, DType dtype, std::size_t axis,
+                      std::span<const std::int64_t> targets);
+
+/// The mesh positions that agree along all axes but these, by number; ascending in each group.
+std::vector<std::vector<std::int64_t>> position_groups(const Mesh& mesh,
+                                                       std::span<const std::size_t> axes);
+
+}  // namespace shardwise

@@ -1,0 +1,109 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "shardwise/runtime/memory/buffer.h"
+#include "shardwise/runtime/program/move.h"
+#include "shardwise/runtime/sharded_array.h"
+
+namespace shardwise {
+
+/// One device's view of a call.
+struct LocalContext {
+  const Mesh& mesh;
+  std::int64_t position;  ///< of this device in the mesh
+  DeviceId device;
+  std::span<const ConstBoxView> inputs;  ///< local shards, with the global box that each holds
+  std::span<const BoxView> outputs;      ///< to be written in full
+
+  /// The index of this device along a mesh axis. Throws not_found.
+  std::int64_t axis_index(std::string_view axis) const {
+    return mesh.coordinate(position, mesh.axis_index(axis));
+  }
+};
+
+/// What a call does on one device. Called for several devices at once; computes and does not wait.
+using LocalFunction = std::function<void(const LocalContext&)>;
+
+/// What runs on the devices of a mesh: values, and steps that fill them, in an order that is legal.
+/// Says nothing of memory: Storage binds values to it, Schedule says what may run at the same time,
+/// run() carries it out. Manual mode and traced mode both record programs.
+///
+/// Values are single-assignment: bound from outside, or filled by one call, or by one move and the
+/// fills beside it. All shardings are of the program's mesh.
+///
+/// Thread-compatible; append, then run as often as wanted.
+///
+///   Program program(mesh);
+///   const auto x = program.add_value({spec, "x"});           // bound from outside
+///   const auto y = program.add_value({spec, "y"});
+///   program.add_step(Program::Call{"double", {x}, {y}, double_it});
+class Program {
+ public:
+  /// Values are numbered from 0 on.
+  using ValueId = std::int64_t;
+
+  struct Value {
+    ArraySpec spec;
+    std::string label;  ///< names its memory, and the value in errors
+    MemoryKind kind = MemoryKind::array;
+
+    /// What a mesh position holds of it.
+    Box box(std::int64_t position) const { return spec.sharding.box_at(position, spec.shape); }
+  };
+
+  /// A function per device, of local shards.
+  struct Call {
+    std::string name;
+    std::vector<ValueId> inputs, outputs;
+    LocalFunction function;
+  };
+
+  /// Data passes between devices.
+  struct Move {
+    std::string name;
+    ValueId from, to;
+    MovePlan plan;
+  };
+
+  /// Zeros, at some mesh positions.
+  struct Fill {
+    std::string name;
+    ValueId value;
+    std::vector<std::int64_t> positions;
+  };
+
+  using Step = std::variant<Call, Move, Fill>;
+
+  explicit Program(Mesh mesh) : mesh_(std::move(mesh)) {}
+
+  const Mesh& mesh() const { return mesh_; }
+  std::span<const Value> values() const { return values_; }
+  std::span<const Step> steps() const { return steps_; }
+  const Value& value(ValueId id) const { return values_[static_cast<std::size_t>(id)]; }
+
+  /// Throws invalid_argument where the sharding is of another mesh.
+  ValueId add_value(Value value);
+
+  /// Throws invalid_argument for a value that the program does not have.
+  void add_step(Step step);
+
+ private:
+  void check(ValueId id, std::string_view step) const;
+
+  Mesh mesh_;
+  std::vector<Value> values_;
+  std::vector<Step> steps_;
+};
+
+/// The step's name, for errors and pictures.
+const std::string& name(const Program::Step& step);
+
+}  // namespace shardwise

@@ -1,0 +1,41 @@
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "shardwise/runtime/program/detail/fill_target.h"
+#include "shardwise/runtime/program/move.h"
+#include "shardwise/runtime/program/run.h"
+#include "shardwise/runtime/sharded_array.h"
+
+namespace shardwise {
+
+// Here rather than beside the other members: a redistribution is a move.
+ShardedArray ShardedArray::redistribute(Devices& devices, const Sharding& to,
+                                        std::string_view label) const {
+  const MovePlan plan = plan_redistribution(sharding(), to, shape(), dtype());
+  std::vector<std::shared_ptr<Buffer>> shards;
+  std::vector<std::int64_t> to_fill;
+  for (std::int64_t position = 0; position < to.mesh().size(); ++position) {
+    const DeviceId device = to.mesh().device_at(position);
+    const Box box = to.box_at(position, shape());
+    const auto old = sharding().mesh().position_of(device);
+    if (old && sharding().box_at(*old, shape()) == box) {
+      shards.push_back(data_->shards[static_cast<std::size_t>(*old)]);
+    } else {
+      const std::size_t bytes = num_bytes(box.shape(), size_bytes(dtype()));
+      shards.push_back(devices.at(device).allocate(bytes, MemoryKind::array, label));
+      to_fill.push_back(position);
+    }
+  }
+  const detail::SourceMemory source = [&](std::int64_t position) { return shard(position); };
+  devices.executor().parallel_for(static_cast<std::int64_t>(to_fill.size()), [&](std::int64_t i) {
+    const std::int64_t position = to_fill[static_cast<std::size_t>(i)];
+    std::byte* const data = shards[static_cast<std::size_t>(position)]->data();
+    detail::fill_target(plan.phases.front().groups.front().plan, position, dtype(), source,
+                        {data, to.box_at(position, shape())});
+  });
+  count_traffic(plan, devices);
+  return from_shards({dtype(), shape(), to}, std::move(shards));
+}
+
+}  // namespace shardwise

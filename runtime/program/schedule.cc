@@ -1,0 +1,105 @@
+#include "shardwise/runtime/program/schedule.h"
+
+#include <algorithm>
+#include <variant>
+
+namespace shardwise {
+namespace {
+
+using TaskId = TaskGraph::TaskId;
+
+// In place of a task: the data is there already.
+constexpr TaskId kReady = -1;
+
+/// Adds the tasks of one step after another and notes which task writes what.
+class Builder {
+ public:
+  Builder(const Program& program, TaskGraph& graph, std::vector<ProgramTask>& tasks)
+      : program_(program),
+        positions_(static_cast<std::size_t>(program.mesh().size())),
+        graph_(graph),
+        tasks_(tasks),
+        made_by_(program.values().size() * positions_, kReady) {}
+
+  void add(std::size_t step) {
+    step_ = step;
+    std::visit([this](const auto& s) { add(s); }, program_.steps()[step]);
+  }
+
+ private:
+  void add(const Program::Call& call) {
+    for (std::int64_t position = 0; position < program_.mesh().size(); ++position) {
+      after_.clear();
+      for (const auto input : call.inputs) after_.push_back(maker(input, position));
+      const TaskId task = add_task({step_, position});
+      for (const auto output : call.outputs) maker(output, position) = task;
+    }
+  }
+
+  void add(const Program::Fill& fill) {
+    for (const std::int64_t position : fill.positions) {
+      after_.clear();
+      maker(fill.value, position) = add_task({step_, position});
+    }
+  }
+
+  void add(const Program::Move& move) {
+    for (std::size_t phase = 0; phase < move.plan.phases.size(); ++phase) {
+      const std::vector<MoveGroup>& groups = move.plan.phases[phase].groups;
+      for (std::size_t group = 0; group < groups.size(); ++group) add(move, phase, group);
+    }
+  }
+
+  void add(const Program::Move& move, std::size_t phase, std::size_t group) {
+    const MovePhase& at_phase = move.plan.phases[phase];
+    const MoveGroup& at_group = at_phase.groups[group];
+    const bool from_new = at_phase.source == MovePhase::Source::new_value;
+    // What the targets of this phase read is what was there before it.
+    std::vector<TaskId> made_by;
+    for (const std::int64_t position : at_group.sources) {
+      made_by.push_back(maker(from_new ? move.to : move.from, position));
+    }
+    for (std::size_t i = 0; i < at_group.targets.size(); ++i) {
+      const auto target = static_cast<std::int64_t>(i);
+      const CopyRange copies = at_group.plan.copies_to(target);
+      if (copies.empty()) continue;
+      const std::int64_t position = at_group.targets[i];
+      after_.assign({maker(move.to, position)});
+      for (const Copy& copy : copies)
+        after_.push_back(made_by[static_cast<std::size_t>(copy.source)]);
+      maker(move.to, position) = add_task({step_, position, phase, group, target});
+    }
+  }
+
+  /// After the tasks in after_, without those that are not there and without repetition.
+  TaskId add_task(const ProgramTask& task) {
+    std::sort(after_.begin(), after_.end());
+    after_.erase(std::unique(after_.begin(), after_.end()), after_.end());
+    if (!after_.empty() && after_.front() == kReady) after_.erase(after_.begin());
+    tasks_.push_back(task);
+    return graph_.add(after_);
+  }
+
+  /// The last task that writes a value's shard.
+  TaskId& maker(Program::ValueId value, std::int64_t position) {
+    return made_by_[static_cast<std::size_t>(value) * positions_ +
+                    static_cast<std::size_t>(position)];
+  }
+
+  const Program& program_;
+  const std::size_t positions_;
+  TaskGraph& graph_;
+  std::vector<ProgramTask>& tasks_;
+  std::vector<TaskId> made_by_;  // by value and position
+  std::size_t step_ = 0;
+  std::vector<TaskId> after_;
+};
+
+}  // namespace
+
+Schedule::Schedule(const Program& program, std::size_t first_step) : first_step_(first_step) {
+  Builder builder(program, graph_, tasks_);
+  for (std::size_t step = first_step; step < program.steps().size(); ++step) builder.add(step);
+}
+
+}  // namespace shardwise

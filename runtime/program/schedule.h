@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "shardwise/runtime/parallel.h"
+#include "shardwise/runtime/program/program.h"
+
+namespace shardwise {
+
+/// One device's part of a step.
+struct ProgramTask {
+  std::size_t step;         ///< of the program
+  std::int64_t position;    ///< whose shards it fills
+  std::size_t phase = 0;    ///< of a move
+  std::size_t group = 0;    ///< of the phase
+  std::int64_t target = 0;  ///< of the group's plan
+};
+
+/// What of a program may run at the same time: a task for each device of each step, which waits for
+/// the tasks that make what it reads and for nothing else. Built once, run as often as wanted.
+/// Immutable.
+class Schedule {
+ public:
+  /// The steps from `first_step` on; what the ones before have made is there already.
+  explicit Schedule(const Program& program, std::size_t first_step = 0);
+
+  std::size_t first_step() const { return first_step_; }
+  const TaskGraph& graph() const { return graph_; }
+
+  /// By TaskGraph::TaskId.
+  std::span<const ProgramTask> tasks() const { return tasks_; }
+
+ private:
+  std::size_t first_step_;
+  TaskGraph graph_;
+  std::vector<ProgramTask> tasks_;
+};
+
+}  // namespace shardwise

@@ -1,0 +1,45 @@
+#include "shardwise/runtime/program/storage.h"
+
+#include <utility>
+
+namespace shardwise {
+
+Storage::Entry& Storage::entry(ValueId value) {
+  const std::size_t needed = static_cast<std::size_t>(value) + 1;
+  if (entries_.size() < needed) {
+    entries_.resize(needed);
+    addresses_.resize(needed * positions_);
+  }
+  return entries_[needed - 1];
+}
+
+void Storage::bind(ValueId value, ShardedArray array) {
+  Entry& bound = entry(value);
+  for (std::int64_t position = 0; position < static_cast<std::int64_t>(positions_); ++position) {
+    addresses_[index(value, position)] = {array.buffer(position)->data(), nullptr};
+  }
+  bound = {{}, std::move(array)};
+}
+
+void Storage::bind(ValueId value, std::vector<std::shared_ptr<Buffer>> shards) {
+  Entry& bound = entry(value);
+  for (std::int64_t position = 0; position < static_cast<std::int64_t>(positions_); ++position) {
+    std::byte* const data = shards[static_cast<std::size_t>(position)]->data();
+    addresses_[index(value, position)] = {data, data};
+  }
+  bound = {std::move(shards), std::nullopt};
+  unfinished_.push_back(value);
+}
+
+void Storage::finish(const Program& program) {
+  for (const ValueId value : std::exchange(unfinished_, {})) {
+    Entry& filled = entry(value);
+    filled.array =
+        ShardedArray::from_shards(program.value(value).spec, std::exchange(filled.shards, {}));
+    for (std::size_t i = 0; i < positions_; ++i) {
+      addresses_[index(value, static_cast<std::int64_t>(i))].write = nullptr;
+    }
+  }
+}
+
+}  // namespace shardwise

@@ -1,0 +1,69 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "shardwise/runtime/program/program.h"
+#include "shardwise/runtime/sharded_array.h"
+
+namespace shardwise {
+
+/// Where the values of a program are kept while it runs: for each value and mesh position its
+/// bytes. Shares the arrays and buffers that it is given. Thread-compatible; reading is safe from
+/// several threads.
+class Storage {
+ public:
+  using ValueId = Program::ValueId;
+
+  /// For programs over a mesh of so many positions.
+  explicit Storage(std::int64_t positions) : positions_(static_cast<std::size_t>(positions)) {}
+
+  /// A value that the program reads. Requires the value's sharding.
+  void bind(ValueId value, ShardedArray array);
+
+  /// A value that the program fills: one buffer per mesh position, each of exactly its box's bytes.
+  void bind(ValueId value, std::vector<std::shared_ptr<Buffer>> shards);
+
+  /// Requires a bound value.
+  const std::byte* data(ValueId value, std::int64_t position) const {
+    return addresses_[index(value, position)].read;
+  }
+
+  /// Requires a bound value that has been given as shards and not been finished.
+  std::byte* writable(ValueId value, std::int64_t position) const {
+    return addresses_[index(value, position)].write;
+  }
+
+  /// From now on all values that have been filled are arrays, which nothing writes to.
+  void finish(const Program& program);
+
+  /// The value as an array: nothing where it is to be filled and has not been finished.
+  const std::optional<ShardedArray>& array(ValueId value) const {
+    return entries_[static_cast<std::size_t>(value)].array;
+  }
+
+ private:
+  struct Address {
+    const std::byte* read = nullptr;
+    std::byte* write = nullptr;
+  };
+  struct Entry {
+    std::vector<std::shared_ptr<Buffer>> shards;  // until finished
+    std::optional<ShardedArray> array;
+  };
+
+  std::size_t index(ValueId value, std::int64_t position) const {
+    return static_cast<std::size_t>(value) * positions_ + static_cast<std::size_t>(position);
+  }
+  Entry& entry(ValueId value);
+
+  std::size_t positions_;
+  std::vector<Entry> entries_;      // by value
+  std::vector<Address> addresses_;  // by value and position
+  std::vector<ValueId> unfinished_;
+};
+
+}  // namespace shardwise
