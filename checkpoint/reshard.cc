@@ -9,7 +9,10 @@
 #include "shardwise/checkpoint/detail/read/cached_reader.h"
 #include "shardwise/checkpoint/detail/read/chunk_reader.h"
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
+#include "shardwise/checkpoint/detail/reshard/new_shardings.h"
+#include "shardwise/checkpoint/detail/root/names.h"
 #include "shardwise/checkpoint/detail/root/pin.h"
+#include "shardwise/checkpoint/detail/step_name.h"
 #include "shardwise/checkpoint/detail/write/staging.h"
 #include "shardwise/checkpoint/manager.h"
 #include "shardwise/runtime/parallel.h"
@@ -19,56 +22,40 @@
 namespace shardwise {
 namespace {
 
-/// How a tensor is cut over the new mesh.
-Sharding new_sharding(const TensorInfo& tensor, const Mesh& mesh, const SpecRules& rules) {
-  const std::size_t rank = tensor.shape.size();
-  const auto ruled = rules.find(tensor.name, rank);
-  if (!ruled && tensor.mesh.empty()) return Sharding::replicated(mesh, rank);
-  PartitionSpec spec = ruled ? *ruled : PartitionSpec::parse(tensor.spec);
-  if (spec.rank() != rank) {
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("its spec \"{}\" has {} dims, its shape {}", tensor.spec, spec.rank(),
-                            to_string(tensor.shape)));
-  }
-  Sharding sharding(mesh, std::move(spec),
-                    ruled ? UnevenPolicy() : UnevenPolicy::parse(tensor.policy));
-  static_cast<void>(sharding.shard_shape(tensor.shape));
-  return sharding;
-}
+namespace fs = std::filesystem;
 
-/// The tensors to be saved. Throws one invalid_argument for all that do not fit; `operation` says
-/// of what.
-std::vector<TensorSource> new_sources(const BoxReader& reader, const Mesh& mesh,
-                                      const SpecRules& rules, std::string_view operation) {
-  // Not owned: the caller's, who waits for the save.
-  const std::shared_ptr<const BoxReader> shared(std::shared_ptr<void>(), &reader);
-  std::vector<TensorSource> sources;
-  std::vector<std::string> wrong;
-  std::vector<std::string_view> names;
-  for (const TensorInfo& tensor : reader.tensors()) {
-    const std::size_t number = names.size();
-    names.push_back(tensor.name);
-    try {
-      sources.push_back({tensor.name, shared, number, new_sharding(tensor, mesh, rules)});
-    } catch (const Error& e) {
-      wrong.push_back(fmt::format("tensor {:?}: {}", tensor.name, e.what()));
-    }
-  }
-  std::string count = fmt::format("{} of {} tensors do not fit", wrong.size(), names.size());
-  for (const std::string& pattern : rules.unmatched(names)) {
-    wrong.push_back(fmt::format("rule {:?} matches none", pattern));
-  }
-  if (!wrong.empty()) {
+/// Throws where the directory is a checkpoint's, or inside one: no checkpoint holds another, and
+/// what it holds never changes.
+void refuse_inside_checkpoint(const fs::path& root) {
+  std::error_code error;
+  const fs::path real = fs::weakly_canonical(fs::absolute(root), error);
+  if (error) return;  // whoever writes there will see it, too
+  for (fs::path at = real; at.has_relative_path(); at = at.parent_path()) {
+    const std::string name = at.filename().string();
+    const auto hidden = detail::parse_hidden_name(name);
+    const bool is_unfinished = hidden && (hidden->kind == detail::HiddenKind::attempt ||
+                                          hidden->kind == detail::HiddenKind::trash);
+    const bool is_committed =
+        detail::parse_step_name(name) && fs::exists(at / detail::kManifestName, error);
+    if (!is_unfinished && !is_committed) continue;
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("{} to mesh {}: {}: {}", operation, mesh.to_string(), count,
-                            fmt::join(wrong, "; ")));
+                fmt::format("reshard into {}: {} is a checkpoint, needed is a directory outside",
+                            root.string(), at.string()));
   }
-  return sources;
 }
 
 SaveStats reshard(const BoxReader& source, const ReshardTarget& target, const Mesh& mesh,
                   const SpecRules& rules, ReshardOptions options, std::string_view operation) {
-  std::vector<TensorSource> sources = new_sources(source, mesh, rules, operation);
+  refuse_inside_checkpoint(target.root);
+  const std::span<const TensorInfo> tensors = source.tensors();
+  std::vector<Sharding> shardings = detail::new_shardings(tensors, mesh, rules, operation);
+  // Not owned: the caller's, who waits for the save.
+  const std::shared_ptr<const BoxReader> reader(std::shared_ptr<void>(), &source);
+  std::vector<TensorSource> sources;
+  sources.reserve(tensors.size());
+  for (std::size_t t = 0; t < tensors.size(); ++t) {
+    sources.push_back({tensors[t].name, reader, t, std::move(shardings[t])});
+  }
   CheckpointManager manager(
       target.root, {.threads = options.read.threads, .file_system = options.read.file_system});
   return manager.save(target.step, std::move(sources), std::move(options.save));
@@ -97,8 +84,7 @@ SaveStats reshard_checkpoint(const BoxReader& source, const ReshardTarget& targe
   return reshard(source, target, mesh, rules, std::move(options), "reshard");
 }
 
-SaveStats reshard_checkpoint(const std::filesystem::path& source,
-                             const std::filesystem::path& target_root, const Mesh& mesh,
+SaveStats reshard_checkpoint(const fs::path& source, const fs::path& target_root, const Mesh& mesh,
                              const SpecRules& rules, ReshardOptions options) {
   const auto file_system =
       options.read.file_system ? options.read.file_system : posix_file_system();

@@ -26,22 +26,30 @@ namespace shardwise {
 /// Immutable.
 class SpecRules {
  public:
+  /// "-" for any rank stays text until a tensor's rank is known.
+  struct Rule {
+    std::string pattern, spec;
+
+    /// The spec for a tensor of this rank, which it need not fit.
+    PartitionSpec spec_of(std::size_t rank) const;
+  };
+
   SpecRules() = default;
 
   /// Throws invalid_argument naming the rule at fault.
   static SpecRules parse(std::string_view text);
 
-  /// Nothing where no pattern matches. Throws invalid_argument, naming rule and tensor, where the
-  /// rank does not fit.
+  /// The first rule whose pattern matches; null where none does. Valid as long as this.
+  const Rule* match(std::string_view name) const;
+
+  /// That rule's spec; nothing where no pattern matches. Throws invalid_argument, naming rule and
+  /// tensor, where the rank does not fit.
   std::optional<PartitionSpec> find(std::string_view name, std::size_t rank) const;
 
   /// Patterns that match none of the names: usually a typo. Empty where there are no names.
   std::vector<std::string> unmatched(std::span<const std::string_view> names) const;
 
  private:
-  struct Rule {
-    std::string pattern, spec;
-  };
   std::vector<Rule> rules_;
 };
 
@@ -63,9 +71,10 @@ struct ReshardTarget {
 /// Writes all tensors of `source` as a checkpoint, cut over `mesh`; streams, within the memory
 /// budget, whatever the tensors' sizes. Tensors that no rule matches keep the spec and policy that
 /// the source says they had, and are not cut where it says none; a rule's spec is cut by ceil
-/// blocks. Every mismatch between specs and mesh, and every rule that matches no tensor, is told in
-/// one invalid_argument before any data is read. Throws as CheckpointManager does, and what the
-/// source throws; then nothing new is listed in the target.
+/// blocks. Before any data is read, throws one invalid_argument for all mismatches between specs
+/// and mesh, and all rules that match no tensor, grouped by fault; and one where the target is
+/// inside a checkpoint's directory. Throws as CheckpointManager does, and what the source throws;
+/// then nothing new is listed in the target.
 SaveStats reshard_checkpoint(const BoxReader& source, const ReshardTarget& target, const Mesh& mesh,
                              const SpecRules& rules, ReshardOptions options = {});
 

@@ -60,15 +60,15 @@ SpecRules SpecRules::parse(std::string_view text) {
       // The last one: a pattern may hold "=", a spec cannot.
       const std::size_t equals = rule.rfind('=');
       if (equals == std::string_view::npos) {
-        fail(fmt::format("SpecRules: rule {:?} has no \"=\", needed is pattern=spec", rule));
+        fail(fmt::format("spec rules: rule {:?} has no \"=\", needed is pattern=spec", rule));
       }
       Rule parsed{std::string(trimmed(rule.substr(0, equals))),
                   std::string(trimmed(rule.substr(equals + 1)))};
-      if (parsed.pattern.empty()) fail(fmt::format("SpecRules: rule {:?} has no pattern", rule));
+      if (parsed.pattern.empty()) fail(fmt::format("spec rules: rule {:?} has no pattern", rule));
       try {
         PartitionSpec::parse(parsed.spec);
       } catch (const Error& e) {
-        fail(fmt::format("SpecRules: rule {:?}: {}", rule, e.what()));
+        fail(fmt::format("spec rules: rule {:?}: {}", rule, e.what()));
       }
       rules.rules_.push_back(std::move(parsed));
     }
@@ -88,12 +88,20 @@ std::vector<std::string> SpecRules::unmatched(std::span<const std::string_view> 
   return patterns;
 }
 
-std::optional<PartitionSpec> SpecRules::find(std::string_view name, std::size_t rank) const {
+PartitionSpec SpecRules::Rule::spec_of(std::size_t rank) const {
+  return spec == kWholeAnyRank ? PartitionSpec::replicated(rank) : PartitionSpec::parse(spec);
+}
+
+const SpecRules::Rule* SpecRules::match(std::string_view name) const {
   const auto rule = std::find_if(rules_.begin(), rules_.end(),
                                  [&](const Rule& r) { return matches(r.pattern, name); });
-  if (rule == rules_.end()) return std::nullopt;
-  if (rule->spec == kWholeAnyRank) return PartitionSpec::replicated(rank);
-  PartitionSpec spec = PartitionSpec::parse(rule->spec);
+  return rule == rules_.end() ? nullptr : &*rule;
+}
+
+std::optional<PartitionSpec> SpecRules::find(std::string_view name, std::size_t rank) const {
+  const Rule* const rule = match(name);
+  if (rule == nullptr) return std::nullopt;
+  PartitionSpec spec = rule->spec_of(rank);
   if (spec.rank() != rank) {
     fail(fmt::format("rule \"{}={}\" has {} dims, tensor {:?} has {}", rule->pattern, rule->spec,
                      spec.rank(), name, rank));

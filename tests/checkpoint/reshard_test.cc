@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "shardwise/checkpoint/detail/root/names.h"
 #include "shardwise/checkpoint/manager.h"
 #include "shardwise/checkpoint/reader.h"
 #include "shardwise/checkpoint/verify.h"
@@ -133,10 +134,10 @@ TEST_F(Reshard, KeepsThePolicy) {
 }
 
 TEST_F(Reshard, RefusesRulesThatMatchNothing) {
-  EXPECT_THAT(message_of(ErrorCode::invalid_argument,
-                         [&] { reshard("data=2", "weight=-,data; layer/*=-; *=-; w=-,-"); }),
-              AllOf(HasSubstr("0 of 3 tensors do not fit"),
-                    HasSubstr("rule \"weight\" matches none"), Not(HasSubstr("\"w\""))));
+  EXPECT_EQ(
+      message_of(ErrorCode::invalid_argument,
+                 [&] { reshard("data=2", "weight=-,data; layer/*=-; *=-; w=-,-"); }),
+      "reshard " + source_.string() + " to mesh data=2: rule \"weight\" matches none of 3 tensors");
   EXPECT_FALSE(fs::exists(dir_ / "to"));
 }
 
@@ -144,12 +145,31 @@ TEST_F(Reshard, ListsAllTensorsThatDoNotFitBeforeItReads) {
   const std::string message = message_of(
       ErrorCode::invalid_argument, [&] { reshard("model=2", "w=model; s=-; *=model+model"); });
   EXPECT_THAT(message, AllOf(HasSubstr("2 of 3 tensors do not fit"), HasSubstr("mesh model=2"),
-                             HasSubstr("tensor \"w\": rule \"w=model\" has 1 dims"),
+                             HasSubstr("tensor \"w\": needed is a spec of 2 dims, found are 1 "
+                                       "(rule \"w=model\")"),
                              HasSubstr("tensor \"layer/bias\": ")));
   EXPECT_THAT(message_of(ErrorCode::invalid_argument, [&] { reshard("model=2", ""); }),
-              AllOf(HasSubstr("tensor \"w\": "), HasSubstr("\"data\""),
-                    HasSubstr("tensor \"layer/bias\": ")));
+              HasSubstr("tensors \"layer/bias\", \"w\": no axis \"data\" in mesh model=2 "
+                        "(stored spec \"data\", as no rule matches)"));
   EXPECT_FALSE(fs::exists(dir_ / "to"));
+}
+
+// What is written there would be no part of the checkpoint, and damage to verify.
+TEST_F(Reshard, RefusesATargetInsideACheckpoint) {
+  const fs::path step = reshard("data=2", "").directory;
+  fs::create_directory_symlink(step, dir_ / "link");
+  const fs::path attempt =
+      dir_ / "to" / detail::attempt_name(detail::attempt_stem(7, std::string(32, 'a')));
+  fs::create_directories(attempt);
+  for (const fs::path& root : {step, step / "a" / "b", dir_ / "link", attempt / "c"}) {
+    EXPECT_THAT(
+        message_of(ErrorCode::invalid_argument,
+                   [&] { reshard_checkpoint(source_, root, Mesh::parse("data=2"), SpecRules()); }),
+        AllOf(HasSubstr("reshard into " + root.string()), HasSubstr("is a checkpoint")));
+  }
+  EXPECT_TRUE(verify_checkpoint(step).ok());
+  // A name alone makes no checkpoint.
+  reshard_checkpoint(source_, dir_ / "step-00000001", Mesh::parse("data=2"), SpecRules());
 }
 
 TEST_F(Reshard, RefusesAStepThatIsThereUnlessItReplacesIt) {
