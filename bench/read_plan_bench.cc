@@ -38,7 +38,7 @@ Sharding cut(const char* mesh, const char* spec) {
 detail::StoredCheckpoint stored(std::int64_t tensors) {
   detail::StoredCheckpoint checkpoint;
   checkpoint.manifest.files.emplace_back();
-  std::vector<detail::ChunkRecord>& records = checkpoint.records.emplace_back();
+  std::vector<detail::ChunkRecord>& records = checkpoint.tables.emplace_back().records;
   const std::vector<DistinctPiece> pieces =
       cut("data=4,model=2", "data,model").distinct_pieces(kShape);
   for (std::int64_t t = 0; t < tensors; ++t) {
@@ -75,8 +75,8 @@ std::vector<detail::ReadTarget> targets_of(std::int64_t tensors,
 
 void run(std::int64_t tensors) {
   const detail::StoredCheckpoint checkpoint = stored(tensors);
-  fmt::print("{} chunks in {} tensors, median of {}\n\n", checkpoint.records[0].size(), tensors,
-             kRounds);
+  fmt::print("{} chunks in {} tensors, median of {}\n\n", checkpoint.tables[0].records.size(),
+             tensors, kRounds);
   fmt::print("{:<36} {:>10} {:>8} {:>20}\n", "", "chunks", "seconds", "s per 1,000,000");
   const auto line = [](const std::string& what, std::size_t chunks, double time) {
     fmt::print("{:<36} {:>10} {:>8.3f} {:>20.3f}\n", what, chunks, time,
@@ -87,10 +87,11 @@ void run(std::int64_t tensors) {
   std::uint64_t sum = 0;
   for (int round = 0; round < kRounds; ++round) {
     walking.push_back(seconds([&] {
-      for (const detail::ChunkRecord& record : checkpoint.records[0]) sum += record.stored_bytes;
+      for (const detail::ChunkRecord& record : checkpoint.tables[0].records)
+        sum += record.stored_bytes;
     }));
   }
-  line("all chunk records, added up", checkpoint.records[0].size(), median(walking));
+  line("all chunk records, added up", checkpoint.tables[0].records.size(), median(walking));
   double worst = 0;
   const struct {
     const char *what, *mesh, *spec;

@@ -10,6 +10,7 @@
 
 #include "shardwise/checkpoint/detail/codec.h"
 #include "shardwise/checkpoint/detail/read/index_check.h"
+#include "shardwise/checkpoint/detail/read/placed_read.h"
 #include "shardwise/checkpoint/detail/read/read_pipeline.h"
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
 #include "shardwise/checkpoint/detail/root/pin.h"
@@ -141,7 +142,7 @@ void Verifier::find_foreign_files() {
 void Verifier::open_shard_files() {
   const detail::Manifest& manifest = stored_.manifest;
   stored_.files.resize(manifest.files.size());
-  stored_.records.resize(manifest.files.size());
+  stored_.tables.resize(manifest.files.size());
   readable_.resize(manifest.files.size());
   for (std::size_t f = 0; f < manifest.files.size(); ++f) {
     const detail::FileEntry& entry = manifest.files[f];
@@ -152,8 +153,8 @@ void Verifier::open_shard_files() {
     attempt(entry.name, [&] { hash_structure(f); });
     // Without its table nothing is known about a file's data.
     readable_[f] = attempt(entry.name, [&] {
-      stored_.records[f] = detail::read_chunk_table(*stored_.files[f], directory_, manifest, f);
-      bytes_ += stored_.records[f].size() * sizeof(ChunkRecord);
+      stored_.tables[f] = detail::read_chunk_table(*stored_.files[f], directory_, manifest, f);
+      bytes_ += stored_.tables[f].records.size() * sizeof(ChunkRecord);
     });
   }
 }
@@ -253,7 +254,13 @@ void Verifier::check_part(const Part& part, std::span<const std::byte> bytes) {
     detail::check_chunk_hash(stored_, part.id, hash64(bytes.data(), bytes.size()));
     if (detail::stored_raw(stored_, part.id)) return;
     const detail::ScratchPool<detail::DecodeScratch>::Loan scratch(scratch_);
-    detail::decompress_chunk(stored_, part.id, bytes, scratch->decoder);
+    const std::span<const std::byte> shuffled =
+        detail::decompress_chunk(stored_, part.id, bytes, scratch->decoder);
+    if (!stored_.manifest.has_decoded_hashes()) return;
+    const std::size_t element_bytes = size_bytes(stored_.tensor(part.id).dtype);
+    const std::uint64_t hash =
+        detail::unshuffle_placed(shuffled, element_bytes, {}, detail::CopyBy::cache);
+    detail::check_decoded_hash(stored_, part.id, hash);
   } catch (const Error& e) {
     report_chunk(part.id, e.what());
   }

@@ -17,13 +17,13 @@ struct Span {
 /// Why one record cannot be; empty where it can.
 std::string problem(const ChunkRecord& record, const PieceEntry& piece, std::uint64_t chunk_bytes,
                     const FileEntry& file) {
-  const bool raw = piece.codec == StoredCodec::none;
+  const bool unfiltered = piece.codec == StoredCodec::none;
   if (record.reserved != 0) return fmt::format("its last field is {}, must be 0", record.reserved);
-  if (record.filter_mask != 0 && (raw || record.filter_mask != 3)) {
+  if (record.filter_mask != 0 && (unfiltered || record.filter_mask != kRawMask)) {
     return fmt::format("its filter mask is {}, must be {}", record.filter_mask,
-                       raw ? "0" : "0 or 3");
+                       unfiltered ? "0" : "0 or 3");
   }
-  if (raw || record.filter_mask == 3) {
+  if (is_raw(piece, record)) {
     if (record.stored_bytes != chunk_bytes) {
       return fmt::format("it is stored as it is in {} bytes, but has {}", record.stored_bytes,
                          chunk_bytes);
@@ -45,9 +45,14 @@ std::string problem(const ChunkRecord& record, const PieceEntry& piece, std::uin
 
 }  // namespace
 
-void check_chunk_table(const Manifest& manifest, std::int64_t file,
-                       std::span<const ChunkRecord> records, const std::string& path) {
+bool is_raw(const PieceEntry& piece, const ChunkRecord& record) {
+  return piece.codec == StoredCodec::none || record.filter_mask != 0;
+}
+
+void check_chunk_table(const Manifest& manifest, std::int64_t file, const ChunkTable& table,
+                       const std::string& path) {
   const FileEntry& entry = manifest.files[static_cast<std::size_t>(file)];
+  const std::span<const ChunkRecord> records = table.records;
   const auto fail = [&](const TensorEntry& tensor, const PieceEntry& piece, std::int64_t chunk,
                         const std::string& message) {
     throw Error(
@@ -59,6 +64,11 @@ void check_chunk_table(const Manifest& manifest, std::int64_t file,
     throw Error(ErrorCode::corrupt, fmt::format("read chunk table of {}: it has {} records, the "
                                                 "manifest says {}",
                                                 path, records.size(), entry.chunks));
+  }
+  if (table.decoded_hashes.size() != (manifest.has_decoded_hashes() ? records.size() : 0)) {
+    throw Error(ErrorCode::corrupt,
+                fmt::format("read chunk table of {}: it has {} records, but {} decoded hashes",
+                            path, records.size(), table.decoded_hashes.size()));
   }
   std::vector<Span> spans;
   spans.reserve(records.size() + 1);
@@ -75,6 +85,14 @@ void check_chunk_table(const Manifest& manifest, std::int64_t file,
         const ChunkRecord& record = records[static_cast<std::size_t>(number)];
         const std::string wrong = problem(record, piece, bytes, entry);
         if (!wrong.empty()) fail(tensor, piece, chunk, wrong);
+        if (manifest.has_decoded_hashes() && is_raw(piece, record)) {
+          const std::uint64_t decoded = table.decoded_hashes[static_cast<std::size_t>(number)];
+          if (decoded != record.hash) {
+            fail(tensor, piece, chunk,
+                 fmt::format("it is stored as it is with the hash {}, but its decoded hash is {}",
+                             to_hex(record.hash), to_hex(decoded)));
+          }
+        }
         spans.push_back({record.address, record.address + record.stored_bytes, number});
       }
     }

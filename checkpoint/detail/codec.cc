@@ -149,13 +149,14 @@ std::size_t Encoder::encode(std::span<const std::byte> chunk, std::size_t elemen
   // Room for one byte less than the chunk: what does not fit there has not shrunk.
   out = out.first(std::min(out.size(), chunk.size() - 1));
   const std::size_t plane = chunk.size() / element_bytes;
-  const bool huffman = effort == Effort::huffman_only;
-  if (huffman && plane >= kLeastCodedPlane) return impl_->code_planes(chunk, element_bytes, out);
+  if (effort == Effort::huffman_only && plane >= kLeastCodedPlane) {
+    return impl_->code_planes(chunk, element_bytes, out);
+  }
 
   impl_->shuffled.resize(chunk.size());
   shuffle(chunk, element_bytes, impl_->shuffled);
   ZSTD_CCtx* zstd = impl_->zstd;
-  impl_->reset(huffman);
+  impl_->reset(effort != Effort::matches);
   check(ZSTD_CCtx_setParameter(zstd, ZSTD_c_stableInBuffer, 1), "stable input");
   check(ZSTD_CCtx_setParameter(zstd, ZSTD_c_stableOutBuffer, 1), "stable output");
   check(ZSTD_CCtx_setPledgedSrcSize(zstd, chunk.size()), "content size");

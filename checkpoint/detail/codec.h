@@ -15,7 +15,11 @@ namespace shardwise::detail {
 /// How hard zstd tries. After byte shuffle, floating-point data has skewed bytes but no repeats:
 /// Huffman coding alone beats level 1 in ratio and speed (research: 1.195 at 2.2 times the speed).
 /// Repetitive data (integers, masks) wants matches.
-enum class Effort { huffman_only, matches };
+enum class Effort {
+  huffman_only,
+  matches,
+  zstd_huffman,  ///< huffman_only without our own PlaneCoder: for tests and benches
+};
 
 /// What to do with a tensor: decided once, by a sample.
 struct CodecChoice {

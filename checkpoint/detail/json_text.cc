@@ -54,6 +54,10 @@ std::int64_t JsonFields::integer(const char* key, std::int64_t least) const {
   return to_integer(key, any(key), least);
 }
 
+std::int64_t JsonFields::integer_or(const char* key, std::int64_t absent) const {
+  return value_.find(key) ? integer(key) : absent;
+}
+
 std::string_view JsonFields::text(const char* key) const {
   const JsonValue value = any(key);
   if (!value.is(JsonValue::Kind::string)) {

@@ -31,6 +31,7 @@ class JsonFields {
 
   /// An integer of least..2^63-1.
   std::int64_t integer(const char* key, std::int64_t least = 0) const;
+  std::int64_t integer_or(const char* key, std::int64_t absent) const;
   std::string_view text(const char* key) const;
   std::string_view text_or(const char* key, std::string_view absent) const;
   JsonValue list(const char* key) const;

@@ -91,12 +91,17 @@ class Printer {
     add("}");
   }
 
-  void file(const FileEntry& file) {
+  void file(const FileEntry& file, bool has_decoded_hashes) {
     add(R"({"name":)");
     quoted(file.name);
     put(R"(,"bytes":{},"data":[{},{}],)", file.bytes, file.data_begin, file.data_end);
-    put(R"("table":{{"address":{},"chunks":{},"xxh3":"{}"}},"structure":"{}"}})",
-        file.table_address, file.chunks, to_hex(file.table_hash), to_hex(file.structure_hash));
+    put(R"("table":{{"address":{},"chunks":{},"xxh3":"{}"}},)", file.table_address, file.chunks,
+        to_hex(file.table_hash));
+    if (has_decoded_hashes) {
+      put(R"("decoded":{{"address":{},"xxh3":"{}"}},)", file.decoded_address,
+          to_hex(file.decoded_hash));
+    }
+    put(R"("structure":"{}"}})", to_hex(file.structure_hash));
   }
 
   template <class Entries, class Print>
@@ -158,12 +163,14 @@ std::string print_manifest(const Manifest& manifest) {
 std::string print_manifest(const Manifest& manifest, std::string_view tensors) {
   Printer printer;
   printer.reserve(tensors.size() + manifest.user_json.size() + 512 * (manifest.files.size() + 1));
-  printer.put("{{\"format\":\"{}\",\"version\":{},\"id\":\"{}\",\"step\":{},\n", kFormatName,
-              kFormatVersion, manifest.id, manifest.step);
+  printer.put("{{\"format\":\"{}\",\"version\":{},", kFormatName, kFormatVersion);
+  if (manifest.minor != 0) printer.put("\"minor\":{},", manifest.minor);
+  printer.put("\"id\":\"{}\",\"step\":{},\n", manifest.id, manifest.step);
   printer.put("\"user\":{},\n\"tensors\":", manifest.user_json);
   printer.add(tensors);
   printer.put(",\n\"files\":");
-  printer.list(manifest.files, [&](const FileEntry& file) { printer.file(file); });
+  printer.list(manifest.files,
+               [&](const FileEntry& file) { printer.file(file, manifest.has_decoded_hashes()); });
   printer.put(",\n\"index\":{{\"name\":\"{}\",\"bytes\":{},\"xxh3\":\"{}\"}}", kIndexName,
               manifest.index_bytes, to_hex(manifest.index_hash));
   const Hash128 checksum =

@@ -15,6 +15,8 @@ namespace shardwise::detail {
 
 inline constexpr const char* kFormatName = "shardwise-checkpoint";
 inline constexpr int kFormatVersion = 1;
+inline constexpr std::int64_t kFormatMinor = 1;  ///< what this build writes
+inline constexpr std::int64_t kDecodedHashesMinor = 1;
 inline constexpr const char* kManifestName = "manifest.json";
 inline constexpr const char* kIndexName = "index.h5";
 inline constexpr const char* kUsualPolicy = "ceil";  ///< of a tensor whose entry names none
@@ -56,11 +58,13 @@ struct FileEntry {
   std::int64_t chunks = 0;
   std::uint64_t table_hash = 0;
   Hash128 structure_hash = {};
+  std::uint64_t decoded_address = 0, decoded_hash = 0;  ///< from kDecodedHashesMinor on
 
   bool operator==(const FileEntry&) const = default;
 };
 
 struct Manifest {
+  std::int64_t minor = 0;  ///< of the format
   std::string id;
   std::int64_t step = 0;
   std::string user_json = "{}";  ///< byte by byte as it was given
@@ -68,6 +72,9 @@ struct Manifest {
   std::vector<FileEntry> files;
   std::uint64_t index_bytes = 0;
   Hash128 index_hash;
+
+  /// Whether each file has the hashes of its chunks' decoded bytes.
+  bool has_decoded_hashes() const { return minor >= kDecodedHashesMinor; }
 
   bool operator==(const Manifest&) const = default;
 };
@@ -119,9 +126,24 @@ struct ChunkRecord {
 };
 static_assert(sizeof(ChunkRecord) == 32);
 
-/// Checks one file's records against the manifest's pieces in it: places inside the data range,
-/// distinct, sizes and masks possible. Throws corrupt naming tensor and chunk.
-void check_chunk_table(const Manifest& manifest, std::int64_t file,
-                       std::span<const ChunkRecord> records, const std::string& path);
+/// The filter mask of a chunk that did not shrink: both filters skipped.
+inline constexpr std::uint32_t kRawMask = 3;
+
+/// Whether the stored bytes are the chunk's elements as they are.
+bool is_raw(const PieceEntry& piece, const ChunkRecord& record);
+
+/// What a file says about its chunks, in the order of their records.
+struct ChunkTable {
+  std::vector<ChunkRecord> records;
+
+  /// XXH3-64 of each chunk's decoded bytes; empty where the manifest has_decoded_hashes() not.
+  std::vector<std::uint64_t> decoded_hashes;
+};
+
+/// Checks one file's table against the manifest's pieces in it: places inside the data range,
+/// distinct, sizes and masks possible, both hashes of a raw chunk equal. Throws corrupt naming
+/// tensor and chunk.
+void check_chunk_table(const Manifest& manifest, std::int64_t file, const ChunkTable& table,
+                       const std::string& path);
 
 }  // namespace shardwise::detail

@@ -156,7 +156,7 @@ void check_lists(std::span<const TensorEntry> tensors, std::span<const FileEntry
   check_records(tensors, files);
 }
 
-std::string file_problem(const FileEntry& file) {
+std::string file_problem(const FileEntry& file, bool has_decoded_hashes) {
   if (file.name.empty() || file.name == "." || file.name == ".." || file.name == kManifestName ||
       file.name == kIndexName || file.name.find('/') != std::string::npos ||
       file.name.find('\0') != std::string::npos) {
@@ -177,6 +177,13 @@ std::string file_problem(const FileEntry& file) {
     return fmt::format("the {} records of its table, at {}, are not inside the data, [{}, {})",
                        file.chunks, table, begin, end);
   }
+  const std::uint64_t decoded = file.decoded_address;
+  if (has_decoded_hashes &&
+      (decoded < end || decoded > file.bytes ||
+       static_cast<std::uint64_t>(file.chunks) > (file.bytes - decoded) / sizeof(std::uint64_t))) {
+    return fmt::format("its {} decoded hashes, at {}, are not after the data, in [{}, {})",
+                       file.chunks, decoded, end, file.bytes);
+  }
   return {};
 }
 
@@ -185,7 +192,7 @@ void check_manifest(const Manifest& manifest) {
     check_tensor(manifest.tensors[t], static_cast<std::int64_t>(t));
   }
   for (std::size_t f = 0; f < manifest.files.size(); ++f) {
-    const std::string problem = file_problem(manifest.files[f]);
+    const std::string problem = file_problem(manifest.files[f], manifest.has_decoded_hashes());
     if (!problem.empty()) refuse(fmt::format("file {}: {}", f, problem));
   }
   check_lists(manifest.tensors, manifest.files);

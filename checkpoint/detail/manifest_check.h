@@ -20,8 +20,9 @@ void check_tensor(const TensorEntry& tensor, std::int64_t number);
 /// it can be asked before anything is written.
 void check_lists(std::span<const TensorEntry> tensors, std::span<const FileEntry> files);
 
-/// Why a shard file cannot have this name, data range or chunk table; empty where it can.
-std::string file_problem(const FileEntry& file);
+/// Why a shard file cannot have this name, data range, chunk table or, where it must have them,
+/// decoded hashes; empty where it can.
+std::string file_problem(const FileEntry& file, bool has_decoded_hashes);
 
 /// All of that.
 void check_manifest(const Manifest& manifest);

@@ -103,7 +103,8 @@ TensorEntry tensor_of(const JsonValue& value, std::int64_t number) {
   return tensor;
 }
 
-FileEntry file_of(const JsonValue& value, std::int64_t number) {
+FileEntry file_of(const JsonValue& value, const Manifest& manifest) {
+  const std::int64_t number = std::ssize(manifest.files);
   const JsonFields fields(value, {.what = "file", .number = number});
   FileEntry file;
   file.name = fields.text("name");
@@ -117,7 +118,14 @@ FileEntry file_of(const JsonValue& value, std::int64_t number) {
   file.chunks = table.integer("chunks");
   file.table_hash = table.hash64("xxh3");
   file.structure_hash = fields.hash128("structure");
-  if (const std::string problem = file_problem(file); !problem.empty()) fields.fail(problem);
+  if (manifest.has_decoded_hashes()) {
+    const std::string decoded_what = fmt::format("file {} decoded", number);
+    const JsonFields decoded(fields.any("decoded"), {.what = decoded_what.c_str()});
+    file.decoded_address = static_cast<std::uint64_t>(decoded.integer("address"));
+    file.decoded_hash = decoded.hash64("xxh3");
+  }
+  const std::string problem = file_problem(file, manifest.has_decoded_hashes());
+  if (!problem.empty()) fields.fail(problem);
   return file;
 }
 
@@ -162,13 +170,14 @@ Manifest parse(std::string_view bytes, std::int64_t threads) {
                             kFormatVersion));
   }
   Manifest manifest;
+  manifest.minor = fields.integer_or("minor", 0);
   fields.hash128("id");
   manifest.id = fields.text("id");
   manifest.step = fields.integer("step");
   manifest.user_json = fields.any("user").raw();
   manifest.tensors = tensors_of(fields.list("tensors"), threads);
   for (const JsonValue value : fields.list("files")) {
-    manifest.files.push_back(file_of(value, static_cast<std::int64_t>(manifest.files.size())));
+    manifest.files.push_back(file_of(value, manifest));
   }
   const JsonFields index(fields.any("index"), {.what = "index"});
   index.choice("name", {kIndexName});

@@ -23,17 +23,20 @@ HandMadeCheckpoint checkpoint() {
                               .codec = StoredCodec::zstd}});
 }
 
+ChunkTable table_of(const HandMadeCheckpoint& made) {
+  return {made.files[0].records, made.files[0].decoded_hashes};
+}
+
 TEST(ChunkTable, ThatWasWrittenIsValid) {
   const HandMadeCheckpoint made = checkpoint();
   ASSERT_EQ(made.files[0].records.size(), 6u);
   ASSERT_EQ(made.files[0].records[4].filter_mask, 0u);
-  check_chunk_table(made.manifest, 0, made.files[0].records, "f.h5");
+  check_chunk_table(made.manifest, 0, table_of(made), "f.h5");
 }
 
 TEST(ChunkTable, RefusesRecordsThatCannotBe) {
   const HandMadeCheckpoint made = checkpoint();
   const FileEntry& file = made.manifest.files[0];
-  const auto good = made.files[0].records;
   using Records = std::vector<ChunkRecord>;
   const struct {
     const char* name;
@@ -41,6 +44,8 @@ TEST(ChunkTable, RefusesRecordsThatCannotBe) {
     const char* message;
   } cases[] = {
       {"one missing", [](Records& r) { r.pop_back(); }, "has 5 records, the manifest says 6"},
+      {"two hashes of raw", [](Records& r) { r[1].hash = 7; },
+       "chunk 1 [0:2, 2:4]: it is stored as it is with the hash 0000000000000007, but its decoded"},
       {"last field", [](Records& r) { r[1].reserved = 7; },
        "tensor \"a\" chunk 1 [0:2, 2:4]: its last field is 7"},
       {"mask of raw", [](Records& r) { r[2].filter_mask = 3; }, "filter mask is 3, must be 0"},
@@ -67,13 +72,28 @@ TEST(ChunkTable, RefusesRecordsThatCannotBe) {
   };
   for (const auto& c : cases) {
     SCOPED_TRACE(c.name);
-    Records records = good;
-    c.change(records);
-    const std::string message = message_of(
-        ErrorCode::corrupt, [&] { check_chunk_table(made.manifest, 0, records, "f.h5"); });
+    ChunkTable table = table_of(made);
+    c.change(table.records);
+    const std::string message =
+        message_of(ErrorCode::corrupt, [&] { check_chunk_table(made.manifest, 0, table, "f.h5"); });
     EXPECT_THAT(message, testing::HasSubstr(c.message));
     EXPECT_THAT(message, testing::StartsWith("read chunk table of f.h5: "));
   }
+}
+
+TEST(ChunkTable, HasADecodedHashForEachRecordOrOfAnOldMinorNone) {
+  HandMadeCheckpoint made = checkpoint();
+  ChunkTable table = table_of(made);
+  table.decoded_hashes.pop_back();
+  const auto refused = [&] {
+    return message_of(ErrorCode::corrupt,
+                      [&] { check_chunk_table(made.manifest, 0, table, "f.h5"); });
+  };
+  EXPECT_THAT(refused(), testing::HasSubstr("it has 6 records, but 5 decoded hashes"));
+  made.manifest.minor = 0;
+  EXPECT_THAT(refused(), testing::HasSubstr("it has 6 records, but 5 decoded hashes"));
+  table.decoded_hashes.clear();
+  check_chunk_table(made.manifest, 0, table, "f.h5");
 }
 
 TEST(ChunkTable, OfAFileWithoutChunksIsEmpty) {

@@ -58,7 +58,7 @@ TEST(ChunkWriter, RecordsLeadToTheElements) {
     for (const PieceEntry& piece : tensor.pieces) {
       for (std::int64_t i = 0; i < num_chunks(piece); ++i) {
         const ChunkRecord& record =
-            done.chunks.records[static_cast<std::size_t>(piece.first_chunk + i)];
+            done.chunks.table.records[static_cast<std::size_t>(piece.first_chunk + i)];
         stored += record.stored_bytes;
         const std::span<const std::byte> raw(bytes.data() + record.address, record.stored_bytes);
         EXPECT_EQ(hash64(raw.data(), raw.size()), record.hash);
@@ -165,7 +165,7 @@ TEST(ChunkWriter, WritesLargeRawChunksFromWhereTheyLie) {
       MemoryOfWrites file(posix_file_system()->create(path, Caching::direct));
       const WrittenChunks chunks = write_chunks(plan, file, kBegin, pool, {});
       file.resize(chunks.end);
-      for (const ChunkRecord& record : chunks.records) {
+      for (const ChunkRecord& record : chunks.table.records) {
         std::vector<std::byte> stored(record.stored_bytes);
         file.read_at(record.address, stored.data(), stored.size());
         EXPECT_EQ(hash64(stored.data(), stored.size()), record.hash);

@@ -54,7 +54,7 @@ TEST(Codec, DecodesWhatItEncoded) {
   Decoder decoder;
   for (const std::size_t element : {1u, 2u, 4u, 8u}) {
     for (const std::size_t count : {1u, 3u, 100u, 1024u, 4099u, 40000u}) {
-      for (const auto effort : {Effort::huffman_only, Effort::matches}) {
+      for (const auto effort : {Effort::huffman_only, Effort::matches, Effort::zstd_huffman}) {
         SCOPED_TRACE(testing::Message() << count << " elements of " << element);
         Bytes chunk = random_bytes(element * count);
         for (std::size_t i = 0; i < chunk.size(); ++i) {

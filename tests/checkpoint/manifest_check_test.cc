@@ -89,11 +89,11 @@ TEST(FileEntry, ProblemsAreNamed) {
                        .data_end = 400,
                        .table_address = 200,
                        .chunks = 6};
-  EXPECT_EQ(file_problem(file), "");
+  EXPECT_EQ(file_problem(file, false), "");
   const auto problem_with = [file](auto change) {
     FileEntry changed = file;
     change(changed);
-    return file_problem(changed);
+    return file_problem(changed, false);
   };
   EXPECT_EQ(problem_with([](FileEntry& f) { f.name = "a/b"; }),
             "\"a/b\" cannot be the name of a shard file");

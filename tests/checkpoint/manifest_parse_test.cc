@@ -129,6 +129,8 @@ constexpr Hostile kHostile[] = {
     {"\"version\":1", "\"version\":\"1\"", "\"version\" is not an integer"},
     {"\"version\":1", "\"version\":1.0", "\"version\" is not an integer"},
     {"\"version\":1,", "", "key \"version\" is missing"},
+    {"\"minor\":1", "\"minor\":-1", "\"minor\" is -1, must be 0"},
+    {"\"minor\":1", "\"minor\":\"1\"", "\"minor\" holds a JSON string, must be an integer"},
     {"\"version\":1", "\"version\":1,\"version\":1", "same key twice"},
     {"{\"format\"", "\xef\xbb\xbf{\"format\"", "byte order mark"},
     {"{\"format\"", "[{\"format\"", "not JSON"},
@@ -212,6 +214,11 @@ constexpr Hostile kHostile[] = {
     {"\"table\":{\"address\":", "\"table\":{\"address\":0,\"old\":", "are not inside the data"},
     {"\"xxh3\":\"", "\"xxh3\":\"0", "file 0 table: \"xxh3\" is not 16 hex digits"},
     {"\"structure\":\"", "\"structure\":\"0", "file 0: \"structure\" is not 32 hex digits"},
+    {"\"decoded\":{", "\"old\":{", "file 0: key \"decoded\" is missing"},
+    {"\"decoded\":{\"address\":", "\"decoded\":{\"address\":0,\"old\":",
+     "its 5 decoded hashes, at 0, are not after the data"},
+    {"\"decoded\":{\"address\":", "\"decoded\":{\"address\":1", "are not after the data"},
+    {"\"decoded\":{", "\"decoded\":{\"xxh3\":\"0\",\"old\":{},", "same key twice"},
     {"\"data\":[72,", "\"data\":[72,1", "but the file has"},
     {"\"data\":[72,", "\"data\":[72000,", "\"data\" begins at 72000"},
     {"\"name\":\"shards-00000-of-00001.h5\"", "\"name\":\"../shards.h5\"",
@@ -239,11 +246,28 @@ TEST(ParseManifest, RefusesTheSameFileTwiceAndRecordsOfNoPiece) {
   EXPECT_THAT(refused(print_manifest(checkpoint.manifest)), testing::HasSubstr("comes twice"));
 
   HandMadeCheckpoint spare({});
+  spare.manifest.minor = 0;
   spare.manifest.files[0].table_address = 72;
   spare.manifest.files[0].data_end = spare.manifest.files[0].bytes;
   spare.manifest.files[0].chunks = 2;
   EXPECT_THAT(refused(print_manifest(spare.manifest)),
               testing::HasSubstr("0 chunk records belong to pieces, the table has 2"));
+}
+
+// Files of the first minor version have no decoded hashes; what a later one adds is ignored.
+TEST(ParseManifest, TakesEveryMinorVersion) {
+  Manifest manifest = parse_manifest(valid_text(), "m");
+  EXPECT_EQ(manifest.minor, kFormatMinor);
+  EXPECT_TRUE(manifest.has_decoded_hashes());
+  EXPECT_EQ(parse_manifest(manifest_with(valid_text(), "\"minor\":1", "\"minor\":7"), "m").minor,
+            7);
+
+  manifest.minor = 0;
+  manifest.files[0].decoded_address = manifest.files[0].decoded_hash = 0;
+  const std::string old = print_manifest(manifest);
+  EXPECT_EQ(old.find("minor"), std::string::npos);
+  EXPECT_EQ(old.find("decoded"), std::string::npos);
+  EXPECT_EQ(parse_manifest(old, "m"), manifest);
 }
 
 // The format page's, as a reader of it would type it in.

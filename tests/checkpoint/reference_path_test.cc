@@ -212,6 +212,7 @@ void put_reference(const fs::path& directory, Manifest& manifest, std::size_t nu
   FileEntry& entry = manifest.files[number];
   const fs::path path = directory / entry.name;
   std::vector<ChunkRecord> records(static_cast<std::size_t>(entry.chunks));
+  std::vector<std::uint64_t> decoded_hashes(records.size());
   {
     const Hdf5Lock lock;
     const RawDataset our_table = read_raw(path, "/chunk_table");
@@ -222,12 +223,21 @@ void put_reference(const fs::path& directory, Manifest& manifest, std::size_t nu
         if (static_cast<std::size_t>(piece.file) != number) continue;
         const std::vector<ChunkRecord> added = file.add(tensors[t], piece, false);
         std::copy(added.begin(), added.end(), records.begin() + piece.first_chunk);
+        for (std::int64_t c = 0; c < num_chunks(piece); ++c) {
+          const std::vector<std::byte> chunk = chunk_of(tensors[t], piece, chunk_box(piece, c));
+          decoded_hashes[static_cast<std::size_t>(piece.first_chunk + c)] =
+              hash64(chunk.data(), chunk.size());
+        }
       }
     }
     entry.table_address = file.add_table(our_table.type, entry.chunks);
   }
   const auto table = std::as_bytes(std::span(records));
   std::vector<std::byte> bytes = file_bytes(path);
+  const auto decoded = std::as_bytes(std::span(decoded_hashes));
+  entry.decoded_address = bytes.size();
+  entry.decoded_hash = hash64(decoded.data(), decoded.size());
+  bytes.insert(bytes.end(), decoded.begin(), decoded.end());
   entry.bytes = bytes.size();
   entry.data_begin = entry.table_address;
   entry.data_end = entry.table_address + table.size();

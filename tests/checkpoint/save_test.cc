@@ -3,6 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <random>
+
+#include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
+#include "shardwise/checkpoint/verify.h"
 #include "testing/errors.h"
 #include "testing/hand_made_checkpoint.h"
 #include "testing/host_tensor.h"
@@ -16,7 +20,7 @@ class SaveTest : public testing::Test {
   SaveStats save(std::int64_t step, std::vector<TensorSource> sources,
                  const SaveOptions& options = {}) {
     const std::filesystem::path& root = dir_.path();
-    const SaveContext context{*files_, root, executor_, pool_, leftovers_, spare_};
+    const SaveContext context{*files_, root, executor_, pool_, leftovers_, spare_, huffman_};
     return run_save(context, step, std::move(sources), options);
   }
 
@@ -26,6 +30,7 @@ class SaveTest : public testing::Test {
   std::unique_ptr<StagingPool> pool_;
   std::vector<std::filesystem::path> leftovers_;
   Spare spare_{*files_};
+  Effort huffman_ = Effort::huffman_only;
 };
 
 TEST_F(SaveTest, ManifestSaysWhatIsThere) {
@@ -49,6 +54,75 @@ TEST_F(SaveTest, ManifestSaysWhatIsThere) {
   const std::vector<std::byte> index = file_bytes(stats.directory / kIndexName);
   EXPECT_EQ(manifest.index_bytes, index.size());
   EXPECT_EQ(manifest.index_hash, hash128(index.data(), index.size()));
+}
+
+/// The hashes of all chunks' elements, file by file.
+std::vector<std::vector<std::uint64_t>> decoded_hashes(const std::filesystem::path& directory) {
+  std::vector<std::vector<std::uint64_t>> hashes;
+  for (ChunkTable& table : open_checkpoint(*posix_file_system(), directory).tables) {
+    hashes.push_back(std::move(table.decoded_hashes));
+  }
+  return hashes;
+}
+
+// Normal floats, which our own coder codes, beside what zstd does, what does not shrink, and what
+// is not filtered at all.
+std::vector<HostTensor> tensors_of_every_kind() {
+  std::vector<HostTensor> tensors;
+  for (const DType dtype : {DType::f64, DType::f32, DType::bf16, DType::u8}) {
+    const std::string type(name(dtype));
+    tensors.push_back(host_tensor(type + "/ramp", dtype, {300, 701}, "a=3", "a,-", Values::ramp));
+    tensors.push_back(host_tensor(type + "/noise", dtype, {300, 701}, "a=3", "-,a"));
+    tensors.push_back(host_tensor(type + "/small", dtype, {7, 5}, "a=3", "a,-"));
+    HostTensor normal = tensors.end()[-2];
+    normal.name = type + "/normal";
+    std::vector<float> values(num_bytes(normal.spec.shape, 1));
+    std::mt19937 random(7);
+    std::normal_distribution<float> distribution;
+    for (float& value : values) value = distribution(random);
+    auto data = std::make_shared<std::vector<std::byte>>(values.size() * size_bytes(dtype));
+    convert(DType::f32, reinterpret_cast<const std::byte*>(values.data()), dtype, data->data(),
+            values.size());
+    normal.data = data;
+    tensors.push_back(normal);
+  }
+  return tensors;
+}
+
+// Whatever our own coder makes is what plain zstd makes, as far as any reader can tell.
+TEST_F(SaveTest, OurOwnCoderAndZstdAloneAreReadAlike) {
+  const std::vector<HostTensor> tensors = tensors_of_every_kind();
+  const SaveStats ours = save(1, sources_of(tensors));
+  huffman_ = Effort::zstd_huffman;
+  const SaveStats alone = save(2, sources_of(tensors));
+  EXPECT_NE(ours.stored_bytes, alone.stored_bytes) << "both were at work";
+  EXPECT_EQ(decoded_hashes(ours.directory), decoded_hashes(alone.directory));
+  for (const SaveStats& stats : {ours, alone}) {
+    SCOPED_TRACE(stats.directory);
+    EXPECT_TRUE(verify_checkpoint(stats.directory).ok());
+    const CheckpointReader reader(stats.directory);
+    for (const HostTensor& tensor : tensors) {
+      std::vector<std::byte> out(tensor.data->size());
+      reader.read(tensor.name, Box::whole(tensor.spec.shape), out);
+      EXPECT_TRUE(out == *tensor.data) << tensor.name;
+    }
+  }
+}
+
+TEST_F(SaveTest, EqualContentHasEqualHashesWhateverTheCodec) {
+  const std::vector<HostTensor> tensors = tensors_of_every_kind();
+  const auto hashes = decoded_hashes(save(1, sources_of(tensors), {.writers = 2}).directory);
+  ASSERT_EQ(hashes.size(), 2u);
+  std::int64_t step = 1;
+  for (const Codec codec : {Codec::none, Codec::automatic}) {
+    const SaveStats stats = save(++step, sources_of(tensors), {.codec = codec, .writers = 2});
+    EXPECT_EQ(decoded_hashes(stats.directory), hashes) << name(codec);
+  }
+  std::vector<HostTensor> changed = tensors;
+  auto data = std::make_shared<std::vector<std::byte>>(*changed.front().data);
+  data->front() ^= std::byte{1};
+  changed.front().data = data;
+  EXPECT_NE(decoded_hashes(save(++step, sources_of(changed), {.writers = 2}).directory), hashes);
 }
 
 TEST_F(SaveTest, KeepsItsBuffersForTheNextSave) {

@@ -133,10 +133,11 @@ TEST(ShardFile, EntryAndTableDescribeEveryByte) {
   structure.update(bytes.data() + entry.data_end, entry.bytes - entry.data_end);
   EXPECT_EQ(structure.digest(), entry.structure_hash);
 
-  const std::size_t table_bytes = written.file.records.size() * sizeof(ChunkRecord);
+  const std::size_t table_bytes = written.file.table.records.size() * sizeof(ChunkRecord);
   EXPECT_EQ(hash64(bytes.data() + entry.table_address, table_bytes), entry.table_hash);
-  EXPECT_EQ(
-      std::memcmp(bytes.data() + entry.table_address, written.file.records.data(), table_bytes), 0);
+  EXPECT_EQ(std::memcmp(bytes.data() + entry.table_address, written.file.table.records.data(),
+                        table_bytes),
+            0);
   std::vector<bool> known(bytes.size());
   const auto mark = [&](std::uint64_t begin, std::uint64_t size) {
     for (std::uint64_t i = begin; i < begin + size; ++i) {
@@ -149,7 +150,7 @@ TEST(ShardFile, EntryAndTableDescribeEveryByte) {
   mark(entry.table_address, table_bytes);
   std::set<std::uint32_t> masks;
   std::size_t stored = 0;
-  for (const ChunkRecord& record : written.file.records) {
+  for (const ChunkRecord& record : written.file.table.records) {
     EXPECT_EQ(record.address % 64, 0u);
     EXPECT_EQ(hash64(bytes.data() + record.address, record.stored_bytes), record.hash);
     mark(record.address, record.stored_bytes);
@@ -163,7 +164,7 @@ TEST(ShardFile, EntryAndTableDescribeEveryByte) {
   const Hdf5Lock lock;
   const RawDataset table = read_raw(dir / "s.h5", "/chunk_table");
   EXPECT_EQ(table.data.size(), table_bytes);
-  EXPECT_EQ(std::memcmp(table.data.data(), written.file.records.data(), table_bytes), 0);
+  EXPECT_EQ(std::memcmp(table.data.data(), written.file.table.records.data(), table_bytes), 0);
 }
 
 // Chunks that do not shrink are stored as they are, beside chunks that do.
@@ -176,11 +177,11 @@ TEST(ShardFile, StoresChunksThatDoNotShrinkAsTheyAre) {
   for (std::size_t i = data->size() / 2; i < data->size(); ++i) (*data)[i] = std::byte{1};
   tensor.data = data;
   const Written written = write(dir, "s.h5", std::span(&tensor, 1), Codec::zstd, 2);
-  ASSERT_EQ(written.file.records.size(), 4u);
-  EXPECT_EQ(written.file.records[0].filter_mask, 3u);
-  EXPECT_EQ(written.file.records[0].stored_bytes, std::uint64_t{1} << 20);
-  EXPECT_EQ(written.file.records[3].filter_mask, 0u);
-  EXPECT_LT(written.file.records[3].stored_bytes, 1000u);
+  ASSERT_EQ(written.file.table.records.size(), 4u);
+  EXPECT_EQ(written.file.table.records[0].filter_mask, 3u);
+  EXPECT_EQ(written.file.table.records[0].stored_bytes, std::uint64_t{1} << 20);
+  EXPECT_EQ(written.file.table.records[3].filter_mask, 0u);
+  EXPECT_LT(written.file.table.records[3].stored_bytes, 1000u);
   const Hdf5Lock lock;
   EXPECT_TRUE(read_raw(dir / "s.h5", "/tensors/0/0").data == *data);
 }

@@ -145,7 +145,8 @@ TEST_F(Verify, FindsAChangeInEachByteClassOfAShardFile) {
     return report.damage.empty() ? Damage{} : report.damage.front();
   };
 
-  for (std::uint64_t i = 0; i < stored_.records[0].size() * sizeof(detail::ChunkRecord); ++i) {
+  for (std::uint64_t i = 0; i < stored_.tables[0].records.size() * sizeof(detail::ChunkRecord);
+       ++i) {
     EXPECT_THAT(damage_at(file.table_address + i).message, HasSubstr("read chunk table of"));
   }
   if (file.data_begin > 0) {
@@ -193,9 +194,9 @@ TEST_F(Verify, FindsFilesThatAreCutOffAtAnyBorder) {
       file.data_begin,
       file.data_end,
       file.table_address,
-      file.table_address + stored_.records[0].size() * sizeof(detail::ChunkRecord),
+      file.table_address + stored_.tables[0].records.size() * sizeof(detail::ChunkRecord),
       file.bytes - 1};
-  for (const detail::ChunkRecord& record : stored_.records[0]) {
+  for (const detail::ChunkRecord& record : stored_.tables[0].records) {
     borders.insert({record.address, record.address + record.stored_bytes});
   }
   const auto good = file_bytes(path_ / file.name);
@@ -285,7 +286,7 @@ std::shared_ptr<FileSystem> bad_disk(std::vector<BadPlace> bad) {
 
 TEST_F(Verify, ReportsEachChunkThatTheDiskCannotReadAndGoesOn) {
   const std::string name = stored_.manifest.files[0].name;
-  const auto chunks = std::ssize(stored_.records[0]);
+  const auto chunks = std::ssize(stored_.tables[0].records);
   std::vector<BadPlace> all;
   for (std::size_t t = 0; t < stored_.manifest.tensors.size(); ++t) {
     const auto& tensor = stored_.manifest.tensors[t];
@@ -316,8 +317,8 @@ TEST_F(Verify, ReportsEachChunkThatTheDiskCannotReadAndGoesOn) {
 
 TEST_F(Verify, FindsChangesBesideWhatTheDiskCannotRead) {
   const detail::FileEntry& file = stored_.manifest.files[0];
-  const detail::ChunkRecord& first = stored_.records[0].front();
-  const detail::ChunkRecord& last = stored_.records[0].back();
+  const detail::ChunkRecord& first = stored_.tables[0].records.front();
+  const detail::ChunkRecord& last = stored_.tables[0].records.back();
   flip(path_ / file.name, last.address, std::byte{1});
   VerifyReport report = verify_checkpoint(
       path_, {.file_system = bad_disk({{file.name, first.address, first.address + 1}})});
@@ -333,7 +334,7 @@ TEST_F(Verify, FindsChangesBesideWhatTheDiskCannotRead) {
   EXPECT_EQ(report.damage[0].file, "index.h5");
   EXPECT_EQ(report.damage[1].file, file.name);
   EXPECT_THAT(report.damage[1].message, HasSubstr("bad place"));
-  EXPECT_EQ(report.damage[2].chunk, std::ssize(stored_.records[0]) - 1);
+  EXPECT_EQ(report.damage[2].chunk, std::ssize(stored_.tables[0].records) - 1);
 
   // Without its chunk table nothing is known about a file's data.
   const BadPlace table{file.name, file.table_address, file.table_address + 1};

@@ -40,6 +40,7 @@ HandMadeCheckpoint::HandMadeCheckpoint(std::vector<HandMadeTensor> tensors, std:
                                        std::int64_t step) {
   std::sort(tensors.begin(), tensors.end(),
             [](const auto& a, const auto& b) { return a.name < b.name; });
+  manifest.minor = detail::kFormatMinor;
   manifest.id = "0123456789abcdef0123456789abcdef";
   manifest.step = step;
   for (std::int64_t f = 0; f < num_files; ++f) {
@@ -87,6 +88,9 @@ HandMadeCheckpoint::HandMadeCheckpoint(std::vector<HandMadeTensor> tensors, std:
     pad_to(bytes, 64);
     entry.data_end = bytes.size();
     append_filler(bytes, static_cast<unsigned>(f) + 100);
+    entry.decoded_address = bytes.size();
+    bytes.resize(bytes.size() + files[f].decoded_hashes.size() * sizeof(std::uint64_t));
+    append_filler(bytes, static_cast<unsigned>(f) + 150);
   }
   seal();
 }
@@ -106,6 +110,7 @@ void HandMadeCheckpoint::add_chunk(const HandMadeTensor& tensor, const PieceEntr
   pad_to(file.bytes, file.records.size() % 2 == 0 ? 8 : 64);
   ChunkRecord record;
   record.address = file.bytes.size();
+  file.decoded_hashes.push_back(hash64(decoded.data(), decoded.size()));
   if (piece.codec == StoredCodec::zstd) {
     std::vector<std::byte> stored(decoded.size());
     stored.resize(detail::Encoder().encode(decoded, element, detail::Effort::matches, stored));
@@ -126,6 +131,12 @@ void HandMadeCheckpoint::seal() {
     if (table_bytes != 0) {
       std::memcpy(file.bytes.data() + entry.table_address, file.records.data(), table_bytes);
     }
+    const std::size_t hashes_bytes = file.decoded_hashes.size() * sizeof(std::uint64_t);
+    if (hashes_bytes != 0) {
+      std::memcpy(file.bytes.data() + entry.decoded_address, file.decoded_hashes.data(),
+                  hashes_bytes);
+    }
+    entry.decoded_hash = hash64(file.bytes.data() + entry.decoded_address, hashes_bytes);
     entry.bytes = file.bytes.size();
     entry.table_hash = hash64(file.bytes.data() + entry.table_address, table_bytes);
     Hasher128 structure;

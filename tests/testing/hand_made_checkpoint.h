@@ -34,13 +34,15 @@ class HandMadeCheckpoint {
   struct ShardFile {
     std::vector<std::byte> bytes;
     std::vector<detail::ChunkRecord> records;
+    std::vector<std::uint64_t> decoded_hashes;  ///< of the chunks, in the order of the records
   };
 
   /// Lays the tensors' chunks out over `files` files, piece by piece in turn.
   explicit HandMadeCheckpoint(std::vector<HandMadeTensor> tensors, std::int64_t files = 1,
                               std::int64_t step = 100);
 
-  /// Copies `records` into the files and states the tables' and structures' hashes in the manifest.
+  /// Copies `records` and `decoded_hashes` into the files and states the tables' and structures'
+  /// hashes in the manifest. (With manifest.minor 0 the decoded hashes are filler.)
   void seal();
 
   /// Seals nothing. Makes <root>/<name of the step> and returns it.

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "shardwise/checkpoint/detail/read/placed_read.h"
 #include "shardwise/checkpoint/detail/read/read_pipeline.h"
 #include "shardwise/runtime/parallel.h"
 #include "shardwise/shard/box_copy.h"
@@ -93,15 +92,12 @@ bool ChunkReader::is_fetched(const Call& call, const WantedChunk& chunk) const {
   });
 }
 
-// What no one wants is read too, as the hash is of the whole chunk.
-void ChunkReader::fetch(Call& call, const WantedChunk& chunk) {
-  const ChunkId& id = chunk.id;
-  const ChunkRecord& record = checkpoint_.record(id);
-  const std::size_t element = element_bytes(checkpoint_, id);
+std::vector<PlacedRun> ChunkReader::placed_runs(const Call& call, const WantedChunk& chunk) const {
+  const std::size_t element = element_bytes(checkpoint_, chunk.id);
   std::vector<PlacedRun> runs;
   for (const std::size_t use : call.plan.uses(chunk)) {
     const ReadTarget& target = call.targets[use];
-    for_each_run(Share(checkpoint_, id, target).runs,
+    for_each_run(Share(checkpoint_, chunk.id, target).runs,
                  [&](std::int64_t from, std::int64_t to, std::int64_t elements) {
                    runs.push_back({as_size(from) * element, as_size(elements) * element,
                                    target.places, as_size(to) * element});
@@ -109,14 +105,25 @@ void ChunkReader::fetch(Call& call, const WantedChunk& chunk) {
   }
   std::sort(runs.begin(), runs.end(),
             [](const PlacedRun& a, const PlacedRun& b) { return a.from < b.from; });
+  return runs;
+}
+
+CopyBy ChunkReader::copy_by(const Call& call) const {
+  return call.total_bytes < kLeastStreamedBytes ? CopyBy::cache : CopyBy::stream;
+}
+
+// What no one wants is read too, as the hash is of the whole chunk.
+void ChunkReader::fetch(Call& call, const WantedChunk& chunk) {
+  const ChunkId& id = chunk.id;
+  const ChunkRecord& record = checkpoint_.record(id);
+  const std::vector<PlacedRun> runs = placed_runs(call, chunk);
   const ScratchPool<DecodeScratch>::Loan scratch(scratch_);
   if (scratch->window == nullptr) scratch->window = page_memory(kReadWindowBytes);
   std::uint64_t hash = 0;
   try {
     hash = read_placed({*checkpoint_.files[as_size(checkpoint_.piece(id).file)], record.address,
                         static_cast<std::size_t>(record.stored_bytes), runs},
-                       call.total_bytes < kLeastStreamedBytes ? CopyBy::cache : CopyBy::stream,
-                       scratch->window.get());
+                       copy_by(call), scratch->window.get());
   } catch (const Error& e) {
     throw Error(e.code(), fmt::format("read {}: {}", checkpoint_.describe(id), e.what()));
   }
@@ -144,25 +151,24 @@ void ChunkReader::consume(Call& call, const WantedChunk& chunk, std::span<const 
   const ScratchPool<DecodeScratch>::Loan scratch(scratch_);
   const std::span<const std::byte> shuffled =
       decompress_chunk(checkpoint_, id, stored, scratch->decoder);
-  scratch->chunk.clear();
-  for (const std::size_t use : call.plan.uses(chunk)) {
-    const ReadTarget& target = call.targets[use];
-    const Share share(checkpoint_, id, target);
-    if (share.runs.run_elements < kLeastUnshuffledRun) {
-      if (scratch->chunk.empty()) {
-        scratch->chunk.resize(shuffled.size());
-        unshuffle(shuffled, element, 0, scratch->chunk);
-      }
-      scatter(scratch->chunk.data(), share, target);
-      continue;
-    }
-    for (std::byte* place : target.places) {
-      for_each_run(share.runs, [&](std::int64_t from, std::int64_t to, std::int64_t elements) {
-        unshuffle(shuffled, element, as_size(from),
-                  {place + as_size(to) * element, as_size(elements) * element});
-      });
+  const std::span<const std::size_t> uses = call.plan.uses(chunk);
+  const bool long_runs = std::none_of(uses.begin(), uses.end(), [&](std::size_t use) {
+    return Share(checkpoint_, id, call.targets[use]).runs.run_elements < kLeastUnshuffledRun;
+  });
+  std::uint64_t hash = 0;
+  if (long_runs) {
+    hash = unshuffle_placed(shuffled, element, placed_runs(call, chunk), copy_by(call));
+  } else {
+    scratch->chunk.resize(shuffled.size());
+    std::byte* const all = scratch->chunk.data();
+    const PlacedRun run{0, shuffled.size(), {&all, 1}, 0};
+    hash = unshuffle_placed(shuffled, element, {&run, 1}, CopyBy::cache);
+    for (const std::size_t use : uses) {
+      const ReadTarget& target = call.targets[use];
+      scatter(scratch->chunk.data(), Share(checkpoint_, id, target), target);
     }
   }
+  if (checkpoint_.manifest.has_decoded_hashes()) check_decoded_hash(checkpoint_, id, hash);
   count(call, id);
 }
 
@@ -182,7 +188,12 @@ void ChunkReader::fill(std::span<const ReadTarget> targets) {
     const std::size_t decoded = decoded_bytes(checkpoint_, chunk.id);
     stored_bytes += items.back().bytes;
     all_decoded_bytes += decoded;
-    if (!stored_raw(checkpoint_, chunk.id)) decoder_bytes = std::max(decoder_bytes, 2 * decoded);
+    if (!stored_raw(checkpoint_, chunk.id)) {
+      const std::size_t run_bytes =
+          as_size(kLeastUnshuffledRun) * element_bytes(checkpoint_, chunk.id);
+      const std::size_t runs = chunk.num_uses * (decoded / run_bytes);
+      decoder_bytes = std::max(decoder_bytes, 2 * decoded + runs * sizeof(PlacedRun));
+    }
     if (items.back().fetched) {
       const std::size_t runs = chunk.num_uses * (decoded / kLeastFetchedRun);
       fetch_bytes = std::max(fetch_bytes, kReadWindowBytes + runs * sizeof(PlacedRun));

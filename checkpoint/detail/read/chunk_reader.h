@@ -4,8 +4,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "shardwise/checkpoint/detail/codec.h"
+#include "shardwise/checkpoint/detail/read/placed_read.h"
 #include "shardwise/checkpoint/detail/read/read_plan.h"
 #include "shardwise/checkpoint/detail/scratch_pool.h"
 #include "shardwise/checkpoint/read_options.h"
@@ -25,6 +27,8 @@ class ChunkReader {
  private:
   struct Call;
   bool is_fetched(const Call& call, const WantedChunk& chunk) const;
+  std::vector<PlacedRun> placed_runs(const Call& call, const WantedChunk& chunk) const;
+  CopyBy copy_by(const Call& call) const;
   void fetch(Call& call, const WantedChunk& chunk);
   void consume(Call& call, const WantedChunk& chunk, std::span<const std::byte> stored);
   void count(Call& call, const ChunkId& id);

@@ -28,6 +28,12 @@ struct PlacedChunk {
 /// How bytes are copied to their places: for whoever reads them next, or past the caches.
 enum class CopyBy { cache, stream };
 
+/// Unshuffles a decompressed chunk window by window, in the order of its elements; copies to all
+/// runs what belongs there, and returns the XXH3 of all elements: each window is hashed and copied
+/// while it is in a core's first-level cache. `runs` as in PlacedChunk.
+std::uint64_t unshuffle_placed(std::span<const std::byte> shuffled, std::size_t element_bytes,
+                               std::span<const PlacedRun> runs, CopyBy copy_by);
+
 /// Reads a chunk by way of `window`, which begins on a page and has kReadWindowBytes; copies to all
 /// runs what belongs there, and returns the XXH3 of all.
 std::uint64_t read_placed(const PlacedChunk& chunk, CopyBy copy_by, std::byte* window);

@@ -43,8 +43,8 @@ std::string own_name(const fs::path& directory) {
 
 const ChunkRecord& StoredCheckpoint::record(const ChunkId& id) const {
   const PieceEntry& p = piece(id);
-  return records[static_cast<std::size_t>(p.file)]
-                [static_cast<std::size_t>(p.first_chunk + id.chunk)];
+  return tables[static_cast<std::size_t>(p.file)]
+      .records[static_cast<std::size_t>(p.first_chunk + id.chunk)];
 }
 
 std::string StoredCheckpoint::describe(const ChunkId& id) const {
@@ -106,22 +106,30 @@ std::unique_ptr<File> open_shard_file(FileSystem& file_system, const fs::path& d
   return file;
 }
 
-std::vector<ChunkRecord> read_chunk_table(File& file, const fs::path& directory,
-                                          const Manifest& manifest, std::size_t number) {
+ChunkTable read_chunk_table(File& file, const fs::path& directory, const Manifest& manifest,
+                            std::size_t number) {
   const FileEntry& entry = manifest.files[number];
   const std::string path = (directory / entry.name).string();
+  const auto read = [&](std::span<std::byte> bytes, std::uint64_t address, std::uint64_t must_be,
+                        const char* what) {
+    file.read_at(address, bytes.data(), bytes.size());
+    const std::uint64_t hash = hash64(bytes.data(), bytes.size());
+    if (hash == must_be) return;
+    throw Error(ErrorCode::corrupt, fmt::format("read {} of {}: its hash is {}, must be {}", what,
+                                                path, to_hex(hash), to_hex(must_be)));
+  };
   // The manifest's number of records fits into the file, whose size has been compared.
-  std::vector<ChunkRecord> records(static_cast<std::size_t>(entry.chunks));
-  const auto bytes = std::as_writable_bytes(std::span(records));
-  file.read_at(entry.table_address, bytes.data(), bytes.size());
-  const std::uint64_t hash = hash64(bytes.data(), bytes.size());
-  if (hash != entry.table_hash) {
-    throw Error(ErrorCode::corrupt,
-                fmt::format("read chunk table of {}: its hash is {}, must be {}", path,
-                            to_hex(hash), to_hex(entry.table_hash)));
+  ChunkTable table;
+  table.records.resize(static_cast<std::size_t>(entry.chunks));
+  read(std::as_writable_bytes(std::span(table.records)), entry.table_address, entry.table_hash,
+       "chunk table");
+  if (manifest.has_decoded_hashes()) {
+    table.decoded_hashes.resize(table.records.size());
+    read(std::as_writable_bytes(std::span(table.decoded_hashes)), entry.decoded_address,
+         entry.decoded_hash, "table of decoded hashes");
   }
-  check_chunk_table(manifest, static_cast<std::int64_t>(number), records, path);
-  return records;
+  check_chunk_table(manifest, static_cast<std::int64_t>(number), table, path);
+  return table;
 }
 
 StoredCheckpoint open_checkpoint(FileSystem& file_system, const fs::path& directory,
@@ -133,8 +141,8 @@ StoredCheckpoint open_checkpoint(FileSystem& file_system, const fs::path& direct
     try {
       for (const FileEntry& entry : checkpoint.manifest.files) {
         checkpoint.files.push_back(open_shard_file(file_system, directory, entry));
-        checkpoint.records.push_back(read_chunk_table(
-            *checkpoint.files.back(), directory, checkpoint.manifest, checkpoint.records.size()));
+        checkpoint.tables.push_back(read_chunk_table(
+            *checkpoint.files.back(), directory, checkpoint.manifest, checkpoint.tables.size()));
       }
       return checkpoint;
     } catch (const Error& e) {
@@ -142,7 +150,7 @@ StoredCheckpoint open_checkpoint(FileSystem& file_system, const fs::path& direct
       // Retention that sees a pin late takes its name away for a moment.
       if (e.code() != ErrorCode::corrupt || openings == kMostOpenings) throw;
       checkpoint.files.clear();
-      checkpoint.records.clear();
+      checkpoint.tables.clear();
     }
   }
 }
@@ -160,7 +168,7 @@ std::vector<TensorInfo> tensor_infos(const StoredCheckpoint& checkpoint) {
     info.pieces = static_cast<std::int64_t>(tensor.pieces.size());
     info.logical_bytes = num_bytes(tensor.shape, size_bytes(tensor.dtype));
     for (const PieceEntry& piece : tensor.pieces) {
-      const auto& records = checkpoint.records[static_cast<std::size_t>(piece.file)];
+      const auto& records = checkpoint.tables[static_cast<std::size_t>(piece.file)].records;
       const std::int64_t chunks = num_chunks(piece);
       info.chunks += chunks;
       for (std::int64_t c = 0; c < chunks; ++c) {
@@ -183,8 +191,20 @@ void check_chunk_hash(const StoredCheckpoint& checkpoint, const ChunkId& id, std
                           checkpoint.describe(id), to_hex(hash), to_hex(record.hash)));
 }
 
+void check_decoded_hash(const StoredCheckpoint& checkpoint, const ChunkId& id, std::uint64_t hash) {
+  const PieceEntry& piece = checkpoint.piece(id);
+  const std::uint64_t must_be =
+      checkpoint.tables[static_cast<std::size_t>(piece.file)]
+          .decoded_hashes[static_cast<std::size_t>(piece.first_chunk + id.chunk)];
+  if (hash == must_be) return;
+  throw Error(ErrorCode::corrupt,
+              fmt::format("read {}: its stored bytes are as they were written, but they decode to "
+                          "bytes with the hash {}, must be {}",
+                          checkpoint.describe(id), to_hex(hash), to_hex(must_be)));
+}
+
 bool stored_raw(const StoredCheckpoint& checkpoint, const ChunkId& id) {
-  return checkpoint.piece(id).codec == StoredCodec::none || checkpoint.record(id).filter_mask != 0;
+  return is_raw(checkpoint.piece(id), checkpoint.record(id));
 }
 
 std::span<const std::byte> decompress_chunk(const StoredCheckpoint& checkpoint, const ChunkId& id,

@@ -30,7 +30,7 @@ struct StoredCheckpoint {
 
   // Per entry of manifest.files.
   std::vector<std::unique_ptr<File>> files;
-  std::vector<std::vector<ChunkRecord>> records;
+  std::vector<ChunkTable> tables;
 
   const TensorEntry& tensor(const ChunkId& id) const { return manifest.tensors[id.tensor]; }
   const PieceEntry& piece(const ChunkId& id) const { return tensor(id).pieces[id.piece]; }
@@ -53,9 +53,9 @@ std::unique_ptr<File> open_shard_file(FileSystem& file_system,
                                       const std::filesystem::path& directory,
                                       const FileEntry& entry);
 
-/// Reads a file's chunk table and checks it. Throws corrupt.
-std::vector<ChunkRecord> read_chunk_table(File& file, const std::filesystem::path& directory,
-                                          const Manifest& manifest, std::size_t number);
+/// Reads a file's chunk table and decoded hashes and checks them. Throws corrupt.
+ChunkTable read_chunk_table(File& file, const std::filesystem::path& directory,
+                            const Manifest& manifest, std::size_t number);
 
 /// All of the above: what a reader asks of a checkpoint before it trusts it. Throws not_found, too,
 /// where another process removes or replaces it meanwhile.
@@ -72,6 +72,11 @@ void check_still_there(const std::filesystem::path& directory);
 /// Compares the hash of a chunk's stored bytes with its record's. Throws corrupt naming file,
 /// tensor, chunk and box.
 void check_chunk_hash(const StoredCheckpoint& checkpoint, const ChunkId& id, std::uint64_t hash);
+
+/// The same of a chunk's decoded bytes, for whoever has decoded it: what was decoded is what was
+/// saved. Requires manifest.has_decoded_hashes(). Throws corrupt naming file, tensor, chunk and
+/// box.
+void check_decoded_hash(const StoredCheckpoint& checkpoint, const ChunkId& id, std::uint64_t hash);
 
 /// The decoded chunk, still shuffled, valid until the decoder's next call. Requires a chunk that is
 /// not stored raw. Throws corrupt naming file, tensor, chunk and box.

@@ -25,9 +25,6 @@ constexpr std::size_t kChunkAlignment = 64;
 // compressed save took a tenth longer.
 constexpr std::uint64_t kGrowthBytes = std::uint64_t{512} << 20;
 
-// Both filters skipped.
-constexpr std::uint32_t kRawMask = 3;
-
 // Behind so many bytes an adaptive save looks at the disk: a smaller one is done before it matters,
 // and so is the same byte by byte, however fast the disk is.
 constexpr std::size_t kAdaptiveFromBytes = std::size_t{64} << 20;
@@ -120,7 +117,8 @@ class Places {
 
 class ChunkWriter {
  public:
-  explicit ChunkWriter(const SavePlan& plan) : plan_(plan), records_(as_size(plan.chunks)) {
+  explicit ChunkWriter(const SavePlan& plan)
+      : plan_(plan), records_(as_size(plan.chunks)), decoded_hashes_(records_.size()) {
     for (std::size_t t = 0; t < plan.tensors.size(); ++t) {
       const TensorEntry& tensor = plan.tensors[t];
       for (const PieceEntry& piece : tensor.pieces) {
@@ -204,7 +202,9 @@ class ChunkWriter {
       };
     }
     run_lanes(work);
-    return {.records = std::move(records_), .end = places.end(), .stored_bytes = stored_bytes_};
+    return {.table = {std::move(records_), std::move(decoded_hashes_)},
+            .end = places.end(),
+            .stored_bytes = stored_bytes_};
   }
 
  private:
@@ -258,7 +258,8 @@ class ChunkWriter {
       ChunkRecord& record = records_[as_size(chunk)];
       record = {};
       record.address = out.size();
-      encode_chunk(*run, chunk - run->first, compress(), *scratch, out, record);
+      decoded_hashes_[as_size(chunk)] =
+          encode_chunk(*run, chunk - run->first, compress(), *scratch, out, record);
       slab.logical_bytes += logical_bytes(*run, chunk - run->first);
     }
     out.pad_to(kPageBytes);
@@ -268,41 +269,44 @@ class ChunkWriter {
     return as_size(chunk_box(*run.piece, chunk).num_elements()) * run.element_bytes;
   }
 
-  // Adds the stored bytes of a chunk, never more than it has unencoded.
-  static void encode_chunk(const PieceRun& run, std::int64_t chunk, bool compress, Scratch& scratch,
-                           SlabBytes& out, ChunkRecord& record) {
+  // Adds the stored bytes of a chunk, never more than it has unencoded. Returns the hash of its
+  // elements, which is taken of the source's bytes: what the encoder makes of them has no part in
+  // it.
+  static std::uint64_t encode_chunk(const PieceRun& run, std::int64_t chunk, bool compress,
+                                    Scratch& scratch, SlabBytes& out, ChunkRecord& record) {
     const bool raw = run.piece->codec == StoredCodec::none;
     std::span<const std::byte> elements = in_place(run, chunk);
     const bool stay = out.takes(elements);
-    if (!raw && compress) {
-      if (elements.empty()) {
+    if (elements.empty()) {
+      // What is stored as it is can be gathered to where it is written from.
+      std::span<std::byte> to(out.room(), run.chunk_bytes);
+      if (!raw && compress) {
         scratch.chunk.resize(run.chunk_bytes);
-        gather(run, chunk, scratch, scratch.chunk);
-        elements = scratch.chunk;
+        to = scratch.chunk;
       }
+      gather(run, chunk, scratch, to);
+      elements = to;
+    }
+    const std::uint64_t decoded_hash = hash64(elements.data(), elements.size());
+    if (!raw && compress) {
       record.stored_bytes = scratch.encoder.encode(elements, run.element_bytes, run.effort,
                                                    {out.room(), run.chunk_bytes});
       if (record.stored_bytes > 0) {
         record.hash = hash64(out.room(), record.stored_bytes);
         out.add(record.stored_bytes);
-        return;
+        return decoded_hash;
       }
     }
     if (!raw) record.filter_mask = kRawMask;
     record.stored_bytes = run.chunk_bytes;
+    record.hash = decoded_hash;
     if (stay) {
-      record.hash = hash64(elements.data(), elements.size());
       out.add_in_place(elements);
-      return;
+      return decoded_hash;
     }
-    const std::span<std::byte> room(out.room(), run.chunk_bytes);
-    if (elements.empty()) {
-      gather(run, chunk, scratch, room);
-    } else {
-      std::memcpy(room.data(), elements.data(), room.size());
-    }
-    record.hash = hash64(room.data(), room.size());
-    out.add(room.size());
+    if (elements.data() != out.room()) std::memcpy(out.room(), elements.data(), elements.size());
+    out.add(elements.size());
+    return decoded_hash;
   }
 
   // A chunk's elements where they lie; empty where they do not lie side by side.
@@ -342,6 +346,7 @@ class ChunkWriter {
   const SavePlan& plan_;
   std::vector<PieceRun> runs_;
   std::vector<ChunkRecord> records_;
+  std::vector<std::uint64_t> decoded_hashes_;
   std::atomic<std::size_t> stored_bytes_{0};
   ScratchPool<Scratch> scratch_;
 };

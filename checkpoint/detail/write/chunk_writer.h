@@ -13,8 +13,8 @@ namespace shardwise::detail {
 
 /// What lies in a file after write_chunks().
 struct WrittenChunks {
-  std::vector<ChunkRecord> records;  ///< in the order of the plan's chunks
-  std::uint64_t end = 0;             ///< behind the last chunk; a multiple of kPageBytes
+  ChunkTable table;       ///< in the order of the plan's chunks
+  std::uint64_t end = 0;  ///< behind the last chunk; a multiple of kPageBytes
   std::size_t stored_bytes = 0;
 };
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <functional>
 #include <iterator>
 #include <optional>
@@ -69,10 +70,10 @@ void check_plan(const SavePlan& plan, std::span<const FileEntry> files) {
 }
 
 // All that a reader checks, before the step is published: nobody could read one that fails here.
-void check_written(const Manifest& manifest, std::span<const std::vector<ChunkRecord>> records) {
+void check_written(const Manifest& manifest, std::span<const ChunkTable> tables) {
   check_manifest(manifest);
-  for (std::size_t f = 0; f < records.size(); ++f) {
-    check_chunk_table(manifest, static_cast<std::int64_t>(f), records[f], manifest.files[f].name);
+  for (std::size_t f = 0; f < tables.size(); ++f) {
+    check_chunk_table(manifest, static_cast<std::int64_t>(f), tables[f], manifest.files[f].name);
   }
 }
 
@@ -98,11 +99,13 @@ std::unordered_set<std::string> remove_others(FileSystem& file_system,
 SaveStats write_attempt(const SaveContext& context, const Attempt& attempt, std::int64_t step,
                         std::vector<TensorSource> sources, const SaveOptions& options) {
   SavePlan plan = plan_save(std::move(sources), options.codec, context.executor, options.writers);
+  std::replace(plan.efforts.begin(), plan.efforts.end(), Effort::huffman_only, context.huffman);
   SaveStats stats;
   stats.logical_bytes = plan.logical_bytes;
   stats.chunks = plan.chunks;
 
   Manifest manifest;
+  manifest.minor = kFormatMinor;
   manifest.id = attempt.id();
   manifest.step = step;
   manifest.user_json = options.user_json;
@@ -120,33 +123,33 @@ SaveStats write_attempt(const SaveContext& context, const Attempt& attempt, std:
   check_plan(plan, named);
   std::unordered_set<std::string> there;
   if (attempt.is_reused()) there = remove_others(context.file_system, attempt.directory(), named);
-  std::vector<std::vector<ChunkRecord>> records;
+  std::vector<ChunkTable> tables;
   const auto write_files = [&] {
     std::size_t done_bytes = 0;
     for (const FileEntry& entry : named) {
       const std::unique_ptr<File> file =
           make_file(context.file_system, attempt, entry.name, there.contains(entry.name));
       WrittenShardFile written =
-          write_one(context, plan, std::ssize(records), *file, entry.name, options, done_bytes);
+          write_one(context, plan, std::ssize(tables), *file, entry.name, options, done_bytes);
       stats.stored_bytes += written.stored_bytes;
       stats.file_bytes += written.entry.bytes;
-      records.push_back(std::move(written.records));
+      tables.push_back(std::move(written.table));
       manifest.files.push_back(std::move(written.entry));
     }
   };
   std::vector<std::byte> index;
-  std::string tensors;
+  std::string list;  // of tensors, as text
   const std::function<void()> jobs[] = {write_files,
                                         [&] { index = build_index_file(plan.tensors, named); },
-                                        [&] { tensors = print_tensors(plan.tensors); }};
+                                        [&] { list = print_tensors(plan.tensors); }};
   run_lanes({.jobs = std::size(jobs),
              .lanes = std::size(jobs),
              .run = [&](std::size_t job, std::size_t) { jobs[job](); }});
   manifest.tensors = std::move(plan.tensors);
   manifest.index_bytes = index.size();
   manifest.index_hash = hash128(index.data(), index.size());
-  check_written(manifest, records);
-  const std::string text = print_manifest(manifest, tensors);
+  check_written(manifest, tables);
+  const std::string text = print_manifest(manifest, list);
   if (text.size() > kMaxManifestBytes) {
     throw Error(ErrorCode::unsupported,
                 fmt::format("write {}: it has {} bytes, at most {} are possible", kManifestName,

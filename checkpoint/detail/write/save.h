@@ -22,6 +22,9 @@ struct SaveContext {
   std::unique_ptr<StagingPool>& pool;             ///< kept from one save to the next
   std::vector<std::filesystem::path>& leftovers;  ///< leases that could not be removed
   Spare& spare;
+
+  /// What codes tensors of which only byte values repeat: zstd_huffman leaves our own coder out.
+  Effort huffman = Effort::huffman_only;
 };
 
 /// Writes a checkpoint and commits it; returns all of SaveStats but the times and what cleaning up

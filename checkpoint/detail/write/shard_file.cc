@@ -110,11 +110,10 @@ std::vector<std::byte> table_type() {
 }
 
 // The library makes the chunked datasets; what else there is may be thousands, see emit/.
-void build_structure(const SavePlan& plan, const WrittenShardFile& written,
-                     PlacementDriver& driver) {
-  const std::span<const ChunkRecord> records = written.records;
+void build_structure(const SavePlan& plan, WrittenShardFile& written, PlacementDriver& driver) {
+  const std::span<const ChunkRecord> records = written.table.records;
   std::vector<Hdf5Link> links;
-  links.reserve(records.size() + 1);
+  links.reserve(records.size() + 2);
   const Hdf5Lock lock;
   H5File file = driver.create_file();
   ChunkedDatasets chunked(driver, file, records);
@@ -128,6 +127,10 @@ void build_structure(const SavePlan& plan, const WrittenShardFile& written,
 
   const Hdf5Types types;
   Hdf5Bytes out(driver.end());
+  const auto decoded = std::as_bytes(std::span(written.table.decoded_hashes));
+  written.entry.decoded_address = out.align();
+  written.entry.decoded_hash = hash64(decoded.data(), decoded.size());
+  out.put(decoded);
   Hdf5Datasets datasets(out);
   for (const TensorEntry& tensor : plan.tensors) {
     for (const PieceEntry& piece : tensor.pieces) {
@@ -141,6 +144,9 @@ void build_structure(const SavePlan& plan, const WrittenShardFile& written,
   links.push_back(
       {"/chunk_table", datasets.add_contiguous(table_type(), Shape{std::ssize(records)},
                                                written.entry.table_address, records.size_bytes())});
+  links.push_back(
+      {"/decoded_hashes", datasets.add_contiguous(types[DType::u64], Shape{std::ssize(records)},
+                                                  written.entry.decoded_address, decoded.size())});
   const std::uint64_t root = add_hdf5_groups(out, std::move(links));
   driver.append(out, root);
 }
@@ -164,11 +170,11 @@ WrittenShardFile write_shard_file(const SavePlan& plan, File& file, const std::s
   WrittenChunks chunks = write_chunks(plan, file, kFrontBytes, pool, progress);
 
   WrittenShardFile written{
-      .entry = {}, .records = std::move(chunks.records), .stored_bytes = chunks.stored_bytes};
-  const std::span<const std::byte> table = std::as_bytes(std::span(written.records));
+      .entry = {}, .table = std::move(chunks.table), .stored_bytes = chunks.stored_bytes};
+  const std::span<const std::byte> table = std::as_bytes(std::span(written.table.records));
   FileEntry& entry = written.entry;
   entry.name = name;
-  entry.chunks = std::ssize(written.records);
+  entry.chunks = std::ssize(written.table.records);
   entry.table_address = chunks.end;
   entry.table_hash = hash64(table.data(), table.size());
   entry.data_begin = kFrontBytes;

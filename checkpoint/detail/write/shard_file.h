@@ -11,14 +11,14 @@ namespace shardwise::detail {
 /// A shard file that is complete and on the disk.
 struct WrittenShardFile {
   FileEntry entry;
-  std::vector<ChunkRecord> records;
+  ChunkTable table;
   std::size_t stored_bytes = 0;  ///< of chunks
 };
 
 /// Writes the chunks of a plan to a file, empty or all zeros, and makes it an HDF5 file
 /// (docs/checkpoint_format.md, heading "Shard files"): first the data, then the chunk table, and
-/// HDF5's own bytes last, so that an unfinished file does not open. Closes it. Throws io,
-/// CallerError.
+/// the decoded hashes and HDF5's own bytes last, so that an unfinished file does not open. Closes
+/// it. Throws io, CallerError.
 WrittenShardFile write_shard_file(const SavePlan& plan, File& file, const std::string& name,
                                   StagingPool& pool, const ProgressFunction& progress);
 
