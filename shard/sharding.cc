@@ -15,8 +15,6 @@
 namespace shardwise {
 namespace {
 
-using Kind = UnevenPolicy::Kind;
-
 /// "8 or 16"; the one below alone where the other is beyond 2^63 - 1.
 std::string nearest_multiples(std::int64_t extent, std::int64_t ways) {
   const std::int64_t below = extent / ways * ways;
@@ -32,7 +30,7 @@ std::vector<detail::DimCut> cuts_of(const PartitionSpec& spec, const UnevenPolic
         ErrorCode::invalid_argument,
         fmt::format("Sharding \"{}\": policy {}: {}", spec.to_string(), policy.to_string(), what));
   };
-  const bool given = policy.kind() == Kind::tile_sizes;
+  const bool given = policy.kind() == UnevenPolicy::Kind::tile_sizes;
   if (given && policy.sizes().size() != spec.rank()) {
     fail(fmt::format("it is for {} dims; needed are {}", policy.sizes().size(), spec.rank()));
   }
@@ -42,7 +40,8 @@ std::vector<detail::DimCut> cuts_of(const PartitionSpec& spec, const UnevenPolic
   for (std::size_t dim = 0; dim < spec.rank(); ++dim) {
     detail::Digits digits;
     for (; next < axes.size() && axes[next].dim == dim; ++next) {
-      digits.append(axes[next].stride, axes[next].size, policy.kind() != Kind::nested_chunk);
+      digits.append(axes[next].stride, axes[next].size,
+                    policy.kind() != UnevenPolicy::Kind::nested_chunk);
     }
     std::vector<std::int64_t> sizes;
     if (given) sizes = policy.sizes()[dim];
@@ -68,7 +67,7 @@ void Sharding::Data::check(const char* operation, const Shape& shape) const {
     if (cuts[dim].allows(shape[dim])) continue;
     const std::int64_t ways = cuts[dim].num_tiles();
     const std::string needed =
-        policy.kind() == Kind::strict
+        policy.kind() == UnevenPolicy::Kind::strict
             ? fmt::format("a multiple of {}, as {}", ways, nearest_multiples(shape[dim], ways))
             : "the sum of the tile sizes";
     throw Error(ErrorCode::invalid_argument,
@@ -175,7 +174,8 @@ std::vector<DistinctPiece> Sharding::distinct_pieces(const Shape& shape) const {
 
 std::string Sharding::to_string() const {
   std::string text = fmt::format("{} on {}", spec().to_string(), mesh().to_string());
-  if (policy().kind() != Kind::ceil) text += fmt::format(" ({})", policy().to_string());
+  if (policy().kind() != UnevenPolicy::Kind::ceil)
+    text += fmt::format(" ({})", policy().to_string());
   return text;
 }
 

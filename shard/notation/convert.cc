@@ -13,8 +13,6 @@
 namespace shardwise {
 namespace {
 
-using Kind = UnevenPolicy::Kind;
-
 constexpr std::int64_t kMostTiles = std::int64_t{1} << 24;
 
 // A Sharding and a Placements answer the same three questions here, so that either can be compared
@@ -23,8 +21,8 @@ constexpr std::int64_t kMostTiles = std::int64_t{1} << 24;
 /// The policy allows the extent.
 bool allows(const Sharding& sharding, std::size_t dim, std::int64_t extent) {
   const UnevenPolicy& policy = sharding.policy();
-  if (policy.kind() == Kind::strict) return extent % sharding.tiles(dim) == 0;
-  if (policy.kind() != Kind::tile_sizes || sharding.tiles(dim) == 1) return true;
+  if (policy.kind() == UnevenPolicy::Kind::strict) return extent % sharding.tiles(dim) == 0;
+  if (policy.kind() != UnevenPolicy::Kind::tile_sizes || sharding.tiles(dim) == 1) return true;
   std::int64_t sum = 0;
   for (const std::int64_t size : policy.sizes()[dim]) sum += size;
   return sum == extent;
@@ -146,7 +144,7 @@ Conversion<To> conversion(Judgement judgement, To result) {
 }
 
 bool fits_one_shape(const Sharding& sharding) {
-  return sharding.policy().kind() == Kind::tile_sizes;
+  return sharding.policy().kind() == UnevenPolicy::Kind::tile_sizes;
 }
 
 }  // namespace
@@ -181,7 +179,8 @@ Conversion<Sharding> to_sharding(const Placements& placements, const Shape& shap
   for (std::size_t dim = 0; dim < shape.size(); ++dim) {
     detail::AxisOrder order = detail::spec_order(placements, dim);
     entries.push_back(std::move(order.entry));
-    same_if_even.push_back(order.problem.empty() && policy.kind() != Kind::tile_sizes);
+    same_if_even.push_back(order.problem.empty() &&
+                           policy.kind() != UnevenPolicy::Kind::tile_sizes);
     if (unmatched.empty()) unmatched = std::move(order.problem);
   }
   Sharding sharding(mesh, PartitionSpec(std::move(entries)), std::move(policy));

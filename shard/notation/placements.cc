@@ -13,8 +13,6 @@
 namespace shardwise {
 namespace {
 
-using Kind = Placement::Kind;
-
 constexpr std::array<std::string_view, 5> kOps = {"sum", "avg", "product", "max", "min"};
 
 /// DTensor's long form names its arguments, its short one does not.
@@ -76,13 +74,13 @@ bool is_linear(PartialOp op) { return op == PartialOp::sum || op == PartialOp::a
 
 std::string Placement::to_string() const {
   switch (kind) {
-    case Kind::shard:
+    case Placement::Kind::shard:
       return fmt::format("S({})", dim);
-    case Kind::strided_shard:
+    case Placement::Kind::strided_shard:
       return fmt::format("StridedShard({}, split={})", dim, split);
-    case Kind::partial:
+    case Placement::Kind::partial:
       return fmt::format("P({})", kOps[static_cast<std::size_t>(op)]);
-    case Kind::replicate:
+    case Placement::Kind::replicate:
       break;
   }
   return "R";
@@ -106,7 +104,7 @@ Placements::Placements(Mesh mesh, std::vector<Placement> list)
       fail(fmt::format("axis \"{}\" has split factor {}; needed is at least 1", name,
                        placement.split));
     }
-    if (placement.kind != Kind::partial) continue;
+    if (placement.kind != Placement::Kind::partial) continue;
     if (partial && partial->op != placement.op &&
         !(is_linear(partial->op) && is_linear(placement.op))) {
       fail(fmt::format("axis \"{}\" has {} after {}; needed is one kind of reduction", name,
@@ -133,8 +131,9 @@ Placements Placements::parse(Mesh mesh, std::string_view text) {
 }
 
 bool Placements::is_partial() const {
-  return std::any_of(list_.begin(), list_.end(),
-                     [](const Placement& placement) { return placement.kind == Kind::partial; });
+  return std::any_of(list_.begin(), list_.end(), [](const Placement& placement) {
+    return placement.kind == Placement::Kind::partial;
+  });
 }
 
 void Placements::check(const char* operation, const Shape& shape) const {

@@ -21,17 +21,17 @@ constexpr const char* kXlaSharding = "XLA sharding";
 }
 
 /// What the text is about: the devices and rank it is read for.
-struct Context {
+struct TextTarget {
   std::string_view text;
   const Mesh& mesh;
   std::size_t rank;
 };
 
-XlaSharding replicated(const Context& context, ShardingType type) {
+XlaSharding replicated(const TextTarget& context, ShardingType type) {
   return {type, Sharding::replicated(context.mesh, context.rank)};
 }
 
-void check_in_mesh(const Context& context, DeviceId device) {
+void check_in_mesh(const TextTarget& context, DeviceId device) {
   if (context.mesh.position_of(device)) return;
   fail(ErrorCode::invalid_argument, context.text,
        fmt::format("device {} is not in the mesh \"{}\"", device, context.mesh.to_string()));
@@ -53,7 +53,7 @@ struct Tail {
   bool manual = false;
 };
 
-Tail parse_tail(detail::Scanner& in, const Context& context) {
+Tail parse_tail(detail::Scanner& in, const TextTarget& context) {
   Tail tail;
   for (;;) {
     in.accept(",");
@@ -95,7 +95,7 @@ Tail parse_tail(detail::Scanner& in, const Context& context) {
 }
 
 /// "[2,4]<=[8]" or "[2,4]0,1,..", and the tail.
-XlaSharding parse_tiles(detail::Scanner& in, const Context& context) {
+XlaSharding parse_tiles(detail::Scanner& in, const TextTarget& context) {
   in.expect("[");
   const std::vector<std::int64_t> dims = in.numbers("]");
   std::int64_t tiles = 1;
@@ -175,7 +175,7 @@ PartitionSpec::Entry parse_axes(detail::Scanner& in) {
 }
 
 /// "['a'=2,'b'=4], device_ids=(..), [{'a'}, {}], replicated={'b'}}"
-XlaSharding parse_named(detail::Scanner& in, const Context& context) {
+XlaSharding parse_named(detail::Scanner& in, const TextTarget& context) {
   in.expect("[");
   std::vector<Axis> axes;
   while (!in.accept("]")) {
@@ -253,7 +253,7 @@ XlaSharding parse_named(detail::Scanner& in, const Context& context) {
 }  // namespace
 
 XlaSharding parse_xla_text(std::string_view text, const Mesh& mesh, std::size_t rank) {
-  const Context context{text, mesh, rank};
+  const TextTarget context{text, mesh, rank};
   detail::Scanner in(kXlaSharding, text);
   in.expect("{");
   if (in.accept("devices")) {

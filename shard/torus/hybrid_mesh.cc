@@ -14,7 +14,9 @@
 namespace shardwise {
 namespace {
 
-[[noreturn]] void fail(const std::string& what) { throw Error(ErrorCode::invalid_argument, what); }
+[[noreturn]] void refuse(const std::string& what) {
+  throw Error(ErrorCode::invalid_argument, what);
+}
 
 Shape sizes_of(std::span<const Axis> axes) {
   Shape sizes;
@@ -58,7 +60,7 @@ std::vector<Slice> slices_of(std::span<const DeviceAttributes> devices,
     if (device.slice_index.has_value() != devices.front().slice_index.has_value() &&
         options.granule == Granule::slice) {
       const bool first = device.slice_index.has_value();
-      fail(fmt::format(
+      refuse(fmt::format(
           "hybrid_mesh: device {} has a slice index and device {} has none; needed is "
           "one on all or on none",
           first ? device.id : devices.front().id, first ? devices.front().id : device.id));
@@ -91,7 +93,7 @@ HybridShape shape_of(std::span<const HybridAxis> axes) {
   for (const HybridAxis& axis : axes) {
     std::int64_t size = 0;
     if (axis.inner < 1 || axis.outer < 1) {
-      fail(
+      refuse(
           fmt::format("hybrid_mesh: axis {} has inner size {} and outer size {}; needed is at "
                       "least 1",
                       shape.all.size(), axis.inner, axis.outer));
@@ -99,7 +101,7 @@ HybridShape shape_of(std::span<const HybridAxis> axes) {
     if (__builtin_mul_overflow(axis.inner, axis.outer, &size) ||
         __builtin_mul_overflow(shape.slice_size, axis.inner, &shape.slice_size) ||
         __builtin_mul_overflow(shape.num_slices, axis.outer, &shape.num_slices)) {
-      fail("hybrid_mesh: the axes have more than 2^63 - 1 devices");
+      refuse("hybrid_mesh: the axes have more than 2^63 - 1 devices");
     }
     shape.inner.push_back(axis.inner);
     shape.all.push_back({axis.name, size});
@@ -111,14 +113,14 @@ HybridShape shape_of(std::span<const HybridAxis> axes) {
 void check_slices(const HybridShape& shape, std::span<const Slice> slices, Granule granule) {
   if (std::cmp_not_equal(slices.size(), shape.num_slices)) {
     const char* what = granule == Granule::process ? "processes" : "slices";
-    fail(
+    refuse(
         fmt::format("hybrid_mesh: the devices are in {} {}; needed are {}, the product of the "
                     "outer sizes {}",
                     slices.size(), what, shape.num_slices, to_string(shape.outer)));
   }
   for (const Slice& slice : slices) {
     if (std::cmp_equal(slice.devices.size(), shape.slice_size)) continue;
-    fail(fmt::format(
+    refuse(fmt::format(
         "hybrid_mesh: {} has {} devices; needed are {}, the product of the inner "
         "sizes {}",
         name_of(slice, granule), slice.devices.size(), shape.slice_size, to_string(shape.inner)));
@@ -139,12 +141,13 @@ Mesh device_mesh(std::vector<Axis> axes, std::span<const DeviceAttributes> devic
   const Shape shape = sizes_of(axes);
   for (const std::int64_t size : shape) {
     if (size >= 1) continue;
-    fail(fmt::format("device_mesh: the axes {} have a size of {}; needed is at least 1",
-                     to_string(shape), size));
+    refuse(fmt::format("device_mesh: the axes {} have a size of {}; needed is at least 1",
+                       to_string(shape), size));
   }
   if (std::cmp_not_equal(num_elements(shape), devices.size())) {
-    fail(fmt::format("device_mesh: there are {} devices; needed are {}, the product of the axes {}",
-                     devices.size(), num_elements(shape), to_string(shape)));
+    refuse(
+        fmt::format("device_mesh: there are {} devices; needed are {}, the product of the axes {}",
+                    devices.size(), num_elements(shape), to_string(shape)));
   }
   return Mesh(std::move(axes), device_order(shape, devices, options));
 }

@@ -15,7 +15,7 @@
 namespace shardwise {
 namespace {
 
-using Kind = SpecProblem::Kind;
+using Problem = SpecProblem::Kind;
 using Entry = PartitionSpec::Entry;
 
 constexpr std::size_t kMostAlternatives = 5;
@@ -84,9 +84,9 @@ struct Found {
   std::size_t place = 0;  // of the axis in its entry
 };
 
-Kind kind_of(const Mesh& mesh, const std::string& axis, const Error& error) {
-  if (error.code() == ErrorCode::not_found) return Kind::unknown_axis;
-  return resolves(mesh, PartitionSpec{{axis}}) ? Kind::used_twice : Kind::bad_part;
+Problem kind_of(const Mesh& mesh, const std::string& axis, const Error& error) {
+  if (error.code() == ErrorCode::not_found) return Problem::unknown_axis;
+  return resolves(mesh, PartitionSpec{{axis}}) ? Problem::used_twice : Problem::bad_part;
 }
 
 /// Also leaves in `valid` what remains of the spec without the axes that are at fault.
@@ -121,7 +121,7 @@ SpecProblem uneven_problem(const PartitionSpec& spec, std::size_t dim, std::int6
   if (!__builtin_add_overflow(below, ways, &above)) {
     nearest += fmt::format("{} {}", nearest.empty() ? "" : " or", above);
   }
-  return {Kind::uneven,
+  return {Problem::uneven,
           dim,
           spec[dim],
           extent,
@@ -136,7 +136,7 @@ std::vector<Found> find_problems(const Context& context, const PartitionSpec& sp
   std::vector<Found> found = axis_problems(context.mesh, spec, valid);
   const std::size_t rank = context.shape ? context.shape->size() : std::min(spec.rank(), kMaxRank);
   if (spec.rank() != rank) {
-    found.push_back({{Kind::rank,
+    found.push_back({{Problem::rank,
                       0,
                       {},
                       0,
@@ -154,7 +154,7 @@ std::vector<Found> find_problems(const Context& context, const PartitionSpec& sp
     const Sharding sharding(context.mesh, spec, context.policy);
     if (context.shape) sharding.shard_shape(*context.shape);
   } catch (const Error& error) {
-    found.push_back({{Kind::tile_sizes, 0, {}, 0, 0, error.what()}});
+    found.push_back({{Problem::tile_sizes, 0, {}, 0, 0, error.what()}});
   }
   return found;
 }
@@ -212,15 +212,15 @@ std::vector<PartitionSpec> fixes(const Context& context, const PartitionSpec& sp
                                  const Found& found) {
   const SpecProblem& problem = found.problem;
   std::vector<PartitionSpec> specs;
-  if (problem.kind == Kind::rank) {
+  if (problem.kind == Problem::rank) {
     std::vector<Entry> entries = entries_of(spec);
     entries.resize(context.shape ? context.shape->size() : kMaxRank);
     specs.emplace_back(std::move(entries));
-  } else if (problem.kind == Kind::uneven) {
+  } else if (problem.kind == Problem::uneven) {
     for (Entry& entry : dividing_entries(context.mesh, spec, problem.dim, problem.extent)) {
       specs.push_back(with_entry(spec, problem.dim, std::move(entry)));
     }
-  } else if (problem.kind != Kind::tile_sizes) {
+  } else if (problem.kind != Problem::tile_sizes) {
     Entry entry = spec[problem.dim];
     for (const std::string& axis : problem.other_axes) {
       entry[found.place] = axis;
@@ -250,7 +250,7 @@ std::vector<PartitionSpec> nearest_specs(const Context& context, const Partition
     }
     // Which ways fit is seen once the axes are known.
     std::stable_partition(found.begin(), found.end(),
-                          [](const Found& f) { return f.problem.kind != Kind::uneven; });
+                          [](const Found& f) { return f.problem.kind != Problem::uneven; });
     std::size_t choice = 0;
     for (PartitionSpec& fixed : fixes(context, nearest, found.front())) {
       open.emplace(cost + choice++, std::move(fixed));
@@ -286,7 +286,7 @@ SpecAdvice advise(const Mesh& mesh, const PartitionSpec& spec, const std::option
   bool uneven_only = !found.empty();
   for (const Found& f : found) {
     advice.problems.push_back(f.problem);
-    uneven_only &= f.problem.kind == Kind::uneven;
+    uneven_only &= f.problem.kind == Problem::uneven;
   }
   if (!found.empty()) advice.specs = nearest_specs(context, spec, found.size());
   if (uneven_only) advice.shapes = nearest_shapes(context, found);

@@ -103,12 +103,12 @@ Torus torus_of(std::span<const DeviceAttributes> devices) {
 
 std::vector<DeviceId> laid_out(std::span<const DeviceId> ids, const TorusAssignment& assignment) {
   const std::vector<Dims>& factors = assignment.factors;
-  struct Digit {
+  struct Factor {
     std::int64_t size, stride, value = 0;
   };
   // Of a place, by physical and logical axis; then of a logical position, by logical and physical
   // axis, the last counting fastest.
-  std::vector<std::vector<Digit>> of_axis(factors.empty() ? 0 : factors[0].size());
+  std::vector<std::vector<Factor>> of_axis(factors.empty() ? 0 : factors[0].size());
   std::int64_t stride = 1;
   for (std::size_t p = factors.size(); p-- > 0;) {
     for (std::size_t l = of_axis.size(); l-- > 0;) {
@@ -116,8 +116,8 @@ std::vector<DeviceId> laid_out(std::span<const DeviceId> ids, const TorusAssignm
       stride *= factors[p][l];
     }
   }
-  std::vector<Digit> digits;
-  for (std::vector<Digit>& axis : of_axis) digits.insert(digits.end(), axis.rbegin(), axis.rend());
+  std::vector<Factor> digits;
+  for (std::vector<Factor>& axis : of_axis) digits.insert(digits.end(), axis.rbegin(), axis.rend());
 
   std::vector<DeviceId> result;
   result.reserve(ids.size());
