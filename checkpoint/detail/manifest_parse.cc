@@ -21,11 +21,13 @@ static_assert(kTailBytes == 49);
 // What one thread reads before it asks for more: a fraction of a millisecond.
 constexpr std::size_t kTensorsPerJob = 512;
 
-[[noreturn]] void refuse(const std::string& message) { throw Error(ErrorCode::corrupt, message); }
+[[noreturn]] void refuse_text(const std::string& message) {
+  throw Error(ErrorCode::corrupt, message);
+}
 
 void check_checksum(std::string_view bytes) {
   if (bytes.size() > kMaxManifestBytes) {
-    refuse(
+    refuse_text(
         fmt::format("it has {} bytes, at most {} are possible", bytes.size(), kMaxManifestBytes));
   }
   const std::size_t content = bytes.size() - std::min(bytes.size(), kTailBytes);
@@ -33,11 +35,11 @@ void check_checksum(std::string_view bytes) {
   Hash128 stated;
   if (tail.size() != kTailBytes || !tail.starts_with(kTailBegin) || !tail.ends_with(kTailEnd) ||
       !from_hex(tail.substr(kTailBegin.size(), 32), stated)) {
-    refuse("it does not end in its checksum");
+    refuse_text("it does not end in its checksum");
   }
   const Hash128 found = hash128(reinterpret_cast<const std::byte*>(bytes.data()), content);
   if (found != stated) {
-    refuse(
+    refuse_text(
         fmt::format("its bytes have the checksum {}, it states {}", to_hex(found), to_hex(stated)));
   }
 }
