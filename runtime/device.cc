@@ -71,7 +71,7 @@ TrafficStats Device::traffic() const { return {sent_bytes_.load(), received_byte
 Devices::Devices(std::int64_t size, DevicesOptions options) : executor_(options.threads) {
   if (size < 1) {
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("Devices: {} devices, needed at least 1", size));
+                fmt::format("make devices: found {} devices, needed at least 1", size));
   }
   for (DeviceId id = 0; id < size; ++id) {
     devices_.push_back(std::unique_ptr<Device>(new Device(id, options.capacity_bytes)));
@@ -86,7 +86,8 @@ std::int64_t Devices::size() const { return static_cast<std::int64_t>(devices_.s
 Device& Devices::at(DeviceId id) const {
   if (id < 0 || id >= size()) {
     throw Error(ErrorCode::not_found,
-                fmt::format("Devices::at: device {} is not among the {} devices", id, size()));
+                fmt::format("find device {}: found {} devices, needed an id from 0 to {}", id,
+                            size(), size() - 1));
   }
   return *devices_[static_cast<std::size_t>(id)];
 }

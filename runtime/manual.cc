@@ -27,7 +27,8 @@ std::vector<std::size_t> axes_of(const Sharding& sharding, std::size_t dim) {
 
 void check_dim(const Sharding& sharding, std::size_t dim, std::string_view operation) {
   if (dim >= sharding.rank()) {
-    refuse(operation, fmt::format("dim {} of a value of rank {}", dim, sharding.rank()));
+    refuse(operation, fmt::format("dim {} of a value of rank {}, needed a dim below it", dim,
+                                  sharding.rank()));
   }
 }
 
@@ -36,8 +37,10 @@ void check_unused(const Sharding& sharding, std::size_t axis, std::string_view o
     const std::vector<std::size_t> axes = axes_of(sharding, dim);
     if (std::find(axes.begin(), axes.end(), axis) == axes.end()) continue;
     refuse(operation,
-           fmt::format("axis \"{}\" already cuts dim {} of the value, whose spec is {}",
-                       sharding.mesh().axes()[axis].name, dim, sharding.spec().to_string()));
+           fmt::format(
+               "axis \"{}\" already cuts dim {} of the value with spec {}, needed an axis that "
+               "cuts none",
+               sharding.mesh().axes()[axis].name, dim, sharding.spec().to_string()));
   }
 }
 
@@ -47,9 +50,10 @@ void check_last(const Sharding& sharding, std::size_t axis, std::size_t dim,
   const std::vector<std::size_t> axes = axes_of(sharding, dim);
   if (!axes.empty() && axes.back() == axis) return;
   refuse(operation,
-         fmt::format("axis \"{}\" is not the last that cuts dim {} of the value, whose "
-                     "spec is {}",
-                     sharding.mesh().axes()[axis].name, dim, sharding.spec().to_string()));
+         fmt::format(
+             "axis \"{}\" is not the last that cuts dim {} of the value with spec {}, needed the "
+             "last",
+             sharding.mesh().axes()[axis].name, dim, sharding.spec().to_string()));
 }
 
 void check_reduction(Reduction reduction, std::string_view operation) {
@@ -77,8 +81,9 @@ struct ManualRegion::Impl {
   Program::ValueId id(Value value, std::string_view operation) const {
     const auto count = static_cast<std::int64_t>(program.values().size());
     if (value.id < cleared || value.id >= cleared + count) {
-      refuse(operation, fmt::format("value {} is not in this region, which holds {} from {} on",
-                                    value.id, count, cleared));
+      refuse(operation,
+             fmt::format("value {} is not in this region, needed one of the {} values from {} on",
+                         value.id, count, cleared));
     }
     return value.id - cleared;
   }
@@ -181,7 +186,7 @@ ManualRegion::Value ManualRegion::all_reduce(Value value, std::span<const std::s
     axes.push_back(impl_->mesh.axis_index(axis));
     check_unused(sharding, axes.back(), kName);
     if (std::count(axes.begin(), axes.end(), axes.back()) > 1) {
-      refuse(kName, fmt::format("axis \"{}\" comes twice", axis));
+      refuse(kName, fmt::format("found axis \"{}\" twice, needed each once", axis));
     }
   }
   return impl_->reshard(from, sharding.spec(), axes, reduction, kName);
@@ -223,7 +228,8 @@ ManualRegion::Value ManualRegion::all_to_all(Value value, std::string_view axis,
   const Sharding& sharding = impl_->program.value(from).spec.sharding;
   check_dim(sharding, split_dim, kName);
   check_last(sharding, impl_->mesh.axis_index(axis), concat_dim, kName);
-  if (split_dim == concat_dim) refuse(kName, fmt::format("from dim {} to itself", split_dim));
+  if (split_dim == concat_dim)
+    refuse(kName, fmt::format("found dim {} twice, needed two dims", split_dim));
   auto spec = entries(sharding.spec());
   spec[concat_dim].pop_back();
   spec[split_dim].push_back(std::string(axis));

@@ -151,10 +151,11 @@ TaskGraph::TaskId TaskGraph::add(std::span<const TaskId> after) {
   const TaskId id = size();
   for (const TaskId before : after) {
     if (before < 0 || before >= id) {
-      throw Error(ErrorCode::invalid_argument,
-                  fmt::format("TaskGraph::add: task {} cannot come after task {}, which is not one "
-                              "of the {} added before",
-                              id, before, id));
+      throw Error(
+          ErrorCode::invalid_argument,
+          fmt::format(
+              "add a task: task {} cannot come after task {}, needed one of the {} added before",
+              id, before, id));
     }
   }
   tasks_.push_back({.waits_for = static_cast<std::int64_t>(after.size())});
@@ -187,7 +188,8 @@ struct Executor::Impl {
 Executor::Executor(int threads) {
   if (threads < 0) {
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("Executor: {} threads, needed 0 (one per core) or more", threads));
+                fmt::format("make an executor: found {} threads, needed 0 (one per core) or more",
+                            threads));
   }
   impl_ = std::make_unique<Impl>(threads == 0 ? tbb::info::default_concurrency() : threads);
 }

@@ -42,7 +42,7 @@ BoxView view(const ArraySpec& spec, const Shards& shards, std::int64_t position)
 void check_inside(const ArraySpec& spec, const Box& box) {
   if (box.rank() != spec.shape.size() || !Box::whole(spec.shape).contains(box)) {
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("ShardedArray::read: {} is not inside the {} array", to_string(box),
+                fmt::format("read an array: {} is not inside the {} array", to_string(box),
                             describe(spec)));
   }
 }
@@ -54,8 +54,8 @@ ShardedArray ShardedArray::from_host(Devices& devices, const ArraySpec& spec,
   const Box whole = Box::whole(spec.shape);
   if (data.size() != bytes_of(spec, whole)) {
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("ShardedArray::from_host: {} bytes for {}, needed {}", data.size(),
-                            describe(spec), bytes_of(spec, whole)));
+                fmt::format("make an array from host memory: {} bytes for {}, needed {}",
+                            data.size(), describe(spec), bytes_of(spec, whole)));
   }
   Shards shards = allocate(devices, spec, label);
   devices.executor().parallel_for(spec.sharding.mesh().size(), [&](std::int64_t position) {
@@ -87,22 +87,26 @@ ShardedArray ShardedArray::from_callback(Devices& devices, const ArraySpec& spec
 ShardedArray ShardedArray::from_shards(const ArraySpec& spec, Shards shards) {
   const Mesh& mesh = spec.sharding.mesh();
   if (shards.size() != at(mesh.size())) {
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("ShardedArray::from_shards: {} shards for a mesh of {} devices",
-                            shards.size(), mesh.size()));
+    throw Error(
+        ErrorCode::invalid_argument,
+        fmt::format("make an array of shards: {} shards for a mesh of {} devices, needed one each",
+                    shards.size(), mesh.size()));
   }
   for (std::int64_t position = 0; position < mesh.size(); ++position) {
     const std::shared_ptr<Buffer>& shard = shards[at(position)];
     const std::size_t needed = bytes_of(spec, spec.sharding.box_at(position, spec.shape));
     const DeviceId device = mesh.device_at(position);
     if (shard == nullptr) {
-      throw Error(ErrorCode::invalid_argument,
-                  fmt::format("ShardedArray::from_shards: no shard at position {}", position));
+      throw Error(
+          ErrorCode::invalid_argument,
+          fmt::format("make an array of shards: no shard at position {}, needed one at each",
+                      position));
     }
     if (shard->device() != device || shard->size_bytes() != needed) {
       throw Error(ErrorCode::invalid_argument,
-                  fmt::format("ShardedArray::from_shards: the shard at position {} has {} bytes on "
-                              "device {}, needed {} bytes on device {}",
+                  fmt::format("make an array of shards: the shard at position {} has {} bytes on "
+                              "device {}, needed {} "
+                              "bytes on device {}",
                               position, shard->size_bytes(), shard->device(), needed, device));
     }
   }
@@ -128,7 +132,7 @@ void ShardedArray::read(const Box& box, std::span<std::byte> out) const {
   check_inside(spec(), box);
   if (out.size() != bytes_of(spec(), box)) {
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("ShardedArray::read: {} bytes for {} of {}, needed {}", out.size(),
+                fmt::format("read an array: {} bytes for {} of {}, needed {}", out.size(),
                             to_string(box), describe(spec()), bytes_of(spec(), box)));
   }
   for (const OwnedTile& owned : OwnedTiles(sharding(), shape(), box)) {

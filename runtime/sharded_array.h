@@ -58,7 +58,7 @@ class ShardedArray {
   const Shape& shape() const { return data_->spec.shape; }
   const Sharding& sharding() const { return data_->spec.sharding; }
 
-  /// What lies at a mesh position. Valid as long as this array or a copy of it. Requires
+  /// The shard at a mesh position. Valid as long as this array or a copy of it. Requires
   /// 0 <= position < sharding().mesh().size().
   ConstBoxView shard(std::int64_t position) const;
 
@@ -73,7 +73,7 @@ class ShardedArray {
   /// out is not exactly its size.
   void read(const Box& box, std::span<std::byte> out) const;
 
-  /// The elements of `box` where they lie, if one shard holds them row-major side by side; else
+  /// The address of the elements of `box`, if one shard holds them row-major side by side; else
   /// null. Valid as long as this array or a copy of it. Throws as read does.
   const std::byte* contiguous(const Box& box) const;
 

@@ -10,8 +10,8 @@ Program::ValueId Program::add_value(Value value) {
   const Mesh& mesh = value.spec.sharding.mesh();
   if (!(mesh == mesh_)) {
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("program: value \"{}\" is on mesh {}, needed {}", value.label,
-                            mesh.to_string(), mesh_.to_string()));
+                fmt::format("add a value to a program: \"{}\" is on mesh {}, needed {}",
+                            value.label, mesh.to_string(), mesh_.to_string()));
   }
   values_.push_back(std::move(value));
   return static_cast<ValueId>(values_.size()) - 1;
@@ -20,8 +20,8 @@ Program::ValueId Program::add_value(Value value) {
 void Program::check(ValueId id, std::string_view step) const {
   if (id >= 0 && id < static_cast<ValueId>(values_.size())) return;
   throw Error(ErrorCode::invalid_argument,
-              fmt::format("program: step \"{}\" names value {}, but there are {}", step, id,
-                          values_.size()));
+              fmt::format("add a step to a program: \"{}\" names value {}, needed one of {} values",
+                          step, id, values_.size()));
 }
 
 void Program::add_step(Step step) {

@@ -18,7 +18,7 @@ class Storage {
  public:
   using ValueId = Program::ValueId;
 
-  /// For programs over a mesh of so many positions.
+  /// For programs over a mesh of `positions` devices.
   explicit Storage(std::int64_t positions) : positions_(static_cast<std::size_t>(positions)) {}
 
   /// A value that the program reads. Requires the value's sharding.
