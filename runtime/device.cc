@@ -86,8 +86,7 @@ std::int64_t Devices::size() const { return static_cast<std::int64_t>(devices_.s
 Device& Devices::at(DeviceId id) const {
   if (id < 0 || id >= size()) {
     throw Error(ErrorCode::not_found,
-                fmt::format("find device {}: found {} devices, needed an id from 0 to {}", id,
-                            size(), size() - 1));
+                fmt::format("find a device: device {} is not among the {} devices", id, size()));
   }
   return *devices_[static_cast<std::size_t>(id)];
 }
