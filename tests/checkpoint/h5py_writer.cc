@@ -28,6 +28,8 @@ std::vector<HostTensor> tensors() {
        {"a", "a/b", "a/b/c", "./..//x%", "with space", "ünï/çødé", "/abs", "end/"}) {
     made.push_back(host_tensor(odd, DType::i32, {9, 3}, "data=4,model=2", "data,-"));
   }
+  // Its second chunk reaches over the edge.
+  made.push_back(host_tensor("ragged", DType::i32, {300001}, "data=4,model=2", "-", Values::ramp));
   // So many in one group that it is no longer a short list.
   for (int i = 0; i < 40; ++i) {
     const DType dtype = all_dtypes()[static_cast<std::size_t>(i) % all_dtypes().size()];

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "fuzz/require.h"
+#include "shardwise/checkpoint/detail/codec.h"
 #include "shardwise/checkpoint/detail/manifest.h"
 #include "shardwise/checkpoint/reader.h"
 #include "shardwise/checkpoint/verify.h"
@@ -40,7 +41,7 @@ constexpr std::size_t kDecodedBytes = std::size_t{1} << 20;
 
 // Bits of the first byte.
 constexpr unsigned kWrongSize = 1, kWrongChunks = 2, kWrongTable = 4, kWrongStructure = 8,
-                   kSmallBudget = 16;
+                   kSmallBudget = 16, kWrongDecoded = 32;
 
 const Manifest& fixed_manifest() {
   static const Manifest manifest =
@@ -64,14 +65,53 @@ const Manifest& fixed_manifest() {
   return manifest;
 }
 
+/// The hash of what a chunk decodes to; that of nothing where it does not.
+std::uint64_t decoded_hash(const ChunkRecord& record, const detail::PieceEntry& piece, DType dtype,
+                           std::span<const std::byte> bytes) {
+  if (is_raw(piece, record)) return record.hash;
+  if (record.address > bytes.size() || record.stored_bytes > bytes.size() - record.address) {
+    return 0;
+  }
+  std::vector<std::byte> out(chunk_bytes(piece, dtype));
+  try {
+    detail::Decoder().decode(
+        bytes.subspan(record.address, static_cast<std::size_t>(record.stored_bytes)),
+        size_bytes(dtype), out);
+  } catch (const Error&) {
+    return 0;
+  }
+  return hash64(out.data(), out.size());
+}
+
+/// The decoded hashes of a file whose chunk table is `table`.
+std::vector<std::uint64_t> decoded_hashes(const Manifest& manifest, std::size_t file,
+                                          std::span<const std::byte> table,
+                                          std::span<const std::byte> bytes) {
+  std::vector<std::uint64_t> hashes(table.size() / sizeof(ChunkRecord));
+  for (const detail::TensorEntry& tensor : manifest.tensors) {
+    for (const detail::PieceEntry& piece : tensor.pieces) {
+      if (piece.file != static_cast<std::int64_t>(file)) continue;
+      for (std::int64_t c = 0; c < num_chunks(piece); ++c) {
+        const auto number = static_cast<std::size_t>(piece.first_chunk + c);
+        ChunkRecord record;
+        std::memcpy(&record, table.data() + number * sizeof(record), sizeof(record));
+        hashes[number] = decoded_hash(record, piece, tensor.dtype, bytes);
+      }
+    }
+  }
+  return hashes;
+}
+
 /// States the sizes and hashes of these bytes in the file's entry, or of what they become.
-std::vector<std::byte> seal(FileEntry& entry, std::span<const std::byte> given, unsigned wrong) {
+std::vector<std::byte> seal(Manifest& manifest, std::size_t file, std::span<const std::byte> given,
+                            unsigned wrong) {
+  FileEntry& entry = manifest.files[file];
   std::vector<std::byte> bytes(given.begin(), given.end());
   if ((wrong & kWrongSize) == 0 && entry.bytes <= kFileBytes) {
     bytes.resize(static_cast<std::size_t>(entry.bytes));
   }
   if (bytes.size() != entry.bytes) return bytes;
-  // The manifest is valid: the table lies in the file.
+  // The manifest is valid: the tables lie in the file.
   const auto table =
       std::span(bytes).subspan(entry.table_address, static_cast<std::size_t>(entry.chunks) * 32);
   for (std::size_t at = 0; (wrong & kWrongChunks) == 0 && at < table.size(); at += 32) {
@@ -85,6 +125,15 @@ std::vector<std::byte> seal(FileEntry& entry, std::span<const std::byte> given, 
     std::memcpy(table.data() + at, &record, sizeof(record));
   }
   if ((wrong & kWrongTable) == 0) entry.table_hash = hash64(table.data(), table.size());
+  if (manifest.has_decoded_hashes()) {
+    const auto hashes = decoded_hashes(manifest, file, table, bytes);
+    const auto stated = std::as_bytes(std::span(hashes));
+    std::byte* const decoded = bytes.data() + entry.decoded_address;
+    if ((wrong & kWrongDecoded) == 0 && !stated.empty()) {
+      std::memcpy(decoded, stated.data(), stated.size());
+    }
+    entry.decoded_hash = hash64(decoded, stated.size());
+  }
   if ((wrong & kWrongStructure) == 0) {
     Hasher128 structure;
     structure.update(bytes.data(), entry.data_begin);
@@ -178,7 +227,9 @@ void run(std::string_view input) {
   if (!small_enough(manifest)) return;
   manifest.step = 100;
   MemoryFiles files;
-  for (FileEntry& entry : manifest.files) files[entry.name] = seal(entry, bytes, wrong);
+  for (std::size_t f = 0; f < manifest.files.size(); ++f) {
+    files[manifest.files[f].name] = seal(manifest, f, bytes, wrong);
+  }
   const auto printed = print_manifest(manifest);
   const auto stored = std::as_bytes(std::span(printed));
   files[detail::kManifestName].assign(stored.begin(), stored.end());
