@@ -287,6 +287,8 @@ TEST(ParseManifest, TakesTheExampleOfTheFormatPage) {
   EXPECT_EQ(to_hex(record.hash), "5932abeb2d2d5854");
   EXPECT_EQ(hash64(reinterpret_cast<const std::byte*>(&record), sizeof record),
             manifest.files[0].table_hash);
+  EXPECT_EQ(hash64(reinterpret_cast<const std::byte*>(&record.hash), sizeof record.hash),
+            manifest.files[0].decoded_hash);
 }
 
 TEST(ParseManifest, BoundsWhatADecoderMustHold) {
