@@ -8,8 +8,8 @@
 #include <thread>
 #include <utility>
 
+#include "shardwise/loader/detail/batch_array.h"
 #include "shardwise/loader/detail/mix.h"
-#include "shardwise/loader/detail/placement.h"
 #include "shardwise/loader/detail/ring.h"
 #include "shardwise/loader/order.h"
 #include "shardwise/shard/error.h"
@@ -17,9 +17,9 @@
 namespace shardwise {
 namespace {
 
+using detail::BatchArray;
 using detail::BatchBuffers;
 using detail::PendingBatch;
-using detail::Placement;
 using detail::Ring;
 
 constexpr int kMaxThreads = 1024;
@@ -78,14 +78,14 @@ struct Loader::Impl {
        LoaderState begin_at);
   ~Impl();
 
-  void place(Devices& devices, const FieldPlacement& placement);
+  void add_field(Devices& devices, const FieldPlacement& placement);
   void resume();
   void start_readers();
   PendingBatch begin(std::int64_t index) const;
   void read_tickets(const std::stop_token& stop);
   bool fill(const Ring::Ticket& ticket, const std::stop_token& stop) const;
   void read(const PendingBatch& batch, std::int64_t row, std::int64_t record,
-            std::span<std::vector<Placement::Target>> targets) const;
+            std::span<std::vector<BatchArray::Target>> targets) const;
 
   const std::shared_ptr<const Source> source;
   const LoaderOptions options;
@@ -93,7 +93,7 @@ struct Loader::Impl {
   LoaderStats stats;  // of the consumer; the waits are the ring's
   std::int64_t batches_per_epoch = 0, end_batch = 0, rows_per_ticket = 0;
   std::vector<std::size_t> fields;  // of the source, per placement
-  std::vector<Placement> arrays;    // per placement, and last the mask
+  std::vector<BatchArray> arrays;   // per placement, and last the mask
   std::optional<Ring> ring;
   std::vector<std::jthread> readers;
 };
@@ -113,7 +113,7 @@ Loader::Impl::Impl(Devices& devices, std::shared_ptr<const Source> from,
   }
   std::size_t row_bytes = 1;
   for (const FieldPlacement& placement : placements) {
-    place(devices, placement);
+    add_field(devices, placement);
     const Field& field = source->fields()[fields.back()];
     row_bytes = std::min(kTicketBytes, row_bytes + num_bytes(field.shape, size_bytes(field.dtype)));
   }
@@ -136,7 +136,7 @@ Loader::Impl::~Impl() {
   for (std::jthread& reader : readers) reader.request_stop();
 }
 
-void Loader::Impl::place(Devices& devices, const FieldPlacement& placement) {
+void Loader::Impl::add_field(Devices& devices, const FieldPlacement& placement) {
   fields.push_back(source->field_index(placement.field));
   const Field& field = source->fields()[fields.back()];
   const std::size_t rank = field.shape.size() + 1;
@@ -177,14 +177,14 @@ void Loader::Impl::start_readers() {
 
 PendingBatch Loader::Impl::begin(std::int64_t index) const {
   const std::int64_t epoch = index / batches_per_epoch;
-  const std::int64_t first_place = index % batches_per_epoch * options.batch_size;
+  const std::int64_t first_number = index % batches_per_epoch * options.batch_size;
   PendingBatch batch{index,
                      epoch,
-                     first_place,
-                     std::min(options.batch_size, source->size() - first_place),
+                     first_number,
+                     std::min(options.batch_size, source->size() - first_number),
                      Shuffle(source->size(), state.seed, static_cast<std::uint64_t>(epoch)),
                      {}};
-  for (const Placement& array : arrays) batch.buffers.push_back(array.allocate());
+  for (const BatchArray& array : arrays) batch.buffers.push_back(array.allocate());
   return batch;
 }
 
@@ -207,25 +207,25 @@ bool Loader::Impl::fill(const Ring::Ticket& ticket, const std::stop_token& stop)
   const std::int64_t end_row = std::min(begin_row + rows_per_ticket, options.batch_size);
   const std::int64_t end_valid = std::clamp(batch.valid_rows, begin_row, end_row);
 
-  std::vector<std::vector<Placement::Target>> targets;
+  std::vector<std::vector<BatchArray::Target>> targets;
   for (std::size_t i = 0; i < arrays.size(); ++i) {
     targets.push_back(arrays[i].targets(batch.buffers[i], begin_row, end_row));
   }
   for (std::int64_t row = begin_row; row < end_valid; ++row) {
     if (stop.stop_requested()) return false;
-    const std::int64_t place = batch.first_place + row;
+    const std::int64_t number = batch.first_number + row;
     const std::int64_t record =
-        options.order == RecordOrder::shuffled ? batch.shuffle.at(place) : place;
+        options.order == RecordOrder::shuffled ? batch.shuffle.at(number) : number;
     read(batch, row, record, targets);
   }
-  for (Placement::Target& mask : targets.back()) {
+  for (BatchArray::Target& mask : targets.back()) {
     const std::int64_t rows = std::min(end_valid, mask.end_row) - mask.next_row;
     if (rows <= 0) continue;
     std::memset(mask.record.data, 1, static_cast<std::size_t>(rows));
     mask.advance(rows);
   }
   for (std::size_t i = 0; i < arrays.size(); ++i) {
-    for (const Placement::Target& padding : targets[i]) {
+    for (const BatchArray::Target& padding : targets[i]) {
       std::memset(padding.record.data, 0, padding.rest_bytes());
     }
     arrays[i].copy_to_replicas(batch.buffers[i], begin_row, end_row);
@@ -235,9 +235,9 @@ bool Loader::Impl::fill(const Ring::Ticket& ticket, const std::stop_token& stop)
 
 // One record into every box that has its row.
 void Loader::Impl::read(const PendingBatch& batch, std::int64_t row, std::int64_t record,
-                        std::span<std::vector<Placement::Target>> targets) const {
+                        std::span<std::vector<BatchArray::Target>> targets) const {
   for (std::size_t i = 0; i < fields.size(); ++i) {
-    for (Placement::Target& target : targets[i]) {
+    for (BatchArray::Target& target : targets[i]) {
       if (target.next_row != row || row == target.end_row) continue;
       try {
         source->read(fields[i], record, target.record);

@@ -42,9 +42,9 @@ Shuffle::Shuffle(std::int64_t size, std::uint64_t seed, std::uint64_t epoch) : s
 // The halves keep their places and take turns in being changed, so they may differ in width: no
 // block has to be rounded up to an even number of bits, which keeps the walk below two steps on
 // average.
-std::int64_t Shuffle::at(std::int64_t place) const {
-  assert(0 <= place && place < size_);
-  std::uint64_t block = static_cast<std::uint64_t>(place);
+std::int64_t Shuffle::at(std::int64_t number) const {
+  assert(0 <= number && number < size_);
+  std::uint64_t block = static_cast<std::uint64_t>(number);
   do {
     std::uint64_t left = block >> right_bits_, right = block & low_bits(right_bits_);
     for (std::size_t round = 0; round < kRounds; round += 2) {

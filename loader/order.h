@@ -21,8 +21,9 @@ class Shuffle {
 
   std::int64_t size() const { return size_; }
 
-  /// Which index comes at a place in the order. Requires 0 <= place < size().
-  std::int64_t at(std::int64_t place) const;
+  /// The record that comes as number `number` in the order, counted from 0. Requires 0 <= number <
+  /// size().
+  std::int64_t at(std::int64_t number) const;
 
   /// Inverse of at().
   std::int64_t position_of(std::int64_t index) const;

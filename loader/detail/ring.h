@@ -8,7 +8,7 @@
 #include <optional>
 #include <stop_token>
 
-#include "shardwise/loader/detail/placement.h"
+#include "shardwise/loader/detail/batch_array.h"
 #include "shardwise/loader/order.h"
 #include "shardwise/shard/host/mutex.h"
 
@@ -18,8 +18,8 @@ namespace shardwise::detail {
 struct PendingBatch {
   std::int64_t index;
   std::int64_t epoch;
-  std::int64_t first_place;  ///< of its first row in the order of the epoch
-  std::int64_t valid_rows;   ///< the rest is padding
+  std::int64_t first_number;  ///< of its first row, in the order of the epoch
+  std::int64_t valid_rows;    ///< the rest is padding
   Shuffle shuffle;
   BatchBuffers buffers;
 };
@@ -28,7 +28,7 @@ struct PendingBatch {
 /// yet taken.
 ///
 /// A batch is cut into tickets. Readers take tickets in order, any reader any ticket, and write to
-/// their final place; a batch is ready when as many tickets have ended as it has. So nothing is
+/// their final memory; a batch is ready when as many tickets have ended as it has. So nothing is
 /// sorted, and several readers share one batch.
 ///
 /// Thread-safe, but for a single consumer.

@@ -1,4 +1,4 @@
-#include "shardwise/loader/detail/placement.h"
+#include "shardwise/loader/detail/batch_array.h"
 
 #include <algorithm>
 #include <cstring>
@@ -6,7 +6,7 @@
 
 namespace shardwise::detail {
 
-Placement::Placement(Devices& devices, ArraySpec array, std::string label)
+BatchArray::BatchArray(Devices& devices, ArraySpec array, std::string label)
     : array_(std::move(array)), label_(std::move(label)) {
   const std::size_t element_bytes = size_bytes(array_.dtype);
   num_bytes(array_.shape, element_bytes);  // throws where the whole batch has no size
@@ -28,22 +28,22 @@ Placement::Placement(Devices& devices, ArraySpec array, std::string label)
   }
 }
 
-void Placement::Target::advance(std::int64_t rows) {
+void BatchArray::Target::advance(std::int64_t rows) {
   next_row += rows;
   record.data += static_cast<std::size_t>(rows) * row_bytes;
 }
 
-std::size_t Placement::Target::rest_bytes() const {
+std::size_t BatchArray::Target::rest_bytes() const {
   return static_cast<std::size_t>(end_row - next_row) * row_bytes;
 }
 
-std::size_t Placement::bytes() const {
+std::size_t BatchArray::bytes() const {
   std::size_t sum = 0;
   for (const Home& home : homes_) sum += home.size_bytes;
   return sum;
 }
 
-std::vector<std::shared_ptr<Buffer>> Placement::allocate() const {
+std::vector<std::shared_ptr<Buffer>> BatchArray::allocate() const {
   std::vector<std::shared_ptr<Buffer>> buffers;
   buffers.reserve(homes_.size());
   for (const Home& home : homes_) {
@@ -52,9 +52,9 @@ std::vector<std::shared_ptr<Buffer>> Placement::allocate() const {
   return buffers;
 }
 
-std::vector<Placement::Target> Placement::targets(std::span<const std::shared_ptr<Buffer>> buffers,
-                                                  std::int64_t begin_row,
-                                                  std::int64_t end_row) const {
+std::vector<BatchArray::Target> BatchArray::targets(
+    std::span<const std::shared_ptr<Buffer>> buffers, std::int64_t begin_row,
+    std::int64_t end_row) const {
   std::vector<Target> targets;
   for (const Piece& piece : pieces_) {
     const std::int64_t begin = std::max(begin_row, piece.begin_row);
@@ -67,8 +67,8 @@ std::vector<Placement::Target> Placement::targets(std::span<const std::shared_pt
   return targets;
 }
 
-void Placement::copy_to_replicas(std::span<const std::shared_ptr<Buffer>> buffers,
-                                 std::int64_t begin_row, std::int64_t end_row) const {
+void BatchArray::copy_to_replicas(std::span<const std::shared_ptr<Buffer>> buffers,
+                                  std::int64_t begin_row, std::int64_t end_row) const {
   for (const Piece& piece : pieces_) {
     const std::int64_t begin = std::max(begin_row, piece.begin_row);
     const std::int64_t end = std::min(end_row, piece.end_row);

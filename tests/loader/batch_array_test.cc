@@ -1,4 +1,4 @@
-#include "shardwise/loader/detail/placement.h"
+#include "shardwise/loader/detail/batch_array.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ namespace {
 using ::testing::HasSubstr;
 
 // Every byte of every device, against the whole batch cut by from_host.
-TEST(Placement, CoversEveryBoxWhateverTheSharding) {
+TEST(BatchArray, CoversEveryBoxWhateverTheSharding) {
   RandomShardings random(11);
   Devices devices(48, {.threads = 1});
   for (int i = 0; i < 400; ++i) {
@@ -33,14 +33,14 @@ TEST(Placement, CoversEveryBoxWhateverTheSharding) {
     const Box batch = Box::whole(shape);
     const std::size_t row_bytes = whole.size() / static_cast<std::size_t>(shape[0]);
 
-    const Placement placement(devices, array, "x");
+    const BatchArray placement(devices, array, "x");
     const auto buffers = placement.allocate();
     std::size_t bytes = 0;
     for (const auto& buffer : buffers) bytes += buffer->size_bytes();
     EXPECT_EQ(placement.bytes(), bytes);
     for (std::int64_t begin = 0; begin < shape[0];) {
       const std::int64_t end = random.draw(begin + 1, shape[0]);
-      for (Placement::Target& target : placement.targets(buffers, begin, end)) {
+      for (BatchArray::Target& target : placement.targets(buffers, begin, end)) {
         for (; target.next_row < target.end_row; target.advance(1)) {
           EXPECT_TRUE(begin <= target.next_row && target.next_row < end);
           // The record seen as a batch of one row.
@@ -72,18 +72,18 @@ TEST(Placement, CoversEveryBoxWhateverTheSharding) {
   }
 }
 
-TEST(Placement, NamesTheDeviceThatIsMissing) {
+TEST(BatchArray, NamesTheDeviceThatIsMissing) {
   Devices devices(4, {.threads = 1});
   EXPECT_THAT(message_of(ErrorCode::not_found,
                          [&] {
-                           Placement(devices, {DType::u8, {8}, Sharding(Mesh::line(5), {{}})}, "x");
+                           BatchArray(devices, {DType::u8, {8}, Sharding(Mesh::line(5), {{}})}, "x");
                          }),
               HasSubstr("4"));
 }
 
-TEST(Placement, ChargesTheLoadersMemory) {
+TEST(BatchArray, ChargesTheLoadersMemory) {
   Devices devices(2, {.capacity_bytes = 100, .threads = 1});
-  const Placement placement(devices, {DType::f32, {16}, Sharding(Mesh::line(2), {{"devices"}})},
+  const BatchArray placement(devices, {DType::f32, {16}, Sharding(Mesh::line(2), {{"devices"}})},
                             "batch image");
   auto buffers = placement.allocate();
   const auto loader = static_cast<std::size_t>(MemoryKind::loader);

@@ -16,17 +16,17 @@ namespace shardwise::detail {
 /// Device memory of one batch: per array, per mesh position.
 using BatchBuffers = std::vector<std::vector<std::shared_ptr<Buffer>>>;
 
-/// Where the rows of one array of every batch go: a field of the source, or the mask.
+/// One array of every batch, a field of the source or the mask: where its rows go on the devices.
 ///
 /// A box that several devices hold is written once, to the first of them, and copied to the others.
 /// Rows are the outermost dim, so some rows of a box are one stretch of memory.
 ///
 /// Immutable, thread-safe.
-class Placement {
+class BatchArray {
  public:
   /// `array` is a batch: [batch size, record dims...]. Throws not_found where a device of its mesh
-  /// is not among `devices`; `devices` must outlive the placement.
-  Placement(Devices& devices, ArraySpec array, std::string label);
+  /// is not among `devices`; `devices` must outlive it.
+  BatchArray(Devices& devices, ArraySpec array, std::string label);
 
   const ArraySpec& array() const { return array_; }
   /// Of one batch on all devices, replicas counted.
@@ -48,7 +48,7 @@ class Placement {
     std::size_t rest_bytes() const;
   };
 
-  /// What lies between two rows of the batch; nothing where no box has any of them.
+  /// The targets of rows [begin_row, end_row) of the batch; none where no box has any of them.
   std::vector<Target> targets(std::span<const std::shared_ptr<Buffer>> buffers,
                               std::int64_t begin_row, std::int64_t end_row) const;
 
