@@ -2,12 +2,13 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <exception>
 #include <map>
+#include <system_error>
 #include <thread>
 #include <utility>
 
+#include "shardwise/checkpoint/detail/root/failures.h"
 #include "shardwise/checkpoint/detail/root/pin.h"
 #include "shardwise/checkpoint/detail/root/root.h"
 #include "shardwise/checkpoint/detail/write/host_snapshot.h"
@@ -52,12 +53,25 @@ std::string steps_text(const std::vector<Step>& steps) {
 }
 
 Error none_valid(const std::filesystem::path& root, const std::vector<RejectedStep>& rejected) {
-  std::string message =
-      fmt::format("latest checkpoint in {}: none of {} is valid", root.string(), rejected.size());
+  std::vector<std::string> reasons;
   for (const RejectedStep& step : rejected) {
-    message += fmt::format("; {}: {}", step.directory.filename().string(), step.reason);
+    reasons.push_back(fmt::format("{}: {}", step.directory.filename().string(), step.reason));
   }
-  return Error(ErrorCode::corrupt, message);
+  return Error(ErrorCode::corrupt, fmt::format("find the latest checkpoint in {}: none of {} is "
+                                               "valid; {}",
+                                               root.string(), rejected.size(),
+                                               detail::join_few(reasons, reasons.size())));
+}
+
+// Where the program goes to another directory, its root stays.
+std::filesystem::path absolute_root(const std::filesystem::path& root) {
+  std::error_code error;
+  std::filesystem::path absolute = std::filesystem::absolute(root, error);
+  if (error) {
+    throw Error(ErrorCode::io,
+                fmt::format("open checkpoint root {:?}: {}", root.string(), error.message()));
+  }
+  return absolute;
 }
 
 }  // namespace
@@ -103,7 +117,7 @@ SaveStats PendingSave::wait() const {
 
 struct CheckpointManager::Impl {
   Impl(const std::filesystem::path& directory, ManagerOptions manager_options)
-      : root(directory),
+      : root(absolute_root(directory)),
         options(std::move(manager_options)),
         files(options.file_system ? options.file_system : posix_file_system()),
         executor(options.threads),
@@ -121,10 +135,15 @@ struct CheckpointManager::Impl {
     if (host_memory == HostMemory::copied) snapshot.take(tensors, executor);
     PendingSave pending;
     pending.state_ = std::make_shared<PendingSave::State>();
-    thread = std::jthread([this, state = pending.state_, step, tensors = std::move(tensors),
-                           save_options = std::move(save_options)]() mutable {
-      run(step, std::move(tensors), save_options, *state);
-    });
+    try {
+      thread = std::jthread([this, state = pending.state_, step, tensors = std::move(tensors),
+                             save_options = std::move(save_options)]() mutable {
+        run(step, std::move(tensors), save_options, *state);
+      });
+    } catch (const std::system_error& e) {
+      throw Error(ErrorCode::io, fmt::format("save step {}: start the thread that saves: {}", step,
+                                             e.code().message()));
+    }
     current = pending.state_;
     const MutexLock state_lock(pending.state_->mutex);
     pending.state_->stats.blocked_seconds = watch.seconds();
@@ -151,7 +170,7 @@ struct CheckpointManager::Impl {
   }
 
   void run(std::int64_t step, std::vector<TensorSource> tensors, const SaveOptions& save_options,
-           PendingSave::State& state) {
+           PendingSave::State& state) noexcept {
     const Stopwatch watch;
     SaveStats stats;
     std::exception_ptr error;
@@ -160,72 +179,89 @@ struct CheckpointManager::Impl {
       const detail::SaveContext context{*files, root, executor, pool, left, spare};
       stats = detail::run_save(context, step, std::move(tensors), save_options);
       stats.total_seconds = watch.seconds();
-      stats.cleanup_error = clean_up(stats.directory.filename().string(), left);
     } catch (...) {
       error = std::current_exception();
     }
-    {
-      const MutexLock lock(mutex);
-      leftovers.insert(leftovers.end(), left.begin(), left.end());
-    }
+    keep_leftovers(std::move(left));
+    if (!error) clean_up(stats);
     state.finish(std::move(stats), error);
   }
 
-  // What a commit makes superfluous; `left` could not be removed before. It is committed, so an
-  // error here is not the save's.
-  std::string clean_up(const std::string& committed, std::vector<std::filesystem::path>& left) {
+  // Removes what a commit makes superfluous, and what could not be removed before. An error here is
+  // not the save's, which is committed: it is told, and the next save tries again.
+  void clean_up(SaveStats& stats) noexcept {
+    detail::Failures failures;
+    remove_leftovers(failures);
+    if (std::exchange(unclean, false)) {
+      failures.attempt([&] { static_cast<void>(detail::collect_root_garbage(*files, root)); });
+    }
+    failures.attempt([&] { remove_superseded(stats.directory.filename().string(), failures); });
+    unclean = !failures.none();
     try {
-      for (; !left.empty(); left.pop_back()) files->remove(left.back());
-      const detail::StepName name = *detail::parse_step_name(committed);
-      remove_replaced(name);
-      keep_newest(name.step);
-      return {};
-    } catch (const std::exception& e) {
-      return e.what();
+      stats.cleanup_error = failures.text();
+    } catch (...) {
+      stats.cleanup_error = "out of memory";  // so short that it needs none
     }
   }
 
-  void remove_replaced(const detail::StepName& name) {
-    for (const detail::StepName& other : detail::committed_names(*files, root)) {
-      if (other.step == name.step && other.generation < name.generation) {
-        detail::remove_unless_pinned(*files, root, other, spare_if_wanted());
-      }
+  void remove_superseded(const std::string& committed, detail::Failures& failures) {
+    const detail::StepName name = *detail::parse_step_name(committed);
+    const std::vector<detail::StepName> names = detail::committed_names(*files, root);
+    const std::int64_t oldest = oldest_kept(names, failures);
+    for (const detail::StepName& other : names) {
+      const bool replaced = other.step == name.step && other.generation < name.generation;
+      const bool retired = other.step != name.step && other.step < oldest;
+      if (!replaced && !retired) continue;
+      failures.attempt([&] {
+        detail::remove_unless_pinned(*files, root, other, options.reuse_files ? &spare : nullptr);
+      });
     }
   }
 
-  void keep_newest(std::int64_t committed) {
-    if (options.keep_last == 0) return;
-    std::vector<detail::StepName> names = detail::committed_names(*files, root);
-    std::int64_t valid_steps = 0, oldest_kept = 0;
-    for (auto name = names.rbegin(); name != names.rend() && valid_steps < options.keep_last;
-         ++name) {
-      if (valid_steps > 0 && name->step == oldest_kept) continue;
-      if (!why_invalid(*name).empty()) continue;
-      oldest_kept = name->step;
-      ++valid_steps;
+  // The oldest of the steps that retention keeps; 0, as all are, where there are no more than
+  // those. One of which it is not known whether it is valid does not count.
+  std::int64_t oldest_kept(const std::vector<detail::StepName>& names,
+                           detail::Failures& failures) const {
+    if (options.keep_last == 0) return 0;
+    std::int64_t valid_steps = 0, oldest = 0;
+    for (auto name = names.rbegin(); name != names.rend(); ++name) {
+      if (valid_steps > 0 && name->step == oldest) continue;
+      bool valid = false;
+      failures.attempt([&] { valid = why_invalid(*name).empty(); });
+      if (!valid) continue;
+      oldest = name->step;
+      if (++valid_steps == options.keep_last) return oldest;
     }
-    if (valid_steps < options.keep_last) return;
-    for (const detail::StepName& name : names) {
-      if (name.step < oldest_kept && name.step != committed)
-        detail::remove_unless_pinned(*files, root, name, spare_if_wanted());
-    }
+    return 0;
   }
 
-  detail::Spare* spare_if_wanted() { return options.reuse_files ? &spare : nullptr; }
-
-  // Leases of our own failed attempts.
-  void remove_leftovers() {
+  // Leases of our own failed attempts. Where there is no memory to note them, they hold until this
+  // process ends.
+  void keep_leftovers(std::vector<std::filesystem::path> left) noexcept {
     const MutexLock lock(mutex);
-    for (; !leftovers.empty(); leftovers.pop_back()) files->remove(leftovers.back());
+    if (leftovers.empty()) return leftovers.swap(left);
+    try {
+      leftovers.insert(leftovers.end(), left.begin(), left.end());
+    } catch (...) {
+    }
+  }
+
+  void remove_leftovers(detail::Failures& failures) noexcept {
+    const MutexLock lock(mutex);
+    std::erase_if(leftovers, [&](const std::filesystem::path& path) {
+      return failures.attempt([&] { files->remove(path); });
+    });
   }
 
   // What a process that died after its commit has left: generations that a valid one replaces.
-  void remove_replaced_by_valid(GarbageReport& report) {
+  void remove_replaced_by_valid(GarbageReport& report, detail::Failures& failures) {
     const std::vector<detail::StepName> names = detail::committed_names(*files, root);
     for (std::size_t i = 0; i + 1 < names.size(); ++i) {
-      if (names[i].step != names[i + 1].step || !why_invalid(names[i + 1]).empty()) continue;
-      const bool gone = detail::remove_unless_pinned(*files, root, names[i]);
-      (gone ? report.removed : report.kept).push_back(to_string(names[i]));
+      failures.attempt([&] {
+        if (names[i].step != names[i + 1].step || !why_invalid(names[i + 1]).empty()) return;
+        const bool gone = detail::remove_unless_pinned(*files, root, names[i]);
+        (gone ? report.removed : report.kept).push_back(to_string(names[i]));
+      });
     }
   }
 
@@ -250,8 +286,7 @@ struct CheckpointManager::Impl {
       try {
         reason = why_invalid(*name);
       } catch (const Error& e) {
-        throw Error(e.code(), fmt::format("latest checkpoint in {}: whether {} is valid is not "
-                                          "known: {}",
+        throw Error(e.code(), fmt::format("find the latest checkpoint in {}: {} cannot be read: {}",
                                           root.string(), to_string(*name), e.what()));
       }
       if (reason.empty()) return step_of(*name);
@@ -274,6 +309,7 @@ struct CheckpointManager::Impl {
 
   std::unique_ptr<detail::StagingPool> pool;  // the save thread's
   detail::Spare spare;                        // as well
+  bool unclean = false;                       // as well: something could not be removed
 
   Mutex starting;
   detail::HostSnapshot snapshot SHARDWISE_GUARDED_BY(starting);  // read by the save thread, too
@@ -284,12 +320,12 @@ struct CheckpointManager::Impl {
 CheckpointManager::CheckpointManager(const std::filesystem::path& root, ManagerOptions options) {
   if (options.keep_last < 0) {
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("CheckpointManager: keep_last is {}, needed 0 (all) or more",
-                            options.keep_last));
+                fmt::format("open checkpoint root {}: keep_last is {}, needed 0 (all) or more",
+                            root.string(), options.keep_last));
   }
   const bool collect = options.collect_garbage;
   impl_ = std::make_unique<Impl>(root, std::move(options));
-  detail::make_root(*impl_->files, root);
+  detail::make_root(*impl_->files, impl_->root);
   if (!collect) return;
   try {
     collect_garbage();
@@ -366,18 +402,12 @@ void CheckpointManager::remove(std::int64_t step) {
 
 GarbageReport CheckpointManager::collect_garbage(const GarbageOptions& options) {
   GarbageReport report;
-  std::exception_ptr error;
-  const auto attempt = [&error](auto&& step) {
-    try {
-      step();
-    } catch (const Error&) {
-      if (!error) error = std::current_exception();
-    }
-  };
-  attempt([&] { impl_->remove_leftovers(); });
-  attempt([&] { report = detail::collect_root_garbage(*impl_->files, impl_->root, options); });
-  attempt([&] { impl_->remove_replaced_by_valid(report); });
-  if (error) std::rethrow_exception(error);
+  detail::Failures failures;
+  impl_->remove_leftovers(failures);
+  failures.attempt(
+      [&] { report = detail::collect_root_garbage(*impl_->files, impl_->root, options); });
+  failures.attempt([&] { impl_->remove_replaced_by_valid(report, failures); });
+  failures.rethrow_first();
   return report;
 }
 

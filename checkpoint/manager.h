@@ -93,8 +93,9 @@ struct ManagerOptions {
 ///   }
 class CheckpointManager {
  public:
-  /// Makes the root where it is not there. One that is may be read-only: then it serves to read.
-  /// Throws io, invalid_argument.
+  /// Makes the root where it is not there. One that is may be read-only: then it serves to read. A
+  /// relative path is taken from the directory that the program is in now, and stays what it is
+  /// where the program goes to another one. Throws io, invalid_argument.
   explicit CheckpointManager(const std::filesystem::path& root, ManagerOptions options = {});
 
   /// Waits for the save under way. Cannot throw its error: call close() to see it.
@@ -118,8 +119,8 @@ class CheckpointManager {
   std::vector<Step> steps() const;
 
   /// The newest step whose manifest, file sizes and chunk tables are valid; nothing where the root
-  /// holds no step. Throws corrupt, with all reasons, where it holds steps and none is valid: that
-  /// is never taken for a fresh start. Throws io, naming the step, where one that may be the newest
+  /// holds no step. Throws corrupt, with reasons, where it holds steps and none is valid: that is
+  /// never taken for a fresh start. Throws io, naming the step, where one that may be the newest
   /// cannot be read (no rights, a server that does not answer, a bad place on the disk): an older
   /// one is not taken for the newest because of that; where it stays so, remove that step. Where
   /// another process replaces or removes the step before it is opened, opening it throws not_found:

@@ -86,7 +86,8 @@ struct SaveStats {
   double total_seconds = 0;    ///< until it was committed; before older checkpoints are removed
 
   /// Why older checkpoints that this one supersedes, or its own lease, could not be removed after
-  /// the commit; empty where all went well.
+  /// the commit: up to five reasons, and how many more there are. The next save tries again. Empty
+  /// where all went well.
   std::string cleanup_error;
 };
 

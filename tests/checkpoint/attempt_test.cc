@@ -56,7 +56,20 @@ TEST_F(AttemptTest, PublishesOnce) {
 TEST_F(AttemptTest, ReplacesWhereOnlyALaterGenerationIsLeft) {
   files_->make_directory(dir_ / "step-00000007.g5");
   Attempt attempt(*files_, dir_.path(), 7, leftovers_);
-  EXPECT_EQ(to_string(attempt.publish(Existing::replace)), "step-00000007.g6");
+  EXPECT_EQ(attempt.publish(Existing::replace), dir_ / "step-00000007.g6");
+}
+
+// A name that somebody has made by hand.
+TEST_F(AttemptTest, RefusesToReplaceTheLastGenerationThereCanBe) {
+  files_->make_directory(dir_ / "step-00000007.g9223372036854775807");
+  {
+    Attempt attempt(*files_, dir_.path(), 7, leftovers_);
+    EXPECT_THAT(message_of(ErrorCode::unsupported, [&] { attempt.publish(Existing::replace); }),
+                testing::HasSubstr("step-00000007.g9223372036854775807: there is none"));
+  }
+  EXPECT_THAT(names(), ElementsAre("step-00000007.g9223372036854775807"));
+  Attempt other(*files_, dir_.path(), 8, leftovers_);
+  EXPECT_EQ(other.publish(Existing::replace), dir_ / "step-00000008");
 }
 
 // A commit that may not be on the disk is taken back.

@@ -1,16 +1,17 @@
 // Every operation of a save, a replacement, a removal, and saves with retention, one of which
-// reuses files, fails once, in three ways (EIO; ENOSPC; half of it is done, then EIO), and the
-// process is killed before every one. That is all that FileSystem and File do: create, reuse, open,
-// read, write, resize, size, sync, close, list, make directory, sync directory, rename, remove. No
-// other kind changes the disk: checkpoint/ makes no link, and maps files only to ask what of them
-// lies in the page cache. Reading fails at every operation in reader_test.cc; random instants are
-// in manager_killed_test.cc, power losses in crash_states_test.cc, file systems that refuse or are
-// full in file_answers_test.cc.
+// reuses files, fails once, in four ways (EIO; ENOSPC; half of it is done, then EIO; no memory),
+// and the process is killed before every one. That is all that FileSystem and File do: create,
+// reuse, open, read, write, resize, size, sync, close, list, make directory, sync directory,
+// rename, remove. No other kind changes the disk: checkpoint/ makes no link, and maps files only to
+// ask what of them lies in the page cache. Reading fails at every operation in reader_test.cc;
+// random instants are in manager_killed_test.cc, power losses in crash_states_test.cc, file systems
+// that refuse or are full in file_answers_test.cc.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <new>
 #include <string>
 
 #include "shardwise/checkpoint/detail/root/attempt.h"
@@ -132,7 +133,7 @@ TEST_P(ManagerFaults, EveryOperationMayFail) {
     operations = files->operations();
   }
   EXPECT_GT(operations, GetParam() == FaultAction::remove ? 8 : 25);
-  for (const Fault fault : {Fault::io, Fault::no_space, Fault::cut}) {
+  for (const Fault fault : {Fault::io, Fault::no_space, Fault::cut, Fault::no_memory}) {
     for (std::int64_t at = 1; at <= operations; ++at) {
       SCOPED_TRACE(testing::Message() << "operation " << at << " of " << operations << ", fault "
                                       << static_cast<int>(fault));
@@ -141,6 +142,7 @@ TEST_P(ManagerFaults, EveryOperationMayFail) {
       CheckpointManager manager(root.path(), fault_options(GetParam(), files));
       prepare_fault_action(manager, GetParam());
       files->restart(at);
+      const char* const told = fault == Fault::no_memory ? "out of memory" : "injected";
       bool done = false;
       try {
         const std::string not_cleaned = run_fault_action(manager, GetParam());
@@ -149,10 +151,12 @@ TEST_P(ManagerFaults, EveryOperationMayFail) {
         const bool removes_and_saves =
             GetParam() != FaultAction::save && GetParam() != FaultAction::remove;
         if (not_cleaned.empty()) root.check_nothing_left(removes_and_saves ? 1 : 0);
-        EXPECT_TRUE(not_cleaned.empty() || not_cleaned.find("injected") != std::string::npos);
+        EXPECT_TRUE(not_cleaned.empty() || not_cleaned.find(told) != std::string::npos);
       } catch (const Error& e) {
         EXPECT_EQ(e.code(), ErrorCode::io) << e.what();
         EXPECT_THAT(e.what(), testing::HasSubstr("injected"));
+      } catch (const std::bad_alloc&) {
+        EXPECT_EQ(fault, Fault::no_memory);
       }
       EXPECT_GE(files->operations(), at) << "the fault came to pass";
       root.check(GetParam(), done);

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <pthread.h>
 
 #include <atomic>
 #include <fstream>
@@ -79,6 +80,41 @@ TEST(CheckpointManager, SavesWhatReadersFind) {
   ASSERT_TRUE(manager.latest());
   EXPECT_EQ(manager.latest()->step.step, 100);
   EXPECT_THAT(manager.latest()->rejected, IsEmpty());
+}
+
+// What a path means must not change where the program goes to another directory: retention would
+// remove another run's steps.
+TEST(CheckpointManager, ARelativeRootStaysWhereItWas) {
+  const TempDir dir;
+  const std::filesystem::path before = std::filesystem::current_path();
+  std::filesystem::create_directory(dir / "elsewhere");
+  CheckpointManager(dir / "elsewhere/root").save(1, sources_of(model(1)));
+  std::filesystem::current_path(dir.path());
+  CheckpointManager manager("root", {.keep_last = 1});
+  manager.save(1, sources_of(model(1)));
+  std::filesystem::current_path(dir / "elsewhere");
+  const SaveStats stats = manager.save(2, sources_of(model(2)));
+  std::filesystem::current_path(before);
+  EXPECT_EQ(stats.directory, dir / "root/step-00000002");
+  EXPECT_THAT(names_in(dir / "root"), testing::Contains("step-00000002"));
+  EXPECT_THAT(names_in(dir / "elsewhere/root"), ElementsAre("step-00000001"));
+  EXPECT_EQ(manager.steps().front().directory, stats.directory);
+}
+
+TEST(CheckpointManager, SaysThatTheThreadThatSavesCannotBeStarted) {
+  const TempDir dir;
+  CheckpointManager manager(dir.path(), {.threads = 1});
+  pthread_attr_t usual, impossible;
+  ASSERT_EQ(pthread_getattr_default_np(&usual), 0);
+  ASSERT_EQ(pthread_attr_init(&impossible), 0);
+  ASSERT_EQ(pthread_attr_setstacksize(&impossible, std::size_t{1} << 46), 0);
+  ASSERT_EQ(pthread_setattr_default_np(&impossible), 0);
+  EXPECT_THAT(message_of(ErrorCode::io, [&] { manager.save(7, sources_of(model(1))); }),
+              HasSubstr("save step 7: start the thread that saves: Resource temporarily"));
+  ASSERT_EQ(pthread_setattr_default_np(&usual), 0);
+  EXPECT_THAT(names_in(dir.path()), IsEmpty());
+  manager.save(7, sources_of(model(1)));
+  expect_holds(dir / "step-00000007", model(1));
 }
 
 TEST(CheckpointManager, SavesShardedArrays) {

@@ -215,7 +215,7 @@ TEST_F(Pins, NeverBringBackWhatIsHalfCollected) {
     HookedFileSystem hooked([&](std::string_view, const std::filesystem::path&) {
       if (++operations != instant) return;
       try {
-        files_->rename(*trash, dir_ / "step-00000001");
+        files_->rename(trash->is, trash->was);
       } catch (const Error& e) {
         EXPECT_EQ(e.code(), ErrorCode::not_found);
       }

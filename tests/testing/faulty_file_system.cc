@@ -3,6 +3,7 @@
 #include <time.h>
 
 #include <csignal>
+#include <new>
 #include <string>
 #include <utility>
 
@@ -76,6 +77,7 @@ bool FaultyFileSystem::is_next() {
 }
 
 void FaultyFileSystem::fail(const char* operation) {
+  if (fault_ == Fault::no_memory) throw std::bad_alloc();
   throw Error(ErrorCode::io, std::string("injected: ") + operation + " fails: " +
                                  (fault_ == Fault::no_space ? "no space" : "broken device"));
 }

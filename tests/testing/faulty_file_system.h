@@ -10,10 +10,11 @@ namespace shardwise {
 
 /// What goes wrong at one operation.
 enum class Fault {
-  io,        ///< it fails
-  no_space,  ///< it fails as on a full disk
-  cut,       ///< half of a write or read is done, then it fails; other operations fail at once
-  kill,      ///< the process gets SIGKILL before it, or some time after
+  io,         ///< it fails
+  no_space,   ///< it fails as on a full disk
+  cut,        ///< half of a write or read is done, then it fails; other operations fail at once
+  no_memory,  ///< std::bad_alloc
+  kill,       ///< the process gets SIGKILL before it, or some time after
 };
 
 /// The real file system, one of whose operations goes wrong. Counts every call that reaches the

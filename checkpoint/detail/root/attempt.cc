@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <limits>
+
 #include "shardwise/checkpoint/detail/root/lease.h"
 #include "shardwise/checkpoint/detail/root/names.h"
 #include "shardwise/checkpoint/detail/root/root.h"
@@ -29,8 +31,8 @@ Attempt::Attempt(FileSystem& file_system, const std::filesystem::path& root, std
   try {
     reused_ = spare != nullptr && spare->become(directory_);
     if (!reused_) file_system_.make_directory(directory_);
-  } catch (const Error&) {
-    give_lease_back();
+  } catch (...) {
+    give_back(lease_);
     throw;
   }
 }
@@ -40,10 +42,10 @@ Attempt::~Attempt() {
   if (!name_may_be_kept_) {
     try {
       remove_tree(file_system_, directory_);  // published, it is no longer there
-    } catch (const Error&) {
+    } catch (...) {
     }
   }
-  give_lease_back();
+  give_back(lease_);
 }
 
 void Attempt::take_lease() {
@@ -60,36 +62,32 @@ void Attempt::take_lease() {
       return file_system_.rename(unfinished, lease_);
     } catch (const Error& e) {
       if (e.code() == ErrorCode::not_found && tries < kMostTries) continue;
-      try {
-        file_system_.remove(unfinished);
-      } catch (const Error&) {
-        leftovers_.push_back(unfinished);
-      }
+      give_back(unfinished);
+      throw;
+    } catch (...) {
+      give_back(unfinished);
       throw;
     }
   }
 }
 
-void Attempt::give_lease_back() {
+void Attempt::give_back(const std::filesystem::path& lease) noexcept {
   try {
-    file_system_.remove(lease_);
-  } catch (const Error&) {
-    leftovers_.push_back(lease_);
+    file_system_.remove(lease);
+  } catch (...) {
+    try {
+      leftovers_.push_back(lease);
+    } catch (...) {  // it holds until this process ends
+    }
   }
 }
 
-StepName Attempt::publish(Existing existing) {
-  StepName name{step_, 1};
+std::filesystem::path Attempt::publish(Existing existing) {
+  std::filesystem::path published;
   for (int tries = 1;; ++tries) {
-    for (const StepName& there : committed_names(file_system_, root_)) {
-      if (there.step == step_) name.generation = there.generation + 1;
-    }
-    if (existing == Existing::fail && name.generation > 1) {
-      throw Error(ErrorCode::already_exists, fmt::format("publish {}: it is already there",
-                                                         (root_ / to_string(name)).string()));
-    }
+    published = root_ / to_string(next_name(existing));
     try {
-      file_system_.rename(directory_, root_ / to_string(name));
+      file_system_.rename(directory_, published);
       break;
     } catch (const Error& e) {
       // Another process has published the same generation since we looked.
@@ -99,22 +97,41 @@ StepName Attempt::publish(Existing existing) {
   }
   try {
     file_system_.sync_directory(root_);
-  } catch (const Error&) {
-    take_back(name);
+  } catch (...) {
+    take_back(published);
     throw;
+  }
+  return published;
+}
+
+StepName Attempt::next_name(Existing existing) const {
+  StepName name{step_, 1};
+  for (const StepName& there : committed_names(file_system_, root_)) {
+    if (there.step != step_) continue;
+    const std::string path = (root_ / to_string(there)).string();
+    if (existing == Existing::fail) {
+      throw Error(ErrorCode::already_exists, fmt::format("publish {}: it is already there", path));
+    }
+    if (there.generation == std::numeric_limits<std::int64_t>::max()) {
+      throw Error(ErrorCode::unsupported,
+                  fmt::format("publish a later generation than {}: there is none; remove it or "
+                              "give it another name",
+                              path));
+    }
+    name.generation = there.generation + 1;
   }
   return name;
 }
 
 // Nobody knows whether a crash would undo the publication now, so it is undone. Until that is on
 // the disk, a crash may bring the name back: then there must be whole files under it.
-void Attempt::take_back(const StepName& name) {
+void Attempt::take_back(const std::filesystem::path& published) noexcept {
   name_may_be_kept_ = true;
   try {
-    file_system_.rename(root_ / to_string(name), directory_);
+    file_system_.rename(published, directory_);
     file_system_.sync_directory(root_);
     name_may_be_kept_ = false;
-  } catch (const Error&) {
+  } catch (...) {
   }
 }
 

@@ -37,14 +37,16 @@ class Attempt {
   /// Whether it was a spare.
   bool is_reused() const { return reused_; }
 
-  /// Makes it a checkpoint. Throws already_exists, and io; then it is none, unless that cannot even
-  /// be undone.
-  StepName publish(Existing existing);
+  /// Makes it a checkpoint, whose directory it returns. Throws already_exists, io, and unsupported
+  /// where the step has the last generation that there can be; then it is none, unless that cannot
+  /// even be undone.
+  std::filesystem::path publish(Existing existing);
 
  private:
   void take_lease();
-  void give_lease_back();
-  void take_back(const StepName& name);
+  void give_back(const std::filesystem::path& lease) noexcept;
+  StepName next_name(Existing existing) const;
+  void take_back(const std::filesystem::path& published) noexcept;
 
   FileSystem& file_system_;
   std::filesystem::path root_;

@@ -70,23 +70,25 @@ bool is_pinned(FileSystem& file_system, const std::filesystem::path& root, const
 bool remove_unless_pinned(FileSystem& file_system, const std::filesystem::path& root,
                           const StepName& name, Spare* spare) {
   if (is_pinned(file_system, root, name)) return false;
-  const std::optional<std::filesystem::path> trash = trash_checkpoint(file_system, root, name);
+  const std::optional<Trash> trash = trash_checkpoint(file_system, root, name);
   if (!trash) return true;
   if (!is_pinned(file_system, root, name)) {
-    if (spare != nullptr) {
-      spare->keep(*trash, name);
+    // What cannot be renamed would have to be copied to be moved.
+    const bool renamed = trash->is == trash->directory;
+    if (spare != nullptr && renamed) {
+      spare->keep(trash->directory, name);
     } else {
-      remove_tree(file_system, *trash);
+      remove_tree(file_system, trash->directory);
     }
     return true;
   }
   try {
-    file_system.rename(*trash, root / to_string(name));
+    file_system.rename(trash->is, trash->was);
   } catch (const Error& e) {
     if (e.code() != ErrorCode::not_found) throw;
     return true;  // nobody has opened it: the pin was not there when a collector looked for it
   }
-  file_system.sync_directory(root);
+  file_system.sync_directory(trash->was.parent_path());
   return false;
 }
 

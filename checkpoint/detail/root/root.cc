@@ -2,11 +2,12 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <exception>
 #include <memory>
 #include <optional>
 #include <utility>
 
+#include "shardwise/checkpoint/detail/manifest.h"
+#include "shardwise/checkpoint/detail/root/failures.h"
 #include "shardwise/checkpoint/detail/root/lease.h"
 #include "shardwise/checkpoint/detail/root/names.h"
 #include "shardwise/checkpoint/detail/root/pin.h"
@@ -28,17 +29,15 @@ class Collector {
   void look_at(const std::string& name) {
     const std::optional<HiddenName> hidden = parse_hidden_name(name);
     if (!hidden) return;
-    try {
+    failures_.attempt([&] {
       const bool owned = is_owned(name, *hidden);
       if (!owned) remove(name, *hidden);
       (owned ? report_.kept : report_.removed).push_back(name);
-    } catch (const Error&) {
-      if (!error_) error_ = std::current_exception();
-    }
+    });
   }
 
   GarbageReport finish() {
-    if (error_) std::rethrow_exception(error_);
+    failures_.rethrow_first();
     return std::move(report_);
   }
 
@@ -74,6 +73,7 @@ class Collector {
     try {
       file_system_.rename(trash, taken);
     } catch (const Error& e) {
+      if (e.code() == ErrorCode::unsupported) return remove_tree(file_system_, trash);
       if (e.code() != ErrorCode::not_found) throw;
       return;  // it is back, or somebody else's
     }
@@ -85,7 +85,7 @@ class Collector {
   const GarbageOptions& options_;
   bool synced_ = false;
   GarbageReport report_;
-  std::exception_ptr error_;
+  Failures failures_;
 };
 
 // None where the directory is no longer there.
@@ -117,6 +117,19 @@ void make_directories(FileSystem& file_system, const std::filesystem::path& dire
     make();
   }
   file_system.sync_directory(parent);
+}
+
+Trash trash_in_place(FileSystem& file_system, const std::filesystem::path& directory) {
+  const std::filesystem::path manifest = directory / kManifestName;
+  Trash trash{directory, manifest, directory / (std::string(kManifestName) + ".trash-" + new_id())};
+  try {
+    file_system.rename(trash.was, trash.is);
+  } catch (const Error& e) {
+    if (e.code() != ErrorCode::not_found) throw;
+    return trash;  // it was none already
+  }
+  file_system.sync_directory(directory);
+  return trash;
 }
 
 }  // namespace
@@ -159,25 +172,25 @@ void remove_tree(FileSystem& file_system, const std::filesystem::path& path) {
   }
 }
 
-std::optional<std::filesystem::path> trash_checkpoint(FileSystem& file_system,
-                                                      const std::filesystem::path& root,
-                                                      const StepName& name) {
+std::optional<Trash> trash_checkpoint(FileSystem& file_system, const std::filesystem::path& root,
+                                      const StepName& name) {
   const std::string text = to_string(name);
-  std::filesystem::path trash = root / trash_name(text, new_id());
+  const std::filesystem::path trash = root / trash_name(text, new_id());
   try {
     file_system.rename(root / text, trash);
   } catch (const Error& e) {
-    if (e.code() != ErrorCode::not_found) throw;
-    return std::nullopt;
+    if (e.code() == ErrorCode::not_found) return std::nullopt;
+    if (e.code() == ErrorCode::unsupported) return trash_in_place(file_system, root / text);
+    throw;
   }
   file_system.sync_directory(root);
-  return trash;
+  return Trash{trash, root / text, trash};
 }
 
 void remove_checkpoint(FileSystem& file_system, const std::filesystem::path& root,
                        const StepName& name) {
   if (const auto trash = trash_checkpoint(file_system, root, name)) {
-    remove_tree(file_system, *trash);
+    remove_tree(file_system, trash->directory);
   }
 }
 

@@ -25,11 +25,17 @@ void remove_tree(FileSystem& file_system, const std::filesystem::path& path);
 void remove_checkpoint(FileSystem& file_system, const std::filesystem::path& root,
                        const StepName& name);
 
-/// The first half of that: its name is gone, on the disk, and its bytes lie in the trash directory
-/// that is returned; nothing where it is absent.
-std::optional<std::filesystem::path> trash_checkpoint(FileSystem& file_system,
-                                                      const std::filesystem::path& root,
-                                                      const StepName& name);
+/// A checkpoint that has lost its name: bytes to be removed.
+struct Trash {
+  std::filesystem::path directory;  ///< holds the bytes
+  std::filesystem::path was, is;    ///< what was renamed; back again, it is a checkpoint again
+};
+
+/// The first half of that: its name is gone, on the disk; nothing where it is absent. The directory
+/// gets a trash name. One that the file system cannot rename (a lower layer's in an overlay) keeps
+/// its own, and its manifest gets another: so it is no checkpoint either.
+std::optional<Trash> trash_checkpoint(FileSystem& file_system, const std::filesystem::path& root,
+                                      const StepName& name);
 
 /// Whether whoever has written this lease may be at work. A lease has its content from the moment
 /// it has its name, so none and a strange one both mean nobody.

@@ -1,45 +1,42 @@
 #include "shardwise/checkpoint/detail/root/spare.h"
 
-#include <exception>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "shardwise/checkpoint/detail/manifest.h"
+#include "shardwise/checkpoint/detail/root/failures.h"
 #include "shardwise/checkpoint/detail/root/names.h"
 #include "shardwise/checkpoint/detail/root/root.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise::detail {
 
-void Spare::drop() {
+void Spare::drop() noexcept {
   try {
     remove();
-  } catch (const Error&) {
+  } catch (...) {  // the next clean-up of the root removes it
   }
 }
 
 void Spare::keep(const std::filesystem::path& trash, const StepName& name) {
-  std::exception_ptr error;
-  try {
-    remove();
-  } catch (const Error&) {
-    error = std::current_exception();
-  }
-  try {
-    take(trash, name);
-  } catch (const Error& e) {
-    // Not found: another process has cleaned up one of the two directories.
-    if (!error && e.code() != ErrorCode::not_found) error = std::current_exception();
-    drop();
+  Failures failures;
+  failures.attempt([&] { remove(); });
+  bool gone = false;
+  const bool taken = failures.attempt([&] {
     try {
-      remove_tree(file_system_, trash);
-    } catch (const Error&) {
-      if (!error) error = std::current_exception();
+      take(trash, name);
+    } catch (const Error& e) {
+      gone = e.code() == ErrorCode::not_found;
+      if (!gone) throw;  // else another process has cleaned up one of the two directories
     }
+  });
+  if (!taken || gone) {
+    drop();
+    failures.attempt([&] { remove_tree(file_system_, trash); });
   }
-  if (error) std::rethrow_exception(error);
+  failures.rethrow_first();
 }
 
 void Spare::take(const std::filesystem::path& trash, const StepName& name) {

@@ -27,7 +27,7 @@ class Spare {
   void keep(const std::filesystem::path& trash, const StepName& name);
 
   /// Removes it; what cannot be removed the next clean-up of the root does.
-  void drop();
+  void drop() noexcept;
 
   /// Gives the directory another name, in the same root, and forgets it. False: there is none.
   /// Throws io; then it is kept.

@@ -170,7 +170,7 @@ SaveStats run_save(const SaveContext& context, std::int64_t step, std::vector<Te
   try {
     Attempt attempt(context.file_system, context.root, step, context.leftovers, &context.spare);
     SaveStats stats = write_attempt(context, attempt, step, std::move(sources), options);
-    stats.directory = context.root / to_string(attempt.publish(options.existing));
+    stats.directory = attempt.publish(options.existing);
     return stats;
   } catch (const CallerError& e) {
     std::rethrow_exception(e.cause);
