@@ -212,9 +212,11 @@ struct CheckpointManager::Impl {
       const bool replaced = other.step == name.step && other.generation < name.generation;
       const bool retired = other.step != name.step && other.step < oldest;
       if (!replaced && !retired) continue;
-      failures.attempt([&] {
+      const bool removed = failures.attempt([&] {
         detail::remove_unless_pinned(*files, root, other, options.reuse_files ? &spare : nullptr);
       });
+      // The next one goes when it is on the disk what became of this one: steps go in their order.
+      if (!removed && !failures.attempt([&] { files->sync_directory(root); })) return;
     }
   }
 

@@ -47,6 +47,7 @@ std::string reason(int error) { return std::generic_category().message(error); }
   ErrorCode code = ErrorCode::io;
   if (error == ENOENT) code = ErrorCode::not_found;
   if (error == EEXIST || error == ENOTEMPTY) code = ErrorCode::already_exists;
+  if (error == EXDEV) code = ErrorCode::unsupported;
   throw Error(code, fmt::format("{} {}: {}{}{}", operation, path.string(), reason(error),
                                 detail.empty() ? "" : ", ", detail));
 }
