@@ -1,13 +1,20 @@
 #include "shardwise/checkpoint/detail/root/lease.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <spawn.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
+#include <memory>
 #include <string>
 #include <vector>
+
+#include "shardwise/checkpoint/detail/root/root.h"
+#include "shardwise/shard/error.h"
+#include "testing/temp_dir.h"
 
 extern char** environ;
 
@@ -18,19 +25,23 @@ TEST(Lease, PrintsAndParses) {
   const LeaseOwner owner{.pid = 12,
                          .pid_namespace = 4026531836,
                          .start = 3456789,
+                         .time_namespace = 4026531834,
+                         .image = 77,
                          .boot = "b-1",
                          .machine = "m-1",
                          .host = "h\"o"};
   const std::string text = print_lease(owner);
   EXPECT_EQ(text,
-            R"({"pid":12,"pid_namespace":4026531836,"start":3456789,"boot":"b-1","machine":"m-1",)"
-            R"("host":"h\"o"})"
+            R"({"pid":12,"pid_namespace":4026531836,"start":3456789,"time_namespace":4026531834,)"
+            R"("image":77,"boot":"b-1","machine":"m-1","host":"h\"o"})"
             "\n");
   const auto parsed = parse_lease(text);
   ASSERT_TRUE(parsed);
   EXPECT_EQ(parsed->pid, 12);
   EXPECT_EQ(parsed->pid_namespace, 4026531836u);
   EXPECT_EQ(parsed->start, 3456789u);
+  EXPECT_EQ(parsed->time_namespace, 4026531834u);
+  EXPECT_EQ(parsed->image, 77u);
   EXPECT_EQ(parsed->boot, "b-1");
   EXPECT_EQ(parsed->machine, "m-1");
   EXPECT_EQ(parsed->host, "h\"o");
@@ -80,7 +91,80 @@ TEST(Lease, NothingIsKnownOfAnotherPidNamespace) {
   const auto old = parse_lease(R"({"pid":1,"start":1,"boot":"x","host":"y"})");
   ASSERT_TRUE(old);
   EXPECT_EQ(old->pid_namespace, 0u);
+  EXPECT_EQ(old->time_namespace, 0u);
+  EXPECT_EQ(old->image, 0u);
   EXPECT_EQ(old->machine, "");
+}
+
+// There the same instant has another number, so a start says nothing; that there is no process of
+// that number does.
+TEST(Lease, StartsOfAnotherTimeNamespaceAreNotCompared) {
+  LeaseOwner other = this_process();
+  other.time_namespace += 1;
+  other.start += 1'000'000;
+  EXPECT_TRUE(may_be_alive(other));
+  other.pid = 0x7fffffff;
+  EXPECT_FALSE(may_be_alive(other));
+}
+
+// exec() keeps number and start.
+TEST(Lease, WhatThisProcessRanBeforeIsDead) {
+  LeaseOwner other = this_process();
+  ASSERT_NE(other.image, 0u) << "the kernel has told it";
+  other.image += 1;
+  EXPECT_FALSE(may_be_alive(other));
+  other.image = 0;
+  EXPECT_TRUE(may_be_alive(other)) << "an earlier version wrote it";
+}
+
+// No other descriptor is free while it lives than so many.
+class FewDescriptors {
+ public:
+  explicit FewDescriptors(std::size_t free) {
+    for (int fd = 0; (fd = ::open("/dev/null", O_RDONLY | O_CLOEXEC)) >= 0 && fd < kLimit;) {
+      taken_.push_back(fd);
+    }
+    EXPECT_EQ(::getrlimit(RLIMIT_NOFILE, &usual_), 0);
+    rlimit less = usual_;
+    less.rlim_cur = kLimit;
+    EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &less), 0);
+    for (; free > 0; --free) {
+      ::close(taken_.back());
+      taken_.pop_back();
+    }
+  }
+  ~FewDescriptors() {
+    ::setrlimit(RLIMIT_NOFILE, &usual_);
+    for (const int fd : taken_) ::close(fd);
+  }
+  FewDescriptors(const FewDescriptors&) = delete;
+  FewDescriptors& operator=(const FewDescriptors&) = delete;
+
+ private:
+  static constexpr int kLimit = 256;
+  rlimit usual_{};
+  std::vector<int> taken_;
+};
+
+// The files of the system that say so cannot be opened; the owner has no machine id, as in many
+// containers.
+TEST(Lease, WhoCannotBeLookedAtMayBeAlive) {
+  LeaseOwner me = this_process();
+  me.machine.clear();
+  const TempDir dir;
+  write_file(dir / "lease", print_lease(me));
+  const std::shared_ptr<FileSystem> files = posix_file_system();
+  for (std::size_t free = 0; free < 4; ++free) {
+    SCOPED_TRACE(free);
+    const FewDescriptors few(free);
+    EXPECT_TRUE(may_be_alive(me));
+    try {
+      EXPECT_TRUE(has_live_owner(*files, dir / "lease"));
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code(), ErrorCode::io);
+      EXPECT_EQ(free, 0u) << e.what();
+    }
+  }
 }
 
 TEST(Lease, OwnersOnDeadHostsAreDeadUnlessTheyAreSeenAlive) {

@@ -2,11 +2,16 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <fstream>
 #include <memory>
 #include <optional>
+#include <string>
+#include <vector>
 
+#include "shardwise/checkpoint/detail/root/attempt.h"
 #include "shardwise/checkpoint/detail/root/lease.h"
 #include "shardwise/checkpoint/detail/root/names.h"
 #include "shardwise/checkpoint/detail/root/root.h"
@@ -56,6 +61,7 @@ class Pins : public testing::Test {
   const TempDir dir_;
   const HostTensor tensor_ = host_tensor("x", DType::f32, {100, 10}, "2", "0,-");
   const std::shared_ptr<FileSystem> files_ = posix_file_system();
+  std::vector<std::filesystem::path> leftovers_;
 };
 
 TEST_F(Pins, RetentionLeavesWhatIsBeingRead) {
@@ -263,6 +269,29 @@ TEST_F(Pins, ReadingGoesOnWhereACheckpointWasAwayForAMoment) {
       });
   expect_whole(CheckpointReader(manager.step(1).directory, {.file_system = hooked}));
   EXPECT_EQ(away, 2);
+}
+
+// A data loader's worker, say, that ends as its parent would.
+TEST_F(Pins, OutliveAForkedChildsCopies) {
+  CheckpointManager manager(dir_.path(), {.keep_last = 1});
+  save(manager, 1);
+  auto reader = std::make_unique<CheckpointReader>(manager.step(1).directory);
+  auto attempt = std::make_unique<Attempt>(*files_, dir_.path(), 9, leftovers_);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    reader.reset();
+    attempt.reset();
+    ::_exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_EQ(status, 0);
+  EXPECT_EQ(hidden().size(), 3u) << "the pin, the attempt and its lease";
+  save(manager, 2);
+  EXPECT_THAT(steps(), ElementsAre(1, 2));
+  attempt.reset();
+  reader.reset();
+  EXPECT_THAT(hidden(), IsEmpty());
 }
 
 TEST_F(Pins, AreNotNeededToRead) {

@@ -5,6 +5,8 @@
 //   process_program ROOT save STEP           stops half-way
 //   process_program ROOT write WRITER COUNT  so many rounds of saves beside another writer
 //   process_program ROOT restore             the latest step and the oldest, again and again
+//   process_program ROOT exec STEP           pins the step, begins an attempt, becomes collect
+//   process_program ROOT collect             collects the garbage
 
 #include <poll.h>
 #include <unistd.h>
@@ -22,6 +24,7 @@
 #include <utility>
 #include <vector>
 
+#include "shardwise/checkpoint/detail/root/attempt.h"
 #include "shardwise/checkpoint/manager.h"
 #include "shardwise/checkpoint/reader.h"
 #include "shardwise/checkpoint/verify.h"
@@ -168,6 +171,26 @@ void restore(const char* root) {
   std::cout << restores << " restores, " << gone << " times none\n";
 }
 
+// What it has made is not destroyed: the program that it becomes finds it.
+void exec(char* root, std::int64_t step) {
+  const CheckpointManager manager(root, {.collect_garbage = false});
+  const CheckpointReader reader(manager.step(step).directory);
+  require(reader.pinned(), "it is not pinned");
+  const auto files = posix_file_system();
+  std::vector<std::filesystem::path> leftovers;
+  const detail::Attempt attempt(*files, root, step + 1, leftovers);
+  char mode[] = "collect", program[] = "/proc/self/exe";
+  char* const arguments[] = {program, root, mode, nullptr};
+  ::execv(program, arguments);
+  throw std::runtime_error("cannot become another program");
+}
+
+void collect(const char* root) {
+  CheckpointManager manager(root, {.collect_garbage = false});
+  const GarbageReport report = manager.collect_garbage();
+  std::cout << report.removed.size() << " removed, " << report.kept.size() << " kept\n";
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -180,6 +203,10 @@ int main(int argc, char** argv) {
       save(argv[1], std::atoll(argv[3]));
     } else if (mode == "write" && argc == 5) {
       write(argv[1], std::atoll(argv[3]), std::atoll(argv[4]));
+    } else if (mode == "exec" && argc == 4) {
+      exec(argv[1], std::atoll(argv[3]));
+    } else if (mode == "collect" && argc == 3) {
+      collect(argv[1]);
     } else if (mode == "restore" && argc == 3) {
       restore(argv[1]);
     } else {

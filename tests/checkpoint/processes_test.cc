@@ -156,6 +156,16 @@ TEST_F(Processes, AKilledOnesSaveIsTheNextOnesToRemove) {
   expect_clean(next, dir_.path());
 }
 
+// It has the number and the start of the one it was.
+TEST_F(Processes, AProgramThatBecomesAnotherRemovesWhatItHasLeft) {
+  CheckpointManager manager(dir_.path());
+  save(manager, 1, 1);
+  ChildProcess program(command({"exec", "1"}));
+  EXPECT_EQ(program.line(), "3 removed, 0 kept") << "pin, attempt and lease";
+  program.finish();
+  expect_clean(manager, dir_.path());
+}
+
 // Whatever they find of each other's steps, attempts, trash and pins at any instant: what can be
 // opened is whole, and in the end nothing is left over.
 TEST_F(Processes, TwoWritersAndAReaderOnOneRoot) {

@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <fstream>
@@ -14,6 +15,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "shardwise/checkpoint/manager.h"
@@ -95,6 +97,19 @@ TEST_F(SpareTest, IsRemovedByTheNextOneAndAtTheEnd) {
     EXPECT_THAT(entries(dir_.path()), SizeIs(reuses_ ? 1 : 0));
   }
   EXPECT_THAT(entries(dir_.path()), IsEmpty());
+}
+
+TEST_F(SpareTest, OutlivesAForkedChildsCopy) {
+  std::optional<detail::Spare> spare(std::in_place, *files_);
+  spare->keep(make_trash("trash"), kStep);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    spare.reset();
+    ::_exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(spare->become(dir_ / "attempt"), reuses_);
 }
 
 TEST_F(SpareTest, IsNoneWhereNoFileCanBeReusedOrAllIsGone) {

@@ -4,7 +4,6 @@
 
 #include <limits>
 
-#include "shardwise/checkpoint/detail/root/lease.h"
 #include "shardwise/checkpoint/detail/root/names.h"
 #include "shardwise/checkpoint/detail/root/root.h"
 #include "shardwise/shard/error.h"
@@ -38,6 +37,7 @@ Attempt::Attempt(FileSystem& file_system, const std::filesystem::path& root, std
 }
 
 Attempt::~Attempt() {
+  if (!maker_.is_this_process()) return;
   // What stays is anyone's to remove when the lease is gone.
   if (!name_may_be_kept_) {
     try {

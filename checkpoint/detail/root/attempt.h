@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "shardwise/checkpoint/detail/root/lease.h"
 #include "shardwise/checkpoint/detail/root/spare.h"
 #include "shardwise/checkpoint/detail/step_name.h"
 #include "shardwise/checkpoint/save.h"
@@ -49,6 +50,7 @@ class Attempt {
   void take_back(const std::filesystem::path& published) noexcept;
 
   FileSystem& file_system_;
+  Maker maker_;  // a forked child's copy leaves all as it is
   std::filesystem::path root_;
   std::int64_t step_;
   std::vector<std::filesystem::path>& leftovers_;

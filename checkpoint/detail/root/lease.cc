@@ -1,26 +1,48 @@
 #include "shardwise/checkpoint/detail/root/lease.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
+#include <sys/auxv.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <fstream>
-#include <iterator>
+#include <cstddef>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "shardwise/shard/error.h"
+#include "shardwise/storage/hash.h"
 
 namespace shardwise::detail {
 namespace {
 
-std::string system_file(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
+// Reads to the end. Absent where that fails.
+std::optional<std::string> read_all(int fd) {
+  std::string text;
+  std::array<char, 4096> part{};
+  for (;;) {
+    const ssize_t got = ::read(fd, part.data(), part.size());
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return std::nullopt;
+    if (got == 0) return text;
+    text.append(part.data(), static_cast<std::size_t>(got));
+  }
+}
+
+// What a file of the system says: nothing where it is not there. Absent where it cannot be read, as
+// where no descriptor is free: then nobody knows.
+std::optional<std::string> system_file(const std::string& path) {
+  const auto gone = [] { return errno == ENOENT || errno == ENOTDIR || errno == ESRCH; };
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return gone() ? std::optional<std::string>("") : std::nullopt;
+  std::optional<std::string> text = read_all(fd);
+  if (!text && gone()) text = "";
+  ::close(fd);
+  return text;
 }
 
 // Of a /proc/<pid>/stat; absent where the process has ended and nobody has asked how.
@@ -37,30 +59,51 @@ std::optional<std::uint64_t> parse_start(const std::string& stat) {
   return start;
 }
 
-std::string stat_of(std::int64_t pid) { return system_file(fmt::format("/proc/{}/stat", pid)); }
-
-// Whether the process that began then still runs.
-bool is_running(std::int64_t pid, std::uint64_t start) {
-  const std::string stat = stat_of(pid);
-  if (!stat.empty()) return parse_start(stat) == start;
-  // /proc may hide other users' processes.
-  return pid > 0 && (::kill(static_cast<pid_t>(pid), 0) == 0 || errno == EPERM);
+std::optional<std::string> stat_of(std::int64_t pid) {
+  return system_file(fmt::format("/proc/{}/stat", pid));
 }
 
-std::string line_of(const char* path) {
-  std::string line = system_file(path);
-  return line.substr(0, line.find('\n'));
+std::optional<std::string> line_of(const char* path) {
+  std::optional<std::string> text = system_file(path);
+  if (text) text->resize(std::min(text->size(), text->find('\n')));
+  return text;
 }
 
-std::string boot_id() { return line_of("/proc/sys/kernel/random/boot_id"); }
+std::optional<std::string> boot_id() { return line_of("/proc/sys/kernel/random/boot_id"); }
 
 // Empty where there is none, as in many containers.
-std::string machine_id() { return line_of("/etc/machine-id"); }
+std::optional<std::string> machine_id() { return line_of("/etc/machine-id"); }
+
+std::uint64_t inode_of(const char* path) {
+  struct stat status {};
+  return ::stat(path, &status) == 0 ? status.st_ino : 0;
+}
 
 // Containers on one machine have their own process numbers, though boot and host may be the same.
-std::uint64_t pid_namespace() {
-  struct stat status {};
-  return ::stat("/proc/self/ns/pid", &status) == 0 ? status.st_ino : 0;
+std::uint64_t pid_namespace() { return inode_of("/proc/self/ns/pid"); }
+std::uint64_t time_namespace() { return inode_of("/proc/self/ns/time"); }
+
+// From the 16 random bytes that the kernel gives to each program that it starts; a child by fork()
+// has its parent's. A few bits of their hash tell nothing of them.
+std::uint64_t image() {
+  const auto* const bytes = reinterpret_cast<const std::byte*>(::getauxval(AT_RANDOM));
+  return bytes == nullptr ? 0 : hash64(bytes, 16) >> 32;
+}
+
+// Whether the owner, a process of this pid namespace since the machine's last start, may run.
+bool may_run(const LeaseOwner& owner) {
+  const std::optional<std::string> stat = stat_of(owner.pid);
+  if (!stat || stat->empty()) {
+    // /proc may hide other users' processes.
+    return owner.pid > 0 && (::kill(static_cast<pid_t>(owner.pid), 0) == 0 || errno == EPERM);
+  }
+  const std::optional<std::uint64_t> start = parse_start(*stat);
+  if (!start) return false;
+  // Another namespace counts from another instant: there is a process of that number, no more.
+  if (owner.time_namespace != time_namespace()) return true;
+  const bool replaced =
+      owner.pid == ::getpid() && owner.image != 0 && image() != 0 && owner.image != image();
+  return *start == owner.start && !replaced;
 }
 
 // As JSON can hold it.
@@ -80,10 +123,12 @@ LeaseOwner this_process() {
   LeaseOwner owner{.pid = ::getpid(),
                    .pid_namespace = pid_namespace(),
                    .start = 0,
-                   .boot = boot_id(),
-                   .machine = machine_id(),
+                   .time_namespace = time_namespace(),
+                   .image = image(),
+                   .boot = boot_id().value_or(""),
+                   .machine = machine_id().value_or(""),
                    .host = host_name()};
-  const std::optional<std::uint64_t> start = parse_start(stat_of(owner.pid));
+  const std::optional<std::uint64_t> start = parse_start(stat_of(owner.pid).value_or(""));
   if (!start || owner.boot.empty()) {
     throw Error(ErrorCode::io, "make a lease: /proc does not tell this process's start time");
   }
@@ -96,6 +141,8 @@ std::string print_lease(const LeaseOwner& owner) {
   lease["pid"] = owner.pid;
   lease["pid_namespace"] = owner.pid_namespace;
   lease["start"] = owner.start;
+  lease["time_namespace"] = owner.time_namespace;
+  lease["image"] = owner.image;
   lease["boot"] = owner.boot;
   lease["machine"] = owner.machine;
   lease["host"] = owner.host;
@@ -109,6 +156,8 @@ std::optional<LeaseOwner> parse_lease(std::string_view text) {
     return LeaseOwner{.pid = lease.at("pid").get<std::int64_t>(),
                       .pid_namespace = lease.value("pid_namespace", std::uint64_t{0}),
                       .start = lease.at("start").get<std::uint64_t>(),
+                      .time_namespace = lease.value("time_namespace", std::uint64_t{0}),
+                      .image = lease.value("image", std::uint64_t{0}),
                       .boot = lease.at("boot").get<std::string>(),
                       .machine = lease.value("machine", std::string()),
                       .host = lease.at("host").get<std::string>()};
@@ -118,13 +167,15 @@ std::optional<LeaseOwner> parse_lease(std::string_view text) {
 }
 
 bool may_be_alive(const LeaseOwner& owner, std::span<const std::string> dead_hosts) {
-  const bool same_boot = owner.boot == boot_id();
+  const std::optional<std::string> boot = boot_id(), machine = machine_id();
+  const bool same_boot = boot && owner.boot == *boot;
   // Machines may have equal names, and the first pid namespace has the same inode on all of them.
-  const bool same_machine = same_boot || owner.machine == machine_id();
-  if (!same_machine || owner.host != host_name() || owner.pid_namespace != pid_namespace()) {
+  const bool other_machine = !same_boot && machine && owner.machine != *machine;
+  if (other_machine || owner.host != host_name() || owner.pid_namespace != pid_namespace()) {
     return std::find(dead_hosts.begin(), dead_hosts.end(), owner.host) == dead_hosts.end();
   }
-  return same_boot && is_running(owner.pid, owner.start);
+  if (same_boot) return may_run(owner);
+  return !boot || !machine;  // else it was of an earlier start of this machine
 }
 
 }  // namespace shardwise::detail

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <unistd.h>
+
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -14,9 +16,12 @@ struct LeaseOwner {
   std::int64_t pid = 0;
   std::uint64_t pid_namespace = 0;  ///< inode of /proc/self/ns/pid; 0 where it is not known
   std::uint64_t start = 0;          ///< in clock ticks since boot, /proc/<pid>/stat field 22
-  std::string boot;                 ///< the kernel's boot id
-  std::string machine;              ///< of /etc/machine-id; empty where it is not known
-  std::string host;                 ///< the machine's name
+  std::uint64_t time_namespace =
+      0;                    ///< in which that is counted: inode of /proc/self/ns/time, or 0
+  std::uint64_t image = 0;  ///< another one after exec(), which keeps pid and start; or 0
+  std::string boot;         ///< the kernel's boot id
+  std::string machine;      ///< of /etc/machine-id; empty where it is not known
+  std::string host;         ///< the machine's name
 };
 
 /// This process. Throws io where /proc does not say.
@@ -28,6 +33,17 @@ std::optional<LeaseOwner> parse_lease(std::string_view text);
 
 /// Whether the owner may still be at work. Of another machine's processes, and of another pid
 /// namespace's on this one, nothing is known here: they may, unless their host is among the dead.
+/// Where the system does not say (no descriptor is free, no rights), it may, too.
 bool may_be_alive(const LeaseOwner& owner, std::span<const std::string> dead_hosts = {});
+
+/// Which process has made an object. A child that fork() makes has a copy of it; what that stands
+/// for on the disk is its parent's to remove. Immutable.
+class Maker {
+ public:
+  bool is_this_process() const { return pid_ == ::getpid(); }
+
+ private:
+  pid_t pid_ = ::getpid();
+};
 
 }  // namespace shardwise::detail

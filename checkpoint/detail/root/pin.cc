@@ -5,9 +5,9 @@
 #include <span>
 #include <string>
 #include <system_error>
+#include <utility>
 
 #include "shardwise/checkpoint/detail/root/attempt.h"
-#include "shardwise/checkpoint/detail/root/lease.h"
 #include "shardwise/checkpoint/detail/root/names.h"
 #include "shardwise/checkpoint/detail/root/root.h"
 #include "shardwise/shard/error.h"
@@ -31,14 +31,15 @@ Pin::Pin(FileSystem& file_system, const std::filesystem::path& directory)
     const std::string id = new_id();
     const std::filesystem::path unfinished =
         root / unfinished_lease_name(attempt_stem(name->step, id));
+    std::filesystem::path pin = root / pin_name(to_string(*name), id);
     try {
       const std::string text = print_lease(this_process());
       // Not synced: what a power loss leaves of it belongs to nobody.
       const std::unique_ptr<File> file = file_system.create(unfinished, Caching::cached);
       file->write_at(0, std::as_bytes(std::span(text)).data(), text.size());
       file->close();
-      file_system.rename(unfinished, root / pin_name(to_string(*name), id));
-      path_ = root / pin_name(to_string(*name), id);
+      file_system.rename(unfinished, pin);
+      path_ = std::move(pin);
     } catch (const Error& e) {
       // What is left of it is anyone's to remove.
       if (e.code() != ErrorCode::not_found) return;
@@ -47,10 +48,10 @@ Pin::Pin(FileSystem& file_system, const std::filesystem::path& directory)
 }
 
 Pin::~Pin() {
-  if (path_.empty()) return;
+  if (path_.empty() || !maker_.is_this_process()) return;
   try {
     file_system_.remove(path_);
-  } catch (const Error&) {
+  } catch (...) {
     // It holds as long as this process lives, and is then anyone's to remove.
   }
 }

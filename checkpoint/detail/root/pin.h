@@ -2,6 +2,7 @@
 
 #include <filesystem>
 
+#include "shardwise/checkpoint/detail/root/lease.h"
 #include "shardwise/checkpoint/detail/root/spare.h"
 #include "shardwise/checkpoint/detail/step_name.h"
 #include "shardwise/checkpoint/garbage.h"
@@ -11,7 +12,8 @@ namespace shardwise::detail {
 
 /// Keeps a checkpoint from being removed by retention, of any process on its root, while somebody
 /// reads it: a file beside it that holds the reader's lease. Where none can be made, on a read-only
-/// root say, nothing is kept. Immutable.
+/// root say, nothing is kept. It ends with the process that made it, or that process's object: what
+/// a forked child does with its copy changes nothing. Immutable.
 class Pin {
  public:
   /// `directory` is the checkpoint's. Pin first, then open: what can be opened then stays.
@@ -23,6 +25,7 @@ class Pin {
 
  private:
   FileSystem& file_system_;
+  Maker maker_;
   std::filesystem::path path_;  // empty: there is none
 };
 

@@ -136,16 +136,18 @@ Trash trash_in_place(FileSystem& file_system, const std::filesystem::path& direc
 
 bool has_live_owner(FileSystem& file_system, const std::filesystem::path& lease,
                     const GarbageOptions& options) {
+  std::string text;
   try {
     const std::unique_ptr<File> file = file_system.open(lease);
-    std::string text(std::min(file->size(), kMostLeaseBytes), '\0');
+    text.resize(std::min(file->size(), kMostLeaseBytes));
     file->read_at(0, reinterpret_cast<std::byte*>(text.data()), text.size());
-    const std::optional<LeaseOwner> owner = parse_lease(text);
-    return owner && may_be_alive(*owner, options.dead_hosts);
   } catch (const Error& e) {
     if (e.code() == ErrorCode::io) throw;
     return false;
   }
+  // With the file closed: its descriptor may be the last one.
+  const std::optional<LeaseOwner> owner = parse_lease(text);
+  return owner && may_be_alive(*owner, options.dead_hosts);
 }
 
 void make_root(FileSystem& file_system, const std::filesystem::path& root) {

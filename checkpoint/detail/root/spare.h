@@ -2,6 +2,7 @@
 
 #include <filesystem>
 
+#include "shardwise/checkpoint/detail/root/lease.h"
 #include "shardwise/checkpoint/detail/step_name.h"
 #include "shardwise/storage/file.h"
 
@@ -15,8 +16,10 @@ class Spare {
   /// Keeps the reference.
   explicit Spare(FileSystem& file_system) : file_system_(file_system) {}
 
-  /// drop()
-  ~Spare() { drop(); }
+  /// drop(), but not in a forked child.
+  ~Spare() {
+    if (maker_.is_this_process()) drop();
+  }
   Spare(const Spare&) = delete;
   Spare& operator=(const Spare&) = delete;
 
@@ -38,6 +41,7 @@ class Spare {
   void take(const std::filesystem::path& trash, const StepName& name);
 
   FileSystem& file_system_;
+  Maker maker_;
   std::filesystem::path directory_;  // empty: none
 };
 
