@@ -12,20 +12,21 @@ namespace {
 void check_same_rank(const char* operation, std::size_t a, std::size_t b) {
   if (a == b) return;
   throw Error(ErrorCode::invalid_argument,
-              fmt::format("{}: the ranks differ, {} and {}", operation, a, b));
+              fmt::format("{}: the ranks are {} and {}; needed are equal ranks", operation, a, b));
 }
 
 }  // namespace
 
 Box::Box(const Index& begin, const Index& end) : begin_(begin), end_(end) {
-  check_same_rank("Box", begin.size(), end.size());
+  check_same_rank("make a box", begin.size(), end.size());
   for (std::size_t dim = 0; dim < rank(); ++dim) {
     std::int64_t extent = 0;
     if (__builtin_sub_overflow(end[dim], begin[dim], &extent) || extent < 0) {
-      throw Error(ErrorCode::invalid_argument,
-                  fmt::format("Box: dim {} goes from {} to {}; needed is begin <= end, at most "
-                              "2^63 - 1 apart",
-                              dim, begin[dim], end[dim]));
+      throw Error(
+          ErrorCode::invalid_argument,
+          fmt::format("make a box: dim {} goes from {} to {}; needed is begin <= end, at most "
+                      "2^63 - 1 apart",
+                      dim, begin[dim], end[dim]));
     }
   }
 }
@@ -72,7 +73,7 @@ bool Box::contains(const Box& other) const {
 }
 
 Box intersect(const Box& a, const Box& b) {
-  check_same_rank("intersect", a.rank(), b.rank());
+  check_same_rank("intersect two boxes", a.rank(), b.rank());
   Box both = a;
   for (std::size_t dim = 0; dim < a.rank(); ++dim) {
     const std::int64_t begin = std::max(a.begin(dim), b.begin(dim));
@@ -82,14 +83,15 @@ Box intersect(const Box& a, const Box& b) {
 }
 
 Box relative_to(const Box& box, const Index& origin) {
-  check_same_rank("relative_to", box.rank(), origin.size());
+  check_same_rank("count a box from an index", box.rank(), origin.size());
   Index begin = box.begin(), end = box.end();
   for (std::size_t dim = 0; dim < box.rank(); ++dim) {
     if (__builtin_sub_overflow(begin[dim], origin[dim], &begin[dim]) ||
         __builtin_sub_overflow(end[dim], origin[dim], &end[dim])) {
-      throw Error(ErrorCode::invalid_argument,
-                  fmt::format("relative_to: {} counted from {} leaves the range of 64 bits",
-                              to_string(box), to_string(origin)));
+      throw Error(
+          ErrorCode::invalid_argument,
+          fmt::format("count a box from an index: {} from {}; needed is a result of 64 bits",
+                      to_string(box), to_string(origin)));
     }
   }
   return Box(begin, end);

@@ -32,8 +32,8 @@ void copy_short_runs(const RunWalk& walk, std::size_t element_bytes, const std::
 RunWalk walk_runs(const Box& box, const Box& a, const Box& b) {
   if (!a.contains(box) || !b.contains(box)) {
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("copy_box: {} is not inside both {} and {}", to_string(box),
-                            to_string(a), to_string(b)));
+                fmt::format("copy a box: {} is not inside both {} and {}; needed is a part of both",
+                            to_string(box), to_string(a), to_string(b)));
   }
   RunWalk walk;
   if (box.empty()) return walk;

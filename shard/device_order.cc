@@ -14,7 +14,7 @@ namespace shardwise {
 namespace {
 
 [[noreturn]] void fail(const std::string& what) {
-  throw Error(ErrorCode::invalid_argument, "DeviceOrder: " + what);
+  throw Error(ErrorCode::invalid_argument, "device order: " + what);
 }
 
 std::vector<std::int64_t> parse_numbers(std::string_view list, const char* what,
@@ -156,7 +156,7 @@ std::optional<DeviceOrder> DeviceOrder::recognise(std::span<const DeviceId> ids)
 DeviceOrder DeviceOrder::list(std::vector<DeviceId> ids) {
   if (ids.empty()) fail("0 device ids; needed is at least one");
   for (const DeviceId id : ids) {
-    if (id < 0) fail(fmt::format("device id {} is negative", id));
+    if (id < 0) fail(fmt::format("device id {} is negative; needed is at least 0", id));
   }
   if (auto order = recognise(ids)) return *std::move(order);
   auto list = std::make_shared<List>();

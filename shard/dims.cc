@@ -11,7 +11,7 @@ namespace shardwise {
 
 void Dims::fail_rank(std::size_t rank) {
   throw Error(ErrorCode::invalid_argument,
-              fmt::format("Dims: rank {} is over the limit of {}", rank, kMaxRank));
+              fmt::format("shape or index: it has rank {}; needed is at most {}", rank, kMaxRank));
 }
 
 Dims::Dims(std::span<const std::int64_t> values) : size_(values.size()) {
@@ -28,9 +28,9 @@ std::int64_t num_elements(const Shape& shape) {
   bool empty = false;
   for (const std::int64_t extent : shape) {
     if (extent < 0) {
-      throw Error(
-          ErrorCode::invalid_argument,
-          fmt::format("num_elements: extent {} of {} is negative", extent, to_string(shape)));
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("shape {}: extent {} is negative; needed is at least 0",
+                              to_string(shape), extent));
     }
     empty |= extent == 0;
   }
@@ -38,9 +38,9 @@ std::int64_t num_elements(const Shape& shape) {
   std::int64_t product = 1;
   for (const std::int64_t extent : shape) {
     if (__builtin_mul_overflow(product, extent, &product)) {
-      throw Error(
-          ErrorCode::invalid_argument,
-          fmt::format("num_elements: {} has more than 2^63 - 1 elements", to_string(shape)));
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("shape {}: it has too many elements; needed are at most 2^63 - 1",
+                              to_string(shape)));
     }
   }
   return product;
@@ -49,9 +49,11 @@ std::int64_t num_elements(const Shape& shape) {
 std::size_t num_bytes(const Shape& shape, std::size_t element_bytes) {
   std::size_t bytes = 0;
   if (__builtin_mul_overflow(num_elements(shape), element_bytes, &bytes)) {
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("num_bytes: {} with {} bytes per element has more than 2^64 - 1 bytes",
-                            to_string(shape), element_bytes));
+    throw Error(
+        ErrorCode::invalid_argument,
+        fmt::format(
+            "shape {}: of {} bytes per element, it has too many bytes; needed are at most 2^64 - 1",
+            to_string(shape), element_bytes));
   }
   return bytes;
 }
@@ -79,9 +81,9 @@ Shape parse_shape(std::string_view text) {
     const auto extent = detail::parse_count(detail::trim(part));
     if (!extent) {
       throw Error(ErrorCode::invalid_argument,
-                  fmt::format("parse_shape: \"{}\" in \"{}\" is not an extent; needed are numbers "
-                              "from 0 to 2^63 - 1, as in \"8,3\"",
-                              part, text));
+                  fmt::format("shape \"{}\": \"{}\" is not an extent; needed are numbers from 0 to "
+                              "2^63 - 1, as in \"8,3\"",
+                              text, part));
     }
     shape.push_back(*extent);
   }

@@ -222,7 +222,7 @@ DType parse_dtype(std::string_view text) {
     known += fmt::format("{}{}", i == 0 ? "" : ", ", kNames[i].short_name);
   }
   throw Error(ErrorCode::invalid_argument,
-              fmt::format("parse_dtype: \"{}\" is none of {}", text, known));
+              fmt::format("dtype \"{}\": it is not known; needed is one of {}", text, known));
 }
 
 float f16_to_f32(std::uint16_t bits) { return widen(F16{bits}); }

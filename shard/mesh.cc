@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "shardwise/shard/detail/divider.h"
+#include "shardwise/shard/detail/list_size.h"
 #include "shardwise/shard/detail/text.h"
 #include "shardwise/shard/error.h"
 
@@ -23,7 +24,7 @@ std::string axes_text(std::span<const Axis> axes) {
 }
 
 [[noreturn]] void fail(std::span<const Axis> axes, const std::string& what) {
-  throw Error(ErrorCode::invalid_argument, fmt::format("Mesh \"{}\": {}", axes_text(axes), what));
+  throw Error(ErrorCode::invalid_argument, fmt::format("mesh \"{}\": {}", axes_text(axes), what));
 }
 
 /// What `make` returns; an error of it tells of which mesh.
@@ -50,7 +51,8 @@ void check_axes(std::span<const Axis> axes) {
     }
     for (std::size_t j = 0; j < i; ++j) {
       if (axes[j].name == axis.name) {
-        fail(axes, fmt::format("axis name \"{}\" is there twice", axis.name));
+        fail(axes,
+             fmt::format("axis name \"{}\" is there twice; needed are distinct names", axis.name));
       }
     }
   }
@@ -78,11 +80,12 @@ Mesh::Mesh(std::vector<Axis> axes, std::optional<DeviceOrder> devices, bool is_a
     data->sizes[i] = detail::Divider(data->axes[i].size);
     data->strides[i] = detail::Divider(data->size);
     if (__builtin_mul_overflow(data->size, data->axes[i].size, &data->size)) {
-      fail(data->axes, "there are more than 2^63 - 1 devices");
+      fail(data->axes, "it has too many devices; needed are at most 2^63 - 1");
     }
   }
   if (devices && devices->size() != data->size) {
-    fail(data->axes, fmt::format("{} device ids for {} positions", devices->size(), data->size));
+    fail(data->axes, fmt::format("there are {} device ids for {} positions; needed is one for each",
+                                 devices->size(), data->size));
   }
   if (!is_abstract) {
     data->devices = devices ? *std::move(devices) : DeviceOrder::iota(data->size);
@@ -111,7 +114,7 @@ Mesh Mesh::parse(std::string_view text) {
     const auto value = detail::parse_count(detail::trim(part));
     if (value) return *value;
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("Mesh \"{}\": \"{}\" is not {}; needed is a form as in "
+                fmt::format("mesh \"{}\": \"{}\" is not {}; needed is a form as in "
                             "\"data=4,model=2\", \"4,2\" or \"data=2,model=2@3,1,0,2\"",
                             text, part, what));
   };
@@ -148,7 +151,7 @@ std::size_t Mesh::axis_index(std::string_view axis) const {
   const auto number = detail::parse_count(axis);
   if (number && std::cmp_less(*number, all.size())) return static_cast<std::size_t>(*number);
   throw Error(ErrorCode::not_found,
-              fmt::format("axis_index: no axis \"{}\" in mesh \"{}\"", axis, axes_text(all)));
+              fmt::format("mesh \"{}\": it has no axis \"{}\"", axes_text(all), axis));
 }
 
 std::int64_t Mesh::axis_size(std::string_view axis) const {
@@ -164,7 +167,8 @@ std::int64_t Mesh::stride(std::size_t axis) const { return data_->strides[axis].
 bool Mesh::is_abstract() const { return !data_->devices; }
 
 const DeviceOrder& Mesh::devices() const {
-  if (is_abstract()) fail(data_->axes, "it is abstract, so there are no devices; needed are some");
+  if (is_abstract())
+    fail(data_->axes, "it is abstract, so it has no devices; needed is a mesh with devices");
   return *data_->devices;
 }
 
@@ -190,13 +194,15 @@ Mesh submesh(const Mesh& mesh, std::string_view axis, std::int64_t coordinate) {
   const std::size_t fixed = mesh.axis_index(axis);
   const std::int64_t size = mesh.axes()[fixed].size, stride = mesh.stride(fixed);
   if (coordinate < 0 || coordinate >= size) {
-    fail(mesh.axes(), fmt::format("submesh at {} of axis \"{}\"; needed is at least 0 and below {}",
-                                  coordinate, axis, size));
+    fail(mesh.axes(),
+         fmt::format("a submesh at coordinate {} of axis \"{}\"; needed is at least 0 and below {}",
+                     coordinate, axis, size));
   }
   std::vector<Axis> axes(mesh.axes().begin(), mesh.axes().end());
   axes.erase(axes.begin() + static_cast<std::ptrdiff_t>(fixed));
   if (mesh.is_abstract()) return Mesh::abstract(std::move(axes));
   std::vector<DeviceId> devices;
+  devices.reserve(detail::list_size(mesh.size() / size, "the devices of a submesh"));
   for (std::int64_t outer = 0; outer < mesh.size(); outer += stride * size) {
     for (std::int64_t inner = 0; inner < stride; ++inner) {
       devices.push_back(mesh.device_at(outer + coordinate * stride + inner));

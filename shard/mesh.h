@@ -21,6 +21,9 @@ struct Axis {
   bool operator==(const Axis&) const = default;
 };
 
+/// How many positions a list may have; see Mesh.
+inline constexpr std::int64_t kMostListedPositions = std::int64_t{1} << 24;
+
 /// A grid of devices with named axes; a PartitionSpec is resolved against one.
 ///
 /// A *position* counts the grid row-major, the last axis fastest: 0 <= position < size(). Each
@@ -31,6 +34,10 @@ struct Axis {
 /// Invariants: axis names are non-empty, distinct and free of the characters of the text forms
 /// (",=+-@;:()[]{}'\"" and blanks); sizes are >= 1 and their product fits in an int64; device ids
 /// are distinct and >= 0, one per position. A mesh with no axes is valid and has one device.
+///
+/// A mesh may be far larger than memory. Only what lists its positions (plans, pieces, replicas,
+/// XLA's tile assignments) needs memory for each; of a mesh with more than kMostListedPositions,
+/// such functions throw unsupported.
 ///
 /// Immutable, cheap to copy (shares its data), thread-safe.
 ///

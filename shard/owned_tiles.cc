@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "shardwise/shard/detail/list_size.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise {
@@ -17,8 +18,8 @@ OwnedTiles::OwnedTiles(const Sharding& sharding, const Shape& shape, const Box& 
   const Box whole = Box::whole(shape);
   if (region.rank() != whole.rank() || !whole.contains(region)) {
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("owners: region {} is not inside the shape {}", to_string(region),
-                            to_string(shape)));
+                fmt::format("tiles that hold region {}: it is not inside the shape {}",
+                            to_string(region), to_string(shape)));
   }
 }
 
@@ -26,8 +27,9 @@ OwnedTiles OwnedTiles::of_rows(const Sharding& sharding, const Shape& shape, std
                                std::int64_t end) {
   sharding.shard_shape(shape);
   if (shape.empty() || begin < 0 || end < begin || end > shape[0]) {
-    throw Error(ErrorCode::invalid_argument, fmt::format("owners: the shape {} has no rows [{}:{}]",
-                                                         to_string(shape), begin, end));
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("tiles that hold rows [{}:{}]: the shape {} has no such rows", begin,
+                            end, to_string(shape)));
   }
   Box rows = Box::whole(shape);
   rows.set(0, begin, end);
@@ -78,15 +80,15 @@ OwnedTile owner_of(const Sharding& sharding, const Shape& shape, const Index& el
   }
   if (!inside) {
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("owners: element {} is not inside the shape {}", to_string(element),
-                            to_string(shape)));
+                fmt::format("tile that holds element {}: it is not inside the shape {}",
+                            to_string(element), to_string(shape)));
   }
   return *OwnedTiles(sharding, shape, Box(element, next)).begin();
 }
 
 std::vector<std::int64_t> positions_of(const Sharding& sharding, const Index& tile) {
   std::vector<std::int64_t> positions;
-  positions.reserve(static_cast<std::size_t>(sharding.num_replicas()));
+  positions.reserve(detail::list_size(sharding.num_replicas(), "the positions that hold a tile"));
   for (std::int64_t replica = 0; replica < sharding.num_replicas(); ++replica) {
     positions.push_back(sharding.position_of(tile, replica));
   }

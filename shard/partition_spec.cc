@@ -16,8 +16,8 @@ PartitionSpec PartitionSpec::replicated(std::size_t rank) {
 PartitionSpec PartitionSpec::padded(std::size_t rank) const {
   if (this->rank() > rank) {
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("PartitionSpec \"{}\": it has {} dims; needed are at most {}",
-                            to_string(), this->rank(), rank));
+                fmt::format("spec \"{}\": it has {} dims; needed are at most {}", to_string(),
+                            this->rank(), rank));
   }
   std::vector<Entry> entries = entries_;
   entries.resize(rank);
@@ -41,12 +41,12 @@ PartitionSpec PartitionSpec::parse(std::string_view text) {
       if (axis.empty() || bad != std::string_view::npos) {
         const char* const at = axis.empty() ? padded.data() : axis.data() + bad;
         throw Error(ErrorCode::invalid_argument,
-                    fmt::format("PartitionSpec: \"{}\" has {} at character {}; needed are axis "
+                    fmt::format("spec \"{}\": it has {} at character {}; needed are axis "
                                 "names or \"-\" for each dim, as in \"data,-,a+b\"",
                                 text, axis.empty() ? "no axis" : fmt::format("'{}'", axis[bad]),
                                 at - text.data()));
       }
-      detail::parse_axis_ref(axis, fmt::format("PartitionSpec \"{}\"", text));
+      detail::parse_axis_ref(axis, fmt::format("spec \"{}\"", text));
       entry.emplace_back(axis);
     }
   }

@@ -9,7 +9,7 @@ namespace shardwise {
 ShardBoxes::ShardBoxes(const Sharding& sharding, const Shape& shape)
     : sharding_(sharding), shape_(shape), size_(sharding.mesh().size()), block_(shape) {
   const Sharding::Data& data = *sharding_.data_;
-  data.check("box", shape);
+  data.check(shape);
   const auto add = [this](const detail::Digits& digits, std::size_t dim) {
     for (const detail::Digit& digit : digits.list) {
       digits_.push_back(

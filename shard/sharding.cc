@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "shardwise/shard/detail/list_size.h"
 #include "shardwise/shard/detail/placement.h"
 #include "shardwise/shard/detail/sharding_data.h"
 #include "shardwise/shard/detail/spec_axes.h"
@@ -28,7 +29,7 @@ std::vector<detail::DimCut> cuts_of(const PartitionSpec& spec, const UnevenPolic
   const auto fail = [&](const std::string& what) {
     throw Error(
         ErrorCode::invalid_argument,
-        fmt::format("Sharding \"{}\": policy {}: {}", spec.to_string(), policy.to_string(), what));
+        fmt::format("sharding \"{}\": policy {}: {}", spec.to_string(), policy.to_string(), what));
   };
   const bool given = policy.kind() == UnevenPolicy::Kind::tile_sizes;
   if (given && policy.sizes().size() != spec.rank()) {
@@ -56,12 +57,15 @@ std::vector<detail::DimCut> cuts_of(const PartitionSpec& spec, const UnevenPolic
 
 }  // namespace
 
-void Sharding::Data::check(const char* operation, const Shape& shape) const {
+void Sharding::Data::check(const Shape& shape) const {
+  const auto fail = [&](const std::string& what) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("cut by the spec \"{}\": {}", spec.to_string(), what));
+  };
   if (shape.size() != cuts.size() ||
       std::any_of(shape.begin(), shape.end(), [](std::int64_t extent) { return extent < 0; })) {
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("{}: shape {}; needed for the spec \"{}\" are {} extents of at least 0",
-                            operation, shardwise::to_string(shape), spec.to_string(), cuts.size()));
+    fail(fmt::format("shape {}; needed are {} extents of at least 0", shardwise::to_string(shape),
+                     cuts.size()));
   }
   for (std::size_t dim = 0; dim < cuts.size(); ++dim) {
     if (cuts[dim].allows(shape[dim])) continue;
@@ -70,19 +74,19 @@ void Sharding::Data::check(const char* operation, const Shape& shape) const {
         policy.kind() == UnevenPolicy::Kind::strict
             ? fmt::format("a multiple of {}, as {}", ways, nearest_multiples(shape[dim], ways))
             : "the sum of the tile sizes";
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("{}: dim {} of shape {} has extent {} over axes \"{}\", {} ways; "
-                            "needed under the policy {} is {}",
-                            operation, dim, shardwise::to_string(shape), shape[dim],
-                            fmt::join(spec[dim], "+"), ways, policy.to_string(), needed));
+    fail(
+        fmt::format("dim {} of shape {} has extent {} over axes \"{}\", {} ways; needed under the "
+                    "policy {} is {}",
+                    dim, shardwise::to_string(shape), shape[dim], fmt::join(spec[dim], "+"), ways,
+                    policy.to_string(), needed));
   }
 }
 
 Sharding::Sharding(Mesh mesh, PartitionSpec spec, UnevenPolicy policy) {
   if (spec.rank() > kMaxRank) {
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("Sharding \"{}\": rank {} is over the limit of {}", spec.to_string(),
-                            spec.rank(), kMaxRank));
+                fmt::format("sharding \"{}\": it has rank {}; needed is at most {}",
+                            spec.to_string(), spec.rank(), kMaxRank));
   }
   const std::vector<detail::SpecAxis> axes = detail::resolve(mesh, spec);
   detail::Digits replicas;
@@ -128,14 +132,14 @@ std::int64_t Sharding::position_of(const Index& tile, std::int64_t replica) cons
 }
 
 Shape Sharding::shard_shape(const Shape& shape) const {
-  data_->check("shard_shape", shape);
+  data_->check(shape);
   Shape block = shape;
   for (std::size_t dim = 0; dim < rank(); ++dim) block[dim] = data_->cuts[dim].block(shape[dim]);
   return block;
 }
 
 Box Sharding::box_at(std::int64_t position, const Shape& shape) const {
-  data_->check("box", shape);
+  data_->check(shape);
   Box box = Box::whole(shape);
   for (std::size_t dim = 0; dim < shape.size(); ++dim) {
     const detail::DimCut& cut = data_->cuts[dim];
@@ -148,9 +152,10 @@ Box Sharding::box_at(std::int64_t position, const Shape& shape) const {
 Box Sharding::box(DeviceId device, const Shape& shape) const {
   const auto position = mesh().position_of(device);
   if (!position) {
-    throw Error(ErrorCode::not_found, fmt::format("box: device {} is not among the {} devices of "
-                                                  "the sharding \"{}\"",
-                                                  device, mesh().size(), spec().to_string()));
+    throw Error(ErrorCode::not_found,
+                fmt::format("box of device {}: it is not among the {} devices of "
+                            "the sharding \"{}\"",
+                            device, mesh().size(), spec().to_string()));
   }
   return box_at(*position, shape);
 }
@@ -164,10 +169,13 @@ std::int64_t Sharding::replica_id(std::int64_t position) const {
 bool Sharding::is_fully_replicated() const { return num_replicas() == mesh().size(); }
 
 std::vector<DistinctPiece> Sharding::distinct_pieces(const Shape& shape) const {
-  data_->check("distinct_pieces", shape);
+  data_->check(shape);
   std::vector<DistinctPiece> pieces;
+  std::int64_t positions = 0;
   for (const OwnedTile& owned : OwnedTiles(*this, shape)) {
     pieces.push_back({owned.box, positions_of(*this, owned.tile)});
+    positions += num_replicas();
+    detail::list_size(positions, "the distinct pieces of a sharding, with their positions");
   }
   return pieces;
 }

@@ -22,7 +22,7 @@ std::vector<std::vector<std::int64_t>> parse_sizes(std::string_view list, std::s
       const auto size = detail::parse_count(detail::trim(part));
       if (!size) {
         throw Error(ErrorCode::invalid_argument,
-                    fmt::format("UnevenPolicy \"{}\": \"{}\" is not a tile size; needed is a form "
+                    fmt::format("policy \"{}\": \"{}\" is not a tile size; needed is a form "
                                 "as in \"sizes:3+2,-\"",
                                 text, part));
       }
@@ -40,7 +40,7 @@ UnevenPolicy UnevenPolicy::tile_sizes(std::vector<std::vector<std::int64_t>> siz
     for (const std::int64_t size : sizes[dim]) {
       if (size >= 0 && !__builtin_add_overflow(sum, size, &sum)) continue;
       throw Error(ErrorCode::invalid_argument,
-                  fmt::format("UnevenPolicy: dim {} has a tile of size {}; needed are sizes of at "
+                  fmt::format("policy sizes: dim {} has a tile of size {}; needed are sizes of at "
                               "least 0 whose sum is below 2^63",
                               dim, size));
     }
@@ -60,7 +60,7 @@ UnevenPolicy UnevenPolicy::parse(std::string_view text) {
     return tile_sizes(parse_sizes(word.substr(kSizesPrefix.size()), text));
   }
   throw Error(ErrorCode::invalid_argument,
-              fmt::format("UnevenPolicy: \"{}\" is none; needed is ceil, strict, nested_chunk, "
+              fmt::format("policy \"{}\": it is not known; needed is ceil, strict, nested_chunk, "
                           "balanced or sizes:3+2,-",
                           text));
 }

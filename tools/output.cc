@@ -1,12 +1,17 @@
 #include "output.h"
 
-#include <fmt/core.h>
+#include <fcntl.h>
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstdio>
-#include <string_view>
+#include <cstring>
+#include <exception>
+
+#include "shardwise/shard/error.h"
 
 namespace shardwise::tools {
 namespace {
@@ -44,7 +49,7 @@ void Table::print() const {
 }
 
 std::string human_bytes(std::size_t bytes) {
-  constexpr std::array<const char*, 5> kUnits = {"B", "KiB", "MiB", "GiB", "TiB"};
+  constexpr std::array<const char*, 6> kUnits = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
   double value = static_cast<double>(bytes);
   std::size_t unit = 0;
   while (value >= 1024 && unit + 1 < kUnits.size()) {
@@ -52,6 +57,13 @@ std::string human_bytes(std::size_t bytes) {
     ++unit;
   }
   return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.2f} {}", value, kUnits[unit]);
+}
+
+std::string human_time(double seconds) {
+  const auto whole = static_cast<std::int64_t>(seconds + 0.5);
+  if (whole < 60) return fmt::format("{} s", whole);
+  if (whole < 3600) return fmt::format("{} min {} s", whole / 60, whole % 60);
+  return fmt::format("{} h {} min", whole / 3600, whole % 3600 / 60);
 }
 
 nlohmann::ordered_json dims_json(const Dims& dims) {
@@ -72,11 +84,53 @@ void print_json(const nlohmann::ordered_json& value) {
   fmt::print("{}\n", value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
+void print_note(std::string_view text) {
+  // Not fmt::print: it throws where stderr is closed.
+  std::fputs(fmt::format("{}\n", text).c_str(), stderr);
+}
+
+void report_error(bool json, std::string_view code, std::string_view message) {
+  if (json && std::ferror(stdout) == 0) {
+    try {
+      print_json({{"error", {{"code", code}, {"message", message}}}});
+    } catch (const std::exception&) {
+      // stdout takes nothing; the message on stderr and the exit status tell of the failure.
+    }
+  }
+  print_note(fmt::format("shardwise: {}", message));
+}
+
+void finish_stdout() {
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return;
+  throw Error(ErrorCode::io,
+              fmt::format("the result cannot be written to stdout: {}", std::strerror(errno)));
+}
+
+void hold_closed_streams() {
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (::fcntl(fd, F_GETFD) != -1 || errno != EBADF) continue;
+    // The lowest free number is taken, so it is this one; for the wrong direction.
+    ::open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+  }
+}
+
+std::string progress_text(std::string_view what, const Progress& progress, double seconds) {
+  const double done = static_cast<double>(progress.done_bytes);
+  const double total = static_cast<double>(std::max<std::size_t>(progress.total_bytes, 1));
+  std::string text = fmt::format("{}: {:.0f} % of {}, {}/s", what, 100 * done / total,
+                                 human_bytes(progress.total_bytes),
+                                 human_bytes(static_cast<std::size_t>(done / seconds)));
+  if (done > 0) {
+    text += fmt::format(", {} left", human_time(seconds * std::max(0.0, total - done) / done));
+  }
+  return text;
+}
+
 ProgressLine::ProgressLine(std::string what)
     : what_(std::move(what)), start_(std::chrono::steady_clock::now()), shown_(start_) {}
 
 ProgressLine::~ProgressLine() {
-  if (visible_) fmt::print(stderr, "\r\033[K");
+  if (visible_) std::fputs("\r\033[K", stderr);
 }
 
 ProgressFunction ProgressLine::function() {
@@ -90,11 +144,7 @@ void ProgressLine::show(const Progress& progress) {
   if (seconds < 1 || now - shown_ < std::chrono::milliseconds(100)) return;
   shown_ = now;
   visible_ = true;
-  const double done = static_cast<double>(progress.done_bytes);
-  const double total = static_cast<double>(std::max<std::size_t>(progress.total_bytes, 1));
-  fmt::print(stderr, "\r\033[K{}: {:.0f} % of {}, {}/s", what_, 100 * done / total,
-             human_bytes(progress.total_bytes),
-             human_bytes(static_cast<std::size_t>(done / seconds)));
+  std::fputs(("\r\033[K" + progress_text(what_, progress, seconds)).c_str(), stderr);
   std::fflush(stderr);
 }
 

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "shardwise/checkpoint/info.h"
@@ -26,13 +27,33 @@ class Table {
 /// "1.50 MiB"
 std::string human_bytes(std::size_t bytes);
 
+/// "45 s", "2 min 5 s", "1 h 3 min"
+std::string human_time(double seconds);
+
 nlohmann::ordered_json dims_json(const Dims& dims);
 nlohmann::ordered_json box_json(const Box& box);
 
 /// On stdout, with a line end. Bytes that are not UTF-8 are replaced.
 void print_json(const nlohmann::ordered_json& value);
 
+/// One line on stderr, or nowhere where that is closed.
+void print_note(std::string_view text);
+
+/// A failure: its message on stderr and, where JSON was asked for, an object on stdout.
+void report_error(bool json, std::string_view code, std::string_view message);
+
+/// Throws io unless all that was printed on stdout has arrived there: it may be a full disk.
+void finish_stdout();
+
+/// Holds the numbers of standard streams that are closed, so that no file gets one and, with it,
+/// what is meant for the stream: writing there still fails. Before anything is opened.
+void hold_closed_streams();
+
+/// "reshard: 72 % of 4.53 GiB, 137.23 MiB/s, 9 s left", after this many seconds.
+std::string progress_text(std::string_view what, const Progress& progress, double seconds);
+
 /// Shows on stderr how far long work has come: only on a terminal, and only after a second.
+/// The line is cleared when this object ends, so that is before the result is printed.
 class ProgressLine {
  public:
   explicit ProgressLine(std::string what);

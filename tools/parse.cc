@@ -1,26 +1,83 @@
 #include "parse.h"
 
-#include <fmt/core.h>
+#include <fmt/format.h>
 
-#include <cstdio>
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+#include <cmath>
 #include <fstream>
 #include <sstream>
 
+#include "output.h"
 #include "shardwise/checkpoint/manager.h"
 #include "shardwise/shard/error.h"
+#include "shardwise/shard/nearest_names.h"
 
 namespace shardwise::tools {
 namespace fs = std::filesystem;
 
 Mesh parse_mesh(const std::string& mesh, const std::string& devices) {
+  if (mesh.find_first_not_of(' ') == std::string::npos) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("mesh \"{}\": it has no axis; needed is at least one, as in "
+                            "\"data=4,model=2\", or \"1\" for one device",
+                            mesh));
+  }
   if (devices.empty()) return Mesh::parse(mesh);
   if (mesh.find('@') != std::string::npos) {
-    throw Error(
-        ErrorCode::invalid_argument,
-        fmt::format("mesh \"{}\" has a device order of its own, and --devices gives another",
-                    mesh));
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("mesh \"{}\": it has a device order, and --devices gives another; "
+                            "needed is one of the two",
+                            mesh));
   }
   return Mesh::parse(mesh + "@" + devices);
+}
+
+void check_listed(const Mesh& mesh, std::string_view command) {
+  constexpr std::int64_t kMostDevices = std::int64_t{1} << 20;  // about 1 GB of JSON
+  if (mesh.size() <= kMostDevices) return;
+  throw Error(
+      ErrorCode::unsupported,
+      fmt::format("{}: mesh \"{}\" has {} devices, which would all be listed; needed are at "
+                  "most {}",
+                  command, mesh.to_string(), mesh.size(), kMostDevices));
+}
+
+std::size_t parse_bytes(std::string_view text, ByteRange allowed) {
+  struct Unit {
+    std::string_view name;
+    double bytes;
+  };
+  static constexpr Unit kUnits[] = {
+      {"", 1},       {"b", 1},        {"k", 0x1p10},   {"kib", 0x1p10}, {"kb", 1e3},
+      {"m", 0x1p20}, {"mib", 0x1p20}, {"mb", 1e6},     {"g", 0x1p30},   {"gib", 0x1p30},
+      {"gb", 1e9},   {"t", 0x1p40},   {"tib", 0x1p40}, {"tb", 1e12}};
+  const char* const end = text.data() + text.size();
+  double number = 0;
+  const auto [rest, error] = std::from_chars(text.data(), end, number, std::chars_format::fixed);
+  std::string unit(rest, end);
+  std::transform(unit.begin(), unit.end(), unit.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  for (const Unit& known : kUnits) {
+    if (error != std::errc() || unit != known.name) continue;
+    const double bytes = std::round(number * known.bytes);
+    const bool fits = bytes >= static_cast<double>(allowed.least) &&
+                      bytes <= static_cast<double>(allowed.most);  // "nan" does not
+    if (!fits) break;
+    return static_cast<std::size_t>(bytes);
+  }
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("\"{}\" is not a size that is allowed; needed are {} to {}: bytes, or a "
+                          "number with a unit as in 512M, 64MiB, 1.5G (powers of 1024) or 2GB (of "
+                          "1000)",
+                          text, human_bytes(allowed.least), human_bytes(allowed.most)));
+}
+
+std::string suggestion(std::string_view word, const std::vector<std::string>& known) {
+  const std::vector<std::string_view> nearest = nearest_names({known.begin(), known.end()}, word);
+  if (nearest.empty()) return fmt::format("there are {}", fmt::join(known, ", "));
+  return fmt::format("did you mean \"{}\"?", fmt::join(nearest, "\" or \""));
 }
 
 bool is_checkpoint(const fs::path& path) {
@@ -30,8 +87,14 @@ bool is_checkpoint(const fs::path& path) {
 
 fs::path existing_root(const std::string& path) {
   std::error_code ignored;
+  if (!fs::exists(path, ignored)) {
+    throw Error(ErrorCode::not_found, fmt::format("{} does not exist", path));
+  }
   if (!fs::is_directory(path, ignored)) {
-    throw Error(ErrorCode::not_found, fmt::format("{} is not a directory", path));
+    throw Error(ErrorCode::not_found,
+                fmt::format("{} is not a directory; needed is a checkpoint, or a directory of "
+                            "checkpoints",
+                            path));
   }
   return path;
 }
@@ -50,7 +113,7 @@ fs::path resolve_checkpoint(const std::string& path) {
     throw Error(ErrorCode::not_found, fmt::format("{} holds no committed checkpoint", path));
   }
   for (const RejectedStep& step : latest->rejected) {
-    fmt::print(stderr, "passed over {}: {}\n", step.directory.string(), step.reason);
+    print_note(fmt::format("passed over {}: {}", step.directory.string(), step.reason));
   }
   return latest->step.directory;
 }
@@ -59,7 +122,7 @@ std::string text_or_file(const std::string& argument) {
   if (argument.empty() || argument[0] != '@') return argument;
   const std::string path = argument.substr(1);
   if (!fs::exists(path)) {
-    throw Error(ErrorCode::not_found, fmt::format("rules file {} is not there", path));
+    throw Error(ErrorCode::not_found, fmt::format("rules file {} does not exist", path));
   }
   std::ifstream file(path);
   std::ostringstream text;

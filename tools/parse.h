@@ -1,14 +1,33 @@
 #pragma once
 
+#include <cstddef>
 #include <filesystem>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "shardwise/shard/mesh.h"
 
 namespace shardwise::tools {
 
 /// Mesh::parse, with the device order from a list of its own ("3,1,0,2") where that is not empty.
-Mesh parse_mesh(const std::string& mesh, const std::string& devices);
+/// Throws invalid_argument, also for an empty text: a mesh without axes is most likely a slip.
+Mesh parse_mesh(const std::string& mesh, const std::string& devices = {});
+
+/// Throws unsupported for a mesh of more devices than `command` lists one by one.
+void check_listed(const Mesh& mesh, std::string_view command);
+
+struct ByteRange {
+  std::size_t least, most;
+};
+
+/// A number of bytes: "1048576", "512M", "64MiB", "1.5G", "2GB". K, M, G, T and KiB, MiB, .. are
+/// powers of 1024, KB, MB, .. of 1000; letters may be small. Throws invalid_argument, saying what
+/// is allowed.
+std::size_t parse_bytes(std::string_view text, ByteRange allowed);
+
+/// What to say after a word that is not known: `did you mean "reshard"?`, or which there are.
+std::string suggestion(std::string_view word, const std::vector<std::string>& known);
 
 /// The checkpoint directory that a path means: itself where it holds a manifest, else the newest
 /// valid step below it; steps that had to be passed over are named on stderr.
@@ -17,7 +36,7 @@ std::filesystem::path resolve_checkpoint(const std::string& path);
 /// Whether a path is a checkpoint directory itself (holds a manifest).
 bool is_checkpoint(const std::filesystem::path& path);
 
-/// A root to look into. Throws not_found where it is not a directory: nothing is created.
+/// A root to look into. Throws not_found where it is not there or no directory: nothing is created.
 std::filesystem::path existing_root(const std::string& path);
 
 /// The text itself, or where it begins with "@" the content of the file named after it. Throws

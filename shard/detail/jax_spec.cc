@@ -13,7 +13,7 @@
 namespace shardwise::detail {
 namespace {
 
-constexpr const char* kPartitionSpec = "PartitionSpec";
+constexpr const char* kPartitionSpec = "spec";
 
 std::string axis(Scanner& in) {
   if (in.peek_number()) return std::to_string(in.number());
@@ -40,7 +40,7 @@ void refuse_keywords(Scanner& in) {
     if (!in.peek(word)) continue;
     throw Error(
         ErrorCode::unsupported,
-        fmt::format("{}: {} says nothing of where a tensor lies; needed is None, an axis or "
+        fmt::format("{}: {} says nothing about where a tensor is; needed is None, an axis or "
                     "a tuple of axes per dim",
                     kPartitionSpec, word));
   }

@@ -15,7 +15,7 @@ struct Sharding::Data {
   detail::Digits replicas;           // over the axes, and parts of axes, that no dim uses
 
   /// Throws invalid_argument where a tensor of this shape cannot be cut so.
-  void check(const char* operation, const Shape& shape) const;
+  void check(const Shape& shape) const;
 };
 
 }  // namespace shardwise

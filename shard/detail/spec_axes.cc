@@ -13,7 +13,7 @@ namespace {
 
 [[noreturn]] void fail(ErrorCode code, const PartitionSpec& spec, std::size_t dim,
                        const std::string& what) {
-  throw Error(code, fmt::format("Sharding \"{}\": dim {}: {}", spec.to_string(), dim, what));
+  throw Error(code, fmt::format("sharding \"{}\": dim {}: {}", spec.to_string(), dim, what));
 }
 
 SpecAxis resolve_one(const Mesh& mesh, const PartitionSpec& spec, std::size_t dim,
@@ -58,7 +58,8 @@ std::vector<SpecAxis> resolve(const Mesh& mesh, const PartitionSpec& spec) {
         const bool in_part = part.size != whole && other.size != whole;
         if (in_part && (part.size == 1 || other.size == 1 || compatible(part, other))) continue;
         fail(ErrorCode::invalid_argument, spec, dim,
-             fmt::format("axis \"{}\" is used twice", mesh.axes()[part.axis].name));
+             fmt::format("axis \"{}\" is used twice; needed is at most once",
+                         mesh.axes()[part.axis].name));
       }
       parts.push_back(part);
     }

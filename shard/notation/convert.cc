@@ -71,9 +71,11 @@ std::optional<std::string> difference(const Sharding& sharding, const Other& oth
   if (!allows(other, dim, extent)) return name_of(other) + " does not allow it";
   if (same_if_even && extent % tiles == 0) return std::nullopt;
   if (tiles > kMostTiles) {
-    throw Error(ErrorCode::unsupported,
-                fmt::format("convert: dim {} of extent {} is cut {} ways; compared are at most {}",
-                            dim, extent, tiles, kMostTiles));
+    throw Error(
+        ErrorCode::unsupported,
+        fmt::format(
+            "compare placements: dim {} of extent {} is cut {} ways; compared are at most {}", dim,
+            extent, tiles, kMostTiles));
   }
   Index tile = Index::filled(sharding.rank(), 0);
   for (; tile[dim] < tiles; ++tile[dim]) {
@@ -90,10 +92,11 @@ std::optional<std::string> difference(const Sharding& sharding, const Other& oth
 std::int64_t padded(std::size_t dim, std::int64_t extent, std::int64_t ways) {
   std::int64_t result = 0;
   if (__builtin_add_overflow(extent, (ways - extent % ways) % ways, &result)) {
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("convert: dim {} of extent {}, padded to a multiple of {}, is over "
-                            "2^63 - 1",
-                            dim, extent, ways));
+    throw Error(
+        ErrorCode::invalid_argument,
+        fmt::format("compare placements: dim {} of extent {}, padded to a multiple of {}, is over "
+                    "2^63 - 1",
+                    dim, extent, ways));
   }
   return result;
 }

@@ -90,7 +90,7 @@ Placements::Placements(Mesh mesh, std::vector<Placement> list)
     : mesh_(std::move(mesh)), list_(std::move(list)) {
   const auto fail = [this](const std::string& what) {
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("Placements \"{}\": {}", to_string(), what));
+                fmt::format("placements \"{}\": {}", to_string(), what));
   };
   if (list_.size() != mesh_.rank()) {
     fail(fmt::format("there are {} for the {} axes of mesh \"{}\"; needed is one per axis",
@@ -115,7 +115,7 @@ Placements::Placements(Mesh mesh, std::vector<Placement> list)
 }
 
 Placements Placements::parse(Mesh mesh, std::string_view text) {
-  detail::Scanner in("Placements", text);
+  detail::Scanner in("placements", text);
   const char* const close = in.accept("(") ? ")" : in.accept("[") ? "]" : nullptr;
   const auto ended = [&] { return close ? in.accept(close) : in.at_end(); };
   std::vector<Placement> list;
@@ -136,10 +136,11 @@ bool Placements::is_partial() const {
   });
 }
 
-void Placements::check(const char* operation, const Shape& shape) const {
+void Placements::check(const Shape& shape) const {
   const auto fail = [&](const std::string& what) {
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("{}: shape {}: {}", operation, shardwise::to_string(shape), what));
+                fmt::format("cut by the placements \"{}\": shape {}: {}", to_string(),
+                            shardwise::to_string(shape), what));
   };
   for (std::size_t dim = 0; dim < shape.size(); ++dim) {
     if (shape[dim] >= 0) continue;
@@ -153,7 +154,7 @@ void Placements::check(const char* operation, const Shape& shape) const {
 }
 
 Shape Placements::local_shape(std::int64_t position, const Shape& shape) const {
-  check("local_shape", shape);
+  check(shape);
   Shape local = shape;
   for (std::size_t dim = 0; dim < shape.size(); ++dim) {
     local[dim] = detail::piece_at(mesh_, list_, dim, shape[dim], position).length();
@@ -162,7 +163,7 @@ Shape Placements::local_shape(std::int64_t position, const Shape& shape) const {
 }
 
 Index Placements::global_offset(std::int64_t position, const Shape& shape) const {
-  check("global_offset", shape);
+  check(shape);
   Index offset = shape;
   for (std::size_t dim = 0; dim < shape.size(); ++dim) {
     offset[dim] = detail::piece_at(mesh_, list_, dim, shape[dim], position).begin();
@@ -171,7 +172,7 @@ Index Placements::global_offset(std::int64_t position, const Shape& shape) const
 }
 
 std::optional<Box> Placements::box_at(std::int64_t position, const Shape& shape) const {
-  check("box", shape);
+  check(shape);
   Box box = Box::whole(shape);
   for (std::size_t dim = 0; dim < shape.size(); ++dim) {
     const detail::DimPiece piece = detail::piece_at(mesh_, list_, dim, shape[dim], position);
@@ -183,7 +184,7 @@ std::optional<Box> Placements::box_at(std::int64_t position, const Shape& shape)
 
 std::vector<std::vector<IndexRun>> Placements::runs_at(std::int64_t position,
                                                        const Shape& shape) const {
-  check("runs", shape);
+  check(shape);
   std::vector<std::vector<IndexRun>> runs;
   for (std::size_t dim = 0; dim < shape.size(); ++dim) {
     runs.push_back(detail::piece_at(mesh_, list_, dim, shape[dim], position).runs());

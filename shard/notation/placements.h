@@ -111,7 +111,7 @@ class Placements {
   bool operator==(const Placements&) const = default;
 
  private:
-  void check(const char* operation, const Shape& shape) const;
+  void check(const Shape& shape) const;
 
   Mesh mesh_;
   std::vector<Placement> list_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "shardwise/shard/detail/dim_cut.h"
+#include "shardwise/shard/detail/list_size.h"
 #include "shardwise/shard/detail/spec_axes.h"
 
 namespace shardwise {
@@ -78,7 +79,8 @@ ShardingType sharding_type(const Sharding& sharding) {
 TileAssignment tile_assignment(const Sharding& sharding) {
   Order order = order_of(sharding);
   TileAssignment assignment{std::move(order.dims), {}};
-  assignment.devices.reserve(static_cast<std::size_t>(sharding.mesh().size()));
+  assignment.devices.reserve(
+      detail::list_size(sharding.mesh().size(), "the devices of a tile assignment"));
   for (std::int64_t i = 0; i < sharding.mesh().size(); ++i) {
     assignment.devices.push_back(sharding.mesh().device_at(order.devices.offset_of(i)));
   }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "shardwise/shard/detail/axis_ref.h"
+#include "shardwise/shard/detail/list_size.h"
 #include "shardwise/shard/detail/spec_axes.h"
 #include "shardwise/shard/error.h"
 
@@ -68,6 +69,7 @@ std::string to_xla_v1(const Sharding& sharding) {
   if (sharding.is_fully_replicated()) return "{replicated}";
   const DeviceOrder order = positions_by_tile(sharding);
   std::vector<DeviceId> ids;
+  ids.reserve(detail::list_size(order.size(), "the devices of an XLA text"));
   for (std::int64_t i = 0; i < order.size(); ++i) {
     ids.push_back(sharding.mesh().device_at(order.device_at(i)));
   }

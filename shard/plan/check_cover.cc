@@ -15,7 +15,7 @@ void check_cover(std::span<const Box> boxes, const Shape& shape) {
   for (std::size_t i = 0; i < boxes.size(); ++i) {
     if (boxes[i].rank() != whole.rank() || !whole.contains(boxes[i])) {
       throw Error(ErrorCode::invalid_argument,
-                  fmt::format("check_cover: box {}, {}, is not inside the shape {}", i,
+                  fmt::format("cover the tensor: box {}, {}, is not inside the shape {}", i,
                               to_string(boxes[i]), to_string(shape)));
     }
   }
@@ -24,7 +24,7 @@ void check_cover(std::span<const Box> boxes, const Shape& shape) {
   for (const Box& box : boxes) packed.push_back(box);
   if (detail::is_tiling(packed, whole)) return;
   const auto miscount = detail::find_miscount(packed, whole);
-  const std::string element = fmt::format("check_cover: element {} of shape {}",
+  const std::string element = fmt::format("cover the tensor: element {} of shape {}",
                                           to_string(miscount->element), to_string(shape));
   if (miscount->times == 0) {
     throw Error(ErrorCode::invalid_argument, element + " is in no box; needed is one");

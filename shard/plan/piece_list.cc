@@ -1,5 +1,6 @@
 #include "shardwise/shard/plan/piece_list.h"
 
+#include "shardwise/shard/detail/list_size.h"
 #include "shardwise/shard/shard_boxes.h"
 
 namespace shardwise {
@@ -15,7 +16,7 @@ PieceList::PieceList(std::span<const Piece> pieces, std::size_t rank) : boxes_(r
 
 PieceList::PieceList(const Sharding& sharding, const Shape& shape) : boxes_(shape.size()) {
   const Mesh& mesh = sharding.mesh();
-  const auto pieces = static_cast<std::size_t>(mesh.size());
+  const std::size_t pieces = detail::list_size(mesh.size(), "the pieces of a mesh");
   places_.reserve(pieces);
   boxes_.reserve(pieces);
   for (const Box& box : ShardBoxes(sharding, shape)) boxes_.push_back(box);

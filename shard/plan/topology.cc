@@ -38,7 +38,8 @@ Topology::Topology(std::span<const DeviceAttributes> devices) : one_process_(fal
   for (std::size_t i = 1; i < entries_.size(); ++i) {
     if (entries_[i - 1].device != entries_[i].device) continue;
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("Topology: device {} is there twice", entries_[i].device));
+                fmt::format("topology: device {} is there twice; needed are distinct devices",
+                            entries_[i].device));
   }
 }
 
@@ -53,7 +54,7 @@ Topology::Site Topology::site(DeviceId device) const {
       std::lower_bound(entries_.begin(), entries_.end(), device,
                        [](const Entry& entry, DeviceId id) { return entry.device < id; });
   if (found == entries_.end() || found->device != device) {
-    throw Error(ErrorCode::not_found, fmt::format("Topology: device {} is not among its {} devices",
+    throw Error(ErrorCode::not_found, fmt::format("topology: device {} is not among its {} devices",
                                                   device, entries_.size()));
   }
   return found->site;

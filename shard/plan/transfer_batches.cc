@@ -45,10 +45,11 @@ void for_each_part(Box box, std::int64_t most, Body&& body) {
 void for_each_batch(const TransferPlan& plan, std::size_t element_bytes, std::size_t max_bytes,
                     const std::function<void(std::span<const Copy>)>& body) {
   if (element_bytes == 0 || max_bytes < element_bytes) {
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("for_each_batch: batches of {} bytes of elements of {}; needed is room "
-                            "for an element of at least 1 byte",
-                            max_bytes, element_bytes));
+    throw Error(
+        ErrorCode::invalid_argument,
+        fmt::format("transfer batches: batches of {} bytes of elements of {}; needed is room "
+                    "for an element of at least 1 byte",
+                    max_bytes, element_bytes));
   }
   const auto most = static_cast<std::int64_t>(
       std::min<std::size_t>(max_bytes / element_bytes, std::size_t{1} << 62));

@@ -61,7 +61,7 @@ std::vector<Slice> slices_of(std::span<const DeviceAttributes> devices,
         options.granule == Granule::slice) {
       const bool first = device.slice_index.has_value();
       refuse(fmt::format(
-          "hybrid_mesh: device {} has a slice index and device {} has none; needed is "
+          "hybrid mesh: device {} has a slice index and device {} has none; needed is "
           "one on all or on none",
           first ? device.id : devices.front().id, first ? devices.front().id : device.id));
     }
@@ -94,14 +94,14 @@ HybridShape shape_of(std::span<const HybridAxis> axes) {
     std::int64_t size = 0;
     if (axis.inner < 1 || axis.outer < 1) {
       refuse(
-          fmt::format("hybrid_mesh: axis {} has inner size {} and outer size {}; needed is at "
+          fmt::format("hybrid mesh: axis {} has inner size {} and outer size {}; needed is at "
                       "least 1",
                       shape.all.size(), axis.inner, axis.outer));
     }
     if (__builtin_mul_overflow(axis.inner, axis.outer, &size) ||
         __builtin_mul_overflow(shape.slice_size, axis.inner, &shape.slice_size) ||
         __builtin_mul_overflow(shape.num_slices, axis.outer, &shape.num_slices)) {
-      refuse("hybrid_mesh: the axes have more than 2^63 - 1 devices");
+      refuse("hybrid mesh: the axes have more than 2^63 - 1 devices");
     }
     shape.inner.push_back(axis.inner);
     shape.all.push_back({axis.name, size});
@@ -114,14 +114,14 @@ void check_slices(const HybridShape& shape, std::span<const Slice> slices, Granu
   if (std::cmp_not_equal(slices.size(), shape.num_slices)) {
     const char* what = granule == Granule::process ? "processes" : "slices";
     refuse(
-        fmt::format("hybrid_mesh: the devices are in {} {}; needed are {}, the product of the "
+        fmt::format("hybrid mesh: the devices are in {} {}; needed are {}, the product of the "
                     "outer sizes {}",
                     slices.size(), what, shape.num_slices, to_string(shape.outer)));
   }
   for (const Slice& slice : slices) {
     if (std::cmp_equal(slice.devices.size(), shape.slice_size)) continue;
     refuse(fmt::format(
-        "hybrid_mesh: {} has {} devices; needed are {}, the product of the inner "
+        "hybrid mesh: {} has {} devices; needed are {}, the product of the inner "
         "sizes {}",
         name_of(slice, granule), slice.devices.size(), shape.slice_size, to_string(shape.inner)));
   }
@@ -141,12 +141,12 @@ Mesh device_mesh(std::vector<Axis> axes, std::span<const DeviceAttributes> devic
   const Shape shape = sizes_of(axes);
   for (const std::int64_t size : shape) {
     if (size >= 1) continue;
-    refuse(fmt::format("device_mesh: the axes {} have a size of {}; needed is at least 1",
+    refuse(fmt::format("device mesh: the axes {} have a size of {}; needed is at least 1",
                        to_string(shape), size));
   }
   if (std::cmp_not_equal(num_elements(shape), devices.size())) {
     refuse(
-        fmt::format("device_mesh: there are {} devices; needed are {}, the product of the axes {}",
+        fmt::format("device mesh: there are {} devices; needed are {}, the product of the axes {}",
                     devices.size(), num_elements(shape), to_string(shape)));
   }
   return Mesh(std::move(axes), device_order(shape, devices, options));
@@ -164,7 +164,7 @@ Mesh hybrid_mesh(const std::vector<HybridAxis>& axes, std::span<const DeviceAttr
       const std::vector<DeviceId> block = device_order(shape.inner, slice.devices, options.inner);
       ids.insert(ids.end(), block.begin(), block.end());
     } catch (const Error& error) {
-      throw Error(error.code(), fmt::format("hybrid_mesh: {}: {}", name_of(slice, options.granule),
+      throw Error(error.code(), fmt::format("hybrid mesh: {}: {}", name_of(slice, options.granule),
                                             error.what()));
     }
   }

@@ -116,7 +116,7 @@ TorusAssignment assign_splitting(const Shape& physical, const Shape& logical) {
                              const Shape& free) {
   throw Error(
       ErrorCode::invalid_argument,
-      fmt::format("assign_torus: axis {} of logical mesh {} has size {}, which is no product "
+      fmt::format("torus assignment: axis {} of logical mesh {} has size {}, which is no product "
                   "of whole axes of torus {} that are left ({}); needed is one, or leave to "
                   "split physical axes",
                   axis, to_string(logical), logical[axis], to_string(physical), to_string(free)));
@@ -142,7 +142,7 @@ std::optional<TorusAssignment> assign_whole(const Shape& physical, const Shape& 
 }
 
 [[noreturn]] void fail_products(const std::string& what) {
-  throw Error(ErrorCode::invalid_argument, "logical_mesh: " + what);
+  throw Error(ErrorCode::invalid_argument, "logical mesh: " + what);
 }
 
 void check_products(const Mesh& physical, std::span<const Axis> axes,
@@ -178,13 +178,13 @@ TorusAssignment assign_torus(const Shape& physical, const Shape& logical, Physic
     }
     throw Error(
         ErrorCode::invalid_argument,
-        fmt::format("assign_torus: logical mesh {} on torus {}; needed are sizes of at least 1",
+        fmt::format("torus assignment: logical mesh {} on torus {}; needed are sizes of at least 1",
                     to_string(logical), to_string(physical)));
   }
   const std::int64_t needed = num_elements(physical), found = num_elements(logical);
   if (needed != found) {
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("assign_torus: logical mesh {} has {} devices and torus {} has {}; "
+                fmt::format("torus assignment: logical mesh {} has {} devices and torus {} has {}; "
                             "needed are equally many",
                             to_string(logical), found, to_string(physical), needed));
   }

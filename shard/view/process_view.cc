@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <string>
 
+#include "shardwise/shard/detail/list_size.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise {
@@ -66,7 +67,8 @@ ProcessView::ProcessView(Sharding sharding, const std::function<std::int64_t(Dev
     : sharding_(std::move(sharding)) {
   const Mesh& mesh = sharding_.mesh();
   std::vector<std::int64_t> process_of_position;
-  process_of_position.reserve(at(mesh.size()));
+  process_of_position.reserve(
+      detail::list_size(mesh.size(), "the processes of a mesh by position"));
   for (std::int64_t position = 0; position < mesh.size(); ++position) {
     process_of_position.push_back(
         process_of(mesh.is_abstract() ? position : mesh.device_at(position)));
@@ -91,7 +93,7 @@ ProcessView::ProcessView(Sharding sharding, std::span<const std::int64_t> proces
     : ProcessView(std::move(sharding), [process_of](DeviceId device) {
         if (at(device) >= process_of.size()) {
           throw Error(ErrorCode::not_found,
-                      fmt::format("ProcessView: device {} is not among the {} devices whose "
+                      fmt::format("process view: device {} is not among the {} devices whose "
                                   "processes are listed",
                                   device, process_of.size()));
         }
@@ -124,7 +126,7 @@ std::size_t ProcessView::number_of(std::int64_t process) const {
   const auto found = std::lower_bound(processes_.begin(), processes_.end(), process);
   if (found == processes_.end() || *found != process) {
     throw Error(ErrorCode::not_found,
-                fmt::format("ProcessView: process {} has no device among the {} of the mesh",
+                fmt::format("process view: process {} has no device among the {} of the mesh",
                             process, sharding_.mesh().size()));
   }
   return at(found - processes_.begin());
@@ -154,7 +156,7 @@ void ProcessView::check_uniform(const char* operation, std::size_t dim) const {
 
 ProcessShare ProcessView::share(std::int64_t process, std::size_t dim) const {
   const std::size_t number = number_of(process);
-  check_uniform("share", dim);
+  check_uniform("share of a process", dim);
   return {static_cast<std::int64_t>(dims_[dim].set_of[number]),
           static_cast<std::int64_t>(dims_[dim].sets.size())};
 }
@@ -173,15 +175,15 @@ Shape ProcessView::local_shape(std::int64_t process, const Shape& global) const 
 }
 
 Shape ProcessView::global_shape(const Shape& local) const {
-  check_rank("global_shape", sharding_, local);
+  check_rank("global shape", sharding_, local);
   Shape global = local;
   for (std::size_t dim = 0; dim < local.size(); ++dim) {
-    check_uniform("global_shape", dim);
+    check_uniform("global shape", dim);
     const auto shares = static_cast<std::int64_t>(dims_[dim].sets.size());
-    global[dim] = product("global_shape", dim, local[dim], shares);
+    global[dim] = product("global shape", dim, local[dim], shares);
   }
   for (std::size_t dim = 0; dim < local.size(); ++dim) {
-    check_held("global_shape", *this, dim, local[dim], global);
+    check_held("global shape", *this, dim, local[dim], global);
   }
   return global;
 }
@@ -221,13 +223,13 @@ Minibatch minibatch(const ProcessView& view, std::int64_t process, const Shape& 
 }
 
 GlobalShapes global_shapes(const Sharding& sharding, const Shape& shard) {
-  check_rank("global_shapes", sharding, shard);
+  check_rank("global shapes", sharding, shard);
   using Kind = UnevenPolicy::Kind;
   const Kind kind = sharding.policy().kind();
   GlobalShapes shapes{shard, shard};
   for (std::size_t dim = 0; dim < shard.size(); ++dim) {
     const std::int64_t ways = sharding.tiles(dim), block = shard[dim];
-    shapes.largest[dim] = product("global_shapes", dim, block, ways);
+    shapes.largest[dim] = product("global shapes", dim, block, ways);
     shapes.least[dim] = shapes.largest[dim];
     if (kind == Kind::tile_sizes && ways > 1) {
       const std::vector<std::int64_t>& sizes = sharding.policy().sizes()[dim];
@@ -239,7 +241,7 @@ GlobalShapes global_shapes(const Sharding& sharding, const Shape& shard) {
     }
   }
   if (sharding.shard_shape(shapes.largest) != shard) {
-    fail("global_shapes",
+    fail("global shapes",
          fmt::format("the largest shard under the policy {} is {}; found is {}",
                      sharding.policy().to_string(), to_string(sharding.shard_shape(shapes.largest)),
                      to_string(shard)));
@@ -249,7 +251,7 @@ GlobalShapes global_shapes(const Sharding& sharding, const Shape& shard) {
 
 Shape shape_of_shards(const Sharding& sharding, std::span<const Shape> shards,
                       const std::optional<Shape>& wanted) {
-  constexpr const char* kOperation = "shape_of_shards";
+  constexpr const char* kOperation = "shape of shards";
   if (static_cast<std::int64_t>(shards.size()) != sharding.mesh().size()) {
     fail(kOperation, fmt::format("found are {} shards; needed is one for each of {} devices",
                                  shards.size(), sharding.mesh().size()));

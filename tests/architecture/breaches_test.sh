@@ -23,6 +23,8 @@ echo '#include "shardwise/shard/view/explain.h"' >> shard/box_copy.cc
 echo '#include "shardwise/shard/torus/hybrid_mesh.h"' >> shard/plan/topology.h
 echo '#include "shardwise/shard/host/mutex.h"' >> shard/mesh.h
 echo '#include "shardwise/runtime/manual.h"' >> runtime/program/move.h
+echo 'const char* text = "axis_index: no such axis";' >> shard/dims.cc
+echo 'const char* text = "Devices::at: no such device";' >> tools/parse.cc
 for i in $(seq 31); do echo > shard/torus/part_$i.h; done
 
 found=$("$source_dir/tests/architecture/architecture_test.sh" "$scratch")
@@ -38,6 +40,7 @@ for needed in 'shard/box.cc includes runtime/' 'loader/order.cc includes checkpo
   'shard/plan/topology.h includes shard/torus/hybrid_mesh.h, which does not stand before it' \
   'shard/mesh.h includes shard/host/mutex.h, which does not stand before it' \
   'runtime/program/move.h includes runtime/manual.h, which does not stand before it' \
+  'axis_index: no such axis"; begins a message' 'Devices::at: no such device"; begins a message' \
   'shard/torus has 35 files'; do
   grep -qF "$needed" <<< "$found" || { echo "not noticed: $needed"; status=1; }
 done

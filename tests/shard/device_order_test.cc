@@ -194,7 +194,7 @@ TEST(DeviceOrder, RefusesWhatIsNoOrder) {
   for (const auto& c : cases) {
     SCOPED_TRACE(c.text);
     EXPECT_THAT(message_of(ErrorCode::invalid_argument, [&] { DeviceOrder::parse(c.text); }),
-                AllOf(HasSubstr("DeviceOrder"), HasSubstr(c.found)));
+                AllOf(HasSubstr("device order"), HasSubstr(c.found)));
   }
   EXPECT_THROW(DeviceOrder::iota(0), Error);
   EXPECT_THROW(DeviceOrder::list({}), Error);

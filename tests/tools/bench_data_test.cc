@@ -123,7 +123,7 @@ TEST(BenchData, TellsWhichElementDiffers) {
 TEST(BenchData, KindsHaveNames) {
   for (const DataKind kind : kEveryKind) EXPECT_EQ(parse_data_kind(name(kind)), kind);
   EXPECT_THAT(message_of(ErrorCode::invalid_argument, [] { parse_data_kind("ones"); }),
-              HasSubstr("gaussian, index, zeros"));
+              HasSubstr("gaussian, index or zeros"));
 }
 
 }  // namespace

@@ -2,7 +2,11 @@
 import json
 import os
 import pathlib
+import pty
+import resource
+import select
 import shutil
+import signal
 import subprocess
 import tempfile
 import unittest
@@ -63,12 +67,107 @@ class Help(Cli):
             self.assertIn("--json", text)
         self.assertRegex(self.ok("--version"), r"^\d+\.\d+\.\d+")
 
+    def test_help_is_a_command_too(self):
+        self.assertEqual(self.ok("help"), self.ok("--help"))
+        for command in (("reshard",), ("bench",), ("bench", "save")):
+            self.assertEqual(self.ok("help", *command), self.ok(*command, "--help"))
+        for command in ("shards", "explain", "ls", "inspect", "verify", "reshard", "bench", "help"):
+            self.assertRegex(self.ok("help"), f"(?m)^  {command} ")
+        self.fails(2, ['"reshrad"', '"reshard"'], "help", "reshrad")
+
     def test_bad_usage_is_status_2(self):
-        self.assertEqual(run().returncode, 2)
-        self.fails(2, ["frobnicate"], "frobnicate")
-        self.fails(2, ["--mesh"], "shards", "--spec", "a", "--shape", "4")
-        self.fails(2, ["--bogus"], "ls", self.dir, "--bogus")
-        self.fails(2, ["root"], "ls")
+        self.fails(2, ["a command is needed", "shards", "bench"])
+        self.fails(2, ["a command is needed", "save", "restore"], "bench")
+        self.fails(2, ["shards: ", "--mesh is required"], "shards", "--spec", "a", "--shape", "4")
+        self.fails(2, ["ls: ", "root is required"], "ls")
+
+    def test_the_first_unknown_word_is_named_with_the_nearest(self):
+        self.fails(2, ['unknown command "reshrad"; did you mean "reshard"?'], "reshrad", "small", "o2", "--mesh", "2")
+        self.fails(2, ['unknown command "frobnicate"; there are shards, explain, ls'], "frobnicate")
+        self.fails(2, ['unknown command "frobnicate"'], "frobnicate", "--help")
+        self.fails(2, ['bench: unknown command "sve"; did you mean "save"?'], "bench", "sve", "x", "--keep")
+        self.fails(2, ['reshard: unknown option "--specs"; did you mean "--spec"?'], "reshard", "a", "b", "--specs",
+                   "*=-", "--mesh", "2", "--cdec", "none")
+        self.fails(2, ['reshard: unknown option "--msh"; did you mean "--mesh"?'], "reshard", "a", "b", "--msh=2")
+        self.fails(2, ['shards: unknown option "--placement"; did you mean "--placements"?'], "shards", "--mesh", "2",
+                   "--placement", "R", "--shape", "4")
+        self.fails(2, ['bench save: unknown option "--dtyp"; did you mean "--dtype"?'], "bench", "save", "x", "--dtyp",
+                   "f32")
+        self.fails(2, ['ls: "two" is one argument too many'], "ls", "one", "two", "three")
+        result = run("--json", "ls", self.dir)
+        self.assertEqual(result.returncode, 2)
+        self.assertIn('unknown option "--json"; options stand after the command', result.stderr)
+
+
+class Sizes(Cli):
+    def test_a_memory_budget_has_a_unit(self):
+        root, step = self.root()
+        for number, size in enumerate(("8388608", "8M", "8MiB", "8m", "8.5MB", "0.5G", "1.5GiB", "1T", "8192K", "9000kb")):
+            self.ok("reshard", root, self.dir / str(number), "--mesh", "a=2", "--spec", "*=-", "--memory-budget", size)
+        for size in ("512Q", "1M", "8388607", "8MB", "2000T", "1e9", "-8M", "M", "8 M", "0x800000", "nan", "inf"):
+            self.fails(2, [f'--memory-budget: "{size}"', "8.00 MiB", "1.00 PiB", "512M"], "reshard", root, self.dir / "x",
+                       "--mesh", "a=2", "--spec", "*=-", f"--memory-budget={size}")
+        self.fails(2, ["reshard: --memory-budget"], "reshard", root, self.dir / "x", "--mesh", "a=2", "--memory-budget=")
+        self.assertFalse((self.dir / "x").exists())
+        self.assertRegex(self.ok("reshard", "--help"), r"--memory-budget SIZE=256\.00 MiB")
+
+
+class Memory(Cli):
+    def test_too_little_memory_is_a_failure_that_names_the_command(self):
+        def limit():
+            resource.setrlimit(resource.RLIMIT_AS, (600 << 20, 600 << 20))
+        all_to_all = ("--from", "1000000;0", "--to", "1000000;-", "--shape", "1000000")
+        result = subprocess.run([SHARDWISE, "explain", *all_to_all, "--json"], preexec_fn=limit, capture_output=True,
+                                text=True, timeout=120)
+        self.assertEqual((result.returncode, result.stderr), (3, "shardwise: explain: there is not enough memory\n"))
+        self.assertEqual(json.loads(result.stdout)["error"]["code"], "resource_exhausted")
+
+
+class Streams(Cli):
+    """Results that cannot be written are failures; what is printed goes to no other file."""
+
+    def checks(self, result):
+        self.assertEqual(result.returncode, 3, result)
+        self.assertIn("cannot be written to stdout", result.stderr)
+        self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
+
+    def commands(self):
+        root, step = self.root()
+        shards = ("shards", "--mesh", "data=4", "--spec", "data", "--shape", "8")
+        many = ("shards", "--mesh", "4096", "--spec", "0", "--shape", "4096")  # more than stdout's buffer holds
+        reshard = ("reshard", root, self.dir / "out", "--mesh", "a=2", "--spec", "*=-", "--replace")
+        for command in (shards, many, reshard, ("ls", root), ("inspect", root), ("verify", root), ("--help",),
+                        ("--version",), ("help", "ls")):
+            yield command
+            if command[0] not in ("--help", "--version", "help"):
+                yield (*command, "--json")
+
+    def test_a_full_stdout_is_a_failure(self):
+        for command in self.commands():
+            with self.subTest(command), open("/dev/full", "w") as full:
+                self.checks(subprocess.run([SHARDWISE, *map(str, command)], stdout=full, stderr=subprocess.PIPE,
+                                           text=True, timeout=120))
+
+    def test_a_closed_stdout_is_a_failure(self):
+        for command in self.commands():
+            with self.subTest(command):
+                self.checks(subprocess.run(["sh", "-c", 'exec "$0" "$@" >&-', SHARDWISE, *map(str, command)],
+                                           stderr=subprocess.PIPE, text=True, timeout=120))
+        self.assertTrue(self.ok_json("verify", self.dir / "out")["ok"], "no file got what was printed")
+
+    def test_a_failure_keeps_its_status_where_nothing_can_be_told(self):
+        for redirection, more in ((">&-", []), (">/dev/full", []), ("2>&-", []), ("2>/dev/full", []), (">&- 2>&-", [])):
+            for json_option in ([], ["--json"]):
+                result = subprocess.run(["sh", "-c", f'exec "$0" "$@" {redirection}', SHARDWISE, "ls", self.dir / "none",
+                                         *json_option], capture_output=True, text=True, timeout=120)
+                self.assertEqual(result.returncode, 3, (redirection, result))
+
+    def test_damage_that_cannot_be_told_is_a_failure(self):
+        root, step = self.root()
+        (step / "manifest.json").write_text("{}")
+        self.assertEqual(run("verify", root).returncode, 1)
+        with open("/dev/full", "w") as full:
+            self.checks(subprocess.run([SHARDWISE, "verify", root], stdout=full, stderr=subprocess.PIPE, text=True))
 
 
 class Shards(Cli):
@@ -114,6 +213,25 @@ class Shards(Cli):
         case(["3"], "data=2", "data", "8", "--devices", "0,1,3")       # three ids for two places
         case(["1"], "data=2", "data", "8", "--devices", "1,1")
 
+
+    def test_an_empty_mesh_is_refused(self):
+        for mesh in ("", " "):
+            self.fails(3, ['mesh "', "no axis"], "shards", "--mesh", mesh, "--spec", "", "--shape", "")
+            self.fails(3, ["no axis"], "explain", "--from", mesh + ";-", "--to", "2;0", "--shape", "4")
+            self.fails(3, ["no axis"], "explain", "--mesh", mesh, "--spec", "-", "--shape", "4")
+            self.fails(2, ["bench save: ", "no axis"], "bench", "save", self.dir / "x", "--mesh", mesh, "--spec", "-,-")
+        self.ok("shards", "--mesh", "1", "--spec", "", "--shape", "")
+
+    def test_a_mesh_too_large_to_be_listed_is_refused(self):
+        many = 10**9
+        for arguments in (("shards", "--mesh", many, "--spec", "0", "--shape", 8),
+                          ("shards", "--mesh", many, "--placements", "S(0)", "--shape", 8),
+                          ("shards", "--mesh", many, "--sharding", f"{{devices=[{many}]<=[{many}]}}", "--shape", 8),
+                          ("explain", "--from", f"{many};0", "--to", "2;0", "--shape", 8),
+                          ("explain", "--from", "2;0", "--to", f"{many};-", "--shape", 8)):
+            self.assertEqual(self.fails(3, [arguments[0], f"{many} devices", "at most 1048576"], *arguments),
+                             "unsupported")
+        self.assertTrue(self.ok_json("explain", "--mesh", many, "--spec", "0", "--shape", 8)["valid"])
 
     def test_answers_in_xlas_jaxs_and_dtensors_words(self):
         found = self.ok_json("shards", "--mesh", "a=4,b=2", "--devices", "7,6,5,4,3,2,1,0", "--spec", "-,b",
@@ -236,7 +354,9 @@ class Checkpoints(Cli):
 
     def test_ls_of_an_empty_or_missing_root(self):
         self.assertIn("no committed checkpoint", self.ok("ls", self.dir))
-        self.fails(3, ["nowhere"], "ls", self.dir / "nowhere")
+        for command in (("ls",), ("inspect",), ("verify",)):
+            self.fails(3, ["nowhere does not exist"], *command, self.dir / "nowhere")
+            self.fails(3, ["README.md is not a directory", "needed is"], *command, GOLDEN.parent / "README.md")
         self.assertFalse((self.dir / "nowhere").exists(), "nothing is created")
 
     def test_inspect(self):
@@ -328,15 +448,48 @@ class Reshard(Cli):
         case(["w11", "none"], root, out, "--mesh", "a=2", "--spec", "w11=-;*=-")
         case(["="], root, out, "--mesh", "a=2", "--spec", "no rule at all", status=2)
         case(["a=zwei"], root, out, "--mesh", "a=zwei", "--spec", "*=-", status=2)
+        case(["no axis"], root, out, "--mesh", "", "--spec", "*=-", status=2)
         case(["gzip", "zstd"], root, out, "--mesh", "a=2", "--spec", "*=-", "--codec", "gzip",
              status=2)
         case(["--writers"], root, out, "--mesh", "a=2", "--spec", "*=-", "--writers", "0", status=2)
 
     def test_an_existing_step_is_not_replaced(self):
         root, step = self.root()
-        code = self.fails(3, ["step"], "reshard", root, root, "--mesh", "a=2", "--spec", "*=-")
+        code = self.fails(3, [step.name, "--replace"], "reshard", root, root, "--mesh", "a=2", "--spec", "*=-")
         self.assertEqual(code, "already_exists")
+        self.ok("reshard", root, self.dir / "out", "--mesh", "a=2", "--spec", "*=-")
+        self.ok("reshard", root, self.dir / "out", "--mesh", "a=2", "--spec", "*=-", "--replace")
         self.assertTrue(self.ok_json("verify", root)["ok"])
+
+    def test_the_result_stands_on_a_line_of_its_own(self):
+        """On a terminal progress is shown, after a second, and cleared before the result is printed."""
+        source, out = self.dir / "large", self.dir / "out"
+        self.ok("bench", "save", source, "--keep", "--tensors", 4, "--shape", "1024,1024", "--repeat", 1)
+        for attempt in range(10):
+            master, terminal = pty.openpty()
+            process = subprocess.Popen([SHARDWISE, "reshard", source, out / str(attempt), "--mesh", "a=2", "--spec",
+                                        "*=-,-", "--threads", "1"], stdout=terminal, stderr=terminal)
+            os.close(terminal)
+            while process.poll() is None and not list(out.glob(f"{attempt}/.step-*")):
+                pass
+            # Stopped in the middle of its work until a second has passed.
+            process.send_signal(signal.SIGSTOP)
+            select.select([master], [], [], 1.1)
+            process.send_signal(signal.SIGCONT)
+            shown = b""
+            try:
+                while read := os.read(master, 4096):
+                    shown += read
+            except OSError:
+                pass  # a terminal whose other end is closed
+            os.close(master)
+            self.assertEqual(process.wait(timeout=60), 0, shown)
+            if b" % of " in shown:
+                break
+        text = shown.decode()
+        self.assertRegex(text, r"reshard: \d+ % of 16\.00 MiB, [\d.]+ [KM]iB/s, \d+ s left")
+        result = text.rstrip().split("\n")[-1].split("\x1b[K")[-1]
+        self.assertTrue(result.startswith(f"{source}/step-00000001 -> "), text)
 
     def test_a_damaged_chunk_stops_it_with_nothing_listed(self):
         root, step = self.root()

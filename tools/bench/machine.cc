@@ -29,7 +29,7 @@ std::int64_t devices_for(const Mesh& mesh) {
   const std::int64_t last = mesh.devices().nth_smallest(mesh.size() - 1);
   if (last >= kMostDevices) {
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("mesh {} has device {}; a benchmark takes devices below {}",
+                fmt::format("mesh \"{}\" has device {}; needed are devices below {}",
                             mesh.to_string(), last, kMostDevices));
   }
   return last + 1;

@@ -11,6 +11,7 @@
 #include "bench/machine.h"
 #include "bench/peak_memory.h"
 #include "output.h"
+#include "parse.h"
 #include "shardwise/runtime/stopwatch.h"
 #include "shardwise/shard/error.h"
 
@@ -22,7 +23,7 @@ namespace {
 Sharding wanted_sharding(const TensorInfo& info, const RestoreBenchOptions& options) {
   try {
     const bool as_saved = !options.mesh && !options.spec;
-    Sharding sharding(Mesh::parse(options.mesh.value_or(info.mesh)),
+    Sharding sharding(options.mesh ? parse_mesh(*options.mesh) : Mesh::parse(info.mesh),
                       PartitionSpec::parse(options.spec.value_or(info.spec)),
                       as_saved ? UnevenPolicy::parse(info.policy) : UnevenPolicy());
     static_cast<void>(sharding.shard_shape(info.shape));

@@ -14,6 +14,7 @@
 #include "bench/workspace.h"
 #include "commands/commands.h"
 #include "output.h"
+#include "parse.h"
 #include "shardwise/checkpoint/manager.h"
 #include "shardwise/runtime/stopwatch.h"
 #include "shardwise/shard/error.h"
@@ -35,7 +36,7 @@ SaveJob parse_job(const BenchSaveOptions& options) {
   try {
     const Shape shape = parse_shape(options.shape);
     SaveJob job{{parse_dtype(options.dtype), shape,
-                 Sharding(Mesh::parse(options.mesh), PartitionSpec::parse(options.spec))},
+                 Sharding(parse_mesh(options.mesh), PartitionSpec::parse(options.spec))},
                 parse_codec(options.codec),
                 parse_data_kind(options.data),
                 0,
@@ -172,7 +173,7 @@ class SaveBench {
     SaveOptions save;
     save.codec = job_.codec;
     save.user_json = nlohmann::json{{"shardwise_bench", {{"data", name(job_.data)}}}}.dump();
-    if (options_.memory_budget_bytes) save.memory_budget_bytes = *options_.memory_budget_bytes;
+    save.memory_budget_bytes = options_.memory_budget_bytes;
     save.progress = [progress = line.function()](const Progress& so_far) {
       InterruptNote::check();
       if (progress) progress(so_far);
@@ -282,8 +283,7 @@ int run_bench_save(const BenchSaveOptions& options) {
   // Half of the room is left to others, who may need it meanwhile.
   const auto rounds = static_cast<std::size_t>(options.repeat + warm_up_rounds(options));
   const bool room = workspace.free_bytes() / 2 / rounds >= checkpoint_bytes + job.logical_bytes;
-  check_memory(job.device_bytes + job.logical_bytes +
-               options.memory_budget_bytes.value_or(SaveOptions().memory_budget_bytes));
+  check_memory(job.device_bytes + job.logical_bytes + options.memory_budget_bytes);
   SaveBench bench(options, job, workspace, room ? Deletion::at_the_end : Deletion::at_once);
   const MeasuredSaves measured = bench.run();
   (options.json ? print_save_json : print_save_text)(options, job, measured, bench.threads());

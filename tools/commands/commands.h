@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "shardwise/checkpoint/save.h"
+
 namespace shardwise::tools {
 
 // Each command: its options as plain values, and a function that does the work, prints the result
@@ -54,7 +56,7 @@ struct ReshardOptions {
   std::string source, target, mesh, devices, rules, codec = "zstd";
   std::int64_t writers = 1;
   int threads = 0;
-  std::optional<std::size_t> memory_budget_bytes;  ///< absent: SaveOptions' default
+  std::size_t memory_budget_bytes = SaveOptions().memory_budget_bytes;
   bool replace = false;
   bool json = false;
 };
@@ -72,8 +74,8 @@ struct BenchSaveOptions {
   std::string shape = "2048,4096", dtype = "f32", mesh = "data=4,model=2", spec = "data,model";
   std::string codec = "zstd", data = "gaussian";
   int repeat = 5, threads = 0;
-  std::optional<std::size_t> memory_budget_bytes;  ///< absent: SaveOptions' default
-  std::int64_t keep_last = 0;                      ///< 0: nothing is removed between rounds
+  std::size_t memory_budget_bytes = SaveOptions().memory_budget_bytes;
+  std::int64_t keep_last = 0;  ///< 0: nothing is removed between rounds
   bool async = false, keep = false;
   bool json = false;
 };

@@ -35,8 +35,7 @@ Sharding parse_sharding(const char* option, const std::string& text) {
   if (second != std::string::npos) policy = UnevenPolicy::parse(text.substr(second + 1));
   const std::string spec =
       text.substr(first + 1, second == std::string::npos ? std::string::npos : second - first - 1);
-  return Sharding(Mesh::parse(text.substr(0, first)), PartitionSpec::parse(spec),
-                  std::move(policy));
+  return Sharding(parse_mesh(text.substr(0, first)), PartitionSpec::parse(spec), std::move(policy));
 }
 
 Json copies_json(const TransferPlan& plan) {
@@ -86,6 +85,8 @@ Json reshard_json(const ReshardExplanation& change, const TransferPlan& plan,
 int explain_reshard_command(const ExplainOptions& options, const Shape& shape, DType dtype) {
   const Sharding from = parse_sharding("--from", *options.from);
   const Sharding to = parse_sharding("--to", *options.to);
+  check_listed(from.mesh(), "explain");
+  check_listed(to.mesh(), "explain");
   num_bytes(shape, size_bytes(dtype));  // throws where the whole tensor cannot be addressed
   const ReshardExplanation change = explain_reshard(from, to, shape);
   if (options.json) {
@@ -133,7 +134,7 @@ Json advice_json(const SpecAdvice& advice) {
 }
 
 int explain_spec_command(const ExplainOptions& options, const Shape& shape) {
-  const SpecAdvice advice = advise(Mesh::parse(*options.mesh), PartitionSpec::parse(*options.spec),
+  const SpecAdvice advice = advise(parse_mesh(*options.mesh), PartitionSpec::parse(*options.spec),
                                    shape, UnevenPolicy::parse(options.policy));
   if (options.json) {
     print_json(advice_json(advice));
@@ -154,8 +155,8 @@ int run_explain(const ExplainOptions& options) {
     return explain_spec_command(options, shape);
   }
   throw Error(ErrorCode::invalid_argument,
-              "explain: needed are --from and --to, two shardings to compare, or --mesh and "
-              "--spec, one to judge");
+              "explain: needed are --from and --to, to compare two shardings, or --mesh and "
+              "--spec, to judge one");
 }
 
 }  // namespace shardwise::tools

@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "commands/commands.h"
@@ -28,22 +29,33 @@ Arguments parse(const ReshardOptions& options) {
   }
 }
 
+/// Shows how far it is until it ends.
+SaveStats write(const ReshardOptions& options, const Arguments& arguments,
+                const std::filesystem::path& source) {
+  ProgressLine line("reshard");
+  shardwise::ReshardOptions work;
+  work.save.codec = arguments.codec;
+  work.save.existing = options.replace ? Existing::replace : Existing::fail;
+  work.save.writers = options.writers;
+  work.save.memory_budget_bytes = options.memory_budget_bytes;
+  work.read.threads = options.threads;
+  work.save.progress = line.function();
+  try {
+    return reshard_checkpoint(source, options.target, arguments.mesh, arguments.rules, work);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::already_exists || options.replace) throw;
+    throw Error(error.code(),
+                fmt::format("{}; --replace writes a new generation of it", error.what()));
+  }
+}
+
 }  // namespace
 
 int run_reshard(const ReshardOptions& options) {
   const Arguments arguments = parse(options);
   const Mesh& mesh = arguments.mesh;
   const auto source = resolve_checkpoint(options.source);
-
-  ProgressLine line("reshard");
-  shardwise::ReshardOptions work;
-  work.save.codec = arguments.codec;
-  work.save.existing = options.replace ? Existing::replace : Existing::fail;
-  work.save.writers = options.writers;
-  if (options.memory_budget_bytes) work.save.memory_budget_bytes = *options.memory_budget_bytes;
-  work.read.threads = options.threads;
-  work.save.progress = line.function();
-  const SaveStats stats = reshard_checkpoint(source, options.target, mesh, arguments.rules, work);
+  const SaveStats stats = write(options, arguments, source);
 
   if (options.json) {
     print_json({{"source", source.string()},

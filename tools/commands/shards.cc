@@ -71,6 +71,7 @@ struct Request {
 
 Request requested(const ShardsOptions& options, const Shape& shape) {
   const Mesh mesh = parse_mesh(options.mesh, options.devices);
+  check_listed(mesh, "shards");
   const UnevenPolicy policy = UnevenPolicy::parse(options.policy);
   if (options.sharding) {
     XlaSharding parsed = parse_xla_text(*options.sharding, mesh, shape.size());

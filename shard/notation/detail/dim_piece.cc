@@ -41,7 +41,8 @@ std::vector<IndexRun> DimPiece::runs() const {
   for (std::int64_t first = 0; first < length_;) {
     if (runs.size() == kMostRuns) {
       throw Error(ErrorCode::unsupported,
-                  fmt::format("runs: a device holds more than {} runs of a dim of extent {}",
+                  fmt::format("placements: a device holds more than {} runs of a dim of extent {}; "
+                              "needed are at most as many",
                               kMostRuns, extent_));
     }
     const std::int64_t begin = index_at(first);

@@ -29,7 +29,7 @@ PackedBoxes boxes_of(const Replicas& replicas, const PackedBoxes& boxes) {
 
 [[noreturn]] void fail_missing(std::size_t number, const Piece& target, const Index& element) {
   throw Error(ErrorCode::invalid_argument,
-              fmt::format("TransferPlan: element {} of target {}, {} at place {}, is in no source",
+              fmt::format("transfer plan: element {} of target {}, {} at place {}, is in no source",
                           to_string(element), number, to_string(target.box), target.place));
 }
 

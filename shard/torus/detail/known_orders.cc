@@ -155,7 +155,7 @@ Torus with_contiguous_submeshes(const Torus& torus, const Shape& shape) {
     known += (known.empty() ? "" : " and ") + to_string(row.mesh);
   }
   throw Error(ErrorCode::invalid_argument,
-              fmt::format("device_mesh: contiguous sub-meshes of mesh {} on torus {}; known how to "
+              fmt::format("device mesh: contiguous sub-meshes of mesh {} on torus {}; known how to "
                           "make are {}",
                           to_string(shape), to_string(torus.shape),
                           known.empty() ? "none on this torus" : known));

@@ -13,7 +13,7 @@ namespace shardwise::detail {
 namespace {
 
 [[noreturn]] void fail(const std::string& what) {
-  throw Error(ErrorCode::invalid_argument, "physical_mesh: " + what);
+  throw Error(ErrorCode::invalid_argument, "physical mesh: " + what);
 }
 
 /// The box that the coordinates span.

@@ -144,7 +144,7 @@ TEST(ProcessView, RefusesWhatIsUndefined) {
   EXPECT_TRUE(overlapping.is_uniform(0));
   const ProcessView chained(make_sharding("0", "3,2"), std::vector<std::int64_t>{0, 2, 0, 1, 1, 2});
   EXPECT_THAT(message_of(ErrorCode::invalid_argument, [&] { chained.global_shape({4}); }),
-              AllOf(HasSubstr("global_shape"), HasSubstr("in common")));
+              AllOf(HasSubstr("global shape"), HasSubstr("in common")));
   const ProcessView even = view_of(make_sharding("0", "4"), 2);
   EXPECT_EQ(even.global_shape({6}), Shape({12}));
   EXPECT_THAT(message_of(ErrorCode::invalid_argument, [&] { even.global_shape({5}); }),

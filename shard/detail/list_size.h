@@ -1,0 +1,13 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace shardwise::detail {
+
+/// How long a list is that has an entry for each of this many positions. Throws unsupported beyond
+/// kMostListedPositions, naming what is listed.
+std::size_t list_size(std::int64_t positions, std::string_view what);
+
+}  // namespace shardwise::detail

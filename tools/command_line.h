@@ -1,0 +1,17 @@
+#pragma once
+
+#include <functional>
+#include <string>
+
+namespace shardwise::tools {
+
+/// What the words of a command line ask for.
+struct CommandLine {
+  std::string command;                          ///< "reshard", "bench save"; empty for the help
+  std::function<int()> run = [] { return 0; };  ///< prints the result, returns the exit status
+};
+
+/// Throws BadUsage, naming the first word that is not understood, with the nearest that would be.
+CommandLine parse_command_line(int argc, char** argv);
+
+}  // namespace shardwise::tools
