@@ -39,8 +39,7 @@ std::int64_t num_elements(const Shape& shape) {
   for (const std::int64_t extent : shape) {
     if (__builtin_mul_overflow(product, extent, &product)) {
       throw Error(ErrorCode::invalid_argument,
-                  fmt::format("shape {}: it has too many elements; needed are at most 2^63 - 1",
-                              to_string(shape)));
+                  fmt::format("shape {}: it has more than 2^63 - 1 elements", to_string(shape)));
     }
   }
   return product;
@@ -49,11 +48,9 @@ std::int64_t num_elements(const Shape& shape) {
 std::size_t num_bytes(const Shape& shape, std::size_t element_bytes) {
   std::size_t bytes = 0;
   if (__builtin_mul_overflow(num_elements(shape), element_bytes, &bytes)) {
-    throw Error(
-        ErrorCode::invalid_argument,
-        fmt::format(
-            "shape {}: of {} bytes per element, it has too many bytes; needed are at most 2^64 - 1",
-            to_string(shape), element_bytes));
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("shape {}: at {} bytes per element it has more than 2^64 - 1 bytes",
+                            to_string(shape), element_bytes));
   }
   return bytes;
 }

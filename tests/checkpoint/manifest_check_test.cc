@@ -56,7 +56,7 @@ TEST(ManifestCheck, RefusesWhatAWriterMustNotMake) {
        },
        "chunk [2, 2] is larger than the piece"},
       {"a missing piece", [](Manifest& m) { m.tensors[0].pieces.pop_back(); },
-       "tensor \"a\": check_cover: element [0, 2]"},
+       "tensor \"a\": cover the tensor: element [0, 2]"},
       {"empty chunk",
        [](Manifest& m) {
          m.tensors[0].pieces[0].chunk = {2, 0};
