@@ -146,9 +146,7 @@ CheckpointReader::CheckpointReader(const std::filesystem::path& directory, ReadO
   const auto file_system = options.file_system ? options.file_system : posix_file_system();
   std::unique_ptr<detail::Pin> pin;
   if (options.pin) pin = std::make_unique<detail::Pin>(*file_system, directory);
-  impl_ = std::make_unique<Impl>(
-      detail::open_checkpoint(*file_system, directory, Executor(options.threads).threads()),
-      options);
+  impl_ = std::make_unique<Impl>(detail::open_checkpoint(*file_system, directory), options);
   impl_->file_system = file_system;
   impl_->pin = std::move(pin);
 }

@@ -11,6 +11,7 @@ pkg_check_modules(hdf5 REQUIRED IMPORTED_TARGET hdf5)
 pkg_check_modules(zstd REQUIRED IMPORTED_TARGET libzstd)
 pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
 pkg_check_modules(hwy REQUIRED IMPORTED_TARGET libhwy)
+pkg_check_modules(rapidjson REQUIRED IMPORTED_TARGET RapidJSON)  # headers only: users need it not
 if(SHARDWISE_BUILD_TOOLS)
   find_package(CLI11 REQUIRED)
 endif()

@@ -29,7 +29,7 @@ class Dims {
 
   // Values beyond size() are neither set nor copied: of a matrix they would be seven eighths.
   Dims() {}
-  Dims(const Dims& other) : size_(other.size_) {
+  Dims(const Dims& other) noexcept : size_(other.size_) {
     for (std::size_t dim = 0; dim < size_; ++dim) values_[dim] = other.values_[dim];
   }
   Dims& operator=(const Dims& other) {

@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <optional>
-
 #include "shardwise/shard/error.h"
 
 namespace shardwise::detail {
@@ -14,8 +12,8 @@ std::string JsonWhat::to_string() const {
 }
 
 JsonFields::JsonFields(const JsonValue& value, const JsonWhat& what) : value_(value), what_(what) {
-  if (!value.is(JsonValue::Kind::object)) {
-    fail(fmt::format("is a JSON {}, must be an object", value.kind_name()));
+  if (!value.IsObject()) {
+    fail(fmt::format("is a JSON {}, must be an object", kind_name(value)));
   }
 }
 
@@ -28,26 +26,29 @@ std::string JsonFields::shown(std::string_view text) {
   return fmt::format("{:?}{}", text.substr(0, kMost), text.size() > kMost ? ".." : "");
 }
 
-JsonValue JsonFields::any(const char* key) const {
-  const std::optional<JsonValue> found = value_.find(key);
-  if (!found) fail(fmt::format("key \"{}\" is missing", key));
+const JsonValue* JsonFields::find(const char* key) const {
+  const auto found = value_.FindMember(key);
+  return found == value_.MemberEnd() ? nullptr : &found->value;
+}
+
+const JsonValue& JsonFields::any(const char* key) const {
+  const JsonValue* const found = find(key);
+  if (found == nullptr) fail(fmt::format("key \"{}\" is missing", key));
   return *found;
 }
 
 std::int64_t JsonFields::to_integer(const char* key, const JsonValue& value,
                                     std::int64_t least) const {
-  const std::optional<std::int64_t> integer = value.to_int64();
-  if (integer && *integer >= least) return *integer;
-  constexpr std::size_t kMost = 40;  // characters that are shown
-  if (!value.is(JsonValue::Kind::number)) {
-    fail(fmt::format("\"{}\" holds a JSON {}, must be an integer", key, value.kind_name()));
+  if (!value.IsNumber()) {
+    fail(fmt::format("\"{}\" holds a JSON {}, must be an integer", key, kind_name(value)));
   }
-  if (!value.is_integer()) {
-    fail(fmt::format("\"{}\" holds {}, must be an integer below 2^63", key,
-                     value.raw().substr(0, kMost)));
+  if (value.IsDouble()) {
+    fail(fmt::format("\"{}\" holds {:#}, must be an integer below 2^63", key, value.GetDouble()));
   }
-  fail(fmt::format("\"{}\" is {}, must be {} .. 2^63 - 1", key, value.raw().substr(0, kMost),
-                   least));
+  if (value.IsInt64() && value.GetInt64() >= least) return value.GetInt64();
+  const std::string found =
+      value.IsInt64() ? fmt::to_string(value.GetInt64()) : fmt::to_string(value.GetUint64());
+  fail(fmt::format("\"{}\" is {}, must be {} .. 2^63 - 1", key, found, least));
 }
 
 std::int64_t JsonFields::integer(const char* key, std::int64_t least) const {
@@ -55,37 +56,37 @@ std::int64_t JsonFields::integer(const char* key, std::int64_t least) const {
 }
 
 std::int64_t JsonFields::integer_or(const char* key, std::int64_t absent) const {
-  return value_.find(key) ? integer(key) : absent;
+  return find(key) == nullptr ? absent : integer(key);
 }
 
 std::string_view JsonFields::text(const char* key) const {
-  const JsonValue value = any(key);
-  if (!value.is(JsonValue::Kind::string)) {
-    fail(fmt::format("\"{}\" is a JSON {}, must be a string", key, value.kind_name()));
+  const JsonValue& value = any(key);
+  if (!value.IsString()) {
+    fail(fmt::format("\"{}\" is a JSON {}, must be a string", key, kind_name(value)));
   }
-  return value.text();
+  return text_of(value);
 }
 
 std::string_view JsonFields::text_or(const char* key, std::string_view absent) const {
-  return value_.find(key) ? text(key) : absent;
+  return find(key) == nullptr ? absent : text(key);
 }
 
-JsonValue JsonFields::list(const char* key) const {
-  const JsonValue value = any(key);
-  if (!value.is(JsonValue::Kind::array)) {
-    fail(fmt::format("\"{}\" is a JSON {}, must be a list", key, value.kind_name()));
+JsonValue::ConstArray JsonFields::list(const char* key) const {
+  const JsonValue& value = any(key);
+  if (!value.IsArray()) {
+    fail(fmt::format("\"{}\" is a JSON {}, must be a list", key, kind_name(value)));
   }
-  return value;
+  return value.GetArray();
 }
 
 Dims JsonFields::dims(const char* key, std::int64_t least) const {
-  const JsonValue values = list(key);
-  if (values.size() > kMaxRank) {
-    fail(fmt::format("\"{}\" has {} entries, at most {} are possible", key, values.size(),
+  const auto values = list(key);
+  if (values.Size() > kMaxRank) {
+    fail(fmt::format("\"{}\" has {} entries, at most {} are possible", key, values.Size(),
                      kMaxRank));
   }
   Dims dims;
-  for (const JsonValue value : values) dims.push_back(to_integer(key, value, least));
+  for (const JsonValue& value : values) dims.push_back(to_integer(key, value, least));
   return dims;
 }
 
@@ -95,12 +96,11 @@ std::pair<std::int64_t, std::int64_t> JsonFields::range(const char* key) const {
 
 std::pair<std::int64_t, std::int64_t> JsonFields::range(const char* key,
                                                         const JsonValue& value) const {
-  if (!value.is(JsonValue::Kind::array) || value.size() != 2) {
+  if (!value.IsArray() || value.Size() != 2) {
     fail(fmt::format("\"{}\" must be made of pairs [begin,end]", key));
   }
-  JsonValue::Iterator at = value.begin();
-  const std::int64_t begin = to_integer(key, *at, 0);
-  const std::int64_t end = to_integer(key, *++at, 0);
+  const std::int64_t begin = to_integer(key, value[0], 0);
+  const std::int64_t end = to_integer(key, value[1], 0);
   if (begin > end) fail(fmt::format("\"{}\" begins at {} and ends at {}", key, begin, end));
   return {begin, end};
 }

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <utility>
 
-#include "shardwise/checkpoint/detail/json_value.h"
+#include "shardwise/checkpoint/detail/json_document.h"
 #include "shardwise/shard/dims.h"
 #include "shardwise/storage/hash.h"
 
@@ -34,8 +34,8 @@ class JsonFields {
   std::int64_t integer_or(const char* key, std::int64_t absent) const;
   std::string_view text(const char* key) const;
   std::string_view text_or(const char* key, std::string_view absent) const;
-  JsonValue list(const char* key) const;
-  JsonValue any(const char* key) const;
+  JsonValue::ConstArray list(const char* key) const;
+  const JsonValue& any(const char* key) const;
 
   /// Integers of least..2^63-1, at most kMaxRank.
   Dims dims(const char* key, std::int64_t least) const;
@@ -56,9 +56,10 @@ class JsonFields {
   static std::string shown(std::string_view text);
 
  private:
+  const JsonValue* find(const char* key) const;
   std::int64_t to_integer(const char* key, const JsonValue& value, std::int64_t least) const;
 
-  JsonValue value_;
+  const JsonValue& value_;
   JsonWhat what_;
 };
 

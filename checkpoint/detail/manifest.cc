@@ -6,7 +6,7 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
-#include "shardwise/checkpoint/detail/json_value.h"
+#include "shardwise/checkpoint/detail/json_document.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise::detail {

@@ -101,8 +101,8 @@ std::string print_manifest(const Manifest& manifest, std::string_view tensors);
 
 /// Checks everything that the format page asks for and that needs no other file: checksum first,
 /// then every rule on names, shapes, boxes (inside, covering exactly once), chunks, sizes. Throws
-/// corrupt or unsupported; `path` is for messages. Many tensors are read by several threads.
-Manifest parse_manifest(std::string_view bytes, const std::string& path, std::int64_t threads = 1);
+/// corrupt or unsupported; `path` is for messages.
+Manifest parse_manifest(std::string_view bytes, const std::string& path);
 
 /// How a piece is cut into chunks, and where chunk number i (row-major in the grid) lies.
 Shape chunk_grid(const PieceEntry& piece);

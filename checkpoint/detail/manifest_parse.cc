@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "shardwise/checkpoint/detail/json_text.h"
-#include "shardwise/checkpoint/detail/lanes.h"
 #include "shardwise/checkpoint/detail/manifest_check.h"
 #include "shardwise/shard/error.h"
 
@@ -17,9 +16,6 @@ constexpr std::string_view kTailBegin = ",\n\"checksum\":\"";
 constexpr std::string_view kTailEnd = "\"}\n";
 constexpr std::size_t kTailBytes = kTailBegin.size() + 32 + kTailEnd.size();
 static_assert(kTailBytes == 49);
-
-// What one thread reads before it asks for more: a fraction of a millisecond.
-constexpr std::size_t kTensorsPerJob = 512;
 
 [[noreturn]] void refuse_text(const std::string& message) {
   throw Error(ErrorCode::corrupt, message);
@@ -55,12 +51,12 @@ DType dtype_of(const JsonFields& tensor) {
 }
 
 Box box_of(const JsonFields& piece, const Shape& shape) {
-  const JsonValue pairs = piece.list("box");
-  if (pairs.size() != shape.size()) {  // or more than a box can have
-    piece.fail(fmt::format("\"box\" has {} dims, the tensor has {}", pairs.size(), shape.size()));
+  const auto pairs = piece.list("box");
+  if (pairs.Size() != shape.size()) {  // or more than a box can have
+    piece.fail(fmt::format("\"box\" has {} dims, the tensor has {}", pairs.Size(), shape.size()));
   }
   Index begin, end;
-  for (const JsonValue pair : pairs) {
+  for (const JsonValue& pair : pairs) {
     const auto [b, e] = piece.range("box", pair);
     begin.push_back(b);
     end.push_back(e);
@@ -98,9 +94,9 @@ TensorEntry tensor_of(const JsonValue& value, std::int64_t number) {
   tensor.spec = fields.text("spec");
   tensor.policy = fields.text_or("policy", kUsualPolicy);
   tensor.index = fields.text("index");
-  const JsonValue pieces = fields.list("pieces");
-  tensor.pieces.reserve(pieces.size());
-  for (const JsonValue piece : pieces) tensor.pieces.push_back(piece_of(piece, tensor));
+  const auto pieces = fields.list("pieces");
+  tensor.pieces.reserve(pieces.Size());
+  for (const JsonValue& piece : pieces) tensor.pieces.push_back(piece_of(piece, tensor));
   check_tensor(tensor, number);
   return tensor;
 }
@@ -131,32 +127,7 @@ FileEntry file_of(const JsonValue& value, const Manifest& manifest) {
   return file;
 }
 
-/// In the order of the list, and of several that are wrong the first one is reported, whatever the
-/// threads.
-std::vector<TensorEntry> tensors_of(const JsonValue& list, std::int64_t threads) {
-  std::vector<JsonValue> values;
-  values.reserve(list.size());
-  for (const JsonValue value : list) values.push_back(value);
-  const std::size_t jobs = (values.size() + kTensorsPerJob - 1) / kTensorsPerJob;
-  // Memory is taken as tensors turn out to be right: a list may be long and hold none.
-  std::vector<std::vector<TensorEntry>> parts(jobs);
-  run_lanes({.jobs = jobs,
-             .lanes = std::clamp<std::size_t>(static_cast<std::size_t>(threads), 1,
-                                              std::max<std::size_t>(jobs, 1)),
-             .run = [&](std::size_t job, std::size_t) {
-               const std::size_t end = std::min(values.size(), (job + 1) * kTensorsPerJob);
-               parts[job].reserve(end - job * kTensorsPerJob);
-               for (std::size_t t = job * kTensorsPerJob; t < end; ++t) {
-                 parts[job].push_back(tensor_of(values[t], static_cast<std::int64_t>(t)));
-               }
-             }});
-  std::vector<TensorEntry> tensors;
-  tensors.reserve(values.size());
-  for (auto& part : parts) std::move(part.begin(), part.end(), std::back_inserter(tensors));
-  return tensors;
-}
-
-Manifest parse(std::string_view bytes, std::int64_t threads) {
+Manifest parse(std::string_view bytes) {
   check_checksum(bytes);
   const JsonDocument document(bytes, kMaxNesting);
   const JsonFields fields(document.root(), {.what = "the whole"});
@@ -164,21 +135,25 @@ Manifest parse(std::string_view bytes, std::int64_t threads) {
     fields.fail(fmt::format("\"format\" is {}, must be \"{}\"",
                             JsonFields::shown(fields.text("format")), kFormatName));
   }
-  const JsonValue version = fields.any("version");
-  if (!version.is_integer()) fields.fail("\"version\" is not an integer");
-  if (version.to_int64() != kFormatVersion) {
+  const JsonValue& version = fields.any("version");
+  if (!version.IsNumber() || version.IsDouble()) fields.fail("\"version\" is not an integer");
+  if (!version.IsInt() || version.GetInt() != kFormatVersion) {
     throw Error(ErrorCode::unsupported,
-                fmt::format("it has format version {}, this build reads version {}", version.raw(),
-                            kFormatVersion));
+                fmt::format("it has format version {}, this build reads version {}",
+                            document.raw_member("version"), kFormatVersion));
   }
   Manifest manifest;
   manifest.minor = fields.integer_or("minor", 0);
   fields.hash128("id");
   manifest.id = fields.text("id");
   manifest.step = fields.integer("step");
-  manifest.user_json = fields.any("user").raw();
-  manifest.tensors = tensors_of(fields.list("tensors"), threads);
-  for (const JsonValue value : fields.list("files")) {
+  fields.any("user");
+  manifest.user_json = document.raw_member("user");
+  // Memory is taken as tensors turn out to be right: a list may be long and hold none.
+  for (const JsonValue& value : fields.list("tensors")) {
+    manifest.tensors.push_back(tensor_of(value, std::ssize(manifest.tensors)));
+  }
+  for (const JsonValue& value : fields.list("files")) {
     manifest.files.push_back(file_of(value, manifest));
   }
   const JsonFields index(fields.any("index"), {.what = "index"});
@@ -191,9 +166,9 @@ Manifest parse(std::string_view bytes, std::int64_t threads) {
 
 }  // namespace
 
-Manifest parse_manifest(std::string_view bytes, const std::string& path, std::int64_t threads) {
+Manifest parse_manifest(std::string_view bytes, const std::string& path) {
   try {
-    return parse(bytes, threads);
+    return parse(bytes);
   } catch (const Error& e) {
     throw Error(e.code(), fmt::format("read manifest {}: {}", path, e.what()));
   }

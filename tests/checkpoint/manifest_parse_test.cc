@@ -49,8 +49,7 @@ TEST(ParseManifest, GivesBackWhatWasPrinted) {
   EXPECT_EQ(print_manifest(manifest), valid_text());
 }
 
-// Many tensors are read by several threads: what comes out, and what is reported, is the same.
-TEST(ParseManifest, ReadsManyTensorsByAnyNumberOfThreads) {
+TEST(ParseManifest, ReportsTheFirstOfManyTensorsThatIsWrong) {
   Manifest manifest = parse_manifest(valid_text(), "m");
   manifest.files.clear();
   manifest.tensors.clear();
@@ -64,11 +63,8 @@ TEST(ParseManifest, ReadsManyTensorsByAnyNumberOfThreads) {
   manifest.tensors[1700].index.clear();
   manifest.tensors[2900].index.clear();
   const std::string bad = print_manifest(manifest);
-  for (const std::int64_t threads : {1, 2, 3, 100}) {
-    EXPECT_EQ(print_manifest(parse_manifest(good, "m", threads)), good);
-    EXPECT_THAT(message_of(ErrorCode::corrupt, [&] { parse_manifest(bad, "m", threads); }),
-                testing::HasSubstr("tensor \"11700\": \"index\" is not the path"));
-  }
+  EXPECT_EQ(print_manifest(parse_manifest(good, "m")), good);
+  EXPECT_THAT(refused(bad), testing::HasSubstr("tensor \"11700\": \"index\" is not the path"));
 }
 
 TEST(ParseManifest, TakesKeysInAnyOrderAndIgnoresUnknownOnes) {
@@ -142,7 +138,7 @@ constexpr Hostile kHostile[] = {
     {"\"id\":\"0123456789abcdef0123456789abcdef\"", "\"id\":\"0123\"", "\"id\" is not 32 hex"},
     {"\"id\":\"0123456789abcdef", "\"id\":\"0123456789ABCDEF", "\"id\" is not 32 hex"},
     {"\"step\":100", "\"step\":-1", "\"step\" is -1, must be 0"},
-    {"\"step\":100", "\"step\":1e2", "\"step\" holds 1e2, must be an integer"},
+    {"\"step\":100", "\"step\":1e2", "\"step\" holds 100.0, must be an integer"},
     {"\"step\":100", "\"step\":\"100\"", "\"step\" holds a JSON string, must be an integer"},
     {"\"step\":100", "\"step\":9223372036854775808", "\"step\" is 9223372036854775808, must be"},
     {"\"step\":100", "\"step\":99999999999999999999", "must be an integer below 2^63"},

@@ -54,7 +54,7 @@ std::string StoredCheckpoint::describe(const ChunkId& id) const {
                      tensor(id).name, p.first_chunk + id.chunk, to_string(box(id)));
 }
 
-Manifest read_manifest(FileSystem& file_system, const fs::path& directory, std::int64_t threads) {
+Manifest read_manifest(FileSystem& file_system, const fs::path& directory) {
   const std::string name = own_name(directory);
   const auto step = parse_step_name(name);
   if (!step.has_value()) {
@@ -79,7 +79,7 @@ Manifest read_manifest(FileSystem& file_system, const fs::path& directory, std::
   }
   std::string text(bytes, '\0');
   file->read_at(0, reinterpret_cast<std::byte*>(text.data()), text.size());
-  Manifest manifest = parse_manifest(text, path.string(), threads);
+  Manifest manifest = parse_manifest(text, path.string());
   if (manifest.step != step->step) {
     throw Error(ErrorCode::corrupt,
                 fmt::format("read manifest {}: it is of step {}", path.string(), manifest.step));
@@ -132,11 +132,10 @@ ChunkTable read_chunk_table(File& file, const fs::path& directory, const Manifes
   return table;
 }
 
-StoredCheckpoint open_checkpoint(FileSystem& file_system, const fs::path& directory,
-                                 std::int64_t threads) {
+StoredCheckpoint open_checkpoint(FileSystem& file_system, const fs::path& directory) {
   StoredCheckpoint checkpoint;
   checkpoint.directory = directory;
-  checkpoint.manifest = read_manifest(file_system, directory, threads);
+  checkpoint.manifest = read_manifest(file_system, directory);
   for (int openings = 1;; ++openings) {
     try {
       for (const FileEntry& entry : checkpoint.manifest.files) {

@@ -44,8 +44,7 @@ struct StoredCheckpoint {
 /// Reads the manifest alone. Throws not_found where the directory is not there, is not that of a
 /// committed checkpoint or holds no manifest; unsupported; corrupt, also where its step is not the
 /// directory's.
-Manifest read_manifest(FileSystem& file_system, const std::filesystem::path& directory,
-                       std::int64_t threads = 1);
+Manifest read_manifest(FileSystem& file_system, const std::filesystem::path& directory);
 
 /// Opens a shard file and compares its size with the manifest's. Throws corrupt where it is not
 /// there, not a regular file or of another size.
@@ -59,8 +58,7 @@ ChunkTable read_chunk_table(File& file, const std::filesystem::path& directory,
 
 /// All of the above: what a reader asks of a checkpoint before it trusts it. Throws not_found, too,
 /// where another process removes or replaces it meanwhile.
-StoredCheckpoint open_checkpoint(FileSystem& file_system, const std::filesystem::path& directory,
-                                 std::int64_t threads = 1);
+StoredCheckpoint open_checkpoint(FileSystem& file_system, const std::filesystem::path& directory);
 
 /// What a reader tells of each tensor, in the manifest's order.
 std::vector<TensorInfo> tensor_infos(const StoredCheckpoint& checkpoint);
