@@ -1,12 +1,12 @@
 #include "shardwise/loader/source.h"
 
 #include <fmt/format.h>
-#include <xxhash.h>
 
 #include <algorithm>
 #include <utility>
 
 #include "shardwise/shard/error.h"
+#include "shardwise/storage/hash.h"
 
 namespace shardwise {
 namespace {
@@ -110,7 +110,7 @@ std::uint64_t Source::fingerprint() const {
   const std::span<const Field> all = fields();
   for (std::size_t i = 0; i < all.size(); ++i) {
     const std::string_view type = name(all[i].dtype);
-    facts.push_back(XXH3_64bits(type.data(), type.size()));
+    facts.push_back(hash64(reinterpret_cast<const std::byte*>(type.data()), type.size()));
     facts.push_back(all[i].shape.size());
     for (const std::int64_t extent : all[i].shape) {
       facts.push_back(static_cast<std::uint64_t>(extent));
@@ -125,10 +125,11 @@ std::uint64_t Source::fingerprint() const {
       const Box box = sampled_box(all[i].shape, element_bytes, sample);
       content.resize(num_bytes(box.shape(), element_bytes));
       read(i, record, {content.data(), box});
-      facts.push_back(XXH3_64bits(content.data(), content.size()));
+      facts.push_back(hash64(content.data(), content.size()));
     }
   }
-  return XXH3_64bits(facts.data(), facts.size() * sizeof(facts[0]));
+  const std::span<const std::byte> bytes = std::as_bytes(std::span(facts));
+  return hash64(bytes.data(), bytes.size());
 }
 
 std::shared_ptr<const Source> zip(std::vector<std::shared_ptr<const Source>> sources) {

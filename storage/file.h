@@ -91,7 +91,8 @@ class FileSystem {
   /// Returns when the names in the directory are on the disk.
   virtual void sync_directory(const std::filesystem::path& path) = 0;
 
-  /// Throws already_exists if `to` exists; it is never replaced.
+  /// Throws already_exists if `to` exists; it is never replaced. Throws unsupported if the system
+  /// cannot rename between the two places, such as from one file system to another.
   virtual void rename(const std::filesystem::path& from, const std::filesystem::path& to) = 0;
 
   /// Removes a file or an empty directory; one that does not exist is no error. Throws

@@ -1,49 +1,50 @@
 #include "shardwise/loader/detail/input_file.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#include <cerrno>
-#include <cstring>
+#include <algorithm>
+#include <system_error>
 
 #include "shardwise/shard/error.h"
 
 namespace shardwise::detail {
+namespace {
 
-InputFile::InputFile(const std::filesystem::path& path) : path_(path.string()) {
-  // Without O_NONBLOCK, opening a named pipe would wait for a writer.
-  descriptor_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (descriptor_ < 0) {
-    const int cause = errno;
-    throw Error(cause == ENOENT || cause == ENOTDIR ? ErrorCode::not_found : ErrorCode::io,
-                fmt::format("open: {}: {}", path_, std::strerror(cause)));
+// storage's files refuse links, since a checkpoint has none; data sets often are links.
+std::filesystem::path without_links(const std::filesystem::path& path) {
+  std::error_code error;
+  std::filesystem::path target = std::filesystem::canonical(path, error);
+  if (error) {
+    const bool absent =
+        error == std::errc::no_such_file_or_directory || error == std::errc::not_a_directory;
+    throw Error(absent ? ErrorCode::not_found : ErrorCode::io,
+                fmt::format("open: {}: {}", path.string(), error.message()));
   }
-  struct stat status;
-  if (::fstat(descriptor_, &status) != 0 || !S_ISREG(status.st_mode)) {
-    ::close(descriptor_);
-    throw Error(ErrorCode::io, fmt::format("open: {} is not a regular file", path_));
+  if (!std::filesystem::is_regular_file(target, error)) {
+    throw Error(ErrorCode::io, fmt::format("open: {} is not a regular file", path.string()));
   }
-  size_bytes_ = static_cast<std::size_t>(status.st_size);
+  return target;
 }
 
-InputFile::~InputFile() { ::close(descriptor_); }
+}  // namespace
+
+InputFile::InputFile(const std::filesystem::path& path)
+    : path_(path.string()),
+      file_(posix_file_system()->open(without_links(path))),
+      size_bytes_(static_cast<std::size_t>(file_->size())) {}
 
 std::size_t InputFile::read_at(std::size_t offset, std::span<std::byte> out) const {
-  std::size_t done = 0;
-  while (done < out.size()) {
-    const ssize_t count = ::pread(descriptor_, out.data() + done, out.size() - done,
-                                  static_cast<off_t>(offset + done));
-    if (count == 0) break;
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) {
-      throw Error(ErrorCode::io, fmt::format("read: {} at offset {}: {}", path_, offset + done,
-                                             std::strerror(errno)));
-    }
-    done += static_cast<std::size_t>(count);
+  const auto read_up_to = [&](std::size_t end) {
+    const std::size_t size = std::min(out.size(), end - std::min(end, offset));
+    if (size > 0) file_->read_at(offset, out.data(), size);
+    return size;
+  };
+  try {
+    return read_up_to(size_bytes_);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::corrupt) throw;
+    return read_up_to(static_cast<std::size_t>(file_->size()));  // it was cut since it was opened
   }
-  return done;
 }
 
 }  // namespace shardwise::detail

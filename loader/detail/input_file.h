@@ -2,19 +2,19 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <memory>
 #include <span>
 #include <string>
 
+#include "shardwise/storage/file.h"
+
 namespace shardwise::detail {
 
-/// A regular file opened for reading at offsets. Thread-safe.
+/// A regular file opened for reading at offsets, by its name or a link to it. Thread-safe.
 class InputFile {
  public:
-  /// Throws not_found, or io where it cannot be opened or is not a regular file.
+  /// Throws not_found, or io if it cannot be opened or is not a regular file.
   explicit InputFile(const std::filesystem::path& path);
-  ~InputFile();
-  InputFile(const InputFile&) = delete;
-  InputFile& operator=(const InputFile&) = delete;
 
   const std::string& path() const { return path_; }
 
@@ -22,12 +22,12 @@ class InputFile {
   std::size_t size_bytes() const { return size_bytes_; }
 
   /// Reads from `offset` and returns how many bytes came: less than out.size() only where the file
-  /// ends. Throws io.
+  /// ends, or ended when it was opened. Throws io.
   std::size_t read_at(std::size_t offset, std::span<std::byte> out) const;
 
  private:
   std::string path_;
-  int descriptor_;
+  std::unique_ptr<File> file_;
   std::size_t size_bytes_;
 };
 

@@ -213,5 +213,13 @@ TEST(FileSystemAnswers, RenamesReplaceNothingWhereTheSystemDoesNotSeeToIt) {
   EXPECT_EQ(calls.counts().refused, 11);
 }
 
+TEST(FileSystemAnswers, SaysThatADirectoryCannotBeRenamedThere) {
+  const SystemCalls calls({.renames = false});
+  const TempDir dir;
+  const auto files = posix_file_system();
+  files->make_directory(dir / "a");
+  message_of(ErrorCode::unsupported, [&] { files->rename(dir / "a", dir / "b"); });
+}
+
 }  // namespace
 }  // namespace shardwise

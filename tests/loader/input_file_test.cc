@@ -24,6 +24,7 @@ TEST(InputFile, ReadsAtOffsetsAndSaysHowMuchCame) {
   EXPECT_EQ(first_of(out, 2), bytes({4, 5}));
   EXPECT_EQ(file.read_at(5, out), 0u);
   EXPECT_EQ(file.read_at(500, out), 0u);
+  EXPECT_EQ(file.read_at(std::size_t{1} << 63, out), 0u);
   EXPECT_EQ(file.read_at(0, {}), 0u);
 }
 
@@ -33,10 +34,28 @@ TEST(InputFile, ThrowsWhatTheSystemSays) {
   const TempDir dir;
   write_file(dir / "x", bytes({1}));
   message_of(ErrorCode::not_found, [&] { InputFile(dir / "x/y"); });
+}
+
+TEST(InputFile, FollowsLinks) {
+  const TempDir dir;
+  write_file(dir / "x", bytes({1, 2}));
+  std::filesystem::create_symlink("x", dir / "link");
+  const InputFile file(dir / "link");
+  EXPECT_EQ(file.path(), (dir / "link").string());
+  Bytes out(2);
+  EXPECT_EQ(file.read_at(0, out), 2u);
+  EXPECT_EQ(out, bytes({1, 2}));
+}
+
+TEST(InputFile, SaysHowMuchCameOfAFileThatWasCutSinceItWasOpened) {
+  const TempDir dir;
+  write_file(dir / "x", bytes({1, 2, 3, 4, 5}));
   const InputFile file(dir / "x");
-  Bytes out(1);
-  EXPECT_EQ(message_of(ErrorCode::io, [&] { file.read_at(std::size_t{1} << 63, out); }),
-            "read: " + file.path() + " at offset 9223372036854775808: Invalid argument");
+  std::filesystem::resize_file(dir / "x", 3);
+  Bytes out(4);
+  EXPECT_EQ(file.read_at(1, out), 2u);
+  EXPECT_EQ(first_of(out, 2), bytes({2, 3}));
+  EXPECT_EQ(file.read_at(4, out), 0u);
 }
 
 }  // namespace

@@ -422,22 +422,6 @@ TEST(FileSystem, ErrorsSayOperationPathAndReason) {
   }
 }
 
-// So does an overlay where the directory is a lower layer's.
-TEST(FileSystem, CannotRenameToAnotherDevice) {
-  const TempDir dir;
-  struct stat here {
-  }, there{};
-  const char* const other = "/dev/shm";
-  if (::stat(dir.path().c_str(), &here) != 0 || ::stat(other, &there) != 0 ||
-      ::access(other, W_OK) != 0 || here.st_dev == there.st_dev) {
-    return;  // there is no second file system
-  }
-  const TempDir elsewhere(other);
-  std::filesystem::create_directory(dir / "a");
-  message_of(ErrorCode::unsupported,
-             [&] { posix_file_system()->rename(dir / "a", elsewhere / "a"); });
-}
-
 TEST(FileSystem, RenamesListsAndRemoves) {
   const TempDir dir;
   const auto files = posix_file_system();

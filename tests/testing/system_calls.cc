@@ -187,6 +187,7 @@ int __wrap_fallocate(int fd, int mode, off_t begin, off_t size) {
 
 int __wrap_renameat2(int from_in, const char* from, int to_in, const char* to, unsigned flags) {
   auto* const calls = shardwise::current.load();
+  if (calls != nullptr && !calls->answers.renames) return calls->refuse(EXDEV);
   if (calls != nullptr && !calls->answers.renames_noreplace && (flags & RENAME_NOREPLACE) != 0) {
     return calls->refuse(EINVAL);
   }

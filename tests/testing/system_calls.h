@@ -19,6 +19,7 @@ struct SystemAnswers {
   bool moves_direct = true;       ///< else EINVAL for each read and write with O_DIRECT
   bool allocates = true;          ///< else EOPNOTSUPP for fallocate, as NFS 3
   bool renames_noreplace = true;  ///< else EINVAL for RENAME_NOREPLACE, as NFS
+  bool renames = true;            ///< else EXDEV, as an overlay for a lower layer's directory
   Moves moves = Moves::whole;
   std::int64_t bytes_to_allocate = INT64_MAX;  ///< from there on ENOSPC, as a full disk
   std::int64_t bytes_to_write = INT64_MAX;     ///< the same
