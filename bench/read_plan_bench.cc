@@ -104,8 +104,7 @@ void run(std::int64_t tensors) {
     std::vector<double> planning;
     std::size_t chunks = 0;
     for (int round = 0; round < kRounds; ++round) {
-      planning.push_back(
-          seconds([&] { chunks = detail::ReadPlan(checkpoint, targets).chunks().size(); }));
+      planning.push_back(seconds([&] { chunks = detail::ReadPlan(checkpoint, targets).size(); }));
     }
     worst = std::max(worst, line(c.what, chunks, median(planning)));
   }

@@ -9,8 +9,8 @@
 #include <tuple>
 
 #include "shardwise/checkpoint/detail/codec.h"
+#include "shardwise/checkpoint/detail/read/chunk_scatter.h"
 #include "shardwise/checkpoint/detail/read/index_check.h"
-#include "shardwise/checkpoint/detail/read/placed_read.h"
 #include "shardwise/checkpoint/detail/read/read_pipeline.h"
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
 #include "shardwise/checkpoint/detail/root/pin.h"
@@ -62,8 +62,10 @@ class Verifier {
   void list_chunks();
   void list_padding();
   void read_parts();
-  void read_parts(std::span<const Part> parts, detail::ReadJob job);
-  void read_alone(const Part& part);
+  enum class Reading { together, alone };
+  using Consume = std::function<void(std::size_t part, detail::RangeBytes& bytes)>;
+  void read_parts(std::span<const Part> parts, Reading reading, const Consume& consume);
+  void read_alone(const Part& part, detail::RangeBytes& bytes);
   void check_part(const Part& part, std::span<const std::byte> bytes);
   void report_chunk(const ChunkId& id, std::string message);
   void check_index_file();
@@ -93,7 +95,7 @@ class Verifier {
   const std::filesystem::path directory_;
   const ReadOptions options_;
   const std::shared_ptr<FileSystem> file_system_;
-  detail::ScratchPool<detail::DecodeScratch> scratch_;
+  detail::ScratchPool<detail::Decoder> decoders_;
   detail::StoredCheckpoint stored_;
   std::vector<bool> readable_;  // per file: it is open, and its chunk table is right
   std::vector<Part> parts_;
@@ -253,14 +255,15 @@ void Verifier::check_part(const Part& part, std::span<const std::byte> bytes) {
   try {
     detail::check_chunk_hash(stored_, part.id, hash64(bytes.data(), bytes.size()));
     if (detail::stored_raw(stored_, part.id)) return;
-    const detail::ScratchPool<detail::DecodeScratch>::Loan scratch(scratch_);
+    const detail::ScratchPool<detail::Decoder>::Loan decoder(decoders_);
     const std::span<const std::byte> shuffled =
-        detail::decompress_chunk(stored_, part.id, bytes, scratch->decoder);
+        detail::decompress_chunk(stored_, part.id, bytes, *decoder);
     if (!stored_.manifest.has_decoded_hashes()) return;
-    const std::size_t element_bytes = size_bytes(stored_.tensor(part.id).dtype);
-    const std::uint64_t hash =
-        detail::unshuffle_placed(shuffled, element_bytes, {}, detail::CopyBy::cache);
-    detail::check_decoded_hash(stored_, part.id, hash);
+    Hasher64 hasher;
+    detail::for_each_unshuffled(
+        shuffled, size_bytes(stored_.tensor(part.id).dtype),
+        [&](std::span<const std::byte> window) { hasher.update(window.data(), window.size()); });
+    detail::check_decoded_hash(stored_, part.id, hasher.digest());
   } catch (const Error& e) {
     report_chunk(part.id, e.what());
   }
@@ -275,20 +278,19 @@ void Verifier::report_chunk(const ChunkId& id, std::string message) {
           .box = stored_.box(id)});
 }
 
-void Verifier::read_alone(const Part& part) {
-  const detail::ScratchPool<detail::DecodeScratch>::Loan scratch(scratch_);
-  std::vector<std::byte>& bytes = scratch->chunk;
-  bytes.resize(part.bytes);
+void Verifier::read_alone(const Part& part, detail::RangeBytes& bytes) {
+  std::vector<std::byte> all;
+  all.reserve(part.bytes);
   try {
-    stored_.files[part.file]->read_at(part.address, bytes.data(), bytes.size());
+    for (auto next = bytes.next(); !next.empty(); next = bytes.next()) {
+      all.insert(all.end(), next.begin(), next.end());
+    }
   } catch (const Error& e) {
     if (!is_damage(e)) throw;
-    if (part.kind == Part::Kind::chunk) {
-      return report_chunk(part.id, fmt::format("read {}: {}", stored_.describe(part.id), e.what()));
-    }
+    if (part.kind == Part::Kind::chunk) return report_chunk(part.id, e.what());
     return report({.file = stored_.manifest.files[part.file].name, .message = e.what()});
   }
-  check_part(part, bytes);
+  check_part(part, all);
 }
 
 // Neighbours are read together. Where such a read fails, what is not checked yet is read part by
@@ -296,13 +298,11 @@ void Verifier::read_alone(const Part& part) {
 void Verifier::read_parts() {
   std::sort(parts_.begin(), parts_.end());
   std::vector<char> checked(parts_.size());  // each set by one thread
-  detail::ReadJob together;
-  together.consume = [&](std::size_t item, std::span<const std::byte> bytes) {
-    check_part(parts_[item], bytes);
-    checked[item] = 1;
-  };
   try {
-    return read_parts(parts_, std::move(together));
+    return read_parts(parts_, Reading::together, [&](std::size_t i, detail::RangeBytes& bytes) {
+      check_part(parts_[i], bytes.next());
+      checked[i] = 1;
+    });
   } catch (const Error& e) {
     if (!is_damage(e)) throw;
   }
@@ -310,27 +310,27 @@ void Verifier::read_parts() {
   for (std::size_t i = 0; i < parts_.size(); ++i) {
     if (checked[i] == 0) rest.push_back(parts_[i]);
   }
-  detail::ReadJob alone;
-  alone.fetch = [&](std::size_t item) { read_alone(rest[item]); };
-  read_parts(rest, std::move(alone));
+  read_parts(rest, Reading::alone,
+             [&](std::size_t i, detail::RangeBytes& bytes) { read_alone(rest[i], bytes); });
 }
 
-void Verifier::read_parts(std::span<const Part> parts, detail::ReadJob job) {
-  const bool alone = job.fetch != nullptr;
-  std::vector<detail::ReadItem> items;
-  items.reserve(parts.size());
+void Verifier::read_parts(std::span<const Part> parts, Reading reading, const Consume& consume) {
+  const bool alone = reading == Reading::alone;
+  detail::ReadJob job{.files = stored_.files, .ranges = {}, .consume = consume, .describe = {}};
+  std::vector<detail::FileRange> ranges;
+  ranges.reserve(parts.size());
   for (const Part& part : parts) {
-    items.push_back({part.file, part.address, part.bytes, alone});
+    ranges.push_back({part.file, part.address, part.bytes, alone});
     std::size_t call_bytes = alone ? part.bytes : 0;
     if (part.kind == Part::Kind::chunk && !detail::stored_raw(stored_, part.id)) {
       call_bytes += chunk_bytes(stored_.piece(part.id), stored_.tensor(part.id).dtype);
     }
     job.call_bytes = std::max(job.call_bytes, call_bytes);
   }
-  job.files = stored_.files;
-  job.items = items;
-  job.describe = [&](std::size_t item) {
-    return path_of(stored_.manifest.files[parts[item].file].name);
+  job.ranges = ranges;
+  job.describe = [&](std::size_t i) {
+    if (alone && parts[i].kind == Part::Kind::chunk) return stored_.describe(parts[i].id);
+    return path_of(stored_.manifest.files[parts[i].file].name);
   };
   job.progress = [this] { progress(); };
   job.threads = Executor(options_.threads).threads();

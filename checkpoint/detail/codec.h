@@ -4,11 +4,9 @@
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <vector>
 
 #include "shardwise/checkpoint/detail/manifest.h"
 #include "shardwise/checkpoint/info.h"
-#include "shardwise/shard/host/page_memory.h"
 
 namespace shardwise::detail {
 
@@ -78,20 +76,6 @@ class Decoder {
  private:
   struct Impl;
   std::unique_ptr<Impl> impl_;
-};
-
-/// So many bytes of a raw chunk are read, hashed and copied at once, at most.
-inline constexpr std::size_t kReadWindowBytes = std::size_t{1} << 20;
-
-/// What one worker needs to decode: a decoder and room for a chunk. Thread-compatible.
-struct DecodeScratch {
-  Decoder decoder;
-  std::vector<std::byte> chunk;
-  PageMemory window;  ///< kReadWindowBytes, or none yet
-
-  std::size_t held_bytes() const {
-    return decoder.held_bytes() + chunk.capacity() + (window ? kReadWindowBytes : 0);
-  }
 };
 
 /// Byte shuffle: byte b of element i goes to b * count + i. Whole elements only; the SIMD target is

@@ -26,6 +26,7 @@ class CountingFile : public File {
     ++reads;
     largest = std::max(largest.load(), size);
   }
+  bool in_memory(std::uint64_t) override { return is_in_memory; }
   void write_at(std::uint64_t, const std::byte*, std::size_t) override { std::abort(); }
   std::uint64_t size() override { return UINT64_MAX; }
   void resize(std::uint64_t) override { std::abort(); }
@@ -39,6 +40,7 @@ class CountingFile : public File {
   std::atomic<int> reads{0};
   std::atomic<std::size_t> largest{0};
   std::uint64_t fails_at = UINT64_MAX;
+  bool is_in_memory = false;
 };
 
 class Pipeline : public testing::Test {
@@ -51,21 +53,31 @@ class Pipeline : public testing::Test {
     }
   }
 
+  /// Consumes nothing yet.
+  ReadJob job_for(std::span<const FileRange> items) const {
+    return {.files = files_,
+            .ranges = items,
+            .consume = [](std::size_t, RangeBytes&) {},
+            .describe = [](std::size_t item) { return "item " + std::to_string(item); }};
+  }
+
   /// Runs the job and checks that each item came once, with its bytes.
-  void expect_all(std::span<const ReadItem> items, std::size_t budget_bytes, int threads = 3) {
+  void expect_all(std::span<const FileRange> items, std::size_t budget_bytes, int threads = 3) {
     std::vector<std::atomic<int>> seen(items.size());
     std::atomic<int> wrong{0};
-    ReadJob job{.files = files_, .items = items};
+    ReadJob job = job_for(items);
     job.budget_bytes = budget_bytes;
     job.threads = threads;
     std::atomic<int> at_once{0}, most{0};
-    job.consume = [&](std::size_t item, std::span<const std::byte> bytes) {
+    job.consume = [&](std::size_t item, RangeBytes& range) {
       most = std::max(most.load(), ++at_once);
       ++seen[item];
+      const std::span<const std::byte> bytes = range.next();
       if (bytes.size() != items[item].bytes) ++wrong;
       for (std::size_t i = 0; i < bytes.size(); ++i) {
         if (bytes[i] != CountingFile::value(items[item].address + i)) ++wrong;
       }
+      if (!range.next().empty()) ++wrong;
       --at_once;
     };
     run_read_job(job);
@@ -79,7 +91,7 @@ class Pipeline : public testing::Test {
 };
 
 TEST_F(Pipeline, GivesEachItemItsBytesWhateverTheBuffers) {
-  std::vector<ReadItem> items;
+  std::vector<FileRange> items;
   for (std::size_t file = 0; file < 2; ++file) {
     for (std::uint64_t i = 0; i < 200; ++i) {
       items.push_back({file, i * 5000 + i % 3, static_cast<std::size_t>(i * 37 % 4900)});
@@ -94,8 +106,8 @@ TEST_F(Pipeline, GivesEachItemItsBytesWhateverTheBuffers) {
 }
 
 TEST_F(Pipeline, ReadsNeighboursTogetherAndLeavesOutLargeHoles) {
-  const ReadItem items[] = {{0, 0, 100},       {0, 104, 100},     {0, 60'000, 100},
-                            {0, 200'000, 100}, {1, 200'100, 100}, {1, 200'200, 50}};
+  const FileRange items[] = {{0, 0, 100},       {0, 104, 100},     {0, 60'000, 100},
+                             {0, 200'000, 100}, {1, 200'100, 100}, {1, 200'200, 50}};
   expect_all(items, std::size_t{1} << 20);
   EXPECT_EQ(counters_[0]->reads, 2);
   EXPECT_EQ(counters_[0]->largest, 60'100u);
@@ -105,24 +117,23 @@ TEST_F(Pipeline, ReadsNeighboursTogetherAndLeavesOutLargeHoles) {
 
 // Three threads compute, so six read: a sixth of the budget each, less what a call takes itself.
 TEST_F(Pipeline, KeepsToItsBudget) {
-  std::vector<ReadItem> items;
+  std::vector<FileRange> items;
   for (std::uint64_t i = 0; i < 64; ++i) items.push_back({0, i * 1000, 1000});
   expect_all(items, 24'000);
   EXPECT_EQ(counters_[0]->largest, 4000u);
   EXPECT_EQ(counters_[0]->reads, 16);
 
-  ReadJob job{.files = files_, .items = items};
+  ReadJob job = job_for(items);
   job.threads = 3;
   job.budget_bytes = 24'000;
   job.call_bytes = 2000;
-  job.consume = [](std::size_t, std::span<const std::byte>) {};
   counters_[0]->largest = 0;
   run_read_job(job);
   EXPECT_EQ(counters_[0]->largest, 2000u);
 
   job.call_bytes = 11'000;  // two lanes of a read and a call each
   std::atomic<int> at_once{0}, most{0};
-  job.consume = [&](std::size_t, std::span<const std::byte>) {
+  job.consume = [&](std::size_t, RangeBytes&) {
     most = std::max(most.load(), ++at_once);
     --at_once;
   };
@@ -130,35 +141,69 @@ TEST_F(Pipeline, KeepsToItsBudget) {
   EXPECT_LE(most, 2);
 }
 
-TEST_F(Pipeline, LeavesFetchedItemsToTheCaller) {
-  std::vector<ReadItem> items;
-  for (std::uint64_t i = 0; i < 50; ++i) items.push_back({0, i * 1000, 1000, i % 3 == 1});
-  ReadJob job{.files = files_, .items = items};
-  job.threads = 2;
-  std::vector<std::atomic<int>> consumed(items.size()), fetched(items.size());
-  job.consume = [&](std::size_t item, std::span<const std::byte>) { ++consumed[item]; };
-  job.fetch = [&](std::size_t item) { ++fetched[item]; };
-  run_read_job(job);
-  for (std::size_t i = 0; i < items.size(); ++i) {
-    EXPECT_EQ(consumed[i], items[i].fetched ? 0 : 1) << i;
-    EXPECT_EQ(fetched[i], items[i].fetched ? 1 : 0) << i;
+// A part is 1 MiB, or 256 KiB where memory holds the file's bytes.
+TEST_F(Pipeline, BringsARangeInPartsInItsOrder) {
+  std::vector<FileRange> items;
+  for (std::uint64_t i = 0; i < 5; ++i) {
+    items.push_back({i / 4, i % 4 * 4'000'000, std::size_t{3'000'000 + i}, true});
   }
-  EXPECT_EQ(counters_[0]->reads, 17) << "neighbours are read together where neither is fetched";
+  for (const bool in_memory : {false, true}) {
+    for (CountingFile* counter : counters_) {
+      counter->is_in_memory = in_memory;
+      counter->largest = 0;
+    }
+    ReadJob job = job_for(items);
+    job.threads = 2;
+    job.budget_bytes = 1;
+    std::atomic<int> wrong{0}, consumed{0};
+    job.consume = [&](std::size_t item, RangeBytes& range) {
+      std::uint64_t at = items[item].address;
+      for (auto part = range.next(); !part.empty(); part = range.next()) {
+        for (const std::byte byte : part) {
+          if (byte != CountingFile::value(at++)) ++wrong;
+        }
+      }
+      if (at != items[item].address + items[item].bytes) ++wrong;
+      ++consumed;
+    };
+    run_read_job(job);
+    EXPECT_EQ(wrong, 0);
+    EXPECT_EQ(consumed, 5);
+    for (CountingFile* counter : counters_) {
+      EXPECT_EQ(counter->largest, in_memory ? std::size_t{256} << 10 : std::size_t{1} << 20);
+    }
+  }
+}
+
+TEST_F(Pipeline, ReadsARangeInPartsByItselfAndOnlyWhatIsAskedFor) {
+  std::vector<FileRange> items;
+  for (std::uint64_t i = 0; i < 50; ++i) items.push_back({0, i * 1000, 1000, i % 3 == 1});
+  ReadJob job = job_for(items);
+  job.threads = 2;
+  std::vector<std::atomic<int>> consumed(items.size());
+  job.consume = [&](std::size_t item, RangeBytes&) { ++consumed[item]; };
+  run_read_job(job);
+  for (std::size_t i = 0; i < items.size(); ++i) EXPECT_EQ(consumed[i], 1) << i;
+  EXPECT_EQ(counters_[0]->reads, 17) << "neighbours are read together where neither is in parts";
+  EXPECT_EQ(counters_[0]->largest, 2000u);
+
+  counters_[0]->fails_at = 4500;
+  job.consume = [](std::size_t, RangeBytes& bytes) { bytes.next(); };
+  EXPECT_EQ(message_of(ErrorCode::io, [&] { run_read_job(job); }),
+            "read item 4: read: broken device");
 }
 
 TEST_F(Pipeline, ThrowsWhatAReadThrowsAndSaysForWhat) {
-  std::vector<ReadItem> items;
+  std::vector<FileRange> items;
   for (std::uint64_t i = 0; i < 100; ++i) items.push_back({0, i * 100'000, 10});
   counters_[0]->fails_at = 7'000'005;
-  ReadJob job{.files = files_, .items = items};
-  job.consume = [](std::size_t, std::span<const std::byte>) {};
-  job.describe = [](std::size_t item) { return "item " + std::to_string(item); };
+  ReadJob job = job_for(items);
   for (int round = 0; round < 20; ++round) {
     EXPECT_EQ(message_of(ErrorCode::io, [&] { run_read_job(job); }),
               "read item 70: read: broken device");
   }
   counters_[0]->fails_at = 5;
-  job.items = std::span<const ReadItem>(items).first(1);
+  job.ranges = std::span<const FileRange>(items).first(1);
   EXPECT_EQ(message_of(ErrorCode::io, [&] { run_read_job(job); }),
             "read item 0: read: broken device");
 }
@@ -178,25 +223,26 @@ TEST_F(Pipeline, OfTwoReadsThatFailTheFirstIsReportedWhicheverWasFaster) {
   };
   std::vector<std::unique_ptr<File>> files;
   files.push_back(std::make_unique<SlowToFail>());
-  const ReadItem items[] = {{0, 0, 10}, {0, 1'000'000, 10}};
-  ReadJob job{.files = files, .items = items};
-  job.consume = [](std::size_t, std::span<const std::byte>) {};
-  job.describe = [](std::size_t item) { return std::to_string(item); };
-  EXPECT_EQ(message_of(ErrorCode::io, [&] { run_read_job(job); }), "read 0: read: broken device");
+  const FileRange items[] = {{0, 0, 10}, {0, 1'000'000, 10}};
+  ReadJob job = job_for(items);
+  job.files = files;
+  EXPECT_EQ(message_of(ErrorCode::io, [&] { run_read_job(job); }),
+            "read item 0: read: broken device");
 }
 
 TEST_F(Pipeline, ThrowsWhatConsumeOrProgressThrow) {
   struct Stop {};
-  std::vector<ReadItem> items;
+  std::vector<FileRange> items;
   for (std::uint64_t i = 0; i < 100; ++i) items.push_back({0, i * 100'000, 10});
   for (int round = 0; round < 20; ++round) {
-    ReadJob job{.files = files_, .items = items};
+    ReadJob job = job_for(items);
+    const auto consume_all = job.consume;
     job.budget_bytes = 30;
-    job.consume = [](std::size_t item, std::span<const std::byte>) {
+    job.consume = [](std::size_t item, RangeBytes&) {
       if (item == 50) throw Stop();
     };
     EXPECT_THROW(run_read_job(job), Stop);
-    job.consume = [](std::size_t, std::span<const std::byte>) {};
+    job.consume = consume_all;
     job.progress = [] { throw Stop(); };
     EXPECT_THROW(run_read_job(job), Stop);
   }

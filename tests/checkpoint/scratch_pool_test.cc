@@ -44,19 +44,17 @@ TEST(ScratchPool, KeepsNothingThatHasGrownBeyondOurChunks) {
   EXPECT_EQ(Pool::Loan(pool)->number, 8);
 }
 
-// The decoder's own memory counts, also where nothing else does: a chunk may be decoded straight to
-// its place.
 TEST(ScratchPool, ADecoderOfLargeChunksIsNotKept) {
-  const std::vector<std::byte> chunk(ScratchPool<DecodeScratch>::kKeptBytes + 1);
+  const std::vector<std::byte> chunk(ScratchPool<Decoder>::kKeptBytes + 1);
   std::vector<std::byte> stored(chunk.size()), out(chunk.size());
   stored.resize(Encoder().encode(chunk, 1, Effort::matches, stored));
-  ScratchPool<DecodeScratch> pool;
+  ScratchPool<Decoder> pool;
   {
-    const ScratchPool<DecodeScratch>::Loan loan(pool);
-    loan->decoder.decode(stored, 1, out);
+    const ScratchPool<Decoder>::Loan loan(pool);
+    loan->decode(stored, 1, out);
     EXPECT_GE(loan->held_bytes(), chunk.size());
   }
-  EXPECT_EQ(ScratchPool<DecodeScratch>::Loan(pool)->held_bytes(), 0u);
+  EXPECT_EQ(ScratchPool<Decoder>::Loan(pool)->held_bytes(), 0u);
 }
 
 }  // namespace

@@ -12,18 +12,20 @@ void CachedReader::read(std::size_t tensor, const Box& box, std::span<std::byte>
   const ReadTarget target{tensor, &box, {&place, 1}};
   const ReadPlan plan(checkpoint, {&target, 1});
   // Chunks that lie in the box will hardly be asked for again: they need no copy.
-  const bool all_inside = std::all_of(
-      plan.chunks().begin(), plan.chunks().end(),
-      [&](const WantedChunk& wanted) { return box.contains(checkpoint.box(wanted.id)); });
+  bool all_inside = true;
+  for (std::size_t i = 0; i < plan.size(); ++i) {
+    all_inside = all_inside && box.contains(checkpoint.box(plan.chunk(i)));
+  }
   if (all_inside) {
     reader_.fill({&target, 1});
     return;
   }
-  for (const WantedChunk& wanted : plan.chunks()) {
-    const Box held = checkpoint.box(wanted.id);
-    const Bytes bytes = chunk(wanted.id);
-    copy_box(intersect(held, box), size_bytes(checkpoint.tensor(wanted.id).dtype),
-             {bytes->data(), held}, {out.data(), box});
+  for (std::size_t i = 0; i < plan.size(); ++i) {
+    const ChunkId& id = plan.chunk(i);
+    const Box held = checkpoint.box(id);
+    const Bytes bytes = chunk(id);
+    copy_box(intersect(held, box), size_bytes(checkpoint.tensor(id).dtype), {bytes->data(), held},
+             {out.data(), box});
   }
 }
 

@@ -4,10 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <vector>
 
 #include "shardwise/checkpoint/detail/codec.h"
-#include "shardwise/checkpoint/detail/read/placed_read.h"
 #include "shardwise/checkpoint/detail/read/read_plan.h"
 #include "shardwise/checkpoint/detail/scratch_pool.h"
 #include "shardwise/checkpoint/read_options.h"
@@ -26,17 +24,12 @@ class ChunkReader {
 
  private:
   struct Call;
-  bool is_fetched(const Call& call, const WantedChunk& chunk) const;
-  std::vector<PlacedRun> placed_runs(const Call& call, const WantedChunk& chunk) const;
-  CopyBy copy_by(const Call& call) const;
-  void fetch(Call& call, const WantedChunk& chunk);
-  void consume(Call& call, const WantedChunk& chunk, std::span<const std::byte> stored);
-  void count(Call& call, const ChunkId& id);
+  void consume(Call& call, std::size_t number, RangeBytes& bytes);
 
   StoredCheckpoint checkpoint_;
   ReadOptions options_;
   int threads_;
-  ScratchPool<DecodeScratch> scratch_;
+  ScratchPool<Decoder> decoders_;
   std::atomic<std::int64_t> chunks_{0};
   std::atomic<std::size_t> stored_bytes_{0}, decoded_bytes_{0};
   Mutex progress_mutex_;

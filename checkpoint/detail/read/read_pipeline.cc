@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "shardwise/checkpoint/detail/lanes.h"
@@ -12,38 +13,45 @@
 namespace shardwise::detail {
 namespace {
 
-// One read fetches up to so many bytes, those between two items among them where they are few.
-// What is larger leaves the processor's second-level cache before it is used; a hole of 64 KiB
-// takes less time than another read.
+// One read fetches up to this much, the bytes between two ranges among them where they are few. A
+// larger read leaves the processor's second-level cache before it is used; a hole of 64 KiB takes
+// less time than another read.
 constexpr std::size_t kExtentBytes = std::size_t{1} << 20;
 constexpr std::uint64_t kHoleBytes = std::uint64_t{64} << 10;
 
-std::uint64_t page_below(std::uint64_t place) { return place / kPageBytes * kPageBytes; }
-std::uint64_t page_above(std::uint64_t place) { return page_below(place + kPageBytes - 1); }
+// A part from memory is so small that it stays in a core's second-level cache until it is used.
+// What the disk has to bring comes in larger parts: announced before and then read in small steps
+// it would come into memory in single pages, which takes the disk longer, and all later readers.
+constexpr std::size_t kCachedPartBytes = std::size_t{256} << 10;
+constexpr std::size_t kPartBytes = std::size_t{1} << 20;
 
-/// What one read fetches: some items that follow one another in a file, or one fetched item.
+std::uint64_t page_below(std::uint64_t address) { return address / kPageBytes * kPageBytes; }
+std::uint64_t page_above(std::uint64_t address) { return page_below(address + kPageBytes - 1); }
+
+/// What a lane does at once: it reads ranges that follow one another in a file, all together; or
+/// one range part by part.
 struct Extent {
-  std::size_t first_item, num_items;
+  std::size_t first_range, num_ranges;
   std::uint64_t begin, end;
+  bool in_parts;
+
+  std::size_t bytes() const { return static_cast<std::size_t>(end - begin); }
+  std::size_t buffer_bytes() const { return in_parts ? std::min(bytes(), kPartBytes) : bytes(); }
 };
 
-/// Whether the item can be read together with the extent before it.
-bool joins(const Extent& extent, const ReadItem& before, const ReadItem& item,
-           std::size_t extent_bytes) {
-  return item.file == before.file && !item.fetched && !before.fetched &&
-         item.address - extent.end <= kHoleBytes &&
-         item.address + item.bytes - extent.begin <= extent_bytes;
-}
-
-std::vector<Extent> make_extents(std::span<const ReadItem> items, std::size_t extent_bytes) {
+std::vector<Extent> make_extents(const ReadJob& job, std::size_t extent_bytes) {
   std::vector<Extent> extents;
-  for (std::size_t i = 0; i < items.size(); ++i) {
-    const ReadItem& item = items[i];
-    if (i == 0 || !joins(extents.back(), items[i - 1], item, extent_bytes)) {
-      extents.push_back({i, 0, item.address, item.address});
-    }
-    ++extents.back().num_items;
-    extents.back().end = item.address + item.bytes;
+  for (std::size_t i = 0; i < job.ranges.size(); ++i) {
+    const FileRange& range = job.ranges[i];
+    // Reads of whole pages are to be as large as can be, over several ranges.
+    const bool in_parts = range.in_parts && job.file_sizes.empty();
+    const bool joins = i > 0 && range.file == job.ranges[i - 1].file && !in_parts &&
+                       !extents.back().in_parts &&
+                       range.address - extents.back().end <= kHoleBytes &&
+                       range.address + range.bytes - extents.back().begin <= extent_bytes;
+    if (!joins) extents.push_back({i, 0, range.address, range.address, in_parts});
+    ++extents.back().num_ranges;
+    extents.back().end = range.address + range.bytes;
   }
   return extents;
 }
@@ -52,9 +60,55 @@ void extend_to_pages(std::span<Extent> extents, const ReadJob& job) {
   for (Extent& extent : extents) {
     extent.begin = page_below(extent.begin);
     extent.end =
-        std::min(page_above(extent.end), job.file_sizes[job.items[extent.first_item].file]);
+        std::min(page_above(extent.end), job.file_sizes[job.ranges[extent.first_range].file]);
   }
 }
+
+/// Reads for a range, saying for which where it cannot.
+void read_for(const ReadJob& job, std::size_t range, std::uint64_t address,
+              std::span<std::byte> out) {
+  try {
+    job.files[job.ranges[range].file]->read_at(address, out.data(), out.size());
+  } catch (const Error& e) {
+    throw Error(e.code(), fmt::format("read {}: {}", job.describe(range), e.what()));
+  }
+}
+
+/// Bytes that have been read.
+class WholeRange final : public RangeBytes {
+ public:
+  explicit WholeRange(std::span<const std::byte> bytes) : bytes_(bytes) {}
+
+  std::span<const std::byte> next() override { return std::exchange(bytes_, {}); }
+
+ private:
+  std::span<const std::byte> bytes_;
+};
+
+/// Bytes that are read when they are asked for.
+class RangeInParts final : public RangeBytes {
+ public:
+  RangeInParts(const ReadJob& job, std::size_t range, std::byte* buffer)
+      : job_(job), range_(range), buffer_(buffer) {
+    const FileRange& all = job.ranges[range];
+    const bool in_memory = job.files[all.file]->in_memory(all.address + all.bytes - 1);
+    step_ = in_memory ? kCachedPartBytes : kPartBytes;
+  }
+
+  std::span<const std::byte> next() override {
+    const FileRange& all = job_.ranges[range_];
+    const std::span<std::byte> part(buffer_, std::min(step_, all.bytes - done_));
+    if (!part.empty()) read_for(job_, range_, all.address + done_, part);
+    done_ += part.size();
+    return part;
+  }
+
+ private:
+  const ReadJob& job_;
+  const std::size_t range_;
+  std::byte* const buffer_;
+  std::size_t step_ = 0, done_ = 0;
+};
 
 /// One run of a job.
 class Pipeline {
@@ -64,12 +118,11 @@ class Pipeline {
   void run();
 
  private:
-  void process(const Extent& extent, PageMemory& buffer);
-  void consume(const Extent& extent, const std::byte* data);
+  void process(const Extent& extent, std::byte* buffer);
 
   const ReadJob& job_;
   std::vector<Extent> extents_;
-  std::size_t largest_ = 0;  // of the extents that need a buffer
+  std::size_t buffer_bytes_ = 0;  // of each lane
   std::size_t lanes_ = 1;
   LaneSlots computing_;
 };
@@ -77,48 +130,39 @@ class Pipeline {
 Pipeline::Pipeline(const ReadJob& job) : job_(job), computing_(job.threads) {
   const std::size_t lanes = 2 * static_cast<std::size_t>(job.threads);
   const std::size_t share = job.budget_bytes / lanes;
-  extents_ =
-      make_extents(job.items, std::min(share - std::min(share, job.call_bytes), kExtentBytes));
+  extents_ = make_extents(job, std::min(share - std::min(share, job.call_bytes), kExtentBytes));
   if (!job.file_sizes.empty()) extend_to_pages(extents_, job);
   for (const Extent& extent : extents_) {
-    if (job.items[extent.first_item].fetched) continue;
-    largest_ = std::max(largest_, static_cast<std::size_t>(extent.end - extent.begin));
+    buffer_bytes_ = std::max(buffer_bytes_, extent.buffer_bytes());
   }
-  const std::size_t lane_bytes = std::max<std::size_t>(largest_ + job.call_bytes, 1);
+  const std::size_t lane_bytes = std::max<std::size_t>(buffer_bytes_ + job.call_bytes, 1);
   lanes_ = std::clamp<std::size_t>(job.budget_bytes / lane_bytes, 1, lanes);
 }
 
-void Pipeline::process(const Extent& extent, PageMemory& buffer) {
-  const ReadItem& first = job_.items[extent.first_item];
-  if (first.fetched) {
-    job_.fetch(extent.first_item);
-    return;
+void Pipeline::process(const Extent& extent, std::byte* buffer) {
+  if (extent.in_parts) {
+    RangeInParts bytes(job_, extent.first_range, buffer);
+    return job_.consume(extent.first_range, bytes);
   }
-  if (buffer == nullptr) buffer = page_memory(largest_);
-  try {
-    job_.files[first.file]->read_at(extent.begin, buffer.get(),
-                                    static_cast<std::size_t>(extent.end - extent.begin));
-  } catch (const Error& e) {
-    throw Error(e.code(), fmt::format("read {}: {}", job_.describe(extent.first_item), e.what()));
-  }
+  read_for(job_, extent.first_range, extent.begin, {buffer, extent.bytes()});
   const LaneSlots::Use slot(computing_);
-  consume(extent, buffer.get());
-}
-
-void Pipeline::consume(const Extent& extent, const std::byte* data) {
-  for (std::size_t i = extent.first_item; i < extent.first_item + extent.num_items; ++i) {
-    const ReadItem& item = job_.items[i];
-    job_.consume(i, {data + (item.address - extent.begin), item.bytes});
+  for (std::size_t i = extent.first_range; i < extent.first_range + extent.num_ranges; ++i) {
+    const FileRange& range = job_.ranges[i];
+    WholeRange bytes({buffer + (range.address - extent.begin), range.bytes});
+    job_.consume(i, bytes);
   }
 }
 
 void Pipeline::run() {
-  std::vector<PageMemory> buffers(lanes_);  // made by the lanes that need them
-  run_lanes(
-      {.jobs = extents_.size(),
-       .lanes = lanes_,
-       .run = [&](std::size_t job, std::size_t lane) { process(extents_[job], buffers[lane]); },
-       .progress = job_.progress});
+  std::vector<PageMemory> buffers(lanes_);  // made by the lanes that run
+  run_lanes({.jobs = extents_.size(),
+             .lanes = lanes_,
+             .run =
+                 [&](std::size_t job, std::size_t lane) {
+                   if (buffers[lane] == nullptr) buffers[lane] = page_memory(buffer_bytes_);
+                   process(extents_[job], buffers[lane].get());
+                 },
+             .progress = job_.progress});
 }
 
 }  // namespace

@@ -12,14 +12,24 @@
 
 namespace shardwise::detail {
 
-/// Bytes of one file that are wanted.
-struct ReadItem {
+/// Bytes of one file.
+struct FileRange {
   std::size_t file;
   std::uint64_t address;
   std::size_t bytes;
 
-  /// ReadJob::fetch reads it by itself, to where it belongs.
-  bool fetched = false;
+  /// Read by itself, part by part, so that it needs no room of its size.
+  bool in_parts = false;
+};
+
+/// A range's bytes while they are consumed. Thread-compatible.
+class RangeBytes {
+ public:
+  virtual ~RangeBytes() = default;
+
+  /// The bytes that follow those of the last call, valid until the next one: all at once unless the
+  /// range is in_parts; empty when there are no more. Throws io or corrupt, saying for what.
+  virtual std::span<const std::byte> next() = 0;
 };
 
 /// What to read, and what to do with it.
@@ -27,20 +37,17 @@ struct ReadJob {
   std::span<const std::unique_ptr<File>> files;
 
   /// Ordered by file and address; they do not overlap.
-  std::span<const ReadItem> items;
+  std::span<const FileRange> ranges;
 
-  /// Where it is given, reads begin and end on pages, which what passes the page cache by has to.
+  /// Where it is given, reads begin and end on pages, as what bypasses the page cache has to.
   std::vector<std::uint64_t> file_sizes = {};
 
-  /// Called for each item that is not fetched, with its bytes, which are valid for the call. Called
-  /// by up to `threads` threads at once.
-  std::function<void(std::size_t item, std::span<const std::byte> bytes)> consume = nullptr;
+  /// Called once for each range. Up to `threads` threads at once consume bytes that have been read,
+  /// and twice as many bytes that come in parts.
+  std::function<void(std::size_t range, RangeBytes& bytes)> consume;
 
-  /// Called for each fetched item, by up to twice as many threads.
-  std::function<void(std::size_t item)> fetch = nullptr;
-
-  /// What an item is, for the message where it cannot be read.
-  std::function<std::string(std::size_t item)> describe = nullptr;
+  /// What a range is, for the message where it cannot be read.
+  std::function<std::string(std::size_t range)> describe;
 
   /// Called by the caller's thread now and then, at last when all is consumed; may be null.
   std::function<void()> progress = nullptr;
@@ -48,14 +55,14 @@ struct ReadJob {
   /// Threads that compute. Twice as many read, so that the disk works while they do.
   int threads = 1;
 
-  /// Most bytes of buffers and of what calls of consume and fetch take themselves, `call_bytes`
-  /// each; never less than the largest item and one call need.
+  /// Most bytes of buffers and of what calls of consume take themselves, `call_bytes` each; never
+  /// less than the largest buffer and one call need.
   std::size_t budget_bytes = SIZE_MAX;
   std::size_t call_bytes = 0;
 };
 
-/// Reads neighbouring items together, by threads of its own, each of which reads and consumes in
-/// turn: what it has read is still in its processor's cache then. Throws what the first item that
+/// Reads neighbouring ranges together, by threads of its own, each of which reads and consumes in
+/// turn: what it has read is still in its processor's cache then. Throws what the first range that
 /// cannot be read or consumed threw, first by its number and not by time; then nothing is under way
 /// any more.
 void run_read_job(const ReadJob& job);

@@ -3,17 +3,24 @@
 #include <algorithm>
 #include <numeric>
 #include <tuple>
+#include <utility>
 
 #include "shardwise/shard/plan/transfer_plan.h"
 
 namespace shardwise::detail {
 namespace {
 
-/// One target's need of one chunk.
-struct Use {
+// What the transfer plan takes for places: nothing that is stored is where it is wanted already.
+constexpr DeviceId kOnDisk = 0, kInMemory = 1;
+
+// Smaller chunks are read with their neighbours.
+constexpr std::uint64_t kLeastBytesInParts = std::uint64_t{64} << 10;
+
+/// A chunk that a target takes something from.
+struct Need {
   std::int64_t file;
   std::uint64_t address;
-  ChunkId id;
+  ChunkId chunk;
   std::size_t target;
 };
 
@@ -42,70 +49,82 @@ void for_each_chunk(const PieceEntry& piece, const Box& box, Body&& body) {
   }
 }
 
-/// The uses of one tensor's chunks by its targets.
-void find_uses(const StoredCheckpoint& checkpoint, std::size_t tensor,
-               std::span<const ReadTarget> targets, std::span<const std::size_t> numbers,
-               std::vector<Use>& uses) {
+/// The chunks of one tensor that its targets need; `numbers` are of targets that are not empty.
+void find_needs(const StoredCheckpoint& checkpoint, std::size_t tensor,
+                std::span<const ReadTarget> targets, std::span<const std::size_t> numbers,
+                std::vector<Need>& needs) {
   const std::vector<PieceEntry>& pieces = checkpoint.manifest.tensors[tensor].pieces;
   if (pieces.size() == 1 && pieces.front().chunk == pieces.front().box.shape()) {
     // One chunk is all of the tensor, as of every small one: there is nothing to look for.
-    const ChunkId id{tensor, 0, 0};
+    const ChunkId chunk{tensor, 0, 0};
     for (const std::size_t number : numbers) {
-      if (targets[number].box->empty()) continue;
-      uses.push_back({pieces.front().file, checkpoint.record(id).address, id, number});
+      needs.push_back({pieces.front().file, checkpoint.record(chunk).address, chunk, number});
     }
     return;
   }
   std::vector<Piece> stored, wanted;
-  for (const PieceEntry& piece : pieces) stored.push_back({piece.file, piece.box});
-  for (const std::size_t number : numbers) {
-    if (!targets[number].box->empty()) wanted.push_back({0, *targets[number].box});
-  }
-  // The plan keeps the order of targets, so that empty ones are all that is left out.
-  std::vector<std::size_t> number_of;
-  for (const std::size_t number : numbers) {
-    if (!targets[number].box->empty()) number_of.push_back(number);
-  }
-  const TransferPlan plan(std::move(stored), std::move(wanted));
+  for (const PieceEntry& piece : pieces) stored.push_back({kOnDisk, piece.box});
+  for (const std::size_t number : numbers) wanted.push_back({kInMemory, *targets[number].box});
+  const TransferPlan plan(stored, wanted);
   for (const Copy& copy : plan.copies()) {
-    ChunkId id{tensor, static_cast<std::size_t>(copy.source), 0};
-    const PieceEntry& piece = checkpoint.piece(id);
-    for_each_chunk(piece, copy.box, [&](std::int64_t chunk) {
-      id.chunk = chunk;
-      uses.push_back({piece.file, checkpoint.record(id).address, id,
-                      number_of[static_cast<std::size_t>(copy.target)]});
+    ChunkId chunk{tensor, static_cast<std::size_t>(copy.source), 0};
+    const PieceEntry& piece = checkpoint.piece(chunk);
+    for_each_chunk(piece, copy.box, [&](std::int64_t number) {
+      chunk.chunk = number;
+      needs.push_back({piece.file, checkpoint.record(chunk).address, chunk,
+                       numbers[static_cast<std::size_t>(copy.target)]});
     });
   }
+}
+
+/// The chunks that all targets need, ordered by file and address, then by target.
+std::vector<Need> find_needs(const StoredCheckpoint& checkpoint,
+                             std::span<const ReadTarget> targets) {
+  std::vector<std::size_t> numbers;
+  numbers.reserve(targets.size());
+  for (std::size_t number = 0; number < targets.size(); ++number) {
+    if (!targets[number].box->empty()) numbers.push_back(number);
+  }
+  const auto tensor_of = [&](std::size_t number) { return targets[number].tensor; };
+  std::ranges::stable_sort(numbers, {}, tensor_of);
+  std::vector<Need> needs;
+  needs.reserve(numbers.size());
+  for (std::span<const std::size_t> rest = numbers; !rest.empty();) {
+    const std::size_t tensor = tensor_of(rest.front());
+    const auto end = std::ranges::upper_bound(rest, tensor, {}, tensor_of);
+    const auto count = static_cast<std::size_t>(end - rest.begin());
+    find_needs(checkpoint, tensor, targets, rest.first(count), needs);
+    rest = rest.subspan(count);
+  }
+  std::sort(needs.begin(), needs.end(), [](const Need& a, const Need& b) {
+    return std::tie(a.file, a.address, a.target) < std::tie(b.file, b.address, b.target);
+  });
+  return needs;
 }
 
 }  // namespace
 
 ReadPlan::ReadPlan(const StoredCheckpoint& checkpoint, std::span<const ReadTarget> targets) {
-  std::vector<std::size_t> order(targets.size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  const auto tensor_of = [&](std::size_t number) { return targets[number].tensor; };
-  std::ranges::stable_sort(order, {}, tensor_of);
-  std::vector<Use> uses;
-  uses.reserve(targets.size());
-  for (std::span<const std::size_t> rest = order; !rest.empty();) {
-    const std::size_t tensor = tensor_of(rest.front());
-    const auto end = std::ranges::upper_bound(rest, tensor, {}, tensor_of);
-    const auto count = static_cast<std::size_t>(end - rest.begin());
-    find_uses(checkpoint, tensor, targets, rest.first(count), uses);
-    rest = rest.subspan(count);
-  }
-  std::sort(uses.begin(), uses.end(), [](const Use& a, const Use& b) {
-    return std::tie(a.file, a.address, a.target) < std::tie(b.file, b.address, b.target);
-  });
-  uses_.reserve(uses.size());
-  for (const Use& use : uses) {
+  const std::vector<Need> needs = find_needs(checkpoint, targets);
+  chunks_.reserve(needs.size());
+  ranges_.reserve(needs.size());
+  first_target_.reserve(needs.size() + 1);
+  targets_.reserve(needs.size());
+  for (const Need& need : needs) {
     // Within a file, chunks do not share an address: check_chunk_table has seen to it.
     const bool again =
-        !uses_.empty() && (&use)[-1].file == use.file && (&use)[-1].address == use.address;
-    if (!again) chunks_.push_back({use.id, uses_.size(), 0});
-    ++chunks_.back().num_uses;
-    uses_.push_back(use.target);
+        !ranges_.empty() && (&need)[-1].file == need.file && (&need)[-1].address == need.address;
+    if (!again) {
+      chunks_.push_back(need.chunk);
+      const std::uint64_t bytes = checkpoint.record(need.chunk).stored_bytes;
+      const bool in_parts = bytes >= kLeastBytesInParts && stored_raw(checkpoint, need.chunk);
+      ranges_.push_back({static_cast<std::size_t>(need.file), need.address,
+                         static_cast<std::size_t>(bytes), in_parts});
+      first_target_.push_back(targets_.size());
+    }
+    targets_.push_back(need.target);
   }
+  first_target_.push_back(targets_.size());
 }
 
 }  // namespace shardwise::detail

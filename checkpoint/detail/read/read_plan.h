@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "shardwise/checkpoint/detail/read/read_pipeline.h"
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
 #include "shardwise/shard/box.h"
 
@@ -18,30 +19,34 @@ struct ReadTarget {
   std::span<std::byte* const> places;
 };
 
-/// A chunk that has to be read, once, and what for.
-struct WantedChunk {
-  ChunkId id;
-  std::size_t first_use;  ///< in ReadPlan::uses
-  std::size_t num_uses;
-};
-
-/// Which chunks the targets need, each once, ordered by file and address. Immutable.
+/// Which chunks the targets need, each once, ordered by file and address; and which targets take
+/// something from each. Immutable.
 class ReadPlan {
  public:
   /// Requires targets inside their tensors, of which it keeps the numbers only. Takes time for what
   /// is wanted, not for what is stored: a piece's chunks are found by division.
   ReadPlan(const StoredCheckpoint& checkpoint, std::span<const ReadTarget> targets);
 
-  std::span<const WantedChunk> chunks() const { return chunks_; }
+  /// Number of chunks.
+  std::size_t size() const { return chunks_.size(); }
 
-  /// Numbers of the targets that take something from the chunk.
-  std::span<const std::size_t> uses(const WantedChunk& chunk) const {
-    return std::span(uses_).subspan(chunk.first_use, chunk.num_uses);
+  /// Where the stored bytes of each chunk are. Large chunks that are stored as they are come in
+  /// parts.
+  std::span<const FileRange> ranges() const { return ranges_; }
+
+  /// Requires i < size().
+  const ChunkId& chunk(std::size_t i) const { return chunks_[i]; }
+
+  /// Numbers of the targets that take something from chunk i, ascending.
+  std::span<const std::size_t> targets(std::size_t i) const {
+    return std::span(targets_).subspan(first_target_[i], first_target_[i + 1] - first_target_[i]);
   }
 
  private:
-  std::vector<WantedChunk> chunks_;
-  std::vector<std::size_t> uses_;
+  std::vector<ChunkId> chunks_;
+  std::vector<FileRange> ranges_;
+  std::vector<std::size_t> first_target_;  // in targets_, per chunk, and one past the end
+  std::vector<std::size_t> targets_;
 };
 
 }  // namespace shardwise::detail

@@ -209,8 +209,7 @@ bool stored_raw(const StoredCheckpoint& checkpoint, const ChunkId& id) {
 std::span<const std::byte> decompress_chunk(const StoredCheckpoint& checkpoint, const ChunkId& id,
                                             std::span<const std::byte> stored, Decoder& decoder) {
   try {
-    return decoder.decompress(stored,
-                              chunk_bytes(checkpoint.piece(id), checkpoint.tensor(id).dtype));
+    return decoder.decompress(stored, checkpoint.decoded_bytes(id));
   } catch (const Error& e) {
     throw Error(e.code(), fmt::format("read {}: {}", checkpoint.describe(id), e.what()));
   }

@@ -37,6 +37,11 @@ struct StoredCheckpoint {
   const ChunkRecord& record(const ChunkId& id) const;
   Box box(const ChunkId& id) const { return chunk_box(piece(id), id.chunk); }
 
+  /// With the padding of a chunk that reaches over its piece's edge.
+  std::size_t decoded_bytes(const ChunkId& id) const {
+    return chunk_bytes(piece(id), tensor(id).dtype);
+  }
+
   /// For messages: the file's path, and which chunk of which tensor, with its global box.
   std::string describe(const ChunkId& id) const;
 };
