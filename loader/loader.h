@@ -13,10 +13,11 @@
 
 namespace shardwise {
 
-/// What becomes of the records of an epoch that do not fill a batch.
+/// What happens to the last records of an epoch, if they do not fill a batch.
 enum class LastBatch {
-  drop,  ///< they are left out of this epoch (another order, so others, in the next)
-  pad,   ///< they make a batch filled up with zeros; Batch::mask tells the real rows
+  drop,  ///< they are left out of this epoch (another epoch has another order, so leaves out
+         ///< others)
+  pad,   ///< zeros fill up the batch; Batch::mask tells which rows are real
 };
 
 enum class RecordOrder { sequential, shuffled };
@@ -34,7 +35,8 @@ struct LoaderOptions {
   int threads = 1;
 };
 
-/// Which field goes to the devices, and cut how: over [batch, record dims...].
+/// A field of the source that goes to the devices, and how its batches [batch, record dims...] are
+/// cut. Value type.
 struct FieldPlacement {
   std::string field;
   Sharding sharding;
@@ -83,8 +85,8 @@ struct LoaderStats {
 class Loader {
  public:
   /// Starts at `state`; `devices` must outlive the loader. Throws invalid_argument for impossible
-  /// options, a source too small for a single batch, a rank that is not the field's plus one, or a
-  /// state that stands beyond the end or whose fingerprint is another run's (naming both);
+  /// options, a source too small for a single batch, a sharding whose rank is not the field's plus
+  /// one, a state past the end, or a state of another run (the message names both fingerprints);
   /// not_found for an unknown field or device.
   Loader(Devices& devices, std::shared_ptr<const Source> source,
          const std::vector<FieldPlacement>& placements, LoaderOptions options,

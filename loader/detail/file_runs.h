@@ -8,18 +8,19 @@
 
 namespace shardwise::detail {
 
-/// Bytes that lie together in a record, as its file holds it, and in the memory they go to.
+/// Bytes that follow one another both in a record, as its file holds it, and in the memory that
+/// they go to.
 struct FileRun {
   std::size_t record_offset, target_offset, size_bytes;
 };
 
-/// Runs that lie closer than this are read by one system call, which costs about as much as copying
-/// what lies between them. What one call of several runs reads is bounded.
+/// Runs with a smaller gap between them are read by one system call, which costs about as much as
+/// copying the gap. A call of several runs reads at most kMaxSpanBytes.
 inline constexpr std::size_t kMaxGapBytes = std::size_t{4} << 10;
 inline constexpr std::size_t kMaxSpanBytes = std::size_t{64} << 10;
 
-/// Calls body with the runs of `walk` (a: the record, b: the target) in order, as many at a time as
-/// one system call is to read. The span is valid only during the call.
+/// Calls body with the runs of `walk` (a: the record, b: the target) in order, in groups that one
+/// system call reads each. The span is valid only during the call.
 void for_each_read(const RunWalk& walk, std::size_t element_bytes,
                    const std::function<void(std::span<const FileRun>)>& body);
 

@@ -5,8 +5,9 @@
 
 namespace shardwise::detail {
 
-/// Tells what of an open file lies in the page cache. Maps the file and asks about the pages of the
-/// mapping, which are never touched, so a file that shrinks meanwhile does no harm. Thread-safe.
+/// Tells which bytes of an open file are in the page cache. It maps the file and asks about the
+/// pages of the mapping; it never touches them, so a file that shrinks meanwhile does no harm.
+/// Thread-safe.
 class PageCacheView {
  public:
   PageCacheView(int fd, std::uint64_t size);
@@ -14,8 +15,9 @@ class PageCacheView {
   PageCacheView(const PageCacheView&) = delete;
   PageCacheView& operator=(const PageCacheView&) = delete;
 
-  /// Whether the byte at `offset` does. False where the system does not tell: of a file that
-  /// another user owns and this one cannot write, or that cannot be mapped. Beyond the size true.
+  /// Whether the byte at `offset` is in the page cache. False where the system does not tell: if
+  /// another user owns the file and this one cannot write it, or if it cannot be mapped. True past
+  /// the end of the file.
   bool holds(std::uint64_t offset) const;
 
  private:
