@@ -18,7 +18,7 @@ namespace shardwise {
 ///
 ///   TaskGraph graph;
 ///   const auto a = graph.add();
-///   graph.add({a});                                          // after a
+///   const auto b = graph.add({a});                           // after a
 ///   executor.run(graph, [](TaskGraph::TaskId task) { ... });
 class TaskGraph {
  public:

@@ -23,7 +23,7 @@ namespace shardwise {
 /// Immutable value type.
 ///
 ///   UnevenPolicy::parse("balanced");
-///   UnevenPolicy::tile_sizes({{3, 2}, {}});        // dim 0 in 3 + 2, dim 1 whole: "sizes:3+2,-"
+///   UnevenPolicy::tile_sizes({{3, 2}, {}});        // sizes:3+2,-: dim 0 in 3 + 2, dim 1 whole
 class UnevenPolicy {
  public:
   enum class Kind { ceil, strict, nested_chunk, balanced, tile_sizes };

@@ -48,8 +48,8 @@ struct Conversion {
 ///
 ///   const Placements placements = Placements::parse(Mesh::parse("a=2,b=2"), "S(0),S(0)");
 ///   to_sharding(placements, {4}).result->spec();    // a+b
-///   to_sharding(placements, {5}).verdict;           // same_after_padding: 2,1,1,1, not 2,2,1,0
-///   to_sharding(placements, {5}, UnevenPolicy::nested_chunk()).verdict;    // same
+///   to_sharding(placements, {5}).verdict;           // same after padding: 2,1,1,1, not 2,2,1,0
+///   to_sharding(placements, {5}, UnevenPolicy::nested_chunk()).verdict;    // same placement
 Conversion<Sharding> to_sharding(const Placements& placements, const Shape& shape,
                                  UnevenPolicy policy = UnevenPolicy());
 

@@ -74,7 +74,7 @@ struct HybridMeshOptions {
 /// `inner.split_physical_axes`, PyTorch/XLA's HybridMesh.
 ///
 ///   // two slices of 2x2 devices, ids 0 .. 3 and 4 .. 7
-///   hybrid_mesh({{"data", 2, 2}, {"model", 2, 1}}, devices);   // data=4,model=2
+///   hybrid_mesh({{"data", 2, 2}, {"model", 2, 1}}, devices);   // data=4,model=2@[2,2,2]T(0,2,1)
 ///
 /// Devices without a slice index are one slice. Throws invalid_argument where a size is under 1,
 /// the slices are not as many as the outer sizes' product or a slice has not as many devices as the

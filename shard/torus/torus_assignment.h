@@ -36,7 +36,7 @@ struct TorusAssignment {
 ///
 /// Takes time in proportion to the number of sets of physical axes, at most the number of devices.
 ///
-///   assign_torus({4, 4, 8}, {16, 8}).factors;   // {{4, 1}, {4, 1}, {1, 8}}: 16 = 4 x 4
+///   assign_torus({4, 4, 8}, {16, 8}).factors;   // [4, 1], [4, 1], [1, 8]: 16 = 4 x 4
 ///
 /// Throws invalid_argument where an extent is under 1, where the shapes differ in their number of
 /// devices, or where whole axes do not do.

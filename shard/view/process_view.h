@@ -32,7 +32,7 @@ struct ProcessShare {
 /// Immutable, thread-safe. O(devices * rank) to make.
 ///
 ///   const ProcessView view(sharding, [](DeviceId device) { return device / 4; });
-///   view.share(3, 0);                   // process 3 has share {1, 2} of dim 0, say
+///   view.share(1, 0);                   // {1, 4}: the second of four shares of dim 0
 class ProcessView {
  public:
   /// `process_of` is asked once for each device.

@@ -1,0 +1,132 @@
+"""Makes a test of every example in a comment of a public header: generate.py SOURCE_DIR COMPONENT OUT.cc
+
+An example is what a "///" comment indents by two more spaces. It becomes the body of a test, after the
+setup below, if it needs one. What a comment behind an expression says is checked, as text:
+
+    mesh.size();       // 8               the value's text comes first; more may follow, after a sign
+    parse("x") == y;                      holds
+    ...                                   is left out, `for (...) ...` has an empty body
+"""
+import pathlib
+import re
+import sys
+
+# What an example takes as given, by header.
+SETUP = {
+    "checkpoint/box_reader.h": 'const InTempDir here;\nCheckpointManager manager("root");',
+    "checkpoint/manager.h": """const InTempDir here;
+        Devices devices(1);
+        const std::vector<float> values(4, 1);
+        const auto w = ShardedArray::from_host(
+            devices, {DType::f32, {4}, Sharding::replicated(Mesh::line(1), 1)}, std::as_bytes(std::span(values)));""",
+    "loader/loader.h": """Devices devices(4);
+        const Mesh mesh = Mesh::parse("data=4");
+        const auto source = zip({memory_source({"image", DType::u8, {2, 2}}, 600, std::vector<std::byte>(2400)),
+                                 memory_source({"label", DType::u8, {}}, 600, std::vector<std::byte>(600))});""",
+    "loader/order.h": "const std::uint64_t seed = 1, epoch = 2;",
+    "runtime/device.h": """Devices devices(8);
+        const std::vector<std::size_t> sizes{100, 200};
+        const MemoryKind kind = MemoryKind::array;
+        std::vector<std::shared_ptr<Buffer>> buffers;""",
+    "runtime/manual.h": """Devices devices(8);
+        const Mesh mesh = Mesh::parse("data=4,model=2");
+        const auto zeros = [&](Shape shape, const char* spec) {
+          const std::vector<std::byte> bytes(num_bytes(shape, 4));
+          return ShardedArray::from_host(
+              devices, {DType::f32, shape, Sharding(mesh, PartitionSpec::parse(spec))}, bytes);
+        };
+        const auto batch = zeros({256, 784}, "data,-"), weights = zeros({784, 128}, "-,model");
+        const auto multiply = [](const LocalContext& local) {
+          std::memset(local.outputs[0].data, 0, num_bytes(local.outputs[0].box.shape(), 4));
+        };""",
+    "runtime/parallel.h": "const Executor executor(2);",
+    "runtime/program/move.h": """const Mesh mesh = Mesh::parse("data=4,model=2");
+        const std::vector<std::size_t> axes{1};""",
+    "runtime/program/program.h": """const Mesh mesh = Mesh::line(2);
+        const ArraySpec spec{DType::f32, {4}, Sharding(mesh, {{"devices"}})};
+        const auto double_it = [](const LocalContext&) {};""",
+    "runtime/sharded_array.h": """const std::vector<float> floats(30);
+        const std::span values(floats);""",
+    "shard/owned_tiles.h": """const Sharding sharding(Mesh::line(4), {{"devices"}});
+        const Shape shape{8};
+        const Box region({2}, {7});""",
+    "shard/plan/topology.h": """std::vector<DeviceAttributes> devices;
+        for (DeviceId id = 0; id < 8; ++id) devices.push_back({.id = id, .process = id / 4});""",
+    "shard/plan/transfer_plan.h": """const Sharding rows_by_4(Mesh::line(4), {{"devices"}, {}});
+        const Sharding rows_by_2(Mesh::line(2), {{"devices"}, {}});""",
+    "shard/shard_boxes.h": 'const Sharding sharding(Mesh::line(4), {{"devices"}});\nconst Shape shape{8};',
+    "shard/torus/hybrid_mesh.h": """std::vector<DeviceAttributes> devices;
+        for (DeviceId id = 0; id < 8; ++id) {
+          devices.push_back({.id = id, .coordinates = {id % 4 / 2, id % 2}, .slice_index = id / 4});
+        }""",
+    "shard/view/process_view.h": 'const Sharding sharding(Mesh::line(16), {{"devices"}});',
+}
+
+EXPRESSION = re.compile(r"[A-Za-z_][\w:]*(\(|\.|->)")
+
+
+def examples(path):
+    """(line number, lines) of each."""
+    block, begin = [], 0
+    for number, line in enumerate(path.read_text().splitlines() + [""], 1):
+        match = re.match(r"\s*///( (.*))?$", line)
+        text = match and (match.group(2) or "")
+        if match and (text.startswith("  ") or (block and not text)):
+            if not block:
+                begin = number
+            block.append(text[2:])
+        else:
+            while block and not block[-1]:
+                block.pop()
+            if any(re.search(r"(;|[{}]| \.\.\.)$", line.partition("//")[0].rstrip()) for line in block):
+                yield begin, block
+            block = []
+
+
+def statement(line, starts):
+    """The line as it is compiled; `starts`: it begins a statement."""
+    code, _, comment = line.partition("//")
+    code, comment = code.rstrip(), comment.strip()
+    code = re.sub(r"\{ \.\.\. \}", "{}", code)
+    code = re.sub(r"\) \.\.\.$", ") {}", code)
+    if code.strip() == "...":
+        return ""
+    if starts and code.endswith(";") and EXPRESSION.match(code) and " = " not in code:
+        if comment:
+            return f"example.check({code[:-1]}, {quoted(comment)});"
+        if " == " in code:
+            return f"EXPECT_TRUE({code[:-1]});"
+    return code
+
+
+def quoted(text):
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def main(source, component, out):
+    headers = [
+        path
+        for path in sorted((source / component).rglob("*.h"))
+        if "detail" not in path.relative_to(source).parts
+    ]
+    includes, tests = [], []
+    for path in headers:
+        name = path.relative_to(source).as_posix()
+        for line_number, lines in examples(path):
+            body, starts = [], True
+            for line in lines:
+                body.append("  " + statement(line, starts))
+                code = line.partition("//")[0].rstrip()
+                starts = code.endswith((";", "}")) if code else starts
+            includes.append(f'#include "shardwise/{name}"')
+            test = f"{re.sub(r'[/.]', '_', name)}_{line_number}"
+            setup = SETUP.get(name, "")
+            tests.append(
+                f"TEST(HeaderExamples, {test}) {{\n  Example example;\n  {setup}\n  {{\n" + "\n".join(body) + "\n  }\n}\n"
+            )
+    text = '#include "header_examples/example.h"\n' + "\n".join(dict.fromkeys(includes))
+    text += "\n\nnamespace shardwise {\nnamespace {\n\n" + "\n".join(tests) + "\n}  // namespace\n}  // namespace shardwise\n"
+    pathlib.Path(out).write_text(text)
+
+
+main(pathlib.Path(sys.argv[1]), sys.argv[2], sys.argv[3])
