@@ -4,6 +4,9 @@
 #
 #   shardwise_component(shard HEADERS mesh.h SOURCES mesh.cc DEPENDS ... PRIVATE_DEPENDS ...)
 #
+# DEPENDS are components, PRIVATE_DEPENDS other libraries; those of headers alone, which a user of the
+# installed library does not need, are given as $<BUILD_INTERFACE:...>.
+#
 # FOLDER names the source folder where it is not the component's name: two libraries in one folder.
 function(shardwise_component component)
   cmake_parse_arguments(ARG "" "FOLDER" "HEADERS;SOURCES;DEPENDS;PRIVATE_DEPENDS" ${ARGN})
@@ -27,6 +30,9 @@ function(shardwise_component component)
   target_sources(shardwise_${component} PUBLIC FILE_SET HEADERS BASE_DIRS ${root} FILES ${ARG_HEADERS})
   target_link_libraries(shardwise_${component} PUBLIC ${ARG_DEPENDS} PRIVATE ${ARG_PRIVATE_DEPENDS})
   if(SHARDWISE_INSTALL)
-    install(TARGETS shardwise_${component} EXPORT ShardwiseTargets FILE_SET HEADERS)
+    install(TARGETS shardwise_${component} EXPORT shardwise_${component} FILE_SET HEADERS)
+    set_property(GLOBAL APPEND PROPERTY SHARDWISE_COMPONENTS ${component})
+    set_property(GLOBAL PROPERTY SHARDWISE_DEPENDS_${component} ${ARG_DEPENDS})
+    set_property(GLOBAL PROPERTY SHARDWISE_PRIVATE_DEPENDS_${component} ${ARG_PRIVATE_DEPENDS})
   endif()
 endfunction()

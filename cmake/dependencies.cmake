@@ -1,17 +1,19 @@
 # The libraries of docs/design.md, all from Debian 12. Which component may include which is tested in
-# tests/architecture. The installed package finds the same ones again: cmake/shardwiseConfig.cmake.in.
+# tests/architecture. The installed package finds what each of its components needs: cmake/install.cmake.
 find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)
 find_package(TBB REQUIRED)
 find_package(PkgConfig REQUIRED)
 find_package(ZLIB REQUIRED)
 find_package(nlohmann_json REQUIRED)
-pkg_check_modules(openblas REQUIRED IMPORTED_TARGET openblas)
-pkg_check_modules(hdf5 REQUIRED IMPORTED_TARGET hdf5)
-pkg_check_modules(zstd REQUIRED IMPORTED_TARGET libzstd)
-pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
-pkg_check_modules(hwy REQUIRED IMPORTED_TARGET libhwy)
-pkg_check_modules(rapidjson REQUIRED IMPORTED_TARGET RapidJSON)  # headers only: users need it not
+# By pkg-config, as TARGET=MODULE: PkgConfig::zstd is the module libzstd.
+set(SHARDWISE_MODULES openblas=openblas hdf5=hdf5 zstd=libzstd xxhash=libxxhash hwy=libhwy rapidjson=RapidJSON)
+foreach(pair IN LISTS SHARDWISE_MODULES)
+  string(REPLACE "=" ";" pair ${pair})
+  list(GET pair 0 target)
+  list(GET pair 1 module)
+  pkg_check_modules(${target} REQUIRED IMPORTED_TARGET ${module})
+endforeach()
 if(SHARDWISE_BUILD_TOOLS)
   find_package(CLI11 REQUIRED)
 endif()
