@@ -9,6 +9,12 @@
 #include "shardwise/checkpoint/detail/emit/hdf5_bytes.h"
 
 // Groups and links without the HDF5 library, as the HDF5 File Format Specification 3.0 says.
+//
+// The library can link headers that we wrote: H5Oopen_by_addr, then H5Olink into a group of its
+// own. But it opens each dataset for that, which takes 31 us for a virtual one and 14 for a
+// contiguous one, in dense groups and in symbol tables alike. That is 0.45 s of each save of 10,000
+// tensors, for the index and a shard file, under the HDF5 lock. These functions take 4 ms. (CPU
+// time, AMD EPYC, g++ 12 -O2, HDF5 1.10.8, 100 groups of 100, files in memory; median of 5.)
 namespace shardwise::detail {
 
 /// A name in a file. The views are valid as long as what they were made of.
