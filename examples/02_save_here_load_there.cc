@@ -10,7 +10,7 @@ int main() {
   const auto w = ShardedArray::from_host(devices, {DType::f32, {12, 10}, by_both},
                                          std::as_bytes(std::span(values)));
   CheckpointManager manager("checkpoints");
-  manager.save(100, {tensor_source("w", w)});
+  manager.save(100, {tensor_source("w", w)}, {.existing = Existing::replace});
 
   const Sharding by_columns(Mesh::parse("model=3"), PartitionSpec::parse("-,model"));
   const CheckpointReader reader(manager.latest()->step.directory);
