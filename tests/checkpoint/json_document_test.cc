@@ -35,7 +35,8 @@ TEST(JsonDocument, SaysInOneClauseWhatIsWrong) {
       {"[17976931348623159e292]", "beyond the range of a double"},
       {"[1.0", "is not JSON: syntax error at byte 5"},
       {std::string("{}\0 ", 4), "is not JSON: syntax error at byte 3"},
-      {R"(["a", "b\udc00"])", "is not JSON: syntax error at byte"},
+      {R"(["a", "b\udc00"])", "is not JSON: syntax error at byte 15"},
+      {R"({"a\udc00":1})", "is not JSON: syntax error at byte 10"},
   };
   for (const auto& c : cases) {
     EXPECT_THAT(message_of(ErrorCode::corrupt, [&] { JsonDocument(c.text, 3); }),
@@ -130,12 +131,14 @@ bool is_read(const std::string& text) {
   }
 }
 
+// The last one's exponent, counted from its last digit, is below that of an int.
 TEST(JsonDocument, TakesNumbersThatAreTooSmallForADouble) {
   const std::string zeros(400, '0');
   for (const std::string& number :
        {std::string("1e-400"), "0." + zeros + "1", "0." + zeros + "1e50",
         "-1" + zeros.substr(100) + "e-800", std::string("1e-99999999999999999999"),
-        std::string("0e99"), std::string("-0.00e+99"), "0." + zeros + "1e500"}) {
+        std::string("0e99"), std::string("-0.00e+99"), "0." + zeros + "1e500",
+        std::string("0.00000000001e-2147483639")}) {
     EXPECT_TRUE(is_read("[" + number + "]")) << number;
   }
 }
