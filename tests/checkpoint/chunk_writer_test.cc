@@ -16,6 +16,7 @@
 #include "testing/faulty_file_system.h"
 #include "testing/hand_made_checkpoint.h"
 #include "testing/host_tensor.h"
+#include "testing/only_layout.h"
 #include "testing/temp_dir.h"
 
 namespace shardwise::detail {
@@ -32,9 +33,10 @@ Outcome run(const std::filesystem::path& path, std::vector<TensorSource> sources
             int threads, std::size_t budget_bytes) {
   const Executor executor(threads);
   Outcome result{plan_save(std::move(sources), codec, executor), {}};
-  StagingPool pool(staging_sizes(budget_bytes, threads, most_data_bytes(result.plan)));
+  const ChunkLayout layout = only_layout(result.plan);
+  StagingPool pool(staging_sizes(budget_bytes, threads, layout.most_bytes()));
   const auto file = posix_file_system()->create(path, Caching::direct);
-  result.chunks = write_chunks(result.plan, *file, kBegin, pool, {});
+  result.chunks = write_chunks(result.plan, layout, *file, kBegin, pool, {});
   file->resize(result.chunks.end);
   file->close();
   return result;
@@ -84,7 +86,7 @@ TEST(ChunkWriter, RecordsLeadToTheElements) {
   }
   EXPECT_EQ(stored, done.chunks.stored_bytes);
   EXPECT_GE(done.chunks.end, kBegin + stored);
-  EXPECT_LE(done.chunks.end, kBegin + most_data_bytes(done.plan));
+  EXPECT_LE(done.chunks.end, kBegin + only_layout(done.plan).most_bytes());
 }
 
 // Remembers the memory that it writes from.
@@ -161,9 +163,10 @@ TEST(ChunkWriter, WritesLargeRawChunksFromWhereTheyLie) {
     const Executor executor(2);
     const auto save = [&](const std::filesystem::path& path) {
       const SavePlan plan = plan_save({source}, c.codec, executor);
-      StagingPool pool(staging_sizes(64 << 20, 2, most_data_bytes(plan)));
+      const ChunkLayout layout = only_layout(plan);
+      StagingPool pool(staging_sizes(64 << 20, 2, layout.most_bytes()));
       MemoryOfWrites file(posix_file_system()->create(path, Caching::direct));
-      const WrittenChunks chunks = write_chunks(plan, file, kBegin, pool, {});
+      const WrittenChunks chunks = write_chunks(plan, layout, file, kBegin, pool, {});
       file.resize(chunks.end);
       for (const ChunkRecord& record : chunks.table.records) {
         std::vector<std::byte> stored(record.stored_bytes);
@@ -204,11 +207,12 @@ TEST(ChunkWriter, ErrorsOfDiskAndSourceEndIt) {
   const HostTensor tensor = host_tensor("x", DType::f32, {6000, 1024}, "", "-,-");
   const Executor executor(2);
   const SavePlan plan = plan_save({tensor.source()}, Codec::none, executor);
-  StagingPool pool(staging_sizes(32 << 20, 2, most_data_bytes(plan)));
+  const ChunkLayout layout = only_layout(plan);
+  StagingPool pool(staging_sizes(32 << 20, 2, layout.most_bytes()));
   for (const std::int64_t at : {2, 3, 4, 5}) {
     const auto files = std::make_shared<FaultyFileSystem>(at, Fault::no_space);
     const auto file = files->create(dir / std::to_string(at), Caching::direct);
-    EXPECT_THAT(message_of(ErrorCode::io, [&] { write_chunks(plan, *file, 0, pool, {}); }),
+    EXPECT_THAT(message_of(ErrorCode::io, [&] { write_chunks(plan, layout, *file, 0, pool, {}); }),
                 testing::HasSubstr("no space"));
   }
   SavePlan broken = plan;
@@ -218,7 +222,7 @@ TEST(ChunkWriter, ErrorsOfDiskAndSourceEndIt) {
   });
   const auto file = posix_file_system()->create(dir / "f", Caching::direct);
   try {
-    write_chunks(broken, *file, 0, pool, {});
+    write_chunks(broken, layout, *file, 0, pool, {});
     ADD_FAILURE() << "nothing thrown";
   } catch (const CallerError& e) {
     EXPECT_THROW(std::rethrow_exception(e.cause), int);
@@ -231,7 +235,8 @@ TEST(ChunkWriter, AnEarlierSlabDoesNotHideTheErrorOfALaterOne) {
   const HostTensor tensor = host_tensor("x", DType::u8, {64, 1 << 20}, "", "-,-");
   const Executor executor(2);
   SavePlan plan = plan_save({tensor.source()}, Codec::none, executor);
-  StagingPool pool(staging_sizes(32 << 20, 2, most_data_bytes(plan)));
+  const ChunkLayout layout = only_layout(plan);
+  StagingPool pool(staging_sizes(32 << 20, 2, layout.most_bytes()));
   ASSERT_GE(pool.sizes().workers, 2);
   for (int round = 0; round < 30; ++round) {
     std::latch later_failed(1);
@@ -243,7 +248,7 @@ TEST(ChunkWriter, AnEarlierSlabDoesNotHideTheErrorOfALaterOne) {
       throw 17;
     });
     const auto file = posix_file_system()->create(dir / std::to_string(round), Caching::cached);
-    EXPECT_THROW(write_chunks(plan, *file, 0, pool, {}), CallerError);
+    EXPECT_THROW(write_chunks(plan, layout, *file, 0, pool, {}), CallerError);
   }
 }
 

@@ -10,6 +10,7 @@
 #include "shardwise/checkpoint/detail/write/shard_file.h"
 #include "testing/errors.h"
 #include "testing/host_tensor.h"
+#include "testing/only_layout.h"
 #include "testing/raw_hdf5.h"
 #include "testing/temp_dir.h"
 
@@ -79,11 +80,13 @@ struct Made {
 Made make(const TempDir& dir, std::span<const HostTensor> tensors) {
   const Executor executor(2);
   SavePlan plan = plan_save(sources_of(tensors), Codec::automatic, executor);
-  StagingPool pool(staging_sizes(std::size_t{64} << 20, 2, most_data_bytes(plan)));
+  const ChunkLayout layout = only_layout(plan);
+  StagingPool pool(staging_sizes(std::size_t{64} << 20, 2, layout.most_bytes()));
   const auto files = posix_file_system();
+  const std::string name = "shards-00000-of-00001.h5";
   WrittenShardFile file =
-      write_shard_file(plan, *files->create(dir / "shards-00000-of-00001.h5", Caching::direct),
-                       "shards-00000-of-00001.h5", pool, {});
+      write_shard_file(plan, layout, *files->create(dir / name, Caching::direct), pool, {});
+  file.entry.name = name;
   Made made{std::move(plan.tensors), {std::move(file.entry)}};
   write_file(dir / "index.h5", build_index_file(made.tensors, made.files));
   return made;

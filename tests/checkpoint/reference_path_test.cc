@@ -19,6 +19,7 @@
 #include "shardwise/checkpoint/verify.h"
 #include "testing/hand_made_checkpoint.h"
 #include "testing/host_tensor.h"
+#include "testing/only_layout.h"
 #include "testing/raw_hdf5.h"
 #include "testing/temp_dir.h"
 
@@ -320,12 +321,15 @@ TEST(ReferencePath, GivesTheSameFileForAnyChunks) {
   SavePlan plan = plan_save(sources_of(tensors), Codec::none, executor);
   choose_odd_chunks(plan, random);
   ASSERT_GT(plan.chunks, 3000);
-  StagingPool pool(staging_sizes(std::size_t{16} << 20, 2, most_data_bytes(plan)));
+  const ChunkLayout layout = only_layout(plan);
+  StagingPool pool(staging_sizes(std::size_t{16} << 20, 2, layout.most_bytes()));
   const fs::path directory = dir / "step-00000001";
   fs::create_directory(directory);
-  const WrittenShardFile written = write_shard_file(
-      plan, *posix_file_system()->create(directory / "s.h5", Caching::direct), "s.h5", pool, {});
+  WrittenShardFile written = write_shard_file(
+      plan, layout, *posix_file_system()->create(directory / "s.h5", Caching::direct), pool, {});
+  written.entry.name = "s.h5";
   Manifest manifest;
+  manifest.minor = kFormatMinor;
   manifest.id = "0123456789abcdef0123456789abcdef";
   manifest.step = 1;
   manifest.tensors = plan.tensors;

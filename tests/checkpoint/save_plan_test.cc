@@ -11,57 +11,6 @@
 namespace shardwise::detail {
 namespace {
 
-TEST(ChunkShape, CutsEvenlyIntoAboutAMebibyte) {
-  struct Case {
-    const char* name;
-    Shape piece;
-    std::size_t element_bytes;
-    Shape chunk;
-  };
-  const Case cases[] = {
-      {"small: one chunk", {100, 200}, 4, {100, 200}},
-      {"exactly a chunk", {512, 512}, 4, {512, 512}},
-      {"square: rows and columns, runs of 8 KiB", {8192, 8192}, 4, {128, 2048}},
-      {"narrow: rows only", {1'000'000, 3}, 4, {83334, 3}},
-      {"wide: columns too", {4, 1 << 20}, 4, {1, 1 << 18}},
-      {"one dim, no sliver", {1'000'001}, 8, {125'001}},
-      {"bytes", {3, 5 << 20}, 1, {1, 1 << 20}},
-      {"all dims but short runs", {64, 3, 224, 224}, 4, {16, 1, 56, 224}},
-  };
-  for (const Case& c : cases) {
-    SCOPED_TRACE(c.name);
-    EXPECT_EQ(to_string(chunk_shape(c.piece, c.element_bytes)), to_string(c.chunk));
-  }
-}
-
-TEST(ChunkShape, HoldsItsPromisesForRandomPieces) {
-  std::mt19937_64 random(11);
-  for (int i = 0; i < 3000; ++i) {
-    const std::size_t element_bytes = std::size_t{1} << (random() % 4);
-    Shape piece;
-    std::int64_t room = std::int64_t{1} << (random() % 40);
-    for (std::size_t rank = random() % 6; rank > 0; --rank) {
-      piece.push_back(1 + static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(room)));
-      room = std::max<std::int64_t>(room / piece[piece.size() - 1], 1);
-    }
-    SCOPED_TRACE(to_string(piece) + " of " + std::to_string(element_bytes));
-    const Shape chunk = chunk_shape(piece, element_bytes);
-    ASSERT_EQ(chunk.size(), piece.size());
-    const std::size_t bytes = num_bytes(chunk, element_bytes);
-    EXPECT_LE(bytes, kChunkBytes);
-    if (num_bytes(piece, element_bytes) <= kChunkBytes) {
-      EXPECT_EQ(chunk, piece);
-      continue;
-    }
-    EXPECT_GT(bytes, kChunkBytes / 5) << to_string(chunk);
-    for (std::size_t d = 0; d < piece.size(); ++d) {
-      ASSERT_GE(chunk[d], 1);
-      const std::int64_t count = (piece[d] + chunk[d] - 1) / chunk[d];
-      EXPECT_EQ(chunk[d], (piece[d] + count - 1) / count) << "dim " << d << " is cut evenly";
-    }
-  }
-}
-
 TEST(SavePlan, SortsNamesAndNumbersChunks) {
   const Executor executor(2);
   const HostTensor tensors[] = {

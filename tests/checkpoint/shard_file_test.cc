@@ -11,6 +11,7 @@
 #include "testing/errors.h"
 #include "testing/hand_made_checkpoint.h"
 #include "testing/host_tensor.h"
+#include "testing/only_layout.h"
 #include "testing/raw_hdf5.h"
 #include "testing/temp_dir.h"
 
@@ -26,10 +27,11 @@ Written write(const TempDir& dir, const std::string& name, std::span<const HostT
               Codec codec, int threads, std::size_t budget_bytes = std::size_t{64} << 20) {
   const Executor executor(threads);
   Written written{plan_save(sources_of(tensors), codec, executor), {}};
-  StagingPool pool(staging_sizes(budget_bytes, threads, most_data_bytes(written.plan)));
+  const ChunkLayout layout = only_layout(written.plan);
+  StagingPool pool(staging_sizes(budget_bytes, threads, layout.most_bytes()));
   const auto files = posix_file_system();
   written.file =
-      write_shard_file(written.plan, *files->create(dir / name, Caching::direct), name, pool, {});
+      write_shard_file(written.plan, layout, *files->create(dir / name, Caching::direct), pool, {});
   return written;
 }
 
@@ -213,9 +215,10 @@ TEST(ShardFile, PlainHdf5FindsEachOfManyChunks) {
   const Executor executor(2);
   const SavePlan plan = plan_save({source}, Codec::zstd, executor);
   ASSERT_EQ(plan.chunks, kChunks);
-  StagingPool pool(staging_sizes(std::size_t{64} << 20, 2, most_data_bytes(plan)));
+  const ChunkLayout layout = only_layout(plan);
+  StagingPool pool(staging_sizes(std::size_t{64} << 20, 2, layout.most_bytes()));
   const auto files = posix_file_system();
-  write_shard_file(plan, *files->create(dir / "s.h5", Caching::direct), "s.h5", pool, {});
+  write_shard_file(plan, layout, *files->create(dir / "s.h5", Caching::direct), pool, {});
   EXPECT_LT(std::filesystem::file_size(dir / "s.h5"), std::size_t{8} << 20);
 
   const Hdf5Lock lock;
@@ -240,7 +243,8 @@ TEST(ShardFile, DoesNotOpenBeforeItIsFinished) {
   const Executor executor(2);
   const HostTensor one[] = {tensor};
   const SavePlan plan = plan_save(sources_of(one), Codec::none, executor);
-  StagingPool pool(staging_sizes(kLeastBudgetBytes, 2, most_data_bytes(plan)));
+  const ChunkLayout layout = only_layout(plan);
+  StagingPool pool(staging_sizes(kLeastBudgetBytes, 2, layout.most_bytes()));
   const auto files = posix_file_system();
   int calls = 0;
   const auto look = [&](const Progress& progress) {
@@ -249,7 +253,7 @@ TEST(ShardFile, DoesNotOpenBeforeItIsFinished) {
     const Hdf5Lock lock;
     EXPECT_THROW(read_raw(dir / "s.h5", "/tensors/0/0"), Error);
   };
-  write_shard_file(plan, *files->create(dir / "s.h5", Caching::direct), "s.h5", pool, look);
+  write_shard_file(plan, layout, *files->create(dir / "s.h5", Caching::direct), pool, look);
   EXPECT_GE(calls, 1);
   const Hdf5Lock lock;
   EXPECT_TRUE(read_raw(dir / "s.h5", "/tensors/0/0").data == *tensor.data);

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <functional>
 #include <iterator>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -24,42 +23,6 @@
 namespace shardwise::detail {
 namespace {
 
-// The file for some of the data: one that a spare has left, where it can be reused, or a new one.
-std::unique_ptr<File> make_file(FileSystem& file_system, const Attempt& attempt,
-                                const std::string& name, bool is_there) {
-  const std::filesystem::path path = attempt.directory() / name;
-  if (is_there) {
-    if (std::unique_ptr<File> file = file_system.reuse(path, Caching::direct)) return file;
-    file_system.remove(path);
-    file_system.sync_directory(attempt.directory());  // the name is given anew
-  }
-  return file_system.create(path, Caching::direct);
-}
-
-// Writes one shard file; done_bytes counts for the progress of all.
-WrittenShardFile write_one(const SaveContext& context, const SavePlan& plan, std::int64_t number,
-                           File& file, const std::string& name, const SaveOptions& options,
-                           std::size_t& done_bytes) {
-  const std::optional<SavePlan> part =
-      plan.files == 1 ? std::nullopt : std::optional(plan_of_file(plan, number));
-  const SavePlan& own = part ? *part : plan;
-  const StagingSizes sizes =
-      staging_sizes(options.memory_budget_bytes, context.executor.threads(), most_data_bytes(own));
-  if (!context.pool || context.pool->sizes() != sizes) {
-    context.pool.reset();  // first, so that never both are there
-    context.pool = std::make_unique<StagingPool>(sizes);
-  }
-  ProgressFunction progress;
-  if (options.progress) {
-    progress = [&](const Progress& of_file) {
-      options.progress({done_bytes + of_file.done_bytes, plan.logical_bytes});
-    };
-  }
-  WrittenShardFile written = write_shard_file(own, file, name, *context.pool, progress);
-  done_bytes += own.logical_bytes;
-  return written;
-}
-
 // What a reader checks of the tensors, before anything is written: among it the proof that the
 // pieces cover every element once.
 void check_plan(const SavePlan& plan, std::span<const FileEntry> files) {
@@ -77,71 +40,116 @@ void check_written(const Manifest& manifest, std::span<const ChunkTable> tables)
   }
 }
 
-// Removes what a spare held and this checkpoint does not: its files are then those that its
-// manifest lists. Says which of those are there.
-std::unordered_set<std::string> remove_others(FileSystem& file_system,
-                                              const std::filesystem::path& directory,
-                                              std::span<const FileEntry> wanted) {
-  std::unordered_set<std::string_view> names;
-  for (const FileEntry& file : wanted) names.insert(file.name);
-  std::unordered_set<std::string> there;
-  for (std::string& name : file_system.list(directory)) {
-    if (names.contains(name)) {
-      there.insert(std::move(name));
-    } else {
-      remove_tree(file_system, directory / name);
+// Their names, and how many chunks each has: all that is known of them before they are written.
+std::vector<FileEntry> planned_files(std::span<const ChunkLayout> layouts) {
+  std::vector<FileEntry> files(layouts.size());
+  for (std::size_t f = 0; f < files.size(); ++f) {
+    files[f].name = fmt::format("shards-{:05}-of-{:05}.h5", f, files.size());
+    files[f].chunks = layouts[f].num_chunks();
+  }
+  return files;
+}
+
+// Writes the shard files of an attempt, one after the other. Thread-compatible.
+class ShardFiles {
+ public:
+  ShardFiles(const SaveContext& context, const Attempt& attempt, const SaveOptions& options)
+      : context_(context), attempt_(attempt), options_(options) {}
+
+  // `entries` have names, and get all the rest. Returns what each file says about its chunks.
+  std::vector<ChunkTable> write(const SavePlan& plan, std::span<const ChunkLayout> layouts,
+                                std::span<FileEntry> entries) {
+    if (attempt_.is_reused()) keep_reusable(entries);
+    std::vector<ChunkTable> tables;
+    for (std::size_t f = 0; f < entries.size(); ++f) {
+      const std::unique_ptr<File> file = make_file(entries[f].name);
+      make_pool(layouts[f]);
+      WrittenShardFile written =
+          write_shard_file(plan, layouts[f], *file, *context_.pool, progress_of(plan));
+      written.entry.name = std::move(entries[f].name);
+      entries[f] = std::move(written.entry);
+      tables.push_back(std::move(written.table));
+      stored_bytes_ += written.stored_bytes;
+      done_bytes_ += layouts[f].logical_bytes();
+    }
+    return tables;
+  }
+
+  std::size_t stored_bytes() const { return stored_bytes_; }
+
+ private:
+  // Removes what a spare held and this checkpoint does not: its files are then those that its
+  // manifest lists.
+  void keep_reusable(std::span<const FileEntry> wanted) {
+    std::unordered_set<std::string_view> names;
+    for (const FileEntry& file : wanted) names.insert(file.name);
+    for (std::string& name : context_.file_system.list(attempt_.directory())) {
+      if (names.contains(name)) {
+        reusable_.insert(std::move(name));
+      } else {
+        remove_tree(context_.file_system, attempt_.directory() / name);
+      }
     }
   }
-  return there;
-}
+
+  // One that a spare has left, where it can be reused, or a new one.
+  std::unique_ptr<File> make_file(const std::string& name) {
+    const std::filesystem::path path = attempt_.directory() / name;
+    if (reusable_.contains(name)) {
+      if (auto file = context_.file_system.reuse(path, Caching::direct)) return file;
+      context_.file_system.remove(path);
+      context_.file_system.sync_directory(attempt_.directory());  // the name is given anew
+    }
+    return context_.file_system.create(path, Caching::direct);
+  }
+
+  void make_pool(const ChunkLayout& layout) {
+    const StagingSizes sizes = staging_sizes(options_.memory_budget_bytes,
+                                             context_.executor.threads(), layout.most_bytes());
+    if (context_.pool && context_.pool->sizes() == sizes) return;
+    context_.pool.reset();  // first, so that never both are there
+    context_.pool = std::make_unique<StagingPool>(sizes);
+  }
+
+  ProgressFunction progress_of(const SavePlan& plan) const {
+    if (!options_.progress) return nullptr;
+    return [this, total = plan.logical_bytes](const Progress& of_file) {
+      options_.progress({done_bytes_ + of_file.done_bytes, total});
+    };
+  }
+
+  const SaveContext& context_;
+  const Attempt& attempt_;
+  const SaveOptions& options_;
+  std::unordered_set<std::string> reusable_;
+  std::size_t stored_bytes_ = 0, done_bytes_ = 0;  // of the files that are complete
+};
 
 // Writes the files of an attempt, the manifest last.
 SaveStats write_attempt(const SaveContext& context, const Attempt& attempt, std::int64_t step,
                         std::vector<TensorSource> sources, const SaveOptions& options) {
   SavePlan plan = plan_save(std::move(sources), options.codec, context.executor, options.writers);
   std::replace(plan.efforts.begin(), plan.efforts.end(), Effort::huffman_only, context.huffman);
-  SaveStats stats;
-  stats.logical_bytes = plan.logical_bytes;
-  stats.chunks = plan.chunks;
+  const std::vector<ChunkLayout> layouts = ChunkLayout::of_files(plan.tensors, plan.files);
+  const std::vector<FileEntry> planned = planned_files(layouts);
+  check_plan(plan, planned);
 
+  // The index and the list of tensors need the shard files' names alone, so they are made while the
+  // files are written.
   Manifest manifest;
   manifest.minor = kFormatMinor;
   manifest.id = attempt.id();
   manifest.step = step;
   manifest.user_json = options.user_json;
-  // The index and the list of tensors need the shard files' names alone, so they are made while the
-  // files are written.
-  std::vector<FileEntry> named(static_cast<std::size_t>(plan.files));
-  for (std::size_t f = 0; f < named.size(); ++f) {
-    named[f].name = fmt::format("shards-{:05}-of-{:05}.h5", f, named.size());
-  }
-  for (const TensorEntry& tensor : plan.tensors) {
-    for (const PieceEntry& piece : tensor.pieces) {
-      named[static_cast<std::size_t>(piece.file)].chunks += num_chunks(piece);
-    }
-  }
-  check_plan(plan, named);
-  std::unordered_set<std::string> there;
-  if (attempt.is_reused()) there = remove_others(context.file_system, attempt.directory(), named);
+  manifest.files = planned;
+  ShardFiles shards(context, attempt, options);
   std::vector<ChunkTable> tables;
-  const auto write_files = [&] {
-    std::size_t done_bytes = 0;
-    for (const FileEntry& entry : named) {
-      const std::unique_ptr<File> file =
-          make_file(context.file_system, attempt, entry.name, there.contains(entry.name));
-      WrittenShardFile written =
-          write_one(context, plan, std::ssize(tables), *file, entry.name, options, done_bytes);
-      stats.stored_bytes += written.stored_bytes;
-      stats.file_bytes += written.entry.bytes;
-      tables.push_back(std::move(written.table));
-      manifest.files.push_back(std::move(written.entry));
-    }
-  };
   std::vector<std::byte> index;
   std::string list;  // of tensors, as text
-  const std::function<void()> jobs[] = {write_files,
-                                        [&] { index = build_index_file(plan.tensors, named); },
-                                        [&] { list = print_tensors(plan.tensors); }};
+  const std::function<void()> jobs[] = {
+      [&] { tables = shards.write(plan, layouts, manifest.files); },
+      [&] { index = build_index_file(plan.tensors, planned); },
+      [&] { list = print_tensors(plan.tensors); }};
   run_lanes({.jobs = std::size(jobs),
              .lanes = std::size(jobs),
              .run = [&](std::size_t job, std::size_t) { jobs[job](); }});
@@ -159,7 +167,13 @@ SaveStats write_attempt(const SaveContext& context, const Attempt& attempt, std:
   write_whole_file(context.file_system, attempt.directory() / kManifestName,
                    std::as_bytes(std::span(text)));
   context.file_system.sync_directory(attempt.directory());
-  stats.file_bytes += index.size() + text.size();
+
+  SaveStats stats;
+  stats.logical_bytes = plan.logical_bytes;
+  stats.stored_bytes = shards.stored_bytes();
+  stats.chunks = plan.chunks;
+  stats.file_bytes = index.size() + text.size();
+  for (const FileEntry& file : manifest.files) stats.file_bytes += file.bytes;
   return stats;
 }
 

@@ -16,59 +16,14 @@
 namespace shardwise::detail {
 namespace {
 
-constexpr std::size_t kRunBytes = 8192;
 constexpr std::int64_t kSamples = 4;
 constexpr std::size_t kSampleBytes = std::size_t{64} << 10;
-
-std::int64_t divide_up(std::int64_t value, std::int64_t by) { return (value + by - 1) / by; }
-
-std::size_t bytes_of(const Shape& shape, std::size_t element_bytes) {
-  std::size_t bytes = element_bytes;
-  for (const std::int64_t extent : shape) bytes *= static_cast<std::size_t>(extent);
-  return bytes;
-}
-
-Shape cut(const Shape& piece, const Shape& cuts) {
-  Shape chunk = piece;
-  for (std::size_t d = 0; d < piece.size(); ++d) chunk[d] = divide_up(piece[d], cuts[d]);
-  return chunk;
-}
-
-// Bytes of a chunk that lie side by side in the piece as well.
-std::size_t run_bytes(const Shape& piece, const Shape& chunk, std::size_t element_bytes) {
-  std::size_t run = element_bytes;
-  for (std::size_t d = piece.size(); d-- > 0;) {
-    run *= static_cast<std::size_t>(chunk[d]);
-    if (chunk[d] < piece[d]) break;
-  }
-  return run;
-}
-
-// The dim to halve next: of those that leave runs long enough (else of all) the one with the fewest
-// cuts so far, the outermost among equals.
-std::size_t next_dim(const Shape& piece, const Shape& cuts, std::size_t element_bytes) {
-  const Shape chunk = cut(piece, cuts);
-  std::size_t best = piece.size();
-  bool best_runs = false;
-  for (std::size_t d = 0; d < piece.size(); ++d) {
-    if (chunk[d] == 1) continue;
-    Shape halved = chunk;
-    halved[d] = divide_up(chunk[d], 2);
-    const bool runs = run_bytes(piece, halved, element_bytes) >= kRunBytes;
-    if (best == piece.size() || (runs && !best_runs) ||
-        (runs == best_runs && cuts[d] < cuts[best])) {
-      best = d;
-      best_runs = runs;
-    }
-  }
-  return best;
-}
 
 // A part of the box from its begin on, of at most kSampleBytes and not empty.
 Box sample_box(const Box& box, std::size_t element_bytes) {
   Index end = box.end();
   for (std::size_t d = 0; d < box.rank(); ++d) {
-    const std::size_t bytes = bytes_of(Box(box.begin(), end).shape(), element_bytes);
+    const std::size_t bytes = num_bytes(Box(box.begin(), end).shape(), element_bytes);
     if (bytes <= kSampleBytes) break;
     const std::size_t row = bytes / static_cast<std::size_t>(box.extent(d));
     const auto rows = static_cast<std::int64_t>(std::max<std::size_t>(kSampleBytes / row, 1));
@@ -95,7 +50,7 @@ CodecChoice choose_by_samples(const TensorSource& source, const TensorEntry& ten
   for (std::size_t i = 0; i < samples; ++i) {
     const Box box = sample_box(chunks[i * chunks.size() / samples], element_bytes);
     const std::size_t at = sample.size();
-    sample.resize(at + bytes_of(box.shape(), element_bytes));
+    sample.resize(at + num_bytes(box.shape(), element_bytes));
     call_caller([&] { source.reader->read(source.tensor, box, std::span(sample).subspan(at)); });
   }
   return choose_codec(wanted, sample, element_bytes);
@@ -166,7 +121,7 @@ PieceEntry stored_piece(const Box& box, std::size_t element_bytes, std::int64_t 
   piece.box = box;
   piece.file = writer;
   piece.chunk = box.shape();
-  if (bytes_of(piece.chunk, element_bytes) >= kContiguousBelowBytes) {
+  if (num_bytes(piece.chunk, element_bytes) >= kContiguousBelowBytes) {
     piece.layout = Layout::chunked;
     piece.chunk = chunk_shape(piece.chunk, element_bytes);
   }
@@ -243,22 +198,6 @@ void number_files(SavePlan& plan, std::int64_t writers) {
 
 }  // namespace
 
-Shape chunk_shape(const Shape& piece, std::size_t element_bytes) {
-  Shape cuts = Shape::filled(piece.size(), 1);
-  std::size_t last = 0;
-  while (bytes_of(cut(piece, cuts), element_bytes) > kChunkBytes) {
-    last = next_dim(piece, cuts, element_bytes);
-    cuts[last] = std::min(2 * cuts[last], piece[last]);
-  }
-  // The last doubling may have cut further than needed.
-  Shape chunk = cut(piece, cuts);
-  if (cuts.empty() || cuts[last] == 1) return chunk;
-  const std::size_t row = bytes_of(chunk, element_bytes) / static_cast<std::size_t>(chunk[last]);
-  const auto rows = static_cast<std::int64_t>(kChunkBytes / row);
-  cuts[last] = divide_up(piece[last], rows);
-  return cut(piece, cuts);
-}
-
 void check_sources(std::span<const TensorSource> sources) {
   NameTable names(sources);
   for (std::size_t i = 0; i < sources.size(); ++i) {
@@ -287,34 +226,6 @@ void check_sources(std::span<const TensorSource> sources) {
     }
     num_bytes(info.shape, size_bytes(info.dtype));
   }
-}
-
-SavePlan plan_of_file(const SavePlan& plan, std::int64_t file) {
-  SavePlan part;
-  part.adaptive = plan.adaptive;
-  part.files = 1;
-  for (std::size_t t = 0; t < plan.tensors.size(); ++t) {
-    const TensorEntry& whole = plan.tensors[t];
-    std::vector<PieceEntry> pieces;
-    for (const PieceEntry& piece : whole.pieces) {
-      if (piece.file != file) continue;
-      pieces.push_back(piece);
-      part.chunks += num_chunks(piece);
-      part.logical_bytes += num_bytes(piece.box.shape(), size_bytes(whole.dtype));
-    }
-    if (pieces.empty()) continue;
-    part.sources.push_back(plan.sources[t]);
-    part.efforts.push_back(plan.efforts[t]);
-    part.tensors.push_back({.name = whole.name,
-                            .dtype = whole.dtype,
-                            .shape = whole.shape,
-                            .mesh = whole.mesh,
-                            .spec = whole.spec,
-                            .policy = whole.policy,
-                            .index = whole.index,
-                            .pieces = std::move(pieces)});
-  }
-  return part;
 }
 
 SavePlan plan_save(std::vector<TensorSource> sources, Codec codec, const Executor& executor,

@@ -8,13 +8,11 @@
 
 #include "shardwise/checkpoint/detail/codec.h"
 #include "shardwise/checkpoint/detail/manifest.h"
+#include "shardwise/checkpoint/detail/write/chunk_layout.h"
 #include "shardwise/checkpoint/save.h"
 #include "shardwise/runtime/parallel.h"
 
 namespace shardwise::detail {
-
-/// Chunks hold at most so many bytes, and not much less where the piece is larger.
-inline constexpr std::size_t kChunkBytes = std::size_t{1} << 20;
 
 /// Smaller pieces are stored unfiltered: their compression gains little. Smaller tensors are one
 /// piece, whatever their sharding.
@@ -35,11 +33,6 @@ void call_caller(Call&& call) {
     throw CallerError{std::current_exception()};
   }
 }
-
-/// The chunk extents for a piece: at most kChunkBytes, every dim cut evenly, so that the last chunk
-/// is hardly shorter than the others; contiguous runs of 8 KiB or more where the piece has them.
-/// The dim with the fewest cuts is cut next, so that rows and columns cost about the same to read.
-Shape chunk_shape(const Shape& piece, std::size_t element_bytes);
 
 /// What a save is going to write, decided before the first byte.
 struct SavePlan {
@@ -65,8 +58,5 @@ void check_sources(std::span<const TensorSource> sources);
 /// that check_sources passed. Throws CallerError.
 SavePlan plan_save(std::vector<TensorSource> sources, Codec codec, const Executor& executor,
                    std::int64_t writers = 1);
-
-/// What of a plan goes to one of its files, which is the part's only one.
-SavePlan plan_of_file(const SavePlan& plan, std::int64_t file);
 
 }  // namespace shardwise::detail

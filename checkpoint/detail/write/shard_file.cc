@@ -110,18 +110,17 @@ std::vector<std::byte> table_type() {
 }
 
 // The library makes the chunked datasets; what else there is may be thousands, see emit/.
-void build_structure(const SavePlan& plan, WrittenShardFile& written, PlacementDriver& driver) {
+void build_structure(const ChunkLayout& layout, WrittenShardFile& written,
+                     PlacementDriver& driver) {
   const std::span<const ChunkRecord> records = written.table.records;
   std::vector<Hdf5Link> links;
-  links.reserve(records.size() + 2);
+  links.reserve(layout.pieces().size() + 2);
   const Hdf5Lock lock;
   H5File file = driver.create_file();
   ChunkedDatasets chunked(driver, file, records);
-  for (const TensorEntry& tensor : plan.tensors) {
-    for (const PieceEntry& piece : tensor.pieces) {
-      if (piece.layout != Layout::chunked) continue;
-      links.push_back({piece.dataset, chunked.add(piece, tensor.dtype)});
-    }
+  for (const FilePiece& at : layout.pieces()) {
+    if (at.piece->layout != Layout::chunked) continue;
+    links.push_back({at.piece->dataset, chunked.add(*at.piece, at.dtype)});
   }
   driver.finish(std::move(file));
 
@@ -132,14 +131,12 @@ void build_structure(const SavePlan& plan, WrittenShardFile& written, PlacementD
   written.entry.decoded_hash = hash64(decoded.data(), decoded.size());
   out.put(decoded);
   Hdf5Datasets datasets(out);
-  for (const TensorEntry& tensor : plan.tensors) {
-    for (const PieceEntry& piece : tensor.pieces) {
-      if (piece.layout != Layout::contiguous) continue;
-      const ChunkRecord& record = records[static_cast<std::size_t>(piece.first_chunk)];
-      links.push_back(
-          {piece.dataset, datasets.add_contiguous(types[tensor.dtype], piece.box.shape(),
-                                                  record.address, record.stored_bytes)});
-    }
+  for (const FilePiece& at : layout.pieces()) {
+    const PieceEntry& piece = *at.piece;
+    if (piece.layout != Layout::contiguous) continue;
+    const ChunkRecord& record = records[static_cast<std::size_t>(piece.first_chunk)];
+    links.push_back({piece.dataset, datasets.add_contiguous(types[at.dtype], piece.box.shape(),
+                                                            record.address, record.stored_bytes)});
   }
   links.push_back(
       {"/chunk_table", datasets.add_contiguous(table_type(), Shape{std::ssize(records)},
@@ -164,16 +161,15 @@ std::uint64_t page_end(std::uint64_t address) {
 
 }  // namespace
 
-WrittenShardFile write_shard_file(const SavePlan& plan, File& file, const std::string& name,
+WrittenShardFile write_shard_file(const SavePlan& plan, const ChunkLayout& layout, File& file,
                                   StagingPool& pool, const ProgressFunction& progress) {
   static_assert(std::endian::native == std::endian::little, "elements are stored as they are");
-  WrittenChunks chunks = write_chunks(plan, file, kFrontBytes, pool, progress);
+  WrittenChunks chunks = write_chunks(plan, layout, file, kFrontBytes, pool, progress);
 
   WrittenShardFile written{
       .entry = {}, .table = std::move(chunks.table), .stored_bytes = chunks.stored_bytes};
   const std::span<const std::byte> table = std::as_bytes(std::span(written.table.records));
   FileEntry& entry = written.entry;
-  entry.name = name;
   entry.chunks = std::ssize(written.table.records);
   entry.table_address = chunks.end;
   entry.table_hash = hash64(table.data(), table.size());
@@ -181,7 +177,7 @@ WrittenShardFile write_shard_file(const SavePlan& plan, File& file, const std::s
   entry.data_end = page_end(chunks.end + table.size());
 
   PlacementDriver driver(entry.data_begin, entry.data_end);
-  build_structure(plan, written, driver);
+  build_structure(layout, written, driver);
   entry.bytes = entry.data_end + driver.tail().size();
   entry.structure_hash = hash_structure(driver);
 

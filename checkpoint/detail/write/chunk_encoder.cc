@@ -1,0 +1,76 @@
+#include "shardwise/checkpoint/detail/write/chunk_encoder.h"
+
+#include <cstring>
+
+#include "shardwise/shard/box_copy.h"
+#include "shardwise/storage/hash.h"
+
+namespace shardwise::detail {
+namespace {
+
+// A chunk's elements in the source's memory; empty where they are not side by side there.
+std::span<const std::byte> find_in_place(const TensorSource& source, const FileChunk& chunk) {
+  if (chunk.held_bytes() != chunk.bytes) return {};
+  const std::byte* elements = nullptr;
+  call_caller([&] { elements = source.reader->contiguous(source.tensor, chunk.box); });
+  if (elements == nullptr) return {};
+  return {elements, chunk.bytes};
+}
+
+}  // namespace
+
+EncodedChunk ChunkEncoder::encode(const TensorSource& source, const FileChunk& chunk,
+                                  std::optional<Effort> effort, SlabBytes& out) {
+  std::span<const std::byte> elements = find_in_place(source, chunk);
+  const bool stay = out.takes(elements);
+  if (elements.empty()) {
+    // What is stored as it is can be gathered to where it is written from.
+    std::span<std::byte> to(out.room(), chunk.bytes);
+    if (effort) {
+      gathered_.resize(chunk.bytes);
+      to = gathered_;
+    }
+    gather(source, chunk, to);
+    elements = to;
+  }
+  EncodedChunk encoded;
+  ChunkRecord& record = encoded.record;
+  // Before the coder has seen them: what it makes of them has no part in this hash.
+  encoded.decoded_hash = hash64(elements.data(), elements.size());
+  if (effort) {
+    record.stored_bytes =
+        encoder_.encode(elements, chunk.element_bytes, *effort, {out.room(), chunk.bytes});
+    if (record.stored_bytes > 0) {
+      record.hash = hash64(out.room(), record.stored_bytes);
+      out.add(record.stored_bytes);
+      return encoded;
+    }
+  }
+  if (chunk.piece->codec != StoredCodec::none) record.filter_mask = kRawMask;
+  record.stored_bytes = chunk.bytes;
+  record.hash = encoded.decoded_hash;
+  if (stay) {
+    out.add_in_place(elements);
+    return encoded;
+  }
+  if (elements.data() != out.room()) std::memcpy(out.room(), elements.data(), elements.size());
+  out.add(elements.size());
+  return encoded;
+}
+
+// Fills `out` with a chunk's elements; what reaches over the piece's edge is zero.
+void ChunkEncoder::gather(const TensorSource& source, const FileChunk& chunk,
+                          std::span<std::byte> out) {
+  const auto read = [&](std::span<std::byte> to) {
+    call_caller([&] { source.reader->read(source.tensor, chunk.box, to); });
+  };
+  if (chunk.held_bytes() == chunk.bytes) return read(out);
+  edge_.resize(chunk.held_bytes());
+  read(edge_);
+  std::memset(out.data(), 0, out.size());
+  const Box held = relative_to(chunk.box, chunk.box.begin());
+  copy_box(held, chunk.element_bytes, {edge_.data(), held},
+           {out.data(), Box::whole(chunk.piece->chunk)});
+}
+
+}  // namespace shardwise::detail

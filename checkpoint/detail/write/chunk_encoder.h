@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "shardwise/checkpoint/detail/codec.h"
+#include "shardwise/checkpoint/detail/write/chunk_layout.h"
+#include "shardwise/checkpoint/detail/write/save_plan.h"
+#include "shardwise/checkpoint/detail/write/slab_bytes.h"
+
+namespace shardwise::detail {
+
+/// What became of a chunk.
+struct EncodedChunk {
+  ChunkRecord record;  ///< without an address
+  std::uint64_t decoded_hash = 0;
+};
+
+/// Gathers, hashes and encodes chunks, one after the other. Thread-compatible: each worker has its
+/// own, and the memory of it.
+class ChunkEncoder {
+ public:
+  /// Adds a chunk's stored bytes to `out`, never more than it has decoded; as they are where there
+  /// is no `effort` or it does not shrink. Throws CallerError.
+  EncodedChunk encode(const TensorSource& source, const FileChunk& chunk,
+                      std::optional<Effort> effort, SlabBytes& out);
+
+  /// Memory that is kept for the next chunk.
+  std::size_t held_bytes() const {
+    return encoder_.held_bytes() + gathered_.capacity() + edge_.capacity();
+  }
+
+ private:
+  void gather(const TensorSource& source, const FileChunk& chunk, std::span<std::byte> out);
+
+  std::vector<std::byte> gathered_, edge_;
+  Encoder encoder_;
+};
+
+}  // namespace shardwise::detail
