@@ -12,7 +12,7 @@ ShardBoxes::ShardBoxes(const Sharding& sharding, const Shape& shape)
   data.check(shape);
   const auto add = [this](const detail::Digits& digits, std::size_t dim) {
     for (const detail::Digit& digit : digits.list) {
-      digits_.push_back(
+      wheels_.push_back(
           {digit.stride.divisor(), digit.size.divisor(), digit.weight.divisor(), dim});
     }
   };
@@ -21,8 +21,8 @@ ShardBoxes::ShardBoxes(const Sharding& sharding, const Shape& shape)
     block_[dim] = data.cuts[dim].cuts_by_blocks() ? data.cuts[dim].block(shape[dim]) : -1;
   }
   add(data.replicas, shape.size());
-  std::sort(digits_.begin(), digits_.end(),
-            [](const Digit& a, const Digit& b) { return a.stride < b.stride; });
+  std::sort(wheels_.begin(), wheels_.end(),
+            [](const Wheel& a, const Wheel& b) { return a.stride < b.stride; });
 }
 
 TileRange ShardBoxes::range_of(std::size_t dim, std::int64_t tile) const {
@@ -36,7 +36,7 @@ ShardBoxes::iterator::iterator(const ShardBoxes& boxes)
     : boxes_(&boxes),
       box_(Box::whole(boxes.shape_)),
       tile_(Index::filled(boxes.shape_.size(), 0)),
-      counter_(boxes.digits_.size(), 0) {
+      counter_(boxes.wheels_.size(), 0) {
   for (std::size_t dim = 0; dim < tile_.size(); ++dim) {
     const TileRange range = boxes.range_of(dim, 0);
     box_.set(dim, range.begin, range.end);
@@ -46,29 +46,29 @@ ShardBoxes::iterator::iterator(const ShardBoxes& boxes)
 
 void ShardBoxes::iterator::begin_steps() {
   steps_left_ = 1;
-  if (boxes_->digits_.empty()) return;
-  const Digit& digit = boxes_->digits_.front();
-  stepped_dim_ = digit.dim;
-  if (digit.dim < tile_.size()) {
-    stepped_block_ = boxes_->block_[digit.dim];
-    stepped_extent_ = boxes_->shape_[digit.dim];
-    if (stepped_block_ < 0 || digit.weight != 1) return;  // each step is worked out
+  if (boxes_->wheels_.empty()) return;
+  const Wheel& wheel = boxes_->wheels_.front();
+  stepped_dim_ = wheel.dim;
+  if (wheel.dim < tile_.size()) {
+    stepped_block_ = boxes_->block_[wheel.dim];
+    stepped_extent_ = boxes_->shape_[wheel.dim];
+    if (stepped_block_ < 0 || wheel.weight != 1) return;  // each step is worked out
   }
-  // All of the digit's steps but the one that carries are taken at once.
-  steps_left_ = digit.size;
-  counter_.front() = digit.size - 1;
-  if (digit.dim < tile_.size()) tile_[digit.dim] += digit.size - 1;
+  // All of the wheel's steps but the one that carries are taken at once.
+  steps_left_ = wheel.size;
+  counter_.front() = wheel.size - 1;
+  if (wheel.dim < tile_.size()) tile_[wheel.dim] += wheel.size - 1;
 }
 
 void ShardBoxes::iterator::carry() {
   for (std::size_t i = 0; i < counter_.size(); ++i) {
-    const Digit& digit = boxes_->digits_[i];
-    const bool carried = ++counter_[i] == digit.size;
+    const Wheel& wheel = boxes_->wheels_[i];
+    const bool carried = ++counter_[i] == wheel.size;
     if (carried) counter_[i] = 0;
-    if (digit.dim < tile_.size()) {
-      tile_[digit.dim] += carried ? digit.weight * (1 - digit.size) : digit.weight;
-      const TileRange range = boxes_->range_of(digit.dim, tile_[digit.dim]);
-      box_.set(digit.dim, range.begin, range.end);
+    if (wheel.dim < tile_.size()) {
+      tile_[wheel.dim] += carried ? wheel.weight * (1 - wheel.size) : wheel.weight;
+      const TileRange range = boxes_->range_of(wheel.dim, tile_[wheel.dim]);
+      box_.set(wheel.dim, range.begin, range.end);
     }
     if (!carried) break;
   }

@@ -59,10 +59,10 @@ class ShardBoxes {
     std::int64_t position_ = 0;
     Box box_;
     Index tile_;                         // per dim
-    std::vector<std::int64_t> counter_;  // per digit
+    std::vector<std::int64_t> counter_;  // per wheel
 
-    // Until the first digit carries: in how many steps, and the dim whose next block each of them
-    // goes to; the rank where the digit counts replicas.
+    // Until the first wheel carries: in how many steps, and the dim whose next block each of them
+    // goes to; the rank where it counts replicas.
     std::int64_t steps_left_ = 0;
     std::size_t stepped_dim_ = 0;
     std::int64_t stepped_block_ = 0, stepped_extent_ = 0;
@@ -73,11 +73,11 @@ class ShardBoxes {
   std::default_sentinel_t end() const { return {}; }
 
  private:
-  /// A digit of the position; together they spell it, the least significant first.
-  struct Digit {
+  /// A counter over a digit of the position; together they count all positions, the first fastest.
+  struct Wheel {
     std::int64_t stride, size;
     std::int64_t weight;  // of the tile number of `dim`
-    std::size_t dim;      // the rank where the digit counts replicas
+    std::size_t dim;      // the rank where it counts replicas
   };
 
   TileRange range_of(std::size_t dim, std::int64_t tile) const;
@@ -86,7 +86,7 @@ class ShardBoxes {
   Shape shape_;
   std::int64_t size_;
   Dims block_;  // per dim, where tiles are blocks of one size; else -1
-  std::vector<Digit> digits_;
+  std::vector<Wheel> wheels_;
 };
 
 }  // namespace shardwise

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "shardwise/shard/detail/list_size.h"
-#include "shardwise/shard/detail/placement.h"
+#include "shardwise/shard/detail/same_boxes.h"
 #include "shardwise/shard/detail/sharding_data.h"
 #include "shardwise/shard/detail/spec_axes.h"
 #include "shardwise/shard/error.h"
@@ -188,13 +188,12 @@ std::string Sharding::to_string() const {
 }
 
 bool Sharding::operator==(const Sharding& other) const {
-  return data_ == other.data_ ||
-         detail::same_placement(*this, other, data_->cuts, other.data_->cuts);
+  return data_ == other.data_ || detail::same_boxes(*this, other, data_->cuts, other.data_->cuts);
 }
 
 }  // namespace shardwise
 
 std::size_t std::hash<shardwise::Sharding>::operator()(
     const shardwise::Sharding& sharding) const noexcept {
-  return shardwise::detail::placement_hash(sharding);
+  return shardwise::detail::hash_of_boxes(sharding);
 }

@@ -4,7 +4,7 @@
 #include <optional>
 #include <vector>
 
-#include "shardwise/shard/detail/placement.h"
+#include "shardwise/shard/detail/same_boxes.h"
 #include "shardwise/shard/detail/spec_axes.h"
 #include "shardwise/shard/shard_boxes.h"
 

@@ -16,10 +16,10 @@ namespace shardwise::detail {
 std::optional<Digits> by_device(const Digits& digits, const std::vector<DeviceOrder::Digit>& order);
 
 /// True where each device holds the same box under both, for every shape. The cuts are theirs.
-bool same_placement(const Sharding& a, const Sharding& b, const std::vector<DimCut>& cuts_a,
-                    const std::vector<DimCut>& cuts_b);
+bool same_boxes(const Sharding& a, const Sharding& b, const std::vector<DimCut>& cuts_a,
+                const std::vector<DimCut>& cuts_b);
 
-/// The same number for shardings of the same placement.
-std::size_t placement_hash(const Sharding& sharding) noexcept;
+/// The same number for shardings that give each device the same boxes.
+std::size_t hash_of_boxes(const Sharding& sharding) noexcept;
 
 }  // namespace shardwise::detail

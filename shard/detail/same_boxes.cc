@@ -1,4 +1,4 @@
-#include "shardwise/shard/detail/placement.h"
+#include "shardwise/shard/detail/same_boxes.h"
 
 #include <algorithm>
 
@@ -50,8 +50,8 @@ std::optional<bool> same_by_digits(const Sharding& a, const Sharding& b,
 
 }  // namespace
 
-bool same_placement(const Sharding& a, const Sharding& b, const std::vector<DimCut>& cuts_a,
-                    const std::vector<DimCut>& cuts_b) {
+bool same_boxes(const Sharding& a, const Sharding& b, const std::vector<DimCut>& cuts_a,
+                const std::vector<DimCut>& cuts_b) {
   if (a.rank() != b.rank() || a.mesh().size() != b.mesh().size() ||
       a.mesh().is_abstract() != b.mesh().is_abstract()) {
     return false;
@@ -74,7 +74,7 @@ bool same_placement(const Sharding& a, const Sharding& b, const std::vector<DimC
   return true;
 }
 
-std::size_t placement_hash(const Sharding& sharding) noexcept {
+std::size_t hash_of_boxes(const Sharding& sharding) noexcept {
   const Mesh& mesh = sharding.mesh();
   std::uint64_t hash = 0x9e3779b97f4a7c15;
   const auto mix = [&hash](std::int64_t value) {
