@@ -54,8 +54,9 @@ class SpecRules {
 };
 
 struct ReshardOptions {
-  /// memory_budget_bytes is of all, reading a checkpoint included; user_json is ignored where the
-  /// source is a checkpoint: its own is kept.
+  /// memory_budget_bytes is of all, reading a checkpoint included; what the process takes beside it
+  /// (threads, tables of tensors and chunks) stays below 64 MiB with up to 16 threads and some
+  /// thousand tensors. user_json is ignored where the source is a checkpoint: its own is kept.
   SaveOptions save = {};
 
   /// threads and file_system serve both; memory_budget_bytes, pin and progress are ignored.

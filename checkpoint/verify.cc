@@ -316,7 +316,9 @@ void Verifier::read_parts() {
 
 void Verifier::read_parts(std::span<const Part> parts, Reading reading, const Consume& consume) {
   const bool alone = reading == Reading::alone;
-  detail::ReadJob job{.files = stored_.files, .ranges = {}, .consume = consume, .describe = {}};
+  detail::ReadBuffers buffers;
+  detail::ReadJob job{
+      .files = stored_.files, .buffers = buffers, .ranges = {}, .consume = consume, .describe = {}};
   std::vector<detail::FileRange> ranges;
   ranges.reserve(parts.size());
   for (const Part& part : parts) {

@@ -22,6 +22,7 @@ namespace shardwise {
 namespace {
 
 constexpr std::size_t kMore = std::size_t{64} << 20;
+constexpr std::size_t kReshardMore = std::size_t{32} << 20;
 constexpr std::size_t kBlockBytes = std::size_t{1} << 20;
 // So many would take more than the little budget, did they not look at it.
 constexpr int kThreads = 16;
@@ -116,6 +117,39 @@ TEST_P(PeakMemory, StaysWithinTheBudget) {
   std::fill(out.begin(), out.end(), std::byte{0});
   array.read(Box::whole(kShape), out);
   EXPECT_TRUE(out == data);
+}
+
+// As a model has them. Buffers that the allocator keeps after they are freed, for each thread,
+// would be several times the budget.
+TEST(PeakMemoryOfManyTensors, AReshardStaysWithinItsBudget) {
+  const Mesh from = Mesh::parse("data=4,model=2");
+  const std::vector<std::byte> data = weights();
+  const Shape shape{1024, 1536};
+  const std::size_t bytes = num_bytes(shape, sizeof(float));
+  std::vector<TensorSource> sources;
+  for (std::size_t at = 0; at + bytes <= data.size(); at += bytes) {
+    sources.push_back(
+        host_source("w" + std::to_string(at),
+                    {DType::f32, shape, Sharding(from, PartitionSpec::parse("data,model"))},
+                    std::span(data).subspan(at, bytes)));
+  }
+  const TempDir dir;
+  for (const Codec codec : {Codec::none, Codec::zstd}) {
+    const std::string name(shardwise::name(codec));
+    { CheckpointManager(dir / name).save(1, sources, {.codec = codec}); }
+    for (const int threads : {2, kThreads}) {
+      for (const std::size_t budget : {std::size_t{16} << 20, std::size_t{64} << 20}) {
+        const Growth growth(0);
+        reshard_checkpoint(
+            dir / name / "step-00000001", dir / "to", Mesh::parse("model=8"),
+            SpecRules::parse("*=-,model"),
+            {.save = {.codec = codec, .existing = Existing::replace, .memory_budget_bytes = budget},
+             .read = {.threads = threads}});
+        EXPECT_LE(growth.bytes(), static_cast<std::int64_t>(budget + kReshardMore))
+            << name << ", " << threads << " threads, budget " << budget;
+      }
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -54,8 +54,9 @@ class Pipeline : public testing::Test {
   }
 
   /// Consumes nothing yet.
-  ReadJob job_for(std::span<const FileRange> items) const {
+  ReadJob job_for(std::span<const FileRange> items) {
     return {.files = files_,
+            .buffers = buffers_,
             .ranges = items,
             .consume = [](std::size_t, RangeBytes&) {},
             .describe = [](std::size_t item) { return "item " + std::to_string(item); }};
@@ -86,6 +87,7 @@ class Pipeline : public testing::Test {
     EXPECT_LE(most, threads);
   }
 
+  ReadBuffers buffers_;
   std::vector<std::unique_ptr<File>> files_;
   std::vector<CountingFile*> counters_;
 };

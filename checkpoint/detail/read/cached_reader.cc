@@ -23,13 +23,13 @@ void CachedReader::read(std::size_t tensor, const Box& box, std::span<std::byte>
   for (std::size_t i = 0; i < plan.size(); ++i) {
     const ChunkId& id = plan.chunk(i);
     const Box held = checkpoint.box(id);
-    const Bytes bytes = chunk(id);
-    copy_box(intersect(held, box), size_bytes(checkpoint.tensor(id).dtype), {bytes->data(), held},
-             {out.data(), box});
+    const ChunkPtr decoded = chunk(id);
+    copy_box(intersect(held, box), size_bytes(checkpoint.tensor(id).dtype),
+             {decoded->buffer->room(decoded->bytes), held}, {out.data(), box});
   }
 }
 
-CachedReader::Bytes CachedReader::chunk(const ChunkId& id) const {
+CachedReader::ChunkPtr CachedReader::chunk(const ChunkId& id) const {
   const StoredCheckpoint& checkpoint = reader_.checkpoint();
   const PieceEntry& piece = checkpoint.piece(id);
   const Key key{piece.file, piece.first_chunk + id.chunk};
@@ -38,29 +38,29 @@ CachedReader::Bytes CachedReader::chunk(const ChunkId& id) const {
     const auto found = entries_.find(key);
     if (found != entries_.end()) {
       ages_.splice(ages_.begin(), ages_, found->second.age);
-      return found->second.bytes;
+      return found->second.chunk;
     }
   }
   // Two threads may decode the same chunk here: seldom, and cheaper than having one wait.
   const Box box = checkpoint.box(id);
-  const auto bytes = std::make_shared<std::vector<std::byte>>(
-      num_bytes(box.shape(), size_bytes(checkpoint.tensor(id).dtype)));
-  std::byte* const place = bytes->data();
+  const std::size_t bytes = num_bytes(box.shape(), size_bytes(checkpoint.tensor(id).dtype));
+  const ChunkPtr made(new Chunk{ReadBuffers::Loan(buffers_), bytes});
+  std::byte* const place = made->buffer->room(bytes);
   const ReadTarget target{id.tensor, &box, {&place, 1}};
   reader_.fill({&target, 1});
-  keep(key, bytes);
-  return bytes;
+  keep(key, made);
+  return made;
 }
 
-void CachedReader::keep(const Key& key, Bytes bytes) const {
+void CachedReader::keep(const Key& key, ChunkPtr chunk) const {
   const MutexLock lock(mutex_);
-  if (bytes->size() > cache_bytes_ || entries_.contains(key)) return;
-  held_bytes_ += bytes->size();
+  if (chunk->bytes > cache_bytes_ || entries_.contains(key)) return;
+  held_bytes_ += chunk->bytes;
   ages_.push_front(key);
-  entries_.emplace(key, Entry{std::move(bytes), ages_.begin()});
+  entries_.emplace(key, Entry{std::move(chunk), ages_.begin()});
   while (held_bytes_ > cache_bytes_) {
     const auto oldest = entries_.find(ages_.back());
-    held_bytes_ -= oldest->second.bytes->size();
+    held_bytes_ -= oldest->second.chunk->bytes;
     entries_.erase(oldest);
     ages_.pop_back();
   }

@@ -30,18 +30,23 @@ class CachedReader final : public BoxReader {
 
  private:
   using Key = std::pair<std::int64_t, std::int64_t>;  // file, record
-  using Bytes = std::shared_ptr<const std::vector<std::byte>>;
+  struct Chunk {
+    ReadBuffers::Loan buffer;
+    std::size_t bytes;
+  };
+  using ChunkPtr = std::shared_ptr<const Chunk>;
   struct Entry {
-    Bytes bytes;
+    ChunkPtr chunk;
     std::list<Key>::iterator age;
   };
 
-  Bytes chunk(const ChunkId& id) const;
-  void keep(const Key& key, Bytes bytes) const;
+  ChunkPtr chunk(const ChunkId& id) const;
+  void keep(const Key& key, ChunkPtr chunk) const;
 
   ChunkReader& reader_;
   const std::vector<TensorInfo> infos_;
   const std::size_t cache_bytes_;
+  mutable ReadBuffers buffers_;  // outlives the entries
   mutable Mutex mutex_;
   mutable std::map<Key, Entry> entries_ SHARDWISE_GUARDED_BY(mutex_);
   mutable std::list<Key> ages_ SHARDWISE_GUARDED_BY(mutex_);  // the one used last in front

@@ -66,7 +66,11 @@ void ChunkReader::consume(Call& call, std::size_t number, RangeBytes& bytes) {
 void ChunkReader::fill(std::span<const ReadTarget> targets) {
   Call call{targets, ReadPlan(checkpoint_, targets)};
   const ReadPlan& plan = call.plan;
-  ReadJob job{.files = checkpoint_.files, .ranges = plan.ranges(), .consume = {}, .describe = {}};
+  ReadJob job{.files = checkpoint_.files,
+              .buffers = buffers_,
+              .ranges = plan.ranges(),
+              .consume = {},
+              .describe = {}};
   std::size_t stored_bytes = 0, all_decoded_bytes = 0;
   for (std::size_t i = 0; i < plan.size(); ++i) {
     const ChunkId& id = plan.chunk(i);

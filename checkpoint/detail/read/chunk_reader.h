@@ -30,6 +30,7 @@ class ChunkReader {
   ReadOptions options_;
   int threads_;
   ScratchPool<Decoder> decoders_;
+  ReadBuffers buffers_;
   std::atomic<std::int64_t> chunks_{0};
   std::atomic<std::size_t> stored_bytes_{0}, decoded_bytes_{0};
   Mutex progress_mutex_;

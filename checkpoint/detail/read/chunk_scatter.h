@@ -32,7 +32,7 @@ class ChunkPart {
 
   std::span<std::byte* const> places_;
   std::size_t run_bytes_;
-  std::size_t from_ = 0, to_ = 0;  // the next run's place in the chunk and in the target
+  std::size_t from_ = 0, to_ = 0;    // the next run's place in the chunk and in the target
   Dims extents_, steps_, to_steps_;  // the loops over the runs, outermost first; steps in bytes
   Dims at_;
   bool done_;
@@ -69,8 +69,8 @@ class ChunkScatter {
   const std::size_t chunk_bytes_;
   const CopyBy copy_by_;
   std::size_t done_ = 0;
-  std::vector<ChunkPart> parts_;     // where there are several windows
-  std::optional<Hasher64> hasher_;   // as well
+  std::vector<ChunkPart> parts_;    // where there are several windows
+  std::optional<Hasher64> hasher_;  // as well
   std::uint64_t hash_ = 0;
 };
 

@@ -8,7 +8,6 @@
 
 #include "shardwise/checkpoint/detail/lanes.h"
 #include "shardwise/shard/error.h"
-#include "shardwise/shard/host/page_memory.h"
 
 namespace shardwise::detail {
 namespace {
@@ -154,13 +153,12 @@ void Pipeline::process(const Extent& extent, std::byte* buffer) {
 }
 
 void Pipeline::run() {
-  std::vector<PageMemory> buffers(lanes_);  // made by the lanes that run
   run_lanes({.jobs = extents_.size(),
              .lanes = lanes_,
              .run =
-                 [&](std::size_t job, std::size_t lane) {
-                   if (buffers[lane] == nullptr) buffers[lane] = page_memory(buffer_bytes_);
-                   process(extents_[job], buffers[lane].get());
+                 [&](std::size_t job, std::size_t) {
+                   const ReadBuffers::Loan buffer(job_.buffers);
+                   process(extents_[job], buffer->room(buffer_bytes_));
                  },
              .progress = job_.progress});
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -8,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "shardwise/checkpoint/detail/scratch_pool.h"
+#include "shardwise/shard/host/page_memory.h"
 #include "shardwise/storage/file.h"
 
 namespace shardwise::detail {
@@ -32,9 +35,37 @@ class RangeBytes {
   virtual std::span<const std::byte> next() = 0;
 };
 
+/// Room for what is read or decoded. Thread-compatible.
+class ReadBuffer {
+ public:
+  /// Memory that begins on a page, of at least `bytes`, valid until the next call. The system gives
+  /// pages for what is used of it, so it is made for a large chunk at once.
+  std::byte* room(std::size_t bytes) {
+    if (bytes > held_bytes_ || memory_ == nullptr) {
+      memory_.reset();  // first, so that never both are there
+      held_bytes_ = 0;
+      const std::size_t wanted = std::max(bytes, std::size_t{1} << 20);
+      memory_ = page_memory(wanted);
+      held_bytes_ = wanted;
+    }
+    return memory_.get();
+  }
+
+  std::size_t held_bytes() const { return held_bytes_; }
+
+ private:
+  PageMemory memory_;
+  std::size_t held_bytes_ = 0;
+};
+
+/// Buffers that are kept from one job to the next. If each job made its own, the allocator would
+/// keep what many threads free, for each thread, and so several times what is in use.
+using ReadBuffers = ScratchPool<ReadBuffer>;
+
 /// What to read, and what to do with it.
 struct ReadJob {
   std::span<const std::unique_ptr<File>> files;
+  ReadBuffers& buffers;
 
   /// Ordered by file and address; they do not overlap.
   std::span<const FileRange> ranges;
