@@ -91,7 +91,7 @@ SaveStats reshard_checkpoint(const fs::path& source, const fs::path& target_root
   const detail::Pin pin(*file_system, source);  // it may be read for long
   detail::StoredCheckpoint checkpoint = detail::open_checkpoint(*file_system, source);
 
-  options.read.threads = Executor(options.read.threads).threads();
+  options.read.threads = Executor::threads_for(options.read.threads);
   const Budget budget = divide(options.save.memory_budget_bytes, options.read.threads);
   ReadOptions read = options.read;
   read.memory_budget_bytes = budget.read_bytes;

@@ -4,18 +4,12 @@
 
 #include "shardwise/checkpoint/reshard.h"
 #include "shardwise/shard/error.h"
+#include "shardwise/shard/text.h"
 
 namespace shardwise {
 namespace {
 
 constexpr std::string_view kWholeAnyRank = "-";
-
-std::string_view trimmed(std::string_view text) {
-  constexpr std::string_view kBlanks = " \t\r";
-  const std::size_t begin = text.find_first_not_of(kBlanks);
-  if (begin == std::string_view::npos) return {};
-  return text.substr(begin, text.find_last_not_of(kBlanks) + 1 - begin);
-}
 
 /// "*" stands for any characters, "?" for one.
 bool matches(std::string_view pattern, std::string_view name) {
@@ -48,22 +42,17 @@ bool matches(std::string_view pattern, std::string_view name) {
 
 SpecRules SpecRules::parse(std::string_view text) {
   SpecRules rules;
-  while (!text.empty()) {
-    const std::string_view line = text.substr(0, text.find('\n'));
-    text.remove_prefix(std::min(text.size(), line.size() + 1));
-    std::string_view rest = line.substr(0, line.find('#'));
-    while (!rest.empty()) {
-      const std::string_view part = rest.substr(0, rest.find(';'));
-      rest.remove_prefix(std::min(rest.size(), part.size() + 1));
-      const std::string_view rule = trimmed(part);
+  for (const std::string_view line : split(text, '\n')) {
+    for (const std::string_view part : split(line.substr(0, line.find('#')), ';')) {
+      const std::string_view rule = trim(part);
       if (rule.empty()) continue;
       // The last one: a pattern may hold "=", a spec cannot.
       const std::size_t equals = rule.rfind('=');
       if (equals == std::string_view::npos) {
         fail(fmt::format("spec rules: rule {:?} has no \"=\", needed is pattern=spec", rule));
       }
-      Rule parsed{std::string(trimmed(rule.substr(0, equals))),
-                  std::string(trimmed(rule.substr(equals + 1)))};
+      Rule parsed{std::string(trim(rule.substr(0, equals))),
+                  std::string(trim(rule.substr(equals + 1)))};
       if (parsed.pattern.empty()) fail(fmt::format("spec rules: rule {:?} has no pattern", rule));
       try {
         PartitionSpec::parse(parsed.spec);

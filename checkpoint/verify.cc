@@ -335,7 +335,7 @@ void Verifier::read_parts(std::span<const Part> parts, Reading reading, const Co
     return path_of(stored_.manifest.files[parts[i].file].name);
   };
   job.progress = [this] { progress(); };
-  job.threads = Executor(options_.threads).threads();
+  job.threads = Executor::threads_for(options_.threads);
   job.budget_bytes = options_.memory_budget_bytes;
   detail::run_read_job(job);
 }

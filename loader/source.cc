@@ -74,20 +74,16 @@ class ZipSource final : public Source {
   std::vector<Origin> origins_;  // per field
 };
 
-// The part of a large record that is sampled: outer dims are cut to one index each, which moves
-// with `sample`, and the innermost one to a stretch, until it is small enough.
+// The part of a large record that is sampled: it moves with `sample`, so that together they come
+// from all over a record.
 Box sampled_box(const Shape& shape, std::size_t element_bytes, std::int64_t sample) {
-  Index begin = Dims::filled(shape.size(), 0), end = shape;
+  const Shape part = cut_to_bytes(shape, element_bytes, kSampledBytesPerRecord);
+  Box box;
   for (std::size_t dim = 0; dim < shape.size(); ++dim) {
-    const std::size_t bytes = num_bytes(Box(begin, end).shape(), element_bytes);
-    if (bytes <= kSampledBytesPerRecord) break;
-    const std::size_t per_index = bytes / static_cast<std::size_t>(shape[dim]);
-    const auto kept =
-        static_cast<std::int64_t>(std::max(kSampledBytesPerRecord / per_index, std::size_t{1}));
-    begin[dim] = (shape[dim] - kept) / kSampledRecords * sample;
-    end[dim] = begin[dim] + kept;
+    const std::int64_t begin = (shape[dim] - part[dim]) / kSampledRecords * sample;
+    box.push_back(begin, begin + part[dim]);
   }
-  return Box(begin, end);
+  return box;
 }
 
 }  // namespace

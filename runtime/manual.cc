@@ -60,12 +60,6 @@ void check_reduction(Reduction reduction, std::string_view operation) {
   if (reduction == Reduction::none) refuse(operation, "no reduction, needed sum, max or min");
 }
 
-std::vector<PartitionSpec::Entry> entries(const PartitionSpec& spec) {
-  std::vector<PartitionSpec::Entry> all;
-  for (std::size_t dim = 0; dim < spec.rank(); ++dim) all.push_back(spec[dim]);
-  return all;
-}
-
 }  // namespace
 
 /// The program recorded so far and the memory of its values. Thread-compatible.
@@ -197,7 +191,7 @@ ManualRegion::Value ManualRegion::all_gather(Value value, std::string_view axis,
   const Program::ValueId from = impl_->id(value, kName);
   const Sharding& sharding = impl_->program.value(from).spec.sharding;
   check_last(sharding, impl_->mesh.axis_index(axis), dim, kName);
-  auto spec = entries(sharding.spec());
+  auto spec = sharding.spec().entries();
   spec[dim].pop_back();
   // All the axes of the dim: where blocks are uneven, the joined block may begin with elements of
   // the group before.
@@ -214,7 +208,7 @@ ManualRegion::Value ManualRegion::reduce_scatter(Value value, std::string_view a
   check_reduction(reduction, kName);
   check_dim(sharding, dim, kName);
   check_unused(sharding, number, kName);
-  auto spec = entries(sharding.spec());
+  auto spec = sharding.spec().entries();
   spec[dim].push_back(std::string(axis));
   std::vector<std::size_t> axes = axes_of(sharding, dim);  // all: as in all_gather
   axes.push_back(number);
@@ -230,7 +224,7 @@ ManualRegion::Value ManualRegion::all_to_all(Value value, std::string_view axis,
   check_last(sharding, impl_->mesh.axis_index(axis), concat_dim, kName);
   if (split_dim == concat_dim)
     refuse(kName, fmt::format("found dim {} twice, needed two dims", split_dim));
-  auto spec = entries(sharding.spec());
+  auto spec = sharding.spec().entries();
   spec[concat_dim].pop_back();
   spec[split_dim].push_back(std::string(axis));
   std::vector<std::size_t> axes = axes_of(sharding, concat_dim);  // all: as in all_gather

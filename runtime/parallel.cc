@@ -185,14 +185,16 @@ struct Executor::Impl {
   tbb::task_arena arena;
 };
 
-Executor::Executor(int threads) {
+int Executor::threads_for(int threads) {
   if (threads < 0) {
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("make an executor: found {} threads, needed 0 (one per core) or more",
                             threads));
   }
-  impl_ = std::make_unique<Impl>(threads == 0 ? tbb::info::default_concurrency() : threads);
+  return threads == 0 ? tbb::info::default_concurrency() : threads;
 }
+
+Executor::Executor(int threads) : impl_(std::make_unique<Impl>(threads_for(threads))) {}
 
 Executor::~Executor() = default;
 

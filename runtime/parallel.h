@@ -72,6 +72,9 @@ class Executor {
 
   int threads() const;
 
+  /// How many threads an executor made with `threads` has. Throws as the constructor.
+  static int threads_for(int threads);
+
   /// Calls body(i) once for each 0 <= i < count, in any order, and returns when all have ended.
   void parallel_for(std::int64_t count, const std::function<void(std::int64_t)>& body) const;
 

@@ -13,8 +13,6 @@ namespace {
 
 using Shards = std::vector<std::shared_ptr<Buffer>>;
 
-std::size_t at(std::int64_t position) { return static_cast<std::size_t>(position); }
-
 std::string describe(const ArraySpec& spec) {
   return fmt::format("{} {}", name(spec.dtype), to_string(spec.shape));
 }
@@ -26,7 +24,7 @@ std::size_t bytes_of(const ArraySpec& spec, const Box& box) {
 Shards allocate(Devices& devices, const ArraySpec& spec, std::string_view label) {
   const Mesh& mesh = spec.sharding.mesh();
   Shards shards;
-  shards.reserve(at(mesh.size()));
+  shards.reserve(as_size(mesh.size()));
   for (std::int64_t position = 0; position < mesh.size(); ++position) {
     const Box box = spec.sharding.box_at(position, spec.shape);
     shards.push_back(devices.at(mesh.device_at(position))
@@ -36,7 +34,7 @@ Shards allocate(Devices& devices, const ArraySpec& spec, std::string_view label)
 }
 
 BoxView view(const ArraySpec& spec, const Shards& shards, std::int64_t position) {
-  return {shards[at(position)]->data(), spec.sharding.box_at(position, spec.shape)};
+  return {shards[as_size(position)]->data(), spec.sharding.box_at(position, spec.shape)};
 }
 
 void check_inside(const ArraySpec& spec, const Box& box) {
@@ -72,13 +70,14 @@ ShardedArray ShardedArray::from_callback(Devices& devices, const ArraySpec& spec
   const std::vector<DistinctPiece> pieces = spec.sharding.distinct_pieces(spec.shape);
   const Executor& executor = devices.executor();
   executor.parallel_for(static_cast<std::int64_t>(pieces.size()), [&](std::int64_t piece) {
-    fill(view(spec, shards, pieces[at(piece)].positions.front()));
+    fill(view(spec, shards, pieces[as_size(piece)].positions.front()));
   });
   executor.parallel_for(static_cast<std::int64_t>(pieces.size()), [&](std::int64_t piece) {
-    const std::vector<std::int64_t>& positions = pieces[at(piece)].positions;
-    const Buffer& first = *shards[at(positions.front())];
+    const std::vector<std::int64_t>& positions = pieces[as_size(piece)].positions;
+    const Buffer& first = *shards[as_size(positions.front())];
     executor.parallel_for(static_cast<std::int64_t>(positions.size()) - 1, [&](std::int64_t i) {
-      std::memcpy(shards[at(positions[at(i + 1)])]->data(), first.data(), first.size_bytes());
+      std::memcpy(shards[as_size(positions[as_size(i + 1)])]->data(), first.data(),
+                  first.size_bytes());
     });
   });
   return from_shards(spec, std::move(shards));
@@ -86,14 +85,14 @@ ShardedArray ShardedArray::from_callback(Devices& devices, const ArraySpec& spec
 
 ShardedArray ShardedArray::from_shards(const ArraySpec& spec, Shards shards) {
   const Mesh& mesh = spec.sharding.mesh();
-  if (shards.size() != at(mesh.size())) {
+  if (shards.size() != as_size(mesh.size())) {
     throw Error(
         ErrorCode::invalid_argument,
         fmt::format("make an array of shards: {} shards for a mesh of {} devices, needed one each",
                     shards.size(), mesh.size()));
   }
   for (std::int64_t position = 0; position < mesh.size(); ++position) {
-    const std::shared_ptr<Buffer>& shard = shards[at(position)];
+    const std::shared_ptr<Buffer>& shard = shards[as_size(position)];
     const std::size_t needed = bytes_of(spec, spec.sharding.box_at(position, spec.shape));
     const DeviceId device = mesh.device_at(position);
     if (shard == nullptr) {
@@ -114,11 +113,11 @@ ShardedArray ShardedArray::from_shards(const ArraySpec& spec, Shards shards) {
 }
 
 ConstBoxView ShardedArray::shard(std::int64_t position) const {
-  return {data_->shards[at(position)]->data(), sharding().box_at(position, shape())};
+  return {data_->shards[as_size(position)]->data(), sharding().box_at(position, shape())};
 }
 
 std::shared_ptr<const Buffer> ShardedArray::buffer(std::int64_t position) const {
-  return data_->shards[at(position)];
+  return data_->shards[as_size(position)];
 }
 
 std::vector<std::byte> ShardedArray::to_host() const {

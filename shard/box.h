@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 
 #include "shardwise/shard/dims.h"
 
@@ -71,6 +72,22 @@ Box intersect(const Box& a, const Box& b);
 /// The same box counted from `origin`: begin and end less origin. Throws invalid_argument where
 /// the ranks differ.
 Box relative_to(const Box& box, const Index& origin);
+
+/// Calls body(index) for each index in the box, row-major: the last dim varies fastest.
+template <class Body>
+void for_each_index(const Box& box, Body&& body) {
+  if (box.empty()) return;
+  Index at = box.begin();
+  for (;;) {
+    body(std::as_const(at));
+    std::size_t dim = box.rank();
+    while (dim > 0 && ++at[dim - 1] == box.end(dim - 1)) {
+      --dim;
+      at[dim] = box.begin(dim);
+    }
+    if (dim == 0) return;
+  }
+}
 
 /// "[0:4, 2:8]"; "[]" for a scalar.
 std::string to_string(const Box& box);

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "shardwise/shard/detail/divider.h"
-#include "shardwise/shard/detail/text.h"
 #include "shardwise/shard/error.h"
+#include "shardwise/shard/text.h"
 
 namespace shardwise {
 namespace {
@@ -20,13 +20,13 @@ namespace {
 std::vector<std::int64_t> parse_numbers(std::string_view list, const char* what,
                                         std::string_view whole) {
   std::vector<std::int64_t> numbers;
-  for (const std::string_view part : detail::split(list, ',')) {
-    const auto number = detail::parse_count(detail::trim(part));
+  for (const std::string_view part : split(list, ',')) {
+    const auto number = parse_count(trim(part));
     if (!number) {
       fail(
           fmt::format("\"{}\" is not {} in \"{}\"; needed is a form as in \"3,1,0,2\", "
                       "\"[8]\" or \"[4,2]T(1,0)\"",
-                      detail::trim(part), what, whole));
+                      trim(part), what, whole));
     }
     numbers.push_back(*number);
   }
@@ -178,7 +178,7 @@ DeviceOrder DeviceOrder::list(std::vector<DeviceId> ids) {
 }
 
 DeviceOrder DeviceOrder::parse(std::string_view text) {
-  const std::string_view trimmed = detail::trim(text);
+  const std::string_view trimmed = trim(text);
   if (!trimmed.starts_with('[')) return list(parse_numbers(trimmed, "a device id", text));
   const std::size_t close = trimmed.find(']');
   if (close == std::string_view::npos) fail(fmt::format("\"{}\" has no ']'", text));

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "shardwise/shard/detail/text.h"
 #include "shardwise/shard/error.h"
+#include "shardwise/shard/text.h"
 
 namespace shardwise {
 
@@ -55,6 +55,16 @@ std::size_t num_bytes(const Shape& shape, std::size_t element_bytes) {
   return bytes;
 }
 
+Shape cut_to_bytes(Shape shape, std::size_t element_bytes, std::size_t most_bytes) {
+  for (std::int64_t& extent : shape) {
+    const std::size_t bytes = num_bytes(shape, element_bytes);
+    if (bytes <= most_bytes) break;
+    const std::size_t bytes_per_index = bytes / as_size(extent);
+    extent = static_cast<std::int64_t>(std::max(most_bytes / bytes_per_index, std::size_t{1}));
+  }
+  return shape;
+}
+
 Dims row_major_strides(const Shape& shape) {
   // Without elements no stride is ever used, and the products might overflow.
   if (num_elements(shape) == 0) return Dims::filled(shape.size(), 0);
@@ -68,14 +78,14 @@ std::string to_string(const Dims& dims) {
 }
 
 Shape parse_shape(std::string_view text) {
-  std::string_view list = detail::trim(text);
+  std::string_view list = trim(text);
   if (list.starts_with('[') && list.ends_with(']') && list.size() >= 2) {
-    list = detail::trim(list.substr(1, list.size() - 2));
+    list = trim(list.substr(1, list.size() - 2));
   }
   Shape shape;
   if (list.empty()) return shape;
-  for (const std::string_view part : detail::split(list, ',')) {
-    const auto extent = detail::parse_count(detail::trim(part));
+  for (const std::string_view part : split(list, ',')) {
+    const auto extent = parse_count(trim(part));
     if (!extent) {
       throw Error(ErrorCode::invalid_argument,
                   fmt::format("shape \"{}\": \"{}\" is not an extent; needed are numbers from 0 to "

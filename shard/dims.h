@@ -10,6 +10,9 @@
 
 namespace shardwise {
 
+/// An extent, index or count, which is never negative, as the size of a container.
+constexpr std::size_t as_size(std::int64_t value) { return static_cast<std::size_t>(value); }
+
 /// Most dimensions a tensor may have. Boxes are held in place, so that asking for one allocates
 /// nothing; 16 is twice what the frameworks in use allow.
 inline constexpr std::size_t kMaxRank = 16;
@@ -89,6 +92,10 @@ std::int64_t num_elements(const Shape& shape);
 /// num_elements(shape) * element_bytes. Throws invalid_argument as above, also where the bytes
 /// overflow.
 std::size_t num_bytes(const Shape& shape, std::size_t element_bytes);
+
+/// The shape with its dims cut down, the outermost first, until it has at most `most_bytes`; no dim
+/// that is not empty gets empty. For taking a sample of a tensor. Throws as num_bytes.
+Shape cut_to_bytes(Shape shape, std::size_t element_bytes, std::size_t most_bytes);
 
 /// Row-major strides in elements: the last dim has stride 1.
 Dims row_major_strides(const Shape& shape);

@@ -7,8 +7,8 @@
 
 #include "shardwise/shard/detail/divider.h"
 #include "shardwise/shard/detail/list_size.h"
-#include "shardwise/shard/detail/text.h"
 #include "shardwise/shard/error.h"
+#include "shardwise/shard/text.h"
 
 namespace shardwise {
 namespace {
@@ -40,7 +40,7 @@ DeviceOrder order_for(std::span<const Axis> axes, const Make& make) {
 void check_axes(std::span<const Axis> axes) {
   for (std::size_t i = 0; i < axes.size(); ++i) {
     const Axis& axis = axes[i];
-    const std::size_t bad = axis.name.find_first_of(detail::kReservedInAxisNames);
+    const std::size_t bad = axis.name.find_first_of(kReservedInAxisNames);
     if (bad != std::string::npos) {
       fail(axes, fmt::format("axis name \"{}\" contains the reserved character '{}'", axis.name,
                              axis.name[bad]));
@@ -111,7 +111,7 @@ Mesh Mesh::line(std::int64_t size, std::string_view axis_name) {
 
 Mesh Mesh::parse(std::string_view text) {
   const auto count = [text](std::string_view part, const char* what) {
-    const auto value = detail::parse_count(detail::trim(part));
+    const auto value = parse_count(trim(part));
     if (value) return *value;
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("mesh \"{}\": \"{}\" is not {}; needed is a form as in "
@@ -121,19 +121,19 @@ Mesh Mesh::parse(std::string_view text) {
   const std::size_t at = text.find('@');
   const std::string_view axes_part = text.substr(0, at);
   std::vector<Axis> axes;
-  if (!detail::trim(axes_part).empty()) {
-    for (const std::string_view part : detail::split(axes_part, ',')) {
+  if (!trim(axes_part).empty()) {
+    for (const std::string_view part : split(axes_part, ',')) {
       const std::size_t equals = part.find('=');
       if (equals == std::string_view::npos) {
         axes.push_back({"", count(part, "an axis")});
       } else {
-        axes.push_back({std::string(detail::trim(part.substr(0, equals))),
+        axes.push_back({std::string(trim(part.substr(0, equals))),
                         count(part.substr(equals + 1), "an axis size")});
       }
     }
   }
   if (at == std::string_view::npos) return Mesh(std::move(axes));
-  const std::string_view devices = detail::trim(text.substr(at + 1));
+  const std::string_view devices = trim(text.substr(at + 1));
   if (devices == "?") return abstract(std::move(axes));
   DeviceOrder order = order_for(axes, [&] { return DeviceOrder::parse(devices); });
   return Mesh(std::move(axes), std::move(order));
@@ -148,7 +148,7 @@ std::size_t Mesh::axis_index(std::string_view axis) const {
   for (std::size_t i = 0; i < all.size(); ++i) {
     if (all[i].name == axis) return i;
   }
-  const auto number = detail::parse_count(axis);
+  const auto number = parse_count(axis);
   if (number && std::cmp_less(*number, all.size())) return static_cast<std::size_t>(*number);
   throw Error(ErrorCode::not_found,
               fmt::format("mesh \"{}\": it has no axis \"{}\"", axes_text(all), axis));

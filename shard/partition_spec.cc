@@ -4,8 +4,8 @@
 
 #include "shardwise/shard/detail/axis_ref.h"
 #include "shardwise/shard/detail/jax_spec.h"
-#include "shardwise/shard/detail/text.h"
 #include "shardwise/shard/error.h"
+#include "shardwise/shard/text.h"
 
 namespace shardwise {
 
@@ -26,18 +26,18 @@ PartitionSpec PartitionSpec::padded(std::size_t rank) const {
 
 PartitionSpec PartitionSpec::parse(std::string_view text) {
   std::vector<Entry> entries;
-  const std::string_view trimmed = detail::trim(text);
+  const std::string_view trimmed = trim(text);
   if (trimmed.empty()) return PartitionSpec(entries);
   for (const char* start : {"P(", "(", "PartitionSpec("}) {
     if (trimmed.starts_with(start)) return detail::parse_jax_spec(trimmed);
   }
-  for (const std::string_view part : detail::split(text, ',')) {
+  for (const std::string_view part : split(text, ',')) {
     Entry& entry = entries.emplace_back();
-    if (detail::trim(part) == "-") continue;
-    for (const std::string_view padded : detail::split(part, '+')) {
-      const std::string_view axis = detail::trim(padded);
+    if (trim(part) == "-") continue;
+    for (const std::string_view padded : split(part, '+')) {
+      const std::string_view axis = trim(padded);
       const std::string_view name = axis.substr(0, axis.find(':'));
-      const std::size_t bad = name.find_first_of(detail::kReservedInAxisNames);
+      const std::size_t bad = name.find_first_of(kReservedInAxisNames);
       if (axis.empty() || bad != std::string_view::npos) {
         const char* const at = axis.empty() ? padded.data() : axis.data() + bad;
         throw Error(ErrorCode::invalid_argument,

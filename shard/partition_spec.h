@@ -45,6 +45,9 @@ class PartitionSpec {
   std::size_t rank() const { return entries_.size(); }
   const Entry& operator[](std::size_t dim) const { return entries_[dim]; }
 
+  /// One per dim.
+  const std::vector<Entry>& entries() const { return entries_; }
+
   /// The form that parse() reads.
   std::string to_string() const;
 

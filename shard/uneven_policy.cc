@@ -4,8 +4,8 @@
 
 #include <utility>
 
-#include "shardwise/shard/detail/text.h"
 #include "shardwise/shard/error.h"
+#include "shardwise/shard/text.h"
 
 namespace shardwise {
 namespace {
@@ -14,12 +14,12 @@ constexpr std::string_view kSizesPrefix = "sizes:";
 
 std::vector<std::vector<std::int64_t>> parse_sizes(std::string_view list, std::string_view text) {
   std::vector<std::vector<std::int64_t>> sizes;
-  if (detail::trim(list).empty()) return sizes;
-  for (const std::string_view dim : detail::split(list, ',')) {
+  if (trim(list).empty()) return sizes;
+  for (const std::string_view dim : split(list, ',')) {
     std::vector<std::int64_t>& of_dim = sizes.emplace_back();
-    if (detail::trim(dim) == "-") continue;
-    for (const std::string_view part : detail::split(dim, '+')) {
-      const auto size = detail::parse_count(detail::trim(part));
+    if (trim(dim) == "-") continue;
+    for (const std::string_view part : split(dim, '+')) {
+      const auto size = parse_count(trim(part));
       if (!size) {
         throw Error(ErrorCode::invalid_argument,
                     fmt::format("policy \"{}\": \"{}\" is not a tile size; needed is a form "
@@ -51,7 +51,7 @@ UnevenPolicy UnevenPolicy::tile_sizes(std::vector<std::vector<std::int64_t>> siz
 }
 
 UnevenPolicy UnevenPolicy::parse(std::string_view text) {
-  const std::string_view word = detail::trim(text);
+  const std::string_view word = trim(text);
   if (word == "ceil") return ceil();
   if (word == "strict") return strict();
   if (word == "nested_chunk" || word == "nested") return nested_chunk();

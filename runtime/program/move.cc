@@ -14,8 +14,6 @@ namespace {
 
 using Positions = std::vector<std::int64_t>;
 
-std::size_t number(std::int64_t i) { return static_cast<std::size_t>(i); }
-
 /// Adds up, over all phases, what passes between devices.
 std::vector<DeviceBytes> traffic_of(const std::vector<MovePhase>& phases, DType dtype) {
   std::map<DeviceId, DeviceBytes> by_device;
@@ -24,10 +22,10 @@ std::vector<DeviceBytes> traffic_of(const std::vector<MovePhase>& phases, DType 
       const PieceList& sources = group.plan.sources();
       const PieceList& targets = group.plan.targets();
       for (const Copy& copy : group.plan.copies()) {
-        const DeviceId from = sources.place(number(copy.source)),
-                       to = targets.place(number(copy.target));
+        const DeviceId from = sources.place(as_size(copy.source)),
+                       to = targets.place(as_size(copy.target));
         if (from == to) continue;
-        const std::size_t bytes = number(copy.box.num_elements()) * size_bytes(dtype);
+        const std::size_t bytes = as_size(copy.box.num_elements()) * size_bytes(dtype);
         by_device[from].sent += bytes;
         by_device[to].received += bytes;
       }
@@ -116,12 +114,12 @@ Positions senders(const Sharding& sharding, const Shape& shape,
       refuse_permute(
           fmt::format("device {} sends to {}, needed -1 to {}", i, targets[i], count - 1));
     }
-    std::int64_t& source = sources[number(targets[i])];
+    std::int64_t& source = sources[as_size(targets[i])];
     if (source != -1)
       refuse_permute(fmt::format("device {} along the axis receives twice", targets[i]));
     source = static_cast<std::int64_t>(i);
     for (const Positions& group : groups) {
-      const std::int64_t receiver = group[number(targets[i])];
+      const std::int64_t receiver = group[as_size(targets[i])];
       const Shape sent = sharding.box_at(group[i], shape).shape();
       const Shape wanted = sharding.box_at(receiver, shape).shape();
       if (sent == wanted) continue;
@@ -136,17 +134,17 @@ Positions senders(const Sharding& sharding, const Shape& shape,
 
 std::vector<Positions> position_groups(const Mesh& mesh, std::span<const std::size_t> axes) {
   std::vector<Positions> groups;
-  std::vector<std::size_t> group_of(number(mesh.size()));
+  std::vector<std::size_t> group_of(as_size(mesh.size()));
   for (std::int64_t position = 0; position < mesh.size(); ++position) {
     std::int64_t first = position;
     for (const std::size_t axis : axes) {
       first -= mesh.coordinate(position, axis) * mesh.stride(axis);
     }
     if (first == position) {
-      group_of[number(position)] = groups.size();
+      group_of[as_size(position)] = groups.size();
       groups.emplace_back();
     }
-    groups[group_of[number(first)]].push_back(position);
+    groups[group_of[as_size(first)]].push_back(position);
   }
   return groups;
 }
@@ -169,7 +167,7 @@ MovePlan plan_move(const Sharding& from, const Sharding& to, const Shape& shape,
 MovePlan plan_redistribution(const Sharding& from, const Sharding& to, const Shape& shape,
                              DType dtype) {
   const auto all = [](const Sharding& sharding) {
-    Positions positions(number(sharding.mesh().size()));
+    Positions positions(as_size(sharding.mesh().size()));
     for (std::size_t i = 0; i < positions.size(); ++i) positions[i] = static_cast<std::int64_t>(i);
     return positions;
   };
@@ -187,7 +185,7 @@ MovePlan plan_permute(const Sharding& sharding, const Shape& shape, DType dtype,
   for (const Positions& group : groups) {
     for (std::size_t i = 0; i < group.size(); ++i) {
       if (sources[i] < 0) continue;
-      const std::int64_t sender = group[number(sources[i])], receiver = group[i];
+      const std::int64_t sender = group[as_size(sources[i])], receiver = group[i];
       const Box shard({0}, {sharding.box_at(sender, shape).num_elements()});
       phase.groups.push_back({TransferPlan({{sharding.mesh().device_at(sender), shard}},
                                            {{sharding.mesh().device_at(receiver), shard}}),

@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
-#include "shardwise/shard/detail/text.h"
 #include "shardwise/shard/error.h"
+#include "shardwise/shard/text.h"
 
 namespace shardwise::detail {
 namespace {

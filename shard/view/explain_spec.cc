@@ -20,14 +20,8 @@ using Entry = PartitionSpec::Entry;
 
 constexpr std::size_t kMostAlternatives = 5;
 
-std::vector<Entry> entries_of(const PartitionSpec& spec) {
-  std::vector<Entry> entries;
-  for (std::size_t dim = 0; dim < spec.rank(); ++dim) entries.push_back(spec[dim]);
-  return entries;
-}
-
 PartitionSpec with_entry(const PartitionSpec& spec, std::size_t dim, Entry entry) {
-  std::vector<Entry> entries = entries_of(spec);
+  std::vector<Entry> entries = spec.entries();
   entries[dim] = std::move(entry);
   return PartitionSpec(std::move(entries));
 }
@@ -213,7 +207,7 @@ std::vector<PartitionSpec> fixes(const Context& context, const PartitionSpec& sp
   const SpecProblem& problem = found.problem;
   std::vector<PartitionSpec> specs;
   if (problem.kind == Problem::rank) {
-    std::vector<Entry> entries = entries_of(spec);
+    std::vector<Entry> entries = spec.entries();
     entries.resize(context.shape ? context.shape->size() : kMaxRank);
     specs.emplace_back(std::move(entries));
   } else if (problem.kind == Problem::uneven) {

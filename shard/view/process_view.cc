@@ -15,8 +15,6 @@ namespace {
   throw Error(ErrorCode::invalid_argument, fmt::format("{}: {}", operation, what));
 }
 
-std::size_t at(std::int64_t number) { return static_cast<std::size_t>(number); }
-
 void sort_unique(std::vector<std::int64_t>& values) {
   std::sort(values.begin(), values.end());
   values.erase(std::unique(values.begin(), values.end()), values.end());
@@ -77,13 +75,13 @@ ProcessView::ProcessView(Sharding sharding, const std::function<std::int64_t(Dev
   sort_unique(processes_);
   positions_.resize(processes_.size());
   for (std::int64_t position = 0; position < mesh.size(); ++position) {
-    process_at_.push_back(number_of(process_of_position[at(position)]));
+    process_at_.push_back(number_of(process_of_position[as_size(position)]));
     positions_[process_at_.back()].push_back(position);
   }
   for (std::size_t dim = 0; dim < sharding_.rank(); ++dim) {
     std::vector<std::vector<std::int64_t>> tiles_of(processes_.size());
     for (std::int64_t position = 0; position < mesh.size(); ++position) {
-      tiles_of[process_at_[at(position)]].push_back(sharding_.tile_index(position, dim));
+      tiles_of[process_at_[as_size(position)]].push_back(sharding_.tile_index(position, dim));
     }
     dims_.push_back(view_of(std::move(tiles_of)));
   }
@@ -91,13 +89,13 @@ ProcessView::ProcessView(Sharding sharding, const std::function<std::int64_t(Dev
 
 ProcessView::ProcessView(Sharding sharding, std::span<const std::int64_t> process_of)
     : ProcessView(std::move(sharding), [process_of](DeviceId device) {
-        if (at(device) >= process_of.size()) {
+        if (as_size(device) >= process_of.size()) {
           throw Error(ErrorCode::not_found,
                       fmt::format("process view: device {} is not among the {} devices whose "
                                   "processes are listed",
                                   device, process_of.size()));
         }
-        return process_of[at(device)];
+        return process_of[as_size(device)];
       }) {}
 
 ProcessView::DimView ProcessView::view_of(std::vector<std::vector<std::int64_t>> tiles_of) {
@@ -110,11 +108,11 @@ ProcessView::DimView ProcessView::view_of(std::vector<std::vector<std::int64_t>>
   for (std::size_t process = 0; process < tiles_of.size(); ++process) {
     const std::vector<std::int64_t>& tiles = tiles_of[process];
     const auto set = std::lower_bound(view.sets.begin(), view.sets.end(), tiles);
-    view.set_of.push_back(at(set - view.sets.begin()));
+    view.set_of.push_back(as_size(set - view.sets.begin()));
     if (tiles.size() != tiles_of[0].size()) view.conflict = {0, process};
     for (const std::int64_t tile : tiles) {
-      if (at(tile) >= holder.size()) holder.resize(at(tile) + 1, tiles_of.size());
-      std::size_t& first = holder[at(tile)];
+      if (as_size(tile) >= holder.size()) holder.resize(as_size(tile) + 1, tiles_of.size());
+      std::size_t& first = holder[as_size(tile)];
       if (first == tiles_of.size()) first = process;
       if (tiles_of[first] != tiles) view.conflict = {first, process};
     }
@@ -129,7 +127,7 @@ std::size_t ProcessView::number_of(std::int64_t process) const {
                 fmt::format("process view: process {} has no device among the {} of the mesh",
                             process, sharding_.mesh().size()));
   }
-  return at(found - processes_.begin());
+  return as_size(found - processes_.begin());
 }
 
 std::span<const std::int64_t> ProcessView::positions(std::int64_t process) const {
@@ -190,13 +188,13 @@ Shape ProcessView::global_shape(const Shape& local) const {
 
 Box ProcessView::local_box(std::int64_t position, const Shape& global) const {
   Box box = sharding_.box_at(position, global);
-  const std::int64_t process = processes_[process_at_[at(position)]];
+  const std::int64_t process = processes_[process_at_[as_size(position)]];
   for (std::size_t dim = 0; dim < global.size(); ++dim) {
     const std::span<const std::int64_t> held = tiles(process, dim);
     const auto tile =
         std::lower_bound(held.begin(), held.end(), sharding_.tile_index(position, dim));
     const std::int64_t begin =
-        offsets_of(sharding_, held.first(at(tile - held.begin())), dim, global[dim]).back();
+        offsets_of(sharding_, held.first(as_size(tile - held.begin())), dim, global[dim]).back();
     box.set(dim, begin, begin + box.extent(dim));
   }
   return box;
@@ -217,7 +215,7 @@ Minibatch minibatch(const ProcessView& view, std::int64_t process, const Shape& 
     const auto tile =
         std::lower_bound(held.begin(), held.end(), sharding.tile_index(position, 0)) - held.begin();
     MinibatchPart& part = batch.parts.emplace_back(MinibatchPart{position, box, box});
-    part.local.set(0, offsets[at(tile)], offsets[at(tile) + 1]);
+    part.local.set(0, offsets[as_size(tile)], offsets[as_size(tile) + 1]);
   }
   return batch;
 }

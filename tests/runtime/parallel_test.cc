@@ -31,8 +31,11 @@ struct Mishap {
 TEST(Executor, TakesItsThreadCountFromTheCaller) {
   EXPECT_EQ(Executor(3).threads(), 3);
   EXPECT_GE(Executor().threads(), 1);
+  EXPECT_EQ(Executor::threads_for(3), 3);
+  EXPECT_EQ(Executor::threads_for(0), Executor().threads());
   EXPECT_THAT(message_of(ErrorCode::invalid_argument, [] { Executor(-2); }),
               HasSubstr("-2 threads"));
+  message_of(ErrorCode::invalid_argument, [] { Executor::threads_for(-1); });
 }
 
 TEST(Executor, ParallelForCallsEachIndexOnce) {

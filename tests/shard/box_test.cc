@@ -5,6 +5,8 @@
 
 #include <cstdint>
 #include <random>
+#include <string>
+#include <vector>
 
 #include "testing/errors.h"
 
@@ -12,6 +14,7 @@ namespace shardwise {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 TEST(Box, AnswersForEachDim) {
@@ -76,6 +79,18 @@ TEST(Box, RefusesEndsThatDoNotFit) {
                            Box::whole({INT64_MAX, 2}).num_elements();
                          }),
               HasSubstr("9223372036854775807"));
+}
+
+TEST(Box, ItsIndicesComeRowMajor) {
+  const auto indices = [](const Box& box) {
+    std::vector<std::string> found;
+    for_each_index(box, [&](const Index& at) { found.push_back(to_string(at)); });
+    return found;
+  };
+  EXPECT_THAT(indices(Box({1, 0, 5}, {3, 1, 7})),
+              ElementsAre("[1, 0, 5]", "[1, 0, 6]", "[2, 0, 5]", "[2, 0, 6]"));
+  EXPECT_THAT(indices(Box()), ElementsAre("[]"));
+  EXPECT_THAT(indices(Box({1, 4}, {3, 4})), ElementsAre());
 }
 
 TEST(Box, IntersectsAsInTheHeader) {

@@ -76,6 +76,16 @@ TEST(Dims, RefusesCountsThatOverflow) {
               AllOf(HasSubstr("[4611686018427387904]"), HasSubstr("4 bytes")));
 }
 
+TEST(Dims, CutToBytesCutsTheOutermostDimsFirst) {
+  EXPECT_EQ(cut_to_bytes({8, 3}, 4, 96), Shape({8, 3}));
+  EXPECT_EQ(cut_to_bytes({8, 3}, 4, 95), Shape({7, 3}));
+  EXPECT_EQ(cut_to_bytes({8, 3}, 4, 12), Shape({1, 3}));
+  EXPECT_EQ(cut_to_bytes({8, 3}, 4, 11), Shape({1, 2}));
+  EXPECT_EQ(cut_to_bytes({8, 3}, 4, 1), Shape({1, 1}));
+  EXPECT_EQ(cut_to_bytes({8, 0}, 4, 1), Shape({8, 0}));
+  EXPECT_EQ(cut_to_bytes({}, 4, 1), Shape());
+}
+
 TEST(Dims, StridesCountElementsToTheNextIndex) {
   EXPECT_THAT(row_major_strides({2, 3, 5}), ElementsAre(15, 5, 1));
   EXPECT_THAT(row_major_strides({7}), ElementsAre(1));

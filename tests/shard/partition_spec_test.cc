@@ -20,6 +20,7 @@ TEST(PartitionSpec, AnswersAsInTheHeader) {
   EXPECT_EQ(spec.rank(), 3u);
   EXPECT_THAT(spec[1], IsEmpty());
   EXPECT_THAT(spec[2], ElementsAre("a", "b"));
+  EXPECT_EQ(PartitionSpec(spec.entries()), spec);
 }
 
 TEST(PartitionSpec, TextGoesBothWays) {

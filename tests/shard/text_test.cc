@@ -1,9 +1,9 @@
-#include "shardwise/shard/detail/text.h"
+#include "shardwise/shard/text.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace shardwise::detail {
+namespace shardwise {
 namespace {
 
 using ::testing::ElementsAre;
@@ -30,4 +30,4 @@ TEST(Text, ParsesCountsAndNothingElse) {
 }
 
 }  // namespace
-}  // namespace shardwise::detail
+}  // namespace shardwise

@@ -25,7 +25,7 @@ std::size_t logical_bytes(const StoredCheckpoint& checkpoint, const ChunkId& id)
 ChunkReader::ChunkReader(StoredCheckpoint checkpoint, const ReadOptions& options)
     : checkpoint_(std::move(checkpoint)),
       options_(options),
-      threads_(Executor(options.threads).threads()) {
+      threads_(Executor::threads_for(options.threads)) {
   if (!options_.read_once) return;
   for (const auto& file : checkpoint_.files) file->read_once();
 }

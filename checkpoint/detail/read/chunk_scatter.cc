@@ -10,8 +10,6 @@ namespace {
 // Shorter runs share their cache lines with others, which are there already.
 constexpr std::size_t kLeastStreamedRun = 1024;
 
-std::size_t as_size(std::int64_t value) { return static_cast<std::size_t>(value); }
-
 /// Copies of `count` runs, the same steps apart. A constant length lets the compiler turn memcpy
 /// into one move, which is what short runs need.
 template <std::size_t kRunBytes>

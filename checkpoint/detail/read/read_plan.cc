@@ -27,26 +27,15 @@ struct Need {
 /// Calls body(number) for each chunk of the piece that overlaps the box, which lies in the piece.
 template <class Body>
 void for_each_chunk(const PieceEntry& piece, const Box& box, Body&& body) {
-  const std::size_t rank = box.rank();
   const Dims strides = row_major_strides(chunk_grid(piece));
-  Dims first = piece.chunk, last = piece.chunk;
-  for (std::size_t d = 0; d < rank; ++d) {
-    first[d] = (box.begin(d) - piece.box.begin(d)) / piece.chunk[d];
-    last[d] = (box.end(d) - 1 - piece.box.begin(d)) / piece.chunk[d];
+  Box chunks;
+  for (std::size_t d = 0; d < box.rank(); ++d) {
+    chunks.push_back((box.begin(d) - piece.box.begin(d)) / piece.chunk[d],
+                     (box.end(d) - 1 - piece.box.begin(d)) / piece.chunk[d] + 1);
   }
-  Dims at = first;
-  for (;;) {
-    std::int64_t number = 0;
-    for (std::size_t d = 0; d < rank; ++d) number += at[d] * strides[d];
-    body(number);
-    std::size_t d = rank;
-    while (d > 0 && at[d - 1] == last[d - 1]) {
-      --d;
-      at[d] = first[d];
-    }
-    if (d == 0) return;
-    ++at[d - 1];
-  }
+  for_each_index(chunks, [&](const Index& at) {
+    body(std::inner_product(at.begin(), at.end(), strides.begin(), std::int64_t{0}));
+  });
 }
 
 /// The chunks of one tensor that its targets need; `numbers` are of targets that are not empty.

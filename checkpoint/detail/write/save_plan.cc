@@ -21,15 +21,12 @@ constexpr std::size_t kSampleBytes = std::size_t{64} << 10;
 
 // A part of the box from its begin on, of at most kSampleBytes and not empty.
 Box sample_box(const Box& box, std::size_t element_bytes) {
-  Index end = box.end();
+  const Shape part = cut_to_bytes(box.shape(), element_bytes, kSampleBytes);
+  Box sample;
   for (std::size_t d = 0; d < box.rank(); ++d) {
-    const std::size_t bytes = num_bytes(Box(box.begin(), end).shape(), element_bytes);
-    if (bytes <= kSampleBytes) break;
-    const std::size_t row = bytes / static_cast<std::size_t>(box.extent(d));
-    const auto rows = static_cast<std::int64_t>(std::max<std::size_t>(kSampleBytes / row, 1));
-    end[d] = box.begin(d) + std::min(rows, box.extent(d));
+    sample.push_back(box.begin(d), box.begin(d) + part[d]);
   }
-  return Box(box.begin(), end);
+  return sample;
 }
 
 CodecChoice choose_by_samples(const TensorSource& source, const TensorEntry& tensor, Codec wanted) {

@@ -7,8 +7,6 @@
 namespace shardwise::detail {
 namespace {
 
-std::size_t as_size(std::int64_t value) { return static_cast<std::size_t>(value); }
-
 // A dim that is cut is to have so many rows for each writer, so that their shares can be even.
 constexpr std::int64_t kRowsPerWriter = 16;
 

@@ -4,27 +4,6 @@
 #include <utility>
 
 namespace shardwise::detail {
-namespace {
-
-/// Calls body(tile) for each index of a grid, the last dim varying fastest: `tile` holds, per dim,
-/// one of [first, last).
-template <class Reach, class Body>
-void for_each_tile(const std::vector<Reach>& reaches, Body&& body) {
-  std::vector<std::size_t> tile;
-  for (const Reach& reach : reaches) tile.push_back(reach.first);
-  for (;;) {
-    body(std::as_const(tile));
-    std::size_t dim = reaches.size();
-    while (dim > 0 && ++tile[dim - 1] == reaches[dim - 1].last) {
-      --dim;
-      tile[dim] = reaches[dim].first;
-    }
-    if (dim == 0) return;
-  }
-}
-
-}  // namespace
-
 GridPlanner::GridPlanner(const Sharding& from, const PieceList& sources, const Sharding& to,
                          const PieceList& targets, const Shape& shape, const Topology& topology)
     : from_(from),
@@ -53,7 +32,7 @@ void GridPlanner::add_dim(std::size_t dim, std::int64_t extent) {
   }
   std::vector<Reach>& reaches = reaches_.emplace_back();
   const auto number_of = [](auto tile_at, const auto& tiles) {
-    return static_cast<std::size_t>(tile_at - tiles.begin());
+    return as_size(tile_at - tiles.begin());
   };
   for (std::int64_t number = 0; number < to_.tiles(dim); ++number) {
     const TileRange range = to_.tile_range(dim, number, extent);
@@ -67,16 +46,18 @@ void GridPlanner::add_dim(std::size_t dim, std::int64_t extent) {
 }
 
 void GridPlanner::make_chooser() {
-  std::vector<Reach> all;
-  for (const Dim& dim : dims_) all.push_back({0, 0, 0, dim.tiles.size()});
+  Box all;
+  for (const Dim& dim : dims_) all.push_back(0, static_cast<std::int64_t>(dim.tiles.size()));
   std::vector<std::int64_t> offsets;
   for (std::int64_t r = 0; r < from_.num_replicas(); ++r) {
     offsets.push_back(from_.position_of(Index::filled(from_.rank(), 0), r));
   }
   Replicas replicas{{0}, {}};
-  for_each_tile(all, [&](const std::vector<std::size_t>& tile) {
+  for_each_index(all, [&](const Index& tile) {
     std::int64_t first = 0;
-    for (std::size_t dim = 0; dim < tile.size(); ++dim) first += dims_[dim].tiles[tile[dim]].offset;
+    for (std::size_t dim = 0; dim < tile.size(); ++dim) {
+      first += dims_[dim].tiles[as_size(tile[dim])].offset;
+    }
     for (const std::int64_t offset : offsets) {
       replicas.members.push_back(static_cast<std::uint32_t>(first + offset));
     }
@@ -89,11 +70,11 @@ void GridPlanner::plan(std::int64_t position, TargetCopies& copies) {
   copies.sources.clear();
   if (reaches_.size() != at_.size()) return;  // the tensor is empty
   for (std::size_t dim = 0; dim < at_.size(); ++dim) {
-    at_[dim] = reaches_[dim][static_cast<std::size_t>(to_.tile_index(position, dim))];
+    at_[dim] = reaches_[dim][as_size(to_.tile_index(position, dim))];
     if (at_[dim].begin == at_[dim].end) return;
   }
   if (chooser_) {
-    plan_with_replicas(targets_.place(static_cast<std::size_t>(position)), copies);
+    plan_with_replicas(targets_.place(as_size(position)), copies);
   } else {
     plan_without_replicas(copies);
   }
@@ -121,15 +102,20 @@ void GridPlanner::plan_without_replicas(TargetCopies& copies) const {
 
 void GridPlanner::plan_with_replicas(DeviceId place, TargetCopies& copies) {
   const Topology::Site site = topology_.site(place);
-  for_each_tile(at_, [&](const std::vector<std::size_t>& tile) {
+  Box reached;
+  for (const Reach& reach : at_) {
+    reached.push_back(static_cast<std::int64_t>(reach.first),
+                      static_cast<std::int64_t>(reach.last));
+  }
+  for_each_index(reached, [&](const Index& tile) {
     std::int64_t group = 0, elements = 1;
     for (std::size_t dim = 0; dim < tile.size(); ++dim) {
-      const Tile& t = dims_[dim].tiles[tile[dim]];
-      group += static_cast<std::int64_t>(tile[dim]) * dims_[dim].stride;
+      const Tile& t = dims_[dim].tiles[as_size(tile[dim])];
+      group += tile[dim] * dims_[dim].stride;
       elements *= std::min(t.end, at_[dim].end) - std::max(t.begin, at_[dim].begin);
     }
-    const auto choice = chooser_->choose(static_cast<std::size_t>(group), place, site);
-    chooser_->count_sent(static_cast<std::size_t>(group), choice, elements);
+    const auto choice = chooser_->choose(as_size(group), place, site);
+    chooser_->count_sent(as_size(group), choice, elements);
     copies.sources.push_back(choice.source);
   });
 }

@@ -1,10 +1,10 @@
-#include "shardwise/shard/detail/text.h"
+#include "shardwise/shard/text.h"
 
 #include <charconv>
 #include <cstddef>
 #include <system_error>
 
-namespace shardwise::detail {
+namespace shardwise {
 
 std::string_view trim(std::string_view text) {
   constexpr std::string_view blanks = " \t\r\n";
@@ -32,4 +32,4 @@ std::optional<std::int64_t> parse_count(std::string_view text) {
   return value;
 }
 
-}  // namespace shardwise::detail
+}  // namespace shardwise

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-namespace shardwise::detail {
+namespace shardwise {
 
 /// What an axis name may not contain, so that every mesh and spec can be written as text.
 inline constexpr std::string_view kReservedInAxisNames = ",=+-@;:()[]{}'\" \t\r\n";
@@ -20,4 +20,4 @@ std::vector<std::string_view> split(std::string_view text, char separator);
 /// A non-negative decimal number and nothing else; absent beyond 2^63 - 1.
 std::optional<std::int64_t> parse_count(std::string_view text);
 
-}  // namespace shardwise::detail
+}  // namespace shardwise
