@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/core.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -20,8 +19,6 @@ namespace shardwise::tools {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr std::size_t kPageBytes = 4096;
-constexpr std::size_t kHugePageBytes = std::size_t{2} << 20;
 constexpr std::size_t kBlockBytes = std::size_t{8} << 20;
 constexpr int kWriters = 2;
 
@@ -112,21 +109,14 @@ std::vector<Block> blocks_of(std::span<const std::size_t> file_sizes) {
 
 }  // namespace
 
-PageMemory::PageMemory(std::size_t size_bytes)
+TouchedPages::TouchedPages(std::size_t size_bytes)
     : size_bytes_((size_bytes + kPageBytes - 1) / kPageBytes * kPageBytes),
-      memory_(
-          static_cast<std::byte*>(::operator new (size_bytes_, std::align_val_t{kHugePageBytes}))) {
-  // As what a save writes from: a disk's request ends after some hundred small pages.
-  ::madvise(memory_.get(), size_bytes_, MADV_HUGEPAGE);
+      memory_(page_memory(size_bytes_)) {
   std::memset(memory_.get(), 0, size_bytes_);
 }
 
-void PageMemory::Free::operator()(std::byte* memory) const {
-  ::operator delete (memory, std::align_val_t{kHugePageBytes});
-}
-
 Caching best_caching(const fs::path& path) {
-  const PageMemory page(kPageBytes);
+  const TouchedPages page(kPageBytes);
   const int fd = ::open(path.c_str(), write_flags(Caching::direct), 0666);
   const int error = errno;
   const bool written = fd >= 0 && ::pwrite(fd, page.bytes().data(), kPageBytes, 0) ==

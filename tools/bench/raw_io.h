@@ -2,29 +2,25 @@
 
 #include <cstddef>
 #include <filesystem>
-#include <memory>
-#include <new>
 #include <span>
 
 #include "shardwise/checkpoint/info.h"
+#include "shardwise/shard/host/page_memory.h"
 
 namespace shardwise::tools {
 
-/// Memory that O_DIRECT takes, touched, on huge pages. Thread-compatible.
-class PageMemory {
+/// Memory that O_DIRECT takes, of zeros, all of it touched. Thread-compatible.
+class TouchedPages {
  public:
   /// Throws std::bad_alloc.
-  explicit PageMemory(std::size_t size_bytes);
+  explicit TouchedPages(std::size_t size_bytes);
 
   /// Rounded up to whole pages.
   std::span<std::byte> bytes() const { return {memory_.get(), size_bytes_}; }
 
  private:
-  struct Free {
-    void operator()(std::byte* memory) const;
-  };
   std::size_t size_bytes_;
-  std::unique_ptr<std::byte[], Free> memory_;
+  PageMemory memory_;
 };
 
 /// Whether writes go past the page cache.

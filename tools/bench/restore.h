@@ -67,7 +67,7 @@ class RestoreBench {
   std::optional<DataKind> kind_;
   std::vector<std::filesystem::path> files_, shard_files_;
   std::size_t logical_bytes_ = 0, file_bytes_ = 0, device_bytes_ = 0;
-  std::optional<PageMemory> raw_;
+  std::optional<TouchedPages> raw_;
   std::int64_t num_devices_ = 1;
   std::optional<Devices> devices_;
 };

@@ -187,7 +187,7 @@ class SaveBench {
   Workspace& workspace_;
   Deletion deletion_;
   Devices devices_;
-  PageMemory raw_;
+  TouchedPages raw_;
   std::vector<TensorSource> sources_;
 };
 
