@@ -11,7 +11,7 @@
 #include <unordered_map>
 
 #include "shardwise/checkpoint/detail/emit/hdf5_objects.h"
-#include "shardwise/checkpoint/detail/write/placement_driver.h"
+#include "shardwise/checkpoint/detail/write/address_driver.h"
 #include "testing/raw_hdf5.h"
 #include "testing/temp_dir.h"
 
@@ -20,7 +20,7 @@ namespace {
 
 /// A file whose links all lead to empty datasets, each of another extent: their number in the list.
 void write_links(const std::filesystem::path& path, const std::vector<std::string>& paths) {
-  PlacementDriver driver(0, 0);
+  AddressDriver driver(0, 0);
   driver.finish(driver.create_file());
   const Hdf5Types types;
   Hdf5Bytes out(driver.end());
@@ -236,7 +236,7 @@ TEST(Hdf5Groups, ExternalLinksLeadToOtherFiles) {
   const Hdf5Lock lock;
   write_raw(dir / "other.h5", DType::u8, {2}, {std::byte{3}, std::byte{4}});
   for (const std::size_t count : {3U, 300U}) {
-    PlacementDriver driver(0, 0);
+    AddressDriver driver(0, 0);
     driver.finish(driver.create_file());
     Hdf5Bytes out(driver.end());
     std::vector<std::string> paths;

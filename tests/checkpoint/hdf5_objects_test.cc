@@ -9,7 +9,7 @@
 #include <map>
 
 #include "shardwise/checkpoint/detail/emit/hdf5_groups.h"
-#include "shardwise/checkpoint/detail/write/placement_driver.h"
+#include "shardwise/checkpoint/detail/write/address_driver.h"
 #include "testing/raw_hdf5.h"
 #include "testing/temp_dir.h"
 
@@ -51,7 +51,7 @@ constexpr std::uint64_t kData = 4096;  // where data would lie
 constexpr std::uint64_t kEnd = 1 << 20;
 
 /// A file as it would be: the driver's parts around the hole.
-Bytes whole_file(const PlacementDriver& driver, std::uint64_t hole) {
+Bytes whole_file(const AddressDriver& driver, std::uint64_t hole) {
   Bytes bytes(driver.front().begin(), driver.front().end());
   bytes.resize(std::max<std::size_t>(bytes.size(), hole));
   bytes.insert(bytes.end(), driver.tail().begin(), driver.tail().end());
@@ -71,12 +71,12 @@ TEST(Hdf5Objects, ContiguousDatasetsAreTheLibrarys) {
       SCOPED_TRACE(testing::Message() << name(dtype) << " of rank " << rank);
       const Shape shape = shape_of(rank);
       const H5Type type = hdf5_type(dtype);
-      PlacementDriver driver(kData, kEnd);
+      AddressDriver driver(kData, kEnd);
       H5File file = driver.create_file();
       const H5Properties creation = hdf5_timeless(H5P_DATASET_CREATE);
       check_hdf5(H5Pset_alloc_time(creation.get(), H5D_ALLOC_TIME_EARLY), "early");
       check_hdf5(H5Pset_fill_time(creation.get(), H5D_FILL_TIME_NEVER), "never");
-      driver.place(kData + 64);
+      driver.next_address(kData + 64);
       H5Dataset dataset(H5Dcreate2(file.get(), "d", type.get(), hdf5_space(shape).get(),
                                    H5P_DEFAULT, creation.get(), H5P_DEFAULT),
                         "create");
@@ -118,7 +118,7 @@ struct Virtual {
 
 /// Its object header by the library, and the mappings in the heap without their checksum.
 std::pair<Messages, Bytes> library_virtual(const Virtual& v, float fill) {
-  PlacementDriver driver(0, 0);
+  AddressDriver driver(0, 0);
   H5File file = driver.create_file();
   const H5Properties creation = hdf5_timeless(H5P_DATASET_CREATE);
   const H5Space space = hdf5_space(v.shape);
@@ -224,7 +224,7 @@ TEST(Hdf5Objects, TheLibraryReadsManyVirtualDatasets) {
   for (int i = 0; i < 4; ++i) reinterpret_cast<float*>(four.data())[i] = static_cast<float>(i);
   const Hdf5Lock lock;
   write_raw(dir / "a.h5", DType::f32, {4}, four);
-  PlacementDriver driver(0, 0);
+  AddressDriver driver(0, 0);
   driver.finish(driver.create_file());
   const Hdf5Types types;
   Hdf5Bytes out(driver.end());

@@ -11,7 +11,7 @@
 
 #include "shardwise/checkpoint/detail/emit/hdf5_groups.h"
 #include "shardwise/checkpoint/detail/emit/hdf5_objects.h"
-#include "shardwise/checkpoint/detail/write/placement_driver.h"
+#include "shardwise/checkpoint/detail/write/address_driver.h"
 
 namespace shardwise::detail {
 namespace {
@@ -106,7 +106,7 @@ std::vector<std::string> index_paths(std::span<const std::string> names) {
 
 std::vector<std::byte> build_index_file(std::span<const TensorEntry> tensors,
                                         std::span<const FileEntry> files) {
-  PlacementDriver driver(0, 0);
+  AddressDriver driver(0, 0);
   std::optional<Hdf5Types> made_types;
   {
     const Hdf5Lock lock;

@@ -9,7 +9,7 @@
 
 #include "shardwise/checkpoint/detail/emit/hdf5_groups.h"
 #include "shardwise/checkpoint/detail/emit/hdf5_objects.h"
-#include "shardwise/checkpoint/detail/write/placement_driver.h"
+#include "shardwise/checkpoint/detail/write/address_driver.h"
 #include "shardwise/shard/host/page_memory.h"
 #include "shardwise/storage/hash.h"
 
@@ -35,10 +35,10 @@ Coordinates coordinates(const Dims& dims) {
   return result;
 }
 
-/// Tells HDF5 about chunks that lie in their place. Under an Hdf5Lock.
+/// Tells HDF5 about chunks that have been written. Under an Hdf5Lock.
 class ChunkedDatasets {
  public:
-  ChunkedDatasets(PlacementDriver& driver, const H5File& file, std::span<const ChunkRecord> records)
+  ChunkedDatasets(AddressDriver& driver, const H5File& file, std::span<const ChunkRecord> records)
       : driver_(driver), file_(file), records_(records) {
     std::uint64_t most = 0;
     for (const ChunkRecord& record : records) most = std::max(most, record.stored_bytes);
@@ -73,7 +73,7 @@ class ChunkedDatasets {
   // The bytes given to the library go nowhere: they lie at record.address already.
   void place_chunk(const std::string& path, const H5Dataset& dataset, const Coordinates& at,
                    const ChunkRecord& record) {
-    driver_.place(record.address);
+    driver_.next_address(record.address);
     check_hdf5(H5Dwrite_chunk(dataset.get(), H5P_DEFAULT, record.filter_mask, at.data(),
                               record.stored_bytes, zeros_.data()),
                path);
@@ -84,14 +84,14 @@ class ChunkedDatasets {
     check_hdf5(H5Dget_chunk_info_by_coord(dataset.get(), at.data(), &mask, &address, &size), path);
     if (address != record.address || size != record.stored_bytes || mask != record.filter_mask) {
       throw Error(ErrorCode::io,
-                  fmt::format("place data: {}: HDF5 noted {} bytes at {} with mask {}, needed {} "
+                  fmt::format("index data: {}: HDF5 noted {} bytes at {} with mask {}, needed {} "
                               "at {} with {}",
                               path, size, address, mask, record.stored_bytes, record.address,
                               record.filter_mask));
     }
   }
 
-  PlacementDriver& driver_;
+  AddressDriver& driver_;
   const H5File& file_;
   std::span<const ChunkRecord> records_;
   std::vector<std::byte> zeros_;
@@ -110,8 +110,7 @@ std::vector<std::byte> table_type() {
 }
 
 // The library makes the chunked datasets; what else there is may be thousands, see emit/.
-void build_structure(const ChunkLayout& layout, WrittenShardFile& written,
-                     PlacementDriver& driver) {
+void build_structure(const ChunkLayout& layout, WrittenShardFile& written, AddressDriver& driver) {
   const std::span<const ChunkRecord> records = written.table.records;
   std::vector<Hdf5Link> links;
   links.reserve(layout.pieces().size() + 2);
@@ -148,7 +147,7 @@ void build_structure(const ChunkLayout& layout, WrittenShardFile& written,
   driver.append(out, root);
 }
 
-Hash128 hash_structure(const PlacementDriver& driver) {
+Hash128 hash_structure(const AddressDriver& driver) {
   Hasher128 hasher;
   hasher.update(driver.front().data(), driver.front().size());
   hasher.update(driver.tail().data(), driver.tail().size());
@@ -176,7 +175,7 @@ WrittenShardFile write_shard_file(const SavePlan& plan, const ChunkLayout& layou
   entry.data_begin = kFrontBytes;
   entry.data_end = page_end(chunks.end + table.size());
 
-  PlacementDriver driver(entry.data_begin, entry.data_end);
+  AddressDriver driver(entry.data_begin, entry.data_end);
   build_structure(layout, written, driver);
   entry.bytes = entry.data_end + driver.tail().size();
   entry.structure_hash = hash_structure(driver);

@@ -1,4 +1,4 @@
-#include "shardwise/checkpoint/detail/write/placement_driver.h"
+#include "shardwise/checkpoint/detail/write/address_driver.h"
 
 #include <algorithm>
 #include <cstring>
@@ -9,14 +9,14 @@
 namespace shardwise::detail {
 
 // What the library sees: a file object that leads back to the driver. Exceptions stop here.
-struct PlacementCallbacks {
+struct AddressCallbacks {
   struct File {
     H5FD_t base;  // first, as the library casts between the two
-    PlacementDriver* driver;
+    AddressDriver* driver;
   };
 
-  static PlacementDriver& driver(H5FD_t* file) { return *reinterpret_cast<File*>(file)->driver; }
-  static const PlacementDriver& driver(const H5FD_t* file) {
+  static AddressDriver& driver(H5FD_t* file) { return *reinterpret_cast<File*>(file)->driver; }
+  static const AddressDriver& driver(const H5FD_t* file) {
     return *reinterpret_cast<const File*>(file)->driver;
   }
 
@@ -33,7 +33,7 @@ struct PlacementCallbacks {
     return 0;
   }
   static int compare(const H5FD_t* a, const H5FD_t* b) {
-    const std::less<const PlacementDriver*> less;
+    const std::less<const AddressDriver*> less;
     return less(&driver(b), &driver(a)) - less(&driver(a), &driver(b));
   }
   static herr_t query(const H5FD_t*, unsigned long* features) {
@@ -47,7 +47,7 @@ struct PlacementCallbacks {
   }
   static haddr_t get_end(const H5FD_t* file, H5FD_mem_t) { return driver(file).end_; }
   static herr_t set_end(H5FD_t* file, H5FD_mem_t, haddr_t end) {
-    PlacementDriver& self = driver(file);
+    AddressDriver& self = driver(file);
     self.end_ = std::max<std::uint64_t>(end, self.data_end_);
     return 0;
   }
@@ -57,7 +57,7 @@ struct PlacementCallbacks {
   }
   static herr_t write(H5FD_t* file, H5FD_mem_t type, hid_t, haddr_t address, size_t size,
                       const void* bytes) {
-    PlacementDriver& self = driver(file);
+    AddressDriver& self = driver(file);
     if (type == H5FD_MEM_DRAW && self.data_end_ > 0) return 0;
     try {
       self.write(address, {static_cast<const std::byte*>(bytes), size});
@@ -67,7 +67,7 @@ struct PlacementCallbacks {
     return 0;
   }
   static herr_t truncate(H5FD_t* file, hid_t, hbool_t) {
-    PlacementDriver& self = driver(file);
+    AddressDriver& self = driver(file);
     try {
       self.tail_.resize(std::max(self.end_, self.data_end_) - self.data_end_);
     } catch (...) {
@@ -89,18 +89,18 @@ H5FD_class_t driver_class() {
   result.name = "shardwise_placement";
   result.maxaddr = static_cast<haddr_t>(INT64_MAX);
   result.fc_degree = H5F_CLOSE_STRONG;
-  result.fapl_size = sizeof(PlacementDriver*);
-  result.open = PlacementCallbacks::open;
-  result.close = PlacementCallbacks::close;
-  result.cmp = PlacementCallbacks::compare;
-  result.query = PlacementCallbacks::query;
-  result.alloc = PlacementCallbacks::allocate;
-  result.get_eoa = PlacementCallbacks::get_end;
-  result.set_eoa = PlacementCallbacks::set_end;
-  result.get_eof = PlacementCallbacks::get_end;
-  result.read = PlacementCallbacks::read;
-  result.write = PlacementCallbacks::write;
-  result.truncate = PlacementCallbacks::truncate;
+  result.fapl_size = sizeof(AddressDriver*);
+  result.open = AddressCallbacks::open;
+  result.close = AddressCallbacks::close;
+  result.cmp = AddressCallbacks::compare;
+  result.query = AddressCallbacks::query;
+  result.alloc = AddressCallbacks::allocate;
+  result.get_eoa = AddressCallbacks::get_end;
+  result.set_eoa = AddressCallbacks::set_end;
+  result.get_eof = AddressCallbacks::get_end;
+  result.read = AddressCallbacks::read;
+  result.write = AddressCallbacks::write;
+  result.truncate = AddressCallbacks::truncate;
   constexpr H5FD_mem_t map[] = H5FD_FLMAP_DICHOTOMY;
   std::copy(std::begin(map), std::end(map), result.fl_map);
   return result;
@@ -108,11 +108,11 @@ H5FD_class_t driver_class() {
 
 }  // namespace
 
-H5File PlacementDriver::create_file() {
+H5File AddressDriver::create_file() {
   const H5Properties access(H5Pcreate(H5P_FILE_ACCESS), "make a property list");
   const H5FD_class_t callbacks = driver_class();
   const H5Handle<H5FDunregister> driver(H5FDregister(&callbacks), "register the file driver");
-  PlacementDriver* const self = this;
+  AddressDriver* const self = this;
   check_hdf5(H5Pset_driver(access.get(), driver.get(), &self), "set the file driver");
   check_hdf5(H5Pset_libver_bounds(access.get(), H5F_LIBVER_V110, H5F_LIBVER_V110),
              "set the format version");
@@ -125,29 +125,29 @@ H5File PlacementDriver::create_file() {
                 "make an HDF5 file");
 }
 
-void PlacementDriver::check() const {
+void AddressDriver::check() const {
   if (failure_) std::rethrow_exception(failure_);
   if (next_ != HADDR_UNDEF) {
     throw Error(ErrorCode::io,
-                "place data: HDF5 did not allocate at address " + std::to_string(next_));
+                "index data: HDF5 did not allocate at address " + std::to_string(next_));
   }
 }
 
-void PlacementDriver::finish(H5File file) {
+void AddressDriver::finish(H5File file) {
   file.close("close an HDF5 file");
   check();
 }
 
-void PlacementDriver::append(const Hdf5Bytes& objects, std::uint64_t root) {
+void AddressDriver::append(const Hdf5Bytes& objects, std::uint64_t root) {
   tail_.insert(tail_.end(), objects.bytes().begin(), objects.bytes().end());
   set_hdf5_root(data_begin_ > 0 ? front_ : tail_, root, end());
 }
 
-std::uint64_t PlacementDriver::allocate(H5FD_mem_t type, std::uint64_t size) {
+std::uint64_t AddressDriver::allocate(H5FD_mem_t type, std::uint64_t size) {
   // Without a hole nothing is placed: what is called raw then is the heap that lists the sources of
   // virtual datasets.
   if (type == H5FD_MEM_DRAW && data_end_ > 0) {
-    if (next_ == HADDR_UNDEF) fail("HDF5 allocates raw data that has no place");
+    if (next_ == HADDR_UNDEF) fail("HDF5 allocates raw data that has no address");
     return std::exchange(next_, HADDR_UNDEF);
   }
   // From the first block on the file ends behind the data: the library must not extend the front.
@@ -161,7 +161,7 @@ std::uint64_t PlacementDriver::allocate(H5FD_mem_t type, std::uint64_t size) {
 }
 
 // Where the bytes of a metadata range are kept; null where it is not metadata's.
-std::byte* PlacementDriver::find(std::uint64_t address, std::size_t size) {
+std::byte* AddressDriver::find(std::uint64_t address, std::size_t size) {
   if (address < data_begin_) {
     return size <= data_begin_ - address ? front_.data() + address : nullptr;
   }
@@ -171,13 +171,13 @@ std::byte* PlacementDriver::find(std::uint64_t address, std::size_t size) {
   return tail_.data() + begin;
 }
 
-void PlacementDriver::write(std::uint64_t address, std::span<const std::byte> bytes) {
+void AddressDriver::write(std::uint64_t address, std::span<const std::byte> bytes) {
   std::byte* const to = find(address, bytes.size());
   if (to == nullptr) return fail("HDF5 writes metadata where data lies");
   std::memcpy(to, bytes.data(), bytes.size());
 }
 
-void PlacementDriver::read(std::uint64_t address, std::span<std::byte> bytes) const {
+void AddressDriver::read(std::uint64_t address, std::span<std::byte> bytes) const {
   const auto copy = [&](const std::vector<std::byte>& part, std::uint64_t part_begin) {
     const std::uint64_t begin = std::max(address, part_begin);
     const std::uint64_t end = std::min(address + bytes.size(), part_begin + part.size());
@@ -189,9 +189,9 @@ void PlacementDriver::read(std::uint64_t address, std::span<std::byte> bytes) co
   copy(tail_, data_end_);
 }
 
-void PlacementDriver::fail(const char* what) {
+void AddressDriver::fail(const char* what) {
   if (failure_) return;
-  failure_ = std::make_exception_ptr(Error(ErrorCode::io, std::string("place data: ") + what));
+  failure_ = std::make_exception_ptr(Error(ErrorCode::io, std::string("index data: ") + what));
 }
 
 }  // namespace shardwise::detail

@@ -1,4 +1,4 @@
-#include "shardwise/checkpoint/detail/write/placement_driver.h"
+#include "shardwise/checkpoint/detail/write/address_driver.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -26,17 +26,17 @@ H5Dataset make_early(const H5File& file, const char* path, const Shape& shape) {
 }
 
 // Many datasets over the same bytes: the metadata is far larger than the front.
-TEST(PlacementDriver, DescribesDataThatIsAlreadyThere) {
+TEST(AddressDriver, DescribesDataThatIsAlreadyThere) {
   const TempDir dir;
   constexpr std::uint64_t kEnd = 3 * kFrontBytes;
   std::vector<std::byte> bytes(kEnd);
   for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i * 7 / 3);
-  PlacementDriver driver(kFrontBytes, kEnd);
+  AddressDriver driver(kFrontBytes, kEnd);
   {
     const Hdf5Lock lock;
     H5File file = driver.create_file();
     for (int i = 0; i < 200; ++i) {
-      driver.place(kFrontBytes + static_cast<std::uint64_t>(i) * 8);
+      driver.next_address(kFrontBytes + static_cast<std::uint64_t>(i) * 8);
       const H5Dataset made = make_early(file, ("/d" + std::to_string(i)).c_str(), {100});
       driver.check();
     }
@@ -56,31 +56,31 @@ TEST(PlacementDriver, DescribesDataThatIsAlreadyThere) {
   }
 }
 
-TEST(PlacementDriver, SaysWhereDataWithoutAPlaceIsWanted) {
+TEST(AddressDriver, SaysWhereDataWithoutAPlaceIsWanted) {
   const Hdf5Lock lock;
-  PlacementDriver driver(kFrontBytes, 2 * kFrontBytes);
+  AddressDriver driver(kFrontBytes, 2 * kFrontBytes);
   const H5File file = driver.create_file();
   EXPECT_THROW(make_early(file, "/d", {100}), Error);
-  EXPECT_THAT(message_of(ErrorCode::io, [&] { driver.check(); }), HasSubstr("has no place"));
+  EXPECT_THAT(message_of(ErrorCode::io, [&] { driver.check(); }), HasSubstr("has no address"));
 }
 
-TEST(PlacementDriver, SaysWhereAPlaceIsNotUsed) {
+TEST(AddressDriver, SaysWhereAPlaceIsNotUsed) {
   const Hdf5Lock lock;
-  PlacementDriver driver(kFrontBytes, 2 * kFrontBytes);
+  AddressDriver driver(kFrontBytes, 2 * kFrontBytes);
   const H5File file = driver.create_file();
-  driver.place(5000);
+  driver.next_address(5000);
   EXPECT_THAT(message_of(ErrorCode::io, [&] { driver.check(); }), HasSubstr("address 5000"));
 }
 
 // The file is the library's again once it is closed: it adds to it without touching the data.
-TEST(PlacementDriver, OrdinaryHdf5EditsTheFileAfterwards) {
+TEST(AddressDriver, OrdinaryHdf5EditsTheFileAfterwards) {
   const TempDir dir;
   std::vector<std::byte> bytes(2 * kFrontBytes, std::byte{9});
-  PlacementDriver driver(kFrontBytes, bytes.size());
+  AddressDriver driver(kFrontBytes, bytes.size());
   const Hdf5Lock lock;
   {
     H5File file = driver.create_file();
-    driver.place(kFrontBytes);
+    driver.next_address(kFrontBytes);
     const H5Dataset made = make_early(file, "/d", {4096});
     driver.check();
     driver.finish(std::move(file));
