@@ -1,8 +1,9 @@
 // Highway picks at run time which of several versions of a loop this processor runs, so every other
 // one would go untested. Here all of them run that it can run, and give the same bytes.
 
+#include "testing/simd_targets.h"
+
 #include <gtest/gtest.h>
-#include <hwy/targets.h>
 
 #include <algorithm>
 #include <functional>
@@ -11,39 +12,11 @@
 
 #include "shardwise/checkpoint/detail/codec.h"
 #include "shardwise/checkpoint/detail/zstd/plane_coder.h"
-#include "shardwise/storage/stream_copy.h"
 
 namespace shardwise::detail {
 namespace {
 
 using Bytes = std::vector<std::byte>;
-
-// Has one target run as long as it lives, then Highway's choice again.
-class OnlyTarget {
- public:
-  explicit OnlyTarget(std::int64_t target) {
-    hwy::SetSupportedTargetsForTest(target);
-    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-  }
-  ~OnlyTarget() {
-    hwy::SetSupportedTargetsForTest(0);
-    hwy::GetChosenTarget().DeInit();
-  }
-  OnlyTarget(const OnlyTarget&) = delete;
-  OnlyTarget& operator=(const OnlyTarget&) = delete;
-};
-
-void on_each_target(const std::function<void()>& body) {
-  const std::vector<std::int64_t> targets = hwy::SupportedAndGeneratedTargets();
-#if HWY_ARCH_X86_64
-  EXPECT_GT(targets.size(), 1u) << "plain code and one kind of vectors at least";
-#endif
-  for (const std::int64_t target : targets) {
-    SCOPED_TRACE(hwy::TargetName(target));
-    const OnlyTarget only(target);
-    body();
-  }
-}
 
 // One bit in eight is set, so that it compresses.
 Bytes skewed_bytes(std::size_t size, std::uint32_t seed) {
@@ -103,23 +76,6 @@ TEST(SimdTargets, ShuffleIntoPlanesAnywhere) {
       });
     }
   }
-}
-
-TEST(SimdTargets, StreamCopyAllAndNothingElse) {
-  std::mt19937 random(3);
-  const Bytes from = skewed_bytes(40'000, 3);
-  on_each_target([&] {
-    for (const std::size_t around : {0u, 64u, 128u, 4096u, 16'384u, 32'768u}) {
-      for (int i = 0; i < 20; ++i) {
-        const std::size_t size = around + random() % 130, at = random() % 130, to = random() % 130;
-        Bytes found(34'000, std::byte{7}), expected = found;
-        std::copy_n(from.data() + at, size, expected.data() + to);
-        stream_copy(found.data() + to, from.data() + at, size);
-        stream_fence();
-        ASSERT_TRUE(found == expected) << size << " from " << at << " to " << to;
-      }
-    }
-  });
 }
 
 // Expects that `code` gives the same bytes on all targets; returns them.

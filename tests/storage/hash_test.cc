@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace shardwise::detail {
+namespace shardwise {
 namespace {
 
 std::vector<std::byte> counting_bytes(std::size_t size) {
@@ -72,4 +72,4 @@ TEST(Hash, RefusesHexThatIsNotExactlySoLong) {
 }
 
 }  // namespace
-}  // namespace shardwise::detail
+}  // namespace shardwise

@@ -7,7 +7,9 @@
 #include <thread>
 #include <vector>
 
-namespace shardwise::detail {
+#include "testing/simd_targets.h"
+
+namespace shardwise {
 namespace {
 
 using Bytes = std::vector<std::byte>;
@@ -30,6 +32,24 @@ TEST(StreamCopy, CopiesAllAndNothingElse) {
   stream_copy(nullptr, nullptr, 0);
 }
 
+TEST(StreamCopy, CopiesTheSameOnEachTarget) {
+  std::mt19937 random(3);
+  Bytes from(40'000);
+  std::generate(from.begin(), from.end(), [&] { return static_cast<std::byte>(random()); });
+  on_each_target([&] {
+    for (const std::size_t around : {0u, 64u, 128u, 4096u, 16'384u, 32'768u}) {
+      for (int i = 0; i < 20; ++i) {
+        const std::size_t size = around + random() % 130, at = random() % 130, to = random() % 130;
+        Bytes found(34'000, std::byte{7}), expected = found;
+        std::copy_n(from.data() + at, size, expected.data() + to);
+        stream_copy(found.data() + to, from.data() + at, size);
+        stream_fence();
+        ASSERT_TRUE(found == expected) << size << " from " << at << " to " << to;
+      }
+    }
+  });
+}
+
 TEST(StreamCopy, AnotherThreadSeesItAfterTheFence) {
   Bytes from(1 << 20, std::byte{1}), to(from.size());
   for (int round = 0; round < 50; ++round) {
@@ -43,4 +63,4 @@ TEST(StreamCopy, AnotherThreadSeesItAfterTheFence) {
 }
 
 }  // namespace
-}  // namespace shardwise::detail
+}  // namespace shardwise
