@@ -37,7 +37,7 @@ class Box {
   std::int64_t end(std::size_t dim) const { return end_[dim]; }
   std::int64_t extent(std::size_t dim) const { return end_[dim] - begin_[dim]; }
 
-  /// Adds a dim behind the others. Requires begin <= end and rank() < kMaxRank.
+  /// Adds a dim after the others. Requires begin <= end and rank() < kMaxRank.
   void push_back(std::int64_t begin, std::int64_t end) {
     begin_.push_back(begin);
     end_.push_back(end);

@@ -23,12 +23,12 @@ struct BoxView {
 void copy_box(const Box& box, std::size_t element_bytes, const ConstBoxView& from,
               const BoxView& to);
 
-/// The elements of `box` in the view's memory, where they lie there row-major side by side; else
+/// The elements of `box` in the view's memory, if they are side by side there, row-major; else
 /// null. Requires a box inside the view's that is not empty.
 const std::byte* find_contiguous(const Box& box, std::size_t element_bytes,
                                  const ConstBoxView& view);
 
-/// The walk behind copy_box: the maximal runs of `box` that are contiguous in both row-major
+/// The walk that copy_box makes: the maximal runs of `box` that are contiguous in both row-major
 /// buffers, as loops over outer dims.
 struct RunWalk {
   std::int64_t run_elements = 0;            ///< length of each run; 0: nothing to do

@@ -15,7 +15,7 @@ namespace shardwise {
 /// A device's number. Any distinct non-negative numbers may make up a mesh.
 using DeviceId = std::int64_t;
 
-/// Which device lies at each position of a mesh.
+/// Which device is at each position of a mesh.
 ///
 /// Kept compact where it can be: 0, 1, 2, .. reshaped, transposed and flattened again (XLA's iota
 /// tile assignment), or such a pattern with a first device and gaps, as a sub-mesh has. Then it

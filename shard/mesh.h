@@ -82,7 +82,7 @@ class Mesh {
   /// Devices along the axis. Throws not_found.
   std::int64_t axis_size(std::string_view axis) const;
 
-  /// Where `position` lies along axis number `axis`. Requires both in range.
+  /// The index of `position` along axis number `axis`. Requires both in range.
   std::int64_t coordinate(std::int64_t position, std::size_t axis) const;
 
   /// Positions between neighbours along axis number `axis`. Requires it in range.

@@ -9,11 +9,12 @@
 
 namespace shardwise {
 
-/// A tile that holds some of a region. Sharding::position_of(tile, r) is where its replica r lies.
+/// A tile that holds some of a region. Sharding::position_of(tile, r) is the position of its
+/// replica r.
 struct OwnedTile {
   Index tile;  ///< its number along each dim
   Box box;     ///< what it covers
-  Box part;    ///< what of it lies in the region; never empty
+  Box part;    ///< the part of it inside the region; never empty
 };
 
 /// Which tiles of a sharded tensor hold a region: as a range, in row-major order of tiles, each

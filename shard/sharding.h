@@ -58,7 +58,7 @@ class Sharding {
   /// Into how many tiles dim number `dim` is cut; 1 where it is whole.
   std::int64_t tiles(std::size_t dim) const;
 
-  /// Which tile of the dim lies at a mesh position: 0 <= tile < tiles(dim).
+  /// The tile of the dim at a mesh position: 0 <= tile < tiles(dim).
   std::int64_t tile_index(std::int64_t position, std::size_t dim) const;
 
   /// What a tile covers of a dim of this extent. Requires 0 <= tile < tiles(dim) and extent >= 0.
@@ -76,7 +76,7 @@ class Sharding {
   /// the policy does not allow the shape; the message names the dim, its axes, ways and extent.
   Shape shard_shape(const Shape& shape) const;
 
-  /// The box that lies at a mesh position, or on a device. Throws as shard_shape(); box() throws
+  /// The box at a mesh position, or on a device. Throws as shard_shape(); box() throws
   /// not_found where the device is not in the mesh.
   Box box_at(std::int64_t position, const Shape& shape) const;
   Box box(DeviceId device, const Shape& shape) const;
@@ -84,8 +84,8 @@ class Sharding {
   /// How many devices hold each box.
   std::int64_t num_replicas() const;
 
-  /// Which of them lies at a position: counted over the unused axes in mesh order, as JAX counts
-  /// where boxes differ. 0 <= replica_id < num_replicas().
+  /// The number of the replica at a position: counted over the unused axes in mesh order, as JAX
+  /// counts where boxes differ. 0 <= replica_id < num_replicas().
   std::int64_t replica_id(std::int64_t position) const;
 
   /// No dim is cut into more than one tile.

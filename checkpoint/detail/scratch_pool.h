@@ -35,7 +35,7 @@ class ScratchPool {
   };
 
   /// Some scratch for chunks of ours, of 1 MiB. What has grown for larger ones, which other writers
-  /// may store, is not kept: it would lie outside every memory budget.
+  /// may store, is not kept: it would be outside every memory budget.
   static constexpr std::size_t kKeptBytes = std::size_t{5} << 20;
 
  private:

@@ -35,7 +35,7 @@ struct Digits {
     return number;
   }
 
-  /// How far a position with this number lies from the one with number 0, all else equal.
+  /// How far a position with this number is from the one with number 0, all else equal.
   std::int64_t offset_of(std::int64_t number) const;
 
   bool operator==(const Digits&) const = default;

@@ -9,7 +9,7 @@
 
 namespace shardwise {
 
-/// How far one way of saying where a tensor lies can say what another says.
+/// Whether one notation can express another's placement.
 enum class Verdict {
   same,                ///< every device holds the same indices of each dim
   same_after_padding,  ///< so it would be if each dim were padded to a multiple of its ways
@@ -37,7 +37,7 @@ struct Conversion {
 };
 
 /// What the placements say, as a spec under a policy for uneven dims. Per dim the axes that cut it
-/// become one tuple, in mesh order; the axis of a strided shard goes behind those later axes, or
+/// become one tuple, in mesh order; the axis of a strided shard goes after those later axes, or
 /// parts of one, whose sizes have its split factor as product. That is the spec that says the same
 /// for every shape that divides evenly; none is looked for that does so for one shape by accident.
 /// Values still to be reduced are not expressible.
@@ -55,7 +55,7 @@ Conversion<Sharding> to_sharding(const Placements& placements, const Shape& shap
 
 /// What the sharding says, as one placement per mesh axis: a strided shard where later axes of the
 /// dim are more major, split by their product. Not expressible where an axis is used in part, or
-/// its parts lie apart. Throws as above.
+/// its parts are apart. Throws as above.
 Conversion<Placements> to_placements(const Sharding& sharding, const Shape& shape);
 
 /// The same mesh and spec under another policy. Throws as above.

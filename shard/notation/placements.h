@@ -51,8 +51,8 @@ struct Placement {
   bool operator==(const Placement&) const = default;
 };
 
-/// Where a tensor lies, said per mesh axis, as PyTorch's DTensor does (a Sharding says it per
-/// tensor dim).
+/// What each device holds of a tensor, said per mesh axis, as PyTorch's DTensor does (a Sharding
+/// says it per tensor dim).
 ///
 /// Axes are applied in mesh order. Each cuts what those before it left, by torch.chunk's rule:
 /// blocks of ceil(length / size), the last ones short or empty. A strided shard first makes `split`
@@ -66,7 +66,7 @@ struct Placement {
 ///
 /// Immutable value type. Queries for one position take O(rank * mesh rank), whatever the extents
 /// and split factors, and need a shape that has every dim that is cut: else they throw
-/// invalid_argument. Empty pieces of a dim lie at its end, as DTensor has it.
+/// invalid_argument. Empty pieces of a dim are at its end, as DTensor has it.
 ///
 ///   const Placements placements = Placements::parse(Mesh::parse("2,2"), "S(0),S(0)");
 ///   placements.local_shape(1, {5, 8});             // [1, 8], where a Sharding has [2, 8]
@@ -96,7 +96,7 @@ class Placements {
   /// The first index of each dim that a position holds; the extent where it holds none.
   Index global_offset(std::int64_t position, const Shape& shape) const;
 
-  /// The box that lies at a position; absent where it holds several runs of a dim.
+  /// The box at a position; absent where it holds several runs of a dim.
   std::optional<Box> box_at(std::int64_t position, const Shape& shape) const;
 
   /// Per dim the indices that a position holds: ascending, no run touching the next. O(rank + runs

@@ -42,7 +42,7 @@ struct TileAssignment {
 TileAssignment tile_assignment(const Sharding& sharding);
 
 /// The shape of the grid of replication groups, 1 where a dim is whole; group i of
-/// replication_groups() lies at its i-th place, row-major. Empty where declared_type() is not
+/// replication_groups() is its i-th entry, row-major. Empty where declared_type() is not
 /// partial.
 std::vector<std::int64_t> group_assignment_dims(const Sharding& sharding);
 

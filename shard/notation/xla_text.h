@@ -10,7 +10,7 @@
 
 namespace shardwise {
 
-/// A sharding as XLA writes it: its kind, and where the tensor lies, if the kind says so.
+/// A sharding as XLA writes it: its kind, and what each device holds, if the kind says so.
 struct XlaSharding {
   ShardingType type;
   std::optional<Sharding> placement;  ///< absent for manual

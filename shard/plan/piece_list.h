@@ -12,8 +12,8 @@
 
 namespace shardwise {
 
-/// A box of a tensor that lies, or is wanted, somewhere. `place` is a DeviceId in memory plans; a
-/// plan between files and devices numbers its files there.
+/// A box of a tensor and where it is, or where it is wanted. `place` is a DeviceId in memory plans;
+/// a plan between files and devices numbers its files there.
 struct Piece {
   DeviceId place;
   Box box;

@@ -11,7 +11,7 @@
 
 namespace shardwise {
 
-/// What lies between two devices, the nearest first.
+/// The connection between two devices, the nearest first.
 enum class Link {
   same_device,
   same_process,

@@ -32,16 +32,16 @@ struct Copy {
 /// source in use belongs to one.
 enum class TransferClass {
   nothing,         ///< every target is, all of it, a source in the same place
-  slice,           ///< every target lies inside one source in the same place
+  slice,           ///< every target is inside one source in the same place
   permute,         ///< every target is all of one source, and no source is used twice
   broadcast,       ///< every target is all of one source
-  scatter,         ///< every target lies inside one source
+  scatter,         ///< every target is inside one source
   all_gather,      ///< in groups, every target is put together from whole sources
   gather,          ///< every target is put together from whole sources
   all_to_all,      ///< in groups, every target takes a part of several sources
   all_reduce,      ///< in groups, reduced; every target has the box of a source in the same place
-  reduce_scatter,  ///< in groups, reduced; every target lies inside each source it takes from
-  reduce,          ///< reduced; every target lies inside each source it takes from
+  reduce_scatter,  ///< in groups, reduced; every target is inside each source it takes from
+  reduce,          ///< reduced; every target is inside each source it takes from
   general,
 };
 

@@ -14,7 +14,7 @@ using LinkBytes = std::array<std::size_t, kNumLinks>;
 
 struct DeviceTraffic {
   DeviceId device = 0;
-  std::size_t kept = 0;  ///< wanted on the device and taken from what lies on it
+  std::size_t kept = 0;  ///< wanted on the device and taken from what it holds
   LinkBytes sent = {}, received = {};
 
   bool operator==(const DeviceTraffic&) const = default;

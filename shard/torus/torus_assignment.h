@@ -13,7 +13,7 @@ enum class PhysicalAxes {
   splittable,  ///< yes, where whole axes do not do; each shares the bandwidth of the axis then
 };
 
-/// How the axes of a logical mesh lie on the axes of a torus.
+/// How the axes of a logical mesh are laid on the axes of a torus.
 ///
 /// `factors[p][l]` says how many ways logical axis l cuts physical axis p; 1 where it takes no part
 /// of it. The product over l is the size of physical axis p, the product over p that of logical

@@ -77,10 +77,10 @@ struct ReshardExplanation {
   bool same_placement;                  ///< the two shardings are equal
   std::vector<DeviceChange> devices;    ///< of either mesh, by device
 
-  /// Where this is false, each device's box lies inside the one it has: to refines from.
+  /// Where this is false, each device's box is inside the one it has: to refines from.
   bool needs_communication() const { return fetched > 0; }
 
-  /// Some lines of text, with bytes; at most so many devices are listed.
+  /// Some lines of text, with bytes; at most `most_devices` devices are listed.
   std::string to_string(std::size_t element_bytes, std::size_t most_devices = 32) const;
 };
 

@@ -69,7 +69,7 @@ class ProcessView {
   /// would then give a process more or less.
   Shape global_shape(const Shape& local) const;
 
-  /// Where what lies at a mesh position is in its process's local array; of the same shape as
+  /// Where a position's box is in its process's local array; of the same shape as
   /// Sharding::box_at(). Throws as Sharding::shard_shape(). Requires a position in range.
   Box local_box(std::int64_t position, const Shape& global) const;
 

@@ -4,7 +4,7 @@
 
 namespace shardwise {
 
-/// True where each device's box under `fine` lies inside its box under `coarse`: what is sharded as
+/// True where each device's box under `fine` is inside its box under `coarse`: what is sharded as
 /// `coarse` becomes `fine` without communication. A device that holds nothing under `fine` needs
 /// nothing; on abstract meshes a position stands for a device.
 ///

@@ -36,8 +36,8 @@ Caching best_caching(const std::filesystem::path& file);
 double write_raw(const std::filesystem::path& file, std::span<const std::byte> bytes,
                  Caching caching, const ProgressFunction& progress);
 
-/// Seconds that it takes to read the files, one behind the other, into the memory, in blocks of 8
-/// MiB from so many threads. Requires room for them. Throws as above.
+/// Seconds that it takes to read the files, one after the other, into the memory, in blocks of 8
+/// MiB with `threads` threads. Requires room for them. Throws as above.
 double read_raw(std::span<const std::filesystem::path> files, std::span<std::byte> memory,
                 int threads, const ProgressFunction& progress);
 

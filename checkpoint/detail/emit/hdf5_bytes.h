@@ -19,7 +19,7 @@ inline constexpr std::uint64_t kHdf5NoAddress = UINT64_MAX;
 /// order their links by it, too.
 std::uint32_t hdf5_checksum(std::span<const std::byte> bytes);
 
-/// Bytes that are going to lie at a known address of an HDF5 file, written one value behind the
+/// Bytes for a known address of an HDF5 file, written one value after the
 /// other. HDF5 is little-endian, and so is every machine this runs on. Thread-compatible.
 class Hdf5Bytes {
  public:
@@ -67,7 +67,7 @@ class Hdf5Bytes {
   std::span<const std::byte> bytes() const { return std::span(memory_).first(size_); }
 
  private:
-  // Room for so many bytes more, all zero.
+  // Room for that many more bytes, all zero.
   std::byte* add(std::size_t count) {
     if (memory_.size() - size_ < count) memory_.resize(2 * (memory_.size() + count));
     return memory_.data() + std::exchange(size_, size_ + count);
@@ -75,7 +75,7 @@ class Hdf5Bytes {
 
   std::uint64_t address_;
   std::size_t size_ = 0;
-  std::vector<std::byte> memory_;  // zeros behind size_
+  std::vector<std::byte> memory_;  // zeros after size_
 };
 
 }  // namespace shardwise::detail

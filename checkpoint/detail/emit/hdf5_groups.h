@@ -29,7 +29,7 @@ struct Hdf5Link {
 };
 
 /// Appends the groups that hold the links, and gives the root group's address. Up to eight links
-/// lie in their group's object header, more in a heap with a B-tree by name, as in files that the
+/// are in their group's object header, more in a heap with a B-tree by name, as in files that the
 /// library makes. Requires distinct paths, none of them a group of another's, without NUL, empty
 /// components, "." or "..", each component of at most 3,072 bytes, and as an external target at
 /// most 512 bytes.

@@ -31,7 +31,7 @@ class Hdf5Types {
   std::vector<std::vector<std::byte>> messages_;
 };
 
-/// Where an object's header lies in its file. Under an Hdf5Lock.
+/// The address of an object's header in its file. Under an Hdf5Lock.
 std::uint64_t hdf5_address(const H5Dataset& dataset);
 
 /// Part of a virtual dataset: the box of it that is all of another file's dataset.
@@ -53,7 +53,7 @@ class Hdf5Datasets {
   /// `out` must outlive it, and nothing but groups may be put there meanwhile.
   explicit Hdf5Datasets(Hdf5Bytes& out) : out_(out) {}
 
-  /// A dataset whose `bytes` lie one behind the other from `address` on; an empty one, as many as
+  /// A dataset whose `bytes` follow one another from `address` on; an empty one, as many as
   /// there are, with kHdf5NoAddress and 0.
   std::uint64_t add_contiguous(std::span<const std::byte> type, const Shape& shape,
                                std::uint64_t address, std::uint64_t bytes);

@@ -13,7 +13,7 @@ namespace shardwise::detail {
 /// both group and dataset. Requires distinct names. (docs/checkpoint_format.md, heading "index.h5")
 std::vector<std::string> index_paths(std::span<const std::string> names);
 
-/// The bytes of index.h5 for these tensors, whose pieces lie in `files`. Equal arguments give
+/// The bytes of index.h5 for these tensors, whose pieces are in `files`. Equal arguments give
 /// equal bytes. Throws io where HDF5 fails.
 std::vector<std::byte> build_index_file(std::span<const TensorEntry> tensors,
                                         std::span<const FileEntry> files);

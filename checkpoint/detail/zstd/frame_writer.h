@@ -26,7 +26,7 @@ class FrameWriter {
   /// A block whose bytes the caller fills in; null where there is no room for it.
   std::byte* add_raw_room(std::size_t bytes, bool last);
 
-  /// One byte, so many times, in as many blocks as that needs.
+  /// One byte, `times` times, in as many blocks as that needs.
   void add_repeated(std::byte value, std::size_t times, bool last);
 
   /// A compressed block, whose parts follow one another.

@@ -40,7 +40,7 @@ class DimPiece {
   std::vector<IndexRun> runs() const;
 
  private:
-  /// One cut: where the kept parts of full chunks lie, and that of the last, shorter one.
+  /// One cut: where the kept parts of full chunks are, and that of the last, shorter one.
   struct Cut {
     std::int64_t chunk;       // elements of a full chunk
     std::int64_t part;        // elements kept of a full chunk

@@ -67,9 +67,9 @@ struct CutSample {
   BoxStack::Range range;
 };
 
-/// Where to cut a cell so that few boxes lie on both sides, and about as many on each: along the
+/// Where to cut a cell so that few boxes are on both sides, and about as many on each: along the
 /// dim in which they are smallest next to the cell, at the median of their faces. Looks at a few
-/// of the boxes only. Absent where half of those or more lie on both sides: cutting would make
+/// of the boxes only. Absent where half of those or more are on both sides: cutting would make
 /// work, not save it.
 std::optional<Cut> choose_cut(const Box& cell, std::initializer_list<CutSample> samples);
 

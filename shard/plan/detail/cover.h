@@ -11,8 +11,8 @@ namespace shardwise::detail {
 /// Every element of `region` is in exactly one of the boxes. Requires boxes inside the region and
 /// a region of less than 2^63 elements; empty boxes are ignored.
 ///
-/// Space is halved until a part holds few boxes: O(m log m) for m boxes, whichever dims they are
-/// cut along, as long as planes can be found that few boxes lie across; else as find_miscount().
+/// Space is halved until a part holds few boxes: O(m log m) for m boxes, cut along any
+/// dims, as long as planes can be found that cut few boxes; else as find_miscount().
 bool is_tiling(const PackedBoxes& boxes, const Box& region);
 
 /// An element and how many boxes hold it.
@@ -23,7 +23,7 @@ struct Miscount {
 
 /// The first element of `region`, in row-major order, that is not in exactly one of the boxes;
 /// absent where they tile the region. Requires boxes inside the region; empty ones are ignored.
-/// O(m log m) for m boxes, whichever dims they are cut along, as long as most faces match; else up
+/// O(m log m) for m boxes, cut along any dims, as long as most faces match; else up
 /// to 2^rank times that.
 std::optional<Miscount> find_miscount(const PackedBoxes& boxes, const Box& region);
 

@@ -34,7 +34,7 @@ class PicturePlanes {
   };
   Tile tile(std::int64_t plane, std::int64_t row, std::int64_t column) const;
 
-  /// "0,4 +6": as many devices as fit into so many characters, and how many more hold the tile.
+  /// "0,4 +6": as many devices as the width allows, and how many more hold the tile.
   std::string devices(const Tile& tile, std::size_t width) const;
 
   /// "0:3", "10:10"; "" where the tensor has no such dim.
