@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <exception>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -24,6 +25,8 @@ class Lanes {
   void run();
 
  private:
+  void run_alone();
+  void start(std::vector<std::jthread>& threads);
   void lane(std::size_t number);
   void end_of(std::size_t job, const std::exception_ptr& error);
   bool wait_for_progress();
@@ -83,15 +86,35 @@ bool Lanes::wait_for_progress() {
   return std::exchange(advanced_, false);
 }
 
-void Lanes::run() {
-  if (work_.lanes <= 1 || work_.jobs <= 1) {
-    // Nothing to overlap: a thread would only cost its start.
-    for (std::size_t job = 0; job < work_.jobs; ++job) {
-      work_.run(job, 0);
-      if (work_.progress) work_.progress();
-    }
-    return;
+void Lanes::run_alone() {
+  for (std::size_t job = 0; job < work_.jobs; ++job) {
+    work_.run(job, 0);
+    if (work_.progress) work_.progress();
   }
+}
+
+// As many as there are lanes, or as the system has left: those do all the jobs.
+void Lanes::start(std::vector<std::jthread>& threads) {
+  const std::size_t wanted = std::min(work_.lanes, work_.jobs);
+  threads.reserve(wanted);
+  while (threads.size() < wanted) {
+    {
+      const MutexLock lock(mutex_);
+      ++running_;
+    }
+    try {
+      threads.emplace_back([this, number = threads.size()] { lane(number); });
+    } catch (const std::system_error&) {
+      const MutexLock lock(mutex_);
+      --running_;
+      return;
+    }
+  }
+}
+
+void Lanes::run() {
+  // Nothing to overlap: a thread would only cost its start.
+  if (work_.lanes <= 1 || work_.jobs <= 1) return run_alone();
   {
     std::vector<std::jthread> threads;
     // Destroyed before the threads are joined: whatever is thrown here, they find no more jobs.
@@ -100,13 +123,8 @@ void Lanes::run() {
       ~Stop() { lanes.stop(); }
     };
     const Stop at_end{*this};
-    for (std::size_t i = 0; i < std::min(work_.lanes, work_.jobs); ++i) {
-      {
-        const MutexLock lock(mutex_);
-        ++running_;
-      }
-      threads.emplace_back([this, i] { lane(i); });
-    }
+    start(threads);
+    if (threads.empty()) return run_alone();
     while (wait_for_progress()) {
       if (work_.progress) work_.progress();
     }

@@ -12,7 +12,7 @@ namespace shardwise::detail {
 /// its own: while some wait for the disk, others compute. (oneTBB's workers must not wait.)
 struct LaneWork {
   std::size_t jobs = 0;
-  std::size_t lanes = 1;  ///< threads; 1: the caller's own
+  std::size_t lanes = 1;  ///< most threads; 1, or where none can be started: the caller's own
 
   /// Called once for each 0 <= job < jobs, begun in this order; `lane` < lanes says whose thread it
   /// is, and so which buffer it may use.

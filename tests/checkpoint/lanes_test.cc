@@ -1,12 +1,15 @@
 #include "shardwise/checkpoint/detail/lanes.h"
 
 #include <gtest/gtest.h>
+#include <pthread.h>
 
 #include <algorithm>
 #include <atomic>
 #include <latch>
+#include <optional>
 #include <set>
 #include <stdexcept>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -37,6 +40,50 @@ TEST(Lanes, OneLaneOrOneJobIsTheCallersThread) {
   run_lanes({.jobs = 5, .lanes = 1, .run = check});
   run_lanes({.jobs = 1, .lanes = 5, .run = check});
   run_lanes({.jobs = 0, .lanes = 5, .run = check});
+}
+
+/// While it lives, no thread can be started: there is no room for such a stack.
+class NoThreads {
+ public:
+  NoThreads() {
+    pthread_getattr_default_np(&usual_);
+    pthread_attr_t huge;
+    pthread_attr_init(&huge);
+    pthread_attr_setstacksize(&huge, std::size_t{1} << 46);
+    pthread_setattr_default_np(&huge);
+    pthread_attr_destroy(&huge);
+  }
+  ~NoThreads() {
+    pthread_setattr_default_np(&usual_);
+    pthread_attr_destroy(&usual_);
+  }
+
+ private:
+  pthread_attr_t usual_;
+};
+
+TEST(Lanes, GoOnWithTheThreadsThatCouldBeStarted) {
+  // None of them, or those before the first job's turn.
+  for (const bool none : {true, false}) {
+    SCOPED_TRACE(none);
+    std::optional<NoThreads> no_more;
+    if (none) {
+      no_more.emplace();
+      EXPECT_THROW(std::jthread([] {}), std::system_error);
+    }
+    std::vector<std::atomic<int>> seen(300);
+    std::atomic<int> reports{0};
+    run_lanes({.jobs = seen.size(),
+               .lanes = seen.size(),
+               .run =
+                   [&](std::size_t job, std::size_t) {
+                     if (job == 0 && !none) no_more.emplace();
+                     ++seen[job];
+                   },
+               .progress = [&] { ++reports; }});
+    for (std::size_t i = 0; i < seen.size(); ++i) EXPECT_EQ(seen[i], 1) << i;
+    EXPECT_GT(reports, 0);
+  }
 }
 
 TEST(Lanes, TheFirstErrorByNumberIsThrownWhicheverCameFirst) {

@@ -45,6 +45,24 @@ TEST(SavePlan, FindsTheOneNameOfManyThatIsGivenTwice) {
   }
 }
 
+// Small tensors are stored whole, however they are cut; yet their own sharding is to fit them.
+TEST(SavePlan, RefusesAShapeThatTheShardingDoesNotAllow) {
+  const auto sources = [](std::int64_t rows) {
+    const Sharding sharding(Mesh::parse("a=4"), PartitionSpec::parse("a,-"),
+                            UnevenPolicy::strict());
+    return std::vector<TensorSource>{
+        callback_source("w/x", {DType::f32, {rows, 8}, sharding}, [](const Box&, auto) {})};
+  };
+  for (const std::int64_t rows : {6, 6'000'002}) {
+    EXPECT_THAT(
+        message_of(ErrorCode::invalid_argument, [&] { check_sources(sources(rows)); }),
+        testing::AllOf(testing::StartsWith("save: tensor \"w/x\" cannot be cut by its sharding: "),
+                       testing::HasSubstr("dim 0"), testing::HasSubstr("a multiple of 4")));
+  }
+  check_sources(sources(8));
+  check_sources(sources(0));
+}
+
 // Shardings are equal where they place the same; what is stored is what the caller wrote.
 TEST(SavePlan, KeepsEachTensorsOwnMeshAndSpec) {
   const auto source = [](const char* name, const char* mesh, const char* spec) {

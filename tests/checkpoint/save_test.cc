@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <random>
 
@@ -133,6 +134,25 @@ TEST_F(SaveTest, KeepsItsBuffersForTheNextSave) {
   EXPECT_EQ(pool_.get(), pool);
   save(3, {tensor.source()}, {.memory_budget_bytes = kLeastBudgetBytes});
   EXPECT_LE(pool_->sizes().buffers * pool_->sizes().buffer_bytes, kLeastBudgetBytes);
+}
+
+// As many files as a process may have open can be saved one by one, but not be read.
+TEST_F(SaveTest, RefusesMoreFilesThanAReaderCouldOpen) {
+  const HostTensor tensor = host_tensor("x", DType::u8, {200, 65536}, "a=200", "a,-");
+  rlimit usual{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &usual), 0);
+  const rlimit few{.rlim_cur = 128, .rlim_max = usual.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+  const std::string message = message_of(ErrorCode::invalid_argument,
+                                         [&] { save(1, {tensor.source()}, {.writers = 200}); });
+  EXPECT_THAT(message, testing::HasSubstr("save step 1: 200 shard files, one per writer, are too "
+                                          "many"));
+  EXPECT_THAT(message, testing::HasSubstr("128 files open (ulimit -n); needed are at most 112"));
+  EXPECT_THAT(files_->list(dir_.path()), testing::IsEmpty());
+  const SaveStats stats = save(1, {tensor.source()}, {.writers = 100});
+  const CheckpointReader reader(stats.directory);
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &usual), 0);
+  EXPECT_TRUE(verify_checkpoint(stats.directory).ok());
 }
 
 TEST_F(SaveTest, ErrorsSayWhichStepOnce) {

@@ -222,6 +222,14 @@ void check_sources(std::span<const TensorSource> sources) {
                        info.shape.size()));
     }
     num_bytes(info.shape, size_bytes(info.dtype));
+    if (!source.sharding) continue;
+    try {
+      // Also where the tensor is so small that it is stored whole: it is to be restored as it is
+      // cut here.
+      static_cast<void>(source.sharding->shard_shape(info.shape));
+    } catch (const Error& e) {
+      fail(fmt::format("cannot be cut by its sharding: {}", e.what()));
+    }
   }
 }
 

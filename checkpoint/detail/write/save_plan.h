@@ -51,7 +51,8 @@ inline const TensorInfo& info_of(const TensorSource& source) {
 }
 
 /// Throws invalid_argument where a name is empty, too long, repeated or not UTF-8 or holds a NUL, a
-/// source has no reader or one without that tensor, or a sharding does not fit its shape.
+/// source has no reader or one without that tensor, or a sharding does not fit its shape
+/// or, as where its policy is strict, does not allow it.
 void check_sources(std::span<const TensorSource> sources);
 
 /// Cuts the tensors into pieces and chunks, and chooses each one's codec by samples of it. Requires
