@@ -13,6 +13,23 @@ namespace shardwise::detail {
 
 /// Huffman-codes byte planes, two bytes at a time, into blocks that any zstd decodes: more than
 /// twice as fast as zstd itself, which takes one byte at a time. Thread-compatible.
+///
+/// What a plane's codes rest on:
+///
+/// 1. Every value of the plane has been counted at least once, so it has a code. The counts are of
+///    a sample, but each run outside it that has a value of no count is added to it.
+/// 2. A code has at most kMaxCodeBits, 11, and one of two bytes 22. A flush leaves at most 7 bits,
+///    and 56 are possible before the next one: two codes of two bytes always fit, four only where
+///    their lengths say so.
+/// 3. Codes of values that the plane has not are those of planes before it: by 1 nobody asks for
+///    them.
+/// 4. The code is described once, with the first block that is coded; those after it refer to it,
+///    also over blocks that are stored as they are in between (RFC 8878: treeless literals use the
+///    last tree).
+/// 5. The codes of a quarter of a block fill less than 64 KiB, as its size is told in 16 bits.
+/// 6. Between two calls all counts are zero.
+///
+/// A fault in any of this makes valid frames of other bytes: the decoded hash finds it.
 class PlaneCoder {
  public:
   /// Adds a plane, in blocks that share one code; blocks that it would not shrink as they are.
@@ -36,13 +53,13 @@ class PlaneCoder {
   };
 
  private:
-  /// Of a sample that has every value of the plane.
+  /// Of a sample that has every value of the plane; leaves pair_counts_ zero.
   ByteCounts count(std::span<const std::byte> plane);
 
   void set_codes(const CodeLengths& lengths);
   std::size_t code_block(std::span<const std::byte> block);
 
-  std::vector<std::uint32_t> pair_counts_;  // zero between calls
+  std::vector<std::uint32_t> pair_counts_;
   Codes codes_;
   std::array<Stream, 4> streams_;
   std::vector<std::byte> coded_;
