@@ -5,7 +5,6 @@
 #include <cstring>
 #include <random>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "shardwise/checkpoint/detail/codec.h"
@@ -94,10 +93,9 @@ void unshuffle_windows(benchmark::State& state, DType dtype, bool hashed) {
 
 bool add_benchmarks() {
   for (const DType dtype : {DType::f32, DType::bf16}) {
-    const auto add = [dtype](std::string_view what, auto run, auto... options) {
-      std::string row(name(dtype));
-      row.append("/").append(what);
-      benchmark::RegisterBenchmark(row.c_str(), run, dtype, options...);
+    const std::string type(name(dtype));
+    const auto add = [&](const std::string& what, auto run, auto... options) {
+      benchmark::RegisterBenchmark((type + "/" + what).c_str(), run, dtype, options...);
     };
     add("memcpy", copy);
     add("hash", hash);

@@ -54,6 +54,7 @@ std::string steps_text(const std::vector<Step>& steps) {
 
 Error none_valid(const std::filesystem::path& root, const std::vector<RejectedStep>& rejected) {
   std::vector<std::string> reasons;
+  reasons.reserve(rejected.size());
   for (const RejectedStep& step : rejected) {
     reasons.push_back(fmt::format("{}: {}", step.directory.filename().string(), step.reason));
   }
@@ -363,6 +364,7 @@ std::vector<Step> CheckpointManager::steps() const {
     newest.insert_or_assign(name.step, impl_->step_of(name));
   }
   std::vector<Step> steps;
+  steps.reserve(newest.size());
   for (auto& [number, step] : newest) steps.push_back(std::move(step));
   return steps;
 }

@@ -142,7 +142,8 @@ std::string CheckpointReader::Impl::mismatch(const TensorRequest& request,
   return {};
 }
 
-CheckpointReader::CheckpointReader(const std::filesystem::path& directory, ReadOptions options) {
+CheckpointReader::CheckpointReader(const std::filesystem::path& directory,
+                                   const ReadOptions& options) {
   const auto file_system = options.file_system ? options.file_system : posix_file_system();
   std::unique_ptr<detail::Pin> pin;
   if (options.pin) pin = std::make_unique<detail::Pin>(*file_system, directory);

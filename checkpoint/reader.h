@@ -34,7 +34,8 @@ class CheckpointReader final : public BoxReader {
   /// Reads manifest and chunk tables, not the data. Throws not_found where `directory` is not
   /// there or holds no manifest (an attempt that was not committed, say), unsupported for a format
   /// newer than this library's, corrupt.
-  explicit CheckpointReader(const std::filesystem::path& directory, ReadOptions options = {});
+  explicit CheckpointReader(const std::filesystem::path& directory,
+                            const ReadOptions& options = {});
   ~CheckpointReader() override;
   CheckpointReader(CheckpointReader&&) noexcept;
   CheckpointReader& operator=(CheckpointReader&&) noexcept;

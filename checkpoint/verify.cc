@@ -47,10 +47,10 @@ struct Part {
 /// One verification. Thread-compatible; its workers report under a lock.
 class Verifier {
  public:
-  Verifier(const std::filesystem::path& directory, const ReadOptions& options)
+  Verifier(const std::filesystem::path& directory, ReadOptions options)
       : directory_(directory),
-        options_(options),
-        file_system_(options.file_system ? options.file_system : posix_file_system()) {}
+        options_(std::move(options)),
+        file_system_(options_.file_system ? options_.file_system : posix_file_system()) {}
 
   VerifyReport run();
 
@@ -387,7 +387,7 @@ VerifyReport Verifier::run() {
 }  // namespace
 
 VerifyReport verify_checkpoint(const std::filesystem::path& directory, ReadOptions options) {
-  return Verifier(directory, options).run();
+  return Verifier(directory, std::move(options)).run();
 }
 
 }  // namespace shardwise

@@ -221,7 +221,7 @@ std::shared_ptr<const Source> open_compressed(const InputFile& file, std::string
            fmt::format("unpacks to {} bytes of data, {}", done + count, needs(header)));
     }
   }
-  std::byte extra;
+  std::byte extra{};
   if (reader.read({&extra, 1}) != 0) {  // also makes the reader compare the last checksum
     fail(ErrorCode::corrupt, file, fmt::format("unpacks to more data than {}", needs(header)));
   }

@@ -26,6 +26,6 @@ std::string to_json(const LoaderState& state);
 
 /// Reads what to_json writes; blanks and the order of the keys are free. Throws invalid_argument
 /// for anything else, as a missing, repeated or unknown key, naming it.
-LoaderState loader_state_from_json(std::string_view json);
+LoaderState loader_state_from_json(std::string_view text);
 
 }  // namespace shardwise

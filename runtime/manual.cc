@@ -120,7 +120,7 @@ struct ManualRegion::Impl {
   }
 
   /// A new value under another spec, from the devices that differ only along `axes`.
-  Value reshard(Program::ValueId from, PartitionSpec spec, std::span<const std::size_t> axes,
+  Value reshard(Program::ValueId from, const PartitionSpec& spec, std::span<const std::size_t> axes,
                 Reduction reduction, std::string_view operation) {
     const ArraySpec& old = program.value(from).spec;
     MovePlan plan =
@@ -169,21 +169,21 @@ std::vector<ManualRegion::Value> ManualRegion::map(std::string_view name,
   return values;
 }
 
-ManualRegion::Value ManualRegion::all_reduce(Value value, std::span<const std::string> axis_names,
+ManualRegion::Value ManualRegion::all_reduce(Value value, std::span<const std::string> axes,
                                              Reduction reduction) {
   constexpr std::string_view kName = "all_reduce";
   const Program::ValueId from = impl_->id(value, kName);
   const Sharding& sharding = impl_->program.value(from).spec.sharding;
   check_reduction(reduction, kName);
-  std::vector<std::size_t> axes;
-  for (const std::string& axis : axis_names) {
-    axes.push_back(impl_->mesh.axis_index(axis));
-    check_unused(sharding, axes.back(), kName);
-    if (std::count(axes.begin(), axes.end(), axes.back()) > 1) {
+  std::vector<std::size_t> numbers;
+  for (const std::string& axis : axes) {
+    numbers.push_back(impl_->mesh.axis_index(axis));
+    check_unused(sharding, numbers.back(), kName);
+    if (std::count(numbers.begin(), numbers.end(), numbers.back()) > 1) {
       refuse(kName, fmt::format("found axis \"{}\" twice, needed each once", axis));
     }
   }
-  return impl_->reshard(from, sharding.spec(), axes, reduction, kName);
+  return impl_->reshard(from, sharding.spec(), numbers, reduction, kName);
 }
 
 ManualRegion::Value ManualRegion::all_gather(Value value, std::string_view axis, std::size_t dim) {

@@ -262,6 +262,7 @@ std::string DeviceOrder::to_string() const {
   // The digits by device stride are the dims; by position stride they are the permuted dims.
   const std::vector<Digit> all = digits();
   std::vector<std::int64_t> dims;
+  dims.reserve(all.size());
   for (const Digit& digit : all) dims.push_back(digit.size);
   std::vector<std::size_t> perm(all.size());
   std::iota(perm.begin(), perm.end(), std::size_t{0});

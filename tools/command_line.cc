@@ -51,7 +51,7 @@ void add_threads(CLI::App& command, int& threads) {
 }
 
 void add_memory_budget(CLI::App& command, std::size_t& bytes) {
-  constexpr ByteRange kAllowed{std::size_t{8} << 20, std::size_t{1} << 50};
+  static constexpr ByteRange kAllowed{std::size_t{8} << 20, std::size_t{1} << 50};
   command
       .add_option_function<std::string>(
           "--memory-budget",

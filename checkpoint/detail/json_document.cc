@@ -123,9 +123,7 @@ JsonDocument::JsonDocument(std::string_view text, int max_nesting) : text_(text)
   MemoryStream stream(text.data(), text.size());
   TreeBuilder builder(stream, max_nesting, key_ends_);
   rapidjson::Reader reader;
-  const auto read = [&](Document&) {
-    return !reader.Parse<kFlags>(stream, builder).IsError();
-  };
+  const auto read = [&](Document&) { return !reader.Parse<kFlags>(stream, builder).IsError(); };
   builder.Populate(read);
   if (reader.GetParseErrorCode() == rapidjson::kParseErrorNumberTooBig) refuse_number();
   if (reader.HasParseError()) refuse(reader.GetErrorOffset());

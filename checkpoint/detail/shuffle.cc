@@ -174,7 +174,7 @@ std::uint8_t* bytes_of(std::span<std::byte> bytes) {
 
 void shuffle(std::span<const std::byte> in, std::size_t element_bytes,
              std::span<std::byte* const> planes) {
-  assert(planes.size() == element_bytes && in.size() % element_bytes == 0);
+  assert(element_bytes > 0 && planes.size() == element_bytes && in.size() % element_bytes == 0);
   if (in.empty()) return;
   if (element_bytes == 1) {
     std::memcpy(planes[0], in.data(), in.size());

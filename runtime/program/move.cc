@@ -32,6 +32,7 @@ std::vector<DeviceBytes> traffic_of(const std::vector<MovePhase>& phases, DType 
     }
   }
   std::vector<DeviceBytes> traffic;
+  traffic.reserve(by_device.size());
   for (const auto& [device, bytes] : by_device) {
     traffic.push_back({device, bytes.sent, bytes.received});
   }

@@ -1,4 +1,5 @@
-// Feeds a fuzz target every file of a folder: the corpus as a test, for compilers without libFuzzer.
+// Feeds a fuzz target every file of a folder: the corpus as a test, for compilers without
+// libFuzzer.
 
 #include <cstddef>
 #include <cstdint>

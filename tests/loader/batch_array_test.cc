@@ -74,17 +74,18 @@ TEST(BatchArray, CoversEveryBoxWhateverTheSharding) {
 
 TEST(BatchArray, NamesTheDeviceThatIsMissing) {
   Devices devices(4, {.threads = 1});
-  EXPECT_THAT(message_of(ErrorCode::not_found,
-                         [&] {
-                           BatchArray(devices, {DType::u8, {8}, Sharding(Mesh::line(5), {{}})}, "x");
-                         }),
-              HasSubstr("4"));
+  EXPECT_THAT(
+      message_of(ErrorCode::not_found,
+                 [&] {
+                   BatchArray(devices, {DType::u8, {8}, Sharding(Mesh::line(5), {{}})}, "x");
+                 }),
+      HasSubstr("4"));
 }
 
 TEST(BatchArray, ChargesTheLoadersMemory) {
   Devices devices(2, {.capacity_bytes = 100, .threads = 1});
   const BatchArray placement(devices, {DType::f32, {16}, Sharding(Mesh::line(2), {{"devices"}})},
-                            "batch image");
+                             "batch image");
   auto buffers = placement.allocate();
   const auto loader = static_cast<std::size_t>(MemoryKind::loader);
   EXPECT_EQ(devices.at(1).memory().in_use_by_kind[loader], 32u);

@@ -67,8 +67,9 @@ DataKind parse_data_kind(std::string_view text) {
   for (const DataKind kind : kKinds) {
     if (text == name(kind)) return kind;
   }
-  throw Error(ErrorCode::invalid_argument,
-              fmt::format("data \"{}\": it is not known; needed is gaussian, index or zeros", text));
+  throw Error(
+      ErrorCode::invalid_argument,
+      fmt::format("data \"{}\": it is not known; needed is gaussian, index or zeros", text));
 }
 
 std::string bench_tensor_name(std::int64_t tensor) { return fmt::format("tensor_{:05}", tensor); }

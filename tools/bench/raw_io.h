@@ -28,17 +28,17 @@ enum class Caching { direct, buffered };
 
 /// What the file system takes: direct, unless it refuses a write of one page so. The file is
 /// removed again. Throws io.
-Caching best_caching(const std::filesystem::path& file);
+Caching best_caching(const std::filesystem::path& path);
 
 /// Seconds that it takes to write the bytes to a new file from two threads, in blocks of 8 MiB, and
 /// to fsync it: the limit of a durable save. Requires whole pages. Throws io, or what progress
 /// throws.
-double write_raw(const std::filesystem::path& file, std::span<const std::byte> bytes,
+double write_raw(const std::filesystem::path& path, std::span<const std::byte> bytes,
                  Caching caching, const ProgressFunction& progress);
 
 /// Seconds that it takes to read the files, one after the other, into the memory, in blocks of 8
 /// MiB with `threads` threads. Requires room for them. Throws as above.
-double read_raw(std::span<const std::filesystem::path> files, std::span<std::byte> memory,
+double read_raw(std::span<const std::filesystem::path> paths, std::span<std::byte> memory,
                 int threads, const ProgressFunction& progress);
 
 /// Waits until the file system that holds this has nothing left to write, so that what is measured
@@ -46,6 +46,6 @@ double read_raw(std::span<const std::filesystem::path> files, std::span<std::byt
 void settle(const std::filesystem::path& path);
 
 /// Drops the file's pages from the page cache, after an fsync; needs no root. Throws io.
-void drop_from_cache(const std::filesystem::path& file);
+void drop_from_cache(const std::filesystem::path& path);
 
 }  // namespace shardwise::tools

@@ -139,7 +139,7 @@ RestoreBench::Restored RestoreBench::restore(int round) {
     if (progress) progress(so_far);
   };
   const Stopwatch watch;
-  const CheckpointReader reader(directory_, std::move(read));
+  const CheckpointReader reader(directory_, read);
   const double open = watch.seconds();
   std::vector<ShardedArray> arrays = reader.restore(*devices_, requests_);
   const double seconds = watch.seconds();

@@ -281,7 +281,8 @@ int run_bench_save(const BenchSaveOptions& options) {
                             : checkpoint_bytes * (static_cast<std::size_t>(options.keep_last) + 1) +
                                   job.logical_bytes);
   // Half of the room is left to others, who may need it meanwhile.
-  const auto rounds = static_cast<std::size_t>(options.repeat + warm_up_rounds(options));
+  const auto rounds =
+      static_cast<std::size_t>(options.repeat) + static_cast<std::size_t>(warm_up_rounds(options));
   const bool room = workspace.free_bytes() / 2 / rounds >= checkpoint_bytes + job.logical_bytes;
   check_memory(job.device_bytes + job.logical_bytes + options.memory_budget_bytes);
   SaveBench bench(options, job, workspace, room ? Deletion::at_the_end : Deletion::at_once);

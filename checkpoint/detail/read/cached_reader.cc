@@ -44,7 +44,7 @@ CachedReader::ChunkPtr CachedReader::chunk(const ChunkId& id) const {
   // Two threads may decode the same chunk here: seldom, and cheaper than having one wait.
   const Box box = checkpoint.box(id);
   const std::size_t bytes = num_bytes(box.shape(), size_bytes(checkpoint.tensor(id).dtype));
-  const ChunkPtr made(new Chunk{ReadBuffers::Loan(buffers_), bytes});
+  ChunkPtr made(new Chunk{ReadBuffers::Loan(buffers_), bytes});
   std::byte* const place = made->buffer->room(bytes);
   const ReadTarget target{id.tensor, &box, {&place, 1}};
   reader_.fill({&target, 1});

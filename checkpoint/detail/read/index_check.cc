@@ -44,7 +44,7 @@ Box selection_of(const H5Space& space, std::size_t rank) {
     begin.push_back(static_cast<std::int64_t>(first[d]));
     end.push_back(static_cast<std::int64_t>(last[d]) + 1);
   }
-  const Box box(begin, end);
+  Box box(begin, end);
   if (H5Sget_select_npoints(space.get()) != box.num_elements()) {
     corrupt(fmt::format("a mapping selects some elements of {}, not all", to_string(box)));
   }

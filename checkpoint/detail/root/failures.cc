@@ -24,7 +24,7 @@ std::string text_of(const std::exception_ptr& error) {
 
 }  // namespace
 
-void Failures::keep(std::exception_ptr error) noexcept {
+void Failures::keep(const std::exception_ptr& error) noexcept {
   ++count_;
   if (!first_) first_ = error;
   if (texts_.size() == kMostTexts) return;

@@ -34,7 +34,7 @@ class Failures {
   std::string text() const;
 
  private:
-  void keep(std::exception_ptr error) noexcept;
+  void keep(const std::exception_ptr& error) noexcept;
 
   std::exception_ptr first_;
   std::vector<std::string> texts_;  // of the first few

@@ -86,7 +86,10 @@ std::uint64_t time_namespace() { return inode_of("/proc/self/ns/time"); }
 // From the 16 random bytes that the kernel gives to each program that it starts; a child by fork()
 // has its parent's. A few bits of their hash tell nothing of them.
 std::uint64_t image() {
-  const auto* const bytes = reinterpret_cast<const std::byte*>(::getauxval(AT_RANDOM));
+  // The kernel gives an address as a number.
+  const auto* const bytes =
+      reinterpret_cast<const std::byte*>(  // NOLINT(performance-no-int-to-ptr)
+          ::getauxval(AT_RANDOM));
   return bytes == nullptr ? 0 : hash64(bytes, 16) >> 32;
 }
 

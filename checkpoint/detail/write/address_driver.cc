@@ -25,7 +25,7 @@ struct AddressCallbacks {
     if (info == nullptr) return nullptr;
     auto* file = new (std::nothrow) File{};
     if (file == nullptr) return nullptr;
-    std::memcpy(&file->driver, info, sizeof file->driver);
+    std::memcpy(&file->driver, info, sizeof(void*));  // the pointer alone
     return &file->base;
   }
   static herr_t close(H5FD_t* file) {
@@ -89,7 +89,7 @@ H5FD_class_t driver_class() {
   result.name = "shardwise_placement";
   result.maxaddr = static_cast<haddr_t>(INT64_MAX);
   result.fc_degree = H5F_CLOSE_STRONG;
-  result.fapl_size = sizeof(AddressDriver*);
+  result.fapl_size = sizeof(void*);  // an AddressDriver*
   result.open = AddressCallbacks::open;
   result.close = AddressCallbacks::close;
   result.cmp = AddressCallbacks::compare;

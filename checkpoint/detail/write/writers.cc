@@ -1,6 +1,7 @@
 #include "shardwise/checkpoint/detail/write/writers.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "shardwise/checkpoint/detail/write/save_plan.h"
 
@@ -65,10 +66,10 @@ class Loads {
     for (std::size_t i = 0; i < shares.size(); ++i) {
       sum += shares[i];
       const bool last = i + 1 == shares.size();
-      end[dim] = last ? piece.box.end(dim)
-                      : piece.box.begin(dim) +
-                            std::min(static_cast<std::int64_t>(sum / bytes * extent + 0.5),
-                                     piece.box.extent(dim));
+      end[dim] =
+          last ? piece.box.end(dim)
+               : piece.box.begin(dim) + std::min(std::int64_t{std::llround(sum / bytes * extent)},
+                                                 piece.box.extent(dim));
       if (end[dim] == begin[dim]) continue;
       bytes_[as_size(piece.writers[i])] +=
           static_cast<double>(end[dim] - begin[dim]) / extent * bytes;

@@ -20,7 +20,7 @@ namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
 std::size_t load_pair(const std::byte* at) {
-  std::uint16_t pair;
+  std::uint16_t pair = 0;
   std::memcpy(&pair, at, sizeof pair);
   return pair;
 }
@@ -165,7 +165,7 @@ HWY_EXPORT(code_streams);
 
 static_assert(std::endian::native == std::endian::little, "bits and pairs are stored as they are");
 
-constexpr std::size_t kPairs = 256 * 256;
+constexpr std::size_t kPairs = std::size_t{256} * 256;
 
 // Shorter blocks do not pay for their heads, and four streams want some bytes each.
 constexpr std::size_t kLeastBlockBytes = 256;
@@ -173,7 +173,7 @@ constexpr std::size_t kLeastBlockBytes = 256;
 // Every fourth run says how frequent values are, and so do those with values that occur in none of
 // these. An odd number of cache lines: rows of a matrix mostly have even ones, and the sample is
 // not to go along with them.
-constexpr std::size_t kRunBytes = 19 * 64;
+constexpr std::size_t kRunBytes = std::size_t{19} * 64;
 constexpr std::size_t kRunsPerSample = 4;
 
 // Of the longest codes, and what the last flush writes beyond them.

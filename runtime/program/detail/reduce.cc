@@ -31,14 +31,14 @@ struct Sum {
 struct Max {
   template <class T>
   static T combine(T a, T b) {
-    return a > b || a != a ? a : b;
+    return a > b || a != a ? a : b;  // NOLINT(misc-redundant-expression)
   }
 };
 
 struct Min {
   template <class T>
   static T combine(T a, T b) {
-    return a < b || a != a ? a : b;
+    return a < b || a != a ? a : b;  // NOLINT(misc-redundant-expression)
   }
 };
 

@@ -86,7 +86,7 @@ ReplicaChooser::ReplicaChooser(Replicas replicas, std::span<const DeviceId> plac
     }
     std::sort(sorted.begin(), sorted.end());
     const std::size_t count = sorted.size();
-    std::uint32_t* tree = &trees_[2 * first];
+    std::uint32_t* tree = &trees_[std::size_t{2} * first];
     for (std::size_t i = 0; i < count; ++i) {
       replicas_.members[first + i] = sorted[i].second;
       tree[count + i] = first + static_cast<std::uint32_t>(i);
@@ -148,7 +148,7 @@ void ReplicaChooser::count_sent(std::size_t group, const Choice& choice, std::in
   if (choice.link == Link::same_device) return;
   sent_[choice.slot] += elements;
   const std::size_t count = replicas_.size_of(group);
-  std::uint32_t* tree = &trees_[2 * replicas_.first[group]];
+  std::uint32_t* tree = &trees_[std::size_t{2} * replicas_.first[group]];
   for (std::size_t i = (count + choice.slot - replicas_.first[group]) / 2; i > 0; i /= 2) {
     tree[i] = freer(tree[2 * i], tree[2 * i + 1]) ? tree[2 * i] : tree[2 * i + 1];
   }

@@ -12,7 +12,8 @@ int main() {
                 {{"x", Sharding(Mesh::parse("data=2"), PartitionSpec::parse("data"))}},
                 {.batch_size = 6});
   CheckpointManager manager("checkpoints");
-  manager.save(1, {tensor_source("x", loader.next()->fields[0])}, {.codec = Codec::zstd, .existing = Existing::replace});
+  manager.save(1, {tensor_source("x", loader.next()->fields[0])},
+               {.codec = Codec::zstd, .existing = Existing::replace});
   const CheckpointReader reader(manager.latest()->step.directory);
   const auto restored = reader.restore(devices, "x", Sharding::replicated(Mesh::parse("all=1"), 1));
   const bool same = restored.to_host() == bytes;
