@@ -10,6 +10,7 @@
 
 #include "shardwise/checkpoint/detail/codec.h"
 #include "shardwise/checkpoint/detail/read/chunk_scatter.h"
+#include "shardwise/checkpoint/detail/read/directory_state.h"
 #include "shardwise/checkpoint/detail/read/index_check.h"
 #include "shardwise/checkpoint/detail/read/read_pipeline.h"
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
@@ -28,6 +29,9 @@ using detail::ChunkRecord;
 
 // Padding and HDF5's own bytes are read in pieces of this size.
 constexpr std::size_t kPartBytes = std::size_t{1} << 20;
+
+// Where another process removes a step and saves it anew, what was read is of both.
+constexpr int kMostTries = 3;
 
 /// Bytes of the data of a shard file. Padding must be zero.
 struct Part {
@@ -61,34 +65,35 @@ class Verifier {
   void hash_structure(std::size_t number);
   void list_chunks();
   void list_padding();
+  void check_long_padding();
   void read_parts();
   enum class Reading { together, alone };
   using Consume = std::function<void(std::size_t part, detail::RangeBytes& bytes)>;
   void read_parts(std::span<const Part> parts, Reading reading, const Consume& consume);
   void read_alone(const Part& part, detail::RangeBytes& bytes);
   void check_part(const Part& part, std::span<const std::byte> bytes);
-  void report_chunk(const ChunkId& id, std::string message);
+  void check_zeros(const Part& part, std::span<const std::byte> bytes) const;
+  void report_chunk(const ChunkId& id, const Error& error);
   void check_index_file();
 
   void hash_range(File& file, std::uint64_t begin, std::uint64_t end, Hasher128& hasher);
-  void report(Damage damage);
+  void report(const Error& error, Damage damage);
   void progress();
   std::string path_of(const std::string& name) const { return (directory_ / name).string(); }
 
-  /// Runs a step; what it finds to be corrupt, or cannot read, is damage of that file.
+  /// Runs a step; what it finds to be corrupt, or cannot read, is reported of that file.
   template <class Step>
   bool attempt(const std::string& file, Step&& step) {
     try {
       step();
       return true;
     } catch (const Error& e) {
-      if (!is_damage(e)) throw;
-      report({.file = file, .message = e.what()});
+      report(e, {.file = file, .message = e.what()});
       return false;
     }
   }
 
-  static bool is_damage(const Error& e) {
+  static bool is_reported(const Error& e) {
     return e.code() == ErrorCode::corrupt || e.code() == ErrorCode::io;
   }
 
@@ -98,18 +103,20 @@ class Verifier {
   detail::ScratchPool<detail::Decoder> decoders_;
   detail::StoredCheckpoint stored_;
   std::vector<bool> readable_;  // per file: it is open, and its chunk table is right
-  std::vector<Part> parts_;
+  std::vector<Part> parts_, long_padding_;
   std::size_t total_bytes_ = 0;
   std::atomic<std::size_t> bytes_{0};
   std::atomic<std::int64_t> chunks_{0};
 
   Mutex mutex_;
-  std::vector<Damage> damage_ SHARDWISE_GUARDED_BY(mutex_);
+  VerifyReport report_ SHARDWISE_GUARDED_BY(mutex_);
 };
 
-void Verifier::report(Damage damage) {
+// Only bytes prove damage: that they cannot be read may be this process's fault.
+void Verifier::report(const Error& error, Damage damage) {
+  if (!is_reported(error)) throw error;
   const MutexLock lock(mutex_);
-  damage_.push_back(std::move(damage));
+  (error.code() == ErrorCode::io ? report_.unread : report_.damage).push_back(std::move(damage));
 }
 
 void Verifier::progress() {
@@ -122,7 +129,7 @@ bool Verifier::open_manifest() {
     stored_.manifest = detail::read_manifest(*file_system_, directory_);
   } catch (const Error& e) {
     if (e.code() != ErrorCode::corrupt) throw;
-    report({.file = detail::kManifestName, .message = e.what()});
+    report(e, {.file = detail::kManifestName, .message = e.what()});
     return false;
   }
   bytes_ += file_system_->open(directory_ / detail::kManifestName)->size();
@@ -136,8 +143,10 @@ void Verifier::find_foreign_files() {
   for (const detail::FileEntry& entry : stored_.manifest.files) known.insert(entry.name);
   for (const std::string& name : file_system_->list(directory_)) {
     if (known.contains(name)) continue;
-    report({.file = name,
-            .message = fmt::format("verify {}: it is no part of the checkpoint", path_of(name))});
+    attempt(name, [&] {
+      throw Error(ErrorCode::corrupt,
+                  fmt::format("verify {}: it is no part of the checkpoint", path_of(name)));
+    });
   }
 }
 
@@ -222,11 +231,9 @@ void Verifier::list_padding() {
     const detail::FileEntry& entry = manifest.files[f];
     std::uint64_t at = entry.data_begin;
     const auto pad_to = [&](std::uint64_t end) {
-      while (readable_[f] && at < end) {
-        const auto bytes = static_cast<std::size_t>(std::min<std::uint64_t>(kPartBytes, end - at));
-        parts_.push_back({f, at, bytes, Part::Kind::padding});
-        at += bytes;
-      }
+      if (!readable_[f] || at >= end) return;
+      const std::uint64_t bytes = end - at;
+      (bytes > kPartBytes ? long_padding_ : parts_).push_back({f, at, bytes, Part::Kind::padding});
     };
     for (; part != known.end() && part->file == f; ++part) {
       pad_to(part->address);
@@ -236,19 +243,44 @@ void Verifier::list_padding() {
   }
 }
 
+// `bytes` are those of the part.
+void Verifier::check_zeros(const Part& part, std::span<const std::byte> bytes) const {
+  const auto found =
+      std::find_if(bytes.begin(), bytes.end(), [](std::byte b) { return b != std::byte{0}; });
+  if (found == bytes.end()) return;
+  throw Error(ErrorCode::corrupt,
+              fmt::format("verify {}: the byte at {} belongs to nothing and is {}, must be 0",
+                          path_of(stored_.manifest.files[part.file].name),
+                          part.address + static_cast<std::uint64_t>(found - bytes.begin()),
+                          std::to_integer<int>(*found)));
+}
+
+// Piece by piece, and not what the file system says is a hole: no writer leaves so much, and who
+// makes a file may state as much of it as he likes.
+void Verifier::check_long_padding() {
+  std::vector<std::byte> bytes(long_padding_.empty() ? 0 : kPartBytes);
+  for (const Part& padding : long_padding_) {
+    File& file = *stored_.files[padding.file];
+    const std::uint64_t end = padding.address + padding.bytes;
+    for (std::uint64_t at = padding.address; at < end;) {
+      const std::uint64_t data = std::min(file.next_data(at), end);
+      const auto size = static_cast<std::size_t>(std::min<std::uint64_t>(kPartBytes, end - data));
+      const Part part{padding.file, data, size, Part::Kind::padding};
+      attempt(stored_.manifest.files[padding.file].name, [&] {
+        file.read_at(data, bytes.data(), size);
+        check_zeros(part, std::span(bytes).first(size));
+      });
+      bytes_ += data + size - at;
+      at = data + size;
+    }
+    progress();
+  }
+}
+
 void Verifier::check_part(const Part& part, std::span<const std::byte> bytes) {
   bytes_ += bytes.size();
-  const std::string& file = stored_.manifest.files[part.file].name;
   if (part.kind == Part::Kind::padding) {
-    const auto found =
-        std::find_if(bytes.begin(), bytes.end(), [](std::byte b) { return b != std::byte{0}; });
-    if (found == bytes.end()) return;
-    report({.file = file,
-            .message = fmt::format("verify {}: the byte at {} belongs to nothing and is {}, must "
-                                   "be 0",
-                                   path_of(file),
-                                   part.address + static_cast<std::uint64_t>(found - bytes.begin()),
-                                   std::to_integer<int>(*found))});
+    attempt(stored_.manifest.files[part.file].name, [&] { check_zeros(part, bytes); });
     return;
   }
   ++chunks_;
@@ -265,17 +297,17 @@ void Verifier::check_part(const Part& part, std::span<const std::byte> bytes) {
         [&](std::span<const std::byte> window) { hasher.update(window.data(), window.size()); });
     detail::check_decoded_hash(stored_, part.id, hasher.digest());
   } catch (const Error& e) {
-    report_chunk(part.id, e.what());
+    report_chunk(part.id, e);
   }
 }
 
-void Verifier::report_chunk(const ChunkId& id, std::string message) {
+void Verifier::report_chunk(const ChunkId& id, const Error& error) {
   const detail::PieceEntry& piece = stored_.piece(id);
-  report({.file = stored_.manifest.files[static_cast<std::size_t>(piece.file)].name,
-          .message = std::move(message),
-          .tensor = stored_.tensor(id).name,
-          .chunk = piece.first_chunk + id.chunk,
-          .box = stored_.box(id)});
+  report(error, {.file = stored_.manifest.files[static_cast<std::size_t>(piece.file)].name,
+                 .message = error.what(),
+                 .tensor = stored_.tensor(id).name,
+                 .chunk = piece.first_chunk + id.chunk,
+                 .box = stored_.box(id)});
 }
 
 void Verifier::read_alone(const Part& part, detail::RangeBytes& bytes) {
@@ -286,9 +318,8 @@ void Verifier::read_alone(const Part& part, detail::RangeBytes& bytes) {
       all.insert(all.end(), next.begin(), next.end());
     }
   } catch (const Error& e) {
-    if (!is_damage(e)) throw;
-    if (part.kind == Part::Kind::chunk) return report_chunk(part.id, e.what());
-    return report({.file = stored_.manifest.files[part.file].name, .message = e.what()});
+    if (part.kind == Part::Kind::chunk) return report_chunk(part.id, e);
+    return report(e, {.file = stored_.manifest.files[part.file].name, .message = e.what()});
   }
   check_part(part, all);
 }
@@ -304,7 +335,7 @@ void Verifier::read_parts() {
       checked[i] = 1;
     });
   } catch (const Error& e) {
-    if (!is_damage(e)) throw;
+    if (!is_reported(e)) throw;
   }
   std::vector<Part> rest;
   for (std::size_t i = 0; i < parts_.size(); ++i) {
@@ -343,20 +374,20 @@ void Verifier::read_parts(std::span<const Part> parts, Reading reading, const Co
 void Verifier::check_index_file() {
   const std::string name = detail::kIndexName;
   const detail::Manifest& manifest = stored_.manifest;
-  const bool right = attempt(name, [&] {
+  attempt(name, [&] {
     const auto file = detail::open_shard_file(*file_system_, directory_,
                                               {.name = name, .bytes = manifest.index_bytes});
     Hasher128 hasher;
     hash_range(*file, 0, manifest.index_bytes, hasher);
-    if (hasher.digest() == manifest.index_hash) return;
-    throw Error(ErrorCode::corrupt,
-                fmt::format("verify {}: its hash is {}, must be {}", path_of(name),
-                            to_hex(hasher.digest()), to_hex(manifest.index_hash)));
+    std::string problem;
+    if (hasher.digest() != manifest.index_hash) {
+      problem = fmt::format("verify {}: its hash is {}, must be {}", path_of(name),
+                            to_hex(hasher.digest()), to_hex(manifest.index_hash));
+    } else if (manifest.minor >= detail::kExactIndexMinor) {
+      problem = detail::check_index(*file, path_of(name), manifest);
+    }
+    if (!problem.empty()) throw Error(ErrorCode::corrupt, problem);
   });
-  if (!right) return;
-  for (std::string& message : detail::check_index(directory_ / name, manifest)) {
-    report({.file = name, .message = std::move(message)});
-  }
 }
 
 VerifyReport Verifier::run() {
@@ -368,26 +399,36 @@ VerifyReport Verifier::run() {
     list_chunks();
     list_padding();
     read_parts();
+    check_long_padding();
     check_index_file();
   }
   progress();
-  VerifyReport report;
-  report.chunks = chunks_;
-  report.bytes = bytes_;
   const MutexLock lock(mutex_);
-  report.damage = std::move(damage_);
-  if (!report.ok()) detail::check_still_there(directory_);
-  std::stable_sort(report.damage.begin(), report.damage.end(),
-                   [](const Damage& a, const Damage& b) {
-                     return std::tie(a.file, a.chunk) < std::tie(b.file, b.chunk);
-                   });
-  return report;
+  report_.chunks = chunks_;
+  report_.bytes = bytes_;
+  for (std::vector<Damage>* list : {&report_.damage, &report_.unread}) {
+    std::stable_sort(list->begin(), list->end(), [](const Damage& a, const Damage& b) {
+      return std::tie(a.file, a.chunk) < std::tie(b.file, b.chunk);
+    });
+  }
+  return std::move(report_);
 }
 
 }  // namespace
 
-VerifyReport verify_checkpoint(const std::filesystem::path& directory, ReadOptions options) {
-  return Verifier(directory, std::move(options)).run();
+VerifyReport verify_checkpoint(const std::filesystem::path& directory, const ReadOptions& options) {
+  for (int tries = 1;; ++tries) {
+    const detail::DirectoryState before(directory);
+    VerifyReport report = Verifier(directory, options).run();
+    if (report.ok()) return report;
+    detail::check_still_there(directory);
+    if (detail::DirectoryState(directory) == before) return report;
+    if (tries == kMostTries) {
+      throw Error(ErrorCode::io, fmt::format("verify {}: the directory changed while it was read, "
+                                             "{} times: nothing is proved",
+                                             directory.string(), tries));
+    }
+  }
 }
 
 }  // namespace shardwise

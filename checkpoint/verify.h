@@ -21,20 +21,31 @@ struct Damage {
 };
 
 struct VerifyReport {
-  std::vector<Damage> damage;  ///< empty: every byte of the checkpoint is as it was written
-  std::int64_t chunks = 0;     ///< read
-  std::size_t bytes = 0;       ///< read
-  bool ok() const { return damage.empty(); }
+  /// What the bytes prove to be wrong.
+  std::vector<Damage> damage;
+
+  /// What could not be read: no rights, no free descriptor, a bad place on the disk, a server that
+  /// does not answer. Nothing is known of it; the checkpoint may be whole.
+  std::vector<Damage> unread;
+
+  std::int64_t chunks = 0;  ///< read
+  std::size_t bytes = 0;    ///< read
+
+  /// Every byte of the checkpoint was read and is as it was written.
+  bool ok() const { return damage.empty() && unread.empty(); }
 };
 
 /// Reads every byte of a checkpoint: checksum of the manifest, sizes, HDF5 structure, chunk tables,
-/// every chunk, the padding between them, the index and each of its mappings; checks that the
-/// pieces cover every tensor exactly once, and that no other file lies there. Damage is reported,
-/// not thrown, and does not end the search, except for the manifest's: nothing else says what the
-/// other bytes should be. What the disk cannot read is damage, too. HDF5 opens the index only where
-/// its hash is right. This proves integrity, not authenticity: who can write the files can make
-/// their hashes right again. Throws not_found where there is no checkpoint, or it is removed
-/// meanwhile, unsupported, and io where its directory or manifest cannot be read.
-VerifyReport verify_checkpoint(const std::filesystem::path& directory, ReadOptions options = {});
+/// every chunk, the padding between them, and the index, which must be, byte for byte, what the
+/// writer makes of the manifest; checks that the pieces cover every tensor exactly once, and that
+/// there is no other file. Damage is reported, not thrown, and does not end the search, except for
+/// the manifest's: nothing else says what the other bytes should be. So is what cannot be read,
+/// apart from damage: delete nothing because of it. HDF5 opens no file, and no link is followed.
+/// This proves integrity, not authenticity: who can write the files can make their hashes right
+/// again. Throws not_found where there is no checkpoint, or it is removed meanwhile; unsupported;
+/// and io where its directory or manifest cannot be read, or the directory changes again and again
+/// while it is read.
+VerifyReport verify_checkpoint(const std::filesystem::path& directory,
+                               const ReadOptions& options = {});
 
 }  // namespace shardwise

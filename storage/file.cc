@@ -123,6 +123,12 @@ class PosixFile final : public File {
 
   bool in_memory(std::uint64_t offset) override { return cache_ && cache_->holds(offset); }
 
+  std::uint64_t next_data(std::uint64_t offset) override {
+    const off_t data = ::lseek(cached_.get(), static_cast<off_t>(offset), SEEK_DATA);
+    if (data >= 0) return static_cast<std::uint64_t>(data);
+    return errno == ENXIO ? std::max(offset, size()) : offset;
+  }
+
   void read_once() override {
     // The same file once more, whatever has its name now; without /proc, or where O_DIRECT is
     // refused, reads go through the cache.

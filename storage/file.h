@@ -34,6 +34,10 @@ class File {
   /// False if unknown.
   virtual bool in_memory(std::uint64_t /*offset*/) { return false; }
 
+  /// Where the first byte from `offset` on is that may be other than zero: what a file system says
+  /// is a hole is passed over. The file's end if only a hole follows; `offset` if unknown.
+  virtual std::uint64_t next_data(std::uint64_t offset) { return offset; }
+
   /// A hint: nothing is read twice, so it need not be kept in memory. Call it before any read.
   virtual void read_once() {}
 
@@ -92,7 +96,8 @@ class FileSystem {
   virtual void sync_directory(const std::filesystem::path& path) = 0;
 
   /// Throws already_exists if `to` exists; it is never replaced. Throws unsupported if the system
-  /// cannot rename between the two places, such as from one file system to another.
+  /// cannot rename between the two places, such as from one file system to another, or an overlay's
+  /// directory of a lower layer.
   virtual void rename(const std::filesystem::path& from, const std::filesystem::path& to) = 0;
 
   /// Removes a file or an empty directory; one that does not exist is no error. Throws

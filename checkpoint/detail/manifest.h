@@ -17,6 +17,7 @@ inline constexpr const char* kFormatName = "shardwise-checkpoint";
 inline constexpr int kFormatVersion = 1;
 inline constexpr std::int64_t kFormatMinor = 1;  ///< what this build writes
 inline constexpr std::int64_t kDecodedHashesMinor = 1;
+inline constexpr std::int64_t kExactIndexMinor = 1;  ///< index.h5 is what build_index_file makes
 inline constexpr const char* kManifestName = "manifest.json";
 inline constexpr const char* kIndexName = "index.h5";
 inline constexpr const char* kUsualPolicy = "ceil";  ///< of a tensor whose entry names none

@@ -1,9 +1,7 @@
 #include "shardwise/checkpoint/detail/root/lease.h"
 
-#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <spawn.h>
-#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -14,6 +12,7 @@
 
 #include "shardwise/checkpoint/detail/root/root.h"
 #include "shardwise/shard/error.h"
+#include "testing/few_descriptors.h"
 #include "testing/temp_dir.h"
 
 extern char** environ;
@@ -116,35 +115,6 @@ TEST(Lease, WhatThisProcessRanBeforeIsDead) {
   other.image = 0;
   EXPECT_TRUE(may_be_alive(other)) << "an earlier version wrote it";
 }
-
-// No other descriptor is free while it lives than so many.
-class FewDescriptors {
- public:
-  explicit FewDescriptors(std::size_t free) {
-    for (int fd = 0; (fd = ::open("/dev/null", O_RDONLY | O_CLOEXEC)) >= 0 && fd < kLimit;) {
-      taken_.push_back(fd);
-    }
-    EXPECT_EQ(::getrlimit(RLIMIT_NOFILE, &usual_), 0);
-    rlimit less = usual_;
-    less.rlim_cur = kLimit;
-    EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &less), 0);
-    for (; free > 0; --free) {
-      ::close(taken_.back());
-      taken_.pop_back();
-    }
-  }
-  ~FewDescriptors() {
-    ::setrlimit(RLIMIT_NOFILE, &usual_);
-    for (const int fd : taken_) ::close(fd);
-  }
-  FewDescriptors(const FewDescriptors&) = delete;
-  FewDescriptors& operator=(const FewDescriptors&) = delete;
-
- private:
-  static constexpr int kLimit = 256;
-  rlimit usual_{};
-  std::vector<int> taken_;
-};
 
 // The files of the system that say so cannot be opened; the owner has no machine id, as in many
 // containers.

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <fstream>
 #include <random>
@@ -10,8 +11,10 @@
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
 #include "shardwise/checkpoint/manager.h"
 #include "shardwise/shard/error.h"
+#include "shardwise/storage/detail/hdf5.h"
 #include "testing/errors.h"
 #include "testing/faulty_file_system.h"
+#include "testing/few_descriptors.h"
 #include "testing/hand_made_checkpoint.h"
 #include "testing/hooked_file_system.h"
 #include "testing/temp_dir.h"
@@ -34,10 +37,11 @@ TensorSource source(const std::string& name, DType dtype, const Shape& shape,
 
 /// A small checkpoint of the library's own: chunks of both codecs, contiguous pieces, a scalar, a
 /// tensor without elements.
-fs::path save_small(const fs::path& root, std::int64_t step = 3) {
+fs::path save_small(const fs::path& root, std::int64_t step = 3, std::uint64_t seed = 0) {
   CheckpointManager manager(root, {.threads = 2});
-  const auto weights = counting_values(DType::f32, {8, 4096}, static_cast<std::uint64_t>(step));
-  const auto noise = scattered_values(DType::bf16, {20, 3000}, static_cast<std::uint64_t>(step));
+  seed += static_cast<std::uint64_t>(step);
+  const auto weights = counting_values(DType::f32, {8, 4096}, seed);
+  const auto noise = scattered_values(DType::bf16, {20, 3000}, seed);
   const SaveStats stats =
       manager.save(step,
                    {source("layer/w", DType::f32, {8, 4096}, "x=2", "x,-", weights),
@@ -66,13 +70,26 @@ void flip(const fs::path& path, std::uint64_t place, std::byte bits) {
   if (!file) throw std::runtime_error("cannot change " + path.string());
 }
 
-std::string only_damage(const VerifyReport& report) {
-  EXPECT_EQ(report.damage.size(), 1u);
-  for (const Damage& damage : report.damage) {
+std::string only(const std::vector<Damage>& list) {
+  EXPECT_EQ(list.size(), 1u);
+  for (const Damage& damage : list) {
     EXPECT_EQ(damage.message.find('\n'), std::string::npos);
     EXPECT_FALSE(damage.message.ends_with('.'));
   }
-  return report.damage.empty() ? "" : report.damage.front().message;
+  return list.empty() ? "" : list.front().message;
+}
+
+std::string only_damage(const VerifyReport& report) {
+  EXPECT_TRUE(report.unread.empty());
+  EXPECT_FALSE(report.ok());
+  return only(report.damage);
+}
+
+/// Of a report that tells of no damage.
+std::string only_unread(const VerifyReport& report) {
+  EXPECT_TRUE(report.damage.empty());
+  EXPECT_FALSE(report.ok());
+  return only(report.unread);
 }
 
 class Verify : public testing::Test {
@@ -298,20 +315,21 @@ TEST_F(Verify, ReportsEachChunkThatTheDiskCannotReadAndGoesOn) {
         all.push_back({name, last, last + 1});
         const VerifyReport report =
             verify_checkpoint(path_, {.threads = 2, .file_system = bad_disk({all.back()})});
-        EXPECT_THAT(only_damage(report),
+        EXPECT_THAT(only_unread(report),
                     AllOf(HasSubstr(stored_.describe(id)), HasSubstr("bad place")));
-        ASSERT_FALSE(report.damage.empty());
-        EXPECT_EQ(report.damage[0].file, name);
-        EXPECT_EQ(report.damage[0].tensor, tensor.name);
-        EXPECT_EQ(report.damage[0].chunk, tensor.pieces[p].first_chunk + c);
-        EXPECT_EQ(report.damage[0].box, stored_.box(id));
+        ASSERT_FALSE(report.unread.empty());
+        EXPECT_EQ(report.unread[0].file, name);
+        EXPECT_EQ(report.unread[0].tensor, tensor.name);
+        EXPECT_EQ(report.unread[0].chunk, tensor.pieces[p].first_chunk + c);
+        EXPECT_EQ(report.unread[0].box, stored_.box(id));
         EXPECT_EQ(report.chunks, chunks - 1) << "each of the others once";
         EXPECT_EQ(report.bytes, directory_bytes(path_) - stored_.record(id).stored_bytes);
       }
     }
   }
   const VerifyReport report = verify_checkpoint(path_, {.file_system = bad_disk(all)});
-  EXPECT_EQ(std::ssize(report.damage), chunks);
+  EXPECT_EQ(std::ssize(report.unread), chunks);
+  EXPECT_TRUE(report.damage.empty());
   EXPECT_EQ(report.chunks, 0);
 }
 
@@ -322,24 +340,26 @@ TEST_F(Verify, FindsChangesBesideWhatTheDiskCannotRead) {
   flip(path_ / file.name, last.address, std::byte{1});
   VerifyReport report = verify_checkpoint(
       path_, {.file_system = bad_disk({{file.name, first.address, first.address + 1}})});
-  ASSERT_EQ(report.damage.size(), 2u);
-  EXPECT_EQ(report.damage[0].chunk, 0);
-  EXPECT_THAT(report.damage[1].message, HasSubstr("the hash of its bytes is"));
+  ASSERT_EQ(report.unread.size(), 1u);
+  EXPECT_EQ(report.unread[0].chunk, 0);
+  ASSERT_EQ(report.damage.size(), 1u);
+  EXPECT_THAT(report.damage[0].message, HasSubstr("the hash of its bytes is"));
 
-  // What is not a chunk is damage of its file.
+  // What is not a chunk is unread in its file.
   report = verify_checkpoint(
       path_, {.file_system =
                   bad_disk({{file.name, file.data_end, file.data_end + 1}, {"index.h5", 5, 6}})});
-  ASSERT_EQ(report.damage.size(), 3u);
-  EXPECT_EQ(report.damage[0].file, "index.h5");
-  EXPECT_EQ(report.damage[1].file, file.name);
-  EXPECT_THAT(report.damage[1].message, HasSubstr("bad place"));
-  EXPECT_EQ(report.damage[2].chunk, std::ssize(stored_.tables[0].records) - 1);
+  ASSERT_EQ(report.unread.size(), 2u);
+  EXPECT_EQ(report.unread[0].file, "index.h5");
+  EXPECT_EQ(report.unread[1].file, file.name);
+  EXPECT_THAT(report.unread[1].message, HasSubstr("bad place"));
+  ASSERT_EQ(report.damage.size(), 1u);
+  EXPECT_EQ(report.damage[0].chunk, std::ssize(stored_.tables[0].records) - 1);
 
   // Without its chunk table nothing is known about a file's data.
   const BadPlace table{file.name, file.table_address, file.table_address + 1};
   report = verify_checkpoint(path_, {.file_system = bad_disk({table})});
-  EXPECT_THAT(only_damage(report), HasSubstr("bad place"));
+  EXPECT_THAT(only_unread(report), HasSubstr("bad place"));
   EXPECT_EQ(report.chunks, 0);
 
   const BadPlace manifest{"manifest.json", 0, 1};
@@ -352,15 +372,15 @@ TEST_F(Verify, FindsChangesBesideWhatTheDiskCannotRead) {
 TEST_F(Verify, EveryOperationMayFailOnce) {
   const VerifyReport good = verify();
   const auto faulty = std::make_shared<FaultyFileSystem>(0, Fault::cut);
-  int whole = 0, damaged = 0, thrown = 0;
+  int whole = 0, unread = 0, thrown = 0;
   for (std::int64_t at = 1; at == 1 || at <= faulty->operations() + 1; ++at) {
     SCOPED_TRACE(at);
     faulty->restart(at);
     try {
       const VerifyReport report = verify_checkpoint(path_, {.threads = 1, .file_system = faulty});
       if (!report.ok()) {
-        EXPECT_THAT(only_damage(report), HasSubstr("injected"));
-        ++damaged;
+        EXPECT_THAT(only_unread(report), HasSubstr("injected"));
+        ++unread;
         continue;
       }
       EXPECT_EQ(report.chunks, good.chunks);
@@ -372,8 +392,144 @@ TEST_F(Verify, EveryOperationMayFailOnce) {
     }
   }
   EXPECT_GE(whole, 2);
-  EXPECT_GE(damaged, 5);
+  EXPECT_GE(unread, 5);
   EXPECT_GE(thrown, 4);
+}
+
+// The process is at fault, not the checkpoint: who deletes what is damaged must not delete it.
+TEST_F(Verify, NamesWhatItHasNoDescriptorOrNoRightToOpen) {
+  const fs::path path = [&] {
+    CheckpointManager manager(dir_.path());
+    const auto w = counting_values(DType::f32, {8, 4096});
+    return manager
+        .save(9, {source("w", DType::f32, {8, 4096}, "x=4", "x,-", w)},
+              {.codec = Codec::none, .writers = 4})
+        .directory;
+  }();
+  for (std::size_t free = 0; free < 9; ++free) {
+    SCOPED_TRACE(free);
+    VerifyReport report;
+    std::string error;
+    try {
+      const FewDescriptors few(free);
+      report = verify_checkpoint(path, {.threads = 1, .pin = false});
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code(), ErrorCode::io);
+      error = e.what();
+    }
+    EXPECT_TRUE(report.damage.empty());
+    switch (free) {
+      case 0:
+        EXPECT_THAT(error, HasSubstr("Too many open files"));
+        break;
+      case 2:  // of the manifest's and the list's; then two shard files stay open
+        ASSERT_EQ(report.unread.size(), 3u);
+        EXPECT_EQ(report.unread[0].file, "index.h5");
+        EXPECT_EQ(report.unread[1].file, "shards-00002-of-00004.h5");
+        EXPECT_EQ(report.unread[2].file, "shards-00003-of-00004.h5");
+        EXPECT_THAT(report.unread[2].message, HasSubstr("Too many open files"));
+        EXPECT_EQ(report.chunks, 2);
+        break;
+      case 8:
+        EXPECT_TRUE(report.ok());
+        break;
+      default:
+        break;
+    }
+  }
+
+  const auto forbidden =
+      std::make_shared<HookedFileSystem>([](std::string_view operation, const fs::path& file) {
+        if (operation == "open" && file.filename() == "shards-00001-of-00004.h5") {
+          throw Error(ErrorCode::io, "open " + file.string() + ": Permission denied");
+        }
+      });
+  const VerifyReport report = verify_checkpoint(path, {.file_system = forbidden});
+  EXPECT_THAT(only_unread(report), HasSubstr("Permission denied"));
+  EXPECT_EQ(report.chunks, 3);
+}
+
+// Their indexes were made otherwise: only their hashes are compared.
+TEST_F(Verify, LeavesTheIndexOfAnEarlierMinorVersionAlone) {
+  HandMadeCheckpoint made({{.name = "w",
+                            .shape = {8},
+                            .pieces = {Box({0}, {8})},
+                            .data = counting_values(DType::f32, {8})}});
+  EXPECT_THAT(only_damage(verify_checkpoint(made.write(dir_ / "new"))), HasSubstr("check index"));
+  made.manifest.minor = 0;
+  made.seal();
+  EXPECT_TRUE(verify_checkpoint(made.write(dir_ / "old")).ok());
+}
+
+// An index that is somebody's trap: nothing that it links to is opened. (It would wait for ever.)
+TEST_F(Verify, NeverFollowsALinkOfTheIndex) {
+  ASSERT_EQ(::mkfifo((dir_ / "fifo").c_str(), 0600), 0);
+  std::vector<std::byte> index;
+  {
+    const detail::Hdf5Lock lock;
+    const fs::path trap = dir_ / "trap.h5";
+    const detail::H5File file(H5Fcreate(trap.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT),
+                              "create");
+    ASSERT_GE(H5Lcreate_external((dir_ / "fifo").c_str(), "/x", file.get(), "w", H5P_DEFAULT,
+                                 H5P_DEFAULT),
+              0);
+  }
+  HandMadeCheckpoint made({{.name = "w",
+                            .shape = {8},
+                            .pieces = {Box({0}, {8})},
+                            .data = counting_values(DType::f32, {8})}});
+  made.index = file_bytes(dir_ / "trap.h5");
+  made.seal();
+  EXPECT_THAT(only_damage(verify_checkpoint(made.write(dir_.path()))), HasSubstr("check index"));
+}
+
+// It is zero, as it must be; the file takes no room on the disk.
+TEST_F(Verify, PassesOverHolesThatTheFileSystemKnows) {
+  constexpr std::uint64_t kHole = std::uint64_t{1} << 38;
+  HandMadeCheckpoint made({{.name = "w",
+                            .shape = {8},
+                            .pieces = {Box({0}, {8})},
+                            .data = counting_values(DType::f32, {8})}});
+  made.manifest.minor = 0;  // else something must follow the hole
+  detail::FileEntry& entry = made.manifest.files[0];
+  made.files[0].bytes.resize(entry.data_end);
+  entry.bytes = entry.data_end;
+  made.seal();
+  entry.bytes = entry.data_end = kHole;
+  const fs::path path = made.write(dir_ / "sparse");
+  fs::resize_file(path / entry.name, kHole);
+  const VerifyReport report = verify_checkpoint(path, {.threads = 1});
+  for (const Damage& damage : report.damage) ADD_FAILURE() << damage.message;
+  EXPECT_GT(report.bytes, kHole);
+
+  flip(path / entry.name, kHole / 2 + 7, std::byte{3});
+  EXPECT_THAT(only_damage(verify_checkpoint(path, {.threads = 1})),
+              HasSubstr("the byte at " + std::to_string(kHole / 2 + 7) + " belongs to nothing"));
+}
+
+// Removed and saved anew in the midst of it, under the same name: of both some files are read.
+TEST_F(Verify, DoesNotCallAStepDamagedThatIsSavedAnewMeanwhile) {
+  int operations = 0;
+  for (int at = 1, most = 1; at <= most; ++at) {
+    SCOPED_TRACE(at);
+    int count = 0;
+    const auto replace = [&] {
+      if (++count != at) return;
+      CheckpointManager(dir_.path()).remove(3);
+      save_small(dir_.path(), 3, static_cast<std::uint64_t>(100 + at));
+    };
+    const auto files = std::make_shared<HookedFileSystem>(
+        [&](std::string_view, const fs::path&) { replace(); },
+        [&](const fs::path&, std::uint64_t, std::size_t) { replace(); });
+    try {
+      const VerifyReport report = verify_checkpoint(path_, {.threads = 1, .file_system = files});
+      for (const Damage& damage : report.damage) ADD_FAILURE() << damage.message;
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code(), ErrorCode::not_found) << e.what();
+    }
+    if (at == 1) most = operations = count;
+  }
+  EXPECT_GT(operations, 10);
 }
 
 TEST_F(Verify, ThrowsWhereThereIsNoCheckpointAndForNewerFormats) {
@@ -391,11 +547,10 @@ TEST_F(Verify, ComparesTheIndexWithTheManifest) {
   const struct {
     std::string_view from, to, message;
   } cases[] = {
-      {"\"dtype\":\"i16\"", "\"dtype\":\"bf16\"",
-       "dataset \"/b\" of tensor \"b\": its type is not"},
-      {"\"index\":\"/b\"", "\"index\":\"/c\"", "dataset \"/c\" of tensor \"b\": open dataset"},
-      {"\"index\":\"/scalar\"", "\"index\":\"/noise2\"", "tensor \"scalar\": link"},
-      {"\"shape\":[0,2]", "\"shape\":[0,3]", "its extents are [0, 2], must be [0, 3]"},
+      {"\"dtype\":\"i16\"", "\"dtype\":\"bf16\"", "lists: it has "},
+      {"\"index\":\"/b\"", "\"index\":\"/c\"", "tensor \"b\" at \"/c\", must be \"/b\""},
+      {"\"index\":\"/scalar\"", "\"index\":\"/noise2\"", "tensor \"scalar\" at \"/noise2\""},
+      {"\"shape\":[0,2]", "\"shape\":[0,3]", "is 2, must be 3"},
   };
   for (const auto& c : cases) {
     SCOPED_TRACE(c.to);
@@ -420,7 +575,7 @@ TEST(VerifyHandMade, ReportsEachDamagedChunkOnItsOwn) {
   // And the index, which is filler here.
   ASSERT_EQ(report.damage.size(), 4u);
   EXPECT_EQ(report.damage[0].file, "index.h5");
-  EXPECT_THAT(report.damage[0].message, HasSubstr("open: HDF5"));
+  EXPECT_THAT(report.damage[0].message, HasSubstr("it does not map what the manifest lists"));
   EXPECT_EQ(report.damage[1].chunk, 1);
   EXPECT_EQ(report.damage[1].box, Box({8}, {16}));
   EXPECT_EQ(report.damage[2].chunk, 3);

@@ -1,16 +1,16 @@
 #pragma once
 
-#include <filesystem>
 #include <string>
-#include <vector>
 
 #include "shardwise/checkpoint/detail/manifest.h"
+#include "shardwise/storage/file.h"
 
 namespace shardwise::detail {
 
-/// Opens index.h5 with HDF5 and compares each tensor's dataset with the manifest: its type, its
-/// extents, and every mapping to a piece. One line for each thing that is wrong. Requires that the
-/// file's hash is right, as HDF5 is not made for damaged files.
-std::vector<std::string> check_index(const std::filesystem::path& path, const Manifest& manifest);
+/// Compares index.h5 with the bytes that the writer makes of the manifest: what is wrong, in one
+/// line, or nothing. HDF5 never sees the file, which may be anybody's: it is not made for hostile
+/// ones, and follows links. `path` is for the message. Throws io, and corrupt where the file ends
+/// early.
+std::string check_index(File& file, const std::string& path, const Manifest& manifest);
 
 }  // namespace shardwise::detail

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <sys/stat.h>
+
+#include <filesystem>
+
+namespace shardwise::detail {
+
+/// Which directory a path led to, and when its entries or its name changed last. Where something
+/// was wrong with a checkpoint, and this is another one than before, nothing is proved: somebody
+/// has removed or replaced it meanwhile. Immutable.
+class DirectoryState {
+ public:
+  /// There need not be one.
+  explicit DirectoryState(const std::filesystem::path& path) {
+    if (::stat(path.c_str(), &status_) != 0) status_ = {};
+  }
+
+  bool operator==(const DirectoryState& other) const {
+    return status_.st_dev == other.status_.st_dev && status_.st_ino == other.status_.st_ino &&
+           same(status_.st_mtim, other.status_.st_mtim) &&
+           same(status_.st_ctim, other.status_.st_ctim);
+  }
+
+ private:
+  static bool same(const timespec& a, const timespec& b) {
+    return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec;
+  }
+
+  struct stat status_ {};
+};
+
+}  // namespace shardwise::detail
