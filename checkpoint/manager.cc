@@ -8,6 +8,7 @@
 #include <thread>
 #include <utility>
 
+#include "shardwise/checkpoint/detail/read/directory_state.h"
 #include "shardwise/checkpoint/detail/root/failures.h"
 #include "shardwise/checkpoint/detail/root/pin.h"
 #include "shardwise/checkpoint/detail/root/root.h"
@@ -281,10 +282,18 @@ struct CheckpointManager::Impl {
     }
   }
 
-  // The last valid one of these; absent where there is none. Throws io.
-  std::optional<Step> newest_valid(const std::vector<detail::StepName>& names,
-                                   std::vector<RejectedStep>& rejected) const {
-    for (auto name = names.rbegin(); name != names.rend(); ++name) {
+  // What latest() finds at one look.
+  struct Look {
+    std::optional<Step> newest;  // the last valid one; absent where there is none
+    std::vector<RejectedStep> rejected;
+    bool changed = false;  // a step has come or gone meanwhile: it says nothing
+  };
+
+  // Throws io.
+  Look look_at(const std::vector<detail::StepName>& names) const {
+    Look look;
+    for (auto name = names.rbegin(); name != names.rend() && !look.newest; ++name) {
+      const detail::DirectoryState before(root / to_string(*name));
       std::string reason;
       try {
         reason = why_invalid(*name);
@@ -292,10 +301,15 @@ struct CheckpointManager::Impl {
         throw Error(e.code(), fmt::format("find the latest checkpoint in {}: {} cannot be read: {}",
                                           root.string(), to_string(*name), e.what()));
       }
-      if (reason.empty()) return step_of(*name);
-      rejected.push_back({root / to_string(*name), reason});
+      if (reason.empty()) {
+        look.newest = step_of(*name);
+        continue;
+      }
+      const detail::DirectoryState now(root / to_string(*name));
+      look.changed = look.changed || !before.exists() || now != before;
+      look.rejected.push_back({root / to_string(*name), reason});
     }
-    return std::nullopt;
+    return look;
   }
 
   Step step_of(const detail::StepName& name) const {
@@ -372,18 +386,17 @@ std::vector<Step> CheckpointManager::steps() const {
 std::optional<LatestStep> CheckpointManager::latest() const {
   std::vector<detail::StepName> names = detail::committed_names(*impl_->files, impl_->root);
   for (int looks = 1;; ++looks) {
-    std::vector<RejectedStep> rejected;
-    const std::optional<Step> found = impl_->newest_valid(names, rejected);
+    Impl::Look look = impl_->look_at(names);
     // Another process may have replaced a step since it was listed: then neither an error nor what
     // was found says which is the newest.
     std::vector<detail::StepName> now = detail::committed_names(*impl_->files, impl_->root);
-    if (now != names && looks < kMostLooks) {
+    if ((look.changed || now != names) && looks < kMostLooks) {
       names = std::move(now);
       continue;
     }
-    if (found) return LatestStep{*found, std::move(rejected)};
-    if (rejected.empty()) return std::nullopt;
-    throw none_valid(impl_->root, rejected);
+    if (look.newest) return LatestStep{*look.newest, std::move(look.rejected)};
+    if (look.rejected.empty()) return std::nullopt;
+    throw none_valid(impl_->root, look.rejected);
   }
 }
 

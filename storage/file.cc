@@ -13,14 +13,13 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
-#include <cstdlib>
-#include <fstream>
 #include <optional>
 #include <string>
 #include <system_error>
 #include <utility>
 
 #include "shardwise/shard/error.h"
+#include "shardwise/storage/detail/attributes.h"
 #include "shardwise/storage/detail/page_cache.h"
 
 namespace shardwise {
@@ -282,7 +281,8 @@ class PosixFileSystem final : public FileSystem {
     Descriptor cached(open_descriptor(path, O_RDWR | O_NONBLOCK | O_NOFOLLOW));
     struct stat status {};
     if (cached.get() < 0 || ::fstat(cached.get(), &status) != 0 || !S_ISREG(status.st_mode) ||
-        status.st_nlink != 1 || !is_as_new(status) || !zero(cached.get(), status.st_size)) {
+        status.st_nlink != 1 || !is_as_new(path, cached.get()) ||
+        !zero(cached.get(), status.st_size)) {
       return nullptr;
     }
     return writable(path, std::move(cached), caching);
@@ -360,17 +360,12 @@ class PosixFileSystem final : public FileSystem {
     return std::make_unique<PosixFile>(path, std::move(cached), std::move(direct));
   }
 
-  // Whether owner and rights are those of a file that this process makes now: not what somebody has
-  // given to one checkpoint, who does not expect it of the next.
-  static bool is_as_new(const struct stat& status) {
-    constexpr std::string_view kKey = "Umask:";
-    std::ifstream in("/proc/self/status");  // umask() cannot tell without changing it
-    for (std::string line; std::getline(in, line);) {
-      if (line.compare(0, kKey.size(), kKey) != 0) continue;
-      const auto mask = static_cast<mode_t>(std::strtoul(line.c_str() + kKey.size(), nullptr, 8));
-      return status.st_uid == ::geteuid() && (status.st_mode & 07777) == (0666 & ~mask);
-    }
-    return false;
+  // Whether it has the attributes of a file that this process makes beside it now: not what
+  // somebody has given to one checkpoint, who does not expect it of the next.
+  static bool is_as_new(const std::filesystem::path& path, int fd) {
+    const std::filesystem::path parent = path.has_parent_path() ? path.parent_path() : ".";
+    const Descriptor fresh(open_descriptor(parent, O_TMPFILE | O_RDWR));
+    return fresh.get() >= 0 && detail::have_same_attributes(fd, fresh.get());
   }
 
   // Fills the file with zeros, giving up none of its room; false where the file system cannot, or

@@ -81,9 +81,9 @@ class FileSystem {
   /// Opens an existing file for reading and writing, and turns all its bytes into zeros. The file
   /// keeps its room on the disk, so writing is as cheap as where the disk was written before.
   ///
-  /// Null if there is no such file, the file system cannot do this, owner or rights are not those
-  /// of a new file, the file has a second name, or somebody (in this process or another) has it
-  /// open.
+  /// Null if there is no such file, the file system cannot do this, the file has a second name,
+  /// somebody (in this process or another) has it open, or it is not as a new file in that
+  /// directory would be: owner, group, rights, ACLs and other extended attributes, flags.
   virtual std::unique_ptr<File> reuse(const std::filesystem::path& path, Caching caching) = 0;
 
   /// For reading. Throws not_found, and corrupt if it is a link or not a regular file.

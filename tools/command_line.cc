@@ -121,8 +121,9 @@ void add_looks(CLI::App& app, Commands& c) {
   inspect.add_option("path", c.inspect.path, kCheckpoint)->required();
   inspect.add_option("--tensor", c.inspect.tensors, "Only these (may be repeated)");
 
-  CLI::App& verify = add_command(app, "verify", "Read and check every byte; exit status 1: damaged",
-                                 "shardwise verify runs/checkpoints", c, c.verify, run_verify);
+  CLI::App& verify = add_command(
+      app, "verify", "Read and check every byte; exit status 1: damaged, 3: could not tell",
+      "shardwise verify runs/checkpoints", c, c.verify, run_verify);
   verify.add_option("path", c.verify.path, "A checkpoint, or a directory of steps (all)")
       ->required();
 }

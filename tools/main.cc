@@ -1,6 +1,7 @@
 // The `shardwise` command: words in, exit status out. The work is in commands/.
 //
-// Exit status: 0 done, 1 the answer is no (verify found damage), 2 bad usage, 3 failure.
+// Exit status: 0 done, 1 the answer is no (verify found damage), 2 bad usage, 3 failure (verify
+// could not read something).
 
 #include <cstdio>
 #include <exception>

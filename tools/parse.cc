@@ -113,9 +113,10 @@ fs::path resolve_checkpoint(const std::string& path) {
     throw Error(ErrorCode::not_found, fmt::format("{} holds no committed checkpoint", path));
   }
   for (const RejectedStep& step : latest->rejected) {
-    print_note(fmt::format("passed over {}: {}", step.directory.string(), step.reason));
+    print_note(
+        fmt::format("passed over {}: {}", as_given(root, step.directory).string(), step.reason));
   }
-  return latest->step.directory;
+  return as_given(root, latest->step.directory);
 }
 
 std::string text_or_file(const std::string& argument) {

@@ -39,6 +39,12 @@ bool is_checkpoint(const std::filesystem::path& path);
 /// A root to look into. Throws not_found where it is not there or no directory: nothing is created.
 std::filesystem::path existing_root(const std::string& path);
 
+/// A step's directory as the user named its root: the library makes it absolute.
+inline std::filesystem::path as_given(const std::filesystem::path& root,
+                                      const std::filesystem::path& directory) {
+  return root / directory.filename();
+}
+
 /// The text itself, or where it begins with "@" the content of the file named after it. Throws
 /// not_found, io.
 std::string text_or_file(const std::string& argument);

@@ -619,5 +619,32 @@ TEST(CheckpointManager, LatestSeesAStepThatIsReplacedWhileItLooks) {
   }
 }
 
+// The same with a step that is removed and saved anew under its name.
+TEST(CheckpointManager, LatestSeesAStepThatIsSavedAnewWhileItLooks) {
+  for (int at = 1; at <= 12; ++at) {
+    SCOPED_TRACE(at);
+    const TempDir dir;
+    CheckpointManager writer(dir.path());
+    writer.save(1, sources_of(model(1)));
+    writer.save(2, sources_of(model(2)));
+    int operations = -1;  // there is one more when the root is opened
+    const auto files =
+        std::make_shared<HookedFileSystem>([&](std::string_view, const std::filesystem::path&) {
+          ++operations;
+          if (operations == at) writer.remove(2);
+          // At once, or after an operation that finds nothing.
+          if (operations == at + at % 2) writer.save(2, sources_of(model(3)));
+        });
+    const CheckpointManager manager(dir.path(), {.collect_garbage = false, .file_system = files});
+    ASSERT_EQ(operations, 0);
+    const auto latest = manager.latest();
+    ASSERT_TRUE(latest);
+    if (operations < at + at % 2 && operations >= at) continue;  // there was none at the end
+    EXPECT_EQ(latest->step.step, 2);
+    EXPECT_THAT(latest->rejected, IsEmpty());
+    expect_holds(latest->step.directory, model(operations >= at ? 3 : 2));
+  }
+}
+
 }  // namespace
 }  // namespace shardwise

@@ -3,13 +3,17 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <linux/fs.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <memory>
 #include <new>
@@ -371,6 +375,70 @@ TEST(FileSystem, ReusesTheRoomOfAFileThatNobodyElseHas) {
   std::memcpy(expected.data() + kPage, more.data(), 3 * kPage);
   EXPECT_TRUE(text() == expected);
   EXPECT_LT(blocks(), room);
+}
+
+// What somebody has given to a file, who does not expect it of the next one in its place.
+TEST(FileSystem, DoesNotReuseAFileThatIsNotAsANewOne) {
+  const TempDir dir;
+  const auto files = posix_file_system();
+  const auto path = dir / "file";
+  const char* const name = path.c_str();
+  write_file(path, bytes_of("x"));
+  const bool can = files->reuse(path, Caching::cached) != nullptr;
+  const auto acl = [](unsigned char user) {  // u::rw-,u:<user>:r--,g::r--,m::r--,o::r--
+    std::string text("\2\0\0\0", 4);
+    const auto entry = [&](char tag, char rights, unsigned char id) {
+      text += {tag, 0, rights, 0};
+      text += id == 255 ? std::string(4, '\377') : std::string{static_cast<char>(id), 0, 0, 0};
+    };
+    entry(1, 6, 255), entry(2, 4, user), entry(4, 4, 255), entry(16, 4, 255), entry(32, 4, 255);
+    return text;
+  };
+  const auto set = [](const char* where, const char* attribute, const std::string& value) {
+    return ::setxattr(where, attribute, value.data(), value.size(), 0) == 0;
+  };
+  const auto set_flag = [&](int flag) {
+    const int fd = ::open(name, O_RDONLY | O_CLOEXEC);
+    int flags = 0;
+    const bool done = ::ioctl(fd, FS_IOC_GETFLAGS, &flags) == 0 &&
+                      ::ioctl(fd, FS_IOC_SETFLAGS, &(flags |= flag)) == 0;
+    ::close(fd);
+    return done;
+  };
+  const struct {
+    const char* what;
+    std::function<bool()> change;  // false where it is not possible here
+  } cases[] = {
+      {"rights", [&] { return ::chmod(name, 0666) == 0; }},
+      {"owner", [&] { return ::chown(name, 12345, gid_t(-1)) == 0; }},
+      {"group", [&] { return ::chown(name, uid_t(-1), 12345) == 0; }},
+      {"user attribute", [&] { return set(name, "user.note", "mine"); }},
+      {"ACL", [&] { return set(name, "system.posix_acl_access", acl(77)); }},
+      {"flag", [&] { return set_flag(FS_NODUMP_FL); }},
+  };
+  int possible = 0;
+  for (const auto& c : cases) {
+    SCOPED_TRACE(c.what);
+    std::filesystem::remove(path);
+    write_file(path, bytes_of("x"));
+    EXPECT_EQ(files->reuse(path, Caching::cached) != nullptr, can);
+    if (!c.change()) continue;
+    ++possible;
+    EXPECT_EQ(files->reuse(path, Caching::cached), nullptr);
+  }
+  EXPECT_GE(possible, 1);
+
+  // What every new file in a directory gets, it may have.
+  std::filesystem::create_directory(dir / "given");
+  const std::string given = (dir / "given").string();
+  if (::chown(given.c_str(), uid_t(-1), 12345) != 0 || ::chmod(given.c_str(), 02755) != 0 ||
+      !set(given.c_str(), "system.posix_acl_default", acl(78))) {
+    return;
+  }
+  write_file(dir / "given/file", bytes_of("x"));
+  EXPECT_EQ(files->reuse(dir / "given/file", Caching::cached) != nullptr, can);
+  std::filesystem::rename(dir / "given/file", dir / "file2");
+  EXPECT_EQ(files->reuse(dir / "file2", Caching::cached), nullptr);
 }
 
 TEST(FileSystem, ErrorsSayOperationPathAndReason) {

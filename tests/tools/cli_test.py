@@ -389,6 +389,31 @@ class Checkpoints(Cli):
         self.assertIn("tensor", damage)
         self.assertIn("box", damage)
 
+    def test_verify_status_3_where_it_cannot_read(self):
+        # A script that deletes what is damaged must not delete what this process could not open.
+        root, step = self.root()
+        limited = ["sh", "-c", 'ulimit -n 4; exec "$0" "$@"', SHARDWISE, "verify"]
+        for path in (root, step):
+            result = subprocess.run([*limited, path], capture_output=True, text=True)
+            self.assertEqual(result.returncode, 3, result)
+            self.assertIn("1 could not be read, so that nothing is proved", result.stdout)
+            self.assertIn("index.h5: Too many open files", result.stdout)
+            self.assertNotIn("damaged", result.stdout)
+        result = subprocess.run([*limited, root, "--json"], capture_output=True, text=True)
+        found = json.loads(result.stdout)
+        self.assertEqual((result.returncode, found["ok"]), (3, False))
+        self.assertEqual(found["checkpoints"][0]["damage"], [])
+        self.assertIn("Too many open files", found["checkpoints"][0]["unread"][0]["message"])
+
+    def test_directories_are_named_as_the_root_was(self):
+        root, step = self.root()
+        here = os.path.relpath(step, root.parent)
+        for command in (("verify",), ("ls", "--json"), ("inspect", "--json")):
+            result = subprocess.run([SHARDWISE, *command, root.name], cwd=root.parent, capture_output=True, text=True)
+            self.assertEqual(result.returncode, 0, result)
+            self.assertIn(here, result.stdout)
+            self.assertNotIn(str(root), result.stdout)
+
     def test_verify_of_an_attempt_is_not_found(self):
         self.fails(3, ["step-00000007"], "verify", self.dir / "step-00000007")
         (self.dir / "step-00000007").mkdir()

@@ -73,7 +73,7 @@ int run_ls(const LsOptions& options) {
     for (const StepSummary& s : steps) {
       list.push_back({{"step", s.step.step},
                       {"generation", s.step.generation},
-                      {"directory", s.step.directory.string()},
+                      {"directory", as_given(root, s.step.directory).string()},
                       {"valid", s.fault.empty()},
                       {"reason", s.fault},
                       {"tensors", s.tensors},

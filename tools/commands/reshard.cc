@@ -55,7 +55,8 @@ int run_reshard(const ReshardOptions& options) {
   const Arguments arguments = parse(options);
   const Mesh& mesh = arguments.mesh;
   const auto source = resolve_checkpoint(options.source);
-  const SaveStats stats = write(options, arguments, source);
+  SaveStats stats = write(options, arguments, source);
+  stats.directory = as_given(options.target, stats.directory);
 
   if (options.json) {
     print_json({{"source", source.string()},

@@ -5,7 +5,9 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <string>
 #include <system_error>
+#include <vector>
 
 #include "commands/commands.h"
 #include "output.h"
@@ -16,6 +18,9 @@
 namespace shardwise::tools {
 namespace {
 
+// Exit statuses: damage is what the bytes prove; what could not be read is a failure as others are.
+constexpr int kDamaged = 1, kCouldNotTell = 3;
+
 bool names_one(const std::filesystem::path& path) {
   return is_checkpoint(path) || path.filename().string().rfind("step-", 0) == 0;
 }
@@ -25,7 +30,7 @@ std::vector<std::filesystem::path> checkpoints(const std::string& path) {
   if (names_one(given)) return {given};
   const CheckpointManager manager(given, {.collect_garbage = false});
   std::vector<std::filesystem::path> directories;
-  for (const Step& step : manager.steps()) directories.push_back(step.directory);
+  for (const Step& step : manager.steps()) directories.push_back(as_given(given, step.directory));
   if (directories.empty()) {
     throw Error(ErrorCode::not_found, fmt::format("{} holds no committed checkpoint", path));
   }
@@ -42,18 +47,35 @@ nlohmann::ordered_json damage_json(const Damage& damage) {
   return json;
 }
 
-void print_report(const std::filesystem::path& directory, const VerifyReport& report) {
-  fmt::print(
-      "{}: {} ({} chunks, {} read)\n", directory.string(),
-      report.ok() ? "every byte is as written" : fmt::format("{} damaged", report.damage.size()),
-      report.chunks, human_bytes(report.bytes));
-  for (const Damage& damage : report.damage) {
-    fmt::print("  {}{}{}\n", damage.file, damage.file.empty() ? "" : ": ", damage.message);
-  }
+nlohmann::ordered_json damage_json(const std::vector<Damage>& list) {
+  auto json = nlohmann::ordered_json::array();
+  for (const Damage& damage : list) json.push_back(damage_json(damage));
+  return json;
 }
 
-/// A committed step that cannot even be opened is damaged; one of a directory of steps that is gone
-/// now was removed, and there is nothing to say.
+std::string verdict(const VerifyReport& report) {
+  if (report.ok()) return "every byte is as written";
+  const std::string unread = fmt::format("{} could not be read", report.unread.size());
+  if (report.damage.empty()) return unread + ", so that nothing is proved";
+  return fmt::format("{} damaged{}", report.damage.size(),
+                     report.unread.empty() ? "" : ", " + unread);
+}
+
+void print_report(const std::filesystem::path& directory, const VerifyReport& report) {
+  fmt::print("{}: {} ({} chunks, {} read)\n", directory.string(), verdict(report), report.chunks,
+             human_bytes(report.bytes));
+  const auto print = [](const std::vector<Damage>& list, const char* what) {
+    for (const Damage& damage : list) {
+      fmt::print("  {}{}{}{}\n", what, damage.file, damage.file.empty() ? "" : ": ",
+                 damage.message);
+    }
+  };
+  print(report.damage, "");
+  print(report.unread, "not read: ");
+}
+
+/// A step without a manifest is damaged. Of one in a directory of steps that cannot be read, or is
+/// too new for this build, nothing is known; one that is gone now was removed.
 std::optional<VerifyReport> verify(const std::filesystem::path& directory, bool one_of_a_root) {
   ProgressLine line("verify " + directory.filename().string());
   try {
@@ -62,9 +84,10 @@ std::optional<VerifyReport> verify(const std::filesystem::path& directory, bool 
     std::error_code ignored;
     const bool there = std::filesystem::is_directory(directory, ignored);
     if (one_of_a_root && !there) return std::nullopt;
-    if (!one_of_a_root && (!there || error.code() != ErrorCode::not_found)) throw;
+    const bool damaged = error.code() == ErrorCode::not_found;
+    if (!one_of_a_root && !(there && damaged)) throw;
     VerifyReport report;
-    report.damage.push_back({.file = "", .message = error.what()});
+    (damaged ? report.damage : report.unread).push_back({.file = "", .message = error.what()});
     return report;
   }
 }
@@ -72,28 +95,28 @@ std::optional<VerifyReport> verify(const std::filesystem::path& directory, bool 
 }  // namespace
 
 int run_verify(const VerifyOptions& options) {
-  bool ok = true;
+  bool damaged = false, unread = false;
   auto list = nlohmann::ordered_json::array();
   const bool root = !names_one(options.path);
   for (const auto& directory : checkpoints(options.path)) {
     const std::optional<VerifyReport> verified = verify(directory, root);
     if (!verified) continue;
     const VerifyReport& report = *verified;
-    ok = ok && report.ok();
+    damaged = damaged || !report.damage.empty();
+    unread = unread || !report.unread.empty();
     if (!options.json) {
       print_report(directory, report);
       continue;
     }
-    auto damage = nlohmann::ordered_json::array();
-    for (const Damage& d : report.damage) damage.push_back(damage_json(d));
     list.push_back({{"directory", directory.string()},
                     {"ok", report.ok()},
                     {"chunks", report.chunks},
                     {"bytes", report.bytes},
-                    {"damage", damage}});
+                    {"damage", damage_json(report.damage)},
+                    {"unread", damage_json(report.unread)}});
   }
-  if (options.json) print_json({{"ok", ok}, {"checkpoints", list}});
-  return ok ? 0 : 1;
+  if (options.json) print_json({{"ok", !damaged && !unread}, {"checkpoints", list}});
+  return damaged ? kDamaged : unread ? kCouldNotTell : 0;
 }
 
 }  // namespace shardwise::tools

@@ -16,6 +16,8 @@ class DirectoryState {
     if (::stat(path.c_str(), &status_) != 0) status_ = {};
   }
 
+  bool exists() const { return status_.st_mode != 0; }
+
   bool operator==(const DirectoryState& other) const {
     return status_.st_dev == other.status_.st_dev && status_.st_ino == other.status_.st_ino &&
            same(status_.st_mtim, other.status_.st_mtim) &&

@@ -7,6 +7,7 @@
 #include <system_error>
 
 #include "shardwise/checkpoint/detail/codec.h"
+#include "shardwise/checkpoint/detail/read/directory_state.h"
 #include "shardwise/checkpoint/detail/step_name.h"
 #include "shardwise/shard/error.h"
 
@@ -18,7 +19,7 @@ namespace fs = std::filesystem;
 // Chunk tables and stored values are little-endian, and so is every machine this runs on.
 static_assert(std::endian::native == std::endian::little);
 
-constexpr int kMostOpenings = 3;
+constexpr int kMostOpenings = 3, kMostReplacements = 100;
 
 [[noreturn]] void not_found(const fs::path& directory, const std::string& message) {
   throw Error(ErrorCode::not_found,
@@ -37,6 +38,18 @@ std::string own_name(const fs::path& directory) {
   }
   throw Error(ErrorCode::io,
               fmt::format("open checkpoint {}: {}", directory.string(), error.message()));
+}
+
+StoredCheckpoint open_once(FileSystem& file_system, const fs::path& directory) {
+  StoredCheckpoint checkpoint;
+  checkpoint.directory = directory;
+  checkpoint.manifest = read_manifest(file_system, directory);
+  for (const FileEntry& entry : checkpoint.manifest.files) {
+    checkpoint.files.push_back(open_shard_file(file_system, directory, entry));
+    checkpoint.tables.push_back(read_chunk_table(*checkpoint.files.back(), directory,
+                                                 checkpoint.manifest, checkpoint.tables.size()));
+  }
+  return checkpoint;
 }
 
 }  // namespace
@@ -133,23 +146,18 @@ ChunkTable read_chunk_table(File& file, const fs::path& directory, const Manifes
 }
 
 StoredCheckpoint open_checkpoint(FileSystem& file_system, const fs::path& directory) {
-  StoredCheckpoint checkpoint;
-  checkpoint.directory = directory;
-  checkpoint.manifest = read_manifest(file_system, directory);
   for (int openings = 1;; ++openings) {
+    const DirectoryState before(directory);
     try {
-      for (const FileEntry& entry : checkpoint.manifest.files) {
-        checkpoint.files.push_back(open_shard_file(file_system, directory, entry));
-        checkpoint.tables.push_back(read_chunk_table(
-            *checkpoint.files.back(), directory, checkpoint.manifest, checkpoint.tables.size()));
-      }
-      return checkpoint;
+      return open_once(file_system, directory);
     } catch (const Error& e) {
       check_still_there(directory);
-      // Retention that sees a pin late takes its name away for a moment.
-      if (e.code() != ErrorCode::corrupt || openings == kMostOpenings) throw;
-      checkpoint.files.clear();
-      checkpoint.tables.clear();
+      // Another process may have removed it and saved it anew: the files were of both. Retention
+      // that sees a pin late takes its name away for a moment.
+      const bool replaced = DirectoryState(directory) != before;
+      const bool again =
+          e.code() == ErrorCode::corrupt || (e.code() == ErrorCode::not_found && replaced);
+      if (!again || openings >= (replaced ? kMostReplacements : kMostOpenings)) throw;
     }
   }
 }
