@@ -23,7 +23,7 @@ Codec parse_codec(std::string_view text) {
     if (name(codec) == text) return codec;
   }
   throw Error(ErrorCode::invalid_argument,
-              fmt::format("parse_codec: {:?} is none of auto, zstd, none", text));
+              fmt::format("codec {:?}: it is not known; needed is auto, zstd or none", text));
 }
 
 }  // namespace shardwise

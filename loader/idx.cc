@@ -35,7 +35,7 @@ struct Header {
 };
 
 [[noreturn]] void fail(ErrorCode code, const InputFile& file, const std::string& found) {
-  throw Error(code, fmt::format("open_idx: {}: {}", file.path(), found));
+  throw Error(code, fmt::format("open idx file {}: {}", file.path(), found));
 }
 
 DType element_type(const InputFile& file, std::byte code) {

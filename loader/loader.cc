@@ -29,7 +29,7 @@ constexpr int kMaxThreads = 1024;
 constexpr std::size_t kTicketBytes = std::size_t{64} << 10;
 
 [[noreturn]] void fail(ErrorCode code, const std::string& found) {
-  throw Error(code, "Loader: " + found);
+  throw Error(code, "loader: " + found);
 }
 
 void check_at_least(std::int64_t least, std::int64_t value, const char* option) {

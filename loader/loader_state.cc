@@ -17,7 +17,7 @@ using nlohmann::json;
 constexpr std::size_t kFingerprintDigits = 16;
 
 [[noreturn]] void fail(const std::string& found) {
-  throw Error(ErrorCode::invalid_argument, "loader_state_from_json: " + found);
+  throw Error(ErrorCode::invalid_argument, "read loader state: " + found);
 }
 
 // For messages: one line of ASCII, however large the value.

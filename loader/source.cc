@@ -96,7 +96,7 @@ std::size_t Source::field_index(std::string_view name) const {
     known += fmt::format("{}\"{}\"", i == 0 ? "" : ", ", all[i].name);
   }
   throw Error(ErrorCode::not_found,
-              fmt::format("field_index: no field \"{}\"; the source has {}", name, known));
+              fmt::format("there is no field \"{}\"; the source has {}", name, known));
 }
 
 std::uint64_t Source::fingerprint() const {
@@ -158,14 +158,14 @@ std::shared_ptr<const Source> memory_source(Field field, std::int64_t size,
                                             std::vector<std::byte> data) {
   if (size < 0) {
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("memory_source: size is {}, needs 0 or more", size));
+                fmt::format("source in memory: size is {}, needs 0 or more", size));
   }
   const std::size_t record_bytes = num_bytes(field.shape, size_bytes(field.dtype));
   std::size_t needed = 0;
   if (__builtin_mul_overflow(record_bytes, static_cast<std::size_t>(size), &needed) ||
       needed != data.size()) {
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("memory_source: field \"{}\" got {} bytes, needs {} records of {}",
+                fmt::format("source in memory: field \"{}\" got {} bytes, needs {} records of {}",
                             field.name, data.size(), size, record_bytes));
   }
   return std::make_shared<MemorySource>(std::move(field), size, record_bytes, std::move(data));

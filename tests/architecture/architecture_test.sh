@@ -136,6 +136,6 @@ done
 while read -r line; do
   [[ -z $line ]] || breach "$line begins a message with a name of the code"
 done <<< "$(grep -nE '"([a-z]+(_[a-z0-9]+)+|[A-Z][a-z]+([A-Z][a-z]+)+|[A-Za-z]+(::[A-Za-z_]+)+)(\(\))?: ' \
-  $(find shard tools -name '*.cc') | sed -E 's/^([^:]*:[0-9]*): */\1: /')"
+  $(find $components tools -name '*.cc') | sed -E 's/^([^:]*:[0-9]*): */\1: /')"
 
 exit $failed

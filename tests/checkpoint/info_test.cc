@@ -14,7 +14,7 @@ TEST(Codec, NamesGoBothWays) {
   }
   EXPECT_EQ(name(Codec::automatic), "auto");
   EXPECT_THAT(message_of(ErrorCode::invalid_argument, [] { parse_codec("gzip"); }),
-              testing::HasSubstr("\"gzip\" is none of auto, zstd, none"));
+              testing::HasSubstr("codec \"gzip\": it is not known; needed is auto, zstd or none"));
 }
 
 }  // namespace

@@ -68,7 +68,7 @@ TEST(LoaderFaults, ThrowsTheErrorInItsTurnAndAgain) {
         }
         for (int again = 0; again < 3; ++again) {
           EXPECT_EQ(message_of(ErrorCode::corrupt, [&] { loader.next(); }),
-                    "Loader: batch " + std::to_string(bad / 4) + ", record " + std::to_string(bad) +
+                    "loader: batch " + std::to_string(bad / 4) + ", record " + std::to_string(bad) +
                         ", field \"y\": read: somewhere: bad byte");
         }
         EXPECT_EQ(loader.state().next_batch, bad / 4);
@@ -113,7 +113,7 @@ TEST(LoaderFaults, NamesTheFirstBadRowOfABatchWhoeverReadsIt) {
         {.batch_size = 32, .order = RecordOrder::sequential, .prefetch = 2, .threads = 4});
     EXPECT_TRUE(loader.next().has_value());
     EXPECT_EQ(message_of(ErrorCode::io, [&] { loader.next(); }),
-              "Loader: batch 1, record 37, field \"x\": bad");
+              "loader: batch 1, record 37, field \"x\": bad");
   }
 }
 

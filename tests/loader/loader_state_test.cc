@@ -83,7 +83,7 @@ TEST(LoaderState, RejectsAnyOtherText) {
     SCOPED_TRACE(c.name);
     const std::string message =
         message_of(ErrorCode::invalid_argument, [&] { loader_state_from_json(c.text); });
-    EXPECT_THAT(message, StartsWith("loader_state_from_json: "));
+    EXPECT_THAT(message, StartsWith("read loader state: "));
     EXPECT_THAT(message, HasSubstr(c.message));
   }
   std::string deep(100000, '[');

@@ -329,7 +329,7 @@ TEST(Loader, RejectsWhatCannotBe) {
        {.batch_size = 0},
        {},
        ErrorCode::invalid_argument,
-       "Loader: batch_size is 0, needs 1 or more"},
+       "loader: batch_size is 0, needs 1 or more"},
       {"negative batch size",
        source,
        placements,

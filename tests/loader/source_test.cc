@@ -57,7 +57,11 @@ TEST(MemorySource, RejectsBytesThatAreNotItsRecords) {
     std::size_t bytes;
     const char* message;
   } cases[] = {
-      {"too few", {2, 3}, 4, 23, "memory_source: field \"x\" got 23 bytes, needs 4 records of 6"},
+      {"too few",
+       {2, 3},
+       4,
+       23,
+       "source in memory: field \"x\" got 23 bytes, needs 4 records of 6"},
       {"too many", {2, 3}, 4, 25, "got 25 bytes, needs 4 records of 6"},
       {"negative size", {2}, -1, 0, "size is -1, needs 0 or more"},
       {"overflow",

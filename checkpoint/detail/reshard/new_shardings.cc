@@ -77,8 +77,8 @@ Sharding sharding_of(const TensorInfo& tensor, const Mesh& mesh, const SpecRules
     static_cast<void>(sharding.shard_shape(tensor.shape));
     return sharding;
   } catch (const Error& e) {
-    fail(without_prefix(without_prefix(e.what(), fmt::format("Sharding \"{}\": ", text)),
-                        "shard_shape: "));
+    fail(without_prefix(without_prefix(e.what(), fmt::format("sharding \"{}\": ", text)),
+                        fmt::format("cut by the spec \"{}\": ", text)));
   }
 }
 
