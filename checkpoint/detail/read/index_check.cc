@@ -52,8 +52,9 @@ std::string difference(File& file, std::span<const std::byte> expected) {
     const auto [found, needed] =
         std::mismatch(part.begin(), part.end(), wanted.begin(), wanted.end());
     if (needed != wanted.end()) {
-      return fmt::format("its byte at {} is {}, must be {}", at + (needed - wanted.begin()),
-                         std::to_integer<int>(*found), std::to_integer<int>(*needed));
+      const auto offset = at + static_cast<std::size_t>(needed - wanted.begin());
+      return fmt::format("its byte at {} is {}, must be {}", offset, std::to_integer<int>(*found),
+                         std::to_integer<int>(*needed));
     }
   }
   return {};
