@@ -58,8 +58,8 @@ struct ManagerOptions {
   /// the time on a virtual disk that is mounted with "discard". So between saves there is one
   /// checkpoint's room more in use, as there is during a save anyway. It is freed when the manager
   /// ends, and by any clean-up of the root. Files are removed at once where the file system cannot
-  /// empty them so (ext4 and others can), or somebody has them open or linked, or they are not as
-  /// new ones would be: owner, group, rights, ACLs and other attributes, flags.
+  /// empty them so (ext4 and others can), or somebody has them open or linked or has changed their
+  /// owner or rights.
   bool reuse_files = true;
 
   /// Workers that gather, compress and hash; 0: as many as the machine has cores.

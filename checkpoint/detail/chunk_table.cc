@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "shardwise/checkpoint/detail/manifest.h"
@@ -41,6 +42,23 @@ std::string problem(const ChunkRecord& record, const PieceEntry& piece, std::uin
                        record.address, file.data_begin, file.data_end);
   }
   return {};
+}
+
+void check_disjoint(std::vector<Span> spans, const std::string& path) {
+  std::sort(spans.begin(), spans.end(),
+            [](const Span& a, const Span& b) { return a.begin < b.begin; });
+  for (std::size_t i = 1; i < spans.size(); ++i) {
+    const Span &before = spans[i - 1], &after = spans[i];
+    if (after.begin >= before.end) continue;
+    const auto text = [](const Span& span) {
+      return span.record < 0 ? std::string("the chunk table")
+                             : fmt::format("chunk {}", span.record);
+    };
+    throw Error(
+        ErrorCode::corrupt,
+        fmt::format("read chunk table of {}: {} at [{}, {}) and {} at [{}, {}) overlap", path,
+                    text(before), before.begin, before.end, text(after), after.begin, after.end));
+  }
 }
 
 }  // namespace
@@ -97,20 +115,7 @@ void check_chunk_table(const Manifest& manifest, std::int64_t file, const ChunkT
       }
     }
   }
-  std::sort(spans.begin(), spans.end(),
-            [](const Span& a, const Span& b) { return a.begin < b.begin; });
-  for (std::size_t i = 1; i < spans.size(); ++i) {
-    const Span &before = spans[i - 1], &after = spans[i];
-    if (after.begin >= before.end) continue;
-    const auto text = [](const Span& span) {
-      return span.record < 0 ? std::string("the chunk table")
-                             : fmt::format("chunk {}", span.record);
-    };
-    throw Error(
-        ErrorCode::corrupt,
-        fmt::format("read chunk table of {}: {} at [{}, {}) and {} at [{}, {}) overlap", path,
-                    text(before), before.begin, before.end, text(after), after.begin, after.end));
-  }
+  check_disjoint(std::move(spans), path);
 }
 
 }  // namespace shardwise::detail

@@ -174,71 +174,92 @@ PartitionSpec::Entry parse_axes(detail::Scanner& in) {
   return axes;
 }
 
-/// "['a'=2,'b'=4], device_ids=(..), [{'a'}, {}], replicated={'b'}}"
-XlaSharding parse_named(detail::Scanner& in, const TextTarget& context) {
-  in.expect("[");
+/// "['a'=2,'b'=4]"
+std::vector<Axis> parse_mesh_axes(detail::Scanner& in) {
   std::vector<Axis> axes;
+  in.expect("[");
   while (!in.accept("]")) {
     std::string name(in.quoted());
     in.expect("=");
     axes.push_back({std::move(name), in.number()});
     if (!in.accept(",") && !in.peek("]")) in.fail("',' or ']'");
   }
-  in.expect(",");
+  return axes;
+}
+
+/// " device_ids=([4,2]T(1,0))," or nothing.
+std::optional<DeviceOrder> parse_device_ids(detail::Scanner& in) {
+  if (!in.accept("device_ids")) return std::nullopt;
   std::optional<DeviceOrder> order;
-  if (in.accept("device_ids")) {
-    in.expect("=");
-    in.expect("(");
-    if (in.peek("[")) {
-      order = parse_compact(in);
-      in.expect(")");
-    } else {
-      order = DeviceOrder::list(in.numbers(")"));
-    }
-    in.expect(",");
+  in.expect("=");
+  in.expect("(");
+  if (in.peek("[")) {
+    order = parse_compact(in);
+    in.expect(")");
+  } else {
+    order = DeviceOrder::list(in.numbers(")"));
   }
-  const bool has_devices = !axes.empty() || order;
-  const Mesh mesh = order ? Mesh(std::move(axes), *std::move(order)) : Mesh(std::move(axes));
-  std::vector<PartitionSpec::Entry> entries(context.rank);
-  if (!in.accept("replicated")) {
-    in.expect("[");
-    entries.clear();
-    while (!in.accept("]")) {
-      entries.push_back(parse_axes(in));
-      if (!in.accept(",") && !in.peek("]")) in.fail("',' or ']'");
-    }
+  in.expect(",");
+  return order;
+}
+
+/// "[{'a'}, {}]"
+std::vector<PartitionSpec::Entry> parse_entries(detail::Scanner& in) {
+  std::vector<PartitionSpec::Entry> entries;
+  in.expect("[");
+  while (!in.accept("]")) {
+    entries.push_back(parse_axes(in));
+    if (!in.accept(",") && !in.peek("]")) in.fail("',' or ']'");
   }
-  bool manual = false;
+  return entries;
+}
+
+/// Axes that cut no dim.
+struct OtherAxes {
   PartitionSpec::Entry named;
+  bool manual = false;
+};
+
+/// ", replicated={'b'}, manual={'c'}}", the end of the text.
+OtherAxes parse_other_axes(detail::Scanner& in, const TextTarget& context) {
+  OtherAxes other;
   while (in.accept(",")) {
-    if (in.accept("replicated")) {
-      in.expect("=");
-      const PartitionSpec::Entry whole = parse_axes(in);
-      named.insert(named.end(), whole.begin(), whole.end());
-      continue;
-    }
     if (in.accept("unreduced")) {
       in.expect("=");
       if (parse_axes(in).empty()) continue;
       fail(ErrorCode::unsupported, context.text, "unreduced axes hold parts of sums, not elements");
     }
-    in.expect("manual");
+    const bool replicated = in.accept("replicated");
+    if (!replicated) in.expect("manual");
     in.expect("=");
-    const PartitionSpec::Entry by_hand = parse_axes(in);
-    named.insert(named.end(), by_hand.begin(), by_hand.end());
-    manual |= !by_hand.empty();
+    const PartitionSpec::Entry axes = parse_axes(in);
+    other.named.insert(other.named.end(), axes.begin(), axes.end());
+    other.manual |= !replicated && !axes.empty();
   }
   in.expect("}");
   in.expect_end();
+  return other;
+}
+
+/// "['a'=2,'b'=4], device_ids=(..), [{'a'}, {}], replicated={'b'}}"
+XlaSharding parse_named(detail::Scanner& in, const TextTarget& context) {
+  std::vector<Axis> axes = parse_mesh_axes(in);
+  in.expect(",");
+  std::optional<DeviceOrder> order = parse_device_ids(in);
+  const bool has_devices = !axes.empty() || order;
+  const Mesh mesh = order ? Mesh(std::move(axes), *std::move(order)) : Mesh(std::move(axes));
+  std::vector<PartitionSpec::Entry> entries(context.rank);
+  if (!in.accept("replicated")) entries = parse_entries(in);
+  const OtherAxes other = parse_other_axes(in, context);
   if (entries.size() != context.rank) {
     fail(ErrorCode::invalid_argument, context.text,
          fmt::format("it cuts {} dims; needed are {}", entries.size(), context.rank));
   }
   // An axis that cuts a dim cannot be replicated or manual as well.
   std::vector<PartitionSpec::Entry> all = entries;
-  all.push_back(named);
+  all.push_back(other.named);
   if (all.size() <= kMaxRank) Sharding(mesh, PartitionSpec(std::move(all)));
-  if (manual) return {ShardingType::manual, std::nullopt};
+  if (other.manual) return {ShardingType::manual, std::nullopt};
   if (!has_devices) return replicated(context, ShardingType::replicated);
   if (mesh.size() > context.mesh.size()) {
     fail(ErrorCode::invalid_argument, context.text,

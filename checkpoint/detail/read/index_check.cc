@@ -13,7 +13,7 @@
 namespace shardwise::detail {
 namespace {
 
-constexpr std::size_t kPartBytes = std::size_t{1} << 20;
+constexpr std::size_t kComparedBytes = std::size_t{1} << 20;
 
 // No file system takes a longer one.
 constexpr std::size_t kMaxFileName = 255;
@@ -45,16 +45,16 @@ std::string difference(File& file, std::span<const std::byte> expected) {
   if (const std::uint64_t bytes = file.size(); bytes != expected.size()) {
     return fmt::format("it has {} bytes, must have {}", bytes, expected.size());
   }
-  std::vector<std::byte> part(std::min(kPartBytes, expected.size()));
+  std::vector<std::byte> part(std::min(kComparedBytes, expected.size()));
   for (std::size_t at = 0; at < expected.size(); at += part.size()) {
     const std::span wanted = expected.subspan(at, std::min(part.size(), expected.size() - at));
     file.read_at(at, part.data(), wanted.size());
     const auto [found, needed] =
         std::mismatch(part.begin(), part.end(), wanted.begin(), wanted.end());
     if (needed != wanted.end()) {
-      const auto offset = at + static_cast<std::size_t>(needed - wanted.begin());
-      return fmt::format("its byte at {} is {}, must be {}", offset, std::to_integer<int>(*found),
-                         std::to_integer<int>(*needed));
+      return fmt::format("its byte at {} is {}, must be {}",
+                         at + static_cast<std::size_t>(needed - wanted.begin()),
+                         std::to_integer<int>(*found), std::to_integer<int>(*needed));
     }
   }
   return {};
