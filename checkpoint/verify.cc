@@ -28,7 +28,7 @@ using detail::ChunkId;
 using detail::ChunkRecord;
 
 // Padding and HDF5's own bytes are read in pieces of this size.
-constexpr std::size_t kPartBytes = std::size_t{1} << 20;
+constexpr std::size_t kVerifiedBytes = std::size_t{1} << 20;
 
 // Where another process removes a step and saves it anew, what was read is of both.
 constexpr int kMostTries = 3;
@@ -172,7 +172,7 @@ void Verifier::open_shard_files() {
 
 void Verifier::hash_range(File& file, std::uint64_t begin, std::uint64_t end, Hasher128& hasher) {
   std::vector<std::byte> part(
-      static_cast<std::size_t>(std::min<std::uint64_t>(kPartBytes, end - begin)));
+      static_cast<std::size_t>(std::min<std::uint64_t>(kVerifiedBytes, end - begin)));
   while (begin < end) {
     const auto bytes = static_cast<std::size_t>(std::min<std::uint64_t>(part.size(), end - begin));
     file.read_at(begin, part.data(), bytes);
@@ -233,7 +233,8 @@ void Verifier::list_padding() {
     const auto pad_to = [&](std::uint64_t end) {
       if (!readable_[f] || at >= end) return;
       const std::uint64_t bytes = end - at;
-      (bytes > kPartBytes ? long_padding_ : parts_).push_back({f, at, bytes, Part::Kind::padding});
+      (bytes > kVerifiedBytes ? long_padding_ : parts_)
+          .push_back({f, at, bytes, Part::Kind::padding});
     };
     for (; part != known.end() && part->file == f; ++part) {
       pad_to(part->address);
@@ -258,13 +259,14 @@ void Verifier::check_zeros(const Part& part, std::span<const std::byte> bytes) c
 // Piece by piece, and not what the file system says is a hole: no writer leaves so much, and who
 // makes a file may state as much of it as he likes.
 void Verifier::check_long_padding() {
-  std::vector<std::byte> bytes(long_padding_.empty() ? 0 : kPartBytes);
+  std::vector<std::byte> bytes(long_padding_.empty() ? 0 : kVerifiedBytes);
   for (const Part& padding : long_padding_) {
     File& file = *stored_.files[padding.file];
     const std::uint64_t end = padding.address + padding.bytes;
     for (std::uint64_t at = padding.address; at < end;) {
       const std::uint64_t data = std::min(file.next_data(at), end);
-      const auto size = static_cast<std::size_t>(std::min<std::uint64_t>(kPartBytes, end - data));
+      const auto size =
+          static_cast<std::size_t>(std::min<std::uint64_t>(kVerifiedBytes, end - data));
       const Part part{padding.file, data, size, Part::Kind::padding};
       attempt(stored_.manifest.files[padding.file].name, [&] {
         file.read_at(data, bytes.data(), size);
