@@ -19,7 +19,7 @@ std::int64_t draw(std::int64_t least, std::int64_t most) {
   return std::uniform_int_distribution<std::int64_t>(least, most)(random_numbers);
 }
 
-std::vector<std::byte> random_bytes(std::size_t size) {
+std::vector<std::byte> bytes_to_scatter(std::size_t size) {
   std::vector<std::byte> bytes(size);
   for (std::byte& byte : bytes) byte = static_cast<std::byte>(random_numbers());
   return bytes;
@@ -54,7 +54,7 @@ void expect_scattered(const StoredCheckpoint& checkpoint, const ChunkId& id, Cop
   const TensorEntry& tensor = checkpoint.tensor(id);
   const std::size_t element_bytes = size_bytes(tensor.dtype);
   const Box held = checkpoint.box(id);
-  const std::vector<std::byte> chunk = random_bytes(checkpoint.decoded_bytes(id));
+  const std::vector<std::byte> chunk = bytes_to_scatter(checkpoint.decoded_bytes(id));
 
   const auto count = static_cast<std::size_t>(draw(1, 4));
   std::vector<Box> boxes;
@@ -63,7 +63,7 @@ void expect_scattered(const StoredCheckpoint& checkpoint, const ChunkId& id, Cop
     boxes.push_back(random_box_over(held, tensor.shape));
     const std::size_t bytes = num_bytes(boxes[i].shape(), element_bytes);
     for (int place = 0; place < 2; ++place) {
-      memory.push_back(random_bytes(bytes));
+      memory.push_back(bytes_to_scatter(bytes));
       expected.push_back(memory.back());
       const Box shared = intersect(held, boxes[i]);
       copy_box(relative_to(shared, held.begin()), element_bytes,
@@ -123,7 +123,7 @@ TEST(ChunkScatter, CopiesLongRunsPastTheCachesToo) {
 // In windows of their own size, the last one smaller; of elements that do not divide it, too.
 TEST(ChunkScatter, UnshufflesInTheOrderOfTheElements) {
   for (const std::size_t element_bytes : {1u, 2u, 3u, 4u, 8u}) {
-    const std::vector<std::byte> elements = random_bytes(element_bytes * 10'000);
+    const std::vector<std::byte> elements = bytes_to_scatter(element_bytes * 10'000);
     std::vector<std::byte> shuffled(elements.size()), found;
     shuffle(elements, element_bytes, shuffled);
     for_each_unshuffled(shuffled, element_bytes, [&](std::span<const std::byte> window) {

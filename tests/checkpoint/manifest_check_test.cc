@@ -13,7 +13,7 @@ namespace shardwise::detail {
 namespace {
 
 /// Tensors "a" (f32 [4, 4] in two pieces of two chunks) and "b" (u8 [3], one piece).
-Manifest manifest() {
+Manifest valid_manifest() {
   return HandMadeCheckpoint({{.name = "a",
                               .shape = {4, 4},
                               .pieces = {Box({0, 0}, {4, 2}), Box({0, 2}, {4, 4})},
@@ -28,7 +28,7 @@ Manifest manifest() {
 }
 
 TEST(ManifestCheck, PassesWhatAWriterMakes) {
-  check_manifest(manifest());
+  check_manifest(valid_manifest());
   check_manifest({});
 }
 
@@ -75,7 +75,7 @@ TEST(ManifestCheck, RefusesWhatAWriterMustNotMake) {
   };
   for (const auto& c : cases) {
     SCOPED_TRACE(c.name);
-    Manifest bad = manifest();
+    Manifest bad = valid_manifest();
     c.change(bad);
     EXPECT_THAT(message_of(ErrorCode::corrupt, [&] { check_manifest(bad); }),
                 testing::HasSubstr(c.message));
@@ -115,7 +115,7 @@ TEST(FileEntry, ProblemsAreNamed) {
 
 // Before anything is written, addresses and sizes are not known.
 TEST(ManifestCheck, ListsNeedNoAddresses) {
-  Manifest planned = manifest();
+  Manifest planned = valid_manifest();
   planned.files = {{.name = planned.files[0].name, .chunks = 5}};
   check_lists(planned.tensors, planned.files);
   planned.files[0].chunks = 6;

@@ -25,7 +25,7 @@ using ::testing::HasSubstr;
 
 using Origins = std::multiset<std::int64_t>;    // positions that an element was taken from
 using Shard = std::map<std::int64_t, Origins>;  // by element number: of the tensor, row-major
-using Value = std::vector<Shard>;               // by position
+using Shards = std::vector<Shard>;              // by position
 
 std::vector<std::int64_t> elements_of(const Box& box, const Shape& shape) {
   std::vector<std::int64_t> all;
@@ -51,21 +51,21 @@ std::vector<std::int64_t> elements_of(const MovePhase& phase, const Box& box, co
   return {all.begin() + box.begin(0), all.begin() + box.end(0)};
 }
 
-Value carry_out(const MovePlan& plan, const Sharding& from, const Sharding& to,
-                const Shape& shape) {
-  Value old(static_cast<std::size_t>(from.mesh().size()));
+Shards carry_out(const MovePlan& plan, const Sharding& from, const Sharding& to,
+                 const Shape& shape) {
+  Shards old(static_cast<std::size_t>(from.mesh().size()));
   for (std::size_t i = 0; i < old.size(); ++i) {
     const auto position = static_cast<std::int64_t>(i);
     for (const auto element : elements_of(from.box_at(position, shape), shape)) {
       old[i][element] = {position};
     }
   }
-  Value made(static_cast<std::size_t>(to.mesh().size()));
+  Shards made(static_cast<std::size_t>(to.mesh().size()));
   for (const MovePhase& phase : plan.phases) {
     const bool again = phase.source == MovePhase::Source::new_value;
-    const Value& sources = again ? made : old;
+    const Shards& sources = again ? made : old;
     const Sharding& source_sharding = again ? to : from;
-    Value next = made;
+    Shards next = made;
     for (const MoveGroup& group : phase.groups) {
       for (std::size_t target = 0; target < group.targets.size(); ++target) {
         const std::int64_t at = group.targets[target];
@@ -92,7 +92,7 @@ Value carry_out(const MovePlan& plan, const Sharding& from, const Sharding& to,
   return made;
 }
 
-struct Case {
+struct RandomMove {
   Mesh mesh;
   std::vector<PartitionSpec::Entry> entries;
   Shape shape;
@@ -100,8 +100,8 @@ struct Case {
 };
 
 /// A mesh of up to 12 positions, some axes of which cut the dims of a small tensor.
-Case random_case(std::mt19937& random) {
-  Case made{Mesh::line(1), {}, {}, {}};
+RandomMove random_move(std::mt19937& random) {
+  RandomMove made{Mesh::line(1), {}, {}, {}};
   std::string text;
   std::vector<std::string> names{"a", "b", "c"};
   names.resize(1 + random() % 3);
@@ -132,11 +132,11 @@ std::size_t sent_bytes(const MovePlan& plan) {
 TEST(PlanMove, AllReduceAddsUpEachGroupOnceOnRandomMeshes) {
   std::mt19937 random(3);
   for (int round = 0; round < 300; ++round) {
-    const Case c = random_case(random);
+    const RandomMove c = random_move(random);
     const Sharding sharding(c.mesh, PartitionSpec(c.entries));
     const MovePlan plan =
         plan_move(sharding, sharding, c.shape, DType::f32, c.unused, Reduction::sum);
-    const Value made = carry_out(plan, sharding, sharding, c.shape);
+    const Shards made = carry_out(plan, sharding, sharding, c.shape);
     for (const auto& group : position_groups(c.mesh, c.unused)) {
       for (const std::int64_t position : group) {
         const auto wanted = elements_of(sharding.box_at(position, c.shape), c.shape);
@@ -153,7 +153,7 @@ TEST(PlanMove, AllReduceAddsUpEachGroupOnceOnRandomMeshes) {
 TEST(PlanMove, ReduceScatterAndAllGatherFillEveryBoxOnRandomMeshes) {
   std::mt19937 random(4);
   for (int round = 0; round < 300; ++round) {
-    const Case c = random_case(random);
+    const RandomMove c = random_move(random);
     if (c.unused.empty()) continue;
     const std::size_t axis = c.unused[random() % c.unused.size()];
     const std::size_t dim = random() % c.entries.size();
@@ -164,7 +164,7 @@ TEST(PlanMove, ReduceScatterAndAllGatherFillEveryBoxOnRandomMeshes) {
     for (const std::string& name : c.entries[dim]) axes.push_back(c.mesh.axis_index(name));
 
     const MovePlan scatter = plan_move(whole, parts, c.shape, DType::f32, axes, Reduction::sum);
-    const Value scattered = carry_out(scatter, whole, parts, c.shape);
+    const Shards scattered = carry_out(scatter, whole, parts, c.shape);
     for (std::int64_t position = 0; position < c.mesh.size(); ++position) {
       const auto wanted = elements_of(parts.box_at(position, c.shape), c.shape);
       const Shard& shard = scattered[static_cast<std::size_t>(position)];
@@ -174,7 +174,7 @@ TEST(PlanMove, ReduceScatterAndAllGatherFillEveryBoxOnRandomMeshes) {
       }
     }
     const MovePlan gather = plan_move(parts, whole, c.shape, DType::f32, axes, Reduction::none);
-    const Value gathered = carry_out(gather, parts, whole, c.shape);
+    const Shards gathered = carry_out(gather, parts, whole, c.shape);
     for (std::int64_t position = 0; position < c.mesh.size(); ++position) {
       const auto wanted = elements_of(whole.box_at(position, c.shape), c.shape);
       const Shard& shard = gathered[static_cast<std::size_t>(position)];
@@ -229,7 +229,7 @@ TEST(PlanRedistribution, GoesBetweenMeshes) {
   const Sharding from(Mesh::parse("a=2,b=2"), PartitionSpec::parse("a,b"));
   const Sharding to(Mesh::parse("c=3@5,0,2"), PartitionSpec::parse("-,c"));
   const MovePlan plan = plan_redistribution(from, to, shape, DType::f64);
-  const Value made = carry_out(plan, from, to, shape);
+  const Shards made = carry_out(plan, from, to, shape);
   for (std::int64_t position = 0; position < 3; ++position) {
     EXPECT_EQ(made[static_cast<std::size_t>(position)].size(),
               elements_of(to.box_at(position, shape), shape).size());

@@ -24,11 +24,11 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ValueId = Program::ValueId;
 
-ArraySpec floats(const Mesh& mesh, Shape shape, const char* spec) {
+ArraySpec f32_spec(const Mesh& mesh, Shape shape, const char* spec) {
   return {DType::f32, std::move(shape), Sharding(mesh, PartitionSpec::parse(spec))};
 }
 
-std::vector<float> to_floats(const ShardedArray& array) {
+std::vector<float> values_in(const ShardedArray& array) {
   const auto bytes = array.to_host();
   std::vector<float> values(bytes.size() / sizeof(float));
   std::memcpy(values.data(), bytes.data(), bytes.size());
@@ -57,9 +57,9 @@ TEST(Program, RunsAgainOnOtherMemory) {
     Devices devices(4, {.threads = threads});
     const Mesh mesh = Mesh::parse("x=2,y=2");
     Program program(mesh);
-    const ValueId in = program.add_value({floats(mesh, {5}, "x"), "in"});
-    const ValueId doubled = program.add_value({floats(mesh, {5}, "x"), "doubled"});
-    const ValueId sum = program.add_value({floats(mesh, {5}, "x"), "sum"});
+    const ValueId in = program.add_value({f32_spec(mesh, {5}, "x"), "in"});
+    const ValueId doubled = program.add_value({f32_spec(mesh, {5}, "x"), "doubled"});
+    const ValueId sum = program.add_value({f32_spec(mesh, {5}, "x"), "sum"});
     program.add_step(Program::Call{"twice", {in}, {doubled}, twice});
     const std::size_t axes[] = {1};
     const Sharding& sharding = program.value(in).spec.sharding;
@@ -80,7 +80,7 @@ TEST(Program, RunsAgainOnOtherMemory) {
       run(program, schedule, storage, devices);
       storage.finish(program);
       EXPECT_THAT(
-          to_floats(*storage.array(sum)),
+          values_in(*storage.array(sum)),
           ElementsAre(4 * start, 4 * start + 4, 4 * start + 8, 4 * start + 12, 4 * start + 16));
     }
     // 19 runs, in each of which both devices of two pairs hand over 3 and 2 elements.
@@ -99,7 +99,7 @@ TEST(Program, AFillWritesZerosWhereItIsTold) {
   Devices devices(3);
   const Mesh mesh = Mesh::line(3);
   Program program(mesh);
-  const ValueId value = program.add_value({floats(mesh, {6}, "devices"), "v"});
+  const ValueId value = program.add_value({f32_spec(mesh, {6}, "devices"), "v"});
   auto shards = shards_for(devices, program.value(value));
   for (const auto& shard : shards) std::memset(shard->data(), 0x3f, shard->size_bytes());
   Storage storage(3);
@@ -107,7 +107,7 @@ TEST(Program, AFillWritesZerosWhereItIsTold) {
   program.add_step(Program::Fill{"zeros", value, {0, 2}});
   run(program, Schedule(program), storage, devices);
   storage.finish(program);
-  const auto values = to_floats(*storage.array(value));
+  const auto values = values_in(*storage.array(value));
   EXPECT_EQ(values[0], 0);
   EXPECT_EQ(values[5], 0);
   EXPECT_NE(values[2], 0);
@@ -117,10 +117,10 @@ TEST(Program, RefusesForeignMeshesAndUnknownValues) {
   Program program(Mesh::parse("x=2"));
   EXPECT_THAT(message_of(ErrorCode::invalid_argument,
                          [&] {
-                           program.add_value({floats(Mesh::parse("z=3"), {4}, "z"), "w"});
+                           program.add_value({f32_spec(Mesh::parse("z=3"), {4}, "z"), "w"});
                          }),
               AllOf(HasSubstr("\"w\""), HasSubstr("z=3"), HasSubstr("x=2")));
-  program.add_value({floats(program.mesh(), {4}, "x"), "w"});
+  program.add_value({f32_spec(program.mesh(), {4}, "x"), "w"});
   EXPECT_THAT(message_of(ErrorCode::invalid_argument,
                          [&] {
                            program.add_step(Program::Call{"f", {1}, {0}, twice});
