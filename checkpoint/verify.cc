@@ -100,6 +100,7 @@ class Verifier {
   const std::filesystem::path directory_;
   const ReadOptions options_;
   const std::shared_ptr<FileSystem> file_system_;
+  detail::OpenDirectory opened_;
   detail::ScratchPool<detail::Decoder> decoders_;
   detail::StoredCheckpoint stored_;
   std::vector<bool> readable_;  // per file: it is open, and its chunk table is right
@@ -126,7 +127,8 @@ void Verifier::progress() {
 bool Verifier::open_manifest() {
   try {
     stored_.directory = directory_;
-    stored_.manifest = detail::read_manifest(*file_system_, directory_);
+    opened_ = detail::open_directory(*file_system_, directory_);
+    stored_.manifest = detail::read_manifest(opened_);
   } catch (const Error& e) {
     if (e.code() != ErrorCode::corrupt) throw;
     report(e, {.file = detail::kManifestName, .message = e.what()});
@@ -152,19 +154,16 @@ void Verifier::find_foreign_files() {
 
 void Verifier::open_shard_files() {
   const detail::Manifest& manifest = stored_.manifest;
-  stored_.files.resize(manifest.files.size());
+  stored_.files = detail::open_files(opened_, manifest);
   stored_.tables.resize(manifest.files.size());
   readable_.resize(manifest.files.size());
   for (std::size_t f = 0; f < manifest.files.size(); ++f) {
     const detail::FileEntry& entry = manifest.files[f];
-    const bool there = attempt(entry.name, [&] {
-      stored_.files[f] = detail::open_shard_file(*file_system_, directory_, entry);
-    });
-    if (!there) continue;
+    if (!attempt(entry.name, [&] { stored_.files->at(f); })) continue;
     attempt(entry.name, [&] { hash_structure(f); });
     // Without its table nothing is known about a file's data.
     readable_[f] = attempt(entry.name, [&] {
-      stored_.tables[f] = detail::read_chunk_table(*stored_.files[f], directory_, manifest, f);
+      stored_.tables[f] = detail::read_chunk_table(*stored_.files->at(f), directory_, manifest, f);
       bytes_ += stored_.tables[f].records.size() * sizeof(ChunkRecord);
     });
   }
@@ -186,8 +185,9 @@ void Verifier::hash_range(File& file, std::uint64_t begin, std::uint64_t end, Ha
 void Verifier::hash_structure(std::size_t number) {
   const detail::FileEntry& entry = stored_.manifest.files[number];
   Hasher128 hasher;
-  hash_range(*stored_.files[number], 0, entry.data_begin, hasher);
-  hash_range(*stored_.files[number], entry.data_end, entry.bytes, hasher);
+  const std::shared_ptr<File> file = stored_.files->at(number);
+  hash_range(*file, 0, entry.data_begin, hasher);
+  hash_range(*file, entry.data_end, entry.bytes, hasher);
   if (hasher.digest() == entry.structure_hash) return;
   throw Error(ErrorCode::corrupt,
               fmt::format("verify {}: the hash of HDF5's own bytes, outside [{}, {}), is {}, must "
@@ -261,7 +261,8 @@ void Verifier::check_zeros(const Part& part, std::span<const std::byte> bytes) c
 void Verifier::check_long_padding() {
   std::vector<std::byte> bytes(long_padding_.empty() ? 0 : kVerifiedBytes);
   for (const Part& padding : long_padding_) {
-    File& file = *stored_.files[padding.file];
+    const std::shared_ptr<File> opened = stored_.files->at(padding.file);
+    File& file = *opened;
     const std::uint64_t end = padding.address + padding.bytes;
     for (std::uint64_t at = padding.address; at < end;) {
       const std::uint64_t data = std::min(file.next_data(at), end);
@@ -350,8 +351,11 @@ void Verifier::read_parts() {
 void Verifier::read_parts(std::span<const Part> parts, Reading reading, const Consume& consume) {
   const bool alone = reading == Reading::alone;
   detail::ReadBuffers buffers;
-  detail::ReadJob job{
-      .files = stored_.files, .buffers = buffers, .ranges = {}, .consume = consume, .describe = {}};
+  detail::ReadJob job{.files = *stored_.files,
+                      .buffers = buffers,
+                      .ranges = {},
+                      .consume = consume,
+                      .describe = {}};
   std::vector<detail::FileRange> ranges;
   ranges.reserve(parts.size());
   for (const Part& part : parts) {
@@ -377,8 +381,7 @@ void Verifier::check_index_file() {
   const std::string name = detail::kIndexName;
   const detail::Manifest& manifest = stored_.manifest;
   attempt(name, [&] {
-    const auto file = detail::open_shard_file(*file_system_, directory_,
-                                              {.name = name, .bytes = manifest.index_bytes});
+    const auto file = detail::open_file(opened_, {.name = name, .bytes = manifest.index_bytes});
     Hasher128 hasher;
     hash_range(*file, 0, manifest.index_bytes, hasher);
     std::string problem;

@@ -269,6 +269,49 @@ class PosixFile final : public File {
   std::atomic<std::uint64_t> dirty_bytes_{0};
 };
 
+// Takes a file that has been opened for reading, or a failure to; errno says why.
+std::unique_ptr<File> readable(const std::filesystem::path& path, Descriptor cached) {
+  if (cached.get() < 0 && errno == ELOOP) {
+    throw Error(ErrorCode::corrupt, fmt::format("open {}: a link, not a file", path.string()));
+  }
+  if (cached.get() < 0) throw_system(errno, "open", path);
+  struct stat status {};
+  if (::fstat(cached.get(), &status) != 0) throw_system(errno, "stat", path);
+  if (!S_ISREG(status.st_mode)) {
+    throw Error(ErrorCode::corrupt, fmt::format("open {}: not a regular file", path.string()));
+  }
+  return std::make_unique<PosixFile>(path, std::move(cached),
+                                     static_cast<std::uint64_t>(status.st_size));
+}
+
+// Non-blocking, so that a pipe in a file's place is an answer and not a wait. A link is none of a
+// checkpoint's files: what it leads to may change.
+constexpr int kReadFlags = O_RDONLY | O_NONBLOCK | O_NOFOLLOW;
+
+class PosixDirectory final : public Directory {
+ public:
+  PosixDirectory(std::filesystem::path path, Descriptor directory)
+      : path_(std::move(path)), directory_(std::move(directory)) {}
+
+  std::unique_ptr<File> open(const std::string& name) override {
+    const int flags = kReadFlags | O_CLOEXEC;
+    return readable(
+        path_ / name,
+        Descriptor(retry([&] { return ::openat(directory_.get(), name.c_str(), flags); })));
+  }
+
+  bool is_in_place() override {
+    struct stat there {};
+    struct stat here {};
+    return ::stat(path_.c_str(), &there) == 0 && ::fstat(directory_.get(), &here) == 0 &&
+           there.st_dev == here.st_dev && there.st_ino == here.st_ino;
+  }
+
+ private:
+  std::filesystem::path path_;
+  Descriptor directory_;
+};
+
 class PosixFileSystem final : public FileSystem {
  public:
   std::unique_ptr<File> create(const std::filesystem::path& path, Caching caching) override {
@@ -289,20 +332,14 @@ class PosixFileSystem final : public FileSystem {
   }
 
   std::unique_ptr<File> open(const std::filesystem::path& path) override {
-    // Non-blocking, so that a pipe in a file's place is an answer and not a wait. A link is none of
-    // a checkpoint's files: what it leads to may change.
-    Descriptor cached(open_descriptor(path, O_RDONLY | O_NONBLOCK | O_NOFOLLOW));
-    if (cached.get() < 0 && errno == ELOOP) {
-      throw Error(ErrorCode::corrupt, fmt::format("open {}: a link, not a file", path.string()));
-    }
-    if (cached.get() < 0) throw_system(errno, "open", path);
-    struct stat status {};
-    if (::fstat(cached.get(), &status) != 0) throw_system(errno, "stat", path);
-    if (!S_ISREG(status.st_mode)) {
-      throw Error(ErrorCode::corrupt, fmt::format("open {}: not a regular file", path.string()));
-    }
-    return std::make_unique<PosixFile>(path, std::move(cached),
-                                       static_cast<std::uint64_t>(status.st_size));
+    return readable(path, Descriptor(open_descriptor(path, kReadFlags)));
+  }
+
+  std::unique_ptr<Directory> open_directory(const std::filesystem::path& path) override {
+    // No right to list it is needed to find a file in it.
+    Descriptor directory(open_descriptor(path, O_PATH | O_DIRECTORY));
+    if (directory.get() < 0) throw_system(errno, "open directory", path);
+    return std::make_unique<PosixDirectory>(path, std::move(directory));
   }
 
   void make_directory(const std::filesystem::path& path) override {
@@ -387,6 +424,29 @@ void File::write_runs(std::uint64_t offset, std::span<const WriteRun> runs) {
     write_at(offset, run.data, run.size);
     offset += run.size;
   }
+}
+
+namespace {
+
+class DirectoryByPath final : public Directory {
+ public:
+  DirectoryByPath(FileSystem& file_system, std::filesystem::path path)
+      : file_system_(file_system), path_(std::move(path)) {}
+
+  std::unique_ptr<File> open(const std::string& name) override {
+    return file_system_.open(path_ / name);
+  }
+  bool is_in_place() override { return std::filesystem::exists(path_); }
+
+ private:
+  FileSystem& file_system_;
+  const std::filesystem::path path_;
+};
+
+}  // namespace
+
+std::unique_ptr<Directory> FileSystem::open_directory(const std::filesystem::path& path) {
+  return std::make_unique<DirectoryByPath>(*this, path);
 }
 
 std::shared_ptr<FileSystem> posix_file_system() { return std::make_shared<PosixFileSystem>(); }

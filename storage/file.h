@@ -57,6 +57,19 @@ class File {
 /// refuses it; writes that are not aligned to 4 KiB go through the cache on the same file.
 enum class Caching { cached, direct };
 
+/// A directory that is open: its files are found in it also when its path leads elsewhere by now.
+/// Thread-safe.
+class Directory {
+ public:
+  virtual ~Directory() = default;
+
+  /// As FileSystem::open, of a file in the directory.
+  virtual std::unique_ptr<File> open(const std::string& name) = 0;
+
+  /// Whether its path still leads to it.
+  virtual bool is_in_place() = 0;
+};
+
 /// The file operations of storage's users: whatever a save or restore does to files goes through
 /// one of these. Thread-safe.
 ///
@@ -88,6 +101,10 @@ class FileSystem {
 
   /// For reading. Throws not_found, and corrupt if it is a link or not a regular file.
   virtual std::unique_ptr<File> open(const std::filesystem::path& path) = 0;
+
+  /// For reading the files in it. Throws not_found. The default opens them by their paths; it needs
+  /// the file system as long as the directory is in use.
+  virtual std::unique_ptr<Directory> open_directory(const std::filesystem::path& path);
 
   /// Throws already_exists if the path exists.
   virtual void make_directory(const std::filesystem::path& path) = 0;

@@ -49,7 +49,7 @@ class Pipeline : public testing::Test {
     for (int i = 0; i < 2; ++i) {
       auto file = std::make_unique<CountingFile>();
       counters_.push_back(file.get());
-      files_.push_back(std::move(file));
+      made_.push_back(std::move(file));
     }
   }
 
@@ -88,8 +88,9 @@ class Pipeline : public testing::Test {
   }
 
   ReadBuffers buffers_;
-  std::vector<std::unique_ptr<File>> files_;
+  std::vector<std::unique_ptr<File>> made_;
   std::vector<CountingFile*> counters_;
+  OpenFiles files_{2, [this](std::size_t number) { return std::move(made_[number]); }};
 };
 
 TEST_F(Pipeline, GivesEachItemItsBytesWhateverTheBuffers) {
@@ -223,11 +224,13 @@ TEST_F(Pipeline, OfTwoReadsThatFailTheFirstIsReportedWhicheverWasFaster) {
    private:
     std::latch another_failed_{1};
   };
-  std::vector<std::unique_ptr<File>> files;
-  files.push_back(std::make_unique<SlowToFail>());
+  OpenFiles files(1, [](std::size_t) { return std::make_unique<SlowToFail>(); });
   const FileRange items[] = {{0, 0, 10}, {0, 1'000'000, 10}};
-  ReadJob job = job_for(items);
-  job.files = files;
+  const ReadJob job{.files = files,
+                    .buffers = buffers_,
+                    .ranges = items,
+                    .consume = [](std::size_t, RangeBytes&) {},
+                    .describe = [](std::size_t item) { return "item " + std::to_string(item); }};
   EXPECT_EQ(message_of(ErrorCode::io, [&] { run_read_job(job); }),
             "read item 0: read: broken device");
 }

@@ -364,7 +364,7 @@ TEST(ReferencePath, GivesTheSameFileForEveryType) {
         CheckpointManager(dir.path()).save(1, sources_of(tensors), {.codec = codec});
     const StoredCheckpoint stored = open_checkpoint(*posix_file_system(), stats.directory);
     std::size_t pieces = 0;
-    for (std::size_t f = 0; f < stored.files.size(); ++f) {
+    for (std::size_t f = 0; f < stored.manifest.files.size(); ++f) {
       pieces += compare(stats.directory, stored.manifest, f, tensors);
     }
     EXPECT_GE(pieces, 3 * all_dtypes().size());

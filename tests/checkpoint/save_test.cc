@@ -136,23 +136,17 @@ TEST_F(SaveTest, KeepsItsBuffersForTheNextSave) {
   EXPECT_LE(pool_->sizes().buffers * pool_->sizes().buffer_bytes, kLeastBudgetBytes);
 }
 
-// As many files as a process may have open can be saved one by one, but not be read.
-TEST_F(SaveTest, RefusesMoreFilesThanAReaderCouldOpen) {
+// Neither a save nor a reader has all files open at once.
+TEST_F(SaveTest, MakesMoreFilesThanTheProcessMayOpen) {
   const HostTensor tensor = host_tensor("x", DType::u8, {200, 65536}, "a=200", "a,-");
   rlimit usual{};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &usual), 0);
   const rlimit few{.rlim_cur = 128, .rlim_max = usual.rlim_max};
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
-  const std::string message = message_of(ErrorCode::invalid_argument,
-                                         [&] { save(1, {tensor.source()}, {.writers = 200}); });
-  EXPECT_THAT(message, testing::HasSubstr("save step 1: 200 shard files, one per writer, are too "
-                                          "many"));
-  EXPECT_THAT(message, testing::HasSubstr("128 files open (ulimit -n); needed are at most 112"));
-  EXPECT_THAT(files_->list(dir_.path()), testing::IsEmpty());
-  const SaveStats stats = save(1, {tensor.source()}, {.writers = 100});
-  const CheckpointReader reader(stats.directory);
-  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &usual), 0);
+  const SaveStats stats = save(1, {tensor.source()}, {.writers = 200});
+  EXPECT_TRUE(holds(CheckpointReader(stats.directory), {&tensor, 1}));
   EXPECT_TRUE(verify_checkpoint(stats.directory).ok());
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &usual), 0);
 }
 
 TEST_F(SaveTest, ErrorsSayWhichStepOnce) {

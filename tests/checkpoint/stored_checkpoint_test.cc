@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include <fstream>
+#include <iterator>
 
 #include "shardwise/checkpoint/reader.h"
 #include "testing/errors.h"
@@ -20,16 +21,16 @@ using testing::HasSubstr;
 namespace fs = std::filesystem;
 
 /// "a" f32 [8], raw, chunks 0 and 1 of file 0; "z" f32 [512] zstd, chunks 0 and 1 of file 1.
-HandMadeCheckpoint made() {
+HandMadeCheckpoint made(std::uint64_t first = 1) {
   return HandMadeCheckpoint({{.name = "a",
                               .shape = {8},
                               .pieces = {Box({0}, {8})},
-                              .data = scattered_values(DType::f32, {8}),
+                              .data = scattered_values(DType::f32, {8}, first),
                               .chunk = {4}},
                              {.name = "z",
                               .shape = {512},
                               .pieces = {Box({0}, {512})},
-                              .data = counting_values(DType::f32, {512}),
+                              .data = counting_values(DType::f32, {512}, first),
                               .chunk = {256},
                               .codec = StoredCodec::zstd}},
                             2);
@@ -78,19 +79,98 @@ TEST_F(Stored, IsNotFoundWhereNothingWasCommitted) {
   EXPECT_THAT(missing(path_), HasSubstr("it was not committed: it has no manifest.json"));
 }
 
-// Another process removes it, which renames it away, between two steps of opening it.
+// Another process removes it, which renames it away and then removes its files, between two steps
+// of opening it.
 TEST_F(Stored, IsNotFoundWhereItIsRemovedWhileItIsOpened) {
+  for (int at = 1; at <= 3; ++at) {
+    SCOPED_TRACE(at);
+    fs::copy(path_, dir_ / "copy");
+    int opened = 0;
+    HookedFileSystem files([&](std::string_view, const fs::path&) {
+      if (++opened != at) return;
+      fs::rename(path_, dir_ / "trash");
+      fs::remove_all(dir_ / "trash");
+    });
+    EXPECT_THAT(message_of(ErrorCode::not_found, [&] { open_checkpoint(files, path_); }),
+                HasSubstr(path_.string()));
+    EXPECT_EQ(opened, at);
+    fs::rename(dir_ / "copy", path_);
+  }
+}
+
+// As long as its files are there, losing its name harms nobody who has begun to open it.
+TEST_F(Stored, IsOpenedAlsoWhereItLosesItsNameMeanwhile) {
   for (int at = 1; at <= 3; ++at) {
     SCOPED_TRACE(at);
     int opened = 0;
     HookedFileSystem files([&](std::string_view, const fs::path&) {
       if (++opened == at) fs::rename(path_, dir_ / "trash");
     });
-    EXPECT_THAT(message_of(ErrorCode::not_found, [&] { open_checkpoint(files, path_); }),
-                HasSubstr(path_.string()));
-    EXPECT_EQ(opened, at);
+    EXPECT_EQ(open_checkpoint(files, path_).manifest.tensors.size(), 2u);
     fs::rename(dir_ / "trash", path_);
   }
+}
+
+// Another process removes the step and saves it anew, under the same name, between two steps of
+// opening it: what is opened is one or the other, never files of both.
+TEST_F(Stored, IsNeverOfTwoCheckpointsThatHadItsName) {
+  const auto read = [](const CheckpointReader& reader, const std::string& name) {
+    std::vector<std::byte> out(reader.tensor(name).logical_bytes);
+    reader.read(name, Box::whole(reader.tensor(name).shape), out);
+    return out;
+  };
+  for (int at = 1; at <= 3; ++at) {
+    for (const bool is_removed : {false, true}) {
+      SCOPED_TRACE(testing::Message() << at << (is_removed ? ", removed" : ", in the trash"));
+      int opened = 0;
+      const auto files = std::make_shared<HookedFileSystem>([&](std::string_view, const fs::path&) {
+        if (++opened != at) return;
+        fs::rename(path_, dir_ / "trash");
+        if (is_removed) fs::remove_all(dir_ / "trash");
+        made(7).write(dir_.path());
+      });
+      const CheckpointReader reader(path_, {.pin = false, .file_system = files});
+      const std::uint64_t first = is_removed ? 7 : 1;
+      EXPECT_EQ(read(reader, "a"), scattered_values(DType::f32, {8}, first));
+      EXPECT_EQ(read(reader, "z"), counting_values(DType::f32, {512}, first));
+      fs::remove_all(path_);
+      fs::remove_all(dir_ / "trash");
+      made().write(dir_.path());
+    }
+  }
+}
+
+std::size_t open_descriptors() {
+  return static_cast<std::size_t>(
+      std::distance(fs::directory_iterator("/proc/self/fd"), fs::directory_iterator()));
+}
+
+// More files than a process may have open at once, by far the most of which are closed meanwhile.
+TEST_F(Stored, OpensNoMoreFilesThanItNeeds) {
+  constexpr std::int64_t kFiles = 400;
+  HandMadeTensor tensor{.name = "t", .dtype = DType::u8, .shape = {kFiles, 3}};
+  for (std::int64_t i = 0; i < kFiles; ++i) tensor.pieces.push_back(Box({i, 0}, {i + 1, 3}));
+  tensor.data = scattered_values(DType::u8, tensor.shape);
+  const fs::path path = HandMadeCheckpoint({tensor}, kFiles, 5).write(dir_.path());
+  const std::size_t before = open_descriptors();
+  const CheckpointReader reader(path, {.threads = 2, .pin = false});
+  std::vector<std::byte> out(tensor.data.size());
+  for (int round = 0; round < 2; ++round) {
+    reader.read("t", Box::whole(tensor.shape), out);
+    EXPECT_EQ(out, tensor.data);
+    EXPECT_LE(open_descriptors(), before + OpenFiles::kMostOpen + 10);
+    EXPECT_GE(open_descriptors(), before + OpenFiles::kMostOpen);
+  }
+
+  // What is opened anew is looked for in the same directory.
+  fs::rename(path, dir_ / "trash");
+  reader.read("t", Box::whole(tensor.shape), out);
+  EXPECT_EQ(out, tensor.data);
+  HandMadeCheckpoint({tensor}, kFiles, 5).write(dir_.path());
+  fs::remove_all(dir_ / "trash");
+  EXPECT_THAT(
+      message_of(ErrorCode::not_found, [&] { reader.read("t", Box::whole(tensor.shape), out); }),
+      HasSubstr("it was removed or replaced meanwhile"));
 }
 
 TEST_F(Stored, RefusesAManifestThatIsNotItsOwn) {

@@ -422,7 +422,7 @@ TEST_F(Verify, NamesWhatItHasNoDescriptorOrNoRightToOpen) {
       case 0:
         EXPECT_THAT(error, HasSubstr("Too many open files"));
         break;
-      case 2:  // of the manifest's and the list's; then two shard files stay open
+      case 3:  // of the directory, the manifest or the list; then two shard files stay open
         ASSERT_EQ(report.unread.size(), 3u);
         EXPECT_EQ(report.unread[0].file, "index.h5");
         EXPECT_EQ(report.unread[1].file, "shards-00002-of-00004.h5");

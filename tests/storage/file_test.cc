@@ -504,5 +504,36 @@ TEST(FileSystem, RenamesListsAndRemoves) {
   EXPECT_THAT(files->list(dir.path()), ElementsAre(".a", "c"));
 }
 
+TEST(Directory, FindsItsFilesWhereverItsPathLeads) {
+  const TempDir dir;
+  const auto files = posix_file_system();
+  const auto write = [&](const std::filesystem::path& directory, std::string_view text) {
+    std::filesystem::create_directory(directory);
+    std::ofstream(directory / "f") << text;
+  };
+  const auto read = [](Directory& directory) {
+    const std::unique_ptr<File> file = directory.open("f");
+    std::vector<std::byte> bytes(file->size());
+    file->read_at(0, bytes.data(), bytes.size());
+    return bytes;
+  };
+  write(dir / "d", "old");
+  const std::unique_ptr<Directory> directory = files->open_directory(dir / "d");
+  EXPECT_TRUE(directory->is_in_place());
+  std::filesystem::rename(dir / "d", dir / "away");
+  EXPECT_FALSE(directory->is_in_place());
+  EXPECT_EQ(read(*directory), bytes_of("old"));
+  write(dir / "d", "new");
+  EXPECT_FALSE(directory->is_in_place()) << "another one has its name";
+  EXPECT_EQ(read(*directory), bytes_of("old"));
+
+  std::filesystem::create_symlink(dir / "d" / "f", dir / "away" / "link");
+  EXPECT_THAT(message_of(ErrorCode::corrupt, [&] { directory->open("link"); }),
+              HasSubstr((dir / "d" / "link").string()));
+  EXPECT_THAT(message_of(ErrorCode::not_found, [&] { directory->open("g"); }),
+              HasSubstr((dir / "d" / "g").string()));
+  message_of(ErrorCode::not_found, [&] { files->open_directory(dir / "nowhere"); });
+}
+
 }  // namespace
 }  // namespace shardwise

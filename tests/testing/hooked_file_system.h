@@ -37,9 +37,10 @@ class HookedFileSystem final : public FileSystem {
   }
   std::unique_ptr<File> open(const std::filesystem::path& path) override {
     hook_("open", path);
-    std::unique_ptr<File> file = real_->open(path);
-    if (!read_hook_) return file;
-    return std::make_unique<HookedFile>(std::move(file), path, read_hook_);
+    return hooked(real_->open(path), path);
+  }
+  std::unique_ptr<Directory> open_directory(const std::filesystem::path& path) override {
+    return std::make_unique<HookedDirectory>(*this, path, real_->open_directory(path));
   }
   void make_directory(const std::filesystem::path& path) override {
     hook_("make directory", path);
@@ -63,6 +64,29 @@ class HookedFileSystem final : public FileSystem {
   }
 
  private:
+  class HookedDirectory final : public Directory {
+   public:
+    HookedDirectory(HookedFileSystem& owner, std::filesystem::path path,
+                    std::unique_ptr<Directory> real)
+        : owner_(owner), path_(std::move(path)), real_(std::move(real)) {}
+
+    std::unique_ptr<File> open(const std::string& name) override {
+      owner_.hook_("open", path_ / name);
+      return owner_.hooked(real_->open(name), path_ / name);
+    }
+    bool is_in_place() override { return real_->is_in_place(); }
+
+   private:
+    HookedFileSystem& owner_;
+    const std::filesystem::path path_;
+    std::unique_ptr<Directory> real_;
+  };
+
+  std::unique_ptr<File> hooked(std::unique_ptr<File> file, const std::filesystem::path& path) {
+    if (!read_hook_) return file;
+    return std::make_unique<HookedFile>(std::move(file), path, read_hook_);
+  }
+
   /// Opened for reading.
   class HookedFile final : public File {
    public:

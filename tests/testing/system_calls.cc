@@ -17,6 +17,7 @@
 // The linker gives calls of open to __wrap_open, and calls of __real_open to the system's open.
 extern "C" {
 int __real_open(const char* path, int flags, ...);
+int __real_openat(int directory, const char* path, int flags, ...);
 ssize_t __real_pread(int fd, void* data, size_t size, off_t at);
 ssize_t __real_pwrite(int fd, const void* data, size_t size, off_t at);
 ssize_t __real_pwritev(int fd, const iovec* runs, int count, off_t at);
@@ -51,6 +52,13 @@ struct SystemCalls::Impl {
     } else {
       direct.erase(fd);
     }
+    return fd;
+  }
+
+  int openat(int directory, const char* path, int flags) {
+    const int fd = __real_openat(directory, path, flags);
+    const std::lock_guard lock(mutex);
+    direct.erase(fd);
     return fd;
   }
 
@@ -161,6 +169,13 @@ int __wrap_open(const char* path, int flags, ...) {
   }
   auto* const calls = shardwise::current.load();
   return calls != nullptr ? calls->open(path, flags, mode) : __real_open(path, flags, mode);
+}
+
+// Only for reading: nothing is made.
+int __wrap_openat(int directory, const char* path, int flags, ...) {
+  auto* const calls = shardwise::current.load();
+  return calls != nullptr ? calls->openat(directory, path, flags)
+                          : __real_openat(directory, path, flags);
 }
 
 ssize_t __wrap_pread(int fd, void* data, size_t size, off_t at) {

@@ -26,8 +26,7 @@ ChunkReader::ChunkReader(StoredCheckpoint checkpoint, const ReadOptions& options
     : checkpoint_(std::move(checkpoint)),
       options_(options),
       threads_(Executor::threads_for(options.threads)) {
-  if (!options_.read_once) return;
-  for (const auto& file : checkpoint_.files) file->read_once();
+  if (options_.read_once) checkpoint_.files->read_once();
 }
 
 /// One call of fill.
@@ -66,7 +65,7 @@ void ChunkReader::consume(Call& call, std::size_t number, RangeBytes& bytes) {
 void ChunkReader::fill(std::span<const ReadTarget> targets) {
   Call call{targets, ReadPlan(checkpoint_, targets)};
   const ReadPlan& plan = call.plan;
-  ReadJob job{.files = checkpoint_.files,
+  ReadJob job{.files = *checkpoint_.files,
               .buffers = buffers_,
               .ranges = plan.ranges(),
               .consume = {},

@@ -22,7 +22,7 @@ constexpr std::uint64_t kHoleBytes = std::uint64_t{64} << 10;
 // What the disk has to bring comes in larger parts: announced before and then read in small steps
 // it would come into memory in single pages, which takes the disk longer, and all later readers.
 constexpr std::size_t kCachedPartBytes = std::size_t{256} << 10;
-constexpr std::size_t kPartBytes = std::size_t{1} << 20;
+constexpr std::size_t kUncachedPartBytes = std::size_t{1} << 20;
 
 std::uint64_t page_below(std::uint64_t address) { return address / kPageBytes * kPageBytes; }
 std::uint64_t page_above(std::uint64_t address) { return page_below(address + kPageBytes - 1); }
@@ -35,7 +35,9 @@ struct Extent {
   bool in_parts;
 
   std::size_t bytes() const { return static_cast<std::size_t>(end - begin); }
-  std::size_t buffer_bytes() const { return in_parts ? std::min(bytes(), kPartBytes) : bytes(); }
+  std::size_t buffer_bytes() const {
+    return in_parts ? std::min(bytes(), kUncachedPartBytes) : bytes();
+  }
 };
 
 std::vector<Extent> make_extents(const ReadJob& job, std::size_t extent_bytes) {
@@ -63,11 +65,11 @@ void extend_to_pages(std::span<Extent> extents, const ReadJob& job) {
   }
 }
 
-/// Reads for a range, saying for which where it cannot.
-void read_for(const ReadJob& job, std::size_t range, std::uint64_t address,
-              std::span<std::byte> out) {
+/// Does for a range what may fail, saying for which.
+template <class Read>
+void read_for(const ReadJob& job, std::size_t range, Read&& read) {
   try {
-    job.files[job.ranges[range].file]->read_at(address, out.data(), out.size());
+    read();
   } catch (const Error& e) {
     throw Error(e.code(), fmt::format("read {}: {}", job.describe(range), e.what()));
   }
@@ -90,14 +92,16 @@ class RangeInParts final : public RangeBytes {
   RangeInParts(const ReadJob& job, std::size_t range, std::byte* buffer)
       : job_(job), range_(range), buffer_(buffer) {
     const FileRange& all = job.ranges[range];
-    const bool in_memory = job.files[all.file]->in_memory(all.address + all.bytes - 1);
-    step_ = in_memory ? kCachedPartBytes : kPartBytes;
+    read_for(job, range, [&] { file_ = job.files.at(all.file); });
+    const bool in_memory = file_->in_memory(all.address + all.bytes - 1);
+    step_ = in_memory ? kCachedPartBytes : kUncachedPartBytes;
   }
 
   std::span<const std::byte> next() override {
     const FileRange& all = job_.ranges[range_];
     const std::span<std::byte> part(buffer_, std::min(step_, all.bytes - done_));
-    if (!part.empty()) read_for(job_, range_, all.address + done_, part);
+    if (part.empty()) return part;
+    read_for(job_, range_, [&] { file_->read_at(all.address + done_, part.data(), part.size()); });
     done_ += part.size();
     return part;
   }
@@ -106,6 +110,7 @@ class RangeInParts final : public RangeBytes {
   const ReadJob& job_;
   const std::size_t range_;
   std::byte* const buffer_;
+  std::shared_ptr<File> file_;
   std::size_t step_ = 0, done_ = 0;
 };
 
@@ -143,7 +148,10 @@ void Pipeline::process(const Extent& extent, std::byte* buffer) {
     RangeInParts bytes(job_, extent.first_range, buffer);
     return job_.consume(extent.first_range, bytes);
   }
-  read_for(job_, extent.first_range, extent.begin, {buffer, extent.bytes()});
+  read_for(job_, extent.first_range, [&] {
+    job_.files.at(job_.ranges[extent.first_range].file)
+        ->read_at(extent.begin, buffer, extent.bytes());
+  });
   const LaneSlots::Use slot(computing_);
   for (std::size_t i = extent.first_range; i < extent.first_range + extent.num_ranges; ++i) {
     const FileRange& range = job_.ranges[i];

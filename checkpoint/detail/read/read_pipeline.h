@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "shardwise/checkpoint/detail/read/open_files.h"
 #include "shardwise/checkpoint/detail/scratch_pool.h"
 #include "shardwise/shard/host/page_memory.h"
-#include "shardwise/storage/file.h"
 
 namespace shardwise::detail {
 
@@ -64,7 +64,7 @@ using ReadBuffers = ScratchPool<ReadBuffer>;
 
 /// What to read, and what to do with it.
 struct ReadJob {
-  std::span<const std::unique_ptr<File>> files;
+  OpenFiles& files;
   ReadBuffers& buffers;
 
   /// Ordered by file and address; they do not overlap.

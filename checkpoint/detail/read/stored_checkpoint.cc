@@ -41,13 +41,14 @@ std::string own_name(const fs::path& directory) {
 }
 
 StoredCheckpoint open_once(FileSystem& file_system, const fs::path& directory) {
+  const OpenDirectory opened = open_directory(file_system, directory);
   StoredCheckpoint checkpoint;
   checkpoint.directory = directory;
-  checkpoint.manifest = read_manifest(file_system, directory);
-  for (const FileEntry& entry : checkpoint.manifest.files) {
-    checkpoint.files.push_back(open_shard_file(file_system, directory, entry));
-    checkpoint.tables.push_back(read_chunk_table(*checkpoint.files.back(), directory,
-                                                 checkpoint.manifest, checkpoint.tables.size()));
+  checkpoint.manifest = read_manifest(opened);
+  checkpoint.files = open_files(opened, checkpoint.manifest);
+  for (std::size_t f = 0; f < checkpoint.manifest.files.size(); ++f) {
+    checkpoint.tables.push_back(
+        read_chunk_table(*checkpoint.files->at(f), directory, checkpoint.manifest, f));
   }
   return checkpoint;
 }
@@ -67,22 +68,25 @@ std::string StoredCheckpoint::describe(const ChunkId& id) const {
                      tensor(id).name, p.first_chunk + id.chunk, to_string(box(id)));
 }
 
-Manifest read_manifest(FileSystem& file_system, const fs::path& directory) {
-  const std::string name = own_name(directory);
+OpenDirectory open_directory(FileSystem& file_system, const fs::path& path) {
+  const std::string name = own_name(path);
   const auto step = parse_step_name(name);
   if (!step.has_value()) {
-    not_found(directory,
-              name.starts_with('.')
-                  ? "it was not committed"
-                  : "it is not a committed checkpoint, whose name is step-N or step-N.gG");
+    not_found(path, name.starts_with('.')
+                        ? "it was not committed"
+                        : "it is not a committed checkpoint, whose name is step-N or step-N.gG");
   }
-  const fs::path path = directory / kManifestName;
+  return {path, step->step, file_system.open_directory(path)};
+}
+
+Manifest read_manifest(const OpenDirectory& directory) {
+  const fs::path path = directory.path / kManifestName;
   std::unique_ptr<File> file;
   try {
-    file = file_system.open(path);
+    file = directory.directory->open(kManifestName);
   } catch (const Error& e) {
     if (e.code() != ErrorCode::not_found) throw;
-    not_found(directory, fmt::format("it was not committed: it has no {}", kManifestName));
+    not_found(directory.path, fmt::format("it was not committed: it has no {}", kManifestName));
   }
   const std::uint64_t bytes = file->size();
   if (bytes > kMaxManifestBytes) {
@@ -93,21 +97,23 @@ Manifest read_manifest(FileSystem& file_system, const fs::path& directory) {
   std::string text(bytes, '\0');
   file->read_at(0, reinterpret_cast<std::byte*>(text.data()), text.size());
   Manifest manifest = parse_manifest(text, path.string());
-  if (manifest.step != step->step) {
+  if (manifest.step != directory.step) {
     throw Error(ErrorCode::corrupt,
                 fmt::format("read manifest {}: it is of step {}", path.string(), manifest.step));
   }
   return manifest;
 }
 
-std::unique_ptr<File> open_shard_file(FileSystem& file_system, const fs::path& directory,
-                                      const FileEntry& entry) {
-  const fs::path path = directory / entry.name;
+std::unique_ptr<File> open_file(const OpenDirectory& directory, const FileEntry& entry) {
+  const fs::path path = directory.path / entry.name;
   std::unique_ptr<File> file;
   try {
-    file = file_system.open(path);
+    file = directory.directory->open(entry.name);
   } catch (const Error& e) {
     if (e.code() != ErrorCode::not_found) throw;
+    if (!directory.directory->is_in_place()) {
+      not_found(directory.path, "it was removed or replaced meanwhile");
+    }
     throw Error(ErrorCode::corrupt,
                 fmt::format("open shard file {}: it is missing", path.string()));
   }
@@ -117,6 +123,13 @@ std::unique_ptr<File> open_shard_file(FileSystem& file_system, const fs::path& d
                                                 path.string(), bytes, entry.bytes));
   }
   return file;
+}
+
+std::unique_ptr<OpenFiles> open_files(const OpenDirectory& directory, const Manifest& manifest) {
+  return std::make_unique<OpenFiles>(manifest.files.size(),
+                                     [directory, files = manifest.files](std::size_t number) {
+                                       return open_file(directory, files[number]);
+                                     });
 }
 
 ChunkTable read_chunk_table(File& file, const fs::path& directory, const Manifest& manifest,

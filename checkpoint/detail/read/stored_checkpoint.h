@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "shardwise/checkpoint/detail/manifest.h"
+#include "shardwise/checkpoint/detail/read/open_files.h"
 #include "shardwise/checkpoint/info.h"
 #include "shardwise/storage/file.h"
 
@@ -29,7 +30,7 @@ struct StoredCheckpoint {
   Manifest manifest;
 
   // Per entry of manifest.files.
-  std::vector<std::unique_ptr<File>> files;
+  std::unique_ptr<OpenFiles> files;
   std::vector<ChunkTable> tables;
 
   const TensorEntry& tensor(const ChunkId& id) const { return manifest.tensors[id.tensor]; }
@@ -46,23 +47,36 @@ struct StoredCheckpoint {
   std::string describe(const ChunkId& id) const;
 };
 
-/// Reads the manifest alone. Throws not_found where the directory is not there, is not that of a
-/// committed checkpoint or holds no manifest; unsupported; corrupt, also where its step is not the
-/// directory's.
-Manifest read_manifest(FileSystem& file_system, const std::filesystem::path& directory);
+/// The directory of a committed checkpoint, opened: what is in it is found also while another
+/// process removes or replaces it.
+struct OpenDirectory {
+  std::filesystem::path path;
+  std::int64_t step;  ///< as its name says
+  std::shared_ptr<Directory> directory;
+};
 
-/// Opens a shard file and compares its size with the manifest's. Throws corrupt where it is not
-/// there, not a regular file or of another size.
-std::unique_ptr<File> open_shard_file(FileSystem& file_system,
-                                      const std::filesystem::path& directory,
-                                      const FileEntry& entry);
+/// Throws not_found where it is not there or not that of a committed checkpoint. The file system
+/// must outlive it.
+OpenDirectory open_directory(FileSystem& file_system, const std::filesystem::path& path);
+
+/// Reads the manifest alone. Throws not_found where there is none; unsupported; corrupt, also where
+/// its step is not the directory's.
+Manifest read_manifest(const OpenDirectory& directory);
+
+/// Opens one of the checkpoint's files and compares its size with the manifest's. Throws corrupt
+/// where it is not there, not a regular file or of another size; not_found where the checkpoint was
+/// removed or replaced meanwhile.
+std::unique_ptr<File> open_file(const OpenDirectory& directory, const FileEntry& entry);
+
+/// The shard files of a manifest, which are opened so.
+std::unique_ptr<OpenFiles> open_files(const OpenDirectory& directory, const Manifest& manifest);
 
 /// Reads a file's chunk table and decoded hashes and checks them. Throws corrupt.
 ChunkTable read_chunk_table(File& file, const std::filesystem::path& directory,
                             const Manifest& manifest, std::size_t number);
 
-/// All of the above: what a reader asks of a checkpoint before it trusts it. Throws not_found, too,
-/// where another process removes or replaces it meanwhile.
+/// All of the above: what a reader asks of a checkpoint before it trusts it. The file system must
+/// outlive it.
 StoredCheckpoint open_checkpoint(FileSystem& file_system, const std::filesystem::path& directory);
 
 /// What a reader tells of each tensor, in the manifest's order.

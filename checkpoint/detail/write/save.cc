@@ -1,7 +1,6 @@
 #include "shardwise/checkpoint/detail/write/save.h"
 
 #include <fmt/format.h>
-#include <sys/resource.h>
 
 #include <algorithm>
 #include <functional>
@@ -126,26 +125,11 @@ class ShardFiles {
   std::size_t stored_bytes_ = 0, done_bytes_ = 0;  // of the files that are complete
 };
 
-// A reader has every shard file open. What this process could not open again is not begun.
-void check_open_files(std::int64_t files) {
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  const rlim_t most = limit.rlim_cur - limit.rlim_cur / 8;  // the rest is for other files
-  if (static_cast<rlim_t>(files) <= most) return;
-  throw Error(
-      ErrorCode::invalid_argument,
-      fmt::format("{} shard files, one per writer, are too many: a reader has them all open, "
-                  "and this process may have {} files open (ulimit -n); needed are at most "
-                  "{} writers",
-                  files, limit.rlim_cur, most));
-}
-
 // Writes the files of an attempt, the manifest last.
 SaveStats write_attempt(const SaveContext& context, const Attempt& attempt, std::int64_t step,
                         std::vector<TensorSource> sources, const SaveOptions& options) {
   SavePlan plan = plan_save(std::move(sources), options.codec, context.executor, options.writers);
   std::replace(plan.efforts.begin(), plan.efforts.end(), Effort::huffman_only, context.huffman);
-  check_open_files(plan.files);
   const std::vector<ChunkLayout> layouts = ChunkLayout::of_files(plan.tensors, plan.files);
   const std::vector<FileEntry> planned = planned_files(layouts);
   check_plan(plan, planned);

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "shardwise/shard/host/mutex.h"
+#include "shardwise/storage/file.h"
+
+namespace shardwise::detail {
+
+/// The shard files of a checkpoint, opened when they are needed. Only kMostOpen stay open: a
+/// checkpoint may have more than a process may open. Thread-safe.
+class OpenFiles {
+ public:
+  static constexpr std::size_t kMostOpen = 64;
+
+  /// `open` opens file number 0 <= i < count for reading; called by any thread.
+  OpenFiles(std::size_t count, std::function<std::unique_ptr<File>(std::size_t)> open)
+      : open_(std::move(open)), files_(count) {}
+
+  /// Valid as long as it is held, though it may be opened anew for others. Throws what opening it
+  /// throws.
+  std::shared_ptr<File> at(std::size_t number);
+
+  /// Files are read by File::read_once from now on.
+  void read_once();
+
+ private:
+  const std::function<std::unique_ptr<File>(std::size_t)> open_;
+  Mutex mutex_;
+  bool read_once_ SHARDWISE_GUARDED_BY(mutex_) = false;
+  std::vector<std::shared_ptr<File>> files_ SHARDWISE_GUARDED_BY(mutex_);  // null: not open
+  std::deque<std::size_t> opened_ SHARDWISE_GUARDED_BY(mutex_);            // the first one first
+};
+
+}  // namespace shardwise::detail
