@@ -36,7 +36,8 @@ class BoxReader {
 
   /// Fills `out` with the elements of the box, row-major, native endian. `tensor` is a number in
   /// tensors(); the box is inside that tensor, and out has exactly its size. What it throws ends
-  /// the save or reshard with that exception.
+  /// the save or reshard with that exception. Must not save with the manager whose save reads from
+  /// it, close that manager or wait for that save: they wait for it.
   virtual void read(std::size_t tensor, const Box& box, std::span<std::byte> out) const = 0;
 
   /// The address of the box's elements where they are row-major side by side in memory, which

@@ -16,6 +16,7 @@
 namespace shardwise {
 
 /// A tensor to be saved: which one of a reader's, under which name, and how it is cut on disk.
+/// Copies share the reader. Thread-compatible.
 struct TensorSource {
   std::string name;
   std::shared_ptr<const BoxReader> reader;
