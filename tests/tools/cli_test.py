@@ -392,7 +392,7 @@ class Checkpoints(Cli):
     def test_verify_status_3_where_it_cannot_read(self):
         # A script that deletes what is damaged must not delete what this process could not open.
         root, step = self.root()
-        limited = ["sh", "-c", 'ulimit -n 4; exec "$0" "$@"', SHARDWISE, "verify"]
+        limited = ["sh", "-c", 'ulimit -n 5; exec "$0" "$@"', SHARDWISE, "verify"]
         for path in (root, step):
             result = subprocess.run([*limited, path], capture_output=True, text=True)
             self.assertEqual(result.returncode, 3, result)
