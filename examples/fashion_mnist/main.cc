@@ -213,6 +213,8 @@ class Run {
 
 }  // namespace
 
+// What CLI11 throws while options are declared is a mistake in this file.
+// NOLINTNEXTLINE(bugprone-exception-escape)
 int main(int argc, char** argv) {
   Options options;
   CLI::App app{"Trains a classifier of Fashion-MNIST on emulated devices"};
