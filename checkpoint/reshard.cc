@@ -29,7 +29,7 @@ namespace fs = std::filesystem;
 void refuse_inside_checkpoint(const fs::path& root) {
   std::error_code error;
   const fs::path real = fs::weakly_canonical(fs::absolute(root), error);
-  if (error) return;  // whoever writes there will see it, too
+  if (error) return;  // the next write there sees it, too
   for (fs::path at = real; at.has_relative_path(); at = at.parent_path()) {
     const std::string name = at.filename().string();
     const auto hidden = detail::parse_hidden_name(name);

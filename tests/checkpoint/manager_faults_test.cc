@@ -3,7 +3,7 @@
 // and the process is killed before every one. That is all that FileSystem and File do: create,
 // reuse, open, read, write, resize, size, sync, close, list, make directory, sync directory,
 // rename, remove. No other kind changes the disk: checkpoint/ makes no link, and maps files only to
-// ask what of them lies in the page cache. Reading fails at every operation in reader_test.cc;
+// ask what of them is in the page cache. Reading fails at every operation in reader_test.cc;
 // random instants are in manager_killed_test.cc, power losses in crash_states_test.cc, file systems
 // that refuse or are full in file_answers_test.cc.
 

@@ -111,7 +111,7 @@ std::vector<std::byte> seal(Manifest& manifest, std::size_t file, std::span<cons
     bytes.resize(static_cast<std::size_t>(entry.bytes));
   }
   if (bytes.size() != entry.bytes) return bytes;
-  // The manifest is valid: the tables lie in the file.
+  // The manifest is valid: the tables are in the file.
   const auto table =
       std::span(bytes).subspan(entry.table_address, static_cast<std::size_t>(entry.chunks) * 32);
   for (std::size_t at = 0; (wrong & kWrongChunks) == 0 && at < table.size(); at += 32) {

@@ -1,7 +1,7 @@
 """Makes a test of every example in a comment of a public header: generate.py SOURCE_DIR COMPONENT OUT.cc
 
 An example is what a "///" comment indents by two more spaces. It becomes the body of a test, after the
-setup below, if it needs one. What a comment behind an expression says is checked, as text:
+setup below, if it needs one. What a comment after an expression says is checked, as text:
 
     mesh.size();       // 8               the value's text comes first; more may follow, after a sign
     parse("x") == y;                      holds

@@ -10,7 +10,7 @@
 
 namespace shardwise {
 
-/// As long as it lives, this process has only so many free descriptors. Thread-compatible.
+/// As long as it lives, this process has only that many free descriptors. Thread-compatible.
 class FewDescriptors {
  public:
   explicit FewDescriptors(std::size_t free) {

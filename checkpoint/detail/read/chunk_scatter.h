@@ -56,7 +56,7 @@ class ChunkScatter {
   /// XXH3-64 of all bytes so far.
   std::uint64_t hash() const { return hasher_ ? hasher_->digest() : hash_; }
 
-  /// What one of them takes for a chunk that comes in several windows, for so many targets.
+  /// What one of them takes for a chunk that comes in several windows, for that many targets.
   static constexpr std::size_t held_bytes(std::size_t targets) {
     return targets * sizeof(ChunkPart);
   }

@@ -90,7 +90,7 @@ void check_still_there(const std::filesystem::path& directory);
 /// tensor, chunk and box.
 void check_chunk_hash(const StoredCheckpoint& checkpoint, const ChunkId& id, std::uint64_t hash);
 
-/// The same of a chunk's decoded bytes, for whoever has decoded it: what was decoded is what was
+/// The same of a chunk's decoded bytes, for the code that decoded it: what was decoded is what was
 /// saved. Requires manifest.has_decoded_hashes(). Throws corrupt naming file, tensor, chunk and
 /// box.
 void check_decoded_hash(const StoredCheckpoint& checkpoint, const ChunkId& id, std::uint64_t hash);

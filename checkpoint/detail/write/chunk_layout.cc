@@ -20,7 +20,7 @@ Shape cut(const Shape& piece, const Shape& cuts) {
   return chunk;
 }
 
-// Bytes of a chunk that lie side by side in the piece as well.
+// Bytes of a chunk that are side by side in the piece as well.
 std::size_t run_bytes(const Shape& piece, const Shape& chunk, std::size_t element_bytes) {
   std::size_t run = element_bytes;
   for (std::size_t d = piece.size(); d-- > 0;) {

@@ -12,7 +12,7 @@
 // alone, without elements, memory or files.
 namespace shardwise::detail {
 
-/// Chunks hold at most so many bytes, and not much less where the piece is larger.
+/// Chunks hold at most this many bytes, and not much less where the piece is larger.
 inline constexpr std::size_t kChunkBytes = std::size_t{1} << 20;
 
 /// The chunk extents for a piece: at most kChunkBytes, every dim cut evenly, so that the last chunk
@@ -55,7 +55,7 @@ struct Slab {
 /// how many groups a buffer holds. Thread-compatible.
 class ChunkLayout {
  public:
-  /// For whoever maps the file into memory.
+  /// For programs that map the file into memory.
   static constexpr std::size_t kAlignment = 64;
 
   /// The layouts of all files, which keep pointers to the pieces. Requires pieces whose first_chunk
