@@ -1,0 +1,91 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "shardwise/shard/dims.h"
+#include "shardwise/shard/dtype.h"
+
+namespace shardwise {
+
+/// What a node of a graph computes. Names and meaning are those of jax.lax where there is one; the
+/// attributes that an op reads are listed beside it. docs/programs.md has the table of them all.
+enum class Op : std::uint8_t {
+  // Leaves.
+  input,     ///< bound from outside
+  constant,  ///< `number` everywhere; of any shape
+  iota,      ///< the index along dims[0]
+
+  // Of one operand, element by element.
+  neg, abs, sign, exp, log, tanh, logistic, erf, sqrt, rsqrt, sin, cos, floor, ceil,
+  round,  ///< to nearest, ties to even
+  is_finite, logical_not,
+  convert,  ///< to the node's dtype, as shardwise::convert
+
+  // The value itself.
+  identity,              ///< carries a mark of its own
+  stop_gradient,         ///< has no gradient
+  optimization_barrier,  ///< nothing is fused across it
+
+  // Of two operands of one shape and dtype.
+  add, sub, mul, div, rem, max, min, pow,
+  eq, ne, lt, le, gt, ge,  ///< gives boolean
+  logical_and, logical_or, logical_xor,
+
+  select,  ///< (boolean, if true, if false)
+
+  // Layout.
+  broadcast,    ///< dim i of the operand is dim dims[i] of the result; it has that extent, or 1
+  transpose,    ///< dim i of the result is dim dims[i] of the operand
+  reshape,
+  slice,        ///< begin, end, stride
+  pad,          ///< begin: elements before, end: after, stride: distance of elements; `number`
+  concatenate,  ///< along dims[0]
+  reverse,      ///< dims
+
+  // Reductions.
+  reduce_sum, reduce_max, reduce_min,  ///< over dims, which go
+  argmax,                              ///< index of the first largest along dims[0], i32
+  cumsum,                              ///< along dims[0]
+
+  dot_general,  ///< `text`: an equation, see einsum.h
+
+  // By index. Index operands are i32 or i64; an index outside [0, extent) is an error when run.
+  take,               ///< (x, ids): along dims[0], which becomes the dims of ids
+  scatter_add,        ///< (ids, updates): the sum of updates by id; dims[0], of extent dims[1]
+  take_along,         ///< (x, ids) of one rank: x at ids along dims[0]
+  scatter_add_along,  ///< (ids, updates) of one shape: likewise; dims[0], of extent dims[1]
+  dynamic_slice,         ///< (x, start of each dim..): of shape `end`; starts are clamped
+  dynamic_update_slice,  ///< (x, update, start of each dim..); starts are clamped
+
+  argsort,      ///< the order along dims[0], i32; stable; number != 0: descending
+  random_bits,  ///< (key, u64 scalar): u32, Philox4x32-10 of the key and the element's index
+};
+inline constexpr std::size_t kOps = static_cast<std::size_t>(Op::random_bits) + 1;
+
+/// "dot_general", ...
+std::string_view name(Op op);
+
+/// What a node says beside its operands; see Op for who reads what.
+struct Attributes {
+  Dims dims, begin, end, stride;
+  double number = 0;
+  std::string text;
+
+  bool operator==(const Attributes&) const = default;
+};
+
+/// Element type and global shape.
+struct TensorType {
+  DType dtype;
+  Shape shape;
+
+  bool operator==(const TensorType&) const = default;
+};
+
+/// "f32[16, 128]"
+std::string to_string(const TensorType& type);
+
+}  // namespace shardwise

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstdint>
+
+#include "shardwise/runtime/kernels/shard_view.h"
+
+namespace shardwise {
+
+// Kernels that read or write by index. Ids are i32 or i64. `extent` is the whole extent of the
+// indexed dim: an id outside [0, extent) throws invalid_argument, naming the id, its index and the
+// extent. Ids that are inside it but outside of a shard's box are another device's: they give zeros
+// or are left out, so that the sum over the devices is the whole.
+
+/// x with dim `dim` replaced by the dims of ids: out[.., i.., ..] = x[.., ids[i..], ..].
+void take(const ConstShardView& x, const ConstShardView& ids, std::size_t dim, std::int64_t extent,
+          const ShardView& out);
+
+/// The gradient of take: out = 0, then out[.., ids[i..], ..] += updates[.., i.., ..], in the
+/// row-major order of ids. f16 and bf16 are summed in f32 and rounded once.
+void scatter_add(const ConstShardView& ids, const ConstShardView& updates, std::size_t dim,
+                 std::int64_t extent, const ShardView& out);
+
+/// out[.., i, ..] = x[.., ids[.., i, ..], ..] along `dim`; all of one rank. In the other dims the
+/// boxes of all three agree. (jnp.take_along_axis, torch.gather with those dims equal.)
+void take_along(const ConstShardView& x, const ConstShardView& ids, std::size_t dim,
+                std::int64_t extent, const ShardView& out);
+
+/// The gradient of take_along: out = 0, then out[.., ids[.., i, ..], ..] += updates[.., i, ..].
+void scatter_add_along(const ConstShardView& ids, const ConstShardView& updates, std::size_t dim,
+                       std::int64_t extent, const ShardView& out);
+
+/// The stable order of the elements along `dim`, as i32; in all other dims the boxes agree, and
+/// along `dim` both are whole. NaN comes last in both orders.
+enum class SortOrder { ascending, descending };
+void argsort(const ConstShardView& in, std::size_t dim, SortOrder order, const ShardView& out);
+
+/// u32 that depend on the key and the element's row-major index in the whole tensor alone: element
+/// i is word i % 4 of Philox4x32-10 with counter i / 4 (Salmon et al., "Parallel random numbers: as
+/// easy as 1, 2, 3", SC 2011).
+void random_bits(std::uint64_t key, const Shape& shape, const ShardView& out);
+
+}  // namespace shardwise
