@@ -4,9 +4,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cassert>
 #include <limits>
 #include <string>
 #include <string_view>
+#include <type_traits>
 
 #include "shardwise/shard/error.h"
 
@@ -38,30 +40,73 @@ void check_shapes(const ConstMatrix& a, const ConstMatrix& b, const Matrix& out)
   if (op_rows(a) != out.rows || op_cols(b) != out.cols) problem("the result has another shape");
 }
 
-CBLAS_TRANSPOSE to_cblas(Transpose transpose) {
-  return transpose == Transpose::yes ? CblasTrans : CblasNoTrans;
+/// A matrix as BLAS takes it.
+struct Stored {
+  CBLAS_TRANSPOSE transpose;
+  blasint leading;  ///< elements from one stored row to the next
+};
+
+template <class T>
+Stored stored(const StridedMatrix<T>& m) {
+  const auto leading = [](std::int64_t step, std::int64_t row_length) {
+    return static_cast<blasint>(std::max(step, row_length));
+  };
+  if (m.col_step == 1 || m.cols == 1) {
+    return {CblasNoTrans, leading(m.row_step, m.cols)};
+  }
+  assert(m.row_step == 1 || m.rows == 1);
+  return {CblasTrans, leading(m.col_step, m.rows)};
+}
+
+template <class T>
+StridedMatrix<T> transposed(const StridedMatrix<T>& m) {
+  return {m.data, m.cols, m.rows, m.col_step, m.row_step};
+}
+
+StridedMatrix<const float> strided(const ConstMatrix& m) {
+  const StridedMatrix<const float> as_stored{m.data, m.rows, m.cols, m.cols, 1};
+  return m.transpose == Transpose::yes ? transposed(as_stored) : as_stored;
 }
 
 }  // namespace
 
+template <class T>
+void gemm(const StridedMatrix<const T>& a, const StridedMatrix<const T>& b,
+          const StridedMatrix<T>& out, T beta) {
+  assert(a.rows == out.rows && b.cols == out.cols && a.cols == b.rows);
+  const auto [out_transpose, out_leading] = stored(out);
+  if (out_transpose == CblasTrans) return gemm(transposed(b), transposed(a), transposed(out), beta);
+  [[maybe_unused]] static const bool single_threaded = [] {
+    openblas_set_num_threads(1);
+    return true;
+  }();
+  const auto [a_transpose, a_leading] = stored(a);
+  const auto [b_transpose, b_leading] = stored(b);
+  const auto n = [](std::int64_t extent) { return static_cast<blasint>(extent); };
+  constexpr auto kGemm = [] {
+    if constexpr (std::is_same_v<T, float>) return &cblas_sgemm;
+    if constexpr (std::is_same_v<T, double>) return &cblas_dgemm;
+  }();
+  kGemm(CblasRowMajor, a_transpose, b_transpose, n(out.rows), n(out.cols), n(a.cols), 1, a.data,
+        a_leading, b.data, b_leading, beta, out.data, out_leading);
+}
+
+template void gemm(const StridedMatrix<const float>&, const StridedMatrix<const float>&,
+                   const StridedMatrix<float>&, float);
+template void gemm(const StridedMatrix<const double>&, const StridedMatrix<const double>&,
+                   const StridedMatrix<double>&, double);
+
 void gemm(const ConstMatrix& a, const ConstMatrix& b, const Matrix& out, float beta) {
   check_shapes(a, b, out);
   if (out.rows == 0 || out.cols == 0) return;
-  const std::int64_t inner = op_cols(a);
-  if (inner == 0) {
+  if (op_cols(a) == 0) {
     // BLAS may return early here without applying beta.
     for (float* x = out.data; x != out.data + out.rows * out.cols; ++x) {
       *x = beta == 0 ? 0 : beta * *x;
     }
     return;
   }
-  [[maybe_unused]] static const bool single_threaded = [] {
-    openblas_set_num_threads(1);
-    return true;
-  }();
-  const auto n = [](std::int64_t extent) { return static_cast<blasint>(extent); };
-  cblas_sgemm(CblasRowMajor, to_cblas(a.transpose), to_cblas(b.transpose), n(out.rows), n(out.cols),
-              n(inner), 1, a.data, n(a.cols), b.data, n(b.cols), beta, out.data, n(out.cols));
+  gemm<float>(strided(a), strided(b), {out.data, out.rows, out.cols, out.cols, 1}, beta);
 }
 
 }  // namespace shardwise

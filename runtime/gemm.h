@@ -24,4 +24,19 @@ struct Matrix {
 /// shapes do not agree. Thread-safe.
 void gemm(const ConstMatrix& a, const ConstMatrix& b, const Matrix& out, float beta = 0);
 
+/// Matrix of T, float or double, in memory that may hold more: element (r, c) is at
+/// data[r * row_step + c * col_step].
+template <class T>
+struct StridedMatrix {
+  T* data;
+  std::int64_t rows, cols;
+  std::int64_t row_step, col_step;
+};
+
+/// out = a b + beta out, as above. Requires shapes that agree and are not empty, extents and steps
+/// below 2^31, and of each matrix a step of 1 along a dim, or a dim of extent 1.
+template <class T>
+void gemm(const StridedMatrix<const T>& a, const StridedMatrix<const T>& b,
+          const StridedMatrix<T>& out, T beta);
+
 }  // namespace shardwise

@@ -1,0 +1,241 @@
+// What the kernels of programs cost, each beside a plain way to do the same: products of a GPT's
+// layers against OpenBLAS on matrices of the same number of multiplications, moves and reductions
+// against memcpy.
+#include <benchmark/benchmark.h>
+#include <cblas.h>
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "shardwise/runtime/kernels/einsum.h"
+#include "shardwise/runtime/kernels/index.h"
+#include "shardwise/runtime/kernels/layout.h"
+#include "shardwise/runtime/kernels/reduce_dims.h"
+
+namespace shardwise {
+namespace {
+
+/// A whole tensor.
+struct BenchTensor {
+  explicit BenchTensor(const Shape& shape, DType dtype = DType::f32)
+      : view{nullptr, dtype, Box::whole(shape)}, memory(num_bytes(shape, size_bytes(dtype))) {
+    view.data = memory.data();
+    fill(1, view);
+  }
+
+  operator ConstShardView() const { return {view.data, view.dtype, view.box}; }
+  float* floats() { return reinterpret_cast<float*>(view.data); }
+  std::int64_t size() const { return view.box.num_elements(); }
+
+  ShardView view;
+  std::vector<std::byte> memory;
+};
+
+/// Extents of a small GPT: batch, positions, heads, width of a head, width, width of the layer
+/// between.
+std::int64_t extent_of(char letter) {
+  switch (letter) {
+    case 'b':
+      return 2;
+    case 'h':
+      return 4;
+    case 'e':
+      return 32;
+    case 'f':
+      return 512;
+    default:
+      return 128;  // t, s, d
+  }
+}
+
+Shape shape_of(const std::string& letters) {
+  Shape shape;
+  for (const char letter : letters) shape.push_back(extent_of(letter));
+  return shape;
+}
+
+void set_products(benchmark::State& state, std::int64_t products) {
+  state.counters["GFLOPS"] = benchmark::Counter(2e-9 * static_cast<double>(products),
+                                                benchmark::Counter::kIsIterationInvariantRate);
+}
+
+void bm_einsum(benchmark::State& state, const char* text) {
+  const Equation equation = Equation::parse(text);
+  const BenchTensor lhs(shape_of(equation.lhs)), rhs(shape_of(equation.rhs));
+  BenchTensor out(shape_of(equation.result));
+  for (auto _ : state) {
+    einsum(equation, lhs, rhs, out.view);
+    benchmark::ClobberMemory();
+  }
+  std::int64_t products = out.size();
+  for (const char letter : equation.lhs) {
+    if (equation.result.find(letter) == std::string::npos) products *= extent_of(letter);
+  }
+  set_products(state, products);
+}
+
+/// `times` products of [m, k] and [k, n], one after another in memory.
+void bm_sgemm(benchmark::State& state, int times, int m, int n, int k) {
+  openblas_set_num_threads(1);
+  BenchTensor lhs({times, m, k}), rhs({times, k, n}), out({times, m, n});
+  for (auto _ : state) {
+    for (int i = 0; i < times; ++i) {
+      cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, m, n, k, 1, lhs.floats() + i * m * k,
+                  k, rhs.floats() + i * k * n, n, 0, out.floats() + i * m * n, n);
+    }
+    benchmark::ClobberMemory();
+  }
+  set_products(state, std::int64_t{times} * m * n * k);
+}
+
+BENCHMARK_CAPTURE(bm_sgemm, linear, 1, 256, 512, 128);
+BENCHMARK_CAPTURE(bm_einsum, linear, "btd,df->btf");
+BENCHMARK_CAPTURE(bm_sgemm, linear_gradient, 1, 256, 128, 512);
+BENCHMARK_CAPTURE(bm_einsum, linear_gradient, "btf,df->btd");
+BENCHMARK_CAPTURE(bm_sgemm, weight_gradient, 1, 128, 512, 256);
+BENCHMARK_CAPTURE(bm_einsum, weight_gradient, "btd,btf->df");
+BENCHMARK_CAPTURE(bm_sgemm, scores, 8, 128, 128, 32);
+BENCHMARK_CAPTURE(bm_einsum, scores, "bthe,bshe->bhts");
+BENCHMARK_CAPTURE(bm_sgemm, attention, 8, 128, 32, 128);
+BENCHMARK_CAPTURE(bm_einsum, attention, "bhts,bshe->bthe");
+BENCHMARK_CAPTURE(bm_einsum, attention_gradient, "bhts,bthe->bshe");
+BENCHMARK_CAPTURE(bm_sgemm, matrix_vector, 1, 512, 1, 512);
+BENCHMARK_CAPTURE(bm_einsum, matrix_vector, "fd,d->f");
+BENCHMARK_CAPTURE(bm_einsum, vector_matrix, "f,fd->d");
+BENCHMARK_CAPTURE(bm_einsum, rows_dot_rows, "td,td->t");
+BENCHMARK_CAPTURE(bm_einsum, packed, "dfe,fet->td");
+BENCHMARK_CAPTURE(bm_einsum, packed_batch, "dtb,fdb->tfb");
+BENCHMARK_CAPTURE(bm_einsum, packed_sum, "hfd,dfs->hs");
+
+void set_bytes(benchmark::State& state, std::int64_t bytes) {
+  state.SetBytesProcessed(state.iterations() * bytes);
+}
+
+constexpr std::int64_t kRows = 2048, kCols = 512;
+constexpr std::int64_t kMatrixBytes = kRows * kCols * 4;
+
+void bm_memcpy_matrix(benchmark::State& state) {
+  BenchTensor in({kRows, kCols}), out({kRows, kCols});
+  for (auto _ : state) {
+    std::memcpy(out.view.data, in.view.data, as_size(kMatrixBytes));
+    benchmark::ClobberMemory();
+  }
+  set_bytes(state, kMatrixBytes);
+}
+BENCHMARK(bm_memcpy_matrix);
+
+void bm_reduce(benchmark::State& state, Reduction reduction, std::size_t dim, DType dtype) {
+  const BenchTensor in({kRows, kCols}, dtype);
+  BenchTensor out(dim == 0 ? Shape{kCols} : Shape{kRows}, dtype);
+  for (auto _ : state) {
+    reduce_dims(reduction, in, {static_cast<std::int64_t>(dim)}, out.view);
+    benchmark::ClobberMemory();
+  }
+  set_bytes(state, kMatrixBytes * static_cast<std::int64_t>(size_bytes(dtype)) / 4);
+}
+BENCHMARK_CAPTURE(bm_reduce, sum_of_columns, Reduction::sum, 0, DType::f32);
+BENCHMARK_CAPTURE(bm_reduce, sum_of_rows, Reduction::sum, 1, DType::f32);
+BENCHMARK_CAPTURE(bm_reduce, max_of_columns, Reduction::max, 0, DType::f32);
+BENCHMARK_CAPTURE(bm_reduce, max_of_rows, Reduction::max, 1, DType::f32);
+BENCHMARK_CAPTURE(bm_reduce, sum_of_bf16_rows, Reduction::sum, 1, DType::bf16);
+
+void bm_argmax(benchmark::State& state) {
+  const BenchTensor in({kRows, kCols});
+  BenchTensor out({kRows}, DType::i32);
+  for (auto _ : state) {
+    argmax(in, 1, out.view);
+    benchmark::ClobberMemory();
+  }
+  set_bytes(state, kMatrixBytes);
+}
+BENCHMARK(bm_argmax);
+
+void bm_transpose(benchmark::State& state) {
+  const BenchTensor in({kRows, kCols});
+  BenchTensor out({kCols, kRows});
+  for (auto _ : state) {
+    transpose(in, {1, 0}, out.view);
+    benchmark::ClobberMemory();
+  }
+  set_bytes(state, kMatrixBytes);
+}
+BENCHMARK(bm_transpose);
+
+/// [batch, positions, heads, width] to [batch, heads, positions, width].
+void bm_transpose_heads(benchmark::State& state) {
+  const BenchTensor in({64, 128, 4, 32});
+  BenchTensor out({64, 4, 128, 32});
+  for (auto _ : state) {
+    transpose(in, {0, 2, 1, 3}, out.view);
+    benchmark::ClobberMemory();
+  }
+  set_bytes(state, kMatrixBytes);
+}
+BENCHMARK(bm_transpose_heads);
+
+void bm_broadcast_rows(benchmark::State& state) {
+  const BenchTensor in({kCols});
+  BenchTensor out({kRows, kCols});
+  for (auto _ : state) {
+    broadcast(in, {1}, out.view);
+    benchmark::ClobberMemory();
+  }
+  set_bytes(state, kMatrixBytes);
+}
+BENCHMARK(bm_broadcast_rows);
+
+/// Embeddings of 2048 tokens, 256 different ones.
+BenchTensor bench_ids() {
+  BenchTensor ids({kRows}, DType::i32);
+  for (std::int64_t i = 0; i < kRows; ++i) {
+    reinterpret_cast<std::int32_t*>(ids.view.data)[i] = static_cast<std::int32_t>(i * 37 % 256);
+  }
+  return ids;
+}
+
+void bm_take(benchmark::State& state) {
+  const BenchTensor ids = bench_ids(), table({256, kCols});
+  BenchTensor out({kRows, kCols});
+  for (auto _ : state) {
+    take(table, ids, 0, 256, out.view);
+    benchmark::ClobberMemory();
+  }
+  set_bytes(state, kMatrixBytes);
+}
+BENCHMARK(bm_take);
+
+void bm_scatter_add(benchmark::State& state) {
+  const BenchTensor ids = bench_ids(), updates({kRows, kCols});
+  BenchTensor table({256, kCols});
+  for (auto _ : state) {
+    scatter_add(ids, updates, 0, 256, table.view);
+    benchmark::ClobberMemory();
+  }
+  set_bytes(state, kMatrixBytes);
+}
+BENCHMARK(bm_scatter_add);
+
+void bm_random_bits(benchmark::State& state) {
+  BenchTensor out({kRows, kCols}, DType::u32);
+  for (auto _ : state) {
+    random_bits(42, {kRows, kCols}, out.view);
+    benchmark::ClobberMemory();
+  }
+  set_bytes(state, kMatrixBytes);
+}
+BENCHMARK(bm_random_bits);
+
+void bm_argsort(benchmark::State& state) {
+  BenchTensor in({64, 1024}, DType::u32), out({64, 1024}, DType::i32);
+  random_bits(42, {64, 1024}, in.view);
+  for (auto _ : state) {
+    argsort(in, 1, SortOrder::descending, out.view);
+    benchmark::ClobberMemory();
+  }
+  state.SetItemsProcessed(state.iterations() * in.size());
+}
+BENCHMARK(bm_argsort);
+
+}  // namespace
+}  // namespace shardwise

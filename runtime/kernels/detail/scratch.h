@@ -1,0 +1,59 @@
+#pragma once
+
+#include <cstddef>
+
+#include "shardwise/runtime/kernels/shard_view.h"
+
+namespace shardwise::detail {
+
+/// Memory for as long as a kernel runs, aligned to 64 bytes, its content unspecified. The thread
+/// keeps it for the kernels after this one, as fresh memory is dear: each page is a fault.
+///
+/// Belongs to the thread that made it.
+class Scratch {
+ public:
+  explicit Scratch(std::size_t bytes);
+  ~Scratch();
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+
+  std::byte* data() const { return data_; }
+
+  template <class T>
+  T* as() const {
+    return reinterpret_cast<T*>(data_);
+  }
+
+ private:
+  std::byte* data_;
+  std::size_t bytes_;
+};
+
+/// An f16 or bf16 shard as f32.
+class Widened {
+ public:
+  explicit Widened(const ConstShardView& half);
+
+  const ConstShardView& view() const { return view_; }
+
+ private:
+  Scratch memory_;
+  ConstShardView view_;
+};
+
+/// Where an f16 or bf16 shard is computed as f32, and then rounded.
+class Unrounded {
+ public:
+  explicit Unrounded(const ShardView& half);
+
+  const ShardView& view() const { return view_; }
+
+  /// Fills the shard.
+  void round() const;
+
+ private:
+  Scratch memory_;
+  ShardView half_, view_;
+};
+
+}  // namespace shardwise::detail

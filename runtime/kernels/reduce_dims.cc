@@ -1,0 +1,242 @@
+#include "shardwise/runtime/kernels/reduce_dims.h"
+
+#include <algorithm>
+#include <cassert>
+#include <concepts>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+
+#include "shardwise/runtime/kernels/detail/element_type.h"
+#include "shardwise/runtime/kernels/detail/lanes.h"
+#include "shardwise/runtime/kernels/detail/loops.h"
+#include "shardwise/runtime/kernels/detail/scratch.h"
+
+namespace shardwise {
+namespace {
+
+using ReduceLoops = detail::Loops<2>;  // of the operand and the result
+
+struct AddUp {
+  template <class T>
+  static constexpr T kIdentity = 0;
+
+  template <class T>
+  static T combine(T a, T b) {
+    return detail::add(a, b);
+  }
+};
+
+// The loops below become vector instructions only without branches: hence | for ||. A NaN on either
+// side wins: it compares false with everything, itself included.
+struct TakeLargest {
+  template <class T>
+  static constexpr T kIdentity = std::numeric_limits<T>::has_infinity
+                                     ? -std::numeric_limits<T>::infinity()
+                                     : std::numeric_limits<T>::lowest();
+
+  template <class T>
+  static T combine(T a, T b) {
+    return (a > b) | (a != a) ? a : b;  // NOLINT(misc-redundant-expression)
+  }
+};
+
+struct TakeLeast {
+  template <class T>
+  static constexpr T kIdentity = std::numeric_limits<T>::has_infinity
+                                     ? std::numeric_limits<T>::infinity()
+                                     : std::numeric_limits<T>::max();
+
+  template <class T>
+  static T combine(T a, T b) {
+    return (a < b) | (a != a) ? a : b;  // NOLINT(misc-redundant-expression)
+  }
+};
+
+/// One result of elements `step` apart.
+template <class Operation, class T>
+T reduce_row(const T* in, std::int64_t step, std::int64_t count) {
+  const auto reduce = [&](auto element) {
+    return detail::reduce_in_lanes(count, Operation::template kIdentity<T>,
+                                   Operation::template combine<T>, element);
+  };
+  if (step == 1) return reduce([in](std::int64_t i) { return in[i]; });
+  return reduce([in, step](std::int64_t i) { return in[i * step]; });
+}
+
+/// out[c] is combined with in[c], in[c + step], ..: row after row, in blocks of columns whose
+/// results stay in the nearest cache, several rows at a time for fewer loads and stores of them.
+template <class Operation, class T>
+void reduce_columns(const T* in, std::int64_t step, std::int64_t rows, std::int64_t cols, T* out) {
+  constexpr std::int64_t kBlock = 4096 / sizeof(T);
+  constexpr auto combine = Operation::template combine<T>;
+  for (std::int64_t begin = 0; begin < cols; begin += kBlock) {
+    const std::int64_t count = std::min(kBlock, cols - begin);
+    T* const results = out + begin;
+    const T* row = in + begin;
+    std::int64_t r = 0;
+    for (; r + 4 <= rows; r += 4, row += 4 * step) {
+      const T *second = row + step, *third = second + step, *fourth = third + step;
+      for (std::int64_t c = 0; c < count; ++c) {
+        const T two = combine(combine(results[c], row[c]), second[c]);
+        results[c] = combine(combine(two, third[c]), fourth[c]);
+      }
+    }
+    for (; r < rows; ++r, row += step) {
+      for (std::int64_t c = 0; c < count; ++c) results[c] = combine(results[c], row[c]);
+    }
+  }
+}
+
+template <class Operation, class T>
+void reduce_loops(ReduceLoops loops, const T* in, T* out, std::int64_t out_count) {
+  std::fill_n(out, out_count, Operation::template kIdentity<T>);
+  if (loops.nothing()) return;
+  const ReduceLoops::Loop inner = loops.take_innermost();
+  if (inner.steps[1] == 0) {
+    loops.for_each({}, [&](const ReduceLoops::Offsets& at) {
+      T& result = out[at[1]];
+      result = Operation::combine(result,
+                                  reduce_row<Operation>(in + at[0], inner.steps[0], inner.extent));
+    });
+    return;
+  }
+  // Both are row-major, so the innermost dim that is kept is a run in the result; and in the
+  // operand, as no dim inside it is left.
+  assert(inner.steps[0] == 1 && inner.steps[1] == 1);
+  ReduceLoops::Loop rows;
+  if (loops.size() > 0 && loops[loops.size() - 1].steps[1] == 0) rows = loops.take_innermost();
+  loops.for_each({}, [&](const ReduceLoops::Offsets& at) {
+    reduce_columns<Operation>(in + at[0], rows.steps[0], rows.extent, inner.extent, out + at[1]);
+  });
+}
+
+/// Least of booleans, which are bytes of 0 and 1.
+struct TakeLeastBoolean : TakeLeast {
+  template <class T>
+  static constexpr T kIdentity = 1;
+};
+
+template <class Operation>
+void reduce_with(const ReduceLoops& loops, const ConstShardView& in, const ShardView& out) {
+  detail::with_ordered_type(in.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    // Sums of integers wrap around.
+    using Number = typename std::conditional_t<std::integral<T> && std::same_as<Operation, AddUp>,
+                                               std::make_unsigned<T>, std::type_identity<T>>::type;
+    reduce_loops<Operation>(loops, reinterpret_cast<const Number*>(in.data),
+                            reinterpret_cast<Number*>(out.data), out.box.num_elements());
+  });
+}
+
+/// A tensor seen as [outer, count, inner] around one of its dims.
+struct AroundDim {
+  AroundDim(const Box& box, std::size_t dim) : count(box.extent(dim)) {
+    for (std::size_t d = 0; d < box.rank(); ++d) {
+      if (d != dim) (d < dim ? outer : inner) *= box.extent(d);
+    }
+  }
+
+  std::int64_t outer = 1, count, inner = 1;
+};
+
+/// The first largest of elements `step` apart.
+template <class T>
+std::int64_t first_largest(const T* in, std::int64_t step, std::int64_t count) {
+  const T largest = reduce_row<TakeLargest>(in, step, count);
+  const auto is_it = [&](T element) {
+    return element == largest || (largest != largest && element != element);  // NOLINT
+  };
+  std::int64_t i = 0;
+  while (!is_it(in[i * step])) ++i;
+  return i;
+}
+
+}  // namespace
+
+void reduce_dims(Reduction reduction, const ConstShardView& in, const Dims& dims,
+                 const ShardView& out) {
+  assert(in.dtype == out.dtype && in.box.rank() == out.box.rank() + dims.size());
+  if (out.box.empty()) return;
+  if (detail::is_half(in.dtype)) {
+    const detail::Widened wide(in);
+    const detail::Unrounded result(out);
+    reduce_dims(reduction, wide.view(), dims, result.view());
+    return result.round();
+  }
+  const Dims in_strides = row_major_strides(in.box.shape());
+  const Dims out_strides = row_major_strides(out.box.shape());
+  ReduceLoops loops;
+  std::size_t kept = 0;
+  for (std::size_t dim = 0; dim < in.box.rank(); ++dim) {
+    const bool goes =
+        std::find(dims.begin(), dims.end(), static_cast<std::int64_t>(dim)) != dims.end();
+    assert(goes || in.box.extent(dim) == out.box.extent(kept));
+    loops.add(in.box.extent(dim), {in_strides[dim], goes ? 0 : out_strides[kept++]});
+  }
+  const bool is_bool = in.dtype == DType::boolean;
+  switch (reduction) {
+    case Reduction::none:
+      assert(false && "nothing to combine with");
+      return;
+    case Reduction::sum:
+      return is_bool ? reduce_with<TakeLargest>(loops, in, out)
+                     : reduce_with<AddUp>(loops, in, out);
+    case Reduction::max:
+      return reduce_with<TakeLargest>(loops, in, out);
+    case Reduction::min:
+      return is_bool ? reduce_with<TakeLeastBoolean>(loops, in, out)
+                     : reduce_with<TakeLeast>(loops, in, out);
+  }
+}
+
+void argmax(const ConstShardView& in, std::size_t dim, const ShardView& out) {
+  assert(out.dtype == DType::i32);
+  if (out.box.empty()) return;
+  assert(in.box.extent(dim) > 0);
+  if (detail::is_half(in.dtype)) return argmax(detail::Widened(in).view(), dim, out);
+  const AroundDim around(in.box, dim);
+  std::int32_t* result = reinterpret_cast<std::int32_t*>(out.data);
+  detail::with_ordered_type(in.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const T* data = reinterpret_cast<const T*>(in.data);
+    for (std::int64_t o = 0; o < around.outer; ++o, data += around.count * around.inner) {
+      for (std::int64_t i = 0; i < around.inner; ++i) {
+        *result++ = static_cast<std::int32_t>(in.box.begin(dim) +
+                                              first_largest(data + i, around.inner, around.count));
+      }
+    }
+  });
+}
+
+void cumsum(const ConstShardView& in, std::size_t dim, const ShardView& out) {
+  assert(in.dtype == out.dtype && in.box == out.box);
+  if (out.box.empty()) return;
+  if (detail::is_half(in.dtype)) {
+    const detail::Widened wide(in);
+    const detail::Unrounded sums(out);
+    cumsum(wide.view(), dim, sums.view());
+    return sums.round();
+  }
+  const AroundDim around(in.box, dim);
+  const auto sum_up = [&](auto zero, auto combine) {
+    using T = decltype(zero);
+    const T* from = reinterpret_cast<const T*>(in.data);
+    T* to = reinterpret_cast<T*>(out.data);
+    for (std::int64_t o = 0; o < around.outer; ++o) {
+      to = std::copy_n(from, around.inner, to);
+      from += around.inner;
+      for (std::int64_t i = around.inner; i < around.count * around.inner; ++i, ++to, ++from) {
+        *to = combine(to[-around.inner], *from);
+      }
+    }
+  };
+  if (in.dtype == DType::boolean) {
+    return sum_up(std::uint8_t{}, [](auto a, auto b) { return TakeLargest::combine(a, b); });
+  }
+  detail::with_arithmetic_type(in.dtype, [&](auto zero) {
+    sum_up(zero, [](auto a, auto b) { return AddUp::combine(a, b); });
+  });
+}
+
+}  // namespace shardwise
