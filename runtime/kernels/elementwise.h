@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -10,6 +11,9 @@
 #include "shardwise/shard/dtype.h"
 
 namespace shardwise {
+namespace detail {
+struct ElementwiseProgram;
+}
 
 /// What an elementwise kernel reads: an operand in memory, repeated along some dims.
 struct ElementwiseInput {
@@ -28,21 +32,26 @@ struct ElementwiseInstruction {
 /// A chain of elementwise operations that is carried out tile by tile: a tile of each operand is
 /// read, all operations are done on it in the cache, and the results are written, so that memory
 /// is passed over once however many operations there are. Vectorised (Highway, for the machine's
-/// instructions); each element's value depends on its operands alone, not on its place.
+/// instructions). On one machine each element's value depends on its operands alone: neither on
+/// its place nor on what is fused.
 ///
-/// f16 and bf16 are computed in f32 and rounded after each operation, so that fusing changes no
-/// bits. Integers wrap around; division by zero gives 0 for integers, the remainder likewise.
-/// exp, log, tanh, erf, sin, cos, logistic, pow: at most 4 units in the last place of f32 (from
-/// f32), and as the standard library for f64.
+/// f16 and bf16 are computed in f32 and rounded after each operation. max and min give NaN where
+/// one operand is NaN. exp, log, tanh, erf, sin, cos, logistic and pow of f32 are off by at most 4
+/// units in the last place; those of f64 are as the standard library's.
+///
+/// Integers wrap around. Division truncates, and by zero it gives 0, as does the remainder, which
+/// has the sign of the dividend. A negative power is the truncated reciprocal. Logical ops on
+/// integers are bitwise. A boolean is true unless its byte is 0.
 ///
 /// Immutable, thread-safe.
 ///
-///   // y = relu(x + b), x: [8, 128], b: [128]
+///   // y = relu(x + b), x: [2, 3], b: [3]
 ///   const ElementwiseKernel kernel({{DType::f32}, {DType::f32}},
 ///                                  {{Op::add, DType::f32, {0, 1}},
 ///                                   {Op::constant, DType::f32, {}, 0.0},
 ///                                   {Op::max, DType::f32, {2, 3}}}, {4});
-///   kernel.run({8, 128}, {{x, {128, 1}}, {b, {0, 1}}}, {y});
+///   const ElementwiseKernel::Operand operands[] = {{x, {3, 1}}, {b, {0, 1}}};
+///   kernel.run({2, 3}, operands, {&y, 1});
 class ElementwiseKernel {
  public:
   struct Operand {
@@ -52,14 +61,16 @@ class ElementwiseKernel {
 
   /// `outputs` are the operands (by number, as above) that are written. Throws unsupported, naming
   /// op and dtype, where an op is not defined for a dtype, invalid_argument for an operand that is
-  /// not there or of another dtype than the op needs.
+  /// not there or of another dtype than the op needs. identity, stop_gradient and
+  /// optimization_barrier give their operand.
   ElementwiseKernel(std::vector<ElementwiseInput> inputs,
                     std::vector<ElementwiseInstruction> instructions,
                     std::vector<std::int32_t> outputs);
 
   /// Computes all elements of a shape; outputs are row-major without gaps, one address for each. An
   /// output may lie exactly on an input of the same element size whose strides are row-major, and
-  /// must not overlap any other memory. On the calling thread alone.
+  /// must not overlap any other memory. On the calling thread alone. Throws invalid_argument where
+  /// the operands or their strides are too few or too many.
   void run(const Shape& shape, std::span<const Operand> inputs,
            std::span<std::byte* const> outputs) const;
 
@@ -67,9 +78,7 @@ class ElementwiseKernel {
   static bool supports(Op op, DType dtype);
 
  private:
-  std::vector<ElementwiseInput> inputs_;
-  std::vector<ElementwiseInstruction> instructions_;
-  std::vector<std::int32_t> outputs_;
+  std::shared_ptr<const detail::ElementwiseProgram> program_;
 };
 
 }  // namespace shardwise

@@ -1,0 +1,84 @@
+#include "shardwise/runtime/graph/op.h"
+
+#include <fmt/format.h>
+
+#include <array>
+
+namespace shardwise {
+
+std::string_view name(Op op) {
+  // In the order of Op.
+  static constexpr std::array<std::string_view, kOps> kNames = {
+      "input",
+      "constant",
+      "iota",
+      "neg",
+      "abs",
+      "sign",
+      "exp",
+      "log",
+      "tanh",
+      "logistic",
+      "erf",
+      "sqrt",
+      "rsqrt",
+      "sin",
+      "cos",
+      "floor",
+      "ceil",
+      "round",
+      "is_finite",
+      "logical_not",
+      "convert",
+      "identity",
+      "stop_gradient",
+      "optimization_barrier",
+      "add",
+      "sub",
+      "mul",
+      "div",
+      "rem",
+      "max",
+      "min",
+      "pow",
+      "eq",
+      "ne",
+      "lt",
+      "le",
+      "gt",
+      "ge",
+      "logical_and",
+      "logical_or",
+      "logical_xor",
+      "select",
+      "broadcast",
+      "transpose",
+      "reshape",
+      "slice",
+      "pad",
+      "concatenate",
+      "reverse",
+      "reduce_sum",
+      "reduce_max",
+      "reduce_min",
+      "argmax",
+      "cumsum",
+      "dot_general",
+      "take",
+      "scatter_add",
+      "take_along",
+      "scatter_add_along",
+      "dynamic_slice",
+      "dynamic_update_slice",
+      "argsort",
+      "random_bits",
+  };
+  static_assert(!kNames.back().empty());
+  return kNames[static_cast<std::size_t>(op)];
+}
+
+std::string to_string(const TensorType& type) {
+  return fmt::format("{}{}", name(type.dtype), to_string(type.shape));
+}
+
+}  // namespace shardwise

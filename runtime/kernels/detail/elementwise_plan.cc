@@ -1,0 +1,360 @@
+#include "shardwise/runtime/kernels/detail/elementwise_plan.h"
+
+#include <algorithm>
+#include <cassert>
+#include <cstring>
+#include <optional>
+
+namespace shardwise::detail {
+namespace {
+
+using NodeId = std::size_t;
+constexpr std::size_t kNoOutput = SIZE_MAX;
+
+enum class NodeKind { input, constant, computed };
+
+/// A step before places are given out: an input, a constant, or a call.
+struct Node {
+  NodeKind kind;
+  std::size_t index = 0;  // among the inputs or constants
+  TileFunction function = nullptr;
+  DType from = DType::u8, to = DType::u8;
+  std::vector<NodeId> sources = {};
+  std::size_t element_bytes;
+  std::size_t output = kNoOutput;
+};
+
+/// An operand of the kernel's. f16 and bf16 are stored in two bytes and computed as f32s that two
+/// bytes can hold; for all others both forms are one.
+struct Value {
+  DType dtype;
+  std::optional<NodeId> stored = {};
+  std::optional<NodeId> computed = {};
+  std::optional<NodeId> unrounded = {};  // as computed; gives the same where it is narrowed
+};
+
+bool is_half(DType dtype) { return compute_dtype(dtype) != dtype; }
+
+/// Whether an op's f32 result is one that its operands' half type can hold.
+bool keeps_half(Op op) {
+  switch (op) {
+    case Op::neg:
+    case Op::abs:
+    case Op::sign:
+    case Op::floor:
+    case Op::ceil:
+    case Op::round:
+    case Op::max:
+    case Op::min:
+    case Op::select:
+      return true;
+    default:
+      return false;
+  }
+}
+
+/// The nodes of a kernel, each after those that it reads.
+class Lowering {
+ public:
+  Lowering(std::span<const ElementwiseInput> inputs,
+           std::span<const ElementwiseInstruction> instructions,
+           std::span<const std::int32_t> outputs, Writing writing)
+      : outputs_(outputs) {
+    for (const ElementwiseInput& input : inputs) add_input(input.dtype);
+    for (const ElementwiseInstruction& instruction : instructions) {
+      values_.push_back(lower(instruction));
+      if (writing == Writing::directly) write_outputs_of(values_.size() - 1);
+    }
+    if (writing == Writing::directly) {
+      for (std::size_t input = 0; input < inputs.size(); ++input) write_outputs_of(input);
+    } else {
+      write_all_outputs();
+    }
+  }
+
+  std::vector<Node> nodes;
+  std::vector<Block> constants;
+
+ private:
+  NodeId add(Node node) {
+    nodes.push_back(std::move(node));
+    return nodes.size() - 1;
+  }
+
+  NodeId call(TileFunction function, std::vector<NodeId> sources, DType result) {
+    assert(function != nullptr);
+    return add({.kind = NodeKind::computed,
+                .function = function,
+                .sources = std::move(sources),
+                .element_bytes = size_bytes(result)});
+  }
+
+  NodeId convert(NodeId source, DType from, DType to) {
+    return add({.kind = NodeKind::computed,
+                .function = convert_function(from, to),
+                .from = from,
+                .to = to,
+                .sources = {source},
+                .element_bytes = size_bytes(to)});
+  }
+
+  NodeId copy(NodeId source) {
+    const std::size_t bytes = nodes[source].element_bytes;
+    return add({.kind = NodeKind::computed,
+                .function = copy_function(bytes),
+                .sources = {source},
+                .element_bytes = bytes});
+  }
+
+  void add_input(DType dtype) {
+    const NodeId node =
+        add({.kind = NodeKind::input, .index = values_.size(), .element_bytes = size_bytes(dtype)});
+    values_.push_back(of_stored(dtype, node));
+  }
+
+  Value of_stored(DType dtype, NodeId node) const {
+    Value value{.dtype = dtype, .stored = node};
+    if (!is_half(dtype)) value.computed = node;
+    return value;
+  }
+
+  Value of_computed(DType dtype, NodeId node) const {
+    Value value{.dtype = dtype, .computed = node};
+    if (!is_half(dtype)) value.stored = node;
+    return value;
+  }
+
+  /// f32 that may be more exact than f16 or bf16.
+  Value of_unrounded(DType dtype, NodeId node) {
+    if (!is_half(dtype)) return of_computed(dtype, node);
+    const NodeId rounded = call(rounding_function(dtype), {node}, DType::f32);
+    return {.dtype = dtype, .computed = rounded, .unrounded = node};
+  }
+
+  NodeId computed(Value& value) {
+    if (!value.computed) {
+      value.computed = convert(*value.stored, value.dtype, compute_dtype(value.dtype));
+    }
+    return *value.computed;
+  }
+
+  NodeId computed(std::int32_t operand) { return computed(values_[as_size(operand)]); }
+
+  Value lower(const ElementwiseInstruction& instruction) {
+    const DType dtype = instruction.dtype;
+    if (instruction.op == Op::constant) return constant(dtype, instruction.number);
+    Value& first = values_[as_size(instruction.operands[0])];
+    switch (instruction.op) {
+      case Op::identity:
+      case Op::stop_gradient:
+      case Op::optimization_barrier:
+        return first;
+      case Op::convert:
+        return converted(first, dtype);
+      default:
+        break;
+    }
+    std::vector<NodeId> sources;
+    for (const std::int32_t operand : instruction.operands) sources.push_back(computed(operand));
+    const DType of = values_[as_size(instruction.operands.back())].dtype;
+    const DType result = compute_dtype(dtype);
+    const NodeId node =
+        call(tile_function(instruction.op, compute_dtype(of)), std::move(sources), result);
+    return keeps_half(instruction.op) ? of_computed(dtype, node) : of_unrounded(dtype, node);
+  }
+
+  Value constant(DType dtype, double number) {
+    std::array<std::byte, sizeof(double)> element{}, source{};
+    std::memcpy(source.data(), &number, sizeof(number));
+    shardwise::convert(DType::f64, source.data(), dtype, element.data(), 1);
+    const DType type = compute_dtype(dtype);
+    if (type != dtype) {
+      source = element;
+      shardwise::convert(dtype, source.data(), type, element.data(), 1);
+    }
+    const Source one{element.data(), 0};
+    Block block;
+    copy_function(size_bytes(type))(&one, block.bytes.data(), kBlockBytes / size_bytes(type));
+    constants.push_back(block);
+    return of_computed(dtype, add({.kind = NodeKind::constant,
+                                   .index = constants.size() - 1,
+                                   .element_bytes = size_bytes(type)}));
+  }
+
+  Value converted(Value& from, DType to) {
+    if (from.dtype == to) return from;
+    const NodeId source = computed(from);
+    const DType type = compute_dtype(from.dtype);
+    if (type == compute_dtype(to)) {  // between the floating types up to f32
+      return is_half(to) ? of_unrounded(to, source) : of_computed(to, source);
+    }
+    if (!is_half(to)) return of_computed(to, convert(source, type, to));
+    // 0 and 1 are the same in all floating types; other numbers must be rounded once.
+    if (type == DType::boolean) return of_computed(to, convert(source, type, DType::f32));
+    return of_stored(to, convert(source, type, to));
+  }
+
+  /// The node of an output's elements as they are stored, which is made where it is not there.
+  NodeId stored(Value& value) {
+    if (!value.stored) {
+      const NodeId source = value.unrounded ? *value.unrounded : *value.computed;
+      value.stored = convert(source, DType::f32, value.dtype);
+    }
+    return *value.stored;
+  }
+
+  void write_outputs_of(std::size_t operand) {
+    for (std::size_t output = 0; output < outputs_.size(); ++output) {
+      if (as_size(outputs_[output]) != operand) continue;
+      NodeId node = stored(values_[operand]);
+      if (nodes[node].kind != NodeKind::computed || nodes[node].output != kNoOutput) {
+        node = copy(node);
+      }
+      nodes[node].output = output;
+    }
+  }
+
+  void write_all_outputs() {
+    std::vector<NodeId> sources;
+    for (const std::int32_t operand : outputs_) {
+      const NodeId node = stored(values_[as_size(operand)]);
+      sources.push_back(nodes[node].kind == NodeKind::input ? copy(node) : node);
+    }
+    for (std::size_t output = 0; output < outputs_.size(); ++output) {
+      nodes[copy(sources[output])].output = output;
+    }
+  }
+
+  std::span<const std::int32_t> outputs_;
+  std::vector<Value> values_;
+};
+
+/// For each node the last one that reads it; 0 for one whose value nobody wants.
+std::vector<NodeId> last_readers(const std::vector<Node>& nodes) {
+  std::vector<NodeId> last(nodes.size(), 0);
+  for (NodeId node = nodes.size(); node-- > 0;) {
+    if (last[node] == 0 && nodes[node].output == kNoOutput) continue;
+    for (const NodeId source : nodes[node].sources) last[source] = std::max(last[source], node);
+  }
+  return last;
+}
+
+/// Gives the nodes their places: a scratch tile is free again after its last reader.
+class Placement {
+ public:
+  Placement(const std::vector<Node>& nodes, std::size_t inputs, std::size_t constants,
+            std::size_t outputs)
+      : nodes_(nodes),
+        last_(last_readers(nodes)),
+        targets_(nodes.size(), 0),
+        first_target_(inputs + constants),
+        constants_(inputs),
+        outputs_(outputs) {
+    for (NodeId node = 0; node < nodes.size(); ++node) {
+      if (nodes[node].kind != NodeKind::computed) continue;
+      if (last_[node] != 0 || nodes[node].output != kNoOutput) place(node);
+    }
+    find_clashes();
+  }
+
+  ElementwisePlan plan;
+
+ private:
+  std::size_t place_of(NodeId node) const {
+    switch (nodes_[node].kind) {
+      case NodeKind::input:
+        return nodes_[node].index;
+      case NodeKind::constant:
+        return constants_ + nodes_[node].index;
+      case NodeKind::computed:
+        break;
+    }
+    return first_target_ + targets_[node];
+  }
+
+  bool dies_at(NodeId source, NodeId reader) const {
+    return last_[source] == reader && nodes_[source].kind == NodeKind::computed &&
+           nodes_[source].output == kNoOutput;
+  }
+
+  /// Of those that end here. A function may write over a source of the same width as it goes.
+  void free_sources(NodeId node, bool of_its_width) {
+    for (const NodeId source : nodes_[node].sources) {
+      const bool same = nodes_[source].element_bytes == nodes_[node].element_bytes &&
+                        nodes_[node].function != nullptr;
+      if (same != of_its_width || !dies_at(source, node)) continue;
+      free_.push_back(targets_[source]);
+      last_[source] = 0;  // a second operand is not freed again
+    }
+  }
+
+  void place(NodeId node) {
+    const Node& call = nodes_[node];
+    ElementwiseStep step{
+        .function = call.function, .from = call.from, .to = call.to, .sources = {}, .target = 0};
+    for (std::size_t k = 0; k < call.sources.size(); ++k) {
+      step.sources[k] = place_of(call.sources[k]);
+    }
+    free_sources(node, true);
+    targets_[node] = call.output != kNoOutput ? call.output : scratch_tile();
+    free_sources(node, false);
+    step.target = targets_[node];
+    plan.steps.push_back(step);
+  }
+
+  std::size_t scratch_tile() {
+    if (free_.empty()) return outputs_ + plan.scratch_tiles++;
+    const std::size_t tile = free_.back();
+    free_.pop_back();
+    return tile;
+  }
+
+  void find_clashes() {
+    for (NodeId writer = 0; writer < nodes_.size(); ++writer) {
+      const std::size_t output = nodes_[writer].output;
+      if (output == kNoOutput) continue;
+      for (NodeId input = 0; input < nodes_.size(); ++input) {
+        if (nodes_[input].kind != NodeKind::input) continue;
+        const bool later = last_[input] > writer;
+        const bool in_one_step = last_[input] == writer && nodes_[writer].function == nullptr;
+        if (later || in_one_step) plan.clashes.push_back({output, nodes_[input].index});
+      }
+    }
+  }
+
+  const std::vector<Node>& nodes_;
+  std::vector<NodeId> last_;
+  std::vector<std::size_t> targets_;
+  std::vector<std::size_t> free_;
+  std::size_t first_target_, constants_, outputs_;
+};
+
+}  // namespace
+
+ElementwiseProgram compile_elementwise(std::span<const ElementwiseInput> inputs,
+                                       std::span<const ElementwiseInstruction> instructions,
+                                       std::span<const std::int32_t> outputs) {
+  ElementwiseProgram program;
+  for (const ElementwiseInput& input : inputs) {
+    program.input_bytes.push_back(size_bytes(input.dtype));
+  }
+  for (const std::int32_t output : outputs) {
+    const std::size_t operand = as_size(output);
+    program.output_bytes.push_back(size_bytes(operand < inputs.size()
+                                                  ? inputs[operand].dtype
+                                                  : instructions[operand - inputs.size()].dtype));
+  }
+  for (const Writing writing : {Writing::directly, Writing::at_end}) {
+    Lowering lowering(inputs, instructions, outputs, writing);
+    const Placement placement(lowering.nodes, inputs.size(), lowering.constants.size(),
+                              outputs.size());
+    (writing == Writing::directly ? program.plan : program.at_end) = placement.plan;
+    program.constants = std::move(lowering.constants);
+    for (const Node& node : lowering.nodes) {
+      program.widest_bytes = std::max(program.widest_bytes, node.element_bytes);
+    }
+  }
+  return program;
+}
+
+}  // namespace shardwise::detail

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "shardwise/runtime/kernels/detail/tile_functions.h"
+#include "shardwise/runtime/kernels/elementwise.h"
+
+namespace shardwise::detail {
+
+struct alignas(kBlockBytes) Block {
+  std::array<std::byte, kBlockBytes> bytes;
+};
+
+/// One call of a tile function. Sources are places: first the inputs, then the constants, then the
+/// targets. Targets are what steps write: first the outputs, then the scratch tiles.
+struct ElementwiseStep {
+  TileFunction function;  ///< null: shardwise::convert
+  DType from, to;         ///< of that
+  std::array<std::size_t, 3> sources;
+  std::size_t target;
+};
+
+/// When outputs are written. Directly: by the step that computes them, which also serves as their
+/// scratch tile. At the end: after all inputs of the tile are read.
+enum class Writing { directly, at_end };
+
+struct ElementwisePlan {
+  std::vector<ElementwiseStep> steps;
+  std::size_t scratch_tiles = 0;
+
+  /// An output that is written before an input is read for the last time: they must not be at one
+  /// address.
+  struct Clash {
+    std::size_t output, input;
+  };
+  std::vector<Clash> clashes;
+};
+
+/// What an ElementwiseKernel runs.
+struct ElementwiseProgram {
+  std::vector<std::size_t> input_bytes, output_bytes;  ///< of an element
+  std::vector<Block> constants;
+  std::size_t widest_bytes = 1;  ///< of an element, over all places
+  ElementwisePlan plan;          ///< written directly
+  ElementwisePlan at_end;        ///< for where the other clashes
+};
+
+/// Requires a kernel that has been checked.
+ElementwiseProgram compile_elementwise(std::span<const ElementwiseInput> inputs,
+                                       std::span<const ElementwiseInstruction> instructions,
+                                       std::span<const std::int32_t> outputs);
+
+}  // namespace shardwise::detail

@@ -1,0 +1,235 @@
+#pragma once
+
+#include <cmath>
+#include <concepts>
+#include <type_traits>
+
+namespace shardwise::detail {
+
+// What the plain tile functions compute, element by element. Booleans are bool.
+
+struct QuickPlainOp {
+  static constexpr bool kSlow = false;
+};
+struct SlowPlainOp {  // not worth filling up a block
+  static constexpr bool kSlow = true;
+};
+
+/// Where sums and products wrap around instead of overflowing. No narrower than int, which is what
+/// narrower types would become, with overflow.
+template <class T>
+using Wrapping = std::common_type_t<std::make_unsigned_t<T>, unsigned>;
+
+template <class T>
+Wrapping<T> wrapping(T value) {
+  return static_cast<Wrapping<T>>(value);
+}
+
+template <class T>
+bool is_nan(T value) {
+  if constexpr (std::floating_point<T>) {
+    return std::isnan(value);
+  } else {
+    return false;
+  }
+}
+
+struct PlainNeg : QuickPlainOp {
+  template <class T>
+  static T apply(T x) {
+    if constexpr (std::integral<T>) {
+      return static_cast<T>(0 - wrapping(x));
+    } else {
+      return static_cast<T>(-x);
+    }
+  }
+};
+struct PlainAbs : QuickPlainOp {
+  template <class T>
+  static T apply(T x) {
+    if constexpr (std::integral<T>) {
+      return x < 0 ? PlainNeg::apply(x) : x;
+    } else {
+      return static_cast<T>(std::abs(x));
+    }
+  }
+};
+struct PlainSign : QuickPlainOp {  // zeros and NaN are their own
+  template <class T>
+  static T apply(T x) {
+    if (x > 0) return T{1};
+    return x < 0 ? static_cast<T>(-1) : x;
+  }
+};
+
+struct PlainAdd : QuickPlainOp {
+  template <class T>
+  static T apply(T a, T b) {
+    if constexpr (std::integral<T>) {
+      return static_cast<T>(wrapping(a) + wrapping(b));
+    } else {
+      return a + b;
+    }
+  }
+};
+struct PlainSub : QuickPlainOp {
+  template <class T>
+  static T apply(T a, T b) {
+    if constexpr (std::integral<T>) {
+      return static_cast<T>(wrapping(a) - wrapping(b));
+    } else {
+      return a - b;
+    }
+  }
+};
+struct PlainMul : QuickPlainOp {
+  template <class T>
+  static T apply(T a, T b) {
+    if constexpr (std::integral<T>) {
+      return static_cast<T>(wrapping(a) * wrapping(b));
+    } else {
+      return a * b;
+    }
+  }
+};
+struct PlainDiv : QuickPlainOp {
+  template <class T>
+  static T apply(T a, T b) {
+    if constexpr (std::integral<T>) {
+      if (b == 0) return 0;
+      if (b == static_cast<T>(-1) && std::signed_integral<T>) return PlainNeg::apply(a);
+    }
+    return static_cast<T>(a / b);
+  }
+};
+struct PlainRem : SlowPlainOp {
+  template <class T>
+  static T apply(T a, T b) {
+    if constexpr (std::integral<T>) {
+      if (b == 0 || (b == static_cast<T>(-1) && std::signed_integral<T>)) return 0;
+      return static_cast<T>(a % b);
+    } else {
+      return std::fmod(a, b);
+    }
+  }
+};
+struct PlainPow : SlowPlainOp {
+  template <class T>
+  static T apply(T base, T exponent) {
+    if constexpr (std::floating_point<T>) {
+      return std::pow(base, exponent);
+    } else {
+      if (exponent < 0) {  // the reciprocal, truncated
+        if (base == 1) return 1;
+        if (base != static_cast<T>(-1)) return 0;
+        return exponent % 2 == 0 ? T{1} : base;
+      }
+      Wrapping<T> result = 1, factor = wrapping(base);
+      for (T left = exponent; left > 0; left = static_cast<T>(left / 2), factor *= factor) {
+        if (left % 2 != 0) result *= factor;
+      }
+      return static_cast<T>(result);
+    }
+  }
+};
+struct PlainMax : QuickPlainOp {
+  template <class T>
+  static T apply(T a, T b) {
+    return a < b || is_nan(b) ? b : a;
+  }
+};
+struct PlainMin : QuickPlainOp {
+  template <class T>
+  static T apply(T a, T b) {
+    return a > b || is_nan(b) ? b : a;
+  }
+};
+
+struct PlainEqual : QuickPlainOp {
+  template <class T>
+  static bool apply(T a, T b) {
+    return a == b;
+  }
+};
+struct PlainNotEqual : QuickPlainOp {
+  template <class T>
+  static bool apply(T a, T b) {
+    return a != b;
+  }
+};
+struct PlainLess : QuickPlainOp {
+  template <class T>
+  static bool apply(T a, T b) {
+    return a < b;
+  }
+};
+struct PlainLessEqual : QuickPlainOp {
+  template <class T>
+  static bool apply(T a, T b) {
+    return a <= b;
+  }
+};
+struct PlainGreater : QuickPlainOp {
+  template <class T>
+  static bool apply(T a, T b) {
+    return a > b;
+  }
+};
+struct PlainGreaterEqual : QuickPlainOp {
+  template <class T>
+  static bool apply(T a, T b) {
+    return a >= b;
+  }
+};
+
+struct PlainNot : QuickPlainOp {
+  template <class T>
+  static T apply(T x) {
+    return static_cast<T>(~wrapping(x));
+  }
+  static bool apply(bool x) { return !x; }
+};
+struct PlainAnd : QuickPlainOp {
+  template <class T>
+  static T apply(T a, T b) {
+    return static_cast<T>(a & b);
+  }
+};
+struct PlainOr : QuickPlainOp {
+  template <class T>
+  static T apply(T a, T b) {
+    return static_cast<T>(a | b);
+  }
+};
+struct PlainXor : QuickPlainOp {
+  template <class T>
+  static T apply(T a, T b) {
+    return static_cast<T>(a ^ b);
+  }
+};
+struct PlainSelect : QuickPlainOp {
+  template <class T>
+  static T apply(bool condition, T yes, T no) {
+    return condition ? yes : no;
+  }
+};
+
+template <double (*kFunction)(double)>
+struct PlainLibrary : SlowPlainOp {
+  static double apply(double x) { return kFunction(x); }
+};
+struct PlainLogistic : SlowPlainOp {
+  static double apply(double x) {
+    // Of -|x|, which does not overflow.
+    const double e = std::exp(-std::abs(x));
+    return (x < 0 ? e : 1) / (1 + e);
+  }
+};
+struct PlainRsqrt : QuickPlainOp {
+  static double apply(double x) { return 1 / std::sqrt(x); }
+};
+struct PlainIsFinite : QuickPlainOp {
+  static bool apply(double x) { return std::isfinite(x); }
+};
+
+}  // namespace shardwise::detail

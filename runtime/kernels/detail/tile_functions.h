@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstddef>
+
+#include "shardwise/runtime/graph/op.h"
+#include "shardwise/shard/dtype.h"
+
+namespace shardwise::detail {
+
+/// Bytes of a block: no vector is wider. One block of equal elements stands for any number of them.
+inline constexpr std::size_t kBlockBytes = 64;
+
+/// One operand of a tile function.
+struct Source {
+  const std::byte* data;
+  std::size_t step;  ///< 1: elements follow each other; 0: one block of equal elements
+};
+
+/// Computes `count` elements, which need not be aligned. `out` may be the data of a source whose
+/// elements have the same size, and overlaps no other source. The value of an element does not
+/// depend on its place: what is left after the last whole vector goes through the same vector code.
+using TileFunction = void (*)(const Source* sources, std::byte* out, std::size_t count);
+
+/// The type that elements of a dtype are computed in: f32 for f16 and bf16, itself for the rest.
+DType compute_dtype(DType dtype);
+
+/// An op on operands of one dtype, which is a compute_dtype() (select: after the condition, which
+/// is boolean). Null where the op is not defined for it. Convert has a function of its own.
+TileFunction tile_function(Op op, DType dtype);
+
+/// Null for pairs that are left to shardwise::convert.
+TileFunction convert_function(DType from, DType to);
+
+/// f32 to the nearest f32 that f16 or bf16 can hold.
+TileFunction rounding_function(DType to);
+
+/// Elements of 1, 2, 4 or 8 bytes as they are.
+TileFunction copy_function(std::size_t element_bytes);
+
+/// The part of tile_function that is done by vectors.
+TileFunction f32_function(Op op);
+
+}  // namespace shardwise::detail
