@@ -19,9 +19,23 @@ enum class Op : std::uint8_t {
   iota,      ///< the index along dims[0]
 
   // Of one operand, element by element.
-  neg, abs, sign, exp, log, tanh, logistic, erf, sqrt, rsqrt, sin, cos, floor, ceil,
+  neg,
+  abs,
+  sign,
+  exp,
+  log,
+  tanh,
+  logistic,
+  erf,
+  sqrt,
+  rsqrt,
+  sin,
+  cos,
+  floor,
+  ceil,
   round,  ///< to nearest, ties to even
-  is_finite, logical_not,
+  is_finite,
+  logical_not,
   convert,  ///< to the node's dtype, as shardwise::convert
 
   // The value itself.
@@ -30,15 +44,29 @@ enum class Op : std::uint8_t {
   optimization_barrier,  ///< nothing is fused across it
 
   // Of two operands of one shape and dtype.
-  add, sub, mul, div, rem, max, min, pow,
-  eq, ne, lt, le, gt, ge,  ///< gives boolean
-  logical_and, logical_or, logical_xor,
+  add,
+  sub,
+  mul,
+  div,
+  rem,
+  max,
+  min,
+  pow,
+  eq,
+  ne,
+  lt,
+  le,
+  gt,
+  ge,  ///< gives boolean
+  logical_and,
+  logical_or,
+  logical_xor,
 
   select,  ///< (boolean, if true, if false)
 
   // Layout.
-  broadcast,    ///< dim i of the operand is dim dims[i] of the result; it has that extent, or 1
-  transpose,    ///< dim i of the result is dim dims[i] of the operand
+  broadcast,  ///< dim i of the operand is dim dims[i] of the result; it has that extent, or 1
+  transpose,  ///< dim i of the result is dim dims[i] of the operand
   reshape,
   slice,        ///< begin, end, stride
   pad,          ///< begin: elements before, end: after, stride: distance of elements; `number`
@@ -46,17 +74,19 @@ enum class Op : std::uint8_t {
   reverse,      ///< dims
 
   // Reductions.
-  reduce_sum, reduce_max, reduce_min,  ///< over dims, which go
-  argmax,                              ///< index of the first largest along dims[0], i32
-  cumsum,                              ///< along dims[0]
+  reduce_sum,
+  reduce_max,
+  reduce_min,  ///< over dims, which go
+  argmax,      ///< index of the first largest along dims[0], i32
+  cumsum,      ///< along dims[0]
 
   dot_general,  ///< `text`: an equation, see einsum.h
 
   // By index. Index operands are i32 or i64; an index outside [0, extent) is an error when run.
-  take,               ///< (x, ids): along dims[0], which becomes the dims of ids
-  scatter_add,        ///< (ids, updates): the sum of updates by id; dims[0], of extent dims[1]
-  take_along,         ///< (x, ids) of one rank: x at ids along dims[0]
-  scatter_add_along,  ///< (ids, updates) of one shape: likewise; dims[0], of extent dims[1]
+  take,                  ///< (x, ids): along dims[0], which becomes the dims of ids
+  scatter_add,           ///< (ids, updates): the sum of updates by id; dims[0], of extent dims[1]
+  take_along,            ///< (x, ids) of one rank: x at ids along dims[0]
+  scatter_add_along,     ///< (ids, updates) of one shape: likewise; dims[0], of extent dims[1]
   dynamic_slice,         ///< (x, start of each dim..): of shape `end`; starts are clamped
   dynamic_update_slice,  ///< (x, update, start of each dim..); starts are clamped
 

@@ -14,12 +14,22 @@ constexpr TaskId kReady = -1;
 /// Adds the tasks of one step after another and notes which task writes what.
 class Builder {
  public:
-  Builder(const Program& program, TaskGraph& graph, std::vector<ProgramTask>& tasks)
+  Builder(const Program& program, const MemoryReuse& reuse, TaskGraph& graph,
+          std::vector<ProgramTask>& tasks)
       : program_(program),
+        reuse_(reuse),
         positions_(static_cast<std::size_t>(program.mesh().size())),
         graph_(graph),
         tasks_(tasks),
-        made_by_(program.values().size() * positions_, kReady) {}
+        made_by_(program.values().size() * positions_, kReady) {
+    for (const auto& before : reuse) {
+      for (const auto value : before) {
+        watched_.resize(program.values().size(), false);
+        watched_[static_cast<std::size_t>(value)] = true;
+      }
+    }
+    if (!watched_.empty()) users_.resize(made_by_.size());
+  }
 
   void add(std::size_t step) {
     step_ = step;
@@ -31,15 +41,18 @@ class Builder {
     for (std::int64_t position = 0; position < program_.mesh().size(); ++position) {
       after_.clear();
       for (const auto input : call.inputs) after_.push_back(maker(input, position));
+      for (const auto output : call.outputs) wait_for_memory(output, position);
       const TaskId task = add_task({step_, position});
-      for (const auto output : call.outputs) maker(output, position) = task;
+      for (const auto input : call.inputs) use(input, position, task);
+      for (const auto output : call.outputs) make(output, position, task);
     }
   }
 
   void add(const Program::Fill& fill) {
     for (const std::int64_t position : fill.positions) {
       after_.clear();
-      maker(fill.value, position) = add_task({step_, position});
+      wait_for_memory(fill.value, position);
+      make(fill.value, position, add_task({step_, position}));
     }
   }
 
@@ -65,9 +78,15 @@ class Builder {
       if (copies.empty()) continue;
       const std::int64_t position = at_group.targets[i];
       after_.assign({maker(move.to, position)});
+      wait_for_memory(move.to, position);
       for (const Copy& copy : copies)
         after_.push_back(made_by[static_cast<std::size_t>(copy.source)]);
-      maker(move.to, position) = add_task({step_, position, phase, group, target});
+      const TaskId task = add_task({step_, position, phase, group, target});
+      for (const Copy& copy : copies) {
+        use(from_new ? move.to : move.from, at_group.sources[static_cast<std::size_t>(copy.source)],
+            task);
+      }
+      make(move.to, position, task);
     }
   }
 
@@ -86,19 +105,46 @@ class Builder {
                     static_cast<std::size_t>(position)];
   }
 
+  void make(Program::ValueId value, std::int64_t position, TaskId task) {
+    maker(value, position) = task;
+    use(value, position, task);
+  }
+
+  /// The task reads or writes the value.
+  void use(Program::ValueId value, std::int64_t position, TaskId task) {
+    if (watched_.empty() || !watched_[static_cast<std::size_t>(value)]) return;
+    std::vector<TaskId>& users = users_[static_cast<std::size_t>(value) * positions_ +
+                                        static_cast<std::size_t>(position)];
+    if (users.empty() || users.back() != task) users.push_back(task);
+  }
+
+  /// All that uses what was in the value's memory before it.
+  void wait_for_memory(Program::ValueId value, std::int64_t position) {
+    if (reuse_.empty()) return;
+    for (const auto before : reuse_[static_cast<std::size_t>(value)]) {
+      const std::vector<TaskId>& users = users_[static_cast<std::size_t>(before) * positions_ +
+                                                static_cast<std::size_t>(position)];
+      after_.insert(after_.end(), users.begin(), users.end());
+    }
+  }
+
   const Program& program_;
+  const MemoryReuse& reuse_;
   const std::size_t positions_;
   TaskGraph& graph_;
   std::vector<ProgramTask>& tasks_;
   std::vector<TaskId> made_by_;  // by value and position
+  std::vector<bool> watched_;                 // by value: its memory is used again
+  std::vector<std::vector<TaskId>> users_;    // by value and position, of those
   std::size_t step_ = 0;
   std::vector<TaskId> after_;
 };
 
 }  // namespace
 
-Schedule::Schedule(const Program& program, std::size_t first_step) : first_step_(first_step) {
-  Builder builder(program, graph_, tasks_);
+Schedule::Schedule(const Program& program, std::size_t first_step, const MemoryReuse& reuse)
+    : first_step_(first_step) {
+  Builder builder(program, reuse, graph_, tasks_);
   for (std::size_t step = first_step; step < program.steps().size(); ++step) builder.add(step);
 }
 

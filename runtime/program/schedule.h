@@ -19,13 +19,18 @@ struct ProgramTask {
   std::int64_t target = 0;  ///< of the group's plan
 };
 
+/// Values of a program that are kept in memory which earlier values have had: what makes one waits
+/// for all that use those. By value; the same at each mesh position.
+using MemoryReuse = std::vector<std::vector<Program::ValueId>>;
+
 /// What of a program may run at the same time: a task for each device of each step, which waits for
 /// the tasks that make what it reads and for nothing else. Built once, run as often as wanted.
 /// Immutable.
 class Schedule {
  public:
   /// The steps from `first_step` on; what the ones before have made is there already.
-  explicit Schedule(const Program& program, std::size_t first_step = 0);
+  explicit Schedule(const Program& program, std::size_t first_step = 0,
+                    const MemoryReuse& reuse = {});
 
   std::size_t first_step() const { return first_step_; }
   const TaskGraph& graph() const { return graph_; }

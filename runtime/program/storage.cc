@@ -31,6 +31,11 @@ void Storage::bind(ValueId value, std::vector<std::shared_ptr<Buffer>> shards) {
   unfinished_.push_back(value);
 }
 
+void Storage::bind(ValueId value, std::int64_t position, std::byte* data) {
+  entry(value);
+  addresses_[index(value, position)] = {data, data};
+}
+
 void Storage::finish(const Program& program) {
   for (const ValueId value : std::exchange(unfinished_, {})) {
     Entry& filled = entry(value);

@@ -1,0 +1,119 @@
+#include "shardwise/runtime/graph/graph.h"
+
+#include <fmt/format.h>
+
+#include <bit>
+#include <functional>
+#include <string_view>
+
+namespace shardwise {
+namespace {
+
+/// Mixes values into one number; order counts.
+class Mixer {
+ public:
+  void add(std::uint64_t value) {
+    // The finaliser of splitmix64 (Steele, Lea, Flood, OOPSLA 2014).
+    value += state_ + 0x9e3779b97f4a7c15U;
+    value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9U;
+    value = (value ^ (value >> 27)) * 0x94d049bb133111ebU;
+    state_ = value ^ (value >> 31);
+  }
+  void add(const Dims& dims) {
+    add(dims.size());
+    for (const std::int64_t value : dims) add(static_cast<std::uint64_t>(value));
+  }
+  void add(std::string_view text) { add(std::hash<std::string_view>()(text)); }
+  std::uint64_t state() const { return state_; }
+
+ private:
+  std::uint64_t state_ = 0;
+};
+
+std::string attributes_text(const Node& node) {
+  const Attributes& a = node.attributes;
+  std::string text;
+  if (!a.text.empty()) text += fmt::format(" \"{}\"", a.text);
+  if (!a.dims.empty()) text += fmt::format(" dims={}", to_string(a.dims));
+  if (!a.begin.empty()) text += fmt::format(" begin={}", to_string(a.begin));
+  if (!a.end.empty()) text += fmt::format(" end={}", to_string(a.end));
+  if (!a.stride.empty()) text += fmt::format(" stride={}", to_string(a.stride));
+  if (node.op == Op::constant || a.number != 0) text += fmt::format(" {}", a.number);
+  return text;
+}
+
+}  // namespace
+
+std::uint64_t hash(const Graph& graph) {
+  Mixer mixer;
+  for (const Node& node : graph.nodes) {
+    const Attributes& a = node.attributes;
+    mixer.add(static_cast<std::uint64_t>(node.op) << 16 |
+              static_cast<std::uint64_t>(node.type.dtype) << 8 | node.operands.size());
+    mixer.add(node.type.shape);
+    for (const NodeId operand : node.operands) mixer.add(static_cast<std::uint64_t>(operand));
+    for (const Dims* dims : {&a.dims, &a.begin, &a.end, &a.stride}) {
+      if (!dims->empty()) mixer.add(*dims);
+    }
+    if (a.number != 0) mixer.add(std::bit_cast<std::uint64_t>(a.number));
+    if (!a.text.empty()) mixer.add(a.text);
+    if (!node.mark) continue;
+    for (const PartitionSpec::Entry& entry : node.mark->entries()) {
+      mixer.add(entry.size());
+      for (const std::string& axis : entry) mixer.add(axis);
+    }
+  }
+  for (const GraphInput& input : graph.inputs) {
+    mixer.add(static_cast<std::uint64_t>(input.node) << 8 | static_cast<std::uint64_t>(input.kind));
+  }
+  for (const NodeId output : graph.outputs) mixer.add(static_cast<std::uint64_t>(output));
+  return mixer.state();
+}
+
+bool same_program(const Graph& a, const Graph& b) {
+  if (a.nodes.size() != b.nodes.size() || a.outputs != b.outputs ||
+      a.inputs.size() != b.inputs.size()) {
+    return false;
+  }
+  for (std::size_t i = 0; i < a.inputs.size(); ++i) {
+    if (a.inputs[i].node != b.inputs[i].node || a.inputs[i].kind != b.inputs[i].kind) return false;
+  }
+  for (std::size_t i = 0; i < a.nodes.size(); ++i) {
+    const Node &x = a.nodes[i], &y = b.nodes[i];
+    if (x.op != y.op || !(x.type == y.type) || x.operands != y.operands ||
+        !(x.attributes == y.attributes) || x.mark != y.mark || x.backward != y.backward) {
+      return false;
+    }
+  }
+  return true;
+}
+
+std::string to_string(const Graph& graph, NodeId id) {
+  const Node& node = graph.node(id);
+  std::string operands;
+  for (const NodeId operand : node.operands) {
+    operands += fmt::format("{}%{}", operands.empty() ? "" : ", ", operand);
+  }
+  std::string label;
+  for (const GraphInput& input : graph.inputs) {
+    if (input.node == id) label = fmt::format(" \"{}\"", input.label);
+  }
+  return fmt::format("%{} = {}({}){}{} : {}{}", id, name(node.op), operands, label,
+                     attributes_text(node), to_string(node.type),
+                     node.mark ? fmt::format(" marked {}", node.mark->to_string()) : "");
+}
+
+std::string dump(const Graph& graph) {
+  std::string text;
+  for (std::size_t id = 0; id < graph.nodes.size(); ++id) {
+    text += to_string(graph, static_cast<NodeId>(id));
+    const std::string& scope = graph.scopes[static_cast<std::size_t>(graph.nodes[id].scope)];
+    if (!scope.empty()) text += fmt::format("  # {}", scope);
+    text += '\n';
+  }
+  text += "return";
+  for (const NodeId output : graph.outputs) text += fmt::format(" %{}", output);
+  return text + '\n';
+}
+
+}  // namespace shardwise

@@ -1,0 +1,71 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "shardwise/runtime/graph/op.h"
+#include "shardwise/runtime/memory/buffer.h"
+#include "shardwise/shard/partition_spec.h"
+
+namespace shardwise {
+
+/// Nodes are numbered from 0 on; the operands of one come before it.
+using NodeId = std::int64_t;
+
+/// One tensor of a program and how it is computed.
+struct Node {
+  Op op;
+  TensorType type;
+  std::vector<NodeId> operands = {};
+  Attributes attributes = {};
+
+  /// How the tensor is to be cut over the mesh: a mark of the user's.
+  std::optional<PartitionSpec> mark = {};
+
+  /// Where in the program it was recorded: a place in Graph::scopes.
+  std::int32_t scope = 0;
+
+  /// It belongs to a gradient.
+  bool backward = false;
+};
+
+/// A leaf that is bound from outside.
+struct GraphInput {
+  NodeId node;
+  std::string label;  ///< for people: "w1"
+  MemoryKind kind = MemoryKind::array;
+};
+
+/// A program written as if for one device: tensors of global shape, each computed from others. A
+/// plain value: frontends build it with append() (ops/build.h), which checks; whoever fills in
+/// nodes by hand calls check() (ops/check.h).
+///
+/// Thread-compatible.
+struct Graph {
+  std::vector<Node> nodes;
+  std::vector<GraphInput> inputs;
+  std::vector<NodeId> outputs;
+  std::vector<std::string> scopes = {""};  ///< "layer0/attention"
+
+  /// What nodes that are appended now get.
+  std::int32_t scope = 0;
+  bool backward = false;
+
+  const Node& node(NodeId id) const { return nodes[static_cast<std::size_t>(id)]; }
+  Node& node(NodeId id) { return nodes[static_cast<std::size_t>(id)]; }
+};
+
+/// Same ops, shapes, marks and order; labels and scopes do not count. Equal graphs have one hash.
+std::uint64_t hash(const Graph& graph);
+bool same_program(const Graph& a, const Graph& b);
+
+/// "%17 = dot_general(%3, %9) \"btd,df->btf\" : f32[16, 128, 512] data,-,model", without line end.
+std::string to_string(const Graph& graph, NodeId id);
+
+/// All nodes, one a line; the same text for the same graph.
+std::string dump(const Graph& graph);
+
+}  // namespace shardwise

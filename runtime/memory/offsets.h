@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace shardwise {
+
+/// Bytes that are needed from one step to another.
+struct Lifetime {
+  std::size_t bytes = 0;
+  std::int64_t first = 0, last = 0;  ///< steps, both included
+};
+
+/// Places in one region of memory: none that are needed at the same time overlap.
+struct Offsets {
+  std::vector<std::size_t> offsets;  ///< by lifetime; multiples of 64
+  std::size_t total_bytes = 0;
+};
+
+/// The largest first, each into the smallest gap that holds it for all its steps. (Source: "greedy
+/// by size" of Pisarchyk and Lee, arXiv 2001.03288.)
+Offsets plan_offsets(std::span<const Lifetime> lifetimes);
+
+}  // namespace shardwise

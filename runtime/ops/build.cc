@@ -1,0 +1,80 @@
+#include "shardwise/runtime/ops/build.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "shardwise/runtime/ops/row.h"
+#include "shardwise/shard/error.h"
+
+namespace shardwise {
+namespace {
+
+[[noreturn]] void rethrow(const Graph& graph, Op op, std::span<const TensorType> operands,
+                          const Error& error) {
+  std::string types;
+  for (const TensorType& type : operands) {
+    types += fmt::format("{}{}", types.empty() ? "" : ", ", to_string(type));
+  }
+  const std::string& scope = graph.scopes[static_cast<std::size_t>(graph.scope)];
+  throw Error(error.code(),
+              fmt::format("{}({}){}: {}", name(op), types,
+                          scope.empty() ? "" : fmt::format(" in \"{}\"", scope), error.what()));
+}
+
+}  // namespace
+
+NodeRef append(const NodeRef& context, Op op, std::span<const NodeRef> operands,
+               Attributes attributes, const TensorType& wanted) {
+  Graph& graph = *context.graph;
+  Node node{op, {}, {}, std::move(attributes), {}, graph.scope, graph.backward};
+  node.operands.reserve(operands.size());
+  for (const NodeRef& operand : operands) {
+    if (operand.graph != &graph) {
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("{}: found operands of two graphs, needed one", name(op)));
+    }
+    node.operands.push_back(operand.id);
+  }
+  const std::vector<TensorType> types = operand_types(graph, node);
+  try {
+    num_bytes(wanted.shape, 1);
+    node.type = row(op).type({op, types, node.attributes, wanted});
+    num_bytes(node.type.shape, size_bytes(node.type.dtype));
+  } catch (const Error& error) {
+    rethrow(graph, op, types, error);
+  }
+  graph.nodes.push_back(std::move(node));
+  return {&graph, static_cast<NodeId>(graph.nodes.size()) - 1};
+}
+
+NodeId append_input(Graph& graph, const TensorType& type, std::string_view label, MemoryKind kind) {
+  num_bytes(type.shape, size_bytes(type.dtype));
+  graph.nodes.push_back({Op::input, type, {}, {}, {}, graph.scope, graph.backward});
+  const NodeId id = static_cast<NodeId>(graph.nodes.size()) - 1;
+  graph.inputs.push_back({id, std::string(label), kind});
+  return id;
+}
+
+Shape broadcast_shape(const Shape& a, const Shape& b) {
+  Shape shape = Dims::filled(std::max(a.size(), b.size()), 1);
+  for (const Shape* const from : {&a, &b}) {
+    for (std::size_t i = 0; i < from->size(); ++i) {
+      std::int64_t& extent = shape[shape.size() - 1 - i];
+      const std::int64_t other = (*from)[from->size() - 1 - i];
+      if (extent == 1) {
+        extent = other;
+      } else if (other != 1 && other != extent) {
+        throw Error(
+            ErrorCode::invalid_argument,
+            fmt::format("broadcast: found shapes {} and {}, needed equal extents or 1, from "
+                        "the last dim on",
+                        to_string(a), to_string(b)));
+      }
+    }
+  }
+  return shape;
+}
+
+}  // namespace shardwise

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "shardwise/runtime/ops/row.h"
+
+// What the rows of the table share. Each group of rows is a source beside the table.
+
+namespace shardwise::detail {
+
+/// The rows of one group of ops; the table is all of them.
+std::vector<OpRow> leaf_rows();
+std::vector<OpRow> elementwise_rows();
+std::vector<OpRow> layout_rows();
+std::vector<OpRow> reduce_rows();
+std::vector<OpRow> dot_rows();
+std::vector<OpRow> index_rows();
+
+/// Throws invalid_argument or unsupported; append() adds the op and the place.
+[[noreturn]] void refuse(const std::string& found_and_needed);
+[[noreturn]] void refuse_dtype(Op op, DType dtype);
+
+void need_operands(const TypeCall& call, std::size_t count);
+void need_same_dtype(const TypeCall& call);
+
+/// dims[at] as a dim of a tensor of this rank.
+std::size_t need_dim(const Attributes& attributes, std::size_t at, std::size_t rank);
+
+/// Strictly ascending, each below rank.
+void need_dims(const Dims& dims, std::size_t rank);
+
+bool is_floating(DType dtype);
+bool is_index(DType dtype);  ///< i32 or i64
+
+/// Makes a factor rule, factor by factor.
+class RuleBuilder {
+ public:
+  RuleBuilder(const Node& node, std::span<const TensorType> operands);
+
+  /// One more factor. Adds it to a tensor's dim with in() and out().
+  std::int32_t factor(std::int64_t size, Factor::Kind kind = Factor::Kind::pass_through);
+  void in(std::size_t operand, std::size_t dim, std::int32_t factor);
+  void out(std::size_t dim, std::int32_t factor);
+
+  /// Dim `dim` of the operand and of the result, alike.
+  void same(std::size_t operand, std::size_t dim, std::size_t result_dim);
+  /// The operand's dim must be whole.
+  void whole(std::size_t operand, std::size_t dim);
+  /// The result's dim may be cut as one likes.
+  void free(std::size_t result_dim);
+
+  FactorRule take() { return std::move(rule_); }
+
+ private:
+  const Node& node_;
+  std::span<const TensorType> operands_;
+  FactorRule rule_;
+};
+
+/// No operand has a gradient.
+Gradients no_gradient(const GradientCall& call);
+
+/// Every dim of the result may be cut as one likes; there are no operands to cut.
+FactorRule free_rule(const Node& node, std::span<const TensorType> operands);
+
+}  // namespace shardwise::detail

@@ -1,0 +1,93 @@
+#include <fmt/format.h>
+
+#include <map>
+
+#include "shardwise/runtime/kernels/einsum.h"
+#include "shardwise/runtime/ops/detail/rules.h"
+
+namespace shardwise::detail {
+namespace {
+
+/// The extent of each letter.
+std::map<char, std::int64_t> extents_of(const Equation& equation,
+                                        std::span<const TensorType> operands) {
+  std::map<char, std::int64_t> extents;
+  const std::string* const letters[] = {&equation.lhs, &equation.rhs};
+  for (std::size_t i = 0; i < 2; ++i) {
+    const Shape& shape = operands[i].shape;
+    if (letters[i]->size() != shape.size()) {
+      refuse(fmt::format("found an operand of shape {} for \"{}\", needed {} dims",
+                         to_string(shape), *letters[i], letters[i]->size()));
+    }
+    for (std::size_t dim = 0; dim < shape.size(); ++dim) {
+      const auto [at, is_new] = extents.emplace((*letters[i])[dim], shape[dim]);
+      if (is_new || at->second == shape[dim]) continue;
+      refuse(fmt::format("found shapes {} and {} for \"{}\", needed one extent for \"{}\"",
+                         to_string(operands[0].shape), to_string(operands[1].shape),
+                         equation.to_string(), at->first));
+    }
+  }
+  return extents;
+}
+
+TensorType dot_type(const TypeCall& call) {
+  need_operands(call, 2);
+  need_same_dtype(call);
+  if (call.operands[0].dtype == DType::boolean) refuse_dtype(call.op, DType::boolean);
+  const Equation equation = Equation::parse(call.attributes.text);
+  const auto extents = extents_of(equation, call.operands);
+  TensorType type{call.operands[0].dtype, {}};
+  for (const char letter : equation.result) type.shape.push_back(extents.at(letter));
+  return type;
+}
+
+FactorRule dot_rule(const Node& node, std::span<const TensorType> operands) {
+  const Equation equation = Equation::parse(node.attributes.text);
+  RuleBuilder rule(node, operands);
+  std::map<char, std::int32_t> factors;
+  for (const auto& [letter, extent] : extents_of(equation, operands)) {
+    const bool kept = equation.result.find(letter) != std::string::npos;
+    factors[letter] =
+        rule.factor(extent, kept ? Factor::Kind::pass_through : Factor::Kind::reduction);
+  }
+  for (std::size_t d = 0; d < equation.lhs.size(); ++d) rule.in(0, d, factors[equation.lhs[d]]);
+  for (std::size_t d = 0; d < equation.rhs.size(); ++d) rule.in(1, d, factors[equation.rhs[d]]);
+  for (std::size_t d = 0; d < equation.result.size(); ++d) {
+    rule.out(d, factors[equation.result[d]]);
+  }
+  return rule.take();
+}
+
+/// The gradient of one operand, given the letters of both: letters that it alone has and the result
+/// has come from the cotangent; so every letter of it is in the cotangent or in the other operand.
+NodeRef dot_gradient_of(const NodeRef& cotangent, const std::string& result, const NodeRef& other,
+                        const std::string& others, const std::string& mine) {
+  return einsum(Equation{result, others, mine}.to_string(), cotangent, other);
+}
+
+Gradients dot_gradient(const GradientCall& call) {
+  const Equation equation = Equation::parse(call.attributes.text);
+  Gradients gradients(2);
+  if (call.wanted[0]) {
+    gradients[0] = dot_gradient_of(call.cotangent, equation.result, call.operands[1], equation.rhs,
+                                   equation.lhs);
+  }
+  if (call.wanted[1]) {
+    // The operands in their order: x'dy, as a weight's gradient is written.
+    gradients[1] = einsum(Equation{equation.lhs, equation.result, equation.rhs}.to_string(),
+                          call.operands[0], call.cotangent);
+  }
+  return gradients;
+}
+
+void dot_kernel(const KernelCall& call) {
+  einsum(Equation::parse(call.attributes.text), call.operands[0], call.operands[1], call.out);
+}
+
+}  // namespace
+
+std::vector<OpRow> dot_rows() {
+  return {{Op::dot_general, dot_type, dot_rule, dot_gradient, dot_kernel}};
+}
+
+}  // namespace shardwise::detail

@@ -1,0 +1,239 @@
+#include "shardwise/runtime/kernels/elementwise.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstring>
+#include <numbers>
+
+#include "shardwise/runtime/ops/detail/rules.h"
+
+namespace shardwise::detail {
+namespace {
+
+using Rule = FactorRule (*)(const Node&, std::span<const TensorType>);
+
+// ---- Types.
+
+TensorType unary_type(const TypeCall& call) {
+  need_operands(call, 1);
+  const DType dtype = call.operands[0].dtype;
+  if (!ElementwiseKernel::supports(call.op, dtype)) refuse_dtype(call.op, dtype);
+  return {call.op == Op::is_finite ? DType::boolean : dtype, call.operands[0].shape};
+}
+
+TensorType same_type(const TypeCall& call) {
+  need_operands(call, 1);
+  return call.operands[0];
+}
+
+TensorType convert_type(const TypeCall& call) {
+  need_operands(call, 1);
+  return {call.wanted.dtype, call.operands[0].shape};
+}
+
+void need_same_shape(const TypeCall& call) {
+  for (const TensorType& type : call.operands) {
+    if (type.shape == call.operands[0].shape) continue;
+    refuse(fmt::format("found shapes {} and {}, needed one shape",
+                       to_string(call.operands[0].shape), to_string(type.shape)));
+  }
+}
+
+TensorType binary_type(const TypeCall& call) {
+  need_operands(call, 2);
+  need_same_dtype(call);
+  need_same_shape(call);
+  const DType dtype = call.operands[0].dtype;
+  if (!ElementwiseKernel::supports(call.op, dtype)) refuse_dtype(call.op, dtype);
+  return {dtype, call.operands[0].shape};
+}
+
+TensorType compare_type(const TypeCall& call) { return {DType::boolean, binary_type(call).shape}; }
+
+TensorType select_type(const TypeCall& call) {
+  need_operands(call, 3);
+  need_same_shape(call);
+  if (call.operands[0].dtype != DType::boolean) {
+    refuse(fmt::format("found a condition of {}, needed bool", name(call.operands[0].dtype)));
+  }
+  if (call.operands[1].dtype != call.operands[2].dtype) {
+    refuse(fmt::format("found operands of {} and {}, needed one dtype: convert one of them",
+                       to_string(call.operands[1]), to_string(call.operands[2])));
+  }
+  return call.operands[1];
+}
+
+// ---- Factors: every dim by itself, the same in all.
+
+FactorRule pointwise_rule(const Node& node, std::span<const TensorType> operands) {
+  RuleBuilder rule(node, operands);
+  for (std::size_t dim = 0; dim < node.type.shape.size(); ++dim) {
+    const std::int32_t factor = rule.factor(node.type.shape[dim]);
+    for (std::size_t i = 0; i < operands.size(); ++i) rule.in(i, dim, factor);
+    rule.out(dim, factor);
+  }
+  return rule.take();
+}
+
+// ---- Gradients: by the rules of calculus, where a choice is to be made (a tie, say) as JAX.
+
+using Cotangent = NodeRef;
+
+/// A gradient of one operand from (operand, result, cotangent).
+template <NodeRef Derive(const NodeRef&, const NodeRef&, const Cotangent&)>
+Gradients unary_gradient(const GradientCall& call) {
+  return {Derive(call.operands[0], call.result, call.cotangent)};
+}
+
+NodeRef d_neg(const NodeRef&, const NodeRef&, const Cotangent& g) { return -g; }
+NodeRef d_abs(const NodeRef& x, const NodeRef&, const Cotangent& g) { return g * sign(x); }
+NodeRef d_exp(const NodeRef&, const NodeRef& y, const Cotangent& g) { return g * y; }
+NodeRef d_log(const NodeRef& x, const NodeRef&, const Cotangent& g) { return g / x; }
+NodeRef d_tanh(const NodeRef&, const NodeRef& y, const Cotangent& g) { return g * (1.0 - y * y); }
+NodeRef d_logistic(const NodeRef&, const NodeRef& y, const Cotangent& g) {
+  return g * (y * (1.0 - y));
+}
+NodeRef d_erf(const NodeRef& x, const NodeRef&, const Cotangent& g) {
+  return g * (exp(-(x * x)) * (2 * std::numbers::inv_sqrtpi));
+}
+NodeRef d_sqrt(const NodeRef&, const NodeRef& y, const Cotangent& g) { return g * 0.5 / y; }
+NodeRef d_rsqrt(const NodeRef&, const NodeRef& y, const Cotangent& g) {
+  return g * (y * y * y * -0.5);
+}
+NodeRef d_sin(const NodeRef& x, const NodeRef&, const Cotangent& g) { return g * cos(x); }
+NodeRef d_cos(const NodeRef& x, const NodeRef&, const Cotangent& g) { return -(g * sin(x)); }
+NodeRef d_identity(const NodeRef&, const NodeRef&, const Cotangent& g) { return g; }
+NodeRef d_convert(const NodeRef& x, const NodeRef&, const Cotangent& g) {
+  return convert(g, x.type().dtype);
+}
+
+/// Gradients of both operands from (call): those that are not wanted are not made.
+template <NodeRef Left(const GradientCall&), NodeRef Right(const GradientCall&)>
+Gradients binary_gradient(const GradientCall& call) {
+  Gradients gradients(2);
+  if (call.wanted[0]) gradients[0] = Left(call);
+  if (call.wanted[1]) gradients[1] = Right(call);
+  return gradients;
+}
+
+NodeRef keep(const GradientCall& call) { return call.cotangent; }
+NodeRef negate(const GradientCall& call) { return -call.cotangent; }
+NodeRef times_right(const GradientCall& call) { return call.cotangent * call.operands[1]; }
+NodeRef times_left(const GradientCall& call) { return call.cotangent * call.operands[0]; }
+NodeRef over_right(const GradientCall& call) { return call.cotangent / call.operands[1]; }
+NodeRef d_divisor(const GradientCall& call) {
+  return -(call.cotangent * call.result / call.operands[1]);
+}
+NodeRef d_modulus(const GradientCall& call) {
+  const NodeRef quotient = call.operands[0] / call.operands[1];
+  return -(call.cotangent * (sign(quotient) * floor(abs(quotient))));
+}
+/// 1 where the result is operand I, a half where it is both, else 0.
+template <std::size_t I>
+NodeRef d_extreme(const GradientCall& call) {
+  const NodeRef &a = call.operands[I], &b = call.operands[1 - I], &y = call.result;
+  const NodeRef one = full_like(y, 1), half = full_like(y, 0.5), none = full_like(y, 0);
+  return call.cotangent * select(eq(a, y), select(eq(a, b), half, one), none);
+}
+NodeRef d_base(const GradientCall& call) {
+  const NodeRef &a = call.operands[0], &b = call.operands[1];
+  return call.cotangent * (b * pow(a, b - 1.0));
+}
+NodeRef d_exponent(const GradientCall& call) {
+  const NodeRef& a = call.operands[0];
+  const NodeRef zero = full_like(a, 0);
+  // 0 to the power of b does not change with b: no log of 0.
+  return call.cotangent * (log(select(eq(a, zero), full_like(a, 1), a)) * call.result);
+}
+
+Gradients select_gradient(const GradientCall& call) {
+  Gradients gradients(3);
+  const NodeRef none = full_like(call.cotangent, 0);
+  if (call.wanted[1]) gradients[1] = select(call.operands[0], call.cotangent, none);
+  if (call.wanted[2]) gradients[2] = select(call.operands[0], none, call.cotangent);
+  return gradients;
+}
+
+// ---- Kernels.
+
+void elementwise_kernel(const KernelCall& call) {
+  std::vector<ElementwiseInput> inputs;
+  std::vector<ElementwiseKernel::Operand> operands;
+  ElementwiseInstruction instruction{call.op, call.type.dtype, {}, 0};
+  for (const ConstShardView& operand : call.operands) {
+    instruction.operands.push_back(static_cast<std::int32_t>(inputs.size()));
+    inputs.push_back({operand.dtype});
+    operands.push_back({operand.data, row_major_strides(operand.box.shape())});
+  }
+  const auto result = static_cast<std::int32_t>(inputs.size());
+  std::byte* const out[] = {call.out.data};
+  const ElementwiseKernel kernel(std::move(inputs), {std::move(instruction)}, {result});
+  kernel.run(call.out.box.shape(), operands, out);
+}
+
+void alias_kernel(const KernelCall& call) {
+  if (call.out.data == call.operands[0].data) return;
+  std::memcpy(call.out.data, call.operands[0].data,
+              num_bytes(call.out.box.shape(), size_bytes(call.out.dtype)));
+}
+
+}  // namespace
+
+std::vector<OpRow> elementwise_rows() {
+  const auto unary = [](Op op, OpRow::Gradient& gradient) {
+    return OpRow(op, unary_type, pointwise_rule, gradient, elementwise_kernel);
+  };
+  const auto binary = [](Op op, OpRow::Gradient& gradient) {
+    return OpRow(op, binary_type, pointwise_rule, gradient, elementwise_kernel);
+  };
+  const auto compare = [](Op op) {
+    return OpRow(op, compare_type, pointwise_rule, no_gradient, elementwise_kernel);
+  };
+  const auto alias = [](Op op, OpRow::Gradient& gradient) {
+    return OpRow(op, same_type, pointwise_rule, gradient, alias_kernel);
+  };
+  return {
+      unary(Op::neg, unary_gradient<d_neg>),
+      unary(Op::abs, unary_gradient<d_abs>),
+      unary(Op::sign, no_gradient),
+      unary(Op::exp, unary_gradient<d_exp>),
+      unary(Op::log, unary_gradient<d_log>),
+      unary(Op::tanh, unary_gradient<d_tanh>),
+      unary(Op::logistic, unary_gradient<d_logistic>),
+      unary(Op::erf, unary_gradient<d_erf>),
+      unary(Op::sqrt, unary_gradient<d_sqrt>),
+      unary(Op::rsqrt, unary_gradient<d_rsqrt>),
+      unary(Op::sin, unary_gradient<d_sin>),
+      unary(Op::cos, unary_gradient<d_cos>),
+      unary(Op::floor, no_gradient),
+      unary(Op::ceil, no_gradient),
+      unary(Op::round, no_gradient),
+      unary(Op::is_finite, no_gradient),
+      unary(Op::logical_not, no_gradient),
+      {Op::convert, convert_type, pointwise_rule, unary_gradient<d_convert>, elementwise_kernel},
+      alias(Op::identity, unary_gradient<d_identity>),
+      alias(Op::stop_gradient, no_gradient),
+      alias(Op::optimization_barrier, unary_gradient<d_identity>),
+      binary(Op::add, binary_gradient<keep, keep>),
+      binary(Op::sub, binary_gradient<keep, negate>),
+      binary(Op::mul, binary_gradient<times_right, times_left>),
+      binary(Op::div, binary_gradient<over_right, d_divisor>),
+      binary(Op::rem, binary_gradient<keep, d_modulus>),
+      binary(Op::max, binary_gradient<d_extreme<0>, d_extreme<1>>),
+      binary(Op::min, binary_gradient<d_extreme<0>, d_extreme<1>>),
+      binary(Op::pow, binary_gradient<d_base, d_exponent>),
+      compare(Op::eq),
+      compare(Op::ne),
+      compare(Op::lt),
+      compare(Op::le),
+      compare(Op::gt),
+      compare(Op::ge),
+      binary(Op::logical_and, no_gradient),
+      binary(Op::logical_or, no_gradient),
+      binary(Op::logical_xor, no_gradient),
+      {Op::select, select_type, pointwise_rule, select_gradient, elementwise_kernel},
+  };
+}
+
+}  // namespace shardwise::detail

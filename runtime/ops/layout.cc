@@ -1,0 +1,356 @@
+#include "shardwise/runtime/kernels/layout.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+#include <numeric>
+
+#include "shardwise/runtime/ops/detail/rules.h"
+
+namespace shardwise::detail {
+namespace {
+
+// ---- Types.
+
+TensorType broadcast_type(const TypeCall& call) {
+  need_operands(call, 1);
+  const Shape &from = call.operands[0].shape, &to = call.wanted.shape;
+  const Dims& dims = call.attributes.dims;
+  need_dims(dims, to.size());
+  if (dims.size() != from.size()) {
+    refuse(fmt::format("found {} dims for an operand of shape {}, needed one for each of its dims",
+                       dims.size(), to_string(from)));
+  }
+  for (std::size_t i = 0; i < dims.size(); ++i) {
+    if (from[i] == 1 || from[i] == to[as_size(dims[i])]) continue;
+    refuse(fmt::format("found extent {} in dim {} of {}, needed 1 or the {} of {}", from[i], i,
+                       to_string(from), to[as_size(dims[i])], to_string(to)));
+  }
+  return {call.operands[0].dtype, to};
+}
+
+TensorType transpose_type(const TypeCall& call) {
+  need_operands(call, 1);
+  const Shape& shape = call.operands[0].shape;
+  const Dims& dims = call.attributes.dims;
+  std::vector<bool> used(shape.size(), false);
+  bool fits = dims.size() == shape.size();
+  for (std::size_t i = 0; fits && i < dims.size(); ++i) {
+    fits = dims[i] >= 0 && dims[i] < static_cast<std::int64_t>(shape.size()) &&
+           !used[as_size(dims[i])];
+    if (fits) used[as_size(dims[i])] = true;
+  }
+  if (!fits) {
+    refuse(fmt::format("found order {} for shape {}, needed each of its dims once", to_string(dims),
+                       to_string(shape)));
+  }
+  TensorType type{call.operands[0].dtype, {}};
+  for (const std::int64_t dim : dims) type.shape.push_back(shape[as_size(dim)]);
+  return type;
+}
+
+TensorType reshape_type(const TypeCall& call) {
+  need_operands(call, 1);
+  const Shape &from = call.operands[0].shape, &to = call.wanted.shape;
+  if (num_elements(from) != num_elements(to)) {
+    refuse(fmt::format("found {} of {} elements, needed the {} of {}", to_string(to),
+                       num_elements(to), num_elements(from), to_string(from)));
+  }
+  return {call.operands[0].dtype, to};
+}
+
+TensorType slice_type(const TypeCall& call) {
+  need_operands(call, 1);
+  const Shape& shape = call.operands[0].shape;
+  const Attributes& a = call.attributes;
+  if (a.begin.size() != shape.size() || a.end.size() != shape.size() ||
+      a.stride.size() != shape.size()) {
+    refuse(fmt::format("found begin {}, end {}, stride {}, needed one of each for each dim of {}",
+                       to_string(a.begin), to_string(a.end), to_string(a.stride),
+                       to_string(shape)));
+  }
+  TensorType type{call.operands[0].dtype, {}};
+  for (std::size_t dim = 0; dim < shape.size(); ++dim) {
+    if (a.begin[dim] < 0 || a.end[dim] < a.begin[dim] || a.end[dim] > shape[dim] ||
+        a.stride[dim] < 1) {
+      refuse(
+          fmt::format("found [{}:{}:{}] in dim {}, needed a range in [0:{}] and a stride of at "
+                      "least 1",
+                      a.begin[dim], a.end[dim], a.stride[dim], dim, shape[dim]));
+    }
+    type.shape.push_back((a.end[dim] - a.begin[dim] + a.stride[dim] - 1) / a.stride[dim]);
+  }
+  return type;
+}
+
+TensorType pad_type(const TypeCall& call) {
+  need_operands(call, 1);
+  const Shape& shape = call.operands[0].shape;
+  const Attributes& a = call.attributes;
+  if (a.begin.size() != shape.size() || a.end.size() != shape.size() ||
+      a.stride.size() != shape.size()) {
+    refuse(
+        fmt::format("found {} before, {} after, stride {}, needed one of each for each dim of {}",
+                    to_string(a.begin), to_string(a.end), to_string(a.stride), to_string(shape)));
+  }
+  TensorType type{call.operands[0].dtype, {}};
+  for (std::size_t dim = 0; dim < shape.size(); ++dim) {
+    if (a.begin[dim] < 0 || a.end[dim] < 0 || a.stride[dim] < 1) {
+      refuse(
+          fmt::format("found {} before and {} after dim {}, stride {}, needed at least 0, 0 and 1",
+                      a.begin[dim], a.end[dim], dim, a.stride[dim]));
+    }
+    const std::int64_t spread = shape[dim] == 0 ? 0 : (shape[dim] - 1) * a.stride[dim] + 1;
+    type.shape.push_back(a.begin[dim] + spread + a.end[dim]);
+  }
+  return type;
+}
+
+TensorType concatenate_type(const TypeCall& call) {
+  if (call.operands.empty()) refuse("found no operands, needed one");
+  need_same_dtype(call);
+  TensorType type = call.operands[0];
+  const std::size_t dim = need_dim(call.attributes, 0, type.shape.size());
+  std::int64_t extent = 0;
+  for (const TensorType& operand : call.operands) {
+    Shape others = operand.shape;
+    if (others.size() == type.shape.size()) others[dim] = type.shape[dim];
+    if (!(others == type.shape)) {
+      refuse(fmt::format("found shapes {} and {}, needed the same but for dim {}",
+                         to_string(call.operands[0].shape), to_string(operand.shape), dim));
+    }
+    extent += operand.shape[dim];
+  }
+  type.shape[dim] = extent;
+  return type;
+}
+
+TensorType reverse_type(const TypeCall& call) {
+  need_operands(call, 1);
+  need_dims(call.attributes.dims, call.operands[0].shape.size());
+  return call.operands[0];
+}
+
+// ---- Factors.
+
+FactorRule broadcast_rule(const Node& node, std::span<const TensorType> operands) {
+  RuleBuilder rule(node, operands);
+  std::vector<bool> made(node.type.shape.size(), false);
+  for (std::size_t i = 0; i < node.attributes.dims.size(); ++i) {
+    const std::size_t dim = as_size(node.attributes.dims[i]);
+    if (operands[0].shape[i] != node.type.shape[dim]) continue;
+    rule.same(0, i, dim);
+    made[dim] = true;
+  }
+  for (std::size_t dim = 0; dim < made.size(); ++dim) {
+    if (!made[dim]) rule.free(dim);
+  }
+  return rule.take();
+}
+
+FactorRule transpose_rule(const Node& node, std::span<const TensorType> operands) {
+  RuleBuilder rule(node, operands);
+  for (std::size_t dim = 0; dim < node.attributes.dims.size(); ++dim) {
+    rule.same(0, as_size(node.attributes.dims[dim]), dim);
+  }
+  return rule.take();
+}
+
+/// The factors that both shapes have in common, major first: of [12, 16] and [16, 12] the 4 that
+/// is major in both; what remains must be whole.
+FactorRule reshape_rule(const Node& node, std::span<const TensorType> operands) {
+  RuleBuilder rule(node, operands);
+  const Shape &from = operands[0].shape, &to = node.type.shape;
+  if (num_elements(from) == 0) return rule.take();  // nothing to cut
+  const auto whole = [](std::int64_t size, const auto& put) {
+    if (size > 1) put(size);
+  };
+  constexpr auto kWhole = Factor::Kind::need_replication;
+  std::size_t i = 0, j = 0;
+  std::int64_t a = 1, b = 1;  // what is left of from[i - 1] and to[j - 1]
+  while (true) {
+    while (a == 1 && i < from.size()) a = from[i++];
+    while (b == 1 && j < to.size()) b = to[j++];
+    if (a == 1 && b == 1) break;
+    const std::int64_t common = std::gcd(a, b);
+    if (common > 1) {
+      const std::int32_t factor = rule.factor(common);
+      rule.in(0, i - 1, factor);
+      rule.out(j - 1, factor);
+      a /= common;
+      b /= common;
+    }
+    if (a == 1 || b == 1) continue;
+    // No common factor is major in both: whole up to where the two meet again.
+    std::int64_t left = a, right = b;
+    whole(a, [&](std::int64_t size) { rule.in(0, i - 1, rule.factor(size, kWhole)); });
+    whole(b, [&](std::int64_t size) { rule.out(j - 1, rule.factor(size, kWhole)); });
+    while (left != right) {
+      if (left < right) {
+        left *= from[i];
+        whole(from[i], [&](std::int64_t size) { rule.in(0, i, rule.factor(size, kWhole)); });
+        ++i;
+      } else {
+        right *= to[j];
+        whole(to[j], [&](std::int64_t size) { rule.out(j, rule.factor(size, kWhole)); });
+        ++j;
+      }
+    }
+    a = b = 1;
+  }
+  return rule.take();
+}
+
+/// Where `kept` says so, operand dim and result dim are one; elsewhere the operand must be whole.
+template <class Kept>
+FactorRule kept_rule(const Node& node, std::span<const TensorType> operands, const Kept& kept) {
+  RuleBuilder rule(node, operands);
+  for (std::size_t dim = 0; dim < node.type.shape.size(); ++dim) {
+    if (kept(dim)) {
+      const std::int32_t factor = rule.factor(node.type.shape[dim]);
+      for (std::size_t i = 0; i < operands.size(); ++i) rule.in(i, dim, factor);
+      rule.out(dim, factor);
+    } else {
+      for (std::size_t i = 0; i < operands.size(); ++i) rule.whole(i, dim);
+      rule.free(dim);
+    }
+  }
+  return rule.take();
+}
+
+FactorRule slice_rule(const Node& node, std::span<const TensorType> operands) {
+  return kept_rule(node, operands,
+                   [&](std::size_t dim) { return node.type.shape[dim] == operands[0].shape[dim]; });
+}
+
+FactorRule pad_rule(const Node& node, std::span<const TensorType> operands) {
+  return kept_rule(node, operands,
+                   [&](std::size_t dim) { return node.type.shape[dim] == operands[0].shape[dim]; });
+}
+
+FactorRule concatenate_rule(const Node& node, std::span<const TensorType> operands) {
+  return kept_rule(node, operands, [&](std::size_t dim) {
+    return static_cast<std::int64_t>(dim) != node.attributes.dims[0];
+  });
+}
+
+FactorRule reverse_rule(const Node& node, std::span<const TensorType> operands) {
+  const Dims& dims = node.attributes.dims;
+  return kept_rule(node, operands, [&](std::size_t dim) {
+    return std::find(dims.begin(), dims.end(), static_cast<std::int64_t>(dim)) == dims.end();
+  });
+}
+
+// ---- Gradients.
+
+Gradients broadcast_gradient(const GradientCall& call) {
+  const TensorType &from = call.operands[0].type(), &to = call.result.type();
+  Dims summed;
+  for (std::size_t dim = 0; dim < to.shape.size(); ++dim) {
+    bool kept = false;
+    for (std::size_t i = 0; i < from.shape.size(); ++i) {
+      kept |= as_size(call.attributes.dims[i]) == dim && from.shape[i] == to.shape[dim];
+    }
+    if (!kept) summed.push_back(static_cast<std::int64_t>(dim));
+  }
+  const Shape shape = from.shape;  // the graph grows, its nodes move
+  return {reshape(summed.empty() ? call.cotangent : reduce_sum(call.cotangent, summed), shape)};
+}
+
+Gradients transpose_gradient(const GradientCall& call) {
+  Dims inverse = call.attributes.dims;
+  for (std::size_t i = 0; i < inverse.size(); ++i) {
+    inverse[as_size(call.attributes.dims[i])] = static_cast<std::int64_t>(i);
+  }
+  return {transpose(call.cotangent, inverse)};
+}
+
+Gradients reshape_gradient(const GradientCall& call) {
+  const Shape shape = call.operands[0].type().shape;
+  return {reshape(call.cotangent, shape)};
+}
+
+Gradients slice_gradient(const GradientCall& call) {
+  const Shape &from = call.operands[0].type().shape, &to = call.result.type().shape;
+  Dims low = call.attributes.begin, high = low;
+  for (std::size_t dim = 0; dim < from.size(); ++dim) {
+    const std::int64_t spread = to[dim] == 0 ? 0 : (to[dim] - 1) * call.attributes.stride[dim] + 1;
+    high[dim] = from[dim] - low[dim] - spread;
+  }
+  return {pad(call.cotangent, low, high, Dims(call.attributes.stride), 0)};
+}
+
+Gradients pad_gradient(const GradientCall& call) {
+  const Shape &from = call.operands[0].type().shape, &to = call.result.type().shape;
+  const Dims begin = call.attributes.begin;
+  Dims end = begin;
+  for (std::size_t dim = 0; dim < from.size(); ++dim) {
+    end[dim] = from[dim] == 0 ? begin[dim] : to[dim] - call.attributes.end[dim];
+  }
+  return {slice(call.cotangent, begin, end, Dims(call.attributes.stride))};
+}
+
+Gradients concatenate_gradient(const GradientCall& call) {
+  Gradients gradients;
+  const std::size_t dim = as_size(call.attributes.dims[0]);
+  Dims begin = Dims::filled(call.result.type().shape.size(), 0);
+  Dims end = call.result.type().shape;
+  end[dim] = 0;
+  for (std::size_t i = 0; i < call.operands.size(); ++i) {
+    begin[dim] = end[dim];
+    end[dim] += call.operands[i].type().shape[dim];
+    gradients.push_back(call.wanted[i] ? std::optional(slice(call.cotangent, begin, end))
+                                       : std::nullopt);
+  }
+  return gradients;
+}
+
+Gradients reverse_gradient(const GradientCall& call) {
+  return {reverse(call.cotangent, Dims(call.attributes.dims))};
+}
+
+// ---- Kernels.
+
+void broadcast_kernel(const KernelCall& call) {
+  broadcast(call.operands[0], call.attributes.dims, call.out);
+}
+void transpose_kernel(const KernelCall& call) {
+  transpose(call.operands[0], call.attributes.dims, call.out);
+}
+// The factors are cut alike, so that a device's elements are the same in the same order.
+void reshape_kernel(const KernelCall& call) {
+  if (call.out.data == call.operands[0].data) return;
+  std::memcpy(call.out.data, call.operands[0].data,
+              num_bytes(call.out.box.shape(), size_bytes(call.out.dtype)));
+}
+void slice_kernel(const KernelCall& call) {
+  slice(call.operands[0], call.attributes.begin, call.attributes.stride, call.out);
+}
+void pad_kernel(const KernelCall& call) {
+  pad(call.operands[0], call.attributes.begin, call.attributes.stride, call.attributes.number,
+      call.out);
+}
+void concatenate_kernel(const KernelCall& call) {
+  const std::size_t dim = as_size(call.attributes.dims[0]);
+  std::vector<std::int64_t> extents;
+  for (const TensorType& type : call.operand_types) extents.push_back(type.shape[dim]);
+  concatenate(call.operands, extents, dim, call.out);
+}
+void reverse_kernel(const KernelCall& call) {
+  reverse(call.operands[0], call.attributes.dims, call.type.shape, call.out);
+}
+
+}  // namespace
+
+std::vector<OpRow> layout_rows() {
+  return {{Op::broadcast, broadcast_type, broadcast_rule, broadcast_gradient, broadcast_kernel},
+          {Op::transpose, transpose_type, transpose_rule, transpose_gradient, transpose_kernel},
+          {Op::reshape, reshape_type, reshape_rule, reshape_gradient, reshape_kernel},
+          {Op::slice, slice_type, slice_rule, slice_gradient, slice_kernel},
+          {Op::pad, pad_type, pad_rule, pad_gradient, pad_kernel},
+          {Op::concatenate, concatenate_type, concatenate_rule, concatenate_gradient,
+           concatenate_kernel},
+          {Op::reverse, reverse_type, reverse_rule, reverse_gradient, reverse_kernel}};
+}
+
+}  // namespace shardwise::detail

@@ -1,0 +1,52 @@
+#include <cassert>
+#include <cstring>
+
+#include "shardwise/runtime/kernels/index.h"
+#include "shardwise/runtime/kernels/layout.h"
+#include "shardwise/runtime/ops/detail/rules.h"
+
+namespace shardwise::detail {
+namespace {
+
+TensorType wanted_type(const TypeCall& call) {
+  need_operands(call, 0);
+  return call.wanted;
+}
+
+TensorType iota_type(const TypeCall& call) {
+  need_operands(call, 0);
+  need_dim(call.attributes, 0, call.wanted.shape.size());
+  if (call.wanted.dtype == DType::boolean) refuse_dtype(call.op, call.wanted.dtype);
+  return call.wanted;
+}
+
+TensorType random_type(const TypeCall& call) {
+  need_operands(call, 1);
+  if (!(call.operands[0] == TensorType{DType::u64, {}})) {
+    refuse("found a key of " + to_string(call.operands[0]) + ", needed u64[]");
+  }
+  return {DType::u32, call.wanted.shape};
+}
+
+void no_kernel(const KernelCall&) { assert(false && "an input is bound, not computed"); }
+
+void constant_kernel(const KernelCall& call) { fill(call.attributes.number, call.out); }
+
+void iota_kernel(const KernelCall& call) { iota(as_size(call.attributes.dims[0]), call.out); }
+
+void random_kernel(const KernelCall& call) {
+  std::uint64_t key;
+  std::memcpy(&key, call.operands[0].data, sizeof key);
+  random_bits(key, call.type.shape, call.out);
+}
+
+}  // namespace
+
+std::vector<OpRow> leaf_rows() {
+  return {{Op::input, wanted_type, free_rule, no_gradient, no_kernel},
+          {Op::constant, wanted_type, free_rule, no_gradient, constant_kernel},
+          {Op::iota, iota_type, free_rule, no_gradient, iota_kernel},
+          {Op::random_bits, random_type, free_rule, no_gradient, random_kernel}};
+}
+
+}  // namespace shardwise::detail

@@ -1,0 +1,143 @@
+#include <algorithm>
+
+#include "shardwise/runtime/kernels/reduce_dims.h"
+#include "shardwise/runtime/ops/detail/rules.h"
+
+namespace shardwise::detail {
+namespace {
+
+bool has(const Dims& dims, std::size_t dim) {
+  return std::find(dims.begin(), dims.end(), static_cast<std::int64_t>(dim)) != dims.end();
+}
+
+Shape without(const Shape& shape, const Dims& dims) {
+  Shape kept;
+  for (std::size_t dim = 0; dim < shape.size(); ++dim) {
+    if (!has(dims, dim)) kept.push_back(shape[dim]);
+  }
+  return kept;
+}
+
+/// The dims that are not reduced.
+Dims kept_dims(std::size_t rank, const Dims& reduced) {
+  Dims kept;
+  for (std::size_t dim = 0; dim < rank; ++dim) {
+    if (!has(reduced, dim)) kept.push_back(static_cast<std::int64_t>(dim));
+  }
+  return kept;
+}
+
+TensorType reduce_type(const TypeCall& call) {
+  need_operands(call, 1);
+  need_dims(call.attributes.dims, call.operands[0].shape.size());
+  return {call.operands[0].dtype, without(call.operands[0].shape, call.attributes.dims)};
+}
+
+TensorType sum_type(const TypeCall& call) {
+  need_operands(call, 1);
+  if (call.operands[0].dtype == DType::boolean) refuse_dtype(call.op, DType::boolean);
+  return reduce_type(call);
+}
+
+TensorType argmax_type(const TypeCall& call) {
+  need_operands(call, 1);
+  const Shape& shape = call.operands[0].shape;
+  const std::size_t dim = need_dim(call.attributes, 0, shape.size());
+  if (shape[dim] == 0) refuse("found a dim of extent 0, needed an element");
+  return {DType::i32, without(shape, {call.attributes.dims[0]})};
+}
+
+TensorType cumsum_type(const TypeCall& call) {
+  need_operands(call, 1);
+  need_dim(call.attributes, 0, call.operands[0].shape.size());
+  if (call.operands[0].dtype == DType::boolean) refuse_dtype(call.op, DType::boolean);
+  return call.operands[0];
+}
+
+FactorRule rule_over(const Node& node, std::span<const TensorType> operands, Factor::Kind kind) {
+  RuleBuilder rule(node, operands);
+  const Shape& shape = operands[0].shape;
+  std::size_t result_dim = 0;
+  for (std::size_t dim = 0; dim < shape.size(); ++dim) {
+    if (has(node.attributes.dims, dim)) {
+      rule.in(0, dim, rule.factor(shape[dim], kind));
+    } else {
+      rule.same(0, dim, result_dim++);
+    }
+  }
+  return rule.take();
+}
+
+template <Reduction R>
+FactorRule reduce_rule(const Node& node, std::span<const TensorType> operands) {
+  FactorRule rule = rule_over(node, operands, Factor::Kind::reduction);
+  rule.reduction = R;
+  return rule;
+}
+
+FactorRule argmax_rule(const Node& node, std::span<const TensorType> operands) {
+  return rule_over(node, operands, Factor::Kind::need_replication);
+}
+
+FactorRule cumsum_rule(const Node& node, std::span<const TensorType> operands) {
+  RuleBuilder rule(node, operands);
+  for (std::size_t dim = 0; dim < node.type.shape.size(); ++dim) {
+    const bool along = static_cast<std::int64_t>(dim) == node.attributes.dims[0];
+    const std::int32_t factor = rule.factor(
+        node.type.shape[dim], along ? Factor::Kind::need_replication : Factor::Kind::pass_through);
+    rule.in(0, dim, factor);
+    rule.out(dim, factor);
+  }
+  return rule.take();
+}
+
+/// A tensor without the reduced dims, repeated along them.
+NodeRef spread(const NodeRef& x, const Shape& shape, const Dims& reduced) {
+  return broadcast(x, shape, kept_dims(shape.size(), reduced));
+}
+
+Gradients sum_gradient(const GradientCall& call) {
+  const Shape shape = call.operands[0].type().shape;
+  return {spread(call.cotangent, shape, Dims(call.attributes.dims))};
+}
+
+/// Shared evenly by the elements that are the extreme.
+Gradients extreme_gradient(const GradientCall& call) {
+  const TensorType type = call.operands[0].type();
+  const Dims dims = call.attributes.dims;
+  const NodeRef here = eq(call.operands[0], spread(call.result, type.shape, dims));
+  const NodeRef mask = convert(here, type.dtype);
+  const NodeRef each = call.cotangent / reduce_sum(mask, dims);
+  return {mask * spread(each, type.shape, dims)};
+}
+
+Gradients cumsum_gradient(const GradientCall& call) {
+  const std::int64_t dim = call.attributes.dims[0];
+  return {reverse(cumsum(reverse(call.cotangent, {dim}), dim), {dim})};
+}
+
+template <Reduction R>
+void reduce_kernel(const KernelCall& call) {
+  reduce_dims(R, call.operands[0], call.attributes.dims, call.out);
+}
+void argmax_kernel(const KernelCall& call) {
+  argmax(call.operands[0], as_size(call.attributes.dims[0]), call.out);
+}
+void cumsum_kernel(const KernelCall& call) {
+  cumsum(call.operands[0], as_size(call.attributes.dims[0]), call.out);
+}
+
+}  // namespace
+
+std::vector<OpRow> reduce_rows() {
+  return {{Op::reduce_sum, sum_type, reduce_rule<Reduction::sum>, sum_gradient,
+           reduce_kernel<Reduction::sum>},
+          {Op::reduce_max, reduce_type, reduce_rule<Reduction::max>, extreme_gradient,
+           reduce_kernel<Reduction::max>},
+          {Op::reduce_min, reduce_type, reduce_rule<Reduction::min>, extreme_gradient,
+           reduce_kernel<Reduction::min>},
+          {Op::argmax, argmax_type, argmax_rule, no_gradient, argmax_kernel},
+          {Op::cumsum, cumsum_type, cumsum_rule, cumsum_gradient, cumsum_kernel}};
+}
+
+}  // namespace shardwise::detail

@@ -1,0 +1,96 @@
+#include "shardwise/runtime/ops/detail/rules.h"
+
+#include <fmt/format.h>
+
+#include "shardwise/shard/error.h"
+
+namespace shardwise::detail {
+
+void refuse(const std::string& found_and_needed) {
+  throw Error(ErrorCode::invalid_argument, found_and_needed);
+}
+
+void refuse_dtype(Op op, DType dtype) {
+  throw Error(ErrorCode::unsupported,
+              fmt::format("found {}, for which {} is not defined", name(dtype), name(op)));
+}
+
+void need_operands(const TypeCall& call, std::size_t count) {
+  if (call.operands.size() == count) return;
+  refuse(fmt::format("found {} operands, needed {}", call.operands.size(), count));
+}
+
+void need_same_dtype(const TypeCall& call) {
+  for (const TensorType& type : call.operands) {
+    if (type.dtype == call.operands.front().dtype) continue;
+    refuse(fmt::format("found operands of {} and {}, needed one dtype: convert one of them",
+                       to_string(call.operands.front()), to_string(type)));
+  }
+}
+
+std::size_t need_dim(const Attributes& attributes, std::size_t at, std::size_t rank) {
+  if (at >= attributes.dims.size()) refuse("found no dim, needed one");
+  const std::int64_t dim = attributes.dims[at];
+  if (dim < 0 || dim >= static_cast<std::int64_t>(rank)) {
+    refuse(fmt::format("found dim {}, needed one of the {} dims of the operand", dim, rank));
+  }
+  return as_size(dim);
+}
+
+void need_dims(const Dims& dims, std::size_t rank) {
+  std::int64_t last = -1;
+  for (const std::int64_t dim : dims) {
+    if (dim <= last || dim >= static_cast<std::int64_t>(rank)) {
+      refuse(fmt::format("found dims {}, needed dims below {}, ascending, each once",
+                         to_string(dims), rank));
+    }
+    last = dim;
+  }
+}
+
+bool is_floating(DType dtype) {
+  return dtype == DType::f64 || dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16;
+}
+
+bool is_index(DType dtype) { return dtype == DType::i32 || dtype == DType::i64; }
+
+RuleBuilder::RuleBuilder(const Node& node, std::span<const TensorType> operands)
+    : node_(node), operands_(operands) {
+  for (const TensorType& type : operands) rule_.operands.emplace_back(type.shape.size());
+  rule_.result.resize(node.type.shape.size());
+}
+
+std::int32_t RuleBuilder::factor(std::int64_t size, Factor::Kind kind) {
+  rule_.factors.push_back({size, kind});
+  return static_cast<std::int32_t>(rule_.factors.size()) - 1;
+}
+
+void RuleBuilder::in(std::size_t operand, std::size_t dim, std::int32_t factor) {
+  rule_.operands[operand][dim].push_back(factor);
+}
+
+void RuleBuilder::out(std::size_t dim, std::int32_t factor) { rule_.result[dim].push_back(factor); }
+
+void RuleBuilder::same(std::size_t operand, std::size_t dim, std::size_t result_dim) {
+  const std::int32_t shared = factor(operands_[operand].shape[dim]);
+  in(operand, dim, shared);
+  out(result_dim, shared);
+}
+
+void RuleBuilder::whole(std::size_t operand, std::size_t dim) {
+  in(operand, dim, factor(operands_[operand].shape[dim], Factor::Kind::need_replication));
+}
+
+void RuleBuilder::free(std::size_t result_dim) {
+  out(result_dim, factor(node_.type.shape[result_dim]));
+}
+
+Gradients no_gradient(const GradientCall& call) { return Gradients(call.operands.size()); }
+
+FactorRule free_rule(const Node& node, std::span<const TensorType> operands) {
+  RuleBuilder rule(node, operands);
+  for (std::size_t dim = 0; dim < node.type.shape.size(); ++dim) rule.free(dim);
+  return rule.take();
+}
+
+}  // namespace shardwise::detail

@@ -1,0 +1,51 @@
+#include <algorithm>
+#include <cassert>
+#include <vector>
+
+#include "shardwise/runtime/ops/detail/rules.h"
+#include "shardwise/runtime/ops/row.h"
+
+namespace shardwise {
+namespace {
+
+/// By Op.
+std::vector<OpRow> make_table() {
+  std::vector<OpRow> rows;
+  for (auto* const group : {detail::leaf_rows, detail::elementwise_rows, detail::layout_rows,
+                            detail::reduce_rows, detail::dot_rows, detail::index_rows}) {
+    for (OpRow& row : group()) rows.push_back(row);
+  }
+  std::sort(rows.begin(), rows.end(),
+            [](const OpRow& a, const OpRow& b) { return a.op() < b.op(); });
+  assert(rows.size() == kOps);
+  return rows;
+}
+
+}  // namespace
+
+const OpRow& row(Op op) {
+  static const std::vector<OpRow> table = make_table();
+  return table[static_cast<std::size_t>(op)];
+}
+
+std::vector<TensorType> operand_types(const Graph& graph, const Node& node) {
+  std::vector<TensorType> types;
+  types.reserve(node.operands.size());
+  for (const NodeId operand : node.operands) types.push_back(graph.node(operand).type);
+  return types;
+}
+
+FactorRule factor_rule(const Graph& graph, const Node& node) {
+  return row(node.op).factors(node, operand_types(graph, node));
+}
+
+bool is_elementwise(Op op) {
+  return (op >= Op::neg && op <= Op::convert) || (op >= Op::add && op <= Op::select);
+}
+
+bool is_alias(Op op) {
+  return op == Op::identity || op == Op::stop_gradient || op == Op::optimization_barrier ||
+         op == Op::reshape;
+}
+
+}  // namespace shardwise

@@ -1,0 +1,237 @@
+#include "shardwise/runtime/spmd/choose.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "shardwise/runtime/spmd/cost.h"
+
+namespace shardwise {
+namespace {
+
+// What an operation weighs against a byte that is moved: it breaks ties, and keeps a device from
+// repeating the work of all others to save a few bytes.
+constexpr double kBytesPerOperation = 1.0 / 256;
+
+// Beyond so many combinations axes are given away one after another.
+constexpr std::size_t kMostCombinations = 1024;
+
+constexpr std::int32_t kNowhere = -1;
+
+class Chooser {
+ public:
+  Chooser(const ChoiceProblem& problem, const Mesh& mesh) : problem_(problem), mesh_(mesh) {
+    const std::size_t count = problem.rule.factors.size();
+    for (const OperandState& operand : problem.operands) {
+      for (const Cut* const cut : operand.cuts) look_at(*cut, *operand.dims);
+      axes_ &= ~problem.carried;
+    }
+    look_at(problem.wanted, problem.rule.result);
+    axes_ &= ~problem.carried;
+    for (std::size_t axis = 0; axis < mesh.rank(); ++axis) {
+      if (axes_ >> axis & 1) find_options(axis, count);
+    }
+  }
+
+  FactorChoice best(std::string* notes) {
+    std::size_t combinations = 1;
+    for (const auto& options : options_) {
+      combinations = std::min(combinations * options.size(), kMostCombinations + 1);
+    }
+    picks_.assign(options_.size(), 0);
+    if (combinations > kMostCombinations) {
+      descend();
+    } else {
+      do {
+        look(notes);
+      } while (next());
+    }
+    return std::move(best_);
+  }
+
+ private:
+  void look_at(const Cut& cut, const DimFactors& dims) {
+    axes_ |= axes_of(cut);
+    FactorCut& seen = references_.emplace_back(problem_.rule.factors.size());
+    project(cut, dims, problem_.rule.factors, mesh_, seen);
+  }
+
+  /// The factors that a tensor has the axis on; where none may keep it, any that could take it.
+  void find_options(std::size_t axis, std::size_t count) {
+    std::vector<std::int32_t> factors;
+    for (const FactorCut& seen : references_) {
+      for (std::size_t f = 0; f < count; ++f) {
+        if (!(seen[f].set() >> axis & 1)) continue;
+        if (problem_.rule.factors[f].kind == Factor::Kind::need_replication) continue;
+        const auto factor = static_cast<std::int32_t>(f);
+        if (std::find(factors.begin(), factors.end(), factor) == factors.end()) {
+          factors.push_back(factor);
+        }
+      }
+    }
+    if (factors.empty()) {
+      for (std::size_t f = 0; f < count; ++f) {
+        if (problem_.rule.factors[f].kind == Factor::Kind::pass_through &&
+            problem_.rule.factors[f].size >= mesh_.axes()[axis].size) {
+          factors.push_back(static_cast<std::int32_t>(f));
+        }
+      }
+    }
+    factors.push_back(kNowhere);
+    axis_numbers_.push_back(axis);
+    options_.push_back(std::move(factors));
+  }
+
+  bool next() {
+    for (std::size_t i = 0; i < picks_.size(); ++i) {
+      if (++picks_[i] < options_[i].size()) return true;
+      picks_[i] = 0;
+    }
+    return false;
+  }
+
+  void descend() {
+    for (std::size_t i = 0; i < picks_.size(); ++i) picks_[i] = options_[i].size() - 1;
+    look(nullptr);
+    for (std::size_t i = 0; i < picks_.size(); ++i) {
+      std::size_t kept = picks_[i];
+      for (std::size_t pick = 0; pick < options_[i].size(); ++pick) {
+        picks_[i] = pick;
+        if (look(nullptr)) kept = pick;
+      }
+      picks_[i] = kept;
+    }
+  }
+
+  /// The axes of a factor in the order in which a tensor has them.
+  AxisList in_order(std::size_t factor, AxisSet axes) const {
+    const AxisList* order = nullptr;
+    for (std::size_t i = references_.size(); i-- > 0;) {  // the wanted result comes first
+      if ((references_[i][factor].set() & axes) == axes) {
+        order = &references_[i][factor];
+        if (order->set() == axes) break;
+      }
+    }
+    AxisList list;
+    if (order) {
+      for (const std::uint8_t axis : *order) {
+        if (axes >> axis & 1) list.push_back(axis);
+      }
+    } else {
+      for (std::size_t axis = 0; axis < mesh_.rank(); ++axis) {
+        if (axes >> axis & 1) list.push_back(axis);
+      }
+    }
+    return list;
+  }
+
+  /// Weighs the present picks; true where they are the best so far.
+  bool look(std::string* notes) {
+    const FactorRule& rule = problem_.rule;
+    std::vector<AxisSet> sets(rule.factors.size(), 0);
+    for (std::size_t i = 0; i < picks_.size(); ++i) {
+      const std::int32_t factor = options_[i][picks_[i]];
+      if (factor != kNowhere) sets[as_size(factor)] |= AxisSet{1} << axis_numbers_[i];
+    }
+    FactorChoice choice;
+    choice.factors.resize(rule.factors.size());
+    choice.operations = 1;
+    for (std::size_t f = 0; f < rule.factors.size(); ++f) {
+      if (sets[f] != 0) choice.factors[f] = in_order(f, sets[f]);
+      const std::int64_t parts = ways(sets[f], mesh_);
+      choice.operations *= static_cast<double>((rule.factors[f].size + parts - 1) / parts);
+      if (rule.factors[f].kind == Factor::Kind::reduction) choice.partial |= sets[f];
+    }
+    if (!is_box(choice.factors, rule.result, rule.factors, mesh_)) return false;
+    for (const OperandState& operand : problem_.operands) {
+      if (!is_box(choice.factors, *operand.dims, rule.factors, mesh_)) return false;
+    }
+    choice.result = cut_of(choice.factors, rule.result);
+    choice.bytes = operand_bytes(choice.factors) + result_bytes(choice);
+    const double cost = choice.bytes + choice.operations * kBytesPerOperation;
+    if (notes) note(choice, *notes);
+    if (found_ && cost >= best_cost_) return false;
+    found_ = true;
+    best_cost_ = cost;
+    best_ = std::move(choice);
+    return true;
+  }
+
+  double operand_bytes(const FactorCut& factors) const {
+    double bytes = 0;
+    for (std::size_t i = 0; i < problem_.operands.size(); ++i) {
+      const OperandState& operand = problem_.operands[i];
+      bool counted = false;  // x * x reads x once
+      for (std::size_t j = 0; j < i; ++j) {
+        counted |= problem_.operands[j].node == operand.node &&
+                   *problem_.operands[j].dims == *operand.dims;
+      }
+      if (counted) continue;
+      const Cut needed = cut_of(factors, *operand.dims);
+      const double element = static_cast<double>(size_bytes(operand.type->dtype));
+      double least = -1;
+      for (std::size_t c = 0; c < operand.cuts.size(); ++c) {
+        double cost =
+            element * missing_elements(operand.type->shape, *operand.cuts[c], needed, mesh_);
+        if (c == 0 && (operand.partial & ~problem_.carried) != 0) {
+          const Cut combined = combined_cut(*operand.cuts[c], operand.partial, needed);
+          cost = combine_bytes(*operand.type, combined, operand.partial, mesh_) +
+                 element * missing_elements(operand.type->shape, combined, needed, mesh_);
+        }
+        if (least < 0 || cost < least) least = cost;
+      }
+      bytes += least;
+    }
+    return bytes;
+  }
+
+  double result_bytes(const FactorChoice& choice) const {
+    const Cut combined = combined_cut(choice.result, choice.partial, problem_.wanted);
+    return combine_bytes(problem_.type, combined, choice.partial, mesh_) +
+           static_cast<double>(size_bytes(problem_.type.dtype)) *
+               missing_elements(problem_.type.shape, combined, problem_.wanted, mesh_);
+  }
+
+  void note(const FactorChoice& choice, std::string& notes) const {
+    std::string text;
+    for (const OperandState& operand : problem_.operands) {
+      text += fmt::format("{}{}", text.empty() ? "" : " ; ",
+                          to_spec(cut_of(choice.factors, *operand.dims), mesh_).to_string());
+    }
+    notes += fmt::format("  ({}) -> {}{}: {:.0f} bytes, {:.0f} operations\n", text,
+                         to_spec(choice.result, mesh_).to_string(),
+                         choice.partial ? ", parts of a sum" : "", choice.bytes, choice.operations);
+  }
+
+  const ChoiceProblem& problem_;
+  const Mesh& mesh_;
+  AxisSet axes_ = 0;
+  std::vector<FactorCut>
+      references_;  ///< how each tensor has the factors now; the wanted result last
+  std::vector<std::size_t> axis_numbers_;
+  std::vector<std::vector<std::int32_t>> options_;  ///< by axis; kNowhere is the last
+  std::vector<std::size_t> picks_;
+  bool found_ = false;
+  double best_cost_ = 0;
+  FactorChoice best_;
+};
+
+}  // namespace
+
+Cut combined_cut(const Cut& natural, AxisSet partial, const Cut& wanted) {
+  Cut cut = natural;
+  for (std::size_t dim = 0; dim < cut.size(); ++dim) {
+    if (!natural[dim].is_prefix_of(wanted[dim])) continue;
+    for (std::size_t i = natural[dim].size(); i < wanted[dim].size(); ++i) {
+      if (!(partial >> wanted[dim][i] & 1)) break;
+      cut[dim].push_back(wanted[dim][i]);
+    }
+  }
+  return cut;
+}
+
+FactorChoice choose(const ChoiceProblem& problem, const Mesh& mesh, std::string* notes) {
+  return Chooser(problem, mesh).best(notes);
+}
+
+}  // namespace shardwise

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "shardwise/runtime/ops/row.h"
+#include "shardwise/runtime/spmd/cut.h"
+
+namespace shardwise {
+
+/// One of the tensors that an op reads, as the choice of its factors' axes sees it.
+struct OperandState {
+  NodeId node;
+  const TensorType* type;
+  const DimFactors* dims;
+
+  /// How it can be had; the first is the one that the op made.
+  std::vector<const Cut*> cuts;
+  AxisSet partial = 0;  ///< of the first: it is still parts of a sum
+};
+
+struct ChoiceProblem {
+  const FactorRule& rule;
+  const TensorType& type;  ///< of the result
+  std::span<const OperandState> operands;
+  const Cut& wanted;    ///< how the result should be cut
+  AxisSet carried = 0;  ///< operands stay parts of a sum over these; not to be used
+};
+
+/// Which axes cut which factor of an op, with the bytes and the work that this costs a device.
+struct FactorChoice {
+  FactorCut factors;
+  Cut result;
+  AxisSet partial = 0;  ///< reduction factors are cut over these
+  double bytes = 0;
+  double operations = 0;
+};
+
+/// The cheapest of all ways to give each axis, that an operand or the wanted result is cut by, to
+/// one factor or to none. Notes them all, cheapest first, where `notes` is given.
+FactorChoice choose(const ChoiceProblem& problem, const Mesh& mesh, std::string* notes);
+
+/// A result of parts of a sum over `partial`, cut as `natural`: how it is cut once combined, where
+/// `wanted` is wanted.
+Cut combined_cut(const Cut& natural, AxisSet partial, const Cut& wanted);
+
+}  // namespace shardwise

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "shardwise/runtime/graph/op.h"
+#include "shardwise/runtime/spmd/cut.h"
+
+namespace shardwise {
+
+/// Elements of the largest part.
+double part_elements(const Shape& shape, const Cut& cut, const Mesh& mesh);
+
+/// Elements that a device lacks of its part under `to` where it has its part under `from`.
+double missing_elements(const Shape& shape, const Cut& from, const Cut& to, const Mesh& mesh);
+
+/// Bytes that a device sends so that parts of a sum over `partial` become the sum cut as `to`, in a
+/// ring: (g - 1) parts where the group's axes cut the result (reduce-scatter), 2 (g - 1) / g parts
+/// where they do not (all-reduce).
+double combine_bytes(const TensorType& type, const Cut& to, AxisSet partial, const Mesh& mesh);
+
+}  // namespace shardwise

@@ -1,0 +1,109 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "shardwise/runtime/device.h"
+#include "shardwise/runtime/graph/graph.h"
+#include "shardwise/runtime/memory/offsets.h"
+#include "shardwise/runtime/program/schedule.h"
+#include "shardwise/runtime/sharded_array.h"
+#include "shardwise/runtime/spmd/lower.h"
+#include "shardwise/runtime/spmd/partition.h"
+#include "shardwise/runtime/spmd/propagate.h"
+
+namespace shardwise {
+
+struct CompileOptions {
+  PartitionOptions partition = {};
+
+  /// By Graph::inputs: nobody else holds the array, so that an output may take its memory.
+  std::vector<bool> may_donate = {};
+
+  /// By Graph::inputs: how the arrays are cut that will be bound; where there is none, as the
+  /// propagation says.
+  std::vector<std::optional<PartitionSpec>> input_specs = {};
+};
+
+/// Collectives of one kind that one run carries out.
+struct CollectiveTotal {
+  CollectiveKind kind;
+  std::int64_t count = 0;
+  std::size_t bytes = 0;       ///< results on one device
+  std::size_t wire_bytes = 0;  ///< that one device sends in a ring
+};
+
+/// What one device's memory holds at its fullest, by kind.
+struct PlannedMemory {
+  std::size_t peak_bytes = 0;
+  std::array<std::size_t, kMemoryKinds> by_kind{};
+};
+
+/// A graph made ready to run on a mesh, as often as wanted: cut, scheduled and with a place in
+/// memory for every value. Immutable, thread-compatible.
+class Executable {
+ public:
+  /// Propagates, partitions, fuses and plans; nothing runs and no memory is taken. Throws what
+  /// propagate() and the ops throw.
+  Executable(std::shared_ptr<const Graph> graph, const Mesh& mesh, const CompileOptions& options);
+
+  const Graph& graph() const { return *graph_; }
+  const Mesh& mesh() const { return mesh_; }
+  const Propagation& propagation() const { return propagation_; }
+  const PartitionedGraph& partitioned() const { return partitioned_; }
+  const Program& program() const { return lowered_.program; }
+
+  /// How the i-th input is to be bound, and how the i-th output comes.
+  const ArraySpec& input_spec(std::size_t i) const;
+  const ArraySpec& output_spec(std::size_t i) const;
+
+  /// The inputs whose memory outputs take, by Graph::outputs; -1: none.
+  std::span<const std::int64_t> donations() const { return donated_; }
+
+  /// Runs on devices that `inputs` (by Graph::inputs, cut as input_spec() says) are on, and gives
+  /// the outputs. Arrays in `inputs` that are donated and held by nobody else are used up. Throws
+  /// resource_exhausted before anything runs where a device's memory does not do: with the point in
+  /// the program where it is fullest and the largest tensors there; and what steps throw.
+  std::vector<ShardedArray> run(Devices& devices, std::vector<ShardedArray> inputs) const;
+
+  /// At the mesh position, with inputs and outputs.
+  PlannedMemory memory(std::int64_t position) const;
+
+  /// Each kind that occurs, slices without bytes left out.
+  std::vector<CollectiveTotal> collectives() const;
+
+  /// Floating-point operations of all dot_generals, on all devices together if none were repeated.
+  double flops() const;
+
+  /// The plan: a line for each step with the places of its results.
+  std::string dump_plan() const;
+
+ private:
+  void plan_memory(const CompileOptions& options);
+  void donate(const std::vector<bool>& may_donate, const std::vector<std::int64_t>& last_use);
+  [[noreturn]] void refuse(const Devices& devices, DeviceId device, std::size_t needed) const;
+
+  std::shared_ptr<const Graph> graph_;
+  Mesh mesh_;
+  Propagation propagation_;
+  PartitionedGraph partitioned_;
+  LoweredProgram lowered_;
+
+  // The plan. By value of the program; offsets in the region of the value's kind.
+  enum class Home : std::uint8_t { input, output, region };
+  std::vector<Home> homes_;
+  std::vector<std::size_t> bytes_;    ///< of the largest shard
+  std::vector<std::size_t> offsets_;  ///< of those in a region
+  std::size_t activation_bytes_ = 0, collective_bytes_ = 0;
+  std::vector<std::int64_t> donated_;  ///< by output: the input whose memory it takes
+  std::vector<Lifetime> lifetimes_;    ///< by value
+  Schedule schedule_;
+};
+
+}  // namespace shardwise

@@ -1,0 +1,185 @@
+#include "shardwise/runtime/spmd/fuse.h"
+
+#include <algorithm>
+#include <functional>
+#include <queue>
+#include <utility>
+
+namespace shardwise {
+namespace {
+
+using Compute = PartitionedGraph::Compute;
+constexpr std::size_t kNone = SIZE_MAX;
+
+class Fuser {
+ public:
+  Fuser(const Graph& graph, const PartitionedGraph& partitioned)
+      : graph_(graph), steps_(partitioned.steps), values_(partitioned.values) {
+    maker_.assign(values_.size(), kNone);
+    for (std::size_t i = 0; i < steps_.size(); ++i) maker_[as_size(result(i))] = i;
+    find_needed(partitioned);
+  }
+
+  std::vector<FusedStep> run() {
+    join();
+    return ordered();
+  }
+
+ private:
+  PartitionedGraph::ValueId result(std::size_t step) const {
+    const auto* const compute = std::get_if<Compute>(&steps_[step]);
+    return compute ? compute->result : std::get<PartitionedGraph::Move>(steps_[step]).to;
+  }
+
+  Op op(std::size_t step) const {
+    const auto* const compute = std::get_if<Compute>(&steps_[step]);
+    return compute ? graph_.node(compute->node).op : Op::input;
+  }
+
+  template <class Body>
+  void for_each_operand(std::size_t step, const Body& body) const {
+    if (const auto* const compute = std::get_if<Compute>(&steps_[step])) {
+      for (const auto operand : compute->operands) body(operand);
+    } else {
+      body(std::get<PartitionedGraph::Move>(steps_[step]).from);
+    }
+  }
+
+  /// A kernel can read the step's operand in its place.
+  bool is_inlined(std::size_t step) const {
+    return step != kNone && (op(step) == Op::constant || op(step) == Op::broadcast);
+  }
+
+  /// Which steps must be carried out, constants and broadcasts only where something else than an
+  /// elementwise kernel reads them.
+  void find_needed(const PartitionedGraph& partitioned) {
+    needed_.assign(steps_.size(), false);
+    for (const auto output : partitioned.outputs) need(output);
+    for (std::size_t i = steps_.size(); i-- > 0;) {
+      if (!needed_[i]) continue;
+      for_each_operand(i, [&](auto operand) {
+        const std::size_t from = maker_[as_size(operand)];
+        if (is_elementwise(op(i)) && is_inlined(from)) {
+          for_each_operand(from, [&](auto inner) { need(inner); });
+        } else {
+          need(operand);
+        }
+      });
+    }
+  }
+
+  void need(PartitionedGraph::ValueId value) {
+    if (maker_[as_size(value)] != kNone) needed_[maker_[as_size(value)]] = true;
+  }
+
+  bool same_elements(std::size_t a, std::size_t b) const {
+    const PartitionedGraph::Value &x = values_[as_size(result(a))], &y = values_[as_size(result(b))];
+    return graph_.node(x.node).type.shape == graph_.node(y.node).type.shape && x.cut == y.cut;
+  }
+
+  std::size_t root(std::size_t step) {
+    while (parent_[step] != step) step = parent_[step] = parent_[parent_[step]];
+    return step;
+  }
+
+  /// Every step gets a level above those that it uses; only elementwise steps that use each other
+  /// may share one, and are then one kernel. So kernels never wait for each other in a circle.
+  void join() {
+    level_.assign(steps_.size(), 0);
+    parent_.resize(steps_.size());
+    for (std::size_t i = 0; i < steps_.size(); ++i) {
+      parent_[i] = i;
+      if (!needed_[i]) continue;
+      const bool fusible = is_elementwise(op(i));
+      joins_.clear();
+      const auto use = [&](PartitionedGraph::ValueId operand) {
+        const std::size_t from = maker_[as_size(operand)];
+        if (from == kNone) return;
+        const bool joins = fusible && is_elementwise(op(from)) && same_elements(i, from);
+        level_[i] = std::max(level_[i], level_[from] + (joins ? 0 : 1));
+        if (joins) joins_.push_back(from);
+      };
+      for_each_operand(i, [&](auto operand) {
+        const std::size_t from = maker_[as_size(operand)];
+        if (fusible && is_inlined(from)) {
+          for_each_operand(from, [&](auto inner) {
+            const std::size_t source = maker_[as_size(inner)];
+            if (source != kNone) level_[i] = std::max(level_[i], level_[source] + 1);
+          });
+        } else {
+          use(operand);
+        }
+      });
+      for (const std::size_t from : joins_) {
+        if (level_[from] == level_[i]) parent_[root(i)] = root(from);
+      }
+    }
+  }
+
+  std::vector<FusedStep> ordered() {
+    // Groups by their first step; what they wait for.
+    std::vector<std::size_t> group_of(steps_.size(), kNone);
+    std::vector<FusedStep> groups;
+    std::vector<std::size_t> group_of_root(steps_.size(), kNone);
+    for (std::size_t i = 0; i < steps_.size(); ++i) {
+      if (!needed_[i]) continue;
+      std::size_t& group = group_of_root[root(i)];
+      if (group == kNone) {
+        group = groups.size();
+        groups.push_back({{}, is_elementwise(op(i))});
+      }
+      group_of[i] = group;
+      groups[group].steps.push_back(i);
+    }
+    std::vector<std::vector<std::size_t>> followers(groups.size());
+    std::vector<std::size_t> waits(groups.size(), 0);
+    const auto follow = [&](PartitionedGraph::ValueId value, std::size_t group) {
+      const std::size_t from = maker_[as_size(value)];
+      if (from == kNone || group_of[from] == group || group_of[from] == kNone) return;
+      followers[group_of[from]].push_back(group);
+      ++waits[group];
+    };
+    for (std::size_t i = 0; i < steps_.size(); ++i) {
+      if (!needed_[i]) continue;
+      for_each_operand(i, [&](auto operand) {
+        const std::size_t from = maker_[as_size(operand)];
+        if (is_elementwise(op(i)) && is_inlined(from)) {
+          for_each_operand(from, [&](auto inner) { follow(inner, group_of[i]); });
+        } else {
+          follow(operand, group_of[i]);
+        }
+      });
+    }
+    // The first in the old order that is ready, so that values live no longer than before.
+    std::priority_queue<std::size_t, std::vector<std::size_t>, std::greater<>> ready;
+    for (std::size_t group = 0; group < groups.size(); ++group) {
+      if (waits[group] == 0) ready.push(group);
+    }
+    std::vector<FusedStep> order;
+    order.reserve(groups.size());
+    while (!ready.empty()) {
+      const std::size_t group = ready.top();
+      ready.pop();
+      for (const std::size_t follower : followers[group]) {
+        if (--waits[follower] == 0) ready.push(follower);
+      }
+      order.push_back(std::move(groups[group]));
+    }
+    return order;
+  }
+
+  const Graph& graph_;
+  const std::vector<PartitionedGraph::Step>& steps_;
+  const std::vector<PartitionedGraph::Value>& values_;
+  std::vector<std::size_t> maker_;  ///< by value: its step
+  std::vector<bool> needed_;        ///< by step
+  std::vector<std::size_t> level_, parent_, joins_;
+};
+
+}  // namespace
+
+std::vector<FusedStep> fuse(const Graph& graph, const PartitionedGraph& partitioned) {
+  return Fuser(graph, partitioned).run();
+}
+
+}  // namespace shardwise

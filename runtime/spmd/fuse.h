@@ -1,0 +1,24 @@
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "shardwise/runtime/graph/graph.h"
+#include "shardwise/runtime/spmd/partition.h"
+
+namespace shardwise {
+
+/// Steps of a partitioned graph that are carried out as one.
+struct FusedStep {
+  /// By PartitionedGraph::steps, in order. More than one, or one that is elementwise: a kernel that
+  /// reads constants and repeated operands by itself.
+  std::vector<std::size_t> steps;
+  bool is_elementwise = false;
+};
+
+/// The steps in an order that is legal, elementwise ones of one shape and cut that use each other
+/// put together. Leaves out what nothing needs: constants and broadcasts that only elementwise
+/// kernels read.
+std::vector<FusedStep> fuse(const Graph& graph, const PartitionedGraph& partitioned);
+
+}  // namespace shardwise

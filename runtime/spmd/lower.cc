@@ -1,0 +1,333 @@
+#include "shardwise/runtime/spmd/lower.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+#include <utility>
+
+#include "shardwise/runtime/kernels/elementwise.h"
+#include "shardwise/runtime/ops/row.h"
+#include "shardwise/runtime/program/move.h"
+
+namespace shardwise {
+namespace {
+
+using ValueId = Program::ValueId;
+using PartValue = PartitionedGraph::ValueId;
+using Compute = PartitionedGraph::Compute;
+
+/// One operand of an elementwise kernel: a value, and the broadcast that repeats it, if any.
+struct KernelInput {
+  PartValue value;
+  const Node* broadcast = nullptr;
+
+  bool operator==(const KernelInput&) const = default;
+};
+
+/// The strides of an operand of this local shape in the loops over the result.
+Dims strides_of(const Shape& local, const Shape& whole, const Node* broadcast, std::size_t rank) {
+  if (broadcast == nullptr) return row_major_strides(local);
+  const Dims own = row_major_strides(local);
+  Dims strides = Dims::filled(rank, 0);
+  for (std::size_t i = 0; i < own.size(); ++i) {
+    const std::size_t dim = as_size(broadcast->attributes.dims[i]);
+    if (whole[i] == broadcast->type.shape[dim]) strides[dim] = own[i];
+  }
+  return strides;
+}
+
+class Lowering {
+ public:
+  Lowering(std::shared_ptr<const Graph> graph, const Mesh& mesh, const PartitionedGraph& partitioned)
+      : graph_(std::move(graph)),
+        mesh_(mesh),
+        partitioned_(partitioned),
+        result_{Program(mesh), {}, {}, {}, {}},
+        ids_(partitioned.values.size(), -1),
+        maker_(partitioned.values.size(), nullptr) {
+    for (const PartitionedGraph::Step& step : partitioned.steps) {
+      if (const auto* const compute = std::get_if<Compute>(&step)) {
+        maker_[as_size(compute->result)] = compute;
+      }
+    }
+  }
+
+  LoweredProgram run(const std::vector<FusedStep>& steps) {
+    for (std::size_t i = 0; i < partitioned_.inputs.size(); ++i) {
+      const GraphInput& input = graph_->inputs[i];
+      result_.inputs.push_back(add_value(partitioned_.inputs[i], input.label, input.kind));
+    }
+    find_kernel_results(steps);
+    for (const FusedStep& step : steps) {
+      result_.in_place.emplace_back();
+      if (step.is_elementwise) {
+        add_kernel(step);
+      } else {
+        const PartitionedGraph::Step& one = partitioned_.steps[step.steps.front()];
+        std::visit([this](const auto& s) { add(s); }, one);
+      }
+    }
+    for (const PartValue output : partitioned_.outputs) result_.outputs.push_back(id(output));
+    return std::move(result_);
+  }
+
+ private:
+  const Node& node_of(PartValue value) const {
+    return graph_->node(partitioned_.values[as_size(value)].node);
+  }
+
+  const Sharding& sharding(const Cut& cut) {
+    for (const auto& [known, sharding] : shardings_) {
+      if (known == cut) return sharding;
+    }
+    shardings_.emplace_back(cut, to_sharding(cut, mesh_));
+    return shardings_.back().second;
+  }
+
+  ValueId add_value(PartValue value, std::string label, MemoryKind kind) {
+    const TensorType& type = node_of(value).type;
+    const Cut& cut = partitioned_.values[as_size(value)].cut;
+    const ValueId id = result_.program.add_value(
+        {{type.dtype, type.shape, sharding(cut)}, std::move(label), kind});
+    ids_[as_size(value)] = id;
+    result_.alias_of.push_back(id);
+    return id;
+  }
+
+  ValueId id(PartValue value) const { return ids_[as_size(value)]; }
+
+  std::string label(NodeId id) const {
+    const Node& node = graph_->node(id);
+    const std::string& scope = graph_->scopes[as_size(node.scope)];
+    return fmt::format("{} %{}{}", name(node.op), id,
+                       scope.empty() ? "" : fmt::format(" in \"{}\"", scope));
+  }
+
+  void add(const Compute& compute) {
+    const Node& node = graph_->node(compute.node);
+    Program::Call call{label(compute.node), {}, {}, {}};
+    for (const PartValue operand : compute.operands) call.inputs.push_back(id(operand));
+    call.outputs = {add_value(compute.result, call.name, MemoryKind::activation)};
+    if (is_alias(node.op)) result_.alias_of.back() = result_.alias_of[as_size(call.inputs[0])];
+    call.function = [graph = graph_, &node, types = operand_types(*graph_, node)](
+                        const LocalContext& context) {
+      std::vector<ConstShardView> operands;
+      operands.reserve(types.size());
+      for (std::size_t i = 0; i < types.size(); ++i) {
+        operands.push_back({context.inputs[i].data, types[i].dtype, context.inputs[i].box});
+      }
+      const ShardView out{context.outputs[0].data, node.type.dtype, context.outputs[0].box};
+      row(node.op).run({node.op, node.type, node.attributes, types, operands, out});
+    };
+    result_.program.add_step(std::move(call));
+  }
+
+  void add(const PartitionedGraph::Move& move) {
+    const PartitionedGraph::Value& from = partitioned_.values[as_size(move.from)];
+    const TensorType& type = node_of(move.from).type;
+    std::string name = fmt::format("{} of {}", shardwise::name(move.kind), label(from.node));
+    const ValueId to = add_value(move.to, name, MemoryKind::collective);
+    result_.program.add_step(
+        Program::Move{std::move(name), id(move.from), to,
+                      plan(from, partitioned_.values[as_size(move.to)], type, move)});
+  }
+
+  const MovePlan& plan(const PartitionedGraph::Value& from, const PartitionedGraph::Value& to,
+                       const TensorType& type, const PartitionedGraph::Move& move) {
+    const bool combines = move.kind == CollectiveKind::all_reduce ||
+                          move.kind == CollectiveKind::reduce_scatter;
+    for (const KnownPlan& known : plans_) {
+      if (known.from == from.cut && known.to == to.cut && known.type == type &&
+          known.axes == move.axes && known.combines == combines) {
+        return known.plan;
+      }
+    }
+    const Sharding a = sharding(from.cut), b = sharding(to.cut);
+    MovePlan made;
+    if (combines) {
+      // The group: devices that hold parts of the sum, and those that share the dims that change.
+      AxisSet group = move.axes;
+      for (std::size_t dim = 0; dim < from.cut.size(); ++dim) {
+        if (!(from.cut[dim] == to.cut[dim])) group |= from.cut[dim].set();
+      }
+      std::vector<std::size_t> axes;
+      for (std::size_t axis = 0; axis < mesh_.rank(); ++axis) {
+        if (group >> axis & 1) axes.push_back(axis);
+      }
+      made = plan_move(a, b, type.shape, type.dtype, axes, from.reduction);
+    } else {
+      made = plan_redistribution(a, b, type.shape, type.dtype);
+    }
+    plans_.push_back({from.cut, to.cut, type, move.axes, combines, std::move(made)});
+    return plans_.back().plan;
+  }
+
+  // ---- Elementwise kernels.
+
+  /// Which results of kernels something outside of them reads.
+  void find_kernel_results(const std::vector<FusedStep>& steps) {
+    is_read_.assign(partitioned_.values.size(), false);
+    std::vector<std::size_t> kernel_of(partitioned_.values.size(), SIZE_MAX);
+    for (std::size_t i = 0; i < steps.size(); ++i) {
+      if (!steps[i].is_elementwise) continue;
+      for (const std::size_t step : steps[i].steps) {
+        kernel_of[as_size(std::get<Compute>(partitioned_.steps[step]).result)] = i;
+      }
+    }
+    for (std::size_t i = 0; i < steps.size(); ++i) {
+      for (const std::size_t step : steps[i].steps) {
+        const auto* const compute = std::get_if<Compute>(&partitioned_.steps[step]);
+        if (compute == nullptr) {
+          is_read_[as_size(std::get<PartitionedGraph::Move>(partitioned_.steps[step]).from)] = true;
+          continue;
+        }
+        for (const PartValue operand : compute->operands) {
+          const PartValue source = steps[i].is_elementwise ? input_of(operand).value : operand;
+          if (source >= 0 && (!steps[i].is_elementwise || kernel_of[as_size(source)] != i ||
+                              source != operand)) {
+            is_read_[as_size(source)] = true;
+          }
+        }
+      }
+    }
+    for (const PartValue output : partitioned_.outputs) is_read_[as_size(output)] = true;
+  }
+
+  /// What a kernel reads for an operand: -1 for a constant.
+  KernelInput input_of(PartValue operand) const {
+    const Compute* const maker = maker_[as_size(operand)];
+    if (maker == nullptr) return {operand};
+    const Node& node = graph_->node(maker->node);
+    if (node.op == Op::constant) return {-1};
+    if (node.op != Op::broadcast) return {operand};
+    const Compute* const inner = maker_[as_size(maker->operands[0])];
+    if (inner != nullptr && graph_->node(inner->node).op == Op::constant) return {-1};
+    return {maker->operands[0], &node};
+  }
+
+  double constant_of(PartValue operand) const {
+    const Compute* maker = maker_[as_size(operand)];
+    if (graph_->node(maker->node).op == Op::broadcast) maker = maker_[as_size(maker->operands[0])];
+    return graph_->node(maker->node).attributes.number;
+  }
+
+  void add_kernel(const FusedStep& fused) {
+    std::vector<KernelInput> inputs;
+    std::vector<const Compute*> members;
+    std::vector<std::int32_t> number(partitioned_.values.size(), -1);  // of members' results
+    for (const std::size_t step : fused.steps) {
+      members.push_back(&std::get<Compute>(partitioned_.steps[step]));
+      number[as_size(members.back()->result)] = 0;
+    }
+    const auto is_member = [&](PartValue value) { return number[as_size(value)] >= 0; };
+    for (const Compute* const member : members) {
+      for (const PartValue operand : member->operands) {
+        const KernelInput input = input_of(operand);
+        if (input.value < 0 || (input.broadcast == nullptr && is_member(input.value))) continue;
+        if (std::find(inputs.begin(), inputs.end(), input) == inputs.end()) inputs.push_back(input);
+      }
+    }
+    std::vector<ElementwiseInput> types;
+    for (const KernelInput& input : inputs) types.push_back({node_of(input.value).type.dtype});
+    std::vector<ElementwiseInstruction> instructions;
+    const auto add_instruction = [&](ElementwiseInstruction instruction) {
+      instructions.push_back(std::move(instruction));
+      return static_cast<std::int32_t>(inputs.size() + instructions.size()) - 1;
+    };
+    std::map<std::pair<DType, double>, std::int32_t> constants;
+    for (const Compute* const member : members) {
+      const Node& node = graph_->node(member->node);
+      ElementwiseInstruction instruction{node.op, node.type.dtype, {}, 0};
+      for (const PartValue operand : member->operands) {
+        const KernelInput input = input_of(operand);
+        if (input.value < 0) {
+          const DType dtype = node_of(operand).type.dtype;
+          const double value = constant_of(operand);
+          const auto [at, is_new] = constants.emplace(std::pair(dtype, value), -1);
+          if (is_new) at->second = add_instruction({Op::constant, dtype, {}, value});
+          instruction.operands.push_back(at->second);
+        } else if (input.broadcast == nullptr && is_member(input.value)) {
+          instruction.operands.push_back(number[as_size(input.value)]);
+        } else {
+          const auto at = std::find(inputs.begin(), inputs.end(), input);
+          instruction.operands.push_back(static_cast<std::int32_t>(at - inputs.begin()));
+        }
+      }
+      number[as_size(member->result)] = add_instruction(std::move(instruction));
+    }
+    Program::Call call{kernel_label(members), {}, {}, {}};
+    std::vector<const Node*> broadcasts;
+    std::vector<Shape> wholes;
+    for (const KernelInput& input : inputs) {
+      call.inputs.push_back(id(input.value));
+      broadcasts.push_back(input.broadcast);
+      wholes.push_back(node_of(input.value).type.shape);
+    }
+    std::vector<std::int32_t> outputs;
+    for (const Compute* const member : members) {
+      if (!is_read_[as_size(member->result)]) continue;
+      const DType dtype = graph_->node(member->node).type.dtype;
+      outputs.push_back(number[as_size(member->result)]);
+      call.outputs.push_back(
+          add_value(member->result, label(member->node), MemoryKind::activation));
+      for (std::size_t i = 0; i < inputs.size(); ++i) {
+        if (inputs[i].broadcast == nullptr && size_bytes(types[i].dtype) == size_bytes(dtype)) {
+          result_.in_place.back().push_back({call.inputs[i], call.outputs.back()});
+        }
+      }
+    }
+    call.function = [graph = graph_,
+                     kernel = ElementwiseKernel(std::move(types), std::move(instructions),
+                                                std::move(outputs)),
+                     broadcasts = std::move(broadcasts),
+                     wholes = std::move(wholes)](const LocalContext& context) {
+      const Shape shape = context.outputs[0].box.shape();
+      std::vector<ElementwiseKernel::Operand> operands;
+      operands.reserve(broadcasts.size());
+      for (std::size_t i = 0; i < broadcasts.size(); ++i) {
+        operands.push_back({context.inputs[i].data,
+                            strides_of(context.inputs[i].box.shape(), wholes[i], broadcasts[i],
+                                       shape.size())});
+      }
+      std::vector<std::byte*> results;
+      results.reserve(context.outputs.size());
+      for (const BoxView& output : context.outputs) results.push_back(output.data);
+      kernel.run(shape, operands, results);
+    };
+    result_.program.add_step(std::move(call));
+  }
+
+  std::string kernel_label(const std::vector<const Compute*>& members) const {
+    if (members.size() == 1) return label(members[0]->node);
+    return fmt::format("{} and {} more", label(members.back()->node), members.size() - 1);
+  }
+
+  struct KnownPlan {
+    Cut from, to;
+    TensorType type;
+    AxisSet axes;
+    bool combines;
+    MovePlan plan;
+  };
+
+  std::shared_ptr<const Graph> graph_;
+  const Mesh& mesh_;
+  const PartitionedGraph& partitioned_;
+  LoweredProgram result_;
+  std::vector<ValueId> ids_;           ///< by value of the partitioned graph
+  std::vector<const Compute*> maker_;  // likewise
+  std::vector<bool> is_read_;          // likewise
+  std::vector<std::pair<Cut, Sharding>> shardings_;
+  std::vector<KnownPlan> plans_;
+};
+
+}  // namespace
+
+LoweredProgram lower(std::shared_ptr<const Graph> graph, const Mesh& mesh,
+                     const PartitionedGraph& partitioned, const std::vector<FusedStep>& steps) {
+  return Lowering(std::move(graph), mesh, partitioned).run(steps);
+}
+
+}  // namespace shardwise

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "shardwise/runtime/graph/graph.h"
+#include "shardwise/runtime/program/program.h"
+#include "shardwise/runtime/spmd/fuse.h"
+#include "shardwise/runtime/spmd/partition.h"
+
+namespace shardwise {
+
+/// A partitioned graph as a Program.
+struct LoweredProgram {
+  Program program;
+
+  /// By Graph::inputs and Graph::outputs. An output may be an input, and two may be one value.
+  std::vector<Program::ValueId> inputs, outputs;
+
+  /// By step: the operands whose memory a result may take over, where they are needed no more (a
+  /// result of the same bytes, written element by element).
+  struct InPlace {
+    Program::ValueId operand, result;
+  };
+  std::vector<std::vector<InPlace>> in_place;
+
+  /// By value: the value whose bytes it has, which need not be copied; else itself.
+  std::vector<Program::ValueId> alias_of;
+};
+
+/// Carries out the fused steps by the kernels of the op table. The program keeps the graph.
+LoweredProgram lower(std::shared_ptr<const Graph> graph, const Mesh& mesh,
+                     const PartitionedGraph& partitioned, const std::vector<FusedStep>& steps);
+
+}  // namespace shardwise

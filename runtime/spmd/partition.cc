@@ -1,0 +1,419 @@
+#include "shardwise/runtime/spmd/partition.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "shardwise/runtime/spmd/choose.h"
+#include "shardwise/runtime/spmd/cost.h"
+
+namespace shardwise {
+namespace {
+
+using ValueId = PartitionedGraph::ValueId;
+
+/// Operand `operand` of a node may be parts of a sum, and the result is then parts of the sum, if
+/// its other operands are whole sums, or parts of one too where the op adds.
+enum class Linear { no, in_one, in_all };
+
+Linear linearity(const Node& node, std::size_t operand) {
+  switch (node.op) {
+    case Op::neg:
+    case Op::transpose:
+    case Op::reshape:
+    case Op::identity:
+    case Op::stop_gradient:
+    case Op::optimization_barrier:
+    case Op::reduce_sum:
+    case Op::slice:
+    case Op::reverse:
+    case Op::mul:
+      return Linear::in_one;
+    case Op::pad:
+      return node.attributes.number == 0 ? Linear::in_one : Linear::no;
+    case Op::div:
+      return operand == 0 ? Linear::in_one : Linear::no;
+    case Op::add:
+    case Op::sub:
+    case Op::concatenate:
+      return Linear::in_all;
+    default:
+      return Linear::no;
+  }
+}
+
+class Partitioner {
+ public:
+  Partitioner(const Graph& graph, const Mesh& mesh, const Propagation& propagation,
+              const PartitionOptions& options)
+      : graph_(graph), mesh_(mesh), propagation_(propagation), options_(options) {
+    const std::size_t count = graph.nodes.size();
+    versions_.resize(count);
+    uses_.assign(count, 0);
+    consumer_.assign(count, -1);
+    is_parameter_.assign(count, false);
+    is_output_.assign(count, false);
+    for (const GraphInput& input : graph.inputs) {
+      is_parameter_[as_size(input.node)] = input.kind == MemoryKind::parameter;
+    }
+    count_uses();
+  }
+
+  PartitionedGraph run(const std::vector<Cut>& input_cuts) {
+    for (std::size_t i = 0; i < graph_.inputs.size(); ++i) {
+      const NodeId node = graph_.inputs[i].node;
+      const ValueId value = add_value({node, input_cuts[i]});
+      result_.inputs.push_back(value);
+      versions_[as_size(node)].push_back({value, false});
+      settle(node);
+    }
+    for (NodeId id = 0; id < static_cast<NodeId>(graph_.nodes.size()); ++id) {
+      if (uses_[as_size(id)] > 0 && graph_.node(id).op != Op::input) compute(id);
+    }
+    for (const NodeId id : graph_.outputs) {
+      result_.outputs.push_back(fetch(id, propagation_.cuts[as_size(id)], id));
+    }
+    return std::move(result_);
+  }
+
+ private:
+  struct Version {
+    ValueId value;
+    bool backward;  ///< made for a node of the gradient
+  };
+
+  void count_uses() {
+    for (const NodeId id : graph_.outputs) {
+      ++uses_[as_size(id)];
+      is_output_[as_size(id)] = true;
+    }
+    for (NodeId id = static_cast<NodeId>(graph_.nodes.size()); id-- > 0;) {
+      if (uses_[as_size(id)] == 0) continue;
+      for (const NodeId operand : graph_.node(id).operands) {
+        ++uses_[as_size(operand)];
+        consumer_[as_size(operand)] = id;
+      }
+    }
+  }
+
+  ValueId add_value(PartitionedGraph::Value value) {
+    result_.values.push_back(std::move(value));
+    return static_cast<ValueId>(result_.values.size()) - 1;
+  }
+
+  const PartitionedGraph::Value& value(ValueId id) const { return result_.values[as_size(id)]; }
+  const PartitionedGraph::Value& primary(NodeId node) const {
+    return value(versions_[as_size(node)].front().value);
+  }
+
+  void compute(NodeId id) {
+    const Node& node = graph_.node(id);
+    const FactorRule& rule = propagation_.rules[as_size(id)];
+    AxisSet carried = carried_by(id);
+    std::string notes;
+    FactorChoice choice = choose_for(id, carried, notes);
+    if (carried != 0 && !keeps_operands(node, rule, choice)) {
+      carried = 0;
+      notes.clear();
+      choice = choose_for(id, 0, notes);
+    }
+    PartitionedGraph::Compute step{id, {}, 0};
+    for (std::size_t i = 0; i < node.operands.size(); ++i) {
+      const NodeId operand = node.operands[i];
+      const bool as_parts = carried != 0 && primary(operand).partial != 0;
+      step.operands.push_back(as_parts
+                                  ? versions_[as_size(operand)].front().value
+                                  : fetch(operand, cut_of(choice.factors, rule.operands[i]), id));
+    }
+    step.result = add_value({id, choice.result, carried | choice.partial, rule.reduction});
+    versions_[as_size(id)] = {{step.result, node.backward}};
+    result_.steps.push_back(std::move(step));
+    if (!notes.empty()) result_.choices.emplace_back(id, std::move(notes));
+    settle(id);
+  }
+
+  /// The axes over which operands are parts of a sum and may stay so.
+  AxisSet carried_by(NodeId id) const {
+    const Node& node = graph_.node(id);
+    AxisSet carried = 0;
+    std::size_t parts = 0;
+    for (std::size_t i = 0; i < node.operands.size(); ++i) {
+      const PartitionedGraph::Value& operand = primary(node.operands[i]);
+      if (operand.partial == 0) continue;
+      if (linearity(node, i) == Linear::no || operand.reduction != Reduction::sum) return 0;
+      if (carried != 0 && carried != operand.partial) return 0;
+      carried = operand.partial;
+      ++parts;
+    }
+    if (carried == 0) return 0;
+    const std::size_t may_be = linearity(node, 0) == Linear::in_all ? node.operands.size() : 1;
+    if (parts != may_be) return 0;
+    for (const NodeId operand : node.operands) {
+      if (axes_of(primary(operand).cut) & carried) return 0;
+      // Larger parts would be combined later: more bytes.
+      if (primary(operand).partial != 0 &&
+          num_elements(node.type.shape) > num_elements(graph_.node(operand).type.shape)) {
+        return 0;
+      }
+    }
+    return carried;
+  }
+
+  /// The operands that are parts of a sum are used as they are.
+  bool keeps_operands(const Node& node, const FactorRule& rule, const FactorChoice& choice) const {
+    for (std::size_t i = 0; i < node.operands.size(); ++i) {
+      const PartitionedGraph::Value& operand = primary(node.operands[i]);
+      if (operand.partial != 0 && !(cut_of(choice.factors, rule.operands[i]) == operand.cut)) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  FactorChoice choose_for(NodeId id, AxisSet carried, std::string& notes) {
+    const Node& node = graph_.node(id);
+    const FactorRule& rule = propagation_.rules[as_size(id)];
+    const Cut& wanted = propagation_.cuts[as_size(id)];
+    operands_.clear();
+    for (std::size_t i = 0; i < node.operands.size(); ++i) {
+      const NodeId operand = node.operands[i];
+      OperandState& state = operands_.emplace_back();
+      state.node = operand;
+      state.type = &graph_.node(operand).type;
+      state.dims = &rule.operands[i];
+      state.partial = primary(operand).partial;
+      for (const Version& version : versions_[as_size(operand)]) {
+        if (usable(operand, version, id)) state.cuts.push_back(&value(version.value).cut);
+      }
+    }
+    FactorChoice choice;
+    if (carried == 0 && agreed(rule, wanted, choice)) return choice;
+    std::string* const all = options_.note_choices ? &notes : nullptr;
+    return choose({rule, node.type, operands_, wanted, carried}, mesh_, all);
+  }
+
+  /// Nothing to choose: operands and wanted result are cut by the same factors already.
+  bool agreed(const FactorRule& rule, const Cut& wanted, FactorChoice& choice) const {
+    FactorCut& factors = choice.factors;
+    factors.assign(rule.factors.size(), {});
+    project(wanted, rule.result, rule.factors, mesh_, factors);
+    for (const OperandState& operand : operands_) {
+      if (operand.partial != 0) return false;
+      project(*operand.cuts.front(), *operand.dims, rule.factors, mesh_, factors);
+    }
+    AxisSet used = 0;
+    for (std::size_t f = 0; f < factors.size(); ++f) {
+      if (factors[f].empty()) continue;
+      if (rule.factors[f].kind != Factor::Kind::pass_through || (used & factors[f].set())) {
+        return false;
+      }
+      used |= factors[f].set();
+    }
+    for (const OperandState& operand : operands_) {
+      if (!(cut_of(factors, *operand.dims) == *operand.cuts.front())) return false;
+      if (!is_box(factors, *operand.dims, rule.factors, mesh_)) return false;
+    }
+    choice.result = cut_of(factors, rule.result);
+    return choice.result == wanted && is_box(factors, rule.result, rule.factors, mesh_);
+  }
+
+  bool usable(NodeId node, const Version& version, NodeId consumer) const {
+    if (!is_parameter_[as_size(node)] || options_.keep_gathered_weights) return true;
+    return version.value == versions_[as_size(node)].front().value ||
+           version.backward == graph_.node(consumer).backward;
+  }
+
+  /// A node that has just been made: marks are met, and a sum is combined that nothing can use in
+  /// parts.
+  void settle(NodeId id) {
+    const Node& node = graph_.node(id);
+    const Cut& wanted = propagation_.cuts[as_size(id)];
+    const PartitionedGraph::Value& made = primary(id);
+    const bool exact = node.mark || node.op == Op::input;
+    if (exact && (made.partial != 0 || !(made.cut == wanted))) {
+      const ValueId moved = fetch(id, wanted, id);
+      versions_[as_size(id)] = {{moved, node.backward}};
+    } else if (made.partial != 0 && !may_stay_parts(id)) {
+      const ValueId moved = fetch(id, combined_cut(made.cut, made.partial, wanted), id);
+      versions_[as_size(id)] = {{moved, node.backward}};
+    }
+  }
+
+  bool may_stay_parts(NodeId id) const {
+    if (uses_[as_size(id)] != 1 || is_output_[as_size(id)]) return false;
+    if (primary(id).reduction != Reduction::sum) return false;
+    const Node& consumer = graph_.node(consumer_[as_size(id)]);
+    for (std::size_t i = 0; i < consumer.operands.size(); ++i) {
+      if (consumer.operands[i] == id && linearity(consumer, i) == Linear::no) return false;
+    }
+    return true;
+  }
+
+  /// The node's tensor, cut as needed and combined. Moves it where it is not there yet.
+  ValueId fetch(NodeId node, const Cut& needed, NodeId consumer) {
+    std::vector<Version>& versions = versions_[as_size(node)];
+    const TensorType& type = graph_.node(node).type;
+    ValueId from = versions.front().value;
+    double least = -1;
+    for (const Version& version : versions) {
+      const PartitionedGraph::Value& have = value(version.value);
+      if (have.partial != 0) {
+        from = combine(version.value, combined_cut(have.cut, have.partial, needed), consumer);
+        break;
+      }
+      if (!usable(node, version, consumer)) continue;
+      if (have.cut == needed) return version.value;
+      const double missing = missing_elements(type.shape, have.cut, needed, mesh_);
+      if (least < 0 || missing < least) {
+        least = missing;
+        from = version.value;
+      }
+    }
+    if (value(from).partial == 0 && value(from).cut == needed) {
+      if (from != versions.front().value)
+        versions.push_back({from, graph_.node(consumer).backward});
+      return from;
+    }
+    const ValueId to = add_value({node, needed});
+    add_move(from, to, consumer);
+    versions.push_back({to, graph_.node(consumer).backward});
+    return to;
+  }
+
+  /// Parts of a sum become the sum: first over the axes that cut the result, then over the others.
+  ValueId combine(ValueId from, const Cut& to, NodeId consumer) {
+    const PartitionedGraph::Value parts = value(from);
+    const AxisSet scattered = parts.partial & axes_of(to);
+    const AxisSet rest = parts.partial & ~scattered;
+    ValueId at = from;
+    if (scattered != 0) {
+      const ValueId next = add_value({parts.node, to, rest, parts.reduction});
+      add_combine(at, next, CollectiveKind::reduce_scatter, scattered, consumer);
+      at = next;
+    }
+    if (rest != 0) {
+      const ValueId next = add_value({parts.node, to});
+      add_combine(at, next, CollectiveKind::all_reduce, rest, consumer);
+      at = next;
+    }
+    return at;
+  }
+
+  std::size_t part_bytes(ValueId id) const {
+    const TensorType& type = graph_.node(value(id).node).type;
+    return static_cast<std::size_t>(part_elements(type.shape, value(id).cut, mesh_)) *
+           size_bytes(type.dtype);
+  }
+
+  void add_combine(ValueId from, ValueId to, CollectiveKind kind, AxisSet axes, NodeId consumer) {
+    const std::size_t bytes = part_bytes(to);
+    const std::size_t group = as_size(ways(axes, mesh_));
+    const std::size_t wire =
+        kind == CollectiveKind::all_reduce ? 2 * (group - 1) * bytes / group : (group - 1) * bytes;
+    result_.steps.push_back(PartitionedGraph::Move{from, to, kind, axes, bytes, wire, consumer});
+  }
+
+  void add_move(ValueId from, ValueId to, NodeId consumer) {
+    const Cut &a = value(from).cut, &b = value(to).cut;
+    const TensorType& type = graph_.node(value(to).node).type;
+    const double missing = missing_elements(type.shape, a, b, mesh_);
+    bool gathers = true;
+    AxisSet changed = 0;
+    for (std::size_t dim = 0; dim < a.size(); ++dim) {
+      gathers &= b[dim].is_prefix_of(a[dim]);
+      if (!(a[dim] == b[dim])) changed |= a[dim].set() ^ b[dim].set();
+    }
+    CollectiveKind kind = CollectiveKind::general;
+    if (missing == 0) {
+      kind = CollectiveKind::slice;
+    } else if (gathers) {
+      kind = CollectiveKind::all_gather;
+    } else if (axes_of(a) == axes_of(b)) {
+      kind = CollectiveKind::all_to_all;
+    }
+    result_.steps.push_back(PartitionedGraph::Move{
+        from, to, kind, changed, part_bytes(to),
+        static_cast<std::size_t>(std::lround(missing)) * size_bytes(type.dtype), consumer});
+  }
+
+  const Graph& graph_;
+  const Mesh& mesh_;
+  const Propagation& propagation_;
+  const PartitionOptions& options_;
+  PartitionedGraph result_;
+  std::vector<std::vector<Version>> versions_;  ///< by node; the first is the one made or settled
+  std::vector<std::int64_t> uses_;              ///< by node; 0: nothing needs it
+  std::vector<NodeId> consumer_;                ///< by node; the first one
+  std::vector<bool> is_parameter_, is_output_;  // by node
+  std::vector<OperandState> operands_;
+};
+
+}  // namespace
+
+std::string_view name(CollectiveKind kind) {
+  switch (kind) {
+    case CollectiveKind::all_reduce:
+      return "all-reduce";
+    case CollectiveKind::reduce_scatter:
+      return "reduce-scatter";
+    case CollectiveKind::all_gather:
+      return "all-gather";
+    case CollectiveKind::all_to_all:
+      return "all-to-all";
+    case CollectiveKind::slice:
+      return "slice";
+    case CollectiveKind::general:
+      return "general";
+  }
+  return "";
+}
+
+PartitionedGraph partition(const Graph& graph, const Mesh& mesh, const Propagation& propagation,
+                           const std::vector<Cut>& input_cuts, const PartitionOptions& options) {
+  return Partitioner(graph, mesh, propagation, options).run(input_cuts);
+}
+
+std::string dump(const Graph& graph, const Mesh& mesh, const PartitionedGraph& partitioned) {
+  const auto axes_text = [&](AxisSet axes) {
+    std::string text;
+    for (std::size_t axis = 0; axis < mesh.rank(); ++axis) {
+      if (!(axes >> axis & 1)) continue;
+      text += fmt::format("{}{}:{}", text.empty() ? "" : ",", mesh.axes()[axis].name,
+                          mesh.axes()[axis].size);
+    }
+    return text;
+  };
+  const auto value_text = [&](ValueId id) {
+    const PartitionedGraph::Value& value = partitioned.values[as_size(id)];
+    const std::string spec = to_spec(value.cut, mesh).to_string();
+    return fmt::format("v{}[{}{}]", id, spec,
+                       value.partial ? fmt::format(" parts{{{}}}", axes_text(value.partial)) : "");
+  };
+  std::string text = fmt::format("mesh {}\n", mesh.to_string());
+  for (std::size_t i = 0; i < partitioned.inputs.size(); ++i) {
+    text += fmt::format("{} = input %{} \"{}\"\n", value_text(partitioned.inputs[i]),
+                        graph.inputs[i].node, graph.inputs[i].label);
+  }
+  for (const PartitionedGraph::Step& step : partitioned.steps) {
+    if (const auto* const compute = std::get_if<PartitionedGraph::Compute>(&step)) {
+      const Node& node = graph.node(compute->node);
+      std::string operands;
+      for (const ValueId operand : compute->operands) {
+        operands += fmt::format("{}{}", operands.empty() ? "" : ", ", value_text(operand));
+      }
+      text += fmt::format("{} = {}({}) : {}  # %{}\n", value_text(compute->result), name(node.op),
+                          operands, to_string(node.type), compute->node);
+    } else {
+      const auto& move = std::get<PartitionedGraph::Move>(step);
+      text += fmt::format("{} = {}{{{}}}({}) {} bytes, wire {}  # for %{}\n", value_text(move.to),
+                          name(move.kind), axes_text(move.axes), value_text(move.from), move.bytes,
+                          move.wire_bytes, move.consumer);
+    }
+  }
+  text += "return";
+  for (const ValueId output : partitioned.outputs) text += " " + value_text(output);
+  return text + '\n';
+}
+
+}  // namespace shardwise

@@ -1,0 +1,85 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "shardwise/runtime/graph/graph.h"
+#include "shardwise/runtime/memory/buffer.h"
+#include "shardwise/runtime/spmd/cut.h"
+#include "shardwise/runtime/spmd/propagate.h"
+
+namespace shardwise {
+
+struct PartitionOptions {
+  /// Weights that were gathered for the loss are kept for its gradient: fewer bytes on the wire,
+  /// more memory. Without, each is gathered anew.
+  bool keep_gathered_weights = false;
+
+  /// Notes what was thought of for each node: PartitionedGraph::choices.
+  bool note_choices = false;
+};
+
+/// What a collective is called; for reports.
+enum class CollectiveKind { all_reduce, reduce_scatter, all_gather, all_to_all, slice, general };
+
+/// "all-reduce", as XLA spells them.
+std::string_view name(CollectiveKind kind);
+
+/// A graph cut over a mesh: values that every device has its box of, and steps that fill them, in
+/// order. Plain data; to_program() (lower.h) makes the Program.
+struct PartitionedGraph {
+  using ValueId = std::int64_t;
+
+  struct Value {
+    NodeId node;  ///< whose tensor it is, or a part of the sum that is it
+    Cut cut;
+    AxisSet partial = 0;  ///< along these axes devices hold parts of a sum, still to be combined
+    Reduction reduction = Reduction::sum;
+  };
+
+  /// One op on each device's part.
+  struct Compute {
+    NodeId node;
+    std::vector<ValueId> operands;
+    ValueId result;
+  };
+
+  /// Data passes between devices.
+  struct Move {
+    ValueId from, to;
+    CollectiveKind kind;
+    AxisSet axes;            ///< combined over these, or cut otherwise
+    std::size_t bytes;       ///< of the largest result on one device
+    std::size_t wire_bytes;  ///< that one device sends in a ring; see docs/programs.md
+    NodeId consumer;         ///< what asked for it, or the node itself
+  };
+
+  using Step = std::variant<Compute, Move>;
+
+  std::vector<Value> values;
+  std::vector<Step> steps;
+
+  /// By Graph::inputs and Graph::outputs.
+  std::vector<ValueId> inputs, outputs;
+
+  /// What was thought of for each node where there was a choice, with its costs; for explain().
+  std::vector<std::pair<NodeId, std::string>> choices;
+};
+
+/// Cuts the ops of a graph over the mesh: each by the factors whose moves cost the fewest bytes,
+/// given how its operands are cut, and the wishes of the propagation. What the outputs and marked
+/// tensors are to be cut like is met exactly. Sums over cut dims stay parts of a sum as long as
+/// what uses them is linear and they have one use, and are then combined where they are cut least.
+///
+/// `input_cuts`: how the inputs are cut already, by Graph::inputs; where the propagation says
+/// otherwise, they are moved first.
+PartitionedGraph partition(const Graph& graph, const Mesh& mesh, const Propagation& propagation,
+                           const std::vector<Cut>& input_cuts, const PartitionOptions& options);
+
+/// One line a step, with cuts and bytes.
+std::string dump(const Graph& graph, const Mesh& mesh, const PartitionedGraph& partitioned);
+
+}  // namespace shardwise

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "shardwise/runtime/graph/graph.h"
+#include "shardwise/runtime/spmd/cut.h"
+
+namespace shardwise {
+
+/// How every tensor of a graph is to be cut, as far as the marks say, and where that comes from.
+struct Propagation {
+  /// By node.
+  std::vector<Cut> cuts;
+
+  /// By node and dim: the neighbour that the axes came from; the node itself where it is marked, -1
+  /// where nothing cuts the dim.
+  std::vector<std::vector<NodeId>> origins;
+
+  /// Where two tensors of a node asked for different things.
+  struct Conflict {
+    NodeId node;
+    NodeId kept, dropped;  ///< the tensors whose wishes these were
+    std::string text;      ///< "found data on dim 0 of %3 and on dim 1 of %9, kept the larger"
+  };
+  std::vector<Conflict> conflicts;
+
+  /// The factors of each node, for those that come after.
+  std::vector<FactorRule> rules;
+};
+
+/// Spreads the marks over the graph, through the factors that tensors share. In this order, so that
+/// the strongest wishes are heard first: element by element in both directions; forward through
+/// everything but broadcasts; then backward and forward until nothing changes. Axes are only ever
+/// added; where two tensors of one node ask for different things, the larger one is heard, then the
+/// earlier operand. (After Shardy's propagation by priorities.)
+///
+/// Throws where a mark does not fit the mesh or its tensor, naming node and scope.
+Propagation propagate(const Graph& graph, const Mesh& mesh);
+
+/// "%17 dim 0 is cut by data: from %3, marked in \"attention\"", a line for each dim.
+std::string explain(const Graph& graph, const Mesh& mesh, const Propagation& propagation,
+                    NodeId node);
+
+}  // namespace shardwise
