@@ -21,14 +21,15 @@ std::size_t bytes_of(const ArraySpec& spec, const Box& box) {
   return num_bytes(box.shape(), size_bytes(spec.dtype));
 }
 
-Shards allocate(Devices& devices, const ArraySpec& spec, std::string_view label) {
+Shards allocate(Devices& devices, const ArraySpec& spec, std::string_view label,
+                MemoryKind kind = MemoryKind::array) {
   const Mesh& mesh = spec.sharding.mesh();
   Shards shards;
   shards.reserve(as_size(mesh.size()));
   for (std::int64_t position = 0; position < mesh.size(); ++position) {
     const Box box = spec.sharding.box_at(position, spec.shape);
-    shards.push_back(devices.at(mesh.device_at(position))
-                         .allocate(bytes_of(spec, box), MemoryKind::array, label));
+    shards.push_back(
+        devices.at(mesh.device_at(position)).allocate(bytes_of(spec, box), kind, label));
   }
   return shards;
 }
@@ -48,14 +49,15 @@ void check_inside(const ArraySpec& spec, const Box& box) {
 }  // namespace
 
 ShardedArray ShardedArray::from_host(Devices& devices, const ArraySpec& spec,
-                                     std::span<const std::byte> data, std::string_view label) {
+                                     std::span<const std::byte> data, std::string_view label,
+                                     MemoryKind kind) {
   const Box whole = Box::whole(spec.shape);
   if (data.size() != bytes_of(spec, whole)) {
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("make an array from host memory: {} bytes for {}, needed {}",
                             data.size(), describe(spec), bytes_of(spec, whole)));
   }
-  Shards shards = allocate(devices, spec, label);
+  Shards shards = allocate(devices, spec, label, kind);
   devices.executor().parallel_for(spec.sharding.mesh().size(), [&](std::int64_t position) {
     const BoxView target = view(spec, shards, position);
     copy_box(target.box, size_bytes(spec.dtype), {data.data(), whole}, target);
@@ -118,6 +120,16 @@ ConstBoxView ShardedArray::shard(std::int64_t position) const {
 
 std::shared_ptr<const Buffer> ShardedArray::buffer(std::int64_t position) const {
   return data_->shards[as_size(position)];
+}
+
+std::optional<std::vector<std::shared_ptr<Buffer>>> ShardedArray::release() && {
+  if (data_.use_count() != 1) return std::nullopt;
+  for (const std::shared_ptr<Buffer>& shard : data_->shards) {
+    if (shard.use_count() != 1) return std::nullopt;
+  }
+  std::vector<std::shared_ptr<Buffer>> shards = data_->shards;
+  data_.reset();
+  return shards;
 }
 
 std::vector<std::byte> ShardedArray::to_host() const {

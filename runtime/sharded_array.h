@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -39,7 +40,8 @@ class ShardedArray {
   /// Cuts `data`, the whole array row-major. Throws invalid_argument where its size is not the
   /// array's, not_found where a device of the mesh is not among `devices`, resource_exhausted.
   static ShardedArray from_host(Devices& devices, const ArraySpec& spec,
-                                std::span<const std::byte> data, std::string_view label = "array");
+                                std::span<const std::byte> data, std::string_view label = "array",
+                                MemoryKind kind = MemoryKind::array);
 
   /// Calls fill(view) once for each distinct box, in parallel; it writes all of view.data, and
   /// computes but does not wait, as all bodies of an Executor. Replicas are copied from there.
@@ -64,6 +66,10 @@ class ShardedArray {
 
   /// The buffer itself, to share without copying.
   std::shared_ptr<const Buffer> buffer(std::int64_t position) const;
+
+  /// The shards themselves, to write over, where nobody else holds the array or one of them; the
+  /// array is then used up. Else nothing, and it stays.
+  std::optional<std::vector<std::shared_ptr<Buffer>>> release() &&;
 
   /// The whole array, row-major.
   std::vector<std::byte> to_host() const;

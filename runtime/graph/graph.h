@@ -18,7 +18,7 @@ using NodeId = std::int64_t;
 /// One tensor of a program and how it is computed.
 struct Node {
   Op op;
-  TensorType type;
+  TensorType type = {};
   std::vector<NodeId> operands = {};
   Attributes attributes = {};
 

@@ -100,17 +100,17 @@ std::string_view name(Op op);
 
 /// What a node says beside its operands; see Op for who reads what.
 struct Attributes {
-  Dims dims, begin, end, stride;
+  Dims dims = {}, begin = {}, end = {}, stride = {};
   double number = 0;
-  std::string text;
+  std::string text = {};
 
   bool operator==(const Attributes&) const = default;
 };
 
 /// Element type and global shape.
 struct TensorType {
-  DType dtype;
-  Shape shape;
+  DType dtype = DType::f32;
+  Shape shape = {};
 
   bool operator==(const TensorType&) const = default;
 };

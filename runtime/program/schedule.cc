@@ -113,8 +113,8 @@ class Builder {
   /// The task reads or writes the value.
   void use(Program::ValueId value, std::int64_t position, TaskId task) {
     if (watched_.empty() || !watched_[static_cast<std::size_t>(value)]) return;
-    std::vector<TaskId>& users = users_[static_cast<std::size_t>(value) * positions_ +
-                                        static_cast<std::size_t>(position)];
+    std::vector<TaskId>& users =
+        users_[static_cast<std::size_t>(value) * positions_ + static_cast<std::size_t>(position)];
     if (users.empty() || users.back() != task) users.push_back(task);
   }
 
@@ -133,9 +133,9 @@ class Builder {
   const std::size_t positions_;
   TaskGraph& graph_;
   std::vector<ProgramTask>& tasks_;
-  std::vector<TaskId> made_by_;  // by value and position
-  std::vector<bool> watched_;                 // by value: its memory is used again
-  std::vector<std::vector<TaskId>> users_;    // by value and position, of those
+  std::vector<TaskId> made_by_;             // by value and position
+  std::vector<bool> watched_;               // by value: its memory is used again
+  std::vector<std::vector<TaskId>> users_;  // by value and position, of those
   std::size_t step_ = 0;
   std::vector<TaskId> after_;
 };

@@ -36,6 +36,11 @@ void Storage::bind(ValueId value, std::int64_t position, std::byte* data) {
   addresses_[index(value, position)] = {data, data};
 }
 
+void Storage::bind(ValueId value, std::int64_t position, const std::byte* data) {
+  entry(value);
+  addresses_[index(value, position)] = {data, nullptr};
+}
+
 void Storage::finish(const Program& program) {
   for (const ValueId value : std::exchange(unfinished_, {})) {
     Entry& filled = entry(value);

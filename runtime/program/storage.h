@@ -27,8 +27,10 @@ class Storage {
   /// A value that the program fills: one buffer per mesh position, each of exactly its box's bytes.
   void bind(ValueId value, std::vector<std::shared_ptr<Buffer>> shards);
 
-  /// One shard of a value that the program fills or reads, in memory that the caller keeps alive.
+  /// One shard of a value that the program fills, or only reads, in memory that the caller keeps
+  /// alive.
   void bind(ValueId value, std::int64_t position, std::byte* data);
+  void bind(ValueId value, std::int64_t position, const std::byte* data);
 
   /// Requires a bound value.
   const std::byte* data(ValueId value, std::int64_t position) const {

@@ -83,8 +83,7 @@ void Executable::plan_memory(const CompileOptions& options) {
   std::vector<std::int64_t> first(count, 0), last(count, -1);
   for (std::int64_t step = 0; step < last_step; ++step) {
     visit_step(
-        program().steps()[as_size(step)],
-        [&](ValueId value) { last[as_size(value)] = step; },
+        program().steps()[as_size(step)], [&](ValueId value) { last[as_size(value)] = step; },
         [&](ValueId value) { first[as_size(value)] = last[as_size(value)] = step; });
   }
   bytes_.resize(count);
@@ -103,17 +102,25 @@ void Executable::plan_memory(const CompileOptions& options) {
     std::int64_t& until = root_last[as_size(root[v])];
     until = std::max(until, last[v]);
   }
-  donate(options.may_donate, root_last);
+  find_replaced(root_last);
+  donated_ = replaced_;
+  for (std::int64_t& input : donated_) {
+    const bool may = input >= 0 && as_size(input) < options.may_donate.size() &&
+                     options.may_donate[as_size(input)];
+    if (!may) input = -1;
+  }
   // A result takes over an operand that is needed no more.
   std::vector<bool> taken(count, false);
   for (std::int64_t step = 0; step < last_step; ++step) {
     for (const LoweredProgram::InPlace& pair : lowered_.in_place[as_size(step)]) {
-      const std::size_t result = as_size(pair.result), operand = as_size(root[as_size(pair.operand)]);
+      const std::size_t result = as_size(pair.result),
+                        operand = as_size(root[as_size(pair.operand)]);
       if (root[result] != pair.result || taken[result] || homes_[result] != Home::region) continue;
       if (homes_[operand] != Home::region || root_last[operand] != step) continue;
       if (bytes_[result] != bytes_[operand] ||
           program().values()[result].kind != program().values()[operand].kind ||
-          !(program().values()[result].spec.sharding == program().values()[operand].spec.sharding)) {
+          !(program().values()[result].spec.sharding ==
+            program().values()[operand].spec.sharding)) {
         continue;
       }
       taken[result] = true;
@@ -163,7 +170,8 @@ void Executable::plan_memory(const CompileOptions& options) {
       if (u == v || root[u] != static_cast<ValueId>(u) || homes_[u] != Home::region) continue;
       if (program().values()[u].kind != program().values()[v].kind) continue;
       if (lifetimes_[u].last >= first[v] || bytes_[u] == 0 || bytes_[v] == 0) continue;
-      if (offsets_[u] >= offsets_[v] + bytes_[v] || offsets_[v] >= offsets_[u] + bytes_[u]) continue;
+      if (offsets_[u] >= offsets_[v] + bytes_[v] || offsets_[v] >= offsets_[u] + bytes_[u])
+        continue;
       reuse[v].insert(reuse[v].end(), group[u].begin(), group[u].end());
     }
   }
@@ -176,12 +184,14 @@ void Executable::plan_memory(const CompileOptions& options) {
   schedule_ = Schedule(program(), 0, reuse);
 }
 
-void Executable::donate(const std::vector<bool>& may_donate,
-                        const std::vector<std::int64_t>& last_use) {
-  donated_.assign(lowered_.outputs.size(), -1);
+void Executable::find_replaced(const std::vector<std::int64_t>& last_use) {
+  replaced_.assign(lowered_.outputs.size(), -1);
   std::vector<bool> used(lowered_.inputs.size(), false);
   const auto matches = [&](std::size_t output, std::size_t input) {
-    if (input >= may_donate.size() || !may_donate[input] || used[input]) return false;
+    const MemoryKind kind = graph_->inputs[input].kind;
+    if (used[input] || (kind != MemoryKind::parameter && kind != MemoryKind::optimizer)) {
+      return false;
+    }
     const ValueId to = lowered_.outputs[output], from = lowered_.inputs[input];
     if (std::count(lowered_.inputs.begin(), lowered_.inputs.end(), from) > 1) return false;
     if (std::count(lowered_.outputs.begin(), lowered_.outputs.end(), from) > 0) return false;
@@ -190,7 +200,7 @@ void Executable::donate(const std::vector<bool>& may_donate,
            a.spec.shape == b.spec.shape;
   };
   const auto give = [&](std::size_t output, std::size_t input) {
-    donated_[output] = static_cast<std::int64_t>(input);
+    replaced_[output] = static_cast<std::int64_t>(input);
     used[input] = true;
   };
   for (std::size_t step = 0; step < program().steps().size(); ++step) {
@@ -200,7 +210,7 @@ void Executable::donate(const std::vector<bool>& may_donate,
         [&](ValueId made) {
           for (std::size_t o = 0; o < lowered_.outputs.size(); ++o) {
             if (lowered_.outputs[o] != made || homes_[as_size(made)] != Home::output) continue;
-            if (donated_[o] >= 0) return;
+            if (replaced_[o] >= 0) return;
             // An operand of the kernel itself is the likeliest: the old weight.
             for (const LoweredProgram::InPlace& pair : lowered_.in_place[step]) {
               if (pair.result != made || last_use[as_size(pair.operand)] > at) continue;
@@ -231,13 +241,13 @@ std::vector<ShardedArray> Executable::run(Devices& devices,
         inputs[i].sharding() == needed.sharding) {
       continue;
     }
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("run a program: found input \"{}\" of {}{} cut as {}, needed {}{} cut "
-                            "as {}",
-                            graph_->inputs[i].label, name(inputs[i].dtype()),
-                            to_string(inputs[i].shape()), inputs[i].sharding().to_string(),
-                            name(needed.dtype), to_string(needed.shape),
-                            needed.sharding.to_string()));
+    throw Error(
+        ErrorCode::invalid_argument,
+        fmt::format("run a program: found input \"{}\" of {}{} cut as {}, needed {}{} cut "
+                    "as {}",
+                    graph_->inputs[i].label, name(inputs[i].dtype()), to_string(inputs[i].shape()),
+                    inputs[i].sharding().to_string(), name(needed.dtype), to_string(needed.shape),
+                    needed.sharding.to_string()));
   }
   // Which outputs take an input's memory: those that nobody else holds.
   std::vector<std::vector<std::shared_ptr<Buffer>>> made(lowered_.outputs.size());
@@ -275,9 +285,8 @@ std::vector<ShardedArray> Executable::run(Devices& devices,
     const std::size_t o = static_cast<std::size_t>(taker - donated_.begin());
     for (std::int64_t p = 0; p < positions; ++p) {
       const bool gone = taker != donated_.end() && in_place[o];
-      const std::byte* const data =
-          gone ? made[o][as_size(p)]->data() : inputs[i].shard(p).data;
-      storage.bind_input(value, p, data);
+      const std::byte* const data = gone ? made[o][as_size(p)]->data() : inputs[i].shard(p).data;
+      storage.bind(value, p, data);
     }
   }
   for (std::size_t o = 0; o < made.size(); ++o) {
@@ -290,8 +299,7 @@ std::vector<ShardedArray> Executable::run(Devices& devices,
       if (!in_place[o]) {
         const std::size_t bytes = shard_bytes(program().value(value), p);
         made[o].push_back(devices.at(mesh_.device_at(p))
-                              .allocate(bytes, program().value(value).kind,
-                                        program().value(value).label));
+                              .allocate(bytes, output_kind(o), program().value(value).label));
       }
       storage.bind(value, p, made[o][as_size(p)]->data());
     }
@@ -329,6 +337,10 @@ std::vector<ShardedArray> Executable::run(Devices& devices,
   return outputs;
 }
 
+MemoryKind Executable::output_kind(std::size_t o) const {
+  return donated_[o] < 0 ? MemoryKind::array : graph_->inputs[as_size(donated_[o])].kind;
+}
+
 PlannedMemory Executable::memory(std::int64_t position) const {
   PlannedMemory planned;
   const auto add = [&](MemoryKind kind, std::size_t bytes) {
@@ -343,11 +355,11 @@ PlannedMemory Executable::memory(std::int64_t position) const {
   }
   for (std::size_t o = 0; o < lowered_.outputs.size(); ++o) {
     const ValueId value = lowered_.outputs[o];
-    const bool again = std::count(lowered_.outputs.begin(),
-                                  lowered_.outputs.begin() + static_cast<std::ptrdiff_t>(o),
-                                  value) > 0;
+    const bool again =
+        std::count(lowered_.outputs.begin(),
+                   lowered_.outputs.begin() + static_cast<std::ptrdiff_t>(o), value) > 0;
     if (homes_[as_size(value)] != Home::output || donated_[o] >= 0 || again) continue;
-    add(program().value(value).kind, shard_bytes(program().value(value), position));
+    add(output_kind(o), shard_bytes(program().value(value), position));
   }
   return planned;
 }
@@ -366,9 +378,9 @@ void Executable::refuse(const Devices& devices, DeviceId device, std::size_t nee
   const auto fullest = std::max_element(in_use.begin(), in_use.end()) - in_use.begin();
   std::vector<std::size_t> live;
   for (std::size_t v = 0; v < homes_.size(); ++v) {
-    const bool there = homes_[v] != Home::region ||
-                       (lifetimes_[v].bytes > 0 && lifetimes_[v].first <= fullest &&
-                        fullest <= lifetimes_[v].last);
+    const bool there =
+        homes_[v] != Home::region || (lifetimes_[v].bytes > 0 && lifetimes_[v].first <= fullest &&
+                                      fullest <= lifetimes_[v].last);
     if (there) live.push_back(v);
   }
   std::stable_sort(live.begin(), live.end(),
@@ -376,10 +388,10 @@ void Executable::refuse(const Devices& devices, DeviceId device, std::size_t nee
   std::string largest;
   for (std::size_t i = 0; i < std::min<std::size_t>(live.size(), 5); ++i) {
     const Program::Value& value = program().values()[live[i]];
-    largest += fmt::format("{}\"{}\" ({}, {}{} cut as {}, {} bytes)", i == 0 ? "" : ", ",
-                           value.label, name(value.kind), name(value.spec.dtype),
-                           to_string(value.spec.shape), value.spec.sharding.spec().to_string(),
-                           bytes_[live[i]]);
+    largest +=
+        fmt::format("{}\"{}\" ({}, {}{} cut as {}, {} bytes)", i == 0 ? "" : ", ", value.label,
+                    name(value.kind), name(value.spec.dtype), to_string(value.spec.shape),
+                    value.spec.sharding.spec().to_string(), bytes_[live[i]]);
   }
   const std::string where = steps == 0 ? "no step" : name(program().steps()[as_size(fullest)]);
   throw Error(ErrorCode::resource_exhausted,

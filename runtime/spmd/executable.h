@@ -63,8 +63,10 @@ class Executable {
   const ArraySpec& input_spec(std::size_t i) const;
   const ArraySpec& output_spec(std::size_t i) const;
 
-  /// The inputs whose memory outputs take, by Graph::outputs; -1: none.
-  std::span<const std::int64_t> donations() const { return donated_; }
+  /// The weight or optimizer state that the i-th output takes the place of, by Graph::outputs: of
+  /// the same shape and cut, and needed no more; -1: none. Its memory is taken where
+  /// CompileOptions::may_donate says so.
+  std::span<const std::int64_t> replaced() const { return replaced_; }
 
   /// Runs on devices that `inputs` (by Graph::inputs, cut as input_spec() says) are on, and gives
   /// the outputs. Arrays in `inputs` that are donated and held by nobody else are used up. Throws
@@ -86,7 +88,8 @@ class Executable {
 
  private:
   void plan_memory(const CompileOptions& options);
-  void donate(const std::vector<bool>& may_donate, const std::vector<std::int64_t>& last_use);
+  void find_replaced(const std::vector<std::int64_t>& last_use);
+  MemoryKind output_kind(std::size_t o) const;
   [[noreturn]] void refuse(const Devices& devices, DeviceId device, std::size_t needed) const;
 
   std::shared_ptr<const Graph> graph_;
@@ -101,6 +104,7 @@ class Executable {
   std::vector<std::size_t> bytes_;    ///< of the largest shard
   std::vector<std::size_t> offsets_;  ///< of those in a region
   std::size_t activation_bytes_ = 0, collective_bytes_ = 0;
+  std::vector<std::int64_t> replaced_;
   std::vector<std::int64_t> donated_;  ///< by output: the input whose memory it takes
   std::vector<Lifetime> lifetimes_;    ///< by value
   Schedule schedule_;

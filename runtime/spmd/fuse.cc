@@ -73,7 +73,8 @@ class Fuser {
   }
 
   bool same_elements(std::size_t a, std::size_t b) const {
-    const PartitionedGraph::Value &x = values_[as_size(result(a))], &y = values_[as_size(result(b))];
+    const PartitionedGraph::Value &x = values_[as_size(result(a))],
+                                  &y = values_[as_size(result(b))];
     return graph_.node(x.node).type.shape == graph_.node(y.node).type.shape && x.cut == y.cut;
   }
 

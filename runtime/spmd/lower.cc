@@ -40,7 +40,8 @@ Dims strides_of(const Shape& local, const Shape& whole, const Node* broadcast, s
 
 class Lowering {
  public:
-  Lowering(std::shared_ptr<const Graph> graph, const Mesh& mesh, const PartitionedGraph& partitioned)
+  Lowering(std::shared_ptr<const Graph> graph, const Mesh& mesh,
+           const PartitionedGraph& partitioned)
       : graph_(std::move(graph)),
         mesh_(mesh),
         partitioned_(partitioned),
@@ -111,8 +112,8 @@ class Lowering {
     for (const PartValue operand : compute.operands) call.inputs.push_back(id(operand));
     call.outputs = {add_value(compute.result, call.name, MemoryKind::activation)};
     if (is_alias(node.op)) result_.alias_of.back() = result_.alias_of[as_size(call.inputs[0])];
-    call.function = [graph = graph_, &node, types = operand_types(*graph_, node)](
-                        const LocalContext& context) {
+    call.function = [graph = graph_, &node,
+                     types = operand_types(*graph_, node)](const LocalContext& context) {
       std::vector<ConstShardView> operands;
       operands.reserve(types.size());
       for (std::size_t i = 0; i < types.size(); ++i) {
@@ -136,8 +137,8 @@ class Lowering {
 
   const MovePlan& plan(const PartitionedGraph::Value& from, const PartitionedGraph::Value& to,
                        const TensorType& type, const PartitionedGraph::Move& move) {
-    const bool combines = move.kind == CollectiveKind::all_reduce ||
-                          move.kind == CollectiveKind::reduce_scatter;
+    const bool combines =
+        move.kind == CollectiveKind::all_reduce || move.kind == CollectiveKind::reduce_scatter;
     for (const KnownPlan& known : plans_) {
       if (known.from == from.cut && known.to == to.cut && known.type == type &&
           known.axes == move.axes && known.combines == combines) {
@@ -185,8 +186,8 @@ class Lowering {
         }
         for (const PartValue operand : compute->operands) {
           const PartValue source = steps[i].is_elementwise ? input_of(operand).value : operand;
-          if (source >= 0 && (!steps[i].is_elementwise || kernel_of[as_size(source)] != i ||
-                              source != operand)) {
+          if (source >= 0 &&
+              (!steps[i].is_elementwise || kernel_of[as_size(source)] != i || source != operand)) {
             is_read_[as_size(source)] = true;
           }
         }
@@ -287,9 +288,9 @@ class Lowering {
       std::vector<ElementwiseKernel::Operand> operands;
       operands.reserve(broadcasts.size());
       for (std::size_t i = 0; i < broadcasts.size(); ++i) {
-        operands.push_back({context.inputs[i].data,
-                            strides_of(context.inputs[i].box.shape(), wholes[i], broadcasts[i],
-                                       shape.size())});
+        operands.push_back(
+            {context.inputs[i].data,
+             strides_of(context.inputs[i].box.shape(), wholes[i], broadcasts[i], shape.size())});
       }
       std::vector<std::byte*> results;
       results.reserve(context.outputs.size());

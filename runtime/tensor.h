@@ -1,0 +1,81 @@
+#pragma once
+
+#include <cstddef>
+#include <initializer_list>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "shardwise/runtime/ops/build.h"
+#include "shardwise/runtime/sharded_array.h"
+#include "shardwise/shard/mesh.h"
+#include "shardwise/shard/partition_spec.h"
+
+namespace shardwise {
+
+class Tracer;
+
+/// A tensor of a traced program: written as if for one big device. Operations (ops/build.h) do not
+/// compute: they record what is to be computed, and Tracer::mark_step() runs it, sharded as the
+/// marks say. After that the tensors that are still held have values.
+///
+/// A handle: copies are the same tensor. Thread-compatible, with its tracer.
+///
+///   Tensor h = tanh(einsum("bi,io->bo", x, w));      // recorded
+///   tracer.mark_step();                              // run
+///   h.array().to_host();
+class Tensor {
+ public:
+  const TensorType& type() const;
+  DType dtype() const { return type().dtype; }
+  const Shape& shape() const { return type().shape; }
+
+  /// It has a value: it was given one, or its step has run.
+  bool has_value() const;
+
+  /// The value. Throws invalid_argument where it has none yet, or is still on the host (mark_step()
+  /// takes it to the devices).
+  const ShardedArray& array() const;
+
+  /// The value of a scalar, as a double. Throws as array(), and invalid_argument for another shape.
+  double item() const;
+
+ private:
+  friend class Tracer;
+  friend struct TracerImpl;
+  friend Tensor append(const Tensor&, Op, std::span<const Tensor>, Attributes, const TensorType&);
+  friend void mark_sharding(Tensor&, const Mesh&, const PartitionSpec&);
+  friend void mark_sharding(Tensor&, const PartitionSpec&);
+  friend void clear_sharding(Tensor&);
+  friend std::vector<Tensor> grad(const Tensor&, std::span<const Tensor>);
+  struct State;
+  explicit Tensor(std::shared_ptr<State> state) : state_(std::move(state)) {}
+
+  std::shared_ptr<State> state_;
+};
+
+/// Records an operation; see ops/build.h.
+Tensor append(const Tensor& context, Op op, std::span<const Tensor> operands,
+              Attributes attributes = {}, const TensorType& wanted = {});
+
+/// Says how a tensor is to be cut: a parameter, an input, an intermediate value or a gradient. Of
+/// one mesh in a program. Throws invalid_argument where the tensor is marked otherwise already (see
+/// clear_sharding), or the program has another mesh; and what the spec's own check throws.
+void mark_sharding(Tensor& tensor, const Mesh& mesh, const PartitionSpec& spec);
+
+/// On the default mesh (default_mesh.h), or the tracer's where there is none.
+void mark_sharding(Tensor& tensor, const PartitionSpec& spec);
+
+/// Takes the mark away.
+void clear_sharding(Tensor& tensor);
+
+/// The gradient of a scalar with respect to each of some tensors; see autodiff.h. They may be
+/// marked like all tensors.
+std::vector<Tensor> grad(const Tensor& loss, std::span<const Tensor> wrt);
+inline std::vector<Tensor> grad(const Tensor& loss, std::initializer_list<Tensor> wrt) {
+  return grad(loss, std::span<const Tensor>(wrt.begin(), wrt.size()));
+}
+
+}  // namespace shardwise

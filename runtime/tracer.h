@@ -1,0 +1,105 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "shardwise/runtime/device.h"
+#include "shardwise/runtime/spmd/executable.h"
+#include "shardwise/runtime/tensor.h"
+
+namespace shardwise {
+
+struct TracerOptions {
+  /// What the program runs on; else the mesh of the first mark, else the default mesh, else one
+  /// device.
+  std::optional<Mesh> mesh = {};
+
+  /// See PartitionOptions.
+  bool keep_gathered_weights = false;
+};
+
+/// How often a tracer had to make an executable, and how often it had one.
+struct TracerCounters {
+  std::int64_t traces = 0;  ///< steps run
+  std::int64_t hits = 0;    ///< of them, with an executable that was there
+};
+
+/// Seconds of the last step.
+struct StepSeconds {
+  double trace = 0;    ///< from the first operation recorded to mark_step()
+  double compile = 0;  ///< propagate, partition, plan; looking it up where it was there
+  double run = 0;      ///< with the upload of what was on the host
+};
+
+/// Traced mode: tensors record what is done to them, and mark_step() runs it on all devices of the
+/// mesh. The first step of its kind is propagated, partitioned and planned; the same operations on
+/// the same shapes and marks find their executable again.
+///
+/// Weights and optimizer state that the program has replaced (`w = w - ...`) give their memory to
+/// what replaces them, where nobody else holds them.
+///
+/// Thread-compatible. Keeps a reference to `devices`, which must outlive it and its tensors.
+///
+///   Devices devices(8);
+///   Tracer tracer(devices, {.mesh = Mesh::parse("data=8")});
+///   Tensor w = tracer.tensor({DType::f32, {784, 10}}, bytes, "w", MemoryKind::parameter);
+///   Tensor x = tracer.tensor({DType::f32, {64, 784}}, pixels, "x", MemoryKind::loader);
+///   mark_sharding(x, {{"data"}, {}});
+///   Tensor loss = ...;
+///   w = w - grad(loss, {w})[0] * 0.1;
+///   tracer.mark_step();
+///   loss.item();
+class Tracer {
+ public:
+  explicit Tracer(Devices& devices, TracerOptions options = {});
+  ~Tracer();
+  Tracer(const Tracer&) = delete;
+  Tracer& operator=(const Tracer&) = delete;
+
+  /// A tensor with a value: row-major on the host, where it waits until a step needs it and says
+  /// how it is cut; or on the devices already. Throws invalid_argument where the bytes are not the
+  /// tensor's.
+  Tensor tensor(const TensorType& type, std::span<const std::byte> data, std::string_view label,
+                MemoryKind kind = MemoryKind::array);
+  Tensor tensor(ShardedArray array, std::string_view label, MemoryKind kind = MemoryKind::array);
+
+  /// Runs what has been recorded since the last step. All tensors that are still held get their
+  /// values. Throws what compiling and running throw; the tensors recorded then have no value.
+  void mark_step();
+
+  /// What is recorded from now on belongs to `name`, inside of the scopes that are open; in errors,
+  /// dumps and reports. Ends when the guard goes.
+  class Scope {
+   public:
+    ~Scope();
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+
+   private:
+    friend class Tracer;
+    Scope(std::shared_ptr<struct TracerImpl> tracer, std::int32_t before);
+    std::shared_ptr<struct TracerImpl> tracer_;
+    std::int32_t before_;
+  };
+  [[nodiscard]] Scope scope(std::string_view name);
+
+  TracerCounters counters() const;
+  StepSeconds last_seconds() const;
+
+  /// The executable of the last step; null before the first. Valid as long as the tracer.
+  const Executable* last() const;
+
+  /// Why the last step that had to be compiled was not known: "node 3: found f32[32, 784], had
+  /// f32[64, 784]"; "" for the first.
+  const std::string& last_miss() const;
+
+ private:
+  std::shared_ptr<struct TracerImpl> impl_;
+};
+
+}  // namespace shardwise
