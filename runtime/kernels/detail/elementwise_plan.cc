@@ -5,6 +5,9 @@
 #include <cstring>
 #include <optional>
 
+#include "shardwise/runtime/kernels/detail/element_type.h"
+#include "shardwise/runtime/kernels/detail/strided_copy.h"
+
 namespace shardwise::detail {
 namespace {
 
@@ -32,8 +35,6 @@ struct Value {
   std::optional<NodeId> computed = {};
   std::optional<NodeId> unrounded = {};  // as computed; gives the same where it is narrowed
 };
-
-bool is_half(DType dtype) { return compute_dtype(dtype) != dtype; }
 
 /// Whether an op's f32 result is one that its operands' half type can hold.
 bool keeps_half(Op op) {
@@ -172,9 +173,9 @@ class Lowering {
       source = element;
       shardwise::convert(dtype, source.data(), type, element.data(), 1);
     }
-    const Source one{element.data(), 0};
     Block block;
-    copy_function(size_bytes(type))(&one, block.bytes.data(), kBlockBytes / size_bytes(type));
+    fill_elements(element.data(), size_bytes(type), block.bytes.data(),
+                  kBlockBytes / size_bytes(type));
     constants.push_back(block);
     return of_computed(dtype, add({.kind = NodeKind::constant,
                                    .index = constants.size() - 1,

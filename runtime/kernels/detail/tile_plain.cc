@@ -6,7 +6,9 @@
 #include <initializer_list>
 #include <utility>
 
+#include "shardwise/runtime/kernels/detail/element_type.h"
 #include "shardwise/runtime/kernels/detail/plain_ops.h"
+#include "shardwise/runtime/kernels/detail/strided_copy.h"
 #include "shardwise/runtime/kernels/detail/tile_functions.h"
 
 namespace shardwise::detail {
@@ -200,14 +202,12 @@ void copy_tile(const Source* source, std::byte* out, std::size_t count) {
     std::memmove(out, source->data, count * kBytes);
     return;
   }
-  for (std::size_t i = 0; i < count; ++i) std::memcpy(out + i * kBytes, source->data, kBytes);
+  fill_elements(source->data, kBytes, out, count);
 }
 
 }  // namespace
 
-DType compute_dtype(DType dtype) {
-  return dtype == DType::f16 || dtype == DType::bf16 ? DType::f32 : dtype;
-}
+DType compute_dtype(DType dtype) { return is_half(dtype) ? DType::f32 : dtype; }
 
 TileFunction tile_function(Op op, DType dtype) {
   switch (dtype) {
