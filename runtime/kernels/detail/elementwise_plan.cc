@@ -11,29 +11,29 @@
 namespace shardwise::detail {
 namespace {
 
-using NodeId = std::size_t;
-constexpr std::size_t kNoOutput = SIZE_MAX;
+using TileNodeId = std::size_t;
+constexpr std::size_t kNoTileOutput = SIZE_MAX;
 
-enum class NodeKind { input, constant, computed };
+enum class TileNodeKind { input, constant, computed };
 
 /// A step before places are given out: an input, a constant, or a call.
-struct Node {
-  NodeKind kind;
+struct TileNode {
+  TileNodeKind kind;
   std::size_t index = 0;  // among the inputs or constants
   TileFunction function = nullptr;
   DType from = DType::u8, to = DType::u8;
-  std::vector<NodeId> sources = {};
+  std::vector<TileNodeId> sources = {};
   std::size_t element_bytes;
-  std::size_t output = kNoOutput;
+  std::size_t output = kNoTileOutput;
 };
 
 /// An operand of the kernel's. f16 and bf16 are stored in two bytes and computed as f32s that two
 /// bytes can hold; for all others both forms are one.
-struct Value {
+struct TileValue {
   DType dtype;
-  std::optional<NodeId> stored = {};
-  std::optional<NodeId> computed = {};
-  std::optional<NodeId> unrounded = {};  // as computed; gives the same where it is narrowed
+  std::optional<TileNodeId> stored = {};
+  std::optional<TileNodeId> computed = {};
+  std::optional<TileNodeId> unrounded = {};  // as computed; gives the same where it is narrowed
 };
 
 /// Whether an op's f32 result is one that its operands' half type can hold.
@@ -55,11 +55,11 @@ bool keeps_half(Op op) {
 }
 
 /// The nodes of a kernel, each after those that it reads.
-class Lowering {
+class ElementwiseLowering {
  public:
-  Lowering(std::span<const ElementwiseInput> inputs,
-           std::span<const ElementwiseInstruction> instructions,
-           std::span<const std::int32_t> outputs, Writing writing)
+  ElementwiseLowering(std::span<const ElementwiseInput> inputs,
+                      std::span<const ElementwiseInstruction> instructions,
+                      std::span<const std::int32_t> outputs, Writing writing)
       : outputs_(outputs) {
     for (const ElementwiseInput& input : inputs) add_input(input.dtype);
     for (const ElementwiseInstruction& instruction : instructions) {
@@ -73,25 +73,25 @@ class Lowering {
     }
   }
 
-  std::vector<Node> nodes;
+  std::vector<TileNode> nodes;
   std::vector<Block> constants;
 
  private:
-  NodeId add(Node node) {
+  TileNodeId add(TileNode node) {
     nodes.push_back(std::move(node));
     return nodes.size() - 1;
   }
 
-  NodeId call(TileFunction function, std::vector<NodeId> sources, DType result) {
+  TileNodeId call(TileFunction function, std::vector<TileNodeId> sources, DType result) {
     assert(function != nullptr);
-    return add({.kind = NodeKind::computed,
+    return add({.kind = TileNodeKind::computed,
                 .function = function,
                 .sources = std::move(sources),
                 .element_bytes = size_bytes(result)});
   }
 
-  NodeId convert(NodeId source, DType from, DType to) {
-    return add({.kind = NodeKind::computed,
+  TileNodeId convert(TileNodeId source, DType from, DType to) {
+    return add({.kind = TileNodeKind::computed,
                 .function = convert_function(from, to),
                 .from = from,
                 .to = to,
@@ -99,52 +99,52 @@ class Lowering {
                 .element_bytes = size_bytes(to)});
   }
 
-  NodeId copy(NodeId source) {
+  TileNodeId copy(TileNodeId source) {
     const std::size_t bytes = nodes[source].element_bytes;
-    return add({.kind = NodeKind::computed,
+    return add({.kind = TileNodeKind::computed,
                 .function = copy_function(bytes),
                 .sources = {source},
                 .element_bytes = bytes});
   }
 
   void add_input(DType dtype) {
-    const NodeId node =
-        add({.kind = NodeKind::input, .index = values_.size(), .element_bytes = size_bytes(dtype)});
+    const TileNodeId node = add(
+        {.kind = TileNodeKind::input, .index = values_.size(), .element_bytes = size_bytes(dtype)});
     values_.push_back(of_stored(dtype, node));
   }
 
-  Value of_stored(DType dtype, NodeId node) const {
-    Value value{.dtype = dtype, .stored = node};
+  TileValue of_stored(DType dtype, TileNodeId node) const {
+    TileValue value{.dtype = dtype, .stored = node};
     if (!is_half(dtype)) value.computed = node;
     return value;
   }
 
-  Value of_computed(DType dtype, NodeId node) const {
-    Value value{.dtype = dtype, .computed = node};
+  TileValue of_computed(DType dtype, TileNodeId node) const {
+    TileValue value{.dtype = dtype, .computed = node};
     if (!is_half(dtype)) value.stored = node;
     return value;
   }
 
   /// f32 that may be more exact than f16 or bf16.
-  Value of_unrounded(DType dtype, NodeId node) {
+  TileValue of_unrounded(DType dtype, TileNodeId node) {
     if (!is_half(dtype)) return of_computed(dtype, node);
-    const NodeId rounded = call(rounding_function(dtype), {node}, DType::f32);
+    const TileNodeId rounded = call(rounding_function(dtype), {node}, DType::f32);
     return {.dtype = dtype, .computed = rounded, .unrounded = node};
   }
 
-  NodeId computed(Value& value) {
+  TileNodeId computed(TileValue& value) {
     if (!value.computed) {
       value.computed = convert(*value.stored, value.dtype, compute_dtype(value.dtype));
     }
     return *value.computed;
   }
 
-  NodeId computed(std::int32_t operand) { return computed(values_[as_size(operand)]); }
+  TileNodeId computed(std::int32_t operand) { return computed(values_[as_size(operand)]); }
 
-  Value lower(const ElementwiseInstruction& instruction) {
+  TileValue lower(const ElementwiseInstruction& instruction) {
     const DType dtype = instruction.dtype;
     if (instruction.op == Op::constant) return constant(dtype, instruction.number);
-    Value& first = values_[as_size(instruction.operands[0])];
+    TileValue& first = values_[as_size(instruction.operands[0])];
     switch (instruction.op) {
       case Op::identity:
       case Op::stop_gradient:
@@ -155,16 +155,16 @@ class Lowering {
       default:
         break;
     }
-    std::vector<NodeId> sources;
+    std::vector<TileNodeId> sources;
     for (const std::int32_t operand : instruction.operands) sources.push_back(computed(operand));
     const DType of = values_[as_size(instruction.operands.back())].dtype;
     const DType result = compute_dtype(dtype);
-    const NodeId node =
+    const TileNodeId node =
         call(tile_function(instruction.op, compute_dtype(of)), std::move(sources), result);
     return keeps_half(instruction.op) ? of_computed(dtype, node) : of_unrounded(dtype, node);
   }
 
-  Value constant(DType dtype, double number) {
+  TileValue constant(DType dtype, double number) {
     std::array<std::byte, sizeof(double)> element{}, source{};
     std::memcpy(source.data(), &number, sizeof(number));
     shardwise::convert(DType::f64, source.data(), dtype, element.data(), 1);
@@ -177,14 +177,14 @@ class Lowering {
     fill_elements(element.data(), size_bytes(type), block.bytes.data(),
                   kBlockBytes / size_bytes(type));
     constants.push_back(block);
-    return of_computed(dtype, add({.kind = NodeKind::constant,
+    return of_computed(dtype, add({.kind = TileNodeKind::constant,
                                    .index = constants.size() - 1,
                                    .element_bytes = size_bytes(type)}));
   }
 
-  Value converted(Value& from, DType to) {
+  TileValue converted(TileValue& from, DType to) {
     if (from.dtype == to) return from;
-    const NodeId source = computed(from);
+    const TileNodeId source = computed(from);
     const DType type = compute_dtype(from.dtype);
     if (type == compute_dtype(to)) {  // between the floating types up to f32
       return is_half(to) ? of_unrounded(to, source) : of_computed(to, source);
@@ -196,9 +196,9 @@ class Lowering {
   }
 
   /// The node of an output's elements as they are stored, which is made where it is not there.
-  NodeId stored(Value& value) {
+  TileNodeId stored(TileValue& value) {
     if (!value.stored) {
-      const NodeId source = value.unrounded ? *value.unrounded : *value.computed;
+      const TileNodeId source = value.unrounded ? *value.unrounded : *value.computed;
       value.stored = convert(source, DType::f32, value.dtype);
     }
     return *value.stored;
@@ -207,8 +207,8 @@ class Lowering {
   void write_outputs_of(std::size_t operand) {
     for (std::size_t output = 0; output < outputs_.size(); ++output) {
       if (as_size(outputs_[output]) != operand) continue;
-      NodeId node = stored(values_[operand]);
-      if (nodes[node].kind != NodeKind::computed || nodes[node].output != kNoOutput) {
+      TileNodeId node = stored(values_[operand]);
+      if (nodes[node].kind != TileNodeKind::computed || nodes[node].output != kNoTileOutput) {
         node = copy(node);
       }
       nodes[node].output = output;
@@ -216,10 +216,10 @@ class Lowering {
   }
 
   void write_all_outputs() {
-    std::vector<NodeId> sources;
+    std::vector<TileNodeId> sources;
     for (const std::int32_t operand : outputs_) {
-      const NodeId node = stored(values_[as_size(operand)]);
-      sources.push_back(nodes[node].kind == NodeKind::input ? copy(node) : node);
+      const TileNodeId node = stored(values_[as_size(operand)]);
+      sources.push_back(nodes[node].kind == TileNodeKind::input ? copy(node) : node);
     }
     for (std::size_t output = 0; output < outputs_.size(); ++output) {
       nodes[copy(sources[output])].output = output;
@@ -227,33 +227,33 @@ class Lowering {
   }
 
   std::span<const std::int32_t> outputs_;
-  std::vector<Value> values_;
+  std::vector<TileValue> values_;
 };
 
 /// For each node the last one that reads it; 0 for one whose value nobody wants.
-std::vector<NodeId> last_readers(const std::vector<Node>& nodes) {
-  std::vector<NodeId> last(nodes.size(), 0);
-  for (NodeId node = nodes.size(); node-- > 0;) {
-    if (last[node] == 0 && nodes[node].output == kNoOutput) continue;
-    for (const NodeId source : nodes[node].sources) last[source] = std::max(last[source], node);
+std::vector<TileNodeId> last_readers(const std::vector<TileNode>& nodes) {
+  std::vector<TileNodeId> last(nodes.size(), 0);
+  for (TileNodeId node = nodes.size(); node-- > 0;) {
+    if (last[node] == 0 && nodes[node].output == kNoTileOutput) continue;
+    for (const TileNodeId source : nodes[node].sources) last[source] = std::max(last[source], node);
   }
   return last;
 }
 
 /// Gives the nodes their places: a scratch tile is free again after its last reader.
-class Placement {
+class ElementwisePlacement {
  public:
-  Placement(const std::vector<Node>& nodes, std::size_t inputs, std::size_t constants,
-            std::size_t outputs)
+  ElementwisePlacement(const std::vector<TileNode>& nodes, std::size_t inputs,
+                       std::size_t constants, std::size_t outputs)
       : nodes_(nodes),
         last_(last_readers(nodes)),
         targets_(nodes.size(), 0),
         first_target_(inputs + constants),
         constants_(inputs),
         outputs_(outputs) {
-    for (NodeId node = 0; node < nodes.size(); ++node) {
-      if (nodes[node].kind != NodeKind::computed) continue;
-      if (last_[node] != 0 || nodes[node].output != kNoOutput) place(node);
+    for (TileNodeId node = 0; node < nodes.size(); ++node) {
+      if (nodes[node].kind != TileNodeKind::computed) continue;
+      if (last_[node] != 0 || nodes[node].output != kNoTileOutput) place(node);
     }
     find_clashes();
   }
@@ -261,26 +261,26 @@ class Placement {
   ElementwisePlan plan;
 
  private:
-  std::size_t place_of(NodeId node) const {
+  std::size_t place_of(TileNodeId node) const {
     switch (nodes_[node].kind) {
-      case NodeKind::input:
+      case TileNodeKind::input:
         return nodes_[node].index;
-      case NodeKind::constant:
+      case TileNodeKind::constant:
         return constants_ + nodes_[node].index;
-      case NodeKind::computed:
+      case TileNodeKind::computed:
         break;
     }
     return first_target_ + targets_[node];
   }
 
-  bool dies_at(NodeId source, NodeId reader) const {
-    return last_[source] == reader && nodes_[source].kind == NodeKind::computed &&
-           nodes_[source].output == kNoOutput;
+  bool dies_at(TileNodeId source, TileNodeId reader) const {
+    return last_[source] == reader && nodes_[source].kind == TileNodeKind::computed &&
+           nodes_[source].output == kNoTileOutput;
   }
 
   /// Of those that end here. A function may write over a source of the same width as it goes.
-  void free_sources(NodeId node, bool of_its_width) {
-    for (const NodeId source : nodes_[node].sources) {
+  void free_sources(TileNodeId node, bool of_its_width) {
+    for (const TileNodeId source : nodes_[node].sources) {
       const bool same = nodes_[source].element_bytes == nodes_[node].element_bytes &&
                         nodes_[node].function != nullptr;
       if (same != of_its_width || !dies_at(source, node)) continue;
@@ -289,15 +289,15 @@ class Placement {
     }
   }
 
-  void place(NodeId node) {
-    const Node& call = nodes_[node];
+  void place(TileNodeId node) {
+    const TileNode& call = nodes_[node];
     ElementwiseStep step{
         .function = call.function, .from = call.from, .to = call.to, .sources = {}, .target = 0};
     for (std::size_t k = 0; k < call.sources.size(); ++k) {
       step.sources[k] = place_of(call.sources[k]);
     }
     free_sources(node, true);
-    targets_[node] = call.output != kNoOutput ? call.output : scratch_tile();
+    targets_[node] = call.output != kNoTileOutput ? call.output : scratch_tile();
     free_sources(node, false);
     step.target = targets_[node];
     plan.steps.push_back(step);
@@ -311,11 +311,11 @@ class Placement {
   }
 
   void find_clashes() {
-    for (NodeId writer = 0; writer < nodes_.size(); ++writer) {
+    for (TileNodeId writer = 0; writer < nodes_.size(); ++writer) {
       const std::size_t output = nodes_[writer].output;
-      if (output == kNoOutput) continue;
-      for (NodeId input = 0; input < nodes_.size(); ++input) {
-        if (nodes_[input].kind != NodeKind::input) continue;
+      if (output == kNoTileOutput) continue;
+      for (TileNodeId input = 0; input < nodes_.size(); ++input) {
+        if (nodes_[input].kind != TileNodeKind::input) continue;
         const bool later = last_[input] > writer;
         const bool in_one_step = last_[input] == writer && nodes_[writer].function == nullptr;
         if (later || in_one_step) plan.clashes.push_back({output, nodes_[input].index});
@@ -323,8 +323,8 @@ class Placement {
     }
   }
 
-  const std::vector<Node>& nodes_;
-  std::vector<NodeId> last_;
+  const std::vector<TileNode>& nodes_;
+  std::vector<TileNodeId> last_;
   std::vector<std::size_t> targets_;
   std::vector<std::size_t> free_;
   std::size_t first_target_, constants_, outputs_;
@@ -346,12 +346,12 @@ ElementwiseProgram compile_elementwise(std::span<const ElementwiseInput> inputs,
                                                   : instructions[operand - inputs.size()].dtype));
   }
   for (const Writing writing : {Writing::directly, Writing::at_end}) {
-    Lowering lowering(inputs, instructions, outputs, writing);
-    const Placement placement(lowering.nodes, inputs.size(), lowering.constants.size(),
-                              outputs.size());
+    ElementwiseLowering lowering(inputs, instructions, outputs, writing);
+    const ElementwisePlacement placement(lowering.nodes, inputs.size(), lowering.constants.size(),
+                                         outputs.size());
     (writing == Writing::directly ? program.plan : program.at_end) = placement.plan;
     program.constants = std::move(lowering.constants);
-    for (const Node& node : lowering.nodes) {
+    for (const TileNode& node : lowering.nodes) {
       program.widest_bytes = std::max(program.widest_bytes, node.element_bytes);
     }
   }

@@ -39,7 +39,7 @@ struct WalkLists {
 };
 
 /// Some rows, or a part of one.
-struct Tile {
+struct WalkTile {
   std::int64_t row, rows, begin, count;
 };
 
@@ -177,7 +177,7 @@ class ElementwiseWalk {
     for (std::byte* const target : lists_.targets) lists_.places.push_back({target, 1});
   }
 
-  void run(const Tile& tile) {
+  void run(const WalkTile& tile) {
     Source* const places = lists_.places.data();
     for (std::size_t i = 0; i < lists_.inputs.size(); ++i) {
       places[i] = locate(lists_.inputs[i], tile);
@@ -202,7 +202,7 @@ class ElementwiseWalk {
   }
 
   /// Where a tile finds its elements of an input.
-  Source locate(WalkedInput& input, const Tile& tile) const {
+  Source locate(WalkedInput& input, const WalkTile& tile) const {
     const auto bytes = static_cast<std::int64_t>(input.element_bytes);
     if (input.contiguous) return {input.data + (tile.row * row_ + tile.begin) * bytes, 1};
     if (input.constant) return equal_elements(input, input.data);
@@ -235,7 +235,7 @@ class ElementwiseWalk {
     return input.data + offset * static_cast<std::int64_t>(input.element_bytes);
   }
 
-  void fill_tile(const WalkedInput& input, const Tile& tile) const {
+  void fill_tile(const WalkedInput& input, const WalkTile& tile) const {
     const std::size_t rank = extents_.size();
     // Rows that follow each other along the next dim are copied in one go.
     const std::int64_t in_dim = rank > 1 ? extents_[rank - 2] : 1;

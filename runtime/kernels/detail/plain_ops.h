@@ -26,7 +26,7 @@ Wrapping<T> wrapping(T value) {
 }
 
 template <class T>
-bool is_nan(T value) {
+bool is_plain_nan(T value) {
   if constexpr (std::floating_point<T>) {
     return std::isnan(value);
   } else {
@@ -135,13 +135,13 @@ struct PlainPow : SlowPlainOp {
 struct PlainMax : QuickPlainOp {
   template <class T>
   static T apply(T a, T b) {
-    return a < b || is_nan(b) ? b : a;
+    return a < b || is_plain_nan(b) ? b : a;
   }
 };
 struct PlainMin : QuickPlainOp {
   template <class T>
   static T apply(T a, T b) {
-    return a > b || is_nan(b) ? b : a;
+    return a > b || is_plain_nan(b) ? b : a;
   }
 };
 

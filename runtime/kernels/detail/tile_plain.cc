@@ -20,13 +20,13 @@ struct StoredBool {
 };
 
 template <class T>
-T loaded(T element) {
+T plain_value(T element) {
   return element;
 }
-bool loaded(StoredBool element) { return element.byte != 0; }
+bool plain_value(StoredBool element) { return element.byte != 0; }
 
 template <class Out, class T>
-Out stored(T value) {
+Out plain_element(T value) {
   return Out{value};
 }
 
@@ -46,7 +46,8 @@ struct PlainTile {
 
   static std::array<Out, kBlock> block(const std::array<In, kBlock>&... in) {
     std::array<Out, kBlock> out;
-    for (std::size_t i = 0; i < kBlock; ++i) out[i] = stored<Out>(F::apply(loaded(in[i])...));
+    for (std::size_t i = 0; i < kBlock; ++i)
+      out[i] = plain_element<Out>(F::apply(plain_value(in[i])...));
     return out;
   }
 
@@ -184,7 +185,7 @@ TileFunction find_f64(Op op) {
   }
 }
 
-TileFunction first_of(std::initializer_list<TileFunction> functions) {
+TileFunction first_function(std::initializer_list<TileFunction> functions) {
   for (const TileFunction function : functions) {
     if (function != nullptr) return function;
   }
@@ -193,11 +194,11 @@ TileFunction first_of(std::initializer_list<TileFunction> functions) {
 
 template <class T>
 TileFunction find_for_integer(Op op) {
-  return first_of({find_arithmetic<T>(op), find_comparison<T>(op), find_logical<T>(op)});
+  return first_function({find_arithmetic<T>(op), find_comparison<T>(op), find_logical<T>(op)});
 }
 
 template <std::size_t kBytes>
-void copy_tile(const Source* source, std::byte* out, std::size_t count) {
+void copy_plain_tile(const Source* source, std::byte* out, std::size_t count) {
   if (source->step == 1) {
     std::memmove(out, source->data, count * kBytes);
     return;
@@ -212,7 +213,8 @@ DType compute_dtype(DType dtype) { return is_half(dtype) ? DType::f32 : dtype; }
 TileFunction tile_function(Op op, DType dtype) {
   switch (dtype) {
     case DType::f64:
-      return first_of({find_f64(op), find_arithmetic<double>(op), find_comparison<double>(op)});
+      return first_function(
+          {find_f64(op), find_arithmetic<double>(op), find_comparison<double>(op)});
     case DType::f32:
       if (op == Op::rem) return kPlainBinary<PlainRem, float>;
       if (op == Op::pow) return kPlainBinary<PlainPow, float>;
@@ -234,7 +236,7 @@ TileFunction tile_function(Op op, DType dtype) {
     case DType::u8:
       return find_for_integer<std::uint8_t>(op);
     case DType::boolean:
-      return first_of({find_comparison<StoredBool>(op), find_logical<StoredBool>(op)});
+      return first_function({find_comparison<StoredBool>(op), find_logical<StoredBool>(op)});
     case DType::f16:
     case DType::bf16:
       break;
@@ -245,13 +247,13 @@ TileFunction tile_function(Op op, DType dtype) {
 TileFunction copy_function(std::size_t element_bytes) {
   switch (element_bytes) {
     case 1:
-      return &copy_tile<1>;
+      return &copy_plain_tile<1>;
     case 2:
-      return &copy_tile<2>;
+      return &copy_plain_tile<2>;
     case 4:
-      return &copy_tile<4>;
+      return &copy_plain_tile<4>;
     default:
-      return &copy_tile<8>;
+      return &copy_plain_tile<8>;
   }
 }
 
