@@ -9,9 +9,10 @@
 namespace shardwise {
 namespace {
 
-// What an operation weighs against a byte that is moved: it breaks ties, and keeps a device from
-// repeating the work of all others to save a few bytes.
-constexpr double kBytesPerOperation = 1.0 / 256;
+// What an operation weighs against a byte that is moved. An emulated device multiplies and adds
+// some 5e10 times a second and moves some 5e9 bytes: no device should repeat the work of all others
+// to save a few bytes.
+constexpr double kBytesPerOperation = 0.1;
 
 // Beyond so many combinations axes are given away one after another.
 constexpr std::size_t kMostCombinations = 1024;
@@ -139,7 +140,9 @@ class Chooser {
     for (std::size_t f = 0; f < rule.factors.size(); ++f) {
       if (sets[f] != 0) choice.factors[f] = in_order(f, sets[f]);
       const std::int64_t parts = ways(sets[f], mesh_);
-      choice.operations *= static_cast<double>((rule.factors[f].size + parts - 1) / parts);
+      if (problem_.multiplies) {
+        choice.operations *= static_cast<double>((rule.factors[f].size + parts - 1) / parts);
+      }
       if (rule.factors[f].kind == Factor::Kind::reduction) choice.partial |= sets[f];
     }
     if (!is_box(choice.factors, rule.result, rule.factors, mesh_)) return false;
@@ -147,6 +150,7 @@ class Chooser {
       if (!is_box(choice.factors, *operand.dims, rule.factors, mesh_)) return false;
     }
     choice.result = cut_of(choice.factors, rule.result);
+    if (!problem_.multiplies) choice.operations = elements(choice);
     choice.bytes = operand_bytes(choice.factors) + result_bytes(choice);
     const double cost = choice.bytes + choice.operations * kBytesPerOperation;
     if (notes) note(choice, *notes);
@@ -155,6 +159,16 @@ class Chooser {
     best_cost_ = cost;
     best_ = std::move(choice);
     return true;
+  }
+
+  /// Of the largest part of a tensor.
+  double elements(const FactorChoice& choice) const {
+    double most = part_elements(problem_.type.shape, choice.result, mesh_);
+    for (const OperandState& operand : problem_.operands) {
+      const Cut cut = cut_of(choice.factors, *operand.dims);
+      most = std::max(most, part_elements(operand.type->shape, cut, mesh_));
+    }
+    return most;
   }
 
   double operand_bytes(const FactorCut& factors) const {

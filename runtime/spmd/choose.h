@@ -25,8 +25,9 @@ struct ChoiceProblem {
   const FactorRule& rule;
   const TensorType& type;  ///< of the result
   std::span<const OperandState> operands;
-  const Cut& wanted;    ///< how the result should be cut
-  AxisSet carried = 0;  ///< operands stay parts of a sum over these; not to be used
+  const Cut& wanted;        ///< how the result should be cut
+  bool multiplies = false;  ///< each combination of the factors is an operation
+  AxisSet carried = 0;      ///< operands stay parts of a sum over these; not to be used
 };
 
 /// Which axes cut which factor of an op, with the bytes and the work that this costs a device.

@@ -7,7 +7,7 @@
 #include <numeric>
 #include <utility>
 
-#include "shardwise/runtime/kernels/einsum.h"
+#include "shardwise/runtime/ops/row.h"
 #include "shardwise/runtime/program/run.h"
 #include "shardwise/shard/error.h"
 
@@ -102,6 +102,8 @@ void Executable::plan_memory(const CompileOptions& options) {
     std::int64_t& until = root_last[as_size(root[v])];
     until = std::max(until, last[v]);
   }
+  lifetimes_.assign(count, {});
+  for (std::size_t v = 0; v < count; ++v) lifetimes_[v] = {bytes_[v], first[v], root_last[v]};
   find_replaced(root_last);
   donated_ = replaced_;
   for (std::int64_t& input : donated_) {
@@ -186,44 +188,46 @@ void Executable::plan_memory(const CompileOptions& options) {
 
 void Executable::find_replaced(const std::vector<std::int64_t>& last_use) {
   replaced_.assign(lowered_.outputs.size(), -1);
+  std::vector<std::int64_t> input_of(graph_->nodes.size(), -1);
+  for (std::size_t i = 0; i < graph_->inputs.size(); ++i) {
+    input_of[as_size(graph_->inputs[i].node)] = static_cast<std::int64_t>(i);
+  }
   std::vector<bool> used(lowered_.inputs.size(), false);
-  const auto matches = [&](std::size_t output, std::size_t input) {
+  const auto fits = [&](std::size_t output, std::size_t input) {
     const MemoryKind kind = graph_->inputs[input].kind;
     if (used[input] || (kind != MemoryKind::parameter && kind != MemoryKind::optimizer)) {
       return false;
     }
     const ValueId to = lowered_.outputs[output], from = lowered_.inputs[input];
-    if (std::count(lowered_.inputs.begin(), lowered_.inputs.end(), from) > 1) return false;
     if (std::count(lowered_.outputs.begin(), lowered_.outputs.end(), from) > 0) return false;
-    const Program::Value &a = program().value(to), &b = program().value(from);
-    return bytes_[as_size(to)] == bytes_[as_size(from)] && a.spec.sharding == b.spec.sharding &&
-           a.spec.shape == b.spec.shape;
+    const ArraySpec &a = program().value(to).spec, &b = program().value(from).spec;
+    if (a.dtype != b.dtype || !(a.shape == b.shape) || !(a.sharding == b.sharding)) return false;
+    // Needed no more when the output is made, or at least read and written element by element.
+    const std::int64_t made = lifetimes_[as_size(to)].first;
+    const auto& pairs = lowered_.in_place[as_size(made)];
+    const bool in_place = std::any_of(pairs.begin(), pairs.end(), [&](const auto& pair) {
+      return pair.operand == from && pair.result == to;
+    });
+    return last_use[as_size(from)] < made || (in_place && last_use[as_size(from)] == made);
   };
-  const auto give = [&](std::size_t output, std::size_t input) {
-    replaced_[output] = static_cast<std::int64_t>(input);
-    used[input] = true;
-  };
-  for (std::size_t step = 0; step < program().steps().size(); ++step) {
-    const auto at = static_cast<std::int64_t>(step);
-    visit_step(
-        program().steps()[step], [](ValueId) {},
-        [&](ValueId made) {
-          for (std::size_t o = 0; o < lowered_.outputs.size(); ++o) {
-            if (lowered_.outputs[o] != made || homes_[as_size(made)] != Home::output) continue;
-            if (replaced_[o] >= 0) return;
-            // An operand of the kernel itself is the likeliest: the old weight.
-            for (const LoweredProgram::InPlace& pair : lowered_.in_place[step]) {
-              if (pair.result != made || last_use[as_size(pair.operand)] > at) continue;
-              for (std::size_t i = 0; i < lowered_.inputs.size(); ++i) {
-                if (lowered_.inputs[i] == pair.operand && matches(o, i)) return give(o, i);
-              }
-            }
-            for (std::size_t i = 0; i < lowered_.inputs.size(); ++i) {
-              if (last_use[as_size(lowered_.inputs[i])] < at && matches(o, i)) return give(o, i);
-            }
-            return;
-          }
-        });
+  for (std::size_t o = 0; o < lowered_.outputs.size(); ++o) {
+    if (homes_[as_size(lowered_.outputs[o])] != Home::output) continue;
+    // Back through what is computed element by element, first operands first: in w - 0.1 * g the
+    // first one is w.
+    std::vector<NodeId> open{graph_->outputs[o]};
+    for (int visits = 0; !open.empty() && visits < 64 && replaced_[o] < 0; ++visits) {
+      const NodeId id = open.back();
+      open.pop_back();
+      const std::int64_t input = input_of[as_size(id)];
+      if (input >= 0) {
+        if (!fits(o, as_size(input))) continue;
+        replaced_[o] = input;
+        used[as_size(input)] = true;
+      } else if (is_elementwise(graph_->node(id).op)) {
+        const std::vector<NodeId>& operands = graph_->node(id).operands;
+        open.insert(open.end(), operands.rbegin(), operands.rend());
+      }
+    }
   }
 }
 

@@ -190,7 +190,8 @@ class Partitioner {
     FactorChoice choice;
     if (carried == 0 && agreed(rule, wanted, choice)) return choice;
     std::string* const all = options_.note_choices ? &notes : nullptr;
-    return choose({rule, node.type, operands_, wanted, carried}, mesh_, all);
+    return choose({rule, node.type, operands_, wanted, node.op == Op::dot_general, carried}, mesh_,
+                  all);
   }
 
   /// Nothing to choose: operands and wanted result are cut by the same factors already.
