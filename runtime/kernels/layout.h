@@ -38,7 +38,7 @@ void dynamic_slice(const ConstShardView& in, const Dims& starts, const ShardView
 void dynamic_update_slice(const ConstShardView& in, const ConstShardView& update,
                           const Dims& starts, const ShardView& out);
 
-/// The index along `dim`, in out's dtype.
+/// The index along `dim`, converted to out's dtype.
 void iota(std::size_t dim, const ShardView& out);
 
 /// `number` everywhere, converted to out's dtype.

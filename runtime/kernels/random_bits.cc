@@ -1,31 +1,27 @@
 #include <algorithm>
 #include <array>
 #include <cassert>
-#include <cstring>
 
-#include "shardwise/runtime/kernels/detail/philox.h"
+#include "shardwise/runtime/kernels/detail/philox_blocks.h"
 #include "shardwise/runtime/kernels/index.h"
 #include "shardwise/shard/box_copy.h"
 
 namespace shardwise {
 namespace {
 
-std::uint32_t low_word(std::uint64_t value) { return static_cast<std::uint32_t>(value); }
-std::uint32_t high_word(std::uint64_t value) { return static_cast<std::uint32_t>(value >> 32); }
-
-/// Words `begin` to `begin + count` of the whole tensor's.
-void random_words(std::uint64_t key, std::uint64_t begin, std::uint64_t count, std::uint32_t* out) {
-  const std::array<std::uint32_t, 2> key_words{low_word(key), high_word(key)};
-  const auto block = [&](std::uint64_t counter) {
-    return detail::philox({low_word(counter), high_word(counter), 0, 0}, key_words);
+/// Words `begin` to `end` of the whole tensor's.
+void random_words(std::uint64_t key, std::uint64_t begin, std::uint64_t end, std::uint32_t* out) {
+  const auto part_of_block = [&](std::uint64_t part_end) {
+    std::array<std::uint32_t, 4> block;
+    detail::philox_blocks(key, begin / 4, 1, block.data());
+    for (; begin != part_end; ++begin) *out++ = block[begin % 4];
   };
-  const std::uint64_t end = begin + count;
-  for (; begin != end && begin % 4 != 0; ++begin) *out++ = block(begin / 4)[begin % 4];
-  for (; end - begin >= 4; begin += 4, out += 4) {
-    const std::array<std::uint32_t, 4> words = block(begin / 4);
-    std::memcpy(out, words.data(), sizeof(words));
-  }
-  if (begin != end) std::copy_n(block(begin / 4).begin(), end - begin, out);
+  if (begin % 4 != 0) part_of_block(std::min(end, begin / 4 * 4 + 4));
+  const std::uint64_t blocks = (end - begin) / 4;
+  detail::philox_blocks(key, begin / 4, blocks, out);
+  begin += 4 * blocks;
+  out += 4 * blocks;
+  if (begin != end) part_of_block(end);
 }
 
 }  // namespace
@@ -35,7 +31,7 @@ void random_bits(std::uint64_t key, const Shape& shape, const ShardView& out) {
   std::uint32_t* const words = reinterpret_cast<std::uint32_t*>(out.data);
   const RunWalk walk = walk_runs(out.box, Box::whole(shape), out.box);
   for_each_run(walk, [&](std::int64_t whole, std::int64_t own, std::int64_t count) {
-    random_words(key, static_cast<std::uint64_t>(whole), static_cast<std::uint64_t>(count),
+    random_words(key, static_cast<std::uint64_t>(whole), static_cast<std::uint64_t>(whole + count),
                  words + own);
   });
 }

@@ -3,13 +3,12 @@
 #include <algorithm>
 #include <cassert>
 #include <concepts>
-#include <cstring>
 #include <limits>
 #include <type_traits>
 
 #include "shardwise/runtime/kernels/detail/element_type.h"
-#include "shardwise/runtime/kernels/detail/lanes.h"
 #include "shardwise/runtime/kernels/detail/loops.h"
+#include "shardwise/runtime/kernels/detail/reduce_floats.h"
 #include "shardwise/runtime/kernels/detail/scratch.h"
 
 namespace shardwise {
@@ -17,7 +16,10 @@ namespace {
 
 using ReduceLoops = detail::Loops<2>;  // of the operand and the result
 
-struct AddUp {
+// A NaN on either side wins: it compares false with everything, itself included.
+
+struct TakeSum {
+  static constexpr Reduction kReduction = Reduction::sum;
   template <class T>
   static constexpr T kIdentity = 0;
 
@@ -27,9 +29,8 @@ struct AddUp {
   }
 };
 
-// The loops below become vector instructions only without branches: hence | for ||. A NaN on either
-// side wins: it compares false with everything, itself included.
 struct TakeLargest {
+  static constexpr Reduction kReduction = Reduction::max;
   template <class T>
   static constexpr T kIdentity = std::numeric_limits<T>::has_infinity
                                      ? -std::numeric_limits<T>::infinity()
@@ -37,11 +38,12 @@ struct TakeLargest {
 
   template <class T>
   static T combine(T a, T b) {
-    return (a > b) | (a != a) ? a : b;  // NOLINT(misc-redundant-expression)
+    return a > b || a != a ? a : b;  // NOLINT(misc-redundant-expression)
   }
 };
 
 struct TakeLeast {
+  static constexpr Reduction kReduction = Reduction::min;
   template <class T>
   static constexpr T kIdentity = std::numeric_limits<T>::has_infinity
                                      ? std::numeric_limits<T>::infinity()
@@ -49,67 +51,9 @@ struct TakeLeast {
 
   template <class T>
   static T combine(T a, T b) {
-    return (a < b) | (a != a) ? a : b;  // NOLINT(misc-redundant-expression)
+    return a < b || a != a ? a : b;  // NOLINT(misc-redundant-expression)
   }
 };
-
-/// One result of elements `step` apart.
-template <class Operation, class T>
-T reduce_row(const T* in, std::int64_t step, std::int64_t count) {
-  const auto reduce = [&](auto element) {
-    return detail::reduce_in_lanes(count, Operation::template kIdentity<T>,
-                                   Operation::template combine<T>, element);
-  };
-  if (step == 1) return reduce([in](std::int64_t i) { return in[i]; });
-  return reduce([in, step](std::int64_t i) { return in[i * step]; });
-}
-
-/// out[c] is combined with in[c], in[c + step], ..: row after row, in blocks of columns whose
-/// results stay in the nearest cache, several rows at a time for fewer loads and stores of them.
-template <class Operation, class T>
-void reduce_columns(const T* in, std::int64_t step, std::int64_t rows, std::int64_t cols, T* out) {
-  constexpr std::int64_t kBlock = 4096 / sizeof(T);
-  constexpr auto combine = Operation::template combine<T>;
-  for (std::int64_t begin = 0; begin < cols; begin += kBlock) {
-    const std::int64_t count = std::min(kBlock, cols - begin);
-    T* const results = out + begin;
-    const T* row = in + begin;
-    std::int64_t r = 0;
-    for (; r + 4 <= rows; r += 4, row += 4 * step) {
-      const T *second = row + step, *third = second + step, *fourth = third + step;
-      for (std::int64_t c = 0; c < count; ++c) {
-        const T two = combine(combine(results[c], row[c]), second[c]);
-        results[c] = combine(combine(two, third[c]), fourth[c]);
-      }
-    }
-    for (; r < rows; ++r, row += step) {
-      for (std::int64_t c = 0; c < count; ++c) results[c] = combine(results[c], row[c]);
-    }
-  }
-}
-
-template <class Operation, class T>
-void reduce_loops(ReduceLoops loops, const T* in, T* out, std::int64_t out_count) {
-  std::fill_n(out, out_count, Operation::template kIdentity<T>);
-  if (loops.nothing()) return;
-  const ReduceLoops::Loop inner = loops.take_innermost();
-  if (inner.steps[1] == 0) {
-    loops.for_each({}, [&](const ReduceLoops::Offsets& at) {
-      T& result = out[at[1]];
-      result = Operation::combine(result,
-                                  reduce_row<Operation>(in + at[0], inner.steps[0], inner.extent));
-    });
-    return;
-  }
-  // Both are row-major, so the innermost dim that is kept is a run in the result; and in the
-  // operand, as no dim inside it is left.
-  assert(inner.steps[0] == 1 && inner.steps[1] == 1);
-  ReduceLoops::Loop rows;
-  if (loops.size() > 0 && loops[loops.size() - 1].steps[1] == 0) rows = loops.take_innermost();
-  loops.for_each({}, [&](const ReduceLoops::Offsets& at) {
-    reduce_columns<Operation>(in + at[0], rows.steps[0], rows.extent, inner.extent, out + at[1]);
-  });
-}
 
 /// Least of booleans, which are bytes of 0 and 1.
 struct TakeLeastBoolean : TakeLeast {
@@ -117,12 +61,57 @@ struct TakeLeastBoolean : TakeLeast {
   static constexpr T kIdentity = 1;
 };
 
+template <class Operation, class T>
+detail::ReduceFunctions<T> reduce_functions() {
+  if constexpr (std::floating_point<T>) {
+    return detail::reduce_floats<T>(Operation::kReduction);
+  } else {
+    return {[](const T* in, std::int64_t step, std::int64_t rows, std::int64_t cols, T* out) {
+              for (; rows > 0; --rows, in += step) {
+                for (std::int64_t c = 0; c < cols; ++c) out[c] = Operation::combine(out[c], in[c]);
+              }
+            },
+            [](const T* in, std::int64_t count) {
+              T result = Operation::template kIdentity<T>;
+              for (std::int64_t i = 0; i < count; ++i) result = Operation::combine(result, in[i]);
+              return result;
+            }};
+  }
+}
+
+template <class Operation, class T>
+void reduce_loops(ReduceLoops loops, const T* in, T* out, std::int64_t out_count) {
+  std::fill_n(out, out_count, Operation::template kIdentity<T>);
+  if (loops.nothing()) return;
+  const detail::ReduceFunctions<T> functions = reduce_functions<Operation, T>();
+  const ReduceLoops::Loop inner = loops.take_innermost();
+  // All of the operand is walked through, so the innermost loop is a run of it.
+  assert(inner.extent == 1 || inner.steps[0] == 1);
+  if (inner.steps[1] == 0) {
+    loops.for_each({}, [&](const ReduceLoops::Offsets& at) {
+      T& result = out[at[1]];
+      result = Operation::combine(result, functions.reduce_row(in + at[0], inner.extent));
+    });
+    return;
+  }
+  ReduceLoops::Loop rows;
+  if (loops.size() > 0 && loops[loops.size() - 1].steps[1] == 0) rows = loops.take_innermost();
+  // Blocks of columns whose results stay in the nearest cache.
+  constexpr std::int64_t kBlock = 4096 / sizeof(T);
+  loops.for_each({}, [&](const ReduceLoops::Offsets& at) {
+    for (std::int64_t begin = 0; begin < inner.extent; begin += kBlock) {
+      functions.combine_rows(in + at[0] + begin, rows.steps[0], rows.extent,
+                             std::min(kBlock, inner.extent - begin), out + at[1] + begin);
+    }
+  });
+}
+
 template <class Operation>
 void reduce_with(const ReduceLoops& loops, const ConstShardView& in, const ShardView& out) {
   detail::with_ordered_type(in.dtype, [&](auto zero) {
     using T = decltype(zero);
     // Sums of integers wrap around.
-    using Number = typename std::conditional_t<std::integral<T> && std::same_as<Operation, AddUp>,
+    using Number = typename std::conditional_t<std::integral<T> && std::same_as<Operation, TakeSum>,
                                                std::make_unsigned<T>, std::type_identity<T>>::type;
     reduce_loops<Operation>(loops, reinterpret_cast<const Number*>(in.data),
                             reinterpret_cast<Number*>(out.data), out.box.num_elements());
@@ -143,7 +132,12 @@ struct AroundDim {
 /// The first largest of elements `step` apart.
 template <class T>
 std::int64_t first_largest(const T* in, std::int64_t step, std::int64_t count) {
-  const T largest = reduce_row<TakeLargest>(in, step, count);
+  T largest = in[0];
+  if (step == 1) {
+    largest = reduce_functions<TakeLargest, T>().reduce_row(in, count);
+  } else {
+    for (std::int64_t i = 1; i < count; ++i) largest = TakeLargest::combine(largest, in[i * step]);
+  }
   const auto is_it = [&](T element) {
     return element == largest || (largest != largest && element != element);  // NOLINT
   };
@@ -181,7 +175,7 @@ void reduce_dims(Reduction reduction, const ConstShardView& in, const Dims& dims
       return;
     case Reduction::sum:
       return is_bool ? reduce_with<TakeLargest>(loops, in, out)
-                     : reduce_with<AddUp>(loops, in, out);
+                     : reduce_with<TakeSum>(loops, in, out);
     case Reduction::max:
       return reduce_with<TakeLargest>(loops, in, out);
     case Reduction::min:
@@ -235,7 +229,7 @@ void cumsum(const ConstShardView& in, std::size_t dim, const ShardView& out) {
     return sum_up(std::uint8_t{}, [](auto a, auto b) { return TakeLargest::combine(a, b); });
   }
   detail::with_arithmetic_type(in.dtype, [&](auto zero) {
-    sum_up(zero, [](auto a, auto b) { return AddUp::combine(a, b); });
+    sum_up(zero, [](auto a, auto b) { return TakeSum::combine(a, b); });
   });
 }
 

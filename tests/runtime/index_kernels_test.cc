@@ -357,10 +357,16 @@ TEST(RandomBits, OfAPartAreThoseOfTheWhole) {
 
 TEST(RandomBits, CountBeyond32Bits) {
   const Shape shape{std::int64_t{1} << 40};
-  const std::int64_t at = (std::int64_t{1} << 36) + 2;
-  Shard out(DType::u32, Box({at}, {at + 1}));
+  const std::int64_t begin = (std::int64_t{1} << 34) - 101;  // 2^32 counters of 4 words
+  Shard out(DType::u32, Box({begin}, {begin + 202}));
   random_bits(7, shape, out.target());
-  EXPECT_EQ(out.as<std::uint32_t>()[0], detail::philox({0, 4, 0, 0}, {7, 0})[2]);
+  for (std::int64_t i = begin; i < begin + 202; ++i) {
+    const std::uint64_t counter = static_cast<std::uint64_t>(i) / 4;
+    const auto block = detail::philox(
+        {static_cast<std::uint32_t>(counter), static_cast<std::uint32_t>(counter >> 32), 0, 0},
+        {7, 0});
+    ASSERT_EQ(out.as<std::uint32_t>()[as_size(i - begin)], block[as_size(i % 4)]) << i;
+  }
 }
 
 }  // namespace

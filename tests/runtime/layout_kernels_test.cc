@@ -27,6 +27,7 @@ std::size_t random_rank(std::int64_t least, RandomShardings& random) {
 
 /// Now and then long enough for tiles and runs.
 Shape random_extents(std::size_t rank, RandomShardings& random) {
+  if (rank == 2 && random.draw(0, 3) == 0) return random_shape(rank, 1, 200, random);
   if (rank > 0 && rank <= 3 && random.draw(0, 3) == 0) return random_shape(rank, 1, 40, random);
   return random_shape(rank, random.draw(0, 9) == 0 ? 0 : 1, 6, random);
 }
@@ -321,7 +322,11 @@ TEST(Layout, IotaIsTheGlobalIndex) {
     const std::size_t dim = as_size(random.draw(0, static_cast<std::int64_t>(box.rank()) - 1));
     Shard out(dtype, box);
     iota(dim, out.target());
-    ASSERT_EQ(out, shard_of(dtype, box, [&](const Index& at) { return at[dim]; }))
+    ASSERT_EQ(out, shard_of(dtype, box,
+                            [&](const Index& at) {
+                              return dtype == DType::i8 ? std::min<std::int64_t>(at[dim], 127)
+                                                        : at[dim];
+                            }))
         << to_string(box) << " along " << dim;
   }
 }

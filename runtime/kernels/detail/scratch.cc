@@ -5,6 +5,7 @@
 #include <new>
 #include <utility>
 
+#include "shardwise/runtime/kernels/detail/tile_functions.h"
 #include "shardwise/shard/dtype.h"
 
 namespace shardwise::detail {
@@ -75,14 +76,18 @@ Scratch::~Scratch() { spare_memory().give({data_, bytes_}); }
 
 Widened::Widened(const ConstShardView& half)
     : memory_(bytes_as_f32(half.box)), view_{memory_.data(), DType::f32, half.box} {
-  convert(half.dtype, half.data, DType::f32, memory_.data(), as_size(half.box.num_elements()));
+  const Source source{half.data, 1};
+  const TileFunction widen = convert_function(half.dtype, DType::f32);
+  widen(&source, memory_.data(), as_size(half.box.num_elements()));
 }
 
 Unrounded::Unrounded(const ShardView& half)
     : memory_(bytes_as_f32(half.box)), half_(half), view_{memory_.data(), DType::f32, half.box} {}
 
 void Unrounded::round() const {
-  convert(DType::f32, view_.data, half_.dtype, half_.data, as_size(half_.box.num_elements()));
+  const Source source{view_.data, 1};
+  const TileFunction narrow = convert_function(DType::f32, half_.dtype);
+  narrow(&source, half_.data, as_size(half_.box.num_elements()));
 }
 
 }  // namespace shardwise::detail

@@ -12,9 +12,6 @@ namespace {
 
 using CopyLoops = Loops<2>;
 
-/// Of a matrix that is transposed: rows of one are in as few cache lines as columns of the other.
-constexpr std::int64_t kTile = 16;
-
 // Elements move as unsigned integers of their size, whatever they are: by memcpy, which may.
 template <class T>
 T load(const std::byte* data, std::int64_t element) {
@@ -66,8 +63,8 @@ void copy_runs(const CopyLoops& loops, const CopyLoops::Offsets& at, std::int64_
 
 /// Element (r, c) is at from[r + c * from_step] and goes to to[r * to_step + c].
 template <class T>
-void transpose_tile(const std::byte* from, std::int64_t from_step, std::byte* to,
-                    std::int64_t to_step, std::int64_t rows, std::int64_t cols) {
+void transpose_elements(const std::byte* from, std::int64_t from_step, std::byte* to,
+                        std::int64_t to_step, std::int64_t rows, std::int64_t cols) {
   for (std::int64_t r = 0; r < rows; ++r) {
     for (std::int64_t c = 0; c < cols; ++c) {
       store(to, r * to_step + c, load<T>(from, r + c * from_step));
@@ -75,20 +72,65 @@ void transpose_tile(const std::byte* from, std::int64_t from_step, std::byte* to
   }
 }
 
+/// The same for 4 rows and columns of 4 bytes, in registers.
+void transpose_words(const std::byte* from, std::int64_t from_step, std::byte* to,
+                     std::int64_t to_step) {
+  typedef std::uint32_t Words __attribute__((vector_size(16)));
+  const auto col = [&](std::int64_t c) {
+    Words words;
+    std::memcpy(&words, from + c * from_step * 4, sizeof(words));
+    return words;
+  };
+  const Words a = col(0), b = col(1), c = col(2), d = col(3);
+  const Words ab_low = __builtin_shufflevector(a, b, 0, 4, 1, 5);
+  const Words ab_high = __builtin_shufflevector(a, b, 2, 6, 3, 7);
+  const Words cd_low = __builtin_shufflevector(c, d, 0, 4, 1, 5);
+  const Words cd_high = __builtin_shufflevector(c, d, 2, 6, 3, 7);
+  const Words rows[] = {__builtin_shufflevector(ab_low, cd_low, 0, 1, 4, 5),
+                        __builtin_shufflevector(ab_low, cd_low, 2, 3, 6, 7),
+                        __builtin_shufflevector(ab_high, cd_high, 0, 1, 4, 5),
+                        __builtin_shufflevector(ab_high, cd_high, 2, 3, 6, 7)};
+  for (std::int64_t r = 0; r < 4; ++r) std::memcpy(to + r * to_step * 4, &rows[r], sizeof(Words));
+}
+
+/// Most rows and columns of a part of a matrix that is transposed at once.
+template <class T>
+constexpr std::int64_t kTile = sizeof(T) == 8 ? 32 : 64;
+
+/// The same for a tile. Whole cache lines are read first, and to a place where they do not drive
+/// each other out of the cache, as lines at steps of powers of two do.
+template <class T>
+void transpose_tile(const std::byte* from, std::int64_t from_step, std::byte* to,
+                    std::int64_t to_step, std::int64_t rows, std::int64_t cols) {
+  constexpr std::int64_t kBytes = sizeof(T), kStep = kTile<T> + 16 / kBytes;
+  std::byte lines[kTile<T> * kStep * kBytes];
+  for (std::int64_t c = 0; c < cols; ++c) {
+    std::memcpy(lines + c * kStep * kBytes, from + c * from_step * kBytes, as_size(rows * kBytes));
+  }
+  std::int64_t whole_rows = 0, whole_cols = 0;
+  if constexpr (kBytes == 4) {
+    whole_rows = rows / 4 * 4, whole_cols = cols / 4 * 4;
+    for (std::int64_t r = 0; r < whole_rows; r += 4) {
+      for (std::int64_t c = 0; c < whole_cols; c += 4) {
+        transpose_words(lines + (r + c * kStep) * 4, kStep, to + (r * to_step + c) * 4, to_step);
+      }
+    }
+  }
+  transpose_elements<T>(lines + whole_cols * kStep * kBytes, kStep, to + whole_cols * kBytes,
+                        to_step, whole_rows, cols - whole_cols);
+  transpose_elements<T>(lines + whole_rows * kBytes, kStep, to + whole_rows * to_step * kBytes,
+                        to_step, rows - whole_rows, cols);
+}
+
 template <class T>
 void transpose_matrix(const std::byte* from, std::int64_t from_step, std::byte* to,
                       std::int64_t to_step, std::int64_t rows, std::int64_t cols) {
   constexpr std::int64_t kBytes = sizeof(T);
-  for (std::int64_t r = 0; r < rows; r += kTile) {
-    for (std::int64_t c = 0; c < cols; c += kTile) {
-      const std::byte* tile_from = from + (r + c * from_step) * kBytes;
-      std::byte* tile_to = to + (r * to_step + c) * kBytes;
-      if (r + kTile <= rows && c + kTile <= cols) {
-        transpose_tile<T>(tile_from, from_step, tile_to, to_step, kTile, kTile);
-      } else {
-        transpose_tile<T>(tile_from, from_step, tile_to, to_step, std::min(kTile, rows - r),
-                          std::min(kTile, cols - c));
-      }
+  for (std::int64_t r = 0; r < rows; r += kTile<T>) {
+    for (std::int64_t c = 0; c < cols; c += kTile<T>) {
+      transpose_tile<T>(from + (r + c * from_step) * kBytes, from_step,
+                        to + (r * to_step + c) * kBytes, to_step, std::min(kTile<T>, rows - r),
+                        std::min(kTile<T>, cols - c));
     }
   }
 }

@@ -1,0 +1,183 @@
+#include "shardwise/runtime/kernels/detail/reduce_floats.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+
+// Highway compiles this file once per SIMD target and picks one at run time. The targets are
+// included again from here, so everything up to the second part is inside HWY_NAMESPACE.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "shardwise/runtime/kernels/detail/reduce_floats.cc"
+#include <hwy/foreach_target.h>
+// After foreach_target.h, as Highway wants it.
+#include <hwy/highway.h>
+
+HWY_BEFORE_NAMESPACE();
+namespace shardwise::detail {
+namespace HWY_NAMESPACE {
+namespace {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+struct Sum {
+  template <class T>
+  static constexpr T kIdentity = 0;
+
+  template <class V>
+  static HWY_INLINE V combine(V a, V b) {
+    return hn::Add(a, b);
+  }
+};
+
+// A NaN in `a` compares false and stays.
+struct Max {
+  template <class T>
+  static constexpr T kIdentity = -std::numeric_limits<T>::infinity();
+
+  template <class V>
+  static HWY_INLINE V combine(V a, V b) {
+    return hn::IfThenElse(hn::Or(hn::Gt(b, a), hn::IsNaN(b)), b, a);
+  }
+};
+
+struct Min {
+  template <class T>
+  static constexpr T kIdentity = std::numeric_limits<T>::infinity();
+
+  template <class V>
+  static HWY_INLINE V combine(V a, V b) {
+    return hn::IfThenElse(hn::Or(hn::Lt(b, a), hn::IsNaN(b)), b, a);
+  }
+};
+
+template <class Operation, class T>
+HWY_INLINE T combine_numbers(T a, T b) {
+  const hn::CappedTag<T, 1> one;
+  return hn::GetLane(Operation::combine(hn::Set(one, a), hn::Set(one, b)));
+}
+
+template <class Operation, class T>
+void combine_rows(const T* in, std::int64_t step, std::int64_t rows, std::int64_t cols, T* out) {
+  const hn::CappedTag<T, 64 / sizeof(T)> tag;
+  const std::int64_t lanes = static_cast<std::int64_t>(hn::Lanes(tag));
+  // Several rows at a time, for fewer loads and stores of the results.
+  constexpr std::int64_t kRows = 4;
+  for (; rows >= kRows; rows -= kRows, in += kRows * step) {
+    const T *second = in + step, *third = second + step, *fourth = third + step;
+    std::int64_t c = 0;
+    for (; c + lanes <= cols; c += lanes) {
+      auto results = hn::LoadU(tag, out + c);
+      for (const T* row : {in, second, third, fourth}) {
+        results = Operation::combine(results, hn::LoadU(tag, row + c));
+      }
+      hn::StoreU(results, tag, out + c);
+    }
+    for (; c < cols; ++c) {
+      for (const T* row : {in, second, third, fourth}) {
+        out[c] = combine_numbers<Operation>(out[c], row[c]);
+      }
+    }
+  }
+  for (; rows > 0; --rows, in += step) {
+    std::int64_t c = 0;
+    for (; c + lanes <= cols; c += lanes) {
+      const auto results = Operation::combine(hn::LoadU(tag, out + c), hn::LoadU(tag, in + c));
+      hn::StoreU(results, tag, out + c);
+    }
+    for (; c < cols; ++c) out[c] = combine_numbers<Operation>(out[c], in[c]);
+  }
+}
+
+/// A row is a matrix of so many columns, each of which is combined for itself first.
+constexpr std::int64_t kColumns = 32;
+
+/// Combines results[0] to [2 * kHalf] to results[0].
+template <class Operation, std::int64_t kHalf, class T>
+HWY_INLINE void fold(T* results) {
+  if constexpr (kHalf > 0) {
+    const hn::CappedTag<T, std::min<std::int64_t>(kHalf, 64 / sizeof(T))> tag;
+    for (std::int64_t c = 0; c < kHalf; c += static_cast<std::int64_t>(hn::Lanes(tag))) {
+      const auto both =
+          Operation::combine(hn::LoadU(tag, results + c), hn::LoadU(tag, results + kHalf + c));
+      hn::StoreU(both, tag, results + c);
+    }
+    fold<Operation, kHalf / 2>(results);
+  }
+}
+
+/// Two vectors of columns at a time, whose results stay in registers.
+template <class Operation, class T>
+HWY_INLINE void combine_columns(const T* in, std::int64_t rows, T* results) {
+  const hn::CappedTag<T, 64 / sizeof(T)> tag;
+  const std::int64_t lanes = static_cast<std::int64_t>(hn::Lanes(tag));
+  for (std::int64_t c = 0; c < kColumns; c += 2 * lanes) {
+    const T* row = in + c;
+    auto first = hn::Set(tag, Operation::template kIdentity<T>), second = first;
+    for (std::int64_t r = 0; r < rows; ++r, row += kColumns) {
+      first = Operation::combine(first, hn::LoadU(tag, row));
+      second = Operation::combine(second, hn::LoadU(tag, row + lanes));
+    }
+    hn::StoreU(first, tag, results + c);
+    hn::StoreU(second, tag, results + c + lanes);
+  }
+}
+
+template <class Operation, class T>
+T reduce_row(const T* in, std::int64_t count) {
+  constexpr std::int64_t kBlock = 256 * kColumns;  // which keeps the error of long sums small
+  T result = Operation::template kIdentity<T>;
+  if (count < 8) {
+    for (std::int64_t i = 0; i < count; ++i) result = combine_numbers<Operation>(result, in[i]);
+    return result;
+  }
+  for (std::int64_t begin = 0; begin < count; begin += kBlock) {
+    const std::int64_t length = std::min(kBlock, count - begin), rest = length % kColumns;
+    HWY_ALIGN T results[kColumns];
+    combine_columns<Operation>(in + begin, length / kColumns, results);
+    if (rest > 0) combine_rows<Operation>(in + begin + length - rest, 0, 1, rest, results);
+    fold<Operation, kColumns / 2>(results);
+    result = begin == 0 ? results[0] : combine_numbers<Operation>(result, results[0]);
+  }
+  return result;
+}
+
+template <class T>
+ReduceFunctions<T> find_reduce(Reduction reduction) {
+  if (reduction == Reduction::sum) return {&combine_rows<Sum, T>, &reduce_row<Sum, T>};
+  if (reduction == Reduction::max) return {&combine_rows<Max, T>, &reduce_row<Max, T>};
+  return {&combine_rows<Min, T>, &reduce_row<Min, T>};
+}
+
+ReduceFunctions<float> find_reduce_f32(Reduction reduction) {
+  return find_reduce<float>(reduction);
+}
+ReduceFunctions<double> find_reduce_f64(Reduction reduction) {
+  return find_reduce<double>(reduction);
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace shardwise::detail
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace shardwise::detail {
+namespace {
+
+HWY_EXPORT(find_reduce_f32);
+HWY_EXPORT(find_reduce_f64);
+
+}  // namespace
+
+template <>
+ReduceFunctions<float> reduce_floats(Reduction reduction) {
+  return HWY_DYNAMIC_DISPATCH(find_reduce_f32)(reduction);
+}
+
+template <>
+ReduceFunctions<double> reduce_floats(Reduction reduction) {
+  return HWY_DYNAMIC_DISPATCH(find_reduce_f64)(reduction);
+}
+
+}  // namespace shardwise::detail
+#endif
