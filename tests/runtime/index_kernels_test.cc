@@ -80,7 +80,8 @@ TEST(Take, PartsOfTheTableAddUpToTheWhole) {
                     c.ids);
     Numbers sum = zeros(c.rows);
     const std::int64_t cut = random.draw(0, c.table[c.dim]);
-    for (const auto& [begin, end] : {std::pair{std::int64_t{0}, cut}, {cut, c.table[c.dim]}}) {
+    for (const bool upper : {false, true}) {
+      const std::int64_t begin = upper ? cut : 0, end = upper ? c.table[c.dim] : cut;
       Box part = Box::whole(c.table);
       if (random.draw(0, 1) == 0) {  // no more than the rows need
         for (std::size_t d = 0; d < part.rank(); ++d) {

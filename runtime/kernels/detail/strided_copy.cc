@@ -140,7 +140,7 @@ template <class T>
 void copy_elements(CopyLoops loops, const CopyLoops::Loop& inner, const CopyLoops::Offsets& at,
                    const std::byte* from, std::byte* to) {
   constexpr std::int64_t kBytes = sizeof(T);
-  const auto [from_step, to_step] = inner.steps;
+  const std::int64_t from_step = inner.steps[0], to_step = inner.steps[1];
   if (from_step == 0 && to_step == 1) {
     loops.for_each(at, [&](const CopyLoops::Offsets& o) {
       fill_run(load<T>(from, o[0]), to + o[1] * kBytes, inner.extent);
