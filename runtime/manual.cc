@@ -115,7 +115,7 @@ struct ManualRegion::Impl {
     const Program::Value& old = program.value(from);
     std::string name = fmt::format("{} of {}", operation, old.label);
     const Program::ValueId to = add(make({old.spec.dtype, old.spec.shape, spec}, name));
-    program.add_step(Program::Move{std::move(name), from, to, std::move(plan)});
+    program.add_step(Program::Move{std::move(name), {{from, to, std::move(plan)}}});
     return handle(to);
   }
 

@@ -197,4 +197,16 @@ MovePlan plan_permute(const Sharding& sharding, const Shape& shape, DType dtype,
   return with_traffic({std::move(phase)}, dtype);
 }
 
+bool MovePlan::same_targets(const MovePlan& other) const {
+  const auto same_group = [](const MoveGroup& a, const MoveGroup& b) {
+    return a.sources == b.sources && a.targets == b.targets;
+  };
+  return std::equal(phases.begin(), phases.end(), other.phases.begin(), other.phases.end(),
+                    [&](const MovePhase& a, const MovePhase& b) {
+                      return a.source == b.source &&
+                             std::equal(a.groups.begin(), a.groups.end(), b.groups.begin(),
+                                        b.groups.end(), same_group);
+                    });
+}
+
 }  // namespace shardwise

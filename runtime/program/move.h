@@ -49,6 +49,9 @@ struct MovePlan {
 
   /// Devices that send or receive, ascending.
   std::vector<DeviceBytes> traffic;
+
+  /// Same phases, and in each the same sources and targets: one task can carry out both plans.
+  bool same_targets(const MovePlan& other) const;
 };
 
 /// The one implementation of all_reduce, all_gather, reduce_scatter and all_to_all. In each group

@@ -30,8 +30,16 @@ void Program::add_step(Step step) {
     for (const ValueId id : call->inputs) check(id, label);
     for (const ValueId id : call->outputs) check(id, label);
   } else if (const auto* move = std::get_if<Move>(&step)) {
-    check(move->from, label);
-    check(move->to, label);
+    for (const Move::Part& part : move->parts) {
+      check(part.from, label);
+      check(part.to, label);
+      if (part.plan.same_targets(move->parts.front().plan)) continue;
+      throw Error(
+          ErrorCode::invalid_argument,
+          fmt::format("add a step to a program: \"{}\" moves values {} and {} between other "
+                      "groups of devices, needed the same for all",
+                      label, move->parts.front().to, part.to));
+    }
   } else {
     check(std::get<Fill>(step).value, label);
   }

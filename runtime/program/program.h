@@ -66,11 +66,15 @@ class Program {
     LocalFunction function;
   };
 
-  /// Data passes between devices.
+  /// Data passes between devices: of one value, or of several whose plans have the same phases,
+  /// groups and targets, which then go together (a bucket).
   struct Move {
+    struct Part {
+      ValueId from, to;
+      MovePlan plan;
+    };
     std::string name;
-    ValueId from, to;
-    MovePlan plan;
+    std::vector<Part> parts;
   };
 
   /// Zeros, at some mesh positions.

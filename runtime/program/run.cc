@@ -100,9 +100,14 @@ class Run {
   }
 
   void carry_out(const Program::Move& move, const ProgramTask& task) const {
-    const MovePhase& phase = move.plan.phases[task.phase];
+    for (const Program::Move::Part& part : move.parts) carry_out(part, task);
+  }
+
+  void carry_out(const Program::Move::Part& part, const ProgramTask& task) const {
+    const MovePhase& phase = part.plan.phases[task.phase];
     const MoveGroup& group = phase.groups[task.group];
-    const auto from = phase.source == MovePhase::Source::new_value ? move.to : move.from;
+    if (group.plan.copies_to(task.target).empty()) return;
+    const auto from = phase.source == MovePhase::Source::new_value ? part.to : part.from;
     const auto framed = [&](Program::ValueId value, std::int64_t position) {
       const Box whole = box(value, position);
       return phase.frame == MovePhase::Frame::tensor ? whole : Box({0}, {whole.num_elements()});
@@ -112,8 +117,8 @@ class Run {
       return {storage_.data(from, position), framed(from, position)};
     };
     detail::fill_target(
-        group.plan, task.target, program_.value(move.to).spec.dtype, source,
-        {storage_.writable(move.to, task.position), framed(move.to, task.position)});
+        group.plan, task.target, program_.value(part.to).spec.dtype, source,
+        {storage_.writable(part.to, task.position), framed(part.to, task.position)});
   }
 
   Box box(Program::ValueId value, std::int64_t position) const {
@@ -142,7 +147,8 @@ void run(const Program& program, const Schedule& schedule, const Storage& storag
   });
   for (std::size_t step = schedule.first_step(); step < program.steps().size(); ++step) {
     const auto* move = std::get_if<Program::Move>(&program.steps()[step]);
-    if (move != nullptr) count_traffic(move->plan, devices);
+    if (move == nullptr) continue;
+    for (const Program::Move::Part& part : move->parts) count_traffic(part.plan, devices);
   }
 }
 

@@ -57,37 +57,59 @@ class Builder {
   }
 
   void add(const Program::Move& move) {
-    for (std::size_t phase = 0; phase < move.plan.phases.size(); ++phase) {
-      const std::vector<MoveGroup>& groups = move.plan.phases[phase].groups;
-      for (std::size_t group = 0; group < groups.size(); ++group) add(move, phase, group);
+    const MovePlan& first = move.parts.front().plan;
+    for (std::size_t phase = 0; phase < first.phases.size(); ++phase) {
+      for (std::size_t group = 0; group < first.phases[phase].groups.size(); ++group) {
+        add(move, phase, group);
+      }
     }
   }
 
+  /// A task for each target of a group; of a bucket it fills all the values there.
   void add(const Program::Move& move, std::size_t phase, std::size_t group) {
-    const MovePhase& at_phase = move.plan.phases[phase];
+    const MovePhase& at_phase = move.parts.front().plan.phases[phase];
     const MoveGroup& at_group = at_phase.groups[group];
     const bool from_new = at_phase.source == MovePhase::Source::new_value;
     // What the targets of this phase read is what was there before it.
-    std::vector<TaskId> made_by;
-    for (const std::int64_t position : at_group.sources) {
-      made_by.push_back(maker(from_new ? move.to : move.from, position));
+    std::vector<std::vector<TaskId>> made_by;  // by part and source
+    for (const Program::Move::Part& part : move.parts) {
+      std::vector<TaskId>& makers = made_by.emplace_back();
+      for (const std::int64_t position : at_group.sources) {
+        makers.push_back(maker(from_new ? part.to : part.from, position));
+      }
     }
     for (std::size_t i = 0; i < at_group.targets.size(); ++i) {
       const auto target = static_cast<std::int64_t>(i);
-      const CopyRange copies = at_group.plan.copies_to(target);
-      if (copies.empty()) continue;
       const std::int64_t position = at_group.targets[i];
-      after_.assign({maker(move.to, position)});
-      wait_for_memory(move.to, position);
-      for (const Copy& copy : copies)
-        after_.push_back(made_by[static_cast<std::size_t>(copy.source)]);
-      const TaskId task = add_task({step_, position, phase, group, target});
-      for (const Copy& copy : copies) {
-        use(from_new ? move.to : move.from, at_group.sources[static_cast<std::size_t>(copy.source)],
-            task);
+      after_.clear();
+      bool is_empty = true;
+      for (std::size_t p = 0; p < move.parts.size(); ++p) {
+        const Program::Move::Part& part = move.parts[p];
+        const CopyRange copies = copies_to(part, phase, group, target);
+        if (copies.empty()) continue;
+        is_empty = false;
+        after_.push_back(maker(part.to, position));
+        wait_for_memory(part.to, position);
+        for (const Copy& copy : copies) {
+          after_.push_back(made_by[p][static_cast<std::size_t>(copy.source)]);
+        }
       }
-      make(move.to, position, task);
+      if (is_empty) continue;
+      const TaskId task = add_task({step_, position, phase, group, target});
+      for (const Program::Move::Part& part : move.parts) {
+        const CopyRange copies = copies_to(part, phase, group, target);
+        for (const Copy& copy : copies) {
+          use(from_new ? part.to : part.from,
+              at_group.sources[static_cast<std::size_t>(copy.source)], task);
+        }
+        if (!copies.empty()) make(part.to, position, task);
+      }
     }
+  }
+
+  static CopyRange copies_to(const Program::Move::Part& part, std::size_t phase, std::size_t group,
+                             std::int64_t target) {
+    return part.plan.phases[phase].groups[group].plan.copies_to(target);
   }
 
   /// After the tasks in after_, without those that are not there and without repetition.

@@ -23,8 +23,8 @@ void visit_step(const Program::Step& step, const Reads& reads, const Makes& make
     for (const ValueId value : call->inputs) reads(value);
     for (const ValueId value : call->outputs) makes(value);
   } else if (const auto* const move = std::get_if<Program::Move>(&step)) {
-    reads(move->from);
-    makes(move->to);
+    for (const Program::Move::Part& part : move->parts) reads(part.from);
+    for (const Program::Move::Part& part : move->parts) makes(part.to);
   } else {
     makes(std::get<Program::Fill>(step).value);
   }
@@ -60,7 +60,8 @@ Executable::Executable(std::shared_ptr<const Graph> graph, const Mesh& mesh,
       propagation_(propagate(*graph_, mesh_)),
       partitioned_(partition(*graph_, mesh_, propagation_,
                              input_cuts(*graph_, mesh_, propagation_, options), options.partition)),
-      lowered_(lower(graph_, mesh_, partitioned_, fuse(*graph_, partitioned_))),
+      steps_(fuse(*graph_, partitioned_)),
+      lowered_(lower(graph_, mesh_, partitioned_, steps_)),
       schedule_(Program(mesh)) {
   plan_memory(options);
 }
@@ -408,13 +409,17 @@ void Executable::refuse(const Devices& devices, DeviceId device, std::size_t nee
 
 std::vector<CollectiveTotal> Executable::collectives() const {
   std::map<CollectiveKind, CollectiveTotal> totals;
-  for (const PartitionedGraph::Step& step : partitioned_.steps) {
-    const auto* const move = std::get_if<PartitionedGraph::Move>(&step);
-    if (move == nullptr || move->kind == CollectiveKind::slice) continue;
-    CollectiveTotal& total = totals.emplace(move->kind, CollectiveTotal{move->kind}).first->second;
-    ++total.count;
-    total.bytes += move->bytes;
-    total.wire_bytes += move->wire_bytes;
+  for (const FusedStep& fused : steps_) {
+    for (const std::size_t step : fused.steps) {
+      const auto* const move = std::get_if<PartitionedGraph::Move>(&partitioned_.steps[step]);
+      if (move == nullptr || move->kind == CollectiveKind::slice) continue;
+      CollectiveTotal& total =
+          totals.emplace(move->kind, CollectiveTotal{move->kind}).first->second;
+      total.count += step == fused.steps.front() ? 1 : 0;
+      ++total.tensors;
+      total.bytes += move->bytes;
+      total.wire_bytes += move->wire_bytes;
+    }
   }
   std::vector<CollectiveTotal> list;
   for (const auto& [kind, total] : totals) list.push_back(total);

@@ -34,7 +34,8 @@ struct CompileOptions {
 /// Collectives of one kind that one run carries out.
 struct CollectiveTotal {
   CollectiveKind kind;
-  std::int64_t count = 0;
+  std::int64_t count = 0;  ///< buckets count once
+  std::int64_t tensors = 0;
   std::size_t bytes = 0;       ///< results on one device
   std::size_t wire_bytes = 0;  ///< that one device sends in a ring
 };
@@ -96,6 +97,7 @@ class Executable {
   Mesh mesh_;
   Propagation propagation_;
   PartitionedGraph partitioned_;
+  std::vector<FusedStep> steps_;
   LoweredProgram lowered_;
 
   // The plan. By value of the program; offsets in the region of the value's kind.

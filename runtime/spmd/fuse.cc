@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <queue>
+#include <tuple>
 #include <utility>
 
 namespace shardwise {
@@ -10,6 +12,9 @@ namespace {
 
 using Compute = PartitionedGraph::Compute;
 constexpr std::size_t kNone = SIZE_MAX;
+
+// A bucket lives until its last part is there: larger ones save little and keep gradients longer.
+constexpr std::size_t kBucketBytes = std::size_t{512} << 10;
 
 class Fuser {
  public:
@@ -22,6 +27,8 @@ class Fuser {
 
   std::vector<FusedStep> run() {
     join();
+    std::vector<FusedStep> steps = ordered();
+    join_moves(steps);
     return ordered();
   }
 
@@ -117,6 +124,68 @@ class Fuser {
     }
   }
 
+  /// Sums that are to be combined over the same devices go together, up to a limit. A move's height
+  /// is how many combining moves wait for it, one after another, at most; those of one height do
+  /// not wait for each other, and what waits for them is lower: so buckets never wait in a circle.
+  void join_moves(const std::vector<FusedStep>& order) {
+    std::vector<std::int64_t> height(steps_.size(), 0);  // by root
+    for (std::size_t g = order.size(); g-- > 0;) {
+      const std::size_t here = root(order[g].steps.front());
+      const std::int64_t below = height[here] + (combines(order[g].steps.front()) ? 1 : 0);
+      for (const std::size_t step : order[g].steps) {
+        for_each_source(step, [&](std::size_t from) {
+          if (root(from) == here) return;
+          height[root(from)] = std::max(height[root(from)], below);
+        });
+      }
+    }
+    struct Bucket {
+      std::size_t step;
+      std::size_t bytes;
+    };
+    std::map<std::tuple<CollectiveKind, AxisSet, AxisSet, Reduction, std::int64_t>, Bucket> open;
+    for (std::size_t i = 0; i < steps_.size(); ++i) {
+      if (!needed_[i] || !combines(i)) continue;
+      const auto& move = std::get<PartitionedGraph::Move>(steps_[i]);
+      const PartitionedGraph::Value& from = values_[as_size(move.from)];
+      const std::size_t bytes = std::max(move.bytes, move.wire_bytes);
+      const auto [at, is_new] = open.try_emplace(
+          {move.kind, move.axes, changed_axes(from.cut, values_[as_size(move.to)].cut),
+           from.reduction, height[i]},
+          Bucket{i, bytes});
+      if (is_new) continue;
+      if (at->second.bytes + bytes > kBucketBytes) {
+        at->second = {i, bytes};
+      } else {
+        parent_[root(i)] = root(at->second.step);
+        at->second.bytes += bytes;
+      }
+    }
+  }
+
+  bool combines(std::size_t step) const {
+    const auto* const move = std::get_if<PartitionedGraph::Move>(&steps_[step]);
+    return move != nullptr && (move->kind == CollectiveKind::all_reduce ||
+                               move->kind == CollectiveKind::reduce_scatter);
+  }
+
+  /// Calls body(step) for each step that makes what this one reads.
+  template <class Body>
+  void for_each_source(std::size_t step, const Body& body) const {
+    const auto visit = [&](PartitionedGraph::ValueId value) {
+      const std::size_t from = maker_[as_size(value)];
+      if (from != kNone && needed_[from]) body(from);
+    };
+    for_each_operand(step, [&](auto operand) {
+      const std::size_t from = maker_[as_size(operand)];
+      if (is_elementwise(op(step)) && is_inlined(from)) {
+        for_each_operand(from, visit);
+      } else {
+        visit(operand);
+      }
+    });
+  }
+
   std::vector<FusedStep> ordered() {
     // Groups by their first step; what they wait for.
     std::vector<std::size_t> group_of(steps_.size(), kNone);
@@ -134,21 +203,12 @@ class Fuser {
     }
     std::vector<std::vector<std::size_t>> followers(groups.size());
     std::vector<std::size_t> waits(groups.size(), 0);
-    const auto follow = [&](PartitionedGraph::ValueId value, std::size_t group) {
-      const std::size_t from = maker_[as_size(value)];
-      if (from == kNone || group_of[from] == group || group_of[from] == kNone) return;
-      followers[group_of[from]].push_back(group);
-      ++waits[group];
-    };
     for (std::size_t i = 0; i < steps_.size(); ++i) {
       if (!needed_[i]) continue;
-      for_each_operand(i, [&](auto operand) {
-        const std::size_t from = maker_[as_size(operand)];
-        if (is_elementwise(op(i)) && is_inlined(from)) {
-          for_each_operand(from, [&](auto inner) { follow(inner, group_of[i]); });
-        } else {
-          follow(operand, group_of[i]);
-        }
+      for_each_source(i, [&](std::size_t from) {
+        if (group_of[from] == group_of[i]) return;
+        followers[group_of[from]].push_back(group_of[i]);
+        ++waits[group_of[i]];
       });
     }
     // The first in the old order that is ready, so that values live no longer than before.

@@ -10,15 +10,15 @@ namespace shardwise {
 
 /// Steps of a partitioned graph that are carried out as one.
 struct FusedStep {
-  /// By PartitionedGraph::steps, in order. More than one, or one that is elementwise: a kernel that
-  /// reads constants and repeated operands by itself.
+  /// By PartitionedGraph::steps, in order. Elementwise ones: a kernel that reads constants and
+  /// repeated operands by itself. Several moves: a bucket.
   std::vector<std::size_t> steps;
   bool is_elementwise = false;
 };
 
 /// The steps in an order that is legal, elementwise ones of one shape and cut that use each other
-/// put together. Leaves out what nothing needs: constants and broadcasts that only elementwise
-/// kernels read.
+/// put together, and sums over the same devices that do not wait for each other in buckets. Leaves
+/// out what nothing needs: constants and broadcasts that only elementwise kernels read.
 std::vector<FusedStep> fuse(const Graph& graph, const PartitionedGraph& partitioned);
 
 }  // namespace shardwise

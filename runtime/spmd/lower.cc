@@ -67,7 +67,11 @@ class Lowering {
         add_kernel(step);
       } else {
         const PartitionedGraph::Step& one = partitioned_.steps[step.steps.front()];
-        std::visit([this](const auto& s) { add(s); }, one);
+        if (const auto* const compute = std::get_if<Compute>(&one)) {
+          add(*compute);
+        } else {
+          add_moves(step.steps);
+        }
       }
     }
     for (const PartValue output : partitioned_.outputs) result_.outputs.push_back(id(output));
@@ -125,14 +129,20 @@ class Lowering {
     result_.program.add_step(std::move(call));
   }
 
-  void add(const PartitionedGraph::Move& move) {
-    const PartitionedGraph::Value& from = partitioned_.values[as_size(move.from)];
-    const TensorType& type = node_of(move.from).type;
-    std::string name = fmt::format("{} of {}", shardwise::name(move.kind), label(from.node));
-    const ValueId to = add_value(move.to, name, MemoryKind::collective);
-    result_.program.add_step(
-        Program::Move{std::move(name), id(move.from), to,
-                      plan(from, partitioned_.values[as_size(move.to)], type, move)});
+  void add_moves(const std::vector<std::size_t>& steps) {
+    Program::Move moves;
+    for (const std::size_t step : steps) {
+      const auto& move = std::get<PartitionedGraph::Move>(partitioned_.steps[step]);
+      const PartitionedGraph::Value& from = partitioned_.values[as_size(move.from)];
+      const TensorType& type = node_of(move.from).type;
+      std::string one = fmt::format("{} of {}", name(move.kind), label(from.node));
+      const MovePlan& made = plan(from, partitioned_.values[as_size(move.to)], type, move);
+      const ValueId to = add_value(move.to, one, MemoryKind::collective);
+      moves.parts.push_back({id(move.from), to, made});
+      moves.name = std::move(one);
+    }
+    if (steps.size() > 1) moves.name += fmt::format(" and {} more", steps.size() - 1);
+    result_.program.add_step(std::move(moves));
   }
 
   const MovePlan& plan(const PartitionedGraph::Value& from, const PartitionedGraph::Value& to,

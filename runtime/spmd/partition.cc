@@ -370,6 +370,14 @@ std::string_view name(CollectiveKind kind) {
   return "";
 }
 
+AxisSet changed_axes(const Cut& from, const Cut& to) {
+  AxisSet changed = 0;
+  for (std::size_t dim = 0; dim < from.size(); ++dim) {
+    if (!(from[dim] == to[dim])) changed |= from[dim].set() | to[dim].set();
+  }
+  return changed;
+}
+
 PartitionedGraph partition(const Graph& graph, const Mesh& mesh, const Propagation& propagation,
                            const std::vector<Cut>& input_cuts, const PartitionOptions& options) {
   return Partitioner(graph, mesh, propagation, options).run(input_cuts);

@@ -63,9 +63,9 @@ TEST(Program, RunsAgainOnOtherMemory) {
     program.add_step(Program::Call{"twice", {in}, {doubled}, twice});
     const std::size_t axes[] = {1};
     const Sharding& sharding = program.value(in).spec.sharding;
-    program.add_step(
-        Program::Move{"add up", doubled, sum,
-                      plan_move(sharding, sharding, {5}, DType::f32, axes, Reduction::sum)});
+    program.add_step(Program::Move{
+        "add up",
+        {{doubled, sum, plan_move(sharding, sharding, {5}, DType::f32, axes, Reduction::sum)}}});
     const Schedule schedule(program);
     EXPECT_EQ(schedule.graph().size(), schedule.tasks().size());
     for (float start = 1; start < 20; ++start) {
@@ -87,7 +87,8 @@ TEST(Program, RunsAgainOnOtherMemory) {
     std::size_t sent = 0;
     for (DeviceId id = 0; id < 4; ++id) sent += devices.at(id).traffic().sent_bytes;
     std::size_t planned = 0;
-    for (const DeviceBytes& bytes : std::get<Program::Move>(program.steps()[1]).plan.traffic) {
+    for (const DeviceBytes& bytes :
+         std::get<Program::Move>(program.steps()[1]).parts[0].plan.traffic) {
       planned += bytes.sent;
     }
     EXPECT_EQ(sent, 19 * planned);
@@ -126,7 +127,7 @@ TEST(Program, RefusesForeignMeshesAndUnknownValues) {
                            program.add_step(Program::Call{"f", {1}, {0}, twice});
                          }),
               AllOf(HasSubstr("\"f\""), HasSubstr("value 1")));
-  EXPECT_THROW(program.add_step(Program::Move{"m", 0, -1, {}}), Error);
+  EXPECT_THROW(program.add_step(Program::Move{"m", {{0, -1, {}}}}), Error);
   EXPECT_THROW(program.add_step(Program::Fill{"z", 7, {}}), Error);
   EXPECT_TRUE(program.steps().empty());
 }
