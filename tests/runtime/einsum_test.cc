@@ -52,8 +52,8 @@ Numbers expected(const Equation& equation, const Extents& extents, const Numbers
 }
 
 /// The tensor as if its element 0 were at the box's begin.
-Shard placed_shard(DType dtype, const Numbers& numbers, RandomShardings& random) {
-  Shard shard(dtype, placed(numbers.shape, random));
+TestShard placed_shard(DType dtype, const Numbers& numbers, RandomShardings& random) {
+  TestShard shard(dtype, placed(numbers.shape, random));
   for (std::size_t i = 0; i < numbers.values.size(); ++i) {
     put_number(dtype, shard.target().data, i, numbers.values[i]);
   }
@@ -66,10 +66,10 @@ void check(const Equation& equation, const Extents& extents, DType dtype, Random
   const Numbers lhs = random_numbers(shape_of(equation.lhs, extents), -3, 3, random);
   const Numbers rhs = random_numbers(shape_of(equation.rhs, extents), -3, 3, random);
   const Numbers result = expected(equation, extents, lhs, rhs);
-  Shard out(dtype, placed(result.shape, random));
+  TestShard out(dtype, placed(result.shape, random));
   einsum(equation, placed_shard(dtype, lhs, random), placed_shard(dtype, rhs, random),
          out.target());
-  Shard right(dtype, out.box());
+  TestShard right(dtype, out.box());
   for (std::size_t i = 0; i < result.values.size(); ++i) {
     put_number(dtype, right.target().data, i, result.values[i]);
   }
@@ -158,9 +158,9 @@ TEST(Einsum, PartsOfAnyCutOfTheLettersAddUpToTheWhole) {
       };
       // An empty part is of no element; its letters in the result need not be empty.
       if (part.empty()) continue;
-      Shard out(dtype, cut(equation.result));
-      einsum(equation, Shard(dtype, cut(equation.lhs), lhs), Shard(dtype, cut(equation.rhs), rhs),
-             out.target());
+      TestShard out(dtype, cut(equation.result));
+      einsum(equation, TestShard(dtype, cut(equation.lhs), lhs),
+             TestShard(dtype, cut(equation.rhs), rhs), out.target());
       std::size_t element = 0;
       for_each_index(out.box(), [&](const Index& at) { sum[at] += out[element++]; });
     }
@@ -179,16 +179,16 @@ TEST(Einsum, AnEmptySumIsZero) {
 TEST(Einsum, HalvesAreRoundedOnce) {
   // 2048 + 1 is not an f16, so rounding at every step would stay at 2048.
   RandomShardings random(5);
-  const Shard x(DType::f16, Box({0}, {4}), {{4}, {2048, 1, 1, 1}});
-  const Shard y(DType::f16, Box({0}, {4}), {{4}, {1, 1, 1, 1}});
-  Shard out(DType::f16, Box());
+  const TestShard x(DType::f16, Box({0}, {4}), {{4}, {2048, 1, 1, 1}});
+  const TestShard y(DType::f16, Box({0}, {4}), {{4}, {1, 1, 1, 1}});
+  TestShard out(DType::f16, Box());
   einsum(Equation::parse("a,a->"), x, y, out.target());
   EXPECT_EQ(out[0], 2052);  // 2051 is a tie
 }
 
 TEST(Einsum, BooleanIsNotSupported) {
-  const Shard x(DType::boolean, Box({0}, {2}));
-  Shard out(DType::boolean, Box());
+  const TestShard x(DType::boolean, Box({0}, {2}));
+  TestShard out(DType::boolean, Box());
   EXPECT_THAT(message_of(ErrorCode::unsupported,
                          [&] { einsum(Equation::parse("a,a->"), x, x, out.target()); }),
               HasSubstr("a,a->: the dtype is bool"));

@@ -12,6 +12,7 @@
 #include "shardwise/runtime/kernels/detail/philox.h"
 #include "shardwise/runtime/kernels/index.h"
 #include "testing/errors.h"
+#include "testing/simd_targets.h"
 
 namespace shardwise {
 namespace {
@@ -71,13 +72,13 @@ struct TakeCase {
 // and the sum is the whole.
 TEST(Take, PartsOfTheTableAddUpToTheWhole) {
   RandomShardings random(1);
-  for (int round = 0; round < 2000; ++round) {
+  for (int round = 0; round < 4000; ++round) {
     const TakeCase c(random);
     const DType dtype = random_dtype(random), id_type = random_id_type(random);
     const Numbers x = random_numbers_of(dtype, c.table, random);
-    const Box rows = random_box(Box::whole(c.rows), random);
-    const Shard ids(id_type, random.draw(0, 1) == 0 ? c.ids_box(rows) : Box::whole(c.ids.shape),
-                    c.ids);
+    const Box rows = random_part(Box::whole(c.rows), random);
+    const TestShard ids(id_type, random.draw(0, 1) == 0 ? c.ids_box(rows) : Box::whole(c.ids.shape),
+                        c.ids);
     Numbers sum = zeros(c.rows);
     const std::int64_t cut = random.draw(0, c.table[c.dim]);
     for (const bool upper : {false, true}) {
@@ -90,8 +91,8 @@ TEST(Take, PartsOfTheTableAddUpToTheWhole) {
         }
       }
       part.set(c.dim, begin, end);
-      Shard out(dtype, rows);
-      take(Shard(dtype, part, x), ids, c.dim, c.table[c.dim], out.target());
+      TestShard out(dtype, rows);
+      take(TestShard(dtype, part, x), ids, c.dim, c.table[c.dim], out.target());
       std::size_t element = 0;
       for_each_index(rows, [&](const Index& at) {
         const bool here = c.in_table(at)[c.dim] >= begin && c.in_table(at)[c.dim] < end;
@@ -107,29 +108,30 @@ TEST(Take, PartsOfTheTableAddUpToTheWhole) {
 
 TEST(ScatterAdd, AnyCutOfUpdatesAndResultAddsUpToTheWhole) {
   RandomShardings random(2);
-  for (int round = 0; round < 2000; ++round) {
+  for (int round = 0; round < 4000; ++round) {
     const TakeCase c(random);
     const DType dtype = random_dtype(random), id_type = random_id_type(random);
     const Numbers updates = random_numbers_of(dtype, c.rows, random);
-    const Box rows = random_box(Box::whole(c.rows), random);
-    const Box part = random_box(Box::whole(c.table), random);
+    const Box rows = random_part(Box::whole(c.rows), random);
+    const Box part = random_part(Box::whole(c.table), random);
     Numbers sums = zeros(c.table);
     for_each_index(rows, [&](const Index& at) {
       std::int64_t& sum = sums[c.in_table(at)];
       sum = added(dtype, sum, updates[at]);
     });
-    Shard out(dtype, part);
+    TestShard out(dtype, part);
     scatter_add(
-        Shard(id_type, random.draw(0, 1) == 0 ? c.ids_box(rows) : Box::whole(c.ids.shape), c.ids),
-        Shard(dtype, rows, updates), c.dim, c.table[c.dim], out.target());
-    ASSERT_EQ(out, Shard(dtype, part, sums))
+        TestShard(id_type, random.draw(0, 1) == 0 ? c.ids_box(rows) : Box::whole(c.ids.shape),
+                  c.ids),
+        TestShard(dtype, rows, updates), c.dim, c.table[c.dim], out.target());
+    ASSERT_EQ(out, TestShard(dtype, part, sums))
         << to_string(c.table) << to_string(part) << " along " << c.dim << " " << to_string(rows);
   }
 }
 
 TEST(ScatterAdd, AddsInTheOrderOfTheIds) {
-  Shard ids(DType::i32, Box({0}, {3}), {{3}, {1, 1, 1}});
-  Shard updates(DType::f32, Box({0}, {3})), out(DType::f32, Box({0}, {2}));
+  TestShard ids(DType::i32, Box({0}, {3}), {{3}, {1, 1, 1}});
+  TestShard updates(DType::f32, Box({0}, {3})), out(DType::f32, Box({0}, {2}));
   std::ranges::copy(std::vector<float>{1e8f, -1e8f, 1}, updates.as<float>().begin());
   scatter_add(ids, updates, 0, 2, out.target());
   EXPECT_EQ(out.as<float>()[0], 0);
@@ -142,8 +144,9 @@ TEST(ScatterAdd, AddsInTheOrderOfTheIds) {
 TEST(ScatterAdd, HalvesAreRoundedOnce) {
   // 2048 + 1 is not an f16, so rounding at every step would stay at 2048.
   const Numbers zero_ids{{5}, {0, 0, 0, 0, 0}}, terms{{5}, {2048, 1, 1, 1, 1}};
-  const Shard ids(DType::i64, Box({0}, {5}), zero_ids), updates(DType::f16, Box({0}, {5}), terms);
-  Shard out(DType::f16, Box({0}, {1}));
+  const TestShard ids(DType::i64, Box({0}, {5}), zero_ids),
+      updates(DType::f16, Box({0}, {5}), terms);
+  TestShard out(DType::f16, Box({0}, {1}));
   scatter_add(ids, updates, 0, 1, out.target());
   EXPECT_EQ(out[0], 2052);
   scatter_add_along(ids, updates, 0, 1, out.target());
@@ -159,7 +162,7 @@ struct AlongCase {
     table[dim] = random.draw(1, 6);
     ids = random_numbers(rows, 0, table[dim] - 1, random);
     // A device's boxes: one in all dims but `dim`.
-    rows_box = ids_box = random_box(Box::whole(rows), random);
+    rows_box = ids_box = random_part(Box::whole(rows), random);
     if (random.draw(0, 1) == 0) ids_box.set(dim, 0, rows[dim]);
     table_box = rows_box;
     const std::int64_t a = random.draw(0, table[dim]), b = random.draw(0, table[dim]);
@@ -180,7 +183,7 @@ struct AlongCase {
 
 TEST(TakeAlong, GivesWhatTheTablesPartHolds) {
   RandomShardings random(3);
-  for (int round = 0; round < 2000; ++round) {
+  for (int round = 0; round < 4000; ++round) {
     const AlongCase c(random);
     const DType dtype = random_dtype(random);
     const Numbers x = random_numbers_of(dtype, c.table, random);
@@ -190,17 +193,18 @@ TEST(TakeAlong, GivesWhatTheTablesPartHolds) {
       const bool here = id >= c.table_box.begin(c.dim) && id < c.table_box.end(c.dim);
       result[at] = here ? x[c.in_table(at)] : 0;
     });
-    Shard out(dtype, c.rows_box);
-    take_along(Shard(dtype, c.table_box, x), Shard(random_id_type(random), c.ids_box, c.ids), c.dim,
-               c.table[c.dim], out.target());
-    ASSERT_EQ(out, Shard(dtype, c.rows_box, result))
+    TestShard out(dtype, c.rows_box);
+    take_along(TestShard(dtype, c.table_box, x),
+               TestShard(random_id_type(random), c.ids_box, c.ids), c.dim, c.table[c.dim],
+               out.target());
+    ASSERT_EQ(out, TestShard(dtype, c.rows_box, result))
         << to_string(c.table_box) << " along " << c.dim;
   }
 }
 
 TEST(ScatterAddAlong, AddsWhatTheResultsPartHolds) {
   RandomShardings random(4);
-  for (int round = 0; round < 2000; ++round) {
+  for (int round = 0; round < 4000; ++round) {
     const AlongCase c(random);
     const DType dtype = random_dtype(random);
     const Numbers updates = random_numbers_of(dtype, c.rows, random);
@@ -209,39 +213,40 @@ TEST(ScatterAddAlong, AddsWhatTheResultsPartHolds) {
       std::int64_t& sum = sums[c.in_table(at)];
       sum = added(dtype, sum, updates[at]);
     });
-    Shard out(dtype, c.table_box);
-    scatter_add_along(Shard(random_id_type(random), c.ids_box, c.ids),
-                      Shard(dtype, c.rows_box, updates), c.dim, c.table[c.dim], out.target());
-    ASSERT_EQ(out, Shard(dtype, c.table_box, sums)) << to_string(c.table_box) << " along " << c.dim;
+    TestShard out(dtype, c.table_box);
+    scatter_add_along(TestShard(random_id_type(random), c.ids_box, c.ids),
+                      TestShard(dtype, c.rows_box, updates), c.dim, c.table[c.dim], out.target());
+    ASSERT_EQ(out, TestShard(dtype, c.table_box, sums))
+        << to_string(c.table_box) << " along " << c.dim;
   }
 }
 
 TEST(Ids, OutsideOfTheExtentAreErrors) {
   const Numbers numbers{{4, 2}, {0, 1, 2, 3, 7, 4, -1, 0}};
-  const Shard table(DType::f32, Box({0, 0}, {5, 2})), row(DType::f32, Box({0, 1}, {4, 2}));
-  Shard rows(DType::f32, Box({2, 0, 0}, {3, 2, 2})), out(DType::f32, Box({0, 0}, {5, 2}));
+  const TestShard table(DType::f32, Box({0, 0}, {5, 2})), row(DType::f32, Box({0, 1}, {4, 2}));
+  TestShard rows(DType::f32, Box({2, 0, 0}, {3, 2, 2})), out(DType::f32, Box({0, 0}, {5, 2}));
   const auto message = [](const std::function<void()>& body) {
     return message_of(ErrorCode::invalid_argument, body);
   };
   for (const DType dtype : {DType::i32, DType::i64}) {
-    const Shard ids(dtype, Box({1, 0}, {4, 2}), numbers);
+    const TestShard ids(dtype, Box({1, 0}, {4, 2}), numbers);
     EXPECT_EQ(message([&] { take(table, ids, 0, 5, rows.target()); }),
               "take: id 7 at [2, 0] is outside [0, 5)");
     EXPECT_EQ(message([&] { scatter_add(ids, rows, 0, 5, out.target()); }),
               "scatter_add: id 7 at [2, 0] is outside [0, 5)");
-    const Shard last(dtype, Box({3, 0}, {4, 2}), numbers);
-    const Shard values(DType::f32, Box({3, 0}, {4, 2}));
-    Shard result(DType::f32, Box({3, 0}, {4, 2}));
+    const TestShard last(dtype, Box({3, 0}, {4, 2}), numbers);
+    const TestShard values(DType::f32, Box({3, 0}, {4, 2}));
+    TestShard result(DType::f32, Box({3, 0}, {4, 2}));
     EXPECT_EQ(message([&] { take_along(values, last, 0, 5, result.target()); }),
               "take_along: id -1 at [3, 0] is outside [0, 5)");
     EXPECT_EQ(message([&] { scatter_add_along(last, values, 0, 5, result.target()); }),
               "scatter_add_along: id -1 at [3, 0] is outside [0, 5)");
     // Inside the extent but outside of this table's part: another device's.
-    const Shard good(dtype, Box({1, 0}, {2, 2}), numbers);
-    Shard zero(DType::f32, Box({1, 0, 0}, {2, 2, 2}));
-    const Shard other(DType::f32, Box({0, 0}, {2, 2}));
+    const TestShard good(dtype, Box({1, 0}, {2, 2}), numbers);
+    TestShard zero(DType::f32, Box({1, 0, 0}, {2, 2, 2}));
+    const TestShard other(DType::f32, Box({0, 0}, {2, 2}));
     take(other, good, 0, 5, zero.target());
-    EXPECT_EQ(zero, Shard(DType::f32, zero.box(), zeros({2, 2, 2})));
+    EXPECT_EQ(zero, TestShard(DType::f32, zero.box(), zeros({2, 2, 2})));
   }
 }
 
@@ -255,8 +260,8 @@ TEST(Argsort, IsTheStableOrderOfEveryType) {
     const DType dtype = random_dtype(random);
     const Numbers whole = random_numbers_of(dtype, Shape(box.end()), random);
     const SortOrder order = random.draw(0, 1) == 0 ? SortOrder::ascending : SortOrder::descending;
-    Shard out(DType::i32, box);
-    argsort(Shard(dtype, box, whole), dim, order, out.target());
+    TestShard out(DType::i32, box);
+    argsort(TestShard(dtype, box, whole), dim, order, out.target());
     Box lines = box;
     lines.set(dim, 0, 1);
     Numbers result = zeros(Shape(box.end()));
@@ -277,7 +282,8 @@ TEST(Argsort, IsTheStableOrderOfEveryType) {
         }
       });
     }
-    ASSERT_EQ(out, Shard(DType::i32, box, result)) << name(dtype) << to_string(box) << " " << dim;
+    ASSERT_EQ(out, TestShard(DType::i32, box, result))
+        << name(dtype) << to_string(box) << " " << dim;
   }
 }
 
@@ -294,7 +300,7 @@ void check_order_of_special_numbers(DType dtype) {
                       -Limits::quiet_NaN(),
                       Limits::denorm_min(),
                       -1};
-  Shard in(dtype, Box({0}, {10})), out(DType::i32, Box({0}, {10}));
+  TestShard in(dtype, Box({0}, {10})), out(DType::i32, Box({0}, {10}));
   std::ranges::copy(values, in.as<T>().begin());
   const auto order = [&](SortOrder asked) {
     argsort(in, 0, asked, out.target());
@@ -311,13 +317,13 @@ TEST(Argsort, NanComesLastAndZerosAreEqual) {
 }
 
 TEST(Argsort, ReachesTheEndsOfIntegers) {
-  Shard in(DType::i64, Box({0}, {4})), out(DType::i32, Box({0}, {4}));
+  TestShard in(DType::i64, Box({0}, {4})), out(DType::i32, Box({0}, {4}));
   std::ranges::copy(std::vector<std::int64_t>{INT64_MAX, 0, INT64_MIN, -1},
                     in.as<std::int64_t>().begin());
   argsort(in, 0, SortOrder::ascending, out.target());
-  EXPECT_EQ(out, Shard(DType::i32, Box({0}, {4}), {{4}, {2, 3, 1, 0}}));
+  EXPECT_EQ(out, TestShard(DType::i32, Box({0}, {4}), {{4}, {2, 3, 1, 0}}));
   argsort(in, 0, SortOrder::descending, out.target());
-  EXPECT_EQ(out, Shard(DType::i32, Box({0}, {4}), {{4}, {0, 1, 3, 2}}));
+  EXPECT_EQ(out, TestShard(DType::i32, Box({0}, {4}), {{4}, {0, 1, 3, 2}}));
 }
 
 // The known answers that its authors publish (Random123, kat_vectors).
@@ -331,7 +337,7 @@ TEST(RandomBits, AreThePublishedWords) {
   EXPECT_EQ(
       detail::philox({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, {0xa4093822, 0x299f31d0}),
       (Words{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
-  Shard out(DType::u32, Box({0}, {5}));
+  TestShard out(DType::u32, Box({0}, {5}));
   random_bits(0, {5}, out.target());
   const auto words = out.as<std::uint32_t>();
   EXPECT_EQ((Words{words[0], words[1], words[2], words[3]}), detail::philox({0, 0, 0, 0}, {0, 0}));
@@ -349,25 +355,29 @@ TEST(RandomBits, OfAPartAreThoseOfTheWhole) {
       whole.values[i] =
           detail::philox({low(i / 4), low(i / 4 >> 32), 0, 0}, {low(key), low(key >> 32)})[i % 4];
     }
-    const Box box = random_box(Box::whole(shape), random);
-    Shard out(DType::u32, box);
-    random_bits(key, shape, out.target());
-    ASSERT_EQ(out, Shard(DType::u32, box, whole)) << to_string(shape) << to_string(box);
+    const Box box = random_part(Box::whole(shape), random);
+    on_each_target([&] {
+      TestShard out(DType::u32, box);
+      random_bits(key, shape, out.target());
+      ASSERT_EQ(out, TestShard(DType::u32, box, whole)) << to_string(shape) << to_string(box);
+    });
   }
 }
 
 TEST(RandomBits, CountBeyond32Bits) {
   const Shape shape{std::int64_t{1} << 40};
   const std::int64_t begin = (std::int64_t{1} << 34) - 101;  // 2^32 counters of 4 words
-  Shard out(DType::u32, Box({begin}, {begin + 202}));
-  random_bits(7, shape, out.target());
-  for (std::int64_t i = begin; i < begin + 202; ++i) {
-    const std::uint64_t counter = static_cast<std::uint64_t>(i) / 4;
-    const auto block = detail::philox(
-        {static_cast<std::uint32_t>(counter), static_cast<std::uint32_t>(counter >> 32), 0, 0},
-        {7, 0});
-    ASSERT_EQ(out.as<std::uint32_t>()[as_size(i - begin)], block[as_size(i % 4)]) << i;
-  }
+  on_each_target([&] {
+    TestShard out(DType::u32, Box({begin}, {begin + 202}));
+    random_bits(7, shape, out.target());
+    for (std::int64_t i = begin; i < begin + 202; ++i) {
+      const std::uint64_t counter = static_cast<std::uint64_t>(i) / 4;
+      const auto block = detail::philox(
+          {static_cast<std::uint32_t>(counter), static_cast<std::uint32_t>(counter >> 32), 0, 0},
+          {7, 0});
+      ASSERT_EQ(out.as<std::uint32_t>()[as_size(i - begin)], block[as_size(i % 4)]) << i;
+    }
+  });
 }
 
 }  // namespace

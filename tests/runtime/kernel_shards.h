@@ -52,16 +52,16 @@ inline Numbers random_numbers(const Shape& shape, std::int64_t low, std::int64_t
 }
 
 /// What a device holds of a tensor.
-class Shard {
+class TestShard {
  public:
   /// Of no meaning.
-  Shard(DType dtype, const Box& box)
+  TestShard(DType dtype, const Box& box)
       : dtype_(dtype),
         box_(box),
         bytes_(num_bytes(box.shape(), size_bytes(dtype)), std::byte{0xa5}) {}
 
   /// Part of a whole tensor.
-  Shard(DType dtype, const Box& box, const Numbers& whole) : Shard(dtype, box) {
+  TestShard(DType dtype, const Box& box, const Numbers& whole) : TestShard(dtype, box) {
     std::size_t element = 0;
     for_each_index(
         box, [&](const Index& at) { put_number(dtype, bytes_.data(), element++, whole[at]); });
@@ -79,7 +79,7 @@ class Shard {
     return {reinterpret_cast<T*>(bytes_.data()), bytes_.size() / sizeof(T)};
   }
 
-  bool operator==(const Shard&) const = default;
+  bool operator==(const TestShard&) const = default;
 
  private:
   DType dtype_;
@@ -87,7 +87,7 @@ class Shard {
   std::vector<std::byte> bytes_;
 };
 
-inline void PrintTo(const Shard& shard, std::ostream* out) {
+inline void PrintTo(const TestShard& shard, std::ostream* out) {
   const ConstShardView view = shard;
   *out << name(view.dtype) << to_string(view.box) << " {";
   for (std::size_t i = 0; i < as_size(view.box.num_elements()) && i < 64; ++i) {
@@ -102,6 +102,15 @@ inline Shape random_shape(std::size_t rank, std::int64_t least, std::int64_t mos
   Shape shape;
   for (std::size_t dim = 0; dim < rank; ++dim) shape.push_back(random.draw(least, most));
   return shape;
+}
+
+/// A box inside the region: whole, or from anywhere to anywhere, in each dim.
+inline Box random_part(const Box& region, RandomShardings& random) {
+  Box part = random_box(region, random);
+  for (std::size_t dim = 0; dim < region.rank(); ++dim) {
+    if (random.draw(0, 1) == 0) part.set(dim, region.begin(dim), region.end(dim));
+  }
+  return part;
 }
 
 /// A box with those extents that begins anywhere.

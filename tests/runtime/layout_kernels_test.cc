@@ -35,8 +35,8 @@ Shape random_extents(std::size_t rank, RandomShardings& random) {
 using Element = std::function<std::int64_t(const Index&)>;
 
 /// The shard that holds element(index) at each index of its box.
-Shard shard_of(DType dtype, const Box& box, const Element& element) {
-  Shard shard(dtype, box);
+TestShard shard_of(DType dtype, const Box& box, const Element& element) {
+  TestShard shard(dtype, box);
   std::size_t i = 0;
   for_each_index(
       box, [&](const Index& at) { put_number(dtype, shard.target().data, i++, element(at)); });
@@ -77,11 +77,11 @@ void check_move(const Shape& in_shape, const Shape& out_shape,
                 RandomShardings& random) {
   const DType dtype = random_dtype(random);
   const Numbers whole = random_numbers_of(dtype, in_shape, random);
-  const Box out_box = random_box(Box::whole(out_shape), random);
+  const Box out_box = random_part(Box::whole(out_shape), random);
   Box in_box = needed_box(out_box, in_shape.size(), in_index);
   if (random.draw(0, 1) == 1) in_box = grown(in_box, in_shape, random);
-  Shard out(dtype, out_box);
-  kernel(Shard(dtype, in_box, whole), out.target());
+  TestShard out(dtype, out_box);
+  kernel(TestShard(dtype, in_box, whole), out.target());
   ASSERT_EQ(out, shard_of(dtype, out_box, [&](const Index& o) { return whole[in_index(o)]; }))
       << name(dtype) << to_string(in_shape) << " " << to_string(in_box) << " -> "
       << to_string(out_shape) << " " << to_string(out_box);
@@ -89,7 +89,7 @@ void check_move(const Shape& in_shape, const Shape& out_shape,
 
 TEST(Layout, BroadcastRepeatsAlongNewDimsAndDimsOfExtentOne) {
   RandomShardings random(1);
-  for (int round = 0; round < 2000; ++round) {
+  for (int round = 0; round < 4000; ++round) {
     const Shape out_shape = random_extents(random_rank(0, random), random);
     Dims dims = random_permutation(out_shape.size(), random);
     Dims chosen;
@@ -116,7 +116,7 @@ TEST(Layout, BroadcastRepeatsAlongNewDimsAndDimsOfExtentOne) {
 
 TEST(Layout, TransposePermutesDims) {
   RandomShardings random(2);
-  for (int round = 0; round < 2000; ++round) {
+  for (int round = 0; round < 4000; ++round) {
     const Shape in_shape = random_extents(random_rank(0, random), random);
     const Dims dims = random_permutation(in_shape.size(), random);
     Shape out_shape;
@@ -135,7 +135,7 @@ TEST(Layout, TransposePermutesDims) {
 
 TEST(Layout, SliceTakesEachStridethElement) {
   RandomShardings random(3);
-  for (int round = 0; round < 2000; ++round) {
+  for (int round = 0; round < 4000; ++round) {
     const Shape out_shape = random_extents(random_rank(0, random), random);
     Dims begin, stride;
     Shape in_shape;
@@ -160,7 +160,7 @@ TEST(Layout, SliceTakesEachStridethElement) {
 
 TEST(Layout, ReverseCountsFromTheWholeShapesEnd) {
   RandomShardings random(4);
-  for (int round = 0; round < 2000; ++round) {
+  for (int round = 0; round < 4000; ++round) {
     const Shape shape = random_extents(random_rank(0, random), random);
     Dims dims;
     for (std::size_t d = 0; d < shape.size(); ++d) {
@@ -218,7 +218,7 @@ TEST(Layout, PadPutsElementsApartAndNumbersBetween) {
           std::max<std::int64_t>(0, low[d] + extent * stride[d] + random.draw(-2, 3)));
     }
     const Numbers whole = random_numbers_of(dtype, in_shape, random);
-    const Box out_box = random_box(Box::whole(out_shape), random);
+    const Box out_box = random_part(Box::whole(out_shape), random);
     // What out needs of the operand, or all of it.
     const auto in_index = [&](const Index& o) -> std::optional<Index> {
       Index at = o;
@@ -243,8 +243,8 @@ TEST(Layout, PadPutsElementsApartAndNumbersBetween) {
         needed.set(d, std::min(begin, end), end);
       }
     }
-    Shard out(dtype, out_box);
-    pad(Shard(dtype, needed, whole), low, stride, static_cast<double>(number), out.target());
+    TestShard out(dtype, out_box);
+    pad(TestShard(dtype, needed, whole), low, stride, static_cast<double>(number), out.target());
     ASSERT_EQ(out, shard_of(dtype, out_box,
                             [&](const Index& o) {
                               const auto at = in_index(o);
@@ -265,9 +265,9 @@ TEST(Layout, ConcatenatePutsInputsOneAfterAnother) {
     for (std::int64_t& extent : extents) extent = random.draw(0, 5);
     shape[dim] = std::accumulate(extents.begin(), extents.end(), std::int64_t{0});
     const Numbers whole = random_numbers_of(dtype, shape, random);
-    const Box out_box = random_box(Box::whole(shape), random);
+    const Box out_box = random_part(Box::whole(shape), random);
     // Each input is cut out of the whole, and is one device's part: what out needs of it.
-    std::vector<Shard> inputs;
+    std::vector<TestShard> inputs;
     std::int64_t begin = 0;
     for (const std::int64_t extent : extents) {
       const bool exact = random.draw(0, 1) == 1;
@@ -281,9 +281,9 @@ TEST(Layout, ConcatenatePutsInputsOneAfterAnother) {
       begin += extent;
     }
     const std::vector<ConstShardView> views(inputs.begin(), inputs.end());
-    Shard out(dtype, out_box);
+    TestShard out(dtype, out_box);
     concatenate(views, extents, dim, out.target());
-    ASSERT_EQ(out, Shard(dtype, out_box, whole)) << to_string(out_box) << " along " << dim;
+    ASSERT_EQ(out, TestShard(dtype, out_box, whole)) << to_string(out_box) << " along " << dim;
   }
 }
 
@@ -300,17 +300,17 @@ TEST(Layout, DynamicUpdateSliceReplacesFromItsStarts) {
     }
     const Numbers whole = random_numbers_of(dtype, shape, random);
     const Numbers update = random_numbers_of(dtype, update_shape, random);
-    const Box out_box = random_box(Box::whole(shape), random);
+    const Box out_box = random_part(Box::whole(shape), random);
     Numbers result = whole;
     for_each_index(Box::whole(update_shape), [&](const Index& at) {
       Index to = at;
       for (std::size_t d = 0; d < at.size(); ++d) to[d] += starts[d];
       result[to] = update[at];
     });
-    Shard out(dtype, out_box);
-    dynamic_update_slice(Shard(dtype, grown(out_box, shape, random), whole),
-                         Shard(dtype, Box::whole(update_shape), update), starts, out.target());
-    ASSERT_EQ(out, Shard(dtype, out_box, result)) << to_string(out_box);
+    TestShard out(dtype, out_box);
+    dynamic_update_slice(TestShard(dtype, grown(out_box, shape, random), whole),
+                         TestShard(dtype, Box::whole(update_shape), update), starts, out.target());
+    ASSERT_EQ(out, TestShard(dtype, out_box, result)) << to_string(out_box);
   }
 }
 
@@ -320,7 +320,7 @@ TEST(Layout, IotaIsTheGlobalIndex) {
     const DType dtype = random_dtype(random);
     const Box box = placed(random_extents(random_rank(1, random), random), random);
     const std::size_t dim = as_size(random.draw(0, static_cast<std::int64_t>(box.rank()) - 1));
-    Shard out(dtype, box);
+    TestShard out(dtype, box);
     iota(dim, out.target());
     ASSERT_EQ(out, shard_of(dtype, box,
                             [&](const Index& at) {
@@ -336,12 +336,12 @@ TEST(Layout, FillConvertsItsNumber) {
   for (const DType dtype : all_dtypes()) {
     for (const Shape& shape : {Shape{}, Shape{0}, Shape{33}, Shape{3, 7}}) {
       const Box box = placed(shape, random);
-      Shard out(dtype, box);
+      TestShard out(dtype, box);
       fill(1, out.target());
       EXPECT_EQ(out, shard_of(dtype, box, [](const Index&) { return 1; }));
     }
   }
-  Shard out(DType::u8, Box({0}, {3}));
+  TestShard out(DType::u8, Box({0}, {3}));
   fill(1000, out.target());  // saturates, as convert does
   EXPECT_EQ(out[2], 255);
 }
