@@ -6,10 +6,10 @@
 namespace shardwise {
 namespace {
 
-constexpr std::size_t kAlignment = 64;
+constexpr std::size_t kOffsetAlignment = 64;
 
 std::size_t aligned(std::size_t bytes) {
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  return (bytes + kOffsetAlignment - 1) / kOffsetAlignment * kOffsetAlignment;
 }
 
 }  // namespace
