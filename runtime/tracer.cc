@@ -242,6 +242,7 @@ void TracerImpl::run() {
   if (!mesh) mesh = Mesh::line(1);
   CompileOptions compile;
   compile.partition.keep_gathered_weights = options.keep_gathered_weights;
+  compile.nan_check = options.nan_check;
   for (const std::shared_ptr<State>& state : bound) {
     // Only this step holds the tensor: the program has replaced it.
     compile.may_donate.push_back(state.use_count() == 1);

@@ -21,6 +21,9 @@ struct TracerOptions {
 
   /// See PartitionOptions.
   bool keep_gathered_weights = false;
+
+  /// See lower.h: for finding where a NaN comes from; slow.
+  NanCheck nan_check = NanCheck::off;
 };
 
 /// How often a tracer had to make an executable, and how often it had one.

@@ -9,34 +9,17 @@
 
 #include "shardwise/runtime/ops/row.h"
 #include "shardwise/runtime/program/run.h"
+#include "shardwise/runtime/spmd/suggest.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise {
 namespace {
 
+using Home = MemoryPlan::Home;
 using ValueId = Program::ValueId;
-
-/// Reads what a step reads and gives what it makes.
-template <class Reads, class Makes>
-void visit_step(const Program::Step& step, const Reads& reads, const Makes& makes) {
-  if (const auto* const call = std::get_if<Program::Call>(&step)) {
-    for (const ValueId value : call->inputs) reads(value);
-    for (const ValueId value : call->outputs) makes(value);
-  } else if (const auto* const move = std::get_if<Program::Move>(&step)) {
-    for (const Program::Move::Part& part : move->parts) reads(part.from);
-    for (const Program::Move::Part& part : move->parts) makes(part.to);
-  } else {
-    makes(std::get<Program::Fill>(step).value);
-  }
-}
 
 std::size_t shard_bytes(const Program::Value& value, std::int64_t position) {
   return num_bytes(value.box(position).shape(), size_bytes(value.spec.dtype));
-}
-
-/// Bytes of the largest shard, which is the one with the first box.
-std::size_t largest_bytes(const Program::Value& value) {
-  return num_bytes(value.spec.sharding.shard_shape(value.spec.shape), size_bytes(value.spec.dtype));
 }
 
 std::vector<Cut> input_cuts(const Graph& graph, const Mesh& mesh, const Propagation& propagation,
@@ -57,179 +40,20 @@ Executable::Executable(std::shared_ptr<const Graph> graph, const Mesh& mesh,
                        const CompileOptions& options)
     : graph_(std::move(graph)),
       mesh_(mesh),
+      options_(options),
       propagation_(propagate(*graph_, mesh_)),
       partitioned_(partition(*graph_, mesh_, propagation_,
                              input_cuts(*graph_, mesh_, propagation_, options), options.partition)),
       steps_(fuse(*graph_, partitioned_)),
-      lowered_(lower(graph_, mesh_, partitioned_, steps_)),
-      schedule_(Program(mesh)) {
-  plan_memory(options);
-}
+      lowered_(lower(graph_, mesh_, partitioned_, steps_, options.nan_check)),
+      plan_(plan_memory(*graph_, lowered_, options.may_donate)),
+      schedule_(lowered_.program, 0, plan_.reuse) {}
 
 const ArraySpec& Executable::input_spec(std::size_t i) const {
   return program().value(lowered_.inputs[i]).spec;
 }
 const ArraySpec& Executable::output_spec(std::size_t i) const {
   return program().value(lowered_.outputs[i]).spec;
-}
-
-void Executable::plan_memory(const CompileOptions& options) {
-  const std::size_t count = program().values().size();
-  const auto last_step = static_cast<std::int64_t>(program().steps().size());
-  homes_.assign(count, Home::region);
-  for (const ValueId input : lowered_.inputs) homes_[as_size(input)] = Home::input;
-  for (const ValueId output : lowered_.outputs) {
-    if (homes_[as_size(output)] == Home::region) homes_[as_size(output)] = Home::output;
-  }
-  std::vector<std::int64_t> first(count, 0), last(count, -1);
-  for (std::int64_t step = 0; step < last_step; ++step) {
-    visit_step(
-        program().steps()[as_size(step)], [&](ValueId value) { last[as_size(value)] = step; },
-        [&](ValueId value) { first[as_size(value)] = last[as_size(value)] = step; });
-  }
-  bytes_.resize(count);
-  for (std::size_t v = 0; v < count; ++v) bytes_[v] = largest_bytes(program().values()[v]);
-
-  // Values that share memory have one root. Outputs have memory of their own.
-  std::vector<ValueId>& root = lowered_.alias_of;
-  for (std::size_t v = 0; v < count; ++v) {
-    const auto id = static_cast<ValueId>(v);
-    if (homes_[v] != Home::region) root[v] = id;
-    if (root[v] != id) root[v] = root[as_size(root[v])];
-    if (homes_[as_size(root[v])] == Home::output) root[v] = id;
-  }
-  std::vector<std::int64_t> root_last = last;
-  for (std::size_t v = 0; v < count; ++v) {
-    std::int64_t& until = root_last[as_size(root[v])];
-    until = std::max(until, last[v]);
-  }
-  lifetimes_.assign(count, {});
-  for (std::size_t v = 0; v < count; ++v) lifetimes_[v] = {bytes_[v], first[v], root_last[v]};
-  find_replaced(root_last);
-  donated_ = replaced_;
-  for (std::int64_t& input : donated_) {
-    const bool may = input >= 0 && as_size(input) < options.may_donate.size() &&
-                     options.may_donate[as_size(input)];
-    if (!may) input = -1;
-  }
-  // A result takes over an operand that is needed no more.
-  std::vector<bool> taken(count, false);
-  for (std::int64_t step = 0; step < last_step; ++step) {
-    for (const LoweredProgram::InPlace& pair : lowered_.in_place[as_size(step)]) {
-      const std::size_t result = as_size(pair.result),
-                        operand = as_size(root[as_size(pair.operand)]);
-      if (root[result] != pair.result || taken[result] || homes_[result] != Home::region) continue;
-      if (homes_[operand] != Home::region || root_last[operand] != step) continue;
-      if (bytes_[result] != bytes_[operand] ||
-          program().values()[result].kind != program().values()[operand].kind ||
-          !(program().values()[result].spec.sharding ==
-            program().values()[operand].spec.sharding)) {
-        continue;
-      }
-      taken[result] = true;
-      for (std::size_t v = result; v < count; ++v) {
-        if (root[v] == pair.result) root[v] = static_cast<ValueId>(operand);
-      }
-      root_last[operand] = root_last[result];
-    }
-  }
-
-  lifetimes_.assign(count, {});
-  offsets_.assign(count, 0);
-  for (const MemoryKind kind : {MemoryKind::activation, MemoryKind::collective}) {
-    std::vector<std::size_t> values;
-    std::vector<Lifetime> lifetimes;
-    for (std::size_t v = 0; v < count; ++v) {
-      if (root[v] != static_cast<ValueId>(v)) continue;
-      lifetimes_[v] = {bytes_[v], first[v], root_last[v]};
-      if (homes_[v] != Home::region || program().values()[v].kind != kind) continue;
-      values.push_back(v);
-      lifetimes.push_back(lifetimes_[v]);
-    }
-    const Offsets planned = plan_offsets(lifetimes);
-    for (std::size_t i = 0; i < values.size(); ++i) offsets_[values[i]] = planned.offsets[i];
-    (kind == MemoryKind::activation ? activation_bytes_ : collective_bytes_) = planned.total_bytes;
-  }
-
-  // What was in a value's memory before it: all of its root's group.
-  std::vector<std::vector<ValueId>> group(count);
-  for (std::size_t v = 0; v < count; ++v) {
-    group[as_size(root[v])].push_back(static_cast<ValueId>(v));
-  }
-  MemoryReuse reuse(count);
-  for (std::size_t v = 0; v < count; ++v) {
-    const auto id = static_cast<ValueId>(v);
-    if (homes_[v] != Home::region) continue;
-    if (root[v] != id) {
-      // Written over an operand: after all that reads what the group held before.
-      if (taken[v]) {
-        for (const ValueId other : group[as_size(root[v])]) {
-          if (other < id) reuse[v].push_back(other);
-        }
-      }
-      continue;
-    }
-    for (std::size_t u = 0; u < count; ++u) {
-      if (u == v || root[u] != static_cast<ValueId>(u) || homes_[u] != Home::region) continue;
-      if (program().values()[u].kind != program().values()[v].kind) continue;
-      if (lifetimes_[u].last >= first[v] || bytes_[u] == 0 || bytes_[v] == 0) continue;
-      if (offsets_[u] >= offsets_[v] + bytes_[v] || offsets_[v] >= offsets_[u] + bytes_[u])
-        continue;
-      reuse[v].insert(reuse[v].end(), group[u].begin(), group[u].end());
-    }
-  }
-  for (std::size_t i = 0; i < donated_.size(); ++i) {
-    if (donated_[i] < 0) continue;
-    const ValueId input = lowered_.inputs[as_size(donated_[i])];
-    std::vector<ValueId>& before = reuse[as_size(lowered_.outputs[i])];
-    before.insert(before.end(), group[as_size(input)].begin(), group[as_size(input)].end());
-  }
-  schedule_ = Schedule(program(), 0, reuse);
-}
-
-void Executable::find_replaced(const std::vector<std::int64_t>& last_use) {
-  replaced_.assign(lowered_.outputs.size(), -1);
-  std::vector<std::int64_t> input_of(graph_->nodes.size(), -1);
-  for (std::size_t i = 0; i < graph_->inputs.size(); ++i) {
-    input_of[as_size(graph_->inputs[i].node)] = static_cast<std::int64_t>(i);
-  }
-  std::vector<bool> used(lowered_.inputs.size(), false);
-  const auto fits = [&](std::size_t output, std::size_t input) {
-    const MemoryKind kind = graph_->inputs[input].kind;
-    if (used[input] || (kind != MemoryKind::parameter && kind != MemoryKind::optimizer)) {
-      return false;
-    }
-    const ValueId to = lowered_.outputs[output], from = lowered_.inputs[input];
-    if (std::count(lowered_.outputs.begin(), lowered_.outputs.end(), from) > 0) return false;
-    const ArraySpec &a = program().value(to).spec, &b = program().value(from).spec;
-    if (a.dtype != b.dtype || !(a.shape == b.shape) || !(a.sharding == b.sharding)) return false;
-    // Needed no more when the output is made, or at least read and written element by element.
-    const std::int64_t made = lifetimes_[as_size(to)].first;
-    const auto& pairs = lowered_.in_place[as_size(made)];
-    const bool in_place = std::any_of(pairs.begin(), pairs.end(), [&](const auto& pair) {
-      return pair.operand == from && pair.result == to;
-    });
-    return last_use[as_size(from)] < made || (in_place && last_use[as_size(from)] == made);
-  };
-  for (std::size_t o = 0; o < lowered_.outputs.size(); ++o) {
-    if (homes_[as_size(lowered_.outputs[o])] != Home::output) continue;
-    // Back through what is computed element by element, first operands first: in w - 0.1 * g the
-    // first one is w.
-    std::vector<NodeId> open{graph_->outputs[o]};
-    for (int visits = 0; !open.empty() && visits < 64 && replaced_[o] < 0; ++visits) {
-      const NodeId id = open.back();
-      open.pop_back();
-      const std::int64_t input = input_of[as_size(id)];
-      if (input >= 0) {
-        if (!fits(o, as_size(input))) continue;
-        replaced_[o] = input;
-        used[as_size(input)] = true;
-      } else if (is_elementwise(graph_->node(id).op)) {
-        const std::vector<NodeId>& operands = graph_->node(id).operands;
-        open.insert(open.end(), operands.rbegin(), operands.rend());
-      }
-    }
-  }
 }
 
 std::vector<ShardedArray> Executable::run(Devices& devices,
@@ -258,45 +82,46 @@ std::vector<ShardedArray> Executable::run(Devices& devices,
   std::vector<std::vector<std::shared_ptr<Buffer>>> made(lowered_.outputs.size());
   std::vector<bool> in_place(lowered_.outputs.size(), false);
   for (std::size_t o = 0; o < made.size(); ++o) {
-    if (donated_[o] < 0) continue;
-    if (auto shards = std::move(inputs[as_size(donated_[o])]).release()) {
+    if (plan_.donated[o] < 0) continue;
+    if (auto shards = std::move(inputs[as_size(plan_.donated[o])]).release()) {
       made[o] = std::move(*shards);
       in_place[o] = true;
     }
   }
   for (std::int64_t p = 0; p < positions; ++p) {
     Device& device = devices.at(mesh_.device_at(p));
-    std::size_t needed = activation_bytes_ + collective_bytes_;
+    std::size_t needed = plan_.activation_bytes + plan_.collective_bytes;
     for (std::size_t o = 0; o < made.size(); ++o) {
-      if (homes_[as_size(lowered_.outputs[o])] == Home::output && !in_place[o]) {
+      if (plan_.homes[as_size(lowered_.outputs[o])] == Home::output && !in_place[o]) {
         needed += shard_bytes(program().value(lowered_.outputs[o]), p);
       }
     }
     const MemoryStats stats = device.memory();
-    if (needed > stats.capacity_bytes - stats.in_use_bytes) refuse(devices, device.id(), needed);
+    if (needed > stats.capacity_bytes - stats.in_use_bytes) refuse(devices, p, needed);
   }
   Storage storage(positions);
   std::vector<std::shared_ptr<Buffer>> regions;
   for (std::int64_t p = 0; p < positions; ++p) {
     Device& device = devices.at(mesh_.device_at(p));
     regions.push_back(
-        device.allocate(activation_bytes_, MemoryKind::activation, "values of a program"));
-    regions.push_back(
-        device.allocate(collective_bytes_, MemoryKind::collective, "collectives of a program"));
+        device.allocate(plan_.activation_bytes, MemoryKind::activation, "values of a program"));
+    regions.push_back(device.allocate(plan_.collective_bytes, MemoryKind::collective,
+                                      "collectives of a program"));
   }
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const ValueId value = lowered_.inputs[i];
-    const auto taker = std::find(donated_.begin(), donated_.end(), static_cast<std::int64_t>(i));
-    const std::size_t o = static_cast<std::size_t>(taker - donated_.begin());
+    const auto taker =
+        std::find(plan_.donated.begin(), plan_.donated.end(), static_cast<std::int64_t>(i));
+    const std::size_t o = static_cast<std::size_t>(taker - plan_.donated.begin());
     for (std::int64_t p = 0; p < positions; ++p) {
-      const bool gone = taker != donated_.end() && in_place[o];
+      const bool gone = taker != plan_.donated.end() && in_place[o];
       const std::byte* const data = gone ? made[o][as_size(p)]->data() : inputs[i].shard(p).data;
       storage.bind(value, p, data);
     }
   }
   for (std::size_t o = 0; o < made.size(); ++o) {
     const ValueId value = lowered_.outputs[o];
-    if (homes_[as_size(value)] != Home::output) continue;
+    if (plan_.homes[as_size(value)] != Home::output) continue;
     const auto before = std::find(lowered_.outputs.begin(),
                                   lowered_.outputs.begin() + static_cast<std::ptrdiff_t>(o), value);
     if (before != lowered_.outputs.begin() + static_cast<std::ptrdiff_t>(o)) continue;
@@ -309,17 +134,17 @@ std::vector<ShardedArray> Executable::run(Devices& devices,
       storage.bind(value, p, made[o][as_size(p)]->data());
     }
   }
-  for (std::size_t v = 0; v < homes_.size(); ++v) {
-    const std::size_t root = as_size(lowered_.alias_of[v]);
-    if (homes_[v] != Home::region) continue;
+  for (std::size_t v = 0; v < plan_.homes.size(); ++v) {
+    const std::size_t root = as_size(plan_.roots[v]);
+    if (plan_.homes[v] != Home::region) continue;
     const auto id = static_cast<ValueId>(v);
     for (std::int64_t p = 0; p < positions; ++p) {
       std::byte* data;
-      if (homes_[root] == Home::input) {
+      if (plan_.homes[root] == Home::input) {
         data = const_cast<std::byte*>(storage.data(static_cast<ValueId>(root), p));
       } else {
         const bool collective = program().values()[root].kind == MemoryKind::collective;
-        data = regions[2 * as_size(p) + (collective ? 1 : 0)]->data() + offsets_[root];
+        data = regions[2 * as_size(p) + (collective ? 1 : 0)]->data() + plan_.offsets[root];
       }
       storage.bind(id, p, data);
     }
@@ -330,7 +155,7 @@ std::vector<ShardedArray> Executable::run(Devices& devices,
     const ValueId value = lowered_.outputs[o];
     const auto before = std::find(lowered_.outputs.begin(), lowered_.outputs.end(), value);
     const auto first = static_cast<std::size_t>(before - lowered_.outputs.begin());
-    if (homes_[as_size(value)] == Home::input) {
+    if (plan_.homes[as_size(value)] == Home::input) {
       const auto at = std::find(lowered_.inputs.begin(), lowered_.inputs.end(), value);
       outputs.push_back(inputs[static_cast<std::size_t>(at - lowered_.inputs.begin())]);
     } else if (first < o) {
@@ -343,7 +168,7 @@ std::vector<ShardedArray> Executable::run(Devices& devices,
 }
 
 MemoryKind Executable::output_kind(std::size_t o) const {
-  return donated_[o] < 0 ? MemoryKind::array : graph_->inputs[as_size(donated_[o])].kind;
+  return plan_.donated[o] < 0 ? MemoryKind::array : graph_->inputs[as_size(plan_.donated[o])].kind;
 }
 
 PlannedMemory Executable::memory(std::int64_t position) const {
@@ -352,8 +177,8 @@ PlannedMemory Executable::memory(std::int64_t position) const {
     planned.by_kind[static_cast<std::size_t>(kind)] += bytes;
     planned.peak_bytes += bytes;
   };
-  add(MemoryKind::activation, activation_bytes_);
-  add(MemoryKind::collective, collective_bytes_);
+  add(MemoryKind::activation, plan_.activation_bytes);
+  add(MemoryKind::collective, plan_.collective_bytes);
   for (std::size_t i = 0; i < lowered_.inputs.size(); ++i) {
     const Program::Value& value = program().value(lowered_.inputs[i]);
     add(value.kind, shard_bytes(value, position));
@@ -363,48 +188,59 @@ PlannedMemory Executable::memory(std::int64_t position) const {
     const bool again =
         std::count(lowered_.outputs.begin(),
                    lowered_.outputs.begin() + static_cast<std::ptrdiff_t>(o), value) > 0;
-    if (homes_[as_size(value)] != Home::output || donated_[o] >= 0 || again) continue;
+    if (plan_.homes[as_size(value)] != Home::output || plan_.donated[o] >= 0 || again) continue;
     add(output_kind(o), shard_bytes(program().value(value), position));
   }
   return planned;
 }
 
-void Executable::refuse(const Devices& devices, DeviceId device, std::size_t needed) const {
+std::size_t Executable::input_bytes(std::int64_t position) const {
+  std::size_t bytes = 0;
+  for (const ValueId input : lowered_.inputs)
+    bytes += shard_bytes(program().value(input), position);
+  return bytes;
+}
+
+void Executable::refuse(const Devices& devices, std::int64_t position, std::size_t needed) const {
+  const DeviceId device = mesh_.device_at(position);
   const MemoryStats stats = devices.at(device).memory();
   // Where the regions are fullest.
   const auto steps = static_cast<std::int64_t>(program().steps().size());
   std::vector<std::size_t> in_use(as_size(steps) + 1, 0);
-  for (std::size_t v = 0; v < homes_.size(); ++v) {
-    if (homes_[v] != Home::region || lifetimes_[v].bytes == 0) continue;
-    for (std::int64_t s = lifetimes_[v].first; s <= lifetimes_[v].last; ++s) {
-      in_use[as_size(s)] += lifetimes_[v].bytes;
+  for (std::size_t v = 0; v < plan_.homes.size(); ++v) {
+    if (plan_.homes[v] != Home::region || plan_.lifetimes[v].bytes == 0) continue;
+    for (std::int64_t s = plan_.lifetimes[v].first; s <= plan_.lifetimes[v].last; ++s) {
+      in_use[as_size(s)] += plan_.lifetimes[v].bytes;
     }
   }
   const auto fullest = std::max_element(in_use.begin(), in_use.end()) - in_use.begin();
   std::vector<std::size_t> live;
-  for (std::size_t v = 0; v < homes_.size(); ++v) {
-    const bool there =
-        homes_[v] != Home::region || (lifetimes_[v].bytes > 0 && lifetimes_[v].first <= fullest &&
-                                      fullest <= lifetimes_[v].last);
+  for (std::size_t v = 0; v < plan_.homes.size(); ++v) {
+    const bool there = plan_.homes[v] != Home::region ||
+                       (plan_.lifetimes[v].bytes > 0 && plan_.lifetimes[v].first <= fullest &&
+                        fullest <= plan_.lifetimes[v].last);
     if (there) live.push_back(v);
   }
   std::stable_sort(live.begin(), live.end(),
-                   [&](std::size_t a, std::size_t b) { return bytes_[a] > bytes_[b]; });
+                   [&](std::size_t a, std::size_t b) { return plan_.bytes[a] > plan_.bytes[b]; });
   std::string largest;
   for (std::size_t i = 0; i < std::min<std::size_t>(live.size(), 5); ++i) {
     const Program::Value& value = program().values()[live[i]];
     largest +=
         fmt::format("{}\"{}\" ({}, {}{} cut as {}, {} bytes)", i == 0 ? "" : ", ", value.label,
                     name(value.kind), name(value.spec.dtype), to_string(value.spec.shape),
-                    value.spec.sharding.spec().to_string(), bytes_[live[i]]);
+                    value.spec.sharding.spec().to_string(), plan_.bytes[live[i]]);
   }
   const std::string where = steps == 0 ? "no step" : name(program().steps()[as_size(fullest)]);
+  const std::size_t others =
+      stats.in_use_bytes - std::min(stats.in_use_bytes, input_bytes(position));
+  const std::string advice = suggest(*graph_, mesh_, options_, stats.capacity_bytes - others);
   throw Error(ErrorCode::resource_exhausted,
               fmt::format("run a program: device {} needs {} bytes beside the {} in use, {} more "
-                          "than its {}; fullest at \"{}\"; largest there: {}",
+                          "than its {}; fullest at \"{}\"; largest there: {}; {}",
                           device, needed, stats.in_use_bytes,
                           needed - (stats.capacity_bytes - stats.in_use_bytes),
-                          stats.capacity_bytes, where, largest));
+                          stats.capacity_bytes, where, largest, advice));
 }
 
 std::vector<CollectiveTotal> Executable::collectives() const {
@@ -440,6 +276,37 @@ double Executable::flops() const {
   return total;
 }
 
+std::string Executable::explain(NodeId node) const {
+  std::string text = shardwise::explain(*graph_, mesh_, propagation_, node);
+  const auto value_text = [&](PartitionedGraph::ValueId id) {
+    const PartitionedGraph::Value& value = partitioned_.values[as_size(id)];
+    return fmt::format("%{} as {}{}", value.node, to_spec(value.cut, mesh_).to_string(),
+                       value.partial != 0 ? " (parts of a sum)" : "");
+  };
+  for (const PartitionedGraph::Step& step : partitioned_.steps) {
+    if (const auto* const compute = std::get_if<PartitionedGraph::Compute>(&step)) {
+      if (compute->node != node) continue;
+      text += "  computed from";
+      for (const auto operand : compute->operands) text += " " + value_text(operand) + ",";
+      text += " gives " + value_text(compute->result) + '\n';
+    } else {
+      const auto& move = std::get<PartitionedGraph::Move>(step);
+      if (move.consumer != node) continue;
+      text += fmt::format("  {} of {} gives {}: {} bytes, {} on the wire\n", name(move.kind),
+                          value_text(move.from), value_text(move.to), move.bytes, move.wire_bytes);
+    }
+  }
+  // The choices are noted only when somebody asks.
+  PartitionOptions noting = options_.partition;
+  noting.note_choices = true;
+  const PartitionedGraph again = partition(
+      *graph_, mesh_, propagation_, input_cuts(*graph_, mesh_, propagation_, options_), noting);
+  for (const auto& [chosen, choices] : again.choices) {
+    if (chosen == node) text += "  thought of:\n" + choices;
+  }
+  return text;
+}
+
 std::string Executable::dump_plan() const {
   std::string text;
   for (std::size_t s = 0; s < program().steps().size(); ++s) {
@@ -451,18 +318,18 @@ std::string Executable::dump_plan() const {
           const Program::Value& made = program().value(value);
           text += fmt::format(" -> {}{} {}", name(made.spec.dtype), to_string(made.spec.shape),
                               made.spec.sharding.spec().to_string());
-          if (homes_[v] == Home::output) {
+          if (plan_.homes[v] == Home::output) {
             text += " output";
           } else {
-            const std::size_t root = as_size(lowered_.alias_of[v]);
-            text += fmt::format(" {}+{}", name(program().values()[root].kind), offsets_[root]);
+            const std::size_t root = as_size(plan_.roots[v]);
+            text += fmt::format(" {}+{}", name(program().values()[root].kind), plan_.offsets[root]);
           }
-          text += fmt::format(" {} bytes", bytes_[v]);
+          text += fmt::format(" {} bytes", plan_.bytes[v]);
         });
     text += '\n';
   }
-  return text + fmt::format("activations {} bytes, collectives {} bytes\n", activation_bytes_,
-                            collective_bytes_);
+  return text + fmt::format("activations {} bytes, collectives {} bytes\n", plan_.activation_bytes,
+                            plan_.collective_bytes);
 }
 
 }  // namespace shardwise

@@ -11,10 +11,10 @@
 
 #include "shardwise/runtime/device.h"
 #include "shardwise/runtime/graph/graph.h"
-#include "shardwise/runtime/memory/offsets.h"
 #include "shardwise/runtime/program/schedule.h"
 #include "shardwise/runtime/sharded_array.h"
 #include "shardwise/runtime/spmd/lower.h"
+#include "shardwise/runtime/spmd/memory_plan.h"
 #include "shardwise/runtime/spmd/partition.h"
 #include "shardwise/runtime/spmd/propagate.h"
 
@@ -22,6 +22,7 @@ namespace shardwise {
 
 struct CompileOptions {
   PartitionOptions partition = {};
+  NanCheck nan_check = NanCheck::off;
 
   /// By Graph::inputs: nobody else holds the array, so that an output may take its memory.
   std::vector<bool> may_donate = {};
@@ -67,12 +68,13 @@ class Executable {
   /// The weight or optimizer state that the i-th output takes the place of, by Graph::outputs: of
   /// the same shape and cut, and needed no more; -1: none. Its memory is taken where
   /// CompileOptions::may_donate says so.
-  std::span<const std::int64_t> replaced() const { return replaced_; }
+  std::span<const std::int64_t> replaced() const { return plan_.replaced; }
 
   /// Runs on devices that `inputs` (by Graph::inputs, cut as input_spec() says) are on, and gives
   /// the outputs. Arrays in `inputs` that are donated and held by nobody else are used up. Throws
   /// resource_exhausted before anything runs where a device's memory does not do: with the point in
-  /// the program where it is fullest and the largest tensors there; and what steps throw.
+  /// the program where it is fullest, the largest tensors there, and a mark with which it would
+  /// fit, if there is one (suggest.h); and what steps throw.
   std::vector<ShardedArray> run(Devices& devices, std::vector<ShardedArray> inputs) const;
 
   /// At the mesh position, with inputs and outputs.
@@ -84,31 +86,27 @@ class Executable {
   /// Floating-point operations of all dot_generals, on all devices together if none were repeated.
   double flops() const;
 
+  /// How a node is cut and from which marks that comes, what moves its operands and its result,
+  /// with bytes, and the choices that there were. For people.
+  std::string explain(NodeId node) const;
+
   /// The plan: a line for each step with the places of its results.
   std::string dump_plan() const;
 
  private:
-  void plan_memory(const CompileOptions& options);
-  void find_replaced(const std::vector<std::int64_t>& last_use);
   MemoryKind output_kind(std::size_t o) const;
-  [[noreturn]] void refuse(const Devices& devices, DeviceId device, std::size_t needed) const;
+  std::size_t input_bytes(std::int64_t position) const;
+  [[noreturn]] void refuse(const Devices& devices, std::int64_t position, std::size_t needed) const;
 
   std::shared_ptr<const Graph> graph_;
   Mesh mesh_;
+  CompileOptions options_;
   Propagation propagation_;
   PartitionedGraph partitioned_;
   std::vector<FusedStep> steps_;
   LoweredProgram lowered_;
 
-  // The plan. By value of the program; offsets in the region of the value's kind.
-  enum class Home : std::uint8_t { input, output, region };
-  std::vector<Home> homes_;
-  std::vector<std::size_t> bytes_;    ///< of the largest shard
-  std::vector<std::size_t> offsets_;  ///< of those in a region
-  std::size_t activation_bytes_ = 0, collective_bytes_ = 0;
-  std::vector<std::int64_t> replaced_;
-  std::vector<std::int64_t> donated_;  ///< by output: the input whose memory it takes
-  std::vector<Lifetime> lifetimes_;    ///< by value
+  MemoryPlan plan_;
   Schedule schedule_;
 };
 

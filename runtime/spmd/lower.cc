@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <tuple>
 #include <utility>
@@ -10,6 +11,7 @@
 #include "shardwise/runtime/kernels/elementwise.h"
 #include "shardwise/runtime/ops/row.h"
 #include "shardwise/runtime/program/move.h"
+#include "shardwise/shard/error.h"
 
 namespace shardwise {
 namespace {
@@ -38,13 +40,29 @@ Dims strides_of(const Shape& local, const Shape& whole, const Node* broadcast, s
   return strides;
 }
 
+void refuse_nan(DType dtype, const BoxView& made) {
+  if (dtype != DType::f64 && dtype != DType::f32 && dtype != DType::f16 && dtype != DType::bf16) {
+    return;
+  }
+  std::size_t element = 0;
+  for_each_index(made.box, [&](const Index& at) {
+    double value;
+    convert(dtype, made.data + element++ * size_bytes(dtype), DType::f64,
+            reinterpret_cast<std::byte*>(&value), 1);
+    if (!std::isnan(value)) return;
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("found NaN at {}, needed numbers", to_string(at)));
+  });
+}
+
 class Lowering {
  public:
   Lowering(std::shared_ptr<const Graph> graph, const Mesh& mesh,
-           const PartitionedGraph& partitioned)
+           const PartitionedGraph& partitioned, NanCheck nan_check)
       : graph_(std::move(graph)),
         mesh_(mesh),
         partitioned_(partitioned),
+        nan_check_(nan_check),
         result_{Program(mesh), {}, {}, {}, {}},
         ids_(partitioned.values.size(), -1),
         maker_(partitioned.values.size(), nullptr) {
@@ -103,6 +121,20 @@ class Lowering {
 
   ValueId id(PartValue value) const { return ids_[as_size(value)]; }
 
+  void add_call(Program::Call call) {
+    if (nan_check_ == NanCheck::on) {
+      std::vector<DType> dtypes;
+      for (const ValueId output : call.outputs) {
+        dtypes.push_back(result_.program.value(output).spec.dtype);
+      }
+      call.function = [inner = std::move(call.function), dtypes](const LocalContext& context) {
+        inner(context);
+        for (std::size_t i = 0; i < dtypes.size(); ++i) refuse_nan(dtypes[i], context.outputs[i]);
+      };
+    }
+    result_.program.add_step(std::move(call));
+  }
+
   std::string label(NodeId id) const {
     const Node& node = graph_->node(id);
     const std::string& scope = graph_->scopes[as_size(node.scope)];
@@ -126,7 +158,7 @@ class Lowering {
       const ShardView out{context.outputs[0].data, node.type.dtype, context.outputs[0].box};
       row(node.op).run({node.op, node.type, node.attributes, types, operands, out});
     };
-    result_.program.add_step(std::move(call));
+    add_call(std::move(call));
   }
 
   void add_moves(const std::vector<std::size_t>& steps) {
@@ -307,7 +339,7 @@ class Lowering {
       for (const BoxView& output : context.outputs) results.push_back(output.data);
       kernel.run(shape, operands, results);
     };
-    result_.program.add_step(std::move(call));
+    add_call(std::move(call));
   }
 
   std::string kernel_label(const std::vector<const Compute*>& members) const {
@@ -326,6 +358,7 @@ class Lowering {
   std::shared_ptr<const Graph> graph_;
   const Mesh& mesh_;
   const PartitionedGraph& partitioned_;
+  const NanCheck nan_check_;
   LoweredProgram result_;
   std::vector<ValueId> ids_;           ///< by value of the partitioned graph
   std::vector<const Compute*> maker_;  // likewise
@@ -337,8 +370,9 @@ class Lowering {
 }  // namespace
 
 LoweredProgram lower(std::shared_ptr<const Graph> graph, const Mesh& mesh,
-                     const PartitionedGraph& partitioned, const std::vector<FusedStep>& steps) {
-  return Lowering(std::move(graph), mesh, partitioned).run(steps);
+                     const PartitionedGraph& partitioned, const std::vector<FusedStep>& steps,
+                     NanCheck nan_check) {
+  return Lowering(std::move(graph), mesh, partitioned, nan_check).run(steps);
 }
 
 }  // namespace shardwise

@@ -222,6 +222,15 @@ Propagation propagate(const Graph& graph, const Mesh& mesh) {
   return Propagator(graph, mesh).run();
 }
 
+std::string dump(const Graph& graph, const Mesh& mesh, const Propagation& propagation) {
+  std::string text = fmt::format("mesh {}\n", mesh.to_string());
+  for (std::size_t id = 0; id < graph.nodes.size(); ++id) {
+    text += fmt::format("{} [{}]\n", to_string(graph, static_cast<NodeId>(id)),
+                        to_spec(propagation.cuts[id], mesh).to_string());
+  }
+  return text;
+}
+
 std::string explain(const Graph& graph, const Mesh& mesh, const Propagation& propagation,
                     NodeId node) {
   const Cut& cut = propagation.cuts[as_size(node)];

@@ -38,6 +38,9 @@ struct Propagation {
 /// Throws where a mark does not fit the mesh or its tensor, naming node and scope.
 Propagation propagate(const Graph& graph, const Mesh& mesh);
 
+/// All nodes with their cuts, one a line.
+std::string dump(const Graph& graph, const Mesh& mesh, const Propagation& propagation);
+
 /// "%17 dim 0 is cut by data: from %3, marked in \"attention\"", a line for each dim.
 std::string explain(const Graph& graph, const Mesh& mesh, const Propagation& propagation,
                     NodeId node);

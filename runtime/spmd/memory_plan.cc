@@ -1,0 +1,228 @@
+#include "shardwise/runtime/spmd/memory_plan.h"
+
+#include <algorithm>
+
+#include "shardwise/runtime/ops/row.h"
+
+namespace shardwise {
+namespace {
+
+using Home = MemoryPlan::Home;
+using ValueId = Program::ValueId;
+
+// How far back the search for what an output replaces goes.
+constexpr int kMostVisits = 64;
+
+class Planner {
+ public:
+  Planner(const Graph& graph, const LoweredProgram& lowered)
+      : graph_(graph), lowered_(lowered), program_(lowered.program) {
+    const std::size_t count = program_.values().size();
+    plan_.homes.assign(count, Home::region);
+    plan_.roots = lowered.alias_of;
+    plan_.offsets.assign(count, 0);
+    taken_.assign(count, false);
+    for (const Program::Value& value : program_.values()) {
+      // The first box is the largest.
+      plan_.bytes.push_back(num_bytes(value.spec.sharding.shard_shape(value.spec.shape),
+                                      size_bytes(value.spec.dtype)));
+    }
+    for (const ValueId input : lowered.inputs) home(input) = Home::input;
+    for (const ValueId output : lowered.outputs) {
+      if (home(output) == Home::region) home(output) = Home::output;
+    }
+  }
+
+  MemoryPlan run(const std::vector<bool>& may_donate) {
+    find_roots();
+    find_lifetimes();
+    find_replaced(may_donate);
+    write_over_operands();
+    place();
+    find_reuse();
+    return std::move(plan_);
+  }
+
+ private:
+  Home& home(ValueId value) { return plan_.homes[as_size(value)]; }
+  ValueId& root(ValueId value) { return plan_.roots[as_size(value)]; }
+  Lifetime& lifetime(ValueId value) { return plan_.lifetimes[as_size(value)]; }
+  const Program::Value& value(ValueId id) const { return program_.value(id); }
+  ValueId count() const { return static_cast<ValueId>(program_.values().size()); }
+
+  /// Inputs and outputs have memory of their own, and nothing shares an output's.
+  void find_roots() {
+    for (ValueId v = 0; v < count(); ++v) {
+      if (home(v) != Home::region) root(v) = v;
+      if (root(v) != v) root(v) = root(root(v));
+      if (home(root(v)) == Home::output) root(v) = v;
+    }
+  }
+
+  void find_lifetimes() {
+    plan_.lifetimes.assign(plan_.bytes.size(), {0, 0, -1});
+    for (std::size_t step = 0; step < program_.steps().size(); ++step) {
+      const auto at = static_cast<std::int64_t>(step);
+      visit_step(
+          program_.steps()[step], [&](ValueId v) { lifetime(v).last = at; },
+          [&](ValueId v) { lifetime(v).first = lifetime(v).last = at; });
+    }
+    for (ValueId v = 0; v < count(); ++v) {
+      lifetime(v).bytes = plan_.bytes[as_size(v)];
+      lifetime(root(v)).last = std::max(lifetime(root(v)).last, lifetime(v).last);
+    }
+  }
+
+  void find_replaced(const std::vector<bool>& may_donate) {
+    plan_.replaced.assign(lowered_.outputs.size(), -1);
+    std::vector<std::int64_t> input_of(graph_.nodes.size(), -1);
+    for (std::size_t i = 0; i < graph_.inputs.size(); ++i) {
+      input_of[as_size(graph_.inputs[i].node)] = static_cast<std::int64_t>(i);
+    }
+    used_.assign(lowered_.inputs.size(), false);
+    for (std::size_t o = 0; o < lowered_.outputs.size(); ++o) {
+      if (home(lowered_.outputs[o]) != Home::output) continue;
+      // Back through what is computed element by element, first operands first: in w - 0.1 * g the
+      // first one is w.
+      std::vector<NodeId> open{graph_.outputs[o]};
+      for (int visits = 0; !open.empty() && visits < kMostVisits; ++visits) {
+        const NodeId id = open.back();
+        open.pop_back();
+        const std::int64_t input = input_of[as_size(id)];
+        if (input >= 0 && may_replace(o, as_size(input))) {
+          plan_.replaced[o] = input;
+          used_[as_size(input)] = true;
+          break;
+        }
+        if (is_elementwise(graph_.node(id).op)) {
+          const std::vector<NodeId>& operands = graph_.node(id).operands;
+          open.insert(open.end(), operands.rbegin(), operands.rend());
+        }
+      }
+    }
+    plan_.donated = plan_.replaced;
+    for (std::int64_t& input : plan_.donated) {
+      if (input >= 0 && !(as_size(input) < may_donate.size() && may_donate[as_size(input)])) {
+        input = -1;
+      }
+    }
+  }
+
+  bool may_replace(std::size_t output, std::size_t input) {
+    const MemoryKind kind = graph_.inputs[input].kind;
+    if (used_[input] || (kind != MemoryKind::parameter && kind != MemoryKind::optimizer)) {
+      return false;
+    }
+    const ValueId to = lowered_.outputs[output], from = lowered_.inputs[input];
+    if (home(from) != Home::input ||
+        std::count(lowered_.outputs.begin(), lowered_.outputs.end(), from) > 0) {
+      return false;
+    }
+    if (!same_memory(to, from) || !(value(to).spec.dtype == value(from).spec.dtype)) return false;
+    // Needed no more when the output is made, or read and written element by element then.
+    const std::int64_t made = lifetime(to).first;
+    const auto& pairs = lowered_.in_place[as_size(made)];
+    const bool in_place = std::any_of(pairs.begin(), pairs.end(), [&](const auto& pair) {
+      return pair.operand == from && pair.result == to;
+    });
+    return lifetime(from).last < made || (in_place && lifetime(from).last == made);
+  }
+
+  /// The shards of both have the same bytes at each position.
+  bool same_memory(ValueId a, ValueId b) const {
+    const ArraySpec &x = value(a).spec, &y = value(b).spec;
+    return size_bytes(x.dtype) == size_bytes(y.dtype) && x.shape == y.shape &&
+           x.sharding == y.sharding;
+  }
+
+  /// A result takes the memory of an operand that is needed no more.
+  void write_over_operands() {
+    for (std::size_t step = 0; step < program_.steps().size(); ++step) {
+      for (const LoweredProgram::InPlace& pair : lowered_.in_place[step]) {
+        const ValueId result = pair.result, operand = root(pair.operand);
+        if (root(result) != result || home(result) != Home::region) continue;
+        if (home(operand) != Home::region ||
+            lifetime(operand).last != static_cast<std::int64_t>(step)) {
+          continue;
+        }
+        if (!same_memory(result, pair.operand) || value(result).kind != value(operand).kind) {
+          continue;
+        }
+        taken_[as_size(result)] = true;
+        for (ValueId v = result; v < count(); ++v) {
+          if (root(v) == result) root(v) = operand;
+        }
+        lifetime(operand).last = lifetime(result).last;
+      }
+    }
+  }
+
+  void place() {
+    for (const MemoryKind kind : {MemoryKind::activation, MemoryKind::collective}) {
+      std::vector<ValueId> values;
+      std::vector<Lifetime> lifetimes;
+      for (ValueId v = 0; v < count(); ++v) {
+        if (root(v) != v || home(v) != Home::region || value(v).kind != kind) continue;
+        values.push_back(v);
+        lifetimes.push_back(lifetime(v));
+      }
+      const Offsets planned = plan_offsets(lifetimes);
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        plan_.offsets[as_size(values[i])] = planned.offsets[i];
+      }
+      (kind == MemoryKind::activation ? plan_.activation_bytes : plan_.collective_bytes) =
+          planned.total_bytes;
+    }
+  }
+
+  /// What was in a value's memory before it.
+  void find_reuse() {
+    std::vector<std::vector<ValueId>> group(plan_.bytes.size());  // by root
+    for (ValueId v = 0; v < count(); ++v) group[as_size(root(v))].push_back(v);
+    plan_.reuse.resize(plan_.bytes.size());
+    const auto add = [&](ValueId v, const std::vector<ValueId>& before) {
+      std::vector<ValueId>& list = plan_.reuse[as_size(v)];
+      list.insert(list.end(), before.begin(), before.end());
+    };
+    for (ValueId v = 0; v < count(); ++v) {
+      if (home(v) != Home::region) continue;
+      if (taken_[as_size(v)]) {
+        for (const ValueId other : group[as_size(root(v))]) {
+          if (other < v) add(v, {other});
+        }
+      }
+      if (root(v) != v) continue;
+      for (ValueId u = 0; u < count(); ++u) {
+        if (u != v && root(u) == u && takes_from(v, u)) add(v, group[as_size(u)]);
+      }
+    }
+    for (std::size_t o = 0; o < plan_.donated.size(); ++o) {
+      if (plan_.donated[o] < 0) continue;
+      add(lowered_.outputs[o], group[as_size(lowered_.inputs[as_size(plan_.donated[o])])]);
+    }
+  }
+
+  /// Both are roots, and v gets bytes that u had.
+  bool takes_from(ValueId v, ValueId u) {
+    if (home(u) != Home::region || value(u).kind != value(v).kind) return false;
+    if (lifetime(u).last >= lifetime(v).first) return false;
+    const std::size_t a = plan_.offsets[as_size(u)], b = plan_.offsets[as_size(v)];
+    return a < b + lifetime(v).bytes && b < a + lifetime(u).bytes;
+  }
+
+  const Graph& graph_;
+  const LoweredProgram& lowered_;
+  const Program& program_;
+  MemoryPlan plan_;
+  std::vector<bool> used_;   ///< by Graph::inputs: an output replaces it
+  std::vector<bool> taken_;  ///< by value: it is written over an operand
+};
+
+}  // namespace
+
+MemoryPlan plan_memory(const Graph& graph, const LoweredProgram& lowered,
+                       const std::vector<bool>& may_donate) {
+  return Planner(graph, lowered).run(may_donate);
+}
+
+}  // namespace shardwise

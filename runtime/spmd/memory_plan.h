@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "shardwise/runtime/graph/graph.h"
+#include "shardwise/runtime/memory/offsets.h"
+#include "shardwise/runtime/program/schedule.h"
+#include "shardwise/runtime/spmd/lower.h"
+
+namespace shardwise {
+
+/// Where every value of a lowered program is kept while it runs. The same on each device: places
+/// are for the largest shard. Plain data.
+struct MemoryPlan {
+  enum class Home : std::uint8_t {
+    input,   ///< in the array that is bound
+    output,  ///< in an array of its own, or in that of an input that it replaces
+    region,  ///< at its root's offset in the region of the root's kind
+  };
+
+  // By value of the program.
+  std::vector<Home> homes;
+  std::vector<std::size_t> bytes;       ///< of the largest shard
+  std::vector<Program::ValueId> roots;  ///< whose memory it has; else itself
+  std::vector<std::size_t> offsets;     ///< of roots in a region
+  std::vector<Lifetime> lifetimes;      ///< of roots, for all that have their memory
+  MemoryReuse reuse;                    ///< for the schedule
+
+  /// The regions of each device.
+  std::size_t activation_bytes = 0, collective_bytes = 0;
+
+  /// By Graph::outputs: the weight or optimizer state that it takes the place of, and the one whose
+  /// memory it takes; -1: none.
+  std::vector<std::int64_t> replaced, donated;
+};
+
+/// `may_donate` by Graph::inputs, as CompileOptions says.
+MemoryPlan plan_memory(const Graph& graph, const LoweredProgram& lowered,
+                       const std::vector<bool>& may_donate);
+
+/// Calls reads(value) for each value that a step reads and makes(value) for each that it makes.
+template <class Reads, class Makes>
+void visit_step(const Program::Step& step, const Reads& reads, const Makes& makes) {
+  if (const auto* const call = std::get_if<Program::Call>(&step)) {
+    for (const Program::ValueId value : call->inputs) reads(value);
+    for (const Program::ValueId value : call->outputs) makes(value);
+  } else if (const auto* const move = std::get_if<Program::Move>(&step)) {
+    for (const Program::Move::Part& part : move->parts) reads(part.from);
+    for (const Program::Move::Part& part : move->parts) makes(part.to);
+  } else {
+    makes(std::get<Program::Fill>(step).value);
+  }
+}
+
+}  // namespace shardwise
