@@ -44,6 +44,8 @@ std::int64_t extent_of(char letter) {
       return 32;
     case 'f':
       return 512;
+    case 'x':
+      return 8;
     default:
       return 128;  // t, s, d
   }
@@ -104,6 +106,8 @@ BENCHMARK_CAPTURE(bm_sgemm, matrix_vector, 1, 512, 1, 512);
 BENCHMARK_CAPTURE(bm_einsum, matrix_vector, "fd,d->f");
 BENCHMARK_CAPTURE(bm_einsum, vector_matrix, "f,fd->d");
 BENCHMARK_CAPTURE(bm_einsum, rows_dot_rows, "td,td->t");
+BENCHMARK_CAPTURE(bm_sgemm, small, 1, 8, 4, 2);
+BENCHMARK_CAPTURE(bm_einsum, small, "xb,bh->xh");
 BENCHMARK_CAPTURE(bm_einsum, packed, "dfe,fet->td");
 BENCHMARK_CAPTURE(bm_einsum, packed_batch, "dtb,fdb->tfb");
 BENCHMARK_CAPTURE(bm_einsum, packed_sum, "hfd,dfs->hs");

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <bit>
 #include <cassert>
+#include <cmath>
 #include <concepts>
 #include <cstdint>
 #include <limits>
@@ -31,8 +32,9 @@ auto sort_key(T element) {
 template <class T>
 auto sort_key(T element, SortOrder order) {
   using Key = decltype(sort_key(element));
-  if (element != element)
-    return std::numeric_limits<Key>::max();  // NOLINT(misc-redundant-expression)
+  if constexpr (std::floating_point<T>) {
+    if (std::isnan(element)) return std::numeric_limits<Key>::max();
+  }
   const Key key = sort_key(element);
   return order == SortOrder::ascending ? key : static_cast<Key>(~key);
 }

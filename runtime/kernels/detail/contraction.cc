@@ -117,7 +117,7 @@ void set_gemm(ContractionPlan& plan) {
     if (!is_batch(loop)) (is_k(loop) ? ks : is_n(loop) ? ns : ms).push_back(i);
   }
   const double total = extents(plan.loops);
-  std::size_t best[3];
+  std::size_t best[] = {kNone, kNone, kNone};
   const auto loop_at = [&](std::size_t i) {
     return i == kNone ? ContractionLoop{} : plan.loops[i];
   };

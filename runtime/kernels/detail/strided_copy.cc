@@ -135,6 +135,9 @@ void transpose_matrix(const std::byte* from, std::int64_t from_step, std::byte* 
   }
 }
 
+/// Tiles of fewer rows are not worth their copies.
+constexpr std::int64_t kFewRows = 8;
+
 /// Where neighbours in `from` are not neighbours in `to`.
 template <class T>
 void copy_elements(CopyLoops loops, const CopyLoops::Loop& inner, const CopyLoops::Offsets& at,
@@ -148,7 +151,7 @@ void copy_elements(CopyLoops loops, const CopyLoops::Loop& inner, const CopyLoop
     return;
   }
   for (std::size_t i = loops.size(); to_step == 1 && i-- > 0;) {
-    if (loops[i].steps[0] != 1) continue;
+    if (loops[i].steps[0] != 1 || loops[i].extent < kFewRows) continue;
     const CopyLoops::Loop rows = loops.take(i);
     loops.for_each(at, [&](const CopyLoops::Offsets& o) {
       transpose_matrix<T>(from + o[0] * kBytes, from_step, to + o[1] * kBytes, rows.steps[1],
