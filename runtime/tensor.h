@@ -12,6 +12,7 @@
 #include "shardwise/runtime/sharded_array.h"
 #include "shardwise/shard/mesh.h"
 #include "shardwise/shard/partition_spec.h"
+#include "shardwise/shard/plan/transfer_plan.h"
 
 namespace shardwise {
 
@@ -49,6 +50,8 @@ class Tensor {
   friend void mark_sharding(Tensor&, const Mesh&, const PartitionSpec&);
   friend void mark_sharding(Tensor&, const PartitionSpec&);
   friend void clear_sharding(Tensor&);
+  friend Tensor enable_manual_sharding(const Tensor&, const PartitionSpec&);
+  friend Tensor disable_manual_sharding(const Tensor&, const PartitionSpec&, const Shape&);
   friend std::vector<Tensor> grad(const Tensor&, std::span<const Tensor>);
   struct State;
   explicit Tensor(std::shared_ptr<State> state) : state_(std::move(state)) {}
@@ -70,6 +73,18 @@ void mark_sharding(Tensor& tensor, const PartitionSpec& spec);
 
 /// Takes the mark away.
 void clear_sharding(Tensor& tensor);
+
+/// Manual regions (the seed's enable_manual_sharding and disable_manual_sharding, JAX's shard_map):
+/// a tensor as each device has it, cut as `spec`; operations on it are each device's own, on the
+/// shape of a shard, until disable_manual_sharding() makes a tensor of `shape` of the shards again,
+/// cut as `spec`. Shards that the spec gives to several devices are then to be equal. all_reduce()
+/// combines the shards of the devices that differ along the axes only.
+///
+/// The tracer needs its mesh before; dims must divide evenly. Throws invalid_argument where one
+/// does not, for a tensor that is in a region already or in none, and as mark_sharding().
+Tensor enable_manual_sharding(const Tensor& tensor, const PartitionSpec& spec);
+Tensor disable_manual_sharding(const Tensor& tensor, const PartitionSpec& spec, const Shape& shape);
+Tensor all_reduce(const Tensor& tensor, std::span<const std::string> axes, Reduction reduction);
 
 /// The gradient of a scalar with respect to each of some tensors; see autodiff.h. They may be
 /// marked like all tensors.

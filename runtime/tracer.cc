@@ -96,6 +96,18 @@ struct TracerImpl : std::enable_shared_from_this<TracerImpl> {
     mesh = wanted;
   }
 
+  /// The spec as text for a node, and into how many parts it cuts each dim.
+  std::pair<std::string, Dims> parts(const PartitionSpec& spec, std::size_t rank) const {
+    if (!mesh) {
+      throw Error(ErrorCode::invalid_argument,
+                  "enter a manual region: found no mesh, needed the tracer's or that of a mark");
+    }
+    Dims dims;
+    const Cut cut = to_cut(spec, *mesh, rank);
+    for (const AxisList& axes : cut) dims.push_back(ways(axes, *mesh));
+    return {spec.padded(rank).to_string(), dims};
+  }
+
   void forget() {
     recording.reset();
     inputs.clear();
@@ -172,6 +184,12 @@ Tensor append(const Tensor& context, Op op, std::span<const Tensor> operands, At
 void mark_sharding(Tensor& tensor, const Mesh& mesh, const PartitionSpec& spec) {
   Tensor::State& state = *tensor.state_;
   TracerImpl& tracer = *state.tracer;
+  if (tracer.is_recorded(state) && tracer.graph().node(state.node).manual) {
+    throw Error(
+        ErrorCode::invalid_argument,
+        fmt::format("mark a tensor: found {} of a manual region, needed one that is in none",
+                    to_string(state.type)));
+  }
   const std::size_t rank = state.type.shape.size();
   to_cut(spec, mesh, rank);  // throws where it does not fit
   tracer.take_mesh(mesh);
@@ -208,6 +226,39 @@ void clear_sharding(Tensor& tensor) {
   if (state.tracer->is_recorded(state)) state.tracer->graph().node(state.node).mark.reset();
 }
 
+Tensor enable_manual_sharding(const Tensor& tensor, const PartitionSpec& spec) {
+  const TensorType& type = tensor.type();
+  const auto [text, parts] = tensor.state_->tracer->parts(spec, type.shape.size());
+  Shape local = type.shape;
+  for (std::size_t dim = 0; dim < local.size(); ++dim) {
+    if (local[dim] % parts[dim] != 0) {
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("enter a manual region: found dim {} of {} cut {} ways, needed a way "
+                              "that divides it",
+                              dim, to_string(type), parts[dim]));
+    }
+    local[dim] /= parts[dim];
+  }
+  return append_to(tensor, Op::enter_manual, {tensor}, {.text = text}, {type.dtype, local});
+}
+
+Tensor disable_manual_sharding(const Tensor& tensor, const PartitionSpec& spec,
+                               const Shape& shape) {
+  const TensorType& type = tensor.type();
+  const auto [text, parts] = tensor.state_->tracer->parts(spec, shape.size());
+  std::int64_t replicas = tensor.state_->tracer->mesh->size();
+  for (const std::int64_t ways : parts) replicas /= ways;
+  return append_to(tensor, Op::leave_manual, {tensor}, {.dims = {replicas}, .text = text},
+                   {type.dtype, shape});
+}
+
+Tensor all_reduce(const Tensor& tensor, std::span<const std::string> axes, Reduction reduction) {
+  std::string text;
+  for (const std::string& axis : axes) text += (text.empty() ? "" : "+") + axis;
+  return append_to(tensor, Op::manual_all_reduce, {tensor},
+                   {.number = static_cast<double>(reduction), .text = text});
+}
+
 std::vector<Tensor> grad(const Tensor& loss, std::span<const Tensor> wrt) {
   TracerImpl& tracer = *loss.state_->tracer;
   std::vector<NodeId> nodes;
@@ -230,7 +281,8 @@ void TracerImpl::run() {
   std::vector<std::shared_ptr<State>> made;
   for (const std::weak_ptr<State>& held : pending) {
     std::shared_ptr<State> state = held.lock();
-    if (!state || !is_recorded(*state)) continue;
+    // Of a tensor in a manual region each device has another value: there is none to give.
+    if (!state || !is_recorded(*state) || traced->node(state->node).manual) continue;
     traced->outputs.push_back(state->node);
     made.push_back(std::move(state));
   }

@@ -57,6 +57,7 @@ std::uint64_t hash(const Graph& graph) {
     }
     if (a.number != 0) mixer.add(std::bit_cast<std::uint64_t>(a.number));
     if (!a.text.empty()) mixer.add(a.text);
+    if (node.backward || node.manual) mixer.add(node.manual ? 3 : 1);
     if (!node.mark) continue;
     for (const PartitionSpec::Entry& entry : node.mark->entries()) {
       mixer.add(entry.size());

@@ -30,6 +30,9 @@ struct Node {
 
   /// It belongs to a gradient.
   bool backward = false;
+
+  /// It is in a manual region: its type is that of each device's part.
+  bool manual = false;
 };
 
 /// A leaf that is bound from outside.

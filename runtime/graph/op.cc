@@ -72,6 +72,9 @@ std::string_view name(Op op) {
       "dynamic_update_slice",
       "argsort",
       "random_bits",
+      "enter_manual",
+      "leave_manual",
+      "manual_all_reduce",
   };
   static_assert(!kNames.back().empty());
   return kNames[static_cast<std::size_t>(op)];

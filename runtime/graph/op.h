@@ -92,8 +92,15 @@ enum class Op : std::uint8_t {
 
   argsort,      ///< the order along dims[0], i32; stable; number != 0: descending
   random_bits,  ///< (key, u64 scalar): u32, Philox4x32-10 of the key and the element's index
+
+  // Manual regions: between the first two, tensors are what each device has (nodes are `manual`),
+  // and ops work on that. `text`: a spec; its dims divide evenly.
+  enter_manual,  ///< a device's shard, as a tensor of its shape
+  leave_manual,  ///< the tensor of these shards; dims[0] replicas of each: equal, or to be summed
+                 ///< where number != 0
+  manual_all_reduce,  ///< over the axes of `text` ("data+model"); number: a Reduction
 };
-inline constexpr std::size_t kOps = static_cast<std::size_t>(Op::random_bits) + 1;
+inline constexpr std::size_t kOps = static_cast<std::size_t>(Op::manual_all_reduce) + 1;
 
 /// "dot_general", ...
 std::string_view name(Op op);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "shardwise/runtime/ops/detail/rules.h"
 #include "shardwise/runtime/ops/row.h"
 #include "shardwise/shard/error.h"
 
@@ -38,7 +39,16 @@ NodeRef append(const NodeRef& context, Op op, std::span<const NodeRef> operands,
     node.operands.push_back(operand.id);
   }
   const std::vector<TensorType> types = operand_types(graph, node);
+  const bool reads_manual = std::any_of(node.operands.begin(), node.operands.end(),
+                                        [&](NodeId operand) { return graph.node(operand).manual; });
+  node.manual = op == Op::enter_manual || (reads_manual && op != Op::leave_manual);
   try {
+    if (reads_manual && op == Op::enter_manual) {
+      detail::refuse("found a tensor of a manual region, needed one that is in none");
+    }
+    if (!reads_manual && (op == Op::leave_manual || op == Op::manual_all_reduce)) {
+      detail::refuse("found a tensor that is in no manual region, needed one of a region");
+    }
     num_bytes(wanted.shape, 1);
     node.type = row(op).type({op, types, node.attributes, wanted});
     num_bytes(node.type.shape, size_bytes(node.type.dtype));

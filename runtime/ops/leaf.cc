@@ -28,7 +28,7 @@ TensorType random_type(const TypeCall& call) {
   return {DType::u32, call.wanted.shape};
 }
 
-void no_kernel(const KernelCall&) { assert(false && "an input is bound, not computed"); }
+void input_kernel(const KernelCall&) { assert(false && "an input is bound, not computed"); }
 
 void constant_kernel(const KernelCall& call) { fill(call.attributes.number, call.out); }
 
@@ -43,7 +43,7 @@ void random_kernel(const KernelCall& call) {
 }  // namespace
 
 std::vector<OpRow> leaf_rows() {
-  return {{Op::input, wanted_type, free_rule, no_gradient, no_kernel},
+  return {{Op::input, wanted_type, free_rule, no_gradient, input_kernel},
           {Op::constant, wanted_type, free_rule, no_gradient, constant_kernel},
           {Op::iota, iota_type, free_rule, no_gradient, iota_kernel},
           {Op::random_bits, random_type, free_rule, no_gradient, random_kernel}};

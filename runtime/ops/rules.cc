@@ -87,6 +87,10 @@ void RuleBuilder::free(std::size_t result_dim) {
 
 Gradients no_gradient(const GradientCall& call) { return Gradients(call.operands.size()); }
 
+FactorRule whole_rule(const Node& node, std::span<const TensorType> operands) {
+  return RuleBuilder(node, operands).take();
+}
+
 FactorRule free_rule(const Node& node, std::span<const TensorType> operands) {
   RuleBuilder rule(node, operands);
   for (std::size_t dim = 0; dim < node.type.shape.size(); ++dim) rule.free(dim);

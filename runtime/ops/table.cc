@@ -11,8 +11,9 @@ namespace {
 /// By Op.
 std::vector<OpRow> make_table() {
   std::vector<OpRow> rows;
-  for (auto* const group : {detail::leaf_rows, detail::elementwise_rows, detail::layout_rows,
-                            detail::reduce_rows, detail::dot_rows, detail::index_rows}) {
+  for (auto* const group :
+       {detail::leaf_rows, detail::elementwise_rows, detail::layout_rows, detail::reduce_rows,
+        detail::dot_rows, detail::index_rows, detail::manual_rows}) {
     for (OpRow& row : group()) rows.push_back(row);
   }
   std::sort(rows.begin(), rows.end(),
@@ -36,6 +37,8 @@ std::vector<TensorType> operand_types(const Graph& graph, const Node& node) {
 }
 
 FactorRule factor_rule(const Graph& graph, const Node& node) {
+  // In a manual region nothing is cut: each tensor is one device's.
+  if (node.manual) return detail::whole_rule(node, operand_types(graph, node));
   return row(node.op).factors(node, operand_types(graph, node));
 }
 
@@ -45,7 +48,7 @@ bool is_elementwise(Op op) {
 
 bool is_alias(Op op) {
   return op == Op::identity || op == Op::stop_gradient || op == Op::optimization_barrier ||
-         op == Op::reshape;
+         op == Op::reshape || op == Op::enter_manual || op == Op::leave_manual;
 }
 
 }  // namespace shardwise

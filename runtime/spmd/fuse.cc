@@ -151,7 +151,7 @@ class Fuser {
       const std::size_t bytes = std::max(move.bytes, move.wire_bytes);
       const auto [at, is_new] = open.try_emplace(
           {move.kind, move.axes, changed_axes(from.cut, values_[as_size(move.to)].cut),
-           from.reduction, height[i]},
+           values_[as_size(move.to)].reduction, height[i]},
           Bucket{i, bytes});
       if (is_new) continue;
       if (at->second.bytes + bytes > kBucketBytes) {

@@ -138,6 +138,9 @@ class Lowering {
   std::string label(NodeId id) const {
     const Node& node = graph_->node(id);
     const std::string& scope = graph_->scopes[as_size(node.scope)];
+    for (const GraphInput& input : graph_->inputs) {
+      if (input.node == id) return input.label;
+    }
     return fmt::format("{} %{}{}", name(node.op), id,
                        scope.empty() ? "" : fmt::format(" in \"{}\"", scope));
   }
@@ -183,7 +186,8 @@ class Lowering {
         move.kind == CollectiveKind::all_reduce || move.kind == CollectiveKind::reduce_scatter;
     for (const KnownPlan& known : plans_) {
       if (known.from == from.cut && known.to == to.cut && known.type == type &&
-          known.axes == move.axes && known.combines == combines) {
+          known.axes == move.axes && known.combines == combines &&
+          known.reduction == to.reduction) {
         return known.plan;
       }
     }
@@ -199,11 +203,11 @@ class Lowering {
       for (std::size_t axis = 0; axis < mesh_.rank(); ++axis) {
         if (group >> axis & 1) axes.push_back(axis);
       }
-      made = plan_move(a, b, type.shape, type.dtype, axes, from.reduction);
+      made = plan_move(a, b, type.shape, type.dtype, axes, to.reduction);
     } else {
       made = plan_redistribution(a, b, type.shape, type.dtype);
     }
-    plans_.push_back({from.cut, to.cut, type, move.axes, combines, std::move(made)});
+    plans_.push_back({from.cut, to.cut, type, move.axes, combines, to.reduction, std::move(made)});
     return plans_.back().plan;
   }
 
@@ -352,6 +356,7 @@ class Lowering {
     TensorType type;
     AxisSet axes;
     bool combines;
+    Reduction reduction;
     MovePlan plan;
   };
 

@@ -7,6 +7,8 @@
 
 #include "shardwise/runtime/spmd/choose.h"
 #include "shardwise/runtime/spmd/cost.h"
+#include "shardwise/shard/error.h"
+#include "shardwise/shard/text.h"
 
 namespace shardwise {
 namespace {
@@ -109,6 +111,8 @@ class Partitioner {
 
   void compute(NodeId id) {
     const Node& node = graph_.node(id);
+    if (node.op == Op::enter_manual || node.op == Op::leave_manual) return cross_border(id);
+    if (node.op == Op::manual_all_reduce) return all_reduce(id);
     const FactorRule& rule = propagation_.rules[as_size(id)];
     AxisSet carried = carried_by(id);
     std::string notes;
@@ -131,6 +135,54 @@ class Partitioner {
     result_.steps.push_back(std::move(step));
     if (!notes.empty()) result_.choices.emplace_back(id, std::move(notes));
     settle(id);
+  }
+
+  /// Into a manual region or out of it: the bytes stay, what they are called changes.
+  void cross_border(NodeId id) {
+    const Node& node = graph_.node(id);
+    const bool enters = node.op == Op::enter_manual;
+    const NodeId operand = node.operands[0];
+    const Shape& whole = enters ? graph_.node(operand).type.shape : node.type.shape;
+    const Shape& part = enters ? node.type.shape : graph_.node(operand).type.shape;
+    const Cut cut = to_cut(PartitionSpec::parse(node.attributes.text), mesh_, whole.size());
+    for (std::size_t dim = 0; dim < whole.size(); ++dim) {
+      if (part[dim] * ways(cut[dim], mesh_) == whole[dim]) continue;
+      throw Error(
+          ErrorCode::invalid_argument,
+          fmt::format("{}: found parts of {} for {} cut as {} on mesh {}, needed even parts",
+                      to_string(graph_, id), to_string(part), to_string(whole),
+                      node.attributes.text, mesh_.to_string()));
+    }
+    const ValueId from = fetch(operand, enters ? cut : Cut(whole.size()), id);
+    AxisSet replicas = 0;
+    for (std::size_t axis = 0; axis < mesh_.rank(); ++axis) {
+      if (mesh_.axes()[axis].size > 1) replicas |= AxisSet{1} << axis;
+    }
+    replicas &= ~axes_of(cut);
+    const bool sums = !enters && node.attributes.number != 0;
+    const ValueId to =
+        add_value({id, enters ? Cut(whole.size()) : cut, sums ? replicas : AxisSet{0}});
+    result_.steps.push_back(PartitionedGraph::Compute{id, {from}, to});
+    versions_[as_size(id)] = {{to, node.backward}};
+    settle(id);
+  }
+
+  void all_reduce(NodeId id) {
+    const Node& node = graph_.node(id);
+    AxisSet axes = 0;
+    for (const std::string_view axis : split(node.attributes.text, '+')) {
+      const std::size_t number = mesh_.axis_index(axis);
+      if (mesh_.axes()[number].size > 1) axes |= AxisSet{1} << number;
+    }
+    const ValueId from = versions_[as_size(node.operands[0])].front().value;
+    if (axes == 0) {
+      versions_[as_size(id)] = {{from, node.backward}};
+      return;
+    }
+    const auto reduction = static_cast<Reduction>(static_cast<int>(node.attributes.number));
+    const ValueId to = add_value({id, Cut(node.type.shape.size()), 0, reduction});
+    add_combine(from, to, CollectiveKind::all_reduce, axes, id);
+    versions_[as_size(id)] = {{to, node.backward}};
   }
 
   /// The axes over which operands are parts of a sum and may stay so.
@@ -294,7 +346,7 @@ class Partitioner {
       at = next;
     }
     if (rest != 0) {
-      const ValueId next = add_value({parts.node, to});
+      const ValueId next = add_value({parts.node, to, 0, parts.reduction});
       add_combine(at, next, CollectiveKind::all_reduce, rest, consumer);
       at = next;
     }

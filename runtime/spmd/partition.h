@@ -37,7 +37,7 @@ struct PartitionedGraph {
     NodeId node;  ///< whose tensor it is, or a part of the sum that is it
     Cut cut;
     AxisSet partial = 0;  ///< along these axes devices hold parts of a sum, still to be combined
-    Reduction reduction = Reduction::sum;
+    Reduction reduction = Reduction::sum;  ///< of the parts, or of those that it was made of
   };
 
   /// One op on each device's part.

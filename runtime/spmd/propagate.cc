@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <optional>
 
 #include "shardwise/shard/error.h"
 
@@ -15,6 +16,12 @@ enum class Direction { forward, backward, both };
 /// Whether a factor that is summed over may speak: a table that is cut along its rows says nothing
 /// of how the look-ups are to be cut.
 enum class Heard { pass_through, all };
+
+/// What leaves a manual region is cut as it was there.
+std::optional<PartitionSpec> fixed_spec(const Node& node) {
+  if (node.op == Op::leave_manual) return PartitionSpec::parse(node.attributes.text);
+  return node.mark;
+}
 
 class Propagator {
  public:
@@ -29,7 +36,7 @@ class Propagator {
       const std::size_t rank = node.type.shape.size();
       result_.origins[i].assign(rank, -1);
       result_.cuts[i].resize(rank);
-      if (node.mark) take_mark(static_cast<NodeId>(i));
+      if (fixed_spec(node)) take_mark(static_cast<NodeId>(i));
     }
   }
 
@@ -53,7 +60,7 @@ class Propagator {
   void take_mark(NodeId id) {
     const Node& node = graph_.node(id);
     try {
-      result_.cuts[as_size(id)] = to_cut(*node.mark, mesh_, node.type.shape.size());
+      result_.cuts[as_size(id)] = to_cut(*fixed_spec(node), mesh_, node.type.shape.size());
     } catch (const Error& error) {
       const std::string& scope = graph_.scopes[as_size(node.scope)];
       throw Error(error.code(),
@@ -178,7 +185,7 @@ class Propagator {
 
   /// Adds to a tensor what the factors say beyond its own axes.
   bool refine(NodeId tensor, const DimFactors& dims, const FactorRule& rule) {
-    if (graph_.node(tensor).mark) return false;
+    if (fixed_spec(graph_.node(tensor))) return false;
     if (!is_box(factors_, dims, rule.factors, mesh_)) return false;
     Cut& cut = result_.cuts[as_size(tensor)];
     AxisSet used = axes_of(cut);

@@ -17,6 +17,7 @@ std::vector<OpRow> layout_rows();
 std::vector<OpRow> reduce_rows();
 std::vector<OpRow> dot_rows();
 std::vector<OpRow> index_rows();
+std::vector<OpRow> manual_rows();
 
 /// Throws invalid_argument or unsupported; append() adds the op and the place.
 [[noreturn]] void refuse(const std::string& found_and_needed);
@@ -61,6 +62,9 @@ class RuleBuilder {
 
 /// No operand has a gradient.
 Gradients no_gradient(const GradientCall& call);
+
+/// No dim of any tensor may be cut.
+FactorRule whole_rule(const Node& node, std::span<const TensorType> operands);
 
 /// Every dim of the result may be cut as one likes; there are no operands to cut.
 FactorRule free_rule(const Node& node, std::span<const TensorType> operands);
