@@ -192,14 +192,49 @@ class Planner {
         }
       }
       if (root(v) != v) continue;
-      for (ValueId u = 0; u < count(); ++u) {
-        if (u != v && root(u) == u && takes_from(v, u)) add(v, group[as_size(u)]);
-      }
+      for (const ValueId u : last_holders(v)) add(v, group[as_size(u)]);
     }
     for (std::size_t o = 0; o < plan_.donated.size(); ++o) {
       if (plan_.donated[o] < 0) continue;
       add(lowered_.outputs[o], group[as_size(lowered_.inputs[as_size(plan_.donated[o])])]);
     }
+  }
+
+  /// The roots that had the bytes of this one last; those before them have been waited for by them.
+  std::vector<ValueId> last_holders(ValueId v) {
+    std::vector<ValueId> earlier;
+    for (ValueId u = 0; u < count(); ++u) {
+      if (u != v && root(u) == u && takes_from(v, u)) earlier.push_back(u);
+    }
+    std::sort(earlier.begin(), earlier.end(),
+              [&](ValueId a, ValueId b) { return lifetime(a).last > lifetime(b).last; });
+    struct Range {
+      std::size_t begin, end;
+    };
+    const auto range = [&](ValueId u) -> Range {
+      const std::size_t begin = plan_.offsets[as_size(u)];
+      return {begin, begin + lifetime(u).bytes};
+    };
+    std::vector<Range> open{range(v)};  // bytes whose last holder is not found yet
+    std::vector<ValueId> holders;
+    for (const ValueId u : earlier) {
+      const Range held = range(u);
+      std::vector<Range> rest;
+      bool found = false;
+      for (const Range& part : open) {
+        if (held.end <= part.begin || part.end <= held.begin) {
+          rest.push_back(part);
+          continue;
+        }
+        found = true;
+        if (part.begin < held.begin) rest.push_back({part.begin, held.begin});
+        if (held.end < part.end) rest.push_back({held.end, part.end});
+      }
+      if (found) holders.push_back(u);
+      open = std::move(rest);
+      if (open.empty()) break;
+    }
+    return holders;
   }
 
   /// Both are roots, and v gets bytes that u had.
