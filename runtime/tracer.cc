@@ -51,7 +51,10 @@ struct TracerImpl : std::enable_shared_from_this<TracerImpl> {
     if (!recording) {
       recording = std::make_shared<Graph>();
       // As many as the step before had: nodes are large, and moving them takes longer than making.
-      if (last != nullptr) recording->nodes.reserve(last->graph().nodes.size());
+      if (last != nullptr) {
+        recording->nodes.reserve(last->graph().nodes.size());
+        pending.reserve(last->graph().nodes.size());
+      }
       stopwatch = Stopwatch();
     }
     return *recording;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "shardwise/runtime/ops/detail/rules.h"
@@ -38,7 +39,16 @@ NodeRef append(const NodeRef& context, Op op, std::span<const NodeRef> operands,
     }
     node.operands.push_back(operand.id);
   }
-  const std::vector<TensorType> types = operand_types(graph, node);
+  // Few ops have more than three operands; a vector for each would be half of what tracing costs.
+  std::array<TensorType, 3> few;
+  std::vector<TensorType> many;
+  std::span<const TensorType> types(few.data(), std::min(operands.size(), few.size()));
+  if (operands.size() > few.size()) {
+    many = operand_types(graph, node);
+    types = many;
+  } else {
+    for (std::size_t i = 0; i < operands.size(); ++i) few[i] = graph.node(node.operands[i]).type;
+  }
   const bool reads_manual = std::any_of(node.operands.begin(), node.operands.end(),
                                         [&](NodeId operand) { return graph.node(operand).manual; });
   node.manual = op == Op::enter_manual || (reads_manual && op != Op::leave_manual);
