@@ -77,7 +77,7 @@ NodeId append_input(Graph& graph, const TensorType& type, std::string_view label
   return id;
 }
 
-Shape broadcast_shape(const Shape& a, const Shape& b) {
+std::optional<Shape> broadcast_shape(const Shape& a, const Shape& b) {
   Shape shape = Dims::filled(std::max(a.size(), b.size()), 1);
   for (const Shape* const from : {&a, &b}) {
     for (std::size_t i = 0; i < from->size(); ++i) {
@@ -86,11 +86,7 @@ Shape broadcast_shape(const Shape& a, const Shape& b) {
       if (extent == 1) {
         extent = other;
       } else if (other != 1 && other != extent) {
-        throw Error(
-            ErrorCode::invalid_argument,
-            fmt::format("broadcast: found shapes {} and {}, needed equal extents or 1, from "
-                        "the last dim on",
-                        to_string(a), to_string(b)));
+        return std::nullopt;
       }
     }
   }

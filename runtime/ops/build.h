@@ -2,6 +2,7 @@
 
 #include <concepts>
 #include <initializer_list>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -168,15 +169,16 @@ T broadcast_to(const T& x, const Shape& shape) {
     dims.push_back(static_cast<std::int64_t>(wider - rank + i));
   return broadcast(x, shape, dims);
 }
-/// The shape that numpy gives two operands. Throws invalid_argument, naming both.
-Shape broadcast_shape(const Shape& a, const Shape& b);
+/// The shape that numpy gives two operands; nothing where they do not fit.
+std::optional<Shape> broadcast_shape(const Shape& a, const Shape& b);
 
 /// Two operands of one dtype, broadcast as numpy does.
 template <TensorLike T>
 T binary(Op op, const T& a, const T& b) {
   if (a.type().shape == b.type().shape) return append_to(a, op, {a, b});
-  const Shape shape = broadcast_shape(a.type().shape, b.type().shape);
-  return append_to(a, op, {broadcast_to(a, shape), broadcast_to(b, shape)});
+  const std::optional<Shape> shape = broadcast_shape(a.type().shape, b.type().shape);
+  if (!shape) return append_to(a, op, {a, b});  // says what is wrong
+  return append_to(a, op, {broadcast_to(a, *shape), broadcast_to(b, *shape)});
 }
 template <TensorLike T>
 T add(const T& a, const T& b) {
@@ -303,11 +305,12 @@ T operator-(const T& x) {
 /// Where `condition` holds a, else b; broadcast as numpy does.
 template <TensorLike T>
 T select(const T& condition, const T& a, const T& b) {
-  const Shape shape =
-      broadcast_shape(condition.type().shape, broadcast_shape(a.type().shape, b.type().shape));
+  std::optional<Shape> shape = broadcast_shape(a.type().shape, b.type().shape);
+  if (shape) shape = broadcast_shape(condition.type().shape, *shape);
+  if (!shape) return append_to(a, Op::select, {condition, a, b});  // says what is wrong
   return append_to(
       a, Op::select,
-      {broadcast_to(condition, shape), broadcast_to(a, shape), broadcast_to(b, shape)});
+      {broadcast_to(condition, *shape), broadcast_to(a, *shape), broadcast_to(b, *shape)});
 }
 
 /// Dim i of the result is dim dims[i] of x.
@@ -407,6 +410,26 @@ T dynamic_update_slice(const T& x, const T& update, const std::vector<T>& starts
 template <TensorLike T>
 T argsort(const T& x, std::int64_t dim, bool descending = false) {
   return append_to(x, Op::argsort, {x}, {.dims = {dim}, .number = descending ? 1.0 : 0.0});
+}
+/// The elements along a dim in order, and the k largest, each with their indices (i32). They are
+/// take_along of argsort, so that they have gradients.
+template <TensorLike T>
+struct Sorted {
+  T values, indices;
+};
+template <TensorLike T>
+Sorted<T> sort(const T& x, std::int64_t dim, bool descending = false) {
+  const T order = argsort(x, dim, descending);
+  return {take_along(x, order, dim), order};
+}
+/// Throws invalid_argument where the dim has fewer than k elements.
+template <TensorLike T>
+Sorted<T> top_k(const T& x, std::int64_t dim, std::int64_t k) {
+  const T order = argsort(x, dim, true);
+  Dims end = order.type().shape;
+  end[static_cast<std::size_t>(dim)] = k;
+  const T first = slice(order, Dims::filled(end.size(), 0), end);
+  return {take_along(x, first, dim), first};
 }
 
 }  // namespace shardwise

@@ -35,8 +35,10 @@ TensorType convert_type(const TypeCall& call) {
 void need_same_shape(const TypeCall& call) {
   for (const TensorType& type : call.operands) {
     if (type.shape == call.operands[0].shape) continue;
-    refuse(fmt::format("found shapes {} and {}, needed one shape",
-                       to_string(call.operands[0].shape), to_string(type.shape)));
+    refuse(
+        fmt::format("found shapes {} and {}, needed one shape, or extents that are equal or 1 from "
+                    "the last dim on",
+                    to_string(call.operands[0].shape), to_string(type.shape)));
   }
 }
 
