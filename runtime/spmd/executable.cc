@@ -22,6 +22,12 @@ std::size_t shard_bytes(const Program::Value& value, std::int64_t position) {
   return num_bytes(value.box(position).shape(), size_bytes(value.spec.dtype));
 }
 
+std::size_t most_received(const MovePlan& plan) {
+  std::size_t most = 0;
+  for (const DeviceBytes& bytes : plan.traffic) most = std::max(most, bytes.received);
+  return most;
+}
+
 std::vector<Cut> input_cuts(const Graph& graph, const Mesh& mesh, const Propagation& propagation,
                             const CompileOptions& options) {
   std::vector<Cut> cuts;
@@ -245,16 +251,24 @@ void Executable::refuse(const Devices& devices, std::int64_t position, std::size
 
 std::vector<CollectiveTotal> Executable::collectives() const {
   std::map<CollectiveKind, CollectiveTotal> totals;
-  for (const FusedStep& fused : steps_) {
-    for (const std::size_t step : fused.steps) {
-      const auto* const move = std::get_if<PartitionedGraph::Move>(&partitioned_.steps[step]);
-      if (move == nullptr || move->kind == CollectiveKind::slice) continue;
-      CollectiveTotal& total =
-          totals.emplace(move->kind, CollectiveTotal{move->kind}).first->second;
-      total.count += step == fused.steps.front() ? 1 : 0;
+  for (std::size_t s = 0; s < steps_.size(); ++s) {
+    const auto* const moves = std::get_if<Program::Move>(&program().steps()[s]);
+    if (moves == nullptr) continue;
+    for (std::size_t part = 0; part < moves->parts.size(); ++part) {
+      const auto& move =
+          std::get<PartitionedGraph::Move>(partitioned_.steps[steps_[s].steps[part]]);
+      const bool combines =
+          move.kind == CollectiveKind::all_reduce || move.kind == CollectiveKind::reduce_scatter;
+      const std::size_t wire = combines ? move.wire_bytes : most_received(moves->parts[part].plan);
+      // Uneven parts may lie across those that they are cut from.
+      const bool is_slice = move.kind == CollectiveKind::slice;
+      if (is_slice && wire == 0) continue;
+      const CollectiveKind kind = is_slice ? CollectiveKind::general : move.kind;
+      CollectiveTotal& total = totals.emplace(kind, CollectiveTotal{kind}).first->second;
+      total.count += part == 0 ? 1 : 0;
       ++total.tensors;
-      total.bytes += move->bytes;
-      total.wire_bytes += move->wire_bytes;
+      total.bytes += move.bytes;
+      total.wire_bytes += wire;
     }
   }
   std::vector<CollectiveTotal> list;
