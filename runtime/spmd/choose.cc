@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 
 #include "shardwise/runtime/spmd/cost.h"
 
@@ -104,24 +105,22 @@ class Chooser {
     }
   }
 
-  /// The axes of a factor in the order in which a tensor has them.
+  /// The axes of a factor in the order in which a tensor has them, those that it lacks last.
   AxisList in_order(std::size_t factor, AxisSet axes) const {
     const AxisList* order = nullptr;
+    int most = 0;
     for (std::size_t i = references_.size(); i-- > 0;) {  // the wanted result comes first
-      if ((references_[i][factor].set() & axes) == axes) {
-        order = &references_[i][factor];
-        if (order->set() == axes) break;
-      }
+      const int shared = std::popcount(references_[i][factor].set() & axes);
+      if (shared <= most) continue;
+      most = shared;
+      order = &references_[i][factor];
     }
     AxisList list;
-    if (order) {
-      for (const std::uint8_t axis : *order) {
-        if (axes >> axis & 1) list.push_back(axis);
-      }
-    } else {
-      for (std::size_t axis = 0; axis < mesh_.rank(); ++axis) {
-        if (axes >> axis & 1) list.push_back(axis);
-      }
+    for (std::size_t i = 0; order != nullptr && i < order->size(); ++i) {
+      if (axes >> (*order)[i] & 1) list.push_back((*order)[i]);
+    }
+    for (std::size_t axis = 0; axis < mesh_.rank(); ++axis) {
+      if ((axes & ~list.set()) >> axis & 1) list.push_back(axis);
     }
     return list;
   }
@@ -201,6 +200,12 @@ class Chooser {
 
   double result_bytes(const FactorChoice& choice) const {
     const Cut combined = combined_cut(choice.result, choice.partial, problem_.wanted);
+    // Cut further than wanted is no harm, where nobody has said how: what needs more gathers it.
+    bool refines = !problem_.exact;
+    for (std::size_t dim = 0; dim < combined.size(); ++dim) {
+      refines &= problem_.wanted[dim].is_prefix_of(combined[dim]);
+    }
+    if (refines) return combine_bytes(problem_.type, combined, choice.partial, mesh_);
     return combine_bytes(problem_.type, combined, choice.partial, mesh_) +
            static_cast<double>(size_bytes(problem_.type.dtype)) *
                missing_elements(problem_.type.shape, combined, problem_.wanted, mesh_);

@@ -26,6 +26,7 @@ struct ChoiceProblem {
   const TensorType& type;  ///< of the result
   std::span<const OperandState> operands;
   const Cut& wanted;        ///< how the result should be cut
+  bool exact = false;       ///< it will be: a mark, or an output
   bool multiplies = false;  ///< each combination of the factors is an operation
   AxisSet carried = 0;      ///< operands stay parts of a sum over these; not to be used
 };

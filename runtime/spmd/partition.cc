@@ -242,8 +242,9 @@ class Partitioner {
     FactorChoice choice;
     if (carried == 0 && agreed(rule, wanted, choice)) return choice;
     std::string* const all = options_.note_choices ? &notes : nullptr;
-    return choose({rule, node.type, operands_, wanted, node.op == Op::dot_general, carried}, mesh_,
-                  all);
+    const bool exact = node.mark.has_value() || is_output_[as_size(id)];
+    return choose({rule, node.type, operands_, wanted, exact, node.op == Op::dot_general, carried},
+                  mesh_, all);
   }
 
   /// Nothing to choose: operands and wanted result are cut by the same factors already.
