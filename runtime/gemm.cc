@@ -5,12 +5,19 @@
 
 #include <algorithm>
 #include <cassert>
+#include <cstdlib>
 #include <limits>
 #include <string>
 #include <string_view>
 #include <type_traits>
 
 #include "shardwise/shard/error.h"
+
+// How OpenBLAS chooses its kernels when it is loaded. In no header, and not in every build of it.
+extern "C" {
+__attribute__((weak)) void gotoblas_dynamic_init();
+__attribute__((weak)) void gotoblas_dynamic_quit();
+}
 
 namespace shardwise {
 namespace {
@@ -46,6 +53,37 @@ struct Stored {
   blasint leading;  ///< elements from one stored row to the next
 };
 
+/// OpenBLAS 0.3.21 takes its AVX2 kernels on AMD's processors that have AVX-512: those for Intel's
+/// run there too, and are 1.3 to 1.5 times as fast. Does nothing where the library cannot change,
+/// or OPENBLAS_CORETYPE says what it should take.
+void take_avx512_kernels() {
+#if defined(__x86_64__)
+  if (gotoblas_dynamic_init == nullptr || gotoblas_dynamic_quit == nullptr) return;
+  constexpr const char* kVariable = "OPENBLAS_CORETYPE";
+  if (std::getenv(kVariable) != nullptr) return;
+  __builtin_cpu_init();
+  if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
+      !__builtin_cpu_supports("avx512dq") || !__builtin_cpu_supports("avx512vl")) {
+    return;
+  }
+  const std::string_view kernels = openblas_get_corename();
+  if (kernels != "Haswell" && kernels != "Zen") return;
+  setenv(kVariable, "SKYLAKEX", 1);
+  gotoblas_dynamic_quit();
+  gotoblas_dynamic_init();
+  unsetenv(kVariable);
+#endif
+}
+
+/// Once in a process.
+void prepare_openblas() {
+  [[maybe_unused]] static const bool prepared = [] {
+    openblas_set_num_threads(1);
+    take_avx512_kernels();
+    return true;
+  }();
+}
+
 template <class T>
 Stored stored(const StridedMatrix<T>& m) {
   const auto leading = [](std::int64_t step, std::int64_t row_length) {
@@ -76,10 +114,7 @@ void gemm(const StridedMatrix<const T>& a, const StridedMatrix<const T>& b,
   assert(a.rows == out.rows && b.cols == out.cols && a.cols == b.rows);
   const auto [out_transpose, out_leading] = stored(out);
   if (out_transpose == CblasTrans) return gemm(transposed(b), transposed(a), transposed(out), beta);
-  [[maybe_unused]] static const bool single_threaded = [] {
-    openblas_set_num_threads(1);
-    return true;
-  }();
+  prepare_openblas();
   const auto [a_transpose, a_leading] = stored(a);
   const auto [b_transpose, b_leading] = stored(b);
   const auto n = [](std::int64_t extent) { return static_cast<blasint>(extent); };

@@ -20,8 +20,9 @@ struct Matrix {
 
 /// out = op(a) op(b) + beta out, on the calling thread alone, as the devices are what runs in
 /// parallel: the first call sets OpenBLAS's thread count to 1 for the whole process, other users
-/// of the library in it included. beta = 0 does not read out. Throws invalid_argument where the
-/// shapes do not agree. Thread-safe.
+/// of the library in it included, and on AMD's processors with AVX-512 makes it use those
+/// instructions: nobody else may be calling OpenBLAS at that moment. beta = 0 does not read out.
+/// Throws invalid_argument where the shapes do not agree. Thread-safe.
 void gemm(const ConstMatrix& a, const ConstMatrix& b, const Matrix& out, float beta = 0);
 
 /// Matrix of T, float or double, in memory that may hold more: element (r, c) is at
