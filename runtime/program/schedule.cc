@@ -86,7 +86,9 @@ class Builder {
       for (std::size_t p = 0; p < move.parts.size(); ++p) {
         const Program::Move::Part& part = move.parts[p];
         const CopyRange copies = copies_to(part, phase, group, target);
-        if (copies.empty()) continue;
+        // Where memory is used again, a shard without elements has a task too: what gets its memory
+        // next waits for it, and so for all that had the memory before.
+        if (copies.empty() && reuse_.empty()) continue;
         is_empty = false;
         after_.push_back(maker(part.to, position));
         wait_for_memory(part.to, position);
@@ -102,7 +104,7 @@ class Builder {
           use(from_new ? part.to : part.from,
               at_group.sources[static_cast<std::size_t>(copy.source)], task);
         }
-        if (!copies.empty()) make(part.to, position, task);
+        if (!copies.empty() || !reuse_.empty()) make(part.to, position, task);
       }
     }
   }

@@ -125,7 +125,9 @@ class Planner {
     const bool in_place = std::any_of(pairs.begin(), pairs.end(), [&](const auto& pair) {
       return pair.operand == from && pair.result == to;
     });
-    return lifetime(from).last < made || (in_place && lifetime(from).last == made);
+    if (lifetime(from).last < made) return true;
+    return in_place && lifetime(from).last == made &&
+           !is_read_otherwise(program_.steps()[as_size(made)], pairs, to, from);
   }
 
   /// The shards of both have the same bytes at each position.
@@ -148,6 +150,9 @@ class Planner {
         if (!same_memory(result, pair.operand) || value(result).kind != value(operand).kind) {
           continue;
         }
+        if (is_read_otherwise(program_.steps()[step], lowered_.in_place[step], result, operand)) {
+          continue;
+        }
         taken_[as_size(result)] = true;
         for (ValueId v = result; v < count(); ++v) {
           if (root(v) == result) root(v) = operand;
@@ -155,6 +160,22 @@ class Planner {
         lifetime(operand).last = lifetime(result).last;
       }
     }
+  }
+
+  /// The step reads the operand's memory in another order too: repeated, say.
+  bool is_read_otherwise(const Program::Step& step,
+                         const std::vector<LoweredProgram::InPlace>& pairs, ValueId result,
+                         ValueId operand) {
+    const std::vector<ValueId>& inputs = std::get<Program::Call>(step).inputs;
+    for (const ValueId input : inputs) {
+      if (root(input) != operand) continue;
+      if (std::count(inputs.begin(), inputs.end(), input) > 1) return true;
+      const bool in_order = std::any_of(pairs.begin(), pairs.end(), [&](const auto& pair) {
+        return pair.operand == input && pair.result == result;
+      });
+      if (!in_order) return true;
+    }
+    return false;
   }
 
   void place() {

@@ -15,11 +15,11 @@ namespace {
 
 using ValueId = PartitionedGraph::ValueId;
 
-/// Operand `operand` of a node may be parts of a sum, and the result is then parts of the sum, if
-/// its other operands are whole sums, or parts of one too where the op adds.
+/// Operands of a node may be parts of a sum, and the result is then parts of the sum: one of them,
+/// the others being whole sums, or all. A quotient is not: a third of each part is rounded.
 enum class Linear { no, in_one, in_all };
 
-Linear linearity(const Node& node, std::size_t operand) {
+Linear linearity(const Node& node) {
   switch (node.op) {
     case Op::neg:
     case Op::transpose:
@@ -34,8 +34,6 @@ Linear linearity(const Node& node, std::size_t operand) {
       return Linear::in_one;
     case Op::pad:
       return node.attributes.number == 0 ? Linear::in_one : Linear::no;
-    case Op::div:
-      return operand == 0 ? Linear::in_one : Linear::no;
     case Op::add:
     case Op::sub:
     case Op::concatenate:
@@ -193,13 +191,13 @@ class Partitioner {
     for (std::size_t i = 0; i < node.operands.size(); ++i) {
       const PartitionedGraph::Value& operand = primary(node.operands[i]);
       if (operand.partial == 0) continue;
-      if (linearity(node, i) == Linear::no || operand.reduction != Reduction::sum) return 0;
+      if (linearity(node) == Linear::no || operand.reduction != Reduction::sum) return 0;
       if (carried != 0 && carried != operand.partial) return 0;
       carried = operand.partial;
       ++parts;
     }
     if (carried == 0) return 0;
-    const std::size_t may_be = linearity(node, 0) == Linear::in_all ? node.operands.size() : 1;
+    const std::size_t may_be = linearity(node) == Linear::in_all ? node.operands.size() : 1;
     if (parts != may_be) return 0;
     for (const NodeId operand : node.operands) {
       if (axes_of(primary(operand).cut) & carried) return 0;
@@ -299,7 +297,7 @@ class Partitioner {
     if (primary(id).reduction != Reduction::sum) return false;
     const Node& consumer = graph_.node(consumer_[as_size(id)]);
     for (std::size_t i = 0; i < consumer.operands.size(); ++i) {
-      if (consumer.operands[i] == id && linearity(consumer, i) == Linear::no) return false;
+      if (consumer.operands[i] == id && linearity(consumer) == Linear::no) return false;
     }
     return true;
   }
