@@ -1,0 +1,321 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <memory>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "shardwise/runtime/ops/autodiff.h"
+#include "shardwise/runtime/ops/build.h"
+#include "shardwise/runtime/spmd/executable.h"
+#include "testing/errors.h"
+
+namespace shardwise {
+namespace {
+
+using testing::HasSubstr;
+
+struct Case {
+  const char* name;
+  std::vector<Shape> inputs;
+  std::function<NodeRef(const std::vector<NodeRef>&)> result;
+  double least = -2, most = 2;  ///< of the inputs' elements
+};
+
+NodeRef ids(const NodeRef& like, const Shape& shape, std::int64_t extent) {
+  // 0, 2, 4, .. around the extent, so that some come twice.
+  const NodeRef flat = iota(like, {DType::i32, {num_elements(shape)}}, 0) * 2.0;
+  return reshape(rem(flat, full_like(flat, static_cast<double>(extent))), shape);
+}
+
+const std::vector<Case>& cases() {
+  using X = const std::vector<NodeRef>&;
+  static const std::vector<Case> all = {
+      {"neg", {{3, 4}}, [](X x) { return neg(x[0]); }},
+      {"abs", {{3, 4}}, [](X x) { return abs(x[0]); }},
+      {"exp", {{3, 4}}, [](X x) { return exp(x[0]); }},
+      {"log", {{3, 4}}, [](X x) { return log(x[0]); }, 0.5, 3},
+      {"tanh", {{3, 4}}, [](X x) { return tanh(x[0]); }},
+      {"logistic", {{3, 4}}, [](X x) { return logistic(x[0]); }},
+      {"erf", {{3, 4}}, [](X x) { return erf(x[0]); }},
+      {"sqrt", {{3, 4}}, [](X x) { return sqrt(x[0]); }, 0.5, 3},
+      {"rsqrt", {{3, 4}}, [](X x) { return rsqrt(x[0]); }, 0.5, 3},
+      {"sin", {{3, 4}}, [](X x) { return sin(x[0]); }},
+      {"cos", {{3, 4}}, [](X x) { return cos(x[0]); }},
+      {"sign", {{3, 4}}, [](X x) { return sign(x[0]); }},
+      {"floor", {{3, 4}}, [](X x) { return floor(x[0]) + ceil(x[0]) + round(x[0]); }},
+      {"convert",
+       {{3, 4}},
+       [](X x) { return convert(convert(x[0] * 2.0, DType::f64), DType::f64); }},
+      {"identity", {{3, 4}}, [](X x) { return identity(optimization_barrier(x[0])) * x[0]; }},
+      {"stop_gradient", {{3, 4}}, [](X x) { return x[0] + 0.0 * stop_gradient(x[0]); }},
+      {"add", {{3, 4}, {3, 4}}, [](X x) { return x[0] + x[1]; }},
+      {"add, broadcast", {{3, 4}, {4}}, [](X x) { return x[0] + x[1]; }},
+      {"sub", {{3, 4}, {3, 1}}, [](X x) { return x[0] - x[1]; }},
+      {"mul", {{3, 4}, {3, 4}}, [](X x) { return x[0] * x[1]; }},
+      {"mul by itself", {{3, 4}}, [](X x) { return x[0] * x[0]; }},
+      {"div", {{3, 4}, {3, 4}}, [](X x) { return x[0] / x[1]; }, 0.5, 3},
+      {"rem", {{3, 4}, {3, 4}}, [](X x) { return rem(x[0] * 3.0, x[1]); }, 0.5, 3},
+      {"max", {{3, 4}, {3, 4}}, [](X x) { return max(x[0], x[1]); }},
+      {"min", {{3, 4}, {3, 4}}, [](X x) { return min(x[0], x[1]); }},
+      {"pow", {{3, 4}, {3, 4}}, [](X x) { return pow(x[0], x[1]); }, 0.5, 2},
+      {"select", {{3, 4}, {3, 4}}, [](X x) { return select(gt(x[0], x[1]), x[0], x[1] * 2.0); }},
+      {"broadcast",
+       {{3, 1}},
+       [](X x) {
+         return broadcast(x[0], {2, 3, 5}, {1, 2});
+       }},
+      {"transpose",
+       {{2, 3, 4}},
+       [](X x) {
+         return transpose(x[0], {2, 0, 1});
+       }},
+      {"reshape",
+       {{4, 6}},
+       [](X x) {
+         return reshape(x[0], {2, 2, 6});
+       }},
+      {"slice",
+       {{7, 4}},
+       [](X x) {
+         return slice(x[0], {1, 0}, {6, 4}, {2, 1});
+       }},
+      {"pad",
+       {{3, 4}},
+       [](X x) {
+         return pad(x[0], {1, 0}, {2, 1}, {2, 1}, 7);
+       }},
+      {"concatenate",
+       {{2, 4}, {3, 4}},
+       [](X x) {
+         return concatenate<NodeRef>({x[0], x[1], x[0]}, 0);
+       }},
+      {"reverse",
+       {{3, 4}},
+       [](X x) {
+         return reverse(x[0], {0, 1});
+       }},
+      {"reduce_sum",
+       {{3, 4, 2}},
+       [](X x) {
+         return reduce_sum(x[0], {0, 2});
+       }},
+      {"reduce_max", {{3, 4, 2}}, [](X x) { return reduce_max(x[0], {1}); }},
+      {"reduce_min",
+       {{3, 4, 2}},
+       [](X x) {
+         return reduce_min(x[0], {0, 1, 2});
+       }},
+      {"cumsum", {{3, 4}}, [](X x) { return cumsum(x[0], 1); }},
+      {"dot_general", {{3, 4}, {4, 5}}, [](X x) { return einsum("ij,jk->ik", x[0], x[1]); }},
+      {"dot_general, batch",
+       {{2, 3, 4}, {2, 5, 4}},
+       [](X x) { return einsum("bij,bkj->kbi", x[0], x[1]); }},
+      {"dot_general, outer", {{3}, {4}}, [](X x) { return einsum("i,j->ji", x[0], x[1]); }},
+      {"take",
+       {{5, 3}},
+       [](X x) {
+         return take(x[0], ids(x[0], {2, 4}, 5), 0);
+       }},
+      {"take, inner dim", {{3, 5}}, [](X x) { return take(x[0], ids(x[0], {4}, 5), 1); }},
+      {"scatter_add", {{4, 3}}, [](X x) { return scatter_add(ids(x[0], {4}, 5), x[0], 0, 5); }},
+      {"take_along",
+       {{3, 5}},
+       [](X x) {
+         return take_along(x[0], ids(x[0], {3, 4}, 5), 1);
+       }},
+      {"scatter_add_along",
+       {{3, 4}},
+       [](X x) {
+         return scatter_add_along(ids(x[0], {3, 4}, 5), x[0], 1, 5);
+       }},
+      {"dynamic_slice",
+       {{5, 4}},
+       [](X x) {
+         const NodeRef two = constant(x[0], {DType::i32, {}}, 2);
+         return dynamic_slice(x[0], {two, two}, {2, 4});
+       }},
+      {"dynamic_update_slice",
+       {{5, 4}, {2, 4}},
+       [](X x) {
+         const NodeRef nine = constant(x[0], {DType::i32, {}}, 9);
+         return dynamic_update_slice(x[0], x[1], {nine, nine});
+       }},
+      {"sort", {{3, 5}}, [](X x) { return sort(x[0], 1).values; }},
+      {"top_k", {{3, 5}}, [](X x) { return top_k(x[0], 1, 2).values; }},
+  };
+  return all;
+}
+
+/// Of a case: the graph of sum(sin(weights) * result) and of its gradients.
+struct Program {
+  Graph graph;
+  std::vector<std::vector<double>> values;
+};
+
+Program make(const Case& c, std::mt19937& random) {
+  Program program;
+  std::vector<NodeRef> inputs;
+  for (const Shape& shape : c.inputs) {
+    inputs.push_back({&program.graph, append_input(program.graph, {DType::f64, shape}, "x")});
+    std::uniform_real_distribution<double> uniform(c.least, c.most);
+    std::vector<double>& values = program.values.emplace_back(as_size(num_elements(shape)));
+    for (double& value : values) value = uniform(random);
+  }
+  const NodeRef result = c.result(inputs);
+  const Shape shape = result.type().shape;
+  NodeRef loss = result;
+  if (!shape.empty()) {
+    const NodeRef flat = reshape(result, {num_elements(shape)});
+    const NodeRef weights = sin(iota(flat, flat.type(), 0) + 1.0);
+    loss = reduce_sum(flat * weights, {0});
+  }
+  std::vector<NodeId> wrt;
+  for (const NodeRef& input : inputs) wrt.push_back(input.id);
+  program.graph.outputs = grad(program.graph, loss.id, wrt);
+  program.graph.outputs.insert(program.graph.outputs.begin(), loss.id);
+  return program;
+}
+
+std::vector<std::vector<double>> run_on(const Program& program, const Mesh& mesh) {
+  Devices devices(mesh.size());
+  const Executable executable(std::make_shared<const Graph>(program.graph), mesh, {});
+  std::vector<ShardedArray> inputs;
+  for (std::size_t i = 0; i < program.values.size(); ++i) {
+    inputs.push_back(ShardedArray::from_host(devices, executable.input_spec(i),
+                                             std::as_bytes(std::span(program.values[i]))));
+  }
+  std::vector<std::vector<double>> outputs;
+  for (const ShardedArray& output : executable.run(devices, inputs)) {
+    const std::vector<std::byte> bytes = output.to_host();
+    const auto* const numbers = reinterpret_cast<const double*>(bytes.data());
+    outputs.emplace_back(numbers, numbers + bytes.size() / sizeof(double));
+  }
+  return outputs;
+}
+
+TEST(Gradient, IsThatOfFiniteDifferences) {
+  constexpr double kStep = 1e-6;
+  std::mt19937 random(1);
+  for (const Case& c : cases()) {
+    SCOPED_TRACE(c.name);
+    Program program = make(c, random);
+    const auto exact = run_on(program, Mesh::line(1));
+    program.graph.outputs.resize(1);
+    for (std::size_t i = 0; i < program.values.size(); ++i) {
+      for (std::size_t at = 0; at < program.values[i].size(); ++at) {
+        double& value = program.values[i][at];
+        const double middle = value;
+        value = middle + kStep;
+        const double above = run_on(program, Mesh::line(1))[0][0];
+        value = middle - kStep;
+        const double below = run_on(program, Mesh::line(1))[0][0];
+        value = middle;
+        const double slope = (above - below) / (2 * kStep);
+        EXPECT_NEAR(exact[1 + i][at], slope, 1e-6 * (1 + std::abs(slope)))
+            << "input " << i << " element " << at;
+      }
+    }
+  }
+}
+
+TEST(Gradient, IsTheSameOnAnyMesh) {
+  std::mt19937 random(2);
+  const auto random_spec = [&](const Mesh& mesh, std::size_t rank) {
+    std::vector<PartitionSpec::Entry> entries(rank);
+    for (const Axis& axis : mesh.axes()) {
+      if (rank > 0 && random() % 3 != 0) entries[random() % rank].push_back(axis.name);
+    }
+    return PartitionSpec(std::move(entries));
+  };
+  for (const char* const text : {"x=2", "x=3", "x=2,y=2", "x=4,y=2", "x=2,y=3"}) {
+    const Mesh mesh = Mesh::parse(text);
+    for (const Case& c : cases()) {
+      for (int trial = 0; trial < 3; ++trial) {
+        SCOPED_TRACE(std::string(c.name) + " on " + text);
+        Program program = make(c, random);
+        const auto expected = run_on(program, Mesh::line(1));
+        for (Node& node : program.graph.nodes) {
+          if (random() % 3 == 0) node.mark = random_spec(mesh, node.type.shape.size());
+        }
+        const auto found = run_on(program, mesh);
+        ASSERT_EQ(found.size(), expected.size());
+        for (std::size_t o = 0; o < found.size(); ++o) {
+          ASSERT_EQ(found[o].size(), expected[o].size());
+          for (std::size_t i = 0; i < found[o].size(); ++i) {
+            ASSERT_NEAR(found[o][i], expected[o][i], 1e-12 * (1 + std::abs(expected[o][i])))
+                << dump(program.graph);
+          }
+        }
+      }
+    }
+  }
+}
+
+/// Ties are shared, 0 to a power is flat, as in JAX.
+TEST(Gradient, AtTiesAndEdges) {
+  const auto gradient_at = [](const std::function<NodeRef(const std::vector<NodeRef>&)>& f,
+                              std::vector<double> at) {
+    Program program;
+    const Shape shape{static_cast<std::int64_t>(at.size())};
+    const NodeRef x{&program.graph, append_input(program.graph, {DType::f64, shape}, "x")};
+    const NodeRef result = f({x});
+    const NodeRef loss = result.type().shape.empty() ? result : reduce_sum(result, {0});
+    program.graph.outputs = grad(program.graph, loss.id, std::vector<NodeId>{x.id});
+    program.values = {std::move(at)};
+    return run_on(program, Mesh::line(1))[0];
+  };
+  using X = const std::vector<NodeRef>&;
+  using testing::ElementsAre;
+  EXPECT_THAT(gradient_at([](X x) { return max(x[0], full_like(x[0], 0)); }, {-1, 0, 2}),
+              ElementsAre(0, 0.5, 1));
+  EXPECT_THAT(gradient_at([](X x) { return abs(x[0]); }, {-1, 0, 2}), ElementsAre(-1, 0, 1));
+  EXPECT_THAT(gradient_at([](X x) { return reduce_max(x[0], {0}); }, {2, 1, 2}),
+              ElementsAre(0.5, 0, 0.5));
+  EXPECT_THAT(gradient_at([](X x) { return pow(x[0], full_like(x[0], 2)); }, {0, 3}),
+              ElementsAre(0, 6));
+  EXPECT_THAT(gradient_at([](X x) { return full_like(x[0], 3); }, {1, 2}), ElementsAre(0, 0));
+}
+
+/// No op is left out of the cases but those without a gradient.
+TEST(Gradient, EveryOpHasACase) {
+  std::mt19937 random(3);
+  std::set<Op> seen;
+  for (const Case& c : cases()) {
+    for (const Node& node : make(c, random).graph.nodes) seen.insert(node.op);
+  }
+  const std::set<Op> none = {Op::is_finite,    Op::logical_not,
+                             Op::logical_and,  Op::logical_or,
+                             Op::logical_xor,  Op::argmax,
+                             Op::random_bits,  Op::ne,
+                             Op::lt,           Op::le,
+                             Op::ge,           Op::enter_manual,
+                             Op::leave_manual, Op::manual_all_reduce};
+  for (std::size_t i = 0; i < kOps; ++i) {
+    const Op op = static_cast<Op>(i);
+    EXPECT_TRUE(seen.count(op) + none.count(op) > 0) << name(op);
+  }
+}
+
+TEST(Gradient, RefusesWhatHasNone) {
+  Graph graph;
+  const NodeRef x{&graph, append_input(graph, {DType::f32, {3}}, "x")};
+  const NodeRef n{&graph, append_input(graph, {DType::i32, {}}, "n")};
+  const NodeRef loss = reduce_sum(x, {0});
+  EXPECT_THAT(message_of(ErrorCode::invalid_argument,
+                         [&] { grad(graph, x.id, std::vector<NodeId>{x.id}); }),
+              HasSubstr("f32[3]"));
+  EXPECT_THAT(message_of(ErrorCode::invalid_argument,
+                         [&] { grad(graph, loss.id, std::vector<NodeId>{n.id}); }),
+              HasSubstr("i32[]"));
+  EXPECT_THAT(message_of(ErrorCode::invalid_argument,
+                         [&] { grad(graph, n.id, std::vector<NodeId>{x.id}); }),
+              HasSubstr("i32[]"));
+}
+
+}  // namespace
+}  // namespace shardwise
