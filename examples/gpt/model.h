@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "shardwise/runtime/tensor.h"
+#include "shardwise/runtime/tracer.h"
+
+namespace gpt {
+
+inline constexpr std::int64_t kVocabulary = 256;  // bytes
+
+struct Sizes {
+  std::int64_t layers = 4, width = 128, heads = 4, context = 128, batch = 16;
+};
+
+/// A weight before it has values.
+struct Weight {
+  std::string name;
+  shardwise::Shape shape;
+  double deviation;  ///< of its first values; 0: all are `value`
+  double value = 0;
+};
+
+/// All weights, in the order in which the optimizer goes through them.
+std::vector<Weight> weights(const Sizes& sizes);
+
+/// The mean of -log p(target) over all positions: a transformer with layer norms before attention
+/// and before the perceptron, written as if for one device. tokens, targets: [batch, context], i32.
+shardwise::Tensor loss(shardwise::Tracer& tracer, const Sizes& sizes,
+                       const std::map<std::string, shardwise::Tensor>& weights,
+                       const shardwise::Tensor& tokens, const shardwise::Tensor& targets);
+
+}  // namespace gpt

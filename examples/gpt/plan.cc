@@ -1,0 +1,70 @@
+#include "plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <vector>
+
+#include "shardwise/shard/error.h"
+
+namespace gpt {
+namespace {
+
+using namespace shardwise;
+
+bool is_one_of(std::string_view word, std::initializer_list<std::string_view> words) {
+  return std::find(words.begin(), words.end(), word) != words.end();
+}
+
+}  // namespace
+
+Plan::Plan(std::string_view name, const Mesh& mesh) : mesh_(mesh) {
+  const auto has = [&](std::string_view axis) {
+    return std::any_of(mesh.axes().begin(), mesh.axes().end(),
+                       [&](const Axis& one) { return one.name == axis; });
+  };
+  const auto need = [&](std::string_view axis) {
+    if (has(axis)) return std::string(axis);
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("plan \"{}\": found mesh \"{}\", needed one with an axis \"{}\"", name,
+                            mesh.to_string(), axis));
+  };
+  if (!is_one_of(name, {"none", "data", "fsdp", "tensor", "2d"})) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("found plan \"{}\", needed none, data, fsdp, tensor or 2d", name));
+  }
+  if (name == "none") return;
+  for (const char* const axis : {"data", "fsdp"}) {
+    if (has(axis)) batch_axes_.emplace_back(axis);
+  }
+  if (name == "data" && batch_axes_.empty()) need("data");
+  if (name == "fsdp" || name == "2d") gather_axis_ = has("fsdp") ? "fsdp" : need("data");
+  if (name == "tensor" || name == "2d") tensor_axis_ = need("model");
+}
+
+PartitionSpec Plan::weight(std::string_view name, const Shape& shape) const {
+  std::vector<PartitionSpec::Entry> entries(shape.size());
+  const std::size_t dot = name.rfind('.');
+  if (!tensor_axis_.empty() && dot != std::string_view::npos) {
+    const std::string_view last = name.substr(dot + 1);
+    if (is_one_of(last, {"wq", "wk", "wv", "bq", "bk", "bv", "w1", "b1"})) {
+      entries.back() = {tensor_axis_};
+    } else if (is_one_of(last, {"wo", "w2"})) {
+      entries.front() = {tensor_axis_};
+    }
+  }
+  if (!gather_axis_.empty()) {
+    std::optional<std::size_t> longest;
+    for (std::size_t dim = 0; dim < shape.size(); ++dim) {
+      if (!entries[dim].empty() || shape[dim] % mesh_.axis_size(gather_axis_) != 0) continue;
+      if (!longest || shape[dim] > shape[*longest]) longest = dim;
+    }
+    if (longest) entries[*longest] = {gather_axis_};
+  }
+  return PartitionSpec(std::move(entries));
+}
+
+PartitionSpec Plan::batch() const { return {batch_axes_, {}}; }
+
+}  // namespace gpt

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "shardwise/shard/dims.h"
+#include "shardwise/shard/mesh.h"
+#include "shardwise/shard/partition_spec.h"
+
+namespace gpt {
+
+/// How the model is spread over a mesh. The batch is cut over the axis "data" or "fsdp" (or both),
+/// where the mesh has one; the plan says how the weights are cut, and the optimizer's state with
+/// them.
+class Plan {
+ public:
+  /// none: not at all. data: weights whole, the batch cut. fsdp: each weight's longest dim that
+  /// divides, over "fsdp", or over "data" where the mesh has no such axis. tensor: Megatron's
+  /// columns and rows over "model". 2d: both. Throws invalid_argument for another word, or where
+  /// the mesh has not the axes.
+  Plan(std::string_view name, const shardwise::Mesh& mesh);
+
+  shardwise::PartitionSpec weight(std::string_view name, const shardwise::Shape& shape) const;
+
+  /// Of [batch, context].
+  shardwise::PartitionSpec batch() const;
+
+ private:
+  shardwise::Mesh mesh_;
+  std::string gather_axis_, tensor_axis_;  // empty: none
+  shardwise::PartitionSpec::Entry batch_axes_;
+};
+
+}  // namespace gpt
