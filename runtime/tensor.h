@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "shardwise/runtime/ops/build.h"
+#include "shardwise/runtime/ops/functions.h"
 #include "shardwise/runtime/sharded_array.h"
 #include "shardwise/shard/mesh.h"
 #include "shardwise/shard/partition_spec.h"

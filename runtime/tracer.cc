@@ -93,7 +93,7 @@ struct TracerImpl : std::enable_shared_from_this<TracerImpl> {
   void take_mesh(const Mesh& wanted) {
     if (mesh && !(*mesh == wanted)) {
       throw Error(ErrorCode::invalid_argument,
-                  fmt::format("mark_sharding: found mesh {}, needed the {} of this program",
+                  fmt::format("mark a tensor: found mesh {}, needed the {} of this program",
                               wanted.to_string(), mesh->to_string()));
     }
     mesh = wanted;
@@ -203,7 +203,7 @@ void mark_sharding(Tensor& tensor, const Mesh& mesh, const PartitionSpec& spec) 
   if (mark && !(*mark == whole) && !inherited) {
     throw Error(
         ErrorCode::invalid_argument,
-        fmt::format("mark_sharding: found {} marked \"{}\" already, needed the same as \"{}\": "
+        fmt::format("mark a tensor: found {} marked \"{}\" already, needed the same as \"{}\": "
                     "clear_sharding takes a mark away",
                     to_string(state.type), mark->to_string(), whole.to_string()));
   }
@@ -217,7 +217,7 @@ void mark_sharding(Tensor& tensor, const PartitionSpec& spec) {
   const std::optional<Mesh>& own = tensor.state_->tracer->mesh;
   if (!mesh && !own) {
     throw Error(ErrorCode::invalid_argument,
-                "mark_sharding: found no mesh, needed one: give it, or set_default_mesh()");
+                "mark a tensor: found no mesh, needed one: give it, or set_default_mesh()");
   }
   mark_sharding(tensor, own ? *own : *mesh, spec);
 }

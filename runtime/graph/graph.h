@@ -43,8 +43,7 @@ struct GraphInput {
 };
 
 /// A program written as if for one device: tensors of global shape, each computed from others. A
-/// plain value: frontends build it with append() (ops/build.h), which checks; whoever fills in
-/// nodes by hand calls check() (ops/check.h).
+/// plain value, which frontends build with append() (ops/build.h): it checks each node.
 ///
 /// Thread-compatible.
 struct Graph {

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "shardwise/runtime/ops/build.h"
+#include "shardwise/runtime/ops/functions.h"
 
 namespace shardwise {
 

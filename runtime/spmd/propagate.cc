@@ -64,7 +64,7 @@ class Propagator {
     } catch (const Error& error) {
       const std::string& scope = graph_.scopes[as_size(node.scope)];
       throw Error(error.code(),
-                  fmt::format("mark_sharding of {}{}: {}", to_string(graph_, id),
+                  fmt::format("mark {}{}: {}", to_string(graph_, id),
                               scope.empty() ? "" : fmt::format(" in \"{}\"", scope), error.what()));
     }
     std::fill(result_.origins[as_size(id)].begin(), result_.origins[as_size(id)].end(), id);

@@ -71,7 +71,7 @@ room HDF5 '^(hdf5|H5)' '^(storage/detail/hdf5\.|checkpoint/(detail|plugin)/)'
 room zstd '^(zstd|zdict)' '^checkpoint/(detail/codec\.cc|plugin/)'
 room xxHash '^(xxhash|xxh3)' '^storage/hash\.cc$'
 room Highway '^hwy/' '^(storage/stream_copy\.cc|checkpoint/detail/(shuffle|zstd/plane_coder)\.cc|runtime/kernels/detail/((philox_blocks|reduce_floats|tile_f32)\.cc|f32_math-inl\.h))$'
-room zlib '^zlib' '^loader/'
+room zlib '^zlib' '^(loader|examples/gpt)/'
 room fmt '^fmt/' '\.cc$'
 room RapidJSON '^rapidjson/' '^checkpoint/detail/json_document\.(h|cc)$'
 room nlohmann-json '^nlohmann/' '^(loader/.*\.cc|checkpoint/(detail/.*|.*\.cc)|tools/.*|examples/.*)$'
@@ -102,7 +102,7 @@ done
 # "|" stand side by side and do not see each other. A part is a folder with all below it, file names joined by "+",
 # or "." for all files that are in no folder but detail/.
 order_shard=". notation|torus|plan view|host"
-order_runtime="parallel+stopwatch+default_mesh|memory device+sharded_array program manual gemm|graph kernels"
+order_runtime="parallel+stopwatch+default_mesh|memory device+sharded_array program manual gemm|graph kernels ops spmd tensor+tracer nn"
 for component in $components; do
   order=order_$component
   [[ -n ${!order:-} ]] || continue

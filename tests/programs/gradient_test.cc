@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "shardwise/runtime/ops/autodiff.h"
-#include "shardwise/runtime/ops/build.h"
+#include "shardwise/runtime/ops/functions.h"
 #include "shardwise/runtime/spmd/executable.h"
 #include "testing/errors.h"
 

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "shardwise/runtime/ops/functions.h"
 #include "shardwise/runtime/ops/row.h"
 
 // What the rows of the table share. Each group of rows is a source beside the table.

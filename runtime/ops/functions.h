@@ -1,0 +1,136 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "shardwise/runtime/ops/elementwise_functions.h"
+
+namespace shardwise {
+
+// The other ops as functions: layout, reductions, products, what goes by index. With those that are
+// included, all there are.
+
+/// Dim i of the result is dim dims[i] of x.
+template <TensorLike T>
+T transpose(const T& x, const Dims& dims) {
+  return append_to(x, Op::transpose, {x}, {.dims = dims});
+}
+template <TensorLike T>
+T reshape(const T& x, const Shape& shape) {
+  return x.type().shape == shape ? x : append_to(x, Op::reshape, {x}, {}, {x.type().dtype, shape});
+}
+template <TensorLike T>
+T slice(const T& x, const Dims& begin, const Dims& end, const Dims& stride) {
+  return append_to(x, Op::slice, {x}, {.begin = begin, .end = end, .stride = stride});
+}
+template <TensorLike T>
+T slice(const T& x, const Dims& begin, const Dims& end) {
+  return slice(x, begin, end, Dims::filled(begin.size(), 1));
+}
+/// `stride` - 1 elements come between those of x.
+template <TensorLike T>
+T pad(const T& x, const Dims& low, const Dims& high, const Dims& stride, double number) {
+  return append_to(x, Op::pad, {x},
+                   {.begin = low, .end = high, .stride = stride, .number = number});
+}
+template <TensorLike T>
+T pad(const T& x, const Dims& low, const Dims& high, double number = 0) {
+  return pad(x, low, high, Dims::filled(low.size(), 1), number);
+}
+/// Requires a part.
+template <TensorLike T>
+T concatenate(const std::vector<T>& parts, std::int64_t dim) {
+  return append(parts.front(), Op::concatenate, std::span<const T>(parts),
+                Attributes{.dims = {dim}});
+}
+template <TensorLike T>
+T reverse(const T& x, const Dims& dims) {
+  return append_to(x, Op::reverse, {x}, {.dims = dims});
+}
+
+template <TensorLike T>
+T reduce_sum(const T& x, const Dims& dims) {
+  return append_to(x, Op::reduce_sum, {x}, {.dims = dims});
+}
+template <TensorLike T>
+T reduce_max(const T& x, const Dims& dims) {
+  return append_to(x, Op::reduce_max, {x}, {.dims = dims});
+}
+template <TensorLike T>
+T reduce_min(const T& x, const Dims& dims) {
+  return append_to(x, Op::reduce_min, {x}, {.dims = dims});
+}
+template <TensorLike T>
+T argmax(const T& x, std::int64_t dim) {
+  return append_to(x, Op::argmax, {x}, {.dims = {dim}});
+}
+template <TensorLike T>
+T cumsum(const T& x, std::int64_t dim) {
+  return append_to(x, Op::cumsum, {x}, {.dims = {dim}});
+}
+
+/// "btd,df->btf"; see einsum.h.
+template <TensorLike T>
+T einsum(std::string_view equation, const T& a, const T& b) {
+  return append_to(a, Op::dot_general, {a, b}, {.text = std::string(equation)});
+}
+
+template <TensorLike T>
+T take(const T& x, const T& ids, std::int64_t dim) {
+  return append_to(x, Op::take, {x, ids}, {.dims = {dim}});
+}
+template <TensorLike T>
+T scatter_add(const T& ids, const T& updates, std::int64_t dim, std::int64_t extent) {
+  return append_to(ids, Op::scatter_add, {ids, updates}, {.dims = {dim, extent}});
+}
+template <TensorLike T>
+T take_along(const T& x, const T& ids, std::int64_t dim) {
+  return append_to(x, Op::take_along, {x, ids}, {.dims = {dim}});
+}
+template <TensorLike T>
+T scatter_add_along(const T& ids, const T& updates, std::int64_t dim, std::int64_t extent) {
+  return append_to(ids, Op::scatter_add_along, {ids, updates}, {.dims = {dim, extent}});
+}
+/// `starts`: an integer scalar for each dim.
+template <TensorLike T>
+T dynamic_slice(const T& x, const std::vector<T>& starts, const Shape& shape) {
+  std::vector<T> operands{x};
+  operands.insert(operands.end(), starts.begin(), starts.end());
+  return append(x, Op::dynamic_slice, std::span<const T>(operands), Attributes{.end = shape});
+}
+template <TensorLike T>
+T dynamic_update_slice(const T& x, const T& update, const std::vector<T>& starts) {
+  std::vector<T> operands{x, update};
+  operands.insert(operands.end(), starts.begin(), starts.end());
+  return append(x, Op::dynamic_update_slice, std::span<const T>(operands));
+}
+template <TensorLike T>
+T argsort(const T& x, std::int64_t dim, bool descending = false) {
+  return append_to(x, Op::argsort, {x}, {.dims = {dim}, .number = descending ? 1.0 : 0.0});
+}
+/// The elements along a dim in order, and the k largest, each with their indices (i32). They are
+/// take_along of argsort, so that they have gradients.
+template <TensorLike T>
+struct Sorted {
+  T values, indices;
+};
+template <TensorLike T>
+Sorted<T> sort(const T& x, std::int64_t dim, bool descending = false) {
+  const T order = argsort(x, dim, descending);
+  return {take_along(x, order, dim), order};
+}
+/// Throws invalid_argument where the dim has fewer than k elements.
+template <TensorLike T>
+Sorted<T> top_k(const T& x, std::int64_t dim, std::int64_t k) {
+  const T order = argsort(x, dim, true);
+  Dims end = order.type().shape;
+  end[static_cast<std::size_t>(dim)] = k;
+  const T first = slice(order, Dims::filled(end.size(), 0), end);
+  return {take_along(x, first, dim), first};
+}
+
+}  // namespace shardwise
