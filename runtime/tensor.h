@@ -25,7 +25,7 @@ class Tracer;
 /// A handle: copies are the same tensor. Thread-compatible, with its tracer.
 ///
 ///   Tensor h = tanh(einsum("bi,io->bo", x, w));      // recorded
-///   tracer.mark_step();                              // run
+///   tracer.mark_step();
 ///   h.array().to_host();
 class Tensor {
  public:

@@ -53,7 +53,7 @@ struct StepSeconds {
 ///   Tensor w = tracer.tensor({DType::f32, {784, 10}}, bytes, "w", MemoryKind::parameter);
 ///   Tensor x = tracer.tensor({DType::f32, {64, 784}}, pixels, "x", MemoryKind::loader);
 ///   mark_sharding(x, {{"data"}, {}});
-///   Tensor loss = ...;
+///   Tensor loss = reduce_sum(einsum("bi,io->bo", x, w), {0, 1});
 ///   w = w - grad(loss, {w})[0] * 0.1;
 ///   tracer.mark_step();
 ///   loss.item();

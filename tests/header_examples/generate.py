@@ -52,6 +52,15 @@ SETUP = {
         const auto double_it = [](const LocalContext&) {};""",
     "runtime/sharded_array.h": """const std::vector<float> floats(30);
         const std::span values(floats);""",
+    "runtime/tensor.h": """Devices devices(2);
+        Tracer tracer(devices);
+        const std::vector<float> floats(12, 0.5F);
+        const auto bytes = std::as_bytes(std::span(floats));
+        const Tensor x = tracer.tensor({DType::f32, {4, 3}}, bytes, "x");
+        const Tensor w = tracer.tensor({DType::f32, {3, 4}}, bytes, "w");""",
+    "runtime/tracer.h": """const std::vector<float> floats(784 * 64, 0.5F);
+        const auto pixels = std::as_bytes(std::span(floats));
+        const auto bytes = pixels.first(784 * 10 * sizeof(float));""",
     "shard/owned_tiles.h": """const Sharding sharding(Mesh::line(4), {{"devices"}});
         const Shape shape{8};
         const Box region({2}, {7});""",

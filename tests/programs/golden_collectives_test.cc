@@ -15,7 +15,7 @@
 namespace shardwise {
 namespace {
 
-struct Case {
+struct GoldenCase {
   const char* name;
   const char* mesh;
   std::size_t bound;  ///< of wire bytes
@@ -54,7 +54,7 @@ std::function<Tensor(Tracer&)> fsdp_product(std::int64_t batch) {
   };
 }
 
-const Case kCases[] = {
+const GoldenCase kCases[] = {
     {"embedding, vocabulary cut", "m=8", 917504, embedding({{"m"}, {}}, {{}, {}})},
     {"embedding, vocabulary and batch cut", "d=4,m=2", 131072 + 196608,
      embedding({{"m"}, {}}, {{"d"}, {}})},
@@ -86,7 +86,7 @@ const Case kCases[] = {
 };
 
 TEST(GoldenCollectives, MoveNoMoreThanXlaOrTheTextbook) {
-  for (const Case& c : kCases) {
+  for (const GoldenCase& c : kCases) {
     SCOPED_TRACE(c.name);
     Devices devices(8);
     Tracer tracer(devices, {.mesh = Mesh::parse(c.mesh)});

@@ -19,7 +19,7 @@ namespace {
 
 using testing::HasSubstr;
 
-struct Case {
+struct GradientCase {
   const char* name;
   std::vector<Shape> inputs;
   std::function<NodeRef(const std::vector<NodeRef>&)> result;
@@ -32,9 +32,9 @@ NodeRef ids(const NodeRef& like, const Shape& shape, std::int64_t extent) {
   return reshape(rem(flat, full_like(flat, static_cast<double>(extent))), shape);
 }
 
-const std::vector<Case>& cases() {
+const std::vector<GradientCase>& gradient_cases() {
   using X = const std::vector<NodeRef>&;
-  static const std::vector<Case> all = {
+  static const std::vector<GradientCase> all = {
       {"neg", {{3, 4}}, [](X x) { return neg(x[0]); }},
       {"abs", {{3, 4}}, [](X x) { return abs(x[0]); }},
       {"exp", {{3, 4}}, [](X x) { return exp(x[0]); }},
@@ -152,13 +152,13 @@ const std::vector<Case>& cases() {
 }
 
 /// Of a case: the graph of sum(sin(weights) * result) and of its gradients.
-struct Program {
+struct GradientProgram {
   Graph graph;
   std::vector<std::vector<double>> values;
 };
 
-Program make(const Case& c, std::mt19937& random) {
-  Program program;
+GradientProgram make_gradient(const GradientCase& c, std::mt19937& random) {
+  GradientProgram program;
   std::vector<NodeRef> inputs;
   for (const Shape& shape : c.inputs) {
     inputs.push_back({&program.graph, append_input(program.graph, {DType::f64, shape}, "x")});
@@ -181,7 +181,7 @@ Program make(const Case& c, std::mt19937& random) {
   return program;
 }
 
-std::vector<std::vector<double>> run_on(const Program& program, const Mesh& mesh) {
+std::vector<std::vector<double>> run_gradient(const GradientProgram& program, const Mesh& mesh) {
   Devices devices(mesh.size());
   const Executable executable(std::make_shared<const Graph>(program.graph), mesh, {});
   std::vector<ShardedArray> inputs;
@@ -201,19 +201,19 @@ std::vector<std::vector<double>> run_on(const Program& program, const Mesh& mesh
 TEST(Gradient, IsThatOfFiniteDifferences) {
   constexpr double kStep = 1e-6;
   std::mt19937 random(1);
-  for (const Case& c : cases()) {
+  for (const GradientCase& c : gradient_cases()) {
     SCOPED_TRACE(c.name);
-    Program program = make(c, random);
-    const auto exact = run_on(program, Mesh::line(1));
+    GradientProgram program = make_gradient(c, random);
+    const auto exact = run_gradient(program, Mesh::line(1));
     program.graph.outputs.resize(1);
     for (std::size_t i = 0; i < program.values.size(); ++i) {
       for (std::size_t at = 0; at < program.values[i].size(); ++at) {
         double& value = program.values[i][at];
         const double middle = value;
         value = middle + kStep;
-        const double above = run_on(program, Mesh::line(1))[0][0];
+        const double above = run_gradient(program, Mesh::line(1))[0][0];
         value = middle - kStep;
-        const double below = run_on(program, Mesh::line(1))[0][0];
+        const double below = run_gradient(program, Mesh::line(1))[0][0];
         value = middle;
         const double slope = (above - below) / (2 * kStep);
         EXPECT_NEAR(exact[1 + i][at], slope, 1e-6 * (1 + std::abs(slope)))
@@ -234,15 +234,15 @@ TEST(Gradient, IsTheSameOnAnyMesh) {
   };
   for (const char* const text : {"x=2", "x=3", "x=2,y=2", "x=4,y=2", "x=2,y=3"}) {
     const Mesh mesh = Mesh::parse(text);
-    for (const Case& c : cases()) {
+    for (const GradientCase& c : gradient_cases()) {
       for (int trial = 0; trial < 3; ++trial) {
         SCOPED_TRACE(std::string(c.name) + " on " + text);
-        Program program = make(c, random);
-        const auto expected = run_on(program, Mesh::line(1));
+        GradientProgram program = make_gradient(c, random);
+        const auto expected = run_gradient(program, Mesh::line(1));
         for (Node& node : program.graph.nodes) {
           if (random() % 3 == 0) node.mark = random_spec(mesh, node.type.shape.size());
         }
-        const auto found = run_on(program, mesh);
+        const auto found = run_gradient(program, mesh);
         ASSERT_EQ(found.size(), expected.size());
         for (std::size_t o = 0; o < found.size(); ++o) {
           ASSERT_EQ(found[o].size(), expected[o].size());
@@ -260,14 +260,14 @@ TEST(Gradient, IsTheSameOnAnyMesh) {
 TEST(Gradient, AtTiesAndEdges) {
   const auto gradient_at = [](const std::function<NodeRef(const std::vector<NodeRef>&)>& f,
                               std::vector<double> at) {
-    Program program;
+    GradientProgram program;
     const Shape shape{static_cast<std::int64_t>(at.size())};
     const NodeRef x{&program.graph, append_input(program.graph, {DType::f64, shape}, "x")};
     const NodeRef result = f({x});
     const NodeRef loss = result.type().shape.empty() ? result : reduce_sum(result, {0});
     program.graph.outputs = grad(program.graph, loss.id, std::vector<NodeId>{x.id});
     program.values = {std::move(at)};
-    return run_on(program, Mesh::line(1))[0];
+    return run_gradient(program, Mesh::line(1))[0];
   };
   using X = const std::vector<NodeRef>&;
   using testing::ElementsAre;
@@ -285,8 +285,8 @@ TEST(Gradient, AtTiesAndEdges) {
 TEST(Gradient, EveryOpHasACase) {
   std::mt19937 random(3);
   std::set<Op> seen;
-  for (const Case& c : cases()) {
-    for (const Node& node : make(c, random).graph.nodes) seen.insert(node.op);
+  for (const GradientCase& c : gradient_cases()) {
+    for (const Node& node : make_gradient(c, random).graph.nodes) seen.insert(node.op);
   }
   const std::set<Op> none = {Op::is_finite,    Op::logical_not,
                              Op::logical_and,  Op::logical_or,

@@ -197,15 +197,15 @@ TEST(ReduceDims, LongSumsKeepTheirPrecision) {
 // However a shard's memory is aligned, and on every kind of processor.
 TEST(ReduceDims, TheOrderOfAdditionsDependsOnTheShapeAlone) {
   std::mt19937 random(5);
-  constexpr std::size_t kRows = 6, kCols = 300;
-  const auto values = random_floats(DType::f32, kRows * kCols, random);
+  constexpr std::size_t kReduced = 6, kKept = 300;
+  const auto values = random_floats(DType::f32, kReduced * kKept, random);
   for (const std::int64_t dim : {0, 1}) {
     std::vector<std::vector<std::byte>> results;
     on_each_target([&] {
       for (const std::size_t shift : {0u, 1u}) {
-        std::vector<std::byte> memory((kRows * kCols + shift) * sizeof(float));
+        std::vector<std::byte> memory((kReduced * kKept + shift) * sizeof(float));
         std::copy(values.begin(), values.end(), memory.data() + shift * sizeof(float));
-        const Box box = Box::whole({kRows, kCols});
+        const Box box = Box::whole({kReduced, kKept});
         TestShard out(DType::f32, without(box, {dim}));
         reduce_dims(Reduction::sum, {memory.data() + shift * sizeof(float), DType::f32, box}, {dim},
                     out.target());

@@ -1,0 +1,65 @@
+// Traced mode: a two-layer perceptron written as if for one device. Marks on the batch and on two
+// weights are all that says how it runs on eight: the rest of the shardings, and the collectives,
+// follow from them.
+
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "shardwise/runtime/nn/activations.h"
+#include "shardwise/runtime/nn/init.h"
+#include "shardwise/runtime/nn/layers.h"
+#include "shardwise/runtime/nn/optimizers.h"
+#include "shardwise/runtime/nn/reduce.h"
+#include "shardwise/runtime/tracer.h"
+
+using namespace shardwise;
+
+int main() {
+  Devices devices(8);
+  Tracer tracer(devices, {.mesh = Mesh::parse("data=4,model=2")});
+
+  // To learn: |a - b| from 64 pairs (a, b).
+  std::vector<float> pairs, answers;
+  for (int i = 0; i < 64; ++i) {
+    const float a = static_cast<float>(i % 8) / 8, b = static_cast<float>(i / 8) / 8;
+    pairs.insert(pairs.end(), {a, b});
+    answers.push_back(a > b ? a - b : b - a);
+  }
+  Tensor x = tracer.tensor({DType::f32, {64, 2}}, std::as_bytes(std::span(pairs)), "pairs");
+  Tensor y = tracer.tensor({DType::f32, {64}}, std::as_bytes(std::span(answers)), "answers");
+  std::vector<Tensor> weights = {normal(tracer, {DType::f32, {2, 32}}, 0.7, 1, "w1"),
+                                 full(tracer, {DType::f32, {32}}, 0, "b1"),
+                                 normal(tracer, {DType::f32, {32}}, 0.2, 2, "w2")};
+
+  mark_sharding(x, {{"data"}, {}});
+  mark_sharding(weights[0], {{}, {"model"}});
+  mark_sharding(weights[2], {{"model"}});
+
+  for (int step = 0; step <= 400; ++step) {
+    Tensor loss = [&] {
+      const Tensor hidden = relu(linear(x, weights[0], weights[1]));
+      const Tensor error = einsum("bh,h->b", hidden, weights[2]) - y;
+      const Tensor mean_square = mean(error * error);
+      sgd(weights, grad(mean_square, weights), 0.2);
+      return mean_square;
+    }();
+    tracer.mark_step();
+    if (step % 100 == 0) std::printf("step %3d: loss %.3f\n", step, loss.item());
+    if (step > 0) continue;
+    std::printf("b1 is cut over \"%s\", which nobody has marked:\n",
+                weights[1].array().sharding().spec().to_string().c_str());
+    const Executable& first = *tracer.last();
+    std::printf("%s", explain(first.graph(), first.mesh(), first.propagation(), 3).c_str());
+  }
+
+  const Executable& program = *tracer.last();
+  std::printf("traced %d steps, planned %d\n", static_cast<int>(tracer.counters().traces),
+              static_cast<int>(tracer.counters().traces - tracer.counters().hits));
+  for (const CollectiveTotal& total : program.collectives()) {
+    std::printf("%s of %d tensors: %zu bytes\n", std::string(name(total.kind)).c_str(),
+                static_cast<int>(total.tensors), total.bytes);
+  }
+  const bool planned = program.memory(0).peak_bytes == devices.at(0).memory().peak_bytes;
+  std::printf("the peak of memory is %s\n", planned ? "what was planned" : "another than planned");
+}
