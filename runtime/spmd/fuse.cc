@@ -67,7 +67,10 @@ class Fuser {
       for_each_operand(i, [&](auto operand) {
         const std::size_t from = maker_[as_size(operand)];
         if (is_elementwise(op(i)) && is_inlined(from)) {
-          for_each_operand(from, [&](auto inner) { need(inner); });
+          for_each_operand(from, [&](auto inner) {
+            const std::size_t source = maker_[as_size(inner)];
+            if (source == kNone || op(source) != Op::constant) need(inner);
+          });
         } else {
           need(operand);
         }
