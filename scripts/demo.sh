@@ -8,11 +8,12 @@ scripts/setup.sh
 
 echo "== Build"
 cmake --preset release >/dev/null
-cmake --build --preset release --target shardwise_tool fashion_mnist shardwise_h5zstd
+cmake --build --preset release --target shardwise_tool fashion_mnist gpt shardwise_h5zstd
 
 bin=build/release
 shardwise=$bin/tools/shardwise
 train=$bin/examples/fashion_mnist/fashion_mnist
+gpt=$bin/examples/gpt/gpt
 out=build/demo
 rm -rf "$out"
 mkdir -p "$out"
@@ -69,6 +70,28 @@ latest=$(ls -d "$out"/converted/step-* | tail -n 1)
 HDF5_PLUGIN_PATH=$PWD/$bin/hdf5/plugins run /usr/bin/python3 examples/fashion_mnist/read_weight.py \
   "$latest" | tee "$out/h5py.log"
 
+say "8. A traced GPT on the text of the Bible, undisturbed: mesh $mesh_a, tensor parallel"
+gpt_steps=60 gpt_kill_at=40
+run "$gpt" --mesh $mesh_a --plan tensor --steps $gpt_steps --json > "$out/gpt.json"
+
+say "9. The same run, killed in the middle of the save of step $gpt_kill_at"
+status=0
+run "$gpt" --mesh $mesh_a --plan tensor --steps $gpt_steps --save-every 20 --checkpoints "$out/gpt" \
+  --kill-in-save $gpt_kill_at || status=$?
+[ $status = 137 ] || { echo "demo: the run should have died by SIGKILL (137), not with $status" >&2; exit 1; }
+
+say "10. Resumed on 6 devices under another plan: FSDP over data, tensor parallel over model"
+run "$gpt" --mesh data=3,model=2 --plan 2d --steps $gpt_steps --save-every 20 --checkpoints "$out/gpt" \
+  --json > "$out/gpt_resumed.json"
+losses() {  # the first and the last loss of a run, as decimal numbers
+  /usr/bin/python3 -c 'import json, sys
+losses = [float.fromhex(l) for l in json.load(open(sys.argv[1]))["losses"]]
+print(f"{losses[0]:.4f} {losses[-1]:.4f}")' "$1"
+}
+read -r gpt_first gpt_last < <(losses "$out/gpt.json")
+read -r _ gpt_resumed < <(losses "$out/gpt_resumed.json")
+echo "loss $gpt_first, after $gpt_steps steps $gpt_last; after kill and resume $gpt_resumed"
+
 say "Result"
 accuracy_a=$(field "$out/undisturbed.log" accuracy) accuracy_b=$(field "$out/resumed.log" accuracy)
 sum_program=$(field "$out/resumed.log" w1_sum) sum_h5py=$(field "$out/h5py.log" w1_sum)
@@ -87,6 +110,9 @@ claim "test accuracy of the undisturbed run, at least 80 %" "$accuracy_a %" at_l
 claim "test accuracy after kill, reshard, resume: within 0.2" "$accuracy_b %" within "$accuracy_a" "$accuracy_b" 0.2
 claim "resumed after step" "$resumed_from (killed in $kill_at)" [ "$resumed_from" = $((kill_at - save_every)) ]
 claim "batches after the resume that equal the undisturbed run's" "$same_batches" [ "$same_batches" != DIFFERENT ]
+claim "GPT: the loss after $gpt_steps steps, under 3.3 (5.6 at first)" "$gpt_last" at_least 3.3 "$gpt_last"
+claim "GPT: after kill and resume on another mesh and plan, within 0.01" "$gpt_resumed" \
+  within "$gpt_last" "$gpt_resumed" 0.01
 row "sum of w1, program" "$sum_program" ""
 claim "sum of w1, h5py" "$sum_h5py" [ "$sum_program" = "$sum_h5py" ]
 row "an asynchronous save held the training up for at most" "$(field "$out/resumed.log" save_blocked_ms) ms" ""

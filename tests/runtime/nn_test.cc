@@ -16,32 +16,32 @@
 namespace shardwise {
 namespace {
 
-using Numbers = std::vector<double>;
+using Doubles = std::vector<double>;
 constexpr std::int64_t kMeshDevices = 4;
 const char* const kMeshes[] = {"data=1", "data=2,model=2"};
 
-Numbers numbers(const Tensor& tensor) {
+Doubles numbers(const Tensor& tensor) {
   const std::vector<std::byte> bytes = tensor.array().to_host();
-  Numbers values(as_size(num_elements(tensor.shape())));
+  Doubles values(as_size(num_elements(tensor.shape())));
   convert(tensor.dtype(), bytes.data(), DType::f64, reinterpret_cast<std::byte*>(values.data()),
           values.size());
   return values;
 }
 
-/// Numbers of about 1 that differ from each other.
-Numbers some(const Shape& shape, std::size_t seed) {
-  Numbers values(as_size(num_elements(shape)));
+/// Doubles of about 1 that differ from each other.
+Doubles some(const Shape& shape, std::size_t seed) {
+  Doubles values(as_size(num_elements(shape)));
   for (std::size_t i = 0; i < values.size(); ++i) {
     values[i] = 1.3 * std::sin(static_cast<double>(i + 1) * (2.1 + static_cast<double>(seed)));
   }
   return values;
 }
 
-Tensor tensor(Tracer& tracer, const Shape& shape, const Numbers& values, std::string_view label) {
+Tensor tensor(Tracer& tracer, const Shape& shape, const Doubles& values, std::string_view label) {
   return tracer.tensor({DType::f64, shape}, std::as_bytes(std::span(values)), label);
 }
 
-void expect_near(const Numbers& found, const Numbers& needed, double tolerance) {
+void expect_near(const Doubles& found, const Doubles& needed, double tolerance) {
   ASSERT_EQ(found.size(), needed.size());
   for (std::size_t i = 0; i < found.size(); ++i) {
     EXPECT_NEAR(found[i], needed[i], tolerance * (1 + std::abs(needed[i]))) << "element " << i;
@@ -54,22 +54,22 @@ struct Case {
   std::vector<Shape> shapes;
   std::vector<std::string> marks;
   std::function<Tensor(Tracer&, const std::vector<Tensor>&)> traced;
-  std::function<Numbers(const std::vector<Numbers>&)> plain;
+  std::function<Doubles(const std::vector<Doubles>&)> plain;
 };
 
 void PrintTo(const Case& one, std::ostream* out) { *out << one.name; }
 
 /// Of the sum of the result's elements, each times a number of its own.
-double weighted(const Numbers& result, const Numbers& weights) {
+double weighted(const Doubles& result, const Doubles& weights) {
   double sum = 0;
   for (std::size_t i = 0; i < result.size(); ++i) sum += result[i] * weights[i];
   return sum;
 }
 
-Numbers central_differences(const Case& one, std::vector<Numbers> inputs, std::size_t input,
-                            const Numbers& weights) {
+Doubles central_differences(const Case& one, std::vector<Doubles> inputs, std::size_t input,
+                            const Doubles& weights) {
   constexpr double kStep = 1e-5;
-  Numbers slopes;
+  Doubles slopes;
   for (std::size_t i = 0; i < inputs[input].size(); ++i) {
     const double here = inputs[input][i];
     inputs[input][i] = here + kStep;
@@ -86,7 +86,7 @@ class Composite : public testing::TestWithParam<Case> {};
 
 TEST_P(Composite, EqualsPlainLoopsAndItsGradientIsTheirSlope) {
   const Case& one = GetParam();
-  std::vector<Numbers> inputs;
+  std::vector<Doubles> inputs;
   for (std::size_t i = 0; i < one.shapes.size(); ++i) inputs.push_back(some(one.shapes[i], i));
   for (const char* const mesh : kMeshes) {
     SCOPED_TRACE(mesh);
@@ -99,7 +99,7 @@ TEST_P(Composite, EqualsPlainLoopsAndItsGradientIsTheirSlope) {
       if (is_cut) mark_sharding(tensors.back(), PartitionSpec::parse(one.marks[i]));
     }
     const Tensor result = one.traced(tracer, tensors);
-    const Numbers weights = some(result.shape(), 7);
+    const Doubles weights = some(result.shape(), 7);
     const Tensor loss = reduce_sum(result * tensor(tracer, result.shape(), weights, "weights"),
                                    all_dims(result.shape().size()));
     const std::vector<Tensor> gradients = grad(loss, std::span<const Tensor>(tensors));
@@ -116,16 +116,16 @@ TEST_P(Composite, EqualsPlainLoopsAndItsGradientIsTheirSlope) {
 
 template <class Function>
 auto each(const Function& function) {
-  return [function](const std::vector<Numbers>& in) {
-    Numbers out;
+  return [function](const std::vector<Doubles>& in) {
+    Doubles out;
     for (const double x : in[0]) out.push_back(function(x));
     return out;
   };
 }
 
 /// Of rows of `width` numbers.
-Numbers plain_log_softmax(const Numbers& x, std::size_t width) {
-  Numbers out(x.size());
+Doubles plain_log_softmax(const Doubles& x, std::size_t width) {
+  Doubles out(x.size());
   for (std::size_t row = 0; row < x.size(); row += width) {
     double sum = 0;
     for (std::size_t i = 0; i < width; ++i) sum += std::exp(x[row + i]);
@@ -134,15 +134,15 @@ Numbers plain_log_softmax(const Numbers& x, std::size_t width) {
   return out;
 }
 
-Numbers plain_softmax(const Numbers& x, std::size_t width) {
-  Numbers out = plain_log_softmax(x, width);
+Doubles plain_softmax(const Doubles& x, std::size_t width) {
+  Doubles out = plain_log_softmax(x, width);
   for (double& y : out) y = std::exp(y);
   return out;
 }
 
-Numbers plain_layernorm(const std::vector<Numbers>& in) {
+Doubles plain_layernorm(const std::vector<Doubles>& in) {
   const std::size_t width = in[1].size();
-  Numbers out(in[0].size());
+  Doubles out(in[0].size());
   for (std::size_t row = 0; row < out.size(); row += width) {
     double mean = 0, square = 0;
     for (std::size_t i = 0; i < width; ++i) mean += in[0][row + i] / static_cast<double>(width);
@@ -156,9 +156,9 @@ Numbers plain_layernorm(const std::vector<Numbers>& in) {
   return out;
 }
 
-Numbers plain_rmsnorm(const std::vector<Numbers>& in) {
+Doubles plain_rmsnorm(const std::vector<Doubles>& in) {
   const std::size_t width = in[1].size();
-  Numbers out(in[0].size());
+  Doubles out(in[0].size());
   for (std::size_t row = 0; row < out.size(); row += width) {
     double square = 0;
     for (std::size_t i = 0; i < width; ++i) {
@@ -171,9 +171,9 @@ Numbers plain_rmsnorm(const std::vector<Numbers>& in) {
   return out;
 }
 
-Numbers plain_linear(const std::vector<Numbers>& in) {
+Doubles plain_linear(const std::vector<Doubles>& in) {
   const std::size_t wide = in[2].size(), narrow = in[1].size() / wide;
-  Numbers out(in[0].size() / narrow * wide);
+  Doubles out(in[0].size() / narrow * wide);
   for (std::size_t i = 0; i < out.size(); ++i) {
     out[i] = in[2][i % wide];
     for (std::size_t k = 0; k < narrow; ++k) {
@@ -184,16 +184,16 @@ Numbers plain_linear(const std::vector<Numbers>& in) {
 }
 
 /// q [batch, queries, heads, width], k and v [batch, keys, groups, width].
-Numbers plain_attention(const std::vector<Numbers>& in, const Shape& q, const Shape& k, Mask mask) {
+Doubles plain_attention(const std::vector<Doubles>& in, const Shape& q, const Shape& k, Mask mask) {
   const auto at = [](const Shape& s, std::int64_t b, std::int64_t t, std::int64_t h,
                      std::int64_t w) { return as_size(((b * s[1] + t) * s[2] + h) * s[3] + w); };
-  Numbers out(in[0].size(), 0.0);
+  Doubles out(in[0].size(), 0.0);
   for (std::int64_t b = 0; b < q[0]; ++b) {
     for (std::int64_t h = 0; h < q[2]; ++h) {
       const std::int64_t g = h * k[2] / q[2];
       for (std::int64_t t = 0; t < q[1]; ++t) {
         const std::int64_t seen = mask == Mask::causal ? t + 1 + k[1] - q[1] : k[1];
-        Numbers weights;
+        Doubles weights;
         for (std::int64_t s = 0; s < seen; ++s) {
           double score = 0;
           for (std::int64_t w = 0; w < q[3]; ++w) {
@@ -214,8 +214,8 @@ Numbers plain_attention(const std::vector<Numbers>& in, const Shape& q, const Sh
 }
 
 /// Of [2, 3, 2, 4].
-Numbers plain_rotary(const std::vector<Numbers>& in) {
-  Numbers out(in[0].size());
+Doubles plain_rotary(const std::vector<Doubles>& in) {
+  Doubles out(in[0].size());
   for (std::size_t head = 0; head < out.size(); head += 4) {
     const double position = static_cast<double>(head / 8 % 3);
     for (std::size_t i = 0; i < 2; ++i) {
@@ -245,7 +245,7 @@ Case attending(const std::string& name, const Shape& q, const Shape& k, Mask mas
           [mask](Tracer&, const std::vector<Tensor>& in) {
             return attention(in[0], in[1], in[2], mask);
           },
-          [q, k, mask](const std::vector<Numbers>& in) { return plain_attention(in, q, k, mask); }};
+          [q, k, mask](const std::vector<Doubles>& in) { return plain_attention(in, q, k, mask); }};
 }
 
 std::vector<Case> cases() {
@@ -279,7 +279,7 @@ std::vector<Case> cases() {
            {"data,model"},
            [](Tracer&, const auto& in) { return variance(in[0], {1}); },
            [](const auto& in) {
-             Numbers out(4, 0.0);
+             Doubles out(4, 0.0);
              for (std::size_t i = 0; i < 24; ++i) out[i / 6] += in[0][i] * in[0][i] / 6;
              for (std::size_t row = 0; row < 4; ++row) {
                double sum = 0;
@@ -326,11 +326,11 @@ std::vector<Case> cases() {
              return cross_entropy(in[0], labels);
            },
            [](const auto& in) {
-             const Numbers logs = plain_log_softmax(in[0], 6);
+             const Doubles logs = plain_log_softmax(in[0], 6);
              double sum = 0;
              for (std::size_t row = 0; row < 6; ++row)
                sum -= logs[row * 6 + as_size(kLabels[row])] / 6;
-             return Numbers{sum};
+             return Doubles{sum};
            }}};
 }
 
@@ -368,7 +368,7 @@ TEST(Attention, NamesWhatDoesNotFit) {
 TEST(Dropout, KeepsTheSameElementsOnEveryMesh) {
   const std::uint64_t key = 77;
   const Shape shape{64, 50};
-  Numbers before;
+  Doubles before;
   for (const char* const mesh : kMeshes) {
     SCOPED_TRACE(mesh);
     Devices devices(kMeshDevices);
@@ -379,7 +379,7 @@ TEST(Dropout, KeepsTheSameElementsOnEveryMesh) {
     const Tensor y = dropout(x, seed, 0.25);
     const std::vector<Tensor> slopes = grad(reduce_sum(y, {0, 1}), {x});
     tracer.mark_step();
-    const Numbers values = numbers(y), slope = numbers(slopes[0]);
+    const Doubles values = numbers(y), slope = numbers(slopes[0]);
     double kept = 0;
     for (std::size_t i = 0; i < values.size(); ++i) {
       kept += values[i] == 0 ? 0 : 1;
@@ -397,14 +397,14 @@ TEST(Dropout, KeepsTheSameElementsOnEveryMesh) {
 /// Weights that an optimizer changes by gradients of 2 w.
 class Optimizers : public testing::Test {
  protected:
-  Tensor state(const Numbers& values, std::string_view label, MemoryKind kind) {
+  Tensor state(const Doubles& values, std::string_view label, MemoryKind kind) {
     return tracer.tensor({DType::f64, {static_cast<std::int64_t>(values.size())}},
                          std::as_bytes(std::span(values)), label, kind);
   }
 
   /// `step` once with the gradients; the weights afterwards.
   template <class Step>
-  Numbers run(const Step& step) {
+  Doubles run(const Step& step) {
     {
       const std::vector<Tensor> gradients{weights[0] * 2.0};
       step(gradients);
@@ -420,7 +420,7 @@ class Optimizers : public testing::Test {
 
   Devices devices{kMeshDevices};
   Tracer tracer{devices, {.mesh = Mesh::parse("data=2,model=2")}};
-  Numbers w{1, -2, 3, 0.5};
+  Doubles w{1, -2, 3, 0.5};
   std::vector<Tensor> weights;
 };
 
@@ -428,7 +428,7 @@ TEST_F(Optimizers, SgdByANumberOrATensor) {
   const Tensor rate = full(tracer, {DType::f64, {}}, 0.1, "rate");
   for (int i = 0; i < 4; ++i) {
     for (double& x : w) x -= 0.1 * 2 * x;
-    const Numbers found = run([&](const std::vector<Tensor>& g) {
+    const Doubles found = run([&](const std::vector<Tensor>& g) {
       i % 2 == 0 ? sgd(weights, g, 0.1) : sgd(weights, g, rate);
     });
     expect_near(found, w, 1e-12);
@@ -436,24 +436,24 @@ TEST_F(Optimizers, SgdByANumberOrATensor) {
 }
 
 TEST_F(Optimizers, MomentumGathersSpeed) {
-  std::vector<Tensor> velocities{state(Numbers(4, 0.0), "v", MemoryKind::optimizer)};
-  Numbers v(4, 0.0);
+  std::vector<Tensor> velocities{state(Doubles(4, 0.0), "v", MemoryKind::optimizer)};
+  Doubles v(4, 0.0);
   for (int i = 0; i < 4; ++i) {
     for (std::size_t k = 0; k < 4; ++k) {
       v[k] = 0.9 * v[k] + 2 * w[k];
       w[k] -= 0.1 * v[k];
     }
-    const Numbers found =
+    const Doubles found =
         run([&](const std::vector<Tensor>& g) { sgd_with_momentum(weights, velocities, g, 0.1); });
     expect_near(found, w, 1e-12);
   }
 }
 
 TEST_F(Optimizers, AdamWIsCompiledOnceAndKeepsItsMemory) {
-  AdamWState<Tensor> moments{{state(Numbers(4, 0.0), "m", MemoryKind::optimizer)},
-                             {state(Numbers(4, 0.0), "v", MemoryKind::optimizer)},
+  AdamWState<Tensor> moments{{state(Doubles(4, 0.0), "m", MemoryKind::optimizer)},
+                             {state(Doubles(4, 0.0), "v", MemoryKind::optimizer)},
                              full(tracer, {DType::f64, {}}, 0, "steps", MemoryKind::optimizer)};
-  Numbers m(4, 0.0), v(4, 0.0);
+  Doubles m(4, 0.0), v(4, 0.0);
   for (int t = 1; t <= 6; ++t) {
     for (std::size_t k = 0; k < 4; ++k) {
       const double g = 2 * w[k];
@@ -463,7 +463,7 @@ TEST_F(Optimizers, AdamWIsCompiledOnceAndKeepsItsMemory) {
       w[k] = w[k] * (1 - 0.01 * 0.1) -
              0.1 * step / (std::sqrt(v[k] / (1 - std::pow(0.999, t))) + 1e-8);
     }
-    const Numbers found =
+    const Doubles found =
         run([&](const std::vector<Tensor>& g) { adamw(weights, moments, g, 0.1); });
     expect_near(found, w, 1e-12);
   }
@@ -494,7 +494,7 @@ TEST(Clipping, LeavesGradientsOfZeroAlone) {
   std::vector<Tensor> gradients{full(tracer, {DType::f32, {3}}, 0, "g")};
   clip_by_global_norm(gradients, 1);
   tracer.mark_step();
-  EXPECT_EQ(numbers(gradients[0]), Numbers(3, 0.0));
+  EXPECT_EQ(numbers(gradients[0]), Doubles(3, 0.0));
 }
 
 TEST(Init, NormalDependsOnTheSeedAlone) {
@@ -505,7 +505,7 @@ TEST(Init, NormalDependsOnTheSeedAlone) {
     tracer.mark_step();
     return numbers(x);
   };
-  const Numbers first = values(3);
+  const Doubles first = values(3);
   EXPECT_EQ(first, values(3));
   EXPECT_NE(first, values(4));
   double sum = 0, square = 0;
