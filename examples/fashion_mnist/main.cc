@@ -29,13 +29,13 @@ using Json = nlohmann::ordered_json;
 
 struct Options {
   std::string data = FASHION_MNIST_DIR;
-  std::string mesh = "data=4,model=2";
+  std::string mesh = "data=4,model=2", mode = "manual";
   std::string checkpoints;
   std::string digests;  ///< file that gets a line per batch
   std::int64_t epochs = 5, batch = 256, save_every = 200, kill_in_save = -1;
   std::uint64_t seed = 1;
   double learning_rate = 0.05;
-  bool resume = false;
+  bool resume = false, json = false;
 };
 
 /// What the model relies on. Throws invalid_argument.
@@ -78,18 +78,6 @@ std::uint64_t digest(const Batch& batch) {
   return hash;
 }
 
-double test_accuracy(Devices& devices, const fashion_mnist::State& state, const Options& options) {
-  const auto source = open_images(options.data, "t10k");
-  Loader loader(
-      devices, source, placements(state.specs[0].sharding.mesh()),
-      {.batch_size = 512, .order = RecordOrder::sequential, .last_batch = LastBatch::pad});
-  std::int64_t correct = 0;
-  while (const auto batch = loader.next()) {
-    correct += fashion_mnist::count_correct(devices, state, *batch);
-  }
-  return 100.0 * static_cast<double>(correct) / static_cast<double>(source->size());
-}
-
 double sum(const ShardedArray& array) {
   const std::vector<std::byte> bytes = array.to_host();
   long double total = 0;
@@ -113,25 +101,29 @@ class Run {
         mesh_(Mesh::parse(options.mesh)),
         devices_(mesh_.size()),
         manager_(options.checkpoints),
-        source_(open_images(options.data, "train")) {}
+        source_(open_images(options.data, "train")) {
+    if (options.mode == "traced") tracer_.emplace(devices_, TracerOptions{.mesh = mesh_});
+  }
 
   void train() {
     const LoaderState start = begin();
     Loader loader(devices_, source_, placements(mesh_),
                   {.batch_size = options_.batch, .epochs = options_.epochs}, start);
     const std::int64_t steps = options_.epochs * loader.batches_per_epoch();
-    fmt::print("mesh {}: steps {} to {}, batch {}\n", mesh_.to_string(), start.next_batch, steps,
-               options_.batch);
+    fmt::print(progress_, "mesh {}: steps {} to {}, batch {}\n", mesh_.to_string(),
+               start.next_batch, steps, options_.batch);
     std::ofstream digests;
     if (!options_.digests.empty()) digests.open(options_.digests);
     double loss = 0;
     while (const auto batch = loader.next()) {
       if (digests.is_open()) digests << fmt::format("{} {:016x}\n", batch->index, digest(*batch));
-      loss = fashion_mnist::train_step(devices_, state_, *batch, rate(batch->index, steps));
+      const float learning_rate = rate(batch->index, steps);
+      loss = tracer_ ? fashion_mnist::train_step(*tracer_, state_, *batch, learning_rate)
+                     : fashion_mnist::train_step(devices_, state_, *batch, learning_rate);
       const std::int64_t step = batch->index + 1;
       if (step % options_.save_every == 0 || step == steps) {
-        fmt::print("step {:5}: loss {:.4f}\n", step, loss);
-        std::fflush(stdout);
+        fmt::print(progress_, "step {:5}: loss {:.4f}\n", step, loss);
+        std::fflush(progress_);
         save(step, loader.state());
       }
     }
@@ -160,7 +152,7 @@ class Run {
     const CheckpointReader reader(latest->step.directory);
     state_ = fashion_mnist::restore(devices_, mesh_, reader);
     const Json user = Json::parse(reader.user_json());
-    fmt::print("resumed from {}\n", latest->step.directory.string());
+    fmt::print(progress_, "resumed from {}\n", latest->step.directory.string());
     return loader_state_from_json(user.at("loader").dump());
   }
 
@@ -176,12 +168,25 @@ class Run {
     SaveOptions save{.user_json = user.dump(), .existing = Existing::replace};
     const bool last = step == options_.kill_in_save;
     if (last) {
-      fmt::print("step {:5}: SIGKILL in the middle of this save\n", step);
-      std::fflush(stdout);
+      fmt::print(progress_, "step {:5}: SIGKILL in the middle of this save\n", step);
+      std::fflush(progress_);
       save.progress = kill_halfway();
     }
     saves_.push_back(manager_.save_async(step, fashion_mnist::sources(state_), save));
     if (last) saves_.back().wait();
+  }
+
+  double test_accuracy() {
+    const auto source = open_images(options_.data, "t10k");
+    Loader loader(
+        devices_, source, placements(mesh_),
+        {.batch_size = 512, .order = RecordOrder::sequential, .last_batch = LastBatch::pad});
+    std::int64_t correct = 0;
+    while (const auto batch = loader.next()) {
+      correct += tracer_ ? fashion_mnist::count_correct(*tracer_, state_, *batch)
+                         : fashion_mnist::count_correct(devices_, state_, *batch);
+    }
+    return 100.0 * static_cast<double>(correct) / static_cast<double>(source->size());
   }
 
   void report(const Loader& loader, double loss) {
@@ -190,20 +195,29 @@ class Run {
     for (const DeviceId id : devices_.addressable()) {
       peak = std::max(peak, devices_.at(id).memory().peak_bytes);
     }
-    fmt::print("loss {:.4f}\n", loss);
-    fmt::print("accuracy {:.2f}\n", test_accuracy(devices_, state_, options_));
-    fmt::print("w1_sum {:.9g}\n", sum(state_.arrays[0]));
-    fmt::print("peak_bytes_per_device {}\n", peak);
     double blocked = 0;
     for (const PendingSave& save : saves_) blocked = std::max(blocked, save.wait().blocked_seconds);
-    fmt::print("save_blocked_ms {:.3f}\n", 1000 * blocked);
-    fmt::print("waited_for_data_s {:.2f}\n", loader.stats().consumer_waited_seconds);
-    fmt::print("seconds {:.1f}\n", seconds);
+    Json lines;
+    const auto add = [&](const char* name, const char* format, double value) {
+      const std::string text = fmt::format(fmt::runtime(format), value);
+      if (!options_.json) fmt::print("{} {}\n", name, text);
+      lines[name] = Json::parse(text);
+    };
+    add("loss", "{:.4f}", loss);
+    add("accuracy", "{:.2f}", test_accuracy());
+    add("w1_sum", "{:.9g}", sum(state_.arrays[0]));
+    add("peak_bytes_per_device", "{:.0f}", static_cast<double>(peak));
+    add("save_blocked_ms", "{:.3f}", 1000 * blocked);
+    add("waited_for_data_s", "{:.2f}", loader.stats().consumer_waited_seconds);
+    add("seconds", "{:.1f}", seconds);
+    if (options_.json) fmt::print("{}\n", lines.dump());
   }
 
   Options options_;
   Mesh mesh_;
   Devices devices_;
+  std::optional<Tracer> tracer_;
+  std::FILE* progress_ = options_.json ? stderr : stdout;
   CheckpointManager manager_;
   std::shared_ptr<const Source> source_;
   fashion_mnist::State state_;
@@ -221,6 +235,10 @@ int main(int argc, char** argv) {
   app.add_option("--data", options.data, "Folder with the idx.gz files")->capture_default_str();
   app.add_option("--mesh", options.mesh, "Mesh with the axes data and model")
       ->capture_default_str();
+  app.add_option("--mode", options.mode,
+                 "manual: each device's part by hand; traced: a program for one device")
+      ->check(CLI::IsMember({"manual", "traced"}))
+      ->capture_default_str();
   app.add_option("--checkpoints", options.checkpoints, "Where to save and resume")->required();
   app.add_option("--epochs", options.epochs)->capture_default_str();
   app.add_option("--batch", options.batch)->capture_default_str();
@@ -232,6 +250,7 @@ int main(int argc, char** argv) {
   app.add_option("--digests", options.digests, "File that gets the digest of each batch");
   app.add_option("--kill-in-save", options.kill_in_save,
                  "SIGKILL in the middle of this step's save");
+  app.add_flag("--json", options.json, "Print the result as one JSON object, the rest to stderr");
   CLI11_PARSE(app, argc, argv);
   try {
     Run(options).train();

@@ -9,10 +9,13 @@
 #include "shardwise/checkpoint/reader.h"
 #include "shardwise/loader/loader.h"
 #include "shardwise/runtime/sharded_array.h"
+#include "shardwise/runtime/tracer.h"
 
-// A two-layer perceptron with its gradient by hand, in manual mode:
+// A two-layer perceptron:
 //   hidden = relu(x w1 + b1), logits = hidden w2 + b2, loss = mean cross entropy.
-// The hidden layer is cut over "model", the batch over "data".
+// The hidden layer is cut over "model", the batch over "data". Twice: in manual mode, where each
+// device's part, the gradient and the collectives are written by hand (model.cc), and traced, where
+// all three follow from the program for one device (traced.cc). Both work on the same state.
 namespace fashion_mnist {
 
 inline constexpr std::int64_t kPixels = 784, kHidden = 256, kClasses = 10;
@@ -42,6 +45,12 @@ double train_step(shardwise::Devices& devices, State& state, const shardwise::Ba
 
 /// How many of the batch's valid rows get the right label.
 std::int64_t count_correct(shardwise::Devices& devices, const State& state,
+                           const shardwise::Batch& batch);
+
+/// The same two, traced; the tracer has the state's mesh.
+double train_step(shardwise::Tracer& tracer, State& state, const shardwise::Batch& batch,
+                  float learning_rate);
+std::int64_t count_correct(shardwise::Tracer& tracer, const State& state,
                            const shardwise::Batch& batch);
 
 }  // namespace fashion_mnist
