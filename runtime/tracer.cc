@@ -119,6 +119,11 @@ struct TracerImpl : std::enable_shared_from_this<TracerImpl> {
   }
 
   void run();
+  CompileOptions compile_options(const std::vector<std::shared_ptr<State>>& bound) const;
+
+  /// The inputs' arrays, on the devices; those that may be donated are the step's alone.
+  std::vector<ShardedArray> upload(const std::vector<std::shared_ptr<State>>& bound,
+                                   const Executable& found, const CompileOptions& compile);
   const Executable& executable(const std::shared_ptr<Graph>& traced, const CompileOptions& compile);
   std::string why_missed(const Graph& traced, const CompileOptions& compile) const;
 
@@ -157,7 +162,7 @@ double Tensor::item() const {
                 fmt::format("read a scalar: found {}, needed a scalar", to_string(type())));
   }
   const ConstBoxView shard = array().shard(0);
-  double value;
+  double value = 0;
   convert(dtype(), shard.data, DType::f64, reinterpret_cast<std::byte*>(&value), 1);
   return value;
 }
@@ -295,6 +300,29 @@ void TracerImpl::run() {
   const Stopwatch compiling;
   if (!mesh) mesh = default_mesh();
   if (!mesh) mesh = Mesh::line(1);
+  const CompileOptions compile = compile_options(bound);
+  const Executable& found = executable(traced, compile);
+  last = &found;
+  seconds.compile = compiling.seconds();
+  const Stopwatch running;
+  std::vector<ShardedArray> outputs = found.run(devices, upload(bound, found, compile));
+  for (std::size_t o = 0; o < made.size(); ++o) {
+    State& state = *made[o];
+    state.array = std::move(outputs[o]);
+    state.node = -1;
+    // What replaces a weight is a weight.
+    const std::int64_t old = found.replaced()[o];
+    if (old >= 0) {
+      state.kind = bound[as_size(old)]->kind;
+      state.label = bound[as_size(old)]->label;
+    }
+    state.mark = state.array->sharding().spec();
+  }
+  seconds.run = running.seconds();
+  ++counters.traces;
+}
+
+CompileOptions TracerImpl::compile_options(const std::vector<std::shared_ptr<State>>& bound) const {
   CompileOptions compile;
   compile.partition.keep_gathered_weights = options.keep_gathered_weights;
   compile.nan_check = options.nan_check;
@@ -305,10 +333,12 @@ void TracerImpl::run() {
     compile.input_specs.push_back(is_here ? std::optional(state->array->sharding().spec())
                                           : state->mark);
   }
-  const Executable& found = executable(traced, compile);
-  last = &found;
-  seconds.compile = compiling.seconds();
-  const Stopwatch running;
+  return compile;
+}
+
+std::vector<ShardedArray> TracerImpl::upload(const std::vector<std::shared_ptr<State>>& bound,
+                                             const Executable& found,
+                                             const CompileOptions& compile) {
   std::vector<ShardedArray> arrays;
   for (std::size_t i = 0; i < bound.size(); ++i) {
     State& state = *bound[i];
@@ -327,21 +357,7 @@ void TracerImpl::run() {
       arrays.push_back(*state.array);
     }
   }
-  std::vector<ShardedArray> outputs = found.run(devices, std::move(arrays));
-  for (std::size_t o = 0; o < made.size(); ++o) {
-    State& state = *made[o];
-    state.array = std::move(outputs[o]);
-    state.node = -1;
-    // What replaces a weight is a weight.
-    const std::int64_t old = found.replaced()[o];
-    if (old >= 0) {
-      state.kind = bound[as_size(old)]->kind;
-      state.label = bound[as_size(old)]->label;
-    }
-    state.mark = state.array->sharding().spec();
-  }
-  seconds.run = running.seconds();
-  ++counters.traces;
+  return arrays;
 }
 
 const Executable& TracerImpl::executable(const std::shared_ptr<Graph>& traced,

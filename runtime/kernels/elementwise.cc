@@ -190,7 +190,7 @@ class ElementwiseCheck {
 ElementwiseKernel::ElementwiseKernel(std::vector<ElementwiseInput> inputs,
                                      std::vector<ElementwiseInstruction> instructions,
                                      std::vector<std::int32_t> outputs) {
-  ElementwiseCheck(inputs, instructions, outputs);
+  [[maybe_unused]] const ElementwiseCheck checked(inputs, instructions, outputs);
   program_ = std::make_shared<detail::ElementwiseProgram>(
       detail::compile_elementwise(inputs, instructions, outputs));
 }

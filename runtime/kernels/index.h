@@ -8,8 +8,9 @@ namespace shardwise {
 
 // Kernels that read or write by index. Ids are i32 or i64. `extent` is the whole extent of the
 // indexed dim: an id outside [0, extent) throws invalid_argument, naming the id, its index and the
-// extent, if it is one of those that the shard needs. Ids that are inside it but outside of a shard's box are another device's: they give zeros
-// or are left out, so that the sum over the devices is the whole.
+// extent, if it is one of those that the shard needs. Ids that are inside it but outside of a
+// shard's box are another device's: they give zeros or are left out, so that the sum over the
+// devices is the whole.
 
 /// x with dim `dim` replaced by the dims of ids: out[.., i.., ..] = x[.., ids[i..], ..].
 void take(const ConstShardView& x, const ConstShardView& ids, std::size_t dim, std::int64_t extent,

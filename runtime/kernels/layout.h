@@ -7,7 +7,8 @@
 namespace shardwise {
 
 // Kernels that move elements. Each fills all of out.box from what the inputs' boxes hold of it;
-// both count elements of the whole tensors, so any boxes will do as long as what is needed is there.
+// both count elements of the whole tensors, so any boxes will do as long as what is needed is
+// there.
 
 /// Dim i of the operand is dim dims[i] of out; an operand dim of extent 1 (in the whole tensor: its
 /// box is [0:1]) is repeated.

@@ -6,10 +6,10 @@
 namespace shardwise {
 
 /// Combines the elements of `in` along `dims` (ascending); the other dims are those of `out`, in
-/// order and of the same extents. Both of one dtype. The order of additions depends on the local shape alone. f16 and
-/// bf16 are summed in f32 and rounded once. Of nothing: zero, or the least or largest value of the
-/// dtype (infinities for floating types). NaN wins over numbers in max and min. boolean: sum and max
-/// are "or", min is "and".
+/// order and of the same extents. Both of one dtype. The order of additions depends on the local
+/// shape alone. f16 and bf16 are summed in f32 and rounded once. Of nothing: zero, or the least or
+/// largest value of the dtype (infinities for floating types). NaN wins over numbers in max and
+/// min. boolean: sum and max are "or", min is "and".
 void reduce_dims(Reduction reduction, const ConstShardView& in, const Dims& dims,
                  const ShardView& out);
 

@@ -304,7 +304,7 @@ Gradients dynamic_update_gradient(const GradientCall& call) {
 Dims clamped_starts(std::span<const ConstShardView> starts, const Shape& part, const Shape& whole) {
   Dims clamped;
   for (std::size_t d = 0; d < whole.size(); ++d) {
-    std::int64_t start;
+    std::int64_t start = 0;
     convert(starts[d].dtype, starts[d].data, DType::i64, reinterpret_cast<std::byte*>(&start), 1);
     clamped.push_back(std::clamp<std::int64_t>(start, 0, whole[d] - part[d]));
   }

@@ -35,7 +35,7 @@ void constant_kernel(const KernelCall& call) { fill(call.attributes.number, call
 void iota_kernel(const KernelCall& call) { iota(as_size(call.attributes.dims[0]), call.out); }
 
 void random_kernel(const KernelCall& call) {
-  std::uint64_t key;
+  std::uint64_t key = 0;
   std::memcpy(&key, call.operands[0].data, sizeof key);
   random_bits(key, call.type.shape, call.out);
 }

@@ -140,7 +140,8 @@ class Chooser {
       if (sets[f] != 0) choice.factors[f] = in_order(f, sets[f]);
       const std::int64_t parts = ways(sets[f], mesh_);
       if (problem_.multiplies) {
-        choice.operations *= static_cast<double>((rule.factors[f].size + parts - 1) / parts);
+        const std::int64_t largest = (rule.factors[f].size + parts - 1) / parts;
+        choice.operations *= static_cast<double>(largest);
       }
       if (rule.factors[f].kind == Factor::Kind::reduction) choice.partial |= sets[f];
     }

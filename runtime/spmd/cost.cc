@@ -6,7 +6,8 @@ namespace shardwise {
 namespace {
 
 double block(std::int64_t extent, std::int64_t parts) {
-  return static_cast<double>((extent + parts - 1) / parts);
+  const std::int64_t largest = (extent + parts - 1) / parts;
+  return static_cast<double>(largest);
 }
 
 }  // namespace

@@ -62,115 +62,170 @@ const ArraySpec& Executable::output_spec(std::size_t i) const {
   return program().value(lowered_.outputs[i]).spec;
 }
 
+/// One run: where the values are, and who holds them.
+class Executable::OneRun {
+ public:
+  OneRun(const Executable& executable, Devices& devices, std::vector<ShardedArray> inputs)
+      : e_(executable),
+        devices_(devices),
+        inputs_(std::move(inputs)),
+        made_(e_.lowered_.outputs.size()),
+        in_place_(made_.size(), false),
+        storage_(e_.mesh_.size()) {}
+
+  std::vector<ShardedArray> run() {
+    check_inputs();
+    take_over();
+    check_memory();
+    bind_inputs();
+    bind_outputs();
+    bind_regions();
+    shardwise::run(e_.program(), e_.schedule_, storage_, devices_);
+    return outputs();
+  }
+
+ private:
+  ValueId output(std::size_t o) const { return e_.lowered_.outputs[o]; }
+  const Program::Value& value(ValueId id) const { return e_.program().value(id); }
+  Device& device(std::int64_t position) const { return devices_.at(e_.mesh_.device_at(position)); }
+
+  /// The first output that is this value.
+  std::size_t first_of(ValueId id) const {
+    const std::vector<ValueId>& all = e_.lowered_.outputs;
+    return static_cast<std::size_t>(std::find(all.begin(), all.end(), id) - all.begin());
+  }
+
+  /// It has memory of its own, and no output before it is the same value.
+  bool is_made(std::size_t o) const {
+    return e_.plan_.homes[as_size(output(o))] == Home::output && first_of(output(o)) == o;
+  }
+
+  void check_inputs() const {
+    if (inputs_.size() != e_.lowered_.inputs.size()) {
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("run a program: found {} inputs, needed {}", inputs_.size(),
+                              e_.lowered_.inputs.size()));
+    }
+    for (std::size_t i = 0; i < inputs_.size(); ++i) {
+      const ArraySpec &found = inputs_[i].spec(), &needed = e_.input_spec(i);
+      if (found.dtype == needed.dtype && found.shape == needed.shape &&
+          found.sharding == needed.sharding) {
+        continue;
+      }
+      throw Error(
+          ErrorCode::invalid_argument,
+          fmt::format("run a program: found input \"{}\" of {}{} cut as {}, needed {}{} cut "
+                      "as {}",
+                      e_.graph_->inputs[i].label, name(found.dtype), to_string(found.shape),
+                      found.sharding.to_string(), name(needed.dtype), to_string(needed.shape),
+                      needed.sharding.to_string()));
+    }
+  }
+
+  /// Outputs take the memory of the inputs that they replace and nobody else holds.
+  void take_over() {
+    for (std::size_t o = 0; o < made_.size(); ++o) {
+      if (e_.plan_.donated[o] < 0) continue;
+      auto shards = std::move(inputs_[as_size(e_.plan_.donated[o])]).release();
+      if (!shards) continue;
+      made_[o] = std::move(*shards);
+      in_place_[o] = true;
+    }
+  }
+
+  void check_memory() const {
+    for (std::int64_t p = 0; p < e_.mesh_.size(); ++p) {
+      std::size_t needed = e_.plan_.activation_bytes + e_.plan_.collective_bytes;
+      for (std::size_t o = 0; o < made_.size(); ++o) {
+        if (is_made(o) && !in_place_[o]) needed += shard_bytes(value(output(o)), p);
+      }
+      const MemoryStats stats = device(p).memory();
+      if (needed > stats.capacity_bytes - stats.in_use_bytes) e_.refuse(devices_, p, needed);
+    }
+  }
+
+  void bind_inputs() {
+    const std::vector<std::int64_t>& donated = e_.plan_.donated;
+    for (std::size_t i = 0; i < inputs_.size(); ++i) {
+      const auto taker = std::find(donated.begin(), donated.end(), static_cast<std::int64_t>(i));
+      const auto o = static_cast<std::size_t>(taker - donated.begin());
+      const bool taken = taker != donated.end() && in_place_[o];
+      for (std::int64_t p = 0; p < e_.mesh_.size(); ++p) {
+        const std::byte* const data =
+            taken ? made_[o][as_size(p)]->data() : inputs_[i].shard(p).data;
+        storage_.bind(e_.lowered_.inputs[i], p, data);
+      }
+    }
+  }
+
+  void bind_outputs() {
+    for (std::size_t o = 0; o < made_.size(); ++o) {
+      if (!is_made(o)) continue;
+      for (std::int64_t p = 0; p < e_.mesh_.size(); ++p) {
+        if (!in_place_[o]) {
+          const Program::Value& made = value(output(o));
+          made_[o].push_back(
+              device(p).allocate(shard_bytes(made, p), e_.output_kind(o), made.label));
+        }
+        storage_.bind(output(o), p, made_[o][as_size(p)]->data());
+      }
+    }
+  }
+
+  void bind_regions() {
+    for (std::int64_t p = 0; p < e_.mesh_.size(); ++p) {
+      regions_.push_back(device(p).allocate(e_.plan_.activation_bytes, MemoryKind::activation,
+                                            "values of a program"));
+      regions_.push_back(device(p).allocate(e_.plan_.collective_bytes, MemoryKind::collective,
+                                            "collectives of a program"));
+    }
+    for (std::size_t v = 0; v < e_.plan_.homes.size(); ++v) {
+      if (e_.plan_.homes[v] != Home::region) continue;
+      const auto id = static_cast<ValueId>(v);
+      const ValueId root = e_.plan_.roots[v];
+      for (std::int64_t p = 0; p < e_.mesh_.size(); ++p) {
+        if (e_.plan_.homes[as_size(root)] == Home::input) {
+          // The bytes of an input: what makes the value leaves them as they are.
+          storage_.bind(id, p, const_cast<std::byte*>(storage_.data(root, p)));
+          continue;
+        }
+        const std::size_t region = value(root).kind == MemoryKind::collective ? 1 : 0;
+        storage_.bind(id, p,
+                      regions_[2 * as_size(p) + region]->data() + e_.plan_.offsets[as_size(root)]);
+      }
+    }
+  }
+
+  std::vector<ShardedArray> outputs() {
+    std::vector<ShardedArray> arrays;
+    arrays.reserve(made_.size());
+    for (std::size_t o = 0; o < made_.size(); ++o) {
+      const ValueId id = output(o);
+      if (e_.plan_.homes[as_size(id)] == Home::input) {
+        const std::vector<ValueId>& inputs = e_.lowered_.inputs;
+        const auto at = std::find(inputs.begin(), inputs.end(), id) - inputs.begin();
+        arrays.push_back(inputs_[static_cast<std::size_t>(at)]);
+      } else if (!is_made(o)) {
+        arrays.push_back(arrays[first_of(id)]);
+      } else {
+        arrays.push_back(ShardedArray::from_shards(value(id).spec, std::move(made_[o])));
+      }
+    }
+    return arrays;
+  }
+
+  const Executable& e_;
+  Devices& devices_;
+  std::vector<ShardedArray> inputs_;
+  std::vector<std::vector<std::shared_ptr<Buffer>>> made_;  ///< by output and position
+  std::vector<bool> in_place_;                              ///< by output: in an input's memory
+  Storage storage_;
+  std::vector<std::shared_ptr<Buffer>> regions_;  ///< two for each position
+};
+
 std::vector<ShardedArray> Executable::run(Devices& devices,
                                           std::vector<ShardedArray> inputs) const {
-  const std::int64_t positions = mesh_.size();
-  if (inputs.size() != lowered_.inputs.size()) {
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("run a program: found {} inputs, needed {}", inputs.size(),
-                            lowered_.inputs.size()));
-  }
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    const ArraySpec& needed = input_spec(i);
-    if (inputs[i].dtype() == needed.dtype && inputs[i].shape() == needed.shape &&
-        inputs[i].sharding() == needed.sharding) {
-      continue;
-    }
-    throw Error(
-        ErrorCode::invalid_argument,
-        fmt::format("run a program: found input \"{}\" of {}{} cut as {}, needed {}{} cut "
-                    "as {}",
-                    graph_->inputs[i].label, name(inputs[i].dtype()), to_string(inputs[i].shape()),
-                    inputs[i].sharding().to_string(), name(needed.dtype), to_string(needed.shape),
-                    needed.sharding.to_string()));
-  }
-  // Which outputs take an input's memory: those that nobody else holds.
-  std::vector<std::vector<std::shared_ptr<Buffer>>> made(lowered_.outputs.size());
-  std::vector<bool> in_place(lowered_.outputs.size(), false);
-  for (std::size_t o = 0; o < made.size(); ++o) {
-    if (plan_.donated[o] < 0) continue;
-    if (auto shards = std::move(inputs[as_size(plan_.donated[o])]).release()) {
-      made[o] = std::move(*shards);
-      in_place[o] = true;
-    }
-  }
-  for (std::int64_t p = 0; p < positions; ++p) {
-    Device& device = devices.at(mesh_.device_at(p));
-    std::size_t needed = plan_.activation_bytes + plan_.collective_bytes;
-    for (std::size_t o = 0; o < made.size(); ++o) {
-      if (plan_.homes[as_size(lowered_.outputs[o])] == Home::output && !in_place[o]) {
-        needed += shard_bytes(program().value(lowered_.outputs[o]), p);
-      }
-    }
-    const MemoryStats stats = device.memory();
-    if (needed > stats.capacity_bytes - stats.in_use_bytes) refuse(devices, p, needed);
-  }
-  Storage storage(positions);
-  std::vector<std::shared_ptr<Buffer>> regions;
-  for (std::int64_t p = 0; p < positions; ++p) {
-    Device& device = devices.at(mesh_.device_at(p));
-    regions.push_back(
-        device.allocate(plan_.activation_bytes, MemoryKind::activation, "values of a program"));
-    regions.push_back(device.allocate(plan_.collective_bytes, MemoryKind::collective,
-                                      "collectives of a program"));
-  }
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    const ValueId value = lowered_.inputs[i];
-    const auto taker =
-        std::find(plan_.donated.begin(), plan_.donated.end(), static_cast<std::int64_t>(i));
-    const std::size_t o = static_cast<std::size_t>(taker - plan_.donated.begin());
-    for (std::int64_t p = 0; p < positions; ++p) {
-      const bool gone = taker != plan_.donated.end() && in_place[o];
-      const std::byte* const data = gone ? made[o][as_size(p)]->data() : inputs[i].shard(p).data;
-      storage.bind(value, p, data);
-    }
-  }
-  for (std::size_t o = 0; o < made.size(); ++o) {
-    const ValueId value = lowered_.outputs[o];
-    if (plan_.homes[as_size(value)] != Home::output) continue;
-    const auto before = std::find(lowered_.outputs.begin(),
-                                  lowered_.outputs.begin() + static_cast<std::ptrdiff_t>(o), value);
-    if (before != lowered_.outputs.begin() + static_cast<std::ptrdiff_t>(o)) continue;
-    for (std::int64_t p = 0; p < positions; ++p) {
-      if (!in_place[o]) {
-        const std::size_t bytes = shard_bytes(program().value(value), p);
-        made[o].push_back(devices.at(mesh_.device_at(p))
-                              .allocate(bytes, output_kind(o), program().value(value).label));
-      }
-      storage.bind(value, p, made[o][as_size(p)]->data());
-    }
-  }
-  for (std::size_t v = 0; v < plan_.homes.size(); ++v) {
-    const std::size_t root = as_size(plan_.roots[v]);
-    if (plan_.homes[v] != Home::region) continue;
-    const auto id = static_cast<ValueId>(v);
-    for (std::int64_t p = 0; p < positions; ++p) {
-      std::byte* data;
-      if (plan_.homes[root] == Home::input) {
-        data = const_cast<std::byte*>(storage.data(static_cast<ValueId>(root), p));
-      } else {
-        const bool collective = program().values()[root].kind == MemoryKind::collective;
-        data = regions[2 * as_size(p) + (collective ? 1 : 0)]->data() + plan_.offsets[root];
-      }
-      storage.bind(id, p, data);
-    }
-  }
-  shardwise::run(program(), schedule_, storage, devices);
-  std::vector<ShardedArray> outputs;
-  for (std::size_t o = 0; o < made.size(); ++o) {
-    const ValueId value = lowered_.outputs[o];
-    const auto before = std::find(lowered_.outputs.begin(), lowered_.outputs.end(), value);
-    const auto first = static_cast<std::size_t>(before - lowered_.outputs.begin());
-    if (plan_.homes[as_size(value)] == Home::input) {
-      const auto at = std::find(lowered_.inputs.begin(), lowered_.inputs.end(), value);
-      outputs.push_back(inputs[static_cast<std::size_t>(at - lowered_.inputs.begin())]);
-    } else if (first < o) {
-      outputs.push_back(outputs[first]);
-    } else {
-      outputs.push_back(ShardedArray::from_shards(program().value(value).spec, std::move(made[o])));
-    }
-  }
-  return outputs;
+  return OneRun(*this, devices, std::move(inputs)).run();
 }
 
 MemoryKind Executable::output_kind(std::size_t o) const {
@@ -272,6 +327,7 @@ std::vector<CollectiveTotal> Executable::collectives() const {
     }
   }
   std::vector<CollectiveTotal> list;
+  list.reserve(totals.size());
   for (const auto& [kind, total] : totals) list.push_back(total);
   return list;
 }

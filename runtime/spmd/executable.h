@@ -94,6 +94,7 @@ class Executable {
   std::string dump_plan() const;
 
  private:
+  class OneRun;
   MemoryKind output_kind(std::size_t o) const;
   std::size_t input_bytes(std::int64_t position) const;
   [[noreturn]] void refuse(const Devices& devices, std::int64_t position, std::size_t needed) const;

@@ -46,7 +46,7 @@ void refuse_nan(DType dtype, const BoxView& made) {
   }
   std::size_t element = 0;
   for_each_index(made.box, [&](const Index& at) {
-    double value;
+    double value = 0;
     convert(dtype, made.data + element++ * size_bytes(dtype), DType::f64,
             reinterpret_cast<std::byte*>(&value), 1);
     if (!std::isnan(value)) return;
@@ -260,76 +260,103 @@ class Lowering {
     return graph_->node(maker->node).attributes.number;
   }
 
-  void add_kernel(const FusedStep& fused) {
-    std::vector<KernelInput> inputs;
+  /// A kernel that is being made.
+  struct KernelParts {
     std::vector<const Compute*> members;
-    std::vector<std::int32_t> number(partitioned_.values.size(), -1);  // of members' results
-    for (const std::size_t step : fused.steps) {
-      members.push_back(&std::get<Compute>(partitioned_.steps[step]));
-      number[as_size(members.back()->result)] = 0;
-    }
-    const auto is_member = [&](PartValue value) { return number[as_size(value)] >= 0; };
-    for (const Compute* const member : members) {
-      for (const PartValue operand : member->operands) {
-        const KernelInput input = input_of(operand);
-        if (input.value < 0 || (input.broadcast == nullptr && is_member(input.value))) continue;
-        if (std::find(inputs.begin(), inputs.end(), input) == inputs.end()) inputs.push_back(input);
-      }
-    }
-    std::vector<ElementwiseInput> types;
-    for (const KernelInput& input : inputs) types.push_back({node_of(input.value).type.dtype});
+    std::vector<KernelInput> inputs;
+    std::vector<ElementwiseInput> types;  ///< of the inputs
     std::vector<ElementwiseInstruction> instructions;
-    const auto add_instruction = [&](ElementwiseInstruction instruction) {
+    std::map<PartValue, std::int32_t>
+        numbers;  ///< of the members' results, -1 before they are there
+    std::map<std::pair<DType, double>, std::int32_t> constants;
+
+    std::int32_t add(ElementwiseInstruction instruction) {
       instructions.push_back(std::move(instruction));
       return static_cast<std::int32_t>(inputs.size() + instructions.size()) - 1;
-    };
-    std::map<std::pair<DType, double>, std::int32_t> constants;
-    for (const Compute* const member : members) {
+    }
+    bool reads_member(const KernelInput& input) const {
+      return input.broadcast == nullptr && numbers.count(input.value) > 0;
+    }
+  };
+
+  void add_kernel(const FusedStep& fused) {
+    KernelParts parts;
+    for (const std::size_t step : fused.steps) {
+      parts.members.push_back(&std::get<Compute>(partitioned_.steps[step]));
+      parts.numbers.emplace(parts.members.back()->result, -1);
+    }
+    for (const Compute* const member : parts.members) {
+      for (const PartValue operand : member->operands) {
+        const KernelInput input = input_of(operand);
+        if (input.value < 0 || parts.reads_member(input)) continue;
+        if (std::find(parts.inputs.begin(), parts.inputs.end(), input) != parts.inputs.end()) {
+          continue;
+        }
+        parts.inputs.push_back(input);
+        parts.types.push_back({node_of(input.value).type.dtype});
+      }
+    }
+    for (const Compute* const member : parts.members) {
       const Node& node = graph_->node(member->node);
       ElementwiseInstruction instruction{node.op, node.type.dtype, {}, 0};
       for (const PartValue operand : member->operands) {
-        const KernelInput input = input_of(operand);
-        if (input.value < 0) {
-          const DType dtype = node_of(operand).type.dtype;
-          const double value = constant_of(operand);
-          const auto [at, is_new] = constants.emplace(std::pair(dtype, value), -1);
-          if (is_new) at->second = add_instruction({Op::constant, dtype, {}, value});
-          instruction.operands.push_back(at->second);
-        } else if (input.broadcast == nullptr && is_member(input.value)) {
-          instruction.operands.push_back(number[as_size(input.value)]);
-        } else {
-          const auto at = std::find(inputs.begin(), inputs.end(), input);
-          instruction.operands.push_back(static_cast<std::int32_t>(at - inputs.begin()));
-        }
+        instruction.operands.push_back(operand_number(operand, parts));
       }
-      number[as_size(member->result)] = add_instruction(std::move(instruction));
+      parts.numbers[member->result] = parts.add(std::move(instruction));
     }
-    Program::Call call{kernel_label(members), {}, {}, {}};
+    Program::Call call{kernel_label(parts.members), {}, {}, {}};
+    for (const KernelInput& input : parts.inputs) call.inputs.push_back(id(input.value));
+    std::vector<std::int32_t> outputs;
+    for (const Compute* const member : parts.members) {
+      if (!is_read_[as_size(member->result)]) continue;
+      outputs.push_back(parts.numbers[member->result]);
+      call.outputs.push_back(
+          add_value(member->result, label(member->node), MemoryKind::activation));
+      note_in_place(parts, call, size_bytes(graph_->node(member->node).type.dtype));
+    }
+    call.function = kernel_function(std::move(parts), std::move(outputs));
+    add_call(std::move(call));
+  }
+
+  /// What an instruction calls its operand; a constant is an instruction by itself.
+  std::int32_t operand_number(PartValue operand, KernelParts& parts) const {
+    const KernelInput input = input_of(operand);
+    if (input.value < 0) {
+      const DType dtype = node_of(operand).type.dtype;
+      const double value = constant_of(operand);
+      const auto [at, is_new] = parts.constants.emplace(std::pair(dtype, value), -1);
+      if (is_new) at->second = parts.add({Op::constant, dtype, {}, value});
+      return at->second;
+    }
+    if (parts.reads_member(input)) return parts.numbers[input.value];
+    const auto at = std::find(parts.inputs.begin(), parts.inputs.end(), input);
+    return static_cast<std::int32_t>(at - parts.inputs.begin());
+  }
+
+  /// The operands that the call's last output may be written over.
+  void note_in_place(const KernelParts& parts, const Program::Call& call, std::size_t bytes) {
+    for (std::size_t i = 0; i < parts.inputs.size(); ++i) {
+      if (parts.inputs[i].broadcast != nullptr || size_bytes(parts.types[i].dtype) != bytes) {
+        continue;
+      }
+      result_.in_place.back().push_back({call.inputs[i], call.outputs.back()});
+    }
+  }
+
+  LocalFunction kernel_function(KernelParts parts, std::vector<std::int32_t> outputs) const {
     std::vector<const Node*> broadcasts;
     std::vector<Shape> wholes;
-    for (const KernelInput& input : inputs) {
-      call.inputs.push_back(id(input.value));
+    broadcasts.reserve(parts.inputs.size());
+    wholes.reserve(parts.inputs.size());
+    for (const KernelInput& input : parts.inputs) {
       broadcasts.push_back(input.broadcast);
       wholes.push_back(node_of(input.value).type.shape);
     }
-    std::vector<std::int32_t> outputs;
-    for (const Compute* const member : members) {
-      if (!is_read_[as_size(member->result)]) continue;
-      const DType dtype = graph_->node(member->node).type.dtype;
-      outputs.push_back(number[as_size(member->result)]);
-      call.outputs.push_back(
-          add_value(member->result, label(member->node), MemoryKind::activation));
-      for (std::size_t i = 0; i < inputs.size(); ++i) {
-        if (inputs[i].broadcast == nullptr && size_bytes(types[i].dtype) == size_bytes(dtype)) {
-          result_.in_place.back().push_back({call.inputs[i], call.outputs.back()});
-        }
-      }
-    }
-    call.function = [graph = graph_,
-                     kernel = ElementwiseKernel(std::move(types), std::move(instructions),
-                                                std::move(outputs)),
-                     broadcasts = std::move(broadcasts),
-                     wholes = std::move(wholes)](const LocalContext& context) {
+    return [graph = graph_,
+            kernel = ElementwiseKernel(std::move(parts.types), std::move(parts.instructions),
+                                       std::move(outputs)),
+            broadcasts = std::move(broadcasts),
+            wholes = std::move(wholes)](const LocalContext& context) {
       const Shape shape = context.outputs[0].box.shape();
       std::vector<ElementwiseKernel::Operand> operands;
       operands.reserve(broadcasts.size());
@@ -343,7 +370,6 @@ class Lowering {
       for (const BoxView& output : context.outputs) results.push_back(output.data);
       kernel.run(shape, operands, results);
     };
-    add_call(std::move(call));
   }
 
   std::string kernel_label(const std::vector<const Compute*>& members) const {

@@ -51,7 +51,9 @@ class Propagator {
     while (sweep(Direction::forward, [](Op op) { return op != Op::broadcast; })) {
     }
     heard_kinds_ = Heard::all;
-    while (sweep_back(Direction::backward, all) | sweep(Direction::forward, all)) {
+    for (bool changed = true; changed;) {
+      changed = sweep_back(Direction::backward, all);
+      changed = sweep(Direction::forward, all) || changed;
     }
     return std::move(result_);
   }

@@ -30,7 +30,8 @@ double part_flops(const Graph& graph, const Mesh& mesh, const PartitionedGraph& 
   double flops = 2;
   for (std::size_t f = 0; f < rule.factors.size(); ++f) {
     const std::int64_t parts = ways(cut[f], mesh);
-    flops *= static_cast<double>((rule.factors[f].size + parts - 1) / parts);
+    const std::int64_t largest = (rule.factors[f].size + parts - 1) / parts;
+    flops *= static_cast<double>(largest);
   }
   return flops;
 }

@@ -22,13 +22,13 @@ struct WalkedInput {
   const std::byte* data;
   std::size_t element_bytes;
   Dims strides;
-  bool contiguous;            // row-major throughout
-  bool constant;              // one element for all
-  bool repeats;               // the same in each row
   Block block;                // of equal elements
   const std::byte* in_block;  // the element that it is filled with
   std::byte* tile;            // a tile of elements gathered from several rows
   bool in_tile;               // whether it is filled with rows that repeat
+  bool contiguous;            // row-major throughout
+  bool constant;              // one element for all
+  bool repeats;               // the same in each row
 };
 
 /// Kept by each thread from run to run.
