@@ -5,8 +5,8 @@
 #include <cstddef>
 #include <optional>
 
-#include "shardwise/runtime/ops/functions.h"
 #include "shardwise/runtime/ops/detail/rules.h"
+#include "shardwise/runtime/ops/functions.h"
 #include "shardwise/runtime/ops/row.h"
 #include "shardwise/shard/error.h"
 

@@ -19,10 +19,10 @@ constexpr std::size_t kTileBytes = 4096;
 
 /// An input in the dims that are left after joining.
 struct WalkedInput {
+  Block block;  // of equal elements
+  Dims strides;
   const std::byte* data;
   std::size_t element_bytes;
-  Dims strides;
-  Block block;                // of equal elements
   const std::byte* in_block;  // the element that it is filled with
   std::byte* tile;            // a tile of elements gathered from several rows
   bool in_tile;               // whether it is filled with rows that repeat
