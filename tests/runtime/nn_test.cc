@@ -49,7 +49,7 @@ void expect_near(const Doubles& found, const Doubles& needed, double tolerance) 
 }
 
 /// A composite, and the same by plain loops.
-struct Case {
+struct NnCase {
   std::string name;
   std::vector<Shape> shapes;
   std::vector<std::string> marks;
@@ -57,7 +57,7 @@ struct Case {
   std::function<Doubles(const std::vector<Doubles>&)> plain;
 };
 
-void PrintTo(const Case& one, std::ostream* out) { *out << one.name; }
+void PrintTo(const NnCase& one, std::ostream* out) { *out << one.name; }
 
 /// Of the sum of the result's elements, each times a number of its own.
 double weighted(const Doubles& result, const Doubles& weights) {
@@ -66,7 +66,7 @@ double weighted(const Doubles& result, const Doubles& weights) {
   return sum;
 }
 
-Doubles central_differences(const Case& one, std::vector<Doubles> inputs, std::size_t input,
+Doubles central_differences(const NnCase& one, std::vector<Doubles> inputs, std::size_t input,
                             const Doubles& weights) {
   constexpr double kStep = 1e-5;
   Doubles slopes;
@@ -82,10 +82,10 @@ Doubles central_differences(const Case& one, std::vector<Doubles> inputs, std::s
   return slopes;
 }
 
-class Composite : public testing::TestWithParam<Case> {};
+class Composite : public testing::TestWithParam<NnCase> {};
 
 TEST_P(Composite, EqualsPlainLoopsAndItsGradientIsTheirSlope) {
-  const Case& one = GetParam();
+  const NnCase& one = GetParam();
   std::vector<Doubles> inputs;
   for (std::size_t i = 0; i < one.shapes.size(); ++i) inputs.push_back(some(one.shapes[i], i));
   for (const char* const mesh : kMeshes) {
@@ -230,7 +230,8 @@ Doubles plain_rotary(const std::vector<Doubles>& in) {
 
 constexpr std::int32_t kLabels[] = {4, 0, 2, 2, 5, 1};
 
-Case pointwise(const std::string& name, Tensor (*traced)(const Tensor&), double (*plain)(double)) {
+NnCase pointwise(const std::string& name, Tensor (*traced)(const Tensor&),
+                 double (*plain)(double)) {
   return {name,
           {{4, 6}},
           {"data,model"},
@@ -238,7 +239,7 @@ Case pointwise(const std::string& name, Tensor (*traced)(const Tensor&), double 
           each(plain)};
 }
 
-Case attending(const std::string& name, const Shape& q, const Shape& k, Mask mask) {
+NnCase attending(const std::string& name, const Shape& q, const Shape& k, Mask mask) {
   return {name,
           {q, k, k},
           {"data,-,model,-", "data,-,model,-", "data,-,model,-"},
@@ -248,7 +249,7 @@ Case attending(const std::string& name, const Shape& q, const Shape& k, Mask mas
           [q, k, mask](const std::vector<Doubles>& in) { return plain_attention(in, q, k, mask); }};
 }
 
-std::vector<Case> cases() {
+std::vector<NnCase> cases() {
   return {pointwise("relu", relu<Tensor>, [](double x) { return x > 0 ? x : 0; }),
           pointwise("gelu", gelu<Tensor>,
                     [](double x) {
