@@ -72,7 +72,7 @@ HDF5_PLUGIN_PATH=$PWD/$bin/hdf5/plugins run /usr/bin/python3 examples/fashion_mn
 
 say "8. A traced GPT on the text of the Bible, undisturbed: mesh $mesh_a, tensor parallel"
 gpt_steps=60 gpt_kill_at=40
-run "$gpt" --mesh $mesh_a --plan tensor --steps $gpt_steps --json > "$out/gpt.json"
+run "$gpt" --mesh $mesh_a --plan tensor --steps $gpt_steps --json | tee "$out/gpt.json" | sed -n 1p
 
 say "9. The same run, killed in the middle of the save of step $gpt_kill_at"
 status=0
@@ -82,10 +82,10 @@ run "$gpt" --mesh $mesh_a --plan tensor --steps $gpt_steps --save-every 20 --che
 
 say "10. Resumed on 6 devices under another plan: FSDP over data, tensor parallel over model"
 run "$gpt" --mesh data=3,model=2 --plan 2d --steps $gpt_steps --save-every 20 --checkpoints "$out/gpt" \
-  --json > "$out/gpt_resumed.json"
-losses() {  # the first and the last loss of a run, as decimal numbers
+  --json | tee "$out/gpt_resumed.json" | sed -n 1p
+losses() {  # the first and the last loss of a run, as decimal numbers; its JSON is after the command
   /usr/bin/python3 -c 'import json, sys
-losses = [float.fromhex(l) for l in json.load(open(sys.argv[1]))["losses"]]
+losses = [float.fromhex(l) for l in json.loads(open(sys.argv[1]).readlines()[-1])["losses"]]
 print(f"{losses[0]:.4f} {losses[-1]:.4f}")' "$1"
 }
 read -r gpt_first gpt_last < <(losses "$out/gpt.json")
