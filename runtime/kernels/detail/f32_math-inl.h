@@ -45,7 +45,7 @@ HWY_INLINE I32 choose(hn::Mask<Ints> condition, I32 yes, I32 no) {
   return hn::IfThenElse(condition, yes, no);
 }
 
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
+inline constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 // Exact, or rounded as IEEE says.
 

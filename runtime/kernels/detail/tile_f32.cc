@@ -106,7 +106,7 @@ struct Select {
   }
 };
 
-TileFunction find_function(Op op) {
+TileFunction find_unary(Op op) {
   switch (op) {
     case Op::neg:
       return kUnary<Neg>;
@@ -140,6 +140,13 @@ TileFunction find_function(Op op) {
       return kUnary<Round>;
     case Op::is_finite:
       return &tile<IsFinite, BooleanElement, FloatElement>;
+    default:
+      return nullptr;
+  }
+}
+
+TileFunction find_function(Op op) {
+  switch (op) {
     case Op::add:
       return kBinary<Add>;
     case Op::sub:
@@ -167,7 +174,7 @@ TileFunction find_function(Op op) {
     case Op::select:
       return &tile<Select, FloatElement, BooleanElement, FloatElement, FloatElement>;
     default:
-      return nullptr;
+      return find_unary(op);
   }
 }
 
