@@ -18,8 +18,8 @@ namespace shardwise {
 
 class Tracer;
 
-/// A tensor of a traced program: written as if for one big device. Operations (ops/build.h) do not
-/// compute: they record what is to be computed, and Tracer::mark_step() runs it, sharded as the
+/// A tensor of a traced program: written as if for one big device. Operations (ops/functions.h) do
+/// not compute: they record what is to be computed, and Tracer::mark_step() runs it, sharded as the
 /// marks say. After that the tensors that are still held have values.
 ///
 /// A handle: copies are the same tensor. Thread-compatible, with its tracer.
@@ -59,7 +59,7 @@ class Tensor {
   std::shared_ptr<State> state_;
 };
 
-/// Records an operation; see ops/build.h.
+/// Records an operation; see ops/functions.h.
 Tensor append(const Tensor& context, Op op, std::span<const Tensor> operands,
               Attributes attributes = {}, const TensorType& wanted = {});
 

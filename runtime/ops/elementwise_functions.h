@@ -11,7 +11,8 @@
 
 namespace shardwise {
 
-// Every op as a function. Each appends the node of op.h of the same name and throws as append().
+// Ops as functions; the others are in functions.h. Each appends the node of op.h of the same name
+// and throws as append().
 
 template <TensorLike T>
 T neg(const T& x) {
