@@ -1,0 +1,121 @@
+#include "training.h"
+
+#include <fmt/format.h>
+
+#include <span>
+#include <utility>
+
+#include "shardwise/runtime/nn/init.h"
+#include "shardwise/shard/error.h"
+
+namespace gpt {
+
+using namespace shardwise;
+
+Training::Training(Devices& devices, const Mesh& mesh, const Plan& plan, const Sizes& sizes)
+    : devices_(devices),
+      mesh_(mesh),
+      plan_(plan),
+      sizes_(sizes),
+      weights_(gpt::weights(sizes)),
+      tracer_(devices, {.mesh = mesh}) {
+  if (sizes.width % sizes.heads != 0) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("found {} heads for a width of {}, needed a divisor", sizes.heads,
+                            sizes.width));
+  }
+}
+
+void Training::begin(std::uint64_t seed, const std::map<std::string, NpzArray>& given) {
+  const auto marked = [&](Tensor tensor, const Weight& weight) {
+    mark_sharding(tensor, mesh_, plan_.weight(weight.name, weight.shape));
+    return tensor;
+  };
+  const auto first_value = [&](const Weight& weight, const TensorType& type, std::size_t number) {
+    if (given.empty()) {
+      return weight.deviation == 0
+                 ? full(tracer_, type, weight.value, weight.name)
+                 : normal(tracer_, type, weight.deviation, seed * 1000 + number, weight.name);
+    }
+    const auto found = given.find(weight.name);
+    if (found == given.end() || found->second.dtype != type.dtype ||
+        !(found->second.shape == type.shape)) {
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("begin with given weights: found no \"{}\" of {}", weight.name,
+                              to_string(type)));
+    }
+    return tracer_.tensor(type, found->second.bytes, weight.name, MemoryKind::parameter);
+  };
+  std::vector<Tensor> first, second;
+  for (std::size_t i = 0; i < weights_.size(); ++i) {
+    const Weight& weight = weights_[i];
+    const TensorType type{DType::f32, weight.shape};
+    const auto moment = [&](const char* prefix) {
+      return marked(full(tracer_, type, 0, prefix + weight.name, MemoryKind::optimizer), weight);
+    };
+    values_.push_back(marked(first_value(weight, type, i), weight));
+    first.push_back(moment("m."));
+    second.push_back(moment("v."));
+  }
+  Tensor steps = full(tracer_, {DType::f32, {}}, 0, "steps", MemoryKind::optimizer);
+  mark_sharding(steps, mesh_, {});
+  state_ = AdamWState<Tensor>{std::move(first), std::move(second), std::move(steps)};
+}
+
+void Training::restore(const CheckpointReader& reader) {
+  std::vector<TensorRequest> requests;
+  for (const char* const prefix : {"", "m.", "v."}) {
+    for (const Weight& weight : weights_) {
+      const Sharding sharding(mesh_, plan_.weight(weight.name, weight.shape));
+      requests.push_back({prefix + weight.name, {DType::f32, weight.shape, sharding}});
+    }
+  }
+  requests.push_back({"steps", {DType::f32, {}, Sharding::replicated(mesh_, 0)}});
+  std::vector<ShardedArray> arrays = reader.restore(devices_, requests);
+  std::vector<Tensor> tensors;
+  for (std::size_t i = 0; i < arrays.size(); ++i) {
+    const MemoryKind kind = i < weights_.size() ? MemoryKind::parameter : MemoryKind::optimizer;
+    tensors.push_back(tracer_.tensor(std::move(arrays[i]), requests[i].name, kind));
+  }
+  const auto moments = tensors.begin() + static_cast<std::ptrdiff_t>(weights_.size());
+  const auto second = moments + static_cast<std::ptrdiff_t>(weights_.size());
+  values_.assign(tensors.begin(), moments);
+  state_ = AdamWState<Tensor>{{moments, second}, {second, tensors.end() - 1}, tensors.back()};
+}
+
+Tensor Training::input(const std::vector<std::int32_t>& values, const char* label) {
+  const TensorType type{DType::i32, {sizes_.batch, sizes_.context}};
+  Tensor tensor = tracer_.tensor(type, std::as_bytes(std::span(values)), label, MemoryKind::loader);
+  mark_sharding(tensor, mesh_, plan_.batch());
+  return tensor;
+}
+
+double Training::step(const TokenBatch& batch, double learning_rate) {
+  // What is named in here is not held when the step runs, so that it can give its memory away.
+  const Tensor loss = [&] {
+    const Tensor tokens = input(batch.tokens, "tokens"), targets = input(batch.targets, "targets");
+    std::map<std::string, Tensor> by_name;
+    for (std::size_t i = 0; i < weights_.size(); ++i) by_name.emplace(weights_[i].name, values_[i]);
+    const Tensor mean = gpt::loss(tracer_, sizes_, by_name, tokens, targets);
+    const std::vector<Tensor> gradients = grad(mean, values_);
+    const auto in_optimizer = tracer_.scope("optimizer");
+    adamw(values_, *state_, gradients, learning_rate);
+    return mean;
+  }();
+  tracer_.mark_step();
+  return loss.item();
+}
+
+std::vector<TensorSource> Training::sources() const {
+  std::vector<TensorSource> sources;
+  for (std::size_t i = 0; i < weights_.size(); ++i) {
+    const std::string& name = weights_[i].name;
+    sources.push_back(tensor_source(name, values_[i].array()));
+    sources.push_back(tensor_source("m." + name, state_->first[i].array()));
+    sources.push_back(tensor_source("v." + name, state_->second[i].array()));
+  }
+  sources.push_back(tensor_source("steps", state_->steps.array()));
+  return sources;
+}
+
+}  // namespace gpt

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "model.h"
+#include "npz.h"
+#include "plan.h"
+#include "shardwise/checkpoint/reader.h"
+#include "shardwise/checkpoint/save.h"
+#include "shardwise/runtime/nn/optimizers.h"
+#include "shardwise/runtime/tracer.h"
+#include "tokens.h"
+
+namespace gpt {
+
+/// A GPT in training: its weights and AdamW's state on a mesh of devices, cut as a plan says.
+/// Begins with one of the two, begin() or restore(). Keeps a reference to the devices.
+/// Thread-compatible.
+class Training {
+ public:
+  /// Throws invalid_argument where the heads do not divide the width.
+  Training(shardwise::Devices& devices, const shardwise::Mesh& mesh, const Plan& plan,
+           const Sizes& sizes);
+
+  /// The first values: from arrays of these names, where there are any, else by chance. Throws
+  /// invalid_argument naming the weight that is not there, or of another type.
+  void begin(std::uint64_t seed, const std::map<std::string, NpzArray>& given = {});
+
+  /// All that sources() has saved, on whatever mesh and plan. Throws as CheckpointReader.
+  void restore(const shardwise::CheckpointReader& reader);
+
+  /// One step; gives the loss before it.
+  double step(const TokenBatch& batch, double learning_rate);
+
+  /// Weights ("l0.wq") and state ("m.l0.wq", "v.l0.wq", "steps"), as they are now.
+  std::vector<shardwise::TensorSource> sources() const;
+
+  const shardwise::Tracer& tracer() const { return tracer_; }
+
+ private:
+  shardwise::Tensor input(const std::vector<std::int32_t>& values, const char* label);
+
+  shardwise::Devices& devices_;
+  shardwise::Mesh mesh_;
+  Plan plan_;
+  Sizes sizes_;
+  std::vector<Weight> weights_;
+  shardwise::Tracer tracer_;
+  std::vector<shardwise::Tensor> values_;  ///< by weight
+  std::optional<shardwise::AdamWState<shardwise::Tensor>> state_;
+};
+
+}  // namespace gpt

@@ -1,0 +1,198 @@
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <fstream>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "shardwise/checkpoint/manager.h"
+#include "testing/errors.h"
+#include "testing/temp_dir.h"
+#include "testing/test_data.h"
+#include "training.h"
+
+namespace gpt {
+namespace {
+
+using namespace shardwise;
+
+TEST(Plan, CutsWeightsAsItsNameSays) {
+  const struct {
+    const char *plan, *mesh, *weight;
+    Shape shape;
+    const char* spec;
+  } cases[] = {
+      {"none", "data=4,model=2", "l0.wq", {128, 128}, "-,-"},
+      {"data", "data=8", "l0.wq", {128, 128}, "-,-"},
+      {"fsdp", "fsdp=8", "embed", {256, 128}, "fsdp,-"},
+      {"fsdp", "fsdp=8", "l0.w1", {128, 512}, "-,fsdp"},
+      {"fsdp", "data=8", "l0.w1", {128, 512}, "-,data"},
+      {"fsdp", "fsdp=8", "l0.bq", {12}, "-"},
+      {"fsdp", "fsdp=8", "l0.wq", {100, 128}, "-,fsdp"},
+      {"tensor", "data=4,model=2", "l3.wv", {128, 128}, "-,model"},
+      {"tensor", "data=4,model=2", "l3.b1", {512}, "model"},
+      {"tensor", "data=4,model=2", "l3.wo", {128, 128}, "model,-"},
+      {"tensor", "data=4,model=2", "l3.w2", {512, 128}, "model,-"},
+      {"tensor", "data=4,model=2", "l3.g1", {128}, "-"},
+      {"tensor", "data=4,model=2", "head", {128, 256}, "-,-"},
+      {"2d", "fsdp=4,model=2", "l0.wq", {128, 128}, "fsdp,model"},
+      {"2d", "fsdp=4,model=2", "l0.w2", {512, 128}, "model,fsdp"},
+      {"2d", "data=4,model=2", "head", {128, 256}, "-,data"},
+  };
+  for (const auto& one : cases) {
+    const Plan plan(one.plan, Mesh::parse(one.mesh));
+    EXPECT_EQ(plan.weight(one.weight, one.shape).to_string(), one.spec)
+        << one.plan << " " << one.mesh << " " << one.weight;
+  }
+}
+
+TEST(Plan, CutsTheBatchOverTheAxesOfData) {
+  EXPECT_EQ(Plan("none", Mesh::parse("data=4")).batch().to_string(), "-,-");
+  EXPECT_EQ(Plan("tensor", Mesh::parse("model=4")).batch().to_string(), "-,-");
+  EXPECT_EQ(Plan("tensor", Mesh::parse("data=4,model=2")).batch().to_string(), "data,-");
+  EXPECT_EQ(Plan("2d", Mesh::parse("fsdp=4,model=2")).batch().to_string(), "fsdp,-");
+}
+
+TEST(Plan, NamesTheAxisThatIsMissing) {
+  const auto refusal = [](const char* plan, const char* mesh) {
+    return message_of(ErrorCode::invalid_argument, [&] { Plan(plan, Mesh::parse(mesh)); });
+  };
+  EXPECT_EQ(refusal("pipeline", "data=8"),
+            "found plan \"pipeline\", needed none, data, fsdp, tensor or 2d");
+  for (const auto& [plan, mesh, axis] :
+       {std::array{"data", "model=2", "data"}, std::array{"tensor", "data=2", "model"},
+        std::array{"fsdp", "model=2", "data"}, std::array{"2d", "data=2", "model"}}) {
+    const std::string message = refusal(plan, mesh);
+    EXPECT_NE(message.find("needed one with an axis " + quoted(axis)), std::string::npos)
+        << message;
+  }
+}
+
+TEST(Tokens, AreTheBytesOfATextInWindowsThatDependOnTheStepAlone) {
+  const TempDir dir;
+  std::string text;
+  for (int i = 0; i < 200; ++i) text += static_cast<char>(i);
+  write_file(dir / "text", text);
+  const Tokens tokens(dir / "text", 3, 10);
+  const TokenBatch batch = tokens.at(5);
+  ASSERT_EQ(batch.tokens.size(), 30u);
+  for (std::size_t i = 0; i < 30; ++i) {
+    EXPECT_EQ(batch.targets[i], batch.tokens[i] + 1);
+    if (i % 10 != 0) {
+      EXPECT_EQ(batch.tokens[i], batch.tokens[i - 1] + 1);
+    }
+  }
+  EXPECT_EQ(Tokens(dir / "text", 3, 10).at(5).tokens, batch.tokens);
+  EXPECT_NE(tokens.at(6).tokens, batch.tokens);
+  message_of(ErrorCode::invalid_argument, [&] { Tokens(dir / "text", 3, 200); });
+  message_of(ErrorCode::not_found, [&] { Tokens(dir / "none", 3, 10); });
+}
+
+TEST(Tokens, RefuseBatchesOfAnotherShape) {
+  const std::filesystem::path path = test_data("npz/savez.npz");
+  EXPECT_EQ(message_of(ErrorCode::invalid_argument, [&] { Tokens(path, 2, 3); }),
+            "read " + path.string() + ": found no arrays x0 and y0");
+}
+
+constexpr Sizes kSizes{.layers = 2, .width = 16, .heads = 2, .context = 8, .batch = 8};
+constexpr double kRate = 1e-2;
+constexpr std::int64_t kSteps = 6;
+
+class GptTraining : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string text;
+    for (int i = 0; i < 1000; ++i) text += static_cast<char>('a' + i * i % 7);
+    write_file(dir_ / "text", text);
+  }
+
+  /// On a mesh and plan; `begin` gives the first values. The losses of the steps from `first` on.
+  std::vector<double> losses(
+      const char* mesh_text, const char* plan, std::int64_t first,
+      const std::function<void(Training&)>& begin,
+      const std::function<void(Training&)>& end = [](Training&) {}) {
+    const Mesh mesh = Mesh::parse(mesh_text);
+    Devices devices(mesh.size());
+    Training training(devices, mesh, Plan(plan, mesh), kSizes);
+    begin(training);
+    const Tokens tokens(dir_ / "text", kSizes.batch, kSizes.context);
+    std::vector<double> losses;
+    for (std::int64_t step = first; step < kSteps; ++step) {
+      losses.push_back(training.step(tokens.at(step), kRate));
+      if (step + 1 == kSteps / 2) end(training);
+    }
+    return losses;
+  }
+
+  TempDir dir_;
+};
+
+void expect_close(const std::vector<double>& found, const std::vector<double>& needed) {
+  ASSERT_EQ(found.size(), needed.size());
+  for (std::size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], needed[i], 1e-5) << i;
+}
+
+constexpr std::pair<const char*, const char*> kLayouts[] = {
+    {"data=4", "data"},           {"fsdp=4", "fsdp"},      {"data=2,model=2", "tensor"},
+    {"fsdp=2,model=2", "2d"},     {"model=2", "tensor"},   {"data=3", "data"},
+    {"data=3,model=2", "tensor"}, {"data=3,model=2", "2d"}};
+
+const auto kFresh = [](Training& training) { training.begin(3); };
+
+TEST_F(GptTraining, LosesTheSameOnAnyMeshUnderAnyPlan) {
+  const std::vector<double> alone = losses("data=1", "none", 0, kFresh);
+  EXPECT_NEAR(alone.front(), std::log(256), 0.1);
+  EXPECT_LT(alone.back(), alone.front() - 0.5);
+  for (const auto& [mesh, plan] : kLayouts) {
+    SCOPED_TRACE(std::string(mesh) + " " + plan);
+    expect_close(losses(mesh, plan, 0, kFresh), alone);
+  }
+}
+
+TEST_F(GptTraining, RestoredOnAnotherMeshAndPlanItGoesOn) {
+  CheckpointManager manager(dir_ / "checkpoints");
+  const auto save = [&](Training& training) { manager.save(kSteps / 2, training.sources()); };
+  const std::vector<double> whole = losses("data=2,model=2", "tensor", 0, kFresh, save);
+  const std::vector<double> rest(whole.begin() + kSteps / 2, whole.end());
+  const CheckpointReader reader(manager.latest()->step.directory);
+  const auto restore = [&](Training& training) { training.restore(reader); };
+  for (const auto& [mesh, plan] : kLayouts) {
+    SCOPED_TRACE(std::string(mesh) + " " + plan);
+    expect_close(losses(mesh, plan, kSteps / 2, restore), rest);
+  }
+}
+
+TEST_F(GptTraining, BeginsWithGivenWeightsAndNamesTheOneThatIsMissing) {
+  std::map<std::string, NpzArray> given;
+  for (const Weight& weight : weights(kSizes)) {
+    const std::size_t bytes = num_bytes(weight.shape, sizeof(float));
+    given[weight.name] = {DType::f32, weight.shape, std::vector<std::byte>(bytes)};
+  }
+  // Of zeros: every token is as likely as the next.
+  const std::vector<double> found =
+      losses("data=2", "data", kSteps - 1, [&](Training& training) { training.begin(1, given); });
+  EXPECT_NEAR(found.front(), std::log(256), 1e-5);
+  given["l1.w1"].shape = {64, 16};
+  EXPECT_EQ(message_of(ErrorCode::invalid_argument,
+                       [&] {
+                         losses("data=2", "data", 0,
+                                [&](Training& training) { training.begin(1, given); });
+                       }),
+            "begin with given weights: found no \"l1.w1\" of f32[16, 64]");
+}
+
+TEST_F(GptTraining, RefusesHeadsThatDoNotDivideTheWidth) {
+  Devices devices(1);
+  const Mesh mesh = Mesh::line(1);
+  EXPECT_EQ(
+      message_of(ErrorCode::invalid_argument,
+                 [&] { Training(devices, mesh, Plan("none", mesh), {.width = 16, .heads = 3}); }),
+      "found 3 heads for a width of 16, needed a divisor");
+}
+
+}  // namespace
+}  // namespace gpt
