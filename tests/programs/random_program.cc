@@ -1,106 +1,304 @@
 #include "random_program.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "reference.h"
+
 namespace shardwise {
+namespace {
+
+/// What values of the dtype may be kept as.
+double kept_limit(DType dtype) { return dtype == DType::bf16 ? 128 : 500; }
+
+}  // namespace
+
+bool is_unsigned_type(DType dtype) {
+  return dtype == DType::u64 || dtype == DType::u32 || dtype == DType::u16 || dtype == DType::u8;
+}
+
+double exact_limit(DType dtype) {
+  switch (dtype) {
+    case DType::f64:
+      return 9007199254740992;
+    case DType::f32:
+      return 16777216;
+    case DType::f16:
+      return 2048;
+    case DType::bf16:
+      return 256;
+    default:
+      return std::numeric_limits<double>::infinity();
+  }
+}
+
+Dims all_dims(std::size_t rank) {
+  Dims dims;
+  for (std::size_t d = 0; d < rank; ++d) dims.push_back(static_cast<std::int64_t>(d));
+  return dims;
+}
+
+RandomProgram::RandomProgram(std::uint32_t seed) : random_(seed), root_{&graph, 0} {
+  static const MemoryKind kKinds[] = {MemoryKind::array, MemoryKind::parameter, MemoryKind::loader,
+                                      MemoryKind::optimizer};
+  const int inputs = 1 + below(3);
+  for (int i = 0; i < inputs; ++i) {
+    const NodeId id = append_input(graph, {random_dtype(), random_shape()},
+                                   "in" + std::to_string(i), kKinds[below(4)]);
+    keep({&graph, id}, 8);
+  }
+  const int ops = 4 + below(24);
+  for (int i = 0; i < ops; ++i) add_op();
+  const std::size_t outputs = 1 + as_size(below(4));
+  for (std::size_t i = 0; i < outputs; ++i) {
+    const std::size_t at = i == 0 ? values_.size() - 1 : as_size(below(values_.size()));
+    graph.outputs.push_back(values_[at].ref.id);
+  }
+}
+
+void RandomProgram::mark(const Mesh& mesh) {
+  for (Node& node : graph.nodes) {
+    if (below(node.op == Op::input ? 2 : 7) == 0) node.mark = random_spec(mesh, node.type.shape);
+  }
+}
+
+Mesh RandomProgram::random_mesh() {
+  static const char* const kNames[] = {"x", "y", "z"};
+  std::vector<Axis> axes;
+  std::int64_t size = 1;
+  for (int i = 1 + below(3); i > 0; --i) {
+    const std::int64_t extent = 1 + below(8 / size);
+    axes.push_back({kNames[axes.size()], extent});
+    size *= extent;
+  }
+  std::shuffle(axes.begin(), axes.end(), random_);
+  if (below(2) == 0) return Mesh(axes);
+  std::vector<DeviceId> devices;
+  for (DeviceId id = 0; id < 10; ++id) devices.push_back(id);
+  std::shuffle(devices.begin(), devices.end(), random_);
+  devices.resize(as_size(size));
+  return Mesh(axes, std::move(devices));
+}
+
+PartitionSpec RandomProgram::random_spec(const Mesh& mesh, const Shape& shape) {
+  std::vector<PartitionSpec::Entry> entries(shape.size());
+  for (const Axis& axis : mesh.axes()) {
+    if (shape.empty() || below(3) == 0) continue;
+    entries[as_size(below(shape.size()))].push_back(axis.name);
+  }
+  return PartitionSpec(std::move(entries));
+}
+
+std::vector<std::byte> RandomProgram::random_values(const TensorType& type) {
+  std::vector<long double> values(as_size(num_elements(type.shape)));
+  for (long double& value : values) {
+    value = below(17) - 8;
+    if (is_unsigned_type(type.dtype)) value = std::abs(value);
+    if (type.dtype == DType::boolean) value = value > 0 ? 1 : 0;
+  }
+  return encode(type.dtype, values);
+}
+
+DType RandomProgram::random_dtype() {
+  if (below(2) == 0) return DType::f32;
+  return all_dtypes()[as_size(below(all_dtypes().size()))];
+}
+
+Shape RandomProgram::random_shape() {
+  static const std::int64_t kExtents[] = {1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 0};
+  Shape shape;
+  for (int rank = below(4); rank > 0; --rank) {
+    // Nothing at all is rare, or most programs would be about it.
+    shape.push_back(kExtents[below(below(12) == 0 ? 11 : 10)]);
+  }
+  return shape;
+}
+
+/// Into the pool; brought back to small numbers where they may get large.
+void RandomProgram::keep(NodeRef ref, double bound) {
+  const DType dtype = ref.type().dtype;
+  if (dtype == DType::boolean) return values_.push_back({ref, 1});
+  if (bound > kept_limit(dtype)) return values_.push_back({rem(ref, full_like(ref, 17)), 16});
+  values_.push_back({ref, bound});
+}
+
+/// Whatever it was, it is an integer of at most 64 now.
+void RandomProgram::keep_rounded(const NodeRef& x) {
+  const NodeRef some = select(is_finite(x), x, full_like(x, 0));
+  keep(round(max(min(some * 4.0, full_like(x, 64)), full_like(x, -64))), 64);
+}
+
+/// Often the last one, so that there are chains.
+RandomProgram::Value RandomProgram::any() {
+  return below(3) == 0 ? values_.back() : values_[as_size(below(values_.size()))];
+}
+
+/// A number of any dtype; a boolean is converted.
+RandomProgram::Value RandomProgram::number() {
+  const Value value = any();
+  if (value.ref.type().dtype != DType::boolean) return value;
+  return {convert(value.ref, below(3) == 0 ? DType::i32 : DType::f32), 1};
+}
+
+RandomProgram::Value RandomProgram::floating() {
+  Value value = any();
+  if (!is_floating_type(value.ref.type().dtype)) {
+    value.ref = convert(value.ref, below(3) == 0 ? DType::f64 : DType::f32);
+  }
+  return value;
+}
+
+/// Another value of this type: from the pool if there is one, else made from it.
+RandomProgram::Value RandomProgram::like(const Value& value) {
+  std::vector<Value> same;
+  for (const Value& other : values_) {
+    if (other.ref.type() == value.ref.type()) same.push_back(other);
+  }
+  if (!same.empty() && below(4) != 0) return same[as_size(below(same.size()))];
+  if (value.ref.type().dtype == DType::boolean) return {logical_not(value.ref), 1};
+  return {value.ref + 1.0, value.bound + 1};
+}
+
+RandomProgram::Value RandomProgram::within(const Value& value, double most) {
+  if (value.bound <= most) return value;
+  const double modulus = std::floor(most) + 1;
+  return {rem(value.ref, full_like(value.ref, modulus)), most};
+}
+
+/// Makes two numbers of one type so small that sums of `summed` of their products are exact.
+void RandomProgram::fit_product(Value& a, Value& b, double summed) {
+  const DType dtype = a.ref.type().dtype;
+  if (!is_floating_type(dtype) || a.bound * b.bound * summed <= exact_limit(dtype)) return;
+  if (exact_limit(dtype) < 4 * summed) {
+    a.ref = convert(a.ref, DType::f32);
+    b.ref = convert(b.ref, DType::f32);
+  }
+  const double most = std::sqrt(exact_limit(a.ref.type().dtype) / summed);
+  a = within(a, most);
+  b = within(b, most);
+}
+
+/// Integers in [0, extent) of i32 or i64, in the shape of x.
+NodeRef RandomProgram::ids_like(const NodeRef& x, std::int64_t extent) {
+  const DType dtype = below(2) == 0 ? DType::i32 : DType::i64;
+  const NodeRef whole = abs(convert(x, dtype));
+  return rem(whole, full_like(whole, static_cast<double>(extent)));
+}
 
 void RandomProgram::add_op() {
-  switch (below(8)) {
+  switch (below(10)) {
     case 0:
       return add_unary();
     case 1:
+      return add_float_unary();
     case 2:
-      return add_binary();
     case 3:
-      return add_layout();
+      return add_binary();
     case 4:
-      return add_reduction();
+      return add_layout();
     case 5:
-      return add_product();
+      return add_reduction();
     case 6:
+      return add_product();
+    case 7:
       return add_indexed();
+    case 8:
+      return add_sums();
     default:
       return add_leaf();
   }
 }
 
 void RandomProgram::add_unary() {
-  const Value value = floating();
+  const Value value = number();
   const NodeRef& x = value.ref;
-  switch (below(22)) {
+  const DType dtype = x.type().dtype;
+  switch (below(8)) {
     case 0:
-      return keep(neg(x), value.bound);
+      return keep(neg(x), is_unsigned_type(dtype) ? 1e20 : value.bound);
     case 1:
       return keep(abs(x), value.bound);
     case 2:
       return keep(sign(x), 1);
     case 3:
-      return keep(floor(x / 3.0), value.bound);
-    case 4:
-      return keep(ceil(x / 3.0), value.bound);
-    case 5:
-      return keep(round(x / 2.0), value.bound);
-    case 6:
-      return keep(is_finite(x / x), 1);
-    case 7:
-      return keep(logical_not(gt(x, full_like(x, 1))), 1);
-    case 8:
-      return keep(convert(x, DType::i32), value.bound);
-    case 9:
-      return keep(convert(x, x.type().dtype == DType::f32 ? DType::f64 : DType::f32), value.bound);
-    case 10:
       return keep(identity(x), value.bound);
-    case 11:
+    case 4:
       return keep(optimization_barrier(x), value.bound);
-    case 12:
+    case 5:
       return keep(stop_gradient(x), value.bound);
-    case 13:
+    case 6: {
+      if (is_floating_type(dtype)) return keep(logical_not(gt(x, full_like(x, 1))), 1);
+      return keep(logical_not(x), is_unsigned_type(dtype) ? 1e20 : value.bound + 1);
+    }
+    default: {
+      // What an unsigned type cannot hold becomes 0, in a boolean it is true.
+      const DType to = random_dtype();
+      return keep(convert(within(value, kept_limit(to)).ref, to), value.bound);
+    }
+  }
+}
+
+void RandomProgram::add_float_unary() {
+  const Value value = floating();
+  const NodeRef& x = value.ref;
+  switch (below(11)) {
+    case 0:
+      return keep(floor(x / 3.0), value.bound);
+    case 1:
+      return keep(ceil(x / 3.0), value.bound);
+    case 2:
+      return keep(round(x / 2.0), value.bound);
+    case 3:
+      return keep(is_finite(x / x), 1);
+    case 4:
       return keep_rounded(exp(x / 4.0));
-    case 14:
+    case 5:
       return keep_rounded(log(x));
-    case 15:
+    case 6:
       return keep_rounded(tanh(x));
-    case 16:
+    case 7:
       return keep_rounded(logistic(x));
-    case 17:
+    case 8:
       return keep_rounded(erf(x / 8.0));
-    case 18:
+    case 9:
       return keep_rounded(sqrt(x) + rsqrt(x));
-    case 19:
-      return keep_rounded(sin(x) * cos(x));
-    case 20:
-      // bf16 holds integers up to 256, f16 up to 2048.
-      return keep(convert(convert(rem(x, full_like(x, 17)), DType::bf16), DType::f32), 16);
     default:
-      return keep(convert(convert(rem(x, full_like(x, 17)), DType::f16), DType::f64), 16);
+      return keep_rounded(sin(x) * cos(x));
   }
 }
 
 void RandomProgram::add_binary() {
-  const Value a = floating(), b = like(a);
+  Value a = number(), b = like(a);
+  const DType dtype = a.ref.type().dtype;
+  const double larger = std::max(a.bound, b.bound);
+  const double sum = is_unsigned_type(dtype) ? 1e20 : a.bound + b.bound;
+  const int which = below(14);
+  if (which == 2) fit_product(a, b, 1);
   const NodeRef &x = a.ref, &y = b.ref;
-  const NodeRef nonzero = select(eq(y, full_like(y, 0)), full_like(y, 1), y);
-  switch (below(14)) {
+  const auto nonzero = [&] { return select(eq(y, full_like(y, 0)), full_like(y, 1), y); };
+  switch (which) {
     case 0:
-      return keep(x + y, a.bound + b.bound);
+      return keep(x + y, sum);
     case 1:
-      return keep(x - y, a.bound + b.bound);
+      return keep(x - y, sum);
     case 2:
       return keep(x * y, a.bound * b.bound);
     case 3:
-      return keep(floor(x / nonzero), a.bound);
+      return keep(is_floating_type(dtype) ? floor(x / nonzero()) : x / y, a.bound + 1);
     case 4:
-      return keep(rem(x, nonzero), a.bound);
+      return keep(rem(x, is_floating_type(dtype) ? nonzero() : y), a.bound);
     case 5:
-      return keep(max(x, y), std::max(a.bound, b.bound));
+      return keep(max(x, y), larger);
     case 6:
-      return keep(min(x, y), std::max(a.bound, b.bound));
+      return keep(min(x, y), larger);
     case 7:
-      return keep_rounded(pow(abs(x) / 8.0, y / 8.0));
+      if (is_floating_type(dtype)) return keep_rounded(pow(abs(x) / 8.0, y / 8.0));
+      return keep(pow(x, y), 1e20);
     case 8:
       return keep(logical_or(eq(x, y), lt(x, y)), 1);
     case 9:
@@ -108,15 +306,17 @@ void RandomProgram::add_binary() {
     case 10:
       return keep(logical_xor(gt(x, y), ge(y, x)), 1);
     case 11:
-      return keep(select(gt(x, y), x, y), std::max(a.bound, b.bound));
+      return keep(select(gt(x, y), x, y), larger);
+    case 12: {
+      if (is_floating_type(dtype)) return keep(select(gt(x, y), y, full_like(x, 5)), larger + 5);
+      const NodeRef both = logical_xor(logical_and(x, y), logical_or(x, full_like(y, 3)));
+      return keep(both, 1e20);
+    }
     default: {
       // A smaller one is broadcast as numpy does.
-      if (x.type().shape.empty()) return keep(x + y, a.bound + b.bound);
-      Dims dims;
-      for (std::size_t d = 1; d < x.type().shape.size(); ++d) {
-        dims.push_back(static_cast<std::int64_t>(d));
-      }
-      return keep(y * reduce_max(convert(gt(x, y), x.type().dtype), {0}) + 1.0, 1e9);
+      if (x.type().shape.empty()) return keep(x + y, sum);
+      return keep(y * reduce_max(convert(gt(x, y), dtype), {0}) + 1.0,
+                  x.type().shape[0] == 0 ? 1e20 : sum + 1);
     }
   }
 }
@@ -127,47 +327,16 @@ void RandomProgram::add_layout() {
   const Shape shape = x.type().shape;
   const std::size_t rank = shape.size();
   const double number = x.type().dtype == DType::boolean ? 1 : 3;
-  Dims low, high, stride, order;
-  for (std::size_t d = 0; d < rank; ++d) order.push_back(static_cast<std::int64_t>(d));
+  Dims low, high, stride, order = all_dims(rank);
   switch (below(7)) {
-    case 0: {
-      if (rank > 3) return;
-      Shape wider;
-      Dims dims;
-      for (std::size_t d = 0; d < rank; ++d) {
-        if (below(3) == 0) wider.push_back(1 + below(5));
-        dims.push_back(static_cast<std::int64_t>(wider.size()));
-        wider.push_back(shape[d] == 1 ? 1 + below(5) : shape[d]);
-      }
-      wider.push_back(1 + below(3));
-      return keep(broadcast(x, wider, dims), value.bound);
-    }
+    case 0:
+      return add_broadcast();
     case 1: {
       std::shuffle(order.begin(), order.end(), random_);
       return keep(transpose(x, order), value.bound);
     }
-    case 2: {
-      // The elements, split into factors and put together anew.
-      std::vector<std::int64_t> factors;
-      for (std::int64_t extent : shape) {
-        for (const std::int64_t prime : {2, 2, 3, 5, 7}) {
-          if (extent % prime == 0 && extent > 0 && below(2) == 0) {
-            factors.push_back(prime);
-            extent /= prime;
-          }
-        }
-        factors.push_back(extent);
-      }
-      Shape other;
-      for (const std::int64_t factor : factors) {
-        if (!other.empty() && (below(2) == 0 || other.size() == 5)) {
-          other[other.size() - 1] *= factor;
-        } else {
-          other.push_back(factor);
-        }
-      }
-      return keep(reshape(x, other), value.bound);
-    }
+    case 2:
+      return add_reshape();
     case 3: {
       for (const std::int64_t extent : shape) {
         low.push_back(below(extent + 1));
@@ -185,7 +354,7 @@ void RandomProgram::add_layout() {
       return keep(pad(x, low, high, stride, below(2) * number), std::max(value.bound, 3.0));
     }
     case 5: {
-      if (rank == 0 || x.type().dtype == DType::boolean) return;
+      if (rank == 0) return;
       const Value other = like(value);
       return keep(concatenate<NodeRef>({x, other.ref, x}, dim_of(shape)),
                   std::max(value.bound, other.bound));
@@ -200,10 +369,48 @@ void RandomProgram::add_layout() {
   }
 }
 
+void RandomProgram::add_broadcast() {
+  const Value value = any();
+  const Shape shape = value.ref.type().shape;
+  if (shape.size() > 3) return;
+  Shape wider;
+  Dims dims;
+  for (const std::int64_t extent : shape) {
+    if (below(3) == 0) wider.push_back(1 + below(5));
+    dims.push_back(static_cast<std::int64_t>(wider.size()));
+    wider.push_back(extent == 1 ? 1 + below(5) : extent);
+  }
+  if (below(2) == 0) wider.push_back(1 + below(3));
+  keep(broadcast(value.ref, wider, dims), value.bound);
+}
+
+/// The elements, split into factors and put together anew.
+void RandomProgram::add_reshape() {
+  const Value value = any();
+  std::vector<std::int64_t> factors;
+  for (std::int64_t extent : value.ref.type().shape) {
+    for (const std::int64_t prime : {2, 2, 3, 5, 7}) {
+      if (extent % prime == 0 && extent > 0 && below(2) == 0) {
+        factors.push_back(prime);
+        extent /= prime;
+      }
+    }
+    factors.push_back(extent);
+  }
+  Shape other;
+  for (const std::int64_t factor : factors) {
+    if (!other.empty() && (below(2) == 0 || other.size() == 5)) {
+      other[other.size() - 1] *= factor;
+    } else {
+      other.push_back(factor);
+    }
+  }
+  keep(reshape(value.ref, other), value.bound);
+}
+
 void RandomProgram::add_reduction() {
-  const Value value = floating();
-  const NodeRef& x = value.ref;
-  const Shape shape = x.type().shape;
+  Value value = below(4) == 0 ? any() : number();
+  const Shape shape = value.ref.type().shape;
   Dims dims;
   double elements = 1;
   for (std::size_t d = 0; d < shape.size(); ++d) {
@@ -211,101 +418,115 @@ void RandomProgram::add_reduction() {
     dims.push_back(static_cast<std::int64_t>(d));
     elements *= static_cast<double>(shape[d]);
   }
-  const auto finite = [](const NodeRef& y) { return select(is_finite(y), y, full_like(y, 0)); };
+  // The least number of the dtype, where there is nothing to compare.
+  const auto keep_extreme = [&](const NodeRef& y) {
+    if (is_floating_type(y.type().dtype)) {
+      return keep(select(is_finite(y), y, full_like(y, 0)), value.bound);
+    }
+    keep(y, elements == 0 ? 1e20 : value.bound);
+  };
   switch (below(5)) {
-    case 0:
-      return keep(reduce_sum(x, dims), std::max(1.0, value.bound * elements));
+    case 0: {
+      if (value.ref.type().dtype == DType::boolean) return;
+      Value one{full_like(value.ref, 1), 1};
+      fit_product(value, one, elements);
+      return keep(reduce_sum(value.ref, dims), std::max(1.0, value.bound * elements));
+    }
     case 1:
-      return keep(finite(reduce_max(x, dims)), value.bound);
+      return keep_extreme(reduce_max(value.ref, dims));
     case 2:
-      return keep(finite(reduce_min(x, dims)), value.bound);
+      return keep_extreme(reduce_min(value.ref, dims));
     default: {
       if (shape.empty()) return;
       const std::int64_t dim = dim_of(shape);
       const auto extent = static_cast<double>(shape[as_size(dim)]);
-      if (below(2) == 0) return keep(cumsum(x, dim), std::max(1.0, value.bound * extent));
-      if (extent > 0) keep(argmax(x, dim), extent);
+      if (below(2) == 0) {
+        if (extent > 0) keep(argmax(value.ref, dim), extent);
+      } else if (value.ref.type().dtype != DType::boolean) {
+        Value one{full_like(value.ref, 1), 1};
+        fit_product(value, one, extent);
+        keep(cumsum(value.ref, dim), std::max(1.0, value.bound * extent));
+      }
     }
   }
-}
-
-void RandomProgram::add_product() {
-  const Value a = floating(), b = like(a);
-  static const std::vector<std::vector<const char*>> kByRank = {
-      {",->"},
-      {"a,a->", "a,b->ab", "a,a->a", "a,b->ba"},
-      {"ab,cb->ac", "ab,ac->cb", "ab,ab->b", "ab,ab->", "ab,cb->ca", "ab,cd->cabd"},
-      {"abc,dbc->ad", "abc,adc->abd", "abc,abd->dc", "abc,abc->ca", "abc,abd->adc"}};
-  const Shape shape = a.ref.type().shape;
-  if (shape.size() >= kByRank.size() || num_elements(shape) > 500) return;
-  const auto& equations = kByRank[shape.size()];
-  const std::string equation = equations[as_size(below(equations.size()))];
-  double summed = 1;
-  for (std::size_t d = 0; d < shape.size(); ++d) {
-    const bool kept = equation.find(equation[d], equation.find('>')) != std::string::npos;
-    if (!kept) summed *= static_cast<double>(shape[d]);
-  }
-  keep(einsum(equation, a.ref, b.ref), std::max(1.0, a.bound * b.bound * summed));
 }
 
 void RandomProgram::add_indexed() {
-  const Value value = floating(), other = floating();
-  const NodeRef &x = value.ref, &y = other.ref;
-  const Shape shape = x.type().shape;
+  Value value = number();
+  const Value all = any(), other = number();
+  const Shape shape = value.ref.type().shape;
+  const NodeRef& y = other.ref;
   if (shape.empty() || num_elements(shape) > 500 || num_elements(y.type().shape) > 100) return;
   const std::int64_t dim = dim_of(shape), extent = shape[as_size(dim)];
   if (extent == 0 || shape.size() + y.type().shape.size() > 6) return;
-  const auto updates = static_cast<double>(num_elements(y.type().shape)) + 1;
-  switch (below(7)) {
+  const auto scattered = [&](double updates) {
+    Value one{full_like(value.ref, 1), 1};
+    fit_product(value, one, updates);
+    return value.bound * updates;
+  };
+  switch (below(8)) {
     case 0:
-      return keep(take(x, ids_like(y, extent), dim), value.bound);
+      return keep(take(value.ref, ids_like(y, extent), dim), value.bound);
     case 1: {
       const NodeRef ids = ids_like(y, extent);
-      return keep(scatter_add(ids, take(x, ids, dim), dim, extent + below(3)),
-                  value.bound * updates);
+      const double bound = scattered(static_cast<double>(num_elements(y.type().shape)) + 1);
+      return keep(scatter_add(ids, take(value.ref, ids, dim), dim, extent + below(3)), bound);
     }
     case 2:
-      return keep(take_along(x, ids_like(x, extent), dim), value.bound);
-    case 3:
-      return keep(scatter_add_along(ids_like(x, extent), x, dim, extent + below(3)),
-                  value.bound * static_cast<double>(extent));
+      return keep(take_along(value.ref, ids_like(value.ref, extent), dim), value.bound);
+    case 3: {
+      const double bound = scattered(static_cast<double>(extent));
+      return keep(scatter_add_along(ids_like(value.ref, extent), value.ref, dim, extent + below(3)),
+                  bound);
+    }
     case 4:
-      return keep(argsort(x, dim, below(2) == 0), static_cast<double>(extent));
-    case 5: {
-      std::vector<NodeRef> starts;
-      Shape part;
-      for (const std::int64_t whole : shape) {
-        const NodeRef start = reduce_sum(ids_like(x, 5), [&] {
-          Dims all;
-          for (std::size_t d = 0; d < shape.size(); ++d) {
-            all.push_back(static_cast<std::int64_t>(d));
-          }
-          return all;
-        }());
-        starts.push_back(below(2) == 0 ? start : start - 7.0);
-        part.push_back(below(3) == 0 ? whole : below(whole + 1));
-      }
-      const NodeRef cut = dynamic_slice(x, starts, part);
-      if (below(2) == 0) return keep(cut, value.bound);
-      return keep(dynamic_update_slice(x, cut + 1.0, starts), value.bound + 1);
+      return keep(argsort(value.ref, dim, below(2) == 0), static_cast<double>(extent));
+    case 5:
+      return keep(sort(value.ref, dim, below(2) == 0).values, value.bound);
+    case 6: {
+      // Booleans too.
+      const Shape& mine = all.ref.type().shape;
+      if (mine.empty() || mine[0] == 0) return;
+      return keep(take(all.ref, ids_like(y, mine[0]), 0), all.bound);
     }
     default:
-      return keep(sort(x, dim).values, value.bound);
+      return add_dynamic();
   }
+}
+
+void RandomProgram::add_dynamic() {
+  const Value value = any();
+  const NodeRef& x = value.ref;
+  const Shape shape = x.type().shape;
+  if (num_elements(shape) > 500) return;
+  std::vector<NodeRef> starts;
+  Shape part;
+  for (const std::int64_t whole : shape) {
+    const NodeRef start = reduce_sum(ids_like(x, 5), all_dims(shape.size()));
+    starts.push_back(below(2) == 0 ? start : start - 7.0);
+    part.push_back(below(3) == 0 ? whole : below(whole + 1));
+  }
+  const NodeRef cut = dynamic_slice(x, starts, part);
+  if (below(2) == 0) return keep(cut, value.bound);
+  if (x.type().dtype == DType::boolean) {
+    return keep(dynamic_update_slice(x, logical_not(cut), starts), 1);
+  }
+  keep(dynamic_update_slice(x, cut + 1.0, starts), value.bound + 1);
 }
 
 void RandomProgram::add_leaf() {
   const Shape shape = random_shape();
+  const DType dtype = random_dtype();
   switch (below(3)) {
     case 0:
-      return keep(constant(root_, {DType::f32, shape}, below(9) - 4), 4);
+      return keep(constant(root_, {dtype, shape}, below(9) - 4), 4);
     case 1:
-      if (shape.empty()) return;
-      return keep(iota(root_, {below(2) == 0 ? DType::f32 : DType::i32, shape}, dim_of(shape)), 12);
+      if (shape.empty() || dtype == DType::boolean) return;
+      return keep(iota(root_, {dtype, shape}, dim_of(shape)), 12);
     default: {
       const NodeRef key = constant(root_, {DType::u64, {}}, 7 + below(100));
       const NodeRef bits = random_bits(key, shape);
-      return keep(convert(rem(bits, full_like(bits, 9)), DType::f32), 8);
+      return keep(convert(rem(bits, full_like(bits, 9)), dtype), 8);
     }
   }
 }

@@ -1,0 +1,109 @@
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "random_program.h"
+#include "reference_numbers.h"
+
+namespace shardwise {
+
+void RandomProgram::add_product() {
+  Value a = number(), b = like(a);
+  static const std::vector<std::vector<const char*>> kByRank = {
+      {",->"},
+      {"a,a->", "a,b->ab", "a,a->a", "a,b->ba"},
+      {"ab,cb->ac", "ab,ac->cb", "ab,ab->b", "ab,ab->", "ab,cb->ca", "ab,cd->cabd"},
+      {"abc,dbc->ad", "abc,adc->abd", "abc,abd->dc", "abc,abc->ca", "abc,abd->adc"}};
+  const Shape shape = a.ref.type().shape;
+  if (shape.size() >= kByRank.size() || num_elements(shape) > 500) return;
+  const auto& equations = kByRank[shape.size()];
+  const std::string equation = equations[as_size(below(equations.size()))];
+  double summed = 1;
+  for (std::size_t d = 0; d < shape.size(); ++d) {
+    const bool kept = equation.find(equation[d], equation.find('>')) != std::string::npos;
+    if (!kept) summed *= static_cast<double>(shape[d]);
+  }
+  fit_product(a, b, std::max(1.0, summed));
+  keep(einsum(equation, a.ref, b.ref), std::max(1.0, a.bound * b.bound * summed));
+}
+
+/// Without one dim: combined, where that is cut.
+RandomProgram::Value RandomProgram::contract(const Value& value, std::int64_t dim) {
+  const auto extent = static_cast<double>(value.ref.type().shape[as_size(dim)]);
+  if (below(6) == 0) return {reduce_max(value.ref, {dim}), value.bound};
+  if (below(2) == 0) return {reduce_sum(value.ref, {dim}), value.bound * extent};
+  static const char* const kEquations[3][3] = {
+      {"a,a->"}, {"ab,ab->b", "ab,ab->a"}, {"abc,abc->bc", "abc,abc->ac", "abc,abc->ab"}};
+  const char* const equation = kEquations[value.ref.type().shape.size() - 1][dim];
+  return {einsum(equation, value.ref, sign(value.ref + 1.0)), value.bound * extent};
+}
+
+/// What may be parts of a sum if the value is; `source` without `dim` is one more such.
+RandomProgram::Value RandomProgram::linear(const Value& value, const Value& source,
+                                           std::int64_t dim) {
+  const NodeRef& x = value.ref;
+  const Shape shape = x.type().shape;
+  const std::size_t rank = shape.size();
+  Dims zeros = Dims::filled(rank, 0), half = shape;
+  for (std::int64_t& extent : half) extent = (extent + 1) / 2;
+  switch (below(12)) {
+    case 0:
+      return {neg(x), value.bound};
+    case 1: {
+      Dims order = all_dims(rank);
+      std::reverse(order.begin(), order.end());
+      return {transpose(x, order), value.bound};
+    }
+    case 2:
+      return {reshape(x, {num_elements(shape)}), value.bound};
+    case 3:
+      return {below(2) == 0 ? identity(x) : optimization_barrier(x), value.bound};
+    case 4:
+      return {stop_gradient(x), value.bound};
+    case 5: {
+      if (rank == 0) return value;
+      return {reduce_sum(x, {0}), value.bound * static_cast<double>(shape[0])};
+    }
+    case 6:
+      return {slice(x, zeros, half), value.bound};
+    case 7:
+      return {reverse(x, all_dims(rank)), value.bound};
+    case 8: {
+      if (rank == 0 || shape[0] > 12) return {x * 2.0, value.bound * 2};
+      const NodeRef whole = iota(x, x.type(), 0) - 3.0;
+      return {below(2) == 0 ? x * whole : whole * x, value.bound * 9};
+    }
+    case 9:
+      return {pad(x, Dims::filled(rank, 1), zeros, below(2) == 0 ? 0 : 2), value.bound + 2};
+    default: {
+      Value other = contract(source, dim);
+      if (!(other.ref.type() == x.type())) return value;
+      const double sum = value.bound + other.bound;
+      if (rank > 0 && below(3) == 0) {
+        const std::vector<NodeRef> parts{x, other.ref};
+        return {concatenate(parts, dim_of(shape)), sum};
+      }
+      return {below(2) == 0 ? x + other.ref : other.ref - x, sum};
+    }
+  }
+}
+
+/// Sums over a dim, and what is linear in them: where the dim is cut, parts of sums go far.
+void RandomProgram::add_sums() {
+  Value source = number();
+  const DType dtype = source.ref.type().dtype;
+  if (is_floating_type(dtype) && dtype != DType::f64) source.ref = convert(source.ref, DType::f32);
+  if (is_unsigned_type(dtype)) source.ref = convert(source.ref, DType::i32);
+  const Shape shape = source.ref.type().shape;
+  if (shape.empty() || shape.size() > 3 || num_elements(shape) == 0) return;
+  source = within(source, 8);
+  const std::int64_t dim = dim_of(shape);
+  Value sum = contract(source, dim);
+  for (int i = below(5); i > 0; --i) {
+    const Value next = linear(sum, source, dim);
+    if (next.bound < exact_limit(DType::f32) / 16) sum = next;
+  }
+  keep(sum.ref, sum.bound);
+}
+
+}  // namespace shardwise

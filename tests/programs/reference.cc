@@ -1,0 +1,421 @@
+#include "reference.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <numeric>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+namespace shardwise {
+namespace {
+
+/// Calls body(index) for every index of a shape, row-major.
+template <class Body>
+void each_index(const Shape& shape, const Body& body) {
+  if (num_elements(shape) == 0) return;
+  Index at = Dims::filled(shape.size(), 0);
+  while (true) {
+    body(at);
+    std::size_t dim = shape.size();
+    while (dim > 0 && ++at[dim - 1] == shape[dim - 1]) at[--dim] = 0;
+    if (dim == 0) return;
+  }
+}
+
+std::size_t offset(const Shape& shape, const Index& at) {
+  std::int64_t offset = 0;
+  for (std::size_t dim = 0; dim < shape.size(); ++dim) offset = offset * shape[dim] + at[dim];
+  return as_size(offset);
+}
+
+bool has(const Dims& dims, std::size_t dim) {
+  return std::find(dims.begin(), dims.end(), static_cast<std::int64_t>(dim)) != dims.end();
+}
+
+Index without(const Index& at, const Dims& dims) {
+  Index kept;
+  for (std::size_t dim = 0; dim < at.size(); ++dim) {
+    if (!has(dims, dim)) kept.push_back(at[dim]);
+  }
+  return kept;
+}
+
+Index replaced(Index at, std::size_t dim, std::int64_t value) {
+  at[dim] = value;
+  return at;
+}
+
+std::uint32_t random_word(std::uint64_t key, std::uint64_t element) {
+  const std::uint64_t block = element / 4;
+  std::array<std::uint64_t, 4> c{block & 0xffffffff, block >> 32, 0, 0};
+  std::uint64_t k0 = key & 0xffffffff, k1 = key >> 32;
+  for (int round = 0; round < 10; ++round) {
+    const std::uint64_t a = 0xD2511F53 * c[0], b = 0xCD9E8D57 * c[2];
+    c = {(b >> 32) ^ c[1] ^ k0, b & 0xffffffff, (a >> 32) ^ c[3] ^ k1, a & 0xffffffff};
+    k0 = (k0 + 0x9E3779B9) & 0xffffffff;
+    k1 = (k1 + 0xBB67AE85) & 0xffffffff;
+  }
+  return static_cast<std::uint32_t>(c[element % 4]);
+}
+
+class Interpreter {
+ public:
+  Interpreter(const Graph& graph, std::span<const std::vector<std::byte>> inputs) : graph_(graph) {
+    for (std::size_t i = 0; i < inputs.size(); ++i) input_[graph.inputs[i].node] = &inputs[i];
+  }
+
+  std::vector<ReferenceTensor> run() {
+    for (std::size_t id = 0; id < graph_.nodes.size(); ++id) {
+      node_ = &graph_.nodes[id];
+      out_ = {node_->type, std::vector<Number>(as_size(num_elements(node_->type.shape)), 0)};
+      for (const NodeId operand : node_->operands)
+        out_.inexact |= tensors_[as_size(operand)].inexact;
+      const auto input = input_.find(static_cast<NodeId>(id));
+      if (input != input_.end()) {
+        out_.elements = decode(node_->type.dtype, *input->second);
+      } else {
+        compute();
+      }
+      tensors_.push_back(std::move(out_));
+    }
+    return std::move(tensors_);
+  }
+
+ private:
+  const ReferenceTensor& in(std::size_t i) const { return tensors_[as_size(node_->operands[i])]; }
+  Number in(std::size_t i, const Index& at) const {
+    return in(i).elements[offset(in(i).type.shape, at)];
+  }
+  const Shape& shape(std::size_t i) const { return in(i).type.shape; }
+  const Dims& dims() const { return node_->attributes.dims; }
+  std::size_t dim() const { return as_size(dims()[0]); }
+  DType dtype() const { return node_->type.dtype; }
+  Number& out(const Index& at) { return out_.elements[offset(node_->type.shape, at)]; }
+
+  /// out[at] = value(at), of the dtype.
+  template <class Value>
+  void each(const Value& value) {
+    each_index(node_->type.shape, [&](const Index& at) { out(at) = rounded(dtype(), value(at)); });
+  }
+
+  /// Adds to an element of the result; halves are rounded at the end.
+  void accumulate(const Index& at, Number value) {
+    Number& sum = out(at);
+    sum = is_floating_type(dtype()) ? sum + value : wrapped(dtype(), bits(sum) + bits(value));
+  }
+  void round_all() {
+    for (Number& element : out_.elements) element = rounded(dtype(), element);
+  }
+
+  std::int64_t id_at(std::size_t operand, const Index& at) const {
+    return static_cast<std::int64_t>(in(operand, at));
+  }
+
+  void compute();
+  void reduce(Op op);
+  void product();
+  void take();
+  void scatter();
+  void sort();
+  Index start(std::size_t first, const Shape& part, const Shape& whole) const;
+
+  const Graph& graph_;
+  std::map<NodeId, const std::vector<std::byte>*> input_;
+  std::vector<ReferenceTensor> tensors_;
+  const Node* node_ = nullptr;
+  ReferenceTensor out_;
+};
+
+void Interpreter::compute() {
+  const Attributes& a = node_->attributes;
+  const auto of = [&](std::size_t i) { return in(i).type.dtype; };
+  switch (node_->op) {
+    case Op::constant:
+      return each([&](const Index&) { return converted(dtype(), a.number); });
+    case Op::iota:
+      return each(
+          [&](const Index& at) { return converted(dtype(), static_cast<Number>(at[dim()])); });
+    case Op::random_bits:
+      for (std::size_t i = 0; i < out_.elements.size(); ++i) {
+        out_.elements[i] = random_word(static_cast<std::uint64_t>(in(0, {})), i);
+      }
+      return;
+    case Op::exp:
+    case Op::log:
+    case Op::tanh:
+    case Op::logistic:
+    case Op::erf:
+    case Op::sqrt:
+    case Op::rsqrt:
+    case Op::sin:
+    case Op::cos:
+      out_.inexact = true;
+      [[fallthrough]];
+    case Op::neg:
+    case Op::abs:
+    case Op::sign:
+    case Op::floor:
+    case Op::ceil:
+    case Op::round:
+    case Op::logical_not:
+    case Op::is_finite:
+      return each([&](const Index& at) { return apply(node_->op, of(0), in(0, at)); });
+    case Op::convert:
+      return each([&](const Index& at) { return converted(dtype(), in(0, at)); });
+    case Op::identity:
+    case Op::stop_gradient:
+    case Op::optimization_barrier:
+      out_.elements = in(0).elements;
+      return;
+    case Op::pow:
+      out_.inexact |= is_floating_type(dtype());
+      [[fallthrough]];
+    case Op::add:
+    case Op::sub:
+    case Op::mul:
+    case Op::div:
+    case Op::rem:
+    case Op::logical_and:
+    case Op::logical_or:
+    case Op::logical_xor:
+    case Op::max:
+    case Op::min:
+    case Op::eq:
+    case Op::ne:
+    case Op::lt:
+    case Op::le:
+    case Op::gt:
+    case Op::ge:
+      return each([&](const Index& at) { return apply(node_->op, of(0), in(0, at), in(1, at)); });
+    case Op::select:
+      return each([&](const Index& at) { return in(0, at) != 0 ? in(1, at) : in(2, at); });
+    case Op::broadcast:
+      return each([&](const Index& at) {
+        Index from;
+        for (std::size_t i = 0; i < shape(0).size(); ++i) {
+          from.push_back(shape(0)[i] == 1 ? 0 : at[as_size(a.dims[i])]);
+        }
+        return in(0, from);
+      });
+    case Op::transpose:
+      return each([&](const Index& at) {
+        Index from = at;
+        for (std::size_t i = 0; i < at.size(); ++i) from[as_size(a.dims[i])] = at[i];
+        return in(0, from);
+      });
+    case Op::reshape:
+      out_.elements = in(0).elements;
+      return;
+    case Op::slice:
+      return each([&](Index at) {
+        for (std::size_t i = 0; i < at.size(); ++i) at[i] = a.begin[i] + at[i] * a.stride[i];
+        return in(0, at);
+      });
+    case Op::pad:
+      each([&](const Index&) { return converted(dtype(), a.number); });
+      each_index(shape(0), [&](Index at) {
+        const Number value = in(0, at);
+        for (std::size_t i = 0; i < at.size(); ++i) at[i] = a.begin[i] + at[i] * a.stride[i];
+        out(at) = value;
+      });
+      return;
+    case Op::concatenate: {
+      std::int64_t begin = 0;
+      for (std::size_t i = 0; i < node_->operands.size(); ++i) {
+        each_index(shape(i), [&](const Index& at) {
+          out(replaced(at, dim(), begin + at[dim()])) = in(i, at);
+        });
+        begin += shape(i)[dim()];
+      }
+      return;
+    }
+    case Op::reverse:
+      return each([&](Index at) {
+        for (std::size_t i = 0; i < at.size(); ++i) {
+          if (has(a.dims, i)) at[i] = shape(0)[i] - 1 - at[i];
+        }
+        return in(0, at);
+      });
+    case Op::reduce_sum:
+    case Op::reduce_max:
+    case Op::reduce_min:
+      return reduce(node_->op);
+    case Op::argmax: {
+      std::map<std::size_t, Number> best;
+      each_index(shape(0), [&](const Index& at) {
+        const Index to = without(at, a.dims);
+        const Number value = in(0, at);
+        const auto [known, is_first] = best.try_emplace(offset(node_->type.shape, to), value);
+        const bool is_larger =
+            value > known->second || (std::isnan(value) && !std::isnan(known->second));
+        if (!is_first && !is_larger) return;
+        known->second = value;
+        out(to) = static_cast<Number>(at[dim()]);
+      });
+      return;
+    }
+    case Op::cumsum:
+      each_index(shape(0), [&](const Index& at) {
+        for (std::int64_t to = at[dim()]; to < shape(0)[dim()]; ++to) {
+          accumulate(replaced(at, dim(), to), in(0, at));
+        }
+      });
+      return round_all();
+    case Op::dot_general:
+      return product();
+    case Op::take:
+      return take();
+    case Op::scatter_add:
+      return scatter();
+    case Op::take_along:
+      return each([&](const Index& at) { return in(0, replaced(at, dim(), id_at(1, at))); });
+    case Op::scatter_add_along:
+      each_index(shape(1), [&](const Index& at) {
+        accumulate(replaced(at, dim(), id_at(0, at)), in(1, at));
+      });
+      return round_all();
+    case Op::dynamic_slice: {
+      const Index from = start(1, node_->type.shape, shape(0));
+      return each([&](Index at) {
+        for (std::size_t i = 0; i < at.size(); ++i) at[i] += from[i];
+        return in(0, at);
+      });
+    }
+    case Op::dynamic_update_slice: {
+      const Index to = start(2, shape(1), shape(0));
+      out_.elements = in(0).elements;
+      each_index(shape(1), [&](Index at) {
+        const Number value = in(1, at);
+        for (std::size_t i = 0; i < at.size(); ++i) at[i] += to[i];
+        out(at) = value;
+      });
+      return;
+    }
+    case Op::argsort:
+      return sort();
+    case Op::input:
+    case Op::enter_manual:
+    case Op::leave_manual:
+    case Op::manual_all_reduce:
+      break;
+  }
+  throw std::logic_error("no reference for " + std::string(name(node_->op)) + " of " +
+                         std::string(shardwise::name(of(0))));
+}
+
+void Interpreter::reduce(Op op) {
+  if (op != Op::reduce_sum) {
+    const bool is_max = op == Op::reduce_max;
+    const Number worst = with_type(dtype(), [&](auto zero) -> Number {
+      using Limits = std::numeric_limits<decltype(zero)>;
+      constexpr Number kInfinity = std::numeric_limits<Number>::infinity();
+      if (is_floating_type(dtype())) return is_max ? -kInfinity : kInfinity;
+      if (dtype() == DType::boolean) return is_max ? 0 : 1;
+      return static_cast<Number>(is_max ? Limits::min() : Limits::max());
+    });
+    std::fill(out_.elements.begin(), out_.elements.end(), worst);
+  }
+  each_index(shape(0), [&](const Index& at) {
+    const Index to = without(at, dims());
+    if (op == Op::reduce_sum) {
+      accumulate(to, in(0, at));
+    } else {
+      out(to) = apply(op == Op::reduce_max ? Op::max : Op::min, dtype(), out(to), in(0, at));
+    }
+  });
+  round_all();
+}
+
+void Interpreter::product() {
+  const std::string& text = node_->attributes.text;
+  const std::string lhs = text.substr(0, text.find(',')), result = text.substr(text.find('>') + 1);
+  const std::string rhs = text.substr(lhs.size() + 1, text.find('-') - lhs.size() - 1);
+  std::string letters;
+  Shape all;
+  for (std::size_t i = 0; i < 2; ++i) {
+    const std::string& mine = i == 0 ? lhs : rhs;
+    for (std::size_t d = 0; d < mine.size(); ++d) {
+      if (letters.find(mine[d]) != std::string::npos) continue;
+      letters += mine[d];
+      all.push_back(shape(i)[d]);
+    }
+  }
+  const auto pick = [&](const std::string& wanted, const Index& at) {
+    Index picked;
+    for (const char letter : wanted) picked.push_back(at[letters.find(letter)]);
+    return picked;
+  };
+  each_index(all, [&](const Index& at) {
+    const Number a = in(0, pick(lhs, at)), b = in(1, pick(rhs, at));
+    const Number product = is_floating_type(dtype()) ? a * b : wrapped(dtype(), bits(a) * bits(b));
+    accumulate(pick(result, at), product);
+  });
+  round_all();
+}
+
+/// Dims before `dim`, those of the ids, those after.
+void Interpreter::take() {
+  const std::size_t rank = shape(1).size();
+  each([&](const Index& at) {
+    Index from, id;
+    for (std::size_t d = 0; d < at.size(); ++d) {
+      if (d >= dim() && d < dim() + rank) id.push_back(at[d]);
+    }
+    for (std::size_t d = 0; d < shape(0).size(); ++d) {
+      from.push_back(d < dim() ? at[d] : d == dim() ? id_at(1, id) : at[d - 1 + rank]);
+    }
+    return in(0, from);
+  });
+}
+
+void Interpreter::scatter() {
+  const std::size_t rank = shape(0).size();
+  each_index(shape(1), [&](const Index& at) {
+    Index to, id;
+    for (std::size_t d = 0; d < rank; ++d) id.push_back(at[dim() + d]);
+    for (std::size_t d = 0; d < node_->type.shape.size(); ++d) {
+      to.push_back(d < dim() ? at[d] : d == dim() ? id_at(0, id) : at[d - 1 + rank]);
+    }
+    accumulate(to, in(1, at));
+  });
+  round_all();
+}
+
+void Interpreter::sort() {
+  const bool descending = node_->attributes.number != 0;
+  each_index(node_->type.shape, [&](const Index& at) {
+    if (at[dim()] != 0) return;
+    std::vector<std::int64_t> order(as_size(shape(0)[dim()]));
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(), [&](std::int64_t i, std::int64_t j) {
+      const Number a = in(0, replaced(at, dim(), i)), b = in(0, replaced(at, dim(), j));
+      if (std::isnan(a) || std::isnan(b)) return !std::isnan(a) && std::isnan(b);
+      return descending ? a > b : a < b;
+    });
+    for (std::size_t i = 0; i < order.size(); ++i) {
+      out(replaced(at, dim(), static_cast<std::int64_t>(i))) = static_cast<Number>(order[i]);
+    }
+  });
+}
+
+Index Interpreter::start(std::size_t first, const Shape& part, const Shape& whole) const {
+  Index at;
+  for (std::size_t d = 0; d < whole.size(); ++d) {
+    at.push_back(std::clamp<std::int64_t>(id_at(first + d, {}), 0, whole[d] - part[d]));
+  }
+  return at;
+}
+
+}  // namespace
+
+std::vector<ReferenceTensor> interpret(const Graph& graph,
+                                       std::span<const std::vector<std::byte>> inputs) {
+  return Interpreter(graph, inputs).run();
+}
+
+}  // namespace shardwise

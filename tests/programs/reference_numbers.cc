@@ -1,0 +1,262 @@
+#include "reference_numbers.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+namespace shardwise {
+
+bool is_floating_type(DType dtype) {
+  return dtype == DType::f64 || dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16;
+}
+
+std::uint64_t bits(Number value) {
+  return value < 0 ? static_cast<std::uint64_t>(static_cast<std::int64_t>(value))
+                   : static_cast<std::uint64_t>(value);
+}
+
+Number wrapped(DType dtype, std::uint64_t value) {
+  return with_type(
+      dtype, [&](auto zero) { return static_cast<Number>(static_cast<decltype(zero)>(value)); });
+}
+
+Number rounded(DType dtype, Number value) {
+  switch (dtype) {
+    case DType::f64:
+      return static_cast<double>(value);
+    case DType::f32:
+      return static_cast<float>(value);
+    case DType::f16:
+      return f16_to_f32(f32_to_f16(static_cast<float>(value)));
+    case DType::bf16:
+      return bf16_to_f32(f32_to_bf16(static_cast<float>(value)));
+    case DType::boolean:
+      return value != 0 ? 1 : 0;
+    default:
+      return value;
+  }
+}
+
+Number converted(DType to, Number value) {
+  if (is_floating_type(to) || to == DType::boolean) return rounded(to, value);
+  if (std::isnan(value)) return 0;
+  return with_type(to, [&](auto zero) {
+    using Limits = std::numeric_limits<decltype(zero)>;
+    return std::clamp(std::trunc(value), static_cast<Number>(Limits::min()),
+                      static_cast<Number>(Limits::max()));
+  });
+}
+
+namespace {
+
+Number float_unary(Op op, Number x) {
+  switch (op) {
+    case Op::neg:
+      return -x;
+    case Op::abs:
+      return std::abs(x);
+    case Op::sign:
+      return x > 0 ? 1 : x < 0 ? -1 : x;
+    case Op::exp:
+      return std::exp(x);
+    case Op::log:
+      return std::log(x);
+    case Op::tanh:
+      return std::tanh(x);
+    case Op::logistic:
+      return 1 / (1 + std::exp(-x));
+    case Op::erf:
+      return std::erf(x);
+    case Op::sqrt:
+      return std::sqrt(x);
+    case Op::rsqrt:
+      return 1 / std::sqrt(x);
+    case Op::sin:
+      return std::sin(x);
+    case Op::cos:
+      return std::cos(x);
+    case Op::floor:
+      return std::floor(x);
+    case Op::ceil:
+      return std::ceil(x);
+    case Op::round:
+      return std::nearbyint(x);
+    default:
+      throw std::logic_error("not unary");
+  }
+}
+
+Number integer_unary(Op op, DType dtype, Number x) {
+  switch (op) {
+    case Op::neg:
+      return wrapped(dtype, 0 - bits(x));
+    case Op::abs:
+      return x < 0 ? wrapped(dtype, 0 - bits(x)) : x;
+    case Op::sign:
+      return x > 0 ? 1 : x < 0 ? -1 : 0;
+    case Op::logical_not:
+      return dtype == DType::boolean ? (x == 0 ? 1 : 0) : wrapped(dtype, ~bits(x));
+    default:
+      throw std::logic_error("not unary");
+  }
+}
+
+Number extreme(Op op, Number a, Number b) {
+  if (std::isnan(a)) return a;
+  if (std::isnan(b)) return b;
+  return op == Op::max ? std::max(a, b) : std::min(a, b);
+}
+
+Number float_binary(Op op, Number a, Number b) {
+  switch (op) {
+    case Op::add:
+      return a + b;
+    case Op::sub:
+      return a - b;
+    case Op::mul:
+      return a * b;
+    case Op::div:
+      return a / b;
+    case Op::rem:
+      return std::fmod(a, b);
+    case Op::pow:
+      return std::pow(a, b);
+    default:
+      throw std::logic_error("not binary");
+  }
+}
+
+Number integer_power(DType dtype, Number base, Number exponent) {
+  if (exponent < 0) {
+    if (base == 1) return 1;
+    if (base == -1) return std::fmod(exponent, 2) == 0 ? 1 : -1;
+    return 0;
+  }
+  std::uint64_t product = 1;
+  for (Number i = 0; i < exponent; ++i) product *= bits(base);
+  return wrapped(dtype, product);
+}
+
+Number integer_binary(Op op, DType dtype, Number a, Number b) {
+  switch (op) {
+    case Op::add:
+      return wrapped(dtype, bits(a) + bits(b));
+    case Op::sub:
+      return wrapped(dtype, bits(a) - bits(b));
+    case Op::mul:
+      return wrapped(dtype, bits(a) * bits(b));
+    case Op::div:
+      return b == 0 ? 0 : b == -1 ? wrapped(dtype, 0 - bits(a)) : std::trunc(a / b);
+    case Op::rem:
+      return b == 0 ? 0 : std::fmod(a, b);
+    case Op::pow:
+      return integer_power(dtype, a, b);
+    case Op::logical_and:
+      return wrapped(dtype, bits(a) & bits(b));
+    case Op::logical_or:
+      return wrapped(dtype, bits(a) | bits(b));
+    case Op::logical_xor:
+      return wrapped(dtype, bits(a) ^ bits(b));
+    default:
+      throw std::logic_error("not binary");
+  }
+}
+
+Number compared(Op op, Number a, Number b) {
+  switch (op) {
+    case Op::eq:
+      return a == b;
+    case Op::ne:
+      return a != b;
+    case Op::lt:
+      return a < b;
+    case Op::le:
+      return a <= b;
+    case Op::gt:
+      return a > b;
+    case Op::ge:
+      return a >= b;
+    default:
+      throw std::logic_error("not a comparison");
+  }
+}
+
+}  // namespace
+
+Number apply(Op op, DType dtype, Number x) {
+  if (op == Op::is_finite) return std::isfinite(x) ? 1 : 0;
+  return is_floating_type(dtype) ? float_unary(op, x) : integer_unary(op, dtype, x);
+}
+
+Number apply(Op op, DType dtype, Number a, Number b) {
+  switch (op) {
+    case Op::max:
+    case Op::min:
+      return extreme(op, a, b);
+    case Op::eq:
+    case Op::ne:
+    case Op::lt:
+    case Op::le:
+    case Op::gt:
+    case Op::ge:
+      return compared(op, a, b);
+    default:
+      return is_floating_type(dtype) ? float_binary(op, a, b) : integer_binary(op, dtype, a, b);
+  }
+}
+
+std::vector<Number> decode(DType dtype, std::span<const std::byte> bytes) {
+  return with_type(dtype, [&](auto element) {
+    std::vector<Number> elements;
+    for (std::size_t at = 0; at < bytes.size(); at += sizeof element) {
+      std::memcpy(&element, bytes.data() + at, sizeof element);
+      if (dtype == DType::f16) {
+        elements.push_back(f16_to_f32(static_cast<std::uint16_t>(element)));
+      } else if (dtype == DType::bf16) {
+        elements.push_back(bf16_to_f32(static_cast<std::uint16_t>(element)));
+      } else {
+        elements.push_back(static_cast<Number>(element));
+      }
+    }
+    return elements;
+  });
+}
+
+std::vector<std::byte> encode(DType dtype, std::span<const Number> elements) {
+  return with_type(dtype, [&](auto element) {
+    std::vector<std::byte> bytes(elements.size() * sizeof element);
+    for (std::size_t i = 0; i < elements.size(); ++i) {
+      if (dtype == DType::f16) {
+        element = static_cast<decltype(element)>(f32_to_f16(static_cast<float>(elements[i])));
+      } else if (dtype == DType::bf16) {
+        element = static_cast<decltype(element)>(f32_to_bf16(static_cast<float>(elements[i])));
+      } else if (is_floating_type(dtype)) {
+        element = static_cast<decltype(element)>(elements[i]);
+      } else {
+        element = static_cast<decltype(element)>(bits(elements[i]));
+      }
+      std::memcpy(bytes.data() + i * sizeof element, &element, sizeof element);
+    }
+    return bytes;
+  });
+}
+
+std::string difference(std::span<const Number> found, std::span<const Number> expected,
+                       Number tolerance) {
+  if (found.size() != expected.size()) {
+    return "found " + std::to_string(found.size()) + " elements, expected " +
+           std::to_string(expected.size());
+  }
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    if (std::isnan(found[i]) && std::isnan(expected[i])) continue;
+    if (found[i] == expected[i]) continue;  // infinities too
+    const Number most = tolerance * std::max<Number>(1, std::abs(expected[i]));
+    if (std::abs(found[i] - expected[i]) <= most) continue;
+    return "element " + std::to_string(i) + ": found " + std::to_string(found[i]) + ", expected " +
+           std::to_string(expected[i]);
+  }
+  return "";
+}
+
+}  // namespace shardwise
