@@ -37,12 +37,6 @@ double exact_limit(DType dtype) {
   }
 }
 
-Dims all_dims(std::size_t rank) {
-  Dims dims;
-  for (std::size_t d = 0; d < rank; ++d) dims.push_back(static_cast<std::int64_t>(d));
-  return dims;
-}
-
 RandomProgram::RandomProgram(std::uint32_t seed) : random_(seed), root_{&graph, 0} {
   static const MemoryKind kKinds[] = {MemoryKind::array, MemoryKind::parameter, MemoryKind::loader,
                                       MemoryKind::optimizer};

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "shardwise/runtime/graph/graph.h"
+#include "shardwise/runtime/nn/reduce.h"
 #include "shardwise/runtime/ops/functions.h"
 #include "shardwise/shard/mesh.h"
 
@@ -16,9 +17,6 @@ bool is_unsigned_type(DType dtype);
 /// Up to this every integer is one of the dtype's numbers. Integer types wrap around: they have no
 /// limit.
 double exact_limit(DType dtype);
-
-/// 0, 1, .., rank - 1.
-Dims all_dims(std::size_t rank);
 
 /// Makes programs of random ops on all dtypes whose values are small integers, so that every order
 /// of additions gives the same bits. What does not give integers is rounded at once, element by

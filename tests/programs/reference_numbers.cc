@@ -163,7 +163,7 @@ Number integer_binary(Op op, DType dtype, Number a, Number b) {
   }
 }
 
-Number compared(Op op, Number a, Number b) {
+Number comparison(Op op, Number a, Number b) {
   switch (op) {
     case Op::eq:
       return a == b;
@@ -200,7 +200,7 @@ Number apply(Op op, DType dtype, Number a, Number b) {
     case Op::le:
     case Op::gt:
     case Op::ge:
-      return compared(op, a, b);
+      return comparison(op, a, b);
     default:
       return is_floating_type(dtype) ? float_binary(op, a, b) : integer_binary(op, dtype, a, b);
   }
