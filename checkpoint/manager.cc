@@ -21,9 +21,6 @@
 namespace shardwise {
 namespace {
 
-// Their number has five digits in a file's name.
-constexpr std::int64_t kMostWriters = 99'999;
-
 // How often latest() looks again where steps come and go while it looks.
 constexpr int kMostLooks = 100;
 
@@ -36,9 +33,9 @@ void check_arguments(std::int64_t step, std::span<const TensorSource> tensors,
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("save: step is {}, needed 0 or more", step));
   }
-  if (options.writers < 1 || options.writers > kMostWriters) {
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("save: writers is {}, needed 1 to {}", options.writers, kMostWriters));
+  if (options.writers < 1 || options.writers > detail::kMostWriters) {
+    throw Error(ErrorCode::invalid_argument, fmt::format("save: writers is {}, needed 1 to {}",
+                                                         options.writers, detail::kMostWriters));
   }
   detail::check_sources(tensors);
   if (const std::string problem = detail::user_json_problem(options.user_json); !problem.empty()) {

@@ -160,6 +160,8 @@ const std::filesystem::path& CheckpointReader::directory() const { return impl_-
 
 std::int64_t CheckpointReader::step() const { return impl_->chunks.checkpoint().manifest.step; }
 
+bool CheckpointReader::has_index() const { return impl_->chunks.checkpoint().manifest.has_index(); }
+
 const std::string& CheckpointReader::user_json() const {
   return impl_->chunks.checkpoint().manifest.user_json;
 }

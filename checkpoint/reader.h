@@ -46,6 +46,9 @@ class CheckpointReader final : public BoxReader {
   /// The caller's JSON, as text.
   const std::string& user_json() const;
 
+  /// Whether there is an index.h5, in which other HDF5 tools find all tensors.
+  bool has_index() const;
+
   /// Sorted by name; valid as long as the reader.
   std::span<const TensorInfo> tensors() const override;
 

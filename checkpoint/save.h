@@ -66,11 +66,10 @@ struct SaveOptions {
   /// At least 8 MiB.
   std::size_t memory_budget_bytes = std::size_t{256} << 20;
 
-  /// Shard files, at least 1: writer w of n writes what the devices at mesh positions
-  /// [w * size / n, (w + 1) * size / n) hold, as a job of n processes would. What several writers
-  /// hold is stored once, split between them by bytes. A writer with nothing to write makes no
-  /// file. Refused where there would be more files than this process could open again, as a reader
-  /// has them all open.
+  /// Shard files, at least 1: device d of D, one more than the highest of all meshes, belongs to
+  /// writer d * n / D, as in a job of n processes. What several writers hold is stored once, split
+  /// between them by bytes. A writer with nothing to write makes no file. Refused where there would
+  /// be more files than this process could open again, as a reader has them all open.
   std::int64_t writers = 1;
 
   /// Must not save with the same manager, close it or wait for this save.

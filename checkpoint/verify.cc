@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "shardwise/checkpoint/detail/codec.h"
+#include "shardwise/checkpoint/detail/file_description.h"
 #include "shardwise/checkpoint/detail/read/chunk_scatter.h"
 #include "shardwise/checkpoint/detail/read/directory_state.h"
 #include "shardwise/checkpoint/detail/read/index_check.h"
@@ -141,7 +142,8 @@ bool Verifier::open_manifest() {
 }
 
 void Verifier::find_foreign_files() {
-  std::set<std::string> known{detail::kManifestName, detail::kIndexName};
+  std::set<std::string> known{detail::kManifestName};
+  if (stored_.manifest.has_index()) known.insert(detail::kIndexName);
   for (const detail::FileEntry& entry : stored_.manifest.files) known.insert(entry.name);
   for (const std::string& name : file_system_->list(directory_)) {
     if (known.contains(name)) continue;
@@ -159,14 +161,19 @@ void Verifier::open_shard_files() {
   readable_.resize(manifest.files.size());
   for (std::size_t f = 0; f < manifest.files.size(); ++f) {
     const detail::FileEntry& entry = manifest.files[f];
-    if (!attempt(entry.name, [&] { stored_.files->at(f); })) continue;
+    // Without its description or its table nothing is known about a file's data.
+    const bool described = attempt(entry.name, [&] {
+      detail::read_file_pieces(*stored_.files->at(f), directory_, stored_.manifest, f);
+    });
+    if (!described) continue;
     attempt(entry.name, [&] { hash_structure(f); });
-    // Without its table nothing is known about a file's data.
     readable_[f] = attempt(entry.name, [&] {
       stored_.tables[f] = detail::read_chunk_table(*stored_.files->at(f), directory_, manifest, f);
       bytes_ += stored_.tables[f].records.size() * sizeof(ChunkRecord);
+      if (manifest.version != detail::kListedVersion) bytes_ += detail::kDescriptionBytes;
     });
   }
+  attempt(detail::kManifestName, [&] { detail::check_no_file_missing(manifest, directory_); });
 }
 
 void Verifier::hash_range(File& file, std::uint64_t begin, std::uint64_t end, Hasher128& hasher) {
@@ -224,6 +231,10 @@ void Verifier::list_padding() {
     known.push_back({f, entry.table_address,
                      static_cast<std::size_t>(entry.chunks) * sizeof(ChunkRecord),
                      Part::Kind::table});
+    if (manifest.version != detail::kListedVersion) {
+      known.push_back({f, entry.data_end - detail::kDescriptionBytes, detail::kDescriptionBytes,
+                       Part::Kind::table});
+    }
   }
   std::sort(known.begin(), known.end());
   auto part = known.begin();
@@ -380,6 +391,7 @@ void Verifier::read_parts(std::span<const Part> parts, Reading reading, const Co
 void Verifier::check_index_file() {
   const std::string name = detail::kIndexName;
   const detail::Manifest& manifest = stored_.manifest;
+  if (!manifest.has_index()) return;
   attempt(name, [&] {
     const auto file = detail::open_file(opened_, {.name = name, .bytes = manifest.index_bytes});
     Hasher128 hasher;
@@ -388,7 +400,7 @@ void Verifier::check_index_file() {
     if (hasher.digest() != manifest.index_hash) {
       problem = fmt::format("verify {}: its hash is {}, must be {}", path_of(name),
                             to_hex(hasher.digest()), to_hex(manifest.index_hash));
-    } else if (manifest.minor >= detail::kExactIndexMinor) {
+    } else if (manifest.has_exact_index()) {
       problem = detail::check_index(*file, path_of(name), manifest);
     }
     if (!problem.empty()) throw Error(ErrorCode::corrupt, problem);

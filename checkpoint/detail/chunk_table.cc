@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "shardwise/checkpoint/detail/file_description.h"
 #include "shardwise/checkpoint/detail/manifest.h"
 #include "shardwise/shard/error.h"
 
@@ -12,7 +13,7 @@ namespace {
 
 struct Span {
   std::uint64_t begin, end;
-  std::int64_t record;  // -1: the table itself
+  std::int64_t record;  // -1: the table itself, -2: the description
 };
 
 /// Why one record cannot be; empty where it can.
@@ -51,8 +52,9 @@ void check_disjoint(std::vector<Span> spans, const std::string& path) {
     const Span &before = spans[i - 1], &after = spans[i];
     if (after.begin >= before.end) continue;
     const auto text = [](const Span& span) {
-      return span.record < 0 ? std::string("the chunk table")
-                             : fmt::format("chunk {}", span.record);
+      if (span.record < 0)
+        return std::string(span.record == -1 ? "the chunk table" : "the description");
+      return fmt::format("chunk {}", span.record);
     };
     throw Error(
         ErrorCode::corrupt,
@@ -89,9 +91,12 @@ void check_chunk_table(const Manifest& manifest, std::int64_t file, const ChunkT
                             path, records.size(), table.decoded_hashes.size()));
   }
   std::vector<Span> spans;
-  spans.reserve(records.size() + 1);
+  spans.reserve(records.size() + 2);
   if (!records.empty()) {
     spans.push_back({entry.table_address, entry.table_address + records.size_bytes(), -1});
+  }
+  if (manifest.version != kListedVersion) {
+    spans.push_back({entry.data_end - kDescriptionBytes, entry.data_end, -2});
   }
   for (const TensorEntry& tensor : manifest.tensors) {
     for (const PieceEntry& piece : tensor.pieces) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <unordered_map>
 
 #include "shardwise/checkpoint/detail/json_document.h"
 #include "shardwise/shard/error.h"
@@ -12,14 +13,8 @@
 namespace shardwise::detail {
 namespace {
 
-std::string_view text_of(Layout layout) {
-  return layout == Layout::contiguous ? "contiguous" : "chunked";
-}
-
-std::string_view text_of(StoredCodec codec) { return codec == StoredCodec::none ? "none" : "zstd"; }
-
-/// Appends JSON to a text; each value on the line of its tensor, piece or file. What there may be
-/// millions of is put together without format strings, which took most of the time.
+/// Appends JSON to a text; each tensor and file on a line of its own. What there may be thousands
+/// of is put together without format strings, which took most of the time.
 class Printer {
  public:
   template <class... Arguments>
@@ -38,70 +33,58 @@ class Printer {
       return c >= ' ' && c <= '~' && c != '"' && c != '\\';
     });
     if (plain) return add("\"", text, "\"");
-    // Names are checked to be UTF-8; mesh, spec and policy are only descriptions, so they may lose
-    // a byte.
     text_ += nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   }
 
-  void dims(const Dims& dims) {
+  template <class Integers>
+  void integers(const Integers& values) {
     const char* separator = "[";
-    for (const std::int64_t value : dims) {
+    for (const std::int64_t value : values) {
       add(separator, value);
       separator = ",";
     }
-    add(dims.empty() ? "[]" : "]");
+    add(values.empty() ? "[]" : "]");
   }
 
-  void box(const Box& box) {
-    const char* separator = "[[";
-    for (std::size_t d = 0; d < box.rank(); ++d) {
-      add(separator, box.begin(d), ",", box.end(d), "]");
-      separator = ",[";
+  void writers(const WriterMap& writers) {
+    const std::int64_t count = writers.num_writers();
+    add(R"({"count":)", count);
+    if (count > 1 && writers == WriterMap::even(writers.num_devices(), count)) {
+      add(R"(,"devices":)", writers.num_devices());
+    } else if (count > 1) {
+      add(R"(,"starts":)");
+      integers(writers.starts());
     }
-    add(box.rank() == 0 ? "[]" : "]");
+    add("}");
   }
 
-  void piece(const PieceEntry& piece) {
-    add(R"({"box":)");
-    box(piece.box);
-    add(R"(,"file":)", piece.file, R"(,"dataset":)");
-    quoted(piece.dataset);
-    add(R"(,"layout":")", text_of(piece.layout), R"(","chunk":)");
-    dims(piece.chunk);
-    add(R"(,"codec":")", text_of(piece.codec), R"(","first_chunk":)", piece.first_chunk, "}");
-  }
-
-  void tensor(const TensorEntry& tensor) {
+  void tensor(const TensorEntry& tensor, std::int64_t mesh) {
     add(R"({"name":)");
     quoted(tensor.name);
     add(R"(,"dtype":")", shardwise::name(tensor.dtype), R"(","shape":)");
-    dims(tensor.shape);
-    add(R"(,"mesh":)");
-    quoted(tensor.mesh);
-    add(R"(,"spec":)");
+    integers(tensor.shape);
+    if (!tensor.sharding) return pieces(tensor.listed);
+    add(R"(,"mesh":)", mesh, R"(,"spec":)");
     quoted(tensor.spec);
     if (tensor.policy != kUsualPolicy) {
       add(R"(,"policy":)");
       quoted(tensor.policy);
     }
-    add(R"(,"index":)");
-    quoted(tensor.index);
-    add(R"(,"pieces":)");
-    list(tensor.pieces, [this](const PieceEntry& entry) { piece(entry); });
     add("}");
   }
 
-  void file(const FileEntry& file, bool has_decoded_hashes) {
-    add(R"({"name":)");
-    quoted(file.name);
-    put(R"(,"bytes":{},"data":[{},{}],)", file.bytes, file.data_begin, file.data_end);
-    put(R"("table":{{"address":{},"chunks":{},"xxh3":"{}"}},)", file.table_address, file.chunks,
-        to_hex(file.table_hash));
-    if (has_decoded_hashes) {
-      put(R"("decoded":{{"address":{},"xxh3":"{}"}},)", file.decoded_address,
-          to_hex(file.decoded_hash));
+  void pieces(std::span<const WriterPiece> pieces) {
+    add(R"(,"pieces":[)");
+    const char* separator = "\n";
+    for (const auto& [writer, box] : pieces) {
+      add(separator, R"({"writer":)", writer, R"(,"box":[)");
+      for (std::size_t d = 0; d < box.rank(); ++d) {
+        add(d == 0 ? "[" : ",[", box.begin(d), ",", box.end(d), "]");
+      }
+      add("]}");
+      separator = ",\n";
     }
-    put(R"("structure":"{}"}})", to_hex(file.structure_hash));
+    add("]}");
   }
 
   template <class Entries, class Print>
@@ -129,6 +112,25 @@ class Printer {
   std::string text_;
 };
 
+/// The distinct texts, in the order in which they come first, and which one each tensor has.
+struct MeshTexts {
+  explicit MeshTexts(std::span<const TensorEntry> tensors) {
+    std::unordered_map<std::string_view, std::int64_t> numbers;
+    for (const TensorEntry& tensor : tensors) {
+      if (!tensor.sharding) {
+        of_tensor.push_back(-1);
+        continue;
+      }
+      const auto [at, is_new] = numbers.emplace(tensor.mesh, std::ssize(texts));
+      if (is_new) texts.push_back(tensor.mesh);
+      of_tensor.push_back(at->second);
+    }
+  }
+
+  std::vector<std::string_view> texts;
+  std::vector<std::int64_t> of_tensor;
+};
+
 }  // namespace
 
 std::string name_problem(std::string_view name) {
@@ -149,30 +151,81 @@ std::string user_json_problem(std::string_view text) {
   return {};
 }
 
-std::string print_tensors(std::span<const TensorEntry> tensors) {
-  Printer printer;
-  printer.reserve(256 * tensors.size());
-  printer.list(tensors, [&](const TensorEntry& tensor) { printer.tensor(tensor); });
-  return printer.take();
+std::string shard_file_name(std::int64_t writer, std::int64_t writers) {
+  return fmt::format("shards-{:05}-of-{:05}.h5", writer, writers);
+}
+
+std::string PiecePaths::next(std::size_t tensor) {
+  if (tensor != last_) {
+    last_ = tensor;
+    ++tensors_;
+    pieces_ = 0;
+  }
+  return fmt::format("/tensors/{}/{}", tensors_ - 1, pieces_++);
+}
+
+void add_pieces_of(std::int64_t writer, const WriterMap& writers, const TensorEntry& tensor,
+                   std::vector<Box>& boxes) {
+  if (tensor.sharding) {
+    PieceRule(writers, *tensor.sharding, tensor.shape, size_bytes(tensor.dtype), tensor.name)
+        .add_pieces_of(writer, boxes);
+    return;
+  }
+  auto at = std::lower_bound(
+      tensor.listed.begin(), tensor.listed.end(), writer,
+      [](const WriterPiece& piece, std::int64_t number) { return piece.writer < number; });
+  for (; at != tensor.listed.end() && at->writer == writer; ++at) boxes.push_back(at->box);
+}
+
+void place_pieces(Manifest& manifest) {
+  std::vector<Box> boxes;
+  for (std::size_t f = 0; f < manifest.files.size(); ++f) {
+    PiecePaths paths;
+    for (std::size_t t = 0; t < manifest.tensors.size(); ++t) {
+      TensorEntry& tensor = manifest.tensors[t];
+      boxes.clear();
+      add_pieces_of(manifest.files[f].writer, manifest.writers, tensor, boxes);
+      for (const Box& box : boxes) {
+        PieceEntry& piece = tensor.pieces.emplace_back();
+        piece.box = box;
+        piece.file = static_cast<std::int64_t>(f);
+        piece.dataset = paths.next(t);
+      }
+    }
+  }
 }
 
 std::string print_manifest(const Manifest& manifest) {
-  return print_manifest(manifest, print_tensors(manifest.tensors));
-}
-
-std::string print_manifest(const Manifest& manifest, std::string_view tensors) {
   Printer printer;
-  printer.reserve(tensors.size() + manifest.user_json.size() + 512 * (manifest.files.size() + 1));
+  printer.reserve(128 * manifest.tensors.size() + manifest.user_json.size() +
+                  72 * (manifest.files.size() + 8));
   printer.put("{{\"format\":\"{}\",\"version\":{},", kFormatName, kFormatVersion);
   if (manifest.minor != 0) printer.put("\"minor\":{},", manifest.minor);
   printer.put("\"id\":\"{}\",\"step\":{},\n", manifest.id, manifest.step);
-  printer.put("\"user\":{},\n\"tensors\":", manifest.user_json);
-  printer.add(tensors);
-  printer.put(",\n\"files\":");
-  printer.list(manifest.files,
-               [&](const FileEntry& file) { printer.file(file, manifest.has_decoded_hashes()); });
-  printer.put(",\n\"index\":{{\"name\":\"{}\",\"bytes\":{},\"xxh3\":\"{}\"}}", kIndexName,
-              manifest.index_bytes, to_hex(manifest.index_hash));
+  printer.put("\"user\":{},\n\"writers\":", manifest.user_json);
+  printer.writers(manifest.writers);
+  const MeshTexts meshes(manifest.tensors);
+  printer.add(",\n\"meshes\":");
+  printer.list(meshes.texts, [&](std::string_view text) { printer.quoted(text); });
+  printer.add(",\n\"tensors\":");
+  printer.list(manifest.tensors, [&](const TensorEntry& tensor) {
+    printer.tensor(tensor,
+                   meshes.of_tensor[static_cast<std::size_t>(&tensor - manifest.tensors.data())]);
+  });
+  // By writer; null for one that has written nothing.
+  std::vector<const FileEntry*> files(static_cast<std::size_t>(manifest.writers.num_writers()));
+  for (const FileEntry& file : manifest.files) files[static_cast<std::size_t>(file.writer)] = &file;
+  printer.add(",\n\"files\":");
+  printer.list(files, [&](const FileEntry* file) {
+    if (file == nullptr) return printer.add("null");
+    printer.add("[", static_cast<std::int64_t>(file->bytes), ",",
+                static_cast<std::int64_t>(file->data_end), ",\"", to_hex(file->description_hash),
+                "\"]");
+  });
+  if (manifest.has_index()) {
+    printer.put(",\n\"index\":{{\"name\":\"{}\",\"bytes\":{},\"xxh3\":\"{}\"}}", kIndexName,
+                manifest.index_bytes, to_hex(manifest.index_hash));
+  }
   const Hash128 checksum =
       hash128(reinterpret_cast<const std::byte*>(printer.text().data()), printer.text().size());
   printer.put(",\n\"checksum\":\"{}\"}}\n", to_hex(checksum));

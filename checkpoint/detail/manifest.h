@@ -2,11 +2,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "shardwise/checkpoint/detail/piece_rule.h"
 #include "shardwise/shard/box.h"
 #include "shardwise/shard/dtype.h"
 #include "shardwise/storage/hash.h"
@@ -14,10 +16,11 @@
 namespace shardwise::detail {
 
 inline constexpr const char* kFormatName = "shardwise-checkpoint";
-inline constexpr int kFormatVersion = 1;
-inline constexpr std::int64_t kFormatMinor = 1;  ///< what this build writes
-inline constexpr std::int64_t kDecodedHashesMinor = 1;
-inline constexpr std::int64_t kExactIndexMinor = 1;  ///< index.h5 is what build_index_file makes
+inline constexpr int kFormatVersion = 2;                ///< what this build writes
+inline constexpr int kListedVersion = 1;                ///< its manifests list every piece
+inline constexpr std::int64_t kDecodedHashesMinor = 1;  ///< of version 1
+inline constexpr std::int64_t kExactIndexMinor =
+    1;  ///< of version 1: index.h5 is build_index_file's
 inline constexpr const char* kManifestName = "manifest.json";
 inline constexpr const char* kIndexName = "index.h5";
 inline constexpr const char* kUsualPolicy = "ceil";  ///< of a tensor whose entry names none
@@ -27,7 +30,7 @@ enum class Layout { contiguous, chunked };
 /// What a chunk went through; Codec::automatic is decided before it gets here.
 enum class StoredCodec { none, zstd };
 
-// The structs mirror docs/checkpoint_format.md, heading "Manifest", key by key.
+// The structs mirror docs/checkpoint_format.md, headings "Manifest" and "Shard files".
 
 struct PieceEntry {
   Box box = {};
@@ -48,6 +51,10 @@ struct TensorEntry {
   std::string mesh = {}, spec = {}, policy = kUsualPolicy, index = {};
   std::vector<PieceEntry> pieces = {};
 
+  // Of version 2: what mesh, spec and policy say; or else which writer stores which box, sorted.
+  std::optional<Sharding> sharding = {};
+  std::vector<WriterPiece> listed = {};
+
   bool operator==(const TensorEntry&) const = default;
 };
 
@@ -61,21 +68,41 @@ struct FileEntry {
   Hash128 structure_hash = {};
   std::uint64_t decoded_address = 0, decoded_hash = 0;  ///< from kDecodedHashesMinor on
 
+  // Of version 2. Its manifest has the name, bytes, data_end and description_hash; all else is in
+  // the description, which the file itself holds.
+  std::int64_t writer = 0;
+  Hash128 description_hash = {};
+  std::uint64_t pieces_address = 0, pieces_words = 0, pieces_hash = 0;
+  std::uint64_t stored_bytes = 0;  ///< of its chunks
+
   bool operator==(const FileEntry&) const = default;
 };
 
 struct Manifest {
-  std::int64_t minor = 0;  ///< of the format
+  int version = kFormatVersion;
+  std::int64_t minor = 0;
   std::string id;
   std::int64_t step = 0;
   std::string user_json = "{}";  ///< byte by byte as it was given
+
+  /// Of version 2: by PieceRule they say what the pieces are.
+  WriterMap writers = {};
+
+  /// In version 2 the pieces are those of the files whose pieces have been read.
   std::vector<TensorEntry> tensors;
-  std::vector<FileEntry> files;
-  std::uint64_t index_bytes = 0;
+  std::vector<FileEntry> files;   ///< those that there are: a writer of nothing makes none
+  std::uint64_t index_bytes = 0;  ///< 0: there is no index
   Hash128 index_hash;
 
   /// Whether each file has the hashes of its chunks' decoded bytes.
-  bool has_decoded_hashes() const { return minor >= kDecodedHashesMinor; }
+  bool has_decoded_hashes() const {
+    return version > kListedVersion || minor >= kDecodedHashesMinor;
+  }
+
+  /// Whether index.h5 is byte for byte what build_index_file makes.
+  bool has_exact_index() const { return version > kListedVersion || minor >= kExactIndexMinor; }
+
+  bool has_index() const { return index_bytes > 0; }
 
   bool operator==(const Manifest&) const = default;
 };
@@ -92,13 +119,32 @@ inline constexpr std::size_t kMaxNameBytes = 1024;
 std::string name_problem(std::string_view name);
 std::string user_json_problem(std::string_view text);
 
-/// The whole file, checksum included. Equal manifests give equal bytes; user_json is kept as it is,
-/// byte by byte. Requires what parse_manifest checks.
-std::string print_manifest(const Manifest& manifest);
+/// "shards-00003-of-00016.h5"
+std::string shard_file_name(std::int64_t writer, std::int64_t writers);
 
-/// Its list of tensors; and the manifest with that list, whatever manifest.tensors is.
-std::string print_tensors(std::span<const TensorEntry> tensors);
-std::string print_manifest(const Manifest& manifest, std::string_view tensors);
+/// The paths of the datasets in one shard file: "/tensors/<t>/<p>" for piece p, of those in the
+/// file, of the t-th tensor that has a piece there.
+class PiecePaths {
+ public:
+  /// Of the next piece; the pieces of a tensor follow one another.
+  std::string next(std::size_t tensor);
+
+ private:
+  std::size_t last_ = static_cast<std::size_t>(-1), tensors_ = 0, pieces_ = 0;
+};
+
+/// The boxes of a tensor of version 2 that a writer stores, in the order of their pieces in its
+/// file; appended.
+void add_pieces_of(std::int64_t writer, const WriterMap& writers, const TensorEntry& tensor,
+                   std::vector<Box>& boxes);
+
+/// Adds the boxes, files and datasets of all pieces of a manifest of version 2, as its shardings
+/// give them, to tensors that have none. How they are cut into chunks only their files say.
+void place_pieces(Manifest& manifest);
+
+/// The whole file, checksum included, in version 2. Equal manifests give equal bytes; user_json is
+/// kept as it is, byte by byte. Requires what parse_manifest checks.
+std::string print_manifest(const Manifest& manifest);
 
 /// Checks everything that the format page asks for and that needs no other file: checksum first,
 /// then every rule on names, shapes, boxes (inside, covering exactly once), chunks, sizes. Throws

@@ -17,10 +17,11 @@ namespace {
 
 [[noreturn]] void refuse(const std::string& message) { throw Error(ErrorCode::corrupt, message); }
 
-/// Why this cannot be piece `number` of the tensor; empty where it can.
-std::string piece_problem(const PieceEntry& piece, std::size_t number, const TensorEntry& tensor,
-                          std::int64_t tensor_number) {
-  const Box& box = piece.box;
+[[noreturn]] void refuse_tensor(const TensorEntry& tensor, const std::string& problem) {
+  refuse(fmt::format("tensor {:?}: {}", tensor.name, problem));
+}
+
+std::string box_problem(const Box& box, const TensorEntry& tensor) {
   if (box.rank() != tensor.shape.size()) {
     return fmt::format("\"box\" has {} dims, the tensor has {}", box.rank(), tensor.shape.size());
   }
@@ -31,35 +32,14 @@ std::string piece_problem(const PieceEntry& piece, std::size_t number, const Ten
                          to_string(tensor.shape));
     }
   }
-  const std::string dataset = fmt::format("/tensors/{}/{}", tensor_number, number);
-  if (piece.dataset != dataset) {
-    return fmt::format("\"dataset\" is {}, must be {:?}", JsonFields::shown(piece.dataset),
-                       dataset);
-  }
-  const Shape extents = box.shape();
-  if (piece.chunk.size() != extents.size()) {
-    return fmt::format("\"chunk\" has {} dims, the tensor has {}", piece.chunk.size(),
-                       extents.size());
-  }
-  for (std::size_t d = 0; d < extents.size(); ++d) {
-    if (piece.chunk[d] < 1) return fmt::format("chunk {} is empty", to_string(piece.chunk));
-    if (piece.chunk[d] > extents[d]) {
-      return fmt::format("chunk {} is larger than the piece, {}", to_string(piece.chunk),
-                         to_string(extents));
-    }
-  }
-  if (piece.layout == Layout::contiguous) {
-    if (piece.chunk != extents) {
-      return fmt::format("it is contiguous and has the extents {}, but its chunk is {}",
-                         to_string(extents), to_string(piece.chunk));
-    }
-    if (piece.codec != StoredCodec::none) return "it is contiguous, but its codec is zstd";
-  }
-  const std::size_t bytes = chunk_bytes(piece, tensor.dtype);
-  if (bytes > kMaxChunkBytes) {
-    return fmt::format("a chunk has {} bytes, at most {} are possible", bytes, kMaxChunkBytes);
-  }
   return {};
+}
+
+// In version 1 a piece is at its number in its tensor's list.
+std::string dataset_problem(const PieceEntry& piece, std::int64_t tensor, std::size_t number) {
+  const std::string dataset = fmt::format("/tensors/{}/{}", tensor, number);
+  if (piece.dataset == dataset) return {};
+  return fmt::format("\"dataset\" is {}, must be {:?}", JsonFields::shown(piece.dataset), dataset);
 }
 
 void check_pieces(const TensorEntry& tensor, std::int64_t number) {
@@ -70,32 +50,30 @@ void check_pieces(const TensorEntry& tensor, std::int64_t number) {
   std::vector<Box> boxes;
   boxes.reserve(tensor.pieces.size());
   for (std::size_t p = 0; p < tensor.pieces.size(); ++p) {
-    const std::string problem = piece_problem(tensor.pieces[p], p, tensor, number);
+    std::string problem = piece_problem(tensor.pieces[p], tensor);
+    if (problem.empty()) problem = dataset_problem(tensor.pieces[p], number, p);
     if (!problem.empty()) refuse(fmt::format("tensor {:?} piece {}: {}", tensor.name, p, problem));
     boxes.push_back(tensor.pieces[p].box);
   }
   check_cover(boxes, tensor.shape);
 }
 
-void check_names(std::span<const TensorEntry> tensors, std::span<const FileEntry> files) {
-  const TensorEntry* before = nullptr;
-  std::unordered_set<std::string_view> indices(tensors.size()), names(files.size());
-  for (const TensorEntry& tensor : tensors) {
-    if (before != nullptr && before->name >= tensor.name) {
-      refuse(fmt::format("tensor {:?} follows {:?}: names must be sorted and distinct", tensor.name,
-                         before->name));
+// Boxes in the order of their writers, which cover every element once.
+void check_list(const TensorEntry& tensor, std::int64_t writers) {
+  std::vector<Box> boxes;
+  std::int64_t before = 0;
+  for (const auto& [writer, box] : tensor.listed) {
+    if (writer < before || writer >= writers) {
+      refuse_tensor(tensor, fmt::format("piece {} has writer {}, must have {} to {}",
+                                        to_string(box), writer, before, writers - 1));
     }
-    before = &tensor;
-    if (!indices.insert(tensor.index).second) {
-      refuse(fmt::format("tensor {:?}: another tensor has the index {} too", tensor.name,
-                         JsonFields::shown(tensor.index)));
+    if (const std::string problem = box_problem(box, tensor); !problem.empty()) {
+      refuse_tensor(tensor, problem);
     }
+    before = writer;
+    boxes.push_back(box);
   }
-  for (const FileEntry& file : files) {
-    if (!names.insert(file.name).second) {
-      refuse(fmt::format("file {} comes twice", JsonFields::shown(file.name)));
-    }
-  }
+  check_cover(boxes, tensor.shape);
 }
 
 /// Each record of a file's chunk table belongs to exactly one piece.
@@ -135,7 +113,53 @@ void check_records(std::span<const TensorEntry> tensors, std::span<const FileEnt
 
 }  // namespace
 
-void check_tensor(const TensorEntry& tensor, std::int64_t number) {
+std::string piece_problem(const PieceEntry& piece, const TensorEntry& tensor) {
+  if (std::string problem = box_problem(piece.box, tensor); !problem.empty()) return problem;
+  const Shape extents = piece.box.shape();
+  if (piece.chunk.size() != extents.size()) {
+    return fmt::format("\"chunk\" has {} dims, the tensor has {}", piece.chunk.size(),
+                       extents.size());
+  }
+  for (std::size_t d = 0; d < extents.size(); ++d) {
+    if (piece.chunk[d] < 1) return fmt::format("chunk {} is empty", to_string(piece.chunk));
+    if (piece.chunk[d] > extents[d]) {
+      return fmt::format("chunk {} is larger than the piece, {}", to_string(piece.chunk),
+                         to_string(extents));
+    }
+  }
+  if (piece.layout == Layout::contiguous) {
+    if (piece.chunk != extents) {
+      return fmt::format("it is contiguous and has the extents {}, but its chunk is {}",
+                         to_string(extents), to_string(piece.chunk));
+    }
+    if (piece.codec != StoredCodec::none) return "it is contiguous, but its codec is zstd";
+  }
+  const std::size_t bytes = chunk_bytes(piece, tensor.dtype);
+  if (bytes > kMaxChunkBytes) {
+    return fmt::format("a chunk has {} bytes, at most {} are possible", bytes, kMaxChunkBytes);
+  }
+  return {};
+}
+
+void check_tensor(const TensorEntry& tensor, std::int64_t number, std::int64_t writers) {
+  if (const std::string problem = name_problem(tensor.name); !problem.empty()) {
+    refuse(fmt::format("tensor {}: its name {}", number, problem));
+  }
+  try {
+    num_bytes(tensor.shape, size_bytes(tensor.dtype));
+    if (!tensor.sharding) return check_list(tensor, writers);
+    if (tensor.sharding->rank() != tensor.shape.size()) {
+      refuse_tensor(tensor, fmt::format("its spec {:?} has {} dims, its shape {}", tensor.spec,
+                                        tensor.sharding->rank(), to_string(tensor.shape)));
+    }
+    static_cast<void>(tensor.sharding->shard_shape(tensor.shape));
+  } catch (const Error& e) {
+    if (e.code() == ErrorCode::corrupt) throw;
+    refuse_tensor(tensor, e.what());
+  }
+}
+
+void check_listed_tensor(const TensorEntry& tensor, std::int64_t number) {
   if (const std::string problem = name_problem(tensor.name); !problem.empty()) {
     refuse(fmt::format("tensor {}: its name {}", number, problem));
   }
@@ -147,7 +171,28 @@ void check_tensor(const TensorEntry& tensor, std::int64_t number) {
   } catch (const Error& e) {
     if (e.code() == ErrorCode::corrupt) throw;
     // An overflow, or pieces that do not cover.
-    refuse(fmt::format("tensor {:?}: {}", tensor.name, e.what()));
+    refuse_tensor(tensor, e.what());
+  }
+}
+
+void check_names(std::span<const TensorEntry> tensors, std::span<const FileEntry> files) {
+  const TensorEntry* before = nullptr;
+  std::unordered_set<std::string_view> indices(tensors.size()), names(files.size());
+  for (const TensorEntry& tensor : tensors) {
+    if (before != nullptr && before->name >= tensor.name) {
+      refuse(fmt::format("tensor {:?} follows {:?}: names must be sorted and distinct", tensor.name,
+                         before->name));
+    }
+    before = &tensor;
+    if (!tensor.index.empty() && !indices.insert(tensor.index).second) {
+      refuse(fmt::format("tensor {:?}: another tensor has the index {} too", tensor.name,
+                         JsonFields::shown(tensor.index)));
+    }
+  }
+  for (const FileEntry& file : files) {
+    if (!names.insert(file.name).second) {
+      refuse(fmt::format("file {} comes twice", JsonFields::shown(file.name)));
+    }
   }
 }
 
@@ -188,14 +233,21 @@ std::string file_problem(const FileEntry& file, bool has_decoded_hashes) {
 }
 
 void check_manifest(const Manifest& manifest) {
+  const bool listed = manifest.version == kListedVersion;
   for (std::size_t t = 0; t < manifest.tensors.size(); ++t) {
-    check_tensor(manifest.tensors[t], static_cast<std::int64_t>(t));
+    const auto number = static_cast<std::int64_t>(t);
+    if (listed) {
+      check_listed_tensor(manifest.tensors[t], number);
+    } else {
+      check_tensor(manifest.tensors[t], number, manifest.writers.num_writers());
+    }
   }
   for (std::size_t f = 0; f < manifest.files.size(); ++f) {
     const std::string problem = file_problem(manifest.files[f], manifest.has_decoded_hashes());
     if (!problem.empty()) refuse(fmt::format("file {}: {}", f, problem));
   }
-  check_lists(manifest.tensors, manifest.files);
+  check_names(manifest.tensors, manifest.files);
+  if (listed) check_records(manifest.tensors, manifest.files);
 }
 
 }  // namespace shardwise::detail

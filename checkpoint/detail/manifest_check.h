@@ -11,13 +11,22 @@
 // message names the tensor and piece, or the file.
 namespace shardwise::detail {
 
-/// A tensor by itself: its name, the path of its index, its pieces (datasets, chunks, boxes that
-/// cover every element once). `number`: its place in the list of tensors.
-void check_tensor(const TensorEntry& tensor, std::int64_t number);
+/// A tensor of version 2: its name, and the sharding or the list that says what its pieces are.
+/// `number`: its place in the list of tensors.
+void check_tensor(const TensorEntry& tensor, std::int64_t number, std::int64_t writers);
 
-/// The tensors together: sorted names, distinct names of files and paths of the index, and each
-/// chunk record of a file belongs to one piece. Looks at the names and chunks of `files` alone, so
-/// it can be asked before anything is written.
+/// A tensor of version 1: its name, the path of its index, its pieces (datasets, chunks, boxes that
+/// cover every element once).
+void check_listed_tensor(const TensorEntry& tensor, std::int64_t number);
+
+/// Why this cannot be a piece of the tensor, wherever it is stored; empty where it can.
+std::string piece_problem(const PieceEntry& piece, const TensorEntry& tensor);
+
+/// The tensors together: sorted names, distinct names of files and paths of the index.
+void check_names(std::span<const TensorEntry> tensors, std::span<const FileEntry> files);
+
+/// The same, and that each chunk record of a file belongs to one piece. Looks at the names and
+/// chunks of `files` alone.
 void check_lists(std::span<const TensorEntry> tensors, std::span<const FileEntry> files);
 
 /// Why a shard file cannot have this name, data range, chunk table or, where it must have them,

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <iterator>
+#include <optional>
 #include <utility>
 
+#include "shardwise/checkpoint/detail/file_description.h"
 #include "shardwise/checkpoint/detail/json_text.h"
 #include "shardwise/checkpoint/detail/manifest_check.h"
 #include "shardwise/shard/error.h"
@@ -80,6 +82,19 @@ PieceEntry piece_of(const JsonValue& value, const TensorEntry& tensor) {
   return piece;
 }
 
+std::vector<WriterPiece> listed_pieces_of(const JsonFields& tensor_fields,
+                                          const TensorEntry& tensor) {
+  std::vector<WriterPiece> pieces;
+  for (const JsonValue& value : tensor_fields.list("pieces")) {
+    const JsonFields fields(
+        value,
+        {.what = "tensor", .name = tensor.name, .part = " piece", .number = std::ssize(pieces)});
+    pieces.push_back({fields.integer("writer"), box_of(fields, tensor.shape)});
+  }
+  return pieces;
+}
+
+// What both versions say of a tensor.
 TensorEntry tensor_of(const JsonValue& value, std::int64_t number) {
   const JsonFields unnamed(value, {.what = "tensor", .number = number});
   TensorEntry tensor;
@@ -90,6 +105,12 @@ TensorEntry tensor_of(const JsonValue& value, std::int64_t number) {
   const JsonFields fields(value, {.what = "tensor", .name = tensor.name});
   tensor.dtype = dtype_of(fields);
   tensor.shape = fields.dims("shape", 0);
+  return tensor;
+}
+
+TensorEntry listed_tensor_of(const JsonValue& value, std::int64_t number) {
+  TensorEntry tensor = tensor_of(value, number);
+  const JsonFields fields(value, {.what = "tensor", .name = tensor.name});
   tensor.mesh = fields.text("mesh");
   tensor.spec = fields.text("spec");
   tensor.policy = fields.text_or("policy", kUsualPolicy);
@@ -97,8 +118,133 @@ TensorEntry tensor_of(const JsonValue& value, std::int64_t number) {
   const auto pieces = fields.list("pieces");
   tensor.pieces.reserve(pieces.Size());
   for (const JsonValue& piece : pieces) tensor.pieces.push_back(piece_of(piece, tensor));
-  check_tensor(tensor, number);
+  check_listed_tensor(tensor, number);
   return tensor;
+}
+
+/// The meshes of a manifest, and the sharding that was made last: mostly the next one is the same.
+class Shardings {
+ public:
+  Shardings(const JsonFields& fields, const WriterMap& writers) {
+    for (const JsonValue& value : fields.list("meshes")) {
+      if (!value.IsString()) {
+        fields.fail(fmt::format("\"meshes\" holds a JSON {}, must be strings", kind_name(value)));
+      }
+      texts_.emplace_back(text_of(value));
+      const auto fail = [&](const std::string& problem) {
+        fields.fail(
+            fmt::format("\"meshes\" holds {}: {}", JsonFields::shown(texts_.back()), problem));
+      };
+      try {
+        meshes_.push_back(Mesh::parse(texts_.back()));
+      } catch (const Error& e) {
+        fail(e.what());
+      }
+      const Mesh& mesh = meshes_.back();
+      if (mesh.is_abstract()) fail("it has no devices");
+      if (mesh.size() > kMostListedPositions) {
+        fail(fmt::format("it has {} devices, at most {} are possible", mesh.size(),
+                         kMostListedPositions));
+      }
+      if (const DeviceId last = last_device(mesh); last >= writers.num_devices()) {
+        fail(fmt::format("nobody writes what device {} holds: the writers have devices 0 to {}",
+                         last, writers.num_devices() - 1));
+      }
+    }
+  }
+
+  void set(TensorEntry& tensor, const JsonFields& fields) {
+    const std::int64_t number = fields.integer("mesh");
+    if (number >= std::ssize(meshes_)) {
+      fields.fail(fmt::format("\"mesh\" is {}, there are {}", number, meshes_.size()));
+    }
+    const auto mesh = static_cast<std::size_t>(number);
+    tensor.mesh = texts_[mesh];
+    tensor.spec = fields.text("spec");
+    tensor.policy = fields.text_or("policy", kUsualPolicy);
+    if (!last_ || number != last_mesh_ || tensor.spec != last_spec_ ||
+        tensor.policy != last_policy_) {
+      try {
+        last_ = Sharding(meshes_[mesh], PartitionSpec::parse(tensor.spec),
+                         UnevenPolicy::parse(tensor.policy));
+      } catch (const Error& e) {
+        fields.fail(e.what());
+      }
+      last_mesh_ = number;
+      last_spec_ = tensor.spec;
+      last_policy_ = tensor.policy;
+    }
+    tensor.sharding = last_;
+  }
+
+ private:
+  std::vector<std::string> texts_;
+  std::vector<Mesh> meshes_;
+  std::optional<Sharding> last_;
+  std::int64_t last_mesh_ = -1;
+  std::string last_spec_, last_policy_;
+};
+
+WriterMap writers_of(const JsonValue& value) {
+  const JsonFields writers(value, {.what = "writers"});
+  const std::int64_t count = writers.integer("count", 1);
+  if (count > kMostWriters) {
+    writers.fail(fmt::format("\"count\" is {}, at most {} are possible", count, kMostWriters));
+  }
+  if (count == 1) return WriterMap();
+  if (!value.HasMember("starts")) {
+    const std::int64_t devices = writers.integer("devices", 1);
+    if (devices > kMostDevices) {
+      writers.fail(
+          fmt::format("\"devices\" is {}, at most {} are possible", devices, kMostDevices));
+    }
+    return WriterMap::even(devices, count);
+  }
+  std::vector<std::int64_t> starts;
+  for (const JsonValue& start : writers.list("starts")) {
+    if (!start.IsInt64() || start.GetInt64() < (starts.empty() ? 0 : starts.back())) {
+      writers.fail("\"starts\" is not a list of ascending integers");
+    }
+    starts.push_back(start.GetInt64());
+  }
+  if (std::ssize(starts) != count + 1 || starts.front() != 0 || starts.back() == 0) {
+    writers.fail(fmt::format("\"starts\" must be {} integers from 0 on", count + 1));
+  }
+  return WriterMap(std::move(starts));
+}
+
+// By writer: [bytes, end of data, hash of the description], or null where it has written nothing.
+std::vector<FileEntry> files_of(const JsonFields& fields, const WriterMap& writers) {
+  const auto list = fields.list("files");
+  if (list.Size() != static_cast<std::size_t>(writers.num_writers())) {
+    fields.fail(fmt::format("\"files\" has {} entries, must have one for each of {} writers",
+                            list.Size(), writers.num_writers()));
+  }
+  std::vector<FileEntry> files;
+  std::int64_t writer = -1;
+  for (const JsonValue& value : list) {
+    ++writer;
+    if (value.IsNull()) continue;
+    FileEntry file;
+    file.writer = writer;
+    file.name = shard_file_name(writer, writers.num_writers());
+    const auto fail = [&] {
+      fields.fail(
+          fmt::format("file {} is not [bytes,end of data,\"32 hex digits\"] with bytes >= "
+                      "end of data >= {}",
+                      writer, kDescriptionBytes));
+    };
+    if (!value.IsArray() || value.Size() != 3 || !value[0].IsInt64() || !value[1].IsInt64() ||
+        !value[2].IsString() || !from_hex(text_of(value[2]), file.description_hash)) {
+      fail();
+    }
+    const std::int64_t bytes = value[0].GetInt64(), end = value[1].GetInt64();
+    if (end < static_cast<std::int64_t>(kDescriptionBytes) || bytes < end) fail();
+    file.bytes = static_cast<std::uint64_t>(bytes);
+    file.data_end = static_cast<std::uint64_t>(end);
+    files.push_back(std::move(file));
+  }
+  return files;
 }
 
 FileEntry file_of(const JsonValue& value, const Manifest& manifest) {
@@ -127,6 +273,45 @@ FileEntry file_of(const JsonValue& value, const Manifest& manifest) {
   return file;
 }
 
+void read_index(const JsonFields& fields, Manifest& manifest) {
+  const JsonFields index(fields.any("index"), {.what = "index"});
+  index.choice("name", {kIndexName});
+  manifest.index_bytes = static_cast<std::uint64_t>(index.integer("bytes"));
+  manifest.index_hash = index.hash128("xxh3");
+}
+
+// Memory is taken as tensors turn out to be right: a list may be long and hold none.
+void read_listed(const JsonFields& fields, Manifest& manifest) {
+  for (const JsonValue& value : fields.list("tensors")) {
+    manifest.tensors.push_back(listed_tensor_of(value, std::ssize(manifest.tensors)));
+  }
+  for (const JsonValue& value : fields.list("files")) {
+    manifest.files.push_back(file_of(value, manifest));
+  }
+  read_index(fields, manifest);
+  check_lists(manifest.tensors, manifest.files);
+}
+
+void read_ruled(const JsonFields& fields, const JsonDocument& document, Manifest& manifest) {
+  manifest.writers = writers_of(fields.any("writers"));
+  Shardings shardings(fields, manifest.writers);
+  for (const JsonValue& value : fields.list("tensors")) {
+    const std::int64_t number = std::ssize(manifest.tensors);
+    TensorEntry tensor = tensor_of(value, number);
+    const JsonFields tensor_fields(value, {.what = "tensor", .name = tensor.name});
+    if (value.HasMember("pieces")) {
+      tensor.listed = listed_pieces_of(tensor_fields, tensor);
+    } else {
+      shardings.set(tensor, tensor_fields);
+    }
+    check_tensor(tensor, number, manifest.writers.num_writers());
+    manifest.tensors.push_back(std::move(tensor));
+  }
+  manifest.files = files_of(fields, manifest.writers);
+  if (document.root().HasMember("index")) read_index(fields, manifest);
+  check_names(manifest.tensors, manifest.files);
+}
+
 Manifest parse(std::string_view bytes) {
   check_checksum(bytes);
   const JsonDocument document(bytes, kMaxNesting);
@@ -137,30 +322,24 @@ Manifest parse(std::string_view bytes) {
   }
   const JsonValue& version = fields.any("version");
   if (!version.IsNumber() || version.IsDouble()) fields.fail("\"version\" is not an integer");
-  if (!version.IsInt() || version.GetInt() != kFormatVersion) {
+  if (!version.IsInt() || version.GetInt() < kListedVersion || version.GetInt() > kFormatVersion) {
     throw Error(ErrorCode::unsupported,
-                fmt::format("it has format version {}, this build reads version {}",
-                            document.raw_member("version"), kFormatVersion));
+                fmt::format("it has format version {}, this build reads version {} to {}",
+                            document.raw_member("version"), kListedVersion, kFormatVersion));
   }
   Manifest manifest;
+  manifest.version = version.GetInt();
   manifest.minor = fields.integer_or("minor", 0);
   fields.hash128("id");
   manifest.id = fields.text("id");
   manifest.step = fields.integer("step");
   fields.any("user");
   manifest.user_json = document.raw_member("user");
-  // Memory is taken as tensors turn out to be right: a list may be long and hold none.
-  for (const JsonValue& value : fields.list("tensors")) {
-    manifest.tensors.push_back(tensor_of(value, std::ssize(manifest.tensors)));
+  if (manifest.version == kListedVersion) {
+    read_listed(fields, manifest);
+  } else {
+    read_ruled(fields, document, manifest);
   }
-  for (const JsonValue& value : fields.list("files")) {
-    manifest.files.push_back(file_of(value, manifest));
-  }
-  const JsonFields index(fields.any("index"), {.what = "index"});
-  index.choice("name", {kIndexName});
-  manifest.index_bytes = static_cast<std::uint64_t>(index.integer("bytes"));
-  manifest.index_hash = index.hash128("xxh3");
-  check_lists(manifest.tensors, manifest.files);
   return manifest;
 }
 

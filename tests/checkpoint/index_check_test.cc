@@ -27,6 +27,8 @@ PieceEntry piece(const Box& box, std::int64_t number) {
 /// "m" f32 [4, 6] in two pieces of two files, "s" a scalar, "z" without elements.
 Manifest manifest() {
   Manifest made;
+  made.version = kListedVersion;
+  made.minor = kExactIndexMinor;
   made.files = {{.name = "a.h5"}, {.name = "b.h5"}};
   made.tensors = {{.name = "m",
                    .shape = {4, 6},
@@ -132,6 +134,7 @@ TEST_F(IndexCheck, FindsAManifestThatNoIndexCanHold) {
 // More than is read at once.
 TEST_F(IndexCheck, ComparesALargeIndexToItsEnd) {
   Manifest many;
+  many.version = kListedVersion;
   many.files = {{.name = "a.h5"}};
   for (int i = 0; i < 6000; ++i) {
     const std::string name = fmt::format("t{:05}", i);

@@ -85,9 +85,12 @@ Made make(const TempDir& dir, std::span<const HostTensor> tensors) {
   const auto files = posix_file_system();
   const std::string name = "shards-00000-of-00001.h5";
   WrittenShardFile file =
-      write_shard_file(plan, layout, *files->create(dir / name, Caching::direct), pool, {});
-  file.entry.name = name;
+      write_shard_file(plan, 0, layout, *files->create(dir / name, Caching::direct), pool, {});
   Made made{std::move(plan.tensors), {std::move(file.entry)}};
+  std::vector<std::string> names;
+  for (const TensorEntry& tensor : made.tensors) names.push_back(tensor.name);
+  const std::vector<std::string> paths = index_paths(names);
+  for (std::size_t t = 0; t < names.size(); ++t) made.tensors[t].index = paths[t];
   write_file(dir / "index.h5", build_index_file(made.tensors, made.files));
   return made;
 }

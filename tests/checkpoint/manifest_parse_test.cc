@@ -5,9 +5,11 @@
 #include <string>
 #include <vector>
 
+#include "shardwise/checkpoint/detail/file_description.h"
 #include "shardwise/checkpoint/detail/manifest.h"
 #include "testing/errors.h"
 #include "testing/hand_made_checkpoint.h"
+#include "testing/listed_manifest.h"
 #include "testing/test_data.h"
 
 namespace shardwise::detail {
@@ -15,19 +17,19 @@ namespace {
 
 /// Tensors "a" (f32 [4, 4] in two zstd pieces of two chunks) and "b" (u8 [3], contiguous).
 std::string valid_text() {
-  static const std::string text =
-      print_manifest(HandMadeCheckpoint({{.name = "a",
-                                          .shape = {4, 4},
-                                          .pieces = {Box({0, 0}, {4, 2}), Box({0, 2}, {4, 4})},
-                                          .data = counting_values(DType::f32, {4, 4}),
-                                          .chunk = {2, 2},
-                                          .codec = StoredCodec::zstd},
-                                         {.name = "b",
-                                          .dtype = DType::u8,
-                                          .shape = {3},
-                                          .pieces = {Box({0}, {3})},
-                                          .data = counting_values(DType::u8, {3})}})
-                         .manifest);
+  static const std::string text = print_listed_manifest(
+      HandMadeCheckpoint({{.name = "a",
+                           .shape = {4, 4},
+                           .pieces = {Box({0, 0}, {4, 2}), Box({0, 2}, {4, 4})},
+                           .data = counting_values(DType::f32, {4, 4}),
+                           .chunk = {2, 2},
+                           .codec = StoredCodec::zstd},
+                          {.name = "b",
+                           .dtype = DType::u8,
+                           .shape = {3},
+                           .pieces = {Box({0}, {3})},
+                           .data = counting_values(DType::u8, {3})}})
+          .manifest);
   return text;
 }
 
@@ -46,7 +48,7 @@ TEST(ParseManifest, GivesBackWhatWasPrinted) {
   EXPECT_EQ(manifest.tensors[0].pieces[1].codec, StoredCodec::zstd);
   EXPECT_EQ(manifest.tensors[1].dtype, DType::u8);
   EXPECT_EQ(manifest.files[0].chunks, 5);
-  EXPECT_EQ(print_manifest(manifest), valid_text());
+  EXPECT_EQ(print_listed_manifest(manifest), valid_text());
 }
 
 TEST(ParseManifest, ReportsTheFirstOfManyTensorsThatIsWrong) {
@@ -59,11 +61,11 @@ TEST(ParseManifest, ReportsTheFirstOfManyTensorsThatIsWrong) {
     tensor.shape = {i, 0};
     manifest.tensors.push_back(tensor);
   }
-  const std::string good = print_manifest(manifest);
+  const std::string good = print_listed_manifest(manifest);
   manifest.tensors[1700].index.clear();
   manifest.tensors[2900].index.clear();
-  const std::string bad = print_manifest(manifest);
-  EXPECT_EQ(print_manifest(parse_manifest(good, "m")), good);
+  const std::string bad = print_listed_manifest(manifest);
+  EXPECT_EQ(print_listed_manifest(parse_manifest(good, "m")), good);
   EXPECT_THAT(refused(bad), testing::HasSubstr("tensor \"11700\": \"index\" is not the path"));
 }
 
@@ -76,20 +78,20 @@ TEST(ParseManifest, TakesKeysInAnyOrderAndIgnoresUnknownOnes) {
   text = manifest_with(text, "\"dtype\":\"f32\"", "\"dtype\":\"f32\",\"cousin\":\"tensor\"");
   text = manifest_with(text, "\"layout\":\"chunked\"", "\"parity\":7,\"layout\":\"chunked\"");
   text = manifest_with(text, "\"table\":{", "\"tier\":1,\"table\":{\"z\":[],");
-  EXPECT_EQ(print_manifest(parse_manifest(text, "m")), valid_text());
+  EXPECT_EQ(print_listed_manifest(parse_manifest(text, "m")), valid_text());
 }
 
 TEST(ParseManifest, RefusesAnotherVersionAsUnsupported) {
-  for (const char* version : {"2", "0", "-1", "1000000"}) {
+  for (const char* version : {"3", "0", "-1", "1000000"}) {
     const auto text =
         manifest_with(valid_text(), "\"version\":1", std::string("\"version\":") + version);
     EXPECT_THAT(refused(text, ErrorCode::unsupported),
                 testing::AllOf(testing::HasSubstr(std::string("format version ") + version),
-                               testing::HasSubstr("reads version 1")));
+                               testing::HasSubstr("reads version 1 to 2")));
   }
   // Whatever else a newer version has changed.
-  const auto text = with_checksum("{\"format\":\"shardwise-checkpoint\",\"version\":2");
-  EXPECT_THAT(refused(text, ErrorCode::unsupported), testing::HasSubstr("version 2"));
+  const auto text = with_checksum("{\"format\":\"shardwise-checkpoint\",\"version\":3");
+  EXPECT_THAT(refused(text, ErrorCode::unsupported), testing::HasSubstr("version 3"));
 }
 
 TEST(ParseManifest, ComparesTheChecksumBeforeItParses) {
@@ -237,30 +239,31 @@ TEST(ParseManifest, RefusesWhatBreaksARule) {
 
 TEST(ParseManifest, RefusesTheSameFileTwiceAndRecordsOfNoPiece) {
   HandMadeCheckpoint checkpoint({}, 2);
-  EXPECT_EQ(parse_manifest(print_manifest(checkpoint.manifest), "m").files.size(), 2u);
+  EXPECT_EQ(parse_manifest(print_listed_manifest(checkpoint.manifest), "m").files.size(), 2u);
   checkpoint.manifest.files[1].name = checkpoint.manifest.files[0].name;
-  EXPECT_THAT(refused(print_manifest(checkpoint.manifest)), testing::HasSubstr("comes twice"));
+  EXPECT_THAT(refused(print_listed_manifest(checkpoint.manifest)),
+              testing::HasSubstr("comes twice"));
 
   HandMadeCheckpoint spare({});
   spare.manifest.minor = 0;
   spare.manifest.files[0].table_address = 72;
   spare.manifest.files[0].data_end = spare.manifest.files[0].bytes;
   spare.manifest.files[0].chunks = 2;
-  EXPECT_THAT(refused(print_manifest(spare.manifest)),
+  EXPECT_THAT(refused(print_listed_manifest(spare.manifest)),
               testing::HasSubstr("0 chunk records belong to pieces, the table has 2"));
 }
 
 // Files of the first minor version have no decoded hashes; what a later one adds is ignored.
 TEST(ParseManifest, TakesEveryMinorVersion) {
   Manifest manifest = parse_manifest(valid_text(), "m");
-  EXPECT_EQ(manifest.minor, kFormatMinor);
+  EXPECT_EQ(manifest.minor, 1);
   EXPECT_TRUE(manifest.has_decoded_hashes());
   EXPECT_EQ(parse_manifest(manifest_with(valid_text(), "\"minor\":1", "\"minor\":7"), "m").minor,
             7);
 
   manifest.minor = 0;
   manifest.files[0].decoded_address = manifest.files[0].decoded_hash = 0;
-  const std::string old = print_manifest(manifest);
+  const std::string old = print_listed_manifest(manifest);
   EXPECT_EQ(old.find("minor"), std::string::npos);
   EXPECT_EQ(old.find("decoded"), std::string::npos);
   EXPECT_EQ(parse_manifest(old, "m"), manifest);
@@ -274,17 +277,31 @@ TEST(ParseManifest, TakesTheExampleOfTheFormatPage) {
   text = text.substr(text.find(begin) + begin.size());
   const Manifest manifest = parse_manifest(text.substr(0, text.find("```")), "m");
   EXPECT_EQ(manifest.tensors.at(0).shape, (Shape{2, 3}));
-  EXPECT_EQ(manifest.files.at(0).table_address, 8192u);
 
   const std::vector<std::int32_t> values{0, 1, 2, 3, 4, 5};
   const auto chunk = std::as_bytes(std::span(values));
   const ChunkRecord record{
       .address = 4096, .stored_bytes = 24, .hash = hash64(chunk.data(), chunk.size())};
   EXPECT_EQ(to_hex(record.hash), "5932abeb2d2d5854");
-  EXPECT_EQ(hash64(reinterpret_cast<const std::byte*>(&record), sizeof record),
-            manifest.files[0].table_hash);
-  EXPECT_EQ(hash64(reinterpret_cast<const std::byte*>(&record.hash), sizeof record.hash),
-            manifest.files[0].decoded_hash);
+  FileEntry file = manifest.files.at(0);
+  file.data_begin = 4096;
+  file.table_address = 8192;
+  file.chunks = 1;
+  file.table_hash = hash64(reinterpret_cast<const std::byte*>(&record), sizeof record);
+  file.decoded_address = 12472;
+  file.decoded_hash = hash64(reinterpret_cast<const std::byte*>(&record.hash), sizeof record.hash);
+  file.pieces_address = 12480;
+  const PieceEntry piece{.box = Box({0, 0}, {2, 3}), .chunk = {2, 3}};
+  const std::vector<std::uint64_t> words =
+      describe_pieces(manifest.tensors, std::vector<TensorPiece>{{0, &piece}});
+  EXPECT_THAT(words, testing::ElementsAre(0x58f865db9b0b5348, 0, 2, 0, 0, 2, 3, 2, 3));
+  file.pieces_words = words.size();
+  file.pieces_hash = hash64(std::as_bytes(std::span(words)).data(), 8 * words.size());
+  file.structure_hash = {.high = 0xccb8f2301253ce23, .low = 0x7574b73be5a86de5};
+  file.stored_bytes = 24;
+  const auto description = describe_file(file);
+  const auto bytes = std::as_bytes(std::span(description));
+  EXPECT_EQ(hash128(bytes.data(), bytes.size()), file.description_hash);
 }
 
 TEST(ParseManifest, BoundsWhatADecoderMustHold) {
@@ -300,7 +317,7 @@ TEST(ParseManifest, BoundsWhatADecoderMustHold) {
   tensor.shape = {1 << 27};
   tensor.pieces[0].box = Box({0}, {1 << 27});
   tensor.pieces[0].chunk = {1 << 27};
-  EXPECT_THAT(refused(print_manifest(checkpoint.manifest)),
+  EXPECT_THAT(refused(print_listed_manifest(checkpoint.manifest)),
               testing::HasSubstr("a chunk has 134217728 bytes, at most 67108864"));
 }
 

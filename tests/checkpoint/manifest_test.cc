@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "testing/hand_made_checkpoint.h"
+#include "testing/listed_manifest.h"
 
 namespace shardwise::detail {
 namespace {
@@ -31,7 +32,7 @@ HandMadeCheckpoint small_checkpoint() {
 }
 
 TEST(PrintManifest, IsTheJsonOfTheFormatPage) {
-  const std::string text = print_manifest(small_checkpoint().manifest);
+  const std::string text = print_listed_manifest(small_checkpoint().manifest);
   const json root = json::parse(text);
   EXPECT_EQ(root["format"], "shardwise-checkpoint");
   EXPECT_EQ(root["version"], 1);
@@ -65,8 +66,8 @@ TEST(PrintManifest, IsTheJsonOfTheFormatPage) {
 }
 
 TEST(PrintManifest, GivesEqualBytesForEqualManifests) {
-  EXPECT_EQ(print_manifest(small_checkpoint().manifest),
-            print_manifest(small_checkpoint().manifest));
+  EXPECT_EQ(print_listed_manifest(small_checkpoint().manifest),
+            print_listed_manifest(small_checkpoint().manifest));
 }
 
 TEST(PrintManifest, KeepsTheUsersJsonByteByByte) {
@@ -77,7 +78,7 @@ TEST(PrintManifest, KeepsTheUsersJsonByteByByte) {
         "{\"tensors\":[],\"user\":0}"}) {
     SCOPED_TRACE(user);
     checkpoint.manifest.user_json = user;
-    const std::string text = print_manifest(checkpoint.manifest);
+    const std::string text = print_listed_manifest(checkpoint.manifest);
     EXPECT_EQ(parse_manifest(text, "m").user_json, user);
   }
 }

@@ -19,6 +19,7 @@
 #include "shardwise/checkpoint/verify.h"
 #include "testing/hand_made_checkpoint.h"
 #include "testing/host_tensor.h"
+#include "testing/listed_manifest.h"
 #include "testing/only_layout.h"
 #include "testing/raw_hdf5.h"
 #include "testing/temp_dir.h"
@@ -260,10 +261,17 @@ void put_reference(const fs::path& directory, Manifest& manifest, std::size_t nu
 /// Reads HDF5's own files in the place of ours.
 void expect_reference_read(const fs::path& directory, Manifest manifest,
                            std::span<const HostTensor> tensors) {
+  // In version 1 a shard file need not say anything about itself.
+  manifest.version = kListedVersion;
+  manifest.minor = kExactIndexMinor;
+  std::vector<std::string> names;
+  for (const TensorEntry& tensor : manifest.tensors) names.push_back(tensor.name);
+  const std::vector<std::string> paths = index_paths(names);
+  for (std::size_t t = 0; t < names.size(); ++t) manifest.tensors[t].index = paths[t];
   for (std::size_t f = 0; f < manifest.files.size(); ++f) {
     put_reference(directory, manifest, f, tensors);
   }
-  write_file(directory / kManifestName, print_manifest(manifest));
+  write_file(directory / kManifestName, print_listed_manifest(manifest));
   expect_read(directory, tensors);
 }
 
@@ -326,10 +334,9 @@ TEST(ReferencePath, GivesTheSameFileForAnyChunks) {
   const fs::path directory = dir / "step-00000001";
   fs::create_directory(directory);
   WrittenShardFile written = write_shard_file(
-      plan, layout, *posix_file_system()->create(directory / "s.h5", Caching::direct), pool, {});
-  written.entry.name = "s.h5";
+      plan, 0, layout,
+      *posix_file_system()->create(directory / plan.files[0].name, Caching::direct), pool, {});
   Manifest manifest;
-  manifest.minor = kFormatMinor;
   manifest.id = "0123456789abcdef0123456789abcdef";
   manifest.step = 1;
   manifest.tensors = plan.tensors;

@@ -42,10 +42,10 @@ TEST_F(SaveTest, ManifestSaysWhatIsThere) {
   const std::string text = file_text(stats.directory / kManifestName);
   const Manifest manifest = parse_manifest(text, "manifest.json");
   EXPECT_EQ(manifest.step, 12);
-  EXPECT_EQ(manifest.tensors[1].index, "/a%2Fw");
   EXPECT_EQ(manifest.tensors[1].mesh, "data=4,model=2");
   EXPECT_EQ(manifest.tensors[1].spec, "data,model");
-  EXPECT_EQ(manifest.tensors[0].pieces.size(), 1u) << "replicas are stored once";
+  const StoredCheckpoint stored = open_checkpoint(*files_, stats.directory);
+  EXPECT_EQ(stored.manifest.tensors[0].pieces.size(), 1u) << "replicas are stored once";
   ASSERT_EQ(manifest.files.size(), 1u);
   std::size_t bytes = text.size();
   for (const char* name : {"shards-00000-of-00001.h5", kIndexName}) {

@@ -8,6 +8,7 @@
 #include <random>
 #include <set>
 
+#include "shardwise/checkpoint/detail/file_description.h"
 #include "testing/errors.h"
 #include "testing/hand_made_checkpoint.h"
 #include "testing/host_tensor.h"
@@ -30,8 +31,8 @@ Written write(const TempDir& dir, const std::string& name, std::span<const HostT
   const ChunkLayout layout = only_layout(written.plan);
   StagingPool pool(staging_sizes(budget_bytes, threads, layout.most_bytes()));
   const auto files = posix_file_system();
-  written.file =
-      write_shard_file(written.plan, layout, *files->create(dir / name, Caching::direct), pool, {});
+  written.file = write_shard_file(written.plan, 0, layout,
+                                  *files->create(dir / name, Caching::direct), pool, {});
   return written;
 }
 
@@ -150,6 +151,11 @@ TEST(ShardFile, EntryAndTableDescribeEveryByte) {
   mark(0, entry.data_begin);
   mark(entry.data_end, entry.bytes - entry.data_end);
   mark(entry.table_address, table_bytes);
+  mark(entry.data_end - kDescriptionBytes, kDescriptionBytes);
+  EXPECT_EQ(hash128(bytes.data() + entry.data_end - kDescriptionBytes, kDescriptionBytes),
+            entry.description_hash);
+  EXPECT_EQ(hash64(bytes.data() + entry.pieces_address, entry.pieces_words * sizeof(std::uint64_t)),
+            entry.pieces_hash);
   std::set<std::uint32_t> masks;
   std::size_t stored = 0;
   for (const ChunkRecord& record : written.file.table.records) {
@@ -159,7 +165,7 @@ TEST(ShardFile, EntryAndTableDescribeEveryByte) {
     masks.insert(record.filter_mask);
     stored += record.stored_bytes;
   }
-  EXPECT_EQ(stored, written.file.stored_bytes);
+  EXPECT_EQ(stored, written.file.entry.stored_bytes);
   for (std::size_t i = 0; i < bytes.size(); ++i) {
     ASSERT_TRUE(known[i] || bytes[i] == std::byte{0}) << i;
   }
@@ -218,7 +224,7 @@ TEST(ShardFile, PlainHdf5FindsEachOfManyChunks) {
   const ChunkLayout layout = only_layout(plan);
   StagingPool pool(staging_sizes(std::size_t{64} << 20, 2, layout.most_bytes()));
   const auto files = posix_file_system();
-  write_shard_file(plan, layout, *files->create(dir / "s.h5", Caching::direct), pool, {});
+  write_shard_file(plan, 0, layout, *files->create(dir / "s.h5", Caching::direct), pool, {});
   EXPECT_LT(std::filesystem::file_size(dir / "s.h5"), std::size_t{8} << 20);
 
   const Hdf5Lock lock;
@@ -253,7 +259,7 @@ TEST(ShardFile, DoesNotOpenBeforeItIsFinished) {
     const Hdf5Lock lock;
     EXPECT_THROW(read_raw(dir / "s.h5", "/tensors/0/0"), Error);
   };
-  write_shard_file(plan, layout, *files->create(dir / "s.h5", Caching::direct), pool, look);
+  write_shard_file(plan, 0, layout, *files->create(dir / "s.h5", Caching::direct), pool, look);
   EXPECT_GE(calls, 1);
   const Hdf5Lock lock;
   EXPECT_TRUE(read_raw(dir / "s.h5", "/tensors/0/0").data == *tensor.data);

@@ -536,7 +536,7 @@ TEST_F(Verify, ThrowsWhereThereIsNoCheckpointAndForNewerFormats) {
   EXPECT_THAT(message_of(ErrorCode::not_found, [&] { verify_checkpoint(dir_ / "step-00000009"); }),
               HasSubstr("there is no such directory"));
   const std::string text = file_text(path_ / "manifest.json");
-  const std::string newer = manifest_with(text, "\"version\":1", "\"version\":2");
+  const std::string newer = manifest_with(text, "\"version\":2", "\"version\":3");
   write_file(path_ / "manifest.json", std::as_bytes(std::span(newer)));
   message_of(ErrorCode::unsupported, [&] { verify(); });
 }
@@ -548,8 +548,6 @@ TEST_F(Verify, ComparesTheIndexWithTheManifest) {
     std::string_view from, to, message;
   } cases[] = {
       {"\"dtype\":\"i16\"", "\"dtype\":\"bf16\"", "lists: it has "},
-      {"\"index\":\"/b\"", "\"index\":\"/c\"", "tensor \"b\" at \"/c\", must be \"/b\""},
-      {"\"index\":\"/scalar\"", "\"index\":\"/noise2\"", "tensor \"scalar\" at \"/noise2\""},
       {"\"shape\":[0,2]", "\"shape\":[0,3]", "is 2, must be 3"},
   };
   for (const auto& c : cases) {

@@ -2,8 +2,9 @@
 // leaving any bounds, and reading and verifying find the same damage.
 //
 // The input: one byte that says what to leave wrong, a manifest (none: a fixed one), a NUL, and the
-// bytes of the shard file. Sizes and hashes are made right, up to those of each chunk, as a flipped
-// bit would get no further; what is behind them is then read.
+// bytes of the shard file. In version 2 that says itself what its pieces are. Sizes and hashes are
+// made right, up to those of each chunk, as a flipped bit would get no further; what is behind them
+// is then read.
 
 #include <algorithm>
 #include <cstddef>
@@ -19,6 +20,7 @@
 
 #include "fuzz/require.h"
 #include "shardwise/checkpoint/detail/codec.h"
+#include "shardwise/checkpoint/detail/file_description.h"
 #include "shardwise/checkpoint/detail/manifest.h"
 #include "shardwise/checkpoint/reader.h"
 #include "shardwise/checkpoint/verify.h"
@@ -41,7 +43,7 @@ constexpr std::size_t kDecodedBytes = std::size_t{1} << 20;
 
 // Bits of the first byte.
 constexpr unsigned kWrongSize = 1, kWrongChunks = 2, kWrongTable = 4, kWrongStructure = 8,
-                   kSmallBudget = 16, kWrongDecoded = 32;
+                   kSmallBudget = 16, kWrongDecoded = 32, kWrongDescription = 64;
 
 const Manifest& fixed_manifest() {
   static const Manifest manifest =
@@ -102,6 +104,52 @@ std::vector<std::uint64_t> decoded_hashes(const Manifest& manifest, std::size_t 
   return hashes;
 }
 
+bool small_enough(const Manifest& manifest) {
+  std::size_t chunks = 0, bytes = 0;
+  if (manifest.writers.num_writers() > 64) return false;
+  for (const detail::TensorEntry& tensor : manifest.tensors) {
+    if (tensor.sharding && tensor.sharding->mesh().size() > 1000) return false;
+    for (const detail::PieceEntry& piece : tensor.pieces) {
+      const auto count = static_cast<std::size_t>(num_chunks(piece));
+      const std::size_t each = chunk_bytes(piece, tensor.dtype);
+      if (count > kFileBytes || each > kDecodedBytes) return false;
+      chunks += count;
+      bytes += count * each;
+    }
+  }
+  return chunks <= kFileBytes / sizeof(ChunkRecord) && bytes <= kDecodedBytes;
+}
+
+/// Reads what a file of version 2 says of itself, the hash of its piece table made right. False
+/// where that cannot be: opening is to say why.
+bool read_pieces(Manifest& manifest, std::size_t file, std::span<const std::byte> bytes) {
+  FileEntry& entry = manifest.files[file];
+  std::vector<std::uint64_t> words(detail::kDescriptionWords);
+  std::memcpy(words.data(), bytes.data() + entry.data_end - detail::kDescriptionBytes,
+              detail::kDescriptionBytes);
+  try {
+    read_description(words, entry, "input");
+    words.resize(static_cast<std::size_t>(entry.pieces_words));
+    const std::span<std::byte> table = std::as_writable_bytes(std::span(words));
+    std::copy_n(bytes.begin() + static_cast<std::ptrdiff_t>(entry.pieces_address), table.size(),
+                table.begin());
+    entry.pieces_hash = hash64(table.data(), table.size());
+    add_file_pieces(words, manifest, file, "input");
+  } catch (const Error&) {
+    return false;
+  }
+  return small_enough(manifest);
+}
+
+void write_description(FileEntry& entry, std::span<std::byte> bytes) {
+  const auto words = detail::describe_file(entry);
+  const auto description = std::as_bytes(std::span(words));
+  std::copy(
+      description.begin(), description.end(),
+      bytes.begin() + static_cast<std::ptrdiff_t>(entry.data_end - detail::kDescriptionBytes));
+  entry.description_hash = hash128(description.data(), description.size());
+}
+
 /// States the sizes and hashes of these bytes in the file's entry, or of what they become.
 std::vector<std::byte> seal(Manifest& manifest, std::size_t file, std::span<const std::byte> given,
                             unsigned wrong) {
@@ -111,7 +159,9 @@ std::vector<std::byte> seal(Manifest& manifest, std::size_t file, std::span<cons
     bytes.resize(static_cast<std::size_t>(entry.bytes));
   }
   if (bytes.size() != entry.bytes) return bytes;
-  // The manifest is valid: the tables are in the file.
+  const bool described = manifest.version != detail::kListedVersion;
+  if (described && !read_pieces(manifest, file, bytes)) return bytes;
+  // The manifest, or the description, is valid: the tables are in the file.
   const auto table =
       std::span(bytes).subspan(entry.table_address, static_cast<std::size_t>(entry.chunks) * 32);
   for (std::size_t at = 0; (wrong & kWrongChunks) == 0 && at < table.size(); at += 32) {
@@ -140,21 +190,8 @@ std::vector<std::byte> seal(Manifest& manifest, std::size_t file, std::span<cons
     structure.update(bytes.data() + entry.data_end, entry.bytes - entry.data_end);
     entry.structure_hash = structure.digest();
   }
+  if (described && (wrong & kWrongDescription) == 0) write_description(entry, bytes);
   return bytes;
-}
-
-bool small_enough(const Manifest& manifest) {
-  std::size_t chunks = 0, bytes = 0;
-  for (const detail::TensorEntry& tensor : manifest.tensors) {
-    for (const detail::PieceEntry& piece : tensor.pieces) {
-      const auto count = static_cast<std::size_t>(num_chunks(piece));
-      const std::size_t each = chunk_bytes(piece, tensor.dtype);
-      if (count > kFileBytes || each > kDecodedBytes) return false;
-      chunks += count;
-      bytes += count * each;
-    }
-  }
-  return chunks <= kFileBytes / sizeof(ChunkRecord) && bytes <= kDecodedBytes;
 }
 
 /// The elements of the box; nothing where the checkpoint is damaged there.
@@ -184,7 +221,8 @@ void check_tensor(const CheckpointReader& reader, const TensorInfo& tensor, bool
   require(std::equal(row->rbegin(), row->rend(), whole->rbegin()), "last row differs", tensor.name);
 }
 
-void check(const std::filesystem::path& directory, const MemoryFiles& files, bool small_budget) {
+void check(const std::filesystem::path& directory, const MemoryFiles& files, bool has_index,
+           bool small_budget) {
   ReadOptions options{
       .threads = 1, .pin = false, .file_system = std::make_shared<MemoryFileSystem>(files)};
   if (small_budget) options.memory_budget_bytes = 100;
@@ -201,8 +239,9 @@ void check(const std::filesystem::path& directory, const MemoryFiles& files, boo
     }
   } catch (const Error& e) {
     require(e.code() == ErrorCode::corrupt, "open", e.what());
-    // The index is always missing here.
-    require(damaged_files.size() > 1, "open fails, verify finds nothing", e.what());
+    // An index, where the manifest has one, is always missing here.
+    require(damaged_files.size() > (has_index ? 1u : 0u), "open fails, verify finds nothing",
+            e.what());
   }
 }
 
@@ -230,10 +269,11 @@ void run(std::string_view input) {
   for (std::size_t f = 0; f < manifest.files.size(); ++f) {
     files[manifest.files[f].name] = seal(manifest, f, bytes, wrong);
   }
-  const auto printed = print_manifest(manifest);
+  if (!small_enough(manifest)) return;
+  const auto printed = manifest_text(manifest);
   const auto stored = std::as_bytes(std::span(printed));
   files[detail::kManifestName].assign(stored.begin(), stored.end());
-  check(directory, files, (wrong & kSmallBudget) != 0);
+  check(directory, files, manifest.has_index(), (wrong & kSmallBudget) != 0);
 }
 
 }  // namespace

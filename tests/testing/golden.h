@@ -8,18 +8,24 @@
 
 namespace shardwise {
 
-/// What the checkpoints in tests/data/checkpoint-v1 and -v1.1 hold. They were written once, steps 1
-/// and 2 by the first build that knew the format, step 3 by the first that wrote HDF5's groups
-/// itself, step 4 in three files by the first that kept the policy, its weights by our own coder of
-/// zstd frames; step 5, of format 1.1, in two files by the first that hashed decoded bytes.
-/// They are never written again: every later build must read them.
+/// What the checkpoints in tests/data/checkpoint-v1, -v1.1 and -v2 hold. They were written once,
+/// steps 1 and 2 by the first build that knew the format, step 3 by the first that wrote HDF5's
+/// groups itself, step 4 in three files by the first that kept the policy, its weights by our own
+/// coder of zstd frames; step 5, of format 1.1, in two files by the first that hashed decoded
+/// bytes; of format 2, in which files describe themselves, step 6 in three files, and step 7 in
+/// those of writers 0 and 64, without an index. They are never written again: every later build
+/// must read them.
 struct GoldenTensor {
   std::string name;
   DType dtype;
   Shape shape;
-  std::string spec;  ///< over mesh data=4,model=2
+  std::string spec;  ///< over golden_mesh()
   std::string policy = "ceil";
 };
+
+inline std::string golden_mesh(int step) {
+  return step == 7 ? "data=2,model=1@0,64" : "data=4,model=2";
+}
 
 inline std::vector<GoldenTensor> golden_tensors(int step) {
   std::vector<GoldenTensor> tensors = {{"scalar", DType::f32, {}, ""},
@@ -31,7 +37,13 @@ inline std::vector<GoldenTensor> golden_tensors(int step) {
     tensors.push_back({"dtypes/" + std::string(name(dtype)), dtype, {6, 5}, "data,model"});
   }
   if (step < 4) return tensors;
-  if (step == 5) {
+  if (step >= 6) {
+    // Its replicas share it in two parts.
+    tensors.push_back({"split", DType::i32, {600001}, "-"});
+    tensors.push_back(
+        {"sizes", DType::u16, {40001, 2}, "model,-", step == 6 ? "sizes:1+40000,-" : "ceil"});
+  }
+  if (step >= 5) {
     // The second of its chunks reaches over the edge.
     tensors.push_back({"ragged", DType::i32, {300001}, "-"});
     tensors.push_back({"weights/f32", DType::f32, {17000}, "-"});

@@ -7,7 +7,9 @@
 #include <stdexcept>
 
 #include "shardwise/checkpoint/detail/codec.h"
+#include "shardwise/checkpoint/detail/file_description.h"
 #include "shardwise/shard/box_copy.h"
+#include "testing/listed_manifest.h"
 #include "testing/temp_dir.h"
 
 namespace shardwise {
@@ -40,7 +42,8 @@ HandMadeCheckpoint::HandMadeCheckpoint(std::vector<HandMadeTensor> tensors, std:
                                        std::int64_t step) {
   std::sort(tensors.begin(), tensors.end(),
             [](const auto& a, const auto& b) { return a.name < b.name; });
-  manifest.minor = detail::kFormatMinor;
+  manifest.version = detail::kListedVersion;
+  manifest.minor = detail::kDecodedHashesMinor;
   manifest.id = "0123456789abcdef0123456789abcdef";
   manifest.step = step;
   for (std::int64_t f = 0; f < num_files; ++f) {
@@ -85,14 +88,28 @@ HandMadeCheckpoint::HandMadeCheckpoint(std::vector<HandMadeTensor> tensors, std:
     entry.chunks = static_cast<std::int64_t>(files[f].records.size());
     entry.table_address = bytes.size();
     bytes.resize(bytes.size() + files[f].records.size() * sizeof(ChunkRecord));
+    bytes.resize(bytes.size() + detail::kDescriptionBytes);
     pad_to(bytes, 64);
     entry.data_end = bytes.size();
     append_filler(bytes, static_cast<unsigned>(f) + 100);
     entry.decoded_address = bytes.size();
     bytes.resize(bytes.size() + files[f].decoded_hashes.size() * sizeof(std::uint64_t));
+    entry.pieces_address = bytes.size();
+    entry.pieces_words = describe(f).size();
+    bytes.resize(bytes.size() + entry.pieces_words * sizeof(std::uint64_t));
     append_filler(bytes, static_cast<unsigned>(f) + 150);
   }
   seal();
+}
+
+std::vector<std::uint64_t> HandMadeCheckpoint::describe(std::size_t file) const {
+  std::vector<detail::TensorPiece> pieces;
+  for (std::size_t t = 0; t < manifest.tensors.size(); ++t) {
+    for (const PieceEntry& piece : manifest.tensors[t].pieces) {
+      if (piece.file == static_cast<std::int64_t>(file)) pieces.push_back({t, &piece});
+    }
+  }
+  return describe_pieces(manifest.tensors, pieces);
 }
 
 void HandMadeCheckpoint::add_chunk(const HandMadeTensor& tensor, const PieceEntry& piece,
@@ -139,13 +156,41 @@ void HandMadeCheckpoint::seal() {
     entry.decoded_hash = hash64(file.bytes.data() + entry.decoded_address, hashes_bytes);
     entry.bytes = file.bytes.size();
     entry.table_hash = hash64(file.bytes.data() + entry.table_address, table_bytes);
+    const std::vector<std::uint64_t> pieces = describe(f);
+    const std::size_t pieces_bytes = pieces.size() * sizeof(std::uint64_t);
+    if (pieces_bytes != 0) {
+      std::memcpy(file.bytes.data() + entry.pieces_address, pieces.data(), pieces_bytes);
+    }
+    entry.pieces_hash = hash64(file.bytes.data() + entry.pieces_address, pieces_bytes);
     Hasher128 structure;
     structure.update(file.bytes.data(), entry.data_begin);
     structure.update(file.bytes.data() + entry.data_end, file.bytes.size() - entry.data_end);
     entry.structure_hash = structure.digest();
+    if (manifest.version != detail::kListedVersion) describe_itself(f);
+  }
+  for (detail::TensorEntry& tensor : manifest.tensors) {
+    tensor.listed.clear();
+    if (manifest.version == detail::kListedVersion) continue;
+    for (const PieceEntry& piece : tensor.pieces) tensor.listed.push_back({piece.file, piece.box});
+    std::stable_sort(tensor.listed.begin(), tensor.listed.end(),
+                     [](const auto& a, const auto& b) { return a.writer < b.writer; });
   }
   manifest.index_bytes = index.size();
   manifest.index_hash = hash128(index.data(), index.size());
+}
+
+void HandMadeCheckpoint::describe_itself(std::size_t number) {
+  const auto writers = static_cast<std::int64_t>(files.size());
+  manifest.writers = writers == 1 ? detail::WriterMap() : detail::WriterMap::even(writers, writers);
+  detail::FileEntry& entry = manifest.files[number];
+  entry.writer = static_cast<std::int64_t>(number);
+  entry.stored_bytes = 0;
+  for (const ChunkRecord& record : files[number].records) entry.stored_bytes += record.stored_bytes;
+  const auto description = describe_file(entry);
+  const auto bytes = std::as_bytes(std::span(description));
+  entry.description_hash = hash128(bytes.data(), bytes.size());
+  std::memcpy(files[number].bytes.data() + entry.data_end - bytes.size(), bytes.data(),
+              bytes.size());
 }
 
 std::filesystem::path HandMadeCheckpoint::write(const std::filesystem::path& root) const {
@@ -157,9 +202,14 @@ std::filesystem::path HandMadeCheckpoint::write(const std::filesystem::path& roo
     write_file(directory / manifest.files[f].name, files[f].bytes);
   }
   write_file(directory / detail::kIndexName, index);
-  const std::string text = print_manifest(manifest);
+  const std::string text = manifest_text(manifest);
   write_file(directory / detail::kManifestName, std::as_bytes(std::span(text)));
   return directory;
+}
+
+std::string manifest_text(const detail::Manifest& manifest) {
+  return manifest.version == detail::kListedVersion ? print_listed_manifest(manifest)
+                                                    : print_manifest(manifest);
 }
 
 std::string with_checksum(std::string text) {

@@ -13,6 +13,7 @@ import unittest
 import xml.etree.ElementTree
 
 SHARDWISE = os.environ["SHARDWISE"]
+FIRST_CHUNK = 4096  # where the data of a shard file begins
 GOLDEN = pathlib.Path(os.environ["SHARDWISE_TEST_DATA"]) / "checkpoint-v1"
 
 
@@ -370,14 +371,19 @@ class Checkpoints(Cli):
         self.assertIn(names[0], self.ok("inspect", step))
         self.fails(3, ["no_such_tensor"], "inspect", step, "--tensor", "no_such_tensor")
 
+    def test_inspect_says_where_there_is_no_index(self):
+        golden = GOLDEN.parent / "checkpoint-v2"
+        for step, index in ((6, True), (7, False)):
+            path = golden / f"step-0000000{step}"
+            self.assertIs(self.ok_json("inspect", path)["index"], index)
+            self.assertEqual("no index.h5" in self.ok("inspect", path), not index)
+
     def test_verify_status_1_names_the_damage(self):
         root, step = self.root()
         self.assertTrue(self.ok_json("verify", root)["ok"])
         shard = next(step.glob("shards-*.h5"))
-        manifest = json.loads((step / "manifest.json").read_text())
-        begin = manifest["files"][0]["data"][0]
         data = bytearray(shard.read_bytes())
-        data[begin] ^= 1
+        data[FIRST_CHUNK] ^= 1
         shard.write_bytes(data)
         result = run("verify", step)
         self.assertEqual(result.returncode, 1)
@@ -519,9 +525,8 @@ class Reshard(Cli):
     def test_a_damaged_chunk_stops_it_with_nothing_listed(self):
         root, step = self.root()
         shard = next(step.glob("shards-*.h5"))
-        begin = json.loads((step / "manifest.json").read_text())["files"][0]["data"][0]
         data = bytearray(shard.read_bytes())
-        data[begin] ^= 1
+        data[FIRST_CHUNK] ^= 1
         shard.write_bytes(data)
         out = self.dir / "out"
         code = self.fails(3, [shard.name], "reshard", step, out, "--mesh", "a=2", "--spec", "*=-")

@@ -45,6 +45,7 @@ int run_inspect(const InspectOptions& options) {
     print_json({{"directory", reader.directory().string()},
                 {"step", reader.step()},
                 {"user", nlohmann::ordered_json::parse(reader.user_json())},
+                {"index", reader.has_index()},
                 {"tensors", list}});
     return 0;
   }
@@ -61,6 +62,9 @@ int run_inspect(const InspectOptions& options) {
                human_bytes(t.stored_bytes), fmt::format("{:.3f}", ratio)});
   }
   table.print();
+  if (!reader.has_index()) {
+    fmt::print("\nno index.h5: there are too many shard files or pieces for HDF5 to map\n");
+  }
   return 0;
 }
 

@@ -7,6 +7,7 @@
 #include <system_error>
 
 #include "shardwise/checkpoint/detail/codec.h"
+#include "shardwise/checkpoint/detail/file_description.h"
 #include "shardwise/checkpoint/detail/read/directory_state.h"
 #include "shardwise/checkpoint/detail/step_name.h"
 #include "shardwise/shard/error.h"
@@ -40,12 +41,25 @@ std::string own_name(const fs::path& directory) {
               fmt::format("open checkpoint {}: {}", directory.string(), error.message()));
 }
 
+void read_table(File& file, const std::string& path, std::span<std::byte> bytes,
+                std::uint64_t address, std::uint64_t must_be, const char* what) {
+  file.read_at(address, bytes.data(), bytes.size());
+  const std::uint64_t hash = hash64(bytes.data(), bytes.size());
+  if (hash == must_be) return;
+  throw Error(ErrorCode::corrupt, fmt::format("read {} of {}: its hash is {}, must be {}", what,
+                                              path, to_hex(hash), to_hex(must_be)));
+}
+
 StoredCheckpoint open_once(FileSystem& file_system, const fs::path& directory) {
   const OpenDirectory opened = open_directory(file_system, directory);
   StoredCheckpoint checkpoint;
   checkpoint.directory = directory;
   checkpoint.manifest = read_manifest(opened);
   checkpoint.files = open_files(opened, checkpoint.manifest);
+  for (std::size_t f = 0; f < checkpoint.manifest.files.size(); ++f) {
+    read_file_pieces(*checkpoint.files->at(f), directory, checkpoint.manifest, f);
+  }
+  check_no_file_missing(checkpoint.manifest, directory);
   for (std::size_t f = 0; f < checkpoint.manifest.files.size(); ++f) {
     checkpoint.tables.push_back(
         read_chunk_table(*checkpoint.files->at(f), directory, checkpoint.manifest, f));
@@ -132,27 +146,58 @@ std::unique_ptr<OpenFiles> open_files(const OpenDirectory& directory, const Mani
                                      });
 }
 
+void read_file_pieces(File& file, const fs::path& directory, Manifest& manifest,
+                      std::size_t number) {
+  if (manifest.version == kListedVersion) return;
+  FileEntry& entry = manifest.files[number];
+  const std::string path = (directory / entry.name).string();
+  std::vector<std::uint64_t> words(kDescriptionWords);
+  const std::span<std::byte> bytes = std::as_writable_bytes(std::span(words));
+  file.read_at(entry.data_end - kDescriptionBytes, bytes.data(), bytes.size());
+  if (const Hash128 hash = hash128(bytes.data(), bytes.size()); hash != entry.description_hash) {
+    throw Error(ErrorCode::corrupt,
+                fmt::format("read description of {}: its hash is {}, must be {}", path,
+                            to_hex(hash), to_hex(entry.description_hash)));
+  }
+  read_description(words, entry, path);
+  words.resize(static_cast<std::size_t>(entry.pieces_words));
+  read_table(file, path, std::as_writable_bytes(std::span(words)), entry.pieces_address,
+             entry.pieces_hash, "piece table");
+  add_file_pieces(words, manifest, number, path);
+}
+
+void check_no_file_missing(const Manifest& manifest, const fs::path& directory) {
+  if (manifest.version == kListedVersion) return;
+  std::vector<bool> is_there(static_cast<std::size_t>(manifest.writers.num_writers()), false);
+  for (const FileEntry& file : manifest.files)
+    is_there[static_cast<std::size_t>(file.writer)] = true;
+  std::vector<Box> boxes;
+  for (std::size_t writer = 0; writer < is_there.size(); ++writer) {
+    if (is_there[writer]) continue;
+    for (const TensorEntry& tensor : manifest.tensors) {
+      add_pieces_of(static_cast<std::int64_t>(writer), manifest.writers, tensor, boxes);
+      if (boxes.empty()) continue;
+      throw Error(ErrorCode::corrupt,
+                  fmt::format("open checkpoint {}: the manifest has no shard file of writer {}, "
+                              "which has {} of tensor {:?}",
+                              directory.string(), writer, to_string(boxes.front()), tensor.name));
+    }
+  }
+}
+
 ChunkTable read_chunk_table(File& file, const fs::path& directory, const Manifest& manifest,
                             std::size_t number) {
   const FileEntry& entry = manifest.files[number];
   const std::string path = (directory / entry.name).string();
-  const auto read = [&](std::span<std::byte> bytes, std::uint64_t address, std::uint64_t must_be,
-                        const char* what) {
-    file.read_at(address, bytes.data(), bytes.size());
-    const std::uint64_t hash = hash64(bytes.data(), bytes.size());
-    if (hash == must_be) return;
-    throw Error(ErrorCode::corrupt, fmt::format("read {} of {}: its hash is {}, must be {}", what,
-                                                path, to_hex(hash), to_hex(must_be)));
-  };
   // The manifest's number of records fits into the file, whose size has been compared.
   ChunkTable table;
   table.records.resize(static_cast<std::size_t>(entry.chunks));
-  read(std::as_writable_bytes(std::span(table.records)), entry.table_address, entry.table_hash,
-       "chunk table");
+  read_table(file, path, std::as_writable_bytes(std::span(table.records)), entry.table_address,
+             entry.table_hash, "chunk table");
   if (manifest.has_decoded_hashes()) {
     table.decoded_hashes.resize(table.records.size());
-    read(std::as_writable_bytes(std::span(table.decoded_hashes)), entry.decoded_address,
-         entry.decoded_hash, "table of decoded hashes");
+    read_table(file, path, std::as_writable_bytes(std::span(table.decoded_hashes)),
+               entry.decoded_address, entry.decoded_hash, "table of decoded hashes");
   }
   check_chunk_table(manifest, static_cast<std::int64_t>(number), table, path);
   return table;

@@ -59,8 +59,8 @@ struct OpenDirectory {
 /// must outlive it.
 OpenDirectory open_directory(FileSystem& file_system, const std::filesystem::path& path);
 
-/// Reads the manifest alone. Throws not_found where there is none; unsupported; corrupt, also where
-/// its step is not the directory's.
+/// Reads the manifest alone; of version 2, which does not list the pieces, without them. Throws
+/// not_found where there is none; unsupported; corrupt, also where its step is not the directory's.
 Manifest read_manifest(const OpenDirectory& directory);
 
 /// Opens one of the checkpoint's files and compares its size with the manifest's. Throws corrupt
@@ -71,7 +71,17 @@ std::unique_ptr<File> open_file(const OpenDirectory& directory, const FileEntry&
 /// The shard files of a manifest, which are opened so.
 std::unique_ptr<OpenFiles> open_files(const OpenDirectory& directory, const Manifest& manifest);
 
-/// Reads a file's chunk table and decoded hashes and checks them. Throws corrupt.
+/// Reads what a shard file of version 2 says about itself: completes its entry in the manifest, and
+/// adds its pieces to the tensors. Nothing in version 1. Throws corrupt.
+void read_file_pieces(File& file, const std::filesystem::path& directory, Manifest& manifest,
+                      std::size_t number);
+
+/// Requires that the pieces of all files were read. Throws corrupt where the shardings give a
+/// writer something to write that has no file.
+void check_no_file_missing(const Manifest& manifest, const std::filesystem::path& directory);
+
+/// Reads a file's chunk table and decoded hashes and checks them; its pieces must have been read.
+/// Throws corrupt.
 ChunkTable read_chunk_table(File& file, const std::filesystem::path& directory,
                             const Manifest& manifest, std::size_t number);
 

@@ -182,7 +182,7 @@ class ChunkWriter {
       const auto workers = static_cast<std::size_t>(pool_.sizes().workers);
       if (writing_ < lanes - std::min(lanes - 1, workers)) return std::nullopt;
     }
-    return plan_.efforts[chunk.tensor];
+    return plan_.effort(chunk.piece->file, chunk.tensor);
   }
 
   ChunkRecord& record(std::int64_t chunk) {

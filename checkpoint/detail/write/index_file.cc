@@ -119,13 +119,17 @@ std::vector<std::byte> build_index_file(std::span<const TensorEntry> tensors,
   std::vector<Hdf5Link> links;
   links.reserve(tensors.size());
   std::vector<Hdf5Mapping> mappings;
-  for (const TensorEntry& tensor : tensors) {
+  std::vector<std::string> names;
+  for (const TensorEntry& tensor : tensors) names.push_back(tensor.name);
+  const std::vector<std::string> paths = index_paths(names);
+  for (std::size_t t = 0; t < tensors.size(); ++t) {
+    const TensorEntry& tensor = tensors[t];
     const auto source_of = [&](const PieceEntry& piece) -> std::string_view {
       return files[static_cast<std::size_t>(piece.file)].name;
     };
     if (tensor.shape.empty()) {
       const PieceEntry& piece = tensor.pieces.front();
-      links.push_back({.path = tensor.index, .file = source_of(piece), .object = piece.dataset});
+      links.push_back({.path = paths[t], .file = source_of(piece), .object = piece.dataset});
       continue;
     }
     const std::array<std::byte, 8> value = fill_value(tensor.dtype);
@@ -136,10 +140,10 @@ std::vector<std::byte> build_index_file(std::span<const TensorEntry> tensors,
       mappings.push_back({piece.box, source_of(piece), piece.dataset});
     }
     links.push_back(
-        {tensor.index, mappings.empty()
-                           ? datasets.add_empty(types[tensor.dtype], tensor.shape, fill, attributes)
-                           : datasets.add_virtual(types[tensor.dtype], tensor.shape, fill, mappings,
-                                                  attributes)});
+        {paths[t], mappings.empty()
+                       ? datasets.add_empty(types[tensor.dtype], tensor.shape, fill, attributes)
+                       : datasets.add_virtual(types[tensor.dtype], tensor.shape, fill, mappings,
+                                              attributes)});
   }
   const std::uint64_t root = add_hdf5_groups(out, std::move(links));
   driver.append(out, root);

@@ -13,6 +13,11 @@ namespace shardwise::detail {
 /// both group and dataset. Requires distinct names. (docs/checkpoint_format.md, heading "index.h5")
 std::vector<std::string> index_paths(std::span<const std::string> names);
 
+/// An index helps where it is opened in a moment: a checkpoint of more shard files, or of more
+/// pieces, has none.
+inline constexpr std::int64_t kMostIndexedWriters = 64;
+inline constexpr std::size_t kMostMappings = std::size_t{1} << 20;
+
 /// The bytes of index.h5 for these tensors, whose pieces are in `files`. Equal arguments give
 /// equal bytes. Throws io where HDF5 fails.
 std::vector<std::byte> build_index_file(std::span<const TensorEntry> tensors,

@@ -23,15 +23,6 @@
 namespace shardwise::detail {
 namespace {
 
-// What a reader checks of the tensors, before anything is written: among it the proof that the
-// pieces cover every element once.
-void check_plan(const SavePlan& plan, std::span<const FileEntry> files) {
-  for (std::size_t t = 0; t < plan.tensors.size(); ++t) {
-    check_tensor(plan.tensors[t], static_cast<std::int64_t>(t));
-  }
-  check_lists(plan.tensors, files);
-}
-
 // All that a reader checks, before the step is published: nobody could read one that fails here.
 void check_written(const Manifest& manifest, std::span<const ChunkTable> tables) {
   check_manifest(manifest);
@@ -40,42 +31,24 @@ void check_written(const Manifest& manifest, std::span<const ChunkTable> tables)
   }
 }
 
-// Their names, and how many chunks each has: all that is known of them before they are written.
-std::vector<FileEntry> planned_files(std::span<const ChunkLayout> layouts) {
-  std::vector<FileEntry> files(layouts.size());
-  for (std::size_t f = 0; f < files.size(); ++f) {
-    files[f].name = fmt::format("shards-{:05}-of-{:05}.h5", f, files.size());
-    files[f].chunks = layouts[f].num_chunks();
-  }
-  return files;
-}
-
 // Writes the shard files of an attempt, one after the other. Thread-compatible.
 class ShardFiles {
  public:
   ShardFiles(const SaveContext& context, const Attempt& attempt, const SaveOptions& options)
       : context_(context), attempt_(attempt), options_(options) {}
 
-  // `entries` have names, and get all the rest. Returns what each file says about its chunks.
-  std::vector<ChunkTable> write(const SavePlan& plan, std::span<const ChunkLayout> layouts,
-                                std::span<FileEntry> entries) {
-    if (attempt_.is_reused()) keep_reusable(entries);
-    std::vector<ChunkTable> tables;
-    for (std::size_t f = 0; f < entries.size(); ++f) {
-      const std::unique_ptr<File> file = make_file(entries[f].name);
+  std::vector<WrittenShardFile> write(const SavePlan& plan, std::span<const ChunkLayout> layouts) {
+    if (attempt_.is_reused()) keep_reusable(plan.files);
+    std::vector<WrittenShardFile> written;
+    for (std::size_t f = 0; f < plan.files.size(); ++f) {
+      const std::unique_ptr<File> file = make_file(plan.files[f].name);
       make_pool(layouts[f]);
-      WrittenShardFile written =
-          write_shard_file(plan, layouts[f], *file, *context_.pool, progress_of(plan));
-      written.entry.name = std::move(entries[f].name);
-      entries[f] = std::move(written.entry);
-      tables.push_back(std::move(written.table));
-      stored_bytes_ += written.stored_bytes;
+      written.push_back(
+          write_shard_file(plan, f, layouts[f], *file, *context_.pool, progress_of(plan)));
       done_bytes_ += layouts[f].logical_bytes();
     }
-    return tables;
+    return written;
   }
-
-  std::size_t stored_bytes() const { return stored_bytes_; }
 
  private:
   // Removes what a spare held and this checkpoint does not: its files are then those that its
@@ -122,58 +95,71 @@ class ShardFiles {
   const Attempt& attempt_;
   const SaveOptions& options_;
   std::unordered_set<std::string> reusable_;
-  std::size_t stored_bytes_ = 0, done_bytes_ = 0;  // of the files that are complete
+  std::size_t done_bytes_ = 0;  // of the files that are complete
 };
+
+// Whether index.h5 would be of use, see kMostIndexedWriters.
+bool wants_index(const SavePlan& plan) {
+  std::size_t mappings = 0;
+  for (const TensorEntry& tensor : plan.tensors) mappings += tensor.pieces.size();
+  return plan.writers.num_writers() <= kMostIndexedWriters && mappings <= kMostMappings;
+}
 
 // Writes the files of an attempt, the manifest last.
 SaveStats write_attempt(const SaveContext& context, const Attempt& attempt, std::int64_t step,
                         std::vector<TensorSource> sources, const SaveOptions& options) {
-  SavePlan plan = plan_save(std::move(sources), options.codec, context.executor, options.writers);
+  const WriterMap writers = writers_for(sources, options.writers);
+  SavePlan plan =
+      plan_save(std::move(sources), options.codec, context.executor, writers, {0, options.writers});
   std::replace(plan.efforts.begin(), plan.efforts.end(), Effort::huffman_only, context.huffman);
-  const std::vector<ChunkLayout> layouts = ChunkLayout::of_files(plan.tensors, plan.files);
-  const std::vector<FileEntry> planned = planned_files(layouts);
-  check_plan(plan, planned);
+  const std::vector<ChunkLayout> layouts =
+      ChunkLayout::of_files(plan.tensors, std::ssize(plan.files));
 
-  // The index and the list of tensors need the shard files' names alone, so they are made while the
-  // files are written.
   Manifest manifest;
-  manifest.minor = kFormatMinor;
   manifest.id = attempt.id();
   manifest.step = step;
   manifest.user_json = options.user_json;
-  manifest.files = planned;
+  manifest.writers = writers;
+  // The index needs the shard files' names only, so it is made while the files are written.
   ShardFiles shards(context, attempt, options);
-  std::vector<ChunkTable> tables;
+  std::vector<WrittenShardFile> written;
   std::vector<std::byte> index;
-  std::string list;  // of tensors, as text
-  const std::function<void()> jobs[] = {
-      [&] { tables = shards.write(plan, layouts, manifest.files); },
-      [&] { index = build_index_file(plan.tensors, planned); },
-      [&] { list = print_tensors(plan.tensors); }};
+  const std::function<void()> jobs[] = {[&] { written = shards.write(plan, layouts); },
+                                        [&] {
+                                          if (!wants_index(plan)) return;
+                                          index = build_index_file(plan.tensors, plan.files);
+                                        }};
   run_lanes({.jobs = std::size(jobs),
              .lanes = std::size(jobs),
              .run = [&](std::size_t job, std::size_t) { jobs[job](); }});
   manifest.tensors = std::move(plan.tensors);
   manifest.index_bytes = index.size();
   manifest.index_hash = hash128(index.data(), index.size());
+  SaveStats stats;
+  std::vector<ChunkTable> tables;
+  for (WrittenShardFile& file : written) {
+    stats.stored_bytes += file.entry.stored_bytes;
+    stats.file_bytes += file.entry.bytes;
+    manifest.files.push_back(std::move(file.entry));
+    tables.push_back(std::move(file.table));
+  }
   check_written(manifest, tables);
-  const std::string text = print_manifest(manifest, list);
+  const std::string text = print_manifest(manifest);
   if (text.size() > kMaxManifestBytes) {
     throw Error(ErrorCode::unsupported,
                 fmt::format("write {}: it has {} bytes, at most {} are possible", kManifestName,
                             text.size(), kMaxManifestBytes));
   }
-  write_whole_file(context.file_system, attempt.directory() / kIndexName, index);
+  if (manifest.has_index()) {
+    write_whole_file(context.file_system, attempt.directory() / kIndexName, index);
+  }
   write_whole_file(context.file_system, attempt.directory() / kManifestName,
                    std::as_bytes(std::span(text)));
   context.file_system.sync_directory(attempt.directory());
 
-  SaveStats stats;
   stats.logical_bytes = plan.logical_bytes;
-  stats.stored_bytes = shards.stored_bytes();
   stats.chunks = plan.chunks;
-  stats.file_bytes = index.size() + text.size();
-  for (const FileEntry& file : manifest.files) stats.file_bytes += file.bytes;
+  stats.file_bytes += index.size() + text.size();
   return stats;
 }
 

@@ -8,9 +8,8 @@
 #include <numeric>
 #include <string_view>
 
+#include "shardwise/checkpoint/detail/json_document.h"
 #include "shardwise/checkpoint/detail/json_text.h"
-#include "shardwise/checkpoint/detail/write/index_file.h"
-#include "shardwise/checkpoint/detail/write/writers.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise::detail {
@@ -29,10 +28,12 @@ Box sample_box(const Box& box, std::size_t element_bytes) {
   return sample;
 }
 
-CodecChoice choose_by_samples(const TensorSource& source, const TensorEntry& tensor, Codec wanted) {
+// `pieces`: of the tensor, all in one file.
+CodecChoice choose_by_samples(const TensorSource& source, DType dtype,
+                              std::span<const PieceEntry> pieces, Codec wanted) {
   if (wanted == Codec::none) return {};
   std::vector<Box> chunks;
-  for (const PieceEntry& piece : tensor.pieces) {
+  for (const PieceEntry& piece : pieces) {
     if (piece.layout == Layout::contiguous) continue;
     const std::int64_t count = num_chunks(piece);
     const std::int64_t wanted_chunks = std::min(kSamples, count);
@@ -41,7 +42,7 @@ CodecChoice choose_by_samples(const TensorSource& source, const TensorEntry& ten
     }
   }
   if (chunks.empty()) return {};
-  const std::size_t element_bytes = size_bytes(tensor.dtype);
+  const std::size_t element_bytes = size_bytes(dtype);
   std::vector<std::byte> sample;
   const std::size_t samples = std::min<std::size_t>(kSamples, chunks.size());
   for (std::size_t i = 0; i < samples; ++i) {
@@ -53,8 +54,9 @@ CodecChoice choose_by_samples(const TensorSource& source, const TensorEntry& ten
   return choose_codec(wanted, sample, element_bytes);
 }
 
-// Sorted by name; what is not cut is cut over one device.
-std::vector<TensorSource> in_order(std::vector<TensorSource> sources) {
+// Sorted by name; a tensor without a sharding is one that every device holds.
+std::vector<TensorSource> in_order(std::vector<TensorSource> sources, const WriterMap& writers) {
+  const Mesh all = Mesh::line(writers.num_writers() == 1 ? 1 : writers.num_devices());
   std::vector<std::size_t> order(sources.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::sort(order.begin(), order.end(),
@@ -64,7 +66,7 @@ std::vector<TensorSource> in_order(std::vector<TensorSource> sources) {
   for (const std::size_t i : order) {
     TensorSource& source = sorted.emplace_back(std::move(sources[i]));
     if (source.sharding) continue;
-    source.sharding = Sharding::replicated(Mesh::line(1), info_of(source).shape.size());
+    source.sharding = Sharding::replicated(all, info_of(source).shape.size());
   }
   return sorted;
 }
@@ -88,35 +90,16 @@ std::vector<TensorEntry> describe(std::span<const TensorSource> sources) {
                        .spec = again ? tensors.back().spec : sharding.spec().to_string(),
                        .policy = again ? tensors.back().policy : sharding.policy().to_string(),
                        .index = {},
-                       .pieces = {}});
+                       .pieces = {},
+                       .sharding = sharding});
   }
   return tensors;
 }
 
-// The distinct pieces of a tensor, or all of it where it is small.
-std::vector<HeldPiece> pieces_of(const TensorEntry& tensor, const Sharding& sharding,
-                                 std::int64_t writers) {
-  const std::size_t element_bytes = size_bytes(tensor.dtype);
-  const std::size_t bytes = num_bytes(tensor.shape, element_bytes);
-  if (bytes == 0) return {};
-  const std::int64_t size = sharding.mesh().size();
-  writers = std::min(writers, size);
-  if (bytes < kContiguousBelowBytes) {
-    std::vector<std::int64_t> all(static_cast<std::size_t>(writers));
-    std::iota(all.begin(), all.end(), 0);
-    return {{Box::whole(tensor.shape), element_bytes, std::move(all)}};
-  }
-  std::vector<HeldPiece> pieces;
-  for (const DistinctPiece& distinct : sharding.distinct_pieces(tensor.shape)) {
-    pieces.push_back({distinct.box, element_bytes, writers_of(distinct.positions, size, writers)});
-  }
-  return pieces;
-}
-
-PieceEntry stored_piece(const Box& box, std::size_t element_bytes, std::int64_t writer) {
+PieceEntry stored_piece(const Box& box, std::size_t element_bytes, std::int64_t file) {
   PieceEntry piece;
   piece.box = box;
-  piece.file = writer;
+  piece.file = file;
   piece.chunk = box.shape();
   if (num_bytes(piece.chunk, element_bytes) >= kContiguousBelowBytes) {
     piece.layout = Layout::chunked;
@@ -125,21 +108,31 @@ PieceEntry stored_piece(const Box& box, std::size_t element_bytes, std::int64_t 
   return piece;
 }
 
-void add_pieces(SavePlan& plan, std::int64_t writers) {
-  std::vector<HeldPiece> held;
-  std::vector<std::size_t> tensor_of;
-  for (std::size_t t = 0; t < plan.sources.size(); ++t) {
-    for (HeldPiece& piece : pieces_of(plan.tensors[t], *plan.sources[t].sharding, writers)) {
-      held.push_back(std::move(piece));
-      tensor_of.push_back(t);
+// The pieces of the writers and the files that they are in, numbered: a writer of nothing has none.
+void add_pieces(SavePlan& plan, WriterRange mine) {
+  std::vector<Box> boxes;
+  for (std::int64_t writer = mine.first; writer < mine.end; ++writer) {
+    const auto file = std::ssize(plan.files);
+    FileEntry entry;
+    entry.writer = writer;
+    entry.name = shard_file_name(writer, plan.writers.num_writers());
+    PiecePaths paths;
+    for (std::size_t t = 0; t < plan.tensors.size(); ++t) {
+      TensorEntry& tensor = plan.tensors[t];
+      const std::size_t element_bytes = size_bytes(tensor.dtype);
+      boxes.clear();
+      PieceRule(plan.writers, *tensor.sharding, tensor.shape, element_bytes, tensor.name)
+          .add_pieces_of(writer, boxes);
+      for (const Box& box : boxes) {
+        PieceEntry& piece = tensor.pieces.emplace_back(stored_piece(box, element_bytes, file));
+        piece.dataset = paths.next(t);
+        piece.first_chunk = entry.chunks;
+        entry.chunks += num_chunks(piece);
+        plan.logical_bytes += num_bytes(box.shape(), element_bytes);
+      }
     }
-  }
-  const std::vector<std::vector<WriterShare>> shares = share_out(held, writers);
-  for (std::size_t p = 0; p < held.size(); ++p) {
-    for (const WriterShare& share : shares[p]) {
-      plan.tensors[tensor_of[p]].pieces.push_back(
-          stored_piece(share.box, held[p].element_bytes, share.writer));
-    }
+    plan.chunks += entry.chunks;
+    if (entry.chunks > 0) plan.files.push_back(std::move(entry));
   }
 }
 
@@ -172,25 +165,22 @@ class NameTable {
   std::vector<Slot> slots_;
 };
 
-// Writers become files: those that have nothing to write get none.
-void number_files(SavePlan& plan, std::int64_t writers) {
-  std::vector<std::int64_t> file(static_cast<std::size_t>(writers), -1);
-  for (const TensorEntry& tensor : plan.tensors) {
-    for (const PieceEntry& piece : tensor.pieces) file[static_cast<std::size_t>(piece.file)] = 0;
+// Why no manifest can hold this mesh; empty where one can.
+std::string mesh_problem(const Mesh& mesh) {
+  if (mesh.is_abstract()) {
+    return fmt::format("has the mesh {}, which has no devices", mesh.to_string());
   }
-  for (std::int64_t& number : file) {
-    if (number == 0) number = plan.files++;
+  if (mesh.size() > kMostListedPositions) {
+    return fmt::format("has a mesh of {} devices, at most {} are possible", mesh.size(),
+                       kMostListedPositions);
   }
-  std::vector<std::int64_t> chunks(static_cast<std::size_t>(plan.files), 0);
-  for (TensorEntry& tensor : plan.tensors) {
-    for (PieceEntry& piece : tensor.pieces) {
-      piece.file = file[static_cast<std::size_t>(piece.file)];
-      std::int64_t& next = chunks[static_cast<std::size_t>(piece.file)];
-      piece.first_chunk = next;
-      next += num_chunks(piece);
-      plan.chunks += num_chunks(piece);
+  for (const Axis& axis : mesh.axes()) {
+    if (!is_utf8(axis.name)) {
+      return fmt::format("has a mesh with the axis {}, which is not UTF-8",
+                         JsonFields::shown(axis.name));
     }
   }
+  return {};
 }
 
 }  // namespace
@@ -223,6 +213,9 @@ void check_sources(std::span<const TensorSource> sources) {
     }
     num_bytes(info.shape, size_bytes(info.dtype));
     if (!source.sharding) continue;
+    if (const std::string problem = mesh_problem(source.sharding->mesh()); !problem.empty()) {
+      fail(problem);
+    }
     try {
       // Also where the tensor is so small that it is stored whole: it is to be restored as it is
       // cut here.
@@ -233,35 +226,41 @@ void check_sources(std::span<const TensorSource> sources) {
   }
 }
 
-SavePlan plan_save(std::vector<TensorSource> sources, Codec codec, const Executor& executor,
-                   std::int64_t writers) {
-  SavePlan plan;
-  plan.adaptive = codec == Codec::automatic;
-  plan.sources = in_order(std::move(sources));
-  plan.tensors = describe(plan.sources);
-  add_pieces(plan, writers);
-  number_files(plan, writers);
-
-  std::vector<CodecChoice> choices(plan.sources.size());
-  executor.parallel_for(std::ssize(choices), [&](std::int64_t i) {
-    const auto at = static_cast<std::size_t>(i);
-    choices[at] = choose_by_samples(plan.sources[at], plan.tensors[at], codec);
-  });
-
-  std::vector<std::string> names;
-  for (const TensorEntry& tensor : plan.tensors) names.push_back(tensor.name);
-  const std::vector<std::string> paths = index_paths(names);
-  for (std::size_t t = 0; t < plan.tensors.size(); ++t) {
-    TensorEntry& tensor = plan.tensors[t];
-    tensor.index = paths[t];
-    plan.efforts.push_back(choices[t].effort);
-    plan.logical_bytes += num_bytes(tensor.shape, size_bytes(tensor.dtype));
-    for (std::size_t p = 0; p < tensor.pieces.size(); ++p) {
-      PieceEntry& piece = tensor.pieces[p];
-      piece.dataset = fmt::format("/tensors/{}/{}", t, p);
-      if (piece.layout == Layout::chunked) piece.codec = choices[t].codec;
-    }
+WriterMap writers_for(std::span<const TensorSource> sources, std::int64_t count) {
+  if (count == 1) return {};
+  DeviceId devices = 1;
+  for (const TensorSource& source : sources) {
+    if (source.sharding) devices = std::max(devices, last_device(source.sharding->mesh()) + 1);
   }
+  return WriterMap::even(devices, count);
+}
+
+SavePlan plan_save(std::vector<TensorSource> sources, Codec codec, const Executor& executor,
+                   const WriterMap& writers, WriterRange mine) {
+  SavePlan plan;
+  plan.writers = writers;
+  plan.adaptive = codec == Codec::automatic;
+  plan.sources = in_order(std::move(sources), writers);
+  plan.tensors = describe(plan.sources);
+  add_pieces(plan, mine);
+
+  plan.efforts.resize(plan.files.size() * plan.tensors.size());
+  executor.parallel_for(std::ssize(plan.tensors), [&](std::int64_t t) {
+    const auto number = static_cast<std::size_t>(t);
+    TensorEntry& tensor = plan.tensors[number];
+    for (std::span<PieceEntry> rest = tensor.pieces; !rest.empty();) {
+      const std::int64_t file = rest.front().file;
+      const auto end = std::ranges::upper_bound(rest, file, {}, &PieceEntry::file);
+      const std::span pieces = rest.first(static_cast<std::size_t>(end - rest.begin()));
+      const CodecChoice choice =
+          choose_by_samples(plan.sources[number], tensor.dtype, pieces, codec);
+      plan.efforts[static_cast<std::size_t>(file) * plan.tensors.size() + number] = choice.effort;
+      for (PieceEntry& piece : pieces) {
+        if (piece.layout == Layout::chunked) piece.codec = choice.codec;
+      }
+      rest = rest.subspan(pieces.size());
+    }
+  });
   return plan;
 }
 

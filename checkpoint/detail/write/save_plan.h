@@ -8,15 +8,12 @@
 
 #include "shardwise/checkpoint/detail/codec.h"
 #include "shardwise/checkpoint/detail/manifest.h"
+#include "shardwise/checkpoint/detail/piece_rule.h"
 #include "shardwise/checkpoint/detail/write/chunk_layout.h"
 #include "shardwise/checkpoint/save.h"
 #include "shardwise/runtime/parallel.h"
 
 namespace shardwise::detail {
-
-/// Smaller pieces are stored unfiltered: their compression gains little. Smaller tensors are one
-/// piece, whatever their sharding.
-inline constexpr std::size_t kContiguousBelowBytes = std::size_t{64} << 10;
 
 /// What a caller's own function threw. It passes through a save unchanged, so it must not look
 /// like one of our errors on the way.
@@ -34,15 +31,25 @@ void call_caller(Call&& call) {
   }
 }
 
-/// What a save is going to write, decided before the first byte.
+/// Writers [first, end): those that this process stands for.
+struct WriterRange {
+  std::int64_t first = 0, end = 1;
+};
+
+/// What a process is going to write, decided before the first byte.
 struct SavePlan {
   std::vector<TensorSource> sources;  ///< sorted by name, each with a sharding
-  std::vector<TensorEntry> tensors;   ///< for each source
-  std::vector<Effort> efforts;        ///< for each source
+  std::vector<TensorEntry> tensors;   ///< for each source; with the pieces of this process
+  WriterMap writers;                  ///< of all processes
+  std::vector<FileEntry> files;       ///< of this process's writers that have something to write
+  std::vector<Effort> efforts;        ///< for each file, for each source
   bool adaptive = false;              ///< compression yields to a disk that waits for it
-  std::int64_t files = 0;             ///< one for each writer that has something to write
-  std::int64_t chunks = 0;            ///< of all files
-  std::size_t logical_bytes = 0;
+  std::int64_t chunks = 0;            ///< of these files
+  std::size_t logical_bytes = 0;      ///< of these files
+
+  Effort effort(std::int64_t file, std::size_t tensor) const {
+    return efforts[static_cast<std::size_t>(file) * tensors.size() + tensor];
+  }
 };
 
 /// The reader's own words about a source's tensor. Requires that check_sources passed.
@@ -55,9 +62,14 @@ inline const TensorInfo& info_of(const TensorSource& source) {
 /// or, as where its policy is strict, does not allow it.
 void check_sources(std::span<const TensorSource> sources);
 
-/// Cuts the tensors into pieces and chunks, and chooses each one's codec by samples of it. Requires
-/// that check_sources passed. Throws CallerError.
+/// The writers of one process that holds everything: device d, of as many as the sources' meshes
+/// name, belongs to writer d * count / devices.
+WriterMap writers_for(std::span<const TensorSource> sources, std::int64_t count);
+
+/// Cuts the tensors into pieces and chunks, and chooses the codec of each tensor in each file by
+/// samples of what is in it. Looks at what writers `mine` store alone. Requires that check_sources
+/// passed. Throws CallerError.
 SavePlan plan_save(std::vector<TensorSource> sources, Codec codec, const Executor& executor,
-                   std::int64_t writers = 1);
+                   const WriterMap& writers = WriterMap(), WriterRange mine = {});
 
 }  // namespace shardwise::detail

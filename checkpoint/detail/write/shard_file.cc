@@ -9,7 +9,9 @@
 
 #include "shardwise/checkpoint/detail/emit/hdf5_groups.h"
 #include "shardwise/checkpoint/detail/emit/hdf5_objects.h"
+#include "shardwise/checkpoint/detail/file_description.h"
 #include "shardwise/checkpoint/detail/write/address_driver.h"
+#include "shardwise/checkpoint/detail/write/index_file.h"
 #include "shardwise/shard/host/page_memory.h"
 #include "shardwise/storage/hash.h"
 
@@ -109,11 +111,23 @@ std::vector<std::byte> table_type() {
   return hdf5_type_message(type);
 }
 
-// The library makes the chunked datasets; what else there is may be thousands, see emit/.
-void build_structure(const ChunkLayout& layout, WrittenShardFile& written, AddressDriver& driver) {
+std::vector<std::uint64_t> piece_table(const SavePlan& plan, const ChunkLayout& layout) {
+  std::vector<TensorPiece> pieces;
+  pieces.reserve(layout.pieces().size());
+  for (const FilePiece& piece : layout.pieces()) pieces.push_back({piece.tensor, piece.piece});
+  return describe_pieces(plan.tensors, pieces);
+}
+
+// The library makes the chunked datasets; what else there is may be thousands, see emit/. Where
+// there are many files, small pieces have no datasets of their own: a job of thousands of processes
+// would make millions.
+void build_structure(const SavePlan& plan, const ChunkLayout& layout, WrittenShardFile& written,
+                     AddressDriver& driver) {
+  const bool own_datasets = plan.writers.num_writers() <= kMostIndexedWriters;
   const std::span<const ChunkRecord> records = written.table.records;
+  FileEntry& entry = written.entry;
   std::vector<Hdf5Link> links;
-  links.reserve(layout.pieces().size() + 2);
+  links.reserve(layout.pieces().size() + 5);
   const Hdf5Lock lock;
   H5File file = driver.create_file();
   ChunkedDatasets chunked(driver, file, records);
@@ -126,23 +140,37 @@ void build_structure(const ChunkLayout& layout, WrittenShardFile& written, Addre
   const Hdf5Types types;
   Hdf5Bytes out(driver.end());
   const auto decoded = std::as_bytes(std::span(written.table.decoded_hashes));
-  written.entry.decoded_address = out.align();
-  written.entry.decoded_hash = hash64(decoded.data(), decoded.size());
+  entry.decoded_address = out.align();
+  entry.decoded_hash = hash64(decoded.data(), decoded.size());
   out.put(decoded);
+  const std::vector<std::uint64_t> pieces = piece_table(plan, layout);
+  const auto piece_bytes = std::as_bytes(std::span(pieces));
+  entry.pieces_address = out.align();
+  entry.pieces_words = pieces.size();
+  entry.pieces_hash = hash64(piece_bytes.data(), piece_bytes.size());
+  out.put(piece_bytes);
   Hdf5Datasets datasets(out);
   for (const FilePiece& at : layout.pieces()) {
     const PieceEntry& piece = *at.piece;
-    if (piece.layout != Layout::contiguous) continue;
+    if (piece.layout != Layout::contiguous || !own_datasets) continue;
     const ChunkRecord& record = records[static_cast<std::size_t>(piece.first_chunk)];
     links.push_back({piece.dataset, datasets.add_contiguous(types[at.dtype], piece.box.shape(),
                                                             record.address, record.stored_bytes)});
   }
-  links.push_back(
-      {"/chunk_table", datasets.add_contiguous(table_type(), Shape{std::ssize(records)},
-                                               written.entry.table_address, records.size_bytes())});
-  links.push_back(
-      {"/decoded_hashes", datasets.add_contiguous(types[DType::u64], Shape{std::ssize(records)},
-                                                  written.entry.decoded_address, decoded.size())});
+  const auto add = [&](const char* path, std::span<const std::byte> type, std::size_t count,
+                       std::uint64_t address, std::size_t bytes) {
+    links.push_back({path, datasets.add_contiguous(type, Shape{static_cast<std::int64_t>(count)},
+                                                   address, bytes)});
+  };
+  add("/chunk_table", table_type(), records.size(), entry.table_address, records.size_bytes());
+  add("/decoded_hashes", types[DType::u64], records.size(), entry.decoded_address, decoded.size());
+  add("/piece_table", types[DType::u64], pieces.size(), entry.pieces_address, piece_bytes.size());
+  add("/description", types[DType::u64], kDescriptionWords, entry.data_end - kDescriptionBytes,
+      kDescriptionBytes);
+  if (!own_datasets) {
+    const std::size_t bytes = entry.table_address - entry.data_begin;
+    add("/data", types[DType::u8], bytes, entry.data_begin, bytes);
+  }
   const std::uint64_t root = add_hdf5_groups(out, std::move(links));
   driver.append(out, root);
 }
@@ -160,28 +188,33 @@ std::uint64_t page_end(std::uint64_t address) {
 
 }  // namespace
 
-WrittenShardFile write_shard_file(const SavePlan& plan, const ChunkLayout& layout, File& file,
-                                  StagingPool& pool, const ProgressFunction& progress) {
+WrittenShardFile write_shard_file(const SavePlan& plan, std::size_t file_number,
+                                  const ChunkLayout& layout, File& file, StagingPool& pool,
+                                  const ProgressFunction& progress) {
   static_assert(std::endian::native == std::endian::little, "elements are stored as they are");
   WrittenChunks chunks = write_chunks(plan, layout, file, kFrontBytes, pool, progress);
 
-  WrittenShardFile written{
-      .entry = {}, .table = std::move(chunks.table), .stored_bytes = chunks.stored_bytes};
+  WrittenShardFile written{.entry = plan.files[file_number], .table = std::move(chunks.table)};
   const std::span<const std::byte> table = std::as_bytes(std::span(written.table.records));
   FileEntry& entry = written.entry;
   entry.chunks = std::ssize(written.table.records);
+  entry.stored_bytes = chunks.stored_bytes;
   entry.table_address = chunks.end;
   entry.table_hash = hash64(table.data(), table.size());
   entry.data_begin = kFrontBytes;
-  entry.data_end = page_end(chunks.end + table.size());
+  entry.data_end = page_end(chunks.end + table.size() + kDescriptionBytes);
 
   AddressDriver driver(entry.data_begin, entry.data_end);
-  build_structure(layout, written, driver);
+  build_structure(plan, layout, written, driver);
   entry.bytes = entry.data_end + driver.tail().size();
   entry.structure_hash = hash_structure(driver);
+  const auto words = describe_file(entry);
+  const std::span<const std::byte> description = std::as_bytes(std::span(words));
+  entry.description_hash = hash128(description.data(), description.size());
 
   file.resize(entry.bytes);
   file.write_at(entry.table_address, table.data(), table.size());
+  file.write_at(entry.data_end - kDescriptionBytes, description.data(), description.size());
   file.write_at(entry.data_end, driver.tail().data(), driver.tail().size());
   file.write_at(0, driver.front().data(), driver.front().size());
   file.sync();

@@ -8,16 +8,16 @@ namespace shardwise::detail {
 
 /// A shard file that is complete and on the disk.
 struct WrittenShardFile {
-  FileEntry entry;  ///< without a name
+  FileEntry entry;
   ChunkTable table;
-  std::size_t stored_bytes = 0;  ///< of chunks
 };
 
-/// Writes the chunks of one file of a plan to `file`, empty or all zeros, and makes it an HDF5 file
-/// (docs/checkpoint_format.md, heading "Shard files"): first the data, then the chunk table, and
-/// the decoded hashes and HDF5's own bytes last, so that an unfinished file does not open. Closes
-/// it. Throws io, CallerError.
-WrittenShardFile write_shard_file(const SavePlan& plan, const ChunkLayout& layout, File& file,
-                                  StagingPool& pool, const ProgressFunction& progress);
+/// Writes the chunks of file number `file_number` of a plan to `file`, empty or all zeros, and
+/// makes it an HDF5 file (docs/checkpoint_format.md, heading "Shard files"): first the data, then
+/// the chunk table and the description, and the other tables and HDF5's own bytes last, so that an
+/// unfinished file does not open. Closes it. Throws io, CallerError.
+WrittenShardFile write_shard_file(const SavePlan& plan, std::size_t file_number,
+                                  const ChunkLayout& layout, File& file, StagingPool& pool,
+                                  const ProgressFunction& progress);
 
 }  // namespace shardwise::detail
