@@ -16,7 +16,7 @@ namespace shardwise::detail {
 namespace {
 
 using testing::HasSubstr;
-using Words = std::vector<std::uint64_t>;
+using PieceWords = std::vector<std::uint64_t>;
 
 /// One file: "a" (f32 [4, 4] in two chunked pieces), "b" (a scalar).
 HandMadeCheckpoint sample_checkpoint() {
@@ -34,7 +34,7 @@ HandMadeCheckpoint sample_checkpoint() {
   return made;
 }
 
-Words table_of(const HandMadeCheckpoint& made) {
+PieceWords piece_words_of(const HandMadeCheckpoint& made) {
   std::vector<TensorPiece> pieces;
   for (std::size_t t = 0; t < made.manifest.tensors.size(); ++t) {
     for (const PieceEntry& piece : made.manifest.tensors[t].pieces) pieces.push_back({t, &piece});
@@ -53,7 +53,7 @@ TEST(FileDescription, IsReadAsItWasWritten) {
   EXPECT_NE(manifest.files[0], made.manifest.files[0]);
   read_description(describe_file(made.manifest.files[0]), manifest.files[0], "f");
   EXPECT_EQ(manifest.files[0], made.manifest.files[0]);
-  add_file_pieces(table_of(made), manifest, 0, "f");
+  add_file_pieces(piece_words_of(made), manifest, 0, "f");
   for (std::size_t t = 0; t < 2; ++t) {
     EXPECT_EQ(manifest.tensors[t].pieces, made.manifest.tensors[t].pieces);
   }
@@ -95,28 +95,29 @@ TEST(FileDescription, PieceTablesOfOtherPiecesAreRefused) {
   constexpr std::size_t kFirst = 1, kHead = 2, kBegin = 3, kEnd = 5, kChunk = 7, kNext = 9;
   const struct {
     const char* name;
-    std::function<void(Words&)> change;
+    std::function<void(PieceWords&)> change;
     const char* message;
   } cases[] = {
-      {"empty", [](Words& w) { w.clear(); }, "where tensor \"a\" [0:4, 0:2] is to be, nothing"},
-      {"cut off", [](Words& w) { w.pop_back(); }, "its piece table ends inside a piece"},
-      {"a piece less", [](Words& w) { w.resize(2 * kNext); },
+      {"empty", [](PieceWords& w) { w.clear(); },
+       "where tensor \"a\" [0:4, 0:2] is to be, nothing"},
+      {"cut off", [](PieceWords& w) { w.pop_back(); }, "its piece table ends inside a piece"},
+      {"a piece less", [](PieceWords& w) { w.resize(2 * kNext); },
        "where tensor \"b\" [] is to be, nothing"},
-      {"a piece more", [](Words& w) { w.push_back(1); }, "goes on after the last piece"},
-      {"another tensor", [](Words& w) { w[0] ^= 1; }, "a piece of another tensor"},
-      {"rank", [](Words& w) { w[kHead] ^= 1; }, "a piece of 3 dims"},
-      {"layout", [](Words& w) { w[kHead] |= 0x300; }, "layout 3 and codec 0"},
-      {"codec", [](Words& w) { w[kHead] |= 0x40000; }, "layout 1 and codec 4"},
-      {"begin", [](Words& w) { w[kBegin] = 1; }, "the box from [1, 0] to [4, 2]"},
-      {"end", [](Words& w) { w[kEnd + 1] = 3; }, "the box from [0, 0] to [4, 3]"},
-      {"chunk", [](Words& w) { w[kChunk] = 5; }, "is larger than the piece"},
-      {"empty chunk", [](Words& w) { w[kChunk] = 0; }, "is empty"},
-      {"first chunk", [](Words& w) { w[kNext + kFirst] = 1; }, "must begin at 2 and fit"},
-      {"fewer chunks", [](Words& w) { w[kChunk] = 4; }, "must begin at 1 and fit"},
+      {"a piece more", [](PieceWords& w) { w.push_back(1); }, "goes on after the last piece"},
+      {"another tensor", [](PieceWords& w) { w[0] ^= 1; }, "a piece of another tensor"},
+      {"rank", [](PieceWords& w) { w[kHead] ^= 1; }, "a piece of 3 dims"},
+      {"layout", [](PieceWords& w) { w[kHead] |= 0x300; }, "layout 3 and codec 0"},
+      {"codec", [](PieceWords& w) { w[kHead] |= 0x40000; }, "layout 1 and codec 4"},
+      {"begin", [](PieceWords& w) { w[kBegin] = 1; }, "the box from [1, 0] to [4, 2]"},
+      {"end", [](PieceWords& w) { w[kEnd + 1] = 3; }, "the box from [0, 0] to [4, 3]"},
+      {"chunk", [](PieceWords& w) { w[kChunk] = 5; }, "is larger than the piece"},
+      {"empty chunk", [](PieceWords& w) { w[kChunk] = 0; }, "is empty"},
+      {"first chunk", [](PieceWords& w) { w[kNext + kFirst] = 1; }, "must begin at 2 and fit"},
+      {"fewer chunks", [](PieceWords& w) { w[kChunk] = 4; }, "must begin at 1 and fit"},
   };
   for (const auto& c : cases) {
     SCOPED_TRACE(c.name);
-    Words words = table_of(made);
+    PieceWords words = piece_words_of(made);
     c.change(words);
     Manifest manifest = unread(made);
     manifest.files[0] = made.manifest.files[0];
@@ -127,9 +128,9 @@ TEST(FileDescription, PieceTablesOfOtherPiecesAreRefused) {
   Manifest more = unread(made);
   more.files[0] = made.manifest.files[0];
   ++more.files[0].chunks;
-  EXPECT_THAT(
-      message_of(ErrorCode::corrupt, [&] { add_file_pieces(table_of(made), more, 0, "dir/f"); }),
-      HasSubstr("5 chunk records belong to pieces, its table has 6"));
+  EXPECT_THAT(message_of(ErrorCode::corrupt,
+                         [&] { add_file_pieces(piece_words_of(made), more, 0, "dir/f"); }),
+              HasSubstr("5 chunk records belong to pieces, its table has 6"));
 }
 
 }  // namespace

@@ -47,7 +47,7 @@ Manifest sample_manifest() {
   return manifest;
 }
 
-std::string refused(const std::string& text, ErrorCode code = ErrorCode::corrupt) {
+std::string refused_v2(const std::string& text, ErrorCode code = ErrorCode::corrupt) {
   return message_of(code, [&] { parse_manifest(text, "dir/manifest.json"); });
 }
 
@@ -125,19 +125,19 @@ TEST(ManifestV2, WhatBreaksARuleIsRefused) {
   };
   for (const auto& c : cases) {
     SCOPED_TRACE(std::string(c.from) + " -> " + c.to);
-    const std::string message = refused(manifest_with(text, c.from, c.to));
+    const std::string message = refused_v2(manifest_with(text, c.from, c.to));
     EXPECT_THAT(message, HasSubstr(c.message));
     EXPECT_THAT(message, HasSubstr("read manifest dir/manifest.json: "));
   }
   EXPECT_THAT(
-      refused(manifest_with(text, R"("version":2)", R"("version":3)"), ErrorCode::unsupported),
+      refused_v2(manifest_with(text, R"("version":2)", R"("version":3)"), ErrorCode::unsupported),
       HasSubstr("format version 3, this build reads version 1 to 2"));
 }
 
 TEST(ManifestV2, MeshesThatNoListCanHoldAreRefused) {
   const std::string text = manifest_with(print_manifest(sample_manifest()), R"("data=2,model=2"])",
                                          R"("data=2,model=16777216"])");
-  EXPECT_THAT(refused(text),
+  EXPECT_THAT(refused_v2(text),
               HasSubstr("\"data=2,model=16777216\": it has 33554432 devices, at most 16777216"));
 }
 
