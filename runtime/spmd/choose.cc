@@ -23,16 +23,11 @@ constexpr std::int32_t kNowhere = -1;
 class Chooser {
  public:
   Chooser(const ChoiceProblem& problem, const Mesh& mesh) : problem_(problem), mesh_(mesh) {
-    const std::size_t count = problem.rule.factors.size();
     for (const OperandState& operand : problem.operands) {
       for (const Cut* const cut : operand.cuts) look_at(*cut, *operand.dims);
-      axes_ &= ~problem.carried;
     }
     look_at(problem.wanted, problem.rule.result);
-    axes_ &= ~problem.carried;
-    for (std::size_t axis = 0; axis < mesh.rank(); ++axis) {
-      if (axes_ >> axis & 1) find_options(axis, count);
-    }
+    for (const std::size_t axis : axis_numbers_) find_options(axis, problem.rule.factors.size());
   }
 
   FactorChoice best(std::string* notes) {
@@ -53,7 +48,13 @@ class Chooser {
 
  private:
   void look_at(const Cut& cut, const DimFactors& dims) {
-    axes_ |= axes_of(cut);
+    for (const AxisList& list : cut) {
+      for (const std::uint8_t axis : list) {
+        if ((axes_ | problem_.carried) >> axis & 1) continue;
+        axes_ |= AxisSet{1} << axis;
+        axis_numbers_.push_back(axis);
+      }
+    }
     FactorCut& seen = references_.emplace_back(problem_.rule.factors.size());
     project(cut, dims, problem_.rule.factors, mesh_, seen);
   }
@@ -80,7 +81,6 @@ class Chooser {
       }
     }
     factors.push_back(kNowhere);
-    axis_numbers_.push_back(axis);
     options_.push_back(std::move(factors));
   }
 
@@ -119,7 +119,7 @@ class Chooser {
     for (std::size_t i = 0; order != nullptr && i < order->size(); ++i) {
       if (axes >> (*order)[i] & 1) list.push_back((*order)[i]);
     }
-    for (std::size_t axis = 0; axis < mesh_.rank(); ++axis) {
+    for (const std::size_t axis : axis_numbers_) {
       if ((axes & ~list.set()) >> axis & 1) list.push_back(axis);
     }
     return list;
@@ -228,6 +228,8 @@ class Chooser {
   AxisSet axes_ = 0;
   std::vector<FactorCut>
       references_;  ///< how each tensor has the factors now; the wanted result last
+  /// Those that cut a tensor, in the order in which they come: no choice depends on the order in
+  /// which the mesh has its axes.
   std::vector<std::size_t> axis_numbers_;
   std::vector<std::vector<std::int32_t>> options_;  ///< by axis; kNowhere is the last
   std::vector<std::size_t> picks_;
