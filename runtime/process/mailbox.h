@@ -1,0 +1,41 @@
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "shardwise/runtime/process/transport.h"
+
+namespace shardwise {
+
+/// Messages and aborts that have come and were not asked for yet, for transports whose messages
+/// come in any order. Thread-safe.
+class Mailbox {
+ public:
+  void put(int from, const MessageKey& key, std::vector<std::byte> bytes);
+
+  /// Waits as Transport::receive does. Throws io where the sender has gone and it is not there.
+  std::optional<std::vector<std::byte>> take(int from, const MessageKey& key,
+                                             std::chrono::milliseconds wait);
+
+  /// The first reason of a channel stays.
+  void abort(std::uint64_t channel, std::string reason);
+  std::optional<std::string> aborted(std::uint64_t channel);
+
+  /// Nothing more will come from this rank; `why` is for the message: "its connection was closed".
+  void gone(int rank, std::string why);
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<std::pair<int, MessageKey>, std::vector<std::byte>> messages_;
+  std::map<std::uint64_t, std::string> aborts_;
+  std::map<int, std::string> gone_;
+};
+
+}  // namespace shardwise

@@ -1,0 +1,322 @@
+#include "shardwise/runtime/process/process_group.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <condition_variable>
+#include <latch>
+#include <map>
+#include <mutex>
+#include <random>
+
+#include "shardwise/runtime/process/store_transport.h"
+#include "testing/errors.h"
+#include "testing/socket_transport.h"
+
+namespace shardwise {
+namespace {
+
+using std::chrono::milliseconds;
+using testing::AllOf;
+using testing::Each;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+
+Bytes bytes_of(const std::string& text) {
+  const auto bytes = std::as_bytes(std::span(text));
+  return {bytes.begin(), bytes.end()};
+}
+
+/// What a rank says in an operation: different everywhere, of several lengths.
+Bytes words(int rank, int operation, std::string_view to = "") {
+  std::string text = "rank " + std::to_string(rank) + " operation " + std::to_string(operation);
+  text += to;
+  return bytes_of(text + std::string(static_cast<std::size_t>(operation * 37 % 300), 'x'));
+}
+
+/// Operations drawn from a seed, the same on all ranks; fails the test where one gives other bytes.
+void run_operations(const ProcessGroup& group, std::uint32_t seed, int count) {
+  std::mt19937 random(seed);
+  const int size = group.size(), own = group.rank();
+  for (int i = 0; i < count; ++i) {
+    const auto draw = [&](int most) {
+      return static_cast<int>(random() % static_cast<unsigned>(most));
+    };
+    const int root = draw(size);
+    switch (draw(5)) {
+      case 0:
+        EXPECT_EQ(group.broadcast(words(own, i), root), words(root, i));
+        break;
+      case 1: {
+        const auto parts = group.gather(words(own, i), root);
+        EXPECT_EQ(parts.size(), own == root ? static_cast<std::size_t>(size) : 0u);
+        for (std::size_t r = 0; r < parts.size(); ++r) {
+          EXPECT_EQ(parts[r], words(static_cast<int>(r), i));
+        }
+        break;
+      }
+      case 2: {
+        const auto parts = group.all_gather(words(own, i));
+        ASSERT_EQ(parts.size(), static_cast<std::size_t>(size));
+        for (std::size_t r = 0; r < parts.size(); ++r) {
+          EXPECT_EQ(parts[r], words(static_cast<int>(r), i));
+        }
+        break;
+      }
+      case 3:
+        group.barrier();
+        break;
+      default: {
+        // Who sends to whom: the same drawing everywhere.
+        std::vector<ProcessGroup::Outgoing> outgoing;
+        std::vector<int> from;
+        for (int a = 0; a < size; ++a) {
+          for (int b = 0; b < size; ++b) {
+            if (a == b || draw(2) == 0) continue;
+            if (a == own) outgoing.push_back({b, words(a, i, std::to_string(b))});
+            if (b == own) from.push_back(a);
+          }
+        }
+        const auto parts = group.exchange(std::move(outgoing), from);
+        for (std::size_t p = 0; p < from.size(); ++p) {
+          EXPECT_EQ(parts[p], words(from[p], i, std::to_string(own)));
+        }
+      }
+    }
+  }
+}
+
+TEST(ProcessGroup, OfOneProcessNeedsNothing) {
+  const ProcessGroup group;
+  EXPECT_EQ(group.rank(), 0);
+  EXPECT_EQ(group.size(), 1);
+  run_operations(group, 1, 30);
+  group.abort("enough");
+  EXPECT_EQ(message_of(ErrorCode::cancelled, [&] { group.barrier(); }),
+            "barrier of rank 0 of 1: rank 0: enough");
+  group.duplicate().barrier();
+}
+
+TEST(ProcessGroup, GivesEveryRankWhatItIsToGet) {
+  for (int ranks = 1; ranks <= 5; ++ranks) {
+    for (std::uint32_t seed = 1; seed <= 8; ++seed) {
+      SCOPED_TRACE(testing::Message() << ranks << " ranks, seed " << seed);
+      const auto errors = run_ranks(
+          ranks,
+          [&](int rank) {
+            const bool reorder = seed % 2 == 0;
+            return SocketFaults{.reorder_seed =
+                                    reorder ? seed * 10 + static_cast<unsigned>(rank) : 0};
+          },
+          [&](std::shared_ptr<SocketTransport> transport) {
+            run_operations(ProcessGroup(std::move(transport)), seed, 30);
+          });
+      EXPECT_THAT(errors, Each(""));
+    }
+  }
+}
+
+TEST(ProcessGroup, DuplicatesDoNotMixWhateverThreadsDo) {
+  const auto errors = run_ranks(
+      3, [](int rank) { return SocketFaults{.reorder_seed = 7u + static_cast<unsigned>(rank)}; },
+      [](std::shared_ptr<SocketTransport> transport) {
+        const ProcessGroup group(std::move(transport));
+        std::vector<std::thread> threads;
+        for (std::uint32_t t = 0; t < 3; ++t) {
+          threads.emplace_back([t, own = group.duplicate()] { run_operations(own, 100 + t, 40); });
+        }
+        const ProcessGroup doomed = group.duplicate();
+        if (group.rank() == 1) doomed.abort("only this one");
+        run_operations(group, 99, 40);
+        for (std::thread& thread : threads) thread.join();
+        EXPECT_THAT(message_of(ErrorCode::cancelled, [&] { doomed.barrier(); }),
+                    HasSubstr("rank 1: only this one"));
+      });
+  EXPECT_THAT(errors, Each(""));
+}
+
+/// One of each operation; what is said is of no account.
+void run_each_operation(const ProcessGroup& group) {
+  const int size = group.size(), next = (group.rank() + 1) % size;
+  group.broadcast({}, size - 1);
+  group.gather({}, 1);
+  const int before = (group.rank() + size - 1) % size;
+  group.exchange({{next, {}}}, std::vector<int>{before});
+  group.all_gather({});
+  group.barrier();
+}
+
+/// Runs that with one fault for every message that a rank sends. What ranks say who noticed must
+/// name a rank and hold `cause`; those that did not notice had ended before.
+void check_every_message(const char* cause,
+                         const std::function<SocketFaults(std::int64_t)>& fault) {
+  constexpr int kRanks = 4;
+  for (int faulty = 0; faulty < kRanks; ++faulty) {
+    bool in_time = true;
+    for (std::int64_t message = 1; in_time; ++message) {
+      SCOPED_TRACE(testing::Message() << "message " << message << " of rank " << faulty);
+      std::int64_t sent = 0;
+      std::latch ended(kRanks);
+      const auto errors = run_ranks(
+          kRanks, [&](int rank) { return rank == faulty ? fault(message) : SocketFaults(); },
+          [&](std::shared_ptr<SocketTransport> transport) {
+            // All stay until the last one has ended: a socket that is closed says something, too.
+            struct Ended {
+              const SocketTransport& own;
+              std::int64_t* sent;
+              std::latch& all;
+              ~Ended() {
+                if (sent != nullptr) *sent = own.sent();
+                all.arrive_and_wait();
+              }
+            } at_end{*transport, transport->rank() == faulty ? &sent : nullptr, ended};
+            run_each_operation(ProcessGroup(transport, milliseconds(150)));
+          });
+      in_time = message <= sent;
+      bool noticed = false;
+      for (std::size_t rank = 0; rank < errors.size(); ++rank) {
+        if (errors[rank].empty() || errors[rank] == "stopped") continue;
+        noticed = true;
+        EXPECT_THAT(errors[rank],
+                    AllOf(HasSubstr("rank " + std::to_string(rank) + " of 4: "), HasSubstr(cause)));
+      }
+      EXPECT_EQ(noticed, in_time);
+    }
+  }
+}
+
+TEST(ProcessGroup, ALostMessageEndsInAnErrorThatNamesWhoDidNotCome) {
+  check_every_message("did not come within 0.15 s",
+                      [](std::int64_t message) { return SocketFaults{.lose = message}; });
+}
+
+TEST(ProcessGroup, ARankThatDiesIsNamed) {
+  check_every_message("has gone: ",
+                      [](std::int64_t message) { return SocketFaults{.stop = message}; });
+}
+
+TEST(ProcessGroup, NamesAllWhoDidNotComeInTime) {
+  std::latch ended(2);
+  const auto errors = run_ranks(5, {}, [&](std::shared_ptr<SocketTransport> transport) {
+    const ProcessGroup group(std::move(transport), milliseconds(150));
+    if (group.rank() == 1 || group.rank() == 4) {
+      ended.wait();  // alive, but elsewhere
+      return;
+    }
+    try {
+      group.barrier();
+    } catch (...) {
+      if (group.rank() != 0) ended.count_down();
+      throw;
+    }
+  });
+  EXPECT_EQ(errors[0], "barrier of rank 0 of 5: ranks 1 and 4 of 5 did not come within 0.15 s");
+  for (const std::size_t rank : {2u, 3u}) {
+    EXPECT_EQ(errors[rank],
+              "barrier of rank " + std::to_string(rank) +
+                  " of 5: rank 0: barrier: ranks 1 and 4 of 5 did not come within 0.15 s");
+  }
+}
+
+TEST(ProcessGroup, AnAbortReachesAllWhoWaitAndAllWhoComeLater) {
+  const auto errors = run_ranks(4, {}, [](std::shared_ptr<SocketTransport> transport) {
+    const ProcessGroup group(std::move(transport));
+    const ProcessGroup second = group.duplicate();
+    if (group.rank() == 2) {
+      group.abort("disk full");
+      group.abort("a later reason");
+    } else {
+      EXPECT_THAT(message_of(ErrorCode::cancelled, [&] { group.barrier(); }),
+                  HasSubstr("rank 2: disk full"));
+    }
+    EXPECT_THAT(message_of(ErrorCode::cancelled, [&] { group.broadcast({}); }),
+                HasSubstr("rank 2: disk full"));
+    EXPECT_THAT(message_of(ErrorCode::cancelled, [&] { group.check(); }), HasSubstr("disk full"));
+    second.barrier();
+  });
+  EXPECT_THAT(errors, Each(""));
+}
+
+TEST(ProcessGroup, ATimeoutOfOneOperationIsItsOwn) {
+  const auto errors = run_ranks(2, {}, [](std::shared_ptr<SocketTransport> transport) {
+    const ProcessGroup group(std::move(transport));
+    if (group.rank() == 0) group.barrier(milliseconds(50));
+    if (group.rank() == 1) {
+      EXPECT_THAT(message_of(ErrorCode::cancelled, [&] { group.broadcast({}, 0); }),
+                  HasSubstr("within 0.05 s"));
+    }
+  });
+  EXPECT_THAT(errors[0], HasSubstr("rank 1 of 2 did not come within 0.05 s"));
+}
+
+/// A store in memory, for ranks that are threads.
+class MemoryStore {
+ public:
+  KeyValueStore of(int rank, int size) {
+    return {.rank = rank,
+            .size = size,
+            .set =
+                [this](const std::string& key, std::span<const std::byte> value) {
+                  const std::lock_guard lock(mutex_);
+                  values_[key].assign(value.begin(), value.end());
+                  changed_.notify_all();
+                },
+            .get = [this](const std::string& key, milliseconds wait) -> std::optional<Bytes> {
+              std::unique_lock lock(mutex_);
+              if (!changed_.wait_for(lock, wait, [&] { return values_.contains(key); })) return {};
+              return values_[key];
+            },
+            .remove =
+                [this](const std::string& key) {
+                  const std::lock_guard lock(mutex_);
+                  values_.erase(key);
+                }};
+  }
+
+  std::size_t size() const { return values_.size(); }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<std::string, Bytes> values_;
+};
+
+TEST(StoreTransport, CarriesAGroupAndLeavesNothing) {
+  MemoryStore store;
+  const auto errors = run_ranks(3, {}, [&](const std::shared_ptr<SocketTransport>& sockets) {
+    const ProcessGroup group(store_transport(store.of(sockets->rank(), 3)));
+    run_operations(group, 5, 40);
+    const ProcessGroup second = group.duplicate(milliseconds(50));
+    run_operations(second, 6, 40);
+    group.barrier();
+  });
+  EXPECT_THAT(errors, Each(""));
+  EXPECT_EQ(store.size(), 0u);
+}
+
+TEST(StoreTransport, AbortsAndDeadlinesReachAll) {
+  MemoryStore store;
+  run_ranks(3, {}, [&](const std::shared_ptr<SocketTransport>& sockets) {
+    const ProcessGroup group(store_transport(store.of(sockets->rank(), 3)), milliseconds(50));
+    const ProcessGroup second = group.duplicate();
+    if (group.rank() == 1) group.abort("enough");
+    EXPECT_THAT(message_of(ErrorCode::cancelled, [&] { group.barrier(); }), HasSubstr("enough"));
+    if (group.rank() == 2) return;
+    EXPECT_THAT(message_of(ErrorCode::cancelled, [&] { second.barrier(); }),
+                HasSubstr("rank 2 of 3 did not come within 0.05 s"));
+  });
+}
+
+TEST(StoreTransport, RefusesWhatIsNotWhole) {
+  MemoryStore store;
+  KeyValueStore no_get = store.of(0, 1);
+  no_get.get = nullptr;
+  EXPECT_THAT(message_of(ErrorCode::invalid_argument, [&] { store_transport(no_get); }),
+              HasSubstr("set, get and remove"));
+  EXPECT_THAT(message_of(ErrorCode::invalid_argument, [&] { store_transport(store.of(3, 3)); }),
+              HasSubstr("the rank is 3, must be 0 to 2"));
+}
+
+}  // namespace
+}  // namespace shardwise
