@@ -66,6 +66,7 @@ room() {  # room LIBRARY INCLUDE-PATTERN PLACE-PATTERN
   done <<< "$included"
 }
 room TBB '^(oneapi/)?tbb/' '^runtime/parallel\.cc$'
+room MPI '^mpi' '^runtime/process/mpi\.cc$'
 room OpenBLAS '^(cblas|openblas|f77blas)' '^runtime/gemm\.cc$'
 room HDF5 '^(hdf5|H5)' '^(storage/detail/hdf5\.|checkpoint/(detail|plugin)/)'
 room zstd '^(zstd|zdict)' '^checkpoint/(detail/codec\.cc|plugin/)'

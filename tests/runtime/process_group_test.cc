@@ -7,10 +7,10 @@
 #include <latch>
 #include <map>
 #include <mutex>
-#include <random>
 
 #include "shardwise/runtime/process/store_transport.h"
 #include "testing/errors.h"
+#include "testing/group_operations.h"
 #include "testing/socket_transport.h"
 
 namespace shardwise {
@@ -22,70 +22,6 @@ using testing::Each;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
-
-Bytes bytes_of(const std::string& text) {
-  const auto bytes = std::as_bytes(std::span(text));
-  return {bytes.begin(), bytes.end()};
-}
-
-/// What a rank says in an operation: different everywhere, of several lengths.
-Bytes words(int rank, int operation, std::string_view to = "") {
-  std::string text = "rank " + std::to_string(rank) + " operation " + std::to_string(operation);
-  text += to;
-  return bytes_of(text + std::string(static_cast<std::size_t>(operation * 37 % 300), 'x'));
-}
-
-/// Operations drawn from a seed, the same on all ranks; fails the test where one gives other bytes.
-void run_operations(const ProcessGroup& group, std::uint32_t seed, int count) {
-  std::mt19937 random(seed);
-  const int size = group.size(), own = group.rank();
-  for (int i = 0; i < count; ++i) {
-    const auto draw = [&](int most) {
-      return static_cast<int>(random() % static_cast<unsigned>(most));
-    };
-    const int root = draw(size);
-    switch (draw(5)) {
-      case 0:
-        EXPECT_EQ(group.broadcast(words(own, i), root), words(root, i));
-        break;
-      case 1: {
-        const auto parts = group.gather(words(own, i), root);
-        EXPECT_EQ(parts.size(), own == root ? static_cast<std::size_t>(size) : 0u);
-        for (std::size_t r = 0; r < parts.size(); ++r) {
-          EXPECT_EQ(parts[r], words(static_cast<int>(r), i));
-        }
-        break;
-      }
-      case 2: {
-        const auto parts = group.all_gather(words(own, i));
-        ASSERT_EQ(parts.size(), static_cast<std::size_t>(size));
-        for (std::size_t r = 0; r < parts.size(); ++r) {
-          EXPECT_EQ(parts[r], words(static_cast<int>(r), i));
-        }
-        break;
-      }
-      case 3:
-        group.barrier();
-        break;
-      default: {
-        // Who sends to whom: the same drawing everywhere.
-        std::vector<ProcessGroup::Outgoing> outgoing;
-        std::vector<int> from;
-        for (int a = 0; a < size; ++a) {
-          for (int b = 0; b < size; ++b) {
-            if (a == b || draw(2) == 0) continue;
-            if (a == own) outgoing.push_back({b, words(a, i, std::to_string(b))});
-            if (b == own) from.push_back(a);
-          }
-        }
-        const auto parts = group.exchange(std::move(outgoing), from);
-        for (std::size_t p = 0; p < from.size(); ++p) {
-          EXPECT_EQ(parts[p], words(from[p], i, std::to_string(own)));
-        }
-      }
-    }
-  }
-}
 
 TEST(ProcessGroup, OfOneProcessNeedsNothing) {
   const ProcessGroup group;
