@@ -28,14 +28,15 @@ constexpr int kMostLooks = 100;
 enum class HostMemory { in_place, copied };
 
 void check_arguments(std::int64_t step, std::span<const TensorSource> tensors,
-                     const SaveOptions& options, int threads) {
+                     const SaveOptions& options, int threads, int processes) {
   if (step < 0) {
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("save: step is {}, needed 0 or more", step));
   }
-  if (options.writers < 1 || options.writers > detail::kMostWriters) {
-    throw Error(ErrorCode::invalid_argument, fmt::format("save: writers is {}, needed 1 to {}",
-                                                         options.writers, detail::kMostWriters));
+  if (options.writers < 1 || options.writers > detail::kMostWriters / processes) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("save: writers is {}, needed 1 to {}", options.writers,
+                            detail::kMostWriters / processes));
   }
   detail::check_sources(tensors);
   if (const std::string problem = detail::user_json_problem(options.user_json); !problem.empty()) {
@@ -126,19 +127,33 @@ struct CheckpointManager::Impl {
   PendingSave start(std::int64_t step, std::vector<TensorSource> tensors, SaveOptions save_options,
                     HostMemory host_memory) {
     const Stopwatch watch;
-    check_arguments(step, tensors, save_options, executor.threads());
     const MutexLock lock(starting);
+    const ProcessGroup group = options.group.duplicate();
+    try {
+      return start(step, std::move(tensors), std::move(save_options), host_memory, group, watch);
+    } catch (const std::exception& e) {
+      group.abort(fmt::format("save step {}: {}", step, e.what()));
+      throw;
+    }
+  }
+
+  PendingSave start(std::int64_t step, std::vector<TensorSource> tensors, SaveOptions save_options,
+                    HostMemory host_memory, const ProcessGroup& group, const Stopwatch& watch)
+      SHARDWISE_REQUIRES(starting) {
+    check_arguments(step, tensors, save_options, executor.threads(), group.size());
     finish_current();
-    if (save_options.existing == Existing::fail) refuse_existing(step);
+    const bool is_coordinator = group.rank() == 0;
+    if (save_options.existing == Existing::fail && is_coordinator) refuse_existing(step);
     // Under the lock: no body of this executor wants it, and no save reads the snapshot now.
     if (host_memory == HostMemory::copied) snapshot.take(tensors, executor);
     PendingSave pending;
     pending.state_ = std::make_shared<PendingSave::State>();
     try {
-      thread = std::jthread([this, state = pending.state_, step, tensors = std::move(tensors),
-                             save_options = std::move(save_options)]() mutable {
-        run(step, std::move(tensors), save_options, *state);
-      });
+      thread =
+          std::jthread([this, state = pending.state_, step, group, tensors = std::move(tensors),
+                        save_options = std::move(save_options)]() mutable {
+            run(step, group, std::move(tensors), save_options, *state);
+          });
     } catch (const std::system_error& e) {
       throw Error(ErrorCode::io, fmt::format("save step {}: start the thread that saves: {}", step,
                                              e.code().message()));
@@ -168,21 +183,21 @@ struct CheckpointManager::Impl {
     }
   }
 
-  void run(std::int64_t step, std::vector<TensorSource> tensors, const SaveOptions& save_options,
-           PendingSave::State& state) noexcept {
+  void run(std::int64_t step, const ProcessGroup& group, std::vector<TensorSource> tensors,
+           const SaveOptions& save_options, PendingSave::State& state) noexcept {
     const Stopwatch watch;
     SaveStats stats;
     std::exception_ptr error;
     std::vector<std::filesystem::path> left;
     try {
-      const detail::SaveContext context{*files, root, executor, pool, left, spare};
-      stats = detail::run_save(context, step, std::move(tensors), save_options);
+      const detail::SaveContext context{*files, root, executor, pool, left, spare, options.devices};
+      stats = detail::run_save(context, group, step, std::move(tensors), save_options);
       stats.total_seconds = watch.seconds();
     } catch (...) {
       error = std::current_exception();
     }
     keep_leftovers(std::move(left));
-    if (!error) clean_up(stats);
+    if (!error && group.rank() == 0) clean_up(stats);
     state.finish(std::move(stats), error);
   }
 
@@ -337,7 +352,7 @@ CheckpointManager::CheckpointManager(const std::filesystem::path& root, ManagerO
                 fmt::format("open checkpoint root {}: keep_last is {}, needed 0 (all) or more",
                             root.string(), options.keep_last));
   }
-  const bool collect = options.collect_garbage;
+  const bool collect = options.collect_garbage && options.group.rank() == 0;
   impl_ = std::make_unique<Impl>(root, std::move(options));
   detail::make_root(*impl_->files, impl_->root);
   if (!collect) return;

@@ -10,6 +10,7 @@
 #include "shardwise/checkpoint/garbage.h"
 #include "shardwise/checkpoint/reader.h"
 #include "shardwise/checkpoint/save.h"
+#include "shardwise/runtime/process/process_group.h"
 
 namespace shardwise {
 
@@ -69,6 +70,17 @@ struct ManagerOptions {
   /// collect_garbage() says why.
   bool collect_garbage = true;
 
+  /// The processes of a job that share the root, which all of them call save, save_async and
+  /// latest() together, in the same order, with the same steps. Each gives the tensors that its
+  /// devices hold a part of, and writes those parts. Rank 0 makes and commits checkpoints, removes
+  /// old ones and collects garbage, and its `user_json` is what is stored. What fails on one rank
+  /// fails on all, with that rank's message.
+  ProcessGroup group = {};
+
+  /// Devices of the job: process p of P holds those d with d * P / devices == p. 0: one more than
+  /// the highest of the meshes of a save, which must then be the same for all processes.
+  std::int64_t devices = 0;
+
   /// For tests; null is the real one.
   std::shared_ptr<FileSystem> file_system = nullptr;
 };
@@ -80,6 +92,8 @@ struct ManagerOptions {
 /// manifest, fsync, fsync of the directory, rename that replaces nothing, fsync of the root. Any
 /// failure before the rename removes the attempt and leaves older checkpoints as they were.
 /// Removal renames to trash first. (docs/checkpoint_format.md)
+///
+/// The processes of a job can save together: ManagerOptions::group.
 ///
 /// Thread-safe. One save is under way at a time: the next one waits for it first, and throws its
 /// error if nobody has seen it yet. Several processes may use one root.

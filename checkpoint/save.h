@@ -66,10 +66,9 @@ struct SaveOptions {
   /// At least 8 MiB.
   std::size_t memory_budget_bytes = std::size_t{256} << 20;
 
-  /// Shard files, at least 1: device d of D, one more than the highest of all meshes, belongs to
-  /// writer d * n / D, as in a job of n processes. What several writers hold is stored once, split
-  /// between them by bytes. A writer with nothing to write makes no file. Refused where there would
-  /// be more files than this process could open again, as a reader has them all open.
+  /// Shard files of each process, at least 1: of n in all, device d of D belongs to writer
+  /// d * n / D. What several writers hold is stored once, split between them by bytes. A writer
+  /// with nothing to write makes no file.
   std::int64_t writers = 1;
 
   /// Must not save with the same manager, close it or wait for this save.

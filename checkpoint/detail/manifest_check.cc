@@ -232,6 +232,13 @@ std::string file_problem(const FileEntry& file, bool has_decoded_hashes) {
   return {};
 }
 
+void check_files(const Manifest& manifest) {
+  for (std::size_t f = 0; f < manifest.files.size(); ++f) {
+    const std::string problem = file_problem(manifest.files[f], manifest.has_decoded_hashes());
+    if (!problem.empty()) refuse(fmt::format("file {}: {}", f, problem));
+  }
+}
+
 void check_manifest(const Manifest& manifest) {
   const bool listed = manifest.version == kListedVersion;
   for (std::size_t t = 0; t < manifest.tensors.size(); ++t) {
@@ -242,10 +249,7 @@ void check_manifest(const Manifest& manifest) {
       check_tensor(manifest.tensors[t], number, manifest.writers.num_writers());
     }
   }
-  for (std::size_t f = 0; f < manifest.files.size(); ++f) {
-    const std::string problem = file_problem(manifest.files[f], manifest.has_decoded_hashes());
-    if (!problem.empty()) refuse(fmt::format("file {}: {}", f, problem));
-  }
+  if (listed) check_files(manifest);
   check_names(manifest.tensors, manifest.files);
   if (listed) check_records(manifest.tensors, manifest.files);
 }

@@ -33,7 +33,11 @@ void check_lists(std::span<const TensorEntry> tensors, std::span<const FileEntry
 /// decoded hashes; empty where it can.
 std::string file_problem(const FileEntry& file, bool has_decoded_hashes);
 
-/// All of that.
+/// All files of a manifest, which must be known in full: what those of version 2 say of themselves
+/// was read, or is going to be written.
+void check_files(const Manifest& manifest);
+
+/// All that the manifest itself says; in version 2 the files say the rest.
 void check_manifest(const Manifest& manifest);
 
 }  // namespace shardwise::detail

@@ -130,6 +130,7 @@ struct ProcessGroup::State {
 
   void abort(std::string_view reason) noexcept {
     try {
+      if (transport->aborted(channel)) return;  // all know, or will
       transport->abort(channel, fmt::format("rank {}: {}", transport->rank(), reason));
     } catch (...) {
       transport->abort(channel, "out of memory");

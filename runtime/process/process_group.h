@@ -76,7 +76,7 @@ class ProcessGroup {
                               std::optional<std::chrono::milliseconds> timeout = {}) const;
 
   /// Ends what all processes do with this group, now and later, with an error that has this reason
-  /// and the rank. Does not wait.
+  /// and the rank. Does not wait. Nothing where it was aborted before.
   void abort(std::string_view reason) const noexcept;
 
   /// Throws cancelled where the group was aborted.

@@ -3,180 +3,314 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <functional>
 #include <iterator>
+#include <optional>
 #include <span>
 #include <string>
-#include <string_view>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
 #include "shardwise/checkpoint/detail/lanes.h"
 #include "shardwise/checkpoint/detail/manifest_check.h"
+#include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
 #include "shardwise/checkpoint/detail/root/attempt.h"
 #include "shardwise/checkpoint/detail/root/root.h"
 #include "shardwise/checkpoint/detail/write/index_file.h"
-#include "shardwise/checkpoint/detail/write/shard_file.h"
+#include "shardwise/checkpoint/detail/write/part.h"
+#include "shardwise/checkpoint/detail/write/save_report.h"
+#include "shardwise/checkpoint/detail/write/tensor_views.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise::detail {
 namespace {
 
-// All that a reader checks, before the step is published: nobody could read one that fails here.
-void check_written(const Manifest& manifest, std::span<const ChunkTable> tables) {
-  check_manifest(manifest);
-  for (std::size_t f = 0; f < tables.size(); ++f) {
-    check_chunk_table(manifest, static_cast<std::int64_t>(f), tables[f], manifest.files[f].name);
-  }
-}
-
-// Writes the shard files of an attempt, one after the other. Thread-compatible.
-class ShardFiles {
+/// One save of a group, on one of its ranks.
+class GroupSave {
  public:
-  ShardFiles(const SaveContext& context, const Attempt& attempt, const SaveOptions& options)
-      : context_(context), attempt_(attempt), options_(options) {}
-
-  std::vector<WrittenShardFile> write(const SavePlan& plan, std::span<const ChunkLayout> layouts) {
-    if (attempt_.is_reused()) keep_reusable(plan.files);
-    std::vector<WrittenShardFile> written;
-    for (std::size_t f = 0; f < plan.files.size(); ++f) {
-      const std::unique_ptr<File> file = make_file(plan.files[f].name);
-      make_pool(layouts[f]);
-      written.push_back(
-          write_shard_file(plan, f, layouts[f], *file, *context_.pool, progress_of(plan)));
-      done_bytes_ += layouts[f].logical_bytes();
-    }
-    return written;
-  }
-
- private:
-  // Removes what a spare held and this checkpoint does not: its files are then those that its
-  // manifest lists.
-  void keep_reusable(std::span<const FileEntry> wanted) {
-    std::unordered_set<std::string_view> names;
-    for (const FileEntry& file : wanted) names.insert(file.name);
-    for (std::string& name : context_.file_system.list(attempt_.directory())) {
-      if (names.contains(name)) {
-        reusable_.insert(std::move(name));
-      } else {
-        remove_tree(context_.file_system, attempt_.directory() / name);
+  GroupSave(const SaveContext& context, const ProcessGroup& group, std::int64_t step,
+            const SaveOptions& options)
+      : context_(context), group_(group), step_(step), options_(options) {
+    if (!is_shared()) return;
+    // So that who computes or waits for the disk learns that it is in vain.
+    options_.progress = [this, own = options.progress,
+                         next = Clock::now()](const Progress& progress) mutable {
+      if (const auto now = Clock::now(); now >= next) {
+        group_.check();
+        next = now + std::chrono::milliseconds(100);
       }
-    }
-  }
-
-  // One that a spare has left, where it can be reused, or a new one.
-  std::unique_ptr<File> make_file(const std::string& name) {
-    const std::filesystem::path path = attempt_.directory() / name;
-    if (reusable_.contains(name)) {
-      if (auto file = context_.file_system.reuse(path, Caching::direct)) return file;
-      context_.file_system.remove(path);
-      context_.file_system.sync_directory(attempt_.directory());  // the name is given anew
-    }
-    return context_.file_system.create(path, Caching::direct);
-  }
-
-  void make_pool(const ChunkLayout& layout) {
-    const StagingSizes sizes = staging_sizes(options_.memory_budget_bytes,
-                                             context_.executor.threads(), layout.most_bytes());
-    if (context_.pool && context_.pool->sizes() == sizes) return;
-    context_.pool.reset();  // first, so that never both are there
-    context_.pool = std::make_unique<StagingPool>(sizes);
-  }
-
-  ProgressFunction progress_of(const SavePlan& plan) const {
-    if (!options_.progress) return nullptr;
-    return [this, total = plan.logical_bytes](const Progress& of_file) {
-      options_.progress({done_bytes_ + of_file.done_bytes, total});
+      if (own) own(progress);
     };
   }
 
+  /// Rank 0: makes the attempt, gathers what the others say, commits.
+  SaveStats coordinate(std::vector<TensorSource> sources) {
+    Attempt attempt(context_.file_system, context_.root, step_, context_.leftovers,
+                    &context_.spare);
+    group_.broadcast(encode(AttemptNotice{.step = step_,
+                                          .id = attempt.id(),
+                                          .directory = attempt.directory().filename().string(),
+                                          .is_reused = attempt.is_reused()}));
+    const SavePlan plan = plan_part(std::move(sources));
+    std::vector<WrittenShardFile> written;
+    std::vector<std::byte> index;
+    // The index needs the shard files' names only, so it is made while the files are written.
+    const std::function<void()> jobs[] = {
+        [&] {
+          written = write_part(context_, {attempt.directory(), attempt.is_reused(), is_shared()},
+                               plan, options_);
+        },
+        [&] { index = make_index(plan); }};
+    run_lanes({.jobs = std::size(jobs),
+               .lanes = std::size(jobs),
+               .run = [&](std::size_t job, std::size_t) { jobs[job](); }});
+
+    Manifest manifest = manifest_of(plan);
+    manifest.id = attempt.id();
+    manifest.user_json = options_.user_json;
+    SaveStats stats = combine(plan, written, manifest, index);
+    manifest.index_bytes = index.size();
+    manifest.index_hash = hash128(index.data(), index.size());
+    write_manifest(attempt, manifest, index, stats);
+
+    group_.check();
+    stats.directory = attempt.publish(options_.existing);
+    try {
+      group_.broadcast(encode(SaveOutcome{.lists_wanted = {}, .stats = stats}));
+    } catch (const Error&) {
+      // It is committed; who does not hear of it finds it on the disk.
+    }
+    return stats;
+  }
+
+  /// The other ranks: write their part.
+  SaveStats take_part(std::vector<TensorSource> sources) {
+    const AttemptNotice notice = decode_notice(group_.broadcast({}));
+    if (notice.step != step_) {
+      throw Error(ErrorCode::invalid_argument, fmt::format("rank 0 saves step {}, rank {} step {}",
+                                                           notice.step, group_.rank(), step_));
+    }
+    const AttemptDirectory directory{context_.root / notice.directory, notice.is_reused, true};
+    check_is_there(directory.path);
+    const SavePlan plan = plan_part(std::move(sources));
+    const std::vector<WrittenShardFile> written = write_part(context_, directory, plan, options_);
+    context_.file_system.sync_directory(directory.path);
+    try {
+      group_.gather(encode(report(plan, written)));
+      SaveOutcome outcome = decode_outcome(group_.broadcast({}));
+      if (!outcome.lists_wanted.empty()) {
+        group_.exchange(list_if_wanted(plan, outcome.lists_wanted), {});
+        outcome = decode_outcome(group_.broadcast({}));
+      }
+      outcome.stats.directory = context_.root / outcome.stats.directory;
+      return outcome.stats;
+    } catch (const Error&) {
+      // The message may be lost that says that it was committed.
+      if (const auto committed = find_committed(notice.id)) {
+        SaveStats stats;
+        stats.directory = *committed;
+        stats.logical_bytes = plan.logical_bytes;
+        return stats;
+      }
+      throw;
+    }
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  bool is_shared() const { return group_.size() > 1; }
+
+  SavePlan plan_part(std::vector<TensorSource> sources) const {
+    const std::int64_t own = options_.writers, first = group_.rank() * own;
+    const WriterMap writers = writers_for(sources, own * group_.size(), context_.devices);
+    SavePlan plan = plan_save(std::move(sources), options_.codec, context_.executor, writers,
+                              {first, first + own});
+    std::replace(plan.efforts.begin(), plan.efforts.end(), Effort::huffman_only, context_.huffman);
+    return plan;
+  }
+
+  void check_is_there(const std::filesystem::path& directory) const {
+    try {
+      static_cast<void>(context_.file_system.open_directory(directory));
+    } catch (const Error& e) {
+      if (e.code() != ErrorCode::not_found) throw;
+      throw Error(ErrorCode::io,
+                  fmt::format("{}, which rank 0 has made, is not there for rank {}: all processes "
+                              "must have the same root, on a file system that they share",
+                              directory.string(), group_.rank()));
+    }
+  }
+
+  // Of the tensors of this process, without their pieces.
+  Manifest manifest_of(const SavePlan& plan) const {
+    Manifest manifest;
+    manifest.step = step_;
+    manifest.writers = plan.writers;
+    manifest.tensors = plan.tensors;
+    for (TensorEntry& tensor : manifest.tensors) tensor.pieces.clear();
+    return manifest;
+  }
+
+  SaveReport report(const SavePlan& plan, std::span<const WrittenShardFile> written) const {
+    SaveReport report{.tensors = {},
+                      .logical_bytes = plan.logical_bytes,
+                      .stored_bytes = 0,
+                      .chunks = plan.chunks,
+                      .files = {}};
+    report.files.resize(static_cast<std::size_t>(options_.writers));
+    for (const WrittenShardFile& file : written) {
+      report.stored_bytes += file.entry.stored_bytes;
+      report.files[static_cast<std::size_t>(file.entry.writer % options_.writers)] = file.entry;
+    }
+    if (is_shared()) report.tensors = hash_of(tensor_list(manifest_of(plan)));
+    return report;
+  }
+
+  // Completes the manifest with what all processes have written.
+  SaveStats combine(const SavePlan& plan, std::span<const WrittenShardFile> written,
+                    Manifest& manifest, std::vector<std::byte>& index) const {
+    const std::vector<Bytes> messages = group_.gather(encode(report(plan, written)));
+    std::vector<SaveReport> reports;
+    reports.reserve(messages.size());
+    for (const Bytes& message : messages) reports.push_back(decode_report(message));
+    TensorViews views(reports);
+    if (const std::vector<int> wanted = views.others(); !wanted.empty()) {
+      group_.broadcast(encode(SaveOutcome{.lists_wanted = wanted, .stats = {}}));
+      views.merge(wanted, group_.exchange({}, wanted), manifest);
+      index = make_index(manifest.writers, manifest.tensors);
+    }
+    SaveStats stats;
+    for (std::size_t rank = 0; rank < reports.size(); ++rank) {
+      const SaveReport& part = reports[rank];
+      stats.logical_bytes += part.logical_bytes;
+      stats.stored_bytes += part.stored_bytes;
+      stats.chunks += part.chunks;
+      for (std::size_t f = 0; f < part.files.size(); ++f) {
+        if (part.files[f].bytes == 0) continue;
+        FileEntry& file = manifest.files.emplace_back(part.files[f]);
+        file.writer =
+            static_cast<std::int64_t>(rank) * options_.writers + static_cast<std::int64_t>(f);
+        file.name = shard_file_name(file.writer, manifest.writers.num_writers());
+        stats.file_bytes += file.bytes;
+      }
+    }
+    views.check_complete(manifest, reports, options_.writers);
+    return stats;
+  }
+
+  std::vector<std::byte> make_index(const SavePlan& plan) const {
+    return is_shared() ? make_index(plan.writers, manifest_of(plan).tensors)
+                       : make_index(plan.tensors, plan.files);
+  }
+
+  std::vector<std::byte> make_index(const WriterMap& writers,
+                                    std::vector<TensorEntry> tensors) const {
+    if (writers.num_writers() > kMostIndexedWriters) return {};
+    Manifest all;
+    all.writers = writers;
+    all.tensors = std::move(tensors);
+    for (std::int64_t writer = 0; writer < writers.num_writers(); ++writer) {
+      FileEntry& file = all.files.emplace_back();
+      file.writer = writer;
+      file.name = shard_file_name(writer, writers.num_writers());
+    }
+    place_pieces(all);
+    return make_index(all.tensors, all.files);
+  }
+
+  static std::vector<std::byte> make_index(std::span<const TensorEntry> tensors,
+                                           std::span<const FileEntry> files) {
+    std::size_t mappings = 0;
+    for (const TensorEntry& tensor : tensors) mappings += tensor.pieces.size();
+    const bool is_of_use = std::ssize(files) <= kMostIndexedWriters && mappings <= kMostMappings;
+    return is_of_use ? build_index_file(tensors, files) : std::vector<std::byte>();
+  }
+
+  // All that a reader checks of a manifest is checked here.
+  void write_manifest(const Attempt& attempt, const Manifest& manifest,
+                      std::span<const std::byte> index, SaveStats& stats) const {
+    check_manifest(manifest);
+    const std::string text = print_manifest(manifest);
+    if (text.size() > kMaxManifestBytes) {
+      throw Error(ErrorCode::unsupported,
+                  fmt::format("write {}: it has {} bytes, at most {} are possible", kManifestName,
+                              text.size(), kMaxManifestBytes));
+    }
+    if (is_shared() && attempt.is_reused()) remove_unlisted(attempt.directory(), manifest);
+    FileSystem& files = context_.file_system;
+    if (manifest.has_index()) write_whole_file(files, attempt.directory() / kIndexName, index);
+    write_whole_file(files, attempt.directory() / kManifestName, std::as_bytes(std::span(text)));
+    files.sync_directory(attempt.directory());
+    stats.file_bytes += index.size() + text.size();
+  }
+
+  // What a spare held and no process has written anew.
+  void remove_unlisted(const std::filesystem::path& directory, const Manifest& manifest) const {
+    for (const std::string& name : context_.file_system.list(directory)) {
+      const bool listed = std::ranges::binary_search(manifest.files, name, {}, &FileEntry::name);
+      if (!listed) remove_tree(context_.file_system, directory / name);
+    }
+  }
+
+  std::vector<ProcessGroup::Outgoing> list_if_wanted(const SavePlan& plan,
+                                                     std::span<const int> wanted) const {
+    if (std::ranges::find(wanted, group_.rank()) == wanted.end()) return {};
+    const std::string list = tensor_list(manifest_of(plan));
+    const auto bytes = std::as_bytes(std::span(list));
+    return {{0, Bytes(bytes.begin(), bytes.end())}};
+  }
+
+  // The checkpoint that this attempt has become; nothing where it has not.
+  std::optional<std::filesystem::path> find_committed(const std::string& id) const {
+    try {
+      for (const StepName& name : committed_names(context_.file_system, context_.root)) {
+        if (name.step != step_) continue;
+        const std::filesystem::path path = context_.root / to_string(name);
+        if (read_manifest(open_directory(context_.file_system, path)).id == id) return path;
+      }
+    } catch (const Error&) {
+      // Then it is not known, and the first error is told.
+    }
+    return {};
+  }
+
   const SaveContext& context_;
-  const Attempt& attempt_;
-  const SaveOptions& options_;
-  std::unordered_set<std::string> reusable_;
-  std::size_t done_bytes_ = 0;  // of the files that are complete
+  const ProcessGroup& group_;
+  const std::int64_t step_;
+  SaveOptions options_;
 };
 
-// Whether index.h5 would be of use, see kMostIndexedWriters.
-bool wants_index(const SavePlan& plan) {
-  std::size_t mappings = 0;
-  for (const TensorEntry& tensor : plan.tensors) mappings += tensor.pieces.size();
-  return plan.writers.num_writers() <= kMostIndexedWriters && mappings <= kMostMappings;
-}
-
-// Writes the files of an attempt, the manifest last.
-SaveStats write_attempt(const SaveContext& context, const Attempt& attempt, std::int64_t step,
-                        std::vector<TensorSource> sources, const SaveOptions& options) {
-  const WriterMap writers = writers_for(sources, options.writers);
-  SavePlan plan =
-      plan_save(std::move(sources), options.codec, context.executor, writers, {0, options.writers});
-  std::replace(plan.efforts.begin(), plan.efforts.end(), Effort::huffman_only, context.huffman);
-  const std::vector<ChunkLayout> layouts =
-      ChunkLayout::of_files(plan.tensors, std::ssize(plan.files));
-
-  Manifest manifest;
-  manifest.id = attempt.id();
-  manifest.step = step;
-  manifest.user_json = options.user_json;
-  manifest.writers = writers;
-  // The index needs the shard files' names only, so it is made while the files are written.
-  ShardFiles shards(context, attempt, options);
-  std::vector<WrittenShardFile> written;
-  std::vector<std::byte> index;
-  const std::function<void()> jobs[] = {[&] { written = shards.write(plan, layouts); },
-                                        [&] {
-                                          if (!wants_index(plan)) return;
-                                          index = build_index_file(plan.tensors, plan.files);
-                                        }};
-  run_lanes({.jobs = std::size(jobs),
-             .lanes = std::size(jobs),
-             .run = [&](std::size_t job, std::size_t) { jobs[job](); }});
-  manifest.tensors = std::move(plan.tensors);
-  manifest.index_bytes = index.size();
-  manifest.index_hash = hash128(index.data(), index.size());
-  SaveStats stats;
-  std::vector<ChunkTable> tables;
-  for (WrittenShardFile& file : written) {
-    stats.stored_bytes += file.entry.stored_bytes;
-    stats.file_bytes += file.entry.bytes;
-    manifest.files.push_back(std::move(file.entry));
-    tables.push_back(std::move(file.table));
+// Tells the other processes what has ended this one's part.
+void abort_save(const ProcessGroup& group, std::int64_t step, const std::exception_ptr& cause) {
+  try {
+    std::rethrow_exception(cause);
+  } catch (const std::exception& e) {
+    group.abort(fmt::format("save step {}: {}", step, e.what()));
+  } catch (...) {
+    group.abort(fmt::format("save step {}: a source threw something that is no exception", step));
   }
-  check_written(manifest, tables);
-  const std::string text = print_manifest(manifest);
-  if (text.size() > kMaxManifestBytes) {
-    throw Error(ErrorCode::unsupported,
-                fmt::format("write {}: it has {} bytes, at most {} are possible", kManifestName,
-                            text.size(), kMaxManifestBytes));
-  }
-  if (manifest.has_index()) {
-    write_whole_file(context.file_system, attempt.directory() / kIndexName, index);
-  }
-  write_whole_file(context.file_system, attempt.directory() / kManifestName,
-                   std::as_bytes(std::span(text)));
-  context.file_system.sync_directory(attempt.directory());
-
-  stats.logical_bytes = plan.logical_bytes;
-  stats.chunks = plan.chunks;
-  stats.file_bytes += index.size() + text.size();
-  return stats;
 }
 
 }  // namespace
 
-SaveStats run_save(const SaveContext& context, std::int64_t step, std::vector<TensorSource> sources,
-                   const SaveOptions& options) {
+SaveStats run_save(const SaveContext& context, const ProcessGroup& group, std::int64_t step,
+                   std::vector<TensorSource> sources, const SaveOptions& options) {
   try {
-    Attempt attempt(context.file_system, context.root, step, context.leftovers, &context.spare);
-    SaveStats stats = write_attempt(context, attempt, step, std::move(sources), options);
-    stats.directory = attempt.publish(options.existing);
-    return stats;
+    GroupSave save(context, group, step, options);
+    return group.rank() == 0 ? save.coordinate(std::move(sources))
+                             : save.take_part(std::move(sources));
   } catch (const CallerError& e) {
+    abort_save(group, step, e.cause);
     std::rethrow_exception(e.cause);
   } catch (const Error& e) {
     context.spare.drop();  // that it was there may be the reason
+    abort_save(group, step, std::current_exception());
     throw Error(e.code(), fmt::format("save step {}: {}", step, e.what()));
+  } catch (...) {
+    abort_save(group, step, std::current_exception());
+    throw;
   }
 }
 

@@ -10,6 +10,7 @@
 #include "shardwise/checkpoint/detail/write/staging.h"
 #include "shardwise/checkpoint/save.h"
 #include "shardwise/runtime/parallel.h"
+#include "shardwise/runtime/process/process_group.h"
 #include "shardwise/storage/file.h"
 
 namespace shardwise::detail {
@@ -23,14 +24,21 @@ struct SaveContext {
   std::vector<std::filesystem::path>& leftovers;  ///< leases that could not be removed
   Spare& spare;
 
+  /// Of all processes of the job; 0: one more than the highest of the meshes.
+  std::int64_t devices = 0;
+
   /// What codes tensors of which only byte values repeat: zstd_huffman leaves our own coder out.
   Effort huffman = Effort::huffman_only;
 };
 
-/// Writes a checkpoint and commits it; returns all of SaveStats but the times and what cleaning up
-/// said. Requires arguments that CheckpointManager has checked. Throws as CheckpointManager::save
-/// does; then nothing new is listed.
-SaveStats run_save(const SaveContext& context, std::int64_t step, std::vector<TensorSource> sources,
-                   const SaveOptions& options);
+/// Writes a checkpoint together with the other processes of the group, and commits it; returns all
+/// of SaveStats but the times and what cleaning up said. Requires arguments that CheckpointManager
+/// has checked, and a group that serves this save alone. Throws as CheckpointManager::save does, in
+/// every process; then nothing new is listed.
+///
+/// The processes are told the attempt's directory, write what their devices hold, and report it in
+/// some hundred bytes. Rank 0 then writes the manifest and renames.
+SaveStats run_save(const SaveContext& context, const ProcessGroup& group, std::int64_t step,
+                   std::vector<TensorSource> sources, const SaveOptions& options);
 
 }  // namespace shardwise::detail

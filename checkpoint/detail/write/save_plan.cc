@@ -226,13 +226,19 @@ void check_sources(std::span<const TensorSource> sources) {
   }
 }
 
-WriterMap writers_for(std::span<const TensorSource> sources, std::int64_t count) {
+WriterMap writers_for(std::span<const TensorSource> sources, std::int64_t count,
+                      std::int64_t devices) {
   if (count == 1) return {};
-  DeviceId devices = 1;
+  DeviceId last = 0;
   for (const TensorSource& source : sources) {
-    if (source.sharding) devices = std::max(devices, last_device(source.sharding->mesh()) + 1);
+    if (!source.sharding) continue;
+    last = std::max(last, last_device(source.sharding->mesh()));
+    if (devices == 0 || last < devices) continue;
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("tensor {:?} is cut over device {}, the job has devices 0 to {}",
+                            source.name, last, devices - 1));
   }
-  return WriterMap::even(devices, count);
+  return WriterMap::even(devices == 0 ? last + 1 : devices, count);
 }
 
 SavePlan plan_save(std::vector<TensorSource> sources, Codec codec, const Executor& executor,

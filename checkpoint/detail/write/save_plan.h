@@ -62,9 +62,10 @@ inline const TensorInfo& info_of(const TensorSource& source) {
 /// or, as where its policy is strict, does not allow it.
 void check_sources(std::span<const TensorSource> sources);
 
-/// The writers of one process that holds everything: device d, of as many as the sources' meshes
-/// name, belongs to writer d * count / devices.
-WriterMap writers_for(std::span<const TensorSource> sources, std::int64_t count);
+/// Device d belongs to writer d * count / devices; 0 devices: as many as the sources' meshes name.
+/// Throws invalid_argument where a mesh has a device beyond them.
+WriterMap writers_for(std::span<const TensorSource> sources, std::int64_t count,
+                      std::int64_t devices = 0);
 
 /// Cuts the tensors into pieces and chunks, and chooses the codec of each tensor in each file by
 /// samples of what is in it. Looks at what writers `mine` store alone. Requires that check_sources

@@ -1,0 +1,100 @@
+#include "shardwise/checkpoint/detail/write/part.h"
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_set>
+#include <utility>
+
+#include "shardwise/checkpoint/detail/manifest_check.h"
+#include "shardwise/checkpoint/detail/root/root.h"
+
+namespace shardwise::detail {
+namespace {
+
+// Writes the shard files of an attempt, one after the other. Thread-compatible.
+class ShardFiles {
+ public:
+  ShardFiles(const SaveContext& context, const AttemptDirectory& directory,
+             const SaveOptions& options)
+      : context_(context), directory_(directory), options_(options) {}
+
+  std::vector<WrittenShardFile> write(const SavePlan& plan) {
+    const std::vector<ChunkLayout> layouts =
+        ChunkLayout::of_files(plan.tensors, std::ssize(plan.files));
+    if (directory_.is_reused && !directory_.is_shared) remove_all_but(plan.files);
+    std::vector<WrittenShardFile> written;
+    for (std::size_t f = 0; f < plan.files.size(); ++f) {
+      const std::unique_ptr<File> file = make_file(plan.files[f].name);
+      make_pool(layouts[f]);
+      written.push_back(
+          write_shard_file(plan, f, layouts[f], *file, *context_.pool, progress_of(plan)));
+      done_bytes_ += layouts[f].logical_bytes();
+    }
+    return written;
+  }
+
+ private:
+  // What a spare held and this checkpoint does not goes first: its room may be needed.
+  void remove_all_but(std::span<const FileEntry> wanted) {
+    std::unordered_set<std::string_view> names;
+    for (const FileEntry& file : wanted) names.insert(file.name);
+    for (const std::string& name : context_.file_system.list(directory_.path)) {
+      if (!names.contains(name)) remove_tree(context_.file_system, directory_.path / name);
+    }
+  }
+
+  // One that a spare has left, where it can be reused, or a new one.
+  std::unique_ptr<File> make_file(const std::string& name) {
+    const std::filesystem::path path = directory_.path / name;
+    if (directory_.is_reused) {
+      if (auto file = context_.file_system.reuse(path, Caching::direct)) return file;
+      context_.file_system.remove(path);
+      context_.file_system.sync_directory(directory_.path);  // the name is given anew
+    }
+    return context_.file_system.create(path, Caching::direct);
+  }
+
+  void make_pool(const ChunkLayout& layout) {
+    const StagingSizes sizes = staging_sizes(options_.memory_budget_bytes,
+                                             context_.executor.threads(), layout.most_bytes());
+    if (context_.pool && context_.pool->sizes() == sizes) return;
+    context_.pool.reset();  // first, so that never both are there
+    context_.pool = std::make_unique<StagingPool>(sizes);
+  }
+
+  ProgressFunction progress_of(const SavePlan& plan) const {
+    if (!options_.progress) return nullptr;
+    return [this, total = plan.logical_bytes](const Progress& of_file) {
+      options_.progress({done_bytes_ + of_file.done_bytes, total});
+    };
+  }
+
+  const SaveContext& context_;
+  const AttemptDirectory& directory_;
+  const SaveOptions& options_;
+  std::size_t done_bytes_ = 0;  // of the files that are complete
+};
+
+}  // namespace
+
+std::vector<WrittenShardFile> write_part(const SaveContext& context,
+                                         const AttemptDirectory& directory, const SavePlan& plan,
+                                         const SaveOptions& options) {
+  std::vector<WrittenShardFile> written = ShardFiles(context, directory, options).write(plan);
+  // All that a reader checks of them, before the step is published: nobody could read one that
+  // fails here.
+  Manifest manifest;
+  manifest.writers = plan.writers;
+  manifest.tensors = plan.tensors;
+  for (const WrittenShardFile& file : written) manifest.files.push_back(file.entry);
+  check_manifest(manifest);
+  check_files(manifest);
+  for (std::size_t f = 0; f < written.size(); ++f) {
+    check_chunk_table(manifest, static_cast<std::int64_t>(f), written[f].table,
+                      manifest.files[f].name);
+  }
+  return written;
+}
+
+}  // namespace shardwise::detail
