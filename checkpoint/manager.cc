@@ -9,11 +9,13 @@
 #include <utility>
 
 #include "shardwise/checkpoint/detail/read/directory_state.h"
+#include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
 #include "shardwise/checkpoint/detail/root/failures.h"
 #include "shardwise/checkpoint/detail/root/pin.h"
 #include "shardwise/checkpoint/detail/root/root.h"
 #include "shardwise/checkpoint/detail/write/host_snapshot.h"
 #include "shardwise/checkpoint/detail/write/save.h"
+#include "shardwise/checkpoint/detail/write/save_report.h"
 #include "shardwise/runtime/stopwatch.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/shard/host/mutex.h"
@@ -324,6 +326,57 @@ struct CheckpointManager::Impl {
     return look;
   }
 
+  std::optional<LatestStep> find_latest() const {
+    std::vector<detail::StepName> names = detail::committed_names(*files, root);
+    for (int looks = 1;; ++looks) {
+      Look look = look_at(names);
+      // Another process may have replaced a step since it was listed: then neither an error nor
+      // what was found says which is the newest.
+      std::vector<detail::StepName> now = detail::committed_names(*files, root);
+      if ((look.changed || now != names) && looks < kMostLooks) {
+        names = std::move(now);
+        continue;
+      }
+      if (look.newest) return LatestStep{*look.newest, std::move(look.rejected)};
+      if (look.rejected.empty()) return std::nullopt;
+      throw none_valid(root, look.rejected);
+    }
+  }
+
+  // Rank 0 looks; the others look whether they see the same.
+  std::optional<LatestStep> agree_on_latest(const ProcessGroup& group) const {
+    try {
+      if (group.rank() == 0) {
+        const std::optional<LatestStep> latest = find_latest();
+        group.broadcast(detail::encode(latest, latest ? id_of(latest->step.directory) : ""));
+        group.barrier();
+        return latest;
+      }
+      const auto [latest, id] = detail::decode_latest(group.broadcast({}), root);
+      if (latest && id_of(latest->step.directory) != id) {
+        throw Error(ErrorCode::io, fmt::format("find the latest checkpoint: {} is another one for "
+                                               "rank {} than for rank 0: all processes must have "
+                                               "the same root, on a file system that they share",
+                                               latest->step.directory.string(), group.rank()));
+      }
+      group.barrier();
+      return latest;
+    } catch (const std::exception& e) {
+      group.abort(e.what());
+      throw;
+    }
+  }
+
+  // Which attempt it was; empty where it is not there.
+  std::string id_of(const std::filesystem::path& directory) const {
+    try {
+      return detail::read_manifest(detail::open_directory(*files, directory)).id;
+    } catch (const Error& e) {
+      if (e.code() != ErrorCode::not_found) throw;
+      return {};
+    }
+  }
+
   Step step_of(const detail::StepName& name) const {
     return {name.step, name.generation, root / to_string(name)};
   }
@@ -396,20 +449,8 @@ std::vector<Step> CheckpointManager::steps() const {
 }
 
 std::optional<LatestStep> CheckpointManager::latest() const {
-  std::vector<detail::StepName> names = detail::committed_names(*impl_->files, impl_->root);
-  for (int looks = 1;; ++looks) {
-    Impl::Look look = impl_->look_at(names);
-    // Another process may have replaced a step since it was listed: then neither an error nor what
-    // was found says which is the newest.
-    std::vector<detail::StepName> now = detail::committed_names(*impl_->files, impl_->root);
-    if ((look.changed || now != names) && looks < kMostLooks) {
-      names = std::move(now);
-      continue;
-    }
-    if (look.newest) return LatestStep{*look.newest, std::move(look.rejected)};
-    if (look.rejected.empty()) return std::nullopt;
-    throw none_valid(impl_->root, look.rejected);
-  }
+  const ProcessGroup& group = impl_->options.group;
+  return group.size() == 1 ? impl_->find_latest() : impl_->agree_on_latest(group.duplicate());
 }
 
 Step CheckpointManager::step(std::int64_t step) const {

@@ -138,7 +138,8 @@ class CheckpointManager {
   /// cannot be read (no rights, a server that does not answer, a bad place on the disk): an older
   /// one is not taken for the newest because of that; where it stays so, remove that step. Where
   /// another process replaces or removes the step before it is opened, opening it throws not_found:
-  /// ask again.
+  /// ask again. With a group, rank 0 looks, and the others check that it is there for them, too;
+  /// cancelled, with the reason, where it failed on another rank.
   std::optional<LatestStep> latest() const;
 
   /// Throws not_found, listing the steps there are.

@@ -299,6 +299,13 @@ std::vector<Bytes> ProcessGroup::exchange(std::vector<Outgoing> outgoing, std::s
 
 void ProcessGroup::abort(std::string_view reason) const noexcept { state_->abort(reason); }
 
-void ProcessGroup::check() const { state_->check("check"); }
+void ProcessGroup::check(milliseconds wait) const {
+  state_->check("check");
+  if (size() == 1 || wait == milliseconds(0)) return;
+  // Nobody sends this message.
+  constexpr auto kNever = ~std::uint64_t{0};
+  const State::Operation operation{"check", {state_->channel, kNever}, wait};
+  state_->receive(operation, (rank() + 1) % size(), wait);
+}
 
 }  // namespace shardwise

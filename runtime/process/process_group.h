@@ -79,8 +79,9 @@ class ProcessGroup {
   /// and the rank. Does not wait. Nothing where it was aborted before.
   void abort(std::string_view reason) const noexcept;
 
-  /// Throws cancelled where the group was aborted.
-  void check() const;
+  /// Throws cancelled where the group was aborted, or is within `wait`: who has an error of its own
+  /// asks so whether another rank's has caused it.
+  void check(std::chrono::milliseconds wait = {}) const;
 
  private:
   struct State;

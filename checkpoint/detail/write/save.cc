@@ -26,6 +26,19 @@
 namespace shardwise::detail {
 namespace {
 
+// Tells the other processes what has ended this one's part.
+void abort_save(const ProcessGroup& group, std::int64_t step, const std::exception_ptr& cause) {
+  try {
+    std::rethrow_exception(cause);
+  } catch (const CallerError& e) {
+    abort_save(group, step, e.cause);
+  } catch (const std::exception& e) {
+    group.abort(fmt::format("save step {}: {}", step, e.what()));
+  } catch (...) {
+    group.abort(fmt::format("save step {}: a source threw something that is no exception", step));
+  }
+}
+
 /// One save of a group, on one of its ranks.
 class GroupSave {
  public:
@@ -38,7 +51,7 @@ class GroupSave {
                          next = Clock::now()](const Progress& progress) mutable {
       if (const auto now = Clock::now(); now >= next) {
         group_.check();
-        next = now + std::chrono::milliseconds(100);
+        next = now + kBetweenChecks;
       }
       if (own) own(progress);
     };
@@ -48,6 +61,16 @@ class GroupSave {
   SaveStats coordinate(std::vector<TensorSource> sources) {
     Attempt attempt(context_.file_system, context_.root, step_, context_.leftovers,
                     &context_.spare);
+    try {
+      return coordinate(attempt, std::move(sources));
+    } catch (...) {
+      // Before the attempt is removed: the others would only see that it is not there.
+      abort_save(group_, step_, std::current_exception());
+      throw;
+    }
+  }
+
+  SaveStats coordinate(Attempt& attempt, std::vector<TensorSource> sources) {
     group_.broadcast(encode(AttemptNotice{.step = step_,
                                           .id = attempt.id(),
                                           .directory = attempt.directory().filename().string(),
@@ -92,10 +115,18 @@ class GroupSave {
                                                            notice.step, group_.rank(), step_));
     }
     const AttemptDirectory directory{context_.root / notice.directory, notice.is_reused, true};
-    check_is_there(directory.path);
-    const SavePlan plan = plan_part(std::move(sources));
-    const std::vector<WrittenShardFile> written = write_part(context_, directory, plan, options_);
-    context_.file_system.sync_directory(directory.path);
+    SavePlan plan;
+    std::vector<WrittenShardFile> written;
+    try {
+      check_is_there(directory.path);
+      plan = plan_part(std::move(sources));
+      written = write_part(context_, directory, plan, options_);
+      context_.file_system.sync_directory(directory.path);
+    } catch (const Error&) {
+      // Rank 0 may have removed it because the save has failed elsewhere.
+      if (!is_there(directory.path)) group_.check(kLeastPatience);
+      throw;
+    }
     try {
       group_.gather(encode(report(plan, written)));
       SaveOutcome outcome = decode_outcome(group_.broadcast({}));
@@ -119,6 +150,7 @@ class GroupSave {
 
  private:
   using Clock = std::chrono::steady_clock;
+  static constexpr std::chrono::milliseconds kLeastPatience{1000}, kBetweenChecks{100};
 
   bool is_shared() const { return group_.size() > 1; }
 
@@ -132,14 +164,20 @@ class GroupSave {
   }
 
   void check_is_there(const std::filesystem::path& directory) const {
+    if (is_there(directory)) return;
+    throw Error(ErrorCode::io,
+                fmt::format("{}, which rank 0 has made, is not there for rank {}: all processes "
+                            "must have the same root, on a file system that they share",
+                            directory.string(), group_.rank()));
+  }
+
+  bool is_there(const std::filesystem::path& directory) const {
     try {
       static_cast<void>(context_.file_system.open_directory(directory));
+      return true;
     } catch (const Error& e) {
       if (e.code() != ErrorCode::not_found) throw;
-      throw Error(ErrorCode::io,
-                  fmt::format("{}, which rank 0 has made, is not there for rank {}: all processes "
-                              "must have the same root, on a file system that they share",
-                              directory.string(), group_.rank()));
+      return false;
     }
   }
 
@@ -281,17 +319,6 @@ class GroupSave {
   const std::int64_t step_;
   SaveOptions options_;
 };
-
-// Tells the other processes what has ended this one's part.
-void abort_save(const ProcessGroup& group, std::int64_t step, const std::exception_ptr& cause) {
-  try {
-    std::rethrow_exception(cause);
-  } catch (const std::exception& e) {
-    group.abort(fmt::format("save step {}: {}", step, e.what()));
-  } catch (...) {
-    group.abort(fmt::format("save step {}: a source threw something that is no exception", step));
-  }
-}
 
 }  // namespace
 

@@ -145,6 +145,37 @@ SaveOutcome decode_outcome(std::span<const std::byte> bytes) {
   return outcome;
 }
 
+Bytes encode(const std::optional<LatestStep>& latest, const std::string& id) {
+  Packer packer;
+  packer.text(id);
+  packer.number(std::uint64_t{latest ? 1u : 0u});
+  if (!latest) return packer.take();
+  packer.number(latest->step.step);
+  packer.number(latest->step.generation);
+  packer.text(latest->step.directory.filename().string());
+  for (const RejectedStep& step : latest->rejected) {
+    packer.text(step.directory.filename().string());
+    packer.text(step.reason);
+  }
+  return packer.take();
+}
+
+std::pair<std::optional<LatestStep>, std::string> decode_latest(std::span<const std::byte> bytes,
+                                                                const std::filesystem::path& root) {
+  Unpacker unpacker(bytes);
+  const std::string id = unpacker.text();
+  if (unpacker.number() == 0) return {std::nullopt, id};
+  LatestStep latest;
+  latest.step.step = unpacker.integer();
+  latest.step.generation = unpacker.integer();
+  latest.step.directory = root / unpacker.text();
+  while (!unpacker.empty()) {
+    const std::string name = unpacker.text();
+    latest.rejected.push_back({root / name, unpacker.text()});
+  }
+  return {std::move(latest), id};
+}
+
 std::string tensor_list(const Manifest& manifest) {
   Manifest list;
   list.id = std::string(32, '0');

@@ -1,11 +1,15 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "shardwise/checkpoint/detail/manifest.h"
+#include "shardwise/checkpoint/manager.h"
 #include "shardwise/checkpoint/save.h"
 #include "shardwise/runtime/process/process_group.h"
 
@@ -46,6 +50,12 @@ SaveReport decode_report(std::span<const std::byte> bytes);
 
 Bytes encode(const SaveOutcome& outcome);
 SaveOutcome decode_outcome(std::span<const std::byte> bytes);
+
+/// What rank 0 finds when it looks for the latest step, and the id of the attempt that it was.
+/// Paths are names in the root, which is the reader's own.
+Bytes encode(const std::optional<LatestStep>& latest, const std::string& id);
+std::pair<std::optional<LatestStep>, std::string> decode_latest(std::span<const std::byte> bytes,
+                                                                const std::filesystem::path& root);
 
 /// A text that says which tensors a process saves and who writes what: a manifest without files.
 std::string tensor_list(const Manifest& manifest);

@@ -1,0 +1,219 @@
+// Whatever goes wrong on one rank: all ranks are told, nothing is listed, what was saved before
+// stays, and the next save works.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <latch>
+#include <set>
+
+#include "shardwise/checkpoint/reader.h"
+#include "shardwise/checkpoint/verify.h"
+#include "testing/errors.h"
+#include "testing/faulty_file_system.h"
+#include "testing/group_checkpoint.h"
+#include "testing/temp_dir.h"
+
+namespace shardwise {
+namespace {
+
+using std::chrono::milliseconds;
+using testing::AllOf;
+using testing::AnyOf;
+using testing::Each;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+std::vector<HostTensor> model(std::uint64_t seed) {
+  return {host_tensor("a", DType::f32, {9, 50}, "data=6", "data,-", Values::noise, seed),
+          host_tensor("b", DType::f32, {300, 300}, "data=6", "data,-", Values::noise, seed),
+          host_tensor("c", DType::bf16, {40}, "data=6", "-", Values::ramp, seed)};
+}
+
+class GroupFaults : public testing::Test {
+ protected:
+  GroupFaults() {
+    CheckpointManager manager(dir_.path());
+    manager.save(1, sources_of(model(1)));
+  }
+
+  /// Saves step 2 with the faults. It is there on all ranks, or on none; step 1 is there anyway,
+  /// and step 3 is saved as if nothing had been. The errors of step 2.
+  std::vector<std::string> save(const GroupSaveOptions& options) {
+    const std::filesystem::path second = dir_ / "step-00000002";
+    const GroupOutcome outcome = group_save(dir_.path(), 2, sources_of(model(2)), options);
+    if (std::filesystem::exists(second)) {
+      for (std::size_t rank = 0; rank < outcome.errors.size(); ++rank) {
+        const std::string& error = outcome.errors[rank];
+        EXPECT_TRUE(error.empty() || error == "stopped") << rank << ": " << error;
+      }
+      EXPECT_TRUE(holds(CheckpointReader(second), model(2)));
+      EXPECT_THAT(verify_checkpoint(second).damage, IsEmpty());
+    } else {
+      EXPECT_TRUE(outcome.all_failed());
+    }
+    std::filesystem::remove_all(second);
+    EXPECT_TRUE(holds(CheckpointReader(dir_ / "step-00000001"), model(1)));
+    const GroupOutcome third = group_save(dir_.path(), 3, sources_of(model(3)), {.ranks = 2});
+    EXPECT_THAT(third.errors, Each(""));
+    EXPECT_TRUE(holds(CheckpointReader(dir_ / "step-00000003"), model(3)));
+    std::filesystem::remove_all(dir_ / "step-00000003");
+    std::set<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(dir_.path())) {
+      names.insert(entry.path().filename().string());
+    }
+    EXPECT_EQ(names, std::set<std::string>{"step-00000001"});
+    return outcome.errors;
+  }
+
+  const TempDir dir_;
+};
+
+constexpr int kRanks = 3;
+
+TEST_F(GroupFaults, EveryLostMessageIsNoticed) {
+  int failed = 0;
+  for (int faulty = 0; faulty < kRanks; ++faulty) {
+    for (std::int64_t message = 1; message <= (faulty == 0 ? 4 : 1); ++message) {
+      SCOPED_TRACE(testing::Message() << "message " << message << " of rank " << faulty);
+      GroupSaveOptions options{.ranks = kRanks, .timeout = milliseconds(1000)};
+      options.faults = [&](int rank) {
+        return rank == faulty ? SocketFaults{.lose = message} : SocketFaults();
+      };
+      const auto errors = save(options);
+      if (errors[0].empty()) continue;
+      ++failed;
+      EXPECT_THAT(errors, Each(AllOf(HasSubstr("rank "), HasSubstr("did not come within 1 s"))));
+    }
+  }
+  EXPECT_EQ(failed, 4)
+      << "two notices and two reports; who misses the outcome finds it on the disk";
+}
+
+TEST_F(GroupFaults, EveryDeathIsNoticed) {
+  for (int faulty = 0; faulty < kRanks; ++faulty) {
+    for (std::int64_t message = 1; message <= (faulty == 0 ? 4 : 1); ++message) {
+      SCOPED_TRACE(testing::Message() << "instead of message " << message << " of rank " << faulty);
+      GroupSaveOptions options{.ranks = kRanks};
+      options.faults = [&](int rank) {
+        return rank == faulty ? SocketFaults{.stop = message} : SocketFaults();
+      };
+      const auto errors = save(options);
+      for (int rank = 0; rank < kRanks; ++rank) {
+        const std::string& error = errors[static_cast<std::size_t>(rank)];
+        if (rank == faulty || error.empty()) continue;
+        // That the attempt has gone is also seen: threads clean up, dead processes do not.
+        EXPECT_THAT(error, AnyOf(HasSubstr("rank " + std::to_string(faulty) + " has gone"),
+                                 HasSubstr("which rank 0 has made, is not there")));
+      }
+    }
+  }
+}
+
+TEST_F(GroupFaults, EveryFileOperationThatFailsIsToldToAll) {
+  for (int faulty = 0; faulty < kRanks; ++faulty) {
+    for (const Fault fault : {Fault::io, Fault::no_space}) {
+      bool met = true;
+      int told = 0;
+      for (std::int64_t at = 1; met; ++at) {
+        SCOPED_TRACE(testing::Message() << "operation " << at << " of rank " << faulty);
+        const auto files = std::make_shared<FaultyFileSystem>(0, fault);
+        GroupSaveOptions options{.ranks = kRanks};
+        options.file_system = [&](int rank) {
+          return rank == faulty ? std::static_pointer_cast<FileSystem>(files) : posix_file_system();
+        };
+        options.when_open = [&](int rank) {
+          if (rank == faulty) files->restart(at);
+        };
+        const auto errors = save(options);
+        met = files->operations() >= at;
+        const std::string& own = errors[static_cast<std::size_t>(faulty)];
+        if (own.empty()) continue;  // the save does not need it
+        ++told;
+        const std::string cause = own.substr(own.find("injected"));
+        EXPECT_THAT(errors, Each(HasSubstr(cause)));
+      }
+      EXPECT_GT(told, 5);
+    }
+  }
+}
+
+TEST_F(GroupFaults, WhatASourceThrowsIsToldToAll) {
+  GroupSaveOptions options{.ranks = kRanks};
+  options.sources = [&](int rank) {
+    auto sources = sources_of(model(2));
+    if (rank == 1) {
+      sources[1] = callback_source("b", model(2)[1].spec, [](const Box&, std::span<std::byte>) {
+        throw std::runtime_error("the device has fallen off the bus");
+      });
+    }
+    return sources;
+  };
+  const auto errors = save(options);
+  EXPECT_EQ(errors[1], "the device has fallen off the bus");
+  for (const std::size_t rank : {0u, 2u}) {
+    EXPECT_THAT(errors[rank], HasSubstr("rank 1: save step 2: the device has fallen off the bus"));
+  }
+}
+
+// A rank that never comes, and one whose source hangs until the others have given up.
+TEST_F(GroupFaults, AHangEndsAtTheDeadline) {
+  std::latch others_ended(kRanks - 1);
+  const auto errors = run_ranks(kRanks, {}, [&](std::shared_ptr<SocketTransport> transport) {
+    const int rank = transport->rank();
+    CheckpointManager manager(dir_.path(),
+                              {.group = ProcessGroup(std::move(transport), milliseconds(300))});
+    auto sources = sources_of(model(2));
+    if (rank == 2) {
+      sources[0] = callback_source("a", model(2)[0].spec,
+                                   [&](const Box&, std::span<std::byte>) { others_ended.wait(); });
+    }
+    struct Ended {
+      std::latch* latch;
+      ~Ended() {
+        if (latch != nullptr) latch->count_down();
+      }
+    } ended{rank == 2 ? nullptr : &others_ended};
+    manager.save(2, std::move(sources));
+  });
+  EXPECT_THAT(errors, Each(HasSubstr("did not come within 0.3 s")));
+  EXPECT_THAT(errors[0], HasSubstr("rank 2 of 3"));
+  EXPECT_FALSE(std::filesystem::exists(dir_ / "step-00000002"));
+}
+
+// Who had not seen the first error gets it from the next save, and so do all others.
+TEST_F(GroupFaults, AnErrorThatNobodySawIsTheNextSaves) {
+  std::latch told(kRanks);
+  const auto errors = run_ranks(kRanks, {}, [&](std::shared_ptr<SocketTransport> transport) {
+    const int rank = transport->rank();
+    CheckpointManager manager(dir_.path(), {.group = ProcessGroup(std::move(transport))});
+    auto sources = sources_of(model(2));
+    if (rank == 1) {
+      sources[0] = callback_source("a", model(2)[0].spec, [](const Box&, std::span<std::byte>) {
+        throw std::runtime_error("no power");
+      });
+    }
+    const PendingSave pending = manager.save_async(2, std::move(sources));
+    if (rank != 2) {
+      EXPECT_THROW(pending.wait(), std::exception);
+    }
+    told.arrive_and_wait();
+    try {
+      manager.save(3, sources_of(model(3)));
+    } catch (const std::exception& e) {
+      EXPECT_THAT(e.what(), HasSubstr("no power"));
+      if (rank == 2) {
+        EXPECT_THAT(e.what(), HasSubstr("rank 1: save step 2"));
+      }
+      manager.save(4, sources_of(model(4)));
+      return;
+    }
+    ADD_FAILURE() << "step 3 was saved by rank " << rank;
+  });
+  EXPECT_THAT(errors, Each(""));
+  EXPECT_FALSE(std::filesystem::exists(dir_ / "step-00000003"));
+  EXPECT_TRUE(holds(CheckpointReader(dir_ / "step-00000004"), model(4)));
+}
+
+}  // namespace
+}  // namespace shardwise

@@ -1,0 +1,250 @@
+// What several processes save together is what one saves alone.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "shardwise/checkpoint/detail/manifest.h"
+#include "shardwise/checkpoint/reader.h"
+#include "shardwise/checkpoint/verify.h"
+#include "testing/errors.h"
+#include "testing/group_checkpoint.h"
+#include "testing/hand_made_checkpoint.h"
+#include "testing/random_shardings.h"
+#include "testing/temp_dir.h"
+
+namespace shardwise {
+namespace {
+
+using testing::AllOf;
+using testing::Each;
+using testing::HasSubstr;
+using testing::IsEmpty;
+namespace fs = std::filesystem;
+
+std::set<std::string> names_in(const fs::path& directory) {
+  std::set<std::string> names;
+  for (const auto& entry : fs::directory_iterator(directory)) {
+    names.insert(entry.path().filename().string());
+  }
+  return names;
+}
+
+/// The files are the same bytes, and the manifests but for the attempt's id.
+void expect_equal_checkpoints(const fs::path& found, const fs::path& expected) {
+  ASSERT_EQ(names_in(found), names_in(expected));
+  for (const std::string& name : names_in(expected)) {
+    if (name == detail::kManifestName) {
+      auto a = detail::parse_manifest(file_text(found / name), "found");
+      const auto b = detail::parse_manifest(file_text(expected / name), "expected");
+      a.id = b.id;
+      EXPECT_EQ(detail::print_manifest(a), detail::print_manifest(b));
+    } else {
+      EXPECT_EQ(file_bytes(found / name) == file_bytes(expected / name), true) << name;
+    }
+  }
+}
+
+std::vector<HostTensor> random_tensors(RandomShardings& random, const Mesh& mesh) {
+  std::vector<HostTensor> tensors;
+  const std::int64_t count = random.draw(1, 6);
+  for (std::int64_t t = 0; t < count; ++t) {
+    const auto rank = static_cast<std::size_t>(random.draw(0, 3));
+    const bool large = random.draw(0, 2) == 0;
+    Shape shape;
+    for (std::size_t d = 0; d < rank; ++d) {
+      shape.push_back(random.draw(0, large ? (rank == 1 ? 900'000 : 120) : 9));
+    }
+    const std::string spec = random.spec(mesh, rank).to_string();
+    tensors.push_back(host_tensor("t" + std::to_string(t), DType::f32, shape, mesh.to_string(),
+                                  spec, t % 2 == 0 ? Values::ramp : Values::noise,
+                                  static_cast<std::uint64_t>(t) + 1));
+  }
+  return tensors;
+}
+
+TEST(GroupSave, IsByteForByteWhatOneProcessSaves) {
+  RandomShardings random(17);
+  std::set<std::size_t> files;
+  for (int round = 0; round < 60; ++round) {
+    const TempDir dir;
+    const Mesh mesh = random.mesh();
+    const std::vector<HostTensor> tensors = random_tensors(random, mesh);
+    GroupSaveOptions options{.ranks = static_cast<int>(random.draw(1, 4))};
+    options.save.writers = random.draw(1, 3);
+    options.save.user_json = R"({"epoch":1})";
+    options.save.codec = random.draw(0, 1) == 0 ? Codec::none : Codec::zstd;
+    SCOPED_TRACE(testing::Message() << "round " << round << ", " << mesh.to_string() << ", "
+                                    << options.ranks << " ranks of " << options.save.writers);
+    const GroupOutcome outcome = group_save(dir / "group", 3, sources_of(tensors), options);
+    ASSERT_THAT(outcome.errors, Each(""));
+
+    CheckpointManager one(dir / "one");
+    SaveOptions alone = options.save;
+    alone.writers *= options.ranks;
+    const SaveStats stats = one.save(3, sources_of(tensors), alone);
+    expect_equal_checkpoints(dir / "group/step-00000003", stats.directory);
+    for (const SaveStats& of_rank : outcome.stats) {
+      EXPECT_EQ(of_rank.directory, dir / "group/step-00000003");
+      EXPECT_EQ(of_rank.logical_bytes, stats.logical_bytes);
+      EXPECT_EQ(of_rank.stored_bytes, stats.stored_bytes);
+      EXPECT_EQ(of_rank.chunks, stats.chunks);
+      EXPECT_EQ(of_rank.file_bytes, stats.file_bytes);
+    }
+    EXPECT_THAT(verify_checkpoint(dir / "group/step-00000003").damage, IsEmpty());
+    EXPECT_TRUE(holds(CheckpointReader(dir / "group/step-00000003"), tensors));
+    EXPECT_THAT(names_in(dir / "group"), testing::ElementsAre("step-00000003"));
+    files.insert(names_in(dir / "group/step-00000003").size());
+  }
+  EXPECT_GT(files.size(), 5u);
+}
+
+// Stage s has devices 2 s and 2 s + 1, and tensors of its own; some are on all devices.
+std::vector<HostTensor> stage_tensors(int stage) {
+  const std::string mesh =
+      "data=2@" + std::to_string(2 * stage) + "," + std::to_string(2 * stage + 1);
+  return {host_tensor("embedding", DType::f32, {40, 3}, "data=6", "data,-"),
+          host_tensor("layer" + std::to_string(stage), DType::f32, {70, 300}, mesh, "data,-"),
+          host_tensor("bias" + std::to_string(stage), DType::bf16, {300}, mesh, "-")};
+}
+
+TEST(GroupSave, TakesTheTensorsOfPipelineStages) {
+  const TempDir dir;
+  std::vector<HostTensor> all;
+  for (int stage = 0; stage < 3; ++stage) {
+    for (HostTensor& tensor : stage_tensors(stage)) {
+      if (stage == 0 || tensor.name != "embedding") all.push_back(std::move(tensor));
+    }
+  }
+  GroupSaveOptions options{.ranks = 6, .devices = 6};
+  options.sources = [](int rank) { return sources_of(stage_tensors(rank / 2)); };
+  const GroupOutcome outcome = group_save(dir / "group", 1, {}, options);
+  ASSERT_THAT(outcome.errors, Each(""));
+  CheckpointManager one(dir / "one");
+  const SaveStats stats = one.save(1, sources_of(all), {.writers = 6});
+  expect_equal_checkpoints(outcome.stats[0].directory, stats.directory);
+  EXPECT_TRUE(holds(CheckpointReader(outcome.stats[0].directory), all));
+}
+
+TEST(GroupSave, SaysWhoWasNotGivenATensor) {
+  const TempDir dir;
+  GroupSaveOptions options{.ranks = 3, .devices = 6};
+  options.sources = [](int rank) {
+    auto tensors = stage_tensors(rank);
+    if (rank == 2) tensors.erase(tensors.begin());
+    return sources_of(tensors);
+  };
+  const GroupOutcome outcome = group_save(dir / "group", 1, {}, options);
+  EXPECT_THAT(
+      outcome.errors,
+      Each(HasSubstr("rank 2 was not given tensor \"embedding\", of which its devices hold")));
+  EXPECT_THAT(names_in(dir / "group"), IsEmpty());
+}
+
+TEST(GroupSave, RefusesRanksThatDoNotAgree) {
+  const TempDir dir;
+  const auto save = [&](const std::function<std::vector<TensorSource>(int)>& sources,
+                        std::int64_t devices = 0) {
+    GroupSaveOptions options{.ranks = 3, .devices = devices, .sources = sources};
+    const GroupOutcome outcome = group_save(dir / "group", 1, {}, options);
+    EXPECT_THAT(names_in(dir / "group"), IsEmpty());
+    return outcome.errors;
+  };
+  const auto tensor = [](const char* name, const Shape& shape, const char* mesh, const char* spec) {
+    return sources_of(std::vector{host_tensor(name, DType::f32, shape, mesh, spec)});
+  };
+  EXPECT_THAT(
+      save([&](int rank) {
+        return tensor("w", {6, rank == 2 ? 5 : 4}, "data=3", "data,-");
+      }),
+      Each(AllOf(HasSubstr("tensor \"w\" is f32 [6, 4] over data=3 as data,- (ceil) on rank 0"),
+                 HasSubstr("f32 [6, 5] over data=3 as data,- (ceil) on rank 2"))));
+  EXPECT_THAT(save([&](int rank) {
+                return tensor("w", {6, 4}, rank == 1 ? "data=2" : "data=3", "data,-");
+              }),
+              Each(HasSubstr("rank 0 counts 3 devices and 3 shard files, rank 1 2 and 3")));
+  EXPECT_THAT(save(
+                  [&](int) {
+                    return tensor("w", {6, 4}, "data=3", "data,-");
+                  },
+                  2),
+              Each(HasSubstr("tensor \"w\" is cut over device 2, the job has devices 0 to 1")));
+  EXPECT_THAT(save([&](int rank) {
+                return rank == 1 ? tensor("", {6}, "data=3", "data")
+                                 : tensor("w", {6}, "data=3", "data");
+              }),
+              Each(HasSubstr("save: tensor name \"\" is empty")));
+}
+
+TEST(GroupSave, RefusesRanksThatSaveDifferentSteps) {
+  const TempDir dir;
+  const HostTensor tensor = host_tensor("w", DType::f32, {4}, "data=2", "data");
+  const auto errors = run_ranks(2, {}, [&](std::shared_ptr<SocketTransport> transport) {
+    const int rank = transport->rank();
+    CheckpointManager manager(dir.path(), {.group = ProcessGroup(std::move(transport))});
+    manager.save(5 + rank, {tensor.source()});
+  });
+  EXPECT_THAT(errors, Each(HasSubstr("rank 0 saves step 5, rank 1 step 6")));
+  EXPECT_THAT(names_in(dir.path()), IsEmpty());
+}
+
+TEST(GroupSave, SaysThatTheRootIsNotShared) {
+  const TempDir dir;
+  GroupSaveOptions options{.ranks = 3};
+  options.root = [&](int rank) { return dir / (rank == 1 ? "of host b" : "of host a"); };
+  const HostTensor tensor = host_tensor("w", DType::f32, {4}, "data=2", "data");
+  const GroupOutcome outcome = group_save("", 1, {tensor.source()}, options);
+  EXPECT_THAT(outcome.errors, Each(AllOf(HasSubstr("of host b"), HasSubstr("which rank 0 has made"),
+                                         HasSubstr("is not there for rank 1"),
+                                         HasSubstr("a file system that they share"))));
+  EXPECT_THAT(names_in(dir / "of host a"), IsEmpty());
+}
+
+// Retention, files that are written again, saves in the background, one after the other.
+TEST(GroupSave, GoesOnForManySaves) {
+  const TempDir dir;
+  const auto tensor = [](std::uint64_t seed) {
+    return host_tensor("w", DType::f32, {300, 400}, "data=3", "data,-", Values::noise, seed);
+  };
+  const auto errors = run_ranks(3, {}, [&](std::shared_ptr<SocketTransport> transport) {
+    CheckpointManager manager(dir.path(),
+                              {.keep_last = 2, .group = ProcessGroup(std::move(transport))});
+    for (std::uint64_t step = 1; step <= 6; ++step) {
+      manager.save_async(static_cast<std::int64_t>(step), {tensor(step).source()});
+    }
+    manager.close();
+    const auto latest = manager.latest();
+    ASSERT_TRUE(latest.has_value());
+    EXPECT_EQ(latest->step.step, 6);
+  });
+  EXPECT_THAT(errors, Each(""));
+  for (const std::uint64_t step : {5u, 6u}) {
+    const fs::path path = dir / ("step-0000000" + std::to_string(step));
+    EXPECT_THAT(verify_checkpoint(path).damage, IsEmpty());
+    EXPECT_TRUE(holds(CheckpointReader(path), std::vector{tensor(step)}));
+  }
+  EXPECT_THAT(names_in(dir.path()), testing::ElementsAre("step-00000005", "step-00000006"));
+}
+
+TEST(GroupSave, TellsLittleWhateverTheNumberOfTensors) {
+  const TempDir dir;
+  for (const int count : {1, 500}) {
+    std::vector<HostTensor> tensors;
+    for (int t = 0; t < count; ++t) {
+      tensors.push_back(
+          host_tensor("layer/" + std::to_string(t), DType::f32, {8, 4}, "data=4", "data,-"));
+    }
+    const auto errors = run_ranks(4, {}, [&](const std::shared_ptr<SocketTransport>& transport) {
+      CheckpointManager manager(dir.path(), {.group = ProcessGroup(transport)});
+      manager.save(count, sources_of(tensors));
+      // An attempt and an outcome to three ranks; a report from each.
+      EXPECT_EQ(transport->sent(), transport->rank() == 0 ? 6 : 1);
+      EXPECT_LE(transport->sent_bytes(), transport->rank() == 0 ? 6 * 200 : 200);
+    });
+    EXPECT_THAT(errors, Each(""));
+  }
+}
+
+}  // namespace
+}  // namespace shardwise
