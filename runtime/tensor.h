@@ -16,7 +16,12 @@
 
 namespace shardwise {
 
+class Tensor;
 class Tracer;
+
+/// As for nodes; see ops/build.h.
+[[noreturn]] void refuse(const Tensor& context, std::string_view operation,
+                         std::span<const Tensor> operands, const std::string& found_and_needed);
 
 /// A tensor of a traced program: written as if for one big device. Operations (ops/functions.h) do
 /// not compute: they record what is to be computed, and Tracer::mark_step() runs it, sharded as the
@@ -47,6 +52,7 @@ class Tensor {
   friend class Tracer;
   friend struct TracerImpl;
   friend Tensor append(const Tensor&, Op, std::span<const Tensor>, Attributes, const TensorType&);
+  friend void refuse(const Tensor&, std::string_view, std::span<const Tensor>, const std::string&);
   friend void mark_sharding(Tensor&, const Mesh&, const PartitionSpec&);
   friend void mark_sharding(Tensor&, const PartitionSpec&);
   friend void clear_sharding(Tensor&);

@@ -50,6 +50,7 @@ struct TracerImpl : std::enable_shared_from_this<TracerImpl> {
   Graph& graph() {
     if (!recording) {
       recording = std::make_shared<Graph>();
+      set_scope(scope);
       // As many as the step before had: nodes are large, and moving them takes longer than making.
       if (last != nullptr) {
         recording->nodes.reserve(last->graph().nodes.size());
@@ -58,6 +59,30 @@ struct TracerImpl : std::enable_shared_from_this<TracerImpl> {
       stopwatch = Stopwatch();
     }
     return *recording;
+  }
+
+  /// What is recorded from now on belongs to it.
+  void set_scope(const std::string& path) {
+    scope = path;
+    if (!recording) return;
+    std::vector<std::string>& scopes = recording->scopes;
+    const auto at = std::find(scopes.begin(), scopes.end(), path);
+    recording->scope = static_cast<std::int32_t>(at - scopes.begin());
+    if (at == scopes.end()) scopes.push_back(path);
+  }
+
+  /// What body() gives. Its errors say what was done to which tensor, and where in the program.
+  template <class Body>
+  auto located(std::string_view operation, const State& state, const Body& body) {
+    try {
+      return body();
+    } catch (const Error& error) {
+      const std::string tensor =
+          is_recorded(state) ? to_string(*recording, state.node)
+                             : fmt::format("\"{}\" : {}", state.label, to_string(state.type));
+      throw Error(error.code(), fmt::format("{} {}{}: {}", operation, tensor,
+                                            in_scope(graph(), graph().scope), error.what()));
+    }
   }
 
   /// The tensor's node in this step; a tensor with a value becomes an input.
@@ -93,17 +118,19 @@ struct TracerImpl : std::enable_shared_from_this<TracerImpl> {
   void take_mesh(const Mesh& wanted) {
     if (mesh && !(*mesh == wanted)) {
       throw Error(ErrorCode::invalid_argument,
-                  fmt::format("mark a tensor: found mesh {}, needed the {} of this program",
-                              wanted.to_string(), mesh->to_string()));
+                  fmt::format("found mesh {}, needed the {} of this program", wanted.to_string(),
+                              mesh->to_string()));
     }
     mesh = wanted;
   }
+
+  void mark(State& state, const Mesh& wanted, const PartitionSpec& spec);
 
   /// The spec as text for a node, and into how many parts it cuts each dim.
   std::pair<std::string, Dims> parts(const PartitionSpec& spec, std::size_t rank) const {
     if (!mesh) {
       throw Error(ErrorCode::invalid_argument,
-                  "enter a manual region: found no mesh, needed the tracer's or that of a mark");
+                  "found no mesh, needed the tracer's or that of a mark");
     }
     Dims dims;
     const Cut cut = to_cut(spec, *mesh, rank);
@@ -130,6 +157,7 @@ struct TracerImpl : std::enable_shared_from_this<TracerImpl> {
   Devices& devices;
   TracerOptions options;
   std::optional<Mesh> mesh;
+  std::string scope;
 
   std::shared_ptr<Graph> recording;
   std::vector<std::shared_ptr<State>> inputs;  ///< by Graph::inputs
@@ -181,7 +209,8 @@ Tensor append(const Tensor& context, Op op, std::span<const Tensor> operands, At
   for (std::size_t i = 0; i < operands.size(); ++i) {
     if (operands[i].state_->tracer.get() != &tracer) {
       throw Error(ErrorCode::invalid_argument,
-                  fmt::format("{}: found tensors of two tracers, needed one", name(op)));
+                  fmt::format("{}{}: found tensors of two tracers, needed one", name(op),
+                              in_scope(tracer.graph(), tracer.graph().scope)));
     }
     nodes[i] = tracer.node(operands[i].state_);
   }
@@ -189,42 +218,52 @@ Tensor append(const Tensor& context, Op op, std::span<const Tensor> operands, At
                             std::move(attributes), wanted));
 }
 
-void mark_sharding(Tensor& tensor, const Mesh& mesh, const PartitionSpec& spec) {
-  Tensor::State& state = *tensor.state_;
-  TracerImpl& tracer = *state.tracer;
-  if (tracer.is_recorded(state) && tracer.graph().node(state.node).manual) {
-    throw Error(
-        ErrorCode::invalid_argument,
-        fmt::format("mark a tensor: found {} of a manual region, needed one that is in none",
-                    to_string(state.type)));
+void refuse(const Tensor& context, std::string_view operation, std::span<const Tensor> operands,
+            const std::string& found_and_needed) {
+  TracerImpl& tracer = *context.state_->tracer;
+  std::vector<NodeRef> nodes;
+  for (const Tensor& operand : operands) nodes.push_back(tracer.node(operand.state_));
+  refuse({&tracer.graph(), 0}, operation, std::span<const NodeRef>(nodes), found_and_needed);
+}
+
+void TracerImpl::mark(State& state, const Mesh& wanted, const PartitionSpec& spec) {
+  const bool recorded = is_recorded(state);
+  if (recorded && graph().node(state.node).manual) {
+    throw Error(ErrorCode::invalid_argument,
+                "found a tensor of a manual region, needed one that is in none");
   }
   const std::size_t rank = state.type.shape.size();
-  to_cut(spec, mesh, rank);  // throws where it does not fit
-  tracer.take_mesh(mesh);
+  to_cut(spec, wanted, rank);  // throws where it does not fit
+  take_mesh(wanted);
   const PartitionSpec whole = spec.padded(rank);
-  const bool recorded = tracer.is_recorded(state);
-  std::optional<PartitionSpec>& mark = recorded ? tracer.graph().node(state.node).mark : state.mark;
+  std::optional<PartitionSpec>& mark = recorded ? graph().node(state.node).mark : state.mark;
   const bool inherited = state.array && !state.is_marked;
   if (mark && !(*mark == whole) && !inherited) {
-    throw Error(
-        ErrorCode::invalid_argument,
-        fmt::format("mark a tensor: found {} marked \"{}\" already, needed the same as \"{}\": "
-                    "clear_sharding takes a mark away",
-                    to_string(state.type), mark->to_string(), whole.to_string()));
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("found spec \"{}\", needed the \"{}\" that it is marked already: "
+                            "clear_sharding takes a mark away",
+                            whole.to_string(), mark->to_string()));
   }
   mark = whole;
-  if (tensor.has_value()) state.mark = whole;
+  if (state.array || state.on_host) state.mark = whole;
   state.is_marked = true;
 }
 
+void mark_sharding(Tensor& tensor, const Mesh& mesh, const PartitionSpec& spec) {
+  Tensor::State& state = *tensor.state_;
+  state.tracer->located("mark", state, [&] { state.tracer->mark(state, mesh, spec); });
+}
+
 void mark_sharding(Tensor& tensor, const PartitionSpec& spec) {
-  const std::optional<Mesh> mesh = default_mesh();
-  const std::optional<Mesh>& own = tensor.state_->tracer->mesh;
-  if (!mesh && !own) {
-    throw Error(ErrorCode::invalid_argument,
-                "mark a tensor: found no mesh, needed one: give it, or set_default_mesh()");
-  }
-  mark_sharding(tensor, own ? *own : *mesh, spec);
+  Tensor::State& state = *tensor.state_;
+  const std::optional<Mesh> mesh = state.tracer->mesh ? state.tracer->mesh : default_mesh();
+  state.tracer->located("mark", state, [&] {
+    if (!mesh) {
+      throw Error(ErrorCode::invalid_argument,
+                  "found no mesh, needed one: give it, or set_default_mesh()");
+    }
+    state.tracer->mark(state, *mesh, spec);
+  });
 }
 
 void clear_sharding(Tensor& tensor) {
@@ -236,25 +275,31 @@ void clear_sharding(Tensor& tensor) {
 
 Tensor enable_manual_sharding(const Tensor& tensor, const PartitionSpec& spec) {
   const TensorType& type = tensor.type();
-  const auto [text, parts] = tensor.state_->tracer->parts(spec, type.shape.size());
+  TracerImpl& tracer = *tensor.state_->tracer;
   Shape local = type.shape;
-  for (std::size_t dim = 0; dim < local.size(); ++dim) {
-    if (local[dim] % parts[dim] != 0) {
-      throw Error(ErrorCode::invalid_argument,
-                  fmt::format("enter a manual region: found dim {} of {} cut {} ways, needed a way "
-                              "that divides it",
-                              dim, to_string(type), parts[dim]));
+  const std::string text = tracer.located("enter a manual region with", *tensor.state_, [&] {
+    const auto [padded, parts] = tracer.parts(spec, local.size());
+    for (std::size_t dim = 0; dim < local.size(); ++dim) {
+      if (local[dim] % parts[dim] != 0) {
+        throw Error(ErrorCode::invalid_argument,
+                    fmt::format("found dim {} of {} cut {} ways, needed a number of ways that "
+                                "divides it",
+                                dim, to_string(type), parts[dim]));
+      }
+      local[dim] /= parts[dim];
     }
-    local[dim] /= parts[dim];
-  }
+    return padded;
+  });
   return append_to(tensor, Op::enter_manual, {tensor}, {.text = text}, {type.dtype, local});
 }
 
 Tensor disable_manual_sharding(const Tensor& tensor, const PartitionSpec& spec,
                                const Shape& shape) {
   const TensorType& type = tensor.type();
-  const auto [text, parts] = tensor.state_->tracer->parts(spec, shape.size());
-  std::int64_t replicas = tensor.state_->tracer->mesh->size();
+  TracerImpl& tracer = *tensor.state_->tracer;
+  const auto [text, parts] = tracer.located("leave a manual region with", *tensor.state_,
+                                            [&] { return tracer.parts(spec, shape.size()); });
+  std::int64_t replicas = tracer.mesh->size();
   for (const std::int64_t ways : parts) replicas /= ways;
   return append_to(tensor, Op::leave_manual, {tensor}, {.dims = {replicas}, .text = text},
                    {type.dtype, shape});
@@ -457,22 +502,15 @@ void Tracer::mark_step() {
   }
 }
 
-Tracer::Scope::Scope(std::shared_ptr<TracerImpl> tracer, std::int32_t before)
-    : tracer_(std::move(tracer)), before_(before) {}
+Tracer::Scope::Scope(std::shared_ptr<TracerImpl> tracer, std::string before)
+    : tracer_(std::move(tracer)), before_(std::move(before)) {}
 
-Tracer::Scope::~Scope() {
-  if (tracer_->recording) tracer_->recording->scope = before_;
-}
+Tracer::Scope::~Scope() { tracer_->set_scope(before_); }
 
 Tracer::Scope Tracer::scope(std::string_view name) {
-  Graph& graph = impl_->graph();
-  const std::int32_t before = graph.scope;
-  const std::string& outer = graph.scopes[as_size(before)];
-  const std::string path = outer.empty() ? std::string(name) : fmt::format("{}/{}", outer, name);
-  const auto known = std::find(graph.scopes.begin(), graph.scopes.end(), path);
-  graph.scope = static_cast<std::int32_t>(known - graph.scopes.begin());
-  if (known == graph.scopes.end()) graph.scopes.push_back(path);
-  return Scope(impl_, before);
+  std::string outer = impl_->scope;
+  impl_->set_scope(outer.empty() ? std::string(name) : fmt::format("{}/{}", outer, name));
+  return Scope(impl_, std::move(outer));
 }
 
 TracerCounters Tracer::counters() const { return impl_->counters; }

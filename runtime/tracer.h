@@ -22,7 +22,7 @@ struct TracerOptions {
   /// See PartitionOptions.
   bool keep_gathered_weights = false;
 
-  /// See lower.h: for finding where a NaN comes from; slow.
+  /// See fuse.h: for finding where a NaN comes from; slow.
   NanCheck nan_check = NanCheck::off;
 };
 
@@ -76,7 +76,7 @@ class Tracer {
   void mark_step();
 
   /// What is recorded from now on belongs to `name`, inside of the scopes that are open; in errors,
-  /// dumps and reports. Ends when the guard goes.
+  /// dumps and reports. Ends when the guard goes; a step may end before.
   class Scope {
    public:
     ~Scope();
@@ -85,9 +85,9 @@ class Tracer {
 
    private:
     friend class Tracer;
-    Scope(std::shared_ptr<struct TracerImpl> tracer, std::int32_t before);
+    Scope(std::shared_ptr<struct TracerImpl> tracer, std::string before);
     std::shared_ptr<struct TracerImpl> tracer_;
-    std::int32_t before_;
+    std::string before_;
   };
   [[nodiscard]] Scope scope(std::string_view name);
 

@@ -104,6 +104,15 @@ std::string to_string(const Graph& graph, NodeId id) {
                      node.mark ? fmt::format(" marked {}", node.mark->to_string()) : "");
 }
 
+std::string in_scope(const Graph& graph, std::int32_t scope) {
+  const std::string& path = graph.scopes[static_cast<std::size_t>(scope)];
+  return path.empty() ? "" : fmt::format(" in \"{}\"", path);
+}
+
+std::string with_scope(const Graph& graph, NodeId id) {
+  return to_string(graph, id) + in_scope(graph, graph.node(id).scope);
+}
+
 std::string dump(const Graph& graph) {
   std::string text;
   for (std::size_t id = 0; id < graph.nodes.size(); ++id) {

@@ -67,6 +67,13 @@ bool same_program(const Graph& a, const Graph& b);
 /// "%17 = dot_general(%3, %9) \"btd,df->btf\" : f32[16, 128, 512] data,-,model", without line end.
 std::string to_string(const Graph& graph, NodeId id);
 
+/// Where in the program something was recorded, for messages: ` in "layer0/attention"`; "" where no
+/// scope was open.
+std::string in_scope(const Graph& graph, std::int32_t scope);
+
+/// to_string() and the node's scope, for messages.
+std::string with_scope(const Graph& graph, NodeId id);
+
 /// All nodes, one a line; the same text for the same graph.
 std::string dump(const Graph& graph);
 

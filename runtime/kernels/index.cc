@@ -44,8 +44,9 @@ class Ids {
     for (std::size_t dim = at.size(); dim-- > 0; element /= view_.box.extent(dim)) {
       at[dim] += element % view_.box.extent(dim);
     }
-    throw Error(ErrorCode::invalid_argument, fmt::format("{}: id {} at {} is outside [0, {})",
-                                                         operation_, id, to_string(at), extent_));
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("{}: found id {} at {}, needed one in [0, {})", operation_, id,
+                            to_string(at), extent_));
   }
 
   const ConstShardView& view_;

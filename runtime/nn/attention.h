@@ -5,7 +5,6 @@
 #include <string>
 
 #include "shardwise/runtime/nn/activations.h"
-#include "shardwise/shard/error.h"
 
 namespace shardwise {
 
@@ -42,9 +41,9 @@ template <TensorLike T>
 T attention(const T& q, const T& k, const T& v, Mask mask = Mask::causal) {
   const Shape shape = q.type().shape;
   if (shape.size() != 4 || k.type().shape.size() != 4) {
-    throw Error(ErrorCode::invalid_argument, "attention: found queries " + to_string(q.type()) +
-                                                 " and keys " + to_string(k.type()) +
-                                                 ", needed [batch, position, head, width]");
+    refuse_all("attention", {q, k, v},
+               "found queries " + to_string(q.type()) + " and keys " + to_string(k.type()) +
+                   ", needed [batch, position, head, width]");
   }
   const std::int64_t heads = shape[2], groups = k.type().shape[2], width = shape[3];
   if (heads == groups) {
@@ -52,9 +51,9 @@ T attention(const T& q, const T& k, const T& v, Mask mask = Mask::causal) {
     return einsum("bhqk,bkhw->bqhw", detail::attention_weights(scores, width, mask), v);
   }
   if (groups == 0 || heads % groups != 0) {
-    throw Error(ErrorCode::invalid_argument, "attention: found " + std::to_string(heads) +
-                                                 " heads of queries and " + std::to_string(groups) +
-                                                 " of keys, needed a multiple");
+    refuse_all("attention", {q, k, v},
+               "found " + std::to_string(heads) + " heads of queries and " +
+                   std::to_string(groups) + " of keys, needed a multiple");
   }
   const T grouped = reshape(q, {shape[0], shape[1], groups, heads / groups, width});
   const T scores = einsum("bqgrw,bkgw->bgrqk", grouped, k);
@@ -68,9 +67,9 @@ template <TensorLike T>
 T rotary_embedding(const T& x, double base = 10000) {
   const Shape shape = x.type().shape;
   if (shape.size() != 4 || shape[3] % 2 != 0) {
-    throw Error(ErrorCode::invalid_argument,
-                "rotary embedding: found " + to_string(x.type()) +
-                    ", needed [batch, position, head, width] of an even width");
+    refuse_all("rotary_embedding", {x},
+               "found " + to_string(x.type()) +
+                   ", needed [batch, position, head, width] of an even width");
   }
   const std::int64_t half = shape[3] / 2;
   const TensorType table{x.type().dtype, {shape[1], half}};

@@ -27,18 +27,36 @@ std::vector<bool> depend_on(const Graph& graph, std::span<const NodeId> wrt, Nod
   return depends;
 }
 
+/// Until it goes, nodes belong to a gradient; then the scope is what it was.
+class RecordsBackward {
+ public:
+  explicit RecordsBackward(Graph& graph) : graph_(graph), scope_(graph.scope) {
+    graph.backward = true;
+  }
+  ~RecordsBackward() {
+    graph_.backward = false;
+    graph_.scope = scope_;
+  }
+  RecordsBackward(const RecordsBackward&) = delete;
+  RecordsBackward& operator=(const RecordsBackward&) = delete;
+
+ private:
+  Graph& graph_;
+  const std::int32_t scope_;
+};
+
 void check(const Graph& graph, NodeId loss, std::span<const NodeId> wrt) {
   const TensorType& type = graph.node(loss).type;
   if (!type.shape.empty() || !detail::is_floating(type.dtype)) {
-    throw Error(
-        ErrorCode::invalid_argument,
-        fmt::format("grad: found a loss {}, needed a floating scalar", to_string(graph, loss)));
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("grad{}: found the loss {}, needed a floating scalar",
+                            in_scope(graph, graph.scope), with_scope(graph, loss)));
   }
   for (const NodeId id : wrt) {
     if (detail::is_floating(graph.node(id).type.dtype)) continue;
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("grad: found a gradient asked for {}, needed a floating tensor",
-                            to_string(graph, id)));
+                fmt::format("grad{}: found {} to derive by, needed a floating tensor",
+                            in_scope(graph, graph.scope), with_scope(graph, id)));
   }
 }
 
@@ -48,8 +66,7 @@ std::vector<NodeId> grad(Graph& graph, NodeId loss, std::span<const NodeId> wrt)
   check(graph, loss, wrt);
   const std::vector<bool> depends = depend_on(graph, wrt, loss);
   std::vector<std::optional<NodeRef>> cotangents(graph.nodes.size());
-  const std::int32_t scope = graph.scope;
-  graph.backward = true;
+  const RecordsBackward backward(graph);
   cotangents[as_size(loss)] = full_like(NodeRef{&graph, loss}, 1);
   for (NodeId id = loss; id >= 0; --id) {
     const std::optional<NodeRef>& cotangent = cotangents[as_size(id)];
@@ -78,8 +95,6 @@ std::vector<NodeId> grad(Graph& graph, NodeId loss, std::span<const NodeId> wrt)
     const std::optional<NodeRef>& cotangent = cotangents[as_size(id)];
     results.push_back(cotangent ? cotangent->id : full_like(NodeRef{&graph, id}, 0).id);
   }
-  graph.backward = false;
-  graph.scope = scope;
   return results;
 }
 

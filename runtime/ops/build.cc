@@ -13,16 +13,16 @@
 namespace shardwise {
 namespace {
 
-[[noreturn]] void rethrow(const Graph& graph, Op op, std::span<const TensorType> operands,
-                          const Error& error) {
-  std::string types;
-  for (const TensorType& type : operands) {
-    types += fmt::format("{}{}", types.empty() ? "" : ", ", to_string(type));
+/// "add(%0 f32[2, 3], %1 f32[4]) in \"layer0\": " and the text.
+[[noreturn]] void fail(const Graph& graph, ErrorCode code, std::string_view operation,
+                       std::span<const NodeRef> operands, const std::string& text) {
+  std::string list;
+  for (const NodeRef& operand : operands) {
+    list +=
+        fmt::format("{}%{} {}", list.empty() ? "" : ", ", operand.id, to_string(operand.type()));
   }
-  const std::string& scope = graph.scopes[static_cast<std::size_t>(graph.scope)];
-  throw Error(error.code(),
-              fmt::format("{}({}){}: {}", name(op), types,
-                          scope.empty() ? "" : fmt::format(" in \"{}\"", scope), error.what()));
+  throw Error(code,
+              fmt::format("{}({}){}: {}", operation, list, in_scope(graph, graph.scope), text));
 }
 
 }  // namespace
@@ -63,10 +63,15 @@ NodeRef append(const NodeRef& context, Op op, std::span<const NodeRef> operands,
     node.type = row(op).type({op, types, node.attributes, wanted});
     num_bytes(node.type.shape, size_bytes(node.type.dtype));
   } catch (const Error& error) {
-    rethrow(graph, op, types, error);
+    fail(graph, error.code(), name(op), operands, error.what());
   }
   graph.nodes.push_back(std::move(node));
   return {&graph, static_cast<NodeId>(graph.nodes.size()) - 1};
+}
+
+void refuse(const NodeRef& context, std::string_view operation, std::span<const NodeRef> operands,
+            const std::string& found_and_needed) {
+  fail(*context.graph, ErrorCode::invalid_argument, operation, operands, found_and_needed);
 }
 
 NodeId append_input(Graph& graph, const TensorType& type, std::string_view label, MemoryKind kind) {

@@ -24,9 +24,14 @@ struct NodeRef {
 /// Appends a node whose operands are nodes of one graph; `context` is any node of it. What the
 /// operands do not give of the result's type is taken from `wanted`. Throws invalid_argument where
 /// operands and attributes do not fit, unsupported where the op is not defined for a dtype: with
-/// op, scope, found and needed.
+/// op, operands, scope, found and needed.
 NodeRef append(const NodeRef& context, Op op, std::span<const NodeRef> operands,
                Attributes attributes = {}, const TensorType& wanted = {});
+
+/// Refuses operands of an operation that is made of several ops, as append() refuses those of one:
+/// throws invalid_argument with its name, the scope and what was found and needed.
+[[noreturn]] void refuse(const NodeRef& context, std::string_view operation,
+                         std::span<const NodeRef> operands, const std::string& found_and_needed);
 
 /// Appends a leaf. In the scope of the last node.
 NodeId append_input(Graph& graph, const TensorType& type, std::string_view label,
@@ -44,6 +49,13 @@ T append_to(const T& first, Op op, std::initializer_list<T> operands, Attributes
             const TensorType& wanted = {}) {
   return append(first, op, std::span<const T>(operands.begin(), operands.size()),
                 std::move(attributes), wanted);
+}
+
+template <TensorLike T>
+[[noreturn]] void refuse_all(std::string_view operation, std::initializer_list<T> operands,
+                             const std::string& found_and_needed) {
+  refuse(*operands.begin(), operation, std::span<const T>(operands.begin(), operands.size()),
+         found_and_needed);
 }
 
 /// The shape that numpy gives two operands; nothing where they do not fit.

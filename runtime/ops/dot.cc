@@ -33,7 +33,7 @@ std::map<char, std::int64_t> extents_of(const Equation& equation,
 TensorType dot_type(const TypeCall& call) {
   need_operands(call, 2);
   need_same_dtype(call);
-  if (call.operands[0].dtype == DType::boolean) refuse_dtype(call.op, DType::boolean);
+  need_numbers(call.operands[0].dtype);
   const Equation equation = Equation::parse(call.attributes.text);
   const auto extents = extents_of(equation, call.operands);
   TensorType type{call.operands[0].dtype, {}};

@@ -15,10 +15,20 @@ using Rule = FactorRule (*)(const Node&, std::span<const TensorType>);
 
 // ---- Types.
 
+void need_supported(Op op, DType dtype) {
+  if (ElementwiseKernel::supports(op, dtype)) return;
+  std::string supported;
+  for (const DType other : all_dtypes()) {
+    if (!ElementwiseKernel::supports(op, other)) continue;
+    supported += fmt::format("{}{}", supported.empty() ? "" : ", ", name(other));
+  }
+  refuse_dtype(dtype, "one of " + supported);
+}
+
 TensorType unary_type(const TypeCall& call) {
   need_operands(call, 1);
   const DType dtype = call.operands[0].dtype;
-  if (!ElementwiseKernel::supports(call.op, dtype)) refuse_dtype(call.op, dtype);
+  need_supported(call.op, dtype);
   return {call.op == Op::is_finite ? DType::boolean : dtype, call.operands[0].shape};
 }
 
@@ -47,7 +57,7 @@ TensorType binary_type(const TypeCall& call) {
   need_same_dtype(call);
   need_same_shape(call);
   const DType dtype = call.operands[0].dtype;
-  if (!ElementwiseKernel::supports(call.op, dtype)) refuse_dtype(call.op, dtype);
+  need_supported(call.op, dtype);
   return {dtype, call.operands[0].shape};
 }
 

@@ -123,12 +123,18 @@ Sorted<T> sort(const T& x, std::int64_t dim, bool descending = false) {
   const T order = argsort(x, dim, descending);
   return {take_along(x, order, dim), order};
 }
-/// Throws invalid_argument where the dim has fewer than k elements.
+/// Throws invalid_argument where there is no such dim, k is negative or the dim has fewer
+/// elements.
 template <TensorLike T>
 Sorted<T> top_k(const T& x, std::int64_t dim, std::int64_t k) {
+  Dims end = x.type().shape;
+  if (dim < 0 || dim >= static_cast<std::int64_t>(end.size()) || k < 0 || k > end[as_size(dim)]) {
+    refuse_all("top_k", {x},
+               "found k " + std::to_string(k) + " and dim " + std::to_string(dim) +
+                   ", needed one of its dims and at most as many as that has elements");
+  }
+  end[as_size(dim)] = k;
   const T order = argsort(x, dim, true);
-  Dims end = order.type().shape;
-  end[static_cast<std::size_t>(dim)] = k;
   const T first = slice(order, Dims::filled(end.size(), 0), end);
   return {take_along(x, first, dim), first};
 }

@@ -16,10 +16,6 @@ void need_ids(const TensorType& type) {
   }
 }
 
-void need_numbers(const TypeCall& call, const TensorType& type) {
-  if (type.dtype == DType::boolean) refuse_dtype(call.op, type.dtype);
-}
-
 std::int64_t need_extent(const Attributes& attributes) {
   if (attributes.dims.size() != 2 || attributes.dims[1] < 0) {
     refuse(fmt::format("found {}, needed a dim and its extent", to_string(attributes.dims)));
@@ -49,7 +45,7 @@ TensorType scatter_type(const TypeCall& call) {
   need_operands(call, 2);
   const TensorType &ids = call.operands[0], &updates = call.operands[1];
   need_ids(ids);
-  need_numbers(call, updates);
+  need_numbers(updates.dtype);
   const std::int64_t extent = need_extent(call.attributes);
   const std::size_t rank = ids.shape.size();
   const std::size_t dim = need_dim(call.attributes, 0, updates.shape.size() + 1);
@@ -146,7 +142,7 @@ TensorType take_along_type(const TypeCall& call) {
 TensorType scatter_along_type(const TypeCall& call) {
   need_operands(call, 2);
   need_ids(call.operands[0]);
-  need_numbers(call, call.operands[1]);
+  need_numbers(call.operands[1].dtype);
   TensorType type = call.operands[1];
   const std::size_t dim = need_dim(call.attributes, 0, type.shape.size());
   if (!(call.operands[0].shape == type.shape)) {

@@ -16,7 +16,7 @@ TensorType wanted_type(const TypeCall& call) {
 TensorType iota_type(const TypeCall& call) {
   need_operands(call, 0);
   need_dim(call.attributes, 0, call.wanted.shape.size());
-  if (call.wanted.dtype == DType::boolean) refuse_dtype(call.op, call.wanted.dtype);
+  need_numbers(call.wanted.dtype);
   return call.wanted;
 }
 

@@ -48,8 +48,10 @@ Gradients leave_gradient(const GradientCall& call) {
 
 Gradients all_reduce_gradient(const GradientCall& call) {
   if (call.attributes.number != static_cast<double>(Reduction::sum)) {
+    const Graph& graph = *call.result.graph;
     throw Error(ErrorCode::unsupported,
-                "gradient of manual_all_reduce: found a maximum or minimum, needed a sum");
+                fmt::format("grad of {}: found a maximum or minimum, needed a sum",
+                            with_scope(graph, call.result.id)));
   }
   return {append_to(call.cotangent, Op::manual_all_reduce, {call.cotangent},
                     Attributes(call.attributes))};

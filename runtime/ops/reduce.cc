@@ -35,7 +35,7 @@ TensorType reduce_type(const TypeCall& call) {
 
 TensorType sum_type(const TypeCall& call) {
   need_operands(call, 1);
-  if (call.operands[0].dtype == DType::boolean) refuse_dtype(call.op, DType::boolean);
+  need_numbers(call.operands[0].dtype);
   return reduce_type(call);
 }
 
@@ -50,7 +50,7 @@ TensorType argmax_type(const TypeCall& call) {
 TensorType cumsum_type(const TypeCall& call) {
   need_operands(call, 1);
   need_dim(call.attributes, 0, call.operands[0].shape.size());
-  if (call.operands[0].dtype == DType::boolean) refuse_dtype(call.op, DType::boolean);
+  need_numbers(call.operands[0].dtype);
   return call.operands[0];
 }
 

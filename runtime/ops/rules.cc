@@ -10,9 +10,12 @@ void refuse(const std::string& found_and_needed) {
   throw Error(ErrorCode::invalid_argument, found_and_needed);
 }
 
-void refuse_dtype(Op op, DType dtype) {
-  throw Error(ErrorCode::unsupported,
-              fmt::format("found {}, for which {} is not defined", name(dtype), name(op)));
+void refuse_dtype(DType dtype, std::string_view needed) {
+  throw Error(ErrorCode::unsupported, fmt::format("found {}, needed {}", name(dtype), needed));
+}
+
+void need_numbers(DType dtype) {
+  if (dtype == DType::boolean) refuse_dtype(dtype, "numbers: convert it");
 }
 
 void need_operands(const TypeCall& call, std::size_t count) {

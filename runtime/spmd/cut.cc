@@ -7,6 +7,19 @@
 #include "shardwise/shard/error.h"
 
 namespace shardwise {
+namespace {
+
+std::size_t axis_number(const std::string& name, const PartitionSpec& spec, const Mesh& mesh) {
+  try {
+    return mesh.axis_index(name);
+  } catch (const Error& error) {
+    throw Error(error.code(),
+                fmt::format("found axis \"{}\" in spec \"{}\", needed one of mesh \"{}\"", name,
+                            spec.to_string(), mesh.to_string()));
+  }
+}
+
+}  // namespace
 
 void AxisList::push_back(std::size_t axis) {
   if (size_ == axes_.size()) {
@@ -61,7 +74,7 @@ Cut to_cut(const PartitionSpec& spec, const Mesh& mesh, std::size_t rank) {
                                 "own mesh, give that one more axis",
                                 name, spec.to_string()));
       }
-      const std::size_t axis = mesh.axis_index(name);
+      const std::size_t axis = axis_number(name, spec, mesh);
       if (used >> axis & 1) {
         throw Error(ErrorCode::invalid_argument,
                     fmt::format("found axis \"{}\" twice in spec \"{}\", needed each axis once",

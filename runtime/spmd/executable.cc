@@ -50,7 +50,7 @@ Executable::Executable(std::shared_ptr<const Graph> graph, const Mesh& mesh,
       propagation_(propagate(*graph_, mesh_)),
       partitioned_(partition(*graph_, mesh_, propagation_,
                              input_cuts(*graph_, mesh_, propagation_, options), options.partition)),
-      steps_(fuse(*graph_, partitioned_)),
+      steps_(fuse(*graph_, partitioned_, options.nan_check)),
       lowered_(lower(graph_, mesh_, partitioned_, steps_, options.nan_check)),
       plan_(plan_memory(*graph_, lowered_, options.may_donate)),
       schedule_(lowered_.program, 0, plan_.reuse) {}

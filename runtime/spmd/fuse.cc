@@ -18,8 +18,11 @@ constexpr std::size_t kBucketBytes = std::size_t{512} << 10;
 
 class Fuser {
  public:
-  Fuser(const Graph& graph, const PartitionedGraph& partitioned)
-      : graph_(graph), steps_(partitioned.steps), values_(partitioned.values) {
+  Fuser(const Graph& graph, const PartitionedGraph& partitioned, NanCheck nan_check)
+      : graph_(graph),
+        steps_(partitioned.steps),
+        values_(partitioned.values),
+        nan_check_(nan_check) {
     maker_.assign(values_.size(), kNone);
     for (std::size_t i = 0; i < steps_.size(); ++i) maker_[as_size(result(i))] = i;
     find_needed(partitioned);
@@ -106,7 +109,8 @@ class Fuser {
       const auto use = [&](PartitionedGraph::ValueId operand) {
         const std::size_t from = maker_[as_size(operand)];
         if (from == kNone) return;
-        const bool joins = fusible && is_elementwise(op(from)) && same_elements(i, from);
+        const bool joins = fusible && nan_check_ == NanCheck::off && is_elementwise(op(from)) &&
+                           same_elements(i, from);
         level_[i] = std::max(level_[i], level_[from] + (joins ? 0 : 1));
         if (joins) joins_.push_back(from);
       };
@@ -235,6 +239,7 @@ class Fuser {
   const Graph& graph_;
   const std::vector<PartitionedGraph::Step>& steps_;
   const std::vector<PartitionedGraph::Value>& values_;
+  const NanCheck nan_check_;
   std::vector<std::size_t> maker_;  ///< by value: its step
   std::vector<bool> needed_;        ///< by step
   std::vector<std::size_t> level_, parent_, joins_;
@@ -242,8 +247,9 @@ class Fuser {
 
 }  // namespace
 
-std::vector<FusedStep> fuse(const Graph& graph, const PartitionedGraph& partitioned) {
-  return Fuser(graph, partitioned).run();
+std::vector<FusedStep> fuse(const Graph& graph, const PartitionedGraph& partitioned,
+                            NanCheck nan_check) {
+  return Fuser(graph, partitioned, nan_check).run();
 }
 
 }  // namespace shardwise

@@ -16,9 +16,14 @@ struct FusedStep {
   bool is_elementwise = false;
 };
 
+/// On: each step looks for NaN in what it has made, and throws invalid_argument with the element
+/// where it finds one. No two operations are put together, so that the one that made it is named.
+enum class NanCheck { off, on };
+
 /// The steps in an order that is legal, elementwise ones of one shape and cut that use each other
 /// put together, and sums over the same devices that do not wait for each other in buckets. Leaves
 /// out what nothing needs: constants and broadcasts that only elementwise kernels read.
-std::vector<FusedStep> fuse(const Graph& graph, const PartitionedGraph& partitioned);
+std::vector<FusedStep> fuse(const Graph& graph, const PartitionedGraph& partitioned,
+                            NanCheck nan_check);
 
 }  // namespace shardwise

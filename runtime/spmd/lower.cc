@@ -137,12 +137,10 @@ class Lowering {
 
   std::string label(NodeId id) const {
     const Node& node = graph_->node(id);
-    const std::string& scope = graph_->scopes[as_size(node.scope)];
     for (const GraphInput& input : graph_->inputs) {
       if (input.node == id) return input.label;
     }
-    return fmt::format("{} %{}{}", name(node.op), id,
-                       scope.empty() ? "" : fmt::format(" in \"{}\"", scope));
+    return fmt::format("{} %{}{}", name(node.op), id, in_scope(*graph_, node.scope));
   }
 
   void add(const Compute& compute) {

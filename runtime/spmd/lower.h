@@ -30,9 +30,6 @@ struct LoweredProgram {
 };
 
 /// Carries out the fused steps by the kernels of the op table. The program keeps the graph.
-/// With NanCheck::on each step looks for NaN in what it has made, and throws invalid_argument with
-/// the element where it finds one.
-enum class NanCheck { off, on };
 LoweredProgram lower(std::shared_ptr<const Graph> graph, const Mesh& mesh,
                      const PartitionedGraph& partitioned, const std::vector<FusedStep>& steps,
                      NanCheck nan_check);

@@ -69,7 +69,12 @@ class Partitioner {
       settle(node);
     }
     for (NodeId id = 0; id < static_cast<NodeId>(graph_.nodes.size()); ++id) {
-      if (uses_[as_size(id)] > 0 && graph_.node(id).op != Op::input) compute(id);
+      if (uses_[as_size(id)] == 0 || graph_.node(id).op == Op::input) continue;
+      try {
+        compute(id);
+      } catch (const Error& error) {
+        throw Error(error.code(), fmt::format("{}: {}", with_scope(graph_, id), error.what()));
+      }
     }
     for (const NodeId id : graph_.outputs) {
       result_.outputs.push_back(fetch(id, propagation_.cuts[as_size(id)], id));
@@ -147,9 +152,8 @@ class Partitioner {
       if (part[dim] * ways(cut[dim], mesh_) == whole[dim]) continue;
       throw Error(
           ErrorCode::invalid_argument,
-          fmt::format("{}: found parts of {} for {} cut as {} on mesh {}, needed even parts",
-                      to_string(graph_, id), to_string(part), to_string(whole),
-                      node.attributes.text, mesh_.to_string()));
+          fmt::format("found parts of {} for {} cut as {} on mesh {}, needed even parts",
+                      to_string(part), to_string(whole), node.attributes.text, mesh_.to_string()));
     }
     const ValueId from = fetch(operand, enters ? cut : Cut(whole.size()), id);
     AxisSet replicas = 0;

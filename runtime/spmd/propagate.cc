@@ -64,10 +64,7 @@ class Propagator {
     try {
       result_.cuts[as_size(id)] = to_cut(*fixed_spec(node), mesh_, node.type.shape.size());
     } catch (const Error& error) {
-      const std::string& scope = graph_.scopes[as_size(node.scope)];
-      throw Error(error.code(),
-                  fmt::format("mark {}{}: {}", to_string(graph_, id),
-                              scope.empty() ? "" : fmt::format(" in \"{}\"", scope), error.what()));
+      throw Error(error.code(), fmt::format("mark {}: {}", with_scope(graph_, id), error.what()));
     }
     std::fill(result_.origins[as_size(id)].begin(), result_.origins[as_size(id)].end(), id);
   }
@@ -182,7 +179,7 @@ class Propagator {
     result_.conflicts.push_back(
         {id, kept, dropped,
          fmt::format("{}: found %{} cut as {} and %{} cut as {}, kept the first for it",
-                     to_string(graph_, id), kept, spec(kept), dropped, spec(dropped))});
+                     with_scope(graph_, id), kept, spec(kept), dropped, spec(dropped))});
   }
 
   /// Adds to a tensor what the factors say beyond its own axes.
@@ -267,10 +264,7 @@ std::string explain(const Graph& graph, const Mesh& mesh, const Propagation& pro
       }
       at = from;
     }
-    if (graph.node(at).mark) {
-      const std::string& scope = graph.scopes[as_size(graph.node(at).scope)];
-      text += fmt::format(", marked{}", scope.empty() ? "" : fmt::format(" in \"{}\"", scope));
-    }
+    if (graph.node(at).mark) text += ", marked" + in_scope(graph, graph.node(at).scope);
     text += '\n';
   }
   for (const Propagation::Conflict& conflict : propagation.conflicts) {

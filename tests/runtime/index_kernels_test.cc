@@ -231,16 +231,16 @@ TEST(Ids, OutsideOfTheExtentAreErrors) {
   for (const DType dtype : {DType::i32, DType::i64}) {
     const TestShard ids(dtype, Box({1, 0}, {4, 2}), numbers);
     EXPECT_EQ(message([&] { take(table, ids, 0, 5, rows.target()); }),
-              "take: id 7 at [2, 0] is outside [0, 5)");
+              "take: found id 7 at [2, 0], needed one in [0, 5)");
     EXPECT_EQ(message([&] { scatter_add(ids, rows, 0, 5, out.target()); }),
-              "scatter_add: id 7 at [2, 0] is outside [0, 5)");
+              "scatter_add: found id 7 at [2, 0], needed one in [0, 5)");
     const TestShard last(dtype, Box({3, 0}, {4, 2}), numbers);
     const TestShard values(DType::f32, Box({3, 0}, {4, 2}));
     TestShard result(DType::f32, Box({3, 0}, {4, 2}));
     EXPECT_EQ(message([&] { take_along(values, last, 0, 5, result.target()); }),
-              "take_along: id -1 at [3, 0] is outside [0, 5)");
+              "take_along: found id -1 at [3, 0], needed one in [0, 5)");
     EXPECT_EQ(message([&] { scatter_add_along(last, values, 0, 5, result.target()); }),
-              "scatter_add_along: id -1 at [3, 0] is outside [0, 5)");
+              "scatter_add_along: found id -1 at [3, 0], needed one in [0, 5)");
     // Inside the extent but outside of this table's part: another device's.
     const TestShard good(dtype, Box({1, 0}, {2, 2}), numbers);
     TestShard zero(DType::f32, Box({1, 0, 0}, {2, 2, 2}));

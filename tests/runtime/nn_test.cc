@@ -357,13 +357,14 @@ TEST(Attention, NamesWhatDoesNotFit) {
   const Tensor k = full(tracer, {DType::f32, {1, 2, 4, 2}}, 1, "k");
   const Tensor flat = full(tracer, {DType::f32, {2, 3}}, 1, "flat");
   EXPECT_EQ(message_of(ErrorCode::invalid_argument, [&] { attention(q, k, k); }),
-            "attention: found 6 heads of queries and 4 of keys, needed a multiple");
+            "attention(%0 f32[1, 2, 6, 2], %1 f32[1, 2, 4, 2], %1 f32[1, 2, 4, 2]): found 6 heads "
+            "of queries and 4 of keys, needed a multiple");
   EXPECT_EQ(message_of(ErrorCode::invalid_argument, [&] { attention(flat, flat, flat); }),
-            "attention: found queries f32[2, 3] and keys f32[2, 3], needed [batch, position, head, "
-            "width]");
+            "attention(%2 f32[2, 3], %2 f32[2, 3], %2 f32[2, 3]): found queries f32[2, 3] and keys "
+            "f32[2, 3], needed [batch, position, head, width]");
   EXPECT_EQ(message_of(ErrorCode::invalid_argument, [&] { rotary_embedding(flat); }),
-            "rotary embedding: found f32[2, 3], needed [batch, position, head, width] of an even "
-            "width");
+            "rotary_embedding(%2 f32[2, 3]): found f32[2, 3], needed [batch, position, head, "
+            "width] of an even width");
 }
 
 TEST(Dropout, KeepsTheSameElementsOnEveryMesh) {

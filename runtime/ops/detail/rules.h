@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "shardwise/runtime/ops/functions.h"
@@ -22,7 +23,10 @@ std::vector<OpRow> manual_rows();
 
 /// Throws invalid_argument or unsupported; append() adds the op and the place.
 [[noreturn]] void refuse(const std::string& found_and_needed);
-[[noreturn]] void refuse_dtype(Op op, DType dtype);
+[[noreturn]] void refuse_dtype(DType dtype, std::string_view needed);
+
+/// Any dtype but bool.
+void need_numbers(DType dtype);
 
 void need_operands(const TypeCall& call, std::size_t count);
 void need_same_dtype(const TypeCall& call);
