@@ -347,7 +347,7 @@ struct CheckpointManager::Impl {
   std::optional<LatestStep> agree_on_latest(const ProcessGroup& group) const {
     try {
       if (group.rank() == 0) {
-        const std::optional<LatestStep> latest = find_latest();
+        std::optional<LatestStep> latest = find_latest();
         group.broadcast(detail::encode(latest, latest ? id_of(latest->step.directory) : ""));
         group.barrier();
         return latest;

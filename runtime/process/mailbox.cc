@@ -35,10 +35,10 @@ std::optional<std::vector<std::byte>> Mailbox::take(int from, const MessageKey& 
   }
 }
 
-void Mailbox::abort(std::uint64_t channel, std::string reason) {
+void Mailbox::abort(std::uint64_t channel, const std::string& reason) {
   {
     const std::lock_guard lock(mutex_);
-    aborts_.try_emplace(channel, std::move(reason));
+    aborts_.try_emplace(channel, reason);
   }
   changed_.notify_all();
 }
@@ -50,10 +50,10 @@ std::optional<std::string> Mailbox::aborted(std::uint64_t channel) {
   return found->second;
 }
 
-void Mailbox::gone(int rank, std::string why) {
+void Mailbox::gone(int rank, const std::string& why) {
   {
     const std::lock_guard lock(mutex_);
-    gone_.try_emplace(rank, std::move(why));
+    gone_.try_emplace(rank, why);
   }
   changed_.notify_all();
 }

@@ -24,11 +24,11 @@ class Mailbox {
                                              std::chrono::milliseconds wait);
 
   /// The first reason of a channel stays.
-  void abort(std::uint64_t channel, std::string reason);
+  void abort(std::uint64_t channel, const std::string& reason);
   std::optional<std::string> aborted(std::uint64_t channel);
 
   /// Nothing more will come from this rank; `why` is for the message: "its connection was closed".
-  void gone(int rank, std::string why);
+  void gone(int rank, const std::string& why);
 
  private:
   std::mutex mutex_;

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <list>
+#include <memory>
 #include <mutex>
 #include <span>
 #include <thread>
@@ -118,10 +119,14 @@ class MpiTransport final : public Transport {
   ~MpiTransport() override {
     int finalized = 0;
     if (MPI_Finalized(&finalized) != MPI_SUCCESS || finalized != 0) return;
+    bool is_done = false;
     try {
-      if (!flush(kLastFlush)) new std::list<Message>(std::move(outgoing_));  // MPI still reads it
-    } catch (const Error&) {
-      new std::list<Message>(std::move(outgoing_));
+      is_done = flush(kLastFlush) && incoming_->empty();
+    } catch (const Error&) {  // not done
+    }
+    if (!is_done) {  // MPI still reads and writes their bytes
+      (void)outgoing_.release();
+      (void)incoming_.release();
     }
     const std::lock_guard lock(mpi_mutex());
     MPI_Comm_free(&communicator_);
@@ -172,14 +177,14 @@ class MpiTransport final : public Transport {
   bool flush(milliseconds wait) override {
     return poll_until(wait, [this] {
       const std::lock_guard lock(mpi_mutex());
-      return outgoing_.empty();
+      return outgoing_->empty();
     });
   }
 
  private:
   // Under the mutex.
   void start(Message message) {
-    Message& kept = outgoing_.emplace_back(std::move(message));
+    Message& kept = outgoing_->emplace_back(std::move(message));
     kept.requests.push_back(MPI_REQUEST_NULL);
     check_mpi(MPI_Isend(&kept.header, sizeof kept.header, MPI_BYTE, kept.rank, kHeaderTag,
                         communicator_, &kept.requests.back()),
@@ -201,7 +206,7 @@ class MpiTransport final : public Transport {
       check_mpi(MPI_Improbe(MPI_ANY_SOURCE, kHeaderTag, communicator_, &found, &matched, &status),
                 "look for messages");
       if (found == 0) break;
-      Message& message = incoming_.emplace_back(Message{status.MPI_SOURCE, {}, {}});
+      Message& message = incoming_->emplace_back(Message{status.MPI_SOURCE, {}, {}});
       check_mpi(MPI_Mrecv(&message.header, sizeof message.header, MPI_BYTE, &matched, &status),
                 "receive");
       message.bytes.resize(message.header.bytes);
@@ -212,7 +217,7 @@ class MpiTransport final : public Transport {
                   "receive");
       });
     }
-    for (auto at = incoming_.begin(); at != incoming_.end();) {
+    for (auto at = incoming_->begin(); at != incoming_->end();) {
       if (!at->is_complete()) {
         ++at;
         continue;
@@ -224,9 +229,9 @@ class MpiTransport final : public Transport {
       } else {
         mailbox_.put(at->rank, {at->header.channel, at->header.number}, std::move(at->bytes));
       }
-      at = incoming_.erase(at);
+      at = incoming_->erase(at);
     }
-    std::erase_if(outgoing_, [](Message& message) { return message.is_complete(); });
+    std::erase_if(*outgoing_, [](Message& message) { return message.is_complete(); });
   }
 
   /// Whether it became true in time.
@@ -248,7 +253,9 @@ class MpiTransport final : public Transport {
 
   MPI_Comm communicator_ = MPI_COMM_NULL;
   int rank_ = 0, size_ = 1;
-  std::list<Message> outgoing_, incoming_;  // each stays where it is
+  // A message stays where it is, as MPI holds pointers to its bytes.
+  std::unique_ptr<std::list<Message>> outgoing_ = std::make_unique<std::list<Message>>();
+  std::unique_ptr<std::list<Message>> incoming_ = std::make_unique<std::list<Message>>();
   Mailbox mailbox_;
 };
 

@@ -46,7 +46,7 @@ void TensorViews::merge(std::span<const int> ranks, std::span<const Bytes> lists
   for (TensorEntry& tensor : manifest.tensors) {
     lists_with_[tensor.name].push_back(list_of_rank_.front());
     std::string tensor_name = tensor.name;
-    known.insert({std::move(tensor_name), {std::move(tensor), 0}});
+    known.try_emplace(std::move(tensor_name), Known{std::move(tensor), 0});
   }
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     const std::string_view text(reinterpret_cast<const char*>(lists[i].data()), lists[i].size());
