@@ -17,12 +17,6 @@
 namespace shardwise {
 namespace {
 
-struct Frame {
-  std::uint64_t is_abort;
-  MessageKey key;
-  std::uint64_t bytes;
-};
-
 bool read_exactly(int socket, void* out, std::size_t bytes) {
   auto* at = static_cast<char*>(out);
   while (bytes > 0) {
@@ -48,6 +42,12 @@ bool write_exactly(int socket, const void* from, std::size_t bytes) {
 }
 
 }  // namespace
+
+struct SocketTransport::Frame {
+  std::uint64_t is_abort;
+  MessageKey key;
+  std::uint64_t bytes;
+};
 
 struct SocketTransport::Held {
   int from;

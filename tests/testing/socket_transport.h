@@ -50,6 +50,7 @@ class SocketTransport final : public Transport {
   std::int64_t sent_bytes() const { return sent_bytes_; }
 
  private:
+  struct Frame;  // what goes before the bytes
   struct Held;
 
   void write_frame(int to, const MessageKey& key, bool is_abort, std::span<const std::byte> bytes);
