@@ -37,7 +37,8 @@ struct TensorInfo {
   /// mesh: not known.
   std::string mesh = {}, spec = {}, policy = "ceil";
 
-  // Of a checkpoint's.
+  // Of a checkpoint's. Pieces, chunks and stored bytes are 0, not known, of one with more than 64
+  // shard files, as only those are opened that are read.
   std::int64_t pieces = 0;
   std::int64_t chunks = 0;
   std::size_t logical_bytes = 0;

@@ -287,8 +287,9 @@ struct CheckpointManager::Impl {
   // throws io.
   std::string why_invalid(const detail::StepName& name) const {
     try {
-      const CheckpointReader reader(root / to_string(name),
-                                    {.threads = 1, .pin = false, .file_system = files});
+      const detail::StoredCheckpoint checkpoint =
+          detail::open_checkpoint(*files, root / to_string(name));
+      for (std::size_t f = 0; f < checkpoint.is_loaded.size(); ++f) checkpoint.files->at(f);
       return {};
     } catch (const Error& e) {
       if (e.code() == ErrorCode::io) throw;

@@ -132,7 +132,8 @@ class CheckpointManager {
   /// Committed steps, ascending; of each the highest generation. Says nothing about their bytes.
   std::vector<Step> steps() const;
 
-  /// The newest step whose manifest, file sizes and chunk tables are valid; nothing where the root
+  /// The newest step whose manifest, file sizes and, of 64 shard files at most, chunk tables are
+  /// valid; nothing where the root
   /// holds no step. Throws corrupt, with reasons, where it holds steps and none is valid: that is
   /// never taken for a fresh start. Throws io, naming the step, where one that may be the newest
   /// cannot be read (no rights, a server that does not answer, a bad place on the disk): an older

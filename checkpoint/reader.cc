@@ -76,7 +76,12 @@ const ArrayLayout& layout_of(const ArraySpec& spec, std::deque<ArrayLayout>& lay
 
 struct CheckpointReader::Impl {
   Impl(detail::StoredCheckpoint checkpoint, const ReadOptions& options)
-      : chunks(std::move(checkpoint), options), infos(detail::tensor_infos(chunks.checkpoint())) {}
+      : directory(checkpoint.directory),
+        step(checkpoint.manifest.step),
+        has_index(checkpoint.manifest.has_index()),
+        user_json(checkpoint.manifest.user_json),
+        infos(detail::tensor_infos(checkpoint)),
+        chunks(std::move(checkpoint), options) {}
 
   /// Number in the manifest; absent where there is none of that name. `guess` is looked at first.
   std::optional<std::size_t> find(std::string_view name, std::size_t guess = 0) const {
@@ -105,17 +110,19 @@ struct CheckpointReader::Impl {
   std::size_t number(const char* operation, std::string_view name) const {
     if (const auto found = find(name)) return *found;
     throw Error(ErrorCode::not_found, fmt::format("{} of checkpoint {}: {}", operation,
-                                                  directory().string(), missing(name)));
+                                                  directory.string(), missing(name)));
   }
-
-  const std::filesystem::path& directory() const { return chunks.checkpoint().directory; }
 
   /// What is wrong with a request for a tensor, if there is one; empty where nothing is.
   std::string mismatch(const TensorRequest& request, std::optional<std::size_t> number,
                        const Devices& devices) const;
 
+  const std::filesystem::path directory;
+  const std::int64_t step;
+  const bool has_index;
+  const std::string user_json;
+  const std::vector<TensorInfo> infos;
   detail::ChunkReader chunks;
-  std::vector<TensorInfo> infos;
   std::shared_ptr<FileSystem> file_system;  // outlives the pin
   std::unique_ptr<detail::Pin> pin;
 };
@@ -156,15 +163,13 @@ CheckpointReader::~CheckpointReader() = default;
 CheckpointReader::CheckpointReader(CheckpointReader&&) noexcept = default;
 CheckpointReader& CheckpointReader::operator=(CheckpointReader&&) noexcept = default;
 
-const std::filesystem::path& CheckpointReader::directory() const { return impl_->directory(); }
+const std::filesystem::path& CheckpointReader::directory() const { return impl_->directory; }
 
-std::int64_t CheckpointReader::step() const { return impl_->chunks.checkpoint().manifest.step; }
+std::int64_t CheckpointReader::step() const { return impl_->step; }
 
-bool CheckpointReader::has_index() const { return impl_->chunks.checkpoint().manifest.has_index(); }
+bool CheckpointReader::has_index() const { return impl_->has_index; }
 
-const std::string& CheckpointReader::user_json() const {
-  return impl_->chunks.checkpoint().manifest.user_json;
-}
+const std::string& CheckpointReader::user_json() const { return impl_->user_json; }
 
 std::span<const TensorInfo> CheckpointReader::tensors() const { return impl_->infos; }
 

@@ -31,7 +31,8 @@ struct TensorRequest {
 /// box; the reader stays usable for the rest.
 class CheckpointReader final : public BoxReader {
  public:
-  /// Reads manifest and chunk tables, not the data. Throws not_found where `directory` is not
+  /// Reads the manifest and, of 64 shard files at most, their chunk tables, not the data; of more
+  /// files each is opened when something is read of it. Throws not_found where `directory` is not
   /// there or holds no manifest (an attempt that was not committed, say), unsupported for a format
   /// newer than this library's, corrupt.
   explicit CheckpointReader(const std::filesystem::path& directory,

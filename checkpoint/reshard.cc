@@ -96,12 +96,13 @@ SaveStats reshard_checkpoint(const fs::path& source, const fs::path& target_root
   ReadOptions read = options.read;
   read.memory_budget_bytes = budget.read_bytes;
   read.progress = nullptr;  // of every box: the save's says how far the whole is
-  detail::ChunkReader chunks(std::move(checkpoint), read);
-  const detail::CachedReader cached(chunks, budget.cache_bytes);
-
   options.save.memory_budget_bytes = budget.save_bytes;
-  options.save.user_json = chunks.checkpoint().manifest.user_json;
-  const std::int64_t step = chunks.checkpoint().manifest.step;
+  options.save.user_json = checkpoint.manifest.user_json;
+  const std::int64_t step = checkpoint.manifest.step;
+  std::vector<TensorInfo> tensors = detail::tensor_infos(checkpoint);
+  detail::ChunkReader chunks(std::move(checkpoint), read);
+  const detail::CachedReader cached(chunks, std::move(tensors), budget.cache_bytes);
+
   return reshard(cached, {target_root, step}, mesh, rules, std::move(options),
                  "reshard " + source.string());
 }

@@ -162,13 +162,15 @@ void Verifier::open_shard_files() {
   for (std::size_t f = 0; f < manifest.files.size(); ++f) {
     const detail::FileEntry& entry = manifest.files[f];
     // Without its description or its table nothing is known about a file's data.
+    std::vector<detail::PieceId> pieces;
     const bool described = attempt(entry.name, [&] {
-      detail::read_file_pieces(*stored_.files->at(f), directory_, stored_.manifest, f);
+      pieces = detail::read_file_pieces(*stored_.files->at(f), directory_, stored_.manifest, f);
     });
     if (!described) continue;
     attempt(entry.name, [&] { hash_structure(f); });
     readable_[f] = attempt(entry.name, [&] {
-      stored_.tables[f] = detail::read_chunk_table(*stored_.files->at(f), directory_, manifest, f);
+      stored_.tables[f] =
+          detail::read_chunk_table(*stored_.files->at(f), directory_, manifest, f, pieces);
       bytes_ += stored_.tables[f].records.size() * sizeof(ChunkRecord);
       if (manifest.version != detail::kListedVersion) bytes_ += detail::kDescriptionBytes;
     });

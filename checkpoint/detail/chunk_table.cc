@@ -69,9 +69,20 @@ bool is_raw(const PieceEntry& piece, const ChunkRecord& record) {
   return piece.codec == StoredCodec::none || record.filter_mask != 0;
 }
 
-void check_chunk_table(const Manifest& manifest, std::int64_t file, const ChunkTable& table,
-                       const std::string& path) {
-  const FileEntry& entry = manifest.files[static_cast<std::size_t>(file)];
+std::vector<PieceId> pieces_in_file(const Manifest& manifest, std::size_t file) {
+  std::vector<PieceId> ids;
+  for (std::size_t t = 0; t < manifest.tensors.size(); ++t) {
+    const std::vector<PieceEntry>& pieces = manifest.tensors[t].pieces;
+    for (std::size_t p = 0; p < pieces.size(); ++p) {
+      if (static_cast<std::size_t>(pieces[p].file) == file) ids.push_back({t, p});
+    }
+  }
+  return ids;
+}
+
+void check_chunk_table(const Manifest& manifest, std::size_t file, std::span<const PieceId> pieces,
+                       const ChunkTable& table, const std::string& path) {
+  const FileEntry& entry = manifest.files[file];
   const std::span<const ChunkRecord> records = table.records;
   const auto fail = [&](const TensorEntry& tensor, const PieceEntry& piece, std::int64_t chunk,
                         const std::string& message) {
@@ -98,26 +109,25 @@ void check_chunk_table(const Manifest& manifest, std::int64_t file, const ChunkT
   if (manifest.version != kListedVersion) {
     spans.push_back({entry.data_end - kDescriptionBytes, entry.data_end, -2});
   }
-  for (const TensorEntry& tensor : manifest.tensors) {
-    for (const PieceEntry& piece : tensor.pieces) {
-      if (piece.file != file) continue;
-      const std::uint64_t bytes = chunk_bytes(piece, tensor.dtype);
-      const std::int64_t count = num_chunks(piece);
-      for (std::int64_t chunk = 0; chunk < count; ++chunk) {
-        const std::int64_t number = piece.first_chunk + chunk;
-        const ChunkRecord& record = records[static_cast<std::size_t>(number)];
-        const std::string wrong = problem(record, piece, bytes, entry);
-        if (!wrong.empty()) fail(tensor, piece, chunk, wrong);
-        if (manifest.has_decoded_hashes() && is_raw(piece, record)) {
-          const std::uint64_t decoded = table.decoded_hashes[static_cast<std::size_t>(number)];
-          if (decoded != record.hash) {
-            fail(tensor, piece, chunk,
-                 fmt::format("it is stored as it is with the hash {}, but its decoded hash is {}",
-                             to_hex(record.hash), to_hex(decoded)));
-          }
+  for (const PieceId& id : pieces) {
+    const TensorEntry& tensor = manifest.tensors[id.tensor];
+    const PieceEntry& piece = tensor.pieces[id.piece];
+    const std::uint64_t bytes = chunk_bytes(piece, tensor.dtype);
+    const std::int64_t count = num_chunks(piece);
+    for (std::int64_t chunk = 0; chunk < count; ++chunk) {
+      const std::int64_t number = piece.first_chunk + chunk;
+      const ChunkRecord& record = records[static_cast<std::size_t>(number)];
+      const std::string wrong = problem(record, piece, bytes, entry);
+      if (!wrong.empty()) fail(tensor, piece, chunk, wrong);
+      if (manifest.has_decoded_hashes() && is_raw(piece, record)) {
+        const std::uint64_t decoded = table.decoded_hashes[static_cast<std::size_t>(number)];
+        if (decoded != record.hash) {
+          fail(tensor, piece, chunk,
+               fmt::format("it is stored as it is with the hash {}, but its decoded hash is {}",
+                           to_hex(record.hash), to_hex(decoded)));
         }
-        spans.push_back({record.address, record.address + record.stored_bytes, number});
       }
+      spans.push_back({record.address, record.address + record.stored_bytes, number});
     }
   }
   check_disjoint(std::move(spans), path);

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "shardwise/checkpoint/detail/manifest_check.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/storage/hash.h"
@@ -146,15 +148,16 @@ std::vector<std::uint64_t> describe_pieces(std::span<const TensorEntry> tensors,
   return words;
 }
 
-void add_file_pieces(std::span<const std::uint64_t> table, Manifest& manifest, std::size_t file,
-                     const std::string& path) {
+std::vector<PieceId> add_file_pieces(std::span<const std::uint64_t> table, Manifest& manifest,
+                                     std::size_t file, const std::string& path) {
   const FileEntry& entry = manifest.files[file];
   Words words(table, path);
   std::vector<Box> boxes;
   PiecePaths paths;
+  std::vector<std::pair<std::size_t, PieceEntry>> pieces;  // with the tensor's number
   std::int64_t chunks = 0;
   for (std::size_t t = 0; t < manifest.tensors.size(); ++t) {
-    TensorEntry& tensor = manifest.tensors[t];
+    const TensorEntry& tensor = manifest.tensors[t];
     boxes.clear();
     add_pieces_of(entry.writer, manifest.writers, tensor, boxes);
     for (const Box& box : boxes) {
@@ -172,7 +175,7 @@ void add_file_pieces(std::span<const std::uint64_t> table, Manifest& manifest, s
                                       piece.first_chunk, entry.chunks, chunks));
       }
       chunks += num_chunks(piece);
-      tensor.pieces.push_back(std::move(piece));
+      pieces.emplace_back(t, std::move(piece));
     }
   }
   if (!words.empty()) refuse_file(path, "its piece table goes on after the last piece");
@@ -180,6 +183,13 @@ void add_file_pieces(std::span<const std::uint64_t> table, Manifest& manifest, s
     refuse_file(path, fmt::format("{} chunk records belong to pieces, its table has {}", chunks,
                                   entry.chunks));
   }
+  std::vector<PieceId> ids;
+  ids.reserve(pieces.size());
+  for (auto& [tensor, piece] : pieces) {
+    ids.push_back({tensor, manifest.tensors[tensor].pieces.size()});
+    manifest.tensors[tensor].pieces.push_back(std::move(piece));
+  }
+  return ids;
 }
 
 }  // namespace shardwise::detail

@@ -34,9 +34,10 @@ void read_description(std::span<const std::uint64_t> words, FileEntry& file,
 std::vector<std::uint64_t> describe_pieces(std::span<const TensorEntry> tensors,
                                            std::span<const TensorPiece> pieces);
 
-/// Adds a file's pieces, as its table lists them, to the manifest's tensors. Throws corrupt where
-/// they are not those that the sharding of each tensor gives its writer, or cannot be.
-void add_file_pieces(std::span<const std::uint64_t> table, Manifest& manifest, std::size_t file,
-                     const std::string& path);
+/// Adds a file's pieces, as its table lists them, to the manifest's tensors, each at the end of its
+/// tensor's; gives them in the order of the table. Throws corrupt, and adds none, where they are
+/// not those that the sharding of each tensor gives its writer, or cannot be.
+std::vector<PieceId> add_file_pieces(std::span<const std::uint64_t> table, Manifest& manifest,
+                                     std::size_t file, const std::string& path);
 
 }  // namespace shardwise::detail

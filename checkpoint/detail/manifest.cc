@@ -177,6 +177,18 @@ void add_pieces_of(std::int64_t writer, const WriterMap& writers, const TensorEn
   for (; at != tensor.listed.end() && at->writer == writer; ++at) boxes.push_back(at->box);
 }
 
+void add_pieces_in(const Box& box, const WriterMap& writers, const TensorEntry& tensor,
+                   std::vector<WriterPiece>& pieces) {
+  if (tensor.sharding) {
+    PieceRule(writers, *tensor.sharding, tensor.shape, size_bytes(tensor.dtype), tensor.name)
+        .add_pieces_in(box, pieces);
+    return;
+  }
+  std::ranges::copy_if(tensor.listed, std::back_inserter(pieces), [&](const WriterPiece& piece) {
+    return !intersect(piece.box, box).empty();
+  });
+}
+
 void place_pieces(Manifest& manifest) {
   std::vector<Box> boxes;
   for (std::size_t f = 0; f < manifest.files.size(); ++f) {

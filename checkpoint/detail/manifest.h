@@ -138,6 +138,10 @@ class PiecePaths {
 void add_pieces_of(std::int64_t writer, const WriterMap& writers, const TensorEntry& tensor,
                    std::vector<Box>& boxes);
 
+/// The pieces of a tensor of version 2 that share elements with a box inside it; appended.
+void add_pieces_in(const Box& box, const WriterMap& writers, const TensorEntry& tensor,
+                   std::vector<WriterPiece>& pieces);
+
 /// Adds the boxes, files and datasets of all pieces of a manifest of version 2, as its shardings
 /// give them, to tensors that have none. How they are cut into chunks only their files say.
 void place_pieces(Manifest& manifest);
@@ -187,10 +191,18 @@ struct ChunkTable {
   std::vector<std::uint64_t> decoded_hashes;
 };
 
-/// Checks one file's table against the manifest's pieces in it: places inside the data range,
-/// distinct, sizes and masks possible, both hashes of a raw chunk equal. Throws corrupt naming
-/// tensor and chunk.
-void check_chunk_table(const Manifest& manifest, std::int64_t file, const ChunkTable& table,
-                       const std::string& path);
+/// A piece by its place in the manifest.
+struct PieceId {
+  std::size_t tensor = 0;  ///< in Manifest::tensors
+  std::size_t piece = 0;   ///< in TensorEntry::pieces
+};
+
+/// The pieces of a file, of those that the manifest has. O(pieces of all files).
+std::vector<PieceId> pieces_in_file(const Manifest& manifest, std::size_t file);
+
+/// Checks one file's table against its pieces: places inside the data range, distinct, sizes and
+/// masks possible, both hashes of a raw chunk equal. Throws corrupt naming tensor and chunk.
+void check_chunk_table(const Manifest& manifest, std::size_t file, std::span<const PieceId> pieces,
+                       const ChunkTable& table, const std::string& path);
 
 }  // namespace shardwise::detail

@@ -27,13 +27,13 @@ class Cached : public testing::Test {
   }
 
   TempDir dir_;
-  ChunkReader reader_{
-      open_checkpoint(*posix_file_system(), HandMadeCheckpoint({raw_tiles()}).write(dir_.path())),
-      {.threads = 1}};
+  const std::filesystem::path path_ = HandMadeCheckpoint({raw_tiles()}).write(dir_.path());
+  const std::vector<TensorInfo> infos_ = tensor_infos(open_checkpoint(*posix_file_system(), path_));
+  ChunkReader reader_{open_checkpoint(*posix_file_system(), path_), {.threads = 1}};
 };
 
 TEST_F(Cached, ReadsAChunkOnceForManyBoxes) {
-  CachedReader cached(reader_, 4 * 16);
+  CachedReader cached(reader_, infos_, 4 * 16);
   for (std::int64_t row = 0; row < 4; ++row) expect_read(cached, Box({row, 0}, {row + 1, 16}));
   EXPECT_EQ(reader_.stats().chunks, 4);
   expect_read(cached, Box({4, 0}, {5, 16}));
@@ -45,7 +45,7 @@ TEST_F(Cached, ReadsAChunkOnceForManyBoxes) {
 }
 
 TEST_F(Cached, KeepsTheChunksThatWereUsedLast) {
-  CachedReader cached(reader_, 2 * 16);
+  CachedReader cached(reader_, infos_, 2 * 16);
   const auto corner = [&](std::int64_t column) {
     expect_read(cached, Box({0, 4 * column}, {1, 4 * column + 1}));
   };
@@ -56,14 +56,14 @@ TEST_F(Cached, KeepsTheChunksThatWereUsedLast) {
 }
 
 TEST_F(Cached, KeepsNothingOfWhatABoxHoldsWhole) {
-  CachedReader cached(reader_, 1024);
+  CachedReader cached(reader_, infos_, 1024);
   expect_read(cached, Box({0, 0}, {8, 16}));
   expect_read(cached, Box({0, 0}, {8, 16}));
   EXPECT_EQ(reader_.stats().chunks, 16);
 }
 
 TEST_F(Cached, WorksWithoutRoomForAnyChunk) {
-  CachedReader cached(reader_, 15);
+  CachedReader cached(reader_, infos_, 15);
   for (int i = 0; i < 3; ++i) expect_read(cached, Box({3, 3}, {5, 5}));
   EXPECT_EQ(reader_.stats().chunks, 12);
 }

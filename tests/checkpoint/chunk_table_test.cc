@@ -27,11 +27,15 @@ ChunkTable table_of(const HandMadeCheckpoint& made) {
   return {made.files[0].records, made.files[0].decoded_hashes};
 }
 
+void check(const Manifest& manifest, const ChunkTable& table) {
+  check_chunk_table(manifest, 0, pieces_in_file(manifest, 0), table, "f.h5");
+}
+
 TEST(ChunkTable, ThatWasWrittenIsValid) {
   const HandMadeCheckpoint made = checkpoint();
   ASSERT_EQ(made.files[0].records.size(), 6u);
   ASSERT_EQ(made.files[0].records[4].filter_mask, 0u);
-  check_chunk_table(made.manifest, 0, table_of(made), "f.h5");
+  check(made.manifest, table_of(made));
 }
 
 TEST(ChunkTable, RefusesRecordsThatCannotBe) {
@@ -75,7 +79,7 @@ TEST(ChunkTable, RefusesRecordsThatCannotBe) {
     ChunkTable table = table_of(made);
     c.change(table.records);
     const std::string message =
-        message_of(ErrorCode::corrupt, [&] { check_chunk_table(made.manifest, 0, table, "f.h5"); });
+        message_of(ErrorCode::corrupt, [&] { check(made.manifest, table); });
     EXPECT_THAT(message, testing::HasSubstr(c.message));
     EXPECT_THAT(message, testing::StartsWith("read chunk table of f.h5: "));
   }
@@ -86,19 +90,18 @@ TEST(ChunkTable, HasADecodedHashForEachRecordOrOfAnOldMinorNone) {
   ChunkTable table = table_of(made);
   table.decoded_hashes.pop_back();
   const auto refused = [&] {
-    return message_of(ErrorCode::corrupt,
-                      [&] { check_chunk_table(made.manifest, 0, table, "f.h5"); });
+    return message_of(ErrorCode::corrupt, [&] { check(made.manifest, table); });
   };
   EXPECT_THAT(refused(), testing::HasSubstr("it has 6 records, but 5 decoded hashes"));
   made.manifest.minor = 0;
   EXPECT_THAT(refused(), testing::HasSubstr("it has 6 records, but 5 decoded hashes"));
   table.decoded_hashes.clear();
-  check_chunk_table(made.manifest, 0, table, "f.h5");
+  check(made.manifest, table);
 }
 
 TEST(ChunkTable, OfAFileWithoutChunksIsEmpty) {
   const HandMadeCheckpoint made({});
-  check_chunk_table(made.manifest, 0, {}, "f.h5");
+  check(made.manifest, {});
 }
 
 }  // namespace

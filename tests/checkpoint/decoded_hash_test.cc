@@ -83,7 +83,8 @@ TEST_P(DecodedHash, IsCheckedByEveryReadAndByVerify) {
 
   const CheckpointReader reader(path, {.threads = 1, .pin = false});
   detail::ChunkReader chunks(detail::open_checkpoint(*posix_file_system(), path), {.threads = 1});
-  detail::CachedReader cached(chunks, 1 << 20);
+  const std::span<const TensorInfo> tensors = reader.tensors();
+  detail::CachedReader cached(chunks, {tensors.begin(), tensors.end()}, 1 << 20);
   // Runs that are unshuffled to where they belong, and runs too short for that.
   for (const Box& box : {box(0, kColumns), box(3, 1000), box(7, 9)}) {
     SCOPED_TRACE(to_string(box));

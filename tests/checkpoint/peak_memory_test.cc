@@ -22,7 +22,8 @@ namespace shardwise {
 namespace {
 
 constexpr std::size_t kMore = std::size_t{64} << 20;
-constexpr std::size_t kReshardMore = std::size_t{32} << 20;
+// Each thread has a coder of some 2 MiB; how many work at once depends on the machine.
+constexpr std::size_t kReshardMore = std::size_t{48} << 20;
 constexpr std::size_t kBlockBytes = std::size_t{1} << 20;
 // So many would take more than the little budget, did they not look at it.
 constexpr int kThreads = 16;

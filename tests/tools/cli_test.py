@@ -371,6 +371,19 @@ class Checkpoints(Cli):
         self.assertIn(names[0], self.ok("inspect", step))
         self.fails(3, ["no_such_tensor"], "inspect", step, "--tensor", "no_such_tensor")
 
+    def test_inspect_leaves_open_what_it_would_have_to_open_many_files_for(self):
+        root, _ = self.root()
+        name = "layers/0/noise"
+        one = self.ok_json("inspect", root, "--tensor", name)["tensors"][0]
+        self.assertGreater(one["pieces"], 0)
+        self.assertGreaterEqual(one["shape"][0], 70)
+        out = self.dir / "many"
+        self.ok("reshard", root, out, "--mesh", "a=70", "--spec", f"{name}=a; *=-", "--writers", "70")
+        many = self.ok_json("inspect", out, "--tensor", name)["tensors"][0]
+        self.assertEqual([many[key] for key in ("pieces", "chunks", "stored_bytes", "logical_bytes")],
+                         [None, None, None, one["logical_bytes"]])
+        self.assertRegex(self.ok("inspect", out), name + r" .* a +- +- ")
+
     def test_inspect_says_where_there_is_no_index(self):
         golden = GOLDEN.parent / "checkpoint-v2"
         for step, index in ((6, True), (7, False)):

@@ -22,6 +22,42 @@ std::string spec_text(const TensorInfo& tensor) {
   return tensor.policy == "ceil" ? tensor.spec : tensor.spec + " " + tensor.policy;
 }
 
+// A reader does not open every one of very many shard files.
+bool knows_pieces(const TensorInfo& tensor) {
+  return tensor.pieces > 0 || tensor.logical_bytes == 0;
+}
+
+nlohmann::ordered_json tensor_json(const TensorInfo& t) {
+  nlohmann::ordered_json json = {{"name", t.name},
+                                 {"dtype", name(t.dtype)},
+                                 {"shape", dims_json(t.shape)},
+                                 {"mesh", t.mesh},
+                                 {"spec", t.spec},
+                                 {"policy", t.policy},
+                                 {"pieces", t.pieces},
+                                 {"chunks", t.chunks},
+                                 {"logical_bytes", t.logical_bytes},
+                                 {"stored_bytes", t.stored_bytes}};
+  if (!knows_pieces(t)) json["pieces"] = json["chunks"] = json["stored_bytes"] = nullptr;
+  return json;
+}
+
+std::vector<std::string> tensor_row(const TensorInfo& t) {
+  std::vector<std::string> row{t.name, std::string(name(t.dtype)), to_string(t.shape), t.mesh,
+                               spec_text(t)};
+  const std::string bytes = human_bytes(t.logical_bytes);
+  if (!knows_pieces(t)) {
+    row.insert(row.end(), {"-", "-", bytes, "-", "-"});
+    return row;
+  }
+  const double ratio = t.stored_bytes == 0 ? 1.0
+                                           : static_cast<double>(t.logical_bytes) /
+                                                 static_cast<double>(t.stored_bytes);
+  row.insert(row.end(), {std::to_string(t.pieces), std::to_string(t.chunks), bytes,
+                         human_bytes(t.stored_bytes), fmt::format("{:.3f}", ratio)});
+  return row;
+}
+
 }  // namespace
 
 int run_inspect(const InspectOptions& options) {
@@ -30,18 +66,7 @@ int run_inspect(const InspectOptions& options) {
 
   if (options.json) {
     auto list = nlohmann::ordered_json::array();
-    for (const TensorInfo& t : tensors) {
-      list.push_back({{"name", t.name},
-                      {"dtype", name(t.dtype)},
-                      {"shape", dims_json(t.shape)},
-                      {"mesh", t.mesh},
-                      {"spec", t.spec},
-                      {"policy", t.policy},
-                      {"pieces", t.pieces},
-                      {"chunks", t.chunks},
-                      {"logical_bytes", t.logical_bytes},
-                      {"stored_bytes", t.stored_bytes}});
-    }
+    for (const TensorInfo& t : tensors) list.push_back(tensor_json(t));
     print_json({{"directory", reader.directory().string()},
                 {"step", reader.step()},
                 {"user", nlohmann::ordered_json::parse(reader.user_json())},
@@ -53,14 +78,7 @@ int run_inspect(const InspectOptions& options) {
              reader.user_json());
   Table table(
       {"tensor", "dtype", "shape", "mesh", "spec", "pieces", "chunks", "bytes", "stored", "ratio"});
-  for (const TensorInfo& t : tensors) {
-    const double ratio = t.stored_bytes == 0 ? 1.0
-                                             : static_cast<double>(t.logical_bytes) /
-                                                   static_cast<double>(t.stored_bytes);
-    table.add({t.name, std::string(name(t.dtype)), to_string(t.shape), t.mesh, spec_text(t),
-               std::to_string(t.pieces), std::to_string(t.chunks), human_bytes(t.logical_bytes),
-               human_bytes(t.stored_bytes), fmt::format("{:.3f}", ratio)});
-  }
+  for (const TensorInfo& t : tensors) table.add(tensor_row(t));
   table.print();
   if (!reader.has_index()) {
     fmt::print("\nno index.h5: there are too many shard files or pieces for HDF5 to map\n");

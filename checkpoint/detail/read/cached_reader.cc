@@ -7,9 +7,10 @@
 namespace shardwise::detail {
 
 void CachedReader::read(std::size_t tensor, const Box& box, std::span<std::byte> out) const {
-  const StoredCheckpoint& checkpoint = reader_.checkpoint();
   std::byte* const place = out.data();
   const ReadTarget target{tensor, &box, {&place, 1}};
+  const ChunkReader::View view = reader_.checkpoint_for({&target, 1});
+  const StoredCheckpoint& checkpoint = *view;
   const ReadPlan plan(checkpoint, {&target, 1});
   // Chunks that lie in the box will hardly be asked for again: they need no copy.
   bool all_inside = true;
@@ -23,14 +24,14 @@ void CachedReader::read(std::size_t tensor, const Box& box, std::span<std::byte>
   for (std::size_t i = 0; i < plan.size(); ++i) {
     const ChunkId& id = plan.chunk(i);
     const Box held = checkpoint.box(id);
-    const ChunkPtr decoded = chunk(id);
+    const ChunkPtr decoded = chunk(checkpoint, id);
     copy_box(intersect(held, box), size_bytes(checkpoint.tensor(id).dtype),
              {decoded->buffer->room(decoded->bytes), held}, {out.data(), box});
   }
 }
 
-CachedReader::ChunkPtr CachedReader::chunk(const ChunkId& id) const {
-  const StoredCheckpoint& checkpoint = reader_.checkpoint();
+CachedReader::ChunkPtr CachedReader::chunk(const StoredCheckpoint& checkpoint,
+                                           const ChunkId& id) const {
   const PieceEntry& piece = checkpoint.piece(id);
   const Key key{piece.file, piece.first_chunk + id.chunk};
   {

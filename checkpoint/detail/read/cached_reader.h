@@ -20,10 +20,10 @@ namespace shardwise::detail {
 /// the order of a tensor, as a save asks for them. Thread-safe.
 class CachedReader final : public BoxReader {
  public:
-  /// Keeps up to `cache_bytes` of decoded chunks, beside what `reader` takes. The reader must
-  /// outlive it.
-  CachedReader(ChunkReader& reader, std::size_t cache_bytes)
-      : reader_(reader), infos_(tensor_infos(reader.checkpoint())), cache_bytes_(cache_bytes) {}
+  /// Keeps up to `cache_bytes` of decoded chunks, beside what `reader` takes, which must outlive it
+  /// and reads the checkpoint with these tensors.
+  CachedReader(ChunkReader& reader, std::vector<TensorInfo> tensors, std::size_t cache_bytes)
+      : reader_(reader), infos_(std::move(tensors)), cache_bytes_(cache_bytes) {}
 
   std::span<const TensorInfo> tensors() const override { return infos_; }
   void read(std::size_t tensor, const Box& box, std::span<std::byte> out) const override;
@@ -40,7 +40,7 @@ class CachedReader final : public BoxReader {
     std::list<Key>::iterator age;
   };
 
-  ChunkPtr chunk(const ChunkId& id) const;
+  ChunkPtr chunk(const StoredCheckpoint& checkpoint, const ChunkId& id) const;
   void keep(const Key& key, ChunkPtr chunk) const;
 
   ChunkReader& reader_;

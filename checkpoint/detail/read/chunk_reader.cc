@@ -23,14 +23,30 @@ std::size_t logical_bytes(const StoredCheckpoint& checkpoint, const ChunkId& id)
 }  // namespace
 
 ChunkReader::ChunkReader(StoredCheckpoint checkpoint, const ReadOptions& options)
-    : checkpoint_(std::move(checkpoint)),
+    : checkpoint_(std::make_shared<StoredCheckpoint>(std::move(checkpoint))),
       options_(options),
       threads_(Executor::threads_for(options.threads)) {
-  if (options_.read_once) checkpoint_.files->read_once();
+  if (options_.read_once) checkpoint_->files->read_once();
+}
+
+ChunkReader::View::~View() {
+  const MutexLock lock(reader_.mutex_);
+  checkpoint_.reset();
+}
+
+ChunkReader::View ChunkReader::checkpoint_for(std::span<const ReadTarget> targets) {
+  const MutexLock lock(mutex_);
+  const std::vector<std::size_t> numbers = files_to_load(*checkpoint_, targets);
+  if (!numbers.empty() && checkpoint_.use_count() > 1) {
+    checkpoint_ = std::make_shared<StoredCheckpoint>(*checkpoint_);
+  }
+  for (const std::size_t number : numbers) load_file(*checkpoint_, number);
+  return {*this, checkpoint_};
 }
 
 /// One call of fill.
 struct ChunkReader::Call {
+  const StoredCheckpoint& checkpoint;
   std::span<const ReadTarget> targets;
   ReadPlan plan;
   std::size_t total_bytes = 0;
@@ -39,33 +55,36 @@ struct ChunkReader::Call {
 
 // The part of a chunk that nobody wants is read, too: the hashes are of the whole chunk.
 void ChunkReader::consume(Call& call, std::size_t number, RangeBytes& bytes) {
+  const StoredCheckpoint& checkpoint = call.checkpoint;
   const ChunkId& id = call.plan.chunk(number);
   const bool stream = call.total_bytes >= kLeastStreamedBytes &&
-                      checkpoint_.decoded_bytes(id) >= kLeastStreamedChunk;
-  ChunkScatter scatter(checkpoint_, id, call.targets, call.plan.targets(number),
+                      checkpoint.decoded_bytes(id) >= kLeastStreamedChunk;
+  ChunkScatter scatter(checkpoint, id, call.targets, call.plan.targets(number),
                        stream ? CopyBy::stream : CopyBy::cache);
-  if (stored_raw(checkpoint_, id)) {
+  if (stored_raw(checkpoint, id)) {
     for (auto part = bytes.next(); !part.empty(); part = bytes.next()) scatter.put(part);
-    check_chunk_hash(checkpoint_, id, scatter.hash());
+    check_chunk_hash(checkpoint, id, scatter.hash());
   } else {
     const std::span<const std::byte> stored = bytes.next();
-    check_chunk_hash(checkpoint_, id, hash64(stored.data(), stored.size()));
+    check_chunk_hash(checkpoint, id, hash64(stored.data(), stored.size()));
     const ScratchPool<Decoder>::Loan decoder(decoders_);
-    for_each_unshuffled(decompress_chunk(checkpoint_, id, stored, *decoder),
-                        size_bytes(checkpoint_.tensor(id).dtype),
+    for_each_unshuffled(decompress_chunk(checkpoint, id, stored, *decoder),
+                        size_bytes(checkpoint.tensor(id).dtype),
                         [&](std::span<const std::byte> window) { scatter.put(window); });
-    if (checkpoint_.manifest.has_decoded_hashes()) {
-      check_decoded_hash(checkpoint_, id, scatter.hash());
+    if (checkpoint.manifest.has_decoded_hashes()) {
+      check_decoded_hash(checkpoint, id, scatter.hash());
     }
   }
   // Where nobody asks, threads need not share a counter.
-  if (options_.progress) call.done_bytes += logical_bytes(checkpoint_, id);
+  if (options_.progress) call.done_bytes += logical_bytes(checkpoint, id);
 }
 
 void ChunkReader::fill(std::span<const ReadTarget> targets) {
-  Call call{targets, ReadPlan(checkpoint_, targets)};
+  const View view = checkpoint_for(targets);
+  const StoredCheckpoint& checkpoint = *view;
+  Call call{checkpoint, targets, ReadPlan(checkpoint, targets)};
   const ReadPlan& plan = call.plan;
-  ReadJob job{.files = *checkpoint_.files,
+  ReadJob job{.files = *checkpoint.files,
               .buffers = buffers_,
               .ranges = plan.ranges(),
               .consume = {},
@@ -73,19 +92,19 @@ void ChunkReader::fill(std::span<const ReadTarget> targets) {
   std::size_t stored_bytes = 0, all_decoded_bytes = 0;
   for (std::size_t i = 0; i < plan.size(); ++i) {
     const ChunkId& id = plan.chunk(i);
-    const std::size_t decoded = checkpoint_.decoded_bytes(id);
+    const std::size_t decoded = checkpoint.decoded_bytes(id);
     stored_bytes += plan.ranges()[i].bytes;
     all_decoded_bytes += decoded;
-    call.total_bytes += logical_bytes(checkpoint_, id);
+    call.total_bytes += logical_bytes(checkpoint, id);
     std::size_t call_bytes = ChunkScatter::held_bytes(plan.targets(i).size());
-    if (!stored_raw(checkpoint_, id)) call_bytes += decoded;  // the decoder holds it, shuffled
+    if (!stored_raw(checkpoint, id)) call_bytes += decoded;  // the decoder holds it, shuffled
     job.call_bytes = std::max(job.call_bytes, call_bytes);
   }
   if (options_.read_once) {
-    for (const FileEntry& file : checkpoint_.manifest.files) job.file_sizes.push_back(file.bytes);
+    for (const FileEntry& file : checkpoint.manifest.files) job.file_sizes.push_back(file.bytes);
   }
   job.consume = [&](std::size_t number, RangeBytes& bytes) { consume(call, number, bytes); };
-  job.describe = [&](std::size_t number) { return checkpoint_.describe(plan.chunk(number)); };
+  job.describe = [&](std::size_t number) { return checkpoint.describe(plan.chunk(number)); };
   job.threads = threads_;
   job.budget_bytes = options_.memory_budget_bytes;
   if (options_.progress) {

@@ -3,7 +3,9 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
+#include <utility>
 
 #include "shardwise/checkpoint/detail/codec.h"
 #include "shardwise/checkpoint/detail/read/read_plan.h"
@@ -16,9 +18,27 @@ namespace shardwise::detail {
 /// Fills targets from a checkpoint: plans, reads, checks, decodes and scatters. Thread-safe.
 class ChunkReader {
  public:
+  /// The checkpoint with what was loaded of it until now; stays as it is while it is held.
+  class View {
+   public:
+    View(ChunkReader& reader, std::shared_ptr<const StoredCheckpoint> checkpoint)
+        : reader_(reader), checkpoint_(std::move(checkpoint)) {}
+    ~View();
+    View(const View&) = delete;
+    View& operator=(const View&) = delete;
+
+    const StoredCheckpoint& operator*() const { return *checkpoint_; }
+
+   private:
+    ChunkReader& reader_;
+    std::shared_ptr<const StoredCheckpoint> checkpoint_;
+  };
+
   ChunkReader(StoredCheckpoint checkpoint, const ReadOptions& options);
 
-  const StoredCheckpoint& checkpoint() const { return checkpoint_; }
+  /// Loads the shard files that the targets need first. Throws as opening them does.
+  View checkpoint_for(std::span<const ReadTarget> targets);
+
   void fill(std::span<const ReadTarget> targets);
   ReadStats stats() const;
 
@@ -26,7 +46,9 @@ class ChunkReader {
   struct Call;
   void consume(Call& call, std::size_t number, RangeBytes& bytes);
 
-  StoredCheckpoint checkpoint_;
+  // Loaded in place unless it is held by a view: these come and go under the mutex.
+  Mutex mutex_;
+  std::shared_ptr<StoredCheckpoint> checkpoint_ SHARDWISE_GUARDED_BY(mutex_);
   ReadOptions options_;
   int threads_;
   ScratchPool<Decoder> decoders_;

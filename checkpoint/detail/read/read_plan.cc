@@ -43,7 +43,7 @@ void find_needs(const StoredCheckpoint& checkpoint, std::size_t tensor,
                 std::span<const ReadTarget> targets, std::span<const std::size_t> numbers,
                 std::vector<Need>& needs) {
   const std::vector<PieceEntry>& pieces = checkpoint.manifest.tensors[tensor].pieces;
-  if (pieces.size() == 1 && pieces.front().chunk == pieces.front().box.shape()) {
+  if (pieces.size() == 1 && pieces.front().chunk == checkpoint.manifest.tensors[tensor].shape) {
     // One chunk is all of the tensor, as of every small one: there is nothing to look for.
     const ChunkId chunk{tensor, 0, 0};
     for (const std::size_t number : numbers) {
@@ -92,6 +92,33 @@ std::vector<Need> find_needs(const StoredCheckpoint& checkpoint,
 }
 
 }  // namespace
+
+std::vector<std::size_t> files_to_load(const StoredCheckpoint& checkpoint,
+                                       std::span<const ReadTarget> targets) {
+  if (checkpoint.is_complete()) return {};
+  const Manifest& manifest = checkpoint.manifest;
+  std::vector<std::size_t> numbers;
+  std::vector<bool> is_wanted(manifest.files.size(), false);
+  std::vector<WriterPiece> pieces;
+  for (const ReadTarget& target : targets) {
+    if (target.box->empty()) continue;
+    const TensorEntry& tensor = manifest.tensors[target.tensor];
+    pieces.clear();
+    add_pieces_in(*target.box, manifest.writers, tensor, pieces);
+    for (const auto& [writer, box] : pieces) {
+      const auto file = std::ranges::lower_bound(manifest.files, writer, {}, &FileEntry::writer);
+      if (file == manifest.files.end() || file->writer != writer) {
+        throw no_file_of(writer, tensor, box, checkpoint.directory);
+      }
+      const auto number = static_cast<std::size_t>(file - manifest.files.begin());
+      if (checkpoint.is_loaded[number] || is_wanted[number]) continue;
+      is_wanted[number] = true;
+      numbers.push_back(number);
+    }
+  }
+  std::ranges::sort(numbers);
+  return numbers;
+}
 
 ReadPlan::ReadPlan(const StoredCheckpoint& checkpoint, std::span<const ReadTarget> targets) {
   const std::vector<Need> needs = find_needs(checkpoint, targets);

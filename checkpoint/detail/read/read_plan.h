@@ -19,12 +19,19 @@ struct ReadTarget {
   std::span<std::byte* const> places;
 };
 
+/// The numbers, ascending, of the files that hold something of the targets and are not loaded.
+/// Requires targets inside their tensors. Throws corrupt where the manifest has not got such a
+/// file.
+std::vector<std::size_t> files_to_load(const StoredCheckpoint& checkpoint,
+                                       std::span<const ReadTarget> targets);
+
 /// Which chunks the targets need, each once, ordered by file and address; and which targets take
 /// something from each. Immutable.
 class ReadPlan {
  public:
-  /// Requires targets inside their tensors, of which it keeps the numbers only. Takes time for what
-  /// is wanted, not for what is stored: a piece's chunks are found by division.
+  /// Requires targets inside their tensors, whose files are loaded, and of which it keeps the
+  /// numbers only. Takes time for what is wanted, not for what is stored: a piece's chunks are
+  /// found by division.
   ReadPlan(const StoredCheckpoint& checkpoint, std::span<const ReadTarget> targets);
 
   /// Number of chunks.

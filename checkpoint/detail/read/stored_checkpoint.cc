@@ -56,14 +56,15 @@ StoredCheckpoint open_once(FileSystem& file_system, const fs::path& directory) {
   checkpoint.directory = directory;
   checkpoint.manifest = read_manifest(opened);
   checkpoint.files = open_files(opened, checkpoint.manifest);
-  for (std::size_t f = 0; f < checkpoint.manifest.files.size(); ++f) {
-    read_file_pieces(*checkpoint.files->at(f), directory, checkpoint.manifest, f);
+  const std::size_t files = checkpoint.manifest.files.size();
+  checkpoint.tables.resize(files);
+  checkpoint.is_loaded.resize(files, false);
+  if (checkpoint.manifest.version != kListedVersion && files > kMostFilesReadAtOnce) {
+    return checkpoint;
   }
+  for (std::size_t f = 0; f < files; ++f) load_file(checkpoint, f);
   check_no_file_missing(checkpoint.manifest, directory);
-  for (std::size_t f = 0; f < checkpoint.manifest.files.size(); ++f) {
-    checkpoint.tables.push_back(
-        read_chunk_table(*checkpoint.files->at(f), directory, checkpoint.manifest, f));
-  }
+  checkpoint.is_loaded.clear();
   return checkpoint;
 }
 
@@ -146,9 +147,9 @@ std::unique_ptr<OpenFiles> open_files(const OpenDirectory& directory, const Mani
                                      });
 }
 
-void read_file_pieces(File& file, const fs::path& directory, Manifest& manifest,
-                      std::size_t number) {
-  if (manifest.version == kListedVersion) return;
+std::vector<PieceId> read_file_pieces(File& file, const fs::path& directory, Manifest& manifest,
+                                      std::size_t number) {
+  if (manifest.version == kListedVersion) return pieces_in_file(manifest, number);
   FileEntry& entry = manifest.files[number];
   const std::string path = (directory / entry.name).string();
   std::vector<std::uint64_t> words(kDescriptionWords);
@@ -163,7 +164,14 @@ void read_file_pieces(File& file, const fs::path& directory, Manifest& manifest,
   words.resize(static_cast<std::size_t>(entry.pieces_words));
   read_table(file, path, std::as_writable_bytes(std::span(words)), entry.pieces_address,
              entry.pieces_hash, "piece table");
-  add_file_pieces(words, manifest, number, path);
+  return add_file_pieces(words, manifest, number, path);
+}
+
+Error no_file_of(std::int64_t writer, const TensorEntry& tensor, const Box& box,
+                 const fs::path& directory) {
+  return {ErrorCode::corrupt, fmt::format("open checkpoint {}: the manifest has no shard file of "
+                                          "writer {}, which has {} of tensor {:?}",
+                                          directory.string(), writer, to_string(box), tensor.name)};
 }
 
 void check_no_file_missing(const Manifest& manifest, const fs::path& directory) {
@@ -177,16 +185,13 @@ void check_no_file_missing(const Manifest& manifest, const fs::path& directory) 
     for (const TensorEntry& tensor : manifest.tensors) {
       add_pieces_of(static_cast<std::int64_t>(writer), manifest.writers, tensor, boxes);
       if (boxes.empty()) continue;
-      throw Error(ErrorCode::corrupt,
-                  fmt::format("open checkpoint {}: the manifest has no shard file of writer {}, "
-                              "which has {} of tensor {:?}",
-                              directory.string(), writer, to_string(boxes.front()), tensor.name));
+      throw no_file_of(static_cast<std::int64_t>(writer), tensor, boxes.front(), directory);
     }
   }
 }
 
 ChunkTable read_chunk_table(File& file, const fs::path& directory, const Manifest& manifest,
-                            std::size_t number) {
+                            std::size_t number, std::span<const PieceId> pieces) {
   const FileEntry& entry = manifest.files[number];
   const std::string path = (directory / entry.name).string();
   // The manifest's number of records fits into the file, whose size has been compared.
@@ -199,8 +204,23 @@ ChunkTable read_chunk_table(File& file, const fs::path& directory, const Manifes
     read_table(file, path, std::as_writable_bytes(std::span(table.decoded_hashes)),
                entry.decoded_address, entry.decoded_hash, "table of decoded hashes");
   }
-  check_chunk_table(manifest, static_cast<std::int64_t>(number), table, path);
+  check_chunk_table(manifest, number, pieces, table, path);
   return table;
+}
+
+void load_file(StoredCheckpoint& checkpoint, std::size_t number) {
+  Manifest& manifest = checkpoint.manifest;
+  const std::shared_ptr<File> file = checkpoint.files->at(number);
+  const std::vector<PieceId> pieces =
+      read_file_pieces(*file, checkpoint.directory, manifest, number);
+  try {
+    checkpoint.tables[number] =
+        read_chunk_table(*file, checkpoint.directory, manifest, number, pieces);
+  } catch (...) {
+    for (const PieceId& id : pieces) manifest.tensors[id.tensor].pieces.pop_back();
+    throw;
+  }
+  checkpoint.is_loaded[number] = true;
 }
 
 StoredCheckpoint open_checkpoint(FileSystem& file_system, const fs::path& directory) {
@@ -230,9 +250,10 @@ std::vector<TensorInfo> tensor_infos(const StoredCheckpoint& checkpoint) {
                     .mesh = tensor.mesh,
                     .spec = tensor.spec,
                     .policy = tensor.policy};
-    info.pieces = static_cast<std::int64_t>(tensor.pieces.size());
     info.logical_bytes = num_bytes(tensor.shape, size_bytes(tensor.dtype));
+    if (checkpoint.is_complete()) info.pieces = static_cast<std::int64_t>(tensor.pieces.size());
     for (const PieceEntry& piece : tensor.pieces) {
+      if (!checkpoint.is_complete()) break;
       const auto& records = checkpoint.tables[static_cast<std::size_t>(piece.file)].records;
       const std::int64_t chunks = num_chunks(piece);
       info.chunks += chunks;

@@ -10,6 +10,7 @@
 #include "shardwise/checkpoint/detail/manifest.h"
 #include "shardwise/checkpoint/detail/read/open_files.h"
 #include "shardwise/checkpoint/info.h"
+#include "shardwise/shard/error.h"
 #include "shardwise/storage/file.h"
 
 namespace shardwise::detail {
@@ -23,15 +24,21 @@ struct ChunkId {
   std::int64_t chunk = 0;  ///< in the piece's grid
 };
 
+/// Of a checkpoint with more shard files a reader opens those alone that hold what is asked for.
+inline constexpr std::size_t kMostFilesReadAtOnce = 64;
+
 /// A committed checkpoint, opened: its manifest, its shard files and their chunk tables, all
-/// checked. Immutable; the files may be read by several threads.
+/// checked. The files may be read by several threads.
 struct StoredCheckpoint {
   std::filesystem::path directory;
   Manifest manifest;
 
   // Per entry of manifest.files.
-  std::unique_ptr<OpenFiles> files;
+  std::shared_ptr<OpenFiles> files;
   std::vector<ChunkTable> tables;
+  std::vector<bool> is_loaded;  ///< pieces and tables are here; empty: those of all files are
+
+  bool is_complete() const { return is_loaded.empty(); }
 
   const TensorEntry& tensor(const ChunkId& id) const { return manifest.tensors[id.tensor]; }
   const PieceEntry& piece(const ChunkId& id) const { return tensor(id).pieces[id.piece]; }
@@ -72,22 +79,31 @@ std::unique_ptr<File> open_file(const OpenDirectory& directory, const FileEntry&
 std::unique_ptr<OpenFiles> open_files(const OpenDirectory& directory, const Manifest& manifest);
 
 /// Reads what a shard file of version 2 says about itself: completes its entry in the manifest, and
-/// adds its pieces to the tensors. Nothing in version 1. Throws corrupt.
-void read_file_pieces(File& file, const std::filesystem::path& directory, Manifest& manifest,
-                      std::size_t number);
+/// adds its pieces to the tensors, which in version 1 are there already. Gives these pieces. Throws
+/// corrupt, and has added none.
+std::vector<PieceId> read_file_pieces(File& file, const std::filesystem::path& directory,
+                                      Manifest& manifest, std::size_t number);
+
+/// What is thrown where a writer should have stored a box of a tensor, but has no file.
+Error no_file_of(std::int64_t writer, const TensorEntry& tensor, const Box& box,
+                 const std::filesystem::path& directory);
 
 /// Requires that the pieces of all files were read. Throws corrupt where the shardings give a
 /// writer something to write that has no file.
 void check_no_file_missing(const Manifest& manifest, const std::filesystem::path& directory);
 
-/// Reads a file's chunk table and decoded hashes and checks them; its pieces must have been read.
-/// Throws corrupt.
+/// Reads a file's chunk table and decoded hashes and checks them against its pieces. Throws
+/// corrupt.
 ChunkTable read_chunk_table(File& file, const std::filesystem::path& directory,
-                            const Manifest& manifest, std::size_t number);
+                            const Manifest& manifest, std::size_t number,
+                            std::span<const PieceId> pieces);
 
-/// All of the above: what a reader asks of a checkpoint before it trusts it. The file system must
-/// outlive it.
+/// All of the above: what a reader asks of a checkpoint before it trusts it. With more files than
+/// kMostFilesReadAtOnce the manifest alone. The file system must outlive it.
 StoredCheckpoint open_checkpoint(FileSystem& file_system, const std::filesystem::path& directory);
+
+/// Loads the pieces and the table of a file. Throws as opening does, and has changed nothing.
+void load_file(StoredCheckpoint& checkpoint, std::size_t number);
 
 /// What a reader tells of each tensor, in the manifest's order.
 std::vector<TensorInfo> tensor_infos(const StoredCheckpoint& checkpoint);

@@ -91,7 +91,7 @@ std::vector<WrittenShardFile> write_part(const SaveContext& context,
   check_manifest(manifest);
   check_files(manifest);
   for (std::size_t f = 0; f < written.size(); ++f) {
-    check_chunk_table(manifest, static_cast<std::int64_t>(f), written[f].table,
+    check_chunk_table(manifest, f, pieces_in_file(manifest, f), written[f].table,
                       manifest.files[f].name);
   }
   return written;
