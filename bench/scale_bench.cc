@@ -1,0 +1,372 @@
+// What does one process of a very large job have to do for a save and for a restore?
+//
+//   scale_bench [FOLDER]
+//
+// Two jobs are simulated: FSDP on 16,384 processes, and 8 pipeline stages on 2,048 processes of 8
+// devices; 1,000 tensors each, 16 KiB of each tensor a device. (FSDP also on 64 and 1,024, to see
+// whether planning depends on their number.) Rank 0 is real: it makes the attempt in FOLDER (or a
+// temporary one), plans and writes its own shard file, takes the reports of all others, which were
+// made up beforehand, each in its real form and size, and writes the manifest. So it does all that
+// the coordinator of such a job does but waiting. Then the step is saved again, with those ranks
+// real that one process needs for a restore on another mesh, and that restore is opened and
+// planned. A small FSDP job whose ranks are all real runs first: its files must verify.
+
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdint>
+#include <exception>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <set>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "bench/peak_memory.h"
+#include "checkpoint_bench.h"
+#include "shardwise/checkpoint/detail/read/chunk_reader.h"
+#include "shardwise/checkpoint/detail/write/save_plan.h"
+#include "shardwise/checkpoint/detail/write/save_report.h"
+#include "shardwise/checkpoint/detail/write/tensor_views.h"
+#include "shardwise/checkpoint/manager.h"
+#include "shardwise/checkpoint/verify.h"
+#include "shardwise/runtime/process/mailbox.h"
+
+using namespace shardwise;
+using namespace shardwise::bench;
+
+namespace {
+
+constexpr std::int64_t kJobTensors = 1000, kColumnsOfF32 = 4096, kPlannedRanks = 9;
+constexpr double kBarPlanSeconds = 0.050, kBarPlanRatio = 1.2, kBarCoordinatorSeconds = 2,
+                 kBarCoordinatorBytes = 1 << 30, kBarManifestBytes = 2 << 20, kBarOpenSeconds = 0.5;
+
+/// Ranks [first, end) have the same tensors.
+struct Stage {
+  std::int64_t first_rank, end_rank;
+  std::vector<TensorSource> sources;
+};
+
+struct Job {
+  std::string name;
+  std::int64_t processes, devices;
+  std::vector<Stage> stages;
+  Sharding restored;  ///< of each tensor of the first stage
+  std::int64_t real;  ///< ranks whose files device 0 of `restored` needs
+
+  const Stage& stage_of(std::int64_t rank) const {
+    return *std::ranges::find_if(stages, [&](const Stage& s) { return rank < s.end_rank; });
+  }
+  detail::WriterMap writers() const { return detail::WriterMap::even(devices, processes); }
+};
+
+std::vector<TensorSource> sources_of(std::int64_t first, std::int64_t count, const Shape& shape,
+                                     const Sharding& sharding) {
+  std::vector<TensorSource> sources;
+  for (std::int64_t t = first; t < first + count; ++t) {
+    sources.push_back(callback_source(tensor_name(t), {DType::f32, shape, sharding},
+                                      [](const Box& box, std::span<std::byte> out) {
+                                        std::ranges::fill(out,
+                                                          static_cast<std::byte>(box.begin(0)));
+                                      }));
+  }
+  return sources;
+}
+
+Sharding cut(Mesh mesh, const char* spec) {
+  return Sharding(std::move(mesh), PartitionSpec::parse(spec));
+}
+
+Job fsdp(std::int64_t processes) {
+  const Sharding sharding = cut(Mesh({{"fsdp", processes}}), "fsdp,-");
+  const Shape shape{processes, kColumnsOfF32};
+  return {
+      fmt::format("FSDP, {} processes", processes),
+      processes,
+      processes,
+      {{0, processes, sources_of(0, kJobTensors, shape, sharding)}},
+      cut(Mesh({{"fsdp", std::max<std::int64_t>(1, processes / 4)}, {"model", 2}}), "fsdp,model"),
+      4};
+}
+
+Job pipeline(std::int64_t processes, std::int64_t stages) {
+  const std::int64_t per_stage = processes / stages, devices = per_stage * 8;
+  const Shape shape{per_stage, 8 * kColumnsOfF32};
+  Job job{fmt::format("{} stages, {} processes x 8", stages, processes),
+          processes,
+          processes * 8,
+          {},
+          cut(Mesh({{"fsdp", per_stage / 4}, {"model", 16}}), "fsdp,model"),
+          4};
+  for (std::int64_t s = 0; s < stages; ++s) {
+    std::vector<DeviceId> ids;
+    for (std::int64_t d = 0; d < devices; ++d) ids.push_back(s * devices + d);
+    const Sharding sharding = cut(Mesh({{"fsdp", per_stage}, {"model", 8}}, ids), "fsdp,model");
+    const std::int64_t count = kJobTensors / stages;
+    job.stages.push_back(
+        {s * per_stage, (s + 1) * per_stage, sources_of(s * count, count, shape, sharding)});
+  }
+  return job;
+}
+
+detail::SavePlan plan_of(const Job& job, std::int64_t rank) {
+  return detail::plan_save(job.stage_of(rank).sources, Codec::none, Executor(1), job.writers(),
+                           {rank, rank + 1});
+}
+
+/// What the ranks that are not real say, in its real form.
+class MadeUp {
+ public:
+  explicit MadeUp(const Job& job, std::int64_t step) {
+    std::vector<std::uint64_t> bytes(static_cast<std::size_t>(job.processes), 0);
+    for (const Stage& stage : job.stages) {
+      const detail::SavePlan plan = plan_of(job, stage.first_rank);
+      detail::Manifest manifest;
+      manifest.step = step;
+      manifest.writers = plan.writers;
+      manifest.tensors = plan.tensors;
+      std::vector<detail::WriterPiece> pieces;
+      for (detail::TensorEntry& tensor : manifest.tensors) {
+        tensor.pieces.clear();
+        detail::add_pieces_in(Box::whole(tensor.shape), plan.writers, tensor, pieces);
+      }
+      for (const auto& [writer, box] : pieces) {
+        bytes[static_cast<std::size_t>(writer)] += num_bytes(box.shape(), 4);
+      }
+      const std::string list = detail::tensor_list(manifest);
+      const auto list_bytes = std::as_bytes(std::span(list));
+      lists_.push_back({stage.end_rank, Bytes(list_bytes.begin(), list_bytes.end())});
+      hashes_.push_back(detail::hash_of(list));
+    }
+    for (std::int64_t rank = 0; rank < job.processes; ++rank) {
+      const std::uint64_t size = bytes[static_cast<std::size_t>(rank)];
+      detail::FileEntry file;
+      file.bytes = size + (std::uint64_t{1} << 20);
+      file.data_end = size + 4096;
+      file.description_hash = {static_cast<std::uint64_t>(rank) * 0x9E3779B97F4A7C15u, size};
+      detail::SaveReport report{.tensors = hashes_[stage_of(rank)],
+                                .logical_bytes = size,
+                                .stored_bytes = size,
+                                .chunks = kJobTensors,
+                                .files = {file}};
+      reports_.push_back(encode(report));
+    }
+  }
+
+  const Bytes& report(int rank) const { return reports_[static_cast<std::size_t>(rank)]; }
+  const Bytes& list(int rank) const { return lists_[stage_of(rank)].second; }
+
+ private:
+  std::size_t stage_of(std::int64_t rank) const {
+    return static_cast<std::size_t>(
+        std::ranges::find_if(lists_, [&](const auto& l) { return rank < l.first; }) -
+        lists_.begin());
+  }
+
+  std::vector<std::pair<std::int64_t, Bytes>> lists_;  // of each stage, after its last rank
+  std::vector<Hash128> hashes_;
+  std::vector<Bytes> reports_;
+};
+
+/// The messages of a job; only some ranks are real, and are threads here.
+struct Network {
+  int size;
+  const MadeUp* made_up;  ///< null: all ranks are real
+  std::map<int, Mailbox> boxes = {};
+  std::atomic<std::int64_t> sent = 0, sent_bytes = 0, received = 0, received_bytes = 0;  // rank 0's
+};
+
+class Rank final : public Transport {
+ public:
+  Rank(Network& network, int rank) : network_(network), rank_(rank) {}
+
+  int rank() const override { return rank_; }
+  int size() const override { return network_.size; }
+
+  void send(int to, const MessageKey& key, Bytes bytes) override {
+    if (rank_ == 0) {
+      ++network_.sent;
+      network_.sent_bytes += std::ssize(bytes);
+    }
+    if (const auto box = network_.boxes.find(to); box != network_.boxes.end()) {
+      box->second.put(rank_, key, std::move(bytes));
+    }
+  }
+
+  std::optional<Bytes> receive(int from, const MessageKey& key,
+                               std::chrono::milliseconds wait) override {
+    std::optional<Bytes> bytes;
+    if (network_.boxes.contains(from)) {
+      bytes = network_.boxes.at(rank_).take(from, key, wait);
+    } else {
+      bytes = asked_.insert(from).second ? network_.made_up->report(from)
+                                         : network_.made_up->list(from);
+    }
+    if (bytes && rank_ == 0) {
+      ++network_.received;
+      network_.received_bytes += std::ssize(*bytes);
+    }
+    return bytes;
+  }
+
+  void abort(std::uint64_t channel, const std::string& reason) noexcept override {
+    for (auto& [rank, box] : network_.boxes) box.abort(channel, reason);
+  }
+  std::optional<std::string> aborted(std::uint64_t channel) override {
+    return network_.boxes.at(rank_).aborted(channel);
+  }
+  bool flush(std::chrono::milliseconds) override { return true; }
+
+ private:
+  Network& network_;
+  const int rank_;
+  std::set<int> asked_;
+};
+
+/// Saves with the first `real` ranks; gives the seconds that rank 0 took.
+double save(const Job& job, const std::filesystem::path& root, std::int64_t step, Network& network,
+            std::int64_t real) {
+  for (int rank = 0; rank < real; ++rank) network.boxes[rank];
+  double coordinator = 0;
+  std::vector<std::exception_ptr> errors(static_cast<std::size_t>(real));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < real; ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        ManagerOptions options;
+        options.threads = 1;
+        options.devices = job.devices;
+        options.group = ProcessGroup(std::make_shared<Rank>(network, rank));
+        CheckpointManager manager(root, options);
+        const double time = seconds(
+            [&] { manager.save(step, job.stage_of(rank).sources, {.codec = Codec::none}); });
+        if (rank == 0) coordinator = time;
+      } catch (...) {
+        errors[static_cast<std::size_t>(rank)] = std::current_exception();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const std::exception_ptr& error : errors) {
+    if (error) std::rethrow_exception(error);
+  }
+  return coordinator;
+}
+
+bool all_kept = true;
+
+/// One figure and its bar.
+void line(const char* what, double found, double bar, const char* unit) {
+  const bool is_kept = found <= bar;
+  all_kept = all_kept && is_kept;
+  fmt::print("  {:<58} {:>9.3f} {:<4} bar {:>7.3f}  {}\n", what, found, unit, bar,
+             is_kept ? "kept" : "MISSED");
+}
+
+/// Median over some ranks, from the first to the last.
+double planning_seconds(const Job& job) {
+  std::vector<double> times;
+  for (std::int64_t i = 0; i < kPlannedRanks; ++i) {
+    const std::int64_t rank = i * (job.processes - 1) / (kPlannedRanks - 1);
+    times.push_back(seconds([&] { plan_of(job, rank); }));
+  }
+  return median(times);
+}
+
+void run_small(const std::filesystem::path& root) {
+  const Job job = fsdp(8);
+  Network network{.size = 8, .made_up = nullptr};
+  save(job, root, 1, network, 8);
+  const VerifyReport report = verify_checkpoint(root / "step-00000001");
+  if (!report.ok()) throw std::runtime_error("the small job's checkpoint is damaged");
+  fmt::print("{}, all of them real: saved and verified\n", job.name);
+}
+
+void run(const Job& job, const std::filesystem::path& root) {
+  constexpr double kMiB = 1 << 20;
+  fmt::print("\n{}, {} tensors\n", job.name, kJobTensors);
+  line("plan of one process's part, median of 9 ranks", planning_seconds(job), kBarPlanSeconds,
+       "s");
+
+  const double alone = [&] {
+    const Job one = fsdp(1);
+    Network network{.size = 1, .made_up = nullptr};
+    return save(one, root / "one", 1, network, 1);
+  }();
+  const MadeUp first(job, 1), second(job, 2);
+  Network network{.size = static_cast<int>(job.processes), .made_up = &first};
+  const tools::PeakMemory memory;
+  const double coordinator = save(job, root, 1, network, 1);
+  line("rank 0's save, its own 16 MiB a device included", coordinator, kBarCoordinatorSeconds, "s");
+  fmt::print("  {:<58} {:>9.3f} s\n", "a save of 16 MiB by one process, for comparison", alone);
+  line("memory of that save", static_cast<double>(memory.growth_bytes().value_or(0)) / kMiB,
+       kBarCoordinatorBytes / kMiB, "MiB");
+  const auto manifest = std::filesystem::file_size(root / "step-00000001" / detail::kManifestName);
+  line("manifest", static_cast<double>(manifest) / kMiB, kBarManifestBytes / kMiB, "MiB");
+  fmt::print("  rank 0 sent {} messages of {} bytes in all, got {} of {} bytes\n",
+             network.sent.load(), network.sent_bytes.load(), network.received.load(),
+             network.received_bytes.load());
+
+  Network again{.size = static_cast<int>(job.processes), .made_up = &second};
+  save(job, root, 2, again, job.real);
+  std::vector<double> opening, planning;
+  std::size_t chunks = 0;
+  for (int round = 0; round < kRounds; ++round) {
+    std::unique_ptr<detail::ChunkReader> reader;
+    std::vector<std::pair<std::size_t, Box>> wanted;  // of the tensors that device 0 has
+    opening.push_back(seconds([&] {
+      detail::StoredCheckpoint stored =
+          detail::open_checkpoint(*posix_file_system(), root / "step-00000002");
+      for (std::size_t t = 0; t < stored.manifest.tensors.size(); ++t) {
+        const detail::TensorEntry& tensor = stored.manifest.tensors[t];
+        if (!tensor.sharding->mesh().position_of(0)) continue;
+        wanted.emplace_back(t, job.restored.box_at(0, tensor.shape));
+      }
+      reader = std::make_unique<detail::ChunkReader>(std::move(stored), ReadOptions{});
+    }));
+    std::vector<detail::ReadTarget> targets;
+    for (const auto& [tensor, box] : wanted) targets.push_back({tensor, &box, {}});
+    planning.push_back(seconds([&] {
+      const detail::ChunkReader::View view = reader->checkpoint_for(targets);
+      chunks = detail::ReadPlan(*view, targets).size();
+    }));
+  }
+  line("open and plan a restore by one process on another mesh", median(opening) + median(planning),
+       kBarOpenSeconds, "s");
+  fmt::print("  of it {:.3f} s to open; {} chunks of {} shard files are to be read\n",
+             median(opening), chunks, job.real);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const auto root = argc > 1 ? std::filesystem::path(argv[1])
+                             : std::filesystem::temp_directory_path() /
+                                   ("shardwise-scale-" + std::to_string(::getpid()));
+  int status = 0;
+  try {
+    run_small(root / "small");
+    double least = 1e9, most = 0;
+    fmt::print("\nplan of one process's part, by the number of processes\n");
+    for (const std::int64_t processes : {64, 1024, 16384}) {
+      const double time = planning_seconds(fsdp(processes));
+      fmt::print("  {:>6} processes {:>8.3f} ms\n", processes, time * 1e3);
+      least = std::min(least, time);
+      most = std::max(most, time);
+    }
+    line("the longest to the shortest", most / least, kBarPlanRatio, "x");
+    run(fsdp(16384), root / "fsdp");
+    run(pipeline(2048, 8), root / "pipeline");
+    status = all_kept ? 0 : 1;
+  } catch (const std::exception& e) {
+    fmt::print(stderr, "scale_bench: {}\n", e.what());
+    status = 3;
+  }
+  std::error_code ignored;
+  std::filesystem::remove_all(root, ignored);
+  return status;
+}

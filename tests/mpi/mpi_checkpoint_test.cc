@@ -1,0 +1,128 @@
+// Saves and restores by real processes. Every rank runs these, under mpirun.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <optional>
+
+#include "mpi_world.h"
+#include "shardwise/checkpoint/manager.h"
+#include "shardwise/checkpoint/reader.h"
+#include "shardwise/checkpoint/verify.h"
+#include "testing/errors.h"
+#include "testing/host_tensor.h"
+#include "testing/random_boxes.h"
+#include "testing/temp_dir.h"
+
+namespace shardwise {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+
+/// One directory for all ranks, which rank 0 makes and removes when all have come to the end.
+class SharedDir {
+ public:
+  SharedDir() {
+    if (mpi_world().rank() == 0) own_.emplace();
+    const std::string name = own_ ? own_->path().string() : "";
+    const auto bytes = std::as_bytes(std::span(name));
+    const Bytes heard = mpi_world().broadcast(Bytes(bytes.begin(), bytes.end()));
+    path_ = std::string(reinterpret_cast<const char*>(heard.data()), heard.size());
+  }
+  ~SharedDir() { mpi_world().barrier(); }
+
+  const fs::path& path() const { return path_; }
+
+ private:
+  std::optional<TempDir> own_;
+  fs::path path_;
+};
+
+/// Random tensors, the same for all ranks.
+std::vector<HostTensor> random_tensors(RandomShardings& random, const Mesh& mesh) {
+  std::vector<HostTensor> tensors;
+  for (int t = 0; t < 4; ++t) {
+    const Shape shape{random.draw(1, 400), random.draw(1, 300)};
+    tensors.push_back(host_tensor("t" + std::to_string(t), t % 2 == 0 ? DType::f32 : DType::u8,
+                                  shape, mesh.to_string(),
+                                  random.spec_with_parts(mesh, 2).to_string()));
+  }
+  return tensors;
+}
+
+/// The files of a checkpoint, but the manifest, in which the attempt's id stands.
+std::map<std::string, std::vector<std::byte>> files_of(const fs::path& step) {
+  std::map<std::string, std::vector<std::byte>> files;
+  for (const auto& entry : fs::directory_iterator(step)) {
+    std::ifstream file(entry.path(), std::ios::binary);
+    const std::string text(std::istreambuf_iterator<char>(file), {});
+    const auto bytes = std::as_bytes(std::span(text));
+    if (entry.path().filename() != "manifest.json") {
+      files[entry.path().filename()] = {bytes.begin(), bytes.end()};
+    }
+  }
+  return files;
+}
+
+// What one process writes that acts as all writers is what they write, file by file.
+TEST(MpiCheckpoint, HasTheFilesThatOneProcessWouldWrite) {
+  const ProcessGroup& world = mpi_world();
+  RandomShardings random(21);
+  for (int round = 0; round < 12; ++round) {
+    const SharedDir dir;
+    const Mesh mesh = random.mesh();
+    const std::vector<HostTensor> tensors = random_tensors(random, mesh);
+    const Codec codec = round % 2 == 0 ? Codec::none : Codec::zstd;
+    SCOPED_TRACE(testing::Message() << "round " << round << ", mesh " << mesh.to_string());
+    CheckpointManager together(dir.path() / "together", {.threads = 2, .group = world});
+    const SaveStats stats = together.save(3, sources_of(tensors), {.codec = codec});
+    EXPECT_EQ(together.latest()->step.directory, stats.directory);
+    if (world.rank() == 0) {
+      CheckpointManager alone(dir.path() / "alone", {.threads = 2});
+      const SaveStats one =
+          alone.save(3, sources_of(tensors), {.codec = codec, .writers = world.size()});
+      EXPECT_TRUE(files_of(stats.directory) == files_of(one.directory));
+      EXPECT_EQ(stats.logical_bytes, one.logical_bytes);
+      EXPECT_TRUE(verify_checkpoint(stats.directory).ok());
+    }
+    // Every rank reads what it likes.
+    const CheckpointReader reader(stats.directory, {.threads = 2});
+    EXPECT_TRUE(holds(reader, tensors));
+  }
+}
+
+// Rank 1 has something wrong; all hear of it, and go on together afterwards.
+TEST(MpiCheckpoint, OfWhichAPartFailsIsCommittedByNobody) {
+  const ProcessGroup& world = mpi_world();
+  const SharedDir dir;
+  const HostTensor tensor =
+      host_tensor("w", DType::f32, {64, 64}, std::to_string(world.size()), "0,-");
+  CheckpointManager manager(dir.path() / "root", {.threads = 2, .group = world});
+  manager.save(1, {tensor.source()});
+  const int bad = world.size() - 1;
+  TensorSource source = tensor.source();
+  if (world.rank() == bad) {
+    source = callback_source("w", tensor.spec, [](const Box&, std::span<std::byte>) {
+      throw std::runtime_error("the GPU has fallen off the bus");
+    });
+  }
+  try {
+    manager.save(2, {source});
+    ADD_FAILURE() << "it was saved";
+  } catch (const std::exception& e) {
+    EXPECT_THAT(e.what(), HasSubstr("the GPU has fallen off the bus"));
+    if (world.rank() != bad) {
+      EXPECT_THAT(e.what(), HasSubstr("rank " + std::to_string(bad)));
+    }
+  }
+  EXPECT_EQ(manager.latest()->step.step, 1);
+  manager.save(2, {tensor.source()});
+  EXPECT_EQ(manager.latest()->step.step, 2);
+}
+
+}  // namespace
+}  // namespace shardwise

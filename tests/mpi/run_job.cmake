@@ -1,0 +1,16 @@
+# Runs the example mpi_job on 1, 4, 3 and 2 processes, one after the other, in one folder.
+file(REMOVE_RECURSE ${SCRATCH})
+set(step 0)
+foreach(ranks 1 4 3 2)
+  execute_process(COMMAND ${LAUNCHER} -n ${ranks} ${PROGRAM} ${SCRATCH}
+    OUTPUT_VARIABLE found ERROR_VARIABLE errors RESULT_VARIABLE status)
+  set(needed "")
+  if(step GREATER 0)
+    set(needed "went on after step ${step}\n")
+  endif()
+  math(EXPR step "${step} + 5")
+  string(APPEND needed "${ranks} processes saved step ${step}, 16384000 bytes\n")
+  if(NOT status EQUAL 0 OR NOT found STREQUAL needed)
+    message(FATAL_ERROR "${ranks} ranks: status ${status}, printed:\n${found}${errors}\nneeded:\n${needed}")
+  endif()
+endforeach()
