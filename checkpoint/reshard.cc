@@ -56,8 +56,12 @@ SaveStats reshard(const BoxReader& source, const ReshardTarget& target, const Me
   for (std::size_t t = 0; t < tensors.size(); ++t) {
     sources.push_back({tensors[t].name, reader, t, std::move(shardings[t])});
   }
-  CheckpointManager manager(
-      target.root, {.threads = options.read.threads, .file_system = options.read.file_system});
+  ManagerOptions manager_options;
+  manager_options.threads = options.read.threads;
+  manager_options.group = options.group;
+  manager_options.devices = detail::last_device(mesh) + 1;
+  manager_options.file_system = options.read.file_system;
+  CheckpointManager manager(target.root, manager_options);
   return manager.save(target.step, std::move(sources), std::move(options.save));
 }
 

@@ -12,6 +12,7 @@
 #include "shardwise/checkpoint/box_reader.h"
 #include "shardwise/checkpoint/read_options.h"
 #include "shardwise/checkpoint/save.h"
+#include "shardwise/runtime/process/process_group.h"
 #include "shardwise/shard/mesh.h"
 #include "shardwise/shard/partition_spec.h"
 
@@ -61,6 +62,11 @@ struct ReshardOptions {
 
   /// threads and file_system serve both; memory_budget_bytes, pin and progress are ignored.
   ReadOptions read = {};
+
+  /// The processes that do the work together, with the same arguments: each writes what its share
+  /// of the mesh's devices holds, as in a save (ManagerOptions::group), and reads what it needs for
+  /// that. More processes than devices have nothing to do.
+  ProcessGroup group = {};
 };
 
 /// Where a reshard writes: one step of the checkpoints in a root directory.

@@ -5,7 +5,6 @@
 //
 // Each process holds some rows of "w". In training, row i grows by i + 1 in every step, so that the
 // state after any step is known and can be checked.
-#include <cstdlib>
 #include <iostream>
 #include <span>
 #include <vector>
@@ -71,10 +70,12 @@ int main(int argc, char** argv) {
     std::cerr << "usage: mpirun -n PROCESSES " << argv[0] << " FOLDER\n";
     return 2;
   }
+  const ProcessGroup job(mpi_transport());
   try {
-    run(argv[1], ProcessGroup(mpi_transport()));
+    run(argv[1], job);
   } catch (const std::exception& e) {
-    std::cerr << "mpi_job: " << e.what() << std::endl;
-    std::quick_exit(1);  // does not wait for the others: mpirun ends them
+    job.abort(e.what());  // what the others do ends with this error
+    std::cerr << "mpi_job: " << e.what() << '\n';
+    return 1;
   }
 }

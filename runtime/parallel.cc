@@ -170,6 +170,15 @@ TaskGraph::TaskId TaskGraph::add(std::span<const TaskId> after) {
   return id;
 }
 
+std::vector<TaskGraph::TaskId> TaskGraph::followers(TaskId task) const {
+  std::vector<TaskId> ids;
+  for (std::int64_t edge = tasks_[static_cast<std::size_t>(task)].first_edge; edge != kNone;
+       edge = edges_[static_cast<std::size_t>(edge)].next) {
+    ids.push_back(edges_[static_cast<std::size_t>(edge)].follower);
+  }
+  return ids;
+}
+
 struct Executor::Impl {
   explicit Impl(int count) : threads(count), arena(count) {
     // TBB makes one worker per core unless it is allowed more. Where several executors want more,

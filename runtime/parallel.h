@@ -34,6 +34,10 @@ class TaskGraph {
 
   std::int64_t size() const { return static_cast<std::int64_t>(tasks_.size()); }
 
+  /// The tasks that were added to come after this one, in the order of their numbers. Requires
+  /// 0 <= task < size().
+  std::vector<TaskId> followers(TaskId task) const;
+
  private:
   friend class Executor;
   static constexpr std::int64_t kNone = -1;

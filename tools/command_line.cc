@@ -130,7 +130,8 @@ void add_looks(CLI::App& app, Commands& c) {
 
 void add_reshard(CLI::App& app, Commands& c) {
   CLI::App& reshard = add_command(
-      app, "reshard", "Write a checkpoint again, cut over another mesh",
+      app, "reshard",
+      "Write a checkpoint again, cut over another mesh; under mpirun the processes divide the work",
       "shardwise reshard runs/checkpoints converted --mesh data=2,model=3 --spec 'w1=-,model;*=-'",
       c, c.reshard, run_reshard);
   reshard.add_option("source", c.reshard.source, kCheckpoint)->required();
@@ -141,8 +142,7 @@ void add_reshard(CLI::App& app, Commands& c) {
                      "Rules NAME-PATTERN=SPEC, separated by \";\", or @FILE with one per line; "
                      "first match counts; other tensors keep their spec");
   reshard.add_option("--codec", c.reshard.codec, "auto, zstd or none")->capture_default_str();
-  reshard
-      .add_option("--writers", c.reshard.writers, "Shard files, as of a job of that many processes")
+  reshard.add_option("--writers", c.reshard.writers, "Shard files of each process")
       ->check(CLI::Range(1, 99'999))
       ->capture_default_str();
   reshard.add_flag("--replace", c.reshard.replace,

@@ -101,6 +101,7 @@ std::vector<Bytes> unpack(std::span<const std::byte> packed, int count) {
 struct ProcessGroup::State {
   std::shared_ptr<Transport> transport;
   std::shared_ptr<std::atomic<std::uint64_t>> channels;  // of the transport: the next one
+  std::shared_ptr<const State> original;                 // that it is a duplicate of
   std::uint64_t channel = 0;
   milliseconds timeout;
   std::atomic<std::uint64_t> operations = 0;
@@ -122,15 +123,23 @@ struct ProcessGroup::State {
     return fmt::format("{} of rank {} of {}", name, transport->rank(), transport->size());
   }
 
-  void check(const char* name) {
-    if (const auto reason = transport->aborted(channel)) {
+  /// Its own, or that of what it is a duplicate of.
+  std::optional<std::string> aborted() const {
+    for (const State* state = this; state != nullptr; state = state->original.get()) {
+      if (auto reason = transport->aborted(state->channel)) return reason;
+    }
+    return {};
+  }
+
+  void check(const char* name) const {
+    if (const auto reason = aborted()) {
       throw Error(ErrorCode::cancelled, fmt::format("{}: {}", label(name), *reason));
     }
   }
 
   void abort(std::string_view reason) noexcept {
     try {
-      if (transport->aborted(channel)) return;  // all know, or will
+      if (aborted()) return;  // all know, or will
       transport->abort(channel, fmt::format("rank {}: {}", transport->rank(), reason));
     } catch (...) {
       transport->abort(channel, "out of memory");
@@ -234,6 +243,7 @@ ProcessGroup ProcessGroup::duplicate(std::optional<milliseconds> timeout) const 
   auto state = std::make_shared<State>();
   state->transport = state_->transport;
   state->channels = state_->channels;
+  state->original = state_;
   state->channel = (*state_->channels)++;
   state->timeout = timeout.value_or(state_->timeout);
   return ProcessGroup(std::move(state));

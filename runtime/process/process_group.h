@@ -23,7 +23,7 @@ using Bytes = std::vector<std::byte>;
 /// Each operation waits until a deadline: its own argument, or else the group's. Where a process
 /// does not come in time, where one is known to be dead, and where one calls abort(), all processes
 /// that wait get an Error: `cancelled` with the reason. A group that was aborted stays so; copies
-/// share that. Groups made by duplicate() do not.
+/// share that, and so do groups made of it by duplicate(); it does not share theirs.
 ///
 /// Made of messages, not of an engine's own collectives, so that the one who collects knows who has
 /// not come. broadcast and gather are size() - 1 messages to or from the root, all_gather is both.
@@ -46,8 +46,8 @@ class ProcessGroup {
   /// How long an operation waits unless it is told otherwise.
   std::chrono::milliseconds timeout() const;
 
-  /// A group of the same processes, whose operations and aborts do not mix with this one's. Every
-  /// process makes it, in the same order as other groups; no message is sent.
+  /// A group of the same processes, whose operations do not mix with this one's; its abort does not
+  /// end this one. Every process makes it, in the same order as other groups; no message is sent.
   ProcessGroup duplicate(std::optional<std::chrono::milliseconds> timeout = {}) const;
 
   /// The root's bytes; those of others are not looked at. Does not wait for them.

@@ -148,7 +148,12 @@ class Lowering {
     Program::Call call{label(compute.node), {}, {}, {}};
     for (const PartValue operand : compute.operands) call.inputs.push_back(id(operand));
     call.outputs = {add_value(compute.result, call.name, MemoryKind::activation)};
-    if (is_alias(node.op)) result_.alias_of.back() = result_.alias_of[as_size(call.inputs[0])];
+    if (is_alias(node.op)) {
+      // From where the bytes were first: what made the operand may have copied them, and then there
+      // would be two places to write to, one of which may be an input's.
+      call.inputs[0] = result_.alias_of[as_size(call.inputs[0])];
+      result_.alias_of.back() = call.inputs[0];
+    }
     call.function = [graph = graph_, &node,
                      types = operand_types(*graph_, node)](const LocalContext& context) {
       std::vector<ConstShardView> operands;

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "commands/commands.h"
+#include "launched.h"
 #include "output.h"
 #include "parse.h"
 #include "shardwise/shard/error.h"
@@ -31,7 +32,7 @@ Arguments parse(const ReshardOptions& options) {
 
 /// Shows how far it is until it ends.
 SaveStats write(const ReshardOptions& options, const Arguments& arguments,
-                const std::filesystem::path& source) {
+                const std::filesystem::path& source, const ProcessGroup& group) {
   ProgressLine line("reshard");
   shardwise::ReshardOptions work;
   work.save.codec = arguments.codec;
@@ -39,7 +40,8 @@ SaveStats write(const ReshardOptions& options, const Arguments& arguments,
   work.save.writers = options.writers;
   work.save.memory_budget_bytes = options.memory_budget_bytes;
   work.read.threads = options.threads;
-  work.save.progress = line.function();
+  if (group.rank() == 0) work.save.progress = line.function();
+  work.group = group;
   try {
     return reshard_checkpoint(source, options.target, arguments.mesh, arguments.rules, work);
   } catch (const Error& error) {
@@ -49,29 +51,43 @@ SaveStats write(const ReshardOptions& options, const Arguments& arguments,
   }
 }
 
-}  // namespace
-
-int run_reshard(const ReshardOptions& options) {
-  const Arguments arguments = parse(options);
-  const Mesh& mesh = arguments.mesh;
-  const auto source = resolve_checkpoint(options.source);
-  SaveStats stats = write(options, arguments, source);
-  stats.directory = as_given(options.target, stats.directory);
-
+void print(const ReshardOptions& options, const std::filesystem::path& source, const Mesh& mesh,
+           const SaveStats& stats, int processes) {
   if (options.json) {
     print_json({{"source", source.string()},
                 {"directory", stats.directory.string()},
                 {"mesh", mesh.to_string()},
+                {"processes", processes},
                 {"logical_bytes", stats.logical_bytes},
                 {"stored_bytes", stats.stored_bytes},
                 {"chunks", stats.chunks},
                 {"seconds", stats.total_seconds}});
-    return 0;
+    return;
   }
-  fmt::print("{} -> {}: mesh {}, {} in {} chunks ({} stored), {:.2f} s\n", source.string(),
+  fmt::print("{} -> {}: mesh {}, {} in {} chunks ({} stored), {:.2f} s{}\n", source.string(),
              stats.directory.string(), mesh.to_string(), human_bytes(stats.logical_bytes),
-             stats.chunks, human_bytes(stats.stored_bytes), stats.total_seconds);
-  return 0;
+             stats.chunks, human_bytes(stats.stored_bytes), stats.total_seconds,
+             processes == 1 ? "" : fmt::format(" by {} processes", processes));
+}
+
+}  // namespace
+
+int run_reshard(const ReshardOptions& options) {
+  const Arguments arguments = parse(options);
+  const ProcessGroup group = launched_group();
+  try {
+    const auto source = resolve_checkpoint(options.source);
+    SaveStats stats = write(options, arguments, source, group);
+    stats.directory = as_given(options.target, stats.directory);
+    if (group.rank() == 0) print(options, source, arguments.mesh, stats, group.size());
+    return 0;
+  } catch (const Error& error) {
+    group.abort(error.what());
+    constexpr int kFailure = 3;
+    // Rank 0 tells what has ended the work of all.
+    if (group.rank() > 0 && error.code() == ErrorCode::cancelled) return kFailure;
+    throw;
+  }
 }
 
 }  // namespace shardwise::tools
