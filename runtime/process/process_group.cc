@@ -23,6 +23,8 @@ constexpr milliseconds kFirstSlice{10}, kLongestSlice{1000};
 // The one who collects gives up first, as it can say who is missing.
 constexpr milliseconds kLeastGrace{100};
 
+constexpr auto kNeverSent = ~std::uint64_t{0};  // the number of no message
+
 class NoTransport final : public Transport {
  public:
   int rank() const override { return 0; }
@@ -156,8 +158,18 @@ struct ProcessGroup::State {
     try {
       transport->send(to, operation.key, std::move(bytes));
     } catch (const Error& e) {
+      await_reason(to);
       check(operation.name);
       fail(operation, e.what());
+    }
+  }
+
+  /// Of one that has gone: why it has may still be on its way.
+  void await_reason(int from) const {
+    try {
+      transport->receive(from, {channel, kNeverSent}, kLeastGrace);
+    } catch (const Error&) {
+      // All that it had to say has come.
     }
   }
 
@@ -312,9 +324,7 @@ void ProcessGroup::abort(std::string_view reason) const noexcept { state_->abort
 void ProcessGroup::check(milliseconds wait) const {
   state_->check("check");
   if (size() == 1 || wait == milliseconds(0)) return;
-  // Nobody sends this message.
-  constexpr auto kNever = ~std::uint64_t{0};
-  const State::Operation operation{"check", {state_->channel, kNever}, wait};
+  const State::Operation operation{"check", {state_->channel, kNeverSent}, wait};
   state_->receive(operation, (rank() + 1) % size(), wait);
 }
 

@@ -31,7 +31,6 @@ TEST(ProcessGroup, OfOneProcessNeedsNothing) {
   group.abort("enough");
   EXPECT_EQ(message_of(ErrorCode::cancelled, [&] { group.barrier(); }),
             "barrier of rank 0 of 1: rank 0: enough");
-  group.duplicate().barrier();
 }
 
 TEST(ProcessGroup, GivesEveryRankWhatItIsToGet) {
@@ -158,7 +157,6 @@ TEST(ProcessGroup, NamesAllWhoDidNotComeInTime) {
 TEST(ProcessGroup, AnAbortReachesAllWhoWaitAndAllWhoComeLater) {
   const auto errors = run_ranks(4, {}, [](std::shared_ptr<SocketTransport> transport) {
     const ProcessGroup group(std::move(transport));
-    const ProcessGroup second = group.duplicate();
     if (group.rank() == 2) {
       group.abort("disk full");
       group.abort("a later reason");
@@ -169,7 +167,26 @@ TEST(ProcessGroup, AnAbortReachesAllWhoWaitAndAllWhoComeLater) {
     EXPECT_THAT(message_of(ErrorCode::cancelled, [&] { group.broadcast({}); }),
                 HasSubstr("rank 2: disk full"));
     EXPECT_THAT(message_of(ErrorCode::cancelled, [&] { group.check(); }), HasSubstr("disk full"));
-    second.barrier();
+  });
+  EXPECT_THAT(errors, Each(""));
+}
+
+TEST(ProcessGroup, AnAbortEndsDuplicatesAndNotWhatTheyAreDuplicatesOf) {
+  const auto errors = run_ranks(3, {}, [](std::shared_ptr<SocketTransport> transport) {
+    const ProcessGroup group(std::move(transport));
+    const ProcessGroup second = group.duplicate(), third = second.duplicate();
+    const ProcessGroup sibling = group.duplicate();
+    const auto is_ended = [](const ProcessGroup& ended) {
+      return message_of(ErrorCode::cancelled, [&] { ended.barrier(); });
+    };
+    if (group.rank() == 1) second.abort("enough");
+    EXPECT_THAT(is_ended(third), HasSubstr("rank 1: enough"));
+    EXPECT_THAT(is_ended(second), HasSubstr("rank 1: enough"));
+    sibling.barrier();
+    group.barrier();
+    if (group.rank() == 2) group.abort("all of it");
+    EXPECT_THAT(is_ended(sibling), HasSubstr("rank 2: all of it"));
+    EXPECT_THAT(is_ended(group.duplicate()), HasSubstr("rank 2: all of it"));
   });
   EXPECT_THAT(errors, Each(""));
 }
@@ -234,8 +251,8 @@ TEST(StoreTransport, CarriesAGroupAndLeavesNothing) {
 TEST(StoreTransport, AbortsAndDeadlinesReachAll) {
   MemoryStore store;
   run_ranks(3, {}, [&](const std::shared_ptr<SocketTransport>& sockets) {
-    const ProcessGroup group(store_transport(store.of(sockets->rank(), 3)), milliseconds(50));
-    const ProcessGroup second = group.duplicate();
+    const ProcessGroup all(store_transport(store.of(sockets->rank(), 3)), milliseconds(50));
+    const ProcessGroup group = all.duplicate(), second = all.duplicate();
     if (group.rank() == 1) group.abort("enough");
     EXPECT_THAT(message_of(ErrorCode::cancelled, [&] { group.barrier(); }), HasSubstr("enough"));
     if (group.rank() == 2) return;

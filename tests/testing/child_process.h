@@ -20,7 +20,9 @@ namespace shardwise {
 /// it. Thread-compatible.
 class ChildProcess {
  public:
-  explicit ChildProcess(std::vector<std::string> command) {
+  /// It has these descriptors, too, under their numbers.
+  explicit ChildProcess(std::vector<std::string> command,
+                        const std::vector<int>& descriptors = {}) {
     int ends[2];
     if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
       throw std::runtime_error("no socket");
@@ -32,6 +34,9 @@ class ChildProcess {
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_adddup2(&actions, ends[1], STDIN_FILENO);
     posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
+    for (const int descriptor : descriptors) {
+      posix_spawn_file_actions_adddup2(&actions, descriptor, descriptor);  // open after exec
+    }
     const int error =
         posix_spawn(&child_, arguments[0], &actions, nullptr, arguments.data(), environ);
     posix_spawn_file_actions_destroy(&actions);
@@ -67,6 +72,12 @@ class ChildProcess {
     ::shutdown(socket_, SHUT_WR);
     const siginfo_t info = wait_until_dead();
     EXPECT_TRUE(info.si_code == CLD_EXITED && info.si_status == 0) << info.si_status;
+  }
+
+  /// Waits until it has ended; its exit status, or -1 where a signal has killed it.
+  int status() {
+    const siginfo_t info = wait_until_dead();
+    return info.si_code == CLD_EXITED ? info.si_status : -1;
   }
 
   /// SIGKILL. When this returns it is dead, but the system still knows its number.

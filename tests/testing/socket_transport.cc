@@ -179,7 +179,7 @@ std::vector<std::vector<int>> socket_mesh(int ranks) {
   for (std::size_t a = 0; a < n; ++a) {
     for (std::size_t b = a + 1; b < n; ++b) {
       std::array<int, 2> pair{};
-      if (::socketpair(AF_UNIX, SOCK_STREAM, 0, pair.data()) != 0) {
+      if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair.data()) != 0) {
         throw std::runtime_error("socketpair failed");
       }
       mesh[a][b] = pair[0];
