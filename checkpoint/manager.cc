@@ -10,6 +10,7 @@
 
 #include "shardwise/checkpoint/detail/read/directory_state.h"
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
+#include "shardwise/checkpoint/detail/root/attempt.h"
 #include "shardwise/checkpoint/detail/root/failures.h"
 #include "shardwise/checkpoint/detail/root/pin.h"
 #include "shardwise/checkpoint/detail/root/root.h"
@@ -123,6 +124,7 @@ struct CheckpointManager::Impl {
         options(std::move(manager_options)),
         files(options.file_system ? options.file_system : posix_file_system()),
         executor(options.threads),
+        resume_key(detail::resume_text(options.resume_key)),
         spare(*files) {}
 
   // Starts a save behind the caller's back.
@@ -192,7 +194,8 @@ struct CheckpointManager::Impl {
     std::exception_ptr error;
     std::vector<std::filesystem::path> left;
     try {
-      const detail::SaveContext context{*files, root, executor, pool, left, spare, options.devices};
+      const detail::SaveContext context{*files, root,  executor,        pool,
+                                        left,   spare, options.devices, resume_key};
       stats = detail::run_save(context, group, step, std::move(tensors), save_options);
       stats.total_seconds = watch.seconds();
     } catch (...) {
@@ -209,7 +212,8 @@ struct CheckpointManager::Impl {
     detail::Failures failures;
     remove_leftovers(failures);
     if (std::exchange(unclean, false)) {
-      failures.attempt([&] { static_cast<void>(detail::collect_root_garbage(*files, root)); });
+      failures.attempt(
+          [&] { static_cast<void>(detail::collect_root_garbage(*files, root, {}, resume_key)); });
     }
     failures.attempt([&] { remove_superseded(stats.directory.filename().string(), failures); });
     unclean = !failures.none();
@@ -386,6 +390,7 @@ struct CheckpointManager::Impl {
   const ManagerOptions options;
   const std::shared_ptr<FileSystem> files;
   const Executor executor;
+  const std::string resume_key;  // resume_text()
 
   Mutex mutex;
   std::vector<std::filesystem::path> leftovers SHARDWISE_GUARDED_BY(mutex);
@@ -475,8 +480,9 @@ GarbageReport CheckpointManager::collect_garbage(const GarbageOptions& options) 
   GarbageReport report;
   detail::Failures failures;
   impl_->remove_leftovers(failures);
-  failures.attempt(
-      [&] { report = detail::collect_root_garbage(*impl_->files, impl_->root, options); });
+  failures.attempt([&] {
+    report = detail::collect_root_garbage(*impl_->files, impl_->root, options, impl_->resume_key);
+  });
   failures.attempt([&] { impl_->remove_replaced_by_valid(report, failures); });
   failures.rethrow_first();
   return report;

@@ -81,6 +81,13 @@ struct ManagerOptions {
   /// the highest of the meshes of a save, which must then be the same for all processes.
   std::int64_t devices = 0;
 
+  /// For work that can be done again from its start with the same bytes, as a reshard. Where
+  /// processes are killed in a save, or one of several fails, the shard files that were complete
+  /// stay in the root, hidden; the next save of a manager with the same key keeps them and writes
+  /// the others. A clean-up by a manager with another key, or none, removes them. Give what the
+  /// bytes depend on. Empty: nothing is kept.
+  std::string resume_key = {};
+
   /// For tests; null is the real one.
   std::shared_ptr<FileSystem> file_system = nullptr;
 };

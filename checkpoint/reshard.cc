@@ -45,7 +45,8 @@ void refuse_inside_checkpoint(const fs::path& root) {
 }
 
 SaveStats reshard(const BoxReader& source, const ReshardTarget& target, const Mesh& mesh,
-                  const SpecRules& rules, ReshardOptions options, std::string_view operation) {
+                  const SpecRules& rules, ReshardOptions options, std::string_view operation,
+                  std::string resume_key = {}) {
   refuse_inside_checkpoint(target.root);
   const std::span<const TensorInfo> tensors = source.tensors();
   std::vector<Sharding> shardings = detail::new_shardings(tensors, mesh, rules, operation);
@@ -60,6 +61,7 @@ SaveStats reshard(const BoxReader& source, const ReshardTarget& target, const Me
   manager_options.threads = options.read.threads;
   manager_options.group = options.group;
   manager_options.devices = detail::last_device(mesh) + 1;
+  manager_options.resume_key = std::move(resume_key);
   manager_options.file_system = options.read.file_system;
   CheckpointManager manager(target.root, manager_options);
   return manager.save(target.step, std::move(sources), std::move(options.save));
@@ -103,12 +105,19 @@ SaveStats reshard_checkpoint(const fs::path& source, const fs::path& target_root
   options.save.memory_budget_bytes = budget.save_bytes;
   options.save.user_json = checkpoint.manifest.user_json;
   const std::int64_t step = checkpoint.manifest.step;
+  const std::string source_id = checkpoint.manifest.id;
   std::vector<TensorInfo> tensors = detail::tensor_infos(checkpoint);
   detail::ChunkReader chunks(std::move(checkpoint), read);
   const detail::CachedReader cached(chunks, std::move(tensors), budget.cache_bytes);
 
+  // With one file there is nothing to be kept.
+  std::string resume_key;
+  if (options.save.writers * options.group.size() > 1) {
+    resume_key = fmt::format("{} {} {} {} {}", source_id, name(options.save.codec),
+                             options.group.size(), options.save.writers, mesh.to_string());
+  }
   return reshard(cached, {target_root, step}, mesh, rules, std::move(options),
-                 "reshard " + source.string());
+                 "reshard " + source.string(), std::move(resume_key));
 }
 
 }  // namespace shardwise

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "shardwise/checkpoint/detail/root/lease.h"
@@ -18,6 +19,16 @@ namespace shardwise::detail {
 void write_whole_file(FileSystem& file_system, const std::filesystem::path& path,
                       std::span<const std::byte> content);
 
+/// The file of an attempt in which its resume key stands.
+inline constexpr const char* kResumeName = "resume";
+
+/// What stands there: a hash of the key that a caller gave, in hex; empty for an empty one.
+std::string resume_text(std::string_view key);
+
+/// Whether the attempt in this directory has this resume_text().
+bool has_resume_key(FileSystem& file_system, const std::filesystem::path& attempt,
+                    const std::string& resume_key);
+
 /// A directory that becomes a checkpoint when it is published, and the lease that keeps others from
 /// removing it until then. Destroyed unpublished, it is removed; where the disk may still have it
 /// as a checkpoint, as a root that cannot be synced says nothing, it is left for the next clean-up.
@@ -25,9 +36,12 @@ void write_whole_file(FileSystem& file_system, const std::filesystem::path& path
 class Attempt {
  public:
   /// Keeps references. A lease that cannot be removed at the end goes to `leftovers`, a path. What
-  /// `spare`, which may be null, has kept becomes the directory: then files lie in it.
+  /// `spare`, which may be null, has kept becomes the directory: then files lie in it. With a
+  /// resume key, which is resume_text(), not the spare but what a dead process's attempt with this
+  /// key has left, where there is one.
   Attempt(FileSystem& file_system, const std::filesystem::path& root, std::int64_t step,
-          std::vector<std::filesystem::path>& leftovers, Spare* spare = nullptr);
+          std::vector<std::filesystem::path>& leftovers, Spare* spare = nullptr,
+          const std::string& resume_key = {});
   ~Attempt();
   Attempt(const Attempt&) = delete;
   Attempt& operator=(const Attempt&) = delete;
@@ -38,6 +52,10 @@ class Attempt {
   /// Whether it was a spare.
   bool is_reused() const { return reused_; }
 
+  /// Where it is not published, its directory stays when it is destroyed, for the next attempt with
+  /// its resume key.
+  void keep() { is_kept_ = true; }
+
   /// Makes it a checkpoint, whose directory it returns. Throws already_exists, io, and unsupported
   /// where the step has the last generation that there can be; then it is none, unless that cannot
   /// even be undone.
@@ -45,6 +63,7 @@ class Attempt {
 
  private:
   void take_lease();
+  bool go_on(const std::string& resume_key);
   void give_back(const std::filesystem::path& lease) noexcept;
   StepName next_name(Existing existing) const;
   void take_back(const std::filesystem::path& published) noexcept;
@@ -56,7 +75,7 @@ class Attempt {
   std::vector<std::filesystem::path>& leftovers_;
   std::string id_;
   std::filesystem::path directory_, lease_;
-  bool reused_ = false;
+  bool reused_ = false, is_kept_ = false;
   bool name_may_be_kept_ = false;  // the disk may know it by a checkpoint's name
 };
 

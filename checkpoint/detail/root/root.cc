@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "shardwise/checkpoint/detail/manifest.h"
+#include "shardwise/checkpoint/detail/root/attempt.h"
 #include "shardwise/checkpoint/detail/root/failures.h"
 #include "shardwise/checkpoint/detail/root/lease.h"
 #include "shardwise/checkpoint/detail/root/names.h"
@@ -23,8 +24,8 @@ constexpr std::uint64_t kMostLeaseBytes = 4096;
 class Collector {
  public:
   Collector(FileSystem& file_system, const std::filesystem::path& root,
-            const GarbageOptions& options)
-      : file_system_(file_system), root_(root), options_(options) {}
+            const GarbageOptions& options, const std::string& resume_key)
+      : file_system_(file_system), root_(root), options_(options), resume_key_(resume_key) {}
 
   void look_at(const std::string& name) {
     const std::optional<HiddenName> hidden = parse_hidden_name(name);
@@ -51,6 +52,10 @@ class Collector {
     if (hidden.kind == HiddenKind::trash) {
       const std::optional<StepName> step = parse_step_name(hidden.stem);
       return step && is_pinned(file_system_, root_, *step, options_);
+    }
+    if (hidden.kind == HiddenKind::attempt && !resume_key_.empty() &&
+        has_resume_key(file_system_, root_ / name, resume_key_)) {
+      return true;
     }
     return (hidden.kind == HiddenKind::attempt || hidden.kind == HiddenKind::lease) &&
            has_live_owner(file_system_, root_ / lease_name(hidden.stem), options_);
@@ -83,6 +88,7 @@ class Collector {
   FileSystem& file_system_;
   const std::filesystem::path& root_;
   const GarbageOptions& options_;
+  const std::string& resume_key_;
   bool synced_ = false;
   GarbageReport report_;
   Failures failures_;
@@ -206,11 +212,11 @@ std::vector<StepName> committed_names(FileSystem& file_system, const std::filesy
 }
 
 GarbageReport collect_root_garbage(FileSystem& file_system, const std::filesystem::path& root,
-                                   const GarbageOptions& options) {
+                                   const GarbageOptions& options, const std::string& resume_key) {
   // Names come sorted, so ".lease" before ".tmp" of the same attempt; the lease must go last.
   std::vector<std::string> names = file_system.list(root);
   std::reverse(names.begin(), names.end());
-  Collector collector(file_system, root, options);
+  Collector collector(file_system, root, options, resume_key);
   for (const std::string& name : names) collector.look_at(name);
   return collector.finish();
 }

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "shardwise/checkpoint/detail/step_name.h"
@@ -48,7 +49,9 @@ std::vector<StepName> committed_names(FileSystem& file_system, const std::filesy
 /// Removes what dead processes have left in a root: attempts, leases, pins, trash. Attempts and
 /// trash go when the root is synced, so that no checkpoint whose bytes are gone comes back. Goes on
 /// after an error, and throws the first one at the end.
+/// Attempts with this resume_text(), where it is not empty, stay.
 GarbageReport collect_root_garbage(FileSystem& file_system, const std::filesystem::path& root,
-                                   const GarbageOptions& options = {});
+                                   const GarbageOptions& options = {},
+                                   const std::string& resume_key = {});
 
 }  // namespace shardwise::detail

@@ -8,6 +8,7 @@
 
 #include "shardwise/checkpoint/detail/manifest_check.h"
 #include "shardwise/checkpoint/detail/root/root.h"
+#include "shardwise/checkpoint/detail/write/written_file.h"
 
 namespace shardwise::detail {
 namespace {
@@ -25,11 +26,20 @@ class ShardFiles {
     if (directory_.is_reused && !directory_.is_shared) remove_all_but(plan.files);
     std::vector<WrittenShardFile> written;
     for (std::size_t f = 0; f < plan.files.size(); ++f) {
+      if (directory_.is_resumed) {
+        if (auto there = read_written_file(context_.file_system, directory_.path, plan, f)) {
+          written.push_back(std::move(*there));
+          done_bytes_ += layouts[f].logical_bytes();
+          continue;
+        }
+      }
       const std::unique_ptr<File> file = make_file(plan.files[f].name);
       make_pool(layouts[f]);
       written.push_back(
           write_shard_file(plan, f, layouts[f], *file, *context_.pool, progress_of(plan)));
       done_bytes_ += layouts[f].logical_bytes();
+      if (directory_.is_resumed)
+        note_written_file(context_.file_system, directory_.path, written.back().entry);
     }
     return written;
   }
@@ -47,6 +57,7 @@ class ShardFiles {
   // One that a spare has left, where it can be reused, or a new one.
   std::unique_ptr<File> make_file(const std::string& name) {
     const std::filesystem::path path = directory_.path / name;
+    if (directory_.is_resumed) remove_tree(context_.file_system, path);
     if (directory_.is_reused) {
       if (auto file = context_.file_system.reuse(path, Caching::direct)) return file;
       context_.file_system.remove(path);

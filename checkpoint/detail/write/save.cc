@@ -59,10 +59,18 @@ class GroupSave {
 
   /// Rank 0: makes the attempt, gathers what the others say, commits.
   SaveStats coordinate(std::vector<TensorSource> sources) {
-    Attempt attempt(context_.file_system, context_.root, step_, context_.leftovers,
-                    &context_.spare);
+    Attempt attempt(context_.file_system, context_.root, step_, context_.leftovers, &context_.spare,
+                    context_.resume_key);
     try {
       return coordinate(attempt, std::move(sources));
+    } catch (const Error& e) {
+      abort_save(group_, step_, std::current_exception());
+      const bool stays = is_resumable() && e.code() == ErrorCode::cancelled;
+      if (!stays) throw;
+      attempt.keep();
+      throw Error(e.code(), fmt::format("{}; {} keeps what was written, for when the same is begun "
+                                        "again",
+                                        e.what(), attempt.directory().string()));
     } catch (...) {
       // Before the attempt is removed: the others would only see that it is not there.
       abort_save(group_, step_, std::current_exception());
@@ -81,8 +89,9 @@ class GroupSave {
     // The index needs the shard files' names only, so it is made while the files are written.
     const std::function<void()> jobs[] = {
         [&] {
-          written = write_part(context_, {attempt.directory(), attempt.is_reused(), is_shared()},
-                               plan, options_);
+          written = write_part(
+              context_, {attempt.directory(), attempt.is_reused(), is_shared(), is_resumable()},
+              plan, options_);
         },
         [&] { index = make_index(plan); }};
     run_lanes({.jobs = std::size(jobs),
@@ -114,7 +123,8 @@ class GroupSave {
       throw Error(ErrorCode::invalid_argument, fmt::format("rank 0 saves step {}, rank {} step {}",
                                                            notice.step, group_.rank(), step_));
     }
-    const AttemptDirectory directory{context_.root / notice.directory, notice.is_reused, true};
+    const AttemptDirectory directory{context_.root / notice.directory, notice.is_reused, true,
+                                     is_resumable()};
     SavePlan plan;
     std::vector<WrittenShardFile> written;
     try {
@@ -153,6 +163,7 @@ class GroupSave {
   static constexpr std::chrono::milliseconds kLeastPatience{1000}, kBetweenChecks{100};
 
   bool is_shared() const { return group_.size() > 1; }
+  bool is_resumable() const { return !context_.resume_key.empty(); }
 
   SavePlan plan_part(std::vector<TensorSource> sources) const {
     const std::int64_t own = options_.writers, first = group_.rank() * own;
@@ -276,7 +287,9 @@ class GroupSave {
                   fmt::format("write {}: it has {} bytes, at most {} are possible", kManifestName,
                               text.size(), kMaxManifestBytes));
     }
-    if (is_shared() && attempt.is_reused()) remove_unlisted(attempt.directory(), manifest);
+    if ((is_shared() && attempt.is_reused()) || is_resumable()) {
+      remove_unlisted(attempt.directory(), manifest);
+    }
     FileSystem& files = context_.file_system;
     if (manifest.has_index()) write_whole_file(files, attempt.directory() / kIndexName, index);
     write_whole_file(files, attempt.directory() / kManifestName, std::as_bytes(std::span(text)));
@@ -284,12 +297,15 @@ class GroupSave {
     stats.file_bytes += index.size() + text.size();
   }
 
-  // What a spare held and no process has written anew.
+  // What a spare or an earlier attempt held and no process has written anew, and what only says how
+  // far an attempt has come.
   void remove_unlisted(const std::filesystem::path& directory, const Manifest& manifest) const {
     for (const std::string& name : context_.file_system.list(directory)) {
       const bool listed = std::ranges::binary_search(manifest.files, name, {}, &FileEntry::name);
-      if (!listed) remove_tree(context_.file_system, directory / name);
+      if (!listed && name != kResumeName) remove_tree(context_.file_system, directory / name);
     }
+    // Last: until then the attempt can be gone on with.
+    remove_tree(context_.file_system, directory / kResumeName);
   }
 
   std::vector<ProcessGroup::Outgoing> list_if_wanted(const SavePlan& plan,

@@ -27,6 +27,9 @@ struct SaveContext {
   /// Of all processes of the job; 0: one more than the highest of the meshes.
   std::int64_t devices = 0;
 
+  /// Of attempts that this save may go on with; empty: none.
+  const std::string& resume_key;
+
   /// What codes tensors of which only byte values repeat: zstd_huffman leaves our own coder out.
   Effort huffman = Effort::huffman_only;
 };

@@ -1,0 +1,108 @@
+// How fast do several processes save and restore one checkpoint together, compared with one?
+//
+//   mpirun -n P process_bench DIR [MIB] [ROUNDS]
+//
+// 64 tensors of f32, MIB in all (2,048 unless said otherwise), cut over P devices, one for each
+// process, whose threads are the machine's cores divided by P. Each round saves and restores; rank
+// 0 tells the medians, from a barrier before to a barrier after. bench/processes.sh runs it with 1,
+// 2 and 4 processes by turns.
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <exception>
+#include <filesystem>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "checkpoint_bench.h"
+#include "shardwise/checkpoint/manager.h"
+#include "shardwise/runtime/process/mpi.h"
+#include "shardwise/shard/box_copy.h"
+
+using namespace shardwise;
+using namespace shardwise::bench;
+
+namespace {
+
+/// This process's rows of one tensor.
+struct Part {
+  Box box;
+  std::vector<float> values;
+};
+
+void run(const std::filesystem::path& dir, std::int64_t mib, int rounds, const ProcessGroup& job) {
+  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  const int threads = std::max(1, cores / job.size());
+  const Shape shape{rows_of(mib), kColumns};
+  const Sharding sharding(Mesh::line(job.size(), "job"), PartitionSpec::parse("job,-"));
+  const Box box = sharding.box_at(job.rank(), shape);
+  std::vector<Part> parts, found;
+  std::vector<TensorSource> sources;
+  std::mt19937_64 random(static_cast<std::uint64_t>(job.rank()));
+  std::normal_distribution<float> normal(0, 0.02f);
+  for (std::int64_t t = 0; t < kTensors; ++t) {
+    Part& part = parts.emplace_back(
+        Part{box, std::vector<float>(static_cast<std::size_t>(box.num_elements()))});
+    for (std::size_t i = 0; i < part.values.size(); ++i) {
+      part.values[i] = i < kBlockBytes / 4 ? normal(random) : part.values[i - kBlockBytes / 4];
+    }
+    found.push_back({box, std::vector<float>(part.values.size(), 1.0f)});  // touched
+  }
+  for (std::int64_t t = 0; t < kTensors; ++t) {
+    sources.push_back(callback_source(
+        tensor_name(t), {DType::f32, shape, sharding},
+        [&part = parts[static_cast<std::size_t>(t)]](const Box& wanted, std::span<std::byte> out) {
+          const auto bytes = std::as_bytes(std::span(part.values));
+          copy_box(wanted, sizeof(float), {bytes.data(), part.box}, {out.data(), wanted});
+        }));
+  }
+  CheckpointManager manager(dir, {.keep_last = 1, .threads = threads, .group = job});
+  std::vector<double> saving, restoring;
+  for (int round = 0; round <= rounds; ++round) {
+    job.barrier();
+    const double save = seconds([&] {
+      manager.save(round, sources, {.codec = Codec::none});
+      job.barrier();
+    });
+    const double restore = seconds([&] {
+      const CheckpointReader reader(manager.latest()->step.directory, {.threads = threads});
+      for (std::size_t t = 0; t < found.size(); ++t) {
+        reader.read(tensor_name(static_cast<std::int64_t>(t)), box,
+                    std::as_writable_bytes(std::span(found[t].values)));
+      }
+      job.barrier();
+    });
+    for (std::size_t t = 0; t < found.size(); ++t) {
+      if (found[t].values != parts[t].values) throw std::runtime_error("other values came back");
+    }
+    if (round == 0) continue;  // it makes the room that later ones write in
+    saving.push_back(save);
+    restoring.push_back(restore);
+  }
+  if (job.rank() > 0) return;
+  const double gb = static_cast<double>(mib) * 1048576 / 1e9;
+  fmt::print("{} processes x {} threads: save {:.2f} GB/s, restore {:.2f} GB/s, medians of {}\n",
+             job.size(), threads, gb / median(saving), gb / median(restoring), rounds);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 2) {
+    fmt::print(stderr, "usage: mpirun -n PROCESSES process_bench DIR [MIB] [ROUNDS]\n");
+    return 2;
+  }
+  const ProcessGroup job(mpi_transport());
+  try {
+    run(argv[1], argc > 2 ? std::stoll(argv[2]) : 2048, argc > 3 ? std::stoi(argv[3]) : kRounds,
+        job);
+    return 0;
+  } catch (const std::exception& e) {
+    job.abort(e.what());
+    fmt::print(stderr, "process_bench: {}\n", e.what());
+    return 3;
+  }
+}

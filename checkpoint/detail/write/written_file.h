@@ -1,0 +1,25 @@
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <optional>
+
+#include "shardwise/checkpoint/detail/write/save_plan.h"
+#include "shardwise/checkpoint/detail/write/shard_file.h"
+#include "shardwise/storage/file.h"
+
+// Shard files that an attempt, which is gone on with after its processes were killed, has already.
+namespace shardwise::detail {
+
+/// Says beside a shard file that it is complete and on the disk: by a file of its name and
+/// ".whole".
+void note_written_file(FileSystem& file_system, const std::filesystem::path& attempt,
+                       const FileEntry& file);
+
+/// File number `number` of the plan, where the attempt has it, noted and with the plan's pieces;
+/// its tables are read and checked. Absent where it has not.
+std::optional<WrittenShardFile> read_written_file(FileSystem& file_system,
+                                                  const std::filesystem::path& attempt,
+                                                  const SavePlan& plan, std::size_t number);
+
+}  // namespace shardwise::detail

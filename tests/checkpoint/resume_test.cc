@@ -1,0 +1,248 @@
+// Attempts whose processes were killed, and that the next save with the same key goes on with.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <map>
+#include <mutex>
+#include <set>
+
+#include "shardwise/checkpoint/manager.h"
+#include "shardwise/checkpoint/reshard.h"
+#include "shardwise/checkpoint/verify.h"
+#include "testing/group_checkpoint.h"
+#include "testing/hand_made_checkpoint.h"
+#include "testing/hooked_file_system.h"
+#include "testing/host_tensor.h"
+#include "testing/temp_dir.h"
+
+namespace shardwise {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::AllOf;
+using testing::Each;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+
+constexpr int kKilled = 9;
+
+const std::vector<HostTensor>& model() {
+  static const std::vector<HostTensor> tensors{
+      host_tensor("a", DType::f32, {90, 300}, "a=3,b=2", "a,b"),
+      host_tensor("b", DType::i64, {50}, "a=3,b=2", "b"),
+      host_tensor("c", DType::bf16, {64, 700}, "a=3,b=2", "b,a", Values::ramp)};
+  return tensors;
+}
+
+ManagerOptions options_with(std::string key, std::shared_ptr<FileSystem> files = nullptr) {
+  ManagerOptions options;
+  options.threads = 1;
+  options.resume_key = std::move(key);
+  options.file_system = std::move(files);
+  return options;
+}
+
+/// Which files were made anew, by name.
+class Created {
+ public:
+  std::shared_ptr<FileSystem> file_system() {
+    return std::make_shared<HookedFileSystem>(
+        [this](std::string_view operation, const fs::path& path) {
+          const std::lock_guard lock(mutex_);
+          if (operation == "create") names_.insert(path.filename());
+        });
+  }
+  const std::set<std::string>& names() const { return names_; }
+
+ private:
+  std::mutex mutex_;
+  std::set<std::string> names_;
+};
+
+/// Ends the process, as SIGKILL does, instead of operation number `at`, from 1 on.
+std::shared_ptr<FileSystem> killing(int at) {
+  return std::make_shared<HookedFileSystem>(
+      [at, count = 0](std::string_view, const fs::path&) mutable {
+        if (++count == at) ::_exit(kKilled);
+      });
+}
+
+/// Whether the work was killed, in a process of its own.
+bool is_killed(const std::function<void()>& work) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    try {
+      work();
+      ::_exit(0);
+    } catch (...) {
+      ::_exit(1);
+    }
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  EXPECT_TRUE(WIFEXITED(status) && (WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == kKilled));
+  return WEXITSTATUS(status) == kKilled;
+}
+
+/// The shard files that attempts in the root have noted as whole.
+std::set<std::string> whole_files(const fs::path& root) {
+  std::set<std::string> names;
+  if (!fs::exists(root)) return names;
+  for (const auto& entry : fs::recursive_directory_iterator(root)) {
+    const fs::path& path = entry.path();
+    if (path.extension() == ".whole" && fs::file_size(path) == 32) names.insert(path.stem());
+  }
+  return names;
+}
+
+std::map<std::string, std::vector<std::byte>> shard_files(const fs::path& step) {
+  std::map<std::string, std::vector<std::byte>> files;
+  for (const auto& entry : fs::directory_iterator(step)) {
+    if (entry.path().extension() == ".h5")
+      files[entry.path().filename()] = file_bytes(entry.path());
+  }
+  return files;
+}
+
+std::vector<std::string> names_in(const fs::path& directory) {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(directory)) {
+    names.push_back(entry.path().filename());
+  }
+  return names;
+}
+
+/// A root that holds this one step, whole, and nothing else.
+void expect_only(const fs::path& root, const fs::path& step, const fs::path& reference) {
+  EXPECT_THAT(names_in(root), testing::ElementsAre(step.filename().string()));
+  EXPECT_TRUE(shard_files(step) == shard_files(reference));
+  EXPECT_THAT(names_in(step), Each(Not(AllOf(HasSubstr("whole"), HasSubstr("resume")))));
+  EXPECT_TRUE(verify_checkpoint(step).ok());
+}
+
+TEST(Resume, KeepsWhatIsWholeWhereverItWasKilled) {
+  const TempDir dir;
+  const SaveOptions save{.writers = 5};
+  const fs::path reference = CheckpointManager(dir / "reference", options_with(""))
+                                 .save(1, sources_of(model()), save)
+                                 .directory;
+  std::size_t most_kept = 0;
+  for (int at = 1;; ++at) {
+    SCOPED_TRACE(at);
+    const fs::path root = dir / std::to_string(at);
+    const bool killed = is_killed([&] {
+      CheckpointManager(root, options_with("k", killing(at))).save(1, sources_of(model()), save);
+    });
+    if (!killed) break;
+    const std::set<std::string> kept = whole_files(root);
+    most_kept = std::max(most_kept, kept.size());
+    Created created;
+    CheckpointManager manager(root, options_with("k", created.file_system()));
+    const bool committed_before = fs::exists(root / "step-00000001");
+    const fs::path step = committed_before ? root / "step-00000001"
+                                           : manager.save(1, sources_of(model()), save).directory;
+    for (const std::string& name : kept) EXPECT_FALSE(created.names().contains(name)) << name;
+    expect_only(root, step, reference);
+    if (HasFailure()) return;
+  }
+  EXPECT_EQ(most_kept, shard_files(reference).size() - 1) << "all but index.h5";
+}
+
+TEST(Resume, IsForTheSameKeyAndWholeFilesAlone) {
+  const TempDir dir;
+  const fs::path root = dir / "root";
+  const SaveOptions save{.writers = 5};
+  const auto leave_attempt = [&] {
+    for (int at = 1; whole_files(root).size() < 2; ++at) {
+      fs::remove_all(root);
+      ASSERT_TRUE(is_killed([&] {
+        CheckpointManager(root, options_with("k", killing(at))).save(1, sources_of(model()), save);
+      }));
+    }
+  };
+  for (const char* key : {"", "another"}) {
+    fs::remove_all(root);
+    leave_attempt();
+    Created created;
+    CheckpointManager manager(root, options_with(key, created.file_system()));
+    EXPECT_THAT(names_in(root), IsEmpty());
+    manager.save(1, sources_of(model()), save);
+    EXPECT_TRUE(created.names().contains("shards-00000-of-00005.h5"));
+  }
+  // A file that is not what was noted is written again.
+  fs::remove_all(root);
+  leave_attempt();
+  const std::string name = *whole_files(root).begin();
+  for (const auto& entry : fs::recursive_directory_iterator(root)) {
+    if (entry.path().filename() == name)
+      fs::resize_file(entry.path(), fs::file_size(entry.path()) - 1);
+  }
+  Created created;
+  CheckpointManager manager(root, options_with("k", created.file_system()));
+  const fs::path step = manager.save(1, sources_of(model()), save).directory;
+  EXPECT_TRUE(created.names().contains(name));
+  EXPECT_TRUE(verify_checkpoint(step).ok());
+  EXPECT_TRUE(holds(CheckpointReader(step), model()));
+}
+
+// Rank 2 dies with its part half written; the job is begun again.
+TEST(Resume, OfAGroupKeepsWhatTheLivingHaveWritten) {
+  const TempDir dir;
+  GroupSaveOptions options{.ranks = 3};
+  options.manager = options_with("k");
+  const GroupOutcome reference = group_save(dir / "reference", 1, sources_of(model()), options);
+  ASSERT_TRUE(reference.none_failed());
+  const fs::path root = dir / "root";
+  GroupSaveOptions dying = options;
+  dying.faults = [](int rank) { return rank == 2 ? SocketFaults{.stop = 1} : SocketFaults(); };
+  const GroupOutcome failed = group_save(root, 1, sources_of(model()), dying);
+  EXPECT_TRUE(failed.all_failed());
+  EXPECT_THAT(failed.errors[0],
+              AllOf(HasSubstr("rank 2"), HasSubstr("keeps what was written, for when the same")));
+  const std::set<std::string> kept = whole_files(root);
+  EXPECT_GE(kept.size(), 2u);
+
+  Created created;
+  GroupSaveOptions again = options;
+  again.file_system = [files = created.file_system()](int) { return files; };
+  const GroupOutcome outcome = group_save(root, 1, sources_of(model()), again);
+  EXPECT_THAT(outcome.errors, Each(""));
+  for (const std::string& name : kept) EXPECT_FALSE(created.names().contains(name)) << name;
+  expect_only(root, outcome.stats[0].directory, reference.stats[0].directory);
+}
+
+TEST(Resume, OfAReshardGivesWhatItWouldHaveGiven) {
+  const TempDir dir;
+  const fs::path source =
+      CheckpointManager(dir / "source", options_with("")).save(3, sources_of(model())).directory;
+  const auto reshard = [&](const fs::path& root, std::shared_ptr<FileSystem> files) {
+    ReshardOptions options;
+    options.save.writers = 4;
+    options.read.threads = 1;
+    options.read.file_system = std::move(files);
+    return reshard_checkpoint(source, root, Mesh::parse("a=2,b=2"), SpecRules(), options).directory;
+  };
+  const fs::path reference = reshard(dir / "reference", nullptr);
+  bool has_kept = false;
+  for (int at = 20; at < 80; at += 7) {
+    SCOPED_TRACE(at);
+    const fs::path root = dir / std::to_string(at);
+    if (!is_killed([&] { reshard(root, killing(at)); })) break;
+    if (fs::exists(root / "step-00000003")) break;
+    const std::set<std::string> kept = whole_files(root);
+    has_kept = has_kept || !kept.empty();
+    Created created;
+    const fs::path step = reshard(root, created.file_system());
+    for (const std::string& name : kept) EXPECT_FALSE(created.names().contains(name)) << name;
+    expect_only(root, step, reference);
+  }
+  EXPECT_TRUE(has_kept);
+}
+
+}  // namespace
+}  // namespace shardwise
