@@ -11,7 +11,6 @@
 #include <memory>
 #include <random>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "shardwise/checkpoint/manager.h"
@@ -80,7 +79,9 @@ void kill_random_ranks(int kills) {
       for (int line = 0; line < saves; ++line) job[0]->line();
       ++in_saves;
     }
-    std::this_thread::sleep_for(std::chrono::microseconds(random() % 15'000));
+    const auto instant =
+        std::chrono::steady_clock::now() + std::chrono::microseconds(random() % 15'000);
+    while (std::chrono::steady_clock::now() < instant) continue;
     job[victim]->kill();
     SCOPED_TRACE(testing::Message() << "round " << round << ", rank " << victim << " of " << ranks);
     for (std::size_t rank = 0; rank < job.size(); ++rank) {

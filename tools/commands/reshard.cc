@@ -83,9 +83,8 @@ int run_reshard(const ReshardOptions& options) {
     return 0;
   } catch (const Error& error) {
     group.abort(error.what());
-    constexpr int kFailure = 3;
-    // Rank 0 tells what has ended the work of all.
-    if (group.rank() > 0 && error.code() == ErrorCode::cancelled) return kFailure;
+    constexpr int kEndedByAnother = 3;  // rank 0 tells what has ended the work of all
+    if (group.rank() > 0 && error.code() == ErrorCode::cancelled) return kEndedByAnother;
     throw;
   }
 }
