@@ -109,7 +109,7 @@ std::map<std::string, std::vector<std::byte>> shard_files(const fs::path& step) 
   return files;
 }
 
-std::vector<std::string> names_in(const fs::path& directory) {
+std::vector<std::string> left_in(const fs::path& directory) {
   std::vector<std::string> names;
   for (const auto& entry : fs::directory_iterator(directory)) {
     names.push_back(entry.path().filename());
@@ -119,9 +119,9 @@ std::vector<std::string> names_in(const fs::path& directory) {
 
 /// A root that holds this one step, whole, and nothing else.
 void expect_only(const fs::path& root, const fs::path& step, const fs::path& reference) {
-  EXPECT_THAT(names_in(root), testing::ElementsAre(step.filename().string()));
+  EXPECT_THAT(left_in(root), testing::ElementsAre(step.filename().string()));
   EXPECT_TRUE(shard_files(step) == shard_files(reference));
-  EXPECT_THAT(names_in(step), Each(Not(AllOf(HasSubstr("whole"), HasSubstr("resume")))));
+  EXPECT_THAT(left_in(step), Each(Not(AllOf(HasSubstr("whole"), HasSubstr("resume")))));
   EXPECT_TRUE(verify_checkpoint(step).ok());
 }
 
@@ -170,7 +170,7 @@ TEST(Resume, IsForTheSameKeyAndWholeFilesAlone) {
     leave_attempt();
     Created created;
     CheckpointManager manager(root, options_with(key, created.file_system()));
-    EXPECT_THAT(names_in(root), IsEmpty());
+    EXPECT_THAT(left_in(root), IsEmpty());
     manager.save(1, sources_of(model()), save);
     EXPECT_TRUE(created.names().contains("shards-00000-of-00005.h5"));
   }
