@@ -20,12 +20,30 @@ namespace {
 
 using Shards = std::vector<std::shared_ptr<Buffer>>;
 
+/// A batch for each device of this process.
+class Batches {
+ public:
+  explicit Batches(const Devices& devices) : devices_(devices) {
+    for (const DeviceId id : devices.addressable()) batches_.emplace_back(devices.at(id));
+  }
+
+  /// Null for a device of another process. Throws not_found where there is no such device.
+  BufferBatch* of(DeviceId id) {
+    if (!devices_.is_addressable(id)) return nullptr;
+    return &batches_[static_cast<std::size_t>(id - devices_.addressable().front())];
+  }
+
+ private:
+  const Devices& devices_;
+  std::vector<BufferBatch> batches_;
+};
+
 /// What the devices of a mesh hold of arrays of one spec: a model has many arrays of few specs.
 struct ArrayLayout {
   explicit ArrayLayout(const ArraySpec& array) : spec(array) {
     const Mesh& mesh = spec.sharding.mesh();
     for (std::int64_t position = 0; position < mesh.size(); ++position) {
-      devices.push_back(static_cast<std::size_t>(mesh.device_at(position)));
+      devices.push_back(mesh.device_at(position));
       shard_bytes.push_back(
           num_bytes(spec.sharding.box_at(position, spec.shape).shape(), size_bytes(spec.dtype)));
     }
@@ -38,25 +56,29 @@ struct ArrayLayout {
            array.sharding == spec.sharding && array.sharding.mesh() == spec.sharding.mesh();
   }
 
-  /// `batches` are of the devices 0, 1, ... Throws not_found where there is none for a shard.
-  void expect(const Devices& all, std::span<BufferBatch> batches) const {
+  /// Throws not_found where there is no device for a shard.
+  void expect(Batches& batches) const {
     for (std::size_t i = 0; i < shard_bytes.size(); ++i) {
-      static_cast<void>(all.at(static_cast<DeviceId>(devices[i])));
-      batches[devices[i]].expect(shard_bytes[i]);
+      if (BufferBatch* const batch = batches.of(devices[i])) batch->expect(shard_bytes[i]);
     }
   }
 
-  Shards allocate(std::span<BufferBatch> batches, std::string_view label) const {
+  /// Null for the shards of other processes.
+  Shards allocate(Batches& batches, std::string_view label) const {
     Shards shards;
     shards.reserve(shard_bytes.size());
     for (std::size_t i = 0; i < shard_bytes.size(); ++i) {
-      shards.push_back(batches[devices[i]].allocate(shard_bytes[i], MemoryKind::array, label));
+      std::shared_ptr<Buffer>& shard = shards.emplace_back();
+      if (BufferBatch* const batch = batches.of(devices[i])) {
+        shard = batch->allocate(shard_bytes[i], MemoryKind::array, label);
+      }
     }
     return shards;
   }
 
   ArraySpec spec;
-  std::vector<std::size_t> devices, shard_bytes;  ///< at each position of the mesh
+  std::vector<DeviceId> devices;         ///< at each position of the mesh
+  std::vector<std::size_t> shard_bytes;  ///< there
   std::vector<DistinctPiece> pieces;
 };
 
@@ -236,13 +258,12 @@ std::vector<ShardedArray> CheckpointReader::restore(Devices& devices,
   std::deque<ArrayLayout> layouts;
   std::vector<const ArrayLayout*> layout_of_request;
   layout_of_request.reserve(requests.size());
-  std::vector<BufferBatch> batches;
-  for (DeviceId id = 0; id < devices.size(); ++id) batches.emplace_back(devices.at(id));
+  Batches batches(devices);
   std::vector<std::byte*> places;
   std::size_t num_shards = 0;
   for (const TensorRequest& request : requests) {
     layout_of_request.push_back(&layout_of(request.spec, layouts));
-    layout_of_request.back()->expect(devices, batches);
+    layout_of_request.back()->expect(batches);
     num_shards += layout_of_request.back()->shard_bytes.size();
   }
   places.reserve(num_shards);
@@ -256,8 +277,10 @@ std::vector<ShardedArray> CheckpointReader::restore(Devices& devices,
     for (const DistinctPiece& piece : layout.pieces) {
       const std::size_t first = places.size();
       for (const std::int64_t position : piece.positions) {
-        places.push_back(shards[static_cast<std::size_t>(position)]->data());
+        const std::shared_ptr<Buffer>& shard = shards[static_cast<std::size_t>(position)];
+        if (shard) places.push_back(shard->data());
       }
+      if (places.size() == first) continue;
       targets.push_back({numbers[r], &piece.box, std::span(places).subspan(first)});
     }
   }
@@ -266,7 +289,7 @@ std::vector<ShardedArray> CheckpointReader::restore(Devices& devices,
   std::vector<ShardedArray> arrays;
   arrays.reserve(requests.size());
   for (std::size_t r = 0; r < requests.size(); ++r) {
-    arrays.push_back(ShardedArray::from_shards(requests[r].spec, std::move(buffers[r])));
+    arrays.push_back(ShardedArray::from_shards(devices, requests[r].spec, std::move(buffers[r])));
   }
   return arrays;
 }

@@ -22,8 +22,8 @@ std::size_t padded(std::size_t size_bytes) {
 
 }  // namespace
 
-Device::Device(DeviceId id, std::size_t capacity_bytes)
-    : id_(id), arena_(std::make_shared<Arena>(id, capacity_bytes)) {}
+Device::Device(DeviceId id, int process, std::size_t capacity_bytes)
+    : id_(id), process_(process), arena_(std::make_shared<Arena>(id, capacity_bytes)) {}
 
 std::shared_ptr<Buffer> Device::allocate(std::size_t size_bytes, MemoryKind kind,
                                          std::string_view label) {
@@ -68,27 +68,44 @@ void Device::reset_peak() { arena_->reset_peak(); }
 
 TrafficStats Device::traffic() const { return {sent_bytes_.load(), received_bytes_.load()}; }
 
-Devices::Devices(std::int64_t size, DevicesOptions options) : executor_(options.threads) {
+Devices::Devices(std::int64_t size, DevicesOptions options)
+    : executor_(options.threads), group_(options.group.duplicate()), size_(size) {
   if (size < 1) {
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("make devices: found {} devices, needed at least 1", size));
   }
+  if (size < group_.size()) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("make devices: found {} devices for {} processes, needed one for each",
+                            size, group_.size()));
+  }
   for (DeviceId id = 0; id < size; ++id) {
-    devices_.push_back(std::unique_ptr<Device>(new Device(id, options.capacity_bytes)));
+    if (!is_addressable(id)) continue;
+    devices_.push_back(
+        std::unique_ptr<Device>(new Device(id, group_.rank(), options.capacity_bytes)));
     addressable_.push_back(id);
   }
 }
 
 Devices::~Devices() = default;
 
-std::int64_t Devices::size() const { return static_cast<std::int64_t>(devices_.size()); }
+std::int64_t Devices::size() const { return size_; }
+
+int Devices::process_of(DeviceId id) const {
+  if (id < 0 || id >= size_) {
+    throw Error(ErrorCode::not_found,
+                fmt::format("find a device: device {} is not among the {} devices", id, size_));
+  }
+  return static_cast<int>(id * group_.size() / size_);
+}
 
 Device& Devices::at(DeviceId id) const {
-  if (id < 0 || id >= size()) {
+  if (const int process = process_of(id); process != group_.rank()) {
     throw Error(ErrorCode::not_found,
-                fmt::format("find a device: device {} is not among the {} devices", id, size()));
+                fmt::format("find a device: device {} is of process {}, this is process {}", id,
+                            process, group_.rank()));
   }
-  return *devices_[static_cast<std::size_t>(id)];
+  return *devices_[static_cast<std::size_t>(id - addressable_.front())];
 }
 
 }  // namespace shardwise

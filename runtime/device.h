@@ -10,6 +10,7 @@
 
 #include "shardwise/runtime/memory/buffer.h"
 #include "shardwise/runtime/parallel.h"
+#include "shardwise/runtime/process/process_group.h"
 #include "shardwise/shard/mesh.h"
 
 namespace shardwise {
@@ -26,8 +27,8 @@ class Device {
  public:
   DeviceId id() const { return id_; }
 
-  /// The process that owns it; always 0 until there are several.
-  int process() const { return 0; }
+  /// The rank of the process that owns it, which is this one.
+  int process() const { return process_; }
 
   /// Uninitialised memory. What is given back is kept for buffers of the same size, as long as all
   /// of it together is no more than the peak. `label` says in errors what it is for ("w1", "grad
@@ -55,9 +56,10 @@ class Device {
 
  private:
   friend class Devices;
-  Device(DeviceId id, std::size_t capacity_bytes);
+  Device(DeviceId id, int process, std::size_t capacity_bytes);
 
   DeviceId id_;
+  int process_;
   std::shared_ptr<Arena> arena_;
   std::atomic<std::size_t> sent_bytes_{0}, received_bytes_{0};
 };
@@ -94,17 +96,23 @@ struct DevicesOptions {
 
   /// Workers that compute for all the devices; 0: as many as the machine has cores.
   int threads = 0;
+
+  /// The processes over which the devices are spread: process p of P owns each device d with
+  /// d * P / devices == p. All make them alike and then call alike, in the same order, whatever
+  /// moves data between devices, from one thread.
+  ProcessGroup group = {};
 };
 
-/// The emulated devices 0 .. size-1 of this process and the workers that compute for them.
+/// The emulated devices 0 .. size-1 of a job and the workers that compute for them. With several
+/// processes each has some of the devices, and can reach the memory of these alone.
 ///
-/// Owns the devices; arrays may outlive it (their memory lives until they drop it). Thread-safe.
+/// Owns its devices; arrays may outlive it (their memory lives until they drop it). Thread-safe.
 ///
 ///   Devices devices(8, {.capacity_bytes = std::size_t{1} << 30});
 ///   devices.at(3).memory().peak_bytes;
 class Devices {
  public:
-  /// Throws invalid_argument where size < 1.
+  /// Throws invalid_argument where size < 1, or there are fewer devices than processes.
   explicit Devices(std::int64_t size, DevicesOptions options = {});
   ~Devices();
   Devices(const Devices&) = delete;
@@ -112,18 +120,28 @@ class Devices {
 
   std::int64_t size() const;
 
-  /// Throws not_found, naming the device and how many there are.
+  /// Throws not_found, naming the device and how many there are, or whose it is.
   Device& at(DeviceId id) const;
 
-  /// The devices whose memory this process can reach, ascending: all, until there are several
-  /// processes. Code that touches memory asks for these.
+  /// The rank of the process that has it. Throws not_found where there is no such device.
+  int process_of(DeviceId id) const;
+
+  /// Whether this process has it. Throws not_found where there is no such device.
+  bool is_addressable(DeviceId id) const { return process_of(id) == group_.rank(); }
+
+  /// The devices of this process, whose memory it can reach, ascending.
   std::span<const DeviceId> addressable() const { return addressable_; }
+
+  /// The processes of the job. Its operations are those of the devices alone.
+  const ProcessGroup& group() const { return group_; }
 
   const Executor& executor() const { return executor_; }
 
  private:
   Executor executor_;
-  std::vector<std::unique_ptr<Device>> devices_;
+  ProcessGroup group_;
+  std::int64_t size_;
+  std::vector<std::unique_ptr<Device>> devices_;  // this process's
   std::vector<DeviceId> addressable_;
 };
 

@@ -67,7 +67,7 @@ struct ManualRegion::Impl {
   Impl(Devices& region_devices, Mesh region_mesh)
       : devices(region_devices), mesh(std::move(region_mesh)), program(mesh), storage(mesh.size()) {
     for (std::int64_t position = 0; position < mesh.size(); ++position) {
-      devices.at(mesh.device_at(position));
+      devices.process_of(mesh.device_at(position));  // there is such a device
     }
   }
 
@@ -92,8 +92,13 @@ struct ManualRegion::Impl {
   Made make(const Output& output, std::string_view label) const {
     Made made{{{output.dtype, output.shape, Sharding(mesh, output.spec)}, std::string(label)}, {}};
     for (std::int64_t position = 0; position < mesh.size(); ++position) {
+      const DeviceId id = mesh.device_at(position);
+      if (!devices.is_addressable(id)) {
+        made.shards.emplace_back();
+        continue;
+      }
       const Shape shape = made.value.box(position).shape();
-      Device& device = devices.at(mesh.device_at(position));
+      Device& device = devices.at(id);
       made.shards.push_back(device.allocate(num_bytes(shape, size_bytes(output.dtype)),
                                             made.value.kind, made.value.label));
     }
@@ -261,7 +266,7 @@ void ManualRegion::run() {
     throw;
   }
   impl_->steps_run = impl_->program.steps().size();
-  impl_->storage.finish(impl_->program);
+  impl_->storage.finish(impl_->program, impl_->devices);
 }
 
 ShardedArray ManualRegion::output(Value value) const {

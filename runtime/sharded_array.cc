@@ -27,9 +27,13 @@ Shards allocate(Devices& devices, const ArraySpec& spec, std::string_view label,
   Shards shards;
   shards.reserve(as_size(mesh.size()));
   for (std::int64_t position = 0; position < mesh.size(); ++position) {
+    const DeviceId device = mesh.device_at(position);
+    if (!devices.is_addressable(device)) {
+      shards.emplace_back();
+      continue;
+    }
     const Box box = spec.sharding.box_at(position, spec.shape);
-    shards.push_back(
-        devices.at(mesh.device_at(position)).allocate(bytes_of(spec, box), kind, label));
+    shards.push_back(devices.at(device).allocate(bytes_of(spec, box), kind, label));
   }
   return shards;
 }
@@ -59,17 +63,22 @@ ShardedArray ShardedArray::from_host(Devices& devices, const ArraySpec& spec,
   }
   Shards shards = allocate(devices, spec, label, kind);
   devices.executor().parallel_for(spec.sharding.mesh().size(), [&](std::int64_t position) {
+    if (!shards[as_size(position)]) return;
     const BoxView target = view(spec, shards, position);
     copy_box(target.box, size_bytes(spec.dtype), {data.data(), whole}, target);
   });
-  return from_shards(spec, std::move(shards));
+  return from_shards(devices, spec, std::move(shards));
 }
 
 ShardedArray ShardedArray::from_callback(Devices& devices, const ArraySpec& spec,
                                          const std::function<void(const BoxView&)>& fill,
                                          std::string_view label) {
   Shards shards = allocate(devices, spec, label);
-  const std::vector<DistinctPiece> pieces = spec.sharding.distinct_pieces(spec.shape);
+  std::vector<DistinctPiece> pieces = spec.sharding.distinct_pieces(spec.shape);
+  for (DistinctPiece& piece : pieces) {
+    std::erase_if(piece.positions, [&](std::int64_t p) { return !shards[as_size(p)]; });
+  }
+  std::erase_if(pieces, [](const DistinctPiece& piece) { return piece.positions.empty(); });
   const Executor& executor = devices.executor();
   executor.parallel_for(static_cast<std::int64_t>(pieces.size()), [&](std::int64_t piece) {
     fill(view(spec, shards, pieces[as_size(piece)].positions.front()));
@@ -82,10 +91,21 @@ ShardedArray ShardedArray::from_callback(Devices& devices, const ArraySpec& spec
                   first.size_bytes());
     });
   });
-  return from_shards(spec, std::move(shards));
+  return from_shards(devices, spec, std::move(shards));
 }
 
 ShardedArray ShardedArray::from_shards(const ArraySpec& spec, Shards shards) {
+  return make(spec, std::move(shards), [](DeviceId) { return true; });
+}
+
+ShardedArray ShardedArray::from_shards(const Devices& devices, const ArraySpec& spec,
+                                       Shards shards) {
+  return make(spec, std::move(shards),
+              [&](DeviceId device) { return devices.is_addressable(device); });
+}
+
+ShardedArray ShardedArray::make(const ArraySpec& spec, Shards shards,
+                                const std::function<bool(DeviceId)>& is_addressable) {
   const Mesh& mesh = spec.sharding.mesh();
   if (shards.size() != as_size(mesh.size())) {
     throw Error(
@@ -97,6 +117,13 @@ ShardedArray ShardedArray::from_shards(const ArraySpec& spec, Shards shards) {
     const std::shared_ptr<Buffer>& shard = shards[as_size(position)];
     const std::size_t needed = bytes_of(spec, spec.sharding.box_at(position, spec.shape));
     const DeviceId device = mesh.device_at(position);
+    if (!is_addressable(device)) {
+      if (shard == nullptr) continue;
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("make an array of shards: a shard at position {}, whose device {} is "
+                              "another process's, needed none",
+                              position, device));
+    }
     if (shard == nullptr) {
       throw Error(
           ErrorCode::invalid_argument,
@@ -115,6 +142,12 @@ ShardedArray ShardedArray::from_shards(const ArraySpec& spec, Shards shards) {
 }
 
 ConstBoxView ShardedArray::shard(std::int64_t position) const {
+  if (!is_addressable(position)) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("look at a shard: position {} of the {} array, on device {}, is in "
+                            "another process",
+                            position, describe(spec()), sharding().mesh().device_at(position)));
+  }
   return {data_->shards[as_size(position)]->data(), sharding().box_at(position, shape())};
 }
 
@@ -125,7 +158,7 @@ std::shared_ptr<const Buffer> ShardedArray::buffer(std::int64_t position) const 
 std::optional<std::vector<std::shared_ptr<Buffer>>> ShardedArray::release() && {
   if (data_.use_count() != 1) return std::nullopt;
   for (const std::shared_ptr<Buffer>& shard : data_->shards) {
-    if (shard.use_count() != 1) return std::nullopt;
+    if (shard && shard.use_count() != 1) return std::nullopt;
   }
   std::vector<std::shared_ptr<Buffer>> shards = data_->shards;
   data_.reset();
@@ -147,16 +180,32 @@ void ShardedArray::read(const Box& box, std::span<std::byte> out) const {
                             to_string(box), describe(spec()), bytes_of(spec(), box)));
   }
   for (const OwnedTile& owned : OwnedTiles(sharding(), shape(), box)) {
-    copy_box(owned.part, size_bytes(dtype()), shard(sharding().position_of(owned.tile, 0)),
-             {out.data(), box});
+    const std::int64_t position = addressable_position(owned.tile);
+    if (position < 0) {
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("read an array: {} of {} is in other processes alone, on device {}; "
+                              "redistribute the array first",
+                              to_string(owned.part), describe(spec()),
+                              sharding().mesh().device_at(sharding().position_of(owned.tile, 0))));
+    }
+    copy_box(owned.part, size_bytes(dtype()), shard(position), {out.data(), box});
   }
+}
+
+std::int64_t ShardedArray::addressable_position(const Index& tile) const {
+  for (std::int64_t replica = 0; replica < sharding().num_replicas(); ++replica) {
+    const std::int64_t position = sharding().position_of(tile, replica);
+    if (is_addressable(position)) return position;
+  }
+  return -1;
 }
 
 const std::byte* ShardedArray::contiguous(const Box& box) const {
   check_inside(spec(), box);
   for (const OwnedTile& owned : OwnedTiles(sharding(), shape(), box)) {
-    const ConstBoxView held = shard(sharding().position_of(owned.tile, 0));
-    return owned.part == box ? find_contiguous(box, size_bytes(dtype()), held) : nullptr;
+    const std::int64_t position = addressable_position(owned.tile);
+    if (position < 0 || !(owned.part == box)) return nullptr;
+    return find_contiguous(box, size_bytes(dtype()), shard(position));
   }
   return nullptr;  // nothing to hold
 }

@@ -25,7 +25,8 @@ struct ArraySpec {
 };
 
 /// A tensor cut over devices: one buffer per position of the sharding's mesh, each holding exactly
-/// the device's box, row-major, native endian, without padding.
+/// the device's box, row-major, native endian, without padding. Where the devices are spread over
+/// processes, each process holds the shards of its own: the *addressable* ones.
 ///
 /// Immutable: nothing writes to it once it is made, and copies share the buffers. Holding a copy
 /// is a snapshot. Keeps its Devices' memory alive, but not the Devices object, which must outlive
@@ -37,15 +38,16 @@ struct ArraySpec {
 ///   auto y = x.redistribute(devices, Sharding(rows.mesh(), PartitionSpec::parse("-,model")));
 class ShardedArray {
  public:
-  /// Cuts `data`, the whole array row-major. Throws invalid_argument where its size is not the
-  /// array's, not_found where a device of the mesh is not among `devices`, resource_exhausted.
+  /// Cuts `data`, the whole array row-major, which every process gives. Throws invalid_argument
+  /// where its size is not the array's, not_found where a device of the mesh is not among
+  /// `devices`, resource_exhausted.
   static ShardedArray from_host(Devices& devices, const ArraySpec& spec,
                                 std::span<const std::byte> data, std::string_view label = "array",
                                 MemoryKind kind = MemoryKind::array);
 
-  /// Calls fill(view) once for each distinct box, in parallel; it writes all of view.data, and
-  /// computes but does not wait, as all bodies of an Executor. Replicas are copied from there.
-  /// Throws what fill throws, and as above.
+  /// Calls fill(view) once for each distinct box of this process, in parallel; it writes all of
+  /// view.data, and computes but does not wait, as all bodies of an Executor. Replicas are copied
+  /// from there. Throws what fill throws, and as above.
   static ShardedArray from_callback(Devices& devices, const ArraySpec& spec,
                                     const std::function<void(const BoxView&)>& fill,
                                     std::string_view label = "array");
@@ -55,41 +57,58 @@ class ShardedArray {
   static ShardedArray from_shards(const ArraySpec& spec,
                                   std::vector<std::shared_ptr<Buffer>> shards);
 
+  /// The same with null where the device of a position is another process's.
+  static ShardedArray from_shards(const Devices& devices, const ArraySpec& spec,
+                                  std::vector<std::shared_ptr<Buffer>> shards);
+
   const ArraySpec& spec() const { return data_->spec; }
   DType dtype() const { return data_->spec.dtype; }
   const Shape& shape() const { return data_->spec.shape; }
   const Sharding& sharding() const { return data_->spec.sharding; }
 
-  /// The shard at a mesh position. Valid as long as this array or a copy of it. Requires
+  /// Whether the shard at a mesh position is this process's. Requires
   /// 0 <= position < sharding().mesh().size().
+  bool is_addressable(std::int64_t position) const {
+    return data_->shards[static_cast<std::size_t>(position)] != nullptr;
+  }
+
+  /// The shard at a mesh position. Valid as long as this array or a copy of it. Requires
+  /// 0 <= position < sharding().mesh().size(). Throws invalid_argument where it is not addressable.
   ConstBoxView shard(std::int64_t position) const;
 
-  /// The buffer itself, to share without copying.
+  /// The buffer itself, to share without copying; null where it is not addressable.
   std::shared_ptr<const Buffer> buffer(std::int64_t position) const;
 
   /// The shards themselves, to write over, where nobody else holds the array or one of them; the
   /// array is then used up. Else nothing, and it stays.
   std::optional<std::vector<std::shared_ptr<Buffer>>> release() &&;
 
-  /// The whole array, row-major.
+  /// The whole array, row-major. Throws as read does.
   std::vector<std::byte> to_host() const;
 
   /// Fills `out` with the elements of `box`, row-major, from the shards that hold them; takes time
-  /// for those alone, however many there are. Throws invalid_argument where box leaves the array or
-  /// out is not exactly its size.
+  /// for those alone, however many there are. Throws invalid_argument where box leaves the array,
+  /// out is not exactly its size, or a part of it is in other processes alone: redistribute first.
   void read(const Box& box, std::span<std::byte> out) const;
 
-  /// The address of the elements of `box`, if one shard holds them row-major side by side; else
-  /// null. Valid as long as this array or a copy of it. Throws as read does.
+  /// The address of the elements of `box`, if one addressable shard holds them row-major side by
+  /// side; else null. Valid as long as this array or a copy of it. Throws as read does.
   const std::byte* contiguous(const Box& box) const;
 
   /// The same values under another sharding, by a transfer plan; the traffic is counted on the
-  /// devices. Devices that already hold exactly their new box share the buffer. Throws as
-  /// from_host does.
+  /// devices. Devices that already hold exactly their new box share the buffer. With several
+  /// processes all call it, and each works out which boxes it sends and which it gets. Throws as
+  /// from_host does, and cancelled where another process fails or does not come.
   ShardedArray redistribute(Devices& devices, const Sharding& to,
                             std::string_view label = "array") const;
 
  private:
+  static ShardedArray make(const ArraySpec& spec, std::vector<std::shared_ptr<Buffer>> shards,
+                           const std::function<bool(DeviceId)>& is_addressable);
+
+  /// A position of this process that holds a tile; -1 where none does.
+  std::int64_t addressable_position(const Index& tile) const;
+
   struct Data {
     ArraySpec spec;
     std::vector<std::shared_ptr<Buffer>> shards;

@@ -189,7 +189,10 @@ double Tensor::item() const {
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("read a scalar: found {}, needed a scalar", to_string(type())));
   }
-  const ConstBoxView shard = array().shard(0);
+  std::int64_t position = 0;  // each holds the scalar, where it is here
+  const std::int64_t last = array().sharding().mesh().size() - 1;
+  while (position < last && !array().is_addressable(position)) ++position;
+  const ConstBoxView shard = array().shard(position);
   double value = 0;
   convert(dtype(), shard.data, DType::f64, reinterpret_cast<std::byte*>(&value), 1);
   return value;

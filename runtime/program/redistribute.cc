@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "shardwise/runtime/program/detail/fill_target.h"
+#include "shardwise/runtime/program/detail/remote_copies.h"
 #include "shardwise/runtime/program/move.h"
 #include "shardwise/runtime/program/run.h"
 #include "shardwise/runtime/sharded_array.h"
@@ -13,29 +14,42 @@ namespace shardwise {
 ShardedArray ShardedArray::redistribute(Devices& devices, const Sharding& to,
                                         std::string_view label) const {
   const MovePlan plan = plan_redistribution(sharding(), to, shape(), dtype());
+  const TransferPlan& copies = plan.phases.front().groups.front().plan;
   std::vector<std::shared_ptr<Buffer>> shards;
-  std::vector<std::int64_t> to_fill;
-  for (std::int64_t position = 0; position < to.mesh().size(); ++position) {
-    const DeviceId device = to.mesh().device_at(position);
-    const Box box = to.box_at(position, shape());
-    const auto old = sharding().mesh().position_of(device);
-    if (old && sharding().box_at(*old, shape()) == box) {
-      shards.push_back(data_->shards[static_cast<std::size_t>(*old)]);
-    } else {
-      const std::size_t bytes = num_bytes(box.shape(), size_bytes(dtype()));
-      shards.push_back(devices.at(device).allocate(bytes, MemoryKind::array, label));
-      to_fill.push_back(position);
+  detail::together(devices, [&] {
+    std::vector<std::int64_t> to_fill;
+    for (std::int64_t position = 0; position < to.mesh().size(); ++position) {
+      const DeviceId device = to.mesh().device_at(position);
+      if (!devices.is_addressable(device)) {
+        shards.emplace_back();
+        continue;
+      }
+      const Box box = to.box_at(position, shape());
+      const auto old = sharding().mesh().position_of(device);
+      if (old && sharding().box_at(*old, shape()) == box) {
+        shards.push_back(data_->shards[static_cast<std::size_t>(*old)]);
+      } else {
+        const std::size_t bytes = num_bytes(box.shape(), size_bytes(dtype()));
+        shards.push_back(devices.at(device).allocate(bytes, MemoryKind::array, label));
+        to_fill.push_back(position);
+      }
     }
-  }
-  const detail::SourceMemory source = [&](std::int64_t position) { return shard(position); };
-  devices.executor().parallel_for(static_cast<std::int64_t>(to_fill.size()), [&](std::int64_t i) {
-    const std::int64_t position = to_fill[static_cast<std::size_t>(i)];
-    std::byte* const data = shards[static_cast<std::size_t>(position)]->data();
-    detail::fill_target(plan.phases.front().groups.front().plan, position, dtype(), source,
-                        {data, to.box_at(position, shape())});
+    const detail::Transfer transfer{
+        .plan = &copies,
+        .dtype = dtype(),
+        .source_device = [&](std::int64_t source) { return sharding().mesh().device_at(source); },
+        .target_device = [&](std::int64_t target) { return to.mesh().device_at(target); },
+        .memory = [&](std::int64_t source) { return shard(source); }};
+    const detail::RemoteCopies remote({&transfer, 1}, devices);
+    const detail::SourceMemory source = [&](const Copy& copy) { return remote.from(0, copy); };
+    devices.executor().parallel_for(static_cast<std::int64_t>(to_fill.size()), [&](std::int64_t i) {
+      const std::int64_t position = to_fill[static_cast<std::size_t>(i)];
+      std::byte* const data = shards[static_cast<std::size_t>(position)]->data();
+      detail::fill_target(copies, position, dtype(), source, {data, to.box_at(position, shape())});
+    });
   });
   count_traffic(plan, devices);
-  return from_shards({dtype(), shape(), to}, std::move(shards));
+  return from_shards(devices, {dtype(), shape(), to}, std::move(shards));
 }
 
 }  // namespace shardwise

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 #include <exception>
 #include <memory>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "shardwise/runtime/program/detail/fill_target.h"
+#include "shardwise/runtime/program/detail/remote_copies.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise {
@@ -77,7 +79,79 @@ class Run {
     }
   }
 
+  /// One step of several processes: this one's part of it.
+  void step_together(std::size_t number, const Devices& devices) const {
+    const Program::Step& step = program_.steps()[number];
+    if (const auto* const move = std::get_if<Program::Move>(&step)) {
+      for (std::size_t phase = 0; phase < move->parts.front().plan.phases.size(); ++phase) {
+        phase_together(*move, phase, devices);
+      }
+      return;
+    }
+    std::vector<std::int64_t> positions;
+    const auto add = [&](std::int64_t position) {
+      if (is_here(position, devices)) positions.push_back(position);
+    };
+    if (const auto* const fill = std::get_if<Program::Fill>(&step)) {
+      std::ranges::for_each(fill->positions, add);
+    } else {
+      for (std::int64_t position = 0; position < program_.mesh().size(); ++position) add(position);
+    }
+    devices.executor().parallel_for(std::ssize(positions), [&](std::int64_t i) {
+      task({.step = number, .position = positions[static_cast<std::size_t>(i)]});
+    });
+  }
+
  private:
+  bool is_here(std::int64_t position, const Devices& devices) const {
+    return devices.is_addressable(program_.mesh().device_at(position));
+  }
+
+  /// What other processes have is fetched first, in one message from each.
+  void phase_together(const Program::Move& move, std::size_t number, const Devices& devices) const {
+    struct Target {
+      const Program::Move::Part* part;
+      const MovePhase* phase;
+      const MoveGroup* group;
+      std::size_t transfer;
+      std::int64_t target;
+    };
+    std::vector<detail::Transfer> transfers;
+    std::vector<Target> targets;
+    const auto device = [this](std::int64_t position) {
+      return program_.mesh().device_at(position);
+    };
+    for (const Program::Move::Part& part : move.parts) {
+      const MovePhase& phase = part.plan.phases[number];
+      for (const MoveGroup& group : phase.groups) {
+        for (std::size_t i = 0; i < group.targets.size(); ++i) {
+          if (!is_here(group.targets[i], devices)) continue;
+          targets.push_back(
+              {&part, &phase, &group, transfers.size(), static_cast<std::int64_t>(i)});
+        }
+        transfers.push_back(
+            {.plan = &group.plan,
+             .dtype = program_.value(part.to).spec.dtype,
+             .source_device =
+                 [&group, device](std::int64_t source) {
+                   return device(group.sources[static_cast<std::size_t>(source)]);
+                 },
+             .target_device =
+                 [&group, device](std::int64_t target) {
+                   return device(group.targets[static_cast<std::size_t>(target)]);
+                 },
+             .memory = [this, &part, &phase, &group](
+                           std::int64_t source) { return memory(part, phase, group, source); }});
+      }
+    }
+    const detail::RemoteCopies remote(transfers, devices);
+    devices.executor().parallel_for(std::ssize(targets), [&](std::int64_t i) {
+      const Target& t = targets[static_cast<std::size_t>(i)];
+      fill(*t.part, *t.phase, *t.group, t.target,
+           [&](const Copy& copy) { return remote.from(t.transfer, copy); });
+    });
+  }
+
   void carry_out(const Program::Call& call, const ProgramTask& task) const {
     std::vector<ConstBoxView> inputs;
     std::vector<BoxView> outputs;
@@ -100,25 +174,33 @@ class Run {
   }
 
   void carry_out(const Program::Move& move, const ProgramTask& task) const {
-    for (const Program::Move::Part& part : move.parts) carry_out(part, task);
+    for (const Program::Move::Part& part : move.parts) {
+      const MovePhase& phase = part.plan.phases[task.phase];
+      const MoveGroup& group = phase.groups[task.group];
+      fill(part, phase, group, task.target,
+           [&](const Copy& copy) { return memory(part, phase, group, copy.source); });
+    }
   }
 
-  void carry_out(const Program::Move::Part& part, const ProgramTask& task) const {
-    const MovePhase& phase = part.plan.phases[task.phase];
-    const MoveGroup& group = phase.groups[task.group];
-    if (group.plan.copies_to(task.target).empty()) return;
+  void fill(const Program::Move::Part& part, const MovePhase& phase, const MoveGroup& group,
+            std::int64_t target, const detail::SourceMemory& source) const {
+    if (group.plan.copies_to(target).empty()) return;
+    const std::int64_t position = group.targets[static_cast<std::size_t>(target)];
+    detail::fill_target(group.plan, target, program_.value(part.to).spec.dtype, source,
+                        {storage_.writable(part.to, position), framed(phase, part.to, position)});
+  }
+
+  /// Of a source of a group's plan.
+  ConstBoxView memory(const Program::Move::Part& part, const MovePhase& phase,
+                      const MoveGroup& group, std::int64_t source) const {
     const auto from = phase.source == MovePhase::Source::new_value ? part.to : part.from;
-    const auto framed = [&](Program::ValueId value, std::int64_t position) {
-      const Box whole = box(value, position);
-      return phase.frame == MovePhase::Frame::tensor ? whole : Box({0}, {whole.num_elements()});
-    };
-    const detail::SourceMemory source = [&](std::int64_t i) -> ConstBoxView {
-      const std::int64_t position = group.sources[static_cast<std::size_t>(i)];
-      return {storage_.data(from, position), framed(from, position)};
-    };
-    detail::fill_target(
-        group.plan, task.target, program_.value(part.to).spec.dtype, source,
-        {storage_.writable(part.to, task.position), framed(part.to, task.position)});
+    const std::int64_t position = group.sources[static_cast<std::size_t>(source)];
+    return {storage_.data(from, position), framed(phase, from, position)};
+  }
+
+  Box framed(const MovePhase& phase, Program::ValueId value, std::int64_t position) const {
+    const Box whole = box(value, position);
+    return phase.frame == MovePhase::Frame::tensor ? whole : Box({0}, {whole.num_elements()});
   }
 
   Box box(Program::ValueId value, std::int64_t position) const {
@@ -133,6 +215,7 @@ class Run {
 
 void count_traffic(const MovePlan& plan, const Devices& devices) {
   for (const DeviceBytes& bytes : plan.traffic) {
+    if (!devices.is_addressable(bytes.device)) continue;
     devices.at(bytes.device).count_sent(bytes.sent);
     devices.at(bytes.device).count_received(bytes.received);
   }
@@ -141,10 +224,19 @@ void count_traffic(const MovePlan& plan, const Devices& devices) {
 void run(const Program& program, const Schedule& schedule, const Storage& storage,
          const Devices& devices) {
   const Run one(program, storage);
-  const std::span<const ProgramTask> tasks = schedule.tasks();
-  devices.executor().run(schedule.graph(), [&](TaskGraph::TaskId id) {
-    one.task(tasks[static_cast<std::size_t>(id)]);
-  });
+  if (devices.group().size() > 1) {
+    // In the order of the program, so that all processes exchange in the same order.
+    detail::together(devices, [&] {
+      for (std::size_t s = schedule.first_step(); s < program.steps().size(); ++s) {
+        one.step_together(s, devices);
+      }
+    });
+  } else {
+    const std::span<const ProgramTask> tasks = schedule.tasks();
+    devices.executor().run(schedule.graph(), [&](TaskGraph::TaskId id) {
+      one.task(tasks[static_cast<std::size_t>(id)]);
+    });
+  }
   for (std::size_t step = schedule.first_step(); step < program.steps().size(); ++step) {
     const auto* move = std::get_if<Program::Move>(&program.steps()[step]);
     if (move == nullptr) continue;

@@ -16,7 +16,8 @@ Storage::Entry& Storage::entry(ValueId value) {
 void Storage::bind(ValueId value, ShardedArray array) {
   Entry& bound = entry(value);
   for (std::int64_t position = 0; position < static_cast<std::int64_t>(positions_); ++position) {
-    addresses_[index(value, position)] = {array.buffer(position)->data(), nullptr};
+    const std::shared_ptr<const Buffer> shard = array.buffer(position);
+    addresses_[index(value, position)] = {shard ? shard->data() : nullptr, nullptr};
   }
   bound = {{}, std::move(array)};
 }
@@ -24,7 +25,8 @@ void Storage::bind(ValueId value, ShardedArray array) {
 void Storage::bind(ValueId value, std::vector<std::shared_ptr<Buffer>> shards) {
   Entry& bound = entry(value);
   for (std::int64_t position = 0; position < static_cast<std::int64_t>(positions_); ++position) {
-    std::byte* const data = shards[static_cast<std::size_t>(position)]->data();
+    const std::shared_ptr<Buffer>& shard = shards[static_cast<std::size_t>(position)];
+    std::byte* const data = shard ? shard->data() : nullptr;
     addresses_[index(value, position)] = {data, data};
   }
   bound = {std::move(shards), std::nullopt};
@@ -41,11 +43,11 @@ void Storage::bind(ValueId value, std::int64_t position, const std::byte* data) 
   addresses_[index(value, position)] = {data, nullptr};
 }
 
-void Storage::finish(const Program& program) {
+void Storage::finish(const Program& program, const Devices& devices) {
   for (const ValueId value : std::exchange(unfinished_, {})) {
     Entry& filled = entry(value);
-    filled.array =
-        ShardedArray::from_shards(program.value(value).spec, std::exchange(filled.shards, {}));
+    filled.array = ShardedArray::from_shards(devices, program.value(value).spec,
+                                             std::exchange(filled.shards, {}));
     for (std::size_t i = 0; i < positions_; ++i) {
       addresses_[index(value, static_cast<std::int64_t>(i))].write = nullptr;
     }

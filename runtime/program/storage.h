@@ -24,7 +24,8 @@ class Storage {
   /// A value that the program reads. Requires the value's sharding.
   void bind(ValueId value, ShardedArray array);
 
-  /// A value that the program fills: one buffer per mesh position, each of exactly its box's bytes.
+  /// A value that the program fills: one buffer per mesh position, each of exactly its box's bytes;
+  /// null where the device is another process's.
   void bind(ValueId value, std::vector<std::shared_ptr<Buffer>> shards);
 
   /// One shard of a value that the program fills, or only reads, in memory that the caller keeps
@@ -43,7 +44,7 @@ class Storage {
   }
 
   /// From now on all values that have been filled are arrays, which nothing writes to.
-  void finish(const Program& program);
+  void finish(const Program& program, const Devices& devices);
 
   /// The value as an array: nothing where it is to be filled and has not been finished.
   const std::optional<ShardedArray>& array(ValueId value) const {

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "shardwise/runtime/ops/row.h"
+#include "shardwise/runtime/program/detail/remote_copies.h"
 #include "shardwise/runtime/program/run.h"
 #include "shardwise/runtime/spmd/suggest.h"
 #include "shardwise/shard/error.h"
@@ -75,12 +76,14 @@ class Executable::OneRun {
 
   std::vector<ShardedArray> run() {
     check_inputs();
-    take_over();
-    check_memory();
-    bind_inputs();
-    bind_outputs();
-    bind_regions();
-    shardwise::run(e_.program(), e_.schedule_, storage_, devices_);
+    detail::together(devices_, [&] {
+      take_over();
+      check_memory();
+      bind_inputs();
+      bind_outputs();
+      bind_regions();
+      shardwise::run(e_.program(), e_.schedule_, storage_, devices_);
+    });
     return outputs();
   }
 
@@ -88,6 +91,9 @@ class Executable::OneRun {
   ValueId output(std::size_t o) const { return e_.lowered_.outputs[o]; }
   const Program::Value& value(ValueId id) const { return e_.program().value(id); }
   Device& device(std::int64_t position) const { return devices_.at(e_.mesh_.device_at(position)); }
+  bool is_here(std::int64_t position) const {
+    return devices_.is_addressable(e_.mesh_.device_at(position));
+  }
 
   /// The first output that is this value.
   std::size_t first_of(ValueId id) const {
@@ -135,6 +141,7 @@ class Executable::OneRun {
 
   void check_memory() const {
     for (std::int64_t p = 0; p < e_.mesh_.size(); ++p) {
+      if (!is_here(p)) continue;
       std::size_t needed = e_.plan_.activation_bytes + e_.plan_.collective_bytes;
       for (std::size_t o = 0; o < made_.size(); ++o) {
         if (is_made(o) && !in_place_[o]) needed += shard_bytes(value(output(o)), p);
@@ -151,6 +158,7 @@ class Executable::OneRun {
       const auto o = static_cast<std::size_t>(taker - donated.begin());
       const bool taken = taker != donated.end() && in_place_[o];
       for (std::int64_t p = 0; p < e_.mesh_.size(); ++p) {
+        if (!is_here(p)) continue;
         const std::byte* const data =
             taken ? made_[o][as_size(p)]->data() : inputs_[i].shard(p).data;
         storage_.bind(e_.lowered_.inputs[i], p, data);
@@ -162,6 +170,10 @@ class Executable::OneRun {
     for (std::size_t o = 0; o < made_.size(); ++o) {
       if (!is_made(o)) continue;
       for (std::int64_t p = 0; p < e_.mesh_.size(); ++p) {
+        if (!is_here(p)) {
+          if (!in_place_[o]) made_[o].emplace_back();
+          continue;
+        }
         if (!in_place_[o]) {
           const Program::Value& made = value(output(o));
           made_[o].push_back(
@@ -174,6 +186,10 @@ class Executable::OneRun {
 
   void bind_regions() {
     for (std::int64_t p = 0; p < e_.mesh_.size(); ++p) {
+      if (!is_here(p)) {
+        regions_.resize(regions_.size() + 2);
+        continue;
+      }
       regions_.push_back(device(p).allocate(e_.plan_.activation_bytes, MemoryKind::activation,
                                             "values of a program"));
       regions_.push_back(device(p).allocate(e_.plan_.collective_bytes, MemoryKind::collective,
@@ -184,6 +200,7 @@ class Executable::OneRun {
       const auto id = static_cast<ValueId>(v);
       const ValueId root = e_.plan_.roots[v];
       for (std::int64_t p = 0; p < e_.mesh_.size(); ++p) {
+        if (!is_here(p)) continue;
         if (e_.plan_.homes[as_size(root)] == Home::input) {
           // The bytes of an input: what makes the value leaves them as they are.
           storage_.bind(id, p, const_cast<std::byte*>(storage_.data(root, p)));
@@ -208,7 +225,7 @@ class Executable::OneRun {
       } else if (!is_made(o)) {
         arrays.push_back(arrays[first_of(id)]);
       } else {
-        arrays.push_back(ShardedArray::from_shards(value(id).spec, std::move(made_[o])));
+        arrays.push_back(ShardedArray::from_shards(devices_, value(id).spec, std::move(made_[o])));
       }
     }
     return arrays;

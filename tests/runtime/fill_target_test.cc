@@ -15,7 +15,7 @@ using ::testing::ElementsAre;
 std::byte* bytes(std::vector<float>& values) { return reinterpret_cast<std::byte*>(values.data()); }
 
 detail::SourceMemory memory(std::vector<ConstBoxView> views) {
-  return [views](std::int64_t source) { return views[static_cast<std::size_t>(source)]; };
+  return [views](const Copy& copy) { return views[static_cast<std::size_t>(copy.source)]; };
 }
 
 TEST(FillTarget, CopiesFillOneTarget) {
@@ -56,7 +56,7 @@ TEST(FillTarget, LeavesWhatIsInPlaceAndWritesOnlyItsTarget) {
 TEST(FillTarget, AnEmptyTargetNeedsNothing) {
   const Box whole({0}, {2}), none({2}, {2});
   const TransferPlan plan({{0, whole}}, {{1, none}});
-  fill_target(plan, 0, DType::f32, [](std::int64_t) -> ConstBoxView { throw 1; }, {nullptr, none});
+  fill_target(plan, 0, DType::f32, [](const Copy&) -> ConstBoxView { throw 1; }, {nullptr, none});
 }
 
 }  // namespace

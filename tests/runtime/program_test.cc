@@ -78,7 +78,7 @@ TEST(Program, RunsAgainOnOtherMemory) {
       }
       EXPECT_FALSE(storage.array(sum));
       run(program, schedule, storage, devices);
-      storage.finish(program);
+      storage.finish(program, devices);
       EXPECT_THAT(
           values_in(*storage.array(sum)),
           ElementsAre(4 * start, 4 * start + 4, 4 * start + 8, 4 * start + 12, 4 * start + 16));
@@ -107,7 +107,7 @@ TEST(Program, AFillWritesZerosWhereItIsTold) {
   storage.bind(value, shards);
   program.add_step(Program::Fill{"zeros", value, {0, 2}});
   run(program, Schedule(program), storage, devices);
-  storage.finish(program);
+  storage.finish(program, devices);
   const auto values = values_in(*storage.array(value));
   EXPECT_EQ(values[0], 0);
   EXPECT_EQ(values[5], 0);

@@ -15,14 +15,25 @@ namespace {
 void reduce_box(Reduction reduction, DType dtype, std::span<const Copy> copies,
                 const SourceMemory& source, const BoxView& to) {
   const std::size_t element_bytes = size_bytes(dtype);
-  const ConstBoxView first = source(copies.front().source);
-  std::vector<const std::byte*> begins, runs(copies.size());
+  std::vector<ConstBoxView> views;
+  bool are_alike = true;
   for (const Copy& copy : copies) {
-    const ConstBoxView from = source(copy.source);
-    assert(from.box == first.box);
-    begins.push_back(from.data);
+    views.push_back(source(copy));
+    are_alike = are_alike && views.back().box == views.front().box;
   }
-  const RunWalk walk = walk_runs(copies.front().box, first.box, to.box);
+  // Some may come from another process, as the box alone.
+  std::vector<std::vector<std::byte>> boxes;
+  if (!are_alike) {
+    const Box& box = copies.front().box;
+    for (ConstBoxView& view : views) {
+      std::vector<std::byte>& bytes = boxes.emplace_back(num_bytes(box.shape(), element_bytes));
+      copy_box(box, element_bytes, view, {bytes.data(), box});
+      view = {bytes.data(), box};
+    }
+  }
+  std::vector<const std::byte*> begins, runs(copies.size());
+  for (const ConstBoxView& view : views) begins.push_back(view.data);
+  const RunWalk walk = walk_runs(copies.front().box, views.front().box, to.box);
   for_each_run(walk, [&](std::int64_t a, std::int64_t b, std::int64_t count) {
     for (std::size_t i = 0; i < runs.size(); ++i) {
       runs[i] = begins[i] + static_cast<std::size_t>(a) * element_bytes;
@@ -39,7 +50,7 @@ void fill_target(const TransferPlan& plan, std::int64_t target, DType dtype,
   const CopyRange copies = plan.copies_to(target);
   if (plan.reduction() == Reduction::none) {
     for (const Copy& copy : copies) {
-      const ConstBoxView from = source(copy.source);
+      const ConstBoxView from = source(copy);
       if (from.data != to.data) copy_box(copy.box, size_bytes(dtype), from, to);
     }
     return;

@@ -9,16 +9,16 @@
 
 namespace shardwise::detail {
 
-/// The memory that a source of a plan is in; it holds at least the source's box.
-using SourceMemory = std::function<ConstBoxView(std::int64_t source)>;
+/// The memory from which a copy is taken; it holds at least the copy's box.
+using SourceMemory = std::function<ConstBoxView(const Copy& copy)>;
 
 /// Carries out the copies that fill one target of a plan, reducing where the plan does: the one way
 /// in which the runtime moves data between devices. Different targets may be filled at the same
 /// time. `to` holds at least the target's box. A source that is the target's own memory is left as
 /// it is.
 ///
-/// Requires that the copies of a reducing plan that fill one target have equal or disjoint boxes,
-/// and those with equal boxes equal source views; tiles of shardings have.
+/// Requires that the copies of a reducing plan that fill one target have equal or disjoint boxes;
+/// tiles of shardings have.
 void fill_target(const TransferPlan& plan, std::int64_t target, DType dtype,
                  const SourceMemory& source, const BoxView& to);
 

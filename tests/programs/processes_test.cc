@@ -1,0 +1,70 @@
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "testing/socket_transport.h"
+#include "trial.h"
+
+// Programs over devices of several processes, which are threads here.
+namespace shardwise {
+namespace {
+
+using testing::Each;
+
+std::int64_t devices_of(const Mesh& mesh) {
+  std::int64_t last = 0;
+  for (std::int64_t p = 0; p < mesh.size(); ++p) last = std::max(last, mesh.device_at(p));
+  return last + 1;
+}
+
+std::vector<ShardedArray> run_on(Devices& devices, const Trial& trial) {
+  const Executable executable(std::make_shared<const Graph>(trial.graph), trial.mesh,
+                              trial.options);
+  std::vector<ShardedArray> inputs;
+  for (std::size_t i = 0; i < trial.inputs.size(); ++i) {
+    inputs.push_back(ShardedArray::from_host(devices, executable.input_spec(i), trial.inputs[i]));
+  }
+  return executable.run(devices, std::move(inputs));
+}
+
+/// The first shard that is not, bit by bit, what it is in one process.
+std::string difference(const std::vector<ShardedArray>& found,
+                       const std::vector<ShardedArray>& needed) {
+  for (std::size_t o = 0; o < found.size(); ++o) {
+    for (std::int64_t p = 0; p < found[o].sharding().mesh().size(); ++p) {
+      if (!found[o].is_addressable(p)) continue;
+      const ConstBoxView a = found[o].shard(p), b = needed[o].shard(p);
+      const std::size_t bytes = num_bytes(a.box.shape(), size_bytes(found[o].dtype()));
+      if (!std::equal(a.data, a.data + bytes, b.data)) {
+        return fmt::format("output {} at position {}", o, p);
+      }
+    }
+  }
+  return "";
+}
+
+TEST(ProcessesRunPrograms, WithTheBitsOfOneProcess) {
+  int programs = 0;
+  for (const int ranks : {2, 3, 4}) {
+    for (std::uint32_t seed = 1; seed <= 1200; ++seed) {
+      const Trial trial = random_trial(seed);
+      const std::int64_t count = devices_of(trial.mesh);
+      if (count < ranks) continue;
+      ++programs;
+      Devices alone(count, {.threads = 1});
+      const std::vector<ShardedArray> needed = run_on(alone, trial);
+      const auto errors = run_ranks(ranks, {}, [&](std::shared_ptr<SocketTransport> transport) {
+        Devices devices(count, {.threads = 1, .group = ProcessGroup(std::move(transport))});
+        const std::string wrong = difference(run_on(devices, trial), needed);
+        if (!wrong.empty()) throw std::runtime_error(wrong);
+      });
+      ASSERT_THAT(errors, Each("")) << "seed " << seed << ", " << ranks << " ranks";
+    }
+  }
+  EXPECT_GT(programs, 1000);
+}
+
+}  // namespace
+}  // namespace shardwise
