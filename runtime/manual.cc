@@ -6,6 +6,7 @@
 #include <memory>
 #include <utility>
 
+#include "shardwise/runtime/program/detail/remote_copies.h"
 #include "shardwise/runtime/program/run.h"
 #include "shardwise/shard/error.h"
 
@@ -91,17 +92,19 @@ struct ManualRegion::Impl {
   /// Throws resource_exhausted.
   Made make(const Output& output, std::string_view label) const {
     Made made{{{output.dtype, output.shape, Sharding(mesh, output.spec)}, std::string(label)}, {}};
-    for (std::int64_t position = 0; position < mesh.size(); ++position) {
-      const DeviceId id = mesh.device_at(position);
-      if (!devices.is_addressable(id)) {
-        made.shards.emplace_back();
-        continue;
+    detail::together(devices, [&] {
+      for (std::int64_t position = 0; position < mesh.size(); ++position) {
+        const DeviceId id = mesh.device_at(position);
+        if (!devices.is_addressable(id)) {
+          made.shards.emplace_back();
+          continue;
+        }
+        const Shape shape = made.value.box(position).shape();
+        Device& device = devices.at(id);
+        made.shards.push_back(device.allocate(num_bytes(shape, size_bytes(output.dtype)),
+                                              made.value.kind, made.value.label));
       }
-      const Shape shape = made.value.box(position).shape();
-      Device& device = devices.at(id);
-      made.shards.push_back(device.allocate(num_bytes(shape, size_bytes(output.dtype)),
-                                            made.value.kind, made.value.label));
-    }
+    });
     return made;
   }
 

@@ -5,6 +5,7 @@
 
 #include <numeric>
 
+#include "shardwise/runtime/manual.h"
 #include "shardwise/runtime/sharded_array.h"
 #include "testing/errors.h"
 #include "testing/random_shardings.h"
@@ -113,7 +114,8 @@ TEST(DevicesOfProcesses, RedistributeAsOneProcessDoes) {
     on_ranks(ranks, 8, [](Devices& devices) {
       RandomShardings random(17);  // the same on every rank
       Devices alone(8, {.threads = 1});
-      for (int round = 0; round < 150; ++round) {
+      int moved = 0;
+      for (int round = 0; round < 1500; ++round) {
         const Mesh a = random.mesh(), b = random.mesh();
         if (a.size() > 8 || b.size() > 8) continue;
         const Shape shape{random.draw(0, 9), random.draw(1, 9)};
@@ -129,6 +131,7 @@ TEST(DevicesOfProcesses, RedistributeAsOneProcessDoes) {
         const auto expected = ShardedArray::from_host(alone, {DType::i32, shape, from}, bytes)
                                   .redistribute(alone, to);
         const auto y = x.redistribute(devices, to);
+        ++moved;
         for (std::int64_t p = 0; p < b.size(); ++p) {
           if (!y.is_addressable(p)) continue;
           const ConstBoxView found = y.shard(p), needed = expected.shard(p);
@@ -137,11 +140,90 @@ TEST(DevicesOfProcesses, RedistributeAsOneProcessDoes) {
               << from.to_string() << " to " << to.to_string() << " at " << p;
         }
       }
+      EXPECT_GT(moved, 300);
       for (const DeviceId id : devices.addressable()) {
         EXPECT_EQ(devices.at(id).traffic().sent_bytes, alone.at(id).traffic().sent_bytes);
         EXPECT_EQ(devices.at(id).traffic().received_bytes, alone.at(id).traffic().received_bytes);
       }
     });
+  }
+}
+
+/// Sums that depend on their order, through every collective.
+std::vector<ShardedArray> run_collectives(Devices& devices) {
+  const Mesh mesh = Mesh::parse("a=2,b=3");
+  const Shape shape{7, 9};
+  const PartitionSpec rows = PartitionSpec::parse("a,-");
+  const auto x = ShardedArray::from_callback(
+      devices, {DType::f32, shape, Sharding(mesh, rows)}, [](const BoxView& view) {
+        for (std::int64_t i = 0; i < view.box.num_elements(); ++i) {
+          reinterpret_cast<float*>(view.data)[i] =
+              1.0f / static_cast<float>(1 + i + 7 * view.box.begin(0));
+        }
+      });
+  ManualRegion region(devices, mesh);
+  const auto partial = region.map(
+      "scale", {region.input(x)}, {{DType::f32, shape, rows}}, [](const LocalContext& context) {
+        const ConstBoxView& in = context.inputs[0];
+        for (std::int64_t i = 0; i < in.box.num_elements(); ++i) {
+          reinterpret_cast<float*>(context.outputs[0].data)[i] =
+              reinterpret_cast<const float*>(in.data)[i] / static_cast<float>(3 + context.device);
+        }
+      })[0];
+  const auto sum = region.all_reduce(partial, {"b"}, Reduction::sum);
+  const auto part = region.reduce_scatter(partial, "b", 1, Reduction::sum);
+  const std::vector<std::int64_t> next{1, 2, -1};
+  const ManualRegion::Value values[] = {sum, part, region.all_gather(part, "b", 1),
+                                        region.all_to_all(part, "b", 0, 1),
+                                        region.permute(partial, "b", next)};
+  region.run();
+  std::vector<ShardedArray> arrays;
+  for (const ManualRegion::Value value : values) arrays.push_back(region.output(value));
+  return arrays;
+}
+
+TEST(DevicesOfProcesses, CollectivesGiveTheBitsOfOneProcess) {
+  Devices alone(6);
+  const std::vector<ShardedArray> expected = run_collectives(alone);
+  for (const int ranks : {2, 3, 4, 5, 6}) {
+    on_ranks(ranks, 6, [&](Devices& devices) {
+      const std::vector<ShardedArray> found = run_collectives(devices);
+      for (std::size_t v = 0; v < found.size(); ++v) {
+        for (std::int64_t p = 0; p < 6; ++p) {
+          if (!found[v].is_addressable(p)) continue;
+          const ConstBoxView a = found[v].shard(p), b = expected[v].shard(p);
+          EXPECT_TRUE(std::equal(a.data, a.data + num_bytes(a.box.shape(), 4), b.data))
+              << "value " << v << " at position " << p;
+        }
+      }
+    });
+  }
+}
+
+// A process whose device has no room; one whose step throws.
+TEST(DevicesOfProcesses, WhatFailsInOneProcessFailsInAll) {
+  for (const bool has_room : {false, true}) {
+    const auto errors = run_ranks(3, {}, [&](std::shared_ptr<SocketTransport> transport) {
+      const bool is_small = !has_room && transport->rank() == 1;
+      Devices devices(6, {.capacity_bytes = is_small ? std::size_t{300} : SIZE_MAX,
+                          .threads = 1,
+                          .group = ProcessGroup(std::move(transport))});
+      const Mesh mesh = Mesh::line(6, "a");
+      const ArraySpec spec{DType::f32, {6, 50}, Sharding(mesh, PartitionSpec::parse("a,-"))};
+      const std::vector<float> values(300, 1.0f);
+      const auto x = ShardedArray::from_host(devices, spec, std::as_bytes(std::span(values)));
+      ManualRegion region(devices, mesh);
+      const auto y =
+          region.map("step", {region.input(x)}, {{DType::f32, {6, 50}, spec.sharding.spec()}},
+                     [](const LocalContext& context) {
+                       if (context.device == 3) throw std::runtime_error("too hot");
+                     })[0];
+      region.all_gather(y, "a", 0);
+      region.run();
+    });
+    EXPECT_THAT(errors, Each(HasSubstr(has_room ? "too hot" : "device ")));
+    EXPECT_THAT(errors[0], HasSubstr("rank 1: "));
+    EXPECT_THAT(errors[2], HasSubstr("rank 1: "));
   }
 }
 
