@@ -92,16 +92,17 @@ struct Loader::Impl {
   LoaderState state;  // of the consumer
   LoaderStats stats;  // of the consumer; the waits are the ring's
   std::int64_t batches_per_epoch = 0, end_batch = 0, rows_per_ticket = 0;
+  Devices& devices;
   std::vector<std::size_t> fields;  // of the source, per placement
   std::vector<BatchArray> arrays;   // per placement, and last the mask
   std::optional<Ring> ring;
   std::vector<std::jthread> readers;
 };
 
-Loader::Impl::Impl(Devices& devices, std::shared_ptr<const Source> from,
+Loader::Impl::Impl(Devices& all_devices, std::shared_ptr<const Source> from,
                    const std::vector<FieldPlacement>& placements, const LoaderOptions& wanted,
                    LoaderState begin_at)
-    : source(std::move(from)), options(wanted), state(begin_at) {
+    : source(std::move(from)), options(wanted), state(begin_at), devices(all_devices) {
   check(options);
   if (!source) fail(ErrorCode::invalid_argument, "the source is null");
   if (placements.empty()) {
@@ -264,8 +265,8 @@ std::optional<Batch> Loader::next() {
   if (!pending) return std::nullopt;
   std::vector<ShardedArray> arrays;
   for (std::size_t i = 0; i < impl_->arrays.size(); ++i) {
-    arrays.push_back(
-        ShardedArray::from_shards(impl_->arrays[i].array(), std::move(pending->buffers[i])));
+    arrays.push_back(ShardedArray::from_shards(impl_->devices, impl_->arrays[i].array(),
+                                               std::move(pending->buffers[i])));
     impl_->stats.bytes_placed += impl_->arrays[i].bytes();
   }
   ShardedArray mask = std::move(arrays.back());

@@ -68,8 +68,10 @@ struct LoaderStats {
 /// Batch b of a run is a pure function of (seed, b, batch size, source): the same rows in the same
 /// order for any mesh, sharding, thread count or prefetch depth. Each device's box of each field
 /// is read straight into that device's memory (MemoryKind::loader); of a record only the part that
-/// the box needs is asked for; replicas are copies. Memory is bounded: prefetch batches, taken as
-/// they are read, and those that the caller holds.
+/// the box needs is asked for; replicas are copies. Where the devices are spread over processes,
+/// each reads what its own devices hold, and the batches are the same for any number of processes;
+/// none waits for another. Memory is bounded: prefetch batches, taken as they are read, and those
+/// that the caller holds.
 ///
 /// An error in reading batch b is thrown by the next() that would deliver b, after the batches
 /// before it; every later next() throws it again. Where a device has no room for a batch, it is

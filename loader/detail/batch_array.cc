@@ -13,9 +13,15 @@ BatchArray::BatchArray(Devices& devices, ArraySpec array, std::string label)
   const Mesh& mesh = array_.sharding.mesh();
   for (std::int64_t position = 0; position < mesh.size(); ++position) {
     const Shape shape = array_.sharding.box_at(position, array_.shape).shape();
-    homes_.push_back({&devices.at(mesh.device_at(position)), num_bytes(shape, element_bytes)});
+    const DeviceId id = mesh.device_at(position);
+    homes_.push_back(
+        {devices.is_addressable(id) ? &devices.at(id) : nullptr, num_bytes(shape, element_bytes)});
   }
   for (DistinctPiece& piece : array_.sharding.distinct_pieces(array_.shape)) {
+    std::erase_if(piece.positions, [&](std::int64_t position) {
+      return homes_[static_cast<std::size_t>(position)].device == nullptr;
+    });
+    if (piece.positions.empty()) continue;
     Index begin, end;
     for (std::size_t dim = 1; dim < piece.box.rank(); ++dim) {
       begin.push_back(piece.box.begin(dim));
@@ -39,7 +45,7 @@ std::size_t BatchArray::Target::rest_bytes() const {
 
 std::size_t BatchArray::bytes() const {
   std::size_t sum = 0;
-  for (const Home& home : homes_) sum += home.size_bytes;
+  for (const Home& home : homes_) sum += home.device == nullptr ? 0 : home.size_bytes;
   return sum;
 }
 
@@ -47,7 +53,9 @@ std::vector<std::shared_ptr<Buffer>> BatchArray::allocate() const {
   std::vector<std::shared_ptr<Buffer>> buffers;
   buffers.reserve(homes_.size());
   for (const Home& home : homes_) {
-    buffers.push_back(home.device->allocate(home.size_bytes, MemoryKind::loader, label_));
+    std::shared_ptr<Buffer>& buffer = buffers.emplace_back();
+    if (home.device == nullptr) continue;
+    buffer = home.device->allocate(home.size_bytes, MemoryKind::loader, label_);
   }
   return buffers;
 }

@@ -13,7 +13,8 @@
 
 namespace shardwise::detail {
 
-/// Device memory of one batch: per array, per mesh position.
+/// Device memory of one batch: per array, per mesh position; null where the device is another
+/// process's.
 using BatchBuffers = std::vector<std::vector<std::shared_ptr<Buffer>>>;
 
 /// One array of every batch, a field of the source or the mask: where its rows go on the devices.
@@ -29,10 +30,10 @@ class BatchArray {
   BatchArray(Devices& devices, ArraySpec array, std::string label);
 
   const ArraySpec& array() const { return array_; }
-  /// Of one batch on all devices, replicas counted.
+  /// Of one batch on all devices of this process, replicas counted.
   std::size_t bytes() const;
 
-  /// One buffer per mesh position. Throws resource_exhausted.
+  /// One buffer per mesh position of this process, null for others. Throws resource_exhausted.
   std::vector<std::shared_ptr<Buffer>> allocate() const;
 
   /// Rows of a distinct box that are to be written, one after the other.
@@ -65,14 +66,14 @@ class BatchArray {
   };
 
   struct Home {
-    Device* device;
+    Device* device;  // null: another process's
     std::size_t size_bytes;
   };
 
   ArraySpec array_;
   std::string label_;
   std::vector<Home> homes_;  // per mesh position
-  std::vector<Piece> pieces_;
+  std::vector<Piece> pieces_;  // of this process
 };
 
 }  // namespace shardwise::detail
