@@ -72,7 +72,7 @@ class BatchArray {
 
   ArraySpec array_;
   std::string label_;
-  std::vector<Home> homes_;  // per mesh position
+  std::vector<Home> homes_;    // per mesh position
   std::vector<Piece> pieces_;  // of this process
 };
 
