@@ -28,10 +28,10 @@
 
 #include "bench/peak_memory.h"
 #include "checkpoint_bench.h"
+#include "shardwise/checkpoint/detail/group/save_report.h"
+#include "shardwise/checkpoint/detail/group/tensor_views.h"
 #include "shardwise/checkpoint/detail/read/chunk_reader.h"
 #include "shardwise/checkpoint/detail/write/save_plan.h"
-#include "shardwise/checkpoint/detail/write/save_report.h"
-#include "shardwise/checkpoint/detail/write/tensor_views.h"
 #include "shardwise/checkpoint/manager.h"
 #include "shardwise/checkpoint/verify.h"
 #include "shardwise/runtime/process/mailbox.h"

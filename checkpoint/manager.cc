@@ -16,7 +16,7 @@
 #include "shardwise/checkpoint/detail/root/root.h"
 #include "shardwise/checkpoint/detail/write/host_snapshot.h"
 #include "shardwise/checkpoint/detail/write/save.h"
-#include "shardwise/checkpoint/detail/write/save_report.h"
+#include "shardwise/checkpoint/detail/group/save_report.h"
 #include "shardwise/runtime/stopwatch.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/shard/host/mutex.h"

@@ -78,7 +78,7 @@ struct Loader::Impl {
        LoaderState begin_at);
   ~Impl();
 
-  void add_field(Devices& devices, const FieldPlacement& placement);
+  void add_field(const FieldPlacement& placement);
   void resume();
   void start_readers();
   PendingBatch begin(std::int64_t index) const;
@@ -114,7 +114,7 @@ Loader::Impl::Impl(Devices& all_devices, std::shared_ptr<const Source> from,
   }
   std::size_t row_bytes = 1;
   for (const FieldPlacement& placement : placements) {
-    add_field(devices, placement);
+    add_field(placement);
     const Field& field = source->fields()[fields.back()];
     row_bytes = std::min(kTicketBytes, row_bytes + num_bytes(field.shape, size_bytes(field.dtype)));
   }
@@ -137,7 +137,7 @@ Loader::Impl::~Impl() {
   for (std::jthread& reader : readers) reader.request_stop();
 }
 
-void Loader::Impl::add_field(Devices& devices, const FieldPlacement& placement) {
+void Loader::Impl::add_field(const FieldPlacement& placement) {
   fields.push_back(source->field_index(placement.field));
   const Field& field = source->fields()[fields.back()];
   const std::size_t rank = field.shape.size() + 1;

@@ -113,7 +113,7 @@ struct DevicesOptions {
 class Devices {
  public:
   /// Throws invalid_argument where size < 1, or there are fewer devices than processes.
-  explicit Devices(std::int64_t size, DevicesOptions options = {});
+  explicit Devices(std::int64_t size, const DevicesOptions& options = {});
   ~Devices();
   Devices(const Devices&) = delete;
   Devices& operator=(const Devices&) = delete;

@@ -12,6 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "shardwise/checkpoint/detail/group/save_report.h"
+#include "shardwise/checkpoint/detail/group/tensor_views.h"
 #include "shardwise/checkpoint/detail/lanes.h"
 #include "shardwise/checkpoint/detail/manifest_check.h"
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
@@ -19,8 +21,6 @@
 #include "shardwise/checkpoint/detail/root/root.h"
 #include "shardwise/checkpoint/detail/write/index_file.h"
 #include "shardwise/checkpoint/detail/write/part.h"
-#include "shardwise/checkpoint/detail/write/save_report.h"
-#include "shardwise/checkpoint/detail/write/tensor_views.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise::detail {

@@ -47,6 +47,7 @@ RemoteCopies::RemoteCopies(std::span<const Transfer> transfers, const Devices& d
     }
   }
   std::vector<int> from;
+  from.reserve(to_get.size());
   for (const auto& [process, keys] : to_get) from.push_back(process);
   messages_ = group.exchange(std::move(outgoing), from);
   for (std::size_t i = 0; i < from.size(); ++i) {

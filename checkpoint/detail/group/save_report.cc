@@ -1,4 +1,4 @@
-#include "shardwise/checkpoint/detail/write/save_report.h"
+#include "shardwise/checkpoint/detail/group/save_report.h"
 
 #include <cstring>
 

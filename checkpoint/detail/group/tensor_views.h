@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "shardwise/checkpoint/detail/group/save_report.h"
 #include "shardwise/checkpoint/detail/manifest.h"
-#include "shardwise/checkpoint/detail/write/save_report.h"
 
 namespace shardwise::detail {
 

@@ -1,4 +1,4 @@
-#include "shardwise/checkpoint/detail/write/tensor_views.h"
+#include "shardwise/checkpoint/detail/group/tensor_views.h"
 
 #include <fmt/format.h>
 
