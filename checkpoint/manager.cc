@@ -8,6 +8,7 @@
 #include <thread>
 #include <utility>
 
+#include "shardwise/checkpoint/detail/group/save_report.h"
 #include "shardwise/checkpoint/detail/read/directory_state.h"
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
 #include "shardwise/checkpoint/detail/root/attempt.h"
@@ -16,7 +17,6 @@
 #include "shardwise/checkpoint/detail/root/root.h"
 #include "shardwise/checkpoint/detail/write/host_snapshot.h"
 #include "shardwise/checkpoint/detail/write/save.h"
-#include "shardwise/checkpoint/detail/group/save_report.h"
 #include "shardwise/runtime/stopwatch.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/shard/host/mutex.h"
