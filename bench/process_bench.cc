@@ -19,45 +19,29 @@
 
 #include "checkpoint_bench.h"
 #include "shardwise/checkpoint/manager.h"
+#include "shardwise/checkpoint/reader.h"
+#include "shardwise/runtime/device.h"
 #include "shardwise/runtime/process/mpi.h"
-#include "shardwise/shard/box_copy.h"
 
 using namespace shardwise;
 using namespace shardwise::bench;
 
 namespace {
 
-/// This process's rows of one tensor.
-struct Part {
-  Box box;
-  std::vector<float> values;
-};
-
 void run(const std::filesystem::path& dir, std::int64_t mib, int rounds, const ProcessGroup& job) {
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
   const int threads = std::max(1, cores / job.size());
   const Shape shape{rows_of(mib), kColumns};
   const Sharding sharding(Mesh::line(job.size(), "job"), PartitionSpec::parse("job,-"));
-  const Box box = sharding.box_at(job.rank(), shape);
-  std::vector<Part> parts, found;
+  Devices devices(job.size(), {.threads = threads, .group = job});
+  const ArraySpec spec{DType::f32, shape, sharding};
+  std::vector<ShardedArray> arrays;
   std::vector<TensorSource> sources;
-  std::mt19937_64 random(static_cast<std::uint64_t>(job.rank()));
-  std::normal_distribution<float> normal(0, 0.02f);
+  std::vector<TensorRequest> requests;
   for (std::int64_t t = 0; t < kTensors; ++t) {
-    Part& part = parts.emplace_back(
-        Part{box, std::vector<float>(static_cast<std::size_t>(box.num_elements()))});
-    for (std::size_t i = 0; i < part.values.size(); ++i) {
-      part.values[i] = i < kBlockBytes / 4 ? normal(random) : part.values[i - kBlockBytes / 4];
-    }
-    found.push_back({box, std::vector<float>(part.values.size(), 1.0f)});  // touched
-  }
-  for (std::int64_t t = 0; t < kTensors; ++t) {
-    sources.push_back(callback_source(
-        tensor_name(t), {DType::f32, shape, sharding},
-        [&part = parts[static_cast<std::size_t>(t)]](const Box& wanted, std::span<std::byte> out) {
-          const auto bytes = std::as_bytes(std::span(part.values));
-          copy_box(wanted, sizeof(float), {bytes.data(), part.box}, {out.data(), wanted});
-        }));
+    arrays.push_back(random_tensor(devices, spec, t));
+    sources.push_back(tensor_source(tensor_name(t), arrays.back()));
+    requests.push_back({tensor_name(t), spec});
   }
   CheckpointManager manager(dir, {.keep_last = 1, .threads = threads, .group = job});
   std::vector<double> saving, restoring;
@@ -67,16 +51,19 @@ void run(const std::filesystem::path& dir, std::int64_t mib, int rounds, const P
       manager.save(round, sources, {.codec = Codec::none});
       job.barrier();
     });
+    std::vector<ShardedArray> restored;
     const double restore = seconds([&] {
       const CheckpointReader reader(manager.latest()->step.directory, {.threads = threads});
-      for (std::size_t t = 0; t < found.size(); ++t) {
-        reader.read(tensor_name(static_cast<std::int64_t>(t)), box,
-                    std::as_writable_bytes(std::span(found[t].values)));
-      }
+      restored = reader.restore(devices, requests);
       job.barrier();
     });
-    for (std::size_t t = 0; t < found.size(); ++t) {
-      if (found[t].values != parts[t].values) throw std::runtime_error("other values came back");
+    for (std::size_t t = 0; t < restored.size(); ++t) {
+      const ConstBoxView found = restored[t].shard(job.rank()),
+                         needed = arrays[t].shard(job.rank());
+      const std::size_t bytes = num_bytes(found.box.shape(), sizeof(float));
+      if (!std::equal(found.data, found.data + bytes, needed.data)) {
+        throw std::runtime_error("other values came back");
+      }
     }
     if (round == 0) continue;  // it makes the room that later ones write in
     saving.push_back(save);
