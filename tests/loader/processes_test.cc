@@ -8,6 +8,7 @@
 
 #include "loader/pattern_source.h"
 #include "shardwise/loader/loader.h"
+#include "testing/same_shards.h"
 #include "testing/socket_transport.h"
 
 namespace shardwise {
@@ -29,16 +30,6 @@ std::vector<Batch> all_batches(Devices& devices, const std::shared_ptr<const Sou
   std::vector<Batch> batches;
   while (auto batch = loader.next()) batches.push_back(std::move(*batch));
   return batches;
-}
-
-bool same_shards(const ShardedArray& found, const ShardedArray& needed) {
-  for (std::int64_t p = 0; p < found.sharding().mesh().size(); ++p) {
-    if (!found.is_addressable(p)) continue;
-    const ConstBoxView a = found.shard(p), b = needed.shard(p);
-    const std::size_t bytes = num_bytes(a.box.shape(), size_bytes(found.dtype()));
-    if (!std::equal(a.data, a.data + bytes, b.data)) return false;
-  }
-  return true;
 }
 
 /// Elements of the distinct boxes that this process holds, of the rows that are no padding.

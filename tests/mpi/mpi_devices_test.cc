@@ -4,6 +4,7 @@
 
 #include "mpi_world.h"
 #include "testing/every_collective.h"
+#include "testing/same_shards.h"
 
 namespace shardwise {
 namespace {

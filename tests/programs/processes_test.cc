@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "testing/every_collective.h"
+#include "testing/same_shards.h"
 #include "testing/socket_transport.h"
 #include "trial.h"
 

@@ -10,6 +10,7 @@
 #include "testing/errors.h"
 #include "testing/every_collective.h"
 #include "testing/random_shardings.h"
+#include "testing/same_shards.h"
 #include "testing/socket_transport.h"
 
 namespace shardwise {
