@@ -14,7 +14,6 @@ namespace {
 constexpr std::uint64_t kMagic = 0x3130'4653'4453'5757;  // "WWSDSF01" in the file
 
 // A piece's record: a head of three words, then begin, end and chunk, one word per dim each.
-constexpr std::size_t kHeadWords = 3;
 constexpr unsigned kLayoutShift = 8, kCodecShift = 16;
 
 std::uint64_t name_hash(const TensorEntry& tensor) {
