@@ -140,14 +140,14 @@ class CheckpointManager {
   std::vector<Step> steps() const;
 
   /// The newest step whose manifest, file sizes and, of 64 shard files at most, chunk tables are
-  /// valid; nothing where the root
-  /// holds no step. Throws corrupt, with reasons, where it holds steps and none is valid: that is
-  /// never taken for a fresh start. Throws io, naming the step, where one that may be the newest
-  /// cannot be read (no rights, a server that does not answer, a bad place on the disk): an older
-  /// one is not taken for the newest because of that; where it stays so, remove that step. Where
-  /// another process replaces or removes the step before it is opened, opening it throws not_found:
-  /// ask again. With a group, rank 0 looks, and the others check that it is there for them, too;
-  /// cancelled, with the reason, where it failed on another rank.
+  /// valid; nothing where the root holds no step. Throws corrupt, with reasons, where it holds
+  /// steps and none is valid: that is never taken for a fresh start. Throws io, naming the step,
+  /// where one that may be the newest cannot be read (no rights, a server that does not answer, a
+  /// bad place on the disk): an older one is not taken for the newest because of that; where it
+  /// stays so, remove that step. Where another process replaces or removes the step before it is
+  /// opened, opening it throws not_found: ask again. With a group, rank 0 looks, and the others
+  /// check that it is there for them, too; cancelled, with the reason, where it failed on another
+  /// rank.
   std::optional<LatestStep> latest() const;
 
   /// Throws not_found, listing the steps there are.

@@ -36,7 +36,7 @@ bool has_resume_key(FileSystem& file_system, const std::filesystem::path& attemp
 class Attempt {
  public:
   /// Keeps references. A lease that cannot be removed at the end goes to `leftovers`, a path. What
-  /// `spare`, which may be null, has kept becomes the directory: then files lie in it. With a
+  /// `spare`, which may be null, has kept becomes the directory: then files are in it. With a
   /// resume key, which is resume_text(), not the spare but what a dead process's attempt with this
   /// key has left, where there is one.
   Attempt(FileSystem& file_system, const std::filesystem::path& root, std::int64_t step,
