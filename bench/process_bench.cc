@@ -21,7 +21,7 @@
 #include "shardwise/checkpoint/manager.h"
 #include "shardwise/checkpoint/reader.h"
 #include "shardwise/runtime/device.h"
-#include "shardwise/runtime/process/mpi.h"
+#include "shardwise/runtime/process/mpi_transport.h"
 
 using namespace shardwise;
 using namespace shardwise::bench;

@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <exception>
-#include <map>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -15,6 +15,7 @@
 #include "shardwise/checkpoint/detail/root/failures.h"
 #include "shardwise/checkpoint/detail/root/pin.h"
 #include "shardwise/checkpoint/detail/root/root.h"
+#include "shardwise/checkpoint/detail/write/commit.h"
 #include "shardwise/checkpoint/detail/write/host_snapshot.h"
 #include "shardwise/checkpoint/detail/write/save.h"
 #include "shardwise/runtime/stopwatch.h"
@@ -41,11 +42,42 @@ void check_arguments(std::int64_t step, std::span<const TensorSource> tensors,
                 fmt::format("save: writers is {}, needed 1 to {}", options.writers,
                             detail::kMostWriters / processes));
   }
-  detail::check_sources(tensors);
-  if (const std::string problem = detail::user_json_problem(options.user_json); !problem.empty()) {
-    throw Error(ErrorCode::invalid_argument, "save: user_json " + problem);
+  if (options.processes_per_file < 1 || processes % options.processes_per_file != 0) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("save: processes_per_file is {}, needed is a divisor of the number of "
+                            "processes, {}",
+                            options.processes_per_file, processes));
   }
+  detail::check_sources(tensors);
+  for (const TensorSource& tensor : tensors) {
+    if (!tensor.boxes) continue;
+    throw Error(
+        ErrorCode::invalid_argument,
+        fmt::format("save: tensor {:?} has boxes, which only write_shards takes", tensor.name));
+  }
+  detail::check_json(options);
   static_cast<void>(detail::staging_sizes(options.memory_budget_bytes, threads, 0));
+}
+
+void check_local_roots(const std::filesystem::path& root, const ManagerOptions& options) {
+  if (!options.local_roots) return;
+  const LocalRoots& local = *options.local_roots;
+  const int processes = options.group.size();
+  const char* problem = nullptr;
+  if (options.keep_last == 1) problem = "keep_last is 1, needed is 0 (all), or 2 or more";
+  if (!options.resume_key.empty()) problem = "there is a resume_key, needed is none";
+  if (local.copies < 0 || local.processes_per_host < 1) {
+    problem = "needed are 0 copies or more, and 1 process per host or more";
+  } else if (processes % local.processes_per_host != 0 ||
+             local.copies >= processes / local.processes_per_host) {
+    problem = "needed are whole hosts, and more of them than copies";
+  }
+  if (problem == nullptr) return;
+  throw Error(
+      ErrorCode::invalid_argument,
+      fmt::format("open checkpoint root {}: local_roots with {} copies, {} processes per "
+                  "host, {} processes: {}",
+                  root.string(), local.copies, local.processes_per_host, processes, problem));
 }
 
 std::string steps_text(const std::vector<Step>& steps) {
@@ -118,6 +150,13 @@ SaveStats PendingSave::wait() const {
   return state_->stats;
 }
 
+bool PendingSave::settle() const {
+  if (!state_) return true;
+  const MutexLock lock(state_->mutex);
+  state_->wait_until_done();
+  return state_->error == nullptr;
+}
+
 struct CheckpointManager::Impl {
   Impl(const std::filesystem::path& directory, ManagerOptions manager_options)
       : root(absolute_root(directory)),
@@ -146,8 +185,7 @@ struct CheckpointManager::Impl {
       SHARDWISE_REQUIRES(starting) {
     check_arguments(step, tensors, save_options, executor.threads(), group.size());
     finish_current();
-    const bool is_coordinator = group.rank() == 0;
-    if (save_options.existing == Existing::fail && is_coordinator) refuse_existing(step);
+    if (save_options.existing == Existing::fail && owns_root()) refuse_existing(step);
     // Under the lock: no body of this executor wants it, and no save reads the snapshot now.
     if (host_memory == HostMemory::copied) snapshot.take(tensors, executor);
     PendingSave pending;
@@ -167,6 +205,9 @@ struct CheckpointManager::Impl {
     pending.state_->stats.blocked_seconds = watch.seconds();
     return pending;
   }
+
+  /// Whether this process is the one that makes and removes what is in the root.
+  bool owns_root() const { return options.local_roots || options.group.rank() == 0; }
 
   void refuse_existing(std::int64_t step) const {
     for (const detail::StepName& name : detail::committed_names(*files, root)) {
@@ -194,15 +235,16 @@ struct CheckpointManager::Impl {
     std::exception_ptr error;
     std::vector<std::filesystem::path> left;
     try {
-      const detail::SaveContext context{*files, root,  executor,        pool,
-                                        left,   spare, options.devices, resume_key};
+      const detail::SaveContext context{
+          *files,          root,       executor,           pool, left, spare,
+          options.devices, resume_key, options.local_roots};
       stats = detail::run_save(context, group, step, std::move(tensors), save_options);
       stats.total_seconds = watch.seconds();
     } catch (...) {
       error = std::current_exception();
     }
     keep_leftovers(std::move(left));
-    if (!error && group.rank() == 0) clean_up(stats);
+    if (!error && owns_root()) clean_up(stats);
     state.finish(std::move(stats), error);
   }
 
@@ -228,9 +270,15 @@ struct CheckpointManager::Impl {
     const detail::StepName name = *detail::parse_step_name(committed);
     const std::vector<detail::StepName> names = detail::committed_names(*files, root);
     const std::int64_t oldest = oldest_kept(names, failures);
+    std::vector<std::int64_t> named;
+    if (options.retired) {
+      failures.attempt([&] { named = options.retired(newest_of(names)); });
+      std::ranges::sort(named);
+    }
     for (const detail::StepName& other : names) {
       const bool replaced = other.step == name.step && other.generation < name.generation;
-      const bool retired = other.step != name.step && other.step < oldest;
+      const bool retired = other.step != name.step &&
+                           (other.step < oldest || std::ranges::binary_search(named, other.step));
       if (!replaced && !retired) continue;
       const bool removed = failures.attempt([&] {
         detail::remove_unless_pinned(*files, root, other, options.reuse_files ? &spare : nullptr);
@@ -287,18 +335,27 @@ struct CheckpointManager::Impl {
     }
   }
 
-  // Empty where a reader takes it. That it cannot be read now does not say that it is not valid:
-  // throws io.
+  // Empty where a reader takes it, as this step. That it cannot be read now does not say that it is
+  // not valid: throws io.
   std::string why_invalid(const detail::StepName& name) const {
     try {
-      const detail::StoredCheckpoint checkpoint =
-          detail::open_checkpoint(*files, root / to_string(name));
+      const std::filesystem::path directory = root / to_string(name);
+      if (options.local_roots) {  // which has some of its files only
+        return why_not_step(name,
+                            detail::read_manifest(detail::open_directory(*files, directory)).step);
+      }
+      const detail::StoredCheckpoint checkpoint = detail::open_checkpoint(*files, directory);
       for (std::size_t f = 0; f < checkpoint.is_loaded.size(); ++f) checkpoint.files->at(f);
-      return {};
+      return why_not_step(name, checkpoint.manifest.step);
     } catch (const Error& e) {
       if (e.code() == ErrorCode::io) throw;
       return e.what();
     }
+  }
+
+  std::string why_not_step(const detail::StepName& name, std::int64_t step) const {
+    if (step == name.step) return {};
+    return fmt::format("{} is of step {}", (root / to_string(name)).string(), step);
   }
 
   // What latest() finds at one look.
@@ -382,6 +439,16 @@ struct CheckpointManager::Impl {
     }
   }
 
+  // Of each step its highest generation, ascending. Names come so.
+  std::vector<Step> newest_of(std::span<const detail::StepName> names) const {
+    std::vector<Step> steps;
+    for (const detail::StepName& name : names) {
+      if (!steps.empty() && steps.back().step == name.step) steps.pop_back();
+      steps.push_back(step_of(name));
+    }
+    return steps;
+  }
+
   Step step_of(const detail::StepName& name) const {
     return {name.step, name.generation, root / to_string(name)};
   }
@@ -411,10 +478,11 @@ CheckpointManager::CheckpointManager(const std::filesystem::path& root, ManagerO
                 fmt::format("open checkpoint root {}: keep_last is {}, needed 0 (all) or more",
                             root.string(), options.keep_last));
   }
-  const bool collect = options.collect_garbage && options.group.rank() == 0;
+  check_local_roots(root, options);
+  const bool collect = options.collect_garbage;
   impl_ = std::make_unique<Impl>(root, std::move(options));
   detail::make_root(*impl_->files, impl_->root);
-  if (!collect) return;
+  if (!collect || !impl_->owns_root()) return;
   try {
     collect_garbage();
   } catch (const Error&) {
@@ -444,18 +512,18 @@ void CheckpointManager::close() {
 }
 
 std::vector<Step> CheckpointManager::steps() const {
-  std::map<std::int64_t, Step> newest;
-  for (const detail::StepName& name : detail::committed_names(*impl_->files, impl_->root)) {
-    newest.insert_or_assign(name.step, impl_->step_of(name));
-  }
-  std::vector<Step> steps;
-  steps.reserve(newest.size());
-  for (auto& [number, step] : newest) steps.push_back(std::move(step));
-  return steps;
+  return impl_->newest_of(detail::committed_names(*impl_->files, impl_->root));
 }
 
 std::optional<LatestStep> CheckpointManager::latest() const {
   const ProcessGroup& group = impl_->options.group;
+  if (impl_->options.local_roots) {
+    throw Error(
+        ErrorCode::invalid_argument,
+        fmt::format("find the latest checkpoint in {}: its files are in the roots of several "
+                    "processes: TieredManager finds it",
+                    impl_->root.string()));
+  }
   return group.size() == 1 ? impl_->find_latest() : impl_->agree_on_latest(group.duplicate());
 }
 
@@ -474,6 +542,16 @@ void CheckpointManager::remove(std::int64_t step) {
   for (const detail::StepName& name : detail::committed_names(*impl_->files, impl_->root)) {
     if (name.step == step) detail::remove_checkpoint(*impl_->files, impl_->root, name);
   }
+}
+
+bool CheckpointManager::retire(std::int64_t step) {
+  static_cast<void>(this->step(step));
+  bool is_gone = true;
+  for (const detail::StepName& name : detail::committed_names(*impl_->files, impl_->root)) {
+    if (name.step != step) continue;
+    is_gone = detail::remove_unless_pinned(*impl_->files, impl_->root, name) && is_gone;
+  }
+  return is_gone;
 }
 
 GarbageReport CheckpointManager::collect_garbage(const GarbageOptions& options) {

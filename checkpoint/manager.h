@@ -2,8 +2,10 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -23,6 +25,9 @@ class PendingSave {
   /// Returns when it is committed. Throws what the save threw: then the step is not listed and
   /// older checkpoints are as they were.
   SaveStats wait() const;
+
+  /// Returns when it has ended; whether it is committed. The error stays for wait().
+  bool settle() const;
 
  private:
   friend class CheckpointManager;
@@ -49,10 +54,25 @@ struct LatestStep {
   std::vector<RejectedStep> rejected;
 };
 
+/// Where each process has a root of its own, on a node-local disk or in /dev/shm.
+struct LocalRoots {
+  /// So many other processes get a copy of each shard file. Those of rank r are the ranks
+  /// r + processes_per_host, r + 2 processes_per_host, ... modulo the number of processes.
+  int copies = 0;
+
+  /// How many neighbouring ranks are lost together. It divides the number of processes, and there
+  /// are more hosts than copies.
+  int processes_per_host = 1;
+};
+
 struct ManagerOptions {
   /// After a commit all but the newest so many valid steps are removed, never the one that was
   /// just committed nor one that a reader has pinned (ReadOptions::pin); 0 keeps all.
   std::int64_t keep_last = 0;
+
+  /// Says after a commit which of the steps there are, ascending, are to be removed, too, but for
+  /// the one that was just committed and pinned ones. On the thread that saves.
+  std::function<std::vector<std::int64_t>(std::span<const Step>)> retired = nullptr;
 
   /// The shard files of the checkpoint that retention, or a replacement, removed last are emptied
   /// but keep their room on the disk, in which the next save writes: saves with retention take half
@@ -76,6 +96,13 @@ struct ManagerOptions {
   /// old ones and collects garbage, and its `user_json` is what is stored. What fails on one rank
   /// fails on all, with that rank's message.
   ProcessGroup group = {};
+
+  /// Each process gives a root that the others do not see. A step of it has the manifest, the shard
+  /// files that the process has written, and copies of others': all roots together hold a
+  /// checkpoint, and TieredManager finds it there. keep_last is 0, or 2 or more: where a process
+  /// dies while others commit, the step before is the newest that is whole. Not with latest(), nor
+  /// with resume_key.
+  std::optional<LocalRoots> local_roots = {};
 
   /// Devices of the job: process p of P holds those d with d * P / devices == p. 0: one more than
   /// the highest of the meshes of a save, which must then be the same for all processes.
@@ -155,6 +182,9 @@ class CheckpointManager {
 
   /// Removes a step, all its generations. Throws not_found, io.
   void remove(std::int64_t step);
+
+  /// The same unless a reader has pinned it; says whether it is gone. As retention does.
+  bool retire(std::int64_t step);
 
   /// Removes what dead processes left, and generations that a valid one replaces. Goes on where
   /// something cannot be removed, and throws the first error, mostly io, at the end.

@@ -21,6 +21,38 @@ struct TensorRequest {
   ArraySpec spec;
 };
 
+/// Where a box of a tensor is wanted: row-major, native endian.
+struct BoxTarget {
+  std::size_t tensor;  ///< number in CheckpointReader::tensors()
+  Box box;
+  std::span<std::byte> out;  ///< of exactly its size
+};
+
+struct RestoreOptions {
+  /// What several of so many neighbouring processes hold, as those of a host or all of a job, is
+  /// read by one of them, which sends it to the others. 1: each process reads what its devices
+  /// hold, and needs no other. Else all processes of the devices restore the same together;
+  /// restore_traffic() says what is read and sent.
+  int processes_per_read = 1;
+};
+
+/// Bytes that a restore moves, as they are in memory.
+struct RestoreTraffic {
+  int processes_per_read = 1;
+  std::size_t read_bytes = 0;       ///< from the checkpoint, by all processes
+  std::size_t most_read_bytes = 0;  ///< of it by one process
+  std::size_t sent_bytes = 0;       ///< from process to process
+
+  /// "each process reads for itself: 24.0 GiB read, at most 3.0 GiB by one process, nothing sent"
+  std::string to_string() const;
+};
+
+/// What a restore of these arrays moves onto so many devices of so many processes: a formula, which
+/// reads and sends nothing. Throws invalid_argument, and not_found where a mesh names a device that
+/// is not there.
+RestoreTraffic restore_traffic(std::span<const TensorRequest> requests, std::int64_t devices,
+                               int processes, const RestoreOptions& options = {});
+
 /// Reads any box of any tensor of one committed checkpoint, however its writer had it cut.
 ///
 /// On disk: docs/checkpoint_format.md. Needs no HDF5 and no mesh. Every chunk that is read is
@@ -42,10 +74,14 @@ class CheckpointReader final : public BoxReader {
   CheckpointReader& operator=(CheckpointReader&&) noexcept;
 
   const std::filesystem::path& directory() const;
+  /// -1: it was saved as no step of a root.
   std::int64_t step() const;
 
   /// The caller's JSON, as text.
   const std::string& user_json() const;
+
+  /// SaveOptions::objects_json; empty where there are none.
+  const std::string& objects_json() const;
 
   /// Whether there is an index.h5, in which other HDF5 tools find all tensors.
   bool has_index() const;
@@ -64,15 +100,19 @@ class CheckpointReader final : public BoxReader {
   /// The same for a number in tensors().
   void read(std::size_t tensor, const Box& box, std::span<std::byte> out) const override;
 
+  /// Several boxes, each as read() fills one; each chunk that any of them needs is read once.
+  void read(std::span<const BoxTarget> targets) const;
+
   /// One array, as it is stored, under any sharding.
   ShardedArray restore(Devices& devices, std::string_view name, const Sharding& sharding) const;
 
   /// Several arrays. First compares all names, dtypes and shapes with the checkpoint's, and meshes
   /// with the number of devices, and throws one invalid_argument that lists every mismatch; then
   /// reads each chunk that any device needs once. Throws not_found where a mesh names a device that
-  /// is not there, resource_exhausted where a device's memory does not suffice.
-  std::vector<ShardedArray> restore(Devices& devices,
-                                    std::span<const TensorRequest> requests) const;
+  /// is not there, resource_exhausted where a device's memory does not suffice, cancelled where
+  /// processes read for each other and another one fails.
+  std::vector<ShardedArray> restore(Devices& devices, std::span<const TensorRequest> requests,
+                                    const RestoreOptions& options = {}) const;
 
   ReadStats stats() const;
 

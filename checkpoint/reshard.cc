@@ -104,6 +104,7 @@ SaveStats reshard_checkpoint(const fs::path& source, const fs::path& target_root
   read.progress = nullptr;  // of every box: the save's says how far the whole is
   options.save.memory_budget_bytes = budget.save_bytes;
   options.save.user_json = checkpoint.manifest.user_json;
+  options.save.objects_json = checkpoint.manifest.objects_json;
   const std::int64_t step = checkpoint.manifest.step;
   const std::string source_id = checkpoint.manifest.id;
   std::vector<TensorInfo> tensors = detail::tensor_infos(checkpoint);

@@ -57,7 +57,8 @@ class SpecRules {
 struct ReshardOptions {
   /// memory_budget_bytes is of all, reading a checkpoint included; what the process takes beside it
   /// (threads, tables of tensors and chunks) stays below 64 MiB with up to 16 threads and some
-  /// thousand tensors. user_json is ignored where the source is a checkpoint: its own is kept.
+  /// thousand tensors. user_json and objects_json are ignored where the source is a checkpoint: its
+  /// own are kept.
   SaveOptions save = {};
 
   /// threads and file_system serve both; memory_budget_bytes, pin and progress are ignored.
@@ -85,8 +86,8 @@ struct ReshardTarget {
 SaveStats reshard_checkpoint(const BoxReader& source, const ReshardTarget& target, const Mesh& mesh,
                              const SpecRules& rules, ReshardOptions options = {});
 
-/// The same for the checkpoint at `source`: same step, same user_json. Decodes each chunk as seldom
-/// as the budget allows. Throws as CheckpointReader does, too.
+/// The same for the checkpoint at `source`: same step, user_json and objects_json. Decodes each
+/// chunk as seldom as the budget allows. Throws as CheckpointReader does, too.
 SaveStats reshard_checkpoint(const std::filesystem::path& source,
                              const std::filesystem::path& target_root, const Mesh& mesh,
                              const SpecRules& rules, ReshardOptions options = {});

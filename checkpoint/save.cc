@@ -65,7 +65,10 @@ TensorSource host_source(std::string name, ArraySpec spec, std::span<const std::
                     shardwise::name(spec.dtype), to_string(spec.shape), needed));
   }
   auto reader = std::make_shared<detail::HostReader>(info_of(name, spec), bytes.data());
-  return {std::move(name), std::move(reader), 0, std::move(spec.sharding), true};
+  return {.name = std::move(name),
+          .reader = std::move(reader),
+          .sharding = std::move(spec.sharding),
+          .copied_by_save_async = true};
 }
 
 TensorSource callback_source(std::string name, ArraySpec spec,

@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "shardwise/checkpoint/box_reader.h"
 #include "shardwise/checkpoint/info.h"
@@ -27,6 +28,10 @@ struct TensorSource {
   /// The pieces on disk are its distinct boxes; a tensor below 64 KiB is one piece, and so is one
   /// without a sharding.
   std::optional<Sharding> sharding = {};
+
+  /// For write_shards, where no sharding says what this process has: the pieces that it writes, as
+  /// they are. All processes' together must be each element once.
+  std::optional<std::vector<Box>> boxes = {};
 
   /// The elements may change as soon as save_async returns, so it copies them before; save reads
   /// them where they are. Set by host_source. Else the reader must work until the save has ended.
@@ -59,6 +64,11 @@ enum class Existing {
 struct SaveOptions {
   Codec codec = Codec::zstd;     ///< shard files are the same bytes for any number of threads
   std::string user_json = "{}";  ///< the caller's own; any JSON value
+
+  /// What is saved beside the tensors, such as a job's tree of names and Python's objects; any JSON
+  /// value. Empty: nothing.
+  std::string objects_json = {};
+
   Existing existing = Existing::fail;
 
   /// Most host bytes held at once beyond the tensors, copies of host sources and what describes
@@ -66,10 +76,16 @@ struct SaveOptions {
   /// At least 8 MiB.
   std::size_t memory_budget_bytes = std::size_t{256} << 20;
 
-  /// Shard files of each process, at least 1: of n in all, device d of D belongs to writer
-  /// d * n / D. What several writers hold is stored once, split between them by bytes. A writer
-  /// with nothing to write makes no file.
+  /// Shard files of each process that writes, at least 1: of n in all, device d of D belongs to
+  /// writer d * n / D. What several writers hold is stored once, split between them by bytes. A
+  /// writer with nothing to write makes no file.
   std::int64_t writers = 1;
+
+  /// Of so many neighbouring ranks, as those of a host, the first one writes the shard files of
+  /// all: it takes what the others hold by messages, box by box, so that there are fewer and larger
+  /// files. 1: each process writes its own. It divides the number of processes, which then must all
+  /// save the same tensors as their neighbours.
+  int processes_per_file = 1;
 
   /// Must not save with the same manager, close it or wait for this save.
   ProgressFunction progress = nullptr;

@@ -11,7 +11,7 @@
 
 #include "shardwise/checkpoint/manager.h"
 #include "shardwise/checkpoint/reader.h"
-#include "shardwise/runtime/process/mpi.h"
+#include "shardwise/runtime/process/mpi_transport.h"
 #include "shardwise/shard/box_copy.h"
 #include "shardwise/shard/error.h"
 using namespace shardwise;
@@ -38,7 +38,6 @@ void run(const char* folder, const ProcessGroup& job) {
   const Box mine = by_rows.box_at(job.rank(), kShape);
   std::vector<float> w(static_cast<std::size_t>(mine.num_elements()), 0.0f);
   std::int64_t step = 0;
-
   if (const auto latest = manager.latest()) {  // all processes agree on it
     const CheckpointReader reader(latest->step.directory);
     reader.read("w", mine, std::as_writable_bytes(std::span(w)));

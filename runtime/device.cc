@@ -91,12 +91,12 @@ Devices::~Devices() = default;
 
 std::int64_t Devices::size() const { return size_; }
 
-int Devices::process_of(DeviceId id) const {
-  if (id < 0 || id >= size_) {
+int Devices::process_of(DeviceId id, std::int64_t devices, int processes) {
+  if (id < 0 || id >= devices) {
     throw Error(ErrorCode::not_found,
-                fmt::format("find a device: device {} is not among the {} devices", id, size_));
+                fmt::format("find a device: device {} is not among the {} devices", id, devices));
   }
-  return static_cast<int>(id * group_.size() / size_);
+  return static_cast<int>(id * processes / devices);
 }
 
 Device& Devices::at(DeviceId id) const {

@@ -124,7 +124,10 @@ class Devices {
   Device& at(DeviceId id) const;
 
   /// The rank of the process that has it. Throws not_found where there is no such device.
-  int process_of(DeviceId id) const;
+  int process_of(DeviceId id) const { return process_of(id, size_, group_.size()); }
+
+  /// The same for any number of devices and processes: the rule by which devices are divided.
+  static int process_of(DeviceId id, std::int64_t devices, int processes);
 
   /// Whether this process has it. Throws not_found where there is no such device.
   bool is_addressable(DeviceId id) const { return process_of(id) == group_.rank(); }

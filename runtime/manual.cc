@@ -57,8 +57,12 @@ void check_last(const Sharding& sharding, std::size_t axis, std::size_t dim,
              sharding.mesh().axes()[axis].name, dim, sharding.spec().to_string()));
 }
 
-void check_reduction(Reduction reduction, std::string_view operation) {
+void check_reduction(Reduction reduction, DType dtype, std::string_view operation) {
   if (reduction == Reduction::none) refuse(operation, "no reduction, needed sum, max or min");
+  if (is_computed(dtype)) return;
+  throw Error(
+      ErrorCode::unsupported,
+      fmt::format("{}: found {}, needed a type that is computed with", operation, name(dtype)));
 }
 
 }  // namespace
@@ -182,7 +186,7 @@ ManualRegion::Value ManualRegion::all_reduce(Value value, std::span<const std::s
   constexpr std::string_view kName = "all_reduce";
   const Program::ValueId from = impl_->id(value, kName);
   const Sharding& sharding = impl_->program.value(from).spec.sharding;
-  check_reduction(reduction, kName);
+  check_reduction(reduction, impl_->program.value(from).spec.dtype, kName);
   std::vector<std::size_t> numbers;
   for (const std::string& axis : axes) {
     numbers.push_back(impl_->mesh.axis_index(axis));
@@ -213,7 +217,7 @@ ManualRegion::Value ManualRegion::reduce_scatter(Value value, std::string_view a
   const Program::ValueId from = impl_->id(value, kName);
   const Sharding& sharding = impl_->program.value(from).spec.sharding;
   const std::size_t number = impl_->mesh.axis_index(axis);
-  check_reduction(reduction, kName);
+  check_reduction(reduction, impl_->program.value(from).spec.dtype, kName);
   check_dim(sharding, dim, kName);
   check_unused(sharding, number, kName);
   auto spec = sharding.spec().entries();

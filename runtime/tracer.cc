@@ -189,6 +189,11 @@ double Tensor::item() const {
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("read a scalar: found {}, needed a scalar", to_string(type())));
   }
+  if (!is_computed(dtype())) {
+    throw Error(ErrorCode::unsupported,
+                fmt::format("read a scalar: found {}, needed a type that is computed with",
+                            to_string(type())));
+  }
   std::int64_t position = 0;  // each holds the scalar, where it is here
   const std::int64_t last = array().sharding().mesh().size() - 1;
   while (position < last && !array().is_addressable(position)) ++position;

@@ -7,6 +7,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/setup.sh
+scripts/python.sh jax optax flax orbax-checkpoint
 
 presets=(release) label=(-LE nightly)
 case "${1:-}" in
@@ -20,7 +21,9 @@ esac
 declare -A targets=([clang]="--target shardwise_tool shardwise_loader")
 for preset in "${presets[@]}"; do
   echo "== $preset: configure and build"
-  cmake --preset "$preset" >/dev/null
+  python=()
+  [ "$preset" != release ] || python=(-D SHARDWISE_BUILD_PYTHON=ON -D "Python_EXECUTABLE=$PWD/build/venv/bin/python")
+  cmake --preset "$preset" "${python[@]}" >/dev/null
   cmake --build --preset "$preset" ${targets[$preset]:-}
 done
 for preset in "${presets[@]}"; do

@@ -87,6 +87,8 @@ void copy_box(const Box& box, std::size_t element_bytes, const ConstBoxView& fro
       return copy_short_runs<4>(walk, element_bytes, from.data, to.data);
     case 8:
       return copy_short_runs<8>(walk, element_bytes, from.data, to.data);
+    case 16:
+      return copy_short_runs<16>(walk, element_bytes, from.data, to.data);
     default:
       for_each_run(walk, [&](std::int64_t a, std::int64_t b, std::int64_t) {
         std::memcpy(to.data + static_cast<std::size_t>(b) * element_bytes,

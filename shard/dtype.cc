@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cassert>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -17,28 +18,45 @@
 namespace shardwise {
 namespace {
 
-struct Names {
+struct Description {
+  DType dtype;
   std::string_view short_name, long_name;
+  std::size_t bytes;
 };
 
-constexpr std::array kDTypes = {DType::f64, DType::f32, DType::f16,    DType::bf16, DType::i64,
-                                DType::i32, DType::i16, DType::i8,     DType::u64,  DType::u32,
-                                DType::u16, DType::u8,  DType::boolean};
-
 // In declaration order.
-constexpr std::array<Names, kDTypes.size()> kNames = {{{"f64", "float64"},
-                                                       {"f32", "float32"},
-                                                       {"f16", "float16"},
-                                                       {"bf16", "bfloat16"},
-                                                       {"i64", "int64"},
-                                                       {"i32", "int32"},
-                                                       {"i16", "int16"},
-                                                       {"i8", "int8"},
-                                                       {"u64", "uint64"},
-                                                       {"u32", "uint32"},
-                                                       {"u16", "uint16"},
-                                                       {"u8", "uint8"},
-                                                       {"bool", "boolean"}}};
+constexpr std::array kDescriptions = {
+    Description{DType::f64, "f64", "float64", 8},
+    Description{DType::f32, "f32", "float32", 4},
+    Description{DType::f16, "f16", "float16", 2},
+    Description{DType::bf16, "bf16", "bfloat16", 2},
+    Description{DType::i64, "i64", "int64", 8},
+    Description{DType::i32, "i32", "int32", 4},
+    Description{DType::i16, "i16", "int16", 2},
+    Description{DType::i8, "i8", "int8", 1},
+    Description{DType::u64, "u64", "uint64", 8},
+    Description{DType::u32, "u32", "uint32", 4},
+    Description{DType::u16, "u16", "uint16", 2},
+    Description{DType::u8, "u8", "uint8", 1},
+    Description{DType::boolean, "bool", "boolean", 1},
+    Description{DType::f8_e4m3fn, "f8_e4m3fn", "float8_e4m3fn", 1},
+    Description{DType::f8_e5m2, "f8_e5m2", "float8_e5m2", 1},
+    Description{DType::f8_e4m3fnuz, "f8_e4m3fnuz", "float8_e4m3fnuz", 1},
+    Description{DType::f8_e5m2fnuz, "f8_e5m2fnuz", "float8_e5m2fnuz", 1},
+    Description{DType::f8_e8m0fnu, "f8_e8m0fnu", "float8_e8m0fnu", 1},
+    Description{DType::c64, "c64", "complex64", 8},
+    Description{DType::c128, "c128", "complex128", 16},
+};
+
+constexpr auto kDTypes = [] {
+  std::array<DType, kDescriptions.size()> dtypes{};
+  for (std::size_t i = 0; i < dtypes.size(); ++i) dtypes[i] = kDescriptions[i].dtype;
+  return dtypes;
+}();
+
+constexpr const Description& described(DType dtype) {
+  return kDescriptions[static_cast<std::size_t>(dtype)];
+}
 
 /// A 16-bit float: 1 sign bit, then the exponent, then kMantissaBits.
 template <int kMantissa>
@@ -170,7 +188,7 @@ To from_value(Value value) {
   }
 }
 
-/// Calls body with a zero element of the type.
+/// Calls body with a zero element of the type, which is one that is computed with.
 template <class Body>
 void with_type(DType dtype, const Body& body) {
   switch (dtype) {
@@ -200,6 +218,8 @@ void with_type(DType dtype, const Body& body) {
       return body(std::uint8_t{});
     case DType::boolean:
       return body(Boolean{});
+    default:
+      assert(false && "not computed with");
   }
 }
 
@@ -207,19 +227,21 @@ void with_type(DType dtype, const Body& body) {
 
 std::span<const DType> all_dtypes() { return kDTypes; }
 
-std::size_t size_bytes(DType dtype) {
-  std::size_t bytes = 0;
-  with_type(dtype, [&](auto element) { bytes = sizeof(element); });
-  return bytes;
+std::span<const DType> compute_dtypes() {
+  return std::span(kDTypes).first(static_cast<std::size_t>(DType::boolean) + 1);
 }
 
-std::string_view name(DType dtype) { return kNames[static_cast<std::size_t>(dtype)].short_name; }
+bool is_computed(DType dtype) { return dtype <= DType::boolean; }
+
+std::size_t size_bytes(DType dtype) { return described(dtype).bytes; }
+
+std::string_view name(DType dtype) { return described(dtype).short_name; }
 
 DType parse_dtype(std::string_view text) {
   std::string known;
-  for (std::size_t i = 0; i < kDTypes.size(); ++i) {
-    if (text == kNames[i].short_name || text == kNames[i].long_name) return kDTypes[i];
-    known += fmt::format("{}{}", i == 0 ? "" : ", ", kNames[i].short_name);
+  for (const Description& one : kDescriptions) {
+    if (text == one.short_name || text == one.long_name) return one.dtype;
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", one.short_name);
   }
   throw Error(ErrorCode::invalid_argument,
               fmt::format("dtype \"{}\": it is not known; needed is one of {}", text, known));
@@ -234,6 +256,11 @@ float bf16_to_f32(std::uint16_t bits) { return widen(BF16{bits}); }
 std::uint16_t f32_to_bf16(float value) { return narrow<BF16>(double{value}).bits; }
 
 void convert(DType from, const std::byte* source, DType to, std::byte* target, std::size_t count) {
+  if (from != to && !(is_computed(from) && is_computed(to))) {
+    throw Error(ErrorCode::unsupported,
+                fmt::format("convert {} to {}: {} is stored and moved, not computed with",
+                            name(from), name(to), name(is_computed(from) ? to : from)));
+  }
   if (count == 0) return;
   if (from == to) {
     std::memmove(target, source, count * size_bytes(from));

@@ -366,6 +366,12 @@ class PosixFileSystem final : public FileSystem {
     throw_system(errno, "rename", from, "to " + to.string());
   }
 
+  void exchange(const std::filesystem::path& a, const std::filesystem::path& b) override {
+    if (::renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) == 0) return;
+    const bool unknown = errno == EINVAL || errno == ENOSYS;
+    throw_system(unknown ? EXDEV : errno, "exchange", a, "with " + b.string());
+  }
+
   void remove(const std::filesystem::path& path) override {
     if (std::remove(path.c_str()) != 0 && errno != ENOENT) throw_system(errno, "remove", path);
   }
@@ -447,6 +453,33 @@ class DirectoryByPath final : public Directory {
 
 std::unique_ptr<Directory> FileSystem::open_directory(const std::filesystem::path& path) {
   return std::make_unique<DirectoryByPath>(*this, path);
+}
+
+void FileSystem::exchange(const std::filesystem::path& a, const std::filesystem::path& b) {
+  throw_system(EXDEV, "exchange", a, "with " + b.string());
+}
+
+void exchange_by_any_means(FileSystem& file_system, const std::filesystem::path& a,
+                           const std::filesystem::path& b, const std::filesystem::path& aside) {
+  try {
+    return file_system.exchange(a, b);
+  } catch (const Error& e) {
+    if (e.code() != ErrorCode::unsupported) throw;
+  }
+  file_system.rename(b, aside);
+  try {
+    file_system.rename(a, b);
+  } catch (...) {
+    file_system.rename(aside, b);
+    throw;
+  }
+  try {
+    file_system.rename(aside, a);
+  } catch (...) {
+    file_system.rename(b, a);
+    file_system.rename(aside, b);
+    throw;
+  }
 }
 
 std::shared_ptr<FileSystem> posix_file_system() { return std::make_shared<PosixFileSystem>(); }

@@ -117,6 +117,10 @@ class FileSystem {
   /// directory of a lower layer.
   virtual void rename(const std::filesystem::path& from, const std::filesystem::path& to) = 0;
 
+  /// Gives each of two directories or files, both there, the other's name, in one step. Throws
+  /// unsupported where the system cannot, as the default always does.
+  virtual void exchange(const std::filesystem::path& a, const std::filesystem::path& b);
+
   /// Removes a file or an empty directory; one that does not exist is no error. Throws
   /// already_exists if the directory is not empty.
   virtual void remove(const std::filesystem::path& path) = 0;
@@ -124,6 +128,11 @@ class FileSystem {
   /// Names in a directory, sorted. Throws not_found.
   virtual std::vector<std::string> list(const std::filesystem::path& path) = 0;
 };
+
+/// As exchange(). Where the system cannot, by three renames over `aside`, between which nothing has
+/// the name `b` for a moment; if the program ends just there, what was at `b` is at `aside`.
+void exchange_by_any_means(FileSystem& file_system, const std::filesystem::path& a,
+                           const std::filesystem::path& b, const std::filesystem::path& aside);
 
 /// The operating system's files.
 std::shared_ptr<FileSystem> posix_file_system();

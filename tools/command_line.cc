@@ -25,6 +25,8 @@ struct Commands {
   InspectOptions inspect;
   VerifyOptions verify;
   ReshardOptions reshard;
+  ImportOptions imported;
+  ExportOptions exported;
   BenchSaveOptions bench_save;
   BenchRestoreOptions bench_restore;
   std::function<int()> run;
@@ -50,21 +52,26 @@ void add_threads(CLI::App& command, int& threads) {
       ->capture_default_str();
 }
 
-void add_memory_budget(CLI::App& command, std::size_t& bytes) {
-  static constexpr ByteRange kAllowed{std::size_t{8} << 20, std::size_t{1} << 50};
+void add_size(CLI::App& command, const std::string& name, std::size_t& bytes, ByteRange allowed,
+              const std::string& description) {
   command
       .add_option_function<std::string>(
-          "--memory-budget",
-          [&bytes](const std::string& text) {
+          name,
+          [name, allowed, &bytes](const std::string& text) {
             try {
-              bytes = parse_bytes(text, kAllowed);
+              bytes = parse_bytes(text, allowed);
             } catch (const Error& error) {
-              throw CLI::ValidationError("--memory-budget", error.what());
+              throw CLI::ValidationError(name, error.what());
             }
           },
-          "Host memory beyond the tensors, in bytes or as 512M, 1.5GiB")
-      ->type_name("SIZE")
-      ->default_str(human_bytes(bytes));
+          description)
+      ->type_name("SIZE");
+}
+
+void add_memory_budget(CLI::App& command, std::size_t& bytes) {
+  add_size(command, "--memory-budget", bytes, {std::size_t{8} << 20, std::size_t{1} << 50},
+           "Host memory beyond the tensors, in bytes or as 512M, 1.5GiB");
+  command.get_option("--memory-budget")->default_str(human_bytes(bytes));
 }
 
 void add_shards(CLI::App& app, Commands& c) {
@@ -120,12 +127,35 @@ void add_looks(CLI::App& app, Commands& c) {
       "shardwise inspect runs/checkpoints/step-00000400 --tensor w1", c, c.inspect, run_inspect);
   inspect.add_option("path", c.inspect.path, kCheckpoint)->required();
   inspect.add_option("--tensor", c.inspect.tensors, "Only these (may be repeated)");
+  inspect
+      .add_option("--processes", c.inspect.processes,
+                  "Show what so many processes read and send when they restore it, cut as it is")
+      ->check(CLI::PositiveNumber);
+  inspect.add_option("--processes-per-host", c.inspect.processes_per_host)
+      ->check(CLI::PositiveNumber)
+      ->needs("--processes");
 
   CLI::App& verify = add_command(
       app, "verify", "Read and check every byte; exit status 1: damaged, 3: could not tell",
       "shardwise verify runs/checkpoints", c, c.verify, run_verify);
   verify.add_option("path", c.verify.path, "A checkpoint, or a directory of steps (all)")
       ->required();
+}
+
+/// What reshard and import have in common beside source, target and mesh.
+void add_step_options(CLI::App& command, ReshardOptions& options) {
+  command.add_option("--devices", options.devices, "Device ids in mesh order (default 0,1,2,..)");
+  command.add_option("--spec", options.rules,
+                     "Rules NAME-PATTERN=SPEC, separated by \";\", or @FILE with one per line; "
+                     "first match counts; other tensors keep their spec");
+  command.add_option("--codec", options.codec, "auto, zstd or none")->capture_default_str();
+  command.add_option("--writers", options.writers, "Shard files of each process")
+      ->check(CLI::Range(1, 99'999))
+      ->capture_default_str();
+  command.add_flag("--replace", options.replace,
+                   "Where the target holds the step: write a new generation of it");
+  add_memory_budget(command, options.memory_budget_bytes);
+  add_threads(command, options.threads);
 }
 
 void add_reshard(CLI::App& app, Commands& c) {
@@ -137,18 +167,40 @@ void add_reshard(CLI::App& app, Commands& c) {
   reshard.add_option("source", c.reshard.source, kCheckpoint)->required();
   reshard.add_option("target", c.reshard.target, "Directory that gets the step")->required();
   reshard.add_option("--mesh", c.reshard.mesh, "Mesh: data=2,model=3")->required();
-  reshard.add_option("--devices", c.reshard.devices, "Device ids in mesh order (default 0,1,2,..)");
-  reshard.add_option("--spec", c.reshard.rules,
-                     "Rules NAME-PATTERN=SPEC, separated by \";\", or @FILE with one per line; "
-                     "first match counts; other tensors keep their spec");
-  reshard.add_option("--codec", c.reshard.codec, "auto, zstd or none")->capture_default_str();
-  reshard.add_option("--writers", c.reshard.writers, "Shard files of each process")
-      ->check(CLI::Range(1, 99'999))
-      ->capture_default_str();
-  reshard.add_flag("--replace", c.reshard.replace,
-                   "Where the target holds the step: write a new generation of it");
-  add_memory_budget(reshard, c.reshard.memory_budget_bytes);
-  add_threads(reshard, c.reshard.threads);
+  add_step_options(reshard, c.reshard);
+}
+
+void add_conversions(CLI::App& app, Commands& c) {
+  CLI::App& imported = add_command(
+      app, "import", "Write the tensors of safetensors files as a checkpoint, cut over a mesh",
+      "shardwise import llama/ runs/checkpoints --step 0 --mesh model=4 --spec "
+      "'*norm*=-;*=model,-'",
+      c, c.imported, run_import);
+  imported
+      .add_option("source", c.imported.source,
+                  "A .safetensors file, an .index.json, or a folder with one")
+      ->required();
+  imported.add_option("root", c.imported.target, "Directory that gets the step")->required();
+  imported.add_option("--step", c.imported.step, "Number of the step")
+      ->required()
+      ->check(CLI::NonNegativeNumber);
+  imported.add_option("--mesh", c.imported.mesh, "Mesh: data=2,model=3")->capture_default_str();
+  add_step_options(imported, c.imported);
+
+  CLI::App& exported = add_command(
+      app, "export", "Write the tensors of a checkpoint as safetensors files",
+      "shardwise export runs/checkpoints/step-00000400 model.safetensors --format safetensors\n"
+      "  shardwise export runs/checkpoints model/ --format safetensors --max-shard 5GB",
+      c, c.exported, run_export);
+  exported.add_option("step", c.exported.source, kCheckpoint)->required();
+  exported.add_option("target", c.exported.target, "NAME.safetensors, or a folder")->required();
+  exported.add_option("--format", c.exported.format, "safetensors")->required();
+  add_size(exported, "--max-shard", c.exported.max_shard_bytes, {1, std::size_t{1} << 50},
+           "Most bytes of tensors in a file, as 5GB; else all are in one");
+  exported.add_flag("--replace", c.exported.replace,
+                    "Where the target exists: replace it, if it holds nothing but safetensors");
+  add_memory_budget(exported, c.exported.memory_budget_bytes);
+  add_threads(exported, c.exported.threads);
 }
 
 void add_bench_options(CLI::App& command, int& repeat, int& threads) {
@@ -216,6 +268,7 @@ void declare(CLI::App& app, Commands& c) {
   add_explain(app, c);
   add_looks(app, c);
   add_reshard(app, c);
+  add_conversions(app, c);
   CLI::App& bench =
       *app.add_subcommand("bench", "Measure how fast checkpoints are on a file system");
   bench.require_subcommand(0, 1);

@@ -7,7 +7,7 @@
 
 #include "shardwise/shard/error.h"
 #if defined(SHARDWISE_MPI)
-#include "shardwise/runtime/process/mpi.h"
+#include "shardwise/runtime/process/mpi_transport.h"
 #endif
 
 namespace shardwise::tools {

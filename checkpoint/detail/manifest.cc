@@ -210,11 +210,14 @@ void place_pieces(Manifest& manifest) {
 std::string print_manifest(const Manifest& manifest) {
   Printer printer;
   printer.reserve(128 * manifest.tensors.size() + manifest.user_json.size() +
-                  72 * (manifest.files.size() + 8));
+                  manifest.objects_json.size() + 72 * (manifest.files.size() + 8));
   printer.put("{{\"format\":\"{}\",\"version\":{},", kFormatName, kFormatVersion);
   if (manifest.minor != 0) printer.put("\"minor\":{},", manifest.minor);
-  printer.put("\"id\":\"{}\",\"step\":{},\n", manifest.id, manifest.step);
-  printer.put("\"user\":{},\n\"writers\":", manifest.user_json);
+  printer.put("\"id\":\"{}\",", manifest.id);
+  if (manifest.step != kNoStep) printer.put("\"step\":{},", manifest.step);
+  printer.add("\n\"user\":", manifest.user_json);
+  if (!manifest.objects_json.empty()) printer.add(",\n\"objects\":", manifest.objects_json);
+  printer.add(",\n\"writers\":");
   printer.writers(manifest.writers);
   const MeshTexts meshes(manifest.tensors);
   printer.add(",\n\"meshes\":");

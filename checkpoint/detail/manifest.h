@@ -23,6 +23,7 @@ inline constexpr std::int64_t kExactIndexMinor =
     1;  ///< of version 1: index.h5 is build_index_file's
 inline constexpr const char* kManifestName = "manifest.json";
 inline constexpr const char* kIndexName = "index.h5";
+inline constexpr std::int64_t kNoStep = -1;          ///< of a checkpoint that is no step
 inline constexpr const char* kUsualPolicy = "ceil";  ///< of a tensor whose entry names none
 
 enum class Layout { contiguous, chunked };
@@ -82,8 +83,9 @@ struct Manifest {
   int version = kFormatVersion;
   std::int64_t minor = 0;
   std::string id;
-  std::int64_t step = 0;
+  std::int64_t step = kNoStep;
   std::string user_json = "{}";  ///< byte by byte as it was given
+  std::string objects_json;      ///< as well; empty: none
 
   /// Of version 2: by PieceRule they say what the pieces are.
   WriterMap writers = {};

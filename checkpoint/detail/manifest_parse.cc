@@ -332,9 +332,10 @@ Manifest parse(std::string_view bytes) {
   manifest.minor = fields.integer_or("minor", 0);
   fields.hash128("id");
   manifest.id = fields.text("id");
-  manifest.step = fields.integer("step");
+  manifest.step = fields.integer_or("step", kNoStep);
   fields.any("user");
   manifest.user_json = document.raw_member("user");
+  if (document.root().HasMember("objects")) manifest.objects_json = document.raw_member("objects");
   if (manifest.version == kListedVersion) {
     read_listed(fields, manifest);
   } else {

@@ -19,7 +19,7 @@ bool take_number(std::string_view& text, std::int64_t& number) {
 }  // namespace
 
 std::string to_string(const StepName& name) {
-  const std::string step = fmt::format("step-{:08}", name.step);
+  const std::string step = fmt::format("step-{:0{}}", name.step, name.digits);
   return name.generation == 1 ? step : fmt::format("{}.g{}", step, name.generation);
 }
 
@@ -28,12 +28,16 @@ std::optional<StepName> parse_step_name(std::string_view text) {
   StepName name;
   if (!text.starts_with("step-")) return std::nullopt;
   text.remove_prefix(5);
+  const std::size_t before = text.size();
   if (!take_number(text, name.step)) return std::nullopt;
+  if (const auto digits = static_cast<int>(before - text.size());
+      digits < 8 || name.step == 0 || whole[5] == '0')
+    name.digits = digits;
   if (text.starts_with(".g")) {
     text.remove_prefix(2);
     if (!take_number(text, name.generation)) return std::nullopt;
   }
-  // One spelling per step: no sign, no spare zeros, no ".g1", nothing after it.
+  // No sign, no ".g1", nothing after it.
   if (name.step < 0 || name.generation < 1 || to_string(name) != whole) return std::nullopt;
   return name;
 }

@@ -13,14 +13,16 @@ namespace shardwise::detail {
 struct StepName {
   std::int64_t step = 0;
   std::int64_t generation = 1;
+  int digits = 8;  ///< least, with zeros in front
 
   auto operator<=>(const StepName&) const = default;
 };
 
-/// "step-00000100", "step-00000100.g2".
+/// "step-00000100", "step-00000100.g2"; "step-100" with fewer digits.
 std::string to_string(const StepName& name);
 
-/// Inverse; absent for every other name, attempts and trash among them.
+/// Inverse, for any number of zeros in front: other programs write "step-100". Absent for every
+/// other name, attempts and trash among them.
 std::optional<StepName> parse_step_name(std::string_view text);
 
 }  // namespace shardwise::detail

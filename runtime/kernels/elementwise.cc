@@ -97,6 +97,7 @@ bool holds_floats(DType dtype) {
 
 /// What a rule asks of a dtype, in words; empty where it is met.
 std::string_view unmet(ElementwiseRule rule, DType dtype) {
+  if (!is_computed(dtype)) return "a type that is computed with";
   switch (rule) {
     case ElementwiseRule::none:
       return "an elementwise op";
@@ -156,6 +157,10 @@ class ElementwiseCheck {
                 fmt::format("operand {} is not there; before it there are {}", operand,
                             dtypes_.size()));
       }
+    }
+    if (const DType of = instruction.dtype; !is_computed(of)) {
+      problem(ErrorCode::unsupported, fmt::format("it is not defined for {}; needed is {}",
+                                                  name(of), unmet(form.rule, of)));
     }
     if (form.operands == 0) return;
     const auto dtype = [&](std::size_t k) { return dtypes_[as_size(instruction.operands[k])]; };

@@ -198,8 +198,7 @@ void take(const ConstShardView& x, const ConstShardView& ids, std::size_t dim, s
     return copy_runs(element_bytes, as_size(walk.run_elements()) * element_bytes);
   }
   // A constant length lets the compiler turn memcpy into one move.
-  detail::with_unsigned_type(element_bytes,
-                             [&](auto zero) { copy_runs(sizeof(zero), sizeof(zero)); });
+  detail::with_moved_type(element_bytes, [&](auto zero) { copy_runs(sizeof(zero), sizeof(zero)); });
 }
 
 void scatter_add(const ConstShardView& ids, const ConstShardView& updates, std::size_t dim,
@@ -230,10 +229,10 @@ void take_along(const ConstShardView& x, const ConstShardView& ids, std::size_t 
                 std::int64_t extent, const ShardView& out) {
   assert(x.dtype == out.dtype);
   const Ids checked(ids, extent, "take_along");
-  detail::with_unsigned_type(size_bytes(x.dtype), [&](auto zero) {
+  detail::with_moved_type(size_bytes(x.dtype), [&](auto zero) {
     using T = decltype(zero);
     for_each_along(x.box, ids, dim, out.box, checked, [&](std::int64_t from, std::int64_t to) {
-      T value = 0;
+      T value{};
       if (from != kElsewhere) {
         std::memcpy(&value, x.data + as_size(from) * sizeof(T), sizeof(T));
       }

@@ -25,6 +25,34 @@ namespace {
               fmt::format("{}({}){}: {}", operation, list, in_scope(graph, graph.scope), text));
 }
 
+/// Gives elements as they are, wherever they go: of any dtype. Not so `pad`, which converts a
+/// number, and what adds up zeros where operands are cut.
+bool only_moves(Op op, const Attributes& attributes) {
+  switch (op) {
+    case Op::identity:
+    case Op::stop_gradient:
+    case Op::optimization_barrier:
+    case Op::broadcast:
+    case Op::transpose:
+    case Op::reshape:
+    case Op::slice:
+    case Op::concatenate:
+    case Op::reverse:
+    case Op::dynamic_slice:
+    case Op::dynamic_update_slice:
+    case Op::enter_manual:
+      return true;
+    case Op::leave_manual:
+      return attributes.number == 0;
+    default:
+      return false;
+  }
+}
+
+void need_computed(DType dtype) {
+  if (!is_computed(dtype)) detail::refuse_dtype(dtype, "a type that is computed with");
+}
+
 }  // namespace
 
 NodeRef append(const NodeRef& context, Op op, std::span<const NodeRef> operands,
@@ -60,7 +88,12 @@ NodeRef append(const NodeRef& context, Op op, std::span<const NodeRef> operands,
       detail::refuse("found a tensor that is in no manual region, needed one of a region");
     }
     num_bytes(wanted.shape, 1);
+    const bool computes = !only_moves(op, node.attributes);
+    for (const TensorType& type : types) {
+      if (computes) need_computed(type.dtype);
+    }
     node.type = row(op).type({op, types, node.attributes, wanted});
+    if (computes) need_computed(node.type.dtype);
     num_bytes(node.type.shape, size_bytes(node.type.dtype));
   } catch (const Error& error) {
     fail(graph, error.code(), name(op), operands, error.what());

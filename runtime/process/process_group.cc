@@ -76,6 +76,15 @@ void append_number(Bytes& bytes, std::uint64_t number) {
   std::memcpy(bytes.data() + at, &number, sizeof number);
 }
 
+// The same number in every process, whatever other groups they make meanwhile, and none that
+// another group has: numbers of 64 bits, mixed as SplitMix64 does (Steele, Lea and Flood, 2014).
+std::uint64_t channel_of_duplicate(std::uint64_t original, std::uint64_t number) {
+  std::uint64_t x = original + (number + 1) * 0x9E3779B97F4A7C15u;
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+  return x ^ (x >> 31);
+}
+
 // The bytes of all, each after their count.
 Bytes pack(const std::vector<Bytes>& parts) {
   Bytes packed;
@@ -102,11 +111,10 @@ std::vector<Bytes> unpack(std::span<const std::byte> packed, int count) {
 
 struct ProcessGroup::State {
   std::shared_ptr<Transport> transport;
-  std::shared_ptr<std::atomic<std::uint64_t>> channels;  // of the transport: the next one
-  std::shared_ptr<const State> original;                 // that it is a duplicate of
+  std::shared_ptr<const State> original;  // that it is a duplicate of
   std::uint64_t channel = 0;
   milliseconds timeout;
-  std::atomic<std::uint64_t> operations = 0;
+  std::atomic<std::uint64_t> operations = 0, duplicates = 0;
 
   /// One operation: its key, name and deadline.
   struct Operation {
@@ -243,7 +251,6 @@ ProcessGroup::ProcessGroup() : ProcessGroup(std::make_shared<NoTransport>()) {}
 ProcessGroup::ProcessGroup(std::shared_ptr<Transport> transport, milliseconds timeout)
     : state_(std::make_shared<State>()) {
   state_->transport = std::move(transport);
-  state_->channels = std::make_shared<std::atomic<std::uint64_t>>(1);
   state_->timeout = timeout;
 }
 
@@ -254,9 +261,8 @@ milliseconds ProcessGroup::timeout() const { return state_->timeout; }
 ProcessGroup ProcessGroup::duplicate(std::optional<milliseconds> timeout) const {
   auto state = std::make_shared<State>();
   state->transport = state_->transport;
-  state->channels = state_->channels;
   state->original = state_;
-  state->channel = (*state_->channels)++;
+  state->channel = channel_of_duplicate(state_->channel, state_->duplicates++);
   state->timeout = timeout.value_or(state_->timeout);
   return ProcessGroup(std::move(state));
 }

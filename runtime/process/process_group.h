@@ -47,7 +47,8 @@ class ProcessGroup {
   std::chrono::milliseconds timeout() const;
 
   /// A group of the same processes, whose operations do not mix with this one's; its abort does not
-  /// end this one. Every process makes it, in the same order as other groups; no message is sent.
+  /// end this one. Every process makes it, in the same order as other duplicates of this one; no
+  /// message is sent.
   ProcessGroup duplicate(std::optional<std::chrono::milliseconds> timeout = {}) const;
 
   /// The root's bytes; those of others are not looked at. Does not wait for them.

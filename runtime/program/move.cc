@@ -152,6 +152,11 @@ std::vector<Positions> position_groups(const Mesh& mesh, std::span<const std::si
 
 MovePlan plan_move(const Sharding& from, const Sharding& to, const Shape& shape, DType dtype,
                    std::span<const std::size_t> axes, Reduction reduction) {
+  if (reduction != Reduction::none && !is_computed(dtype)) {
+    throw Error(ErrorCode::unsupported,
+                fmt::format("plan a reduction: found {}, needed a type that is computed with",
+                            name(dtype)));
+  }
   const std::vector<Positions> groups = position_groups(from.mesh(), axes);
   if (reduction != Reduction::none && from == to && hold_one_box(from, shape, groups.front())) {
     return with_traffic(all_reduce(from, shape, groups, reduction), dtype);

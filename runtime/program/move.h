@@ -62,7 +62,8 @@ struct MovePlan {
 /// of the same mesh.
 ///
 /// Throws invalid_argument where a target's element is in no box of its group, naming both, and
-/// where the shardings do not fit the shape.
+/// where the shardings do not fit the shape; unsupported for a reduction of a dtype that is not
+/// computed with.
 ///
 ///   // all_gather over "model" of a value of [256, 128], cut data,model
 ///   plan_move(Sharding(mesh, {{"data"}, {"model"}}), Sharding(mesh, {{"data"}, {}}), {256, 128},

@@ -26,14 +26,22 @@ herr_t keep_innermost(unsigned depth, const H5E_error2_t* error, void* text) {
   return 0;
 }
 
-// A 16-bit float: HDF5 1.10 names none. Fields before size, since they must lie inside it.
-H5Type half_type(std::size_t exponent_bits, std::size_t bias) {
-  const std::size_t mantissa_bits = 15 - exponent_bits;
+// A float of 1 or 2 bytes: HDF5 1.10 names none. Fields before size, since they must be inside it.
+H5Type narrow_type(std::size_t bytes, std::size_t exponent_bits) {
+  const std::size_t sign = 8 * bytes - 1, mantissa_bits = sign - exponent_bits;
+  const std::size_t bias = (std::size_t{1} << (exponent_bits - 1)) - 1;
   H5Type type(H5Tcopy(H5T_IEEE_F32LE), "copy a float type");
-  check_hdf5(H5Tset_fields(type.get(), 15, mantissa_bits, exponent_bits, 0, mantissa_bits),
-             "set the fields of a 16-bit float");
-  check_hdf5(H5Tset_size(type.get(), 2), "set the size of a 16-bit float");
-  check_hdf5(H5Tset_ebias(type.get(), bias), "set the bias of a 16-bit float");
+  check_hdf5(H5Tset_fields(type.get(), sign, mantissa_bits, exponent_bits, 0, mantissa_bits),
+             "set the fields of a narrow float");
+  check_hdf5(H5Tset_size(type.get(), bytes), "set the size of a narrow float");
+  check_hdf5(H5Tset_ebias(type.get(), bias), "set the bias of a narrow float");
+  return type;
+}
+
+H5Type complex_type(hid_t part, std::size_t part_bytes) {
+  H5Type type(H5Tcreate(H5T_COMPOUND, 2 * part_bytes), "make a complex type");
+  check_hdf5(H5Tinsert(type.get(), "r", 0, part), "make a complex type");
+  check_hdf5(H5Tinsert(type.get(), "i", part_bytes, part), "make a complex type");
   return type;
 }
 
@@ -67,10 +75,18 @@ hid_t standard_type(DType dtype) {
     case DType::u16:
       return H5T_STD_U16LE;
     case DType::u8:
+    // HDF5 has no float without infinities, of zero and NaN alike or without a sign.
+    case DType::f8_e4m3fn:
+    case DType::f8_e4m3fnuz:
+    case DType::f8_e5m2fnuz:
+    case DType::f8_e8m0fnu:
       return H5T_STD_U8LE;
     case DType::f16:
     case DType::bf16:
     case DType::boolean:
+    case DType::f8_e5m2:
+    case DType::c64:
+    case DType::c128:
       break;
   }
   return H5I_INVALID_HID;
@@ -95,8 +111,11 @@ void throw_hdf5(std::string_view what, ErrorCode code) {
 }
 
 H5Type hdf5_type(DType dtype) {
-  if (dtype == DType::f16) return half_type(5, 15);
-  if (dtype == DType::bf16) return half_type(8, 127);
+  if (dtype == DType::f16) return narrow_type(2, 5);
+  if (dtype == DType::bf16) return narrow_type(2, 8);
+  if (dtype == DType::f8_e5m2) return narrow_type(1, 5);
+  if (dtype == DType::c64) return complex_type(H5T_IEEE_F32LE, 4);
+  if (dtype == DType::c128) return complex_type(H5T_IEEE_F64LE, 8);
   if (dtype == DType::boolean) return bool_type();
   return H5Type(H5Tcopy(standard_type(dtype)), "copy a number type");
 }

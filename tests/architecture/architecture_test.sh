@@ -7,7 +7,7 @@ failed=0
 breach() { echo "breach: $1"; failed=1; }
 
 sources() { find "$@" -name '*.h' -o -name '*.cc' | grep -v '/build/' | sort; }
-components="shard storage runtime loader checkpoint"
+components="shard storage runtime loader checkpoint convert"
 
 # Each line a file and what it includes.
 included=$(grep -HoE '^ *#include *[<"][^>"]+' $(sources $components tools bench examples) |
@@ -22,6 +22,7 @@ allowed_storage="shard storage"
 allowed_runtime="shard runtime"
 allowed_loader="shard storage runtime loader"
 allowed_checkpoint="shard storage runtime checkpoint"
+allowed_convert="shard storage runtime checkpoint convert"
 # HDF5 has one lock in a process. Its header names <hdf5.h>, so it cannot be public; these components share it.
 shared_detail="shardwise/storage/detail/hdf5.h" shares_detail="checkpoint loader"
 while read -r file used; do
@@ -66,7 +67,7 @@ room() {  # room LIBRARY INCLUDE-PATTERN PLACE-PATTERN
   done <<< "$included"
 }
 room TBB '^(oneapi/)?tbb/' '^runtime/parallel\.cc$'
-room MPI '^mpi' '^runtime/process/mpi\.cc$'
+room MPI '^mpi' '^runtime/process/mpi_transport\.cc$'
 room OpenBLAS '^(cblas|openblas|f77blas)' '^runtime/gemm\.cc$'
 room HDF5 '^(hdf5|H5)' '^(storage/detail/hdf5\.|checkpoint/(detail|plugin)/)'
 room zstd '^(zstd|zdict)' '^checkpoint/(detail/codec\.cc|plugin/)'
@@ -75,7 +76,7 @@ room Highway '^hwy/' '^(storage/stream_copy\.cc|checkpoint/detail/(shuffle|zstd/
 room zlib '^zlib' '^(loader|examples/gpt)/'
 room fmt '^fmt/' '\.cc$'
 room RapidJSON '^rapidjson/' '^checkpoint/detail/json_document\.(h|cc)$'
-room nlohmann-json '^nlohmann/' '^(loader/.*\.cc|checkpoint/(detail/.*|.*\.cc)|tools/.*|examples/.*)$'
+room nlohmann-json '^nlohmann/' '^(loader/.*\.cc|(checkpoint|convert)/(detail/.*|.*\.cc)|tools/.*|examples/.*)$'
 room CLI11 '^CLI/' '^(tools/command_line\.cc|examples/.*)$'
 room '<execution>' '^execution$' '^$'
 

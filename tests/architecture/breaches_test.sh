@@ -4,13 +4,14 @@
 set -uo pipefail
 source_dir=$1 scratch=$2
 rm -rf "$scratch" && mkdir -p "$scratch" || exit 2
-(cd "$source_dir" && cp -r shard storage runtime loader checkpoint tools tests bench examples "$scratch")
+(cd "$source_dir" && cp -r shard storage runtime loader checkpoint convert tools tests bench examples "$scratch")
 cd "$scratch" || exit 2
 
 echo '#include "shardwise/runtime/device.h"' >> shard/box.cc
 echo '#include "shardwise/checkpoint/detail/codec.h"' >> loader/order.cc
 echo '#include "shardwise/runtime/parallel.h"' >> storage/file.cc
 echo '#include "shardwise/storage/detail/page_cache.h"' >> checkpoint/verify.cc
+echo '#include "shardwise/checkpoint/detail/codec.h"' >> convert/safetensors.cc
 echo 'int x;' > runtime/forgotten.cc
 echo 'int x;' > tests/shard/forgotten_test.cc
 echo '#include <tbb/tbb.h>' >> loader/loader.cc
@@ -32,7 +33,7 @@ found=$("$source_dir/tests/architecture/architecture_test.sh" "$scratch")
 status=0
 for needed in 'shard/box.cc includes runtime/' 'loader/order.cc includes checkpoint/detail/' \
   'storage/file.cc includes runtime/' 'checkpoint/verify.cc includes storage/detail/' \
-  'runtime/forgotten.cc is in no target' 'tests/shard/forgotten_test.cc is in no target' \
+  'convert/safetensors.cc includes checkpoint/detail/' 'runtime/forgotten.cc is in no target' 'tests/shard/forgotten_test.cc is in no target' \
   'loader/loader.cc includes TBB' 'checkpoint/manager.cc includes zstd' \
   'public header shard/box.h includes fmt/core.h' 'shard/mesh.cc has' 'a folder called util' \
   'runtime/gemm.cc includes shard/detail/' \

@@ -122,7 +122,7 @@ TEST(ChunkScatter, CopiesLongRunsPastTheCachesToo) {
 
 // In windows of their own size, the last one smaller; of elements that do not divide it, too.
 TEST(ChunkScatter, UnshufflesInTheOrderOfTheElements) {
-  for (const std::size_t element_bytes : {1u, 2u, 3u, 4u, 8u}) {
+  for (const std::size_t element_bytes : {1u, 2u, 3u, 4u, 8u, 16u}) {
     const std::vector<std::byte> elements = bytes_to_scatter(element_bytes * 10'000);
     std::vector<std::byte> shuffled(elements.size()), found;
     shuffle(elements, element_bytes, shuffled);

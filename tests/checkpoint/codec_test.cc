@@ -52,7 +52,7 @@ Bytes encoded(const Bytes& chunk, std::size_t element_bytes, Effort effort) {
 TEST(Codec, DecodesWhatItEncoded) {
   Encoder encoder;
   Decoder decoder;
-  for (const std::size_t element : {1u, 2u, 4u, 8u}) {
+  for (const std::size_t element : {1u, 2u, 4u, 8u, 16u}) {
     for (const std::size_t count : {1u, 3u, 100u, 1024u, 4099u, 40000u}) {
       for (const auto effort : {Effort::huffman_only, Effort::matches, Effort::zstd_huffman}) {
         SCOPED_TRACE(testing::Message() << count << " elements of " << element);

@@ -90,6 +90,26 @@ TEST_F(GroupFaults, EveryLostMessageIsNoticed) {
       << "two notices and two reports; who misses the outcome finds it on the disk";
 }
 
+// The same where rank 0 writes for all, and asks them for their boxes.
+TEST_F(GroupFaults, EveryMessageBetweenNeighboursThatIsLostIsNoticed) {
+  int failed = 0;
+  for (int faulty = 0; faulty < kRanks; ++faulty) {
+    for (std::int64_t message = 1; message <= 6; ++message) {
+      SCOPED_TRACE(testing::Message() << "message " << message << " of rank " << faulty);
+      GroupSaveOptions options{
+          .ranks = kRanks, .save = {.processes_per_file = kRanks}, .timeout = milliseconds(300)};
+      options.faults = [&](int rank) {
+        return rank == faulty ? SocketFaults{.lose = message} : SocketFaults();
+      };
+      const auto errors = save(options);
+      if (errors[0].empty()) continue;
+      ++failed;
+      EXPECT_THAT(errors, Each(AllOf(HasSubstr("rank "), HasSubstr("did not come within 0.3 s"))));
+    }
+  }
+  EXPECT_GE(failed, 10);
+}
+
 TEST_F(GroupFaults, EveryDeathIsNoticed) {
   for (int faulty = 0; faulty < kRanks; ++faulty) {
     for (std::int64_t message = 1; message <= (faulty == 0 ? 4 : 1); ++message) {

@@ -64,6 +64,37 @@ std::vector<HostTensor> random_tensors(RandomShardings& random, const Mesh& mesh
   return tensors;
 }
 
+/// The tensors as a rank of `ranks` has them: the boxes of its devices of `devices`, no others.
+std::vector<TensorSource> held_by(int rank, int ranks, std::int64_t devices,
+                                  const std::vector<HostTensor>& tensors) {
+  std::vector<TensorSource> sources;
+  for (const HostTensor& tensor : tensors) {
+    const auto read = [=](const Box& box, std::span<std::byte> out) {
+      const Sharding& sharding = tensor.spec.sharding;
+      std::int64_t held = 0;  // elements
+      for (const DistinctPiece& piece : sharding.distinct_pieces(tensor.spec.shape)) {
+        const bool is_here = std::ranges::any_of(piece.positions, [&](std::int64_t position) {
+          return sharding.mesh().device_at(position) * ranks / devices == rank;
+        });
+        if (is_here) held += intersect(piece.box, box).num_elements();
+      }
+      if (held < box.num_elements()) {
+        throw std::runtime_error("rank " + std::to_string(rank) + " does not hold that");
+      }
+      const std::vector<std::byte> part = tensor.part(box);
+      std::ranges::copy(part, out.begin());
+    };
+    sources.push_back(callback_source(tensor.name, tensor.spec, read));
+  }
+  return sources;
+}
+
+std::int64_t devices_of(const Mesh& mesh) {
+  std::int64_t devices = 0;
+  for (std::int64_t p = 0; p < mesh.size(); ++p) devices = std::max(devices, mesh.device_at(p) + 1);
+  return devices;
+}
+
 TEST(GroupSave, IsByteForByteWhatOneProcessSaves) {
   RandomShardings random(17);
   std::set<std::size_t> files;
@@ -71,18 +102,26 @@ TEST(GroupSave, IsByteForByteWhatOneProcessSaves) {
     const TempDir dir;
     const Mesh mesh = random.mesh();
     const std::vector<HostTensor> tensors = random_tensors(random, mesh);
-    GroupSaveOptions options{.ranks = static_cast<int>(random.draw(1, 4))};
+    const int files_by = static_cast<int>(random.draw(1, 2)),
+              together = static_cast<int>(random.draw(1, 3));
+    GroupSaveOptions options{.ranks = files_by * together};
+    options.sources = [&](int rank) {
+      return held_by(rank, options.ranks, devices_of(mesh), tensors);
+    };
     options.save.writers = random.draw(1, 3);
+    options.save.processes_per_file = together;
     options.save.user_json = R"({"epoch":1})";
     options.save.codec = random.draw(0, 1) == 0 ? Codec::none : Codec::zstd;
-    SCOPED_TRACE(testing::Message() << "round " << round << ", " << mesh.to_string() << ", "
-                                    << options.ranks << " ranks of " << options.save.writers);
-    const GroupOutcome outcome = group_save(dir / "group", 3, sources_of(tensors), options);
+    SCOPED_TRACE(testing::Message()
+                 << "round " << round << ", " << mesh.to_string() << ", " << options.ranks
+                 << " ranks of " << options.save.writers << ", " << together << " together");
+    const GroupOutcome outcome = group_save(dir / "group", 3, {}, options);
     ASSERT_THAT(outcome.errors, Each(""));
 
     CheckpointManager one(dir / "one");
     SaveOptions alone = options.save;
-    alone.writers *= options.ranks;
+    alone.writers *= files_by;
+    alone.processes_per_file = 1;
     const SaveStats stats = one.save(3, sources_of(tensors), alone);
     expect_equal_checkpoints(dir / "group/step-00000003", stats.directory);
     for (const SaveStats& of_rank : outcome.stats) {
@@ -125,6 +164,35 @@ TEST(GroupSave, TakesTheTensorsOfPipelineStages) {
   const SaveStats stats = one.save(1, sources_of(all), {.writers = 6});
   expect_equal_checkpoints(outcome.stats[0].directory, stats.directory);
   EXPECT_TRUE(holds(CheckpointReader(outcome.stats[0].directory), all));
+}
+
+TEST(GroupSave, SaysThatNeighboursHaveOtherTensors) {
+  const TempDir dir;
+  const auto save = [&](int without) {
+    GroupSaveOptions options{.ranks = 4, .save = {.processes_per_file = 2}};
+    options.sources = [=](int rank) {
+      std::vector<HostTensor> tensors{host_tensor("v", DType::f32, {4}, "4", "0"),
+                                      host_tensor("w", DType::f32, {8, 3}, "4", "0,-")};
+      if (rank == without) tensors.pop_back();
+      return sources_of(tensors);
+    };
+    const GroupOutcome outcome = group_save(dir / "group", 1, {}, options);
+    EXPECT_THAT(names_in(dir / "group"), IsEmpty());
+    return outcome.errors;
+  };
+  EXPECT_THAT(save(3),
+              Each(HasSubstr("rank 3 was not given tensor \"w\", which rank 2 saves for both")));
+  EXPECT_THAT(save(2), Each(HasSubstr("rank 2 was not given tensor \"w\", of which its "
+                                      "devices hold")));
+}
+
+TEST(GroupSave, RefusesAnUnevenNumberOfNeighbours) {
+  const TempDir dir;
+  const HostTensor tensor = host_tensor("w", DType::f32, {4}, "data=2", "data");
+  const GroupOutcome outcome = group_save(dir / "group", 1, {tensor.source()},
+                                          {.ranks = 3, .save = {.processes_per_file = 2}});
+  EXPECT_THAT(outcome.errors, Each(HasSubstr("processes_per_file is 2, needed is a divisor of the "
+                                             "number of processes, 3")));
 }
 
 TEST(GroupSave, SaysWhoWasNotGivenATensor) {

@@ -17,23 +17,27 @@ import numpy
 from stored_pieces import index_paths, stored_pieces, xxh3
 
 NUMPY = {"f64": "<f8", "f32": "<f4", "f16": "<f2", "i64": "<i8", "i32": "<i4", "i16": "<i2", "i8": "i1",
-         "u64": "<u8", "u32": "<u4", "u16": "<u2", "u8": "u1", "bool": "?"}
+         "u64": "<u8", "u32": "<u4", "u16": "<u2", "u8": "u1", "bool": "?", "f8_e4m3fn": "u1",
+         "f8_e4m3fnuz": "u1", "f8_e5m2fnuz": "u1", "f8_e8m0fnu": "u1", "c64": "<c8", "c128": "<c16"}
 
 
 def wanted(folder, entry):
     raw = (folder / entry["file"]).read_bytes()
     if entry["dtype"] == "bf16":  # h5py shows it as float32, with the same values
         values = (numpy.frombuffer(raw, "<u2").astype("<u4") << 16).view("<f4")
+    elif entry["dtype"] == "f8_e5m2":  # as float16, of which it is the upper byte
+        values = (numpy.frombuffer(raw, "u1").astype("<u2") << 8).view("<f2")
     else:
         values = numpy.frombuffer(raw, NUMPY[entry["dtype"]])
     return values.reshape(entry["shape"])
 
 
 def elements(piece):
-    """All of a piece as it is stored: h5py itself shows bf16 as float32."""
-    if piece.dtype != numpy.float32 or piece.id.get_type().get_size() == 4:
+    """All of a piece as it is stored: h5py itself shows bf16 as float32, f8_e5m2 as float16."""
+    size = piece.id.get_type().get_size()
+    if piece.dtype.kind != "f" or piece.dtype.itemsize == size:
         return piece[()]
-    out = numpy.empty(piece.shape, "<u2")
+    out = numpy.empty(piece.shape, f"<u{size}")
     piece.id.read(h5py.h5s.ALL, h5py.h5s.ALL, out, mtype=piece.id.get_type())
     return out
 
@@ -68,7 +72,13 @@ def check(folder):
             got = dataset[()]
             assert got.dtype == want.dtype, (tensor["name"], got.dtype, want.dtype)
             assert got.shape == want.shape, (tensor["name"], got.shape, want.shape)
-            assert (got == want).all(), tensor["name"]
+            if entry["dtype"].startswith("f8"):
+                raw = (folder / entry["file"]).read_bytes()
+                assert elements(dataset).tobytes() == raw, tensor["name"]
+                same = (got == want) | ((got != got) & (want != want))
+                assert same.all(), tensor["name"]
+            else:
+                assert got.tobytes() == want.tobytes(), tensor["name"]
             if entry["shape"]:
                 texts = {key: text.decode() for key, text in dataset.attrs.items()}
                 described = {key: tensor[key] for key in ("dtype", "spec", "policy") if key in tensor}

@@ -13,6 +13,15 @@ namespace {
 
 using namespace shardwise;
 
+/// All 256 elements that a float of a byte can be.
+HostTensor every_value(DType dtype) {
+  HostTensor tensor = host_tensor(std::string(name(dtype)) + "/all", dtype, {256}, "2", "0");
+  auto bytes = std::make_shared<std::vector<std::byte>>(256);
+  for (std::size_t i = 0; i < bytes->size(); ++i) (*bytes)[i] = static_cast<std::byte>(i);
+  tensor.data = bytes;
+  return tensor;
+}
+
 std::vector<HostTensor> tensors() {
   std::vector<HostTensor> made;
   for (const DType dtype : all_dtypes()) {
@@ -22,6 +31,7 @@ std::vector<HostTensor> tensors() {
                                Values::ramp));
     made.push_back(host_tensor(type + "/small", dtype, {7, 5}, "data=4,model=2", "model,-"));
     made.push_back(host_tensor(type + "/scalar", dtype, {}, "data=4,model=2", ""));
+    if (size_bytes(dtype) == 1 && !is_computed(dtype)) made.push_back(every_value(dtype));
     made.push_back(host_tensor(type + "/none", dtype, {0, 3}, "data=4,model=2", "data,-"));
   }
   for (const char* odd :

@@ -90,8 +90,8 @@ TEST(Hdf5Objects, ContiguousDatasetsAreTheLibrarys) {
                                                          num_bytes(shape, size_bytes(dtype)));
       Messages expected = messages_of(whole_file(driver, kEnd), address);
       Messages found = messages_of(out.bytes(), ours - 8);
-      if (dtype == DType::boolean) {
-        // H5Tencode writes the enumeration in its first form, which is longer.
+      if (dtype == DType::boolean || dtype >= DType::c64) {
+        // H5Tencode writes enumerations and compounds in their first form, which is longer.
         ASSERT_EQ(found.size(), expected.size());
         found[1] = expected[1];
       }

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -162,6 +163,15 @@ TEST(IndexFile, MissingShardShowsNumbersThatNobodyMeans) {
   EXPECT_EQ(first_of("u16", std::uint16_t{}), UINT16_MAX);
   EXPECT_EQ(first_of("u8", std::uint8_t{}), UINT8_MAX);
   EXPECT_EQ(first_of("bool", std::int8_t{}), INT8_MIN);
+  EXPECT_EQ(first_of("f8_e4m3fn", std::uint8_t{}), 0x7F);
+  EXPECT_EQ(first_of("f8_e5m2", std::uint8_t{}), 0x7E);
+  EXPECT_EQ(first_of("f8_e4m3fnuz", std::uint8_t{}), 0x80);
+  EXPECT_EQ(first_of("f8_e5m2fnuz", std::uint8_t{}), 0x80);
+  EXPECT_EQ(first_of("f8_e8m0fnu", std::uint8_t{}), 0xFF);
+  for (const float part : first_of("c64", std::array<float, 2>{})) EXPECT_TRUE(std::isnan(part));
+  for (const double part : first_of("c128", std::array<double, 2>{})) {
+    EXPECT_TRUE(std::isnan(part));
+  }
 }
 
 // More elements along a dim than 32 bits count.

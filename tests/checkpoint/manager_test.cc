@@ -329,7 +329,7 @@ TEST(CheckpointManager, ListsOnlyWhatIsSpeltAsAStep) {
   CheckpointManager manager(dir.path());
   manager.save(123456789, sources_of(model(1)));
   for (const char* name :
-       {"step-1", "step-000000001", "step-00000001.g1", "step-00000001.g", "step-00000001.g02",
+       {"step-1x", "step-", "step-00000001.g1", "step-00000001.g", "step-00000001.g02",
         "step--0000001", "notes", "Step-00000001", "step-00000001.tmp", ".step-00000001"}) {
     std::filesystem::create_directory(dir / name);
   }

@@ -13,12 +13,23 @@ import sys
 
 # What an example takes as given, by header.
 SETUP = {
+    "checkpoint/attempt.h": """const InTempDir here;
+        Devices devices(1);
+        const std::vector<float> values(4, 1);
+        const auto w = ShardedArray::from_host(
+            devices, {DType::f32, {4}, Sharding::replicated(Mesh::line(1), 1)}, std::as_bytes(std::span(values)));""",
     "checkpoint/box_reader.h": 'const InTempDir here;\nCheckpointManager manager("root");',
     "checkpoint/manager.h": """const InTempDir here;
         Devices devices(1);
         const std::vector<float> values(4, 1);
         const auto w = ShardedArray::from_host(
             devices, {DType::f32, {4}, Sharding::replicated(Mesh::line(1), 1)}, std::as_bytes(std::span(values)));""",
+    "convert/safetensors.h": """const InTempDir here;
+        const std::vector<float> values(4, 1);
+        const ArraySpec spec{DType::f32, {2, 2}, Sharding::replicated(Mesh::line(1), 2)};
+        const TensorSource w = host_source("w", spec, std::as_bytes(std::span(values)));
+        export_safetensors(*w.reader, "model.safetensors");
+        CheckpointManager("checkpoints").save(1, {w});""",
     "loader/loader.h": """Devices devices(4);
         const Mesh mesh = Mesh::parse("data=4");
         const auto source = zip({memory_source({"image", DType::u8, {2, 2}}, 600, std::vector<std::byte>(2400)),
@@ -74,6 +85,11 @@ SETUP = {
           devices.push_back({.id = id, .coordinates = {id % 4 / 2, id % 2}, .slice_index = id / 4});
         }""",
     "shard/view/process_view.h": 'const Sharding sharding(Mesh::line(16), {{"devices"}});',
+}
+
+# What an example needs beside its own header.
+INCLUDES = {
+    "convert/safetensors.h": ["checkpoint/manager.h", "checkpoint/reader.h", "checkpoint/reshard.h"],
 }
 
 EXPRESSION = re.compile(r"[A-Za-z_][\w:]*(\(|\.|->)")
@@ -132,7 +148,7 @@ def main(source, component, out):
                 body.append("  " + statement(line, starts))
                 code = line.partition("//")[0].rstrip()
                 starts = code.endswith((";", "}")) if code else starts
-            includes.append(f'#include "shardwise/{name}"')
+            includes += [f'#include "shardwise/{header}"' for header in (name, *INCLUDES.get(name, ()))]
             test = f"{re.sub(r'[/.]', '_', name)}_{line_number}"
             setup = SETUP.get(name, "")
             tests.append(

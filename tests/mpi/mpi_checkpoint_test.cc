@@ -42,6 +42,28 @@ class SharedDir {
   fs::path path_;
 };
 
+constexpr std::int64_t kDevices = 12;
+
+/// Of some of these devices.
+Mesh random_mesh(RandomShardings& random) {
+  for (;;) {
+    Mesh mesh = random.mesh();
+    bool fits = true;
+    for (std::int64_t p = 0; p < mesh.size(); ++p) fits = fits && mesh.device_at(p) < kDevices;
+    if (fits) return mesh;
+  }
+}
+
+/// Of the numbers of all ranks.
+std::size_t sum(std::size_t own) {
+  const auto bytes = std::as_bytes(std::span(&own, 1));
+  std::size_t total = 0;
+  for (const Bytes& heard : mpi_world().all_gather(Bytes(bytes.begin(), bytes.end()))) {
+    total += *reinterpret_cast<const std::size_t*>(heard.data());
+  }
+  return total;
+}
+
 /// Random tensors, the same for all ranks.
 std::vector<HostTensor> random_tensors(RandomShardings& random, const Mesh& mesh) {
   std::vector<HostTensor> tensors;
@@ -95,14 +117,92 @@ TEST(MpiCheckpoint, HasTheFilesThatOneProcessWouldWrite) {
   }
 }
 
-// Rank 1 has something wrong; all hear of it, and go on together afterwards.
-TEST(MpiCheckpoint, OfWhichAPartFailsIsCommittedByNobody) {
+// Of neighbours the first one writes what all hold, which it takes from them.
+TEST(MpiCheckpoint, OfNeighboursHasTheFilesThatFewerWritersWouldWrite) {
+  const ProcessGroup& world = mpi_world();
+  Devices devices(kDevices, {.threads = 1, .group = world.duplicate()});
+  RandomShardings random(22);
+  for (int round = 0; round < 8; ++round) {
+    const SharedDir dir;
+    const std::vector<HostTensor> tensors = random_tensors(random, random_mesh(random));
+    SaveOptions options{.codec = round % 2 == 0 ? Codec::none : Codec::zstd};
+    for (int together = 1; together <= world.size(); ++together) {
+      if (world.size() % together != 0) continue;
+      SCOPED_TRACE(testing::Message() << "round " << round << ", " << together << " together");
+      const fs::path root = dir.path() / std::to_string(together);
+      options.processes_per_file = together;
+      CheckpointManager manager(root, {.threads = 1, .group = world, .devices = kDevices});
+      const SaveStats stats = manager.save(1, addressable_sources(devices, tensors), options);
+      if (world.rank() == 0) {
+        CheckpointManager alone(root.string() + "_alone", {.threads = 1, .devices = kDevices});
+        const SaveStats one = alone.save(
+            1, sources_of(tensors), {.codec = options.codec, .writers = world.size() / together});
+        EXPECT_TRUE(files_of(stats.directory) == files_of(one.directory));
+        EXPECT_EQ(stats.logical_bytes, one.logical_bytes);
+        EXPECT_EQ(stats.file_bytes, one.file_bytes);
+        EXPECT_TRUE(verify_checkpoint(stats.directory).ok());
+      }
+      EXPECT_TRUE(holds(CheckpointReader(stats.directory, {.threads = 1}), tensors));
+    }
+  }
+}
+
+// What each process holds is read once for each of them, for some neighbours, or for all.
+TEST(MpiCheckpoint, IsReadAsOftenAsItIsTold) {
   const ProcessGroup& world = mpi_world();
   const SharedDir dir;
+  Devices devices(kDevices, {.threads = 1, .group = world.duplicate()});
+  const HostTensor all = host_tensor("all", DType::f32, {1200, 64}, "12", "-,-"),
+                   some = host_tensor("some", DType::f32, {3, 50000}, "data=4,model=3", "model,-"),
+                   one = host_tensor("one", DType::f32, {1200, 64}, "12", "0,-");
+  const std::vector<HostTensor> tensors{all, some, one};
+  CheckpointManager manager(dir.path(), {.threads = 1, .group = world, .devices = kDevices});
+  const SaveStats stats =
+      manager.save(1, addressable_sources(devices, tensors), {.codec = Codec::none});
+  std::vector<TensorRequest> requests;
+  for (const HostTensor& tensor : tensors) requests.push_back({tensor.name, tensor.spec});
+  const int size = world.size();
+  for (const int together : {1, 2, 3, size, size + 5}) {
+    SCOPED_TRACE(testing::Message() << together << " of " << size << " together");
+    const RestoreOptions options{.processes_per_read = together};
+    const CheckpointReader reader(stats.directory, {.threads = 1});
+    const std::vector<ShardedArray> arrays = reader.restore(devices, requests, options);
+    for (std::size_t t = 0; t < tensors.size(); ++t) {
+      EXPECT_TRUE(holds_addressable(arrays[t], tensors[t])) << tensors[t].name;
+    }
+    const RestoreTraffic traffic = restore_traffic(requests, kDevices, size, options);
+    const auto times = static_cast<std::size_t>((size + together - 1) / together);
+    const std::size_t shared = all.data->size() + some.data->size();
+    EXPECT_EQ(traffic.read_bytes, times * shared + one.data->size());
+    EXPECT_EQ(traffic.sent_bytes, (static_cast<std::size_t>(size) - times) * shared);
+    EXPECT_LE(reader.stats().decoded_bytes, traffic.most_read_bytes);
+    EXPECT_EQ(sum(reader.stats().decoded_bytes), traffic.read_bytes);
+  }
+}
+
+// Boxes of more bytes than a message, from four on than a round of them, from those who hold it and
+// to those who want it.
+TEST(MpiCheckpoint, CarriesALargeBoxInParts) {
+  const ProcessGroup& world = mpi_world();
+  const SharedDir dir;
+  Devices devices(kDevices, {.threads = 1, .group = world.duplicate()});
+  const HostTensor w = host_tensor("w", DType::u8, {2, 12 << 20}, "2@0,11", "0,-", Values::ramp);
+  CheckpointManager manager(dir.path(), {.threads = 1, .group = world, .devices = kDevices});
+  const SaveStats stats = manager.save(1, addressable_sources(devices, std::span(&w, 1)),
+                                       {.codec = Codec::none, .processes_per_file = world.size()});
+  const CheckpointReader reader(stats.directory, {.threads = 1});
+  const ArraySpec everywhere{w.spec.dtype, w.spec.shape,
+                             Sharding(Mesh::line(kDevices), PartitionSpec::parse("-,-"))};
+  const auto arrays = reader.restore(devices, std::vector<TensorRequest>{{"w", everywhere}},
+                                     {.processes_per_read = world.size()});
+  EXPECT_TRUE(holds_addressable(arrays[0], w));
+}
+
+// The last rank has something wrong; all hear of it, and go on together afterwards.
+TEST(MpiCheckpoint, OfWhichAPartFailsIsCommittedByNobody) {
+  const ProcessGroup& world = mpi_world();
   const HostTensor tensor =
-      host_tensor("w", DType::f32, {64, 64}, std::to_string(world.size()), "0,-");
-  CheckpointManager manager(dir.path() / "root", {.threads = 2, .group = world});
-  manager.save(1, {tensor.source()});
+      host_tensor("w", DType::f32, {512, 64}, std::to_string(world.size()), "0,-");
   const int bad = world.size() - 1;
   TensorSource source = tensor.source();
   if (world.rank() == bad) {
@@ -110,18 +210,25 @@ TEST(MpiCheckpoint, OfWhichAPartFailsIsCommittedByNobody) {
       throw std::runtime_error("the GPU has fallen off the bus");
     });
   }
-  try {
-    manager.save(2, {source});
-    ADD_FAILURE() << "it was saved";
-  } catch (const std::exception& e) {
-    EXPECT_THAT(e.what(), HasSubstr("the GPU has fallen off the bus"));
-    if (world.rank() != bad) {
-      EXPECT_THAT(e.what(), HasSubstr("rank " + std::to_string(bad)));
+  for (const int together : {1, world.size()}) {
+    SCOPED_TRACE(testing::Message() << together << " together");
+    const SharedDir dir;
+    const SaveOptions options{.processes_per_file = together};
+    CheckpointManager manager(dir.path() / "root", {.threads = 2, .group = world});
+    manager.save(1, {tensor.source()}, options);
+    try {
+      manager.save(2, {source}, options);
+      ADD_FAILURE() << "it was saved";
+    } catch (const std::exception& e) {
+      EXPECT_THAT(e.what(), HasSubstr("the GPU has fallen off the bus"));
+      if (world.rank() != bad) {
+        EXPECT_THAT(e.what(), HasSubstr("rank " + std::to_string(bad)));
+      }
     }
+    EXPECT_EQ(manager.latest()->step.step, 1);
+    manager.save(2, {tensor.source()}, options);
+    EXPECT_EQ(manager.latest()->step.step, 2);
   }
-  EXPECT_EQ(manager.latest()->step.step, 1);
-  manager.save(2, {tensor.source()});
-  EXPECT_EQ(manager.latest()->step.step, 2);
 }
 
 }  // namespace

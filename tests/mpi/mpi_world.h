@@ -1,6 +1,6 @@
 #pragma once
 
-#include "shardwise/runtime/process/mpi.h"
+#include "shardwise/runtime/process/mpi_transport.h"
 #include "shardwise/runtime/process/process_group.h"
 
 namespace shardwise {

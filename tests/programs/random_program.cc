@@ -100,7 +100,7 @@ std::vector<std::byte> RandomProgram::random_values(const TensorType& type) {
 
 DType RandomProgram::random_dtype() {
   if (below(2) == 0) return DType::f32;
-  return all_dtypes()[as_size(below(all_dtypes().size()))];
+  return compute_dtypes()[as_size(below(compute_dtypes().size()))];
 }
 
 Shape RandomProgram::random_shape() {

@@ -45,8 +45,9 @@ auto with_type(DType dtype, const Body& body) {
     case DType::u8:
     case DType::boolean:
       return body(std::uint8_t{});
+    default:
+      throw std::logic_error("not computed with");
   }
-  throw std::logic_error("unknown dtype");
 }
 
 /// An integer as 64 bits, in which sums and products wrap around as in every narrower type.

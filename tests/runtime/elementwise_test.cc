@@ -112,9 +112,9 @@ std::optional<ElementwiseInstruction> random_instruction(const Chain& chain, std
   const DType of = chain.dtype(a);
   switch (random() % 6) {
     case 0:
-      return ElementwiseInstruction{Op::convert, any_of_array(all_dtypes(), random), {a}};
+      return ElementwiseInstruction{Op::convert, any_of_array(compute_dtypes(), random), {a}};
     case 1:
-      return ElementwiseInstruction{Op::constant, any_of_array(all_dtypes(), random), {}, 1.3};
+      return ElementwiseInstruction{Op::constant, any_of_array(compute_dtypes(), random), {}, 1.3};
     case 2:
       if (chain.dtype(c) != DType::boolean || chain.dtype(b) != of) return std::nullopt;
       return ElementwiseInstruction{Op::select, of, {c, a, b}};
@@ -326,7 +326,7 @@ TEST(ElementwiseKernel, ComputesNothingForAnEmptyShape) {
 }
 
 TEST(ElementwiseKernel, RoundsAConstantToItsDType) {
-  for (const DType dtype : all_dtypes()) {
+  for (const DType dtype : compute_dtypes()) {
     const ElementwiseKernel kernel({}, {{Op::constant, dtype, {}, -3.3}}, {0});
     const double numbers[] = {-3.3, -3.3, -3.3};
     const Elements expected = elements_of(dtype, numbers);

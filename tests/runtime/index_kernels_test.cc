@@ -74,7 +74,7 @@ TEST(Take, PartsOfTheTableAddUpToTheWhole) {
   RandomShardings random(1);
   for (int round = 0; round < 4000; ++round) {
     const TakeCase c(random);
-    const DType dtype = random_dtype(random), id_type = random_id_type(random);
+    const DType dtype = any_dtype(random), id_type = random_id_type(random);
     const Numbers x = random_numbers_of(dtype, c.table, random);
     const Box rows = random_part(Box::whole(c.rows), random);
     const TestShard ids(id_type, random.draw(0, 1) == 0 ? c.ids_box(rows) : Box::whole(c.ids.shape),
@@ -185,7 +185,7 @@ TEST(TakeAlong, GivesWhatTheTablesPartHolds) {
   RandomShardings random(3);
   for (int round = 0; round < 4000; ++round) {
     const AlongCase c(random);
-    const DType dtype = random_dtype(random);
+    const DType dtype = any_dtype(random);
     const Numbers x = random_numbers_of(dtype, c.table, random);
     Numbers result = zeros(c.rows);
     for_each_index(c.rows_box, [&](const Index& at) {

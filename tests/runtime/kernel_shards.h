@@ -123,14 +123,20 @@ inline Box placed(const Shape& extents, RandomShardings& random) {
   return box;
 }
 
-inline DType random_dtype(RandomShardings& random) {
-  return all_dtypes()[as_size(random.draw(0, static_cast<std::int64_t>(all_dtypes().size()) - 1))];
+inline DType one_of(std::span<const DType> dtypes, RandomShardings& random) {
+  return dtypes[as_size(random.draw(0, static_cast<std::int64_t>(dtypes.size()) - 1))];
 }
+
+/// To compute with.
+inline DType random_dtype(RandomShardings& random) { return one_of(compute_dtypes(), random); }
+
+/// To move.
+inline DType any_dtype(RandomShardings& random) { return one_of(all_dtypes(), random); }
 
 /// Numbers that the dtype holds, negative ones where it has them.
 inline Numbers random_numbers_of(DType dtype, const Shape& shape, RandomShardings& random) {
   if (dtype == DType::boolean) return random_numbers(shape, 0, 1, random);
-  const bool is_unsigned = dtype >= DType::u64;
+  const bool is_unsigned = dtype >= DType::u64 && dtype <= DType::u8;
   return random_numbers(shape, is_unsigned ? 0 : -9, 9, random);
 }
 

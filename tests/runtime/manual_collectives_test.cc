@@ -36,10 +36,11 @@ std::int64_t combine(Reduction reduction, DType dtype, std::int64_t a, std::int6
 
 /// A random region with one value of known content.
 struct Setting {
-  Setting(RandomShardings& random, int round)
+  /// Of every dtype in turn: only those that are computed with where they are to be combined.
+  Setting(RandomShardings& random, int round, std::span<const DType> dtypes = all_dtypes())
       : devices(48, {.threads = round % 2 == 0 ? 1 : 4}),
         mesh(random.mesh()),
-        dtype(all_dtypes()[static_cast<std::size_t>(round) % all_dtypes().size()]),
+        dtype(dtypes[static_cast<std::size_t>(round) % dtypes.size()]),
         shape(random.shape(static_cast<std::size_t>(random.draw(0, 3)))),
         spec(random.spec(mesh, shape.size())),
         region(devices, mesh) {
@@ -141,7 +142,7 @@ std::size_t cut_dim(const PartitionSpec& spec, RandomShardings& random) {
 TEST(ManualCollectives, AllReduceOverAnyUnusedAxes) {
   RandomShardings random(21);
   for (int round = 0; round < 500; ++round) {
-    Setting s(random, round);
+    Setting s(random, round, compute_dtypes());
     std::vector<std::size_t> axes;
     std::vector<std::string> names;
     for (const std::size_t axis : s.unused_axes()) {
@@ -151,6 +152,26 @@ TEST(ManualCollectives, AllReduceOverAnyUnusedAxes) {
     }
     const Reduction reduction = kReductions[round % 3];
     s.check(s.region.all_reduce(s.value, names, reduction), s.spec, axes, reduction);
+  }
+}
+
+TEST(ManualCollectives, DTypesThatAreNotComputedWithAreNotReduced) {
+  Devices devices(4);
+  ManualRegion region(devices, Mesh::line(4, "x"));
+  for (const DType dtype : all_dtypes()) {
+    if (is_computed(dtype)) continue;
+    const Value value =
+        region.map("make", {}, {{dtype, {8}, PartitionSpec::parse("-")}}, [](const auto&) {})[0];
+    const std::string needed =
+        ": found " + std::string(name(dtype)) + ", needed a type that is computed with";
+    for (const Reduction reduction : kReductions) {
+      EXPECT_EQ(
+          message_of(ErrorCode::unsupported, [&] { region.all_reduce(value, {"x"}, reduction); }),
+          "all_reduce" + needed);
+      EXPECT_EQ(message_of(ErrorCode::unsupported,
+                           [&] { region.reduce_scatter(value, "x", 0, reduction); }),
+                "reduce_scatter" + needed);
+    }
   }
 }
 
@@ -173,7 +194,7 @@ TEST(ManualCollectives, ReduceScatterOfAnyUnusedAxis) {
   RandomShardings random(23);
   int checked = 0;
   while (checked < 400) {
-    Setting s(random, checked);
+    Setting s(random, checked, compute_dtypes());
     if (s.unused_axes().empty() || s.shape.empty()) continue;
     const std::size_t axis = s.unused_axes().front();
     const std::size_t dim =

@@ -23,12 +23,29 @@ inline std::size_t in_use(const Devices& devices) {
   return bytes;
 }
 
+/// Of a dtype that is not computed with: small numbers as the bits of a byte, as a complex number
+/// with twice as much in its imaginary part. A complex number of any other kind is -1 to get().
 inline void put(DType dtype, std::byte* data, std::size_t element, std::int64_t value) {
+  if (!is_computed(dtype)) {
+    const DType part = dtype == DType::c128  ? DType::f64
+                       : dtype == DType::c64 ? DType::f32
+                                             : DType::i8;
+    const std::size_t parts = size_bytes(dtype) / size_bytes(part);
+    put(part, data, parts * element, value);
+    if (parts == 2) put(part, data, parts * element + 1, 2 * value);
+    return;
+  }
   convert(DType::i64, reinterpret_cast<const std::byte*>(&value), dtype,
           data + element * size_bytes(dtype), 1);
 }
 
 inline std::int64_t get(DType dtype, const std::byte* data, std::size_t element) {
+  if (dtype == DType::c64 || dtype == DType::c128) {
+    const DType part = dtype == DType::c128 ? DType::f64 : DType::f32;
+    const std::int64_t real = get(part, data, 2 * element);
+    return get(part, data, 2 * element + 1) == 2 * real ? real : -1;
+  }
+  if (!is_computed(dtype)) return get(DType::i8, data, element);
   std::int64_t value;
   convert(dtype, data + element * size_bytes(dtype), DType::i64,
           reinterpret_cast<std::byte*>(&value), 1);

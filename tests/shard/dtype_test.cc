@@ -192,17 +192,26 @@ TEST(DType, HasNamesAndSizes) {
     bytes += size_bytes(dtype);
     EXPECT_EQ(parse_dtype(name(dtype)), dtype);
   }
-  EXPECT_EQ(names, "f64 f32 f16 bf16 i64 i32 i16 i8 u64 u32 u16 u8 bool ");
-  EXPECT_EQ(bytes, 8u + 4 + 2 + 2 + 2 * (8 + 4 + 2 + 1) + 1);
+  EXPECT_EQ(names,
+            "f64 f32 f16 bf16 i64 i32 i16 i8 u64 u32 u16 u8 bool f8_e4m3fn f8_e5m2 f8_e4m3fnuz "
+            "f8_e5m2fnuz f8_e8m0fnu c64 c128 ");
+  EXPECT_EQ(bytes, 8u + 4 + 2 + 2 + 2 * (8 + 4 + 2 + 1) + 1 + 5 + 8 + 16);
   EXPECT_EQ(size_bytes(DType::bf16), 2u);
   EXPECT_EQ(parse_dtype("bfloat16"), DType::bf16);
   EXPECT_EQ(parse_dtype("float64"), DType::f64);
   EXPECT_EQ(parse_dtype("uint8"), DType::u8);
   EXPECT_EQ(parse_dtype("int32"), DType::i32);
+  EXPECT_EQ(parse_dtype("float8_e4m3fn"), DType::f8_e4m3fn);
+  EXPECT_EQ(parse_dtype("float8_e5m2"), DType::f8_e5m2);
+  EXPECT_EQ(parse_dtype("float8_e4m3fnuz"), DType::f8_e4m3fnuz);
+  EXPECT_EQ(parse_dtype("float8_e5m2fnuz"), DType::f8_e5m2fnuz);
+  EXPECT_EQ(parse_dtype("float8_e8m0fnu"), DType::f8_e8m0fnu);
+  EXPECT_EQ(parse_dtype("complex64"), DType::c64);
+  EXPECT_EQ(parse_dtype("complex128"), DType::c128);
   for (const char* text : {"", "f31", "F32", "float", "f32 "}) {
-    EXPECT_THAT(
-        message_of(ErrorCode::invalid_argument, [&] { parse_dtype(text); }),
-        AllOf(HasSubstr(quoted(text)), HasSubstr("f64, f32, f16, bf16"), HasSubstr("u8, bool")));
+    EXPECT_THAT(message_of(ErrorCode::invalid_argument, [&] { parse_dtype(text); }),
+                AllOf(HasSubstr(quoted(text)), HasSubstr("f64, f32, f16, bf16"),
+                      HasSubstr("u8, bool, f8_e4m3fn")));
   }
 }
 
@@ -268,9 +277,9 @@ TEST(DType, DoesNotRoundTwice) {
 }
 
 TEST(DType, ConvertsAnyTypeToAny) {
-  for (const DType from : all_dtypes()) {
+  for (const DType from : compute_dtypes()) {
     const std::vector<std::uint64_t> elements = samples(from);
-    for (const DType to : all_dtypes()) {
+    for (const DType to : compute_dtypes()) {
       if (from == to) continue;
       ASSERT_NO_FATAL_FAILURE(expect_converts(from, to, elements));
     }
@@ -289,7 +298,7 @@ TEST(DType, ConvertsDoublesOfEverySizeThatMatters) {
       elements.push_back(std::bit_cast<std::uint64_t>(i % 2 == 0 ? number : -number));
     }
   }
-  for (const DType to : all_dtypes()) {
+  for (const DType to : compute_dtypes()) {
     if (to == DType::f64) continue;
     ASSERT_NO_FATAL_FAILURE(expect_converts(DType::f64, to, elements));
   }
@@ -303,6 +312,24 @@ TEST(DType, CopiesEqualTypesBitByBit) {
     std::memmove(&expected[size_bytes(dtype)], memory.data(), 3 * size_bytes(dtype));
     convert(dtype, memory.data(), dtype, &memory[size_bytes(dtype)], 3);
     EXPECT_EQ(memory, expected) << name(dtype);
+  }
+}
+
+TEST(DType, ThoseThatAreNotComputedWithAreNotConverted) {
+  EXPECT_EQ(compute_dtypes().size(), 13u);
+  std::byte source[16]{}, target[16]{};
+  for (const DType dtype : all_dtypes()) {
+    EXPECT_EQ(is_computed(dtype), dtype <= DType::boolean) << name(dtype);
+    if (is_computed(dtype)) continue;
+    for (const DType other : all_dtypes()) {
+      if (other == dtype) continue;
+      EXPECT_THAT(
+          message_of(ErrorCode::unsupported, [&] { convert(dtype, source, other, target, 1); }),
+          HasSubstr("stored and moved, not computed with"));
+      EXPECT_THAT(
+          message_of(ErrorCode::unsupported, [&] { convert(other, source, dtype, target, 0); }),
+          AllOf(HasSubstr(std::string(name(dtype))), HasSubstr(std::string(name(other)))));
+    }
   }
 }
 

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
 #include <thread>
 
@@ -48,8 +49,9 @@ TEST(Hdf5, TypesHaveTheirSizeClassAndBits) {
     SCOPED_TRACE(name(dtype));
     const H5Type type = hdf5_type(dtype);
     EXPECT_EQ(H5Tget_size(type.get()), size_bytes(dtype));
-    const bool is_float = name(dtype)[0] == 'f' || dtype == DType::bf16;
+    const bool is_float = dtype <= DType::bf16 || dtype == DType::f8_e5m2;
     const H5T_class_t expected = is_float                  ? H5T_FLOAT
+                                 : dtype >= DType::c64     ? H5T_COMPOUND
                                  : dtype == DType::boolean ? H5T_ENUM
                                                            : H5T_INTEGER;
     EXPECT_EQ(H5Tget_class(type.get()), expected);
@@ -83,6 +85,40 @@ TEST(Hdf5, HalvesHaveTheirValues) {
     check_hdf5(H5Tconvert(type.get(), H5T_NATIVE_FLOAT, 1, &value, nullptr, H5P_DEFAULT),
                "convert");
     EXPECT_EQ(value, c.value);
+  }
+}
+
+// f8_e5m2 is the upper byte of an f16: so says the library, too, of all that are not NaN.
+TEST(Hdf5, EveryFloatOfAByteHasItsValue) {
+  const Hdf5Lock lock;
+  const H5Type type = hdf5_type(DType::f8_e5m2);
+  for (unsigned bits = 0; bits < 256; ++bits) {
+    const float expected = f16_to_f32(static_cast<std::uint16_t>(bits << 8));
+    float value = 0;
+    std::memcpy(&value, &bits, 1);
+    check_hdf5(H5Tconvert(type.get(), H5T_NATIVE_FLOAT, 1, &value, nullptr, H5P_DEFAULT),
+               "convert");
+    if (std::isnan(expected)) {
+      EXPECT_TRUE(std::isnan(value)) << bits;
+    } else {
+      EXPECT_EQ(std::memcmp(&value, &expected, sizeof value), 0) << bits;
+    }
+  }
+}
+
+TEST(Hdf5, ComplexNumbersAreTheirPartsInOrder) {
+  const Hdf5Lock lock;
+  for (const auto& [dtype, part] :
+       {std::pair(DType::c64, H5T_IEEE_F32LE), std::pair(DType::c128, H5T_IEEE_F64LE)}) {
+    const H5Type type = hdf5_type(dtype);
+    ASSERT_EQ(H5Tget_nmembers(type.get()), 2);
+    EXPECT_EQ(H5Tget_member_index(type.get(), "r"), 0);
+    EXPECT_EQ(H5Tget_member_index(type.get(), "i"), 1);
+    EXPECT_EQ(H5Tget_member_offset(type.get(), 1), size_bytes(dtype) / 2);
+    for (unsigned member : {0u, 1u}) {
+      const H5Type found(H5Tget_member_type(type.get(), member), "member");
+      EXPECT_GT(H5Tequal(found.get(), part), 0);
+    }
   }
 }
 

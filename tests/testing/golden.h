@@ -33,7 +33,7 @@ inline std::vector<GoldenTensor> golden_tensors(int step) {
                                        {"layers/0/smooth", DType::f32, {96, 200}, "-,-"},
                                        {"layers/0/noise", DType::u8, {66000}, "-"},
                                        {"names may. have \xC3\xBC", DType::i64, {5}, "data+model"}};
-  for (const DType dtype : all_dtypes()) {
+  for (const DType dtype : compute_dtypes()) {
     tensors.push_back({"dtypes/" + std::string(name(dtype)), dtype, {6, 5}, "data,model"});
   }
   if (step < 4) return tensors;

@@ -234,14 +234,15 @@ std::vector<std::byte> counting_values(DType dtype, const Shape& shape, std::uin
   std::vector<std::byte> data(num_bytes(shape, element));
   for (std::size_t i = 0; i < data.size() / element; ++i) {
     const std::uint64_t value = dtype == DType::boolean ? (first + i) / 3 % 2 : first + i;
-    std::memcpy(data.data() + i * element, &value, element);
+    std::memcpy(data.data() + i * element, &value, std::min(element, sizeof value));
   }
   return data;
 }
 
 std::vector<std::byte> scattered_values(DType dtype, const Shape& shape, std::uint64_t first) {
-  const std::size_t element = size_bytes(dtype);
-  std::vector<std::byte> data(num_bytes(shape, element));
+  const std::size_t words = std::max<std::size_t>(size_bytes(dtype) / 8, 1);
+  const std::size_t element = size_bytes(dtype) / words;
+  std::vector<std::byte> data(num_bytes(shape, size_bytes(dtype)));
   for (std::size_t i = 0; i < data.size() / element; ++i) {
     // Odd multiples modulo 2^64 are all different, and so are their leading bytes, mostly.
     std::uint64_t value = (first + i) * 0x9e3779b97f4a7c15u;

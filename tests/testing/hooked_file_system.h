@@ -54,6 +54,10 @@ class HookedFileSystem final : public FileSystem {
     hook_("rename", from);
     real_->rename(from, to);
   }
+  void exchange(const std::filesystem::path& a, const std::filesystem::path& b) override {
+    hook_("exchange", a);
+    real_->exchange(a, b);
+  }
   void remove(const std::filesystem::path& path) override {
     hook_("remove", path);
     real_->remove(path);

@@ -11,6 +11,7 @@
 
 #include "shardwise/checkpoint/manager.h"
 #include "shardwise/checkpoint/reader.h"
+#include "shardwise/runtime/sharded_array.h"
 #include "shardwise/shard/box_copy.h"
 
 namespace shardwise {
@@ -18,10 +19,21 @@ namespace shardwise {
 /// Numbers count up in small steps (they compress), or are any (they do not).
 enum class Values { ramp, noise };
 
+/// Floats of a byte, the bits of which these are, are finite without the upper bit of the exponent.
+inline void make_finite(DType dtype, std::span<std::byte> bytes) {
+  if (is_computed(dtype) || size_bytes(dtype) != 1) return;
+  for (std::byte& byte : bytes) byte &= std::byte{0xBF};
+}
+
 /// The values of a tensor, all finite, the same for the same seed.
 inline std::vector<std::byte> test_values(DType dtype, const Shape& shape, Values values,
                                           std::uint64_t seed) {
-  const auto count = static_cast<std::size_t>(num_elements(shape));
+  const bool is_complex = dtype == DType::c64 || dtype == DType::c128;
+  const std::size_t count = num_bytes(shape, is_complex ? 2 : 1);
+  const DType part = is_computed(dtype)     ? dtype
+                     : dtype == DType::c128 ? DType::f64
+                     : dtype == DType::c64  ? DType::f32
+                                            : DType::i8;
   std::vector<double> numbers(count);
   double* const out = numbers.data();
   std::uint64_t state = seed * 0x9E3779B97F4A7C15u + 1;
@@ -32,9 +44,10 @@ inline std::vector<std::byte> test_values(DType dtype, const Shape& shape, Value
                  ? static_cast<double>(ramp)
                  : static_cast<double>(static_cast<std::int64_t>(state) >> 20) * 0x1p-36;
   }
-  std::vector<std::byte> bytes(count * size_bytes(dtype));
-  convert(DType::f64, reinterpret_cast<const std::byte*>(numbers.data()), dtype, bytes.data(),
+  std::vector<std::byte> bytes(count * size_bytes(part));
+  convert(DType::f64, reinterpret_cast<const std::byte*>(numbers.data()), part, bytes.data(),
           count);
+  make_finite(dtype, bytes);
   return bytes;
 }
 
@@ -82,6 +95,28 @@ inline bool holds(const CheckpointReader& reader, std::span<const HostTensor> mo
     reader.read(tensor.name, Box::whole(tensor.spec.shape), found);
     return found == *tensor.data;
   });
+}
+
+/// Whether the shards of this process have the elements of the tensor.
+inline bool holds_addressable(const ShardedArray& array, const HostTensor& tensor) {
+  for (std::int64_t p = 0; p < array.sharding().mesh().size(); ++p) {
+    if (!array.is_addressable(p)) continue;
+    const ConstBoxView shard = array.shard(p);
+    const std::vector<std::byte> part = tensor.part(shard.box);
+    if (!std::equal(part.begin(), part.end(), shard.data)) return false;
+  }
+  return true;
+}
+
+/// Arrays of the devices of this process, which then holds no other elements.
+inline std::vector<TensorSource> addressable_sources(Devices& devices,
+                                                     std::span<const HostTensor> tensors) {
+  std::vector<TensorSource> sources;
+  for (const HostTensor& tensor : tensors) {
+    sources.push_back(
+        tensor_source(tensor.name, ShardedArray::from_host(devices, tensor.spec, *tensor.data)));
+  }
+  return sources;
 }
 
 }  // namespace shardwise

@@ -62,7 +62,7 @@ class Cli(unittest.TestCase):
 
 class Help(Cli):
     def test_every_command_has_help_with_an_example(self):
-        for command in ("shards", "explain", "ls", "inspect", "verify", "reshard"):
+        for command in ("shards", "explain", "ls", "inspect", "verify", "reshard", "import", "export"):
             text = self.ok(command, "--help")
             self.assertIn("Example:\n  shardwise " + command, text)
             self.assertIn("--json", text)
@@ -72,7 +72,7 @@ class Help(Cli):
         self.assertEqual(self.ok("help"), self.ok("--help"))
         for command in (("reshard",), ("bench",), ("bench", "save")):
             self.assertEqual(self.ok("help", *command), self.ok(*command, "--help"))
-        for command in ("shards", "explain", "ls", "inspect", "verify", "reshard", "bench", "help"):
+        for command in ("shards", "explain", "ls", "inspect", "verify", "reshard", "import", "export", "bench", "help"):
             self.assertRegex(self.ok("help"), f"(?m)^  {command} ")
         self.fails(2, ['"reshrad"', '"reshard"'], "help", "reshrad")
 
@@ -370,6 +370,18 @@ class Checkpoints(Cli):
         self.assertEqual([t["name"] for t in one["tensors"]], names[:1])
         self.assertIn(names[0], self.ok("inspect", step))
         self.fails(3, ["no_such_tensor"], "inspect", step, "--tensor", "no_such_tensor")
+
+    def test_inspect_says_what_each_way_to_restore_moves(self):
+        _, step = self.root()
+        ways = self.ok_json("inspect", step, "--processes", "4", "--processes-per-host", "2")["restores"]
+        self.assertEqual([way["processes_per_read"] for way in ways], [1, 2, 4])
+        moved = {way["read_bytes"] + way["sent_bytes"] for way in ways}
+        self.assertEqual(len(moved), 1, "what is not read is sent")
+        self.assertEqual(ways[0]["sent_bytes"], 0)
+        total = sum(t["logical_bytes"] for t in self.ok_json("inspect", step)["tensors"])
+        self.assertEqual(ways[2]["read_bytes"], total)
+        self.assertIn("one of 4 processes reads: ", self.ok("inspect", step, "--processes", "4"))
+        self.fails(2, ["--processes"], "inspect", step, "--processes-per-host", "2")
 
     def test_inspect_leaves_open_what_it_would_have_to_open_many_files_for(self):
         root, _ = self.root()

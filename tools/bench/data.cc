@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::array<DataKind, 3> kKinds = {DataKind::gaussian, DataKind::index, DataKind::zeros};
 constexpr std::int64_t kIndexEnd = std::int64_t{1} << 20;
-constexpr std::size_t kBlockElements = 4096;  // of one conversion; stays in the nearest cache
+constexpr std::size_t kBlockNumbers = 4096;  // of one conversion; stays in the nearest cache
 constexpr std::size_t kTableSize = std::size_t{1} << 16;
 
 std::uint64_t hash(std::uint64_t value) {  // splitmix64
@@ -40,6 +40,14 @@ std::vector<std::int64_t> normal_table() {
 
 bool is_float(DType dtype) {
   return dtype == DType::f64 || dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16;
+}
+
+// What is made in place of elements that are not computed with: complex ones are two numbers, and a
+// float of a byte gets the bits of an integer.
+DType made_dtype(DType dtype) {
+  if (is_computed(dtype)) return dtype;
+  if (dtype == DType::c128) return DType::f64;
+  return dtype == DType::c64 ? DType::f32 : DType::i8;
 }
 
 // One of 512 scales, from 1/64 to 3/64 of a unit; integers get theirs in whole numbers. Powers of
@@ -75,7 +83,10 @@ DataKind parse_data_kind(std::string_view text) {
 std::string bench_tensor_name(std::int64_t tensor) { return fmt::format("tensor_{:05}", tensor); }
 
 BenchData::BenchData(DataKind kind, DType dtype, const Shape& shape)
-    : kind_(kind), dtype_(dtype), shape_(shape) {
+    : kind_(kind),
+      made_(made_dtype(dtype)),
+      element_numbers_(size_bytes(dtype) / size_bytes(made_)),
+      shape_(shape) {
   if (kind == DataKind::gaussian) normal_ = normal_table();
 }
 
@@ -89,12 +100,13 @@ void BenchData::make(std::int64_t, std::int64_t index, std::span<std::int32_t> o
 // Two numbers of the table, added, with 20 bits of their own below: 53 in all, as many as f64 has.
 void BenchData::make(std::int64_t tensor, std::int64_t index, std::span<double> out) const {
   const std::uint64_t tensor_seed = seed(tensor);
-  const std::int64_t columns = shape_.empty() ? 1 : shape_[shape_.size() - 1];
+  const std::int64_t columns = (shape_.empty() ? 1 : shape_[shape_.size() - 1]) *
+                               static_cast<std::int64_t>(element_numbers_);
   for (std::size_t i = 0; i < out.size();) {
     const std::int64_t row = index / columns;
     const auto left = static_cast<std::size_t>((row + 1) * columns - index);
     const std::size_t end = std::min(out.size(), i + left);
-    const double scale = row_scale(tensor_seed, row, dtype_) * 0x1p-52;
+    const double scale = row_scale(tensor_seed, row, made_) * 0x1p-52;
     for (; i < end; ++i, ++index) {
       const std::uint64_t bits = hash(tensor_seed + static_cast<std::uint64_t>(index));
       const std::int64_t sum = normal_[bits % kTableSize] + normal_[bits / kTableSize % kTableSize];
@@ -107,17 +119,19 @@ void BenchData::make(std::int64_t tensor, std::int64_t index, std::span<double> 
 // Calls body(offset in the box, bytes) for pieces of the box's bytes that lie one behind the other.
 template <class Number, class Body>
 void BenchData::each_block(std::int64_t tensor, const Box& box, Body&& body) const {
-  std::array<Number, kBlockElements> numbers;
-  std::array<std::byte, kBlockElements * sizeof(std::int64_t)> bytes;
-  const std::size_t element_bytes = size_bytes(dtype_);
+  std::array<Number, kBlockNumbers> numbers;
+  std::array<std::byte, kBlockNumbers * sizeof(std::int64_t)> bytes;
+  const std::size_t element_bytes = this->element_bytes();
   constexpr DType kFrom = std::is_same_v<Number, double> ? DType::f64 : DType::i32;
   for_each_run(walk_runs(box, Box::whole(shape_), box), [&](std::int64_t index, std::int64_t at,
                                                             std::int64_t count) {
     for (const std::int64_t end = index + count; index < end;) {
-      const std::size_t size = std::min(kBlockElements, static_cast<std::size_t>(end - index));
-      make(tensor, index, std::span(numbers).first(size));
-      convert(kFrom, reinterpret_cast<const std::byte*>(numbers.data()), dtype_, bytes.data(),
-              size);
+      const std::size_t size =
+          std::min(kBlockNumbers / element_numbers_, static_cast<std::size_t>(end - index));
+      const std::size_t made = size * element_numbers_;
+      make(tensor, index * static_cast<std::int64_t>(element_numbers_),
+           std::span(numbers).first(made));
+      convert(kFrom, reinterpret_cast<const std::byte*>(numbers.data()), made_, bytes.data(), made);
       body(static_cast<std::size_t>(at) * element_bytes,
            std::span<const std::byte>(bytes).first(size * element_bytes));
       index += static_cast<std::int64_t>(size);
@@ -143,7 +157,7 @@ void BenchData::fill(std::int64_t tensor, const BoxView& view) const {
 
 std::string BenchData::difference(std::int64_t tensor, const ConstBoxView& view) const {
   std::string found;
-  const std::size_t element_bytes = size_bytes(dtype_);
+  const std::size_t element_bytes = this->element_bytes();
   each_block(tensor, view.box, [&](std::size_t offset, std::span<const std::byte> bytes) {
     const std::byte* const there = view.data + offset;
     if (!found.empty() || std::memcmp(there, bytes.data(), bytes.size()) == 0) return;

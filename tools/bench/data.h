@@ -28,7 +28,9 @@ std::string bench_tensor_name(std::int64_t tensor);
 /// The values of a benchmark's tensors, which all have one dtype and shape. A value depends on the
 /// tensor's number and the element's index alone, so that any box of it can be made, and compared
 /// with what came back, on any machine. Values are converted to the dtype as convert() does: an
-/// index that it cannot hold is rounded, or the largest number of the type. Immutable.
+/// index that it cannot hold is rounded, or the largest number of the type. A complex element is
+/// two values, element i those of 2i and 2i + 1; a float of a byte has the bits of a value of i8.
+/// Immutable.
 class BenchData {
  public:
   BenchData(DataKind kind, DType dtype, const Shape& shape);
@@ -46,8 +48,11 @@ class BenchData {
   void make(std::int64_t tensor, std::int64_t index, std::span<std::int32_t> out) const;
   void make(std::int64_t tensor, std::int64_t index, std::span<double> out) const;
 
+  std::size_t element_bytes() const { return element_numbers_ * size_bytes(made_); }
+
   DataKind kind_;
-  DType dtype_;
+  DType made_;                   ///< of the numbers that elements are made of
+  std::size_t element_numbers_;  ///< 2 of a complex element, else 1
   Shape shape_;
   std::vector<std::int64_t> normal_;  // of gaussian: a table of normal numbers, times 2^32
 };

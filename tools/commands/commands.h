@@ -42,6 +42,7 @@ int run_ls(const LsOptions& options);
 struct InspectOptions {
   std::string path;
   std::vector<std::string> tensors;
+  int processes = 0, processes_per_host = 0;
   bool json = false;
 };
 int run_inspect(const InspectOptions& options);
@@ -61,6 +62,23 @@ struct ReshardOptions {
   bool json = false;
 };
 int run_reshard(const ReshardOptions& options);
+
+struct ImportOptions : ReshardOptions {
+  ImportOptions() { mesh = "1"; }
+
+  std::int64_t step = 0;
+};
+int run_import(const ImportOptions& options);
+
+struct ExportOptions {
+  std::string source, target, format;
+  std::size_t max_shard_bytes = 0;  ///< 0: one file
+  std::size_t memory_budget_bytes = SaveOptions().memory_budget_bytes;
+  int threads = 0;
+  bool replace = false;
+  bool json = false;
+};
+int run_export(const ExportOptions& options);
 
 /// Thrown for options that were read well but do not go together; ends the command with status 2.
 class BadUsage : public std::runtime_error {

@@ -1,6 +1,8 @@
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "commands/commands.h"
 #include "output.h"
@@ -58,6 +60,45 @@ std::vector<std::string> tensor_row(const TensorInfo& t) {
   return row;
 }
 
+// What each way to restore the tensors onto the devices that they were saved from moves.
+std::vector<RestoreTraffic> ways_to_restore(const std::vector<TensorInfo>& tensors,
+                                            const InspectOptions& options) {
+  std::vector<TensorRequest> requests;
+  requests.reserve(tensors.size());
+  std::int64_t devices = options.processes;
+  for (const TensorInfo& tensor : tensors) {
+    const Mesh mesh = parse_mesh(tensor.mesh);
+    check_listed(mesh, "inspect");
+    for (std::int64_t p = 0; p < mesh.size(); ++p) {
+      devices = std::max(devices, mesh.device_at(p) + 1);
+    }
+    requests.push_back(
+        {tensor.name,
+         {tensor.dtype, tensor.shape,
+          Sharding(mesh, PartitionSpec::parse(tensor.spec), UnevenPolicy::parse(tensor.policy))}});
+  }
+  std::set<int> choices{1, options.processes};
+  if (options.processes_per_host > 0) choices.insert(options.processes_per_host);
+  std::vector<RestoreTraffic> ways;
+  ways.reserve(choices.size());
+  for (const int choice : choices) {
+    ways.push_back(
+        restore_traffic(requests, devices, options.processes, {.processes_per_read = choice}));
+  }
+  return ways;
+}
+
+nlohmann::ordered_json ways_json(const std::vector<RestoreTraffic>& ways) {
+  auto list = nlohmann::ordered_json::array();
+  for (const RestoreTraffic& way : ways) {
+    list.push_back({{"processes_per_read", way.processes_per_read},
+                    {"read_bytes", way.read_bytes},
+                    {"most_read_bytes", way.most_read_bytes},
+                    {"sent_bytes", way.sent_bytes}});
+  }
+  return list;
+}
+
 }  // namespace
 
 int run_inspect(const InspectOptions& options) {
@@ -67,11 +108,13 @@ int run_inspect(const InspectOptions& options) {
   if (options.json) {
     auto list = nlohmann::ordered_json::array();
     for (const TensorInfo& t : tensors) list.push_back(tensor_json(t));
-    print_json({{"directory", reader.directory().string()},
-                {"step", reader.step()},
-                {"user", nlohmann::ordered_json::parse(reader.user_json())},
-                {"index", reader.has_index()},
-                {"tensors", list}});
+    nlohmann::ordered_json json = {{"directory", reader.directory().string()},
+                                   {"step", reader.step()},
+                                   {"user", nlohmann::ordered_json::parse(reader.user_json())},
+                                   {"index", reader.has_index()},
+                                   {"tensors", list}};
+    if (options.processes > 0) json["restores"] = ways_json(ways_to_restore(tensors, options));
+    print_json(json);
     return 0;
   }
   fmt::print("{}: step {}, user {}\n\n", reader.directory().string(), reader.step(),
@@ -82,6 +125,13 @@ int run_inspect(const InspectOptions& options) {
   table.print();
   if (!reader.has_index()) {
     fmt::print("\nno index.h5: there are too many shard files or pieces for HDF5 to map\n");
+  }
+  if (options.processes > 0) {
+    fmt::print("\nrestored by {} processes (RestoreOptions::processes_per_read):\n",
+               options.processes);
+    for (const RestoreTraffic& way : ways_to_restore(tensors, options)) {
+      fmt::print("  {}\n", way.to_string());
+    }
   }
   return 0;
 }

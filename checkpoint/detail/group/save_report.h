@@ -23,6 +23,9 @@ struct AttemptNotice {
   std::string id;
   std::string directory;   ///< its name in the root
   bool is_reused = false;  ///< it was a spare: files are in it
+
+  // Where each process writes a manifest.
+  std::string user_json, objects_json;
 };
 
 /// From each process to the coordinator when its files are on the disk: 40 bytes and 32 for each

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "shardwise/checkpoint/detail/group/one_writer.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise::detail {
@@ -76,7 +77,7 @@ void TensorViews::merge(std::span<const int> ranks, std::span<const Bytes> lists
 }
 
 void TensorViews::check_complete(const Manifest& manifest, std::span<const SaveReport> reports,
-                                 std::int64_t writers_per_rank) const {
+                                 const SaveOptions& options) const {
   std::uint64_t needed = 0, found = 0;
   for (const TensorEntry& tensor : manifest.tensors) {
     needed += num_bytes(tensor.shape, size_bytes(tensor.dtype));
@@ -91,9 +92,9 @@ void TensorViews::check_complete(const Manifest& manifest, std::span<const SaveR
                        std::ranges::find(with->second, list_of_rank_[rank]) != with->second.end();
       if (has) continue;
       boxes.clear();
-      for (std::int64_t w = 0; w < writers_per_rank; ++w) {
-        add_pieces_of(static_cast<std::int64_t>(rank) * writers_per_rank + w, manifest.writers,
-                      tensor, boxes);
+      const WriterRange mine = writers_of(static_cast<int>(rank), options);
+      for (std::int64_t w = mine.first; w < mine.end; ++w) {
+        add_pieces_of(w, manifest.writers, tensor, boxes);
       }
       if (boxes.empty()) continue;
       throw Error(ErrorCode::invalid_argument,

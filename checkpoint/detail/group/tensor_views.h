@@ -33,7 +33,7 @@ class TensorViews {
   /// Throws invalid_argument where not every element of every tensor was written, naming a rank
   /// that has not written what its devices hold.
   void check_complete(const Manifest& manifest, std::span<const SaveReport> reports,
-                      std::int64_t writers_per_rank) const;
+                      const SaveOptions& options) const;
 
  private:
   std::vector<Hash128> list_of_rank_;

@@ -9,6 +9,7 @@
 #include "shardwise/checkpoint/detail/codec.h"
 #include "shardwise/checkpoint/detail/file_description.h"
 #include "shardwise/checkpoint/detail/read/directory_state.h"
+#include "shardwise/checkpoint/detail/root/names.h"
 #include "shardwise/checkpoint/detail/step_name.h"
 #include "shardwise/shard/error.h"
 
@@ -50,7 +51,7 @@ void read_table(File& file, const std::string& path, std::span<std::byte> bytes,
                                               path, to_hex(hash), to_hex(must_be)));
 }
 
-StoredCheckpoint open_once(FileSystem& file_system, const fs::path& directory) {
+StoredCheckpoint open_once(FileSystem& file_system, const fs::path& directory, bool as_needed) {
   const OpenDirectory opened = open_directory(file_system, directory);
   StoredCheckpoint checkpoint;
   checkpoint.directory = directory;
@@ -59,7 +60,8 @@ StoredCheckpoint open_once(FileSystem& file_system, const fs::path& directory) {
   const std::size_t files = checkpoint.manifest.files.size();
   checkpoint.tables.resize(files);
   checkpoint.is_loaded.resize(files, false);
-  if (checkpoint.manifest.version != kListedVersion && files > kMostFilesReadAtOnce) {
+  if (checkpoint.manifest.version != kListedVersion &&
+      (as_needed || files > kMostFilesReadAtOnce)) {
     return checkpoint;
   }
   for (std::size_t f = 0; f < files; ++f) load_file(checkpoint, f);
@@ -85,13 +87,9 @@ std::string StoredCheckpoint::describe(const ChunkId& id) const {
 
 OpenDirectory open_directory(FileSystem& file_system, const fs::path& path) {
   const std::string name = own_name(path);
+  if (parse_hidden_name(name)) not_found(path, "it was not committed");
   const auto step = parse_step_name(name);
-  if (!step.has_value()) {
-    not_found(path, name.starts_with('.')
-                        ? "it was not committed"
-                        : "it is not a committed checkpoint, whose name is step-N or step-N.gG");
-  }
-  return {path, step->step, file_system.open_directory(path)};
+  return {path, step ? step->step : kNoStep, file_system.open_directory(path)};
 }
 
 Manifest read_manifest(const OpenDirectory& directory) {
@@ -112,10 +110,7 @@ Manifest read_manifest(const OpenDirectory& directory) {
   std::string text(bytes, '\0');
   file->read_at(0, reinterpret_cast<std::byte*>(text.data()), text.size());
   Manifest manifest = parse_manifest(text, path.string());
-  if (manifest.step != directory.step) {
-    throw Error(ErrorCode::corrupt,
-                fmt::format("read manifest {}: it is of step {}", path.string(), manifest.step));
-  }
+  if (manifest.step == kNoStep) manifest.step = directory.step;
   return manifest;
 }
 
@@ -223,11 +218,12 @@ void load_file(StoredCheckpoint& checkpoint, std::size_t number) {
   checkpoint.is_loaded[number] = true;
 }
 
-StoredCheckpoint open_checkpoint(FileSystem& file_system, const fs::path& directory) {
+StoredCheckpoint open_checkpoint(FileSystem& file_system, const fs::path& directory,
+                                 bool as_needed) {
   for (int openings = 1;; ++openings) {
     const DirectoryState before(directory);
     try {
-      return open_once(file_system, directory);
+      return open_once(file_system, directory, as_needed);
     } catch (const Error& e) {
       check_still_there(directory);
       // Another process may have removed it and saved it anew: the files were of both. Retention

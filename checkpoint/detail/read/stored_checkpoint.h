@@ -58,16 +58,17 @@ struct StoredCheckpoint {
 /// process removes or replaces it.
 struct OpenDirectory {
   std::filesystem::path path;
-  std::int64_t step;  ///< as its name says
+  std::int64_t step;  ///< as its name says; or kNoStep
   std::shared_ptr<Directory> directory;
 };
 
-/// Throws not_found where it is not there or not that of a committed checkpoint. The file system
-/// must outlive it.
+/// Throws not_found where it is not there or is an attempt's or trash. The file system must outlive
+/// it.
 OpenDirectory open_directory(FileSystem& file_system, const std::filesystem::path& path);
 
-/// Reads the manifest alone; of version 2, which does not list the pieces, without them. Throws
-/// not_found where there is none; unsupported; corrupt, also where its step is not the directory's.
+/// Reads the manifest alone, with the directory's step where it names none; of version 2, which
+/// does not list the pieces, without them. Throws not_found where there is none; unsupported;
+/// corrupt.
 Manifest read_manifest(const OpenDirectory& directory);
 
 /// Opens one of the checkpoint's files and compares its size with the manifest's. Throws corrupt
@@ -99,8 +100,9 @@ ChunkTable read_chunk_table(File& file, const std::filesystem::path& directory,
                             std::span<const PieceId> pieces);
 
 /// All of the above: what a reader asks of a checkpoint before it trusts it. With more files than
-/// kMostFilesReadAtOnce the manifest alone. The file system must outlive it.
-StoredCheckpoint open_checkpoint(FileSystem& file_system, const std::filesystem::path& directory);
+/// kMostFilesReadAtOnce, or `as_needed`, the manifest alone. The file system must outlive it.
+StoredCheckpoint open_checkpoint(FileSystem& file_system, const std::filesystem::path& directory,
+                                 bool as_needed = false);
 
 /// Loads the pieces and the table of a file. Throws as opening does, and has changed nothing.
 void load_file(StoredCheckpoint& checkpoint, std::size_t number);

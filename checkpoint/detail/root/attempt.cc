@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <limits>
 
+#include "shardwise/checkpoint/detail/manifest.h"
 #include "shardwise/checkpoint/detail/root/names.h"
 #include "shardwise/checkpoint/detail/root/root.h"
 #include "shardwise/shard/error.h"
@@ -43,6 +45,23 @@ bool has_resume_key(FileSystem& file_system, const std::filesystem::path& attemp
   }
 }
 
+namespace {
+
+// Removing what is no checkpoint is not for us.
+void check_replaceable(FileSystem& file_system, const std::filesystem::path& target) {
+  try {
+    if (std::ranges::binary_search(file_system.list(target), std::string_view(kManifestName)))
+      return;
+  } catch (const Error& e) {
+    if (e.code() != ErrorCode::not_found && e.code() != ErrorCode::io) throw;
+  }
+  throw Error(
+      ErrorCode::already_exists,
+      fmt::format("replace {}: it is no checkpoint, and is left as it is", target.string()));
+}
+
+}  // namespace
+
 Attempt::Attempt(FileSystem& file_system, const std::filesystem::path& root, std::int64_t step,
                  std::vector<std::filesystem::path>& leftovers, Spare* spare,
                  const std::string& resume_key)
@@ -59,6 +78,25 @@ Attempt::Attempt(FileSystem& file_system, const std::filesystem::path& root, std
     }
     reused_ = spare != nullptr && spare->become(directory_);
     if (!reused_) file_system_.make_directory(directory_);
+  } catch (...) {
+    give_back(lease_);
+    throw;
+  }
+}
+
+Attempt::Attempt(FileSystem& file_system, const std::filesystem::path& target,
+                 std::vector<std::filesystem::path>& leftovers)
+    : file_system_(file_system),
+      root_(target.parent_path()),
+      name_(target.filename().string()),
+      leftovers_(leftovers) {
+  if (name_.empty() || name_ == "." || name_ == ".." || parse_hidden_name(name_)) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("save {:?}: it does not name a checkpoint", target.string()));
+  }
+  take_lease();
+  try {
+    file_system_.make_directory(directory_);
   } catch (...) {
     give_back(lease_);
     throw;
@@ -104,7 +142,7 @@ void Attempt::take_lease() {
   // Others may take an unfinished lease for a dead process's and remove it: then once more.
   for (int tries = 1;; ++tries) {
     id_ = new_id();
-    const std::string stem = attempt_stem(step_, id_);
+    const std::string stem = name_.empty() ? attempt_stem(step_, id_) : attempt_stem(name_, id_);
     directory_ = root_ / attempt_name(stem);
     lease_ = root_ / lease_name(stem);
     const std::filesystem::path unfinished = root_ / unfinished_lease_name(stem);
@@ -135,6 +173,11 @@ void Attempt::give_back(const std::filesystem::path& lease) noexcept {
 
 std::filesystem::path Attempt::publish(Existing existing) {
   std::filesystem::path published;
+  if (!name_.empty()) {
+    published = root_ / name_;
+    publish_as(published, existing);
+    return published;
+  }
   for (int tries = 1;; ++tries) {
     published = root_ / to_string(next_name(existing));
     try {
@@ -149,10 +192,38 @@ std::filesystem::path Attempt::publish(Existing existing) {
   try {
     file_system_.sync_directory(root_);
   } catch (...) {
-    take_back(published);
+    take_back(published, false);
     throw;
   }
   return published;
+}
+
+void Attempt::publish_as(const std::filesystem::path& target, Existing existing) {
+  bool replaces = false;
+  try {
+    file_system_.rename(directory_, target);
+  } catch (const Error& e) {
+    if (e.code() != ErrorCode::already_exists) throw;
+    if (existing == Existing::fail) {
+      throw Error(ErrorCode::already_exists,
+                  fmt::format("publish {}: it is already there", target.string()));
+    }
+    check_replaceable(file_system_, target);
+    exchange(target);
+    replaces = true;
+  }
+  try {
+    file_system_.sync_directory(root_);
+  } catch (...) {
+    take_back(target, replaces);
+    throw;
+  }
+}
+
+// What is aside has no name of ours: nobody removes it, if this process ends just then.
+void Attempt::exchange(const std::filesystem::path& target) {
+  exchange_by_any_means(file_system_, directory_, target,
+                        root_ / fmt::format("{}.replaced-{}", name_, id_));
 }
 
 StepName Attempt::next_name(Existing existing) const {
@@ -176,10 +247,14 @@ StepName Attempt::next_name(Existing existing) const {
 
 // Nobody knows whether a crash would undo the publication now, so it is undone. Until that is on
 // the disk, a crash may bring the name back: then there must be whole files under it.
-void Attempt::take_back(const std::filesystem::path& published) noexcept {
+void Attempt::take_back(const std::filesystem::path& published, bool replaced) noexcept {
   name_may_be_kept_ = true;
   try {
-    file_system_.rename(published, directory_);
+    if (replaced) {
+      exchange(published);
+    } else {
+      file_system_.rename(published, directory_);
+    }
     file_system_.sync_directory(root_);
     name_may_be_kept_ = false;
   } catch (...) {

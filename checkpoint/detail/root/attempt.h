@@ -42,6 +42,12 @@ class Attempt {
   Attempt(FileSystem& file_system, const std::filesystem::path& root, std::int64_t step,
           std::vector<std::filesystem::path>& leftovers, Spare* spare = nullptr,
           const std::string& resume_key = {});
+
+  /// Becomes the checkpoint `target`, whose name may be any: beside it, where its parent is there.
+  /// Throws invalid_argument where the path names no directory.
+  Attempt(FileSystem& file_system, const std::filesystem::path& target,
+          std::vector<std::filesystem::path>& leftovers);
+
   ~Attempt();
   Attempt(const Attempt&) = delete;
   Attempt& operator=(const Attempt&) = delete;
@@ -56,22 +62,28 @@ class Attempt {
   /// its resume key.
   void keep() { is_kept_ = true; }
 
-  /// Makes it a checkpoint, whose directory it returns. Throws already_exists, io, and unsupported
-  /// where the step has the last generation that there can be; then it is none, unless that cannot
-  /// even be undone.
+  /// Makes it a checkpoint, whose directory it returns. A step that is replaced stays, as an
+  /// earlier generation; of another target the two change places in one step, and the old one is
+  /// removed (where the file system cannot do that, there is neither for a moment, and the old one
+  /// is beside it). Throws already_exists, also where what is to be replaced is no checkpoint; io;
+  /// and unsupported where the step has the last generation that there can be; then it is none,
+  /// unless that cannot even be undone.
   std::filesystem::path publish(Existing existing);
 
  private:
   void take_lease();
+  void publish_as(const std::filesystem::path& target, Existing existing);
+  void exchange(const std::filesystem::path& target);
   bool go_on(const std::string& resume_key);
   void give_back(const std::filesystem::path& lease) noexcept;
   StepName next_name(Existing existing) const;
-  void take_back(const std::filesystem::path& published) noexcept;
+  void take_back(const std::filesystem::path& published, bool replaced) noexcept;
 
   FileSystem& file_system_;
   Maker maker_;  // a forked child's copy leaves all as it is
   std::filesystem::path root_;
-  std::int64_t step_;
+  std::int64_t step_ = -1;
+  std::string name_;  // of a target that is no step
   std::vector<std::filesystem::path>& leftovers_;
   std::string id_;
   std::filesystem::path directory_, lease_;

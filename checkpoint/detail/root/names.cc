@@ -11,6 +11,7 @@ namespace {
 
 constexpr std::string_view kTrash = ".trash-";
 constexpr std::string_view kPin = ".pin-";
+constexpr std::string_view kNamed = ".shardwise.";
 constexpr std::size_t kIdDigits = 32;
 
 bool is_id(std::string_view text) {
@@ -24,13 +25,15 @@ bool take_suffix(std::string_view& text, std::string_view suffix) {
   return true;
 }
 
-// ".step-00000101.<id>"
+// ".step-00000101.<id>", ".shardwise.<name>.<id>"
 bool is_stem(std::string_view text) {
   if (text.size() <= kIdDigits + 2 || text.front() != '.') return false;
   const std::string_view id = text.substr(text.size() - kIdDigits);
-  const std::string_view step = text.substr(1, text.size() - kIdDigits - 2);
-  const std::optional<StepName> name = parse_step_name(step);
-  return is_id(id) && text[text.size() - kIdDigits - 1] == '.' && name && name->generation == 1;
+  if (!is_id(id) || text[text.size() - kIdDigits - 1] != '.') return false;
+  const std::string_view of = text.substr(0, text.size() - kIdDigits - 1);
+  if (of.starts_with(kNamed)) return of.size() > kNamed.size();
+  const std::optional<StepName> step = parse_step_name(of.substr(1));
+  return step && *step == StepName{.step = step->step};
 }
 
 }  // namespace
@@ -63,6 +66,10 @@ std::optional<HiddenName> parse_hidden_name(std::string_view name) {
 
 std::string attempt_stem(std::int64_t step, std::string_view id) {
   return fmt::format(".{}.{}", to_string(StepName{step, 1}), id);
+}
+
+std::string attempt_stem(std::string_view name, std::string_view id) {
+  return fmt::format("{}{}.{}", kNamed, name, id);
 }
 
 std::string attempt_name(std::string_view stem) { return fmt::format("{}.tmp", stem); }

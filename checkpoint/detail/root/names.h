@@ -23,6 +23,9 @@ std::optional<HiddenName> parse_hidden_name(std::string_view name);
 
 /// ".step-00000101.<id>", of which the names below are made.
 std::string attempt_stem(std::int64_t step, std::string_view id);
+
+/// ".shardwise.<name>.<id>", of a checkpoint of any name.
+std::string attempt_stem(std::string_view name, std::string_view id);
 std::string attempt_name(std::string_view stem);
 std::string lease_name(std::string_view stem);
 std::string unfinished_lease_name(std::string_view stem);

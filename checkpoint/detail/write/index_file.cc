@@ -48,10 +48,12 @@ std::string index_path(const std::string& name, const NameSet& names) {
   return path + '/' + escape_dots(component);
 }
 
+using FillValue = std::array<std::byte, 16>;
+
 // What shows where a source is missing: NaN, or a number that is hardly ever meant.
-std::array<std::byte, 8> fill_value(DType dtype) {
+FillValue fill_value(DType dtype) {
   const auto bytes = [](auto value) {
-    std::array<std::byte, 8> result{};
+    FillValue result{};
     const auto raw = std::bit_cast<std::array<std::byte, sizeof value>>(value);
     std::copy(raw.begin(), raw.end(), result.begin());
     return result;
@@ -65,6 +67,21 @@ std::array<std::byte, 8> fill_value(DType dtype) {
       return bytes(std::uint16_t{0x7E00});
     case DType::bf16:
       return bytes(std::uint16_t{0x7FC0});
+    case DType::f8_e4m3fn:
+      return bytes(std::uint8_t{0x7F});
+    case DType::f8_e5m2:
+      return bytes(std::uint8_t{0x7E});
+    case DType::f8_e4m3fnuz:
+    case DType::f8_e5m2fnuz:
+      return bytes(std::uint8_t{0x80});
+    case DType::f8_e8m0fnu:
+      return bytes(std::uint8_t{0xFF});
+    case DType::c64:
+      return bytes(std::array{std::numeric_limits<float>::quiet_NaN(),
+                              std::numeric_limits<float>::quiet_NaN()});
+    case DType::c128:
+      return bytes(std::array{std::numeric_limits<double>::quiet_NaN(),
+                              std::numeric_limits<double>::quiet_NaN()});
     case DType::i64:
       return bytes(std::numeric_limits<std::int64_t>::min());
     case DType::i32:
@@ -132,7 +149,7 @@ std::vector<std::byte> build_index_file(std::span<const TensorEntry> tensors,
       links.push_back({.path = paths[t], .file = source_of(piece), .object = piece.dataset});
       continue;
     }
-    const std::array<std::byte, 8> value = fill_value(tensor.dtype);
+    const FillValue value = fill_value(tensor.dtype);
     const std::span fill = std::span(value).first(size_bytes(tensor.dtype));
     const std::vector<Hdf5Attribute> attributes = attributes_of(tensor);
     mappings.clear();
@@ -148,6 +165,30 @@ std::vector<std::byte> build_index_file(std::span<const TensorEntry> tensors,
   const std::uint64_t root = add_hdf5_groups(out, std::move(links));
   driver.append(out, root);
   return {driver.tail().begin(), driver.tail().end()};
+}
+
+std::vector<std::byte> build_index_file(const WriterMap& writers,
+                                        std::vector<TensorEntry> tensors) {
+  if (writers.num_writers() > kMostIndexedWriters) return {};
+  Manifest all;
+  all.writers = writers;
+  all.tensors = std::move(tensors);
+  for (std::int64_t writer = 0; writer < writers.num_writers(); ++writer) {
+    FileEntry& file = all.files.emplace_back();
+    file.writer = writer;
+    file.name = shard_file_name(writer, writers.num_writers());
+  }
+  for (TensorEntry& tensor : all.tensors) tensor.pieces.clear();
+  place_pieces(all);
+  return build_useful_index(all.tensors, all.files);
+}
+
+std::vector<std::byte> build_useful_index(std::span<const TensorEntry> tensors,
+                                          std::span<const FileEntry> files) {
+  std::size_t mappings = 0;
+  for (const TensorEntry& tensor : tensors) mappings += tensor.pieces.size();
+  const bool is_of_use = std::ssize(files) <= kMostIndexedWriters && mappings <= kMostMappings;
+  return is_of_use ? build_index_file(tensors, files) : std::vector<std::byte>();
 }
 
 }  // namespace shardwise::detail

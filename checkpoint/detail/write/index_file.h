@@ -23,4 +23,12 @@ inline constexpr std::size_t kMostMappings = std::size_t{1} << 20;
 std::vector<std::byte> build_index_file(std::span<const TensorEntry> tensors,
                                         std::span<const FileEntry> files);
 
+/// The same of a checkpoint of version 2 with these tensors, all of whose writers have files; empty
+/// where it has too many files or pieces for an index to help. Pieces are not looked at.
+std::vector<std::byte> build_index_file(const WriterMap& writers, std::vector<TensorEntry> tensors);
+
+/// Empty where there are too many files or pieces.
+std::vector<std::byte> build_useful_index(std::span<const TensorEntry> tensors,
+                                          std::span<const FileEntry> files);
+
 }  // namespace shardwise::detail

@@ -12,13 +12,15 @@
 #include <utility>
 #include <vector>
 
+#include "shardwise/checkpoint/detail/group/one_writer.h"
 #include "shardwise/checkpoint/detail/group/save_report.h"
 #include "shardwise/checkpoint/detail/group/tensor_views.h"
 #include "shardwise/checkpoint/detail/lanes.h"
-#include "shardwise/checkpoint/detail/manifest_check.h"
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
 #include "shardwise/checkpoint/detail/root/attempt.h"
 #include "shardwise/checkpoint/detail/root/root.h"
+#include "shardwise/checkpoint/detail/tiers/file_transfer.h"
+#include "shardwise/checkpoint/detail/write/commit.h"
 #include "shardwise/checkpoint/detail/write/index_file.h"
 #include "shardwise/checkpoint/detail/write/part.h"
 #include "shardwise/shard/error.h"
@@ -44,7 +46,11 @@ class GroupSave {
  public:
   GroupSave(const SaveContext& context, const ProcessGroup& group, std::int64_t step,
             const SaveOptions& options)
-      : context_(context), group_(group), step_(step), options_(options) {
+      : context_(context),
+        group_(group),
+        step_(step),
+        options_(options),
+        neighbours_(group, options) {
     if (!is_shared()) return;
     // So that who computes or waits for the disk learns that it is in vain.
     options_.progress = [this, own = options.progress,
@@ -82,16 +88,17 @@ class GroupSave {
     group_.broadcast(encode(AttemptNotice{.step = step_,
                                           .id = attempt.id(),
                                           .directory = attempt.directory().filename().string(),
-                                          .is_reused = attempt.is_reused()}));
+                                          .is_reused = attempt.is_reused(),
+                                          .user_json = {},
+                                          .objects_json = {}}));
     const SavePlan plan = plan_part(std::move(sources));
     std::vector<WrittenShardFile> written;
     std::vector<std::byte> index;
     // The index needs the shard files' names only, so it is made while the files are written.
     const std::function<void()> jobs[] = {
         [&] {
-          written = write_part(
-              context_, {attempt.directory(), attempt.is_reused(), is_shared(), is_resumable()},
-              plan, options_);
+          written =
+              write({attempt.directory(), attempt.is_reused(), is_shared(), is_resumable()}, plan);
         },
         [&] { index = make_index(plan); }};
     run_lanes({.jobs = std::size(jobs),
@@ -101,9 +108,8 @@ class GroupSave {
     Manifest manifest = manifest_of(plan);
     manifest.id = attempt.id();
     manifest.user_json = options_.user_json;
+    manifest.objects_json = options_.objects_json;
     SaveStats stats = combine(plan, written, manifest, index);
-    manifest.index_bytes = index.size();
-    manifest.index_hash = hash128(index.data(), index.size());
     write_manifest(attempt, manifest, index, stats);
 
     group_.check();
@@ -116,13 +122,45 @@ class GroupSave {
     return stats;
   }
 
+  /// Every rank, where each has a root of its own: makes an attempt there, hears of the others'
+  /// files, gives and takes copies, and commits when all have come so far. Where one of them
+  /// cannot, the others take back what they have committed.
+  SaveStats save_locally(std::vector<TensorSource> sources) {
+    Attempt attempt(context_.file_system, context_.root, step_, context_.leftovers,
+                    &context_.spare);
+    const AttemptNotice notice = decode_notice(
+        group_.broadcast(encode(AttemptNotice{.step = step_,
+                                              .id = attempt.id(),
+                                              .directory = {},
+                                              .user_json = options_.user_json,
+                                              .objects_json = options_.objects_json})));
+    check_step(notice);
+    const SavePlan plan = plan_part(std::move(sources));
+    const auto written = write({attempt.directory(), attempt.is_reused()}, plan);
+    Manifest manifest = manifest_of(plan);
+    manifest.id = notice.id;
+    manifest.user_json = notice.user_json;
+    manifest.objects_json = notice.objects_json;
+    std::vector<std::byte> index;
+    SaveStats stats = combine(plan, written, manifest, index);
+    copy_to_others(attempt, manifest);
+    write_manifest(attempt, manifest, index, stats);
+    group_.barrier();
+    stats.directory = attempt.publish(options_.existing);
+    try {
+      group_.barrier();
+    } catch (const Error&) {
+      remove_checkpoint(context_.file_system, context_.root,
+                        *parse_step_name(stats.directory.filename().string()));
+      throw;
+    }
+    return stats;
+  }
+
   /// The other ranks: write their part.
   SaveStats take_part(std::vector<TensorSource> sources) {
     const AttemptNotice notice = decode_notice(group_.broadcast({}));
-    if (notice.step != step_) {
-      throw Error(ErrorCode::invalid_argument, fmt::format("rank 0 saves step {}, rank {} step {}",
-                                                           notice.step, group_.rank(), step_));
-    }
+    check_step(notice);
     const AttemptDirectory directory{context_.root / notice.directory, notice.is_reused, true,
                                      is_resumable()};
     SavePlan plan;
@@ -130,7 +168,7 @@ class GroupSave {
     try {
       check_is_there(directory.path);
       plan = plan_part(std::move(sources));
-      written = write_part(context_, directory, plan, options_);
+      written = write(directory, plan);
       context_.file_system.sync_directory(directory.path);
     } catch (const Error&) {
       // Rank 0 may have removed it because the save has failed elsewhere.
@@ -165,13 +203,52 @@ class GroupSave {
   bool is_shared() const { return group_.size() > 1; }
   bool is_resumable() const { return !context_.resume_key.empty(); }
 
-  SavePlan plan_part(std::vector<TensorSource> sources) const {
-    const std::int64_t own = options_.writers, first = group_.rank() * own;
-    const WriterMap writers = writers_for(sources, own * group_.size(), context_.devices);
+  SavePlan plan_part(std::vector<TensorSource> sources) {
+    const std::int64_t all = options_.writers * (group_.size() / options_.processes_per_file);
+    const WriterMap writers = writers_for(sources, all, context_.devices);
+    if (neighbours_.is_writer()) {
+      const std::int64_t devices = devices_of(sources, context_.devices);
+      sources = neighbours_.gather(std::move(sources), devices);
+    }
     SavePlan plan = plan_save(std::move(sources), options_.codec, context_.executor, writers,
-                              {first, first + own});
+                              writers_of(group_.rank(), options_));
     std::replace(plan.efforts.begin(), plan.efforts.end(), Effort::huffman_only, context_.huffman);
     return plan;
+  }
+
+  // What this process writes of the shard files; another one may write them for it.
+  std::vector<WrittenShardFile> write(const AttemptDirectory& directory, const SavePlan& plan) {
+    if (!neighbours_.is_writer()) {
+      neighbours_.serve(plan.sources);
+      return {};
+    }
+    std::vector<WrittenShardFile> written = write_part(context_, directory, plan, options_);
+    neighbours_.finish();
+    return written;
+  }
+
+  bool is_local() const { return context_.local_roots.has_value(); }
+
+  void check_step(const AttemptNotice& notice) const {
+    if (notice.step == step_) return;
+    throw Error(ErrorCode::invalid_argument, fmt::format("rank 0 saves step {}, rank {} step {}",
+                                                         notice.step, group_.rank(), step_));
+  }
+
+  // Each process's files to those that are to have copies.
+  void copy_to_others(const Attempt& attempt, const Manifest& manifest) const {
+    std::vector<FileTransfer> transfers;
+    for (const FileEntry& file : manifest.files) {
+      const int from =
+          static_cast<int>(file.writer / options_.writers) * options_.processes_per_file;
+      for (int copy = 1; copy <= context_.local_roots->copies; ++copy) {
+        const int to = (from + copy * context_.local_roots->processes_per_host) % group_.size();
+        transfers.push_back({from, to, file.name, file.bytes});
+      }
+    }
+    transfer_files(
+        group_, context_.file_system, transfers,
+        [&](const std::string& name) { return attempt.directory() / name; }, attempt.directory());
   }
 
   void check_is_there(const std::filesystem::path& directory) const {
@@ -208,7 +285,7 @@ class GroupSave {
                       .stored_bytes = 0,
                       .chunks = plan.chunks,
                       .files = {}};
-    report.files.resize(static_cast<std::size_t>(options_.writers));
+    if (neighbours_.is_writer()) report.files.resize(static_cast<std::size_t>(options_.writers));
     for (const WrittenShardFile& file : written) {
       report.stored_bytes += file.entry.stored_bytes;
       report.files[static_cast<std::size_t>(file.entry.writer % options_.writers)] = file.entry;
@@ -220,15 +297,17 @@ class GroupSave {
   // Completes the manifest with what all processes have written.
   SaveStats combine(const SavePlan& plan, std::span<const WrittenShardFile> written,
                     Manifest& manifest, std::vector<std::byte>& index) const {
-    const std::vector<Bytes> messages = group_.gather(encode(report(plan, written)));
+    Bytes own = encode(report(plan, written));
+    const std::vector<Bytes> messages =
+        is_local() ? group_.all_gather(std::move(own)) : group_.gather(std::move(own));
     std::vector<SaveReport> reports;
     reports.reserve(messages.size());
     for (const Bytes& message : messages) reports.push_back(decode_report(message));
     TensorViews views(reports);
     if (const std::vector<int> wanted = views.others(); !wanted.empty()) {
-      group_.broadcast(encode(SaveOutcome{.lists_wanted = wanted, .stats = {}}));
-      views.merge(wanted, group_.exchange({}, wanted), manifest);
-      index = make_index(manifest.writers, manifest.tensors);
+      views.merge(wanted, is_local() ? lists_for_all(plan, wanted, manifest) : lists_of(wanted),
+                  manifest);
+      if (!is_local()) index = build_index_file(manifest.writers, manifest.tensors);
     }
     SaveStats stats;
     for (std::size_t rank = 0; rank < reports.size(); ++rank) {
@@ -240,61 +319,48 @@ class GroupSave {
         if (part.files[f].bytes == 0) continue;
         FileEntry& file = manifest.files.emplace_back(part.files[f]);
         file.writer =
-            static_cast<std::int64_t>(rank) * options_.writers + static_cast<std::int64_t>(f);
+            writers_of(static_cast<int>(rank), options_).first + static_cast<std::int64_t>(f);
         file.name = shard_file_name(file.writer, manifest.writers.num_writers());
         stats.file_bytes += file.bytes;
       }
     }
-    views.check_complete(manifest, reports, options_.writers);
+    views.check_complete(manifest, reports, options_);
     return stats;
   }
 
+  // Rank 0 asks these ranks which tensors they have.
+  std::vector<Bytes> lists_of(const std::vector<int>& wanted) const {
+    group_.broadcast(encode(SaveOutcome{.lists_wanted = wanted, .stats = {}}));
+    return group_.exchange({}, wanted);
+  }
+
+  // All hear of these ranks' tensors, and of rank 0's, which the manifest then has.
+  std::vector<Bytes> lists_for_all(const SavePlan& plan, const std::vector<int>& wanted,
+                                   Manifest& manifest) const {
+    std::vector<int> all{0};
+    all.insert(all.end(), wanted.begin(), wanted.end());
+    const auto own = list_if_wanted(plan, all);
+    std::vector<Bytes> heard = group_.all_gather(own.empty() ? Bytes() : own.front().bytes);
+    const std::string_view first(reinterpret_cast<const char*>(heard[0].data()), heard[0].size());
+    manifest.tensors = parse_manifest(first, "of rank 0").tensors;
+    std::vector<Bytes> lists;
+    lists.reserve(wanted.size());
+    for (const int rank : wanted) lists.push_back(std::move(heard[static_cast<std::size_t>(rank)]));
+    return lists;
+  }
+
   std::vector<std::byte> make_index(const SavePlan& plan) const {
-    return is_shared() ? make_index(plan.writers, manifest_of(plan).tensors)
-                       : make_index(plan.tensors, plan.files);
+    if (is_local()) return {};
+    return is_shared() ? build_index_file(plan.writers, manifest_of(plan).tensors)
+                       : build_useful_index(plan.tensors, plan.files);
   }
 
-  std::vector<std::byte> make_index(const WriterMap& writers,
-                                    std::vector<TensorEntry> tensors) const {
-    if (writers.num_writers() > kMostIndexedWriters) return {};
-    Manifest all;
-    all.writers = writers;
-    all.tensors = std::move(tensors);
-    for (std::int64_t writer = 0; writer < writers.num_writers(); ++writer) {
-      FileEntry& file = all.files.emplace_back();
-      file.writer = writer;
-      file.name = shard_file_name(writer, writers.num_writers());
-    }
-    place_pieces(all);
-    return make_index(all.tensors, all.files);
-  }
-
-  static std::vector<std::byte> make_index(std::span<const TensorEntry> tensors,
-                                           std::span<const FileEntry> files) {
-    std::size_t mappings = 0;
-    for (const TensorEntry& tensor : tensors) mappings += tensor.pieces.size();
-    const bool is_of_use = std::ssize(files) <= kMostIndexedWriters && mappings <= kMostMappings;
-    return is_of_use ? build_index_file(tensors, files) : std::vector<std::byte>();
-  }
-
-  // All that a reader checks of a manifest is checked here.
-  void write_manifest(const Attempt& attempt, const Manifest& manifest,
-                      std::span<const std::byte> index, SaveStats& stats) const {
-    check_manifest(manifest);
-    const std::string text = print_manifest(manifest);
-    if (text.size() > kMaxManifestBytes) {
-      throw Error(ErrorCode::unsupported,
-                  fmt::format("write {}: it has {} bytes, at most {} are possible", kManifestName,
-                              text.size(), kMaxManifestBytes));
-    }
+  void write_manifest(const Attempt& attempt, Manifest& manifest, std::span<const std::byte> index,
+                      SaveStats& stats) const {
     if ((is_shared() && attempt.is_reused()) || is_resumable()) {
       remove_unlisted(attempt.directory(), manifest);
     }
-    FileSystem& files = context_.file_system;
-    if (manifest.has_index()) write_whole_file(files, attempt.directory() / kIndexName, index);
-    write_whole_file(files, attempt.directory() / kManifestName, std::as_bytes(std::span(text)));
-    files.sync_directory(attempt.directory());
-    stats.file_bytes += index.size() + text.size();
+    stats.file_bytes += complete(context_.file_system, attempt.directory(), manifest, index);
   }
 
   // What a spare or an earlier attempt held and no process has written anew, and what only says how
@@ -334,6 +400,7 @@ class GroupSave {
   const ProcessGroup& group_;
   const std::int64_t step_;
   SaveOptions options_;
+  Neighbours neighbours_;
 };
 
 }  // namespace
@@ -342,6 +409,7 @@ SaveStats run_save(const SaveContext& context, const ProcessGroup& group, std::i
                    std::vector<TensorSource> sources, const SaveOptions& options) {
   try {
     GroupSave save(context, group, step, options);
+    if (context.local_roots) return save.save_locally(std::move(sources));
     return group.rank() == 0 ? save.coordinate(std::move(sources))
                              : save.take_part(std::move(sources));
   } catch (const CallerError& e) {

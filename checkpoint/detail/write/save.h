@@ -3,11 +3,13 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "shardwise/checkpoint/detail/root/spare.h"
 #include "shardwise/checkpoint/detail/write/save_plan.h"
 #include "shardwise/checkpoint/detail/write/staging.h"
+#include "shardwise/checkpoint/manager.h"
 #include "shardwise/checkpoint/save.h"
 #include "shardwise/runtime/parallel.h"
 #include "shardwise/runtime/process/process_group.h"
@@ -29,6 +31,9 @@ struct SaveContext {
 
   /// Of attempts that this save may go on with; empty: none.
   const std::string& resume_key;
+
+  /// Absent: all processes have the same root.
+  std::optional<LocalRoots> local_roots = {};
 
   /// What codes tensors of which only byte values repeat: zstd_huffman leaves our own coder out.
   Effort huffman = Effort::huffman_only;

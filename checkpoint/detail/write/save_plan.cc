@@ -65,7 +65,7 @@ std::vector<TensorSource> in_order(std::vector<TensorSource> sources, const Writ
   sorted.reserve(sources.size());
   for (const std::size_t i : order) {
     TensorSource& source = sorted.emplace_back(std::move(sources[i]));
-    if (source.sharding) continue;
+    if (source.sharding || source.boxes) continue;
     source.sharding = Sharding::replicated(all, info_of(source).shape.size());
   }
   return sorted;
@@ -73,12 +73,19 @@ std::vector<TensorSource> in_order(std::vector<TensorSource> sources, const Writ
 
 // Without pieces. Neighbours mostly are cut the same way, so each way is printed once. (Not
 // compared as shardings: these are equal wherever they place the same, whatever their spelling.)
-std::vector<TensorEntry> describe(std::span<const TensorSource> sources) {
+std::vector<TensorEntry> describe(std::span<const TensorSource> sources, std::int64_t writer) {
   std::vector<TensorEntry> tensors;
   tensors.reserve(sources.size());
   const Sharding* before = nullptr;
   for (const TensorSource& source : sources) {
     const TensorInfo& info = info_of(source);
+    if (source.boxes) {
+      TensorEntry& tensor = tensors.emplace_back(
+          TensorEntry{.name = source.name, .dtype = info.dtype, .shape = info.shape});
+      for (const Box& box : *source.boxes) tensor.listed.push_back({writer, box});
+      before = nullptr;
+      continue;
+    }
     const Sharding& sharding = *source.sharding;
     const bool again = before != nullptr && before->mesh() == sharding.mesh() &&
                        before->spec() == sharding.spec() && before->policy() == sharding.policy();
@@ -121,8 +128,7 @@ void add_pieces(SavePlan& plan, WriterRange mine) {
       TensorEntry& tensor = plan.tensors[t];
       const std::size_t element_bytes = size_bytes(tensor.dtype);
       boxes.clear();
-      PieceRule(plan.writers, *tensor.sharding, tensor.shape, element_bytes, tensor.name)
-          .add_pieces_of(writer, boxes);
+      add_pieces_of(writer, plan.writers, tensor, boxes);
       for (const Box& box : boxes) {
         PieceEntry& piece = tensor.pieces.emplace_back(stored_piece(box, element_bytes, file));
         piece.dataset = paths.next(t);
@@ -183,6 +189,21 @@ std::string mesh_problem(const Mesh& mesh) {
   return {};
 }
 
+// Why these cannot be the pieces of a tensor; empty where they can, or none are listed.
+std::string boxes_problem(const TensorSource& source) {
+  if (!source.boxes) return {};
+  if (source.sharding) return "has both a sharding and boxes";
+  const Shape& shape = info_of(source).shape;
+  for (const Box& box : *source.boxes) {
+    if (box.rank() != shape.size() || !Box::whole(shape).contains(box)) {
+      return fmt::format("has the box {}, which leaves its shape {}", to_string(box),
+                         to_string(shape));
+    }
+    if (box.empty()) return fmt::format("has the empty box {}", to_string(box));
+  }
+  return {};
+}
+
 }  // namespace
 
 void check_sources(std::span<const TensorSource> sources) {
@@ -212,6 +233,7 @@ void check_sources(std::span<const TensorSource> sources) {
                        info.shape.size()));
     }
     num_bytes(info.shape, size_bytes(info.dtype));
+    if (const std::string problem = boxes_problem(source); !problem.empty()) fail(problem);
     if (!source.sharding) continue;
     if (const std::string problem = mesh_problem(source.sharding->mesh()); !problem.empty()) {
       fail(problem);
@@ -226,9 +248,7 @@ void check_sources(std::span<const TensorSource> sources) {
   }
 }
 
-WriterMap writers_for(std::span<const TensorSource> sources, std::int64_t count,
-                      std::int64_t devices) {
-  if (count == 1) return {};
+std::int64_t devices_of(std::span<const TensorSource> sources, std::int64_t devices) {
   DeviceId last = 0;
   for (const TensorSource& source : sources) {
     if (!source.sharding) continue;
@@ -238,7 +258,13 @@ WriterMap writers_for(std::span<const TensorSource> sources, std::int64_t count,
                 fmt::format("tensor {:?} is cut over device {}, the job has devices 0 to {}",
                             source.name, last, devices - 1));
   }
-  return WriterMap::even(devices == 0 ? last + 1 : devices, count);
+  return devices == 0 ? last + 1 : devices;
+}
+
+WriterMap writers_for(std::span<const TensorSource> sources, std::int64_t count,
+                      std::int64_t devices) {
+  if (count == 1) return {};
+  return WriterMap::even(devices_of(sources, devices), count);
 }
 
 SavePlan plan_save(std::vector<TensorSource> sources, Codec codec, const Executor& executor,
@@ -247,7 +273,7 @@ SavePlan plan_save(std::vector<TensorSource> sources, Codec codec, const Executo
   plan.writers = writers;
   plan.adaptive = codec == Codec::automatic;
   plan.sources = in_order(std::move(sources), writers);
-  plan.tensors = describe(plan.sources);
+  plan.tensors = describe(plan.sources, mine.first);
   add_pieces(plan, mine);
 
   plan.efforts.resize(plan.files.size() * plan.tensors.size());

@@ -38,7 +38,7 @@ struct WriterRange {
 
 /// What a process is going to write, decided before the first byte.
 struct SavePlan {
-  std::vector<TensorSource> sources;  ///< sorted by name, each with a sharding
+  std::vector<TensorSource> sources;  ///< sorted by name, each with a sharding or boxes
   std::vector<TensorEntry> tensors;   ///< for each source; with the pieces of this process
   WriterMap writers;                  ///< of all processes
   std::vector<FileEntry> files;       ///< of this process's writers that have something to write
@@ -59,11 +59,14 @@ inline const TensorInfo& info_of(const TensorSource& source) {
 
 /// Throws invalid_argument where a name is empty, too long, repeated or not UTF-8 or holds a NUL, a
 /// source has no reader or one without that tensor, or a sharding does not fit its shape
-/// or, as where its policy is strict, does not allow it.
+/// or, as where its policy is strict, does not allow it, or a box leaves it or is empty.
 void check_sources(std::span<const TensorSource> sources);
 
-/// Device d belongs to writer d * count / devices; 0 devices: as many as the sources' meshes name.
+/// How many devices a job has: `devices`, or, where that is 0, as many as the sources' meshes name.
 /// Throws invalid_argument where a mesh has a device beyond them.
+std::int64_t devices_of(std::span<const TensorSource> sources, std::int64_t devices);
+
+/// Device d belongs to writer d * count / devices_of(sources, devices), which see.
 WriterMap writers_for(std::span<const TensorSource> sources, std::int64_t count,
                       std::int64_t devices = 0);
 

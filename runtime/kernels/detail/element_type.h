@@ -3,18 +3,29 @@
 #include <cassert>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "shardwise/shard/dtype.h"
+#include "shardwise/shard/error.h"
 
 namespace shardwise::detail {
+
+/// Throws unsupported where the dtype is not computed with. Kernels of programs do not get so far:
+/// append() has refused them, and says which op it was.
+inline void need_computed_type(DType dtype) {
+  if (is_computed(dtype)) return;
+  throw Error(ErrorCode::unsupported, "kernel: found " + std::string(name(dtype)) +
+                                          ", needed a type that is computed with");
+}
 
 /// Computed with as f32.
 constexpr bool is_half(DType dtype) { return dtype == DType::f16 || dtype == DType::bf16; }
 
 /// Calls body with a zero of the type that elements are compared as; boolean as bytes of 0 and 1.
-/// Requires a dtype that is not half.
+/// Requires a dtype that is not half; throws as need_computed_type().
 template <class Body>
 void with_ordered_type(DType dtype, Body&& body) {
+  need_computed_type(dtype);
   switch (dtype) {
     case DType::f64:
       return body(double{});
@@ -39,6 +50,7 @@ void with_ordered_type(DType dtype, Body&& body) {
       return body(std::uint8_t{});
     case DType::f16:
     case DType::bf16:
+    default:
       assert(false && "computed with as f32");
   }
 }
@@ -58,10 +70,23 @@ void with_unsigned_type(std::size_t bytes, Body&& body) {
   }
 }
 
+struct SixteenBytes {
+  std::uint64_t first, second;
+};
+
+/// Calls body with a zero of a type of 1, 2, 4, 8 or 16 bytes, for elements that are only moved.
+template <class Body>
+void with_moved_type(std::size_t bytes, Body&& body) {
+  if (bytes == sizeof(SixteenBytes)) return body(SixteenBytes{});
+  with_unsigned_type(bytes, body);
+}
+
 /// Calls body with a zero of the type that elements are added and multiplied as: integers are
-/// unsigned, so that they wrap around. Requires a dtype that is neither half nor boolean.
+/// unsigned, so that they wrap around. Requires a dtype that is neither half nor boolean; throws as
+/// need_computed_type().
 template <class Body>
 void with_arithmetic_type(DType dtype, Body&& body) {
+  need_computed_type(dtype);
   assert(!is_half(dtype) && dtype != DType::boolean);
   if (dtype == DType::f64) return body(double{});
   if (dtype == DType::f32) return body(float{});

@@ -12,7 +12,7 @@ namespace {
 
 using CopyLoops = Loops<2>;
 
-// Elements move as unsigned integers of their size, whatever they are: by memcpy, which may.
+// Elements move as something of their size, whatever they are: by memcpy, which may.
 template <class T>
 T load(const std::byte* data, std::int64_t element) {
   T value;
@@ -95,7 +95,7 @@ void transpose_words(const std::byte* from, std::int64_t from_step, std::byte* t
 
 /// Most rows and columns of a part of a matrix that is transposed at once.
 template <class T>
-constexpr std::int64_t kTile = sizeof(T) == 8 ? 32 : 64;
+constexpr std::int64_t kTile = sizeof(T) < 8 ? 64 : 256 / static_cast<std::int64_t>(sizeof(T));
 
 /// The same for a tile. Whole cache lines are read first, and to a place where they do not drive
 /// each other out of the cache, as lines at steps of powers of two do.
@@ -176,13 +176,13 @@ void strided_copy(Loops<2> loops, const Loops<2>::Offsets& at, std::size_t eleme
     const std::size_t run_bytes = as_size(inner.extent) * element_bytes;
     return copy_runs(loops, at, static_cast<std::int64_t>(element_bytes), run_bytes, from, to);
   }
-  with_unsigned_type(element_bytes,
-                     [&](auto zero) { copy_elements<decltype(zero)>(loops, inner, at, from, to); });
+  with_moved_type(element_bytes,
+                  [&](auto zero) { copy_elements<decltype(zero)>(loops, inner, at, from, to); });
 }
 
 void fill_elements(const std::byte* element, std::size_t element_bytes, std::byte* to,
                    std::size_t count) {
-  with_unsigned_type(element_bytes, [&](auto zero) {
+  with_moved_type(element_bytes, [&](auto zero) {
     fill_run(load<decltype(zero)>(element, 0), to, static_cast<std::int64_t>(count));
   });
 }

@@ -6,8 +6,8 @@
 
 namespace shardwise::detail {
 
-/// Copies elements of 1, 2, 4 or 8 bytes: for each step of the loops, element at[0] of `from` to
-/// element at[1] of `to`, beginning at `at`. Best with loops in the order of `to` in memory. The
+/// Copies elements of 1, 2, 4, 8 or 16 bytes: for each step of the loops, element at[0] of `from`
+/// to element at[1] of `to`, beginning at `at`. Best with loops in the order of `to` in memory. The
 /// memory must not overlap.
 void strided_copy(Loops<2> loops, const Loops<2>::Offsets& at, std::size_t element_bytes,
                   const std::byte* from, std::byte* to);

@@ -237,11 +237,9 @@ TileFunction tile_function(Op op, DType dtype) {
       return find_for_integer<std::uint8_t>(op);
     case DType::boolean:
       return first_function({find_comparison<StoredBool>(op), find_logical<StoredBool>(op)});
-    case DType::f16:
-    case DType::bf16:
-      break;
+    default:
+      return nullptr;
   }
-  return nullptr;
 }
 
 TileFunction copy_function(std::size_t element_bytes) {

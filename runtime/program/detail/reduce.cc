@@ -110,6 +110,8 @@ void reduce_with(DType dtype, Sources sources, std::byte* out, std::size_t count
       // Bytes of 0 and 1: the larger is "or", the smaller is "and".
       return reduce_as<std::conditional_t<std::same_as<Op, Min>, Min, Max>, std::uint8_t>(
           sources, out, count);
+    default:
+      assert(false && "not computed with");
   }
 }
 

@@ -1,4 +1,4 @@
-#include "shardwise/runtime/process/mpi.h"
+#include "shardwise/runtime/process/mpi_transport.h"
 
 #define OMPI_SKIP_MPICXX 1
 #define MPICH_SKIP_MPICXX 1

@@ -1,0 +1,85 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "shardwise/checkpoint/save.h"
+#include "shardwise/runtime/process/process_group.h"
+
+namespace shardwise {
+
+class FileSystem;
+
+/// Which of a checkpoint's writers a process is.
+struct ShardWriter {
+  std::int64_t writer = 0;
+
+  /// Writer w saves what the devices [starts[w], starts[w + 1]) hold; the same for all writers.
+  /// Ascending from 0 on; one more than there are writers. Empty: there is one writer.
+  std::vector<std::int64_t> starts = {};
+};
+
+/// What a writer has written, for the one that publishes: some bytes that can be sent anywhere. Its
+/// size grows with the number of tensors, and of listed boxes.
+using ShardRecord = Bytes;
+
+/// How write_shards runs; of SaveOptions it takes codec, memory budget and progress.
+struct WriteShardsOptions {
+  SaveOptions save = {};
+  int threads = 0;  ///< that gather, compress and hash; 0: as many as the machine has cores
+  std::shared_ptr<FileSystem> file_system = nullptr;  ///< for tests; null is the real one
+};
+
+/// Writes the shard file of one writer into the directory of an attempt, which may be another
+/// process's; it is on the disk when this returns. A tensor with a sharding: the parts that are
+/// this writer's, of which those that other writers hold, too, are divided among them by bytes. One
+/// with boxes: exactly these. One with neither: its part of a tensor that every writer has. Throws
+/// as CheckpointManager::save does, and not_found where the directory is not there.
+ShardRecord write_shards(const std::filesystem::path& directory, const ShardWriter& writer,
+                         std::vector<TensorSource> sources, const WriteShardsOptions& options = {});
+
+/// A checkpoint of any name, in any directory, in the making: for one process, or for several that
+/// somebody else brings together, as a training framework does. One process makes the attempt and
+/// tells the others its directory; each calls write_shards; the first one gets all records and
+/// publishes. Until then nothing is under the checkpoint's name.
+///
+///   CheckpointAttempt attempt("model.sw");
+///   const ShardRecord record = write_shards(attempt.directory(), {}, {tensor_source("w", w)});
+///   attempt.publish({&record, 1}, {.user_json = R"({"loss": 0.5})"});
+///
+/// Thread-compatible. A process that fork() makes leaves its copy's files alone.
+class CheckpointAttempt {
+ public:
+  /// Makes a hidden directory beside `target`, and what lies above them where it is not there, and
+  /// removes what dead processes have left there. Throws already_exists where the target is there
+  /// and Existing::fail, invalid_argument where it names no directory, io.
+  explicit CheckpointAttempt(const std::filesystem::path& target,
+                             Existing existing = Existing::fail,
+                             std::shared_ptr<FileSystem> file_system = nullptr);
+
+  /// Removes what was not published.
+  ~CheckpointAttempt();
+  CheckpointAttempt(const CheckpointAttempt&) = delete;
+  CheckpointAttempt& operator=(const CheckpointAttempt&) = delete;
+
+  const std::filesystem::path& directory() const;
+
+  /// Makes it the checkpoint: proves that the records, one of each writer in any order, are every
+  /// element of every tensor once; writes index and manifest; renames. What it replaces is removed.
+  /// Of SaveOptions it takes user_json and objects_json. Throws invalid_argument where records do
+  /// not fit each other; already_exists; corrupt; io. Then nothing is published.
+  SaveStats publish(std::span<const ShardRecord> records, const SaveOptions& options = {});
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// All of it by one process.
+SaveStats save_checkpoint(const std::filesystem::path& target, std::vector<TensorSource> sources,
+                          const SaveOptions& options = {});
+
+}  // namespace shardwise

@@ -1,0 +1,20 @@
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "shardwise/checkpoint/detail/read/chunk_reader.h"
+#include "shardwise/checkpoint/reader.h"
+#include "shardwise/runtime/device.h"
+
+namespace shardwise::detail {
+
+/// Arrays with the requests' specs, filled with the tensors of these numbers in the manifest.
+/// Requires that the requests fit the tensors and the devices. Throws as CheckpointReader::restore.
+std::vector<ShardedArray> restore_arrays(ChunkReader& chunks, Devices& devices,
+                                         std::span<const TensorRequest> requests,
+                                         std::span<const std::size_t> numbers,
+                                         const RestoreOptions& options);
+
+}  // namespace shardwise::detail

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <span>
+#include <string>
+
+#include "shardwise/runtime/process/process_group.h"
+#include "shardwise/storage/file.h"
+
+namespace shardwise::detail {
+
+/// A file of one process that another one gets a copy of.
+struct FileTransfer {
+  int from, to;
+  std::string name;
+  std::uint64_t bytes;
+
+  bool operator==(const FileTransfer&) const = default;
+};
+
+/// Copies files between processes that see no common file system. All processes of the group call
+/// it with the same list. `source` says where this process has a file; what it gets goes to
+/// `target` under its name, whole and on the disk when it has that name. Each process sends one
+/// file and takes one at a time, in parts of 8 MiB; it may be both. Throws io, cancelled where
+/// another process fails.
+void transfer_files(const ProcessGroup& group, FileSystem& file_system,
+                    std::span<const FileTransfer> transfers,
+                    const std::function<std::filesystem::path(const std::string& name)>& source,
+                    const std::filesystem::path& target);
+
+}  // namespace shardwise::detail

@@ -1,0 +1,132 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "shardwise/checkpoint/manager.h"
+#include "shardwise/checkpoint/reader.h"
+
+namespace shardwise {
+
+/// A box of a tensor, in elements.
+struct TensorBox {
+  std::string name;
+  Box box;
+};
+
+/// The boxes that restoring these arrays gives the devices of this process, each once.
+std::vector<TensorBox> addressable_boxes(const Devices& devices,
+                                         std::span<const TensorRequest> requests);
+
+enum class Tier {
+  fast,    ///< roots of single processes
+  durable  ///< the root that all share
+};
+
+struct TierOptions {
+  /// Which other processes get a copy of each shard file of the fast tier.
+  LocalRoots local = {};
+
+  /// So many steps stay in the fast tier, 2 or more; 0: all.
+  std::int64_t keep_fast = 2;
+
+  /// Every so many saves, the first one first, one goes on to the durable root.
+  std::int64_t drain_every = 10;
+
+  /// How fast each process does that, at most; 0: as fast as it can.
+  std::int64_t drain_bytes_per_second = 0;
+
+  /// So many steps stay in the durable root; 0: all.
+  std::int64_t keep_durable = 0;
+
+  /// Of the fast tier; SaveOptions::codec is the durable one's.
+  Codec fast_codec = Codec::none;
+
+  /// As in ManagerOptions.
+  int threads = 0;
+  ProcessGroup group = {};
+  std::int64_t devices = 0;
+  std::shared_ptr<FileSystem> file_system = nullptr;
+};
+
+/// The newest step that is whole, and what it took to have it.
+struct TierStep {
+  Tier tier = Tier::fast;
+
+  /// Its directory is to be opened with ReadOptions::open_as_needed: of the fast tier it has the
+  /// files that were asked for, and maybe no others.
+  Step step = {};
+
+  /// What this process had to take from others, or from what another process left on its host.
+  std::int64_t files_taken = 0;
+  std::uint64_t bytes_taken = 0;
+
+  /// Newer steps that are nowhere whole, and why.
+  std::vector<std::string> passed_over;
+
+  /// "step 40 of the fast tier, 2 files (3.1 MiB) from other processes"
+  std::string to_string() const;
+};
+
+/// Checkpoints in two tiers: often on a fast disk (or in /dev/shm) that each host has alone, from
+/// time to time on a durable one that all share.
+///
+/// A save writes each process's shard files to its own directory, FAST/process-00003, and gives
+/// copies to other hosts; that is when it is committed. Now and then it goes on to the durable root
+/// in the background. A restart takes the newest step of which every shard file is somewhere: in
+/// any process's directory, as a copy with another host, or in the durable root. It may have
+/// another number of processes and another mesh. (Anchor: Orbax's emergency checkpoints.)
+///
+/// All processes of the group call all methods, in the same order. Thread-compatible.
+///
+///   Devices devices(4);
+///   ArraySpec spec{DType::f32, {8, 16}, Sharding(Mesh::line(4), PartitionSpec::parse("0,-"))};
+///   std::vector<TensorRequest> wanted = {{"w", spec}};
+///   const std::vector<std::byte> zeros(8 * 16 * 4);
+///   std::vector<ShardedArray> arrays = {ShardedArray::from_host(devices, spec, zeros)};
+///   TieredManager manager("fast", "durable");  // /dev/shm/job, /shared/job
+///   if (auto found = manager.latest(addressable_boxes(devices, wanted))) {
+///     CheckpointReader reader(found->step.directory, {.open_as_needed = true});
+///     arrays = reader.restore(devices, wanted);
+///   }
+///   manager.save_async(100, {tensor_source("w", arrays[0])});
+class TieredManager {
+ public:
+  /// Throws as CheckpointManager's constructor.
+  TieredManager(const std::filesystem::path& fast, const std::filesystem::path& durable,
+                TierOptions options = {});
+
+  /// Waits for what is under way. Cannot throw its error: call close() to see it.
+  ~TieredManager();
+  TieredManager(const TieredManager&) = delete;
+  TieredManager& operator=(const TieredManager&) = delete;
+
+  /// Returns when the step is committed in the fast tier. Where it is one that goes on to the
+  /// durable root, waits for the one before to be there. Throws as CheckpointManager::save, also
+  /// what the way to the durable root of an earlier step has thrown.
+  SaveStats save(std::int64_t step, std::vector<TensorSource> tensors, SaveOptions options = {});
+  PendingSave save_async(std::int64_t step, std::vector<TensorSource> tensors,
+                         SaveOptions options = {});
+
+  /// Waits for what is under way, and throws its error if nobody has seen it.
+  void close();
+
+  /// The newest whole step, of which this process then has the files that hold these boxes. Nothing
+  /// where there is none in either tier. Throws not_found where it has no such tensor,
+  /// invalid_argument, corrupt and io as CheckpointManager::latest, cancelled.
+  std::optional<TierStep> latest(std::span<const TensorBox> needed);
+
+  /// The durable root's.
+  const CheckpointManager& durable() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace shardwise

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "shardwise/checkpoint/save.h"
+#include "shardwise/storage/file.h"
+
+namespace shardwise::detail {
+
+enum class TargetKind { file, folder };
+
+/// A file, or a folder of files, in the making: under a hidden name beside its own until all of it
+/// is on the disk. Thread-compatible.
+class NewTarget {
+ public:
+  /// Makes the hidden folder. Throws already_exists, not_found where the folder above is not there,
+  /// invalid_argument where that is a checkpoint's.
+  NewTarget(FileSystem& file_system, const std::filesystem::path& target, TargetKind kind,
+            Existing existing);
+
+  /// Removes what was not published.
+  ~NewTarget();
+  NewTarget(const NewTarget&) = delete;
+  NewTarget& operator=(const NewTarget&) = delete;
+
+  /// A new file; `name` is its name where the target is a folder.
+  std::unique_ptr<File> create(const std::string& name);
+
+  /// Gives it its name; what had that name is removed. Requires that all files are synced.
+  void publish();
+
+ private:
+  void check_replaceable() const;
+  void replace();
+  void remove_all(const std::filesystem::path& path);
+
+  FileSystem& file_system_;
+  const std::filesystem::path given_;
+  std::filesystem::path target_, hidden_;
+  TargetKind kind_;
+  bool replaces_ = false;
+};
+
+}  // namespace shardwise::detail

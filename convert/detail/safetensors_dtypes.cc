@@ -1,0 +1,68 @@
+#include "shardwise/convert/detail/safetensors_dtypes.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "shardwise/convert/detail/string_map.h"
+#include "shardwise/shard/error.h"
+
+namespace shardwise::detail {
+namespace {
+
+struct DTypeNames {
+  std::string_view safetensors, ours;
+};
+
+// In the order of the enum of safetensors 0.8, which is that of alignment. Some of ours may not be
+// in this build.
+constexpr DTypeNames kDTypeNames[] = {{"BOOL", "bool"},
+                                      {"U8", "u8"},
+                                      {"I8", "i8"},
+                                      {"F8_E5M2", "f8_e5m2"},
+                                      {"F8_E4M3", "f8_e4m3fn"},
+                                      {"F8_E8M0", "f8_e8m0fnu"},
+                                      {"F8_E4M3FNUZ", "f8_e4m3fnuz"},
+                                      {"F8_E5M2FNUZ", "f8_e5m2fnuz"},
+                                      {"I16", "i16"},
+                                      {"U16", "u16"},
+                                      {"F16", "f16"},
+                                      {"BF16", "bf16"},
+                                      {"I32", "i32"},
+                                      {"U32", "u32"},
+                                      {"F32", "f32"},
+                                      {"C64", "c64"},
+                                      {"F64", "f64"},
+                                      {"I64", "i64"},
+                                      {"U64", "u64"}};
+
+std::optional<DType> our_dtype(std::string_view ours) {
+  const auto all = all_dtypes();
+  const auto found =
+      std::find_if(all.begin(), all.end(), [&](DType dtype) { return name(dtype) == ours; });
+  if (found == all.end()) return std::nullopt;
+  return *found;
+}
+
+}  // namespace
+
+DType parse_safetensors_dtype(std::string_view text) {
+  std::string known;
+  for (const DTypeNames& names : kDTypeNames) {
+    const std::optional<DType> dtype = our_dtype(names.ours);
+    if (dtype && names.safetensors == text) return *dtype;
+    if (dtype) known += fmt::format("{}{}", known.empty() ? "" : ", ", names.safetensors);
+  }
+  throw Error(ErrorCode::unsupported,
+              fmt::format("dtype {} is not supported, needed is one of {}", shown(text), known));
+}
+
+std::optional<SafetensorsDType> safetensors_dtype(DType dtype) {
+  for (const DTypeNames& names : kDTypeNames) {
+    if (names.ours != name(dtype)) continue;
+    return SafetensorsDType{names.safetensors, static_cast<std::size_t>(&names - kDTypeNames)};
+  }
+  return std::nullopt;
+}
+
+}  // namespace shardwise::detail

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "shardwise/shard/dtype.h"
+
+namespace shardwise::detail {
+
+/// The dtype that safetensors calls so. Throws unsupported where it, or we, have none.
+DType parse_safetensors_dtype(std::string_view text);
+
+/// How safetensors calls a dtype, and where tensors of it stand in a file: those with the greatest
+/// rank come first.
+struct SafetensorsDType {
+  std::string_view name;
+  std::size_t rank;
+};
+
+/// Absent where safetensors has none.
+std::optional<SafetensorsDType> safetensors_dtype(DType dtype);
+
+}  // namespace shardwise::detail

@@ -1,0 +1,112 @@
+#include "shardwise/convert/detail/string_map.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "shardwise/convert/detail/strict_json.h"
+#include "shardwise/shard/error.h"
+
+namespace shardwise::detail {
+namespace {
+
+constexpr std::string_view kUser = "user", kOthers = "safetensors_metadata";
+
+/// An object of strings, or one inside another; any other value ends it.
+class StringMapJson final : public StrictJson {
+ public:
+  StringMapJson(std::string_view member, StringMap& map)
+      : member_(member), depth_of_map_(member.empty() ? 1 : 2), map_(map) {}
+
+  bool start_object(std::size_t) override { return ++depth_ <= depth_of_map_; }
+  bool end_object() override { return depth_-- == depth_of_map_ || found_member_; }
+  bool key(string_t& key) override {
+    if (depth_ == depth_of_map_) {
+      map_.emplace_back(std::move(key), "");
+      return true;
+    }
+    return !std::exchange(found_member_, true) && key == member_;
+  }
+  bool string(string_t& text) override {
+    if (depth_ != depth_of_map_) return false;
+    map_.back().second = std::move(text);
+    return true;
+  }
+
+ private:
+  bool refuse(std::string_view) override { return false; }
+  bool not_json(std::size_t) override { return false; }
+
+  const std::string_view member_;
+  const int depth_of_map_;
+  StringMap& map_;
+  int depth_ = 0;
+  bool found_member_ = false;
+};
+
+}  // namespace
+
+const std::string* repeated_key(const StringMap& map) {
+  std::vector<const std::string*> keys;
+  keys.reserve(map.size());
+  for (const auto& [key, value] : map) keys.push_back(&key);
+  std::sort(keys.begin(), keys.end(), [](const auto* a, const auto* b) { return *a < *b; });
+  const auto twice = std::adjacent_find(keys.begin(), keys.end(),
+                                        [](const auto* a, const auto* b) { return *a == *b; });
+  return twice == keys.end() ? nullptr : *twice;
+}
+
+const std::string* find_value(const StringMap& map, std::string_view key) {
+  const auto found =
+      std::find_if(map.begin(), map.end(), [key](const auto& pair) { return pair.first == key; });
+  return found == map.end() ? nullptr : &found->second;
+}
+
+std::optional<StringMap> parse_string_map(std::string_view json, std::string_view member) {
+  StringMap map;
+  if (!StringMapJson(member, map).parse(json) || repeated_key(map)) return std::nullopt;
+  return map;
+}
+
+std::string to_json(std::string_view text) {
+  try {
+    return nlohmann::json(text).dump();
+  } catch (const nlohmann::json::exception&) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("{} is not UTF-8, which safetensors needs", shown(text)));
+  }
+}
+
+std::string to_json(const StringMap& map) {
+  std::string json = "{";
+  for (const auto& [key, value] : map) {
+    if (json.size() > 1) json += ',';
+    json += to_json(key) + ':' + to_json(value);
+  }
+  return json + '}';
+}
+
+std::string user_json_of(const StringMap& metadata) {
+  if (metadata.empty()) return "{}";
+  // "format": what other programs look for beside ours.
+  const std::string* const user = find_value(metadata, kUser);
+  const std::size_t ours = find_value(metadata, "format") ? 2 : 1;
+  const bool is_ours = user && metadata.size() == ours && user->find('\0') == user->npos &&
+                       nlohmann::json::accept(*user);
+  if (is_ours) return *user;
+  return fmt::format("{{\"{}\":{}}}", kOthers, to_json(metadata));
+}
+
+StringMap metadata_of(const std::string& user_json) {
+  if (user_json == "{}") return {};
+  if (auto metadata = parse_string_map(user_json, kOthers)) return *std::move(metadata);
+  return {{std::string(kUser), user_json}};
+}
+
+std::string shown(std::string_view text) {
+  constexpr std::size_t kMost = 100;
+  return fmt::format("{:?}{}", text.substr(0, kMost), text.size() > kMost ? ".." : "");
+}
+
+}  // namespace shardwise::detail

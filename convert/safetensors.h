@@ -1,0 +1,103 @@
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "shardwise/checkpoint/box_reader.h"
+#include "shardwise/checkpoint/save.h"
+
+namespace shardwise {
+
+class FileSystem;
+
+/// The tensors of a safetensors file, or of a model's many (docs/safetensors.md). Boxes are read
+/// straight from the files; no more than 1 MiB a call is held in memory.
+///
+///   const SafetensorsReader weights("model.safetensors");
+///   reshard_checkpoint(weights, {"checkpoints", 2}, Mesh::parse("model=2"),
+///                      SpecRules::parse("w=-,model; *=-"));
+///
+/// Thread-safe.
+class SafetensorsReader final : public BoxReader {
+ public:
+  /// `source` is a .safetensors file, an .index.json that says which file has which tensor, or a
+  /// folder with one of the two; links are followed. Reads and checks all headers, no data. Throws
+  /// not_found; corrupt naming file and tensor; unsupported for other formats, and for dtypes that
+  /// this build has not. A null file_system is the real one.
+  explicit SafetensorsReader(const std::filesystem::path& source,
+                             std::shared_ptr<FileSystem> file_system = nullptr);
+  ~SafetensorsReader() override;
+  SafetensorsReader(SafetensorsReader&&) noexcept;
+  SafetensorsReader& operator=(SafetensorsReader&&) noexcept;
+
+  /// Sorted by name.
+  std::span<const TensorInfo> tensors() const override;
+
+  /// Throws corrupt where the file is not as long as it was, io, invalid_argument where the box
+  /// leaves the tensor or out is not exactly its size.
+  void read(std::size_t tensor, const Box& box, std::span<std::byte> out) const override;
+
+  /// All `__metadata__`, as a JSON object of strings; "{}" where there is none. Where files of a
+  /// model say different things for a key, those of later files are under "FILE: KEY".
+  const std::string& metadata() const;
+
+  /// What a checkpoint keeps of the metadata as its user_json: that of the checkpoint which was
+  /// exported, else {"safetensors_metadata": {..}}, or "{}" for none. An export undoes it.
+  const std::string& user_json() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+struct ExportOptions {
+  /// Of a file's data; a larger tensor has a file of its own. 0: all in one file.
+  std::size_t max_shard_bytes = 0;
+
+  /// For `__metadata__`: a JSON object of strings. Of a checkpoint, its user_json is added: as key
+  /// "user", or as it was before an import.
+  std::string metadata = "{}";
+
+  Existing existing = Existing::fail;
+
+  /// Most host bytes held at once. At least 8 MiB.
+  std::size_t memory_budget_bytes = std::size_t{256} << 20;
+
+  int threads = 0;  ///< that decode a checkpoint; 0: as many as the machine has cores
+  ProgressFunction progress = nullptr;
+  std::shared_ptr<FileSystem> file_system = nullptr;  ///< for tests; null is the real one
+};
+
+/// What an export has written.
+struct ExportStats {
+  std::vector<std::filesystem::path> files;
+  std::size_t logical_bytes = 0;
+  std::size_t file_bytes = 0;
+  double total_seconds = 0;
+};
+
+/// Writes all tensors as the safetensors library does, bit for bit. A target `x.safetensors` is one
+/// file; any other is a folder, which gets `model.safetensors`, or where there must be several,
+/// `model-00001-of-00002.safetensors`, .. and `model.safetensors.index.json`. Nothing is there
+/// under its name before all is on the disk. With Existing::replace an existing file, or a folder
+/// that holds nothing but such files, gives way.
+///
+///   export_safetensors(CheckpointReader("checkpoints/step-00000001"), "w.safetensors");
+///
+/// Throws already_exists; not_found where the folder above the target is not there; unsupported,
+/// before anything is written, naming all tensors whose dtype safetensors has not;
+/// invalid_argument; io; and what the source throws.
+ExportStats export_safetensors(const BoxReader& source, const std::filesystem::path& target,
+                               const ExportOptions& options = {});
+
+/// The same for the checkpoint at `source`, with its user_json. Its objects_json and how tensors
+/// were cut are left out: safetensors has no place for them.
+ExportStats export_safetensors(const std::filesystem::path& source,
+                               const std::filesystem::path& target,
+                               const ExportOptions& options = {});
+
+}  // namespace shardwise

@@ -1,0 +1,137 @@
+"""Sharded tensors: checkpoints that are saved, restored and resharded over meshes of devices.
+
+    import shardwise as sw
+
+    sw.save("model.sw", {"w": w, "layers/0/b": b}, user={"lr": 1e-3})
+    with sw.open("model.sw") as c:
+        rows = c["w"][10:20, ::2]        # reads only the chunks that it needs
+    tensors = sw.load("model.sw", names="layers/*")
+
+Submodules: `shardwise.torch` (torch.distributed.checkpoint's storage, FSDP2, DTensor), `shardwise.jax`,
+`shardwise.orbax`, `shardwise.group`. Importing shardwise imports numpy and ml_dtypes alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from . import group as group
+from ._convert import explain as explain
+from ._convert import export_safetensors as export_safetensors
+from ._convert import import_dcp as import_dcp
+from ._convert import import_orbax as import_orbax
+from ._convert import import_safetensors as import_safetensors
+from ._convert import reshard as reshard
+from ._errors import AlreadyExists as AlreadyExists
+from ._errors import Cancelled as Cancelled
+from ._errors import Corrupt as Corrupt
+from ._errors import Error as Error
+from ._errors import GroupError as GroupError
+from ._errors import InvalidArgument as InvalidArgument
+from ._errors import IOFailed as IOFailed
+from ._errors import NameNotFound as NameNotFound
+from ._errors import NotFound as NotFound
+from ._errors import ResourceExhausted as ResourceExhausted
+from ._errors import Unsupported as Unsupported
+from ._manager import CheckpointManager as CheckpointManager
+from ._manager import LatestStep as LatestStep
+from ._manager import PendingSave as PendingSave
+from ._progress import Progress as Progress
+from ._progress import function_of
+from ._save import SaveStats as SaveStats
+from ._save import save as save
+from ._sharding import Mesh as Mesh
+from ._sharding import PartitionSpec as PartitionSpec
+from ._sharding import Sharding as Sharding
+from ._sharding import TransferPlan as TransferPlan
+from ._sharding import explain_reshard as explain_reshard
+from ._sources import Path as Path
+from ._tensor import Checkpoint as Checkpoint
+from ._tensor import Tensor as Tensor
+
+from . import _core as _core
+
+__version__ = "0.1.0"
+
+
+def open(path: Path, *, pin: bool = True, threads: int = 0) -> Checkpoint:  # noqa: A001 - as h5py, zarr and gzip do
+    """The checkpoint at a path, lazily. Raises NotFound, Corrupt, Unsupported."""
+    return Checkpoint(path, pin=pin, threads=threads)
+
+
+def load(path: Path, names: str | Iterable[str] | None = None, *, threads: int = 0) -> dict[str, Any]:
+    """Arrays and objects of a checkpoint by name, read in one pass. names: patterns, as "layers/*"."""
+    with Checkpoint(path, threads=threads) as checkpoint:
+        return checkpoint.load(names)
+
+
+@dataclass
+class TensorInfo:
+    """One tensor of a checkpoint, as its manifest says."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    mesh: str
+    spec: str
+    nbytes: int
+
+
+@dataclass
+class CheckpointInfo:
+    """What the manifest of a checkpoint says."""
+
+    path: str
+    step: int | None
+    user: Any
+    tensors: list[TensorInfo] = field(default_factory=list)
+    objects: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(tensor.nbytes for tensor in self.tensors)
+
+
+def info(path: Path) -> CheckpointInfo:
+    """Names, dtypes, shapes, objects; reads no data."""
+    with Checkpoint(path, pin=False) as c:
+        return CheckpointInfo(c.path, c.step, c.user, [
+            TensorInfo(n, str(t.dtype), t.shape, t.mesh, t.spec, t.nbytes) for n, t in c.items()], c.objects)
+
+
+@dataclass
+class Damage:
+    """One thing that is wrong."""
+
+    file: str
+    message: str
+    tensor: str
+    chunk: int
+
+
+@dataclass
+class VerifyReport:
+    """What verify() found. `unread`: what could not be read, of which nothing is known; delete nothing because of it."""
+
+    damage: list[Damage]
+    unread: list[Damage]
+    chunks: int
+    bytes: int
+
+    @property
+    def ok(self) -> bool:
+        return not self.damage and not self.unread
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+
+def verify(path: Path, *, threads: int = 0, progress: Progress = None) -> VerifyReport:
+    """Reads every byte of a checkpoint and compares it with its hash. Damage is reported, not raised. Raises NotFound,
+    Unsupported, IOFailed."""
+    import os
+
+    damage, unread, chunks, size = _core.verify(os.fspath(path), threads, function_of(progress, "verify"))
+    return VerifyReport([Damage(*d) for d in damage], [Damage(*d) for d in unread], chunks, size)

@@ -1,0 +1,91 @@
+"""Checkpoints from one mesh, or format, to another. All stream: memory does not grow with the checkpoint."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from . import _core
+from ._errors import InvalidArgument
+from ._progress import Progress, function_of
+from ._sources import Path, check_choice
+from ._tensor import Checkpoint
+
+
+def reshard(source: Path, root: Path, *, mesh: str, rules: str = "", codec: str = "zstd", memory: int = 1 << 30,
+            files: int = 1, threads: int = 0, existing: str = "fail", progress: Progress = None) -> str:
+    """Writes a checkpoint anew, cut over another mesh, as the same step of the folder `root`. Returns its path. The
+    source is one that has a step: of a CheckpointManager, or a directory called step-N.
+
+    mesh: "data=2,model=4". rules: which spec a tensor gets by its name, "*/kernel=-,model; *=-"; without one it keeps
+    its own. files: shard files. memory: host bytes in all. Raises InvalidArgument naming everything that does not fit
+    before any data is read.
+    """
+    check_choice("existing", existing, ("fail", "replace"))
+    with Checkpoint(source, pin=False) as checkpoint:
+        if checkpoint.step is None:
+            raise InvalidArgument(f"reshard {source}: it has no step to be written as: a directory called step-N, or what a "
+                                  f"CheckpointManager saves, has one")
+    path: str = _core.reshard(os.fspath(source), os.fspath(root), str(mesh), rules, codec, memory, files, threads,
+                              existing, function_of(progress, f"reshard {os.path.basename(os.fspath(source))}"))
+    return path
+
+
+def explain(source: Path, *, mesh: str, rules: str = "") -> str:
+    """What reshard() would do, tensor by tensor, before it is done: what each reads, and how it is cut."""
+    from ._reshard_plan import explain_checkpoint
+
+    return explain_checkpoint(source, mesh, rules)
+
+
+def import_safetensors(source: Path, target: Path, *, existing: str = "fail", codec: str = "zstd", memory: int = 256 << 20,
+                       progress: Progress = None) -> str:
+    """A .safetensors file, a model.safetensors.index.json with the files it names, or a folder with one of them, as a
+    checkpoint at `target`. Its metadata becomes `user`. Returns the path. Raises NotFound, Corrupt, Unsupported."""
+    check_choice("existing", existing, ("fail", "replace"))
+    path: str = _core.import_safetensors(os.fspath(source), os.fspath(target), existing, codec, memory,
+                                         function_of(progress, "import safetensors"))
+    return path
+
+
+def export_safetensors(source: Path, target: Path, *, max_shard: int | str = 0, metadata: dict[str, str] | None = None,
+                       existing: str = "fail", memory: int = 256 << 20, progress: Progress = None) -> list[str]:
+    """A checkpoint as safetensors, bit for bit as its own library writes them: one file, where the target ends in
+    .safetensors, or a folder of files of max_shard ("5GB", or bytes) with their index. Returns the files. What has no
+    place there is left out: objects, and how tensors were cut. Raises Unsupported naming all dtypes it has not."""
+    import json
+
+    check_choice("existing", existing, ("fail", "replace"))
+    files: list[str] = _core.export_safetensors(os.fspath(source), os.fspath(target), _bytes(max_shard),
+                                                json.dumps(metadata or {}), existing, memory,
+                                                function_of(progress, "export safetensors"))
+    return files
+
+
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+
+
+def _bytes(size: int | str) -> int:
+    """As transformers' save_pretrained(max_shard_size=) reads it: "5GB" is 5 * 10**9."""
+    if isinstance(size, int):
+        return size
+    found = re.fullmatch(r"\s*([0-9.]+)\s*([a-zA-Z]*)\s*", size)
+    if not found or found[2].upper() not in _UNITS:
+        raise InvalidArgument(f"max_shard is {size!r}: needed are bytes, or a text as '5GB'")
+    return int(float(found[1]) * _UNITS[found[2].upper()])
+
+
+def import_dcp(source: Path, target: Path, *, existing: str = "fail", codec: str = "zstd",
+               progress: Progress = None) -> str:
+    """A checkpoint of torch.distributed.checkpoint's own, as a checkpoint at `target`. Its metadata, a pickle, is read
+    with a list of what it may name: nothing else is loaded. Returns the path."""
+    from ._import_dcp import import_dcp as run
+
+    return run(source, target, existing=existing, codec=codec, progress=progress)
+
+
+def import_orbax(source: Path, target: Path, *, existing: str = "fail", progress: Progress = None) -> str:
+    """A checkpoint of Orbax, as a checkpoint at `target`. Returns the path."""
+    from ._import_orbax import import_orbax as run
+
+    return run(source, target, existing=existing, progress=progress)

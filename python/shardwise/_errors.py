@@ -1,0 +1,125 @@
+"""What Shardwise raises: `Error` and, by its code, a subclass that is also the built-in one of that kind.
+
+All of them pickle, so that torch.distributed can send them from process to process.
+"""
+
+from __future__ import annotations
+
+import errno as _errno
+import os
+from typing import Any
+
+
+class Error(RuntimeError):
+    """Base of all. `code` says what kind of thing went wrong: "invalid_argument", "not_found", "already_exists",
+    "corrupt", "io", "unsupported", "resource_exhausted", "cancelled" or "group"."""
+
+    code = "error"
+
+    def __new__(cls, *args: Any) -> Error:
+        # Python makes these in a way of their own, and wants them made so.
+        base: Any = OSError if issubclass(cls, OSError) else RuntimeError
+        made: Error = base.__new__(cls, *args)
+        return made
+
+    def __init__(self, *args: Any) -> None:
+        self.args = args
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _remade, (type(self), str(self))
+
+    def __str__(self) -> str:
+        # KeyError would show the message in quotes, OSError with its number.
+        return str(self.args[0]) if self.args else ""
+
+
+class InvalidArgument(Error, ValueError):
+    """A shape, axis, spec or option is wrong; so are a target and a checkpoint that do not fit each other."""
+
+    code = "invalid_argument"
+
+
+class NotFound(Error, FileNotFoundError):
+    """A file or checkpoint that was asked for is not there."""
+
+    code = "not_found"
+
+
+class NameNotFound(NotFound, KeyError):
+    """A tensor, object, step or mesh axis that was asked for is not there."""
+
+
+class AlreadyExists(Error, FileExistsError):
+    """Something would have to be replaced."""
+
+    code = "already_exists"
+
+
+class Corrupt(Error):
+    """Bytes are there but are not what was written. Names file, tensor, chunk and box."""
+
+    code = "corrupt"
+
+
+class IOFailed(Error, OSError):
+    """The operating system refused: no space, no rights, a broken device."""
+
+    code = "io"
+
+
+class Unsupported(Error, NotImplementedError):
+    """Well-formed, but this version cannot do it."""
+
+    code = "unsupported"
+
+
+class ResourceExhausted(Error, MemoryError):
+    """Memory does not suffice."""
+
+    code = "resource_exhausted"
+
+
+class Cancelled(Error):
+    """Somebody asked it to stop."""
+
+    code = "cancelled"
+
+
+class GroupError(Error):
+    """Another process failed, or did not come before the deadline. Names its rank and says why."""
+
+    code = "group"
+
+
+_CLASSES: dict[str, type[Error]] = {
+    kind.code: kind
+    for kind in (InvalidArgument, NotFound, AlreadyExists, Corrupt, IOFailed, Unsupported, ResourceExhausted, Cancelled,
+                 GroupError)
+}
+
+
+def _remade(kind: type[Error], message: str) -> Error:
+    error = kind(message)
+    if isinstance(error, OSError):
+        error.errno = _number(error)
+    return error
+
+
+def _number(error: OSError) -> int | None:
+    if isinstance(error, FileNotFoundError):
+        return _errno.ENOENT
+    if isinstance(error, FileExistsError):
+        return _errno.EEXIST
+    text = str(error)
+    for number in (_errno.ENOSPC, _errno.EACCES, _errno.EROFS, _errno.EDQUOT, _errno.EMFILE, _errno.EPERM, _errno.EIO):
+        if os.strerror(number) in text:
+            return number
+    return None
+
+
+def made(code: str, message: str) -> Error:
+    """The exception for an error of the C++ library."""
+    kind = _CLASSES.get(code, Error)
+    if code == "not_found" and any(text in message for text in ("there is no tensor", "find step", "it has no axis")):
+        kind = NameNotFound
+    return _remade(kind, message)

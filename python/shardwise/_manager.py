@@ -1,0 +1,281 @@
+"""The checkpoints of a training run: a folder of steps."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from . import _core, _objects
+from ._errors import Error
+from ._progress import Progress, function_of
+from ._save import Plan, SaveStats, plan_of
+from ._sources import MEMORY, Path, check_choice, snapshot, split
+from ._tensor import Checkpoint
+
+log = logging.getLogger("shardwise")
+
+
+@dataclass
+class LatestStep:
+    """The newest valid step, and the newer ones that had to be passed over: (path, reason)."""
+
+    step: int
+    path: str
+    rejected: list[tuple[str, str]] = field(default_factory=list)
+
+
+class PendingSave:
+    """A save under way. Its methods are those of concurrent.futures.Future."""
+
+    def __init__(self, step: int | None, run: Callable[[Progress], SaveStats | None], what: str = "") -> None:
+        self.step = step
+        self._what = what or f"save of step {step}"
+        self._run = run
+        self._done = threading.Event()
+        self._cancel = False
+        self._result: SaveStats | None = None
+        self._error: BaseException | None = None
+        self._seen = False
+        self._callbacks: list[Callable[[PendingSave], None]] = []
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._work, name=f"shardwise {self._what}")
+        self._thread.start()
+
+    def _work(self) -> None:
+        try:
+            self._result = self._run(self._progress)
+        except BaseException as error:  # noqa: BLE001 - told by result(), or by the manager's next call
+            self._error = error
+            log.error("%s failed: %s", self._what, error)
+        with self._lock:
+            self._done.set()
+            callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            self._call(callback)
+
+    def _progress(self, done: int, total: int) -> None:
+        if self._cancel:
+            from ._errors import Cancelled
+
+            raise Cancelled(f"{self._what}: it was cancelled")
+
+    def _call(self, callback: Callable[[PendingSave], None]) -> None:
+        try:
+            callback(self)
+        except Exception:
+            log.exception("a callback of %s failed", self._what)
+
+    def done(self) -> bool:
+        """Whether it has ended, well or not."""
+        return self._done.is_set()
+
+    def cancel(self) -> bool:
+        """Ends it; nothing is committed unless it is already. Says whether it was still under way."""
+        self._cancel = True
+        return not self.done()
+
+    def result(self, timeout: float | None = None) -> SaveStats | None:
+        """Waits until it is committed. Raises what the save raised, and TimeoutError."""
+        self._wait(timeout)
+        self._seen = True
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Waits until it has ended."""
+        self._wait(timeout)
+        self._seen = True
+        return self._error
+
+    def add_done_callback(self, callback: Callable[[PendingSave], None]) -> None:
+        """Calls it with this object at the end, on the thread that saves; at once where it has ended."""
+        with self._lock:
+            if not self._done.is_set():
+                self._callbacks.append(callback)
+                return
+        self._call(callback)
+
+    def _wait(self, timeout: float | None) -> None:
+        # In steps, so that Ctrl-C is seen.
+        end = None if timeout is None else threading.TIMEOUT_MAX if timeout < 0 else timeout
+        waited = 0.0
+        while not self._done.wait(0.1 if end is None else max(0.0, min(0.1, end - waited))):
+            waited += 0.1
+            if end is not None and waited >= end:
+                raise TimeoutError(f"{self._what} is not done after {timeout:g} s")
+        self._thread.join()
+
+    def rethrow_unseen(self) -> None:
+        """Waits; raises its error if nobody has been told."""
+        self._wait(None)
+        if self._error is not None and not self._seen:
+            self._seen = True
+            raise self._error
+
+
+def _call_weakly(method: Callable[..., list[int]]) -> Callable[..., list[int]]:
+    """A function that does not keep the method's object alive, as the manager of C++ belongs to it."""
+    reference = weakref.WeakMethod(method)
+
+    def call(steps: list[tuple[int, str]]) -> list[int]:
+        found = reference()
+        return [] if found is None else found(steps)
+
+    return call
+
+
+class CheckpointManager:
+    """The steps in a folder, made where it is not there. One save is under way at a time: the next one waits for it
+    first, and raises its error if nobody has seen it. A context manager, whose end waits. Safe on several threads.
+
+    keep_last: how many of the newest valid steps stay after a commit (0: all); steps that keep_every
+    divides stay, too, and so do the `n` best by a metric, best=("loss", "min", n), of save(metrics=...). What a reader has
+    open stays, too. save_every: should_save() says whether the step is a multiple of it.
+    """
+
+    def __init__(self, root: Path, *, keep_last: int = 0, keep_every: int = 0, best: tuple[str, str, int] | None = None,
+                 save_every: int = 1, codec: str = "zstd", threads: int = 0, memory: int = MEMORY) -> None:
+        self.root = os.path.abspath(os.fspath(root))
+        if best is not None:
+            check_choice("best[1]", best[1], ("min", "max"))
+        self._keep_last, self._keep_every, self._best, self._save_every = keep_last, keep_every, best, save_every
+        self._codec, self._memory = codec, memory
+        simple = not keep_every and best is None
+        self._manager = _core.Manager(self.root, keep_last if simple else 0, threads, True,
+                                      None if simple else _call_weakly(self._retired))
+        self._metrics: dict[str, dict[str, float]] = {}
+        self._pool: dict[str, Any] = {}
+        self._current: PendingSave | None = None
+        self._lock = threading.Lock()
+
+    def should_save(self, step: int) -> bool:
+        return step % self._save_every == 0
+
+    def save(self, step: int, tensors: Mapping[str, Any], *, user: Any = None, metrics: Mapping[str, float] | None = None,
+             existing: str = "fail", progress: Progress = None) -> SaveStats:
+        """Returns when the step is committed. Arguments and errors as those of shardwise.save()."""
+        plan = plan_of(tensors)
+        with self._lock:
+            self._finish()
+            return self._write(step, plan, user, metrics, existing, progress)
+
+    def save_async(self, step: int, tensors: Mapping[str, Any], *, user: Any = None,
+                   metrics: Mapping[str, float] | None = None, existing: str = "fail") -> PendingSave:
+        """Copies the arrays, in memory that it keeps for the next one, and returns while the save goes on."""
+        with self._lock:
+            self._finish()
+            arrays, objects = split(tensors)
+            plan = plan_of({**snapshot(arrays, self._pool), **objects})
+            _objects.plain_json({} if user is None else user, "user")
+            if existing == "fail":
+                self._refuse_existing(step)
+            self._current = PendingSave(
+                step, lambda progress: self._write(step, plan, user, metrics, existing, progress))
+            return self._current
+
+    def _refuse_existing(self, step: int) -> None:
+        from ._errors import AlreadyExists
+
+        for there, path in self._manager.steps():
+            if there == step:
+                raise AlreadyExists(f"save step {step}: {path} is already there")
+
+    def _write(self, step: int, plan: Plan, user: Any, metrics: Mapping[str, float] | None, existing: str,
+               progress: Progress) -> SaveStats:
+        user_json = _objects.plain_json({} if user is None else user, "user")
+        if metrics:
+            plan.extra["metrics"] = {name: _objects.encode(float(value)) for name, value in metrics.items()}
+        stats = SaveStats(**self._manager.save(step, plan.sources.list, self._codec, existing, user_json, plan.document(),
+                                               self._memory, function_of(progress, f"save step {step}")))
+        log.info("saved step %d: %.1f MiB in %.2f s", step, stats.file_bytes / 2**20, stats.seconds)
+        if stats.cleanup_error:
+            log.warning("after the save of step %d: %s", step, stats.cleanup_error)
+        return stats
+
+    def _finish(self) -> None:
+        current, self._current = self._current, None
+        if current is not None:
+            current.rethrow_unseen()
+
+    def _retired(self, steps: list[tuple[int, str]]) -> list[int]:
+        """Of the steps there are, ascending, those that retention does not keep. On the thread that saves."""
+        kept = {step for step, _ in steps[-self._keep_last :]} if self._keep_last else (
+            set() if self._keep_every or self._best else {step for step, _ in steps})
+        if self._keep_every:
+            kept |= {step for step, _ in steps if step % self._keep_every == 0}
+        if self._best is not None:
+            name, which, count = self._best
+            by_metric = [(value, step) for step, path in steps if (value := self._metric(path, name)) is not None]
+            by_metric.sort(reverse=which == "max")
+            kept |= {step for _, step in by_metric[:count]}
+        kept.add(steps[-1][0])
+        return [step for step, _ in steps if step not in kept]
+
+    def _metric(self, path: str, name: str) -> float | None:
+        if path not in self._metrics:
+            try:
+                with Checkpoint(path, pin=False) as checkpoint:
+                    self._metrics[path] = checkpoint.metrics
+            except Error:
+                return None  # whether it is valid is not for this to say
+        value = self._metrics[path].get(name)
+        return None if value is None or value != value else value
+
+    def latest(self) -> LatestStep | None:
+        """The newest valid step; None where there is no step at all. Raises Corrupt where there are and none is valid:
+        that is never taken for a fresh start."""
+        found = self._manager.latest()
+        return None if found is None else LatestStep(found[0], found[1], list(found[2]))
+
+    def steps(self) -> list[int]:
+        """Committed steps, ascending. Says nothing about their bytes."""
+        return [step for step, _ in self._manager.steps()]
+
+    def step(self, step: int) -> str:
+        """Its path. Raises NotFound."""
+        path: str = self._manager.step(step)
+        return path
+
+    def open(self, step: int | None = None) -> Checkpoint:
+        """The checkpoint of a step, or of the latest valid one. Raises NotFound."""
+        if step is not None:
+            return Checkpoint(self.step(step))
+        latest = self.latest()
+        if latest is None:
+            from ._errors import NotFound
+
+            raise NotFound(f"{self.root} holds no step")
+        return Checkpoint(latest.path)
+
+    def remove(self, step: int) -> None:
+        """Raises NotFound, IOFailed."""
+        self._manager.remove(step)
+
+    def collect_garbage(self) -> tuple[list[str], list[str]]:
+        """Removes what dead processes left: names removed, and names kept as their owners may live."""
+        removed, kept = self._manager.collect_garbage()
+        return list(removed), list(kept)
+
+    def wait(self) -> None:
+        """Waits for the save under way. Raises its error if nobody has seen it."""
+        with self._lock:
+            self._finish()
+
+    def close(self) -> None:
+        """wait()"""
+        self.wait()
+
+    def __enter__(self) -> CheckpointManager:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            self.close()
+        elif self._current is not None:
+            self._current.exception()  # the error under way is what is raised

@@ -1,0 +1,179 @@
+"""Saving to a path, by one process or by all of a job."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from dataclasses import dataclass, field
+from typing import Any, Callable, Iterable, Mapping, Sequence
+
+from . import _core, _objects
+from ._progress import Progress, function_of
+from ._sources import MEMORY, Path, Sources, check_choice, split
+from .group import DEADLINE, Group
+
+log = logging.getLogger("shardwise")
+
+
+@dataclass
+class SaveStats:
+    """What a save did."""
+
+    path: str
+    logical_bytes: int  #: of the tensors
+    stored_bytes: int  #: of their chunks, compressed
+    file_bytes: int  #: of all files
+    chunks: int
+    seconds: float  #: until it was committed
+    cleanup_error: str = ""  #: why older checkpoints could not be removed after the commit; tried again next time
+
+
+@dataclass
+class Plan:
+    """What one process gives to a save."""
+
+    sources: Sources
+    objects: dict[str, Any] = field(default_factory=dict)  #: by name, encoded
+    aliases: dict[str, str] = field(default_factory=dict)  #: second names of tensors
+    tree: Any = None  #: JSON
+    extra: dict[str, Any] = field(default_factory=dict)  #: more keys of the document, JSON
+
+    def document(self) -> str:
+        """All that is stored beside the tensors, as one JSON text; empty where it is nothing."""
+        document = {**self.extra}
+        for key, value in (("objects", self.objects), ("aliases", self.aliases), ("tree", self.tree)):
+            if value:
+                document[key] = value
+        return json.dumps(document, allow_nan=False, separators=(",", ":"), ensure_ascii=False) if document else ""
+
+
+def encode_objects(objects: Mapping[str, Any]) -> dict[str, Any]:
+    """Raises one TypeError that names all that cannot be stored."""
+    encoded: dict[str, Any] = {}
+    wrong = []
+    for name, value in objects.items():
+        try:
+            encoded[name] = _objects.encode(value)
+        except TypeError as error:
+            wrong.append(f"{name!r}: {error}")
+    if wrong:
+        raise TypeError(f"{len(wrong)} of {len(objects)} objects: {'; '.join(wrong[:10])}")
+    return encoded
+
+
+def plan_of(tensors: Mapping[str, Any]) -> Plan:
+    """Of a flat mapping: arrays, and objects that JSON can hold."""
+    arrays, objects = split(tensors)
+    plan = Plan(Sources(), encode_objects(objects))
+    for name, array in arrays.items():
+        plan.sources.add_array(name, array)
+    return plan
+
+
+def save(path: Path, tensors: Mapping[str, Any], *, user: Any = None, codec: str = "zstd", existing: str = "fail",
+         threads: int = 0, memory: int = MEMORY, progress: Progress = None) -> SaveStats:
+    """Saves arrays, and plain objects beside them, as the checkpoint `path`, a directory of any name.
+
+    Values may be arrays of any strides and byte order, of numpy or of what has `__array__`; and None, bool, int, float,
+    str, bytes, list, tuple, dict, set. Nothing is at `path` until every byte is on the disk.
+
+    codec: "zstd", "none", or "auto" (zstd where the disk does not wait for it). existing: "fail", or "replace", which
+    takes the place of what is there in one step. user: any JSON. memory: host bytes beyond the arrays.
+
+    Raises AlreadyExists, TypeError for what cannot be stored, InvalidArgument, Unsupported, IOFailed.
+    """
+    check_choice("existing", existing, ("fail", "replace"))
+    return write(path, plan_of(tensors), user=user, codec=codec, existing=existing, threads=threads, memory=memory,
+                 progress=progress)
+
+
+def write(path: Path, plan: Plan, *, user: Any = None, codec: str = "zstd", existing: str = "fail", threads: int = 0,
+          memory: int = MEMORY, progress: Progress = None) -> SaveStats:
+    """Saves by this process alone."""
+    user_json = _objects.plain_json({} if user is None else user, "user")
+    document = plan.document()
+    attempt = _core.Attempt(os.fspath(path), existing)
+    try:
+        record = _core.write_shards(attempt.directory, 0, [], plan.sources.list, codec, memory, threads,
+                                    function_of(progress, f"save {os.path.basename(os.fspath(path))}"))
+        stats = SaveStats(**attempt.publish([record], user_json, document))
+    except BaseException:
+        attempt.abandon()
+        raise
+    log.info("saved %s: %.1f MiB in %.2f s", stats.path, stats.file_bytes / 2**20, stats.seconds)
+    return stats
+
+
+def write_together(path: Path, plan: Plan, group: Group, starts: Sequence[int], *, user: Any = None,
+                   codec: str = "zstd", existing: str = "fail", threads: int = 0, memory: int = MEMORY,
+                   progress: Progress = None, deadline: float = DEADLINE,
+                   merge_documents: Callable[[list[Plan]], Plan] | None = None) -> SaveStats:
+    """Saves by all processes of a group: rank r stands for the devices [starts[r], starts[r + 1]).
+
+    Three steps, each of which ends the same for all ranks: rank 0 makes the attempt; each writes its shard file; rank 0
+    publishes. What fails on one rank is raised on all, and then nothing is committed.
+    """
+    if group.size == 1:
+        return write(path, plan, user=user, codec=codec, existing=existing, threads=threads, memory=memory,
+                     progress=progress)
+    what = f"save {os.path.basename(os.fspath(path))}"
+    attempts: list[_core.Attempt] = []
+
+    def begin(_: list[bytes]) -> bytes:
+        attempts.append(_core.Attempt(os.fspath(path), existing))
+        return attempts[0].directory.encode()
+
+    def checked() -> bytes:
+        user_json = _objects.plain_json({} if user is None else user, "user")
+        return json.dumps([plan.objects, plan.aliases, plan.extra, user_json]).encode()
+
+    def work() -> bytes:
+        if not os.path.isdir(directory):
+            raise FileNotFoundError(f"{directory}, which rank 0 has made, is not there for rank {group.rank}: all "
+                                    f"processes need the same folder, on a file system that they share")
+        return _core.write_shards(directory, group.rank, list(starts), plan.sources.list, codec, memory, threads,
+                                  function_of(progress, what) if group.rank == 0 else None)
+
+    def publish(records: list[bytes]) -> bytes:
+        whole = merged_plan(plan, said)
+        return json.dumps(attempts[0].publish(records, _objects.plain_json({} if user is None else user, "user"),
+                                              whole.document())).encode()
+
+    said: list[bytes] = []
+
+    def begin_and_keep(values: list[bytes]) -> bytes:
+        said.extend(values)
+        merged_plan(plan, said)
+        return begin(values)
+
+    try:
+        directory = group.agree(checked, begin_and_keep, deadline, what).decode()
+        stats = SaveStats(**json.loads(group.agree(work, publish, deadline, what)))
+    finally:
+        for attempt in attempts:
+            attempt.abandon()  # nothing, once it is published
+    if group.rank == 0:
+        log.info("saved %s by %d processes: %.1f MiB in %.2f s", stats.path, group.size, stats.file_bytes / 2**20,
+                 stats.seconds)
+    return stats
+
+
+def merged_plan(own: Plan, said: Iterable[bytes]) -> Plan:
+    """The objects of all ranks. Raises ValueError where two ranks have different ones under one name."""
+    plan = Plan(own.sources, tree=own.tree, extra=dict(own.extra))
+    first: dict[str, int] = {}
+    for rank, text in enumerate(said):
+        objects, aliases, extra, _ = json.loads(text)
+        for name, value in objects.items():
+            if name in plan.objects and plan.objects[name] != value:
+                raise ValueError(f"object {name!r} differs between rank {first[name]} and rank {rank}: a value that each "
+                                 f"rank has of its own is given as PerRank(value)")
+            if name not in plan.objects:
+                plan.objects[name] = value
+                first[name] = rank
+        plan.aliases.update(aliases)
+        for key, value in extra.items():
+            if isinstance(value, dict):
+                plan.extra.setdefault(key, {}).update(value)
+    return plan

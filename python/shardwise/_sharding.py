@@ -1,0 +1,276 @@
+"""Meshes, partition specs and shardings: which box of a tensor each device holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from . import _core
+from ._errors import InvalidArgument
+
+Entry = None | str | Sequence[str]
+
+
+class Mesh:
+    """A grid of devices with named axes.
+
+    Mesh({"data": 4, "model": 2}), Mesh("data=4,model=2"), and with devices in another order, row by row:
+    Mesh({"data": 2, "model": 2}, [3, 1, 0, 2]).
+    """
+
+    def __init__(self, axes: str | Mapping[str, int] | Sequence[tuple[str, int]],
+                 devices: Sequence[int] | None = None) -> None:
+        if isinstance(axes, str):
+            self._mesh = _core.Mesh.parse(axes)
+        else:
+            pairs = axes.items() if isinstance(axes, Mapping) else axes
+            self._mesh = _core.Mesh.of([(str(n), int(s)) for n, s in pairs], None if devices is None else list(devices))
+
+    @classmethod
+    def from_jax(cls, mesh: Any) -> Mesh:
+        """A jax.sharding.Mesh, with its device ids."""
+        return cls([(name, mesh.shape[name]) for name in mesh.axis_names], [d.id for d in mesh.devices.flat])
+
+    @classmethod
+    def from_torch(cls, mesh: Any) -> Mesh:
+        """A DeviceMesh; devices are ranks. Axes without names are called by their number."""
+        names = mesh.mesh_dim_names or [str(d) for d in range(mesh.mesh.ndim)]
+        return cls(list(zip(names, mesh.mesh.shape)), mesh.mesh.flatten().tolist())
+
+    @property
+    def shape(self) -> dict[str, int]:
+        return dict(self._mesh.axes)
+
+    @property
+    def axis_names(self) -> tuple[str, ...]:
+        return tuple(self.shape)
+
+    @property
+    def size(self) -> int:
+        size: int = self._mesh.size
+        return size
+
+    @property
+    def devices(self) -> list[int]:
+        """By position, row by row."""
+        return [self._mesh.device_at(position) for position in range(self.size)]
+
+    def __str__(self) -> str:
+        return str(self._mesh)
+
+    def __repr__(self) -> str:
+        return f"Mesh({str(self)!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Mesh) and bool(self._mesh == other._mesh)
+
+    def __hash__(self) -> int:
+        return hash(str(self))
+
+
+class PartitionSpec:
+    """Which mesh axes cut each dim: PartitionSpec("data", None, ("model", "seq")), as jax.sharding.PartitionSpec."""
+
+    def __init__(self, *entries: Entry) -> None:
+        self._spec = _core.PartitionSpec.parse(",".join(self._text(e) for e in entries)) if entries else \
+            _core.PartitionSpec.parse("")
+        self.entries: tuple[Entry, ...] = tuple(tuple(e) if isinstance(e, list) else e for e in entries)
+
+    @staticmethod
+    def _text(entry: Entry) -> str:
+        if entry is None or entry == () or entry == []:
+            return "-"
+        return entry if isinstance(entry, str) else "+".join(entry)
+
+    @classmethod
+    def parse(cls, text: str) -> PartitionSpec:
+        """"data,-,model+seq"."""
+        if not text:
+            return cls()
+        return cls(*[None if e.strip() == "-" else tuple(e.strip().split("+")) if "+" in e else e.strip()
+                     for e in text.split(",")])
+
+    @classmethod
+    def from_jax(cls, spec: Any) -> PartitionSpec:
+        """A jax.sharding.PartitionSpec. Raises InvalidArgument for UNCONSTRAINED."""
+        for entry in spec:
+            if entry is not None and not isinstance(entry, (str, tuple)):
+                raise InvalidArgument(f"{spec}: {entry} says nothing of where the elements are")
+        return cls(*spec)
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __iter__(self) -> Any:
+        return iter(self.entries)
+
+    def __getitem__(self, dim: int) -> Entry:
+        return self.entries[dim]
+
+    def __str__(self) -> str:
+        return str(self._spec)
+
+    def __repr__(self) -> str:
+        return f"PartitionSpec({', '.join(map(repr, self.entries))})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PartitionSpec) and bool(self._spec == other._spec)
+
+    def __hash__(self) -> int:
+        return hash(str(self))
+
+
+Box = tuple[slice, ...]
+
+
+def _box(bounds: Sequence[tuple[int, int]]) -> Box:
+    return tuple(slice(begin, end) for begin, end in bounds)
+
+
+class Sharding:
+    """A mesh and a spec: which box each device holds. policy: how dims are cut that do not divide ("ceil", as XLA pads;
+    "strict", as JAX; "nested_chunk", as DTensor; "balanced")."""
+
+    def __init__(self, mesh: Mesh | str, spec: PartitionSpec | str, policy: str = "ceil") -> None:
+        self.mesh = mesh if isinstance(mesh, Mesh) else Mesh(mesh)
+        self.spec = spec if isinstance(spec, PartitionSpec) else PartitionSpec.parse(spec)
+        self.policy = policy
+        self._sharding = _core.Sharding(self.mesh._mesh, self.spec._spec, policy)
+
+    @classmethod
+    def from_jax(cls, sharding: Any, rank: int) -> Sharding:
+        """A jax.sharding.NamedSharding, of a tensor of `rank` dims."""
+        spec = PartitionSpec.from_jax([*sharding.spec, *[None] * (rank - len(sharding.spec))])
+        return cls(Mesh.from_jax(sharding.mesh), spec, "strict")
+
+    @classmethod
+    def from_torch(cls, mesh: Any, placements: Any, shape: Sequence[int]) -> Sharding:
+        """A DTensor's device_mesh, placements and shape. Raises Unsupported, saying why, where no spec says the same."""
+        ours = Mesh.from_torch(mesh)
+        found, reason = _core.from_placements(ours._mesh, placement_text(placements, len(shape)), list(shape))
+        if found is None:
+            from ._errors import Unsupported
+
+            raise Unsupported(f"{placements} of {list(shape)}: {reason}")
+        return cls(ours, PartitionSpec.parse(str(found.spec)), found.policy)
+
+    def to_jax(self, devices: Sequence[Any] | None = None) -> Any:
+        """A jax.sharding.NamedSharding on jax.devices() with these ids."""
+        import jax
+        import numpy as np
+
+        by_id = {d.id: d for d in (jax.devices() if devices is None else devices)}
+        grid = np.array([by_id[i] for i in self.mesh.devices]).reshape(tuple(self.mesh.shape.values()))
+        spec: Any = jax.sharding.PartitionSpec
+        return jax.sharding.NamedSharding(jax.sharding.Mesh(grid, self.mesh.axis_names), spec(*self.spec.entries))
+
+    def to_placements(self, shape: Sequence[int]) -> str:
+        """DTensor's placements in words, one per mesh axis: "S(0),R". Raises Unsupported."""
+        text: str = _core.to_placements(self._sharding, list(shape))
+        return text
+
+    def shard_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """Of the largest box. Raises InvalidArgument where the policy does not allow the shape."""
+        return tuple(self._sharding.shard_shape(list(shape)))
+
+    def box(self, device: int, shape: Sequence[int]) -> Box:
+        """What a device holds, as slices. Raises NotFound."""
+        return _box(self._sharding.box(device, list(shape)))
+
+    def boxes(self, shape: Sequence[int]) -> dict[int, Box]:
+        """By device."""
+        return {device: self.box(device, shape) for device in self.mesh.devices}
+
+    def replica_id(self, device: int) -> int:
+        """Which of the devices with the same box it is, from 0 on."""
+        found: int = self._sharding.replica_id(device)
+        return found
+
+    @property
+    def num_replicas(self) -> int:
+        found: int = self._sharding.num_replicas
+        return found
+
+    @property
+    def is_fully_replicated(self) -> bool:
+        return bool(self._sharding.is_fully_replicated)
+
+    def picture(self, shape: Sequence[int]) -> Picture:
+        """Of a tensor of this shape; a notebook shows it."""
+        return Picture(self._sharding.svg(list(shape)))
+
+    def _repr_svg_(self) -> str:
+        """In a notebook: a small tensor that divides."""
+        ways = {dim: 1 for dim in range(len(self.spec))}
+        for dim, entry in enumerate(self.spec.entries):
+            for axis in (entry,) if isinstance(entry, str) else entry or ():
+                ways[dim] *= self.mesh.shape.get(axis, 1)
+        return self.picture([4 * w for w in ways.values()]).svg
+
+    def __str__(self) -> str:
+        return str(self._sharding)
+
+    def __repr__(self) -> str:
+        return f"Sharding({str(self.mesh)!r}, {str(self.spec)!r}, {self.policy!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sharding) and bool(self._sharding == other._sharding)
+
+    def __hash__(self) -> int:
+        return hash((self.mesh, self.spec))
+
+
+class Picture:
+    """An SVG image; `svg` is its text."""
+
+    def __init__(self, svg: str) -> None:
+        self.svg = svg
+
+    def _repr_svg_(self) -> str:
+        return self.svg
+
+
+class TransferPlan:
+    """Every copy that turns one placement of a tensor into another."""
+
+    def __init__(self, before: Sharding, after: Sharding, shape: Sequence[int]) -> None:
+        self._plan = _core.TransferPlan.reshard(before._sharding, after._sharding, list(shape))
+        self._before, self._after = before.mesh.devices, after.mesh.devices
+
+    @property
+    def copies(self) -> list[tuple[int, int, Box]]:
+        """From device, to device, which elements: by target, then by source."""
+        return [(self._before[source], self._after[target], _box(box)) for source, target, box in self._plan.copies]
+
+    @property
+    def moved_elements(self) -> int:
+        """Those that change devices."""
+        moved: int = self._plan.moved_elements
+        return moved
+
+    def classify(self) -> str:
+        """What it comes to: "all_gather", "slice", "all_to_all", ..."""
+        name: str = self._plan.classify()
+        return name
+
+
+def explain_reshard(before: Sharding, after: Sharding, shape: Sequence[int], dtype: str = "f32") -> str:
+    """Some lines: what each device keeps, fetches and drops."""
+    text: str = _core.explain_reshard(before._sharding, after._sharding, list(shape), dtype)
+    return text
+
+
+def placement_text(placements: Any, rank: int) -> str:
+    """DTensor's placements as the core reads them, with negative dims counted from the end."""
+    words = []
+    for p in placements:
+        kind = type(p).__name__
+        if p.is_replicate():
+            words.append("R")
+        elif kind == "_StridedShard" or hasattr(p, "split_factor"):
+            words.append(f"StridedShard({p.dim % max(rank, 1)}, split={p.split_factor})")
+        elif p.is_shard():
+            words.append(f"S({p.dim % max(rank, 1)})")
+        else:
+            words.append("P(sum)")
+    return ",".join(words)

@@ -1,0 +1,93 @@
+"""Arrays as what `_core` saves: addresses of memory, and who keeps it alive."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Iterable, Mapping, Sequence
+
+import numpy as np
+
+from . import _core
+from ._dtypes import name_of
+from ._errors import InvalidArgument
+
+Path = str | os.PathLike[str]
+
+MEMORY = 256 << 20
+"""Host bytes a save or read holds at most beyond the arrays, unless it is told otherwise."""
+
+
+class Sources:
+    """Tensors to be saved. Keeps their memory."""
+
+    def __init__(self) -> None:
+        self.list: list[_core.Source] = []
+        self._kept: list[Any] = []
+
+    def add(self, name: str, dtype: str, shape: Sequence[int], parts: Iterable[tuple[Sequence[int], Any]],
+            **how: Any) -> None:
+        """A tensor of which this process has parts: where each begins, and its elements, an array whose items have the
+        size of the dtype's. `how`: mesh, spec, policy, or listed=True where the parts are what is to be written."""
+        arguments = []
+        for begin, array in parts:
+            self._kept.append(array)
+            arguments.append((list(begin), list(array.shape), array.__array_interface__["data"][0], list(array.strides)))
+        self.list.append(_core.Source(name, dtype, list(shape), arguments, **how))
+
+    def add_array(self, name: str, array: Any, **how: Any) -> None:
+        """A whole array, of any strides and byte order."""
+        array = as_array(name, array)
+        self.add(name, name_of(array.dtype, name), array.shape, [((0,) * array.ndim, array)], **how)
+
+
+def as_array(name: str, value: Any) -> np.ndarray:
+    """A numpy array in this machine's byte order. Raises TypeError where it is none."""
+    if not isinstance(name, str):
+        raise TypeError(f"tensor names are str, not {type(name).__name__}")
+    try:
+        array = np.asarray(value)
+    except (TypeError, RuntimeError) as error:  # torch's bfloat16, tensors on a GPU or with a gradient
+        raise TypeError(f"tensor {name!r} is {type(value).__module__}.{type(value).__qualname__}, which numpy does not take: "
+                        f"{error}; shardwise.torch.save() takes torch's tensors") from None
+    if array.dtype == object or array.dtype.kind in "USMm" or array.dtype.type is np.void:
+        raise TypeError(f"tensor {name!r} is {type(value).__name__} of dtype {array.dtype}: needed is an array of numbers")
+    if array.dtype.byteorder == ">":
+        array = array.astype(array.dtype.newbyteorder("="))
+    return array
+
+
+def is_array(value: Any) -> bool:
+    """Whether it is stored as a tensor: arrays and numpy's scalars."""
+    return isinstance(value, (np.ndarray, np.generic)) or (
+        hasattr(value, "__array__") and hasattr(value, "shape") and hasattr(value, "dtype"))
+
+
+def split(tensors: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The arrays of a flat mapping, and its plain objects."""
+    arrays: dict[str, Any] = {}
+    objects: dict[str, Any] = {}
+    for name, value in tensors.items():
+        if not isinstance(name, str):
+            raise TypeError(f"tensor names are str, not {type(name).__name__}: {name!r}")
+        (arrays if is_array(value) else objects)[name] = value
+    return arrays, objects
+
+
+def snapshot(arrays: Mapping[str, Any], pool: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Copies, in memory that the last snapshot had where it fits. `pool` is what they are kept in."""
+    copies: dict[str, np.ndarray] = {}
+    for name, value in arrays.items():
+        array = as_array(name, value)
+        old = pool.get(name)
+        if old is None or old.shape != array.shape or old.dtype != array.dtype:
+            old = np.empty(array.shape, array.dtype)
+        np.copyto(old, array)
+        copies[name] = old
+    pool.clear()
+    pool.update(copies)
+    return copies
+
+
+def check_choice(what: str, value: str, choices: Sequence[str]) -> None:
+    if value not in choices:
+        raise InvalidArgument(f"{what} is {value!r}, needed is {' or '.join(map(repr, choices))}")

@@ -1,0 +1,297 @@
+"""A checkpoint as a mapping of lazy tensors."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any, Iterable, Sequence
+
+import numpy as np
+
+from . import _core, _objects
+from ._dtypes import NUMPY
+from ._errors import InvalidArgument, NameNotFound
+from ._sources import MEMORY, Path
+
+
+# A step along a dim is read row by row, where that is not more boxes.
+_MOST_BOXES = 1 << 16
+_ALIGNMENT = 64
+
+
+def aligned_empty(shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
+    """An array at an address that is a multiple of 64, as JAX takes it without a copy."""
+    size = math.prod(shape) * dtype.itemsize
+    raw = np.empty(size + _ALIGNMENT, np.uint8)
+    begin = -raw.__array_interface__["data"][0] % _ALIGNMENT
+    return raw[begin : begin + size].view(dtype).reshape(shape)
+
+
+def read_boxes(reader: _core.Reader, boxes: Iterable[tuple[int, Sequence[int], np.ndarray]]) -> None:
+    """Fills arrays, which are row-major, with the box of tensor number i that begins at an index and has the array's
+    shape; each stored chunk is read once."""
+    targets = [(number, list(begin), list(array.shape), array.__array_interface__["data"][0])
+               for number, begin, array in boxes if array.size]
+    reader.read(targets)
+
+
+class _Selection:
+    """A basic index as the box that it touches, and what is to be done to its elements."""
+
+    def __init__(self, tensor: Tensor, index: Any) -> None:
+        index = index if isinstance(index, tuple) else (index,)
+        ellipses = sum(i is Ellipsis for i in index)
+        if ellipses > 1:
+            raise IndexError("an index can only have a single ellipsis ('...')")
+        if len(index) - ellipses > tensor.ndim:
+            raise IndexError(f"too many indices: {tensor.name} has {tensor.ndim} dims, {len(index) - ellipses} were given")
+        if ellipses:
+            at = next(k for k, i in enumerate(index) if i is Ellipsis)
+            index = (*index[:at], *[slice(None)] * (tensor.ndim - len(index) + 1), *index[at + 1 :])
+        index = (*index, *[slice(None)] * (tensor.ndim - len(index)))
+        self.ranges: list[range] = []
+        self.dropped: list[bool] = []
+        for dim, (i, extent) in enumerate(zip(index, tensor.shape)):
+            if isinstance(i, slice):
+                self.ranges.append(range(*i.indices(extent)))
+                self.dropped.append(False)
+            elif hasattr(i, "__index__") and not isinstance(i, (bool, np.bool_)) and np.ndim(i) == 0:
+                number = i.__index__()
+                if not -extent <= number < extent:
+                    raise IndexError(f"index {number} is out of bounds for dim {dim} of {tensor.name}, whose extent is {extent}")
+                self.ranges.append(range(number % extent, number % extent + 1))
+                self.dropped.append(True)
+            else:
+                raise TypeError(f"{tensor.name} is indexed by integers, slices and '...', not {type(i).__name__}: "
+                                f"read it (np.asarray) and index the array")
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(len(r) for r, dropped in zip(self.ranges, self.dropped) if not dropped)
+
+    @property
+    def is_box(self) -> bool:
+        return all(r.step == 1 or len(r) <= 1 for r in self.ranges)
+
+    def read(self, tensor: Tensor) -> np.ndarray:
+        full = [len(r) for r in self.ranges]
+        if 0 in full:
+            return np.empty(self.shape, tensor.dtype)
+        split = self._split()
+        # Dims before `split` are read index by index; the others as a box that covers all their indices.
+        covers = [range(min(r), max(r) + 1) for r in self.ranges[split:]]
+        out = aligned_empty([*full[:split], *[len(r) for r in covers]], tensor.dtype)
+        begins = [r.start for r in covers]
+        boxes = []
+        for at in np.ndindex(*full[:split]):
+            begin = [r[i] for r, i in zip(self.ranges, at)] + begins
+            part = out[at] if at else out
+            boxes.append((tensor.number, begin, part.reshape((1,) * split + out.shape[split:])))
+        read_boxes(tensor.reader, boxes)
+        selected: np.ndarray = out[tuple(self._after(split, covers))]
+        return selected
+
+    def _split(self) -> int:
+        stepped = [d for d, r in enumerate(self.ranges[:-1]) if abs(r.step) > 1 and len(r) > 1]
+        split = stepped[-1] + 1 if stepped else 0
+        return split if math.prod(len(r) for r in self.ranges[:split]) <= _MOST_BOXES else 0
+
+    def _after(self, split: int, covers: list[range]) -> Iterator[Any]:
+        for dim, dropped in enumerate(self.dropped):
+            if dropped:
+                yield 0
+            elif dim < split:
+                yield slice(None)
+            else:
+                yield slice(None, None, self.ranges[dim].step)
+
+
+class Tensor:
+    """A tensor of an open checkpoint. Array-like: `np.asarray(t)` and `t[10:20, ::2]` read it, of the file only the
+    chunks that are needed. Indices are integers, slices and "..."."""
+
+    def __init__(self, reader: _core.Reader, number: int, row: tuple[Any, ...]) -> None:
+        self.reader, self.number = reader, number
+        self.name: str = row[0]
+        self.dtype_name: str = row[1]
+        """Shardwise's own name of it: "bf16"."""
+        self.dtype: np.dtype = NUMPY[row[1]]
+        self.shape: tuple[int, ...] = tuple(row[2])
+        self.mesh: str = row[3]
+        """How the writer had it cut: Mesh.parse() reads it. Empty where it is not known."""
+        self.spec: str = row[4]
+        self.policy: str = row[5]
+        self.stored_bytes: int = row[7]
+        self.chunks: int = row[6]
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * self.dtype.itemsize
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("len() of a tensor without dims")
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        cut = f" over {self.mesh} as {self.spec}" if self.mesh and set(self.spec) - {"-", ","} else ""
+        return f"<shardwise.Tensor {self.name!r} {self.dtype} {list(self.shape)}{cut}>"
+
+    def __getitem__(self, index: Any) -> Any:
+        """Reads what is indexed. A new array; a scalar of numpy's where every dim has an integer."""
+        array = _Selection(self, index).read(self)
+        return array[()] if array.ndim == 0 and self.ndim > 0 else array
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[i] for i in range(len(self)))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        if copy is False:
+            raise ValueError(f"tensor {self.name!r} is on the disk: it cannot be had without a copy")
+        array: np.ndarray = np.asarray(_Selection(self, ...).read(self))
+        return array if dtype is None else array.astype(dtype, copy=False)
+
+    def view(self, dtype: Any) -> np.ndarray:
+        """All of it, read, its bytes as another dtype."""
+        return np.asarray(self).view(np.dtype(dtype))
+
+    def read_into(self, out: np.ndarray, box: Any = ...) -> None:
+        """Fills a writable array, of any strides, of the same dtype and of the shape that `box`, an index, has."""
+        selection = _Selection(self, box)
+        if out.dtype != self.dtype or out.shape != selection.shape:
+            raise InvalidArgument(f"read_into: {self.name!r} is {self.dtype} {list(selection.shape)} there, "
+                                  f"the array {out.dtype} {list(out.shape)}")
+        if not out.flags.writeable:
+            raise InvalidArgument(f"read_into: the array for {self.name!r} is read-only")
+        if selection.is_box and out.flags.c_contiguous:
+            begin = [r.start for r in selection.ranges]
+            read_boxes(self.reader, [(self.number, begin, out.reshape([len(r) for r in selection.ranges]))])
+        else:
+            out[...] = selection.read(self)
+
+
+class Checkpoint(Mapping[str, Tensor]):
+    """A committed checkpoint, open: names and their lazy tensors. Opening reads no data and needs no mesh. While it is
+    open, retention leaves it alone. A context manager; safe on several threads."""
+
+    def __init__(self, path: Path, *, pin: bool = True, threads: int = 0, memory: int = MEMORY) -> None:
+        """Raises NotFound, Corrupt, Unsupported."""
+        self._reader = _core.Reader(os.fspath(path), pin, threads, memory)
+        self._tensors = {row[0]: Tensor(self._reader, number, row) for number, row in enumerate(self._reader.tensors())}
+        text = self._reader.objects
+        document = json.loads(text) if text else {}
+        self._document: dict[str, Any] = document if isinstance(document, dict) else {}
+        aliases = self._document.get("aliases", {})
+        for alias, name in aliases.items():
+            self._tensors[alias] = self._tensors[name]
+        self.user: Any = json.loads(self._reader.user)
+        """The JSON that was given to save()."""
+        self.objects: dict[str, Any] = {n: _objects.decode(v) for n, v in self._document.get("objects", {}).items()}
+        """What was saved and is no array, by name."""
+
+    @property
+    def path(self) -> str:
+        return self._reader.path
+
+    @property
+    def step(self) -> int | None:
+        """As saved, or as the directory's name says; None where neither does."""
+        return None if self._reader.step < 0 else self._reader.step
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """What was given to CheckpointManager.save()."""
+        return {name: _objects.decode(value) for name, value in self._document.get("metrics", {}).items()}
+
+    @property
+    def tree(self) -> Any:
+        """How the saved tree was put together, of shardwise.jax and shardwise.torch; None elsewhere."""
+        return self._document.get("tree")
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """All that is stored beside tensors and `user`, undecoded."""
+        return self._document
+
+    def __getitem__(self, name: str) -> Tensor:
+        try:
+            return self._tensors[name]
+        except KeyError:
+            raise NameNotFound(self._missing(name)) from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._tensors
+
+    def __repr__(self) -> str:
+        size = sum(t.nbytes for t in self._tensors.values())
+        return f"<shardwise.Checkpoint {self.path!r}: {len(self)} tensors, {size / 2**20:.1f} MiB>"
+
+    def _missing(self, name: object) -> str:
+        import difflib
+
+        by_small = {n.lower(): n for n in self._tensors}
+        near = [by_small[n] for n in difflib.get_close_matches(str(name).lower(), list(by_small), 3)]
+        nearest = f", nearest: {', '.join(map(repr, near))}" if near else ""
+        return f"checkpoint {self.path}: there is no tensor {name!r}{nearest}"
+
+    def select(self, names: str | Iterable[str] | None) -> list[str]:
+        """The names of tensors and objects that match patterns; raises NameNotFound for a pattern that none does."""
+        there = [*self._tensors, *self.objects]
+        if names is None:
+            return there
+        chosen: dict[str, None] = {}
+        for pattern in [names] if isinstance(names, str) else names:
+            found = [pattern] if pattern in self._tensors or pattern in self.objects else [
+                n for n in there if fnmatch.fnmatchcase(n, pattern)]
+            if not found:
+                raise NameNotFound(self._missing(pattern))
+            chosen.update(dict.fromkeys(found))
+        return list(chosen)
+
+    def load(self, names: str | Iterable[str] | None = None) -> dict[str, Any]:
+        """Arrays and objects by name, all tensors read in one pass; `names`: patterns, as "layers/*"."""
+        result: dict[str, Any] = {}
+        boxes = []
+        arrays: dict[int, np.ndarray] = {}
+        for name in self.select(names):
+            tensor = self._tensors.get(name)
+            if tensor is None:
+                result[name] = self.objects[name]
+                continue
+            if tensor.number not in arrays:
+                arrays[tensor.number] = aligned_empty(tensor.shape, tensor.dtype)
+                boxes.append((tensor.number, [0] * tensor.ndim, arrays[tensor.number]))
+            result[name] = arrays[tensor.number]
+        read_boxes(self._reader, boxes)
+        return result
+
+    def stats(self) -> tuple[int, int, int]:
+        """Chunks read, bytes read from files, bytes decoded: so far, by this object."""
+        return self._reader.stats
+
+    def close(self) -> None:
+        """Ends the pin. Reading then raises."""
+        self._reader.close()
+
+    def __enter__(self) -> Checkpoint:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,72 @@
+"""JAX's devices and shardings as the core reads them: which process writes what follows from device numbers alone."""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jax.sharding import NamedSharding
+
+from .._errors import Error
+from .._sharding import Mesh, PartitionSpec
+
+
+@dataclass(frozen=True)
+class Numbering:
+    """Process p has the device numbers [starts[p], starts[p + 1])."""
+
+    starts: tuple[int, ...]
+    numbers: dict[Any, int]
+
+    @staticmethod
+    def of_job() -> Numbering:
+        """JAX's ids where each process has a range of its own, else (hosts of a TPU pod) as they come, by process."""
+        return _numbering(jax.process_count(), tuple(jax.devices()))
+
+
+@functools.lru_cache(maxsize=4)
+def _numbering(processes: int, devices: tuple[Any, ...]) -> Numbering:
+    by_process: list[list[Any]] = [[] for _ in range(processes)]
+    for device in sorted(devices, key=lambda d: d.id):
+        by_process[device.process_index].append(device)
+    ordered = [device for of_one in by_process for device in of_one]
+    ids = [device.id for device in ordered]
+    if ids != sorted(ids):
+        ids = list(range(len(ordered)))
+    numbers = dict(zip(ordered, ids))
+    starts, end = [0], 0
+    for of_one in by_process:
+        end = max([end, *(numbers[device] + 1 for device in of_one)])
+        starts.append(end)
+    return Numbering(tuple(starts), numbers)
+
+
+@functools.lru_cache(maxsize=256)
+def _mesh_text(mesh: Any, processes: int) -> str:
+    """Empty where the core cannot say it: odd axis names, or devices that are not of the job's backend."""
+    try:
+        if processes == 1:
+            return str(Mesh.from_jax(mesh))
+        numbers = Numbering.of_job().numbers
+        return str(Mesh([(name, mesh.shape[name]) for name in mesh.axis_names],
+                        [numbers[device] for device in mesh.devices.flat]))
+    except (Error, KeyError, TypeError, ValueError):
+        return ""
+
+
+def described(sharding: Any, shape: tuple[int, ...]) -> tuple[str, str] | None:
+    """Mesh and spec in words, if the core's formula gives every device the same box as JAX does."""
+    if not isinstance(sharding, NamedSharding) or not isinstance(sharding.mesh, jax.sharding.Mesh):
+        return None
+    if 0 in shape or sharding.mesh.empty or getattr(sharding.spec, "unreduced", None):
+        return None
+    entries = [*sharding.spec, *[None] * (len(shape) - len(sharding.spec))]
+    for extent, entry in zip(shape, entries):
+        axes = (entry,) if isinstance(entry, str) else () if entry is None else entry
+        if not isinstance(axes, tuple) or extent % math.prod(sharding.mesh.shape[axis] for axis in axes):
+            return None
+    mesh = _mesh_text(sharding.mesh, jax.process_count())
+    return (mesh, str(PartitionSpec(*entries))) if mesh else None

@@ -1,0 +1,171 @@
+"""load()"""
+
+from __future__ import annotations
+
+import difflib
+import operator
+from typing import Any, Callable, Iterator
+
+import jax
+
+from .._errors import InvalidArgument
+from .._sources import MEMORY, Path
+from .._tensor import Checkpoint, aligned_empty, read_boxes
+from . import _tree
+from ._target import Refused, Reading, reading_of
+
+_HOST_BYTES = 2 << 30
+"""Bytes of arrays for accelerators that are on the host at a time."""
+
+
+class _Any:
+    """See ANY."""
+
+    def __repr__(self) -> str:
+        return "shardwise.jax.ANY"
+
+
+ANY = _Any()
+"""In a target, for a leaf or for all below a node: what is there, as without a target."""
+
+
+def load(path: Path, target: Any = None, *, strict: bool = True, threads: int = 0, memory: int = MEMORY) -> Any:
+    """The tree of a checkpoint. Without a target: arrays of numpy's (of PRNG keys their data), objects as they were
+    saved; dict, list, tuple and None as they were, named tuples where their module is imported, else dicts of fields;
+    of other classes dicts. Needs no devices. A checkpoint that was saved without a tree is a dict of names.
+
+    With a target: a tree of the same names, each leaf of which says what is wanted: jax.ShapeDtypeStruct with a
+    sharding, or jax.Array, on whose sharding it comes (without one: on the default device); a jax.sharding.Sharding, for
+    whatever shape and dtype there is; numpy.ndarray, for an array on the host; ANY; a Python object, for one of its type.
+    A number of Python's and an array without dims stand for each other where the kind is the same and the value exact.
+    A process reads what its own devices hold, each box once. strict=False: names that the target lacks are left out.
+
+    Raises one InvalidArgument naming all that does not fit, before anything is read: names, shapes, dtypes (nothing is
+    ever cast), shapes that a sharding does not divide. NotFound, Corrupt.
+    """
+    with Checkpoint(path, threads=threads, memory=memory) as checkpoint:
+        return restore(checkpoint, target, strict=strict)
+
+
+def root_of(checkpoint: Checkpoint) -> Any:
+    """The node of a checkpoint's tree; of names alone, where it has none."""
+    tree = checkpoint.tree
+    if isinstance(tree, dict) and tree.get("kind") == "pytree":
+        return tree["root"]
+    return {"node": "", "items": [[name, name] for name in [*checkpoint, *checkpoint.objects]]}
+
+
+def restore(checkpoint: Checkpoint, target: Any = None, prefix: _tree.Parts = (), *, strict: bool = True) -> Any:
+    """The tree below a path of the checkpoint's tree. As load()."""
+    root = root_of(checkpoint)
+    found, node = _tree.find(root, prefix)
+    if not found:
+        raise InvalidArgument(f"restore {checkpoint.path}: there is no item {'/'.join(prefix)!r}")
+    if target is None:
+        names = dict(_tree.leaves_of(node))
+        values = _read(checkpoint, {name: reading_of(checkpoint, name, None, key) for name, key in names.items()})
+        return _tree.build(node, values.__getitem__)
+    return _Restore(checkpoint, node, prefix, target).run(strict)
+
+
+class _Restore:
+    """A tree onto a target."""
+
+    def __init__(self, checkpoint: Checkpoint, node: Any, prefix: _tree.Parts, target: Any) -> None:
+        self._checkpoint, self._node, self._prefix, self._target = checkpoint, node, prefix, target
+        self._there = dict(_tree.leaves_of(node))
+        self._readings: dict[str, Reading] = {}
+        self._wrong: list[str] = []
+
+    def run(self, strict: bool) -> Any:
+        wanted, treedef = jax.tree_util.tree_flatten_with_path(self._target)
+        unflatten: Callable[[list[Any]], Any] = treedef.unflatten  # type: ignore[attr-defined]
+        builders: list[Callable[[dict[str, Any]], Any]] = []
+        asked: set[str] = set()
+        for path, want in wanted:
+            parts = _tree.parts_of(path)
+            name = _tree.name_of((*self._prefix, *parts))
+            if name in asked:
+                self._wrong.append(f"two leaves of the target have the name {name!r}")
+            asked.add(name)
+            if want is ANY and name not in self._there:
+                builders.append(self._below(parts, name, asked))
+            else:
+                self._add(name, want)
+                builders.append(operator.itemgetter(name))
+        if strict:
+            self._wrong += [f"{name!r} is in the checkpoint, not in the target" for name in self._there if
+                            name not in asked]
+        if self._wrong:
+            few = "; ".join(self._wrong[:50]) + (f"; and {len(self._wrong) - 50} more" if len(self._wrong) > 50 else "")
+            raise InvalidArgument(f"restore {self._checkpoint.path}: {len(self._wrong)} of "
+                                  f"{len(asked | self._there.keys())} leaves do not fit: {few}")
+        values = _read(self._checkpoint, self._readings)
+        return unflatten([build(values) for build in builders])
+
+    def _add(self, name: str, want: Any) -> None:
+        if name not in self._there:
+            near = difflib.get_close_matches(name, list(self._there), 1)
+            self._wrong.append(f"{name!r} is not in the checkpoint" + (f", nearest {near[0]!r}" if near else ""))
+            return
+        try:
+            self._readings[name] = reading_of(self._checkpoint, name, None if want is ANY else want, self._there[name])
+        except Refused as error:
+            self._wrong.append(f"{name!r} {error}")
+
+    def _below(self, parts: _tree.Parts, name: str, asked: set[str]) -> Callable[[dict[str, Any]], Any]:
+        """All that is below a node."""
+        found, node = _tree.find(self._node, parts)
+        if not found:
+            self._add(name, ANY)
+        for below, _ in _tree.leaves_of(node) if found else ():
+            asked.add(below)
+            self._add(below, ANY)
+        return lambda values: _tree.build(node, values.__getitem__)
+
+
+def _read(checkpoint: Checkpoint, readings: dict[str, Reading]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for batch in _batches(readings):
+        targets = {name: {box: aligned_empty(box[1], reading.dtype) for box in reading.boxes}
+                   for name, reading in batch.items()}
+        read_boxes(checkpoint._reader, [(batch[name].number, begin, array) for name, arrays in targets.items()
+                                        for (begin, _), array in arrays.items()])
+        for name, reading in batch.items():
+            values[name] = reading.finish(targets.pop(name))
+        if len(batch) < len(readings):
+            jax.block_until_ready([values[name] for name in batch])  # type: ignore[no-untyped-call]
+    return values
+
+
+def _batches(readings: dict[str, Reading]) -> Iterator[dict[str, Reading]]:
+    """All at once, so that a chunk is read once; but by and by what only passes through the host."""
+    batch: dict[str, Reading] = {}
+    passing = 0
+    for name, reading in readings.items():
+        if batch and passing + reading.passing_bytes > _HOST_BYTES:
+            yield batch
+            batch, passing = {}, 0
+        batch[name] = reading
+        passing += reading.passing_bytes
+    if batch:
+        yield batch
+
+
+def metadata(checkpoint: Checkpoint, prefix: _tree.Parts = ()) -> Any:
+    """The tree with a jax.ShapeDtypeStruct for each array, and objects as they are."""
+    _, node = _tree.find(root_of(checkpoint), prefix)
+    keys = dict(_tree.leaves_of(node))
+    struct: Any = jax.ShapeDtypeStruct
+
+    def value_of(name: str) -> Any:
+        if name in checkpoint.objects:
+            return checkpoint.objects[name]
+        tensor = checkpoint[name]
+        if keys[name]:
+            key = jax.eval_shape(lambda: jax.random.key(0, impl=keys[name]))
+            data = jax.eval_shape(jax.random.key_data, key)
+            return struct(tensor.shape[: tensor.ndim - data.ndim], key.dtype)
+        return struct(tensor.shape, tensor.dtype)
+
+    return _tree.build(node, value_of)

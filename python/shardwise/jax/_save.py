@@ -1,0 +1,83 @@
+"""save() and save_async()."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Callable
+
+from .. import _objects
+from .._manager import PendingSave
+from .._progress import Progress
+from .._save import SaveStats, write_together
+from .._sources import MEMORY, Path, check_choice
+from ..group import DEADLINE, Group, from_jax
+from . import _devices
+from ._snapshot import Snapshot, common, snapshot
+
+Write = Callable[[Progress], SaveStats]
+
+
+def save(path: Path, tree: Any, *, user: Any = None, codec: str = "zstd", existing: str = "fail", threads: int = 0,
+         memory: int = MEMORY, progress: Progress = None, deadline: float = DEADLINE) -> SaveStats:
+    """Saves a pytree as the checkpoint `path`, a directory of any name. All processes of the job call it together.
+
+    Leaves may be JAX's arrays of any sharding, typed PRNG keys, numpy's arrays and scalars, and None, bool, int, float,
+    complex, str, bytes. What each process has for itself (numpy, objects, arrays on local devices) must be the same for
+    all. Nothing is at `path` until every byte is on the disk. Options as those of shardwise.save(); `deadline`: seconds
+    that a process waits for the others.
+
+    Raises InvalidArgument (two leaves of one name, values that differ between processes), TypeError and Unsupported
+    naming all leaves that cannot be stored, AlreadyExists, IOFailed, GroupError. What fails on one process is raised on
+    all.
+    """
+    write, _ = prepare(path, tree, from_jax(), copy=False, user=user, codec=codec, existing=existing, threads=threads,
+                       memory=memory, deadline=deadline)
+    return write(progress)
+
+
+def save_async(path: Path, tree: Any, *, user: Any = None, codec: str = "zstd", existing: str = "fail",
+               threads: int = 0, memory: int = MEMORY, deadline: float = DEADLINE) -> PendingSave:
+    """As save(), but returns when the values are held: JAX's arrays may be donated, numpy's changed. Its result() waits
+    for the commit and raises what went wrong."""
+    write, failed = prepare(path, tree, from_jax(), copy=True, user=user, codec=codec, existing=existing,
+                            threads=threads, memory=memory, deadline=deadline)
+    pending = PendingSave(None, write)
+    if failed is not None:
+        raise failed  # the other processes hear of it on the thread
+    return pending
+
+
+def prepare(path: Path, tree: Any, group: Group, *, copy: bool, user: Any = None, deadline: float = DEADLINE,
+            extra: dict[str, Any] | None = None, existing: str = "fail",
+            **options: Any) -> tuple[Write, BaseException | None]:
+    """What writes a tree, to be called once. The values are held by nothing else, so they are free when it is done.
+    With other processes: where this one cannot take part, also the error, which that call then raises on all."""
+    held: list[Snapshot] = []
+    failed: BaseException | None = None
+    try:
+        check_choice("existing", existing, ("fail", "replace"))
+        _objects.plain_json({} if user is None else user, "user")
+        held.append(snapshot(tree, copy=copy))
+    except Exception as error:
+        if group.size == 1:
+            raise
+        failed = error
+
+    def described() -> bytes:
+        if failed is not None:
+            raise failed
+        return held[0].describe()
+
+    def write(progress: Progress) -> SaveStats:
+        same: list[str] = []
+        starts: tuple[int, ...] = ()
+        if group.size > 1:
+            same = json.loads(group.agree(described, common, deadline, f"save {path}"))
+            starts = _devices.Numbering.of_job().starts
+        plan = held.pop().plan(same)
+        if group.rank == 0:
+            plan.extra.update(extra or {})
+        return write_together(path, plan, group, starts, user=user, existing=existing, progress=progress,
+                              deadline=deadline, **options)
+
+    return write, failed

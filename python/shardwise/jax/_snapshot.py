@@ -1,0 +1,176 @@
+"""A tree's values at one moment, on the host, as parts that can be written while training goes on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zlib
+from dataclasses import dataclass, field
+from typing import Any, Iterable, Iterator
+
+import jax
+import numpy as np
+
+from .. import _objects
+from .._dtypes import name_of as dtype_name
+from .._errors import Error, InvalidArgument, Unsupported
+from .._save import Plan
+from .._sources import Sources, as_array, is_array
+from . import _devices, _tree
+
+Begin = tuple[int, ...]
+
+
+@dataclass
+class Leaf:
+    """An array of which this process has parts."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    parts: list[tuple[Begin, np.ndarray]]  #: distinct boxes; where nothing describes them, those it is to write
+    mesh: str = ""  #: with `spec`: how it is cut, if the core can say it
+    spec: str = ""
+    is_local: bool = False  #: this process has all of it, and no device of another has any
+
+    def digest(self) -> str:
+        """Of the elements."""
+        digest = hashlib.blake2b(digest_size=16)
+        for begin, part in sorted(self.parts, key=lambda p: p[0]):
+            digest.update(repr((begin, part.shape)).encode())
+            digest.update(np.ascontiguousarray(part).reshape(-1).view(np.uint8).data)
+        return digest.hexdigest()
+
+
+@dataclass
+class Snapshot:
+    """All that is to be saved of a tree."""
+
+    leaves: list[Leaf] = field(default_factory=list)
+    objects: dict[str, Any] = field(default_factory=dict)  #: encoded
+    aliases: dict[str, str] = field(default_factory=dict)
+    tree: Any = None
+
+    def plan(self, same_everywhere: Iterable[str] = ()) -> Plan:
+        """`same_everywhere`: the names of local leaves that every process has, each for itself."""
+        sources = Sources()
+        replicated = set(same_everywhere)
+        for leaf in self.leaves:
+            how: dict[str, Any] = {}
+            if leaf.mesh and leaf.name not in replicated:
+                how = {"mesh": leaf.mesh, "spec": leaf.spec, "policy": "ceil"}
+            elif leaf.name not in replicated and (jax.process_count() > 1 or len(leaf.parts) > 1):
+                how = {"listed": True}
+            sources.add(leaf.name, leaf.dtype, leaf.shape, leaf.parts, **how)
+        return Plan(sources, self.objects, self.aliases, {"kind": "pytree", "root": self.tree})
+
+    def describe(self) -> bytes:
+        """For the other processes. Of each leaf: its name; what it is; how it is cut; and a digest of what this process
+        alone has all of."""
+        rows = [[leaf.name, f"{leaf.dtype} {list(leaf.shape)}", f"{leaf.spec} on {leaf.mesh}" if leaf.mesh else "",
+                 leaf.digest() if leaf.is_local else ""] for leaf in self.leaves]
+        rows += [[name, "an object", "", json.dumps(value, sort_keys=True)] for name, value in self.objects.items()]
+        return zlib.compress(json.dumps(rows).encode(), 1)
+
+
+def common(described: list[bytes]) -> bytes:
+    """On rank 0: the names, as JSON, of what every process has for itself, of the same value. Raises InvalidArgument
+    naming all that differs."""
+    tables = [{row[0]: row[1:] for row in json.loads(zlib.decompress(d))} for d in described]
+    same, wrong = [], []
+    for name in dict.fromkeys(name for table in tables for name in table):
+        rows = [table.get(name) for table in tables]
+        first = next(row for row in rows if row is not None)
+        own = all(row is not None and row[2] for row in rows)
+        for rank, row in enumerate(rows):
+            if row is None or rows[0] is None:
+                without = rows.index(None)
+                wrong.append(f"process {without} has no {name!r}, as others have")
+            elif row[0] != first[0] or not own and row[1] != first[1]:
+                wrong.append(f"{name!r} is {' '.join(first[:2])} for process 0, {' '.join(row[:2])} for process {rank}")
+            elif own and row[2] != first[2]:
+                wrong.append(f"{name!r}, which each process has for itself, differs between process 0 and process {rank}")
+            else:
+                continue
+            break
+        if own:
+            same.append(name)
+    if wrong:
+        more = f"; and {len(wrong) - 20} more" if len(wrong) > 20 else ""
+        raise InvalidArgument(f"{len(wrong)} leaves are not the same for all processes: {'; '.join(wrong[:20])}{more}")
+    return json.dumps(same).encode()
+
+
+def snapshot(tree: Any, *, copy: bool) -> Snapshot:
+    """The tree as it is now: JAX's arrays by views on their memory, which JAX then does not donate, or by copies to the
+    host. copy: numpy's arrays, too, are copied, as they can change. Raises InvalidArgument, and one TypeError (one
+    Unsupported, if dtypes alone are wrong) naming all leaves that cannot be stored."""
+    leaves, node = _tree.flatten(tree)
+    for leaf in leaves.values():
+        if isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer) and not leaf.is_deleted():
+            _start_copies(leaf)
+    result = Snapshot(tree=node)
+    seen: dict[int, str] = {}
+    wrong: list[str] = []
+    only_dtypes = True
+    for name, leaf in leaves.items():
+        try:
+            if not is_array(leaf):
+                result.objects[name] = _objects.encode(leaf.value if isinstance(leaf, _tree.Json) else leaf)
+            elif id(leaf) in seen and jax.process_count() == 1:
+                result.aliases[name] = seen[id(leaf)]
+            else:
+                result.leaves.append(_of_jax(name, leaf) if isinstance(leaf, jax.Array) else _of_numpy(name, leaf, copy))
+                seen[id(leaf)] = name
+        except (TypeError, Error) as error:
+            only_dtypes = only_dtypes and isinstance(error, Unsupported)
+            wrong.append(str(error) if repr(name) in str(error) else f"{name!r}: {error}")
+    if wrong:
+        text = f"{len(wrong)} of {len(leaves)} leaves cannot be stored: {'; '.join(wrong[:20])}"
+        raise Unsupported(text) if only_dtypes else TypeError(text)
+    return result
+
+
+def _of_numpy(name: str, value: Any, copy: bool) -> Leaf:
+    array = as_array(name, value)
+    if copy:
+        array = array.copy(order="K")
+    return Leaf(name, dtype_name(array.dtype, name), array.shape, [((0,) * array.ndim, array)], is_local=True)
+
+
+def _of_jax(name: str, array: jax.Array) -> Leaf:
+    if isinstance(array, jax.core.Tracer):
+        raise TypeError(f"{name!r} is being traced: save outside of jit")
+    if array.is_deleted():
+        raise TypeError(f"{name!r} is an array that has been deleted or donated")
+    if _tree.is_key(array):
+        array = jax.random.key_data(array)
+    how = _devices.described(array.sharding, array.shape)
+    leaf = Leaf(name, dtype_name(array.dtype, name), array.shape, [], *(how or ()))
+    if 0 in array.shape:
+        leaf.parts, leaf.is_local = [((0,) * array.ndim, np.empty(array.shape, array.dtype))], True
+    else:
+        leaf.parts = [(begin, np.asarray(data)) for begin, data in _boxes(array, how is not None)]
+        leaf.is_local = array.is_fully_addressable
+    return leaf
+
+
+def _boxes(array: jax.Array, is_described: bool) -> Iterator[tuple[Begin, Any]]:
+    """Those this process has, each once. Without a description one process has to write each: it is replica 0's."""
+    begins: set[Begin] = set()
+    if getattr(getattr(array.sharding, "spec", None), "unreduced", None):
+        raise TypeError("it holds unreduced sums: reduce it first")
+    for shard in array.addressable_shards:
+        begin = tuple(s.start or 0 for s in shard.index)
+        if begin not in begins and (is_described or shard.replica_id == 0):
+            begins.add(begin)
+            yield begin, shard.data
+
+
+def _start_copies(array: jax.Array) -> None:
+    """From accelerators, of all arrays at once."""
+    devices: set[Any] = array.sharding.device_set
+    if next(iter(devices)).platform == "cpu" or _tree.is_key(array):
+        return
+    for _, data in _boxes(array, _devices.described(array.sharding, array.shape) is not None):
+        data.copy_to_host_async()

@@ -1,0 +1,115 @@
+"""The step directories of a root: which there are, what their manifests say, and their removal."""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import logging
+import os
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from .. import _core, _objects
+from .._errors import Error, NotFound
+from .._tensor import Checkpoint
+from . import policies
+
+log = logging.getLogger("shardwise")
+
+
+@dataclass(frozen=True)
+class Info:
+    """A StepInfo whose manifest is read when it is asked for."""
+
+    step: int
+    path: str
+
+    @functools.cached_property
+    def _said(self) -> tuple[float, Any]:
+        """When it was saved, and its metrics, encoded."""
+        try:
+            with Checkpoint(self.path, pin=False) as checkpoint:
+                ours = checkpoint.document.get("jax", {})
+                return ours.get("time", os.stat(self.path).st_mtime), ours.get("metrics")
+        except (Error, OSError):
+            return time.time(), None  # whether it is valid is not for this to say
+
+    @property
+    def time(self) -> datetime.datetime:
+        return datetime.datetime.fromtimestamp(self._said[0], tz=datetime.timezone.utc)
+
+    @property
+    def metrics(self) -> Any:
+        return _objects.decode(self._said[1])
+
+
+@dataclass(frozen=True)
+class Now:
+    """A StepInfo of a step that is yet to be saved, or has just been."""
+
+    step: int
+    time: datetime.datetime
+    metrics: Any = None
+
+
+class Steps:
+    """The steps of a root. Thread-safe."""
+
+    def __init__(self, root: str, *, create: bool, collect_garbage: bool) -> None:
+        if not create and not os.path.isdir(root):
+            raise NotFound(f"{root} is not there")
+        self.root = root
+        self._manager = _core.Manager(root, 0, 0, collect_garbage, None)
+        self._infos: dict[tuple[str, int, int], Info] = {}
+
+    def infos(self) -> list[Info]:
+        """Committed steps, ascending."""
+        found: dict[tuple[str, int, int], Info] = {}
+        for step, path in self._manager.steps():
+            try:
+                status = os.stat(path)
+            except OSError:
+                continue  # it has just been removed
+            key = (path, status.st_ino, status.st_mtime_ns)
+            found[key] = self._infos.get(key) or Info(step, path)
+        self._infos = found
+        return list(found.values())
+
+    def path(self, step: int) -> str:
+        """Of a step that is there, or is to be."""
+        return next((path for there, path in self._manager.steps() if there == step),
+                    os.path.join(self.root, f"step-{step:08d}"))
+
+    def find(self, step: int) -> str:
+        """Of a step that is there. Raises NotFound."""
+        path: str = self._manager.step(step)
+        return path
+
+    def latest(self) -> int | None:
+        """The newest valid one; None where there is no step. Raises Corrupt where there are and none is valid."""
+        found = self._manager.latest()
+        if found is None:
+            return None
+        for path, reason in found[2]:
+            log.warning("passed over %s: %s", path, reason)
+        step: int = found[0]
+        return step
+
+    def remove(self, step: int) -> None:
+        self._manager.remove(step)
+
+    def retire(self, policy: policies.PreservationPolicy, saved: int) -> tuple[list[int], str]:
+        """Removes what a policy does not keep, but for the newest step, the one just saved, and what readers have pinned.
+        The steps that are gone, and what went wrong."""
+        removed: list[int] = []
+        try:
+            infos = self.infos()
+            kept = policy.should_preserve(infos, context=policies.PreservationContext())
+            for info, keep in zip(infos[:-1], kept):
+                if not keep and info.step != saved and self._manager.retire(info.step):
+                    removed.append(info.step)
+        except Exception as error:  # the step is saved all the same
+            log.warning("after the save of step %d: %s", saved, error)
+            return removed, str(error)
+        return removed, ""

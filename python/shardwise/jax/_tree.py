@@ -1,0 +1,170 @@
+"""A pytree as names and a JSON text of how it is put together.
+
+A node is null for None; a leaf's name, or {"key": impl, "name": name} for a typed PRNG key, whose data is stored; a JSON
+list for a list; else an object: {"tuple": nodes}, {"dict": [[key, node], ...]} with keys as `_objects` encodes them,
+{"namedtuple": "module:class", "fields": names, "items": nodes}, and for all other classes that JAX was told of
+{"node": "module:class", "items": [[name, node], ...]}.
+"""
+
+from __future__ import annotations
+
+import collections
+import sys
+from typing import Any, Callable, Iterator
+
+import jax
+from jax import tree_util
+
+from .. import _objects
+from .._errors import Corrupt, InvalidArgument
+
+Parts = tuple[str, ...]
+"""A path: the names of its keys."""
+
+_DICTS = (dict, collections.OrderedDict, collections.defaultdict)
+
+
+class Json:
+    """A leaf that is stored as one object, whatever it holds."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+def name_of(parts: Parts) -> str:
+    """The name of the leaf at a path. A tree that is a leaf is called "value"."""
+    return "/".join(parts) if parts else "value"
+
+
+def parts_of(path: tuple[Any, ...]) -> Parts:
+    """The names of the keys of a path of JAX's."""
+    return tuple(tree_util.keystr((key,), simple=True, separator="/") for key in path)
+
+
+def is_key(value: Any) -> bool:
+    """Whether it has the dtype of typed PRNG keys."""
+    dtype = getattr(value, "dtype", None)
+    return dtype is not None and bool(jax.numpy.issubdtype(dtype, jax.dtypes.prng_key))
+
+
+def flatten(tree: Any, prefix: Parts = ()) -> tuple[dict[str, Any], Any]:
+    """The leaves by name, and the node. Raises InvalidArgument where two leaves have one name."""
+    leaves: dict[str, Any] = {}
+    return leaves, _walk(tree, prefix, leaves)
+
+
+def _walk(value: Any, parts: Parts, leaves: dict[str, Any]) -> Any:
+    def inner(part: str, child: Any) -> Any:
+        return _walk(child, (*parts, part), leaves)
+
+    kind = type(value)
+    if value is None:
+        return None
+    if kind in _DICTS:
+        return {"dict": [[_encoded(k, parts), inner(str(k), v)] for k, v in value.items()]}
+    if kind is list:
+        return [inner(str(i), v) for i, v in enumerate(value)]
+    if kind is tuple:
+        return {"tuple": [inner(str(i), v) for i, v in enumerate(value)]}
+    children = _children(value)
+    if children is None:
+        return _leaf(value, parts, leaves)
+    if isinstance(value, tuple) and hasattr(value, "_fields") and len(children) == len(value._fields):
+        return {"namedtuple": _class_name(kind), "fields": list(value._fields),
+                "items": [inner(part, child) for part, child in children]}
+    return {"node": _class_name(kind), "items": [[part, inner(part, child)] for part, child in children]}
+
+
+def _children(value: Any) -> list[tuple[str, Any]] | None:
+    """What is one level below a node; None for a leaf."""
+    found, _ = tree_util.tree_flatten_with_path(value, is_leaf=lambda x: x is not value)
+    if len(found) == 1 and found[0][1] is value:
+        return None
+    return [("/".join(parts_of(path)), child) for path, child in found]
+
+
+def _leaf(value: Any, parts: Parts, leaves: dict[str, Any]) -> Any:
+    name = name_of(parts)
+    if name in leaves:
+        raise InvalidArgument(f"two leaves of the tree have the name {name!r}: a key holds a '/', or keys of two types "
+                              f"read the same")
+    if not name:
+        raise InvalidArgument("a leaf of the tree has an empty name: its key is ''")
+    leaves[name] = value
+    return {"key": str(jax.random.key_impl(value)), "name": name} if is_key(value) else name
+
+
+def _encoded(key: Any, parts: Parts) -> Any:
+    try:
+        return _objects.encode(key)
+    except TypeError as error:
+        raise TypeError(f"a key of the dict at {'/'.join(parts)!r}: {error}") from None
+
+
+def _class_name(kind: type) -> str:
+    return f"{kind.__module__}:{kind.__qualname__}"
+
+
+def children(node: Any) -> list[tuple[str, Any]]:
+    """The names and nodes one level below."""
+    if isinstance(node, list):
+        return [(str(i), n) for i, n in enumerate(node)]
+    if not isinstance(node, dict) or "key" in node:
+        return []
+    if "dict" in node:
+        return [(str(_objects.decode(k)), n) for k, n in node["dict"]]
+    if "tuple" in node:
+        return [(str(i), n) for i, n in enumerate(node["tuple"])]
+    if "namedtuple" in node:
+        return list(zip(node["fields"], node["items"]))
+    return [(part, n) for part, n in node["items"]]
+
+
+def find(node: Any, parts: Parts) -> tuple[bool, Any]:
+    """Whether there is a node at a path, and which."""
+    if not parts:
+        return True, node
+    return next((find(n, parts[1:]) for part, n in children(node) if part == parts[0]), (False, None))
+
+
+def leaves_of(node: Any) -> Iterator[tuple[str, str]]:
+    """Names, each with the PRNG's name for keys, else ""."""
+    if isinstance(node, str):
+        yield node, ""
+    elif isinstance(node, dict) and "key" in node:
+        yield node["name"], node["key"]
+    else:
+        for _, child in children(node):
+            yield from leaves_of(child)
+
+
+def build(node: Any, value_of: Callable[[str], Any]) -> Any:
+    """The tree, its leaves given by their names. A named tuple is of its class where the module of that is imported
+    already, else a dict of its fields; so is every other class. Nothing is imported, and no code of theirs runs."""
+    if node is None:
+        return None
+    if isinstance(node, str):
+        return value_of(node)
+    if isinstance(node, list):
+        return [build(n, value_of) for n in node]
+    if not isinstance(node, dict):
+        raise Corrupt(f"the tree of the checkpoint has a node {node!r}")
+    if "key" in node:
+        return value_of(node["name"])
+    if "dict" in node:
+        return {_objects.decode(k): build(n, value_of) for k, n in node["dict"]}
+    if "tuple" in node:
+        return tuple(build(n, value_of) for n in node["tuple"])
+    built = {part: build(n, value_of) for part, n in children(node)}
+    kind = _named_tuple(node["namedtuple"], node["fields"]) if "namedtuple" in node else None
+    return built if kind is None else tuple.__new__(kind, built.values())
+
+
+def _named_tuple(name: str, fields: list[str]) -> type[tuple[Any, ...]] | None:
+    module, _, path = name.partition(":")
+    found: Any = sys.modules.get(module)
+    for part in path.split("."):
+        found = getattr(found, "__dict__", {}).get(part)
+    if isinstance(found, type) and issubclass(found, tuple) and getattr(found, "_fields", None) == tuple(fields):
+        return found
+    return None

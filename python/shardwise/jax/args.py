@@ -1,0 +1,66 @@
+"""What CheckpointManager.save() and restore() are given, by the names that Orbax has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass
+class StandardSave:
+    """A pytree, as shardwise.jax.save() takes it."""
+
+    item: Any
+
+
+@dataclass
+class StandardRestore:
+    """A pytree: `item` is the target of shardwise.jax.load()."""
+
+    item: Any = None
+    strict: bool = True
+
+
+@dataclass
+class JsonSave:
+    """One Python object: None, bool, int, float, str, bytes, and list, tuple, dict and set of them. Restored exactly."""
+
+    item: Any
+
+
+@dataclass
+class JsonRestore:
+    """What JsonSave was given."""
+
+    item: None = None
+
+
+class Composite(Mapping[str, Any]):
+    """Several items of one checkpoint, committed together: Composite(state=StandardSave(tree), loader=JsonSave(d)). Of a
+    restore: the same names, and the values."""
+
+    def __init__(self, **items: Any) -> None:
+        self._items = items
+
+    def __getitem__(self, name: str) -> Any:
+        return self._items[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self.__dict__["_items"][name]
+        except KeyError:
+            raise AttributeError(f"there is no item {name!r}") from None
+
+    def __repr__(self) -> str:
+        return f"Composite({', '.join(f'{name}={value!r}' for name, value in self._items.items())})"
+
+
+SaveArgs = StandardSave | JsonSave | Composite
+RestoreArgs = StandardRestore | JsonRestore | Composite

@@ -1,0 +1,97 @@
+"""Shardwise's files under Orbax's own CheckpointManager, for jobs that keep it.
+
+    import orbax.checkpoint as ocp
+    import shardwise.orbax
+
+    with ocp.CheckpointManager(root) as manager:
+        manager.save(step, args=shardwise.orbax.Save(state))
+        state = manager.restore(step, args=shardwise.orbax.Restore(abstract_state))
+
+Or as one item: ocp.args.Composite(state=shardwise.orbax.Save(state), loader=ocp.args.JsonSave(d)). Each item is a folder
+"tree.sw" that shardwise.open() reads, too. Its bytes are hashed and on the disk before Orbax gives the step its name;
+that rename is Orbax's. shardwise.jax.CheckpointManager does all of it.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import orbax.checkpoint as ocp
+
+from ._sources import MEMORY
+from ._tensor import Checkpoint
+from .group import DEADLINE, from_jax
+from .jax import _load
+from .jax._save import prepare
+
+_FOLDER = "tree.sw"
+
+
+class Handler(ocp.AsyncCheckpointHandler):
+    """Orbax's CheckpointHandler for Save and Restore."""
+
+    async def async_save(self, directory: Any, args: Save) -> list[Any]:
+        """Takes the values, and returns a future that writes them. `directory` does not exist before the future runs."""
+        failed: list[Exception] = []
+        try:
+            write, _ = prepare(_inside(directory), args.item, from_jax(), copy=True, codec=args.codec, memory=args.memory,
+                               threads=args.threads, deadline=args.deadline)
+        except Exception as error:
+            # Raised here, it would leave Orbax's own threads waiting for each other until the process has long ended.
+            failed.append(error)
+
+        async def commit() -> None:
+            if failed:
+                raise failed[0]
+            write(None)
+
+        return [ocp.future.CommitFutureAwaitingContractedSignals(commit(), name="shardwise")]
+
+    def save(self, directory: Any, args: Save) -> None:
+        """Returns when all is on the disk."""
+        write, _ = prepare(_inside(directory), args.item, from_jax(), copy=False, codec=args.codec, memory=args.memory,
+                           threads=args.threads, deadline=args.deadline)
+        write(None)
+
+    def restore(self, directory: Any, args: Restore | None = None) -> Any:
+        """As shardwise.jax.load()."""
+        args = args or Restore()
+        return _load.load(_inside(directory), args.item, strict=args.strict)
+
+    def metadata(self, directory: Any) -> Any:
+        """The tree with a jax.ShapeDtypeStruct for each array."""
+        with Checkpoint(_inside(directory), pin=False) as checkpoint:
+            return _load.metadata(checkpoint)
+
+    def finalize(self, directory: Any) -> None:
+        """Nothing is left to do."""
+
+    def close(self) -> None:
+        """Nothing is kept."""
+
+
+def _inside(directory: Any) -> str:
+    return os.path.join(os.fspath(directory), _FOLDER)
+
+
+@ocp.args.register_with_handler(Handler, for_save=True)
+@dataclass
+class Save(ocp.args.CheckpointArgs):
+    """A pytree, as shardwise.jax.save() takes it."""
+
+    item: Any
+    codec: str = "zstd"
+    threads: int = 0
+    memory: int = MEMORY
+    deadline: float = DEADLINE
+
+
+@ocp.args.register_with_handler(Handler, for_restore=True)
+@dataclass
+class Restore(ocp.args.CheckpointArgs):
+    """`item` is the target of shardwise.jax.load(); None: numpy, as it was saved."""
+
+    item: Any = None
+    strict: bool = True

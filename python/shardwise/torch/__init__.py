@@ -1,0 +1,20 @@
+"""PyTorch: state of training jobs, sharded or not, saved and restored on any number of processes.
+
+    import shardwise.torch as swt
+
+    # beside torch.distributed.checkpoint: its storage, and all else stays as it is
+    dcp.save(state, storage_writer=swt.StorageWriter("ckpt/step-100"))
+    dcp.load(state, storage_reader=swt.StorageReader("ckpt/step-100"))
+
+    # or without it
+    swt.save("ckpt/step-100", {"model": model, "optim": optimizer, "rng": swt.PerRank(torch.get_rng_state())})
+    swt.load("ckpt/step-100", {"model": model, "optim": optimizer, "rng": swt.PerRank(None)})
+"""
+
+from ._dcp import StorageReader as StorageReader
+from ._dcp import StorageWriter as StorageWriter
+from ._load import load as load
+from ._load import load_state_dict as load_state_dict
+from ._save import save as save
+from ._save import save_async as save_async
+from ._state import PerRank as PerRank

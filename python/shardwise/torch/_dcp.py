@@ -1,0 +1,318 @@
+"""Storage of torch.distributed.checkpoint.
+
+DCP plans, coordinates and calls; the writer puts the attempt's directory into the plans that DCP scatters, each rank
+writes one shard file into it, and the coordinator publishes. No pickle is on the disk, and the writer needs no
+collective of its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import logging
+import os
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.metadata import (
+    BytesStorageMetadata,
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    StorageMeta,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPlanner, ReadItem, SavePlan, SavePlanner, WriteItemType
+from torch.distributed.checkpoint.storage import StorageReader as _StorageReader
+from torch.distributed.checkpoint.storage import StorageWriter as _StorageWriter
+from torch.distributed.checkpoint.storage import WriteResult
+from torch.futures import Future
+
+from .. import _core, _objects
+from .._errors import AlreadyExists, InvalidArgument, NameNotFound
+from .._save import encode_objects
+from .._sources import MEMORY, Path, Sources, check_choice
+from .._tensor import Checkpoint
+from ._tensors import TORCH, Memory, dtype_name, is_plain_memory, on_host
+
+log = logging.getLogger("shardwise")
+
+_RECORD = "shardwise record"  # what a rank's shard file holds; rank by rank, also of ranks without items
+
+
+def _done(value: Any) -> Future[Any]:
+    future: Future[Any] = Future()
+    future.set_result(value)
+    return future
+
+
+class StorageWriter(_StorageWriter):
+    """For dcp.save and dcp.async_save (thread and process): a checkpoint at `path`, a directory of any name.
+
+    codec: "zstd", "none", "auto". existing: "fail", or "replace". objects: what is no tensor is stored as JSON, exactly;
+    what JSON cannot hold is an error that names all of it, or with "pickle" pickled into the manifest, which only
+    StorageReader(allow_pickle=True) loads. user: JSON of the caller's own. Pickles as these options.
+    """
+
+    def __init__(self, path: Path | None = None, *, codec: str = "zstd", existing: str = "fail", objects: str = "json",
+                 threads: int = 0, user: Any = None) -> None:
+        super().__init__()
+        check_choice("existing", existing, ("fail", "replace"))
+        check_choice("objects", objects, ("json", "pickle"))
+        self._options = {"path": None if path is None else os.fspath(path), "codec": codec, "existing": existing,
+                         "objects": objects, "threads": threads, "user": user}
+        self._path: str | None = self._options["path"]
+        self._attempt: _core.Attempt | None = None  # the coordinator's, from prepare_global_plan to finish
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self._options, "path": self._path}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**state)  # type: ignore[misc]
+
+    def __del__(self) -> None:
+        try:
+            self.close()
+        except Exception:  # at the interpreter's end
+            pass
+
+    def close(self) -> None:
+        """Removes the attempt of a save that failed: DCP tells nobody when one does."""
+        attempt, self._attempt = self._attempt, None
+        if attempt is not None:
+            attempt.abandon()
+
+    def reset(self, checkpoint_id: Path | None = None) -> None:
+        self.close()
+        if checkpoint_id:
+            self._path = os.fspath(checkpoint_id)
+
+    def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+        if not kwargs.get("use_collectives", True):
+            raise InvalidArgument("use_collectives=False writes what no one can restore on another mesh; "
+                                  "shardwise.torch.save() coordinates without collectives")
+        self.close()
+        if self._path is None:
+            raise InvalidArgument("StorageWriter: neither it nor dcp.save(checkpoint_id=) was given a path")
+        if is_coordinator and self._options["existing"] == "fail" and os.path.lexists(self._path):
+            raise AlreadyExists(f"save {self._path}: it is already there")
+
+    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
+        return plan
+
+    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
+        assert self._path is not None
+        self._attempt = _core.Attempt(self._path, self._options["existing"])
+        directory = self._attempt.directory
+        return [dataclasses.replace(plan, storage_data={"directory": directory, "writer": i, "writers": len(plans)})
+                for i, plan in enumerate(plans)]
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        where = plan.storage_data
+        results = self._objects(plan, planner)
+        sources, kept = Sources(), {}
+        parts: dict[str, list[tuple[Sequence[int], Any]]] = {}
+        for item in plan.items:
+            if item.type == WriteItemType.BYTE_IO:
+                continue
+            name, data = item.index.fqn, item.tensor_data
+            assert data is not None
+            resolved: Any = planner.resolve_data(item)
+            tensor = on_host(resolved, name)
+            kept[name] = (dtype_name(tensor, name), data.size)
+            found = parts.setdefault(name, [])
+            if tensor.numel() > 0 or not tuple(data.size):
+                found.append((tuple(data.chunk.offsets), Memory(tensor)))
+            results.append(WriteResult(item.index, tensor.numel() * tensor.element_size(), None))
+        for name, (dtype, size) in kept.items():
+            sources.add(name, dtype, list(size), parts[name], listed=True)
+        record = _core.write_shards(where["directory"], where["writer"], list(range(where["writers"] + 1)), sources.list,
+                                    self._options["codec"], MEMORY, self._options["threads"])
+        results.append(WriteResult(MetadataIndex(_RECORD), len(record), record))
+        return _done(results)
+
+    def _objects(self, plan: SavePlan, planner: SavePlanner) -> list[WriteResult]:
+        items = [item for item in plan.items if item.type == WriteItemType.BYTE_IO]
+        values = {item.index.fqn: self._value(item, planner) for item in items}
+        if self._options["objects"] == "pickle":
+            encoded = {name: _or_pickle(value) for name, value in values.items()}
+        else:
+            encoded = encode_objects(values)
+        return [WriteResult(item.index, 0, encoded[item.index.fqn]) for item in items]
+
+    @staticmethod
+    def _value(item: Any, planner: SavePlanner) -> Any:
+        # The default planner would pickle it; the object itself is one call away.
+        look = getattr(planner, "lookup_object", None)
+        if look is not None:
+            return look(item.index)
+        data: Any = planner.resolve_data(item)
+        return torch.load(data, weights_only=True)
+
+    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
+        records, objects = [], {}
+        for of_rank in results:
+            for result in of_rank:
+                if result.index.fqn == _RECORD:
+                    records.append(result.storage_data)
+                elif not isinstance(metadata.state_dict_metadata.get(result.index.fqn), TensorStorageMetadata):
+                    objects[result.index.fqn] = result.storage_data
+        document: dict[str, Any] = {"objects": objects}
+        if metadata.planner_data:
+            document["paths"] = {name: _objects.encode(list(path)) for name, path in metadata.planner_data.items()}
+        assert self._attempt is not None
+        user = _objects.plain_json({} if self._options["user"] is None else self._options["user"], "user")
+        stats = self._attempt.publish(records, user, json.dumps(document, allow_nan=False, ensure_ascii=False))
+        self.close()
+        log.info("saved %s by %d processes: %.1f MiB in %.2f s", stats["path"], len(records),
+                 stats["file_bytes"] / 2**20, stats["seconds"])
+
+    def storage_meta(self) -> StorageMeta | None:
+        return StorageMeta(checkpoint_id=self._path or "")
+
+    @property
+    def checkpoint_id(self) -> str | None:
+        return self._path
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: Path) -> bool:
+        return "://" not in os.fspath(checkpoint_id)
+
+
+def _or_pickle(value: Any) -> Any:
+    try:
+        return _objects.encode(value)
+    except TypeError:
+        import pickle
+
+        return {"$pickle": pickle.dumps(value).hex()}
+
+
+def _unpickled(value: Any, allow: bool, name: str) -> Any:
+    if not (isinstance(value, dict) and list(value) == ["$pickle"]):
+        return _objects.decode(value)
+    if not allow:
+        raise InvalidArgument(f"object {name!r} was saved as a pickle, which can run any code: "
+                              f"StorageReader(allow_pickle=True) loads it")
+    import pickle
+
+    return pickle.loads(bytes.fromhex(value["$pickle"]))
+
+
+class StorageReader(_StorageReader):
+    """For dcp.load: any checkpoint of Shardwise's, saved by whatever.
+
+    A dtype that is not the stored one is an error, which lists all, unless cast=True. Names that nobody asks for:
+    unused="warn", "error" or "ignore". DCP restores what the target has, so an empty dict in it stays empty.
+    """
+
+    def __init__(self, path: Path | None = None, *, cast: bool = False, unused: str = "warn", allow_pickle: bool = False,
+                 threads: int = 0) -> None:
+        super().__init__()
+        check_choice("unused", unused, ("warn", "error", "ignore"))
+        self._path = None if path is None else os.fspath(path)
+        self._cast, self._unused, self._allow_pickle, self._threads = cast, unused, allow_pickle, threads
+        self._checkpoint: Checkpoint | None = None
+
+    def reset(self, checkpoint_id: Path | None = None) -> None:
+        if checkpoint_id:
+            self._path = os.fspath(checkpoint_id)
+        self._checkpoint = None
+
+    def _open(self) -> Checkpoint:
+        if self._checkpoint is None:
+            if self._path is None:
+                raise InvalidArgument("StorageReader: neither it nor dcp.load(checkpoint_id=) was given a path")
+            self._checkpoint = Checkpoint(self._path, threads=self._threads)
+        return self._checkpoint
+
+    def read_metadata(self) -> Metadata:
+        checkpoint = self._open()
+        encoded = checkpoint.document.get("paths", {})
+        stored: dict[str, Any] = {}
+        paths: dict[str, Any] = {}
+        for name, tensor in checkpoint.items():
+            size = torch.Size(tensor.shape)
+            # One chunk, the whole tensor: the reader cuts any box out of it, so that there is one item for each local
+            # shard, however many pieces were written.
+            chunk = ChunkStorageMetadata(torch.Size([0] * len(size)), size)
+            stored[name] = TensorStorageMetadata(TensorProperties(dtype=TORCH[tensor.dtype_name]), size, [chunk])
+        for name in checkpoint.document.get("objects", {}):
+            stored[name] = BytesStorageMetadata()
+        for name in stored:
+            paths[name] = tuple(_objects.decode(encoded[name])) if name in encoded else (name,)
+        return Metadata(stored, planner_data=paths, storage_data={}, storage_meta=StorageMeta(checkpoint_id=self._path or ""))
+
+    def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+        self._open()
+
+    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
+        return plan
+
+    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
+        checkpoint = self._open()
+        asked = {item.storage_index.fqn for plan in plans for item in plan.items}
+        unused = sorted({*checkpoint, *checkpoint.document.get("objects", {})} - asked)
+        if unused and self._unused != "ignore":
+            text = (f"checkpoint {checkpoint.path}: {len(unused)} of its names are not in the state to be loaded: "
+                    f"{', '.join(unused[:10])}{', ...' if len(unused) > 10 else ''}")
+            if self._unused == "error":
+                raise InvalidArgument(text)
+            warnings.warn(text, stacklevel=2)
+        return plans
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        checkpoint = self._open()
+        reads: list[tuple[ReadItem, torch.Tensor, torch.Tensor]] = []
+        boxes: list[Any] = []
+        wrong = []
+        for item in plan.items:
+            name = item.storage_index.fqn
+            if item.type == LoadItemType.BYTE_IO:
+                self._load_object(checkpoint, item, planner)
+                continue
+            tensor = checkpoint[name]
+            target = planner.resolve_tensor(item).detach()
+            dtype = TORCH[tensor.dtype_name]
+            if target.dtype != dtype and not self._cast:
+                wrong.append(f"{name!r} is {dtype} there, {target.dtype} in the target")
+                continue
+            direct = target.dtype == dtype and is_plain_memory(target)
+            memory = target if direct else torch.empty(tuple(item.lengths), dtype=dtype)
+            reads.append((item, target, memory))
+            if memory.numel():
+                boxes.append((tensor.number, tuple(item.storage_offsets), Memory(memory)))
+        if wrong:
+            raise InvalidArgument(f"checkpoint {checkpoint.path}: {len(wrong)} dtypes differ (cast=True converts): "
+                                  f"{'; '.join(wrong[:20])}")
+        from .._tensor import read_boxes
+
+        read_boxes(checkpoint._reader, boxes)
+        for item, target, memory in reads:
+            if memory is not target:
+                target.copy_(memory)
+            planner.commit_tensor(item, target)
+        return _done(None)
+
+    def _load_object(self, checkpoint: Checkpoint, item: ReadItem, planner: LoadPlanner) -> None:
+        name = item.storage_index.fqn
+        encoded = checkpoint.document.get("objects", {})
+        if name not in encoded:
+            raise NameNotFound(f"checkpoint {checkpoint.path}: there is no object {name!r}")
+        # In memory alone: the planner insists on torch.load, and these bytes are our own.
+        buffer = io.BytesIO()
+        torch.save(_unpickled(encoded[name], self._allow_pickle, name), buffer)
+        buffer.seek(0)
+        planner.load_bytes(item, buffer)
+
+    @property
+    def checkpoint_id(self) -> str | None:
+        return self._path
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: Path) -> bool:
+        return os.path.exists(os.path.join(os.fspath(checkpoint_id), "manifest.json"))

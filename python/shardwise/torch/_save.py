@@ -1,0 +1,198 @@
+"""shardwise.torch.save: a job's state, without torch.distributed.checkpoint."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from .. import _core, _objects
+from .._manager import PendingSave
+from .._progress import Progress
+from .._save import Plan, SaveStats, encode_objects, write_together
+from .._sources import MEMORY, Sources, check_choice
+from .._sources import Path as FilePath
+from ..group import DEADLINE, Group, auto
+from ._state import PerRank, layout_of, named_leaves
+from ._tensors import Memory, dtype_name, on_host
+
+Key = tuple[Any, ...]
+
+
+class _Collected:
+    """What one process gives to a save, before the processes have compared it."""
+
+    def __init__(self, state: Mapping[str, Any], group: Group, copy: bool) -> None:
+        self.group, self.copy = group, copy
+        self.sources = Sources()
+        self.plain: dict[str, torch.Tensor] = {}  # that every rank should have alike
+        self.objects: dict[str, Any] = {}
+        self.aliases: dict[str, str] = {}
+        self.paths: dict[str, Any] = {}
+        self.per_rank: dict[str, int] = {}
+        self._seen: dict[Key, str] = {}
+        for name, (path, leaf) in named_leaves(state).items():
+            self.paths[name] = _objects.encode(list(path))
+            if isinstance(leaf, PerRank):
+                self._add_per_rank(name, leaf.value)
+            else:
+                self._add(name, leaf)
+
+    def _add_per_rank(self, name: str, value: Any) -> None:
+        self.per_rank[name] = self.group.size
+        own = PerRank.name(name, self.group.rank)
+        if isinstance(value, torch.Tensor):
+            tensor = self._host(value, own)
+            self.sources.add(own, dtype_name(tensor, own), list(tensor.shape),
+                             [((0,) * tensor.ndim, Memory(tensor))] if tensor.numel() else [], listed=True)
+        else:
+            self.objects[own] = value
+
+    def _add(self, name: str, leaf: Any) -> None:
+        if not isinstance(leaf, torch.Tensor):
+            self.objects[name] = leaf
+            return
+        key = _memory_key(leaf)
+        if key in self._seen:
+            self.aliases[name] = self._seen[key]
+            return
+        if key is not None:
+            self._seen[key] = name
+        if not isinstance(leaf, DTensor):
+            self.plain[name] = self._host(leaf, name)
+            return
+        layout = layout_of(leaf, name)
+        parts = []
+        if layout.is_owner or "listed" not in layout.how:
+            parts = [(s.begin, Memory(self._host(s.local, name))) for s in layout.shards
+                     if s.local.numel() or not layout.shape]
+        self.sources.add(name, dtype_name(leaf, name), layout.shape, parts, **layout.how)
+
+    def _host(self, tensor: torch.Tensor, name: str) -> torch.Tensor:
+        host = on_host(tensor, name)
+        # On the CPU a tensor changes in place while an asynchronous save goes on.
+        return host.clone() if self.copy and host.data_ptr() == tensor.data_ptr() else host
+
+    def describe_plain(self, compare: bool) -> bytes:
+        """Of plain tensors: dtype, shape and, where replicas are compared, a hash."""
+        described = {}
+        for name, tensor in self.plain.items():
+            tensor = tensor.contiguous()
+            size = tensor.numel() * tensor.element_size()
+            described[name] = [dtype_name(tensor, name), list(tensor.shape),
+                               _core.hash128(tensor.data_ptr(), size) if compare else ""]
+        return json.dumps(described).encode()
+
+    def add_plain(self, owners: Mapping[str, int]) -> None:
+        """A tensor that all ranks have is divided among them; else its owner writes it."""
+        for name, tensor in self.plain.items():
+            owner = owners.get(name)
+            how: dict[str, Any] = {} if owner is None else {"listed": True}
+            mine = owner in (None, self.group.rank)
+            parts = [((0,) * tensor.ndim, Memory(tensor))] if mine and (tensor.numel() or not tensor.ndim) else []
+            self.sources.add(name, dtype_name(tensor, name), list(tensor.shape), parts, **how)
+
+
+def _memory_key(tensor: torch.Tensor) -> Key | None:
+    """Equal for tensors that are the same elements of the same memory: tied ones, which are stored once."""
+    local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    if local.numel() == 0 or local.layout != torch.strided or local.is_meta:
+        return None
+    cut = (str(tensor.device_mesh), str(tensor.placements), tuple(tensor.shape)) if isinstance(tensor, DTensor) else ()
+    return (local.device, local.data_ptr(), local.dtype, tuple(local.shape), local.stride(), local.is_conj(),
+            local.is_neg(), *cut)
+
+
+def _owners(values: list[bytes]) -> bytes:
+    """Of plain tensors that not all ranks have: the first that has. Raises ValueError where replicas differ."""
+    ranks: dict[str, list[int]] = {}
+    first: dict[str, Any] = {}
+    wrong = []
+    for rank, value in enumerate(values):
+        for name, described in json.loads(value).items():
+            ranks.setdefault(name, []).append(rank)
+            if first.setdefault(name, described) != described:
+                wrong.append(f"tensor {name!r} of rank {rank} is not that of rank {ranks[name][0]}")
+    if wrong:
+        raise ValueError(f"{'; '.join(wrong[:10])}: give a value that each rank has of its own as PerRank(value)")
+    return json.dumps({name: of[0] for name, of in ranks.items() if len(of) < len(values)}).encode()
+
+
+def _begin(state: Mapping[str, Any], group: Group, copy: bool) -> _Collected:
+    collected = _Collected(state, group, copy)
+    encode_objects(collected.objects)  # what cannot be stored is told to the caller, not in the background
+    return collected
+
+
+def _finish(path: FilePath, collected: _Collected, options: dict[str, Any], replicas: str, progress: Progress) -> SaveStats:
+    group: Group = collected.group
+    what = f"save {path}"
+    owners = json.loads(group.agree(lambda: collected.describe_plain(replicas == "check" and group.size > 1), _owners,
+                                    options["deadline"], what))
+    collected.add_plain(owners)
+    extra: dict[str, Any] = {"paths": collected.paths}
+    if collected.per_rank:
+        extra["per_rank"] = collected.per_rank
+    plan = Plan(collected.sources, encode_objects(collected.objects), collected.aliases, extra=extra)
+    return write_together(path, plan, group, list(range(group.size + 1)), progress=progress, **options)
+
+
+def _options(codec: str, existing: str, user: Any, threads: int, memory: int, deadline: float, replicas: str) -> dict[str, Any]:
+    check_choice("existing", existing, ("fail", "replace"))
+    check_choice("replicas", replicas, ("check", "trust"))
+    return {"codec": codec, "existing": existing, "user": user, "threads": threads, "memory": memory, "deadline": deadline}
+
+
+def save(path: FilePath, state: Mapping[str, Any], *, user: Any = None, codec: str = "zstd", existing: str = "fail",
+         replicas: str = "check", group: Group | None = None, threads: int = 0, memory: int = MEMORY,
+         deadline: float = DEADLINE, progress: Progress = None) -> SaveStats:
+    """Saves the state of a job as the checkpoint `path`. Every process calls it.
+
+    state: by name, modules, optimizers, objects with state_dict() and load_state_dict(), DTensors of any placements but
+    partial ones, tensors, PerRank values, and plain objects; dicts and lists of them. A tensor that all ranks have is
+    stored once, and so are tied tensors. replicas="check": plain tensors and objects of one name must be equal on all
+    ranks that have it, else the error names rank and tensor; "trust": tensors are not compared.
+
+    The processes agree over torch.distributed's store, with no collective: whatever else is under way does not matter.
+    What fails on one rank is raised on all, and nothing is committed. deadline: seconds that one waits for the others.
+    """
+    options = _options(codec, existing, user, threads, memory, deadline, replicas)
+    group = auto() if group is None else group
+    collected, error = _collect(state, group, False)
+    return _agreed(path, collected, error, group, options, replicas, progress)
+
+
+def save_async(path: FilePath, state: Mapping[str, Any], *, user: Any = None, codec: str = "zstd", existing: str = "fail",
+               replicas: str = "check", group: Group | None = None, threads: int = 0, memory: int = MEMORY,
+               deadline: float = DEADLINE) -> PendingSave:
+    """Copies the tensors to host memory and returns while the save goes on: result(), done(), exception()."""
+    options = _options(codec, existing, user, threads, memory, deadline, replicas)
+    group = auto() if group is None else group.duplicate()
+    collected, error = _collect(state, group, True)
+    return PendingSave(None, lambda progress: _agreed(path, collected, error, group, options, replicas, progress),
+                       f"save {path}")
+
+
+def _collect(state: Mapping[str, Any], group: Group, copy: bool) -> tuple[_Collected | None, BaseException | None]:
+    try:
+        return _begin(state, group, copy), None
+    except Exception as error:
+        if group.size == 1:
+            raise
+        return None, error  # the others wait: they are told by _agreed()
+
+
+def _agreed(path: FilePath, collected: _Collected | None, error: BaseException | None, group: Group,
+            options: dict[str, Any], replicas: str, progress: Progress) -> SaveStats:
+    if collected is None:
+        assert error is not None
+
+        def fail() -> bytes:
+            raise error
+
+        group.agree(fail, lambda _: b"", options["deadline"], f"save {path}")
+        raise error
+    return _finish(path, collected, options, replicas, progress)

@@ -1,0 +1,76 @@
+"""Tensors of torch as memory that the core reads and writes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from .. import _objects
+from .._errors import Unsupported
+
+_NAMES = {
+    "f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16",
+    "i64": "int64", "i32": "int32", "i16": "int16", "i8": "int8",
+    "u64": "uint64", "u32": "uint32", "u16": "uint16", "u8": "uint8", "bool": "bool",
+    "f8_e4m3fn": "float8_e4m3fn", "f8_e5m2": "float8_e5m2", "f8_e4m3fnuz": "float8_e4m3fnuz",
+    "f8_e5m2fnuz": "float8_e5m2fnuz", "f8_e8m0fnu": "float8_e8m0fnu", "c64": "complex64", "c128": "complex128",
+}  # fmt: skip
+TORCH: dict[str, torch.dtype] = {ours: getattr(torch, theirs) for ours, theirs in _NAMES.items() if hasattr(torch, theirs)}
+OURS: dict[torch.dtype, str] = {theirs: ours for ours, theirs in TORCH.items()}
+
+
+def dtype_name(tensor: torch.Tensor, name: str) -> str:
+    """Our name of its dtype. Raises Unsupported, naming the tensor."""
+    found = OURS.get(tensor.dtype)
+    if found is None:
+        raise Unsupported(f"tensor {name!r} has dtype {tensor.dtype}: needed is one of {', '.join(map(str, OURS))}")
+    return found
+
+
+def on_host(tensor: torch.Tensor, name: str) -> torch.Tensor:
+    """Its elements in host memory as they are meant: conjugate and negative views are resolved. Shares the memory of a
+    plain tensor on the CPU."""
+    if tensor.layout != torch.strided:
+        raise Unsupported(f"tensor {name!r} has layout {tensor.layout}: needed is a dense one")
+    if tensor.is_meta:
+        raise Unsupported(f"tensor {name!r} is on the meta device, where it has no elements")
+    if tensor.is_quantized:
+        raise Unsupported(f"tensor {name!r} is quantized: save its int_repr(), scale and zero point")
+    return tensor.detach().resolve_conj().resolve_neg().cpu()
+
+
+class Memory:
+    """A tensor on the host as numpy would show it, which cannot show all dtypes."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._tensor = tensor  # keeps it
+        self.shape = tuple(tensor.shape)
+        self.strides = tuple(s * tensor.element_size() for s in tensor.stride())
+        self.size = tensor.numel()
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        return {"data": (self._tensor.data_ptr(), False)}
+
+
+def is_plain_memory(tensor: torch.Tensor) -> bool:
+    """Whether the core can write its elements where they are."""
+    return (tensor.device.type == "cpu" and tensor.is_contiguous() and tensor.layout == torch.strided
+            and not tensor.is_conj() and not tensor.is_neg())
+
+
+def _encode(value: Any) -> Any:
+    if isinstance(value, (torch.dtype, torch.device)):
+        return {"$torch": str(value)}
+    if isinstance(value, torch.Size):
+        return {"$size": list(value)}
+    return None
+
+
+def _decode(text: str) -> Any:
+    return getattr(torch, text[6:]) if text.startswith("torch.") else torch.device(text)
+
+
+_objects.register("$torch", _encode, _decode)
+_objects.register("$size", lambda _: None, torch.Size)

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/function.h>
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+// The module is thin: arrays cross as addresses, which python/shardwise/ takes from numpy, torch
+// and JAX, and which it keeps alive; what blocks runs without the GIL.
+namespace shardwise::python {
+
+namespace nb = nanobind;
+
+using Dict = nb::typed<nb::dict, nb::str, nb::any>;
+using List = nb::typed<nb::list, nb::any>;
+
+void bind_errors(nb::module_& module);
+void bind_parts(nb::module_& module);
+void bind_save(nb::module_& module);
+void bind_read(nb::module_& module);
+void bind_sharding(nb::module_& module);
+void bind_convert(nb::module_& module);
+
+}  // namespace shardwise::python

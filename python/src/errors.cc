@@ -1,0 +1,29 @@
+#include <exception>
+#include <string>
+
+#include "bindings.h"
+#include "shardwise/shard/error.h"
+
+namespace shardwise::python {
+namespace {
+
+// shardwise._errors makes an exception of the class that belongs to the code.
+void raise(const Error& error) {
+  const nb::object made = nb::module_::import_("shardwise._errors")
+                              .attr("made")(std::string(name(error.code())), error.what());
+  PyErr_SetObject(made.type().ptr(), made.ptr());
+}
+
+}  // namespace
+
+void bind_errors(nb::module_& /*module*/) {
+  nb::register_exception_translator([](const std::exception_ptr& thrown, void*) {
+    try {
+      std::rethrow_exception(thrown);
+    } catch (const Error& error) {
+      raise(error);
+    }
+  });
+}
+
+}  // namespace shardwise::python

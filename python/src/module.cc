@@ -1,0 +1,12 @@
+#include "bindings.h"
+
+NB_MODULE(_core, module) {
+  using namespace shardwise::python;
+  module.doc() = "What shardwise does in C++; use the package shardwise, not this.";
+  bind_errors(module);
+  bind_parts(module);
+  bind_save(module);
+  bind_read(module);
+  bind_sharding(module);
+  bind_convert(module);
+}

@@ -1,0 +1,197 @@
+#include "parts.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "shardwise/shard/box_copy.h"
+#include "shardwise/shard/error.h"
+#include "shardwise/storage/hash.h"
+
+namespace shardwise::python {
+namespace {
+
+struct Part {
+  Box box;
+  const std::byte* data;
+  Ints strides;  // in bytes
+  bool is_contiguous;
+};
+
+bool is_contiguous(const Box& box, const Ints& strides, std::size_t element_bytes) {
+  auto step = static_cast<std::int64_t>(element_bytes);
+  for (std::size_t d = box.rank(); d-- > 0;) {
+    if (box.extent(d) != 1 && strides[d] != step) return false;
+    step *= box.extent(d);
+  }
+  return true;
+}
+
+/// Copies the elements of `box`, which is inside both, to row-major memory of `out`.
+void copy_strided(const Box& box, std::size_t element_bytes, const Part& from, std::byte* out,
+                  const Box& out_box) {
+  const std::size_t rank = box.rank();
+  Ints out_strides(rank);
+  auto step = static_cast<std::int64_t>(element_bytes);
+  for (std::size_t d = rank; d-- > 0;) {
+    out_strides[d] = step;
+    step *= out_box.extent(d);
+  }
+  const std::byte* source = from.data;
+  for (std::size_t d = 0; d < rank; ++d) {
+    source += (box.begin(d) - from.box.begin(d)) * from.strides[d];
+    out += (box.begin(d) - out_box.begin(d)) * out_strides[d];
+  }
+  // Runs along the last dim, or single elements where they are not side by side.
+  Ints at(rank, 0);
+  const std::size_t last = rank == 0 ? 0 : rank - 1;
+  const bool runs = rank > 0 && from.strides[last] == static_cast<std::int64_t>(element_bytes);
+  const std::int64_t count = rank == 0 ? 1 : box.extent(last);
+  for (;;) {
+    if (runs) {
+      std::memcpy(out, source, static_cast<std::size_t>(count) * element_bytes);
+    } else {
+      for (std::int64_t i = 0; i < count; ++i) {
+        std::memcpy(out + i * static_cast<std::int64_t>(element_bytes),
+                    source + (rank == 0 ? 0 : i * from.strides[last]), element_bytes);
+      }
+    }
+    std::size_t d = last;
+    for (; d-- > 0;) {
+      source += from.strides[d];
+      out += out_strides[d];
+      if (++at[d] < box.extent(d)) break;
+      source -= at[d] * from.strides[d];
+      out -= at[d] * out_strides[d];
+      at[d] = 0;
+    }
+    if (d == static_cast<std::size_t>(-1)) return;
+  }
+}
+
+/// A tensor's parts in memory. Immutable.
+class PartReader final : public BoxReader {
+ public:
+  PartReader(TensorInfo info, std::vector<Part> parts)
+      : info_(std::move(info)), parts_(std::move(parts)) {}
+
+  std::span<const TensorInfo> tensors() const override { return {&info_, 1}; }
+
+  void read(std::size_t /*tensor*/, const Box& box, std::span<std::byte> out) const override {
+    const std::size_t element_bytes = size_bytes(info_.dtype);
+    std::size_t found = 0;
+    for (const Part& part : parts_) {
+      const Box common = intersect(part.box, box);
+      if (common.empty()) continue;
+      if (part.is_contiguous) {
+        copy_box(common, element_bytes, {part.data, part.box}, {out.data(), box});
+      } else {
+        copy_strided(common, element_bytes, part, out.data(), box);
+      }
+      found += num_bytes(common.shape(), element_bytes);
+      if (found == out.size()) return;
+    }
+    throw Error(
+        ErrorCode::invalid_argument,
+        fmt::format("save: tensor {:?} is to be written at {}, of which this process has {} "
+                    "of {} bytes",
+                    info_.name, to_string(box), found, out.size()));
+  }
+
+  const std::byte* contiguous(std::size_t /*tensor*/, const Box& box) const override {
+    for (const Part& part : parts_) {
+      if (!part.is_contiguous || !part.box.contains(box)) continue;
+      return find_contiguous(box, size_bytes(info_.dtype), ConstBoxView{part.data, part.box});
+    }
+    return nullptr;
+  }
+
+ private:
+  const TensorInfo info_;
+  const std::vector<Part> parts_;
+};
+
+Source make_source(std::string name, const std::string& dtype, const Ints& shape,
+                   const std::vector<PartArgument>& arguments,
+                   const std::optional<std::string>& mesh, const std::string& spec,
+                   const std::string& policy, bool listed) {
+  TensorInfo info{.name = name, .dtype = parse_dtype(dtype), .shape = Shape(std::span(shape))};
+  const std::size_t element_bytes = size_bytes(info.dtype);
+  num_bytes(info.shape, element_bytes);
+  std::vector<Part> parts;
+  std::vector<Box> boxes;
+  parts.reserve(arguments.size());
+  for (const auto& [begin, extents, address, strides] : arguments) {
+    Part& part = parts.emplace_back(
+        Part{box_of(begin, extents), reinterpret_cast<const std::byte*>(address), strides, false});
+    if (part.box.rank() != info.shape.size() || strides.size() != info.shape.size() ||
+        !Box::whole(info.shape).contains(part.box)) {
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("save: tensor {:?} of shape {} is given in {}", name,
+                              to_string(info.shape), to_string(part.box)));
+    }
+    part.is_contiguous = is_contiguous(part.box, strides, element_bytes);
+    if (!part.box.empty()) boxes.push_back(part.box);
+  }
+  TensorSource source;
+  source.name = std::move(name);
+  if (listed) {
+    source.boxes = std::move(boxes);
+  } else if (mesh) {
+    source.sharding =
+        Sharding(Mesh::parse(*mesh), PartitionSpec::parse(spec).padded(info.shape.size()),
+                 UnevenPolicy::parse(policy));
+  }
+  source.reader = std::make_shared<PartReader>(std::move(info), std::move(parts));
+  return {std::move(source)};
+}
+
+}  // namespace
+
+Box box_of(const Ints& begin, const Ints& shape) {
+  if (begin.size() != shape.size()) {
+    throw Error(
+        ErrorCode::invalid_argument,
+        fmt::format("a box begins at {} indices and has {} extents", begin.size(), shape.size()));
+  }
+  const Index first{std::span(begin)};
+  Index end = first;
+  for (std::size_t d = 0; d < shape.size(); ++d) end[d] += shape[d];
+  return Box(first, end);
+}
+
+Ints ints(const Dims& dims) { return {dims.begin(), dims.end()}; }
+
+void bind_parts(nb::module_& module) {
+  nb::class_<Source>(module, "Source", "A tensor to be saved. Its maker keeps its memory.")
+      .def(
+          "__init__",
+          [](Source* self, std::string name, const std::string& dtype, const Ints& shape,
+             const std::vector<PartArgument>& parts, const std::optional<std::string>& mesh,
+             const std::string& spec, const std::string& policy, bool listed) {
+            new (self) Source(
+                make_source(std::move(name), dtype, shape, parts, mesh, spec, policy, listed));
+          },
+          nb::arg("name"), nb::arg("dtype"), nb::arg("shape"), nb::arg("parts"),
+          nb::arg("mesh") = nb::none(), nb::arg("spec") = "", nb::arg("policy") = "ceil",
+          nb::arg("listed") = false)
+      .def_prop_ro("name", [](const Source& self) { return self.source.name; });
+  module.def(
+      "hash128",
+      [](std::uintptr_t address, std::size_t bytes) {
+        const nb::gil_scoped_release released;
+        return to_hex(shardwise::hash128(reinterpret_cast<const std::byte*>(address), bytes));
+      },
+      nb::arg("address"), nb::arg("bytes"));
+  module.def("dtypes", [] {
+    std::vector<std::pair<std::string, std::size_t>> all;
+    for (const DType dtype : all_dtypes()) all.emplace_back(name(dtype), size_bytes(dtype));
+    return all;
+  });
+}
+
+}  // namespace shardwise::python

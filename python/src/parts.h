@@ -1,0 +1,28 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bindings.h"
+#include "shardwise/checkpoint/save.h"
+
+namespace shardwise::python {
+
+/// Of Python's ints.
+using Ints = std::vector<std::int64_t>;
+
+/// begin, shape, address of the first element, bytes from one element to the next in each dim.
+using PartArgument = std::tuple<Ints, Ints, std::uintptr_t, Ints>;
+
+/// A tensor of which parts are in memory that Python keeps, to be saved.
+struct Source {
+  TensorSource source;
+};
+
+Box box_of(const Ints& begin, const Ints& shape);
+Ints ints(const Dims& dims);
+
+}  // namespace shardwise::python

@@ -1,0 +1,129 @@
+#include <atomic>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bindings.h"
+#include "parts.h"
+#include "shardwise/checkpoint/reader.h"
+#include "shardwise/checkpoint/verify.h"
+#include "shardwise/shard/error.h"
+#include "work.h"
+
+namespace shardwise::python {
+namespace {
+
+// Smaller reads are over before anyone wants to interrupt them.
+constexpr std::size_t kLongReadBytes = std::size_t{16} << 20;
+
+/// number of the tensor, begin, shape, address of row-major memory.
+using TargetArgument = std::tuple<std::size_t, Ints, Ints, std::uintptr_t>;
+
+class Reader {
+ public:
+  Reader(const std::string& path, bool pin, int threads, std::size_t memory) {
+    const nb::gil_scoped_release released;
+    ReadOptions options{.memory_budget_bytes = memory, .threads = threads, .pin = pin};
+    // Of all reads of this reader: each looks whether it is its own turn to end.
+    options.progress = [this](const Progress&) {
+      if (interrupted_) throw Error(ErrorCode::cancelled, "it was interrupted");
+    };
+    reader_ = std::make_unique<CheckpointReader>(path, options);
+  }
+
+  const CheckpointReader& get() const {
+    process_.check("an open checkpoint");
+    if (!reader_) throw Error(ErrorCode::invalid_argument, "this checkpoint is closed");
+    return *reader_;
+  }
+
+  void close() {
+    const nb::gil_scoped_release released;
+    reader_.reset();
+  }
+
+  List tensors() const {
+    List tensors;
+    for (const TensorInfo& info : get().tensors()) {
+      tensors.append(nb::make_tuple(info.name, std::string(name(info.dtype)), ints(info.shape),
+                                    info.mesh, info.spec, info.policy, info.chunks,
+                                    info.stored_bytes));
+    }
+    return tensors;
+  }
+
+  void read(const std::vector<TargetArgument>& arguments) {
+    const CheckpointReader& reader = get();
+    std::vector<BoxTarget> targets;
+    targets.reserve(arguments.size());
+    std::size_t bytes = 0;
+    for (const auto& [tensor, begin, shape, address] : arguments) {
+      if (tensor >= reader.tensors().size()) {
+        throw Error(ErrorCode::not_found, "there is no tensor of this number");
+      }
+      const Box box = box_of(begin, shape);
+      const std::size_t size = num_bytes(box.shape(), size_bytes(reader.tensors()[tensor].dtype));
+      targets.push_back({tensor, box, {reinterpret_cast<std::byte*>(address), size}});
+      bytes += size;
+    }
+    if (bytes < kLongReadBytes) {
+      const nb::gil_scoped_release released;
+      reader.read(targets);
+      return;
+    }
+    interrupted_ = false;
+    Work work(nb::none(), &interrupted_);
+    work.run([&] { reader.read(targets); });
+  }
+
+  std::tuple<std::int64_t, std::size_t, std::size_t> stats() const {
+    const ReadStats stats = get().stats();
+    return {stats.chunks, stats.stored_bytes, stats.decoded_bytes};
+  }
+
+ private:
+  OwnProcess process_;
+  std::atomic<bool> interrupted_ = false;
+  std::unique_ptr<CheckpointReader> reader_;
+};
+
+nb::list list_of(const std::vector<Damage>& damage) {
+  nb::list list;
+  for (const Damage& one : damage) {
+    list.append(nb::make_tuple(one.file, one.message, one.tensor, one.chunk));
+  }
+  return list;
+}
+
+nb::typed<nb::tuple, nb::any, nb::ellipsis> verify(const std::string& path, int threads,
+                                                   nb::object progress) {
+  Work work(std::move(progress));
+  ReadOptions options{.threads = threads};
+  options.progress = work.progress();
+  const VerifyReport report = work.run([&] { return verify_checkpoint(path, options); });
+  return nb::make_tuple(list_of(report.damage), list_of(report.unread), report.chunks,
+                        report.bytes);
+}
+
+}  // namespace
+
+void bind_read(nb::module_& module) {
+  nb::class_<Reader>(module, "Reader")
+      .def(nb::init<const std::string&, bool, int, std::size_t>(), nb::arg("path"),
+           nb::arg("pin") = true, nb::arg("threads") = 0,
+           nb::arg("memory") = std::size_t{256} << 20)
+      .def("close", &Reader::close)
+      .def("tensors", &Reader::tensors)
+      .def("read", &Reader::read, nb::arg("targets"))
+      .def_prop_ro("path", [](const Reader& self) { return self.get().directory().string(); })
+      .def_prop_ro("step", [](const Reader& self) { return self.get().step(); })
+      .def_prop_ro("user", [](const Reader& self) { return self.get().user_json(); })
+      .def_prop_ro("objects", [](const Reader& self) { return self.get().objects_json(); })
+      .def_prop_ro("pinned", [](const Reader& self) { return self.get().pinned(); })
+      .def_prop_ro("stats", &Reader::stats);
+  module.def("verify", &verify, nb::arg("path"), nb::arg("threads") = 0,
+             nb::arg("progress") = nb::none());
+}
+
+}  // namespace shardwise::python

@@ -1,0 +1,227 @@
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bindings.h"
+#include "parts.h"
+#include "shardwise/checkpoint/attempt.h"
+#include "shardwise/checkpoint/manager.h"
+#include "work.h"
+
+namespace shardwise::python {
+namespace {
+
+Existing existing_of(const std::string& text) {
+  if (text == "fail") return Existing::fail;
+  if (text == "replace") return Existing::replace;
+  throw Error(ErrorCode::invalid_argument,
+              "existing is \"" + text + "\", needed is \"fail\" or \"replace\"");
+}
+
+std::vector<TensorSource> sources_of(const std::vector<Source*>& sources) {
+  std::vector<TensorSource> result;
+  result.reserve(sources.size());
+  for (const Source* source : sources) result.push_back(source->source);
+  return result;
+}
+
+Dict dict_of(const SaveStats& stats) {
+  nb::dict dict;
+  dict["path"] = stats.directory.string();
+  dict["logical_bytes"] = stats.logical_bytes;
+  dict["stored_bytes"] = stats.stored_bytes;
+  dict["file_bytes"] = stats.file_bytes;
+  dict["chunks"] = stats.chunks;
+  dict["seconds"] = stats.total_seconds;
+  dict["cleanup_error"] = stats.cleanup_error;
+  return dict;
+}
+
+nb::bytes write(const std::string& directory, std::int64_t writer, const Ints& starts,
+                const std::vector<Source*>& sources, const std::string& codec, std::size_t memory,
+                int threads, nb::object progress) {
+  Work work(std::move(progress));
+  WriteShardsOptions options{.threads = threads};
+  options.save.codec = parse_codec(codec);
+  options.save.memory_budget_bytes = memory;
+  options.save.progress = work.progress();
+  const ShardRecord record = work.run([&] {
+    return write_shards(directory, {writer, starts}, sources_of(sources), options);
+  });
+  return nb::bytes(record.data(), record.size());
+}
+
+/// A CheckpointAttempt, which Python may publish or abandon.
+class Attempt {
+ public:
+  Attempt(const std::string& path, const std::string& existing) {
+    const nb::gil_scoped_release released;
+    attempt_ = std::make_unique<CheckpointAttempt>(path, existing_of(existing));
+  }
+
+  std::string directory() const { return get().directory().string(); }
+
+  Dict publish(const std::vector<nb::bytes>& records, std::string user, std::string objects) {
+    std::vector<ShardRecord> list;
+    for (const nb::bytes& record : records) {
+      const auto* const data = static_cast<const std::byte*>(record.data());
+      list.emplace_back(data, data + record.size());
+    }
+    SaveOptions options;
+    options.user_json = std::move(user);
+    options.objects_json = std::move(objects);
+    SaveStats stats;
+    {
+      const nb::gil_scoped_release released;
+      stats = get().publish(list, options);
+      attempt_.reset();
+    }
+    return dict_of(stats);
+  }
+
+  void abandon() {
+    const nb::gil_scoped_release released;
+    attempt_.reset();
+  }
+
+ private:
+  CheckpointAttempt& get() const {
+    process_.check("an attempt");
+    if (!attempt_) throw Error(ErrorCode::invalid_argument, "this attempt has ended");
+    return *attempt_;
+  }
+
+  OwnProcess process_;
+  std::unique_ptr<CheckpointAttempt> attempt_;
+};
+
+/// A CheckpointManager of one process.
+class Manager {
+ public:
+  Manager(const std::string& root, std::int64_t keep_last, int threads, bool collect_garbage,
+          nb::object retired)
+      : retired_(std::move(retired)) {
+    const nb::gil_scoped_release released;
+    ManagerOptions options{.keep_last = keep_last};
+    options.threads = threads;
+    options.collect_garbage = collect_garbage;
+    if (retired_.ptr() != Py_None) {
+      options.retired = [this](std::span<const Step> steps) { return call_retired(steps); };
+    }
+    manager_ = std::make_unique<CheckpointManager>(root, options);
+  }
+
+  Dict save(std::int64_t step, const std::vector<Source*>& sources, const std::string& codec,
+            const std::string& existing, std::string user, std::string objects, std::size_t memory,
+            nb::object progress) {
+    CheckpointManager& manager = get();
+    Work work(std::move(progress));
+    SaveOptions options{.codec = parse_codec(codec),
+                        .user_json = std::move(user),
+                        .objects_json = std::move(objects),
+                        .existing = existing_of(existing),
+                        .memory_budget_bytes = memory};
+    options.progress = work.progress();
+    return dict_of(work.run([&] { return manager.save(step, sources_of(sources), options); }));
+  }
+
+  std::vector<std::tuple<std::int64_t, std::string>> steps() const {
+    const nb::gil_scoped_release released;
+    std::vector<std::tuple<std::int64_t, std::string>> steps;
+    for (const Step& step : get().steps()) steps.emplace_back(step.step, step.directory.string());
+    return steps;
+  }
+
+  nb::object latest() const {
+    std::optional<LatestStep> latest;
+    {
+      const nb::gil_scoped_release released;
+      latest = get().latest();
+    }
+    if (!latest) return nb::none();
+    nb::list rejected;
+    for (const RejectedStep& step : latest->rejected) {
+      rejected.append(nb::make_tuple(step.directory.string(), step.reason));
+    }
+    return nb::make_tuple(latest->step.step, latest->step.directory.string(), rejected);
+  }
+
+  std::string step(std::int64_t step) const {
+    const nb::gil_scoped_release released;
+    return get().step(step).directory.string();
+  }
+
+  void remove(std::int64_t step) {
+    const nb::gil_scoped_release released;
+    get().remove(step);
+  }
+
+  bool retire(std::int64_t step) {
+    const nb::gil_scoped_release released;
+    return get().retire(step);
+  }
+
+  std::pair<std::vector<std::string>, std::vector<std::string>> collect_garbage() {
+    const nb::gil_scoped_release released;
+    const GarbageReport report = get().collect_garbage();
+    return {report.removed, report.kept};
+  }
+
+ private:
+  CheckpointManager& get() const {
+    process_.check("a CheckpointManager");
+    return *manager_;
+  }
+
+  // On the thread that saves, which must not carry Python's exceptions: they end with the GIL.
+  std::vector<std::int64_t> call_retired(std::span<const Step> steps) const {
+    const nb::gil_scoped_acquire gil;
+    try {
+      nb::list list;
+      for (const Step& step : steps) {
+        list.append(nb::make_tuple(step.step, step.directory.string()));
+      }
+      return nb::cast<std::vector<std::int64_t>>(retired_(list));
+    } catch (const std::exception& e) {
+      throw Error(ErrorCode::invalid_argument, std::string("which steps to keep: ") + e.what());
+    }
+  }
+
+  OwnProcess process_;
+  nb::object retired_;
+  std::unique_ptr<CheckpointManager> manager_;
+};
+
+}  // namespace
+
+void bind_save(nb::module_& module) {
+  module.def("write_shards", &write, nb::arg("directory"), nb::arg("writer"), nb::arg("starts"),
+             nb::arg("sources"), nb::arg("codec"), nb::arg("memory"), nb::arg("threads"),
+             nb::arg("progress") = nb::none());
+  nb::class_<Attempt>(module, "Attempt")
+      .def(nb::init<const std::string&, const std::string&>(), nb::arg("path"),
+           nb::arg("existing") = "fail")
+      .def_prop_ro("directory", &Attempt::directory)
+      .def("publish", &Attempt::publish, nb::arg("records"), nb::arg("user") = "{}",
+           nb::arg("objects") = "")
+      .def("abandon", &Attempt::abandon);
+  nb::class_<Manager>(module, "Manager")
+      .def(nb::init<const std::string&, std::int64_t, int, bool, nb::object>(), nb::arg("root"),
+           nb::arg("keep_last") = 0, nb::arg("threads") = 0, nb::arg("collect_garbage") = true,
+           nb::arg("retired") = nb::none())
+      .def("save", &Manager::save, nb::arg("step"), nb::arg("sources"), nb::arg("codec"),
+           nb::arg("existing"), nb::arg("user"), nb::arg("objects"), nb::arg("memory"),
+           nb::arg("progress") = nb::none())
+      .def("steps", &Manager::steps)
+      .def("latest", &Manager::latest,
+           nb::sig("def latest(self) -> tuple[int, str, list[tuple[str, str]]] | None"))
+      .def("step", &Manager::step, nb::arg("step"))
+      .def("remove", &Manager::remove, nb::arg("step"))
+      .def("retire", &Manager::retire, nb::arg("step"))
+      .def("collect_garbage", &Manager::collect_garbage);
+}
+
+}  // namespace shardwise::python

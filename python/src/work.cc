@@ -1,0 +1,81 @@
+#include "work.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <exception>
+#include <future>
+
+#include "shardwise/shard/error.h"
+
+namespace shardwise::python {
+
+ProgressFunction Work::progress() {
+  return [this](const Progress& progress) {
+    done_ = progress.done_bytes;
+    total_ = progress.total_bytes;
+    // However short the work is, the function is called before it ends.
+    if (!progress_.is_none()) looked_.wait(false);
+    if (cancelled_) throw Error(ErrorCode::cancelled, "it was interrupted");
+  };
+}
+
+void Work::look() {
+  const nb::gil_scoped_acquire gil;
+  if (PyErr_CheckSignals() != 0) {
+    is_signal_ = true;
+    throw nb::python_error();
+  }
+  if (progress_.is_none() || total_ == 0) return;
+  progress_(done_.load(), total_.load());
+  go_on();
+}
+
+void Work::go_on() {
+  looked_ = true;
+  looked_.notify_all();
+}
+
+void Work::run_body(const std::function<void()>& body) {
+  std::exception_ptr raised, failed;
+  {
+    const nb::gil_scoped_release released;
+    std::future<void> done = std::async(std::launch::async, body);
+    while (done.wait_for(std::chrono::milliseconds(20)) != std::future_status::ready) {
+      if (raised) continue;
+      try {
+        look();
+      } catch (...) {
+        raised = std::current_exception();
+        cancelled_ = true;
+        if (told_ != nullptr) *told_ = true;
+        go_on();
+      }
+    }
+    try {
+      done.get();
+    } catch (...) {
+      failed = std::current_exception();
+    }
+  }
+  if (raised && (failed || is_signal_)) std::rethrow_exception(raised);
+  if (failed) std::rethrow_exception(failed);
+  // It is done: what the function raises, or has raised, is too late to stop it.
+  try {
+    if (raised) std::rethrow_exception(raised);
+    if (!progress_.is_none() && total_ > 0) progress_(total_.load(), total_.load());
+  } catch (nb::python_error& error) {
+    error.discard_as_unraisable("progress of what is done");
+  }
+}
+
+void OwnProcess::check(const char* what) const {
+  if (::getpid() == pid_) return;
+  throw Error(
+      ErrorCode::unsupported,
+      fmt::format("{}: it was made in process {}, of which this one is a fork: make it anew "
+                  "here, or start processes by \"spawn\"",
+                  what, pid_));
+}
+
+}  // namespace shardwise::python

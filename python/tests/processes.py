@@ -1,0 +1,60 @@
+"""Tests with several processes: each rank runs a function of a module, and what it returns comes back, or its error."""
+
+import multiprocessing
+import os
+import signal
+import socket
+import traceback
+from typing import Any, Callable
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port: int = s.getsockname()[1]
+        return port
+
+
+def _main(function: Callable[..., Any], rank: int, size: int, arguments: tuple[Any, ...], pipe: Any) -> None:
+    try:
+        result = ("value", function(rank, size, *arguments))
+    except BaseException as error:  # noqa: BLE001 - told to the test
+        result = ("error", "".join(traceback.format_exception(error)))
+    pipe.send(result)
+    pipe.poll(60)  # until all ranks have said something: some depend on rank 0's process
+    os._exit(0)  # whatever threads are left
+
+
+def run_ranks(function: Callable[..., Any], size: int, *arguments: Any, seconds: float = 240, may_die: bool = False) -> list[Any]:
+    """What each rank returned; None of one that was killed, where that may be."""
+    context = multiprocessing.get_context("spawn")
+    pipes, ranks = [], []
+    for rank in range(size):
+        ours, theirs = context.Pipe()
+        process = context.Process(target=_main, args=(function, rank, size, arguments, theirs))
+        process.start()
+        theirs.close()
+        pipes.append(ours)
+        ranks.append(process)
+    results: list[Any] = []
+    try:
+        for rank, pipe in enumerate(pipes):
+            if not pipe.poll(seconds):
+                raise AssertionError(f"rank {rank} said nothing within {seconds:g} s")
+            try:
+                kind, value = pipe.recv()
+            except EOFError:
+                assert may_die, f"rank {rank} died"
+                results.append(None)
+                continue
+            assert kind == "value", f"rank {rank}: {value}"
+            results.append(value)
+    finally:
+        for pipe in pipes:
+            pipe.close()
+        for process in ranks:
+            process.join(5)
+            if process.is_alive():
+                os.kill(process.pid, signal.SIGKILL)
+            process.join()
+    return results

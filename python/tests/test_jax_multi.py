@@ -1,0 +1,143 @@
+"""shardwise.jax in jobs of several processes of 4 CPU devices each."""
+
+import os
+import signal
+from typing import Any
+
+os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
+
+import pytest
+
+pytest.importorskip("jax", reason="needs jax, which this environment has not")
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+from processes import free_port, run_ranks
+
+import shardwise as sw
+import shardwise.jax as swj
+
+
+def start(rank: int, size: int, port: int) -> None:
+    os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
+    jax.distributed.initialize(f"127.0.0.1:{port}", size, rank)
+
+
+def arrays() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(3)
+    return {"w": rng.random((64, 24), dtype="f4"), "r": rng.random((512, 1024)), "s": np.float32(2.5),
+            "t": rng.integers(0, 9, (16, 8, 4)).astype("i1"), "odd": np.arange(32.0).reshape(8, 4), "half": np.arange(8.0)}
+
+
+def placed(value: Any, sharding: Any) -> jax.Array:
+    return jax.make_array_from_callback(np.shape(value), sharding, lambda index: np.asarray(value)[index],
+                                        dtype=value.dtype)
+
+
+def trees(names: tuple[str, str] = ("data", "model")) -> tuple[dict[str, Any], dict[str, Any]]:
+    """To be saved, and how it is wanted back."""
+    jax.config.update("jax_enable_x64", True)
+    mesh = Mesh(np.array(jax.devices()).reshape(2, 4), names)
+    turned = Mesh(np.array(jax.devices())[::-1].reshape(4, 2), names)
+    odd = Mesh(np.array(jax.devices()).reshape(2, 4), ("a-b", "c d"))
+    local = Mesh(np.array(jax.local_devices()), ("a",))
+    second = Mesh(np.array([d for d in jax.devices() if d.process_index == 1]), ("a",))
+    how = {"w": (mesh, P("data", "model")), "r": (mesh, P()), "s": (mesh, P()), "t": (turned, P(("model", "data"), None)),
+           "odd": (odd, P("c d")), "half": (second, P("a"))}
+    tree: dict[str, Any] = {name: placed(value, NamedSharding(*how[name])) for name, value in arrays().items()}
+    tree |= {"numpy": np.arange(5), "local": jnp.arange(6), "cut": placed(np.arange(8), NamedSharding(local, P("a"))),
+             "text": "x", "empty": jnp.zeros((0, 2)), "n": None,
+             "keys": placed(jax.random.key_data(jax.random.split(jax.random.key(0), 8)), NamedSharding(mesh, P(("data", "model"))))}
+    tree["keys"] = jax.random.wrap_key_data(tree["keys"])
+    back = {name: jax.ShapeDtypeStruct(np.shape(v), v.dtype, sharding=NamedSharding(turned, P("data") if np.ndim(v) else P()))
+            for name, v in arrays().items()}
+    back["keys"] = jax.ShapeDtypeStruct((8,), tree["keys"].dtype, sharding=NamedSharding(turned, P("data")))
+    return tree, {**{name: swj.ANY for name in tree if tree[name] is not None}, **back, "n": None}
+
+
+def right(got: dict[str, Any]) -> bool:
+    """Of what this process has."""
+    for name, value in arrays().items():
+        for shard in got[name].addressable_shards:
+            assert np.array_equal(np.asarray(shard.data), np.asarray(value)[shard.index]), name
+    return got["text"] == "x" and got["numpy"].tolist() == list(range(5)) and got["cut"].tolist() == list(range(8))
+
+
+def job(rank: int, size: int, port: int, root: str) -> list[Any]:
+    start(rank, size, port)
+    tree, target = trees()
+    stats = swj.save(root + "/c", tree)
+    ok = right(swj.load(root + "/c", target))
+    pending = swj.save_async(root + "/d", tree)
+    assert pending.result().path == root + "/d"
+    said = []
+    other = {**tree, "numpy": np.arange(5) + rank, "text": str(rank), "more": 1} if rank else {**tree, "text": "0"}
+    for bad in (other, {**tree, "bad": object()} if rank == 1 else tree):
+        try:
+            swj.save(root + "/e", bad, deadline=60)
+        except Exception as error:  # noqa: BLE001
+            said.append(f"{type(error).__name__}: {error}")
+    policy = swj.policies.AnySavePolicy([swj.policies.InitialSavePolicy(), swj.policies.FixedIntervalPolicy(3)])
+    with swj.CheckpointManager(root + "/m", options=swj.CheckpointManagerOptions(
+            max_to_keep=2, save_decision_policy=policy, deadline=60)) as m:
+        saved = [step for step in range(1, 10) if m.save(step, {"w": tree["w"], "step": step}, metrics={"rank": rank})]
+        m.wait_until_finished()
+        steps, latest = m.all_steps(), m.restore(None, args=swj.args.StandardRestore({"w": swj.ANY, "step": 0}))["step"]
+        m.delete(6)
+        steps += m.all_steps()
+    continuous = swj.CheckpointManagerOptions(save_decision_policy=swj.policies.ContinuousCheckpointingPolicy(), deadline=60)
+    with swj.CheckpointManager(root + "/n", options=continuous) as m:
+        often = [step for step in range(20) if m.save(step, {"w": tree["w"]})]
+    return [ok, stats.chunks, said, saved, steps, latest, m.metrics(0), often]
+
+
+def test_two_processes(tmp_path):
+    first, second = run_ranks(job, 2, free_port(), str(tmp_path))
+    assert first[3:] == second[3:] and first[0] and second[0]
+    assert first[3:6] == [[1, 3, 6, 9], [6, 9, 9], 9]
+    for said in (first[2], second[2]):
+        for text in ("3 leaves are not the same for all processes", "'numpy', which each process has for itself, differs between "
+                     "process 0 and process 1", "process 0 has no 'more'", "'text', which"):
+            assert said[0].startswith("InvalidArgument") and text in said[0]
+        assert "'bad': builtins.object cannot be stored" in said[1]
+    assert sorted(os.listdir(tmp_path)) == ["c", "d", "m", "n"]
+    for name in ("c", "d"):
+        assert sw.verify(tmp_path / name)
+        got = swj.load(tmp_path / name)
+        assert all(np.array_equal(got[n], v) for n, v in arrays().items()) and got["empty"].shape == (0, 2)
+        assert got["numpy"].tolist() == list(range(5)) and got["local"].tolist() == list(range(6)) and got["n"] is None
+        with sw.open(tmp_path / name) as c:
+            assert "2048" in c["w"].mesh and c["odd"].mesh == "" and c["w"].spec == "data,model"
+            # Both have written: what both have is shared between them.
+            assert {p.name for p in (tmp_path / name).glob("shards-*")} == {"shards-00000-of-00002.h5", "shards-00001-of-00002.h5"}
+    one = jax.ShapeDtypeStruct((64, 24), np.float32, sharding=NamedSharding(Mesh(np.array(jax.devices()[:4]), ("x",)), P(None, "x")))
+    assert np.array_equal(swj.load(tmp_path / "c", {"w": one}, strict=False)["w"], arrays()["w"])
+
+
+def one_dies(rank: int, size: int, port: int, root: str) -> list[Any]:
+    start(rank, size, port)
+    sharding = NamedSharding(Mesh(np.array(jax.devices()), ("x",)), P("x"))
+    tree = {"w": placed(np.arange(64.0, dtype="f4"), sharding)}
+    m = swj.CheckpointManager(root, options=swj.CheckpointManagerOptions(deadline=4))
+    m.save(0, tree)
+    m.wait_until_finished()
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    assert m.save(1, tree)
+    try:
+        m.wait_until_finished()
+    except sw.GroupError as error:
+        return [str(error), m.latest_step(), m.all_steps()]
+    return ["nothing was said"]
+
+
+def test_a_process_that_dies(tmp_path):
+    told, _ = run_ranks(one_dies, 2, free_port(), str(tmp_path), may_die=True)
+    assert "rank 1 of 2 did not come within 4 s" in told[0] and told[1:] == [0, [0]]
+    assert sw.verify(tmp_path / "step-00000000")
+    assert swj.load(tmp_path / "step-00000000")["w"].tolist() == list(range(64))
+    with pytest.raises(sw.InvalidArgument, match="'w' is float32"):
+        swj.load(tmp_path / "step-00000000", {"w": jax.ShapeDtypeStruct((64,), np.int8)})

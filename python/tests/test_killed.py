@@ -1,0 +1,96 @@
+"""Ranks killed at any instant of a save: what is committed stays valid, and the next job goes on.
+
+SHARDWISE_ROUNDS says how many kills there are; 200 take some minutes.
+"""
+
+import multiprocessing
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+import shardwise as sw
+from shardwise import group
+from shardwise._save import Plan, write_together
+from shardwise._sources import Sources
+
+ROUNDS = int(os.environ.get("SHARDWISE_ROUNDS", "3"))
+SIZE = 3
+
+
+def save_on(rank: int, root: str, store: str, first: int) -> None:
+    """Saves steps until it is killed, or another one was."""
+    g = group.from_files(store, rank, SIZE)
+    rows = np.arange(SIZE * 40 * 1000, dtype=np.float64).reshape(SIZE * 40, 1000)
+    for step in range(first, first + 1000):
+        sources = Sources()
+        sources.add("w", "f64", rows.shape, [((rank * 40, 0), rows[rank * 40 : rank * 40 + 40] + step)],
+                    mesh=f"p={SIZE}", spec="p,-")
+        try:
+            write_together(f"{root}/step-{step:08}", Plan(sources, {"step": step}), g, list(range(SIZE + 1)), deadline=1)
+        except sw.Error:
+            os._exit(3)
+
+
+@pytest.mark.parametrize("seed", range(ROUNDS))
+def test_a_rank_is_killed_in_a_save(tmp_path, seed):
+    chance = random.Random(seed)
+    context = multiprocessing.get_context("spawn")
+    root = tmp_path / "root"
+    expected = -1
+    for attempt in range(2):
+        with sw.CheckpointManager(root) as m:
+            latest = m.latest()  # raises Corrupt where steps are there and none is valid
+            assert (latest.step if latest else -1) >= expected
+            first = latest.step + 1 if latest else 0
+        ranks = [context.Process(target=save_on, args=(rank, str(root), str(tmp_path / f"store{attempt}"), first))
+                 for rank in range(SIZE)]
+        for process in ranks:
+            process.start()
+        give_up = time.monotonic() + 60
+        wanted = root / f"step-{first + chance.randrange(1, 4):08}"
+        while not wanted.exists() and time.monotonic() < give_up:
+            pass
+        assert wanted.exists(), "nothing was saved"
+        instant = time.perf_counter() + chance.random() * 0.02
+        while time.perf_counter() < instant:
+            pass
+        os.kill(chance.choice(ranks).pid, signal.SIGKILL)
+        for process in ranks:
+            process.join(60)
+            assert not process.is_alive(), "it hangs"
+        expected = int(wanted.name[5:])
+    with sw.CheckpointManager(root) as m:
+        latest = m.latest()
+        assert latest is not None and latest.step >= expected and not latest.rejected
+        for step in m.steps():
+            assert sw.verify(m.step(step))
+        found = m.open().load()
+        np.testing.assert_array_equal(found["w"][:, 0], np.arange(0, SIZE * 40_000, 1000) + latest.step)
+        assert found["step"] == latest.step
+    assert not [name for name in os.listdir(root) if name.startswith(".")]  # a manager removes what the dead left
+
+
+PEAK = """
+import resource, sys, numpy as np, shardwise as sw
+sw.load(sys.argv[1], "small")
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+loaded = sw.load(sys.argv[1])
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, sum(a.nbytes for a in loaded.values()) // 1024)
+"""
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_loading_takes_the_targets_and_256_mib_at_most(tmp_path, codec):
+    rng = np.random.default_rng(0)
+    sw.save(tmp_path / "a", {"small": np.zeros(3), **{f"w{i}": rng.standard_normal((1 << 20, 16), np.float32) for i in range(6)}},
+            codec=codec)
+    done = subprocess.run([sys.executable, "-c", PEAK, str(tmp_path / "a")], capture_output=True, text=True, check=True,
+                          env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+    grown, wanted = map(int, done.stdout.split())
+    assert grown <= wanted + (256 << 10), f"{grown} KiB more, for {wanted} KiB of arrays"

@@ -1,0 +1,223 @@
+"""CheckpointManager: steps, retention, saves in the background, signals, forks."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import shardwise as sw
+
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+
+
+def run(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code, *arguments], env=ENVIRONMENT, capture_output=True, text=True,
+                          timeout=120)
+
+
+def test_steps_come_and_go(tmp_path):
+    with sw.CheckpointManager(tmp_path, keep_last=2) as m:
+        assert m.latest() is None and m.steps() == []
+        for step in range(5):
+            m.save(step, {"w": np.full(3, step)}, user={"step": step})
+        assert m.steps() == [3, 4]
+        assert m.open()["w"][0] == 4 and m.open(3).user == {"step": 3}
+        latest = m.latest()
+        assert latest is not None and (latest.step, latest.rejected) == (4, [])
+        with pytest.raises(KeyError, match="there are 3, 4"):
+            m.step(1)
+        with pytest.raises(FileExistsError):
+            m.save(4, {})
+        m.save(4, {"w": np.zeros(1)}, existing="replace")
+        m.remove(3)
+        assert m.steps() == [4]
+
+
+def test_retention_by_period_and_metric(tmp_path):
+    with sw.CheckpointManager(tmp_path, keep_last=1, keep_every=4, best=("loss", "min", 2)) as m:
+        for step, loss in enumerate([5, 1, 4, 2, 9, float("nan"), 8, 7]):
+            m.save_async(step, {"w": np.zeros(2)}, metrics={"loss": loss}).result()
+    assert m.steps() == [0, 1, 3, 4, 7]
+    with sw.CheckpointManager(tmp_path, keep_last=1, best=("acc", "max", 1)) as again:  # metrics are on the disk
+        again.save(8, {}, metrics={"acc": 1})
+        again.save(9, {})
+        assert again.steps() == [8, 9]
+
+
+def test_what_changes_after_save_async_is_not_saved(tmp_path, rng):
+    w = rng.standard_normal((2000, 500), np.float32)
+    was = w.copy()
+    with sw.CheckpointManager(tmp_path) as m:
+        pending = m.save_async(1, {"w": w, "t": w.T})
+        w[:] = 0
+        assert pending.result().logical_bytes == 2 * was.nbytes
+        np.testing.assert_array_equal(m.open(1).load()["t"], was.T)
+        called = threading.Event()
+        pending.add_done_callback(lambda p: called.set())
+        assert called.is_set() and pending.done() and pending.exception() is None
+
+
+def test_an_error_in_the_background_comes_out_once(tmp_path):
+    m = sw.CheckpointManager(tmp_path / "r")
+    m.save(1, {"w": np.zeros(2)})
+    pending = m.save_async(2, {"w": np.zeros(2)}, existing="replace")
+    pending.result()
+    os.rename(tmp_path / "r", tmp_path / "away")  # the root is gone
+    (tmp_path / "r").write_text("not a directory")
+    m.save_async(3, {"w": np.zeros(2)}, existing="replace").exception()
+    m.save_async(4, {"w": np.zeros(2)}, existing="replace")
+    with pytest.raises(sw.Error):
+        m.wait()
+    m.wait()
+    os.unlink(tmp_path / "r")
+    os.rename(tmp_path / "away", tmp_path / "r")
+    m.save(5, {"w": np.zeros(2)})
+    assert m.steps() == [1, 2, 5]
+
+
+def test_damage_is_no_fresh_start(tmp_path):
+    with sw.CheckpointManager(tmp_path) as m:
+        m.save(1, {"w": np.zeros(2)})
+        m.save(2, {"w": np.zeros(2)})
+        for step, valid in ((2, 1), (1, None)):
+            manifest = os.path.join(m.step(step), "manifest.json")
+            with open(manifest, "r+b") as f:
+                f.write(b"x")
+            if valid is None:
+                with pytest.raises(sw.Corrupt):
+                    m.latest()
+            else:
+                latest = m.latest()
+                assert latest.step == valid and len(latest.rejected) == 1
+
+
+def test_steps_of_any_zeros_are_listed(tmp_path):
+    sw.save(tmp_path / "step-7", {"w": np.zeros(1)})
+    sw.save(tmp_path / "final", {"w": np.zeros(1)})
+    with sw.CheckpointManager(tmp_path) as m:
+        assert m.steps() == [7] and m.latest().path == str(tmp_path / "step-7")
+
+
+SLOW = """
+import sys, os, numpy as np, shardwise as sw
+root = sys.argv[1]
+w = np.random.default_rng(0).standard_normal((64, 1 << 20), np.float32)
+sw.save(root + "/warm", {"w": w[:4]})
+print("go", flush=True)
+try:
+    %s
+except KeyboardInterrupt:
+    print("interrupted", sorted(os.listdir(root)), flush=True)
+"""
+
+
+@pytest.mark.parametrize("what", ["sw.save(root + '/a', {'w': w})",
+                                  "[sw.CheckpointManager(root).save(i, {'w': w}) for i in range(9)]"])
+def test_ctrl_c_ends_a_save_and_leaves_no_attempt(tmp_path, what):
+    child = subprocess.Popen([sys.executable, "-c", SLOW % what, str(tmp_path)], env=ENVIRONMENT, stdout=subprocess.PIPE,
+                             text=True)
+    assert child.stdout.readline() == "go\n"
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not [n for n in os.listdir(tmp_path) if n.endswith(".tmp")]:
+        pass  # until it is under way
+    child.send_signal(signal.SIGINT)
+    out, _ = child.communicate(timeout=60)
+    assert "interrupted" in out and ".tmp" not in out and ".lease" not in out
+    assert not [n for n in os.listdir(tmp_path) if n.startswith(".")]
+
+
+def test_a_save_can_be_cancelled(tmp_path, rng):
+    m = sw.CheckpointManager(tmp_path)
+    pending = m.save_async(1, {"w": rng.standard_normal((64, 1 << 18))})
+    pending.cancel()
+    error = pending.exception()
+    assert error is None or isinstance(error, sw.Cancelled)
+    assert m.steps() == ([1] if error is None else [])
+    m.wait()
+
+
+def test_progress_is_told_and_may_stop_it(tmp_path, rng):
+    w = rng.standard_normal((16, 1 << 18))
+    told = []
+    sw.save(tmp_path / "a", {"w": w}, progress=lambda done, total: told.append((done, total)))
+    assert told[-1] == (w.nbytes, w.nbytes) and told == sorted(told)
+
+    def stop(done, total):
+        raise LookupError("enough")
+
+    with pytest.raises(LookupError, match="enough"):
+        sw.save(tmp_path / "b", {"w": w}, progress=stop)
+
+
+FORK = """
+import os, sys, numpy as np, shardwise as sw
+m = sw.CheckpointManager(sys.argv[1]); m.save(1, {"w": np.zeros(1 << 20)})
+c = m.open(1)
+pid = os.fork()
+if pid == 0:
+    said = []
+    for call in (lambda: c["w"][0], lambda: m.save(2, {}), lambda: m.steps()):
+        try:
+            call(); said.append("no error")
+        except sw.Unsupported as error:
+            said.append("fork" if "fork" in str(error) else str(error))
+    own = sw.open(m_path)["w"][0] if (m_path := os.path.join(sys.argv[1], "step-00000001")) else None
+    print(said, float(own), flush=True)
+    os._exit(0)
+print("child", os.waitpid(pid, 0)[1], len(c["w"][:]), m.steps())
+"""
+
+
+def test_after_fork_what_is_inherited_says_so(tmp_path):
+    done = run(FORK, str(tmp_path))
+    assert "['fork', 'fork', 'fork'] 0.0" in done.stdout and "child 0 1048576 [1]" in done.stdout, done
+
+
+def test_the_gil_is_free_while_it_reads(tmp_path, rng):
+    sw.save(tmp_path / "a", {"w": rng.standard_normal((64, 1 << 18), np.float32)})
+    ticks, stop = 0, threading.Event()
+
+    def tick():
+        nonlocal ticks
+        while not stop.wait(0):
+            ticks += 1
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    with sw.open(tmp_path / "a") as c:
+        np.asarray(c["w"])
+    stop.set()
+    thread.join()
+    assert ticks > 10
+
+
+SHORT = """
+import os, signal, sys, numpy as np, shardwise as sw
+m = sw.CheckpointManager(sys.argv[1])
+m.save(1, {"w": np.zeros(100_000)})
+m.save(2, {"w": np.ones(100_000)}, progress=lambda done, total: os.kill(os.getpid(), signal.SIGKILL))
+"""
+
+
+def test_progress_comes_before_the_commit_however_short_the_save_is(tmp_path):
+    for _ in range(5):
+        assert run(SHORT, str(tmp_path)).returncode == -signal.SIGKILL
+        with sw.CheckpointManager(tmp_path) as m:
+            assert m.steps() == [1]
+            m.remove(1)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_progress_that_raises_after_the_commit_is_too_late(tmp_path, rng):
+    def when_it_is_there(done, total):
+        if (tmp_path / "step-00000001").exists():
+            raise LookupError("too late")
+
+    with sw.CheckpointManager(tmp_path) as m:
+        m.save(1, {"w": rng.standard_normal(1000)}, progress=when_it_is_there)
+        assert m.steps() == [1]

@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# Makes the Python environment that builds and tests the Python package: build/venv. Once: where what is asked for is
+# there, no network is needed. Words are more packages for it: scripts/python.sh torch "jax[cpu]" orbax-checkpoint.
+# Of torch, pip takes the build for the CPU alone ("+cpu") where the configured index has one.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+venv=build/venv
+needed=(nanobind==3.1.0 scikit-build-core numpy ml_dtypes h5py hdf5plugin mypy pytest "$@")
+give_up() { echo "python.sh: $1" >&2; exit 1; }
+
+# A line for each word that pip has installed.
+stamp=$venv/packages.txt missing=()
+for word in "${needed[@]}"; do grep -qxFe "$word" "$stamp" 2>/dev/null || missing+=("$word"); done
+[ ${#missing[@]} -gt 0 ] || exit 0
+mkdir -p build
+[ -x $venv/bin/python ] || /usr/bin/python3 -m venv $venv || give_up "no Python environment in $venv: is python3-venv installed?"
+$venv/bin/pip install --quiet --only-binary :all: "${missing[@]}" || give_up "pip did not install ${missing[*]}: is there a network?"
+for word in "${missing[@]}"; do  # another version of a package replaces its line
+  sed -i -E "/^${word%%[=<>[]*}([=<>[].*)?\$/d" "$stamp" 2>/dev/null || true
+  printf '%s\n' "$word" >> "$stamp"
+done

@@ -1,0 +1,255 @@
+// Two tiers, on hosts that are directories and processes that are threads.
+
+#include "shardwise/checkpoint/tiers.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "shardwise/checkpoint/verify.h"
+#include "testing/faulty_file_system.h"
+#include "testing/hand_made_checkpoint.h"
+#include "testing/host_tensor.h"
+#include "testing/random_shardings.h"
+#include "testing/socket_transport.h"
+#include "testing/temp_dir.h"
+
+namespace shardwise {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::AllOf;
+using testing::Each;
+using testing::HasSubstr;
+
+constexpr std::int64_t kJobDevices = 12;
+
+/// Some of a model; the seed makes it that of a step.
+std::vector<HostTensor> model(const Mesh& mesh, const std::string& spec, std::uint64_t seed) {
+  std::vector<HostTensor> tensors;
+  for (const char* name : {"a", "b", "c"}) {
+    tensors.push_back(
+        host_tensor(name, DType::f32, {60, 500}, mesh.to_string(), spec, Values::noise, seed++));
+  }
+  return tensors;
+}
+
+std::vector<TensorRequest> requests_for(std::span<const HostTensor> tensors, const Mesh& mesh,
+                                        const std::string& spec) {
+  std::vector<TensorRequest> requests;
+  for (const HostTensor& tensor : tensors) {
+    requests.push_back(
+        {tensor.name,
+         {tensor.spec.dtype, tensor.spec.shape, Sharding(mesh, PartitionSpec::parse(spec))}});
+  }
+  return requests;
+}
+
+class Tiers : public testing::Test {
+ protected:
+  fs::path host(int number) const { return dir_ / ("host" + std::to_string(number)); }
+  fs::path durable() const { return dir_ / "durable"; }
+
+  /// Runs on every rank, of which `per_host` share a fast root; their errors.
+  std::vector<std::string> on_ranks(int ranks, int per_host, TierOptions options,
+                                    const std::function<void(Devices&, TieredManager&)>& run) {
+    return run_ranks(ranks, {}, [&](std::shared_ptr<SocketTransport> transport) {
+      const int rank = transport->rank();
+      TierOptions own = options;
+      own.group = ProcessGroup(std::move(transport), std::chrono::minutes(1));
+      own.local.processes_per_host = per_host;
+      own.devices = kJobDevices;
+      own.threads = 1;
+      Devices devices(kJobDevices, {.threads = 1, .group = own.group.duplicate()});
+      TieredManager manager(host(rank / per_host), durable(), own);
+      run(devices, manager);
+    });
+  }
+
+  /// The newest step, which must hold the model of that seed.
+  static void expect_latest(Devices& devices, TieredManager& manager, Tier tier, std::int64_t step,
+                            std::span<const HostTensor> tensors,
+                            std::span<const TensorRequest> requests) {
+    const auto found = manager.latest(addressable_boxes(devices, requests));
+    ASSERT_TRUE(found.has_value());
+    EXPECT_EQ(found->tier, tier) << found->to_string();
+    EXPECT_EQ(found->step.step, step) << found->to_string();
+    const CheckpointReader reader(found->step.directory, {.threads = 1, .open_as_needed = true});
+    EXPECT_EQ(reader.step(), step);
+    const std::vector<ShardedArray> arrays = reader.restore(devices, requests);
+    for (std::size_t t = 0; t < arrays.size(); ++t) {
+      EXPECT_TRUE(holds_addressable(arrays[t], tensors[t])) << tensors[t].name;
+    }
+  }
+
+  const TempDir dir_;
+};
+
+TEST_F(Tiers, TheDurableCheckpointIsWhatOneProcessWouldSave) {
+  const std::vector<HostTensor> tensors = model(Mesh::parse("data=4,model=3"), "data,model", 1);
+  const auto errors = on_ranks(4, 1, {.local = {.copies = 1}}, [&](Devices&, TieredManager& tiers) {
+    tiers.save(7, sources_of(tensors), {.user_json = R"({"loss":1})"});
+    tiers.close();
+    EXPECT_EQ(tiers.durable().steps().size(), 1u);
+  });
+  EXPECT_THAT(errors, Each(""));
+  const fs::path step = durable() / "step-00000007";
+  EXPECT_TRUE(verify_checkpoint(step).ok());
+  const CheckpointReader reader(step);
+  EXPECT_TRUE(holds(reader, tensors));
+  EXPECT_EQ(reader.user_json(), R"({"loss":1})");
+  EXPECT_TRUE(reader.has_index());
+  CheckpointManager one(dir_ / "one");
+  const SaveStats alone = one.save(7, sources_of(tensors), {.writers = 4});
+  for (const auto& entry : fs::directory_iterator(alone.directory)) {
+    const std::string name = entry.path().filename();
+    if (name == "manifest.json") continue;
+    EXPECT_TRUE(file_bytes(step / name) == file_bytes(entry.path())) << name;
+  }
+}
+
+// A host is lost, and another one comes in its place; the job may go on with other processes.
+TEST_F(Tiers, CopiesFillInForALostHost) {
+  RandomShardings random(5);
+  for (int round = 0; round < 12; ++round) {
+    const int hosts = static_cast<int>(random.draw(2, 3)),
+              per_host = static_cast<int>(random.draw(1, 2)),
+              lost = static_cast<int>(random.draw(0, hosts - 1));
+    SCOPED_TRACE(testing::Message() << "round " << round << ": host " << lost << " of " << hosts
+                                    << " with " << per_host);
+    for (const auto& entry : fs::directory_iterator(dir_.path())) fs::remove_all(entry);
+    const Mesh mesh = Mesh::parse("data=4,model=3");
+    const auto at_step = [&](std::int64_t step) {
+      return model(mesh, "data,model", static_cast<std::uint64_t>(step));
+    };
+    auto errors = on_ranks(hosts * per_host, per_host, {.local = {.copies = 1}, .drain_every = 3},
+                           [&](Devices&, TieredManager& tiers) {
+                             for (std::int64_t step = 1; step <= 5; ++step) {
+                               tiers.save_async(step, sources_of(at_step(step)));
+                             }
+                             tiers.close();
+                           });
+    ASSERT_THAT(errors, Each(""));
+    EXPECT_TRUE(fs::exists(durable() / "step-00000004"));
+    fs::remove_all(host(lost));
+    const int now = static_cast<int>(random.draw(1, 2));  // processes on each host
+    const auto tensors = at_step(5);
+    const Mesh other = Mesh::line(12);
+    errors = on_ranks(hosts * now, now, {.local = {.copies = 1}},
+                      [&](Devices& devices, TieredManager& tiers) {
+                        const auto requests =
+                            requests_for(tensors, other, random.draw(0, 1) == 0 ? "-,0" : "0,-");
+                        expect_latest(devices, tiers, Tier::fast, 5, tensors, requests);
+                        for (std::int64_t step = 6; step <= 9; ++step)
+                          tiers.save(step, sources_of(at_step(step)));
+                        tiers.close();
+                        expect_latest(devices, tiers, Tier::fast, 9, at_step(9), requests);
+                      });
+    EXPECT_THAT(errors, Each(""));
+    std::set<std::string> left;
+    for (int h = 0; h < hosts; ++h) {
+      for (const auto& process : fs::directory_iterator(host(h))) {
+        left.insert(process.path().filename());
+        for (const auto& step : fs::directory_iterator(process)) {
+          EXPECT_THAT(step.path().filename(), testing::AnyOf("step-00000008", "step-00000009"));
+        }
+      }
+    }
+    EXPECT_EQ(left.size(), static_cast<std::size_t>(hosts * now)) << "none of ranks that are gone";
+  }
+}
+
+TEST_F(Tiers, GoesBackToTheDurableStepWhereTooMuchIsLost) {
+  const Mesh mesh = Mesh::parse("data=4,model=3");
+  const auto at_step = [&](std::uint64_t step) { return model(mesh, "data,model", step); };
+  auto errors = on_ranks(3, 1, {.local = {.copies = 1}, .drain_every = 2},
+                         [&](Devices&, TieredManager& tiers) {
+                           for (const std::uint64_t step : {1u, 2u, 3u, 4u}) {
+                             tiers.save(static_cast<std::int64_t>(step), sources_of(at_step(step)));
+                           }
+                           tiers.close();
+                         });
+  ASSERT_THAT(errors, Each(""));
+  fs::remove_all(host(0));
+  fs::remove_all(host(1));
+  errors = on_ranks(3, 1, {}, [&](Devices& devices, TieredManager& tiers) {
+    const auto requests = requests_for(at_step(3), mesh, "model,-");
+    expect_latest(devices, tiers, Tier::durable, 3, at_step(3), requests);
+    const auto found = tiers.latest(addressable_boxes(devices, requests));
+    EXPECT_THAT(found->to_string(),
+                AllOf(HasSubstr("step 3 of the durable tier"),
+                      HasSubstr("not step 4 of the fast tier: 1 of 3 shard files are nowhere")));
+  });
+  EXPECT_THAT(errors, Each(""));
+  fs::remove_all(durable());
+  errors = on_ranks(3, 1, {}, [&](Devices&, TieredManager& tiers) { tiers.latest({}); });
+  EXPECT_THAT(errors, Each(HasSubstr("none is whole; step 3 of the fast tier: 1 of 3 shard files "
+                                     "are nowhere; step 4")));
+}
+
+TEST_F(Tiers, AFreshStartHasNothing) {
+  const auto errors = on_ranks(2, 1, {}, [&](Devices&, TieredManager& tiers) {
+    EXPECT_FALSE(tiers.latest({}).has_value());
+  });
+  EXPECT_THAT(errors, Each(""));
+}
+
+// What fails on one rank fails on all; the step before stays whole.
+TEST_F(Tiers, EveryFileOperationThatFailsIsToldToAll) {
+  const Mesh mesh = Mesh::line(12);
+  const auto at_step = [&](std::uint64_t step) { return model(mesh, "0,-", step); };
+  bool met = true;
+  int failed = 0;
+  for (std::int64_t at = 1; met; ++at) {
+    SCOPED_TRACE(testing::Message() << "operation " << at);
+    for (const auto& entry : fs::directory_iterator(dir_.path())) fs::remove_all(entry);
+    const auto files = std::make_shared<FaultyFileSystem>(0, Fault::no_space);
+    const auto errors = run_ranks(2, {}, [&](std::shared_ptr<SocketTransport> transport) {
+      const int rank = transport->rank();
+      const ProcessGroup group(std::move(transport), std::chrono::minutes(1));
+      TierOptions options{
+          .local = {.copies = 1}, .threads = 1, .group = group, .devices = kJobDevices};
+      if (rank == 1) options.file_system = files;
+      TieredManager manager(host(rank), durable(), options);
+      manager.save(1, sources_of(at_step(1)));
+      manager.close();
+      group.barrier();
+      if (rank == 1) files->restart(at);
+      manager.save(2, sources_of(at_step(2)));
+    });
+    met = files->operations() >= at;
+    if (errors[1].empty()) continue;
+    ++failed;
+    EXPECT_THAT(errors, Each(HasSubstr("injected")));
+    const auto later = on_ranks(2, 1, {}, [&](Devices& devices, TieredManager& tiers) {
+      const auto requests = requests_for(at_step(1), mesh, "-,0");
+      const auto found = tiers.latest(addressable_boxes(devices, requests));
+      ASSERT_TRUE(found.has_value());
+      expect_latest(devices, tiers, Tier::fast, found->step.step,
+                    at_step(static_cast<std::uint64_t>(found->step.step)), requests);
+      tiers.save(3, sources_of(at_step(3)));
+    });
+    EXPECT_THAT(later, Each(""));
+  }
+  EXPECT_GT(failed, 10);
+}
+
+TEST_F(Tiers, RefusesWhatCannotWork) {
+  const auto open = [&](int ranks, int per_host, const TierOptions& options) {
+    return on_ranks(ranks, per_host, options, [](Devices&, TieredManager&) {});
+  };
+  EXPECT_THAT(open(2, 1, {.local = {.copies = 2}}), Each(HasSubstr("more of them than copies")));
+  EXPECT_THAT(open(3, 2, {.local = {.copies = 1}}), Each(HasSubstr("needed are whole hosts")));
+  EXPECT_THAT(open(2, 1, {.keep_fast = 1}), Each(HasSubstr("keep_last is 1")));
+  EXPECT_THAT(open(2, 1, {.drain_every = 0}), Each(HasSubstr("drain_every is 0")));
+  const HostTensor tensor = host_tensor("w", DType::f32, {12}, "12", "0");
+  const auto errors = on_ranks(2, 1, {}, [&](Devices&, TieredManager& tiers) {
+    tiers.save(1, {tensor.source()});
+    tiers.latest(std::vector<TensorBox>{{"v", Box::whole({12})}});
+  });
+  EXPECT_THAT(errors, Each(HasSubstr("step 1 has no tensor \"v\"")));
+}
+
+}  // namespace
+}  // namespace shardwise

@@ -1,0 +1,73 @@
+// Safetensors: any bytes as a header are read or refused with an Error; what is read covers the
+// data and is printed and read again as the same. The same bytes as an index, and as metadata.
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "fuzz/require.h"
+#include "shardwise/convert/detail/safetensors_header.h"
+#include "shardwise/convert/detail/safetensors_index.h"
+#include "shardwise/shard/error.h"
+
+namespace shardwise {
+namespace {
+
+/// Whether the body throws none; any other than a readable Error ends the process.
+template <class Body>
+bool is_taken(Body&& body) {
+  try {
+    body();
+    return true;
+  } catch (const Error& e) {
+    const std::string_view message = e.what();
+    require(e.code() == ErrorCode::corrupt || e.code() == ErrorCode::unsupported, "code", message);
+    require(message.find('\n') == std::string_view::npos, "message of several lines", message);
+    require(message.size() < 2000, "long message", message);
+    return false;
+  }
+}
+
+void check_header(std::string_view text, std::uint64_t data_bytes) {
+  detail::SafetensorsHeader header;
+  if (!is_taken([&] { header = detail::parse_header(text, data_bytes); })) return;
+  std::uint64_t bytes = 0;
+  for (const detail::SafetensorsEntry& tensor : header.tensors) bytes += tensor.end - tensor.begin;
+  require(bytes == data_bytes, "all bytes", text);
+
+  const std::string printed = header_text(header.tensors, header.metadata);
+  const std::string_view rest = std::string_view(printed).substr(detail::kLengthBytes);
+  const detail::SafetensorsHeader again = detail::parse_header(rest, data_bytes);
+  require(again.metadata == header.metadata, "metadata again", printed);
+  require(header_text(again.tensors, again.metadata) == printed, "read again", printed);
+}
+
+void check_index(std::string_view text) {
+  detail::WeightMap map;
+  if (!is_taken([&] { map = detail::parse_index(text); })) return;
+  const std::string printed = detail::index_text(map, 1);
+  require(detail::parse_index(printed) == map, "index again", printed);
+}
+
+void check_metadata(std::string_view text) {
+  const auto map = detail::parse_string_map(text);
+  if (!map) return;
+  require(detail::parse_string_map(detail::to_json(*map)) == map, "map again", text);
+  const std::string user_json = detail::user_json_of(*map);
+  const auto again = detail::parse_string_map(user_json, "safetensors_metadata");
+  require(again == map || detail::find_value(*map, "user") || map->empty(), "user data", user_json);
+}
+
+}  // namespace
+}  // namespace shardwise
+
+/// The first two bytes are the size of the data.
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  if (size < 2) return 0;
+  const std::string text(reinterpret_cast<const char*>(data) + 2, size - 2);
+  shardwise::check_header(text, data[0] | std::uint64_t{data[1]} << 8);
+  shardwise::check_index(text);
+  shardwise::check_metadata(text);
+  return 0;
+}

@@ -1,0 +1,56 @@
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "commands/commands.h"
+#include "output.h"
+#include "parse.h"
+#include "shardwise/convert/safetensors.h"
+#include "shardwise/shard/error.h"
+
+namespace shardwise::tools {
+namespace {
+
+ExportStats write_safetensors(const ExportOptions& options, const std::filesystem::path& source) {
+  ProgressLine line("export");
+  shardwise::ExportOptions work;
+  work.max_shard_bytes = options.max_shard_bytes;
+  work.existing = options.replace ? Existing::replace : Existing::fail;
+  work.memory_budget_bytes = options.memory_budget_bytes;
+  work.threads = options.threads;
+  work.progress = line.function();
+  try {
+    return export_safetensors(source, options.target, work);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::already_exists || options.replace) throw;
+    throw Error(error.code(), fmt::format("{}; --replace replaces it", error.what()));
+  }
+}
+
+}  // namespace
+
+int run_export(const ExportOptions& options) {
+  if (options.format != "safetensors") {
+    throw BadUsage(fmt::format("export: --format: \"{}\" is not known, needed is safetensors",
+                               options.format));
+  }
+  const std::filesystem::path source = resolve_checkpoint(options.source);
+  const ExportStats stats = write_safetensors(options, source);
+  if (options.json) {
+    auto files = nlohmann::ordered_json::array();
+    for (const std::filesystem::path& file : stats.files) files.push_back(file.string());
+    print_json({{"source", source.string()},
+                {"target", options.target},
+                {"files", files},
+                {"logical_bytes", stats.logical_bytes},
+                {"file_bytes", stats.file_bytes},
+                {"seconds", stats.total_seconds}});
+    return 0;
+  }
+  fmt::print("{} -> {}: {} in {} file{}, {:.2f} s\n", source.string(), options.target,
+             human_bytes(stats.logical_bytes), stats.files.size(),
+             stats.files.size() == 1 ? "" : "s", stats.total_seconds);
+  return 0;
+}
+
+}  // namespace shardwise::tools

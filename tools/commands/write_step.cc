@@ -1,0 +1,81 @@
+#include "commands/write_step.h"
+
+#include <fmt/core.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "launched.h"
+#include "output.h"
+#include "parse.h"
+#include "shardwise/shard/error.h"
+
+namespace shardwise::tools {
+namespace {
+
+StepWriting parse(const std::string& command, const ReshardOptions& options) {
+  shardwise::ReshardOptions work;
+  work.save.existing = options.replace ? Existing::replace : Existing::fail;
+  work.save.writers = options.writers;
+  work.save.memory_budget_bytes = options.memory_budget_bytes;
+  work.read.threads = options.threads;
+  const std::string rules = text_or_file(options.rules);
+  try {
+    work.save.codec = parse_codec(options.codec);
+    return {parse_mesh(options.mesh, options.devices), SpecRules::parse(rules), std::move(work)};
+  } catch (const Error& error) {
+    throw BadUsage(command + ": " + error.what());
+  }
+}
+
+void print(const ReshardOptions& options, const std::filesystem::path& source, const Mesh& mesh,
+           const SaveStats& stats, int processes) {
+  if (options.json) {
+    print_json({{"source", source.string()},
+                {"directory", stats.directory.string()},
+                {"mesh", mesh.to_string()},
+                {"processes", processes},
+                {"logical_bytes", stats.logical_bytes},
+                {"stored_bytes", stats.stored_bytes},
+                {"chunks", stats.chunks},
+                {"seconds", stats.total_seconds}});
+    return;
+  }
+  fmt::print("{} -> {}: mesh {}, {} in {} chunks ({} stored), {:.2f} s{}\n", source.string(),
+             stats.directory.string(), mesh.to_string(), human_bytes(stats.logical_bytes),
+             stats.chunks, human_bytes(stats.stored_bytes), stats.total_seconds,
+             processes == 1 ? "" : fmt::format(" by {} processes", processes));
+}
+
+}  // namespace
+
+int write_step(const std::string& command, const ReshardOptions& options,
+               const std::function<std::filesystem::path()>& find_source,
+               const std::function<SaveStats(const std::filesystem::path& source,
+                                             const StepWriting& writing)>& write) {
+  StepWriting writing = parse(command, options);
+  const ProcessGroup group = launched_group();
+  writing.options.group = group;
+  try {
+    const std::filesystem::path source = find_source();
+    SaveStats stats;
+    {
+      ProgressLine line(command);
+      if (group.rank() == 0) writing.options.save.progress = line.function();
+      stats = write(source, writing);
+    }
+    stats.directory = as_given(options.target, stats.directory);
+    if (group.rank() == 0) print(options, source, writing.mesh, stats, group.size());
+    return 0;
+  } catch (const Error& error) {
+    group.abort(error.what());
+    constexpr int kEndedByAnother = 3;  // rank 0 tells what has ended the work of all
+    if (group.rank() > 0 && error.code() == ErrorCode::cancelled) return kEndedByAnother;
+    if (error.code() != ErrorCode::already_exists || options.replace) throw;
+    throw Error(error.code(),
+                fmt::format("{}; --replace writes a new generation of it", error.what()));
+  }
+}
+
+}  // namespace shardwise::tools
