@@ -166,18 +166,23 @@ struct ProcessGroup::State {
     try {
       transport->send(to, operation.key, std::move(bytes));
     } catch (const Error& e) {
-      await_reason(to);
+      await_reason();
       check(operation.name);
       fail(operation, e.what());
     }
   }
 
-  /// Of one that has gone: why it has may still be on its way.
-  void await_reason(int from) const {
-    try {
-      transport->receive(from, {channel, kNeverSent}, kLeastGrace);
-    } catch (const Error&) {
-      // All that it had to say has come.
+  /// Where one has gone: why it has may still be on its way, from that one or another.
+  void await_reason() const {
+    const auto end = Clock::now() + kLeastGrace;
+    for (const int rank : others(transport->rank())) {
+      const auto left = std::chrono::ceil<milliseconds>(end - Clock::now());
+      try {
+        transport->receive(rank, {channel, kNeverSent}, std::max(left, milliseconds(0)));
+      } catch (const Error&) {
+        // All that it had to say has come.
+      }
+      if (aborted()) return;
     }
   }
 
@@ -191,6 +196,7 @@ struct ProcessGroup::State {
             transport->receive(from, operation.key, std::clamp(left, milliseconds(0), slice));
         if (bytes) return bytes;
       } catch (const Error& e) {
+        await_reason();
         check(operation.name);
         fail(operation, e.what());
       }

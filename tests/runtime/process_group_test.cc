@@ -171,6 +171,34 @@ TEST(ProcessGroup, AnAbortReachesAllWhoWaitAndAllWhoComeLater) {
   EXPECT_THAT(errors, Each(""));
 }
 
+/// Of rank 1: rank 0 has ended, and what rank 2 said of that has not come yet.
+class ReasonOnItsWay final : public Transport {
+ public:
+  int rank() const override { return 1; }
+  int size() const override { return 3; }
+  void send(int, const MessageKey&, std::vector<std::byte>) override {}
+  std::optional<std::vector<std::byte>> receive(int from, const MessageKey&,
+                                                milliseconds wait) override {
+    if (from == 0) throw Error(ErrorCode::io, "rank 0 has gone");
+    has_come_ = wait > milliseconds(0);
+    return {};
+  }
+  void abort(std::uint64_t, const std::string&) noexcept override {}
+  std::optional<std::string> aborted(std::uint64_t) override {
+    return has_come_ ? std::optional<std::string>("rank 2: disk full") : std::nullopt;
+  }
+  bool flush(milliseconds) override { return true; }
+
+ private:
+  bool has_come_ = false;
+};
+
+TEST(ProcessGroup, WhereARankHasGoneTheReasonIsThatOfTheRankThatHasOne) {
+  const ProcessGroup group(std::make_shared<ReasonOnItsWay>());
+  EXPECT_EQ(message_of(ErrorCode::cancelled, [&] { group.barrier(); }),
+            "barrier of rank 1 of 3: rank 2: disk full");
+}
+
 TEST(ProcessGroup, AnAbortEndsDuplicatesAndNotWhatTheyAreDuplicatesOf) {
   const auto errors = run_ranks(3, {}, [](std::shared_ptr<SocketTransport> transport) {
     const ProcessGroup group(std::move(transport));
