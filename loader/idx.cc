@@ -149,9 +149,12 @@ class IdxFile final : public Source {
 
   std::int64_t size() const override { return header_.records; }
   std::span<const Field> fields() const override { return {&field_, 1}; }
-  void read(std::size_t field, std::int64_t record, const BoxView& to) const override;
+  void read(const Sample& sample, std::span<const FieldBox> boxes) const override {
+    for (const FieldBox& box : boxes) read_one(sample.record, box.to);
+  }
 
  private:
+  void read_one(std::int64_t record, const BoxView& to) const;
   void read_runs(std::int64_t record, std::span<const FileRun> runs, std::byte* to) const;
   void read_all(std::int64_t record, std::size_t record_offset, std::span<std::byte> out) const;
 
@@ -161,7 +164,7 @@ class IdxFile final : public Source {
   Box record_box_;
 };
 
-void IdxFile::read(std::size_t, std::int64_t record, const BoxView& to) const {
+void IdxFile::read_one(std::int64_t record, const BoxView& to) const {
   const std::size_t element_bytes = size_bytes(header_.dtype);
   if (to.box == record_box_) {  // the usual case: no walk
     read_all(record, 0, {to.data, header_.record_bytes});

@@ -85,7 +85,8 @@ struct Loader::Impl {
   void read_tickets(const std::stop_token& stop);
   bool fill(const Ring::Ticket& ticket, const std::stop_token& stop) const;
   void read(const PendingBatch& batch, std::int64_t row, std::int64_t record,
-            std::span<std::vector<BatchArray::Target>> targets) const;
+            std::span<std::vector<BatchArray::Target>> targets, std::vector<FieldBox>& boxes) const;
+  std::string field_that_fails(const Sample& sample, std::span<const FieldBox> boxes) const;
 
   const std::shared_ptr<const Source> source;
   const LoaderOptions options;
@@ -212,12 +213,13 @@ bool Loader::Impl::fill(const Ring::Ticket& ticket, const std::stop_token& stop)
   for (std::size_t i = 0; i < arrays.size(); ++i) {
     targets.push_back(arrays[i].targets(batch.buffers[i], begin_row, end_row));
   }
+  std::vector<FieldBox> boxes;
   for (std::int64_t row = begin_row; row < end_valid; ++row) {
     if (stop.stop_requested()) return false;
     const std::int64_t number = batch.first_number + row;
     const std::int64_t record =
         options.order == RecordOrder::shuffled ? batch.shuffle.at(number) : number;
-    read(batch, row, record, targets);
+    read(batch, row, record, targets, boxes);
   }
   for (BatchArray::Target& mask : targets.back()) {
     const std::int64_t rows = std::min(end_valid, mask.end_row) - mask.next_row;
@@ -236,19 +238,37 @@ bool Loader::Impl::fill(const Ring::Ticket& ticket, const std::stop_token& stop)
 
 // One record into every box that has its row.
 void Loader::Impl::read(const PendingBatch& batch, std::int64_t row, std::int64_t record,
-                        std::span<std::vector<BatchArray::Target>> targets) const {
+                        std::span<std::vector<BatchArray::Target>> targets,
+                        std::vector<FieldBox>& boxes) const {
+  boxes.clear();
   for (std::size_t i = 0; i < fields.size(); ++i) {
     for (BatchArray::Target& target : targets[i]) {
       if (target.next_row != row || row == target.end_row) continue;
-      try {
-        source->read(fields[i], record, target.record);
-      } catch (const Error& e) {
-        fail(e.code(), fmt::format("batch {}, record {}, field \"{}\": {}", batch.index, record,
-                                   source->fields()[fields[i]].name, e.what()));
-      }
+      boxes.push_back({fields[i], target.record});
       target.advance(1);
     }
   }
+  if (boxes.empty()) return;
+  const Sample sample{record, batch.epoch, state.seed};
+  try {
+    source->read(sample, boxes);
+  } catch (const Error& e) {
+    fail(e.code(), fmt::format("batch {}, record {}, {}{}", batch.index, record,
+                               field_that_fails(sample, boxes), e.what()));
+  }
+}
+
+// Of a record that could not be read: its first field that cannot be read alone, for the message.
+std::string Loader::Impl::field_that_fails(const Sample& sample,
+                                           std::span<const FieldBox> boxes) const {
+  for (const FieldBox& box : boxes) {
+    try {
+      source->read(sample, {&box, 1});
+    } catch (const Error&) {
+      return fmt::format("field \"{}\": ", source->fields()[box.field].name);
+    }
+  }
+  return {};
 }
 
 Loader::Loader(Devices& devices, std::shared_ptr<const Source> source,

@@ -27,13 +27,15 @@ class MemorySource final : public Source {
   std::int64_t size() const override { return size_; }
   std::span<const Field> fields() const override { return {&field_, 1}; }
 
-  void read(std::size_t, std::int64_t record, const BoxView& to) const override {
-    const std::byte* from = data_.data() + static_cast<std::size_t>(record) * record_bytes_;
-    // The usual case. The walk of copy_box takes as long as copying some kilobytes.
-    if (to.box == record_) {
-      std::copy_n(from, record_bytes_, to.data);
-    } else {
-      copy_box(to.box, size_bytes(field_.dtype), {from, record_}, to);
+  void read(const Sample& sample, std::span<const FieldBox> boxes) const override {
+    const std::byte* from = data_.data() + static_cast<std::size_t>(sample.record) * record_bytes_;
+    for (const FieldBox& box : boxes) {
+      // The usual case. The walk of copy_box takes as long as copying some kilobytes.
+      if (box.to.box == record_) {
+        std::copy_n(from, record_bytes_, box.to.data);
+      } else {
+        copy_box(box.to.box, size_bytes(field_.dtype), {from, record_}, box.to);
+      }
     }
   }
 
@@ -49,10 +51,10 @@ class ZipSource final : public Source {
  public:
   explicit ZipSource(std::vector<std::shared_ptr<const Source>> sources)
       : sources_(std::move(sources)) {
-    for (const auto& source : sources_) {
-      for (std::size_t i = 0; i < source->fields().size(); ++i) {
-        fields_.push_back(source->fields()[i]);
-        origins_.push_back({source.get(), i});
+    for (std::size_t source = 0; source < sources_.size(); ++source) {
+      for (std::size_t i = 0; i < sources_[source]->fields().size(); ++i) {
+        fields_.push_back(sources_[source]->fields()[i]);
+        origins_.push_back({source, i});
       }
     }
   }
@@ -60,14 +62,25 @@ class ZipSource final : public Source {
   std::int64_t size() const override { return sources_[0]->size(); }
   std::span<const Field> fields() const override { return fields_; }
 
-  void read(std::size_t field, std::int64_t record, const BoxView& to) const override {
-    origins_[field].source->read(origins_[field].field, record, to);
+  void read(const Sample& sample, std::span<const FieldBox> boxes) const override {
+    std::vector<FieldBox> own;
+    for (std::size_t source = 0; source < sources_.size(); ++source) {
+      own.clear();
+      for (const FieldBox& box : boxes) {
+        const Origin& origin = origins_[box.field];
+        if (origin.source == source) own.push_back({origin.field, box.to});
+      }
+      if (!own.empty()) sources_[source]->read(sample, own);
+    }
+  }
+
+  std::int64_t length(const Sample& sample, std::size_t field) const override {
+    return sources_[origins_[field].source]->length(sample, origins_[field].field);
   }
 
  private:
   struct Origin {
-    const Source* source;
-    std::size_t field;
+    std::size_t source, field;
   };
   std::vector<std::shared_ptr<const Source>> sources_;
   std::vector<Field> fields_;
@@ -99,6 +112,16 @@ std::size_t Source::field_index(std::string_view name) const {
               fmt::format("there is no field \"{}\"; the source has {}", name, known));
 }
 
+std::int64_t Source::length(const Sample&, std::size_t field) const {
+  const Shape& shape = fields()[field].shape;
+  return shape.empty() ? 1 : shape[0];
+}
+
+void Source::read_box(std::size_t field, std::int64_t record, const BoxView& to) const {
+  const FieldBox box{field, to};
+  read({.record = record}, {&box, 1});
+}
+
 std::uint64_t Source::fingerprint() const {
   std::vector<std::uint64_t> facts{static_cast<std::uint64_t>(size())};
   std::vector<std::byte> content;
@@ -120,7 +143,7 @@ std::uint64_t Source::fingerprint() const {
       const std::size_t element_bytes = size_bytes(all[i].dtype);
       const Box box = sampled_box(all[i].shape, element_bytes, sample);
       content.resize(num_bytes(box.shape(), element_bytes));
-      read(i, record, {content.data(), box});
+      read_box(i, record, {content.data(), box});
       facts.push_back(hash64(content.data(), content.size()));
     }
   }

@@ -19,12 +19,32 @@ struct Field {
   DType dtype;
   Shape shape;  ///< of one record
 
+  /// Records differ in dim 0, of which shape[0] is the most: Source::length tells each one's own.
+  /// What lies past a record's end reads as zeros.
+  bool ragged = false;
+
   bool operator==(const Field&) const = default;
 };
 
-/// Records that can be read in any order: the one thing that the loader asks of a data set.
+/// Which delivery of a record is meant. Whatever a source or a stage draws at random is a function
+/// of these three numbers: so every mesh, thread and resumed run draws the same.
+struct Sample {
+  std::int64_t record = 0;  ///< 0 <= record < size()
+  std::int64_t epoch = 0;   ///< which pass over the source
+  std::uint64_t seed = 0;   ///< of the run
+};
+
+/// A box of one field of a record (indices within the record), and where it goes: packed row-major,
+/// native endian.
+struct FieldBox {
+  std::size_t field;
+  BoxView to;
+};
+
+/// Records that can be read in any order: the one thing that the loader asks of a data set. What
+/// changes records (filter, mix, crop) is a source, too.
 ///
-/// Thread-safe: reads may run together.
+/// Thread-safe: reads may run together, of different records or of the same.
 class Source {
  public:
   virtual ~Source() = default;
@@ -34,10 +54,16 @@ class Source {
   /// Valid as long as the source.
   virtual std::span<const Field> fields() const = 0;
 
-  /// Copies the elements of `to.box` (indices within one record) of a field of one record to
-  /// to.data, native endian. Requires valid arguments: the loader checks them. Throws io or
-  /// corrupt, naming file, record and offset.
-  virtual void read(std::size_t field, std::int64_t record, const BoxView& to) const = 0;
+  /// Copies boxes of one record to their places. The loader asks once per row of a batch, on one
+  /// thread, for all boxes that the devices of this process need: so a source that must decode a
+  /// record decodes it once, and one that can read less than a record reads only the boxes. A field
+  /// may come several times or not at all. Requires valid arguments: the loader checks them. Throws
+  /// io or corrupt, naming file, record and offset.
+  virtual void read(const Sample& sample, std::span<const FieldBox> boxes) const = 0;
+
+  /// The record's own extent in dim 0 of a field that is ragged; shape[0] of one that is not.
+  /// Cheap beside read(). Throws as it does.
+  virtual std::int64_t length(const Sample& sample, std::size_t field) const;
 
   /// Equal for equal data, whatever file it comes from: a hash of the size, of the fields' types
   /// and shapes (not their names) and of a bounded number of sampled records, which it reads. A
@@ -46,6 +72,9 @@ class Source {
 
   /// Number of the field. Throws not_found, listing the fields there are.
   std::size_t field_index(std::string_view name) const;
+
+  /// One box of one record of epoch 0. Throws as read() does.
+  void read_box(std::size_t field, std::int64_t record, const BoxView& to) const;
 };
 
 /// Several sources of equal size side by side: the fields of all of them (images and labels, say).

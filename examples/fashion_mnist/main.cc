@@ -46,7 +46,7 @@ void check(const Source& source) {
   }
   std::byte value{};
   for (std::int64_t record = 0; record < source.size(); ++record) {
-    source.read(1, record, {&value, Box()});
+    source.read_box(1, record, {&value, Box()});
     if (std::to_integer<std::int64_t>(value) >= fashion_mnist::kClasses) {
       throw Error(ErrorCode::invalid_argument,
                   fmt::format("label {} of record {} is not one of {} classes",

@@ -35,7 +35,7 @@ Bytes random_bytes(std::size_t count, std::uint32_t seed) {
 
 Bytes read(const Source& source, std::int64_t record, const Box& box) {
   Bytes all(num_bytes(box.shape(), size_bytes(source.fields()[0].dtype)));
-  source.read(0, record, {all.data(), box});
+  source.read_box(0, record, {all.data(), box});
   return all;
 }
 
@@ -92,8 +92,8 @@ TEST(Idx, ReadsKnownValues) {
   const auto source = open_idx(dir / "i16", "x");
   std::array<std::int16_t, 2> values{};
   for (std::size_t i = 0; i < 2; ++i) {
-    source->read(0, static_cast<std::int64_t>(i),
-                 {reinterpret_cast<std::byte*>(&values[i]), Box()});
+    source->read_box(0, static_cast<std::int64_t>(i),
+                     {reinterpret_cast<std::byte*>(&values[i]), Box()});
   }
   EXPECT_THAT(values, ElementsAre(-2, 258));
 }

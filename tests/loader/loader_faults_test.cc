@@ -99,8 +99,8 @@ TEST(LoaderFaults, NamesTheFirstBadRowOfABatchWhoeverReadsIt) {
     std::int64_t size() const override { return 64; }
     std::span<const Field> fields() const override { return {&field_, 1}; }
     std::uint64_t fingerprint() const override { return 1; }
-    void read(std::size_t, std::int64_t record, const BoxView&) const override {
-      if (record >= 37) throw Error(ErrorCode::io, "bad");
+    void read(const Sample& sample, std::span<const FieldBox>) const override {
+      if (sample.record >= 37) throw Error(ErrorCode::io, "bad");
     }
 
    private:

@@ -27,7 +27,21 @@ class PatternSource final : public Source {
   std::int64_t size() const override { return size_; }
   std::span<const Field> fields() const override { return fields_; }
 
-  void read(std::size_t field, std::int64_t record, const BoxView& to) const override {
+  void read(const Sample& sample, std::span<const FieldBox> boxes) const override {
+    for (const FieldBox& box : boxes) read_one(box.field, sample.record, box.to);
+  }
+
+  static std::uint64_t element(std::size_t field, std::int64_t record, std::size_t offset) {
+    std::uint64_t value = static_cast<std::uint64_t>(record + 1) * 0x9e3779b97f4a7c15;
+    value = (value ^ (value >> 31) ^ (field << 50) ^ offset) * 0xbf58476d1ce4e5b9;
+    return value ^ (value >> 29);
+  }
+
+  std::int64_t reads() const { return reads_; }
+  std::int64_t elements() const { return elements_; }
+
+ private:
+  void read_one(std::size_t field, std::int64_t record, const BoxView& to) const {
     ++reads_;
     if (hook_) hook_(field, record);
     const Box whole = Box::whole(fields_[field].shape);
@@ -41,16 +55,6 @@ class PatternSource final : public Source {
     }
   }
 
-  static std::uint64_t element(std::size_t field, std::int64_t record, std::size_t offset) {
-    std::uint64_t value = static_cast<std::uint64_t>(record + 1) * 0x9e3779b97f4a7c15;
-    value = (value ^ (value >> 31) ^ (field << 50) ^ offset) * 0xbf58476d1ce4e5b9;
-    return value ^ (value >> 29);
-  }
-
-  std::int64_t reads() const { return reads_; }
-  std::int64_t elements() const { return elements_; }
-
- private:
   std::int64_t size_;
   std::vector<Field> fields_;
   Hook hook_;

@@ -32,7 +32,7 @@ std::shared_ptr<const Source> counting(Field field, std::int64_t size, int first
 std::vector<int> read(const Source& source, std::size_t field, std::int64_t record,
                       const Box& box) {
   std::vector<std::byte> bytes(num_bytes(box.shape(), size_bytes(source.fields()[field].dtype)));
-  source.read(field, record, {bytes.data(), box});
+  source.read_box(field, record, {bytes.data(), box});
   std::vector<int> values;
   for (const std::byte byte : bytes) values.push_back(std::to_integer<int>(byte));
   return values;
