@@ -11,7 +11,7 @@
 #include "shardwise/loader/detail/batch_array.h"
 #include "shardwise/loader/detail/mix.h"
 #include "shardwise/loader/detail/ring.h"
-#include "shardwise/loader/order.h"
+#include "shardwise/loader/order/shuffle.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise {

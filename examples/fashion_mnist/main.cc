@@ -17,7 +17,7 @@
 #include <string>
 
 #include "model.h"
-#include "shardwise/loader/idx.h"
+#include "shardwise/loader/sources/idx.h"
 #include "shardwise/runtime/stopwatch.h"
 #include "shardwise/shard/error.h"
 

@@ -9,7 +9,7 @@
 #include <stop_token>
 
 #include "shardwise/loader/detail/batch_array.h"
-#include "shardwise/loader/order.h"
+#include "shardwise/loader/order/shuffle.h"
 #include "shardwise/shard/host/mutex.h"
 
 namespace shardwise::detail {

@@ -34,7 +34,7 @@ SETUP = {
         const Mesh mesh = Mesh::parse("data=4");
         const auto source = zip({memory_source({"image", DType::u8, {2, 2}}, 600, std::vector<std::byte>(2400)),
                                  memory_source({"label", DType::u8, {}}, 600, std::vector<std::byte>(600))});""",
-    "loader/order.h": "const std::uint64_t seed = 1, epoch = 2;",
+    "loader/order/shuffle.h": "const std::uint64_t seed = 1, epoch = 2;",
     "runtime/device.h": """Devices devices(8);
         const std::vector<std::size_t> sizes{100, 200};
         const MemoryKind kind = MemoryKind::array;

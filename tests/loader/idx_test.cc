@@ -1,4 +1,4 @@
-#include "shardwise/loader/idx.h"
+#include "shardwise/loader/sources/idx.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "shardwise/loader/idx.h"
+#include "shardwise/loader/sources/idx.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "shardwise/loader/order.h"
+#include "shardwise/loader/order/shuffle.h"
 
 #include <fmt/format.h>
 
