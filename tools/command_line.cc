@@ -27,6 +27,7 @@ struct Commands {
   ReshardOptions reshard;
   ImportOptions imported;
   ExportOptions exported;
+  BatchesOptions batches;
   BenchSaveOptions bench_save;
   BenchRestoreOptions bench_restore;
   std::function<int()> run;
@@ -203,6 +204,60 @@ void add_conversions(CLI::App& app, Commands& c) {
   add_threads(exported, c.exported.threads);
 }
 
+void add_batches_order(CLI::App& batches, BatchesOptions& options) {
+  batches.add_option("--order", options.order, "shuffled or sequential")->capture_default_str();
+  batches.add_option("--seed", options.seed, "Of the order, and of what is drawn at random")
+      ->capture_default_str();
+  batches.add_option("--epochs", options.epochs, "Passes over the source")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  batches.add_option("--last", options.last, "Rows that fill no batch: drop, pad or wrap")
+      ->capture_default_str();
+  batches.add_option("--bad", options.bad, "Records that cannot be read: fail, substitute or mask")
+      ->capture_default_str();
+  batches.add_option("--from", options.from, "First batch to show")->check(CLI::NonNegativeNumber);
+  batches.add_option("--count", options.count, "How many to show (default: all)")
+      ->check(CLI::PositiveNumber);
+  batches.add_option("--state", options.state,
+                     "A loader's state as JSON, or @FILE: show the rest of its run");
+}
+
+void add_batches(CLI::App& app, Commands& c) {
+  CLI::App& batches = add_command(
+      app, "batches", "Show the minibatches of a data set, and how fast they come",
+      "shardwise batches 'idx:images.gz?field=image' 'idx:labels.gz?field=label' --batch 256 \\\n"
+      "    --mesh data=4,model=2 --spec image=data,model,- --spec label=data --count 3 --digest\n"
+      "  shardwise batches 'tokens:train.bin?dtype=u16&window=1025' --batch 64 --mesh data=8\n"
+      "  shardwise batches jsonl:web.jsonl jsonl:books.jsonl --mix 3:1 --pack 1024 --batch 8",
+      c, c.batches, run_batches);
+  batches
+      .add_option("source", c.batches.sources,
+                  "FORMAT:PATH?OPTION=VALUE&..; several are put side by side, or mixed by --mix")
+      ->required();
+  batches.add_option("--batch", c.batches.batch, "Rows of the global batch")
+      ->required()
+      ->check(CLI::PositiveNumber);
+  batches.add_option("--mesh", c.batches.mesh, "Mesh: data=4,model=2")->capture_default_str();
+  batches.add_option("--spec", c.batches.specs,
+                     "Of all fields, data,-; or FIELD=SPEC, repeated (default: the batch is cut "
+                     "over the first axis)");
+  batches.add_option("--filter", c.batches.filter,
+                     "Records to keep: 'label==3 && length(text)>=16'");
+  batches.add_option("--mix", c.batches.mix, "Weights of the sources: 3:1");
+  batches.add_option("--pack", c.batches.pack, "Put documents side by side in rows of this length")
+      ->check(CLI::PositiveNumber);
+  batches.add_option("--pack-field", c.batches.pack_field, "Which field the documents are");
+  add_batches_order(batches, c.batches);
+  batches.add_option("--threads", c.batches.threads, "That read")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  batches.add_option("--prefetch", c.batches.prefetch, "Batches held ready")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  batches.add_flag("--digest", c.batches.digest,
+                   "Of each batch: the same for every mesh, thread count and resume");
+}
+
 void add_bench_options(CLI::App& command, int& repeat, int& threads) {
   command.add_option("--repeat", repeat, "Rounds that are measured, after what warms up")
       ->check(CLI::Range(1, 1000))
@@ -269,6 +324,7 @@ void declare(CLI::App& app, Commands& c) {
   add_looks(app, c);
   add_reshard(app, c);
   add_conversions(app, c);
+  add_batches(app, c);
   CLI::App& bench =
       *app.add_subcommand("bench", "Measure how fast checkpoints are on a file system");
   bench.require_subcommand(0, 1);

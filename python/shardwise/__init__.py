@@ -1,4 +1,4 @@
-"""Sharded tensors: checkpoints that are saved, restored and resharded over meshes of devices.
+"""Sharded tensors: checkpoints and minibatches over meshes of devices.
 
     import shardwise as sw
 
@@ -6,6 +6,9 @@
     with sw.open("model.sw") as c:
         rows = c["w"][10:20, ::2]        # reads only the chunks that it needs
     tensors = sw.load("model.sw", names="layers/*")
+
+    loader = sw.Loader("idx:train-images.gz?field=image", batch_size=256, epochs=5)
+    for batch in loader: batch["image"]  # read ahead, resumable by loader.state_dict()
 
 Submodules: `shardwise.torch` (torch.distributed.checkpoint's storage, FSDP2, DTensor), `shardwise.jax`,
 `shardwise.orbax`, `shardwise.group`. Importing shardwise imports numpy and ml_dtypes alone.
@@ -18,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import group as group
+from . import sources as sources
 from ._convert import explain as explain
 from ._convert import export_safetensors as export_safetensors
 from ._convert import import_dcp as import_dcp
@@ -35,6 +39,9 @@ from ._errors import NameNotFound as NameNotFound
 from ._errors import NotFound as NotFound
 from ._errors import ResourceExhausted as ResourceExhausted
 from ._errors import Unsupported as Unsupported
+from ._loader import Batch as Batch
+from ._loader import Loader as Loader
+from ._loader import Shard as Shard
 from ._manager import CheckpointManager as CheckpointManager
 from ._manager import LatestStep as LatestStep
 from ._manager import PendingSave as PendingSave

@@ -9,4 +9,5 @@ NB_MODULE(_core, module) {
   bind_read(module);
   bind_sharding(module);
   bind_convert(module);
+  bind_loader(module);
 }

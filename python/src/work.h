@@ -60,6 +60,7 @@ class Work {
 class OwnProcess {
  public:
   void check(const char* what) const;
+  bool is_own() const { return ::getpid() == pid_; }
 
  private:
   pid_t pid_ = ::getpid();

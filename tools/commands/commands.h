@@ -80,6 +80,19 @@ struct ExportOptions {
 };
 int run_export(const ExportOptions& options);
 
+struct BatchesOptions {
+  std::vector<std::string> sources, specs;
+  std::string mesh = "1", order = "shuffled", last = "drop", bad = "fail";
+  std::string filter, mix, pack_field, state;
+  std::int64_t batch = 0, epochs = 1, from = 0;
+  std::int64_t pack = 0;   ///< 0: not
+  std::int64_t count = 0;  ///< 0: all
+  std::uint64_t seed = 0;
+  int threads = 1, prefetch = 2;
+  bool digest = false, json = false;
+};
+int run_batches(const BatchesOptions& options);
+
 /// Thrown for options that were read well but do not go together; ends the command with status 2.
 class BadUsage : public std::runtime_error {
  public:

@@ -20,6 +20,8 @@ from . import args as args
 from . import policies as policies
 from ._load import ANY as ANY
 from ._load import load as load
+from ._loader import Batch as Batch
+from ._loader import Loader as Loader
 from ._manager import CheckpointManager as CheckpointManager
 from ._manager import StepMetadata as StepMetadata
 from ._options import CheckpointManagerOptions as CheckpointManagerOptions

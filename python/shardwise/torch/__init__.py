@@ -15,6 +15,8 @@ from ._dcp import StorageReader as StorageReader
 from ._dcp import StorageWriter as StorageWriter
 from ._load import load as load
 from ._load import load_state_dict as load_state_dict
+from ._loader import Batch as Batch
+from ._loader import Loader as Loader
 from ._save import save as save
 from ._save import save_async as save_async
 from ._state import PerRank as PerRank

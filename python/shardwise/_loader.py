@@ -1,0 +1,289 @@
+"""Minibatches on the host, of the rows and boxes that this process needs."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from . import _core
+from . import sources as _sources
+from ._errors import InvalidArgument, NotFound
+from ._sharding import Mesh, PartitionSpec, Sharding
+
+Spec = str | PartitionSpec | Sharding | None
+Array = np.ndarray[Any, Any]
+
+_running: weakref.WeakSet[Loader] = weakref.WeakSet()
+
+
+class Shard:
+    """What one device holds of a batch's field: `array`, and which `box` of the global batch it is."""
+
+    __slots__ = ("array", "box", "device")
+
+    def __init__(self, device: int, begin: Sequence[int], array: Array) -> None:
+        self.device = device
+        self.array = array
+        self.box = tuple(slice(b, b + n) for b, n in zip(begin, array.shape))
+
+    def __repr__(self) -> str:
+        return f"Shard(device={self.device}, box={self.box})"
+
+
+class Batch:
+    """One batch: batch["image"] is the array of this process's device, shards("image") those of all its devices.
+
+    Arrays are writable, aligned to 64 bytes, and yours until you drop them: no later batch is written there.
+    """
+
+    def __init__(self, index: int, epoch: int, valid_rows: int, shards: dict[str, list[Shard]],
+                 mask: list[Shard], weights: list[Shard]) -> None:
+        self.index = index  #: of the batch, within the run
+        self.epoch = epoch  #: of its first row
+        self.valid_rows = valid_rows  #: of the global batch: the others are padding
+        self._shards = shards
+        self._mask = mask
+        self._weights = weights
+
+    def __getitem__(self, field: str) -> Array:
+        """Of the process's device. Raises InvalidArgument where it has several, of different boxes."""
+        return _single(self.shards(field), field)
+
+    def shards(self, field: str) -> list[Shard]:
+        """By device of this process. Raises KeyError."""
+        if field not in self._shards:
+            raise KeyError(f"the batch has no field {field!r}: it has {', '.join(self._shards)}")
+        return self._shards[field]
+
+    @property
+    def mask(self) -> Array:
+        """bool [rows]: False in padding and masked rows. Cut as dim 0 of the first field."""
+        return _single(self._mask, "mask")
+
+    @property
+    def weights(self) -> Array:
+        """f32 [rows]: 1 / valid_rows in real rows, else 0: the weighted sum of losses is their mean."""
+        return _single(self._weights, "weights")
+
+    def keys(self) -> Any:
+        return self._shards.keys()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._shards)
+
+    def __len__(self) -> int:
+        return len(self._shards)
+
+    def __contains__(self, field: object) -> bool:
+        return field in self._shards
+
+    def items(self) -> list[tuple[str, Array]]:
+        return [(name, self[name]) for name in self._shards]
+
+    def __repr__(self) -> str:
+        return f"Batch({self.index}, epoch {self.epoch}: {', '.join(self._shards)})"
+
+
+def _single(shards: list[Shard], what: str) -> Array:
+    if any(s.box != shards[0].box for s in shards[1:]):
+        raise InvalidArgument(f"{what}: this process has {len(shards)} devices of different boxes: use batch.shards()")
+    return shards[0].array
+
+
+class Loader:
+    """Batches of a source, read ahead by threads of the library, the same on any number of processes.
+
+        loader = sw.Loader(source, {"image": "data,-,-", "label": "data"}, mesh="data=4,model=2", rank=rank,
+                           batch_size=256, epochs=5, seed=1)
+        for batch in loader:
+            batch["image"]                                  # the box of device `rank`, numpy
+        loader.state_dict()                                 # where it stands: the batches that were taken
+
+    source: what `sources.of` takes. fields: a spec by field, of the batch dim and the record's dims; a list of fields,
+    or None for all, cut over the mesh's first axis by dim 0. mesh: none for one device that has all. rank: the
+    device of this process, or `devices`: those of it, where it has several; by default it has all of the mesh.
+
+    order: "shuffled" or "sequential". last_batch: "drop", "pad" (zeros, and mask tells) or "wrap" (the next epoch's
+    first records). bad_records, where one cannot be read: "fail", "substitute" (another takes its place) or "mask".
+    prefetch: batches held ready, within prefetch_bytes if it is given. transform: as `Source.map` takes it.
+    buckets: lengths to which a ragged field's batches are padded, by field; halo: (low, high) of each record dim, by
+    field. batch_size counts the rows of the global batch.
+
+    One consumer. Errors come out of the step that would deliver the record; what Python raised comes as it was.
+    """
+
+    def __init__(self, source: Any, fields: Mapping[str, Spec] | Sequence[str] | None = None, *,
+                 batch_size: int, mesh: Mesh | str | None = None, rank: int | None = None,
+                 devices: Sequence[int] | None = None, epochs: int = 1, seed: int = 0, order: str = "shuffled",
+                 last_batch: str = "drop", bad_records: str = "fail", prefetch: int = 2, prefetch_bytes: int = 0,
+                 threads: int = 1, transform: Callable[..., Any] | None = None, policy: str = "ceil",
+                 buckets: Mapping[str, Sequence[int]] | None = None,
+                 halo: Mapping[str, Sequence[tuple[int, int]]] | None = None) -> None:
+        self.source = _sources.of(source)
+        if transform is not None:
+            self.source = self.source.map(transform)
+        self.batch_size, self.epochs, self.seed = batch_size, epochs, seed
+        self.mesh = Mesh({"batch": 1}) if mesh is None else mesh if isinstance(mesh, Mesh) else Mesh(mesh)
+        self._positions = self._local(rank, devices)
+        self._placements = self._placed(fields, policy, buckets or {}, halo or {})
+        self._options = _core.LoaderOptions.of(batch_size, epochs, order, last_batch, bad_records, prefetch,
+                                               prefetch_bytes, threads)
+        self._part = (1, 0)
+        self._state = ""  # where to begin, if not at the start
+        self._core: _core.Loader | None = None
+
+    def _local(self, rank: int | None, devices: Sequence[int] | None) -> list[int] | None:
+        if rank is not None and devices is not None:
+            raise InvalidArgument("loader: got rank and devices, needs one of them")
+        if rank is None and devices is None:
+            return None
+        wanted = [rank] if devices is None else list(devices)
+        known = self.mesh.devices
+        for device in wanted:
+            if device not in known:
+                raise NotFound(f"loader: device {device} is not in mesh {self.mesh}")
+        return [known.index(device) for device in wanted]
+
+    def _placed(self, fields: Mapping[str, Spec] | Sequence[str] | None, policy: str,
+                buckets: Mapping[str, Sequence[int]], halo: Mapping[str, Sequence[tuple[int, int]]]) -> list[Any]:
+        if fields is None:
+            fields = list(self.source.fields)
+        if not isinstance(fields, Mapping):
+            fields = dict.fromkeys(fields)
+        for name in [*buckets, *halo]:
+            if name not in fields:
+                raise NotFound(f"loader: field {name!r} of buckets or halo is not placed: {', '.join(fields)} are")
+        placements = []
+        for name, given in fields.items():
+            rank = 1 + self._rank_of(name)
+            if isinstance(given, Sharding):
+                sharding = given
+            else:
+                spec = PartitionSpec(self.mesh.axis_names[0], *[None] * (rank - 1)) if given is None else given
+                sharding = Sharding(self.mesh, spec, policy)
+            placements.append((name, sharding._sharding, [tuple(h) for h in halo.get(name, ())],
+                               list(buckets.get(name, ())), False))
+        return placements
+
+    def _rank_of(self, name: str) -> int:
+        if name.endswith(".length") and name not in self.source.fields:
+            return 0
+        if name not in self.source.fields:
+            raise NotFound(f"loader: the source has no field {name!r}: it has {', '.join(self.source.fields)}")
+        return len(self.source.fields[name].shape)
+
+    def _started(self) -> _core.Loader:
+        if self._core is None:
+            self._core = _core.Loader(self.source._records, self._placements, self._positions, self._options, self._state,
+                                      self.seed)
+            _running.add(self)
+        return self._core
+
+    def __iter__(self) -> Iterator[Any]:
+        """The rest of the run, from where it stands."""
+        return self
+
+    def __next__(self) -> Any:
+        found = self._started().next()
+        if found is None:
+            raise StopIteration
+        return self._batch(found)
+
+    def epoch(self) -> Iterator[Any]:
+        """The batches up to the end of the epoch in which the next one begins."""
+        per_epoch = self.batches_per_epoch
+        while True:
+            try:
+                batch = next(self)
+            except StopIteration:
+                return
+            yield batch
+            if (batch.index + 1) % per_epoch == 0:
+                return
+
+    def _batch(self, found: Any) -> Any:
+        index, epoch, valid_rows, fields, mask, weights = found
+        shards = {placement[0]: self._shards(parts, self._dtype(placement[0]))
+                  for placement, (_, parts) in zip(self._placements, fields)}
+        return Batch(index, epoch, valid_rows, shards, self._shards(mask[1], np.dtype(np.bool_)),
+                     self._shards(weights[1], np.dtype(np.float32)))
+
+    def _dtype(self, name: str) -> np.dtype[Any]:
+        known = self.source.fields.get(name)
+        return np.dtype(np.int32) if known is None else known.dtype
+
+    def _shards(self, parts: Any, dtype: np.dtype[Any]) -> list[Shard]:
+        return [Shard(self.mesh.devices[position], begin, data.view(dtype).reshape(shape))
+                for position, begin, shape, data in parts]
+
+    @property
+    def batches_per_epoch(self) -> int:
+        count: int = self._started().batches_per_epoch
+        return count
+
+    def __len__(self) -> int:
+        """Batches of the whole run."""
+        count: int = self._started().batches
+        return count
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the run stands after the batches that were taken: a few numbers and words, the same on any mesh. To be
+        saved with the model."""
+        state: dict[str, Any] = json.loads(self._state if self._core is None and self._state else self._started().state())
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on from there: batches follow as if the run had not been broken off, on this mesh and number of
+        processes. Raises InvalidArgument where source, batch size, order or seed are another run's, saying which."""
+        self.close()
+        self._state = json.dumps(dict(state))
+        self.seed = int(state.get("seed", self.seed))
+        self._started()
+
+    get_state = state_dict
+    set_state = load_state_dict
+
+    def step_of(self, record: int, epoch: int = 0) -> tuple[int, int] | None:
+        """(batch, row) that delivers a record in an epoch; None where that epoch drops it."""
+        found: tuple[int, int] | None = self._started().step_of(record, epoch)
+        return found
+
+    def stats(self) -> dict[str, Any]:
+        """Counts and seconds since the start, by stage too, and "bottleneck": one line that says what to mend first."""
+        stats: dict[str, Any] = self._started().stats()
+        return stats
+
+    def bad_records(self) -> tuple[int, list[tuple[int, int, int, int, int, str]]]:
+        """How many records could not be read, and (batch, row, epoch, record, substitute or -1, message) of the first
+        1,000."""
+        found: tuple[int, list[tuple[int, int, int, int, int, str]]] = self._started().bad_records()
+        return found
+
+    def close(self) -> None:
+        """Stops the threads. Arrays that you have stay."""
+        if self._core is not None:
+            self._core.close()
+            self._core = None
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        raise TypeError("a loader has threads: make it in the process that uses it, or send its state_dict()")
+
+
+@atexit.register
+def _close_all() -> None:
+    # Threads that call Python must have ended before Python does.
+    for loader in list(_running):
+        loader.close()
+
+

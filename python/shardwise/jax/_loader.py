@@ -1,0 +1,80 @@
+"""Batches as global arrays of JAX."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+
+from .. import _loader
+from .. import sources as _sources
+from .._errors import InvalidArgument
+from .._sharding import Mesh, Sharding
+
+
+class Batch(dict[str, Any]):
+    """A dict of global jax.Arrays by field, and `index`, `epoch`, `valid_rows`, `mask` (bool [batch]) and `weights` (f32
+    [batch])."""
+
+    index: int
+    epoch: int
+    valid_rows: int
+    mask: Any
+    weights: Any
+
+
+class Loader(_loader.Loader):
+    """`shardwise.Loader` for JAX: each batch is a dict of global arrays, of which this process reads what its devices
+    hold.
+
+        loader = swj.Loader(source, {"image": NamedSharding(mesh, P("data", None, "model")),
+                                     "label": NamedSharding(mesh, P("data"))}, batch_size=256, epochs=5)
+        for batch in loader:
+            params = step(params, batch["image"], batch["label"])
+
+    sharding: a NamedSharding by field, or one whose spec has one entry, which cuts the batch dim of all fields. Sizes
+    must divide, as JAX wants it. The rest as shardwise.Loader.
+    """
+
+    def __init__(self, source: Any, sharding: Any, *, batch_size: int, **options: Any) -> None:
+        for taken in ("mesh", "rank", "devices", "fields"):
+            if taken in options:
+                raise InvalidArgument(f"loader: {taken} follows from the shardings")
+        found = _sources.of(source)
+        if options.get("transform") is not None:
+            found = found.map(options.pop("transform"))
+        if not isinstance(sharding, Mapping):
+            if len(sharding.spec) > 1:
+                raise InvalidArgument(f"loader: {sharding.spec} for all fields: needs one entry, of the batch dim; else a "
+                                      "sharding by field")
+            sharding = dict.fromkeys(found.fields, sharding)
+        if not sharding:
+            raise InvalidArgument("loader: got no field, needs at least one")
+        self._jax: dict[str, Any] = dict(sharding)
+        mesh = next(iter(self._jax.values())).mesh
+        ranks = {name: 1 if name.endswith(".length") and name not in found.fields else
+                 1 + len(found.fields[name].shape) if name in found.fields else 1 for name in self._jax}
+        ours = {name: Sharding.from_jax(s, ranks[name]) for name, s in self._jax.items()}
+        self._devices = {d.id: d for d in mesh.devices.flat}
+        local = [d.id for d in mesh.devices.flat if d.process_index == jax.process_index()]
+        super().__init__(found, ours, batch_size=batch_size, mesh=Mesh.from_jax(mesh), devices=local, **options)
+        first = next(iter(self._jax.values()))
+        spec: Any = jax.sharding.PartitionSpec
+        self._of_rows = jax.sharding.NamedSharding(mesh, spec(first.spec[0] if len(first.spec) else None))
+
+    def _batch(self, found: Any) -> Any:
+        host = super()._batch(found)
+        batch = Batch({name: self._array(host.shards(name), s, found[3][i][0])
+                       for i, (name, s) in enumerate(self._jax.items())})
+        batch.index, batch.epoch, batch.valid_rows = host.index, host.epoch, host.valid_rows
+        batch.mask = self._array(host._mask, self._of_rows, [self.batch_size])
+        batch.weights = self._array(host._weights, self._of_rows, [self.batch_size])
+        return batch
+
+    def _array(self, shards: list[_loader.Shard], sharding: Any, shape: Any) -> Any:
+        # The memory is this batch's alone, so JAX may use it as it is.
+        parts = [jax.device_put(s.array, self._devices[s.device]) for s in shards]
+        return jax.make_array_from_single_device_arrays(tuple(shape), sharding, parts)
+
+

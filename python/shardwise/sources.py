@@ -1,0 +1,298 @@
+"""Records for `shardwise.Loader`: files, arrays and Python objects, and what is made of them.
+
+    from shardwise import sources
+
+    images = sources.zip(sources.open("idx:train-images.gz?field=image"), sources.arrays({"label": labels}))
+    small = images.crop("image", (24, 24), "random").normalise("image", 0, 255)
+    small[7]["image"]                     # a record: numpy arrays by field
+    mixed = sources.mix([web.shuffle(), books.shuffle()], [3, 1])
+    packs = sources.open("jsonl:docs.jsonl?fields=text").filter("length(text)>=16").pack("text", window=1024)
+
+Everything is random-access: a record is a function of its number, the epoch and the seed, so a run resumes anywhere.
+"""
+
+from __future__ import annotations
+
+import builtins
+import urllib.parse
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from . import _core
+from ._dtypes import NUMPY, name_of
+from ._errors import InvalidArgument, Unsupported
+from ._progress import Progress, function_of
+
+_zip = builtins.zip  # zip() and open() below are of sources
+
+Record = dict[str, np.ndarray[Any, Any]]
+
+
+@dataclass(frozen=True)
+class Field:
+    """One field of every record. ragged: dim 0 differs by record; shape[0] is the most, the rest reads as zeros."""
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    ragged: bool = False
+
+
+@runtime_checkable
+class RandomAccess(Protocol):
+    """What any Python object needs to be a source (as Grain's): a record by number, a dict, tuple or array."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, record: Any, /) -> Any: ...
+
+
+class Source:
+    """Records that can be read in any order. Made by the functions of this module; its methods give further sources
+    and leave this one as it is. Thread-safe."""
+
+    def __init__(self, records: _core.Records) -> None:
+        self._records = records
+        self.fields = {name: Field(name, NUMPY[dtype], tuple(shape), ragged)
+                       for name, dtype, shape, ragged in records.fields}
+
+    def __len__(self) -> int:
+        size: int = self._records.size
+        return size
+
+    def __getitem__(self, record: int) -> Record:
+        """One record, of epoch 0. Raises IndexError, and what reading raises."""
+        number = record + len(self) if record < 0 else record
+        if not 0 <= number < len(self):
+            raise IndexError(f"record {record}: there are {len(self)}")
+        return self.read(number)
+
+    def read(self, record: int, *, epoch: int = 0, seed: int = 0) -> Record:
+        """One record as a run of that seed delivers it in that epoch; ragged fields in their own length."""
+        arrays = [np.empty(f.shape, f.dtype) for f in self.fields.values()]
+        self._records.read(record, epoch, seed, [a.ctypes.data for a in arrays])
+        return {f.name: a[:self._records.length(record, epoch, seed, i)] if f.ragged else a
+                for i, (f, a) in enumerate(_zip(self.fields.values(), arrays))}
+
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{f.name}: {f.dtype}{list(f.shape)}{' ragged' if f.ragged else ''}"
+                           for f in self.fields.values())
+        return f"Source({len(self)} records of {fields})"
+
+    def shuffle(self, salt: int = 0) -> Source:
+        """In another random order each epoch. A run that is shuffled as a whole needs no such stage; one source inside
+        mix() does."""
+        return Source(self._records.shuffle(salt))
+
+    def take(self, begin: int, end: int) -> Source:
+        """Records begin .. end-1."""
+        return Source(self._records.take(begin, end))
+
+    def repeat(self, times: int) -> Source:
+        """All records that many times, as one epoch."""
+        return Source(self._records.repeat(times))
+
+    def filter(self, keep: str | Callable[[Record], bool], *, name: str = "", cache: Any = None,
+               progress: Progress = None) -> Source:
+        """The records that are kept: by a text ("label==3 && length(text)>=16") or a function of the record, called
+        once for each of them, here. cache: a file that keeps the answer for the next run; needs `name` for a function,
+        which says which one it is."""
+        path = "" if cache is None else str(cache)
+        tell = function_of(progress, "filter")
+        if isinstance(keep, str):
+            return Source(self._records.filter_text(keep, path, tell))
+        if path and not name:
+            raise InvalidArgument("filter: a cache needs the function's name: change it when the function changes")
+        function, fields = keep, list(self.fields.values())
+
+        def answer(values: list[tuple[bytes, int]]) -> bool:
+            record = {f.name: np.frombuffer(data, f.dtype).reshape(f.shape) for f, (data, _) in _zip(fields, values)}
+            return bool(function({f.name: record[f.name][:length] if f.ragged else record[f.name]
+                                  for f, (_, length) in _zip(fields, values)}))
+
+        return Source(self._records.filter_function(answer, name or repr(function), path, tell))
+
+    def map(self, function: Callable[..., Mapping[str, Any]], *, name: str | None = None) -> Source:
+        """Records that a function makes: it gets a record (and, if it takes two arguments, a numpy Generator whose
+        numbers are a function of seed, epoch and record) and returns a dict of arrays, of the same dtypes and shapes
+        for all. name: names the function in the run's fingerprint, instead of what it gives for some records."""
+        identity = None if name is None else f"{name} of {self._records.fingerprint()}"
+        return Source(_function_source(len(self), _Mapped(self, function), "map", identity))
+
+    def pack(self, field: str, window: int, *, documents: int = 1024) -> Source:
+        """Documents (a ragged field) side by side in records of `window` elements, by best fit within as many
+        documents. Fields: `field`, `field`_segments (1, 2, .. by document, 0 where there is none) and
+        `field`_positions (within the document), i32. No element is lost; longer documents are cut."""
+        return Source(self._records.pack(field, window, documents))
+
+    def crop(self, field: str, shape: Sequence[int], position: str | Sequence[int] = "centre", *,
+             stream: str = "") -> Source:
+        """A part of the field: at an index, "centre", or "random", drawn anew for each record and epoch; crops and
+        flips of equal `stream` draw equal numbers."""
+        begin = None if isinstance(position, str) else list(position)
+        return Source(self._records.crop(field, list(shape), position if begin is None else "at", begin or [], stream))
+
+    def flip(self, field: str, dim: int, probability: float = 0.5, *, stream: str = "") -> Source:
+        """Mirrored in one dim, each record with this probability."""
+        return Source(self._records.flip(field, dim, probability, stream))
+
+    def pad(self, field: str, before: Sequence[int], after: Sequence[int], value: float = 0) -> Source:
+        """With elements of `value` before and after in each dim."""
+        return Source(self._records.pad(field, list(before), list(after), value))
+
+    def cast(self, field: str, dtype: Any) -> Source:
+        """The field as another numeric dtype; rounds to nearest, saturates."""
+        return Source(self._records.cast(field, name_of(dtype)))
+
+    def normalise(self, field: str, mean: float | Sequence[float], stddev: float | Sequence[float]) -> Source:
+        """(x - mean) / stddev as float32: one pair, or one for each index of the last dim."""
+        return Source(self._records.normalise(field, _floats(mean), _floats(stddev)))
+
+
+def _floats(values: float | Sequence[float]) -> list[float]:
+    return [float(v) for v in values] if isinstance(values, Iterable) else [float(values)]
+
+
+def open(text: str, *, progress: Progress = None, **options: Any) -> Source:  # noqa: A001
+    """A source by its text, as the command `shardwise batches` takes it: FORMAT:PATH?OPTION=VALUE&..., as
+    "tokens:train.bin?dtype=u16&window=1025". Options may be given as arguments, too. `shardwise batches --help` lists
+    the formats. Raises InvalidArgument, NotFound, Corrupt, Unsupported."""
+    if options:
+        values = {k: ",".join(map(str, v)) if isinstance(v, (list, tuple)) else str(v) for k, v in options.items()}
+        text += ("&" if "?" in text else "?") + urllib.parse.urlencode(values, quote_via=urllib.parse.quote, safe="/,:")
+    return Source(_core.Records.open(text, function_of(progress, "index")))
+
+
+def arrays(fields: Mapping[str, Any]) -> Source:
+    """Arrays in memory: dim 0 counts the records. Not copied where they are contiguous: leave them as they are."""
+    if not fields:
+        raise InvalidArgument("arrays: got no field, needs at least one")
+    kept = {name: _native(np.asarray(a), name) for name, a in fields.items()}
+    sizes = {name: len(a) if a.ndim else -1 for name, a in kept.items()}
+    if len(set(sizes.values())) > 1 or -1 in sizes.values():
+        raise InvalidArgument(f"arrays: fields have {sizes} records, needs the same number")
+    described = [(name, name_of(a.dtype, name), list(a.shape[1:]), False) for name, a in kept.items()]
+    return Source(_core.Records.of_arrays(described, next(iter(sizes.values())),
+                                          [a.ctypes.data for a in kept.values()], list(kept.values())))
+
+
+def callback(size: int, fields: Mapping[str, tuple[Any, Sequence[int]]], function: Callable[[int], Any], *,
+             name: str | None = None) -> Source:
+    """Records that a function of their number makes: a dict of arrays. fields: (dtype, shape) by name."""
+    described = [Field(n, np.dtype(dtype), tuple(shape)) for n, (dtype, shape) in fields.items()]
+    return Source(_function_source(size, lambda record, epoch, seed: function(record), "callback", name, described))
+
+
+def of(source: Any) -> Source:
+    """A source of: one, a text, a dict of arrays, or any object with __len__ and __getitem__."""
+    if isinstance(source, Source):
+        return source
+    if isinstance(source, str):
+        return open(source)
+    if isinstance(source, Mapping):
+        return arrays(source)
+    if isinstance(source, RandomAccess):
+        return Source(_function_source(len(source), lambda record, epoch, seed: source[record],
+                                       type(source).__name__, None))
+    raise InvalidArgument(f"loader: source {type(source).__name__}: needs a shardwise source, a text, a dict of arrays, "
+                          "or an object with __len__ and __getitem__")
+
+
+def zip(*all_sources: Any) -> Source:  # noqa: A001
+    """The fields of all, side by side. Sizes are equal."""
+    return Source(_core.Records.zip([of(s)._records for s in all_sources]))
+
+
+def concat(*all_sources: Any) -> Source:
+    """One after the other. Fields are equal."""
+    return Source(_core.Records.concat([of(s)._records for s in all_sources]))
+
+
+def mix(all_sources: Sequence[Any], weights: Sequence[int],
+        changes: Sequence[tuple[int, Sequence[int]]] = ()) -> Source:
+    """Drawn from by whole-number weights, exact over every sum of them; the smaller ones repeat. changes: (first sample
+    of the run, weights) from which other weights hold. Deliver in order: Loader(order="sequential")."""
+    return Source(_core.Records.mix([of(s)._records for s in all_sources], list(weights),
+                                    [(first, list(w)) for first, w in changes]))
+
+
+def _native(array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
+    ours = NUMPY[name_of(array.dtype, name)]
+    return np.ascontiguousarray(array, dtype=ours).reshape(array.shape)
+
+
+def _as_dict(record: Any) -> dict[str, Any]:
+    if isinstance(record, Mapping):
+        return {str(name): value for name, value in record.items()}
+    if isinstance(record, (tuple, list)):
+        return {str(i): value for i, value in enumerate(record)}
+    return {"data": record}
+
+
+def _value(value: Any, name: str) -> np.ndarray[Any, Any]:
+    if hasattr(value, "detach"):  # a tensor of torch
+        value = value.detach().cpu().numpy()
+    array = np.asarray(value)
+    if array.dtype.kind in "OUS":
+        raise Unsupported(f"field {name!r} is {type(value).__name__}: needs numbers of one shape; leave it out, or encode "
+                          "it (np.frombuffer(text.encode(), np.uint8))")
+    return array
+
+
+class _Mapped:
+    def __init__(self, source: Source, function: Callable[..., Mapping[str, Any]]) -> None:
+        import inspect
+
+        self.source, self.function = source, function
+        try:
+            parameters = [p for p in inspect.signature(function).parameters.values() if p.default is p.empty
+                          and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+            self.takes_random = len(parameters) >= 2
+        except (TypeError, ValueError):
+            self.takes_random = False
+
+    def __call__(self, record: int, epoch: int, seed: int) -> Any:
+        values = self.source.read(record, epoch=epoch, seed=seed)
+        if not self.takes_random:
+            return self.function(values)
+        bits = np.random.Philox(key=[seed, epoch], counter=[0, 0, 0, record])
+        return self.function(values, np.random.Generator(bits))
+
+
+def _function_source(size: int, function: Callable[[int, int, int], Any], what: str, name: str | None,
+                     fields: Sequence[Field] | None = None) -> _core.Records:
+    if fields is None:
+        if size == 0:
+            raise InvalidArgument(f"{what}: there is no record to tell the fields by")
+        first = {n: _value(v, n) for n, v in _as_dict(function(0, 0, 0)).items()}
+        fields = [Field(n, NUMPY[name_of(a.dtype, n)], a.shape) for n, a in first.items()]
+    known = list(fields)
+    if not known:
+        raise InvalidArgument(f"{what}: records have no field, needs at least one")
+
+    def make(record: int, epoch: int, seed: int) -> tuple[list[tuple[int, int]], Any]:
+        found = _as_dict(function(record, epoch, seed))
+        kept = []
+        for f in known:
+            if f.name not in found:
+                raise InvalidArgument(f"{what}: record {record} has no field {f.name!r}: it has {', '.join(found)}")
+            array = _value(found[f.name], f.name)
+            if array.shape != f.shape:
+                raise InvalidArgument(f"{what}: record {record}, field {f.name!r}: shape {list(array.shape)}, needs "
+                                      f"{list(f.shape)} as all have")
+            if array.dtype != f.dtype and not np.can_cast(array.dtype, f.dtype, "same_kind"):
+                raise InvalidArgument(f"{what}: record {record}, field {f.name!r}: dtype {array.dtype}, needs {f.dtype}")
+            kept.append(np.asarray(array, dtype=f.dtype, order="C"))
+        return [(a.ctypes.data, a.shape[0] if a.ndim else 1) for a in kept], kept
+
+    fingerprint = None
+    if name is not None:
+        import hashlib
+
+        text = repr((what, name, size, [(f.name, str(f.dtype), f.shape) for f in known]))
+        fingerprint = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
+    return _core.Records.of_function([(f.name, name_of(f.dtype, f.name), list(f.shape), f.ragged) for f in known], size,
+                                     make, fingerprint)

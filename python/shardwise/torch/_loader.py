@@ -1,0 +1,143 @@
+"""Batches as tensors of torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import IterableDataset, get_worker_info
+
+from .. import _loader
+from .._dtypes import OURS
+from .._errors import InvalidArgument
+from .._sharding import Mesh, PartitionSpec, Sharding
+from .. import sources as _sources
+from ._tensors import TORCH
+
+_SAME_SIZE = {1: np.uint8, 2: np.int16, 4: np.int32, 8: np.int64, 16: np.complex128}
+
+
+class Batch(dict[str, Any]):
+    """A dict of tensors by field, which are yours until you drop them, and `index`, `epoch`, `valid_rows`, `mask` (bool
+    [rows]) and `weights` (f32 [rows])."""
+
+    index: int
+    epoch: int
+    valid_rows: int
+    mask: torch.Tensor
+    weights: torch.Tensor
+
+
+def tensor_of(array: np.ndarray[Any, Any]) -> torch.Tensor:
+    """On the same memory, of any dtype that both have."""
+    dtype = TORCH[OURS[array.dtype]]
+    if array.dtype.kind in "biufc" and array.dtype.type.__module__ == "numpy":
+        return torch.from_numpy(array)
+    return torch.from_numpy(array.view(_SAME_SIZE[array.dtype.itemsize])).view(dtype)
+
+
+class Loader(IterableDataset[Batch]):
+    """`shardwise.Loader` for torch: batches are dicts of tensors, an IterableDataset, with state_dict and
+    load_state_dict as torch.distributed.checkpoint and StatefulDataLoader call them.
+
+        loader = swt.Loader(source, {"image": [Shard(0)], "label": [Shard(0)]}, mesh=device_mesh, batch_size=256)
+        for batch in loader:
+            step(batch["image"])
+
+    mesh: a DeviceMesh, of which this process is a rank, or what shardwise.Loader takes. fields: specs, or DTensor
+    placements. device: where the tensors go. The rest as shardwise.Loader.
+
+    It reads ahead by threads of its own, so a DataLoader around it needs no workers. Inside workers of
+    DataLoader(loader, batch_size=None, num_workers=n) each delivers its part of the batches, in the same order.
+    """
+
+    def __init__(self, source: Any, fields: Mapping[str, Any] | Sequence[str] | None = None, *, batch_size: int,
+                 mesh: Any = None, rank: int | None = None, device: Any = None, **options: Any) -> None:
+        super().__init__()
+        self._source = _sources.of(source)
+        if options.get("transform") is not None:
+            self._source = self._source.map(options.pop("transform"))
+        self._device = device
+        placed: Any = fields
+        if mesh is not None and hasattr(mesh, "mesh_dim_names"):
+            if rank is None and "devices" not in options:
+                rank = torch.distributed.get_rank()
+            if isinstance(fields, Mapping):
+                placed = {name: self._placed(name, given, mesh, batch_size) for name, given in fields.items()}
+            mesh = Mesh.from_torch(mesh)
+        self._arguments = {"fields": placed, "batch_size": batch_size, "mesh": mesh, "rank": rank, **options}
+        self._state: dict[str, Any] | None = None
+        self._loader: _loader.Loader | None = None
+        self._made()  # what is wrong with the arguments is said here
+
+    def _placed(self, name: str, given: Any, mesh: Any, batch_size: int) -> Any:
+        if given is None or isinstance(given, (str, PartitionSpec, Sharding)):
+            return given
+        field = self._source.fields.get(name)
+        if field is None:
+            raise InvalidArgument(f"loader: the source has no field {name!r}: it has {', '.join(self._source.fields)}")
+        return Sharding.from_torch(mesh, given, (batch_size, *field.shape))
+
+    def _made(self) -> _loader.Loader:
+        if self._loader is None:
+            self._loader = _loader.Loader(self._source, **self._arguments)
+            info = get_worker_info()
+            if info is not None:
+                self._loader._part = (info.num_workers, info.id)
+            if self._state is not None:
+                self._loader.load_state_dict(self._state)
+        return self._loader
+
+    def _batch(self, found: _loader.Batch) -> Batch:
+        batch = Batch({name: self._tensor(array) for name, array in found.items()})
+        batch.index, batch.epoch, batch.valid_rows = found.index, found.epoch, found.valid_rows
+        batch.mask, batch.weights = self._tensor(found.mask), self._tensor(found.weights)
+        return batch
+
+    def _tensor(self, array: np.ndarray[Any, Any]) -> torch.Tensor:
+        tensor = tensor_of(array)
+        return tensor if self._device is None else tensor.to(self._device, non_blocking=True)
+
+    def __iter__(self) -> Iterator[Batch]:
+        """The rest of the run, from where it stands."""
+        for found in self._made():
+            yield self._batch(found)
+
+    def epoch(self) -> Iterator[Batch]:
+        """The batches up to the end of the epoch in which the next one begins."""
+        for found in self._made().epoch():
+            yield self._batch(found)
+
+    def __len__(self) -> int:
+        """Batches of the whole run."""
+        return len(self._made())
+
+    @property
+    def batches_per_epoch(self) -> int:
+        return self._made().batches_per_epoch
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the run stands after the batches that this process took, the same on any mesh."""
+        return self._made().state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on from there. Raises InvalidArgument where it is another run's, saying in what."""
+        self._state = dict(state)
+        self.close()
+        self._made()
+
+    def stats(self) -> dict[str, Any]:
+        """As shardwise.Loader.stats."""
+        return self._made().stats()
+
+    def close(self) -> None:
+        """Stops the threads."""
+        if self._loader is not None:
+            self._loader.close()
+            self._loader = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = None if self._loader is None else self._loader.state_dict()
+        return {**self.__dict__, "_loader": None, "_state": state or self._state}

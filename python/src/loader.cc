@@ -1,0 +1,189 @@
+#include <nanobind/ndarray.h>
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bindings.h"
+#include "parts.h"
+#include "python_source.h"
+#include "shardwise/loader/host_loader.h"
+#include "shardwise/shard/error.h"
+#include "work.h"
+
+namespace shardwise::python {
+namespace {
+
+/// field, sharding, (low, high) of each record dim or none, buckets, whether to truncate.
+using PlacementArgument =
+    std::tuple<std::string, Sharding, std::vector<std::pair<std::int64_t, std::int64_t>>, Ints,
+               bool>;
+
+/// Memory that Python keeps as long as it has an array on it.
+nb::object array_of(const HostPart& part) {
+  using Bytes = nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>>;
+  auto keeper = std::make_unique<std::shared_ptr<std::byte>>(part.data);
+  const nb::capsule owner(keeper.get(), [](void* held) noexcept {
+    delete static_cast<std::shared_ptr<std::byte>*>(held);
+  });
+  std::byte* const data = keeper.release()->get();
+  return nb::cast(Bytes(data, {part.bytes}, owner));
+}
+
+/// The whole's shape, and per position of this process (position, begin, shape, bytes).
+nb::tuple parts_of(const HostArray& array) {
+  nb::list list;
+  for (const HostPart& part : array.parts) {
+    list.append(nb::make_tuple(part.position, ints(part.box.begin()), ints(part.box.shape()),
+                               array_of(part)));
+  }
+  return nb::make_tuple(ints(array.shape), list);
+}
+
+std::vector<FieldPlacement> placements_of(const std::vector<PlacementArgument>& arguments) {
+  std::vector<FieldPlacement> placements;
+  placements.reserve(arguments.size());
+  for (const auto& [field, sharding, halo, buckets, truncate] : arguments) {
+    FieldPlacement placement{field, sharding};
+    for (const auto& [low, high] : halo) placement.halo.push_back({low, high});
+    placement.buckets = buckets;
+    placement.truncate = truncate;
+    placements.push_back(std::move(placement));
+  }
+  return placements;
+}
+
+class PythonLoader {
+ public:
+  PythonLoader(const Records& records, const std::vector<PlacementArgument>& placements,
+               const std::optional<Ints>& positions, const LoaderOptions& options,
+               const std::string& state_json, std::uint64_t seed) {
+    const nb::gil_scoped_release released;  // the fingerprint reads records, perhaps Python's
+    LoaderState state{.seed = seed};
+    if (!state_json.empty()) state = loader_state_from_json(state_json);
+    loader_ = std::make_unique<HostLoader>(records.source, placements_of(placements), options,
+                                           state, HostLoaderOptions{.positions = positions});
+  }
+  ~PythonLoader() { close(); }
+
+  HostLoader& get() const {
+    process_.check("a loader");
+    if (!loader_) throw Error(ErrorCode::invalid_argument, "this loader is closed");
+    return *loader_;
+  }
+
+  /// Joins the readers, which may need the GIL to end. In a fork they are the parent's.
+  void close() {
+    if (!process_.is_own()) {
+      static_cast<void>(loader_.release());
+      return;
+    }
+    const nb::gil_scoped_release released;
+    loader_.reset();
+  }
+
+  nb::object next() {
+    HostLoader& loader = get();
+    std::optional<HostBatch> batch;
+    for (;;) {
+      {
+        const nb::gil_scoped_release released;
+        if (loader.wait(std::chrono::milliseconds(50))) {
+          batch = loader.next();
+          break;
+        }
+      }
+      if (PyErr_CheckSignals() != 0) throw nb::python_error();
+    }
+    if (!batch) return nb::none();
+    nb::list fields;
+    for (const HostArray& array : batch->fields) fields.append(parts_of(array));
+    return nb::make_tuple(batch->index, batch->epoch, batch->valid_rows, fields,
+                          parts_of(batch->mask), parts_of(batch->weights));
+  }
+
+  nb::dict stats() const {
+    const LoaderStats stats = get().stats();
+    nb::dict dict;
+    dict["batches"] = stats.batches;
+    dict["records"] = stats.records;
+    dict["bytes_placed"] = stats.bytes_placed;
+    dict["seconds"] = stats.seconds;
+    dict["consumer_waited_seconds"] = stats.consumer_waited_seconds;
+    dict["readers_waited_seconds"] = stats.readers_waited_seconds;
+    dict["rows_per_second"] = stats.rows_per_second;
+    dict["mean_ready_batches"] = stats.mean_ready_batches;
+    nb::dict stages;
+    for (const StageSeconds& stage : stats.stages) stages[stage.stage.c_str()] = stage.seconds;
+    dict["stages"] = stages;
+    dict["bottleneck"] = bottleneck(stats);
+    return dict;
+  }
+
+  nb::tuple bad_records() const {
+    const BadRecordLedger ledger = get().bad_records();
+    nb::list first;
+    for (const BadRecord& bad : ledger.first) {
+      first.append(
+          nb::make_tuple(bad.batch, bad.row, bad.epoch, bad.record, bad.substitute, bad.message));
+    }
+    return nb::make_tuple(ledger.count, first);
+  }
+
+ private:
+  OwnProcess process_;
+  std::unique_ptr<HostLoader> loader_;
+};
+
+LoaderOptions options_of(std::int64_t batch_size, std::int64_t epochs, const std::string& order,
+                         const std::string& last_batch, const std::string& bad_records,
+                         int prefetch, std::size_t prefetch_bytes, int threads) {
+  return {.batch_size = batch_size,
+          .epochs = epochs,
+          .order = parse_record_order(order),
+          .last_batch = parse_last_batch(last_batch),
+          .bad_records = parse_bad_records(bad_records),
+          .prefetch = prefetch,
+          .prefetch_bytes = prefetch_bytes,
+          .threads = threads};
+}
+
+}  // namespace
+
+void bind_loader(nb::module_& module) {
+  bind_records(module);
+  nb::class_<LoaderOptions>(module, "LoaderOptions")
+      .def_static("of", &options_of, nb::arg("batch_size"), nb::arg("epochs"), nb::arg("order"),
+                  nb::arg("last_batch"), nb::arg("bad_records"), nb::arg("prefetch"),
+                  nb::arg("prefetch_bytes"), nb::arg("threads"));
+  nb::class_<PythonLoader>(module, "Loader")
+      .def(nb::init<const Records&, const std::vector<PlacementArgument>&,
+                    const std::optional<Ints>&, const LoaderOptions&, const std::string&,
+                    std::uint64_t>(),
+           nb::arg("records"), nb::arg("placements"), nb::arg("positions"), nb::arg("options"),
+           nb::arg("state"), nb::arg("seed"))
+      .def("next", &PythonLoader::next)
+      .def("close", &PythonLoader::close)
+      .def("state", [](const PythonLoader& self) { return to_json(self.get().state()); })
+      .def("stats", &PythonLoader::stats)
+      .def("bad_records", &PythonLoader::bad_records)
+      .def(
+          "step_of",
+          [](const PythonLoader& self, std::int64_t record, std::int64_t epoch) {
+            std::optional<std::pair<std::int64_t, std::int64_t>> found;
+            if (const auto step = self.get().step_of(record, epoch)) {
+              found.emplace(step->batch, step->row);
+            }
+            return found;
+          },
+          nb::arg("record"), nb::arg("epoch"))
+      .def_prop_ro("batches_per_epoch",
+                   [](const PythonLoader& self) { return self.get().batches_per_epoch(); })
+      .def_prop_ro("batches", [](const PythonLoader& self) { return self.get().batches(); });
+}
+
+}  // namespace shardwise::python

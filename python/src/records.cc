@@ -1,0 +1,223 @@
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bindings.h"
+#include "parts.h"
+#include "python_source.h"
+#include "shardwise/loader/open_source.h"
+#include "shardwise/loader/source.h"
+#include "shardwise/loader/sources/callback.h"
+#include "shardwise/shard/box_copy.h"
+#include "shardwise/shard/error.h"
+#include "work.h"
+
+namespace shardwise::python {
+namespace {
+
+/// name, dtype, shape, whether it is ragged.
+using FieldArgument = std::tuple<std::string, std::string, Ints, bool>;
+
+std::vector<Field> fields_of(const std::vector<FieldArgument>& arguments) {
+  std::vector<Field> fields;
+  fields.reserve(arguments.size());
+  for (const auto& [name, dtype, shape, ragged] : arguments) {
+    fields.push_back({name, parse_dtype(dtype), Shape{std::span(shape)}, ragged});
+  }
+  return fields;
+}
+
+std::vector<FieldArgument> described(const shardwise::Source& source) {
+  std::vector<FieldArgument> fields;
+  for (const Field& field : source.fields()) {
+    fields.emplace_back(field.name, std::string(name(field.dtype)), ints(field.shape),
+                        field.ragged);
+  }
+  return fields;
+}
+
+/// Whole records side by side in memory that Python keeps.
+class ArraysSource final : public shardwise::Source {
+ public:
+  ArraysSource(std::vector<Field> fields, std::int64_t size,
+               const std::vector<std::uintptr_t>& addresses, nb::object keeper)
+      : fields_(std::move(fields)), size_(size), keeper_(held(std::move(keeper))) {
+    for (std::size_t i = 0; i < fields_.size(); ++i) {
+      columns_.push_back({reinterpret_cast<const std::byte*>(addresses.at(i)),
+                          num_bytes(fields_[i].shape, size_bytes(fields_[i].dtype)),
+                          Box::whole(fields_[i].shape)});
+    }
+  }
+
+  std::int64_t size() const override { return size_; }
+  std::span<const Field> fields() const override { return fields_; }
+
+  void read(const Sample& sample, std::span<const FieldBox> boxes) const override {
+    for (const FieldBox& box : boxes) {
+      const Column& column = columns_[box.field];
+      const std::byte* const record =
+          column.data + static_cast<std::size_t>(sample.record) * column.record_bytes;
+      copy_box(box.to.box, size_bytes(fields_[box.field].dtype), {record, column.whole}, box.to);
+    }
+  }
+
+ private:
+  struct Column {
+    const std::byte* data;
+    std::size_t record_bytes;
+    Box whole;
+  };
+  std::vector<Field> fields_;
+  std::int64_t size_;
+  std::vector<Column> columns_;
+  std::shared_ptr<nb::object> keeper_;
+};
+
+/// Records that a Python function makes: it gets record, epoch and seed, and returns a list of
+/// (address, length), one per field, and an object that keeps them.
+class FunctionSource final : public shardwise::Source {
+ public:
+  FunctionSource(std::vector<Field> fields, std::int64_t size, nb::object function,
+                 std::optional<std::uint64_t> fingerprint)
+      : fields_(std::move(fields)),
+        size_(size),
+        function_(held(std::move(function))),
+        fingerprint_(fingerprint) {
+    for (const Field& field : fields_) wholes_.push_back(Box::whole(field.shape));
+  }
+
+  std::int64_t size() const override { return size_; }
+  std::span<const Field> fields() const override { return fields_; }
+  std::uint64_t fingerprint() const override {
+    return fingerprint_ ? *fingerprint_ : shardwise::Source::fingerprint();
+  }
+
+  void read(const Sample& sample, std::span<const FieldBox> boxes) const override {
+    process_.check("a loader's source");
+    const nb::gil_scoped_acquire gil;
+    const Made made = make(sample);
+    for (const FieldBox& box : boxes) {
+      copy_box(
+          box.to.box, size_bytes(fields_[box.field].dtype),
+          {reinterpret_cast<const std::byte*>(made.places[box.field].first), wholes_[box.field]},
+          box.to);
+    }
+  }
+
+  std::int64_t length(const Sample& sample, std::size_t field) const override {
+    if (!fields_[field].ragged) return shardwise::Source::length(sample, field);
+    const nb::gil_scoped_acquire gil;
+    return make(sample).places[field].second;
+  }
+
+ private:
+  struct Made {
+    std::vector<std::pair<std::uintptr_t, std::int64_t>> places;
+    nb::object keeper;
+  };
+
+  Made make(const Sample& sample) const {
+    try {
+      const nb::tuple result =
+          nb::cast<nb::tuple>((*function_)(sample.record, sample.epoch, sample.seed));
+      return {nb::cast<std::vector<std::pair<std::uintptr_t, std::int64_t>>>(result[0]), result[1]};
+    } catch (const nb::python_error& error) {
+      throw PythonRaised(error);
+    }
+  }
+
+  OwnProcess process_;
+  std::vector<Field> fields_;
+  std::vector<Box> wholes_;
+  std::int64_t size_;
+  std::shared_ptr<nb::object> function_;
+  std::optional<std::uint64_t> fingerprint_;
+};
+
+/// One whole record, to memory of Python's: addresses per field.
+void read_record(const Records& self, std::int64_t record, std::int64_t epoch, std::uint64_t seed,
+                 const std::vector<std::uintptr_t>& addresses) {
+  const nb::gil_scoped_release released;
+  const std::span<const Field> fields = self.source->fields();
+  if (record < 0 || record >= self.source->size()) {
+    throw Error(ErrorCode::not_found, "record " + std::to_string(record) + ": there are " +
+                                          std::to_string(self.source->size()));
+  }
+  std::vector<FieldBox> boxes;
+  boxes.reserve(fields.size());
+  for (std::size_t i = 0; i < fields.size(); ++i) {
+    boxes.push_back(
+        {i, {reinterpret_cast<std::byte*>(addresses.at(i)), Box::whole(fields[i].shape)}});
+  }
+  self.source->read({record, epoch, seed}, boxes);
+}
+
+std::int64_t length_of(const Records& self, std::int64_t record, std::int64_t epoch,
+                       std::uint64_t seed, std::size_t field) {
+  const nb::gil_scoped_release released;
+  return self.source->length({record, epoch, seed}, field);
+}
+
+}  // namespace
+
+std::shared_ptr<nb::object> held(nb::object object) {
+  return {new nb::object(std::move(object)), [](nb::object* kept) {
+            if (Py_IsInitialized() == 0) return;  // at the end of the program Python has dropped it
+            const nb::gil_scoped_acquire gil;
+            delete kept;
+          }};
+}
+
+PythonRaised::PythonRaised(const nb::python_error& error)
+    : Error(ErrorCode::corrupt, error.what()), value_(held(nb::borrow(error.value()))) {}
+
+void PythonRaised::set_error(const std::string& note) const {
+  if (!note.empty() && nb::hasattr(*value_, "add_note")) value_->attr("add_note")(note);
+  PyErr_SetObject(value_->type().ptr(), value_->ptr());
+}
+
+void bind_records(nb::module_& module) {
+  nb::class_<Records> records(module, "Records");
+  records
+      .def_static(
+          "open",
+          [](const std::string& text, nb::object progress) {
+            Work work(std::move(progress));
+            return Records{work.run([&] { return open_source(text); })};
+          },
+          nb::arg("text"), nb::arg("progress") = nb::none())
+      .def_static(
+          "of_arrays",
+          [](const std::vector<FieldArgument>& fields, std::int64_t size,
+             const std::vector<std::uintptr_t>& addresses, nb::object keeper) {
+            return Records{std::make_shared<ArraysSource>(fields_of(fields), size, addresses,
+                                                          std::move(keeper))};
+          },
+          nb::arg("fields"), nb::arg("size"), nb::arg("addresses"), nb::arg("keeper"))
+      .def_static(
+          "of_function",
+          [](const std::vector<FieldArgument>& fields, std::int64_t size, nb::object function,
+             std::optional<std::uint64_t> fingerprint) {
+            return Records{std::make_shared<FunctionSource>(fields_of(fields), size,
+                                                            std::move(function), fingerprint)};
+          },
+          nb::arg("fields"), nb::arg("size"), nb::arg("function"),
+          nb::arg("fingerprint") = nb::none())
+      .def_prop_ro("size", [](const Records& self) { return self.source->size(); })
+      .def_prop_ro("fields", [](const Records& self) { return described(*self.source); })
+      .def("read", &read_record, nb::arg("record"), nb::arg("epoch"), nb::arg("seed"),
+           nb::arg("addresses"))
+      .def("length", &length_of, nb::arg("record"), nb::arg("epoch"), nb::arg("seed"),
+           nb::arg("field"))
+      .def("fingerprint", [](const Records& self) {
+        const nb::gil_scoped_release released;
+        return self.source->fingerprint();
+      });
+  bind_stages(records);
+}
+
+}  // namespace shardwise::python

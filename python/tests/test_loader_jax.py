@@ -1,0 +1,62 @@
+"""shardwise.jax.Loader: global arrays on 8 CPU devices."""
+
+import os
+
+os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
+
+import numpy as np
+import pytest
+
+pytest.importorskip("jax", reason="needs jax, which this environment has not")
+
+import jax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+
+import shardwise as sw
+import shardwise.jax as swj
+
+
+def table(n=64):
+    return {"x": np.arange(n * 8, dtype=np.float32).reshape(n, 2, 4), "y": np.arange(n, dtype=np.int32)}
+
+
+def mesh():
+    return Mesh(np.array(jax.devices()).reshape(4, 2), ("data", "model"))
+
+
+def test_batches_are_global_arrays_on_their_shardings():
+    shardings = {"x": NamedSharding(mesh(), P("data", None, "model")), "y": NamedSharding(mesh(), P("data"))}
+    host = list(sw.Loader(table(), batch_size=16, seed=3, epochs=2))
+    kept = []
+    for h, b in zip(host, swj.Loader(table(), shardings, batch_size=16, seed=3, epochs=2, prefetch=1), strict=True):
+        assert b.index == h.index and b["x"].sharding == shardings["x"] and b["x"].shape == (16, 2, 4)
+        assert (np.asarray(b["x"]) == h["x"]).all() and (np.asarray(b["y"]) == h["y"]).all()
+        assert np.asarray(b.mask).all() and np.isclose(np.asarray(b.weights).sum(), 1)
+        kept.append((b, h["x"].copy()))
+    # JAX may use the memory as it is: no later batch is written there.
+    assert all((np.asarray(b["x"]) == h).all() for b, h in kept)
+
+
+def test_one_sharding_cuts_the_batch_of_all_fields():
+    batch = next(swj.Loader(table(), NamedSharding(mesh(), P(("data", "model"))), batch_size=16))
+    assert batch["x"].addressable_shards[0].data.shape == (2, 2, 4) and batch["y"].addressable_shards[0].data.shape == (2,)
+    with pytest.raises(sw.InvalidArgument, match="one entry"):
+        swj.Loader(table(), NamedSharding(mesh(), P("data", "model")), batch_size=16)
+    with pytest.raises(sw.InvalidArgument, match="mesh follows"):
+        swj.Loader(table(), NamedSharding(mesh(), P("data")), batch_size=16, mesh="data=4")
+
+
+def test_a_batch_that_does_not_divide_is_refused():
+    with pytest.raises(sw.InvalidArgument):
+        next(swj.Loader(table(), NamedSharding(mesh(), P("data")), batch_size=6))
+
+
+def test_resumes_from_its_state():
+    sharding = NamedSharding(mesh(), P("data"))
+    expected = [np.asarray(b["y"]).tolist() for b in swj.Loader(table(), sharding, batch_size=8, seed=1)]
+    loader = swj.Loader(table(), sharding, batch_size=8, seed=1)
+    found = [np.asarray(next(loader)["y"]).tolist() for _ in range(3)]
+    again = swj.Loader(table(), NamedSharding(mesh(), P("model")), batch_size=8)
+    again.load_state_dict(loader.state_dict())
+    assert found + [np.asarray(b["y"]).tolist() for b in again] == expected

@@ -1,0 +1,90 @@
+"""shardwise.torch.Loader: tensors, DataLoader's workers, DeviceMesh, state saved with the model."""
+
+import os
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="needs torch, which this environment has not")
+
+import torch
+import torch.distributed as dist
+from processes import free_port, run_ranks
+from torch.utils.data import DataLoader
+
+import shardwise.torch as swt
+
+
+def table(n=40):
+    return {"x": np.arange(n * 6, dtype=np.float32).reshape(n, 2, 3), "y": np.arange(n, dtype=np.int64)}
+
+
+def rows(batches):
+    return [batch["y"].tolist() for batch in batches]
+
+
+def test_batches_are_tensors_on_the_loaders_memory():
+    loader = swt.Loader({**table(), "b": np.arange(40).astype(ml_dtypes.bfloat16)}, batch_size=8, seed=1)
+    for batch in loader:
+        assert isinstance(batch, dict) and list(batch) == ["x", "y", "b"]
+        assert torch.equal(batch["x"], torch.from_numpy(table()["x"][batch["y"].numpy()]))
+        assert batch["b"].dtype == torch.bfloat16 and torch.equal(batch["b"].long(), batch["y"])
+        assert batch["x"].data_ptr() % 64 == 0 and batch.mask.dtype == torch.bool and batch.weights.sum() == 1
+        batch["x"].add_(1)  # writable
+    assert loader.state_dict()["next_batch"] == 5
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2, 3])
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_inside_dataloader_workers_every_batch_comes_once_in_order(workers, context):
+    if workers == 0 and context == "spawn":
+        pytest.skip("without workers there is no start method")
+    loader = swt.Loader(table(), batch_size=4, seed=2, epochs=2)
+    expected = rows(swt.Loader(table(), batch_size=4, seed=2, epochs=2))
+    around = DataLoader(loader, batch_size=None, num_workers=workers,
+                        multiprocessing_context=context if workers else None)
+    batches = list(around)
+    assert rows(batches) == expected
+    assert [b.index for b in batches] == list(range(20))
+
+
+def test_a_loader_that_has_run_goes_on_in_workers():
+    loader = swt.Loader(table(), batch_size=4, seed=2)
+    expected = rows(swt.Loader(table(), batch_size=4, seed=2))
+    found = rows([next(iter(loader)), next(iter(loader))])
+    assert found + rows(DataLoader(loader, batch_size=None, num_workers=2, multiprocessing_context="spawn")) == expected
+
+
+def test_its_state_is_saved_with_the_model(tmp_path):
+    model = torch.nn.Linear(3, 3)
+    loader = swt.Loader(table(), batch_size=8, seed=6, epochs=2)
+    expected = rows(swt.Loader(table(), batch_size=8, seed=6, epochs=2))
+    batches = iter(loader)
+    found = rows([next(batches), next(batches), next(batches)])
+    swt.save(tmp_path / "a", {"model": model, "loader": loader})
+    again = swt.Loader(table(), batch_size=8, epochs=2)
+    swt.load(tmp_path / "a", {"model": torch.nn.Linear(3, 3), "loader": again})
+    assert found + rows(again) == expected
+
+
+def of_a_mesh(rank, size, port):
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(size))
+    dist.init_process_group("gloo")
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, Shard
+
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "model"))
+    loader = swt.Loader(table(), {"x": [Shard(0), Shard(2)], "y": [Shard(0), Replicate()]}, mesh=mesh, batch_size=8, seed=4)
+    found = [(b["x"].numpy().copy(), b["y"].tolist()) for b in loader]
+    dist.destroy_process_group()
+    return found
+
+
+def test_placements_on_a_device_mesh():
+    whole = list(swt.Loader(table(), batch_size=8, seed=4))
+    for rank, found in enumerate(run_ranks(of_a_mesh, 4, free_port())):
+        data, model = divmod(rank, 2)
+        for w, (x, y) in zip(whole, found, strict=True):
+            assert y == w["y"][4 * data:4 * data + 4].tolist()
+            assert (x == w["x"][4 * data:4 * data + 4, :, 2 * model:2 * model + 2].numpy()).all()

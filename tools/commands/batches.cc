@@ -1,0 +1,221 @@
+#include <fmt/core.h>
+
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+
+#include "commands/commands.h"
+#include "output.h"
+#include "parse.h"
+#include "shardwise/loader/host_loader.h"
+#include "shardwise/loader/open_source.h"
+#include "shardwise/loader/stages/filter.h"
+#include "shardwise/loader/stages/mix.h"
+#include "shardwise/loader/stages/pack.h"
+#include "shardwise/loader/stages/select.h"
+#include "shardwise/shard/box_copy.h"
+#include "shardwise/shard/error.h"
+#include "shardwise/storage/hash.h"
+
+namespace shardwise::tools {
+namespace {
+
+using SourcePtr = std::shared_ptr<const Source>;
+
+std::vector<std::int64_t> parse_weights(const std::string& text) {
+  std::vector<std::int64_t> weights;
+  std::size_t begin = 0;
+  while (begin <= text.size()) {
+    const std::size_t end = std::min(text.find(':', begin), text.size());
+    const std::string word = text.substr(begin, end - begin);
+    const bool is_number = !word.empty() && word.size() < 10 &&
+                           word.find_first_not_of("0123456789") == std::string::npos;
+    if (!is_number) {
+      throw BadUsage(fmt::format(
+          "batches: --mix \"{}\": needs whole numbers with \":\" between them, as 3:1", text));
+    }
+    weights.push_back(std::stoll(word));
+    begin = end + 1;
+  }
+  return weights;
+}
+
+/// The one field that documents can be: ragged, of one dim.
+std::string packed_field(const Source& source) {
+  std::string found;
+  for (const Field& field : source.fields()) {
+    if (!field.ragged || field.shape.size() != 1) continue;
+    if (!found.empty()) {
+      throw BadUsage(
+          fmt::format("batches: --pack: fields \"{}\" and \"{}\" are both documents: "
+                      "name one of them by --pack-field",
+                      found, field.name));
+    }
+    found = field.name;
+  }
+  if (found.empty()) {
+    throw BadUsage("batches: --pack: no field is a document: needs a ragged one of one dim");
+  }
+  return found;
+}
+
+/// The records that the words ask for. `order` is how the loader is to take them.
+SourcePtr source_of(const BatchesOptions& options, RecordOrder& order) {
+  std::vector<SourcePtr> sources;
+  sources.reserve(options.sources.size());
+  for (const std::string& text : options.sources) {
+    SourcePtr source = open_source(text);
+    if (!options.mix.empty()) {
+      if (!options.filter.empty()) source = filter(source, options.filter);
+      // By themselves, so that the mixture stays exact.
+      if (order == RecordOrder::shuffled) source = shuffle(source);
+    }
+    sources.push_back(std::move(source));
+  }
+  SourcePtr source;
+  if (!options.mix.empty()) {
+    source = mix(std::move(sources), parse_weights(options.mix));
+    order = RecordOrder::sequential;
+  } else {
+    source = sources.size() == 1 ? sources[0] : zip(std::move(sources));
+    if (!options.filter.empty()) source = filter(source, options.filter);
+  }
+  if (options.pack == 0) return source;
+  const std::string field = options.pack_field.empty() ? packed_field(*source) : options.pack_field;
+  return pack(source, {.field = field, .window = options.pack});
+}
+
+std::vector<FieldPlacement> placements_of(const BatchesOptions& options, const Source& source,
+                                          const Mesh& mesh) {
+  if (options.specs.empty()) return cut_batch(source, mesh, mesh.axes()[0].name);
+  std::map<std::string, std::string, std::less<>> by_field;
+  for (const std::string& text : options.specs) {
+    const std::size_t equals = text.find('=');
+    if (equals == std::string::npos) {
+      if (options.specs.size() > 1) {
+        throw BadUsage(
+            "batches: --spec for all fields cannot be given with others: name the "
+            "field, as image=data,-,-");
+      }
+      return place_all(source, mesh, text);
+    }
+    by_field[text.substr(0, equals)] = text.substr(equals + 1);
+  }
+  return place_fields(source, mesh, by_field);
+}
+
+/// The batch as one device would hold it.
+std::vector<std::byte> whole(const HostArray& array) {
+  const std::size_t element_bytes = size_bytes(array.dtype);
+  std::vector<std::byte> bytes(num_bytes(array.shape, element_bytes));
+  const Box all = Box::whole(array.shape);
+  for (const HostPart& part : array.parts) {
+    copy_box(part.box, element_bytes, {part.data.get(), part.box}, {bytes.data(), all});
+  }
+  return bytes;
+}
+
+/// Of what the batch holds, however it is cut.
+std::string digest_of(const HostBatch& batch) {
+  std::vector<std::uint64_t> facts;
+  for (const HostArray& array : batch.fields) {
+    for (const std::int64_t extent : array.shape) {
+      facts.push_back(static_cast<std::uint64_t>(extent));
+    }
+    const std::vector<std::byte> bytes = whole(array);
+    facts.push_back(hash64(bytes.data(), bytes.size()));
+  }
+  const std::vector<std::byte> mask = whole(batch.mask);
+  facts.push_back(hash64(mask.data(), mask.size()));
+  const auto bytes = std::as_bytes(std::span(facts));
+  return fmt::format("{:016x}", hash64(bytes.data(), bytes.size()));
+}
+
+/// What is printed of the batches: lines as they come, or one object at the end.
+class Report {
+ public:
+  Report(const BatchesOptions& options, std::vector<std::string> fields)
+      : options_(options), fields_(std::move(fields)) {}
+
+  void add(const HostBatch& batch) {
+    rows_ += batch.valid_rows;
+    const bool hashed = options_.digest || options_.json;
+    const std::string digest = hashed ? digest_of(batch) : std::string();
+    if (options_.json) {
+      list_.push_back({{"index", batch.index},
+                       {"epoch", batch.epoch},
+                       {"rows", batch.valid_rows},
+                       {"digest", digest}});
+      return;
+    }
+    std::string shapes;
+    for (std::size_t i = 0; i < fields_.size(); ++i) {
+      shapes += fmt::format("  {} {} {}", fields_[i], name(batch.fields[i].dtype),
+                            to_string(batch.fields[i].shape));
+    }
+    fmt::print("batch {}  epoch {}  {} rows{}{}{}\n", batch.index, batch.epoch, batch.valid_rows,
+               shapes, hashed ? "  " : "", digest);
+  }
+
+  void finish(const HostLoader& loader) {
+    const LoaderStats stats = loader.stats();
+    if (options_.json) {
+      const BadRecordLedger bad = loader.bad_records();
+      print_json({{"batches", list_},
+                  {"batches_per_epoch", loader.batches_per_epoch()},
+                  {"rows", rows_},
+                  {"rows_per_second", stats.rows_per_second},
+                  {"bottleneck", bottleneck(stats)},
+                  {"bad_records", bad.count},
+                  {"state", nlohmann::ordered_json::parse(to_json(loader.state()))}});
+      return;
+    }
+    fmt::print("{} rows, {:.0f} rows/s; {}\n", rows_, stats.rows_per_second, bottleneck(stats));
+    for (const BadRecord& bad : loader.bad_records().first) {
+      print_note(fmt::format("bad record: {}", bad.message));
+    }
+  }
+
+ private:
+  const BatchesOptions& options_;
+  std::vector<std::string> fields_;
+  nlohmann::ordered_json list_ = nlohmann::ordered_json::array();
+  std::int64_t rows_ = 0;
+};
+
+}  // namespace
+
+int run_batches(const BatchesOptions& options) {
+  const Mesh mesh = parse_mesh(options.mesh);
+  check_listed(mesh, "batches");
+  RecordOrder order = parse_record_order(options.order);
+  const SourcePtr source = source_of(options, order);
+  const std::vector<FieldPlacement> placements = placements_of(options, *source, mesh);
+  LoaderState state{.seed = options.seed, .next_batch = options.from};
+  if (!options.state.empty()) state = loader_state_from_json(text_or_file(options.state));
+  HostLoader loader(source, placements,
+                    {.batch_size = options.batch,
+                     .epochs = options.epochs,
+                     .order = order,
+                     .last_batch = parse_last_batch(options.last),
+                     .bad_records = parse_bad_records(options.bad),
+                     .prefetch = options.prefetch,
+                     .threads = options.threads},
+                    state);
+  std::vector<std::string> fields;
+  fields.reserve(placements.size());
+  for (const FieldPlacement& placement : placements) fields.push_back(placement.field);
+  Report report(options, std::move(fields));
+  for (std::int64_t i = 0; options.count == 0 || i < options.count; ++i) {
+    const std::optional<HostBatch> batch = loader.next();
+    if (!batch) break;
+    report.add(*batch);
+  }
+  report.finish(loader);
+  return 0;
+}
+
+}  // namespace shardwise::tools
