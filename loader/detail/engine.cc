@@ -215,7 +215,10 @@ std::optional<BatchRow> Engine::step_of(std::int64_t record, std::int64_t epoch)
 }
 
 LoaderStats Engine::stats() const {
-  LoaderStats stats{.batches = batches_, .records = records_, .bytes_placed = bytes_placed_};
+  LoaderStats stats;
+  stats.batches = batches_;
+  stats.records = records_;
+  stats.bytes_placed = bytes_placed_;
   stats.seconds = clock_.seconds();
   stats.consumer_waited_seconds = ring_->consumer_waited_seconds();
   stats.readers_waited_seconds = ring_->readers_waited_seconds();

@@ -15,6 +15,9 @@ namespace {
 
 constexpr int kMostSubstitutes = 16;
 
+// By so many rows a record is announced before it is read.
+constexpr std::size_t kRowsAhead = 2;
+
 std::size_t bytes_of(const FieldBox& box, const Source& source) {
   return num_bytes(box.to.box.shape(), size_bytes(source.fields()[box.field].dtype));
 }
@@ -40,6 +43,8 @@ bool RowWriter::write(const PendingBatch& batch, std::int64_t begin, std::int64_
     prepare(row, end_segment);
     for (; row < end_segment; ++row) {
       if (stop.stop_requested()) return false;
+      const auto ahead = static_cast<std::size_t>(row - begin) + kRowsAhead;
+      if (!boxes_.empty() && ahead < samples_.size()) plan_.source().will_read(samples_[ahead]);
       write_row(batch, row, samples_[static_cast<std::size_t>(row - begin)], result);
     }
   }
