@@ -4,63 +4,36 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <string>
 #include <vector>
 
+#include "shardwise/loader/loader_options.h"
 #include "shardwise/loader/loader_state.h"
+#include "shardwise/loader/loader_stats.h"
+#include "shardwise/loader/placement.h"
 #include "shardwise/loader/source.h"
 #include "shardwise/runtime/sharded_array.h"
 
 namespace shardwise {
 
-/// What happens to the last records of an epoch, if they do not fill a batch.
-enum class LastBatch {
-  drop,  ///< they are left out of this epoch (another epoch has another order, so leaves out
-         ///< others)
-  pad,   ///< zeros fill up the batch; Batch::mask tells which rows are real
-};
-
-enum class RecordOrder { sequential, shuffled };
-
-struct LoaderOptions {
-  std::int64_t batch_size = 1;  ///< global: rows over all devices
-  std::int64_t epochs = 1;      ///< not part of a run's fingerprint: a resumed run may have more
-  RecordOrder order = RecordOrder::shuffled;
-  LastBatch last_batch = LastBatch::drop;
-
-  /// Batches held ready on the devices besides the one delivered last. 1 or more.
-  int prefetch = 2;
-
-  /// Threads that read records; each may block on its file.
-  int threads = 1;
-};
-
-/// A field of the source that goes to the devices, and how its batches [batch, record dims...] are
-/// cut. Value type.
-struct FieldPlacement {
-  std::string field;
-  Sharding sharding;
-};
+namespace detail {
+class Engine;
+}
 
 /// One global batch on the devices.
 struct Batch {
-  std::int64_t index;  ///< within the run
-  std::int64_t epoch;
+  std::int64_t index;                ///< within the run
+  std::int64_t epoch;                ///< of its first row
   std::vector<ShardedArray> fields;  ///< in the order of the placements; shape [batch_size, ...]
 
-  /// bool [batch_size], cut as the batch dim of the first placement: false in padded rows.
+  /// bool [batch_size], cut as the batch dim of the first placement: false in rows without a
+  /// record, as are padding and masked bad records.
   ShardedArray mask;
 
-  std::int64_t valid_rows;  ///< batch_size, but for a padded batch
-};
+  /// f32 [batch_size], cut as the mask: 1 / valid_rows in rows with a record, else 0. A mean over a
+  /// batch is the sum of a row's value times its weight; it is the same on any mesh.
+  ShardedArray weights;
 
-/// Waits and work since the start, in seconds and counts, to see what holds a job up.
-struct LoaderStats {
-  std::int64_t batches = 0;
-  std::int64_t records = 0;            ///< distinct records read for delivered batches
-  std::size_t bytes_placed = 0;        ///< written into device buffers, replicas counted
-  double consumer_waited_seconds = 0;  ///< next() had to wait: the loader holds up the job
-  double readers_waited_seconds = 0;   ///< the ring was full: the job holds up the loader
+  std::int64_t valid_rows;  ///< batch_size, but for a padded batch; masked bad records count
 };
 
 /// Minibatches from a source onto devices, read ahead by its own threads.
@@ -78,6 +51,10 @@ struct LoaderStats {
 /// asked again later, and the error is thrown only if there is still none when that batch is due.
 /// Destruction at any point stops the threads and joins them after the reads they are in.
 ///
+/// Each delivered sample is added to a digest (DeliveryDigest), which is compared with what it must
+/// be at every batch and where a run is resumed. A process counts the rows that it has no part of
+/// as delivered by those that do.
+///
 /// Thread-compatible: one consumer.
 ///
 ///   Loader loader(devices, source, {{"image", Sharding(mesh, PartitionSpec::parse("data,-,-"))},
@@ -87,9 +64,11 @@ struct LoaderStats {
 class Loader {
  public:
   /// Starts at `state`; `devices` must outlive the loader. Throws invalid_argument for impossible
-  /// options, a source too small for a single batch, a sharding whose rank is not the field's plus
-  /// one, a state past the end, or a state of another run (the message names both fingerprints);
-  /// not_found for an unknown field or device.
+  /// options, a source too small for a single batch, a placement that does not fit its field (the
+  /// message names it), a state past the end, or a state of another run (the message says which
+  /// parts differ); corrupt where the state's digest is not that of the samples before it;
+  /// not_found for an unknown field or device; resource_exhausted where prefetch_bytes does not
+  /// hold one batch.
   Loader(Devices& devices, std::shared_ptr<const Source> source,
          const std::vector<FieldPlacement>& placements, LoaderOptions options,
          LoaderState state = {});
@@ -97,18 +76,31 @@ class Loader {
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
 
-  /// The next batch, or nothing at the end of the last epoch. Blocks until it is there.
+  /// The next batch, or nothing at the end of the last epoch. Blocks until it is there. Throws
+  /// corrupt where the delivered samples are not those that should have been.
   std::optional<Batch> next();
 
   /// Where the run stands after the batches delivered so far: resuming from it delivers the rest.
   LoaderState state() const;
 
+  /// With LastBatch::wrap, where batches run over the end of epochs, rounded up.
   std::int64_t batches_per_epoch() const;
+
+  /// Of the whole run, delivered or not.
+  std::int64_t batches() const;
+
+  /// Which step sees a record in an epoch; nothing where that epoch drops it. O(1). Throws
+  /// invalid_argument where there is no such record or epoch.
+  std::optional<BatchRow> step_of(std::int64_t record, std::int64_t epoch) const;
+
   LoaderStats stats() const;
 
+  /// What BadRecords::substitute or mask have passed over.
+  BadRecordLedger bad_records() const;
+
  private:
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
+  Devices& devices_;
+  std::unique_ptr<detail::Engine> engine_;
 };
 
 }  // namespace shardwise

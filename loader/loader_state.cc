@@ -1,20 +1,24 @@
 #include "shardwise/loader/loader_state.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
-#include <charconv>
+#include <algorithm>
+#include <array>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "shardwise/shard/error.h"
+#include "shardwise/storage/hash.h"
 
 namespace shardwise {
 namespace {
 
 using nlohmann::json;
 
-constexpr std::size_t kFingerprintDigits = 16;
+constexpr std::array kKeys{"seed",  "next_batch", "source",      "batch_size",
+                           "order", "last_batch", "bad_records", "digest"};
 
 [[noreturn]] void fail(const std::string& found) {
   throw Error(ErrorCode::invalid_argument, "read loader state: " + found);
@@ -43,8 +47,8 @@ json parse_object(std::string_view text) {
   }
   if (!object.is_object()) fail(fmt::format("found {}, needs an object", object.type_name()));
   for (const std::string& key : keys) {
-    if (key != "seed" && key != "next_batch" && key != "fingerprint") {
-      fail(fmt::format("unknown key {}, needs seed, next_batch and fingerprint", shown(key)));
+    if (std::ranges::find(kKeys, key) == kKeys.end()) {
+      fail(fmt::format("unknown key {}, needs {}", shown(key), fmt::join(kKeys, ", ")));
     }
   }
   return object;
@@ -64,33 +68,53 @@ std::uint64_t number(const json& object, const char* key, std::uint64_t most) {
   return value.get<std::uint64_t>();
 }
 
-std::uint64_t fingerprint(const json& object) {
-  const json& value = member(object, "fingerprint");
-  if (value.is_string()) {
-    const std::string& text = value.get_ref<const std::string&>();
-    const char* const end = text.data() + text.size();
-    std::uint64_t bits = 0;
-    const auto [stop, error] = std::from_chars(text.data(), end, bits, 16);
-    if (text.size() == kFingerprintDigits && error == std::errc() && stop == end) return bits;
+// Hash64 or Hash128, as hex digits.
+template <class Hash>
+Hash hash(const json& object, const char* key) {
+  const json& value = member(object, key);
+  Hash bits{};
+  if (value.is_string() && from_hex(value.get_ref<const std::string&>(), bits)) return bits;
+  fail(fmt::format("\"{}\" is {}, needs a string of {} hex digits", key, shown(value),
+                   2 * sizeof(Hash)));
+}
+
+template <class Enum, std::size_t kCount>
+Enum choice(const json& object, const char* key, const std::array<Enum, kCount>& choices) {
+  const json& value = member(object, key);
+  std::string known;
+  for (const Enum one : choices) {
+    if (value.is_string() && value.get_ref<const std::string&>() == name(one)) return one;
+    known += fmt::format("{}\"{}\"", known.empty() ? "" : ", ", name(one));
   }
-  fail(fmt::format("\"fingerprint\" is {}, needs a string of {} hex digits", shown(value),
-                   kFingerprintDigits));
+  fail(fmt::format("\"{}\" is {}, needs one of {}", key, shown(value), known));
 }
 
 }  // namespace
 
 std::string to_json(const LoaderState& state) {
-  return fmt::format(R"({{"seed":{},"next_batch":{},"fingerprint":"{:016x}"}})", state.seed,
-                     state.next_batch, state.fingerprint);
+  return fmt::format(R"({{"seed":{},"next_batch":{},"source":"{}","batch_size":{},"order":"{}",)"
+                     R"("last_batch":"{}","bad_records":"{}","digest":"{}"}})",
+                     state.seed, state.next_batch, to_hex(state.source), state.batch_size,
+                     name(state.order), name(state.last_batch), name(state.bad_records),
+                     to_hex(Hash128{state.digest.high, state.digest.low}));
 }
 
 LoaderState loader_state_from_json(std::string_view text) {
+  constexpr std::uint64_t kMost = std::numeric_limits<std::int64_t>::max();
   const json object = parse_object(text);
   LoaderState state;
   state.seed = number(object, "seed", std::numeric_limits<std::uint64_t>::max());
-  state.next_batch = static_cast<std::int64_t>(
-      number(object, "next_batch", std::numeric_limits<std::int64_t>::max()));
-  state.fingerprint = fingerprint(object);
+  state.next_batch = static_cast<std::int64_t>(number(object, "next_batch", kMost));
+  state.source = hash<std::uint64_t>(object, "source");
+  state.batch_size = static_cast<std::int64_t>(number(object, "batch_size", kMost));
+  state.order = choice(object, "order", std::array{RecordOrder::sequential, RecordOrder::shuffled});
+  state.last_batch =
+      choice(object, "last_batch", std::array{LastBatch::drop, LastBatch::pad, LastBatch::wrap});
+  state.bad_records =
+      choice(object, "bad_records",
+             std::array{BadRecords::fail, BadRecords::substitute, BadRecords::mask});
+  const Hash128 digest = hash<Hash128>(object, "digest");
+  state.digest = {digest.high, digest.low};
   return state;
 }
 

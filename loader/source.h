@@ -61,6 +61,10 @@ class Source {
   /// io or corrupt, naming file, record and offset.
   virtual void read(const Sample& sample, std::span<const FieldBox> boxes) const = 0;
 
+  /// A hint: this thread will soon read the record. Takes no time to speak of: a source in memory
+  /// fetches it into the cache, others may do nothing.
+  virtual void will_read(const Sample&) const {}
+
   /// The record's own extent in dim 0 of a field that is ragged; shape[0] of one that is not.
   /// Cheap beside read(). Throws as it does.
   virtual std::int64_t length(const Sample& sample, std::size_t field) const;

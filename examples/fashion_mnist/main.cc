@@ -147,7 +147,7 @@ class Run {
                     options_.checkpoints + " holds checkpoints: --resume, or another directory");
       }
       state_ = fashion_mnist::initial_state(devices_, mesh_, options_.seed);
-      return {.seed = options_.seed, .next_batch = 0, .fingerprint = 0};
+      return {.seed = options_.seed};
     }
     const CheckpointReader reader(latest->step.directory);
     state_ = fashion_mnist::restore(devices_, mesh_, reader);

@@ -25,12 +25,16 @@ bool Ring::has_ticket() const {
 }
 
 bool Ring::may_begin() const {
-  return next_to_begin_ < options_.end_batch && !begin_error_ &&
+  return next_to_begin_ < options_.end_batch && !begin_error_ && !beginning_ &&
          static_cast<std::int64_t>(slots_.size()) < options_.depth;
 }
 
 bool Ring::over() const {
   return failed_ || (next_to_begin_ == options_.end_batch && !has_ticket());
+}
+
+bool Ring::is_ready(const Slot& slot) const {
+  return slot.finished == options_.tickets_per_batch && !slot.error;
 }
 
 // With an error the tickets not yet taken never will be. Those taken are waited for, as a lower one
@@ -42,14 +46,32 @@ bool Ring::front_is_due() const {
          (front.error || front.taken == options_.tickets_per_batch);
 }
 
+// Without the lock, as it may ask the source for lengths. If the consumer has come meanwhile, it
+// may have given memory back: then a failure is tried again.
 void Ring::begin_next() {
-  try {
-    slots_.push_back(std::make_shared<Slot>(Slot{.batch = begin_(next_to_begin_)}));
-    ++next_to_begin_;
-    room_.notify_all();
-  } catch (...) {
-    begin_error_ = std::current_exception();
-    ready_.notify_all();
+  beginning_ = true;
+  for (;;) {
+    const std::int64_t number = next_to_begin_, pops = pops_;
+    std::shared_ptr<Slot> slot;
+    std::exception_ptr error;
+    mutex_.unlock();
+    try {
+      slot = std::make_shared<Slot>(Slot{.batch = begin_(number)});
+    } catch (...) {
+      error = std::current_exception();
+    }
+    mutex_.lock();
+    if (error && pops != pops_) continue;
+    beginning_ = false;
+    begin_error_ = error;
+    if (error) {
+      ready_.notify_all();
+    } else {
+      slots_.push_back(std::move(slot));
+      ++next_to_begin_;
+      room_.notify_all();
+    }
+    return;
   }
 }
 
@@ -70,24 +92,34 @@ std::optional<Ring::Ticket> Ring::take(const std::stop_token& stop) {
   }
 }
 
-void Ring::finish(const Ticket& ticket, std::exception_ptr error) {
+void Ring::finish(const Ticket& ticket, TicketResult result) {
+  const MutexLock lock(mutex_);
+  Slot& slot = *ticket.slot;
+  TicketResult& sum = slot.batch.result;
+  sum.digest += result.digest;
+  sum.bad.insert(sum.bad.end(), result.bad.begin(), result.bad.end());
+  ++slot.finished;
+  if (front_is_due()) ready_.notify_all();
+}
+
+void Ring::fail(const Ticket& ticket, std::exception_ptr error) {
   const MutexLock lock(mutex_);
   Slot& slot = *ticket.slot;
   ++slot.finished;
-  if (error) {
-    if (!slot.error || ticket.number < slot.error_ticket) {
-      slot.error = std::move(error);
-      slot.error_ticket = ticket.number;
-    }
-    failed_ = true;
-    room_.notify_all();
+  if (!slot.error || ticket.number < slot.error_ticket) {
+    slot.error = std::move(error);
+    slot.error_ticket = ticket.number;
   }
+  failed_ = true;
+  room_.notify_all();
   if (front_is_due()) ready_.notify_all();
 }
 
 std::optional<PendingBatch> Ring::pop() {
   const MutexLock lock(mutex_);
   if (error_) std::rethrow_exception(error_);
+  ++pops_;
+  for (const auto& slot : slots_) ready_batches_ += is_ready(*slot) ? 1 : 0;
   if (begin_error_) {  // the caller may have given memory back
     begin_error_ = nullptr;
     room_.notify_all();
@@ -114,6 +146,11 @@ double Ring::consumer_waited_seconds() const {
 double Ring::readers_waited_seconds() const {
   const MutexLock lock(mutex_);
   return readers_waited_seconds_;
+}
+
+std::int64_t Ring::ready_batches() const {
+  const MutexLock lock(mutex_);
+  return ready_batches_;
 }
 
 }  // namespace shardwise::detail

@@ -7,21 +7,31 @@
 #include <memory>
 #include <optional>
 #include <stop_token>
+#include <vector>
 
 #include "shardwise/loader/detail/batch_array.h"
-#include "shardwise/loader/order/shuffle.h"
+#include "shardwise/loader/detail/delivery_digest.h"
+#include "shardwise/loader/loader_stats.h"
 #include "shardwise/shard/host/mutex.h"
 
 namespace shardwise::detail {
 
+/// What the rows of a ticket were, or of all tickets of a batch.
+struct TicketResult {
+  Wide digest = 0;             ///< of the samples that were written
+  std::vector<BadRecord> bad;  ///< in order of rows, of one ticket
+};
+
 /// A batch that is being read.
 struct PendingBatch {
   std::int64_t index;
-  std::int64_t epoch;
-  std::int64_t first_number;  ///< of its first row, in the order of the epoch
-  std::int64_t valid_rows;    ///< the rest is padding
-  Shuffle shuffle;
+  std::int64_t epoch;                 ///< of its first row
+  std::int64_t first_number;          ///< of its first row, over the run
+  std::int64_t valid_rows;            ///< the rest is padding
+  float weight = 0;                   ///< of a row that is none
+  std::vector<std::size_t> variants;  ///< per array, which of its shapes the batch has
   BatchBuffers buffers;
+  TicketResult result = {};  ///< of all tickets
 };
 
 /// The batches between the readers and their consumer: at most `depth` at a time are begun and not
@@ -40,7 +50,7 @@ class Ring {
     std::int64_t tickets_per_batch;
   };
 
-  /// Takes the memory of a batch. Called under the ring's lock, by readers, in order of batches.
+  /// Takes the memory of a batch. Called by one reader at a time, in order of batches.
   using Begin = std::function<PendingBatch(std::int64_t batch)>;
 
   Ring(const Options& options, Begin begin);
@@ -59,7 +69,8 @@ class Ring {
 
   /// For readers: the ticket's rows are written, or what went wrong. A reader that was asked to
   /// stop leaves its ticket unfinished.
-  void finish(const Ticket& ticket, std::exception_ptr error = nullptr);
+  void finish(const Ticket& ticket, TicketResult result = {});
+  void fail(const Ticket& ticket, std::exception_ptr error);
 
   /// For the consumer: the next batch, in order, when it is ready; nothing at the end. Throws what
   /// its reading threw: of several errors the one of the lowest ticket. Then every later call
@@ -73,12 +84,16 @@ class Ring {
   double consumer_waited_seconds() const;
   double readers_waited_seconds() const;
 
+  /// The batches that were ready at calls of pop(), all together.
+  std::int64_t ready_batches() const;
+
  private:
   bool has_ticket() const SHARDWISE_REQUIRES(mutex_);
   bool may_begin() const SHARDWISE_REQUIRES(mutex_);
   bool over() const SHARDWISE_REQUIRES(mutex_);
   bool front_is_due() const SHARDWISE_REQUIRES(mutex_);
   void begin_next() SHARDWISE_REQUIRES(mutex_);
+  bool is_ready(const Slot& slot) const SHARDWISE_REQUIRES(mutex_);
 
   const Options options_;
   const Begin begin_;
@@ -88,6 +103,9 @@ class Ring {
   CondVar ready_;  // for the consumer: the front may be ready, or could not be begun
   std::deque<std::shared_ptr<Slot>> slots_ SHARDWISE_GUARDED_BY(mutex_);
   std::int64_t next_to_begin_ SHARDWISE_GUARDED_BY(mutex_);
+  bool beginning_ SHARDWISE_GUARDED_BY(mutex_) = false;  // a reader is, without the lock
+  std::int64_t pops_ SHARDWISE_GUARDED_BY(mutex_) = 0;   // calls
+  std::int64_t ready_batches_ SHARDWISE_GUARDED_BY(mutex_) = 0;
   bool failed_ SHARDWISE_GUARDED_BY(mutex_) = false;  // in some slot: nothing more is begun
   std::exception_ptr begin_error_ SHARDWISE_GUARDED_BY(mutex_);
   std::exception_ptr error_ SHARDWISE_GUARDED_BY(mutex_);  // what pop() threw

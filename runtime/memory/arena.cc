@@ -16,7 +16,7 @@ constexpr std::size_t kBuffersInMessage = 5;
 
 // Larger blocks are kept for the next one of their size: the system gives fresh memory out page by
 // page, which costs several times what filling it does.
-constexpr std::size_t kLeastKeptBytes = std::size_t{64} << 10;
+constexpr std::size_t kLeastKeptBytes = std::size_t{4} << 10;
 
 }  // namespace
 

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <vector>
 
+#include "shardwise/runtime/sharded_array.h"
 #include "testing/errors.h"
 #include "testing/random_shardings.h"
 
@@ -15,6 +16,20 @@ namespace shardwise::detail {
 namespace {
 
 using ::testing::HasSubstr;
+
+BatchArray place(const ArraySpec& array) {
+  Shape available;
+  for (std::size_t dim = 1; dim < array.shape.size(); ++dim) available.push_back(array.shape[dim]);
+  return BatchArray({array.dtype, array.shape, available, {}}, array.sharding,
+                    [](std::int64_t) { return true; });
+}
+
+std::vector<Slab> allocate(const BatchArray& array, std::vector<std::vector<std::byte>>& memory) {
+  std::vector<Slab> slabs;
+  for (const std::size_t bytes : array.bytes_at()) memory.emplace_back(bytes);
+  for (std::vector<std::byte>& part : memory) slabs.push_back({part.data()});
+  return slabs;
+}
 
 // Every byte of every device, against the whole batch cut by from_host.
 TEST(BatchArray, CoversEveryBoxWhateverTheSharding) {
@@ -33,72 +48,116 @@ TEST(BatchArray, CoversEveryBoxWhateverTheSharding) {
     const Box batch = Box::whole(shape);
     const std::size_t row_bytes = whole.size() / static_cast<std::size_t>(shape[0]);
 
-    const BatchArray placement(devices, array, "x");
-    const auto buffers = placement.allocate();
-    std::size_t bytes = 0;
-    for (const auto& buffer : buffers) bytes += buffer->size_bytes();
-    EXPECT_EQ(placement.bytes(), bytes);
+    const BatchArray placement = place(array);
+    std::vector<std::vector<std::byte>> memory;
+    const std::vector<Slab> slabs = allocate(placement, memory);
     for (std::int64_t begin = 0; begin < shape[0];) {
       const std::int64_t end = random.draw(begin + 1, shape[0]);
-      for (BatchArray::Target& target : placement.targets(buffers, begin, end)) {
-        for (; target.next_row < target.end_row; target.advance(1)) {
-          EXPECT_TRUE(begin <= target.next_row && target.next_row < end);
+      for (const BatchArray::Piece& piece : placement.pieces()) {
+        EXPECT_TRUE(piece.is_direct);
+        EXPECT_EQ(piece.direct_begin, 0u);
+        EXPECT_EQ(piece.valid, piece.block);
+        std::byte* const data = slabs[static_cast<std::size_t>(piece.positions[0])].data;
+        const std::int64_t last = std::min(end, piece.end_row);
+        for (std::int64_t at = std::max(begin, piece.begin_row); at < last; ++at) {
           // The record seen as a batch of one row.
           Index from = batch.begin(), to = batch.end();
-          from[0] = target.next_row;
-          to[0] = target.next_row + 1;
+          from[0] = at;
+          to[0] = at + 1;
           const Box row(from, to);
           for (std::size_t dim = 1; dim < rank; ++dim) {
-            from[dim] = target.record.box.begin(dim - 1);
-            to[dim] = target.record.box.end(dim - 1);
+            from[dim] = piece.valid.begin(dim - 1);
+            to[dim] = piece.valid.end(dim - 1);
           }
           const Box part(from, to);
-          copy_box(part, 2,
-                   {whole.data() + static_cast<std::size_t>(target.next_row) * row_bytes, row},
-                   {target.record.data, part});
+          copy_box(part, 2, {whole.data() + static_cast<std::size_t>(at) * row_bytes, row},
+                   {data + static_cast<std::size_t>(at - piece.begin_row) * piece.row_bytes, part});
         }
-        EXPECT_EQ(target.rest_bytes(), 0u);
       }
-      placement.copy_to_replicas(buffers, begin, end);
+      placement.copy_to_replicas(slabs, begin, end);
       begin = end;
     }
     const ShardedArray wanted = ShardedArray::from_host(devices, array, whole);
-    for (std::size_t p = 0; p < buffers.size(); ++p) {
-      EXPECT_EQ(std::memcmp(buffers[p]->data(), wanted.shard(static_cast<std::int64_t>(p)).data,
-                            buffers[p]->size_bytes()),
+    for (std::size_t p = 0; p < slabs.size(); ++p) {
+      EXPECT_EQ(std::memcmp(slabs[p].data, wanted.shard(static_cast<std::int64_t>(p)).data,
+                            placement.bytes_at()[p]),
                 0)
           << p;
     }
   }
 }
 
-TEST(BatchArray, NamesTheDeviceThatIsMissing) {
-  Devices devices(4, {.threads = 1});
-  EXPECT_THAT(
-      message_of(ErrorCode::not_found,
-                 [&] {
-                   BatchArray(devices, {DType::u8, {8}, Sharding(Mesh::line(5), {{}})}, "x");
-                 }),
-      HasSubstr("4"));
+// Every element of every block, as the array of widened tiles has it.
+TEST(BatchArray, WidensTheTilesByTheirHalos) {
+  RandomShardings random(12);
+  int with_halo = 0;
+  for (int i = 0; i < 300; ++i) {
+    const std::size_t rank = static_cast<std::size_t>(random.draw(2, 4));
+    const Sharding sharding = random.sharding(rank);
+    Shape shape{random.draw(1, 5)};
+    std::vector<Halo> halo;
+    Shape available;
+    for (std::size_t dim = 1; dim < rank; ++dim) {
+      shape.push_back(sharding.tiles(dim) * random.draw(1, 3));
+      available.push_back(shape[dim] - (random.draw(0, 3) == 0 ? 1 : 0));
+      halo.push_back({random.draw(0, 2), random.draw(0, 4)});
+    }
+    SCOPED_TRACE(sharding.to_string() + " " + to_string(shape));
+    const BatchArray array({DType::u8, shape, available, halo}, sharding,
+                           [](std::int64_t) { return true; });
+    for (std::size_t dim = 1; dim < rank; ++dim) {
+      const auto [low, high] = halo[dim - 1];
+      EXPECT_EQ(array.shape()[dim], shape[dim] + sharding.tiles(dim) * (low + high));
+      with_halo += low + high > 0 ? 1 : 0;
+    }
+    for (std::int64_t p = 0; p < sharding.mesh().size(); ++p) {
+      const Box narrow = sharding.box_at(p, shape);
+      const BatchArray::Part part = array.part(p);
+      EXPECT_EQ(part.box, sharding.box_at(p, array.shape()));
+      for (std::size_t dim = 1; dim < rank; ++dim) {
+        const std::int64_t wanted = narrow.begin(dim) - halo[dim - 1].low;
+        const std::int64_t begin = std::max<std::int64_t>(wanted, 0);
+        const std::int64_t end = std::min(narrow.end(dim) + halo[dim - 1].high, available[dim - 1]);
+        EXPECT_EQ(part.box.extent(dim),
+                  narrow.extent(dim) + halo[dim - 1].low + halo[dim - 1].high);
+        if (begin >= end) {
+          EXPECT_EQ(part.batch.extent(dim), 0);
+          continue;
+        }
+        EXPECT_EQ(part.batch.begin(dim), begin);
+        EXPECT_EQ(part.batch.end(dim), end);
+        EXPECT_EQ(part.at[dim], begin - wanted);
+      }
+    }
+  }
+  EXPECT_GT(with_halo, 100);
 }
 
-TEST(BatchArray, ChargesTheLoadersMemory) {
-  Devices devices(2, {.capacity_bytes = 100, .threads = 1});
-  const BatchArray placement(devices, {DType::f32, {16}, Sharding(Mesh::line(2), {{"devices"}})},
-                             "batch image");
-  auto buffers = placement.allocate();
-  const auto loader = static_cast<std::size_t>(MemoryKind::loader);
-  EXPECT_EQ(devices.at(1).memory().in_use_by_kind[loader], 32u);
-  EXPECT_THAT(message_of(ErrorCode::resource_exhausted,
-                         [&] {
-                           const auto second = placement.allocate();
-                           const auto third = placement.allocate();
-                           placement.allocate();
-                         }),
-              HasSubstr("batch image"));
-  EXPECT_EQ(devices.at(1).memory().in_use_bytes, 32u);
-  buffers.clear();
-  EXPECT_EQ(devices.at(1).memory().in_use_bytes, 0u);
+TEST(BatchArray, RejectsHalosThatDoNotFit) {
+  const struct {
+    const char* name;
+    const char* spec;
+    std::vector<Halo> halo;
+    const char* message;
+  } cases[] = {{"too few", "-,x,-", {{1, 1}}, "got 1 halos, needs one for each of the 2 dims"},
+               {"negative", "-,x,-", {{1, -1}, {}}, "the halo of record dim 0 is 1 and -1"},
+               {"wide", "-,x,-", {{INT64_MAX, 1}, {}}, "too wide"},
+               {"wide in all", "-,x,-", {{INT64_MAX / 3, 1}, {}}, "too wide"},
+               {"uneven",
+                "-,-,x",
+                {{}, {0, 1}},
+                "record dim 1 of extent 6 has a halo and is cut "
+                "into 4 tiles, needs even tiles"}};
+  for (const auto& c : cases) {
+    SCOPED_TRACE(c.name);
+    EXPECT_THAT(message_of(ErrorCode::invalid_argument,
+                           [&] {
+                             BatchArray({DType::u8, {3, 8, 6}, {8, 6}, c.halo},
+                                        Sharding(Mesh::parse("x=4"), PartitionSpec::parse(c.spec)),
+                                        [](std::int64_t) { return true; });
+                           }),
+                HasSubstr(c.message));
+  }
 }
 
 }  // namespace

@@ -137,7 +137,7 @@ TEST(LoaderFaults, StopsAtAnyPointOfARun) {
         for (int i = 0; i < delivered; ++i) last = loader.next();
       }
       // A delivered batch outlives the loader; all other memory is given back.
-      const std::size_t held = last ? 5u * (4 + 2 + 1) : 0u;
+      const std::size_t held = last ? 5u * (4 + 2 + 1 + 4) : 0u;
       EXPECT_EQ(devices.at(2).memory().in_use_by_kind[kLoaderKind], held);
       EXPECT_EQ(last.has_value(), delivered != 0 && delivered != 6);
     }
@@ -149,7 +149,7 @@ TEST(LoaderFaults, StopsAtAnyPointOfARun) {
 TEST(LoaderFaults, StopsWhileReadsAreBlocked) {
   Devices devices(2, {.threads = 1});
   constexpr int kThreads = 3;
-  constexpr std::int64_t kRecords = kThreads * 32768;  // of a byte, and one of mask: a ticket each
+  constexpr std::int64_t kRecords = kThreads * 32768;  // of a byte: a ticket each
   const ConstructorsThread constructor;
   std::latch entered(kThreads), destroying(1);
   std::atomic<std::int64_t> arrivals{0}, permits{0};
@@ -199,10 +199,10 @@ TEST(LoaderFaults, StopsWhileTheConsumerHoldsUpTheRing) {
           devices, source, both("data=2"),
           {.batch_size = 10, .order = RecordOrder::sequential, .prefetch = 3, .threads = threads});
       full.wait();
-      EXPECT_EQ(devices.at(0).memory().in_use_by_kind[kLoaderKind], 3u * 5 * (4 + 2 + 1));
+      EXPECT_EQ(devices.at(0).memory().in_use_by_kind[kLoaderKind], 3u * 5 * (4 + 2 + 1 + 4));
     }
     EXPECT_EQ(beyond, 0);
-    EXPECT_EQ(devices.at(0).memory().peak_bytes, 3u * 5 * (4 + 2 + 1));
+    EXPECT_EQ(devices.at(0).memory().peak_bytes, 3u * 5 * (4 + 2 + 1 + 4));
     EXPECT_EQ(devices.at(0).memory().in_use_bytes, 0u);
     devices.at(0).reset_peak();
   }
@@ -217,18 +217,18 @@ TEST(LoaderFaults, NeverHoldsMoreThanPrefetchAndOneBatches) {
       while (const auto batch = loader.next()) {
         for (const DeviceId device : devices.addressable()) {
           EXPECT_LE(devices.at(device).memory().in_use_by_kind[kLoaderKind],
-                    static_cast<std::size_t>(prefetch + 1) * 2 * (4 + 2 + 1));
+                    static_cast<std::size_t>(prefetch + 1) * 2 * (4 + 2 + 1 + 4));
         }
       }
       EXPECT_LE(devices.at(0).memory().peak_bytes,
-                static_cast<std::size_t>(prefetch + 1) * 2 * (4 + 2 + 1));
+                static_cast<std::size_t>(prefetch + 1) * 2 * (4 + 2 + 1 + 4));
       EXPECT_EQ(devices.at(0).memory().in_use_bytes, 0u);
       EXPECT_EQ(loader.stats().batches, 50);
     }
   }
 }
 
-constexpr std::size_t kBatchBytes = 2 * (4 + 2 + 1);  // four rows on two devices
+constexpr std::size_t kBatchBytes = 2 * (4 + 2 + 1 + 4);  // four rows on two devices
 
 TEST(LoaderFaults, ThrowsAtTheBatchThatHasNoRoom) {
   Devices devices(2, {.capacity_bytes = 3 * kBatchBytes, .threads = 1});

@@ -14,26 +14,53 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
+constexpr const char* kRest =
+    R"("source":"00000000000000ab","batch_size":256,"order":"shuffled","last_batch":"drop",)"
+    R"("bad_records":"fail","digest":"0000000000000001000000000000000f")";
+
 TEST(LoaderState, IsTheTextOfTheHeader) {
-  EXPECT_EQ(to_json({.seed = 1, .next_batch = 40, .fingerprint = 0xab}),
-            R"({"seed":1,"next_batch":40,"fingerprint":"00000000000000ab"})");
+  EXPECT_EQ(to_json({.seed = 1,
+                     .next_batch = 40,
+                     .source = 0xab,
+                     .batch_size = 256,
+                     .digest = {.high = 1, .low = 15}}),
+            std::string(R"({"seed":1,"next_batch":40,)") + kRest + "}");
 }
 
 TEST(LoaderState, GoesToTextAndBack) {
+  const LoaderState largest{.seed = UINT64_MAX,
+                            .next_batch = INT64_MAX,
+                            .source = UINT64_MAX,
+                            .batch_size = INT64_MAX,
+                            .order = RecordOrder::sequential,
+                            .last_batch = LastBatch::wrap,
+                            .bad_records = BadRecords::substitute,
+                            .digest = {.high = UINT64_MAX, .low = UINT64_MAX}};
   for (const LoaderState& state :
-       {LoaderState{}, LoaderState{.seed = 7, .next_batch = 1, .fingerprint = 0xfedcba9876543210},
-        LoaderState{.seed = UINT64_MAX, .next_batch = INT64_MAX, .fingerprint = UINT64_MAX}}) {
+       {LoaderState{}, LoaderState{.seed = 7, .next_batch = 1, .source = 0xfedcba9876543210},
+        LoaderState{.last_batch = LastBatch::pad, .bad_records = BadRecords::mask}, largest}) {
     const std::string text = to_json(state);
     EXPECT_EQ(loader_state_from_json(text), state) << text;
     EXPECT_LE(text.size(), 256u);
   }
-  EXPECT_EQ(loader_state_from_json(
-                " {\"fingerprint\" : \"00000000000000AB\",\n\"next_batch\":40, \"seed\":1}\n"),
-            (LoaderState{.seed = 1, .next_batch = 40, .fingerprint = 0xab}));
+  EXPECT_EQ(
+      loader_state_from_json(std::string(" {") + kRest + ",\n\"next_batch\" :40, \"seed\":1}\n"),
+      (LoaderState{.seed = 1,
+                   .next_batch = 40,
+                   .source = 0xab,
+                   .batch_size = 256,
+                   .digest = {.high = 1, .low = 15}}));
+}
+
+// The text above with one value changed.
+std::string with(const std::string& key, const std::string& value) {
+  std::string text = to_json({.seed = 1, .next_batch = 40});
+  const std::size_t begin = text.find('"' + key + "\":") + key.size() + 3;
+  return text.replace(begin, text.find_first_of(",}", begin) - begin, value);
 }
 
 TEST(LoaderState, RejectsAnyOtherText) {
-  const std::string fingerprint = R"("fingerprint":"00000000000000ab")";
+  const std::string rest = kRest;
   const struct {
     const char* name;
     std::string text;
@@ -42,42 +69,40 @@ TEST(LoaderState, RejectsAnyOtherText) {
       {"nothing", "", "parse error"},
       {"no JSON", "seed=1", "parse error"},
       {"cut short", R"({"seed":1,"next_batch":4)", "parse error"},
-      {"more behind", R"({"seed":1,"next_batch":4,)" + fingerprint + "}x", "parse error"},
+      {"more behind", R"({"seed":1,"next_batch":4,)" + rest + "}x", "parse error"},
       {"not UTF-8", "{\"seed\xff\":1}", "parse error"},
       {"an array", "[1,2,3]", "found array, needs an object"},
       {"a number", "7", "found number, needs an object"},
-      {"no seed", R"({"next_batch":4,)" + fingerprint + "}", "key \"seed\" is missing"},
-      {"no batch", R"({"seed":4,)" + fingerprint + "}", "key \"next_batch\" is missing"},
-      {"no fingerprint", R"({"seed":1,"next_batch":4})", "key \"fingerprint\" is missing"},
-      {"unknown key", R"({"seed":1,"next_batch":4,"epoch":2,)" + fingerprint + "}",
-       "unknown key \"epoch\""},
-      {"repeated key", R"({"seed":1,"next_batch":4,"seed":2,)" + fingerprint + "}",
+      {"no seed", R"({"next_batch":4,)" + rest + "}", "key \"seed\" is missing"},
+      {"no batch", R"({"seed":4,)" + rest + "}", "key \"next_batch\" is missing"},
+      {"no source", R"({"seed":1,"next_batch":4})", "key \"source\" is missing"},
+      {"unknown key", R"({"seed":1,"next_batch":4,"epoch":2,)" + rest + "}",
+       "unknown key \"epoch\", needs seed, next_batch, source, "},
+      {"repeated key", R"({"seed":1,"next_batch":4,"seed":2,)" + rest + "}",
        "key \"seed\" comes twice"},
-      {"seed is text", R"({"seed":"1","next_batch":4,)" + fingerprint + "}",
-       "\"seed\" is \"1\", needs a whole number"},
-      {"seed is negative", R"({"seed":-1,"next_batch":4,)" + fingerprint + "}", "\"seed\" is -1"},
-      {"seed is a fraction", R"({"seed":1.0,"next_batch":4,)" + fingerprint + "}",
-       "\"seed\" is 1.0"},
-      {"seed is too large", R"({"seed":18446744073709551616,"next_batch":4,)" + fingerprint + "}",
+      {"seed is text", with("seed", "\"1\""), "\"seed\" is \"1\", needs a whole number"},
+      {"seed is negative", with("seed", "-1"), "\"seed\" is -1"},
+      {"seed is a fraction", with("seed", "1.0"), "\"seed\" is 1.0"},
+      {"seed is too large", with("seed", "18446744073709551616"),
        "\"seed\" is 1.8446744073709552e+19"},
-      {"seed is null", R"({"seed":null,"next_batch":4,)" + fingerprint + "}", "\"seed\" is null"},
-      {"batch is too large", R"({"seed":1,"next_batch":9223372036854775808,)" + fingerprint + "}",
+      {"seed is null", with("seed", "null"), "\"seed\" is null"},
+      {"batch is too large", with("next_batch", "9223372036854775808"),
        "\"next_batch\" is 9223372036854775808, needs a whole number from 0 to 9223372036854775807"},
-      {"batch is an object", R"({"seed":1,"next_batch":{"a":1},)" + fingerprint + "}",
-       "unknown key \"a\""},
-      {"batch is an array", R"({"seed":1,"next_batch":[1],)" + fingerprint + "}",
-       "\"next_batch\" is array"},
-      {"fingerprint is a number", R"({"seed":1,"next_batch":4,"fingerprint":171})",
-       "\"fingerprint\" is 171, needs a string of 16 hex digits"},
-      {"fingerprint is short", R"({"seed":1,"next_batch":4,"fingerprint":"ab"})",
-       "\"fingerprint\" is \"ab\""},
-      {"fingerprint is no hex", R"({"seed":1,"next_batch":4,"fingerprint":"000000000000000g"})",
-       "needs a string of 16 hex digits"},
-      {"fingerprint has a sign", R"({"seed":1,"next_batch":4,"fingerprint":"-00000000000000a"})",
-       "needs a string of 16 hex digits"},
-      {"fingerprint has lines",
-       R"({"seed":1,"next_batch":4,"fingerprint":"\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n"})",
-       "needs a string of 16 hex digits"},
+      {"batch is an object", with("next_batch", "{\"a\":1}"), "unknown key \"a\""},
+      {"batch is an array", with("next_batch", "[1]"), "\"next_batch\" is array"},
+      {"batch size", with("batch_size", "-4"), "\"batch_size\" is -4"},
+      {"source is a number", with("source", "171"),
+       "\"source\" is 171, needs a string of 16 hex digits"},
+      {"source is short", with("source", "\"ab\""), "\"source\" is \"ab\""},
+      {"source is no hex", with("source", "\"000000000000000g\""), "needs a string of 16 hex"},
+      {"source has a sign", with("source", "\"-00000000000000a\""), "needs a string of 16 hex"},
+      {"digest is short", with("digest", "\"0000000000000001\""),
+       "needs a string of 32 hex digits"},
+      {"order", with("order", "\"random\""),
+       "\"order\" is \"random\", needs one of \"sequential\", \"shuffled\""},
+      {"last batch", with("last_batch", "0"),
+       "\"last_batch\" is 0, needs one of \"drop\", \"pad\", \"wrap\""},
+      {"bad records", with("bad_records", "\"skip\""), "\"fail\", \"substitute\", \"mask\""},
   };
   for (const auto& c : cases) {
     SCOPED_TRACE(c.name);

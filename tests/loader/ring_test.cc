@@ -19,7 +19,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-PendingBatch empty_batch(std::int64_t index) { return {index, 0, 0, 1, Shuffle(1, 0, 0), {}}; }
+PendingBatch empty_batch(std::int64_t index) { return {index, 0, 0, 1, 1, {}, {}}; }
 
 // For a reader that must not wait: it takes what there is.
 std::stop_token stopped() {
@@ -84,9 +84,9 @@ TEST(Ring, ThrowsTheErrorOfTheLowestTicketAfterTheBatchesBefore) {
     const std::stop_token go;
     std::vector<Ring::Ticket> t;
     for (int i = 0; i < 6; ++i) t.push_back(ring.take(go).value());
-    ring.finish(t[low_first ? 4 : 5], error(low_first ? "low" : "high"));
+    ring.fail(t[low_first ? 4 : 5], error(low_first ? "low" : "high"));
     EXPECT_FALSE(ring.take(go).has_value());  // no reader waits or begins anything any more
-    ring.finish(t[low_first ? 5 : 4], error(low_first ? "high" : "low"));
+    ring.fail(t[low_first ? 5 : 4], error(low_first ? "high" : "low"));
     ring.finish(t[3]);
     for (int i = 0; i < 3; ++i) ring.finish(t[static_cast<std::size_t>(i)]);
     EXPECT_EQ(ring.pop()->index, 0);
@@ -101,8 +101,8 @@ TEST(Ring, WaitsForTheTicketsTakenBeforeItThrows) {
   const std::stop_token go;
   const Ring::Ticket low = ring.take(go).value();
   const Ring::Ticket high = ring.take(go).value();
-  ring.finish(high, error("high"));
-  std::jthread late([&ring, low] { ring.finish(low, error("low")); });
+  ring.fail(high, error("high"));
+  std::jthread late([&ring, low] { ring.fail(low, error("low")); });
   EXPECT_EQ(pop_fails(ring), "low");  // whether it came before the call or during it
 }
 

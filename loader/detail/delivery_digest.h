@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstdint>
+
+#include "shardwise/loader/loader_state.h"
+
+namespace shardwise::detail {
+
+/// An unsigned number of 128 bits.
+__extension__ typedef unsigned __int128 Wide;
+
+/// What sample number n adds to the delivery digest: A n + B n^2 + C n^3 mod 2^128. The constants
+/// are the first hex digits behind the point of pi, made odd. A sum of powers of the
+/// first N numbers is a polynomial in N (Faulhaber's formulas), so the digest of all samples before
+/// number N takes no loop. Sets of numbers with the same digest need not be the same, but to be
+/// lost and repeated by accident they would have to agree in 128 bits.
+Wide digest_of_sample(std::int64_t number);
+
+/// The sum of digest_of_sample over 0 .. end-1, in closed form. Requires end >= 0.
+Wide digest_of_prefix(std::int64_t end);
+
+constexpr DeliveryDigest to_digest(Wide sum) {
+  return {static_cast<std::uint64_t>(sum >> 64), static_cast<std::uint64_t>(sum)};
+}
+constexpr Wide to_wide(const DeliveryDigest& digest) {
+  return static_cast<Wide>(digest.high) << 64 | digest.low;
+}
+
+}  // namespace shardwise::detail

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "shardwise/loader/loader_state.h"
+#include "shardwise/loader/source.h"
+
+namespace shardwise::detail {
+
+/// Which sample is which row of which batch. Samples are numbered as they are delivered, over the
+/// whole run, so a batch has consecutive numbers and what was delivered before it is a prefix.
+///
+/// Immutable, thread-safe; every answer takes O(1).
+class RunOrder {
+ public:
+  /// Throws invalid_argument where `records` make no batch.
+  RunOrder(std::int64_t records, const LoaderOptions& options, std::uint64_t seed);
+
+  /// For LastBatch::wrap, where batches run over the end of epochs, rounded up.
+  std::int64_t batches_per_epoch() const { return batches_per_epoch_; }
+
+  /// One behind the last batch; so large as to be no end where the epochs are without end.
+  std::int64_t end_batch() const { return end_batch_; }
+
+  /// The number of a batch's first row: so many samples come before. Requires 0 <= batch <=
+  /// end_batch().
+  std::int64_t first_number(std::int64_t batch) const;
+
+  /// How many rows of a batch are samples; the others are padding.
+  std::int64_t valid_rows(std::int64_t batch) const;
+
+  std::int64_t epoch_of(std::int64_t number) const { return number / samples_per_epoch_; }
+
+  /// Replaces `samples` by those of the numbers [begin, end).
+  void samples(std::int64_t begin, std::int64_t end, std::vector<Sample>& samples) const;
+
+  /// Where a record is delivered in an epoch; nothing where that epoch drops it. Requires 0 <=
+  /// record < records, and 0 <= epoch < epochs.
+  std::optional<BatchRow> step_of(std::int64_t record, std::int64_t epoch) const;
+
+ private:
+  std::int64_t records_, batch_size_;
+  RecordOrder order_;
+  LastBatch last_batch_;
+  std::uint64_t seed_;
+  std::int64_t batches_per_epoch_ = 0, samples_per_epoch_ = 0, end_batch_ = 0;
+  std::int64_t end_number_ = 0;
+};
+
+}  // namespace shardwise::detail

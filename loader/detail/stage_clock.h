@@ -1,0 +1,69 @@
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace shardwise::detail {
+
+/// Adds up what one thread spends in each stage of its work, nested stages not counted in those
+/// around them. Thread-compatible.
+class StageClock {
+ public:
+  /// The clock that runs on this thread, or null: most of the time none does.
+  static constinit inline thread_local StageClock* current = nullptr;
+
+  struct Total {
+    const char* stage;
+    std::int64_t nanoseconds;
+  };
+
+  /// Requires text that lives as long as the clock; stages are told apart by what it says.
+  void enter(const char* stage);
+  void leave();
+
+  std::span<const Total> totals() const { return {totals_.data(), count_}; }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  static constexpr std::size_t kMostStages = 32, kMostNested = 16;
+
+  void charge();
+
+  std::array<Total, kMostStages> totals_{};  // beyond them nothing is counted
+  std::array<std::size_t, kMostNested> open_{};
+  std::size_t count_ = 0, depth_ = 0;
+  Clock::time_point last_;
+};
+
+/// Counts the scope that it lives in as time of a stage, where a clock runs on this thread; costs a
+/// look at a variable where none does. For sources and stages, too.
+///
+///   const StageTimer timer("decode");
+class StageTimer {
+ public:
+  explicit StageTimer(const char* stage) : clock_(StageClock::current) {
+    if (clock_ != nullptr) clock_->enter(stage);
+  }
+  ~StageTimer() {
+    if (clock_ != nullptr) clock_->leave();
+  }
+  StageTimer(const StageTimer&) = delete;
+  StageTimer& operator=(const StageTimer&) = delete;
+
+ private:
+  StageClock* const clock_;
+};
+
+/// Lets a clock run on this thread for a scope; null: none.
+class RunningClock {
+ public:
+  explicit RunningClock(StageClock* clock) { StageClock::current = clock; }
+  ~RunningClock() { StageClock::current = nullptr; }
+  RunningClock(const RunningClock&) = delete;
+  RunningClock& operator=(const RunningClock&) = delete;
+};
+
+}  // namespace shardwise::detail

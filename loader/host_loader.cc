@@ -1,0 +1,106 @@
+#include "shardwise/loader/host_loader.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "shardwise/loader/detail/engine.h"
+#include "shardwise/loader/detail/host_pool.h"
+
+namespace shardwise {
+namespace {
+
+void check_positions(const std::vector<FieldPlacement>& placements,
+                     const std::vector<std::int64_t>& positions) {
+  for (const FieldPlacement& placement : placements) {
+    const std::int64_t size = placement.sharding.mesh().size();
+    for (const std::int64_t position : positions) {
+      if (0 <= position && position < size) continue;
+      detail::fail_loader(
+          ErrorCode::invalid_argument,
+          fmt::format("field \"{}\": position {} is to be this process's, but the "
+                      "mesh {} has 0 to {}",
+                      placement.field, position, placement.sharding.mesh().to_string(), size - 1));
+    }
+  }
+}
+
+detail::Home on_host(const std::vector<FieldPlacement>& placements, HostLoaderOptions host) {
+  if (host.positions) check_positions(placements, *host.positions);
+  if (!host.allocate) {
+    auto pool = std::make_shared<detail::HostPool>();
+    host.allocate = [pool](std::int64_t, std::size_t bytes) { return pool->allocate(bytes); };
+  }
+  return {[positions = std::move(host.positions)](const Mesh&, std::int64_t position) {
+            return !positions || std::ranges::find(*positions, position) != positions->end();
+          },
+          [allocate = std::move(host.allocate)](const Mesh&, std::int64_t position,
+                                                std::size_t bytes, const std::string& label) {
+            std::shared_ptr<std::byte> memory = allocate(position, bytes);
+            if (!memory && bytes > 0) {
+              detail::fail_loader(ErrorCode::resource_exhausted,
+                                  fmt::format("allocate \"{}\": position {} got no memory, needs "
+                                              "{} bytes",
+                                              label, position, bytes));
+            }
+            std::byte* const data = memory.get();
+            return detail::Slab{data, std::move(memory)};
+          }};
+}
+
+HostArray to_host_array(const detail::BatchArray& array, std::vector<detail::Slab>& slabs) {
+  HostArray host{array.dtype(), array.shape(), {}};
+  for (std::size_t p = 0; p < slabs.size(); ++p) {
+    if (!array.is_here(p)) continue;
+    detail::BatchArray::Part part = array.part(static_cast<std::int64_t>(p));
+    host.parts.push_back({static_cast<std::int64_t>(p), part.box, part.batch, part.at,
+                          std::shared_ptr<std::byte>(std::move(slabs[p].owner), slabs[p].data),
+                          array.bytes_at()[p]});
+  }
+  return host;
+}
+
+}  // namespace
+
+HostLoader::HostLoader(std::shared_ptr<const Source> source,
+                       const std::vector<FieldPlacement>& placements, LoaderOptions options,
+                       LoaderState state, HostLoaderOptions host)
+    : engine_(std::make_unique<detail::Engine>(std::move(source), placements, options, state,
+                                               on_host(placements, std::move(host)))) {}
+
+HostLoader::~HostLoader() = default;
+
+std::optional<HostBatch> HostLoader::next() {
+  std::optional<detail::PendingBatch> batch = engine_->next();
+  if (!batch) return std::nullopt;
+  const std::vector<detail::Column>& columns = engine_->plan().columns();
+  std::vector<HostArray> arrays;
+  arrays.reserve(columns.size());
+  for (std::size_t i = 0; i < columns.size(); ++i) {
+    arrays.push_back(to_host_array(columns[i].arrays[batch->variants[i]], batch->buffers[i]));
+  }
+  HostArray weights = std::move(arrays.back());
+  arrays.pop_back();
+  HostArray mask = std::move(arrays.back());
+  arrays.pop_back();
+  return HostBatch{batch->index,    batch->epoch,       std::move(arrays),
+                   std::move(mask), std::move(weights), batch->valid_rows};
+}
+
+LoaderState HostLoader::state() const { return engine_->state(); }
+
+std::int64_t HostLoader::batches_per_epoch() const { return engine_->order().batches_per_epoch(); }
+
+std::int64_t HostLoader::batches() const { return engine_->order().end_batch(); }
+
+std::optional<BatchRow> HostLoader::step_of(std::int64_t record, std::int64_t epoch) const {
+  return engine_->step_of(record, epoch);
+}
+
+LoaderStats HostLoader::stats() const { return engine_->stats(); }
+
+BadRecordLedger HostLoader::bad_records() const { return engine_->bad_records(); }
+
+}  // namespace shardwise

@@ -1,0 +1,95 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "shardwise/loader/loader_options.h"
+#include "shardwise/loader/loader_state.h"
+#include "shardwise/loader/loader_stats.h"
+#include "shardwise/loader/placement.h"
+#include "shardwise/loader/source.h"
+
+namespace shardwise {
+
+namespace detail {
+class Engine;
+}
+
+/// What one mesh position holds of an array of a batch.
+struct HostPart {
+  std::int64_t position;
+
+  /// Of the array that is delivered: data is exactly it, row-major, native endian.
+  Box box;
+
+  /// The same in indices of the batch before halos were added, [batch, record dims...], clipped to
+  /// the record: of data the elements from `batch_at` on, batch.shape() of them; what lies around
+  /// them are zeros. Without halo and buckets it is the box.
+  Box batch;
+  Index batch_at;
+
+  /// Yours until the last copy is dropped: nothing is written to it any more.
+  std::shared_ptr<std::byte> data;
+  std::size_t bytes;
+};
+
+struct HostArray {
+  DType dtype;
+  Shape shape;                  ///< of the whole array, [batch_size, ...], halos included
+  std::vector<HostPart> parts;  ///< of this process's positions, ascending; replicas are copies
+};
+
+/// One global batch, or this process's parts of it, in host memory; as Batch in loader.h.
+struct HostBatch {
+  std::int64_t index;
+  std::int64_t epoch;
+  std::vector<HostArray> fields;  ///< in the order of the placements
+  HostArray mask;                 ///< bool [batch_size]
+  HostArray weights;              ///< f32 [batch_size]
+  std::int64_t valid_rows;
+};
+
+struct HostLoaderOptions {
+  /// Which mesh positions are this process's, of every placement's mesh. Nothing: all.
+  std::optional<std::vector<std::int64_t>> positions = std::nullopt;
+
+  /// Gives memory for a part of a batch, at least `bytes`; called by reader threads, one at a time.
+  /// Nothing: the loader's own, aligned to 64 bytes, which is used again once its last owner has
+  /// dropped it.
+  std::function<std::shared_ptr<std::byte>(std::int64_t position, std::size_t bytes)> allocate = {};
+};
+
+/// Minibatches as a Loader makes them, in host memory: for programs that have a runtime of their
+/// own. The same batches, the same state and the same errors; see loader.h.
+///
+/// Thread-compatible: one consumer. Batches may outlive the loader.
+///
+///   HostLoader loader(source, cut_batch(*source, mesh, "data"), {.batch_size = 256}, {.seed = 1});
+///   while (auto batch = loader.next()) { ... }
+class HostLoader {
+ public:
+  /// Throws as Loader's constructor does, and invalid_argument for a position that a mesh has not.
+  HostLoader(std::shared_ptr<const Source> source, const std::vector<FieldPlacement>& placements,
+             LoaderOptions options, LoaderState state = {}, HostLoaderOptions host = {});
+  ~HostLoader();
+  HostLoader(const HostLoader&) = delete;
+  HostLoader& operator=(const HostLoader&) = delete;
+
+  /// As those of Loader.
+  std::optional<HostBatch> next();
+  LoaderState state() const;
+  std::int64_t batches_per_epoch() const;
+  std::int64_t batches() const;
+  std::optional<BatchRow> step_of(std::int64_t record, std::int64_t epoch) const;
+  LoaderStats stats() const;
+  BadRecordLedger bad_records() const;
+
+ private:
+  std::unique_ptr<detail::Engine> engine_;
+};
+
+}  // namespace shardwise

@@ -1,0 +1,64 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "shardwise/loader/source.h"
+#include "shardwise/shard/sharding.h"
+
+namespace shardwise {
+
+/// By how much each device's part of a record's dim is wider than its own: what a convolution needs
+/// of its neighbours.
+struct Halo {
+  std::int64_t low = 0, high = 0;
+
+  bool operator==(const Halo&) const = default;
+};
+
+/// A field of the source that goes to the devices, and how its batches [batch, record dims...] are
+/// cut. Value type.
+///
+/// "x.length", where the source has a field "x" and none called "x.length", is the extent that each
+/// record of "x" has in its own dim 0: i32 [batch]; 0 in rows without a record.
+struct FieldPlacement {
+  std::string field;
+  Sharding sharding;
+
+  /// One per record dim, or none: a tile [b, e) of that dim is delivered as [b - low, e + high),
+  /// zeros where that is beyond the record. The array that is delivered has the widened tiles side
+  /// by side, so its extent is tiles * (piece + low + high), and what a program in manual mode
+  /// sees as its block is the tile with its halo. The tiles of a dim with a halo must be even.
+  std::vector<Halo> halo = {};
+
+  /// For a ragged field, ascending: dim 1 of a batch is as long as the least of these that holds
+  /// the longest record of the batch, so shapes differ by batch, but not by mesh. Empty: always as
+  /// long as the field's shape says.
+  std::vector<std::int64_t> buckets = {};
+
+  /// A record that is longer than the last bucket is cut to it; else it is an error.
+  bool truncate = false;
+};
+
+/// Places all fields of the source by one spec. Throws invalid_argument naming the first field
+/// whose rank, the batch and the record's dims, is not the spec's: nothing is replicated unasked.
+std::vector<FieldPlacement> place_all(const Source& source, const Mesh& mesh,
+                                      std::string_view spec);
+
+/// Places some fields, each by its own spec, in the source's order; the others are not read. Throws
+/// not_found for a field that there is not, and as place_all().
+///
+///   place_fields(*source, mesh, {{"image", "data,-,-"}, {"label", "data"}}).size();  // 2
+std::vector<FieldPlacement> place_fields(
+    const Source& source, const Mesh& mesh,
+    const std::map<std::string, std::string, std::less<>>& specs);
+
+/// Places all fields of the source with the batch cut over `axes` ("data", "data+model") and the
+/// record's dims whole. Throws not_found for an axis that there is not.
+std::vector<FieldPlacement> cut_batch(const Source& source, const Mesh& mesh,
+                                      std::string_view axes);
+
+}  // namespace shardwise
