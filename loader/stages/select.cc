@@ -11,23 +11,7 @@
 namespace shardwise {
 namespace {
 
-// Other records of the same source, with the same fields.
-class SelectStage : public detail::OneSourceStage {
- public:
-  using OneSourceStage::OneSourceStage;
-
-  void read(const Sample& sample, std::span<const FieldBox> boxes) const override {
-    inner().read(inner_sample(sample), boxes);
-  }
-  std::int64_t length(const Sample& sample, std::size_t field) const override {
-    return inner().length(inner_sample(sample), field);
-  }
-
- private:
-  virtual Sample inner_sample(const Sample& sample) const = 0;
-};
-
-class ShuffleStage final : public SelectStage {
+class ShuffleStage final : public detail::SelectStage {
  public:
   ShuffleStage(std::shared_ptr<const Source> source, std::uint64_t salt)
       : SelectStage(std::move(source), "shuffle"), salt_(salt) {}
@@ -47,7 +31,7 @@ class ShuffleStage final : public SelectStage {
   std::uint64_t salt_;
 };
 
-class TakeStage final : public SelectStage {
+class TakeStage final : public detail::SelectStage {
  public:
   TakeStage(std::shared_ptr<const Source> source, std::int64_t begin, std::int64_t end)
       : SelectStage(std::move(source), "take"), begin_(begin), end_(end) {
@@ -71,7 +55,7 @@ class TakeStage final : public SelectStage {
   std::int64_t begin_, end_;
 };
 
-class RepeatStage final : public SelectStage {
+class RepeatStage final : public detail::SelectStage {
  public:
   RepeatStage(std::shared_ptr<const Source> source, std::int64_t times)
       : SelectStage(std::move(source), "repeat"), times_(times), records_(inner().size()) {

@@ -42,6 +42,22 @@ class OneSourceStage : public Stage {
   std::shared_ptr<const Source> inner_;
 };
 
+/// Other records of the same source, with the same fields.
+class SelectStage : public OneSourceStage {
+ public:
+  using OneSourceStage::OneSourceStage;
+
+  void read(const Sample& sample, std::span<const FieldBox> boxes) const override {
+    inner().read(inner_sample(sample), boxes);
+  }
+  std::int64_t length(const Sample& sample, std::size_t field) const override {
+    return inner().length(inner_sample(sample), field);
+  }
+
+ private:
+  virtual Sample inner_sample(const Sample& sample) const = 0;
+};
+
 /// What a stage's fingerprint is made of, in order.
 class Facts {
  public:
