@@ -20,7 +20,7 @@ constexpr int kMostFilterDepth = 100;
 
 using FilterNumber = std::variant<std::int64_t, std::uint64_t, double>;
 
-std::partial_ordering compare_numbers(const FilterNumber& left, const FilterNumber& right) {
+std::partial_ordering compare_filter_numbers(const FilterNumber& left, const FilterNumber& right) {
   return std::visit(
       []<class A, class B>(A a, B b) -> std::partial_ordering {
         if constexpr (std::is_same_v<A, double> || std::is_same_v<B, double>) {
@@ -34,7 +34,7 @@ std::partial_ordering compare_numbers(const FilterNumber& left, const FilterNumb
       left, right);
 }
 
-FilterNumber number_of_value(const FieldValue& value) {
+FilterNumber filter_number_of(const FieldValue& value) {
   const DType dtype = value.field->dtype;
   const auto as = [&]<class T>(DType type, T result) {
     convert(dtype, value.data.data(), type, reinterpret_cast<std::byte*>(&result), 1);
@@ -65,7 +65,7 @@ struct FilterNode {
   std::vector<FilterNumber> numbers = {};
 };
 
-bool compares(std::string_view operation, std::partial_ordering order) {
+bool filter_compares(std::string_view operation, std::partial_ordering order) {
   if (operation == "==") return order == 0;
   if (operation == "!=") return order != 0;
   if (operation == "<") return order < 0;
@@ -74,10 +74,10 @@ bool compares(std::string_view operation, std::partial_ordering order) {
   return order >= 0;
 }
 
-bool holds(std::span<const FilterNode> nodes, std::size_t node, std::size_t fields,
+bool filter_holds(std::span<const FilterNode> nodes, std::size_t node, std::size_t fields,
            std::span<const FieldValue> values) {
   const FilterNode& at = nodes[node];
-  const auto child_holds = [&](std::size_t child) { return holds(nodes, child, fields, values); };
+  const auto child_holds = [&](std::size_t child) { return filter_holds(nodes, child, fields, values); };
   switch (at.kind) {
     case FilterNode::Kind::both:
       return std::ranges::all_of(at.children, child_holds);
@@ -89,9 +89,9 @@ bool holds(std::span<const FilterNode> nodes, std::size_t node, std::size_t fiel
       break;
   }
   const FilterNumber value = at.is_length ? FilterNumber(values[fields + at.value].length)
-                                          : number_of_value(values[at.value]);
+                                          : filter_number_of(values[at.value]);
   return std::ranges::any_of(at.numbers, [&](const FilterNumber& number) {
-    return compares(at.operation, compare_numbers(value, number));
+    return filter_compares(at.operation, compare_filter_numbers(value, number));
   });
 }
 
@@ -116,7 +116,7 @@ class FilterParser {
     predicate.lengths = std::move(length_names_);
     predicate.keep = [nodes = std::make_shared<const std::vector<FilterNode>>(std::move(nodes_)),
                       root, fields = predicate.fields.size()](std::span<const FieldValue> values) {
-      return holds(*nodes, root, fields, values);
+      return filter_holds(*nodes, root, fields, values);
     };
     return predicate;
   }

@@ -27,7 +27,7 @@ constexpr std::int64_t kMostTokens = std::numeric_limits<std::int32_t>::max();
 constexpr std::int64_t kMostWindowDocuments = 65536;
 constexpr std::size_t kMostPlanBytes = std::size_t{32} << 20;
 
-enum PackField : std::size_t { kTokens, kSegments, kPositions };
+enum PackField : std::size_t { kPackTokens, kPackSegments, kPackPositions };
 
 // Plans that were used last. Thread-safe.
 class PlanCache {
@@ -211,7 +211,7 @@ void PackStage::read_tokens(const PackPiece& piece, std::int64_t start, const Fi
                             std::vector<FieldBox>& reads) const {
   const PieceRange range = range_in(piece, start, box.to.box);
   if (range.empty()) return;
-  const std::size_t bytes = size_bytes(fields_[kTokens].dtype);
+  const std::size_t bytes = size_bytes(fields_[kPackTokens].dtype);
   std::int64_t begin = piece.begin + range.begin - start, end = piece.begin + range.end - start;
   std::byte* const to = box.to.data + as_size(range.begin - box.to.box.begin(0)) * bytes;
   if (options_.eos) {
@@ -246,12 +246,13 @@ void PackStage::read(const Sample& sample, std::span<const FieldBox> boxes) cons
     ++segment;
     reads.clear();
     for (const FieldBox& box : boxes) {
-      if (box.field == kTokens) {
+      if (box.field == kPackTokens) {
         read_tokens(piece, start, box, reads);
         continue;
       }
       const PieceRange range = range_in(piece, start, box.to.box);
-      const bool is_segment = box.field == kSegments;
+      if (range.empty()) continue;
+      const bool is_segment = box.field == kPackSegments;
       set_numbers(box, range.begin, range.end,
                   is_segment ? segment : piece.begin + range.begin - start, is_segment ? 0 : 1);
     }

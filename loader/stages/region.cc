@@ -22,7 +22,7 @@ std::string stream_or(const std::string& stream, std::string_view stage, std::st
   return stream.empty() ? fmt::format("{} {}", stage, field) : stream;
 }
 
-Box shifted(const Box& box, const Index& by, std::int64_t sign) {
+Box shifted_region(const Box& box, const Index& by, std::int64_t sign) {
   Box result;
   for (std::size_t dim = 0; dim < box.rank(); ++dim) {
     const std::int64_t shift = sign * by[dim];
@@ -83,7 +83,7 @@ class CropStage final : public detail::FieldStage {
     return result;
   }
   Box needed(const State& state, const Box& output) const override {
-    return shifted(output, state.offset, 1);
+    return shifted_region(output, state.offset, 1);
   }
   void finish(const State&, const ConstBoxView&, const BoxView&) const override {}
   std::int64_t changed_length(const Sample& sample) const override {
@@ -95,7 +95,7 @@ class CropStage final : public detail::FieldStage {
   std::uint64_t stream_;
 };
 
-void mirror(std::size_t dim, std::size_t element_bytes, const BoxView& view) {
+void mirror_in_place(std::size_t dim, std::size_t element_bytes, const BoxView& view) {
   std::size_t outer = 1, inner = element_bytes;
   for (std::size_t i = 0; i < dim; ++i) outer *= as_size(view.box.extent(i));
   for (std::size_t i = dim + 1; i < view.box.rank(); ++i) inner *= as_size(view.box.extent(i));
@@ -152,7 +152,7 @@ class FlipStage final : public detail::FieldStage {
     return box;
   }
   void finish(const State& state, const ConstBoxView&, const BoxView& output) const override {
-    if (state.flipped) mirror(dim_, size_bytes(original().dtype), output);
+    if (state.flipped) mirror_in_place(dim_, size_bytes(original().dtype), output);
   }
 
   std::size_t dim_;
@@ -208,7 +208,7 @@ class PadStage final : public detail::FieldStage {
   Box needed(const State& state, const Box& output) const override {
     Shape own = original().shape;
     if (!own.empty()) own[0] = state.length;
-    Box box = intersect(shifted(output, before_, -1), Box::whole(own));
+    Box box = intersect(shifted_region(output, before_, -1), Box::whole(own));
     if (!box.empty() || output.empty()) return box;
     // Of an empty box the place does not matter, but it must be one that the source has.
     return Box(Index::filled(own.size(), 0), Index::filled(own.size(), 0));
@@ -220,7 +220,7 @@ class PadStage final : public detail::FieldStage {
     if (changed().ragged)
       detail::zero_rows_from(padded_length(state.length), element_bytes, output);
     if (input.box.empty()) return;
-    const Box place = shifted(input.box, before_, 1);
+    const Box place = shifted_region(input.box, before_, 1);
     copy_box(place, element_bytes, {input.data, place}, output);
   }
   std::int64_t changed_length(const Sample& sample) const override {

@@ -1,6 +1,7 @@
 #include "shardwise/loader/stages/detail/best_fit.h"
 
 #include <algorithm>
+#include <compare>
 #include <numeric>
 
 namespace shardwise::detail {
