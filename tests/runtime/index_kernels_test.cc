@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "runtime/kernel_shards.h"
-#include "shardwise/runtime/kernels/detail/philox.h"
+#include "shardwise/shard/philox.h"
 #include "shardwise/runtime/kernels/index.h"
 #include "testing/errors.h"
 #include "testing/simd_targets.h"
@@ -329,19 +329,19 @@ TEST(Argsort, ReachesTheEndsOfIntegers) {
 // The known answers that its authors publish (Random123, kat_vectors).
 TEST(RandomBits, AreThePublishedWords) {
   using Words = std::array<std::uint32_t, 4>;
-  EXPECT_EQ(detail::philox({0, 0, 0, 0}, {0, 0}),
+  EXPECT_EQ(philox({0, 0, 0, 0}, {0, 0}),
             (Words{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
   const std::uint32_t ones = 0xffffffff;
-  EXPECT_EQ(detail::philox({ones, ones, ones, ones}, {ones, ones}),
+  EXPECT_EQ(philox({ones, ones, ones, ones}, {ones, ones}),
             (Words{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
   EXPECT_EQ(
-      detail::philox({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, {0xa4093822, 0x299f31d0}),
+      philox({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, {0xa4093822, 0x299f31d0}),
       (Words{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
   TestShard out(DType::u32, Box({0}, {5}));
   random_bits(0, {5}, out.target());
   const auto words = out.as<std::uint32_t>();
-  EXPECT_EQ((Words{words[0], words[1], words[2], words[3]}), detail::philox({0, 0, 0, 0}, {0, 0}));
-  EXPECT_EQ(words[4], detail::philox({1, 0, 0, 0}, {0, 0})[0]);
+  EXPECT_EQ((Words{words[0], words[1], words[2], words[3]}), philox({0, 0, 0, 0}, {0, 0}));
+  EXPECT_EQ(words[4], philox({1, 0, 0, 0}, {0, 0})[0]);
 }
 
 TEST(RandomBits, OfAPartAreThoseOfTheWhole) {
@@ -353,7 +353,7 @@ TEST(RandomBits, OfAPartAreThoseOfTheWhole) {
     Numbers whole = zeros(shape);
     for (std::size_t i = 0; i < whole.values.size(); ++i) {
       whole.values[i] =
-          detail::philox({low(i / 4), low(i / 4 >> 32), 0, 0}, {low(key), low(key >> 32)})[i % 4];
+          philox({low(i / 4), low(i / 4 >> 32), 0, 0}, {low(key), low(key >> 32)})[i % 4];
     }
     const Box box = random_part(Box::whole(shape), random);
     on_each_target([&] {
@@ -372,7 +372,7 @@ TEST(RandomBits, CountBeyond32Bits) {
     random_bits(7, shape, out.target());
     for (std::int64_t i = begin; i < begin + 202; ++i) {
       const std::uint64_t counter = static_cast<std::uint64_t>(i) / 4;
-      const auto block = detail::philox(
+      const auto block = philox(
           {static_cast<std::uint32_t>(counter), static_cast<std::uint32_t>(counter >> 32), 0, 0},
           {7, 0});
       ASSERT_EQ(out.as<std::uint32_t>()[as_size(i - begin)], block[as_size(i % 4)]) << i;

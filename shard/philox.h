@@ -3,7 +3,7 @@
 #include <array>
 #include <cstdint>
 
-namespace shardwise::detail {
+namespace shardwise {
 
 /// Philox4x32-10: four words that look random, from a counter and a key alone (Salmon et al.,
 /// "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
@@ -21,4 +21,4 @@ inline std::array<std::uint32_t, 4> philox(std::array<std::uint32_t, 4> counter,
   return counter;
 }
 
-}  // namespace shardwise::detail
+}  // namespace shardwise

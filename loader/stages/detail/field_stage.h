@@ -1,0 +1,63 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "shardwise/loader/stages/detail/stage.h"
+
+namespace shardwise::detail {
+
+/// A stage that changes one field and says which box of the source a box of the result is made of:
+/// so no more is read than what is asked for. All of a record is still read by one call.
+class FieldStage : public OneSourceStage {
+ public:
+  /// Throws invalid_argument where the source is null, not_found for an unknown field.
+  FieldStage(std::shared_ptr<const Source> inner, std::string_view stage, std::string_view field);
+
+  std::span<const Field> fields() const override { return fields_; }
+  void read(const Sample& sample, std::span<const FieldBox> boxes) const override;
+  std::int64_t length(const Sample& sample, std::size_t field) const override;
+
+ protected:
+  /// What holds for all boxes of one record.
+  struct State {
+    Index offset;             ///< crop: where the part begins
+    bool flipped = false;     ///< flip
+    std::int64_t length = 0;  ///< of the source's record in dim 0
+  };
+
+  std::size_t field() const { return field_; }
+  Field& changed() { return fields_[field_]; }
+  const Field& changed() const { return fields_[field_]; }
+  const Field& original() const { return inner().fields()[field_]; }
+
+  /// Facts with which every fingerprint of such a stage begins.
+  Facts facts(std::string_view stage) const;
+
+ private:
+  virtual State state(const Sample& sample) const = 0;
+
+  /// The box of the source's field that `output` is made of; may be empty.
+  virtual Box needed(const State& state, const Box& output) const = 0;
+
+  /// Makes the output from what was read. Where both have one type and shape, they are the same
+  /// memory.
+  virtual void finish(const State& state, const ConstBoxView& input,
+                      const BoxView& output) const = 0;
+
+  /// Of a ragged field.
+  virtual std::int64_t changed_length(const Sample& sample) const {
+    return inner().length(sample, field_);
+  }
+
+  std::size_t field_;
+  std::vector<Field> fields_;
+};
+
+/// The rows of the output that lie at `length` or beyond, set to zero.
+void zero_rows_from(std::int64_t length, std::size_t element_bytes, const BoxView& output);
+
+}  // namespace shardwise::detail

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "shardwise/storage/file.h"
+
+namespace shardwise::detail {
+
+/// What a filter's result belongs to.
+struct FilterKey {
+  std::uint64_t source, predicate;  ///< fingerprints
+  std::int64_t size;                ///< records of the source
+};
+
+/// The file: eight 64-bit words in the machine's byte order (magic, version, source, predicate,
+/// size, three zeros), the bitmap's words, and the hash64 of all that.
+///
+/// The bitmap that the file holds; absent where there is no file, or it is of another key, damaged
+/// or cut short. Throws corrupt where it is not a file of this kind, which nobody should replace;
+/// io.
+std::optional<std::vector<std::uint64_t>> read_filter_cache(const std::filesystem::path& path,
+                                                            const FilterKey& key);
+
+/// Replaces the file in one step, or leaves it as it is: a temporary file beside it is made at
+/// once, so that a folder that cannot be written is found before the work. Thread-compatible.
+class FilterCacheWriter {
+ public:
+  /// Throws io, not_found.
+  explicit FilterCacheWriter(const std::filesystem::path& path);
+  ~FilterCacheWriter();  ///< removes the temporary file, if it is still there
+  FilterCacheWriter(const FilterCacheWriter&) = delete;
+  FilterCacheWriter& operator=(const FilterCacheWriter&) = delete;
+
+  /// Once. Throws io.
+  void write(const FilterKey& key, const std::vector<std::uint64_t>& words);
+
+ private:
+  std::filesystem::path path_, temporary_;
+  std::shared_ptr<FileSystem> files_;
+  std::unique_ptr<File> file_;
+};
+
+}  // namespace shardwise::detail

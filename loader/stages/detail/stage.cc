@@ -1,0 +1,74 @@
+#include "shardwise/loader/stages/detail/stage.h"
+
+#include <fmt/format.h>
+
+#include <bit>
+#include <utility>
+
+#include "shardwise/shard/error.h"
+#include "shardwise/storage/hash.h"
+
+namespace shardwise::detail {
+
+bool changes_order(const Source& source) {
+  const Stage* const stage = dynamic_cast<const Stage*>(&source);
+  return stage != nullptr && stage->changes_order();
+}
+
+OneSourceStage::OneSourceStage(std::shared_ptr<const Source> inner, std::string_view stage)
+    : inner_(std::move(inner)) {
+  if (!inner_) {
+    throw Error(ErrorCode::invalid_argument, fmt::format("{}: the source is null", stage));
+  }
+}
+
+Facts& Facts::add(std::uint64_t fact) {
+  facts_.push_back(fact);
+  return *this;
+}
+
+Facts& Facts::add(std::string_view text) {
+  return add(hash64(reinterpret_cast<const std::byte*>(text.data()), text.size()));
+}
+
+Facts& Facts::add(double value) { return add(std::bit_cast<std::uint64_t>(value)); }
+
+Facts& Facts::add(std::span<const std::int64_t> values) {
+  add(std::uint64_t{values.size()});
+  for (const std::int64_t value : values) add(value);
+  return *this;
+}
+
+Facts& Facts::add(const Field& field) {
+  return add(name(field.dtype)).add(std::span(field.shape)).add(std::uint64_t{field.ragged});
+}
+
+std::uint64_t Facts::hash() const {
+  const std::span<const std::byte> bytes = std::as_bytes(std::span(facts_));
+  return hash64(bytes.data(), bytes.size());
+}
+
+std::int64_t multiply_add(std::int64_t a, std::int64_t b, std::int64_t c, std::string_view what) {
+  std::int64_t result = 0;
+  if (__builtin_mul_overflow(a, b, &result) || __builtin_add_overflow(result, c, &result)) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("{} overflows: {} * {} + {} is over 2^63 - 1", what, a, b, c));
+  }
+  return result;
+}
+
+std::int64_t checked_length(const Source& source, const Sample& sample, std::size_t field) {
+  const Field& of = source.fields()[field];
+  const std::int64_t most = of.shape.empty() ? 1 : of.shape[0];
+  if (!of.ragged) return most;
+  const std::int64_t length = source.length(sample, field);
+  if (length < 0 || length > most) {
+    throw Error(ErrorCode::corrupt,
+                fmt::format("length of field \"{}\" of record {} is {}, needs 0 "
+                            "to {}",
+                            of.name, sample.record, length, most));
+  }
+  return length;
+}
+
+}  // namespace shardwise::detail

@@ -1,0 +1,86 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "shardwise/loader/source.h"
+
+namespace shardwise::detail {
+
+/// A source that is made of others.
+class Stage : public Source {
+ public:
+  /// Which data record r stands for depends on the epoch or the seed. Where a stage reads records
+  /// once, for all epochs, it cannot stand after such a source.
+  virtual bool changes_order() const = 0;
+};
+
+/// As Stage::changes_order; false of a source that is no stage.
+bool changes_order(const Source& source);
+
+/// A stage over one source, whose fields and lengths it keeps.
+class OneSourceStage : public Stage {
+ public:
+  /// Throws invalid_argument where it is null; `stage` is what the message calls the stage.
+  OneSourceStage(std::shared_ptr<const Source> inner, std::string_view stage);
+
+  std::int64_t size() const override { return inner_->size(); }
+  std::span<const Field> fields() const override { return inner_->fields(); }
+  std::int64_t length(const Sample& sample, std::size_t field) const override {
+    return inner_->length(sample, field);
+  }
+  bool changes_order() const override { return detail::changes_order(*inner_); }
+
+ protected:
+  const Source& inner() const { return *inner_; }
+
+ private:
+  std::shared_ptr<const Source> inner_;
+};
+
+/// Other records of the same source, with the same fields.
+class SelectStage : public OneSourceStage {
+ public:
+  using OneSourceStage::OneSourceStage;
+
+  void read(const Sample& sample, std::span<const FieldBox> boxes) const override {
+    inner().read(inner_sample(sample), boxes);
+  }
+  std::int64_t length(const Sample& sample, std::size_t field) const override {
+    return inner().length(inner_sample(sample), field);
+  }
+
+ private:
+  virtual Sample inner_sample(const Sample& sample) const = 0;
+};
+
+/// What a stage's fingerprint is made of, in order.
+class Facts {
+ public:
+  explicit Facts(std::string_view stage) { add(stage); }
+
+  Facts& add(std::uint64_t fact);
+  Facts& add(std::int64_t fact) { return add(static_cast<std::uint64_t>(fact)); }
+  Facts& add(std::string_view text);
+  Facts& add(double value);
+  Facts& add(std::span<const std::int64_t> values);
+  Facts& add(const Field& field);  // type and shape, not its name
+  std::uint64_t hash() const;
+
+ private:
+  std::vector<std::uint64_t> facts_;
+};
+
+/// a * b + c, of numbers that are not negative. Throws invalid_argument beyond 2^63 - 1: "<what>
+/// overflows".
+std::int64_t multiply_add(std::int64_t a, std::int64_t b, std::int64_t c, std::string_view what);
+
+/// The record's own extent in dim 0; 1 of a scalar. Throws corrupt where the source says a length
+/// that the field cannot have.
+std::int64_t checked_length(const Source& source, const Sample& sample, std::size_t field);
+
+}  // namespace shardwise::detail

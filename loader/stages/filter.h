@@ -1,0 +1,76 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "shardwise/loader/source.h"
+#include "shardwise/loader/stages/field_value.h"
+
+namespace shardwise {
+
+/// Which records stay. Value type.
+struct RecordPredicate {
+  /// Stands for the function in fingerprints and caches: change it when the function decides
+  /// otherwise. Must not be empty.
+  std::string name;
+
+  /// Fields that the function reads, and fields of which it asks the length alone, which is cheap.
+  std::vector<std::string> fields = {}, lengths = {};
+
+  /// Whether the record stays, from `fields` and then `lengths` in their orders. A pure function,
+  /// called on several threads at once.
+  std::function<bool(std::span<const FieldValue>)> keep;
+};
+
+struct FilterOptions {
+  /// Threads that evaluate; each may block on files.
+  int threads = 1;
+
+  /// Called after every 1,024 records or so, one call at a time, on any of the threads. What it
+  /// throws ends the evaluation (cancelled, say).
+  std::function<void(std::int64_t done, std::int64_t total)> progress = {};
+
+  /// File that the result is kept in, and taken from if it is of the same source (by fingerprint)
+  /// and predicate (by name). One of other data, or damaged, is replaced: by a temporary file
+  /// beside it that is renamed, so processes may share it. Empty: none.
+  std::filesystem::path cache = {};
+};
+
+/// The records for which the predicate holds, in their order. It is evaluated once for each, at
+/// epoch 0 and seed 0; what is stored is a bit per record and an index of 1/32 of that, so the j-th
+/// kept record is found in O(log size).
+///
+/// Throws invalid_argument where the source is null, its order changes with the epoch (filter
+/// first, then shuffle), the predicate has no name or function, nothing is kept or an option is
+/// impossible; not_found for an unknown field; corrupt where the cache is a file of another kind,
+/// which is left as it is; io where it cannot be written; and what reading throws, naming the
+/// record.
+///
+///   const auto threes = filter(source, parse_filter("label==3", source->fields()));
+///   const auto bright = filter(source, {.name = "bright", .fields = {"image"}, .keep = is_bright},
+///                              {.threads = 4, .cache = "images.bright"});
+std::shared_ptr<const Source> filter(std::shared_ptr<const Source> source,
+                                     const RecordPredicate& predicate,
+                                     const FilterOptions& options = {});
+
+/// A predicate from text, for the command line:
+///
+///     label==3            x<0.5 && label!=2       !(label in 1,2,5) || length(text)>=16
+///
+/// Comparisons are ==, !=, <, <=, >, >=, and "in" with a list; they are joined by &&, || and !,
+/// with parentheses. A field's name is compared by its value, so has one element per record;
+/// length() is a record's own extent in dim 0. Names of other characters than letters, digits, "_",
+/// "." and "/" stand in double quotes. Integers compare exactly, with fractions as f64. Throws
+/// invalid_argument, naming the character where the text is at fault; not_found for an unknown
+/// field; unsupported for a field whose type is not computed with.
+///
+///   parse_filter("label in 1,2", source->fields()).name;      // label in 1 , 2
+RecordPredicate parse_filter(std::string_view text, std::span<const Field> fields);
+
+}  // namespace shardwise

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "shardwise/loader/order/sample_random.h"
+#include "shardwise/loader/source.h"
+#include "shardwise/loader/stages/field_value.h"
+
+namespace shardwise {
+
+/// Makes the new fields of one record from fields of the source, in the orders of `map`'s fields
+/// and MapOptions::inputs. Called on the loader's threads, several at once. What it throws reaches
+/// the caller of read(). To give the same batches on every mesh it draws numbers from `random`
+/// alone.
+using MapFunction =
+    std::function<void(const Sample& sample, SampleRandom& random,
+                       std::span<const FieldValue> inputs, std::span<FieldBuffer> outputs)>;
+
+struct MapOptions {
+  /// Names the function in fingerprints and error messages, and the stream of its random numbers:
+  /// change it when the function gives other results. Must not be empty.
+  std::string name;
+
+  /// Fields of the source that the function reads. Empty: all.
+  std::vector<std::string> inputs = {};
+
+  /// Fields of the source that the result has too, before the new ones, read by boxes as they are.
+  std::vector<std::string> keep = {};
+};
+
+/// Records with fields that a function computes. One read() of the result is one read() of the
+/// source and at most one call of the function: none where only kept fields are asked for. The
+/// function makes all of a record; read_box and devices that need parts get them cut out. length()
+/// of a new field that is ragged calls the function, so costs what read() does.
+///
+/// Throws invalid_argument where source or function are null, the name is empty, there is no new
+/// field, or a name comes twice; not_found for an unknown input or kept field.
+///
+///   const auto sums = map(source, {{"sum", DType::u8, {}}},
+///                         [](const Sample&, SampleRandom&, auto in, auto out) {
+///                           out[0].data[0] = in[0].data[0];
+///                         },
+///                         {.name = "first byte", .inputs = {"image"}, .keep = {"label"}});
+std::shared_ptr<const Source> map(std::shared_ptr<const Source> source, std::vector<Field> fields,
+                                  MapFunction function, MapOptions options);
+
+}  // namespace shardwise

@@ -1,0 +1,115 @@
+#include "shardwise/loader/stages/mix.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "shardwise/loader/stages/detail/stage.h"
+#include "shardwise/shard/error.h"
+
+namespace shardwise {
+namespace {
+
+[[noreturn]] void refuse_sources(const std::string& found) {
+  throw Error(ErrorCode::invalid_argument, "mix: " + found);
+}
+
+class MixStage final : public detail::Stage {
+ public:
+  MixStage(std::vector<std::shared_ptr<const Source>> sources, std::vector<std::int64_t> weights,
+           std::vector<MixChange> changes)
+      : sources_(std::move(sources)),
+        weights_(std::move(weights)),
+        changes_(std::move(changes)),
+        order_(weights_, changes_) {
+    std::int64_t periods = 0, sum = 0;
+    for (std::size_t i = 0; i < sources_.size(); ++i) {
+      sum += weights_[i];
+      if (weights_[i] == 0) continue;
+      const std::int64_t records = sources_[i]->size();
+      periods = std::max(periods, records / weights_[i] + (records % weights_[i] != 0 ? 1 : 0));
+    }
+    size_ = detail::multiply_add(periods, sum, 0, "mix: the size");
+  }
+
+  std::int64_t size() const override { return size_; }
+  std::span<const Field> fields() const override { return sources_[0]->fields(); }
+
+  void read(const Sample& sample, std::span<const FieldBox> boxes) const override {
+    const Drawn drawn = draw(sample);
+    drawn.source.read(drawn.sample, boxes);
+  }
+  std::int64_t length(const Sample& sample, std::size_t field) const override {
+    const Drawn drawn = draw(sample);
+    return drawn.source.length(drawn.sample, field);
+  }
+
+  std::uint64_t fingerprint() const override {
+    detail::Facts facts("mix");
+    for (const auto& source : sources_) facts.add(source->fingerprint());
+    facts.add(std::span<const std::int64_t>(weights_));
+    for (const MixChange& change : changes_) {
+      facts.add(change.first_sample).add(std::span<const std::int64_t>(change.weights));
+    }
+    return facts.hash();
+  }
+  bool changes_order() const override { return true; }
+
+ private:
+  struct Drawn {
+    const Source& source;
+    Sample sample;
+  };
+  Drawn draw(const Sample& sample) const {
+    const MixOrder::Draw draw =
+        order_.at(detail::multiply_add(sample.epoch, size_, sample.record, "mix: the sample"));
+    const Source& source = *sources_[static_cast<std::size_t>(draw.source)];
+    const std::int64_t records = source.size();
+    return {source, {draw.count % records, draw.count / records, sample.seed}};
+  }
+
+  std::vector<std::shared_ptr<const Source>> sources_;
+  std::vector<std::int64_t> weights_;
+  std::vector<MixChange> changes_;
+  MixOrder order_;
+  std::int64_t size_ = 0;
+};
+
+void check_sources(const std::vector<std::shared_ptr<const Source>>& sources) {
+  for (std::size_t i = 0; i < sources.size(); ++i) {
+    if (!sources[i]) refuse_sources(fmt::format("source {} is null", i));
+    if (sources[i]->size() == 0) {
+      refuse_sources(fmt::format("source {} has no records, needs one or more", i));
+    }
+    const std::span<const Field> first = sources[0]->fields(), own = sources[i]->fields();
+    if (first.size() != own.size()) {
+      refuse_sources(fmt::format("source {} has {} fields, source 0 has {}, needs equal fields", i,
+                                 own.size(), first.size()));
+    }
+    for (std::size_t field = 0; field < own.size(); ++field) {
+      if (own[field] == first[field]) continue;
+      const auto text = [](const Field& of) {
+        return fmt::format("\"{}\" {} {}{}", of.name, name(of.dtype), to_string(of.shape),
+                           of.ragged ? " ragged" : "");
+      };
+      refuse_sources(fmt::format("field {} of source {} is {}, of source 0 {}, needs equal fields",
+                                 field, i, text(own[field]), text(first[field])));
+    }
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<const Source> mix(std::vector<std::shared_ptr<const Source>> sources,
+                                  std::vector<std::int64_t> weights,
+                                  std::vector<MixChange> changes) {
+  if (sources.empty() || weights.size() != sources.size()) {
+    refuse_sources(fmt::format("got {} weights for {} sources, needs one for each of one or more",
+                               weights.size(), sources.size()));
+  }
+  check_sources(sources);
+  return std::make_shared<MixStage>(std::move(sources), std::move(weights), std::move(changes));
+}
+
+}  // namespace shardwise
