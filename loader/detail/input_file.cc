@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <system_error>
+#include <utility>
 
 #include "shardwise/shard/error.h"
 
@@ -29,8 +30,11 @@ std::filesystem::path without_links(const std::filesystem::path& path) {
 }  // namespace
 
 InputFile::InputFile(const std::filesystem::path& path)
-    : path_(path.string()),
-      file_(posix_file_system()->open(without_links(path))),
+    : InputFile(path.string(), posix_file_system()->open(without_links(path))) {}
+
+InputFile::InputFile(std::string name, std::unique_ptr<File> file)
+    : path_(std::move(name)),
+      file_(std::move(file)),
       size_bytes_(static_cast<std::size_t>(file_->size())) {}
 
 std::size_t InputFile::read_at(std::size_t offset, std::span<std::byte> out) const {

@@ -10,11 +10,14 @@
 
 namespace shardwise::detail {
 
-/// A regular file opened for reading at offsets, by its name or a link to it. Thread-safe.
+/// A file opened for reading at offsets: a regular one, by its name or a link to it. Thread-safe.
 class InputFile {
  public:
   /// Throws not_found, or io if it cannot be opened or is not a regular file.
   explicit InputFile(const std::filesystem::path& path);
+
+  /// Of any file, by the name that messages give it.
+  InputFile(std::string name, std::unique_ptr<File> file);
 
   const std::string& path() const { return path_; }
 

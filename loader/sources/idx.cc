@@ -4,21 +4,20 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
-#include <cstring>
 #include <functional>
 #include <utility>
 #include <vector>
 
-#include "shardwise/loader/detail/file_runs.h"
+#include "shardwise/loader/detail/byte_order.h"
+#include "shardwise/loader/detail/file_rows.h"
 #include "shardwise/loader/detail/gzip_reader.h"
 #include "shardwise/loader/detail/input_file.h"
+#include "shardwise/loader/detail/open_files.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise {
 namespace {
 
-using detail::FileRun;
 using detail::GzipReader;
 using detail::InputFile;
 using detail::kMaxGzipRatio;
@@ -117,93 +116,6 @@ std::string needs(const Header& header) {
                      to_string(header.record_shape), name(header.dtype), header.data_bytes);
 }
 
-template <class Word, class Swap>
-void swap_words(std::span<std::byte> data, Swap swap) {
-  for (std::size_t at = 0; at < data.size(); at += sizeof(Word)) {
-    Word word;
-    std::memcpy(&word, data.data() + at, sizeof(Word));
-    word = swap(word);
-    std::memcpy(data.data() + at, &word, sizeof(Word));
-  }
-}
-
-void big_endian_to_native(std::span<std::byte> data, std::size_t element_bytes) {
-  if (std::endian::native == std::endian::big) return;
-  switch (element_bytes) {
-    case 2:
-      return swap_words<std::uint16_t>(data, [](auto w) { return __builtin_bswap16(w); });
-    case 4:
-      return swap_words<std::uint32_t>(data, [](auto w) { return __builtin_bswap32(w); });
-    case 8:
-      return swap_words<std::uint64_t>(data, [](auto w) { return __builtin_bswap64(w); });
-  }
-}
-
-class IdxFile final : public Source {
- public:
-  IdxFile(std::unique_ptr<const InputFile> file, std::string field_name, const Header& header)
-      : file_(std::move(file)),
-        header_(header),
-        field_{std::move(field_name), header.dtype, header.record_shape},
-        record_box_(Box::whole(header.record_shape)) {}
-
-  std::int64_t size() const override { return header_.records; }
-  std::span<const Field> fields() const override { return {&field_, 1}; }
-  void read(const Sample& sample, std::span<const FieldBox> boxes) const override {
-    for (const FieldBox& box : boxes) read_one(sample.record, box.to);
-  }
-
- private:
-  void read_one(std::int64_t record, const BoxView& to) const;
-  void read_runs(std::int64_t record, std::span<const FileRun> runs, std::byte* to) const;
-  void read_all(std::int64_t record, std::size_t record_offset, std::span<std::byte> out) const;
-
-  std::unique_ptr<const InputFile> file_;
-  Header header_;
-  Field field_;
-  Box record_box_;
-};
-
-void IdxFile::read_one(std::int64_t record, const BoxView& to) const {
-  const std::size_t element_bytes = size_bytes(header_.dtype);
-  if (to.box == record_box_) {  // the usual case: no walk
-    read_all(record, 0, {to.data, header_.record_bytes});
-    big_endian_to_native({to.data, header_.record_bytes}, element_bytes);
-    return;
-  }
-  detail::for_each_read(walk_runs(to.box, record_box_, to.box), element_bytes,
-                        [&](std::span<const FileRun> runs) { read_runs(record, runs, to.data); });
-  big_endian_to_native({to.data, num_bytes(to.box.shape(), element_bytes)}, element_bytes);
-}
-
-void IdxFile::read_runs(std::int64_t record, std::span<const FileRun> runs, std::byte* to) const {
-  if (runs.size() == 1) {
-    read_all(record, runs[0].record_offset, {to + runs[0].target_offset, runs[0].size_bytes});
-    return;
-  }
-  const std::size_t begin = runs.front().record_offset;
-  const std::size_t size = runs.back().record_offset + runs.back().size_bytes - begin;
-  const auto scratch = std::make_unique_for_overwrite<std::byte[]>(size);
-  read_all(record, begin, {scratch.get(), size});
-  for (const FileRun& run : runs) {
-    std::memcpy(to + run.target_offset, scratch.get() + (run.record_offset - begin),
-                run.size_bytes);
-  }
-}
-
-void IdxFile::read_all(std::int64_t record, std::size_t record_offset,
-                       std::span<std::byte> out) const {
-  const std::size_t offset = header_.header_bytes +
-                             static_cast<std::size_t>(record) * header_.record_bytes +
-                             record_offset;
-  const std::size_t count = file_->read_at(offset, out);
-  if (count == out.size()) return;
-  throw Error(ErrorCode::corrupt,
-              fmt::format("read: {}: record {} at offset {} got {} bytes, needs {}: the file was "
-                          "cut short since it was opened",
-                          file_->path(), record, offset, count, out.size()));
-}
-
 std::shared_ptr<const Source> open_compressed(const InputFile& file, std::string field_name) {
   GzipReader reader(file);
   const Header header =
@@ -228,13 +140,13 @@ std::shared_ptr<const Source> open_compressed(const InputFile& file, std::string
   if (reader.read({&extra, 1}) != 0) {  // also makes the reader compare the last checksum
     fail(ErrorCode::corrupt, file, fmt::format("unpacks to more data than {}", needs(header)));
   }
-  big_endian_to_native(data, size_bytes(header.dtype));
+  if (!detail::kBigEndianHost) detail::swap_bytes(header.dtype, data);
   return memory_source({std::move(field_name), header.dtype, header.record_shape}, header.records,
                        std::move(data));
 }
 
-std::shared_ptr<const Source> open_plain(std::unique_ptr<const InputFile> file,
-                                         std::string field_name) {
+std::shared_ptr<const Source> open_plain(std::shared_ptr<const InputFile> file,
+                                         std::string field_name, std::size_t hold_bytes) {
   std::size_t offset = 0;
   const Header header = read_header(*file, [&](std::span<std::byte> out) {
     const std::size_t count = file->read_at(offset, out);
@@ -245,18 +157,30 @@ std::shared_ptr<const Source> open_plain(std::unique_ptr<const InputFile> file,
   if (data_bytes != header.data_bytes) {
     fail(ErrorCode::corrupt, *file, fmt::format("{} bytes of data, {}", data_bytes, needs(header)));
   }
-  return std::make_shared<IdxFile>(std::move(file), std::move(field_name), header);
+  return detail::file_rows_source(
+      std::move(file), {std::move(field_name), header.dtype, header.record_shape}, header.records,
+      {header.header_bytes, header.record_bytes, !detail::kBigEndianHost}, hold_bytes);
 }
 
 }  // namespace
 
-std::shared_ptr<const Source> open_idx(const std::filesystem::path& path, std::string field_name) {
-  auto file = std::make_unique<const InputFile>(path);
+namespace detail {
+
+std::shared_ptr<const Source> open_idx(std::shared_ptr<const InputFile> file,
+                                       std::string field_name, std::size_t hold_bytes) {
   std::array<std::byte, 2> magic{};
   file->read_at(0, magic);
   constexpr std::array<std::byte, 2> kGzipMagic{std::byte{0x1f}, std::byte{0x8b}};
   if (magic == kGzipMagic) return open_compressed(*file, std::move(field_name));
-  return open_plain(std::move(file), std::move(field_name));
+  return open_plain(std::move(file), std::move(field_name), hold_bytes);
+}
+
+}  // namespace detail
+
+std::shared_ptr<const Source> open_idx(const std::filesystem::path& path, std::string field_name,
+                                       std::size_t hold_bytes) {
+  return detail::open_idx(std::make_shared<const InputFile>(path), std::move(field_name),
+                          hold_bytes);
 }
 
 }  // namespace shardwise

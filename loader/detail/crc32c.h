@@ -1,0 +1,15 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace shardwise::detail {
+
+/// CRC-32C (Castagnoli, RFC 3720). By the processor's own instruction where it has one.
+std::uint32_t crc32c(std::span<const std::byte> data);
+
+/// As crc32c(), without that instruction.
+std::uint32_t crc32c_by_tables(std::span<const std::byte> data);
+
+}  // namespace shardwise::detail

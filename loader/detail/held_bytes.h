@@ -1,0 +1,59 @@
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+
+#include "shardwise/shard/host/mutex.h"
+#include "shardwise/shard/host/page_memory.h"
+
+namespace shardwise::detail {
+
+/// What the files of one source may still keep in memory. Thread-compatible.
+struct HoldBudget {
+  std::size_t left_bytes;
+};
+
+/// Bytes that are read at offsets, of which whole blocks stay in memory once they are read, each
+/// read once. Nothing is kept where all of it would not fit into the budget. Thread-safe; bytes
+/// that are there are found without a lock.
+class HeldBytes {
+ public:
+  static constexpr std::size_t kBlockBytes = std::size_t{1} << 20;
+
+  /// Reads from `offset` on and returns how many bytes came. Called by several threads.
+  using Read = std::function<std::size_t(std::size_t offset, std::span<std::byte> out)>;
+
+  HeldBytes(std::size_t size_bytes, std::size_t block_bytes, HoldBudget& budget, Read read);
+
+  bool holds() const { return memory_ != nullptr; }
+
+  /// The bytes, in memory as long as this; null where they are not kept, or less came than asked
+  /// for. Throws what the reading throws.
+  const std::byte* find(std::size_t offset, std::size_t size) const {
+    if (!memory_ || size > size_bytes_ || offset > size_bytes_ - size) return nullptr;
+    if (size == 0) return memory_.get();
+    const std::size_t last = (offset + size - 1) / block_bytes_;
+    for (std::size_t block = offset / block_bytes_; block <= last; ++block) {
+      if (!is_there_[block].load(std::memory_order_acquire) && !read_block(block)) return nullptr;
+    }
+    return memory_.get() + offset;
+  }
+
+ private:
+  static constexpr std::size_t kLocks = 16;  // blocks read at the same time
+
+  bool read_block(std::size_t block) const;
+
+  std::size_t size_bytes_, block_bytes_;
+  Read read_;
+  PageMemory memory_;
+  std::unique_ptr<std::atomic<bool>[]> is_there_;  // per block
+  mutable std::array<Mutex, kLocks> locks_;
+};
+
+}  // namespace shardwise::detail

@@ -1,0 +1,108 @@
+#include "shardwise/loader/sources/detail/csv_table.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "shardwise/loader/detail/file_window.h"
+#include "shardwise/loader/sources/detail/progress_steps.h"
+#include "shardwise/shard/error.h"
+
+namespace shardwise::detail {
+namespace {
+
+constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
+
+}  // namespace
+
+CsvTable::CsvTable(std::shared_ptr<const InputFile> file, const CsvOptions& options)
+    : records_(std::move(file), options.hold_bytes),
+      delimiter_(options.delimiter),
+      header_(options.header) {
+  if (delimiter_ == '"' || delimiter_ == '\n' || delimiter_ == '\r') {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("open csv file {}: the delimiter is a quote or a line end, needs "
+                            "another character",
+                            records_.file().path()));
+  }
+}
+
+void CsvTable::scan(const IndexProgress& progress, const std::function<void()>& begin,
+                    const See& see) {
+  FileWindow window(records_.file());
+  ProgressSteps steps(progress, records_.file().size_bytes());
+  while (window.text().size() < kByteOrderMark.size() && window.read_more()) {
+  }
+  if (window.text().starts_with(kByteOrderMark)) window.pass(kByteOrderMark.size());
+  Record record;
+  bool at_end = false, begun = false;
+  for (;;) {
+    if (window.text().empty() && !at_end) at_end = !window.read_more();
+    if (window.text().empty()) break;
+    const CsvSplit split = split_csv(window.text(), delimiter_, at_end, record.cells);
+    if (split.end == CsvSplit::End::incomplete) {
+      at_end = !window.read_more();
+      continue;
+    }
+    if (split.end != CsvSplit::End::record) {
+      throw Error(
+          ErrorCode::corrupt,
+          fmt::format("open csv file {}: line {}: {}", records_.file().path(),
+                      records_.line_at(window.offset() + split.bytes), csv_fault(split.end)));
+    }
+    const std::uint64_t offset = window.offset();
+    window.pass(split.bytes);
+    steps.at(offset);
+    if (split.is_empty_line) continue;
+    if (!begun) {
+      set_columns(record.cells, header_);
+      begin();
+      begun = true;
+      if (header_) continue;
+    }
+    record.number = size();
+    records_.add(offset);
+    if (record.cells.size() == columns_.size()) see(record);
+  }
+  if (!begun) {
+    throw Error(ErrorCode::corrupt,
+                fmt::format("open csv file {}: it has no record, needs one with the columns",
+                            records_.file().path()));
+  }
+  steps.finish();
+}
+
+void CsvTable::set_columns(const std::vector<CsvCell>& cells, bool header) {
+  std::string scratch;
+  columns_.reserve(cells.size());
+  for (const CsvCell& cell : cells) {
+    const std::string_view value = header ? csv_value(cell, scratch) : std::string_view();
+    columns_.push_back(value.empty() ? std::to_string(columns_.size()) : std::string(value));
+    if (std::find(columns_.begin(), columns_.end() - 1, columns_.back()) == columns_.end() - 1) {
+      continue;
+    }
+    throw Error(ErrorCode::corrupt, fmt::format("open csv file {}: the header names column \"{}\" "
+                                                "twice",
+                                                records_.file().path(), columns_.back()));
+  }
+}
+
+void CsvTable::read(std::int64_t number, Record& into) const {
+  into.number = number;
+  const CsvSplit split =
+      split_csv(records_.text(number, into.text), delimiter_, /*is_all=*/true, into.cells);
+  if (split.end != CsvSplit::End::record) fail(number, csv_fault(split.end));
+  if (into.cells.size() != columns_.size()) {
+    fail(number, fmt::format("has {} cells, needs {}", into.cells.size(), columns_.size()));
+  }
+}
+
+bool CsvTable::try_read(std::int64_t number, Record& into) const {
+  into.number = number;
+  const CsvSplit split =
+      split_csv(records_.text(number, into.text), delimiter_, /*is_all=*/true, into.cells);
+  return split.end == CsvSplit::End::record && into.cells.size() == columns_.size();
+}
+
+}  // namespace shardwise::detail

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+
+#include "shardwise/shard/dims.h"
+#include "shardwise/shard/dtype.h"
+
+namespace shardwise::detail {
+
+/// What a .npy file says about itself.
+struct NpyHeader {
+  DType dtype{};
+  bool swapped = false;  ///< its byte order is not the host's
+  std::int64_t records = 0;
+  Shape record_shape;
+  std::size_t record_bytes = 0, data_bytes = 0;
+  std::size_t header_bytes = 0;  ///< with the magic and the length
+};
+
+/// The one gate for what a file says about itself. `read` gives the next bytes of it, fewer only at
+/// its end. Throws corrupt or unsupported, naming `path`.
+NpyHeader read_npy_header(const std::string& path,
+                          const std::function<std::size_t(std::span<std::byte>)>& read);
+
+}  // namespace shardwise::detail

@@ -1,0 +1,15 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace shardwise::detail {
+
+/// Text of a file as a message may show it: at most 40 characters, the unprintable ones as '?'.
+std::string shown_text(std::string_view text);
+
+/// "\"a\", \"b\"": at most 20 names.
+std::string shown_names(const std::vector<std::string>& names);
+
+}  // namespace shardwise::detail

@@ -1,0 +1,49 @@
+#include "shardwise/loader/sources/detail/text_records.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <span>
+#include <utility>
+
+#include "shardwise/shard/error.h"
+
+namespace shardwise::detail {
+
+TextRecords::TextRecords(std::shared_ptr<const InputFile> file, std::size_t hold_bytes)
+    : file_(std::move(file)), budget_{hold_bytes}, held_(file_, 0, file_->size_bytes(), budget_) {}
+
+std::string_view TextRecords::text(std::int64_t record, std::string& scratch) const {
+  const std::size_t begin = offsets_[as_size(record)];
+  const std::size_t end = record + 1 < size() ? offsets_[as_size(record) + 1] : file_->size_bytes();
+  if (const std::byte* kept = held_.find(begin, end - begin)) {
+    return {reinterpret_cast<const char*>(kept), end - begin};
+  }
+  scratch.resize(end - begin);
+  held_.read(record, begin, std::as_writable_bytes(std::span(scratch)));
+  return scratch;
+}
+
+void TextRecords::fail(std::int64_t record, std::string_view found) const {
+  const std::uint64_t offset = offsets_[as_size(record)];
+  throw Error(ErrorCode::corrupt,
+              fmt::format("read: {}: record {} at offset {}, line {}: {}", file_->path(), record,
+                          offset, line_at(offset), found));
+}
+
+std::int64_t TextRecords::line_at(std::uint64_t offset) const {
+  std::array<std::byte, 1 << 16> buffer;
+  std::int64_t line = 1;
+  for (std::uint64_t at = 0; at < offset;) {
+    const std::size_t wanted = std::min<std::uint64_t>(buffer.size(), offset - at);
+    const std::size_t count = file_->read_at(at, std::span(buffer).first(wanted));
+    if (count == 0) break;
+    line += std::count(buffer.begin(), buffer.begin() + static_cast<std::ptrdiff_t>(count),
+                       std::byte{'\n'});
+    at += count;
+  }
+  return line;
+}
+
+}  // namespace shardwise::detail

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "shardwise/shard/dtype.h"
+
+namespace shardwise::detail {
+
+/// What is wrong with a tf.train.Example. Caught by those who know its file and record.
+struct ExampleFault {
+  std::string found;
+};
+
+/// A feature of an example: what its list has. Valid as long as the example's bytes.
+struct ExampleFeature {
+  enum class Kind { none, bytes, floats, integers };
+  Kind kind = Kind::none;  ///< none: it is not there, or its list is not
+
+  std::size_t count = 0;                  ///< values in the list
+  std::span<const std::byte> bytes = {};  ///< the last byte string
+
+  std::vector<float> floats = {};
+  std::vector<std::int64_t> integers = {};
+};
+
+/// Finds features in a serialized tf.train.Example; of one that comes twice the last counts.
+/// Throws ExampleFault where the bytes are no such message.
+void read_example(std::span<const std::byte> example, std::span<const std::string_view> names,
+                  std::span<ExampleFeature> features);
+
+/// The values as elements of dtype; little-endian bytes are taken as they are. Throws ExampleFault
+/// where they cannot be.
+void feature_elements(const ExampleFeature& feature, DType dtype, std::vector<std::byte>& elements);
+
+}  // namespace shardwise::detail

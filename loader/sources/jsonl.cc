@@ -1,0 +1,347 @@
+#include "shardwise/loader/sources/jsonl.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <string_view>
+#include <utility>
+
+#include "shardwise/loader/detail/copy_row.h"
+#include "shardwise/loader/detail/file_window.h"
+#include "shardwise/loader/detail/open_files.h"
+#include "shardwise/loader/sources/detail/json_value.h"
+#include "shardwise/loader/sources/detail/progress_steps.h"
+#include "shardwise/loader/sources/detail/shown_text.h"
+#include "shardwise/loader/sources/detail/text_records.h"
+#include "shardwise/shard/error.h"
+
+namespace shardwise {
+namespace {
+
+using detail::JsonFault;
+using detail::JsonScanner;
+using detail::JsonValue;
+
+// Of a record that does not fit.
+constexpr std::uint32_t kUnfitLength = std::numeric_limits<std::uint32_t>::max();
+
+/// One field, and what its values were so far.
+struct KeyField {
+  JsonlField wanted;
+  bool is_text = false, has_truth = false, has_integer = false, has_real = false;
+  bool has_value = false, differs = false;
+  Shape shape = {};                         // dim 0: the most
+  std::vector<std::uint32_t> lengths = {};  // per record, where there is a dim 0
+};
+
+std::int64_t rows_of(const Shape& shape) { return shape.empty() ? 1 : shape[0]; }
+
+/// Equal but for dim 0. A list without elements goes with all.
+bool go_together(const Shape& a, const Shape& b) {
+  if (a.size() != b.size()) return a == Shape{0} || b == Shape{0};
+  for (std::size_t dim = 1; dim < a.size(); ++dim) {
+    if (a[dim] != b[dim]) return a[0] == 0 || b[0] == 0;
+  }
+  return true;
+}
+
+class JsonlSource final : public Source {
+ public:
+  JsonlSource(std::shared_ptr<const detail::InputFile> file, const JsonlOptions& options);
+
+  std::int64_t size() const override { return records_.size(); }
+  std::span<const Field> fields() const override { return fields_; }
+  void read(const Sample& sample, std::span<const FieldBox> boxes) const override;
+  std::int64_t length(const Sample& sample, std::size_t field) const override;
+
+ private:
+  [[noreturn]] void refuse(ErrorCode code, const std::string& found) const {
+    throw Error(code, fmt::format("open jsonl file {}: {}", records_.file().path(), found));
+  }
+  void add_key(const JsonlField& wanted);
+  void scan(const JsonlOptions& options);
+  void see_line(std::string_view line, bool adds_keys);
+  void see_value(KeyField& key, const JsonValue& value);
+  void widen(KeyField& key, const JsonValue& value);
+  void note_fault(std::string_view found);
+  void finish(KeyField& key);
+  std::vector<JsonValue> values_of(std::int64_t record, std::span<const FieldBox> boxes) const;
+  void check(std::int64_t record, std::size_t field, const JsonValue& value) const;
+
+  detail::TextRecords records_;
+  std::vector<KeyField> keys_;
+  std::vector<Field> fields_;
+  std::string first_fault_;
+};
+
+JsonlSource::JsonlSource(std::shared_ptr<const detail::InputFile> file, const JsonlOptions& options)
+    : records_(std::move(file), options.hold_bytes) {
+  for (const JsonlField& field : options.fields) add_key(field);
+  scan(options);
+  if (keys_.empty()) {
+    refuse(ErrorCode::corrupt, fmt::format("it has no field{}", first_fault_));
+  }
+  for (KeyField& key : keys_) finish(key);
+}
+
+void JsonlSource::add_key(const JsonlField& wanted) {
+  if (wanted.dtype && !is_computed(*wanted.dtype)) {
+    refuse(ErrorCode::unsupported, fmt::format("field \"{}\" is {}, needs a number or bool",
+                                               wanted.name, name(*wanted.dtype)));
+  }
+  if (wanted.ragged && wanted.shape && wanted.shape->empty()) {
+    refuse(ErrorCode::invalid_argument,
+           fmt::format("field \"{}\" is ragged and a scalar, needs a dim", wanted.name));
+  }
+  if (wanted.shape) num_bytes(*wanted.shape, size_bytes(wanted.dtype.value_or(DType::f64)));
+  for (const KeyField& other : keys_) {
+    if (other.wanted.name != wanted.name) continue;
+    refuse(ErrorCode::invalid_argument,
+           fmt::format("field \"{}\" is asked for twice", wanted.name));
+  }
+  keys_.push_back({.wanted = wanted});
+}
+
+void JsonlSource::scan(const JsonlOptions& options) {
+  const detail::InputFile& file = records_.file();
+  detail::FileWindow window(file);
+  detail::ProgressSteps steps(options.progress, file.size_bytes());
+  constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
+  while (window.text().size() < kByteOrderMark.size() && window.read_more()) {
+  }
+  if (window.text().starts_with(kByteOrderMark)) window.pass(kByteOrderMark.size());
+  std::size_t searched = 0;
+  for (bool at_end = false;;) {
+    const std::size_t end = window.text().find('\n', searched);
+    if (end == std::string_view::npos && !at_end) {
+      searched = window.text().size();
+      at_end = !window.read_more();
+      continue;
+    }
+    const std::string_view line = window.text().substr(0, end);
+    if (line.empty() && end == std::string_view::npos) break;
+    if (line.find_first_not_of(" \t\r") != std::string_view::npos) {
+      records_.add(window.offset());
+      see_line(line, options.fields.empty());
+    }
+    window.pass(std::min(line.size() + 1, window.text().size()));
+    steps.at(window.offset());
+    searched = 0;
+  }
+  steps.finish();
+}
+
+// One record. One that is no JSON, or lacks a field, throws when it is read.
+void JsonlSource::see_line(std::string_view line, bool adds_keys) {
+  const std::size_t record = as_size(records_.size() - 1);
+  adds_keys = adds_keys && keys_.empty();
+  std::string scratch;
+  std::vector<std::pair<std::string, JsonValue>> found;
+  try {
+    JsonScanner scanner(line);
+    scanner.expect('{');
+    if (!scanner.accept('}')) {
+      do {
+        const std::string name(scanner.string(scratch));
+        scanner.expect(':');
+        const bool is_wanted =
+            adds_keys || std::any_of(keys_.begin(), keys_.end(),
+                                     [&](const KeyField& key) { return key.wanted.name == name; });
+        if (!is_wanted) {
+          scanner.skip_value();
+          continue;
+        }
+        std::erase_if(found, [&](const auto& other) { return other.first == name; });
+        found.emplace_back(name, JsonValue{});
+        read_json_value(scanner, std::nullopt, found.back().second);
+      } while (scanner.accept(','));
+      scanner.expect('}');
+    }
+    scanner.end();
+    if (adds_keys) {
+      for (const auto& [name, value] : found) add_key({.name = name});
+    }
+  } catch (const JsonFault& fault) {
+    note_fault(fault.found);
+    found.clear();
+  }
+  for (KeyField& key : keys_) {
+    key.lengths.resize(record, kUnfitLength);
+    for (const auto& [name, value] : found) {
+      if (name == key.wanted.name) see_value(key, value);
+    }
+    key.lengths.resize(record + 1, kUnfitLength);
+  }
+}
+
+void JsonlSource::note_fault(std::string_view found) {
+  if (first_fault_.empty()) {
+    first_fault_ = fmt::format("; its record {} has {}", records_.size() - 1, found);
+  }
+}
+
+void JsonlSource::see_value(KeyField& key, const JsonValue& value) {
+  const JsonlField& wanted = key.wanted;
+  // What was said of the field decides; a value that is otherwise is an error when it is read.
+  if (wanted.dtype && value.is_text && *wanted.dtype != DType::u8) {
+    return note_fault("a string where numbers are needed");
+  }
+  if (wanted.shape) {
+    const bool fits = wanted.ragged ? go_together(value.shape, *wanted.shape) &&
+                                          rows_of(value.shape) <= rows_of(*wanted.shape)
+                                    : value.shape == *wanted.shape;
+    if (!fits) return note_fault("a value of another shape");
+  }
+  widen(key, value);
+  key.lengths.push_back(static_cast<std::uint32_t>(rows_of(value.shape)));
+}
+
+// What is to be found out must agree in all records.
+void JsonlSource::widen(KeyField& key, const JsonValue& value) {
+  const std::int64_t record = records_.size() - 1;
+  const bool was_text = key.is_text, had_value = key.has_value;
+  key.has_truth |= value.has_truth;
+  key.has_integer |= value.has_integer;
+  key.has_real |= value.has_real;
+  key.is_text |= value.is_text;
+  key.has_value = true;
+  const bool has_number = key.has_integer || key.has_real;
+  if (!key.wanted.dtype && ((had_value && was_text != value.is_text) ||
+                            (key.has_truth && (has_number || key.is_text)))) {
+    refuse(ErrorCode::invalid_argument,
+           fmt::format("field \"{}\" is of another kind in record {} than before, needs a dtype",
+                       key.wanted.name, record));
+  }
+  if (key.wanted.shape) {
+    key.shape = *key.wanted.shape;
+    return;
+  }
+  if (!had_value) {
+    key.shape = value.shape;
+    return;
+  }
+  if (!go_together(key.shape, value.shape)) {
+    refuse(ErrorCode::invalid_argument,
+           fmt::format("field \"{}\" has shape {} in record {} and {} before, needs a shape",
+                       key.wanted.name, to_string(value.shape), record, to_string(key.shape)));
+  }
+  const std::int64_t most = std::max(rows_of(key.shape), rows_of(value.shape));
+  key.differs |= rows_of(key.shape) != rows_of(value.shape);
+  if (rows_of(value.shape) == most) key.shape = value.shape;
+}
+
+void JsonlSource::finish(KeyField& key) {
+  const JsonlField& wanted = key.wanted;
+  if (!key.has_value && (!wanted.dtype || !wanted.shape)) {
+    refuse(ErrorCode::corrupt,
+           fmt::format("no record has a field \"{}\" that fits{}", wanted.name, first_fault_));
+  }
+  Field field{wanted.name,
+              wanted.dtype.value_or(key.is_text     ? DType::u8
+                                    : key.has_truth ? DType::boolean
+                                    : key.has_real  ? DType::f64
+                                                    : DType::i64),
+              wanted.shape.value_or(key.shape)};
+  field.ragged = wanted.ragged || key.differs || (key.is_text && !wanted.shape);
+  if (field.ragged && field.shape.empty()) {
+    refuse(ErrorCode::invalid_argument,
+           fmt::format("field \"{}\" is a scalar, needs lists where it is ragged", wanted.name));
+  }
+  if (!field.ragged) key.lengths = {};
+  fields_.push_back(std::move(field));
+}
+
+// The values of the fields that are asked for.
+std::vector<JsonValue> JsonlSource::values_of(std::int64_t record,
+                                              std::span<const FieldBox> boxes) const {
+  std::string scratch, text;
+  std::vector<JsonValue> values(fields_.size());
+  std::vector<bool> found(fields_.size());
+  std::string_view name;
+  try {
+    JsonScanner scanner(records_.text(record, text));
+    scanner.expect('{');
+    if (!scanner.accept('}')) {
+      do {
+        name = {};
+        name = scanner.string(scratch);
+        scanner.expect(':');
+        std::size_t field = 0;
+        while (field < fields_.size() && fields_[field].name != name) ++field;
+        if (field == fields_.size() ||
+            std::none_of(boxes.begin(), boxes.end(),
+                         [&](const FieldBox& box) { return box.field == field; })) {
+          scanner.skip_value();
+          continue;
+        }
+        name = fields_[field].name;
+        read_json_value(scanner, fields_[field].dtype, values[field]);
+        found[field] = true;
+      } while (scanner.accept(','));
+      name = {};
+      scanner.expect('}');
+    }
+    scanner.end();
+  } catch (const JsonFault& fault) {
+    records_.fail(record, name.empty() ? fmt::format("at its byte {}: {}", fault.at, fault.found)
+                                       : fmt::format("key \"{}\": {}", detail::shown_text(name),
+                                                     fault.found));
+  }
+  for (const FieldBox& box : boxes) {
+    if (!found[box.field]) {
+      records_.fail(record, fmt::format("has no key \"{}\"", fields_[box.field].name));
+    }
+    check(record, box.field, values[box.field]);
+  }
+  return values;
+}
+
+void JsonlSource::check(std::int64_t record, std::size_t field, const JsonValue& value) const {
+  const Field& needed = fields_[field];
+  const bool fits = needed.ragged ? go_together(value.shape, needed.shape) &&
+                                        rows_of(value.shape) <= needed.shape[0]
+                                  : value.shape == needed.shape;
+  if (fits) return;
+  records_.fail(record, fmt::format("key \"{}\" has shape {}, needs {}{}", needed.name,
+                                    to_string(value.shape), to_string(needed.shape),
+                                    needed.ragged ? " or less in its dim 0" : ""));
+}
+
+void JsonlSource::read(const Sample& sample, std::span<const FieldBox> boxes) const {
+  const std::vector<JsonValue> values = values_of(sample.record, boxes);
+  for (const FieldBox& box : boxes) {
+    const Field& field = fields_[box.field];
+    const JsonValue& value = values[box.field];
+    detail::copy_row(value.elements.data(), field.shape, rows_of(value.shape),
+                     size_bytes(field.dtype), box.to);
+  }
+}
+
+std::int64_t JsonlSource::length(const Sample& sample, std::size_t field) const {
+  if (!fields_[field].ragged) return Source::length(sample, field);
+  const std::uint32_t length = keys_[field].lengths[as_size(sample.record)];
+  if (length != kUnfitLength) return length;
+  // Says what is wrong with it. An empty box, as only the value's shape is asked for.
+  const FieldBox box{field, {nullptr, Box()}};
+  return rows_of(values_of(sample.record, {&box, 1})[field].shape);
+}
+
+}  // namespace
+
+namespace detail {
+
+std::shared_ptr<const Source> open_jsonl(std::shared_ptr<const InputFile> file,
+                                         const JsonlOptions& options) {
+  return std::make_shared<JsonlSource>(std::move(file), options);
+}
+
+}  // namespace detail
+
+std::shared_ptr<const Source> open_jsonl(const std::filesystem::path& path,
+                                         const JsonlOptions& options) {
+  return detail::open_jsonl(std::make_shared<const detail::InputFile>(path), options);
+}
+
+}  // namespace shardwise
