@@ -24,9 +24,9 @@ enum class ImageLabels {
 };
 
 struct ImageOptions {
-  /// What every image is scaled to, bit for bit as Pillow's BILINEAR does (a triangle filter,
-  /// antialiased). Both 0: all images must have the size of the first; another is an error when it
-  /// is read.
+  /// What every image is scaled to, bit for bit as BILINEAR of Pillow 4 to 12 does (a triangle
+  /// filter, antialiased), each channel by itself. Both 0: all images must have the size of the
+  /// first; another is an error when it is read.
   std::int64_t height = 0, width = 0;
 
   /// 1 (luma), 3 (red, green, blue) or 4 (and alpha, 255 where an image has none): images of other
@@ -42,11 +42,11 @@ struct ImageOptions {
 
   /// Of a tar: extensions of members (without the dot) that become fields of that name: u8 [most
   /// bytes], ragged, the bytes as they are. Records are then files of equal stem.
-  std::vector<std::string> byte_fields;
+  std::vector<std::string> byte_fields = {};
 
   /// Told now and then, while a folder or archive is listed, how many entries have come; what it
   /// throws ends the listing.
-  std::function<void(std::int64_t entries)> progress;
+  std::function<void(std::int64_t entries)> progress = {};
 };
 
 /// Images, and which class each belongs to: fields "image", u8 [height, width, channels], and,

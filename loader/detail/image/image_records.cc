@@ -226,15 +226,13 @@ std::shared_ptr<const ImageSource> make_image_source(FoundImages found, const Im
   }
   ImageSize size{options.height, options.width};
   if (options.height == 0) {
+    const std::span<const std::byte> encoded = found.store->read(
+        0, most_encoded_bytes(options.max_pixels), thread_image_scratch().encoded);
     try {
-      ImageScratch& scratch = thread_image_scratch();
-      size =
-          open_image(found.store->read(0, most_encoded_bytes(options.max_pixels), scratch.encoded),
-                     options.max_pixels)
-              ->size();
+      size = open_image(encoded, options.max_pixels)->size();
     } catch (const Error& error) {
       throw Error(error.code(),
-                  fmt::format("{}: {}: {}", what, found.store->place(0), error.what()));
+                  fmt::format("read image: {}: {}", found.store->place(0), error.what()));
     }
   }
   return std::make_shared<ImageRecords>(std::move(found), options, size);
