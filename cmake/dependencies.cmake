@@ -5,6 +5,8 @@ find_package(fmt REQUIRED)
 find_package(TBB REQUIRED)
 find_package(PkgConfig REQUIRED)
 find_package(ZLIB REQUIRED)
+find_package(PNG REQUIRED)
+find_package(JPEG REQUIRED)
 find_package(nlohmann_json REQUIRED)
 # By pkg-config, as TARGET=MODULE: PkgConfig::zstd is the module libzstd.
 set(SHARDWISE_MODULES openblas=openblas hdf5=hdf5 zstd=libzstd xxhash=libxxhash hwy=libhwy rapidjson=RapidJSON)

@@ -1,0 +1,76 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "shardwise/loader/detail/image/encoded_image.h"
+#include "shardwise/loader/detail/image/resize.h"
+#include "shardwise/loader/detail/scratch_memory.h"
+#include "shardwise/loader/sources/images.h"
+
+namespace shardwise::detail {
+
+/// Where the encoded images of a source lie. Thread-safe.
+class ImageStore {
+ public:
+  virtual ~ImageStore() = default;
+
+  virtual std::int64_t size() const = 0;
+
+  /// As ImageSource::record_name.
+  virtual std::string_view name(std::int64_t record) const = 0;
+
+  /// As a message says it.
+  virtual std::string place(std::int64_t record) const = 0;
+
+  /// When it was listed.
+  virtual std::uint64_t size_bytes(std::int64_t record) const = 0;
+
+  /// All bytes of the image, in `scratch`. Throws not_found, io, corrupt, and unsupported for more
+  /// than `most_bytes`.
+  virtual std::span<const std::byte> read(std::int64_t record, std::uint64_t most_bytes,
+                                          ScratchMemory& scratch) const = 0;
+
+  /// Bytes [offset, offset + out.size()) of it, or as many as there are: how many came.
+  virtual std::size_t read_part(std::int64_t record, std::uint64_t offset,
+                                std::span<std::byte> out) const = 0;
+
+  /// The bytes of the record's member for ImageOptions::byte_fields[number].
+  virtual std::int64_t byte_length(std::int64_t record, std::size_t number) const = 0;
+
+  /// Bytes [offset, offset + out.size()) of it, which are there. Throws corrupt where they are not.
+  virtual void read_bytes(std::int64_t record, std::size_t number, std::int64_t offset,
+                          std::span<std::byte> out) const = 0;
+};
+
+/// What a folder or archive was found to hold.
+struct FoundImages {
+  std::unique_ptr<const ImageStore> store;
+  std::vector<std::int64_t> labels;  ///< per record, or none at all
+  std::vector<std::string> class_names;
+  std::vector<std::int64_t> most_bytes;  ///< per byte field
+};
+
+/// Throws invalid_argument.
+void check_options(const ImageOptions& options);
+
+/// The source of what was found; reads the first image where no size is wanted. `what` is the
+/// folder or archive as a message shows it.
+std::shared_ptr<const ImageSource> make_image_source(FoundImages found, const ImageOptions& options,
+                                                     const std::string& what);
+
+/// What a file's name says that it is.
+enum class ImageName { image, other_image, no_image };
+
+/// By its extension; `unsupported` formats are other_image. Names that begin with a dot are none.
+ImageName classify(std::string_view base_name);
+
+/// Class numbers in the order of the names: `classes` are names, one per record, any order.
+void number_classes(const std::vector<std::string_view>& classes, FoundImages& found);
+
+}  // namespace shardwise::detail

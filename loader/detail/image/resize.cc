@@ -1,0 +1,168 @@
+#include "shardwise/loader/detail/image/resize.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "shardwise/shard/error.h"
+
+namespace shardwise::detail {
+namespace {
+
+// Weights have 22 bits of fraction: sums of bytes fit 32 bits with a sign.
+constexpr int kWeightBits = 22;
+constexpr std::int32_t kHalf = std::int32_t{1} << (kWeightBits - 1);
+
+/// Of one line of the result: which lines of the image it is made of, and their weights.
+struct Window {
+  std::int64_t begin;
+  std::size_t count, first_weight;
+};
+
+struct Filter {
+  std::vector<Window> windows;
+  std::vector<std::int32_t> weights;
+
+  std::int64_t begin() const { return windows.front().begin; }
+  std::int64_t end() const {
+    return windows.back().begin + static_cast<std::int64_t>(windows.back().count);
+  }
+};
+
+std::byte to_byte(std::int32_t sum) {
+  return static_cast<std::byte>(std::clamp(sum >> kWeightBits, 0, 255));
+}
+
+// The lines [first, first + count) of `to` lines that `from` lines are scaled to.
+Filter triangle_filter(std::int64_t from, std::int64_t to, std::int64_t first, std::int64_t count) {
+  Filter filter;
+  filter.windows.reserve(static_cast<std::size_t>(count));
+  const double scale = static_cast<double>(from) / static_cast<double>(to);
+  const double support = std::max(scale, 1.0);
+  std::vector<double> weights;
+  for (std::int64_t line = first; line < first + count; ++line) {
+    const double center = (static_cast<double>(line) + 0.5) * scale;
+    const auto begin = std::max<std::int64_t>(static_cast<std::int64_t>(center - support + 0.5), 0);
+    const auto end = std::min(static_cast<std::int64_t>(center + support + 0.5), from);
+    weights.clear();
+    double sum = 0;
+    for (std::int64_t x = begin; x < end; ++x) {
+      const double distance = (static_cast<double>(x) - center + 0.5) * (1.0 / support);
+      weights.push_back(std::max(1.0 - std::abs(distance), 0.0));
+      sum += weights.back();
+    }
+    filter.windows.push_back({begin, weights.size(), filter.weights.size()});
+    for (const double weight : weights) {
+      const double share = sum != 0.0 ? weight / sum : weight;
+      filter.weights.push_back(static_cast<std::int32_t>(0.5 + share * (1 << kWeightBits)));
+    }
+  }
+  return filter;
+}
+
+template <int kChannels>
+void scale_row(const std::byte* row, const Filter& filter, std::byte* out) {
+  for (const Window& window : filter.windows) {
+    const std::byte* from = row + window.begin * kChannels;
+    const std::int32_t* weights = filter.weights.data() + window.first_weight;
+    std::int32_t sums[kChannels];
+    for (std::int32_t& sum : sums) sum = kHalf;
+    for (std::size_t i = 0; i < window.count; ++i, from += kChannels) {
+      for (int c = 0; c < kChannels; ++c)
+        sums[c] += std::to_integer<std::int32_t>(from[c]) * weights[i];
+    }
+    for (const std::int32_t sum : sums) *out++ = to_byte(sum);
+  }
+}
+
+void scale_rows(const std::byte* image, std::int64_t rows, std::int64_t row_bytes, int channels,
+                const Filter& filter, std::byte* out) {
+  const std::size_t out_bytes = filter.windows.size() * static_cast<std::size_t>(channels);
+  for (std::int64_t row = 0; row < rows; ++row, image += row_bytes, out += out_bytes) {
+    switch (channels) {
+      case 1:
+        scale_row<1>(image, filter, out);
+        break;
+      case 3:
+        scale_row<3>(image, filter, out);
+        break;
+      default:
+        scale_row<4>(image, filter, out);
+    }
+  }
+}
+
+// `rows` is the row filter.begin() of the image.
+void scale_columns(const std::byte* rows, std::size_t row_bytes, const Filter& filter,
+                   std::byte* out) {
+  std::vector<std::int32_t> sums(row_bytes);
+  for (const Window& window : filter.windows) {
+    std::fill(sums.begin(), sums.end(), kHalf);
+    const std::byte* from =
+        rows + static_cast<std::size_t>(window.begin - filter.begin()) * row_bytes;
+    for (std::size_t i = 0; i < window.count; ++i, from += row_bytes) {
+      const std::int32_t weight = filter.weights[window.first_weight + i];
+      for (std::size_t x = 0; x < row_bytes; ++x) {
+        sums[x] += std::to_integer<std::int32_t>(from[x]) * weight;
+      }
+    }
+    for (std::size_t x = 0; x < row_bytes; ++x) out[x] = to_byte(sums[x]);
+    out += row_bytes;
+  }
+}
+
+}  // namespace
+
+ScaledPart stretched(const ImageSize& wanted) { return {wanted, 0, 0, wanted}; }
+
+ScaledPart cropped(const ImageSize& image, const ImageSize& wanted) {
+  ScaledPart part{wanted, 0, 0, wanted};
+  // Of a half, the even one of its neighbours, as Python rounds.
+  const auto half = [](std::int64_t n) { return n / 2 + (n % 2 == 1 ? n / 2 % 2 : 0); };
+  // Exact: no extent is over 2^31.
+  if (wanted.height * image.width >= wanted.width * image.height) {
+    part.full.width = image.width * wanted.height / image.height;
+    part.left = half(part.full.width - wanted.width);
+  } else {
+    part.full.height = image.height * wanted.width / image.width;
+    part.top = half(part.full.height - wanted.height);
+  }
+  return part;
+}
+
+void resize_image(const std::byte* image, const ImageSize& size, int channels,
+                  const ScaledPart& part, std::int64_t max_pixels, ScratchMemory& scratch,
+                  std::byte* out) {
+  const Filter across = triangle_filter(size.width, part.full.width, part.left, part.wanted.width);
+  const Filter down = triangle_filter(size.height, part.full.height, part.top, part.wanted.height);
+  const bool same_width = size.width == part.full.width && part.wanted.width == part.full.width;
+  const bool same_height = size.height == part.full.height;
+  const std::int64_t first_row = same_height ? part.top : down.begin();
+  const std::int64_t rows = same_height ? part.wanted.height : down.end() - down.begin();
+  if (rows > max_pixels / part.wanted.width) {
+    throw Error(
+        ErrorCode::unsupported,
+        fmt::format("{} x {} pixels scaled to {} x {}, needs {} x {} in between, at most {}",
+                    size.height, size.width, part.wanted.height, part.wanted.width, rows,
+                    part.wanted.width, max_pixels));
+  }
+  const std::int64_t row_bytes = size.width * channels;
+  const auto scaled_bytes = static_cast<std::size_t>(part.wanted.width * channels);
+  const std::byte* from = image + first_row * row_bytes;
+  if (!same_width) {
+    std::byte* const scaled =
+        same_height ? out : scratch.take(static_cast<std::size_t>(rows) * scaled_bytes);
+    scale_rows(from, rows, row_bytes, channels, across, scaled);
+    from = scaled;
+  }
+  if (!same_height) {
+    scale_columns(from, scaled_bytes, down, out);
+  } else if (same_width) {
+    std::memcpy(out, from, static_cast<std::size_t>(rows) * scaled_bytes);
+  }
+}
+
+}  // namespace shardwise::detail
