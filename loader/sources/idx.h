@@ -13,7 +13,8 @@ namespace shardwise {
 /// Opens an idx file (the MNIST format: big-endian magic 0,0,type,rank, then rank 32-bit sizes,
 /// then the elements), plain or gzip-compressed: its first bytes tell which. The first dim
 /// counts the records; the rest is the record's shape. A plain file is read in place at record
-/// offsets (up to `hold_bytes` of it stay in memory, file_options.h); a compressed one, having no random access, is unpacked into memory once.
+/// offsets (up to `hold_bytes` of it stay in memory, file_options.h); a compressed one, having no
+/// random access, is unpacked into memory once.
 ///
 /// Throws not_found, io, corrupt where the magic, a size, the length of the file or its compression
 /// is wrong (the message says what was found and needed), unsupported for an element type that is

@@ -26,8 +26,7 @@ std::shared_ptr<const Source> open_npy(std::shared_ptr<const InputFile> file,
     throw Error(ErrorCode::corrupt,
                 fmt::format("open npy file {}: {} bytes of data, {} records of shape {} {} need {}",
                             file->path(), data_bytes, header.records,
-                            to_string(header.record_shape), name(header.dtype),
-                            header.data_bytes));
+                            to_string(header.record_shape), name(header.dtype), header.data_bytes));
   }
   return file_rows_source(
       std::move(file), {std::move(field_name), header.dtype, header.record_shape}, header.records,

@@ -206,11 +206,10 @@ std::int64_t TfExamples::length(const Sample& sample, std::size_t field) const {
   if (!fields_[field].ragged) return Source::length(sample, field);
   const std::uint32_t length = lengths_[field][as_size(sample.record)];
   if (length != kUnreadLength) return length;
-  std::vector<std::byte> scratch, elements;
-  const std::vector<ExampleFeature> features =
-      features_of(sample.record, {&field, 1}, scratch);  // says what is wrong with it
-  return std::min(elements_of(sample.record, field, features[0], elements),
-                  fields_[field].shape[0]);
+  const Index origin = Index::filled(fields_[field].shape.size(), 0);
+  const FieldBox nothing{field, {nullptr, Box(origin, origin)}};
+  read(sample, {&nothing, 1});  // says what is wrong with it
+  frames_->fail(sample.record, "it can be read, but could not when the file was opened");
 }
 
 }  // namespace

@@ -37,8 +37,7 @@ std::shared_ptr<const Source> open_tokens(std::shared_ptr<const InputFile> file,
   }
   const auto tokens = static_cast<std::int64_t>((bytes - options.header_bytes) / token_bytes);
   const std::int64_t stride = options.stride == 0 ? options.window : options.stride;
-  const std::int64_t records =
-      tokens < options.window ? 0 : (tokens - options.window) / stride + 1;
+  const std::int64_t records = tokens < options.window ? 0 : (tokens - options.window) / stride + 1;
   // With one record or none its stride is never used, and might overflow.
   const std::size_t stride_bytes = records > 1 ? as_size(stride) * token_bytes : 0;
   return file_rows_source(std::move(file), {options.field, options.dtype, {options.window}},

@@ -12,9 +12,9 @@
 namespace shardwise {
 
 struct TokenOptions {
-  DType dtype = DType::u16;  ///< u8, u16, u32 or i32; little-endian in the file
-  std::int64_t window = 0;   ///< tokens in a record, 1 or more. No default
-  std::int64_t stride = 0;   ///< tokens from one record's begin to the next one's; 0: window
+  DType dtype = DType::u16;      ///< u8, u16, u32 or i32; little-endian in the file
+  std::int64_t window = 0;       ///< tokens in a record, 1 or more. No default
+  std::int64_t stride = 0;       ///< tokens from one record's begin to the next one's; 0: window
   std::size_t header_bytes = 0;  ///< before the first token
   std::string field = "tokens";
   std::size_t hold_bytes = kDefaultHoldBytes;

@@ -8,8 +8,8 @@
 #include <cstring>
 #include <optional>
 #include <string_view>
-#include <vector>
 #include <utility>
+#include <vector>
 
 #include "shardwise/shard/error.h"
 #include "shardwise/shard/text.h"
@@ -59,9 +59,9 @@ class NpyDict {
     // The text is of a file: shown only where it is printable.
     std::string shown(text_.substr(0, kMostShown));
     for (char& c : shown) c = c >= ' ' && c <= '~' ? c : '?';
-    throw Error(code, fmt::format("open npy file {}: the header \"{}{}\" has, at its byte {}, {}",
-                                  path_, trim(shown), text_.size() > kMostShown ? ".." : "", at_,
-                                  found));
+    throw Error(code,
+                fmt::format("open npy file {}: the header \"{}{}\" has, at its byte {}, {}", path_,
+                            trim(shown), text_.size() > kMostShown ? ".." : "", at_, found));
   }
 
   std::optional<std::string_view> descr;
@@ -187,11 +187,11 @@ void read_extents(const NpyDict& dict, NpyHeader& header) {
   bool fits = true;
   for (std::size_t dim = 1; dim < shape.size(); ++dim) {
     header.record_shape.push_back(shape[dim]);
-    fits = fits && !__builtin_mul_overflow(header.record_bytes, as_size(shape[dim]),
-                                           &header.record_bytes);
+    fits = fits &&
+           !__builtin_mul_overflow(header.record_bytes, as_size(shape[dim]), &header.record_bytes);
   }
-  fits = fits && !__builtin_mul_overflow(header.record_bytes, as_size(header.records),
-                                         &header.data_bytes);
+  fits = fits &&
+         !__builtin_mul_overflow(header.record_bytes, as_size(header.records), &header.data_bytes);
   if (!fits || !std::in_range<std::int64_t>(header.data_bytes)) {
     dict.fail("a shape of over 2^63 bytes");
   }

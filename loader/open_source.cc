@@ -1,0 +1,173 @@
+#include "shardwise/loader/open_source.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <utility>
+#include <vector>
+
+#include "shardwise/loader/detail/input_file.h"
+#include "shardwise/loader/detail/source_text.h"
+#include "shardwise/loader/sources/concat.h"
+#include "shardwise/loader/sources/csv.h"
+#include "shardwise/loader/sources/hdf5.h"
+#include "shardwise/loader/sources/idx.h"
+#include "shardwise/loader/sources/jsonl.h"
+#include "shardwise/loader/sources/npy.h"
+#include "shardwise/loader/sources/tfrecord.h"
+#include "shardwise/loader/sources/tokens.h"
+#include "shardwise/shard/error.h"
+
+namespace shardwise {
+namespace {
+
+using detail::FieldType;
+using detail::parse_field_type;
+using detail::SourceText;
+using SourcePtr = std::shared_ptr<const Source>;
+
+/// One source for each path, one after the other: open(path, hold_bytes). Together they keep no
+/// more than one would.
+template <class Open>
+SourcePtr open_each(const SourceText& text, Open&& open) {
+  std::size_t hold_bytes = kDefaultHoldBytes;
+  std::vector<SourcePtr> sources;
+  sources.reserve(text.paths.size());
+  for (const std::filesystem::path& path : text.paths) {
+    sources.push_back(open(path, hold_bytes));
+    const std::size_t bytes = detail::InputFile(path).size_bytes();
+    if (bytes <= hold_bytes) hold_bytes -= bytes;
+  }
+  return concat(std::move(sources));
+}
+
+SourcePtr open_idx_text(SourceText& text, std::string_view known) {
+  const std::string field = text.take("field").value_or("x");
+  text.finish(known);
+  return open_each(text,
+                   [&](const auto& path, std::size_t hold) { return open_idx(path, field, hold); });
+}
+
+SourcePtr open_npy_text(SourceText& text, std::string_view known) {
+  const std::string field = text.take("field").value_or("x");
+  text.finish(known);
+  return open_each(text,
+                   [&](const auto& path, std::size_t hold) { return open_npy(path, field, hold); });
+}
+
+SourcePtr open_tokens_text(SourceText& text, std::string_view known) {
+  TokenOptions options;
+  if (const auto type = text.take("dtype")) {
+    options.dtype = parse_field_type(text, "dtype", *type).dtype.value_or(DType::f64);
+  }
+  options.window = text.take_count("window").value_or(0);
+  options.stride = text.take_count("stride").value_or(0);
+  options.header_bytes = as_size(text.take_count("header_bytes").value_or(0));
+  options.field = text.take("field").value_or("tokens");
+  text.finish(known);
+  return open_each(text, [&](const auto& path, std::size_t hold) {
+    options.hold_bytes = hold;
+    return open_tokens(path, options);
+  });
+}
+
+SourcePtr open_hdf5_text(SourceText& text, std::string_view) {
+  Hdf5Options options;
+  for (const auto& [field, dataset] : text.options) options.fields.push_back({field, dataset});
+  return open_hdf5(text.paths, options);
+}
+
+SourcePtr open_csv_text(SourceText& text, std::string_view) {
+  CsvOptions options;
+  if (const auto delimiter = text.take("delimiter")) {
+    if (*delimiter != "tab" && delimiter->size() != 1) {
+      text.fail(fmt::format("delimiter is \"{}\", needs one character, or \"tab\"", *delimiter));
+    }
+    options.delimiter = *delimiter == "tab" ? '\t' : (*delimiter)[0];
+  }
+  if (const auto header = text.take("header")) {
+    if (*header != "yes" && *header != "no") {
+      text.fail(fmt::format("header is \"{}\", needs \"yes\" or \"no\"", *header));
+    }
+    options.header = *header == "yes";
+  }
+  for (const auto& [name, type] : text.options) {
+    const FieldType field = parse_field_type(text, name, type);
+    if (field.shape && !field.text) {
+      text.fail(fmt::format("field \"{}\" has a shape, a column of a table has none", name));
+    }
+    options.fields.push_back(
+        {.name = name, .dtype = field.text ? std::nullopt : field.dtype, .text = field.text});
+  }
+  return open_each(text, [&](const auto& path, std::size_t hold) {
+    options.hold_bytes = hold;
+    return open_csv(path, options);
+  });
+}
+
+SourcePtr open_jsonl_text(SourceText& text, std::string_view) {
+  JsonlOptions options;
+  for (const auto& [name, type] : text.options) {
+    const FieldType field = parse_field_type(text, name, type);
+    // The most of a ragged field is found out; so is, with it, the rest of its shape.
+    options.fields.push_back({.name = name,
+                              .dtype = field.dtype,
+                              .shape = field.ragged ? std::nullopt : field.shape,
+                              .ragged = field.ragged});
+  }
+  return open_each(text, [&](const auto& path, std::size_t hold) {
+    options.hold_bytes = hold;
+    return open_jsonl(path, options);
+  });
+}
+
+SourcePtr open_tfrecord_text(SourceText& text, std::string_view) {
+  TfrecordOptions options;
+  for (const auto& [name, type] : text.options) {
+    const FieldType field = parse_field_type(text, name, type);
+    if (!field.dtype) text.fail(fmt::format("field \"{}\" has no type, needs one", name));
+    options.features.push_back({.name = name,
+                                .dtype = *field.dtype,
+                                .shape = field.shape.value_or(Shape()),
+                                .ragged = field.ragged});
+  }
+  return open_tfrecord(text.paths, options);
+}
+
+struct SourceFormat {
+  std::string_view name;
+  std::string_view options;  // those there are, for messages; empty: names of fields
+  SourcePtr (*open)(SourceText& text, std::string_view options);
+};
+
+constexpr std::array kSourceFormats{
+    SourceFormat{"csv", "", open_csv_text},
+    SourceFormat{"hdf5", "", open_hdf5_text},
+    SourceFormat{"idx", "field", open_idx_text},
+    SourceFormat{"jsonl", "", open_jsonl_text},
+    SourceFormat{"npy", "field", open_npy_text},
+    SourceFormat{"tfrecord", "", open_tfrecord_text},
+    SourceFormat{"tokens", "dtype, window, stride, header_bytes, field", open_tokens_text},
+};
+
+}  // namespace
+
+std::shared_ptr<const Source> open_source(std::string_view text) {
+  SourceText parts = detail::parse_source_text(text);
+  std::string known;
+  for (const SourceFormat& format : kSourceFormats) {
+    if (format.name == parts.format) return format.open(parts, format.options);
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", format.name);
+  }
+  parts.fail(
+      fmt::format("there is no format \"{}\"; there are {}", parts.format.substr(0, 40), known));
+}
+
+std::shared_ptr<const Source> open_source(std::span<const std::string> texts) {
+  std::vector<SourcePtr> sources;
+  sources.reserve(texts.size());
+  for (const std::string& text : texts) sources.push_back(open_source(text));
+  return zip(std::move(sources));
+}
+
+}  // namespace shardwise

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "shardwise/loader/source.h"
+
+namespace shardwise {
+
+/// Opens a source that a text names: FORMAT:PATHS?OPTION=VALUE&OPTION=VALUE. Several paths, with
+/// commas between them, are read one after the other. "%2c" and the like stand for a character that
+/// would mean something else ("," "?" "&" "=" "%").
+///
+///     idx:images.gz?field=image                        field: "x", if it is not given
+///     npy:images.npy?field=image
+///     tokens:train.bin?dtype=u16&window=1025           also stride, header_bytes, field
+///     hdf5:a.h5,b.h5?image=/images&label=/labels       field = dataset; none: all in the root
+///     csv:table.csv?price=f32&rooms=i64&street=text    field = type; none: all columns
+///                                                      also delimiter (a character, or "tab"),
+///                                                      header (yes, no)
+///     jsonl:texts.jsonl?tokens=i32[]&label=i64         field = type; none: all of the first line
+///     tfrecord:a.tfrecord?image=u8[28,28]&label=i64    field = type; none: "record", its bytes
+///
+/// A type is a DType's name and a shape, if it is not a scalar; "[]" is a ragged list, "[,3]" a
+/// ragged list of threes, "text" is "u8[]". In csv files it has no shape; "?" is found out in csv
+/// and jsonl files.
+///
+/// Throws invalid_argument for a text of another form, naming the formats or options there are, and
+/// what the source's own function throws.
+///
+///   const auto tokens = open_source("tokens:train.bin?dtype=u16&window=1025");
+std::shared_ptr<const Source> open_source(std::string_view text);
+
+/// The sources side by side, as zip() puts them: images and labels in two files, say.
+std::shared_ptr<const Source> open_source(std::span<const std::string> texts);
+
+}  // namespace shardwise

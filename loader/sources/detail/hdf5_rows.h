@@ -1,0 +1,23 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "shardwise/loader/detail/file_rows.h"
+#include "shardwise/storage/hdf5_dataset.h"
+
+namespace shardwise::detail {
+
+/// Of a dataset in chunks: whether each row lies in a single one, its elements side by side.
+bool has_whole_rows(const Hdf5Dataset& dataset);
+
+/// Rows of a dataset whose chunks are in the file as they are. `file` has all of them.
+std::unique_ptr<const RowReader> chunk_rows(std::shared_ptr<const HeldFile> file,
+                                            const Hdf5Dataset& dataset);
+
+/// Rows of a dataset that only the library can read. They are read many at a time and kept: all of
+/// them, if the budget allows, else the last ones used.
+std::unique_ptr<const RowReader> library_rows(Hdf5Dataset dataset, HoldBudget& budget);
+
+}  // namespace shardwise::detail

@@ -1,0 +1,162 @@
+#include "shardwise/loader/sources/hdf5.h"
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <limits>
+#include <utility>
+
+#include "shardwise/loader/detail/file_rows.h"
+#include "shardwise/loader/sources/concat.h"
+#include "shardwise/loader/sources/detail/hdf5_rows.h"
+#include "shardwise/shard/error.h"
+
+namespace shardwise {
+namespace {
+
+using detail::HeldFile;
+using detail::HoldBudget;
+using detail::InputFile;
+using detail::RowReader;
+
+[[noreturn]] void refuse_hdf5(ErrorCode code, const InputFile& file, const std::string& found) {
+  throw Error(code, fmt::format("open HDF5 file {}: {}", file.path(), found));
+}
+
+// What lies outside the file was never written, or cut off since.
+void check_place(const InputFile& file, const std::string& dataset, std::uint64_t offset,
+                 std::size_t bytes) {
+  if (offset <= file.size_bytes() && bytes <= file.size_bytes() - offset) return;
+  refuse_hdf5(ErrorCode::corrupt, file,
+              fmt::format("dataset \"{}\" has {} bytes at offset {}, the file has {}", dataset,
+                          bytes, offset, file.size_bytes()));
+}
+
+// Beyond 2^64, as many as there are: no file and no memory has them.
+std::size_t total_bytes(const Hdf5Dataset& dataset) {
+  std::size_t bytes = size_bytes(dataset.dtype());
+  for (const std::int64_t extent : dataset.shape()) {
+    if (extent == 0) return 0;
+    if (__builtin_mul_overflow(bytes, as_size(extent), &bytes)) {
+      return std::numeric_limits<std::size_t>::max();
+    }
+  }
+  return bytes;
+}
+
+/// The datasets of one file. Thread-compatible.
+class FileDatasets {
+ public:
+  FileDatasets(const std::filesystem::path& path, const std::vector<Hdf5Field>& wanted)
+      : file_(std::make_shared<const InputFile>(path)) {
+    for (const Hdf5Field& field : wanted) add(path, field);
+  }
+
+  std::shared_ptr<const Source> source(HoldBudget& budget) {
+    std::vector<std::unique_ptr<const RowReader>> readers;
+    readers.reserve(datasets_.size());
+    for (std::size_t i = 0; i < datasets_.size(); ++i) {
+      readers.push_back(reader(std::move(datasets_[i]), i, budget));
+    }
+    return detail::rows_source(records_, std::move(fields_), std::move(readers));
+  }
+
+ private:
+  void add(const std::filesystem::path& path, const Hdf5Field& wanted);
+  std::unique_ptr<const RowReader> reader(Hdf5Dataset dataset, std::size_t field,
+                                          HoldBudget& budget);
+  const std::shared_ptr<const HeldFile>& held(HoldBudget& budget) {
+    if (!held_) held_ = std::make_shared<const HeldFile>(file_, 0, file_->size_bytes(), budget);
+    return held_;
+  }
+
+  std::shared_ptr<const InputFile> file_;
+  std::shared_ptr<const HeldFile> held_;
+  std::int64_t records_ = 0;
+  std::vector<Hdf5Dataset> datasets_;  // per field
+  std::vector<std::string> names_;     // of the datasets
+  std::vector<Field> fields_;
+};
+
+void FileDatasets::add(const std::filesystem::path& path, const Hdf5Field& wanted) {
+  Hdf5Dataset dataset(path, wanted.dataset);
+  const Shape& shape = dataset.shape();
+  if (shape.empty()) {
+    refuse_hdf5(ErrorCode::unsupported, *file_,
+                fmt::format("dataset \"{}\" is a scalar, needs a dim that counts the records",
+                            wanted.dataset));
+  }
+  if (datasets_.empty()) records_ = shape[0];
+  if (records_ != shape[0]) {
+    refuse_hdf5(ErrorCode::invalid_argument, *file_,
+                fmt::format("dataset \"{}\" has {} records, needs {} as \"{}\" has", wanted.dataset,
+                            shape[0], records_, names_[0]));
+  }
+  Field field{wanted.name, dataset.dtype(), {}};
+  std::int64_t row_bytes = static_cast<std::int64_t>(size_bytes(field.dtype));
+  for (std::size_t dim = 1; dim < shape.size(); ++dim) {
+    field.shape.push_back(shape[dim]);
+    if (__builtin_mul_overflow(row_bytes, shape[dim], &row_bytes)) {
+      refuse_hdf5(ErrorCode::corrupt, *file_,
+                  fmt::format("dataset \"{}\" of shape {} has records of over 2^63 bytes",
+                              wanted.dataset, to_string(shape)));
+    }
+  }
+  for (const Field& other : fields_) {
+    if (other.name != field.name) continue;
+    refuse_hdf5(ErrorCode::invalid_argument, *file_,
+                fmt::format("field \"{}\" is asked for twice", field.name));
+  }
+  fields_.push_back(std::move(field));
+  names_.push_back(wanted.dataset);
+  datasets_.push_back(std::move(dataset));
+}
+
+std::unique_ptr<const RowReader> FileDatasets::reader(Hdf5Dataset dataset, std::size_t field,
+                                                      HoldBudget& budget) {
+  const Hdf5Layout& layout = dataset.layout();
+  const std::size_t element_bytes = size_bytes(dataset.dtype());
+  const std::size_t bytes = total_bytes(dataset);
+  switch (layout.kind) {
+    case Hdf5Layout::Kind::contiguous: {
+      check_place(*file_, names_[field], layout.offset, bytes);
+      const std::size_t row_bytes = num_bytes(fields_[field].shape, element_bytes);
+      return std::make_unique<const detail::FileRows>(
+          held(budget), fields_[field],
+          detail::RowLayout{layout.offset, row_bytes, dataset.swapped()});
+    }
+    case Hdf5Layout::Kind::chunks: {
+      const std::size_t chunk_bytes = num_bytes(layout.chunk, element_bytes);
+      for (const std::uint64_t offset : layout.chunk_offsets) {
+        check_place(*file_, names_[field], offset, chunk_bytes);
+      }
+      // Rows that are spread over chunks are put together once, if they can be kept.
+      if (!detail::has_whole_rows(dataset) && bytes <= budget.left_bytes) break;
+      return detail::chunk_rows(held(budget), dataset);
+    }
+    case Hdf5Layout::Kind::library:
+      break;
+  }
+  return detail::library_rows(std::move(dataset), budget);
+}
+
+}  // namespace
+
+std::shared_ptr<const Source> open_hdf5(const std::vector<std::filesystem::path>& paths,
+                                        const Hdf5Options& options) {
+  std::vector<Hdf5Field> fields = options.fields;
+  HoldBudget budget{options.hold_bytes};
+  std::vector<std::shared_ptr<const Source>> sources;
+  sources.reserve(paths.size());
+  for (const std::filesystem::path& path : paths) {
+    if (fields.empty()) {
+      const InputFile file(path);  // says whether there is one that can be read
+      for (std::string& name : hdf5_dataset_names(path)) fields.push_back({name, name});
+      if (fields.empty()) refuse_hdf5(ErrorCode::not_found, file, "its root has no dataset");
+    }
+    sources.push_back(FileDatasets(path, fields).source(budget));
+  }
+  return concat(std::move(sources));
+}
+
+}  // namespace shardwise

@@ -1,0 +1,283 @@
+#include "shardwise/storage/hdf5_dataset.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <exception>
+#include <optional>
+#include <utility>
+
+#include "shardwise/shard/error.h"
+#include "shardwise/storage/detail/hdf5.h"
+
+namespace shardwise {
+namespace {
+
+using detail::check_hdf5;
+using detail::H5Dataset;
+using detail::H5File;
+using detail::H5Properties;
+using detail::H5Space;
+using detail::H5Type;
+using detail::Hdf5Lock;
+
+constexpr ErrorCode kBroken = ErrorCode::corrupt;
+
+// Before 1.14 the library finds chunk i by walking over all chunks before it: of so many that takes
+// a tenth of a second. Where there are more, the library reads them.
+constexpr hsize_t kMostListedChunks = 1 << 11;
+
+H5File open_hdf5_file(const std::filesystem::path& path) {
+  return H5File(H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT),
+                fmt::format("open {}", path.string()), kBroken);
+}
+
+struct FoundNames {
+  std::vector<std::string> names;
+  std::exception_ptr error;
+};
+
+// No exception may cross the library.
+herr_t add_dataset_name(hid_t group, const char* name, const H5L_info_t* link, void* found) {
+  auto& all = *static_cast<FoundNames*>(found);
+  try {
+    if (link->type == H5L_TYPE_SOFT || link->type == H5L_TYPE_EXTERNAL) return 0;
+    H5O_info_t info;
+    if (H5Oget_info_by_name2(group, name, &info, H5O_INFO_BASIC, H5P_DEFAULT) < 0) return -1;
+    if (info.type == H5O_TYPE_DATASET) all.names.emplace_back(name);
+    return 0;
+  } catch (...) {
+    all.error = std::current_exception();
+    return -1;
+  }
+}
+
+std::vector<std::string> root_datasets(const H5File& file, const std::string& path) {
+  FoundNames found;
+  hsize_t at = 0;
+  const herr_t status =
+      H5Literate(file.get(), H5_INDEX_NAME, H5_ITER_INC, &at, add_dataset_name, &found);
+  if (found.error) std::rethrow_exception(found.error);
+  check_hdf5(status, fmt::format("list {}", path), kBroken);
+  std::sort(found.names.begin(), found.names.end());
+  return found.names;
+}
+
+H5Dataset open_dataset(const H5File& file, const std::string& path, const std::string& name) {
+  const hid_t id = H5Dopen2(file.get(), name.c_str(), H5P_DEFAULT);
+  if (id >= 0) return H5Dataset(id, path);
+  H5Eclear2(H5E_DEFAULT);
+  std::string known;
+  for (const std::string& other : root_datasets(file, path)) {
+    known += fmt::format("{}\"{}\"", known.empty() ? "" : ", ", other);
+  }
+  throw Error(ErrorCode::not_found,
+              fmt::format("open {}: there is no dataset \"{}\"; its root has {}", path, name,
+                          known.empty() ? "none" : known));
+}
+
+struct ElementType {
+  DType dtype;
+  bool swapped;
+};
+
+std::optional<ElementType> element_type(const H5Type& type) {
+  const H5T_class_t kind = H5Tget_class(type.get());
+  const bool has_order = kind == H5T_INTEGER || kind == H5T_FLOAT;
+  const H5T_order_t host = H5Tget_order(H5T_NATIVE_INT);
+  for (const DType dtype : all_dtypes()) {
+    H5Type known = detail::hdf5_type(dtype);
+    if (H5Tequal(type.get(), known.get()) > 0) {
+      return ElementType{dtype, size_bytes(dtype) > 1 && host != H5T_ORDER_LE};
+    }
+    if (!has_order || size_bytes(dtype) == 1 || H5Tget_class(known.get()) != kind) continue;
+    H5Tset_order(known.get(), H5T_ORDER_BE);
+    if (H5Tequal(type.get(), known.get()) > 0) return ElementType{dtype, host != H5T_ORDER_BE};
+  }
+  return std::nullopt;
+}
+
+// As it is in memory.
+H5Type memory_type(DType dtype) {
+  H5Type type = detail::hdf5_type(dtype);
+  const H5T_class_t kind = H5Tget_class(type.get());
+  if (kind == H5T_INTEGER || kind == H5T_FLOAT) {
+    H5Tset_order(type.get(), H5Tget_order(H5T_NATIVE_INT));
+  }
+  return type;
+}
+
+std::array<hsize_t, kMaxRank> extents_of(const Dims& dims) {
+  std::array<hsize_t, kMaxRank> all{};
+  for (std::size_t d = 0; d < dims.size(); ++d) all[d] = static_cast<hsize_t>(dims[d]);
+  return all;
+}
+
+// How many chunks cover the dataset; nothing beyond `most`.
+std::optional<hsize_t> chunk_count(const Shape& shape, const Shape& chunk, hsize_t most) {
+  hsize_t count = 1;
+  for (std::size_t d = 0; d < shape.size(); ++d) {
+    if (shape[d] == 0) return 0;
+    const auto along = static_cast<hsize_t>((shape[d] - 1) / chunk[d] + 1);
+    if (along > most / count) return std::nullopt;
+    count *= along;
+  }
+  return count;
+}
+
+// The places of all chunks; false where one is not there, or not as it was written.
+bool list_chunks(const H5Dataset& dataset, const H5Space& space, const Shape& shape,
+                 std::size_t element_bytes, Hdf5Layout& layout) {
+  const std::optional<hsize_t> count = chunk_count(shape, layout.chunk, kMostListedChunks);
+  hsize_t there = 0;
+  if (!count || H5Dget_num_chunks(dataset.get(), space.get(), &there) < 0 || there != *count) {
+    return false;
+  }
+  const std::size_t chunk_bytes = num_bytes(layout.chunk, element_bytes);
+  layout.chunk_offsets.assign(static_cast<std::size_t>(there), HADDR_UNDEF);
+  for (hsize_t i = 0; i < there; ++i) {
+    std::array<hsize_t, kMaxRank> begin{};
+    unsigned mask = 0;
+    haddr_t address = HADDR_UNDEF;
+    hsize_t size = 0;
+    if (H5Dget_chunk_info(dataset.get(), space.get(), i, begin.data(), &mask, &address, &size) <
+            0 ||
+        address == HADDR_UNDEF || size != chunk_bytes) {
+      return false;
+    }
+    hsize_t number = 0;
+    for (std::size_t d = 0; d < shape.size(); ++d) {
+      if (begin[d] >= static_cast<hsize_t>(shape[d])) return false;
+      number = number * static_cast<hsize_t>((shape[d] - 1) / layout.chunk[d] + 1) +
+               begin[d] / static_cast<hsize_t>(layout.chunk[d]);
+    }
+    layout.chunk_offsets[static_cast<std::size_t>(number)] = address;
+  }
+  return std::find(layout.chunk_offsets.begin(), layout.chunk_offsets.end(), HADDR_UNDEF) ==
+         layout.chunk_offsets.end();
+}
+
+Hdf5Layout find_layout(const H5File& file, const H5Dataset& dataset, const H5Space& space,
+                       const Shape& shape, std::size_t element_bytes, const std::string& what) {
+  Hdf5Layout layout;
+  const H5Properties made(H5Dget_create_plist(dataset.get()), what, kBroken);
+  if (H5Pget_external_count(made.get()) > 0) {
+    throw Error(ErrorCode::unsupported, what + ": its data is in other files");
+  }
+  const H5Properties file_made(H5Fget_create_plist(file.get()), what, kBroken);
+  hsize_t user_block = 0;
+  check_hdf5(H5Pget_userblock(file_made.get(), &user_block), what, kBroken);
+  const H5D_layout_t kind = H5Pget_layout(made.get());
+  if (kind == H5D_CONTIGUOUS && user_block == 0) {
+    const haddr_t offset = H5Dget_offset(dataset.get());
+    if (offset == HADDR_UNDEF) return layout;  // nothing was written: all fill values
+    layout.kind = Hdf5Layout::Kind::contiguous;
+    layout.offset = offset;
+  } else if (kind == H5D_CHUNKED) {
+    std::array<hsize_t, kMaxRank> chunk{};
+    check_hdf5(H5Pget_chunk(made.get(), static_cast<int>(shape.size()), chunk.data()), what,
+               kBroken);
+    for (std::size_t d = 0; d < shape.size(); ++d) {
+      layout.chunk.push_back(static_cast<std::int64_t>(chunk[d]));
+    }
+    if (user_block == 0 && H5Pget_nfilters(made.get()) == 0 &&
+        list_chunks(dataset, space, shape, element_bytes, layout)) {
+      layout.kind = Hdf5Layout::Kind::chunks;
+    } else {
+      layout.chunk_offsets.clear();
+    }
+  }
+  return layout;
+}
+
+}  // namespace
+
+struct Hdf5Dataset::Impl {
+  Impl(const std::filesystem::path& path, const std::string& name);
+  ~Impl() {
+    const Hdf5Lock lock;
+    dataset.reset();
+    file.reset();
+  }
+
+  std::string what;
+  DType dtype{};
+  bool swapped = false;
+  Shape shape;
+  Hdf5Layout layout;
+  std::optional<H5File> file;  // used and closed under the lock
+  std::optional<H5Dataset> dataset;
+};
+
+Hdf5Dataset::Impl::Impl(const std::filesystem::path& path, const std::string& name)
+    : what(fmt::format("open {}: dataset \"{}\"", path.string(), name)) {
+  const Hdf5Lock lock;
+  H5File opened = open_hdf5_file(path);
+  H5Dataset found = open_dataset(opened, path.string(), name);
+  const H5Type type(H5Dget_type(found.get()), what, kBroken);
+  const std::optional<ElementType> element = element_type(type);
+  if (!element) {
+    throw Error(ErrorCode::unsupported,
+                what +
+                    ": its elements are no numbers that shardwise has (strings, records, "
+                    "references and the like are not)");
+  }
+  dtype = element->dtype;
+  swapped = element->swapped;
+  const H5Space space(H5Dget_space(found.get()), what, kBroken);
+  const int rank = H5Sget_simple_extent_ndims(space.get());
+  if (H5Sget_simple_extent_type(space.get()) == H5S_NULL || rank < 0 ||
+      rank > static_cast<int>(kMaxRank)) {
+    throw Error(ErrorCode::unsupported,
+                fmt::format("{}: rank {}, needs 0 to {} and a shape", what, rank, kMaxRank));
+  }
+  std::array<hsize_t, kMaxRank> extents{};
+  check_hdf5(H5Sget_simple_extent_dims(space.get(), extents.data(), nullptr), what, kBroken);
+  for (std::size_t d = 0; d < static_cast<std::size_t>(rank); ++d) {
+    if (!std::in_range<std::int64_t>(extents[d])) {
+      throw Error(kBroken, fmt::format("{}: dim {} is over 2^63", what, d));
+    }
+    shape.push_back(static_cast<std::int64_t>(extents[d]));
+  }
+  layout = find_layout(opened, found, space, shape, size_bytes(dtype), what);
+  file.emplace(std::move(opened));
+  dataset.emplace(std::move(found));
+}
+
+Hdf5Dataset::Hdf5Dataset(const std::filesystem::path& file, const std::string& name)
+    : impl_(std::make_unique<Impl>(file, name)) {}
+Hdf5Dataset::~Hdf5Dataset() = default;
+Hdf5Dataset::Hdf5Dataset(Hdf5Dataset&&) noexcept = default;
+Hdf5Dataset& Hdf5Dataset::operator=(Hdf5Dataset&&) noexcept = default;
+
+DType Hdf5Dataset::dtype() const { return impl_->dtype; }
+const Shape& Hdf5Dataset::shape() const { return impl_->shape; }
+bool Hdf5Dataset::swapped() const { return impl_->swapped; }
+const Hdf5Layout& Hdf5Dataset::layout() const { return impl_->layout; }
+
+void Hdf5Dataset::read(const Box& box, std::byte* out) const {
+  if (box.empty()) return;
+  const std::string what = fmt::format("read {}", std::string_view(impl_->what).substr(5));
+  const Hdf5Lock lock;
+  const H5Space space(H5Dget_space(impl_->dataset->get()), what, kBroken);
+  const H5Space memory = detail::hdf5_space(box.shape());
+  if (box.rank() > 0) {
+    const auto begin = extents_of(box.begin()), count = extents_of(box.shape());
+    check_hdf5(H5Sselect_hyperslab(space.get(), H5S_SELECT_SET, begin.data(), nullptr, count.data(),
+                                   nullptr),
+               what, kBroken);
+  }
+  const H5Type type = memory_type(impl_->dtype);
+  check_hdf5(
+      H5Dread(impl_->dataset->get(), type.get(), memory.get(), space.get(), H5P_DEFAULT, out), what,
+      kBroken);
+}
+
+std::vector<std::string> hdf5_dataset_names(const std::filesystem::path& file) {
+  const Hdf5Lock lock;
+  const H5File opened = open_hdf5_file(file);
+  return root_datasets(opened, file.string());
+}
+
+}  // namespace shardwise

@@ -1,0 +1,64 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "shardwise/shard/box.h"
+#include "shardwise/shard/dtype.h"
+
+namespace shardwise {
+
+/// Where the elements of an HDF5 dataset lie in its file. Value type.
+struct Hdf5Layout {
+  enum class Kind {
+    contiguous,  ///< all of them, row-major, at `offset`
+    chunks,      ///< in whole chunks, each row-major, as they are
+    library,     ///< compressed, partly never written, or in another way that the library knows
+  };
+  Kind kind = Kind::library;
+  std::uint64_t offset = 0;                       ///< in bytes, of what is contiguous
+  Shape chunk = {};                               ///< of what is in chunks, compressed or not
+  std::vector<std::uint64_t> chunk_offsets = {};  ///< of `chunks`, in row-major order of the grid
+};
+
+/// A dataset in an HDF5 file, open for reading. Every call of the library is made under the
+/// process's one lock around it. Thread-safe.
+///
+///   const Hdf5Dataset images("data.h5", "/images");
+///   std::vector<std::byte> first(num_bytes({1, 28, 28}, size_bytes(images.dtype())));
+///   images.read(Box({0, 0, 0}, {1, 28, 28}), first.data());
+class Hdf5Dataset {
+ public:
+  /// Throws not_found where the file has no such dataset, listing those in its root; corrupt where
+  /// it cannot be opened; unsupported for elements that are no DType (strings, records, references)
+  /// and for a rank over kMaxRank.
+  Hdf5Dataset(const std::filesystem::path& file, const std::string& name);
+  ~Hdf5Dataset();
+  Hdf5Dataset(Hdf5Dataset&&) noexcept;
+  Hdf5Dataset& operator=(Hdf5Dataset&&) noexcept;
+
+  DType dtype() const;
+  const Shape& shape() const;
+
+  /// Whether the file has the elements in the other byte order than the host's.
+  bool swapped() const;
+
+  const Hdf5Layout& layout() const;
+
+  /// Reads a box through the library to row-major memory, native endian. Requires a box within the
+  /// dataset. Throws corrupt.
+  void read(const Box& box, std::byte* out) const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// The datasets in the file's root, sorted by name. Throws corrupt.
+std::vector<std::string> hdf5_dataset_names(const std::filesystem::path& file);
+
+}  // namespace shardwise
