@@ -18,7 +18,7 @@ namespace shardwise {
 /// Value type, thread-compatible: a copy goes on where the original stood.
 ///
 ///   SampleRandom random({.record = 7, .epoch = 2, .seed = 1}, stage_number("flip"));
-///   random.below(10);                 // 3
+///   random.below(10);                 // 8
 ///   random.uniform() < 1;
 class SampleRandom {
  public:

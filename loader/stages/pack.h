@@ -11,7 +11,7 @@
 namespace shardwise {
 
 struct PackOptions {
-  std::string field;        ///< [length] of each record, ragged or not: a document's tokens
+  std::string field = {};   ///< [length] of each record, ragged or not: a document's tokens
   std::int64_t window = 0;  ///< tokens of a pack
 
   /// So many documents, one after the other, are packed together, apart from all others. More fill
