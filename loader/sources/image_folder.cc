@@ -20,7 +20,7 @@ using detail::InputFile;
 using detail::NameList;
 using detail::ScratchMemory;
 
-constexpr std::int64_t kFolderProgressEvery = 4096;
+constexpr std::int64_t kFolderProgressEvery = 1024;
 
 struct ImageFile {
   std::string name;  // within its folder

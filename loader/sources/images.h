@@ -79,7 +79,7 @@ class ImageSource : public Source {
 ///
 ///   const auto images = open_image_folder("train", {.height = 64, .width = 64});
 ///   images->size();                   // 2
-///   images->class_names()[1];         // dog
+///   images->class_names()[1];         // "dog"
 std::shared_ptr<const ImageSource> open_image_folder(const std::filesystem::path& folder,
                                                      const ImageOptions& options = {});
 

@@ -35,6 +35,18 @@ SETUP = {
         const auto source = zip({memory_source({"image", DType::u8, {2, 2}}, 600, std::vector<std::byte>(2400)),
                                  memory_source({"label", DType::u8, {}}, 600, std::vector<std::byte>(600))});""",
     "loader/order/shuffle.h": "const std::uint64_t seed = 1, epoch = 2;",
+    "loader/sources/images.h": """const InTempDir here;
+        const auto hex = [](const char* digits) {  // of a PNG of one pixel
+          std::string bytes;
+          for (; *digits != 0; digits += 2) bytes += static_cast<char>(std::stoi(std::string(digits, 2), nullptr, 16));
+          return bytes;
+        };
+        for (const char* name : {"cat", "dog"}) {
+          std::filesystem::create_directories(std::string("train/") + name);
+          write_file(std::string("train/") + name + "/1.png",
+                     hex("89504e470d0a1a0a0000000d49484452000000010000000108000000003a7e9b550000"
+                         "000a49444154789c636800000082008177cd72b60000000049454e44ae426082"));
+        }""",
     "runtime/device.h": """Devices devices(8);
         const std::vector<std::size_t> sizes{100, 200};
         const MemoryKind kind = MemoryKind::array;

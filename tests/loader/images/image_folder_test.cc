@@ -122,7 +122,9 @@ TEST(ImageFolder, ConvertsAndScalesEveryRecord) {
       }
       EXPECT_EQ(read_field(*source, "image", 1).size(), static_cast<std::size_t>(48 * channels));
       EXPECT_THAT(read_field(*source, "image", 2), Each(std::byte{99}));
-      if (channels < 4) EXPECT_THAT(read_field(*source, "image", 3), Each(std::byte{55}));
+      if (channels < 4) {
+        EXPECT_THAT(read_field(*source, "image", 3), Each(std::byte{55}));
+      }
     }
   }
 }
@@ -328,12 +330,12 @@ TEST(ImageFolder, FingerprintsDecodeNothing) {
 
 TEST(ImageFolder, TellsHowFarItIs) {
   const TempDir dir;
-  for (int i = 0; i < 4200; ++i) write_file(dir / (std::to_string(i) + ".txt"), "");
+  for (int i = 0; i < 1100; ++i) write_file(dir / (std::to_string(i) + ".txt"), "");
   put(dir, "c/1.png", flat_png(1));
   std::vector<std::int64_t> told;
   open_image_folder(dir.path(),
                     {.progress = [&](std::int64_t entries) { told.push_back(entries); }});
-  EXPECT_THAT(told, ElementsAre(4096, 4202));
+  EXPECT_THAT(told, ElementsAre(1024, 1102));
 }
 
 }  // namespace
