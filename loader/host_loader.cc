@@ -89,6 +89,8 @@ std::optional<HostBatch> HostLoader::next() {
                    std::move(mask), std::move(weights), batch->valid_rows};
 }
 
+bool HostLoader::wait(std::chrono::milliseconds time) { return engine_->wait(time); }
+
 LoaderState HostLoader::state() const { return engine_->state(); }
 
 std::int64_t HostLoader::batches_per_epoch() const { return engine_->order().batches_per_epoch(); }

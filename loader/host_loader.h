@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -81,6 +82,11 @@ class HostLoader {
 
   /// As those of Loader.
   std::optional<HostBatch> next();
+
+  /// Waits until next() would not, at most for `time`: true where that is so. For callers that must
+  /// look at something else now and then.
+  bool wait(std::chrono::milliseconds time);
+
   LoaderState state() const;
   std::int64_t batches_per_epoch() const;
   std::int64_t batches() const;

@@ -30,6 +30,11 @@ std::string_view name(LastBatch last_batch);
 std::string_view name(RecordOrder order);
 std::string_view name(BadRecords bad_records);
 
+/// Inverse of name(). Throws invalid_argument, listing the names there are.
+LastBatch parse_last_batch(std::string_view text);
+RecordOrder parse_record_order(std::string_view text);
+BadRecords parse_bad_records(std::string_view text);
+
 struct LoaderOptions {
   std::int64_t batch_size = 1;  ///< global: rows over all devices
   std::int64_t epochs = 1;      ///< a resumed run may have more

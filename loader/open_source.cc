@@ -12,6 +12,7 @@
 #include "shardwise/loader/sources/csv.h"
 #include "shardwise/loader/sources/hdf5.h"
 #include "shardwise/loader/sources/idx.h"
+#include "shardwise/loader/sources/images.h"
 #include "shardwise/loader/sources/jsonl.h"
 #include "shardwise/loader/sources/npy.h"
 #include "shardwise/loader/sources/tfrecord.h"
@@ -78,7 +79,7 @@ SourcePtr open_hdf5_text(SourceText& text, std::string_view) {
 }
 
 SourcePtr open_csv_text(SourceText& text, std::string_view) {
-  CsvOptions options;
+  CsvOptions options{.progress = text.progress};
   if (const auto delimiter = text.take("delimiter")) {
     if (*delimiter != "tab" && delimiter->size() != 1) {
       text.fail(fmt::format("delimiter is \"{}\", needs one character, or \"tab\"", *delimiter));
@@ -106,7 +107,7 @@ SourcePtr open_csv_text(SourceText& text, std::string_view) {
 }
 
 SourcePtr open_jsonl_text(SourceText& text, std::string_view) {
-  JsonlOptions options;
+  JsonlOptions options{.progress = text.progress};
   for (const auto& [name, type] : text.options) {
     const FieldType field = parse_field_type(text, name, type);
     // The most of a ragged field is found out; so is, with it, the rest of its shape.
@@ -122,7 +123,7 @@ SourcePtr open_jsonl_text(SourceText& text, std::string_view) {
 }
 
 SourcePtr open_tfrecord_text(SourceText& text, std::string_view) {
-  TfrecordOptions options;
+  TfrecordOptions options{.progress = text.progress};
   for (const auto& [name, type] : text.options) {
     const FieldType field = parse_field_type(text, name, type);
     if (!field.dtype) text.fail(fmt::format("field \"{}\" has no type, needs one", name));
@@ -134,6 +135,48 @@ SourcePtr open_tfrecord_text(SourceText& text, std::string_view) {
   return open_tfrecord(text.paths, options);
 }
 
+ImageOptions image_options(SourceText& text, std::string_view known) {
+  ImageOptions options;
+  if (text.progress) {
+    options.progress = [told = text.progress](std::int64_t entries) {
+      told(static_cast<std::uint64_t>(entries), 0);
+    };
+  }
+  options.height = text.take_count("height").value_or(0);
+  options.width = text.take_count("width").value_or(0);
+  options.channels = text.take_count("channels").value_or(options.channels);
+  options.max_pixels = text.take_count("max_pixels").value_or(options.max_pixels);
+  const std::string resize = text.take("resize").value_or("stretch");
+  if (resize != "stretch" && resize != "crop") {
+    text.fail(fmt::format("resize is \"{}\", needs \"stretch\" or \"crop\"", resize));
+  }
+  options.resize = resize == "crop" ? ImageResize::crop : ImageResize::stretch;
+  const std::string labels = text.take("labels").value_or("automatic");
+  if (labels != "automatic" && labels != "none") {
+    text.fail(fmt::format("labels is \"{}\", needs \"automatic\" or \"none\"", labels));
+  }
+  options.labels = labels == "none" ? ImageLabels::none : ImageLabels::automatic;
+  text.finish(known);
+  return options;
+}
+
+SourcePtr open_images_text(SourceText& text, std::string_view known) {
+  const ImageOptions options = image_options(text, known);
+  return open_image_folder(text.path(), options);
+}
+
+SourcePtr open_tar_text(SourceText& text, std::string_view known) {
+  const ImageOptions options = image_options(text, known);
+  std::vector<SourcePtr> sources;
+  sources.reserve(text.paths.size());
+  for (const std::filesystem::path& path : text.paths) {
+    sources.push_back(open_image_tar(path, options));
+  }
+  return concat(std::move(sources));
+}
+
+constexpr std::string_view kImageOptions = "height, width, channels, resize, labels, max_pixels";
+
 struct SourceFormat {
   std::string_view name;
   std::string_view options;  // those there are, for messages; empty: names of fields
@@ -144,16 +187,19 @@ constexpr std::array kSourceFormats{
     SourceFormat{"csv", "", open_csv_text},
     SourceFormat{"hdf5", "", open_hdf5_text},
     SourceFormat{"idx", "field", open_idx_text},
+    SourceFormat{"images", kImageOptions, open_images_text},
     SourceFormat{"jsonl", "", open_jsonl_text},
     SourceFormat{"npy", "field", open_npy_text},
+    SourceFormat{"tar", kImageOptions, open_tar_text},
     SourceFormat{"tfrecord", "", open_tfrecord_text},
     SourceFormat{"tokens", "dtype, window, stride, header_bytes, field", open_tokens_text},
 };
 
 }  // namespace
 
-std::shared_ptr<const Source> open_source(std::string_view text) {
+std::shared_ptr<const Source> open_source(std::string_view text, IndexProgress progress) {
   SourceText parts = detail::parse_source_text(text);
+  parts.progress = std::move(progress);
   std::string known;
   for (const SourceFormat& format : kSourceFormats) {
     if (format.name == parts.format) return format.open(parts, format.options);

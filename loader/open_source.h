@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "shardwise/loader/source.h"
+#include "shardwise/loader/sources/file_options.h"
 
 namespace shardwise {
 
@@ -23,15 +24,22 @@ namespace shardwise {
 ///     jsonl:texts.jsonl?tokens=i32[]&label=i64         field = type; none: all of the first line
 ///     tfrecord:a.tfrecord?image=u8[28,28]&label=i64    field = type; none: "record", its bytes
 ///
+///     images:FOLDER?height=64&width=64&channels=3      also resize (stretch, crop), labels
+///                                                      (automatic, none), max_pixels
+///     tar:a.tar,b.tar?height=64&width=64               the same options
+///
 /// A type is a DType's name and a shape, if it is not a scalar; "[]" is a ragged list, "[,3]" a
 /// ragged list of threes, "text" is "u8[]". In csv files it has no shape; "?" is found out in csv
 /// and jsonl files.
+///
+/// `progress` is told how far an index of the file has come; of images, which have no size before
+/// they are listed, how many there are so far, of 0.
 ///
 /// Throws invalid_argument for a text of another form, naming the formats or options there are, and
 /// what the source's own function throws.
 ///
 ///   const auto tokens = open_source("tokens:train.bin?dtype=u16&window=1025");
-std::shared_ptr<const Source> open_source(std::string_view text);
+std::shared_ptr<const Source> open_source(std::string_view text, IndexProgress progress = {});
 
 /// The sources side by side, as zip() puts them: images and labels in two files, say.
 std::shared_ptr<const Source> open_source(std::span<const std::string> texts);

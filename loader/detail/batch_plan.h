@@ -75,4 +75,7 @@ bool is_bad_record(ErrorCode code);
 /// Throws an Error "loader: <found>".
 [[noreturn]] void fail_loader(ErrorCode code, const std::string& found);
 
+/// The same while an exception is handled, which is kept: std::rethrow_if_nested gives it.
+[[noreturn]] void fail_loader_because(ErrorCode code, const std::string& found);
+
 }  // namespace shardwise::detail

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -47,6 +48,9 @@ class Engine {
   /// The next batch, in the arrays of plan(). Throws corrupt where its samples are not those of its
   /// numbers.
   std::optional<PendingBatch> next();
+
+  /// As Ring::wait().
+  bool wait(std::chrono::milliseconds time) { return ring_->wait(time); }
 
   const BatchPlan& plan() const { return plan_; }
   const RunOrder& order() const { return order_; }

@@ -138,6 +138,19 @@ std::optional<PendingBatch> Ring::pop() {
   return batch;
 }
 
+bool Ring::wait(std::chrono::milliseconds time) {
+  const MutexLock lock(mutex_);
+  const auto end = std::chrono::steady_clock::now() + time;
+  const Stopwatch waiting;
+  bool is_due = error_ || begin_error_ || front_is_due();
+  while (!is_due && std::chrono::steady_clock::now() < end) {
+    ready_.wait_until(mutex_, end);
+    is_due = begin_error_ || front_is_due();
+  }
+  consumer_waited_seconds_ += waiting.seconds();
+  return is_due;
+}
+
 double Ring::consumer_waited_seconds() const {
   const MutexLock lock(mutex_);
   return consumer_waited_seconds_;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <exception>
@@ -79,6 +80,9 @@ class Ring {
   /// A batch whose beginning failed (no memory) is begun again at each call, and is an error only
   /// if that fails in the call that would return it.
   std::optional<PendingBatch> pop();
+
+  /// Waits until pop() would not, at most for `time`. True where that is so.
+  bool wait(std::chrono::milliseconds time);
 
   /// Time that pop() waited, and that readers waited on a full ring, all together.
   double consumer_waited_seconds() const;

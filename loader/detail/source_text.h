@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "shardwise/loader/sources/file_options.h"
 #include "shardwise/shard/dims.h"
 #include "shardwise/shard/dtype.h"
 
@@ -34,7 +35,8 @@ struct SourceText {
   /// Throws invalid_argument: the text and what was found.
   [[noreturn]] void fail(std::string_view found) const;
 
-  std::string text;  ///< all of it, for messages
+  std::string text;             ///< all of it, for messages
+  IndexProgress progress = {};  ///< for the source's options
 };
 
 /// Throws invalid_argument.

@@ -187,7 +187,10 @@ void bind_records(nb::module_& module) {
           "open",
           [](const std::string& text, nb::object progress) {
             Work work(std::move(progress));
-            return Records{work.run([&] { return open_source(text); })};
+            const auto told = [of_work = work.progress()](std::uint64_t done, std::uint64_t all) {
+              of_work({.done_bytes = done, .total_bytes = all});
+            };
+            return Records{work.run([&] { return open_source(text, told); })};
           },
           nb::arg("text"), nb::arg("progress") = nb::none())
       .def_static(

@@ -67,9 +67,14 @@ SourcePtr source_of(const BatchesOptions& options, RecordOrder& order) {
   std::vector<SourcePtr> sources;
   sources.reserve(options.sources.size());
   for (const std::string& text : options.sources) {
-    SourcePtr source = open_source(text);
+    ProgressLine line("index");
+    const ProgressFunction told = line.function();
+    SourcePtr source = open_source(text, [&](std::uint64_t done, std::uint64_t all) {
+      if (told && all > 0) told({.done_bytes = done, .total_bytes = all});
+    });
     if (!options.mix.empty()) {
-      if (!options.filter.empty()) source = filter(source, options.filter);
+      if (!options.filter.empty())
+        source = filter(source, parse_filter(options.filter, source->fields()));
       // By themselves, so that the mixture stays exact.
       if (order == RecordOrder::shuffled) source = shuffle(source);
     }
@@ -81,7 +86,8 @@ SourcePtr source_of(const BatchesOptions& options, RecordOrder& order) {
     order = RecordOrder::sequential;
   } else {
     source = sources.size() == 1 ? sources[0] : zip(std::move(sources));
-    if (!options.filter.empty()) source = filter(source, options.filter);
+    if (!options.filter.empty())
+      source = filter(source, parse_filter(options.filter, source->fields()));
   }
   if (options.pack == 0) return source;
   const std::string field = options.pack_field.empty() ? packed_field(*source) : options.pack_field;
