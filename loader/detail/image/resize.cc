@@ -45,8 +45,10 @@ Filter triangle_filter(std::int64_t from, std::int64_t to, std::int64_t first, s
   std::vector<double> weights;
   for (std::int64_t line = first; line < first + count; ++line) {
     const double center = (static_cast<double>(line) + 0.5) * scale;
-    const auto begin = std::max<std::int64_t>(static_cast<std::int64_t>(center - support + 0.5), 0);
-    const auto end = std::min(static_cast<std::int64_t>(center + support + 0.5), from);
+    // Cut to whole numbers as Pillow does, which below zero is not rounding.
+    const double first_center = center - support + 0.5, end_center = center + support + 0.5;
+    const auto begin = std::max<std::int64_t>(static_cast<std::int64_t>(first_center), 0);
+    const auto end = std::min(static_cast<std::int64_t>(end_center), from);
     weights.clear();
     double sum = 0;
     for (std::int64_t x = begin; x < end; ++x) {
@@ -57,7 +59,8 @@ Filter triangle_filter(std::int64_t from, std::int64_t to, std::int64_t first, s
     filter.windows.push_back({begin, weights.size(), filter.weights.size()});
     for (const double weight : weights) {
       const double share = sum != 0.0 ? weight / sum : weight;
-      filter.weights.push_back(static_cast<std::int32_t>(0.5 + share * (1 << kWeightBits)));
+      const double fixed = share * (1 << kWeightBits) + 0.5;
+      filter.weights.push_back(static_cast<std::int32_t>(fixed));
     }
   }
   return filter;
@@ -136,19 +139,20 @@ ScaledPart cropped(const ImageSize& image, const ImageSize& wanted) {
 void resize_image(const std::byte* image, const ImageSize& size, int channels,
                   const ScaledPart& part, std::int64_t max_pixels, ScratchMemory& scratch,
                   std::byte* out) {
-  const Filter across = triangle_filter(size.width, part.full.width, part.left, part.wanted.width);
-  const Filter down = triangle_filter(size.height, part.full.height, part.top, part.wanted.height);
   const bool same_width = size.width == part.full.width && part.wanted.width == part.full.width;
   const bool same_height = size.height == part.full.height;
-  const std::int64_t first_row = same_height ? part.top : down.begin();
-  const std::int64_t rows = same_height ? part.wanted.height : down.end() - down.begin();
-  if (rows > max_pixels / part.wanted.width) {
+  const std::int64_t most_rows = same_height ? part.wanted.height : size.height;
+  if (most_rows > max_pixels / part.wanted.width) {
     throw Error(
         ErrorCode::unsupported,
         fmt::format("{} x {} pixels scaled to {} x {}, needs {} x {} in between, at most {}",
-                    size.height, size.width, part.wanted.height, part.wanted.width, rows,
+                    size.height, size.width, part.wanted.height, part.wanted.width, most_rows,
                     part.wanted.width, max_pixels));
   }
+  const Filter across = triangle_filter(size.width, part.full.width, part.left, part.wanted.width);
+  const Filter down = triangle_filter(size.height, part.full.height, part.top, part.wanted.height);
+  const std::int64_t first_row = same_height ? part.top : down.begin();
+  const std::int64_t rows = same_height ? part.wanted.height : down.end() - down.begin();
   const std::int64_t row_bytes = size.width * channels;
   const auto scaled_bytes = static_cast<std::size_t>(part.wanted.width * channels);
   const std::byte* from = image + first_row * row_bytes;
