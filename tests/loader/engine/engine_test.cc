@@ -25,7 +25,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-Home anywhere() {
+Home anywhere_home() {
   return {[](const Mesh&, std::int64_t) { return true; },
           [](const Mesh&, std::int64_t, std::size_t bytes, const std::string&) {
             const std::shared_ptr<std::byte[]> memory(new std::byte[bytes]);
@@ -33,7 +33,8 @@ Home anywhere() {
           }};
 }
 
-std::shared_ptr<const PatternSource> numbers(std::int64_t size, PatternSource::Hook hook = {}) {
+std::shared_ptr<const PatternSource> numbered_records(std::int64_t size,
+                                                      PatternSource::Hook hook = {}) {
   return std::make_shared<const PatternSource>(size, std::vector<Field>{{"x", DType::u64, {}}},
                                                std::move(hook));
 }
@@ -57,9 +58,9 @@ TEST(Engine, FindsLostRepeatedAndSwappedSamples) {
   for (const auto& c : cases) {
     for (const LastBatch last : {LastBatch::drop, LastBatch::pad, LastBatch::wrap}) {
       SCOPED_TRACE(c.name);
-      Engine engine(numbers(20), placed_numbers(),
+      Engine engine(numbered_records(20), placed_numbers(),
                     {.batch_size = 4, .epochs = 2, .last_batch = last, .threads = 2}, {.seed = 1},
-                    anywhere(), c.renumber);
+                    anywhere_home(), c.renumber);
       for (std::int64_t b = 0; b < c.batch; ++b) EXPECT_EQ(engine.next()->index, b);
       EXPECT_THAT(message_of(ErrorCode::corrupt, [&] { engine.next(); }),
                   AllOf(HasSubstr("loader: batch " + std::to_string(c.batch) +
@@ -74,53 +75,61 @@ TEST(Engine, FindsLostRepeatedAndSwappedSamples) {
 // order's.
 TEST(Engine, RefusesAStateWhoseSamplesAreNotThoseBeforeIt) {
   const LoaderOptions options{.batch_size = 4, .epochs = 2};
-  Engine engine(numbers(20), placed_numbers(), options, {.seed = 1}, anywhere());
+  Engine engine(numbered_records(20), placed_numbers(), options, {.seed = 1}, anywhere_home());
   engine.next();
   const LoaderState good = engine.state();
   for (int bit = 0; bit < 128; ++bit) {
     LoaderState bad = good;
     (bit < 64 ? bad.digest.low : bad.digest.high) ^= std::uint64_t{1} << bit % 64;
     EXPECT_THAT(
-        message_of(ErrorCode::corrupt,
-                   [&] { Engine(numbers(20), placed_numbers(), options, bad, anywhere()); }),
+        message_of(
+            ErrorCode::corrupt,
+            [&] { Engine(numbered_records(20), placed_numbers(), options, bad, anywhere_home()); }),
         HasSubstr("the state at batch 1: delivered samples differ from the first 4 of"));
   }
   LoaderState moved = good;
   moved.next_batch = 2;
-  message_of(ErrorCode::corrupt,
-             [&] { Engine(numbers(20), placed_numbers(), options, moved, anywhere()); });
+  message_of(ErrorCode::corrupt, [&] {
+    Engine(numbered_records(20), placed_numbers(), options, moved, anywhere_home());
+  });
   LoaderState other = good;
   other.bad_records = BadRecords::mask;
   other.batch_size = 5;
-  EXPECT_EQ(message_of(ErrorCode::invalid_argument,
-                       [&] { Engine(numbers(20), placed_numbers(), options, other, anywhere()); }),
-            "loader: the state is of another run: batch_size is 4, the state has 5; bad_records is "
-            "fail, the state has mask");
-  EXPECT_EQ(Engine(numbers(20), placed_numbers(), options, good, anywhere()).next()->index, 1);
+  EXPECT_EQ(
+      message_of(
+          ErrorCode::invalid_argument,
+          [&] { Engine(numbered_records(20), placed_numbers(), options, other, anywhere_home()); }),
+      "loader: the state is of another run: batch_size is 4, the state has 5; bad_records is "
+      "fail, the state has mask");
+  EXPECT_EQ(
+      Engine(numbered_records(20), placed_numbers(), options, good, anywhere_home()).next()->index,
+      1);
 }
 
 // A padded last batch of a wrapped run has delivered what a longer run would have put elsewhere.
 TEST(Engine, RefusesToLengthenAWrappedRunThatWasPadded) {
   LoaderOptions options{.batch_size = 8, .last_batch = LastBatch::wrap};
-  Engine engine(numbers(20), placed_numbers(), options, {.seed = 1}, anywhere());
+  Engine engine(numbered_records(20), placed_numbers(), options, {.seed = 1}, anywhere_home());
   while (engine.next()) {
   }
   const LoaderState end = engine.state();
-  EXPECT_EQ(Engine(numbers(20), placed_numbers(), options, end, anywhere()).next(), std::nullopt);
+  EXPECT_EQ(Engine(numbered_records(20), placed_numbers(), options, end, anywhere_home()).next(),
+            std::nullopt);
   options.epochs = 2;
-  message_of(ErrorCode::corrupt,
-             [&] { Engine(numbers(20), placed_numbers(), options, end, anywhere()); });
+  message_of(ErrorCode::corrupt, [&] {
+    Engine(numbered_records(20), placed_numbers(), options, end, anywhere_home());
+  });
 }
 
 TEST(Engine, ResumesAnywhereInABillionRecordsWithoutALoop) {
   const std::int64_t size = 1'000'000'000;
-  const auto source = numbers(size);
+  const auto source = numbered_records(size);
   const LoaderOptions options{.batch_size = 256, .epochs = 5, .last_batch = LastBatch::wrap};
   LoaderState state{.seed = 3, .next_batch = 900'000'000 / 256};
   source->fingerprint();
   const std::int64_t sampled = source->reads();
   for (int i = 0; i < 3; ++i) {
-    Engine engine(source, placed_numbers(), options, state, anywhere());
+    Engine engine(source, placed_numbers(), options, state, anywhere_home());
     EXPECT_EQ(engine.next()->first_number, state.next_batch * 256);
     state = loader_state_from_json(to_json(engine.state()));
     const std::int64_t record = Shuffle(size, 3, 4).at(123'456'789);
@@ -136,7 +145,7 @@ TEST(Engine, KeepsWithinABudgetOfBytes) {
   for (std::size_t budget = kBatch; budget <= 4 * kBatch; budget += kBatch / 2) {
     std::atomic<std::int64_t> live{0};
     std::int64_t most = 0;
-    Home home = anywhere();
+    Home home = anywhere_home();
     home.allocate = [&](const Mesh&, std::int64_t, std::size_t bytes, const std::string&) {
       most = std::max(most, live += static_cast<std::int64_t>(bytes));  // one reader at a time
       const std::shared_ptr<std::byte> memory(new std::byte[bytes], [&, bytes](std::byte* data) {
@@ -146,7 +155,7 @@ TEST(Engine, KeepsWithinABudgetOfBytes) {
       return Slab{memory.get(), memory};
     };
     {
-      Engine engine(numbers(80), placed_numbers(),
+      Engine engine(numbered_records(80), placed_numbers(),
                     {.batch_size = 8, .prefetch = 3, .prefetch_bytes = budget, .threads = 2}, {},
                     home);
       while (engine.next()) {
@@ -159,8 +168,9 @@ TEST(Engine, KeepsWithinABudgetOfBytes) {
   }
   EXPECT_EQ(message_of(ErrorCode::resource_exhausted,
                        [&] {
-                         Engine(numbers(80), placed_numbers(),
-                                {.batch_size = 8, .prefetch_bytes = kBatch - 1}, {}, anywhere());
+                         Engine(numbered_records(80), placed_numbers(),
+                                {.batch_size = 8, .prefetch_bytes = kBatch - 1}, {},
+                                anywhere_home());
                        }),
             "loader: prefetch_bytes is 103, but one batch takes 104 bytes");
 }
@@ -243,8 +253,8 @@ TEST(Engine, RejectsPlacementsThatDoNotFit) {
 }
 
 TEST(Engine, EndsWhereNoSubstituteCanBeRead) {
-  const auto source =
-      numbers(10, [](std::size_t, std::int64_t) { throw Error(ErrorCode::io, "read: broken"); });
+  const auto source = numbered_records(
+      10, [](std::size_t, std::int64_t) { throw Error(ErrorCode::io, "read: broken"); });
   class Unasked final : public Source {  // whose fingerprint is not read
    public:
     explicit Unasked(std::shared_ptr<const Source> source) : source_(std::move(source)) {}
@@ -261,7 +271,7 @@ TEST(Engine, EndsWhereNoSubstituteCanBeRead) {
   Engine engine(
       std::make_shared<const Unasked>(source), placed_numbers(),
       {.batch_size = 2, .order = RecordOrder::sequential, .bad_records = BadRecords::substitute},
-      {}, anywhere());
+      {}, anywhere_home());
   EXPECT_EQ(message_of(ErrorCode::io, [&] { engine.next(); }),
             "loader: batch 0, record 0, field \"x\": read: broken; 16 substitutes cannot be read "
             "either");
@@ -273,12 +283,12 @@ TEST(Engine, PassesOverNothingThatIsNotABadRecord) {
     for (const ErrorCode code : {ErrorCode::invalid_argument, ErrorCode::unsupported,
                                  ErrorCode::resource_exhausted, ErrorCode::cancelled}) {
       std::atomic<bool> armed{false};
-      const auto source = numbers(10, [&](std::size_t, std::int64_t record) {
+      const auto source = numbered_records(10, [&](std::size_t, std::int64_t record) {
         if (armed && record == 3) throw Error(code, "not mine");
       });
       source->fingerprint();
       // The fingerprint is read before the first allocation.
-      Home home = anywhere();
+      Home home = anywhere_home();
       const auto allocate = home.allocate;
       home.allocate = [&, allocate](const Mesh& mesh, std::int64_t position, std::size_t bytes,
                                     const std::string& label) {
@@ -314,7 +324,8 @@ TEST(Engine, KeepsTheFirstThousandBadRecords) {
 }
 
 TEST(Engine, SaysWhichStepsThereAreNot) {
-  Engine engine(numbers(10), placed_numbers(), {.batch_size = 4, .epochs = 3}, {}, anywhere());
+  Engine engine(numbered_records(10), placed_numbers(), {.batch_size = 4, .epochs = 3}, {},
+                anywhere_home());
   for (const auto& [record, epoch] :
        {std::pair{-1, 0}, std::pair{10, 0}, std::pair{0, -1}, std::pair{0, 3}}) {
     EXPECT_THAT(message_of(ErrorCode::invalid_argument, [&] { engine.step_of(record, epoch); }),
@@ -336,7 +347,7 @@ TEST(Engine, RunsTenThousandEpochsInBoundedMemory) {
     });
   };
   {
-    HostLoader loader(numbers(8), placed_numbers(),
+    HostLoader loader(numbered_records(8), placed_numbers(),
                       {.batch_size = 3,
                        .epochs = 10'000,
                        .last_batch = LastBatch::wrap,
