@@ -184,11 +184,16 @@ void Engine::count_stages(const StageClock& clock) {
 
 std::optional<PendingBatch> Engine::next() {
   ++calls_;
+  if (lost_) std::rethrow_exception(lost_);
   std::optional<PendingBatch> batch = ring_->pop();
   if (!batch) return std::nullopt;
-  // Where it does not match, no later batch will.
   state_.digest = to_digest(to_wide(state_.digest) + batch->result.digest);
-  check_digest(batch->first_number + batch->valid_rows, fmt::format("batch {}", batch->index));
+  try {
+    check_digest(batch->first_number + batch->valid_rows, fmt::format("batch {}", batch->index));
+  } catch (...) {
+    lost_ = std::current_exception();
+    throw;
+  }
   for (std::size_t i = 0; i < plan_.columns().size(); ++i) {
     bytes_placed_ += plan_.columns()[i].arrays[batch->variants[i]].bytes();
   }

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -82,6 +83,7 @@ class Engine {
   std::int64_t batches_ = 0, records_ = 0, calls_ = 0;
   std::size_t bytes_placed_ = 0;
   BadRecordLedger bad_records_;
+  std::exception_ptr lost_;  // that delivered samples differ
 
   mutable Mutex stages_mutex_;
   std::vector<StageSeconds> stages_ SHARDWISE_GUARDED_BY(stages_mutex_);  // of sampled tickets

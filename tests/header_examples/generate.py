@@ -30,10 +30,15 @@ SETUP = {
         const TensorSource w = host_source("w", spec, std::as_bytes(std::span(values)));
         export_safetensors(*w.reader, "model.safetensors");
         CheckpointManager("checkpoints").save(1, {w});""",
+    "loader/host_loader.h": """const Mesh mesh = Mesh::parse("data=4");
+        const auto source = memory_source({"image", DType::u8, {2, 2}}, 600, std::vector<std::byte>(2400));""",
     "loader/loader.h": """Devices devices(4);
         const Mesh mesh = Mesh::parse("data=4");
         const auto source = zip({memory_source({"image", DType::u8, {2, 2}}, 600, std::vector<std::byte>(2400)),
                                  memory_source({"label", DType::u8, {}}, 600, std::vector<std::byte>(600))});""",
+    "loader/placement.h": """const Mesh mesh = Mesh::parse("data=4");
+        const auto source = zip({memory_source({"image", DType::u8, {2, 2}}, 6, std::vector<std::byte>(24)),
+                                 memory_source({"label", DType::u8, {}}, 6, std::vector<std::byte>(6))});""",
     "loader/order/shuffle.h": "const std::uint64_t seed = 1, epoch = 2;",
     "loader/sources/images.h": """const InTempDir here;
         const auto hex = [](const char* digits) {  // of a PNG of one pixel

@@ -17,14 +17,15 @@ namespace {
 
 using ::testing::HasSubstr;
 
-BatchArray place(const ArraySpec& array) {
+BatchArray without_halo(const ArraySpec& array) {
   Shape available;
   for (std::size_t dim = 1; dim < array.shape.size(); ++dim) available.push_back(array.shape[dim]);
   return BatchArray({array.dtype, array.shape, available, {}}, array.sharding,
                     [](std::int64_t) { return true; });
 }
 
-std::vector<Slab> allocate(const BatchArray& array, std::vector<std::vector<std::byte>>& memory) {
+std::vector<Slab> allocate_slabs(const BatchArray& array,
+                                 std::vector<std::vector<std::byte>>& memory) {
   std::vector<Slab> slabs;
   for (const std::size_t bytes : array.bytes_at()) memory.emplace_back(bytes);
   for (std::vector<std::byte>& part : memory) slabs.push_back({part.data()});
@@ -48,9 +49,9 @@ TEST(BatchArray, CoversEveryBoxWhateverTheSharding) {
     const Box batch = Box::whole(shape);
     const std::size_t row_bytes = whole.size() / static_cast<std::size_t>(shape[0]);
 
-    const BatchArray placement = place(array);
+    const BatchArray placement = without_halo(array);
     std::vector<std::vector<std::byte>> memory;
-    const std::vector<Slab> slabs = allocate(placement, memory);
+    const std::vector<Slab> slabs = allocate_slabs(placement, memory);
     for (std::int64_t begin = 0; begin < shape[0];) {
       const std::int64_t end = random.draw(begin + 1, shape[0]);
       for (const BatchArray::Piece& piece : placement.pieces()) {

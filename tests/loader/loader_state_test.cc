@@ -14,7 +14,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-constexpr const char* kRest =
+constexpr const char* kRestOfState =
     R"("source":"00000000000000ab","batch_size":256,"order":"shuffled","last_batch":"drop",)"
     R"("bad_records":"fail","digest":"0000000000000001000000000000000f")";
 
@@ -24,7 +24,7 @@ TEST(LoaderState, IsTheTextOfTheHeader) {
                      .source = 0xab,
                      .batch_size = 256,
                      .digest = {.high = 1, .low = 15}}),
-            std::string(R"({"seed":1,"next_batch":40,)") + kRest + "}");
+            std::string(R"({"seed":1,"next_batch":40,)") + kRestOfState + "}");
 }
 
 TEST(LoaderState, GoesToTextAndBack) {
@@ -43,24 +43,24 @@ TEST(LoaderState, GoesToTextAndBack) {
     EXPECT_EQ(loader_state_from_json(text), state) << text;
     EXPECT_LE(text.size(), 256u);
   }
-  EXPECT_EQ(
-      loader_state_from_json(std::string(" {") + kRest + ",\n\"next_batch\" :40, \"seed\":1}\n"),
-      (LoaderState{.seed = 1,
-                   .next_batch = 40,
-                   .source = 0xab,
-                   .batch_size = 256,
-                   .digest = {.high = 1, .low = 15}}));
+  EXPECT_EQ(loader_state_from_json(std::string(" {") + kRestOfState +
+                                   ",\n\"next_batch\" :40, \"seed\":1}\n"),
+            (LoaderState{.seed = 1,
+                         .next_batch = 40,
+                         .source = 0xab,
+                         .batch_size = 256,
+                         .digest = {.high = 1, .low = 15}}));
 }
 
 // The text above with one value changed.
-std::string with(const std::string& key, const std::string& value) {
+std::string state_text_with(const std::string& key, const std::string& value) {
   std::string text = to_json({.seed = 1, .next_batch = 40});
   const std::size_t begin = text.find('"' + key + "\":") + key.size() + 3;
   return text.replace(begin, text.find_first_of(",}", begin) - begin, value);
 }
 
 TEST(LoaderState, RejectsAnyOtherText) {
-  const std::string rest = kRest;
+  const std::string rest = kRestOfState;
   const struct {
     const char* name;
     std::string text;
@@ -80,29 +80,32 @@ TEST(LoaderState, RejectsAnyOtherText) {
        "unknown key \"epoch\", needs seed, next_batch, source, "},
       {"repeated key", R"({"seed":1,"next_batch":4,"seed":2,)" + rest + "}",
        "key \"seed\" comes twice"},
-      {"seed is text", with("seed", "\"1\""), "\"seed\" is \"1\", needs a whole number"},
-      {"seed is negative", with("seed", "-1"), "\"seed\" is -1"},
-      {"seed is a fraction", with("seed", "1.0"), "\"seed\" is 1.0"},
-      {"seed is too large", with("seed", "18446744073709551616"),
+      {"seed is text", state_text_with("seed", "\"1\""), "\"seed\" is \"1\", needs a whole number"},
+      {"seed is negative", state_text_with("seed", "-1"), "\"seed\" is -1"},
+      {"seed is a fraction", state_text_with("seed", "1.0"), "\"seed\" is 1.0"},
+      {"seed is too large", state_text_with("seed", "18446744073709551616"),
        "\"seed\" is 1.8446744073709552e+19"},
-      {"seed is null", with("seed", "null"), "\"seed\" is null"},
-      {"batch is too large", with("next_batch", "9223372036854775808"),
+      {"seed is null", state_text_with("seed", "null"), "\"seed\" is null"},
+      {"batch is too large", state_text_with("next_batch", "9223372036854775808"),
        "\"next_batch\" is 9223372036854775808, needs a whole number from 0 to 9223372036854775807"},
-      {"batch is an object", with("next_batch", "{\"a\":1}"), "unknown key \"a\""},
-      {"batch is an array", with("next_batch", "[1]"), "\"next_batch\" is array"},
-      {"batch size", with("batch_size", "-4"), "\"batch_size\" is -4"},
-      {"source is a number", with("source", "171"),
+      {"batch is an object", state_text_with("next_batch", "{\"a\":1}"), "unknown key \"a\""},
+      {"batch is an array", state_text_with("next_batch", "[1]"), "\"next_batch\" is array"},
+      {"batch size", state_text_with("batch_size", "-4"), "\"batch_size\" is -4"},
+      {"source is a number", state_text_with("source", "171"),
        "\"source\" is 171, needs a string of 16 hex digits"},
-      {"source is short", with("source", "\"ab\""), "\"source\" is \"ab\""},
-      {"source is no hex", with("source", "\"000000000000000g\""), "needs a string of 16 hex"},
-      {"source has a sign", with("source", "\"-00000000000000a\""), "needs a string of 16 hex"},
-      {"digest is short", with("digest", "\"0000000000000001\""),
+      {"source is short", state_text_with("source", "\"ab\""), "\"source\" is \"ab\""},
+      {"source is no hex", state_text_with("source", "\"000000000000000g\""),
+       "needs a string of 16 hex"},
+      {"source has a sign", state_text_with("source", "\"-00000000000000a\""),
+       "needs a string of 16 hex"},
+      {"digest is short", state_text_with("digest", "\"0000000000000001\""),
        "needs a string of 32 hex digits"},
-      {"order", with("order", "\"random\""),
+      {"order", state_text_with("order", "\"random\""),
        "\"order\" is \"random\", needs one of \"sequential\", \"shuffled\""},
-      {"last batch", with("last_batch", "0"),
+      {"last batch", state_text_with("last_batch", "0"),
        "\"last_batch\" is 0, needs one of \"drop\", \"pad\", \"wrap\""},
-      {"bad records", with("bad_records", "\"skip\""), "\"fail\", \"substitute\", \"mask\""},
+      {"bad records", state_text_with("bad_records", "\"skip\""),
+       "\"fail\", \"substitute\", \"mask\""},
   };
   for (const auto& c : cases) {
     SCOPED_TRACE(c.name);

@@ -234,10 +234,10 @@ TEST(Loader, DeliversEveryRecordOnceAnEpoch) {
   }
 }
 
-using HostBatch = std::vector<std::vector<std::byte>>;
+using BatchBytes = std::vector<std::vector<std::byte>>;
 
-HostBatch to_host(const Batch& batch) {
-  HostBatch host;
+BatchBytes to_host(const Batch& batch) {
+  BatchBytes host;
   for (const ShardedArray& field : batch.fields) host.push_back(field.to_host());
   host.push_back(batch.mask.to_host());
   return host;
@@ -247,7 +247,7 @@ TEST(Loader, ResumesAnywhereOnAnyMesh) {
   Devices devices(8, {.threads = 1});
   const auto source = pattern(45);
   const LoaderOptions options{.batch_size = 10, .epochs = 3, .last_batch = LastBatch::pad};
-  std::vector<HostBatch> whole;
+  std::vector<BatchBytes> whole;
   std::vector<LoaderState> states;
   {
     Loader loader(devices, source,
