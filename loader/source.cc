@@ -88,6 +88,14 @@ class ZipSource final : public Source {
     for (const auto& source : sources_) source->will_read(sample);
   }
 
+  std::uint64_t fingerprint() const override {
+    std::vector<std::uint64_t> facts;
+    facts.reserve(sources_.size());
+    for (const auto& source : sources_) facts.push_back(source->fingerprint());
+    const std::span<const std::byte> bytes = std::as_bytes(std::span(facts));
+    return hash64(bytes.data(), bytes.size());
+  }
+
   std::int64_t length(const Sample& sample, std::size_t field) const override {
     return sources_[origins_[field].source]->length(sample, origins_[field].field);
   }

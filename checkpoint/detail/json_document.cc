@@ -9,6 +9,7 @@
 #include <string>
 
 #include "shardwise/shard/error.h"
+#include "shardwise/storage/utf8.h"
 
 namespace shardwise::detail {
 namespace {
@@ -148,17 +149,6 @@ const char* kind_name(const JsonValue& value) {
   constexpr const char* kNames[] = {"null",  "boolean", "boolean", "object",
                                     "array", "string",  "number"};
   return kNames[value.GetType()];
-}
-
-bool is_utf8(std::string_view text) {
-  struct {
-    void Put(char) {}
-  } nowhere;
-  MemoryStream stream(text.data(), text.size());
-  while (stream.Tell() < text.size()) {
-    if (!rapidjson::UTF8<>::Validate(stream, nowhere)) return false;
-  }
-  return true;
 }
 
 }  // namespace shardwise::detail

@@ -42,7 +42,4 @@ inline std::string_view text_of(const JsonValue& value) {
 /// "null", "boolean", "number", "string", "array" or "object".
 const char* kind_name(const JsonValue& value);
 
-/// True if the bytes are UTF-8, without surrogates and overlong forms.
-bool is_utf8(std::string_view text);
-
 }  // namespace shardwise::detail

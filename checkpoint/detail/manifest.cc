@@ -9,6 +9,7 @@
 
 #include "shardwise/checkpoint/detail/json_document.h"
 #include "shardwise/shard/error.h"
+#include "shardwise/storage/utf8.h"
 
 namespace shardwise::detail {
 namespace {

@@ -7,6 +7,7 @@
 #include <random>
 
 #include "shardwise/shard/error.h"
+#include "shardwise/storage/utf8.h"
 #include "testing/errors.h"
 
 namespace shardwise::detail {

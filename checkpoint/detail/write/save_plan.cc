@@ -11,6 +11,7 @@
 #include "shardwise/checkpoint/detail/json_document.h"
 #include "shardwise/checkpoint/detail/json_text.h"
 #include "shardwise/shard/error.h"
+#include "shardwise/storage/utf8.h"
 
 namespace shardwise::detail {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "shardwise/loader/sources/detail/utf8.h"
+#include "shardwise/storage/utf8.h"
 
 namespace shardwise::detail {
 namespace {

@@ -1,10 +1,10 @@
-#include "shardwise/loader/sources/detail/utf8.h"
+#include "shardwise/storage/utf8.h"
 
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 
-namespace shardwise::detail {
+namespace shardwise {
 namespace {
 
 bool is_ascii(const char* data) {
@@ -68,4 +68,4 @@ void append_utf8(unsigned code_point, std::string& out) {
   put(0x80 | (code_point & 0x3f));
 }
 
-}  // namespace shardwise::detail
+}  // namespace shardwise
