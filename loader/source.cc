@@ -89,6 +89,7 @@ class ZipSource final : public Source {
   }
 
   std::uint64_t fingerprint() const override {
+    if (sources_.size() == 1) return sources_[0]->fingerprint();
     std::vector<std::uint64_t> facts;
     facts.reserve(sources_.size());
     for (const auto& source : sources_) facts.push_back(source->fingerprint());
@@ -123,6 +124,10 @@ Box sampled_box(const Shape& shape, std::size_t element_bytes, std::int64_t samp
 
 }  // namespace
 
+bool is_bad_record(ErrorCode code) {
+  return code == ErrorCode::corrupt || code == ErrorCode::io || code == ErrorCode::not_found;
+}
+
 std::size_t Source::field_index(std::string_view name) const {
   std::string known;
   const std::span<const Field> all = fields();
@@ -145,29 +150,40 @@ void Source::read_box(std::size_t field, std::int64_t record, const BoxView& to)
 }
 
 std::uint64_t Source::fingerprint() const {
-  std::vector<std::uint64_t> facts{static_cast<std::uint64_t>(size())};
-  std::vector<std::byte> content;
-  const std::int64_t samples = std::min(size(), kSampledRecords);
   const std::span<const Field> all = fields();
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    const std::string_view type = name(all[i].dtype);
+  const std::int64_t samples = std::min(size(), kSampledRecords);
+  std::vector<std::uint64_t> facts{static_cast<std::uint64_t>(size())};
+  for (const Field& field : all) {
+    const std::string_view type = name(field.dtype);
     facts.push_back(hash64(reinterpret_cast<const std::byte*>(type.data()), type.size()));
-    facts.push_back(all[i].shape.size());
-    for (const std::int64_t extent : all[i].shape) {
+    facts.push_back(field.shape.size());
+    for (const std::int64_t extent : field.shape) {
       facts.push_back(static_cast<std::uint64_t>(extent));
     }
-    for (std::int64_t sample = 0; sample < samples; ++sample) {
-      // Evenly spread, the first and the last record among them.
-      const std::int64_t record = samples == 1
-                                      ? 0
-                                      : (size() - 1) / (samples - 1) * sample +
-                                            (size() - 1) % (samples - 1) * sample / (samples - 1);
+  }
+  std::vector<std::vector<std::byte>> contents(all.size());
+  for (std::int64_t sample = 0; sample < samples; ++sample) {
+    // Evenly spread, the first and the last record among them.
+    const std::int64_t record = samples == 1
+                                    ? 0
+                                    : (size() - 1) / (samples - 1) * sample +
+                                          (size() - 1) % (samples - 1) * sample / (samples - 1);
+    std::vector<FieldBox> boxes;
+    boxes.reserve(all.size());
+    for (std::size_t i = 0; i < all.size(); ++i) {
       const std::size_t element_bytes = size_bytes(all[i].dtype);
       const Box box = sampled_box(all[i].shape, element_bytes, sample);
-      content.resize(num_bytes(box.shape(), element_bytes));
-      read_box(i, record, {content.data(), box});
-      facts.push_back(hash64(content.data(), content.size()));
+      contents[i].resize(num_bytes(box.shape(), element_bytes));
+      boxes.push_back({i, {contents[i].data(), box}});
     }
+    try {
+      read({.record = record}, boxes);
+    } catch (const Error& error) {
+      if (!is_bad_record(error.code())) throw;
+      facts.push_back(static_cast<std::uint64_t>(error.code()));
+      continue;
+    }
+    for (const auto& content : contents) facts.push_back(hash64(content.data(), content.size()));
   }
   const std::span<const std::byte> bytes = std::as_bytes(std::span(facts));
   return hash64(bytes.data(), bytes.size());

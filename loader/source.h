@@ -10,6 +10,7 @@
 
 #include "shardwise/shard/box_copy.h"
 #include "shardwise/shard/dtype.h"
+#include "shardwise/shard/error.h"
 
 namespace shardwise {
 
@@ -71,7 +72,7 @@ class Source {
 
   /// Equal for equal data, whatever file it comes from: a hash of the size, of the fields' types
   /// and shapes (not their names) and of a bounded number of sampled records, which it reads. A
-  /// resumed run compares it. Throws as read() does.
+  /// resumed run compares it. That a record is bad (is_bad_record) is a fact as others are.
   virtual std::uint64_t fingerprint() const;
 
   /// Number of the field. Throws not_found, listing the fields there are.
@@ -80,6 +81,10 @@ class Source {
   /// One box of one record of epoch 0. Throws as read() does.
   void read_box(std::size_t field, std::int64_t record, const BoxView& to) const;
 };
+
+/// Whether an error of read() is the record's (corrupt, io, not_found), which a loader may pass
+/// over (LoaderOptions::bad_records). Others end a run.
+bool is_bad_record(ErrorCode code);
 
 /// Several sources of equal size side by side: the fields of all of them (images and labels, say).
 /// Throws invalid_argument where there is none, sizes differ or a field's name comes twice.

@@ -29,10 +29,6 @@ void check_buckets(const Field& field, const FieldPlacement& placement) {
 
 }  // namespace
 
-bool is_bad_record(ErrorCode code) {
-  return code == ErrorCode::corrupt || code == ErrorCode::io || code == ErrorCode::not_found;
-}
-
 void fail_loader(ErrorCode code, const std::string& found) {
   throw Error(code, "loader: " + found);
 }

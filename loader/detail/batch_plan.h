@@ -69,9 +69,6 @@ class BatchPlan {
   std::size_t record_bytes_ = 0;
 };
 
-/// Of a record that was bad, as a policy sees it; other errors end the run.
-bool is_bad_record(ErrorCode code);
-
 /// Throws an Error "loader: <found>".
 [[noreturn]] void fail_loader(ErrorCode code, const std::string& found);
 

@@ -9,6 +9,7 @@
 #include "parts.h"
 #include "shardwise/checkpoint/attempt.h"
 #include "shardwise/checkpoint/manager.h"
+#include "shardwise/shard/error.h"
 #include "work.h"
 
 namespace shardwise::python {

@@ -86,7 +86,7 @@ Shape extents_of(const Ints& extents) { return Shape{std::span(extents)}; }
 
 Records packed(const Records& self, const std::string& field, std::int64_t window,
                std::int64_t documents, std::optional<std::int64_t> eos) {
-  Work work(nb::none());
+  Work work{nb::none()};
   PackOptions options{.field = field, .window = window, .documents = documents, .eos = eos};
   set_progress(options, work);
   return {work.run([&] { return pack(self.source, options); })};

@@ -117,13 +117,17 @@ TEST(LoaderFaults, NamesTheFirstBadRowOfABatchWhoeverReadsIt) {
   }
 }
 
-TEST(LoaderFaults, ThrowsInTheConstructorWhereTheFingerprintCannotBeRead) {
+TEST(LoaderFaults, ARecordThatTheFingerprintCannotReadIsAnErrorOfItsStepOnly) {
   Devices devices(1, {.threads = 1});
   const auto source = scalars(10, [](std::size_t, std::int64_t record) {
     if (record == 9) throw Error(ErrorCode::io, "read: no such sector");
   });
-  EXPECT_EQ(message_of(ErrorCode::io, [&] { Loader(devices, source, both("data=1"), {}); }),
-            "read: no such sector");
+  const LoaderOptions options{.batch_size = 5, .order = RecordOrder::sequential};
+  Loader loader(devices, source, both("data=1"), options);
+  EXPECT_EQ(Loader(devices, source, both("data=1"), options).state(), loader.state());
+  EXPECT_TRUE(loader.next().has_value());
+  EXPECT_EQ(message_of(ErrorCode::io, [&] { loader.next(); }),
+            "loader: batch 1, record 9, field \"image\": read: no such sector");
 }
 
 TEST(LoaderFaults, StopsAtAnyPointOfARun) {
