@@ -75,9 +75,11 @@ bool filter_compares(std::string_view operation, std::partial_ordering order) {
 }
 
 bool filter_holds(std::span<const FilterNode> nodes, std::size_t node, std::size_t fields,
-           std::span<const FieldValue> values) {
+                  std::span<const FieldValue> values) {
   const FilterNode& at = nodes[node];
-  const auto child_holds = [&](std::size_t child) { return filter_holds(nodes, child, fields, values); };
+  const auto child_holds = [&](std::size_t child) {
+    return filter_holds(nodes, child, fields, values);
+  };
   switch (at.kind) {
     case FilterNode::Kind::both:
       return std::ranges::all_of(at.children, child_holds);

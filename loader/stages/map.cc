@@ -101,8 +101,7 @@ std::vector<FieldBuffer> MapStage::make_buffers(std::byte* memory) const {
   buffers.reserve(outputs_.which().size());
   for (std::size_t i = 0; i < outputs_.which().size(); ++i) {
     const Field& field = fields_[kept_.size() + i];
-    buffers.push_back(
-        {&field, outputs_.place(memory, i), field.shape.empty() ? 1 : field.shape[0]});
+    buffers.push_back({&field, outputs_.place(memory, i), detail::most_length(field)});
   }
   return buffers;
 }
@@ -165,7 +164,7 @@ void MapStage::read(const Sample& sample, std::span<const FieldBox> boxes) const
 
 std::int64_t MapStage::length(const Sample& sample, std::size_t field) const {
   if (field < kept_.size()) return inner().length(sample, kept_[field]);
-  if (!fields_[field].ragged) return Source::length(sample, field);
+  if (!fields_[field].ragged) return detail::most_length(fields_[field]);
   const auto input_memory = inputs_.allocate(), output_memory = outputs_.allocate();
   std::vector<FieldBox> reads;
   inputs_.add_reads(input_memory.get(), reads);
@@ -178,7 +177,7 @@ std::int64_t MapStage::length(const Sample& sample, std::size_t field) const {
 }  // namespace
 
 std::shared_ptr<const Source> map(std::shared_ptr<const Source> source, std::vector<Field> fields,
-                                  MapFunction function, MapOptions options) {
+                                  MapFunction function, const MapOptions& options) {
   return std::make_shared<MapStage>(std::move(source), std::move(fields), std::move(function),
                                     options);
 }

@@ -46,6 +46,6 @@ struct MapOptions {
 ///                         },
 ///                         {.name = "first byte", .inputs = {"image"}, .keep = {"label"}});
 std::shared_ptr<const Source> map(std::shared_ptr<const Source> source, std::vector<Field> fields,
-                                  MapFunction function, MapOptions options);
+                                  MapFunction function, const MapOptions& options);
 
 }  // namespace shardwise

@@ -6,14 +6,12 @@
 #include <array>
 #include <cstring>
 #include <limits>
-#include <list>
-#include <mutex>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "shardwise/loader/stages/detail/best_fit.h"
 #include "shardwise/loader/stages/detail/parallel_chunks.h"
+#include "shardwise/loader/stages/detail/plan_cache.h"
 #include "shardwise/loader/stages/detail/stage.h"
 #include "shardwise/shard/error.h"
 
@@ -22,49 +20,13 @@ namespace {
 
 using detail::PackPiece;
 using detail::PackPlan;
+using detail::PlanCache;
 
 constexpr std::int64_t kMostTokens = std::numeric_limits<std::int32_t>::max();
 constexpr std::int64_t kMostWindowDocuments = 65536;
 constexpr std::size_t kMostPlanBytes = std::size_t{32} << 20;
 
 enum PackField : std::size_t { kPackTokens, kPackSegments, kPackPositions };
-
-// Plans that were used last. Thread-safe.
-class PlanCache {
- public:
-  using Plan = std::shared_ptr<const PackPlan>;
-
-  Plan find(std::int64_t window) {
-    const std::lock_guard lock(mutex_);
-    const auto found = entries_.find(window);
-    if (found == entries_.end()) return nullptr;
-    used_.splice(used_.begin(), used_, found->second);
-    return found->second->plan;
-  }
-
-  void add(std::int64_t window, const Plan& plan) {
-    const std::lock_guard lock(mutex_);
-    if (entries_.contains(window)) return;  // another thread was faster
-    used_.push_front({window, plan});
-    entries_.emplace(window, used_.begin());
-    bytes_ += plan->memory_bytes();
-    while (bytes_ > kMostPlanBytes && used_.size() > 1) {
-      bytes_ -= used_.back().plan->memory_bytes();
-      entries_.erase(used_.back().window);
-      used_.pop_back();
-    }
-  }
-
- private:
-  struct Entry {
-    std::int64_t window;
-    Plan plan;
-  };
-  std::mutex mutex_;
-  std::list<Entry> used_;  // the last used first
-  std::unordered_map<std::int64_t, std::list<Entry>::iterator> entries_;
-  std::size_t bytes_ = 0;
-};
 
 class PackStage final : public detail::OneSourceStage {
  public:
@@ -73,9 +35,7 @@ class PackStage final : public detail::OneSourceStage {
   std::int64_t size() const override { return packs_before_.back(); }
   std::span<const Field> fields() const override { return fields_; }
   void read(const Sample& sample, std::span<const FieldBox> boxes) const override;
-  std::int64_t length(const Sample& sample, std::size_t field) const override {
-    return Source::length(sample, field);
-  }
+  std::int64_t length(const Sample&, std::size_t) const override { return options_.window; }
   bool changes_order() const override { return false; }  // it is that of epoch 0
 
   std::uint64_t fingerprint() const override {
@@ -104,7 +64,7 @@ class PackStage final : public detail::OneSourceStage {
   std::vector<Field> fields_;
   std::array<std::byte, 8> eos_{};
   std::vector<std::int64_t> packs_before_;  // per window of documents; last of all
-  mutable PlanCache plans_;
+  mutable PlanCache plans_{kMostPlanBytes};
 };
 
 [[noreturn]] void refuse_pack(const std::string& found,

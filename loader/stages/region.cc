@@ -253,7 +253,7 @@ std::shared_ptr<const Source> crop(std::shared_ptr<const Source> source, std::st
 }
 
 std::shared_ptr<const Source> flip(std::shared_ptr<const Source> source, std::string_view field,
-                                   std::size_t dim, double probability, std::string stream) {
+                                   std::size_t dim, double probability, const std::string& stream) {
   return std::make_shared<FlipStage>(std::move(source), field, dim, probability, stream);
 }
 

@@ -20,7 +20,7 @@ class CropPosition {
   enum class Kind { at, centre, random };
 
   /// Begins at this index in every record.
-  static CropPosition at(Index begin) { return {Kind::at, begin, {}}; }
+  static CropPosition at(const Index& begin) { return {Kind::at, begin, {}}; }
 
   /// As many elements are left out before as after, or one more after.
   static CropPosition centre() { return {Kind::centre, {}, {}}; }
@@ -60,7 +60,8 @@ std::shared_ptr<const Source> crop(std::shared_ptr<const Source> source, std::st
 ///
 ///   const auto mirrored = flip(source, "image", 1, 0.5);
 std::shared_ptr<const Source> flip(std::shared_ptr<const Source> source, std::string_view field,
-                                   std::size_t dim, double probability, std::string stream = {});
+                                   std::size_t dim, double probability,
+                                   const std::string& stream = {});
 
 /// The records with elements of `value` before and after in each dim. The value is converted to the
 /// field's type as convert() does. Of a ragged field the padding of dim 0 counts to the record's

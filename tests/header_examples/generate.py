@@ -52,6 +52,20 @@ SETUP = {
                      hex("89504e470d0a1a0a0000000d49484452000000010000000108000000003a7e9b550000"
                          "000a49444154789c636800000082008177cd72b60000000049454e44ae426082"));
         }""",
+    "loader/stages/convert.h": """const auto source = zip({memory_source({"image", DType::u8, {32, 32, 3}}, 4, std::vector<std::byte>(4 * 3072)),
+                                 memory_source({"label", DType::u8, {}}, 4, std::vector<std::byte>(4))});""",
+    "loader/stages/filter.h": """const InTempDir here;
+        const auto source = zip({memory_source({"image", DType::u8, {2, 2}}, 600, std::vector<std::byte>(2400)),
+                                 memory_source({"label", DType::u8, {}}, 600, std::vector<std::byte>(600, std::byte{3}))});
+        const auto is_bright = [](std::span<const FieldValue> values) { return values[0].data[0] == std::byte{0}; };""",
+    "loader/stages/map.h": """const auto source = zip({memory_source({"image", DType::u8, {2, 2}}, 600, std::vector<std::byte>(2400)),
+                                 memory_source({"label", DType::u8, {}}, 600, std::vector<std::byte>(600, std::byte{3}))});""",
+    "loader/stages/mix.h": """const auto a = memory_source({"label", DType::u8, {}}, 600, std::vector<std::byte>(600, std::byte{3}));
+        const auto b = a;""",
+    "loader/stages/pack.h": """const auto source =
+            memory_source({"text", DType::u16, {5}}, 60, std::vector<std::byte>(600));""",
+    "loader/stages/region.h": """const auto source = memory_source({"image", DType::u8, {32, 32, 3}}, 4, std::vector<std::byte>(4 * 3072));""",
+    "loader/stages/select.h": """const auto source = memory_source({"label", DType::u8, {}}, 600, std::vector<std::byte>(600, std::byte{3}));""",
     "runtime/device.h": """Devices devices(8);
         const std::vector<std::size_t> sizes{100, 200};
         const MemoryKind kind = MemoryKind::array;

@@ -23,7 +23,7 @@ FieldStage::FieldStage(std::shared_ptr<const Source> source, std::string_view st
 
 std::int64_t FieldStage::length(const Sample& sample, std::size_t of) const {
   if (of != field_) return inner().length(sample, of);
-  return changed().ragged ? changed_length(sample) : Source::length(sample, of);
+  return changed().ragged ? changed_length(sample) : most_length(changed());
 }
 
 Facts FieldStage::facts(std::string_view stage) const {

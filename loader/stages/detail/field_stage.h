@@ -15,11 +15,12 @@ namespace shardwise::detail {
 class FieldStage : public OneSourceStage {
  public:
   /// Throws invalid_argument where the source is null, not_found for an unknown field.
-  FieldStage(std::shared_ptr<const Source> inner, std::string_view stage, std::string_view field);
+  FieldStage(std::shared_ptr<const Source> source, std::string_view stage,
+             std::string_view field_name);
 
   std::span<const Field> fields() const override { return fields_; }
   void read(const Sample& sample, std::span<const FieldBox> boxes) const override;
-  std::int64_t length(const Sample& sample, std::size_t field) const override;
+  std::int64_t length(const Sample& sample, std::size_t of) const override;
 
  protected:
   /// What holds for all boxes of one record.

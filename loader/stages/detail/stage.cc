@@ -57,9 +57,11 @@ std::int64_t multiply_add(std::int64_t a, std::int64_t b, std::int64_t c, std::s
   return result;
 }
 
+std::int64_t most_length(const Field& field) { return field.shape.empty() ? 1 : field.shape[0]; }
+
 std::int64_t checked_length(const Source& source, const Sample& sample, std::size_t field) {
   const Field& of = source.fields()[field];
-  const std::int64_t most = of.shape.empty() ? 1 : of.shape[0];
+  const std::int64_t most = most_length(of);
   if (!of.ragged) return most;
   const std::int64_t length = source.length(sample, field);
   if (length < 0 || length > most) {

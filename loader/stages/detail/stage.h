@@ -79,7 +79,10 @@ class Facts {
 /// overflows".
 std::int64_t multiply_add(std::int64_t a, std::int64_t b, std::int64_t c, std::string_view what);
 
-/// The record's own extent in dim 0; 1 of a scalar. Throws corrupt where the source says a length
+/// The extent of dim 0; 1 of a scalar.
+std::int64_t most_length(const Field& field);
+
+/// The record's own extent in dim 0. Throws corrupt where the source says a length
 /// that the field cannot have.
 std::int64_t checked_length(const Source& source, const Sample& sample, std::size_t field);
 

@@ -15,6 +15,7 @@
 #include "loader/stages/stage_checks.h"
 #include "shardwise/loader/order/sample_random.h"
 #include "shardwise/loader/stages/detail/best_fit.h"
+#include "shardwise/loader/stages/detail/plan_cache.h"
 #include "shardwise/loader/stages/select.h"
 #include "shardwise/storage/hash.h"
 #include "testing/errors.h"
@@ -222,7 +223,7 @@ TEST(PackStage, FillsToNinetyNinePerCent) {
   EXPECT_GT(fill(1024), fill(64));
 }
 
-TEST(PackStage, IsTheSameFromManyThreadsWhileWindowsComeAndGo) {
+TEST(PackStage, IsTheSameFromManyThreads) {
   RandomShardings random(3);
   const auto source = std::make_shared<DocumentSource>(random_lengths(random, 400, 30));
   const auto packs = shuffle(pack(source, {.field = "text", .window = 16, .documents = 8}));
@@ -332,6 +333,24 @@ TEST(PackStage, FingerprintTellsItsOptions) {
                                   print({3, 4}, {.window = 4, .documents = 1})};
   EXPECT_EQ(std::set<std::uint64_t>(std::begin(prints), std::end(prints)).size(), 5u);
   EXPECT_EQ(print({3, 4}, {.window = 4, .threads = 2}), prints[0]);
+}
+
+TEST(PlanCache, HoldsThoseUsedLastWithinItsBytes) {
+  const auto plan = std::make_shared<const detail::PackPlan>(0, std::vector<std::int64_t>{3, 4}, 8);
+  const std::size_t bytes = plan->memory_bytes();
+  detail::PlanCache cache(3 * bytes);
+  EXPECT_EQ(cache.find(1), nullptr);
+  for (const std::int64_t window : {1, 2, 3, 3}) cache.add(window, plan);
+  EXPECT_EQ(cache.bytes(), 3 * bytes);
+  EXPECT_EQ(cache.find(1), plan);  // so 2 is the one that was not used for longest
+  cache.add(4, plan);
+  EXPECT_EQ(cache.bytes(), 3 * bytes);
+  EXPECT_EQ(cache.find(2), nullptr);
+  for (const std::int64_t window : {1, 3, 4}) EXPECT_EQ(cache.find(window), plan);
+  detail::PlanCache small(1);
+  for (const std::int64_t window : {1, 2}) small.add(window, plan);
+  EXPECT_EQ(small.bytes(), bytes) << "the last is held in any case";
+  EXPECT_EQ(small.find(2), plan);
 }
 
 // Against the definition: each piece goes to the fullest pack that has room.
