@@ -30,6 +30,11 @@ const LoaderOptions& checked(const LoaderOptions& options) {
   check_at_least(1, options.epochs, "epochs");
   check_at_least(1, options.prefetch, "prefetch");
   check_at_least(1, options.threads, "threads");
+  check_at_least(1, options.parts, "parts");
+  if (options.part < 0 || options.part >= options.parts) {
+    fail_loader(ErrorCode::invalid_argument,
+                fmt::format("part is {}, needs 0 to {}", options.part, options.parts - 1));
+  }
   if (options.threads > kMaxThreads) {
     fail_loader(ErrorCode::invalid_argument,
                 fmt::format("threads is {}, needs {} or fewer", options.threads, kMaxThreads));
@@ -128,7 +133,9 @@ Ring::Options Engine::ring_options() const {
     if (fit < static_cast<std::size_t>(depth)) depth = static_cast<std::int64_t>(fit);
   }
   const std::int64_t tickets = (options_.batch_size - 1) / rows_per_ticket_ + 1;
-  return {state_.next_batch, order_.end_batch(), depth, tickets};
+  const std::int64_t others = (options_.part - state_.next_batch) % options_.parts;
+  const std::int64_t first = state_.next_batch + (others < 0 ? others + options_.parts : others);
+  return {first, order_.end_batch(), depth, tickets, options_.parts};
 }
 
 PendingBatch Engine::begin(std::int64_t index) const {
@@ -187,6 +194,9 @@ std::optional<PendingBatch> Engine::next() {
   if (lost_) std::rethrow_exception(lost_);
   std::optional<PendingBatch> batch = ring_->pop();
   if (!batch) return std::nullopt;
+  if (options_.parts > 1) {  // what comes before is others' to deliver
+    state_.digest = to_digest(digest_of_prefix(batch->first_number));
+  }
   state_.digest = to_digest(to_wide(state_.digest) + batch->result.digest);
   try {
     check_digest(batch->first_number + batch->valid_rows, fmt::format("batch {}", batch->index));

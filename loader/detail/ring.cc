@@ -30,7 +30,7 @@ bool Ring::may_begin() const {
 }
 
 bool Ring::over() const {
-  return failed_ || (next_to_begin_ == options_.end_batch && !has_ticket());
+  return failed_ || (next_to_begin_ >= options_.end_batch && !has_ticket());
 }
 
 bool Ring::is_ready(const Slot& slot) const {
@@ -40,7 +40,7 @@ bool Ring::is_ready(const Slot& slot) const {
 // With an error the tickets not yet taken never will be. Those taken are waited for, as a lower one
 // may have an error too: so which error is thrown does not depend on timing.
 bool Ring::front_is_due() const {
-  if (slots_.empty()) return begin_error_ || next_to_begin_ == options_.end_batch;
+  if (slots_.empty()) return begin_error_ || next_to_begin_ >= options_.end_batch;
   const Slot& front = *slots_.front();
   return front.finished == front.taken &&
          (front.error || front.taken == options_.tickets_per_batch);
@@ -68,7 +68,7 @@ void Ring::begin_next() {
       ready_.notify_all();
     } else {
       slots_.push_back(std::move(slot));
-      ++next_to_begin_;
+      next_to_begin_ += options_.step;
       room_.notify_all();
     }
     return;

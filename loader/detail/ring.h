@@ -49,6 +49,7 @@ class Ring {
     std::int64_t first_batch, end_batch;
     std::int64_t depth;
     std::int64_t tickets_per_batch;
+    std::int64_t step = 1;  ///< from one batch to the next
   };
 
   /// Takes the memory of a batch. Called by one reader at a time, in order of batches.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import json
+import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -131,9 +132,10 @@ class Loader:
         self.mesh = Mesh({"batch": 1}) if mesh is None else mesh if isinstance(mesh, Mesh) else Mesh(mesh)
         self._positions = self._local(rank, devices)
         self._placements = self._placed(fields, policy, buckets or {}, halo or {})
-        self._options = _core.LoaderOptions.of(batch_size, epochs, order, last_batch, bad_records, prefetch,
-                                               prefetch_bytes, threads)
+        self._arguments = (batch_size, epochs, order, last_batch, bad_records, prefetch, prefetch_bytes, threads)
+        _core.LoaderOptions.of(*self._arguments, 1, 0)  # says here what is wrong with them
         self._part = (1, 0)
+        self._process = os.getpid()
         self._state = ""  # where to begin, if not at the start
         self._core: _core.Loader | None = None
 
@@ -179,7 +181,8 @@ class Loader:
 
     def _started(self) -> _core.Loader:
         if self._core is None:
-            self._core = _core.Loader(self.source._records, self._placements, self._positions, self._options, self._state,
+            options = _core.LoaderOptions.of(*self._arguments, *self._part)
+            self._core = _core.Loader(self.source._records, self._placements, self._positions, options, self._state,
                                       self.seed)
             _running.add(self)
         return self._core
@@ -196,15 +199,21 @@ class Loader:
 
     def epoch(self) -> Iterator[Any]:
         """The batches up to the end of the epoch in which the next one begins."""
-        per_epoch = self.batches_per_epoch
         while True:
             try:
                 batch = next(self)
             except StopIteration:
                 return
             yield batch
-            if (batch.index + 1) % per_epoch == 0:
+            if self._begins_epoch(batch.index + 1):
                 return
+
+    def _begins_epoch(self, index: int) -> bool:
+        if self._arguments[3] != "wrap":
+            return index % self.batches_per_epoch == 0
+        # The epoch of a batch is that of its first row.
+        size = len(self.source)
+        return index * self.batch_size // size > (index - 1) * self.batch_size // size
 
     def _batch(self, found: Any) -> Any:
         index, epoch, valid_rows, fields, mask, weights = found

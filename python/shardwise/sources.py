@@ -14,10 +14,12 @@ Everything is random-access: a record is a function of its number, the epoch and
 from __future__ import annotations
 
 import builtins
+import functools
+import sys
 import urllib.parse
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ParamSpec, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -29,6 +31,27 @@ from ._progress import Progress, function_of
 _zip = builtins.zip  # zip() and open() below are of sources
 
 Record = dict[str, np.ndarray[Any, Any]]
+
+_P = ParamSpec("_P")
+
+
+def _remembered(make: Callable[_P, Source]) -> Callable[_P, Source]:
+    """What it gives can be sent to another process, where it is made again by the same call."""
+
+    @functools.wraps(make)
+    def made(*args: _P.args, **kwargs: _P.kwargs) -> Source:
+        source = make(*args, **kwargs)
+        if not source._how:
+            source._how = (make.__qualname__, args, kwargs)
+        return source
+
+    return made
+
+
+def _made_again(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Source:
+    owner: Any = Source if name.startswith("Source.") else sys.modules[__name__]
+    source: Source = getattr(owner, name.rsplit(".", 1)[-1])(*args, **kwargs)
+    return source
 
 
 @dataclass(frozen=True)
@@ -56,6 +79,7 @@ class Source:
 
     def __init__(self, records: _core.Records) -> None:
         self._records = records
+        self._how: tuple[Any, ...] = ()
         self.fields = {name: Field(name, NUMPY[dtype], tuple(shape), ragged)
                        for name, dtype, shape, ragged in records.fields}
 
@@ -77,24 +101,31 @@ class Source:
         return {f.name: a[:self._records.length(record, epoch, seed, i)] if f.ragged else a
                 for i, (f, a) in enumerate(_zip(self.fields.values(), arrays))}
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _made_again, self._how
+
     def __repr__(self) -> str:
         fields = ", ".join(f"{f.name}: {f.dtype}{list(f.shape)}{' ragged' if f.ragged else ''}"
                            for f in self.fields.values())
         return f"Source({len(self)} records of {fields})"
 
+    @_remembered
     def shuffle(self, salt: int = 0) -> Source:
         """In another random order each epoch. A run that is shuffled as a whole needs no such stage; one source inside
         mix() does."""
         return Source(self._records.shuffle(salt))
 
+    @_remembered
     def take(self, begin: int, end: int) -> Source:
         """Records begin .. end-1."""
         return Source(self._records.take(begin, end))
 
+    @_remembered
     def repeat(self, times: int) -> Source:
         """All records that many times, as one epoch."""
         return Source(self._records.repeat(times))
 
+    @_remembered
     def filter(self, keep: str | Callable[[Record], bool], *, name: str = "", cache: Any = None,
                progress: Progress = None) -> Source:
         """The records that are kept: by a text ("label==3 && length(text)>=16") or a function of the record, called
@@ -115,6 +146,7 @@ class Source:
 
         return Source(self._records.filter_function(answer, name or repr(function), path, tell))
 
+    @_remembered
     def map(self, function: Callable[..., Mapping[str, Any]], *, name: str | None = None) -> Source:
         """Records that a function makes: it gets a record (and, if it takes two arguments, a numpy Generator whose
         numbers are a function of seed, epoch and record) and returns a dict of arrays, of the same dtypes and shapes
@@ -122,12 +154,14 @@ class Source:
         identity = None if name is None else f"{name} of {self._records.fingerprint()}"
         return Source(_function_source(len(self), _Mapped(self, function), "map", identity))
 
+    @_remembered
     def pack(self, field: str, window: int, *, documents: int = 1024) -> Source:
         """Documents (a ragged field) side by side in records of `window` elements, by best fit within as many
         documents. Fields: `field`, `field`_segments (1, 2, .. by document, 0 where there is none) and
         `field`_positions (within the document), i32. No element is lost; longer documents are cut."""
         return Source(self._records.pack(field, window, documents))
 
+    @_remembered
     def crop(self, field: str, shape: Sequence[int], position: str | Sequence[int] = "centre", *,
              stream: str = "") -> Source:
         """A part of the field: at an index, "centre", or "random", drawn anew for each record and epoch; crops and
@@ -135,18 +169,22 @@ class Source:
         begin = None if isinstance(position, str) else list(position)
         return Source(self._records.crop(field, list(shape), position if begin is None else "at", begin or [], stream))
 
+    @_remembered
     def flip(self, field: str, dim: int, probability: float = 0.5, *, stream: str = "") -> Source:
         """Mirrored in one dim, each record with this probability."""
         return Source(self._records.flip(field, dim, probability, stream))
 
+    @_remembered
     def pad(self, field: str, before: Sequence[int], after: Sequence[int], value: float = 0) -> Source:
         """With elements of `value` before and after in each dim."""
         return Source(self._records.pad(field, list(before), list(after), value))
 
+    @_remembered
     def cast(self, field: str, dtype: Any) -> Source:
         """The field as another numeric dtype; rounds to nearest, saturates."""
         return Source(self._records.cast(field, name_of(dtype)))
 
+    @_remembered
     def normalise(self, field: str, mean: float | Sequence[float], stddev: float | Sequence[float]) -> Source:
         """(x - mean) / stddev as float32: one pair, or one for each index of the last dim."""
         return Source(self._records.normalise(field, _floats(mean), _floats(stddev)))
@@ -156,6 +194,7 @@ def _floats(values: float | Sequence[float]) -> list[float]:
     return [float(v) for v in values] if isinstance(values, Iterable) else [float(values)]
 
 
+@_remembered
 def open(text: str, *, progress: Progress = None, **options: Any) -> Source:  # noqa: A001
     """A source by its text, as the command `shardwise batches` takes it: FORMAT:PATH?OPTION=VALUE&..., as
     "tokens:train.bin?dtype=u16&window=1025". Options may be given as arguments, too. `shardwise batches --help` lists
@@ -166,6 +205,7 @@ def open(text: str, *, progress: Progress = None, **options: Any) -> Source:  # 
     return Source(_core.Records.open(text, function_of(progress, "index")))
 
 
+@_remembered
 def arrays(fields: Mapping[str, Any]) -> Source:
     """Arrays in memory: dim 0 counts the records. Not copied where they are contiguous: leave them as they are."""
     if not fields:
@@ -179,6 +219,7 @@ def arrays(fields: Mapping[str, Any]) -> Source:
                                           [a.ctypes.data for a in kept.values()], list(kept.values())))
 
 
+@_remembered
 def callback(size: int, fields: Mapping[str, tuple[Any, Sequence[int]]], function: Callable[[int], Any], *,
              name: str | None = None) -> Source:
     """Records that a function of their number makes: a dict of arrays. fields: (dtype, shape) by name."""
@@ -186,6 +227,7 @@ def callback(size: int, fields: Mapping[str, tuple[Any, Sequence[int]]], functio
     return Source(_function_source(size, lambda record, epoch, seed: function(record), "callback", name, described))
 
 
+@_remembered
 def of(source: Any) -> Source:
     """A source of: one, a text, a dict of arrays, or any object with __len__ and __getitem__."""
     if isinstance(source, Source):
@@ -201,16 +243,19 @@ def of(source: Any) -> Source:
                           "or an object with __len__ and __getitem__")
 
 
+@_remembered
 def zip(*all_sources: Any) -> Source:  # noqa: A001
     """The fields of all, side by side. Sizes are equal."""
     return Source(_core.Records.zip([of(s)._records for s in all_sources]))
 
 
+@_remembered
 def concat(*all_sources: Any) -> Source:
     """One after the other. Fields are equal."""
     return Source(_core.Records.concat([of(s)._records for s in all_sources]))
 
 
+@_remembered
 def mix(all_sources: Sequence[Any], weights: Sequence[int],
         changes: Sequence[tuple[int, Sequence[int]]] = ()) -> Source:
     """Drawn from by whole-number weights, exact over every sum of them; the smaller ones repeat. changes: (first sample

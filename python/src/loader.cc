@@ -76,6 +76,12 @@ class PythonLoader {
     return *loader_;
   }
 
+  /// Also in a fork: what its parent had taken.
+  std::string state() const {
+    if (!loader_) throw Error(ErrorCode::invalid_argument, "this loader is closed");
+    return to_json(loader_->state());
+  }
+
   /// Joins the readers, which may need the GIL to end. In a fork they are the parent's.
   void close() {
     if (!process_.is_own()) {
@@ -141,7 +147,8 @@ class PythonLoader {
 
 LoaderOptions options_of(std::int64_t batch_size, std::int64_t epochs, const std::string& order,
                          const std::string& last_batch, const std::string& bad_records,
-                         int prefetch, std::size_t prefetch_bytes, int threads) {
+                         int prefetch, std::size_t prefetch_bytes, int threads,
+                         std::int64_t parts, std::int64_t part) {
   return {.batch_size = batch_size,
           .epochs = epochs,
           .order = parse_record_order(order),
@@ -149,7 +156,9 @@ LoaderOptions options_of(std::int64_t batch_size, std::int64_t epochs, const std
           .bad_records = parse_bad_records(bad_records),
           .prefetch = prefetch,
           .prefetch_bytes = prefetch_bytes,
-          .threads = threads};
+          .threads = threads,
+          .parts = parts,
+          .part = part};
 }
 
 }  // namespace
@@ -159,7 +168,7 @@ void bind_loader(nb::module_& module) {
   nb::class_<LoaderOptions>(module, "LoaderOptions")
       .def_static("of", &options_of, nb::arg("batch_size"), nb::arg("epochs"), nb::arg("order"),
                   nb::arg("last_batch"), nb::arg("bad_records"), nb::arg("prefetch"),
-                  nb::arg("prefetch_bytes"), nb::arg("threads"));
+                  nb::arg("prefetch_bytes"), nb::arg("threads"), nb::arg("parts"), nb::arg("part"));
   nb::class_<PythonLoader>(module, "Loader")
       .def(nb::init<const Records&, const std::vector<PlacementArgument>&,
                     const std::optional<Ints>&, const LoaderOptions&, const std::string&,
@@ -168,7 +177,7 @@ void bind_loader(nb::module_& module) {
            nb::arg("state"), nb::arg("seed"))
       .def("next", &PythonLoader::next)
       .def("close", &PythonLoader::close)
-      .def("state", [](const PythonLoader& self) { return to_json(self.get().state()); })
+      .def("state", &PythonLoader::state)
       .def("stats", &PythonLoader::stats)
       .def("bad_records", &PythonLoader::bad_records)
       .def(

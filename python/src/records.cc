@@ -97,7 +97,6 @@ class FunctionSource final : public shardwise::Source {
   }
 
   void read(const Sample& sample, std::span<const FieldBox> boxes) const override {
-    process_.check("a loader's source");
     const nb::gil_scoped_acquire gil;
     const Made made = make(sample);
     for (const FieldBox& box : boxes) {
@@ -130,7 +129,6 @@ class FunctionSource final : public shardwise::Source {
     }
   }
 
-  OwnProcess process_;
   std::vector<Field> fields_;
   std::vector<Box> wholes_;
   std::int64_t size_;

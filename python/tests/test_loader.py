@@ -50,6 +50,15 @@ def test_epochs_deliver_every_record_once_and_in_other_orders():
         assert b.mask.all() and np.allclose(b.weights, 1 / 8) and b.valid_rows == 8
 
 
+@pytest.mark.parametrize("last_batch", ["drop", "pad", "wrap"])
+def test_epoch_gives_the_batches_that_begin_in_it(last_batch):
+    whole = list(sw.Loader(table(), batch_size=6, epochs=3, last_batch=last_batch))
+    loader = sw.Loader(table(), batch_size=6, epochs=3, last_batch=last_batch)
+    parts = [list(loader.epoch()) for _ in range(3)]
+    assert [[b.epoch for b in part] for part in parts] == [[e] * len(part) for e, part in enumerate(parts)]
+    assert [b.index for part in parts for b in part] == [b.index for b in whole] and not list(loader.epoch())
+
+
 @pytest.mark.parametrize("source", [table(), Squares(), sources.arrays(table()), [{"y": i} for i in range(40)]],
                          ids=["dict", "object", "source", "list"])
 def test_any_object_is_a_source(source):

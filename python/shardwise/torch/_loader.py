@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -81,13 +82,25 @@ class Loader(IterableDataset[Batch]):
         return Sharding.from_torch(mesh, given, (batch_size, *field.shape))
 
     def _made(self) -> _loader.Loader:
+        if self._loader is not None and self._loader._process != os.getpid():
+            # Made before a fork: its threads are the parent's.
+            self._state = self._loader.state_dict()
+            self._loader = None
         if self._loader is None:
+            state = None if self._state is None else dict(self._state)
+            part = None if state is None else state.pop("worker", None)
             self._loader = _loader.Loader(self._source, **self._arguments)
             info = get_worker_info()
+            workers = 1 if info is None else info.num_workers
+            if part is not None and part[0] != workers:
+                raise InvalidArgument(f"loader: the state is of one of {part[0]} workers, and here are {workers}: needs as "
+                                      "many, or the state of a loader outside of them")
             if info is not None:
-                self._loader._part = (info.num_workers, info.id)
-            if self._state is not None:
-                self._loader.load_state_dict(self._state)
+                # The first batch comes from worker 0, wherever the run stands.
+                begin = 0 if state is None else int(state["next_batch"])
+                self._loader._part = (workers, (begin + info.id) % workers if part is None else part[1])
+            if state is not None:
+                self._loader.load_state_dict(state)
         return self._loader
 
     def _batch(self, found: _loader.Batch) -> Batch:
@@ -119,8 +132,10 @@ class Loader(IterableDataset[Batch]):
         return self._made().batches_per_epoch
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the run stands after the batches that this process took, the same on any mesh."""
-        return self._made().state_dict()
+        """Where the run stands after the batches that this process took, the same on any mesh. In a DataLoader's worker:
+        where the worker stands."""
+        made = self._made()
+        return made.state_dict() if made._part[0] == 1 else {**made.state_dict(), "worker": list(made._part)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on from there. Raises InvalidArgument where it is another run's, saying in what."""
