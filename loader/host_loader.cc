@@ -52,6 +52,7 @@ detail::Home on_host(const std::vector<FieldPlacement>& placements, HostLoaderOp
 
 HostArray to_host_array(const detail::BatchArray& array, std::vector<detail::Slab>& slabs) {
   HostArray host{array.dtype(), array.shape(), {}};
+  host.parts.reserve(slabs.size());
   for (std::size_t p = 0; p < slabs.size(); ++p) {
     if (!array.is_here(p)) continue;
     detail::BatchArray::Part part = array.part(static_cast<std::int64_t>(p));

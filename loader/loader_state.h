@@ -9,8 +9,8 @@
 namespace shardwise {
 
 /// Which samples have been delivered, whatever their order: the sum over their numbers n, counted
-/// over the whole run, of A n + B n^2 + C n^3 mod 2^128 with odd constants (docs of
-/// loader/detail/delivery_digest.h). What it must be after a number of samples is known in closed
+/// over the whole run, of A n + B n^2 + C n^3 mod 2^128 with odd constants that are written down in
+/// loader/detail/delivery_digest.cc. What it must be after a number of samples is known in closed
 /// form, so a lost or repeated one is found by one comparison.
 struct DeliveryDigest {
   std::uint64_t high = 0, low = 0;

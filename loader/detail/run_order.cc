@@ -61,7 +61,7 @@ void RunOrder::samples(std::int64_t begin, std::int64_t end, std::vector<Sample>
   for (std::int64_t number = begin; number < end;) {
     const std::int64_t epoch = epoch_of(number);
     const std::int64_t first = number - epoch * samples_per_epoch_;
-    const std::int64_t last = std::min(samples_per_epoch_, first + end - number);
+    const std::int64_t last = std::min(samples_per_epoch_, first + (end - number));
     const Shuffle shuffle(records_, seed_, static_cast<std::uint64_t>(epoch));
     for (std::int64_t place = first; place < last; ++place) {
       const std::int64_t record = order_ == RecordOrder::shuffled ? shuffle.at(place) : place;
@@ -77,11 +77,14 @@ std::optional<BatchRow> RunOrder::step_of(std::int64_t record, std::int64_t epoc
     place = Shuffle(records_, seed_, static_cast<std::uint64_t>(epoch)).position_of(record);
   }
   if (place >= samples_per_epoch_) return std::nullopt;
-  if (last_batch_ == LastBatch::wrap) {
-    const std::int64_t number = epoch * samples_per_epoch_ + place;
-    return BatchRow{number / batch_size_, number % batch_size_};
-  }
-  return BatchRow{epoch * batches_per_epoch_ + place / batch_size_, place % batch_size_};
+  // Of epochs without end some are beyond the last batch that can be numbered.
+  const auto rows = static_cast<Wide>(
+      last_batch_ == LastBatch::wrap ? samples_per_epoch_ : batches_per_epoch_ * batch_size_);
+  const Wide row = static_cast<Wide>(epoch) * rows + static_cast<Wide>(place);
+  const Wide batch = row / static_cast<Wide>(batch_size_);
+  if (batch >= static_cast<Wide>(end_batch_)) return std::nullopt;
+  return BatchRow{static_cast<std::int64_t>(batch),
+                  static_cast<std::int64_t>(row % static_cast<Wide>(batch_size_))};
 }
 
 }  // namespace shardwise::detail

@@ -36,7 +36,8 @@ class RunOrder {
   /// Replaces `samples` by those of the numbers [begin, end).
   void samples(std::int64_t begin, std::int64_t end, std::vector<Sample>& samples) const;
 
-  /// Where a record is delivered in an epoch; nothing where that epoch drops it. Requires 0 <=
+  /// Where a record is delivered in an epoch; nothing where that epoch drops it, or
+  /// is so late that batches have no numbers. Requires 0 <=
   /// record < records, and 0 <= epoch < epochs.
   std::optional<BatchRow> step_of(std::int64_t record, std::int64_t epoch) const;
 

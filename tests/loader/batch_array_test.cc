@@ -27,7 +27,7 @@ BatchArray without_halo(const ArraySpec& array) {
 std::vector<Slab> allocate_slabs(const BatchArray& array,
                                  std::vector<std::vector<std::byte>>& memory) {
   std::vector<Slab> slabs;
-  for (const std::size_t bytes : array.bytes_at()) memory.emplace_back(bytes);
+  for (const std::size_t bytes : array.bytes_at()) memory.emplace_back(bytes + 1);
   for (std::vector<std::byte>& part : memory) slabs.push_back({part.data()});
   return slabs;
 }

@@ -97,6 +97,27 @@ TEST(Zip, LaysFieldsSideBySide) {
   EXPECT_THAT(read(*nested, 2, 1, Box()), ElementsAre(71));
 }
 
+TEST(Zip, TellsAllItsSourcesWhichRecordComes) {
+  class Told final : public Source {
+   public:
+    explicit Told(std::string name) : field_{std::move(name), DType::u8, {}} {}
+    std::int64_t size() const override { return 3; }
+    std::span<const Field> fields() const override { return {&field_, 1}; }
+    void read(const Sample&, std::span<const FieldBox>) const override {}
+    void will_read(const Sample& sample) const override { records.push_back(sample.record); }
+
+    mutable std::vector<std::int64_t> records;
+
+   private:
+    Field field_;
+  };
+  const auto a = std::make_shared<const Told>("a"), b = std::make_shared<const Told>("b");
+  const auto both = zip({a, b, counting({"large", DType::u8, {50}}, 3)});
+  for (std::int64_t record = 0; record < 3; ++record) both->will_read({record, 0, 0});
+  EXPECT_THAT(a->records, ElementsAre(0, 1, 2));
+  EXPECT_THAT(b->records, ElementsAre(0, 1, 2));
+}
+
 TEST(Zip, RejectsWhatDoesNotFitTogether) {
   const auto x = counting({"x", DType::u8, {}}, 3);
   EXPECT_THAT(message_of(ErrorCode::invalid_argument, [] { zip({}); }),

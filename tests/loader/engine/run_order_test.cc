@@ -75,6 +75,8 @@ TEST(RunOrder, GoesOnWithoutEnd) {
     std::vector<Sample> samples;
     order.samples(order.first_number(batch), order.first_number(batch) + 1, samples);
     EXPECT_TRUE(0 <= samples[0].record && samples[0].record < 1'000'000'007);
+    EXPECT_EQ(order.step_of(samples[0].record, samples[0].epoch), (BatchRow{batch, 0}));
+    EXPECT_EQ(order.step_of(5, INT64_MAX - 1), std::nullopt);
   }
 }
 
