@@ -188,6 +188,7 @@ void JsonlSource::see_value(KeyField& key, const JsonValue& value) {
   if (wanted.dtype && value.is_text && *wanted.dtype != DType::u8) {
     return note_fault("a string where numbers are needed");
   }
+  if (wanted.ragged && value.shape.empty()) return note_fault("a scalar where a list is needed");
   if (wanted.shape) {
     const bool fits = wanted.ragged ? go_together(value.shape, *wanted.shape) &&
                                           rows_of(value.shape) <= rows_of(*wanted.shape)
@@ -245,10 +246,6 @@ void JsonlSource::finish(KeyField& key) {
                                                     : DType::i64),
               wanted.shape.value_or(key.shape)};
   field.ragged = wanted.ragged || key.differs || (key.is_text && !wanted.shape);
-  if (field.ragged && field.shape.empty()) {
-    refuse(ErrorCode::invalid_argument,
-           fmt::format("field \"{}\" is a scalar, needs lists where it is ragged", wanted.name));
-  }
   if (!field.ragged) key.lengths = {};
   fields_.push_back(std::move(field));
 }
