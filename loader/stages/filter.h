@@ -70,7 +70,7 @@ std::shared_ptr<const Source> filter(std::shared_ptr<const Source> source,
 /// invalid_argument, naming the character where the text is at fault; not_found for an unknown
 /// field; unsupported for a field whose type is not computed with.
 ///
-///   parse_filter("label>2", source->fields()).name;     // label > 2
+///   parse_filter("label>2", source->fields()).name == "label > 2";
 RecordPredicate parse_filter(std::string_view text, std::span<const Field> fields);
 
 }  // namespace shardwise
