@@ -6,8 +6,8 @@
 #include <string>
 #include <utility>
 
-#include "shardwise/loader/detail/engine.h"
-#include "shardwise/loader/detail/host_pool.h"
+#include "shardwise/loader/detail/engine/engine.h"
+#include "shardwise/loader/detail/engine/host_pool.h"
 
 namespace shardwise {
 namespace {

@@ -3,7 +3,7 @@
 #include <string>
 #include <utility>
 
-#include "shardwise/loader/detail/engine.h"
+#include "shardwise/loader/detail/engine/engine.h"
 
 namespace shardwise {
 namespace {

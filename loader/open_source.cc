@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "shardwise/loader/detail/input_file.h"
-#include "shardwise/loader/detail/source_text.h"
+#include "shardwise/loader/detail/files/input_file.h"
+#include "shardwise/loader/detail/files/source_text.h"
 #include "shardwise/loader/sources/concat.h"
 #include "shardwise/loader/sources/csv.h"
 #include "shardwise/loader/sources/hdf5.h"

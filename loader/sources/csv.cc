@@ -9,8 +9,8 @@
 #include <string_view>
 #include <utility>
 
-#include "shardwise/loader/detail/copy_row.h"
-#include "shardwise/loader/detail/open_files.h"
+#include "shardwise/loader/detail/engine/copy_row.h"
+#include "shardwise/loader/detail/files/open_files.h"
 #include "shardwise/loader/sources/detail/csv_table.h"
 #include "shardwise/loader/sources/detail/number_text.h"
 #include "shardwise/loader/sources/detail/shown_text.h"

@@ -6,7 +6,7 @@
 #include <limits>
 #include <utility>
 
-#include "shardwise/loader/detail/file_rows.h"
+#include "shardwise/loader/detail/files/file_rows.h"
 #include "shardwise/loader/sources/concat.h"
 #include "shardwise/loader/sources/detail/hdf5_rows.h"
 #include "shardwise/shard/error.h"

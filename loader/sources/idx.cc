@@ -8,11 +8,11 @@
 #include <utility>
 #include <vector>
 
-#include "shardwise/loader/detail/byte_order.h"
-#include "shardwise/loader/detail/file_rows.h"
-#include "shardwise/loader/detail/gzip_reader.h"
-#include "shardwise/loader/detail/input_file.h"
-#include "shardwise/loader/detail/open_files.h"
+#include "shardwise/loader/detail/files/byte_order.h"
+#include "shardwise/loader/detail/files/file_rows.h"
+#include "shardwise/loader/detail/files/gzip_reader.h"
+#include "shardwise/loader/detail/files/input_file.h"
+#include "shardwise/loader/detail/files/open_files.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise {

@@ -4,9 +4,9 @@
 #include <system_error>
 #include <utility>
 
+#include "shardwise/loader/detail/files/input_file.h"
+#include "shardwise/loader/detail/files/name_list.h"
 #include "shardwise/loader/detail/image/image_records.h"
-#include "shardwise/loader/detail/input_file.h"
-#include "shardwise/loader/detail/name_list.h"
 #include "shardwise/loader/sources/images.h"
 #include "shardwise/shard/error.h"
 

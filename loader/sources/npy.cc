@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "shardwise/loader/detail/file_rows.h"
-#include "shardwise/loader/detail/open_files.h"
+#include "shardwise/loader/detail/files/file_rows.h"
+#include "shardwise/loader/detail/files/open_files.h"
 #include "shardwise/loader/sources/detail/npy_header.h"
 #include "shardwise/shard/error.h"
 

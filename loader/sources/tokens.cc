@@ -2,9 +2,9 @@
 
 #include <fmt/format.h>
 
-#include "shardwise/loader/detail/byte_order.h"
-#include "shardwise/loader/detail/file_rows.h"
-#include "shardwise/loader/detail/open_files.h"
+#include "shardwise/loader/detail/files/byte_order.h"
+#include "shardwise/loader/detail/files/file_rows.h"
+#include "shardwise/loader/detail/files/open_files.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise {

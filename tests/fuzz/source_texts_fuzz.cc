@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include "fuzz/source_fuzz.h"
-#include "shardwise/loader/detail/source_text.h"
+#include "shardwise/loader/detail/files/source_text.h"
 #include "shardwise/loader/open_source.h"
 
 namespace shardwise {

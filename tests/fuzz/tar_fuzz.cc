@@ -12,7 +12,7 @@
 #include <string_view>
 
 #include "fuzz/require.h"
-#include "shardwise/loader/detail/tar_index.h"
+#include "shardwise/loader/detail/files/tar_index.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise {

@@ -1,4 +1,4 @@
-#include "shardwise/loader/detail/batch_array.h"
+#include "shardwise/loader/detail/engine/batch_array.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

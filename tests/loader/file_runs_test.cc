@@ -1,4 +1,4 @@
-#include "shardwise/loader/detail/file_runs.h"
+#include "shardwise/loader/detail/files/file_runs.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "shardwise/loader/detail/gzip_reader.h"
+#include "shardwise/loader/detail/files/gzip_reader.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "shardwise/loader/detail/input_file.h"
+#include "shardwise/loader/detail/files/input_file.h"
 
 #include <gtest/gtest.h>
 

@@ -127,7 +127,7 @@ TEST(LoaderFaults, ARecordThatTheFingerprintCannotReadIsAnErrorOfItsStepOnly) {
   EXPECT_EQ(Loader(devices, source, both("data=1"), options).state(), loader.state());
   EXPECT_TRUE(loader.next().has_value());
   EXPECT_EQ(message_of(ErrorCode::io, [&] { loader.next(); }),
-            "loader: batch 1, record 9, field \"image\": read: no such sector");
+            "loader: batch 1, record 9, field \"x\": read: no such sector");
 }
 
 TEST(LoaderFaults, StopsAtAnyPointOfARun) {

@@ -1,4 +1,4 @@
-#include "shardwise/loader/detail/ring.h"
+#include "shardwise/loader/detail/engine/ring.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "shardwise/loader/detail/file_window.h"
+#include "shardwise/loader/detail/files/file_window.h"
 #include "shardwise/loader/sources/detail/progress_steps.h"
 #include "shardwise/shard/error.h"
 

@@ -7,7 +7,7 @@
 #include <optional>
 #include <utility>
 
-#include "shardwise/loader/detail/byte_order.h"
+#include "shardwise/loader/detail/files/byte_order.h"
 
 namespace shardwise::detail {
 namespace {

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "shardwise/loader/detail/file_rows.h"
+#include "shardwise/loader/detail/files/file_rows.h"
 #include "shardwise/storage/hdf5_dataset.h"
 
 namespace shardwise::detail {

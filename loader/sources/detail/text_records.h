@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "shardwise/loader/detail/held_file.h"
+#include "shardwise/loader/detail/files/held_file.h"
 
 namespace shardwise::detail {
 

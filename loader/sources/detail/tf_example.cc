@@ -6,7 +6,7 @@
 #include <cstring>
 #include <utility>
 
-#include "shardwise/loader/detail/byte_order.h"
+#include "shardwise/loader/detail/files/byte_order.h"
 
 namespace shardwise::detail {
 namespace {

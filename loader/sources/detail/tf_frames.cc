@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "shardwise/loader/detail/crc32c.h"
+#include "shardwise/loader/detail/files/crc32c.h"
 #include "shardwise/loader/sources/detail/progress_steps.h"
 #include "shardwise/shard/error.h"
 

@@ -9,7 +9,7 @@
 #include <system_error>
 #include <utility>
 
-#include "shardwise/loader/detail/input_file.h"
+#include "shardwise/loader/detail/files/input_file.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/storage/hash.h"
 

@@ -1,4 +1,4 @@
-#include "shardwise/loader/detail/engine.h"
+#include "shardwise/loader/detail/engine/engine.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "shardwise/loader/detail/host_pool.h"
+#include "shardwise/loader/detail/engine/host_pool.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "shardwise/loader/detail/run_order.h"
+#include "shardwise/loader/detail/engine/run_order.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "shardwise/loader/detail/delivery_digest.h"
+#include "shardwise/loader/detail/engine/delivery_digest.h"
 #include "testing/errors.h"
 
 namespace shardwise::detail {

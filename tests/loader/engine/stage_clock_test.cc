@@ -1,4 +1,4 @@
-#include "shardwise/loader/detail/stage_clock.h"
+#include "shardwise/loader/detail/engine/stage_clock.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "shardwise/loader/detail/tar_index.h"
+#include "shardwise/loader/detail/files/tar_index.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

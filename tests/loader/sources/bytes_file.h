@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "shardwise/loader/detail/input_file.h"
+#include "shardwise/loader/detail/files/input_file.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise {

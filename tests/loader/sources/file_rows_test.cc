@@ -1,4 +1,4 @@
-#include "shardwise/loader/detail/file_rows.h"
+#include "shardwise/loader/detail/files/file_rows.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "loader/sources/source_reads.h"
-#include "shardwise/loader/detail/byte_order.h"
+#include "shardwise/loader/detail/files/byte_order.h"
 #include "testing/errors.h"
 
 namespace shardwise {

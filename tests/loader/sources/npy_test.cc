@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "loader/sources/source_reads.h"
-#include "shardwise/loader/detail/byte_order.h"
-#include "shardwise/loader/detail/open_files.h"
+#include "shardwise/loader/detail/files/byte_order.h"
+#include "shardwise/loader/detail/files/open_files.h"
 #include "testing/errors.h"
 #include "testing/temp_dir.h"
 

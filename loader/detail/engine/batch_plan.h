@@ -1,0 +1,78 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "shardwise/loader/detail/engine/batch_array.h"
+#include "shardwise/loader/detail/engine/run_order.h"
+#include "shardwise/loader/loader_options.h"
+#include "shardwise/loader/placement.h"
+#include "shardwise/loader/source.h"
+#include "shardwise/shard/error.h"
+
+namespace shardwise::detail {
+
+/// What every batch has for one placement, or its mask or weights.
+struct Column {
+  enum class Holds { field, length, mask, weight };
+  Holds holds;
+  std::string name;
+  std::string label = "batch " + name;  ///< of its memory
+  std::size_t field = 0;                ///< of the source, of fields and lengths
+  std::vector<std::int64_t> buckets{};  ///< empty: all batches have one shape
+  bool truncate = false;                ///< what is longer than the last bucket
+  std::int64_t longest = 0;             ///< of a length: as far as records are delivered
+  std::vector<BatchArray> arrays{};     ///< one per bucket, or one
+};
+
+/// Whether a position of a mesh is this process's. Throws not_found where there is no such device.
+using IsHereOnMesh = std::function<bool(const Mesh& mesh, std::int64_t position)>;
+
+/// The arrays that make up a batch, for every shape that it may have. Immutable, thread-safe.
+class BatchPlan {
+ public:
+  /// Throws as Loader's constructor does, of placements. The source must outlive the plan.
+  BatchPlan(const Source& source, const std::vector<FieldPlacement>& placements,
+            const LoaderOptions& options, const IsHereOnMesh& is_here);
+
+  const Source& source() const { return source_; }
+
+  /// One per placement, then the mask and the weights.
+  const std::vector<Column>& columns() const { return columns_; }
+
+  /// Which array of each column a batch has: by its longest records, asked of the source. Throws as
+  /// Source::length() does, and invalid_argument where a record is longer than the last bucket.
+  std::vector<std::size_t> variants(const RunOrder& order, std::int64_t batch) const;
+
+  /// Of a batch of the largest shapes in this process.
+  std::size_t most_bytes() const;
+
+  /// Of a record, about, as far as it is placed.
+  std::size_t record_bytes() const { return record_bytes_; }
+
+ private:
+  void add_field(const FieldPlacement& placement, const IsHereOnMesh& is_here);
+  void add_rows(Column::Holds holds, const char* name, DType dtype, const Sharding& sharding,
+                const IsHereOnMesh& is_here);
+  bool add_length(const FieldPlacement& placement, const IsHereOnMesh& is_here);
+  std::size_t variant(const Column& column, const std::vector<Sample>& samples,
+                      std::int64_t batch) const;
+
+  const Source& source_;
+  const std::int64_t batch_size_;
+  const BadRecords bad_records_;
+  std::vector<Column> columns_;
+  std::size_t record_bytes_ = 0;
+};
+
+/// Throws an Error "loader: <found>".
+[[noreturn]] void fail_loader(ErrorCode code, const std::string& found);
+
+/// The same while an exception is handled, which is kept: std::rethrow_if_nested gives it.
+[[noreturn]] void fail_loader_because(ErrorCode code, const std::string& found);
+
+}  // namespace shardwise::detail

@@ -1,0 +1,255 @@
+#include "shardwise/loader/detail/engine/engine.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace shardwise::detail {
+namespace {
+
+constexpr int kMaxThreads = 1024;
+constexpr std::size_t kMostBadRecords = 1000;
+
+// One ticket of so many is timed.
+constexpr std::int64_t kSampledTickets = 16;
+
+// Of a ticket's records: enough to make a ticket's lock and look-ups cheap beside the reading, few
+// enough that several readers share a batch of small records.
+constexpr std::size_t kTicketBytes = std::size_t{64} << 10;
+
+void check_at_least(std::int64_t least, std::int64_t value, const char* option) {
+  if (value >= least) return;
+  fail_loader(ErrorCode::invalid_argument,
+              fmt::format("{} is {}, needs {} or more", option, value, least));
+}
+
+const LoaderOptions& checked(const LoaderOptions& options) {
+  check_at_least(1, options.batch_size, "batch_size");
+  check_at_least(1, options.epochs, "epochs");
+  check_at_least(1, options.prefetch, "prefetch");
+  check_at_least(1, options.threads, "threads");
+  check_at_least(1, options.parts, "parts");
+  if (options.part < 0 || options.part >= options.parts) {
+    fail_loader(ErrorCode::invalid_argument,
+                fmt::format("part is {}, needs 0 to {}", options.part, options.parts - 1));
+  }
+  if (options.threads > kMaxThreads) {
+    fail_loader(ErrorCode::invalid_argument,
+                fmt::format("threads is {}, needs {} or fewer", options.threads, kMaxThreads));
+  }
+  return options;
+}
+
+std::shared_ptr<const Source> checked(std::shared_ptr<const Source> source) {
+  if (!source) fail_loader(ErrorCode::invalid_argument, "the source is null");
+  return source;
+}
+
+// Even cuts of the batch.
+std::int64_t rows_of_ticket(const BatchPlan& plan, const LoaderOptions& options) {
+  const std::size_t row_bytes = std::min(kTicketBytes, 1 + plan.record_bytes());
+  const auto most_rows = static_cast<std::int64_t>(kTicketBytes / row_bytes);
+  const std::int64_t cuts = (options.batch_size - 1) / most_rows + 1;
+  return (options.batch_size - 1) / cuts + 1;
+}
+
+}  // namespace
+
+Engine::Engine(std::shared_ptr<const Source> source, const std::vector<FieldPlacement>& placements,
+               const LoaderOptions& options, const LoaderState& state, Home home, Renumber renumber)
+    : source_(checked(std::move(source))),
+      options_(checked(options)),
+      home_(std::move(home)),
+      renumber_(std::move(renumber)),
+      order_(source_->size(), options, state.seed),
+      plan_(*source_, placements, options, home_.is_here),
+      rows_per_ticket_(rows_of_ticket(plan_, options)) {
+  resume(state);
+  ring_.emplace(ring_options(), [this](std::int64_t index) { return begin(index); });
+  readers_.reserve(static_cast<std::size_t>(options_.threads));
+  for (int i = 0; i < options_.threads; ++i) {
+    readers_.emplace_back([this](const std::stop_token& stop) { read_tickets(stop); });
+  }
+}
+
+Engine::~Engine() {
+  for (std::jthread& reader : readers_) reader.request_stop();
+}
+
+void Engine::resume(const LoaderState& state) {
+  if (state.next_batch < 0 || state.next_batch > order_.end_batch()) {
+    fail_loader(ErrorCode::invalid_argument, fmt::format("the state stands at batch {}, needs 0 to "
+                                                         "{}",
+                                                         state.next_batch, order_.end_batch()));
+  }
+  state_ = {state.seed,     state.next_batch,    source_->fingerprint(), options_.batch_size,
+            options_.order, options_.last_batch, options_.bad_records};
+  const std::int64_t number = order_.first_number(state.next_batch);
+  if (state.batch_size == 0) {  // of no run yet
+    state_.digest = to_digest(digest_of_prefix(number));
+    return;
+  }
+  std::vector<std::string> differ;
+  const auto compare = [&](const char* part, const auto& ours, const auto& theirs) {
+    if (ours == theirs) return;
+    differ.push_back(fmt::format("{} is {}, the state has {}", part, ours, theirs));
+  };
+  compare("the source's fingerprint", fmt::format("{:016x}", state_.source),
+          fmt::format("{:016x}", state.source));
+  compare("batch_size", state_.batch_size, state.batch_size);
+  compare("order", name(state_.order), name(state.order));
+  compare("last_batch", name(state_.last_batch), name(state.last_batch));
+  compare("bad_records", name(state_.bad_records), name(state.bad_records));
+  if (!differ.empty()) {
+    fail_loader(ErrorCode::invalid_argument,
+                fmt::format("the state is of another run: {}", fmt::join(differ, "; ")));
+  }
+  state_.digest = state.digest;
+  check_digest(number, fmt::format("the state at batch {}", state.next_batch));
+}
+
+void Engine::check_digest(std::int64_t end_number, const std::string& where) const {
+  const DeliveryDigest expected = to_digest(digest_of_prefix(end_number));
+  if (state_.digest == expected) return;
+  fail_loader(ErrorCode::corrupt,
+              fmt::format("{}: delivered samples differ from the first {} of the run: digest "
+                          "{:016x}{:016x}, needs {:016x}{:016x}",
+                          where, end_number, state_.digest.high, state_.digest.low, expected.high,
+                          expected.low));
+}
+
+Ring::Options Engine::ring_options() const {
+  std::int64_t depth = options_.prefetch;
+  const std::size_t batch_bytes = plan_.most_bytes();
+  if (options_.prefetch_bytes > 0 && batch_bytes > 0) {
+    const std::size_t fit = options_.prefetch_bytes / batch_bytes;
+    if (fit == 0) {
+      fail_loader(ErrorCode::resource_exhausted,
+                  fmt::format("prefetch_bytes is {}, but one batch takes {} bytes",
+                              options_.prefetch_bytes, batch_bytes));
+    }
+    if (fit < static_cast<std::size_t>(depth)) depth = static_cast<std::int64_t>(fit);
+  }
+  const std::int64_t tickets = (options_.batch_size - 1) / rows_per_ticket_ + 1;
+  const std::int64_t others = (options_.part - state_.next_batch) % options_.parts;
+  const std::int64_t first = state_.next_batch + (others < 0 ? others + options_.parts : others);
+  return {first, order_.end_batch(), depth, tickets, options_.parts};
+}
+
+PendingBatch Engine::begin(std::int64_t index) const {
+  const std::int64_t first = order_.first_number(index), valid = order_.valid_rows(index);
+  PendingBatch batch{index, order_.epoch_of(first),           first,
+                     valid, 1.0F / static_cast<float>(valid), plan_.variants(order_, index),
+                     {}};
+  batch.buffers.reserve(plan_.columns().size());
+  for (std::size_t i = 0; i < plan_.columns().size(); ++i) {
+    const Column& column = plan_.columns()[i];
+    const BatchArray& array = column.arrays[batch.variants[i]];
+    std::vector<Slab>& slabs = batch.buffers.emplace_back(array.bytes_at().size());
+    for (std::size_t p = 0; p < slabs.size(); ++p) {
+      if (!array.is_here(p)) continue;
+      slabs[p] = home_.allocate(array.sharding().mesh(), static_cast<std::int64_t>(p),
+                                array.bytes_at()[p], column.label);
+    }
+  }
+  return batch;
+}
+
+void Engine::read_tickets(const std::stop_token& stop) {
+  RowWriter writer(plan_, order_, options_, renumber_);
+  while (std::optional<Ring::Ticket> ticket = ring_->take(stop)) {
+    const bool sampled = tickets_.fetch_add(1, std::memory_order_relaxed) % kSampledTickets == 0;
+    StageClock clock;
+    try {
+      const RunningClock running(sampled ? &clock : nullptr);
+      const std::int64_t begin = ticket->number * rows_per_ticket_;
+      TicketResult result;
+      if (!writer.write(ticket->batch(), begin,
+                        std::min(begin + rows_per_ticket_, options_.batch_size), stop, result)) {
+        return;
+      }
+      ring_->finish(*ticket, std::move(result));
+    } catch (...) {
+      ring_->fail(*ticket, std::current_exception());
+    }
+    if (sampled) count_stages(clock);
+  }
+}
+
+void Engine::count_stages(const StageClock& clock) {
+  const MutexLock lock(stages_mutex_);
+  ++sampled_tickets_;
+  for (const StageClock::Total& total : clock.totals()) {
+    auto known = std::ranges::find_if(
+        stages_, [&](const StageSeconds& stage) { return stage.stage == total.stage; });
+    if (known == stages_.end()) known = stages_.insert(known, {total.stage, 0});
+    known->seconds += static_cast<double>(total.nanoseconds) * 1e-9;
+  }
+}
+
+std::optional<PendingBatch> Engine::next() {
+  ++calls_;
+  if (lost_) std::rethrow_exception(lost_);
+  std::optional<PendingBatch> batch = ring_->pop();
+  if (!batch) return std::nullopt;
+  if (options_.parts > 1) {  // what comes before is others' to deliver
+    state_.digest = to_digest(digest_of_prefix(batch->first_number));
+  }
+  state_.digest = to_digest(to_wide(state_.digest) + batch->result.digest);
+  try {
+    check_digest(batch->first_number + batch->valid_rows, fmt::format("batch {}", batch->index));
+  } catch (...) {
+    lost_ = std::current_exception();
+    throw;
+  }
+  for (std::size_t i = 0; i < plan_.columns().size(); ++i) {
+    bytes_placed_ += plan_.columns()[i].arrays[batch->variants[i]].bytes();
+  }
+  ++batches_;
+  records_ += batch->valid_rows;
+  state_.next_batch = batch->index + 1;
+  std::vector<BadRecord>& bad = batch->result.bad;
+  std::ranges::sort(bad, {}, &BadRecord::row);
+  bad_records_.count += static_cast<std::int64_t>(bad.size());
+  const std::size_t kept = std::min(bad.size(), kMostBadRecords - bad_records_.first.size());
+  std::move(bad.begin(), bad.begin() + static_cast<std::ptrdiff_t>(kept),
+            std::back_inserter(bad_records_.first));
+  return batch;
+}
+
+std::optional<BatchRow> Engine::step_of(std::int64_t record, std::int64_t epoch) const {
+  if (record < 0 || record >= source_->size() || epoch < 0 || epoch >= options_.epochs) {
+    fail_loader(ErrorCode::invalid_argument,
+                fmt::format("record {} of epoch {} has no step, needs records 0 to {} and epochs 0 "
+                            "to {}",
+                            record, epoch, source_->size() - 1, options_.epochs - 1));
+  }
+  return order_.step_of(record, epoch);
+}
+
+LoaderStats Engine::stats() const {
+  LoaderStats stats;
+  stats.batches = batches_;
+  stats.records = records_;
+  stats.bytes_placed = bytes_placed_;
+  stats.seconds = clock_.seconds();
+  stats.consumer_waited_seconds = ring_->consumer_waited_seconds();
+  stats.readers_waited_seconds = ring_->readers_waited_seconds();
+  stats.threads = options_.threads;
+  if (stats.seconds > 0) stats.rows_per_second = static_cast<double>(records_) / stats.seconds;
+  if (calls_ > 0) {
+    stats.mean_ready_batches =
+        static_cast<double>(ring_->ready_batches()) / static_cast<double>(calls_);
+  }
+  const MutexLock lock(stages_mutex_);
+  stats.stages = stages_;
+  const double scale = static_cast<double>(tickets_.load()) /
+                       static_cast<double>(std::max<std::int64_t>(1, sampled_tickets_));
+  for (StageSeconds& stage : stats.stages) stage.seconds *= scale;
+  std::ranges::stable_sort(stats.stages, std::greater(), &StageSeconds::seconds);
+  return stats;
+}
+
+}  // namespace shardwise::detail

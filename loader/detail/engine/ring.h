@@ -1,0 +1,121 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <stop_token>
+#include <vector>
+
+#include "shardwise/loader/detail/engine/batch_array.h"
+#include "shardwise/loader/detail/engine/delivery_digest.h"
+#include "shardwise/loader/loader_stats.h"
+#include "shardwise/shard/host/mutex.h"
+
+namespace shardwise::detail {
+
+/// What the rows of a ticket were, or of all tickets of a batch.
+struct TicketResult {
+  Wide digest = 0;             ///< of the samples that were written
+  std::vector<BadRecord> bad;  ///< in order of rows, of one ticket
+};
+
+/// A batch that is being read.
+struct PendingBatch {
+  std::int64_t index;
+  std::int64_t epoch;                 ///< of its first row
+  std::int64_t first_number;          ///< of its first row, over the run
+  std::int64_t valid_rows;            ///< the rest is padding
+  float weight = 0;                   ///< of a row that is none
+  std::vector<std::size_t> variants;  ///< per array, which of its shapes the batch has
+  BatchBuffers buffers;
+  TicketResult result = {};  ///< of all tickets
+};
+
+/// The batches between the readers and their consumer: at most `depth` at a time are begun and not
+/// yet taken.
+///
+/// A batch is cut into tickets. Readers take tickets in order, any reader any ticket, and write to
+/// their final memory; a batch is ready when as many tickets have ended as it has. So nothing is
+/// sorted, and several readers share one batch.
+///
+/// Thread-safe, but for a single consumer.
+class Ring {
+ public:
+  struct Options {
+    std::int64_t first_batch, end_batch;
+    std::int64_t depth;
+    std::int64_t tickets_per_batch;
+    std::int64_t step = 1;  ///< from one batch to the next
+  };
+
+  /// Takes the memory of a batch. Called by one reader at a time, in order of batches.
+  using Begin = std::function<PendingBatch(std::int64_t batch)>;
+
+  Ring(const Options& options, Begin begin);
+
+  struct Slot;
+  struct Ticket {
+    std::shared_ptr<Slot> slot;
+    std::int64_t number;  ///< 0 <= number < tickets_per_batch
+
+    const PendingBatch& batch() const;
+  };
+
+  /// For readers: the next piece of work. Waits while the ring is full; nothing when the run's end
+  /// or an error is reached, or stop is requested.
+  std::optional<Ticket> take(const std::stop_token& stop);
+
+  /// For readers: the ticket's rows are written, or what went wrong. A reader that was asked to
+  /// stop leaves its ticket unfinished.
+  void finish(const Ticket& ticket, TicketResult result = {});
+  void fail(const Ticket& ticket, std::exception_ptr error);
+
+  /// For the consumer: the next batch, in order, when it is ready; nothing at the end. Throws what
+  /// its reading threw: of several errors the one of the lowest ticket. Then every later call
+  /// throws the same.
+  ///
+  /// A batch whose beginning failed (no memory) is begun again at each call, and is an error only
+  /// if that fails in the call that would return it.
+  std::optional<PendingBatch> pop();
+
+  /// Waits until pop() would not, at most for `time`. True where that is so.
+  bool wait(std::chrono::milliseconds time);
+
+  /// Time that pop() waited, and that readers waited on a full ring, all together.
+  double consumer_waited_seconds() const;
+  double readers_waited_seconds() const;
+
+  /// The batches that were ready at calls of pop(), all together.
+  std::int64_t ready_batches() const;
+
+ private:
+  bool has_ticket() const SHARDWISE_REQUIRES(mutex_);
+  bool may_begin() const SHARDWISE_REQUIRES(mutex_);
+  bool over() const SHARDWISE_REQUIRES(mutex_);
+  bool front_is_due() const SHARDWISE_REQUIRES(mutex_);
+  void begin_next() SHARDWISE_REQUIRES(mutex_);
+  bool is_ready(const Slot& slot) const SHARDWISE_REQUIRES(mutex_);
+
+  const Options options_;
+  const Begin begin_;
+
+  mutable Mutex mutex_;
+  CondVar room_;   // for readers: there may be work, or never again
+  CondVar ready_;  // for the consumer: the front may be ready, or could not be begun
+  std::deque<std::shared_ptr<Slot>> slots_ SHARDWISE_GUARDED_BY(mutex_);
+  std::int64_t next_to_begin_ SHARDWISE_GUARDED_BY(mutex_);
+  bool beginning_ SHARDWISE_GUARDED_BY(mutex_) = false;  // a reader is, without the lock
+  std::int64_t pops_ SHARDWISE_GUARDED_BY(mutex_) = 0;   // calls
+  std::int64_t ready_batches_ SHARDWISE_GUARDED_BY(mutex_) = 0;
+  bool failed_ SHARDWISE_GUARDED_BY(mutex_) = false;  // in some slot: nothing more is begun
+  std::exception_ptr begin_error_ SHARDWISE_GUARDED_BY(mutex_);
+  std::exception_ptr error_ SHARDWISE_GUARDED_BY(mutex_);  // what pop() threw
+  double consumer_waited_seconds_ SHARDWISE_GUARDED_BY(mutex_) = 0;
+  double readers_waited_seconds_ SHARDWISE_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace shardwise::detail

@@ -1,0 +1,87 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include "shardwise/loader/detail/engine/batch_plan.h"
+#include "shardwise/loader/detail/engine/ring.h"
+#include "shardwise/loader/detail/engine/run_order.h"
+
+namespace shardwise::detail {
+
+/// For tests of the delivery digest: which number is delivered in the place of another. Null:
+/// itself.
+using Renumber = std::function<std::int64_t(std::int64_t number)>;
+
+/// Reads the records of some rows of a batch into the memory of all its arrays. One per reader; it
+/// keeps its lists from call to call. Thread-compatible.
+class RowWriter {
+ public:
+  /// All must outlive the writer.
+  RowWriter(const BatchPlan& plan, const RunOrder& order, const LoaderOptions& options,
+            const Renumber& renumber);
+
+  /// Writes rows [begin, end): fields, mask, weights and zeros where there is no record. False
+  /// where it was asked to stop before the end. Throws what the source throws, with batch, record
+  /// and field, but for bad records where a policy passes over them.
+  bool write(const PendingBatch& batch, std::int64_t begin, std::int64_t end,
+             const std::stop_token& stop, TicketResult& result);
+
+ private:
+  /// Rows of a piece that are not yet written.
+  struct Target {
+    const Column* column;
+    const BatchArray::Piece* piece;
+    const Box* record;  ///< what the column needs of a record
+    bool covers_records;
+    std::int64_t next_row, end_row;
+    std::byte* next;
+
+    bool has(std::int64_t row) const { return next_row <= row && row < end_row; }
+  };
+
+  /// Of a row: from what was read into scratch memory to its place, if that is not one stretch.
+  struct Copy {
+    std::size_t box;  ///< of boxes_
+    std::size_t target;
+  };
+
+  void find_targets(const PendingBatch& batch, std::int64_t begin, std::int64_t end);
+  std::int64_t end_of_segment(std::int64_t row, std::int64_t end) const;
+  void prepare(std::int64_t row, std::int64_t end);
+  bool must_read_whole() const;
+  void prepare_whole();
+  void prepare_box(std::size_t target);
+  void give_scratch();
+  void write_row(const PendingBatch& batch, std::int64_t row, const Sample& wanted,
+                 TicketResult& result);
+  void read(const Sample& sample);
+  bool fits(const Sample& sample) const;
+  void finish_row(std::int64_t row, float weight, bool is_real);
+  std::int64_t substitute(const Sample& wanted, std::int64_t number, int attempt) const;
+  std::string field_that_fails(const Sample& sample) const;
+
+  const BatchPlan& plan_;
+  const RunOrder& order_;
+  const BadRecords policy_;
+  const Renumber& renumber_;
+
+  std::vector<Target> targets_;
+  std::vector<Sample> samples_;
+  std::vector<std::byte> scratch_;
+
+  // Of the segment, rows that the same targets have: what is read of each row, by how much its
+  // place moves from row to row (0: into scratch memory), and what is to be copied then.
+  std::vector<FieldBox> boxes_;
+  std::vector<std::size_t> steps_;
+  std::vector<Copy> copies_;
+  std::vector<std::size_t> active_;  // targets
+  std::vector<std::int32_t> lengths_;
+  const PendingBatch* batch_ = nullptr;
+};
+
+}  // namespace shardwise::detail

@@ -1,0 +1,69 @@
+#include "shardwise/loader/detail/files/file_rows.h"
+
+#include <utility>
+
+#include "shardwise/loader/detail/files/byte_order.h"
+
+namespace shardwise::detail {
+namespace {
+
+class RowsSource final : public Source {
+ public:
+  RowsSource(std::int64_t size, std::vector<Field> fields,
+             std::vector<std::unique_ptr<const RowReader>> readers)
+      : size_(size), fields_(std::move(fields)), readers_(std::move(readers)) {}
+
+  std::int64_t size() const override { return size_; }
+  std::span<const Field> fields() const override { return fields_; }
+  void read(const Sample& sample, std::span<const FieldBox> boxes) const override {
+    for (const FieldBox& box : boxes) readers_[box.field]->read(sample.record, box.to);
+  }
+
+ private:
+  std::int64_t size_;
+  std::vector<Field> fields_;
+  std::vector<std::unique_ptr<const RowReader>> readers_;
+};
+
+}  // namespace
+
+FileRows::FileRows(std::shared_ptr<const HeldFile> file, const Field& field,
+                   const RowLayout& layout)
+    : file_(std::move(file)),
+      layout_(layout),
+      dtype_(field.dtype),
+      row_(Box::whole(field.shape)),
+      row_bytes_(num_bytes(field.shape, size_bytes(field.dtype))) {}
+
+void FileRows::read(std::int64_t record, const BoxView& to) const {
+  const std::size_t offset =
+      layout_.begin_bytes + static_cast<std::size_t>(record) * layout_.stride_bytes;
+  if (to.box == row_) {  // the usual case: no walk
+    file_->read(record, offset, {to.data, row_bytes_});
+    if (layout_.swapped) swap_bytes(dtype_, {to.data, row_bytes_});
+    return;
+  }
+  const std::size_t element_bytes = size_bytes(dtype_);
+  file_->read_box(record, offset, row_, to.box, element_bytes, to);
+  if (layout_.swapped) swap_bytes(dtype_, {to.data, num_bytes(to.box.shape(), element_bytes)});
+}
+
+std::shared_ptr<const Source> rows_source(std::int64_t size, std::vector<Field> fields,
+                                          std::vector<std::unique_ptr<const RowReader>> readers) {
+  return std::make_shared<RowsSource>(size, std::move(fields), std::move(readers));
+}
+
+std::shared_ptr<const Source> file_rows_source(std::shared_ptr<const InputFile> file, Field field,
+                                               std::int64_t size, const RowLayout& layout,
+                                               std::size_t hold_bytes) {
+  HoldBudget budget{hold_bytes};
+  const std::size_t end = file->size_bytes();
+  auto held = std::make_shared<const HeldFile>(std::move(file), layout.begin_bytes, end, budget);
+  std::vector<std::unique_ptr<const RowReader>> readers;
+  readers.push_back(std::make_unique<const FileRows>(std::move(held), field, layout));
+  std::vector<Field> fields;
+  fields.push_back(std::move(field));
+  return rows_source(size, std::move(fields), std::move(readers));
+}
+
+}  // namespace shardwise::detail

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "shardwise/loader/detail/files/held_file.h"
+#include "shardwise/loader/source.h"
+
+namespace shardwise::detail {
+
+/// One field of records that can be read by halves. Thread-safe.
+class RowReader {
+ public:
+  virtual ~RowReader() = default;
+
+  /// As Source::read, of one box.
+  virtual void read(std::int64_t record, const BoxView& to) const = 0;
+};
+
+/// Where a file has rows of one size: record i begins at begin_bytes + i * stride_bytes.
+struct RowLayout {
+  std::size_t begin_bytes, stride_bytes;
+  bool swapped = false;  ///< the elements are in the other byte order than the host's
+};
+
+/// Rows of one size in a file. Thread-safe.
+class FileRows final : public RowReader {
+ public:
+  /// Requires all rows within what the file has.
+  FileRows(std::shared_ptr<const HeldFile> file, const Field& field, const RowLayout& layout);
+
+  void read(std::int64_t record, const BoxView& to) const override;
+
+ private:
+  std::shared_ptr<const HeldFile> file_;
+  RowLayout layout_;
+  DType dtype_;
+  Box row_;
+  std::size_t row_bytes_;
+};
+
+/// A source of `size` records, with a reader for each field.
+std::shared_ptr<const Source> rows_source(std::int64_t size, std::vector<Field> fields,
+                                          std::vector<std::unique_ptr<const RowReader>> readers);
+
+/// A source of one field: rows of one size in a file.
+std::shared_ptr<const Source> file_rows_source(std::shared_ptr<const InputFile> file, Field field,
+                                               std::int64_t size, const RowLayout& layout,
+                                               std::size_t hold_bytes);
+
+}  // namespace shardwise::detail

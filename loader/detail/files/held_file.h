@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "shardwise/loader/detail/files/held_bytes.h"
+#include "shardwise/loader/detail/files/input_file.h"
+#include "shardwise/shard/box_copy.h"
+
+namespace shardwise::detail {
+
+/// A file of records, of which blocks stay in memory once they are read (HeldBytes). Offsets are
+/// those of the file. What the file lacks, because it was cut since it was opened, is an error that
+/// names file, record and offset. Thread-safe.
+class HeldFile {
+ public:
+  /// Of the file's bytes from `begin` to `end`, within the file, records are read.
+  HeldFile(std::shared_ptr<const InputFile> file, std::size_t begin, std::size_t end,
+           HoldBudget& budget);
+
+  const InputFile& file() const { return *file_; }
+
+  /// As HeldBytes::find.
+  const std::byte* find(std::size_t offset, std::size_t size) const {
+    return offset < begin_ ? nullptr : bytes_.find(offset - begin_, size);
+  }
+
+  /// All of `out`. Throws io, or corrupt where the file ends before.
+  void read(std::int64_t record, std::size_t offset, std::span<std::byte> out) const;
+
+  /// The elements of `wanted` from a row-major array that begins at `offset` and holds the box
+  /// `stored`. Few system calls: only what is needed is read, but for small gaps. Requires `wanted`
+  /// within `stored` and `to.box`. Throws as read() does.
+  void read_box(std::int64_t record, std::size_t offset, const Box& stored, const Box& wanted,
+                std::size_t element_bytes, const BoxView& to) const;
+
+ private:
+  std::shared_ptr<const InputFile> file_;
+  std::size_t begin_;
+  HeldBytes bytes_;
+};
+
+}  // namespace shardwise::detail

@@ -1,0 +1,135 @@
+#include "shardwise/loader/detail/files/source_text.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "shardwise/shard/error.h"
+#include "shardwise/shard/text.h"
+
+namespace shardwise::detail {
+namespace {
+
+int hex_digit(char c) {
+  if (c >= '0' && c <= '9') return c - '0';
+  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
+  return -1;
+}
+
+// "%2c" is ",".
+std::string unescaped(const SourceText& source, std::string_view part) {
+  std::string plain;
+  for (std::size_t i = 0; i < part.size(); ++i) {
+    if (part[i] != '%') {
+      plain += part[i];
+      continue;
+    }
+    const int high = i + 2 < part.size() ? hex_digit(part[i + 1]) : -1;
+    const int low = i + 2 < part.size() ? hex_digit(part[i + 2]) : -1;
+    if (high < 0 || low < 0 || high + low == 0) {
+      source.fail("\"%\" without two hex digits of a character, needs \"%25\" for itself");
+    }
+    plain += static_cast<char>(static_cast<unsigned char>(high << 4 | low));
+    i += 2;
+  }
+  return plain;
+}
+
+}  // namespace
+
+void SourceText::fail(std::string_view found) const {
+  std::string shown = text.substr(0, 200);
+  for (char& c : shown) c = c >= ' ' && c <= '~' ? c : '?';
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("open source \"{}{}\": {}", shown, text.size() > 200 ? ".." : "", found));
+}
+
+SourceText parse_source_text(std::string_view text) {
+  SourceText source;
+  source.text = text;
+  const std::size_t colon = text.find(':');
+  if (colon == text.npos) source.fail("has no \":\", needs FORMAT:PATH");
+  source.format = text.substr(0, colon);
+  const std::string_view rest = text.substr(colon + 1);
+  const std::size_t question = std::min(rest.find('?'), rest.size());
+  for (const std::string_view path : split(rest.substr(0, question), ',')) {
+    if (path.empty()) source.fail("has an empty path");
+    source.paths.emplace_back(unescaped(source, path));
+  }
+  if (question == rest.size()) return source;
+  for (const std::string_view option : split(rest.substr(question + 1), '&')) {
+    const std::size_t equals = option.find('=');
+    if (equals == option.npos || equals == 0) {
+      source.fail("has an option that is not NAME=VALUE");
+    }
+    std::string name = unescaped(source, option.substr(0, equals));
+    for (const auto& [other, value] : source.options) {
+      if (other == name) source.fail(fmt::format("has option \"{}\" twice", name));
+    }
+    source.options.emplace_back(std::move(name), unescaped(source, option.substr(equals + 1)));
+  }
+  return source;
+}
+
+std::optional<std::string> SourceText::take(std::string_view name) {
+  const auto found = std::find_if(options.begin(), options.end(),
+                                  [&](const auto& option) { return option.first == name; });
+  if (found == options.end()) return std::nullopt;
+  std::string value = std::move(found->second);
+  options.erase(found);
+  return value;
+}
+
+std::optional<std::int64_t> SourceText::take_count(std::string_view name) {
+  const std::optional<std::string> value = take(name);
+  if (!value) return std::nullopt;
+  const std::optional<std::int64_t> count = parse_count(*value);
+  if (!count) fail(fmt::format("{} is \"{}\", needs a number from 0 on", name, *value));
+  return count;
+}
+
+const std::filesystem::path& SourceText::path() const {
+  if (paths.size() != 1) fail(fmt::format("has {} paths, needs 1", paths.size()));
+  return paths[0];
+}
+
+void SourceText::finish(std::string_view known) const {
+  if (options.empty()) return;
+  fail(fmt::format("has an option \"{}\"; the options of {} are {}", options[0].first, format,
+                   known));
+}
+
+FieldType parse_field_type(const SourceText& source, std::string_view field,
+                           std::string_view type) {
+  FieldType result;
+  if (type == "text") return {DType::u8, Shape{0}, true, true};
+  const std::size_t bracket = std::min(type.find('['), type.size());
+  if (type.substr(0, bracket) != "?") {
+    try {
+      result.dtype = parse_dtype(type.substr(0, bracket));
+    } catch (const Error& error) {
+      source.fail(fmt::format("field \"{}\": {}", field, error.what()));
+    }
+  }
+  if (bracket == type.size()) return result;
+  std::string_view dims = type.substr(bracket + 1);
+  if (!dims.ends_with(']')) source.fail(fmt::format("field \"{}\" has no \"]\"", field));
+  dims.remove_suffix(1);
+  result.shape.emplace();
+  for (const std::string_view dim : split(dims, ',')) {
+    result.ragged = result.ragged || (result.shape->empty() && trim(dim).empty());
+    const std::optional<std::int64_t> extent =
+        result.ragged && result.shape->empty() ? 0 : parse_count(trim(dim));
+    if (!extent || result.shape->size() == kMaxRank) {
+      source.fail(
+          fmt::format("field \"{}\" has the shape \"[{}]\", needs up to {} extents, the "
+                      "first of which may be left out",
+                      field, dims, kMaxRank));
+    }
+    result.shape->push_back(*extent);
+  }
+  return result;
+}
+
+}  // namespace shardwise::detail
