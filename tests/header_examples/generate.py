@@ -34,6 +34,28 @@ SETUP = {
         const Mesh mesh = Mesh::parse("data=4");
         const auto source = zip({memory_source({"image", DType::u8, {2, 2}}, 600, std::vector<std::byte>(2400)),
                                  memory_source({"label", DType::u8, {}}, 600, std::vector<std::byte>(600))});""",
+    "loader/open_source.h": """const InTempDir here;
+        write_file("train.bin", std::string(2 * 1025, 'x'));""",
+    "loader/sources/concat.h": """const InTempDir here;
+        std::string npy = "\\x93NUMPY" + std::string("\\1\\0\\x3a\\0", 4);
+        npy += "{'descr': '|u1', 'fortran_order': False, 'shape': (0,)}  \\n";
+        write_file("a.npy", npy);
+        write_file("b.npy", npy);""",
+    "loader/sources/csv.h": """const InTempDir here;
+        write_file("houses.csv", "price,rooms,age,street\\n1e5,3,20,High Street\\n");""",
+    "loader/sources/idx.h": """const InTempDir here;
+        write_file("train-images-idx3-ubyte.gz", std::string("\\0\\0\\x08\\1\\0\\0\\0\\1x", 9));""",
+    "loader/sources/jsonl.h": """const InTempDir here;
+        write_file("texts.jsonl", "{\\"tokens\\": [1, 2, 3]}\\n");""",
+    "loader/sources/npy.h": """const InTempDir here;
+        std::string npy = "\\x93NUMPY" + std::string("\\1\\0\\x3a\\0", 4);
+        npy += "{'descr': '|u1', 'fortran_order': False, 'shape': (0,)}  \\n";
+        write_file("images.npy", npy);""",
+    "loader/sources/tfrecord.h": """const InTempDir here;
+        write_file("train-0.tfrecord", "");
+        write_file("train-1.tfrecord", "");""",
+    "loader/sources/tokens.h": """const InTempDir here;
+        write_file("train.bin", std::string(2 * 1025, 'x'));""",
     "loader/order/shuffle.h": "const std::uint64_t seed = 1, epoch = 2;",
     "runtime/device.h": """Devices devices(8);
         const std::vector<std::size_t> sizes{100, 200};
@@ -90,6 +112,7 @@ SETUP = {
 # What an example needs beside its own header.
 INCLUDES = {
     "convert/safetensors.h": ["checkpoint/manager.h", "checkpoint/reader.h", "checkpoint/reshard.h"],
+    "loader/sources/concat.h": ["loader/sources/npy.h"],
 }
 
 EXPRESSION = re.compile(r"[A-Za-z_][\w:]*(\(|\.|->)")
