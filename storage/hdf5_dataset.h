@@ -28,9 +28,12 @@ struct Hdf5Layout {
 /// A dataset in an HDF5 file, open for reading. Every call of the library is made under the
 /// process's one lock around it. Thread-safe.
 ///
-///   const Hdf5Dataset images("data.h5", "/images");
-///   std::vector<std::byte> first(num_bytes({1, 28, 28}, size_bytes(images.dtype())));
-///   images.read(Box({0, 0, 0}, {1, 28, 28}), first.data());
+///   const auto first_image = [] {
+///     const Hdf5Dataset images("data.h5", "/images");
+///     std::vector<std::byte> first(num_bytes({1, 28, 28}, size_bytes(images.dtype())));
+///     images.read(Box({0, 0, 0}, {1, 28, 28}), first.data());
+///     return first;
+///   };
 class Hdf5Dataset {
  public:
   /// Throws not_found where the file has no such dataset, listing those in its root; corrupt where

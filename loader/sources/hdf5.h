@@ -33,8 +33,9 @@ struct Hdf5Options {
 /// a dataset; io; corrupt where the library cannot read a file or data lies beyond its end;
 /// unsupported for strings, records and the like, for a scalar and data in external files.
 ///
-///   const auto both = open_hdf5({"a.h5", "b.h5"}, {.fields = {{"image", "/images"},
-///                                                             {"label", "/labels"}}});
+///   const auto open = [] {
+///     return open_hdf5({"a.h5", "b.h5"}, {.fields = {{"image", "/images"}, {"label", "/labels"}}});
+///   };
 std::shared_ptr<const Source> open_hdf5(const std::vector<std::filesystem::path>& paths,
                                         const Hdf5Options& options = {});
 

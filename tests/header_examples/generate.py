@@ -1,4 +1,5 @@
 """Makes a test of every example in a comment of a public header: generate.py SOURCE_DIR COMPONENT OUT.cc
+(COMPONENT "docs": of the C++ samples of docs/loader.md)
 
 An example is what a "///" comment indents by two more spaces. It becomes the body of a test, after the
 setup below, if it needs one. What a comment after an expression says is checked, as text:
@@ -24,6 +25,7 @@ SETUP = {
         const std::vector<float> values(4, 1);
         const auto w = ShardedArray::from_host(
             devices, {DType::f32, {4}, Sharding::replicated(Mesh::line(1), 1)}, std::as_bytes(std::span(values)));""",
+    "checkpoint/tiers.h": "const InTempDir here;",
     "convert/safetensors.h": """const InTempDir here;
         const std::vector<float> values(4, 1);
         const ArraySpec spec{DType::f32, {2, 2}, Sharding::replicated(Mesh::line(1), 2)};
@@ -39,6 +41,28 @@ SETUP = {
     "loader/placement.h": """const Mesh mesh = Mesh::parse("data=4");
         const auto source = zip({memory_source({"image", DType::u8, {2, 2}}, 6, std::vector<std::byte>(24)),
                                  memory_source({"label", DType::u8, {}}, 6, std::vector<std::byte>(6))});""",
+    "loader/open_source.h": """const InTempDir here;
+        write_file("train.bin", std::string(2 * 1025, 'x'));""",
+    "loader/sources/concat.h": """const InTempDir here;
+        std::string npy = "\\x93NUMPY" + std::string("\\1\\0\\x3a\\0", 4);
+        npy += "{'descr': '|u1', 'fortran_order': False, 'shape': (0,)}  \\n";
+        write_file("a.npy", npy);
+        write_file("b.npy", npy);""",
+    "loader/sources/csv.h": """const InTempDir here;
+        write_file("houses.csv", "price,rooms,age,street\\n1e5,3,20,High Street\\n");""",
+    "loader/sources/idx.h": """const InTempDir here;
+        write_file("train-images-idx3-ubyte.gz", std::string("\\0\\0\\x08\\1\\0\\0\\0\\1x", 9));""",
+    "loader/sources/jsonl.h": """const InTempDir here;
+        write_file("texts.jsonl", "{\\"tokens\\": [1, 2, 3]}\\n");""",
+    "loader/sources/npy.h": """const InTempDir here;
+        std::string npy = "\\x93NUMPY" + std::string("\\1\\0\\x3a\\0", 4);
+        npy += "{'descr': '|u1', 'fortran_order': False, 'shape': (0,)}  \\n";
+        write_file("images.npy", npy);""",
+    "loader/sources/tfrecord.h": """const InTempDir here;
+        write_file("train-0.tfrecord", "");
+        write_file("train-1.tfrecord", "");""",
+    "loader/sources/tokens.h": """const InTempDir here;
+        write_file("train.bin", std::string(2 * 1025, 'x'));""",
     "loader/order/shuffle.h": "const std::uint64_t seed = 1, epoch = 2;",
     "loader/sources/images.h": """const InTempDir here;
         const auto hex = [](const char* digits) {  // of a PNG of one pixel
@@ -121,6 +145,7 @@ SETUP = {
 # What an example needs beside its own header.
 INCLUDES = {
     "convert/safetensors.h": ["checkpoint/manager.h", "checkpoint/reader.h", "checkpoint/reshard.h"],
+    "loader/sources/concat.h": ["loader/sources/npy.h"],
 }
 
 EXPRESSION = re.compile(r"[A-Za-z_][\w:]*(\(|\.|->)")
@@ -164,6 +189,40 @@ def quoted(text):
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
+def samples(path):
+    """(line number, lines) of each ```cpp block of a page."""
+    block = None
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        if line == "```cpp":
+            block, begin = [], number + 1
+        elif line == "```" and block is not None:
+            yield begin, block
+            block = None
+        elif block is not None:
+            block.append(line)
+
+
+def body_of(lines):
+    body, starts = [], True
+    for line in lines:
+        body.append("  " + statement(line, starts))
+        code = line.partition("//")[0].rstrip()
+        starts = code.endswith((";", "}")) if code else starts
+    return "\n".join(body)
+
+
+def docs(source, out):
+    """Tests of the samples of docs/loader.md, in a folder with the files that they name."""
+    headers = sorted((source / "loader").rglob("*.h"))
+    names = [path.relative_to(source).as_posix() for path in headers if "detail" not in path.relative_to(source).parts]
+    text = '#include "header_examples/example.h"\n#include "header_examples/loader_files.h"\n'
+    text += "\n".join(f'#include "shardwise/{name}"' for name in names) + "\n\nnamespace shardwise {\nnamespace {\n\n"
+    for number, lines in samples(source / "docs" / "loader.md"):
+        text += f"TEST(Docs, loader_md_{number}) {{\n  Example example;\n  const InTempDir here;\n  write_loader_files();\n"
+        text += "  {\n" + body_of(lines) + "\n  }\n}\n\n"
+    pathlib.Path(out).write_text(text + "}  // namespace\n}  // namespace shardwise\n")
+
+
 def main(source, component, out):
     headers = [
         path
@@ -174,20 +233,18 @@ def main(source, component, out):
     for path in headers:
         name = path.relative_to(source).as_posix()
         for line_number, lines in examples(path):
-            body, starts = [], True
-            for line in lines:
-                body.append("  " + statement(line, starts))
-                code = line.partition("//")[0].rstrip()
-                starts = code.endswith((";", "}")) if code else starts
             includes += [f'#include "shardwise/{header}"' for header in (name, *INCLUDES.get(name, ()))]
             test = f"{re.sub(r'[/.]', '_', name)}_{line_number}"
             setup = SETUP.get(name, "")
             tests.append(
-                f"TEST(HeaderExamples, {test}) {{\n  Example example;\n  {setup}\n  {{\n" + "\n".join(body) + "\n  }\n}\n"
+                f"TEST(HeaderExamples, {test}) {{\n  Example example;\n  {setup}\n  {{\n" + body_of(lines) + "\n  }\n}\n"
             )
     text = '#include "header_examples/example.h"\n' + "\n".join(dict.fromkeys(includes))
     text += "\n\nnamespace shardwise {\nnamespace {\n\n" + "\n".join(tests) + "\n}  // namespace\n}  // namespace shardwise\n"
     pathlib.Path(out).write_text(text)
 
 
-main(pathlib.Path(sys.argv[1]), sys.argv[2], sys.argv[3])
+if sys.argv[2] == "docs":
+    docs(pathlib.Path(sys.argv[1]), sys.argv[3])
+else:
+    main(pathlib.Path(sys.argv[1]), sys.argv[2], sys.argv[3])

@@ -19,17 +19,17 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-std::shared_ptr<const Source> open(std::string_view text, const CsvOptions& options = {}) {
+std::shared_ptr<const Source> open_table(std::string_view text, const CsvOptions& options = {}) {
   return detail::open_csv(file_of(text), options);
 }
 
-std::string refused(std::string_view text, const CsvOptions& options = {},
-                    ErrorCode code = ErrorCode::corrupt) {
-  return message_of(code, [&] { open(text, options); });
+std::string refused_table(std::string_view text, const CsvOptions& options = {},
+                          ErrorCode code = ErrorCode::corrupt) {
+  return message_of(code, [&] { open_table(text, options); });
 }
 
 TEST(Csv, FindsOutTypes) {
-  const auto source = open(
+  const auto source = open_table(
       "i,f,text,empty,mixed,hole\r\n"
       "1,1.5,hello,,7,1\r\n"
       "-9223372036854775808,-2e-3,\"a \"\"b\"\", c\",,x,\r\n"
@@ -57,13 +57,14 @@ TEST(Csv, FindsOutTypes) {
 }
 
 TEST(Csv, TakesTypesAndListsOfColumns) {
-  const auto source = open("a;b;c\n1;2;0\n4;5.25;1\n",
-                           {.fields = {{.name = "pair", .dtype = DType::f32, .columns = {"b", "a"}},
-                                       {.name = "c", .dtype = DType::boolean},
-                                       {.name = "half", .dtype = DType::bf16, .columns = {"b"}},
-                                       {.name = "a", .text = true},
-                                       {.name = "found", .columns = {"a", "c"}}},
-                            .delimiter = ';'});
+  const auto source =
+      open_table("a;b;c\n1;2;0\n4;5.25;1\n",
+                 {.fields = {{.name = "pair", .dtype = DType::f32, .columns = {"b", "a"}},
+                             {.name = "c", .dtype = DType::boolean},
+                             {.name = "half", .dtype = DType::bf16, .columns = {"b"}},
+                             {.name = "a", .text = true},
+                             {.name = "found", .columns = {"a", "c"}}},
+                  .delimiter = ';'});
   EXPECT_EQ(source->fields()[0], (Field{"pair", DType::f32, {2}}));
   EXPECT_THAT(read_values<float>(*source, 0, 1), ElementsAre(5.25F, 4.0F));
   EXPECT_THAT(read_values<std::uint8_t>(*source, 1, 1), ElementsAre(1));
@@ -75,50 +76,52 @@ TEST(Csv, TakesTypesAndListsOfColumns) {
 }
 
 TEST(Csv, ReadsHeadersAsTheyCome) {
-  EXPECT_EQ(open("\xef\xbb\xbf\"a b\"\n1\n")->fields()[0].name, "a b");
-  EXPECT_EQ(open(",x\n1,2\n")->fields()[0].name, "0");
-  const auto bare = open("5,6\n7,8\n", {.header = false});
+  EXPECT_EQ(open_table("\xef\xbb\xbf\"a b\"\n1\n")->fields()[0].name, "a b");
+  EXPECT_EQ(open_table(",x\n1,2\n")->fields()[0].name, "0");
+  const auto bare = open_table("5,6\n7,8\n", {.header = false});
   EXPECT_EQ(bare->size(), 2);
   EXPECT_EQ(bare->fields()[1], (Field{"1", DType::i64, {}}));
-  EXPECT_EQ(open("a,b\n")->size(), 0);
-  EXPECT_EQ(open("a,b")->fields().size(), 2u);
+  EXPECT_EQ(open_table("a,b\n")->size(), 0);
+  EXPECT_EQ(open_table("a,b")->fields().size(), 2u);
 }
 
 TEST(Csv, NamesTheLineOfBrokenQuotes) {
-  EXPECT_THAT(refused("a,b\n1,2\n3,4\"5\n"),
+  EXPECT_THAT(refused_table("a,b\n1,2\n3,4\"5\n"),
               HasSubstr("here: line 3: a quote within a cell that does not begin with one"));
-  EXPECT_THAT(refused("a,b\n\"1\n2\",2\n\"3\"x,4\n"),
+  EXPECT_THAT(refused_table("a,b\n\"1\n2\",2\n\"3\"x,4\n"),
               HasSubstr("line 4: text between a closing quote and the next delimiter"));
-  EXPECT_THAT(refused("a,b\n1,2\n3,\"4\n5,6\n"),
+  EXPECT_THAT(refused_table("a,b\n1,2\n3,\"4\n5,6\n"),
               HasSubstr("line 3: a quote that is not closed before the end of the file"));
-  EXPECT_THAT(refused("a,b\n1,2\r3,4\n"), HasSubstr("line 2: a carriage return without a line"));
-  EXPECT_THAT(refused("a,b\n1,2\r"), HasSubstr("line 2: a carriage return without a line"));
-  EXPECT_THAT(refused("a\"\n"), HasSubstr("line 1: a quote within a cell"));
+  EXPECT_THAT(refused_table("a,b\n1,2\r3,4\n"),
+              HasSubstr("line 2: a carriage return without a line"));
+  EXPECT_THAT(refused_table("a,b\n1,2\r"), HasSubstr("line 2: a carriage return without a line"));
+  EXPECT_THAT(refused_table("a\"\n"), HasSubstr("line 1: a quote within a cell"));
 }
 
 TEST(Csv, RejectsWhatItCannotBe) {
   constexpr ErrorCode bad = ErrorCode::invalid_argument;
-  EXPECT_THAT(refused(""), HasSubstr("it has no record, needs one with the columns"));
-  EXPECT_THAT(refused("\n\r\n"), HasSubstr("it has no record"));
-  EXPECT_THAT(refused("a,a\n"), HasSubstr("the header names column \"a\" twice"));
-  EXPECT_THAT(refused("a,b\n", {.fields = {{.name = "c"}}}, ErrorCode::not_found),
+  EXPECT_THAT(refused_table(""), HasSubstr("it has no record, needs one with the columns"));
+  EXPECT_THAT(refused_table("\n\r\n"), HasSubstr("it has no record"));
+  EXPECT_THAT(refused_table("a,a\n"), HasSubstr("the header names column \"a\" twice"));
+  EXPECT_THAT(refused_table("a,b\n", {.fields = {{.name = "c"}}}, ErrorCode::not_found),
               HasSubstr("there is no column \"c\"; it has \"a\", \"b\""));
-  EXPECT_THAT(refused("a,b\n", {.fields = {{.name = "a"}, {.name = "a"}}}, bad),
+  EXPECT_THAT(refused_table("a,b\n", {.fields = {{.name = "a"}, {.name = "a"}}}, bad),
               HasSubstr("field \"a\" is asked for twice"));
-  EXPECT_THAT(refused("a\n", {.fields = {{.name = "a", .dtype = DType::f32, .text = true}}}, bad),
-              HasSubstr("is text with a dtype"));
   EXPECT_THAT(
-      refused("a\n", {.fields = {{.name = "a", .dtype = DType::c64}}}, ErrorCode::unsupported),
-      HasSubstr("field \"a\" is c64, needs a number or bool"));
-  EXPECT_THAT(refused("a\n", {.delimiter = '"'}, bad), HasSubstr("the delimiter is a quote"));
-  EXPECT_THAT(refused("a,b\n1,x\n", {.fields = {{.name = "f", .columns = {"a", "b"}}}}, bad),
+      refused_table("a\n", {.fields = {{.name = "a", .dtype = DType::f32, .text = true}}}, bad),
+      HasSubstr("is text with a dtype"));
+  EXPECT_THAT(refused_table("a\n", {.fields = {{.name = "a", .dtype = DType::c64}}},
+                            ErrorCode::unsupported),
+              HasSubstr("field \"a\" is c64, needs a number or bool"));
+  EXPECT_THAT(refused_table("a\n", {.delimiter = '"'}, bad), HasSubstr("the delimiter is a quote"));
+  EXPECT_THAT(refused_table("a,b\n1,x\n", {.fields = {{.name = "f", .columns = {"a", "b"}}}}, bad),
               HasSubstr("needs numbers in all; record 0 has \"x\""));
 }
 
 // A record that is wrong does not keep the others from being read.
 TEST(Csv, ReportsABadRecordWhenItIsRead) {
-  const auto source = open("n,t\n1,a\n2\n\"x\ny\",c\n4,d,5\n300,e\n6,f\n",
-                           {.fields = {{.name = "n", .dtype = DType::u8}, {.name = "t"}}});
+  const auto source = open_table("n,t\n1,a\n2\n\"x\ny\",c\n4,d,5\n300,e\n6,f\n",
+                                 {.fields = {{.name = "n", .dtype = DType::u8}, {.name = "t"}}});
   ASSERT_EQ(source->size(), 6);
   EXPECT_EQ(read_text(*source, 1, 0), "a");
   EXPECT_EQ(read_text(*source, 1, 2), "c");
@@ -140,7 +143,7 @@ TEST(Csv, ReportsABadRecordWhenItIsRead) {
 TEST(Csv, NumbersAreStrict) {
   const auto reads = [](const char* cell, DType dtype) {
     const auto source =
-        open(fmt::format("a,b\n{},1\n", cell), {.fields = {{.name = "a", .dtype = dtype}}});
+        open_table(fmt::format("a,b\n{},1\n", cell), {.fields = {{.name = "a", .dtype = dtype}}});
     try {
       read_whole(*source, 0, 0);
       return true;
@@ -198,7 +201,7 @@ TEST(Csv, ReadsAnyTableThatIsWritten) {
       for (std::size_t c = 0; c < columns; ++c) {
         options.fields.push_back({.name = fmt::format("c{}", c), .text = true});
       }
-      const auto source = open(text, options);
+      const auto source = open_table(text, options);
       ASSERT_EQ(source->size(), static_cast<std::int64_t>(rows));
       for (std::size_t r = 0; r < rows; r += large ? 997 : 1) {
         for (std::size_t c = 0; c < columns; ++c) {
@@ -214,17 +217,17 @@ TEST(Csv, TellsItsProgressAndStopsWhenAsked) {
   std::string text = "a\n";
   while (text.size() < (std::size_t{70} << 20)) text += std::string(1 << 20, 'x') + "\n";
   std::vector<std::uint64_t> done;
-  open(text, {.progress = [&](std::uint64_t bytes, std::uint64_t all) {
-         EXPECT_EQ(all, text.size());
-         done.push_back(bytes);
-       }});
+  open_table(text, {.progress = [&](std::uint64_t bytes, std::uint64_t all) {
+               EXPECT_EQ(all, text.size());
+               done.push_back(bytes);
+             }});
   ASSERT_EQ(done.size(), 2u);
   EXPECT_GE(done[0], std::uint64_t{64} << 20);
   EXPECT_EQ(done[1], text.size());
   const auto stop = [](std::uint64_t, std::uint64_t) {
     throw Error(ErrorCode::cancelled, "asked to stop");
   };
-  EXPECT_THAT(refused("a\n", {.progress = stop}, ErrorCode::cancelled), "asked to stop");
+  EXPECT_THAT(refused_table("a\n", {.progress = stop}, ErrorCode::cancelled), "asked to stop");
 }
 
 TEST(Csv, SaysWhereItWasCutOrChanged) {

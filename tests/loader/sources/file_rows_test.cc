@@ -19,14 +19,14 @@ using detail::HeldBytes;
 using detail::HoldBudget;
 using ::testing::HasSubstr;
 
-Bytes pattern(std::size_t count) {
+Bytes counted_bytes(std::size_t count) {
   Bytes all(count);
   for (std::size_t i = 0; i < count; ++i) all[i] = static_cast<std::byte>(i * 131 + (i >> 8) * 7);
   return all;
 }
 
 TEST(HeldBytes, ReadsEachBlockOnceWhateverTheThreads) {
-  const Bytes data = pattern(1000);
+  const Bytes data = counted_bytes(1000);
   std::array<std::atomic<int>, 10> reads{};
   HoldBudget budget{1000};
   const HeldBytes held(1000, 105, budget, [&](std::size_t offset, std::span<std::byte> out) {
@@ -108,7 +108,7 @@ TEST(SwapBytes, TurnsEachElementRound) {
 TEST(FileRows, ReadsBoxesKeptOrNot) {
   const Field field{"x", DType::i16, {7, 13, 11}};
   const std::size_t row = 7 * 13 * 11 * 2;
-  const Bytes data = pattern(100 + 2100 * row);
+  const Bytes data = counted_bytes(100 + 2100 * row);
   for (const std::size_t hold : {std::size_t{0}, data.size()}) {
     for (const bool swapped : {false, true}) {
       SCOPED_TRACE(hold);
@@ -127,7 +127,7 @@ TEST(FileRows, ReadsBoxesKeptOrNot) {
 
 TEST(FileRows, ReadsRowsLargerThanABlockInParts) {
   const Field field{"x", DType::u8, {3, 700, 1000}};
-  const Bytes data = pattern(2 * 2100000 + 5);
+  const Bytes data = counted_bytes(2 * 2100000 + 5);
   for (const std::size_t hold : {std::size_t{0}, data.size()}) {
     const auto source =
         detail::file_rows_source(file_of(data), field, 2, {5, 2100000, false}, hold);
@@ -136,7 +136,7 @@ TEST(FileRows, ReadsRowsLargerThanABlockInParts) {
 }
 
 TEST(FileRows, OverlapsWhereTheStrideIsShort) {
-  const Bytes data = pattern(50);
+  const Bytes data = counted_bytes(50);
   const auto source =
       detail::file_rows_source(file_of(data), {"x", DType::u8, {10}}, 41, {0, 1, false}, 50);
   for (std::int64_t record = 0; record < 41; ++record) {
@@ -148,11 +148,11 @@ TEST(FileRows, OverlapsWhereTheStrideIsShort) {
 // What was read before the file was cut stays readable; the rest is an error that says where.
 TEST(FileRows, NamesTheRecordThatIsMissing) {
   for (const std::size_t hold : {std::size_t{0}, std::size_t{1000}}) {
-    const auto content = std::make_shared<Bytes>(pattern(1000));
+    const auto content = std::make_shared<Bytes>(counted_bytes(1000));
     const auto source = detail::file_rows_source(file_of(content), {"x", DType::u8, {10}}, 100,
                                                  {0, 10, false}, hold);
     content->resize(555);
-    const Bytes all = pattern(1000);
+    const Bytes all = counted_bytes(1000);
     EXPECT_EQ(read_whole(*source, 0, 54), Bytes(all.begin() + 540, all.begin() + 550));
     EXPECT_THAT(message_of(ErrorCode::corrupt, [&] { read_whole(*source, 0, 55); }),
                 HasSubstr("read: here: record 55 at offset 550 got 5 bytes, needs 10"));

@@ -19,14 +19,14 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-Bytes noise(std::size_t count, unsigned seed) {
+Bytes hdf5_noise(std::size_t count, unsigned seed) {
   std::mt19937 random(seed);
   Bytes all(count);
   for (std::byte& byte : all) byte = static_cast<std::byte>(random() % 5);
   return all;
 }
 
-Bytes row_of(const Bytes& data, std::int64_t record, std::size_t row) {
+Bytes hdf5_row(const Bytes& data, std::int64_t record, std::size_t row) {
   const auto begin = data.begin() + static_cast<std::ptrdiff_t>(as_size(record) * row);
   return Bytes(begin, begin + static_cast<std::ptrdiff_t>(row));
 }
@@ -75,7 +75,7 @@ TEST(Hdf5Source, ReadsEveryLayoutKeptOrNot) {
     if (!c.dataset.chunk.empty()) {  // no chunk of a fixed dataset may be larger than it
       c.dataset.chunk[0] = std::min<std::int64_t>(c.dataset.chunk[0], 53);
     }
-    Bytes data = noise(53 * 9 * 14 * size_bytes(dtype), 1);
+    Bytes data = hdf5_noise(53 * 9 * 14 * size_bytes(dtype), 1);
     if (dtype == DType::boolean) {
       for (std::byte& byte : data) byte &= std::byte{1};
     }
@@ -88,7 +88,8 @@ TEST(Hdf5Source, ReadsEveryLayoutKeptOrNot) {
       ASSERT_EQ(source->size(), 53);
       ASSERT_THAT(source->fields(), ElementsAre(Field{"image", dtype, {9, 14}}));
       for (std::int64_t record = 52; record >= 0; --record) {
-        ASSERT_EQ(read_whole(*source, 0, record), row_of(data, record, 9 * 14 * size_bytes(dtype)));
+        ASSERT_EQ(read_whole(*source, 0, record),
+                  hdf5_row(data, record, 9 * 14 * size_bytes(dtype)));
       }
       expect_boxes_agree(*source, 100, 18);
     }
@@ -97,7 +98,7 @@ TEST(Hdf5Source, ReadsEveryLayoutKeptOrNot) {
 
 TEST(Hdf5Source, ReadsFieldsOfSeveralFiles) {
   const TempDir dir;
-  const Bytes images = noise(5 * 6, 2), labels = noise(5 * 8, 3);
+  const Bytes images = hdf5_noise(5 * 6, 2), labels = hdf5_noise(5 * 8, 3);
   const std::vector<WrittenDataset> first{{"train/images", DType::u8, {3, 6}},
                                           {"train/labels", DType::i64, {3}, {2}, 4}};
   const std::vector<WrittenDataset> second{{"train/images", DType::u8, {2, 6}, {1, 2}},
@@ -110,8 +111,8 @@ TEST(Hdf5Source, ReadsFieldsOfSeveralFiles) {
                 {.fields = {{"image", "/train/images"}, {"label", "train/labels"}}});
   ASSERT_EQ(source->size(), 5);
   for (std::int64_t record = 0; record < 5; ++record) {
-    EXPECT_EQ(read_whole(*source, 0, record), row_of(images, record, 6));
-    EXPECT_EQ(read_whole(*source, 1, record), row_of(labels, record, 8));
+    EXPECT_EQ(read_whole(*source, 0, record), hdf5_row(images, record, 6));
+    EXPECT_EQ(read_whole(*source, 1, record), hdf5_row(labels, record, 8));
   }
   expect_boxes_agree(*source, 50, 19);
 }
@@ -130,14 +131,14 @@ TEST(Hdf5Source, TakesAllDatasetsOfTheRoot) {
 TEST(Hdf5Source, ReadsWhatWasNeverWritten) {
   const TempDir dir;
   for (const Shape& chunk : {Shape{}, Shape{4, 3}}) {
-    const Bytes data = noise(4 * 3, 4);
+    const Bytes data = hdf5_noise(4 * 3, 4);
     write_hdf5(dir / "x.h5",
                {{.name = "x", .dtype = DType::u8, .shape = {10, 3}, .chunk = chunk, .rows = 4},
                 {.name = "y", .dtype = DType::u8, .shape = {10, 3}, .chunk = chunk, .rows = 0}},
                {data, {}});
     const auto source = open_hdf5({dir / "x.h5"});
     for (std::int64_t record = 0; record < 10; ++record) {
-      EXPECT_EQ(read_whole(*source, 0, record), record < 4 ? row_of(data, record, 3) : Bytes(3));
+      EXPECT_EQ(read_whole(*source, 0, record), record < 4 ? hdf5_row(data, record, 3) : Bytes(3));
       EXPECT_EQ(read_whole(*source, 1, record), Bytes(3));
     }
   }
@@ -146,22 +147,22 @@ TEST(Hdf5Source, ReadsWhatWasNeverWritten) {
 // More chunks than are asked for their place one by one; a file that does not begin with HDF5.
 TEST(Hdf5Source, ReadsManyChunksAndBehindAUserBlock) {
   const TempDir dir;
-  const Bytes data = noise(5000 * 3, 5);
+  const Bytes data = hdf5_noise(5000 * 3, 5);
   write_hdf5(dir / "x.h5", {{"x", DType::u8, {5000, 3}, {1, 3}}}, {data});
   EXPECT_EQ(Hdf5Dataset(dir / "x.h5", "x").layout().kind, Hdf5Layout::Kind::library);
   write_hdf5(dir / "u.h5", {{"x", DType::u8, {5000, 3}}, {"y", DType::u8, {5000, 3}, {50, 3}}},
              {data, data}, 512);
   const auto many = open_hdf5({dir / "x.h5"}), behind = open_hdf5({dir / "u.h5"});
   for (std::int64_t record = 0; record < 5000; record += 7) {
-    ASSERT_EQ(read_whole(*many, 0, record), row_of(data, record, 3));
-    ASSERT_EQ(read_whole(*behind, 0, record), row_of(data, record, 3));
-    ASSERT_EQ(read_whole(*behind, 1, record), row_of(data, record, 3));
+    ASSERT_EQ(read_whole(*many, 0, record), hdf5_row(data, record, 3));
+    ASSERT_EQ(read_whole(*behind, 0, record), hdf5_row(data, record, 3));
+    ASSERT_EQ(read_whole(*behind, 1, record), hdf5_row(data, record, 3));
   }
 }
 
 TEST(Hdf5Source, IsReadByManyThreads) {
   const TempDir dir;
-  const Bytes data = noise(400 * 50, 6);
+  const Bytes data = hdf5_noise(400 * 50, 6);
   write_hdf5(dir / "x.h5",
              {{"a", DType::u8, {400, 50}, {16, 50}, 1}, {"b", DType::u8, {400, 50}, {16, 20}}},
              {data, data});
@@ -174,7 +175,7 @@ TEST(Hdf5Source, IsReadByManyThreads) {
         std::mt19937 random(t);
         for (int i = 0; i < 300; ++i) {
           const auto record = static_cast<std::int64_t>(random() % 400);
-          if (read_whole(*source, random() % 2, record) != row_of(data, record, 50)) ++wrong;
+          if (read_whole(*source, random() % 2, record) != hdf5_row(data, record, 50)) ++wrong;
         }
       });
     }
@@ -223,7 +224,7 @@ TEST(Hdf5Source, RejectsWhatIsNoArrayOfRecords) {
 
 TEST(Hdf5Source, SaysWhereTheFileWasCut) {
   const TempDir dir;
-  const Bytes data = noise(1000 * 10, 7);
+  const Bytes data = hdf5_noise(1000 * 10, 7);
   for (const Shape& chunk : {Shape{}, Shape{100, 10}}) {
     write_hdf5(dir / "x.h5", {{"x", DType::u8, {1000, 10}, chunk}}, {data});
     const Hdf5Layout layout = Hdf5Dataset(dir / "x.h5", "x").layout();
@@ -232,7 +233,7 @@ TEST(Hdf5Source, SaysWhereTheFileWasCut) {
       write_hdf5(dir / "x.h5", {{"x", DType::u8, {1000, 10}, chunk}}, {data});
       const auto source = open_hdf5({dir / "x.h5"}, {.hold_bytes = hold});
       std::filesystem::resize_file(dir / "x.h5", begin + 55);
-      EXPECT_EQ(read_whole(*source, 0, 4), row_of(data, 4, 10));
+      EXPECT_EQ(read_whole(*source, 0, 4), hdf5_row(data, 4, 10));
       EXPECT_THAT(message_of(ErrorCode::corrupt, [&] { read_whole(*source, 0, 5); }),
                   AllOf(HasSubstr("record 5 at offset"), HasSubstr("cut short")));
     }
@@ -244,7 +245,7 @@ TEST(Hdf5Source, SaysWhereTheFileWasCut) {
 
 TEST(Hdf5Source, ReportsCompressedDataThatIsDamaged) {
   const TempDir dir;
-  const Bytes data = noise(1000 * 10, 8);
+  const Bytes data = hdf5_noise(1000 * 10, 8);
   write_hdf5(dir / "x.h5", {{"x", DType::u8, {1000, 10}, {100, 10}, 6}}, {data});
   const auto source = open_hdf5({dir / "x.h5"});
   std::filesystem::resize_file(dir / "x.h5", 3000);

@@ -16,7 +16,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-Bytes npy(const std::string& dict, const Bytes& data, int version = 1) {
+Bytes npy_file(const std::string& dict, const Bytes& data, int version = 1) {
   const std::size_t length_bytes = version == 1 ? 2 : 4;
   std::string header = dict;
   while ((8 + length_bytes + header.size() + 1) % 64 != 0) header += ' ';
@@ -33,7 +33,7 @@ std::string dict_of(const std::string& descr, const std::string& shape,
   return "{'descr': '" + descr + "', 'fortran_order': " + fortran + ", 'shape': " + shape + ", }";
 }
 
-std::shared_ptr<const Source> open(const Bytes& file, std::size_t hold = 1 << 20) {
+std::shared_ptr<const Source> open_array(const Bytes& file, std::size_t hold = 1 << 20) {
   return detail::open_npy(file_of(file), "x", hold);
 }
 
@@ -53,9 +53,9 @@ TEST(Npy, ReadsEveryTypeInBothOrdersAndAllVersions) {
     detail::swap_bytes(type.dtype, swapped);
     for (const int version : {1, 2, 3}) {
       const auto little =
-          open(npy(dict_of(std::string("<") + type.descr, "(5, 3, 2)"), data, version));
-      const auto big =
-          open(npy(dict_of(std::string(">") + type.descr, "(5, 3, 2)"), swapped, version));
+          open_array(npy_file(dict_of(std::string("<") + type.descr, "(5, 3, 2)"), data, version));
+      const auto big = open_array(
+          npy_file(dict_of(std::string(">") + type.descr, "(5, 3, 2)"), swapped, version));
       EXPECT_EQ(little->size(), 5);
       ASSERT_THAT(little->fields(), ElementsAre(Field{"x", type.dtype, {3, 2}}));
       const Bytes third(data.begin() + static_cast<std::ptrdiff_t>(data.size() / 5 * 3),
@@ -69,15 +69,16 @@ TEST(Npy, ReadsEveryTypeInBothOrdersAndAllVersions) {
 }
 
 TEST(Npy, ReadsWhatNumpyPrints) {
-  EXPECT_EQ(open(npy(dict_of("|u1", "(4,)"), Bytes(4)))->fields()[0].shape, Shape());
-  EXPECT_EQ(open(npy(dict_of("|u1", "(4,)", "True"), Bytes(4)))->size(), 4);
-  EXPECT_EQ(open(npy(dict_of("|b1", "(0, 3)"), {}))->size(), 0);
-  EXPECT_EQ(open(npy(dict_of("=u2", "(3, 0)"), {}))->size(), 3);
+  EXPECT_EQ(open_array(npy_file(dict_of("|u1", "(4,)"), Bytes(4)))->fields()[0].shape, Shape());
+  EXPECT_EQ(open_array(npy_file(dict_of("|u1", "(4,)", "True"), Bytes(4)))->size(), 4);
+  EXPECT_EQ(open_array(npy_file(dict_of("|b1", "(0, 3)"), {}))->size(), 0);
+  EXPECT_EQ(open_array(npy_file(dict_of("=u2", "(3, 0)"), {}))->size(), 3);
   EXPECT_EQ(
-      open(npy("{\"shape\":(2,1),\"descr\":\"<u2\",\"fortran_order\":False}", Bytes(4)))->size(),
+      open_array(npy_file("{\"shape\":(2,1),\"descr\":\"<u2\",\"fortran_order\":False}", Bytes(4)))
+          ->size(),
       2);
   const TempDir dir;
-  write_file(dir / "x.npy", npy(dict_of("<i4", "(2,)"), bytes({1, 0, 0, 0, 2, 0, 0, 0})));
+  write_file(dir / "x.npy", npy_file(dict_of("<i4", "(2,)"), bytes({1, 0, 0, 0, 2, 0, 0, 0})));
   EXPECT_EQ(read_values<std::int32_t>(*open_npy(dir / "x.npy", "x"), 0, 1), std::vector{2});
 }
 
@@ -126,20 +127,20 @@ TEST(Npy, RejectsHeadersThatNumpyDoesNotWrite) {
   };
   for (const auto& c : cases) {
     SCOPED_TRACE(c.dict);
-    EXPECT_THAT(message_of(c.code, [&] { open(npy(c.dict, Bytes(24))); }),
+    EXPECT_THAT(message_of(c.code, [&] { open_array(npy_file(c.dict, Bytes(24))); }),
                 AllOf(HasSubstr("open npy file here: "), HasSubstr(c.message)));
   }
 }
 
 TEST(Npy, RejectsFilesOfAnotherLength) {
-  const Bytes good = npy(dict_of("<f4", "(2, 3)"), Bytes(24));
+  const Bytes good = npy_file(dict_of("<f4", "(2, 3)"), Bytes(24));
   const auto message = [](const Bytes& file) {
-    return message_of(ErrorCode::corrupt, [&] { open(file); });
+    return message_of(ErrorCode::corrupt, [&] { open_array(file); });
   };
   EXPECT_THAT(message(good + bytes({0})), HasSubstr("25 bytes of data, 2 records of shape [3] f32 "
                                                     "need 24"));
   EXPECT_THAT(message(first_of(good, good.size() - 1)), HasSubstr("23 bytes of data"));
-  EXPECT_THAT(message(npy(dict_of("<f4", "(2000000000000, 3)"), Bytes(24))),
+  EXPECT_THAT(message(npy_file(dict_of("<f4", "(2000000000000, 3)"), Bytes(24))),
               HasSubstr("24 bytes of data, 2000000000000 records of shape [3] f32 need "));
   EXPECT_THAT(message({}), HasSubstr("0 bytes, needs 10 or more"));
   EXPECT_THAT(message(Bytes(20)), HasSubstr("does not begin with"));
@@ -149,13 +150,13 @@ TEST(Npy, RejectsFilesOfAnotherLength) {
               HasSubstr("a header of 4294967295 bytes, needs 65536 or fewer"));
   EXPECT_THAT(message_of(ErrorCode::unsupported,
                          [&] {
-                           open(bytes_of("\x93NUMPY") + bytes({4, 0, 0, 0, 0, 0}));
+                           open_array(bytes_of("\x93NUMPY") + bytes({4, 0, 0, 0, 0, 0}));
                          }),
               HasSubstr("version 4.0, needs 1.0, 2.0 or 3.0"));
 }
 
 TEST(Npy, SurvivesEveryDamage) {
-  open_every_damage(npy(dict_of(">i2", "(2, 3)"), Bytes(12)),
+  open_every_damage(npy_file(dict_of(">i2", "(2, 3)"), Bytes(12)),
                     [](auto file) { return detail::open_npy(std::move(file), "x", 100); });
 }
 
