@@ -144,7 +144,7 @@ class Loader:
             raise InvalidArgument("loader: got rank and devices, needs one of them")
         if rank is None and devices is None:
             return None
-        wanted = [rank] if devices is None else list(devices)
+        wanted = list(devices) if devices is not None else [] if rank is None else [rank]
         known = self.mesh.devices
         for device in wanted:
             if device not in known:

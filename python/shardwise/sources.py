@@ -166,8 +166,8 @@ class Source:
              stream: str = "") -> Source:
         """A part of the field: at an index, "centre", or "random", drawn anew for each record and epoch; crops and
         flips of equal `stream` draw equal numbers."""
-        begin = None if isinstance(position, str) else list(position)
-        return Source(self._records.crop(field, list(shape), position if begin is None else "at", begin or [], stream))
+        kind, begin = (position, []) if isinstance(position, str) else ("at", list(position))
+        return Source(self._records.crop(field, list(shape), kind, begin, stream))
 
     @_remembered
     def flip(self, field: str, dim: int, probability: float = 0.5, *, stream: str = "") -> Source:

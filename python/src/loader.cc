@@ -112,9 +112,9 @@ class PythonLoader {
                           parts_of(batch->mask), parts_of(batch->weights));
   }
 
-  nb::dict stats() const {
+  Dict stats() const {
     const LoaderStats stats = get().stats();
-    nb::dict dict;
+    Dict dict;
     dict["batches"] = stats.batches;
     dict["records"] = stats.records;
     dict["bytes_placed"] = stats.bytes_placed;
@@ -130,7 +130,7 @@ class PythonLoader {
     return dict;
   }
 
-  nb::tuple bad_records() const {
+  nb::typed<nb::tuple, std::int64_t, List> bad_records() const {
     const BadRecordLedger ledger = get().bad_records();
     nb::list first;
     for (const BadRecord& bad : ledger.first) {

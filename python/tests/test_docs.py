@@ -122,7 +122,7 @@ def public_names(module: str) -> list[str]:
     return [name for name in names if name and not name.startswith("_")]
 
 
-MODULES = ["shardwise", "shardwise.group", "shardwise.torch", "shardwise.jax", "shardwise.jax.args", "shardwise.jax.policies",
+MODULES = ["shardwise", "shardwise.group", "shardwise.sources", "shardwise.torch", "shardwise.jax", "shardwise.jax.args", "shardwise.jax.policies",
            "shardwise.orbax"]
 
 
