@@ -65,12 +65,18 @@ std::vector<std::string> root_datasets(const H5File& file, const std::string& pa
 }
 
 H5Dataset open_dataset(const H5File& file, const std::string& path, const std::string& name) {
-  const hid_t id = H5Dopen2(file.get(), name.c_str(), H5P_DEFAULT);
-  if (id >= 0) return H5Dataset(id, path);
+  // Asked first, so that the library's own reason is told where it cannot open what is there.
+  if (H5Oexists_by_name(file.get(), name.c_str(), H5P_DEFAULT) > 0) {
+    return H5Dataset(H5Dopen2(file.get(), name.c_str(), H5P_DEFAULT),
+                     fmt::format("open {}: dataset \"{}\"", path, name), kBroken);
+  }
   H5Eclear2(H5E_DEFAULT);
   std::string known;
   for (const std::string& other : root_datasets(file, path)) {
     known += fmt::format("{}\"{}\"", known.empty() ? "" : ", ", other);
+  }
+  for (char& c : known) {  // names are of the file: a message is one line
+    if (static_cast<unsigned char>(c) < ' ') c = '?';
   }
   throw Error(ErrorCode::not_found,
               fmt::format("open {}: there is no dataset \"{}\"; its root has {}", path, name,

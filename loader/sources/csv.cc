@@ -90,7 +90,7 @@ CsvSource::CsvSource(std::shared_ptr<const detail::InputFile> file, const CsvOpt
 }
 
 void CsvSource::refuse(ErrorCode code, const std::string& found) const {
-  throw Error(code, fmt::format("open csv file {}: {}", path_, found));
+  throw Error(code, fmt::format("open csv file {}: {}", path_, detail::one_line(found)));
 }
 
 void CsvSource::begin(const CsvOptions& options) {

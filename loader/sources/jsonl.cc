@@ -58,7 +58,8 @@ class JsonlSource final : public Source {
 
  private:
   [[noreturn]] void refuse(ErrorCode code, const std::string& found) const {
-    throw Error(code, fmt::format("open jsonl file {}: {}", records_.file().path(), found));
+    throw Error(code, fmt::format("open jsonl file {}: {}", records_.file().path(),
+                                  detail::one_line(found)));
   }
   void add_key(const JsonlField& wanted);
   void scan(const JsonlOptions& options);

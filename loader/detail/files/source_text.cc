@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "shardwise/loader/sources/detail/shown_text.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/shard/text.h"
 
@@ -39,10 +40,8 @@ std::string unescaped(const SourceText& source, std::string_view part) {
 }  // namespace
 
 void SourceText::fail(std::string_view found) const {
-  std::string shown = text.substr(0, 200);
-  for (char& c : shown) c = c >= ' ' && c <= '~' ? c : '?';
   throw Error(ErrorCode::invalid_argument,
-              fmt::format("open source \"{}{}\": {}", shown, text.size() > 200 ? ".." : "", found));
+              fmt::format("open source \"{}\": {}", shown_text(text), one_line(found)));
 }
 
 SourceText parse_source_text(std::string_view text) {

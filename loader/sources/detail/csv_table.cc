@@ -7,6 +7,7 @@
 
 #include "shardwise/loader/detail/files/file_window.h"
 #include "shardwise/loader/sources/detail/progress_steps.h"
+#include "shardwise/loader/sources/detail/shown_text.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise::detail {
@@ -82,9 +83,10 @@ void CsvTable::set_columns(const std::vector<CsvCell>& cells, bool header) {
     if (std::find(columns_.begin(), columns_.end() - 1, columns_.back()) == columns_.end() - 1) {
       continue;
     }
-    throw Error(ErrorCode::corrupt, fmt::format("open csv file {}: the header names column \"{}\" "
-                                                "twice",
-                                                records_.file().path(), columns_.back()));
+    throw Error(ErrorCode::corrupt,
+                fmt::format("open csv file {}: the header names column \"{}\" "
+                            "twice",
+                            records_.file().path(), shown_text(columns_.back())));
   }
 }
 

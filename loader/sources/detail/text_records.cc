@@ -7,6 +7,7 @@
 #include <span>
 #include <utility>
 
+#include "shardwise/loader/sources/detail/shown_text.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise::detail {
@@ -29,7 +30,7 @@ void TextRecords::fail(std::int64_t record, std::string_view found) const {
   const std::uint64_t offset = offsets_[as_size(record)];
   throw Error(ErrorCode::corrupt,
               fmt::format("read: {}: record {} at offset {}, line {}: {}", file_->path(), record,
-                          offset, line_at(offset), found));
+                          offset, line_at(offset), one_line(found)));
 }
 
 std::int64_t TextRecords::line_at(std::uint64_t offset) const {

@@ -6,6 +6,7 @@
 
 #include "shardwise/loader/detail/files/crc32c.h"
 #include "shardwise/loader/sources/detail/progress_steps.h"
+#include "shardwise/loader/sources/detail/shown_text.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise::detail {
@@ -95,7 +96,7 @@ std::span<const std::byte> TfFrames::data(std::int64_t record,
 
 void TfFrames::fail(std::int64_t record, std::string_view found) const {
   throw Error(ErrorCode::corrupt, fmt::format("read: {}: record {} at offset {}: {}", path(),
-                                              record, offset(record), found));
+                                              record, offset(record), one_line(found)));
 }
 
 }  // namespace shardwise::detail

@@ -206,6 +206,9 @@ TEST(Hdf5Source, RejectsWhatIsNoArrayOfRecords) {
               AllOf(HasSubstr((dir / "x.h5").string()),
                     HasSubstr("there is no dataset \"/z\"; its root has \"scalar\", \"text\", "
                               "\"x\", \"y\"")));
+  EXPECT_THAT(refused(ErrorCode::not_found, {{"f", "none/x"}}), HasSubstr("its root has"));
+  EXPECT_THAT(refused(ErrorCode::not_found, {{"f", ""}}), HasSubstr("its root has"));
+  EXPECT_THAT(refused(ErrorCode::corrupt, {{"f", "/"}}), HasSubstr("HDF5: not a dataset"));
   EXPECT_THAT(refused(ErrorCode::invalid_argument, {{"f", "x"}, {"g", "y"}}),
               HasSubstr("dataset \"y\" has 5 records, needs 4 as \"x\" has"));
   EXPECT_THAT(refused(ErrorCode::invalid_argument, {{"f", "x"}, {"f", "x"}}),
