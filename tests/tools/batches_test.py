@@ -1,0 +1,92 @@
+"""shardwise batches, as its users meet it."""
+import gzip
+import itertools
+import json
+import struct
+import unittest
+
+from cli_test import Cli, run
+
+
+class Batches(Cli):
+    def images(self, count=60):
+        """Two idx files: images of 6 x 4, and labels."""
+        images, labels = self.dir / "images.gz", self.dir / "labels.idx"
+        pixels = bytes((i * 7 + i // 24) % 256 for i in range(count * 24))
+        images.write_bytes(gzip.compress(struct.pack(">BBBBIII", 0, 0, 8, 3, count, 6, 4) + pixels))
+        labels.write_bytes(struct.pack(">BBBBI", 0, 0, 8, 1, count) + bytes(i % 10 for i in range(count)))
+        return f"idx:{images}?field=image", f"idx:{labels}?field=label"
+
+    def documents(self, name, count=80):
+        path = self.dir / f"{name}.jsonl"
+        path.write_text("".join(json.dumps({"text": name[0] * (i % 23 + 1)}) + "\n" for i in range(count)))
+        return f"jsonl:{path}"
+
+    def digests(self, *arguments):
+        return [b["digest"] for b in self.ok_json("batches", *arguments)["batches"]]
+
+    def test_digests_are_the_same_on_any_mesh_thread_count_and_depth(self):
+        sources, common = self.images(), ["--batch", 8, "--epochs", 2, "--last", "wrap"]
+        other, common = [*common, "--seed", 4], [*common, "--seed", 3]
+        expected = self.digests(*sources, *common)
+        self.assertEqual(len(set(expected)), 15)
+        for mesh, threads, prefetch in itertools.product(["2", "3", "data=4,model=2"], [1, 4], [1, 3]):
+            self.assertEqual(self.digests(*sources, *common, "--mesh", mesh, "--threads", threads, "--prefetch", prefetch),
+                             expected)
+        cut = ["--mesh", "data=2,model=3", "--spec", "image=data,model,-", "--spec", "label=data"]
+        self.assertEqual(self.digests(*sources, *common, *cut), expected)
+        self.assertNotEqual(self.digests(*sources, *other), expected)
+
+    def test_a_run_goes_on_from_a_number_or_a_state(self):
+        sources, common = self.images(), ["--batch", 7, "--epochs", 3, "--last", "pad"]
+        whole = self.ok_json("batches", *sources, *common)
+        self.assertEqual([(b["index"], b["epoch"]) for b in whole["batches"]], [(i, i // 9) for i in range(27)])
+        self.assertEqual([b["rows"] for b in whole["batches"]], ([7] * 8 + [4]) * 3)
+        first = self.ok_json("batches", *sources, *common, "--count", 10)
+        rest = self.ok_json("batches", *sources, *common, "--state", json.dumps(first["state"]), "--mesh", 4)
+        self.assertEqual(first["batches"] + rest["batches"], whole["batches"])
+        self.assertEqual(rest["state"], whole["state"])
+        part = self.ok_json("batches", *sources, *common, "--from", 10, "--count", 3)
+        self.assertEqual(part["batches"], whole["batches"][10:13])
+        self.assertIn("batch_size", run("batches", *sources, "--batch", 6, "--state", json.dumps(first["state"])).stderr)
+
+    def test_filters_mixes_and_packs(self):
+        web, books = self.documents("web"), self.documents("books", 20)
+        kept = self.ok_json("batches", web, "--batch", 1, "--filter", "length(text)>20")
+        self.assertEqual(kept["rows"], sum(i % 23 + 1 > 20 for i in range(80)))
+        mixed = self.ok_json("batches", web, books, "--mix", "3:1", "--batch", 4)
+        self.assertEqual(len(mixed["batches"]), 27)
+        common = [web, books, "--mix", "3:1", "--filter", "length(text)>=4", "--pack", 64, "--batch", 2, "--seed", 5]
+        self.assertEqual(self.digests(*common), self.digests(*common, "--mesh", 2, "--threads", 3))
+        shown = self.ok("batches", *common, "--count", 1, "--digest")
+        self.assertIn("text u8 [2, 64]  text_segments i32 [2, 64]  text_positions i32 [2, 64]", shown)
+        self.assertIn("rows/s", shown)
+
+    def test_what_is_wrong_is_said_in_a_line(self):
+        image, label = self.images()
+        self.fails(3, ["parquet", "idx", "tokens"], "batches", "parquet:x", "--batch", 2)
+        self.fails(3, ["none.npy"], "batches", "npy:none.npy", "--batch", 2)
+        self.fails(3, ["61", "60"], "batches", image, "--batch", 61)
+        self.fails(3, ["label", "rank"], "batches", image, label, "--batch", 2, "--mesh", 2, "--spec", "0,-,-")
+        self.fails(3, ["lable", "label"], "batches", label, "--batch", 2, "--filter", "lable==3")
+        self.fails(2, ["3:x"], "batches", image, image, "--batch", 2, "--mix", "3:x")
+        self.fails(2, ["--pack"], "batches", image, "--batch", 2, "--pack", 64)
+        self.fails(3, ["sometimes", "shuffled"], "batches", image, "--batch", 2, "--order", "sometimes")
+        self.fails(3, ["seed"], "batches", image, "--batch", 2, "--state", "{}")
+        self.fails(2, ["--batch"], "batches", image)
+
+    def test_a_damaged_record_is_told_at_its_batch(self):
+        path = self.dir / "table.csv"
+        path.write_text("x,y\n" + "".join(f"{i},{'oops' if i == 7 else i}\n" for i in range(12)))
+        source = f"csv:{path}?x=i64&y=f32"
+        result = run("batches", source, "--batch", 3, "--order", "sequential")
+        self.assertEqual(result.returncode, 3)
+        self.assertEqual(result.stdout.count("batch "), 2)
+        for part in ("batch 2", "record 7", "oops"):
+            self.assertIn(part, result.stderr)
+        masked = self.ok_json("batches", source, "--batch", 3, "--order", "sequential", "--bad", "mask")
+        self.assertEqual((masked["bad_records"], len(masked["batches"])), (1, 4))
+
+
+if __name__ == "__main__":
+    unittest.main()
