@@ -121,6 +121,15 @@ HDF5_PLUGIN_PATH=$PWD/$bin/hdf5/plugins run env -u PYTHONPATH /usr/bin/python3 e
   "$out/python/step-00000040" $weight | tee "$out/python_h5py.log"
 unset PYTHONPATH
 
+say "13. Minibatches by the command: images of three classes, on 8 devices, and from batch 20 on 3 devices"
+fashion=/usr/share/datasets/fashion-mnist
+data=("idx:$fashion/train-images-idx3-ubyte.gz?field=image" "idx:$fashion/train-labels-idx1-ubyte.gz?field=label"
+  --batch 256 --filter "label in 1,3,5" --seed 1)
+run "$shardwise" batches "${data[@]}" --mesh $mesh_a --spec image=data,model,- --spec label=data --count 40 --digest |
+  tee "$out/batches.log" | sed -n '1,3p;$p'
+run "$shardwise" batches "${data[@]}" --mesh 3 --from 20 --count 20 --digest --threads 2 | grep '^batch' > "$out/batches.3"
+sed -n '21,40p' "$out/batches.log" > "$out/batches.8"
+
 say "Result"
 accuracy_a=$(field "$out/undisturbed.log" accuracy) accuracy_b=$(field "$out/resumed.log" accuracy)
 sum_program=$(field "$out/resumed.log" w1_sum) sum_h5py=$(field "$out/h5py.log" w1_sum)
@@ -142,6 +151,8 @@ claim "batches after the resume that equal the undisturbed run's" "$same_batches
 claim "GPT: the loss after $gpt_steps steps, under 3.3 (5.6 at first)" "$gpt_last" at_least 3.3 "$gpt_last"
 claim "GPT: after kill and resume on another mesh and plan, within 0.01" "$gpt_resumed" \
   within "$gpt_last" "$gpt_resumed" 0.01
+claim "batches 20 to 39 on 8 devices and on 3, by digest" "$(wc -l < "$out/batches.3") equal" \
+  cmp "$out/batches.8" "$out/batches.3"
 row "sum of w1, program" "$sum_program" ""
 claim "sum of w1, h5py" "$sum_h5py" [ "$sum_program" = "$sum_h5py" ]
 python_from=$(sed -n 's/.*from step //p' "$out/python.log")

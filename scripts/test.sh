@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds, runs all tests.
 #
-#   scripts/test.sh                 release build, all tests, and each fuzz target for 15 seconds
+#   scripts/test.sh                 release build, all tests, and each fuzz target for 5 seconds
 #   scripts/test.sh --sanitizers    also address + undefined, thread, and clang's thread-safety analysis
 #   scripts/test.sh --nightly       the long tests alone, which ctest labels nightly
 set -euo pipefail
@@ -33,7 +33,7 @@ for preset in "${presets[@]}"; do
 done
 
 # Inputs that no one has thought of, from the corpus on. Not optimised: that halves the time to build,
-# and 15 seconds are enough for either.
+# and 5 seconds are enough for each.
 if [ "${label[0]}" = -LE ]; then
   echo "== fuzz: configure and build"
   cmake --preset fuzz -B build/fuzz-short -D CMAKE_CXX_FLAGS_DEBUG="-O0 -g1" >/dev/null
@@ -44,7 +44,7 @@ if [ "${label[0]}" = -LE ]; then
     mkdir -p "build/fuzz-short/new/$target"
     words=()
     [ "$target" = text_forms ] || words=(-dict=tests/fuzz/manifest.dict)
-    "build/fuzz-short/tests/fuzz/${target}_fuzz" -seed=1 -max_total_time=15 -timeout=20 -verbosity=0 -print_final_stats=1 \
+    "build/fuzz-short/tests/fuzz/${target}_fuzz" -seed=1 -max_total_time=5 -timeout=20 -verbosity=0 -print_final_stats=1 \
       "${words[@]}" -artifact_prefix="build/fuzz-short/$target-" "build/fuzz-short/new/$target" "$corpus" 2>&1 |
       grep -vE 'new_units|slowest' || { echo "fuzz: $target failed" >&2; exit 1; }
   done
