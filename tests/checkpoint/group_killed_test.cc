@@ -113,7 +113,7 @@ void kill_random_ranks(int kills) {
   std::cout << kills << " kills, " << known << " steps\n";
 }
 
-TEST(GroupKilled, RandomRanksAtRandomInstants) { kill_random_ranks(50); }
+TEST(GroupKilled, RandomRanksAtRandomInstants) { kill_random_ranks(20); }
 
 TEST(GroupKilledNightly, RandomRanksAtRandomInstants) { kill_random_ranks(400); }
 

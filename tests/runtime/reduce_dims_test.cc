@@ -102,7 +102,7 @@ TEST(ReduceDims, LongRowsAndColumnsEqualTheElementwiseResult) {
   const auto check_types = [&] {
     for (const DType dtype : {DType::f32, DType::f64, DType::bf16, DType::i16, DType::boolean}) {
       for (const Reduction reduction : kReductions) {
-        for (const std::int64_t length : {7, 8, 31, 32, 33, 129, 1025, 8200}) {
+        for (const std::int64_t length : {7, 8, 31, 32, 33, 129, 1025}) {
           check_reduction(reduction, dtype, {length}, {0}, random);
           check_reduction(reduction, dtype, {2, length}, {1}, random);
           check_reduction(reduction, dtype, {5, length}, {0}, random);
@@ -113,6 +113,8 @@ TEST(ReduceDims, LongRowsAndColumnsEqualTheElementwiseResult) {
         }
       }
     }
+    check_reduction(kReductions[0], DType::f32, {8200}, {0}, random);
+    check_reduction(kReductions[0], DType::bf16, {8200, 3}, {0}, random);
   };
   on_each_target(check_types);
 }

@@ -50,7 +50,6 @@ TEST(ListSize, IsLimitedWhereverPositionsAreListed) {
          whole.distinct_pieces({4, 4});
        },
        2 * size},
-      {"the distinct pieces", [&] { cut.distinct_pieces(shape); }, kMostListedPositions + 1},
       {"the devices of a tile assignment", [&] { tile_assignment(cut); }, 2 * size},
       {"the devices of an XLA text", [&] { to_xla_v1(cut); }, 2 * size},
       {"the devices of a submesh", [&] { submesh(mesh, "b", 1); }, size},
@@ -64,6 +63,19 @@ TEST(ListSize, IsLimitedWhereverPositionsAreListed) {
   }
   EXPECT_EQ(submesh(mesh, "a", size - 1).size(), 2);
   EXPECT_EQ(cut.distinct_pieces({3, 2}).size(), 6u);
+}
+
+// Half a minute: as many are listed before it is known that there are too many.
+TEST(ListSizeNightly, DistinctPieces) {
+  const std::int64_t size = std::int64_t{1} << 50;
+  const Sharding cut(Mesh({{"a", size}, {"b", 2}}), PartitionSpec{{"a"}, {"b"}});
+  EXPECT_THAT(message_of(ErrorCode::unsupported,
+                         [&] {
+                           cut.distinct_pieces({size, 2});
+                         }),
+              AllOf(HasSubstr("list the distinct pieces"),
+                    HasSubstr("there are " + std::to_string(kMostListedPositions + 1)),
+                    HasSubstr("at most 16777216")));
 }
 
 }  // namespace
