@@ -125,7 +125,8 @@ std::optional<hsize_t> chunk_count(const Shape& shape, const Shape& chunk, hsize
   hsize_t count = 1;
   for (std::size_t d = 0; d < shape.size(); ++d) {
     if (shape[d] == 0) return 0;
-    const auto along = static_cast<hsize_t>((shape[d] - 1) / chunk[d] + 1);
+    const std::int64_t last = (shape[d] - 1) / chunk[d];
+    const auto along = static_cast<hsize_t>(last) + 1;
     if (along > most / count) return std::nullopt;
     count *= along;
   }
@@ -155,7 +156,8 @@ bool list_chunks(const H5Dataset& dataset, const H5Space& space, const Shape& sh
     hsize_t number = 0;
     for (std::size_t d = 0; d < shape.size(); ++d) {
       if (begin[d] >= static_cast<hsize_t>(shape[d])) return false;
-      number = number * static_cast<hsize_t>((shape[d] - 1) / layout.chunk[d] + 1) +
+      const std::int64_t last = (shape[d] - 1) / layout.chunk[d];
+      number = number * (static_cast<hsize_t>(last) + 1) +
                begin[d] / static_cast<hsize_t>(layout.chunk[d]);
     }
     layout.chunk_offsets[static_cast<std::size_t>(number)] = address;

@@ -8,7 +8,7 @@ namespace shardwise {
 namespace {
 
 bool is_ascii(const char* data) {
-  std::uint64_t word;
+  std::uint64_t word = 0;
   std::memcpy(&word, data, sizeof word);
   return (word & 0x8080808080808080) == 0;
 }

@@ -68,7 +68,7 @@ class CsvSource final : public Source {
   void add_field(const CsvField& wanted);
   std::size_t column_index(const std::string& name) const;
   void see(const CsvTable::Record& record);
-  void see_value(const CsvTable::Record& record, const CsvCell& cell, std::size_t field);
+  void see_value(const CsvTable::Record& record, const CsvCell& cell, std::size_t i);
   void become_text(std::int64_t end, TableField& field) const;
   void finish();
   void read_numbers(const CsvTable::Record& record, const TableField& field,

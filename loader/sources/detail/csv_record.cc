@@ -9,7 +9,7 @@ enum class CellEnd { delimiter, line, text, open, stray_quote, text_after_quote,
 CellEnd read_cell(std::string_view text, char delimiter, std::size_t& at, CsvCell& cell) {
   const std::size_t size = text.size();
   cell.quote_pairs = 0;
-  std::size_t end;
+  std::size_t end = 0;
   if (at < size && text[at] == '"') {
     const std::size_t begin = ++at;
     for (;;) {

@@ -107,7 +107,7 @@ TEST(SwapBytes, TurnsEachElementRound) {
 // Rows across blocks, with and without what is kept, in both byte orders.
 TEST(FileRows, ReadsBoxesKeptOrNot) {
   const Field field{"x", DType::i16, {7, 13, 11}};
-  const std::size_t row = 7 * 13 * 11 * 2;
+  const std::size_t row = num_bytes({7, 13, 11}, 2);
   const Bytes data = counted_bytes(100 + 2100 * row);
   for (const std::size_t hold : {std::size_t{0}, data.size()}) {
     for (const bool swapped : {false, true}) {

@@ -19,9 +19,9 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-Bytes hdf5_noise(std::size_t count, unsigned seed) {
+Bytes hdf5_noise(std::int64_t count, unsigned seed) {
   std::mt19937 random(seed);
-  Bytes all(count);
+  Bytes all(as_size(count));
   for (std::byte& byte : all) byte = static_cast<std::byte>(random() % 5);
   return all;
 }
@@ -75,7 +75,8 @@ TEST(Hdf5Source, ReadsEveryLayoutKeptOrNot) {
     if (!c.dataset.chunk.empty()) {  // no chunk of a fixed dataset may be larger than it
       c.dataset.chunk[0] = std::min<std::int64_t>(c.dataset.chunk[0], 53);
     }
-    Bytes data = hdf5_noise(53 * 9 * 14 * size_bytes(dtype), 1);
+    Bytes data =
+        hdf5_noise(num_elements({53, 9, 14}) * static_cast<std::int64_t>(size_bytes(dtype)), 1);
     if (dtype == DType::boolean) {
       for (std::byte& byte : data) byte &= std::byte{1};
     }
@@ -89,7 +90,7 @@ TEST(Hdf5Source, ReadsEveryLayoutKeptOrNot) {
       ASSERT_THAT(source->fields(), ElementsAre(Field{"image", dtype, {9, 14}}));
       for (std::int64_t record = 52; record >= 0; --record) {
         ASSERT_EQ(read_whole(*source, 0, record),
-                  hdf5_row(data, record, 9 * 14 * size_bytes(dtype)));
+                  hdf5_row(data, record, num_bytes({9, 14}, size_bytes(dtype))));
       }
       expect_boxes_agree(*source, 100, 18);
     }
@@ -98,7 +99,7 @@ TEST(Hdf5Source, ReadsEveryLayoutKeptOrNot) {
 
 TEST(Hdf5Source, ReadsFieldsOfSeveralFiles) {
   const TempDir dir;
-  const Bytes images = hdf5_noise(5 * 6, 2), labels = hdf5_noise(5 * 8, 3);
+  const Bytes images = hdf5_noise(30, 2), labels = hdf5_noise(40, 3);
   const std::vector<WrittenDataset> first{{"train/images", DType::u8, {3, 6}},
                                           {"train/labels", DType::i64, {3}, {2}, 4}};
   const std::vector<WrittenDataset> second{{"train/images", DType::u8, {2, 6}, {1, 2}},
@@ -131,7 +132,7 @@ TEST(Hdf5Source, TakesAllDatasetsOfTheRoot) {
 TEST(Hdf5Source, ReadsWhatWasNeverWritten) {
   const TempDir dir;
   for (const Shape& chunk : {Shape{}, Shape{4, 3}}) {
-    const Bytes data = hdf5_noise(4 * 3, 4);
+    const Bytes data = hdf5_noise(12, 4);
     write_hdf5(dir / "x.h5",
                {{.name = "x", .dtype = DType::u8, .shape = {10, 3}, .chunk = chunk, .rows = 4},
                 {.name = "y", .dtype = DType::u8, .shape = {10, 3}, .chunk = chunk, .rows = 0}},
@@ -147,7 +148,7 @@ TEST(Hdf5Source, ReadsWhatWasNeverWritten) {
 // More chunks than are asked for their place one by one; a file that does not begin with HDF5.
 TEST(Hdf5Source, ReadsManyChunksAndBehindAUserBlock) {
   const TempDir dir;
-  const Bytes data = hdf5_noise(5000 * 3, 5);
+  const Bytes data = hdf5_noise(15000, 5);
   write_hdf5(dir / "x.h5", {{"x", DType::u8, {5000, 3}, {1, 3}}}, {data});
   EXPECT_EQ(Hdf5Dataset(dir / "x.h5", "x").layout().kind, Hdf5Layout::Kind::library);
   write_hdf5(dir / "u.h5", {{"x", DType::u8, {5000, 3}}, {"y", DType::u8, {5000, 3}, {50, 3}}},
@@ -162,7 +163,7 @@ TEST(Hdf5Source, ReadsManyChunksAndBehindAUserBlock) {
 
 TEST(Hdf5Source, IsReadByManyThreads) {
   const TempDir dir;
-  const Bytes data = hdf5_noise(400 * 50, 6);
+  const Bytes data = hdf5_noise(20000, 6);
   write_hdf5(dir / "x.h5",
              {{"a", DType::u8, {400, 50}, {16, 50}, 1}, {"b", DType::u8, {400, 50}, {16, 20}}},
              {data, data});
@@ -227,7 +228,7 @@ TEST(Hdf5Source, RejectsWhatIsNoArrayOfRecords) {
 
 TEST(Hdf5Source, SaysWhereTheFileWasCut) {
   const TempDir dir;
-  const Bytes data = hdf5_noise(1000 * 10, 7);
+  const Bytes data = hdf5_noise(10000, 7);
   for (const Shape& chunk : {Shape{}, Shape{100, 10}}) {
     write_hdf5(dir / "x.h5", {{"x", DType::u8, {1000, 10}, chunk}}, {data});
     const Hdf5Layout layout = Hdf5Dataset(dir / "x.h5", "x").layout();
@@ -248,7 +249,7 @@ TEST(Hdf5Source, SaysWhereTheFileWasCut) {
 
 TEST(Hdf5Source, ReportsCompressedDataThatIsDamaged) {
   const TempDir dir;
-  const Bytes data = hdf5_noise(1000 * 10, 8);
+  const Bytes data = hdf5_noise(10000, 8);
   write_hdf5(dir / "x.h5", {{"x", DType::u8, {1000, 10}, {100, 10}, 6}}, {data});
   const auto source = open_hdf5({dir / "x.h5"});
   std::filesystem::resize_file(dir / "x.h5", 3000);

@@ -47,7 +47,7 @@ TEST(Npy, ReadsEveryTypeInBothOrdersAndAllVersions) {
                {"c8", DType::c64}, {"c16", DType::c128}};
   for (const auto& type : types) {
     SCOPED_TRACE(type.descr);
-    Bytes data(5 * 3 * 2 * size_bytes(type.dtype));
+    Bytes data(num_bytes({5, 3, 2}, size_bytes(type.dtype)));
     for (std::size_t i = 0; i < data.size(); ++i) data[i] = static_cast<std::byte>(i);
     Bytes swapped = data;
     detail::swap_bytes(type.dtype, swapped);
