@@ -12,6 +12,7 @@ pytest.importorskip("jax", reason="needs jax, which this environment has not")
 
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+from processes import free_port, run_ranks
 
 import shardwise as sw
 import shardwise.jax as swj
@@ -60,3 +61,36 @@ def test_resumes_from_its_state():
     again = swj.Loader(table(), NamedSharding(mesh(), P("model")), batch_size=8)
     again.load_state_dict(loader.state_dict())
     assert found + [np.asarray(b["y"]).tolist() for b in again] == expected
+
+
+def of_two_processes(rank, size, port):
+    os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
+    jax.distributed.initialize(f"127.0.0.1:{port}", size, rank)
+    asked = set()
+
+    class Counts:
+        def __len__(self):
+            return 64
+
+        def __getitem__(self, i):
+            asked.add(i)
+            return {"x": table()["x"][i], "y": np.int32(i)}
+
+    grid = Mesh(np.array(jax.devices()).reshape(4, 2), ("data", "model"))
+    shardings = {"x": NamedSharding(grid, P("data", None, "model")), "y": NamedSharding(grid, P("data"))}
+    source = sw.sources.callback(64, {"x": (np.float32, (2, 4)), "y": (np.int32, ())}, Counts().__getitem__, name="counts")
+    found = []
+    for batch in swj.Loader(source, shardings, batch_size=16, seed=2):
+        assert batch["x"].shape == (16, 2, 4)
+        found.append({name: [(s.index, np.asarray(s.data)) for s in batch[name].addressable_shards] for name in batch})
+    return found, asked
+
+
+def test_each_process_reads_what_its_devices_hold():
+    whole = list(sw.Loader(table(), batch_size=16, seed=2))
+    for found, asked in run_ranks(of_two_processes, 2, free_port()):
+        assert len(asked) == 32  # half of the rows
+        for batch, parts in zip(whole, found, strict=True):
+            for name in ("x", "y"):
+                assert len(parts[name]) == 4
+                assert all((batch[name][index] == data).all() for index, data in parts[name])

@@ -88,3 +88,20 @@ def test_placements_on_a_device_mesh():
         for w, (x, y) in zip(whole, found, strict=True):
             assert y == w["y"][4 * data:4 * data + 4].tolist()
             assert (x == w["x"][4 * data:4 * data + 4, :, 2 * model:2 * model + 2].numpy()).all()
+
+
+@pytest.mark.parametrize("workers", [0, 2, 3])
+@pytest.mark.filterwarnings("ignore")
+def test_a_stateful_dataloader_resumes_it(workers):
+    stateful = pytest.importorskip("torchdata.stateful_dataloader", reason="needs torchdata, which this environment has not")
+
+    def around():
+        loader = swt.Loader(table(), batch_size=4, epochs=2, seed=3)
+        return stateful.StatefulDataLoader(loader, batch_size=None, num_workers=workers)
+
+    expected = rows(swt.Loader(table(), batch_size=4, epochs=2, seed=3))
+    before, after = around(), around()
+    batches = iter(before)
+    found = rows([next(batches) for _ in range(7)])
+    after.load_state_dict(before.state_dict())
+    assert found + rows(after) == expected
