@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <utility>
 #include <vector>
@@ -166,7 +167,13 @@ SourcePtr open_images_text(SourceText& text, std::string_view known) {
 }
 
 SourcePtr open_tar_text(SourceText& text, std::string_view known) {
-  const ImageOptions options = image_options(text, known);
+  const std::string extensions = text.take("bytes").value_or("");
+  ImageOptions options = image_options(text, known);
+  for (std::size_t begin = 0; begin < extensions.size();) {
+    const std::size_t end = std::min(extensions.find(',', begin), extensions.size());
+    options.byte_fields.push_back(extensions.substr(begin, end - begin));
+    begin = end + 1;
+  }
   std::vector<SourcePtr> sources;
   sources.reserve(text.paths.size());
   for (const std::filesystem::path& path : text.paths) {
@@ -190,7 +197,8 @@ constexpr std::array kSourceFormats{
     SourceFormat{"images", kImageOptions, open_images_text},
     SourceFormat{"jsonl", "", open_jsonl_text},
     SourceFormat{"npy", "field", open_npy_text},
-    SourceFormat{"tar", kImageOptions, open_tar_text},
+    SourceFormat{"tar", "bytes, height, width, channels, resize, labels, max_pixels",
+                 open_tar_text},
     SourceFormat{"tfrecord", "", open_tfrecord_text},
     SourceFormat{"tokens", "dtype, window, stride, header_bytes, field", open_tokens_text},
 };

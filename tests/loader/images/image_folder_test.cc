@@ -10,6 +10,7 @@
 
 #include "loader/images/image_files.h"
 #include "shardwise/loader/detail/image/resize.h"
+#include "shardwise/loader/open_source.h"
 #include "shardwise/loader/sources/images.h"
 #include "testing/errors.h"
 #include "testing/random_boxes.h"
@@ -336,6 +337,28 @@ TEST(ImageFolder, TellsHowFarItIs) {
   open_image_folder(dir.path(),
                     {.progress = [&](std::int64_t entries) { told.push_back(entries); }});
   EXPECT_THAT(told, ElementsAre(1024, 1102));
+}
+
+TEST(ImageFolder, IsOpenedByATextToo) {
+  const TempDir dir;
+  put(dir, "cat/1.png", flat_png(7));
+  put(dir, "dog/1.png", flat_png(9));
+  const std::string text = "images:" + dir.path().string();
+  const auto source = open_source(text + "?height=4&width=5&channels=1&resize=crop");
+  EXPECT_EQ(source->fields()[0], (Field{"image", DType::u8, {4, 5, 1}}));
+  EXPECT_THAT(labels_of(*source), ElementsAre(0, 1));
+  EXPECT_EQ(open_source(text + "?labels=none")->fields().size(), 1u);
+  EXPECT_THAT(message_of(ErrorCode::invalid_argument, [&] { open_source(text + "?resize=fit"); }),
+              HasSubstr("resize is \"fit\", needs \"stretch\" or \"crop\""));
+  EXPECT_THAT(message_of(ErrorCode::invalid_argument, [&] { open_source(text + "?size=4"); }),
+              AllOf(HasSubstr("size"), HasSubstr("height, width")));
+
+  write_file(dir / "a.tar", make_tar({{.name = "0.png", .data = flat_png(7)},
+                                      {.name = "0.cls", .data = to_bytes("3")},
+                                      {.name = "0.json", .data = to_bytes("{}")}}));
+  const auto tar = open_source("tar:" + (dir / "a.tar").string() + "?bytes=json");
+  EXPECT_EQ(tar->fields()[tar->field_index("json")].shape, Shape{2});
+  EXPECT_THAT(labels_of(*tar), ElementsAre(3));
 }
 
 }  // namespace
