@@ -53,8 +53,8 @@ struct LoaderOptions {
   /// Threads that read records; each may block on its file.
   int threads = 1;
 
-  /// Of several loaders that share a run, as the workers of torch's DataLoader do: this one delivers
-  /// the batches b with b % parts == part.
+  /// Of several loaders that share a run, as the workers of torch's DataLoader do: this one
+  /// delivers the batches b with b % parts == part.
   std::int64_t parts = 1, part = 0;
 };
 

@@ -147,8 +147,8 @@ class PythonLoader {
 
 LoaderOptions options_of(std::int64_t batch_size, std::int64_t epochs, const std::string& order,
                          const std::string& last_batch, const std::string& bad_records,
-                         int prefetch, std::size_t prefetch_bytes, int threads,
-                         std::int64_t parts, std::int64_t part) {
+                         int prefetch, std::size_t prefetch_bytes, int threads, std::int64_t parts,
+                         std::int64_t part) {
   return {.batch_size = batch_size,
           .epochs = epochs,
           .order = parse_record_order(order),

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "runtime/kernel_shards.h"
-#include "shardwise/shard/philox.h"
 #include "shardwise/runtime/kernels/index.h"
+#include "shardwise/shard/philox.h"
 #include "testing/errors.h"
 #include "testing/simd_targets.h"
 
@@ -329,14 +329,12 @@ TEST(Argsort, ReachesTheEndsOfIntegers) {
 // The known answers that its authors publish (Random123, kat_vectors).
 TEST(RandomBits, AreThePublishedWords) {
   using Words = std::array<std::uint32_t, 4>;
-  EXPECT_EQ(philox({0, 0, 0, 0}, {0, 0}),
-            (Words{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
+  EXPECT_EQ(philox({0, 0, 0, 0}, {0, 0}), (Words{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
   const std::uint32_t ones = 0xffffffff;
   EXPECT_EQ(philox({ones, ones, ones, ones}, {ones, ones}),
             (Words{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
-  EXPECT_EQ(
-      philox({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, {0xa4093822, 0x299f31d0}),
-      (Words{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
+  EXPECT_EQ(philox({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, {0xa4093822, 0x299f31d0}),
+            (Words{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
   TestShard out(DType::u32, Box({0}, {5}));
   random_bits(0, {5}, out.target());
   const auto words = out.as<std::uint32_t>();

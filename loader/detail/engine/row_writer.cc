@@ -7,8 +7,8 @@
 #include <optional>
 
 #include "shardwise/loader/detail/engine/delivery_digest.h"
-#include "shardwise/loader/detail/mix.h"
 #include "shardwise/loader/detail/engine/stage_clock.h"
+#include "shardwise/loader/detail/mix.h"
 
 namespace shardwise::detail {
 namespace {

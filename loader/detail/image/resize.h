@@ -25,8 +25,8 @@ ScaledPart cropped(const ImageSize& image, const ImageSize& wanted);
 
 /// Scales an image of `channels` bytes per pixel, row-major, and writes the wanted part. A triangle
 /// filter as wide as the scale (antialiased), rows first, in Pillow's fixed-point numbers: bit for
-/// bit what its Image.resize(BILINEAR) gives up to version 12 (13 takes columns first where that is less
-/// work, and differs by 1 there). Each channel by itself: alpha does not weigh. Throws
+/// bit what its Image.resize(BILINEAR) gives up to version 12 (13 takes columns first where that is
+/// less work, and differs by 1 there). Each channel by itself: alpha does not weigh. Throws
 /// unsupported where it would need more than `max_pixels` pixels in between.
 void resize_image(const std::byte* image, const ImageSize& size, int channels,
                   const ScaledPart& part, std::int64_t max_pixels, ScratchMemory& scratch,
