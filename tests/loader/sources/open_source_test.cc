@@ -77,8 +77,8 @@ TEST(OpenSource, SaysWhatThereIs) {
   EXPECT_THAT(refused("nothing"),
               HasSubstr("open source \"nothing\": has no \":\", needs FORMAT:PATH"));
   EXPECT_THAT(refused("parquet:x"),
-              HasSubstr("there is no format \"parquet\"; there are csv, hdf5, idx, jsonl, npy, "
-                        "tfrecord, tokens"));
+              HasSubstr("there is no format \"parquet\"; there are csv, hdf5, idx, images, jsonl, "
+                        "npy, tar, tfrecord, tokens"));
   EXPECT_THAT(refused("idx:"), HasSubstr("has an empty path"));
   EXPECT_THAT(refused("idx:a,,b"), HasSubstr("has an empty path"));
   EXPECT_THAT(refused("idx:a?field"), HasSubstr("has an option that is not NAME=VALUE"));
