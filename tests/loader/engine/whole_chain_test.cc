@@ -322,6 +322,16 @@ TEST(ResumedStages, AreComparedApartFromTheData) {
     refused(mixed({{12, {1, 2}}}), states[batch]);
   }
   refused(mixed({{12, {1, 1}}, {19, {3, 1}}}), states[4]);
+  // Each epoch drops 2 of 30: after 5 batches of 7 stands number 7 of epoch 1.
+  LoaderOptions dropping = options;
+  dropping.batch_size = 7;
+  HostLoader dropped(mixed({}), placements, dropping);
+  for (int batch = 0; batch < 5; ++batch) dropped.next();
+  const auto dropped_resumed = [&](std::int64_t first) {
+    HostLoader(mixed({{first, {1, 1}}}), placements, dropping, dropped.state());
+  };
+  dropped_resumed(37);
+  message_of(ErrorCode::invalid_argument, [&] { dropped_resumed(36); });
   // In random order any record of the epoch may have been delivered.
   LoaderOptions random_order = options;
   random_order.order = RecordOrder::shuffled;
