@@ -57,7 +57,8 @@ Records filter_text(const Records& self, const std::string& text, const std::str
 /// By a Python function of a list of (bytes, length), one per field.
 Records filter_function(const Records& self, nb::object function, const std::string& name,
                         const std::string& cache, nb::object progress) {
-  RecordPredicate predicate{.name = name};
+  RecordPredicate predicate;
+  predicate.name = name;
   for (const Field& field : self.source->fields()) predicate.fields.push_back(field.name);
   predicate.keep = [held = held(std::move(function))](std::span<const FieldValue> values) {
     const nb::gil_scoped_acquire gil;

@@ -149,7 +149,7 @@ def test_weights_may_change_behind_what_was_delivered():
     assert taken + rest == [batch["x"].tolist() for batch in run(later)]
     assert all(min(x) > 100 for x in rest)
     for changes in ([], [(11, [3, 1])], [(10, [3, 1]), (15, [0, 1])]):
-        with pytest.raises(sw.InvalidArgument, match=r"the stages are map\("next\", mix\(weights 1 1"):
+        with pytest.raises(sw.InvalidArgument, match=r'the stages are map\("next", mix\(weights 1 1'):
             next(run(changes, state))
 
 
