@@ -40,7 +40,9 @@ TEST(LoaderState, GoesToTextAndBack) {
                             .bad_records = BadRecords::substitute,
                             .digest = {.high = UINT64_MAX, .low = UINT64_MAX}};
   for (const LoaderState& state :
-       {LoaderState{}, LoaderState{.seed = 7, .next_batch = 1, .source = 0xfedcba9876543210, .stages = 0x123456789abcdef0},
+       {LoaderState{},
+        LoaderState{
+            .seed = 7, .next_batch = 1, .source = 0xfedcba9876543210, .stages = 0x123456789abcdef0},
         LoaderState{.last_batch = LastBatch::pad, .bad_records = BadRecords::mask}, largest}) {
     const std::string text = to_json(state);
     EXPECT_EQ(loader_state_from_json(text), state) << text;
@@ -110,8 +112,7 @@ TEST(LoaderState, RejectsAnyOtherText) {
        "\"order\" is \"random\", needs one of \"sequential\", \"shuffled\""},
       {"last batch", state_text_with("last_batch", "0"),
        "\"last_batch\" is 0, needs one of \"drop\", \"pad\", \"wrap\""},
-      {"bad records", state_text_with("bad", "\"skip\""),
-       "\"fail\", \"substitute\", \"mask\""},
+      {"bad records", state_text_with("bad", "\"skip\""), "\"fail\", \"substitute\", \"mask\""},
   };
   for (const auto& c : cases) {
     SCOPED_TRACE(c.name);
