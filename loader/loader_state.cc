@@ -17,8 +17,8 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::array kKeys{"seed",  "next_batch", "source",      "batch_size",
-                           "order", "last_batch", "bad_records", "digest"};
+constexpr std::array kKeys{"seed",  "next_batch", "source", "stages", "batch_size",
+                           "order", "last_batch", "bad",    "digest"};
 
 [[noreturn]] void fail(const std::string& found) {
   throw Error(ErrorCode::invalid_argument, "read loader state: " + found);
@@ -92,11 +92,11 @@ Enum choice(const json& object, const char* key, const std::array<Enum, kCount>&
 }  // namespace
 
 std::string to_json(const LoaderState& state) {
-  return fmt::format(R"({{"seed":{},"next_batch":{},"source":"{}","batch_size":{},"order":"{}",)"
-                     R"("last_batch":"{}","bad_records":"{}","digest":"{}"}})",
-                     state.seed, state.next_batch, to_hex(state.source), state.batch_size,
-                     name(state.order), name(state.last_batch), name(state.bad_records),
-                     to_hex(Hash128{state.digest.high, state.digest.low}));
+  return fmt::format(R"({{"seed":{},"next_batch":{},"source":"{}","stages":"{}","batch_size":{},)"
+                     R"("order":"{}","last_batch":"{}","bad":"{}","digest":"{}"}})",
+                     state.seed, state.next_batch, to_hex(state.source), to_hex(state.stages),
+                     state.batch_size, name(state.order), name(state.last_batch),
+                     name(state.bad_records), to_hex(Hash128{state.digest.high, state.digest.low}));
 }
 
 LoaderState loader_state_from_json(std::string_view text) {
@@ -106,13 +106,13 @@ LoaderState loader_state_from_json(std::string_view text) {
   state.seed = number(object, "seed", std::numeric_limits<std::uint64_t>::max());
   state.next_batch = static_cast<std::int64_t>(number(object, "next_batch", kMost));
   state.source = hash<std::uint64_t>(object, "source");
+  state.stages = hash<std::uint64_t>(object, "stages");
   state.batch_size = static_cast<std::int64_t>(number(object, "batch_size", kMost));
   state.order = choice(object, "order", std::array{RecordOrder::sequential, RecordOrder::shuffled});
   state.last_batch =
       choice(object, "last_batch", std::array{LastBatch::drop, LastBatch::pad, LastBatch::wrap});
   state.bad_records =
-      choice(object, "bad_records",
-             std::array{BadRecords::fail, BadRecords::substitute, BadRecords::mask});
+      choice(object, "bad", std::array{BadRecords::fail, BadRecords::substitute, BadRecords::mask});
   const Hash128 digest = hash<Hash128>(object, "digest");
   state.digest = {digest.high, digest.low};
   return state;

@@ -39,6 +39,7 @@ struct LoaderState {
   std::uint64_t seed = 0;
   std::int64_t next_batch = 0;  ///< counted from the start of the run, over all epochs
   std::uint64_t source = 0;     ///< Source::fingerprint()
+  std::uint64_t stages = 0;     ///< hash of Source::describe(): changes behind next_batch are free
   std::int64_t batch_size = 0;
   RecordOrder order = RecordOrder::shuffled;
   LastBatch last_batch = LastBatch::drop;
@@ -48,8 +49,9 @@ struct LoaderState {
   bool operator==(const LoaderState&) const = default;
 };
 
-/// JSON text, as in {"seed":1,"next_batch":40,"source":"00000000000000ab","batch_size":256,
-/// "order":"shuffled","last_batch":"drop","bad_records":"fail","digest":"..."}; 256 bytes at most.
+/// JSON text, as in {"seed":1,"next_batch":40,"source":"00000000000000ab","stages":"...",
+/// "batch_size":256,"order":"shuffled","last_batch":"drop","bad":"fail","digest":"..."}; 256 bytes
+/// at most. "bad" is bad_records.
 std::string to_json(const LoaderState& state);
 
 /// Reads what to_json writes; blanks and the order of the keys are free. Throws invalid_argument

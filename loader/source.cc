@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "shardwise/loader/detail/read_frame.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/storage/hash.h"
 
@@ -73,7 +74,8 @@ class ZipSource final : public Source {
   std::span<const Field> fields() const override { return fields_; }
 
   void read(const Sample& sample, std::span<const FieldBox> boxes) const override {
-    std::vector<FieldBox> own;
+    detail::ReadFrame frame;
+    std::vector<FieldBox>& own = frame.lists().boxes;
     for (std::size_t source = 0; source < sources_.size(); ++source) {
       own.clear();
       for (const FieldBox& box : boxes) {
@@ -95,6 +97,19 @@ class ZipSource final : public Source {
     for (const auto& source : sources_) facts.push_back(source->fingerprint());
     const std::span<const std::byte> bytes = std::as_bytes(std::span(facts));
     return hash64(bytes.data(), bytes.size());
+  }
+
+  bool changes_with_epoch() const override {
+    return std::ranges::any_of(sources_,
+                               [](const auto& source) { return source->changes_with_epoch(); });
+  }
+  std::string describe(std::int64_t samples) const override {
+    if (sources_.size() == 1) return sources_[0]->describe(samples);
+    std::string all;
+    for (const auto& source : sources_) {
+      all += (all.empty() ? "" : ", ") + source->describe(samples);
+    }
+    return "zip(" + all + ")";
   }
 
   std::int64_t length(const Sample& sample, std::size_t field) const override {
@@ -143,6 +158,8 @@ std::int64_t Source::length(const Sample&, std::size_t field) const {
   const Shape& shape = fields()[field].shape;
   return shape.empty() ? 1 : shape[0];
 }
+
+std::string Source::describe(std::int64_t) const { return "records"; }
 
 void Source::read_box(std::size_t field, std::int64_t record, const BoxView& to) const {
   const FieldBox box{field, to};

@@ -75,6 +75,20 @@ class Source {
   /// resumed run compares it. That a record is bad (is_bad_record) is a fact as others are.
   virtual std::uint64_t fingerprint() const;
 
+  /// Whether which data a record is made of depends on the epoch or the seed, as behind shuffle()
+  /// and mix(): what looks at every record once (filter) cannot stand behind such a source. Values
+  /// that are drawn anew (a random crop) are no matter.
+  virtual bool changes_with_epoch() const { return false; }
+
+  /// In words what was made of the data: "shuffle(pack(text, window 64, documents 1024, records))".
+  /// Equal for equal stages and parameters, whatever the data (that is fingerprint()), and without
+  /// paths. A resumed run compares it. "records" where nothing was made of them.
+  ///
+  /// `samples`: so many of the source's samples may have been delivered: those numbered (epoch *
+  /// size() + record) below. What takes effect behind them (MixChange) is left out, so it may still
+  /// be changed.
+  virtual std::string describe(std::int64_t samples) const;
+
   /// Number of the field. Throws not_found, listing the fields there are.
   std::size_t field_index(std::string_view name) const;
 

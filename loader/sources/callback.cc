@@ -7,10 +7,13 @@
 #include <new>
 #include <utility>
 
+#include "shardwise/loader/detail/read_frame.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise {
 namespace {
+
+std::size_t aligned_bytes(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
 
 class CallbackSource final : public Source {
  public:
@@ -60,20 +63,25 @@ auto CallbackSource::guarded(const Sample& sample, Body&& body) const {
 
 // A field's memory is the first place that all of it goes to; scratch, if there is none.
 void CallbackSource::read(const Sample& sample, std::span<const FieldBox> boxes) const {
-  std::vector<std::byte*> record(fields_.size(), nullptr);
+  detail::ReadFrame frame;
+  std::vector<std::byte*>& record = frame.lists().places;
+  record.assign(fields_.size(), nullptr);
   for (const FieldBox& box : boxes) {
     if (record[box.field] == nullptr && box.to.box == whole_[box.field]) {
       record[box.field] = box.to.data;
     }
   }
-  std::vector<std::unique_ptr<std::byte[]>> scratch(fields_.size());
+  std::size_t scratch_bytes = 0;
+  for (std::size_t i = 0; i < fields_.size(); ++i) {
+    if (record[i] == nullptr) scratch_bytes += aligned_bytes(bytes_[i]);
+  }
+  std::byte* next = frame.lists().memory.take(scratch_bytes);
   for (std::size_t i = 0; i < fields_.size(); ++i) {
     if (record[i] == nullptr) {
-      scratch[i] = std::make_unique<std::byte[]>(bytes_[i]);
-      record[i] = scratch[i].get();
-    } else if (bytes_[i] > 0) {
-      std::memset(record[i], 0, bytes_[i]);
+      record[i] = next;
+      next += aligned_bytes(bytes_[i]);
     }
+    if (bytes_[i] > 0) std::memset(record[i], 0, bytes_[i]);
   }
   guarded(sample, [&] { fill_(sample, record); });
   for (const FieldBox& box : boxes) {

@@ -6,7 +6,10 @@
 #include <cstring>
 #include <utility>
 
+#include "shardwise/loader/detail/read_frame.h"
+#include "shardwise/loader/detail/sample_numbers.h"
 #include "shardwise/shard/error.h"
+#include "shardwise/storage/hash.h"
 
 namespace shardwise {
 namespace {
@@ -32,6 +35,16 @@ class ConcatSource final : public Source {
     const auto [source, own] = find(sample);
     return sources_[source]->length(own, field);
   }
+  void will_read(const Sample& sample) const override {
+    const auto [source, own] = find(sample);
+    sources_[source]->will_read(own);
+  }
+  bool changes_with_epoch() const override {
+    return std::ranges::any_of(sources_,
+                               [](const auto& source) { return source->changes_with_epoch(); });
+  }
+  std::uint64_t fingerprint() const override;
+  std::string describe(std::int64_t samples) const override;
 
  private:
   std::pair<std::size_t, Sample> find(const Sample& sample) const {
@@ -74,7 +87,9 @@ void ConcatSource::read(const Sample& sample, std::span<const FieldBox> boxes) c
     sources_[source]->read(own, boxes);
     return;
   }
-  std::vector<FieldBox> parts(boxes.begin(), boxes.end());
+  detail::ReadFrame frame;
+  std::vector<FieldBox>& parts = frame.lists().boxes;
+  parts.assign(boxes.begin(), boxes.end());
   for (FieldBox& part : parts) {
     if (!fields_[part.field].ragged) continue;
     const std::int64_t most = sources_[source]->fields()[part.field].shape[0];
@@ -89,6 +104,36 @@ void ConcatSource::read(const Sample& sample, std::span<const FieldBox> boxes) c
     if (bytes > there) std::memset(part.to.data + there, 0, bytes - there);
   }
   sources_[source]->read(own, parts);
+}
+
+// As of one file with the same records; where they have no fixed order, which must not be asked
+// for (weights of mix() may change), of the sources.
+std::uint64_t ConcatSource::fingerprint() const {
+  if (!changes_with_epoch()) return Source::fingerprint();
+  std::vector<std::uint64_t> facts;
+  facts.reserve(sources_.size());
+  for (const auto& source : sources_) facts.push_back(source->fingerprint());
+  const std::span<const std::byte> bytes = std::as_bytes(std::span(facts));
+  return hash64(bytes.data(), bytes.size());
+}
+
+// Files of equal records may be cut otherwise: neighbours that are alike count once.
+std::string ConcatSource::describe(std::int64_t samples) const {
+  const std::int64_t epoch = size() == 0 ? 0 : samples / size();
+  const std::int64_t records = size() == 0 ? 0 : samples % size();
+  std::string all, last;
+  bool is_one = true;
+  std::int64_t begin = 0;
+  for (const auto& source : sources_) {
+    const std::int64_t own = std::clamp<std::int64_t>(records - begin, 0, source->size());
+    const std::string part = source->describe(detail::sample_number(epoch, source->size(), own));
+    begin += source->size();
+    if (part == last) continue;
+    is_one = all.empty();
+    all += (all.empty() ? "" : ", ") + part;
+    last = part;
+  }
+  return is_one ? all : "concat(" + all + ")";
 }
 
 void check_together(std::span<const Field> first, std::span<const Field> fields, std::size_t i) {

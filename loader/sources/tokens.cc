@@ -42,7 +42,8 @@ std::shared_ptr<const Source> open_tokens(std::shared_ptr<const InputFile> file,
   const std::size_t stride_bytes = records > 1 ? as_size(stride) * token_bytes : 0;
   return file_rows_source(std::move(file), {options.field, options.dtype, {options.window}},
                           records, {options.header_bytes, stride_bytes, kBigEndianHost},
-                          options.hold_bytes);
+                          options.hold_bytes,
+                          fmt::format("tokens(window {}, stride {})", options.window, stride));
 }
 
 }  // namespace detail

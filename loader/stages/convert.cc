@@ -1,6 +1,7 @@
 #include "shardwise/loader/stages/convert.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cmath>
 #include <cstring>
@@ -28,6 +29,9 @@ class CastStage final : public detail::FieldStage {
   }
 
   std::uint64_t fingerprint() const override { return facts("cast").hash(); }
+  std::string describe(std::int64_t samples) const override {
+    return described("cast", name(changed().dtype), samples);
+  }
 
  private:
   State state(const Sample&) const override { return {}; }
@@ -72,6 +76,12 @@ class NormaliseStage final : public detail::FieldStage {
       all.add(static_cast<double>(mean_[i])).add(static_cast<double>(stddev_[i]));
     }
     return all.hash();
+  }
+  std::string describe(std::int64_t samples) const override {
+    return described(
+        "normalise",
+        fmt::format("mean {}, deviation {}", fmt::join(mean_, " "), fmt::join(stddev_, " ")),
+        samples);
   }
 
  private:

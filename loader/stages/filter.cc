@@ -45,6 +45,9 @@ class FilterStage final : public detail::SelectStage {
         .add(std::string_view(reinterpret_cast<const char*>(bits.data()), bits.size()))
         .hash();
   }
+  std::string describe(std::int64_t) const override {
+    return fmt::format("filter({:?}, {})", name_, inner().describe(inner().size()));
+  }
 
  private:
   Sample inner_sample(const Sample& sample) const override {
@@ -54,7 +57,7 @@ class FilterStage final : public detail::SelectStage {
   void check(const RecordPredicate& predicate) const {
     if (name_.empty()) refuse_filter("the predicate's name is empty, needs one for fingerprints");
     if (!predicate.keep) refuse_filter(fmt::format("the function of \"{}\" is null", name_));
-    if (changes_order()) {
+    if (changes_with_epoch()) {
       refuse_filter(
           fmt::format("the order of the source of \"{}\" changes with the epoch, needs to "
                       "be filtered before it is shuffled or mixed",

@@ -7,6 +7,7 @@
 #include <numeric>
 #include <utility>
 
+#include "shardwise/loader/detail/read_frame.h"
 #include "shardwise/loader/stages/detail/stage.h"
 #include "shardwise/loader/stages/detail/whole_fields.h"
 #include "shardwise/shard/error.h"
@@ -57,6 +58,7 @@ class MapStage final : public detail::OneSourceStage {
   void read(const Sample& sample, std::span<const FieldBox> boxes) const override;
   std::int64_t length(const Sample& sample, std::size_t field) const override;
 
+  std::string describe(std::int64_t samples) const override;
   std::uint64_t fingerprint() const override {
     detail::Facts facts("map");
     facts.add(inner().fingerprint()).add(name_);
@@ -68,8 +70,14 @@ class MapStage final : public detail::OneSourceStage {
 
  private:
   void check() const;
-  std::vector<FieldBuffer> make_buffers(std::byte* memory) const;
-  void call(const Sample& sample, std::byte* input_memory, std::span<FieldBuffer> outputs) const;
+  /// The new fields of a sample.
+  struct Made {
+    std::span<FieldBuffer> fields;
+    std::byte* memory;  ///< of outputs_
+  };
+  Made make(const Sample& sample, detail::ReadFrame::Lists& lists) const;
+  void call(const Sample& sample, std::span<const FieldValue> inputs,
+            std::span<FieldBuffer> outputs) const;
 
   std::string name_;
   std::uint64_t stream_;
@@ -96,25 +104,38 @@ void MapStage::check() const {
   }
 }
 
-std::vector<FieldBuffer> MapStage::make_buffers(std::byte* memory) const {
-  std::vector<FieldBuffer> buffers;
-  buffers.reserve(outputs_.which().size());
-  for (std::size_t i = 0; i < outputs_.which().size(); ++i) {
-    const Field& field = fields_[kept_.size() + i];
-    buffers.push_back({&field, outputs_.place(memory, i), detail::most_length(field)});
+std::string MapStage::describe(std::int64_t samples) const {
+  std::string text = fmt::format("map({:?}, of", name_);
+  const std::span<const Field> fields = inner().fields();
+  for (const std::size_t field : inputs_.which()) {
+    text += " " + detail::described_name(fields[field].name);
   }
-  return buffers;
+  if (!kept_.empty()) text += ", keeps";
+  for (const std::size_t field : kept_) text += " " + detail::described_name(fields[field].name);
+  return text + ", " + inner().describe(samples) + ")";
 }
 
-void MapStage::call(const Sample& sample, std::byte* input_memory,
-                    std::span<FieldBuffer> outputs) const {
-  std::vector<FieldValue> inputs;
-  inputs.reserve(inputs_.which().size());
+// By one read of the source, with what is in the list of boxes already.
+MapStage::Made MapStage::make(const Sample& sample, detail::ReadFrame::Lists& lists) const {
+  std::byte* const input_memory = lists.memory.take(inputs_.total_bytes() + outputs_.total_bytes());
+  std::byte* const output_memory = input_memory + inputs_.total_bytes();
+  inputs_.add_reads(input_memory, lists.boxes);
+  inner().read(sample, lists.boxes);
   for (std::size_t i = 0; i < inputs_.which().size(); ++i) {
     const std::size_t field = inputs_.which()[i];
-    inputs.push_back({&inner().fields()[field], inputs_.place(input_memory, i),
-                      detail::checked_length(inner(), sample, field)});
+    lists.values.push_back({&inner().fields()[field], inputs_.place(input_memory, i),
+                            detail::checked_length(inner(), sample, field)});
   }
+  for (std::size_t i = 0; i < outputs_.which().size(); ++i) {
+    const Field& field = fields_[kept_.size() + i];
+    lists.buffers.push_back({&field, outputs_.place(output_memory, i), detail::most_length(field)});
+  }
+  call(sample, lists.values, lists.buffers);
+  return {lists.buffers, output_memory};
+}
+
+void MapStage::call(const Sample& sample, std::span<const FieldValue> inputs,
+                    std::span<FieldBuffer> outputs) const {
   SampleRandom random(sample, stream_);
   function_(sample, random, inputs, outputs);
   for (std::size_t i = 0; i < outputs.size(); ++i) {
@@ -135,43 +156,29 @@ void MapStage::call(const Sample& sample, std::byte* input_memory,
 }
 
 void MapStage::read(const Sample& sample, std::span<const FieldBox> boxes) const {
-  std::vector<FieldBox> reads;
-  reads.reserve(boxes.size() + inputs_.which().size());
-  bool mapped = false;
+  detail::ReadFrame frame;
+  std::vector<FieldBox>& reads = frame.lists().boxes;
   for (const FieldBox& box : boxes) {
-    if (box.field < kept_.size()) {
-      reads.push_back({kept_[box.field], box.to});
-    } else {
-      mapped = true;
-    }
+    if (box.field < kept_.size()) reads.push_back({kept_[box.field], box.to});
   }
-  if (!mapped) {
+  if (reads.size() == boxes.size()) {
     inner().read(sample, reads);
     return;
   }
-  const auto input_memory = inputs_.allocate(), output_memory = outputs_.allocate();
-  inputs_.add_reads(input_memory.get(), reads);
-  inner().read(sample, reads);
-  std::vector<FieldBuffer> outputs = make_buffers(output_memory.get());
-  call(sample, input_memory.get(), outputs);
+  const Made made = make(sample, frame.lists());
   for (const FieldBox& box : boxes) {
     if (box.field < kept_.size()) continue;
     const std::size_t output = box.field - kept_.size();
     copy_box(box.to.box, size_bytes(fields_[box.field].dtype),
-             {outputs_.place(output_memory.get(), output).data(), outputs_.box(output)}, box.to);
+             {outputs_.place(made.memory, output).data(), outputs_.box(output)}, box.to);
   }
 }
 
 std::int64_t MapStage::length(const Sample& sample, std::size_t field) const {
   if (field < kept_.size()) return inner().length(sample, kept_[field]);
   if (!fields_[field].ragged) return detail::most_length(fields_[field]);
-  const auto input_memory = inputs_.allocate(), output_memory = outputs_.allocate();
-  std::vector<FieldBox> reads;
-  inputs_.add_reads(input_memory.get(), reads);
-  inner().read(sample, reads);
-  std::vector<FieldBuffer> outputs = make_buffers(output_memory.get());
-  call(sample, input_memory.get(), outputs);
-  return outputs[field - kept_.size()].length;
+  detail::ReadFrame frame;
+  return make(sample, frame.lists()).fields[field - kept_.size()].length;
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "shardwise/loader/stages/mix.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <utility>
@@ -15,7 +16,7 @@ namespace {
   throw Error(ErrorCode::invalid_argument, "mix: " + found);
 }
 
-class MixStage final : public detail::Stage {
+class MixStage final : public Source {
  public:
   MixStage(std::vector<std::shared_ptr<const Source>> sources, std::vector<std::int64_t> weights,
            std::vector<MixChange> changes)
@@ -45,16 +46,19 @@ class MixStage final : public detail::Stage {
     return drawn.source.length(drawn.sample, field);
   }
 
+  void will_read(const Sample& sample) const override {
+    const Drawn drawn = draw(sample);
+    drawn.source.will_read(drawn.sample);
+  }
+
+  // Without weights: changes may be added as a run goes on.
   std::uint64_t fingerprint() const override {
     detail::Facts facts("mix");
     for (const auto& source : sources_) facts.add(source->fingerprint());
-    facts.add(std::span<const std::int64_t>(weights_));
-    for (const MixChange& change : changes_) {
-      facts.add(change.first_sample).add(std::span<const std::int64_t>(change.weights));
-    }
     return facts.hash();
   }
-  bool changes_order() const override { return true; }
+  bool changes_with_epoch() const override { return true; }
+  std::string describe(std::int64_t samples) const override;
 
  private:
   struct Drawn {
@@ -75,6 +79,19 @@ class MixStage final : public detail::Stage {
   MixOrder order_;
   std::int64_t size_ = 0;
 };
+
+std::string MixStage::describe(std::int64_t samples) const {
+  std::string text = fmt::format("mix(weights {}", fmt::join(weights_, " "));
+  for (const MixChange& change : changes_) {
+    if (change.first_sample >= samples) break;
+    text += fmt::format(", from sample {} {}", change.first_sample, fmt::join(change.weights, " "));
+  }
+  for (std::size_t i = 0; i < sources_.size(); ++i) {
+    text +=
+        ", " + sources_[i]->describe(order_.drawn_before(samples, static_cast<std::int64_t>(i)));
+  }
+  return text + ")";
+}
 
 void check_sources(const std::vector<std::shared_ptr<const Source>>& sources) {
   for (std::size_t i = 0; i < sources.size(); ++i) {

@@ -18,7 +18,9 @@ namespace shardwise {
 /// epoch j / n. So shuffle(), put around a source, gives it another order each time.
 ///
 /// The weights may change at given samples of the run (a batch of B begins at multiples of B); the
-/// epoch's length stays. Then deliver in order: RecordOrder::sequential.
+/// epoch's length stays. Then deliver in order: RecordOrder::sequential. A run that is resumed may
+/// be given other changes behind the samples that it has delivered; those before them must be as
+/// they were.
 ///
 /// Throws invalid_argument where a source is null or empty, fields differ, weights are
 /// not one per source, or as MixOrder.

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "shardwise/loader/detail/read_frame.h"
 #include "shardwise/loader/stages/detail/best_fit.h"
 #include "shardwise/loader/stages/detail/parallel_chunks.h"
 #include "shardwise/loader/stages/detail/plan_cache.h"
@@ -36,7 +37,9 @@ class PackStage final : public detail::OneSourceStage {
   std::span<const Field> fields() const override { return fields_; }
   void read(const Sample& sample, std::span<const FieldBox> boxes) const override;
   std::int64_t length(const Sample&, std::size_t) const override { return options_.window; }
-  bool changes_order() const override { return false; }  // it is that of epoch 0
+  void will_read(const Sample& sample) const override;
+  bool changes_with_epoch() const override { return false; }  // it is that of epoch 0
+  std::string describe(std::int64_t samples) const override;
 
   std::uint64_t fingerprint() const override {
     return detail::Facts("pack")
@@ -51,6 +54,14 @@ class PackStage final : public detail::OneSourceStage {
   }
 
  private:
+  /// Of a record: its window of documents, and which of the packs made of that it is.
+  struct Place {
+    std::int64_t window, pack;
+  };
+  Place place_of(std::int64_t record) const {
+    const auto found = std::upper_bound(packs_before_.begin(), packs_before_.end(), record) - 1;
+    return {found - packs_before_.begin(), record - *found};
+  }
   static Sample document_sample(std::int64_t document) { return {document, 0, 0}; }
   void check() const;
   void count_packs();
@@ -194,15 +205,33 @@ void set_numbers(const FieldBox& box, std::int64_t begin, std::int64_t end, std:
   }
 }
 
+// All of epoch 0 is read to make the packs.
+std::string PackStage::describe(std::int64_t) const {
+  return fmt::format("pack({}, window {}, documents {}, {}{})",
+                     detail::described_name(inner().fields()[field_].name), options_.window,
+                     options_.documents,
+                     options_.eos ? fmt::format("eos {}, ", *options_.eos) : std::string(),
+                     inner().describe(inner().size()));
+}
+
+// Only where the plan is at hand.
+void PackStage::will_read(const Sample& sample) const {
+  const Place place = place_of(sample.record);
+  const PlanCache::Plan plan = plans_.find(place.window);
+  if (!plan) return;
+  for (const PackPiece& piece : plan->pack(place.pack)) {
+    inner().will_read(document_sample(piece.document));
+  }
+}
+
 void PackStage::read(const Sample& sample, std::span<const FieldBox> boxes) const {
-  const auto after =
-      std::upper_bound(packs_before_.begin(), packs_before_.end(), sample.record) - 1;
-  const PlanCache::Plan plan = plan_of(after - packs_before_.begin());
+  const Place place = place_of(sample.record);
+  const PlanCache::Plan plan = plan_of(place.window);
   std::int64_t start = 0;
-  std::vector<FieldBox> reads;
-  reads.reserve(boxes.size());
+  detail::ReadFrame frame;
+  std::vector<FieldBox>& reads = frame.lists().boxes;
   std::int64_t segment = 0;
-  for (const PackPiece& piece : plan->pack(sample.record - *after)) {
+  for (const PackPiece& piece : plan->pack(place.pack)) {
     ++segment;
     reads.clear();
     for (const FieldBox& box : boxes) {

@@ -37,7 +37,8 @@ class CropStage final : public detail::FieldStage {
             const CropPosition& position)
       : FieldStage(std::move(source), "crop", field_name),
         position_(position),
-        stream_(stage_number(stream_or(position.stream(), "crop", field_name))) {
+        stream_name_(stream_or(position.stream(), "crop", field_name)),
+        stream_(stage_number(stream_name_)) {
     const Shape& whole = original().shape;
     const bool at = position.kind() == CropPosition::Kind::at;
     bool fits = shape.size() == whole.size() && (!at || position.begin().size() == whole.size());
@@ -60,6 +61,14 @@ class CropStage final : public detail::FieldStage {
     if (position_.kind() == CropPosition::Kind::at) all.add(std::span(position_.begin()));
     if (position_.kind() == CropPosition::Kind::random) all.add(stream_);
     return all.hash();
+  }
+  std::string describe(std::int64_t samples) const override {
+    std::string where = "centre";
+    if (position_.kind() == CropPosition::Kind::at) where = "at " + to_string(position_.begin());
+    if (position_.kind() == CropPosition::Kind::random) {
+      where = fmt::format("random {:?}", stream_name_);
+    }
+    return described("crop", to_string(changed().shape) + " " + where, samples);
   }
 
  private:
@@ -92,6 +101,7 @@ class CropStage final : public detail::FieldStage {
   }
 
   CropPosition position_;
+  std::string stream_name_;
   std::uint64_t stream_;
 };
 
@@ -120,7 +130,8 @@ class FlipStage final : public detail::FieldStage {
       : FieldStage(std::move(source), "flip", field_name),
         dim_(dim),
         probability_(probability),
-        stream_(stage_number(stream_or(stream, fmt::format("flip {}", dim), field_name))) {
+        stream_name_(stream_or(stream, fmt::format("flip {}", dim), field_name)),
+        stream_(stage_number(stream_name_)) {
     if (dim >= original().shape.size()) {
       refuse_region(fmt::format("flip: dim {} of field \"{}\" of shape {}, needs one that it has",
                                 dim, field_name, to_string(original().shape)));
@@ -136,6 +147,11 @@ class FlipStage final : public detail::FieldStage {
 
   std::uint64_t fingerprint() const override {
     return facts("flip").add(std::uint64_t{dim_}).add(probability_).add(stream_).hash();
+  }
+  std::string describe(std::int64_t samples) const override {
+    return described("flip",
+                     fmt::format("dim {}, probability {} {:?}", dim_, probability_, stream_name_),
+                     samples);
   }
 
  private:
@@ -157,6 +173,7 @@ class FlipStage final : public detail::FieldStage {
 
   std::size_t dim_;
   double probability_;
+  std::string stream_name_;
   std::uint64_t stream_;
 };
 
@@ -164,7 +181,10 @@ class PadStage final : public detail::FieldStage {
  public:
   PadStage(std::shared_ptr<const Source> source, std::string_view field_name, const Shape& before,
            const Shape& after, double value)
-      : FieldStage(std::move(source), "pad", field_name), before_(before), after_(after) {
+      : FieldStage(std::move(source), "pad", field_name),
+        before_(before),
+        after_(after),
+        value_(value) {
     const Shape& whole = original().shape;
     bool fits = before.size() == whole.size() && after.size() == whole.size();
     Shape shape;
@@ -197,6 +217,12 @@ class PadStage final : public detail::FieldStage {
     std::uint64_t low = 0;
     std::memcpy(&low, element_.data(), sizeof(low));
     return facts("pad").add(std::span(before_)).add(std::span(after_)).add(low).hash();
+  }
+  std::string describe(std::int64_t samples) const override {
+    return described(
+        "pad",
+        fmt::format("{} before, {} after, value {}", to_string(before_), to_string(after_), value_),
+        samples);
   }
 
  private:
@@ -242,6 +268,7 @@ class PadStage final : public detail::FieldStage {
   }
 
   Shape before_, after_;
+  double value_;
   std::array<std::byte, 16> element_{};
 };
 

@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "shardwise/loader/detail/sample_numbers.h"
 #include "shardwise/loader/order/shuffle.h"
 #include "shardwise/loader/stages/detail/stage.h"
 #include "shardwise/shard/error.h"
@@ -19,7 +20,11 @@ class ShuffleStage final : public detail::SelectStage {
   std::uint64_t fingerprint() const override {
     return detail::Facts("shuffle").add(inner().fingerprint()).add(salt_).hash();
   }
-  bool changes_order() const override { return true; }
+  bool changes_with_epoch() const override { return true; }
+  std::string describe(std::int64_t samples) const override {
+    return fmt::format("shuffle({}{})", salt_ == 0 ? "" : fmt::format("salt {}, ", salt_),
+                       inner().describe(detail::whole_epochs(samples, size())));
+  }
 
  private:
   // The cipher's keys take some nanoseconds: less than looking them up between threads.
@@ -46,6 +51,13 @@ class TakeStage final : public detail::SelectStage {
   std::uint64_t fingerprint() const override {
     return detail::Facts("take").add(inner().fingerprint()).add(begin_).add(end_).hash();
   }
+  std::string describe(std::int64_t samples) const override {
+    const std::int64_t epoch = size() == 0 ? 0 : samples / size();
+    const std::int64_t records = size() == 0 ? 0 : samples % size();
+    const std::int64_t before =
+        detail::sample_number(epoch, inner().size(), records == 0 ? 0 : begin_ + records);
+    return fmt::format("take({} to {}, {})", begin_, end_, inner().describe(before));
+  }
 
  private:
   Sample inner_sample(const Sample& sample) const override {
@@ -69,6 +81,9 @@ class RepeatStage final : public detail::SelectStage {
   std::int64_t size() const override { return size_; }
   std::uint64_t fingerprint() const override {
     return detail::Facts("repeat").add(inner().fingerprint()).add(times_).hash();
+  }
+  std::string describe(std::int64_t samples) const override {
+    return fmt::format("repeat({} times, {})", times_, inner().describe(samples));
   }
 
  private:

@@ -144,7 +144,7 @@ class Source:
             return bool(function({f.name: record[f.name][:length] if f.ragged else record[f.name]
                                   for f, (_, length) in _zip(fields, values)}))
 
-        return Source(self._records.filter_function(answer, name or repr(function), path, tell))
+        return Source(self._records.filter_function(answer, name or _name_of(function), path, tell))
 
     @_remembered
     def map(self, function: Callable[..., Mapping[str, Any]], *, name: str | None = None) -> Source:
@@ -152,7 +152,8 @@ class Source:
         numbers are a function of seed, epoch and record) and returns a dict of arrays, of the same dtypes and shapes
         for all. name: names the function in the run's fingerprint, instead of what it gives for some records."""
         identity = None if name is None else f"{name} of {self._records.fingerprint()}"
-        return Source(_function_source(len(self), _Mapped(self, function), "map", identity))
+        return Source(_function_source(len(self), _Mapped(self, function), "map", identity,
+                                       made_of=(name or "", self._records)))
 
     @_remembered
     def pack(self, field: str, window: int, *, documents: int = 1024) -> Source:
@@ -287,6 +288,11 @@ def _value(value: Any, name: str) -> np.ndarray[Any, Any]:
     return array
 
 
+def _name_of(function: Any) -> str:
+    """The same in every process, as repr() is not."""
+    return str(getattr(function, "__qualname__", type(function).__qualname__))
+
+
 class _Mapped:
     def __init__(self, source: Source, function: Callable[..., Mapping[str, Any]]) -> None:
         import inspect
@@ -308,7 +314,8 @@ class _Mapped:
 
 
 def _function_source(size: int, function: Callable[[int, int, int], Any], what: str, name: str | None,
-                     fields: Sequence[Field] | None = None) -> _core.Records:
+                     fields: Sequence[Field] | None = None,
+                     made_of: tuple[str, _core.Records | None] = ("", None)) -> _core.Records:
     if fields is None:
         if size == 0:
             raise InvalidArgument(f"{what}: there is no record to tell the fields by")
@@ -340,4 +347,4 @@ def _function_source(size: int, function: Callable[[int, int, int], Any], what: 
         text = repr((what, name, size, [(f.name, str(f.dtype), f.shape) for f in known]))
         fingerprint = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
     return _core.Records.of_function([(f.name, name_of(f.dtype, f.name), list(f.shape), f.ragged) for f in known], size,
-                                     make, fingerprint)
+                                     make, fingerprint, *made_of)

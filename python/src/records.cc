@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -18,6 +20,8 @@
 
 namespace shardwise::python {
 namespace {
+
+using SourcePtr = std::shared_ptr<const shardwise::Source>;
 
 /// name, dtype, shape, whether it is ragged.
 using FieldArgument = std::tuple<std::string, std::string, Ints, bool>;
@@ -78,15 +82,18 @@ class ArraysSource final : public shardwise::Source {
 };
 
 /// Records that a Python function makes: it gets record, epoch and seed, and returns a list of
-/// (address, length), one per field, and an object that keeps them.
+/// (address, length), one per field, and an object that keeps them. `inner`: what it makes them of,
+/// if that is a source of equal numbers; `name` is then the function's.
 class FunctionSource final : public shardwise::Source {
  public:
   FunctionSource(std::vector<Field> fields, std::int64_t size, nb::object function,
-                 std::optional<std::uint64_t> fingerprint)
+                 std::optional<std::uint64_t> fingerprint, std::string name, SourcePtr inner)
       : fields_(std::move(fields)),
         size_(size),
         function_(held(std::move(function))),
-        fingerprint_(fingerprint) {
+        fingerprint_(fingerprint),
+        name_(std::move(name)),
+        inner_(std::move(inner)) {
     for (const Field& field : fields_) wholes_.push_back(Box::whole(field.shape));
   }
 
@@ -94,6 +101,12 @@ class FunctionSource final : public shardwise::Source {
   std::span<const Field> fields() const override { return fields_; }
   std::uint64_t fingerprint() const override {
     return fingerprint_ ? *fingerprint_ : shardwise::Source::fingerprint();
+  }
+  bool changes_with_epoch() const override { return inner_ && inner_->changes_with_epoch(); }
+  std::string describe(std::int64_t samples) const override {
+    if (!inner_) return shardwise::Source::describe(samples);
+    const std::string name = name_.empty() ? std::string() : fmt::format("{:?}, ", name_);
+    return fmt::format("map({}{})", name, inner_->describe(samples));
   }
 
   void read(const Sample& sample, std::span<const FieldBox> boxes) const override {
@@ -134,6 +147,8 @@ class FunctionSource final : public shardwise::Source {
   std::int64_t size_;
   std::shared_ptr<nb::object> function_;
   std::optional<std::uint64_t> fingerprint_;
+  std::string name_;
+  SourcePtr inner_;
 };
 
 /// One whole record, to memory of Python's: addresses per field.
@@ -202,12 +217,14 @@ void bind_records(nb::module_& module) {
       .def_static(
           "of_function",
           [](const std::vector<FieldArgument>& fields, std::int64_t size, nb::object function,
-             std::optional<std::uint64_t> fingerprint) {
+             std::optional<std::uint64_t> fingerprint, const std::string& name,
+             const std::optional<Records>& inner) {
             return Records{std::make_shared<FunctionSource>(fields_of(fields), size,
-                                                            std::move(function), fingerprint)};
+                                                            std::move(function), fingerprint, name,
+                                                            inner ? inner->source : nullptr)};
           },
           nb::arg("fields"), nb::arg("size"), nb::arg("function"),
-          nb::arg("fingerprint") = nb::none())
+          nb::arg("fingerprint") = nb::none(), nb::arg("name") = "", nb::arg("inner") = nb::none())
       .def_prop_ro("size", [](const Records& self) { return self.source->size(); })
       .def_prop_ro("fields", [](const Records& self) { return described(*self.source); })
       .def("read", &read_record, nb::arg("record"), nb::arg("epoch"), nb::arg("seed"),

@@ -123,11 +123,40 @@ def test_a_state_of_another_run_is_refused_by_name():
     state = sw.Loader(table(), batch_size=8, seed=2).state_dict()
     for part, other in (("batch_size", sw.Loader(table(), batch_size=4)),
                         ("order", sw.Loader(table(), batch_size=8, order="sequential")),
-                        ("source", sw.Loader(table(48), batch_size=8))):
+                        ("the source's data differ", sw.Loader(table(48), batch_size=8)),
+                        (r"the stages are shuffle\(records\), the state has others",
+                         sw.Loader(sources.of(table()).shuffle(), batch_size=8))):
         with pytest.raises(sw.InvalidArgument, match=part):
             other.load_state_dict(state)
     with pytest.raises(sw.InvalidArgument):
         sw.Loader(table(), batch_size=8).load_state_dict({"seed": 1})
+
+
+def test_weights_may_change_behind_what_was_delivered():
+    def run(changes, state=None):
+        a, b = sources.arrays({"x": np.arange(20)}), sources.arrays({"x": np.arange(100, 130)})
+        mixed = sources.mix([a.shuffle(), b], [1, 1], changes).map(lambda r: {"x": r["x"] + 1}, name="next")
+        loader = sw.Loader(mixed, batch_size=8, order="sequential", epochs=2)
+        if state:
+            loader.load_state_dict(state)
+        return loader
+
+    loader = run([(10, [3, 1])])
+    taken = [next(loader)["x"].tolist() for _ in range(2)]
+    state = loader.state_dict()
+    later = [(10, [3, 1]), (16, [0, 1])]
+    rest = [batch["x"].tolist() for batch in run(later, state)]
+    assert taken + rest == [batch["x"].tolist() for batch in run(later)]
+    assert all(min(x) > 100 for x in rest)
+    for changes in ([], [(11, [3, 1])], [(10, [3, 1]), (15, [0, 1])]):
+        with pytest.raises(sw.InvalidArgument, match=r'the stages are map\("next", mix\(weights 1 1'):
+            next(run(changes, state))
+
+
+def test_a_filter_comes_before_what_moves_records():
+    moved = sources.of(table()).shuffle().map(lambda r: r)
+    with pytest.raises(sw.InvalidArgument, match="changes with the epoch"):
+        moved.filter("y>3")
 
 
 def test_what_python_raises_comes_out_at_its_step_as_it_was():

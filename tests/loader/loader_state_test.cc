@@ -15,13 +15,15 @@ using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
 constexpr const char* kRestOfState =
-    R"("source":"00000000000000ab","batch_size":256,"order":"shuffled","last_batch":"drop",)"
-    R"("bad_records":"fail","digest":"0000000000000001000000000000000f")";
+    R"("source":"00000000000000ab","stages":"00000000000000cd","batch_size":256,)"
+    R"("order":"shuffled","last_batch":"drop","bad":"fail",)"
+    R"("digest":"0000000000000001000000000000000f")";
 
 TEST(LoaderState, IsTheTextOfTheHeader) {
   EXPECT_EQ(to_json({.seed = 1,
                      .next_batch = 40,
                      .source = 0xab,
+                     .stages = 0xcd,
                      .batch_size = 256,
                      .digest = {.high = 1, .low = 15}}),
             std::string(R"({"seed":1,"next_batch":40,)") + kRestOfState + "}");
@@ -31,13 +33,16 @@ TEST(LoaderState, GoesToTextAndBack) {
   const LoaderState largest{.seed = UINT64_MAX,
                             .next_batch = INT64_MAX,
                             .source = UINT64_MAX,
+                            .stages = UINT64_MAX,
                             .batch_size = INT64_MAX,
                             .order = RecordOrder::sequential,
                             .last_batch = LastBatch::wrap,
                             .bad_records = BadRecords::substitute,
                             .digest = {.high = UINT64_MAX, .low = UINT64_MAX}};
   for (const LoaderState& state :
-       {LoaderState{}, LoaderState{.seed = 7, .next_batch = 1, .source = 0xfedcba9876543210},
+       {LoaderState{},
+        LoaderState{
+            .seed = 7, .next_batch = 1, .source = 0xfedcba9876543210, .stages = 0x123456789abcdef0},
         LoaderState{.last_batch = LastBatch::pad, .bad_records = BadRecords::mask}, largest}) {
     const std::string text = to_json(state);
     EXPECT_EQ(loader_state_from_json(text), state) << text;
@@ -48,6 +53,7 @@ TEST(LoaderState, GoesToTextAndBack) {
             (LoaderState{.seed = 1,
                          .next_batch = 40,
                          .source = 0xab,
+                         .stages = 0xcd,
                          .batch_size = 256,
                          .digest = {.high = 1, .low = 15}}));
 }
@@ -77,7 +83,7 @@ TEST(LoaderState, RejectsAnyOtherText) {
       {"no batch", R"({"seed":4,)" + rest + "}", "key \"next_batch\" is missing"},
       {"no source", R"({"seed":1,"next_batch":4})", "key \"source\" is missing"},
       {"unknown key", R"({"seed":1,"next_batch":4,"epoch":2,)" + rest + "}",
-       "unknown key \"epoch\", needs seed, next_batch, source, "},
+       "unknown key \"epoch\", needs seed, next_batch, source, stages, "},
       {"repeated key", R"({"seed":1,"next_batch":4,"seed":2,)" + rest + "}",
        "key \"seed\" comes twice"},
       {"seed is text", state_text_with("seed", "\"1\""), "\"seed\" is \"1\", needs a whole number"},
@@ -98,14 +104,15 @@ TEST(LoaderState, RejectsAnyOtherText) {
        "needs a string of 16 hex"},
       {"source has a sign", state_text_with("source", "\"-00000000000000a\""),
        "needs a string of 16 hex"},
+      {"stages is short", state_text_with("stages", "\"ab\""),
+       "\"stages\" is \"ab\", needs a string of 16 hex digits"},
       {"digest is short", state_text_with("digest", "\"0000000000000001\""),
        "needs a string of 32 hex digits"},
       {"order", state_text_with("order", "\"random\""),
        "\"order\" is \"random\", needs one of \"sequential\", \"shuffled\""},
       {"last batch", state_text_with("last_batch", "0"),
        "\"last_batch\" is 0, needs one of \"drop\", \"pad\", \"wrap\""},
-      {"bad records", state_text_with("bad_records", "\"skip\""),
-       "\"fail\", \"substitute\", \"mask\""},
+      {"bad records", state_text_with("bad", "\"skip\""), "\"fail\", \"substitute\", \"mask\""},
   };
   for (const auto& c : cases) {
     SCOPED_TRACE(c.name);

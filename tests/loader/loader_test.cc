@@ -476,7 +476,7 @@ TEST(Loader, RefusesTheStateOfAnotherRun) {
                           "state has shuffled",
                           "loader: the state is of another run: last_batch is pad, the "
                           "state has drop",
-                          HasSubstr("another run: the source's fingerprint is ")));
+                          "loader: the state is of another run: the source's data differ"));
 }
 
 }  // namespace

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "shardwise/storage/hash.h"
+
 namespace shardwise::detail {
 namespace {
 
@@ -47,6 +49,16 @@ std::shared_ptr<const Source> checked(std::shared_ptr<const Source> source) {
   return source;
 }
 
+std::uint64_t hash_of(const std::string& description) {
+  return hash64(reinterpret_cast<const std::byte*>(description.data()), description.size());
+}
+
+// For messages: of a mix of thousands of sources.
+std::string shortened(const std::string& description) {
+  constexpr std::size_t kMost = 2000;
+  return description.size() <= kMost ? description : description.substr(0, kMost) + "..";
+}
+
 // Even cuts of the batch.
 std::int64_t rows_of_ticket(const BatchPlan& plan, const LoaderOptions& options) {
   const std::size_t row_bytes = std::min(kTicketBytes, 1 + plan.record_bytes());
@@ -84,8 +96,13 @@ void Engine::resume(const LoaderState& state) {
                                                          "{}",
                                                          state.next_batch, order_.end_batch()));
   }
-  state_ = {state.seed,     state.next_batch,    source_->fingerprint(), options_.batch_size,
-            options_.order, options_.last_batch, options_.bad_records};
+  state_ = {.seed = state.seed,
+            .next_batch = state.next_batch,
+            .source = source_->fingerprint(),
+            .batch_size = options_.batch_size,
+            .order = options_.order,
+            .last_batch = options_.last_batch,
+            .bad_records = options_.bad_records};
   const std::int64_t number = order_.first_number(state.next_batch);
   if (state.batch_size == 0) {  // of no run yet
     state_.digest = to_digest(digest_of_prefix(number));
@@ -96,8 +113,12 @@ void Engine::resume(const LoaderState& state) {
     if (ours == theirs) return;
     differ.push_back(fmt::format("{} is {}, the state has {}", part, ours, theirs));
   };
-  compare("the source's fingerprint", fmt::format("{:016x}", state_.source),
-          fmt::format("{:016x}", state.source));
+  const std::string stages = describe_at(state.next_batch);
+  if (hash_of(stages) != state.stages) {
+    differ.push_back(fmt::format("the stages are {}, the state has others", shortened(stages)));
+  } else if (state_.source != state.source) {
+    differ.emplace_back("the source's data differ");
+  }
   compare("batch_size", state_.batch_size, state.batch_size);
   compare("order", name(state_.order), name(state.order));
   compare("last_batch", name(state_.last_batch), name(state.last_batch));
@@ -108,6 +129,17 @@ void Engine::resume(const LoaderState& state) {
   }
   state_.digest = state.digest;
   check_digest(number, fmt::format("the state at batch {}", state.next_batch));
+}
+
+// What was made of the source's data, as far as it holds for the samples before a batch.
+std::string Engine::describe_at(std::int64_t batch) const {
+  return source_->describe(order_.samples_before(order_.first_number(batch)));
+}
+
+LoaderState Engine::state() const {
+  LoaderState state = state_;
+  state.stages = hash_of(describe_at(state.next_batch));
+  return state;
 }
 
 void Engine::check_digest(std::int64_t end_number, const std::string& where) const {

@@ -55,7 +55,7 @@ class Engine {
 
   const BatchPlan& plan() const { return plan_; }
   const RunOrder& order() const { return order_; }
-  const LoaderState& state() const { return state_; }
+  LoaderState state() const;
   const BadRecordLedger& bad_records() const { return bad_records_; }
   LoaderStats stats() const;
 
@@ -64,6 +64,7 @@ class Engine {
 
  private:
   void resume(const LoaderState& state);
+  std::string describe_at(std::int64_t batch) const;
   void check_digest(std::int64_t end_number, const std::string& where) const;
   Ring::Options ring_options() const;
   PendingBatch begin(std::int64_t index) const;
@@ -79,7 +80,7 @@ class Engine {
   const std::int64_t rows_per_ticket_;
   const Stopwatch clock_;
 
-  LoaderState state_;  // of the consumer, as what follows
+  LoaderState state_;  // but for its stages; of the consumer, as what follows
   std::int64_t batches_ = 0, records_ = 0, calls_ = 0;
   std::size_t bytes_placed_ = 0;
   BadRecordLedger bad_records_;

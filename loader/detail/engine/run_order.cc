@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "shardwise/loader/detail/engine/delivery_digest.h"
+#include "shardwise/loader/detail/sample_numbers.h"
 #include "shardwise/loader/order/shuffle.h"
 #include "shardwise/shard/error.h"
 
@@ -53,6 +54,12 @@ std::int64_t RunOrder::valid_rows(std::int64_t batch) const {
     return std::min(batch_size_, records_ - batch % batches_per_epoch_ * batch_size_);
   }
   return std::min(batch_size_, end_number_ - first_number(batch));
+}
+
+std::int64_t RunOrder::samples_before(std::int64_t number) const {
+  const std::int64_t samples =
+      sample_number(epoch_of(number), records_, number % samples_per_epoch_);
+  return order_ == RecordOrder::shuffled ? whole_epochs(samples, records_) : samples;
 }
 
 void RunOrder::samples(std::int64_t begin, std::int64_t end, std::vector<Sample>& samples) const {

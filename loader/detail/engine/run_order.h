@@ -31,6 +31,11 @@ class RunOrder {
   /// How many rows of a batch are samples; the others are padding.
   std::int64_t valid_rows(std::int64_t batch) const;
 
+  /// The source's samples of which those before a number are some, counted as Source::describe
+  /// does: the records that an epoch drops count, and in a random order all of an epoch that is
+  /// begun.
+  std::int64_t samples_before(std::int64_t number) const;
+
   std::int64_t epoch_of(std::int64_t number) const { return number / samples_per_epoch_; }
 
   /// Replaces `samples` by those of the numbers [begin, end).

@@ -10,19 +10,24 @@ namespace {
 class RowsSource final : public Source {
  public:
   RowsSource(std::int64_t size, std::vector<Field> fields,
-             std::vector<std::unique_ptr<const RowReader>> readers)
-      : size_(size), fields_(std::move(fields)), readers_(std::move(readers)) {}
+             std::vector<std::unique_ptr<const RowReader>> readers, std::string description)
+      : size_(size),
+        fields_(std::move(fields)),
+        readers_(std::move(readers)),
+        description_(std::move(description)) {}
 
   std::int64_t size() const override { return size_; }
   std::span<const Field> fields() const override { return fields_; }
   void read(const Sample& sample, std::span<const FieldBox> boxes) const override {
     for (const FieldBox& box : boxes) readers_[box.field]->read(sample.record, box.to);
   }
+  std::string describe(std::int64_t) const override { return description_; }
 
  private:
   std::int64_t size_;
   std::vector<Field> fields_;
   std::vector<std::unique_ptr<const RowReader>> readers_;
+  std::string description_;
 };
 
 }  // namespace
@@ -49,13 +54,15 @@ void FileRows::read(std::int64_t record, const BoxView& to) const {
 }
 
 std::shared_ptr<const Source> rows_source(std::int64_t size, std::vector<Field> fields,
-                                          std::vector<std::unique_ptr<const RowReader>> readers) {
-  return std::make_shared<RowsSource>(size, std::move(fields), std::move(readers));
+                                          std::vector<std::unique_ptr<const RowReader>> readers,
+                                          std::string description) {
+  return std::make_shared<RowsSource>(size, std::move(fields), std::move(readers),
+                                      std::move(description));
 }
 
 std::shared_ptr<const Source> file_rows_source(std::shared_ptr<const InputFile> file, Field field,
                                                std::int64_t size, const RowLayout& layout,
-                                               std::size_t hold_bytes) {
+                                               std::size_t hold_bytes, std::string description) {
   HoldBudget budget{hold_bytes};
   const std::size_t end = file->size_bytes();
   auto held = std::make_shared<const HeldFile>(std::move(file), layout.begin_bytes, end, budget);
@@ -63,7 +70,7 @@ std::shared_ptr<const Source> file_rows_source(std::shared_ptr<const InputFile> 
   readers.push_back(std::make_unique<const FileRows>(std::move(held), field, layout));
   std::vector<Field> fields;
   fields.push_back(std::move(field));
-  return rows_source(size, std::move(fields), std::move(readers));
+  return rows_source(size, std::move(fields), std::move(readers), std::move(description));
 }
 
 }  // namespace shardwise::detail

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "shardwise/loader/detail/files/held_file.h"
@@ -41,13 +42,15 @@ class FileRows final : public RowReader {
   std::size_t row_bytes_;
 };
 
-/// A source of `size` records, with a reader for each field.
+/// A source of `size` records, with a reader for each field, that says `description` of itself.
 std::shared_ptr<const Source> rows_source(std::int64_t size, std::vector<Field> fields,
-                                          std::vector<std::unique_ptr<const RowReader>> readers);
+                                          std::vector<std::unique_ptr<const RowReader>> readers,
+                                          std::string description = "records");
 
 /// A source of one field: rows of one size in a file.
 std::shared_ptr<const Source> file_rows_source(std::shared_ptr<const InputFile> file, Field field,
                                                std::int64_t size, const RowLayout& layout,
-                                               std::size_t hold_bytes);
+                                               std::size_t hold_bytes,
+                                               std::string description = "records");
 
 }  // namespace shardwise::detail

@@ -47,6 +47,10 @@ class ImageRecords final : public ImageSource {
   void read(const Sample& sample, std::span<const FieldBox> boxes) const override;
   std::int64_t length(const Sample& sample, std::size_t field) const override;
   std::uint64_t fingerprint() const override;
+  std::string describe(std::int64_t) const override {
+    return fmt::format("images({}{})", to_string(fields_[0].shape),
+                       resize_ == ImageResize::crop && !fixed_size_ ? ", cropped" : "");
+  }
   const std::vector<std::string>& class_names() const override { return found_.class_names; }
   std::string record_name(std::int64_t record) const override {
     return std::string(found_.store->name(record));

@@ -1,8 +1,12 @@
 #include "shardwise/loader/stages/detail/field_stage.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
 #include <utility>
+
+#include "shardwise/loader/detail/read_frame.h"
 
 namespace shardwise::detail {
 namespace {
@@ -32,6 +36,12 @@ Facts FieldStage::facts(std::string_view stage) const {
   return facts;
 }
 
+std::string FieldStage::described(std::string_view stage, std::string_view parameters,
+                                  std::int64_t samples) const {
+  return fmt::format("{}({}, {}, {})", stage, described_name(original().name), parameters,
+                     inner().describe(samples));
+}
+
 void FieldStage::read(const Sample& sample, std::span<const FieldBox> boxes) const {
   if (std::ranges::none_of(boxes, [this](const FieldBox& box) { return box.field == field_; })) {
     inner().read(sample, boxes);
@@ -39,7 +49,9 @@ void FieldStage::read(const Sample& sample, std::span<const FieldBox> boxes) con
   }
   const std::size_t input_bytes = size_bytes(original().dtype);
   const State of_sample = state(sample);
-  std::vector<FieldBox> reads;  // as boxes; data of those that need scratch is set below
+  ReadFrame frame;
+  std::vector<FieldBox>& reads = frame.lists().boxes;  // data of those in scratch is set below
+  std::vector<FieldBox>& wanted = frame.lists().others;
   reads.reserve(boxes.size());
   std::size_t scratch_bytes = 0;
   const auto in_place = [&](const FieldBox& from, const FieldBox& to) {
@@ -54,14 +66,12 @@ void FieldStage::read(const Sample& sample, std::span<const FieldBox> boxes) con
       scratch_bytes += aligned(num_bytes(reads.back().to.box.shape(), input_bytes));
     }
   }
-  const auto scratch = std::make_unique_for_overwrite<std::byte[]>(scratch_bytes);
-  std::byte* next = scratch.get();
+  std::byte* next = frame.lists().memory.take(scratch_bytes);
   for (std::size_t i = 0; i < boxes.size(); ++i) {
     if (in_place(reads[i], boxes[i])) continue;
     reads[i].to.data = next;
     next += aligned(num_bytes(reads[i].to.box.shape(), input_bytes));
   }
-  std::vector<FieldBox> wanted;
   wanted.reserve(reads.size());
   for (const FieldBox& box : reads) {
     if (box.field != field_ || !box.to.box.empty()) wanted.push_back(box);

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -37,6 +38,10 @@ class FieldStage : public OneSourceStage {
 
   /// Facts with which every fingerprint of such a stage begins.
   Facts facts(std::string_view stage) const;
+
+  /// "<stage>(<field>, <parameters>, <the source>)".
+  std::string described(std::string_view stage, std::string_view parameters,
+                        std::int64_t samples) const;
 
  private:
   virtual State state(const Sample& sample) const = 0;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <bit>
 #include <utility>
 
@@ -10,16 +11,19 @@
 
 namespace shardwise::detail {
 
-bool changes_order(const Source& source) {
-  const Stage* const stage = dynamic_cast<const Stage*>(&source);
-  return stage != nullptr && stage->changes_order();
-}
-
 OneSourceStage::OneSourceStage(std::shared_ptr<const Source> inner, std::string_view stage)
     : inner_(std::move(inner)) {
   if (!inner_) {
     throw Error(ErrorCode::invalid_argument, fmt::format("{}: the source is null", stage));
   }
+}
+
+std::string described_name(std::string_view name) {
+  const bool is_word = !name.empty() && std::ranges::all_of(name, [](char c) {
+    return ('a' <= c && c <= 'z') || ('A' <= c && c <= 'Z') || ('0' <= c && c <= '9') || c == '_' ||
+           c == '.' || c == '/';
+  });
+  return is_word ? std::string(name) : fmt::format("{:?}", name);
 }
 
 Facts& Facts::add(std::uint64_t fact) {

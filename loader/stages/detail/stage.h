@@ -11,19 +11,8 @@
 
 namespace shardwise::detail {
 
-/// A source that is made of others.
-class Stage : public Source {
- public:
-  /// Which data record r stands for depends on the epoch or the seed. Where a stage reads records
-  /// once, for all epochs, it cannot stand after such a source.
-  virtual bool changes_order() const = 0;
-};
-
-/// As Stage::changes_order; false of a source that is no stage.
-bool changes_order(const Source& source);
-
-/// A stage over one source, whose fields and lengths it keeps.
-class OneSourceStage : public Stage {
+/// A stage over one source, whose fields, records and lengths it keeps.
+class OneSourceStage : public Source {
  public:
   /// Throws invalid_argument where it is null; `stage` is what the message calls the stage.
   OneSourceStage(std::shared_ptr<const Source> inner, std::string_view stage);
@@ -33,7 +22,8 @@ class OneSourceStage : public Stage {
   std::int64_t length(const Sample& sample, std::size_t field) const override {
     return inner_->length(sample, field);
   }
-  bool changes_order() const override { return detail::changes_order(*inner_); }
+  void will_read(const Sample& sample) const override { inner_->will_read(sample); }
+  bool changes_with_epoch() const override { return inner_->changes_with_epoch(); }
 
  protected:
   const Source& inner() const { return *inner_; }
@@ -53,10 +43,14 @@ class SelectStage : public OneSourceStage {
   std::int64_t length(const Sample& sample, std::size_t field) const override {
     return inner().length(inner_sample(sample), field);
   }
+  void will_read(const Sample& sample) const override { inner().will_read(inner_sample(sample)); }
 
  private:
   virtual Sample inner_sample(const Sample& sample) const = 0;
 };
+
+/// A name as it stands in descriptions: in double quotes where it is no plain word.
+std::string described_name(std::string_view name);
 
 /// What a stage's fingerprint is made of, in order.
 class Facts {

@@ -18,7 +18,10 @@ class WholeFields {
 
   std::span<const std::size_t> which() const { return which_; }
 
-  /// A fresh piece of memory for one record.
+  /// Of memory for one record, a multiple of 64.
+  std::size_t total_bytes() const { return total_bytes_; }
+
+  /// A fresh piece of it.
   std::unique_ptr<std::byte[]> allocate() const;
 
   /// The i-th field's place in it.

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "loader/engine/joined_hosts.h"
 #include "loader/engine/trial_source.h"
 #include "shardwise/loader/loader.h"
 #include "shardwise/loader/order/shuffle.h"
@@ -52,43 +53,6 @@ std::vector<TrialLayout> trial_layouts() {
   all.back().placements[1].halo = {{2, 2}};
   return all;
 }
-
-// A run, joined from hosts that have every n-th position each.
-class JoinedHosts {
- public:
-  JoinedHosts(const std::shared_ptr<const Source>& source, std::vector<FieldPlacement> placements,
-              const LoaderOptions& options, const LoaderState& state, std::int64_t hosts)
-      : placements_(std::move(placements)) {
-    const std::int64_t size = placements_[0].sharding.mesh().size();
-    for (std::int64_t host = 0; host < std::min(hosts, size); ++host) {
-      std::vector<std::int64_t> positions;
-      for (std::int64_t p = host; p < size; p += hosts) positions.push_back(p);
-      loaders_.push_back(std::make_unique<HostLoader>(source, placements_, options, state,
-                                                      HostLoaderOptions{.positions = positions}));
-    }
-  }
-
-  std::optional<WholeBatch> next() {
-    std::vector<HostBatch> batches;
-    for (const auto& loader : loaders_) {
-      auto batch = loader->next();
-      if (batch) batches.push_back(std::move(*batch));
-    }
-    if (batches.empty()) return std::nullopt;
-    if (batches.size() != loaders_.size()) throw std::logic_error("hosts end apart");
-    return join(batches, placements_);
-  }
-
-  const HostLoader& first() const { return *loaders_[0]; }
-  LoaderState state() const {
-    for (const auto& loader : loaders_) EXPECT_EQ(loader->state(), loaders_[0]->state());
-    return loader_state_from_json(to_json(loaders_[0]->state()));
-  }
-
- private:
-  std::vector<FieldPlacement> placements_;
-  std::vector<std::unique_ptr<HostLoader>> loaders_;
-};
 
 // Which sample each row must be, numbered as the header says, without the loader's arithmetic.
 struct ExpectedRow {

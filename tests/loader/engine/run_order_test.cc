@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <utility>
 #include <vector>
@@ -114,6 +115,36 @@ TEST(DeliveryDigest, ChangesWithTheSamples) {
       EXPECT_TRUE(seen.insert({{digest.high, digest.low}, a * 300 + b}).second);
     }
   }
+}
+
+// Of all that come before a number, the last of the source's samples, by looking at each.
+TEST(RunOrder, KnowsWhichOfTheSourcesSamplesComeBefore) {
+  for (const std::int64_t records : {4, 7, 12}) {
+    for (const LastBatch last : {LastBatch::drop, LastBatch::pad, LastBatch::wrap}) {
+      for (const RecordOrder kind : {RecordOrder::sequential, RecordOrder::shuffled}) {
+        const RunOrder order(records,
+                             {.batch_size = 4, .epochs = 3, .order = kind, .last_batch = last}, 5);
+        std::vector<Sample> samples;
+        order.samples(0, order.first_number(order.end_batch()), samples);
+        std::int64_t behind = 0;
+        for (std::size_t number = 0; number < samples.size(); ++number) {
+          const auto before = order.samples_before(static_cast<std::int64_t>(number));
+          EXPECT_GE(before, behind);
+          const auto [record, epoch, seed] = samples[number];
+          if (kind == RecordOrder::sequential) {
+            EXPECT_EQ(before, epoch * records + record) << "it is the next itself";
+          } else {
+            EXPECT_LE(before, behind == 0 ? 0 : (behind - 1) / records * records + records);
+          }
+          behind = std::max(behind, epoch * records + record + 1);
+        }
+      }
+    }
+  }
+  const RunOrder endless(7, {.batch_size = 4, .epochs = std::numeric_limits<std::int64_t>::max()},
+                         5);
+  EXPECT_EQ(endless.samples_before(endless.first_number(endless.end_batch())),
+            std::numeric_limits<std::int64_t>::max());
 }
 
 }  // namespace

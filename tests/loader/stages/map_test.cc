@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <set>
 #include <vector>
@@ -194,6 +195,38 @@ TEST(MapStage, FingerprintTellsNameAndFields) {
                                   print({"y", DType::u8, {}}, {.name = "a", .inputs = {"label"}}),
                                   print({"y", DType::u8, {}}, {.name = "a", .keep = {"label"}})};
   EXPECT_EQ(std::set<std::uint64_t>(std::begin(prints), std::end(prints)).size(), 6u);
+}
+
+// Memory for reads is kept by the thread: one read within another has its own.
+TEST(MapStage, ItsFunctionMayReadMappedSourcesAndFail) {
+  const auto plus = [](std::shared_ptr<const Source> inner, std::int32_t number) {
+    return map(std::move(inner), {{"x", DType::i32, {}}},
+               [number](const Sample&, SampleRandom&, auto in, auto out) {
+                 std::int32_t x = 0;
+                 std::memcpy(&x, in[0].data.data(), sizeof x);
+                 if (x == 13) throw Error(ErrorCode::corrupt, "thirteen");
+                 x += number;
+                 std::memcpy(out[0].data.data(), &x, sizeof x);
+               },
+               {.name = "plus"});
+  };
+  const auto other = plus(plus(counted(20), 100), 1000);
+  const auto both = map(plus(counted(20), 1), {{"x", DType::i32, {}}, {"own", DType::i32, {}}},
+                        [&](const Sample& sample, SampleRandom&, auto in, auto out) {
+                          const std::vector<std::byte> read = whole_of(*other, sample, 0);
+                          std::copy(read.begin(), read.end(), out[0].data.begin());
+                          std::copy(in[0].data.begin(), in[0].data.end(), out[1].data.begin());
+                        },
+                        {.name = "both"});
+  for (std::int64_t record = 0; record < 20; ++record) {
+    const Sample sample{record, 0, 0};
+    if (record == 13) {
+      EXPECT_EQ(message_of(ErrorCode::corrupt, [&] { whole_of(*both, sample, 0); }), "thirteen");
+      continue;
+    }
+    EXPECT_EQ(values_of<std::int32_t>(*both, sample, 0)[0], record + 1100);
+    EXPECT_EQ(values_of<std::int32_t>(*both, sample, 1)[0], record + 1);
+  }
 }
 
 }  // namespace

@@ -184,6 +184,36 @@ TEST(PackStage, EveryTokenComesExactlyOnceAndBoxesAreOfTheWhole) {
   }
 }
 
+// Every box of every pack: the bytes beside its place stay as they were. A piece may end where its
+// document ends, with the eos in another pack or beyond the box.
+TEST(PackStage, WritesWithinItsBoxAlone) {
+  RandomShardings random(5);
+  for (int trial = 0; trial < 40; ++trial) {
+    const std::int64_t window = random.draw(1, 6);
+    const auto source =
+        std::make_shared<DocumentSource>(random_lengths(random, random.draw(1, 8), 3 * window));
+    const auto packs = pack(
+        source, {.field = "text", .window = window, .documents = random.draw(1, 8), .eos = -1});
+    constexpr std::size_t kBeside = 3 * sizeof(std::int32_t);
+    for (std::int64_t record = 0; record < packs->size(); ++record) {
+      for (std::int64_t begin = 0; begin < window; ++begin) {
+        for (std::int64_t end = begin; end <= window; ++end) {
+          for (std::size_t field = 0; field < 3; ++field) {
+            const std::size_t bytes = as_size(end - begin) * sizeof(std::int32_t);
+            std::vector<std::byte> memory(bytes + 2 * kBeside, std::byte{0xEE});
+            const FieldBox to{field, {memory.data() + kBeside, Box({begin}, {end})}};
+            packs->read({record, 0, 0}, {&to, 1});
+            std::fill_n(memory.begin() + kBeside, bytes, std::byte{0xEE});
+            ASSERT_EQ(memory, std::vector<std::byte>(memory.size(), std::byte{0xEE}))
+                << "trial " << trial << ", record " << record << ", field " << field << ", box "
+                << to_string(to.to.box);
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(PackStage, ABoxReadsItsTokensAlone) {
   RandomShardings random(2);
   const auto source = std::make_shared<DocumentSource>(random_lengths(random, 50, 30));

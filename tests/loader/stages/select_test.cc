@@ -199,11 +199,9 @@ TEST(SelectStages, ForwardLengthsOfTheRecordsThatTheyChoose) {
 TEST(SelectStages, FingerprintsTellSourceAndParameters) {
   std::vector<std::uint64_t> prints;
   for (const auto& a : {counted(10), counted(10, 1)}) {
-    for (const auto& stage :
-         {std::shared_ptr<const Source>(a), shuffle(a), shuffle(a, 1), take(a, 0, 10),
-          take(a, 0, 9), take(a, 1, 10), repeat(a, 1), repeat(a, 2), mix({a, a}, {1, 1}),
-          mix({a, a}, {2, 2}), mix({a, a}, {1, 1}, {{2, {1, 1}}}),
-          mix({a, a}, {1, 1}, {{3, {1, 1}}})}) {
+    for (const auto& stage : {std::shared_ptr<const Source>(a), shuffle(a), shuffle(a, 1),
+                              take(a, 0, 10), take(a, 0, 9), take(a, 1, 10), repeat(a, 1),
+                              repeat(a, 2), mix({a, a}, {1, 1}), mix({a, a, a}, {1, 1, 1})}) {
       EXPECT_EQ(stage->fingerprint(), stage->fingerprint());
       prints.push_back(stage->fingerprint());
     }

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <cstdint>
+#include <limits>
+
+namespace shardwise::detail {
+
+/// Samples of a source, counted over its epochs: epoch * size + record; 2^63 - 1 where it is more.
+inline std::int64_t sample_number(std::int64_t epoch, std::int64_t size, std::int64_t record) {
+  std::int64_t number = 0;
+  if (__builtin_mul_overflow(epoch, size, &number) ||
+      __builtin_add_overflow(number, record, &number)) {
+    return std::numeric_limits<std::int64_t>::max();
+  }
+  return number;
+}
+
+/// The same, up to the end of the epoch that is begun: of an order in which any record may come
+/// first.
+inline std::int64_t whole_epochs(std::int64_t samples, std::int64_t size) {
+  if (size == 0) return 0;
+  return sample_number(samples / size + (samples % size != 0 ? 1 : 0), size, 0);
+}
+
+}  // namespace shardwise::detail
