@@ -7,7 +7,6 @@
 
 #include <cstdint>
 #include <limits>
-#include <utility>
 
 #include "shardwise/loader/sources/detail/number_text.h"
 #include "shardwise/loader/sources/detail/shown_text.h"
