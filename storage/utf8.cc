@@ -47,25 +47,4 @@ bool is_utf8(std::string_view text) {
   return true;
 }
 
-void append_utf8(unsigned code_point, std::string& out) {
-  const auto put = [&](unsigned byte) {
-    out += static_cast<char>(static_cast<unsigned char>(byte));
-  };
-  if (code_point < 0x80) {
-    put(code_point);
-    return;
-  }
-  if (code_point < 0x800) {
-    put(0xc0 | code_point >> 6);
-  } else if (code_point < 0x10000) {
-    put(0xe0 | code_point >> 12);
-    put(0x80 | (code_point >> 6 & 0x3f));
-  } else {
-    put(0xf0 | code_point >> 18);
-    put(0x80 | (code_point >> 12 & 0x3f));
-    put(0x80 | (code_point >> 6 & 0x3f));
-  }
-  put(0x80 | (code_point & 0x3f));
-}
-
 }  // namespace shardwise

@@ -21,7 +21,7 @@ namespace shardwise {
 namespace {
 
 using detail::JsonFault;
-using detail::JsonScanner;
+using detail::JsonTarget;
 using detail::JsonValue;
 
 // Of a record that does not fit.
@@ -138,29 +138,17 @@ void JsonlSource::scan(const JsonlOptions& options) {
 void JsonlSource::see_line(std::string_view line, bool adds_keys) {
   const std::size_t record = as_size(records_.size() - 1);
   adds_keys = adds_keys && keys_.empty();
-  std::string scratch;
   std::vector<std::pair<std::string, JsonValue>> found;
+  const auto target = [&](std::string_view name) -> JsonTarget {
+    const bool is_wanted =
+        adds_keys || std::any_of(keys_.begin(), keys_.end(),
+                                 [&](const KeyField& key) { return key.wanted.name == name; });
+    if (!is_wanted) return {};
+    std::erase_if(found, [&](const auto& other) { return other.first == name; });
+    return {&found.emplace_back(name, JsonValue{}).second};
+  };
   try {
-    JsonScanner scanner(line);
-    scanner.expect('{');
-    if (!scanner.accept('}')) {
-      do {
-        const std::string name(scanner.string(scratch));
-        scanner.expect(':');
-        const bool is_wanted =
-            adds_keys || std::any_of(keys_.begin(), keys_.end(),
-                                     [&](const KeyField& key) { return key.wanted.name == name; });
-        if (!is_wanted) {
-          scanner.skip_value();
-          continue;
-        }
-        std::erase_if(found, [&](const auto& other) { return other.first == name; });
-        found.emplace_back(name, JsonValue{});
-        read_json_value(scanner, std::nullopt, found.back().second);
-      } while (scanner.accept(','));
-      scanner.expect('}');
-    }
-    scanner.end();
+    detail::read_json_object(line, target);
     if (adds_keys) {
       for (const auto& [name, value] : found) add_key({.name = name});
     }
@@ -179,7 +167,7 @@ void JsonlSource::see_line(std::string_view line, bool adds_keys) {
 
 void JsonlSource::note_fault(std::string_view found) {
   if (first_fault_.empty()) {
-    first_fault_ = fmt::format("; its record {} has {}", records_.size() - 1, found);
+    first_fault_ = fmt::format("; its record {}: {}", records_.size() - 1, found);
   }
 }
 
@@ -254,38 +242,21 @@ void JsonlSource::finish(KeyField& key) {
 // The values of the fields that are asked for.
 std::vector<JsonValue> JsonlSource::values_of(std::int64_t record,
                                               std::span<const FieldBox> boxes) const {
-  std::string scratch, text;
+  std::string text;
   std::vector<JsonValue> values(fields_.size());
   std::vector<bool> found(fields_.size());
-  std::string_view name;
+  const auto target = [&](std::string_view name) -> JsonTarget {
+    const auto asked = std::find_if(boxes.begin(), boxes.end(), [&](const FieldBox& box) {
+      return fields_[box.field].name == name;
+    });
+    if (asked == boxes.end()) return {};
+    found[asked->field] = true;
+    return {&values[asked->field], fields_[asked->field].dtype};
+  };
   try {
-    JsonScanner scanner(records_.text(record, text));
-    scanner.expect('{');
-    if (!scanner.accept('}')) {
-      do {
-        name = {};
-        name = scanner.string(scratch);
-        scanner.expect(':');
-        std::size_t field = 0;
-        while (field < fields_.size() && fields_[field].name != name) ++field;
-        if (field == fields_.size() ||
-            std::none_of(boxes.begin(), boxes.end(),
-                         [&](const FieldBox& box) { return box.field == field; })) {
-          scanner.skip_value();
-          continue;
-        }
-        name = fields_[field].name;
-        read_json_value(scanner, fields_[field].dtype, values[field]);
-        found[field] = true;
-      } while (scanner.accept(','));
-      name = {};
-      scanner.expect('}');
-    }
-    scanner.end();
+    detail::read_json_object(records_.text(record, text), target);
   } catch (const JsonFault& fault) {
-    records_.fail(record, name.empty() ? fmt::format("at its byte {}: {}", fault.at, fault.found)
-                                       : fmt::format("key \"{}\": {}", detail::shown_text(name),
-                                                     fault.found));
+    records_.fail(record, fault.found);
   }
   for (const FieldBox& box : boxes) {
     if (!found[box.field]) {

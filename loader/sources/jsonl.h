@@ -36,7 +36,7 @@ struct JsonlOptions {
 
 /// Opens a file with one JSON object (RFC 8259) in each line: a line is a record. Empty lines are
 /// passed over, as is a UTF-8 byte order mark; of a key that comes twice the last one counts; other
-/// keys may have any value.
+/// keys may have any value. No number may be beyond the range of a double.
 ///
 /// The file is read once to find its records and the sizes of their values, of which 8 bytes each
 /// are kept, and 4 per ragged field.

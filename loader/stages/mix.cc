@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "shardwise/loader/detail/common_fields.h"
 #include "shardwise/loader/stages/detail/stage.h"
 #include "shardwise/shard/error.h"
 
@@ -18,9 +19,10 @@ namespace {
 
 class MixStage final : public Source {
  public:
-  MixStage(std::vector<std::shared_ptr<const Source>> sources, std::vector<std::int64_t> weights,
-           std::vector<MixChange> changes)
+  MixStage(std::vector<std::shared_ptr<const Source>> sources, std::vector<Field> fields,
+           std::vector<std::int64_t> weights, std::vector<MixChange> changes)
       : sources_(std::move(sources)),
+        fields_(std::move(fields)),
         weights_(std::move(weights)),
         changes_(std::move(changes)),
         order_(weights_, changes_) {
@@ -35,11 +37,11 @@ class MixStage final : public Source {
   }
 
   std::int64_t size() const override { return size_; }
-  std::span<const Field> fields() const override { return sources_[0]->fields(); }
+  std::span<const Field> fields() const override { return fields_; }
 
   void read(const Sample& sample, std::span<const FieldBox> boxes) const override {
     const Drawn drawn = draw(sample);
-    drawn.source.read(drawn.sample, boxes);
+    detail::read_common(drawn.source, drawn.sample, boxes);
   }
   std::int64_t length(const Sample& sample, std::size_t field) const override {
     const Drawn drawn = draw(sample);
@@ -74,6 +76,7 @@ class MixStage final : public Source {
   }
 
   std::vector<std::shared_ptr<const Source>> sources_;
+  std::vector<Field> fields_;
   std::vector<std::int64_t> weights_;
   std::vector<MixChange> changes_;
   MixOrder order_;
@@ -93,27 +96,14 @@ std::string MixStage::describe(std::int64_t samples) const {
   return text + ")";
 }
 
-void check_sources(const std::vector<std::shared_ptr<const Source>>& sources) {
+std::vector<Field> checked_fields(std::span<const std::shared_ptr<const Source>> sources) {
+  std::vector<Field> fields = detail::common_fields(sources, "mix");
   for (std::size_t i = 0; i < sources.size(); ++i) {
-    if (!sources[i]) refuse_sources(fmt::format("source {} is null", i));
     if (sources[i]->size() == 0) {
       refuse_sources(fmt::format("source {} has no records, needs one or more", i));
     }
-    const std::span<const Field> first = sources[0]->fields(), own = sources[i]->fields();
-    if (first.size() != own.size()) {
-      refuse_sources(fmt::format("source {} has {} fields, source 0 has {}, needs equal fields", i,
-                                 own.size(), first.size()));
-    }
-    for (std::size_t field = 0; field < own.size(); ++field) {
-      if (own[field] == first[field]) continue;
-      const auto text = [](const Field& of) {
-        return fmt::format("\"{}\" {} {}{}", of.name, name(of.dtype), to_string(of.shape),
-                           of.ragged ? " ragged" : "");
-      };
-      refuse_sources(fmt::format("field {} of source {} is {}, of source 0 {}, needs equal fields",
-                                 field, i, text(own[field]), text(first[field])));
-    }
   }
+  return fields;
 }
 
 }  // namespace
@@ -125,8 +115,9 @@ std::shared_ptr<const Source> mix(std::vector<std::shared_ptr<const Source>> sou
     refuse_sources(fmt::format("got {} weights for {} sources, needs one for each of one or more",
                                weights.size(), sources.size()));
   }
-  check_sources(sources);
-  return std::make_shared<MixStage>(std::move(sources), std::move(weights), std::move(changes));
+  std::vector<Field> fields = checked_fields(sources);
+  return std::make_shared<MixStage>(std::move(sources), std::move(fields), std::move(weights),
+                                    std::move(changes));
 }
 
 }  // namespace shardwise

@@ -10,7 +10,8 @@
 namespace shardwise {
 
 /// Several sources of equal fields, drawn from by integer weights: {3, 1} gives three of the first
-/// for one of the second, laid out evenly (MixOrder) and exact over every four.
+/// for one of the second, laid out evenly (MixOrder) and exact over every four. Of a ragged field
+/// shape[0] may differ: the result has the most.
 ///
 /// An epoch is so many periods that each source of a weight over 0 is seen at least once: the
 /// largest size / weight, rounded up, times the sum of the weights. Smaller sources repeat, and go

@@ -1,117 +1,171 @@
 #include "shardwise/loader/sources/detail/json_value.h"
 
 #include <fmt/format.h>
+#include <rapidjson/error/en.h>
+#include <rapidjson/memorystream.h>
+#include <rapidjson/reader.h>
 
 #include <cstdint>
-#include <cstring>
-#include <string_view>
+#include <limits>
 
 #include "shardwise/loader/sources/detail/number_text.h"
 #include "shardwise/loader/sources/detail/shown_text.h"
+#include "shardwise/storage/utf8.h"
 
 namespace shardwise::detail {
 namespace {
 
+using rapidjson::SizeType;
+
+// Not recursive, so that no nesting is too deep. Numbers are read as text, for any dtype.
+constexpr unsigned kJsonFlags =
+    rapidjson::kParseIterativeFlag | rapidjson::kParseNumbersAsStringsFlag;
 constexpr std::int64_t kUnknown = -1;
+constexpr std::size_t kNoElement = kMaxRank + 1;
 
-class JsonValueReader {
+/// Keeps what RapidJSON's reader reports of the members that have a target. Thread-compatible.
+class MemberReader {
  public:
-  JsonValueReader(JsonScanner& scanner, std::optional<DType> dtype, JsonValue& value)
-      : scanner_(scanner), dtype_(dtype), value_(value) {}
+  explicit MemberReader(const std::function<JsonTarget(std::string_view)>& target)
+      : target_(target) {}
 
-  void read() {
-    value_.is_text = value_.has_truth = value_.has_integer = value_.has_real = false;
-    value_.shape = {};
-    value_.elements.clear();
-    if (scanner_.peek() == '"') {
-      read_text();
-    } else {
-      read_part(0);
-    }
+  bool Key(const char* text, SizeType bytes, bool) {
+    const std::string_view key = checked(text, bytes);
+    if (depth_ > 1) return true;
+    to_ = target_(key);
+    if (to_.value == nullptr) return true;
+    key_ = key;
+    rank_ = kNoElement;
+    JsonValue& value = *to_.value;
+    value.is_text = value.has_truth = value.has_integer = value.has_real = false;
+    value.shape = {};
+    value.elements.clear();
+    return true;
   }
-
- private:
-  void read_text() {
-    const std::string_view text = scanner_.string(scratch_);
-    if (dtype_ && *dtype_ != DType::u8) {
-      scanner_.fail(fmt::format("a string, needs numbers of type {}", name(*dtype_)));
-    }
-    value_.is_text = true;
-    value_.shape = {static_cast<std::int64_t>(text.size())};
-    if (!dtype_) return;
-    const auto* const begin = reinterpret_cast<const std::byte*>(text.data());
-    value_.elements.assign(begin, begin + text.size());
+  bool StartObject() {
+    if (to_.value != nullptr) fail("an object, needs numbers, lists of them, or a string");
+    ++depth_;
+    return true;
   }
-
-  void read_part(std::size_t depth) {
-    switch (scanner_.peek()) {
-      case '[':
-        return read_list(depth);
-      case '"':
-        scanner_.fail("a string within a list");
-      case '{':
-        scanner_.fail("an object, needs numbers, lists of them, or a string");
-      case 'n':
-        scanner_.fail("null or no value, needs numbers, lists of them, or a string");
-      case 't':
-      case 'f':
-        value_.has_truth = true;
-        return read_element(depth, scanner_.truth() ? "true" : "false");
-      default: {
-        const std::string_view number = scanner_.number();
-        (is_json_integer(number) ? value_.has_integer : value_.has_real) = true;
-        return read_element(depth, number);
-      }
-    }
+  bool EndObject(SizeType) {
+    --depth_;
+    return true;
   }
-
-  void read_element(std::size_t depth, std::string_view text) {
-    if (value_.shape.size() > depth || (has_element_ && rank_ != depth)) {
-      scanner_.fail("a list and something else side by side");
-    }
-    has_element_ = true;
-    rank_ = depth;
-    if (!dtype_) return;
-    const std::size_t bytes = size_bytes(*dtype_);
-    const std::size_t end = value_.elements.size();
-    value_.elements.resize(end + bytes);
-    if (!read_number(text, *dtype_, value_.elements.data() + end)) {
-      scanner_.fail(fmt::format("{}, needs a number of type {}", shown_text(text), name(*dtype_)));
-    }
+  bool StartArray() {
+    ++depth_;
+    if (to_.value == nullptr) return true;
+    if (lists() > kMaxRank) fail(fmt::format("over {} lists within one another", kMaxRank));
+    if (rank_ < lists()) fail("a list and something else side by side");
+    return true;
   }
-
-  void read_list(std::size_t depth) {
-    if (depth == kMaxRank) scanner_.fail(fmt::format("over {} lists within one another", kMaxRank));
-    if (has_element_ && depth >= rank_) scanner_.fail("a list and something else side by side");
-    scanner_.expect('[');
-    std::int64_t count = 0;
-    if (!scanner_.accept(']')) {
-      do {
-        read_part(depth + 1);
-        ++count;
-      } while (scanner_.accept(','));
-      scanner_.expect(']');
-    }
-    while (value_.shape.size() <= depth) value_.shape.push_back(kUnknown);
-    std::int64_t& extent = value_.shape[depth];
+  bool EndArray(SizeType count) {
+    --depth_;
+    if (to_.value == nullptr) return true;
+    Shape& shape = to_.value->shape;
+    while (shape.size() <= lists()) shape.push_back(kUnknown);
+    std::int64_t& extent = shape[lists()];
     if (extent != kUnknown && extent != count) {
-      scanner_.fail(fmt::format("a list of {} beside one of {}", count, extent));
+      fail(fmt::format("a list of {} beside one of {}", count, extent));
     }
     extent = count;
+    return true;
   }
 
-  JsonScanner& scanner_;
-  std::optional<DType> dtype_;
-  JsonValue& value_;
-  std::string scratch_;
-  bool has_element_ = false;
-  std::size_t rank_ = 0;  // of the elements
+  bool Null() {
+    if (to_.value != nullptr) fail("null, needs numbers, lists of them, or a string");
+    return true;
+  }
+  bool Bool(bool truth) {
+    if (to_.value == nullptr) return true;
+    to_.value->has_truth = true;
+    return add_element(truth ? "true" : "false");
+  }
+  bool RawNumber(const char* text, SizeType bytes, bool) {
+    if (to_.value == nullptr) return true;
+    const std::string_view number(text, bytes);
+    const bool is_integer = number.find_first_of(".eE") == number.npos;
+    (is_integer ? to_.value->has_integer : to_.value->has_real) = true;
+    return add_element(number);
+  }
+  bool String(const char* data, SizeType bytes, bool) {
+    const std::string_view text = checked(data, bytes);
+    if (to_.value == nullptr) return true;
+    if (lists() > 0) fail("a string within a list");
+    if (to_.dtype && *to_.dtype != DType::u8) {
+      fail(fmt::format("a string, needs numbers of type {}", name(*to_.dtype)));
+    }
+    to_.value->is_text = true;
+    to_.value->shape = {static_cast<std::int64_t>(text.size())};
+    if (!to_.dtype) return true;
+    const auto* const begin = reinterpret_cast<const std::byte*>(text.data());
+    to_.value->elements.assign(begin, begin + text.size());
+    return true;
+  }
+
+  // The reader asks for these only without kParseNumbersAsStringsFlag.
+  bool Int(int) { return false; }
+  bool Uint(unsigned) { return false; }
+  bool Int64(std::int64_t) { return false; }
+  bool Uint64(std::uint64_t) { return false; }
+  bool Double(double) { return false; }
+
+ private:
+  [[noreturn]] void fail(std::string_view found) const {
+    throw JsonFault{fmt::format("key \"{}\": {}", shown_text(key_), found)};
+  }
+
+  std::size_t lists() const { return depth_ - 1; }  // of a member's value, around what comes next
+
+  static std::string_view checked(const char* text, SizeType bytes) {
+    const std::string_view checked(text, bytes);
+    // Half of a surrogate pair, too: RapidJSON 1.1.0 takes "\udc00".
+    if (!is_utf8(checked)) throw JsonFault{"a string that is not UTF-8"};
+    return checked;
+  }
+
+  bool add_element(std::string_view text) {
+    JsonValue& value = *to_.value;
+    if (value.shape.size() > lists() || (rank_ != kNoElement && rank_ != lists())) {
+      fail("a list and something else side by side");
+    }
+    rank_ = lists();
+    if (!to_.dtype) return true;
+    const std::size_t end = value.elements.size();
+    value.elements.resize(end + size_bytes(*to_.dtype));
+    if (!read_number(text, *to_.dtype, value.elements.data() + end)) {
+      fail(fmt::format("{}, needs a number of type {}", shown_text(text), name(*to_.dtype)));
+    }
+    return true;
+  }
+
+  const std::function<JsonTarget(std::string_view)>& target_;
+  JsonTarget to_;
+  std::string key_;
+  std::size_t depth_ = 0;          // objects and lists that are open
+  std::size_t rank_ = kNoElement;  // lists around each element
 };
 
 }  // namespace
 
-void read_json_value(JsonScanner& scanner, std::optional<DType> dtype, JsonValue& value) {
-  JsonValueReader(scanner, dtype, value).read();
+void read_json_object(std::string_view text,
+                      const std::function<JsonTarget(std::string_view key)>& target) {
+  const std::size_t begin = text.find_first_not_of(" \t\r\n");
+  if (begin == text.npos || text[begin] != '{') throw JsonFault{"no JSON object"};
+  if (text.size() > std::numeric_limits<SizeType>::max()) throw JsonFault{"over 4 GiB of JSON"};
+  rapidjson::MemoryStream stream(text.data(), text.size());
+  MemberReader members(target);
+  rapidjson::Reader reader;
+  reader.Parse<kJsonFlags>(stream, members);
+  std::size_t at = stream.Tell();
+  std::string_view found = "a zero byte";  // looks like the end
+  if (reader.HasParseError()) {
+    at = reader.GetErrorOffset();
+    found = rapidjson::GetParseError_En(reader.GetParseErrorCode());
+    found.remove_suffix(1);  // the full stop
+  } else if (at == text.size()) {
+    return;
+  }
+  throw JsonFault{fmt::format("at its byte {}: {}", at, found)};
 }
 
 }  // namespace shardwise::detail

@@ -9,7 +9,7 @@
 
 #include "loader/sources/source_reads.h"
 #include "shardwise/loader/detail/files/open_files.h"
-#include "shardwise/loader/sources/detail/json_scanner.h"
+#include "shardwise/loader/sources/detail/json_value.h"
 #include "testing/errors.h"
 
 namespace shardwise {
@@ -92,13 +92,13 @@ TEST(Jsonl, ReportsABadRecordWhenItIsRead) {
     return message_of(ErrorCode::corrupt, [&] { read_whole(*source, field, record); });
   };
   EXPECT_THAT(failure(1, 0), HasSubstr("read: here: record 1 at offset 24, line 2: at its byte 23: "
-                                       "no '}'"));
+                                       "Missing a comma"));
   EXPECT_THAT(failure(2, 1), HasSubstr("line 3: has no key \"t\""));
   EXPECT_THAT(failure(3, 0), HasSubstr("key \"x\" has shape [3], needs [2]"));
   EXPECT_THAT(failure(4, 0), HasSubstr("key \"x\": 256, needs a number of type u8"));
   EXPECT_THAT(failure(4, 1), HasSubstr("key \"t\" has shape []"));
   EXPECT_THAT(message_of(ErrorCode::corrupt, [&] { source->length({.record = 1}, 1); }),
-              HasSubstr("no '}'"));
+              HasSubstr("at its byte 23: Missing a comma"));
 }
 
 TEST(Jsonl, RejectsValuesThatDoNotGoTogether) {
@@ -115,9 +115,9 @@ TEST(Jsonl, RejectsValuesThatDoNotGoTogether) {
   EXPECT_THAT(refused_lines("", {}, corrupt), HasSubstr("it has no field"));
   EXPECT_THAT(refused_lines("{}\n", {}, corrupt), HasSubstr("it has no field"));
   EXPECT_THAT(refused_lines("hello\n", {}, corrupt),
-              HasSubstr("it has no field; its record 0 has no '{'"));
+              HasSubstr("it has no field; its record 0: no JSON object"));
   EXPECT_THAT(refused_lines(two("null", "null"), {.fields = {{.name = "x"}}}, corrupt),
-              HasSubstr("no record has a field \"x\" that fits; its record 0 has null"));
+              HasSubstr("no record has a field \"x\" that fits; its record 0: key \"x\": null"));
   EXPECT_THAT(refused_lines("{\"x\": 1}\n", {.fields = {{.name = "y"}}}, corrupt),
               HasSubstr("no record has a field \"y\" that fits"));
   EXPECT_THAT(refused_lines("", {.fields = {{.name = "x"}, {.name = "x"}}}),
@@ -125,7 +125,7 @@ TEST(Jsonl, RejectsValuesThatDoNotGoTogether) {
   EXPECT_THAT(refused_lines("", {.fields = {{.name = "x", .shape = Shape{}, .ragged = true}}}),
               HasSubstr("ragged and a scalar"));
   EXPECT_THAT(refused_lines("{\"x\": 1}\n", {.fields = {{.name = "x", .ragged = true}}}, corrupt),
-              HasSubstr("its record 0 has a scalar where a list is needed"));
+              HasSubstr("its record 0: a scalar where a list is needed"));
   EXPECT_THAT(
       refused_lines("", {.fields = {{.name = "x", .dtype = DType::c64}}}, ErrorCode::unsupported),
       HasSubstr("c64"));
@@ -137,7 +137,7 @@ TEST(Jsonl, RejectsListsThatAreNoArrays) {
         "[null]", "[{}]", "{}", "null", "[[1, 2], [3]]", "[1,]", "[,]", "[1 2]", "[",
         "[[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]"}) {
     EXPECT_THAT(refused_lines(fmt::format("{{\"x\": {}}}\n", value), {}, ErrorCode::corrupt),
-                HasSubstr("it has no field; its record 0 has"))
+                HasSubstr("it has no field; its record 0: "))
         << value;
   }
   EXPECT_EQ(open_lines("{\"x\": [[], []]}\n")->fields()[0].shape, (Shape{2, 0}));
@@ -184,35 +184,72 @@ std::string random_json(std::mt19937& random, int depth) {
   }
 }
 
+bool is_json_object(std::string_view text, const detail::JsonTarget& target = {}) {
+  try {
+    detail::read_json_object(text, [&](std::string_view) { return target; });
+    return true;
+  } catch (const detail::JsonFault&) {
+    return false;
+  }
+}
+
 // nlohmann's parser says what JSON is.
-TEST(JsonScanner, TakesWhatAnotherParserTakes) {
+TEST(JsonObject, IsWhatAnotherParserTakes) {
   std::mt19937 random(10);
   int taken = 0;
   for (int i = 0; i < 30000; ++i) {
-    const std::string text = random_json(random, 0);
-    bool is_taken = true;
-    try {
-      detail::JsonScanner scanner(text);
-      scanner.skip_value();
-      scanner.end();
-    } catch (const detail::JsonFault&) {
-      is_taken = false;
-    }
+    const std::string value = random_json(random, 0), text = fmt::format("{{\"x\": {}}}", value);
+    const bool is_taken = is_json_object(text);
     ASSERT_EQ(is_taken, nlohmann::json::accept(text)) << text;
     taken += is_taken ? 1 : 0;
-    if (!is_taken || text[0] != '"') continue;
-    std::string scratch;
-    EXPECT_EQ(detail::JsonScanner(text).string(scratch),
-              nlohmann::json::parse(text).get<std::string>());
+    if (!is_taken || value[0] != '"') continue;
+    detail::JsonValue read;
+    ASSERT_TRUE(is_json_object(text, {&read, DType::u8}));
+    EXPECT_EQ(read.elements, bytes_of(nlohmann::json::parse(value).get<std::string>()));
   }
   EXPECT_GT(taken, 3000);
   EXPECT_LT(taken, 27000);
 }
 
-TEST(JsonScanner, IsNotBuriedByBrackets) {
-  const std::string deep(100000, '[');
-  detail::JsonScanner scanner(deep);
-  EXPECT_THROW(scanner.skip_value(), detail::JsonFault);
+TEST(JsonObject, IsStrict) {
+  using namespace std::literals;
+  for (const std::string_view text : {""sv,
+                                      " "sv,
+                                      "1"sv,
+                                      "[{}]"sv,
+                                      "{}{}"sv,
+                                      "{}x"sv,
+                                      "{}\0"sv,
+                                      "\0{}"sv,
+                                      "{\0}"sv,
+                                      "{'x': 1}"sv,
+                                      "{\"x\": 1,}"sv,
+                                      "{\"x\": NaN}"sv,
+                                      "{\"x\": 1} // one"sv,
+                                      "{\"x\": 1e999}"sv,
+                                      "{\"\\udc00\": 1}"sv,
+                                      "{\"\\ud83d\": 1}"sv,
+                                      "{\"\\ud83d\\ud83d\": 1}"sv,
+                                      "{\"\xed\xb0\x80\": 1}"sv,
+                                      "{\"\xed\xa0\xbd\xed\xb8\x80\": 1}"sv,
+                                      "{\"\xc0\x80\": 1}"sv,
+                                      "{\"\xe0\x80\x80\": 1}"sv,
+                                      "{\"\xf4\x90\x80\x80\": 1}"sv,
+                                      "{\"\x80\": 1}"sv,
+                                      "{\"x\": \"\\udc00\"}"sv,
+                                      "{\"x\": \"\xed\xb0\x80\"}"sv,
+                                      "{\"x\": \"\xff\"}"sv}) {
+    EXPECT_FALSE(is_json_object(text)) << text;
+  }
+  EXPECT_TRUE(is_json_object("{\"\xf4\x8f\xbf\xbf\": \"\\u0000\"} \t\r\n"));
+}
+
+TEST(JsonObject, IsNotBuriedByBrackets) {
+  const std::string open(100000, '['), text = "{\"x\": " + open;
+  EXPECT_FALSE(is_json_object(text));
+  EXPECT_TRUE(is_json_object(text + std::string(open.size(), ']') + "}"));
+  detail::JsonValue value;
+  EXPECT_FALSE(is_json_object(text + std::string(open.size(), ']') + "}", {&value}));
 }
 
 // Records at random, larger than what is read at a time, against nlohmann's printer.

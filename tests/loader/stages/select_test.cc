@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <map>
 #include <numeric>
@@ -12,7 +13,9 @@
 
 #include "loader/stages/stage_checks.h"
 #include "shardwise/loader/order/shuffle.h"
+#include "shardwise/loader/sources/callback.h"
 #include "shardwise/loader/stages/mix.h"
+#include "shardwise/loader/stages/pack.h"
 #include "testing/errors.h"
 
 namespace shardwise {
@@ -147,6 +150,63 @@ TEST(MixStage, WeightsChangeOverTheRun) {
   EXPECT_THAT(epoch_of(*source, 2), ElementsAre(103, 100, 101, 102, 103, 100, 101, 102));
 }
 
+// Documents of two sources: each has a longest of its own.
+TEST(MixStage, FillsWhatIsLongerThanASourcesLongest) {
+  const auto texts = [](std::int64_t size, std::int64_t most) {
+    return std::make_shared<RaggedSource>(
+        size, std::vector<Field>{{"n", DType::i32, {2}}, {"t", DType::u16, {most, 3}, true}});
+  };
+  const std::shared_ptr<const Source> inner[] = {texts(20, 4), texts(30, 9), texts(5, 0)};
+  const auto mixed = mix({inner[0], inner[1], inner[2]}, {1, 2, 1});
+  ASSERT_EQ(mixed->fields()[1], (Field{"t", DType::u16, {9, 3}, true}));
+  const MixOrder order({1, 2, 1});
+  RandomShardings random(5);
+  for (std::int64_t record = 0; record < mixed->size(); ++record) {
+    expect_boxes_of_whole(*mixed, {record, 0, 0}, 6, random);
+    const MixOrder::Draw draw = order.at(record);
+    const Source& source = *inner[draw.source];
+    const Sample own{draw.count % source.size(), draw.count / source.size(), 0};
+    EXPECT_EQ(mixed->length({record, 0, 0}, 1), source.length(own, 1));
+    EXPECT_EQ(whole_of(*mixed, {record, 0, 0}, 0), whole_of(source, own, 0));
+    std::vector<std::byte> expected = whole_of(source, own, 1);
+    expected.resize(2 * 9 * 3);
+    EXPECT_EQ(whole_of(*mixed, {record, 0, 0}, 1), expected);
+  }
+}
+
+TEST(MixStage, DocumentsOfDifferentLongestArePacked) {
+  // The tokens of document d of `most` are 100 * most + d, as many as (5 * d) % (most + 1).
+  const auto documents = [](std::int64_t size, std::int64_t most) {
+    const auto length = [most](const Sample& sample, std::size_t) {
+      return 5 * sample.record % (most + 1);
+    };
+    return callback_source(
+        {{"t", DType::i32, {most}, true}}, size,
+        [=](const Sample& sample, std::span<std::byte* const> record) {
+          const auto token = static_cast<std::int32_t>(100 * most + sample.record);
+          const std::vector<std::int32_t> tokens(as_size(length(sample, 0)), token);
+          if (!tokens.empty()) std::memcpy(record[0], tokens.data(), 4 * tokens.size());
+        },
+        length);
+  };
+  const auto packs = pack(mix({documents(12, 7), documents(24, 11)}, {1, 2}),
+                          {.field = "t", .window = 10, .documents = 9});
+  std::map<std::int32_t, std::int64_t> found, expected;
+  RandomShardings random(6);
+  for (std::int64_t record = 0; record < packs->size(); ++record) {
+    expect_boxes_of_whole(*packs, {record, 0, 0}, 6, random);
+    for (const std::int32_t token : values_of<std::int32_t>(*packs, {record, 0, 0}, 0)) {
+      if (token != 0) ++found[token];
+    }
+  }
+  for (const auto& [size, most] : {std::pair{12, 7}, std::pair{24, 11}}) {
+    for (std::int32_t d = 0; d < size; ++d) {
+      if (5 * d % (most + 1) != 0) expected[100 * most + d] = 5 * d % (most + 1);
+    }
+  }
+  EXPECT_EQ(found, expected);
+}
+
 TEST(MixStage, RefusesSourcesThatDiffer) {
   const auto make = [](Field field) {
     return std::make_shared<RaggedSource>(3, std::vector<Field>{std::move(field)});
@@ -161,11 +221,15 @@ TEST(MixStage, RefusesSourcesThatDiffer) {
       {{a}, {1, 1}, "got 2 weights for 1 sources"},
       {{a, nullptr}, {1, 1}, "source 1 is null"},
       {{a, take(a, 1, 1)}, {1, 1}, "source 1 has no records"},
-      {{a, make({"x", DType::u8, {3}})}, {1, 1}, "is \"x\" u8 [3], of source 0 \"x\" u8 [2]"},
+      {{a, make({"x", DType::u8, {3}})},
+       {1, 1},
+       "source 1 has \"x\" u8 [3], needs \"x\" u8 [2] as source 0 has"},
       {{a, make({"y", DType::u8, {2}})}, {1, 1}, "\"y\" u8 [2]"},
       {{a, make({"x", DType::i8, {2}})}, {1, 1}, "\"x\" i8 [2]"},
       {{a, make({"x", DType::u8, {2}, true})}, {1, 1}, "\"x\" u8 [2] ragged"},
-      {{a, zip({a, make({"y", DType::u8, {2}})})}, {1, 1}, "source 1 has 2 fields"},
+      {{a, zip({a, make({"y", DType::u8, {2}})})},
+       {1, 1},
+       "source 1 has \"x\" u8 [2], \"y\" u8 [2], needs \"x\""},
       {{a, a}, {1, -1}, "weight 1 is -1"},
   };
   for (const auto& c : cases) {
