@@ -99,9 +99,12 @@ TEST(OpenSource, SaysWhatThereIs) {
   EXPECT_THAT(refused("jsonl:a?x=f32[,,]"), HasSubstr("has the shape"));
   EXPECT_THAT(refused("jsonl:a?x=f32[1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1]"), HasSubstr("up to 16"));
   EXPECT_THAT(refused("tfrecord:a?x=?"), HasSubstr("field \"x\" has no type"));
-  for (const char* wrong : {"idx:%", "idx:a%2", "idx:a%2g", "idx:a%00b"}) {
+  for (const char* wrong : {"idx:%", "idx:a%2", "idx:a%2g"}) {
     EXPECT_THAT(refused(wrong), HasSubstr("needs \"%25\" for itself")) << wrong;
   }
+  EXPECT_THAT(refused("idx:a%0ab"), HasSubstr("has an escape for a control character"));
+  EXPECT_THAT(refused("idx:a\nb"), HasSubstr("open source \"idx:a?b\": has a control character"));
+  EXPECT_THAT(refused(std::string_view("idx:a\0b", 7)), HasSubstr("has a control character"));
   EXPECT_THAT(message_of(ErrorCode::not_found, [] { open_source("idx:/nonexistent/x"); }),
               HasSubstr("No such file"));
 }
