@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "shardwise/loader/detail/prefetch.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/storage/hash.h"
 
@@ -14,8 +15,6 @@ namespace {
 constexpr std::int64_t kSampledRecords = 64;
 constexpr std::size_t kSampledBytesPerRecord = std::size_t{16} << 10;
 
-constexpr std::size_t kCacheLine = 64;
-constexpr std::size_t kMostPrefetched = 2048;  // of a record: the processor sees where it goes on
 
 class MemorySource final : public Source {
  public:
@@ -31,10 +30,8 @@ class MemorySource final : public Source {
   std::span<const Field> fields() const override { return {&field_, 1}; }
 
   void will_read(const Sample& sample) const override {
-    const std::byte* const from =
-        data_.data() + static_cast<std::size_t>(sample.record) * record_bytes_;
-    const std::size_t bytes = std::min(record_bytes_, kMostPrefetched);
-    for (std::size_t at = 0; at < bytes; at += kCacheLine) __builtin_prefetch(from + at);
+    detail::prefetch(data_.data() + static_cast<std::size_t>(sample.record) * record_bytes_,
+                     record_bytes_);
   }
 
   void read(const Sample& sample, std::span<const FieldBox> boxes) const override {

@@ -39,7 +39,7 @@ def make_rows(folder, random):
 
 
 def make_images(folder, random):
-    """256x256 with the spectrum of photographs, about 25 KB each."""
+    """256x256 with the spectrum of photographs, about 16 KB each."""
     from PIL import Image
 
     for i in range(IMAGES):

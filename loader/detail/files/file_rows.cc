@@ -18,6 +18,9 @@ class RowsSource final : public Source {
   void read(const Sample& sample, std::span<const FieldBox> boxes) const override {
     for (const FieldBox& box : boxes) readers_[box.field]->read(sample.record, box.to);
   }
+  void will_read(const Sample& sample) const override {
+    for (const auto& reader : readers_) reader->will_read(sample.record);
+  }
 
  private:
   std::int64_t size_;
@@ -36,8 +39,7 @@ FileRows::FileRows(std::shared_ptr<const HeldFile> file, const Field& field,
       row_bytes_(num_bytes(field.shape, size_bytes(field.dtype))) {}
 
 void FileRows::read(std::int64_t record, const BoxView& to) const {
-  const std::size_t offset =
-      layout_.begin_bytes + static_cast<std::size_t>(record) * layout_.stride_bytes;
+  const std::size_t offset = offset_of(record);
   if (to.box == row_) {  // the usual case: no walk
     file_->read(record, offset, {to.data, row_bytes_});
     if (layout_.swapped) swap_bytes(dtype_, {to.data, row_bytes_});
@@ -46,6 +48,10 @@ void FileRows::read(std::int64_t record, const BoxView& to) const {
   const std::size_t element_bytes = size_bytes(dtype_);
   file_->read_box(record, offset, row_, to.box, element_bytes, to);
   if (layout_.swapped) swap_bytes(dtype_, {to.data, num_bytes(to.box.shape(), element_bytes)});
+}
+
+void FileRows::will_read(std::int64_t record) const {
+  file_->will_read(offset_of(record), row_bytes_);
 }
 
 std::shared_ptr<const Source> rows_source(std::int64_t size, std::vector<Field> fields,

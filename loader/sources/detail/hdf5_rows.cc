@@ -45,8 +45,7 @@ class ChunkRows final : public RowReader {
     if (!row_) {
       read_parts(record, to);
     } else {
-      const std::size_t offset =
-          offsets_[as_size(record / chunk_[0])] + as_size(record % chunk_[0]) * row_bytes_;
+      const std::size_t offset = offset_of(record);
       if (to.box == *row_) {
         file_->read(record, offset, {to.data, row_bytes_});
       } else {
@@ -56,7 +55,16 @@ class ChunkRows final : public RowReader {
     if (swapped_) swap_bytes(dtype_, {to.data, num_bytes(to.box.shape(), size_bytes(dtype_))});
   }
 
+  void will_read(std::int64_t record) const override {
+    if (row_) file_->will_read(offset_of(record), row_bytes_);
+  }
+
  private:
+  // Of a row that lies in a single chunk.
+  std::size_t offset_of(std::int64_t record) const {
+    return offsets_[as_size(record / chunk_[0])] + as_size(record % chunk_[0]) * row_bytes_;
+  }
+
   // From each chunk that a row lies in.
   void read_parts(std::int64_t record, const BoxView& to) const {
     const BoxView target{to.data, dataset_box(record, to.box)};
