@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "shardwise/loader/detail/prefetch.h"
+#include "shardwise/loader/detail/row_stretch.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/storage/hash.h"
 
@@ -14,7 +15,6 @@ namespace {
 
 constexpr std::int64_t kSampledRecords = 64;
 constexpr std::size_t kSampledBytesPerRecord = std::size_t{16} << 10;
-
 
 class MemorySource final : public Source {
  public:
@@ -37,11 +37,12 @@ class MemorySource final : public Source {
   void read(const Sample& sample, std::span<const FieldBox> boxes) const override {
     const std::byte* from = data_.data() + static_cast<std::size_t>(sample.record) * record_bytes_;
     for (const FieldBox& box : boxes) {
-      // The usual case. The walk of copy_box takes as long as copying some kilobytes.
-      if (box.to.box == record_) {
-        std::copy_n(from, record_bytes_, box.to.data);
+      const std::size_t element_bytes = size_bytes(field_.dtype);
+      if (const auto stretch = detail::one_stretch(field_.shape, box.to.box)) {
+        std::copy_n(from + stretch->begin * element_bytes, stretch->count * element_bytes,
+                    box.to.data);
       } else {
-        copy_box(box.to.box, size_bytes(field_.dtype), {from, record_}, box.to);
+        copy_box(box.to.box, element_bytes, {from, record_}, box.to);
       }
     }
   }

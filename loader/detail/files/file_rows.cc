@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "shardwise/loader/detail/files/byte_order.h"
+#include "shardwise/loader/detail/row_stretch.h"
 
 namespace shardwise::detail {
 namespace {
@@ -35,19 +36,21 @@ FileRows::FileRows(std::shared_ptr<const HeldFile> file, const Field& field,
     : file_(std::move(file)),
       layout_(layout),
       dtype_(field.dtype),
+      shape_(field.shape),
       row_(Box::whole(field.shape)),
-      row_bytes_(num_bytes(field.shape, size_bytes(field.dtype))) {}
+      element_bytes_(size_bytes(field.dtype)),
+      row_bytes_(num_bytes(field.shape, element_bytes_)) {}
 
 void FileRows::read(std::int64_t record, const BoxView& to) const {
   const std::size_t offset = offset_of(record);
-  if (to.box == row_) {  // the usual case: no walk
-    file_->read(record, offset, {to.data, row_bytes_});
-    if (layout_.swapped) swap_bytes(dtype_, {to.data, row_bytes_});
+  if (const auto stretch = one_stretch(shape_, to.box)) {
+    const std::span<std::byte> out(to.data, stretch->count * element_bytes_);
+    file_->read(record, offset + stretch->begin * element_bytes_, out);
+    if (layout_.swapped) swap_bytes(dtype_, out);
     return;
   }
-  const std::size_t element_bytes = size_bytes(dtype_);
-  file_->read_box(record, offset, row_, to.box, element_bytes, to);
-  if (layout_.swapped) swap_bytes(dtype_, {to.data, num_bytes(to.box.shape(), element_bytes)});
+  file_->read_box(record, offset, row_, to.box, element_bytes_, to);
+  if (layout_.swapped) swap_bytes(dtype_, {to.data, num_bytes(to.box.shape(), element_bytes_)});
 }
 
 void FileRows::will_read(std::int64_t record) const {

@@ -45,8 +45,9 @@ class FileRows final : public RowReader {
   std::shared_ptr<const HeldFile> file_;
   RowLayout layout_;
   DType dtype_;
+  Shape shape_;
   Box row_;
-  std::size_t row_bytes_;
+  std::size_t element_bytes_, row_bytes_;
 };
 
 /// A source of `size` records, with a reader for each field.
