@@ -1,7 +1,8 @@
 """Other libraries' input pipelines over the same data: rivals.py FOLDER CASE [--quick]
 
 One case in this process. Prints a line of JSON as input_bench does. Each case checks the last batch
-against the source. JAX stands for eight devices on the host; torch's batches stay on the host.
+against the source. Placed on the eight host devices of JAX, but for cases called
+"host".
 """
 import itertools
 import json
@@ -173,10 +174,17 @@ def torch_rows(folder, workers):
     return batches, as_is, lambda b: check_rows(b[0], rows.x), data.ROWS_BATCH, "rows/s"
 
 
-def torch_row_batches(folder, workers):
+def torch_row_batches(folder, workers, mesh=None):
     rows = RowBatches(folder)
     batches = torch_loader(rows, data.ROWS_BATCH, workers, as_is)
-    return batches, as_is, lambda b: check_rows(b[0], rows.x), data.ROWS_BATCH, "rows/s"
+    wait = as_is
+    if mesh:
+        import jax
+
+        to = list(shardings(mesh))
+        batches = (jax.device_put([b[0].numpy(), b[1].numpy()], to) for b in batches)
+        wait = jax.block_until_ready
+    return batches, wait, lambda b: check_rows(b[0], rows.x), data.ROWS_BATCH, "rows/s"
 
 
 def torch_tokens(folder, workers):
@@ -198,16 +206,18 @@ def torch_images(folder, workers):
 
 
 CASES = {
-    "rows data=8: grain, batches by hand": lambda f: grain_rows(f, "data=8"),
-    "rows data=4,model=2: grain, batches by hand": lambda f: grain_rows(f, "data=4,model=2"),
-    "rows data=8: jax, make_array_from_callback": lambda f: jax_rows(f, "data=8"),
-    "rows data=4,model=2: jax, make_array_from_callback": lambda f: jax_rows(f, "data=4,model=2"),
     "rows host: torch, 2 workers": lambda f: torch_rows(f, 2),
     "rows host: torch, __getitems__, 0 workers": lambda f: torch_row_batches(f, 0),
     "rows host: torch, __getitems__, 2 workers": lambda f: torch_row_batches(f, 2),
     "tokens 64 host: torch, __getitems__, 0 workers": lambda f: torch_tokens(f, 0),
     "images: torch, 2 workers": lambda f: torch_images(f, 2),
 }
+for _mesh in MESHES:
+    CASES |= {
+        f"rows {_mesh}: grain, batches by hand": lambda f, m=_mesh: grain_rows(f, m),
+        f"rows {_mesh}: jax, make_array_from_callback": lambda f, m=_mesh: jax_rows(f, m),
+        f"rows {_mesh}: torch, __getitems__, 0 workers, device_put": lambda f, m=_mesh: torch_row_batches(f, 0, m),
+    }
 
 
 def main(folder, case, quick):

@@ -18,6 +18,7 @@ import rivals
 
 GROUPS = ["rows data=8", "rows data=4,model=2", "tokens", "images", "packs", "cipher", "resume"]
 MESHES = ["data=8", "data=4,model=2"]
+RIVALS_OF = {"rows data=8": ("rows data=8", "rows host")}  # where they are not called as the group
 
 
 class Results:
@@ -61,10 +62,9 @@ def aims(results):
         limit = f"rows {mesh}: memcpy gather, 2 threads"
         found.append((f"{ours} / two-thread gather", results.of(ours, limit), 0.6, "least"))
         labelled = best(results, f"rows {mesh}: hdf5 and labels,")
-        placed = [c for c in results.cases if c.startswith((f"rows {mesh}: grain", f"rows {mesh}: jax"))]
-        host = [c for c in results.cases if c.startswith("rows host: torch")]
-        if placed + host:
-            fastest = max(placed + host, key=results.value)
+        placed = [case for case in results.cases if case in rivals.CASES and case.startswith(f"rows {mesh}:")]
+        if placed:
+            fastest = max(placed, key=results.value)
             ratio = results.value(labelled) / results.value(fastest)
             found.append((f"{labelled} / {fastest}", ratio, 3, "least"))
     for batch in (64, 512):
@@ -96,8 +96,7 @@ def main():
         for group in GROUPS:
             run([options.build / "bench/input_bench", options.folder, "--only", group, *quick], results)
             for case in rivals.CASES:
-                if case.split()[0] == group.split()[0] and (not case.startswith("rows data") or case.startswith(group + ":")) \
-                        and not (case.startswith("rows host") and group != GROUPS[0]):
+                if case.startswith(RIVALS_OF.get(group, group)):
                     run([sys.executable, here / "rivals.py", options.folder, case, *quick], results)
     print(f"{'case':62} {'median':>9} {'least':>9} {'most':>9} unit         of its limits")
     for name, case in results.cases.items():
