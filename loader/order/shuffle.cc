@@ -41,36 +41,18 @@ Shuffle::Shuffle(std::int64_t size, std::uint64_t seed, std::uint64_t epoch) : s
 // The halves keep their places and take turns in being changed, so they may differ in width: no
 // block has to be rounded up to an even number of bits, which keeps the walk below two steps on
 // average.
-inline std::uint64_t Shuffle::encipher(std::uint64_t block) const {
-  std::uint64_t left = block >> right_bits_, right = block & low_bits(right_bits_);
-  for (std::size_t round = 0; round < kRounds; round += 2) {
-    right ^= scramble(left, keys_[round]) & low_bits(right_bits_);
-    left ^= scramble(right, keys_[round + 1]) & low_bits(left_bits_);
-  }
-  return left << right_bits_ | right;
-}
-
 std::int64_t Shuffle::at(std::int64_t number) const {
   assert(0 <= number && number < size_);
-  auto block = static_cast<std::uint64_t>(number);
+  std::uint64_t block = static_cast<std::uint64_t>(number);
   do {
-    block = encipher(block);
+    std::uint64_t left = block >> right_bits_, right = block & low_bits(right_bits_);
+    for (std::size_t round = 0; round < kRounds; round += 2) {
+      right ^= scramble(left, keys_[round]) & low_bits(right_bits_);
+      left ^= scramble(right, keys_[round + 1]) & low_bits(left_bits_);
+    }
+    block = left << right_bits_ | right;
   } while (block >= static_cast<std::uint64_t>(size_));
   return static_cast<std::int64_t>(block);
-}
-
-// How often to walk is anyone's guess. So all take the first step before any takes another: then
-// the processor is at several of them at a time.
-void Shuffle::at(std::int64_t first, std::span<std::int64_t> records) const {
-  assert(0 <= first && first + std::ssize(records) <= size_);
-  for (std::int64_t& record : records) {
-    record = static_cast<std::int64_t>(encipher(static_cast<std::uint64_t>(first++)));
-  }
-  for (std::int64_t& record : records) {
-    while (record >= size_) {
-      record = static_cast<std::int64_t>(encipher(static_cast<std::uint64_t>(record)));
-    }
-  }
 }
 
 std::int64_t Shuffle::position_of(std::int64_t index) const {

@@ -2,7 +2,6 @@
 
 #include <array>
 #include <cstdint>
-#include <span>
 
 namespace shardwise {
 
@@ -26,17 +25,10 @@ class Shuffle {
   /// size().
   std::int64_t at(std::int64_t number) const;
 
-  /// The records of the numbers from `first` on, as at() gives them, in half the time for each.
-  /// Requires 0 <= first and first + records.size() <= size().
-  void at(std::int64_t first, std::span<std::int64_t> records) const;
-
   /// Inverse of at().
   std::int64_t position_of(std::int64_t index) const;
 
  private:
-  /// One pass through the cipher, which may leave the range.
-  std::uint64_t encipher(std::uint64_t block) const;
-
   static constexpr int kRounds = 6;
   std::int64_t size_;
   int left_bits_, right_bits_;

@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <vector>
@@ -53,21 +52,6 @@ TEST(Shuffle, HoldsEveryIndexOnceForEverySmallSize) {
       ASSERT_FALSE(seen[static_cast<std::size_t>(index)]) << size << " " << place;
       seen[static_cast<std::size_t>(index)] = true;
       ASSERT_EQ(order.position_of(index), place) << size;
-    }
-  }
-}
-
-TEST(Shuffle, GivesManyAsItGivesOne) {
-  for (const std::int64_t size : {1, 2, 17, 1000, 1025}) {
-    const Shuffle order(size, 3, 4);
-    for (std::int64_t begin = 0; begin <= size; begin += 7) {
-      std::vector<std::int64_t> records(
-          static_cast<std::size_t>(std::min<std::int64_t>(80, size - begin)));
-      order.at(begin, records);
-      for (std::size_t i = 0; i < records.size(); ++i) {
-        ASSERT_EQ(records[i], order.at(begin + static_cast<std::int64_t>(i)))
-            << size << " " << begin;
-      }
     }
   }
 }

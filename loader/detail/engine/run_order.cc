@@ -3,21 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <limits>
-#include <numeric>
-#include <span>
 
 #include "shardwise/loader/detail/engine/delivery_digest.h"
 #include "shardwise/loader/order/shuffle.h"
-#include "shardwise/shard/dims.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise::detail {
 namespace {
-
-// So many records are looked up at a time.
-constexpr std::int64_t kTogether = 64;
 
 // The product, or the most there is.
 std::int64_t times(std::int64_t a, std::int64_t b) {
@@ -70,17 +63,9 @@ void RunOrder::samples(std::int64_t begin, std::int64_t end, std::vector<Sample>
     const std::int64_t first = number - epoch * samples_per_epoch_;
     const std::int64_t last = std::min(samples_per_epoch_, first + (end - number));
     const Shuffle shuffle(records_, seed_, static_cast<std::uint64_t>(epoch));
-    std::array<std::int64_t, kTogether> records;
-    for (std::int64_t place = first; place < last;) {
-      const std::int64_t count = std::min(kTogether, last - place);
-      const std::span<std::int64_t> some(records.data(), as_size(count));
-      if (order_ == RecordOrder::shuffled) {
-        shuffle.at(place, some);
-      } else {
-        std::iota(some.begin(), some.end(), place);
-      }
-      for (const std::int64_t record : some) samples.push_back({record, epoch, seed_});
-      place += count;
+    for (std::int64_t place = first; place < last; ++place) {
+      const std::int64_t record = order_ == RecordOrder::shuffled ? shuffle.at(place) : place;
+      samples.push_back({record, epoch, seed_});
     }
     number += last - first;
   }
