@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "shardwise/loader/detail/prefetch.h"
 #include "shardwise/loader/detail/read_frame.h"
+#include "shardwise/loader/detail/row_stretch.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/storage/hash.h"
 
@@ -14,9 +16,6 @@ namespace {
 
 constexpr std::int64_t kSampledRecords = 64;
 constexpr std::size_t kSampledBytesPerRecord = std::size_t{16} << 10;
-
-constexpr std::size_t kCacheLine = 64;
-constexpr std::size_t kMostPrefetched = 2048;  // of a record: the processor sees where it goes on
 
 class MemorySource final : public Source {
  public:
@@ -32,20 +31,19 @@ class MemorySource final : public Source {
   std::span<const Field> fields() const override { return {&field_, 1}; }
 
   void will_read(const Sample& sample) const override {
-    const std::byte* const from =
-        data_.data() + static_cast<std::size_t>(sample.record) * record_bytes_;
-    const std::size_t bytes = std::min(record_bytes_, kMostPrefetched);
-    for (std::size_t at = 0; at < bytes; at += kCacheLine) __builtin_prefetch(from + at);
+    detail::prefetch(data_.data() + static_cast<std::size_t>(sample.record) * record_bytes_,
+                     record_bytes_);
   }
 
   void read(const Sample& sample, std::span<const FieldBox> boxes) const override {
     const std::byte* from = data_.data() + static_cast<std::size_t>(sample.record) * record_bytes_;
     for (const FieldBox& box : boxes) {
-      // The usual case. The walk of copy_box takes as long as copying some kilobytes.
-      if (box.to.box == record_) {
-        std::copy_n(from, record_bytes_, box.to.data);
+      const std::size_t element_bytes = size_bytes(field_.dtype);
+      if (const auto stretch = detail::one_stretch(field_.shape, box.to.box)) {
+        std::copy_n(from + stretch->begin * element_bytes, stretch->count * element_bytes,
+                    box.to.data);
       } else {
-        copy_box(box.to.box, size_bytes(field_.dtype), {from, record_}, box.to);
+        copy_box(box.to.box, element_bytes, {from, record_}, box.to);
       }
     }
   }

@@ -16,7 +16,7 @@ namespace {
 constexpr int kMostSubstitutes = 16;
 
 // By so many rows a record is announced before it is read.
-constexpr std::size_t kRowsAhead = 2;
+constexpr std::size_t kRowsAhead = 4;
 
 std::size_t bytes_of(const FieldBox& box, const Source& source) {
   return num_bytes(box.to.box.shape(), size_bytes(source.fields()[box.field].dtype));

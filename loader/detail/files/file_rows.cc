@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "shardwise/loader/detail/files/byte_order.h"
+#include "shardwise/loader/detail/row_stretch.h"
 
 namespace shardwise::detail {
 namespace {
@@ -22,6 +23,9 @@ class RowsSource final : public Source {
     for (const FieldBox& box : boxes) readers_[box.field]->read(sample.record, box.to);
   }
   std::string describe(std::int64_t) const override { return description_; }
+  void will_read(const Sample& sample) const override {
+    for (const auto& reader : readers_) reader->will_read(sample.record);
+  }
 
  private:
   std::int64_t size_;
@@ -37,20 +41,25 @@ FileRows::FileRows(std::shared_ptr<const HeldFile> file, const Field& field,
     : file_(std::move(file)),
       layout_(layout),
       dtype_(field.dtype),
+      shape_(field.shape),
       row_(Box::whole(field.shape)),
-      row_bytes_(num_bytes(field.shape, size_bytes(field.dtype))) {}
+      element_bytes_(size_bytes(field.dtype)),
+      row_bytes_(num_bytes(field.shape, element_bytes_)) {}
 
 void FileRows::read(std::int64_t record, const BoxView& to) const {
-  const std::size_t offset =
-      layout_.begin_bytes + static_cast<std::size_t>(record) * layout_.stride_bytes;
-  if (to.box == row_) {  // the usual case: no walk
-    file_->read(record, offset, {to.data, row_bytes_});
-    if (layout_.swapped) swap_bytes(dtype_, {to.data, row_bytes_});
+  const std::size_t offset = offset_of(record);
+  if (const auto stretch = one_stretch(shape_, to.box)) {
+    const std::span<std::byte> out(to.data, stretch->count * element_bytes_);
+    file_->read(record, offset + stretch->begin * element_bytes_, out);
+    if (layout_.swapped) swap_bytes(dtype_, out);
     return;
   }
-  const std::size_t element_bytes = size_bytes(dtype_);
-  file_->read_box(record, offset, row_, to.box, element_bytes, to);
-  if (layout_.swapped) swap_bytes(dtype_, {to.data, num_bytes(to.box.shape(), element_bytes)});
+  file_->read_box(record, offset, row_, to.box, element_bytes_, to);
+  if (layout_.swapped) swap_bytes(dtype_, {to.data, num_bytes(to.box.shape(), element_bytes_)});
+}
+
+void FileRows::will_read(std::int64_t record) const {
+  file_->will_read(offset_of(record), row_bytes_);
 }
 
 std::shared_ptr<const Source> rows_source(std::int64_t size, std::vector<Field> fields,

@@ -18,6 +18,9 @@ class RowReader {
 
   /// As Source::read, of one box.
   virtual void read(std::int64_t record, const BoxView& to) const = 0;
+
+  /// As Source::will_read.
+  virtual void will_read(std::int64_t) const {}
 };
 
 /// Where a file has rows of one size: record i begins at begin_bytes + i * stride_bytes.
@@ -33,13 +36,19 @@ class FileRows final : public RowReader {
   FileRows(std::shared_ptr<const HeldFile> file, const Field& field, const RowLayout& layout);
 
   void read(std::int64_t record, const BoxView& to) const override;
+  void will_read(std::int64_t record) const override;
 
  private:
+  std::size_t offset_of(std::int64_t record) const {
+    return layout_.begin_bytes + static_cast<std::size_t>(record) * layout_.stride_bytes;
+  }
+
   std::shared_ptr<const HeldFile> file_;
   RowLayout layout_;
   DType dtype_;
+  Shape shape_;
   Box row_;
-  std::size_t row_bytes_;
+  std::size_t element_bytes_, row_bytes_;
 };
 
 /// A source of `size` records, with a reader for each field, that says `description` of itself.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstddef>
@@ -8,6 +9,7 @@
 #include <memory>
 #include <span>
 
+#include "shardwise/loader/detail/prefetch.h"
 #include "shardwise/shard/host/mutex.h"
 #include "shardwise/shard/host/page_memory.h"
 
@@ -42,6 +44,13 @@ class HeldBytes {
       if (!is_there_[block].load(std::memory_order_acquire) && !read_block(block)) return nullptr;
     }
     return memory_.get() + offset;
+  }
+
+  /// A hint: fetches the bytes into the processor's cache where they are kept.
+  void will_read(std::size_t offset, std::size_t size) const {
+    if (memory_ && offset < size_bytes_) {
+      prefetch(memory_.get() + offset, std::min(size, size_bytes_ - offset));
+    }
   }
 
  private:

@@ -27,6 +27,11 @@ class HeldFile {
     return offset < begin_ ? nullptr : bytes_.find(offset - begin_, size);
   }
 
+  /// A hint: fetches the bytes into the processor's cache where they are kept.
+  void will_read(std::size_t offset, std::size_t size) const {
+    if (offset >= begin_) bytes_.will_read(offset - begin_, size);
+  }
+
   /// All of `out`. Throws io, or corrupt where the file ends before.
   void read(std::int64_t record, std::size_t offset, std::span<std::byte> out) const;
 

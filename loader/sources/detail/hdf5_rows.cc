@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "shardwise/loader/detail/files/byte_order.h"
+#include "shardwise/loader/detail/row_stretch.h"
 
 namespace shardwise::detail {
 namespace {
@@ -35,28 +36,37 @@ class ChunkRows final : public RowReader {
       grid_.push_back((dataset.shape()[dim] - 1) / chunk_[dim] + 1);
     }
     if (!has_whole_rows(dataset)) return;
-    Shape row;
-    for (std::size_t dim = 1; dim < chunk_.size(); ++dim) row.push_back(chunk_[dim]);
-    row_ = Box::whole(row);
-    row_bytes_ = num_bytes(row, size_bytes(dtype_));
+    for (std::size_t dim = 1; dim < chunk_.size(); ++dim) row_shape_.push_back(chunk_[dim]);
+    row_ = Box::whole(row_shape_);
+    row_bytes_ = num_bytes(row_shape_, size_bytes(dtype_));
   }
 
   void read(std::int64_t record, const BoxView& to) const override {
     if (!row_) {
       read_parts(record, to);
     } else {
-      const std::size_t offset =
-          offsets_[as_size(record / chunk_[0])] + as_size(record % chunk_[0]) * row_bytes_;
-      if (to.box == *row_) {
-        file_->read(record, offset, {to.data, row_bytes_});
+      const std::size_t offset = offset_of(record);
+      const std::size_t element_bytes = size_bytes(dtype_);
+      if (const auto stretch = one_stretch(row_shape_, to.box)) {
+        file_->read(record, offset + stretch->begin * element_bytes,
+                    {to.data, stretch->count * element_bytes});
       } else {
-        file_->read_box(record, offset, *row_, to.box, size_bytes(dtype_), to);
+        file_->read_box(record, offset, *row_, to.box, element_bytes, to);
       }
     }
     if (swapped_) swap_bytes(dtype_, {to.data, num_bytes(to.box.shape(), size_bytes(dtype_))});
   }
 
+  void will_read(std::int64_t record) const override {
+    if (row_) file_->will_read(offset_of(record), row_bytes_);
+  }
+
  private:
+  // Of a row that lies in a single chunk.
+  std::size_t offset_of(std::int64_t record) const {
+    return offsets_[as_size(record / chunk_[0])] + as_size(record % chunk_[0]) * row_bytes_;
+  }
+
   // From each chunk that a row lies in.
   void read_parts(std::int64_t record, const BoxView& to) const {
     const BoxView target{to.data, dataset_box(record, to.box)};
@@ -84,6 +94,7 @@ class ChunkRows final : public RowReader {
   bool swapped_;
   Shape chunk_, grid_;
   std::vector<std::uint64_t> offsets_;
+  Shape row_shape_;
   std::optional<Box> row_;  // where each row lies in a single chunk
   std::size_t row_bytes_ = 0;
 };
