@@ -73,7 +73,7 @@ std::string print_listed_manifest(const Manifest& manifest) {
   Json head = {{"format", kFormatName}, {"version", kListedVersion}};
   if (manifest.minor != 0) head["minor"] = manifest.minor;
   head["id"] = manifest.id;
-  head["step"] = manifest.step;
+  if (manifest.step != kNoStep) head["step"] = manifest.step;
   std::string text = head.dump();
   text.back() = ',';
 
