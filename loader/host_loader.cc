@@ -69,7 +69,9 @@ HostLoader::HostLoader(std::shared_ptr<const Source> source,
                        const std::vector<FieldPlacement>& placements, LoaderOptions options,
                        LoaderState state, HostLoaderOptions host)
     : engine_(std::make_unique<detail::Engine>(std::move(source), placements, options, state,
-                                               on_host(placements, std::move(host)))) {}
+                                               on_host(placements, host))) {
+  if (host.read_at_once) engine_->start();
+}
 
 HostLoader::~HostLoader() = default;
 

@@ -62,6 +62,10 @@ struct HostLoaderOptions {
   /// Nothing: the loader's own, aligned to 64 bytes, which is used again once its last owner has
   /// dropped it.
   std::function<std::shared_ptr<std::byte>(std::int64_t position, std::size_t bytes)> allocate = {};
+
+  /// False: reading begins with the first next() or wait(); until then there are no threads, so a
+  /// process may fork.
+  bool read_at_once = true;
 };
 
 /// Minibatches as a Loader makes them, in host memory: for programs that have a runtime of their

@@ -39,7 +39,9 @@ Loader::Loader(Devices& devices, std::shared_ptr<const Source> source,
                LoaderState state)
     : devices_(devices),
       engine_(std::make_unique<detail::Engine>(std::move(source), placements, options, state,
-                                               on_devices(devices))) {}
+                                               on_devices(devices))) {
+  engine_->start();
+}
 
 Loader::~Loader() = default;
 

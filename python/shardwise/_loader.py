@@ -129,7 +129,10 @@ class Loader:
         if transform is not None:
             self.source = self.source.map(transform)
         self.batch_size, self.epochs, self.seed = batch_size, epochs, seed
-        self.mesh = Mesh({"batch": 1}) if mesh is None else mesh if isinstance(mesh, Mesh) else Mesh(mesh)
+        if mesh is None:
+            given = fields.values() if isinstance(fields, Mapping) else ()
+            mesh = next((f.mesh for f in given if isinstance(f, Sharding)), Mesh({"batch": 1}))
+        self.mesh = mesh if isinstance(mesh, Mesh) else Mesh(mesh)
         self._positions = self._local(rank, devices)
         self._placements = self._placed(fields, policy, buckets or {}, halo or {})
         self._arguments = (batch_size, epochs, order, last_batch, bad_records, prefetch, prefetch_bytes, threads)
@@ -146,6 +149,8 @@ class Loader:
             return None
         wanted = list(devices) if devices is not None else [] if rank is None else [rank]
         known = self.mesh.devices
+        if not wanted:
+            raise InvalidArgument("loader: devices is empty, needs one or more")
         for device in wanted:
             if device not in known:
                 raise NotFound(f"loader: device {device} is not in mesh {self.mesh}")
@@ -165,6 +170,8 @@ class Loader:
             rank = 1 + self._rank_of(name)
             if isinstance(given, Sharding):
                 sharding = given
+                if given.mesh != self.mesh:
+                    raise InvalidArgument(f"loader: field {name!r} is on mesh {given.mesh}, needs {self.mesh} as the others")
             else:
                 spec = PartitionSpec(self.mesh.axis_names[0], *[None] * (rank - 1)) if given is None else given
                 sharding = Sharding(self.mesh, spec, policy)
@@ -181,11 +188,14 @@ class Loader:
 
     def _started(self) -> _core.Loader:
         if self._core is None:
-            options = _core.LoaderOptions.of(*self._arguments, *self._part)
-            self._core = _core.Loader(self.source._records, self._placements, self._positions, options, self._state,
-                                      self.seed)
-            _running.add(self)
+            self._core = self._begun(self._state, self.seed)
         return self._core
+
+    def _begun(self, state: str, seed: int) -> _core.Loader:
+        options = _core.LoaderOptions.of(*self._arguments, *self._part)
+        core = _core.Loader(self.source._records, self._placements, self._positions, options, state, seed)
+        _running.add(self)
+        return core
 
     def __iter__(self) -> Iterator[Any]:
         """The rest of the run, from where it stands."""
@@ -205,15 +215,18 @@ class Loader:
             except StopIteration:
                 return
             yield batch
-            if self._begins_epoch(batch.index + 1):
+            if self._ends_epoch(batch.index):
                 return
 
-    def _begins_epoch(self, index: int) -> bool:
-        if self._arguments[3] != "wrap":
-            return index % self.batches_per_epoch == 0
-        # The epoch of a batch is that of its first row.
+    def _ends_epoch(self, index: int) -> bool:
+        """Whether the next batch is of another epoch."""
         size = len(self.source)
-        return index * self.batch_size // size > (index - 1) * self.batch_size // size
+
+        def epoch_of(batch: int) -> int:
+            # Where batches run over the end of epochs, that of their first row.
+            return batch * self.batch_size // size if self._arguments[3] == "wrap" else batch // self.batches_per_epoch
+
+        return epoch_of(index + self._part[0]) > epoch_of(index)
 
     def _batch(self, found: Any) -> Any:
         index, epoch, valid_rows, fields, mask, weights = found
@@ -249,10 +262,11 @@ class Loader:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on from there: batches follow as if the run had not been broken off, on this mesh and number of
         processes. Raises InvalidArgument where source, batch size, order or seed are another run's, saying which."""
+        text = json.dumps(dict(state))
+        begun = self._begun(text, self.seed)  # where it is refused, this loader stays where it is
         self.close()
-        self._state = json.dumps(dict(state))
+        self._core, self._state = begun, text
         self.seed = int(state.get("seed", self.seed))
-        self._started()
 
     get_state = state_dict
     set_state = load_state_dict
@@ -274,8 +288,9 @@ class Loader:
         return found
 
     def close(self) -> None:
-        """Stops the threads. Arrays that you have stay."""
+        """Stops the threads. Arrays that you have stay. What is asked of the loader later goes on from here."""
         if self._core is not None:
+            self._state = self._core.state()
             self._core.close()
             self._core = None
 

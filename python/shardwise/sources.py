@@ -6,7 +6,7 @@
     small = images.crop("image", (24, 24), "random").normalise("image", 0, 255)
     small[7]["image"]                     # a record: numpy arrays by field
     mixed = sources.mix([web.shuffle(), books.shuffle()], [3, 1])
-    packs = sources.open("jsonl:docs.jsonl?fields=text").filter("length(text)>=16").pack("text", window=1024)
+    packs = sources.open("jsonl:docs.jsonl?text=text").filter("length(text)>=16").pack("text", window=1024)
 
 Everything is random-access: a record is a function of its number, the epoch and the seed, so a run resumes anywhere.
 """

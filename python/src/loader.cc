@@ -65,15 +65,17 @@ class PythonLoader {
     const nb::gil_scoped_release released;  // the fingerprint reads records, perhaps Python's
     LoaderState state{.seed = seed};
     if (!state_json.empty()) state = loader_state_from_json(state_json);
-    loader_ = std::make_unique<HostLoader>(records.source, placements_of(placements), options,
-                                           state, HostLoaderOptions{.positions = positions});
+    loader_ = std::make_shared<HostLoader>(
+        records.source, placements_of(placements), options, state,
+        HostLoaderOptions{.positions = positions, .read_at_once = false});
   }
   ~PythonLoader() { close(); }
 
-  HostLoader& get() const {
+  /// Kept while it is used, as a signal's handler or another thread may close it.
+  std::shared_ptr<HostLoader> get() const {
     process_.check("a loader");
     if (!loader_) throw Error(ErrorCode::invalid_argument, "this loader is closed");
-    return *loader_;
+    return loader_;
   }
 
   /// Also in a fork: what its parent had taken.
@@ -84,22 +86,24 @@ class PythonLoader {
 
   /// Joins the readers, which may need the GIL to end. In a fork they are the parent's.
   void close() {
+    std::shared_ptr<HostLoader> dropped = std::move(loader_);
     if (!process_.is_own()) {
-      static_cast<void>(loader_.release());
+      new std::shared_ptr<HostLoader>(std::move(dropped));  // its threads cannot be joined here
       return;
     }
     const nb::gil_scoped_release released;
-    loader_.reset();
+    dropped.reset();
   }
 
   nb::object next() {
-    HostLoader& loader = get();
     std::optional<HostBatch> batch;
     for (;;) {
+      std::shared_ptr<HostLoader> kept = get();
       {
         const nb::gil_scoped_release released;
-        if (loader.wait(std::chrono::milliseconds(50))) {
-          batch = loader.next();
+        const std::shared_ptr<HostLoader> loader = std::move(kept);  // dropped without the GIL
+        if (loader->wait(std::chrono::milliseconds(50))) {
+          batch = loader->next();
           break;
         }
       }
@@ -113,7 +117,12 @@ class PythonLoader {
   }
 
   Dict stats() const {
-    const LoaderStats stats = get().stats();
+    LoaderStats stats;
+    {
+      std::shared_ptr<HostLoader> kept = get();
+      const nb::gil_scoped_release released;
+      stats = std::shared_ptr<HostLoader>(std::move(kept))->stats();
+    }
     Dict dict;
     dict["batches"] = stats.batches;
     dict["records"] = stats.records;
@@ -131,7 +140,7 @@ class PythonLoader {
   }
 
   nb::typed<nb::tuple, std::int64_t, List> bad_records() const {
-    const BadRecordLedger ledger = get().bad_records();
+    const BadRecordLedger ledger = get()->bad_records();
     nb::list first;
     for (const BadRecord& bad : ledger.first) {
       first.append(
@@ -142,7 +151,7 @@ class PythonLoader {
 
  private:
   OwnProcess process_;
-  std::unique_ptr<HostLoader> loader_;
+  std::shared_ptr<HostLoader> loader_;
 };
 
 LoaderOptions options_of(std::int64_t batch_size, std::int64_t epochs, const std::string& order,
@@ -184,15 +193,15 @@ void bind_loader(nb::module_& module) {
           "step_of",
           [](const PythonLoader& self, std::int64_t record, std::int64_t epoch) {
             std::optional<std::pair<std::int64_t, std::int64_t>> found;
-            if (const auto step = self.get().step_of(record, epoch)) {
+            if (const auto step = self.get()->step_of(record, epoch)) {
               found.emplace(step->batch, step->row);
             }
             return found;
           },
           nb::arg("record"), nb::arg("epoch"))
       .def_prop_ro("batches_per_epoch",
-                   [](const PythonLoader& self) { return self.get().batches_per_epoch(); })
-      .def_prop_ro("batches", [](const PythonLoader& self) { return self.get().batches(); });
+                   [](const PythonLoader& self) { return self.get()->batches_per_epoch(); })
+      .def_prop_ro("batches", [](const PythonLoader& self) { return self.get()->batches(); });
 }
 
 }  // namespace shardwise::python

@@ -23,6 +23,7 @@ class PythonRaised : public Error {
 
  private:
   std::shared_ptr<nb::object> value_;  // dropped with the GIL
+  mutable bool is_noted_ = false;
 };
 
 /// A source for Python: holds what the C++ takes.

@@ -189,7 +189,10 @@ PythonRaised::PythonRaised(const nb::python_error& error)
     : Error(ErrorCode::corrupt, error.what()), value_(held(nb::borrow(error.value()))) {}
 
 void PythonRaised::set_error(const std::string& note) const {
-  if (!note.empty() && nb::hasattr(*value_, "add_note")) value_->attr("add_note")(note);
+  if (!note.empty() && !is_noted_ && nb::hasattr(*value_, "add_note")) {
+    value_->attr("add_note")(note);
+    is_noted_ = true;
+  }
   PyErr_SetObject(value_->type().ptr(), value_->ptr());
 }
 

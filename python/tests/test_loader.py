@@ -388,3 +388,73 @@ def test_ten_thousand_epochs_do_not_grow():
     assert total == 30_000 and threading.active_count() == threads
 
 
+
+
+def test_a_closed_loader_goes_on_where_it_stood():
+    expected = rows(sw.Loader(table(), batch_size=8, seed=1))
+    with sw.Loader(table(), batch_size=8, seed=1) as loader:
+        found = rows(_first(loader, 2))
+    assert loader.state_dict()["next_batch"] == 2
+    assert found + rows(loader) == expected
+
+
+def test_a_refused_state_leaves_the_loader_where_it_is():
+    expected = rows(sw.Loader(table(), batch_size=8, seed=1))
+    loader = sw.Loader(table(), batch_size=8, seed=1)
+    found = rows(_first(loader, 2))
+    with pytest.raises(sw.InvalidArgument, match="batch_size"):
+        loader.load_state_dict(sw.Loader(table(), batch_size=4).state_dict())
+    assert found + rows(loader) == expected
+
+
+@pytest.mark.parametrize("policy", ["ceil", "balanced", "nested_chunk"])
+def test_the_mask_is_cut_as_the_rows_are(policy):
+    for rank in range(4):
+        batch = next(sw.Loader(table(), {"y": "data"}, mesh="data=4", rank=rank, batch_size=10, policy=policy))
+        assert len(batch["y"]) == len(batch.mask) == len(batch.weights)
+
+
+def test_meshes_of_one_loader_are_the_same():
+    turned = sw.Mesh({"data": 4}, [3, 2, 1, 0])
+    with pytest.raises(sw.InvalidArgument, match="'y' is on mesh"):
+        sw.Loader(table(), {"x": "data,-,-", "y": sw.Sharding(turned, "data")}, mesh="data=4", rank=0, batch_size=8)
+    whole = next(sw.Loader(table(), batch_size=8))
+    part = next(sw.Loader(table(), {"y": sw.Sharding(turned, "data")}, rank=0, batch_size=8))
+    assert part["y"].tolist() == whole["y"][6:].tolist()
+
+
+def test_statistics_do_not_wait_for_readers_that_fail():
+    for _ in range(5):
+        loader = sw.Loader(Squares(200, bad=range(1, 200)), batch_size=100, threads=8, order="sequential")
+        with pytest.raises(LookupError):
+            while True:
+                loader.stats()
+                next(loader)
+
+
+CLOSED_BY_A_SIGNAL = """
+import os, signal, threading, numpy as np, shardwise as sw
+stop = threading.Event()
+class Source:
+    def __len__(self): return 100
+    def __getitem__(self, i):
+        if i == 50:
+            os.kill(os.getpid(), signal.SIGTERM)
+            stop.wait(5)
+        return {"x": np.zeros(4)}
+loader = sw.Loader(Source(), batch_size=10, order="sequential")
+def close(*_):
+    stop.set()
+    loader.close()
+signal.signal(signal.SIGTERM, close)
+try:
+    for batch in loader: pass
+except sw.InvalidArgument:
+    pass
+print("ended")
+"""
+
+
+def test_a_signal_may_close_the_loader():
+    done = subprocess.run([sys.executable, "-c", CLOSED_BY_A_SIGNAL], timeout=60, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "ended\n"), done.stderr

@@ -90,6 +90,25 @@ def test_placements_on_a_device_mesh():
             assert (x == w["x"][4 * data:4 * data + 4, :, 2 * model:2 * model + 2].numpy()).all()
 
 
+def test_len_before_a_fork_starts_no_thread(tmp_path):
+    np.arange(40_000, dtype=np.uint16).tofile(tmp_path / "t.bin")
+    loader = swt.Loader(f"tokens:{tmp_path}/t.bin?dtype=u16&window=100", batch_size=4, threads=4)
+    around = DataLoader(loader, batch_size=None, num_workers=2, multiprocessing_context="fork")
+    assert len(around) == 100 and len(list(around)) == 100
+
+
+def test_a_state_that_is_loaded_while_it_runs_takes_effect():
+    expected = rows(swt.Loader(table(), batch_size=8, seed=1))
+    loader, found, state = swt.Loader(table(), batch_size=8, seed=1), [], None
+    for batch in loader:
+        found.append(batch["y"].tolist())
+        if len(found) == 1:
+            state = loader.state_dict()
+        if len(found) == 3:
+            loader.load_state_dict(state)
+    assert found == expected[:3] + expected[1:]
+
+
 @pytest.mark.parametrize("workers", [0, 2, 3])
 @pytest.mark.filterwarnings("ignore")
 def test_a_stateful_dataloader_resumes_it(workers):

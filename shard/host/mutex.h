@@ -18,6 +18,7 @@
 #define SHARDWISE_REQUIRES(...) SHARDWISE_ATTRIBUTE(requires_capability(__VA_ARGS__))
 #define SHARDWISE_ACQUIRE(...) SHARDWISE_ATTRIBUTE(acquire_capability(__VA_ARGS__))
 #define SHARDWISE_RELEASE(...) SHARDWISE_ATTRIBUTE(release_capability(__VA_ARGS__))
+#define SHARDWISE_TRY_ACQUIRE(...) SHARDWISE_ATTRIBUTE(try_acquire_capability(__VA_ARGS__))
 
 namespace shardwise {
 
@@ -26,6 +27,7 @@ class SHARDWISE_CAPABILITY("mutex") Mutex {
  public:
   void lock() SHARDWISE_ACQUIRE() { mutex_.lock(); }
   void unlock() SHARDWISE_RELEASE() { mutex_.unlock(); }
+  bool try_lock() SHARDWISE_TRY_ACQUIRE(true) { return mutex_.try_lock(); }
 
  private:
   std::mutex mutex_;

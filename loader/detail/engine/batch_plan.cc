@@ -61,7 +61,10 @@ BatchPlan::BatchPlan(const Source& source, const std::vector<FieldPlacement>& pl
     }
   }
   const Sharding& first = placements[0].sharding;
-  const Sharding rows(first.mesh(), PartitionSpec{first.spec()[0]});
+  const UnevenPolicy& policy = first.policy();
+  const Sharding rows(
+      first.mesh(), PartitionSpec{first.spec()[0]},
+      policy.sizes().empty() ? policy : UnevenPolicy::tile_sizes({policy.sizes()[0]}));
   add_rows(Column::Holds::mask, "mask", DType::boolean, rows, is_here);
   add_rows(Column::Holds::weight, "weights", DType::f32, rows, is_here);
 }

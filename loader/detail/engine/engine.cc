@@ -80,6 +80,10 @@ Engine::Engine(std::shared_ptr<const Source> source, const std::vector<FieldPlac
       rows_per_ticket_(rows_of_ticket(plan_, options)) {
   resume(state);
   ring_.emplace(ring_options(), [this](std::int64_t index) { return begin(index); });
+}
+
+void Engine::start() {
+  if (!readers_.empty()) return;
   readers_.reserve(static_cast<std::size_t>(options_.threads));
   for (int i = 0; i < options_.threads; ++i) {
     readers_.emplace_back([this](const std::stop_token& stop) { read_tickets(stop); });
@@ -128,6 +132,15 @@ void Engine::resume(const LoaderState& state) {
                 fmt::format("the state is of another run: {}", fmt::join(differ, "; ")));
   }
   state_.digest = state.digest;
+  const std::int64_t ended = number / source_->size() * source_->size();
+  if (options_.last_batch == LastBatch::wrap &&
+      state.digest != to_digest(digest_of_prefix(number)) &&
+      state.digest == to_digest(digest_of_prefix(ended))) {
+    fail_loader(ErrorCode::invalid_argument,
+                fmt::format("the state is of the end of a run of {} epochs, whose last batch was "
+                            "padded: it cannot go on with more",
+                            ended / source_->size()));
+  }
   check_digest(number, fmt::format("the state at batch {}", state.next_batch));
 }
 
@@ -222,6 +235,7 @@ void Engine::count_stages(const StageClock& clock) {
 }
 
 std::optional<PendingBatch> Engine::next() {
+  start();
   ++calls_;
   if (lost_) std::rethrow_exception(lost_);
   std::optional<PendingBatch> batch = ring_->pop();

@@ -39,10 +39,14 @@ struct Home {
 /// loader.h for what it does. Thread-compatible: one consumer.
 class Engine {
  public:
-  /// Starts reading. Throws as Loader's constructor does.
+  /// Throws as Loader's constructor does.
   Engine(std::shared_ptr<const Source> source, const std::vector<FieldPlacement>& placements,
          const LoaderOptions& options, const LoaderState& state, Home home, Renumber renumber = {});
   ~Engine();
+
+  /// Begins to read ahead, if that has not begun; next() and wait() do it, too.
+  void start();
+
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
@@ -51,7 +55,10 @@ class Engine {
   std::optional<PendingBatch> next();
 
   /// As Ring::wait().
-  bool wait(std::chrono::milliseconds time) { return ring_->wait(time); }
+  bool wait(std::chrono::milliseconds time) {
+    start();
+    return ring_->wait(time);
+  }
 
   const BatchPlan& plan() const { return plan_; }
   const RunOrder& order() const { return order_; }

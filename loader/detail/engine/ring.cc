@@ -103,11 +103,13 @@ void Ring::finish(const Ticket& ticket, TicketResult result) {
 }
 
 void Ring::fail(const Ticket& ticket, std::exception_ptr error) {
+  // Dropped without the lock: what an exception holds may need locks of its own (Python's).
+  std::exception_ptr dropped;
   const MutexLock lock(mutex_);
   Slot& slot = *ticket.slot;
   ++slot.finished;
   if (!slot.error || ticket.number < slot.error_ticket) {
-    slot.error = std::move(error);
+    dropped = std::exchange(slot.error, std::move(error));
     slot.error_ticket = ticket.number;
   }
   failed_ = true;
@@ -116,12 +118,13 @@ void Ring::fail(const Ticket& ticket, std::exception_ptr error) {
 }
 
 std::optional<PendingBatch> Ring::pop() {
+  std::exception_ptr dropped;  // without the lock
   const MutexLock lock(mutex_);
   if (error_) std::rethrow_exception(error_);
   ++pops_;
   for (const auto& slot : slots_) ready_batches_ += is_ready(*slot) ? 1 : 0;
   if (begin_error_) {  // the caller may have given memory back
-    begin_error_ = nullptr;
+    dropped = std::exchange(begin_error_, nullptr);
     room_.notify_all();
   }
   if (!front_is_due()) {
@@ -142,10 +145,10 @@ bool Ring::wait(std::chrono::milliseconds time) {
   const MutexLock lock(mutex_);
   const auto end = std::chrono::steady_clock::now() + time;
   const Stopwatch waiting;
-  bool is_due = error_ || begin_error_ || front_is_due();
+  bool is_due = error_ || front_is_due();
   while (!is_due && std::chrono::steady_clock::now() < end) {
     ready_.wait_until(mutex_, end);
-    is_due = begin_error_ || front_is_due();
+    is_due = front_is_due();
   }
   consumer_waited_seconds_ += waiting.seconds();
   return is_due;

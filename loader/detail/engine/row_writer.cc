@@ -14,6 +14,7 @@ namespace shardwise::detail {
 namespace {
 
 constexpr int kMostSubstitutes = 16;
+constexpr int kMostDraws = 10'000;  // among them those that do not fit the batch's buckets
 
 // By so many rows a record is announced before it is read.
 constexpr std::size_t kRowsAhead = 4;
@@ -192,17 +193,19 @@ void RowWriter::write_row(const PendingBatch& batch, std::int64_t row, const Sam
   bool is_read = false;
   std::optional<BadRecord> bad;
   ErrorCode code = ErrorCode::corrupt;
+  int reads = 0;
   for (int attempt = 0; !active_.empty() && !is_read; ++attempt) {
     if (attempt > 0) {
       if (policy_ == BadRecords::mask) break;
-      if (attempt > kMostSubstitutes || plan_.source().size() < 2) {
+      if (reads > kMostSubstitutes || attempt > kMostDraws || plan_.source().size() < 2) {
         fail_loader(code,
                     fmt::format("batch {}, record {}, {}; {} substitutes cannot be read either",
-                                batch.index, bad->record, bad->message, attempt - 1));
+                                batch.index, bad->record, bad->message, reads - 1));
       }
       sample.record = substitute(wanted, number, attempt);
       if (!fits(sample)) continue;
     }
+    ++reads;
     try {
       read(sample);
       is_read = true;

@@ -20,13 +20,24 @@ HeldBytes::HeldBytes(std::size_t size_bytes, std::size_t block_bytes, HoldBudget
 }
 
 bool HeldBytes::read_block(std::size_t block) const {
-  const MutexLock lock(locks_[block % kLocks]);
-  if (is_there_[block].load(std::memory_order_relaxed)) return true;
-  const std::size_t begin = block * block_bytes_;
-  const std::size_t size = std::min(block_bytes_, size_bytes_ - begin);
-  if (read_(begin, {memory_.get() + begin, size}) < size) return false;
-  is_there_[block].store(true, std::memory_order_release);
-  return true;
+  // Not waited for: the caller reads what it needs by itself while another reads the block. In a
+  // child of fork() that other may be a thread that is not there.
+  Mutex& mutex = locks_[block % kLocks];
+  if (!mutex.try_lock()) return false;
+  bool is_there = is_there_[block].load(std::memory_order_relaxed);
+  try {
+    if (!is_there) {
+      const std::size_t begin = block * block_bytes_;
+      const std::size_t size = std::min(block_bytes_, size_bytes_ - begin);
+      is_there = read_(begin, {memory_.get() + begin, size}) == size;
+      if (is_there) is_there_[block].store(true, std::memory_order_release);
+    }
+  } catch (...) {
+    mutex.unlock();
+    throw;
+  }
+  mutex.unlock();
+  return is_there;
 }
 
 }  // namespace shardwise::detail

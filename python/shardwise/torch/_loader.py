@@ -115,13 +115,19 @@ class Loader(IterableDataset[Batch]):
 
     def __iter__(self) -> Iterator[Batch]:
         """The rest of the run, from where it stands."""
-        for found in self._made():
+        while True:
+            try:
+                found = next(self._made())
+            except StopIteration:
+                return
             yield self._batch(found)
 
     def epoch(self) -> Iterator[Batch]:
         """The batches up to the end of the epoch in which the next one begins."""
-        for found in self._made().epoch():
-            yield self._batch(found)
+        for batch in self:
+            yield batch
+            if self._made()._ends_epoch(batch.index):
+                return
 
     def __len__(self) -> int:
         """Batches of the whole run."""
@@ -139,9 +145,15 @@ class Loader(IterableDataset[Batch]):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on from there. Raises InvalidArgument where it is another run's, saying in what."""
-        self._state = dict(state)
-        self.close()
-        self._made()
+        before = self._state, self._loader
+        self._state, self._loader = dict(state), None
+        try:
+            self._made().state_dict()
+        except BaseException:
+            self._state, self._loader = before
+            raise
+        if before[1] is not None:
+            before[1].close()
 
     def stats(self) -> dict[str, Any]:
         """As shardwise.Loader.stats."""
@@ -150,9 +162,10 @@ class Loader(IterableDataset[Batch]):
     def close(self) -> None:
         """Stops the threads."""
         if self._loader is not None:
+            self._state = self.state_dict()
             self._loader.close()
             self._loader = None
 
     def __getstate__(self) -> dict[str, Any]:
-        state = None if self._loader is None else self._loader.state_dict()
+        state = None if self._loader is None else self.state_dict()
         return {**self.__dict__, "_loader": None, "_state": state or self._state}

@@ -116,9 +116,12 @@ TEST(Engine, RefusesToLengthenAWrappedRunThatWasPadded) {
   EXPECT_EQ(Engine(numbered_records(20), placed_numbers(), options, end, anywhere_home()).next(),
             std::nullopt);
   options.epochs = 2;
-  message_of(ErrorCode::corrupt, [&] {
-    Engine(numbered_records(20), placed_numbers(), options, end, anywhere_home());
-  });
+  EXPECT_EQ(
+      message_of(
+          ErrorCode::invalid_argument,
+          [&] { Engine(numbered_records(20), placed_numbers(), options, end, anywhere_home()); }),
+      "loader: the state is of the end of a run of 1 epochs, whose last batch was padded: it "
+      "cannot go on with more");
 }
 
 TEST(Engine, ResumesAnywhereInABillionRecordsWithoutALoop) {
