@@ -16,6 +16,7 @@ struct RowStretch {
 /// Where a box lies in a row of that shape, if in one stretch: it needs no walk over runs, which
 /// takes as long as copying some kilobytes. Requires a box within the row.
 inline std::optional<RowStretch> one_stretch(const Shape& row, const Box& box) {
+  if (box.empty()) return RowStretch{0, 0};     // the other extents may have no product
   std::int64_t begin = 0, count = 1, step = 1;  // step: elements from one index to the next
   bool whole = true;                            // so far, from the last dim on
   for (std::size_t dim = row.size(); dim > 0; --dim) {
