@@ -67,7 +67,7 @@ HostArray to_host_array(const detail::BatchArray& array, std::vector<detail::Sla
 
 HostLoader::HostLoader(std::shared_ptr<const Source> source,
                        const std::vector<FieldPlacement>& placements, LoaderOptions options,
-                       LoaderState state, HostLoaderOptions host)
+                       LoaderState state, const HostLoaderOptions& host)
     : engine_(std::make_unique<detail::Engine>(std::move(source), placements, options, state,
                                                on_host(placements, host))) {
   if (host.read_at_once) engine_->start();

@@ -79,7 +79,7 @@ class HostLoader {
  public:
   /// Throws as Loader's constructor does, and invalid_argument for a position that a mesh has not.
   HostLoader(std::shared_ptr<const Source> source, const std::vector<FieldPlacement>& placements,
-             LoaderOptions options, LoaderState state = {}, HostLoaderOptions host = {});
+             LoaderOptions options, LoaderState state = {}, const HostLoaderOptions& host = {});
   ~HostLoader();
   HostLoader(const HostLoader&) = delete;
   HostLoader& operator=(const HostLoader&) = delete;

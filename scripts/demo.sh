@@ -126,9 +126,9 @@ fashion=/usr/share/datasets/fashion-mnist
 data=("idx:$fashion/train-images-idx3-ubyte.gz?field=image" "idx:$fashion/train-labels-idx1-ubyte.gz?field=label"
   --batch 256 --filter "label in 1,3,5" --seed 1)
 run "$shardwise" batches "${data[@]}" --mesh $mesh_a --spec image=data,model,- --spec label=data --count 40 --digest |
-  tee "$out/batches.log" | sed -n '1,3p;$p'
+  tee "$out/batches.log" | sed -n '1,4p;$p'
 run "$shardwise" batches "${data[@]}" --mesh 3 --from 20 --count 20 --digest --threads 2 | grep '^batch' > "$out/batches.3"
-sed -n '21,40p' "$out/batches.log" > "$out/batches.8"
+grep '^batch' "$out/batches.log" | sed -n '21,40p' > "$out/batches.8"
 
 say "Result"
 accuracy_a=$(field "$out/undisturbed.log" accuracy) accuracy_b=$(field "$out/resumed.log" accuracy)
