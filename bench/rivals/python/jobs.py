@@ -195,9 +195,13 @@ def of_jax(folder: pathlib.Path, mib: int, rounds: int) -> dict[str, dict[str, f
 INTERRUPTED = """
 import sys, time, numpy as np, shardwise as sw
 m = sw.CheckpointManager(sys.argv[1])
-print("ready", flush=True)
+w = np.random.default_rng(1).random(100_000_000)
+told = []
+def tell(done, total):
+    if not told: print("under way", flush=True)
+    told.append(done)
 try:
-    m.save(1, {"w": np.random.default_rng(1).random(100_000_000)})
+    m.save(1, {"w": w}, progress=tell)
 except KeyboardInterrupt:
     print(time.time(), len([p for p in __import__("os").listdir(sys.argv[1]) if "step" in p]), flush=True)
 """
@@ -207,8 +211,7 @@ def ctrl_c(folder: pathlib.Path) -> float:
     """Seconds from the signal, in the middle of a save, to the exception."""
     shutil.rmtree(folder / "c", ignore_errors=True)
     job = subprocess.Popen([sys.executable, "-c", INTERRUPTED, str(folder / "c")], stdout=subprocess.PIPE, text=True)
-    assert job.stdout is not None and job.stdout.readline() == "ready\n"
-    time.sleep(1.2)  # the array is made, the save under way
+    assert job.stdout is not None and job.stdout.readline() == "under way\n"
     sent = time.time()
     job.send_signal(signal.SIGINT)
     words = job.stdout.readline().split()
