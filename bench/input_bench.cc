@@ -35,7 +35,7 @@
 #include "shardwise/loader/host_loader.h"
 #include "shardwise/loader/loader.h"
 #include "shardwise/loader/order/shuffle.h"
-#include "shardwise/loader/sources/hdf5.h"
+#include "shardwise/loader/sources/hdf5_files.h"
 #include "shardwise/loader/sources/idx.h"
 #include "shardwise/loader/sources/images.h"
 #include "shardwise/loader/sources/npy.h"

@@ -53,7 +53,7 @@ ShardRecord write_shards(const std::filesystem::path& directory, const ShardWrit
 /// Thread-compatible. A process that fork() makes leaves its copy's files alone.
 class CheckpointAttempt {
  public:
-  /// Makes a hidden directory beside `target`, and what lies above them where it is not there, and
+  /// Makes a hidden directory beside `target`, and the folders above them that are missing, and
   /// removes what dead processes have left there. Throws already_exists where the target is there
   /// and Existing::fail, invalid_argument where it names no directory, io.
   explicit CheckpointAttempt(const std::filesystem::path& target,

@@ -56,7 +56,7 @@ struct LatestStep {
 
 /// Where each process has a root of its own, on a node-local disk or in /dev/shm.
 struct LocalRoots {
-  /// So many other processes get a copy of each shard file. Those of rank r are the ranks
+  /// How many other processes get a copy of each shard file. Those of rank r are the ranks
   /// r + processes_per_host, r + 2 processes_per_host, ... modulo the number of processes.
   int copies = 0;
 

@@ -29,7 +29,7 @@ struct BoxTarget {
 };
 
 struct RestoreOptions {
-  /// What several of so many neighbouring processes hold, as those of a host or all of a job, is
+  /// What several of this number of neighbouring processes (those of a host, say, or all) hold is
   /// read by one of them, which sends it to the others. 1: each process reads what its devices
   /// hold, and needs no other. Else all processes of the devices restore the same together;
   /// restore_traffic() says what is read and sent.
@@ -47,7 +47,7 @@ struct RestoreTraffic {
   std::string to_string() const;
 };
 
-/// What a restore of these arrays moves onto so many devices of so many processes: a formula, which
+/// What a restore of these arrays moves onto this number of devices and processes: a formula, which
 /// reads and sends nothing. Throws invalid_argument, and not_found where a mesh names a device that
 /// is not there.
 RestoreTraffic restore_traffic(std::span<const TensorRequest> requests, std::int64_t devices,

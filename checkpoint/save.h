@@ -81,10 +81,10 @@ struct SaveOptions {
   /// writer with nothing to write makes no file.
   std::int64_t writers = 1;
 
-  /// Of so many neighbouring ranks, as those of a host, the first one writes the shard files of
-  /// all: it takes what the others hold by messages, box by box, so that there are fewer and larger
-  /// files. 1: each process writes its own. It divides the number of processes, which then must all
-  /// save the same tensors as their neighbours.
+  /// Of this number of neighbouring ranks (those of a host, say), the first one writes the shard
+  /// files of all: it takes what the others hold by messages, box by box, so that there are fewer
+  /// and larger files. 1: each process writes its own. It divides the number of processes, which
+  /// then must all save the same tensors as their neighbours.
   int processes_per_file = 1;
 
   /// Must not save with the same manager, close it or wait for this save.

@@ -32,16 +32,16 @@ struct TierOptions {
   /// Which other processes get a copy of each shard file of the fast tier.
   LocalRoots local = {};
 
-  /// So many steps stay in the fast tier, 2 or more; 0: all.
+  /// How many steps stay in the fast tier, 2 or more; 0: all.
   std::int64_t keep_fast = 2;
 
-  /// Every so many saves, the first one first, one goes on to the durable root.
+  /// One save of this number, beginning with the first, goes on to the durable root.
   std::int64_t drain_every = 10;
 
   /// How fast each process does that, at most; 0: as fast as it can.
   std::int64_t drain_bytes_per_second = 0;
 
-  /// So many steps stay in the durable root; 0: all.
+  /// How many steps stay in the durable root; 0: all.
   std::int64_t keep_durable = 0;
 
   /// Of the fast tier; SaveOptions::codec is the durable one's.

@@ -28,7 +28,7 @@ struct HostPart {
   Box box;
 
   /// The same in indices of the batch before halos were added, [batch, record dims...], clipped to
-  /// the record: of data the elements from `batch_at` on, batch.shape() of them; what lies around
+  /// the record: of data the elements from `batch_at` on, batch.shape() of them; what is around
   /// them are zeros. Without halo and buckets it is the box.
   Box batch;
   Index batch_at;

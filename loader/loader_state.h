@@ -39,7 +39,7 @@ struct LoaderState {
   std::uint64_t seed = 0;
   std::int64_t next_batch = 0;  ///< counted from the start of the run, over all epochs
   std::uint64_t source = 0;     ///< Source::fingerprint()
-  std::uint64_t stages = 0;     ///< hash of Source::describe(): changes behind next_batch are free
+  std::uint64_t stages = 0;     ///< hash of Source::describe(): changes after next_batch are free
   std::int64_t batch_size = 0;
   RecordOrder order = RecordOrder::shuffled;
   LastBatch last_batch = LastBatch::drop;

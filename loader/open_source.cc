@@ -11,7 +11,7 @@
 #include "shardwise/loader/detail/files/source_text.h"
 #include "shardwise/loader/sources/concat.h"
 #include "shardwise/loader/sources/csv.h"
-#include "shardwise/loader/sources/hdf5.h"
+#include "shardwise/loader/sources/hdf5_files.h"
 #include "shardwise/loader/sources/idx.h"
 #include "shardwise/loader/sources/images.h"
 #include "shardwise/loader/sources/jsonl.h"

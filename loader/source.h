@@ -21,7 +21,7 @@ struct Field {
   Shape shape;  ///< of one record
 
   /// Records differ in dim 0, of which shape[0] is the most: Source::length tells each one's own.
-  /// What lies past a record's end reads as zeros.
+  /// Past a record's end all reads as zeros.
   bool ragged = false;
 
   bool operator==(const Field&) const = default;
@@ -75,8 +75,8 @@ class Source {
   /// resumed run compares it. That a record is bad (is_bad_record) is a fact as others are.
   virtual std::uint64_t fingerprint() const;
 
-  /// Whether which data a record is made of depends on the epoch or the seed, as behind shuffle()
-  /// and mix(): what looks at every record once (filter) cannot stand behind such a source. Values
+  /// Whether which data a record is made of depends on the epoch or the seed, as after shuffle()
+  /// and mix(): what looks at every record once (filter) cannot stand after such a source. Values
   /// that are drawn anew (a random crop) are no matter.
   virtual bool changes_with_epoch() const { return false; }
 
@@ -84,8 +84,8 @@ class Source {
   /// Equal for equal stages and parameters, whatever the data (that is fingerprint()), and without
   /// paths. A resumed run compares it. "records" where nothing was made of them.
   ///
-  /// `samples`: so many of the source's samples may have been delivered: those numbered (epoch *
-  /// size() + record) below. What takes effect behind them (MixChange) is left out, so it may still
+  /// `samples`: how many of the source's samples may have been delivered, those numbered (epoch *
+  /// size() + record) below. What takes effect after them (MixChange) is left out, so it may still
   /// be changed.
   virtual std::string describe(std::int64_t samples) const;
 

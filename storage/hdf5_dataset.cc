@@ -24,8 +24,8 @@ using detail::Hdf5Lock;
 
 constexpr ErrorCode kBroken = ErrorCode::corrupt;
 
-// Before 1.14 the library finds chunk i by walking over all chunks before it: of so many that takes
-// a tenth of a second. Where there are more, the library reads them.
+// Before 1.14 the library finds chunk i by walking over all chunks before it: of many chunks that
+// takes a tenth of a second. Where there are more, the library reads them.
 constexpr hsize_t kMostListedChunks = 1 << 11;
 
 H5File open_hdf5_file(const std::filesystem::path& path) {

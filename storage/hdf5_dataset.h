@@ -12,7 +12,7 @@
 
 namespace shardwise {
 
-/// Where the elements of an HDF5 dataset lie in its file. Value type.
+/// Where the elements of an HDF5 dataset are in its file. Value type.
 struct Hdf5Layout {
   enum class Kind {
     contiguous,  ///< all of them, row-major, at `offset`

@@ -129,8 +129,9 @@ void add_looks(CLI::App& app, Commands& c) {
   inspect.add_option("path", c.inspect.path, kCheckpoint)->required();
   inspect.add_option("--tensor", c.inspect.tensors, "Only these (may be repeated)");
   inspect
-      .add_option("--processes", c.inspect.processes,
-                  "Show what so many processes read and send when they restore it, cut as it is")
+      .add_option(
+          "--processes", c.inspect.processes,
+          "Show what this number of processes reads and sends when they restore it, cut as it is")
       ->check(CLI::PositiveNumber);
   inspect.add_option("--processes-per-host", c.inspect.processes_per_host)
       ->check(CLI::PositiveNumber)

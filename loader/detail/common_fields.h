@@ -15,7 +15,7 @@ namespace shardwise::detail {
 std::vector<Field> common_fields(std::span<const std::shared_ptr<const Source>> sources,
                                  std::string_view stage);
 
-/// Reads boxes of the common fields: what lies past a source's own shape[0] is filled with zeros.
+/// Reads boxes of the common fields: what is past a source's own shape[0] is filled with zeros.
 void read_common(const Source& source, const Sample& sample, std::span<const FieldBox> boxes);
 
 }  // namespace shardwise::detail

@@ -8,12 +8,12 @@
 
 namespace shardwise::detail {
 
-/// Elements of a row-major row that lie one after the other.
+/// Elements of a row-major row that follow one another.
 struct RowStretch {
   std::size_t begin, count;
 };
 
-/// Where a box lies in a row of that shape, if in one stretch: it needs no walk over runs, which
+/// Where a box is in a row of that shape, if in one stretch: it needs no walk over runs, which
 /// takes as long as copying some kilobytes. Requires a box within the row.
 inline std::optional<RowStretch> one_stretch(const Shape& row, const Box& box) {
   if (box.empty()) return RowStretch{0, 0};     // the other extents may have no product

@@ -51,7 +51,8 @@ std::uint64_t SampleRandom::below(std::uint64_t n) {
   std::uint64_t low = 0;
   std::uint64_t high = wide_product(next(), n, low);
   if (low < n) {
-    const std::uint64_t uneven = (0 - n) % n;  // 2^64 mod n: so many values are drawn again
+    const std::uint64_t uneven =
+        (0 - n) % n;  // 2^64 mod n: the number of values that are drawn again
     while (low < uneven) high = wide_product(next(), n, low);
   }
   return high;

@@ -75,7 +75,7 @@ std::span<const std::byte> FolderStore::read(std::int64_t record, std::uint64_t 
   return bytes.first(file.read_at(0, bytes));  // fewer where it was cut just now
 }
 
-/// What lies in one folder, by kind; names that begin with a dot are left out.
+/// What is in one folder, by kind; names that begin with a dot are left out.
 struct FolderListing {
   std::vector<ImageFile> images;
   std::vector<std::string> folders;

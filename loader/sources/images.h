@@ -54,7 +54,7 @@ struct ImageOptions {
 ///
 /// A record's file is read and decoded in read(), once for all boxes, and not at all where only
 /// labels are asked for. PNG and JPEG are told by their first bytes, not by their names. The
-/// fingerprint is of names, sizes, labels and samples of the files as they lie; nothing is decoded
+/// fingerprint is of names, sizes, labels and samples of the encoded files; nothing is decoded
 /// for it.
 ///
 /// Thread-safe.
@@ -84,7 +84,7 @@ std::shared_ptr<const ImageSource> open_image_folder(const std::filesystem::path
                                                      const ImageOptions& options = {});
 
 /// Images in a plain tar archive (ustar, GNU, pax), in its order. One pass over its headers makes
-/// an index; images are read where they lie, nothing is unpacked, and names are never used as
+/// an index; images are read in place, nothing is unpacked, and names are never used as
 /// paths.
 ///
 /// With members .cls, or byte_fields: files that follow one another and are equal up to the first

@@ -18,7 +18,7 @@ std::shared_ptr<const Source> cast(std::shared_ptr<const Source> source, std::st
                                    DType dtype);
 
 /// The field as f32, (x - mean) / stddev: by one pair for all elements, or one for each index of
-/// the last dim (channels last). x is converted to f32 first. What lies past the end of a ragged
+/// the last dim (channels last). x is converted to f32 first. What is past the end of a ragged
 /// record stays zero. Throws invalid_argument where mean and stddev are not both of size 1 or the
 /// last dim's, a mean is not finite, or a stddev is not finite or 0; unsupported for a type that is
 /// not computed with; not_found for an unknown field.

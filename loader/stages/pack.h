@@ -14,8 +14,8 @@ struct PackOptions {
   std::string field = {};   ///< [length] of each record, ragged or not: a document's tokens
   std::int64_t window = 0;  ///< tokens of a pack
 
-  /// So many documents, one after the other, are packed together, apart from all others. More fill
-  /// better (98.2 % at 256, 99.2 % at 1,024, 99.5 % at 4,096 on text) and take longer to find
+  /// How many documents that follow one another are packed together, apart from all others. More
+  /// fill better (98.2 % at 256, 99.2 % at 1,024, 99.5 % at 4,096 on text) and take longer to find
   /// again.
   std::int64_t documents = 1024;
 

@@ -14,7 +14,7 @@ namespace shardwise {
 // Stages that move a field's elements without changing them. A box of the result is made of one box
 // of the source, and no byte outside it is asked for.
 
-/// Where a crop lies in a record. Value type.
+/// Where a crop is in a record. Value type.
 class CropPosition {
  public:
   enum class Kind { at, centre, random };

@@ -19,7 +19,7 @@ from ._save import Plan
 from ._sources import MEMORY, Path, Sources, as_array, check_choice
 
 _GROUP_BYTES = 256 << 20
-"""So many bytes of arrays are read, and then written as one shard file; more where one array is larger."""
+"""How many bytes of arrays are read at a time, and then written as one shard file; more where one array is larger."""
 
 
 @dataclass

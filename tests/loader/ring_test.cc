@@ -196,7 +196,7 @@ TEST(Ring, WakesReadersThatAreToStop) {
     });
   }
   EXPECT_EQ(ring.pop()->index, 0);
-  readers.clear();  // stops and joins: whoever waits, as the ring is full, must wake
+  readers.clear();  // stops and joins: readers that wait, as the ring is full, must wake
 }
 
 }  // namespace

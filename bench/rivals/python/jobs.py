@@ -216,7 +216,7 @@ def ctrl_c(folder: pathlib.Path) -> float:
     job.send_signal(signal.SIGINT)
     words = job.stdout.readline().split()
     job.wait()
-    assert words[1:] == ["0"], f"left behind: {words}"
+    assert words[1:] == ["0"], f"there is still {words}"
     return float(words[0]) - sent
 
 

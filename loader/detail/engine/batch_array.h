@@ -13,7 +13,7 @@
 
 namespace shardwise::detail {
 
-/// Memory that a batch is written to, and whoever keeps it; null where it is another process's.
+/// Memory that a batch is written to, and its owner; null where it is another process's.
 struct Slab {
   std::byte* data = nullptr;
   std::shared_ptr<void> owner = nullptr;

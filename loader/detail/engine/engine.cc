@@ -14,7 +14,7 @@ namespace {
 constexpr int kMaxThreads = 1024;
 constexpr std::size_t kMostBadRecords = 1000;
 
-// One ticket of so many is timed.
+// One ticket of this number is timed.
 constexpr std::int64_t kSampledTickets = 16;
 
 // Of a ticket's records: enough to make a ticket's lock and look-ups cheap beside the reading, few

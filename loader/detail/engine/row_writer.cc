@@ -16,7 +16,7 @@ namespace {
 constexpr int kMostSubstitutes = 16;
 constexpr int kMostDraws = 10'000;  // among them those that do not fit the batch's buckets
 
-// By so many rows a record is announced before it is read.
+// How many rows before it is read a record is announced.
 constexpr std::size_t kRowsAhead = 4;
 
 std::size_t bytes_of(const FieldBox& box, const Source& source) {
@@ -113,7 +113,7 @@ void RowWriter::prepare(std::int64_t row, std::int64_t end) {
 }
 
 // Whether a record is bad must not depend on how it is cut: where bad records are passed over, all
-// of every placed field is read, by whoever needs anything of the row.
+// of every placed field is read by each process that needs a part of the row.
 bool RowWriter::must_read_whole() const {
   if (policy_ == BadRecords::fail || active_.empty()) return false;
   for (std::size_t i = 0; i < plan_.columns().size(); ++i) {

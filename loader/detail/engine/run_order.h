@@ -21,11 +21,11 @@ class RunOrder {
   /// For LastBatch::wrap, where batches run over the end of epochs, rounded up.
   std::int64_t batches_per_epoch() const { return batches_per_epoch_; }
 
-  /// One behind the last batch; so large as to be no end where the epochs are without end.
+  /// One after the last batch; so large as to be no end where the epochs are without end.
   std::int64_t end_batch() const { return end_batch_; }
 
-  /// The number of a batch's first row: so many samples come before. Requires 0 <= batch <=
-  /// end_batch().
+  /// The number of a batch's first row, which is how many samples come before it. Requires 0 <=
+  /// batch <= end_batch().
   std::int64_t first_number(std::int64_t batch) const;
 
   /// How many rows of a batch are samples; the others are padding.

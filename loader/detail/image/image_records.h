@@ -15,7 +15,7 @@
 
 namespace shardwise::detail {
 
-/// Where the encoded images of a source lie. Thread-safe.
+/// Where the encoded images of a source are. Thread-safe.
 class ImageStore {
  public:
   virtual ~ImageStore() = default;

@@ -5,7 +5,7 @@ namespace {
 
 enum class CellEnd { delimiter, line, text, open, stray_quote, text_after_quote, lone_return };
 
-// Reads one cell of `text` from `at` on, and moves `at` behind its end.
+// Reads one cell of `text` from `at` on, and moves `at` past its end.
 CellEnd read_cell(std::string_view text, char delimiter, std::size_t& at, CsvCell& cell) {
   const std::size_t size = text.size();
   cell.quote_pairs = 0;

@@ -62,12 +62,12 @@ class ChunkRows final : public RowReader {
   }
 
  private:
-  // Of a row that lies in a single chunk.
+  // Of a row that is in a single chunk.
   std::size_t offset_of(std::int64_t record) const {
     return offsets_[as_size(record / chunk_[0])] + as_size(record % chunk_[0]) * row_bytes_;
   }
 
-  // From each chunk that a row lies in.
+  // From each chunk that has a part of the row.
   void read_parts(std::int64_t record, const BoxView& to) const {
     const BoxView target{to.data, dataset_box(record, to.box)};
     const std::size_t element_bytes = size_bytes(dtype_);
@@ -95,7 +95,7 @@ class ChunkRows final : public RowReader {
   Shape chunk_, grid_;
   std::vector<std::uint64_t> offsets_;
   Shape row_shape_;
-  std::optional<Box> row_;  // where each row lies in a single chunk
+  std::optional<Box> row_;  // where each row is in a single chunk
   std::size_t row_bytes_ = 0;
 };
 

@@ -9,7 +9,7 @@
 
 namespace shardwise::detail {
 
-/// Of a dataset in chunks: whether each row lies in a single one, its elements side by side.
+/// Of a dataset in chunks: whether each row is in a single one, its elements side by side.
 bool has_whole_rows(const Hdf5Dataset& dataset);
 
 /// Rows of a dataset whose chunks are in the file as they are. `file` has all of them.

@@ -24,7 +24,7 @@ class PackPlan {
 
   std::int64_t num_packs() const { return static_cast<std::int64_t>(begins_.size()) - 1; }
 
-  /// In the order in which they lie in the pack. Requires 0 <= number < num_packs().
+  /// In the pack's order. Requires 0 <= number < num_packs().
   std::span<const PackPiece> pack(std::int64_t number) const;
 
   std::size_t memory_bytes() const;

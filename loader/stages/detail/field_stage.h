@@ -63,7 +63,7 @@ class FieldStage : public OneSourceStage {
   std::vector<Field> fields_;
 };
 
-/// The rows of the output that lie at `length` or beyond, set to zero.
+/// Sets the rows of the output from `length` on to zero.
 void zero_rows_from(std::int64_t length, std::size_t element_bytes, const BoxView& output);
 
 }  // namespace shardwise::detail

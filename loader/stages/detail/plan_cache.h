@@ -16,7 +16,7 @@ class PlanCache {
  public:
   using Plan = std::shared_ptr<const PackPlan>;
 
-  /// Holds plans of so many bytes in all, but the last one in any case.
+  /// Holds plans of this number of bytes in all, but the last one in any case.
   explicit PlanCache(std::size_t most_bytes) : most_bytes_(most_bytes) {}
 
   /// Null where it is not held.

@@ -336,7 +336,7 @@ TEST(Engine, SaysWhichStepsThereAreNot) {
   }
 }
 
-// No slab, entry or ticket is left behind, however long a run is.
+// No slab, entry or ticket is left, however long a run is.
 TEST(Engine, RunsTenThousandEpochsInBoundedMemory) {
   std::atomic<std::int64_t> live{0}, most{0};
   std::int64_t given = 0;

@@ -134,7 +134,7 @@ TEST(ResizeImage, CropsAsTorchvision) {
   }
 }
 
-// The part that is wanted is the part of the whole, wherever it lies.
+// The part that is wanted is the part of the whole, wherever it is.
 TEST(ResizeImage, PartsAreThoseOfTheWhole) {
   const ImageSize from{13, 17};
   for (const ImageSize& full :

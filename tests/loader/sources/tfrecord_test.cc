@@ -195,7 +195,7 @@ TEST(Tfrecord, SurvivesEveryDamage) {
   open_every_damage(good, [](auto file) { return detail::open_tfrecord(std::move(file), {}); });
 }
 
-// Examples with damage behind right checksums.
+// Damaged examples with right checksums.
 TEST(Tfrecord, SurvivesEveryDamageOfAnExample) {
   const Bytes good = tf_example(
       {{"i", tf_integers({1, -1})}, {"f", tf_floats({1, 2})}, {"b", tf_bytes({bytes({1, 2, 3})})}});

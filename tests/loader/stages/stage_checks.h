@@ -19,7 +19,7 @@
 namespace shardwise {
 
 /// Records that are computed, as PatternSource's, of ragged fields too: their lengths are a
-/// function of field and record, and what lies past them is zero. Keeps the boxes that were asked
+/// function of field and record, and what is past them is zero. Keeps the boxes that were asked
 /// for. Thread-safe.
 class RaggedSource final : public Source {
  public:

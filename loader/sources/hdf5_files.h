@@ -30,7 +30,7 @@ struct Hdf5Options {
 /// hold_bytes; beyond that the last ones used, 64 MiB of them.
 ///
 /// Throws invalid_argument where there is no file, no field, or lengths differ; not_found, also for
-/// a dataset; io; corrupt where the library cannot read a file or data lies beyond its end;
+/// a dataset; io; corrupt where the library cannot read a file or data is beyond its end;
 /// unsupported for strings, records and the like, for a scalar and data in external files.
 ///
 ///   const auto open = [] {

@@ -1,4 +1,4 @@
-#include "shardwise/loader/sources/hdf5.h"
+#include "shardwise/loader/sources/hdf5_files.h"
 
 #include <fmt/format.h>
 
@@ -23,7 +23,7 @@ using detail::RowReader;
   throw Error(code, fmt::format("open HDF5 file {}: {}", file.path(), found));
 }
 
-// What lies outside the file was never written, or cut off since.
+// What is past the file's end was never written, or cut off since.
 void check_place(const InputFile& file, const std::string& dataset, std::uint64_t offset,
                  std::size_t bytes) {
   if (offset <= file.size_bytes() && bytes <= file.size_bytes() - offset) return;
