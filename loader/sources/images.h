@@ -24,7 +24,7 @@ enum class ImageLabels {
 };
 
 struct ImageOptions {
-  /// What every image is scaled to, bit for bit as BILINEAR of Pillow 4 to 12 does (a triangle
+  /// What every image is scaled to, bit for bit as BILINEAR of Pillow 9.5 to 12.0 does (a triangle
   /// filter, antialiased), each channel by itself. Both 0: all images must have the size of the
   /// first; another is an error when it is read.
   std::int64_t height = 0, width = 0;

@@ -188,7 +188,8 @@ TEST(Ring, DeliversInOrderWhoeverReads) {
 }
 
 TEST(Ring, WakesReadersThatAreToStop) {
-  Ring ring({.first_batch = 0, .end_batch = 9, .depth = 1, .tickets_per_batch = 1}, empty_batch);
+  Ring ring({.first_batch = 0, .end_batch = 1 << 30, .depth = 1, .tickets_per_batch = 1},
+            empty_batch);
   std::vector<std::jthread> readers;
   for (int i = 0; i < 3; ++i) {
     readers.emplace_back([&](const std::stop_token& stop) {
@@ -196,6 +197,7 @@ TEST(Ring, WakesReadersThatAreToStop) {
     });
   }
   EXPECT_EQ(ring.pop()->index, 0);
+  while (ring.readers_waited_seconds() == 0) EXPECT_TRUE(ring.pop());  // until one has waited
   readers.clear();  // stops and joins: readers that wait, as the ring is full, must wake
 }
 
