@@ -197,7 +197,8 @@ TEST(Ring, WakesReadersThatAreToStop) {
     });
   }
   EXPECT_EQ(ring.pop()->index, 0);
-  while (ring.readers_waited_seconds() == 0) EXPECT_TRUE(ring.pop());  // until one has waited
+  while (ring.readers_waited_seconds() == 0)
+    EXPECT_TRUE(ring.pop().has_value());  // until one has waited
   readers.clear();  // stops and joins: readers that wait, as the ring is full, must wake
 }
 
