@@ -34,8 +34,8 @@ class HeldBytes {
 
   bool holds() const { return memory_ != nullptr; }
 
-  /// The bytes, in memory as long as this; null where they are not kept, or less came than asked
-  /// for. Throws what the reading throws.
+  /// The bytes, in memory as long as this; null where they are not kept, while another thread reads
+  /// them, or where less came than asked for. Throws what the reading throws.
   const std::byte* find(std::size_t offset, std::size_t size) const {
     if (!memory_ || size > size_bytes_ || offset > size_bytes_ - size) return nullptr;
     if (size == 0) return memory_.get();

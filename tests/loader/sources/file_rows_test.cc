@@ -5,6 +5,7 @@
 
 #include <array>
 #include <atomic>
+#include <latch>
 #include <random>
 #include <thread>
 
@@ -36,6 +37,12 @@ TEST(HeldBytes, ReadsEachBlockOnceWhateverTheThreads) {
   });
   EXPECT_EQ(budget.left_bytes, 0u);
   std::atomic<int> wrong{0};
+  const auto look = [&](std::size_t offset, std::size_t size) {
+    const std::byte* found = held.find(offset, size);
+    const auto right = data.begin() + static_cast<std::ptrdiff_t>(offset);
+    if (found != nullptr && !std::equal(found, found + size, right)) ++wrong;
+    return found != nullptr;  // null while another thread reads one of the blocks
+  };
   {
     std::vector<std::jthread> threads;
     for (unsigned t = 0; t < 4; ++t) {
@@ -43,20 +50,38 @@ TEST(HeldBytes, ReadsEachBlockOnceWhateverTheThreads) {
         std::mt19937 random(t);
         for (int i = 0; i < 2000; ++i) {
           const std::size_t offset = random() % 1000, size = random() % (1001 - offset);
-          const std::byte* found = held.find(offset, size);
-          const bool same =
-              found != nullptr &&
-              std::equal(found, found + size, data.begin() + static_cast<std::ptrdiff_t>(offset));
-          if (!same) ++wrong;
+          look(offset, size);
         }
       });
     }
   }
+  EXPECT_TRUE(look(0, 1000));
   EXPECT_EQ(wrong, 0);
   for (const auto& count : reads) EXPECT_EQ(count, 1);
   EXPECT_EQ(held.find(0, 1001), nullptr);
   EXPECT_EQ(held.find(1001, 0), nullptr);
   EXPECT_EQ(held.find(std::size_t{0} - 1, 2), nullptr);
+}
+
+TEST(HeldBytes, WaitsForNoOtherThread) {
+  std::latch reading(1), looked(1);
+  HoldBudget budget{200};
+  const HeldBytes held(200, 100, budget, [&](std::size_t offset, std::span<std::byte> out) {
+    if (offset == 0) {
+      reading.count_down();
+      looked.wait();
+    }
+    return out.size();
+  });
+  {
+    const std::jthread other([&] { EXPECT_NE(held.find(0, 1), nullptr); });
+    reading.wait();
+    EXPECT_EQ(held.find(0, 1), nullptr);
+    EXPECT_EQ(held.find(50, 100), nullptr);
+    EXPECT_NE(held.find(100, 1), nullptr);
+    looked.count_down();
+  }
+  EXPECT_NE(held.find(0, 200), nullptr);
 }
 
 TEST(HeldBytes, KeepsNothingBeyondItsBudgetAndNothingThatIsShort) {
