@@ -12,6 +12,9 @@ give_up() { echo "python.sh: $1" >&2; exit 1; }
 stamp=$venv/packages.txt missing=()
 for word in "${needed[@]}"; do grep -qxFe "$word" "$stamp" 2>/dev/null || missing+=("$word"); done
 [ ${#missing[@]} -gt 0 ] || exit 0
+if [[ " ${missing[*]} " == *" torch "* ]]; then
+  echo "python.sh: PyTorch is downloaded, once, into $venv: 5 GB where pip has no build for the CPU alone"
+fi
 mkdir -p build
 [ -x $venv/bin/python ] || /usr/bin/python3 -m venv $venv || give_up "no Python environment in $venv: is python3-venv installed?"
 $venv/bin/pip install --quiet --only-binary :all: "${missing[@]}" || give_up "pip did not install ${missing[*]}: is there a network?"

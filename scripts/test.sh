@@ -2,20 +2,22 @@
 # Installs what is missing, builds, runs all tests.
 #
 #   scripts/test.sh                 release build, all tests, and each fuzz target for 5 seconds
+#   scripts/test.sh --frameworks    the same, with PyTorch and JAX: Python's tests that need them are run, too
 #   scripts/test.sh --sanitizers    also address + undefined, thread, and clang's thread-safety analysis
 #   scripts/test.sh --nightly       the long tests alone, which ctest labels nightly
 set -euo pipefail
 cd "$(dirname "$0")/.."
-scripts/setup.sh
-scripts/python.sh jax optax flax orbax-checkpoint
 
-presets=(release) label=(-LE nightly)
+presets=(release) label=(-LE nightly) packages=(safetensors)
 case "${1:-}" in
   "") ;;
+  --frameworks) packages+=(torch torchdata jax optax flax orbax-checkpoint) ;;
   --sanitizers) presets+=(asan tsan clang) ;;
   --nightly) label=(-L nightly) ;;
-  *) sed -n '2,7s/^# \{0,1\}//p' "$0"; exit 2 ;;
+  *) sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 2 ;;
 esac
+scripts/setup.sh
+scripts/python.sh "${packages[@]}"
 
 # clang analyses what we ship, at compile time; the tests run under the other presets.
 declare -A targets=([clang]="--target shardwise_tool shardwise_loader")
@@ -51,6 +53,8 @@ if [ "${label[0]}" = -LE ]; then
 fi
 
 # What ctest keeps to itself.
+echo "== Python's tests that were skipped"
+sed -nE 's/^SKIPPED //p' build/release/Testing/Temporary/LastTest.log
 echo "== states of a disk after a power loss that were looked at"
 for preset in "${presets[@]}"; do
   [ "$preset" != clang ] || continue
