@@ -47,7 +47,8 @@ detail::Home on_host(const std::vector<FieldPlacement>& placements, HostLoaderOp
             }
             std::byte* const data = memory.get();
             return detail::Slab{data, std::move(memory)};
-          }};
+          },
+          std::move(host.timeline)};
 }
 
 HostArray to_host_array(const detail::BatchArray& array, std::vector<detail::Slab>& slabs) {

@@ -13,6 +13,7 @@
 #include "shardwise/loader/loader_stats.h"
 #include "shardwise/loader/placement.h"
 #include "shardwise/loader/source.h"
+#include "shardwise/runtime/timeline.h"
 
 namespace shardwise {
 
@@ -66,6 +67,9 @@ struct HostLoaderOptions {
   /// False: reading begins with the first next() or wait(); until then there are no threads, so a
   /// process may fork.
   bool read_at_once = true;
+
+  /// Where reading and waiting are recorded; null: nowhere.
+  std::shared_ptr<Timeline> timeline = {};
 };
 
 /// Minibatches as a Loader makes them, in host memory: for programs that have a runtime of their

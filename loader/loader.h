@@ -86,6 +86,11 @@ class Loader {
   /// With LastBatch::wrap, where batches run over the end of epochs, rounded up.
   std::int64_t batches_per_epoch() const;
 
+  /// Of LoaderOptions::prefetch, how many batches the devices had room for when the loader was
+  /// made, beside one that the job holds. With room for fewer the loader runs, but reads less far
+  /// ahead.
+  int prefetch_that_fits() const { return prefetch_that_fits_; }
+
   /// Of the whole run, delivered or not.
   std::int64_t batches() const;
 
@@ -101,6 +106,7 @@ class Loader {
  private:
   Devices& devices_;
   std::unique_ptr<detail::Engine> engine_;
+  int prefetch_that_fits_ = 0;
 };
 
 }  // namespace shardwise

@@ -69,7 +69,10 @@ void Device::reset_peak() { arena_->reset_peak(); }
 TrafficStats Device::traffic() const { return {sent_bytes_.load(), received_bytes_.load()}; }
 
 Devices::Devices(std::int64_t size, const DevicesOptions& options)
-    : executor_(options.threads), group_(options.group.duplicate()), size_(size) {
+    : executor_(options.threads),
+      timeline_(options.timeline),
+      group_(options.group.duplicate()),
+      size_(size) {
   if (size < 1) {
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("make devices: found {} devices, needed at least 1", size));

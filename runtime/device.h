@@ -15,6 +15,8 @@
 
 namespace shardwise {
 
+class Timeline;
+
 /// Bytes that one device exchanged with others, as the transfer plans counted them.
 struct TrafficStats {
   std::size_t sent_bytes = 0;
@@ -101,6 +103,9 @@ struct DevicesOptions {
   /// d * P / devices == p. All make them alike and then call alike, in the same order, whatever
   /// moves data between devices, from one thread.
   ProcessGroup group = {};
+
+  /// Where programs and loaders on the devices record what they do; null: nowhere.
+  std::shared_ptr<Timeline> timeline = {};
 };
 
 /// The emulated devices 0 .. size-1 of a job and the workers that compute for them. With several
@@ -140,8 +145,12 @@ class Devices {
 
   const Executor& executor() const { return executor_; }
 
+  /// Null where nothing is recorded.
+  const std::shared_ptr<Timeline>& timeline() const { return timeline_; }
+
  private:
   Executor executor_;
+  std::shared_ptr<Timeline> timeline_;
   ProcessGroup group_;
   std::int64_t size_;
   std::vector<std::unique_ptr<Device>> devices_;  // this process's

@@ -11,6 +11,7 @@
 #include "shardwise/runtime/default_mesh.h"
 #include "shardwise/runtime/ops/autodiff.h"
 #include "shardwise/runtime/stopwatch.h"
+#include "shardwise/runtime/timeline.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise {
@@ -350,6 +351,8 @@ void TracerImpl::run() {
   const std::vector<std::shared_ptr<State>> bound = std::move(inputs);
   forget();
   if (made.empty()) return;
+  std::optional<TimelineScope> compile_scope(std::in_place, devices.timeline().get(),
+                                             TimelineEvent::Kind::compile, "compile");
   const Stopwatch compiling;
   if (!mesh) mesh = default_mesh();
   if (!mesh) mesh = Mesh::line(1);
@@ -357,6 +360,7 @@ void TracerImpl::run() {
   const Executable& found = executable(traced, compile);
   last = &found;
   seconds.compile = compiling.seconds();
+  compile_scope.reset();
   const Stopwatch running;
   std::vector<ShardedArray> outputs = found.run(devices, upload(bound, found, compile));
   for (std::size_t o = 0; o < made.size(); ++o) {

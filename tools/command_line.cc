@@ -221,6 +221,12 @@ void add_batches_order(CLI::App& batches, BatchesOptions& options) {
       ->check(CLI::PositiveNumber);
   batches.add_option("--state", options.state,
                      "A loader's state as JSON, or @FILE: show the rest of its run");
+  batches.add_option("--drill", options.drill,
+                     "Records that go wrong, for a rehearsal: corrupt:17,slow:20; also io, "
+                     "exception, kill");
+  batches.add_option("--timeline", options.timeline,
+                     "File that gets what happened when, for ui.perfetto.dev; says what more "
+                     "threads would bring");
 }
 
 void add_batches(CLI::App& app, Commands& c) {

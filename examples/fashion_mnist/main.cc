@@ -19,6 +19,7 @@
 #include "model.h"
 #include "shardwise/loader/sources/idx.h"
 #include "shardwise/runtime/stopwatch.h"
+#include "shardwise/runtime/timeline.h"
 #include "shardwise/shard/error.h"
 
 namespace {
@@ -31,7 +32,8 @@ struct Options {
   std::string data = FASHION_MNIST_DIR;
   std::string mesh = "data=4,model=2", mode = "manual";
   std::string checkpoints;
-  std::string digests;  ///< file that gets a line per batch
+  std::string digests;   ///< file that gets a line per batch
+  std::string timeline;  ///< file that gets what happened when
   std::int64_t epochs = 5, batch = 256, save_every = 200, kill_in_save = -1;
   std::uint64_t seed = 1;
   double learning_rate = 0.05;
@@ -99,7 +101,8 @@ class Run {
   explicit Run(const Options& options)
       : options_(options),
         mesh_(Mesh::parse(options.mesh)),
-        devices_(mesh_.size()),
+        timeline_(options.timeline.empty() ? nullptr : std::make_shared<Timeline>()),
+        devices_(mesh_.size(), {.timeline = timeline_}),
         manager_(options.checkpoints),
         source_(open_images(options.data, "train")) {
     if (options.mode == "traced") tracer_.emplace(devices_, TracerOptions{.mesh = mesh_});
@@ -131,10 +134,19 @@ class Run {
       throw Error(ErrorCode::io, options_.digests + " cannot be written");
     }
     manager_.close();
+    if (timeline_) write_timeline();
     report(loader, loss);
   }
 
  private:
+  void write_timeline() const {
+    std::ofstream file(options_.timeline);
+    if (!(file << to_trace_json(*timeline_)).flush()) {
+      throw Error(ErrorCode::io, options_.timeline + " cannot be written");
+    }
+    fmt::print(progress_, "{}\n", to_string(step_times(*timeline_)));
+  }
+
   /// Restores the newest valid checkpoint where asked to, or makes a fresh model.
   LoaderState begin() {
     const auto latest = options_.resume ? manager_.latest() : std::nullopt;
@@ -215,6 +227,7 @@ class Run {
 
   Options options_;
   Mesh mesh_;
+  std::shared_ptr<Timeline> timeline_;
   Devices devices_;
   std::optional<Tracer> tracer_;
   std::FILE* progress_ = options_.json ? stderr : stdout;
@@ -248,6 +261,9 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_flag("--resume", options.resume, "Continue from the newest valid checkpoint");
   app.add_option("--digests", options.digests, "File that gets the digest of each batch");
+  app.add_option(
+      "--timeline", options.timeline,
+      "File that gets what happened when, for ui.perfetto.dev; says what steps wait for");
   app.add_option("--kill-in-save", options.kill_in_save,
                  "SIGKILL in the middle of this step's save");
   app.add_flag("--json", options.json, "Print the result as one JSON object, the rest to stderr");

@@ -7,6 +7,7 @@
 #include <exception>
 #include <memory>
 #include <new>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -15,6 +16,7 @@
 
 #include "shardwise/runtime/program/detail/fill_target.h"
 #include "shardwise/runtime/program/detail/remote_copies.h"
+#include "shardwise/runtime/timeline.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise {
@@ -68,10 +70,17 @@ void throw_if(const std::exception& thrown, const std::string& message) {
 /// One run of a program. Thread-safe.
 class Run {
  public:
-  Run(const Program& program, const Storage& storage) : program_(program), storage_(storage) {}
+  Run(const Program& program, const Storage& storage, Timeline* timeline)
+      : program_(program), storage_(storage), timeline_(timeline) {}
 
   void task(const ProgramTask& task) const {
     const Program::Step& step = program_.steps()[task.step];
+    std::optional<TimelineScope> scope;
+    if (timeline_ != nullptr) {
+      const bool is_move = std::holds_alternative<Program::Move>(step);
+      scope.emplace(timeline_, is_move ? Kind::collective : Kind::compute, name(step),
+                    program_.mesh().device_at(task.position));
+    }
     try {
       std::visit([&](const auto& s) { carry_out(s, task); }, step);
     } catch (...) {
@@ -83,6 +92,7 @@ class Run {
   void step_together(std::size_t number, const Devices& devices) const {
     const Program::Step& step = program_.steps()[number];
     if (const auto* const move = std::get_if<Program::Move>(&step)) {
+      const TimelineScope scope(timeline_, Kind::collective, name(step));
       for (std::size_t phase = 0; phase < move->parts.front().plan.phases.size(); ++phase) {
         phase_together(*move, phase, devices);
       }
@@ -207,8 +217,11 @@ class Run {
     return program_.value(value).box(position);
   }
 
+  using Kind = TimelineEvent::Kind;
+
   const Program& program_;
   const Storage& storage_;
+  Timeline* const timeline_;
 };
 
 }  // namespace
@@ -223,7 +236,7 @@ void count_traffic(const MovePlan& plan, const Devices& devices) {
 
 void run(const Program& program, const Schedule& schedule, const Storage& storage,
          const Devices& devices) {
-  const Run one(program, storage);
+  const Run one(program, storage, devices.timeline().get());
   if (devices.group().size() > 1) {
     // In the order of the program, so that all processes exchange in the same order.
     detail::together(devices, [&] {

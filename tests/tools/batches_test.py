@@ -87,6 +87,27 @@ class Batches(Cli):
         masked = self.ok_json("batches", source, "--batch", 3, "--order", "sequential", "--bad", "mask")
         self.assertEqual((masked["bad_records"], len(masked["batches"])), (1, 4))
 
+    def test_a_drill_makes_records_go_wrong(self):
+        image, label = self.images()
+        common = [image, label, "--batch", 5, "--order", "sequential"]
+        self.fails(3, ["batch 2", "record 11", "as asked for"], "batches", *common, "--drill", "corrupt:11", "--json")
+        masked = self.ok_json("batches", *common, "--drill", "corrupt:11,io:12,slow:3", "--bad", "mask")
+        self.assertEqual(masked["bad_records"], 2)
+        whole, changed = self.digests(*common), [b["digest"] for b in masked["batches"]]
+        self.assertEqual([i for i in range(12) if whole[i] != changed[i]], [2])
+        self.assertEqual(run("batches", *common, "--drill", "kill:30").returncode, -9)
+        self.fails(3, ["KIND:RECORD"], "batches", *common, "--drill", "odd:1")
+
+    def test_a_timeline_says_what_happened_and_what_would_help(self):
+        image, label = self.images()
+        path = self.dir / "trace.json"
+        found = self.ok_json("batches", image, label, "--batch", 5, "--threads", 2, "--timeline", path)
+        self.assertIn("more threads", found["what_if"])
+        events = [e for e in json.loads(path.read_text())["traceEvents"] if e["ph"] == "X"]
+        self.assertEqual([e["args"]["batch"] for e in events if e["cat"] == "wait"], list(range(12)))
+        self.assertEqual({e["args"]["batch"] for e in events if e["cat"] == "read"}, set(range(12)))
+        self.fails(3, ["cannot be written"], "batches", image, "--batch", 5, "--timeline", self.dir / "none" / "t.json")
+
 
 if __name__ == "__main__":
     unittest.main()

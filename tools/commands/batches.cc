@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstring>
+#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -12,6 +13,8 @@
 #include "parse.h"
 #include "shardwise/loader/host_loader.h"
 #include "shardwise/loader/open_source.h"
+#include "shardwise/loader/replay.h"
+#include "shardwise/loader/stages/drill.h"
 #include "shardwise/loader/stages/filter.h"
 #include "shardwise/loader/stages/mix.h"
 #include "shardwise/loader/stages/pack.h"
@@ -89,9 +92,12 @@ SourcePtr source_of(const BatchesOptions& options, RecordOrder& order) {
     if (!options.filter.empty())
       source = filter(source, parse_filter(options.filter, source->fields()));
   }
-  if (options.pack == 0) return source;
-  const std::string field = options.pack_field.empty() ? packed_field(*source) : options.pack_field;
-  return pack(source, {.field = field, .window = options.pack});
+  if (options.pack > 0) {
+    const std::string field =
+        options.pack_field.empty() ? packed_field(*source) : options.pack_field;
+    source = pack(source, {.field = field, .window = options.pack});
+  }
+  return options.drill.empty() ? source : drill(source, parse_drill(options.drill));
 }
 
 std::vector<FieldPlacement> placements_of(const BatchesOptions& options, const Source& source,
@@ -166,20 +172,25 @@ class Report {
                shapes, hashed ? "  " : "", digest);
   }
 
-  void finish(const HostLoader& loader) {
+  /// `advice`: what else is to be said, or empty.
+  void finish(const HostLoader& loader, const std::string& advice) {
     const LoaderStats stats = loader.stats();
     if (options_.json) {
       const BadRecordLedger bad = loader.bad_records();
-      print_json({{"batches", list_},
-                  {"batches_per_epoch", loader.batches_per_epoch()},
-                  {"rows", rows_},
-                  {"rows_per_second", stats.rows_per_second},
-                  {"bottleneck", bottleneck(stats)},
-                  {"bad_records", bad.count},
-                  {"state", nlohmann::ordered_json::parse(to_json(loader.state()))}});
+      nlohmann::ordered_json report = {
+          {"batches", list_},
+          {"batches_per_epoch", loader.batches_per_epoch()},
+          {"rows", rows_},
+          {"rows_per_second", stats.rows_per_second},
+          {"bottleneck", bottleneck(stats)},
+          {"bad_records", bad.count},
+          {"state", nlohmann::ordered_json::parse(to_json(loader.state()))}};
+      if (!advice.empty()) report["what_if"] = advice;
+      print_json(report);
       return;
     }
     fmt::print("{} rows, {:.0f} rows/s; {}\n", rows_, stats.rows_per_second, bottleneck(stats));
+    if (!advice.empty()) fmt::print("{}\n", advice);
     for (const BadRecord& bad : loader.bad_records().first) {
       print_note(fmt::format("bad record: {}", bad.message));
     }
@@ -202,6 +213,15 @@ int run_batches(const BatchesOptions& options) {
   const std::vector<FieldPlacement> placements = placements_of(options, *source, mesh);
   LoaderState state{.seed = options.seed, .next_batch = options.from};
   if (!options.state.empty()) state = loader_state_from_json(text_or_file(options.state));
+  const auto timeline = options.timeline.empty() ? nullptr : std::make_shared<Timeline>();
+  std::ofstream timeline_file;
+  if (timeline) timeline_file.open(options.timeline);  // what cannot be written is told at once
+  const auto check_file = [&] {
+    if (timeline_file) return;
+    throw Error(ErrorCode::io,
+                fmt::format("batches: --timeline {} cannot be written", options.timeline));
+  };
+  check_file();
   HostLoader loader(source, placements,
                     {.batch_size = options.batch,
                      .epochs = options.epochs,
@@ -210,7 +230,7 @@ int run_batches(const BatchesOptions& options) {
                      .bad_records = parse_bad_records(options.bad),
                      .prefetch = options.prefetch,
                      .threads = options.threads},
-                    state);
+                    state, {.timeline = timeline});
   std::vector<std::string> fields;
   fields.reserve(placements.size());
   for (const FieldPlacement& placement : placements) fields.push_back(placement.field);
@@ -220,7 +240,13 @@ int run_batches(const BatchesOptions& options) {
     if (!batch) break;
     report.add(*batch);
   }
-  report.finish(loader);
+  std::string advice;
+  if (timeline) {
+    timeline_file << to_trace_json(*timeline) << std::flush;
+    check_file();
+    advice = what_if(*timeline, {options.threads, options.prefetch});
+  }
+  report.finish(loader, advice);
   return 0;
 }
 

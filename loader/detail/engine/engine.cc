@@ -206,6 +206,8 @@ void Engine::read_tickets(const std::stop_token& stop) {
   RowWriter writer(plan_, order_, options_, renumber_);
   while (std::optional<Ring::Ticket> ticket = ring_->take(stop)) {
     const bool sampled = tickets_.fetch_add(1, std::memory_order_relaxed) % kSampledTickets == 0;
+    Timeline* const timeline = home_.timeline.get();
+    const std::int64_t begin_ns = timeline == nullptr ? 0 : timeline->now_ns();
     StageClock clock;
     try {
       const RunningClock running(sampled ? &clock : nullptr);
@@ -214,6 +216,13 @@ void Engine::read_tickets(const std::stop_token& stop) {
       if (!writer.write(ticket->batch(), begin,
                         std::min(begin + rows_per_ticket_, options_.batch_size), stop, result)) {
         return;
+      }
+      if (timeline != nullptr) {  // before the job can have the batch
+        timeline->add({.kind = TimelineEvent::Kind::read,
+                       .name = "read",
+                       .begin_ns = begin_ns,
+                       .end_ns = timeline->now_ns(),
+                       .batch = ticket->batch().index});
       }
       ring_->finish(*ticket, std::move(result));
     } catch (...) {
@@ -234,12 +243,34 @@ void Engine::count_stages(const StageClock& clock) {
   }
 }
 
+bool Engine::wait(std::chrono::milliseconds time) {
+  start();
+  begin_wait();
+  return ring_->wait(time);
+}
+
+void Engine::begin_wait() {
+  if (home_.timeline && !waiting_since_ns_) waiting_since_ns_ = home_.timeline->now_ns();
+}
+
+void Engine::end_wait(std::int64_t batch) {
+  if (!home_.timeline) return;
+  home_.timeline->add({.kind = TimelineEvent::Kind::wait,
+                       .name = "wait",
+                       .begin_ns = *waiting_since_ns_,
+                       .end_ns = home_.timeline->now_ns(),
+                       .batch = batch});
+  waiting_since_ns_.reset();
+}
+
 std::optional<PendingBatch> Engine::next() {
   start();
   ++calls_;
   if (lost_) std::rethrow_exception(lost_);
+  begin_wait();
   std::optional<PendingBatch> batch = ring_->pop();
   if (!batch) return std::nullopt;
+  end_wait(batch->index);
   if (options_.parts > 1) {  // what comes before is others' to deliver
     state_.digest = to_digest(digest_of_prefix(batch->first_number));
   }

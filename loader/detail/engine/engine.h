@@ -21,6 +21,7 @@
 #include "shardwise/loader/loader_state.h"
 #include "shardwise/loader/loader_stats.h"
 #include "shardwise/runtime/stopwatch.h"
+#include "shardwise/runtime/timeline.h"
 #include "shardwise/shard/host/mutex.h"
 
 namespace shardwise::detail {
@@ -33,6 +34,8 @@ struct Home {
   std::function<Slab(const Mesh& mesh, std::int64_t position, std::size_t bytes,
                      const std::string& label)>
       allocate;
+
+  std::shared_ptr<Timeline> timeline = {};  ///< null: nothing is recorded
 };
 
 /// A run of batches, read ahead by its own threads: what Loader and HostLoader have in common. See
@@ -55,10 +58,7 @@ class Engine {
   std::optional<PendingBatch> next();
 
   /// As Ring::wait().
-  bool wait(std::chrono::milliseconds time) {
-    start();
-    return ring_->wait(time);
-  }
+  bool wait(std::chrono::milliseconds time);
 
   const BatchPlan& plan() const { return plan_; }
   const RunOrder& order() const { return order_; }
@@ -75,6 +75,8 @@ class Engine {
   void check_digest(std::int64_t end_number, const std::string& where) const;
   Ring::Options ring_options() const;
   PendingBatch begin(std::int64_t index) const;
+  void begin_wait();
+  void end_wait(std::int64_t batch);
   void read_tickets(const std::stop_token& stop);
   void count_stages(const StageClock& clock);
 
@@ -91,7 +93,8 @@ class Engine {
   std::int64_t batches_ = 0, records_ = 0, calls_ = 0;
   std::size_t bytes_placed_ = 0;
   BadRecordLedger bad_records_;
-  std::exception_ptr lost_;  // that delivered samples differ
+  std::exception_ptr lost_;                       // that delivered samples differ
+  std::optional<std::int64_t> waiting_since_ns_;  // on the timeline
 
   mutable Mutex stages_mutex_;
   std::vector<StageSeconds> stages_ SHARDWISE_GUARDED_BY(stages_mutex_);  // of sampled tickets
