@@ -215,7 +215,7 @@ TEST(Csv, ReadsAnyTableThatIsWritten) {
 
 TEST(Csv, TellsItsProgressAndStopsWhenAsked) {
   std::string text = "a\n";
-  while (text.size() < (std::size_t{70} << 20)) text += std::string(1 << 20, 'x') + "\n";
+  while (text.size() < (std::size_t{70} << 20)) text.append(1 << 20, 'x').push_back('\n');
   std::vector<std::uint64_t> done;
   open_table(text, {.progress = [&](std::uint64_t bytes, std::uint64_t all) {
                EXPECT_EQ(all, text.size());
