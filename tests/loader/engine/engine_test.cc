@@ -281,6 +281,30 @@ TEST(Engine, EndsWhereNoSubstituteCanBeRead) {
   EXPECT_EQ(source->reads(), 1 + 16 + 1);  // the last to find the field at fault
 }
 
+// A batch's bucket is chosen before anything is read of it: what takes a bad record's place is no
+// longer than that.
+TEST(Engine, SubstitutesWhatFitsTheBatch) {
+  const auto source = std::make_shared<const TrialSource>(
+      60, [](std::int64_t record, std::size_t, const Box&) { return record % 5 == 0; });
+  const Sharding whole = make_sharding("-,-", "d=1");
+  int in_small_batches = 0;
+  for (std::uint64_t seed = 0; seed < 8; ++seed) {
+    HostLoader loader(source, {{.field = "text", .sharding = whole, .buckets = {3, 7, 12}}},
+                      {.batch_size = 2, .bad_records = BadRecords::substitute}, {.seed = seed});
+    std::vector<std::int64_t> buckets;
+    while (const auto batch = loader.next()) buckets.push_back(batch->fields[0].shape[1]);
+    const BadRecordLedger ledger = loader.bad_records();
+    EXPECT_EQ(ledger.count, 12);
+    for (const BadRecord& bad : ledger.first) {
+      const std::int64_t bucket = buckets[static_cast<std::size_t>(bad.batch)];
+      EXPECT_NE(bad.substitute % 5, 0);
+      EXPECT_LE(TrialSource::text_length(bad.substitute), bucket);
+      if (bucket == 3) ++in_small_batches;
+    }
+  }
+  EXPECT_GT(in_small_batches, 0);
+}
+
 TEST(Engine, PassesOverNothingThatIsNotABadRecord) {
   for (const BadRecords policy : {BadRecords::substitute, BadRecords::mask}) {
     for (const ErrorCode code : {ErrorCode::invalid_argument, ErrorCode::unsupported,
