@@ -11,14 +11,10 @@ namespace {
 // shardwise._errors makes an exception of the class that belongs to the code.
 void raise(const Error& error) {
   // What Python raised in a thread of a loader comes out as it was, told where.
-  if (const auto* raised = dynamic_cast<const PythonRaised*>(&error)) return raised->set_error("");
-  try {
-    std::rethrow_if_nested(error);
-  } catch (const PythonRaised& raised) {
-    return raised.set_error(error.what());
-  } catch (...) {
-    // Its message is in that of `error`.
-  }
+  const auto set = [](const PythonRaised& raised, const std::string& note) {
+    raised.set_error(note);
+  };
+  if (if_python_raised(error, set)) return;
   const nb::object made = nb::module_::import_("shardwise._errors")
                               .attr("made")(std::string(name(error.code())), error.what());
   PyErr_SetObject(made.type().ptr(), made.ptr());

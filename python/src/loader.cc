@@ -61,7 +61,8 @@ class PythonLoader {
  public:
   PythonLoader(const Records& records, const std::vector<PlacementArgument>& placements,
                const std::optional<Ints>& positions, const LoaderOptions& options,
-               const std::string& state_json, std::uint64_t seed) {
+               const std::string& state_json, std::uint64_t seed)
+      : functions_(records.functions) {
     const nb::gil_scoped_release released;  // the fingerprint reads records, perhaps Python's
     LoaderState state{.seed = seed};
     if (!state_json.empty()) state = loader_state_from_json(state_json);
@@ -103,7 +104,14 @@ class PythonLoader {
         const nb::gil_scoped_release released;
         const std::shared_ptr<HostLoader> loader = std::move(kept);  // dropped without the GIL
         if (loader->wait(std::chrono::milliseconds(50))) {
-          batch = loader->next();
+          try {
+            batch = loader->next();
+          } catch (const Error& error) {
+            if_python_raised(error, [this](const PythonRaised& raised, const std::string&) {
+              raised_ = raised.value();
+            });
+            throw;
+          }
           break;
         }
       }
@@ -149,10 +157,32 @@ class PythonLoader {
     return nb::make_tuple(ledger.count, first);
   }
 
+  // For the garbage collector. An exception holds the frames that it went through, so often this.
+  static int traverse(PyObject* self, visitproc visit, void* arg) {
+    Py_VISIT(Py_TYPE(self));
+    if (!nb::inst_ready(self)) return 0;
+    const auto* const loader = nb::inst_ptr<PythonLoader>(self);
+    for (const nb::object& function : loader->functions_) Py_VISIT(function.ptr());
+    if (const auto raised = loader->raised_.lock()) Py_VISIT(raised->ptr());
+    return 0;
+  }
+  static int clear(PyObject* self) {
+    auto* const loader = nb::inst_ptr<PythonLoader>(self);
+    loader->close();
+    const std::vector<nb::object> dropped = std::move(loader->functions_);
+    return 0;
+  }
+
  private:
   OwnProcess process_;
+  std::vector<nb::object> functions_;  // see Records
   std::shared_ptr<HostLoader> loader_;
+  std::weak_ptr<nb::object> raised_;  // what next() threw: loader_ has the one reference to it
 };
+
+PyType_Slot kLoaderSlots[] = {{Py_tp_traverse, reinterpret_cast<void*>(&PythonLoader::traverse)},
+                              {Py_tp_clear, reinterpret_cast<void*>(&PythonLoader::clear)},
+                              {0, nullptr}};
 
 LoaderOptions options_of(std::int64_t batch_size, std::int64_t epochs, const std::string& order,
                          const std::string& last_batch, const std::string& bad_records,
@@ -178,7 +208,7 @@ void bind_loader(nb::module_& module) {
       .def_static("of", &options_of, nb::arg("batch_size"), nb::arg("epochs"), nb::arg("order"),
                   nb::arg("last_batch"), nb::arg("bad_records"), nb::arg("prefetch"),
                   nb::arg("prefetch_bytes"), nb::arg("threads"), nb::arg("parts"), nb::arg("part"));
-  nb::class_<PythonLoader>(module, "Loader")
+  nb::class_<PythonLoader>(module, "Loader", nb::type_slots(kLoaderSlots))
       .def(nb::init<const Records&, const std::vector<PlacementArgument>&,
                     const std::optional<Ints>&, const LoaderOptions&, const std::string&,
                     std::uint64_t>(),

@@ -1,8 +1,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "bindings.h"
 #include "shardwise/loader/source.h"
@@ -21,14 +23,26 @@ class PythonRaised : public Error {
   /// GIL.
   void set_error(const std::string& note) const;
 
+  /// The exception, as long as a C++ one holds it.
+  std::weak_ptr<nb::object> value() const { return value_; }
+
  private:
   std::shared_ptr<nb::object> value_;  // dropped with the GIL
   mutable bool is_noted_ = false;
 };
 
+/// Calls `body` with what Python raised, where that is what the error is of, and its message.
+/// Whether it is.
+bool if_python_raised(const Error& error,
+                      const std::function<void(const PythonRaised&, const std::string&)>& body);
+
 /// A source for Python: holds what the C++ takes.
 struct Records {
   std::shared_ptr<const shardwise::Source> source;
+
+  /// The Python functions that the source calls. It holds no reference to them: who holds the
+  /// source holds them, too, so that Python's garbage collector sees each reference.
+  std::vector<nb::object> functions = {};
 };
 
 /// An object that threads without the GIL may drop.

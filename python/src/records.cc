@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 
 #include <cstdint>
+#include <exception>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -83,14 +85,15 @@ class ArraysSource final : public shardwise::Source {
 
 /// Records that a Python function makes: it gets record, epoch and seed, and returns a list of
 /// (address, length), one per field, and an object that keeps them. `inner`: what it makes them of,
-/// if that is a source of equal numbers; `name` is then the function's.
+/// if that is a source of equal numbers; `name` is then the function's. The function is not kept:
+/// see Records::functions.
 class FunctionSource final : public shardwise::Source {
  public:
-  FunctionSource(std::vector<Field> fields, std::int64_t size, nb::object function,
+  FunctionSource(std::vector<Field> fields, std::int64_t size, nb::handle function,
                  std::optional<std::uint64_t> fingerprint, std::string name, SourcePtr inner)
       : fields_(std::move(fields)),
         size_(size),
-        function_(held(std::move(function))),
+        function_(function),
         fingerprint_(fingerprint),
         name_(std::move(name)),
         inner_(std::move(inner)) {
@@ -135,7 +138,7 @@ class FunctionSource final : public shardwise::Source {
   Made make(const Sample& sample) const {
     try {
       const nb::tuple result =
-          nb::cast<nb::tuple>((*function_)(sample.record, sample.epoch, sample.seed));
+          nb::cast<nb::tuple>(function_(sample.record, sample.epoch, sample.seed));
       return {nb::cast<std::vector<std::pair<std::uintptr_t, std::int64_t>>>(result[0]), result[1]};
     } catch (const nb::python_error& error) {
       throw PythonRaised(error);
@@ -145,7 +148,7 @@ class FunctionSource final : public shardwise::Source {
   std::vector<Field> fields_;
   std::vector<Box> wholes_;
   std::int64_t size_;
-  std::shared_ptr<nb::object> function_;
+  nb::handle function_;
   std::optional<std::uint64_t> fingerprint_;
   std::string name_;
   SourcePtr inner_;
@@ -175,6 +178,26 @@ std::int64_t length_of(const Records& self, std::int64_t record, std::int64_t ep
   return self.source->length({record, epoch, seed}, field);
 }
 
+// What the garbage collector has to know of (Python's C API, "Supporting Cyclic Garbage
+// Collection").
+int traverse_records(PyObject* self, visitproc visit, void* arg) {
+  Py_VISIT(Py_TYPE(self));
+  if (!nb::inst_ready(self)) return 0;
+  for (const nb::object& function : nb::inst_ptr<Records>(self)->functions) {
+    Py_VISIT(function.ptr());
+  }
+  return 0;
+}
+
+int clear_records(PyObject* self) {
+  const Records dropped = std::move(*nb::inst_ptr<Records>(self));
+  return 0;
+}
+
+PyType_Slot kRecordsSlots[] = {{Py_tp_traverse, reinterpret_cast<void*>(&traverse_records)},
+                               {Py_tp_clear, reinterpret_cast<void*>(&clear_records)},
+                               {0, nullptr}};
+
 }  // namespace
 
 std::shared_ptr<nb::object> held(nb::object object) {
@@ -196,8 +219,25 @@ void PythonRaised::set_error(const std::string& note) const {
   PyErr_SetObject(value_->type().ptr(), value_->ptr());
 }
 
+bool if_python_raised(const Error& error,
+                      const std::function<void(const PythonRaised&, const std::string&)>& body) {
+  if (const auto* const raised = dynamic_cast<const PythonRaised*>(&error)) {
+    body(*raised, "");
+    return true;
+  }
+  try {
+    std::rethrow_if_nested(error);
+  } catch (const PythonRaised& raised) {
+    body(raised, error.what());
+    return true;
+  } catch (...) {
+    // Its message is in that of `error`.
+  }
+  return false;
+}
+
 void bind_records(nb::module_& module) {
-  nb::class_<Records> records(module, "Records");
+  nb::class_<Records> records(module, "Records", nb::type_slots(kRecordsSlots));
   records
       .def_static(
           "open",
@@ -222,9 +262,11 @@ void bind_records(nb::module_& module) {
           [](const std::vector<FieldArgument>& fields, std::int64_t size, nb::object function,
              std::optional<std::uint64_t> fingerprint, const std::string& name,
              const std::optional<Records>& inner) {
-            return Records{std::make_shared<FunctionSource>(fields_of(fields), size,
-                                                            std::move(function), fingerprint, name,
-                                                            inner ? inner->source : nullptr)};
+            Records made = inner ? *inner : Records{};
+            made.source = std::make_shared<FunctionSource>(fields_of(fields), size, function,
+                                                           fingerprint, name, made.source);
+            made.functions.push_back(std::move(function));
+            return made;
           },
           nb::arg("fields"), nb::arg("size"), nb::arg("function"),
           nb::arg("fingerprint") = nb::none(), nb::arg("name") = "", nb::arg("inner") = nb::none())

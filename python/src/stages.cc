@@ -32,6 +32,19 @@ std::vector<SourcePtr> pointers(const std::vector<Records>& records) {
   return sources;
 }
 
+/// A source made of others, which calls their functions.
+Records made_of(const std::vector<Records>& records, SourcePtr source) {
+  Records made{std::move(source)};
+  for (const Records& one : records) {
+    made.functions.insert(made.functions.end(), one.functions.begin(), one.functions.end());
+  }
+  return made;
+}
+
+Records made_of(const Records& records, SourcePtr source) {
+  return {std::move(source), records.functions};
+}
+
 /// The stages count records, which take the place of bytes here.
 template <class Options>
 void set_progress(Options& options, Work& work) {
@@ -46,7 +59,7 @@ Records filtered(const Records& self, const RecordPredicate& predicate, const st
   Work work(std::move(progress));
   FilterOptions options{.cache = cache};
   set_progress(options, work);
-  return {work.run([&] { return filter(self.source, predicate, options); })};
+  return made_of(self, work.run([&] { return filter(self.source, predicate, options); }));
 }
 
 Records filter_text(const Records& self, const std::string& text, const std::string& cache,
@@ -90,7 +103,7 @@ Records packed(const Records& self, const std::string& field, std::int64_t windo
   Work work{nb::none()};
   PackOptions options{.field = field, .window = window, .documents = documents, .eos = eos};
   set_progress(options, work);
-  return {work.run([&] { return pack(self.source, options); })};
+  return made_of(self, work.run([&] { return pack(self.source, options); }));
 }
 
 using Changes = std::vector<std::pair<std::int64_t, std::vector<std::int64_t>>>;
@@ -100,7 +113,7 @@ Records mixed(const std::vector<Records>& records, const std::vector<std::int64_
   std::vector<MixChange> found;
   found.reserve(changes.size());
   for (const auto& [first, later] : changes) found.push_back({first, later});
-  return {mix(pointers(records), weights, std::move(found))};
+  return made_of(records, mix(pointers(records), weights, std::move(found)));
 }
 
 }  // namespace
@@ -108,28 +121,29 @@ Records mixed(const std::vector<Records>& records, const std::vector<std::int64_
 void bind_stages(nb::class_<Records>& records) {
   records
       .def_static(
-          "zip", [](const std::vector<Records>& all) { return Records{zip(pointers(all))}; },
+          "zip", [](const std::vector<Records>& all) { return made_of(all, zip(pointers(all))); },
           nb::arg("records"))
       .def_static(
-          "concat", [](const std::vector<Records>& all) { return Records{concat(pointers(all))}; },
+          "concat",
+          [](const std::vector<Records>& all) { return made_of(all, concat(pointers(all))); },
           nb::arg("records"))
       .def_static("mix", &mixed, nb::arg("records"), nb::arg("weights"), nb::arg("changes"))
       .def(
           "shuffle",
           [](const Records& self, std::uint64_t salt) {
-            return Records{shuffle(self.source, salt)};
+            return made_of(self, shuffle(self.source, salt));
           },
           nb::arg("salt"))
       .def(
           "take",
           [](const Records& self, std::int64_t begin, std::int64_t end) {
-            return Records{take(self.source, begin, end)};
+            return made_of(self, take(self.source, begin, end));
           },
           nb::arg("begin"), nb::arg("end"))
       .def(
           "repeat",
           [](const Records& self, std::int64_t times) {
-            return Records{repeat(self.source, times)};
+            return made_of(self, repeat(self.source, times));
           },
           nb::arg("times"))
       .def("filter_text", &filter_text, nb::arg("text"), nb::arg("cache"),
@@ -142,8 +156,8 @@ void bind_stages(nb::class_<Records>& records) {
           "crop",
           [](const Records& self, const std::string& field, const Ints& shape,
              const std::string& position, const Ints& begin, const std::string& stream) {
-            return Records{
-                crop(self.source, field, extents_of(shape), position_of(position, begin, stream))};
+            return made_of(self, crop(self.source, field, extents_of(shape),
+                                      position_of(position, begin, stream)));
           },
           nb::arg("field"), nb::arg("shape"), nb::arg("position"), nb::arg("begin"),
           nb::arg("stream"))
@@ -151,27 +165,28 @@ void bind_stages(nb::class_<Records>& records) {
           "flip",
           [](const Records& self, const std::string& field, std::size_t dim, double probability,
              const std::string& stream) {
-            return Records{flip(self.source, field, dim, probability, stream)};
+            return made_of(self, flip(self.source, field, dim, probability, stream));
           },
           nb::arg("field"), nb::arg("dim"), nb::arg("probability"), nb::arg("stream"))
       .def(
           "pad",
           [](const Records& self, const std::string& field, const Ints& before, const Ints& after,
              double value) {
-            return Records{pad(self.source, field, extents_of(before), extents_of(after), value)};
+            return made_of(self,
+                           pad(self.source, field, extents_of(before), extents_of(after), value));
           },
           nb::arg("field"), nb::arg("before"), nb::arg("after"), nb::arg("value"))
       .def(
           "cast",
           [](const Records& self, const std::string& field, const std::string& dtype) {
-            return Records{cast(self.source, field, parse_dtype(dtype))};
+            return made_of(self, cast(self.source, field, parse_dtype(dtype)));
           },
           nb::arg("field"), nb::arg("dtype"))
       .def(
           "normalise",
           [](const Records& self, const std::string& field, const std::vector<float>& mean,
              const std::vector<float>& stddev) {
-            return Records{normalise(self.source, field, mean, stddev)};
+            return made_of(self, normalise(self.source, field, mean, stddev));
           },
           nb::arg("field"), nb::arg("mean"), nb::arg("stddev"));
 }

@@ -1,0 +1,87 @@
+"""Sources and loaders that refer to themselves, by Python functions or exceptions, are freed like all else."""
+
+import gc
+import subprocess
+import sys
+import weakref
+
+import numpy as np
+import pytest
+
+import shardwise as sw
+
+
+class Job:
+    """Holds what calls its methods."""
+
+    def __init__(self, fails_at=-1):
+        self.fails_at = fails_at
+        records = sw.sources.arrays({"x": np.arange(40)})
+        self.source = sw.sources.zip(records.map(self.doubled).take(0, 30), records.take(10, 40).map(self.named).shuffle())
+        self.loader = sw.Loader(self.source, batch_size=5, order="sequential", threads=2, transform=self.same)
+
+    def doubled(self, record):
+        return {"twice": record["x"] * 2}
+
+    def named(self, record):
+        return {"y": record["x"] + 1}
+
+    def same(self, record):
+        if record["twice"] == 2 * self.fails_at:
+            raise LookupError(f"record {self.fails_at} is not mine")
+        return record
+
+
+def collected(make):
+    """Whether what make() returns is freed once nobody else has it."""
+    found = weakref.ref(make())
+    gc.collect()
+    return found() is None
+
+
+def test_what_holds_its_source_is_freed():
+    assert collected(Job)
+
+
+def test_what_holds_a_running_loader_is_freed():
+    def run():
+        job = Job()
+        assert [next(job.loader)["twice"][0] for _ in range(3)] == [0, 10, 20]
+        return job
+
+    assert collected(run)
+
+
+def test_an_exception_that_was_raised_keeps_nothing():
+    def run():
+        job = Job(fails_at=12)
+        for _ in range(2):
+            with pytest.raises(LookupError, match="record 12 is not mine"):
+                for _ in job.loader:
+                    pass
+        return job
+
+    assert collected(run)
+
+
+def test_a_source_outlives_the_objects_it_was_made_of():
+    source = sw.sources.arrays({"x": np.arange(6)}).map(lambda record: {"y": record["x"] * 3}).shuffle().take(0, 4)
+    gc.collect()
+    assert sorted(int(source[i]["y"]) % 3 for i in range(4)) == [0] * 4
+    loader = sw.Loader(sw.sources.concat(source, source), batch_size=4, order="sequential")
+    del source
+    gc.collect()
+    assert len([batch["y"] for batch in loader]) == 2
+
+
+AT_THE_END = """
+import numpy as np, shardwise as sw
+source = sw.sources.arrays({"x": np.arange(400)}).map(lambda record: {"y": record["x"]})
+loader = sw.Loader(source, batch_size=5, transform=lambda record: record)
+print(len(next(loader)["y"]))
+"""
+
+
+def test_a_program_ends_without_a_word_of_what_it_still_has():
+    done = subprocess.run([sys.executable, "-c", AT_THE_END], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "5\n", "")
