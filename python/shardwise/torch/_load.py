@@ -15,7 +15,7 @@ from .._sources import Path as FilePath
 from .._sources import check_choice
 from .._tensor import Checkpoint, read_boxes
 from ..group import Group, auto
-from ._state import Path, PerRank, Shard, give_state, is_stateful, layout_of, named_leaves
+from ._state import Layouts, Path, PerRank, Shard, give_state, is_stateful, named_leaves
 from ._tensors import TORCH, Memory, is_plain_memory
 
 Tree = dict[str | int, Any]
@@ -50,6 +50,7 @@ class _Target:
         self.boxes: list[tuple[int, tuple[int, ...], Any]] = []
         self.found: dict[Path, Any] = {}
         self.used: set[str] = set()
+        self.layouts = Layouts()
         self.paths = stored_paths(checkpoint)
         for name, (path, leaf) in named_leaves(state).items():
             self.found[path] = self._take(name, path, leaf)
@@ -114,7 +115,7 @@ class _Target:
         if leaf.dtype != dtype or tuple(leaf.shape) != stored.shape:
             self.wrong.append(f"{name!r} is {dtype} {list(stored.shape)} there, {leaf.dtype} {list(leaf.shape)} here")
             return
-        shards = layout_of(leaf, name).shards if isinstance(leaf, DTensor) else [Shard((0,) * leaf.ndim, leaf.detach())]
+        shards = self.layouts.of(leaf, name).shards if isinstance(leaf, DTensor) else [Shard((0,) * leaf.ndim, leaf.detach())]
         for shard in shards:
             self._read(stored.number, shard.begin, shard.local.detach())
 

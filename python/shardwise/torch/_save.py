@@ -15,33 +15,44 @@ from .._progress import Progress
 from .._save import Plan, SaveStats, encode_objects, write_together
 from .._sources import MEMORY, Sources, check_choice
 from .._sources import Path as FilePath
-from ..group import DEADLINE, Group, auto
-from ._state import PerRank, layout_of, named_leaves
+from ..group import DEADLINE, Group, auto, single
+from ._staging import Staging
+from ._state import Layout, Layouts, PerRank, named_leaves
 from ._tensors import Memory, dtype_name, on_host
 
 Key = tuple[Any, ...]
 
 
 class _Collected:
-    """What one process gives to a save, before the processes have compared it."""
+    """What one process gives to a save, before the processes have compared it: values of this moment, if copied by a
+    staging. Raises what cannot be stored."""
 
-    def __init__(self, state: Mapping[str, Any], group: Group, copy: bool) -> None:
-        self.group, self.copy = group, copy
+    def __init__(self, state: Mapping[str, Any], user: Any, group: Group, staging: Staging | None) -> None:
+        self.group, self.staging = group, staging
+        self.user = json.loads(_objects.plain_json({} if user is None else user, "user"))
         self.sources = Sources()
         self.plain: dict[str, torch.Tensor] = {}  # that every rank should have alike
-        self.objects: dict[str, Any] = {}
         self.aliases: dict[str, str] = {}
         self.paths: dict[str, Any] = {}
         self.per_rank: dict[str, int] = {}
         self._seen: dict[Key, str] = {}
-        for name, (path, leaf) in named_leaves(state).items():
-            self.paths[name] = _objects.encode(list(path))
-            if isinstance(leaf, PerRank):
-                self._add_per_rank(name, leaf.value)
-            else:
-                self._add(name, leaf)
+        self._layouts = Layouts()
+        objects: dict[str, Any] = {}
+        leaves = named_leaves(state)
+        with torch.no_grad():  # to_local() is then no step of autograd
+            for name, (path, leaf) in leaves.items():
+                self.paths[name] = _objects.encode(list(path))
+                if isinstance(leaf, PerRank):
+                    self._add_per_rank(name, leaf.value, objects)
+                elif isinstance(leaf, torch.Tensor):
+                    self._add(name, leaf)
+                else:
+                    objects[name] = leaf
+        self.objects = encode_objects(objects)
+        if staging is not None:
+            staging.fill()
 
-    def _add_per_rank(self, name: str, value: Any) -> None:
+    def _add_per_rank(self, name: str, value: Any, objects: dict[str, Any]) -> None:
         self.per_rank[name] = self.group.size
         own = PerRank.name(name, self.group.rank)
         if isinstance(value, torch.Tensor):
@@ -49,32 +60,30 @@ class _Collected:
             self.sources.add(own, dtype_name(tensor, own), list(tensor.shape),
                              [((0,) * tensor.ndim, Memory(tensor))] if tensor.numel() else [], listed=True)
         else:
-            self.objects[own] = value
+            objects[own] = value
 
-    def _add(self, name: str, leaf: Any) -> None:
-        if not isinstance(leaf, torch.Tensor):
-            self.objects[name] = leaf
-            return
-        key = _memory_key(leaf)
+    def _add(self, name: str, tensor: torch.Tensor) -> None:
+        layout = self._layouts.of(tensor, name) if isinstance(tensor, DTensor) else None
+        key = _memory_key(tensor if layout is None else layout.local, layout)
         if key in self._seen:
             self.aliases[name] = self._seen[key]
             return
         if key is not None:
             self._seen[key] = name
-        if not isinstance(leaf, DTensor):
-            self.plain[name] = self._host(leaf, name)
+        if layout is None:
+            self.plain[name] = self._host(tensor, name)
             return
-        layout = layout_of(leaf, name)
         parts = []
         if layout.is_owner or "listed" not in layout.how:
             parts = [(s.begin, Memory(self._host(s.local, name))) for s in layout.shards
                      if s.local.numel() or not layout.shape]
-        self.sources.add(name, dtype_name(leaf, name), layout.shape, parts, **layout.how)
+        self.sources.add(name, dtype_name(tensor, name), layout.shape, parts, **layout.how)
 
     def _host(self, tensor: torch.Tensor, name: str) -> torch.Tensor:
+        dtype_name(tensor, name)
         host = on_host(tensor, name)
         # On the CPU a tensor changes in place while an asynchronous save goes on.
-        return host.clone() if self.copy and host.data_ptr() == tensor.data_ptr() else host
+        return self.staging.copy(host) if self.staging and host.data_ptr() == tensor.data_ptr() else host
 
     def describe_plain(self, compare: bool) -> bytes:
         """Of plain tensors: dtype, shape and, where replicas are compared, a hash."""
@@ -96,14 +105,12 @@ class _Collected:
             self.sources.add(name, dtype_name(tensor, name), list(tensor.shape), parts, **how)
 
 
-def _memory_key(tensor: torch.Tensor) -> Key | None:
+def _memory_key(local: torch.Tensor, layout: Layout | None) -> Key | None:
     """Equal for tensors that are the same elements of the same memory: tied ones, which are stored once."""
-    local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
     if local.numel() == 0 or local.layout != torch.strided or local.is_meta:
         return None
-    cut = (str(tensor.device_mesh), str(tensor.placements), tuple(tensor.shape)) if isinstance(tensor, DTensor) else ()
-    return (local.device, local.data_ptr(), local.dtype, tuple(local.shape), local.stride(), local.is_conj(),
-            local.is_neg(), *cut)
+    cut = None if layout is None else id(layout.how)  # one for all that are cut alike
+    return local.device, local.data_ptr(), local.dtype, local.shape, local.stride(), local.is_conj(), local.is_neg(), cut
 
 
 def _owners(values: list[bytes]) -> bytes:
@@ -121,12 +128,6 @@ def _owners(values: list[bytes]) -> bytes:
     return json.dumps({name: of[0] for name, of in ranks.items() if len(of) < len(values)}).encode()
 
 
-def _begin(state: Mapping[str, Any], group: Group, copy: bool) -> _Collected:
-    collected = _Collected(state, group, copy)
-    encode_objects(collected.objects)  # what cannot be stored is told to the caller, not in the background
-    return collected
-
-
 def _finish(path: FilePath, collected: _Collected, options: dict[str, Any], replicas: str, progress: Progress) -> SaveStats:
     group: Group = collected.group
     what = f"save {path}"
@@ -136,14 +137,14 @@ def _finish(path: FilePath, collected: _Collected, options: dict[str, Any], repl
     extra: dict[str, Any] = {"paths": collected.paths}
     if collected.per_rank:
         extra["per_rank"] = collected.per_rank
-    plan = Plan(collected.sources, encode_objects(collected.objects), collected.aliases, extra=extra)
-    return write_together(path, plan, group, list(range(group.size + 1)), progress=progress, **options)
+    plan = Plan(collected.sources, collected.objects, collected.aliases, extra=extra)
+    return write_together(path, plan, group, list(range(group.size + 1)), user=collected.user, progress=progress, **options)
 
 
-def _options(codec: str, existing: str, user: Any, threads: int, memory: int, deadline: float, replicas: str) -> dict[str, Any]:
+def _options(codec: str, existing: str, threads: int, memory: int, deadline: float, replicas: str) -> dict[str, Any]:
     check_choice("existing", existing, ("fail", "replace"))
     check_choice("replicas", replicas, ("check", "trust"))
-    return {"codec": codec, "existing": existing, "user": user, "threads": threads, "memory": memory, "deadline": deadline}
+    return {"codec": codec, "existing": existing, "threads": threads, "memory": memory, "deadline": deadline}
 
 
 def save(path: FilePath, state: Mapping[str, Any], *, user: Any = None, codec: str = "zstd", existing: str = "fail",
@@ -159,26 +160,59 @@ def save(path: FilePath, state: Mapping[str, Any], *, user: Any = None, codec: s
     The processes agree over torch.distributed's store, with no collective: whatever else is under way does not matter.
     What fails on one rank is raised on all, and nothing is committed. deadline: seconds that one waits for the others.
     """
-    options = _options(codec, existing, user, threads, memory, deadline, replicas)
+    options = _options(codec, existing, threads, memory, deadline, replicas)
     group = auto() if group is None else group
-    collected, error = _collect(state, group, False)
+    collected, error = _collect(state, user, group, None)
     return _agreed(path, collected, error, group, options, replicas, progress)
 
 
 def save_async(path: FilePath, state: Mapping[str, Any], *, user: Any = None, codec: str = "zstd", existing: str = "fail",
                replicas: str = "check", group: Group | None = None, threads: int = 0, memory: int = MEMORY,
-               deadline: float = DEADLINE) -> PendingSave:
-    """Copies the tensors to host memory and returns while the save goes on: result(), done(), exception()."""
-    options = _options(codec, existing, user, threads, memory, deadline, replicas)
+               deadline: float = DEADLINE, keep_copy: bool = True) -> PendingSave:
+    """As save(), but returns when the values are copied to host memory: tensors and objects may change while the save
+    goes on. Its result() waits for the commit and raises what went wrong; what cannot be stored is raised at once.
+
+    keep_copy: the memory of the copies of CPU tensors, as large as they are, stays for the next call. With a state of the
+    same sizes, that call takes as long as the copy alone: new memory takes several times as long. False: it is freed when
+    the save has ended.
+    """
+    options = _options(codec, existing, threads, memory, deadline, replicas)
     group = auto() if group is None else group.duplicate()
-    collected, error = _collect(state, group, True)
-    return PendingSave(None, lambda progress: _agreed(path, collected, error, group, options, replicas, progress),
-                       f"save {path}")
-
-
-def _collect(state: Mapping[str, Any], group: Group, copy: bool) -> tuple[_Collected | None, BaseException | None]:
+    staging = Staging()
     try:
-        return _begin(state, group, copy), None
+        collected, error = _collect(state, user, group, staging)
+    except BaseException:
+        staging.release(keep_copy)
+        raise
+
+    def run(progress: Progress) -> SaveStats:
+        try:
+            if collected is not None:
+                staging.drop_unused()
+            return _agreed(path, collected, error, group, options, replicas, progress)
+        finally:
+            staging.release(keep_copy)
+
+    pending = PendingSave(None, run, f"save {path}")
+    if error is not None:
+        raise error  # the other ranks hear of it on the thread
+    return pending
+
+
+def prepare_async(state: Mapping[str, Any]) -> None:
+    """Makes the first save_async() of this state as fast as the later ones, by having the memory for its copies now."""
+    staging = Staging()
+    try:
+        _Collected(state, None, single(), staging)
+        staging.drop_unused()
+    finally:
+        staging.release(True)
+
+
+def _collect(state: Mapping[str, Any], user: Any, group: Group,
+             staging: Staging | None) -> tuple[_Collected | None, BaseException | None]:
+    try:
+        return _Collected(state, user, group, staging), None
     except Exception as error:
         if group.size == 1:
             raise
