@@ -43,10 +43,16 @@ class PendingSave:
         self._seen = False
         self._callbacks: list[Callable[[PendingSave], None]] = []
         self._lock = threading.Lock()
+        # Waited for, so that the thread leaves the interpreter to the caller: else it would have it for 5 ms at once.
+        self._go_on = threading.Event()
         self._thread = threading.Thread(target=self._work, name=f"shardwise {self._what}")
-        self._thread.start()
+        try:
+            self._thread.start()
+        finally:
+            self._go_on.set()
 
     def _work(self) -> None:
+        self._go_on.wait()
         try:
             self._result = self._run(self._progress)
         except BaseException as error:  # noqa: BLE001 - told by result(), or by the manager's next call

@@ -30,6 +30,33 @@ def aligned_empty(shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
     return raw[begin : begin + size].view(dtype).reshape(shape)
 
 
+# Below, arrays share blocks of this size at most: to allocate each would take longer than to read it.
+_SMALL_BYTES, _BLOCK_BYTES = 64 << 10, 2 << 20
+
+
+def many_empty(kinds: Sequence[tuple[tuple[int, ...], np.dtype]]) -> tuple[list[np.ndarray], list[int]]:
+    """Arrays of shapes and dtypes as aligned_empty() makes them, and their addresses."""
+    arrays, addresses = [], []
+    sizes = [math.prod(shape) * dtype.itemsize for shape, dtype in kinds]
+    small_left = sum(-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes if size < _SMALL_BYTES)
+    block, room, at, address = np.empty(0, np.uint8), 0, 0, 0
+    for (shape, dtype), size in zip(kinds, sizes):
+        if size < _SMALL_BYTES:
+            if at + size > room:
+                room, at = min(small_left, _BLOCK_BYTES), 0
+                block = aligned_empty((room,), np.dtype(np.uint8))
+                address = block.__array_interface__["data"][0]
+            arrays.append(np.ndarray(shape, dtype, block, at))
+            addresses.append(address + at)
+            taken = -(-size // _ALIGNMENT) * _ALIGNMENT
+            at += taken
+            small_left -= taken
+        else:
+            arrays.append(aligned_empty(shape, dtype))
+            addresses.append(arrays[-1].__array_interface__["data"][0])
+    return arrays, addresses
+
+
 def read_boxes(reader: _core.Reader, boxes: Iterable[tuple[int, Sequence[int], np.ndarray]]) -> None:
     """Fills arrays, which are row-major, with the box of tensor number i that begins at an index and has the array's
     shape; each stored chunk is read once."""
@@ -113,13 +140,15 @@ class Tensor:
     """A tensor of an open checkpoint. Array-like: `np.asarray(t)` and `t[10:20, ::2]` read it, of the file only the
     chunks that are needed. Indices are integers, slices and "..."."""
 
+    __slots__ = ("reader", "number", "name", "dtype_name", "dtype", "shape", "mesh", "spec", "policy", "stored_bytes", "chunks")
+
     def __init__(self, reader: _core.Reader, number: int, row: tuple[Any, ...]) -> None:
         self.reader, self.number = reader, number
         self.name: str = row[0]
         self.dtype_name: str = row[1]
         """Shardwise's own name of it: "bf16"."""
         self.dtype: np.dtype = NUMPY[row[1]]
-        self.shape: tuple[int, ...] = tuple(row[2])
+        self.shape: tuple[int, ...] = row[2]
         self.mesh: str = row[3]
         """How the writer had it cut: Mesh.parse() reads it. Empty where it is not known."""
         self.spec: str = row[4]
@@ -188,13 +217,14 @@ class Checkpoint(Mapping[str, Tensor]):
     def __init__(self, path: Path, *, pin: bool = True, threads: int = 0, memory: int = MEMORY) -> None:
         """Raises NotFound, Corrupt, Unsupported."""
         self._reader = _core.Reader(os.fspath(path), pin, threads, memory)
-        self._tensors = {row[0]: Tensor(self._reader, number, row) for number, row in enumerate(self._reader.tensors())}
+        self._rows = self._reader.tensors()  # made Tensors when they are asked for: there may be very many
+        self._numbers = {row[0]: number for number, row in enumerate(self._rows)}
         text = self._reader.objects
         document = json.loads(text) if text else {}
         self._document: dict[str, Any] = document if isinstance(document, dict) else {}
         aliases = self._document.get("aliases", {})
         for alias, name in aliases.items():
-            self._tensors[alias] = self._tensors[name]
+            self._numbers[alias] = self._numbers[name]
         self.user: Any = json.loads(self._reader.user)
         """The JSON that was given to save()."""
         self.objects: dict[str, Any] = {n: _objects.decode(v) for n, v in self._document.get("objects", {}).items()}
@@ -226,39 +256,40 @@ class Checkpoint(Mapping[str, Tensor]):
 
     def __getitem__(self, name: str) -> Tensor:
         try:
-            return self._tensors[name]
+            number = self._numbers[name]
         except KeyError:
             raise NameNotFound(self._missing(name)) from None
+        return Tensor(self._reader, number, self._rows[number])
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._tensors)
+        return iter(self._numbers)
 
     def __len__(self) -> int:
-        return len(self._tensors)
+        return len(self._numbers)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._tensors
+        return name in self._numbers
 
     def __repr__(self) -> str:
-        size = sum(t.nbytes for t in self._tensors.values())
+        size = sum(t.nbytes for t in self.values())
         return f"<shardwise.Checkpoint {self.path!r}: {len(self)} tensors, {size / 2**20:.1f} MiB>"
 
     def _missing(self, name: object) -> str:
         import difflib
 
-        by_small = {n.lower(): n for n in self._tensors}
+        by_small = {n.lower(): n for n in self._numbers}
         near = [by_small[n] for n in difflib.get_close_matches(str(name).lower(), list(by_small), 3)]
         nearest = f", nearest: {', '.join(map(repr, near))}" if near else ""
         return f"checkpoint {self.path}: there is no tensor {name!r}{nearest}"
 
     def select(self, names: str | Iterable[str] | None) -> list[str]:
         """The names of tensors and objects that match patterns; raises NameNotFound for a pattern that none does."""
-        there = [*self._tensors, *self.objects]
+        there = [*self._numbers, *self.objects]
         if names is None:
             return there
         chosen: dict[str, None] = {}
         for pattern in [names] if isinstance(names, str) else names:
-            found = [pattern] if pattern in self._tensors or pattern in self.objects else [
+            found = [pattern] if pattern in self._numbers or pattern in self.objects else [
                 n for n in there if fnmatch.fnmatchcase(n, pattern)]
             if not found:
                 raise NameNotFound(self._missing(pattern))
@@ -267,20 +298,12 @@ class Checkpoint(Mapping[str, Tensor]):
 
     def load(self, names: str | Iterable[str] | None = None) -> dict[str, Any]:
         """Arrays and objects by name, all tensors read in one pass; `names`: patterns, as "layers/*"."""
-        result: dict[str, Any] = {}
-        boxes = []
-        arrays: dict[int, np.ndarray] = {}
-        for name in self.select(names):
-            tensor = self._tensors.get(name)
-            if tensor is None:
-                result[name] = self.objects[name]
-                continue
-            if tensor.number not in arrays:
-                arrays[tensor.number] = aligned_empty(tensor.shape, tensor.dtype)
-                boxes.append((tensor.number, [0] * tensor.ndim, arrays[tensor.number]))
-            result[name] = arrays[tensor.number]
-        read_boxes(self._reader, boxes)
-        return result
+        chosen = self.select(names)
+        numbers = list(dict.fromkeys(self._numbers[name] for name in chosen if name in self._numbers))  # aliases once
+        arrays, addresses = many_empty([(self._rows[n][2], NUMPY[self._rows[n][1]]) for n in numbers])
+        self._reader.read_whole(numbers, addresses)
+        read = dict(zip(numbers, arrays))
+        return {name: self.objects[name] if (number := self._numbers.get(name)) is None else read[number] for name in chosen}
 
     def stats(self) -> tuple[int, int, int]:
         """Chunks read, bytes read from files, bytes decoded: so far, by this object."""

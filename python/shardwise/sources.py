@@ -2,11 +2,11 @@
 
     from shardwise import sources
 
-    images = sources.zip(sources.open("idx:train-images.gz?field=image"), sources.arrays({"label": labels}))
+    images = sources.zip(sources.idx("train-images.gz", "image"), sources.arrays({"label": labels}))
     small = images.crop("image", (24, 24), "random").normalise("image", 0, 255)
     small[7]["image"]                     # a record: numpy arrays by field
     mixed = sources.mix([web.shuffle(), books.shuffle()], [3, 1])
-    packs = sources.open("jsonl:docs.jsonl?text=text").filter("length(text)>=16").pack("text", window=1024)
+    packs = sources.jsonl("docs.jsonl", text="text").filter("length(text)>=16").pack("text", window=1024)
 
 Everything is random-access: a record is a function of its number, the epoch and the seed, so a run resumes anywhere.
 """
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import builtins
 import functools
+import os
 import sys
 import urllib.parse
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -204,6 +205,64 @@ def open(text: str, *, progress: Progress = None, **options: Any) -> Source:  # 
         values = {k: ",".join(map(str, v)) if isinstance(v, (list, tuple)) else str(v) for k, v in options.items()}
         text += ("&" if "?" in text else "?") + urllib.parse.urlencode(values, quote_via=urllib.parse.quote, safe="/,:")
     return Source(_core.Records.open(text, function_of(progress, "index")))
+
+
+def _file(format: str, path: Any, progress: Progress, options: Mapping[str, Any]) -> Source:
+    paths = path if isinstance(path, (list, tuple)) else [path]
+    text = ",".join(urllib.parse.quote(os.fspath(p), safe="/") for p in paths)
+    return open(f"{format}:{text}", progress=progress, **{k: v for k, v in options.items() if v is not None})
+
+
+# Below, `path` is a path or a list of them, which are read one after the other.
+
+
+def idx(path: Any, field: str | None = None, *, progress: Progress = None) -> Source:
+    """An idx file, as MNIST's, plain or gzipped. field: what it is called, "x" by default."""
+    return _file("idx", path, progress, {"field": field})
+
+
+def npy(path: Any, field: str | None = None, *, progress: Progress = None) -> Source:
+    """An array of numpy.save(): dim 0 counts the records. field: what it is called, "x" by default."""
+    return _file("npy", path, progress, {"field": field})
+
+
+def tokens(path: Any, window: int, *, dtype: str = "u16", stride: int | None = None, header_bytes: int | None = None,
+           field: str | None = None, progress: Progress = None) -> Source:
+    """Windows of a file of whole numbers and nothing else, each `stride` (the window, by default) after the one before."""
+    return _file("tokens", path, progress, {"window": window, "dtype": dtype, "stride": stride,
+                                            "header_bytes": header_bytes, "field": field})
+
+
+def hdf5(path: Any, *, progress: Progress = None, **datasets: str) -> Source:
+    """Data sets of HDF5 files: field=data set; without any, all in the root."""
+    return _file("hdf5", path, progress, datasets)
+
+
+def csv(path: Any, *, progress: Progress = None, **options: Any) -> Source:
+    """A table: field=type, as price="f32", street="text"; without any, all columns. Also delimiter, header="no"."""
+    return _file("csv", path, progress, options)
+
+
+def jsonl(path: Any, *, progress: Progress = None, **types: str) -> Source:
+    """A JSON object a line: field=type, as tokens="i32[]", text="text"; without any, what the first line has."""
+    return _file("jsonl", path, progress, types)
+
+
+def tfrecord(path: Any, *, progress: Progress = None, **types: str) -> Source:
+    """Records of tf.train.Example: field=type, as image="u8[28,28]"; without any, "record", a record's bytes."""
+    return _file("tfrecord", path, progress, types)
+
+
+def images(folder: Any, height: int, width: int, *, progress: Progress = None, **options: Any) -> Source:
+    """PNG and JPEG files, in a folder for each class: fields "image" and "label". Also channels, resize ("stretch",
+    "crop"), labels ("automatic", "none"), max_pixels."""
+    return _file("images", folder, progress, {"height": height, "width": width, **options})
+
+
+def tar(path: Any, height: int | None = None, width: int | None = None, *, progress: Progress = None,
+        **options: Any) -> Source:
+    """The same of tar files, as WebDataset's. Also bytes="json,txt": members that are fields, as bytes."""
+    return _file("tar", path, progress, {"height": height, "width": width, **options})
 
 
 @_remembered

@@ -20,6 +20,27 @@ constexpr std::size_t kLongReadBytes = std::size_t{16} << 20;
 /// number of the tensor, begin, shape, address of row-major memory.
 using TargetArgument = std::tuple<std::size_t, Ints, Ints, std::uintptr_t>;
 
+/// Of values of which many in a row are the same: one Python object for all of those.
+template <class Value>
+class Last {
+ public:
+  template <class Make>
+  nb::object object(const Value& value, const Make& make) {
+    if (!object_.is_valid() || !(value == value_)) {
+      value_ = value;
+      object_ = make();
+    }
+    return object_;
+  }
+  nb::object object(const Value& value) {
+    return object(value, [&] { return nb::cast(value); });
+  }
+
+ private:
+  Value value_{};
+  nb::object object_;
+};
+
 class Reader {
  public:
   Reader(const std::string& path, bool pin, int threads, std::size_t memory) {
@@ -45,28 +66,62 @@ class Reader {
 
   List tensors() const {
     List tensors;
+    Last<Shape> shape;
+    Last<std::string> dtype, mesh, spec, policy;
     for (const TensorInfo& info : get().tensors()) {
-      tensors.append(nb::make_tuple(info.name, std::string(name(info.dtype)), ints(info.shape),
-                                    info.mesh, info.spec, info.policy, info.chunks,
-                                    info.stored_bytes));
+      tensors.append(nb::make_tuple(
+          info.name, dtype.object(std::string(name(info.dtype))),
+          shape.object(info.shape, [&] { return nb::tuple(nb::cast(ints(info.shape))); }),
+          mesh.object(info.mesh), spec.object(info.spec), policy.object(info.policy), info.chunks,
+          info.stored_bytes));
     }
     return tensors;
+  }
+
+  /// Whole tensors by number, each to row-major memory at an address. With very many of them, lists
+  /// of numbers cost less than the lists that read() takes.
+  void read_whole(const std::vector<std::size_t>& numbers,
+                  const std::vector<std::uintptr_t>& addresses) {
+    const CheckpointReader& reader = get();
+    std::vector<BoxTarget> targets;
+    targets.reserve(numbers.size());
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+      const Box whole = Box::whole(tensor(reader, numbers[i]).shape);
+      targets.push_back(target(reader, numbers[i], whole, addresses.at(i)));
+    }
+    read_all(reader, targets);
   }
 
   void read(const std::vector<TargetArgument>& arguments) {
     const CheckpointReader& reader = get();
     std::vector<BoxTarget> targets;
     targets.reserve(arguments.size());
-    std::size_t bytes = 0;
-    for (const auto& [tensor, begin, shape, address] : arguments) {
-      if (tensor >= reader.tensors().size()) {
-        throw Error(ErrorCode::not_found, "there is no tensor of this number");
-      }
-      const Box box = box_of(begin, shape);
-      const std::size_t size = num_bytes(box.shape(), size_bytes(reader.tensors()[tensor].dtype));
-      targets.push_back({tensor, box, {reinterpret_cast<std::byte*>(address), size}});
-      bytes += size;
+    for (const auto& [number, begin, shape, address] : arguments) {
+      targets.push_back(target(reader, number, box_of(begin, shape), address));
     }
+    read_all(reader, targets);
+  }
+
+  std::tuple<std::int64_t, std::size_t, std::size_t> stats() const {
+    const ReadStats stats = get().stats();
+    return {stats.chunks, stats.stored_bytes, stats.decoded_bytes};
+  }
+
+ private:
+  static const TensorInfo& tensor(const CheckpointReader& reader, std::size_t number) {
+    if (number < reader.tensors().size()) return reader.tensors()[number];
+    throw Error(ErrorCode::not_found, "there is no tensor of this number");
+  }
+
+  static BoxTarget target(const CheckpointReader& reader, std::size_t number, const Box& box,
+                          std::uintptr_t address) {
+    const std::size_t size = num_bytes(box.shape(), size_bytes(tensor(reader, number).dtype));
+    return {number, box, {reinterpret_cast<std::byte*>(address), size}};
+  }
+
+  void read_all(const CheckpointReader& reader, const std::vector<BoxTarget>& targets) {
+    std::size_t bytes = 0;
+    for (const BoxTarget& one : targets) bytes += one.out.size();
     if (bytes < kLongReadBytes) {
       const nb::gil_scoped_release released;
       reader.read(targets);
@@ -77,12 +132,6 @@ class Reader {
     work.run([&] { reader.read(targets); });
   }
 
-  std::tuple<std::int64_t, std::size_t, std::size_t> stats() const {
-    const ReadStats stats = get().stats();
-    return {stats.chunks, stats.stored_bytes, stats.decoded_bytes};
-  }
-
- private:
   OwnProcess process_;
   std::atomic<bool> interrupted_ = false;
   std::unique_ptr<CheckpointReader> reader_;
@@ -116,6 +165,7 @@ void bind_read(nb::module_& module) {
       .def("close", &Reader::close)
       .def("tensors", &Reader::tensors)
       .def("read", &Reader::read, nb::arg("targets"))
+      .def("read_whole", &Reader::read_whole, nb::arg("numbers"), nb::arg("addresses"))
       .def_prop_ro("path", [](const Reader& self) { return self.get().directory().string(); })
       .def_prop_ro("step", [](const Reader& self) { return self.get().step(); })
       .def_prop_ro("user", [](const Reader& self) { return self.get().user_json(); })

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The state of a training job, saved and loaded by Shardwise, by torch.distributed.checkpoint and by Orbax, in turns;
-and how long single calls of Shardwise take. Medians, and ratios beside what is aimed at.
+"""The state of a training job, saved and loaded by Shardwise, by torch.distributed.checkpoint, Orbax and safetensors, in
+turns; how long single calls of Shardwise take, and how much memory. Medians, and ratios beside what is aimed at.
 
   PYTHONPATH=<build>/python/package python bench/rivals/python/jobs.py FOLDER [--mib 2048] [--rounds 3] [--json OUT]
 
@@ -220,6 +220,65 @@ def ctrl_c(folder: pathlib.Path) -> float:
     return float(words[0]) - sent
 
 
+PEAK = """
+import os, sys, numpy as np, shardwise as sw
+kind, folder, mib = sys.argv[1], sys.argv[2], int(sys.argv[3])
+rows = mib * 256 // 200
+name = lambda i: f"layers.{i}.weight"
+
+def status(word):
+    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith(word)) >> 10
+
+if kind.startswith("swt"):
+    import torch, shardwise.torch as swt
+    state = {name(i): torch.ones(rows, 1024) for i in range(200)}
+elif kind.startswith("swj"):
+    import jax, shardwise.jax as swj
+    state = {name(i): jax.device_put(np.ones((rows, 1024), np.float32)) for i in range(200)}
+    wanted = {n: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=a.sharding) for n, a in state.items()}
+else:
+    state = {name(i): np.ones((rows, 1024), np.float32) for i in range(200)}
+run = {"sw.save": lambda: sw.save(folder, state, existing="replace"), "sw.load": lambda: sw.load(folder),
+       "swt.save": lambda: swt.save(folder, state, existing="replace"), "swt.load": lambda: swt.load(folder, state),
+       "swt.save_async": lambda: swt.save_async(folder, state, existing="replace").result(),
+       "swj.save": lambda: swj.save(folder, state, existing="replace"), "swj.load": lambda: jax.block_until_ready(swj.load(folder, wanted)),
+       "swj.save_async": lambda: swj.save_async(folder, state, existing="replace").result()}[kind]
+if kind.endswith("load"):
+    (sw.save if kind == "sw.load" else swt.save if kind == "swt.load" else swj.save)(folder, state, existing="replace")
+open("/proc/self/clear_refs", "w").write("5")  # the peak begins anew
+before = status("VmRSS")
+found = run()
+print(status("VmHWM") - before)
+"""
+
+
+def peaks(folder: pathlib.Path, mib: int) -> dict[str, tuple[int, int]]:
+    """MiB that a call takes beyond the state that is there, and those of them that are what it gives or must copy."""
+    given = {"sw.save": 0, "sw.load": mib, "swt.save": 0, "swt.save_async": mib, "swt.load": 0, "swj.save": 0, "swj.save_async": 0,
+             "swj.load": mib}
+    return {kind: (int(subprocess.run([sys.executable, "-c", PEAK, kind, str(folder / "peak"), str(mib)], capture_output=True,
+                                      text=True, check=True).stdout), of_it) for kind, of_it in given.items()}
+
+
+def of_small(folder: pathlib.Path) -> dict[str, dict[str, float]]:
+    """10,000 tensors of 4 KiB."""
+    import safetensors.numpy
+    import safetensors.torch
+
+    import shardwise.torch as swt
+
+    rng = np.random.default_rng(1)
+    state = {f"layers.{i}.weight": rng.standard_normal(1024, dtype=np.float32) for i in range(10_000)}
+    safetensors.numpy.save_file(state, folder / "small.safetensors")
+    sw.save(folder / "small", state, existing="replace")
+    return {"numpy": in_turns(9, {
+                "safetensors": lambda: seconds_of(lambda: safetensors.numpy.load_file(folder / "small.safetensors")),
+                "ours": lambda: seconds_of(lambda: sw.load(folder / "small"))}),
+            "torch": in_turns(9, {
+                "safetensors": lambda: seconds_of(lambda: safetensors.torch.load_file(folder / "small.safetensors")),
+                "ours": lambda: seconds_of(lambda: swt.load_state_dict(folder / "small"))})}
+
+
 def of_calls(folder: pathlib.Path) -> dict[str, float]:
     sw.save(folder / "one", {"w": np.zeros((4096, 4096), np.float32)}, codec="none", existing="replace")
     sw.save(folder / "many", {f"t{i}": np.zeros(1024, np.float32) for i in range(10_000)}, existing="replace")
@@ -247,13 +306,20 @@ def main() -> None:
     def row(what: str, measured: str, aim: str, holds: bool) -> None:
         print(f"{what:<44} {measured:<34} {aim:<18} {'MET' if holds else 'NOT MET'}", flush=True)
 
-    def against(what: str, rival: str, ours: str, times: dict[str, float]) -> None:
+    def against(what: str, rival: str, ours: str, times: dict[str, float], aim: float = 1.5) -> None:
         ratio = times[rival] / times[ours]
-        row(what, f"{times[ours]:.2f} s, {rival} {times[rival]:.2f} s: {ratio:.2f} x", ">= 1.5 x", ratio >= 1.5)
+        row(what, f"{times[ours]:.3f} s, {rival} {times[rival]:.3f} s: {ratio:.2f} x", f">= {aim} x", ratio >= aim)
 
     found["calls"] = of_calls(folder)
     for (what, seconds), most in zip(found["calls"].items(), (0.002, 0.1, 0.15, 0.1)):
         row(what, f"{1000 * seconds:.1f} ms", f"<= {1000 * most:.0f} ms", seconds <= most)
+    found["small"] = of_small(folder)
+    for kind, times in found["small"].items():
+        against(f"10,000 tensors of 4 KiB: load, {kind}", "safetensors", "ours", times, 1.0)
+    found["peaks"] = peaks(folder, min(words.mib, 1024))
+    for kind, (mib, of_it) in found["peaks"].items():
+        row(f"{kind}: peak beyond a state of {min(words.mib, 1024)} MiB", f"{mib} MiB, {of_it} of them given or copied",
+            f"<= {of_it + 256} MiB", mib <= of_it + 256)
     for size in (1, 4):
         found[f"torch {size}"] = times = torch_job(size, str(folder), words.mib, words.rounds)
         for what in ("save", "load", "reshard"):

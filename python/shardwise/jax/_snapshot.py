@@ -6,7 +6,7 @@ import hashlib
 import json
 import zlib
 from dataclasses import dataclass, field
-from typing import Any, Iterable, Iterator
+from typing import Any, Iterable
 
 import jax
 import numpy as np
@@ -106,9 +106,10 @@ def snapshot(tree: Any, *, copy: bool) -> Snapshot:
     host. copy: numpy's arrays, too, are copied, as they can change. Raises InvalidArgument, and one TypeError (one
     Unsupported, if dtypes alone are wrong) naming all leaves that cannot be stored."""
     leaves, node = _tree.flatten(tree)
+    cuts = _Cuts()
     for leaf in leaves.values():
         if isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer) and not leaf.is_deleted():
-            _start_copies(leaf)
+            _start_copies(leaf, cuts)
     result = Snapshot(tree=node)
     seen: dict[int, str] = {}
     wrong: list[str] = []
@@ -120,7 +121,8 @@ def snapshot(tree: Any, *, copy: bool) -> Snapshot:
             elif id(leaf) in seen and jax.process_count() == 1:
                 result.aliases[name] = seen[id(leaf)]
             else:
-                result.leaves.append(_of_jax(name, leaf) if isinstance(leaf, jax.Array) else _of_numpy(name, leaf, copy))
+                result.leaves.append(_of_jax(name, leaf, cuts) if isinstance(leaf, jax.Array)
+                                     else _of_numpy(name, leaf, copy))
                 seen[id(leaf)] = name
         except (TypeError, Error) as error:
             only_dtypes = only_dtypes and isinstance(error, Unsupported)
@@ -138,39 +140,63 @@ def _of_numpy(name: str, value: Any, copy: bool) -> Leaf:
     return Leaf(name, dtype_name(array.dtype, name), array.shape, [((0,) * array.ndim, array)], is_local=True)
 
 
-def _of_jax(name: str, array: jax.Array) -> Leaf:
+def _of_jax(name: str, array: jax.Array, cuts: _Cuts) -> Leaf:
     if isinstance(array, jax.core.Tracer):
         raise TypeError(f"{name!r} is being traced: save outside of jit")
     if array.is_deleted():
         raise TypeError(f"{name!r} is an array that has been deleted or donated")
     if _tree.is_key(array):
         array = jax.random.key_data(array)
-    how = _devices.described(array.sharding, array.shape)
-    leaf = Leaf(name, dtype_name(array.dtype, name), array.shape, [], *(how or ()))
+    cut = cuts.of(array)
+    leaf = Leaf(name, dtype_name(array.dtype, name), array.shape, [], *(cut.how or ()))
     if 0 in array.shape:
         leaf.parts, leaf.is_local = [((0,) * array.ndim, np.empty(array.shape, array.dtype))], True
     else:
-        leaf.parts = [(begin, np.asarray(data)) for begin, data in _boxes(array, how is not None)]
-        leaf.is_local = array.is_fully_addressable
+        shards = array.addressable_shards
+        leaf.parts = [(begin, np.asarray(shards[i].data)) for i, begin in cut.boxes]
+        leaf.is_local = cut.is_local
     return leaf
 
 
-def _boxes(array: jax.Array, is_described: bool) -> Iterator[tuple[Begin, Any]]:
-    """Those this process has, each once. Without a description one process has to write each: it is replica 0's."""
-    begins: set[Begin] = set()
-    if getattr(getattr(array.sharding, "spec", None), "unreduced", None):
-        raise TypeError("it holds unreduced sums: reduce it first")
-    for shard in array.addressable_shards:
-        begin = tuple(s.start or 0 for s in shard.index)
-        if begin not in begins and (is_described or shard.replica_id == 0):
-            begins.add(begin)
-            yield begin, shard.data
+@dataclass
+class _Cut:
+    """What all arrays of one sharding and shape have in common."""
+
+    how: tuple[str, str] | None  #: mesh and spec, if the core can say them
+    boxes: list[tuple[int, Begin]]  #: those to be written, each once: number of the addressable shard, where it begins
+    is_local: bool
 
 
-def _start_copies(array: jax.Array) -> None:
+class _Cuts:
+    """Of the arrays of one tree. Many are cut alike, and JAX takes its time to say how."""
+
+    def __init__(self) -> None:
+        self._known: dict[Any, _Cut] = {}
+
+    def of(self, array: jax.Array) -> _Cut:
+        key = array.sharding, array.shape
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = self._cut(array)
+        return found
+
+    def _cut(self, array: jax.Array) -> _Cut:
+        """Without a description one process has to write each box: it is replica 0's."""
+        if getattr(getattr(array.sharding, "spec", None), "unreduced", None):
+            raise TypeError("it holds unreduced sums: reduce it first")
+        how = _devices.described(array.sharding, array.shape)
+        boxes: dict[Begin, int] = {}
+        for number, shard in enumerate(array.addressable_shards):
+            if how is not None or shard.replica_id == 0:
+                boxes.setdefault(tuple(s.start or 0 for s in shard.index), number)
+        return _Cut(how, [(number, begin) for begin, number in boxes.items()], array.is_fully_addressable)
+
+
+def _start_copies(array: jax.Array, cuts: _Cuts) -> None:
     """From accelerators, of all arrays at once."""
     devices: set[Any] = array.sharding.device_set
     if next(iter(devices)).platform == "cpu" or _tree.is_key(array):
         return
-    for _, data in _boxes(array, _devices.described(array.sharding, array.shape) is not None):
-        data.copy_to_host_async()
+    shards = array.addressable_shards
+    for number, _ in cuts.of(array).boxes:
+        shards[number].data.copy_to_host_async()

@@ -13,6 +13,7 @@ import sys
 from typing import Any, Callable, Iterator
 
 import jax
+import numpy as np
 from jax import tree_util
 
 from .. import _objects
@@ -44,7 +45,9 @@ def parts_of(path: tuple[Any, ...]) -> Parts:
 def is_key(value: Any) -> bool:
     """Whether it has the dtype of typed PRNG keys."""
     dtype = getattr(value, "dtype", None)
-    return dtype is not None and bool(jax.numpy.issubdtype(dtype, jax.dtypes.prng_key))
+    if dtype is None or isinstance(dtype, np.dtype):  # numpy's dtypes, which most have, are asked at once
+        return False
+    return bool(jax.numpy.issubdtype(dtype, jax.dtypes.prng_key))
 
 
 def flatten(tree: Any, prefix: Parts = ()) -> tuple[dict[str, Any], Any]:
@@ -77,6 +80,8 @@ def _walk(value: Any, parts: Parts, leaves: dict[str, Any]) -> Any:
 
 def _children(value: Any) -> list[tuple[str, Any]] | None:
     """What is one level below a node; None for a leaf."""
+    if isinstance(value, (jax.Array, np.ndarray)):
+        return None
     found, _ = tree_util.tree_flatten_with_path(value, is_leaf=lambda x: x is not value)
     if len(found) == 1 and found[0][1] is value:
         return None

@@ -209,17 +209,18 @@ def load_state_dict(path: FilePath, names: str | Iterable[str] | None = None, *,
     with Checkpoint(path, threads=threads) as checkpoint:
         paths = stored_paths(checkpoint)
         found: dict[Path, Any] = {}
-        boxes: list[Any] = []
+        numbers: list[int] = []
+        addresses: list[int] = []
         for name in checkpoint.select(names):
             if name in checkpoint.objects:
                 found[paths[name]] = checkpoint.objects[name]
                 continue
             stored = checkpoint[name]
             tensor = torch.empty(stored.shape, dtype=TORCH[stored.dtype_name])
-            if tensor.numel():
-                boxes.append((stored.number, (0,) * stored.ndim, Memory(tensor)))
+            numbers.append(stored.number)
+            addresses.append(tensor.data_ptr())
             found[paths[name]] = tensor
-        read_boxes(checkpoint._reader, boxes)
+        checkpoint._reader.read_whole(numbers, addresses)
         if torch.device(device).type != "cpu":
             found = {p: v.to(device) if isinstance(v, torch.Tensor) else v for p, v in found.items()}
         tree: dict[str, Any] = built(found)
