@@ -13,6 +13,7 @@ import sys
 from typing import Any, Callable, Iterator
 
 import jax
+import numpy as np
 from jax import tree_util
 
 from .. import _objects
@@ -44,7 +45,7 @@ def parts_of(path: tuple[Any, ...]) -> Parts:
 def is_key(value: Any) -> bool:
     """Whether it has the dtype of typed PRNG keys."""
     dtype = getattr(value, "dtype", None)
-    return dtype is not None and bool(jax.numpy.issubdtype(dtype, jax.dtypes.prng_key))
+    return not isinstance(dtype, (np.dtype, type(None))) and bool(jax.numpy.issubdtype(dtype, jax.dtypes.prng_key))
 
 
 def flatten(tree: Any, prefix: Parts = ()) -> tuple[dict[str, Any], Any]:
