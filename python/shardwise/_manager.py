@@ -43,16 +43,14 @@ class PendingSave:
         self._seen = False
         self._callbacks: list[Callable[[PendingSave], None]] = []
         self._lock = threading.Lock()
-        # Waited for, so that the thread leaves the interpreter to the caller: else it would have it for 5 ms at once.
-        self._go_on = threading.Event()
+        self._begin = threading.Event()
         self._thread = threading.Thread(target=self._work, name=f"shardwise {self._what}")
-        try:
-            self._thread.start()
-        finally:
-            self._go_on.set()
+        self._thread.start()
+        self._begin.set()
 
     def _work(self) -> None:
-        self._go_on.wait()
+        # start() returns as soon as this waits. Else it would wait for the interpreter, which this thread has for 5 ms.
+        self._begin.wait()
         try:
             self._result = self._run(self._progress)
         except BaseException as error:  # noqa: BLE001 - told by result(), or by the manager's next call
@@ -125,6 +123,12 @@ class PendingSave:
             raise self._error
 
 
+def _with_metrics(plan: Plan, metrics: Mapping[str, float] | None) -> Plan:
+    if metrics:
+        plan.extra["metrics"] = {name: _objects.encode(float(value)) for name, value in metrics.items()}
+    return plan
+
+
 def _call_weakly(method: Callable[..., list[int]]) -> Callable[..., list[int]]:
     """A function that does not keep the method's object alive, as the manager of C++ belongs to it."""
     reference = weakref.WeakMethod(method)
@@ -166,10 +170,10 @@ class CheckpointManager:
     def save(self, step: int, tensors: Mapping[str, Any], *, user: Any = None, metrics: Mapping[str, float] | None = None,
              existing: str = "fail", progress: Progress = None) -> SaveStats:
         """Returns when the step is committed. Arguments and errors as those of shardwise.save()."""
-        plan = plan_of(tensors)
+        plan = _with_metrics(plan_of(tensors), metrics)
         with self._lock:
             self._finish()
-            return self._write(step, plan, user, metrics, existing, progress)
+            return self._write(step, plan, user, existing, progress)
 
     def save_async(self, step: int, tensors: Mapping[str, Any], *, user: Any = None,
                    metrics: Mapping[str, float] | None = None, existing: str = "fail") -> PendingSave:
@@ -177,12 +181,12 @@ class CheckpointManager:
         with self._lock:
             self._finish()
             arrays, objects = split(tensors)
-            plan = plan_of({**snapshot(arrays, self._pool), **objects})
-            _objects.plain_json({} if user is None else user, "user")
+            plan = _with_metrics(plan_of({**snapshot(arrays, self._pool), **objects}), metrics)
+            user = _objects.plain_copy(user, "user")
             if existing == "fail":
                 self._refuse_existing(step)
             self._current = PendingSave(
-                step, lambda progress: self._write(step, plan, user, metrics, existing, progress))
+                step, lambda progress: self._write(step, plan, user, existing, progress))
             return self._current
 
     def _refuse_existing(self, step: int) -> None:
@@ -192,11 +196,8 @@ class CheckpointManager:
             if there == step:
                 raise AlreadyExists(f"save step {step}: {path} is already there")
 
-    def _write(self, step: int, plan: Plan, user: Any, metrics: Mapping[str, float] | None, existing: str,
-               progress: Progress) -> SaveStats:
+    def _write(self, step: int, plan: Plan, user: Any, existing: str, progress: Progress) -> SaveStats:
         user_json = _objects.plain_json({} if user is None else user, "user")
-        if metrics:
-            plan.extra["metrics"] = {name: _objects.encode(float(value)) for name, value in metrics.items()}
         stats = SaveStats(**self._manager.save(step, plan.sources.list, self._codec, existing, user_json, plan.document(),
                                                self._memory, function_of(progress, f"save step {step}")))
         log.info("saved step %d: %.1f MiB in %.2f s", step, stats.file_bytes / 2**20, stats.seconds)

@@ -107,6 +107,11 @@ def loads(text: str) -> Any:
     return decode(json.loads(text))
 
 
+def plain_copy(value: Any, what: str) -> Any:
+    """What must be plain JSON as it is now, whatever becomes of it; {} for None."""
+    return json.loads(plain_json({} if value is None else value, what))
+
+
 def plain_json(value: Any, what: str) -> str:
     """The JSON text of what must be plain JSON: `user`."""
     try:

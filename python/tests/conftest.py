@@ -1,10 +1,20 @@
 import pathlib
 import sys
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
+
+
+@pytest.fixture
+def waits_alone_let_others_run() -> Iterator[None]:
+    """Other threads of Python get on only while this one waits, so that what it does next comes before them."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(60)
+    yield
+    sys.setswitchinterval(before)
 
 
 @pytest.fixture

@@ -285,22 +285,26 @@ def test_checkpoints_without_a_tree(tmp_path):
     assert swj.load(tmp_path / "c", {"a": {"b": jnp.zeros(3, "int32")}, "s": ""})["a"]["b"].tolist() == [0, 1, 2]
 
 
-def test_training_goes_on_while_it_saves(tmp_path):
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])  # of which one has Python's buffers
+def test_training_goes_on_while_it_saves(tmp_path, dtype, waits_alone_let_others_run):
     sharding = NamedSharding(mesh_of((8,), ("a",)), P("a"))
     step = jax.jit(lambda x: x + 1, donate_argnums=0)
-    x = jax.device_put(jnp.zeros((1024, 256)), sharding)
+    x = jax.device_put(jnp.zeros((1024, 256), dtype), sharding)
     host = np.zeros(1000)
     pending = []
     for i in range(4):
-        pending.append(swj.save_async(tmp_path / f"{i}", {"x": x, "host": host}))
+        said = {"list": [i]}
+        pending.append(swj.save_async(tmp_path / f"{i}", {"x": x, "host": host, **said}, user=said))
+        said["list"].append("later")
         x = step(x)
         host += 1
     for i, p in enumerate(pending):
         assert p.result().path == str(tmp_path / f"{i}")
         got = swj.load(tmp_path / f"{i}")
-        assert (got["x"] == i).all() and (got["host"] == i).all()
+        assert (got["x"] == i).all() and (got["host"] == i).all() and got["list"] == [i]
+        assert sw.info(tmp_path / f"{i}").user == {"list": [i]}
     # What is restored is JAX's own: donating it changes nothing else.
-    back = swj.load(tmp_path / "3", {"x": x, "host": host})
+    back = swj.load(tmp_path / "3", {"x": x, "host": host, "list": [0]})
     assert (np.asarray(step(back["x"])) == 4).all() and (swj.load(tmp_path / "3")["x"] == 3).all()
 
 

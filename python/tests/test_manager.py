@@ -49,17 +49,30 @@ def test_retention_by_period_and_metric(tmp_path):
         assert again.steps() == [8, 9]
 
 
-def test_what_changes_after_save_async_is_not_saved(tmp_path, rng):
+def test_what_changes_after_save_async_is_not_saved(tmp_path, rng, waits_alone_let_others_run):
     w = rng.standard_normal((2000, 500), np.float32)
     was = w.copy()
     with sw.CheckpointManager(tmp_path) as m:
-        pending = m.save_async(1, {"w": w, "t": w.T})
+        user, metrics = {"lr": [1]}, {"loss": 0.5}
+        pending = m.save_async(1, {"w": w, "t": w.T, "list": user["lr"]}, user=user, metrics=metrics)
         w[:] = 0
+        user["lr"].append(2)
+        metrics["loss"] = 3.0
         assert pending.result().logical_bytes == 2 * was.nbytes
-        np.testing.assert_array_equal(m.open(1).load()["t"], was.T)
+        with m.open(1) as c:
+            np.testing.assert_array_equal(c["t"], was.T)
+            assert c.user == {"lr": [1]} and c.metrics == {"loss": 0.5} and c.objects == {"list": [1]}
         called = threading.Event()
         pending.add_done_callback(lambda p: called.set())
         assert called.is_set() and pending.done() and pending.exception() is None
+
+
+def test_the_caller_does_not_wait_for_the_thread_that_saves(waits_alone_let_others_run):
+    order = []
+    pending = sw.PendingSave(0, lambda progress: order.append("saves"))
+    order.append("returns")
+    pending.result()
+    assert order == ["returns", "saves"]
 
 
 def test_an_error_in_the_background_comes_out_once(tmp_path):

@@ -47,8 +47,9 @@ def kept() -> dict[int, list[int]]:
 def test_values_are_those_of_the_call(tmp_path):
     base = torch.arange(24.0).view(2, 3, 4)
     state = {
-        "plain": base.clone(), "turned": base.clone().permute(2, 0, 1), "every other": torch.arange(9.0)[::2], "f8": base.to(torch.float8_e5m2),
-        "channels last": torch.rand(2, 3, 4, 5).to(memory_format=torch.channels_last), "one for all": torch.ones(3, 1).expand(3, 5),
+        "plain": base.clone(), "turned": base.clone().permute(2, 0, 1), "every other": torch.arange(9.0)[::2],
+        "f8": base.to(torch.float8_e5m2), "channels last": torch.rand(2, 3, 4, 5).to(memory_format=torch.channels_last),
+        "one for all": torch.ones(3, 1).expand(3, 5),
         "empty": torch.zeros(0, 3), "scalar": torch.tensor(2.5), "conj": torch.tensor([1 + 2j, 3]).conj(), "mask": base > 5,
         "rng": swt.PerRank(torch.arange(5)), "nested": {"list": [1, 2], "with": [torch.ones(2), {"n": 3}]}}  # fmt: skip
     expected = {name: value.clone() for name, value in state.items() if isinstance(value, torch.Tensor)}
@@ -101,8 +102,21 @@ def test_the_memory_of_copies_is_used_again(tmp_path):
     after = kept()
     assert {size: len(addresses) for size, addresses in after.items()} == {2000: 1, 4000: 1, 6000: 1}
     assert after[4000][0] in before[4000] and after[6000] == before[6000] and (sw.load(tmp_path / "c")["w"] == np.ones(500)).all()
-    swt.save_async(tmp_path / "d", state, keep_copy=False).result()
+    del state["turned"]
+    swt.save_async(tmp_path / "d", state).result()
+    assert kept() == {size: after[size] for size in (2000, 4000)}
+    swt.save_async(tmp_path / "e", state, keep_copy=False).result()
     assert kept() == {}
+
+
+def test_copies_lie_as_clones_do():
+    base = torch.rand(2, 3, 4, 5)
+    for tensor in (base, base.to(memory_format=torch.channels_last), base.permute(3, 1, 0, 2), base[:, 1:2],
+                   base[..., :1].expand(2, 3, 4, 5)):
+        staging = _staging.Staging()
+        copy = staging.copy(tensor)
+        staging.fill()
+        assert copy.stride() == tensor.clone().stride() and torch.equal(copy, tensor)
 
 
 def test_old_copies_make_room_for_new_ones():

@@ -56,7 +56,7 @@ def prepare(path: Path, tree: Any, group: Group, *, copy: bool, user: Any = None
     failed: BaseException | None = None
     try:
         check_choice("existing", existing, ("fail", "replace"))
-        _objects.plain_json({} if user is None else user, "user")
+        user = _objects.plain_copy(user, "user")
         held.append(snapshot(tree, copy=copy))
     except Exception as error:
         if group.size == 1:

@@ -45,9 +45,7 @@ def parts_of(path: tuple[Any, ...]) -> Parts:
 def is_key(value: Any) -> bool:
     """Whether it has the dtype of typed PRNG keys."""
     dtype = getattr(value, "dtype", None)
-    if dtype is None or isinstance(dtype, np.dtype):  # numpy's dtypes, which most have, are asked at once
-        return False
-    return bool(jax.numpy.issubdtype(dtype, jax.dtypes.prng_key))
+    return not isinstance(dtype, (np.dtype, type(None))) and bool(jax.numpy.issubdtype(dtype, jax.dtypes.prng_key))
 
 
 def flatten(tree: Any, prefix: Parts = ()) -> tuple[dict[str, Any], Any]:

@@ -29,7 +29,7 @@ class _Collected:
 
     def __init__(self, state: Mapping[str, Any], user: Any, group: Group, staging: Staging | None) -> None:
         self.group, self.staging = group, staging
-        self.user = json.loads(_objects.plain_json({} if user is None else user, "user"))
+        self.user = _objects.plain_copy(user, "user")
         self.sources = Sources()
         self.plain: dict[str, torch.Tensor] = {}  # that every rank should have alike
         self.aliases: dict[str, str] = {}
