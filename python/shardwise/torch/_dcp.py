@@ -13,7 +13,7 @@ import json
 import logging
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -42,6 +42,7 @@ from ._tensors import TORCH, Memory, dtype_name, is_plain_memory, on_host
 log = logging.getLogger("shardwise")
 
 _RECORD = "shardwise record"  # what a rank's shard file holds; rank by rank, also of ranks without items
+_REPLICAS = "shardwise replicas"  # hashes of what a rank has for itself, which DCP keeps of one rank alone
 
 
 def _done(value: Any) -> Future[Any]:
@@ -55,16 +56,18 @@ class StorageWriter(_StorageWriter):
 
     codec: "zstd", "none", "auto". existing: "fail", or "replace". objects: what is no tensor is stored as JSON, exactly;
     what JSON cannot hold is an error that names all of it, or with "pickle" pickled into the manifest, which only
-    StorageReader(allow_pickle=True) loads. user: JSON of the caller's own. Pickles as these options.
+    StorageReader(allow_pickle=True) loads. user: JSON of the caller's own. replicas: plain tensors and objects, of which
+    DCP stores one rank's, are compared ("check"), or not ("trust"). Pickles as these options.
     """
 
     def __init__(self, path: Path | None = None, *, codec: str = "zstd", existing: str = "fail", objects: str = "json",
-                 threads: int = 0, user: Any = None) -> None:
+                 threads: int = 0, user: Any = None, replicas: str = "check") -> None:
         super().__init__()
         check_choice("existing", existing, ("fail", "replace"))
         check_choice("objects", objects, ("json", "pickle"))
+        check_choice("replicas", replicas, ("check", "trust"))
         self._options = {"path": None if path is None else os.fspath(path), "codec": codec, "existing": existing,
-                         "objects": objects, "threads": threads, "user": user}
+                         "objects": objects, "threads": threads, "user": user, "replicas": replicas}
         self._path: str | None = self._options["path"]
         self._attempt: _core.Attempt | None = None  # the coordinator's, from prepare_global_plan to finish
 
@@ -133,6 +136,8 @@ class StorageWriter(_StorageWriter):
         record = _core.write_shards(where["directory"], where["writer"], list(range(where["writers"] + 1)), sources.list,
                                     self._options["codec"], MEMORY, self._options["threads"])
         results.append(WriteResult(MetadataIndex(_RECORD), len(record), record))
+        if where["writers"] > 1 and self._options["replicas"] == "check":
+            results.append(WriteResult(MetadataIndex(_REPLICAS), 0, _replicas(getattr(planner, "state_dict", {}))))
         return _done(results)
 
     def _objects(self, plan: SavePlan, planner: SavePlanner) -> list[WriteResult]:
@@ -154,20 +159,28 @@ class StorageWriter(_StorageWriter):
         return torch.load(data, weights_only=True)
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
-        records, objects = [], {}
-        for of_rank in results:
+        try:
+            self._publish(metadata, results)
+        finally:
+            self.close()
+
+    def _publish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
+        records, objects, replicas = [], {}, []
+        for rank, of_rank in enumerate(results):
             for result in of_rank:
                 if result.index.fqn == _RECORD:
                     records.append(result.storage_data)
+                elif result.index.fqn == _REPLICAS:
+                    replicas.append((rank, result.storage_data))
                 elif not isinstance(metadata.state_dict_metadata.get(result.index.fqn), TensorStorageMetadata):
                     objects[result.index.fqn] = result.storage_data
+        _check_replicas(replicas)
         document: dict[str, Any] = {"objects": objects}
         if metadata.planner_data:
             document["paths"] = {name: _objects.encode(list(path)) for name, path in metadata.planner_data.items()}
         assert self._attempt is not None
         user = _objects.plain_json({} if self._options["user"] is None else self._options["user"], "user")
         stats = self._attempt.publish(records, user, json.dumps(document, allow_nan=False, ensure_ascii=False))
-        self.close()
         log.info("saved %s by %d processes: %.1f MiB in %.2f s", stats["path"], len(records),
                  stats["file_bytes"] / 2**20, stats["seconds"])
 
@@ -181,6 +194,35 @@ class StorageWriter(_StorageWriter):
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: Path) -> bool:
         return "://" not in os.fspath(checkpoint_id)
+
+
+def _replicas(state: Mapping[str, Any]) -> dict[str, str]:
+    """Hashes of what a rank has for itself: plain tensors and objects, by name."""
+    hashes = {}
+    for name, value in state.items():
+        if isinstance(value, torch.Tensor):
+            if type(value) not in (torch.Tensor, torch.nn.Parameter):  # DTensors, and what else has parts
+                continue
+            memory = on_host(value, name).contiguous()
+            size = memory.numel() * memory.element_size()
+            hashes[name] = f"{memory.dtype} {list(memory.shape)} {_core.hash128(memory.data_ptr(), size)}"
+        elif not hasattr(value, "local_shards"):  # no ShardedTensor
+            hashes[name] = json.dumps(_or_pickle(value), sort_keys=True)
+    return hashes
+
+
+def _check_replicas(of_ranks: Sequence[tuple[int, dict[str, str]]]) -> None:
+    first: dict[str, tuple[int, str]] = {}
+    wrong: dict[str, str] = {}
+    for rank, hashes in of_ranks:
+        for name, value in hashes.items():
+            known, expected = first.setdefault(name, (rank, value))
+            if value != expected:
+                wrong.setdefault(name, f"{name!r} of rank {rank} is not that of rank {known}")
+    if wrong:
+        raise InvalidArgument(f"{len(wrong)} values differ between ranks, and DCP would keep one rank's: "
+                              f"{'; '.join(list(wrong.values())[:10])}: save what each rank has of its own by "
+                              f"shardwise.torch.save() as PerRank(value); StorageWriter(replicas=\"trust\") does not look")
 
 
 def _or_pickle(value: Any) -> Any:
@@ -203,11 +245,33 @@ def _unpickled(value: Any, allow: bool, name: str) -> Any:
     return pickle.loads(bytes.fromhex(value["$pickle"]))
 
 
+def _dicts(node: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Mapping[Any, Any]]]:
+    """The dicts of a state, with where they are."""
+    if isinstance(node, Mapping):
+        yield path, node
+        for key, value in node.items():
+            yield from _dicts(value, (*path, key))
+    elif isinstance(node, (list, tuple)):
+        for number, value in enumerate(node):
+            yield from _dicts(value, (*path, number))
+
+
+def _is_filled(value: Any) -> bool:
+    """Whether DCP fills it in place: tensors, and containers of nothing else."""
+    if isinstance(value, Mapping):
+        return all(_is_filled(v) for v in value.values())
+    if isinstance(value, (list, tuple)):
+        return all(_is_filled(v) for v in value)
+    return isinstance(value, torch.Tensor)
+
+
 class StorageReader(_StorageReader):
     """For dcp.load: any checkpoint of Shardwise's, saved by whatever.
 
     A dtype that is not the stored one is an error, which lists all, unless cast=True. Names that nobody asks for:
-    unused="warn", "error" or "ignore". DCP restores what the target has, so an empty dict in it stays empty.
+    unused="warn", "error" or "ignore". Two things that DCP does not restore, and says nothing, are errors: what is stored
+    below an empty dict of the target (unless unused="ignore", or the planner allows a partial load), and objects in
+    dicts whose keys are not str, which come back twice.
     """
 
     def __init__(self, path: Path | None = None, *, cast: bool = False, unused: str = "warn", allow_pickle: bool = False,
@@ -267,6 +331,7 @@ class StorageReader(_StorageReader):
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
         checkpoint = self._open()
+        self._refuse_what_is_lost(checkpoint, planner)
         reads: list[tuple[ReadItem, torch.Tensor, torch.Tensor]] = []
         boxes: list[Any] = []
         wrong = []
@@ -297,6 +362,23 @@ class StorageReader(_StorageReader):
                 target.copy_(memory)
             planner.commit_tensor(item, target)
         return _done(None)
+
+    def _refuse_what_is_lost(self, checkpoint: Checkpoint, planner: LoadPlanner) -> None:
+        encoded = checkpoint.document.get("paths", {})
+        stored = [tuple(str(key) for key in _objects.decode(path)) for path in encoded.values()]
+        partial = self._unused == "ignore" or getattr(planner, "allow_partial_load", False)
+        wrong = []
+        for path, node in _dicts(getattr(planner, "original_state_dict", {})):
+            at = ".".join(map(str, path))
+            below = sum(name[:len(path)] == tuple(map(str, path)) for name in stored) if not node and path else 0
+            if below and not partial:
+                wrong.append(f"{at!r} is an empty dict, and {below} names are stored below it")
+            odd = [key for key, value in node.items() if not isinstance(key, str) and not _is_filled(value)]
+            if odd:
+                wrong.append(f"{at!r} has values under keys that are not str, as {odd[0]!r}, which come back under {str(odd[0])!r}, too")
+        if wrong:
+            raise InvalidArgument(f"checkpoint {checkpoint.path}: DCP does not restore {len(wrong)} parts of the target as they "
+                                  f"were: {'; '.join(wrong[:10])}: shardwise.torch.load() does")
 
     def _load_object(self, checkpoint: Checkpoint, item: ReadItem, planner: LoadPlanner) -> None:
         name = item.storage_index.fqn
