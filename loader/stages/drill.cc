@@ -55,8 +55,8 @@ class DrillStage final : public detail::OneSourceStage {
   }
 
   void read(const Sample& sample, std::span<const FieldBox> boxes) const override {
-    const auto found = std::ranges::equal_range(faults_, sample.record, {}, &DrillFault::record);
-    std::ranges::for_each(found, go_wrong);
+    auto fault = std::ranges::lower_bound(faults_, sample.record, {}, &DrillFault::record);
+    for (; fault != faults_.end() && fault->record == sample.record; ++fault) go_wrong(*fault);
     inner().read(sample, boxes);
   }
 
