@@ -14,28 +14,12 @@ import numpy as np
 from . import _core, _objects
 from ._dtypes import NUMPY
 from ._errors import InvalidArgument, NameNotFound
+from ._reads import Reads, aligned_empty
 from ._sources import MEMORY, Path
 
 
 # A step along a dim is read row by row, where that is not more boxes.
 _MOST_BOXES = 1 << 16
-_ALIGNMENT = 64
-
-
-def aligned_empty(shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
-    """An array at an address that is a multiple of 64, as JAX takes it without a copy."""
-    size = math.prod(shape) * dtype.itemsize
-    raw = np.empty(size + _ALIGNMENT, np.uint8)
-    begin = -raw.__array_interface__["data"][0] % _ALIGNMENT
-    return raw[begin : begin + size].view(dtype).reshape(shape)
-
-
-def read_boxes(reader: _core.Reader, boxes: Iterable[tuple[int, Sequence[int], np.ndarray]]) -> None:
-    """Fills arrays, which are row-major, with the box of tensor number i that begins at an index and has the array's
-    shape; each stored chunk is read once."""
-    targets = [(number, list(begin), list(array.shape), array.__array_interface__["data"][0])
-               for number, begin, array in boxes if array.size]
-    reader.read(targets)
 
 
 class _Selection:
@@ -85,12 +69,12 @@ class _Selection:
         covers = [range(min(r), max(r) + 1) for r in self.ranges[split:]]
         out = aligned_empty([*full[:split], *[len(r) for r in covers]], tensor.dtype)
         begins = [r.start for r in covers]
-        boxes = []
+        reads = Reads(tensor.reader)
         for at in np.ndindex(*full[:split]):
             begin = [r[i] for r, i in zip(self.ranges, at)] + begins
             part = out[at] if at else out
-            boxes.append((tensor.number, begin, part.reshape((1,) * split + out.shape[split:])))
-        read_boxes(tensor.reader, boxes)
+            reads.add(tensor.number, begin, part.reshape((1,) * split + out.shape[split:]))
+        reads.run()
         selected: np.ndarray = out[tuple(self._after(split, covers))]
         return selected
 
@@ -176,7 +160,9 @@ class Tensor:
             raise InvalidArgument(f"read_into: the array for {self.name!r} is read-only")
         if selection.is_box and out.flags.c_contiguous:
             begin = [r.start for r in selection.ranges]
-            read_boxes(self.reader, [(self.number, begin, out.reshape([len(r) for r in selection.ranges]))])
+            reads = Reads(self.reader)
+            reads.add(self.number, begin, out.reshape([len(r) for r in selection.ranges]))
+            reads.run()
         else:
             out[...] = selection.read(self)
 
@@ -188,13 +174,14 @@ class Checkpoint(Mapping[str, Tensor]):
     def __init__(self, path: Path, *, pin: bool = True, threads: int = 0, memory: int = MEMORY) -> None:
         """Raises NotFound, Corrupt, Unsupported."""
         self._reader = _core.Reader(os.fspath(path), pin, threads, memory)
-        self._tensors = {row[0]: Tensor(self._reader, number, row) for number, row in enumerate(self._reader.tensors())}
+        self._rows = self._reader.tensors()
+        self._numbers: dict[str, int] = {row[0]: number for number, row in enumerate(self._rows)}
         text = self._reader.objects
         document = json.loads(text) if text else {}
         self._document: dict[str, Any] = document if isinstance(document, dict) else {}
         aliases = self._document.get("aliases", {})
         for alias, name in aliases.items():
-            self._tensors[alias] = self._tensors[name]
+            self._numbers[alias] = self._numbers[name]
         self.user: Any = json.loads(self._reader.user)
         """The JSON that was given to save()."""
         self.objects: dict[str, Any] = {n: _objects.decode(v) for n, v in self._document.get("objects", {}).items()}
@@ -225,40 +212,38 @@ class Checkpoint(Mapping[str, Tensor]):
         return self._document
 
     def __getitem__(self, name: str) -> Tensor:
-        try:
-            return self._tensors[name]
-        except KeyError:
-            raise NameNotFound(self._missing(name)) from None
+        number, _, _ = self.stored(name)
+        return Tensor(self._reader, number, self._rows[number])
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._tensors)
+        return iter(self._numbers)
 
     def __len__(self) -> int:
-        return len(self._tensors)
+        return len(self._numbers)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._tensors
+        return name in self._numbers
 
     def __repr__(self) -> str:
-        size = sum(t.nbytes for t in self._tensors.values())
+        size = sum(t.nbytes for t in self.values())
         return f"<shardwise.Checkpoint {self.path!r}: {len(self)} tensors, {size / 2**20:.1f} MiB>"
 
     def _missing(self, name: object) -> str:
         import difflib
 
-        by_small = {n.lower(): n for n in self._tensors}
+        by_small = {n.lower(): n for n in self._numbers}
         near = [by_small[n] for n in difflib.get_close_matches(str(name).lower(), list(by_small), 3)]
         nearest = f", nearest: {', '.join(map(repr, near))}" if near else ""
         return f"checkpoint {self.path}: there is no tensor {name!r}{nearest}"
 
     def select(self, names: str | Iterable[str] | None) -> list[str]:
         """The names of tensors and objects that match patterns; raises NameNotFound for a pattern that none does."""
-        there = [*self._tensors, *self.objects]
+        there = [*self._numbers, *self.objects]
         if names is None:
             return there
         chosen: dict[str, None] = {}
         for pattern in [names] if isinstance(names, str) else names:
-            found = [pattern] if pattern in self._tensors or pattern in self.objects else [
+            found = [pattern] if pattern in self._numbers or pattern in self.objects else [
                 n for n in there if fnmatch.fnmatchcase(n, pattern)]
             if not found:
                 raise NameNotFound(self._missing(pattern))
@@ -268,19 +253,27 @@ class Checkpoint(Mapping[str, Tensor]):
     def load(self, names: str | Iterable[str] | None = None) -> dict[str, Any]:
         """Arrays and objects by name, all tensors read in one pass; `names`: patterns, as "layers/*"."""
         result: dict[str, Any] = {}
-        boxes = []
+        reads = Reads(self._reader)
         arrays: dict[int, np.ndarray] = {}
         for name in self.select(names):
-            tensor = self._tensors.get(name)
-            if tensor is None:
+            number = self._numbers.get(name)
+            if number is None:
                 result[name] = self.objects[name]
                 continue
-            if tensor.number not in arrays:
-                arrays[tensor.number] = aligned_empty(tensor.shape, tensor.dtype)
-                boxes.append((tensor.number, [0] * tensor.ndim, arrays[tensor.number]))
-            result[name] = arrays[tensor.number]
-        read_boxes(self._reader, boxes)
+            if number not in arrays:
+                row = self._rows[number]
+                arrays[number] = reads.new(number, (0,) * len(row[2]), row[2], NUMPY[row[1]])
+            result[name] = arrays[number]
+        reads.run()
         return result
+
+    def stored(self, name: str) -> tuple[int, str, list[int]]:
+        """Number, our dtype and shape of a tensor, in less time than a Tensor takes. Raises NameNotFound."""
+        number = self._numbers.get(name)
+        if number is None:
+            raise NameNotFound(self._missing(name))
+        row = self._rows[number]
+        return number, row[1], row[2]
 
     def stats(self) -> tuple[int, int, int]:
         """Chunks read, bytes read from files, bytes decoded: so far, by this object."""

@@ -233,6 +233,45 @@ def of_calls(folder: pathlib.Path) -> dict[str, float]:
             "Ctrl-C in a save": statistics.median(ctrl_c(folder) for _ in range(5))}
 
 
+SMALL = """
+import gc, importlib, json, statistics, sys, time
+folder, theirs, ours = sys.argv[1:]
+ways = {}
+for name, of in (("safetensors", theirs), ("shardwise", ours)):
+    module, function = of.split(":")
+    ways[name] = (getattr(importlib.import_module(module), function), f"{folder}/small.{name}")
+times = {name: [] for name in ways}
+for _ in range(21):
+    for name, (load, path) in ways.items():
+        gc.collect()  # else it comes at a moment of its own, and takes longer than either
+        began = time.perf_counter()
+        loaded = load(path)
+        times[name].append(time.perf_counter() - began)
+        assert len(loaded) == 10_000
+        del loaded
+print(json.dumps({name: statistics.median(of) for name, of in times.items()}))
+"""
+
+
+def of_small_tensors(folder: pathlib.Path) -> dict[str, dict[str, float]]:
+    """10,000 tensors of 1,024 float32, loaded in turns from the page cache, each pair of ways in a process of its own."""
+    import safetensors.numpy
+
+    import shardwise.jax as swj
+
+    rng = np.random.default_rng(1)
+    many = {f"layers.{i}.weight": rng.standard_normal(1024, dtype=np.float32) for i in range(10_000)}
+    safetensors.numpy.save_file(many, folder / "small.safetensors")
+    found = {}
+    for what, theirs, ours, save in (("numpy", "safetensors.numpy:load_file", "shardwise:load", sw.save),
+                                     ("torch", "safetensors.torch:load_file", "shardwise.torch:load_state_dict", sw.save),
+                                     ("JAX, to numpy", "safetensors.numpy:load_file", "shardwise.jax:load", swj.save)):
+        save(folder / "small.shardwise", many, codec="none", existing="replace")
+        done = subprocess.run([sys.executable, "-c", SMALL, str(folder), theirs, ours], capture_output=True, text=True, check=True)
+        found[what] = json.loads(done.stdout)
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("folder", type=pathlib.Path)
@@ -254,6 +293,11 @@ def main() -> None:
     found["calls"] = of_calls(folder)
     for (what, seconds), most in zip(found["calls"].items(), (0.002, 0.1, 0.15, 0.1)):
         row(what, f"{1000 * seconds:.1f} ms", f"<= {1000 * most:.0f} ms", seconds <= most)
+    found["small"] = of_small_tensors(folder)
+    for what, of in found["small"].items():
+        ratio = of["safetensors"] / of["shardwise"]
+        row(f"load of 10,000 small tensors, {what}", f"{1000 * of['shardwise']:.0f} ms, safetensors {1000 * of['safetensors']:.0f} ms: "
+            f"{ratio:.2f} x", ">= 1 x", ratio >= 1)
     for size in (1, 4):
         found[f"torch {size}"] = times = torch_job(size, str(folder), words.mib, words.rounds)
         for what in ("save", "load", "reshard"):

@@ -8,9 +8,11 @@ from typing import Any, Callable, Iterator
 
 import jax
 
+from .._dtypes import NUMPY
 from .._errors import InvalidArgument
+from .._reads import Reads
 from .._sources import MEMORY, Path
-from .._tensor import Checkpoint, aligned_empty, read_boxes
+from .._tensor import Checkpoint
 from . import _tree
 from ._target import Refused, Reading, reading_of
 
@@ -62,10 +64,23 @@ def restore(checkpoint: Checkpoint, target: Any = None, prefix: _tree.Parts = ()
     if not found:
         raise InvalidArgument(f"restore {checkpoint.path}: there is no item {'/'.join(prefix)!r}")
     if target is None:
-        names = dict(_tree.leaves_of(node))
-        values = _read(checkpoint, {name: reading_of(checkpoint, name, None, key) for name, key in names.items()})
-        return _tree.build(node, values.__getitem__)
+        return _on_host(checkpoint, node)
     return _Restore(checkpoint, node, prefix, target).run(strict)
+
+
+def _on_host(checkpoint: Checkpoint, node: Any) -> Any:
+    """The tree as it is there, arrays of numpy's."""
+    reads = Reads(checkpoint._reader)
+
+    def value_of(name: str) -> Any:
+        if name in checkpoint.objects:
+            return checkpoint.objects[name]
+        number, dtype, shape = checkpoint.stored(name)
+        return reads.new(number, (0,) * len(shape), shape, NUMPY[dtype])
+
+    tree = _tree.build(node, value_of)
+    reads.run()
+    return tree
 
 
 class _Restore:
@@ -127,10 +142,10 @@ class _Restore:
 def _read(checkpoint: Checkpoint, readings: dict[str, Reading]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for batch in _batches(readings):
-        targets = {name: {box: aligned_empty(box[1], reading.dtype) for box in reading.boxes}
+        reads = Reads(checkpoint._reader)
+        targets = {name: {box: reads.new(reading.number, *box, reading.dtype) for box in reading.boxes}
                    for name, reading in batch.items()}
-        read_boxes(checkpoint._reader, [(batch[name].number, begin, array) for name, arrays in targets.items()
-                                        for (begin, _), array in arrays.items()])
+        reads.run()
         for name, reading in batch.items():
             values[name] = reading.finish(targets.pop(name))
         if len(batch) < len(readings):

@@ -153,7 +153,9 @@ def build(node: Any, value_of: Callable[[str], Any]) -> Any:
     if "key" in node:
         return value_of(node["name"])
     if "dict" in node:
-        return {_objects.decode(k): build(n, value_of) for k, n in node["dict"]}
+        # Most are a name, whose leaf needs no further call.
+        return {k if type(k) is str else _objects.decode(k): value_of(n) if type(n) is str else build(n, value_of)
+                for k, n in node["dict"]}
     if "tuple" in node:
         return tuple(build(n, value_of) for n in node["tuple"])
     built = {part: build(n, value_of) for part, n in children(node)}

@@ -35,6 +35,7 @@ from torch.futures import Future
 from .. import _core, _objects
 from .._errors import AlreadyExists, InvalidArgument, NameNotFound
 from .._save import encode_objects
+from .._reads import Reads
 from .._sources import MEMORY, Path, Sources, check_choice
 from .._tensor import Checkpoint
 from ._tensors import TORCH, Memory, dtype_name, is_plain_memory, on_host
@@ -268,7 +269,7 @@ class StorageReader(_StorageReader):
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
         checkpoint = self._open()
         reads: list[tuple[ReadItem, torch.Tensor, torch.Tensor]] = []
-        boxes: list[Any] = []
+        boxes = Reads(checkpoint._reader)
         wrong = []
         for item in plan.items:
             name = item.storage_index.fqn
@@ -285,13 +286,11 @@ class StorageReader(_StorageReader):
             memory = target if direct else torch.empty(tuple(item.lengths), dtype=dtype)
             reads.append((item, target, memory))
             if memory.numel():
-                boxes.append((tensor.number, tuple(item.storage_offsets), Memory(memory)))
+                boxes.add_memory(tensor.number, item.storage_offsets, memory.shape, memory.data_ptr(), memory)
         if wrong:
             raise InvalidArgument(f"checkpoint {checkpoint.path}: {len(wrong)} dtypes differ (cast=True converts): "
                                   f"{'; '.join(wrong[:20])}")
-        from .._tensor import read_boxes
-
-        read_boxes(checkpoint._reader, boxes)
+        boxes.run()
         for item, target, memory in reads:
             if memory is not target:
                 target.copy_(memory)

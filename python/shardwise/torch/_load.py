@@ -11,12 +11,13 @@ from torch.distributed.tensor import DTensor
 
 from .. import _objects
 from .._errors import InvalidArgument
+from .._reads import Reads
 from .._sources import Path as FilePath
 from .._sources import check_choice
-from .._tensor import Checkpoint, read_boxes
+from .._tensor import Checkpoint
 from ..group import Group, auto
 from ._state import Layouts, Path, PerRank, Shard, give_state, is_stateful, named_leaves
-from ._tensors import TORCH, Memory, is_plain_memory
+from ._tensors import TORCH, is_plain_memory
 
 Tree = dict[str | int, Any]
 
@@ -47,7 +48,7 @@ class _Target:
         self.checkpoint, self.state, self.rank, self.strict = checkpoint, state, rank, strict
         self.wrong: list[str] = []
         self.reads: list[tuple[torch.Tensor, torch.Tensor]] = []  # what is to be filled, and what is read
-        self.boxes: list[tuple[int, tuple[int, ...], Any]] = []
+        self.boxes = Reads(checkpoint._reader)
         self.found: dict[Path, Any] = {}
         self.used: set[str] = set()
         self.layouts = Layouts()
@@ -110,20 +111,20 @@ class _Target:
                 self._missing(name)
             return
         self.used.add(name)
-        stored = self.checkpoint[name]
-        dtype = TORCH[stored.dtype_name]
-        if leaf.dtype != dtype or tuple(leaf.shape) != stored.shape:
-            self.wrong.append(f"{name!r} is {dtype} {list(stored.shape)} there, {leaf.dtype} {list(leaf.shape)} here")
+        number, dtype_name, shape = self.checkpoint.stored(name)
+        dtype = TORCH[dtype_name]
+        if leaf.dtype != dtype or list(leaf.shape) != shape:
+            self.wrong.append(f"{name!r} is {dtype} {shape} there, {leaf.dtype} {list(leaf.shape)} here")
             return
         shards = self.layouts.of(leaf, name).shards if isinstance(leaf, DTensor) else [Shard((0,) * leaf.ndim, leaf.detach())]
         for shard in shards:
-            self._read(stored.number, shard.begin, shard.local.detach())
+            self._read(number, shard.begin, shard.local.detach())
 
     def _fresh(self, name: str) -> torch.Tensor:
         self.used.add(name)
-        stored = self.checkpoint[name]
-        tensor = torch.empty(stored.shape, dtype=TORCH[stored.dtype_name])
-        self._read(stored.number, (0,) * stored.ndim, tensor)
+        number, dtype, shape = self.checkpoint.stored(name)
+        tensor = torch.empty(shape, dtype=TORCH[dtype])
+        self._read(number, (0,) * len(shape), tensor)
         return tensor
 
     def _read(self, number: int, begin: tuple[int, ...], target: torch.Tensor) -> None:
@@ -131,7 +132,7 @@ class _Target:
             return
         memory = target if is_plain_memory(target) else torch.empty(target.shape, dtype=target.dtype)
         self.reads.append((target, memory))
-        self.boxes.append((number, begin, Memory(memory)))
+        self.boxes.add_memory(number, begin, memory.shape, memory.data_ptr(), memory)
 
     def _subtree(self, path: Path) -> Any:
         """All that is stored under a path, as a tree."""
@@ -156,7 +157,7 @@ class _Target:
             warnings.warn(f"checkpoint {self.checkpoint.path}: {len(names)} of its names are {text}", stacklevel=4)
 
     def read(self) -> None:
-        read_boxes(self.checkpoint._reader, self.boxes)
+        self.boxes.run()
         for target, memory in self.reads:
             if memory is not target:
                 with torch.no_grad():
@@ -177,7 +178,7 @@ class _Target:
 def stored_paths(checkpoint: Checkpoint) -> dict[str, Path]:
     """Where each name stands in the tree that was saved; a name that says nothing of one is its own path."""
     encoded = checkpoint.document.get("paths", {})
-    return {name: tuple(_objects.decode(encoded[name])) if name in encoded else (name,)
+    return {name: tuple(map(_objects.decode, encoded[name])) if name in encoded else (name,)
             for name in (*checkpoint, *checkpoint.objects)}
 
 
@@ -209,17 +210,17 @@ def load_state_dict(path: FilePath, names: str | Iterable[str] | None = None, *,
     with Checkpoint(path, threads=threads) as checkpoint:
         paths = stored_paths(checkpoint)
         found: dict[Path, Any] = {}
-        boxes: list[Any] = []
+        reads = Reads(checkpoint._reader)
         for name in checkpoint.select(names):
             if name in checkpoint.objects:
                 found[paths[name]] = checkpoint.objects[name]
                 continue
-            stored = checkpoint[name]
-            tensor = torch.empty(stored.shape, dtype=TORCH[stored.dtype_name])
+            number, dtype, shape = checkpoint.stored(name)
+            tensor = torch.empty(shape, dtype=TORCH[dtype])
             if tensor.numel():
-                boxes.append((stored.number, (0,) * stored.ndim, Memory(tensor)))
+                reads.add_memory(number, (0,) * len(shape), shape, tensor.data_ptr(), tensor)
             found[paths[name]] = tensor
-        read_boxes(checkpoint._reader, boxes)
+        reads.run()
         if torch.device(device).type != "cpu":
             found = {p: v.to(device) if isinstance(v, torch.Tensor) else v for p, v in found.items()}
         tree: dict[str, Any] = built(found)
