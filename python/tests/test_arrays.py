@@ -49,6 +49,23 @@ def test_what_is_saved_comes_back(tmp_path, rng):
     assert sw.info(tmp_path / "a b.sw").nbytes == sum(a.nbytes for a in saved.values())
 
 
+def test_many_arrays_of_all_sizes_have_memory_of_their_own(tmp_path, rng):
+    sizes = [0, 1, 63, 64, 65, 1000, (64 << 10) - 1, 64 << 10, (64 << 10) + 1, 1 << 20] + rng.integers(0, 70_000, 300).tolist()
+    saved = {f"{i}": rng.integers(0, 256, size, np.uint8) for i, size in enumerate(sizes)}
+    saved |= {f"f{i}": rng.standard_normal((3, i)).astype(ml_dtypes.bfloat16) for i in range(50)}
+    sw.save(tmp_path / "a", saved)
+    found = sw.load(tmp_path / "a")
+    for name, array in found.items():
+        assert array.flags.writeable and array.flags.c_contiguous
+        assert array.size == 0 or array.__array_interface__["data"][0] % 64 == 0
+        np.testing.assert_array_equal(array, saved[name])
+        array[...] = 0  # nothing that is looked at later changes
+    one = found["5"]
+    del found, array
+    held = one if one.base is None else one.base
+    assert held.nbytes <= (2 << 20) + 64  # what one small array keeps of the others
+
+
 @pytest.mark.parametrize("dtype", sorted(NUMPY))
 def test_every_dtype_bit_for_bit(tmp_path, dtype):
     kind = NUMPY[dtype]
