@@ -52,8 +52,8 @@ std::vector<RecordedBatch> recorded_run(const Timeline& timeline) {
   return run;
 }
 
-// As readers and ring do: parts are taken in order by whoever is free, and a batch is begun when
-// fewer than `prefetch` are begun and not taken.
+// As readers and ring do: parts are taken in order by the thread that is free first, and a batch is
+// begun when fewer than `prefetch` are begun and not taken.
 double replayed(const std::vector<RecordedBatch>& run, const ReplayOptions& options) {
   if (options.threads < 1 || options.prefetch < 1) {
     refuse_replay(fmt::format("{} threads and {} batches ahead, needs 1 or more of both",

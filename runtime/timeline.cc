@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <functional>
+#include <new>
 #include <utility>
 
 namespace shardwise {
@@ -96,11 +97,15 @@ std::int64_t Timeline::dropped() const {
 
 TimelineScope::~TimelineScope() {
   if (timeline_ == nullptr) return;
-  timeline_->add({.kind = kind_,
-                  .name = std::string(name_),
-                  .begin_ns = begin_ns_,
-                  .end_ns = timeline_->now_ns(),
-                  .device = device_});
+  try {
+    timeline_->add({.kind = kind_,
+                    .name = std::string(name_),
+                    .begin_ns = begin_ns_,
+                    .end_ns = timeline_->now_ns(),
+                    .device = device_});
+  } catch (const std::bad_alloc&) {
+    // The program goes on without this event.
+  }
 }
 
 std::string to_trace_json(const Timeline& timeline) {

@@ -116,8 +116,8 @@ struct StepTimes {
 /// threads, the time in which any of them is counts, shared out by how long each kind took.
 std::vector<StepTimes> step_times(const Timeline& timeline);
 
-/// "20 steps of 41.2 ms: compute 78 %, loader 12 %, collective 8 %, job 2 %; 17 are bound by
-/// compute, 3 by the loader"
+/// "20 steps of 41.2 ms: compute 78 %, loader 12 %, collective 8 %, job 2 %; bound: 17 by compute,
+/// 3 by loader"
 std::string to_string(const std::vector<StepTimes>& steps);
 
 }  // namespace shardwise

@@ -9,13 +9,14 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 presets=(release) label=(-LE nightly) packages=(safetensors)
-case "${1:-}" in
-  "") ;;
-  --frameworks) packages+=(torch torchdata jax optax flax orbax-checkpoint) ;;
-  --sanitizers) presets+=(asan tsan clang) ;;
-  --nightly) label=(-L nightly) ;;
-  *) sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 2 ;;
-esac
+for word in "$@"; do
+  case "$word" in
+    --frameworks) packages+=(torch torchdata jax optax flax orbax-checkpoint) ;;
+    --sanitizers) presets+=(asan tsan clang) ;;
+    --nightly) label=(-L nightly) ;;
+    *) sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 2 ;;
+  esac
+done
 scripts/setup.sh
 scripts/python.sh "${packages[@]}"
 

@@ -45,17 +45,22 @@ class PendingSave:
         self._lock = threading.Lock()
         self._begin = threading.Event()
         self._thread = threading.Thread(target=self._work, name=f"shardwise {self._what}")
-        self._thread.start()
-        self._begin.set()
+        try:
+            self._thread.start()
+        finally:
+            self._begin.set()
 
     def _work(self) -> None:
         # start() returns as soon as this waits. Else it would wait for the interpreter, which this thread has for 5 ms.
         self._begin.wait()
+        run = self._run
+        del self._run  # and what it holds, with its end
         try:
-            self._result = self._run(self._progress)
+            self._result = run(self._progress)
         except BaseException as error:  # noqa: BLE001 - told by result(), or by the manager's next call
             self._error = error
             log.error("%s failed: %s", self._what, error)
+        del run
         with self._lock:
             self._done.set()
             callbacks, self._callbacks = self._callbacks, []

@@ -41,7 +41,8 @@ def encode(value: Any) -> Any:
     if kind is complex:
         return {"$complex": [repr(value.real), repr(value.imag)]}
     if kind in (set, frozenset):
-        return {"$set" if kind is set else "$frozenset": [encode(v) for v in value]}
+        # In one order, whatever the process: strings have another hash in each.
+        return {"$set" if kind is set else "$frozenset": sorted((encode(v) for v in value), key=json.dumps)}
     if isinstance(value, np.generic) and value.dtype.kind in "biufc":
         return {"$numpy": [value.dtype.str, encode(value.item())]}
     for encoder in _ENCODERS:

@@ -197,7 +197,7 @@ def _floats(values: float | Sequence[float]) -> list[float]:
 
 
 @_remembered
-def open(text: str, *, progress: Progress = None, **options: Any) -> Source:  # noqa: A001
+def open(text: str, /, *, progress: Progress = None, **options: Any) -> Source:  # noqa: A001
     """A source by its text, as the command `shardwise batches` takes it: FORMAT:PATH?OPTION=VALUE&..., as
     "tokens:train.bin?dtype=u16&window=1025". Options may be given as arguments, too. `shardwise batches --help` lists
     the formats. Raises InvalidArgument, NotFound, Corrupt, Unsupported."""
@@ -233,22 +233,22 @@ def tokens(path: Any, window: int, *, dtype: str = "u16", stride: int | None = N
                                             "header_bytes": header_bytes, "field": field})
 
 
-def hdf5(path: Any, *, progress: Progress = None, **datasets: str) -> Source:
+def hdf5(path: Any, /, *, progress: Progress = None, **datasets: str) -> Source:
     """Data sets of HDF5 files: field=data set; without any, all in the root."""
     return _file("hdf5", path, progress, datasets)
 
 
-def csv(path: Any, *, progress: Progress = None, **options: Any) -> Source:
+def csv(path: Any, /, *, progress: Progress = None, **options: Any) -> Source:
     """A table: field=type, as price="f32", street="text"; without any, all columns. Also delimiter, header="no"."""
     return _file("csv", path, progress, options)
 
 
-def jsonl(path: Any, *, progress: Progress = None, **types: str) -> Source:
+def jsonl(path: Any, /, *, progress: Progress = None, **types: str) -> Source:
     """A JSON object a line: field=type, as tokens="i32[]", text="text"; without any, what the first line has."""
     return _file("jsonl", path, progress, types)
 
 
-def tfrecord(path: Any, *, progress: Progress = None, **types: str) -> Source:
+def tfrecord(path: Any, /, *, progress: Progress = None, **types: str) -> Source:
     """Records of tf.train.Example: field=type, as image="u8[28,28]"; without any, "record", a record's bytes."""
     return _file("tfrecord", path, progress, types)
 

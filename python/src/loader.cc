@@ -92,11 +92,25 @@ class PythonLoader {
       new std::shared_ptr<HostLoader>(std::move(dropped));  // its threads cannot be joined here
       return;
     }
-    const nb::gil_scoped_release released;
-    dropped.reset();
+    {
+      const nb::gil_scoped_release released;
+      dropped.reset();
+    }
+    raised_.reset();
   }
 
   nb::object next() {
+    try {
+      return next_batch();
+    } catch (const Error& error) {
+      if_python_raised(error, [this](const PythonRaised& raised, const std::string&) {
+        raised_ = raised.value();
+      });
+      throw;
+    }
+  }
+
+  nb::object next_batch() {
     std::optional<HostBatch> batch;
     for (;;) {
       std::shared_ptr<HostLoader> kept = get();
@@ -104,14 +118,7 @@ class PythonLoader {
         const nb::gil_scoped_release released;
         const std::shared_ptr<HostLoader> loader = std::move(kept);  // dropped without the GIL
         if (loader->wait(std::chrono::milliseconds(50))) {
-          try {
-            batch = loader->next();
-          } catch (const Error& error) {
-            if_python_raised(error, [this](const PythonRaised& raised, const std::string&) {
-              raised_ = raised.value();
-            });
-            throw;
-          }
+          batch = loader->next();
           break;
         }
       }
@@ -163,10 +170,15 @@ class PythonLoader {
     if (!nb::inst_ready(self)) return 0;
     const auto* const loader = nb::inst_ptr<PythonLoader>(self);
     for (const nb::object& function : loader->functions_) Py_VISIT(function.ptr());
-    if (const auto raised = loader->raised_.lock()) Py_VISIT(raised->ptr());
+    if (loader->raised_) Py_VISIT(loader->raised_->ptr());
     return 0;
   }
+  // Before anything is cleared, which readers might still call.
+  static void finalize(PyObject* self) {
+    if (nb::inst_ready(self)) nb::inst_ptr<PythonLoader>(self)->close();
+  }
   static int clear(PyObject* self) {
+    if (!nb::inst_ready(self)) return 0;
     auto* const loader = nb::inst_ptr<PythonLoader>(self);
     loader->close();
     const std::vector<nb::object> dropped = std::move(loader->functions_);
@@ -177,10 +189,11 @@ class PythonLoader {
   OwnProcess process_;
   std::vector<nb::object> functions_;  // see Records
   std::shared_ptr<HostLoader> loader_;
-  std::weak_ptr<nb::object> raised_;  // what next() threw: loader_ has the one reference to it
+  std::shared_ptr<nb::object> raised_;  // what next() threw, which loader_ has, too: one reference
 };
 
 PyType_Slot kLoaderSlots[] = {{Py_tp_traverse, reinterpret_cast<void*>(&PythonLoader::traverse)},
+                              {Py_tp_finalize, reinterpret_cast<void*>(&PythonLoader::finalize)},
                               {Py_tp_clear, reinterpret_cast<void*>(&PythonLoader::clear)},
                               {0, nullptr}};
 

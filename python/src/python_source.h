@@ -23,8 +23,7 @@ class PythonRaised : public Error {
   /// GIL.
   void set_error(const std::string& note) const;
 
-  /// The exception, as long as a C++ one holds it.
-  std::weak_ptr<nb::object> value() const { return value_; }
+  const std::shared_ptr<nb::object>& value() const { return value_; }
 
  private:
   std::shared_ptr<nb::object> value_;  // dropped with the GIL

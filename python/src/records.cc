@@ -190,6 +190,7 @@ int traverse_records(PyObject* self, visitproc visit, void* arg) {
 }
 
 int clear_records(PyObject* self) {
+  if (!nb::inst_ready(self)) return 0;
   const Records dropped = std::move(*nb::inst_ptr<Records>(self));
   return 0;
 }

@@ -268,3 +268,10 @@ def test_relative_paths_and_other_path_types(tmp_path, monkeypatch):
     sw.save("x/y", {"w": np.zeros(2)})
     assert sw.load(pathlib.Path("x") / "y")["w"].shape == (2,)
     assert sw.load(str(tmp_path / "x/y/"))["w"].shape == (2,)
+
+
+def test_sets_are_stored_in_one_order_whatever_the_process():
+    program = "from shardwise import _objects; print(_objects.dumps({'s': {'a', 'b', 'c', 'd', 1, (2, 'e')}, 'f': frozenset('xyz')}))"
+    texts = {subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True,
+                            env={**os.environ, "PYTHONHASHSEED": str(seed)}).stdout for seed in range(4)}
+    assert len(texts) == 1

@@ -67,6 +67,8 @@ def test_tables(folder):
     text = {"x": np.frombuffer(b"x", np.uint8), "yz": np.frombuffer(b"yz", np.uint8)}
     same(sources.csv(folder / "t.csv", a="f32", b="text", delimiter=";"),
          [{"a": np.float32(1), "b": text["x"]}, {"a": np.float32(2), "b": text["yz"]}])
+    (folder / "n.csv").write_text("path,text\n1,2\n")
+    same(sources.csv(folder / "n.csv", path="i64", text="i64"), [{"path": np.int64(1), "text": np.int64(2)}])
     rows = [{"t": [1, 2], "n": 5}, {"t": [3], "n": 6}]
     (folder / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     same(sources.jsonl(folder / "t.jsonl", t="i32[]", n="i64"), [{k: np.array(v) for k, v in row.items()} for row in rows])

@@ -161,6 +161,22 @@ def test_memory_can_be_had_before_the_first_save(tmp_path):
     assert kept() == before
 
 
+def test_memory_beforehand_leaves_training_as_it_is():
+    def trained(prepare: bool) -> list[torch.Tensor]:
+        torch.manual_seed(1)
+        model = torch.nn.Linear(3, 2)
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+        if prepare:
+            swt.prepare_async({"model": model, "optim": optimizer})
+        for _ in range(3):
+            model(torch.ones(1, 3)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return [p.detach() for p in model.parameters()]
+
+    assert all(torch.equal(a, b) for a, b in zip(trained(True), trained(False)))
+
+
 def test_what_cannot_be_stored_is_told_at_once(tmp_path):
     wrong: list[tuple[dict[str, Any], Any]] = [({"o": object()}, None), ({"w": torch.ones(1)}, {"not": "JSON", "but": {1, 2}})]
     for state, user in wrong:

@@ -106,6 +106,8 @@ class Batches(Cli):
         events = [e for e in json.loads(path.read_text())["traceEvents"] if e["ph"] == "X"]
         self.assertEqual([e["args"]["batch"] for e in events if e["cat"] == "wait"], list(range(12)))
         self.assertEqual({e["args"]["batch"] for e in events if e["cat"] == "read"}, set(range(12)))
+        none = self.ok_json("batches", image, label, "--batch", 5, "--from", 12, "--timeline", path)
+        self.assertEqual((none["batches"], none["what_if"]), ([], "replay a loader: the timeline has no batch"))
         self.fails(3, ["cannot be written"], "batches", image, "--batch", 5, "--timeline", self.dir / "none" / "t.json")
 
 

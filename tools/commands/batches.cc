@@ -244,7 +244,11 @@ int run_batches(const BatchesOptions& options) {
   if (timeline) {
     timeline_file << to_trace_json(*timeline) << std::flush;
     check_file();
-    advice = what_if(*timeline, {options.threads, options.prefetch});
+    try {
+      advice = what_if(*timeline, {options.threads, options.prefetch});
+    } catch (const Error& error) {  // no batch, or more events than are kept: the report is made
+      advice = error.what();
+    }
   }
   report.finish(loader, advice);
   return 0;

@@ -8,6 +8,7 @@ collective of its own.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import io
 import json
 import logging
@@ -197,7 +198,8 @@ class StorageWriter(_StorageWriter):
 
 
 def _replicas(state: Mapping[str, Any]) -> dict[str, str]:
-    """Hashes of what a rank has for itself: plain tensors and objects, by name."""
+    """Hashes of what a rank has for itself: plain tensors and objects, by name. Not of what has to be pickled, where
+    equal values may have other bytes."""
     hashes = {}
     for name, value in state.items():
         if isinstance(value, torch.Tensor):
@@ -207,7 +209,11 @@ def _replicas(state: Mapping[str, Any]) -> dict[str, str]:
             size = memory.numel() * memory.element_size()
             hashes[name] = f"{memory.dtype} {list(memory.shape)} {_core.hash128(memory.data_ptr(), size)}"
         elif not hasattr(value, "local_shards"):  # no ShardedTensor
-            hashes[name] = json.dumps(_or_pickle(value), sort_keys=True)
+            try:
+                text = json.dumps(_objects.encode(value), sort_keys=True)
+            except TypeError:
+                continue
+            hashes[name] = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
     return hashes
 
 
@@ -245,24 +251,25 @@ def _unpickled(value: Any, allow: bool, name: str) -> Any:
     return pickle.loads(bytes.fromhex(value["$pickle"]))
 
 
-def _dicts(node: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Mapping[Any, Any]]]:
-    """The dicts of a state, with where they are."""
+def _empty_dicts(node: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Where a state has empty dicts. Of what DCP takes apart: dicts and lists."""
     if isinstance(node, Mapping):
-        yield path, node
+        if not node and path:
+            yield path
         for key, value in node.items():
-            yield from _dicts(value, (*path, key))
-    elif isinstance(node, (list, tuple)):
+            yield from _empty_dicts(value, (*path, str(key)))
+    elif isinstance(node, list):
         for number, value in enumerate(node):
-            yield from _dicts(value, (*path, number))
+            yield from _empty_dicts(value, (*path, str(number)))
 
 
-def _is_filled(value: Any) -> bool:
-    """Whether DCP fills it in place: tensors, and containers of nothing else."""
-    if isinstance(value, Mapping):
-        return all(_is_filled(v) for v in value.values())
-    if isinstance(value, (list, tuple)):
-        return all(_is_filled(v) for v in value)
-    return isinstance(value, torch.Tensor)
+def _key_made_text(node: Any, path: Sequence[Any]) -> Any:
+    """The first key on a path of DCP's that the state's dict has not, as DCP has made a text of it; None where none is."""
+    for key in path:
+        if isinstance(node, Mapping) and key not in node:
+            return key
+        node = node[key]
+    return None
 
 
 class StorageReader(_StorageReader):
@@ -270,8 +277,8 @@ class StorageReader(_StorageReader):
 
     A dtype that is not the stored one is an error, which lists all, unless cast=True. Names that nobody asks for:
     unused="warn", "error" or "ignore". Two things that DCP does not restore, and says nothing, are errors: what is stored
-    below an empty dict of the target (unless unused="ignore", or the planner allows a partial load), and objects in
-    dicts whose keys are not str, which come back twice.
+    below an empty dict of the target, and objects in dicts whose keys are not str, which come back twice. They are let
+    through with unused="ignore", and where the planner allows a partial load.
     """
 
     def __init__(self, path: Path | None = None, *, cast: bool = False, unused: str = "warn", allow_pickle: bool = False,
@@ -364,18 +371,21 @@ class StorageReader(_StorageReader):
         return _done(None)
 
     def _refuse_what_is_lost(self, checkpoint: Checkpoint, planner: LoadPlanner) -> None:
+        if (self._unused == "ignore" or getattr(planner, "allow_partial_load", False)
+                or not getattr(planner, "flatten_state_dict", False)):
+            return
+        target = getattr(planner, "original_state_dict", {})
         encoded = checkpoint.document.get("paths", {})
         stored = [tuple(str(key) for key in _objects.decode(path)) for path in encoded.values()]
-        partial = self._unused == "ignore" or getattr(planner, "allow_partial_load", False)
         wrong = []
-        for path, node in _dicts(getattr(planner, "original_state_dict", {})):
-            at = ".".join(map(str, path))
-            below = sum(name[:len(path)] == tuple(map(str, path)) for name in stored) if not node and path else 0
-            if below and not partial:
-                wrong.append(f"{at!r} is an empty dict, and {below} names are stored below it")
-            odd = [key for key, value in node.items() if not isinstance(key, str) and not _is_filled(value)]
-            if odd:
-                wrong.append(f"{at!r} has values under keys that are not str, as {odd[0]!r}, which come back under {str(odd[0])!r}, too")
+        for path in _empty_dicts(target):
+            below = sum(len(name) > len(path) and name[:len(path)] == path for name in stored)
+            if below:
+                wrong.append(f"{'.'.join(path)!r} is an empty dict, and {below} names are stored below it")
+        objects = checkpoint.document.get("objects", {})
+        for name, path in getattr(planner, "mappings", {}).items():
+            if name in objects and (key := _key_made_text(target, path)) is not None:
+                wrong.append(f"{name!r} would come back under the key {key!r}, too, as the target's is no str")
         if wrong:
             raise InvalidArgument(f"checkpoint {checkpoint.path}: DCP does not restore {len(wrong)} parts of the target as they "
                                   f"were: {'; '.join(wrong[:10])}: shardwise.torch.load() does")

@@ -202,11 +202,14 @@ def save_async(path: FilePath, state: Mapping[str, Any], *, user: Any = None, co
 def prepare_async(state: Mapping[str, Any]) -> None:
     """Makes the first save_async() of this state as fast as the later ones, by having the memory for its copies now."""
     staging = Staging()
+    fresh = [value for value in state.values() if isinstance(value, torch.optim.Optimizer) and not value.state]
     try:
         _Collected(state, None, single(), staging)
         staging.drop_unused()
     finally:
         staging.release(True)
+        for optimizer in fresh:
+            optimizer.state.clear()  # which torch has made, as a step of no gradients would: training begins without it
 
 
 def _collect(state: Mapping[str, Any], user: Any, group: Group,
