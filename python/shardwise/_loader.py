@@ -220,13 +220,15 @@ class Loader:
 
     def _ends_epoch(self, index: int) -> bool:
         """Whether the next batch is of another epoch."""
-        size = len(self.source)
+        return index + self._part[0] >= self._epoch_end(index)
 
-        def epoch_of(batch: int) -> int:
-            # Where batches run over the end of epochs, that of their first row.
-            return batch * self.batch_size // size if self._arguments[3] == "wrap" else batch // self.batches_per_epoch
-
-        return epoch_of(index + self._part[0]) > epoch_of(index)
+    def _epoch_end(self, index: int) -> int:
+        """The first batch after the epoch of a batch. Where batches run over the end of epochs, they are of that of their
+        first row."""
+        if self._arguments[3] == "wrap":
+            epoch = index * self.batch_size // len(self.source)
+            return -(-(epoch + 1) * len(self.source) // self.batch_size)
+        return (index // self.batches_per_epoch + 1) * self.batches_per_epoch
 
     def _batch(self, found: Any) -> Any:
         index, epoch, valid_rows, fields, mask, weights = found

@@ -359,26 +359,39 @@ def test_a_fork_of_a_loader_is_an_error_not_a_hang():
 
 INTERRUPTED = """
 import os, sys, signal, threading, numpy as np, shardwise as sw
-stop = threading.Event()
-class Source:
-    def __len__(self): return 100
-    def __getitem__(self, i):
-        if i == 50:
-            os.kill(os.getpid(), signal.SIGINT)
-            stop.wait(60)
-        return {"x": np.zeros(4)}
-loader = sw.Loader(Source(), batch_size=10, order="sequential")
+taken, stop, main = threading.Event(), threading.Event(), threading.current_thread()
+def record(i):
+    if i == 50:
+        assert threading.current_thread() is not main
+        taken.wait()
+        os.kill(os.getpid(), signal.SIGINT)
+        stop.wait(60)  # the batch comes after Ctrl-C has been seen, or not at all
+    return {"x": np.zeros(4)}
+# A name, so that no record is read beforehand to tell the source by.
+source = sw.sources.callback(100, {"x": ("f8", (4,))}, record, name="waits")
+loader = sw.Loader(source, batch_size=10, order="sequential")
+found = []
 try:
-    for batch in loader: pass
+    for batch in loader:
+        found.append(batch.index)
+        if batch.index == 4:
+            taken.set()
 except KeyboardInterrupt:
     stop.set()
-    loader.close()
-    sys.exit(5)
+    if sys.argv[1] == "ends":
+        loader.close()
+        sys.exit(5)
+    print(found, loader.state_dict()["next_batch"], [batch.index for batch in loader])
 """
 
 
 def test_ctrl_c_ends_the_wait_for_a_batch():
-    assert subprocess.run([sys.executable, "-c", INTERRUPTED], timeout=50).returncode == 5
+    assert subprocess.run([sys.executable, "-c", INTERRUPTED, "ends"], timeout=50).returncode == 5
+
+
+def test_after_ctrl_c_in_a_wait_no_batch_is_lost():
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED, "goes on"], timeout=50, capture_output=True, text=True)
+    assert done.stdout == "[0, 1, 2, 3, 4] 5 [5, 6, 7, 8, 9]\n", done.stderr
 
 
 def test_ten_thousand_epochs_do_not_grow():
