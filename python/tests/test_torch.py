@@ -3,6 +3,8 @@
 import os
 import pickle
 import signal
+import subprocess
+import sys
 import threading
 import warnings
 from typing import Any
@@ -157,6 +159,27 @@ def test_every_misfit_is_in_one_error(tmp_path):
     cast = torch.zeros(4, 2, dtype=torch.bfloat16)
     dcp.load({"w": cast}, storage_reader=swt.StorageReader(tmp_path / "a", cast=True, unused="ignore"))
     assert cast[0, 0] == 1
+
+
+PEAK = """
+import resource, sys, torch, shardwise.torch as swt
+state = {f"w{i}": torch.full((16, 1 << 20), -1.0).t() for i in range(8)}
+swt.load(sys.argv[1], {"small": torch.zeros(3, 2).t()}, strict=False)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+swt.load(sys.argv[1], state, strict=False)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, sum(int(t.sum(dtype=torch.float64)) for t in state.values()))
+"""
+
+
+def test_what_passes_through_the_host_takes_256_mib_at_most(tmp_path):
+    w = torch.zeros(1 << 20, 16)
+    w[-1, -1] = 1
+    swt.save(tmp_path / "a", {"small": torch.ones(2, 3), **{f"w{i}": w + i for i in range(8)}})
+    done = subprocess.run([sys.executable, "-c", PEAK, str(tmp_path / "a")], capture_output=True, text=True, check=True,
+                          env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+    grown, total = map(int, done.stdout.split())
+    assert total == 8 + 28 * w.numel()
+    assert grown <= (256 + 64) << 10, f"{grown} KiB more, for 512 MiB of tensors that lie otherwise"
 
 
 def test_the_writer_is_used_again_and_pickles(tmp_path):

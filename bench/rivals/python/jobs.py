@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """The state of a training job, saved and loaded by Shardwise, by torch.distributed.checkpoint and by Orbax, in turns;
-and how long single calls of Shardwise take. Medians, and ratios beside what is aimed at.
+how long single calls of Shardwise take, and how much memory. Medians, and ratios beside what is aimed at.
 
   PYTHONPATH=<build>/python/package python bench/rivals/python/jobs.py FOLDER [--mib 2048] [--rounds 3] [--json OUT]
 
@@ -28,6 +28,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 
 import numpy as np
+import peaks
 
 import shardwise as sw
 
@@ -225,7 +226,8 @@ def of_calls(folder: pathlib.Path) -> dict[str, float]:
     sw.save(folder / "many", {f"t{i}": np.zeros(1024, np.float32) for i in range(10_000)}, existing="replace")
     with sw.open(folder / "one") as one:
         rows = statistics.median(seconds_of(lambda: one["w"][10:20]) for _ in range(20))
-    program = "import time; t = time.perf_counter(); import numpy, ml_dtypes; t = time.perf_counter(); import shardwise; print(time.perf_counter() - t)"
+    program = ("import time, numpy, ml_dtypes; began = time.perf_counter(); import shardwise; "
+               "print(time.perf_counter() - began)")
     imports = [float(subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout) for _ in range(5)]
     return {"w[10:20] of 64 MiB": rows, "open of 10,000 tensors": statistics.median(
                 seconds_of(lambda: sw.open(folder / "many").close()) for _ in range(5)),
@@ -276,6 +278,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("--mib", type=int, default=2048)
+    parser.add_argument("--peak-mib", type=int, default=1024, help="the state whose peaks of memory are measured")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=pathlib.Path)
     words = parser.parse_args()
@@ -284,7 +287,7 @@ def main() -> None:
     found: dict[str, Any] = {}
 
     def row(what: str, measured: str, aim: str, holds: bool) -> None:
-        print(f"{what:<44} {measured:<34} {aim:<18} {'MET' if holds else 'NOT MET'}", flush=True)
+        print(f"{what:<64} {measured:<40} {aim:<18} {'MET' if holds else 'NOT MET'}", flush=True)
 
     def against(what: str, rival: str, ours: str, times: dict[str, float]) -> None:
         ratio = times[rival] / times[ours]
@@ -293,11 +296,14 @@ def main() -> None:
     found["calls"] = of_calls(folder)
     for (what, seconds), most in zip(found["calls"].items(), (0.002, 0.1, 0.15, 0.1)):
         row(what, f"{1000 * seconds:.1f} ms", f"<= {1000 * most:.0f} ms", seconds <= most)
+    found["peaks"] = list(peaks.peaks(folder, words.peak_mib))
+    for what, most, allowed in found["peaks"]:
+        row(f"memory beyond what is there: {what}", f"{most} MiB for {words.peak_mib} MiB", f"<= {allowed} MiB", most <= allowed)
     found["small"] = of_small_tensors(folder)
     for what, of in found["small"].items():
         ratio = of["safetensors"] / of["shardwise"]
-        row(f"load of 10,000 small tensors, {what}", f"{1000 * of['shardwise']:.0f} ms, safetensors {1000 * of['safetensors']:.0f} ms: "
-            f"{ratio:.2f} x", ">= 1 x", ratio >= 1)
+        row(f"load of 10,000 small tensors, {what}", f"{1000 * of['shardwise']:.0f} ms, safetensors "
+            f"{1000 * of['safetensors']:.0f} ms: {ratio:.2f} x", ">= 1 x", ratio >= 1)
     for size in (1, 4):
         found[f"torch {size}"] = times = torch_job(size, str(folder), words.mib, words.rounds)
         for what in ("save", "load", "reshard"):

@@ -35,10 +35,9 @@ from torch.futures import Future
 from .. import _core, _objects
 from .._errors import AlreadyExists, InvalidArgument, NameNotFound
 from .._save import encode_objects
-from .._reads import Reads
 from .._sources import MEMORY, Path, Sources, check_choice
 from .._tensor import Checkpoint
-from ._tensors import TORCH, Memory, dtype_name, is_plain_memory, on_host
+from ._tensors import TORCH, Memory, TensorReads, dtype_name, on_host
 
 log = logging.getLogger("shardwise")
 
@@ -268,8 +267,8 @@ class StorageReader(_StorageReader):
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
         checkpoint = self._open()
-        reads: list[tuple[ReadItem, torch.Tensor, torch.Tensor]] = []
-        boxes = Reads(checkpoint._reader)
+        reads = TensorReads(checkpoint._reader)
+        filled: list[tuple[ReadItem, torch.Tensor]] = []
         wrong = []
         for item in plan.items:
             name = item.storage_index.fqn
@@ -282,18 +281,13 @@ class StorageReader(_StorageReader):
             if target.dtype != dtype and not self._cast:
                 wrong.append(f"{name!r} is {dtype} there, {target.dtype} in the target")
                 continue
-            direct = target.dtype == dtype and is_plain_memory(target)
-            memory = target if direct else torch.empty(tuple(item.lengths), dtype=dtype)
-            reads.append((item, target, memory))
-            if memory.numel():
-                boxes.add_memory(tensor.number, item.storage_offsets, memory.shape, memory.data_ptr(), memory)
+            filled.append((item, target))
+            reads.add(tensor.number, item.storage_offsets, target, dtype)
         if wrong:
             raise InvalidArgument(f"checkpoint {checkpoint.path}: {len(wrong)} dtypes differ (cast=True converts): "
                                   f"{'; '.join(wrong[:20])}")
-        boxes.run()
-        for item, target, memory in reads:
-            if memory is not target:
-                target.copy_(memory)
+        reads.run()
+        for item, target in filled:
             planner.commit_tensor(item, target)
         return _done(None)
 

@@ -11,13 +11,12 @@ from torch.distributed.tensor import DTensor
 
 from .. import _objects
 from .._errors import InvalidArgument
-from .._reads import Reads
 from .._sources import Path as FilePath
 from .._sources import check_choice
 from .._tensor import Checkpoint
 from ..group import Group, auto
 from ._state import Layouts, Path, PerRank, Shard, give_state, is_stateful, named_leaves
-from ._tensors import TORCH, is_plain_memory
+from ._tensors import TORCH, TensorReads
 
 Tree = dict[str | int, Any]
 
@@ -39,7 +38,7 @@ def load(path: FilePath, state: Mapping[str, Any], *, strict: bool = True, unuse
     rank = (auto() if group is None else group).rank
     with Checkpoint(path, threads=threads) as checkpoint:
         target = _Target(checkpoint, state, rank, strict, unused)
-        target.read()
+        target.reads.run()
         return target.finish()
 
 
@@ -47,8 +46,7 @@ class _Target:
     def __init__(self, checkpoint: Checkpoint, state: Mapping[str, Any], rank: int, strict: bool, unused: str) -> None:
         self.checkpoint, self.state, self.rank, self.strict = checkpoint, state, rank, strict
         self.wrong: list[str] = []
-        self.reads: list[tuple[torch.Tensor, torch.Tensor]] = []  # what is to be filled, and what is read
-        self.boxes = Reads(checkpoint._reader)
+        self.reads = TensorReads(checkpoint._reader)
         self.found: dict[Path, Any] = {}
         self.used: set[str] = set()
         self.layouts = Layouts()
@@ -118,21 +116,14 @@ class _Target:
             return
         shards = self.layouts.of(leaf, name).shards if isinstance(leaf, DTensor) else [Shard((0,) * leaf.ndim, leaf.detach())]
         for shard in shards:
-            self._read(number, shard.begin, shard.local.detach())
+            self.reads.add(number, shard.begin, shard.local.detach(), dtype)
 
     def _fresh(self, name: str) -> torch.Tensor:
         self.used.add(name)
         number, dtype, shape = self.checkpoint.stored(name)
         tensor = torch.empty(shape, dtype=TORCH[dtype])
-        self._read(number, (0,) * len(shape), tensor)
+        self.reads.add(number, (0,) * len(shape), tensor, tensor.dtype)
         return tensor
-
-    def _read(self, number: int, begin: tuple[int, ...], target: torch.Tensor) -> None:
-        if not target.numel():
-            return
-        memory = target if is_plain_memory(target) else torch.empty(target.shape, dtype=target.dtype)
-        self.reads.append((target, memory))
-        self.boxes.add_memory(number, begin, memory.shape, memory.data_ptr(), memory)
 
     def _subtree(self, path: Path) -> Any:
         """All that is stored under a path, as a tree."""
@@ -155,13 +146,6 @@ class _Target:
             self.wrong.append(f"{len(names)} stored names are {text}")
         else:
             warnings.warn(f"checkpoint {self.checkpoint.path}: {len(names)} of its names are {text}", stacklevel=4)
-
-    def read(self) -> None:
-        self.boxes.run()
-        for target, memory in self.reads:
-            if memory is not target:
-                with torch.no_grad():
-                    target.copy_(memory)
 
     def finish(self) -> dict[str, Any]:
         tree = built(self.found)
@@ -210,18 +194,15 @@ def load_state_dict(path: FilePath, names: str | Iterable[str] | None = None, *,
     with Checkpoint(path, threads=threads) as checkpoint:
         paths = stored_paths(checkpoint)
         found: dict[Path, Any] = {}
-        reads = Reads(checkpoint._reader)
+        reads = TensorReads(checkpoint._reader)
         for name in checkpoint.select(names):
             if name in checkpoint.objects:
                 found[paths[name]] = checkpoint.objects[name]
                 continue
             number, dtype, shape = checkpoint.stored(name)
-            tensor = torch.empty(shape, dtype=TORCH[dtype])
-            if tensor.numel():
-                reads.add_memory(number, (0,) * len(shape), shape, tensor.data_ptr(), tensor)
+            tensor = torch.empty(shape, dtype=TORCH[dtype], device=device)
+            reads.add(number, (0,) * len(shape), tensor, tensor.dtype)
             found[paths[name]] = tensor
         reads.run()
-        if torch.device(device).type != "cpu":
-            found = {p: v.to(device) if isinstance(v, torch.Tensor) else v for p, v in found.items()}
         tree: dict[str, Any] = built(found)
         return tree

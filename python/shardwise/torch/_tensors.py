@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from .. import _objects
+from .. import _core, _objects
 from .._errors import Unsupported
+from .._reads import Reads
+from .._sources import MEMORY
 
 _NAMES = {
     "f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16",
@@ -54,7 +57,47 @@ class Memory:
         return {"data": (self._tensor.data_ptr(), False)}
 
 
-def is_plain_memory(tensor: torch.Tensor) -> bool:
+class TensorReads:
+    """Boxes of tensors, to be read into tensors wherever these are. What the core cannot write in place (other strides or
+    dtypes, accelerators) passes through host memory, a part at a time."""
+
+    def __init__(self, reader: _core.Reader) -> None:
+        self._reader = reader
+        self._boxes: list[tuple[int, Sequence[int], torch.Tensor, torch.dtype]] = []
+
+    def add(self, number: int, begin: Sequence[int], target: torch.Tensor, dtype: torch.dtype) -> None:
+        """The box of tensor `number`, stored as dtype, that begins at an index and has the target's shape."""
+        if target.numel():
+            self._boxes.append((number, begin, target, dtype))
+
+    def run(self) -> None:
+        reads = Reads(self._reader)
+        passing: list[tuple[torch.Tensor, torch.Tensor]] = []
+        passing_bytes = 0
+        for number, begin, target, dtype in self._boxes:
+            memory = target
+            if target.dtype != dtype or not _is_plain_memory(target):
+                size = target.numel() * dtype.itemsize
+                if passing and passing_bytes + size > MEMORY:
+                    _fill(reads, passing)
+                    passing_bytes = 0
+                memory = torch.empty(target.shape, dtype=dtype)
+                passing.append((target, memory))
+                passing_bytes += size
+            reads.add_memory(number, begin, memory.shape, memory.data_ptr(), memory)
+        _fill(reads, passing)
+        self._boxes.clear()
+
+
+def _fill(reads: Reads, passing: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    reads.run()
+    with torch.no_grad():
+        for target, memory in passing:
+            target.copy_(memory)
+    passing.clear()
+
+
+def _is_plain_memory(tensor: torch.Tensor) -> bool:
     """Whether the core can write its elements where they are."""
     return (tensor.device.type == "cpu" and tensor.is_contiguous() and tensor.layout == torch.strided
             and not tensor.is_conj() and not tensor.is_neg())
