@@ -202,10 +202,18 @@ class Loader:
         return self
 
     def __next__(self) -> Any:
-        found = self._started().next()
-        if found is None:
-            raise StopIteration
-        return self._batch(found)
+        try:
+            found = self._started().next()
+        except BaseException as error:  # noqa: BLE001 - raised below
+            raised = _apart(error)
+        else:
+            if found is None:
+                raise StopIteration
+            return self._batch(found)
+        try:
+            raise raised
+        finally:
+            del raised  # which leads to this frame
 
     def epoch(self) -> Iterator[Any]:
         """The batches up to the end of the epoch in which the next one begins."""
@@ -220,13 +228,15 @@ class Loader:
 
     def _ends_epoch(self, index: int) -> bool:
         """Whether the next batch is of another epoch."""
-        size = len(self.source)
+        return index + self._part[0] >= self._epoch_end(index)
 
-        def epoch_of(batch: int) -> int:
-            # Where batches run over the end of epochs, that of their first row.
-            return batch * self.batch_size // size if self._arguments[3] == "wrap" else batch // self.batches_per_epoch
-
-        return epoch_of(index + self._part[0]) > epoch_of(index)
+    def _epoch_end(self, index: int) -> int:
+        """The first batch after the epoch of a batch. Where batches run over the end of epochs, they are of that of their
+        first row."""
+        if self._arguments[3] == "wrap":
+            epoch = index * self.batch_size // len(self.source)
+            return -(-(epoch + 1) * len(self.source) // self.batch_size)
+        return (index // self.batches_per_epoch + 1) * self.batches_per_epoch
 
     def _batch(self, found: Any) -> Any:
         index, epoch, valid_rows, fields, mask, weights = found
@@ -302,6 +312,31 @@ class Loader:
 
     def __getstate__(self) -> dict[str, Any]:
         raise TypeError("a loader has threads: make it in the process that uses it, or send its state_dict()")
+
+
+def _apart(error: BaseException) -> BaseException:
+    """What is to be raised for what the core has raised, and keeps for the next call, where a record of Python's has. The
+    traceback of what is raised leads to the caller's variables, so to the loader: raised itself, it would keep it forever.
+    Where its class cannot be copied, it is."""
+    of_record = error.__traceback__ and error.__traceback__.tb_next
+    error.__traceback__ = of_record
+    if of_record is None:
+        return error
+    kind: Any = type(error)
+    builtin: Any = next(c for c in kind.__mro__ if c.__module__ == "builtins")  # whose arguments are known
+    try:
+        _, arguments, *state = builtin.__reduce__(error)
+        copied: BaseException = kind.__new__(kind, *arguments)
+        builtin.__init__(copied, *arguments)
+        if state:
+            builtin.__setstate__(copied, *state)
+    except Exception:
+        return error
+    if hasattr(error, "__notes__"):
+        copied.__notes__ = list(error.__notes__)
+    copied.__cause__, copied.__context__ = error.__cause__, error.__context__
+    copied.__suppress_context__ = error.__suppress_context__
+    return copied.with_traceback(of_record)
 
 
 @atexit.register

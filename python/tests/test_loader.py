@@ -5,6 +5,8 @@ import json
 import subprocess
 import sys
 import threading
+import traceback
+import weakref
 
 import ml_dtypes
 import numpy as np
@@ -172,6 +174,56 @@ def test_what_python_raises_comes_out_at_its_step_as_it_was():
             trace = trace.tb_next
         assert "__getitem__" in frames
         assert any("batch 2, record 13" in note for note in caught.value.__notes__)
+
+
+class Raises:
+    def __init__(self, error):
+        self.error = error
+
+    def __len__(self):
+        return 10
+
+    def __getitem__(self, i):
+        if i == 5:
+            raise self.error
+        return {"x": np.zeros(4)}
+
+
+class OfItsOwn(Exception):
+    """Whose arguments are not those it was made with."""
+
+    def __init__(self, record, *, why):
+        super().__init__(f"record {record}: {why}")
+        self.why = why
+
+
+ERRORS = [ValueError("bad"), OSError(2, "no such", "file"), KeyError("key"), UnicodeDecodeError("utf-8", b"ab", 0, 1, "why"),
+          SystemExit(3), ImportError("no module", name="m"), sw.NameNotFound("there is none"), OfItsOwn(5, why="why")]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda e: type(e).__name__)
+def test_what_a_record_has_raised_does_not_keep_the_loader(error):
+    def run():
+        source = Raises(error)
+        loader = sw.Loader(source, batch_size=2, order="sequential")
+        lengths = []
+        for _ in range(3):
+            try:
+                list(loader)
+            except BaseException as raised:
+                assert type(raised) is type(error) and str(raised) == str(error) and raised.args == error.args
+                for name in ("errno", "filename", "start", "reason", "code", "name", "why"):
+                    assert getattr(raised, name, None) == getattr(error, name, None)
+                assert len(raised.__notes__) == 1 and "batch 2, record 5" in raised.__notes__[0]
+                raised.add_note("of the caller")
+                lengths.append(len(traceback.extract_tb(raised.__traceback__)))
+        assert len(lengths) == 3 and len(set(lengths)) == 1  # the same place, however often it is raised
+        return weakref.ref(loader), weakref.ref(source)
+
+    loader, source = run()
+    error.__traceback__ = None
+    gc.collect()
+    assert loader() is None and source() is None
 
 
 def _first(loader, n):
@@ -359,26 +411,39 @@ def test_a_fork_of_a_loader_is_an_error_not_a_hang():
 
 INTERRUPTED = """
 import os, sys, signal, threading, numpy as np, shardwise as sw
-stop = threading.Event()
-class Source:
-    def __len__(self): return 100
-    def __getitem__(self, i):
-        if i == 50:
-            os.kill(os.getpid(), signal.SIGINT)
-            stop.wait(60)
-        return {"x": np.zeros(4)}
-loader = sw.Loader(Source(), batch_size=10, order="sequential")
+taken, stop, main = threading.Event(), threading.Event(), threading.current_thread()
+def record(i):
+    if i == 50:
+        assert threading.current_thread() is not main
+        taken.wait()
+        os.kill(os.getpid(), signal.SIGINT)
+        stop.wait(60)  # the batch comes after Ctrl-C has been seen, or not at all
+    return {"x": np.zeros(4)}
+# A name, so that no record is read beforehand to tell the source by.
+source = sw.sources.callback(100, {"x": ("f8", (4,))}, record, name="waits")
+loader = sw.Loader(source, batch_size=10, order="sequential")
+found = []
 try:
-    for batch in loader: pass
+    for batch in loader:
+        found.append(batch.index)
+        if batch.index == 4:
+            taken.set()
 except KeyboardInterrupt:
     stop.set()
-    loader.close()
-    sys.exit(5)
+    if sys.argv[1] == "ends":
+        loader.close()
+        sys.exit(5)
+    print(found, loader.state_dict()["next_batch"], [batch.index for batch in loader])
 """
 
 
 def test_ctrl_c_ends_the_wait_for_a_batch():
-    assert subprocess.run([sys.executable, "-c", INTERRUPTED], timeout=50).returncode == 5
+    assert subprocess.run([sys.executable, "-c", INTERRUPTED, "ends"], timeout=50).returncode == 5
+
+
+def test_after_ctrl_c_in_a_wait_no_batch_is_lost():
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED, "goes on"], timeout=50, capture_output=True, text=True)
+    assert done.stdout == "[0, 1, 2, 3, 4] 5 [5, 6, 7, 8, 9]\n", done.stderr
 
 
 def test_ten_thousand_epochs_do_not_grow():

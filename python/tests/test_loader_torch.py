@@ -11,7 +11,7 @@ pytest.importorskip("torch", reason="needs torch, which this environment has not
 import torch
 import torch.distributed as dist
 from processes import free_port, run_ranks
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 import shardwise.torch as swt
 
@@ -47,6 +47,40 @@ def test_inside_dataloader_workers_every_batch_comes_once_in_order(workers, cont
     batches = list(around)
     assert rows(batches) == expected
     assert [b.index for b in batches] == list(range(20))
+
+
+class Epoch(IterableDataset):
+    """Of a loader: one at each iteration."""
+
+    def __init__(self, loader):
+        self.loader = loader
+
+    def __iter__(self):
+        return self.loader.epoch()
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("records, last_batch", [(40, "drop"), (42, "pad"), (42, "wrap"), (8, "drop")])
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
+def test_workers_give_the_batches_of_one_epoch_and_no_other(workers, records, last_batch):
+    options = {"batch_size": 4, "epochs": 3, "seed": 1, "last_batch": last_batch}
+    alone = swt.Loader(table(records), **options)
+    around = DataLoader(Epoch(swt.Loader(table(records), **options)), batch_size=None, num_workers=workers, persistent_workers=True)
+    for number in range(4):
+        expected = [(b.index, b["y"].tolist()) for b in alone.epoch()]
+        found = [(b.index, b["y"].tolist()) for b in around]
+        assert sorted(found) == expected and (number > 0 or found == expected)
+    assert expected == []  # the run has ended
+
+
+def test_an_epoch_goes_on_in_workers_where_the_loader_stands():
+    alone, loader = (swt.Loader(table(), batch_size=4, epochs=2, seed=5) for _ in range(2))
+    for _ in range(7):
+        next(iter(alone)), next(iter(loader))
+    around = DataLoader(Epoch(loader), batch_size=None, num_workers=2)
+    expected = [b.index for b in alone.epoch()]
+    assert [b.index for b in around] == expected == [7, 8, 9]
+    assert [b.index for b in around] == expected  # new workers begin where this process's loader stands
 
 
 def test_a_loader_that_has_run_goes_on_in_workers():

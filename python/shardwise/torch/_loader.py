@@ -71,6 +71,7 @@ class Loader(IterableDataset[Batch]):
         self._arguments = {"fields": placed, "batch_size": batch_size, "mesh": mesh, "rank": rank, **options}
         self._state: dict[str, Any] | None = None
         self._loader: _loader.Loader | None = None
+        self._begin = 0  # in a DataLoader's worker: the batch of the run at which it began, or its last epoch ended
         self._made()  # what is wrong with the arguments is said here
 
     def _placed(self, name: str, given: Any, mesh: Any, batch_size: int) -> Any:
@@ -97,8 +98,8 @@ class Loader(IterableDataset[Batch]):
                                       "many, or the state of a loader outside of them")
             if info is not None:
                 # The first batch comes from worker 0, wherever the run stands.
-                begin = 0 if state is None else int(state["next_batch"])
-                self._loader._part = (workers, (begin + info.id) % workers if part is None else part[1])
+                self._begin = 0 if state is None else int(state["next_batch"])
+                self._loader._part = (workers, (self._begin + info.id) % workers if part is None else part[1])
             if state is not None:
                 self._loader.load_state_dict(state)
         return self._loader
@@ -123,11 +124,26 @@ class Loader(IterableDataset[Batch]):
             yield self._batch(found)
 
     def epoch(self) -> Iterator[Batch]:
-        """The batches up to the end of the epoch in which the next one begins."""
+        """The batches up to the end of the epoch in which the next one begins. In a DataLoader's worker: its part of them.
+        A DataLoader asks worker 0 first in every epoch, so with persistent workers the batches of later epochs come in
+        another order, unless the workers divide their number."""
+        if get_worker_info() is not None:
+            yield from self._epoch_of_worker()
+            return
         for batch in self:
             yield batch
             if self._made()._ends_epoch(batch.index):
                 return
+
+    def _epoch_of_worker(self) -> Iterator[Batch]:
+        made = self._made()
+        workers, part = made._part
+        # The epoch is the run's: the next batch of this worker may be of a later one.
+        end = min(made._epoch_end(self._begin), len(made))
+        at = int(made.state_dict()["next_batch"])
+        for _ in range(at + (part - at) % workers, end, workers):
+            yield self._batch(next(made))
+        self._begin = end
 
     def __len__(self) -> int:
         """Batches of the whole run."""
