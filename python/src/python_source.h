@@ -13,7 +13,8 @@
 namespace shardwise::python {
 
 /// What Python raised in a reading thread, to be raised again, as it is, in the call that would
-/// deliver the record. Code corrupt: a record that cannot be made is a bad one.
+/// deliver the record. Code corrupt: a record that cannot be made is a bad one; cancelled where it
+/// is no Exception, as KeyboardInterrupt.
 class PythonRaised : public Error {
  public:
   /// Takes over Python's exception. Call with the GIL.

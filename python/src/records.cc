@@ -210,7 +210,11 @@ std::shared_ptr<nb::object> held(nb::object object) {
 }
 
 PythonRaised::PythonRaised(const nb::python_error& error)
-    : Error(ErrorCode::corrupt, error.what()), value_(held(nb::borrow(error.value()))) {}
+    : Error(PyErr_GivenExceptionMatches(error.value().ptr(), PyExc_Exception) != 0
+                ? ErrorCode::corrupt
+                : ErrorCode::cancelled,
+            error.what()),
+      value_(held(nb::borrow(error.value()))) {}
 
 void PythonRaised::set_error(const std::string& note) const {
   if (!note.empty() && !is_noted_ && nb::hasattr(*value_, "add_note")) {

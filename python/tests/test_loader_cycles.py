@@ -85,3 +85,13 @@ print(len(next(loader)["y"]))
 def test_a_program_ends_without_a_word_of_what_it_still_has():
     done = subprocess.run([sys.executable, "-c", AT_THE_END], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "5\n", "")
+
+
+def test_an_interrupt_in_a_record_is_no_bad_record():
+    def made(record):
+        raise KeyboardInterrupt
+
+    for bad_records in ("fail", "mask"):
+        with pytest.raises(KeyboardInterrupt):
+            source = sw.sources.callback(10, {"x": ("f4", ())}, made)
+            list(sw.Loader(source, batch_size=2, bad_records=bad_records))
