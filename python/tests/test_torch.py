@@ -179,7 +179,7 @@ def test_what_passes_through_the_host_takes_256_mib_at_most(tmp_path):
                           env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
     grown, total = map(int, done.stdout.split())
     assert total == 8 + 28 * w.numel()
-    assert grown <= (256 + 64) << 10, f"{grown} KiB more, for 512 MiB of tensors that lie otherwise"
+    assert grown <= (256 + 64) << 10, f"{grown} KiB more, for 512 MiB of tensors of other strides"
 
 
 def test_the_writer_is_used_again_and_pickles(tmp_path):
