@@ -10,6 +10,7 @@
 #include "shardwise/runtime/ops/row.h"
 #include "shardwise/runtime/program/detail/remote_copies.h"
 #include "shardwise/runtime/program/run.h"
+#include "shardwise/runtime/spmd/detail/out_of_memory.h"
 #include "shardwise/runtime/spmd/suggest.h"
 #include "shardwise/shard/error.h"
 
@@ -78,7 +79,7 @@ class Executable::OneRun {
     check_inputs();
     detail::together(devices_, [&] {
       take_over();
-      check_memory();
+      e_.check_memory(devices_, std::vector<bool>(inputs_.size(), true), in_place_);
       bind_inputs();
       bind_outputs();
       bind_regions();
@@ -136,18 +137,6 @@ class Executable::OneRun {
       if (!shards) continue;
       made_[o] = std::move(*shards);
       in_place_[o] = true;
-    }
-  }
-
-  void check_memory() const {
-    for (std::int64_t p = 0; p < e_.mesh_.size(); ++p) {
-      if (!is_here(p)) continue;
-      std::size_t needed = e_.plan_.activation_bytes + e_.plan_.collective_bytes;
-      for (std::size_t o = 0; o < made_.size(); ++o) {
-        if (is_made(o) && !in_place_[o]) needed += shard_bytes(value(output(o)), p);
-      }
-      const MemoryStats stats = device(p).memory();
-      if (needed > stats.capacity_bytes - stats.in_use_bytes) e_.refuse(devices_, p, needed);
     }
   }
 
@@ -246,79 +235,48 @@ std::vector<ShardedArray> Executable::run(Devices& devices,
 }
 
 MemoryKind Executable::output_kind(std::size_t o) const {
-  return plan_.donated[o] < 0 ? MemoryKind::array : graph_->inputs[as_size(plan_.donated[o])].kind;
+  return shardwise::output_kind(*graph_, plan_, o);
 }
 
 PlannedMemory Executable::memory(std::int64_t position) const {
-  PlannedMemory planned;
-  const auto add = [&](MemoryKind kind, std::size_t bytes) {
-    planned.by_kind[static_cast<std::size_t>(kind)] += bytes;
-    planned.peak_bytes += bytes;
-  };
-  add(MemoryKind::activation, plan_.activation_bytes);
-  add(MemoryKind::collective, plan_.collective_bytes);
-  for (std::size_t i = 0; i < lowered_.inputs.size(); ++i) {
-    const Program::Value& value = program().value(lowered_.inputs[i]);
-    add(value.kind, shard_bytes(value, position));
-  }
-  for (std::size_t o = 0; o < lowered_.outputs.size(); ++o) {
-    const ValueId value = lowered_.outputs[o];
-    const bool again =
-        std::count(lowered_.outputs.begin(),
-                   lowered_.outputs.begin() + static_cast<std::ptrdiff_t>(o), value) > 0;
-    if (plan_.homes[as_size(value)] != Home::output || plan_.donated[o] >= 0 || again) continue;
-    add(output_kind(o), shard_bytes(program().value(value), position));
-  }
-  return planned;
+  return planned_memory(*graph_, lowered_, plan_, position);
 }
 
-std::size_t Executable::input_bytes(std::int64_t position) const {
+std::size_t Executable::input_bytes(std::int64_t position,
+                                    const std::vector<bool>& is_counted) const {
   std::size_t bytes = 0;
-  for (const ValueId input : lowered_.inputs)
-    bytes += shard_bytes(program().value(input), position);
+  for (std::size_t i = 0; i < lowered_.inputs.size(); ++i) {
+    if (is_counted[i]) bytes += shard_bytes(program().value(lowered_.inputs[i]), position);
+  }
   return bytes;
 }
 
-void Executable::refuse(const Devices& devices, std::int64_t position, std::size_t needed) const {
-  const DeviceId device = mesh_.device_at(position);
-  const MemoryStats stats = devices.at(device).memory();
-  // Where the regions are fullest.
-  const auto steps = static_cast<std::int64_t>(program().steps().size());
-  std::vector<std::size_t> in_use(as_size(steps) + 1, 0);
-  for (std::size_t v = 0; v < plan_.homes.size(); ++v) {
-    if (plan_.homes[v] != Home::region || plan_.lifetimes[v].bytes == 0) continue;
-    for (std::int64_t s = plan_.lifetimes[v].first; s <= plan_.lifetimes[v].last; ++s) {
-      in_use[as_size(s)] += plan_.lifetimes[v].bytes;
+void Executable::check_memory(const Devices& devices, const std::vector<bool>& is_here) const {
+  std::vector<bool> is_donated;
+  for (const std::int64_t input : plan_.donated) is_donated.push_back(input >= 0);
+  check_memory(devices, is_here, is_donated);
+}
+
+void Executable::check_memory(const Devices& devices, const std::vector<bool>& is_here,
+                              const std::vector<bool>& is_donated) const {
+  for (std::int64_t p = 0; p < mesh_.size(); ++p) {
+    const DeviceId device = mesh_.device_at(p);
+    if (!devices.is_addressable(device)) continue;
+    // All that the run has there, but for inputs that are there and outputs in donated memory.
+    const std::size_t there = input_bytes(p, is_here);
+    std::size_t needed = planned_memory(*graph_, lowered_, plan_, p).peak_bytes - there;
+    for (std::size_t o = 0; o < is_donated.size(); ++o) {
+      if (plan_.donated[o] >= 0 && !is_donated[o]) {
+        needed += shard_bytes(program().value(lowered_.outputs[o]), p);
+      }
     }
+    const MemoryStats stats = devices.at(device).memory();
+    if (needed <= stats.capacity_bytes - stats.in_use_bytes) continue;
+    const std::size_t others = stats.in_use_bytes - std::min(stats.in_use_bytes, there);
+    std::string text = detail::out_of_memory(*graph_, lowered_, plan_, device, stats, needed);
+    text += suggest(*graph_, mesh_, options_, stats.capacity_bytes - others);
+    throw Error(ErrorCode::resource_exhausted, text);
   }
-  const auto fullest = std::max_element(in_use.begin(), in_use.end()) - in_use.begin();
-  std::vector<std::size_t> live;
-  for (std::size_t v = 0; v < plan_.homes.size(); ++v) {
-    const bool there = plan_.homes[v] != Home::region ||
-                       (plan_.lifetimes[v].bytes > 0 && plan_.lifetimes[v].first <= fullest &&
-                        fullest <= plan_.lifetimes[v].last);
-    if (there) live.push_back(v);
-  }
-  std::stable_sort(live.begin(), live.end(),
-                   [&](std::size_t a, std::size_t b) { return plan_.bytes[a] > plan_.bytes[b]; });
-  std::string largest;
-  for (std::size_t i = 0; i < std::min<std::size_t>(live.size(), 5); ++i) {
-    const Program::Value& value = program().values()[live[i]];
-    largest +=
-        fmt::format("{}\"{}\" ({}, {}{} cut as {}, {} bytes)", i == 0 ? "" : ", ", value.label,
-                    name(value.kind), name(value.spec.dtype), to_string(value.spec.shape),
-                    value.spec.sharding.spec().to_string(), plan_.bytes[live[i]]);
-  }
-  const std::string where = steps == 0 ? "no step" : name(program().steps()[as_size(fullest)]);
-  const std::size_t others =
-      stats.in_use_bytes - std::min(stats.in_use_bytes, input_bytes(position));
-  const std::string advice = suggest(*graph_, mesh_, options_, stats.capacity_bytes - others);
-  throw Error(ErrorCode::resource_exhausted,
-              fmt::format("run a program: device {} needs {} bytes beside the {} in use, {} more "
-                          "than its {}; fullest at \"{}\"; largest there: {}; {}",
-                          device, needed, stats.in_use_bytes,
-                          needed - (stats.capacity_bytes - stats.in_use_bytes),
-                          stats.capacity_bytes, where, largest, advice));
 }
 
 std::vector<CollectiveTotal> Executable::collectives() const {
@@ -417,6 +375,18 @@ std::string Executable::dump_plan() const {
   }
   return text + fmt::format("activations {} bytes, collectives {} bytes\n", plan_.activation_bytes,
                             plan_.collective_bytes);
+}
+
+std::size_t planned_peak_bytes(std::shared_ptr<const Graph> graph, const Mesh& mesh,
+                               const CompileOptions& options) {
+  const Propagation propagation = propagate(*graph, mesh);
+  const PartitionedGraph partitioned = partition(
+      *graph, mesh, propagation, input_cuts(*graph, mesh, propagation, options), options.partition);
+  const std::vector<FusedStep> steps = fuse(*graph, partitioned, options.nan_check);
+  const LoweredProgram lowered =
+      lower(graph, mesh, partitioned, steps, options.nan_check, MovePlans::left_out);
+  const MemoryPlan plan = plan_memory(*graph, lowered, options.may_donate);
+  return planned_memory(*graph, lowered, plan, 0).peak_bytes;
 }
 
 }  // namespace shardwise

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -41,12 +40,6 @@ struct CollectiveTotal {
   std::size_t wire_bytes = 0;  ///< that one device sends in a ring
 };
 
-/// What one device's memory holds at its fullest, by kind.
-struct PlannedMemory {
-  std::size_t peak_bytes = 0;
-  std::array<std::size_t, kMemoryKinds> by_kind{};
-};
-
 /// A graph made ready to run on a mesh, as often as wanted: cut, scheduled and with a place in
 /// memory for every value. Immutable, thread-compatible.
 class Executable {
@@ -72,10 +65,16 @@ class Executable {
 
   /// Runs on devices that `inputs` (by Graph::inputs, cut as input_spec() says) are on, and gives
   /// the outputs. Arrays in `inputs` that are donated and held by nobody else are used up. Throws
-  /// resource_exhausted before anything runs where a device's memory does not do: with the point in
-  /// the program where it is fullest, the largest tensors there, and a mark with which it would
-  /// fit, if there is one (suggest.h); and what steps throw.
+  /// resource_exhausted before anything runs if a device has too little memory, as check_memory()
+  /// does, and what steps throw.
   std::vector<ShardedArray> run(Devices& devices, std::vector<ShardedArray> inputs) const;
+
+  /// Throws resource_exhausted if a device of this process has no room for a run: with what is free
+  /// and needed, the step at which memory is fullest, bytes and the largest tensor by kind there,
+  /// and marks with which it would fit, if there are any (suggest.h). `is_here` by Graph::inputs:
+  /// the array is on the devices already; the others still need memory. What
+  /// CompileOptions::may_donate names counts as donated. Takes no memory of a device.
+  void check_memory(const Devices& devices, const std::vector<bool>& is_here) const;
 
   /// At the mesh position, with inputs and outputs.
   PlannedMemory memory(std::int64_t position) const;
@@ -96,8 +95,9 @@ class Executable {
  private:
   class OneRun;
   MemoryKind output_kind(std::size_t o) const;
-  std::size_t input_bytes(std::int64_t position) const;
-  [[noreturn]] void refuse(const Devices& devices, std::int64_t position, std::size_t needed) const;
+  std::size_t input_bytes(std::int64_t position, const std::vector<bool>& is_counted) const;
+  void check_memory(const Devices& devices, const std::vector<bool>& is_here,
+                    const std::vector<bool>& is_donated) const;
 
   std::shared_ptr<const Graph> graph_;
   Mesh mesh_;
@@ -110,5 +110,10 @@ class Executable {
   MemoryPlan plan_;
   Schedule schedule_;
 };
+
+/// The peak of the device that needs most, with inputs and outputs, of the Executable that would be
+/// made; cheaper than to make it. Throws as Executable does.
+std::size_t planned_peak_bytes(std::shared_ptr<const Graph> graph, const Mesh& mesh,
+                               const CompileOptions& options);
 
 }  // namespace shardwise

@@ -55,17 +55,27 @@ void refuse_nan(DType dtype, const BoxView& made) {
   });
 }
 
+std::vector<std::int64_t> input_of_nodes(const Graph& graph) {
+  std::vector<std::int64_t> input_of(graph.nodes.size(), -1);
+  for (std::size_t i = 0; i < graph.inputs.size(); ++i) {
+    input_of[as_size(graph.inputs[i].node)] = static_cast<std::int64_t>(i);
+  }
+  return input_of;
+}
+
 class Lowering {
  public:
   Lowering(std::shared_ptr<const Graph> graph, const Mesh& mesh,
-           const PartitionedGraph& partitioned, NanCheck nan_check)
+           const PartitionedGraph& partitioned, NanCheck nan_check, MovePlans move_plans)
       : graph_(std::move(graph)),
         mesh_(mesh),
         partitioned_(partitioned),
         nan_check_(nan_check),
+        move_plans_(move_plans),
         result_{Program(mesh), {}, {}, {}, {}},
         ids_(partitioned.values.size(), -1),
-        maker_(partitioned.values.size(), nullptr) {
+        maker_(partitioned.values.size(), nullptr),
+        input_of_(input_of_nodes(*graph_)) {
     for (const PartitionedGraph::Step& step : partitioned.steps) {
       if (const auto* const compute = std::get_if<Compute>(&step)) {
         maker_[as_size(compute->result)] = compute;
@@ -137,9 +147,8 @@ class Lowering {
 
   std::string label(NodeId id) const {
     const Node& node = graph_->node(id);
-    for (const GraphInput& input : graph_->inputs) {
-      if (input.node == id) return input.label;
-    }
+    const std::int64_t input = input_of_[as_size(id)];
+    if (input >= 0) return graph_->inputs[as_size(input)].label;
     return fmt::format("{} %{}{}", name(node.op), id, in_scope(*graph_, node.scope));
   }
 
@@ -174,9 +183,11 @@ class Lowering {
       const PartitionedGraph::Value& from = partitioned_.values[as_size(move.from)];
       const TensorType& type = node_of(move.from).type;
       std::string one = fmt::format("{} of {}", name(move.kind), label(from.node));
-      const MovePlan& made = plan(from, partitioned_.values[as_size(move.to)], type, move);
       const ValueId to = add_value(move.to, one, MemoryKind::collective);
-      moves.parts.push_back({id(move.from), to, made});
+      moves.parts.push_back({id(move.from), to, {}});
+      if (move_plans_ == MovePlans::made) {
+        moves.parts.back().plan = plan(from, partitioned_.values[as_size(move.to)], type, move);
+      }
       moves.name = std::move(one);
     }
     if (steps.size() > 1) moves.name += fmt::format(" and {} more", steps.size() - 1);
@@ -393,10 +404,12 @@ class Lowering {
   const Mesh& mesh_;
   const PartitionedGraph& partitioned_;
   const NanCheck nan_check_;
+  const MovePlans move_plans_;
   LoweredProgram result_;
-  std::vector<ValueId> ids_;           ///< by value of the partitioned graph
-  std::vector<const Compute*> maker_;  // likewise
-  std::vector<bool> is_read_;          // likewise
+  std::vector<ValueId> ids_;            ///< by value of the partitioned graph
+  std::vector<const Compute*> maker_;   // likewise
+  std::vector<bool> is_read_;           // likewise
+  std::vector<std::int64_t> input_of_;  ///< by node of the graph: its place in Graph::inputs, or -1
   std::vector<std::pair<Cut, Sharding>> shardings_;
   std::vector<KnownPlan> plans_;
 };
@@ -405,8 +418,8 @@ class Lowering {
 
 LoweredProgram lower(std::shared_ptr<const Graph> graph, const Mesh& mesh,
                      const PartitionedGraph& partitioned, const std::vector<FusedStep>& steps,
-                     NanCheck nan_check) {
-  return Lowering(std::move(graph), mesh, partitioned, nan_check).run(steps);
+                     NanCheck nan_check, MovePlans move_plans) {
+  return Lowering(std::move(graph), mesh, partitioned, nan_check, move_plans).run(steps);
 }
 
 }  // namespace shardwise

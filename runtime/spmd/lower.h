@@ -29,9 +29,12 @@ struct LoweredProgram {
   std::vector<Program::ValueId> alias_of;
 };
 
+/// Whether moves say which bytes go where. A program without that can be planned, not run.
+enum class MovePlans { made, left_out };
+
 /// Carries out the fused steps by the kernels of the op table. The program keeps the graph.
 LoweredProgram lower(std::shared_ptr<const Graph> graph, const Mesh& mesh,
                      const PartitionedGraph& partitioned, const std::vector<FusedStep>& steps,
-                     NanCheck nan_check);
+                     NanCheck nan_check, MovePlans move_plans = MovePlans::made);
 
 }  // namespace shardwise

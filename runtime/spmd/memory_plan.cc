@@ -281,4 +281,36 @@ MemoryPlan plan_memory(const Graph& graph, const LoweredProgram& lowered,
   return Planner(graph, lowered).run(may_donate);
 }
 
+MemoryKind output_kind(const Graph& graph, const MemoryPlan& plan, std::size_t output) {
+  const std::int64_t input = plan.donated[output];
+  return input < 0 ? MemoryKind::array : graph.inputs[as_size(input)].kind;
+}
+
+PlannedMemory planned_memory(const Graph& graph, const LoweredProgram& lowered,
+                             const MemoryPlan& plan, std::int64_t position) {
+  PlannedMemory planned;
+  const auto add = [&](MemoryKind kind, std::size_t bytes) {
+    planned.by_kind[static_cast<std::size_t>(kind)] += bytes;
+    planned.peak_bytes += bytes;
+  };
+  const auto shard_bytes = [&](ValueId id) {
+    const Program::Value& value = lowered.program.value(id);
+    return num_bytes(value.box(position).shape(), size_bytes(value.spec.dtype));
+  };
+  add(MemoryKind::activation, plan.activation_bytes);
+  add(MemoryKind::collective, plan.collective_bytes);
+  for (const ValueId input : lowered.inputs) {
+    add(lowered.program.value(input).kind, shard_bytes(input));
+  }
+  std::vector<bool> is_counted(plan.homes.size(), false);
+  for (std::size_t o = 0; o < lowered.outputs.size(); ++o) {
+    const std::size_t value = as_size(lowered.outputs[o]);
+    if (plan.homes[value] == Home::output && plan.donated[o] < 0 && !is_counted[value]) {
+      add(output_kind(graph, plan, o), shard_bytes(lowered.outputs[o]));
+    }
+    is_counted[value] = true;
+  }
+  return planned;
+}
+
 }  // namespace shardwise

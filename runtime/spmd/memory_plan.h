@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -39,6 +40,19 @@ struct MemoryPlan {
 /// `may_donate` by Graph::inputs, as CompileOptions says.
 MemoryPlan plan_memory(const Graph& graph, const LoweredProgram& lowered,
                        const std::vector<bool>& may_donate);
+
+/// What one device's memory holds at its fullest, by kind.
+struct PlannedMemory {
+  std::size_t peak_bytes = 0;
+  std::array<std::size_t, kMemoryKinds> by_kind{};
+};
+
+/// At the mesh position, with inputs and outputs. Position 0 needs the most.
+PlannedMemory planned_memory(const Graph& graph, const LoweredProgram& lowered,
+                             const MemoryPlan& plan, std::int64_t position);
+
+/// What the memory of the i-th output counts as: as the input that it replaces.
+MemoryKind output_kind(const Graph& graph, const MemoryPlan& plan, std::size_t output);
 
 /// Calls reads(value) for each value that a step reads and makes(value) for each that it makes.
 template <class Reads, class Makes>

@@ -3,14 +3,27 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <exception>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
+
+#include "shardwise/runtime/spmd/detail/out_of_memory.h"
 
 namespace shardwise {
 namespace {
 
+// The largest inputs, of which most is to be gained.
 constexpr std::size_t kInputsTried = 4;
+
+// Marks that are proposed together.
+constexpr std::size_t kMostMarks = 4;
+
+// Nodes that are planned for all that is tried, so that advice on a large program takes seconds.
+constexpr std::size_t kMostNodes = 200'000;
+
+constexpr const char* kNothing = "no marks were found with which it fits";
 
 /// The cut with one more axis on the longest dim that is whole and that the axis divides.
 std::optional<Cut> cut_further(const Cut& cut, const Shape& shape, std::size_t axis,
@@ -28,72 +41,156 @@ std::optional<Cut> cut_further(const Cut& cut, const Shape& shape, std::size_t a
   return further;
 }
 
-std::size_t peak(const Executable& executable) {
-  std::size_t most = 0;
-  for (std::int64_t p = 0; p < executable.mesh().size(); ++p) {
-    most = std::max(most, executable.memory(p).peak_bytes);
-  }
-  return most;
-}
+/// One input cut otherwise.
+struct Remark {
+  std::size_t input;
+  Cut cut;
+};
 
-/// Marks an input anew, in the graph and where it says how the array is cut.
-void mark(Graph& graph, CompileOptions& options, std::size_t input, const Cut& cut,
-          const Mesh& mesh) {
-  const PartitionSpec spec = to_spec(cut, mesh);
-  graph.node(graph.inputs[input].node).mark = spec;
-  if (input < options.input_specs.size()) options.input_specs[input] = spec;
-}
+/// What is proposed and what it comes to.
+struct Proposal {
+  std::vector<Remark> marks;
+  std::string text;
+  std::size_t peak_bytes;
+};
+
+class Adviser {
+ public:
+  Adviser(const Graph& graph, const Mesh& mesh, const CompileOptions& options, std::size_t capacity)
+      : graph_(graph), mesh_(mesh), options_(options), capacity_(capacity) {
+    const Propagation now = propagate(graph, mesh);
+    for (const GraphInput& input : graph.inputs) cuts_.push_back(now.cuts[as_size(input.node)]);
+  }
+
+  std::string run() {
+    std::vector<Proposal> single = try_single();
+    if (!fits()) try_several(std::move(single));
+    for (std::size_t axis = 0; axis < mesh_.rank() && !fits(); ++axis) try_all_weights(axis);
+    if (!best_) return kNothing;
+    return fmt::format("{} with {}: peak {}", fits() ? "it fits" : "the least found is",
+                       best_->text, detail::mebibytes(best_->peak_bytes));
+  }
+
+ private:
+  bool fits() const { return best_ && best_->peak_bytes <= capacity_; }
+  const TensorType& type(std::size_t input) const {
+    return graph_.node(graph_.inputs[input].node).type;
+  }
+
+  /// Those of which a device holds most.
+  std::vector<std::size_t> largest_inputs() const {
+    std::vector<std::pair<std::size_t, std::size_t>> sizes;
+    for (std::size_t i = 0; i < cuts_.size(); ++i) {
+      const std::size_t bytes = num_bytes(type(i).shape, size_bytes(type(i).dtype));
+      sizes.emplace_back(bytes / as_size(ways(axes_of(cuts_[i]), mesh_)), i);
+    }
+    std::stable_sort(sizes.begin(), sizes.end(),
+                     [](const auto& a, const auto& b) { return a.first > b.first; });
+    std::vector<std::size_t> order;
+    for (std::size_t i = 0; i < std::min(sizes.size(), kInputsTried); ++i) {
+      order.push_back(sizes[i].second);
+    }
+    return order;
+  }
+
+  /// Each of the largest inputs alone, until one does.
+  std::vector<Proposal> try_single() {
+    std::vector<Proposal> tried;
+    for (const std::size_t input : largest_inputs()) {
+      for (std::size_t axis = 0; axis < mesh_.rank() && !fits(); ++axis) {
+        const std::optional<Cut> further =
+            cut_further(cuts_[input], type(input).shape, axis, mesh_);
+        if (!further) continue;
+        if (std::optional<Proposal> one = plan({{input, *further}})) tried.push_back(*one);
+      }
+    }
+    return tried;
+  }
+
+  /// The best alone first; then what makes it better.
+  void try_several(std::vector<Proposal> single) {
+    std::stable_sort(single.begin(), single.end(), [](const Proposal& a, const Proposal& b) {
+      return a.peak_bytes < b.peak_bytes;
+    });
+    if (single.empty()) return;
+    Proposal together = single.front();
+    for (std::size_t i = 1; i < single.size() && !fits(); ++i) {
+      const Remark& next = single[i].marks.front();
+      if (together.marks.size() == kMostMarks) break;
+      const bool is_marked =
+          std::any_of(together.marks.begin(), together.marks.end(),
+                      [&](const Remark& mark) { return mark.input == next.input; });
+      if (is_marked) continue;
+      std::vector<Remark> marks = together.marks;
+      marks.push_back(next);
+      const std::optional<Proposal> more = plan(std::move(marks));
+      if (more && more->peak_bytes < together.peak_bytes) together = *more;
+    }
+  }
+
+  void try_all_weights(std::size_t axis) {
+    std::vector<Remark> marks;
+    for (std::size_t i = 0; i < graph_.inputs.size(); ++i) {
+      const MemoryKind kind = graph_.inputs[i].kind;
+      if (kind != MemoryKind::parameter && kind != MemoryKind::optimizer) continue;
+      std::optional<Cut> further = cut_further(cuts_[i], type(i).shape, axis, mesh_);
+      if (further) marks.push_back({i, std::move(*further)});
+    }
+    if (marks.empty()) return;
+    plan(std::move(marks),
+         fmt::format("all weights and optimizer state cut over {} too", mesh_.axes()[axis].name));
+  }
+
+  /// Plans the program with these marks; keeps the best. Nothing where that cannot be planned, or
+  /// enough was.
+  std::optional<Proposal> plan(std::vector<Remark> marks, std::string text = "") {
+    if (nodes_ + graph_.nodes.size() > kMostNodes && nodes_ > 0) return std::nullopt;
+    nodes_ += graph_.nodes.size();
+    auto other = std::make_shared<Graph>(graph_);
+    CompileOptions changed = options_;
+    for (const Remark& mark : marks) {
+      const PartitionSpec spec = to_spec(mark.cut, mesh_);
+      other->node(graph_.inputs[mark.input].node).mark = spec;
+      if (mark.input < changed.input_specs.size()) changed.input_specs[mark.input] = spec;
+    }
+    if (text.empty()) text = text_of(marks);
+    try {
+      const std::size_t peak = planned_peak_bytes(std::move(other), mesh_, changed);
+      Proposal one{std::move(marks), std::move(text), peak};
+      if (!best_ || peak < best_->peak_bytes) best_ = one;
+      return one;
+    } catch (const std::exception&) {
+      return std::nullopt;
+    }
+  }
+
+  std::string text_of(const std::vector<Remark>& marks) const {
+    std::string text;
+    for (const Remark& mark : marks) {
+      text += fmt::format("{}\"{}\" cut as {}", text.empty() ? "" : " and ",
+                          graph_.inputs[mark.input].label, to_spec(mark.cut, mesh_).to_string());
+    }
+    return text;
+  }
+
+  const Graph& graph_;
+  const Mesh& mesh_;
+  const CompileOptions& options_;
+  const std::size_t capacity_;
+  std::vector<Cut> cuts_;  ///< by Graph::inputs
+  std::size_t nodes_ = 0;  ///< that were planned
+  std::optional<Proposal> best_;
+};
 
 }  // namespace
 
 std::string suggest(const Graph& graph, const Mesh& mesh, const CompileOptions& options,
                     std::size_t capacity_bytes) {
-  const Propagation now = propagate(graph, mesh);
-  const auto cut = [&](std::size_t input) -> const Cut& {
-    return now.cuts[as_size(graph.inputs[input].node)];
-  };
-  const auto shape = [&](std::size_t input) -> const Shape& {
-    return graph.node(graph.inputs[input].node).type.shape;
-  };
-  std::vector<std::size_t> order(graph.inputs.size());
-  for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
-  const auto bytes = [&](std::size_t input) {
-    const TensorType& type = graph.node(graph.inputs[input].node).type;
-    return num_bytes(type.shape, size_bytes(type.dtype)) / as_size(ways(axes_of(cut(input)), mesh));
-  };
-  std::stable_sort(order.begin(), order.end(),
-                   [&](std::size_t a, std::size_t b) { return bytes(a) > bytes(b); });
-  order.resize(std::min(order.size(), kInputsTried));
-  for (const std::size_t input : order) {
-    for (std::size_t axis = 0; axis < mesh.rank(); ++axis) {
-      const std::optional<Cut> further = cut_further(cut(input), shape(input), axis, mesh);
-      if (!further) continue;
-      auto other = std::make_shared<Graph>(graph);
-      CompileOptions changed = options;
-      mark(*other, changed, input, *further, mesh);
-      const std::size_t most = peak(Executable(other, mesh, changed));
-      if (most > capacity_bytes) continue;
-      return fmt::format("it fits with \"{}\" cut as {}: peak {} bytes", graph.inputs[input].label,
-                         to_spec(*further, mesh).to_string(), most);
-    }
+  try {
+    return Adviser(graph, mesh, options, capacity_bytes).run();
+  } catch (const std::exception&) {
+    return kNothing;
   }
-  for (std::size_t axis = 0; axis < mesh.rank(); ++axis) {
-    auto other = std::make_shared<Graph>(graph);
-    CompileOptions changed = options;
-    for (std::size_t i = 0; i < graph.inputs.size(); ++i) {
-      const MemoryKind kind = graph.inputs[i].kind;
-      if (kind != MemoryKind::parameter && kind != MemoryKind::optimizer) continue;
-      const std::optional<Cut> further = cut_further(cut(i), shape(i), axis, mesh);
-      if (further) mark(*other, changed, i, *further, mesh);
-    }
-    const std::size_t most = peak(Executable(other, mesh, changed));
-    if (most > capacity_bytes) continue;
-    return fmt::format(
-        "it fits with all weights and optimizer state cut over {} too: peak {} bytes",
-        mesh.axes()[axis].name, most);
-  }
-  return "no single input, nor all weights and optimizer state, cut over one more axis would make "
-         "it fit";
 }
 
 }  // namespace shardwise

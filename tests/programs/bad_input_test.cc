@@ -200,34 +200,5 @@ TEST(NanCheck, NamesTheOpThatMadeIt) {
             "sqrt %3 in \"layer0\" on device 0: found NaN at [0], needed numbers");
 }
 
-/// A step of training w on devices of 64 KiB.
-void train(Devices& devices, const std::optional<PartitionSpec>& mark) {
-  Tracer tracer(devices, {.mesh = Mesh::parse("data=2,model=2")});
-  Tensor w = counting(tracer, {64, 128}, "w", MemoryKind::parameter);
-  if (mark) mark_sharding(w, *mark);
-  Tensor x = counting(tracer, {8, 64}, "x", MemoryKind::loader);
-  mark_sharding(x, {{"data"}, {}});
-  {
-    const auto scope = tracer.scope("layer0");
-    const Tensor y = einsum("bi,io->bo", x, w);
-    w = w - grad(reduce_sum(y * y, {0, 1}), {w})[0] * 0.5;
-  }
-  tracer.mark_step();
-}
-
-TEST(OutOfMemory, IsFoundBeforeAnythingRunsAndSaysWhatWouldFit) {
-  Devices devices(4, {.capacity_bytes = 64 << 10});
-  EXPECT_EQ(message_of(ErrorCode::resource_exhausted, [&] { train(devices, std::nullopt); }),
-            "run a program: device 0 needs 38912 bytes beside the 33792 in use, 7168 more than its "
-            "65536; fullest at \"dot_general %10 in \"layer0\"\"; largest there: \"w\" (parameter, "
-            "f32[64, 128] cut as -,-, 32768 bytes), \"dot_general %10 in \"layer0\"\" (activation, "
-            "f32[64, 128] cut as -,-, 32768 bytes), \"sub %13 in \"layer0\"\" (activation, f32[64, "
-            "128] cut as -,-, 32768 bytes), \"all-gather of add %9 in \"layer0\"\" (collective, "
-            "f32[8, 128] cut as -,-, 4096 bytes), \"all-gather of x\" (collective, f32[8, 64] cut "
-            "as -,-, 2048 bytes); it fits with \"w\" cut as -,data: peak 37888 bytes");
-  for (DeviceId id = 0; id < 4; ++id) EXPECT_EQ(devices.at(id).memory().in_use_bytes, 0u);
-  train(devices, PartitionSpec{{}, {"data"}});
-}
-
 }  // namespace
 }  // namespace shardwise

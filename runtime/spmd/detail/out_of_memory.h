@@ -1,0 +1,23 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "shardwise/runtime/device.h"
+#include "shardwise/runtime/graph/graph.h"
+#include "shardwise/runtime/spmd/lower.h"
+#include "shardwise/runtime/spmd/memory_plan.h"
+
+namespace shardwise::detail {
+
+/// "1.50 MiB (1572864 bytes)"; below 1 MiB "4096 bytes".
+std::string mebibytes(std::size_t bytes);
+
+/// What an error says of a program that a device has no room for, each fact ended by "; ": what is
+/// free and what a run needs, what is in use, the step at which memory is fullest, and for each
+/// kind the bytes there and the largest tensor. `memory` is of the device, `needed_bytes` are
+/// those that a run takes beside what is in use.
+std::string out_of_memory(const Graph& graph, const LoweredProgram& lowered, const MemoryPlan& plan,
+                          DeviceId device, const MemoryStats& memory, std::size_t needed_bytes);
+
+}  // namespace shardwise::detail
