@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -155,11 +156,14 @@ std::shared_ptr<const Buffer> ShardedArray::buffer(std::int64_t position) const 
   return data_->shards[as_size(position)];
 }
 
+bool ShardedArray::is_held_alone() const {
+  return data_.use_count() == 1 &&
+         std::all_of(data_->shards.begin(), data_->shards.end(),
+                     [](const auto& shard) { return !shard || shard.use_count() == 1; });
+}
+
 std::optional<std::vector<std::shared_ptr<Buffer>>> ShardedArray::release() && {
-  if (data_.use_count() != 1) return std::nullopt;
-  for (const std::shared_ptr<Buffer>& shard : data_->shards) {
-    if (shard && shard.use_count() != 1) return std::nullopt;
-  }
+  if (!is_held_alone()) return std::nullopt;
   std::vector<std::shared_ptr<Buffer>> shards = data_->shards;
   data_.reset();
   return shards;

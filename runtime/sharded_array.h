@@ -79,6 +79,9 @@ class ShardedArray {
   /// The buffer itself, to share without copying; null where it is not addressable.
   std::shared_ptr<const Buffer> buffer(std::int64_t position) const;
 
+  /// Whether nobody else holds the array or one of its shards.
+  bool is_held_alone() const;
+
   /// The shards themselves, to write over, where nobody else holds the array or one of them; the
   /// array is then used up. Else nothing, and it stays.
   std::optional<std::vector<std::shared_ptr<Buffer>>> release() &&;

@@ -25,7 +25,8 @@ class Tracer;
 
 /// A tensor of a traced program: written as if for one big device. Operations (ops/functions.h) do
 /// not compute: they record what is to be computed, and Tracer::mark_step() runs it, sharded as the
-/// marks say. After that the tensors that are still held have values.
+/// marks say. After that the tensors that are still held have values, and those that are only
+/// marked are on the devices.
 ///
 /// A handle: copies are the same tensor. Thread-compatible, with its tracer.
 ///
@@ -41,8 +42,8 @@ class Tensor {
   /// It has a value: it was given one, or its step has run.
   bool has_value() const;
 
-  /// The value. Throws invalid_argument where it has none yet, or is still on the host (mark_step()
-  /// takes it to the devices).
+  /// The value. Throws invalid_argument if it has none, or is still on the host (mark_step() takes
+  /// it to the devices if it is marked or a step uses it).
   const ShardedArray& array() const;
 
   /// The value of a scalar, as a double. Throws as array(), and invalid_argument for another shape.
@@ -74,7 +75,7 @@ Tensor append(const Tensor& context, Op op, std::span<const Tensor> operands,
 /// clear_sharding), or the program has another mesh; and what the spec's own check throws.
 void mark_sharding(Tensor& tensor, const Mesh& mesh, const PartitionSpec& spec);
 
-/// On the default mesh (default_mesh.h), or the tracer's where there is none.
+/// On the tracer's mesh, or the default mesh (default_mesh.h) if the tracer has none yet.
 void mark_sharding(Tensor& tensor, const PartitionSpec& spec);
 
 /// Takes the mark away.

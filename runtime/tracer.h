@@ -24,12 +24,17 @@ struct TracerOptions {
 
   /// See fuse.h: for finding where a NaN comes from; slow.
   NanCheck nan_check = NanCheck::off;
+
+  /// How many executables are kept, at least 1: the ones that were used last.
+  std::size_t executables = 64;
 };
 
 /// How often a tracer had to make an executable, and how often it had one.
 struct TracerCounters {
-  std::int64_t traces = 0;  ///< steps run
-  std::int64_t hits = 0;    ///< of them, with an executable that was there
+  std::int64_t traces = 0;   ///< steps run
+  std::int64_t hits = 0;     ///< of them, with an executable that was there
+  std::int64_t kept = 0;     ///< executables that are there now
+  std::int64_t dropped = 0;  ///< to make room for others
 };
 
 /// Seconds of the last step.
@@ -44,7 +49,9 @@ struct StepSeconds {
 /// the same shapes and marks find their executable again.
 ///
 /// Weights and optimizer state that the program has replaced (`w = w - ...`) give their memory to
-/// what replaces them, where nobody else holds them.
+/// what replaces them, if nothing else holds them. If the step fails, what was to replace one gets
+/// its old value, so that the state is there for another step; unless the failing step had begun to
+/// write over it.
 ///
 /// Thread-compatible. Keeps a reference to `devices`, which must outlive it and its tensors.
 ///
@@ -71,8 +78,10 @@ class Tracer {
                 MemoryKind kind = MemoryKind::array);
   Tensor tensor(ShardedArray array, std::string_view label, MemoryKind kind = MemoryKind::array);
 
-  /// Runs what has been recorded since the last step. All tensors that are still held get their
-  /// values. Throws what compiling and running throw; the tensors recorded then have no value.
+  /// Runs what has been recorded since the last step. All tensors that were recorded and are still
+  /// held get their values. Tensors on the host that are marked go to the devices, cut as they are
+  /// marked, even if no operation uses them. Throws what compiling and running throw; the tensors
+  /// recorded then have no value, but for replaced weights (see above).
   void mark_step();
 
   /// What is recorded from now on belongs to `name`, inside of the scopes that are open; in errors,
@@ -94,11 +103,12 @@ class Tracer {
   TracerCounters counters() const;
   StepSeconds last_seconds() const;
 
-  /// The executable of the last step; null before the first. Valid as long as the tracer.
+  /// The executable of the last step; null before the first. Valid until the next mark_step().
   const Executable* last() const;
 
-  /// Why the last step that had to be compiled was not known: "node 3: found f32[32, 784], had
-  /// f32[64, 784]"; "" for the first.
+  /// Why the last step that had to be compiled was not known: "found %3 = .. : f32[32, 784], had %3
+  /// = .. : f32[64, 784]"; "" for the first. After many such steps in a row it names the usual
+  /// cause.
   const std::string& last_miss() const;
 
  private:

@@ -17,7 +17,7 @@ void Storage::bind(ValueId value, ShardedArray array) {
   Entry& bound = entry(value);
   for (std::int64_t position = 0; position < static_cast<std::int64_t>(positions_); ++position) {
     const std::shared_ptr<const Buffer> shard = array.buffer(position);
-    addresses_[index(value, position)] = {shard ? shard->data() : nullptr, nullptr};
+    addresses_[index(value, position)] = {shard ? shard->data() : nullptr, nullptr, nullptr};
   }
   bound = {{}, std::move(array)};
 }
@@ -27,7 +27,7 @@ void Storage::bind(ValueId value, std::vector<std::shared_ptr<Buffer>> shards) {
   for (std::int64_t position = 0; position < static_cast<std::int64_t>(positions_); ++position) {
     const std::shared_ptr<Buffer>& shard = shards[static_cast<std::size_t>(position)];
     std::byte* const data = shard ? shard->data() : nullptr;
-    addresses_[index(value, position)] = {data, data};
+    addresses_[index(value, position)] = {data, data, nullptr};
   }
   bound = {std::move(shards), std::nullopt};
   unfinished_.push_back(value);
@@ -35,12 +35,19 @@ void Storage::bind(ValueId value, std::vector<std::shared_ptr<Buffer>> shards) {
 
 void Storage::bind(ValueId value, std::int64_t position, std::byte* data) {
   entry(value);
-  addresses_[index(value, position)] = {data, data};
+  addresses_[index(value, position)] = {data, data, nullptr};
 }
 
 void Storage::bind(ValueId value, std::int64_t position, const std::byte* data) {
   entry(value);
-  addresses_[index(value, position)] = {data, nullptr};
+  addresses_[index(value, position)] = {data, nullptr, nullptr};
+}
+
+void Storage::watch(ValueId value, std::atomic<bool>& begun) {
+  entry(value);
+  for (std::size_t i = 0; i < positions_; ++i) {
+    addresses_[index(value, static_cast<std::int64_t>(i))].begun = &begun;
+  }
 }
 
 void Storage::finish(const Program& program, const Devices& devices) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -33,6 +34,11 @@ class Storage {
   void bind(ValueId value, std::int64_t position, std::byte* data);
   void bind(ValueId value, std::int64_t position, const std::byte* data);
 
+  /// From now on `begun` becomes true when something asks for memory of the value's shards to write
+  /// to. Requires that those that will be are bound, and that it stays valid as long as the
+  /// storage.
+  void watch(ValueId value, std::atomic<bool>& begun);
+
   /// Requires a bound value.
   const std::byte* data(ValueId value, std::int64_t position) const {
     return addresses_[index(value, position)].read;
@@ -40,7 +46,9 @@ class Storage {
 
   /// Requires a bound value that has been given as shards and not been finished.
   std::byte* writable(ValueId value, std::int64_t position) const {
-    return addresses_[index(value, position)].write;
+    const Address& address = addresses_[index(value, position)];
+    if (address.begun != nullptr) address.begun->store(true, std::memory_order_relaxed);
+    return address.write;
   }
 
   /// From now on all values that have been filled are arrays, which nothing writes to.
@@ -55,6 +63,7 @@ class Storage {
   struct Address {
     const std::byte* read = nullptr;
     std::byte* write = nullptr;
+    std::atomic<bool>* begun = nullptr;
   };
   struct Entry {
     std::vector<std::shared_ptr<Buffer>> shards;  // until finished

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <map>
 #include <numeric>
 #include <utility>
@@ -67,23 +68,35 @@ const ArraySpec& Executable::output_spec(std::size_t i) const {
 /// One run: where the values are, and who holds them.
 class Executable::OneRun {
  public:
-  OneRun(const Executable& executable, Devices& devices, std::vector<ShardedArray> inputs)
+  OneRun(const Executable& executable, Devices& devices,
+         std::span<std::optional<ShardedArray>> inputs)
       : e_(executable),
         devices_(devices),
-        inputs_(std::move(inputs)),
+        inputs_(inputs),
         made_(e_.lowered_.outputs.size()),
         in_place_(made_.size(), false),
-        storage_(e_.mesh_.size()) {}
+        begun_(made_.size()),
+        storage_(e_.mesh_.size()) {
+    for (std::int64_t p = 0; p < e_.mesh_.size(); ++p) {
+      if (devices_.is_addressable(e_.mesh_.device_at(p))) here_.push_back(p);
+    }
+  }
 
   std::vector<ShardedArray> run() {
     check_inputs();
     detail::together(devices_, [&] {
-      take_over();
+      find_in_place();
       e_.check_memory(devices_, std::vector<bool>(inputs_.size(), true), in_place_);
       bind_inputs();
       bind_outputs();
       bind_regions();
-      shardwise::run(e_.program(), e_.schedule_, storage_, devices_);
+      take_over();
+      try {
+        shardwise::run(e_.program(), e_.schedule_, storage_, devices_);
+      } catch (...) {
+        give_back();
+        throw;
+      }
     });
     return outputs();
   }
@@ -92,8 +105,8 @@ class Executable::OneRun {
   ValueId output(std::size_t o) const { return e_.lowered_.outputs[o]; }
   const Program::Value& value(ValueId id) const { return e_.program().value(id); }
   Device& device(std::int64_t position) const { return devices_.at(e_.mesh_.device_at(position)); }
-  bool is_here(std::int64_t position) const {
-    return devices_.is_addressable(e_.mesh_.device_at(position));
+  std::optional<ShardedArray>& donated(std::size_t o) const {
+    return inputs_[as_size(e_.plan_.donated[o])];
   }
 
   /// The first output that is this value.
@@ -114,7 +127,7 @@ class Executable::OneRun {
                               e_.lowered_.inputs.size()));
     }
     for (std::size_t i = 0; i < inputs_.size(); ++i) {
-      const ArraySpec &found = inputs_[i].spec(), &needed = e_.input_spec(i);
+      const ArraySpec &found = inputs_[i]->spec(), &needed = e_.input_spec(i);
       if (found.dtype == needed.dtype && found.shape == needed.shape &&
           found.sharding == needed.sharding) {
         continue;
@@ -129,76 +142,79 @@ class Executable::OneRun {
     }
   }
 
-  /// Outputs take the memory of the inputs that they replace and nobody else holds.
-  void take_over() {
+  /// Outputs take the memory of the inputs that they replace and nobody else holds; see
+  /// take_over().
+  void find_in_place() {
     for (std::size_t o = 0; o < made_.size(); ++o) {
-      if (e_.plan_.donated[o] < 0) continue;
-      auto shards = std::move(inputs_[as_size(e_.plan_.donated[o])]).release();
-      if (!shards) continue;
-      made_[o] = std::move(*shards);
-      in_place_[o] = true;
+      in_place_[o] = e_.plan_.donated[o] >= 0 && donated(o)->is_held_alone();
     }
   }
 
   void bind_inputs() {
-    const std::vector<std::int64_t>& donated = e_.plan_.donated;
     for (std::size_t i = 0; i < inputs_.size(); ++i) {
-      const auto taker = std::find(donated.begin(), donated.end(), static_cast<std::int64_t>(i));
-      const auto o = static_cast<std::size_t>(taker - donated.begin());
-      const bool taken = taker != donated.end() && in_place_[o];
-      for (std::int64_t p = 0; p < e_.mesh_.size(); ++p) {
-        if (!is_here(p)) continue;
-        const std::byte* const data =
-            taken ? made_[o][as_size(p)]->data() : inputs_[i].shard(p).data;
-        storage_.bind(e_.lowered_.inputs[i], p, data);
+      for (const std::int64_t p : here_) {
+        storage_.bind(e_.lowered_.inputs[i], p, inputs_[i]->shard(p).data);
       }
     }
   }
 
+  /// Those that take no input's memory; see take_over().
   void bind_outputs() {
     for (std::size_t o = 0; o < made_.size(); ++o) {
-      if (!is_made(o)) continue;
-      for (std::int64_t p = 0; p < e_.mesh_.size(); ++p) {
-        if (!is_here(p)) {
-          if (!in_place_[o]) made_[o].emplace_back();
-          continue;
-        }
-        if (!in_place_[o]) {
-          const Program::Value& made = value(output(o));
-          made_[o].push_back(
-              device(p).allocate(shard_bytes(made, p), e_.output_kind(o), made.label));
-        }
-        storage_.bind(output(o), p, made_[o][as_size(p)]->data());
+      if (!is_made(o) || in_place_[o]) continue;
+      made_[o].resize(as_size(e_.mesh_.size()));
+      const Program::Value& made = value(output(o));
+      for (const std::int64_t p : here_) {
+        std::shared_ptr<Buffer>& shard = made_[o][as_size(p)];
+        shard = device(p).allocate(shard_bytes(made, p), e_.output_kind(o), made.label);
+        storage_.bind(output(o), p, shard->data());
       }
     }
   }
 
   void bind_regions() {
-    for (std::int64_t p = 0; p < e_.mesh_.size(); ++p) {
-      if (!is_here(p)) {
-        regions_.resize(regions_.size() + 2);
-        continue;
-      }
-      regions_.push_back(device(p).allocate(e_.plan_.activation_bytes, MemoryKind::activation,
-                                            "values of a program"));
-      regions_.push_back(device(p).allocate(e_.plan_.collective_bytes, MemoryKind::collective,
-                                            "collectives of a program"));
+    regions_.resize(2 * as_size(e_.mesh_.size()));
+    for (const std::int64_t p : here_) {
+      regions_[2 * as_size(p)] = device(p).allocate(e_.plan_.activation_bytes,
+                                                    MemoryKind::activation, "values of a program");
+      regions_[2 * as_size(p) + 1] = device(p).allocate(
+          e_.plan_.collective_bytes, MemoryKind::collective, "collectives of a program");
     }
     for (std::size_t v = 0; v < e_.plan_.homes.size(); ++v) {
       if (e_.plan_.homes[v] != Home::region) continue;
       const auto id = static_cast<ValueId>(v);
       const ValueId root = e_.plan_.roots[v];
-      for (std::int64_t p = 0; p < e_.mesh_.size(); ++p) {
-        if (!is_here(p)) continue;
-        if (e_.plan_.homes[as_size(root)] == Home::input) {
-          // The bytes of an input: what makes the value leaves them as they are.
-          storage_.bind(id, p, const_cast<std::byte*>(storage_.data(root, p)));
-          continue;
-        }
-        const std::size_t region = value(root).kind == MemoryKind::collective ? 1 : 0;
-        storage_.bind(id, p,
-                      regions_[2 * as_size(p) + region]->data() + e_.plan_.offsets[as_size(root)]);
+      const bool of_input = e_.plan_.homes[as_size(root)] == Home::input;
+      const std::size_t region = value(root).kind == MemoryKind::collective ? 1 : 0;
+      for (const std::int64_t p : here_) {
+        // The bytes of an input: what makes the value leaves them as they are.
+        std::byte* const data =
+            of_input ? const_cast<std::byte*>(storage_.data(root, p))
+                     : regions_[2 * as_size(p) + region]->data() + e_.plan_.offsets[as_size(root)];
+        storage_.bind(id, p, data);
       }
+    }
+  }
+
+  void take_over() {
+    for (std::size_t o = 0; o < made_.size(); ++o) {
+      if (!in_place_[o]) continue;
+      made_[o] = *std::move(*donated(o)).release();
+      for (const std::int64_t p : here_) {
+        storage_.bind(output(o), p, made_[o][as_size(p)]->data());
+      }
+      storage_.watch(output(o), begun_[o]);
+    }
+  }
+
+  /// The other way round, if nothing has begun to write there.
+  void give_back() {
+    for (std::size_t o = 0; o < made_.size(); ++o) {
+      if (!in_place_[o]) continue;
+      donated(o).reset();
+      if (begun_[o]) continue;
+      donated(o) = ShardedArray::from_shards(devices_, e_.input_spec(as_size(e_.plan_.donated[o])),
+                                             std::move(made_[o]));
     }
   }
 
@@ -210,11 +226,12 @@ class Executable::OneRun {
       if (e_.plan_.homes[as_size(id)] == Home::input) {
         const std::vector<ValueId>& inputs = e_.lowered_.inputs;
         const auto at = std::find(inputs.begin(), inputs.end(), id) - inputs.begin();
-        arrays.push_back(inputs_[static_cast<std::size_t>(at)]);
+        arrays.push_back(*inputs_[static_cast<std::size_t>(at)]);
       } else if (!is_made(o)) {
         arrays.push_back(arrays[first_of(id)]);
       } else {
         arrays.push_back(ShardedArray::from_shards(devices_, value(id).spec, std::move(made_[o])));
+        if (in_place_[o]) donated(o).reset();
       }
     }
     return arrays;
@@ -222,16 +239,26 @@ class Executable::OneRun {
 
   const Executable& e_;
   Devices& devices_;
-  std::vector<ShardedArray> inputs_;
+  std::span<std::optional<ShardedArray>> inputs_;
+  std::vector<std::int64_t> here_;                          ///< the positions of this process
   std::vector<std::vector<std::shared_ptr<Buffer>>> made_;  ///< by output and position
   std::vector<bool> in_place_;                              ///< by output: in an input's memory
+  std::vector<std::atomic<bool>> begun_;                    ///< of those: has been written to
   Storage storage_;
   std::vector<std::shared_ptr<Buffer>> regions_;  ///< two for each position
 };
 
 std::vector<ShardedArray> Executable::run(Devices& devices,
                                           std::vector<ShardedArray> inputs) const {
-  return OneRun(*this, devices, std::move(inputs)).run();
+  std::vector<std::optional<ShardedArray>> held;
+  held.reserve(inputs.size());
+  for (ShardedArray& input : inputs) held.emplace_back(std::move(input));
+  return run(devices, std::span(held));
+}
+
+std::vector<ShardedArray> Executable::run(Devices& devices,
+                                          std::span<std::optional<ShardedArray>> inputs) const {
+  return OneRun(*this, devices, inputs).run();
 }
 
 MemoryKind Executable::output_kind(std::size_t o) const {

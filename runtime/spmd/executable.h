@@ -69,6 +69,12 @@ class Executable {
   /// does, and what steps throw.
   std::vector<ShardedArray> run(Devices& devices, std::vector<ShardedArray> inputs) const;
 
+  /// The same with arrays that stay the caller's if it throws: all that nothing has begun to write
+  /// over are there then. Arrays that have been used up are empty afterwards. Requires an array in
+  /// each.
+  std::vector<ShardedArray> run(Devices& devices,
+                                std::span<std::optional<ShardedArray>> inputs) const;
+
   /// Throws resource_exhausted if a device of this process has no room for a run: with what is free
   /// and needed, the step at which memory is fullest, bytes and the largest tensor by kind there,
   /// and marks with which it would fit, if there are any (suggest.h). `is_here` by Graph::inputs:

@@ -106,7 +106,7 @@ done
 # "|" stand side by side and do not see each other. A part is a folder with all below it, file names joined by "+",
 # or "." for all files that are in no folder but detail/.
 order_shard=". notation|torus|plan view|host"
-order_runtime="parallel+stopwatch+timeline+default_mesh|process memory device+sharded_array program manual gemm|graph kernels ops spmd tensor+tracer nn"
+order_runtime="parallel+stopwatch+timeline+default_mesh|process memory device+sharded_array program manual gemm|graph kernels ops spmd tensor+tracer+detail/tracer_impl nn"
 for component in $components; do
   order=order_$component
   [[ -n ${!order:-} ]] || continue

@@ -120,7 +120,7 @@ TEST_F(BadInput, TensorsThatDoNotFit) {
   EXPECT_EQ(refused([&] { sum_.array(); }),
             "read a tensor: f32[2, 3] has not been run, needed mark_step()");
   EXPECT_EQ(refused([&] { x_.array(); }),
-            "read a tensor: f32[2, 3] is on the host, needed a step that uses it");
+            "read a tensor: f32[2, 3] is on the host, needed a mark or a step that uses it");
   EXPECT_EQ(refused([&] { x_.item(); }), "read a scalar: found f32[2, 3], needed a scalar");
   const float one[] = {1};
   EXPECT_EQ(refused([&] {

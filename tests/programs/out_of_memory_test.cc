@@ -37,7 +37,7 @@ void train(Devices& devices, const std::optional<PartitionSpec>& mark) {
 TEST(OutOfMemory, IsFoundBeforeAnythingRunsAndSaysWhatWouldFit) {
   Devices devices(4, {.capacity_bytes = 64 << 10});
   EXPECT_EQ(message_of(ErrorCode::resource_exhausted, [&] { train(devices, std::nullopt); }),
-            "run a program: device 0: found 31744 bytes free, needed 38912 bytes; in use are 33792 "
+            "run a program: device 0: found 65536 bytes free, needed 72704 bytes; in use are 0 "
             "bytes of 65536 bytes; fullest at \"dot_general %10 in \"layer0\"\"; loader: 1024 "
             "bytes in 1 tensor, the largest \"x\" (f32[8, 64] cut as data,-, 1024 bytes); "
             "parameter: 32768 bytes in 1 tensor, the largest \"w\" (f32[64, 128] cut as -,-, "

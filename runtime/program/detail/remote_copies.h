@@ -52,13 +52,17 @@ class RemoteCopies {
   std::map<Key, const std::byte*> fetched_;
 };
 
-/// Calls it; where it fails, so do the other processes in what they do with the devices.
+/// Calls it. If it throws, of whatever type, the other processes fail in what they do with the
+/// devices.
 template <class Work>
 void together(const Devices& devices, const Work& work) {
   try {
     work();
   } catch (const std::exception& e) {
     devices.group().abort(e.what());
+    throw;
+  } catch (...) {
+    devices.group().abort("an exception of an unknown type");
     throw;
   }
 }

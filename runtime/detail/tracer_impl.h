@@ -1,0 +1,151 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "shardwise/runtime/spmd/detail/known_executables.h"
+#include "shardwise/runtime/stopwatch.h"
+#include "shardwise/runtime/tracer.h"
+#include "shardwise/shard/error.h"
+
+namespace shardwise {
+
+/// What a tensor is at the moment: a value, a node of the step that is being recorded, or both.
+struct Tensor::State {
+  std::shared_ptr<TracerImpl> tracer;
+  TensorType type;
+  std::string label;
+  MemoryKind kind = MemoryKind::array;
+
+  std::optional<ShardedArray> array = {};
+  std::vector<std::byte> host = {};  ///< the value, as long as no step has needed it
+  bool on_host = false;
+  bool is_marked = false;                  ///< by the user; else an array's mark is how it is cut
+  std::optional<PartitionSpec> mark = {};  ///< of a tensor with a value
+
+  NodeId node = -1;
+  std::int64_t step = -1;  ///< of the node
+
+  std::string lost = {};  ///< why it has no value and will get none
+
+  bool has_value() const { return array.has_value() || on_host; }
+};
+
+/// What a tracer and its tensors share.
+struct TracerImpl : std::enable_shared_from_this<TracerImpl> {
+  using State = Tensor::State;
+
+  TracerImpl(Devices& tracer_devices, TracerOptions tracer_options)
+      : devices(tracer_devices),
+        options(std::move(tracer_options)),
+        mesh(options.mesh),
+        known(options.executables) {}
+
+  bool is_recorded(const State& state) const { return state.node >= 0 && state.step == step; }
+
+  Graph& graph() {
+    if (!recording) {
+      recording = std::make_shared<Graph>();
+      set_scope(scope);
+      // As many as the step before had: nodes are large, and moving them takes longer than making.
+      if (last != nullptr) {
+        recording->nodes.reserve(last->graph().nodes.size());
+        pending.reserve(last->graph().nodes.size());
+      }
+      stopwatch = Stopwatch();
+    }
+    return *recording;
+  }
+
+  /// What is recorded from now on belongs to it.
+  void set_scope(const std::string& path) {
+    scope = path;
+    if (!recording) return;
+    std::vector<std::string>& scopes = recording->scopes;
+    const auto at = std::find(scopes.begin(), scopes.end(), path);
+    recording->scope = static_cast<std::int32_t>(at - scopes.begin());
+    if (at == scopes.end()) scopes.push_back(path);
+  }
+
+  /// What body() gives. Its errors say what was done to which tensor, and where in the program.
+  template <class Body>
+  auto located(std::string_view operation, const State& state, const Body& body) {
+    try {
+      return body();
+    } catch (const Error& error) {
+      throw Error(error.code(), where(operation, state) + ": " + error.what());
+    }
+  }
+  std::string where(std::string_view operation, const State& state);
+
+  /// The tensor's node in this step; a tensor with a value becomes an input.
+  NodeRef node(const std::shared_ptr<State>& state);
+
+  /// A tensor that has been recorded.
+  Tensor wrap(const NodeRef& made);
+
+  void take_mesh(const Mesh& wanted);
+
+  void mark(const std::shared_ptr<State>& state, const Mesh& wanted, const PartitionSpec& spec);
+
+  /// The spec as text for a node, and into how many parts it cuts each dim.
+  std::pair<std::string, Dims> parts(const PartitionSpec& spec, std::size_t rank) const;
+
+  void forget() {
+    recording.reset();
+    inputs.clear();
+    pending.clear();
+    ++step;
+  }
+
+  using States = std::vector<std::shared_ptr<State>>;
+
+  /// Runs what has been recorded and gives tensors that are only marked their place.
+  void run();
+
+ private:
+  void run(const std::shared_ptr<Graph>& traced, const States& bound, const States& made);
+  CompileOptions compile_options(const States& bound) const;
+
+  /// Takes tensors that are marked, and not among `bound`, to the devices as they are marked.
+  void place_marked(const States& bound);
+
+  /// Throws resource_exhausted if the step and what it needs from the host do not fit.
+  void check_memory(const States& bound, const Executable& found) const;
+
+  /// The inputs' arrays, on the devices; those that may be donated are the step's alone.
+  void upload(const States& bound, const Executable& found, const CompileOptions& compile,
+              std::vector<std::optional<ShardedArray>>& arrays);
+
+  /// After a failure: what was to replace a weight has the weight's value.
+  void give_back(const Graph& traced, const States& bound, const States& made) const noexcept;
+
+ public:
+  Devices& devices;
+  TracerOptions options;
+  std::optional<Mesh> mesh;
+  std::string scope;
+
+  std::shared_ptr<Graph> recording;
+  std::vector<std::shared_ptr<State>> inputs;  ///< by Graph::inputs
+  std::vector<std::weak_ptr<State>> pending;   ///< recorded in this step
+  std::int64_t step = 0;
+  Stopwatch stopwatch;
+
+  std::vector<std::weak_ptr<State>> marked;  ///< with a value, and not yet cut as they are marked
+  bool has_gone = false;                     ///< the Tracer; tensors are left
+
+  detail::KnownExecutables known;
+  std::shared_ptr<const Executable> last;
+  TracerCounters counters;
+  StepSeconds seconds;
+};
+
+}  // namespace shardwise

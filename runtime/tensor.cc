@@ -1,0 +1,155 @@
+#include "shardwise/runtime/tensor.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "shardwise/runtime/default_mesh.h"
+#include "shardwise/runtime/detail/tracer_impl.h"
+#include "shardwise/runtime/ops/autodiff.h"
+#include "shardwise/shard/error.h"
+
+namespace shardwise {
+
+const TensorType& Tensor::type() const { return state_->type; }
+
+bool Tensor::has_value() const { return state_->has_value(); }
+
+const ShardedArray& Tensor::array() const {
+  if (state_->array) return *state_->array;
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("read a tensor: {} {}", to_string(state_->type),
+                          state_->on_host ? "is on the host, needed a mark or a step that uses it"
+                          : !state_->lost.empty() ? state_->lost
+                                                  : "has not been run, needed mark_step()"));
+}
+
+double Tensor::item() const {
+  if (!shape().empty()) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("read a scalar: found {}, needed a scalar", to_string(type())));
+  }
+  if (!is_computed(dtype())) {
+    throw Error(ErrorCode::unsupported,
+                fmt::format("read a scalar: found {}, needed a type that is computed with",
+                            to_string(type())));
+  }
+  std::int64_t position = 0;  // each holds the scalar, where it is here
+  const std::int64_t last = array().sharding().mesh().size() - 1;
+  while (position < last && !array().is_addressable(position)) ++position;
+  const ConstBoxView shard = array().shard(position);
+  double value = 0;
+  convert(dtype(), shard.data, DType::f64, reinterpret_cast<std::byte*>(&value), 1);
+  return value;
+}
+
+Tensor append(const Tensor& context, Op op, std::span<const Tensor> operands, Attributes attributes,
+              const TensorType& wanted) {
+  TracerImpl& tracer = *context.state_->tracer;
+  // Few have more than three.
+  std::array<NodeRef, 3> few;
+  std::vector<NodeRef> many;
+  std::span<NodeRef> nodes(few.data(), std::min(operands.size(), few.size()));
+  if (operands.size() > few.size()) {
+    many.resize(operands.size());
+    nodes = many;
+  }
+  for (std::size_t i = 0; i < operands.size(); ++i) {
+    if (operands[i].state_->tracer.get() != &tracer) {
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("{}{}: found tensors of two tracers, needed one", name(op),
+                              in_scope(tracer.graph(), tracer.graph().scope)));
+    }
+    nodes[i] = tracer.node(operands[i].state_);
+  }
+  return tracer.wrap(append(NodeRef{&tracer.graph(), 0}, op, std::span<const NodeRef>(nodes),
+                            std::move(attributes), wanted));
+}
+
+void refuse(const Tensor& context, std::string_view operation, std::span<const Tensor> operands,
+            const std::string& found_and_needed) {
+  TracerImpl& tracer = *context.state_->tracer;
+  std::vector<NodeRef> nodes;
+  for (const Tensor& operand : operands) nodes.push_back(tracer.node(operand.state_));
+  refuse({&tracer.graph(), 0}, operation, std::span<const NodeRef>(nodes), found_and_needed);
+}
+
+void mark_sharding(Tensor& tensor, const Mesh& mesh, const PartitionSpec& spec) {
+  Tensor::State& state = *tensor.state_;
+  state.tracer->located("mark", state, [&] { state.tracer->mark(tensor.state_, mesh, spec); });
+}
+
+void mark_sharding(Tensor& tensor, const PartitionSpec& spec) {
+  Tensor::State& state = *tensor.state_;
+  const std::optional<Mesh> mesh = state.tracer->mesh ? state.tracer->mesh : default_mesh();
+  state.tracer->located("mark", state, [&] {
+    if (!mesh) {
+      throw Error(ErrorCode::invalid_argument,
+                  "found no mesh, needed one: give it, or set_default_mesh()");
+    }
+    state.tracer->mark(tensor.state_, *mesh, spec);
+  });
+}
+
+void clear_sharding(Tensor& tensor) {
+  Tensor::State& state = *tensor.state_;
+  state.mark.reset();
+  state.is_marked = false;
+  if (state.tracer->is_recorded(state)) state.tracer->graph().node(state.node).mark.reset();
+}
+
+Tensor enable_manual_sharding(const Tensor& tensor, const PartitionSpec& spec) {
+  const TensorType& type = tensor.type();
+  TracerImpl& tracer = *tensor.state_->tracer;
+  Shape local = type.shape;
+  const std::string text = tracer.located("enter a manual region with", *tensor.state_, [&] {
+    const auto [padded, parts] = tracer.parts(spec, local.size());
+    for (std::size_t dim = 0; dim < local.size(); ++dim) {
+      if (local[dim] % parts[dim] != 0) {
+        throw Error(ErrorCode::invalid_argument,
+                    fmt::format("found dim {} of {} cut {} ways, needed a number of ways that "
+                                "divides it",
+                                dim, to_string(type), parts[dim]));
+      }
+      local[dim] /= parts[dim];
+    }
+    return padded;
+  });
+  return append_to(tensor, Op::enter_manual, {tensor}, {.text = text}, {type.dtype, local});
+}
+
+Tensor disable_manual_sharding(const Tensor& tensor, const PartitionSpec& spec,
+                               const Shape& shape) {
+  const TensorType& type = tensor.type();
+  TracerImpl& tracer = *tensor.state_->tracer;
+  const auto [text, parts] = tracer.located("leave a manual region with", *tensor.state_,
+                                            [&] { return tracer.parts(spec, shape.size()); });
+  std::int64_t replicas = tracer.mesh->size();
+  for (const std::int64_t ways : parts) replicas /= ways;
+  return append_to(tensor, Op::leave_manual, {tensor}, {.dims = {replicas}, .text = text},
+                   {type.dtype, shape});
+}
+
+Tensor all_reduce(const Tensor& tensor, std::span<const std::string> axes, Reduction reduction) {
+  std::string text;
+  for (const std::string& axis : axes) text += (text.empty() ? "" : "+") + axis;
+  return append_to(tensor, Op::manual_all_reduce, {tensor},
+                   {.number = static_cast<double>(reduction), .text = text});
+}
+
+std::vector<Tensor> grad(const Tensor& loss, std::span<const Tensor> wrt) {
+  TracerImpl& tracer = *loss.state_->tracer;
+  std::vector<NodeId> nodes;
+  for (const Tensor& tensor : wrt) nodes.push_back(tracer.node(tensor.state_).id);
+  const NodeId root = tracer.node(loss.state_).id;
+  std::vector<Tensor> gradients;
+  for (const NodeId id : grad(tracer.graph(), root, nodes)) {
+    gradients.push_back(tracer.wrap({&tracer.graph(), id}));
+  }
+  return gradients;
+}
+
+}  // namespace shardwise
