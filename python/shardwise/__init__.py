@@ -45,6 +45,8 @@ from ._loader import Shard as Shard
 from ._manager import CheckpointManager as CheckpointManager
 from ._manager import LatestStep as LatestStep
 from ._manager import PendingSave as PendingSave
+from ._paths import Path as Path
+from ._paths import local
 from ._progress import Progress as Progress
 from ._progress import function_of
 from ._save import SaveStats as SaveStats
@@ -54,7 +56,6 @@ from ._sharding import PartitionSpec as PartitionSpec
 from ._sharding import Sharding as Sharding
 from ._sharding import TransferPlan as TransferPlan
 from ._sharding import explain_reshard as explain_reshard
-from ._sources import Path as Path
 from ._tensor import Checkpoint as Checkpoint
 from ._tensor import Tensor as Tensor
 
@@ -138,7 +139,5 @@ class VerifyReport:
 def verify(path: Path, *, threads: int = 0, progress: Progress = None) -> VerifyReport:
     """Reads every byte of a checkpoint and compares it with its hash. Damage is reported, not raised. Raises NotFound,
     Unsupported, IOFailed."""
-    import os
-
-    damage, unread, chunks, size = _core.verify(os.fspath(path), threads, function_of(progress, "verify"))
+    damage, unread, chunks, size = _core.verify(local(path, "verify"), threads, function_of(progress, "verify"))
     return VerifyReport([Damage(*d) for d in damage], [Damage(*d) for d in unread], chunks, size)

@@ -8,7 +8,8 @@ import re
 from . import _core
 from ._errors import InvalidArgument
 from ._progress import Progress, function_of
-from ._sources import Path, check_choice
+from ._paths import Path, local
+from ._sources import check_choice
 from ._tensor import Checkpoint
 
 
@@ -26,7 +27,7 @@ def reshard(source: Path, root: Path, *, mesh: str, rules: str = "", codec: str 
         if checkpoint.step is None:
             raise InvalidArgument(f"reshard {source}: it has no step to be written as: a directory called step-N, or what a "
                                   f"CheckpointManager saves, has one")
-    path: str = _core.reshard(os.fspath(source), os.fspath(root), str(mesh), rules, codec, memory, files, threads,
+    path: str = _core.reshard(local(source, "reshard"), local(root, "reshard"), str(mesh), rules, codec, memory, files, threads,
                               existing, function_of(progress, f"reshard {os.path.basename(os.fspath(source))}"))
     return path
 
@@ -43,7 +44,7 @@ def import_safetensors(source: Path, target: Path, *, existing: str = "fail", co
     """A .safetensors file, a model.safetensors.index.json with the files it names, or a folder with one of them, as a
     checkpoint at `target`. Its metadata becomes `user`. Returns the path. Raises NotFound, Corrupt, Unsupported."""
     check_choice("existing", existing, ("fail", "replace"))
-    path: str = _core.import_safetensors(os.fspath(source), os.fspath(target), existing, codec, memory,
+    path: str = _core.import_safetensors(local(source, "import"), local(target, "import"), existing, codec, memory,
                                          function_of(progress, "import safetensors"))
     return path
 
@@ -56,7 +57,7 @@ def export_safetensors(source: Path, target: Path, *, max_shard: int | str = 0, 
     import json
 
     check_choice("existing", existing, ("fail", "replace"))
-    files: list[str] = _core.export_safetensors(os.fspath(source), os.fspath(target), _bytes(max_shard),
+    files: list[str] = _core.export_safetensors(local(source, "export"), local(target, "export"), _bytes(max_shard),
                                                 json.dumps(metadata or {}), existing, memory,
                                                 function_of(progress, "export safetensors"))
     return files

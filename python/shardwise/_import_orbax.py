@@ -14,9 +14,10 @@ import numpy as np
 from . import _core, _objects
 from ._dtypes import name_of
 from ._errors import InvalidArgument, NotFound, Unsupported
+from ._paths import Path, local
 from ._progress import Progress, function_of
 from ._save import Plan
-from ._sources import MEMORY, Path, Sources, as_array, check_choice
+from ._sources import MEMORY, Sources, as_array, check_choice
 
 _GROUP_BYTES = 256 << 20
 """How many bytes of arrays are read at a time, and then written as one shard file; more where one array is larger."""
@@ -51,13 +52,13 @@ def import_orbax(source: Path, target: Path, *, existing: str = "fail", progress
     AlreadyExists, IOFailed.
     """
     check_choice("existing", existing, ("fail", "replace"))
-    root = os.path.abspath(os.fspath(source))
+    root = os.path.abspath(local(source, "import"))
     items, plan = _items_of(root)
     tell = function_of(progress, f"import {os.path.basename(root)}")
     arrays = {item.path: _arrays_of(item) for item in items}
     total, done = sum(_bytes(meta) for found in arrays.values() for meta in found.values()), 0
     groups = [group for item in items for group in _groups_of(item, arrays[item.path])]
-    attempt = _core.Attempt(os.fspath(target), existing)
+    attempt = _core.Attempt(local(target, "import"), existing)
     try:
         records = []
         for number, group in enumerate(groups):

@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import _core, _objects
-from ._errors import Error
+from ._errors import Error, InvalidArgument
+from ._paths import Path, local
 from ._progress import Progress, function_of
 from ._save import Plan, SaveStats, plan_of
-from ._sources import MEMORY, Path, check_choice, snapshot, split
+from ._sources import MEMORY, check_choice, snapshot, split
 from ._tensor import Checkpoint
 
 log = logging.getLogger("shardwise")
@@ -42,7 +43,7 @@ class PendingSave:
         self._error: BaseException | None = None
         self._seen = False
         self._callbacks: list[Callable[[PendingSave], None]] = []
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._begin = threading.Event()
         self._thread = threading.Thread(target=self._work, name=f"shardwise {self._what}")
         try:
@@ -111,6 +112,8 @@ class PendingSave:
         self._call(callback)
 
     def _wait(self, timeout: float | None) -> None:
+        if self._done.is_set() and threading.current_thread() is self._thread:
+            return  # from a callback
         # In steps, so that Ctrl-C is seen.
         end = None if timeout is None else threading.TIMEOUT_MAX if timeout < 0 else timeout
         waited = 0.0
@@ -150,13 +153,14 @@ class CheckpointManager:
     first, and raises its error if nobody has seen it. A context manager, whose end waits. Safe on several threads.
 
     keep_last: how many of the newest valid steps stay after a commit (0: all); steps that keep_every
-    divides stay, too, and so do the `n` best by a metric, best=("loss", "min", n), of save(metrics=...). What a reader has
-    open stays, too. save_every: should_save() says whether the step is a multiple of it.
+    divides stay, too, and so do the `n` best by a metric, best=("loss", "min", n), of save(metrics=...). As long as no step
+    has that metric, all stay. What a reader has open stays, too. save_every: should_save() says whether the step is a
+    multiple of it. A signal's handler may call the methods: a save in it waits for the one that it interrupts.
     """
 
     def __init__(self, root: Path, *, keep_last: int = 0, keep_every: int = 0, best: tuple[str, str, int] | None = None,
                  save_every: int = 1, codec: str = "zstd", threads: int = 0, memory: int = MEMORY) -> None:
-        self.root = os.path.abspath(os.fspath(root))
+        self.root = os.path.abspath(local(root, "open a folder of steps"))
         if best is not None:
             check_choice("best[1]", best[1], ("min", "max"))
         self._keep_last, self._keep_every, self._best, self._save_every = keep_last, keep_every, best, save_every
@@ -167,14 +171,17 @@ class CheckpointManager:
         self._metrics: dict[str, dict[str, float]] = {}
         self._pool: dict[str, Any] = {}
         self._current: PendingSave | None = None
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # reentrant: a signal's handler may save while this thread saves
+        self._warned = False
 
     def should_save(self, step: int) -> bool:
         return step % self._save_every == 0
 
     def save(self, step: int, tensors: Mapping[str, Any], *, user: Any = None, metrics: Mapping[str, float] | None = None,
              existing: str = "fail", progress: Progress = None) -> SaveStats:
-        """Returns when the step is committed. Arguments and errors as those of shardwise.save()."""
+        """Returns when the step is committed. Arguments and errors as those of shardwise.save(). Raises InvalidArgument if
+        there are metrics, but not the one that best= names."""
+        self._check_metrics(step, metrics)
         plan = _with_metrics(plan_of(tensors), metrics)
         with self._lock:
             self._finish()
@@ -183,16 +190,27 @@ class CheckpointManager:
     def save_async(self, step: int, tensors: Mapping[str, Any], *, user: Any = None,
                    metrics: Mapping[str, float] | None = None, existing: str = "fail") -> PendingSave:
         """Copies the arrays, in memory that it keeps for the next one, and returns while the save goes on."""
+        self._check_metrics(step, metrics)
         with self._lock:
             self._finish()
             arrays, objects = split(tensors)
-            plan = _with_metrics(plan_of({**snapshot(arrays, self._pool), **objects}), metrics)
+            pool, self._pool = self._pool, {}  # so that a save in a signal's handler does not use that memory
+            try:
+                plan = _with_metrics(plan_of({**snapshot(arrays, pool), **objects}), metrics)
+            finally:
+                self._pool = pool
             user = _objects.plain_copy(user, "user")
             if existing == "fail":
                 self._refuse_existing(step)
+            self._finish()  # what a signal's handler has begun meanwhile
             self._current = PendingSave(
                 step, lambda progress: self._write(step, plan, user, existing, progress))
             return self._current
+
+    def _check_metrics(self, step: int, metrics: Mapping[str, float] | None) -> None:
+        if self._best is not None and metrics and self._best[0] not in metrics:
+            raise InvalidArgument(f"save step {step}: found the metrics {', '.join(map(repr, metrics))}, needed also "
+                                  f"{self._best[0]!r}, by which best= keeps steps")
 
     def _refuse_existing(self, step: int) -> None:
         from ._errors import AlreadyExists
@@ -223,9 +241,12 @@ class CheckpointManager:
             kept |= {step for step, _ in steps if step % self._keep_every == 0}
         if self._best is not None:
             name, which, count = self._best
-            by_metric = [(value, step) for step, path in steps if (value := self._metric(path, name)) is not None]
-            by_metric.sort(reverse=which == "max")
-            kept |= {step for _, step in by_metric[:count]}
+            values = {step: value for step, path in steps if (value := self._metric(path, name)) is not None}
+            if not values:
+                self._warn(f"{self.root}: no step has the metric {name!r}, by which best= keeps steps: none is removed")
+                return []
+            ranked = sorted((value, step) for step, value in values.items() if value == value)  # NaN is never the best
+            kept |= {step for _, step in (ranked[-count:] if which == "max" else ranked[:count])} if count > 0 else set()
         kept.add(steps[-1][0])
         return [step for step, _ in steps if step not in kept]
 
@@ -236,8 +257,13 @@ class CheckpointManager:
                     self._metrics[path] = checkpoint.metrics
             except Error:
                 return None  # whether it is valid is not for this to say
-        value = self._metrics[path].get(name)
-        return None if value is None or value != value else value
+        return self._metrics[path].get(name)
+
+    def _warn(self, text: str) -> None:
+        """Once for this manager."""
+        if not self._warned:
+            log.warning(text)
+        self._warned = True
 
     def latest(self) -> LatestStep | None:
         """The newest valid step; None where there is no step at all. Raises Corrupt where there are and none is valid:

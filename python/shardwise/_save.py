@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import os
 from dataclasses import dataclass, field
-from typing import Any, Callable, Iterable, Mapping, Sequence
+from typing import Any, Iterable, Mapping, Sequence
 
 from . import _core, _objects
+from ._errors import InvalidArgument
+from ._paths import Path, local
 from ._progress import Progress, function_of
-from ._sources import MEMORY, Path, Sources, check_choice, split
-from .group import DEADLINE, Group
+from ._sources import MEMORY, Sources, check_choice, split
+from .group import Call, Group
 
 log = logging.getLogger("shardwise")
 
@@ -93,10 +96,11 @@ def write(path: Path, plan: Plan, *, user: Any = None, codec: str = "zstd", exis
     """Saves by this process alone."""
     user_json = _objects.plain_json({} if user is None else user, "user")
     document = plan.document()
-    attempt = _core.Attempt(os.fspath(path), existing)
+    path = local(path, "save")
+    attempt = _core.Attempt(path, existing)
     try:
         record = _core.write_shards(attempt.directory, 0, [], plan.sources.list, codec, memory, threads,
-                                    function_of(progress, f"save {os.path.basename(os.fspath(path))}"))
+                                    function_of(progress, f"save {os.path.basename(path)}"))
         stats = SaveStats(**attempt.publish([record], user_json, document))
     except BaseException:
         attempt.abandon()
@@ -105,51 +109,55 @@ def write(path: Path, plan: Plan, *, user: Any = None, codec: str = "zstd", exis
     return stats
 
 
-def write_together(path: Path, plan: Plan, group: Group, starts: Sequence[int], *, user: Any = None,
+def call_of(group: Group, path: str, *, user: Any, codec: str, existing: str, deadline: float, **more: Any) -> Call:
+    """The call in which all processes of a group save: the path and the options must be the same for all of them."""
+    try:
+        text = _objects.plain_json({} if user is None else user, "user")
+    except (TypeError, ValueError) as error:
+        text = str(error)
+    if len(text) > 200:
+        text = f"of {len(text)} characters, SHA-256 {hashlib.sha256(text.encode()).hexdigest()}"
+    return group.call(f"save {path}", deadline, {"path": path, "codec": codec, "existing": existing, "user": text, **more})
+
+
+def write_together(call: Call, path: str, plan: Plan, group: Group, starts: Sequence[int], *, user: Any = None,
                    codec: str = "zstd", existing: str = "fail", threads: int = 0, memory: int = MEMORY,
-                   progress: Progress = None, deadline: float = DEADLINE,
-                   merge_documents: Callable[[list[Plan]], Plan] | None = None) -> SaveStats:
+                   progress: Progress = None) -> SaveStats:
     """Saves by all processes of a group: rank r stands for the devices [starts[r], starts[r + 1]).
 
-    Three steps, each of which ends the same for all ranks: rank 0 makes the attempt; each writes its shard file; rank 0
-    publishes. What fails on one rank is raised on all, and then nothing is committed.
+    Two steps of the call, each of which ends the same for all ranks: rank 0 makes the attempt; each writes its shard file
+    and rank 0 publishes. What fails on one rank is raised on all, and then nothing is committed. A progress function is
+    told of what its rank writes; a bar is shown by rank 0.
     """
     if group.size == 1:
         return write(path, plan, user=user, codec=codec, existing=existing, threads=threads, memory=memory,
                      progress=progress)
-    what = f"save {os.path.basename(os.fspath(path))}"
+    user_json = _objects.plain_json({} if user is None else user, "user")
+    whole: list[Plan] = []
     attempts: list[_core.Attempt] = []
 
-    def begin(_: list[bytes]) -> bytes:
-        attempts.append(_core.Attempt(os.fspath(path), existing))
-        return attempts[0].directory.encode()
+    def describe() -> bytes:
+        return json.dumps([plan.objects, plan.aliases, plan.extra, list(starts)]).encode()
 
-    def checked() -> bytes:
-        user_json = _objects.plain_json({} if user is None else user, "user")
-        return json.dumps([plan.objects, plan.aliases, plan.extra, user_json]).encode()
+    def begin(said: list[bytes]) -> bytes:
+        whole.append(merged_plan(plan, said, starts))
+        attempts.append(_core.Attempt(path, existing))
+        return attempts[0].directory.encode()
 
     def work() -> bytes:
         if not os.path.isdir(directory):
             raise FileNotFoundError(f"{directory}, which rank 0 has made, is not there for rank {group.rank}: all "
                                     f"processes need the same folder, on a file system that they share")
         return _core.write_shards(directory, group.rank, list(starts), plan.sources.list, codec, memory, threads,
-                                  function_of(progress, what) if group.rank == 0 else None)
+                                  function_of(None if progress is True and group.rank else progress,
+                                              f"save {os.path.basename(path)}"))
 
     def publish(records: list[bytes]) -> bytes:
-        whole = merged_plan(plan, said)
-        return json.dumps(attempts[0].publish(records, _objects.plain_json({} if user is None else user, "user"),
-                                              whole.document())).encode()
-
-    said: list[bytes] = []
-
-    def begin_and_keep(values: list[bytes]) -> bytes:
-        said.extend(values)
-        merged_plan(plan, said)
-        return begin(values)
+        return json.dumps(attempts[0].publish(records, user_json, whole[0].document())).encode()
 
     try:
-        directory = group.agree(checked, begin_and_keep, deadline, what).decode()
-        stats = SaveStats(**json.loads(group.agree(work, publish, deadline, what)))
+        directory = call.agree(describe, begin).decode()
+        stats = SaveStats(**json.loads(call.agree(work, publish)))
     finally:
         for attempt in attempts:
             attempt.abandon()  # nothing, once it is published
@@ -159,12 +167,15 @@ def write_together(path: Path, plan: Plan, group: Group, starts: Sequence[int], 
     return stats
 
 
-def merged_plan(own: Plan, said: Iterable[bytes]) -> Plan:
-    """The objects of all ranks. Raises ValueError where two ranks have different ones under one name."""
+def merged_plan(own: Plan, said: Iterable[bytes], starts: Sequence[int]) -> Plan:
+    """On rank 0: the objects and names of all ranks; of the other keys of the document its own values go first. Raises
+    ValueError if two ranks have different objects under one name."""
     plan = Plan(own.sources, tree=own.tree, extra=dict(own.extra))
     first: dict[str, int] = {}
     for rank, text in enumerate(said):
-        objects, aliases, extra, _ = json.loads(text)
+        objects, aliases, extra, devices = json.loads(text)
+        if devices != list(starts):
+            raise InvalidArgument(f"found the devices {devices} of the ranks on rank {rank}, needed {list(starts)}, as on rank 0")
         for name, value in objects.items():
             if name in plan.objects and plan.objects[name] != value:
                 raise ValueError(f"object {name!r} differs between rank {first[name]} and rank {rank}: a value that each "
@@ -175,5 +186,5 @@ def merged_plan(own: Plan, said: Iterable[bytes]) -> Plan:
         plan.aliases.update(aliases)
         for key, value in extra.items():
             if isinstance(value, dict):
-                plan.extra.setdefault(key, {}).update(value)
+                plan.extra[key] = {**value, **plan.extra.get(key, {})}
     return plan

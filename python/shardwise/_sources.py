@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any, Iterable, Mapping, Sequence
 
 import numpy as np
@@ -10,8 +9,7 @@ import numpy as np
 from . import _core
 from ._dtypes import name_of
 from ._errors import InvalidArgument
-
-Path = str | os.PathLike[str]
+from ._paths import Path as Path
 
 MEMORY = 256 << 20
 """Host bytes a save or read holds at most beyond the arrays, unless it is told otherwise."""

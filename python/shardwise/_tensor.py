@@ -5,7 +5,6 @@ from __future__ import annotations
 import fnmatch
 import json
 import math
-import os
 from collections.abc import Iterator, Mapping
 from typing import Any, Iterable, Sequence
 
@@ -14,7 +13,8 @@ import numpy as np
 from . import _core, _objects
 from ._dtypes import NUMPY
 from ._errors import InvalidArgument, NameNotFound
-from ._sources import MEMORY, Path
+from ._paths import Path, local
+from ._sources import MEMORY
 
 
 # A step along a dim is read row by row, where that is not more boxes.
@@ -215,8 +215,8 @@ class Checkpoint(Mapping[str, Tensor]):
     open, retention leaves it alone. A context manager; safe on several threads."""
 
     def __init__(self, path: Path, *, pin: bool = True, threads: int = 0, memory: int = MEMORY) -> None:
-        """Raises NotFound, Corrupt, Unsupported."""
-        self._reader = _core.Reader(os.fspath(path), pin, threads, memory)
+        """Raises NotFound, Corrupt, Unsupported (also for URLs)."""
+        self._reader = _core.Reader(local(path, "open a checkpoint"), pin, threads, memory)
         self._rows = self._reader.tensors()  # made Tensors when they are asked for: there may be very many
         self._numbers = {row[0]: number for number, row in enumerate(self._rows)}
         text = self._reader.objects

@@ -1,8 +1,13 @@
 """How the processes of a job agree on a save: a few short messages with deadlines, whatever brings the processes together.
 
-A group gathers bytes on rank 0 and broadcasts bytes from there; `agree` makes of both the one step that saves are made
-of. Groups over a key-value store (torch's, JAX's, a folder's) use no collective, so they can run on any thread beside
-training. An error names the ranks that failed or did not come, and is the same text on every rank that can hear.
+What all ranks do together is a *call*. Rank 0 announces each call: its name, and all that must be the same on every rank.
+Another rank takes the announcements in order, and compares. So a rank that is at another call, or that calls with another
+path or option, is found at once and ends the call on all ranks; and a call that one rank left out does not shift later
+ones, because an announcement whose call has ended is passed over.
+
+Messages are values of a key-value store (torch's, JAX's, MPI's messages, a folder), and no collectives: so they can be
+sent on any thread beside training. Every key holds a number that rank 0 draws when it starts, and that each other rank
+hears of in answer to a number of its own: what another job has left in the store is never taken.
 """
 
 from __future__ import annotations
@@ -11,373 +16,411 @@ import json
 import os
 import threading
 import time
-from typing import Any, Callable, Protocol, Sequence
+import uuid
+import weakref
+from types import TracebackType
+from typing import Any, Callable, Mapping, Sequence
 
-from ._errors import Error, GroupError, InvalidArgument
+from ._errors import Error, GroupError, InvalidArgument, made
+from ._stores import FileStore as FileStore
+from ._stores import JaxStore as JaxStore
+from ._stores import MpiStore as MpiStore
+from ._stores import Store as Store
+from ._stores import TorchStore as TorchStore
 
 DEADLINE = 600.0
 """Seconds that a step of a save waits for the other processes, unless it is told otherwise."""
 
+_Work = Callable[[], bytes]
+_Merge = Callable[[list[bytes]], bytes]
 
-class ProcessGroup(Protocol):
-    """What saves and restores need of the processes of a job. Every rank calls the same, in the same order."""
 
-    rank: int
-    size: int
+class Call:
+    """What all ranks of a group do together, in one step or several; made by Group.call(). For one thread. A context
+    manager: an error that ends its body on one rank ends the call on all."""
 
-    def gather(self, value: bytes, deadline: float, what: str) -> list[bytes] | None:
-        """All ranks' values on rank 0, by rank; None elsewhere, at once. Raises GroupError naming late ranks."""
-        ...
+    def agree(self, work: _Work, merge: _Merge) -> bytes:
+        """One step: runs work() on every rank and then merge(all their bytes) on rank 0. Returns merge's bytes on every
+        rank, or raises the same error on every rank: GroupError if several failed or did not come, else of the class of
+        the one error there was."""
+        return merge([work()])
 
-    def broadcast(self, value: bytes | None, deadline: float, what: str) -> bytes:
-        """Rank 0's value on every rank. Raises GroupError."""
-        ...
+    def __enter__(self) -> Call:
+        return self
 
-    def barrier(self, deadline: float, what: str) -> None:
-        """Returns when every rank has called it. Raises GroupError."""
-        ...
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None:
+        pass
 
 
 class Group:
-    """A ProcessGroup made of gather and broadcast."""
+    """The processes of a job; this class itself: one process alone.
+
+    Every rank makes the same calls, in the same order, on one thread; duplicate() gives a group for another thread.
+    """
 
     rank: int = 0
     size: int = 1
 
-    def gather(self, value: bytes, deadline: float, what: str) -> list[bytes] | None:
-        return [value]
+    def call(self, what: str, deadline: float = DEADLINE, same: Mapping[str, Any] | None = None) -> Call:
+        """Begins a call of all ranks. It takes its place in the order of calls here, and does not wait. Its steps may run
+        on another thread.
 
-    def broadcast(self, value: bytes | None, deadline: float, what: str) -> bytes:
-        assert value is not None
-        return value
+        what: its name in messages, as "save /run/step-5". same: what must be the same on all ranks, of JSON: if it is
+        not, the call fails on all ranks, naming rank and values. deadline: seconds that a step waits for other ranks.
+        Raises GroupError if the store is gone.
+        """
+        return Call()
+
+    def agree(self, work: _Work, merge: _Merge, deadline: float, what: str, same: Mapping[str, Any] | None = None) -> bytes:
+        """A call of one step."""
+        with self.call(what, deadline, same) as call:
+            return call.agree(work, merge)
 
     def barrier(self, deadline: float, what: str) -> None:
+        """Returns when every rank has called it. Raises GroupError."""
         self.agree(lambda: b"", lambda values: b"", deadline, what)
 
-    def hear_out(self, seconds: float) -> None:
-        """Rank 0 stays until those that came have heard the verdict: its process may end next, and its store with it."""
-
     def duplicate(self) -> Group:
-        """Of the same processes, with calls that do not meet this one's. Every rank calls it in the same order."""
+        """A group of the same processes, with an order of calls of its own. Every rank makes its duplicates in the same
+        order."""
         return self
 
-    def agree(self, work: Callable[[], bytes], merge: Callable[[list[bytes]], bytes], deadline: float, what: str) -> bytes:
-        """Runs work() on every rank and then merge(all their bytes) on rank 0. Returns merge's bytes on every rank, or
-        raises the same error on every rank: GroupError where several failed or did not come, else of the class of
-        the one error there was."""
-        mine, own = _outcome(work)
-        verdict = b""
-        if self.rank == 0:
-            verdict = self._verdict(mine, merge, deadline, what)
-        else:
-            self.gather(mine, deadline, what)
-        # Rank 0 may use up its deadline waiting for others, and still has to say so.
-        try:
-            verdict = self.broadcast(verdict, 2 * deadline + 5, what)
-        except GroupError:
-            if own is not None:
-                raise own from None
-            raise
-        self.hear_out(min(deadline, 10.0))
-        if verdict[:1] == b"+":
-            return verdict[1:]
-        told = json.loads(verdict[1:])
-        if own is not None and told["ranks"] == [self.rank]:
-            own.__notes__ = [*getattr(own, "__notes__", []), told["text"]]
-            raise own
-        raise _error(told["code"], told["text"])
 
-    def _verdict(self, mine: bytes, merge: Callable[[list[bytes]], bytes], deadline: float, what: str) -> bytes:
-        try:
-            values = self.gather(mine, deadline, what)
-            assert values is not None
-            bad = {rank: json.loads(value[1:]) for rank, value in enumerate(values) if value[:1] == b"-"}
-            if bad:
-                text = "; ".join(f"rank {rank}: {one['text']}" for rank, one in bad.items())
-                codes = {one["code"] for one in bad.values()}
-                return _failure(codes.pop() if len(codes) == 1 else "group", f"{what}: {text}", list(bad))
-            return b"+" + merge([value[1:] for value in values])
-        except GroupError as error:
-            return _failure("group", str(error), [])
-        except BaseException as error:  # noqa: BLE001 - the others must hear of it whatever it is
-            said = _describe(error)
-            return _failure(said["code"], f"{what}: rank 0: {said['text']}", [])
-
-
-def _describe(error: BaseException) -> dict[str, str]:
+def _describe(error: BaseException) -> dict[str, Any]:
     if isinstance(error, Error):
         return {"code": error.code, "text": str(error)}
     return {"code": "group", "text": f"{type(error).__name__}: {error}"}
 
 
-def _outcome(work: Callable[[], bytes]) -> tuple[bytes, BaseException | None]:
+# What a value begins with: the bytes of work(), its error, or that the rank is at another call.
+_WELL, _FAILED, _REFUSED = b"+", b"-", b"!"
+
+
+def _outcome(work: _Work) -> tuple[bytes, BaseException | None]:
     try:
-        return b"+" + work(), None
+        return _WELL + work(), None
     except BaseException as error:  # noqa: BLE001 - raised again by agree()
-        return b"-" + json.dumps(_describe(error)).encode(), error
+        return _FAILED + json.dumps(_describe(error)).encode(), error
 
 
-def _failure(code: str, text: str, ranks: Sequence[int]) -> bytes:
-    return b"-" + json.dumps({"code": code, "text": text, "ranks": list(ranks)}).encode()
+def _failure(code: str, text: str, ranks: Sequence[int] = ()) -> bytes:
+    return _FAILED + json.dumps({"code": code, "text": text, "ranks": list(ranks)}).encode()
 
 
-def _error(code: str, text: str) -> Error:
-    from ._errors import made
+def _difference(rank: int, mine: Mapping[str, Any], first: Mapping[str, Any]) -> str:
+    """What a rank was called with that rank 0 was not; nothing if it is all the same. Both hold the call's name."""
+    keys = [key for key in first if key != "call"] if mine.keys() == first.keys() else []
+    wrong = [key for key in keys if mine[key] != first[key]] or ["call"] * (mine["call"] != first["call"])
+    found = "; ".join(f"found {key} {mine[key]!r} on rank {rank}, needed {first[key]!r}, as on rank 0" for key in wrong)
+    return f"{found}: every rank makes the same calls in the same order" if found else ""
 
-    return GroupError(text) if code == "group" else made(code, text)
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
 
 
-class Store(Protocol):
-    """A key-value store that all processes see."""
+def _left(end: float, most: float = threading.TIMEOUT_MAX) -> float:
+    return min(most, max(0.0, end - time.monotonic()))
 
-    def set(self, key: str, value: bytes) -> None: ...
 
-    def get(self, key: str, seconds: float) -> bytes | None:
-        """The value as soon as it is there; None where it has not come after `seconds`."""
-        ...
+class _Session:
+    """How a process knows the others of its own job: by rank 0's number. Thread-safe."""
 
-    def delete(self, key: str) -> None:
-        """May do nothing where the store cannot."""
-        ...
+    def __init__(self, store: Store, rank: int, size: int, name: str) -> None:
+        self.store, self.rank, self.size = store, rank, size
+        self._name = f"shardwise/{name}"
+        self._number = uuid.uuid4().hex  # rank 0's is that of the job; another's says that an answer is for it
+        self._lock = threading.RLock()
+        self._is_open = getattr(store, "is_fresh", False)
+        self._joined = set(range(size)) if self._is_open else {0}
+        self._job = self._name if self._is_open else f"{self._name}/{self._number}" if rank == 0 else ""
+
+    def key(self, *parts: object) -> str:
+        return "/".join(map(str, (self._job, *parts)))
+
+    def open(self) -> None:
+        """On rank 0, before its first announcement."""
+        with self._lock:
+            if not self._is_open:
+                self.store.set(f"{self._name}/open", self._number.encode())
+                self._is_open = True
+
+    def admit(self, rank: int, end: float) -> bool:
+        """On rank 0: answers a rank that wants to join, and waits for it. Whether it has joined."""
+        while rank not in self._joined:
+            hello = self.store.get(self.key("hello", rank), _left(end, 1.0))
+            if hello is not None:
+                self.store.set(self.key("welcome", rank), hello)
+                self._joined.add(rank)
+            elif time.monotonic() >= end:
+                return False
+        return True
+
+    def join(self, end: float) -> bool:
+        """On another rank: finds rank 0's number, and waits for its answer. What an earlier job has left does not answer:
+        its number is tried until rank 0 of this job has taken its place."""
+        if self._job:
+            return True
+        if not self._lock.acquire(timeout=_left(end)):
+            return False
+        try:
+            tried = ""
+            while not self._job:
+                offered = self.store.get(f"{self._name}/open", 0 if tried else _left(end))
+                if offered is None:
+                    return False
+                job = f"{self._name}/{offered.decode()}"
+                if job != tried:
+                    if tried:
+                        self.store.delete(f"{tried}/hello/{self.rank}")
+                    self.store.set(f"{job}/hello/{self.rank}", self._number.encode())
+                    tried = job
+                answer = self.store.get(f"{job}/welcome/{self.rank}", _left(end, 0.25))
+                if answer == self._number.encode():
+                    self._job = job
+                elif time.monotonic() >= end:
+                    return False
+                elif answer is not None:
+                    time.sleep(0.02)  # it was for a rank of an earlier job, and stays there
+            self.store.delete(self.key("hello", self.rank))
+            self.store.delete(self.key("welcome", self.rank))
+            return True
+        finally:
+            self._lock.release()
 
 
 class StoreGroup(Group):
-    """A group over a store. The name keeps its keys apart from other groups'."""
+    """A group over a store. The name keeps its keys apart from other groups'. What an earlier job left is not read."""
 
     def __init__(self, store: Store, rank: int, size: int, name: str = "main") -> None:
         if not 0 <= rank < size:
-            raise InvalidArgument(f"a process group of {size} has no rank {rank}")
-        self.store, self.rank, self.size, self.name = store, rank, size, name
-        self._calls = 0
+            raise InvalidArgument(f"make a process group: found rank {rank} of {size}, needed 0 to {size - 1}")
+        self._begin(_Session(store, rank, size, name), "0")
+
+    def _begin(self, session: _Session, order: str) -> None:
+        self.rank, self.size = session.rank, session.size
+        self._session, self._order = session, order
+        self._next = 0  # the number of the next call
+        self._passed = ""  # a call of rank 0's that has ended without this rank
+        self._last: weakref.ref[_StoreCall] | None = None
         self._duplicates = 0
         self._old: list[str] = []
-        self._came: list[int] = []  # of the last gather
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # reentrant: a signal's handler may make a call, too
 
     def duplicate(self) -> StoreGroup:
         with self._lock:
             self._duplicates += 1
-            return StoreGroup(self.store, self.rank, self.size, f"{self.name}.{self._duplicates}")
+            group = StoreGroup.__new__(StoreGroup)
+            group._begin(self._session, f"{self._order}.{self._duplicates}")
+            return group
 
-    def _key(self, what: object) -> str:
-        return f"shardwise/{self.name}/{self._calls}/{what}"
-
-    def gather(self, value: bytes, deadline: float, what: str = "gather") -> list[bytes] | None:
-        self._calls += 1
-        own = self._key(self.rank)
-        self.store.set(own, value)
-        self._forget(own)
-        if self.rank != 0:
-            return None
-        end = time.monotonic() + deadline
-        values: list[bytes] = []
-        self._came = []
-        for rank in range(self.size):
-            found = self.store.get(self._key(rank), max(0.0, end - time.monotonic()))
-            if found is None:
-                raise GroupError(self._late(deadline, what))
-            values.append(found)
-            self._came.append(rank)
-        return values
-
-    def hear_out(self, seconds: float) -> None:
-        if self.rank != 0:
-            self.store.set(self._key(f"heard-{self.rank}"), b"")
-            self._forget(self._key(f"heard-{self.rank}"))
-            return
-        end = time.monotonic() + seconds
-        for rank in self._came:
-            if rank != 0 and self.store.get(self._key(f"heard-{rank}"), max(0.0, end - time.monotonic())) is None:
-                return
-
-    def broadcast(self, value: bytes | None, deadline: float, what: str = "broadcast") -> bytes:
-        self._calls += 1
-        key = self._key("all")
-        if self.rank == 0:
-            assert value is not None
-            self.store.set(key, value)
-            self._forget(key)
-            return value
-        found = self.store.get(key, deadline)
-        if found is None:
-            raise GroupError(f"{what}: rank 0 of {self.size} said nothing within {deadline:g} s")
-        return found
-
-    def _late(self, deadline: float, what: str) -> str:
-        """Names all that are missing, not the first alone."""
-        late = [rank for rank in range(self.size) if rank not in self._came and self.store.get(self._key(rank), 0) is None]
-        self._came = [rank for rank in range(self.size) if rank not in late]
-        if not late:
-            return f"{what}: not all of {self.size} ranks came within {deadline:g} s"
-        ranks = f"rank{'s' if len(late) > 1 else ''} {', '.join(map(str, late))}"
-        return f"{what}: {ranks} of {self.size} did not come within {deadline:g} s"
+    def call(self, what: str, deadline: float = DEADLINE, same: Mapping[str, Any] | None = None) -> Call:
+        with self._lock:
+            call = _StoreCall(self, what, deadline, {"call": what, **(same or {})}, self._last)
+            self._last = weakref.ref(call)
+            return call
 
     def _forget(self, key: str) -> None:
-        """Keys that everybody has read by now: those of two steps ago."""
-        self._old.append(key)
-        if len(self._old) > 6:
-            self.store.delete(self._old.pop(0))
+        """Deletes, some keys later, one that rank 0 may still read, but does not wait for."""
+        with self._lock:
+            self._old.append(key)
+            if len(self._old) > 6:
+                self._session.store.delete(self._old.pop(0))
 
 
-class TorchStore:
-    """torch.distributed's own store, cloned: a connection of its own, safe on any thread."""
+class _StoreCall(Call):
+    def __init__(self, group: StoreGroup, what: str, deadline: float, header: dict[str, Any],
+                 before: weakref.ref[_StoreCall] | None) -> None:
+        self._group, self._session, self._store = group, group._session, group._session.store
+        self._rank, self._size = group.rank, group.size
+        self._what, self._deadline, self._header = what, deadline, header
+        self._before = before
+        self._placed = threading.Event()  # its number is known, or that it has none
+        self._number: int | None = None
+        self._refusal = ""
+        self._steps = 0
+        self._ended = False
+        self._came: list[int] = []  # in the last step
+        self._missing: list[int] = []
+        if self._rank == 0:
+            self._session.open()
+            self._number = group._next
+            group._next += 1
+            self._announce({})
 
-    def __init__(self, store: Any = None) -> None:
-        import torch.distributed as dist
+    def _announce(self, more: Mapping[str, Any]) -> None:
+        self._store.set(self._key("call"), json.dumps({"same": self._header, **more}).encode())
 
-        if store is None:
-            store = dist.distributed_c10d._get_default_store()
-        self._store = store.clone() if hasattr(store, "clone") else store
+    def _key(self, *parts: object) -> str:
+        return self._session.key(self._group._order, self._number, *parts)
 
-    def set(self, key: str, value: bytes) -> None:
-        self._guarded(lambda: self._store.set(key, value))
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None:
+        if error is not None and not self._ended:
+            try:
+                self._leave(error)
+            except BaseException:  # noqa: BLE001 - the error that is under way is what is raised
+                pass
+        self._ended = True
+        self._placed.set()
 
-    def get(self, key: str, seconds: float) -> bytes | None:
-        from datetime import timedelta
+    def _leave(self, error: BaseException) -> None:
+        """Tells the others, which are at the next step or will be."""
+        said = _describe(error)
+        if self._steps == 0:
 
-        if seconds <= 0:
-            if not self._guarded(lambda: self._store.check([key])):
-                return None
+            def fail() -> bytes:
+                raise error
+
+            self.agree(fail, lambda values: b"")
+        elif self._rank == 0:
+            self._end(said["code"], f"{self._what}: rank 0: {said['text']}", self._steps + 1)
         else:
-            try:
-                self._store.wait([key], timedelta(seconds=seconds))
-            except Exception as error:
-                if "time" in str(error).lower():
-                    return None
-                raise self._gone(error) from None
-        found: bytes = self._guarded(lambda: self._store.get(key))
-        return found
+            self._store.set(self._key(self._steps + 1, self._rank), _FAILED + json.dumps(said).encode())
+            self._store.set(self._key(self._steps + 1, "heard", self._rank), b"")  # it does not stay to hear
 
-    def delete(self, key: str) -> None:
+    def agree(self, work: _Work, merge: _Merge) -> bytes:
+        assert not self._ended, "the call has ended"
+        self._steps += 1
+        self._came = [0]
+        own: BaseException | None = None
+        verdict = b""
         try:
-            self._store.delete_key(key)
-        except Exception:  # some stores cannot, and a full one is no reason to fail
-            pass
+            own, verdict = self._lead(work, merge) if self._rank == 0 else self._follow(work)
+        finally:
+            self._ended = verdict[:1] != _WELL
+        if not self._ended:
+            return verdict[1:]
+        told = json.loads(verdict[1:])
+        if own is not None and told["ranks"] == [self._rank]:
+            own.__notes__ = [*getattr(own, "__notes__", []), told["text"]]
+            raise own
+        raise GroupError(told["text"]) if told["code"] == "group" else made(told["code"], told["text"])
 
-    def _guarded(self, call: Callable[[], Any]) -> Any:
+    def _lead(self, work: _Work, merge: _Merge) -> tuple[BaseException | None, bytes]:
+        own: BaseException | None = None
         try:
-            return call()
-        except Exception as error:
-            raise self._gone(error) from None
+            # Once in a job, and before the work, for which no other rank is to wait.
+            end = time.monotonic() + self._deadline
+            if late := [rank for rank in range(self._size) if not self._session.admit(rank, end)]:
+                raise GroupError(self._late(late))
+            mine, own = _outcome(work)
+            verdict = self._judged([mine, *self._gathered(time.monotonic() + self._deadline)], merge)
+        except (GroupError, _Refused) as error:
+            verdict = _failure(error.code, str(error))
+        except BaseException as error:  # noqa: BLE001 - the others must hear of it whatever it is
+            said = _describe(error)
+            verdict = _failure(said["code"], f"{self._what}: rank 0: {said['text']}")
+        if verdict[:1] == _WELL:
+            self._store.set(self._key(self._steps, "all"), verdict)
+        else:
+            told = json.loads(verdict[1:])
+            self._end(told["code"], told["text"], self._steps, told["ranks"])
+        if self._heard(min(self._deadline, 10.0)) and verdict[:1] == _WELL:
+            self._store.delete(self._key(self._steps, "all"))
+            self._store.delete(self._key("call"))
+        return own, verdict
 
-    @staticmethod
-    def _gone(error: Exception) -> GroupError:
-        return GroupError(f"the store is gone (has rank 0's process ended?): {type(error).__name__}: {str(error)[:120]}")
+    def _end(self, code: str, text: str, step: int, ranks: Sequence[int] = ()) -> None:
+        """On rank 0: the call has failed, also for a rank that has yet to come; but not for one that it failed without,
+        which has perhaps left it out."""
+        self._announce({"ended": text, "without": self._missing})
+        self._store.set(self._key(step, "all"), _failure(code, text, ranks))
 
+    def _judged(self, values: list[bytes], merge: _Merge) -> bytes:
+        bad = {rank: json.loads(value[1:]) for rank, value in enumerate(values) if value[:1] == _FAILED}
+        if not bad:
+            return _WELL + merge([value[1:] for value in values])
+        text = "; ".join(f"rank {rank}: {one['text']}" for rank, one in bad.items())
+        codes = {one["code"] for one in bad.values()}
+        return _failure(codes.pop() if len(codes) == 1 else "group", f"{self._what}: {text}", list(bad))
 
-# In less the service may not answer at all on a busy machine.
-_LEAST_MILLISECONDS = 200
-
-
-class JaxStore:
-    """The coordination service that jax.distributed.initialize() has started."""
-
-    def __init__(self) -> None:
-        from jax._src import distributed
-
-        self._client: Any = distributed.global_state.client
-
-    def set(self, key: str, value: bytes) -> None:
-        self._client.key_value_set_bytes(key, value)
-
-    def get(self, key: str, seconds: float) -> bytes | None:
-        try:
-            found: bytes = self._client.blocking_key_value_get_bytes(key, max(_LEAST_MILLISECONDS, int(seconds * 1000)))
-            return found
-        except Exception as error:
-            if "DEADLINE_EXCEEDED" in str(error) or "NOT_FOUND" in str(error):
-                return None
-            raise GroupError(f"JAX's coordination service: {type(error).__name__}: {str(error)[:120]}") from None
-
-    def delete(self, key: str) -> None:
-        try:
-            self._client.key_value_delete(key)
-        except Exception:
-            pass
-
-
-class FileStore:
-    """A folder that all processes see: files, renamed into place."""
-
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
-        self._folder = os.fspath(folder)
-        os.makedirs(self._folder, exist_ok=True)
-
-    def _path(self, key: str) -> str:
-        return os.path.join(self._folder, key.replace("/", "%"))
-
-    def set(self, key: str, value: bytes) -> None:
-        unfinished = f"{self._path(key)}.{os.getpid()}.{threading.get_ident()}.new"
-        with open(unfinished, "wb") as file:
-            file.write(value)
-        os.rename(unfinished, self._path(key))
-
-    def get(self, key: str, seconds: float) -> bytes | None:
-        end = time.monotonic() + seconds
-        pause = 0.0005
-        while True:
-            try:
-                with open(self._path(key), "rb") as file:
-                    return file.read()
-            except FileNotFoundError:
+    def _gathered(self, end: float) -> list[bytes]:
+        """The other ranks' values. Raises _Refused as soon as one is at another call."""
+        values: list[bytes] = []
+        for rank in range(1, self._size):
+            value = self._store.get(self._key(self._steps, rank), _left(end, 1.0))
+            while value is None:
+                refusal = self._store.get(self._key("refused"), 0) if self._steps == 1 else None
+                if refusal is not None:
+                    raise _Refused(refusal.decode())
                 if time.monotonic() >= end:
-                    return None
-            time.sleep(pause)
-            pause = min(2 * pause, 0.05)
+                    raise GroupError(self._late([late for late in range(rank, self._size) if not self._has_come(late)]))
+                value = self._store.get(self._key(self._steps, rank), _left(end, 1.0))
+            self._came.append(rank)
+            if value[:1] == _REFUSED:
+                raise _Refused(value[1:].decode())
+            values.append(value)
+        return values
 
-    def delete(self, key: str) -> None:
+    def _has_come(self, rank: int) -> bool:
+        has_come = self._store.get(self._key(self._steps, rank), 0) is not None
+        if has_come:
+            self._came.append(rank)
+        return has_come
+
+    def _late(self, late: Sequence[int]) -> str:
+        self._missing = list(late)
+        return (f"{self._what}: {_ranks(late) if late else 'not all'} of {self._size} did not come within "
+                f"{self._deadline:g} s: was it called on one rank only?")
+
+    def _heard(self, seconds: float) -> bool:
+        """Rank 0 stays until those that came have heard the verdict: its process may end next, and its store with it."""
+        end = time.monotonic() + seconds
+        return all(self._store.get(self._key(self._steps, "heard", rank), _left(end)) is not None
+                   for rank in self._came if rank != 0)
+
+    def _follow(self, work: _Work) -> tuple[BaseException | None, bytes]:
+        if self._steps == 1:
+            self._place(time.monotonic() + self._deadline)
+        mine, own = (_REFUSED + self._refusal.encode(), None) if self._refusal else _outcome(work)
+        self._store.set(self._key(self._steps, self._rank), mine)
+        # Rank 0 may use up its deadline waiting for others, and still has to say so.
+        wait = 2 * self._deadline + 5
         try:
-            os.unlink(self._path(key))
-        except FileNotFoundError:
-            pass
+            verdict = self._store.get(self._key(self._steps, "all"), wait)
+            if verdict is None:
+                raise GroupError(f"{self._what}: rank 0 of {self._size} said nothing within {wait:g} s")
+        except GroupError:
+            if own is not None:
+                raise own from None
+            raise
+        self._group._forget(self._key(self._steps, self._rank))
+        self._store.set(self._key(self._steps, "heard", self._rank), b"")
+        self._group._forget(self._key(self._steps, "heard", self._rank))
+        return own, verdict
+
+    def _place(self, end: float) -> None:
+        """On another rank than 0: takes the next announcement whose call has not ended. Raises GroupError if there is
+        none in time."""
+        group = self._group
+        try:
+            before = None if self._before is None else self._before()
+            if before is not None:
+                before._placed.wait(_left(end))
+            if not self._session.join(end):
+                raise GroupError(self._late([0]) + group._passed)
+            while self._number is None:
+                self._number = group._next
+                announced = self._store.get(self._key("call"), _left(end))
+                if announced is None:
+                    self._number = None
+                    raise GroupError(self._late([0]) + group._passed)
+                first = json.loads(announced)
+                group._next += 1
+                difference = _difference(self._rank, self._header, first["same"])
+                if "ended" in first and (difference or self._rank in first["without"]):
+                    group._passed = f" Rank 0's last call ended without this rank: {first['ended']}"
+                    self._number = None
+            group._passed = ""
+            if difference:
+                self._refusal = f"{first['same']['call']}: {difference}"
+                self._store.set(self._key("refused"), self._refusal.encode())
+        finally:
+            self._placed.set()
 
 
-class MpiGroup(Group):
-    """mpi4py's, by point-to-point messages on a communicator of its own, so that missing ranks have names."""
-
-    def __init__(self, comm: Any) -> None:
-        self._comm = comm.Dup()
-        self.rank, self.size = self._comm.rank, self._comm.size
-        self._calls = 0
-        self._sent: list[Any] = []
-
-    def duplicate(self) -> MpiGroup:
-        return MpiGroup(self._comm)
-
-    def _tag(self) -> int:
-        return self._calls % 30000
-
-    def gather(self, value: bytes, deadline: float, what: str = "gather") -> list[bytes] | None:
-        self._calls += 1
-        if self.rank != 0:
-            self._sent = [self._comm.isend(value, 0, tag=self._tag())]
-            return None
-        found: dict[int, bytes] = {0: value}
-        end = time.monotonic() + deadline
-        while len(found) < self.size:
-            for rank in range(1, self.size):
-                if rank not in found and self._comm.iprobe(source=rank, tag=self._tag()):
-                    found[rank] = self._comm.recv(source=rank, tag=self._tag())
-            late = [rank for rank in range(self.size) if rank not in found]
-            if late and time.monotonic() > end:
-                ranks = f"rank{'s' if len(late) > 1 else ''} {', '.join(map(str, late))}"
-                raise GroupError(f"{what}: {ranks} of {self.size} did not come within {deadline:g} s")
-            time.sleep(0.0005)
-        return [found[rank] for rank in range(self.size)]
-
-    def broadcast(self, value: bytes | None, deadline: float, what: str = "broadcast") -> bytes:
-        self._calls += 1
-        if self.rank == 0:
-            assert value is not None
-            self._sent = [self._comm.isend(value, rank, tag=self._tag()) for rank in range(1, self.size)]
-            return value
-        end = time.monotonic() + deadline
-        while not self._comm.iprobe(source=0, tag=self._tag()):
-            if time.monotonic() > end:
-                raise GroupError(f"{what}: rank 0 of {self.size} said nothing within {deadline:g} s")
-            time.sleep(0.0005)
-        received: bytes = self._comm.recv(source=0, tag=self._tag())
-        return received
+class _Refused(InvalidArgument):
+    """A rank is at another call."""
 
 
 def single() -> Group:
@@ -389,7 +432,7 @@ _torch_groups: dict[int, StoreGroup] = {}
 
 
 def from_torch() -> Group:
-    """The processes of torch.distributed's default group, over its store. Calls after the first give duplicates."""
+    """The processes of torch.distributed's default group, over its store. The same group each time."""
     import torch.distributed as dist
 
     if not dist.is_initialized():
@@ -397,40 +440,40 @@ def from_torch() -> Group:
     if dist.get_world_size() == 1:
         return single()
     store = dist.distributed_c10d._get_default_store()
-    main = _torch_groups.get(id(store))
-    if main is None:
-        main = StoreGroup(TorchStore(store), dist.get_rank(), dist.get_world_size(), "torch")
+    group = _torch_groups.get(id(store))
+    if group is None:
+        group = StoreGroup(TorchStore(store), dist.get_rank(), dist.get_world_size(), "torch")
         _torch_groups.clear()
-        _torch_groups[id(store)] = main
-    return main.duplicate()
+        _torch_groups[id(store)] = group
+    return group
 
 
 _jax_group: list[StoreGroup] = []
 
 
 def from_jax() -> Group:
-    """The processes of jax.distributed, over its coordination service. Calls after the first give duplicates."""
+    """The processes of jax.distributed, over its coordination service. The same group each time."""
     import jax
 
     if jax.process_count() == 1:
         return single()
     if not _jax_group:
         _jax_group.append(StoreGroup(JaxStore(), jax.process_index(), jax.process_count(), "jax"))
-    return _jax_group[0].duplicate()
+    return _jax_group[0]
 
 
 def from_mpi(comm: Any) -> Group:
-    """The processes of an mpi4py communicator."""
-    return MpiGroup(comm) if comm.size > 1 else single()
+    """The processes of an mpi4py communicator, by point-to-point messages."""
+    return StoreGroup(MpiStore(comm), comm.rank, comm.size) if comm.size > 1 else single()
 
 
 def from_files(folder: str | os.PathLike[str], rank: int, size: int, name: str = "files") -> Group:
-    """Plain processes that see one folder. It must be empty at the start, or the name new."""
+    """Plain processes that see one folder, which may hold what earlier jobs have left."""
     return StoreGroup(FileStore(folder), rank, size, name) if size > 1 else single()
 
 
 def auto() -> Group:
-    """torch's processes, or else JAX's, where one of them is initialised; else this one alone."""
+    """torch's processes, or else JAX's, if one of them is initialised; else this one alone."""
     import sys
 
     torch = sys.modules.get("torch")

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import builtins
 import functools
-import os
 import sys
 import urllib.parse
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,6 +26,7 @@ import numpy as np
 from . import _core
 from ._dtypes import NUMPY, name_of
 from ._errors import InvalidArgument, Unsupported
+from ._paths import local
 from ._progress import Progress, function_of
 
 _zip = builtins.zip  # zip() and open() below are of sources
@@ -209,7 +209,7 @@ def open(text: str, /, *, progress: Progress = None, **options: Any) -> Source: 
 
 def _file(format: str, path: Any, progress: Progress, options: Mapping[str, Any]) -> Source:
     paths = path if isinstance(path, (list, tuple)) else [path]
-    text = ",".join(urllib.parse.quote(os.fspath(p), safe="/") for p in paths)
+    text = ",".join(urllib.parse.quote(local(p, "open a source"), safe="/") for p in paths)
     return open(f"{format}:{text}", progress=progress, **{k: v for k, v in options.items() if v is not None})
 
 

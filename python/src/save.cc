@@ -120,6 +120,7 @@ class Manager {
             nb::object progress) {
     CheckpointManager& manager = get();
     Work work(std::move(progress));
+    const Active active(saves_, work);
     SaveOptions options{.codec = parse_codec(codec),
                         .user_json = std::move(user),
                         .objects_json = std::move(objects),
@@ -172,6 +173,23 @@ class Manager {
   }
 
  private:
+  // A signal's handler, which runs inside a save, may call save, too. It then waits for the first
+  // one, which must not wait for its progress function: that is called when the handler is done.
+  class Active {
+   public:
+    Active(std::vector<Work*>& all, Work& work) : all_(all), work_(&work) {
+      for (Work* const other : all_) other->go_on();
+      all_.push_back(work_);
+    }
+    ~Active() { std::erase(all_, work_); }
+    Active(const Active&) = delete;
+    Active& operator=(const Active&) = delete;
+
+   private:
+    std::vector<Work*>& all_;
+    Work* work_;
+  };
+
   CheckpointManager& get() const {
     process_.check("a CheckpointManager");
     return *manager_;
@@ -194,6 +212,7 @@ class Manager {
   OwnProcess process_;
   nb::object retired_;
   std::unique_ptr<CheckpointManager> manager_;
+  std::vector<Work*> saves_;  // under way; with the GIL
 };
 
 }  // namespace

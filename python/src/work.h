@@ -43,10 +43,12 @@ class Work {
     }
   }
 
+  /// The work no longer waits until the progress function has been called once.
+  void go_on();
+
  private:
   void run_body(const std::function<void()>& body);
   void look();
-  void go_on();
 
   nb::object progress_;
   std::atomic<bool> cancelled_ = false, looked_ = false;

@@ -44,8 +44,6 @@ def outcomes(rank: int, size: int, kind: str, where: str) -> list[str]:
                 end = time.monotonic() + 2 * DEADLINE
                 while time.monotonic() < end:
                     pass
-            if rank == 2 and case == "killed":
-                os.kill(os.getpid(), signal.SIGKILL)
             return str(rank).encode()
 
         def merge(values: list[bytes]) -> bytes:
@@ -53,6 +51,8 @@ def outcomes(rank: int, size: int, kind: str, where: str) -> list[str]:
                 raise OSError(5, "Input/output error")
             return b",".join(values)
 
+        if rank == 2 and case == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
         try:
             said.append(g.agree(work, merge, DEADLINE, "save of step 100").decode())
         except BaseException as error:
@@ -79,7 +79,7 @@ def test_what_goes_wrong_is_the_same_error_everywhere(tmp_path, kind):
 
 def save_with_faults(rank: int, size: int, folder: str) -> list[str]:
     """Plain numpy processes that save together over a folder."""
-    from shardwise._save import Plan, write_together
+    from shardwise._save import Plan, call_of, write_together
     from shardwise._sources import Sources
 
     g = group.from_files(folder + "/store", rank, size)
@@ -96,7 +96,8 @@ def save_with_faults(rank: int, size: int, folder: str) -> list[str]:
         plan = Plan(sources, {"rank": rank if case == "objects" else 0})
         path = f"{folder}/{'well' if case == 'existing' else case}"
         try:
-            write_together(path, plan, g, list(range(size + 1)), deadline=20)
+            with call_of(g, path, user=None, codec="zstd", existing="fail", deadline=20) as call:
+                write_together(call, path, plan, g, list(range(size + 1)))
             said.append("ok")
         except Exception as error:
             said.append(f"{type(error).__name__}: {error}")

@@ -16,7 +16,7 @@ import pytest
 
 import shardwise as sw
 from shardwise import group
-from shardwise._save import Plan, write_together
+from shardwise._save import Plan, call_of, write_together
 from shardwise._sources import Sources
 
 ROUNDS = int(os.environ.get("SHARDWISE_ROUNDS", "3"))
@@ -32,7 +32,9 @@ def save_on(rank: int, root: str, store: str, first: int) -> None:
         sources.add("w", "f64", rows.shape, [((rank * 40, 0), rows[rank * 40 : rank * 40 + 40] + step)],
                     mesh=f"p={SIZE}", spec="p,-")
         try:
-            write_together(f"{root}/step-{step:08}", Plan(sources, {"step": step}), g, list(range(SIZE + 1)), deadline=1)
+            path = f"{root}/step-{step:08}"
+            with call_of(g, path, user=None, codec="zstd", existing="fail", deadline=1) as call:
+                write_together(call, path, Plan(sources, {"step": step}), g, list(range(SIZE + 1)))
         except sw.Error:
             os._exit(3)
 

@@ -49,6 +49,20 @@ def test_retention_by_period_and_metric(tmp_path):
         assert again.steps() == [8, 9]
 
 
+def test_no_step_is_removed_by_a_metric_that_is_not_there(tmp_path, caplog):
+    with sw.CheckpointManager(tmp_path, keep_last=1, best=("loss", "min", 1)) as m:
+        for save in (m.save, m.save_async):
+            with pytest.raises(ValueError, match="save step 0: found the metrics 'los', needed also 'loss'"):
+                save(0, {"w": np.zeros(2)}, metrics={"los": 3.0})
+        for step in range(3):
+            m.save(step, {"w": np.zeros(2)})
+        assert m.steps() == [0, 1, 2] and caplog.text.count("no step has the metric 'loss'") == 1
+        m.save(3, {"w": np.zeros(2)}, metrics={"loss": float("nan")})
+        m.save(4, {"w": np.zeros(2)}, metrics={"loss": 1})
+        m.save(5, {"w": np.zeros(2)}, metrics={"loss": 2})
+        assert m.steps() == [4, 5]
+
+
 def test_what_changes_after_save_async_is_not_saved(tmp_path, rng, waits_alone_let_others_run):
     w = rng.standard_normal((2000, 500), np.float32)
     was = w.copy()
@@ -142,6 +156,60 @@ def test_ctrl_c_ends_a_save_and_leaves_no_attempt(tmp_path, what):
     out, _ = child.communicate(timeout=60)
     assert "interrupted" in out and ".tmp" not in out and ".lease" not in out
     assert not [n for n in os.listdir(tmp_path) if n.startswith(".")]
+
+
+HANDLER = """
+import os, signal, sys, numpy as np, shardwise as sw
+root, stop = sys.argv[1], []
+m = sw.CheckpointManager(root)
+w = np.random.default_rng(0).standard_normal((64, 1 << 18), np.float32)
+def handler(signum, frame):
+    pending = m.save_async(99, {"w": np.ones(3)})
+    m.save(100, {"w": np.ones(4)}, progress=lambda done, total: None)
+    stop.append(pending.result().path)
+signal.signal(signal.SIGTERM, handler)
+print("go", flush=True)
+step = 0
+while not stop:
+    %s
+    step += 1
+m.wait()
+print(step, [s for s in m.steps() if s < 99] == list(range(step)), m.steps()[-2:], bool(sw.verify(m.step(99))),
+      np.array_equal(m.open(step - 1)["w"], w), flush=True)
+"""
+
+
+@pytest.mark.parametrize("what", ["m.save(step, {'w': w})", "m.save(step, {'w': w}, progress=lambda done, total: None)",
+                                  "m.save_async(step, {'w': w})"])
+def test_a_handler_of_a_signal_may_save(tmp_path, what):
+    """As for SIGTERM of a preempted job, which arrives in a save."""
+    child = subprocess.Popen([sys.executable, "-c", HANDLER % what, str(tmp_path)], env=ENVIRONMENT, text=True,
+                             stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        assert child.stdout.readline() == "go\n"
+        while child.poll() is None and not [n for n in os.listdir(tmp_path) if n.endswith(".tmp")]:
+            pass  # until a save is under way
+        child.send_signal(signal.SIGTERM)
+        out, errors = child.communicate(timeout=60)
+    finally:
+        child.kill()
+    assert out.endswith("True [99, 100] True True\n"), (out, errors)
+
+
+def test_a_callback_may_save(tmp_path):
+    done, said = threading.Event(), []
+    with sw.CheckpointManager(tmp_path) as m:
+
+        def again(pending):
+            try:
+                said.append(m.save(2, {"w": np.zeros(2)}).path)
+            except Exception as error:
+                said.append(error)
+            done.set()
+
+        m.save_async(1, {"w": np.zeros(2)}).add_done_callback(again)
+        assert done.wait(60)
+        assert said == [str(tmp_path / "step-00000002")] and m.steps() == [1, 2]
 
 
 def test_a_save_can_be_cancelled(tmp_path, rng):

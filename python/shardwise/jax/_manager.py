@@ -16,9 +16,9 @@ from typing import Any
 from .. import _objects
 from .._errors import Error, InvalidArgument, NameNotFound, NotFound
 from .._manager import PendingSave
+from .._paths import Path, local
 from .._progress import Progress
 from .._save import SaveStats
-from .._sources import Path
 from .._tensor import Checkpoint
 from ..group import from_jax
 from . import _load, _tree, args as args_, policies
@@ -55,11 +55,11 @@ class CheckpointManager:
                  item_names: Iterable[str] | None = None) -> None:
         """item_names: which items a Composite may have; any, if it is not given. Raises NotFound, IOFailed."""
         self._options = options or CheckpointManagerOptions()
-        self._root = os.path.abspath(os.fspath(directory))
+        self._root = os.path.abspath(local(directory, "open a folder of steps"))
         self._items = None if item_names is None else [item_names] if isinstance(item_names, str) else list(item_names)
         self._decision, self._preservation = self._options.decision(), self._options.preservation()
         # One for the thread that saves, one for the thread that calls.
-        self._saves, self._calls = from_jax(), from_jax()
+        self._saves, self._calls = from_jax().duplicate(), from_jax().duplicate()
         self._steps = Steps(self._root, create=self._options.create and not self._options.read_only,
                             collect_garbage=self._saves.rank == 0 and not self._options.read_only)
         # The same on all processes at each call, which what is on the disk is not while a save is under way.
@@ -136,7 +136,7 @@ class CheckpointManager:
         plain = _plain(metrics)
         write, failed = prepare(
             self._steps.path(step), tree, self._saves, copy=self._options.enable_async_checkpointing,
-            user=custom_metadata, existing="replace" if step in known else "fail", codec=self._options.codec,
+            user=custom_metadata, name=f"{self._root}, step {step}", existing="replace" if step in known else "fail", codec=self._options.codec,
             threads=self._options.threads, memory=self._options.memory, deadline=self._options.deadline,
             extra={"metrics": _numbers(plain), "jax": {"time": now, "items": kinds, "metrics": _objects.encode(plain)}})
         self._current = PendingSave(step, lambda progress: self._write(step, write, progress))
@@ -192,8 +192,8 @@ class CheckpointManager:
                 raise InvalidArgument("restore: needed is one of items and args")
             args = args_.StandardRestore(items)
         self.wait_until_finished()
-        steps = self._steps if directory is None else Steps(os.path.abspath(os.fspath(directory)), create=False,
-                                                            collect_garbage=False)
+        steps = self._steps if directory is None else Steps(
+            os.path.abspath(local(directory, "restore")), create=False, collect_garbage=False)
         if step is None:
             step = self._agreed(steps.latest, "which step is the latest")
             if step is None:

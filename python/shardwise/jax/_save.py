@@ -7,9 +7,10 @@ from typing import Any, Callable
 
 from .. import _objects
 from .._manager import PendingSave
+from .._paths import Path, local
 from .._progress import Progress
-from .._save import SaveStats, write_together
-from .._sources import MEMORY, Path, check_choice
+from .._save import SaveStats, call_of, write_together
+from .._sources import MEMORY, check_choice
 from ..group import DEADLINE, Group, from_jax
 from . import _devices
 from ._snapshot import Snapshot, common, snapshot
@@ -23,8 +24,9 @@ def save(path: Path, tree: Any, *, user: Any = None, codec: str = "zstd", existi
 
     Leaves may be JAX's arrays of any sharding, typed PRNG keys, numpy's arrays and scalars, and None, bool, int, float,
     complex, str, bytes. What each process has for itself (numpy, objects, arrays on local devices) must be the same for
-    all. Nothing is at `path` until every byte is on the disk. Options as those of shardwise.save(); `deadline`: seconds
-    that a process waits for the others.
+    all. So must path, user, codec, existing, and the order of saves. Nothing is at `path` until every byte is on the
+    disk. Options as those of shardwise.save(); `deadline`: seconds that a process waits for the others; progress: of what
+    this process writes.
 
     Raises InvalidArgument (two leaves of one name, values that differ between processes), TypeError and Unsupported
     naming all leaves that cannot be stored, AlreadyExists, IOFailed, GroupError. What fails on one process is raised on
@@ -48,12 +50,15 @@ def save_async(path: Path, tree: Any, *, user: Any = None, codec: str = "zstd", 
 
 
 def prepare(path: Path, tree: Any, group: Group, *, copy: bool, user: Any = None, deadline: float = DEADLINE,
-            extra: dict[str, Any] | None = None, existing: str = "fail",
+            extra: dict[str, Any] | None = None, existing: str = "fail", name: str = "",
             **options: Any) -> tuple[Write, BaseException | None]:
     """What writes a tree, to be called once. The values are held by nothing else, so they are free when it is done.
-    With other processes: where this one cannot take part, also the error, which that call then raises on all."""
+    With other processes: where this one cannot take part, also the error, which that call then raises on all. name: what
+    the processes compare, if not the path."""
     held: list[Snapshot] = []
     failed: BaseException | None = None
+    path = local(path, "save")
+    call = call_of(group, name or path, user=user, codec=options["codec"], existing=existing, deadline=deadline)
     try:
         check_choice("existing", existing, ("fail", "replace"))
         user = _objects.plain_copy(user, "user")
@@ -71,13 +76,14 @@ def prepare(path: Path, tree: Any, group: Group, *, copy: bool, user: Any = None
     def write(progress: Progress) -> SaveStats:
         same: list[str] = []
         starts: tuple[int, ...] = ()
-        if group.size > 1:
-            same = json.loads(group.agree(described, common, deadline, f"save {path}"))
-            starts = _devices.Numbering.of_job().starts
-        plan = held.pop().plan(same)
-        if group.rank == 0:
-            plan.extra.update(extra or {})
-        return write_together(path, plan, group, starts, user=user, existing=existing, progress=progress,
-                              deadline=deadline, **options)
+        with call:
+            if group.size > 1:
+                same = json.loads(call.agree(described, common))
+                starts = _devices.Numbering.of_job().starts
+            plan = held.pop().plan(same)
+            if group.rank == 0:
+                plan.extra.update(extra or {})
+            return write_together(call, path, plan, group, starts, user=user, existing=existing, progress=progress,
+                                  **options)
 
     return write, failed

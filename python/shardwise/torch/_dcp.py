@@ -35,8 +35,9 @@ from torch.futures import Future
 
 from .. import _core, _objects
 from .._errors import AlreadyExists, InvalidArgument, NameNotFound
+from .._paths import Path, local
 from .._save import encode_objects
-from .._sources import MEMORY, Path, Sources, check_choice
+from .._sources import MEMORY, Sources, check_choice
 from .._tensor import Checkpoint
 from ._tensors import TORCH, Memory, TensorReads, dtype_name, on_host
 
@@ -67,7 +68,7 @@ class StorageWriter(_StorageWriter):
         check_choice("existing", existing, ("fail", "replace"))
         check_choice("objects", objects, ("json", "pickle"))
         check_choice("replicas", replicas, ("check", "trust"))
-        self._options = {"path": None if path is None else os.fspath(path), "codec": codec, "existing": existing,
+        self._options = {"path": None if path is None else local(path, "save"), "codec": codec, "existing": existing,
                          "objects": objects, "threads": threads, "user": user, "replicas": replicas}
         self._path: str | None = self._options["path"]
         self._attempt: _core.Attempt | None = None  # the coordinator's, from prepare_global_plan to finish
@@ -93,7 +94,7 @@ class StorageWriter(_StorageWriter):
     def reset(self, checkpoint_id: Path | None = None) -> None:
         self.close()
         if checkpoint_id:
-            self._path = os.fspath(checkpoint_id)
+            self._path = local(checkpoint_id, "save")
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         if not kwargs.get("use_collectives", True):
@@ -285,13 +286,13 @@ class StorageReader(_StorageReader):
                  threads: int = 0) -> None:
         super().__init__()
         check_choice("unused", unused, ("warn", "error", "ignore"))
-        self._path = None if path is None else os.fspath(path)
+        self._path = None if path is None else local(path, "load")
         self._cast, self._unused, self._allow_pickle, self._threads = cast, unused, allow_pickle, threads
         self._checkpoint: Checkpoint | None = None
 
     def reset(self, checkpoint_id: Path | None = None) -> None:
         if checkpoint_id:
-            self._path = os.fspath(checkpoint_id)
+            self._path = local(checkpoint_id, "load")
         self._checkpoint = None
 
     def _open(self) -> Checkpoint:

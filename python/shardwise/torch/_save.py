@@ -11,11 +11,12 @@ from torch.distributed.tensor import DTensor
 
 from .. import _core, _objects
 from .._manager import PendingSave
+from .._paths import local
 from .._progress import Progress
-from .._save import Plan, SaveStats, encode_objects, write_together
+from .._save import Plan, SaveStats, call_of, encode_objects, write_together
 from .._sources import MEMORY, Sources, check_choice
 from .._sources import Path as FilePath
-from ..group import DEADLINE, Group, auto, single
+from ..group import DEADLINE, Call, Group, auto, single
 from ._staging import Staging
 from ._state import Layout, Layouts, PerRank, named_leaves
 from ._tensors import Memory, dtype_name, on_host
@@ -128,23 +129,28 @@ def _owners(values: list[bytes]) -> bytes:
     return json.dumps({name: of[0] for name, of in ranks.items() if len(of) < len(values)}).encode()
 
 
-def _finish(path: FilePath, collected: _Collected, options: dict[str, Any], replicas: str, progress: Progress) -> SaveStats:
+def _finish(call: Call, path: str, collected: _Collected, options: dict[str, Any], replicas: str,
+            progress: Progress) -> SaveStats:
     group: Group = collected.group
-    what = f"save {path}"
-    owners = json.loads(group.agree(lambda: collected.describe_plain(replicas == "check" and group.size > 1), _owners,
-                                    options["deadline"], what))
+    owners = json.loads(call.agree(lambda: collected.describe_plain(replicas == "check" and group.size > 1), _owners))
     collected.add_plain(owners)
     extra: dict[str, Any] = {"paths": collected.paths}
     if collected.per_rank:
         extra["per_rank"] = collected.per_rank
     plan = Plan(collected.sources, collected.objects, collected.aliases, extra=extra)
-    return write_together(path, plan, group, list(range(group.size + 1)), user=collected.user, progress=progress, **options)
+    return write_together(call, path, plan, group, list(range(group.size + 1)), user=collected.user, progress=progress,
+                          **options)
 
 
-def _options(codec: str, existing: str, threads: int, memory: int, deadline: float, replicas: str) -> dict[str, Any]:
+def _options(codec: str, existing: str, threads: int, memory: int, replicas: str) -> dict[str, Any]:
     check_choice("existing", existing, ("fail", "replace"))
     check_choice("replicas", replicas, ("check", "trust"))
-    return {"codec": codec, "existing": existing, "threads": threads, "memory": memory, "deadline": deadline}
+    return {"codec": codec, "existing": existing, "threads": threads, "memory": memory}
+
+
+def _call(group: Group, path: str, user: Any, options: dict[str, Any], deadline: float, replicas: str) -> Call:
+    return call_of(group, path, user=user, codec=options["codec"], existing=options["existing"], deadline=deadline,
+                   replicas=replicas)
 
 
 def save(path: FilePath, state: Mapping[str, Any], *, user: Any = None, codec: str = "zstd", existing: str = "fail",
@@ -158,12 +164,15 @@ def save(path: FilePath, state: Mapping[str, Any], *, user: Any = None, codec: s
     ranks that have it, else the error names rank and tensor; "trust": tensors are not compared.
 
     The processes agree over torch.distributed's store, with no collective: whatever else is under way does not matter.
-    What fails on one rank is raised on all, and nothing is committed. deadline: seconds that one waits for the others.
+    Path, user, codec, existing and replicas must be the same on all ranks, and saves come in the same order. What fails
+    on one rank is raised on all, and nothing is committed. deadline: seconds that one waits for the others. progress: of
+    what this rank writes.
     """
-    options = _options(codec, existing, threads, memory, deadline, replicas)
+    options = _options(codec, existing, threads, memory, replicas)
+    path = local(path, "save")
     group = auto() if group is None else group
     collected, error = _collect(state, user, group, None)
-    return _agreed(path, collected, error, group, options, replicas, progress)
+    return _agreed(_call(group, path, user, options, deadline, replicas), path, collected, error, options, replicas, progress)
 
 
 def save_async(path: FilePath, state: Mapping[str, Any], *, user: Any = None, codec: str = "zstd", existing: str = "fail",
@@ -176,11 +185,13 @@ def save_async(path: FilePath, state: Mapping[str, Any], *, user: Any = None, co
     same sizes, that call takes as long as the copy alone: new memory takes several times as long. False: it is freed when
     the save has ended.
     """
-    options = _options(codec, existing, threads, memory, deadline, replicas)
-    group = auto() if group is None else group.duplicate()
+    options = _options(codec, existing, threads, memory, replicas)
+    path = local(path, "save")
+    group = auto() if group is None else group
     staging = Staging()
     try:
         collected, error = _collect(state, user, group, staging)
+        call = _call(group, path, user, options, deadline, replicas)
     except BaseException:
         staging.release(keep_copy)
         raise
@@ -189,7 +200,7 @@ def save_async(path: FilePath, state: Mapping[str, Any], *, user: Any = None, co
         try:
             if collected is not None:
                 staging.drop_unused()
-            return _agreed(path, collected, error, group, options, replicas, progress)
+            return _agreed(call, path, collected, error, options, replicas, progress)
         finally:
             staging.release(keep_copy)
 
@@ -222,14 +233,10 @@ def _collect(state: Mapping[str, Any], user: Any, group: Group,
         return None, error  # the others wait: they are told by _agreed()
 
 
-def _agreed(path: FilePath, collected: _Collected | None, error: BaseException | None, group: Group,
-            options: dict[str, Any], replicas: str, progress: Progress) -> SaveStats:
-    if collected is None:
-        assert error is not None
-
-        def fail() -> bytes:
+def _agreed(call: Call, path: str, collected: _Collected | None, error: BaseException | None, options: dict[str, Any],
+            replicas: str, progress: Progress) -> SaveStats:
+    with call:
+        if collected is None:
+            assert error is not None
             raise error
-
-        group.agree(fail, lambda _: b"", options["deadline"], f"save {path}")
-        raise error
-    return _finish(path, collected, options, replicas, progress)
+        return _finish(call, path, collected, options, replicas, progress)

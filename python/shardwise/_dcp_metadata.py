@@ -1,0 +1,187 @@
+"""The `.metadata` of a checkpoint of torch.distributed.checkpoint's own format, which is a pickle, read as data.
+
+Nothing that it names is imported but torch's dtypes and a few types that cannot be changed; all other names get
+stand-ins, which are made for this one reading and dropped after it. So the pickle cannot run anything, and what it sets
+on a class it sets on one that nobody else has.
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+import pickle
+import stat
+from dataclasses import dataclass, field
+from typing import IO, Any
+
+from ._errors import Corrupt, Error, NotFound, Unsupported
+
+_METADATA = "torch.distributed.checkpoint.metadata"
+_RECORDS = {
+    (_METADATA, name) for name in ("Metadata", "TensorStorageMetadata", "BytesStorageMetadata",
+                                   "ChunkStorageMetadata", "MetadataIndex", "StorageMeta")
+} | {("torch.distributed.checkpoint.filesystem", name) for name in ("_StorageInfo", "_StoragePrefix", "StorageMeta")}
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Where the bytes of a tensor's box, or of an object, are."""
+
+    file: str  # a name in the checkpoint's folder
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """A tensor, and its pieces by where they begin: (offsets, sizes, piece)."""
+
+    dtype: Any  # torch's
+    shape: tuple[int, ...]
+    pieces: list[tuple[tuple[int, ...], tuple[int, ...], Piece]]
+
+
+@dataclass
+class DcpMetadata:
+    """What a checkpoint of DCP's holds, in the order of its metadata."""
+
+    tensors: dict[str, StoredTensor] = field(default_factory=dict)
+    objects: dict[str, Piece] = field(default_factory=dict)
+    paths: dict[str, list[Any]] = field(default_factory=dict)  #: where each name stands in the tree
+
+
+def open_regular(path: str) -> IO[bytes]:
+    """Opens a file, and waits for nobody: Raises Corrupt if it is a FIFO, a device or a folder; FileNotFoundError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise Corrupt(f"import {path}: found a FIFO, device or folder, needed a file")
+    return open(descriptor, "rb")
+
+
+def read_metadata(folder: str) -> DcpMetadata:
+    """Raises NotFound if there is none, Corrupt, Unsupported."""
+    path = os.path.join(folder, ".metadata")
+    try:
+        with open_regular(path) as file:
+            return _parsed(_unpickler(file).load())
+    except FileNotFoundError:
+        raise NotFound(f"import {folder}: there is no .metadata, so it is no checkpoint of DCP's, or one that was not "
+                       f"completed") from None
+    except Error as error:
+        raise type(error)(f"import {path}: {error}" if path not in str(error) else str(error)) from None
+    except OSError:
+        raise
+    except Exception as error:  # a pickle may raise anything
+        raise Corrupt(f"import {path}: found {type(error).__name__}: {error}, needed DCP's metadata") from None
+
+
+def _unpickler(file: IO[bytes]) -> pickle.Unpickler:
+    import torch
+
+    class Record:
+        """An object of DCP's: the attributes that its pickle sets."""
+
+        def __init__(self, *values: Any) -> None:
+            pass
+
+    class Properties(Record):
+        """TensorProperties, of whose state the first is the dtype."""
+
+        def __setstate__(self, state: Any) -> None:
+            self.dtype = state[0] if isinstance(state, tuple) else state["dtype"]
+
+    class MemoryFormat:
+        """An enum, of which nothing is needed."""
+
+        def __init__(self, *values: Any) -> None:
+            pass
+
+    def layout(name: Any) -> Any:
+        return name
+
+    def path(*parts: Any) -> str:
+        return "/".join(map(str, parts))
+
+    def member(kind: Any, name: Any) -> Any:  # Python 3.11 pickles the members of an enum so
+        if kind is not MemoryFormat:
+            raise Unsupported(f"found getattr of {type(kind).__name__}, needed a member of DCP's enum: it is not loaded")
+        return name
+
+    stands: dict[tuple[str, str], Any] = {name: type(name[1], (Record,), {}) for name in _RECORDS}
+    stands |= {(_METADATA, "TensorProperties"): Properties, (_METADATA, "_MEM_FORMAT_ENCODING"): MemoryFormat, ("torch.serialization", "_get_layout"): layout,
+               ("builtins", "getattr"): member, ("torch", "strided"): "strided"}
+    stands |= {("pathlib", name): path for name in ("PosixPath", "PurePosixPath", "Path", "WindowsPath", "PureWindowsPath")}
+    # Of C, whose attributes cannot be set.
+    kinds = {("torch", "Size"): torch.Size, ("torch", "device"): torch.device, ("builtins", "set"): set,
+             ("builtins", "frozenset"): frozenset, ("collections", "OrderedDict"): collections.OrderedDict}
+
+    class Unpickler(pickle.Unpickler):
+        def find_class(self, module: str, name: str) -> Any:
+            found = stands.get((module, name), kinds.get((module, name)))
+            if found is None and module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
+                found = getattr(torch, name)
+            if found is None:
+                raise Unsupported(f"found the name {module}.{name}, needed one of DCP's own: it is not loaded")
+            return found
+
+    return Unpickler(file)
+
+
+def _parsed(metadata: Any) -> DcpMetadata:
+    pieces: dict[tuple[str, tuple[int, ...] | None], Piece] = {}
+    for index, info in metadata.storage_data.items():
+        offset = getattr(index, "offset", None)
+        pieces[_text(index.fqn), None if offset is None else _ints(offset, "offset")] = _piece(info)
+    parsed = DcpMetadata()
+    for name, entry in metadata.state_dict_metadata.items():
+        if type(entry).__name__ != "TensorStorageMetadata":
+            parsed.objects[_text(name)] = _found(pieces, name, None)
+            continue
+        parsed.tensors[_text(name)] = StoredTensor(_dtype(entry.properties), _ints(entry.size, "size"), [
+            (_ints(c.offsets, "offsets"), _ints(c.sizes, "sizes"), _found(pieces, name, tuple(c.offsets))) for c in entry.chunks])
+    for name, path in (getattr(metadata, "planner_data", None) or {}).items():
+        if not all(isinstance(part, (str, int)) for part in path):
+            raise Corrupt(f"found the path {path!r} of {name!r}, needed names and numbers")
+        parsed.paths[_text(name)] = list(path)
+    return parsed
+
+
+def _found(pieces: dict[tuple[str, tuple[int, ...] | None], Piece], name: str, offsets: tuple[int, ...] | None) -> Piece:
+    piece = pieces.get((name, offsets))
+    if piece is None:
+        where = "" if offsets is None else f" at {list(offsets)}"
+        raise Corrupt(f"found no place of {name!r}{where}, needed a file for each piece")
+    return piece
+
+
+def _dtype(properties: Any) -> Any:
+    import torch
+
+    dtype = properties.dtype
+    if not isinstance(dtype, torch.dtype):
+        raise Corrupt(f"found the dtype {dtype!r}, needed one of torch's")
+    return dtype
+
+
+def _piece(info: Any) -> Piece:
+    file = _text(info.relative_path)
+    if os.path.basename(file) != file or file in ("", ".", ".."):
+        raise Corrupt(f"found a piece in {file!r}, needed a file in the folder itself")
+    if getattr(info, "transform_descriptors", None):
+        raise Unsupported(f"found the transformations {info.transform_descriptors!r} of {file!r}, needed none")
+    offset, length = _ints((info.offset, info.length), "place")
+    return Piece(file, offset, length)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise Corrupt(f"found {value!r}, needed a text")
+    return value
+
+
+def _ints(values: Any, what: str) -> tuple[int, ...]:
+    numbers = tuple(values)
+    if not all(type(n) is int and 0 <= n < 1 << 63 for n in numbers):
+        raise Corrupt(f"found the {what} {numbers!r}, needed numbers that are not negative")
+    return numbers

@@ -1,0 +1,183 @@
+"""Key-value stores that all processes of a job see: torch's, JAX's, a folder's, and one made of MPI's messages."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from typing import Any, Callable, Protocol
+
+from ._errors import GroupError
+from ._paths import local
+
+
+class Store(Protocol):
+    """A key-value store that all processes see. Thread-safe. What it raises comes out of the call of the group.
+
+    A store whose attribute `is_fresh` is there and true holds nothing from before this group was made.
+    """
+
+    def set(self, key: str, value: bytes) -> None:
+        """Takes the place of an older value."""
+        ...
+
+    def get(self, key: str, seconds: float) -> bytes | None:
+        """The value as soon as it is there; None if it has not come after `seconds`, which may be 0."""
+        ...
+
+    def delete(self, key: str) -> None:
+        """May do nothing if the store cannot."""
+        ...
+
+
+class TorchStore:
+    """torch.distributed's own store, cloned: a connection of its own, safe on any thread."""
+
+    def __init__(self, store: Any = None) -> None:
+        import torch.distributed as dist
+
+        if store is None:
+            store = dist.distributed_c10d._get_default_store()
+        self._store = store.clone() if hasattr(store, "clone") else store
+
+    def set(self, key: str, value: bytes) -> None:
+        self._guarded(lambda: self._store.set(key, value))
+
+    def get(self, key: str, seconds: float) -> bytes | None:
+        from datetime import timedelta
+
+        if seconds <= 0:
+            if not self._guarded(lambda: self._store.check([key])):
+                return None
+        else:
+            try:
+                self._store.wait([key], timedelta(seconds=seconds))
+            except Exception as error:
+                if "time" in str(error).lower():
+                    return None
+                raise self._gone(error) from None
+        found: bytes = self._guarded(lambda: self._store.get(key))
+        return found
+
+    def delete(self, key: str) -> None:
+        try:
+            self._store.delete_key(key)
+        except Exception:  # some stores cannot, and a full one is no reason to fail
+            pass
+
+    def _guarded(self, call: Callable[[], Any]) -> Any:
+        try:
+            return call()
+        except Exception as error:
+            raise self._gone(error) from None
+
+    @staticmethod
+    def _gone(error: Exception) -> GroupError:
+        return GroupError(f"the store is gone (has rank 0's process ended?): {type(error).__name__}: {str(error)[:120]}")
+
+
+# In less the service may not answer at all on a busy machine.
+_LEAST_MILLISECONDS = 200
+
+
+class JaxStore:
+    """The coordination service that jax.distributed.initialize() has started."""
+
+    def __init__(self) -> None:
+        from jax._src import distributed
+
+        self._client: Any = distributed.global_state.client
+
+    def set(self, key: str, value: bytes) -> None:
+        self._client.key_value_set_bytes(key, value, True)
+
+    def get(self, key: str, seconds: float) -> bytes | None:
+        try:
+            found: bytes
+            if seconds <= 0 and hasattr(self._client, "key_value_try_get_bytes"):
+                found = self._client.key_value_try_get_bytes(key)
+            else:
+                found = self._client.blocking_key_value_get_bytes(key, max(_LEAST_MILLISECONDS, int(seconds * 1000)))
+            return found
+        except Exception as error:
+            if "DEADLINE_EXCEEDED" in str(error) or "NOT_FOUND" in str(error):
+                return None
+            raise GroupError(f"JAX's coordination service: {type(error).__name__}: {str(error)[:120]}") from None
+
+    def delete(self, key: str) -> None:
+        try:
+            self._client.key_value_delete(key)
+        except Exception:
+            pass
+
+
+class FileStore:
+    """A folder that all processes see: files, renamed into place."""
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self._folder = os.path.abspath(local(folder, "make a process group"))
+        os.makedirs(self._folder, exist_ok=True)
+
+    def _path(self, key: str) -> str:
+        return os.path.join(self._folder, key.replace("/", "%"))
+
+    def set(self, key: str, value: bytes) -> None:
+        unfinished = f"{self._path(key)}.{os.getpid()}.{threading.get_ident()}.new"
+        with open(unfinished, "wb") as file:
+            file.write(value)
+        os.rename(unfinished, self._path(key))
+
+    def get(self, key: str, seconds: float) -> bytes | None:
+        end = time.monotonic() + seconds
+        pause = 0.0005
+        while True:
+            try:
+                with open(self._path(key), "rb") as file:
+                    return file.read()
+            except FileNotFoundError:
+                if time.monotonic() >= end:
+                    return None
+            time.sleep(pause)
+            pause = min(2 * pause, 0.05)
+
+    def delete(self, key: str) -> None:
+        try:
+            os.unlink(self._path(key))
+        except FileNotFoundError:
+            pass
+
+
+class MpiStore:
+    """Of mpi4py's point-to-point messages, on a communicator of its own. What rank 0 sets goes to all other ranks, what
+    another rank sets goes to rank 0; each gets a value once."""
+
+    is_fresh = True
+
+    def __init__(self, comm: Any) -> None:
+        self._comm = comm.Dup()
+        self._there: dict[str, bytes] = {}
+        self._sent: list[Any] = []
+        self._lock = threading.RLock()
+
+    def set(self, key: str, value: bytes) -> None:
+        with self._lock:
+            self._sent = [request for request in self._sent if not request.Test()]
+            for rank in range(1, self._comm.size) if self._comm.rank == 0 else (0,):
+                self._sent.append(self._comm.isend((key, value), rank))
+
+    def get(self, key: str, seconds: float) -> bytes | None:
+        end = time.monotonic() + seconds
+        while True:
+            with self._lock:
+                while self._comm.iprobe():
+                    there, value = self._comm.recv()
+                    self._there[there] = value
+                if key in self._there:
+                    return self._there.pop(key)
+            if time.monotonic() >= end:
+                return None
+            time.sleep(0.0005)
+
+    def delete(self, key: str) -> None:
+        with self._lock:
+            self._there.pop(key, None)

@@ -1,0 +1,201 @@
+"""Calls of a group: ranks that call other things, or at other times, are told, and never mixed. Ranks are threads here."""
+
+import os
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+import shardwise as sw
+from shardwise import group
+from shardwise._save import Plan, call_of, write_together
+from shardwise._sources import Sources
+
+LONG = 100.0  # a deadline that nothing here waits for
+
+
+def on_ranks(size: int, function: Callable[[int], Any]) -> list[Any]:
+    """What each rank returned, or raised."""
+
+    def outcome(rank: int) -> Any:
+        try:
+            return function(rank)
+        except Exception as error:
+            return error
+
+    with ThreadPoolExecutor(size) as pool:
+        return list(pool.map(outcome, range(size)))
+
+
+def groups(folder: Any, size: int) -> list[group.Group]:
+    return [group.from_files(folder, rank, size) for rank in range(size)]
+
+
+def save(g: group.Group, path: str, value: float, **how: Any) -> sw._save.SaveStats:
+    sources = Sources()
+    sources.add_array(f"part{g.rank}", np.full(3, value), listed=True)
+    options = {"user": None, "codec": "zstd", "existing": "fail", "deadline": LONG, **how}
+    with call_of(g, path, **options) as call:
+        options.pop("deadline")
+        return write_together(call, path, Plan(sources), g, list(range(g.size + 1)), **options)
+
+
+def test_ranks_that_save_at_different_paths_are_refused(tmp_path):
+    ranks = groups(tmp_path / "meet", 2)
+    said = on_ranks(2, lambda r: save(ranks[r], f"{tmp_path}/step-{5 + r}", 5 + r))
+    assert [type(error) for error in said] == [sw.InvalidArgument] * 2 and str(said[0]) == str(said[1])
+    assert f"found path '{tmp_path}/step-6' on rank 1, needed '{tmp_path}/step-5', as on rank 0" in str(said[0])
+    assert os.listdir(tmp_path) == ["meet"]
+    assert not any(isinstance(error, Exception) for error in on_ranks(2, lambda r: save(ranks[r], f"{tmp_path}/a", r)))
+
+
+@pytest.mark.parametrize("option", [{"user": {"lr": 1}}, {"codec": "none"}, {"existing": "replace"}, {"user": "x" * 300}])
+def test_ranks_that_save_with_different_options_are_refused(tmp_path, option):
+    ranks = groups(tmp_path / "meet", 2)
+    said = on_ranks(2, lambda r: save(ranks[r], f"{tmp_path}/a", r, **(option if r else {})))
+    for error in said:
+        assert isinstance(error, sw.InvalidArgument) and f"found {next(iter(option))} " in str(error), error
+    assert os.listdir(tmp_path) == ["meet"]
+
+
+def test_a_rank_that_comes_after_the_others_were_refused_is_told(tmp_path):
+    ranks = groups(tmp_path / "meet", 3)
+    refused = threading.Event()
+
+    def call(rank: int) -> bytes:
+        if rank == 2:
+            assert refused.wait(LONG)
+        try:
+            return ranks[rank].agree(lambda: b"", lambda v: b"well", LONG, "b" if rank == 1 else "a")
+        finally:
+            refused.set()
+
+    # All have met before: else rank 0 waits for rank 2 alone.
+    assert on_ranks(3, lambda r: ranks[r].agree(lambda: b"", lambda v: b"well", LONG, "first")) == [b"well"] * 3
+    said = on_ranks(3, call)
+    assert {str(error) for error in said} == {
+        "a: found call 'b' on rank 1, needed 'a', as on rank 0: every rank makes the same calls in the same order"}
+    assert on_ranks(3, lambda r: ranks[r].agree(lambda: b"", lambda v: b"well", LONG, "next")) == [b"well"] * 3
+
+
+def test_saves_in_another_order_on_a_rank_are_refused(tmp_path):
+    torch = pytest.importorskip("torch", reason="needs torch, which this environment has not")
+    import shardwise.torch as swt
+
+    ranks = groups(tmp_path / "meet", 2)
+    orders = ([0, 1, 2], [2, 0, 1])
+
+    def saves(rank: int) -> list[BaseException | None]:
+        pending = [swt.save_async(f"{tmp_path}/ck{k}", {f"m{rank}": torch.full((5,), float(k))}, group=ranks[rank],
+                                  deadline=LONG) for k in orders[rank]]
+        return [one.exception() for one in pending]
+
+    for errors in on_ranks(2, saves):
+        assert all(isinstance(error, sw.InvalidArgument) for error in errors), errors
+    assert os.listdir(tmp_path) == ["meet"]
+
+
+def test_what_an_earlier_job_left_in_the_folder_is_not_taken(tmp_path):
+    meet = tmp_path / "meet"
+    for job in range(3):
+        ranks = groups(meet, 3)
+        came = threading.Event()
+
+        def call(rank: int) -> bytes:
+            if rank == 0 and job:
+                # The others find the last job's number first, and wait for its answer.
+                while len([name for name in os.listdir(meet) if "%hello%" in name]) < 2:
+                    came.wait(0.001)
+            return ranks[rank].agree(lambda: b"%d" % rank, lambda v: b"job %d" % job, LONG, "start")
+
+        assert on_ranks(3, call) == [b"job %d" % job] * 3
+
+
+def test_a_call_that_one_rank_left_out_does_not_shift_later_ones(tmp_path):
+    ranks = groups(tmp_path / "meet", 2)
+
+    def call(rank: int, what: str, deadline: float = LONG) -> bytes:
+        return ranks[rank].agree(lambda: what.encode(), lambda v: b"+".join(v), deadline, f"save {what}")
+
+    assert on_ranks(2, lambda r: call(r, "first")) == [b"first+first"] * 2
+    for alone, missing in ((0, 1), (1, 0)):
+        for what in ("a", "b", "b"):
+            with pytest.raises(sw.GroupError, match=f"save {what}: rank {missing} of 2 did not come within 0.05 s: was "
+                                                    f"it called on one rank only"):
+                call(alone, what, 0.05)
+        for what in ("b", "c"):
+            assert on_ranks(2, lambda r: call(r, what)) == [f"{what}+{what}".encode()] * 2
+
+
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("failing", [0, 1])
+@pytest.mark.parametrize("steps", [0, 1])
+def test_an_error_between_two_steps_ends_the_call_everywhere(tmp_path, size, failing, steps):
+    ranks = groups(tmp_path / "meet", size)
+
+    def call(rank: int) -> bytes:
+        with ranks[rank].call("save a", LONG) as both:
+            for _ in range(steps):
+                both.agree(lambda: b"", lambda v: b"")
+            if rank == failing:
+                raise ZeroDivisionError("by zero")
+            return both.agree(lambda: b"", lambda v: b"")
+
+    for rank, error in enumerate(on_ranks(size, call)):
+        assert isinstance(error, ZeroDivisionError if rank == failing else sw.GroupError)
+        assert rank == failing or f"rank {failing}: ZeroDivisionError: by zero" in str(error)
+    assert on_ranks(size, lambda r: ranks[r].agree(lambda: b"", lambda v: b"well", LONG, "b")) == [b"well"] * size
+
+
+def test_calls_in_the_background_keep_their_order(tmp_path):
+    ranks = groups(tmp_path / "meet", 2)
+
+    def call(rank: int) -> list[bytes]:
+        calls = [ranks[rank].call(f"save {k}", LONG) for k in range(4)]
+        # Run the other way round: each finds its own announcement all the same.
+        with ThreadPoolExecutor(4) as pool:
+            done = [pool.submit(one.agree, lambda: b"", lambda v, k=k: b"%d" % k) for k, one in reversed(list(enumerate(calls)))]
+            return [one.result() for one in done]
+
+    assert on_ranks(2, call) == [[b"3", b"2", b"1", b"0"]] * 2
+
+
+class FakeComm:
+    """What MpiStore needs of mpi4py's communicators."""
+
+    class Sent:
+        def Test(self) -> bool:
+            return True
+
+    def __init__(self, rank: int, boxes: list["queue.Queue[Any]"]) -> None:
+        self.rank, self.size, self.boxes = rank, len(boxes), boxes
+
+    def Dup(self) -> "FakeComm":
+        return self
+
+    def isend(self, message: Any, rank: int) -> Sent:
+        self.boxes[rank].put(message)
+        return self.Sent()
+
+    def iprobe(self) -> bool:
+        return not self.boxes[self.rank].empty()
+
+    def recv(self) -> Any:
+        return self.boxes[self.rank].get()
+
+
+def test_a_group_of_messages(tmp_path):
+    boxes: list[queue.Queue[Any]] = [queue.Queue() for _ in range(3)]
+    ranks = [group.from_mpi(FakeComm(rank, boxes)) for rank in range(3)]
+    for stats in on_ranks(3, lambda r: save(ranks[r], f"{tmp_path}/a", r)):
+        assert stats.path == f"{tmp_path}/a"
+    assert {name: array[0] for name, array in sw.load(f"{tmp_path}/a").items()} == {"part0": 0, "part1": 1, "part2": 2}
+    with pytest.raises(sw.GroupError, match="ranks 1, 2 of 3 did not come"):
+        save(ranks[0], f"{tmp_path}/b", 0, deadline=0.05)
+    said = on_ranks(3, lambda r: save(ranks[r], f"{tmp_path}/{r == 2}", r))
+    assert all(isinstance(error, sw.InvalidArgument) and "on rank 2" in str(error) for error in said), said
+    assert sorted(os.listdir(tmp_path)) == ["a"]

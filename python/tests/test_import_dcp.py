@@ -1,0 +1,173 @@
+"""Checkpoints of DCP's that somebody made to do harm: nothing runs, nothing stays changed, and the error is ours."""
+
+import collections
+import copy
+import io
+import os
+import pathlib
+import pickle
+import struct
+
+import pytest
+
+import shardwise as sw
+
+torch = pytest.importorskip("torch", reason="needs torch, which this environment has not")
+import torch.distributed.checkpoint as dcp  # noqa: E402
+from torch.distributed.checkpoint import filesystem, metadata  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+
+
+@pytest.fixture
+def good(tmp_path):
+    dcp.save({"w": torch.arange(12.0).reshape(3, 4), "step": 5}, storage_writer=dcp.FileSystemWriter(tmp_path / "dcp"))
+    return tmp_path / "dcp"
+
+
+def load(folder):
+    return sw.load(sw.import_dcp(folder, folder / "as-ours", existing="replace"))
+
+
+def text(value: str) -> bytes:
+    return b"\x8c" + bytes([len(value)]) + value.encode()
+
+
+def named(module: str, name: str) -> bytes:
+    return text(module) + text(name) + b"\x93"
+
+
+def built(module: str, name: str, attribute: str) -> bytes:
+    """Sets an attribute on what is named, as a pickle sets those of an object."""
+    return b"\x80\x04" + named(module, name) + b"N}" + text(attribute) + b"Ns\x86b."
+
+
+BUILT = [
+    ("pathlib", "PurePosixPath", pathlib.PurePosixPath, "is_absolute"),
+    ("torch.distributed.checkpoint.metadata", "MetadataIndex", metadata.MetadataIndex, "__eq__"),
+    ("torch.distributed.checkpoint.metadata", "_MEM_FORMAT_ENCODING", metadata._MEM_FORMAT_ENCODING, "new"),
+    ("torch.distributed.checkpoint.filesystem", "_StorageInfo", filesystem._StorageInfo, "__hash__"),
+    ("torch.serialization", "_get_layout", torch.serialization._get_layout, "__code__"),
+    ("torch.serialization", "_get_layout", torch.serialization._get_layout, "new"),
+    ("torch", "Size", torch.Size, "numel"),
+    ("torch", "device", torch.device, "type"),
+    ("torch", "float32", torch.float32, "new"),
+    ("torch", "strided", torch.strided, "new"),
+    ("collections", "OrderedDict", collections.OrderedDict, "pop"),
+    ("builtins", "set", set, "add"),
+    ("builtins", "frozenset", frozenset, "copy"),
+    ("builtins", "getattr", getattr, "__name__"),
+]
+
+
+@pytest.mark.parametrize("module,name,kind,attribute", BUILT)
+def test_a_pickle_sets_nothing_on_what_others_use(good, module, name, kind, attribute):
+    was = getattr(kind, attribute, None)
+    right = (good / ".metadata").read_bytes()
+    (good / ".metadata").write_bytes(built(module, name, attribute))
+    with pytest.raises(sw.Error):
+        load(good)
+    assert getattr(kind, attribute, None) is was or getattr(kind, attribute, None) == was
+    (good / ".metadata").write_bytes(right)
+    assert load(good)["step"] == 5
+
+
+def calls(marker: str) -> dict[str, bytes]:
+    command = f"touch {marker}"
+    return {
+        "os.system": b"cos\nsystem\n(S'%s'\ntR." % command.encode(),
+        "eval": b"cbuiltins\neval\n(S'1'\ntR.",
+        "a dotted name": b"\x80\x04" + named("torch", "os.system") + text(command) + b"\x85R.",
+        "a method": b"\x80\x04" + named("builtins", "getattr") + named("pathlib", "Path") + text("home") + b"\x86R.",
+        "a persistent id": b"\x80\x04" + text("x") + b"Q.",
+        "an extension": b"\x80\x02\x82\x01.",
+        "nested": b"\x80\x04" + b"]" * 200000 + b"a" * 199999 + b".",
+        "2 GiB long": b"\x80\x02\x8b" + struct.pack("<I", 0x7FFFFFFF) + b".",
+        "a huge text": b"\x80\x04\x8d" + struct.pack("<Q", 1 << 60) + b"x.",
+        "empty": b"",
+        "none": pickle.dumps(None),
+        "a dict": pickle.dumps({}),
+        "paths for names": pickle.dumps(metadata.Metadata({pathlib.PosixPath("/x"): metadata.BytesStorageMetadata()}, None, {})),
+    }
+
+
+@pytest.mark.parametrize("what", list(calls("")))
+def test_a_hostile_metadata_is_an_error_of_ours(good, what):
+    (good / ".metadata").write_bytes(calls(str(good / "ran"))[what])
+    with pytest.raises((sw.Corrupt, sw.Unsupported), match=r"import .*\.metadata"):
+        load(good)
+    assert not (good / "ran").exists()
+
+
+def moved(**changes):
+    def change(m):
+        for index, info in m.storage_data.items():
+            if index.fqn == "w":
+                m.storage_data[index] = filesystem._StorageInfo(**{
+                    "relative_path": info.relative_path, "offset": info.offset, "length": info.length, **changes})
+    return change
+
+
+def sized(size=None, chunks=None):
+    def change(m):
+        entry = m.state_dict_metadata["w"]
+        entry.size = torch.Size(size) if size is not None else entry.size
+        entry.chunks = chunks if chunks is not None else entry.chunks
+    return change
+
+
+LIES = {
+    "above": moved(relative_path="../../../etc/passwd"), "absolute": moved(relative_path="/etc/passwd"),
+    "dots": moved(relative_path=".."), "no name": moved(relative_path=""), "None": moved(relative_path=None),
+    "a descriptor": moved(relative_path=0), "negative": moved(offset=-5), "huge": moved(length=1 << 60),
+    "no length": moved(length=-1), "another's": moved(offset=3), "not there": moved(relative_path="none"),
+    "a FIFO": moved(relative_path="fifo"), "the folder": moved(relative_path="folder"), "a device": moved(relative_path="null"),
+    "larger": sized((6, 4)), "smaller": sized((2, 4)), "no chunks": sized(None, []),
+    "twice": sized(None, [metadata.ChunkStorageMetadata(torch.Size([0, 0]), torch.Size([3, 4]))] * 2),
+    "elsewhere": sized((6, 4), [metadata.ChunkStorageMetadata(torch.Size([3, 0]), torch.Size([3, 4]))]),
+    "very large": sized((2**62, 2**62)), "no dtype": lambda m: setattr(m.state_dict_metadata["w"].properties, "dtype", 3),
+}
+
+
+@pytest.mark.parametrize("what", list(LIES))
+def test_metadata_that_lie_are_an_error_of_ours(good, what):
+    os.mkfifo(good / "fifo")
+    os.mkdir(good / "folder")
+    os.symlink("/dev/zero", good / "null")
+    said = pickle.loads((good / ".metadata").read_bytes())
+    changed = copy.deepcopy(said)
+    LIES[what](changed)
+    (good / ".metadata").write_bytes(pickle.dumps(changed))
+    with pytest.raises(sw.Error):
+        load(good)
+
+
+@pytest.mark.parametrize("what", ["a class", "a call", "no file of torch's", "a number"])
+def test_a_hostile_piece_is_an_error_of_ours(good, what):
+    class Evil:
+        def __reduce__(self):
+            return os.system, (f"touch {good}/ran",)
+
+    blob = io.BytesIO()
+    torch.save({"a": Evil()} if what == "a class" else 5, blob)
+    raw = {"a call": b"\x80\x02cos\nsystem\n(S'touch %s/ran'\ntR." % str(good).encode(),
+           "no file of torch's": b"x" * 100}.get(what, blob.getvalue())
+    (good / "evil").write_bytes(raw)
+    said = pickle.loads((good / ".metadata").read_bytes())
+    moved(relative_path="evil", offset=0, length=len(raw))(said)
+    (good / ".metadata").write_bytes(pickle.dumps(said))
+    with pytest.raises((sw.Corrupt, sw.Unsupported), match="import .*found") as error:
+        load(good)
+    assert not (good / "ran").exists() and "weights_only" not in str(error.value)
+
+
+def test_a_fifo_for_metadata_is_refused(good):
+    (good / ".metadata").unlink()
+    os.mkfifo(good / ".metadata")
+    with pytest.raises(sw.Corrupt, match="FIFO"):
+        load(good)
+
+
+def test_what_dcp_writes_is_read(good):
+    loaded = load(good)
+    assert loaded["w"].tolist() == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]] and loaded["step"] == 5

@@ -1,0 +1,80 @@
+"""Paths that callers give: URLs are refused, `~` is the user's folder."""
+
+import os
+import pathlib
+
+import numpy as np
+import pytest
+
+import shardwise as sw
+
+HERE = {"w": np.ones(3)}
+
+
+def torch_calls(path):
+    torch = pytest.importorskip("torch", reason="needs torch, which this environment has not")
+    import shardwise.torch as swt
+
+    state = {"w": torch.ones(3)}
+    return [lambda: swt.save(path, state), lambda: swt.save_async(path, state), lambda: swt.load(path, state),
+            lambda: swt.load_state_dict(path), lambda: swt.StorageWriter(path), lambda: swt.StorageReader(path),
+            lambda: swt.StorageWriter().reset(path), lambda: swt.StorageReader().reset(path)]
+
+
+def jax_calls(path):
+    pytest.importorskip("jax", reason="needs jax, which this environment has not")
+    import shardwise.jax as swj
+
+    return [lambda: swj.save(path, HERE), lambda: swj.save_async(path, HERE), lambda: swj.load(path),
+            lambda: swj.CheckpointManager(path)]
+
+
+def calls(path):
+    return [lambda: sw.save(path, HERE), lambda: sw.open(path), lambda: sw.load(path), lambda: sw.info(path),
+            lambda: sw.verify(path), lambda: sw.CheckpointManager(path),
+            lambda: sw.reshard(path, "a", mesh="x=1"), lambda: sw.explain(path, mesh="x=1"),
+            lambda: sw.import_safetensors(path, "a"), lambda: sw.import_safetensors("a", path),
+            lambda: sw.export_safetensors(path, "a"), lambda: sw.export_safetensors("a", path),
+            lambda: sw.sources.npy(path), lambda: sw.sources.npy([path]), lambda: sw.group.from_files(path, 0, 2)]
+
+
+@pytest.mark.parametrize("path", ["s3://bucket/run/x.sw", "gs://bucket/x", "file:///tmp/x", pathlib.Path("s3://bucket/x")])
+@pytest.mark.parametrize("of", [calls, torch_calls, jax_calls])
+def test_urls_are_refused(tmp_path, monkeypatch, of, path):
+    monkeypatch.chdir(tmp_path)
+    for call in of(path):
+        with pytest.raises(sw.Unsupported, match="found the URL"):
+            call()
+    assert os.listdir(tmp_path) == []
+
+
+def test_imports_refuse_urls(tmp_path, monkeypatch):
+    pytest.importorskip("torch", reason="needs torch, which this environment has not")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(sw.Unsupported, match="found the URL"):
+        sw.import_dcp("s3://bucket/x", "a")
+    pytest.importorskip("orbax.checkpoint", reason="needs Orbax, which this environment has not")
+    with pytest.raises(sw.Unsupported, match="found the URL"):
+        sw.import_orbax("s3://bucket/x", "a")
+    assert os.listdir(tmp_path) == []
+
+
+def test_the_users_folder_is_meant_by_a_tilde(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "home").mkdir()
+    assert sw.save("~/a", HERE).path == str(tmp_path / "home" / "a")
+    assert sw.load(pathlib.Path("~/a"))["w"].tolist() == [1, 1, 1] and sw.verify("~/a")
+    with sw.CheckpointManager("~/run") as m:
+        m.save(1, HERE)
+    sw.reshard("~/run/step-00000001", "~/other", mesh="x=1")
+    sw.export_safetensors("~/a", "~/a.safetensors")
+    sw.import_safetensors("~/a.safetensors", "~/b")
+    assert sorted(os.listdir(tmp_path / "home")) == ["a", "a.safetensors", "b", "other", "run"]
+    assert os.listdir(tmp_path) == ["home"]
+
+
+def test_names_with_colons_are_paths(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    sw.save("run:3", HERE)
+    assert sw.load(tmp_path / "run:3")["w"].tolist() == [1, 1, 1]
