@@ -184,14 +184,13 @@ std::vector<ShardedArray> CheckpointReader::restore(Devices& devices,
     if (!text.empty()) wrong.push_back(std::move(text));
     numbers.push_back(number.value_or(0));
   }
+  std::string problem;
   if (!wrong.empty()) {
-    throw Error(
-        ErrorCode::invalid_argument,
+    problem =
         fmt::format("restore of checkpoint {}: {} of {} requests do not fit: {}",
-                    directory().string(), wrong.size(), requests.size(), fmt::join(wrong, "; ")));
+                    directory().string(), wrong.size(), requests.size(), fmt::join(wrong, "; "));
   }
-
-  return detail::restore_arrays(impl_->chunks, devices, requests, numbers, options);
+  return detail::restore_arrays(impl_->chunks, devices, requests, numbers, options, problem);
 }
 
 ReadStats CheckpointReader::stats() const { return impl_->chunks.stats(); }

@@ -29,10 +29,12 @@ struct BoxTarget {
 };
 
 struct RestoreOptions {
-  /// What several of this number of neighbouring processes (those of a host, say, or all) hold is
-  /// read by one of them, which sends it to the others. 1: each process reads what its devices
-  /// hold, and needs no other. Else all processes of the devices restore the same together;
-  /// restore_traffic() says what is read and sent.
+  /// Ranks are grouped in blocks of this size (those of a host, say, or all). A box that several
+  /// ranks of a block need is read by one of them and sent to the others. 1: each process reads
+  /// what its devices hold, and needs no other. More: all processes of the devices restore
+  /// together, with the same number here. They pass the same requests for the same checkpoint, in
+  /// any order; if not, all throw invalid_argument and nothing is read. restore_traffic() says what
+  /// is read and sent.
   int processes_per_read = 1;
 };
 
@@ -109,8 +111,10 @@ class CheckpointReader final : public BoxReader {
   /// Several arrays. First compares all names, dtypes and shapes with the checkpoint's, and meshes
   /// with the number of devices, and throws one invalid_argument that lists every mismatch; then
   /// reads each chunk that any device needs once. Throws not_found where a mesh names a device that
-  /// is not there, resource_exhausted where a device's memory does not suffice, cancelled where
-  /// processes read for each other and another one fails.
+  /// is not there, resource_exhausted where a device's memory does not suffice. If processes read
+  /// for each other (RestoreOptions), what does not fit on one is thrown on all, also that their
+  /// requests differ; cancelled if another one fails later; corrupt if a message is not what was
+  /// sent.
   std::vector<ShardedArray> restore(Devices& devices, std::span<const TensorRequest> requests,
                                     const RestoreOptions& options = {}) const;
 

@@ -16,9 +16,15 @@ namespace shardwise {
 
 std::uint64_t hash64(const std::byte* data, std::size_t size) { return XXH3_64bits(data, size); }
 
+std::uint64_t hash64(std::string_view text) { return XXH3_64bits(text.data(), text.size()); }
+
 Hash128 hash128(const std::byte* data, std::size_t size) {
   const XXH128_hash_t hash = XXH3_128bits(data, size);
   return {hash.high64, hash.low64};
+}
+
+Hash128 hash128(std::string_view text) {
+  return hash128(reinterpret_cast<const std::byte*>(text.data()), text.size());
 }
 
 struct Hasher128::State {

@@ -17,7 +17,9 @@ struct Hash128 {
 
 /// XXH3 with seed 0: for finding damage, not for security.
 std::uint64_t hash64(const std::byte* data, std::size_t size);
+std::uint64_t hash64(std::string_view text);
 Hash128 hash128(const std::byte* data, std::size_t size);
+Hash128 hash128(std::string_view text);
 
 /// hash128 of bytes that come in parts. Thread-compatible.
 class Hasher128 {

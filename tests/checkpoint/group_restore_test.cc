@@ -162,6 +162,130 @@ TEST(GroupRestore, WhatFailsInOneProcessFailsInThoseThatItReadsFor) {
   EXPECT_THAT(errors[2], testing::HasSubstr(errors[0]));
 }
 
+/// What each of two ranks has restored, or its error; each asks for its own list, over a line of
+/// two devices that both hold all.
+std::vector<std::string> restore_each(const std::filesystem::path& step,
+                                      std::span<const std::vector<TensorRequest>> lists,
+                                      std::span<const HostTensor> tensors) {
+  return run_ranks(
+      static_cast<int>(lists.size()), {}, [&](std::shared_ptr<SocketTransport> transport) {
+        const std::size_t rank = static_cast<std::size_t>(transport->rank());
+        const ProcessGroup group(std::move(transport));
+        Devices devices(kDevices, {.threads = 1, .group = group});
+        const CheckpointReader reader(step, {.threads = 1});
+        const auto arrays = reader.restore(devices, lists[rank], {.processes_per_read = 2});
+        for (std::size_t i = 0; i < arrays.size(); ++i) {
+          const auto tensor = std::ranges::find(tensors, lists[rank][i].name, &HostTensor::name);
+          EXPECT_TRUE(holds_addressable(arrays[i], *tensor)) << tensor->name;
+        }
+      });
+}
+
+// Processes that read for each other find each other's boxes by name and place, not by counting.
+TEST(GroupRestore, ListsInAnotherOrderGiveEachTensorItsOwnValues) {
+  const TempDir dir;
+  std::vector<HostTensor> tensors;
+  for (const char* name : {"a", "b", "c", "d"}) {
+    tensors.push_back(host_tensor(name, DType::f32, {300, 64}, "12", "-,-", Values::noise,
+                                  static_cast<std::uint64_t>(name[0])));
+  }
+  CheckpointManager(dir / "root").save(1, sources_of(tensors));
+  const auto request = [&](std::size_t t) {
+    return TensorRequest{tensors[t].name, tensors[t].spec};
+  };
+  const std::vector<TensorRequest> lists[] = {
+      {request(0), request(1), request(2), request(3)},
+      {request(3), request(0), request(2), request(1)},
+      {request(1), request(3), request(2), request(0)},
+  };
+  EXPECT_THAT(restore_each(dir / "root/step-00000001", lists, tensors), Each(""));
+  // A tensor twice, under two shardings.
+  TensorRequest cut = request(1);
+  cut.spec.sharding = Sharding(Mesh::line(12), PartitionSpec::parse("-,0"));
+  const std::vector<TensorRequest> twice[] = {{request(1), cut, request(0)},
+                                              {cut, request(0), request(1)}};
+  EXPECT_THAT(restore_each(dir / "root/step-00000001", twice, tensors), Each(""));
+}
+
+TEST(GroupRestore, ListsThatDifferAreOneErrorOnAll) {
+  const TempDir dir;
+  std::vector<HostTensor> tensors;
+  for (const char* name : {"a", "b", "c"}) {
+    tensors.push_back(host_tensor(name, DType::f32, {300, 64}, "12", "-,-"));
+  }
+  CheckpointManager(dir / "root").save(1, sources_of(tensors));
+  const auto request = [&](std::size_t t) {
+    return TensorRequest{tensors[t].name, tensors[t].spec};
+  };
+  TensorRequest cut = request(1), missing = request(1), large = request(1);
+  cut.spec.sharding = Sharding(Mesh::line(12), PartitionSpec::parse("0,-"));
+  missing.name = "none";
+  large.spec.shape = {301, 64};
+  struct Case {
+    const char* name;
+    std::vector<TensorRequest> rank_0, rank_1;
+    const char* needed;
+  };
+  const std::string all = "\"c\" f32 [300, 64], -,- on 12";
+  const std::string longer =
+      "found 2 requests on rank 0 and 3 on rank 1, needed are the same on all; rank 1 alone asks "
+      "for " +
+      all;
+  const std::string shorter =
+      "found 3 requests on rank 0 and 2 on rank 1, needed are the same on all; rank 0 alone asks "
+      "for " +
+      all;
+  for (const Case& test : {
+           Case{"longer",
+                {request(0), request(1)},
+                {request(0), request(1), request(2)},
+                longer.c_str()},
+           Case{"shorter",
+                {request(0), request(1), request(2)},
+                {request(0), request(1)},
+                shorter.c_str()},
+           Case{"other boxes",
+                {request(1)},
+                {cut},
+                "rank 1 alone asks for \"b\" f32 [300, 64], 0,- on devices=12"},
+           Case{"other tensors", {request(0)}, {request(1)}, "rank 0 alone asks for \"a\""},
+           Case{"one twice", {request(0), request(0)}, {request(0)}, "found 2 requests on rank 0"},
+           Case{"not there", {request(0)}, {missing}, "there is no tensor \"none\""},
+           Case{"another shape", {large}, {request(1)}, "wanted is f32 [301, 64]"},
+       }) {
+    SCOPED_TRACE(test.name);
+    const std::vector<TensorRequest> lists[] = {test.rank_0, test.rank_1};
+    const auto errors = restore_each(dir / "root/step-00000001", lists, tensors);
+    EXPECT_THAT(errors, Each(testing::HasSubstr(test.needed)));
+    EXPECT_EQ(errors[0], errors[1]);
+  }
+}
+
+// Both steps have the same tensors.
+TEST(GroupRestore, AnotherCheckpointOrAnotherNumberIsOneErrorOnAll) {
+  const TempDir dir;
+  const HostTensor w = host_tensor("w", DType::f32, {300, 64}, "12", "-,-");
+  CheckpointManager manager(dir / "root");
+  manager.save(1, {w.source()});
+  manager.save(2, {w.source()});
+  const auto restore = [&](bool other_step, bool other_number) {
+    return run_ranks(3, {}, [&](std::shared_ptr<SocketTransport> transport) {
+      const bool is_last = transport->rank() == 2;
+      const ProcessGroup group(std::move(transport));
+      Devices devices(kDevices, {.threads = 1, .group = group});
+      const CheckpointReader reader(
+          dir / (is_last && other_step ? "root/step-00000002" : "root/step-00000001"),
+          {.threads = 1});
+      reader.restore(devices, std::vector<TensorRequest>{{"w", w.spec}},
+                     {.processes_per_read = is_last && other_number ? 2 : 3});
+    });
+  };
+  EXPECT_THAT(restore(false, false), Each(""));
+  EXPECT_THAT(restore(true, false), Each(testing::HasSubstr("on rank 0 and ")));
+  EXPECT_THAT(restore(false, true),
+              Each(testing::HasSubstr("found processes_per_read 3 on rank 0 and 2 on rank 2")));
+}
+
 // Training that goes on over another number of processes, with programs in between.
 TEST(GroupRestore, ReadsNoMoreThanTheDevicesOfTheProcessHold) {
   const TempDir dir;

@@ -74,4 +74,27 @@ class Unpacker {
   std::span<const std::byte> rest_;
 };
 
+/// A message with its hash after it, so that damage on the way is found.
+inline Bytes sealed(Bytes message) {
+  const std::uint64_t hash = hash64(message.data(), message.size());
+  message.resize(message.size() + sizeof hash);
+  std::memcpy(message.data() + message.size() - sizeof hash, &hash, sizeof hash);
+  return message;
+}
+
+/// What sealed() was given; valid as long as `message`. Throws corrupt, naming `what`, if the hash
+/// is not that of the message.
+inline std::span<const std::byte> unsealed(std::span<const std::byte> message,
+                                           std::string_view what) {
+  std::uint64_t stated = 0;
+  if (message.size() >= sizeof stated) {
+    const auto content = message.first(message.size() - sizeof stated);
+    std::memcpy(&stated, content.data() + content.size(), sizeof stated);
+    if (hash64(content.data(), content.size()) == stated) return content;
+  }
+  throw Error(ErrorCode::corrupt,
+              "read " + std::string(what) + ": found " + std::to_string(message.size()) +
+                  " bytes that do not end with their hash; needed is the message as it was sent");
+}
+
 }  // namespace shardwise::detail

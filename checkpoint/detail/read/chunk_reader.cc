@@ -23,7 +23,8 @@ std::size_t logical_bytes(const StoredCheckpoint& checkpoint, const ChunkId& id)
 }  // namespace
 
 ChunkReader::ChunkReader(StoredCheckpoint checkpoint, const ReadOptions& options)
-    : checkpoint_(std::make_shared<StoredCheckpoint>(std::move(checkpoint))),
+    : id_(checkpoint.manifest.id),
+      checkpoint_(std::make_shared<StoredCheckpoint>(std::move(checkpoint))),
       options_(options),
       threads_(Executor::threads_for(options.threads)) {
   if (options_.read_once) checkpoint_->files->read_once();

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <utility>
 
 #include "shardwise/checkpoint/detail/codec.h"
@@ -40,12 +41,17 @@ class ChunkReader {
   View checkpoint_for(std::span<const ReadTarget> targets);
 
   void fill(std::span<const ReadTarget> targets);
+
+  /// Tells the save that wrote the checkpoint from others.
+  const std::string& checkpoint_id() const { return id_; }
+
   ReadStats stats() const;
 
  private:
   struct Call;
   void consume(Call& call, std::size_t number, RangeBytes& bytes);
 
+  const std::string id_;
   // Loaded in place unless it is held by a view: these come and go under the mutex.
   Mutex mutex_;
   std::shared_ptr<StoredCheckpoint> checkpoint_ SHARDWISE_GUARDED_BY(mutex_);

@@ -1,9 +1,14 @@
 #include "shardwise/checkpoint/detail/read/fan_out.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
 #include <map>
 #include <utility>
+
+#include "shardwise/checkpoint/detail/group/packer.h"
+#include "shardwise/shard/error.h"
 
 namespace shardwise::detail {
 namespace {
@@ -11,43 +16,59 @@ namespace {
 constexpr std::size_t kSegmentBytes = std::size_t{4} << 20;
 constexpr std::size_t kRoundBytes = std::size_t{64} << 20;  // of all messages of a round
 
+constexpr std::size_t kHeaderBytes = 3 * sizeof(std::uint64_t);
+
 struct Segment {
   const SharedBox* box;
   std::size_t begin, bytes;
+
+  BoxPart part() const { return {box->id, begin, bytes}; }
 };
 
+/// The segments that this process sends to another one, or takes from it.
+using SegmentsOf = std::map<int, std::vector<const Segment*>>;
+
+std::vector<BoxPart> parts_of(std::span<const Segment* const> segments) {
+  std::vector<BoxPart> parts;
+  parts.reserve(segments.size());
+  for (const Segment* segment : segments) parts.push_back(segment->part());
+  return parts;
+}
+
 void send(const ProcessGroup& group, std::span<const Segment> segments) {
-  std::map<int, Bytes> to;
-  std::map<int, std::size_t> from;  // how much of it is taken
+  SegmentsOf to, from;
   for (const Segment& segment : segments) {
     const SharedBox& box = *segment.box;
     if (box.places.empty()) continue;
     if (box.reader != group.rank()) {
-      from.emplace(box.reader, 0);
+      from[box.reader].push_back(&segment);
       continue;
     }
-    const std::span part(box.places.front() + segment.begin, segment.bytes);
     for (const int holder : box.holders) {
-      if (holder != box.reader) to[holder].insert(to[holder].end(), part.begin(), part.end());
+      if (holder != box.reader) to[holder].push_back(&segment);
     }
   }
   std::vector<ProcessGroup::Outgoing> outgoing;
   outgoing.reserve(to.size());
-  for (auto& [rank, bytes] : to) outgoing.push_back({rank, std::move(bytes)});
+  for (const auto& [rank, sent] : to) {
+    std::vector<const std::byte*> begins;
+    for (const Segment* segment : sent) {
+      begins.push_back(segment->box->places.front() + segment->begin);
+    }
+    outgoing.push_back({rank, pack_parts(parts_of(sent), begins)});
+  }
   std::vector<int> senders;
   senders.reserve(from.size());
   for (const auto& [rank, taken] : from) senders.push_back(rank);
   const std::vector<Bytes> messages = group.exchange(std::move(outgoing), senders);
-  for (const Segment& segment : segments) {
-    const SharedBox& box = *segment.box;
-    if (box.places.empty() || box.reader == group.rank()) continue;
-    const auto sender = std::ranges::lower_bound(senders, box.reader) - senders.begin();
-    std::size_t& taken = from[box.reader];
-    const std::byte* const bytes = messages[static_cast<std::size_t>(sender)].data() + taken;
-    for (std::byte* const place : box.places) {
-      std::memcpy(place + segment.begin, bytes, segment.bytes);
+  auto message = messages.begin();
+  for (const auto& [rank, taken] : from) {
+    const std::vector<const std::byte*> begins = unpack_parts(*message++, parts_of(taken));
+    for (std::size_t i = 0; i < taken.size(); ++i) {
+      for (std::byte* const place : taken[i]->box->places) {
+        std::memcpy(place + taken[i]->begin, begins[i], taken[i]->bytes);
+      }
     }
-    taken += segment.bytes;
   }
 }
 
@@ -89,6 +110,48 @@ void fan_out(const ProcessGroup& group, std::span<const SharedBox> boxes) {
     }
   }
   if (!round.empty()) send(group, round);
+}
+
+Bytes pack_parts(std::span<const BoxPart> parts, std::span<const std::byte* const> from) {
+  Bytes message;
+  std::size_t bytes = sizeof(std::uint64_t);
+  for (const BoxPart& part : parts) bytes += kHeaderBytes + part.bytes;
+  message.reserve(bytes);
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    Packer header;
+    header.number(parts[i].id);
+    header.number(parts[i].begin);
+    header.number(parts[i].bytes);
+    const Bytes packed = header.take();
+    message.insert(message.end(), packed.begin(), packed.end());
+    message.insert(message.end(), from[i], from[i] + parts[i].bytes);
+  }
+  return sealed(std::move(message));
+}
+
+std::vector<const std::byte*> unpack_parts(std::span<const std::byte> message,
+                                           std::span<const BoxPart> parts) {
+  const auto fail = [](const std::string& problem) {
+    throw Error(ErrorCode::corrupt,
+                "read boxes of a restore that another process sent: " + problem);
+  };
+  std::span<const std::byte> rest = unsealed(message, "boxes of a restore");
+  std::vector<const std::byte*> begins;
+  begins.reserve(parts.size());
+  for (const BoxPart& part : parts) {
+    if (rest.size() < kHeaderBytes || rest.size() - kHeaderBytes < part.bytes) {
+      fail(fmt::format("found {} bytes, needed a part of {}", rest.size(), part.bytes));
+    }
+    Unpacker header(rest.first(kHeaderBytes));
+    if (header.number() != part.id || header.number() != part.begin ||
+        header.number() != part.bytes) {
+      fail("found a part of another box, needed are the boxes that all have listed");
+    }
+    begins.push_back(rest.data() + kHeaderBytes);
+    rest = rest.subspan(kHeaderBytes + static_cast<std::size_t>(part.bytes));
+  }
+  if (!rest.empty()) fail(fmt::format("found {} bytes more than needed", rest.size()));
+  return begins;
 }
 
 }  // namespace shardwise::detail

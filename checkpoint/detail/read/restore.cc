@@ -6,10 +6,12 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <string_view>
 #include <utility>
 
 #include "shardwise/checkpoint/detail/read/fan_out.h"
+#include "shardwise/checkpoint/detail/read/same_requests.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise {
@@ -116,10 +118,17 @@ int neighbours(int processes, const RestoreOptions& options) {
   return std::min(options.processes_per_read, processes);
 }
 
-// Of every `together` processes of the group one reads what several of them hold.
+/// Where in its tensor a box is, for those who send and take it.
+std::uint64_t box_id(const TensorRequest& request, const Box& box) {
+  return hash64(request.name + to_string(box));
+}
+
+// Of every `together` processes of the group one reads what several of them hold. The requests come
+// in `order`, which is the same on all: so is the choice of readers.
 std::vector<ShardedArray> restore_together(ChunkReader& chunks, Devices& devices,
                                            std::span<const TensorRequest> requests,
-                                           std::span<const std::size_t> numbers, int together,
+                                           std::span<const std::size_t> numbers,
+                                           std::span<const std::size_t> order, int together,
                                            const ProcessGroup& group) {
   // All memory first: what does not fit fails before anything is read. The targets point into
   // layouts and places.
@@ -139,13 +148,12 @@ std::vector<ShardedArray> restore_together(ChunkReader& chunks, Devices& devices
   places.reserve(num_shards);
   std::vector<ReadTarget> targets;
   targets.reserve(num_shards);
-  std::vector<Shards> buffers;
-  buffers.reserve(requests.size());
+  std::vector<Shards> buffers(requests.size());
   BoxReaders readers(devices.group().size(), together);
   std::vector<SharedBox> shared;
-  for (std::size_t r = 0; r < requests.size(); ++r) {
+  for (const std::size_t r : order) {
     const ArrayLayout& layout = *layout_of_request[r];
-    const Shards& shards = buffers.emplace_back(layout.allocate(batches, requests[r].name));
+    const Shards& shards = buffers[r] = layout.allocate(batches, requests[r].name);
     for (std::size_t p = 0; p < layout.pieces.size(); ++p) {
       const DistinctPiece& piece = layout.pieces[p];
       const std::size_t first = places.size();
@@ -159,7 +167,7 @@ std::vector<ShardedArray> restore_together(ChunkReader& chunks, Devices& devices
         for (const int reader : readers.choose(layout.holders[p], layout.piece_bytes(p))) {
           if (reader / together != rank / together) continue;
           is_mine = reader == rank;
-          SharedBox box{layout.piece_bytes(p), reader, {}, own};
+          SharedBox box{box_id(requests[r], piece.box), layout.piece_bytes(p), reader, {}, own};
           for (const int holder : layout.holders[p]) {
             if (holder / together == rank / together) box.holders.push_back(holder);
           }
@@ -185,16 +193,29 @@ std::vector<ShardedArray> restore_together(ChunkReader& chunks, Devices& devices
 std::vector<ShardedArray> restore_arrays(ChunkReader& chunks, Devices& devices,
                                          std::span<const TensorRequest> requests,
                                          std::span<const std::size_t> numbers,
-                                         const RestoreOptions& options) {
+                                         const RestoreOptions& options,
+                                         const std::string& problem) {
   const int together = neighbours(devices.group().size(), options);
   if (together == 1) {
-    return restore_together(chunks, devices, requests, numbers, together, devices.group());
+    if (!problem.empty()) throw Error(ErrorCode::invalid_argument, problem);
+    std::vector<std::size_t> order(requests.size());
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    return restore_together(chunks, devices, requests, numbers, order, together, devices.group());
   }
   const ProcessGroup group = devices.group().duplicate();
+  bool is_refused = false;
   try {
-    return restore_together(chunks, devices, requests, numbers, together, group);
+    const RestoreList list = restore_list(chunks.checkpoint_id(), together, requests);
+    // What all know needs no abort, which could reach others before they know it.
+    const std::string refused = refusal(group, list, problem);
+    is_refused = !refused.empty();
+    if (!is_refused) {
+      return restore_together(chunks, devices, requests, numbers, common_order(requests), together,
+                              group);
+    }
+    throw Error(ErrorCode::invalid_argument, refused);
   } catch (const std::exception& e) {
-    group.abort(e.what());
+    if (!is_refused) group.abort(e.what());
     throw;
   }
 }
