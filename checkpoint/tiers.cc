@@ -17,13 +17,17 @@
 #include "shardwise/checkpoint/detail/tiers/inventory.h"
 #include "shardwise/checkpoint/detail/tiers/saved_tensors.h"
 #include "shardwise/runtime/device.h"
-#include "shardwise/runtime/stopwatch.h"
 #include "shardwise/shard/error.h"
+#include "shardwise/storage/rate_limit.h"
 
 namespace shardwise {
 namespace {
 
 namespace fs = std::filesystem;
+
+// The fast tier keeps two steps or more. When a job has saved two, all that a restart needs is its
+// own, and what other jobs' ranks have left may go.
+constexpr std::int64_t kSavesUntilOwn = 2;
 
 ManagerOptions fast_options(const TierOptions& options) {
   return {.keep_last = options.keep_fast,
@@ -34,12 +38,12 @@ ManagerOptions fast_options(const TierOptions& options) {
           .file_system = options.file_system};
 }
 
-ManagerOptions durable_options(const TierOptions& options) {
+ManagerOptions durable_options(const TierOptions& options, std::shared_ptr<FileSystem> files) {
   return {.keep_last = options.keep_durable,
           .threads = options.threads,
-          .group = options.group,
+          .group = options.group.duplicate(),  // used by the thread that drains
           .devices = options.devices,
-          .file_system = options.file_system};
+          .file_system = std::move(files)};
 }
 
 fs::path made(FileSystem& file_system, const fs::path& root) {
@@ -51,16 +55,13 @@ fs::path made(FileSystem& file_system, const fs::path& root) {
               fmt::format("open checkpoint root {:?}: {}", root.string(), error.message()));
 }
 
-/// A progress function that holds the work up as soon as it is faster than it may be.
-ProgressFunction held_to(std::int64_t bytes_per_second) {
-  if (bytes_per_second == 0) return nullptr;
-  return [bytes_per_second, watch = std::optional<Stopwatch>()](const Progress& progress) mutable {
-    if (!watch) watch.emplace();
-    const double due =
-        static_cast<double>(progress.done_bytes) / static_cast<double>(bytes_per_second);
-    const double early = due - watch->seconds();
-    if (early > 0) std::this_thread::sleep_for(std::chrono::duration<double>(early));
-  };
+/// The file system for the durable root.
+std::shared_ptr<FileSystem> drained_to(std::shared_ptr<FileSystem> file_system,
+                                       const TierOptions& options) {
+  if (options.drain_bytes_per_second == 0) return file_system;
+  return rate_limited(std::move(file_system), std::make_shared<RateLimiter>(
+                                                  options.drain_bytes_per_second,
+                                                  options.clock ? options.clock : steady_clock()));
 }
 
 }  // namespace
@@ -101,11 +102,19 @@ struct TieredManager::Impl {
         fast(made(*files, fast_root)),
         own(fast / detail::process_directory(options.group.rank())),
         fast_manager(own, fast_options(options)),
-        durable_manager(durable_root, durable_options(options)) {}
+        durable_manager(durable_root, durable_options(options, drained_to(files, options))) {}
 
   /// In the background where there are no statistics to be filled.
   PendingSave save(std::int64_t step, std::vector<TensorSource> tensors, SaveOptions save_options,
                    SaveStats* stats);
+
+  /// Takes a step on to the durable root, in the background; `pending` is its save in the fast
+  /// tier.
+  void start_drain(std::int64_t step, std::span<const TensorSource> from,
+                   const PendingSave& pending, SaveOptions onward);
+
+  /// Waits for it. Throws its error, once.
+  void end_drain();
 
   // The newest step that all its files are somewhere for, and reasons for passing over newer ones.
   using Steps = std::map<detail::SavedStep, detail::StepHolders>;
@@ -130,6 +139,8 @@ struct TieredManager::Impl {
   CheckpointManager fast_manager, durable_manager;
   std::weak_ptr<detail::SavedTensors> draining;  // what is on its way
   std::int64_t saves = 0;
+  std::exception_ptr drain_error;  // of the last one, until somebody is told
+  std::jthread drain;              // uses the managers
 };
 
 PendingSave TieredManager::Impl::save(std::int64_t step, std::vector<TensorSource> tensors,
@@ -140,11 +151,11 @@ PendingSave TieredManager::Impl::save(std::int64_t step, std::vector<TensorSourc
                             save_options.processes_per_file));
   }
   if (const auto reader = draining.lock()) reader->wait();  // pinned before retention sees it
-  if (saves == 2 && options.keep_fast > 0) remove_older_than_own();
+  if (saves == kSavesUntilOwn && options.keep_fast > 0) remove_older_than_own();
   const bool goes_on = saves++ % options.drain_every == 0;
-  if (goes_on) durable_manager.close();  // one at a time
+  if (goes_on) end_drain();  // one at a time
   SaveOptions onward = save_options;
-  onward.progress = held_to(options.drain_bytes_per_second);
+  onward.progress = nullptr;  // it was told of the fast tier's bytes
   save_options.codec = options.fast_codec;
   PendingSave pending;
   const std::vector<TensorSource> from = goes_on ? tensors : std::vector<TensorSource>();
@@ -153,19 +164,41 @@ PendingSave TieredManager::Impl::save(std::int64_t step, std::vector<TensorSourc
   } else {
     pending = fast_manager.save_async(step, std::move(tensors), std::move(save_options));
   }
-  if (!goes_on) return pending;
-  const auto reader = std::make_shared<detail::SavedTensors>(from, files, [this, pending, step] {
-    if (pending.settle()) return fast_manager.step(step).directory;
-    throw Error(ErrorCode::cancelled,
-                fmt::format("take step {} on to the durable root: it was not saved", step));
-  });
+  if (goes_on) start_drain(step, from, pending, std::move(onward));
+  return pending;
+}
+
+// The durable save begins when the fast one has ended: none of its workers waits for that. If the
+// fast one has failed, it begins, too, and fails at its first read, which all processes are told.
+void TieredManager::Impl::start_drain(std::int64_t step, std::span<const TensorSource> from,
+                                      const PendingSave& pending, SaveOptions onward) {
+  auto reader = std::make_shared<detail::SavedTensors>(from, files);
   draining = reader;
   std::vector<TensorSource> saved;
   for (std::size_t t = 0; t < from.size(); ++t) {
     saved.push_back({from[t].name, reader, t, from[t].sharding});
   }
-  durable_manager.save_async(step, std::move(saved), std::move(onward));
-  return pending;
+  drain = std::jthread([this, step, pending, reader = std::move(reader), saved = std::move(saved),
+                        onward = std::move(onward)]() mutable {
+    try {
+      reader->open([&] {
+        if (pending.settle()) return fast_manager.step(step).directory;
+        throw Error(ErrorCode::cancelled,
+                    fmt::format("take step {} on to the durable root: it was not saved", step));
+      });
+      reader.reset();  // the sources keep it, until the save ends
+      durable_manager.save(step, std::exchange(saved, {}), std::move(onward));
+    } catch (...) {
+      drain_error = std::current_exception();
+    }
+  });
+}
+
+void TieredManager::Impl::end_drain() {
+  if (drain.joinable()) drain.join();
+  if (const std::exception_ptr error = std::exchange(drain_error, nullptr)) {
+    std::rethrow_exception(error);
+  }
 }
 
 // Steps that are older than those of this job, of processes whose ranks or hosts are others now:
@@ -370,11 +403,18 @@ PendingSave TieredManager::save_async(std::int64_t step, std::vector<TensorSourc
 }
 
 void TieredManager::close() {
-  impl_->fast_manager.close();
-  impl_->durable_manager.close();
+  std::exception_ptr error;
+  try {
+    impl_->fast_manager.close();
+  } catch (...) {
+    error = std::current_exception();
+  }
+  impl_->end_drain();
+  if (error) std::rethrow_exception(error);
 }
 
 std::optional<TierStep> TieredManager::latest(std::span<const TensorBox> needed) {
+  if (impl_->drain.joinable()) impl_->drain.join();
   const ProcessGroup group = impl_->options.group.duplicate();
   std::optional<LatestStep> durable;
   std::exception_ptr durable_error;

@@ -13,6 +13,8 @@
 
 namespace shardwise {
 
+class Clock;
+
 /// A box of a tensor, in elements.
 struct TensorBox {
   std::string name;
@@ -38,7 +40,8 @@ struct TierOptions {
   /// One save of this number, beginning with the first, goes on to the durable root.
   std::int64_t drain_every = 10;
 
-  /// How fast each process does that, at most; 0: as fast as it can.
+  /// Bytes that each process writes there a second, at most; 0: no limit. Two moments t seconds
+  /// apart have at most t times so many bytes between them, and one write more.
   std::int64_t drain_bytes_per_second = 0;
 
   /// How many steps stay in the durable root; 0: all.
@@ -52,6 +55,9 @@ struct TierOptions {
   ProcessGroup group = {};
   std::int64_t devices = 0;
   std::shared_ptr<FileSystem> file_system = nullptr;
+
+  /// What the limit is measured by; null: the machine's clock.
+  std::shared_ptr<Clock> clock = nullptr;
 };
 
 /// The newest step that is whole, and what it took to have it.

@@ -135,7 +135,7 @@ bool Verifier::open_manifest() {
     report(e, {.file = detail::kManifestName, .message = e.what()});
     return false;
   }
-  bytes_ += file_system_->open(directory_ / detail::kManifestName)->size();
+  bytes_ += opened_.directory->open(detail::kManifestName)->size();
   total_bytes_ = bytes_ + stored_.manifest.index_bytes;
   for (const detail::FileEntry& entry : stored_.manifest.files) total_bytes_ += entry.bytes;
   return true;

@@ -71,19 +71,9 @@ class Directory {
 };
 
 /// The file operations of storage's users: whatever a save or restore does to files goes through
-/// one of these. Thread-safe.
-///
-/// To see how a program copes with a fault, derive a class that passes each call on to
-/// posix_file_system() and throws where the fault is to be; do the same with the File that create()
-/// and open() return. Give it to ManagerOptions::file_system or ReadOptions::file_system.
-///
-///   class FullDisk final : public FileSystem {
-///     std::unique_ptr<File> create(const std::filesystem::path& path, Caching) override {
-///       throw Error(ErrorCode::io, "create " + path.string() + ": No space left on device");
-///     }
-///     ...  // all others: return real_->open(path), and so on
-///     std::shared_ptr<FileSystem> real_ = posix_file_system();
-///   };
+/// one of these. Thread-safe. To change one operation of a file system, as to see how a program
+/// copes with a fault, derive from ForwardingFileSystem (forwarding_file_system.h) and give it to
+/// ManagerOptions::file_system or ReadOptions::file_system.
 class FileSystem {
  public:
   virtual ~FileSystem() = default;

@@ -3,9 +3,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <latch>
 #include <span>
+#include <thread>
 
+#include "shardwise/checkpoint/manager.h"
+#include "shardwise/checkpoint/reader.h"
 #include "testing/errors.h"
+#include "testing/hooked_file_system.h"
+#include "testing/host_tensor.h"
 #include "testing/random_checkpoint.h"
 #include "testing/temp_dir.h"
 
@@ -91,6 +98,44 @@ TEST(ChunkReader, DamageOfAChunkConcernsOnlyWhoNeedsIt) {
   const ReadTarget target{0, &row, {&good_place, 1}};
   reader.fill({&target, 1});
   EXPECT_EQ(good, elements_of(zstd_tiles(), row));
+}
+
+// Files are opened and read outside of the reader's lock. The first reader waits in the middle of
+// its file, at each of its operations in turn, until the second one has read another file.
+TEST(ChunkReader, AReaderOfOneFileWaitsForNoOther) {
+  const TempDir dir;
+  const HostTensor w = host_tensor("w", DType::f32, {64, 8}, "2", "0,-", Values::noise);
+  CheckpointManager(dir / "root").save(1, {w.source()}, {.writers = 2});
+  const Box halves[] = {Box({0, 0}, {32, 8}), Box({32, 0}, {64, 8})};
+  for (int at = 0; at < 3; ++at) {
+    SCOPED_TRACE(at);
+    std::latch first_waits(1), second_is_done(1);
+    std::atomic<int> operations = 0;
+    const auto in_first_file = [&](const std::filesystem::path& path) {
+      if (path.filename().string().find("00000-of") == std::string::npos) return;
+      if (operations++ != at) return;
+      first_waits.count_down();
+      second_is_done.wait();
+    };
+    const auto files = std::make_shared<HookedFileSystem>(
+        [&](std::string_view, const std::filesystem::path& path) { in_first_file(path); },
+        [&](const std::filesystem::path& path, std::uint64_t, std::size_t) {
+          in_first_file(path);
+        });
+    const CheckpointReader reader(
+        dir / "root/step-00000001",
+        {.threads = 1, .pin = false, .open_as_needed = true, .file_system = files});
+    std::vector<std::byte> out[2];
+    for (int h = 0; h < 2; ++h) out[h].resize(32 * 8 * 4);
+    {
+      const std::jthread first([&] { reader.read("w", halves[0], out[0]); });
+      first_waits.wait();
+      reader.read("w", halves[1], out[1]);
+      second_is_done.count_down();
+    }
+    out[0].insert(out[0].end(), out[1].begin(), out[1].end());
+    EXPECT_EQ(out[0], *w.data);
+  }
 }
 
 }  // namespace

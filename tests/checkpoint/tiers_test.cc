@@ -5,11 +5,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <atomic>
+#include <latch>
 #include <set>
 
 #include "shardwise/checkpoint/verify.h"
+#include "testing/fake_clock.h"
 #include "testing/faulty_file_system.h"
 #include "testing/hand_made_checkpoint.h"
+#include "testing/hooked_file_system.h"
 #include "testing/host_tensor.h"
 #include "testing/random_shardings.h"
 #include "testing/socket_transport.h"
@@ -233,6 +238,112 @@ TEST_F(Tiers, EveryFileOperationThatFailsIsToldToAll) {
     EXPECT_THAT(later, Each(""));
   }
   EXPECT_GT(failed, 10);
+}
+
+/// Notes the time of each write below a folder.
+class TimedWrites final : public ForwardingFileSystem {
+ public:
+  struct Write {
+    double seconds;
+    std::size_t bytes;
+  };
+
+  TimedWrites(fs::path folder, std::shared_ptr<FakeClock> clock)
+      : folder_(std::move(folder)), clock_(std::move(clock)) {}
+
+  std::vector<Write> writes() const {
+    const MutexLock lock(mutex_);
+    return writes_;
+  }
+
+ private:
+  class TimedFile final : public ForwardingFile {
+   public:
+    TimedFile(std::unique_ptr<File> real, TimedWrites& owner)
+        : ForwardingFile(std::move(real)), owner_(owner) {}
+    void write_at(std::uint64_t offset, const std::byte* data, std::size_t size) override {
+      {
+        const MutexLock lock(owner_.mutex_);
+        owner_.writes_.push_back({owner_.clock_->seconds(), size});
+      }
+      real().write_at(offset, data, size);
+    }
+    void write_runs(std::uint64_t offset, std::span<const WriteRun> runs) override {
+      File::write_runs(offset, runs);
+    }
+
+   private:
+    TimedWrites& owner_;
+  };
+
+  std::unique_ptr<File> wrapped(std::unique_ptr<File> file, const fs::path& path) override {
+    if (path.string().find(folder_.string()) != 0) return file;
+    return std::make_unique<TimedFile>(std::move(file), *this);
+  }
+
+  const fs::path folder_;
+  const std::shared_ptr<FakeClock> clock_;
+  mutable Mutex mutex_;
+  std::vector<Write> writes_ SHARDWISE_GUARDED_BY(mutex_);
+};
+
+// By a clock that goes on only if the limiter waits.
+TEST_F(Tiers, TheDrainWritesNoFasterThanItsLimit) {
+  constexpr std::int64_t kRate = 100'000;
+  const auto clock = std::make_shared<FakeClock>();
+  const auto files = std::make_shared<TimedWrites>(durable(), clock);
+  const HostTensor w = host_tensor("w", DType::f32, {600, 1000}, "12", "0,-", Values::noise);
+  TieredManager tiers(host(0), durable(),
+                      {.drain_bytes_per_second = kRate,
+                       .threads = 2,
+                       .devices = kJobDevices,
+                       .file_system = files,
+                       .clock = clock});
+  tiers.save(1, {w.source()}, {.codec = Codec::none});
+  EXPECT_EQ(fs::exists(host(0) / "process-00000/step-00000001"), true);
+  tiers.close();
+  double total = 0, largest = 0;
+  for (const auto& write : files->writes()) {
+    largest = std::max(largest, static_cast<double>(write.bytes));
+  }
+  for (const auto& [seconds, bytes] : files->writes()) {
+    EXPECT_LE(total, seconds * kRate + largest) << "after " << seconds << " s";
+    total += static_cast<double>(bytes);
+  }
+  EXPECT_GT(total, 600 * 1000 * 4);
+  EXPECT_GE(clock->seconds(), (total - 2 * largest) / kRate);
+  EXPECT_TRUE(verify_checkpoint(durable() / "step-00000001").ok());
+}
+
+// So no worker waits for the fast save, which may be under way for long.
+TEST_F(Tiers, NothingIsDoneInTheDurableRootUntilTheFastSaveHasEnded) {
+  std::atomic<bool> saves = false;
+  std::atomic<int> early = 0, late = 0;
+  const auto files =
+      std::make_shared<HookedFileSystem>([&](std::string_view, const fs::path& path) {
+        if (!saves || path.string().find(durable().string()) != 0) return;
+        ++(fs::exists(host(0) / "process-00000/step-00000001") ? late : early);
+      });
+  TieredManager tiers(host(0), durable(),
+                      {.threads = 2, .devices = kJobDevices, .file_system = files});
+  saves = true;
+  std::latch asked(1), answer(1);
+  std::atomic<bool> is_first = true;
+  const ArraySpec spec{DType::f32, {12}, Sharding(Mesh::line(12), PartitionSpec::parse("0"))};
+  const PendingSave pending =
+      tiers.save_async(1, {callback_source("w", spec, [&](const Box&, std::span<std::byte> out) {
+                         if (is_first.exchange(false)) {
+                           asked.count_down();
+                           answer.wait();
+                         }
+                         std::ranges::fill(out, std::byte{1});
+                       })});
+  asked.wait();
+  answer.count_down();
+  pending.wait();
+  tiers.close();
+  EXPECT_EQ(early, 0);
+  EXPECT_GT(late, 0);
 }
 
 TEST_F(Tiers, RefusesWhatCannotWork) {

@@ -27,44 +27,46 @@ void kill_in(std::int64_t microseconds) {
 
 }  // namespace
 
-class FaultyFile final : public File {
+class FaultyFile final : public ForwardingFile {
  public:
   FaultyFile(std::unique_ptr<File> real, std::shared_ptr<FaultyFileSystem> owner)
-      : real_(std::move(real)), owner_(std::move(owner)) {}
+      : ForwardingFile(std::move(real)), owner_(std::move(owner)) {}
 
   void read_at(std::uint64_t offset, std::byte* data, std::size_t size) override {
     if (owner_->is_next()) {
-      if (owner_->fault_ == Fault::cut) real_->read_at(offset, data, size / 2);
+      if (owner_->fault_ == Fault::cut) real().read_at(offset, data, size / 2);
       owner_->fail("read");
     }
-    real_->read_at(offset, data, size);
+    real().read_at(offset, data, size);
   }
   void write_at(std::uint64_t offset, const std::byte* data, std::size_t size) override {
     if (owner_->is_next()) {
-      if (owner_->fault_ == Fault::cut) real_->write_at(offset, data, size / 2);
+      if (owner_->fault_ == Fault::cut) real().write_at(offset, data, size / 2);
       owner_->fail("write");
     }
-    real_->write_at(offset, data, size);
+    real().write_at(offset, data, size);
+  }
+  void write_runs(std::uint64_t offset, std::span<const WriteRun> runs) override {
+    File::write_runs(offset, runs);
   }
   std::uint64_t size() override {
     owner_->step("size");
-    return real_->size();
+    return real().size();
   }
   void resize(std::uint64_t size) override {
     owner_->step("resize");
-    real_->resize(size);
+    real().resize(size);
   }
   void sync() override {
     owner_->step("sync");
-    real_->sync();
+    real().sync();
   }
   void close() override {
     owner_->step("close");
-    real_->close();
+    real().close();
   }
 
  private:
-  std::unique_ptr<File> real_;
   std::shared_ptr<FaultyFileSystem> owner_;
 };
 
@@ -82,46 +84,49 @@ void FaultyFileSystem::fail(const char* operation) {
                                  (fault_ == Fault::no_space ? "no space" : "broken device"));
 }
 
+std::unique_ptr<File> FaultyFileSystem::wrapped(std::unique_ptr<File> file,
+                                                const std::filesystem::path& /*path*/) {
+  return std::make_unique<FaultyFile>(std::move(file), shared_from_this());
+}
+
 std::unique_ptr<File> FaultyFileSystem::create(const std::filesystem::path& path, Caching caching) {
   step("create");
-  return std::make_unique<FaultyFile>(real_->create(path, caching), shared_from_this());
+  return ForwardingFileSystem::create(path, caching);
 }
 
 std::unique_ptr<File> FaultyFileSystem::reuse(const std::filesystem::path& path, Caching caching) {
   step("reuse");
-  std::unique_ptr<File> file = real_->reuse(path, caching);
-  if (!file) return nullptr;
-  return std::make_unique<FaultyFile>(std::move(file), shared_from_this());
+  return ForwardingFileSystem::reuse(path, caching);
 }
 
 std::unique_ptr<File> FaultyFileSystem::open(const std::filesystem::path& path) {
   step("open");
-  return std::make_unique<FaultyFile>(real_->open(path), shared_from_this());
+  return ForwardingFileSystem::open(path);
 }
 
 void FaultyFileSystem::make_directory(const std::filesystem::path& path) {
   step("make directory");
-  real_->make_directory(path);
+  ForwardingFileSystem::make_directory(path);
 }
 
 void FaultyFileSystem::sync_directory(const std::filesystem::path& path) {
   step("sync directory");
-  real_->sync_directory(path);
+  ForwardingFileSystem::sync_directory(path);
 }
 
 void FaultyFileSystem::rename(const std::filesystem::path& from, const std::filesystem::path& to) {
   step("rename");
-  real_->rename(from, to);
+  ForwardingFileSystem::rename(from, to);
 }
 
 void FaultyFileSystem::remove(const std::filesystem::path& path) {
   step("remove");
-  real_->remove(path);
+  ForwardingFileSystem::remove(path);
 }
 
 std::vector<std::string> FaultyFileSystem::list(const std::filesystem::path& path) {
   step("list");
-  return real_->list(path);
+  return ForwardingFileSystem::list(path);
 }
 
 }  // namespace shardwise

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "shardwise/storage/file.h"
+#include "shardwise/storage/forwarding_file_system.h"
 
 namespace shardwise {
 
@@ -20,7 +20,7 @@ enum class Fault {
 /// The real file system, one of whose operations goes wrong. Counts every call that reaches the
 /// disk: creating, reusing, opening, reading, writing, resizing, syncing, closing, listing,
 /// renaming, removing. Thread-safe.
-class FaultyFileSystem final : public FileSystem,
+class FaultyFileSystem final : public ForwardingFileSystem,
                                public std::enable_shared_from_this<FaultyFileSystem> {
  public:
   /// The operation number `at`, counted from 1, fails; 0: none does. With `kill`, the system's
@@ -46,7 +46,19 @@ class FaultyFileSystem final : public FileSystem,
   void remove(const std::filesystem::path& path) override;
   std::vector<std::string> list(const std::filesystem::path& path) override;
 
+  /// The directory's files are opened by their paths, and exchanging is renaming: as operations
+  /// above.
+  std::unique_ptr<Directory> open_directory(const std::filesystem::path& path) override {
+    return FileSystem::open_directory(path);
+  }
+  void exchange(const std::filesystem::path& a, const std::filesystem::path& b) override {
+    FileSystem::exchange(a, b);
+  }
+
  private:
+  std::unique_ptr<File> wrapped(std::unique_ptr<File> file,
+                                const std::filesystem::path& path) override;
+
   friend class FaultyFile;
 
   /// Counts a call; true where it is the one that fails.
@@ -59,7 +71,6 @@ class FaultyFileSystem final : public FileSystem,
   std::atomic<std::int64_t> at_, count_{0};
   Fault fault_;
   std::int64_t delay_us_;
-  std::shared_ptr<FileSystem> real_ = posix_file_system();
 };
 
 }  // namespace shardwise

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "shardwise/storage/file.h"
+#include "shardwise/storage/forwarding_file_system.h"
 
 namespace shardwise {
 
@@ -36,19 +36,22 @@ struct Change {
 
 /// The real file system. Carries out one changing operation at a time and writes down those that
 /// succeeded, in this order. Thread-safe.
-class JournalFileSystem final : public FileSystem {
+class JournalFileSystem final : public ForwardingFileSystem {
  public:
   /// Operations outside of `folder` are not expected.
   explicit JournalFileSystem(const std::filesystem::path& folder);
 
   std::unique_ptr<File> create(const std::filesystem::path& path, Caching caching) override;
   std::unique_ptr<File> reuse(const std::filesystem::path& path, Caching caching) override;
-  std::unique_ptr<File> open(const std::filesystem::path& path) override;
   void make_directory(const std::filesystem::path& path) override;
   void sync_directory(const std::filesystem::path& path) override;
   void rename(const std::filesystem::path& from, const std::filesystem::path& to) override;
   void remove(const std::filesystem::path& path) override;
-  std::vector<std::string> list(const std::filesystem::path& path) override;
+
+  /// Exchanging is renaming.
+  void exchange(const std::filesystem::path& a, const std::filesystem::path& b) override {
+    FileSystem::exchange(a, b);
+  }
 
   /// So far.
   std::vector<Change> changes() const;
@@ -60,7 +63,6 @@ class JournalFileSystem final : public FileSystem {
   std::string name(const std::filesystem::path& path) const;
 
   std::filesystem::path folder_;
-  std::shared_ptr<FileSystem> real_ = posix_file_system();
   std::shared_ptr<Journal> journal_;
 };
 

@@ -24,6 +24,7 @@ std::size_t logical_bytes(const StoredCheckpoint& checkpoint, const ChunkId& id)
 
 ChunkReader::ChunkReader(StoredCheckpoint checkpoint, const ReadOptions& options)
     : id_(checkpoint.manifest.id),
+      directory_(checkpoint.directory),
       checkpoint_(std::make_shared<StoredCheckpoint>(std::move(checkpoint))),
       options_(options),
       threads_(Executor::threads_for(options.threads)) {
@@ -35,13 +36,31 @@ ChunkReader::View::~View() {
   checkpoint_.reset();
 }
 
+// Files are opened and read outside of the lock: a reader of one file waits for no other's disk.
+// Two that need the same file at the same time may both read its tables.
 ChunkReader::View ChunkReader::checkpoint_for(std::span<const ReadTarget> targets) {
-  const MutexLock lock(mutex_);
-  const std::vector<std::size_t> numbers = files_to_load(*checkpoint_, targets);
-  if (!numbers.empty() && checkpoint_.use_count() > 1) {
-    checkpoint_ = std::make_shared<StoredCheckpoint>(*checkpoint_);
+  std::vector<TablesOf> missing;
+  std::shared_ptr<OpenFiles> files;
+  {
+    const MutexLock lock(mutex_);
+    for (const std::size_t number : files_to_load(*checkpoint_, targets)) {
+      missing.push_back(tables_of(checkpoint_->manifest, number));
+    }
+    if (missing.empty()) return {*this, checkpoint_};
+    files = checkpoint_->files;
   }
-  for (const std::size_t number : numbers) load_file(*checkpoint_, number);
+  std::vector<FileTables> tables;
+  tables.reserve(missing.size());
+  for (const TablesOf& of : missing) {
+    tables.push_back(read_file_tables(*files->at(of.number), directory_, of));
+  }
+  const MutexLock lock(mutex_);
+  if (checkpoint_.use_count() > 1) checkpoint_ = std::make_shared<StoredCheckpoint>(*checkpoint_);
+  for (std::size_t i = 0; i < missing.size(); ++i) {
+    const std::size_t number = missing[i].number;
+    if (checkpoint_->is_loaded[number]) continue;  // another thread was faster
+    add_file_tables(*checkpoint_, number, std::move(tables[i]));
+  }
   return {*this, checkpoint_};
 }
 

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <span>
 #include <string>
@@ -52,6 +53,7 @@ class ChunkReader {
   void consume(Call& call, std::size_t number, RangeBytes& bytes);
 
   const std::string id_;
+  const std::filesystem::path directory_;
   // Loaded in place unless it is held by a view: these come and go under the mutex.
   Mutex mutex_;
   std::shared_ptr<StoredCheckpoint> checkpoint_ SHARDWISE_GUARDED_BY(mutex_);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <system_error>
+#include <utility>
 
 #include "shardwise/checkpoint/detail/codec.h"
 #include "shardwise/checkpoint/detail/file_description.h"
@@ -49,6 +50,39 @@ void read_table(File& file, const std::string& path, std::span<std::byte> bytes,
   if (hash == must_be) return;
   throw Error(ErrorCode::corrupt, fmt::format("read {} of {}: its hash is {}, must be {}", what,
                                               path, to_hex(hash), to_hex(must_be)));
+}
+
+/// The words of a file's piece table. Completes the entry by the file's description.
+std::vector<std::uint64_t> read_piece_table(File& file, const std::string& path, FileEntry& entry) {
+  std::vector<std::uint64_t> words(kDescriptionWords);
+  const std::span<std::byte> bytes = std::as_writable_bytes(std::span(words));
+  file.read_at(entry.data_end - kDescriptionBytes, bytes.data(), bytes.size());
+  if (const Hash128 hash = hash128(bytes.data(), bytes.size()); hash != entry.description_hash) {
+    throw Error(ErrorCode::corrupt,
+                fmt::format("read description of {}: its hash is {}, must be {}", path,
+                            to_hex(hash), to_hex(entry.description_hash)));
+  }
+  read_description(words, entry, path);
+  words.resize(static_cast<std::size_t>(entry.pieces_words));
+  read_table(file, path, std::as_writable_bytes(std::span(words)), entry.pieces_address,
+             entry.pieces_hash, "piece table");
+  return words;
+}
+
+/// The chunk table and decoded hashes of a file whose size has been compared: the number of records
+/// in its entry fits into it.
+ChunkTable read_records(File& file, const std::string& path, const FileEntry& entry,
+                        bool has_decoded_hashes) {
+  ChunkTable table;
+  table.records.resize(static_cast<std::size_t>(entry.chunks));
+  read_table(file, path, std::as_writable_bytes(std::span(table.records)), entry.table_address,
+             entry.table_hash, "chunk table");
+  if (has_decoded_hashes) {
+    table.decoded_hashes.resize(table.records.size());
+    read_table(file, path, std::as_writable_bytes(std::span(table.decoded_hashes)),
+               entry.decoded_address, entry.decoded_hash, "table of decoded hashes");
+  }
+  return table;
 }
 
 StoredCheckpoint open_once(FileSystem& file_system, const fs::path& directory, bool as_needed) {
@@ -145,20 +179,8 @@ std::unique_ptr<OpenFiles> open_files(const OpenDirectory& directory, const Mani
 std::vector<PieceId> read_file_pieces(File& file, const fs::path& directory, Manifest& manifest,
                                       std::size_t number) {
   if (manifest.version == kListedVersion) return pieces_in_file(manifest, number);
-  FileEntry& entry = manifest.files[number];
-  const std::string path = (directory / entry.name).string();
-  std::vector<std::uint64_t> words(kDescriptionWords);
-  const std::span<std::byte> bytes = std::as_writable_bytes(std::span(words));
-  file.read_at(entry.data_end - kDescriptionBytes, bytes.data(), bytes.size());
-  if (const Hash128 hash = hash128(bytes.data(), bytes.size()); hash != entry.description_hash) {
-    throw Error(ErrorCode::corrupt,
-                fmt::format("read description of {}: its hash is {}, must be {}", path,
-                            to_hex(hash), to_hex(entry.description_hash)));
-  }
-  read_description(words, entry, path);
-  words.resize(static_cast<std::size_t>(entry.pieces_words));
-  read_table(file, path, std::as_writable_bytes(std::span(words)), entry.pieces_address,
-             entry.pieces_hash, "piece table");
+  const std::string path = (directory / manifest.files[number].name).string();
+  const std::vector<std::uint64_t> words = read_piece_table(file, path, manifest.files[number]);
   return add_file_pieces(words, manifest, number, path);
 }
 
@@ -189,33 +211,48 @@ ChunkTable read_chunk_table(File& file, const fs::path& directory, const Manifes
                             std::size_t number, std::span<const PieceId> pieces) {
   const FileEntry& entry = manifest.files[number];
   const std::string path = (directory / entry.name).string();
-  // The manifest's number of records fits into the file, whose size has been compared.
-  ChunkTable table;
-  table.records.resize(static_cast<std::size_t>(entry.chunks));
-  read_table(file, path, std::as_writable_bytes(std::span(table.records)), entry.table_address,
-             entry.table_hash, "chunk table");
-  if (manifest.has_decoded_hashes()) {
-    table.decoded_hashes.resize(table.records.size());
-    read_table(file, path, std::as_writable_bytes(std::span(table.decoded_hashes)),
-               entry.decoded_address, entry.decoded_hash, "table of decoded hashes");
-  }
+  ChunkTable table = read_records(file, path, entry, manifest.has_decoded_hashes());
   check_chunk_table(manifest, number, pieces, table, path);
   return table;
 }
 
-void load_file(StoredCheckpoint& checkpoint, std::size_t number) {
+TablesOf tables_of(const Manifest& manifest, std::size_t number) {
+  return {number, manifest.files[number], manifest.version, manifest.has_decoded_hashes()};
+}
+
+FileTables read_file_tables(File& file, const fs::path& directory, const TablesOf& of) {
+  const std::string path = (directory / of.entry.name).string();
+  FileTables tables;
+  tables.entry = of.entry;
+  if (of.version != kListedVersion) tables.words = read_piece_table(file, path, tables.entry);
+  tables.table = read_records(file, path, tables.entry, of.has_decoded_hashes);
+  return tables;
+}
+
+void add_file_tables(StoredCheckpoint& checkpoint, std::size_t number, FileTables tables) {
   Manifest& manifest = checkpoint.manifest;
-  const std::shared_ptr<File> file = checkpoint.files->at(number);
-  const std::vector<PieceId> pieces =
-      read_file_pieces(*file, checkpoint.directory, manifest, number);
+  const bool is_listed = manifest.version == kListedVersion;
+  const std::string path = (checkpoint.directory / tables.entry.name).string();
+  const FileEntry before = std::exchange(manifest.files[number], std::move(tables.entry));
+  std::vector<PieceId> added;
   try {
-    checkpoint.tables[number] =
-        read_chunk_table(*file, checkpoint.directory, manifest, number, pieces);
+    if (!is_listed) added = add_file_pieces(tables.words, manifest, number, path);
+    check_chunk_table(manifest, number, is_listed ? pieces_in_file(manifest, number) : added,
+                      tables.table, path);
   } catch (...) {
-    for (const PieceId& id : pieces) manifest.tensors[id.tensor].pieces.pop_back();
+    for (const PieceId& id : added) manifest.tensors[id.tensor].pieces.pop_back();
+    manifest.files[number] = before;
     throw;
   }
+  checkpoint.tables[number] = std::move(tables.table);
   checkpoint.is_loaded[number] = true;
+}
+
+void load_file(StoredCheckpoint& checkpoint, std::size_t number) {
+  const std::shared_ptr<File> file = checkpoint.files->at(number);
+  add_file_tables(
+      checkpoint, number,
+      read_file_tables(*file, checkpoint.directory, tables_of(checkpoint.manifest, number)));
 }
 
 StoredCheckpoint open_checkpoint(FileSystem& file_system, const fs::path& directory,

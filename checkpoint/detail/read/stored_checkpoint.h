@@ -104,7 +104,31 @@ ChunkTable read_chunk_table(File& file, const std::filesystem::path& directory,
 StoredCheckpoint open_checkpoint(FileSystem& file_system, const std::filesystem::path& directory,
                                  bool as_needed = false);
 
-/// Loads the pieces and the table of a file. Throws as opening does, and has changed nothing.
+/// What a shard file says of itself and of its chunks, read but not yet compared with the manifest.
+struct FileTables {
+  FileEntry entry;                   ///< completed by the file's description
+  std::vector<std::uint64_t> words;  ///< of its piece table; none in version 1
+  ChunkTable table;
+};
+
+/// Which shard file to read them of, so that no checkpoint need be held while a disk answers.
+struct TablesOf {
+  std::size_t number;
+  FileEntry entry;
+  std::int64_t version;
+  bool has_decoded_hashes;
+};
+
+TablesOf tables_of(const Manifest& manifest, std::size_t number);
+
+/// Reads the tables of a shard file and compares their hashes. Throws corrupt.
+FileTables read_file_tables(File& file, const std::filesystem::path& directory, const TablesOf& of);
+
+/// Checks the tables of a file against the manifest and adds them. Throws corrupt, and has changed
+/// nothing.
+void add_file_tables(StoredCheckpoint& checkpoint, std::size_t number, FileTables tables);
+
+/// Both. Throws as opening does, and has changed nothing.
 void load_file(StoredCheckpoint& checkpoint, std::size_t number);
 
 /// What a reader tells of each tensor, in the manifest's order.

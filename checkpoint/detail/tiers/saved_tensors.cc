@@ -1,6 +1,10 @@
 #include "shardwise/checkpoint/detail/tiers/saved_tensors.h"
 
 #include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
 
 namespace shardwise::detail {
 namespace {
@@ -10,25 +14,41 @@ constexpr std::size_t kCacheBytes = std::size_t{64} << 20;
 
 }  // namespace
 
-const SavedTensors::Opened& SavedTensors::opened() const {
-  const MutexLock lock(mutex_);
-  if (opened_) return *opened_;
-  const std::filesystem::path directory = directory_();
-  Opened opened;
-  opened.pin = std::make_unique<Pin>(*file_system_, directory);
+SavedTensors::SavedTensors(std::span<const TensorSource> sources,
+                           std::shared_ptr<FileSystem> file_system)
+    : file_system_(std::move(file_system)), opened_(promise_.get_future().share()) {
+  infos_.reserve(sources.size());
+  for (const TensorSource& source : sources) {
+    infos_.push_back(source.reader->tensors()[source.tensor]);
+    infos_.back().name = source.name;
+  }
+}
+
+void SavedTensors::open(const std::function<std::filesystem::path()>& directory) noexcept {
+  try {
+    promise_.set_value(opened(directory()));
+  } catch (...) {
+    promise_.set_exception(std::current_exception());
+  }
+}
+
+std::shared_ptr<const SavedTensors::Opened> SavedTensors::opened(
+    const std::filesystem::path& directory) const {
+  auto opened = std::make_shared<Opened>();
+  opened->pin = std::make_unique<Pin>(*file_system_, directory);
   StoredCheckpoint checkpoint = open_checkpoint(*file_system_, directory, true);
   std::vector<TensorInfo> stored = tensor_infos(checkpoint);
   for (const TensorInfo& info : infos_) {
     const auto found = std::ranges::lower_bound(stored, info.name, {}, &TensorInfo::name);
-    opened.numbers.push_back(static_cast<std::size_t>(found - stored.begin()));
+    opened->numbers.push_back(static_cast<std::size_t>(found - stored.begin()));
   }
   ReadOptions options;
   options.threads = 1;
   options.memory_budget_bytes = kCacheBytes;
   options.file_system = file_system_;
-  opened.chunks = std::make_unique<ChunkReader>(std::move(checkpoint), options);
-  opened.cached = std::make_unique<CachedReader>(*opened.chunks, std::move(stored), kCacheBytes);
-  return opened_.emplace(std::move(opened));
+  opened->chunks = std::make_unique<ChunkReader>(std::move(checkpoint), options);
+  opened->cached = std::make_unique<CachedReader>(*opened->chunks, std::move(stored), kCacheBytes);
+  return opened;
 }
 
 }  // namespace shardwise::detail

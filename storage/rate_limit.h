@@ -1,0 +1,49 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+
+#include "shardwise/storage/file.h"
+
+namespace shardwise {
+
+/// Time that never goes back, and waiting for it. Thread-safe.
+class Clock {
+ public:
+  virtual ~Clock() = default;
+  virtual std::chrono::nanoseconds now() = 0;
+  virtual void wait_until(std::chrono::nanoseconds time) = 0;
+};
+
+/// The machine's.
+std::shared_ptr<Clock> steady_clock();
+
+/// Admits bytes at a rate, over all threads that ask. Thread-safe.
+///
+/// Between two moments that are t seconds apart it admits at most t x rate bytes and one request
+/// more: a request is admitted when those before it have had their time, and then at once as a
+/// whole.
+class RateLimiter {
+ public:
+  /// Throws invalid_argument unless the rate is 1 or more.
+  explicit RateLimiter(std::int64_t bytes_per_second,
+                       std::shared_ptr<Clock> clock = steady_clock());
+  ~RateLimiter();
+  RateLimiter(const RateLimiter&) = delete;
+  RateLimiter& operator=(const RateLimiter&) = delete;
+
+  /// Returns when these bytes are admitted.
+  void admit(std::uint64_t bytes);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+/// The file system, whose writes to files go through the limiter. All other operations, and
+/// reading, are as fast as ever.
+std::shared_ptr<FileSystem> rate_limited(std::shared_ptr<FileSystem> file_system,
+                                         std::shared_ptr<RateLimiter> limiter);
+
+}  // namespace shardwise
