@@ -4,7 +4,13 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <functional>
 #include <optional>
+#include <queue>
+#include <set>
+#include <tuple>
+#include <utility>
+#include <vector>
 
 #include "shardwise/shard/error.h"
 
@@ -23,42 +29,116 @@ std::optional<PartitionSpec> fixed_spec(const Node& node) {
   return node.mark;
 }
 
+/// Marks of weights and optimizer state; those of anything else are of data.
+std::vector<bool> weights_of(const Graph& graph) {
+  std::vector<bool> is_weight(graph.nodes.size(), false);
+  for (const GraphInput& input : graph.inputs) {
+    is_weight[as_size(input.node)] =
+        input.kind == MemoryKind::parameter || input.kind == MemoryKind::optimizer;
+  }
+  return is_weight;
+}
+
+/// A broadcast that repeats its operand; one that only adds dims of extent 1 does not.
+bool repeats(const Graph& graph, const Node& node) {
+  return node.op == Op::broadcast &&
+         num_elements(node.type.shape) != num_elements(graph.node(node.operands[0]).type.shape);
+}
+
+/// The nodes to be visited in passes over the graph, up or down: those of which a tensor has
+/// changed since the last visit. Any other visit would change nothing.
+class Agenda {
+ public:
+  enum class Order { up, down };
+
+  Agenda(std::size_t count, Order order) : order_(order), is_noted_(count, false) {
+    for (std::size_t i = 0; i < count; ++i) note(static_cast<NodeId>(i));
+  }
+
+  /// To be visited later in this pass, or in the next one if the pass is beyond it.
+  void note(NodeId id) {
+    if (is_noted_[as_size(id)]) return;
+    is_noted_[as_size(id)] = true;
+    (is_in_pass_ && place(id) > at_ ? now_ : next_).push(place(id));
+  }
+
+  /// One pass: calls visit(id) in order. False if there was nothing to visit.
+  template <class Visit>
+  bool pass(const Visit& visit) {
+    std::swap(now_, next_);
+    is_in_pass_ = true;
+    const bool any = !now_.empty();
+    while (!now_.empty()) {
+      at_ = now_.top();
+      now_.pop();
+      const NodeId id = order_ == Order::up ? at_ : -at_;
+      is_noted_[as_size(id)] = false;
+      visit(id);
+    }
+    is_in_pass_ = false;
+    return any;
+  }
+
+ private:
+  NodeId place(NodeId id) const { return order_ == Order::up ? id : -id; }
+
+  const Order order_;
+  using Queue = std::priority_queue<NodeId, std::vector<NodeId>, std::greater<>>;
+  Queue now_, next_;
+  std::vector<bool> is_noted_;  ///< by node: in one of the queues
+  bool is_in_pass_ = false;
+  NodeId at_ = 0;
+};
+
+/// Propagation leaves its cut as it is.
+bool is_fixed(const Node& node) { return node.op == Op::leave_manual || node.mark; }
+
 class Propagator {
  public:
-  Propagator(const Graph& graph, const Mesh& mesh) : graph_(graph), mesh_(mesh) {
+  Propagator(const Graph& graph, const Mesh& mesh)
+      : graph_(graph),
+        mesh_(mesh),
+        is_weight_(weights_of(graph)),
+        users_(graph.nodes.size()),
+        data_axes_(graph.nodes.size(), 0) {
     const std::size_t count = graph.nodes.size();
     result_.cuts.resize(count);
     result_.origins.resize(count);
     result_.rules.reserve(count);
     for (std::size_t i = 0; i < count; ++i) {
       const Node& node = graph.nodes[i];
+      const auto id = static_cast<NodeId>(i);
       result_.rules.push_back(factor_rule(graph, node));
       const std::size_t rank = node.type.shape.size();
       result_.origins[i].assign(rank, -1);
       result_.cuts[i].resize(rank);
-      if (fixed_spec(node)) take_mark(static_cast<NodeId>(i));
+      if (fixed_spec(node)) take_mark(id);
+      for (const NodeId operand : node.operands) users_[as_size(operand)].push_back(id);
     }
   }
 
   Propagation run() {
-    const auto pointwise = [](Op op) {
-      return is_elementwise(op) || op == Op::transpose || (is_alias(op) && op != Op::reshape);
+    const auto pointwise = [](const Node& node) {
+      return is_elementwise(node.op) || node.op == Op::transpose ||
+             (is_alias(node.op) && node.op != Op::reshape);
     };
-    const auto all = [](Op) { return true; };
+    const auto once = [&](const Node& node) { return !repeats(graph_, node); };
+    const auto all = [](const Node&) { return true; };
     heard_kinds_ = Heard::pass_through;
-    while (sweep(Direction::both, pointwise)) {
-    }
-    while (sweep(Direction::forward, [](Op op) { return op != Op::broadcast; })) {
-    }
+    settle({{Agenda::Order::up, Direction::both}}, pointwise);
+    settle({{Agenda::Order::up, Direction::forward}}, once);
     heard_kinds_ = Heard::all;
-    for (bool changed = true; changed;) {
-      changed = sweep_back(Direction::backward, all);
-      changed = sweep(Direction::forward, all) || changed;
-    }
+    settle({{Agenda::Order::down, Direction::backward}, {Agenda::Order::up, Direction::forward}},
+           all);
     return std::move(result_);
   }
 
  private:
+  struct Pass {
+    Agenda::Order order;
+    Direction direction;
+  };
+
   void take_mark(NodeId id) {
     const Node& node = graph_.node(id);
     try {
@@ -66,97 +146,126 @@ class Propagator {
     } catch (const Error& error) {
       throw Error(error.code(), fmt::format("mark {}: {}", with_scope(graph_, id), error.what()));
     }
+    if (!is_weight_[as_size(id)]) data_axes_[as_size(id)] = axes_of(result_.cuts[as_size(id)]);
     std::fill(result_.origins[as_size(id)].begin(), result_.origins[as_size(id)].end(), id);
   }
 
+  /// These passes in turn over the nodes that `which` names, until nothing changes.
   template <class Which>
-  bool sweep(Direction direction, const Which& which) {
-    bool changed = false;
-    for (NodeId id = 0; id < static_cast<NodeId>(graph_.nodes.size()); ++id) {
-      if (which(graph_.node(id).op)) changed |= visit(id, direction);
+  void settle(const std::vector<Pass>& passes, const Which& which) {
+    agendas_.clear();
+    for (const Pass& pass : passes) agendas_.emplace_back(graph_.nodes.size(), pass.order);
+    for (bool any = true; any;) {
+      any = false;
+      for (std::size_t i = 0; i < passes.size(); ++i) {
+        any |= agendas_[i].pass([&](NodeId id) {
+          if (which(graph_.node(id))) visit(id, passes[i].direction);
+        });
+      }
     }
-    return changed;
   }
 
-  template <class Which>
-  bool sweep_back(Direction direction, const Which& which) {
-    bool changed = false;
-    for (NodeId id = static_cast<NodeId>(graph_.nodes.size()); id-- > 0;) {
-      if (which(graph_.node(id).op)) changed |= visit(id, direction);
+  /// Those that may hear of a tensor that has changed.
+  void note_changed(NodeId tensor) {
+    for (Agenda& agenda : agendas_) {
+      agenda.note(tensor);
+      for (const NodeId user : users_[as_size(tensor)]) agenda.note(user);
     }
-    return changed;
   }
 
-  /// What one tensor of a node asks for.
+  /// What one tensor of a node asks for: all of its axes, or those that come from marks of data.
   struct Wish {
     NodeId tensor;
-    std::int64_t elements;
     const DimFactors* dims;
-    bool is_result;
+    AxisSet axes;
+    bool is_data;
+    std::int64_t elements;  ///< the more, the sooner it is heard
   };
 
-  bool visit(NodeId id, Direction direction) {
+  void visit(NodeId id, Direction direction) {
+    ++result_.visits;
     const Node& node = graph_.node(id);
     const FactorRule& rule = result_.rules[as_size(id)];
-    if (rule.factors.empty() || node.operands.empty()) return false;
+    if (rule.factors.empty() || node.operands.empty()) return;
     wishes_.clear();
-    AxisSet any = 0;
     for (std::size_t i = 0; i < node.operands.size(); ++i) {
-      wish(node.operands[i], rule.operands[i], false, any);
+      // Of a table no more counts than is looked up.
+      const bool is_table = i == 0 && (node.op == Op::take || node.op == Op::take_along);
+      wish(id, node.operands[i], rule.operands[i], is_table ? elements(id) : INT64_MAX);
     }
-    wish(id, rule.result, true, any);
-    if (any == 0) return false;
-    // The larger is heard first; the sort keeps operands in order.
-    std::stable_sort(wishes_.begin(), wishes_.end(),
-                     [](const Wish& a, const Wish& b) { return a.elements > b.elements; });
-    hear(id, rule);
-    bool changed = false;
-    if (direction != Direction::backward) changed |= refine(id, rule.result, rule);
+    wish(id, id, rule.result, INT64_MAX);
+    if (wishes_.empty()) return;
+    // The sort keeps operands in order.
+    std::stable_sort(wishes_.begin(), wishes_.end(), [](const Wish& a, const Wish& b) {
+      return std::tuple(a.elements, a.is_data) > std::tuple(b.elements, b.is_data);
+    });
+    factors_.assign(rule.factors.size(), {});
+    heard_.assign(rule.factors.size(), -1);
+    heard_data_ = 0;
+    for (const Wish& w : wishes_) hear(id, rule, w);
+    if (direction != Direction::backward) refine(id, rule.result, rule);
     if (direction != Direction::forward) {
       for (std::size_t i = 0; i < node.operands.size(); ++i) {
-        changed |= refine(node.operands[i], rule.operands[i], rule);
+        refine(node.operands[i], rule.operands[i], rule);
       }
     }
-    return changed;
   }
 
-  void wish(NodeId tensor, const DimFactors& dims, bool is_result, AxisSet& any) {
+  std::int64_t elements(NodeId tensor) const {
+    return num_elements(graph_.node(tensor).type.shape);
+  }
+
+  /// Data counts as at least what is computed from it: that is cut alike.
+  void wish(NodeId node, NodeId tensor, const DimFactors& dims, std::int64_t most) {
     const AxisSet axes = axes_of(result_.cuts[as_size(tensor)]);
-    if (axes == 0) return;
-    any |= axes;
-    wishes_.push_back({tensor, num_elements(graph_.node(tensor).type.shape), &dims, is_result});
+    const AxisSet data = axes & data_axes_[as_size(tensor)];
+    const std::int64_t own = std::min(elements(tensor), most);
+    if (data != 0) {
+      wishes_.push_back({tensor, &dims, data, true, std::max(elements(tensor), elements(node))});
+    }
+    if (axes != data) wishes_.push_back({tensor, &dims, axes, false, own});
   }
 
-  /// The factors' axes: of each wish what does not contradict an earlier one.
-  void hear(NodeId id, const FactorRule& rule) {
+  /// The factors' axes: of a wish what does not contradict an earlier one.
+  void hear(NodeId id, const FactorRule& rule, const Wish& w) {
     const std::size_t count = rule.factors.size();
-    factors_.assign(count, {});
-    heard_.assign(count, -1);
-    for (const Wish& w : wishes_) {
-      asked_.assign(count, {});
-      project(result_.cuts[as_size(w.tensor)], *w.dims, rule.factors, mesh_, asked_);
-      for (std::size_t f = 0; f < count; ++f) {
-        if (asked_[f].empty() || !may_speak(rule.factors[f].kind)) continue;
-        if (asked_[f].is_prefix_of(factors_[f])) continue;
-        if (!factors_[f].is_prefix_of(asked_[f])) {
-          conflict(id, f, w.tensor);
-          continue;
-        }
-        // Axes that an earlier wish has put on another factor stay there.
-        AxisSet elsewhere = 0;
-        for (std::size_t g = 0; g < count; ++g) elsewhere |= g == f ? 0 : factors_[g].set();
-        AxisList fits = factors_[f];
-        for (std::size_t i = fits.size(); i < asked_[f].size(); ++i) {
-          if (elsewhere >> asked_[f][i] & 1) {
-            conflict(id, f, w.tensor);
-            break;
-          }
-          fits.push_back(asked_[f][i]);
-        }
-        if (fits.size() == factors_[f].size()) continue;
-        factors_[f] = fits;
-        heard_[f] = w.tensor;
+    ask(w, rule);
+    for (std::size_t f = 0; f < count; ++f) {
+      if (asked_[f].empty() || !may_speak(rule.factors[f].kind)) continue;
+      if (asked_[f].is_prefix_of(factors_[f])) continue;
+      if (!factors_[f].is_prefix_of(asked_[f])) {
+        conflict(id, f, w.tensor);
+        continue;
       }
+      // Axes that an earlier wish has put on another factor stay there.
+      AxisSet elsewhere = 0;
+      for (std::size_t g = 0; g < count; ++g) elsewhere |= g == f ? 0 : factors_[g].set();
+      AxisList fits = factors_[f];
+      for (std::size_t i = fits.size(); i < asked_[f].size(); ++i) {
+        if (elsewhere >> asked_[f][i] & 1) {
+          conflict(id, f, w.tensor);
+          break;
+        }
+        fits.push_back(asked_[f][i]);
+      }
+      if (fits.size() == factors_[f].size()) continue;
+      heard_data_ |= fits.set() & ~factors_[f].set() & data_axes_[as_size(w.tensor)];
+      factors_[f] = fits;
+      heard_[f] = w.tensor;
+    }
+  }
+
+  /// The axes of each factor that a wish is for.
+  void ask(const Wish& w, const FactorRule& rule) {
+    asked_.assign(rule.factors.size(), {});
+    project(result_.cuts[as_size(w.tensor)], *w.dims, rule.factors, mesh_, asked_);
+    for (AxisList& axes : asked_) {
+      AxisList kept;
+      for (const std::uint8_t axis : axes) {
+        if (!(w.axes >> axis & 1)) break;
+        kept.push_back(axis);
+      }
+      axes = kept;
     }
   }
 
@@ -170,9 +279,7 @@ class Propagator {
     for (std::size_t g = 0; kept < 0 && g < factors_.size(); ++g) {
       if (factors_[g].set() & asked_[factor].set()) kept = heard_[g];
     }
-    for (const Propagation::Conflict& known : result_.conflicts) {
-      if (known.node == id && known.dropped == dropped) return;
-    }
+    if (!conflicts_.emplace(id, dropped).second) return;
     const auto spec = [&](NodeId tensor) {
       return to_spec(result_.cuts[as_size(tensor)], mesh_).to_string();
     };
@@ -183,11 +290,12 @@ class Propagator {
   }
 
   /// Adds to a tensor what the factors say beyond its own axes.
-  bool refine(NodeId tensor, const DimFactors& dims, const FactorRule& rule) {
-    if (fixed_spec(graph_.node(tensor))) return false;
-    if (!is_box(factors_, dims, rule.factors, mesh_)) return false;
+  void refine(NodeId tensor, const DimFactors& dims, const FactorRule& rule) {
+    if (is_fixed(graph_.node(tensor))) return;
+    if (!is_box(factors_, dims, rule.factors, mesh_)) return;
     Cut& cut = result_.cuts[as_size(tensor)];
-    AxisSet used = axes_of(cut);
+    const AxisSet before = axes_of(cut);
+    AxisSet used = before;
     bool changed = false;
     for (std::size_t dim = 0; dim < dims.size(); ++dim) {
       AxisList wanted;
@@ -208,17 +316,25 @@ class Propagator {
       result_.origins[as_size(tensor)][dim] = from;
       changed = true;
     }
-    return changed;
+    if (!changed) return;
+    data_axes_[as_size(tensor)] |= axes_of(cut) & ~before & heard_data_;
+    note_changed(tensor);
   }
 
   const Graph& graph_;
   const Mesh& mesh_;
+  const std::vector<bool> is_weight_;       ///< by node
+  std::vector<std::vector<NodeId>> users_;  ///< by node
+  std::vector<AxisSet> data_axes_;          ///< by node: its axes that come from marks of data
   Propagation result_;
+  std::set<std::pair<NodeId, NodeId>> conflicts_;  ///< noted: the node and whose wish was dropped
+  std::vector<Agenda> agendas_;                    ///< of the passes that go on
   Heard heard_kinds_ = Heard::all;
 
   // Of the node that is visited.
   std::vector<Wish> wishes_;
   FactorCut factors_, asked_;
+  AxisSet heard_data_ = 0;     // of the factors' axes, those that come from marks of data
   std::vector<NodeId> heard_;  // by factor: the tensor whose wish it is
 };
 

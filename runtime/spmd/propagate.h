@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -27,13 +28,20 @@ struct Propagation {
 
   /// The factors of each node, for those that come after.
   std::vector<FactorRule> rules;
+
+  /// Visits of nodes: what it took.
+  std::int64_t visits = 0;
 };
 
 /// Spreads the marks over the graph, through the factors that tensors share. In this order, so that
 /// the strongest wishes are heard first: element by element in both directions; forward through
-/// everything but broadcasts; then backward and forward until nothing changes. Axes are only ever
-/// added; where two tensors of one node ask for different things, the larger one is heard, then the
-/// earlier operand. (After Shardy's propagation by priorities.)
+/// everything but broadcasts that repeat; then backward and forward until nothing changes. Axes are
+/// only ever added. If two tensors of one node ask for different things, the larger is heard, then
+/// what comes from marks of data before marks of weights and optimizer state, then the earlier
+/// operand. (After Shardy's propagation by priorities.) Data counts as no less than what is
+/// computed from it, and a table as no more than what is looked up: weights that are cut to save
+/// memory do not outvote a batch. A node is visited again only after one of its tensors has
+/// changed.
 ///
 /// Throws where a mark does not fit the mesh or its tensor, naming node and scope.
 Propagation propagate(const Graph& graph, const Mesh& mesh);

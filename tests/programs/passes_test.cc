@@ -1,0 +1,94 @@
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "shardwise/runtime/ops/functions.h"
+#include "shardwise/runtime/spmd/propagate.h"
+
+// The passes of the compiler one by one: a graph goes in, cuts, bytes or counts of work come out.
+
+namespace shardwise {
+namespace {
+
+/// A graph that is being built.
+struct Builder {
+  Graph graph = {};
+
+  NodeRef input(const Shape& shape, MemoryKind kind, const PartitionSpec& mark = {},
+                DType dtype = DType::f32) {
+    const NodeRef node{&graph, append_input(graph, {dtype, shape}, "input", kind)};
+    if (mark.rank() > 0) graph.node(node.id).mark = mark;
+    return node;
+  }
+};
+
+std::string cut(const Propagation& propagation, const Mesh& mesh, const NodeRef& node) {
+  return to_spec(propagation.cuts[as_size(node.id)], mesh).to_string();
+}
+
+/// Ids of a batch that is cut, in a table whose width is cut over the same axis: the batch is heard,
+/// though the table is larger.
+TEST(Propagate, ABatchIsNotOutvotedByATableThatIsCutOverItsAxis) {
+  const Mesh mesh = Mesh::parse("data=8");
+  Builder b;
+  const NodeRef table = b.input({4096, 64}, MemoryKind::parameter, {{}, {"data"}});
+  const NodeRef ids = b.input({16, 32}, MemoryKind::loader, {{"data"}, {}}, DType::i32);
+  const NodeRef looked = take(table, ids, 0);
+  const NodeRef scale = b.input({64}, MemoryKind::parameter, {{"data"}});
+  const NodeRef scaled = looked * broadcast(scale, {16, 32, 64}, {2});
+  const Propagation propagation = propagate(b.graph, mesh);
+  EXPECT_EQ(cut(propagation, mesh, looked), "data,-,-");
+  EXPECT_EQ(cut(propagation, mesh, scaled), "data,-,-");
+}
+
+/// As x[..., None] is written: the batch is heard through it as soon as through a reshape.
+TEST(Propagate, ABroadcastThatRepeatsNothingPassesACutOn) {
+  const Mesh mesh = Mesh::parse("data=8");
+  Builder b;
+  const NodeRef ids = b.input({16, 32}, MemoryKind::loader, {{"data"}, {}}, DType::i32);
+  const NodeRef column = broadcast(ids, {16, 32, 1}, {0, 1});
+  const NodeRef table = b.input({96, 64}, MemoryKind::parameter, {{}, {"data"}});
+  const NodeRef looked = take(table, reshape(column, {16, 32}), 0);
+  const NodeRef repeated = broadcast(ids, {16, 32, 4}, {0, 1});
+  const Propagation propagation = propagate(b.graph, mesh);
+  EXPECT_EQ(cut(propagation, mesh, column), "data,-,-");
+  EXPECT_EQ(cut(propagation, mesh, looked), "data,-,-");
+  EXPECT_EQ(cut(propagation, mesh, repeated), "data,-,-");
+}
+
+/// A weight that is larger than a small batch and its product keeps its cut: to gather the batch
+/// moves less.
+TEST(Propagate, ALargeWeightOutvotesASmallBatchInAProduct) {
+  const Mesh mesh = Mesh::parse("data=8");
+  Builder b;
+  const NodeRef x = b.input({64, 256}, MemoryKind::loader, {{"data"}, {}});
+  const NodeRef w = b.input({256, 512}, MemoryKind::parameter, {{}, {"data"}});
+  const NodeRef y = einsum("bi,io->bo", x, w);
+  EXPECT_EQ(cut(propagate(b.graph, mesh), mesh, y), "-,data");
+}
+
+/// A chain of tanh, marked at its start or at its end.
+std::int64_t visits_of_chain(std::int64_t nodes, bool marked_at_end) {
+  Builder b;
+  NodeRef x = b.input({64, 32}, MemoryKind::array);
+  const NodeRef first = x;
+  for (std::int64_t i = 0; i < nodes; ++i) x = tanh(x);
+  b.graph.node((marked_at_end ? x : first).id).mark = PartitionSpec{{"data"}, {}};
+  const Mesh mesh = Mesh::parse("data=4");
+  const Propagation propagation = propagate(b.graph, mesh);
+  EXPECT_EQ(cut(propagation, mesh, marked_at_end ? first : x), "data,-");
+  return propagation.visits;
+}
+
+TEST(Propagate, TheWorkGrowsAsTheGraphDoes) {
+  for (const bool marked_at_end : {false, true}) {
+    const std::int64_t few = visits_of_chain(1000, marked_at_end);
+    EXPECT_LT(few, 10 * 1000);
+    EXPECT_LE(visits_of_chain(4000, marked_at_end), 5 * few);
+    EXPECT_LE(visits_of_chain(16000, marked_at_end), 20 * few);
+  }
+}
+
+}  // namespace
+}  // namespace shardwise
