@@ -15,7 +15,7 @@ from ._errors import Error, InvalidArgument
 from ._paths import Path, local
 from ._progress import Progress, function_of
 from ._save import Plan, SaveStats, plan_of
-from ._sources import MEMORY, check_choice, snapshot, split
+from ._sources import MEMORY, check_choice, copied
 from ._tensor import Checkpoint
 
 log = logging.getLogger("shardwise")
@@ -193,10 +193,9 @@ class CheckpointManager:
         self._check_metrics(step, metrics)
         with self._lock:
             self._finish()
-            arrays, objects = split(tensors)
             pool, self._pool = self._pool, {}  # so that a save in a signal's handler does not use that memory
             try:
-                plan = _with_metrics(plan_of({**snapshot(arrays, pool), **objects}), metrics)
+                plan = _with_metrics(plan_of(copied(tensors, pool)), metrics)
             finally:
                 self._pool = pool
             user = _objects.plain_copy(user, "user")

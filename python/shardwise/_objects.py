@@ -1,60 +1,127 @@
-"""Python objects as JSON, exactly: what is loaded has the types of what was saved. No pickle.
+"""Python objects as JSON: what is loaded has the types of what was saved. No pickle.
 
-JSON's own are themselves: None, bool, int (of any size), str, list, and dict with keys that are str and do not begin
-with "$". All else is an object of one key: {"$tuple": [...]}, {"$float": "nan"}, {"$items": [[key, value], ...]},
-{"$bytes": "hex"}, {"$complex": ["re", "im"]}, {"$text": "hex of utf-8 with surrogates"}, {"$set": [...]},
-{"$torch": "torch.float32"}, {"$numpy": [dtype, value]}.
+JSON's own are themselves: None, bool, int, str, list, and dict with keys that are str and do not begin with "$". All
+else is an object of one key: {"$tuple": [...]}, {"$float": "nan"}, {"$int": "hex"} (of very many digits),
+{"$items": [[key, value], ...]}, {"$bytes": "hex"}, {"$complex": ["re", "im"]}, {"$text": "hex of utf-8 with surrogates"},
+{"$set": [...]}, {"$frozenset": [...]}, {"$kept": [kind, items]} (other containers: `_containers` has the kinds),
+{"$enum": ["module:class", name, value]}, {"$torch": "torch.float32"}, {"$numpy": [dtype, value]},
+{"$array": [dtype, shape, "hex"]}.
+
+Classes are never imported: an enum or a named tuple is of its class if that module is imported when it is loaded, else
+the enum's value and a dict of the fields. A value of any other subclass of a known type comes back as the known type.
 """
 
 from __future__ import annotations
 
+import enum
 import json
 import math
 from typing import Any, Callable
 
 import numpy as np
 
+from . import _containers
+from ._dtypes import NUMPY, OURS
+from ._errors import InvalidArgument
+
 # Of other types, by the name of their tag: torch's, which shardwise.torch adds.
 _DECODERS: dict[str, Callable[[Any], Any]] = {}
 _ENCODERS: list[Callable[[Any], Any]] = []
 
+# The manifest may be nested 256 levels deep; what is around an object takes some of them.
+_MOST_LEVELS = 200
+# Larger arrays are tensors: these are in the manifest, which every reader reads whole.
+_MOST_ARRAY_BYTES = 1 << 20
+# From this many bits on, an int is stored in hex: Python refuses to write more than 4,300 decimal digits.
+_MOST_DECIMAL_BITS = 8192
 
-def encode(value: Any) -> Any:
-    """As JSON values. Raises TypeError naming the type that cannot be stored."""
+_NEEDED = ("needed are None, bool, int, float, complex, str, bytes, enums, dtypes, arrays, and list, tuple, dict and set of "
+           "these: give its state_dict(), a dict of its fields, or the bytes of a pickle")
+
+
+def encode(value: Any, level: int = 0) -> Any:
+    """As JSON values. Raises TypeError naming the type that cannot be stored, InvalidArgument for too deep a nesting.
+    level: of JSON, that the value is in."""
+    if level > _MOST_LEVELS:
+        raise InvalidArgument(f"found values nested deeper than {_MOST_LEVELS} levels of JSON, or one that holds itself: needed "
+                              f"are fewer levels")
     kind = type(value)
-    if value is None or kind is bool or kind is int:
+    if value is None or kind is bool:
         return value
+    if kind is int:
+        return value if value.bit_length() <= _MOST_DECIMAL_BITS else {"$int": hex(value)}
     if kind is str:
-        return value if _is_text(value) else {"$text": value.encode("utf-8", "surrogatepass").hex()}
+        return value if is_text(value) else {"$text": value.encode("utf-8", "surrogatepass").hex()}
     if kind is float:
         return value if math.isfinite(value) else {"$float": repr(value)}
     if kind is list:
-        return [encode(v) for v in value]
+        return [encode(v, level + 1) for v in value]
     if kind is tuple:
-        return {"$tuple": [encode(v) for v in value]}
+        return {"$tuple": [encode(v, level + 2) for v in value]}
     if kind is dict:
-        if all(type(k) is str and not k.startswith("$") and _is_text(k) for k in value):
-            return {k: encode(v) for k, v in value.items()}
-        return {"$items": [[encode(k), encode(v)] for k, v in value.items()]}
+        if all(type(k) is str and not k.startswith("$") and is_text(k) for k in value):
+            return {k: encode(v, level + 1) for k, v in value.items()}
+        return {"$items": [[encode(k, level + 3), encode(v, level + 3)] for k, v in value.items()]}
+    return _encode_tagged(value, kind, level)
+
+
+def _encode_tagged(value: Any, kind: type, level: int) -> Any:
     if kind is bytes:
         return {"$bytes": value.hex()}
     if kind is complex:
         return {"$complex": [repr(value.real), repr(value.imag)]}
     if kind in (set, frozenset):
         # In one order, whatever the process: strings have another hash in each.
-        return {"$set" if kind is set else "$frozenset": sorted((encode(v) for v in value), key=json.dumps)}
-    if isinstance(value, np.generic) and value.dtype.kind in "biufc":
-        return {"$numpy": [value.dtype.str, encode(value.item())]}
+        return {"$set" if kind is set else "$frozenset": sorted((encode(v, level + 2) for v in value), key=json.dumps)}
+    if isinstance(value, enum.Enum):
+        return {"$enum": [_containers.class_name(kind), value.name, encode(value.value, level + 2)]}
+    if isinstance(value, (np.generic, np.ndarray)):
+        return _encode_numpy(value)
     for encoder in _ENCODERS:
         encoded = encoder(value)
         if encoded is not None:
             return encoded
-    # Subclasses of what is known: an OrderedDict is loaded as a dict.
+    container = _containers.kind_of(value)
+    if container is not None:
+        items = [[encode(k, level + 4), encode(v, level + 4)] for k, v in _containers.items(value)]
+        return {"$kept": [container, items]}
+    # Of any other subclass of what is known, its value.
     known: Any
     for known in (dict, list, tuple, str, int, float):
-        if isinstance(value, known) and kind is not known and known is not tuple:
-            return encode(known(value))
-    raise TypeError(f"{kind.__module__}.{kind.__qualname__} cannot be stored without pickle")
+        if isinstance(value, known) and kind is not known:
+            return encode(known(value), level)
+    raise TypeError(f"{kind.__module__}.{kind.__qualname__} cannot be stored: {_NEEDED}")
+
+
+def _encode_numpy(value: np.generic | np.ndarray) -> Any:
+    if isinstance(value, np.ma.MaskedArray):
+        raise TypeError("a masked array cannot be stored, as its mask would be lost: needed are its data and its mask")
+    if value.dtype.newbyteorder("<") not in OURS:
+        raise TypeError(f"numpy's {type(value).__name__} of dtype {value.dtype} cannot be stored: needed are numbers")
+    if isinstance(value, np.generic):
+        # As text, an element of ml_dtypes' has no name that says which it is.
+        dtype = value.dtype.str if value.dtype.kind in "biufc" and value.dtype.isbuiltin == 1 else value.dtype.name
+        return {"$numpy": [dtype, encode(value.item())]}
+    if value.nbytes > _MOST_ARRAY_BYTES:
+        raise TypeError(f"an array of {value.nbytes} bytes within an object cannot be stored: needed are at most "
+                        f"{_MOST_ARRAY_BYTES}, or the array as a value of a dict or list")
+    native = np.ascontiguousarray(value, value.dtype.newbyteorder("<"))
+    return {"$array": [OURS[native.dtype], list(value.shape), native.tobytes().hex()]}
+
+
+def _decode_array(encoded: Any) -> np.ndarray:
+    dtype, shape, data = encoded
+    return np.frombuffer(bytearray.fromhex(data), NUMPY[dtype]).reshape(shape)
+
+
+def _decode_enum(encoded: Any) -> Any:
+    name, member, value = encoded
+    kind = _containers.loaded_class(name)
+    if not (isinstance(kind, type) and issubclass(kind, enum.Enum)):
+        return decode(value)
+    if member in kind.__members__:
+        return kind.__members__[member]
+    return kind(decode(value)) if issubclass(kind, enum.Flag) else decode(value)  # several flags have no name of their own
 
 
 def decode(value: Any) -> Any:
@@ -71,7 +138,8 @@ def decode(value: Any) -> Any:
     return {k: decode(v) for k, v in value.items()}
 
 
-def _is_text(value: str) -> bool:
+def is_text(value: str) -> bool:
+    """Whether it is one that UTF-8 can hold: it has no lone surrogates."""
     try:
         value.encode("utf-8")
     except UnicodeEncodeError:
@@ -85,10 +153,14 @@ _DECODERS.update({
     "$bytes": bytes.fromhex,
     "$complex": lambda v: complex(float(v[0]), float(v[1])),
     "$float": float,
+    "$int": lambda v: int(v, 16),
     "$text": lambda v: bytes.fromhex(v).decode("utf-8", "surrogatepass"),
     "$set": lambda v: {decode(i) for i in v},
     "$frozenset": lambda v: frozenset(decode(i) for i in v),
+    "$kept": lambda v: _containers.made(v[0], [(decode(k), decode(i)) for k, i in v[1]]),
+    "$enum": _decode_enum,
     "$numpy": lambda v: np.dtype(v[0]).type(decode(v[1])),
+    "$array": _decode_array,
 })
 
 
@@ -114,8 +186,14 @@ def plain_copy(value: Any, what: str) -> Any:
 
 
 def plain_json(value: Any, what: str) -> str:
-    """The JSON text of what must be plain JSON: `user`."""
+    """The JSON text of what must be plain JSON: `user`. Raises TypeError, and InvalidArgument for texts that UTF-8 cannot
+    hold and for values nested too deep."""
     try:
-        return json.dumps(value, allow_nan=False, ensure_ascii=False)
+        text = json.dumps(value, allow_nan=False, ensure_ascii=False)
+    except RecursionError:
+        raise InvalidArgument(f"{what} is nested too deep: needed are at most {_MOST_LEVELS} levels") from None
     except (TypeError, ValueError) as error:
         raise TypeError(f"{what} must be JSON: {error}") from None
+    if not is_text(text):
+        raise InvalidArgument(f"{what} holds a text with a lone surrogate: needed are texts that UTF-8 can hold")
+    return text

@@ -9,11 +9,14 @@ import os
 from dataclasses import dataclass, field
 from typing import Any, Iterable, Mapping, Sequence
 
+import numpy as np
+
 from . import _core, _objects
 from ._errors import InvalidArgument
+from ._nested import encoded_kinds, names_of
 from ._paths import Path, local
 from ._progress import Progress, function_of
-from ._sources import MEMORY, Sources, check_choice, split
+from ._sources import MEMORY, Sources, check_choice, flattened, is_array
 from .group import Call, Group
 
 log = logging.getLogger("shardwise")
@@ -52,25 +55,39 @@ class Plan:
 
 
 def encode_objects(objects: Mapping[str, Any]) -> dict[str, Any]:
-    """Raises one TypeError that names all that cannot be stored."""
+    """Raises one TypeError (one InvalidArgument, if all is nested too deep) that names all that cannot be stored."""
     encoded: dict[str, Any] = {}
     wrong = []
+    only_deep = True
     for name, value in objects.items():
+        if not _objects.is_text(name):
+            raise InvalidArgument(f"object {name!r} has a name with a lone surrogate: needed is one that UTF-8 can hold")
         try:
             encoded[name] = _objects.encode(value)
-        except TypeError as error:
+        except (TypeError, InvalidArgument, RecursionError) as error:
+            only_deep = only_deep and not isinstance(error, TypeError)
             wrong.append(f"{name!r}: {error}")
     if wrong:
-        raise TypeError(f"{len(wrong)} of {len(objects)} objects: {'; '.join(wrong[:10])}")
+        text = f"{len(wrong)} of {len(objects)} objects: {'; '.join(wrong[:10])}"
+        raise InvalidArgument(text) if only_deep else TypeError(text)
     return encoded
 
 
 def plan_of(tensors: Mapping[str, Any]) -> Plan:
-    """Of a flat mapping: arrays, and objects that JSON can hold."""
-    arrays, objects = split(tensors)
-    plan = Plan(Sources(), encode_objects(objects))
+    """Of a mapping of names: arrays, objects that JSON can hold, and dicts, lists and tuples of them."""
+    flat = flattened(tensors)
+    names = names_of(flat.leaves, "/")
+    arrays = {names[path]: leaf for path, leaf in flat.leaves.items() if is_array(leaf)}
+    plan = Plan(Sources(), encode_objects({names[path]: leaf for path, leaf in flat.leaves.items() if not is_array(leaf)}))
     for name, array in arrays.items():
         plan.sources.add_array(name, array)
+    scalars = {name: "scalar" for name, array in arrays.items() if isinstance(array, np.generic)}
+    if scalars:
+        plan.extra["numpy"] = scalars
+    if flat.kinds:
+        plan.extra["paths"] = {name: _objects.encode(list(path)) for path, name in names.items()}
+        plan.extra["containers"] = encoded_kinds(flat.kinds)
+        plan.tree = {"kind": "nested"}
     return plan
 
 
@@ -78,8 +95,9 @@ def save(path: Path, tensors: Mapping[str, Any], *, user: Any = None, codec: str
          threads: int = 0, memory: int = MEMORY, progress: Progress = None) -> SaveStats:
     """Saves arrays, and plain objects beside them, as the checkpoint `path`, a directory of any name.
 
-    Values may be arrays of any strides and byte order, of numpy or of what has `__array__`; and None, bool, int, float,
-    str, bytes, list, tuple, dict, set. Nothing is at `path` until every byte is on the disk.
+    Values may be arrays of any strides and byte order, of numpy or of what has `__array__`; None, bool, int, float,
+    str, bytes, set, enums; and dicts, lists and tuples of all of these. Arrays within them have names of their own: the keys
+    that lead to them, joined with "/". Nothing is at `path` until every byte is on the disk.
 
     codec: "zstd", "none", or "auto" (zstd where the disk does not wait for it). existing: "fail", or "replace", which
     takes the place of what is there in one step. user: any JSON. memory: host bytes beyond the arrays.

@@ -9,6 +9,8 @@ import numpy as np
 from . import _core
 from ._dtypes import name_of
 from ._errors import InvalidArgument
+from ._nested import Flat, build, flatten, names_of
+from ._objects import is_text
 from ._paths import Path as Path
 
 MEMORY = 256 << 20
@@ -26,6 +28,8 @@ class Sources:
             **how: Any) -> None:
         """A tensor of which this process has parts: where each begins, and its elements, an array whose items have the
         size of the dtype's. `how`: mesh, spec, policy, or listed=True where the parts are what is to be written."""
+        if not is_text(name):
+            raise InvalidArgument(f"tensor {name!r} has a name with a lone surrogate: needed is one that UTF-8 can hold")
         arguments = []
         for begin, array in parts:
             self._kept.append(array)
@@ -42,6 +46,9 @@ def as_array(name: str, value: Any) -> np.ndarray:
     """A numpy array in this machine's byte order. Raises TypeError where it is none."""
     if not isinstance(name, str):
         raise TypeError(f"tensor names are str, not {type(name).__name__}")
+    if isinstance(value, np.ma.MaskedArray):
+        raise TypeError(f"tensor {name!r} is a masked array, whose mask would be lost: needed are its data and its mask, each "
+                        f"by a name of its own, or .filled(value)")
     try:
         array = np.asarray(value)
     except (TypeError, RuntimeError) as error:  # torch's bfloat16, tensors on a GPU or with a gradient
@@ -60,15 +67,27 @@ def is_array(value: Any) -> bool:
         hasattr(value, "__array__") and hasattr(value, "shape") and hasattr(value, "dtype"))
 
 
-def split(tensors: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The arrays of a flat mapping, and its plain objects."""
-    arrays: dict[str, Any] = {}
-    objects: dict[str, Any] = {}
+def flattened(tensors: Mapping[str, Any]) -> Flat:
+    """The arrays and plain objects of a mapping of names, in which dicts, lists and tuples that hold arrays are taken
+    apart. Raises TypeError for names that are no str."""
+    if not isinstance(tensors, Mapping):
+        raise TypeError(f"found {type(tensors).__module__}.{type(tensors).__qualname__}, needed is a dict of arrays and objects "
+                        f"by name")
+    flat = Flat()
     for name, value in tensors.items():
         if not isinstance(name, str):
             raise TypeError(f"tensor names are str, not {type(name).__name__}: {name!r}")
-        (arrays if is_array(value) else objects)[name] = value
-    return arrays, objects
+        flatten(value, is_array, (name,), into=flat)
+    return flat
+
+
+def copied(tensors: Mapping[str, Any], pool: dict[str, np.ndarray]) -> Any:
+    """The mapping with copies of its arrays, in memory that the last call had if it fits. `pool` keeps it."""
+    flat = flattened(tensors)
+    names = names_of(flat.leaves, "/")
+    copies = snapshot({names[path]: leaf for path, leaf in flat.leaves.items()
+                       if is_array(leaf) and not isinstance(leaf, np.generic)}, pool)
+    return build({path: copies.get(names[path], leaf) for path, leaf in flat.leaves.items()}, flat.kinds)
 
 
 def snapshot(arrays: Mapping[str, Any], pool: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -10,7 +10,7 @@ from typing import Any, Iterable, Sequence
 
 import numpy as np
 
-from . import _core, _objects
+from . import _core, _nested, _objects
 from ._dtypes import NUMPY
 from ._errors import InvalidArgument, NameNotFound
 from ._paths import Path, local
@@ -109,7 +109,7 @@ class _Selection:
             return np.empty(self.shape, tensor.dtype)
         split = self._split()
         # Dims before `split` are read index by index; the others as a box that covers all their indices.
-        covers = [range(min(r), max(r) + 1) for r in self.ranges[split:]]
+        covers = [range(min(r[0], r[-1]), max(r[0], r[-1]) + 1) for r in self.ranges[split:]]
         out = aligned_empty([*full[:split], *[len(r) for r in covers]], tensor.dtype)
         begins = [r.start for r in covers]
         boxes = []
@@ -198,6 +198,9 @@ class Tensor:
     def read_into(self, out: np.ndarray, box: Any = ...) -> None:
         """Fills a writable array, of any strides, of the same dtype and of the shape that `box`, an index, has."""
         selection = _Selection(self, box)
+        if not isinstance(out, np.ndarray):
+            raise InvalidArgument(f"read_into: for {self.name!r} found {type(out).__module__}.{type(out).__qualname__}, needed is "
+                                  f"a numpy array")
         if out.dtype != self.dtype or out.shape != selection.shape:
             raise InvalidArgument(f"read_into: {self.name!r} is {self.dtype} {list(selection.shape)} there, "
                                   f"the array {out.dtype} {list(out.shape)}")
@@ -250,6 +253,14 @@ class Checkpoint(Mapping[str, Tensor]):
         return self._document.get("tree")
 
     @property
+    def paths(self) -> dict[str, tuple[Any, ...]]:
+        """The place of each name in the tree that was saved, in the tree's order: keys of dicts, and numbers of what is in a
+        list. A name without one is its own."""
+        encoded = self._document.get("paths", {})
+        there = {name: None for name in (*encoded, *self._numbers, *self.objects) if name in self._numbers or name in self.objects}
+        return {name: tuple(_objects.decode(encoded[name])) if name in encoded else (name,) for name in there}
+
+    @property
     def document(self) -> dict[str, Any]:
         """All that is stored beside tensors and `user`, undecoded."""
         return self._document
@@ -297,13 +308,21 @@ class Checkpoint(Mapping[str, Tensor]):
         return list(chosen)
 
     def load(self, names: str | Iterable[str] | None = None) -> dict[str, Any]:
-        """Arrays and objects by name, all tensors read in one pass; `names`: patterns, as "layers/*"."""
+        """Arrays and objects by name, all tensors read in one pass; `names`: patterns, as "layers/*". Without patterns, what
+        shardwise.save() was given as dicts, lists and tuples of arrays is put together again."""
         chosen = self.select(names)
         numbers = list(dict.fromkeys(self._numbers[name] for name in chosen if name in self._numbers))  # aliases once
         arrays, addresses = many_empty([(self._rows[n][2], NUMPY[self._rows[n][1]]) for n in numbers])
         self._reader.read_whole(numbers, addresses)
         read = dict(zip(numbers, arrays))
-        return {name: self.objects[name] if (number := self._numbers.get(name)) is None else read[number] for name in chosen}
+        found = {name: self.objects[name] if (number := self._numbers.get(name)) is None else read[number] for name in chosen}
+        found.update({name: found[name][()] for name, kind in self._document.get("numpy", {}).items()
+                      if kind == "scalar" and name in found})
+        if names is not None or self.tree != {"kind": "nested"}:
+            return found
+        whole: dict[str, Any] = _nested.build({path: found[name] for name, path in self.paths.items()},
+                                              _nested.decoded_kinds(self._document))
+        return whole
 
     def stats(self) -> tuple[int, int, int]:
         """Chunks read, bytes read from files, bytes decoded: so far, by this object."""

@@ -115,6 +115,24 @@ class PartReader final : public BoxReader {
   const std::vector<Part> parts_;
 };
 
+// Throws where two parts have a common element: read() counts bytes to know that it has found all.
+void check_disjoint(const std::string& name, std::vector<Box> boxes) {
+  const bool has_dims = !boxes.empty() && boxes[0].rank() > 0;
+  const auto first = [has_dims](const Box& box) { return has_dims ? box.begin(0) : 0; };
+  std::sort(boxes.begin(), boxes.end(),
+            [&](const Box& a, const Box& b) { return first(a) < first(b); });
+  for (std::size_t i = 0; i < boxes.size(); ++i) {
+    for (std::size_t j = i + 1; j < boxes.size(); ++j) {
+      if (has_dims && boxes[j].begin(0) >= boxes[i].end(0)) break;
+      if (intersect(boxes[i], boxes[j]).empty()) continue;
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("save: tensor {:?}: found parts that overlap, {} and {}, needed is "
+                              "each element once",
+                              name, to_string(boxes[i]), to_string(boxes[j])));
+    }
+  }
+}
+
 Source make_source(std::string name, const std::string& dtype, const Ints& shape,
                    const std::vector<PartArgument>& arguments,
                    const std::optional<std::string>& mesh, const std::string& spec,
@@ -137,6 +155,7 @@ Source make_source(std::string name, const std::string& dtype, const Ints& shape
     part.is_contiguous = is_contiguous(part.box, strides, element_bytes);
     if (!part.box.empty()) boxes.push_back(part.box);
   }
+  check_disjoint(name, boxes);
   TensorSource source;
   source.name = std::move(name);
   if (listed) {

@@ -275,3 +275,37 @@ def test_sets_are_stored_in_one_order_whatever_the_process():
     texts = {subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True,
                             env={**os.environ, "PYTHONHASHSEED": str(seed)}).stdout for seed in range(4)}
     assert len(texts) == 1
+
+
+class Walked(Exception):
+    pass
+
+
+class Range:
+    """A range of which nobody may look at every index."""
+
+    def __init__(self, indices: range) -> None:
+        self._indices, self.start, self.step = indices, indices.start, indices.step
+
+    def __len__(self) -> int:
+        return len(self._indices)
+
+    def __getitem__(self, at: int) -> int:
+        return self._indices[at]
+
+    def __iter__(self):
+        raise Walked
+
+
+def test_an_index_is_not_walked_through(tmp_path):
+    from shardwise._tensor import _Selection
+
+    flat = np.arange(1000, dtype=np.int16)
+    sw.save(tmp_path / "a", {"flat": flat})
+    with sw.open(tmp_path / "a") as c:
+        for index in (np.s_[...], np.s_[5:], np.s_[::-3], np.s_[7]):
+            selection = _Selection(c["flat"], index)
+            selection.ranges = [Range(r) for r in selection.ranges]
+            np.testing.assert_array_equal(selection.read(c["flat"]), flat[index])
+        with pytest.raises(sw.InvalidArgument, match="read_into.*builtins.list.*numpy array"):
+            c["flat"].read_into([0] * 1000)

@@ -141,7 +141,7 @@ def test_every_misfit_is_in_one_error(tmp_path):
     target = torch.zeros(4, 2)
     with pytest.raises(sw.InvalidArgument) as error:
         swt.load(tmp_path / "a", {"w": torch.zeros(4, 3), "extra": torch.zeros(3, dtype=torch.bfloat16), "nope": target})
-    for word in ("4 faults", "'w'", "'extra'", "'nope'", "n.a, n.o"):
+    for word in ("4 faults", "'w'", "'extra'", "'nope'", "'n.a', 'n.o'"):
         assert word in str(error.value)
     assert swt.load(tmp_path / "a", {"w": target, "nope": 3}, strict=False)["nope"] == 3 and target[0, 0] == 1
     with pytest.warns(UserWarning, match="extra"):
@@ -187,7 +187,7 @@ def test_the_writer_is_used_again_and_pickles(tmp_path):
     dcp.save({"w": torch.ones(1)}, storage_writer=writer)
     with pytest.raises(BaseException, match="already there"):
         dcp.save({"w": torch.zeros(1)}, storage_writer=writer)
-    with pytest.raises(BaseException, match="cannot be stored without pickle"):
+    with pytest.raises(BaseException, match="cannot be stored"):
         dcp.save({"o": object()}, checkpoint_id=tmp_path / "c", storage_writer=writer)
     writer.close()
     dcp.save({"w": torch.zeros(1)}, checkpoint_id=tmp_path / "b", storage_writer=pickle.loads(pickle.dumps(writer)))

@@ -9,14 +9,13 @@ list for a list; else an object: {"tuple": nodes}, {"dict": [[key, node], ...]} 
 from __future__ import annotations
 
 import collections
-import sys
 from typing import Any, Callable, Iterator
 
 import jax
 import numpy as np
 from jax import tree_util
 
-from .. import _objects
+from .. import _containers, _objects
 from .._errors import Corrupt, InvalidArgument
 
 Parts = tuple[str, ...]
@@ -71,9 +70,9 @@ def _walk(value: Any, parts: Parts, leaves: dict[str, Any]) -> Any:
     if children is None:
         return _leaf(value, parts, leaves)
     if isinstance(value, tuple) and hasattr(value, "_fields") and len(children) == len(value._fields):
-        return {"namedtuple": _class_name(kind), "fields": list(value._fields),
+        return {"namedtuple": _containers.class_name(kind), "fields": list(value._fields),
                 "items": [inner(part, child) for part, child in children]}
-    return {"node": _class_name(kind), "items": [[part, inner(part, child)] for part, child in children]}
+    return {"node": _containers.class_name(kind), "items": [[part, inner(part, child)] for part, child in children]}
 
 
 def _children(value: Any) -> list[tuple[str, Any]] | None:
@@ -102,10 +101,6 @@ def _encoded(key: Any, parts: Parts) -> Any:
         return _objects.encode(key)
     except TypeError as error:
         raise TypeError(f"a key of the dict at {'/'.join(parts)!r}: {error}") from None
-
-
-def _class_name(kind: type) -> str:
-    return f"{kind.__module__}:{kind.__qualname__}"
 
 
 def children(node: Any) -> list[tuple[str, Any]]:
@@ -159,15 +154,5 @@ def build(node: Any, value_of: Callable[[str], Any]) -> Any:
     if "tuple" in node:
         return tuple(build(n, value_of) for n in node["tuple"])
     built = {part: build(n, value_of) for part, n in children(node)}
-    kind = _named_tuple(node["namedtuple"], node["fields"]) if "namedtuple" in node else None
+    kind = _containers.named_tuple(node["namedtuple"], node["fields"]) if "namedtuple" in node else None
     return built if kind is None else tuple.__new__(kind, built.values())
-
-
-def _named_tuple(name: str, fields: list[str]) -> type[tuple[Any, ...]] | None:
-    module, _, path = name.partition(":")
-    found: Any = sys.modules.get(module)
-    for part in path.split("."):
-        found = getattr(found, "__dict__", {}).get(part)
-    if isinstance(found, type) and issubclass(found, tuple) and getattr(found, "_fields", None) == tuple(fields):
-        return found
-    return None

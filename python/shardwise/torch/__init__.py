@@ -13,6 +13,7 @@
 
 from ._dcp import StorageReader as StorageReader
 from ._dcp import StorageWriter as StorageWriter
+from ._load import Loaded as Loaded
 from ._load import load as load
 from ._load import load_state_dict as load_state_dict
 from ._loader import Batch as Batch

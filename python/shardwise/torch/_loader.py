@@ -11,14 +11,10 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from .. import _loader
-from .._dtypes import OURS
 from .._errors import InvalidArgument
 from .._sharding import Mesh, PartitionSpec, Sharding
 from .. import sources as _sources
-from ._tensors import TORCH
-
-_SAME_SIZE = {1: np.uint8, 2: np.int16, 4: np.int32, 8: np.int64, 16: np.complex128}
-
+from ._tensors import shared_tensor
 
 class Batch(dict[str, Any]):
     """A dict of tensors by field, which are yours until you drop them, and `index`, `epoch`, `valid_rows`, `mask` (bool
@@ -29,14 +25,6 @@ class Batch(dict[str, Any]):
     valid_rows: int
     mask: torch.Tensor
     weights: torch.Tensor
-
-
-def tensor_of(array: np.ndarray[Any, Any]) -> torch.Tensor:
-    """On the same memory, of any dtype that both have."""
-    dtype = TORCH[OURS[array.dtype]]
-    if array.dtype.kind in "biufc" and array.dtype.type.__module__ == "numpy":
-        return torch.from_numpy(array)
-    return torch.from_numpy(array.view(_SAME_SIZE[array.dtype.itemsize])).view(dtype)
 
 
 class Loader(IterableDataset[Batch]):
@@ -111,7 +99,7 @@ class Loader(IterableDataset[Batch]):
         return batch
 
     def _tensor(self, array: np.ndarray[Any, Any]) -> torch.Tensor:
-        tensor = tensor_of(array)
+        tensor = shared_tensor(array)
         return tensor if self._device is None else tensor.to(self._device, non_blocking=True)
 
     def __iter__(self) -> Iterator[Batch]:

@@ -4,24 +4,39 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor
 
 from .. import _core, _objects
+from .._errors import InvalidArgument
 from .._manager import PendingSave
+from .._nested import encoded_kinds, names_of
 from .._paths import local
 from .._progress import Progress
 from .._save import Plan, SaveStats, call_of, encode_objects, write_together
-from .._sources import MEMORY, Sources, check_choice
+from .._sources import MEMORY, Sources, as_array, check_choice
 from .._sources import Path as FilePath
 from ..group import DEADLINE, Call, Group, auto, single
 from ._staging import Staging
-from ._state import Layout, Layouts, PerRank, named_leaves
-from ._tensors import Memory, dtype_name, on_host
+from ._layouts import Layout, Layouts
+from ._state import PerRank, State, flat_values, is_array
+from ._tensors import Memory, dtype_name, on_host, shared_tensor
 
 Key = tuple[Any, ...]
+
+
+@dataclass
+class _Distributed:
+    """A DTensor to be saved: what this process writes of it, and how it is cut."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    parts: list[tuple[tuple[int, ...], Memory]]
+    how: dict[str, Any]
+    is_empty: bool  #: this process has no element, so that nothing says whether it is tied here
 
 
 class _Collected:
@@ -33,20 +48,24 @@ class _Collected:
         self.user = _objects.plain_copy(user, "user")
         self.sources = Sources()
         self.plain: dict[str, torch.Tensor] = {}  # that every rank should have alike
+        self.distributed: dict[str, _Distributed] = {}
         self.aliases: dict[str, str] = {}
-        self.paths: dict[str, Any] = {}
+        self.numpy: dict[str, str] = {}
         self.per_rank: dict[str, int] = {}
         self._seen: dict[Key, str] = {}
         self._layouts = Layouts()
         objects: dict[str, Any] = {}
-        leaves = named_leaves(state)
+        flat = State(state).given()
+        names = names_of(flat.leaves, ".")
+        self.kinds = encoded_kinds(flat.kinds)
+        self.paths = {name: _objects.encode(list(path)) for path, name in names.items()}
         with torch.no_grad():  # to_local() is then no step of autograd
-            for name, (path, leaf) in leaves.items():
-                self.paths[name] = _objects.encode(list(path))
+            for path, leaf in flat.leaves.items():
+                name = names[path]
                 if isinstance(leaf, PerRank):
                     self._add_per_rank(name, leaf.value, objects)
-                elif isinstance(leaf, torch.Tensor):
-                    self._add(name, leaf)
+                elif is_array(leaf):
+                    self._add(name, self._tensor(leaf, name))
                 else:
                     objects[name] = leaf
         self.objects = encode_objects(objects)
@@ -56,12 +75,24 @@ class _Collected:
     def _add_per_rank(self, name: str, value: Any, objects: dict[str, Any]) -> None:
         self.per_rank[name] = self.group.size
         own = PerRank.name(name, self.group.rank)
-        if isinstance(value, torch.Tensor):
-            tensor = self._host(value, own)
-            self.sources.add(own, dtype_name(tensor, own), list(tensor.shape),
-                             [((0,) * tensor.ndim, Memory(tensor))] if tensor.numel() else [], listed=True)
-        else:
-            objects[own] = value
+        flat = flat_values(value, (own,))
+        self.kinds.update(encoded_kinds(flat.kinds))
+        for path, inner in names_of(flat.leaves, ".").items():
+            leaf = flat.leaves[path]
+            if len(path) > 1:
+                self.paths[inner] = _objects.encode(list(path))
+            if is_array(leaf):
+                tensor = self._host(self._tensor(leaf, inner), inner)
+                self.sources.add(inner, dtype_name(tensor, inner), list(tensor.shape),
+                                 [((0,) * tensor.ndim, Memory(tensor))] if tensor.numel() else [], listed=True)
+            else:
+                objects[inner] = leaf
+
+    def _tensor(self, leaf: Any, name: str) -> torch.Tensor:
+        if isinstance(leaf, torch.Tensor):
+            return leaf
+        self.numpy[name] = "array"
+        return shared_tensor(as_array(name, leaf))
 
     def _add(self, name: str, tensor: torch.Tensor) -> None:
         layout = self._layouts.of(tensor, name) if isinstance(tensor, DTensor) else None
@@ -78,7 +109,8 @@ class _Collected:
         if layout.is_owner or "listed" not in layout.how:
             parts = [(s.begin, Memory(self._host(s.local, name))) for s in layout.shards
                      if s.local.numel() or not layout.shape]
-        self.sources.add(name, dtype_name(tensor, name), layout.shape, parts, **layout.how)
+        self.distributed[name] = _Distributed(dtype_name(tensor, name), layout.shape, parts, layout.how,
+                                              layout.local.numel() == 0)
 
     def _host(self, tensor: torch.Tensor, name: str) -> torch.Tensor:
         dtype_name(tensor, name)
@@ -86,18 +118,30 @@ class _Collected:
         # On the CPU a tensor changes in place while an asynchronous save goes on.
         return self.staging.copy(host) if self.staging and host.data_ptr() == tensor.data_ptr() else host
 
-    def describe_plain(self, compare: bool) -> bytes:
-        """Of plain tensors: dtype, shape and, where replicas are compared, a hash."""
+    def describe(self, compare: bool) -> bytes:
+        """For the other ranks. Of plain tensors: dtype, shape and, if replicas are compared, a hash."""
         described = {}
         for name, tensor in self.plain.items():
             tensor = tensor.contiguous()
             size = tensor.numel() * tensor.element_size()
             described[name] = [dtype_name(tensor, name), list(tensor.shape),
                                _core.hash128(tensor.data_ptr(), size) if compare else ""]
-        return json.dumps(described).encode()
+        # A tied tensor is described as the one that it is tied to, as another rank may have it apart.
+        described.update({name: described[first] for name, first in self.aliases.items() if first in described})
+        return json.dumps({"plain": described, "aliases": self.aliases, "kinds": self.kinds,
+                           "untied": [name for name, found in self.distributed.items() if not found.is_empty]}).encode()
 
-    def add_plain(self, owners: Mapping[str, int]) -> None:
-        """A tensor that all ranks have is divided among them; else its owner writes it."""
+    def add_agreed(self, owners: Mapping[str, int], aliases: Mapping[str, str]) -> None:
+        """Adds what this rank writes. A tensor that all ranks have is divided among them; else its owner writes it. What
+        is not tied on all ranks alike is stored by each of its names."""
+        for name, first in self.aliases.items():
+            if name not in aliases and first in self.plain:
+                self.plain[name] = self.plain[first]
+            elif name not in aliases:
+                self.distributed[name] = self.distributed[first]
+        for name, found in self.distributed.items():
+            if name not in aliases:
+                self.sources.add(name, found.dtype, found.shape, found.parts, **found.how)
         for name, tensor in self.plain.items():
             owner = owners.get(name)
             how: dict[str, Any] = {} if owner is None else {"listed": True}
@@ -114,30 +158,53 @@ def _memory_key(local: torch.Tensor, layout: Layout | None) -> Key | None:
     return local.device, local.data_ptr(), local.dtype, local.shape, local.stride(), local.is_conj(), local.is_neg(), cut
 
 
-def _owners(values: list[bytes]) -> bytes:
-    """Of plain tensors that not all ranks have: the first that has. Raises ValueError where replicas differ."""
+def _agree_on(values: list[bytes]) -> bytes:
+    """On rank 0: who writes the plain tensors that not all ranks have, the first that has; and which names are tied.
+    Raises InvalidArgument if replicas or kinds of containers differ."""
+    said = [json.loads(value) for value in values]
     ranks: dict[str, list[int]] = {}
     first: dict[str, Any] = {}
+    kinds: dict[str, tuple[int, Any]] = {}
     wrong = []
-    for rank, value in enumerate(values):
-        for name, described in json.loads(value).items():
+    for rank, of_rank in enumerate(said):
+        for name, described in of_rank["plain"].items():
             ranks.setdefault(name, []).append(rank)
             if first.setdefault(name, described) != described:
                 wrong.append(f"tensor {name!r} of rank {rank} is not that of rank {ranks[name][0]}")
+        for path, kind in of_rank["kinds"].items():
+            known, expected = kinds.setdefault(path, (rank, kind))
+            if kind != expected:
+                wrong.append(f"the container at {path} is {kind} on rank {rank} and {expected} on rank {known}")
     if wrong:
-        raise ValueError(f"{'; '.join(wrong[:10])}: give a value that each rank has of its own as PerRank(value)")
-    return json.dumps({name: of[0] for name, of in ranks.items() if len(of) < len(values)}).encode()
+        raise InvalidArgument(f"{'; '.join(wrong[:10])}: give a value that each rank has of its own as PerRank(value)")
+    owners = {name: of[0] for name, of in ranks.items() if len(of) < len(values)}
+    return json.dumps({"owners": owners, "aliases": _agreed_aliases(said)}).encode()
+
+
+def _agreed_aliases(said: list[dict[str, Any]]) -> dict[str, str]:
+    """Those that every rank has alike that has the name at all."""
+    agreed: dict[str, str | None] = {}
+    for of_rank in said:
+        for name, first in of_rank["aliases"].items():
+            if agreed.setdefault(name, first) != first:
+                agreed[name] = None
+    for of_rank in said:
+        for name in (*of_rank["plain"], *of_rank["untied"]):
+            if name not in of_rank["aliases"] and name in agreed:
+                agreed[name] = None
+    return {name: first for name, first in agreed.items() if first is not None}
 
 
 def _finish(call: Call, path: str, collected: _Collected, options: dict[str, Any], replicas: str,
             progress: Progress) -> SaveStats:
     group: Group = collected.group
-    owners = json.loads(call.agree(lambda: collected.describe_plain(replicas == "check" and group.size > 1), _owners))
-    collected.add_plain(owners)
-    extra: dict[str, Any] = {"paths": collected.paths}
-    if collected.per_rank:
-        extra["per_rank"] = collected.per_rank
-    plan = Plan(collected.sources, collected.objects, collected.aliases, extra=extra)
+    agreed = json.loads(call.agree(lambda: collected.describe(replicas == "check" and group.size > 1), _agree_on))
+    collected.add_agreed(agreed["owners"], agreed["aliases"])
+    extra: dict[str, Any] = {"paths": collected.paths, "containers": collected.kinds}
+    for key, value in (("per_rank", collected.per_rank), ("numpy", collected.numpy)):
+        if value:
+            extra[key] = value
+    plan = Plan(collected.sources, collected.objects, agreed["aliases"], extra=extra)
     return write_together(call, path, plan, group, list(range(group.size + 1)), user=collected.user, progress=progress,
                           **options)
 
@@ -159,8 +226,10 @@ def save(path: FilePath, state: Mapping[str, Any], *, user: Any = None, codec: s
     """Saves the state of a job as the checkpoint `path`. Every process calls it.
 
     state: by name, modules, optimizers, objects with state_dict() and load_state_dict(), DTensors of any placements but
-    partial ones, tensors, PerRank values, and plain objects; dicts and lists of them. A tensor that all ranks have is
-    stored once, and so are tied tensors. replicas="check": plain tensors and objects of one name must be equal on all
+    partial ones, tensors, numpy arrays, PerRank values, and plain objects; dicts, lists and tuples of them, at any depth.
+    Modules are stored by the names that they have without DistributedDataParallel and torch.compile, optimizers by the
+    names of their parameters in the state's modules, else by numbers. A tensor that all ranks have is stored once, and so
+    are tensors that are tied on all ranks. replicas="check": plain tensors and objects of one name must be equal on all
     ranks that have it, else the error names rank and tensor; "trust": tensors are not compared.
 
     The processes agree over torch.distributed's store, with no collective: whatever else is under way does not matter.
@@ -212,15 +281,19 @@ def save_async(path: FilePath, state: Mapping[str, Any], *, user: Any = None, co
 
 def prepare_async(state: Mapping[str, Any]) -> None:
     """Makes the first save_async() of this state as fast as the later ones, by having the memory for its copies now."""
+    from torch.distributed.checkpoint.state_dict import _init_optim_state
+
     staging = Staging()
-    fresh = [value for value in state.values() if isinstance(value, torch.optim.Optimizer) and not value.state]
+    fresh = [value for value in State(state).stateful.values() if isinstance(value, torch.optim.Optimizer) and not value.state]
     try:
+        for optimizer in fresh:
+            _init_optim_state(optimizer)  # as a step of no gradients would
         _Collected(state, None, single(), staging)
         staging.drop_unused()
     finally:
         staging.release(True)
         for optimizer in fresh:
-            optimizer.state.clear()  # which torch has made, as a step of no gradients would: training begins without it
+            optimizer.state.clear()  # training begins without it
 
 
 def _collect(state: Mapping[str, Any], user: Any, group: Group,

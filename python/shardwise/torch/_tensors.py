@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from .. import _core, _objects
+from .._dtypes import name_of
 from .._errors import Unsupported
 from .._sources import MEMORY
 from .._tensor import read_boxes
@@ -43,6 +45,19 @@ def on_host(tensor: torch.Tensor, name: str) -> torch.Tensor:
     return tensor.detach().resolve_conj().resolve_neg().cpu()
 
 
+_SAME_SIZE = {1: np.uint8, 2: np.int16, 4: np.int32, 8: np.int64, 16: np.complex128}
+
+
+def shared_tensor(array: np.ndarray[Any, Any]) -> torch.Tensor:
+    """A tensor on the memory of an array, of any dtype that both have; on a copy, if torch cannot show it as it lies."""
+    dtype = TORCH[name_of(array.dtype)]
+    if not array.flags.writeable or any(stride < 0 for stride in array.strides):
+        array = array.copy()
+    if array.dtype.kind in "biufc" and array.dtype.type.__module__ == "numpy":
+        return torch.from_numpy(array)
+    return torch.from_numpy(array.view(_SAME_SIZE[array.dtype.itemsize])).view(dtype)
+
+
 class Memory:
     """A tensor on the host as numpy would show it, which cannot show all dtypes."""
 
@@ -63,11 +78,13 @@ class TensorReads:
 
     def __init__(self, reader: _core.Reader) -> None:
         self._reader = reader
+        self.bytes = 0  #: of all boxes, as stored
         self._boxes: list[tuple[int, Sequence[int], torch.Tensor, torch.dtype]] = []
 
     def add(self, number: int, begin: Sequence[int], target: torch.Tensor, dtype: torch.dtype) -> None:
         """The box of tensor `number`, stored as dtype, that begins at an index and has the target's shape."""
         if target.numel():
+            self.bytes += target.numel() * dtype.itemsize
             self._boxes.append((number, begin, target, dtype))
 
     def run(self) -> None:

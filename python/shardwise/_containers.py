@@ -1,0 +1,91 @@
+"""Containers of Python, so that what is loaded has the kinds of what was saved.
+
+A kind is JSON: "list", "tuple", "OrderedDict", "Counter", ["defaultdict", name of a built-in type or null],
+["deque", maximum or null], {"namedtuple": "module:class", "fields": names}. Of a plain dict, and of what is none, it is
+None. A named tuple is of its class if that module is imported when it is loaded, else a dict of its fields: nothing is
+imported, and no code of theirs runs.
+"""
+
+from __future__ import annotations
+
+import collections
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+_FACTORIES = {kind.__name__: kind for kind in (list, dict, set, tuple, int, float, bool, str)}
+
+
+def class_name(kind: type) -> str:
+    """By which loaded_class() finds it."""
+    return f"{kind.__module__}:{kind.__qualname__}"
+
+
+def loaded_class(name: Any) -> Any:
+    """What "module:class" names, in a module that is imported already; else None."""
+    module, _, path = str(name).partition(":")
+    found: Any = sys.modules.get(module)
+    for part in path.split("."):
+        found = getattr(found, "__dict__", {}).get(part)
+    return found
+
+
+def named_tuple(name: Any, fields: Iterable[str]) -> type[tuple[Any, ...]] | None:
+    """The class of a named tuple with these fields, if its module is imported already."""
+    found = loaded_class(name)
+    if isinstance(found, type) and issubclass(found, tuple) and getattr(found, "_fields", None) == tuple(fields):
+        return found
+    return None
+
+
+def kind_of(value: Any) -> Any:
+    """None for a plain dict, for a container of any other class, and for what is no container."""
+    kind = type(value)
+    if kind is list:
+        return "list"
+    if kind is tuple:
+        return "tuple"
+    if kind is collections.OrderedDict:
+        return "OrderedDict"
+    if kind is collections.Counter:
+        return "Counter"
+    if kind is collections.defaultdict:
+        factory = value.default_factory
+        return ["defaultdict", factory.__name__ if factory in _FACTORIES.values() else None]
+    if kind is collections.deque:
+        return ["deque", value.maxlen]
+    if isinstance(value, tuple) and isinstance(getattr(kind, "_fields", None), tuple):
+        return {"namedtuple": class_name(kind), "fields": list(kind._fields)}
+    return None
+
+
+def is_container(value: Any) -> bool:
+    """Whether items() takes it apart: a mapping, a list, a tuple or a deque, of any class."""
+    return isinstance(value, (Mapping, list, tuple, collections.deque))
+
+
+def items(value: Any) -> Iterable[tuple[Any, Any]]:
+    """The keys, or numbers from 0 on, and values of a container."""
+    return value.items() if isinstance(value, Mapping) else enumerate(value)
+
+
+def made(kind: Any, found: Iterable[tuple[Any, Any]]) -> Any:
+    """A container of a kind with these items; a dict, if the kind is not known, or not all items of a list are there."""
+    if kind == "OrderedDict":
+        return collections.OrderedDict(found)
+    values = dict(found)
+    if kind == "Counter":
+        return collections.Counter(values)
+    name, argument = kind if isinstance(kind, list) and len(kind) == 2 else (kind, None)
+    if name == "defaultdict":
+        return collections.defaultdict(_FACTORIES.get(str(argument)), values)
+    if kind is None or set(values) != set(range(len(values))):
+        return values
+    ordered = [values[i] for i in range(len(values))]
+    if isinstance(kind, dict):
+        fields = kind.get("fields", [])
+        of_class = named_tuple(kind.get("namedtuple"), fields) if len(fields) == len(ordered) else None
+        return dict(zip(fields, ordered)) if of_class is None else tuple.__new__(of_class, ordered)
+    if name == "deque":
+        return collections.deque(ordered, argument)
+    return ordered if name == "list" else tuple(ordered) if name == "tuple" else values

@@ -1,0 +1,130 @@
+"""Trees of containers as leaves by their paths, and back.
+
+Arrays within dicts, lists and tuples are stored one by one, under names that their paths give. Beside them the checkpoint
+keeps the path of each name, and the kind of each container that is no plain dict.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from . import _containers, _objects
+from ._errors import InvalidArgument
+
+Path = tuple[Any, ...]
+"""Keys of dicts, and numbers of what is in a list."""
+
+# As many levels of containers as the manifest can say the kinds of.
+_MOST_LEVELS = 100
+
+
+@dataclass
+class Flat:
+    """A tree, taken apart."""
+
+    leaves: dict[Path, Any] = field(default_factory=dict)
+    kinds: dict[Path, Any] = field(default_factory=dict)  #: of containers, as `_containers` says them; None: a plain dict
+
+
+def flatten(tree: Any, is_array: Callable[[Any], bool], path: Path = (), *, every_dict: bool = False,
+            into: Flat | None = None) -> Flat:
+    """Takes apart each container that holds an array at any depth. All else is a leaf; so are empty containers.
+    every_dict: dicts of str and int are taken apart without arrays, too. Raises InvalidArgument for too deep a nesting."""
+    flat = Flat() if into is None else into
+    _walk(tree, is_array, path, every_dict, flat)
+    return flat
+
+
+def _walk(tree: Any, is_array: Callable[[Any], bool], path: Path, every_dict: bool, flat: Flat) -> None:
+    if is_array(tree) or not _containers.is_container(tree) or not len(tree) or not (
+            every_dict and _is_plain_dict(tree) or _holds(tree, is_array)):
+        flat.leaves[path] = tree
+        return
+    if len(path) > _MOST_LEVELS:
+        raise InvalidArgument(f"found containers nested deeper than {_MOST_LEVELS} levels at {named(path[:4])!r}, or one that "
+                              f"holds itself: needed are fewer levels")
+    flat.kinds[path] = _containers.kind_of(tree)
+    for key, value in _containers.items(tree):
+        _walk(value, is_array, (*path, key), every_dict, flat)
+
+
+def _is_plain_dict(tree: Any) -> bool:
+    return isinstance(tree, Mapping) and all(type(key) in (str, int) for key in tree) and (
+        _containers.kind_of(tree) in (None, "OrderedDict"))
+
+
+def _holds(tree: Any, is_array: Callable[[Any], bool]) -> bool:
+    """Whether an array is somewhere in a container. Without recursion, as nothing says how deep it is."""
+    levels = [iter([tree])]
+    while levels:
+        value = next(levels[-1], levels)
+        if value is levels:
+            levels.pop()
+        elif is_array(value):
+            return True
+        elif _containers.is_container(value):
+            if len(levels) > 2 * _MOST_LEVELS:
+                return False  # as an object it is refused
+            levels.append(iter(value.values() if isinstance(value, Mapping) else value))
+    return False
+
+
+def named(path: Path, separator: str = ".") -> str:
+    """The keys of a path, joined."""
+    return separator.join(map(str, path))
+
+
+def names_of(paths: Iterable[Path], separator: str) -> dict[Path, str]:
+    """A name for each path, its keys joined. Of paths that read the same, the later ones get "~2", "~3", ..."""
+    names: dict[Path, str] = {}
+    taken: set[str] = set()
+    for path in paths:
+        name = text = named(path, separator)
+        number = 1
+        while name in taken:
+            number += 1
+            name = f"{text}~{number}"
+        taken.add(name)
+        names[path] = name
+    return names
+
+
+def encoded_kinds(kinds: Mapping[Path, Any]) -> dict[str, Any]:
+    """For the checkpoint: of what is no plain dict, by the JSON text of the path."""
+    return {json.dumps(_objects.encode(list(path)), ensure_ascii=False): kind for path, kind in kinds.items() if kind is not None}
+
+
+def decoded_kinds(document: Mapping[str, Any]) -> dict[Path, Any] | None:
+    """Of a checkpoint; None where it says nothing of them, as those of earlier versions."""
+    kinds = document.get("containers")
+    if not isinstance(kinds, dict):
+        return None
+    return {tuple(_objects.decode(json.loads(path))): kind for path, kind in kinds.items()}
+
+
+def build(leaves: Mapping[Path, Any], kinds: Mapping[Path, Any] | None, at: Path = ()) -> Any:
+    """The tree that has these leaves, whose paths begin at `at`. kinds: what is not in it is a plain dict; None: it is not
+    known, and keys 0, 1, 2, ... are those of a list."""
+    tree = _Inner()
+    for path, leaf in leaves.items():
+        if not path:
+            return leaf
+        inner = tree
+        for key in path[:-1]:
+            inner = inner.setdefault(key, _Inner())
+        inner[path[-1]] = leaf
+    return _made(tree, kinds, at)
+
+
+class _Inner(dict[Any, Any]):
+    """A container that is still to be made, which no leaf is."""
+
+
+def _made(tree: _Inner, kinds: Mapping[Path, Any] | None, path: Path) -> Any:
+    made = {key: _made(value, kinds, (*path, key)) if isinstance(value, _Inner) else value for key, value in tree.items()}
+    if kinds is not None:
+        return _containers.made(kinds.get(path), made.items())
+    return list(made.values()) if made and list(made) == list(range(len(made))) else made

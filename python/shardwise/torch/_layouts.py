@@ -1,0 +1,89 @@
+"""How DTensors are cut: boxes of each, and what this process has of them."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from .. import _core
+from .._errors import Unsupported
+from .._sharding import Mesh, placement_text
+
+
+@dataclass
+class Shard:
+    """A box of a tensor that this process holds: where it begins, and its elements."""
+
+    begin: tuple[int, ...]
+    local: torch.Tensor
+
+
+@dataclass
+class Layout:
+    """How a DTensor is cut."""
+
+    shape: tuple[int, ...]
+    local: torch.Tensor
+    shards: list[Shard]
+    how: dict[str, Any]  # of Sources.add: mesh, spec and policy, or listed
+    is_owner: bool  # of listed boxes, of those that hold the same
+
+
+@dataclass
+class _Cut:
+    """What all DTensors of one mesh, placements and shape have in common."""
+
+    how: dict[str, Any]
+    is_owner: bool
+    pieces: list[tuple[tuple[int, ...], tuple[slice, ...]]]  # where each begins, and where the local tensor has it
+
+
+class Layouts:
+    """Of the DTensors of one state. Many are cut alike, and torch takes its time to say how."""
+
+    def __init__(self) -> None:
+        self._meshes: dict[Any, Mesh] = {}
+        self._cuts: dict[Any, _Cut] = {}
+
+    def of(self, tensor: Any, name: str) -> Layout:
+        """Of a DTensor. Raises Unsupported where its values are still to be reduced."""
+        mesh, placements, shape = key = tensor.device_mesh, tensor.placements, tuple(tensor.shape)
+        if any(p.is_partial() for p in placements):
+            raise Unsupported(f"tensor {name!r} has placements {placements}: its values are still to be reduced; "
+                              f"redistribute() it first")
+        cut = self._cuts.get(key)
+        if cut is None:
+            cut = self._cuts[key] = self._cut(mesh, placements, shape)
+        local = tensor.to_local()
+        shards = [Shard(begin, local if len(cut.pieces) == 1 else local[at]) for begin, at in cut.pieces]
+        return Layout(shape, local, shards, cut.how, cut.is_owner)
+
+    def _cut(self, mesh: Any, placements: Any, shape: tuple[int, ...]) -> _Cut:
+        """Boxes come from the placements' runs of indices, of which a strided one has several."""
+        if mesh not in self._meshes:
+            self._meshes[mesh] = Mesh.from_torch(mesh)
+        ours = self._meshes[mesh]
+        coordinate = mesh.get_coordinate()
+        text = placement_text(placements, len(shape))
+        sharding, _ = _core.from_placements(ours._mesh, text, list(shape))
+        how: dict[str, Any] = {"listed": True} if sharding is None else {
+            "mesh": str(sharding.mesh), "spec": str(sharding.spec), "policy": sharding.policy}
+        if coordinate is None:  # this rank is not of the mesh
+            return _Cut(how, False, [])
+        position = 0
+        for at, size in zip(coordinate, ours.shape.values()):
+            position = position * size + at
+        # The local tensor has the runs of each dim one after the other.
+        of_dims = []
+        for dim in _core.placement_runs(ours._mesh, text, list(shape), position):
+            at, pieces = 0, []
+            for begin, end in dim:
+                pieces.append((begin, slice(at, at + end - begin)))
+                at += end - begin
+            of_dims.append(pieces)
+        owner = all(at == 0 for at, p in zip(coordinate, placements) if p.is_replicate())
+        return _Cut(how, owner, [(tuple(b for b, _ in combination), tuple(s for _, s in combination))
+                                 for combination in itertools.product(*of_dims)])

@@ -1,0 +1,97 @@
+"""Modules: names without those of wrappers, and memory for those on the meta device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor
+
+_WRAPPERS = (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel)
+_ADDED = ("module", "_orig_mod")
+
+
+class Names:
+    """The names of a module's values without those that DistributedDataParallel, DataParallel ("module.") and
+    torch.compile ("_orig_mod.") add, at any depth."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self._added = set()
+        for name, inner in module.named_modules(remove_duplicate=False):
+            prefix = f"{name}." if name else ""
+            if isinstance(inner, _WRAPPERS):
+                self._added.add(f"{prefix}module")
+            elif "_orig_mod" in inner._modules:
+                self._added.add(f"{prefix}_orig_mod")
+
+    def clean(self, name: str) -> str:
+        """Of a name in state_dict() or named_parameters()."""
+        if not self._added:
+            return name
+        parts = name.split(".")
+        return ".".join(part for i, part in enumerate(parts) if ".".join(parts[: i + 1]) not in self._added)
+
+
+def without_wrappers(name: str) -> str:
+    """A stored name without what may be of wrappers: checkpoints of earlier versions have it."""
+    return ".".join(part for part in name.split(".") if part not in _ADDED)
+
+
+def parameters(module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Parameter]]:
+    """By clean names; tied ones by each of theirs."""
+    names = Names(module)
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        yield names.clean(name), parameter
+
+
+def state_of(module: torch.nn.Module) -> dict[str, Any]:
+    """state_dict() by clean names."""
+    names = Names(module)
+    return {names.clean(name): value for name, value in module.state_dict().items()}
+
+
+def give_state(module: torch.nn.Module, filled: dict[str, Any], strict: bool) -> None:
+    """Inverse of state_of()."""
+    names = Names(module)
+    module.load_state_dict({name: filled[clean] for name in module.state_dict() if (clean := names.clean(name)) in filled},
+                           strict=strict)
+
+
+def is_meta(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.device.type == "meta"
+
+
+def unsaved_on_meta(module: torch.nn.Module) -> list[str]:
+    """The clean names of buffers on the meta device that no state_dict() has: nothing can fill them."""
+    names = Names(module)
+    return [names.clean(f"{name}.{buffer}" if name else buffer) for name, inner in module.named_modules()
+            for buffer in inner._non_persistent_buffers_set if is_meta(inner._buffers.get(buffer))]
+
+
+def materialise(module: torch.nn.Module) -> None:
+    """Gives what is on the meta device memory, uninitialised: DTensors on their mesh's devices, others beside what the
+    module has elsewhere, else on torch's default device. Tied parameters stay tied."""
+    here = next((t.device for t in (*module.parameters(), *module.buffers()) if not is_meta(t)), None)
+    if here is None:
+        default = torch.get_default_device()
+        here = torch.device("cpu") if default.type == "meta" else default
+    made: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+    places: dict[int, list[tuple[torch.nn.Module, str]]] = {}
+    for inner in module.modules():
+        for name, parameter in inner._parameters.items():
+            if is_meta(parameter):
+                places.setdefault(id(parameter), []).append((inner, name))
+
+    def with_memory(tensor: torch.Tensor) -> torch.Tensor:
+        if not is_meta(tensor):
+            return tensor
+        device = tensor.device_mesh.device_type if isinstance(tensor, DTensor) else here
+        if id(tensor) not in made:
+            made[id(tensor)] = tensor, torch.empty_like(tensor, device=device)
+        return made[id(tensor)][1]
+
+    module._apply(with_memory)  # type: ignore[no-untyped-call]  # what to_empty() calls, and what FSDP2 looks out for
+    for (first, name), *others in places.values():
+        for inner, tied in others:
+            inner._parameters[tied] = first._parameters[name]

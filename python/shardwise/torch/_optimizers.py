@@ -1,0 +1,163 @@
+"""Optimizers: their state by the names of the parameters, or by numbers, and back.
+
+What is stored is {"state": {parameter: {...}}, "param_groups": [{..., "params": [parameter, ...]}, ...]}. A parameter is
+its name in the module that has all of them; if no single one has, its name in the state, with the module's before it; if
+one is in no module of the state, all are numbers, as in the optimizer's own state_dict().
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from .._nested import Path, named
+from . import _modules
+
+# Of the optimizers of torch.optim: state that has its parameter's shape.
+_LIKE_PARAMETERS = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "exp_inf", "momentum_buffer", "square_avg", "grad_avg",
+                    "acc_delta")
+
+
+class ParameterNames:
+    """Of all modules of a state."""
+
+    def __init__(self, modules: Iterable[tuple[Path, torch.nn.Module]]) -> None:
+        self.modules = list(modules)
+        self._by_module = []
+        for path, module in self.modules:
+            found: dict[int, list[str]] = {}
+            for name, parameter in _modules.parameters(module):
+                found.setdefault(id(parameter), []).append(name)
+            self._by_module.append((named(path), found))
+
+    def owner(self, optimizer: torch.optim.Optimizer) -> int | None:
+        """The number of the first module that has all its parameters."""
+        own = [id(p) for p in parameters_of(optimizer)]
+        return next((i for i, (_, found) in enumerate(self._by_module) if all(p in found for p in own)), None)
+
+    def of(self, optimizer: torch.optim.Optimizer) -> list[str | int]:
+        """What each of its parameters is called, in their order."""
+        own = parameters_of(optimizer)
+        owner = self.owner(optimizer)
+        if owner is not None:
+            return [self._by_module[owner][1][id(p)][0] for p in own]
+        full = [self._full(p) for p in own]
+        return [names[0] for names in full] if all(full) else list(range(len(own)))
+
+    def _full(self, parameter: torch.Tensor) -> list[str]:
+        return [f"{path}.{name}" for path, found in self._by_module for name in found.get(id(parameter), ())]
+
+    def all_of(self, optimizer: torch.optim.Optimizer) -> dict[str | int, int]:
+        """The number of a parameter by each name that it may have been stored by. Names of several are left out."""
+        numbers: dict[str | int, int] = {}
+        twice: set[str | int] = set()
+        for number, parameter in enumerate(parameters_of(optimizer)):
+            short = [name for _, found in self._by_module for name in found.get(id(parameter), ())]
+            for name in {*short, *self._full(parameter)}:
+                if numbers.setdefault(name, number) != number:
+                    twice.add(name)
+        # What a single owner calls them goes first: two modules may each have a "weight".
+        for number, own in enumerate(self.of(optimizer)):
+            numbers[own] = number
+            twice.discard(own)
+        return {name: number for name, number in numbers.items() if name not in twice}
+
+
+def parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """All of them, in the order in which its state_dict() counts them."""
+    return [p for group in optimizer.param_groups for p in group["params"]]
+
+
+def is_fsdp1(module: torch.nn.Module) -> bool:
+    """Whether its parameters are flattened, so that only torch knows their names."""
+    return any(type(inner).__name__ == "FullyShardedDataParallel" for inner in module.modules())
+
+
+def state_of(optimizer: torch.optim.Optimizer, names: ParameterNames) -> Any:
+    """What is stored of it."""
+    owner = names.owner(optimizer)
+    if owner is not None and is_fsdp1(names.modules[owner][1]):
+        from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
+
+        return get_optimizer_state_dict(names.modules[owner][1], optimizer)
+    given = optimizer.state_dict()
+    if not has_numbers(given):
+        return given
+    called = names.of(optimizer)
+    return {**given, "state": {called[key] if type(key) is int else key: value for key, value in given["state"].items()},
+            "param_groups": [{**group, "params": [called[i] for i in group["params"]]} for group in given["param_groups"]]}
+
+
+def has_numbers(state: Any) -> bool:
+    """Whether it is a state_dict() as torch.optim's are, in which parameters are numbers."""
+    return (isinstance(state, Mapping) and isinstance(state.get("state"), Mapping)
+            and isinstance(state.get("param_groups"), (list, tuple))
+            and all(isinstance(group, Mapping) and all(type(i) is int for i in group.get("params", ()))
+                    for group in state["param_groups"]))
+
+
+@dataclass
+class Matched:
+    """How stored parameters belong to those of an optimizer."""
+
+    numbers: dict[Any, int]  #: of the optimizer's, by stored key
+    groups: list[dict[str, Any]]  #: the optimizer's, with the stored options
+    faults: list[str]
+
+
+def matched(optimizer: torch.optim.Optimizer, names: ParameterNames, stored_groups: Any, keys: Iterable[Any],
+            strict: bool) -> Matched:
+    """stored_groups: as stored, with tensors of any values. keys: of the stored state."""
+    stored = [group for group in stored_groups if isinstance(group, Mapping)] if isinstance(stored_groups, (list, tuple)) else []
+    lists: list[Sequence[Any]] = [group.get("params", ()) for group in stored]
+    numbers = _numbers(optimizer, names, lists, keys)
+    group_of = {numbers[key]: at for at, of_group in enumerate(lists) for key in of_group if key in numbers}
+    called = names.of(optimizer)
+    groups, faults = [], []
+    first = 0
+    for at, own in enumerate(optimizer.param_groups):
+        members = list(range(first, first + len(own["params"])))
+        first += len(members)
+        options = {key: value for key, value in own.items() if key != "params"}
+        unknown = [called[i] for i in members if i not in group_of]
+        from_groups = {group_of[i] for i in members if i in group_of}
+        if unknown and strict:
+            faults.append(f"has no parameter {', '.join(repr(name) for name in unknown[:5])}{', ...' if len(unknown) > 5 else ''} "
+                          f"of the optimizer's group {at}")
+        elif len(from_groups) > 1:
+            faults.append(f"has the parameters of the optimizer's group {at} in its groups {sorted(from_groups)}, needed is one")
+        elif from_groups:
+            options = {key: value for key, value in stored[from_groups.pop()].items() if key != "params"}
+        groups.append({**options, "params": members})
+    return Matched(numbers, groups, faults)
+
+
+def _numbers(optimizer: torch.optim.Optimizer, names: ParameterNames, lists: list[Sequence[Any]],
+             keys: Iterable[Any]) -> dict[Any, int]:
+    known = names.all_of(optimizer)
+    count = len(parameters_of(optimizer))
+    stored = [*(key for of_group in lists for key in of_group), *keys]
+    found = {key: known[key] for key in stored if key in known}
+    if not found and [len(of_group) for of_group in lists] == [len(group["params"]) for group in optimizer.param_groups]:
+        # Stored by names, and in a state without the modules: in the order of the groups, as torch has it.
+        found = {key: number for number, key in enumerate(key for of_group in lists for key in of_group)}
+    for key in stored:  # DCP makes texts of numbers
+        if key not in found and (type(key) is int or isinstance(key, str) and key.isdecimal()) and int(key) < count:
+            found[key] = int(key)
+    return found
+
+
+def existing(optimizer: torch.optim.Optimizer, number: int, keys: Path) -> Any:
+    """What its state has of a parameter by these keys; None where that is nothing."""
+    found: Any = optimizer.state.get(parameters_of(optimizer)[number])
+    for key in keys:
+        found = found.get(key) if isinstance(found, Mapping) else None
+    return found
+
+
+def must_be_like_parameter(key: Any, shape: Sequence[int]) -> bool:
+    """Whether the state by this key has the shape of its parameter. Adafactor's, for one, has fewer dims."""
+    return key in _LIKE_PARAMETERS and len(shape) > 0

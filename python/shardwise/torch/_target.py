@@ -1,0 +1,426 @@
+"""A state that a checkpoint is loaded into: what is asked for is compared with what there is, then filled."""
+
+from __future__ import annotations
+
+import difflib
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch.distributed.tensor import DTensor
+
+from .. import _containers
+from .._dtypes import NUMPY
+from .._errors import InvalidArgument
+from .._nested import Flat, Path, build, decoded_kinds, named
+from .._tensor import Checkpoint
+from . import _modules, _optimizers
+from ._layouts import Layouts, Shard
+from ._state import PerRank, State, flat_values, is_array
+from ._tensors import TORCH, TensorReads, shared_tensor
+
+_NOTHING = object()
+
+
+class Target:
+    """Made, it has compared all names, dtypes and shapes; check() raises what does not fit; fill() reads."""
+
+    def __init__(self, checkpoint: Checkpoint, state: Mapping[str, Any], rank: int, strict: bool) -> None:
+        self.checkpoint, self.rank, self.strict = checkpoint, rank, strict
+        self.state = State(state)
+        self._top = state
+        self.wrong: list[str] = []
+        self.missing: list[str] = []
+        self.unused: list[str] = []
+        self.reads = TensorReads(checkpoint._reader)
+        self.objects = 0
+        self._used: set[str] = set()
+        self._paths = checkpoint.paths
+        self._stored = {path: name for name, path in self._paths.items()}
+        self._kinds = decoded_kinds(checkpoint.document)
+        self._below: dict[Path, list[str]] | None = None
+        self._layouts = Layouts()
+        self._wrapped: dict[Path, dict[str, list[str]]] = {}
+        self._fills: list[tuple[str, torch.Tensor]] = []
+        self._later: list[tuple[str, Path]] = []  # of tensors on the meta device, by their paths, as they have no memory yet
+        self._found: dict[Path, Any] = {}  # leaves of containers
+        self._inner: dict[Path, Any] = {}  # what Stateful objects are to be given
+        self._modules: dict[Path, Flat] = {}  # of those on the meta device, what they are to be given
+        self._hits: set[Path] = set()  # Stateful objects, and names at the top, of which something is there
+        self._misses: dict[Path, None] = {}  # of which something is not
+        for path, leaf in self.state.flat.leaves.items():
+            self._take(path, leaf)
+
+    @property
+    def tensors(self) -> int:
+        return len({name for name, _ in (*self._fills, *self._later)})
+
+    def _take(self, path: Path, leaf: Any) -> None:
+        used, missing = len(self._used), len(self.missing)
+        if isinstance(leaf, torch.optim.Optimizer) and not self._is_of_fsdp1(leaf):
+            self._inner[path] = self._take_optimizer(path, leaf)
+        elif isinstance(leaf, torch.nn.Module):
+            self._inner[path] = self._take_module(path, leaf)
+        elif path in self.state.stateful:
+            self._inner[path] = self._take_stateful(path, leaf)
+        else:
+            self._found[path] = self._take_leaf(path, leaf)
+        # A Stateful object is told of by itself, other values by the name at the top.
+        whole = path if path in self.state.stateful else path[:1]
+        if len(self._used) > used:
+            self._hits.update([whole, path[:1]])
+        elif len(self.missing) > missing:
+            self._misses[whole] = None
+
+    # ---- names
+
+    def _name_of(self, path: Path) -> str | None:
+        """What a path is stored as; a checkpoint that says nothing of trees has its keys joined with dots."""
+        name = self._stored.get(path)
+        if name is None:
+            name = named(path)
+            name = name if (name in self.checkpoint or name in self.checkpoint.objects) else None
+        return name
+
+    def _names_below(self, path: Path) -> list[str]:
+        if self._below is None:
+            self._below = {}
+            for name, stored in self._paths.items():
+                for length in range(1, len(stored)):
+                    self._below.setdefault(stored[:length], []).append(name)
+        return self._below.get(path, [])
+
+    def _nearest(self, name: str) -> str:
+        near = difflib.get_close_matches(name, [*self.checkpoint, *self.checkpoint.objects, *{str(p[0]) for p in self._stored}], 1)
+        return f", nearest: {near[0]!r}" if near else ""
+
+    def _miss(self, path: Path) -> None:
+        self.missing.append(named(path))
+
+    def _object(self, name: str) -> Any:
+        self._used.add(name)
+        self.objects += 1
+        return self.checkpoint.objects[name]
+
+    # ---- leaves
+
+    def _take_leaf(self, path: Path, leaf: Any) -> Any:
+        if isinstance(leaf, PerRank):
+            return self._take_per_rank(path, leaf)
+        name = self._name_of(path)
+        if is_array(leaf):
+            if _modules.is_meta(leaf):
+                self.wrong.append(f"{named(path)!r} is on the meta device, where it has no memory to be filled: needed is a tensor "
+                                  f"with memory, or a module, or None")
+                return leaf
+            return self._take_array(path, name, leaf)
+        if name is not None and name in self.checkpoint.objects:
+            return self._object(name)
+        if leaf is None or _containers.is_container(leaf):
+            if self._names_below(path):
+                return self._like(leaf, self._subtree(path))
+            if leaf is None and name is not None:
+                return self._fresh(name)
+        if name is not None:
+            self._used.add(name)
+            self.wrong.append(f"{name!r} is a tensor there, {type(leaf).__name__} here")
+            return leaf
+        within = self._within_object(path)
+        if within is not _NOTHING:
+            return within
+        self._miss(path)
+        return leaf
+
+    @staticmethod
+    def _like(leaf: Any, found: Any) -> Any:
+        # DCP, and earlier versions, have stored a list without tensors value by value: a tuple is a list there.
+        return type(leaf)(found) if type(leaf) in (list, tuple) and type(found) is list else found
+
+    def _within_object(self, path: Path) -> Any:
+        """A value of a container that was stored as one object."""
+        for length in range(len(path) - 1, 0, -1):
+            name = self._stored.get(path[:length])
+            if name is None or name not in self.checkpoint.objects:
+                continue
+            value = self.checkpoint.objects[name]
+            for key in path[length:]:
+                try:
+                    value = value[key]
+                except (KeyError, IndexError, TypeError):
+                    return _NOTHING
+            self._used.add(name)
+            return value
+        return _NOTHING
+
+    def _take_array(self, path: Path, name: str | None, leaf: Any) -> Any:
+        if name is None:
+            within = self._within_object(path)
+            if within is _NOTHING or not is_array(within):
+                self._miss(path)
+                return leaf
+            return within
+        if name in self.checkpoint.objects:
+            self._used.add(name)
+            self.wrong.append(f"{name!r} is {type(self.checkpoint.objects[name]).__name__} there, a tensor here")
+            return leaf
+        if isinstance(leaf, torch.Tensor):
+            if self._fits(name, leaf.dtype, leaf.shape):
+                self._fill(name, leaf)
+            return leaf
+        dtype = NUMPY[self.checkpoint[name].dtype_name]
+        if not self._fits(name, leaf.dtype.newbyteorder("="), leaf.shape, dtype):
+            return leaf
+        if leaf.dtype != dtype or not leaf.flags.writeable or any(stride < 0 for stride in leaf.strides):
+            return self._fresh(name, numpy=True)
+        self._fill(name, shared_tensor(leaf))
+        return leaf
+
+    def _fits(self, name: str, dtype: Any, shape: Any, stored_dtype: Any = None) -> bool:
+        self._used.add(name)
+        stored = self.checkpoint[name]
+        expected = TORCH[stored.dtype_name] if stored_dtype is None else stored_dtype
+        if dtype != expected or tuple(shape) != stored.shape:
+            self.wrong.append(f"{name!r} is {expected} {list(stored.shape)} there, {dtype} {list(shape)} here")
+            return False
+        return True
+
+    def _fill(self, name: str, target: torch.Tensor) -> None:
+        if isinstance(target, DTensor):
+            self._layouts.of(target, name)  # refuses what cannot be loaded
+        self._used.add(name)
+        self._fills.append((name, target))
+
+    def _fresh(self, name: str, numpy: bool = False) -> Any:
+        """New memory, of the whole tensor."""
+        stored = self.checkpoint[name]
+        if numpy or name in self.checkpoint.document.get("numpy", {}):
+            array = np.empty(stored.shape, NUMPY[stored.dtype_name])
+            self._fill(name, shared_tensor(array))
+            return array
+        tensor = torch.empty(stored.shape, dtype=TORCH[stored.dtype_name])
+        self._fill(name, tensor)
+        return tensor
+
+    def _subtree(self, path: Path) -> Any:
+        """All that is stored below a path, as a tree."""
+        return self._tree(path, {self._paths[name][len(path):]: self._object(name) if name in self.checkpoint.objects
+                                 else self._fresh(name) for name in self._names_below(path)})
+
+    def _tree(self, at: Path, leaves: Mapping[Path, Any]) -> Any:
+        return build(leaves, self._kinds, at)
+
+    def _take_per_rank(self, path: Path, leaf: PerRank) -> Any:
+        name = named(path)
+        ranks = self.checkpoint.document.get("per_rank", {}).get(name)
+        if ranks is None:
+            self._miss(path)
+            return leaf.value
+        for rank in range(ranks):
+            of_rank = PerRank.name(name, rank)
+            self._used.update([of_rank, *self._names_below((of_rank,))])
+        own = PerRank.name(name, self.rank)
+        if own in self.checkpoint.objects:
+            return self._object(own)
+        if self._names_below((own,)):
+            return self._subtree((own,))
+        if own in self.checkpoint:
+            return self._fresh(own)
+        warnings.warn(f"{name!r} was saved by {ranks} ranks: rank {self.rank} keeps its own", stacklevel=5)
+        return leaf.value
+
+    # ---- Stateful objects
+
+    def _take_module(self, path: Path, module: torch.nn.Module) -> Any:
+        flat = flat_values(_modules.state_of(module), path)
+        taken = Flat(kinds=flat.kinds)
+        for place, leaf in flat.leaves.items():
+            name = self._name_of(place) or self._with_wrappers(path, place)
+            if _modules.is_meta(leaf):
+                self._modules[path] = taken
+                taken.leaves[place] = leaf
+                self._take_meta(place, name, leaf)
+            elif is_array(leaf):
+                taken.leaves[place] = self._take_array(place, name, leaf)
+            elif name is not None and name in self.checkpoint.objects:
+                taken.leaves[place] = self._object(name)
+            else:
+                taken.leaves[place] = self._take_leaf(place, leaf)
+        unsaved = _modules.unsaved_on_meta(module)
+        if unsaved:
+            self.wrong.append(f"{named(path)!r} has buffers on the meta device that no checkpoint has, as they are not persistent: "
+                              f"{', '.join(unsaved[:5])}: needed is a module whose buffers have memory")
+        return _tree_of_module(path, taken)
+
+    def _take_meta(self, place: Path, name: str | None, leaf: torch.Tensor) -> None:
+        if name is None or name not in self.checkpoint:
+            self.wrong.append(f"{named(place)!r} is on the meta device, and there is no such tensor that could fill it")
+        elif self._fits(name, leaf.dtype, leaf.shape):
+            self._later.append((name, place))
+
+    def _with_wrappers(self, path: Path, place: Path) -> str | None:
+        """The one stored name that is this one but for what wrappers add: earlier versions have stored it so."""
+        if path not in self._wrapped:
+            self._wrapped[path] = {}
+            for name in self._names_below(path):
+                inner = _modules.without_wrappers(named(self._paths[name][len(path):]))
+                self._wrapped[path].setdefault(inner, []).append(name)
+        found = self._wrapped[path].get(_modules.without_wrappers(named(place[len(path):])), [])
+        return found[0] if len(found) == 1 else None
+
+    def _take_stateful(self, path: Path, value: Any) -> Any:
+        """What is stored of it, as it was; in the memory of its own tensors if these fit."""
+        template = flat_values(self.state.tree_of(value), path)
+        names = self._names_below(path)
+        if not names:
+            return self._take_leaf(path, {}) if path in self._stored else self._missed(path, template.leaves)
+        taken = {}
+        for name in names:
+            place = self._paths[name]
+            own = template.leaves.get(place)
+            if name in self.checkpoint.objects:
+                taken[place] = self._object(name)
+            elif is_array(own) and not _modules.is_meta(own):
+                taken[place] = self._take_array(place, name, own)
+            else:
+                taken[place] = self._fresh(name)
+        return self._tree(path, {place[len(path):]: leaf for place, leaf in taken.items()})
+
+    def _missed(self, path: Path, leaves: Mapping[Path, Any]) -> Any:
+        for place in leaves:
+            self._miss(place)
+        return None
+
+    def _is_of_fsdp1(self, optimizer: torch.optim.Optimizer) -> bool:
+        owner = self.state.names.owner(optimizer)
+        return owner is not None and _optimizers.is_fsdp1(self.state.names.modules[owner][1])
+
+    def _take_optimizer(self, path: Path, optimizer: torch.optim.Optimizer) -> Any:
+        parameters = _optimizers.parameters_of(optimizer)
+        if any(map(_modules.is_meta, parameters)):
+            self.wrong.append(f"{named(path)!r} has parameters on the meta device: needed is an optimizer that was made when its "
+                              f"module had memory")
+            return None
+        given = optimizer.state_dict()
+        names = self._names_below(path)
+        if not _optimizers.has_numbers(given) or not names:
+            return self._take_stateful(path, optimizer)
+        inner = {name: self._paths[name][len(path):] for name in names}
+        groups = self._values_at((*path, "param_groups"), [n for n, place in inner.items() if place[0] == "param_groups"])
+        of_state = {name: place for name, place in inner.items() if place[0] == "state" and len(place) > 1}
+        match = _optimizers.matched(optimizer, self.state.names, groups, [place[1] for place in of_state.values()], self.strict)
+        self.wrong += [f"{named(path)!r} {fault}" for fault in match.faults]
+        state: dict[Any, dict[Path, Any]] = {}
+        for name, (_, key, *rest) in of_state.items():
+            if key in match.numbers:
+                state.setdefault(key, {})[tuple(rest)] = self._of_parameter(name, optimizer, match.numbers[key], tuple(rest))
+        packed = {match.numbers[key]: self._tree((*path, "state", key), leaves) for key, leaves in state.items()}
+        unknown = set(range(len(parameters))) - set(match.numbers.values())
+        packed.update({number: given["state"][number] for number in unknown if number in given["state"]})
+        others = {place: self._object(name) if name in self.checkpoint.objects else self._fresh(name)
+                  for name, place in inner.items() if place[0] not in ("state", "param_groups")}
+        self._used.update(name for name, place in inner.items() if place == ("state",))  # an empty one
+        return {**(self._tree(path, others) if others else {}), "state": packed, "param_groups": match.groups}
+
+    def _values_at(self, path: Path, names: list[str]) -> Any:
+        """The groups' options, stored as one object or value by value."""
+        if len(names) == 1 and self._paths[names[0]] == path:
+            return self._object(names[0])
+        return self._subtree(path) if names else []
+
+    def _of_parameter(self, name: str, optimizer: torch.optim.Optimizer, number: int, keys: Path) -> Any:
+        if name in self.checkpoint.objects:
+            return self._object(name)
+        stored = self.checkpoint[name]
+        dtype = TORCH[stored.dtype_name]
+        parameter = _optimizers.parameters_of(optimizer)[number]
+        own = _optimizers.existing(optimizer, number, keys)
+        like = keys and _optimizers.must_be_like_parameter(keys[-1], stored.shape)
+        if isinstance(own, torch.Tensor) and own.dtype == dtype and tuple(own.shape) == stored.shape:
+            self._fill(name, own)
+            return own
+        if like and stored.shape != tuple(parameter.shape):
+            self._used.add(name)
+            self.wrong.append(f"{name!r} is {list(stored.shape)} there, its parameter {list(parameter.shape)} here")
+            return None
+        if isinstance(parameter, DTensor) and stored.shape == tuple(parameter.shape) and stored.shape:
+            made = torch.empty_like(parameter, dtype=dtype, requires_grad=False)
+            self._fill(name, made)
+            return made
+        return self._fresh(name)
+
+    # ---- what becomes of it
+
+    def check(self, unused: str) -> None:
+        """Raises one InvalidArgument naming all that does not fit. Nothing has been changed then."""
+        where = f"checkpoint {self.checkpoint.path}"
+        there = [*self.checkpoint, *self.checkpoint.objects]
+        if not self._used and there:
+            asked = [named(path) for path in self.state.flat.leaves]
+            raise InvalidArgument(f"{where}: found none of the {len(asked)} names of the state ({_few(asked) or 'it is empty'}), needed "
+                                  f"is at least one: there are {_few(list(dict.fromkeys(str(path[0]) for path in self._stored)))}")
+        if self.strict and self.missing:
+            self.wrong.append(f"{len(self.missing)} names of the state are not there: {_few(self.missing)}"
+                              f"{self._nearest(self.missing[0])}")
+        self.unused = sorted(set(there) - self._used)
+        if self.unused:
+            text = f"{len(self.unused)} stored names are not in the state: {_few(self.unused)}"
+            if unused == "error":
+                self.wrong.append(f'{text} (unused="ignore" leaves them out)')
+            elif unused == "warn":
+                warnings.warn(f"{where}: {text}", stacklevel=3)
+        if self.wrong:
+            raise InvalidArgument(f"{where} does not fit the state: {len(self.wrong)} faults: {'; '.join(self.wrong[:20])}")
+        for path in self._misses:
+            if path not in self._hits:
+                warnings.warn(f"{where}: nothing is there of {named(path)!r}, which stays as it is{self._nearest(named(path))}",
+                              stacklevel=3)
+
+    def fill(self) -> dict[str, Any]:
+        """Reads all; gives Stateful objects theirs. Returns the state."""
+        real: dict[Path, Any] = {}
+        for path, taken in self._modules.items():
+            module = self.state.stateful[path]
+            _modules.materialise(module)
+            now = flat_values(_modules.state_of(module), path).leaves
+            real.update({place: now[place] for place, leaf in taken.leaves.items() if _modules.is_meta(leaf)})
+            self._inner[path] = _tree_of_module(path, Flat({**taken.leaves, **{p: now[p] for p in real if p in taken.leaves}},
+                                                           taken.kinds))
+        for name, target in [*self._fills, *((name, real[place]) for name, place in self._later)]:
+            self._read(name, target)
+        self.reads.run()
+        for path, value in self.state.stateful.items():
+            if self._inner[path] is not None:
+                self._give(value, self._inner[path])
+            self._found[path] = value
+        found = build(self._found, self.state.flat.kinds)
+        return {name: found[name] for name in self._top}
+
+    def _read(self, name: str, target: torch.Tensor) -> None:
+        stored = self.checkpoint[name]
+        dtype = TORCH[stored.dtype_name]
+        shards = (self._layouts.of(target, name).shards if isinstance(target, DTensor)
+                  else [Shard((0,) * target.ndim, target.detach())])
+        for shard in shards:
+            self.reads.add(stored.number, shard.begin, shard.local.detach(), dtype)
+
+    def _give(self, value: Any, filled: Any) -> None:
+        if isinstance(value, torch.optim.Optimizer) and self._is_of_fsdp1(value):
+            from torch.distributed.checkpoint.state_dict import set_optimizer_state_dict
+
+            owner = self.state.names.owner(value)
+            assert owner is not None
+            set_optimizer_state_dict(self.state.names.modules[owner][1], value, filled)
+        elif isinstance(value, torch.nn.Module):
+            _modules.give_state(value, filled, self.strict)
+        else:
+            value.load_state_dict(filled)
+
+
+def _tree_of_module(path: Path, taken: Flat) -> Any:
+    return build({place[len(path):]: leaf for place, leaf in taken.leaves.items()}, taken.kinds, path)
+
+
+def _few(names: list[str]) -> str:
+    return f"{', '.join(map(repr, names[:10]))}{', ...' if len(names) > 10 else ''}"
