@@ -3,21 +3,55 @@
 from __future__ import annotations
 
 import atexit
+import difflib
+import inspect
 import json
+import operator
 import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 
 from . import _core
 from . import sources as _sources
-from ._errors import InvalidArgument, NotFound
+from ._errors import InvalidArgument, NameNotFound
 from ._sharding import Mesh, PartitionSpec, Sharding
 
 Spec = str | PartitionSpec | Sharding | None
 Array = np.ndarray[Any, Any]
+
+Order = Literal["shuffled", "sequential"]
+LastBatch = Literal["drop", "pad", "wrap"]
+BadRecords = Literal["fail", "substitute", "mask"]
+
+#: What other loaders call it.
+_OTHER_NAMES = {"num_workers": "threads=", "shuffle": 'order="shuffled" or "sequential"', "collate_fn": "transform=",
+                "drop_last": 'last_batch="drop", "pad" or "wrap"', "prefetch_factor": "prefetch=",
+                "sampler": "a source's take() and filter(), and order=", "batch_sampler": "batch_size= and order=",
+                "worker_init_fn": "transform=, which is given random numbers", "generator": "seed=",
+                "num_epochs": "epochs=", "shard_options": "mesh= and rank="}
+
+
+def refuse_unknown(unknown: Mapping[str, object], known: Sequence[str]) -> None:
+    """Raises TypeError for options of other names, and says what ours is called."""
+    for name in unknown:
+        hint = _OTHER_NAMES.get(name)
+        if hint is None:
+            nearest = difflib.get_close_matches(name, known, 1)
+            hint = f"did you mean {nearest[0]}=?" if nearest else f"needed one of {', '.join(known)}"
+        else:
+            hint = f"needed {hint}"
+        raise TypeError(f"loader: found the unknown option {name!r}, {hint}")
+
+
+def _whole(name: str, value: Any) -> int:
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise InvalidArgument(f"loader: {name}: found {value!r}, needed a whole number") from None
+
 
 _running: weakref.WeakSet[Loader] = weakref.WeakSet()
 
@@ -115,28 +149,37 @@ class Loader:
     buckets: lengths to which a ragged field's batches are padded, by field; halo: (low, high) of each record dim, by
     field. batch_size counts the rows of the global batch.
 
+    A loop over it gives `epochs` epochs, or the rest of them if it stands within. The next loop goes on with as many
+    further epochs: `for epoch in range(3): for batch in loader:` trains three, each in another order. next() alone
+    raises StopIteration at an end until iter() is called.
+
     One consumer. Errors come out of the step that would deliver the record; what Python raised comes as it was.
     """
 
     def __init__(self, source: Any, fields: Mapping[str, Spec] | Sequence[str] | None = None, *,
                  batch_size: int, mesh: Mesh | str | None = None, rank: int | None = None,
-                 devices: Sequence[int] | None = None, epochs: int = 1, seed: int = 0, order: str = "shuffled",
-                 last_batch: str = "drop", bad_records: str = "fail", prefetch: int = 2, prefetch_bytes: int = 0,
+                 devices: Sequence[int] | None = None, epochs: int = 1, seed: int = 0, order: Order = "shuffled",
+                 last_batch: LastBatch = "drop", bad_records: BadRecords = "fail", prefetch: int = 2, prefetch_bytes: int = 0,
                  threads: int = 1, transform: Callable[..., Any] | None = None, policy: str = "ceil",
                  buckets: Mapping[str, Sequence[int]] | None = None,
-                 halo: Mapping[str, Sequence[tuple[int, int]]] | None = None) -> None:
+                 halo: Mapping[str, Sequence[tuple[int, int]]] | None = None, **unknown: NoReturn) -> None:
+        refuse_unknown(unknown, OPTIONS)
         self.source = _sources.of(source)
         if transform is not None:
             self.source = self.source.map(transform)
-        self.batch_size, self.epochs, self.seed = batch_size, epochs, seed
+        self.batch_size, self.epochs = _whole("batch_size", batch_size), _whole("epochs", epochs)
+        self.seed = _whole("seed", seed)
         if mesh is None:
             given = fields.values() if isinstance(fields, Mapping) else ()
             mesh = next((f.mesh for f in given if isinstance(f, Sharding)), Mesh({"batch": 1}))
         self.mesh = mesh if isinstance(mesh, Mesh) else Mesh(mesh)
         self._positions = self._local(rank, devices)
         self._placements = self._placed(fields, policy, buckets or {}, halo or {})
-        self._arguments = (batch_size, epochs, order, last_batch, bad_records, prefetch, prefetch_bytes, threads)
-        _core.LoaderOptions.of(*self._arguments, 1, 0)  # says here what is wrong with them
+        self._last_batch = last_batch
+        self._arguments = (order, last_batch, bad_records, _whole("prefetch", prefetch),
+                           _whole("prefetch_bytes", prefetch_bytes), _whole("threads", threads))
+        _core.LoaderOptions.of(self.batch_size, self.epochs, *self._arguments, 1, 0)  # says here what is wrong with them
+        self._run_epochs = self.epochs  # of the run so far: a multiple of those of one loop
         self._part = (1, 0)
         self._process = os.getpid()
         self._state = ""  # where to begin, if not at the start
@@ -153,7 +196,7 @@ class Loader:
             raise InvalidArgument("loader: devices is empty, needs one or more")
         for device in wanted:
             if device not in known:
-                raise NotFound(f"loader: device {device} is not in mesh {self.mesh}")
+                raise NameNotFound(f"loader: device {device} is not in mesh {self.mesh}")
         return [known.index(device) for device in wanted]
 
     def _placed(self, fields: Mapping[str, Spec] | Sequence[str] | None, policy: str,
@@ -164,7 +207,7 @@ class Loader:
             fields = dict.fromkeys(fields)
         for name in [*buckets, *halo]:
             if name not in fields:
-                raise NotFound(f"loader: field {name!r} of buckets or halo is not placed: {', '.join(fields)} are")
+                raise NameNotFound(f"loader: field {name!r} of buckets or halo is not placed: {', '.join(fields)} are")
         placements = []
         for name, given in fields.items():
             rank = 1 + self._rank_of(name)
@@ -183,23 +226,50 @@ class Loader:
         if name.endswith(".length") and name not in self.source.fields:
             return 0
         if name not in self.source.fields:
-            raise NotFound(f"loader: the source has no field {name!r}: it has {', '.join(self.source.fields)}")
+            raise NameNotFound(f"loader: the source has no field {name!r}: it has {', '.join(self.source.fields)}")
         return len(self.source.fields[name].shape)
 
     def _started(self) -> _core.Loader:
         if self._core is None:
-            self._core = self._begun(self._state, self.seed)
+            self._core = self._begun(self._state, self.seed, self._run_epochs)
         return self._core
 
-    def _begun(self, state: str, seed: int) -> _core.Loader:
-        options = _core.LoaderOptions.of(*self._arguments, *self._part)
+    def _begun(self, state: str, seed: int, epochs: int) -> _core.Loader:
+        options = _core.LoaderOptions.of(self.batch_size, epochs, *self._arguments, *self._part)
         core = _core.Loader(self.source._records, self._placements, self._positions, options, state, seed)
         _running.add(self)
         return core
 
     def __iter__(self) -> Iterator[Any]:
-        """The rest of the run, from where it stands."""
+        """The rest of this loop's epochs, from where it stands; at their end, of as many further ones."""
+        if self._has_ended():
+            self._go_on()
         return self
+
+    def _has_ended(self) -> bool:
+        core = self._started()
+        return bool(self._next_of_part(core) >= core.batches)
+
+    def _next_of_part(self, core: _core.Loader) -> int:
+        """The next batch of this part: parts take turns."""
+        at = int(json.loads(core.state())["next_batch"])
+        parts, part = self._part
+        return at + (part - at) % parts
+
+    def _go_on(self, part: tuple[int, int] | None = None) -> None:
+        """Makes the run longer by the epochs of one loop. Raises InvalidArgument if its last batch was padded."""
+        core = self._started()
+        state = core.state()
+        if part is not None:  # of a part that begins at the end of the others; batch_size 0: of no run that was seen here
+            state = json.dumps({**json.loads(state), "next_batch": core.batches, "batch_size": 0})
+        before, self._part = self._part, part or self._part
+        try:
+            begun = self._begun(state, self.seed, self._run_epochs + self.epochs)
+        except BaseException:
+            self._part = before
+            raise
+        self.close()
+        self._core, self._run_epochs = begun, self._run_epochs + self.epochs
 
     def __next__(self) -> Any:
         found = self._started().next()
@@ -225,7 +295,7 @@ class Loader:
     def _epoch_end(self, index: int) -> int:
         """The first batch after the epoch of a batch. Where batches run over the end of epochs, they are of that of their
         first row."""
-        if self._arguments[3] == "wrap":
+        if self._last_batch == "wrap":
             epoch = index * self.batch_size // len(self.source)
             return -(-(epoch + 1) * len(self.source) // self.batch_size)
         return (index // self.batches_per_epoch + 1) * self.batches_per_epoch
@@ -251,9 +321,28 @@ class Loader:
         return count
 
     def __len__(self) -> int:
-        """Batches of the whole run."""
+        """Batches of one loop: of `epochs` epochs."""
         count: int = self._started().batches
-        return count
+        return count - self._batches_of(self._run_epochs - self.epochs)
+
+    def _batches_of(self, epochs: int) -> int:
+        """Of a run of as many epochs."""
+        if self._last_batch == "wrap":
+            return -(-epochs * len(self.source) // self.batch_size)
+        return epochs * (-(-len(self.source) // self.batch_size) if self._last_batch == "pad"
+                         else len(self.source) // self.batch_size)
+
+    def _epochs_to(self, batch: object) -> int:
+        """The least number of whole loops' epochs in which a run comes to this batch."""
+        loop = self._batches_of(self.epochs)
+        if not isinstance(batch, int) or not 0 <= batch < 1 << 62 or loop == 0:
+            return self.epochs  # refused with the rest of the state
+        loops = max(1, -(-batch // loop))
+        while self._batches_of(loops * self.epochs) < batch:
+            loops += 1
+        while loops > 1 and self._batches_of((loops - 1) * self.epochs) >= batch:
+            loops -= 1
+        return loops * self.epochs
 
     def state_dict(self) -> dict[str, Any]:
         """Where the run stands after the batches that were taken: a few numbers and words, the same on any mesh. To be
@@ -265,9 +354,10 @@ class Loader:
         """Goes on from there: batches follow as if the run had not been broken off, on this mesh and number of
         processes. Raises InvalidArgument where source, batch size, order or seed are another run's, saying which."""
         text = json.dumps(dict(state))
-        begun = self._begun(text, self.seed)  # where it is refused, this loader stays where it is
+        epochs = self._epochs_to(state.get("next_batch"))
+        begun = self._begun(text, self.seed, epochs)  # if it is refused, this loader stays where it is
         self.close()
-        self._core, self._state = begun, text
+        self._core, self._state, self._run_epochs = begun, text, epochs
         self.seed = int(state.get("seed", self.seed))
 
     get_state = state_dict
@@ -304,6 +394,10 @@ class Loader:
 
     def __getstate__(self) -> dict[str, Any]:
         raise TypeError("a loader has threads: make it in the process that uses it, or send its state_dict()")
+
+
+#: The options of a loader by name.
+OPTIONS = [name for name in inspect.signature(Loader).parameters if name not in ("source", "unknown")]
 
 
 @atexit.register

@@ -148,13 +148,16 @@ class Source:
         return Source(self._records.filter_function(answer, name or _name_of(function), path, tell))
 
     @_remembered
-    def map(self, function: Callable[..., Mapping[str, Any]], *, name: str | None = None) -> Source:
+    def map(self, function: Callable[..., Mapping[str, Any]], *, name: str | None = None,
+            ragged: Mapping[str, int] | None = None) -> Source:
         """Records that a function makes: it gets a record (and, if it takes two arguments, a numpy Generator whose
         numbers are a function of seed, epoch and record) and returns a dict of arrays, of the same dtypes and shapes
-        for all. name: names the function in the run's fingerprint, instead of what it gives for some records."""
+        for all. name: names the function in the run's fingerprint, instead of what it gives for some records. ragged: of
+        fields whose dim 0 differs by record the most that it may be, as {"ids": 4096} of what a tokenizer gives: such
+        a field can be packed."""
         identity = None if name is None else f"{name} of {self._records.fingerprint()}"
         return Source(_function_source(len(self), _Mapped(self, function), "map", identity,
-                                       made_of=(name or "", self._records)))
+                                       made_of=(name or "", self._records), ragged=ragged))
 
     @_remembered
     def pack(self, field: str, window: int, *, documents: int = 1024) -> Source:
@@ -281,15 +284,22 @@ def arrays(fields: Mapping[str, Any]) -> Source:
 
 @_remembered
 def callback(size: int, fields: Mapping[str, tuple[Any, Sequence[int]]], function: Callable[[int], Any], *,
-             name: str | None = None) -> Source:
-    """Records that a function of their number makes: a dict of arrays. fields: (dtype, shape) by name."""
-    described = [Field(n, np.dtype(dtype), tuple(shape)) for n, (dtype, shape) in fields.items()]
+             name: str | None = None, ragged: Sequence[str] = ()) -> Source:
+    """Records that a function of their number makes: a dict of arrays. fields: (dtype, shape) by name. ragged: those
+    whose dim 0 differs by record; their shape has the most that it may be."""
+    described = [Field(n, np.dtype(dtype), tuple(shape), n in ragged) for n, (dtype, shape) in fields.items()]
+    for odd in [n for n in ragged if n not in fields or not fields[n][1]]:
+        raise InvalidArgument(f"callback: ragged: found {odd!r}, needed a field with a dim: {', '.join(fields)}")
     return Source(_function_source(size, lambda record, epoch, seed: function(record), "callback", name, described))
 
 
 @_remembered
-def of(source: Any) -> Source:
-    """A source of: one, a text, a dict of arrays, or any object with __len__ and __getitem__."""
+def of(source: Any, *, ragged: Mapping[str, int] | None = None) -> Source:
+    """A source of: one, a text, a dict of arrays, or any object with __len__ and __getitem__. ragged: of such an object's
+    fields whose dim 0 differs by record the most that it may be, as {"ids": 4096}."""
+    if ragged and (isinstance(source, (Source, str, Mapping)) or not isinstance(source, RandomAccess)):
+        raise InvalidArgument(f"source: ragged: found {type(source).__name__}, needed an object with __len__ and "
+                              "__getitem__: of others it is known")
     if isinstance(source, Source):
         return source
     if isinstance(source, str):
@@ -298,7 +308,7 @@ def of(source: Any) -> Source:
         return arrays(source)
     if isinstance(source, RandomAccess):
         return Source(_function_source(len(source), lambda record, epoch, seed: source[record],
-                                       type(source).__name__, None))
+                                       type(source).__name__, None, ragged=ragged))
     raise InvalidArgument(f"loader: source {type(source).__name__}: needs a shardwise source, a text, a dict of arrays, "
                           "or an object with __len__ and __getitem__")
 
@@ -347,6 +357,12 @@ def _value(value: Any, name: str) -> np.ndarray[Any, Any]:
     return array
 
 
+def _filled_up(array: np.ndarray[Any, Any], field: Field) -> np.ndarray[Any, Any]:
+    whole = np.zeros(field.shape, field.dtype)
+    whole[:len(array)] = array
+    return whole
+
+
 def _name_of(function: Any) -> str:
     """The same in every process, as repr() is not."""
     return str(getattr(function, "__qualname__", type(function).__qualname__))
@@ -374,36 +390,46 @@ class _Mapped:
 
 def _function_source(size: int, function: Callable[[int, int, int], Any], what: str, name: str | None,
                      fields: Sequence[Field] | None = None,
-                     made_of: tuple[str, _core.Records | None] = ("", None)) -> _core.Records:
+                     made_of: tuple[str, _core.Records | None] = ("", None),
+                     ragged: Mapping[str, int] | None = None) -> _core.Records:
     if fields is None:
         if size == 0:
             raise InvalidArgument(f"{what}: there is no record to tell the fields by")
         first = {n: _value(v, n) for n, v in _as_dict(function(0, 0, 0)).items()}
-        fields = [Field(n, NUMPY[name_of(a.dtype, n)], a.shape) for n, a in first.items()]
+        for odd in [n for n in ragged or {} if n not in first or not first[n].ndim]:
+            raise InvalidArgument(f"{what}: ragged: found {odd!r}, needed a field with a dim: {', '.join(first)}")
+        most = ragged or {}
+        fields = [Field(n, NUMPY[name_of(a.dtype, n)], (most[n], *a.shape[1:]) if n in most else a.shape, n in most)
+                  for n, a in first.items()]
     known = list(fields)
     if not known:
         raise InvalidArgument(f"{what}: records have no field, needs at least one")
 
     def make(record: int, epoch: int, seed: int) -> tuple[list[tuple[int, int]], Any]:
         found = _as_dict(function(record, epoch, seed))
-        kept = []
+        kept, lengths = [], []
         for f in known:
             if f.name not in found:
                 raise InvalidArgument(f"{what}: record {record} has no field {f.name!r}: it has {', '.join(found)}")
             array = _value(found[f.name], f.name)
-            if array.shape != f.shape:
-                raise InvalidArgument(f"{what}: record {record}, field {f.name!r}: shape {list(array.shape)}, needs "
-                                      f"{list(f.shape)} as all have")
+            if f.ragged and (array.ndim != len(f.shape) or array.shape[1:] != f.shape[1:] or len(array) > f.shape[0]):
+                raise InvalidArgument(f"{what}: record {record}, field {f.name!r}: found shape {list(array.shape)}, needed "
+                                      f"{list(f.shape)} or less in dim 0")
+            if not f.ragged and array.shape != f.shape:
+                hint = f", or ragged={{{f.name!r}: the most there are}}" if array.shape[1:] == f.shape[1:] and array.ndim else ""
+                raise InvalidArgument(f"{what}: record {record}, field {f.name!r}: found shape {list(array.shape)}, needed "
+                                      f"{list(f.shape)} as all have{hint}")
             if array.dtype != f.dtype and not np.can_cast(array.dtype, f.dtype, "same_kind"):
                 raise InvalidArgument(f"{what}: record {record}, field {f.name!r}: dtype {array.dtype}, needs {f.dtype}")
-            kept.append(np.asarray(array, dtype=f.dtype, order="C"))
-        return [(a.ctypes.data, a.shape[0] if a.ndim else 1) for a in kept], kept
+            lengths.append(array.shape[0] if array.ndim else 1)
+            kept.append(_filled_up(array, f) if f.ragged else np.asarray(array, dtype=f.dtype, order="C"))
+        return [(a.ctypes.data, length) for a, length in _zip(kept, lengths)], kept
 
     fingerprint = None
     if name is not None:
         import hashlib
 
-        text = repr((what, name, size, [(f.name, str(f.dtype), f.shape) for f in known]))
+        text = repr((what, name, size, [(f.name, str(f.dtype), f.shape, *(["ragged"] if f.ragged else [])) for f in known]))
         fingerprint = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
     return _core.Records.of_function([(f.name, name_of(f.dtype, f.name), list(f.shape), f.ragged) for f in known], size,
                                      make, fingerprint, *made_of)

@@ -295,7 +295,7 @@ def test_a_record_of_another_shape_is_an_error_that_names_it():
         def __getitem__(self, i):
             return {"x": np.zeros(3 if i == 7 else 2, np.int32)}
 
-    with pytest.raises(sw.InvalidArgument, match=r"record 7, field 'x': shape \[3\], needs \[2\]"):
+    with pytest.raises(sw.InvalidArgument, match=r"record 7, field 'x': found shape \[3\], needed \[2\] as all"):
         list(sw.Loader(Odd(), batch_size=4, order="sequential"))
 
 
@@ -471,3 +471,91 @@ print("ended")
 def test_a_signal_may_close_the_loader():
     done = subprocess.run([sys.executable, "-c", CLOSED_BY_A_SIGNAL], timeout=60, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "ended\n"), done.stderr
+
+
+@pytest.mark.parametrize("epochs", [1, 2])
+@pytest.mark.parametrize("last_batch", ["drop", "pad"])
+def test_each_loop_goes_on_with_further_epochs(epochs, last_batch):
+    options = {"batch_size": 12, "seed": 3, "last_batch": last_batch}
+    expected = rows(sw.Loader(table(), epochs=3 * epochs, **options))
+    loader = sw.Loader(table(), epochs=epochs, **options)
+    loops = []
+    for _ in range(3):
+        assert len(loader) == len(expected) // 3
+        loops.append(rows(loader))
+        assert next(loader, None) is None  # without iter() it has ended
+    assert [len(loop) for loop in loops] == [len(loader)] * 3 and sum(loops, []) == expected
+
+
+def test_a_state_of_a_later_loop_goes_on_within_it():
+    loader = sw.Loader(table(), batch_size=8, seed=3)
+    list(loader), list(loader)
+    rows(_first(iter(loader), 2))  # of the third loop
+    state = loader.state_dict()
+    rest = rows(loader)
+    again = sw.Loader(table(), batch_size=8, seed=3)
+    again.load_state_dict(state)
+    assert rows(again) == rest and len(rest) == 3
+    at_end = sw.Loader(table(), batch_size=8, seed=3)
+    at_end.load_state_dict(again.state_dict())
+    assert next(at_end, None) is None and len(rows(at_end)) == 5
+
+
+def test_a_run_whose_last_batch_was_padded_does_not_go_on_in_silence():
+    loader = sw.Loader(table(), batch_size=12, last_batch="wrap")
+    assert len(rows(loader)) == 4
+    with pytest.raises(sw.InvalidArgument, match="cannot go on"):
+        iter(loader)
+    assert loader.state_dict()["next_batch"] == 4
+
+
+@pytest.mark.parametrize("options, match", [
+    ({"num_workers": 2}, "unknown option 'num_workers', needed threads="),
+    ({"shuffle": True}, 'needed order="shuffled"'), ({"collate_fn": len}, "needed transform="),
+    ({"epochz": 2}, "did you mean epochs="), ({"zzz": 1}, "needed one of fields, batch_size")])
+def test_options_of_other_loaders_are_told_their_names(options, match):
+    with pytest.raises(TypeError, match=match):
+        sw.Loader(table(), batch_size=8, **options)
+
+
+@pytest.mark.parametrize("options", [{"epochs": None}, {"batch_size": 8.0}, {"seed": "1"}, {"threads": None}])
+def test_what_is_no_whole_number_is_refused_by_name(options):
+    with pytest.raises(sw.InvalidArgument, match=f"{next(iter(options))}: found .*, needed a whole number"):
+        sw.Loader(table(), **{"batch_size": 8, **options})
+
+
+class Documents:
+    """Records of 5, 6, .. tokens."""
+
+    def __len__(self):
+        return 10
+
+    def __getitem__(self, i):
+        return {"ids": np.arange(5 + i, dtype=np.int32) + 100 * i, "label": i}
+
+
+@pytest.mark.parametrize("make", [
+    lambda ragged: sources.of(Documents(), ragged=dict.fromkeys(ragged, 20)),
+    lambda ragged: sources.callback(10, {"ids": (np.int32, (20,)), "label": (np.int64, ())}, Documents().__getitem__, ragged=ragged),
+    lambda ragged: sources.arrays({"i": np.arange(10)}).map(lambda r: Documents()[int(r["i"])],
+                                                            ragged=dict.fromkeys(ragged, 20))],
+    ids=["object", "callback", "map"])
+def test_records_of_python_may_be_ragged_and_packed(make):
+    source = make(["ids"])
+    assert source.fields["ids"].ragged and source.fields["ids"].shape == (20,)
+    assert [source[i]["ids"].tolist() for i in range(10)] == [Documents()[i]["ids"].tolist() for i in range(10)]
+    packed = source.pack("ids", window=16)
+    found = np.concatenate([packed[i]["ids"][packed[i]["ids_segments"] > 0] for i in range(len(packed))])
+    assert sorted(found.tolist()) == sorted(np.concatenate([Documents()[i]["ids"] for i in range(10)]).tolist())
+    with sw.Loader(source, ["ids", "ids.length"], batch_size=10, order="sequential") as loader:
+        batch = next(loader)
+    assert batch["ids.length"].tolist() == list(range(5, 15)) and not batch["ids"][0, 5:].any()
+
+
+def test_ragged_records_that_do_not_fit_say_what_is_needed():
+    with pytest.raises(sw.InvalidArgument, match=r"found shape \[6\], needed \[5\] as all have, or ragged="):
+        sources.of(Documents())[1]
+    with pytest.raises(sw.InvalidArgument, match=r"record 3, field 'ids': found shape \[8\], needed \[7\] or less"):
+        sources.of(Documents(), ragged={"ids": 7})[3]
+    with pytest.raises(sw.InvalidArgument, match="ragged: found 'label', needed a field with a dim"):
+        sources.of(Documents(), ragged={"label": 7})

@@ -94,3 +94,16 @@ def test_each_process_reads_what_its_devices_hold():
             for name in ("x", "y"):
                 assert len(parts[name]) == 4
                 assert all((batch[name][index] == data).all() for index, data in parts[name])
+
+
+def test_fields_that_jax_makes_narrower_are_told():
+    import warnings
+
+    sharding = NamedSharding(Mesh(np.array(jax.devices()[:1]), ("data",)), P("data"))
+    wide = {"x": np.zeros((8, 2), np.float32), "label": np.arange(8)}
+    with pytest.warns(UserWarning, match=r"'label' \(int64 to int32\).*jax_enable_x64"):
+        loader = swj.Loader(wide, sharding, batch_size=8)
+    assert next(loader)["label"].dtype == np.int32
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        swj.Loader({"x": wide["x"]}, sharding, batch_size=8).close()

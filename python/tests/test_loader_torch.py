@@ -158,3 +158,46 @@ def test_a_stateful_dataloader_resumes_it(workers):
     found = rows([next(batches) for _ in range(7)])
     after.load_state_dict(before.state_dict())
     assert found + rows(after) == expected
+
+
+def _rows_of_rank(rank, size, port):
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=size)
+    data = table(16)
+    found = {"alone": rows(swt.Loader(data, batch_size=4, seed=1)),
+             "text": rows(swt.Loader(data, batch_size=4, seed=1, mesh="data=2")),
+             "all": rows(swt.Loader(data, batch_size=4, seed=1, mesh="batch=1"))}
+    with pytest.raises(ValueError, match="mesh of 4 devices in a group of 2 ranks"):
+        swt.Loader(data, batch_size=4, mesh="data=4")
+    dist.destroy_process_group()
+    return found
+
+
+def test_ranks_of_a_group_share_the_rows_without_a_mesh():
+    expected = rows(swt.Loader(table(16), batch_size=4, seed=1))
+    first, second = run_ranks(_rows_of_rank, 2, free_port())
+    assert first["all"] == second["all"] == expected
+    for how in ("alone", "text"):
+        assert [a + b for a, b in zip(first[how], second[how])] == expected
+
+
+def test_a_loop_for_each_epoch_trains_them_all():
+    expected = rows(swt.Loader(table(), batch_size=8, seed=1, epochs=3))
+    loader = swt.Loader(table(), batch_size=8, seed=1)
+    loops = [rows(batch for batch in loader) for _ in range(3)]
+    assert sum(loops, []) == expected and [len(loop) for loop in loops] == [len(loader)] * 3
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
+def test_persistent_workers_go_on_with_further_epochs_in_order(workers):
+    expected = rows(swt.Loader(table(), batch_size=8, seed=1, epochs=3))
+    around = DataLoader(swt.Loader(table(), batch_size=8, seed=1), batch_size=None, num_workers=workers,
+                        persistent_workers=True)
+    assert sum((rows(around) for _ in range(3)), []) == expected
+
+
+def test_it_is_an_iterator_and_tells_the_names_of_options():
+    loader = swt.Loader(table(), batch_size=8, order="sequential")
+    assert next(loader)["y"].tolist() == list(range(8))
+    with pytest.raises(TypeError, match="unknown option 'num_workers', needed threads="):
+        swt.Loader(table(), batch_size=8, num_workers=2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,6 +25,14 @@ class Batch(dict[str, Any]):
     weights: Any
 
 
+def _warn_of_narrowing(dtypes: Mapping[str, Any]) -> None:
+    narrowed = [f"{name!r} ({dtype} to {jax.dtypes.canonicalize_dtype(dtype)})" for name, dtype in dtypes.items()
+                if jax.dtypes.canonicalize_dtype(dtype) != dtype]
+    if narrowed:
+        warnings.warn(f"loader: JAX makes {', '.join(narrowed)} narrower, as jax_enable_x64 is off: enable it, or say so "
+                      "by the source's cast()", stacklevel=3)
+
+
 class Loader(_loader.Loader):
     """`shardwise.Loader` for JAX: each batch is a dict of global arrays, of which this process reads what its devices
     hold.
@@ -34,7 +43,7 @@ class Loader(_loader.Loader):
             params = step(params, batch["image"], batch["label"])
 
     sharding: a NamedSharding by field, or one whose spec has one entry, which cuts the batch dim of all fields. Sizes
-    must divide, as JAX wants it. The rest as shardwise.Loader.
+    must divide, as JAX wants it. The rest as shardwise.Loader. Warns of fields of 64 bits that JAX makes narrower.
     """
 
     def __init__(self, source: Any, sharding: Any, *, batch_size: int, **options: Any) -> None:
@@ -52,6 +61,7 @@ class Loader(_loader.Loader):
         if not sharding:
             raise InvalidArgument("loader: got no field, needs at least one")
         self._jax: dict[str, Any] = dict(sharding)
+        _warn_of_narrowing({name: found.fields[name].dtype for name in self._jax if name in found.fields})
         mesh = next(iter(self._jax.values())).mesh
         ranks = {name: 1 if name.endswith(".length") and name not in found.fields else
                  1 + len(found.fields[name].shape) if name in found.fields else 1 for name in self._jax}

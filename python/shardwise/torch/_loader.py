@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from .._errors import InvalidArgument
 from .._sharding import Mesh, PartitionSpec, Sharding
 from .. import sources as _sources
 from ._tensors import shared_tensor
+
 
 class Batch(dict[str, Any]):
     """A dict of tensors by field, which are yours until you drop them, and `index`, `epoch`, `valid_rows`, `mask` (bool
@@ -27,6 +28,42 @@ class Batch(dict[str, Any]):
     weights: torch.Tensor
 
 
+class Options(TypedDict, total=False):
+    """What shardwise.Loader takes beside."""
+
+    devices: Sequence[int] | None
+    epochs: int
+    seed: int
+    order: _loader.Order
+    last_batch: _loader.LastBatch
+    bad_records: _loader.BadRecords
+    prefetch: int
+    prefetch_bytes: int
+    threads: int
+    transform: Callable[..., Any] | None
+    policy: str
+    buckets: Mapping[str, Sequence[int]] | None
+    halo: Mapping[str, Sequence[tuple[int, int]]] | None
+
+
+def _of_group(mesh: Any, fields: Any) -> tuple[Any, int | None]:
+    """Mesh and rank in torch's default group: without one, every rank would get the same rows."""
+    if not torch.distributed.is_available() or not torch.distributed.is_initialized():
+        return mesh, None
+    ranks, rank = torch.distributed.get_world_size(), torch.distributed.get_rank()
+    if mesh is None:
+        given = fields.values() if isinstance(fields, Mapping) else ()
+        mesh = next((f.mesh for f in given if isinstance(f, Sharding)), Mesh({"batch": ranks}))
+    size = len((mesh if isinstance(mesh, Mesh) else Mesh(mesh)).devices)
+    if size == 1:
+        return mesh, None
+    if size != ranks:
+        raise InvalidArgument(f"loader: found a mesh of {size} devices in a group of {ranks} ranks, needed rank= or "
+                              "devices=, which say what this process has")
+    known: int = (mesh if isinstance(mesh, Mesh) else Mesh(mesh)).devices[rank]
+    return mesh, known
+
+
 class Loader(IterableDataset[Batch]):
     """`shardwise.Loader` for torch: batches are dicts of tensors, an IterableDataset, with state_dict and
     load_state_dict as torch.distributed.checkpoint and StatefulDataLoader call them.
@@ -35,19 +72,25 @@ class Loader(IterableDataset[Batch]):
         for batch in loader:
             step(batch["image"])
 
-    mesh: a DeviceMesh, of which this process is a rank, or what shardwise.Loader takes. fields: specs, or DTensor
-    placements. device: where the tensors go. The rest as shardwise.Loader.
+    mesh: a DeviceMesh, of which this process is a rank, or what shardwise.Loader takes. If torch.distributed is
+    initialised, each rank gets its rows of the batch of batch_size rows: without a mesh, they are cut over the default
+    group; on a mesh of as many devices as ranks, the rank is the device. Give mesh="batch=1" for all rows on every rank.
+    fields: specs, or DTensor placements. device: where the tensors go. The rest as shardwise.Loader.
 
     It reads ahead by threads of its own, so a DataLoader around it needs no workers. Inside workers of
     DataLoader(loader, batch_size=None, num_workers=n) each delivers its part of the batches, in the same order.
     """
 
     def __init__(self, source: Any, fields: Mapping[str, Any] | Sequence[str] | None = None, *, batch_size: int,
-                 mesh: Any = None, rank: int | None = None, device: Any = None, **options: Any) -> None:
+                 mesh: Any = None, rank: int | None = None, device: Any = None,
+                 **options: Unpack[Options]) -> None:
         super().__init__()
+        _loader.refuse_unknown({name: given for name, given in options.items() if name not in _loader.OPTIONS},
+                               [*_loader.OPTIONS, "device"])
         self._source = _sources.of(source)
-        if options.get("transform") is not None:
-            self._source = self._source.map(options.pop("transform"))
+        transform = options.pop("transform", None)
+        if transform is not None:
+            self._source = self._source.map(transform)
         self._device = device
         placed: Any = fields
         if mesh is not None and hasattr(mesh, "mesh_dim_names"):
@@ -56,6 +99,8 @@ class Loader(IterableDataset[Batch]):
             if isinstance(fields, Mapping):
                 placed = {name: self._placed(name, given, mesh, batch_size) for name, given in fields.items()}
             mesh = Mesh.from_torch(mesh)
+        elif rank is None and "devices" not in options:
+            mesh, rank = _of_group(mesh, fields)
         self._arguments = {"fields": placed, "batch_size": batch_size, "mesh": mesh, "rank": rank, **options}
         self._state: dict[str, Any] | None = None
         self._loader: _loader.Loader | None = None
@@ -103,13 +148,19 @@ class Loader(IterableDataset[Batch]):
         return tensor if self._device is None else tensor.to(self._device, non_blocking=True)
 
     def __iter__(self) -> Iterator[Batch]:
-        """The rest of the run, from where it stands."""
-        while True:
-            try:
-                found = next(self._made())
-            except StopIteration:
-                return
-            yield self._batch(found)
+        """The rest of this loop's epochs, from where it stands; at their end, of as many further ones."""
+        made = self._made()
+        if made._has_ended():
+            info = get_worker_info()
+            if info is None:
+                made._go_on()
+            else:  # a DataLoader asks worker 0 first
+                self._begin = made._started().batches
+                made._go_on((info.num_workers, (self._begin + info.id) % info.num_workers))
+        return self
+
+    def __next__(self) -> Batch:
+        return self._batch(next(self._made()))
 
     def epoch(self) -> Iterator[Batch]:
         """The batches up to the end of the epoch in which the next one begins. In a DataLoader's worker: its part of them.
@@ -118,7 +169,11 @@ class Loader(IterableDataset[Batch]):
         if get_worker_info() is not None:
             yield from self._epoch_of_worker()
             return
-        for batch in self:
+        while True:
+            try:
+                batch = next(self)
+            except StopIteration:
+                return
             yield batch
             if self._made()._ends_epoch(batch.index):
                 return
@@ -127,14 +182,14 @@ class Loader(IterableDataset[Batch]):
         made = self._made()
         workers, part = made._part
         # The epoch is the run's: the next batch of this worker may be of a later one.
-        end = min(made._epoch_end(self._begin), len(made))
+        end = min(made._epoch_end(self._begin), made._started().batches)
         at = int(made.state_dict()["next_batch"])
         for _ in range(at + (part - at) % workers, end, workers):
             yield self._batch(next(made))
         self._begin = end
 
     def __len__(self) -> int:
-        """Batches of the whole run."""
+        """Batches of one loop: of `epochs` epochs."""
         return len(self._made())
 
     @property
