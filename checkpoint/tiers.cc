@@ -4,16 +4,14 @@
 
 #include <algorithm>
 #include <exception>
-#include <map>
+#include <functional>
 #include <thread>
+#include <tuple>
 #include <utility>
 
-#include "shardwise/checkpoint/detail/group/packer.h"
-#include "shardwise/checkpoint/detail/read/read_plan.h"
-#include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
-#include "shardwise/checkpoint/detail/root/attempt.h"
 #include "shardwise/checkpoint/detail/root/root.h"
-#include "shardwise/checkpoint/detail/tiers/file_transfer.h"
+#include "shardwise/checkpoint/detail/step_name.h"
+#include "shardwise/checkpoint/detail/tiers/assembly.h"
 #include "shardwise/checkpoint/detail/tiers/inventory.h"
 #include "shardwise/checkpoint/detail/tiers/saved_tensors.h"
 #include "shardwise/runtime/device.h"
@@ -92,6 +90,7 @@ std::string TierStep::to_string() const {
                         files_taken == 1 ? "" : "s", static_cast<double>(bytes_taken) / (1 << 20));
   }
   for (const std::string& reason : passed_over) text += "; not " + reason;
+  for (const std::string& reason : damaged) text += "; damaged: " + reason;
   return text;
 }
 
@@ -116,21 +115,11 @@ struct TieredManager::Impl {
   /// Waits for it. Throws its error, once.
   void end_drain();
 
-  // The newest step that all its files are somewhere for, and reasons for passing over newer ones.
-  using Steps = std::map<detail::SavedStep, detail::StepHolders>;
-  Steps::const_iterator choose(const Steps& steps, std::vector<std::string>& passed_over) const;
-
-  TierStep assemble(const ProcessGroup& group, const detail::Inventory& inventory,
-                    const detail::SavedStep& step, const detail::StepHolders& holders,
-                    std::span<const TensorBox> needed) const;
-  detail::Manifest manifest_of(const ProcessGroup& group, const detail::Inventory& inventory,
-                               const detail::SavedStep& step, const detail::StepHolders& holders,
-                               Bytes& text) const;
-  static std::vector<detail::FileTransfer> plan_transfers(const ProcessGroup& group, Bytes wanted,
-                                                          const detail::Manifest& manifest,
-                                                          const detail::StepHolders& holders);
-  std::vector<std::size_t> files_with(const detail::Manifest& manifest,
-                                      std::span<const TensorBox> needed) const;
+  std::optional<TierStep> latest_fast(const ProcessGroup& group,
+                                      const std::optional<LatestStep>& durable,
+                                      std::span<const TensorBox> needed,
+                                      std::vector<std::string>& passed_over,
+                                      std::vector<std::string>& damaged) const;
   void remove_older_than_own();
 
   const TierOptions options;
@@ -226,156 +215,43 @@ void TieredManager::Impl::remove_older_than_own() {
   }
 }
 
-TieredManager::Impl::Steps::const_iterator TieredManager::Impl::choose(
-    const Steps& steps, std::vector<std::string>& passed_over) const {
-  const auto age = [](const auto& entry) {
-    return std::pair(entry.first.step, entry.second.generation);
-  };
-  auto newest = steps.end();
-  for (auto at = steps.begin(); at != steps.end(); ++at) {
-    if (!at->second.is_whole()) continue;
-    if (newest == steps.end() || age(*at) > age(*newest)) newest = at;
-  }
-  for (const auto& entry : steps) {
-    const auto& [step, holders] = entry;
-    if (holders.is_whole() || (newest != steps.end() && age(entry) < age(*newest))) continue;
-    passed_over.push_back(fmt::format("step {} of the fast tier: {} of {} shard files are nowhere",
-                                      step.step, holders.num_files - std::ssize(holders.of),
-                                      holders.num_files));
-  }
-  return newest;
-}
-
-// A process that has none gets its text from the first one that has.
-detail::Manifest TieredManager::Impl::manifest_of(const ProcessGroup& group,
-                                                  const detail::Inventory& inventory,
-                                                  const detail::SavedStep& step,
-                                                  const detail::StepHolders& holders,
-                                                  Bytes& text) const {
-  const int first = holders.manifest.front();
-  const auto found = inventory.find(step);
-  if (found != inventory.end()) {
-    const std::unique_ptr<File> file = files->open(found->second.manifest);
-    text.resize(file->size());
-    file->read_at(0, text.data(), text.size());
-  }
-  std::vector<ProcessGroup::Outgoing> outgoing;
-  for (int rank = 0; group.rank() == first && rank < group.size(); ++rank) {
-    if (!std::ranges::binary_search(holders.manifest, rank)) outgoing.push_back({rank, text});
-  }
-  std::vector<int> from;
-  if (found == inventory.end()) from.push_back(first);
-  std::vector<Bytes> heard = group.exchange(std::move(outgoing), from);
-  if (!heard.empty()) text = std::move(heard.front());
-  return detail::parse_manifest({reinterpret_cast<const char*>(text.data()), text.size()},
-                                fmt::format("of step {}", step.step));
-}
-
-std::vector<std::size_t> TieredManager::Impl::files_with(const detail::Manifest& manifest,
-                                                         std::span<const TensorBox> needed) const {
-  detail::StoredCheckpoint checkpoint;
-  checkpoint.manifest = manifest;
-  checkpoint.is_loaded.resize(manifest.files.size(), false);
-  std::vector<detail::ReadTarget> targets;
-  for (const TensorBox& want : needed) {
-    const auto tensor =
-        std::ranges::lower_bound(manifest.tensors, want.name, {}, &detail::TensorEntry::name);
-    if (tensor == manifest.tensors.end() || tensor->name != want.name) {
-      throw Error(ErrorCode::not_found, fmt::format("find the latest step: step {} has no tensor "
-                                                    "{:?}",
-                                                    manifest.step, want.name));
+// Newest first, until one can be had; none that is older than the durable root's.
+std::optional<TierStep> TieredManager::Impl::latest_fast(const ProcessGroup& group,
+                                                         const std::optional<LatestStep>& durable,
+                                                         std::span<const TensorBox> needed,
+                                                         std::vector<std::string>& passed_over,
+                                                         std::vector<std::string>& damaged) const {
+  const detail::Inventory inventory = detail::take_inventory(*files, fast);
+  const detail::AllInventories all = detail::gather_inventories(group, inventory);
+  damaged = all.damaged;
+  using Entry = std::pair<const detail::SavedStep, detail::StepHolders>;
+  std::vector<const Entry*> entries;
+  for (const Entry& entry : all.steps) entries.push_back(&entry);
+  std::ranges::sort(entries, std::ranges::greater(), [](const Entry* entry) {
+    return std::tie(entry->first.step, entry->second.generation, entry->first.id);
+  });
+  for (const Entry* entry : entries) {
+    const auto& [step, holders] = *entry;
+    if (durable && step.step < durable->step.step) break;
+    if (!holders.is_whole()) {
+      passed_over.push_back(
+          fmt::format("step {} of the fast tier: {} of {} shard files are nowhere", step.step,
+                      holders.num_files - std::ssize(holders.of), holders.num_files));
+      continue;
     }
-    if (want.box.rank() != tensor->shape.size() || !Box::whole(tensor->shape).contains(want.box)) {
-      throw Error(ErrorCode::invalid_argument,
-                  fmt::format("find the latest step: box {} leaves tensor {:?} of shape {}",
-                              shardwise::to_string(want.box), want.name,
-                              shardwise::to_string(tensor->shape)));
+    detail::AssembledStep found = detail::assemble(group, *files, own, inventory, *entry, needed);
+    damaged.insert(damaged.end(), found.damaged.begin(), found.damaged.end());
+    if (!found.problem.empty()) {
+      passed_over.push_back(fmt::format("step {} of the fast tier: {}", step.step, found.problem));
+      continue;
     }
-    targets.push_back({static_cast<std::size_t>(tensor - manifest.tensors.begin()), &want.box, {}});
+    const auto name = detail::parse_step_name(found.directory.filename().string());
+    return TierStep{.tier = Tier::fast,
+                    .step = {step.step, name->generation, found.directory},
+                    .files_taken = found.files_taken,
+                    .bytes_taken = found.bytes_taken};
   }
-  return detail::files_to_load(checkpoint, targets);
-}
-
-// Who sends what, where this process wants these files, by number: it tells all the others. Who has
-// a file on its own host takes that one.
-std::vector<detail::FileTransfer> TieredManager::Impl::plan_transfers(
-    const ProcessGroup& group, Bytes wanted, const detail::Manifest& manifest,
-    const detail::StepHolders& holders) {
-  const std::vector<Bytes> all_wanted = group.all_gather(std::move(wanted));
-  std::vector<std::size_t> sent(static_cast<std::size_t>(group.size()), 0);  // files by each
-  std::vector<detail::FileTransfer> transfers;
-  for (int rank = 0; rank < group.size(); ++rank) {
-    detail::Unpacker unpacker(all_wanted[static_cast<std::size_t>(rank)]);
-    while (!unpacker.empty()) {
-      const std::int64_t number = unpacker.integer();
-      const std::vector<int>& ranks = holders.of.at(number);
-      int from = rank;
-      if (!std::ranges::binary_search(ranks, rank)) {
-        from = *std::ranges::min_element(
-            ranks, {}, [&](int holder) { return sent[static_cast<std::size_t>(holder)]; });
-      }
-      ++sent[static_cast<std::size_t>(from)];
-      const detail::FileEntry& file = manifest.files[static_cast<std::size_t>(number)];
-      transfers.push_back({from, rank, file.name, file.bytes});
-    }
-  }
-  return transfers;
-}
-
-TierStep TieredManager::Impl::assemble(const ProcessGroup& group,
-                                       const detail::Inventory& inventory,
-                                       const detail::SavedStep& step,
-                                       const detail::StepHolders& holders,
-                                       std::span<const TensorBox> needed) const {
-  Bytes text;
-  const detail::Manifest manifest = manifest_of(group, inventory, step, holders, text);
-  const auto held = inventory.find(step);
-
-  // Where this process's directory has it, files are added there; else it is made.
-  std::optional<fs::path> directory;
-  for (const detail::StepName& name : detail::committed_names(*files, own)) {
-    const fs::path path = own / to_string(name);
-    if (name.step != step.step) continue;
-    if (detail::read_manifest(detail::open_directory(*files, path)).id == step.id) directory = path;
-  }
-  std::vector<fs::path> leftovers;
-  std::optional<detail::Attempt> attempt;
-  if (!directory) {
-    attempt.emplace(*files, own, step.step, leftovers);
-    detail::write_whole_file(*files, attempt->directory() / detail::kManifestName, text);
-  }
-  const fs::path target = directory ? *directory : attempt->directory();
-
-  detail::Packer wanted;
-  for (const std::size_t file : files_with(manifest, needed)) {
-    const fs::path there = target / manifest.files[file].name;
-    const bool is_there =
-        held != inventory.end() && std::ranges::any_of(held->second.paths, [&](const auto& path) {
-          return path.second == there;
-        });
-    if (is_there) continue;
-    files->remove(there);  // of another size
-    wanted.number(std::uint64_t{file});
-  }
-  const std::vector<detail::FileTransfer> transfers =
-      plan_transfers(group, wanted.take(), manifest, holders);
-  TierStep result;
-  result.step = {step.step, 1, target};
-  for (const detail::FileTransfer& transfer : transfers) {
-    if (transfer.to != group.rank()) continue;
-    ++result.files_taken;
-    result.bytes_taken += transfer.bytes;
-  }
-  const auto path_of = [&](const std::string& name) {
-    const auto file = std::ranges::find(manifest.files, name, &detail::FileEntry::name);
-    return held->second.paths.at(file - manifest.files.begin());
-  };
-  detail::transfer_files(group, *files, transfers, path_of, target);
-  files->sync_directory(target);
-  if (attempt) result.step.directory = attempt->publish(Existing::replace);
-  result.step.generation =
-      detail::parse_step_name(result.step.directory.filename().string())->generation;
-  return result;
+  return std::nullopt;
 }
 
 TieredManager::TieredManager(const fs::path& fast, const fs::path& durable, TierOptions options) {
@@ -424,26 +300,20 @@ std::optional<TierStep> TieredManager::latest(std::span<const TensorBox> needed)
     durable_error = std::current_exception();
   }
   try {
-    const detail::Inventory inventory = detail::take_inventory(*impl_->files, impl_->fast);
-    const Impl::Steps steps = detail::gather_inventories(group, inventory);
-    std::vector<std::string> passed_over;
-    const auto newest = impl_->choose(steps, passed_over);
-    const bool is_fast =
-        newest != steps.end() && (!durable || newest->first.step >= durable->step.step);
-    if (!is_fast && durable_error) std::rethrow_exception(durable_error);
-    if (!is_fast && !durable) {
-      if (passed_over.empty()) return std::nullopt;
+    std::vector<std::string> passed_over, damaged;
+    std::optional<TierStep> found =
+        impl_->latest_fast(group, durable, needed, passed_over, damaged);
+    if (!found && durable_error) std::rethrow_exception(durable_error);
+    if (!found && !durable) {
+      if (passed_over.empty() && damaged.empty()) return std::nullopt;
+      passed_over.insert(passed_over.end(), damaged.begin(), damaged.end());
       throw Error(ErrorCode::corrupt, fmt::format("find the latest step: none is whole; {}",
                                                   fmt::join(passed_over, "; ")));
     }
-    TierStep result;
-    result.tier = is_fast ? Tier::fast : Tier::durable;
-    if (is_fast) {
-      result = impl_->assemble(group, inventory, newest->first, newest->second, needed);
-    } else {
-      result.step = durable->step;
-    }
+    TierStep result =
+        found ? *std::move(found) : TierStep{.tier = Tier::durable, .step = durable->step};
     result.passed_over = std::move(passed_over);
+    result.damaged = std::move(damaged);
     group.barrier();
     return result;
   } catch (const std::exception& e) {

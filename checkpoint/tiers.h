@@ -72,8 +72,12 @@ struct TierStep {
   std::int64_t files_taken = 0;
   std::uint64_t bytes_taken = 0;
 
-  /// Newer steps that are nowhere whole, and why.
-  std::vector<std::string> passed_over;
+  /// Newer steps that cannot be had, newest first, and why.
+  std::vector<std::string> passed_over = {};
+
+  /// Manifests and copies of files that were found bad, and what is wrong with each: another copy
+  /// was taken, or an older step.
+  std::vector<std::string> damaged = {};
 
   /// "step 40 of the fast tier, 2 files (3.1 MiB) from other processes"
   std::string to_string() const;
@@ -123,8 +127,10 @@ class TieredManager {
   void close();
 
   /// The newest whole step, of which this process then has the files that hold these boxes. Nothing
-  /// where there is none in either tier. Throws not_found where it has no such tensor,
-  /// invalid_argument, corrupt and io as CheckpointManager::latest, cancelled.
+  /// if there is none in either tier. Every byte of these files was compared with its hash: instead
+  /// of a bad copy another one is taken, and if there is none, the durable root's step or an older
+  /// one. The durable root's files are checked as they are read. Throws not_found if the step has
+  /// no such tensor, invalid_argument, corrupt and io as CheckpointManager::latest, cancelled.
   std::optional<TierStep> latest(std::span<const TensorBox> needed);
 
   /// The durable root's.

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <fstream>
 #include <latch>
 #include <set>
 
@@ -189,8 +190,8 @@ TEST_F(Tiers, GoesBackToTheDurableStepWhereTooMuchIsLost) {
   EXPECT_THAT(errors, Each(""));
   fs::remove_all(durable());
   errors = on_ranks(3, 1, {}, [&](Devices&, TieredManager& tiers) { tiers.latest({}); });
-  EXPECT_THAT(errors, Each(HasSubstr("none is whole; step 3 of the fast tier: 1 of 3 shard files "
-                                     "are nowhere; step 4")));
+  EXPECT_THAT(errors, Each(HasSubstr("none is whole; step 4 of the fast tier: 1 of 3 shard files "
+                                     "are nowhere; step 3")));
 }
 
 TEST_F(Tiers, AFreshStartHasNothing) {
@@ -238,6 +239,112 @@ TEST_F(Tiers, EveryFileOperationThatFailsIsToldToAll) {
     EXPECT_THAT(later, Each(""));
   }
   EXPECT_GT(failed, 10);
+}
+
+/// Changes a byte in the middle of a file, which keeps its size.
+void flip(const fs::path& path) {
+  std::vector<std::byte> bytes = file_bytes(path);
+  bytes[bytes.size() / 2] ^= std::byte{1};
+  fs::permissions(path, fs::perms::owner_all);
+  std::ofstream(path, std::ios::binary)
+      .write(reinterpret_cast<const char*>(bytes.data()),
+             static_cast<std::streamsize>(bytes.size()));
+}
+
+/// Three hosts with steps 1 to 4, each file on two of them, steps 1 and 3 also in the durable root.
+class DamagedTiers : public Tiers {
+ protected:
+  static std::vector<HostTensor> at_step(std::int64_t step) {
+    return model(Mesh::parse("data=4,model=3"), "data,model", static_cast<std::uint64_t>(step));
+  }
+
+  void SetUp() override {
+    const auto errors =
+        on_ranks(3, 1, {.local = {.copies = 1}, .drain_every = 2, .fast_codec = Codec::none},
+                 [&](Devices&, TieredManager& tiers) {
+                   for (std::int64_t step = 1; step <= 4; ++step)
+                     tiers.save(step, sources_of(at_step(step)));
+                   tiers.close();
+                 });
+    ASSERT_THAT(errors, Each(""));
+  }
+
+  fs::path step_4(int rank) const {
+    return host(rank) / ("process-0000" + std::to_string(rank)) / "step-00000004";
+  }
+  static std::string file_of(int rank) {
+    return "shards-0000" + std::to_string(rank) + "-of-00003.h5";
+  }
+  /// The host that has the copy of the rank's file.
+  int copy_of(int rank) const {
+    for (int other = 0; other < 3; ++other) {
+      if (other != rank && fs::exists(step_4(other) / file_of(rank))) return other;
+    }
+    return -1;
+  }
+
+  /// Restarts, and expects that all ranks get the step, with right values, and are told this.
+  void expect_step(Tier tier, std::int64_t step, const std::string& told) {
+    const auto errors = on_ranks(3, 1, {}, [&](Devices& devices, TieredManager& tiers) {
+      const auto tensors = at_step(step);
+      const auto requests = requests_for(tensors, Mesh::line(12), "0,-");
+      const auto found = tiers.latest(addressable_boxes(devices, requests));
+      ASSERT_TRUE(found.has_value());
+      EXPECT_THAT(found->to_string(), HasSubstr(told));
+      expect_latest(devices, tiers, tier, step, tensors, requests);
+    });
+    EXPECT_THAT(errors, Each(""));
+  }
+};
+
+TEST_F(DamagedTiers, OneManifestOfSeveralIsPassedOver) {
+  flip(step_4(1) / "manifest.json");
+  expect_step(Tier::fast, 4, "damaged: read manifest");
+  const fs::path whole = host(1) / "process-00001/step-00000004.g2";
+  EXPECT_NO_THROW(CheckpointReader(whole, {.open_as_needed = true})) << "a later generation";
+}
+
+TEST_F(DamagedTiers, AnOversizedManifestIsPassedOver) {
+  fs::permissions(step_4(2) / "manifest.json", fs::perms::owner_all);
+  fs::resize_file(step_4(2) / "manifest.json", std::uintmax_t{1} << 36);
+  expect_step(Tier::fast, 4, "it has 68719476736 bytes");
+}
+
+TEST_F(DamagedTiers, AFlippedBitInOnesOwnFileIsHealedByTheCopy) {
+  flip(step_4(1) / file_of(1));
+  expect_step(Tier::fast, 4, "damaged: read " + (step_4(1) / file_of(1)).string());
+  EXPECT_EQ(file_bytes(step_4(1) / file_of(1)), file_bytes(step_4(copy_of(1)) / file_of(1)));
+  // Nothing else has come into the directory.
+  for (int rank = 0; rank < 3; ++rank) {
+    for (const auto& entry : fs::directory_iterator(step_4(rank))) {
+      EXPECT_THAT(entry.path().filename().string(),
+                  testing::AnyOf("manifest.json", file_of(0), file_of(1), file_of(2)));
+    }
+  }
+}
+
+// The rank's host is lost, and the copy that another one has is bad; so is the durable root newer
+// than what is left.
+TEST_F(DamagedTiers, AStepWithNoGoodCopyIsPassedOverForTheDurableOne) {
+  flip(step_4(copy_of(1)) / file_of(1));
+  flip(step_4(1) / file_of(1));
+  expect_step(Tier::fast, 3, "not step 4 of the fast tier: no good copy of " + file_of(1));
+  fs::remove_all(host(0) / "process-00000/step-00000003");
+  fs::remove_all(host(1) / "process-00001/step-00000003");
+  expect_step(Tier::durable, 3, "step 3 of the durable tier; not step 4 of the fast tier");
+}
+
+TEST_F(DamagedTiers, FilesOfAnyKindInPlaceOfAShardFileAreNoCopies) {
+  for (const char* kind : {"missing", "cut", "folder", "link"}) {
+    SCOPED_TRACE(kind);
+    const fs::path path = step_4(2) / file_of(2);
+    fs::remove_all(path);
+    if (kind == std::string_view("cut")) std::ofstream(path) << "short";
+    if (kind == std::string_view("folder")) fs::create_directory(path);
+    if (kind == std::string_view("link")) fs::create_symlink("/dev/zero", path);
+    expect_step(Tier::fast, 4, "step 4 of the fast tier");
+    EXPECT_EQ(file_bytes(path), file_bytes(step_4(copy_of(2)) / file_of(2)));
+  }
 }
 
 /// Notes the time of each write below a folder.

@@ -126,7 +126,7 @@ OpenDirectory open_directory(FileSystem& file_system, const fs::path& path) {
   return {path, step ? step->step : kNoStep, file_system.open_directory(path)};
 }
 
-Manifest read_manifest(const OpenDirectory& directory) {
+std::string read_manifest_text(const OpenDirectory& directory) {
   const fs::path path = directory.path / kManifestName;
   std::unique_ptr<File> file;
   try {
@@ -143,7 +143,12 @@ Manifest read_manifest(const OpenDirectory& directory) {
   }
   std::string text(bytes, '\0');
   file->read_at(0, reinterpret_cast<std::byte*>(text.data()), text.size());
-  Manifest manifest = parse_manifest(text, path.string());
+  return text;
+}
+
+Manifest read_manifest(const OpenDirectory& directory) {
+  Manifest manifest =
+      parse_manifest(read_manifest_text(directory), (directory.path / kManifestName).string());
   if (manifest.step == kNoStep) manifest.step = directory.step;
   return manifest;
 }

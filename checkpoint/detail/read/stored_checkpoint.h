@@ -66,6 +66,10 @@ struct OpenDirectory {
 /// it.
 OpenDirectory open_directory(FileSystem& file_system, const std::filesystem::path& path);
 
+/// The bytes of the manifest, not looked at. Throws not_found if there is none, corrupt if it has
+/// more than kMaxManifestBytes.
+std::string read_manifest_text(const OpenDirectory& directory);
+
 /// Reads the manifest alone, with the directory's step where it names none; of version 2, which
 /// does not list the pieces, without them. Throws not_found where there is none; unsupported;
 /// corrupt.

@@ -5,6 +5,7 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "shardwise/runtime/process/process_group.h"
 #include "shardwise/storage/file.h"
@@ -22,12 +23,15 @@ struct FileTransfer {
 
 /// Copies files between processes that see no common file system. All processes of the group call
 /// it with the same list. `source` says where this process has a file; what it gets goes to
-/// `target` under its name, whole and on the disk when it has that name. Each process sends one
-/// file and takes one at a time, in parts of 8 MiB; it may be both. Throws io, cancelled where
-/// another process fails.
-void transfer_files(const ProcessGroup& group, FileSystem& file_system,
-                    std::span<const FileTransfer> transfers,
-                    const std::function<std::filesystem::path(const std::string& name)>& source,
-                    const std::filesystem::path& target);
+/// `target` under its name and is on the disk then, but nobody has looked at its bytes. Each
+/// process sends one file and takes one at a time, in parts of 8 MiB; it may be both.
+///
+/// Returns the numbers of those transfers to this process that did not arrive, of which it has no
+/// file: the sender could not read the file, or a part came with another size. Throws io if a file
+/// cannot be written, cancelled if another process fails.
+std::vector<std::size_t> transfer_files(
+    const ProcessGroup& group, FileSystem& file_system, std::span<const FileTransfer> transfers,
+    const std::function<std::filesystem::path(const std::string& name)>& source,
+    const std::filesystem::path& target);
 
 }  // namespace shardwise::detail

@@ -8,11 +8,16 @@
 #include "shardwise/checkpoint/detail/group/packer.h"
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
 #include "shardwise/checkpoint/detail/root/root.h"
+#include "shardwise/shard/error.h"
+#include "shardwise/storage/hash.h"
 
 namespace shardwise::detail {
 namespace {
 
 constexpr std::string_view kPrefix = "process-";
+
+// Of a file in the directories of one host: more are not told of.
+constexpr std::size_t kMostCopies = 64;
 
 bool has_bytes(FileSystem& file_system, const std::filesystem::path& path, std::uint64_t bytes) {
   try {
@@ -23,24 +28,29 @@ bool has_bytes(FileSystem& file_system, const std::filesystem::path& path, std::
   }
 }
 
+/// The step that a directory has; nothing if its manifest is damaged, which is noted, or if another
+/// process has removed it.
 void add_step(FileSystem& file_system, const std::filesystem::path& directory, const StepName& name,
               Inventory& inventory) {
   Manifest manifest;
+  std::string text;
   try {
-    manifest = read_manifest(open_directory(file_system, directory));
+    text = read_manifest_text(open_directory(file_system, directory));
+    manifest = parse_manifest(text, (directory / kManifestName).string());
   } catch (const Error& e) {
     if (e.code() == ErrorCode::io) throw;
-    return;  // another process has removed it, or its host died while it was written
+    if (e.code() != ErrorCode::not_found) inventory.damaged.emplace_back(e.what());
+    return;
   }
-  HeldFiles& held = inventory[{name.step, manifest.id}];
+  HeldFiles& held = inventory.steps[{name.step, manifest.id, to_hex(hash128(text))}];
   held.generation = std::max(held.generation, name.generation);
   held.num_files = std::ssize(manifest.files);
-  held.manifest = directory / kManifestName;
+  held.directories.push_back(directory);
+  held.manifest = std::move(text);
   for (std::int64_t f = 0; f < held.num_files; ++f) {
     const FileEntry& file = manifest.files[static_cast<std::size_t>(f)];
-    if (held.paths.contains(f)) continue;
     if (has_bytes(file_system, directory / file.name, file.bytes)) {
-      held.paths.emplace(f, directory / file.name);
+      held.paths[f].push_back(directory / file.name);
     }
   }
 }
@@ -69,33 +79,77 @@ Inventory take_inventory(FileSystem& file_system, const std::filesystem::path& f
   return inventory;
 }
 
-std::map<SavedStep, StepHolders> gather_inventories(const ProcessGroup& group,
-                                                    const Inventory& own) {
+Bytes encode(const Inventory& inventory) {
   Packer packer;
-  for (const auto& [step, held] : own) {
+  packer.number(std::uint64_t{inventory.steps.size()});
+  for (const auto& [step, held] : inventory.steps) {
     packer.number(step.step);
     packer.text(step.id);
+    packer.text(step.manifest);
     packer.number(held.generation);
     packer.number(held.num_files);
     packer.number(std::uint64_t{held.paths.size()});
-    for (const auto& [file, path] : held.paths) packer.number(file);
-  }
-  const std::vector<Bytes> all = group.all_gather(packer.take());
-  std::map<SavedStep, StepHolders> steps;
-  for (int rank = 0; rank < group.size(); ++rank) {
-    Unpacker unpacker(all[static_cast<std::size_t>(rank)]);
-    while (!unpacker.empty()) {
-      const std::int64_t number = unpacker.integer();
-      StepHolders& step = steps[{number, unpacker.text()}];
-      step.generation = std::max(step.generation, unpacker.integer());
-      step.num_files = unpacker.integer();
-      step.manifest.push_back(rank);
-      for (std::uint64_t files = unpacker.number(); files > 0; --files) {
-        step.of[unpacker.integer()].push_back(rank);
-      }
+    for (const auto& [file, paths] : held.paths) {
+      packer.number(file);
+      packer.number(std::uint64_t{std::min(paths.size(), kMostCopies)});
     }
   }
-  return steps;
+  packer.number(std::uint64_t{inventory.damaged.size()});
+  for (const std::string& problem : inventory.damaged) packer.text(problem);
+  return sealed(packer.take());
+}
+
+Inventory decode_inventory(std::span<const std::byte> message) {
+  const auto require = [](bool holds, const char* problem) {
+    if (holds) return;
+    throw Error(ErrorCode::corrupt,
+                fmt::format("read another process's list of its checkpoints: {}", problem));
+  };
+  Unpacker unpacker(unsealed(message, "another process's list of its checkpoints"));
+  Inventory inventory;
+  for (std::uint64_t steps = unpacker.number(); steps > 0; --steps) {
+    SavedStep step{unpacker.integer(), unpacker.text(), unpacker.text()};
+    const auto [at, is_new] = inventory.steps.emplace(std::move(step), HeldFiles());
+    require(is_new, "found a step twice, needed is each once");
+    HeldFiles& held = at->second;
+    held.generation = unpacker.integer();
+    held.num_files = unpacker.integer();
+    for (std::uint64_t files = unpacker.number(); files > 0; --files) {
+      const std::int64_t file = unpacker.integer();
+      require(0 <= file && file < held.num_files, "found a file that its step does not have");
+      const std::uint64_t copies = unpacker.number();
+      require(0 < copies && copies <= kMostCopies, "found too many copies of a file, or none");
+      const bool is_first = held.paths.try_emplace(file, copies).second;
+      require(is_first, "found a file twice, needed is each once");
+    }
+  }
+  for (std::uint64_t left = unpacker.number(); left > 0; --left) {
+    inventory.damaged.push_back(unpacker.text());
+  }
+  require(unpacker.empty(), "found more bytes than it has, needed is its end");
+  return inventory;
+}
+
+AllInventories gather_inventories(const ProcessGroup& group, const Inventory& own) {
+  const std::vector<Bytes> all = group.all_gather(encode(own));
+  AllInventories gathered;
+  for (int rank = 0; rank < group.size(); ++rank) {
+    const Inventory inventory = decode_inventory(all[static_cast<std::size_t>(rank)]);
+    for (const auto& [saved, held] : inventory.steps) {
+      StepHolders& step = gathered.steps[saved];
+      step.generation = std::max(step.generation, held.generation);
+      step.num_files = held.num_files;
+      step.manifest.push_back(rank);
+      for (const auto& [file, paths] : held.paths) {
+        step.of[file].insert(step.of[file].end(), paths.size(), rank);
+      }
+    }
+    for (const std::string& problem : inventory.damaged) {
+      if (std::ranges::find(gathered.damaged, problem) != gathered.damaged.end()) continue;
+      gathered.damaged.push_back(problem);
+    }
+  }
+  return gathered;
 }
 
 }  // namespace shardwise::detail

@@ -23,7 +23,8 @@ int process_of_directory(std::string_view name);
 /// A step as one save has written it.
 struct SavedStep {
   std::int64_t step;
-  std::string id;  ///< of the save: that of rank 0's attempt
+  std::string id;        ///< of the save: that of rank 0's attempt
+  std::string manifest;  ///< hash of its text, in hex
 
   auto operator<=>(const SavedStep&) const = default;
 };
@@ -32,27 +33,42 @@ struct SavedStep {
 struct HeldFiles {
   std::int64_t generation = 0;  ///< the highest; of two saves of a step the newer one has a higher
   std::int64_t num_files = 0;   ///< of the whole checkpoint
-  std::map<std::int64_t, std::filesystem::path> paths;
-  std::filesystem::path manifest;
+  std::map<std::int64_t, std::vector<std::filesystem::path>> paths;  ///< every copy of a file
+  std::vector<std::filesystem::path> directories;                    ///< that have the manifest
+  std::string manifest;                                              ///< its text
 };
 
-using Inventory = std::map<SavedStep, HeldFiles>;
+struct Inventory {
+  std::map<SavedStep, HeldFiles> steps;
+  std::vector<std::string> damaged;  ///< what is wrong with each manifest that was passed over
+};
 
-/// What is in all directories of processes under the fast root that can be read. A file of another
-/// size than its manifest says does not count. Throws io.
+/// What is in all directories of processes under the fast root. A file of another size than its
+/// manifest says does not count, and a directory whose manifest is damaged is passed over. Throws
+/// io.
 Inventory take_inventory(FileSystem& file_system, const std::filesystem::path& fast);
+
+/// What a process tells of its inventory. decode_inventory() may be given any bytes: it throws
+/// corrupt or invalid_argument unless they are such a message, as it was sent; what it gives has no
+/// paths, but as many empty ones as there are.
+Bytes encode(const Inventory& inventory);
+Inventory decode_inventory(std::span<const std::byte> message);
 
 /// Which ranks have which files.
 struct StepHolders {
   std::int64_t generation = 0, num_files = 0;
   std::vector<int> manifest;                    ///< ranks, ascending
-  std::map<std::int64_t, std::vector<int>> of;  ///< by file
+  std::map<std::int64_t, std::vector<int>> of;  ///< by file: the rank of each copy, ascending
 
   bool is_whole() const { return static_cast<std::int64_t>(of.size()) == num_files; }
 };
 
 /// The inventories of all processes, put together; the same on all.
-std::map<SavedStep, StepHolders> gather_inventories(const ProcessGroup& group,
-                                                    const Inventory& own);
+struct AllInventories {
+  std::map<SavedStep, StepHolders> steps;
+  std::vector<std::string> damaged;  ///< each once
+};
+
+AllInventories gather_inventories(const ProcessGroup& group, const Inventory& own);
 
 }  // namespace shardwise::detail

@@ -1,0 +1,333 @@
+#include "shardwise/checkpoint/detail/tiers/assembly.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <set>
+
+#include "shardwise/checkpoint/detail/group/packer.h"
+#include "shardwise/checkpoint/detail/read/read_plan.h"
+#include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
+#include "shardwise/checkpoint/detail/root/attempt.h"
+#include "shardwise/checkpoint/detail/tiers/file_check.h"
+#include "shardwise/checkpoint/detail/tiers/file_transfer.h"
+#include "shardwise/shard/error.h"
+#include "shardwise/storage/hash.h"
+
+namespace shardwise::detail {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A process that has none gets its text from the first one that has.
+std::string manifest_text(const ProcessGroup& group, const SavedStep& step,
+                          const StepHolders& holders, const std::string& own) {
+  const int first = holders.manifest.front();
+  std::vector<ProcessGroup::Outgoing> outgoing;
+  for (int rank = 0; group.rank() == first && rank < group.size(); ++rank) {
+    if (std::ranges::binary_search(holders.manifest, rank)) continue;
+    const auto bytes = std::as_bytes(std::span(own));
+    outgoing.push_back({rank, Bytes(bytes.begin(), bytes.end())});
+  }
+  std::vector<int> from;
+  if (own.empty()) from.push_back(first);
+  const std::vector<Bytes> heard = group.exchange(std::move(outgoing), from);
+  if (heard.empty()) return own;
+  std::string text(reinterpret_cast<const char*>(heard.front().data()), heard.front().size());
+  if (to_hex(hash128(text)) == step.manifest) return text;
+  throw Error(ErrorCode::corrupt,
+              fmt::format("read the manifest of step {} that rank {} sent: found the hash {}, "
+                          "needed {}",
+                          step.step, first, to_hex(hash128(text)), step.manifest));
+}
+
+std::vector<std::size_t> files_with(const Manifest& manifest, std::span<const TensorBox> needed) {
+  StoredCheckpoint checkpoint;
+  checkpoint.manifest = manifest;
+  checkpoint.is_loaded.resize(manifest.files.size(), false);
+  std::vector<ReadTarget> targets;
+  for (const TensorBox& want : needed) {
+    const auto tensor =
+        std::ranges::lower_bound(manifest.tensors, want.name, {}, &TensorEntry::name);
+    if (tensor == manifest.tensors.end() || tensor->name != want.name) {
+      throw Error(ErrorCode::not_found,
+                  fmt::format("find the latest step: step {} has no tensor {:?}", manifest.step,
+                              want.name));
+    }
+    if (want.box.rank() != tensor->shape.size() || !Box::whole(tensor->shape).contains(want.box)) {
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("find the latest step: box {} leaves tensor {:?} of shape {}",
+                              shardwise::to_string(want.box), want.name,
+                              shardwise::to_string(tensor->shape)));
+    }
+    targets.push_back({static_cast<std::size_t>(tensor - manifest.tensors.begin()), &want.box, {}});
+  }
+  return files_to_load(checkpoint, targets);
+}
+
+/// One call of assemble().
+class Assembly {
+ public:
+  Assembly(const ProcessGroup& group, FileSystem& file_system, fs::path own,
+           const Inventory& inventory, const std::pair<const SavedStep, StepHolders>& step,
+           std::span<const TensorBox> needed);
+
+  AssembledStep run();
+
+ private:
+  void check_own_files();
+  bool take_missing();
+  std::string apply(std::span<const AssemblyState> states);
+  std::vector<FileTransfer> transfers_for(std::span<const AssemblyState> states) const;
+  void take(std::span<const FileTransfer> transfers);
+  void publish();
+  std::int64_t number_of(const std::string& name) const;
+  const std::string& name_of(std::int64_t file) const {
+    return manifest_.files[static_cast<std::size_t>(file)].name;
+  }
+  void check(StoredCheckpoint& checkpoint, std::int64_t file, int holder);
+  Attempt& staging();
+
+  const ProcessGroup& group_;
+  FileSystem& files_;
+  const fs::path own_;
+  const SavedStep& step_;
+  StepHolders holders_;
+  HeldFiles held_;
+  const std::string text_;  // of the manifest
+  Manifest manifest_;
+  std::optional<fs::path> directory_;  // this process's, if it has the step
+  std::vector<fs::path> leftovers_;
+  std::optional<Attempt> staging_;  // what is taken comes here first
+  std::set<std::int64_t> missing_, staged_;
+  std::vector<BadCopy> bad_;  // not told yet
+  AssembledStep result_;
+};
+
+Assembly::Assembly(const ProcessGroup& group, FileSystem& file_system, fs::path own,
+                   const Inventory& inventory, const std::pair<const SavedStep, StepHolders>& step,
+                   std::span<const TensorBox> needed)
+    : group_(group),
+      files_(file_system),
+      own_(std::move(own)),
+      step_(step.first),
+      holders_(step.second),
+      held_(inventory.steps.contains(step.first) ? inventory.steps.at(step.first) : HeldFiles()),
+      text_(manifest_text(group, step_, holders_, held_.manifest)),
+      manifest_(parse_manifest(text_, fmt::format("manifest of step {}", step_.step))) {
+  if (manifest_.step == kNoStep) manifest_.step = step_.step;
+  for (const std::size_t file : files_with(manifest_, needed)) {
+    missing_.insert(static_cast<std::int64_t>(file));
+  }
+  // The newest of them is the last one.
+  for (const fs::path& directory : held_.directories) {
+    if (directory.parent_path() == own_) directory_ = directory;
+  }
+}
+
+std::int64_t Assembly::number_of(const std::string& name) const {
+  return std::ranges::find(manifest_.files, name, &FileEntry::name) - manifest_.files.begin();
+}
+
+void Assembly::check(StoredCheckpoint& checkpoint, std::int64_t file, int holder) {
+  try {
+    check_file(checkpoint, static_cast<std::size_t>(file));
+    missing_.erase(file);
+  } catch (const Error& e) {
+    bad_.push_back({file, holder, e.what()});
+  }
+}
+
+void Assembly::check_own_files() {
+  if (!directory_) return;
+  StoredCheckpoint checkpoint = partial_checkpoint(files_, *directory_, manifest_);
+  for (const std::int64_t file : std::set(missing_)) {
+    const auto held = held_.paths.find(file);
+    if (held == held_.paths.end()) continue;
+    // The first copy is the one that is used next.
+    const auto own = std::ranges::find(held->second, *directory_ / name_of(file));
+    if (own == held->second.end()) continue;
+    std::rotate(held->second.begin(), own, own + 1);
+    check(checkpoint, file, group_.rank());
+  }
+}
+
+/// Forgets the copies that somebody found bad. Says why the step cannot be had, if a file that is
+/// missing somewhere has no copy left.
+std::string Assembly::apply(std::span<const AssemblyState> states) {
+  std::set<std::pair<std::int64_t, int>> forgotten;  // two may have taken the same copy
+  std::map<std::int64_t, std::string> problems;
+  for (const AssemblyState& state : states) {
+    for (const BadCopy& copy : state.bad) {
+      problems[copy.file] = copy.problem;
+      if (!forgotten.emplace(copy.file, copy.holder).second) continue;
+      result_.damaged.push_back(copy.problem);
+      const auto of = holders_.of.find(copy.file);
+      if (of == holders_.of.end()) continue;
+      const auto at = std::ranges::find(of->second, copy.holder);
+      if (at != of->second.end()) of->second.erase(at);
+      if (copy.holder != group_.rank()) continue;
+      std::vector<fs::path>& paths = held_.paths[copy.file];
+      if (!paths.empty()) paths.erase(paths.begin());
+    }
+  }
+  for (const AssemblyState& state : states) {
+    for (const std::int64_t file : state.missing) {
+      const auto of = holders_.of.find(file);
+      if (of != holders_.of.end() && !of->second.empty()) continue;
+      return fmt::format("no good copy of {} is left: {}", name_of(file), problems[file]);
+    }
+  }
+  return {};
+}
+
+/// A process that has a file on its own host takes that one.
+std::vector<FileTransfer> Assembly::transfers_for(std::span<const AssemblyState> states) const {
+  std::vector<std::size_t> sent(static_cast<std::size_t>(group_.size()), 0);  // files by each
+  std::vector<FileTransfer> transfers;
+  for (int rank = 0; rank < group_.size(); ++rank) {
+    for (const std::int64_t file : states[static_cast<std::size_t>(rank)].missing) {
+      const std::vector<int>& ranks = holders_.of.find(file)->second;
+      int from = rank;
+      if (!std::ranges::binary_search(ranks, rank)) {
+        from = *std::ranges::min_element(
+            ranks, {}, [&](int holder) { return sent[static_cast<std::size_t>(holder)]; });
+      }
+      ++sent[static_cast<std::size_t>(from)];
+      const FileEntry& entry = manifest_.files[static_cast<std::size_t>(file)];
+      transfers.push_back({from, rank, entry.name, entry.bytes});
+    }
+  }
+  return transfers;
+}
+
+Attempt& Assembly::staging() {
+  if (!staging_) {
+    staging_.emplace(files_, own_, step_.step, leftovers_);
+    write_whole_file(files_, staging_->directory() / kManifestName,
+                     std::as_bytes(std::span(text_)));
+  }
+  return *staging_;
+}
+
+void Assembly::take(std::span<const FileTransfer> transfers) {
+  const fs::path target = missing_.empty() ? fs::path() : staging().directory();
+  const std::vector<std::size_t> failed = transfer_files(
+      group_, files_, transfers,
+      [&](const std::string& name) { return held_.paths.at(number_of(name)).front(); }, target);
+  if (missing_.empty()) return;
+  StoredCheckpoint checkpoint = partial_checkpoint(files_, target, manifest_);
+  for (std::size_t i = 0; i < transfers.size(); ++i) {
+    const FileTransfer& transfer = transfers[i];
+    if (transfer.to != group_.rank()) continue;
+    const std::int64_t file = number_of(transfer.name);
+    if (std::ranges::find(failed, i) != failed.end()) {
+      bad_.push_back({file, transfer.from,
+                      fmt::format("take {} from rank {}: it could not be read there", transfer.name,
+                                  transfer.from)});
+      continue;
+    }
+    check(checkpoint, file, transfer.from);
+    if (missing_.contains(file)) continue;
+    staged_.insert(file);
+    ++result_.files_taken;
+    result_.bytes_taken += transfer.bytes;
+  }
+}
+
+/// False if the step cannot be had.
+bool Assembly::take_missing() {
+  for (;;) {
+    const std::vector<Bytes> messages =
+        group_.all_gather(encode(AssemblyState{bad_, {missing_.begin(), missing_.end()}}));
+    std::vector<AssemblyState> states;
+    states.reserve(messages.size());
+    for (const Bytes& message : messages) {
+      states.push_back(decode_assembly_state(message, std::ssize(manifest_.files), group_.size()));
+    }
+    bad_.clear();
+    result_.problem = apply(states);
+    if (!result_.problem.empty()) return false;
+    const auto has_all = [](const AssemblyState& state) { return state.missing.empty(); };
+    if (std::ranges::all_of(states, has_all)) return true;
+    take(transfers_for(states));
+  }
+}
+
+void Assembly::publish() {
+  if (!directory_) {
+    files_.sync_directory(staging().directory());
+    result_.directory = staging_->publish(Existing::replace);
+    return;
+  }
+  result_.directory = *directory_;
+  for (const std::int64_t file : staged_) {
+    files_.remove(*directory_ / name_of(file));  // a bad one
+    files_.rename(staging_->directory() / name_of(file), *directory_ / name_of(file));
+  }
+  if (!staged_.empty()) files_.sync_directory(*directory_);
+}
+
+AssembledStep Assembly::run() {
+  check_own_files();
+  if (take_missing()) publish();
+  return std::move(result_);
+}
+
+}  // namespace
+
+Bytes encode(const AssemblyState& state) {
+  Packer packer;
+  packer.number(std::uint64_t{state.bad.size()});
+  for (const BadCopy& copy : state.bad) {
+    packer.number(copy.file);
+    packer.number(std::int64_t{copy.holder});
+    packer.text(copy.problem);
+  }
+  packer.number(std::uint64_t{state.missing.size()});
+  for (const std::int64_t file : state.missing) packer.number(file);
+  return sealed(packer.take());
+}
+
+AssemblyState decode_assembly_state(std::span<const std::byte> message, std::int64_t files,
+                                    int processes) {
+  const auto require = [](bool holds, const char* problem) {
+    if (holds) return;
+    throw Error(ErrorCode::corrupt,
+                fmt::format("read which files another process needs: {}", problem));
+  };
+  Unpacker unpacker(unsealed(message, "which files another process needs"));
+  const auto file_number = [&] {
+    const std::int64_t file = unpacker.integer();
+    require(0 <= file && file < files, "found a file that the step does not have");
+    return file;
+  };
+  AssemblyState state;
+  for (std::uint64_t left = unpacker.number(); left > 0; --left) {
+    BadCopy& copy = state.bad.emplace_back();
+    copy.file = file_number();
+    const std::int64_t holder = unpacker.integer();
+    require(0 <= holder && holder < processes, "found a rank that there is not");
+    copy.holder = static_cast<int>(holder);
+    copy.problem = unpacker.text();
+  }
+  for (std::uint64_t left = unpacker.number(); left > 0; --left) {
+    const std::int64_t file = file_number();
+    require(state.missing.empty() || state.missing.back() < file,
+            "found files out of order, needed is ascending");
+    state.missing.push_back(file);
+  }
+  require(unpacker.empty(), "found more bytes than it has, needed is its end");
+  return state;
+}
+
+AssembledStep assemble(const ProcessGroup& group, FileSystem& file_system, const fs::path& own,
+                       const Inventory& inventory,
+                       const std::pair<const SavedStep, StepHolders>& step,
+                       std::span<const TensorBox> needed) {
+  return Assembly(group, file_system, own, inventory, step, needed).run();
+}
+
+}  // namespace shardwise::detail

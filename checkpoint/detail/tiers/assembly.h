@@ -1,0 +1,63 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "shardwise/checkpoint/detail/manifest.h"
+#include "shardwise/checkpoint/detail/tiers/inventory.h"
+#include "shardwise/checkpoint/tiers.h"
+#include "shardwise/runtime/process/process_group.h"
+#include "shardwise/storage/file.h"
+
+// A step of the fast tier, put together from what the hosts have of it. Each process checks every
+// byte of the files that it needs, its own ones, too; instead of a bad one it takes another copy.
+namespace shardwise::detail {
+
+/// A copy of a file that a process found to be bad.
+struct BadCopy {
+  std::int64_t file;  ///< its number in the manifest
+  int holder;         ///< whose it is
+  std::string problem;
+
+  bool operator==(const BadCopy&) const = default;
+};
+
+/// What a process tells the others before each round of transfers.
+struct AssemblyState {
+  std::vector<BadCopy> bad;           ///< found since the last round
+  std::vector<std::int64_t> missing;  ///< files that it still needs, ascending
+
+  bool operator==(const AssemblyState&) const = default;
+};
+
+/// The messages. decode_assembly_state() may be given any bytes: it throws corrupt or
+/// invalid_argument unless they are such a message, as it was sent, about files and processes that
+/// there are.
+Bytes encode(const AssemblyState& state);
+AssemblyState decode_assembly_state(std::span<const std::byte> message, std::int64_t files,
+                                    int processes);
+
+/// What became of a step; the same `problem` on all processes.
+struct AssembledStep {
+  std::filesystem::path directory;  ///< of this process; it has the files that were needed
+  std::int64_t files_taken = 0;
+  std::uint64_t bytes_taken = 0;
+  std::vector<std::string> damaged;  ///< what is wrong with each copy that was not used
+  std::string problem;               ///< why the step cannot be had; else empty
+};
+
+/// The step on all processes, which call it together: each then has the files with its `needed`
+/// boxes in its directory `own`. A committed directory gets whole, checked files by renaming, and
+/// nothing else. Throws not_found and invalid_argument if `needed` does not fit the step, io, and
+/// cancelled if another process fails.
+AssembledStep assemble(const ProcessGroup& group, FileSystem& file_system,
+                       const std::filesystem::path& own, const Inventory& inventory,
+                       const std::pair<const SavedStep, StepHolders>& step,
+                       std::span<const TensorBox> needed);
+
+}  // namespace shardwise::detail

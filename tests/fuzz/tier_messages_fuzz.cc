@@ -1,0 +1,50 @@
+// What processes tell each other when they put a step of the fast tier together: any bytes are
+// refused with an Error, or are a message that is printed as it was read.
+//
+// The input: one byte that says which message, then its bytes; the hash after them is made right.
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "fuzz/require.h"
+#include "shardwise/checkpoint/detail/group/packer.h"
+#include "shardwise/checkpoint/detail/tiers/assembly.h"
+#include "shardwise/checkpoint/detail/tiers/inventory.h"
+#include "shardwise/shard/error.h"
+
+namespace shardwise {
+namespace {
+
+template <class Decode>
+void decode_and_encode(const Bytes& message, bool in_any_order, Decode&& decode) {
+  try {
+    const auto decoded = decode(message);
+    const Bytes again = detail::encode(decoded);
+    require(again == message || (in_any_order && detail::encode(decode(again)) == again), "message",
+            "is printed otherwise");
+  } catch (const Error& e) {
+    const bool expected = e.code() == ErrorCode::corrupt || e.code() == ErrorCode::invalid_argument;
+    require(expected, "decode", e.what());
+  }
+}
+
+void run(std::span<const std::byte> input) {
+  const Bytes message = detail::sealed(Bytes(input.begin() + 1, input.end()));
+  if (std::to_integer<unsigned>(input.front()) % 2 == 0) {
+    // Steps and files are sorted when they are printed.
+    decode_and_encode(message, true, detail::decode_inventory);
+  } else {
+    decode_and_encode(message, false, [](std::span<const std::byte> bytes) {
+      return detail::decode_assembly_state(bytes, 4, 3);
+    });
+  }
+}
+
+}  // namespace
+}  // namespace shardwise
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  if (size != 0) shardwise::run(std::as_bytes(std::span(data, size)));
+  return 0;
+}
