@@ -1,6 +1,8 @@
 #include "shardwise/runtime/spmd/memory_plan.h"
 
 #include <algorithm>
+#include <map>
+#include <utility>
 
 #include "shardwise/runtime/ops/row.h"
 
@@ -12,6 +14,40 @@ using ValueId = Program::ValueId;
 
 // How far back the search for what an output replaces goes.
 constexpr int kMostVisits = 64;
+
+/// Who has each byte of a region, while values are placed one after another.
+class Holders {
+ public:
+  /// `value` has these bytes from now on; gives those that had them, each once.
+  std::vector<ValueId> take(std::size_t offset, std::size_t bytes, ValueId value) {
+    const std::size_t end = offset + bytes;
+    std::vector<ValueId> before;
+    auto at = ranges_.upper_bound(offset);
+    if (at != ranges_.begin()) --at;
+    while (at != ranges_.end() && at->first < end) {
+      const auto [begin, range] = *at;
+      if (range.end <= offset) {
+        ++at;
+        continue;
+      }
+      if (std::find(before.begin(), before.end(), range.value) == before.end()) {
+        before.push_back(range.value);
+      }
+      at = ranges_.erase(at);
+      if (begin < offset) ranges_.emplace(begin, Range{offset, range.value});
+      if (end < range.end) at = ranges_.emplace(end, range).first;
+    }
+    ranges_.emplace(offset, Range{end, value});
+    return before;
+  }
+
+ private:
+  struct Range {
+    std::size_t end;
+    ValueId value;
+  };
+  std::map<std::size_t, Range> ranges_;  ///< by begin; they do not overlap
+};
 
 class Planner {
  public:
@@ -80,6 +116,8 @@ class Planner {
       input_of[as_size(graph_.inputs[i].node)] = static_cast<std::int64_t>(i);
     }
     used_.assign(lowered_.inputs.size(), false);
+    is_output_.assign(plan_.bytes.size(), false);
+    for (const ValueId output : lowered_.outputs) is_output_[as_size(output)] = true;
     for (std::size_t o = 0; o < lowered_.outputs.size(); ++o) {
       if (home(lowered_.outputs[o]) != Home::output) continue;
       // Back through what is computed element by element, first operands first: in w - 0.1 * g the
@@ -114,10 +152,7 @@ class Planner {
       return false;
     }
     const ValueId to = lowered_.outputs[output], from = lowered_.inputs[input];
-    if (home(from) != Home::input ||
-        std::count(lowered_.outputs.begin(), lowered_.outputs.end(), from) > 0) {
-      return false;
-    }
+    if (home(from) != Home::input || is_output_[as_size(from)]) return false;
     if (!same_memory(to, from) || !(value(to).spec.dtype == value(from).spec.dtype)) return false;
     // Needed no more when the output is made, or read and written element by element then.
     const std::int64_t made = lifetime(to).first;
@@ -139,6 +174,8 @@ class Planner {
 
   /// A result takes the memory of an operand that is needed no more.
   void write_over_operands() {
+    std::vector<std::vector<ValueId>> aliases(plan_.bytes.size());  // by root, itself included
+    for (ValueId v = 0; v < count(); ++v) aliases[as_size(root(v))].push_back(v);
     for (std::size_t step = 0; step < program_.steps().size(); ++step) {
       for (const LoweredProgram::InPlace& pair : lowered_.in_place[step]) {
         const ValueId result = pair.result, operand = root(pair.operand);
@@ -154,9 +191,7 @@ class Planner {
           continue;
         }
         taken_[as_size(result)] = true;
-        for (ValueId v = result; v < count(); ++v) {
-          if (root(v) == result) root(v) = operand;
-        }
+        for (const ValueId alias : aliases[as_size(result)]) root(alias) = operand;
         lifetime(operand).last = lifetime(result).last;
       }
     }
@@ -196,82 +231,57 @@ class Planner {
     }
   }
 
-  /// What was in a value's memory before it.
+  /// What was in a value's memory before it. What was there earlier still has been waited for by
+  /// that.
   void find_reuse() {
-    std::vector<std::vector<ValueId>> group(plan_.bytes.size());  // by root
-    for (ValueId v = 0; v < count(); ++v) group[as_size(root(v))].push_back(v);
+    // By root: the values that are in its memory at last, and those that are there now.
+    std::vector<std::vector<ValueId>> last(plan_.bytes.size());
     plan_.reuse.resize(plan_.bytes.size());
-    const auto add = [&](ValueId v, const std::vector<ValueId>& before) {
-      std::vector<ValueId>& list = plan_.reuse[as_size(v)];
-      list.insert(list.end(), before.begin(), before.end());
-    };
     for (ValueId v = 0; v < count(); ++v) {
-      if (home(v) != Home::region) continue;
-      if (taken_[as_size(v)]) {
-        for (const ValueId other : group[as_size(root(v))]) {
-          if (other < v) add(v, {other});
-        }
-      }
-      if (root(v) != v) continue;
-      for (const ValueId u : last_holders(v)) add(v, group[as_size(u)]);
+      std::vector<ValueId>& now = last[as_size(root(v))];
+      if (taken_[as_size(v)]) plan_.reuse[as_size(v)] = std::exchange(now, {});
+      now.push_back(v);
+    }
+    for (const MemoryKind kind : {MemoryKind::activation, MemoryKind::collective}) {
+      find_last_holders(kind, last);
     }
     for (std::size_t o = 0; o < plan_.donated.size(); ++o) {
       if (plan_.donated[o] < 0) continue;
-      add(lowered_.outputs[o], group[as_size(lowered_.inputs[as_size(plan_.donated[o])])]);
+      add_reuse(lowered_.outputs[o], last[as_size(lowered_.inputs[as_size(plan_.donated[o])])]);
     }
   }
 
-  /// The roots that had the bytes of this one last; those before them have been waited for by them.
-  std::vector<ValueId> last_holders(ValueId v) {
-    std::vector<ValueId> earlier;
-    for (ValueId u = 0; u < count(); ++u) {
-      if (u != v && root(u) == u && takes_from(v, u)) earlier.push_back(u);
-    }
-    std::sort(earlier.begin(), earlier.end(),
-              [&](ValueId a, ValueId b) { return lifetime(a).last > lifetime(b).last; });
-    struct Range {
-      std::size_t begin, end;
-    };
-    const auto range = [&](ValueId u) -> Range {
-      const std::size_t begin = plan_.offsets[as_size(u)];
-      return {begin, begin + lifetime(u).bytes};
-    };
-    std::vector<Range> open{range(v)};  // bytes whose last holder is not found yet
-    std::vector<ValueId> holders;
-    for (const ValueId u : earlier) {
-      const Range held = range(u);
-      std::vector<Range> rest;
-      bool found = false;
-      for (const Range& part : open) {
-        if (held.end <= part.begin || part.end <= held.begin) {
-          rest.push_back(part);
-          continue;
-        }
-        found = true;
-        if (part.begin < held.begin) rest.push_back({part.begin, held.begin});
-        if (held.end < part.end) rest.push_back({held.end, part.end});
-      }
-      if (found) holders.push_back(u);
-      open = std::move(rest);
-      if (open.empty()) break;
-    }
-    return holders;
+  void add_reuse(ValueId v, const std::vector<ValueId>& before) {
+    std::vector<ValueId>& list = plan_.reuse[as_size(v)];
+    list.insert(list.end(), before.begin(), before.end());
   }
 
-  /// Both are roots, and v gets bytes that u had.
-  bool takes_from(ValueId v, ValueId u) {
-    if (home(u) != Home::region || value(u).kind != value(v).kind) return false;
-    if (lifetime(u).last >= lifetime(v).first) return false;
-    const std::size_t a = plan_.offsets[as_size(u)], b = plan_.offsets[as_size(v)];
-    return a < b + lifetime(v).bytes && b < a + lifetime(u).bytes;
+  /// The roots of a region in the order in which they are made; each takes its bytes from those
+  /// that had them last.
+  void find_last_holders(MemoryKind kind, const std::vector<std::vector<ValueId>>& last) {
+    std::vector<ValueId> order;
+    for (ValueId v = 0; v < count(); ++v) {
+      const bool is_placed = root(v) == v && home(v) == Home::region && lifetime(v).bytes > 0;
+      if (is_placed && value(v).kind == kind) order.push_back(v);
+    }
+    std::stable_sort(order.begin(), order.end(),
+                     [&](ValueId a, ValueId b) { return lifetime(a).first < lifetime(b).first; });
+    Holders holders;
+    for (const ValueId v : order) {
+      std::vector<ValueId> before = holders.take(plan_.offsets[as_size(v)], lifetime(v).bytes, v);
+      std::stable_sort(before.begin(), before.end(),
+                       [&](ValueId a, ValueId b) { return lifetime(a).last > lifetime(b).last; });
+      for (const ValueId u : before) add_reuse(v, last[as_size(u)]);
+    }
   }
 
   const Graph& graph_;
   const LoweredProgram& lowered_;
   const Program& program_;
   MemoryPlan plan_;
-  std::vector<bool> used_;   ///< by Graph::inputs: an output replaces it
-  std::vector<bool> taken_;  ///< by value: it is written over an operand
+  std::vector<bool> used_;       ///< by Graph::inputs: an output replaces it
+  std::vector<bool> is_output_;  ///< by value
+  std::vector<bool> taken_;      ///< by value: it is written over an operand
 };
 
 }  // namespace

@@ -51,6 +51,70 @@ TEST(PlanOffsets, UsesTheSmallestGap) {
   EXPECT_EQ(planned.total_bytes, 1024u + 512 + 256 + 128 + 64);
 }
 
+/// The definition: all that was placed is looked at for each.
+std::vector<std::size_t> smallest_gaps(const std::vector<Lifetime>& lifetimes) {
+  std::vector<std::size_t> order(lifetimes.size()), offsets(lifetimes.size(), 0), placed;
+  const auto aligned = [&](std::size_t i) { return (lifetimes[i].bytes + 63) / 64 * 64; };
+  for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    return lifetimes[a].bytes > lifetimes[b].bytes;
+  });
+  for (const std::size_t one : order) {
+    if (lifetimes[one].bytes == 0) continue;
+    std::size_t end = 0, best = 0, best_gap = SIZE_MAX;
+    for (const std::size_t other : placed) {
+      if (lifetimes[other].last < lifetimes[one].first ||
+          lifetimes[one].last < lifetimes[other].first) {
+        continue;
+      }
+      if (offsets[other] >= end + aligned(one) && offsets[other] - end < best_gap) {
+        best = end;
+        best_gap = offsets[other] - end;
+      }
+      end = std::max(end, offsets[other] + aligned(other));
+    }
+    offsets[one] = best_gap == SIZE_MAX ? end : best;
+    const auto later = std::find_if(placed.begin(), placed.end(), [&](std::size_t other) {
+      return offsets[other] > offsets[one];
+    });
+    placed.insert(later, one);
+  }
+  return offsets;
+}
+
+TEST(PlanOffsets, AreThoseOfTheDefinition) {
+  std::mt19937 random(7);
+  for (int trial = 0; trial < 300; ++trial) {
+    std::vector<Lifetime> lifetimes(1 + random() % 120);
+    const std::int64_t steps = 1 + random() % 60;
+    for (Lifetime& one : lifetimes) {
+      one.bytes = random() % 2 == 0 ? 64 * (1 + random() % 4) : random() % 3000;
+      one.first = random() % steps;
+      one.last = one.first + random() % (1 + steps / 4);
+    }
+    EXPECT_EQ(plan_offsets(lifetimes).offsets, smallest_gaps(lifetimes)) << trial;
+  }
+}
+
+/// Values that are all needed at once, as those of a loss for its gradient, and values that are
+/// needed for three steps each.
+TEST(PlanOffsets, TheWorkGrowsAsTheProgramDoes) {
+  const auto visits = [](std::int64_t count, bool all_at_once) {
+    std::vector<Lifetime> lifetimes;
+    for (std::int64_t i = 0; i < count; ++i) {
+      const std::size_t bytes = 64 * static_cast<std::size_t>(1 + i * 37 % 10);
+      lifetimes.push_back({bytes, i, all_at_once ? 2 * count - i : i + 2});
+    }
+    return plan_offsets(lifetimes).visits;
+  };
+  for (const bool all_at_once : {false, true}) {
+    const std::size_t few = visits(1000, all_at_once);
+    EXPECT_LT(few, 1000u * 100);
+    EXPECT_LT(visits(4000, all_at_once), 6 * few);
+    EXPECT_LT(visits(16000, all_at_once), 32 * few);
+  }
+}
+
 /// What comes out is x again: reversed 20 times, with one added and taken away, and with products
 /// that are zero.
 TEST(MemoryPlan, MemoryIsUsedAgainAndTheRightValuesComeOut) {
