@@ -206,8 +206,10 @@ class Chooser {
     for (std::size_t dim = 0; dim < combined.size(); ++dim) {
       refines &= problem_.wanted[dim].is_prefix_of(combined[dim]);
     }
-    if (refines) return combine_bytes(problem_.type, combined, choice.partial, mesh_);
-    return combine_bytes(problem_.type, combined, choice.partial, mesh_) +
+    const double combination =
+        problem_.share * combine_bytes(problem_.type, combined, choice.partial, mesh_);
+    if (refines) return combination;
+    return combination +
            static_cast<double>(size_bytes(problem_.type.dtype)) *
                missing_elements(problem_.type.shape, combined, problem_.wanted, mesh_);
   }

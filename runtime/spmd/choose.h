@@ -29,6 +29,7 @@ struct ChoiceProblem {
   bool exact = false;       ///< it will be: a mark, or an output
   bool multiplies = false;  ///< each combination of the factors is an operation
   AxisSet carried = 0;      ///< operands stay parts of a sum over these; not to be used
+  double share = 1;         ///< of what a combination of the result costs: others share it
 };
 
 /// Which axes cut which factor of an op, with the bytes and the work that this costs a device.

@@ -51,13 +51,15 @@ class Partitioner {
     const std::size_t count = graph.nodes.size();
     versions_.resize(count);
     uses_.assign(count, 0);
-    consumer_.assign(count, -1);
+    users_.resize(count);
     is_parameter_.assign(count, false);
     is_output_.assign(count, false);
     for (const GraphInput& input : graph.inputs) {
       is_parameter_[as_size(input.node)] = input.kind == MemoryKind::parameter;
     }
     count_uses();
+    find_zeros();
+    find_shares();
   }
 
   PartitionedGraph run(const std::vector<Cut>& input_cuts) {
@@ -97,9 +99,97 @@ class Partitioner {
       if (uses_[as_size(id)] == 0) continue;
       for (const NodeId operand : graph_.node(id).operands) {
         ++uses_[as_size(operand)];
-        consumer_[as_size(operand)] = id;
+        users_[as_size(operand)].push_back(id);
       }
     }
+  }
+
+  /// Zeros can be taken for parts of a zero: a sum over steps in time begins with them.
+  void find_zeros() {
+    is_zero_.assign(graph_.nodes.size(), false);
+    for (std::size_t i = 0; i < is_zero_.size(); ++i) {
+      const Node& node = graph_.nodes[i];
+      const bool keeps = node.op == Op::broadcast || node.op == Op::reshape;
+      is_zero_[i] = node.op == Op::constant ? node.attributes.number == 0
+                                            : keeps && is_zero_[as_size(node.operands[0])];
+    }
+  }
+
+  std::size_t zeros_among(const Node& node) const {
+    return as_size(std::count_if(node.operands.begin(), node.operands.end(),
+                                 [&](NodeId operand) { return is_zero_[as_size(operand)]; }));
+  }
+
+  /// Sums over a factor that may stay parts until they are added to others are combined together:
+  /// each has its share of the one combination, as the gradients of a weight that is used at many
+  /// steps in time.
+  void find_shares() {
+    const std::size_t count = graph_.nodes.size();
+    shares_.assign(count, 1);
+    std::vector<double> sums(count, 0);  // that may be in it as parts
+    for (std::size_t i = 0; i < count; ++i) {
+      if (uses_[i] == 0) continue;
+      const auto id = static_cast<NodeId>(i);
+      if (passes_parts_on(id, sums)) {
+        for (const NodeId operand : graph_.nodes[i].operands) sums[i] += sums[as_size(operand)];
+      }
+      if (is_sum(id)) sums[i] += 1;
+    }
+    for (std::size_t i = count; i-- > 0;) {
+      if (sums[i] == 0) continue;
+      const auto id = static_cast<NodeId>(i);
+      const bool goes_on = hands_parts_on(id) &&
+                           std::all_of(users_[i].begin(), users_[i].end(),
+                                       [&](NodeId user) { return passes_parts_on(user, sums); });
+      shares_[i] = goes_on ? 0 : 1 / sums[i];
+      for (std::size_t u = 0; goes_on && u < users_[i].size(); ++u) {
+        const NodeId user = users_[i][u];
+        shares_[i] += shares_[as_size(user)] * static_cast<double>(elements(user)) /
+                      static_cast<double>(std::max<std::int64_t>(elements(id), 1));
+      }
+    }
+  }
+
+  std::int64_t elements(NodeId node) const { return num_elements(graph_.node(node).type.shape); }
+
+  /// Cut along a factor it is parts of a sum.
+  bool is_sum(NodeId node) const {
+    const FactorRule& rule = propagation_.rules[as_size(node)];
+    return rule.reduction == Reduction::sum &&
+           std::any_of(rule.factors.begin(), rule.factors.end(), [](const Factor& factor) {
+             return factor.kind == Factor::Kind::reduction && factor.size > 1;
+           });
+  }
+
+  /// What uses it can do with parts of it, and to combine them later moves no more: one node, or
+  /// slices that take each element once.
+  bool hands_parts_on(NodeId node) const {
+    if (is_output_[as_size(node)]) return false;
+    const std::vector<NodeId>& users = users_[as_size(node)];
+    std::int64_t taken = 0;
+    for (const NodeId user : users) {
+      if (linearity(graph_.node(user)) == Linear::no) return false;
+      if (users.size() > 1 && graph_.node(user).op != Op::slice) return false;
+      taken += elements(user);
+    }
+    return users.size() == 1 || taken <= elements(node);
+  }
+
+  /// Given parts for what may be parts, it gives parts, and no larger ones.
+  bool passes_parts_on(NodeId node, const std::vector<double>& sums) const {
+    const std::vector<NodeId>& operands = graph_.node(node).operands;
+    std::size_t parts = 0;
+    for (const NodeId operand : operands) {
+      const bool is_marked = graph_.node(operand).mark.has_value();
+      if (sums[as_size(operand)] == 0 || is_marked || !hands_parts_on(operand)) continue;
+      if (elements(node) > elements(operand)) return false;
+      ++parts;
+    }
+    const Linear linear = linearity(graph_.node(node));
+    if (linear == Linear::in_all) {
+      return parts > 0 && parts + zeros_among(graph_.node(node)) == operands.size();
+    }
+    return linear == Linear::in_one && parts == 1;
   }
 
   ValueId add_value(PartitionedGraph::Value value) {
@@ -201,8 +291,8 @@ class Partitioner {
       ++parts;
     }
     if (carried == 0) return 0;
-    const std::size_t may_be = linearity(node) == Linear::in_all ? node.operands.size() : 1;
-    if (parts != may_be) return 0;
+    const bool in_all = linearity(node) == Linear::in_all;
+    if (parts != (in_all ? node.operands.size() - zeros_among(node) : 1)) return 0;
     for (const NodeId operand : node.operands) {
       if (axes_of(primary(operand).cut) & carried) return 0;
       // Larger parts would be combined later: more bytes.
@@ -245,8 +335,10 @@ class Partitioner {
     if (carried == 0 && agreed(rule, wanted, choice)) return choice;
     std::string* const all = options_.note_choices ? &notes : nullptr;
     const bool exact = node.mark.has_value() || is_output_[as_size(id)];
-    return choose({rule, node.type, operands_, wanted, exact, node.op == Op::dot_general, carried},
-                  mesh_, all);
+    const bool multiplies = node.op == Op::dot_general;
+    return choose(
+        {rule, node.type, operands_, wanted, exact, multiplies, carried, shares_[as_size(id)]},
+        mesh_, all);
   }
 
   /// Nothing to choose: operands and wanted result are cut by the same factors already.
@@ -297,13 +389,7 @@ class Partitioner {
   }
 
   bool may_stay_parts(NodeId id) const {
-    if (uses_[as_size(id)] != 1 || is_output_[as_size(id)]) return false;
-    if (primary(id).reduction != Reduction::sum) return false;
-    const Node& consumer = graph_.node(consumer_[as_size(id)]);
-    for (std::size_t i = 0; i < consumer.operands.size(); ++i) {
-      if (consumer.operands[i] == id && linearity(consumer) == Linear::no) return false;
-    }
-    return true;
+    return primary(id).reduction == Reduction::sum && hands_parts_on(id);
   }
 
   /// The node's tensor, cut as needed and combined. Moves it where it is not there yet.
@@ -314,17 +400,18 @@ class Partitioner {
     double least = -1;
     for (const Version& version : versions) {
       const PartitionedGraph::Value& have = value(version.value);
-      if (have.partial != 0) {
-        from = combine(version.value, combined_cut(have.cut, have.partial, needed), consumer);
-        break;
-      }
-      if (!usable(node, version, consumer)) continue;
+      if (have.partial != 0 || !usable(node, version, consumer)) continue;
       if (have.cut == needed) return version.value;
       const double missing = missing_elements(type.shape, have.cut, needed, mesh_);
       if (least < 0 || missing < least) {
         least = missing;
         from = version.value;
       }
+    }
+    if (least < 0) {  // there are parts of a sum only
+      const PartitionedGraph::Value& have = value(versions.front().value);
+      from =
+          combine(versions.front().value, combined_cut(have.cut, have.partial, needed), consumer);
     }
     if (value(from).partial == 0 && value(from).cut == needed) {
       if (from != versions.front().value)
@@ -400,8 +487,10 @@ class Partitioner {
   PartitionedGraph result_;
   std::vector<std::vector<Version>> versions_;  ///< by node; the first is the one made or settled
   std::vector<std::int64_t> uses_;              ///< by node; 0: nothing needs it
-  std::vector<NodeId> consumer_;                ///< by node; the first one
+  std::vector<std::vector<NodeId>> users_;      ///< by node: what needs it, of what is needed
   std::vector<bool> is_parameter_, is_output_;  // by node
+  std::vector<bool> is_zero_;                   ///< by node
+  std::vector<double> shares_;                  ///< by node: of what its combination costs
   std::vector<OperandState> operands_;
 };
 

@@ -1,9 +1,11 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "shardwise/runtime/ops/functions.h"
+#include "shardwise/runtime/spmd/partition.h"
 #include "shardwise/runtime/spmd/propagate.h"
 
 // The passes of the compiler one by one: a graph goes in, cuts, bytes or counts of work come out.
@@ -27,8 +29,8 @@ std::string cut(const Propagation& propagation, const Mesh& mesh, const NodeRef&
   return to_spec(propagation.cuts[as_size(node.id)], mesh).to_string();
 }
 
-/// Ids of a batch that is cut, in a table whose width is cut over the same axis: the batch is heard,
-/// though the table is larger.
+/// Ids of a batch that is cut, in a table whose width is cut over the same axis: the batch is
+/// heard, though the table is larger.
 TEST(Propagate, ABatchIsNotOutvotedByATableThatIsCutOverItsAxis) {
   const Mesh mesh = Mesh::parse("data=8");
   Builder b;
@@ -88,6 +90,52 @@ TEST(Propagate, TheWorkGrowsAsTheGraphDoes) {
     EXPECT_LE(visits_of_chain(4000, marked_at_end), 5 * few);
     EXPECT_LE(visits_of_chain(16000, marked_at_end), 20 * few);
   }
+}
+
+std::size_t wire_bytes(const Graph& graph, const Mesh& mesh) {
+  const Propagation propagation = propagate(graph, mesh);
+  std::vector<Cut> inputs;
+  for (const GraphInput& input : graph.inputs) {
+    inputs.push_back(propagation.cuts[as_size(input.node)]);
+  }
+  std::size_t bytes = 0;
+  for (const auto& step : partition(graph, mesh, propagation, inputs, {}).steps) {
+    const auto* const move = std::get_if<PartitionedGraph::Move>(&step);
+    if (move != nullptr) bytes += move->wire_bytes;
+  }
+  return bytes;
+}
+
+/// The gradients of the weights of four gates, made at each step in time by one product, cut apart
+/// and added up from zeros, as a scan does. All are combined once, at the end.
+TEST(Partition, SumsOverStepsInTimeAreCombinedOnce) {
+  constexpr std::int64_t kSteps = 12, kBatch = 16, kWidth = 24, kGate = 32;
+  const Mesh mesh = Mesh::parse("data=8");
+  Builder b;
+  std::vector<NodeRef> sums;
+  for (std::int64_t step = 0; step < kSteps; ++step) {
+    const NodeRef x = b.input({kBatch, kWidth}, MemoryKind::loader, {{"data"}, {}});
+    const NodeRef dy = b.input({kBatch, 4 * kGate}, MemoryKind::loader, {{"data"}, {}});
+    const NodeRef all = transpose(einsum("bo,bi->oi", dy, x), {1, 0});
+    for (std::int64_t gate = 0; gate < 4; ++gate) {
+      const NodeRef one = slice(all, {0, gate * kGate}, {kWidth, (gate + 1) * kGate});
+      if (step == 0) sums.push_back(full_like(one, 0));
+      sums[as_size(gate)] = sums[as_size(gate)] + one;
+    }
+  }
+  for (const NodeRef& sum : sums) b.graph.outputs.push_back(sum.id);
+  EXPECT_EQ(wire_bytes(b.graph, mesh), 2 * 7 * (kWidth * 4 * kGate * sizeof(float)) / 8);
+}
+
+/// A product of which two things that are no slices need the whole is combined at once.
+TEST(Partition, WhatIsUsedTwiceIsCombinedBeforeIt) {
+  const Mesh mesh = Mesh::parse("data=8");
+  Builder b;
+  const NodeRef x = b.input({16, 24}, MemoryKind::loader, {{"data"}, {}});
+  const NodeRef dy = b.input({16, 32}, MemoryKind::loader, {{"data"}, {}});
+  const NodeRef product = einsum("bo,bi->oi", dy, x);
+  b.graph.outputs = {neg(product).id, reverse(product, {0}).id};
+  EXPECT_LE(wire_bytes(b.graph, mesh), 2u * 7 * (24 * 32 * sizeof(float)) / 8);
 }
 
 }  // namespace
