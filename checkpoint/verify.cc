@@ -394,6 +394,10 @@ void Verifier::check_index_file() {
   const std::string name = detail::kIndexName;
   const detail::Manifest& manifest = stored_.manifest;
   if (!manifest.has_index()) return;
+  {
+    const MutexLock lock(mutex_);
+    report_.index_not_proved = !manifest.has_exact_index();
+  }
   attempt(name, [&] {
     const auto file = detail::open_file(opened_, {.name = name, .bytes = manifest.index_bytes});
     Hasher128 hasher;

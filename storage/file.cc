@@ -459,29 +459,6 @@ void FileSystem::exchange(const std::filesystem::path& a, const std::filesystem:
   throw_system(EXDEV, "exchange", a, "with " + b.string());
 }
 
-void exchange_by_any_means(FileSystem& file_system, const std::filesystem::path& a,
-                           const std::filesystem::path& b, const std::filesystem::path& aside) {
-  try {
-    return file_system.exchange(a, b);
-  } catch (const Error& e) {
-    if (e.code() != ErrorCode::unsupported) throw;
-  }
-  file_system.rename(b, aside);
-  try {
-    file_system.rename(a, b);
-  } catch (...) {
-    file_system.rename(aside, b);
-    throw;
-  }
-  try {
-    file_system.rename(aside, a);
-  } catch (...) {
-    file_system.rename(b, a);
-    file_system.rename(aside, b);
-    throw;
-  }
-}
-
 std::shared_ptr<FileSystem> posix_file_system() { return std::make_shared<PosixFileSystem>(); }
 
 }  // namespace shardwise

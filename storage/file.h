@@ -119,11 +119,6 @@ class FileSystem {
   virtual std::vector<std::string> list(const std::filesystem::path& path) = 0;
 };
 
-/// As exchange(). Where the system cannot, by three renames over `aside`, between which nothing has
-/// the name `b` for a moment; if the program ends just there, what was at `b` is at `aside`.
-void exchange_by_any_means(FileSystem& file_system, const std::filesystem::path& a,
-                           const std::filesystem::path& b, const std::filesystem::path& aside);
-
 /// The operating system's files.
 std::shared_ptr<FileSystem> posix_file_system();
 

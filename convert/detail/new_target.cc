@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdint>
-#include <random>
 #include <span>
 #include <system_error>
 
@@ -31,15 +29,6 @@ fs::path absolute_path(const fs::path& target) {
   return absolute;
 }
 
-fs::path hidden_name(const fs::path& target) {
-  std::random_device random;
-  const auto word = [&random] { return static_cast<std::uint64_t>(random()) << 32 | random(); };
-  constexpr std::size_t kMostOfName = 180;  // a name has at most 255 bytes
-  return target.parent_path() / fmt::format(".{}.{:016x}{:016x}.partial",
-                                            target.filename().string().substr(0, kMostOfName),
-                                            word(), word());
-}
-
 /// What it holds never changes.
 bool holds_checkpoint(std::span<const std::string> names) {
   const auto is_shard_file = [](const std::string& name) { return name.starts_with("shards-"); };
@@ -62,8 +51,8 @@ NewTarget::NewTarget(FileSystem& file_system, const fs::path& target, TargetKind
     check_replaceable();
     replaces_ = true;
   }
-  hidden_ = hidden_name(target_);
-  if (kind_ == TargetKind::folder) file_system_.make_directory(hidden_);
+  staged_.emplace(file_system_, target_);
+  if (kind_ == TargetKind::folder) file_system_.make_directory(staged_->place());
 }
 
 void NewTarget::check_replaceable() const {
@@ -87,41 +76,15 @@ void NewTarget::check_replaceable() const {
   }
 }
 
-NewTarget::~NewTarget() {
-  try {
-    remove_all(hidden_);
-  } catch (const std::exception&) {
-    // It stays under its hidden name.
-  }
-}
-
 std::unique_ptr<File> NewTarget::create(const std::string& name) {
-  return file_system_.create(kind_ == TargetKind::folder ? hidden_ / name : hidden_,
-                             Caching::direct);
-}
-
-void NewTarget::remove_all(const fs::path& path) {
-  std::error_code error;
-  if (fs::is_directory(fs::symlink_status(path, error))) {
-    for (const std::string& name : file_system_.list(path)) file_system_.remove(path / name);
-  }
-  file_system_.remove(path);
+  const fs::path& place = staged_->place();
+  return file_system_.create(kind_ == TargetKind::folder ? place / name : place, Caching::direct);
 }
 
 void NewTarget::publish() {
-  if (kind_ == TargetKind::folder) file_system_.sync_directory(hidden_);
-  if (replaces_) {
-    check_replaceable();
-    replace();
-  } else {
-    file_system_.rename(hidden_, target_);
-  }
-  file_system_.sync_directory(target_.parent_path());
-}
-
-void NewTarget::replace() {
-  // The destructor removes what has the hidden name then.
-  exchange_by_any_means(file_system_, hidden_, target_, hidden_name(target_));
+  if (kind_ == TargetKind::folder) file_system_.sync_directory(staged_->place());
+  if (replaces_) check_replaceable();
+  staged_->publish(replaces_);
 }
 
 }  // namespace shardwise::detail

@@ -2,30 +2,27 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "shardwise/checkpoint/save.h"
+#include "shardwise/checkpoint/staged_output.h"
 #include "shardwise/storage/file.h"
 
 namespace shardwise::detail {
 
 enum class TargetKind { file, folder };
 
-/// A file, or a folder of files, in the making: under a hidden name beside its own until all of it
-/// is on the disk. Thread-compatible.
+/// A file, or a folder of files, in the making: a StagedOutput that checks what it replaces.
+/// Thread-compatible.
 class NewTarget {
  public:
   /// Makes the hidden folder. Throws already_exists, not_found where the folder above is not there,
   /// invalid_argument where that is a checkpoint's.
   NewTarget(FileSystem& file_system, const std::filesystem::path& target, TargetKind kind,
             Existing existing);
-
-  /// Removes what was not published.
-  ~NewTarget();
-  NewTarget(const NewTarget&) = delete;
-  NewTarget& operator=(const NewTarget&) = delete;
 
   /// A new file; `name` is its name where the target is a folder.
   std::unique_ptr<File> create(const std::string& name);
@@ -35,14 +32,13 @@ class NewTarget {
 
  private:
   void check_replaceable() const;
-  void replace();
-  void remove_all(const std::filesystem::path& path);
 
   FileSystem& file_system_;
   const std::filesystem::path given_;
-  std::filesystem::path target_, hidden_;
-  TargetKind kind_;
+  const std::filesystem::path target_;
+  const TargetKind kind_;
   bool replaces_ = false;
+  std::optional<StagedOutput> staged_;
 };
 
 }  // namespace shardwise::detail

@@ -142,4 +142,18 @@ while read -r line; do
 done <<< "$(grep -nE '"([a-z]+(_[a-z0-9]+)+|[A-Z][a-z]+([A-Z][a-z]+)+|[A-Za-z]+(::[A-Za-z_]+)+)(\(\))?: ' \
   $(find $components tools -name '*.cc') | sed -E 's/^([^:]*:[0-9]*): */\1: /')"
 
+# 10. What checkpoint/ and convert/ do to files goes through FileSystem (docs/design.md). Where a path leads is asked
+# beside it, in the files of the list; lease.cc looks at /proc.
+changes='(remove|remove_all|rename|copy|copy_file|create_director[a-z]*|create_[a-z]*link|resize_file|permissions|directory_iterator|recursive_directory_iterator)\('
+looks='(canonical|weakly_canonical|exists|is_[a-z_]*|status|symlink_status|file_size|last_write_time|equivalent|read_symlink|space)\('
+may_look='/(pin|stored_checkpoint|reshard|new_target|weight_files|safetensors_model)\.cc|/directory_state\.h'
+for file in $(sources checkpoint convert); do
+  ! grep -nE "(fs|std::filesystem)::$changes|[^a-z]o?i?fstream\b|::(fopen|opendir|unlink|mkdir)\(" "$file" ||
+    breach "$file does something to files beside FileSystem"
+  [[ $file == */lease.cc ]] || ! grep -nE '[^a-z_A-Z>):]::open\(' "$file" || breach "$file opens a file beside FileSystem"
+  [[ $file == */lease.cc || /$file =~ $may_look ]] ||
+    ! grep -nE "(fs|std::filesystem)::$looks|[^a-z_A-Z>):]::l?stat\(" "$file" ||
+    breach "$file looks at a path beside FileSystem"
+done
+
 exit $failed

@@ -26,6 +26,8 @@ echo '#include "shardwise/shard/host/mutex.h"' >> shard/mesh.h
 echo '#include "shardwise/runtime/manual.h"' >> runtime/program/move.h
 echo 'const char* text = "axis_index: no such axis";' >> shard/dims.cc
 echo 'const char* text = "Devices::at: no such device";' >> tools/parse.cc
+echo 'void f(const fs::path& path) { fs::remove_all(path); }' >> checkpoint/save.cc
+echo 'bool g(const fs::path& path) { return fs::exists(path); }' >> convert/export_safetensors.cc
 for i in $(seq 31); do echo > shard/torus/part_$i.h; done
 
 found=$("$source_dir/tests/architecture/architecture_test.sh" "$scratch")
@@ -42,6 +44,7 @@ for needed in 'shard/box.cc includes runtime/' 'loader/order.cc includes checkpo
   'shard/mesh.h includes shard/host/mutex.h, which does not stand before it' \
   'runtime/program/move.h includes runtime/manual.h, which does not stand before it' \
   'axis_index: no such axis"; begins a message' 'Devices::at: no such device"; begins a message' \
+  'checkpoint/save.cc does something to files beside' 'convert/export_safetensors.cc looks at a path beside' \
   'shard/torus has 35 files'; do
   grep -qF "$needed" <<< "$found" || { echo "not noticed: $needed"; status=1; }
 done

@@ -45,6 +45,8 @@ TEST_P(Golden, HasEveryByteAsWritten) {
   const VerifyReport report = verify_checkpoint(directory_, {.pin = false});
   for (const Damage& damage : report.damage) ADD_FAILURE() << damage.file << ": " << damage.message;
   EXPECT_GT(report.chunks, 0);
+  const bool has_index = CheckpointReader(directory_, {.pin = false}).has_index();
+  EXPECT_EQ(report.index_not_proved, has_index && version_ == "1");
 }
 
 INSTANTIATE_TEST_SUITE_P(EveryVersion, Golden, ::testing::Values(1, 2, 3, 4, 5, 6, 7));

@@ -1,11 +1,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "convert/weight_bytes.h"
@@ -88,6 +91,8 @@ std::string bytes_of(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
 }
+
+int renames = 0;  // of a child process
 
 std::vector<std::string> names_in(const fs::path& folder) {
   return posix_file_system()->list(folder);
@@ -336,6 +341,29 @@ TEST(Export, ACancelledOneLeavesNothing) {
                [&] { export_safetensors(model, dir / name, {.progress = cancel}); });
   }
   EXPECT_THAT(names_in(dir.path()), ElementsAre());
+}
+
+// A killed export leaves its hidden directory and the lease of a process that is no more.
+TEST(Export, WhatAKilledOneLeftIsRemovedByTheNext) {
+  for (const bool to_file : {true, false}) {
+    const TempDir dir;
+    const fs::path target = dir / (to_file ? "m.safetensors" : "m");
+    const pid_t child = ::fork();
+    if (child == 0) {
+      const auto files =
+          std::make_shared<HookedFileSystem>([](std::string_view operation, const fs::path&) {
+            if (operation == "rename" && std::exchange(renames, renames + 1) == 1) ::_exit(0);
+          });
+      export_safetensors(mixed_model(), target, {.threads = 1, .file_system = files});
+      ::_exit(1);
+    }
+    int status = 1;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    ASSERT_EQ(status, 0) << "it died when the target was to get its name";
+    EXPECT_EQ(names_in(dir.path()).size(), 2u) << "the directory and its lease";
+    export_safetensors(mixed_model(), target);
+    EXPECT_THAT(names_in(dir.path()), ElementsAre(target.filename().string()));
+  }
 }
 
 TEST(Export, NothingIsWrittenIntoACheckpoint) {

@@ -54,7 +54,11 @@ nlohmann::ordered_json damage_json(const std::vector<Damage>& list) {
 }
 
 std::string verdict(const VerifyReport& report) {
-  if (report.ok()) return "every byte is as written";
+  if (report.ok()) {
+    return report.index_not_proved ? "every byte has its hash; what index.h5 says is not proved, "
+                                     "as in a format this old"
+                                   : "every byte is as written";
+  }
   const std::string unread = fmt::format("{} could not be read", report.unread.size());
   if (report.damage.empty()) return unread + ", so that nothing is proved";
   return fmt::format("{} damaged{}", report.damage.size(),

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "shardwise/checkpoint/detail/manifest.h"
+#include "shardwise/checkpoint/detail/root/exchange.h"
 #include "shardwise/checkpoint/detail/root/names.h"
 #include "shardwise/checkpoint/detail/root/root.h"
 #include "shardwise/shard/error.h"

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <filesystem>
+#include <memory>
+
+namespace shardwise {
+
+class FileSystem;
+
+/// A file or folder in the making, which has its name when all of it is on the disk. Until then it
+/// is in a hidden directory beside its place, with a lease, as a checkpoint's attempt is: if the
+/// process is killed, the next output there, a save or `shardwise gc` removes it.
+/// Thread-compatible.
+class StagedOutput {
+ public:
+  /// Makes the hidden directory beside `target`, whose name may be anything, and removes what dead
+  /// processes have left there. The file system must outlive it. Throws not_found if the folder
+  /// above is not there, io.
+  StagedOutput(FileSystem& file_system, const std::filesystem::path& target);
+
+  /// Removes what was not published.
+  ~StagedOutput();
+  StagedOutput(const StagedOutput&) = delete;
+  StagedOutput& operator=(const StagedOutput&) = delete;
+
+  /// Where the file or folder is to be made; nothing is there yet.
+  const std::filesystem::path& place() const;
+
+  /// Gives what is at place(), which is on the disk, the target's name, and is done when that is on
+  /// the disk, too. `replaces`: the target is there, and is removed; where the file system cannot
+  /// exchange the two in one step, neither has the name for a moment. Throws already_exists if the
+  /// target is there but is not to be replaced, io.
+  void publish(bool replaces);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace shardwise
