@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "shardwise/runtime/kernels/elementwise.h"
+#include "shardwise/runtime/kernels/detail/elementwise.h"
 
 namespace shardwise {
 namespace {

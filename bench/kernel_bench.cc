@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "shardwise/runtime/kernels/einsum.h"
-#include "shardwise/runtime/kernels/index.h"
-#include "shardwise/runtime/kernels/layout.h"
-#include "shardwise/runtime/kernels/reduce_dims.h"
+#include "shardwise/runtime/kernels/detail/einsum.h"
+#include "shardwise/runtime/kernels/detail/index.h"
+#include "shardwise/runtime/kernels/detail/layout.h"
+#include "shardwise/runtime/kernels/detail/reduce_dims.h"
 
 namespace shardwise {
 namespace {

@@ -34,7 +34,7 @@
 #include "shardwise/checkpoint/detail/write/save_plan.h"
 #include "shardwise/checkpoint/manager.h"
 #include "shardwise/checkpoint/verify.h"
-#include "shardwise/runtime/process/mailbox.h"
+#include "shardwise/runtime/process/detail/mailbox.h"
 
 using namespace shardwise;
 using namespace shardwise::bench;

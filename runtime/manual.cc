@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "shardwise/runtime/program/detail/remote_copies.h"
-#include "shardwise/runtime/program/run.h"
+#include "shardwise/runtime/program/detail/run.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise {

@@ -8,6 +8,7 @@
 
 #include "shardwise/runtime/default_mesh.h"
 #include "shardwise/runtime/detail/tracer_impl.h"
+#include "shardwise/runtime/ops/detail/row.h"
 #include "shardwise/runtime/program/detail/remote_copies.h"
 #include "shardwise/runtime/timeline.h"
 #include "shardwise/shard/error.h"

@@ -7,8 +7,8 @@
 #include <limits>
 
 #include "shardwise/runtime/kernels/detail/element_type.h"
+#include "shardwise/runtime/kernels/detail/index.h"
 #include "shardwise/runtime/kernels/detail/scratch.h"
-#include "shardwise/runtime/kernels/index.h"
 
 namespace shardwise {
 namespace {

@@ -1,4 +1,4 @@
-#include "shardwise/runtime/kernels/einsum.h"
+#include "shardwise/runtime/kernels/detail/einsum.h"
 
 #include <fmt/format.h>
 
@@ -15,9 +15,9 @@
 #include "shardwise/runtime/kernels/detail/contraction.h"
 #include "shardwise/runtime/kernels/detail/element_type.h"
 #include "shardwise/runtime/kernels/detail/lanes.h"
+#include "shardwise/runtime/kernels/detail/layout.h"
 #include "shardwise/runtime/kernels/detail/scratch.h"
 #include "shardwise/runtime/kernels/detail/strided_copy.h"
-#include "shardwise/runtime/kernels/layout.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise {

@@ -1,4 +1,4 @@
-#include "shardwise/runtime/kernels/index.h"
+#include "shardwise/runtime/kernels/detail/index.h"
 
 #include <fmt/format.h>
 

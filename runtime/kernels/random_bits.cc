@@ -2,8 +2,8 @@
 #include <array>
 #include <cassert>
 
+#include "shardwise/runtime/kernels/detail/index.h"
 #include "shardwise/runtime/kernels/detail/philox_blocks.h"
-#include "shardwise/runtime/kernels/index.h"
 #include "shardwise/shard/box_copy.h"
 
 namespace shardwise {

@@ -5,9 +5,9 @@
 #include <cstddef>
 #include <optional>
 
+#include "shardwise/runtime/ops/detail/row.h"
 #include "shardwise/runtime/ops/detail/rules.h"
 #include "shardwise/runtime/ops/functions.h"
-#include "shardwise/runtime/ops/row.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise {

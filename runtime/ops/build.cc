@@ -6,8 +6,8 @@
 #include <array>
 #include <utility>
 
+#include "shardwise/runtime/ops/detail/row.h"
 #include "shardwise/runtime/ops/detail/rules.h"
-#include "shardwise/runtime/ops/row.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise {

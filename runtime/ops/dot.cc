@@ -2,7 +2,7 @@
 
 #include <map>
 
-#include "shardwise/runtime/kernels/einsum.h"
+#include "shardwise/runtime/kernels/detail/einsum.h"
 #include "shardwise/runtime/ops/detail/rules.h"
 
 namespace shardwise::detail {

@@ -1,10 +1,10 @@
-#include "shardwise/runtime/kernels/index.h"
+#include "shardwise/runtime/kernels/detail/index.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
-#include "shardwise/runtime/kernels/layout.h"
+#include "shardwise/runtime/kernels/detail/layout.h"
 #include "shardwise/runtime/ops/detail/rules.h"
 
 namespace shardwise::detail {

@@ -1,4 +1,4 @@
-#include "shardwise/runtime/kernels/layout.h"
+#include "shardwise/runtime/kernels/detail/layout.h"
 
 #include <fmt/format.h>
 

@@ -1,8 +1,8 @@
 #include <cassert>
 #include <cstring>
 
-#include "shardwise/runtime/kernels/index.h"
-#include "shardwise/runtime/kernels/layout.h"
+#include "shardwise/runtime/kernels/detail/index.h"
+#include "shardwise/runtime/kernels/detail/layout.h"
 #include "shardwise/runtime/ops/detail/rules.h"
 
 namespace shardwise::detail {

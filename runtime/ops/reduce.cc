@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "shardwise/runtime/kernels/reduce_dims.h"
+#include "shardwise/runtime/kernels/detail/reduce_dims.h"
 #include "shardwise/runtime/ops/detail/rules.h"
 
 namespace shardwise::detail {

@@ -2,8 +2,8 @@
 #include <cassert>
 #include <vector>
 
+#include "shardwise/runtime/ops/detail/row.h"
 #include "shardwise/runtime/ops/detail/rules.h"
-#include "shardwise/runtime/ops/row.h"
 
 namespace shardwise {
 namespace {

@@ -13,7 +13,7 @@
 #include <span>
 #include <thread>
 
-#include "shardwise/runtime/process/mailbox.h"
+#include "shardwise/runtime/process/detail/mailbox.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise {

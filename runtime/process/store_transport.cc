@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "shardwise/runtime/process/mailbox.h"
+#include "shardwise/runtime/process/detail/mailbox.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise {

@@ -4,8 +4,8 @@
 
 #include "shardwise/runtime/program/detail/fill_target.h"
 #include "shardwise/runtime/program/detail/remote_copies.h"
+#include "shardwise/runtime/program/detail/run.h"
 #include "shardwise/runtime/program/move.h"
-#include "shardwise/runtime/program/run.h"
 #include "shardwise/runtime/sharded_array.h"
 
 namespace shardwise {

@@ -8,11 +8,15 @@
 #include <numeric>
 #include <utility>
 
-#include "shardwise/runtime/ops/row.h"
+#include "shardwise/runtime/ops/detail/row.h"
 #include "shardwise/runtime/program/detail/remote_copies.h"
-#include "shardwise/runtime/program/run.h"
+#include "shardwise/runtime/program/detail/run.h"
+#include "shardwise/runtime/program/detail/schedule.h"
+#include "shardwise/runtime/spmd/detail/fuse.h"
+#include "shardwise/runtime/spmd/detail/lower.h"
+#include "shardwise/runtime/spmd/detail/memory_plan.h"
 #include "shardwise/runtime/spmd/detail/out_of_memory.h"
-#include "shardwise/runtime/spmd/suggest.h"
+#include "shardwise/runtime/spmd/detail/suggest.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise {
@@ -45,24 +49,47 @@ std::vector<Cut> input_cuts(const Graph& graph, const Mesh& mesh, const Propagat
 
 }  // namespace
 
+struct Executable::Impl {
+  Impl(std::shared_ptr<const Graph> traced, const Mesh& on, const CompileOptions& how)
+      : graph(std::move(traced)),
+        mesh(on),
+        options(how),
+        propagation(propagate(*graph, mesh)),
+        partitioned(partition(*graph, mesh, propagation,
+                              input_cuts(*graph, mesh, propagation, options), options.partition)),
+        steps(fuse(*graph, partitioned, options.nan_check)),
+        lowered(lower(graph, mesh, partitioned, steps, options.nan_check)),
+        plan(plan_memory(*graph, lowered, options.may_donate)),
+        schedule(lowered.program, 0, plan.reuse) {}
+
+  std::shared_ptr<const Graph> graph;
+  Mesh mesh;
+  CompileOptions options;
+  Propagation propagation;
+  PartitionedGraph partitioned;
+  std::vector<FusedStep> steps;
+  LoweredProgram lowered;
+  MemoryPlan plan;
+  Schedule schedule;
+};
+
 Executable::Executable(std::shared_ptr<const Graph> graph, const Mesh& mesh,
                        const CompileOptions& options)
-    : graph_(std::move(graph)),
-      mesh_(mesh),
-      options_(options),
-      propagation_(propagate(*graph_, mesh_)),
-      partitioned_(partition(*graph_, mesh_, propagation_,
-                             input_cuts(*graph_, mesh_, propagation_, options), options.partition)),
-      steps_(fuse(*graph_, partitioned_, options.nan_check)),
-      lowered_(lower(graph_, mesh_, partitioned_, steps_, options.nan_check)),
-      plan_(plan_memory(*graph_, lowered_, options.may_donate)),
-      schedule_(lowered_.program, 0, plan_.reuse) {}
+    : impl_(std::make_unique<const Impl>(std::move(graph), mesh, options)) {}
+Executable::~Executable() = default;
+
+const Graph& Executable::graph() const { return *impl_->graph; }
+const Mesh& Executable::mesh() const { return impl_->mesh; }
+const Propagation& Executable::propagation() const { return impl_->propagation; }
+const PartitionedGraph& Executable::partitioned() const { return impl_->partitioned; }
+const Program& Executable::program() const { return impl_->lowered.program; }
+std::span<const std::int64_t> Executable::replaced() const { return impl_->plan.replaced; }
 
 const ArraySpec& Executable::input_spec(std::size_t i) const {
-  return program().value(lowered_.inputs[i]).spec;
+  return program().value(impl_->lowered.inputs[i]).spec;
 }
 const ArraySpec& Executable::output_spec(std::size_t i) const {
-  return program().value(lowered_.outputs[i]).spec;
+  return program().value(impl_->lowered.outputs[i]).spec;
 }
 
 /// One run: where the values are, and who holds them.
@@ -73,12 +100,12 @@ class Executable::OneRun {
       : e_(executable),
         devices_(devices),
         inputs_(inputs),
-        made_(e_.lowered_.outputs.size()),
+        made_(e_.impl_->lowered.outputs.size()),
         in_place_(made_.size(), false),
         begun_(made_.size()),
-        storage_(e_.mesh_.size()) {
-    for (std::int64_t p = 0; p < e_.mesh_.size(); ++p) {
-      if (devices_.is_addressable(e_.mesh_.device_at(p))) here_.push_back(p);
+        storage_(e_.impl_->mesh.size()) {
+    for (std::int64_t p = 0; p < e_.impl_->mesh.size(); ++p) {
+      if (devices_.is_addressable(e_.impl_->mesh.device_at(p))) here_.push_back(p);
     }
   }
 
@@ -92,7 +119,7 @@ class Executable::OneRun {
       bind_regions();
       take_over();
       try {
-        shardwise::run(e_.program(), e_.schedule_, storage_, devices_);
+        shardwise::run(e_.program(), e_.impl_->schedule, storage_, devices_);
       } catch (...) {
         give_back();
         throw;
@@ -102,29 +129,31 @@ class Executable::OneRun {
   }
 
  private:
-  ValueId output(std::size_t o) const { return e_.lowered_.outputs[o]; }
+  ValueId output(std::size_t o) const { return e_.impl_->lowered.outputs[o]; }
   const Program::Value& value(ValueId id) const { return e_.program().value(id); }
-  Device& device(std::int64_t position) const { return devices_.at(e_.mesh_.device_at(position)); }
+  Device& device(std::int64_t position) const {
+    return devices_.at(e_.impl_->mesh.device_at(position));
+  }
   std::optional<ShardedArray>& donated(std::size_t o) const {
-    return inputs_[as_size(e_.plan_.donated[o])];
+    return inputs_[as_size(e_.impl_->plan.donated[o])];
   }
 
   /// The first output that is this value.
   std::size_t first_of(ValueId id) const {
-    const std::vector<ValueId>& all = e_.lowered_.outputs;
+    const std::vector<ValueId>& all = e_.impl_->lowered.outputs;
     return static_cast<std::size_t>(std::find(all.begin(), all.end(), id) - all.begin());
   }
 
   /// It has memory of its own, and no output before it is the same value.
   bool is_made(std::size_t o) const {
-    return e_.plan_.homes[as_size(output(o))] == Home::output && first_of(output(o)) == o;
+    return e_.impl_->plan.homes[as_size(output(o))] == Home::output && first_of(output(o)) == o;
   }
 
   void check_inputs() const {
-    if (inputs_.size() != e_.lowered_.inputs.size()) {
+    if (inputs_.size() != e_.impl_->lowered.inputs.size()) {
       throw Error(ErrorCode::invalid_argument,
                   fmt::format("run a program: found {} inputs, needed {}", inputs_.size(),
-                              e_.lowered_.inputs.size()));
+                              e_.impl_->lowered.inputs.size()));
     }
     for (std::size_t i = 0; i < inputs_.size(); ++i) {
       const ArraySpec &found = inputs_[i]->spec(), &needed = e_.input_spec(i);
@@ -136,7 +165,7 @@ class Executable::OneRun {
           ErrorCode::invalid_argument,
           fmt::format("run a program: found input \"{}\" of {}{} cut as {}, needed {}{} cut "
                       "as {}",
-                      e_.graph_->inputs[i].label, name(found.dtype), to_string(found.shape),
+                      e_.impl_->graph->inputs[i].label, name(found.dtype), to_string(found.shape),
                       found.sharding.to_string(), name(needed.dtype), to_string(needed.shape),
                       needed.sharding.to_string()));
     }
@@ -146,14 +175,14 @@ class Executable::OneRun {
   /// take_over().
   void find_in_place() {
     for (std::size_t o = 0; o < made_.size(); ++o) {
-      in_place_[o] = e_.plan_.donated[o] >= 0 && donated(o)->is_held_alone();
+      in_place_[o] = e_.impl_->plan.donated[o] >= 0 && donated(o)->is_held_alone();
     }
   }
 
   void bind_inputs() {
     for (std::size_t i = 0; i < inputs_.size(); ++i) {
       for (const std::int64_t p : here_) {
-        storage_.bind(e_.lowered_.inputs[i], p, inputs_[i]->shard(p).data);
+        storage_.bind(e_.impl_->lowered.inputs[i], p, inputs_[i]->shard(p).data);
       }
     }
   }
@@ -162,7 +191,7 @@ class Executable::OneRun {
   void bind_outputs() {
     for (std::size_t o = 0; o < made_.size(); ++o) {
       if (!is_made(o) || in_place_[o]) continue;
-      made_[o].resize(as_size(e_.mesh_.size()));
+      made_[o].resize(as_size(e_.impl_->mesh.size()));
       const Program::Value& made = value(output(o));
       for (const std::int64_t p : here_) {
         std::shared_ptr<Buffer>& shard = made_[o][as_size(p)];
@@ -173,24 +202,24 @@ class Executable::OneRun {
   }
 
   void bind_regions() {
-    regions_.resize(2 * as_size(e_.mesh_.size()));
+    regions_.resize(2 * as_size(e_.impl_->mesh.size()));
     for (const std::int64_t p : here_) {
-      regions_[2 * as_size(p)] = device(p).allocate(e_.plan_.activation_bytes,
+      regions_[2 * as_size(p)] = device(p).allocate(e_.impl_->plan.activation_bytes,
                                                     MemoryKind::activation, "values of a program");
       regions_[2 * as_size(p) + 1] = device(p).allocate(
-          e_.plan_.collective_bytes, MemoryKind::collective, "collectives of a program");
+          e_.impl_->plan.collective_bytes, MemoryKind::collective, "collectives of a program");
     }
-    for (std::size_t v = 0; v < e_.plan_.homes.size(); ++v) {
-      if (e_.plan_.homes[v] != Home::region) continue;
+    for (std::size_t v = 0; v < e_.impl_->plan.homes.size(); ++v) {
+      if (e_.impl_->plan.homes[v] != Home::region) continue;
       const auto id = static_cast<ValueId>(v);
-      const ValueId root = e_.plan_.roots[v];
-      const bool of_input = e_.plan_.homes[as_size(root)] == Home::input;
+      const ValueId root = e_.impl_->plan.roots[v];
+      const bool of_input = e_.impl_->plan.homes[as_size(root)] == Home::input;
       const std::size_t region = value(root).kind == MemoryKind::collective ? 1 : 0;
       for (const std::int64_t p : here_) {
         // The bytes of an input: what makes the value leaves them as they are.
-        std::byte* const data =
-            of_input ? const_cast<std::byte*>(storage_.data(root, p))
-                     : regions_[2 * as_size(p) + region]->data() + e_.plan_.offsets[as_size(root)];
+        std::byte* const data = of_input ? const_cast<std::byte*>(storage_.data(root, p))
+                                         : regions_[2 * as_size(p) + region]->data() +
+                                               e_.impl_->plan.offsets[as_size(root)];
         storage_.bind(id, p, data);
       }
     }
@@ -213,8 +242,8 @@ class Executable::OneRun {
       if (!in_place_[o]) continue;
       donated(o).reset();
       if (begun_[o]) continue;
-      donated(o) = ShardedArray::from_shards(devices_, e_.input_spec(as_size(e_.plan_.donated[o])),
-                                             std::move(made_[o]));
+      donated(o) = ShardedArray::from_shards(
+          devices_, e_.input_spec(as_size(e_.impl_->plan.donated[o])), std::move(made_[o]));
     }
   }
 
@@ -223,8 +252,8 @@ class Executable::OneRun {
     arrays.reserve(made_.size());
     for (std::size_t o = 0; o < made_.size(); ++o) {
       const ValueId id = output(o);
-      if (e_.plan_.homes[as_size(id)] == Home::input) {
-        const std::vector<ValueId>& inputs = e_.lowered_.inputs;
+      if (e_.impl_->plan.homes[as_size(id)] == Home::input) {
+        const std::vector<ValueId>& inputs = e_.impl_->lowered.inputs;
         const auto at = std::find(inputs.begin(), inputs.end(), id) - inputs.begin();
         arrays.push_back(*inputs_[static_cast<std::size_t>(at)]);
       } else if (!is_made(o)) {
@@ -262,58 +291,60 @@ std::vector<ShardedArray> Executable::run(Devices& devices,
 }
 
 MemoryKind Executable::output_kind(std::size_t o) const {
-  return shardwise::output_kind(*graph_, plan_, o);
+  return shardwise::output_kind(*impl_->graph, impl_->plan, o);
 }
 
 PlannedMemory Executable::memory(std::int64_t position) const {
-  return planned_memory(*graph_, lowered_, plan_, position);
+  return planned_memory(*impl_->graph, impl_->lowered, impl_->plan, position);
 }
 
 std::size_t Executable::input_bytes(std::int64_t position,
                                     const std::vector<bool>& is_counted) const {
   std::size_t bytes = 0;
-  for (std::size_t i = 0; i < lowered_.inputs.size(); ++i) {
-    if (is_counted[i]) bytes += shard_bytes(program().value(lowered_.inputs[i]), position);
+  for (std::size_t i = 0; i < impl_->lowered.inputs.size(); ++i) {
+    if (is_counted[i]) bytes += shard_bytes(program().value(impl_->lowered.inputs[i]), position);
   }
   return bytes;
 }
 
 void Executable::check_memory(const Devices& devices, const std::vector<bool>& is_here) const {
   std::vector<bool> is_donated;
-  for (const std::int64_t input : plan_.donated) is_donated.push_back(input >= 0);
+  for (const std::int64_t input : impl_->plan.donated) is_donated.push_back(input >= 0);
   check_memory(devices, is_here, is_donated);
 }
 
 void Executable::check_memory(const Devices& devices, const std::vector<bool>& is_here,
                               const std::vector<bool>& is_donated) const {
-  for (std::int64_t p = 0; p < mesh_.size(); ++p) {
-    const DeviceId device = mesh_.device_at(p);
+  for (std::int64_t p = 0; p < impl_->mesh.size(); ++p) {
+    const DeviceId device = impl_->mesh.device_at(p);
     if (!devices.is_addressable(device)) continue;
     // All that the run has there, but for inputs that are there and outputs in donated memory.
     const std::size_t there = input_bytes(p, is_here);
-    std::size_t needed = planned_memory(*graph_, lowered_, plan_, p).peak_bytes - there;
+    std::size_t needed =
+        planned_memory(*impl_->graph, impl_->lowered, impl_->plan, p).peak_bytes - there;
     for (std::size_t o = 0; o < is_donated.size(); ++o) {
-      if (plan_.donated[o] >= 0 && !is_donated[o]) {
-        needed += shard_bytes(program().value(lowered_.outputs[o]), p);
+      if (impl_->plan.donated[o] >= 0 && !is_donated[o]) {
+        needed += shard_bytes(program().value(impl_->lowered.outputs[o]), p);
       }
     }
     const MemoryStats stats = devices.at(device).memory();
     if (needed <= stats.capacity_bytes - stats.in_use_bytes) continue;
     const std::size_t others = stats.in_use_bytes - std::min(stats.in_use_bytes, there);
-    std::string text = detail::out_of_memory(*graph_, lowered_, plan_, device, stats, needed);
-    text += suggest(*graph_, mesh_, options_, stats.capacity_bytes - others);
+    std::string text =
+        detail::out_of_memory(*impl_->graph, impl_->lowered, impl_->plan, device, stats, needed);
+    text += suggest(*impl_->graph, impl_->mesh, impl_->options, stats.capacity_bytes - others);
     throw Error(ErrorCode::resource_exhausted, text);
   }
 }
 
 std::vector<CollectiveTotal> Executable::collectives() const {
   std::map<CollectiveKind, CollectiveTotal> totals;
-  for (std::size_t s = 0; s < steps_.size(); ++s) {
+  for (std::size_t s = 0; s < impl_->steps.size(); ++s) {
     const auto* const moves = std::get_if<Program::Move>(&program().steps()[s]);
     if (moves == nullptr) continue;
     for (std::size_t part = 0; part < moves->parts.size(); ++part) {
       const auto& move =
-          std::get<PartitionedGraph::Move>(partitioned_.steps[steps_[s].steps[part]]);
+          std::get<PartitionedGraph::Move>(impl_->partitioned.steps[impl_->steps[s].steps[part]]);
       const bool combines =
           move.kind == CollectiveKind::all_reduce || move.kind == CollectiveKind::reduce_scatter;
       const std::size_t wire = combines ? move.wire_bytes : most_received(moves->parts[part].plan);
@@ -336,11 +367,11 @@ std::vector<CollectiveTotal> Executable::collectives() const {
 
 double Executable::flops() const {
   double total = 0;
-  for (const PartitionedGraph::Step& step : partitioned_.steps) {
+  for (const PartitionedGraph::Step& step : impl_->partitioned.steps) {
     const auto* const compute = std::get_if<PartitionedGraph::Compute>(&step);
-    if (compute == nullptr || graph_->node(compute->node).op != Op::dot_general) continue;
+    if (compute == nullptr || impl_->graph->node(compute->node).op != Op::dot_general) continue;
     double operations = 2;
-    for (const Factor& factor : propagation_.rules[as_size(compute->node)].factors) {
+    for (const Factor& factor : impl_->propagation.rules[as_size(compute->node)].factors) {
       operations *= static_cast<double>(factor.size);
     }
     total += operations;
@@ -349,13 +380,13 @@ double Executable::flops() const {
 }
 
 std::string Executable::explain(NodeId node) const {
-  std::string text = shardwise::explain(*graph_, mesh_, propagation_, node);
+  std::string text = shardwise::explain(*impl_->graph, impl_->mesh, impl_->propagation, node);
   const auto value_text = [&](PartitionedGraph::ValueId id) {
-    const PartitionedGraph::Value& value = partitioned_.values[as_size(id)];
-    return fmt::format("%{} as {}{}", value.node, to_spec(value.cut, mesh_).to_string(),
+    const PartitionedGraph::Value& value = impl_->partitioned.values[as_size(id)];
+    return fmt::format("%{} as {}{}", value.node, to_spec(value.cut, impl_->mesh).to_string(),
                        value.partial != 0 ? " (parts of a sum)" : "");
   };
-  for (const PartitionedGraph::Step& step : partitioned_.steps) {
+  for (const PartitionedGraph::Step& step : impl_->partitioned.steps) {
     if (const auto* const compute = std::get_if<PartitionedGraph::Compute>(&step)) {
       if (compute->node != node) continue;
       text += "  computed from";
@@ -369,10 +400,11 @@ std::string Executable::explain(NodeId node) const {
     }
   }
   // The choices are noted only when somebody asks.
-  PartitionOptions noting = options_.partition;
+  PartitionOptions noting = impl_->options.partition;
   noting.note_choices = true;
-  const PartitionedGraph again = partition(
-      *graph_, mesh_, propagation_, input_cuts(*graph_, mesh_, propagation_, options_), noting);
+  const PartitionedGraph again =
+      partition(*impl_->graph, impl_->mesh, impl_->propagation,
+                input_cuts(*impl_->graph, impl_->mesh, impl_->propagation, impl_->options), noting);
   for (const auto& [chosen, choices] : again.choices) {
     if (chosen == node) text += "  thought of:\n" + choices;
   }
@@ -390,18 +422,19 @@ std::string Executable::dump_plan() const {
           const Program::Value& made = program().value(value);
           text += fmt::format(" -> {}{} {}", name(made.spec.dtype), to_string(made.spec.shape),
                               made.spec.sharding.spec().to_string());
-          if (plan_.homes[v] == Home::output) {
+          if (impl_->plan.homes[v] == Home::output) {
             text += " output";
           } else {
-            const std::size_t root = as_size(plan_.roots[v]);
-            text += fmt::format(" {}+{}", name(program().values()[root].kind), plan_.offsets[root]);
+            const std::size_t root = as_size(impl_->plan.roots[v]);
+            text += fmt::format(" {}+{}", name(program().values()[root].kind),
+                                impl_->plan.offsets[root]);
           }
-          text += fmt::format(" {} bytes", plan_.bytes[v]);
+          text += fmt::format(" {} bytes", impl_->plan.bytes[v]);
         });
     text += '\n';
   }
-  return text + fmt::format("activations {} bytes, collectives {} bytes\n", plan_.activation_bytes,
-                            plan_.collective_bytes);
+  return text + fmt::format("activations {} bytes, collectives {} bytes\n",
+                            impl_->plan.activation_bytes, impl_->plan.collective_bytes);
 }
 
 std::size_t planned_peak_bytes(std::shared_ptr<const Graph> graph, const Mesh& mesh,

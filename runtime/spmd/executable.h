@@ -10,14 +10,16 @@
 
 #include "shardwise/runtime/device.h"
 #include "shardwise/runtime/graph/graph.h"
-#include "shardwise/runtime/program/schedule.h"
+#include "shardwise/runtime/program/program.h"
 #include "shardwise/runtime/sharded_array.h"
-#include "shardwise/runtime/spmd/lower.h"
-#include "shardwise/runtime/spmd/memory_plan.h"
 #include "shardwise/runtime/spmd/partition.h"
 #include "shardwise/runtime/spmd/propagate.h"
 
 namespace shardwise {
+
+/// On: each step looks for NaN in what it has made, and throws invalid_argument with the element
+/// where it finds one. No two operations are put together, so that the one that made it is named.
+enum class NanCheck { off, on };
 
 struct CompileOptions {
   PartitionOptions partition = {};
@@ -48,11 +50,15 @@ class Executable {
   /// propagate() and the ops throw.
   Executable(std::shared_ptr<const Graph> graph, const Mesh& mesh, const CompileOptions& options);
 
-  const Graph& graph() const { return *graph_; }
-  const Mesh& mesh() const { return mesh_; }
-  const Propagation& propagation() const { return propagation_; }
-  const PartitionedGraph& partitioned() const { return partitioned_; }
-  const Program& program() const { return lowered_.program; }
+  ~Executable();
+  Executable(const Executable&) = delete;
+  Executable& operator=(const Executable&) = delete;
+
+  const Graph& graph() const;
+  const Mesh& mesh() const;
+  const Propagation& propagation() const;
+  const PartitionedGraph& partitioned() const;
+  const Program& program() const;
 
   /// How the i-th input is to be bound, and how the i-th output comes.
   const ArraySpec& input_spec(std::size_t i) const;
@@ -61,7 +67,7 @@ class Executable {
   /// The weight or optimizer state that the i-th output takes the place of, by Graph::outputs: of
   /// the same shape and cut, and needed no more; -1: none. Its memory is taken where
   /// CompileOptions::may_donate says so.
-  std::span<const std::int64_t> replaced() const { return plan_.replaced; }
+  std::span<const std::int64_t> replaced() const;
 
   /// Runs on devices that `inputs` (by Graph::inputs, cut as input_spec() says) are on, and gives
   /// the outputs. Arrays in `inputs` that are donated and held by nobody else are used up. Throws
@@ -77,8 +83,8 @@ class Executable {
 
   /// Throws resource_exhausted if a device of this process has no room for a run: with what is free
   /// and needed, the step at which memory is fullest, bytes and the largest tensor by kind there,
-  /// and marks with which it would fit, if there are any (suggest.h). `is_here` by Graph::inputs:
-  /// the array is on the devices already; the others still need memory. What
+  /// and marks with which it would fit, if there are any (what suggest() says). `is_here` by
+  /// Graph::inputs: the array is on the devices already; the others still need memory. What
   /// CompileOptions::may_donate names counts as donated. Takes no memory of a device.
   void check_memory(const Devices& devices, const std::vector<bool>& is_here) const;
 
@@ -105,16 +111,8 @@ class Executable {
   void check_memory(const Devices& devices, const std::vector<bool>& is_here,
                     const std::vector<bool>& is_donated) const;
 
-  std::shared_ptr<const Graph> graph_;
-  Mesh mesh_;
-  CompileOptions options_;
-  Propagation propagation_;
-  PartitionedGraph partitioned_;
-  std::vector<FusedStep> steps_;
-  LoweredProgram lowered_;
-
-  MemoryPlan plan_;
-  Schedule schedule_;
+  struct Impl;  // the passes' results
+  std::unique_ptr<const Impl> impl_;
 };
 
 /// The peak of the device that needs most, with inputs and outputs, of the Executable that would be

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "shardwise/runtime/spmd/choose.h"
-#include "shardwise/runtime/spmd/cost.h"
+#include "shardwise/runtime/spmd/detail/choose.h"
+#include "shardwise/runtime/spmd/detail/cost.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/shard/text.h"
 

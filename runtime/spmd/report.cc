@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "shardwise/runtime/gemm.h"
-#include "shardwise/runtime/spmd/cost.h"
+#include "shardwise/runtime/spmd/detail/cost.h"
 #include "shardwise/runtime/stopwatch.h"
 
 namespace shardwise {

@@ -96,11 +96,6 @@ SETUP = {
         const std::vector<std::size_t> sizes{100, 200};
         const MemoryKind kind = MemoryKind::array;
         std::vector<std::shared_ptr<Buffer>> buffers;""",
-    "runtime/kernels/elementwise.h": """const std::vector<float> floats(9, 1);
-        std::vector<float> result(6);
-        const std::byte* const x = std::as_bytes(std::span(floats)).data();
-        const std::byte* const b = x + 6 * sizeof(float);
-        std::byte* y = std::as_writable_bytes(std::span(result)).data();""",
     "runtime/manual.h": """Devices devices(8);
         const Mesh mesh = Mesh::parse("data=4,model=2");
         const auto zeros = [&](Shape shape, const char* spec) {

@@ -4,7 +4,7 @@
 #include <random>
 #include <vector>
 
-#include "shardwise/runtime/memory/offsets.h"
+#include "shardwise/runtime/memory/detail/offsets.h"
 #include "shardwise/runtime/tracer.h"
 #include "tensors.h"
 

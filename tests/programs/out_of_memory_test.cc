@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "shardwise/runtime/ops/functions.h"
-#include "shardwise/runtime/spmd/suggest.h"
+#include "shardwise/runtime/spmd/detail/suggest.h"
 #include "shardwise/runtime/tracer.h"
 #include "tensors.h"
 #include "testing/errors.h"

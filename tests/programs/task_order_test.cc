@@ -3,9 +3,9 @@
 
 #include <algorithm>
 
-#include "shardwise/runtime/spmd/fuse.h"
-#include "shardwise/runtime/spmd/lower.h"
-#include "shardwise/runtime/spmd/memory_plan.h"
+#include "shardwise/runtime/spmd/detail/fuse.h"
+#include "shardwise/runtime/spmd/detail/lower.h"
+#include "shardwise/runtime/spmd/detail/memory_plan.h"
 #include "trial.h"
 
 // Whatever order the tasks of a program run in, none writes to memory that another one may be

@@ -1,4 +1,4 @@
-#include "shardwise/runtime/kernels/einsum.h"
+#include "shardwise/runtime/kernels/detail/einsum.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

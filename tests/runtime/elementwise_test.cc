@@ -1,4 +1,4 @@
-#include "shardwise/runtime/kernels/elementwise.h"
+#include "shardwise/runtime/kernels/detail/elementwise.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

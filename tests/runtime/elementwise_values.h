@@ -10,7 +10,7 @@
 #include <span>
 #include <vector>
 
-#include "shardwise/runtime/kernels/elementwise.h"
+#include "shardwise/runtime/kernels/detail/elementwise.h"
 #include "shardwise/shard/dtype.h"
 
 namespace shardwise {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "runtime/kernel_shards.h"
-#include "shardwise/runtime/kernels/index.h"
+#include "shardwise/runtime/kernels/detail/index.h"
 #include "shardwise/shard/philox.h"
 #include "testing/errors.h"
 #include "testing/simd_targets.h"

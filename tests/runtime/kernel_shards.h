@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "runtime/values.h"
-#include "shardwise/runtime/kernels/shard_view.h"
+#include "shardwise/runtime/kernels/detail/shard_view.h"
 #include "testing/random_boxes.h"
 
 namespace shardwise {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "runtime/kernel_shards.h"
-#include "shardwise/runtime/kernels/layout.h"
+#include "shardwise/runtime/kernels/detail/layout.h"
 
 namespace shardwise {
 namespace {

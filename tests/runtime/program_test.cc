@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "shardwise/runtime/program/run.h"
+#include "shardwise/runtime/program/detail/run.h"
 #include "shardwise/shard/error.h"
 #include "testing/errors.h"
 

@@ -1,4 +1,4 @@
-#include "shardwise/runtime/kernels/reduce_dims.h"
+#include "shardwise/runtime/kernels/detail/reduce_dims.h"
 
 #include <gtest/gtest.h>
 

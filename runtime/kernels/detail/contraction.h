@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "shardwise/runtime/kernels/detail/einsum.h"
 #include "shardwise/runtime/kernels/detail/loops.h"
-#include "shardwise/runtime/kernels/einsum.h"
 
 namespace shardwise::detail {
 

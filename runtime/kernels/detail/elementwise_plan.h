@@ -6,8 +6,8 @@
 #include <span>
 #include <vector>
 
+#include "shardwise/runtime/kernels/detail/elementwise.h"
 #include "shardwise/runtime/kernels/detail/tile_functions.h"
-#include "shardwise/runtime/kernels/elementwise.h"
 
 namespace shardwise::detail {
 

@@ -5,8 +5,8 @@
 #include <string_view>
 #include <vector>
 
+#include "shardwise/runtime/ops/detail/row.h"
 #include "shardwise/runtime/ops/functions.h"
-#include "shardwise/runtime/ops/row.h"
 
 // What the rows of the table share. Each group of rows is a source beside the table.
 

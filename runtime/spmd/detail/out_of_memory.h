@@ -5,8 +5,8 @@
 
 #include "shardwise/runtime/device.h"
 #include "shardwise/runtime/graph/graph.h"
-#include "shardwise/runtime/spmd/lower.h"
-#include "shardwise/runtime/spmd/memory_plan.h"
+#include "shardwise/runtime/spmd/detail/lower.h"
+#include "shardwise/runtime/spmd/detail/memory_plan.h"
 
 namespace shardwise::detail {
 

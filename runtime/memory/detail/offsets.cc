@@ -1,4 +1,4 @@
-#include "shardwise/runtime/memory/offsets.h"
+#include "shardwise/runtime/memory/detail/offsets.h"
 
 #include <algorithm>
 #include <numeric>

@@ -1,4 +1,4 @@
-#include "shardwise/runtime/spmd/fuse.h"
+#include "shardwise/runtime/spmd/detail/fuse.h"
 
 #include <algorithm>
 #include <functional>

@@ -1,4 +1,4 @@
-#include "shardwise/runtime/program/run.h"
+#include "shardwise/runtime/program/detail/run.h"
 
 #include <fmt/format.h>
 

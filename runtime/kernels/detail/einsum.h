@@ -3,7 +3,7 @@
 #include <string>
 #include <string_view>
 
-#include "shardwise/runtime/kernels/shard_view.h"
+#include "shardwise/runtime/kernels/detail/shard_view.h"
 
 namespace shardwise {
 

@@ -1,11 +1,11 @@
-#include "shardwise/runtime/spmd/choose.h"
+#include "shardwise/runtime/spmd/detail/choose.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <bit>
 
-#include "shardwise/runtime/spmd/cost.h"
+#include "shardwise/runtime/spmd/detail/cost.h"
 
 namespace shardwise {
 namespace {

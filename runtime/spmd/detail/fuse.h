@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "shardwise/runtime/graph/graph.h"
+#include "shardwise/runtime/spmd/executable.h"
 #include "shardwise/runtime/spmd/partition.h"
 
 namespace shardwise {
@@ -15,10 +16,6 @@ struct FusedStep {
   std::vector<std::size_t> steps;
   bool is_elementwise = false;
 };
-
-/// On: each step looks for NaN in what it has made, and throws invalid_argument with the element
-/// where it finds one. No two operations are put together, so that the one that made it is named.
-enum class NanCheck { off, on };
 
 /// The steps in an order that is legal, elementwise ones of one shape and cut that use each other
 /// put together, and sums over the same devices that do not wait for each other in buckets. Leaves

@@ -1,10 +1,10 @@
-#include "shardwise/runtime/spmd/memory_plan.h"
+#include "shardwise/runtime/spmd/detail/memory_plan.h"
 
 #include <algorithm>
 #include <map>
 #include <utility>
 
-#include "shardwise/runtime/ops/row.h"
+#include "shardwise/runtime/ops/detail/row.h"
 
 namespace shardwise {
 namespace {

@@ -1,4 +1,4 @@
-#include "shardwise/runtime/program/storage.h"
+#include "shardwise/runtime/program/detail/storage.h"
 
 #include <utility>
 

@@ -1,4 +1,4 @@
-#include "shardwise/runtime/spmd/cost.h"
+#include "shardwise/runtime/spmd/detail/cost.h"
 
 #include <algorithm>
 

@@ -2,7 +2,7 @@
 
 #include <span>
 
-#include "shardwise/runtime/kernels/shard_view.h"
+#include "shardwise/runtime/kernels/detail/shard_view.h"
 
 namespace shardwise {
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "shardwise/runtime/kernels/shard_view.h"
+#include "shardwise/runtime/kernels/detail/shard_view.h"
 #include "shardwise/shard/plan/transfer_plan.h"
 
 namespace shardwise {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "shardwise/runtime/ops/row.h"
+#include "shardwise/runtime/ops/detail/row.h"
 #include "shardwise/runtime/spmd/cut.h"
 
 namespace shardwise {

@@ -1,4 +1,4 @@
-#include "shardwise/runtime/spmd/lower.h"
+#include "shardwise/runtime/spmd/detail/lower.h"
 
 #include <fmt/format.h>
 
@@ -8,8 +8,8 @@
 #include <tuple>
 #include <utility>
 
-#include "shardwise/runtime/kernels/elementwise.h"
-#include "shardwise/runtime/ops/row.h"
+#include "shardwise/runtime/kernels/detail/elementwise.h"
+#include "shardwise/runtime/ops/detail/row.h"
 #include "shardwise/runtime/program/move.h"
 #include "shardwise/shard/error.h"
 

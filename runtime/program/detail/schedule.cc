@@ -1,4 +1,4 @@
-#include "shardwise/runtime/program/schedule.h"
+#include "shardwise/runtime/program/detail/schedule.h"
 
 #include <algorithm>
 #include <variant>

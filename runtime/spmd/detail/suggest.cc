@@ -1,4 +1,4 @@
-#include "shardwise/runtime/spmd/suggest.h"
+#include "shardwise/runtime/spmd/detail/suggest.h"
 
 #include <fmt/format.h>
 

@@ -1,14 +1,14 @@
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
 #include "shardwise/runtime/graph/graph.h"
-#include "shardwise/runtime/memory/offsets.h"
-#include "shardwise/runtime/program/schedule.h"
-#include "shardwise/runtime/spmd/lower.h"
+#include "shardwise/runtime/memory/buffer.h"
+#include "shardwise/runtime/memory/detail/offsets.h"
+#include "shardwise/runtime/program/detail/schedule.h"
+#include "shardwise/runtime/spmd/detail/lower.h"
 
 namespace shardwise {
 
@@ -40,12 +40,6 @@ struct MemoryPlan {
 /// `may_donate` by Graph::inputs, as CompileOptions says.
 MemoryPlan plan_memory(const Graph& graph, const LoweredProgram& lowered,
                        const std::vector<bool>& may_donate);
-
-/// What one device's memory holds at its fullest, by kind.
-struct PlannedMemory {
-  std::size_t peak_bytes = 0;
-  std::array<std::size_t, kMemoryKinds> by_kind{};
-};
 
 /// At the mesh position, with inputs and outputs. Position 0 needs the most.
 PlannedMemory planned_memory(const Graph& graph, const LoweredProgram& lowered,
