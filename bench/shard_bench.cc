@@ -14,7 +14,6 @@
 
 #include "shardwise/shard/plan/check_cover.h"
 #include "shardwise/shard/plan/transfer_plan.h"
-#include "shardwise/shard/plan/transfer_traffic.h"
 #include "shardwise/shard/shard_boxes.h"
 #include "shardwise/shard/sharding.h"
 

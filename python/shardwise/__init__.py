@@ -51,10 +51,14 @@ from ._progress import Progress as Progress
 from ._progress import function_of
 from ._save import SaveStats as SaveStats
 from ._save import save as save
+from ._sharding import Device as Device
+from ._sharding import HybridMesh as HybridMesh
 from ._sharding import Mesh as Mesh
+from ._sharding import Minibatch as Minibatch
 from ._sharding import PartitionSpec as PartitionSpec
 from ._sharding import Sharding as Sharding
 from ._sharding import TransferPlan as TransferPlan
+from ._sharding import device_mesh as device_mesh
 from ._sharding import explain_reshard as explain_reshard
 from ._tensor import Checkpoint as Checkpoint
 from ._tensor import Tensor as Tensor

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from . import _core
@@ -55,6 +56,12 @@ class Mesh:
         """By position, row by row."""
         return [self._mesh.device_at(position) for position in range(self.size)]
 
+    def get_logical_mesh(self) -> Any:
+        """The device ids as a numpy array of the mesh's shape, as torch_xla's Mesh gives them."""
+        import numpy as np
+
+        return np.array(self.devices, dtype=np.int64).reshape(tuple(self.shape.values()))
+
     def __str__(self) -> str:
         return str(self._mesh)
 
@@ -66,6 +73,60 @@ class Mesh:
 
     def __hash__(self) -> int:
         return hash(str(self))
+
+
+@dataclass(frozen=True)
+class Device:
+    """Where a device is, in JAX's words: a jax.Device may stand wherever one of these does. coords: its place in the
+    torus that joins the devices of a slice, () where there is none."""
+
+    id: int
+    coords: tuple[int, ...] = ()
+    slice_index: int | None = None
+    process_index: int = 0
+
+
+def _places(devices: Sequence[Any]) -> list[tuple[int, list[int], int | None, int]]:
+    places = []
+    for device in devices:
+        coords = list(getattr(device, "coords", None) or ())
+        core = getattr(device, "core_on_chip", None)
+        if coords and core is not None:
+            coords.append(core)
+        places.append((device.id, coords, getattr(device, "slice_index", None), getattr(device, "process_index", 0)))
+    return places
+
+
+def device_mesh(axes: Mapping[str, int], devices: Sequence[Any], *, split_physical_axes: bool = False,
+                contiguous_submeshes: bool = False, device_kind: str = "") -> Mesh:
+    """A mesh whose neighbours are near each other in the torus, as jax's mesh_utils.create_device_mesh orders them.
+    Axes by rising communication; devices: Device or jax.Device. Raises InvalidArgument where they do not fit."""
+    mesh = Mesh.__new__(Mesh)
+    mesh._mesh = _core.device_mesh(list(axes.items()), _places(devices), split_physical_axes, contiguous_submeshes,
+                                   device_kind)
+    return mesh
+
+
+class HybridMesh(Mesh):
+    """A mesh over several slices, as torch_xla's HybridMesh: each axis has ici_mesh_shape[i] devices inside a slice
+    (fast links) times dcn_mesh_shape[i] slices.
+
+    HybridMesh(ici_mesh_shape=(2, 2), dcn_mesh_shape=(2, 1), axis_names=("data", "model"), devices=devices)
+
+    devices: Device or jax.Device. process_is_granule: processes, not slices, are what the slow network joins, as in
+    jax's create_hybrid_device_mesh. Raises InvalidArgument where sizes and devices do not fit.
+    """
+
+    def __init__(self, ici_mesh_shape: Sequence[int], dcn_mesh_shape: Sequence[int] | None = None,
+                 axis_names: Sequence[str] | None = None, *, devices: Sequence[Any], process_is_granule: bool = False,
+                 split_physical_axes: bool = True) -> None:
+        outer = [1] * len(ici_mesh_shape) if dcn_mesh_shape is None else list(dcn_mesh_shape)
+        names = [str(d) for d in range(len(ici_mesh_shape))] if axis_names is None else list(axis_names)
+        if not len(ici_mesh_shape) == len(outer) == len(names):
+            raise InvalidArgument(f"hybrid mesh: found {len(ici_mesh_shape)} ici sizes, {len(outer)} dcn sizes and "
+                                  f"{len(names)} axis names, needed as many of each")
+        axes = [(n, int(i), int(o)) for n, i, o in zip(names, ici_mesh_shape, outer)]
+        self._mesh = _core.hybrid_mesh(axes, _places(devices), process_is_granule, split_physical_axes)
 
 
 class PartitionSpec:
@@ -127,6 +188,17 @@ def _box(bounds: Sequence[tuple[int, int]]) -> Box:
     return tuple(slice(begin, end) for begin, end in bounds)
 
 
+@dataclass(frozen=True)
+class Minibatch:
+    """What one process brings of a global batch, and where its devices find it."""
+
+    global_shape: tuple[int, ...]
+    index: int  # of the process's share of the rows: processes with the same one bring the same rows
+    count: int  # of shares
+    local: dict[int, Box]  # by device: its box in the process's rows
+    boxes: dict[int, Box]  # by device: the same elements in the global batch
+
+
 class Sharding:
     """A mesh and a spec: which box each device holds. policy: how dims are cut that do not divide ("ceil", as XLA pads;
     "strict", as JAX; "nested_chunk", as DTensor; "balanced")."""
@@ -180,6 +252,15 @@ class Sharding:
     def boxes(self, shape: Sequence[int]) -> dict[int, Box]:
         """By device."""
         return {device: self.box(device, shape) for device in self.mesh.devices}
+
+    def minibatch(self, local_shape: Sequence[int], process: int, process_of: Callable[[int], int]) -> Minibatch:
+        """How a process places rows of its own, of local_shape, along dim 0, as torch_xla's minibatch=True; process_of
+        gives the process of a device. Raises NotFound where the process has no devices, InvalidArgument where rows
+        cannot be divided so that every process holds as many as it brings."""
+        processes = [process_of(device) for device in self.mesh.devices]
+        shape, (index, count), parts = _core.minibatch(self._sharding, processes, process, list(local_shape))
+        return Minibatch(tuple(shape), index, count, {d: _box(local) for d, local, _ in parts},
+                         {d: _box(whole) for d, _, whole in parts})
 
     def replica_id(self, device: int) -> int:
         """Which of the devices with the same box it is, from 0 on."""

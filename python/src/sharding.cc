@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -12,8 +13,10 @@
 #include "shardwise/shard/notation/convert.h"
 #include "shardwise/shard/notation/jax_text.h"
 #include "shardwise/shard/plan/transfer_plan.h"
+#include "shardwise/shard/torus/hybrid_mesh.h"
 #include "shardwise/shard/view/explain.h"
 #include "shardwise/shard/view/picture.h"
+#include "shardwise/shard/view/process_view.h"
 
 namespace shardwise::python {
 namespace {
@@ -171,6 +174,68 @@ void bind_shardings(nb::module_& module) {
       nb::arg("mesh"), nb::arg("spec"), nb::arg("shape") = nb::none(), nb::arg("policy") = "ceil");
 }
 
+/// id, coordinates in the torus, slice index, process
+using DevicePlace = std::tuple<DeviceId, Ints, std::optional<std::int64_t>, std::int64_t>;
+
+std::vector<DeviceAttributes> attributes_of(const std::vector<DevicePlace>& places) {
+  std::vector<DeviceAttributes> devices;
+  for (const auto& [id, coordinates, slice, process] : places) {
+    devices.push_back({id, Index{std::span(coordinates)}, slice, process});
+  }
+  return devices;
+}
+
+Mesh device_mesh_of(const std::vector<std::pair<std::string, std::int64_t>>& named,
+                    const std::vector<DevicePlace>& devices, bool split_physical_axes,
+                    bool contiguous_submeshes, const std::string& device_kind) {
+  std::vector<Axis> axes;
+  for (const auto& [name, size] : named) axes.push_back({name, size});
+  return device_mesh(std::move(axes), attributes_of(devices),
+                     {split_physical_axes, contiguous_submeshes, device_kind});
+}
+
+/// Axes: name, size inside a granule, number of granules.
+Mesh hybrid_mesh_of(const std::vector<std::tuple<std::string, std::int64_t, std::int64_t>>& named,
+                    const std::vector<DevicePlace>& devices, bool process_is_granule,
+                    bool split_physical_axes) {
+  std::vector<HybridAxis> axes;
+  for (const auto& [name, inner, outer] : named) axes.push_back({name, inner, outer});
+  HybridMeshOptions options;
+  options.granule = process_is_granule ? Granule::process : Granule::slice;
+  options.inner.split_physical_axes = split_physical_axes;
+  return hybrid_mesh(axes, attributes_of(devices), options);
+}
+
+void bind_views(nb::module_& module) {
+  module.def("device_mesh", &device_mesh_of, nb::arg("axes"), nb::arg("devices"),
+             nb::arg("split_physical_axes"), nb::arg("contiguous_submeshes"),
+             nb::arg("device_kind"));
+  module.def("hybrid_mesh", &hybrid_mesh_of, nb::arg("axes"), nb::arg("devices"),
+             nb::arg("process_is_granule"), nb::arg("split_physical_axes"));
+  // The global shape, (index, count) of the share, and (device, local box, global box) of each
+  // part.
+  module.def(
+      "minibatch",
+      [](const Sharding& sharding, const Ints& processes, std::int64_t process, const Ints& local) {
+        const auto process_of = [&](std::int64_t position) {
+          return processes[static_cast<std::size_t>(position)];
+        };
+        const Mesh& mesh = sharding.mesh();
+        const ProcessView view(sharding, [&](DeviceId device) {
+          return process_of(mesh.position_of(device).value_or(0));
+        });
+        const Minibatch batch = minibatch(view, process, shape_of(local));
+        List parts;
+        for (const MinibatchPart& part : batch.parts) {
+          parts.append(nb::make_tuple(mesh.device_at(part.position), bounds_of(part.local),
+                                      bounds_of(part.global)));
+        }
+        return nb::make_tuple(ints(batch.global_shape),
+                              nb::make_tuple(batch.share.index, batch.share.count), parts);
+      },
+      nb::arg("sharding"), nb::arg("processes"), nb::arg("process"), nb::arg("local"));
+}
+
 void bind_plan(nb::module_& module) {
   nb::class_<TransferPlan>(module, "TransferPlan")
       .def_static(
@@ -198,6 +263,7 @@ void bind_sharding(nb::module_& module) {
   bind_mesh(module);
   bind_spec(module);
   bind_shardings(module);
+  bind_views(module);
   bind_plan(module);
 }
 

@@ -84,3 +84,52 @@ def test_resharding(tmp_path, rng):
     sw.save(tmp_path / "final", {"w": w})
     with pytest.raises(sw.InvalidArgument, match="it has no step"):
         sw.reshard(tmp_path / "final", tmp_path / "c", mesh="data=2")
+
+
+def test_hybrid_meshes_order_devices_by_slice_and_torus():
+    # Two slices of 2x2 devices, ids 0 to 3 and 4 to 7; listed in any order.
+    devices = [sw.Device(i, coords=(i % 4 // 2, i % 2), slice_index=i // 4) for i in (5, 0, 3, 6, 1, 7, 2, 4)]
+    mesh = sw.HybridMesh((2, 2), (2, 1), ("data", "model"), devices=devices)
+    assert mesh.shape == {"data": 4, "model": 2} and isinstance(mesh, sw.Mesh)
+    # Rows 0 and 1 are in one slice, rows 2 and 3 in the other; neighbours in a row are in one slice.
+    slices = mesh.get_logical_mesh() // 4
+    np.testing.assert_array_equal(slices, [[0, 0], [0, 0], [1, 1], [1, 1]])
+    assert sorted(mesh.devices) == list(range(8))
+    sw.Sharding(mesh, "data,model").box(5, (8, 4))
+    by_process = [sw.Device(i, process_index=i // 2) for i in range(4)]
+    outer = sw.HybridMesh((1, 2), (2, 1), ("a", "b"), devices=by_process, process_is_granule=True)
+    np.testing.assert_array_equal(outer.get_logical_mesh(), [[0, 1], [2, 3]])
+    with pytest.raises(sw.InvalidArgument, match="2 ici sizes, 1 dcn sizes"):
+        sw.HybridMesh((2, 2), (2,), devices=devices)
+    with pytest.raises(sw.InvalidArgument):
+        sw.HybridMesh((2, 2), (3, 1), devices=devices)
+
+
+def test_device_meshes_follow_the_torus():
+    devices = [sw.Device(4 * y + x, coords=(x, y)) for x in range(4) for y in range(2)]
+    mesh = sw.device_mesh({"data": 2, "model": 4}, devices)
+    place = {d.id: d.coords for d in devices}
+    for row in mesh.get_logical_mesh():  # neighbours along "model" are neighbours in the torus
+        for a, b in zip(row, row[1:]):
+            assert sum(abs(i - j) for i, j in zip(place[a], place[b])) == 1
+    assert sw.device_mesh({"d": 3}, [sw.Device(7), sw.Device(2), sw.Device(5)]).devices == [2, 5, 7]
+    with pytest.raises(sw.InvalidArgument):
+        sw.device_mesh({"d": 4}, devices)
+
+
+def test_minibatches_of_processes():
+    # Devices in an order that gives each process two tiles that are no neighbours.
+    sharding = sw.Sharding(sw.Mesh({"data": 4}, [0, 2, 1, 3]), "data,-")
+    rows = np.arange(8 * 3).reshape(8, 3)
+    for process in range(2):
+        batch = sharding.minibatch((4, 3), process, lambda device: device // 2)
+        assert batch.global_shape == (8, 3) and (batch.index, batch.count) == (process, 2)
+        assert set(batch.local) == {2 * process, 2 * process + 1}
+        brought = np.concatenate([rows[batch.boxes[d]] for d in sorted(batch.local, key=lambda d: batch.local[d][0].start)])
+        for device, box in batch.local.items():
+            assert batch.boxes[device] == sharding.box(device, (8, 3))
+            np.testing.assert_array_equal(brought[box], rows[batch.boxes[device]])
+    with pytest.raises(sw.NotFound):
+        sharding.minibatch((4, 3), 5, lambda device: device // 2)
+    with pytest.raises(sw.InvalidArgument):
+        sharding.minibatch((3, 3), 0, lambda device: device // 2)

@@ -9,7 +9,7 @@
 #include "shardwise/shard/error.h"
 #include "shardwise/shard/torus/detail/known_orders.h"
 #include "shardwise/shard/torus/detail/torus.h"
-#include "shardwise/shard/torus/torus_assignment.h"
+#include "shardwise/shard/torus/detail/torus_assignment.h"
 
 namespace shardwise {
 namespace {

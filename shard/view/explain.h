@@ -77,7 +77,7 @@ struct ReshardExplanation {
   bool same_placement;                  ///< the two shardings are equal
   std::vector<DeviceChange> devices;    ///< of either mesh, by device
 
-  /// Where this is false, each device's box is inside the one it has: to refines from.
+  /// If not, the box of each device is inside the one that it has.
   bool needs_communication() const { return fetched > 0; }
 
   /// Some lines of text, with bytes; at most `most_devices` devices are listed.

@@ -116,21 +116,4 @@ struct Minibatch {
 /// as many as it brings.
 Minibatch minibatch(const ProcessView& view, std::int64_t process, const Shape& local);
 
-/// The tensors whose largest shard has a given shape; per dim every extent in between is one of
-/// them. Without padding there is only `largest`.
-struct GlobalShapes {
-  Shape least, largest;
-};
-
-/// Under ceil blocks k shards of b rows fit k * (b - 1) < S <= k * b rows. Throws invalid_argument
-/// where the rank is not the sharding's, an extent is negative, k * b overflows, or the policy's
-/// tile sizes have another largest one.
-GlobalShapes global_shapes(const Sharding& sharding, const Shape& shard);
-
-/// The shape of the tensor that padded shards, one per mesh position, are put together to: `wanted`
-/// or, without it, the largest that fits, with no padding. Throws invalid_argument where the
-/// shards are not as many as the mesh has devices, differ, or do not fit.
-Shape shape_of_shards(const Sharding& sharding, std::span<const Shape> shards,
-                      const std::optional<Shape>& wanted = std::nullopt);
-
 }  // namespace shardwise

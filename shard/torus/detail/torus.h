@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "shardwise/shard/torus/hybrid_mesh.h"
-#include "shardwise/shard/torus/torus_assignment.h"
+#include "shardwise/shard/torus/detail/torus_assignment.h"
 
 namespace shardwise::detail {
 

@@ -1,4 +1,4 @@
-#include "shardwise/shard/torus/torus_assignment.h"
+#include "shardwise/shard/torus/detail/torus_assignment.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -249,57 +249,5 @@ TEST(Minibatch, RefusesBatchesThatCannotBeDivided) {
   message_of(ErrorCode::not_found, [&] { minibatch(view, 5, {8, 3}); });
 }
 
-TEST(GlobalShapes, AreThoseWhoseShardsHaveTheShape) {
-  const struct {
-    const char* policy;
-    Shape shard, least, largest;
-  } cases[] = {
-      {"ceil", {8, 5}, {57, 5}, {64, 5}},
-      {"ceil", {1, 5}, {1, 5}, {8, 5}},
-      {"ceil", {0, 5}, {0, 5}, {0, 5}},
-      {"balanced", {8, 5}, {57, 5}, {64, 5}},
-      {"nested", {8, 5}, {57, 5}, {64, 5}},
-      {"strict", {8, 5}, {64, 5}, {64, 5}},
-      {"sizes:1+2+3+0+0+0+0+3,-", {3, 5}, {9, 5}, {9, 5}},
-  };
-  for (const auto& c : cases) {
-    SCOPED_TRACE(c.policy);
-    const Sharding sharding = make_sharding("0+1,-", "4,2", c.policy);
-    const GlobalShapes shapes = global_shapes(sharding, c.shard);
-    EXPECT_EQ(shapes.least, c.least);
-    EXPECT_EQ(shapes.largest, c.largest);
-    for (std::int64_t rows = 0; rows < 70 && sharding.policy().sizes().empty(); ++rows) {
-      const bool even = rows % 8 == 0 || c.policy != std::string("strict");
-      const bool fits = even && sharding.shard_shape({rows, 5}) == c.shard;
-      EXPECT_EQ(fits, rows >= c.least[0] && rows <= c.largest[0]) << rows;
-    }
-  }
-  const Sharding sizes = make_sharding("0", "2", "sizes:1+2");
-  EXPECT_THAT(message_of(ErrorCode::invalid_argument, [&] { global_shapes(sizes, {3}); }),
-              AllOf(HasSubstr("[2]"), HasSubstr("[3]")));
-  message_of(ErrorCode::invalid_argument,
-             [] { global_shapes(make_sharding("0", "4"), {INT64_MAX}); });
-  message_of(ErrorCode::invalid_argument, [] { global_shapes(make_sharding("0", "4"), {-1}); });
-  message_of(ErrorCode::invalid_argument, [] { global_shapes(make_sharding("0", "4"), {1, 1}); });
-}
-
-TEST(ShapeOfShards, TakesWhatPyTorchXlaTakes) {
-  const Sharding sharding = make_sharding("0", "8");
-  std::vector<Shape> shards(8, Shape{1});
-  EXPECT_EQ(shape_of_shards(sharding, shards), Shape({8}));
-  EXPECT_EQ(shape_of_shards(sharding, shards, Shape{1}), Shape({1}));
-  EXPECT_EQ(shape_of_shards(sharding, shards, Shape{8}), Shape({8}));
-  const auto message = [&](std::optional<Shape> wanted) {
-    return message_of(ErrorCode::invalid_argument,
-                      [&] { shape_of_shards(sharding, shards, wanted); });
-  };
-  EXPECT_THAT(message(Shape{16}), AllOf(HasSubstr("[16]"), HasSubstr("from [1] to [8]")));
-  EXPECT_THAT(message(Shape{1, 8}), HasSubstr("[1, 8]"));
-  shards[3] = Shape{2};
-  EXPECT_THAT(message({}), AllOf(HasSubstr("shard 3"), HasSubstr("[2]")));
-  shards.pop_back();
-  EXPECT_THAT(message({}), AllOf(HasSubstr("7 shards"), HasSubstr("8 devices")));
-}
-
 }  // namespace
 }  // namespace shardwise
