@@ -29,7 +29,7 @@ enum class CollectiveKind { all_reduce, reduce_scatter, all_gather, all_to_all, 
 std::string_view name(CollectiveKind kind);
 
 /// A graph cut over a mesh: values that every device has its box of, and steps that fill them, in
-/// order. Plain data; to_program() (lower.h) makes the Program.
+/// order. Plain data; lower() (detail/lower.h) makes the Program.
 struct PartitionedGraph {
   using ValueId = std::int64_t;
 

@@ -44,8 +44,8 @@ struct KernelCall {
   const ShardView& out;
 };
 
-/// All that the system knows of an op. There is no op without all four: the constructor takes
-/// functions by reference.
+/// What an op is: its result's type, its factors, its gradient and its kernel. There is no op
+/// without all four: the constructor takes functions by reference.
 class OpRow {
  public:
   using TypeRule = TensorType(const TypeCall&);
