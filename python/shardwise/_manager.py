@@ -15,7 +15,7 @@ from ._errors import Error, InvalidArgument
 from ._paths import Path, local
 from ._progress import Progress, function_of
 from ._save import Plan, SaveStats, plan_of
-from ._sources import MEMORY, check_choice, copied
+from ._sources import MEMORY, check_choice, check_codec, copied
 from ._tensor import Checkpoint
 
 log = logging.getLogger("shardwise")
@@ -161,6 +161,7 @@ class CheckpointManager:
     def __init__(self, root: Path, *, keep_last: int = 0, keep_every: int = 0, best: tuple[str, str, int] | None = None,
                  save_every: int = 1, codec: str = "zstd", threads: int = 0, memory: int = MEMORY) -> None:
         self.root = os.path.abspath(local(root, "open a folder of steps"))
+        check_codec(codec)
         if best is not None:
             check_choice("best[1]", best[1], ("min", "max"))
         self._keep_last, self._keep_every, self._best, self._save_every = keep_last, keep_every, best, save_every

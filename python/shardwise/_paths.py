@@ -13,6 +13,30 @@ Path = str | os.PathLike[str]
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
+def instead_of_checkpoint(path: str) -> str:
+    """What is at a path that is no checkpoint, and how that is loaded; empty if nothing is known of it."""
+    if os.path.isfile(path):
+        way = "sw.import_safetensors() takes it" if path.endswith(".safetensors") else "needed a directory"
+        return f"found a file: {way}"
+    try:
+        names = sorted(os.listdir(path))
+    except OSError:
+        return ""
+    if not names:
+        return "found an empty directory"
+    steps = [(int(found[1]), name) for name in names if (found := re.fullmatch(r"step-(\d+)", name))]
+    if steps:
+        numbers = ", ".join(str(step) for step, _ in sorted(steps)[-5:])
+        return f"found a folder of {len(steps)} steps ({numbers}), needed one of them: the newest is {max(steps)[1]}"
+    if ".metadata" in names:
+        return "found a checkpoint of torch.distributed.checkpoint's own: sw.import_dcp() takes it"
+    if {"_CHECKPOINT_METADATA", "_METADATA", "manifest.ocdbt"} & set(names):
+        return "found a checkpoint of Orbax's: sw.import_orbax() takes it"
+    if any(name.endswith((".safetensors", ".safetensors.index.json")) for name in names):
+        return "found files of safetensors: sw.import_safetensors() takes them"
+    return ""
+
+
 def local(path: Path, what: str) -> str:
     """A path of this machine's file systems, as text: `~` is the user's folder, as in a shell. Raises Unsupported for
     URLs, which would otherwise be folders of odd names. what: begins the message, as "save"."""

@@ -12,11 +12,11 @@ from typing import Any, Iterable, Mapping, Sequence
 import numpy as np
 
 from . import _core, _objects
-from ._errors import InvalidArgument
+from ._errors import AlreadyExists, InvalidArgument
 from ._nested import encoded_kinds, names_of
 from ._paths import Path, local
 from ._progress import Progress, function_of
-from ._sources import MEMORY, Sources, check_choice, flattened, is_array
+from ._sources import MEMORY, Sources, check_choice, check_codec, flattened, is_array
 from .group import Call, Group
 
 log = logging.getLogger("shardwise")
@@ -105,6 +105,7 @@ def save(path: Path, tensors: Mapping[str, Any], *, user: Any = None, codec: str
     Raises AlreadyExists, TypeError for what cannot be stored, InvalidArgument, Unsupported, IOFailed.
     """
     check_choice("existing", existing, ("fail", "replace"))
+    check_codec(codec)
     return write(path, plan_of(tensors), user=user, codec=codec, existing=existing, threads=threads, memory=memory,
                  progress=progress)
 
@@ -115,7 +116,7 @@ def write(path: Path, plan: Plan, *, user: Any = None, codec: str = "zstd", exis
     user_json = _objects.plain_json({} if user is None else user, "user")
     document = plan.document()
     path = local(path, "save")
-    attempt = _core.Attempt(path, existing)
+    attempt = _attempt(path, existing)
     try:
         record = _core.write_shards(attempt.directory, 0, [], plan.sources.list, codec, memory, threads,
                                     function_of(progress, f"save {os.path.basename(path)}"))
@@ -125,6 +126,15 @@ def write(path: Path, plan: Plan, *, user: Any = None, codec: str = "zstd", exis
         raise
     log.info("saved %s: %.1f MiB in %.2f s", stats.path, stats.file_bytes / 2**20, stats.seconds)
     return stats
+
+
+def _attempt(path: str, existing: str) -> _core.Attempt:
+    try:
+        return _core.Attempt(path, existing)
+    except AlreadyExists as error:
+        if not str(error).endswith("it is already there"):
+            raise
+        raise AlreadyExists(f'{error}: existing="replace" takes its place') from None
 
 
 def call_of(group: Group, path: str, *, user: Any, codec: str, existing: str, deadline: float, **more: Any) -> Call:
@@ -159,7 +169,7 @@ def write_together(call: Call, path: str, plan: Plan, group: Group, starts: Sequ
 
     def begin(said: list[bytes]) -> bytes:
         whole.append(merged_plan(plan, said, starts))
-        attempts.append(_core.Attempt(path, existing))
+        attempts.append(_attempt(path, existing))
         return attempts[0].directory.encode()
 
     def work() -> bytes:

@@ -108,3 +108,8 @@ def snapshot(arrays: Mapping[str, Any], pool: dict[str, np.ndarray]) -> dict[str
 def check_choice(what: str, value: str, choices: Sequence[str]) -> None:
     if value not in choices:
         raise InvalidArgument(f"{what} is {value!r}, needed is {' or '.join(map(repr, choices))}")
+
+
+def check_codec(codec: str) -> None:
+    """Raises InvalidArgument for none of those that a save takes."""
+    check_choice("codec", codec, ("zstd", "none", "auto"))

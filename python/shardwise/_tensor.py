@@ -12,8 +12,8 @@ import numpy as np
 
 from . import _core, _nested, _objects
 from ._dtypes import NUMPY
-from ._errors import InvalidArgument, NameNotFound
-from ._paths import Path, local
+from ._errors import InvalidArgument, NameNotFound, NotFound
+from ._paths import Path, instead_of_checkpoint, local
 from ._sources import MEMORY
 
 
@@ -219,7 +219,14 @@ class Checkpoint(Mapping[str, Tensor]):
 
     def __init__(self, path: Path, *, pin: bool = True, threads: int = 0, memory: int = MEMORY) -> None:
         """Raises NotFound, Corrupt, Unsupported (also for URLs)."""
-        self._reader = _core.Reader(local(path, "open a checkpoint"), pin, threads, memory)
+        text = local(path, "open a checkpoint")
+        try:
+            self._reader = _core.Reader(text, pin, threads, memory)
+        except NotFound as error:
+            instead = instead_of_checkpoint(text)
+            if not instead:
+                raise
+            raise NotFound(f"{error}: {instead}") from None
         self._rows = self._reader.tensors()  # made Tensors when they are asked for: there may be very many
         self._numbers = {row[0]: number for number, row in enumerate(self._rows)}
         text = self._reader.objects

@@ -309,3 +309,30 @@ def test_an_index_is_not_walked_through(tmp_path):
             np.testing.assert_array_equal(selection.read(c["flat"]), flat[index])
         with pytest.raises(sw.InvalidArgument, match="read_into.*builtins.list.*numpy array"):
             c["flat"].read_into([0] * 1000)
+
+
+def test_what_is_no_checkpoint_is_told_with_the_way_to_load_it(tmp_path):
+    with sw.CheckpointManager(tmp_path / "run") as manager:
+        for step in (1, 12):
+            manager.save(step, {"w": np.ones(1)})
+    for name, files in (("empty", []), ("dcp", [".metadata"]), ("orbax", ["_CHECKPOINT_METADATA"]), ("hf", ["model.safetensors"])):
+        (tmp_path / name).mkdir()
+        for file in files:
+            (tmp_path / name / file).touch()
+    (tmp_path / "x.pt").touch()
+    (tmp_path / "m.safetensors").touch()
+    for name, why in (("run", r"folder of 2 steps \(1, 12\).*newest is step-00000012"), ("empty", "empty directory"),
+                      ("dcp", r"sw\.import_dcp"), ("orbax", r"sw\.import_orbax"), ("hf", r"sw\.import_safetensors"),
+                      ("x.pt", "found a file: needed a directory"), ("m.safetensors", r"sw\.import_safetensors"), ("nix", "no such")):
+        with pytest.raises(sw.NotFound, match=why):
+            sw.load(tmp_path / name)
+
+
+def test_options_are_checked_before_what_is_there(tmp_path):
+    sw.save(tmp_path / "a", {"w": np.ones(1)})
+    with pytest.raises(sw.InvalidArgument, match="codec is 'zst', needed is 'zstd' or 'none' or 'auto'"):
+        sw.save(tmp_path / "a", {"w": np.ones(1)}, codec="zst")
+    with pytest.raises(sw.AlreadyExists, match='already there: existing="replace" takes its place'):
+        sw.save(tmp_path / "a", {"w": np.ones(1)})
+    with pytest.raises(sw.InvalidArgument, match="codec"):
+        sw.CheckpointManager(tmp_path / "run", codec="zst")

@@ -10,7 +10,7 @@ from .._manager import PendingSave
 from .._paths import Path, local
 from .._progress import Progress
 from .._save import SaveStats, call_of, write_together
-from .._sources import MEMORY, check_choice
+from .._sources import MEMORY, check_choice, check_codec
 from ..group import DEADLINE, Group, from_jax
 from . import _devices
 from ._snapshot import Snapshot, common, snapshot
@@ -61,6 +61,7 @@ def prepare(path: Path, tree: Any, group: Group, *, copy: bool, user: Any = None
     call = call_of(group, name or path, user=user, codec=options["codec"], existing=existing, deadline=deadline)
     try:
         check_choice("existing", existing, ("fail", "replace"))
+        check_codec(options["codec"])
         user = _objects.plain_copy(user, "user")
         held.append(snapshot(tree, copy=copy))
     except Exception as error:

@@ -17,7 +17,7 @@ from .._nested import encoded_kinds, names_of
 from .._paths import local
 from .._progress import Progress
 from .._save import Plan, SaveStats, call_of, encode_objects, write_together
-from .._sources import MEMORY, Sources, as_array, check_choice
+from .._sources import MEMORY, Sources, as_array, check_choice, check_codec
 from .._sources import Path as FilePath
 from ..group import DEADLINE, Call, Group, auto, single
 from ._staging import Staging
@@ -211,6 +211,7 @@ def _finish(call: Call, path: str, collected: _Collected, options: dict[str, Any
 
 def _options(codec: str, existing: str, threads: int, memory: int, replicas: str) -> dict[str, Any]:
     check_choice("existing", existing, ("fail", "replace"))
+    check_codec(codec)
     check_choice("replicas", replicas, ("check", "trust"))
     return {"codec": codec, "existing": existing, "threads": threads, "memory": memory}
 
