@@ -67,6 +67,19 @@ from . import _core as _core
 
 __version__ = "0.1.0"
 
+__all__ = [
+    "AlreadyExists", "Batch", "Cancelled", "Checkpoint", "CheckpointInfo", "CheckpointManager", "Corrupt", "Damage",
+    "Error", "GroupError", "IOFailed", "InvalidArgument", "LatestStep", "Loader", "Mesh", "NameNotFound", "NotFound",
+    "PartitionSpec", "Path", "PendingSave", "Progress", "ResourceExhausted", "SaveStats", "Shard", "Sharding",
+    "Tensor", "TensorInfo", "TransferPlan", "Unsupported", "VerifyReport", "explain", "explain_reshard",
+    "export_safetensors", "group", "import_dcp", "import_orbax", "import_safetensors", "info", "load", "open",
+    "reshard", "save", "sources", "verify",
+]
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "torch", "jax", "orbax", "__version__", "__doc__"]
+
 
 def open(path: Path, *, pin: bool = True, threads: int = 0) -> Checkpoint:  # noqa: A001 - as h5py, zarr and gzip do
     """The checkpoint at a path, lazily. Raises NotFound, Corrupt, Unsupported."""

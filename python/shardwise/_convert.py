@@ -9,12 +9,12 @@ from . import _core
 from ._errors import InvalidArgument
 from ._progress import Progress, function_of
 from ._paths import Path, local
-from ._sources import check_choice
+from ._sources import Codec, Existing, check_choice
 from ._tensor import Checkpoint
 
 
-def reshard(source: Path, root: Path, *, mesh: str, rules: str = "", codec: str = "zstd", memory: int = 1 << 30,
-            files: int = 1, threads: int = 0, existing: str = "fail", progress: Progress = None) -> str:
+def reshard(source: Path, root: Path, *, mesh: str, rules: str = "", codec: Codec = "zstd", memory: int = 1 << 30,
+            files: int = 1, threads: int = 0, existing: Existing = "fail", progress: Progress = None) -> str:
     """Writes a checkpoint anew, cut over another mesh, as the same step of the folder `root`. Returns its path. The
     source is one that has a step: of a CheckpointManager, or a directory called step-N.
 
@@ -39,7 +39,7 @@ def explain(source: Path, *, mesh: str, rules: str = "") -> str:
     return explain_checkpoint(source, mesh, rules)
 
 
-def import_safetensors(source: Path, target: Path, *, existing: str = "fail", codec: str = "zstd", memory: int = 256 << 20,
+def import_safetensors(source: Path, target: Path, *, existing: Existing = "fail", codec: Codec = "zstd", memory: int = 256 << 20,
                        progress: Progress = None) -> str:
     """A .safetensors file, a model.safetensors.index.json with the files it names, or a folder with one of them, as a
     checkpoint at `target`. Its metadata becomes `user`. Returns the path. Raises NotFound, Corrupt, Unsupported."""
@@ -50,7 +50,7 @@ def import_safetensors(source: Path, target: Path, *, existing: str = "fail", co
 
 
 def export_safetensors(source: Path, target: Path, *, max_shard: int | str = 0, metadata: dict[str, str] | None = None,
-                       existing: str = "fail", memory: int = 256 << 20, progress: Progress = None) -> list[str]:
+                       existing: Existing = "fail", memory: int = 256 << 20, progress: Progress = None) -> list[str]:
     """A checkpoint as safetensors, bit for bit as its own library writes them: one file, where the target ends in
     .safetensors, or a folder of files of max_shard ("5GB", or bytes) with their index. Returns the files. What has no
     place there is left out: objects, and how tensors were cut. Raises Unsupported naming all dtypes it has not."""
@@ -76,7 +76,7 @@ def _bytes(size: int | str) -> int:
     return int(float(found[1]) * _UNITS[found[2].upper()])
 
 
-def import_dcp(source: Path, target: Path, *, existing: str = "fail", codec: str = "zstd",
+def import_dcp(source: Path, target: Path, *, existing: Existing = "fail", codec: Codec = "zstd",
                progress: Progress = None) -> str:
     """A checkpoint of torch.distributed.checkpoint's own, as a checkpoint at `target`. Its metadata, a pickle, is read
     with a list of what it may name: nothing else is loaded. Returns the path."""
@@ -85,7 +85,7 @@ def import_dcp(source: Path, target: Path, *, existing: str = "fail", codec: str
     return run(source, target, existing=existing, codec=codec, progress=progress)
 
 
-def import_orbax(source: Path, target: Path, *, existing: str = "fail", progress: Progress = None) -> str:
+def import_orbax(source: Path, target: Path, *, existing: Existing = "fail", progress: Progress = None) -> str:
     """A checkpoint of Orbax, as a checkpoint at `target`. Returns the path."""
     from ._import_orbax import import_orbax as run
 

@@ -13,7 +13,7 @@ from ._objects import encode
 from ._paths import Path, local
 from ._progress import Progress
 from ._save import Plan, encode_objects, write
-from ._sources import Sources
+from ._sources import Codec, Existing, Sources
 
 
 def _load(folder: str, name: str, piece: Piece) -> Any:
@@ -40,7 +40,7 @@ def _load(folder: str, name: str, piece: Piece) -> Any:
         raise Corrupt(f"import {path}: found {type(error).__name__} in {name!r}: {error}") from None
 
 
-def import_dcp(source: Path, target: Path, *, existing: str = "fail", codec: str = "zstd", progress: Progress = None) -> str:
+def import_dcp(source: Path, target: Path, *, existing: Existing = "fail", codec: Codec = "zstd", progress: Progress = None) -> str:
     """Writes a checkpoint of torch.distributed.checkpoint (FileSystemWriter's) anew. Needs torch, no process group.
     Objects are loaded with weights_only=True; tensors are held in host memory while they are written. Returns the path.
     Raises NotFound, Corrupt, Unsupported, AlreadyExists, IOFailed, and InvalidArgument if tensors are not what the

@@ -17,7 +17,7 @@ from ._errors import InvalidArgument, NotFound, Unsupported
 from ._paths import Path, local
 from ._progress import Progress, function_of
 from ._save import Plan
-from ._sources import MEMORY, Sources, as_array, check_choice
+from ._sources import MEMORY, Existing, Sources, as_array, check_choice
 
 _GROUP_BYTES = 256 << 20
 """How many bytes of arrays are read at a time, and then written as one shard file; more where one array is larger."""
@@ -40,7 +40,7 @@ class _Group:
     names: list[str]
 
 
-def import_orbax(source: Path, target: Path, *, existing: str = "fail", progress: Progress = None) -> str:
+def import_orbax(source: Path, target: Path, *, existing: Existing = "fail", progress: Progress = None) -> str:
     """Reads a checkpoint of Orbax's, hashes and writes it as the checkpoint `target`. Returns its path.
 
     Arrays go through this process's memory by and by, 256 MiB or one array at a time, into a shard file each time.

@@ -15,7 +15,7 @@ from ._errors import Error, InvalidArgument
 from ._paths import Path, local
 from ._progress import Progress, function_of
 from ._save import Plan, SaveStats, plan_of
-from ._sources import MEMORY, check_choice, check_codec, copied
+from ._sources import MEMORY, Codec, Existing, check_choice, check_codec, copied
 from ._tensor import Checkpoint
 
 log = logging.getLogger("shardwise")
@@ -159,7 +159,7 @@ class CheckpointManager:
     """
 
     def __init__(self, root: Path, *, keep_last: int = 0, keep_every: int = 0, best: tuple[str, str, int] | None = None,
-                 save_every: int = 1, codec: str = "zstd", threads: int = 0, memory: int = MEMORY) -> None:
+                 save_every: int = 1, codec: Codec = "zstd", threads: int = 0, memory: int = MEMORY) -> None:
         self.root = os.path.abspath(local(root, "open a folder of steps"))
         check_codec(codec)
         if best is not None:
@@ -179,7 +179,7 @@ class CheckpointManager:
         return step % self._save_every == 0
 
     def save(self, step: int, tensors: Mapping[str, Any], *, user: Any = None, metrics: Mapping[str, float] | None = None,
-             existing: str = "fail", progress: Progress = None) -> SaveStats:
+             existing: Existing = "fail", progress: Progress = None) -> SaveStats:
         """Returns when the step is committed. Arguments and errors as those of shardwise.save(). Raises InvalidArgument if
         there are metrics, but not the one that best= names."""
         self._check_metrics(step, metrics)
@@ -189,7 +189,7 @@ class CheckpointManager:
             return self._write(step, plan, user, existing, progress)
 
     def save_async(self, step: int, tensors: Mapping[str, Any], *, user: Any = None,
-                   metrics: Mapping[str, float] | None = None, existing: str = "fail") -> PendingSave:
+                   metrics: Mapping[str, float] | None = None, existing: Existing = "fail") -> PendingSave:
         """Copies the arrays, in memory that it keeps for the next one, and returns while the save goes on."""
         self._check_metrics(step, metrics)
         with self._lock:

@@ -16,7 +16,7 @@ from ._errors import AlreadyExists, InvalidArgument
 from ._nested import encoded_kinds, names_of
 from ._paths import Path, local
 from ._progress import Progress, function_of
-from ._sources import MEMORY, Sources, check_choice, check_codec, flattened, is_array
+from ._sources import MEMORY, Codec, Existing, Sources, check_choice, check_codec, flattened, is_array
 from .group import Call, Group
 
 log = logging.getLogger("shardwise")
@@ -91,7 +91,7 @@ def plan_of(tensors: Mapping[str, Any]) -> Plan:
     return plan
 
 
-def save(path: Path, tensors: Mapping[str, Any], *, user: Any = None, codec: str = "zstd", existing: str = "fail",
+def save(path: Path, tensors: Mapping[str, Any], *, user: Any = None, codec: Codec = "zstd", existing: Existing = "fail",
          threads: int = 0, memory: int = MEMORY, progress: Progress = None) -> SaveStats:
     """Saves arrays, and plain objects beside them, as the checkpoint `path`, a directory of any name.
 
@@ -110,7 +110,7 @@ def save(path: Path, tensors: Mapping[str, Any], *, user: Any = None, codec: str
                  progress=progress)
 
 
-def write(path: Path, plan: Plan, *, user: Any = None, codec: str = "zstd", existing: str = "fail", threads: int = 0,
+def write(path: Path, plan: Plan, *, user: Any = None, codec: Codec = "zstd", existing: Existing = "fail", threads: int = 0,
           memory: int = MEMORY, progress: Progress = None) -> SaveStats:
     """Saves by this process alone."""
     user_json = _objects.plain_json({} if user is None else user, "user")
@@ -149,7 +149,7 @@ def call_of(group: Group, path: str, *, user: Any, codec: str, existing: str, de
 
 
 def write_together(call: Call, path: str, plan: Plan, group: Group, starts: Sequence[int], *, user: Any = None,
-                   codec: str = "zstd", existing: str = "fail", threads: int = 0, memory: int = MEMORY,
+                   codec: Codec = "zstd", existing: Existing = "fail", threads: int = 0, memory: int = MEMORY,
                    progress: Progress = None) -> SaveStats:
     """Saves by all processes of a group: rank r stands for the devices [starts[r], starts[r + 1]).
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterable, Mapping, Sequence
+from typing import Any, Iterable, Literal, Mapping, Sequence
 
 import numpy as np
 
@@ -12,6 +12,9 @@ from ._errors import InvalidArgument
 from ._nested import Flat, build, flatten, names_of
 from ._objects import is_text
 from ._paths import Path as Path
+
+Codec = Literal["zstd", "none", "auto"]
+Existing = Literal["fail", "replace"]
 
 MEMORY = 256 << 20
 """Host bytes a save or read holds at most beyond the arrays, unless it is told otherwise."""

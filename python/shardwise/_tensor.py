@@ -285,6 +285,9 @@ class Checkpoint(Mapping[str, Tensor]):
     def __len__(self) -> int:
         return len(self._numbers)
 
+    def _ipython_key_completions_(self) -> list[str]:
+        return list(self._numbers)
+
     def __contains__(self, name: object) -> bool:
         return name in self._numbers
 

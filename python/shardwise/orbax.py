@@ -20,7 +20,7 @@ from typing import Any
 
 import orbax.checkpoint as ocp
 
-from ._sources import MEMORY
+from ._sources import MEMORY, Codec
 from ._tensor import Checkpoint
 from .group import DEADLINE, from_jax
 from .jax import _load
@@ -82,7 +82,7 @@ class Save(ocp.args.CheckpointArgs):
     """A pytree, as shardwise.jax.save() takes it."""
 
     item: Any
-    codec: str = "zstd"
+    codec: Codec = "zstd"
     threads: int = 0
     memory: int = MEMORY
     deadline: float = DEADLINE

@@ -336,3 +336,15 @@ def test_options_are_checked_before_what_is_there(tmp_path):
         sw.save(tmp_path / "a", {"w": np.ones(1)})
     with pytest.raises(sw.InvalidArgument, match="codec"):
         sw.CheckpointManager(tmp_path / "run", codec="zst")
+
+
+def test_the_package_shows_its_names_and_choices(tmp_path):
+    import typing
+
+    assert {"save", "load", "Checkpoint"} <= set(sw.__all__) and not {"Any", "dataclass", "function_of"} & set(dir(sw))
+    assert all(hasattr(sw, name) for name in sw.__all__)
+    hints = typing.get_type_hints(sw.save)
+    assert hints["existing"] == typing.Literal["fail", "replace"] and hints["codec"] == typing.Literal["zstd", "none", "auto"]
+    sw.save(tmp_path / "a", {"w": np.ones(1)})
+    with sw.open(tmp_path / "a") as c:
+        assert c._ipython_key_completions_() == ["w"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .._errors import InvalidArgument
-from .._sources import MEMORY, check_choice
+from .._sources import MEMORY, Codec, check_choice
 from ..group import DEADLINE
 from . import policies
 
@@ -38,7 +38,7 @@ class CheckpointManagerOptions:
     create: bool = True
     """False: raises NotFound where the directory is not there."""
     read_only: bool = False
-    codec: str = "zstd"
+    codec: Codec = "zstd"
     threads: int = 0
     memory: int = MEMORY
     deadline: float = DEADLINE

@@ -10,7 +10,7 @@ from .._manager import PendingSave
 from .._paths import Path, local
 from .._progress import Progress
 from .._save import SaveStats, call_of, write_together
-from .._sources import MEMORY, check_choice, check_codec
+from .._sources import MEMORY, Codec, Existing, check_choice, check_codec
 from ..group import DEADLINE, Group, from_jax
 from . import _devices
 from ._snapshot import Snapshot, common, snapshot
@@ -18,7 +18,7 @@ from ._snapshot import Snapshot, common, snapshot
 Write = Callable[[Progress], SaveStats]
 
 
-def save(path: Path, tree: Any, *, user: Any = None, codec: str = "zstd", existing: str = "fail", threads: int = 0,
+def save(path: Path, tree: Any, *, user: Any = None, codec: Codec = "zstd", existing: Existing = "fail", threads: int = 0,
          memory: int = MEMORY, progress: Progress = None, deadline: float = DEADLINE) -> SaveStats:
     """Saves a pytree as the checkpoint `path`, a directory of any name. All processes of the job call it together.
 
@@ -37,7 +37,7 @@ def save(path: Path, tree: Any, *, user: Any = None, codec: str = "zstd", existi
     return write(progress)
 
 
-def save_async(path: Path, tree: Any, *, user: Any = None, codec: str = "zstd", existing: str = "fail",
+def save_async(path: Path, tree: Any, *, user: Any = None, codec: Codec = "zstd", existing: Existing = "fail",
                threads: int = 0, memory: int = MEMORY, deadline: float = DEADLINE) -> PendingSave:
     """As save(), but returns when the values are held: JAX's arrays may be donated, numpy's changed. Its result() waits
     for the commit and raises what went wrong."""
@@ -50,7 +50,7 @@ def save_async(path: Path, tree: Any, *, user: Any = None, codec: str = "zstd", 
 
 
 def prepare(path: Path, tree: Any, group: Group, *, copy: bool, user: Any = None, deadline: float = DEADLINE,
-            extra: dict[str, Any] | None = None, existing: str = "fail", name: str = "",
+            extra: dict[str, Any] | None = None, existing: Existing = "fail", name: str = "",
             **options: Any) -> tuple[Write, BaseException | None]:
     """What writes a tree, to be called once. The values are held by nothing else, so they are free when it is done.
     With other processes: where this one cannot take part, also the error, which that call then raises on all. name: what

@@ -37,7 +37,7 @@ from .. import _core, _objects
 from .._errors import AlreadyExists, InvalidArgument, NameNotFound
 from .._paths import Path, local
 from .._save import encode_objects
-from .._sources import MEMORY, Sources, check_choice
+from .._sources import MEMORY, Codec, Existing, Sources, check_choice
 from .._tensor import Checkpoint
 from ._tensors import TORCH, Memory, TensorReads, dtype_name, on_host
 
@@ -62,7 +62,7 @@ class StorageWriter(_StorageWriter):
     DCP stores one rank's, are compared ("check"), or not ("trust"). Pickles as these options.
     """
 
-    def __init__(self, path: Path | None = None, *, codec: str = "zstd", existing: str = "fail", objects: str = "json",
+    def __init__(self, path: Path | None = None, *, codec: Codec = "zstd", existing: Existing = "fail", objects: str = "json",
                  threads: int = 0, user: Any = None, replicas: str = "check") -> None:
         super().__init__()
         check_choice("existing", existing, ("fail", "replace"))

@@ -17,7 +17,7 @@ from .._nested import encoded_kinds, names_of
 from .._paths import local
 from .._progress import Progress
 from .._save import Plan, SaveStats, call_of, encode_objects, write_together
-from .._sources import MEMORY, Sources, as_array, check_choice, check_codec
+from .._sources import MEMORY, Codec, Existing, Sources, as_array, check_choice, check_codec
 from .._sources import Path as FilePath
 from ..group import DEADLINE, Call, Group, auto, single
 from ._staging import Staging
@@ -221,7 +221,7 @@ def _call(group: Group, path: str, user: Any, options: dict[str, Any], deadline:
                    replicas=replicas)
 
 
-def save(path: FilePath, state: Mapping[str, Any], *, user: Any = None, codec: str = "zstd", existing: str = "fail",
+def save(path: FilePath, state: Mapping[str, Any], *, user: Any = None, codec: Codec = "zstd", existing: Existing = "fail",
          replicas: str = "check", group: Group | None = None, threads: int = 0, memory: int = MEMORY,
          deadline: float = DEADLINE, progress: Progress = None) -> SaveStats:
     """Saves the state of a job as the checkpoint `path`. Every process calls it.
@@ -245,7 +245,7 @@ def save(path: FilePath, state: Mapping[str, Any], *, user: Any = None, codec: s
     return _agreed(_call(group, path, user, options, deadline, replicas), path, collected, error, options, replicas, progress)
 
 
-def save_async(path: FilePath, state: Mapping[str, Any], *, user: Any = None, codec: str = "zstd", existing: str = "fail",
+def save_async(path: FilePath, state: Mapping[str, Any], *, user: Any = None, codec: Codec = "zstd", existing: Existing = "fail",
                replicas: str = "check", group: Group | None = None, threads: int = 0, memory: int = MEMORY,
                deadline: float = DEADLINE, keep_copy: bool = True) -> PendingSave:
     """As save(), but returns when the values are copied to host memory: tensors and objects may change while the save
