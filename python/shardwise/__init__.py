@@ -17,6 +17,7 @@ Submodules: `shardwise.torch` (torch.distributed.checkpoint's storage, FSDP2, DT
 from __future__ import annotations
 
 from collections.abc import Iterable
+import atexit as _atexit
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -64,6 +65,9 @@ from ._tensor import Checkpoint as Checkpoint
 from ._tensor import Tensor as Tensor
 
 from . import _core as _core
+
+# Before what the modules above have registered: daemon threads then no longer come back from C++, nor go there.
+_atexit.register(_core.end)
 
 __version__ = "0.1.0"
 

@@ -8,6 +8,7 @@ import inspect
 import json
 import operator
 import os
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NoReturn
@@ -153,7 +154,8 @@ class Loader:
     further epochs: `for epoch in range(3): for batch in loader:` trains three, each in another order. next() alone
     raises StopIteration at an end until iter() is called.
 
-    One consumer. Errors come out of the step that would deliver the record; what Python raised comes as it was.
+    Several threads may take batches of one loop: each batch goes to one of them. Errors come out of the step that would
+    deliver the record; what Python raised comes as it was.
     """
 
     def __init__(self, source: Any, fields: Mapping[str, Spec] | Sequence[str] | None = None, *,
@@ -184,6 +186,7 @@ class Loader:
         self._process = os.getpid()
         self._state = ""  # where to begin, if not at the start
         self._core: _core.Loader | None = None
+        self._lock = threading.RLock()  # of _core and _state
 
     def _local(self, rank: int | None, devices: Sequence[int] | None) -> list[int] | None:
         if rank is not None and devices is not None:
@@ -230,9 +233,10 @@ class Loader:
         return len(self.source.fields[name].shape)
 
     def _started(self) -> _core.Loader:
-        if self._core is None:
-            self._core = self._begun(self._state, self.seed, self._run_epochs)
-        return self._core
+        with self._lock:
+            if self._core is None:
+                self._core = self._begun(self._state, self.seed, self._run_epochs)
+            return self._core
 
     def _begun(self, state: str, seed: int, epochs: int) -> _core.Loader:
         options = _core.LoaderOptions.of(self.batch_size, epochs, *self._arguments, *self._part)
@@ -347,7 +351,9 @@ class Loader:
     def state_dict(self) -> dict[str, Any]:
         """Where the run stands after the batches that were taken: a few numbers and words, the same on any mesh. To be
         saved with the model."""
-        state: dict[str, Any] = json.loads(self._state if self._core is None and self._state else self._started().state())
+        with self._lock:
+            text = self._state if self._core is None and self._state else self._started().state()
+        state: dict[str, Any] = json.loads(text)
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -356,9 +362,10 @@ class Loader:
         text = json.dumps(dict(state))
         epochs = self._epochs_to(state.get("next_batch"))
         begun = self._begun(text, self.seed, epochs)  # if it is refused, this loader stays where it is
-        self.close()
-        self._core, self._state, self._run_epochs = begun, text, epochs
-        self.seed = int(state.get("seed", self.seed))
+        with self._lock:
+            self.close()
+            self._core, self._state, self._run_epochs = begun, text, epochs
+            self.seed = int(state.get("seed", self.seed))
 
     get_state = state_dict
     set_state = load_state_dict
@@ -381,10 +388,11 @@ class Loader:
 
     def close(self) -> None:
         """Stops the threads. Arrays that you have stay. What is asked of the loader later goes on from here."""
-        if self._core is not None:
-            self._state = self._core.state()
-            self._core.close()
-            self._core = None
+        with self._lock:
+            if self._core is not None:
+                self._state = self._core.state()
+                self._core.close()
+                self._core = None
 
     def __enter__(self) -> Any:
         return self

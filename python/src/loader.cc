@@ -3,12 +3,14 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "bindings.h"
+#include "gil.h"
 #include "parts.h"
 #include "python_source.h"
 #include "shardwise/loader/host_loader.h"
@@ -57,13 +59,16 @@ std::vector<FieldPlacement> placements_of(const std::vector<PlacementArgument>& 
   return placements;
 }
 
+// How long a call waits before it looks for signals.
+constexpr std::chrono::milliseconds kLook{50};
+
 class PythonLoader {
  public:
   PythonLoader(const Records& records, const std::vector<PlacementArgument>& placements,
                const std::optional<Ints>& positions, const LoaderOptions& options,
                const std::string& state_json, std::uint64_t seed)
       : functions_(records.functions) {
-    const nb::gil_scoped_release released;  // the fingerprint reads records, perhaps Python's
+    const GilRelease released;  // the fingerprint reads records, perhaps Python's
     LoaderState state{.seed = seed};
     if (!state_json.empty()) state = loader_state_from_json(state_json);
     loader_ = std::make_shared<HostLoader>(
@@ -81,8 +86,13 @@ class PythonLoader {
 
   /// Also in a fork: what its parent had taken.
   std::string state() const {
-    if (!loader_) throw Error(ErrorCode::invalid_argument, "this loader is closed");
-    return to_json(loader_->state());
+    std::shared_ptr<HostLoader> kept = loader_;
+    if (!kept) throw Error(ErrorCode::invalid_argument, "this loader is closed");
+    if (!process_.is_own()) return to_json(kept->state());  // a thread of the parent's has the lock
+    const GilRelease released;
+    const std::shared_ptr<HostLoader> loader = std::move(kept);
+    const std::lock_guard lock(taking_);
+    return to_json(loader->state());
   }
 
   /// Joins the readers, which may need the GIL to end. In a fork they are the parent's.
@@ -93,7 +103,7 @@ class PythonLoader {
       return;
     }
     {
-      const nb::gil_scoped_release released;
+      const GilRelease released;
       dropped.reset();
     }
     raised_.reset();
@@ -115,9 +125,10 @@ class PythonLoader {
     for (;;) {
       std::shared_ptr<HostLoader> kept = get();
       {
-        const nb::gil_scoped_release released;
+        const GilRelease released;
         const std::shared_ptr<HostLoader> loader = std::move(kept);  // dropped without the GIL
-        if (loader->wait(std::chrono::milliseconds(50))) {
+        const std::unique_lock lock(taking_, kLook);  // of several threads, one waits
+        if (lock && loader->wait(kLook)) {
           batch = loader->next();
           break;
         }
@@ -135,8 +146,10 @@ class PythonLoader {
     LoaderStats stats;
     {
       std::shared_ptr<HostLoader> kept = get();
-      const nb::gil_scoped_release released;
-      stats = std::shared_ptr<HostLoader>(std::move(kept))->stats();
+      const GilRelease released;
+      const std::shared_ptr<HostLoader> loader = std::move(kept);
+      const std::lock_guard lock(taking_);
+      stats = loader->stats();
     }
     Dict dict;
     dict["batches"] = stats.batches;
@@ -155,7 +168,14 @@ class PythonLoader {
   }
 
   nb::typed<nb::tuple, std::int64_t, List> bad_records() const {
-    const BadRecordLedger ledger = get()->bad_records();
+    BadRecordLedger ledger;
+    {
+      std::shared_ptr<HostLoader> kept = get();
+      const GilRelease released;
+      const std::shared_ptr<HostLoader> loader = std::move(kept);
+      const std::lock_guard lock(taking_);
+      ledger = loader->bad_records();
+    }
     nb::list first;
     for (const BadRecord& bad : ledger.first) {
       first.append(
@@ -187,6 +207,7 @@ class PythonLoader {
 
  private:
   OwnProcess process_;
+  mutable std::timed_mutex taking_;    // the loader is for one thread at a time
   std::vector<nb::object> functions_;  // see Records
   std::shared_ptr<HostLoader> loader_;
   std::shared_ptr<nb::object> raised_;  // what next() threw, which loader_ has, too: one reference

@@ -1,8 +1,10 @@
 #include "bindings.h"
+#include "gil.h"
 
 NB_MODULE(_core, module) {
   using namespace shardwise::python;
   module.doc() = "What shardwise does in C++; use the package shardwise, not this.";
+  bind_gil(module);
   bind_errors(module);
   bind_parts(module);
   bind_save(module);

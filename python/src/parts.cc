@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "gil.h"
 #include "shardwise/shard/box_copy.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/storage/hash.h"
@@ -202,7 +203,7 @@ void bind_parts(nb::module_& module) {
   module.def(
       "hash128",
       [](std::uintptr_t address, std::size_t bytes) {
-        const nb::gil_scoped_release released;
+        const GilRelease released;
         return to_hex(shardwise::hash128(reinterpret_cast<const std::byte*>(address), bytes));
       },
       nb::arg("address"), nb::arg("bytes"));

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "bindings.h"
+#include "gil.h"
 #include "parts.h"
 #include "shardwise/checkpoint/reader.h"
 #include "shardwise/checkpoint/verify.h"
@@ -44,31 +45,34 @@ class Last {
 class Reader {
  public:
   Reader(const std::string& path, bool pin, int threads, std::size_t memory) {
-    const nb::gil_scoped_release released;
+    const GilRelease released;
     ReadOptions options{.memory_budget_bytes = memory, .threads = threads, .pin = pin};
     // Of all reads of this reader: each looks whether it is its own turn to end.
     options.progress = [this](const Progress&) {
       if (interrupted_) throw Error(ErrorCode::cancelled, "it was interrupted");
     };
-    reader_ = std::make_unique<CheckpointReader>(path, options);
+    reader_ = std::make_shared<CheckpointReader>(path, options);
   }
 
-  const CheckpointReader& get() const {
+  /// Kept while it is used, as another thread or a signal's handler may close it.
+  std::shared_ptr<const CheckpointReader> get() const {
     process_.check("an open checkpoint");
     if (!reader_) throw Error(ErrorCode::invalid_argument, "this checkpoint is closed");
-    return *reader_;
+    return reader_;
   }
 
   void close() {
-    const nb::gil_scoped_release released;
-    reader_.reset();
+    std::shared_ptr<const CheckpointReader> dropped = std::move(reader_);
+    const GilRelease released;
+    dropped.reset();
   }
 
   List tensors() const {
     List tensors;
     Last<Shape> shape;
     Last<std::string> dtype, mesh, spec, policy;
-    for (const TensorInfo& info : get().tensors()) {
+    const std::shared_ptr<const CheckpointReader> reader = get();
+    for (const TensorInfo& info : reader->tensors()) {
       tensors.append(nb::make_tuple(
           info.name, dtype.object(std::string(name(info.dtype))),
           shape.object(info.shape, [&] { return nb::tuple(nb::cast(ints(info.shape))); }),
@@ -82,28 +86,28 @@ class Reader {
   /// of numbers cost less than the lists that read() takes.
   void read_whole(const std::vector<std::size_t>& numbers,
                   const std::vector<std::uintptr_t>& addresses) {
-    const CheckpointReader& reader = get();
+    std::shared_ptr<const CheckpointReader> reader = get();
     std::vector<BoxTarget> targets;
     targets.reserve(numbers.size());
     for (std::size_t i = 0; i < numbers.size(); ++i) {
-      const Box whole = Box::whole(tensor(reader, numbers[i]).shape);
-      targets.push_back(target(reader, numbers[i], whole, addresses.at(i)));
+      const Box whole = Box::whole(tensor(*reader, numbers[i]).shape);
+      targets.push_back(target(*reader, numbers[i], whole, addresses.at(i)));
     }
-    read_all(reader, targets);
+    read_all(std::move(reader), targets);
   }
 
   void read(const std::vector<TargetArgument>& arguments) {
-    const CheckpointReader& reader = get();
+    std::shared_ptr<const CheckpointReader> reader = get();
     std::vector<BoxTarget> targets;
     targets.reserve(arguments.size());
     for (const auto& [number, begin, shape, address] : arguments) {
-      targets.push_back(target(reader, number, box_of(begin, shape), address));
+      targets.push_back(target(*reader, number, box_of(begin, shape), address));
     }
-    read_all(reader, targets);
+    read_all(std::move(reader), targets);
   }
 
   std::tuple<std::int64_t, std::size_t, std::size_t> stats() const {
-    const ReadStats stats = get().stats();
+    const ReadStats stats = get()->stats();
     return {stats.chunks, stats.stored_bytes, stats.decoded_bytes};
   }
 
@@ -119,22 +123,24 @@ class Reader {
     return {number, box, {reinterpret_cast<std::byte*>(address), size}};
   }
 
-  void read_all(const CheckpointReader& reader, const std::vector<BoxTarget>& targets) {
+  void read_all(std::shared_ptr<const CheckpointReader> kept,
+                const std::vector<BoxTarget>& targets) {
     std::size_t bytes = 0;
     for (const BoxTarget& one : targets) bytes += one.out.size();
     if (bytes < kLongReadBytes) {
-      const nb::gil_scoped_release released;
-      reader.read(targets);
+      const GilRelease released;
+      const std::shared_ptr<const CheckpointReader> reader = std::move(kept);
+      reader->read(targets);
       return;
     }
     interrupted_ = false;
     Work work(nb::none(), &interrupted_);
-    work.run([&] { reader.read(targets); });
+    work.run([&] { std::exchange(kept, nullptr)->read(targets); });
   }
 
   OwnProcess process_;
   std::atomic<bool> interrupted_ = false;
-  std::unique_ptr<CheckpointReader> reader_;
+  std::shared_ptr<const CheckpointReader> reader_;
 };
 
 nb::list list_of(const std::vector<Damage>& damage) {
@@ -166,11 +172,11 @@ void bind_read(nb::module_& module) {
       .def("tensors", &Reader::tensors)
       .def("read", &Reader::read, nb::arg("targets"))
       .def("read_whole", &Reader::read_whole, nb::arg("numbers"), nb::arg("addresses"))
-      .def_prop_ro("path", [](const Reader& self) { return self.get().directory().string(); })
-      .def_prop_ro("step", [](const Reader& self) { return self.get().step(); })
-      .def_prop_ro("user", [](const Reader& self) { return self.get().user_json(); })
-      .def_prop_ro("objects", [](const Reader& self) { return self.get().objects_json(); })
-      .def_prop_ro("pinned", [](const Reader& self) { return self.get().pinned(); })
+      .def_prop_ro("path", [](const Reader& self) { return self.get()->directory().string(); })
+      .def_prop_ro("step", [](const Reader& self) { return self.get()->step(); })
+      .def_prop_ro("user", [](const Reader& self) { return self.get()->user_json(); })
+      .def_prop_ro("objects", [](const Reader& self) { return self.get()->objects_json(); })
+      .def_prop_ro("pinned", [](const Reader& self) { return self.get()->pinned(); })
       .def_prop_ro("stats", &Reader::stats);
   module.def("verify", &verify, nb::arg("path"), nb::arg("threads") = 0,
              nb::arg("progress") = nb::none());

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "bindings.h"
+#include "gil.h"
 #include "parts.h"
 #include "python_source.h"
 #include "shardwise/loader/open_source.h"
@@ -113,20 +114,20 @@ class FunctionSource final : public shardwise::Source {
   }
 
   void read(const Sample& sample, std::span<const FieldBox> boxes) const override {
-    const nb::gil_scoped_acquire gil;
-    const Made made = make(sample);
-    for (const FieldBox& box : boxes) {
-      copy_box(
-          box.to.box, size_bytes(fields_[box.field].dtype),
-          {reinterpret_cast<const std::byte*>(made.places[box.field].first), wholes_[box.field]},
-          box.to);
-    }
+    with_gil([&] {
+      const Made made = make(sample);
+      for (const FieldBox& box : boxes) {
+        copy_box(
+            box.to.box, size_bytes(fields_[box.field].dtype),
+            {reinterpret_cast<const std::byte*>(made.places[box.field].first), wholes_[box.field]},
+            box.to);
+      }
+    });
   }
 
   std::int64_t length(const Sample& sample, std::size_t field) const override {
     if (!fields_[field].ragged) return shardwise::Source::length(sample, field);
-    const nb::gil_scoped_acquire gil;
-    return make(sample).places[field].second;
+    return with_gil([&] { return make(sample).places[field].second; });
   }
 
  private:
@@ -157,7 +158,7 @@ class FunctionSource final : public shardwise::Source {
 /// One whole record, to memory of Python's: addresses per field.
 void read_record(const Records& self, std::int64_t record, std::int64_t epoch, std::uint64_t seed,
                  const std::vector<std::uintptr_t>& addresses) {
-  const nb::gil_scoped_release released;
+  const GilRelease released;
   const std::span<const Field> fields = self.source->fields();
   if (record < 0 || record >= self.source->size()) {
     throw Error(ErrorCode::not_found, "record " + std::to_string(record) + ": there are " +
@@ -174,7 +175,7 @@ void read_record(const Records& self, std::int64_t record, std::int64_t epoch, s
 
 std::int64_t length_of(const Records& self, std::int64_t record, std::int64_t epoch,
                        std::uint64_t seed, std::size_t field) {
-  const nb::gil_scoped_release released;
+  const GilRelease released;
   return self.source->length({record, epoch, seed}, field);
 }
 
@@ -203,9 +204,9 @@ PyType_Slot kRecordsSlots[] = {{Py_tp_traverse, reinterpret_cast<void*>(&travers
 
 std::shared_ptr<nb::object> held(nb::object object) {
   return {new nb::object(std::move(object)), [](nb::object* kept) {
-            if (Py_IsInitialized() == 0) return;  // at the end of the program Python has dropped it
-            const nb::gil_scoped_acquire gil;
-            delete kept;
+            // At the end of the program Python has dropped it.
+            if (Py_IsInitialized() == 0 || python_ends_elsewhere()) return;
+            with_gil([&] { delete kept; });
           }};
 }
 
@@ -282,7 +283,7 @@ void bind_records(nb::module_& module) {
       .def("length", &length_of, nb::arg("record"), nb::arg("epoch"), nb::arg("seed"),
            nb::arg("field"))
       .def("fingerprint", [](const Records& self) {
-        const nb::gil_scoped_release released;
+        const GilRelease released;
         return self.source->fingerprint();
       });
   bind_stages(records);

@@ -1,11 +1,13 @@
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "bindings.h"
+#include "gil.h"
 #include "parts.h"
 #include "shardwise/checkpoint/attempt.h"
 #include "shardwise/checkpoint/manager.h"
@@ -59,11 +61,11 @@ nb::bytes write(const std::string& directory, std::int64_t writer, const Ints& s
 class Attempt {
  public:
   Attempt(const std::string& path, const std::string& existing) {
-    const nb::gil_scoped_release released;
-    attempt_ = std::make_unique<CheckpointAttempt>(path, existing_of(existing));
+    const GilRelease released;
+    attempt_ = std::make_shared<CheckpointAttempt>(path, existing_of(existing));
   }
 
-  std::string directory() const { return get().directory().string(); }
+  std::string directory() const { return get()->directory().string(); }
 
   Dict publish(const std::vector<nb::bytes>& records, std::string user, std::string objects) {
     std::vector<ShardRecord> list;
@@ -76,27 +78,33 @@ class Attempt {
     options.objects_json = std::move(objects);
     SaveStats stats;
     {
-      const nb::gil_scoped_release released;
-      stats = get().publish(list, options);
-      attempt_.reset();
+      std::shared_ptr<CheckpointAttempt> kept = get();
+      const GilRelease released;
+      const std::shared_ptr<CheckpointAttempt> attempt = std::move(kept);
+      const std::lock_guard lock(publishing_);
+      stats = attempt->publish(list, options);
     }
+    attempt_.reset();
     return dict_of(stats);
   }
 
+  /// Nothing once it is published. One that is being published is removed, or stays, with its call.
   void abandon() {
-    const nb::gil_scoped_release released;
-    attempt_.reset();
+    std::shared_ptr<CheckpointAttempt> dropped = std::move(attempt_);
+    const GilRelease released;
+    dropped.reset();
   }
 
  private:
-  CheckpointAttempt& get() const {
+  const std::shared_ptr<CheckpointAttempt>& get() const {
     process_.check("an attempt");
     if (!attempt_) throw Error(ErrorCode::invalid_argument, "this attempt has ended");
-    return *attempt_;
+    return attempt_;
   }
 
   OwnProcess process_;
-  std::unique_ptr<CheckpointAttempt> attempt_;
+  std::mutex publishing_;
+  std::shared_ptr<CheckpointAttempt> attempt_;
 };
 
 /// A CheckpointManager of one process.
@@ -105,7 +113,7 @@ class Manager {
   Manager(const std::string& root, std::int64_t keep_last, int threads, bool collect_garbage,
           nb::object retired)
       : retired_(std::move(retired)) {
-    const nb::gil_scoped_release released;
+    const GilRelease released;
     ManagerOptions options{.keep_last = keep_last};
     options.threads = threads;
     options.collect_garbage = collect_garbage;
@@ -131,7 +139,7 @@ class Manager {
   }
 
   std::vector<std::tuple<std::int64_t, std::string>> steps() const {
-    const nb::gil_scoped_release released;
+    const GilRelease released;
     std::vector<std::tuple<std::int64_t, std::string>> steps;
     for (const Step& step : get().steps()) steps.emplace_back(step.step, step.directory.string());
     return steps;
@@ -140,7 +148,7 @@ class Manager {
   nb::object latest() const {
     std::optional<LatestStep> latest;
     {
-      const nb::gil_scoped_release released;
+      const GilRelease released;
       latest = get().latest();
     }
     if (!latest) return nb::none();
@@ -152,22 +160,22 @@ class Manager {
   }
 
   std::string step(std::int64_t step) const {
-    const nb::gil_scoped_release released;
+    const GilRelease released;
     return get().step(step).directory.string();
   }
 
   void remove(std::int64_t step) {
-    const nb::gil_scoped_release released;
+    const GilRelease released;
     get().remove(step);
   }
 
   bool retire(std::int64_t step) {
-    const nb::gil_scoped_release released;
+    const GilRelease released;
     return get().retire(step);
   }
 
   std::pair<std::vector<std::string>, std::vector<std::string>> collect_garbage() {
-    const nb::gil_scoped_release released;
+    const GilRelease released;
     const GarbageReport report = get().collect_garbage();
     return {report.removed, report.kept};
   }
@@ -197,16 +205,17 @@ class Manager {
 
   // On the thread that saves, which must not carry Python's exceptions: they end with the GIL.
   std::vector<std::int64_t> call_retired(std::span<const Step> steps) const {
-    const nb::gil_scoped_acquire gil;
-    try {
-      nb::list list;
-      for (const Step& step : steps) {
-        list.append(nb::make_tuple(step.step, step.directory.string()));
+    return with_gil([&] {
+      try {
+        nb::list list;
+        for (const Step& step : steps) {
+          list.append(nb::make_tuple(step.step, step.directory.string()));
+        }
+        return nb::cast<std::vector<std::int64_t>>(retired_(list));
+      } catch (const std::exception& e) {
+        throw Error(ErrorCode::invalid_argument, std::string("which steps to keep: ") + e.what());
       }
-      return nb::cast<std::vector<std::int64_t>>(retired_(list));
-    } catch (const std::exception& e) {
-      throw Error(ErrorCode::invalid_argument, std::string("which steps to keep: ") + e.what());
-    }
+    });
   }
 
   OwnProcess process_;

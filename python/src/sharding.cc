@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "bindings.h"
+#include "gil.h"
 #include "parts.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/shard/notation/convert.h"
@@ -241,7 +242,7 @@ void bind_plan(nb::module_& module) {
       .def_static(
           "reshard",
           [](const Sharding& from, const Sharding& to, const Ints& shape) {
-            const nb::gil_scoped_release released;
+            const GilRelease released;
             return TransferPlan::reshard(from, to, shape_of(shape));
           },
           nb::arg("before"), nb::arg("after"), nb::arg("shape"))

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "bindings.h"
+#include "gil.h"
 #include "parts.h"
 #include "python_source.h"
 #include "shardwise/loader/source.h"
@@ -74,16 +75,17 @@ Records filter_function(const Records& self, nb::object function, const std::str
   predicate.name = name;
   for (const Field& field : self.source->fields()) predicate.fields.push_back(field.name);
   predicate.keep = [held = held(std::move(function))](std::span<const FieldValue> values) {
-    const nb::gil_scoped_acquire gil;
-    nb::list list;
-    for (const FieldValue& value : values) {
-      list.append(nb::make_tuple(nb::bytes(value.data.data(), value.data.size()), value.length));
-    }
-    try {
-      return nb::cast<bool>((*held)(list));
-    } catch (const nb::python_error& error) {
-      throw PythonRaised(error);
-    }
+    return with_gil([&] {
+      nb::list list;
+      for (const FieldValue& value : values) {
+        list.append(nb::make_tuple(nb::bytes(value.data.data(), value.data.size()), value.length));
+      }
+      try {
+        return nb::cast<bool>((*held)(list));
+      } catch (const nb::python_error& error) {
+        throw PythonRaised(error);
+      }
+    });
   };
   return filtered(self, predicate, cache, std::move(progress));
 }

@@ -6,6 +6,7 @@
 #include <exception>
 #include <future>
 
+#include "gil.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise::python {
@@ -20,15 +21,23 @@ ProgressFunction Work::progress() {
   };
 }
 
-void Work::look() {
-  const nb::gil_scoped_acquire gil;
-  if (PyErr_CheckSignals() != 0) {
-    is_signal_ = true;
-    throw nb::python_error();
-  }
-  if (progress_.is_none() || total_ == 0) return;
-  progress_(done_.load(), total_.load());
+void Work::cancel() {
+  cancelled_ = true;
+  if (told_ != nullptr) *told_ = true;
   go_on();
+}
+
+void Work::look() {
+  if (python_ends_elsewhere()) return;  // and end() has cancelled it
+  with_gil([&] {
+    if (PyErr_CheckSignals() != 0) {
+      is_signal_ = true;
+      throw nb::python_error();
+    }
+    if (progress_.is_none() || total_ == 0) return;
+    progress_(done_.load(), total_.load());
+    go_on();
+  });
 }
 
 void Work::go_on() {
@@ -38,8 +47,9 @@ void Work::go_on() {
 
 void Work::run_body(const std::function<void()>& body) {
   std::exception_ptr raised, failed;
+  const Listed listed(*this);
   {
-    const nb::gil_scoped_release released;
+    const GilRelease released;
     std::future<void> done = std::async(std::launch::async, body);
     while (done.wait_for(std::chrono::milliseconds(20)) != std::future_status::ready) {
       if (raised) continue;
@@ -47,9 +57,7 @@ void Work::run_body(const std::function<void()>& body) {
         look();
       } catch (...) {
         raised = std::current_exception();
-        cancelled_ = true;
-        if (told_ != nullptr) *told_ = true;
-        go_on();
+        cancel();
       }
     }
     try {

@@ -14,6 +14,21 @@
 
 namespace shardwise::python {
 
+// Rules of lifetime, which python/tests/test_lifetimes.py tests for every binding:
+//
+// 1. What blocks or takes long runs in a GilRelease (gil.h), or by Work. nanobind's own guards are
+//    not used: they end the process if Python ends meanwhile.
+// 2. An object that can be closed holds what it closes by a shared_ptr. A call copies the pointer
+//    with the GIL and uses the copy; close() drops the object's own. So a call beside close() ends
+//    well, and later ones throw invalid_argument.
+// 3. What C++ says is for one thread at a time is guarded by a mutex of the binding. It is taken
+//    without the GIL, for a moment at a time, and given back before the GIL is taken again.
+// 4. C++ calls Python by with_gil(). Threads that do so are joined before Python ends: by the
+// atexit
+//    function of shardwise._loader, and by end(), which ends all Work.
+// 5. Objects of other threads are dropped with the GIL: held().
+// 6. What another process has made says so: OwnProcess.
+
 /// A call of the library that blocks, seen from Python: it runs on a thread of its own while the
 /// caller, without the GIL, looks every 20 ms for signals and tells a Python function how far it
 /// has come. What a signal handler or that function raises ends the work (ErrorCode::cancelled),
@@ -43,6 +58,9 @@ class Work {
     }
   }
 
+  /// The body is to end. With the GIL, from any thread.
+  void cancel();
+
   /// The work no longer waits until the progress function has been called once.
   void go_on();
 
@@ -55,6 +73,18 @@ class Work {
   bool is_signal_ = false;  // what look() threw
   std::atomic<bool>* told_;
   std::atomic<std::size_t> done_ = 0, total_ = 0;
+};
+
+/// Holds a work among those that end with Python. Made and dropped with the GIL.
+class Listed {
+ public:
+  explicit Listed(Work& work);
+  ~Listed();
+  Listed(const Listed&) = delete;
+  Listed& operator=(const Listed&) = delete;
+
+ private:
+  Work& work_;
 };
 
 /// Which process has made an object. Throws unsupported in a child that fork() made of it: threads

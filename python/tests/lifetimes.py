@@ -1,0 +1,287 @@
+"""Every binding in use, for test_lifetimes.py: python lifetimes.py CASE MODE FOLDER. MODE: threads, close or daemons."""
+
+import itertools
+import os
+import sys
+import threading
+from typing import Any
+
+import numpy as np
+
+import shardwise as sw
+from shardwise import _core, sources
+
+W = np.arange(300_000, dtype=np.float32).reshape(300, 1000)
+LONG = np.arange(5 << 20, dtype=np.int32)  # a read of it is interrupted, and so runs on a thread of its own
+
+
+class Case:
+    """What several threads call. `covers`: the names in _core that it uses."""
+
+    covers = ""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self.count = itertools.count()
+
+    def path(self) -> str:
+        return f"{self.folder}/{next(self.count)}"
+
+    def call(self) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        pass
+
+
+class Reading(Case):
+    covers = """Reader.close Reader.tensors Reader.read Reader.read_whole Reader.path Reader.step Reader.user Reader.objects
+        Reader.pinned Reader.stats"""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__(folder)
+        sw.save(folder + "/a", {"w": W, "long": LONG, "note": "x"}, codec="none")
+        self.close()
+
+    def call(self) -> None:
+        c = self.checkpoint
+        reader = c._reader
+        assert (c["w"][10:20, ::7] == W[10:20, ::7]).all() and (np.asarray(c["long"]) == LONG).all()
+        assert (c.load("w")["w"] == W).all() and len(reader.tensors()) == 2
+        assert [reader.path, reader.step, reader.pinned, reader.user] == [self.folder + "/a", None, True, "{}"]
+        assert "note" in reader.objects and len(reader.stats) == 3
+
+    def close(self) -> None:
+        before = getattr(self, "checkpoint", None)
+        self.checkpoint = sw.open(self.folder + "/a")
+        if before is not None:
+            before.close()
+
+
+class Managing(Case):
+    covers = """Manager.save Manager.steps Manager.latest Manager.step Manager.remove Manager.retire Manager.collect_garbage
+        Source.name"""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__(folder)
+        self.manager = sw.CheckpointManager(folder + "/run", keep_every=2, keep_last=3)
+
+    def call(self) -> None:
+        step = next(self.count)
+        self.manager.save(step, {"w": W}, progress=lambda done, total: None)
+        self.manager.save_async(step, {"w": W}, existing="replace").result()
+        core = self.manager._manager
+        assert self.manager.steps() and core.steps()
+        for ask in (core.latest, lambda: core.step(step), lambda: core.retire(step), lambda: core.remove(step),
+                    core.collect_garbage):
+            try:
+                ask()
+            except (sw.NotFound, sw.IOFailed):  # another thread's save has removed it
+                pass
+
+    def close(self) -> None:
+        self.manager.close()
+
+
+class Attempting(Case):
+    covers = "Attempt.directory Attempt.publish Attempt.abandon write_shards hash128"
+
+    def __init__(self, folder: str) -> None:
+        super().__init__(folder)
+        self.attempt: Any = None
+
+    def call(self) -> None:
+        path = self.path()
+        self.attempt = attempt = _core.Attempt(path, "fail")
+        source = _core.Source("w", "f32", list(W.shape), [([0, 0], list(W.shape), W.ctypes.data, list(W.strides))])
+        record = _core.write_shards(attempt.directory, 0, [], [source], "zstd", 1 << 28, 0, lambda done, total: None)
+        attempt.publish([record])
+        attempt.abandon()
+        assert (sw.load(path)["w"] == W).all() and len(_core.hash128(W.ctypes.data, W.nbytes)) == 32
+
+    def close(self) -> None:
+        if self.attempt is not None:
+            self.attempt.abandon()
+
+
+class Squares:
+    def __len__(self) -> int:
+        return 100_000
+
+    def __getitem__(self, record: int) -> Any:
+        return {"x": np.float32(record)}
+
+
+class Batches(Case):
+    covers = """Loader.next Loader.close Loader.state Loader.stats Loader.bad_records Loader.step_of Loader.batches_per_epoch
+        Loader.batches LoaderOptions.of"""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__(folder)
+        self.loader = sw.Loader(self.source(), batch_size=10, epochs=1000, order="sequential", threads=2)
+        self.taken: list[int] = []
+
+    def source(self) -> Any:
+        return {"x": np.arange(100_000, dtype=np.float32)}
+
+    def call(self) -> None:
+        batch = next(self.loader)
+        self.taken.append(batch.index)
+        assert batch["x"].tolist() == [self.value(10 * batch.index + k) for k in range(10)]
+        assert self.loader.state_dict() and self.loader.stats() and self.loader.bad_records()[0] == 0
+        assert self.loader.step_of(11) == (1, 1) and len(self.loader) == 1000 * self.loader.batches_per_epoch
+
+    def value(self, record: int) -> int:
+        return record % 100_000
+
+    def close(self) -> None:
+        self.loader.close()
+
+
+class Objects(Batches):
+    covers = "Records.of_function"
+
+    def source(self) -> Any:
+        return Squares()
+
+
+class Mapped(Batches):
+    covers = "Records.of_arrays"
+
+    def source(self) -> Any:
+        return sources.arrays({"x": np.arange(100_000)}).map(lambda record: {"x": np.float32(2 * record["x"])})
+
+    def value(self, record: int) -> int:
+        return 2 * (record % 100_000)
+
+
+class Sources(Case):
+    covers = """Records.open Records.size Records.fields Records.read Records.length Records.fingerprint Records.zip
+        Records.concat Records.mix Records.shuffle Records.take Records.repeat Records.filter_text Records.filter_function
+        Records.pack Records.crop Records.flip Records.pad Records.cast Records.normalise"""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__(folder)
+        np.save(folder + "/w.npy", W)
+        with open(folder + "/t.jsonl", "w") as file:
+            file.writelines(f'{{"t": [{", ".join(["1"] * (1 + k % 5))}]}}\n' for k in range(100))
+        self.file = sources.npy(folder + "/w.npy")._records
+        self.mapped = sources.of(Squares())._records
+
+    def call(self) -> None:
+        opened = _core.Records.open(f"npy:{self.folder}/w.npy")
+        ragged = _core.Records.open(f"jsonl:{self.folder}/t.jsonl?field=t:i64[5]")
+        for records in (self.file, self.mapped, opened):
+            records.fingerprint()
+        row = np.empty(1000, np.float32)
+        opened.read(7, 0, 0, [row.ctypes.data])
+        assert (row == W[7]).all() and opened.size == 300 and len(opened.fields) == 1
+        assert ragged.length(4, 0, 0, 0) == 5
+        both = _core.Records.concat([opened, opened])
+        few = self.mapped.take(0, 100).filter_function(lambda values: True, "all", "")
+        made = [both, _core.Records.zip([self.mapped.take(0, 300), _core.Records.open("npy:" + self.folder + "/w.npy?field=y")]),
+                _core.Records.mix([both, both], [1, 2], []), both.shuffle(3), few, self.mapped.repeat(2),
+                self.mapped.take(0, 50).filter_text("x >= 3", ""), ragged.pack("t", 8, 4), both.crop("x", [10], "centre", [], ""),
+                both.flip("x", 0, 0.5, "f"), both.pad("x", [1], [1], 0.0), both.cast("x", "f64"), both.normalise("x", [1.0], [2.0])]
+        assert all(one.size > 0 for one in made), [one.size for one in made]
+
+
+class Converting(Case):
+    covers = "verify reshard export_safetensors import_safetensors SpecRules.parse SpecRules.find SpecRules.unmatched"
+
+    def __init__(self, folder: str) -> None:
+        super().__init__(folder)
+        with sw.CheckpointManager(folder + "/run") as manager:
+            manager.save(1, {"w": W})
+        self.step = folder + "/run/step-00000001"
+
+    def call(self) -> None:
+        def tell(done: int, total: int) -> None:
+            pass
+
+        path = self.path()
+        assert sw.verify(self.step, progress=tell)
+        assert (sw.load(sw.reshard(self.step, path, mesh="x=2", rules="w=x,-", progress=tell))["w"] == W).all()
+        assert sw.export_safetensors(self.step, path + ".safetensors", progress=tell) == [path + ".safetensors"]
+        assert (sw.load(sw.import_safetensors(path + ".safetensors", path + "-b", progress=tell))["w"] == W).all()
+        rules = _core.SpecRules.parse("w=x,-")
+        assert rules.find("w", 2) is not None and rules.unmatched(["w"]) == []
+
+
+class Values(Case):
+    covers = """Mesh.parse Mesh.of Mesh.axes Mesh.size Mesh.device_at Mesh.position_of PartitionSpec.parse
+        PartitionSpec.parse_jax PartitionSpec.jax PartitionSpec.padded PartitionSpec.rank Sharding.mesh Sharding.spec
+        Sharding.policy Sharding.shard_shape Sharding.box Sharding.replica_id Sharding.num_replicas
+        Sharding.is_fully_replicated Sharding.svg TransferPlan.reshard TransferPlan.copies TransferPlan.moved_elements
+        TransferPlan.classify advise dtypes explain_reshard from_placements placement_runs to_placements"""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__(folder)
+        self.mesh = _core.Mesh.parse("x=4,y=2")
+        self.cut = _core.Sharding(self.mesh, _core.PartitionSpec.parse("x,-"))
+
+    def call(self) -> None:
+        mesh, cut = self.mesh, self.cut
+        assert _core.Mesh.of(mesh.axes) == mesh and mesh.size == 8 and mesh.position_of(mesh.device_at(3)) == 3
+        spec = _core.PartitionSpec.parse_jax(cut.spec.jax())
+        assert spec.padded(2).rank == 2 and cut.mesh == mesh and cut.policy == "ceil"
+        assert cut.shard_shape([8, 3]) == [2, 3] and len(cut.box(0, [8, 3])) == 2 and cut.replica_id(1) == 1
+        assert cut.num_replicas == 2 and not cut.is_fully_replicated and "svg" in cut.svg([8, 3])
+        plan = _core.TransferPlan.reshard(cut, _core.Sharding(mesh, _core.PartitionSpec.parse("-,y")), [64, 64])
+        assert plan.copies and plan.moved_elements > 0 and plan.classify()
+        assert _core.explain_reshard(cut, cut, [8, 4]) and isinstance(_core.advise(mesh, cut.spec), str) and _core.dtypes()
+        placements = _core.to_placements(cut, [8, 4])
+        assert _core.from_placements(mesh, placements, [8, 4])[0] is not None
+        assert _core.placement_runs(mesh, placements, [8, 4], 0)
+
+
+CASES = {kind.__name__: kind for kind in (Reading, Managing, Attempting, Batches, Objects, Mapped, Sources, Converting, Values)}
+THREADS, CALLS = 3, 4
+
+
+def main(case: Case, mode: str) -> None:
+    wrong: list[str] = []
+
+    def work(calls: int) -> None:
+        for _ in range(calls):
+            try:
+                case.call()
+            except sw.Error as error:
+                if mode != "close":
+                    wrong.append(repr(error))
+            except Exception as error:
+                wrong.append(repr(error))
+
+    if mode == "daemons":
+        came = [threading.Event() for _ in range(THREADS)]
+
+        def forever(event: threading.Event) -> None:
+            while True:
+                work(1)
+                event.set()
+
+        for event in came:
+            threading.Thread(target=forever, args=(event,), daemon=True).start()
+        for event in came:
+            event.wait()
+        assert not wrong, wrong
+        return  # and Python ends
+    threads = [threading.Thread(target=work, args=(CALLS,)) for _ in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        if mode == "close":
+            case.close()
+        threads[0].join(0.001)
+    for thread in threads:
+        thread.join()
+    assert not wrong, wrong
+    if mode == "threads" and isinstance(case, Batches):
+        assert sorted(case.taken) == list(range(THREADS * CALLS)), case.taken
+    case.close()
+
+
+if __name__ == "__main__":
+    os.makedirs(sys.argv[3], exist_ok=True)
+    case = CASES[sys.argv[1]](sys.argv[3])
+    main(case, sys.argv[2])
