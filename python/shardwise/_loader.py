@@ -410,8 +410,8 @@ OPTIONS = [name for name in inspect.signature(Loader).parameters if name not in 
 
 @atexit.register
 def _close_all() -> None:
-    # Threads that call Python must have ended before Python does.
+    # Threads that call Python must have ended before Python does. A daemon thread may have a loader's lock for good.
     for loader in list(_running):
-        loader.close()
-
-
+        core = loader._core
+        if core is not None:
+            core.close()

@@ -4,6 +4,7 @@ import itertools
 import os
 import sys
 import threading
+import traceback
 from typing import Any
 
 import numpy as np
@@ -48,7 +49,7 @@ class Reading(Case):
         reader = c._reader
         assert (c["w"][10:20, ::7] == W[10:20, ::7]).all() and (np.asarray(c["long"]) == LONG).all()
         assert (c.load("w")["w"] == W).all() and len(reader.tensors()) == 2
-        assert [reader.path, reader.step, reader.pinned, reader.user] == [self.folder + "/a", None, True, "{}"]
+        assert [reader.path, reader.step, reader.user] == [self.folder + "/a", -1, "{}"] and isinstance(reader.pinned, bool)
         assert "note" in reader.objects and len(reader.stats) == 3
 
     def close(self) -> None:
@@ -170,7 +171,7 @@ class Sources(Case):
 
     def call(self) -> None:
         opened = _core.Records.open(f"npy:{self.folder}/w.npy")
-        ragged = _core.Records.open(f"jsonl:{self.folder}/t.jsonl?field=t:i64[5]")
+        ragged = _core.Records.open(f"jsonl:{self.folder}/t.jsonl?t=i64[]")
         for records in (self.file, self.mapped, opened):
             records.fingerprint()
         row = np.empty(1000, np.float32)
@@ -246,11 +247,11 @@ def main(case: Case, mode: str) -> None:
         for _ in range(calls):
             try:
                 case.call()
-            except sw.Error as error:
+            except sw.Error:
                 if mode != "close":
-                    wrong.append(repr(error))
-            except Exception as error:
-                wrong.append(repr(error))
+                    wrong.append(traceback.format_exc())
+            except Exception:
+                wrong.append(traceback.format_exc())
 
     if mode == "daemons":
         came = [threading.Event() for _ in range(THREADS)]
@@ -264,7 +265,7 @@ def main(case: Case, mode: str) -> None:
             threading.Thread(target=forever, args=(event,), daemon=True).start()
         for event in came:
             event.wait()
-        assert not wrong, wrong
+        assert not wrong, wrong[0]
         return  # and Python ends
     threads = [threading.Thread(target=work, args=(CALLS,)) for _ in range(THREADS)]
     for thread in threads:
@@ -275,7 +276,7 @@ def main(case: Case, mode: str) -> None:
         threads[0].join(0.001)
     for thread in threads:
         thread.join()
-    assert not wrong, wrong
+    assert not wrong, wrong[0]
     if mode == "threads" and isinstance(case, Batches):
         assert sorted(case.taken) == list(range(THREADS * CALLS)), case.taken
     case.close()
