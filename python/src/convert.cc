@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "bindings.h"
+#include "parts.h"
 #include "shardwise/checkpoint/attempt.h"
 #include "shardwise/checkpoint/reshard.h"
 #include "shardwise/convert/safetensors.h"
@@ -11,10 +12,6 @@
 
 namespace shardwise::python {
 namespace {
-
-Existing if_existing(const std::string& text) {
-  return text == "replace" ? Existing::replace : Existing::fail;
-}
 
 std::string reshard(const std::string& source, const std::string& root, const std::string& mesh,
                     const std::string& rules, const std::string& codec, std::size_t memory,
@@ -25,7 +22,7 @@ std::string reshard(const std::string& source, const std::string& root, const st
   options.save.codec = parse_codec(codec);
   options.save.memory_budget_bytes = memory;
   options.save.writers = files;
-  options.save.existing = if_existing(existing);
+  options.save.existing = existing_of(existing);
   options.save.progress = work.progress();
   options.read.threads = threads;
   const Mesh parsed = Mesh::parse(mesh);
@@ -39,7 +36,7 @@ std::string import_safetensors(const std::string& source, const std::string& tar
                                const std::string& existing, const std::string& codec,
                                std::size_t memory, nb::object progress) {
   Work work(std::move(progress));
-  SaveOptions options{.codec = parse_codec(codec), .existing = if_existing(existing)};
+  SaveOptions options{.codec = parse_codec(codec), .existing = existing_of(existing)};
   options.memory_budget_bytes = memory;
   options.progress = work.progress();
   return work.run([&] {
@@ -60,7 +57,7 @@ std::vector<std::string> write_safetensors(const std::string& source, const std:
   Work work(std::move(progress));
   ExportOptions options{.max_shard_bytes = max_shard,
                         .metadata = metadata,
-                        .existing = if_existing(existing),
+                        .existing = existing_of(existing),
                         .memory_budget_bytes = memory};
   options.progress = work.progress();
   const ExportStats stats = work.run([&] {

@@ -17,13 +17,6 @@
 namespace shardwise::python {
 namespace {
 
-Existing existing_of(const std::string& text) {
-  if (text == "fail") return Existing::fail;
-  if (text == "replace") return Existing::replace;
-  throw Error(ErrorCode::invalid_argument,
-              "existing is \"" + text + "\", needed is \"fail\" or \"replace\"");
-}
-
 std::vector<TensorSource> sources_of(const std::vector<Source*>& sources) {
   std::vector<TensorSource> result;
   result.reserve(sources.size());
@@ -225,6 +218,13 @@ class Manager {
 };
 
 }  // namespace
+
+Existing existing_of(const std::string& text) {
+  if (text == "fail") return Existing::fail;
+  if (text == "replace") return Existing::replace;
+  throw Error(ErrorCode::invalid_argument,
+              "save: found existing \"" + text + "\", needed \"fail\" or \"replace\"");
+}
 
 void bind_save(nb::module_& module) {
   module.def("write_shards", &write, nb::arg("directory"), nb::arg("writer"), nb::arg("starts"),

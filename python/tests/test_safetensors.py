@@ -65,3 +65,12 @@ def test_dtypes_it_has_not_are_named(tmp_path):
     sw.save(tmp_path / "a", {"c": np.zeros(2, np.complex128), "d": np.zeros(2)})
     with pytest.raises(NotImplementedError, match='"c"'):
         sw.export_safetensors(tmp_path / "a", tmp_path / "m.safetensors")
+
+
+def test_a_word_that_existing_has_not_is_refused_by_every_binding(tmp_path):
+    for call in (lambda: sw._core.import_safetensors("a", "b", "replase", "zstd", 1 << 28),
+                 lambda: sw._core.export_safetensors("a", "b", 0, "{}", "replase", 1 << 28),
+                 lambda: sw._core.reshard("a", "b", "x=1", existing="replase"),
+                 lambda: sw._core.Attempt(str(tmp_path / "a"), "replase")):
+        with pytest.raises(sw.InvalidArgument, match='found existing "replase", needed "fail" or "replace"'):
+            call()
