@@ -83,6 +83,12 @@ void add_shards(CLI::App& app, Commands& c) {
                   c, c.shards, run_shards);
   shards.add_option("--mesh", c.shards.mesh, "Mesh: data=4,model=2, or 4,2")->required();
   shards.add_option("--devices", c.shards.devices, "Device ids in mesh order (default 0,1,2,..)");
+  shards.add_option("--slices", c.shards.slices,
+                    "Slices along each mesh axis, 2,1: a hybrid mesh, whose devices are numbered "
+                    "slice by slice");
+  shards.add_option("--torus", c.shards.torus,
+                    "Torus of the devices (of each slice), 2,2, numbered row by row: neighbours in "
+                    "the mesh are near in it");
   CLI::Option_group* cut = shards.add_option_group("How it is cut", "One of these");
   cut->add_option("--spec", c.shards.spec,
                   "Per dim \"-\", an axis, or several joined by \"+\"; \"\" for a scalar; or JAX's "

@@ -172,6 +172,20 @@ class Streams(Cli):
 
 
 class Shards(Cli):
+    def test_shards_of_hybrid_meshes_and_tori(self):
+        shards = ("shards", "--mesh", "data=4,model=2", "--spec", "data,-", "--shape", "8,6")
+        hybrid = self.ok_json(*shards, "--slices", "2,1", "--torus", "2,2")
+        rows = {int(d): device["box"][0][0] for d, device in hybrid["devices"].items()}
+        self.assertEqual(rows, {0: 0, 2: 0, 1: 2, 3: 2, 4: 4, 6: 4, 5: 6, 7: 6})  # each slice has rows of its own
+        plain = self.ok_json(*shards)
+        self.assertNotEqual(hybrid["devices"], plain["devices"])
+        for options, message in ((("--slices", "3,1"), "found slices [3, 1]"), (("--slices", "2"), "found slices [2]"),
+                                 (("--torus", "3"), "found a torus [3]; needed are 8 devices"),
+                                 (("--torus", "8", "--devices", "7,6,5,4,3,2,1,0"), "found a list of devices")):
+            result = run(*shards, *options)
+            self.assertNotEqual(result.returncode, 0)
+            self.assertIn(message, result.stderr)
+
     def test_table_names_every_device(self):
         text = self.ok("shards", "--mesh", "data=4,model=2", "--spec", "data,model", "--shape", "10,6")
         self.assertIn("[3:6, 0:3]", text)

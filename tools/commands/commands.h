@@ -18,6 +18,7 @@ namespace shardwise::tools {
 struct ShardsOptions {
   std::string mesh, devices, shape, dtype = "f32", policy = "ceil";
   std::optional<std::string> spec, placements, sharding;
+  std::optional<std::string> slices, torus;
   std::optional<std::string> svg;
   bool short_spec = false;
   bool json = false;

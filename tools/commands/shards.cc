@@ -13,6 +13,7 @@
 #include "commands/commands.h"
 #include "output.h"
 #include "parse.h"
+#include "shardwise/shard/box.h"
 #include "shardwise/shard/dtype.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/shard/notation/convert.h"
@@ -21,6 +22,7 @@
 #include "shardwise/shard/notation/xla_text.h"
 #include "shardwise/shard/shard_boxes.h"
 #include "shardwise/shard/sharding.h"
+#include "shardwise/shard/torus/hybrid_mesh.h"
 #include "shardwise/shard/view/picture.h"
 
 namespace shardwise::tools {
@@ -63,6 +65,53 @@ Json text_or_null(const Print& print) {
   }
 }
 
+/// The mesh with its devices in the order of slices and torus, where the options give them.
+Mesh ordered_mesh(const ShardsOptions& options) {
+  Mesh mesh = parse_mesh(options.mesh, options.devices);
+  if (!options.slices && !options.torus) return mesh;
+  if (!mesh.devices().is_iota()) {
+    throw Error(ErrorCode::invalid_argument,
+                "shards: found a list of devices beside --slices or --torus, which order them; "
+                "needed is one of both");
+  }
+  Dims slices;
+  if (options.slices) {
+    slices = parse_shape(*options.slices);
+  } else {
+    for (std::size_t a = 0; a < mesh.rank(); ++a) slices.push_back(1);
+  }
+  std::int64_t count = 1;
+  std::vector<HybridAxis> axes;
+  for (std::size_t a = 0; a < mesh.rank(); ++a) {
+    const Axis& axis = mesh.axes()[a];
+    if (slices.size() != mesh.rank() || slices[a] < 1 || axis.size % slices[a] != 0) {
+      throw Error(
+          ErrorCode::invalid_argument,
+          fmt::format("shards: found slices {} for mesh \"{}\"; needed is a divisor of each "
+                      "axis",
+                      to_string(slices), mesh.to_string()));
+    }
+    axes.push_back({axis.name, axis.size / slices[a], slices[a]});
+    count *= slices[a];
+  }
+  check_listed(mesh, "shards");
+  const std::int64_t each = mesh.size() / count;
+  const Shape torus = options.torus ? parse_shape(*options.torus) : Shape{each};
+  if (Box::whole(torus).num_elements() != each) {
+    throw Error(
+        ErrorCode::invalid_argument,
+        fmt::format("shards: found a torus {}; needed are {} devices", to_string(torus), each));
+  }
+  std::vector<DeviceAttributes> devices;
+  for (std::int64_t slice = 0; slice < count; ++slice) {
+    for_each_index(Box::whole(torus), [&](const Index& place) {
+      const auto id = static_cast<DeviceId>(devices.size());
+      devices.push_back({id, options.torus ? place : Index{}, slice, slice});
+    });
+  }
+  return hybrid_mesh(axes, devices);
+}
+
 /// What the options say: where the tensor lies as XLA would say it, or as DTensor does, or both.
 struct Request {
   XlaSharding xla;
@@ -70,7 +119,7 @@ struct Request {
 };
 
 Request requested(const ShardsOptions& options, const Shape& shape) {
-  const Mesh mesh = parse_mesh(options.mesh, options.devices);
+  const Mesh mesh = ordered_mesh(options);
   check_listed(mesh, "shards");
   const UnevenPolicy policy = UnevenPolicy::parse(options.policy);
   if (options.sharding) {
