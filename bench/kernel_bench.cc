@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "shardwise/runtime/gemm.h"
 #include "shardwise/runtime/kernels/detail/einsum.h"
 #include "shardwise/runtime/kernels/detail/index.h"
 #include "shardwise/runtime/kernels/detail/layout.h"
@@ -15,6 +16,9 @@
 
 namespace shardwise {
 namespace {
+
+// Before main() and other threads: the figures are those of a program that asks for it.
+[[maybe_unused]] const bool kChosen = choose_blas_kernels();
 
 /// A whole tensor.
 struct BenchTensor {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "npz.h"
+#include "shardwise/runtime/gemm.h"
 #include "shardwise/runtime/nn/activations.h"
 #include "shardwise/runtime/nn/init.h"
 #include "shardwise/runtime/nn/layers.h"
@@ -115,6 +116,7 @@ void run(const std::map<std::string, std::string>& options) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  choose_blas_kernels();  // before there are other threads
   std::map<std::string, std::string> options{{"--mesh", "data=8"}, {"--steps", "20"}};
   for (int i = 1; i + 1 < argc; ++i) {
     if (std::string_view(argv[i]).starts_with("--")) options[argv[i]] = argv[i + 1];

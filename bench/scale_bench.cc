@@ -35,6 +35,7 @@
 #include "shardwise/checkpoint/manager.h"
 #include "shardwise/checkpoint/verify.h"
 #include "shardwise/runtime/process/detail/mailbox.h"
+#include "shardwise/runtime/process/detail/message.h"
 
 using namespace shardwise;
 using namespace shardwise::bench;
@@ -203,8 +204,10 @@ class Rank final : public Transport {
     if (network_.boxes.contains(from)) {
       bytes = network_.boxes.at(rank_).take(from, key, wait);
     } else {
-      bytes = asked_.insert(from).second ? network_.made_up->report(from)
-                                         : network_.made_up->list(from);
+      const bool is_report = asked_.insert(from).second;
+      bytes = is_report ? network_.made_up->report(from) : network_.made_up->list(from);
+      detail::seal(*bytes,
+                   {is_report ? detail::Operation::gather : detail::Operation::exchange, 0});
     }
     if (bytes && rank_ == 0) {
       ++network_.received;

@@ -4,9 +4,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cassert>
 #include <cstdlib>
 #include <limits>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -53,36 +55,39 @@ struct Stored {
   blasint leading;  ///< elements from one stored row to the next
 };
 
-/// OpenBLAS 0.3.21 takes its AVX2 kernels on AMD's processors that have AVX-512: those for Intel's
-/// run there too, and are 1.3 to 1.5 times as fast. Does nothing where the library cannot change,
-/// or OPENBLAS_CORETYPE says what it should take.
-void take_avx512_kernels() {
-#if defined(__x86_64__)
-  if (gotoblas_dynamic_init == nullptr || gotoblas_dynamic_quit == nullptr) return;
-  constexpr const char* kVariable = "OPENBLAS_CORETYPE";
-  if (std::getenv(kVariable) != nullptr) return;
-  __builtin_cpu_init();
-  if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
-      !__builtin_cpu_supports("avx512dq") || !__builtin_cpu_supports("avx512vl")) {
-    return;
+/// While one is there, OpenBLAS computes on the thread that calls it alone. Its number of threads
+/// is the whole process's: it is as before when the last of these has gone. Cheap if others are
+/// there.
+class OnCallingThread {
+ public:
+  OnCallingThread() {
+    int others = calls_;
+    while (others > 0) {
+      if (calls_.compare_exchange_weak(others, others + 1)) return;
+    }
+    const std::lock_guard lock(mutex_);
+    if (calls_ == 0) {
+      threads_before_ = openblas_get_num_threads();
+      if (threads_before_ != 1) openblas_set_num_threads(1);
+    }
+    ++calls_;
   }
-  const std::string_view kernels = openblas_get_corename();
-  if (kernels != "Haswell" && kernels != "Zen") return;
-  setenv(kVariable, "SKYLAKEX", 1);
-  gotoblas_dynamic_quit();
-  gotoblas_dynamic_init();
-  unsetenv(kVariable);
-#endif
-}
+  ~OnCallingThread() {
+    int all = calls_;
+    while (all > 1) {
+      if (calls_.compare_exchange_weak(all, all - 1)) return;
+    }
+    const std::lock_guard lock(mutex_);
+    if (--calls_ == 0 && threads_before_ != 1) openblas_set_num_threads(threads_before_);
+  }
+  OnCallingThread(const OnCallingThread&) = delete;
+  OnCallingThread& operator=(const OnCallingThread&) = delete;
 
-/// Once in a process.
-void prepare_openblas() {
-  [[maybe_unused]] static const bool prepared = [] {
-    openblas_set_num_threads(1);
-    take_avx512_kernels();
-    return true;
-  }();
-}
+ private:
+  static inline std::mutex mutex_;  // held where the number of threads changes
+  static inline std::atomic<int> calls_ = 0;
+  static inline int threads_before_ = 1;
+};
 
 template <class T>
 Stored stored(const StridedMatrix<T>& m) {
@@ -108,13 +113,35 @@ StridedMatrix<const float> strided(const ConstMatrix& m) {
 
 }  // namespace
 
+bool choose_blas_kernels() {
+#if defined(__x86_64__)
+  if (gotoblas_dynamic_init == nullptr || gotoblas_dynamic_quit == nullptr) return false;
+  constexpr const char* kVariable = "OPENBLAS_CORETYPE";
+  if (std::getenv(kVariable) != nullptr) return false;
+  __builtin_cpu_init();
+  if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
+      !__builtin_cpu_supports("avx512dq") || !__builtin_cpu_supports("avx512vl")) {
+    return false;
+  }
+  const std::string_view kernels = openblas_get_corename();
+  if (kernels != "Haswell" && kernels != "Zen") return false;
+  setenv(kVariable, "SKYLAKEX", 1);
+  gotoblas_dynamic_quit();
+  gotoblas_dynamic_init();
+  unsetenv(kVariable);
+  return true;
+#else
+  return false;
+#endif
+}
+
 template <class T>
 void gemm(const StridedMatrix<const T>& a, const StridedMatrix<const T>& b,
           const StridedMatrix<T>& out, T beta) {
   assert(a.rows == out.rows && b.cols == out.cols && a.cols == b.rows);
   const auto [out_transpose, out_leading] = stored(out);
   if (out_transpose == CblasTrans) return gemm(transposed(b), transposed(a), transposed(out), beta);
-  prepare_openblas();
+  const OnCallingThread on_calling_thread;
   const auto [a_transpose, a_leading] = stored(a);
   const auto [b_transpose, b_leading] = stored(b);
   const auto n = [](std::int64_t extent) { return static_cast<blasint>(extent); };

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <utility>
 
@@ -12,6 +13,15 @@
 
 namespace shardwise {
 namespace {
+
+/// Ends the run of all processes if they have recorded different regions.
+void agree(const Program& program, const Devices& devices) {
+  if (devices.group().size() == 1) return;
+  const std::array<ProcessGroup::Fact, 3> facts{{{"the number of steps", program.steps().size()},
+                                                 {"the number of values", program.values().size()},
+                                                 {"a hash of steps and shardings", hash(program)}}};
+  devices.group().agree("run a manual region", facts);
+}
 
 [[noreturn]] void refuse(std::string_view operation, const std::string& why) {
   throw Error(ErrorCode::invalid_argument, fmt::format("{}: {}", operation, why));
@@ -267,7 +277,9 @@ ManualRegion::Value ManualRegion::permute(Value value, std::string_view axis,
 void ManualRegion::run() {
   const Schedule schedule(impl_->program, impl_->steps_run);
   try {
-    shardwise::run(impl_->program, schedule, impl_->storage, impl_->devices);
+    detail::together(impl_->devices, [&] { agree(impl_->program, impl_->devices); });
+    shardwise::run(impl_->program, schedule, impl_->storage, impl_->devices,
+                   impl_->devices.group().size() > 1 ? hash(impl_->program) : 0);
   } catch (...) {
     clear();
     throw;

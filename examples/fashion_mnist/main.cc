@@ -18,6 +18,7 @@
 
 #include "model.h"
 #include "shardwise/loader/sources/idx.h"
+#include "shardwise/runtime/gemm.h"
 #include "shardwise/runtime/stopwatch.h"
 #include "shardwise/runtime/timeline.h"
 #include "shardwise/shard/error.h"
@@ -243,6 +244,7 @@ class Run {
 // What CLI11 throws while options are declared is a mistake in this file.
 // NOLINTNEXTLINE(bugprone-exception-escape)
 int main(int argc, char** argv) {
+  choose_blas_kernels();  // before there are other threads
   Options options;
   CLI::App app{"Trains a classifier of Fashion-MNIST on emulated devices"};
   app.add_option("--data", options.data, "Folder with the idx.gz files")->capture_default_str();

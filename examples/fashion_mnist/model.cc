@@ -6,6 +6,7 @@
 
 #include "shardwise/runtime/gemm.h"
 #include "shardwise/runtime/manual.h"
+#include "shardwise/shard/host/splitmix64.h"
 
 namespace fashion_mnist {
 namespace {
@@ -32,12 +33,9 @@ ManualRegion::Output f32(const Shape& shape, const char* spec) {
   return {DType::f32, shape, PartitionSpec::parse(spec)};
 }
 
-/// A number in [0, 1) from a counter (splitmix64's finaliser).
+/// A number in [0, 1) from a counter.
 double uniform(std::uint64_t counter) {
-  counter += 0x9E3779B97F4A7C15u;
-  counter = (counter ^ (counter >> 30)) * 0xBF58476D1CE4E5B9u;
-  counter = (counter ^ (counter >> 27)) * 0x94D049BB133111EBu;
-  return static_cast<double>((counter ^ (counter >> 31)) >> 11) * 0x1.0p-53;
+  return static_cast<double>(splitmix64(counter) >> 11) * 0x1.0p-53;
 }
 
 void fill(const BoxView& view, std::int64_t columns, double scale, std::uint64_t stream) {

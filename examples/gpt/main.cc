@@ -17,6 +17,7 @@
 #include "npz.h"
 #include "plan.h"
 #include "shardwise/checkpoint/manager.h"
+#include "shardwise/runtime/gemm.h"
 #include "shardwise/runtime/spmd/report.h"
 #include "shardwise/runtime/stopwatch.h"
 #include "shardwise/shard/error.h"
@@ -155,6 +156,7 @@ class Run {
 // What CLI11 throws while options are declared is a mistake in this file.
 // NOLINTNEXTLINE(bugprone-exception-escape)
 int main(int argc, char** argv) {
+  choose_blas_kernels();  // before there are other threads
   Options options;
   CLI::App app{"Trains a small GPT on the bytes of a text, sharded over emulated devices"};
   app.option_defaults()->always_capture_default();

@@ -99,7 +99,11 @@ double Training::step(const TokenBatch& batch, double learning_rate) {
     const Tensor mean = gpt::loss(tracer_, sizes_, by_name, tokens, targets);
     const std::vector<Tensor> gradients = grad(mean, values_);
     const auto in_optimizer = tracer_.scope("optimizer");
-    adamw(values_, *state_, gradients, learning_rate);
+    // A tensor: as a number, each rate of a schedule would be another program.
+    const auto number = static_cast<float>(learning_rate);
+    const Tensor rate =
+        tracer_.tensor({DType::f32, {}}, std::as_bytes(std::span(&number, 1)), "learning rate");
+    adamw(values_, *state_, gradients, rate);
     return mean;
   }();
   tracer_.mark_step();

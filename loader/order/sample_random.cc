@@ -4,7 +4,7 @@
 #include <cmath>
 #include <numbers>
 
-#include "shardwise/loader/detail/mix.h"
+#include "shardwise/shard/host/splitmix64.h"
 #include "shardwise/shard/philox.h"
 #include "shardwise/storage/hash.h"
 
@@ -27,9 +27,9 @@ std::uint64_t wide_product(std::uint64_t a, std::uint64_t b, std::uint64_t& low)
 SampleRandom::SampleRandom(const Sample& sample, std::uint64_t stage)
     : record_(static_cast<std::uint64_t>(sample.record)) {
   // Mixed one after the other, so that seed 1 epoch 2 is not seed 2 epoch 1.
-  std::uint64_t key = detail::mix(sample.seed + detail::kMixGamma);
-  key = detail::mix((key ^ static_cast<std::uint64_t>(sample.epoch)) + detail::kMixGamma);
-  key = detail::mix((key ^ stage) + detail::kMixGamma);
+  std::uint64_t key = mix_bits(sample.seed + kSplitMixGamma);
+  key = mix_bits((key ^ static_cast<std::uint64_t>(sample.epoch)) + kSplitMixGamma);
+  key = mix_bits((key ^ stage) + kSplitMixGamma);
   key_ = {low_word(key), high_word(key)};
 }
 

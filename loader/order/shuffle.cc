@@ -5,13 +5,11 @@
 #include <bit>
 #include <cassert>
 
-#include "shardwise/loader/detail/mix.h"
 #include "shardwise/shard/error.h"
+#include "shardwise/shard/host/splitmix64.h"
 
 namespace shardwise {
 namespace {
-
-using detail::kMixGamma;
 
 // A round's function. A half has 32 bits at most, so the high half of the product serves any.
 std::uint64_t scramble(std::uint64_t half, std::uint64_t key) {
@@ -34,8 +32,8 @@ Shuffle::Shuffle(std::int64_t size, std::uint64_t seed, std::uint64_t epoch) : s
   left_bits_ = bits / 2;
   right_bits_ = bits - left_bits_;
   // Mixed one after the other, so that seed 1 epoch 2 is not seed 2 epoch 1.
-  std::uint64_t state = detail::mix(detail::mix(seed + kMixGamma) ^ (epoch + kMixGamma));
-  for (std::uint64_t& key : keys_) key = detail::mix(state += kMixGamma);
+  std::uint64_t state = mix_bits(mix_bits(seed + kSplitMixGamma) ^ (epoch + kSplitMixGamma));
+  for (std::uint64_t& key : keys_) key = mix_bits(state += kSplitMixGamma);
 }
 
 // The halves keep their places and take turns in being changed, so they may differ in width: no

@@ -6,19 +6,15 @@
 #include <functional>
 #include <string_view>
 
+#include "shardwise/shard/host/splitmix64.h"
+
 namespace shardwise {
 namespace {
 
 /// Mixes values into one number; order counts.
 class Mixer {
  public:
-  void add(std::uint64_t value) {
-    // The finaliser of splitmix64 (Steele, Lea, Flood, OOPSLA 2014).
-    value += state_ + 0x9e3779b97f4a7c15U;
-    value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9U;
-    value = (value ^ (value >> 27)) * 0x94d049bb133111ebU;
-    state_ = value ^ (value >> 31);
-  }
+  void add(std::uint64_t value) { state_ = splitmix64(value + state_); }
   void add(const Dims& dims) {
     add(dims.size());
     for (const std::int64_t value : dims) add(static_cast<std::uint64_t>(value));

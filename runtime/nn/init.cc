@@ -6,16 +6,10 @@
 #include <span>
 #include <vector>
 
+#include "shardwise/shard/host/splitmix64.h"
+
 namespace shardwise {
 namespace {
-
-/// splitmix64: the words of a counter.
-std::uint64_t mix(std::uint64_t word) {
-  word += 0x9E3779B97F4A7C15u;
-  word = (word ^ (word >> 30)) * 0xBF58476D1CE4E5B9u;
-  word = (word ^ (word >> 27)) * 0x94D049BB133111EBu;
-  return word ^ (word >> 31);
-}
 
 Tensor from_doubles(Tracer& tracer, const TensorType& type, const std::vector<double>& values,
                     std::string_view label, MemoryKind kind) {
@@ -36,11 +30,11 @@ Tensor full(Tracer& tracer, const TensorType& type, double number, std::string_v
 Tensor normal(Tracer& tracer, const TensorType& type, double deviation, std::uint64_t seed,
               std::string_view label, MemoryKind kind) {
   std::vector<double> values(as_size(num_elements(type.shape)));
-  const std::uint64_t stream = mix(seed);
+  const std::uint64_t stream = splitmix64(seed);
   for (std::size_t i = 0; i < values.size(); ++i) {
     // Box and Muller's method, with a number in (0, 1] and one in [0, 1).
-    const double u = static_cast<double>((mix(stream + 2 * i) >> 11) + 1) * 0x1p-53;
-    const double v = static_cast<double>(mix(stream + 2 * i + 1) >> 11) * 0x1p-53;
+    const double u = static_cast<double>((splitmix64(stream + 2 * i) >> 11) + 1) * 0x1p-53;
+    const double v = static_cast<double>(splitmix64(stream + 2 * i + 1) >> 11) * 0x1p-53;
     values[i] = deviation * std::sqrt(-2 * std::log(u)) * std::cos(2 * std::numbers::pi * v);
   }
   return from_doubles(tracer, type, values, label, kind);

@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 #include <mutex>
 #include <utility>
 
+#include "shardwise/runtime/process/detail/message.h"
+#include "shardwise/shard/dims.h"
 #include "shardwise/shard/error.h"
+#include "shardwise/shard/host/splitmix64.h"
 
 namespace shardwise {
 namespace {
@@ -70,41 +72,39 @@ std::string ranks_text(const std::vector<int>& ranks) {
   return text;
 }
 
-void append_number(Bytes& bytes, std::uint64_t number) {
-  const std::size_t at = bytes.size();
-  bytes.resize(at + sizeof number);
-  std::memcpy(bytes.data() + at, &number, sizeof number);
-}
-
 // The same number in every process, whatever other groups they make meanwhile, and none that
-// another group has: numbers of 64 bits, mixed as SplitMix64 does (Steele, Lea and Flood, 2014).
+// another group has.
 std::uint64_t channel_of_duplicate(std::uint64_t original, std::uint64_t number) {
-  std::uint64_t x = original + (number + 1) * 0x9E3779B97F4A7C15u;
-  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
-  x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
-  return x ^ (x >> 31);
+  return mix_bits(original + (number + 1) * kSplitMixGamma);
 }
 
-// The bytes of all, each after their count.
-Bytes pack(const std::vector<Bytes>& parts) {
-  Bytes packed;
-  for (const Bytes& part : parts) {
-    append_number(packed, part.size());
-    packed.insert(packed.end(), part.begin(), part.end());
+// The binomial tree in which rank 0's bytes reach all: rank 6 has them of 4, which has them of 0.
+int parent_of(int rank) { return rank & (rank - 1); }
+
+// Those with the most ranks below them first.
+std::vector<int> children_of(int rank, int size) {
+  std::vector<int> children;
+  for (int bit = 1; rank + bit < size && (rank == 0 || bit < (rank & -rank)); bit *= 2) {
+    children.insert(children.begin(), rank + bit);
   }
-  return packed;
+  return children;
 }
 
-std::vector<Bytes> unpack(std::span<const std::byte> packed, int count) {
-  std::vector<Bytes> parts;
-  for (int i = 0; i < count; ++i) {
-    std::uint64_t size = 0;
-    std::memcpy(&size, packed.data(), sizeof size);
-    const auto part = packed.subspan(sizeof size, size);
-    parts.emplace_back(part.begin(), part.end());
-    packed = packed.subspan(sizeof size + size);
+// What differs, for people; "" if nothing does.
+std::string difference(const detail::Facts& found, int from, const detail::Facts& needed, int own) {
+  if (found.subject != needed.subject) {
+    return fmt::format("found \"{}\" on rank {}, needed the \"{}\" of rank {}", found.subject, from,
+                       needed.subject, own);
   }
-  return parts;
+  for (std::size_t i = 0; i < std::min(found.facts.size(), needed.facts.size()); ++i) {
+    if (found.facts[i] == needed.facts[i]) continue;
+    return fmt::format("{}: found {} {} on rank {}, needed the {} of rank {}", needed.subject,
+                       found.facts[i].first, found.facts[i].second, from, needed.facts[i].second,
+                       own);
+  }
+  if (found == needed) return "";
+  return fmt::format("{}: found {} facts on rank {}, needed the {} of rank {}", needed.subject,
+                     found.facts.size(), from, needed.facts.size(), own);
 }
 
 }  // namespace
@@ -116,17 +116,20 @@ struct ProcessGroup::State {
   milliseconds timeout;
   std::atomic<std::uint64_t> operations = 0, duplicates = 0;
 
-  /// One operation: its key, name and deadline.
+  /// One operation: what its messages are marked as, their key, and the deadline.
   struct Operation {
     const char* name;
+    detail::MessageMark mark;
     MessageKey key;
     milliseconds timeout;
     Clock::time_point start = Clock::now();
   };
 
-  Operation begin(const char* name, std::optional<milliseconds> own_timeout) {
+  Operation begin(detail::Operation kind, std::optional<milliseconds> own_timeout,
+                  std::uint64_t tag = 0) {
+    const char* const name = detail::name(kind);
     check(name);
-    return {name, {channel, operations++}, own_timeout.value_or(timeout)};
+    return {name, {kind, tag}, {channel, operations++}, own_timeout.value_or(timeout)};
   }
 
   std::string label(const char* name) const {
@@ -163,6 +166,12 @@ struct ProcessGroup::State {
   }
 
   void send(const Operation& operation, int to, Bytes bytes) {
+    detail::seal(bytes, operation.mark);
+    post(operation, to, std::move(bytes));
+  }
+
+  /// A sealed message.
+  void post(const Operation& operation, int to, Bytes bytes) {
     try {
       transport->send(to, operation.key, std::move(bytes));
     } catch (const Error& e) {
@@ -186,7 +195,38 @@ struct ProcessGroup::State {
     }
   }
 
-  /// Nothing where it has not come by the deadline.
+  /// Takes the mark from a message that has come under the operation's key.
+  void check_mark(const Operation& operation, int from, Bytes& message) {
+    const auto found = unseal(operation, from, message);
+    if (found == operation.mark) return;
+    if (found.operation != operation.mark.operation) {
+      fail(operation, fmt::format("found a message of rank {} for {}, needed one for {}: all ranks "
+                                  "call the same operations in the same order",
+                                  from, detail::name(found.operation), operation.name));
+    }
+    await_reason();  // a rank that compares what all do may say more
+    check(operation.name);
+    fail(operation,
+         fmt::format("found a message of rank {} with tag {}, needed tag {}: all ranks give the "
+                     "same root, or move the same data in the same way",
+                     from, found.tag, operation.mark.tag));
+  }
+
+  detail::MessageMark unseal(const Operation& operation, int from, Bytes& message) {
+    return readable(operation, from, [&] { return detail::unseal(message); });
+  }
+
+  /// What read() gives; what it cannot read ends the operation for all.
+  template <class Read>
+  auto readable(const Operation& operation, int from, const Read& read) -> decltype(read()) {
+    try {
+      return read();
+    } catch (const Error& e) {
+      fail(operation, fmt::format("a message of rank {}: {}", from, e.what()));
+    }
+  }
+
+  /// Nothing if it has not come by the deadline.
   std::optional<Bytes> receive(const Operation& operation, int from, milliseconds timeout_) {
     milliseconds slice = kFirstSlice;
     for (;;) {
@@ -194,8 +234,12 @@ struct ProcessGroup::State {
       try {
         auto bytes =
             transport->receive(from, operation.key, std::clamp(left, milliseconds(0), slice));
-        if (bytes) return bytes;
+        if (bytes) {
+          if (operation.key.number != kNeverSent) check_mark(operation, from, *bytes);
+          return bytes;
+        }
       } catch (const Error& e) {
+        if (e.code() == ErrorCode::cancelled) throw;
         await_reason();
         check(operation.name);
         fail(operation, e.what());
@@ -240,8 +284,14 @@ struct ProcessGroup::State {
     return ranks;
   }
 
-  void send_to_others(const Operation& operation, const Bytes& bytes) {
-    for (const int rank : others(transport->rank())) send(operation, rank, bytes);
+  void send_to_all(const Operation& operation, std::span<const int> ranks, Bytes bytes) {
+    if (ranks.empty()) return;
+    detail::seal(bytes, operation.mark);
+    for (const int rank : ranks) post(operation, rank, bytes);
+  }
+
+  void send_to_others(const Operation& operation, Bytes bytes) {
+    send_to_all(operation, others(transport->rank()), std::move(bytes));
   }
 
   std::vector<Bytes> collect(const Operation& operation, Bytes bytes) {
@@ -249,6 +299,28 @@ struct ProcessGroup::State {
     std::vector<Bytes> parts = receive_all(operation, others(own));
     parts.insert(parts.begin() + own, std::move(bytes));
     return parts;
+  }
+
+  /// Rank 0's bytes on all, by way of other ranks: none sends them to more than log2(size).
+  Bytes spread(const Operation& operation, Bytes bytes) {
+    const int own = transport->rank();
+    if (own != 0) bytes = receive_from_root(operation, parent_of(own));
+    send_to_all(operation, children_of(own, transport->size()), bytes);
+    flush(operation);
+    return bytes;
+  }
+
+  /// A rank that sends much must help until it is gone.
+  void flush(const Operation& operation) {
+    milliseconds slice = kFirstSlice;
+    while (!transport->flush(slice)) {
+      check(operation.name);
+      if (Clock::now() - operation.start > operation.timeout) {
+        fail(operation,
+             fmt::format("what was sent was not taken within {}", seconds_text(operation.timeout)));
+      }
+      slice = std::min(slice * 2, kLongestSlice);
+    }
   }
 };
 
@@ -274,7 +346,8 @@ ProcessGroup ProcessGroup::duplicate(std::optional<milliseconds> timeout) const 
 }
 
 Bytes ProcessGroup::broadcast(Bytes bytes, int root, std::optional<milliseconds> timeout) const {
-  const auto operation = state_->begin("broadcast", timeout);
+  const auto operation =
+      state_->begin(detail::Operation::broadcast, timeout, static_cast<std::uint64_t>(root));
   if (rank() != root) return state_->receive_from_root(operation, root);
   state_->send_to_others(operation, bytes);
   return bytes;
@@ -282,7 +355,8 @@ Bytes ProcessGroup::broadcast(Bytes bytes, int root, std::optional<milliseconds>
 
 std::vector<Bytes> ProcessGroup::gather(Bytes bytes, int root,
                                         std::optional<milliseconds> timeout) const {
-  const auto operation = state_->begin("gather", timeout);
+  const auto operation =
+      state_->begin(detail::Operation::gather, timeout, static_cast<std::uint64_t>(root));
   if (rank() == root) return state_->collect(operation, std::move(bytes));
   state_->send(operation, root, std::move(bytes));
   return {};
@@ -290,18 +364,21 @@ std::vector<Bytes> ProcessGroup::gather(Bytes bytes, int root,
 
 std::vector<Bytes> ProcessGroup::all_gather(Bytes bytes,
                                             std::optional<milliseconds> timeout) const {
-  const auto operation = state_->begin("all_gather", timeout);
+  const auto operation = state_->begin(detail::Operation::all_gather, timeout);
+  if (size() == 1) return {std::move(bytes)};
   if (rank() != 0) {
     state_->send(operation, 0, std::move(bytes));
-    return unpack(state_->receive_from_root(operation, 0), size());
+    const Bytes packed = state_->spread(operation, {});
+    return state_->readable(operation, parent_of(rank()),
+                            [&] { return detail::unpack(packed, as_size(size())); });
   }
   std::vector<Bytes> parts = state_->collect(operation, std::move(bytes));
-  state_->send_to_others(operation, pack(parts));
+  state_->spread(operation, detail::pack(parts));
   return parts;
 }
 
 void ProcessGroup::barrier(std::optional<milliseconds> timeout) const {
-  const auto operation = state_->begin("barrier", timeout);
+  const auto operation = state_->begin(detail::Operation::barrier, timeout);
   if (rank() != 0) {
     state_->send(operation, 0, {});
     state_->receive_from_root(operation, 0);
@@ -312,23 +389,33 @@ void ProcessGroup::barrier(std::optional<milliseconds> timeout) const {
 }
 
 std::vector<Bytes> ProcessGroup::exchange(std::vector<Outgoing> outgoing, std::span<const int> from,
-                                          std::optional<milliseconds> timeout) const {
-  const auto operation = state_->begin("exchange", timeout);
+                                          std::optional<milliseconds> timeout,
+                                          std::uint64_t tag) const {
+  const auto operation = state_->begin(detail::Operation::exchange, timeout, tag);
   for (Outgoing& message : outgoing) {
     state_->send(operation, message.to, std::move(message.bytes));
   }
   std::vector<Bytes> parts = state_->receive_all(operation, from);
-  // Who sends much must help until it is gone.
-  milliseconds slice = kFirstSlice;
-  while (!state_->transport->flush(slice)) {
-    state_->check(operation.name);
-    if (Clock::now() - operation.start > operation.timeout) {
-      state_->fail(operation, fmt::format("what was sent was not taken within {}",
-                                          seconds_text(operation.timeout)));
-    }
-    slice = std::min(slice * 2, kLongestSlice);
-  }
+  state_->flush(operation);
   return parts;
+}
+
+void ProcessGroup::agree(const std::string& subject, std::span<const Fact> facts,
+                         std::optional<milliseconds> timeout) const {
+  const auto operation = state_->begin(detail::Operation::agree, timeout);
+  if (size() == 1) return;
+  const Bytes own = detail::encode_facts(subject, facts);
+  const int parent = parent_of(rank());
+  if (rank() != 0) state_->send(operation, parent, own);
+  const std::vector<int> children = children_of(rank(), size());
+  const std::vector<Bytes> messages = state_->receive_all(operation, children);
+  const detail::Facts needed = detail::decode_facts(own);
+  for (std::size_t i = 0; i < children.size(); ++i) {
+    const auto found =
+        state_->readable(operation, children[i], [&] { return detail::decode_facts(messages[i]); });
+    const std::string problem = difference(found, children[i], needed, rank());
+    if (!problem.empty()) state_->fail(operation, problem);
+  }
 }
 
 void ProcessGroup::abort(std::string_view reason) const noexcept { state_->abort(reason); }
@@ -336,7 +423,7 @@ void ProcessGroup::abort(std::string_view reason) const noexcept { state_->abort
 void ProcessGroup::check(milliseconds wait) const {
   state_->check("check");
   if (size() == 1 || wait == milliseconds(0)) return;
-  const State::Operation operation{"check", {state_->channel, kNeverSent}, wait};
+  const State::Operation operation{"check", {}, {state_->channel, kNeverSent}, wait};
   state_->receive(operation, (rank() + 1) % size(), wait);
 }
 

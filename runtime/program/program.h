@@ -107,6 +107,10 @@ class Program {
   std::vector<Step> steps_;
 };
 
+/// The same number for programs of the same values and steps, on the same mesh; what functions
+/// compute does not count.
+std::uint64_t hash(const Program& program);
+
 /// The step's name, for errors and pictures.
 const std::string& name(const Program::Step& step);
 

@@ -1,4 +1,8 @@
+#include <array>
+#include <cstdint>
+#include <functional>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -7,8 +11,22 @@
 #include "shardwise/runtime/program/detail/run.h"
 #include "shardwise/runtime/program/move.h"
 #include "shardwise/runtime/sharded_array.h"
+#include "shardwise/shard/host/splitmix64.h"
 
 namespace shardwise {
+namespace {
+
+/// The same number on all processes that move the same array in the same way.
+std::uint64_t what_moves(const ShardedArray& array, const Sharding& to) {
+  std::uint64_t number = 0;
+  for (const std::string& text :
+       {to_string(array.shape()), array.sharding().to_string(), to.to_string()}) {
+    number = splitmix64(number + std::hash<std::string>()(text));
+  }
+  return number;
+}
+
+}  // namespace
 
 // Here rather than beside the other members: a redistribution is a move.
 ShardedArray ShardedArray::redistribute(Devices& devices, const Sharding& to,
@@ -16,7 +34,13 @@ ShardedArray ShardedArray::redistribute(Devices& devices, const Sharding& to,
   const MovePlan plan = plan_redistribution(sharding(), to, shape(), dtype());
   const TransferPlan& copies = plan.phases.front().groups.front().plan;
   std::vector<std::shared_ptr<Buffer>> shards;
+  const std::uint64_t tag = what_moves(*this, to);
   detail::together(devices, [&] {
+    const std::array<ProcessGroup::Fact, 3> facts{
+        {{"the dtype", static_cast<std::uint64_t>(dtype())},
+         {"the number of elements", static_cast<std::uint64_t>(num_elements(shape()))},
+         {"a hash of shape and shardings", tag}}};
+    devices.group().agree("redistribute an array", facts);
     std::vector<std::int64_t> to_fill;
     for (std::int64_t position = 0; position < to.mesh().size(); ++position) {
       const DeviceId device = to.mesh().device_at(position);
@@ -38,9 +62,10 @@ ShardedArray ShardedArray::redistribute(Devices& devices, const Sharding& to,
         .plan = &copies,
         .dtype = dtype(),
         .source_device = [&](std::int64_t source) { return sharding().mesh().device_at(source); },
-        .target_device = [&](std::int64_t target) { return to.mesh().device_at(target); },
-        .memory = [&](std::int64_t source) { return shard(source); }};
-    const detail::RemoteCopies remote({&transfer, 1}, devices);
+        .target_device = [&](std::int64_t target) { return to.mesh().device_at(target); }};
+    const detail::RemotePlan messages({&transfer, 1}, devices);
+    const detail::RemoteCopies remote(
+        messages, devices, tag, [&](std::size_t, std::int64_t source) { return shard(source); });
     const detail::SourceMemory source = [&](const Copy& copy) { return remote.from(0, copy); };
     devices.executor().parallel_for(static_cast<std::int64_t>(to_fill.size()), [&](std::int64_t i) {
       const std::int64_t position = to_fill[static_cast<std::size_t>(i)];

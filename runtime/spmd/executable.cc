@@ -16,6 +16,7 @@
 #include "shardwise/runtime/spmd/detail/lower.h"
 #include "shardwise/runtime/spmd/detail/memory_plan.h"
 #include "shardwise/runtime/spmd/detail/out_of_memory.h"
+#include "shardwise/runtime/spmd/detail/program_facts.h"
 #include "shardwise/runtime/spmd/detail/suggest.h"
 #include "shardwise/shard/error.h"
 
@@ -111,7 +112,13 @@ class Executable::OneRun {
 
   std::vector<ShardedArray> run() {
     check_inputs();
+    std::uint64_t tag = 0;
     detail::together(devices_, [&] {
+      if (devices_.group().size() > 1) {
+        const std::vector<ProcessGroup::Fact> facts = detail::program_facts(e_, e_.impl_->options);
+        devices_.group().agree("run a program", facts);
+        tag = detail::hash(facts);
+      }
       find_in_place();
       e_.check_memory(devices_, std::vector<bool>(inputs_.size(), true), in_place_);
       bind_inputs();
@@ -119,7 +126,7 @@ class Executable::OneRun {
       bind_regions();
       take_over();
       try {
-        shardwise::run(e_.program(), e_.impl_->schedule, storage_, devices_);
+        shardwise::run(e_.program(), e_.impl_->schedule, storage_, devices_, tag);
       } catch (...) {
         give_back();
         throw;

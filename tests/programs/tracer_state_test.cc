@@ -147,6 +147,16 @@ TEST(TracerState, WeightsAreThereAfterNaNAndAfterAProgramThatCannotBePlanned) {
   EXPECT_TRUE(v.has_value());
 }
 
+TEST(TracerState, NaNIsNamedByItsPlaceInTheWholeTensor) {
+  Devices devices(4);
+  Tracer tracer(devices, {.mesh = Mesh::parse("data=2,model=2"), .nan_check = NanCheck::on});
+  Tensor x = counting(tracer, {6, 4}, "x");
+  mark_sharding(x, {{"data"}, {"model"}});
+  const Tensor y = log(18.0 - x);  // not a number from 19 on, which is at [4, 3]
+  EXPECT_THAT(message_of(ErrorCode::invalid_argument, [&] { tracer.mark_step(); }),
+              HasSubstr("on device 3: found NaN at [4, 3]"));
+}
+
 TEST(TracerState, AWeightThatAFailingStepHadBegunToReplaceSaysSo) {
   Devices devices(1, {.threads = 1});
   Tracer tracer(devices);

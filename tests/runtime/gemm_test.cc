@@ -1,11 +1,14 @@
 #include "shardwise/runtime/gemm.h"
 
+#include <cblas.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <limits>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "shardwise/runtime/parallel.h"
@@ -112,6 +115,27 @@ TEST(Gemm, ManyAtOnceGiveTheSameBitsAsOneByOne) {
   Executor(4).parallel_for(
       32, [&](std::int64_t i) { multiply(together[static_cast<std::size_t>(i)]); });
   for (const auto& result : together) EXPECT_EQ(result, alone);
+}
+
+TEST(Gemm, LeavesTheNumberOfThreadsAndTheEnvironmentAsTheyWere) {
+  const int before = openblas_get_num_threads();
+  const std::string kernels = openblas_get_corename();
+  const bool had_variable = std::getenv("OPENBLAS_CORETYPE") != nullptr;
+  for (const int threads : {2, 1}) {
+    openblas_set_num_threads(threads);
+    const int host = openblas_get_num_threads();  // as many as the library can
+    const Executor executor(4);
+    executor.parallel_for(64, [](std::int64_t) {
+      const std::vector<float> a(40 * 40, 1), b(40 * 40, 2);
+      std::vector<float> out(40 * 40);
+      gemm({a.data(), 40, 40}, {b.data(), 40, 40}, {out.data(), 40, 40});
+      EXPECT_EQ(out[7], 80);
+    });
+    EXPECT_EQ(openblas_get_num_threads(), host);
+  }
+  EXPECT_EQ(openblas_get_corename(), kernels);
+  EXPECT_EQ(std::getenv("OPENBLAS_CORETYPE") != nullptr, had_variable);
+  openblas_set_num_threads(before);
 }
 
 }  // namespace

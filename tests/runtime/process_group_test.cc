@@ -82,6 +82,7 @@ void run_each_operation(const ProcessGroup& group) {
   const int before = (group.rank() + size - 1) % size;
   group.exchange({{next, {}}}, std::vector<int>{before});
   group.all_gather({});
+  group.agree("count", {});
   group.barrier();
 }
 
@@ -245,6 +246,118 @@ TEST(ProcessGroup, ATimeoutOfOneOperationIsItsOwn) {
     }
   });
   EXPECT_THAT(errors[0], HasSubstr("rank 1 of 2 did not come within 0.05 s"));
+}
+
+TEST(ProcessGroup, NoRankSendsTheBytesOfAllToMoreThanAFew) {
+  // 16 ranks with 1,000 bytes each; log2(16) is 4.
+  constexpr int kRanks = 16;
+  constexpr std::int64_t kBytes = 1000;
+  std::vector<std::int64_t> sent(kRanks);
+  const auto errors = run_ranks(kRanks, {}, [&](std::shared_ptr<SocketTransport> transport) {
+    const int rank = transport->rank();
+    const ProcessGroup group(transport);
+    const auto own = static_cast<std::byte>(rank);
+    const std::vector<Bytes> parts = group.all_gather(Bytes(kBytes, own));
+    for (int r = 0; r < kRanks; ++r) {
+      EXPECT_EQ(parts[static_cast<std::size_t>(r)], Bytes(kBytes, static_cast<std::byte>(r)));
+    }
+    sent[static_cast<std::size_t>(rank)] = transport->sent_bytes();
+  });
+  EXPECT_THAT(errors, Each(""));
+  constexpr std::int64_t kOverhead = 100;  // for each message, and each part
+  for (const std::int64_t bytes : sent) EXPECT_LE(bytes, 4 * (kRanks * (kBytes + kOverhead)));
+  EXPECT_LE(sent[1], kBytes + kOverhead);
+}
+
+/// Operations in which every rank but 0 first sends it a message, if there are two ranks.
+constexpr int kSendingOperations = 7;
+void run_sending_operation(const ProcessGroup& group, int operation) {
+  const int size = group.size(), next = (group.rank() + 1) % size;
+  const int before = (group.rank() + size - 1) % size;
+  const std::vector<ProcessGroup::Fact> facts{{"steps", static_cast<std::uint64_t>(operation)}};
+  switch (operation) {
+    case 0:
+      group.gather({});
+      break;
+    case 1:
+      group.all_gather({});
+      break;
+    case 2:
+      group.barrier();
+      break;
+    case 3:
+      group.exchange({{next, {}}}, std::vector<int>{before});
+      break;
+    case 4:
+      group.exchange({{next, {}}}, std::vector<int>{before}, {}, 7);
+      break;
+    default:
+      group.agree("count", facts);
+  }
+}
+
+TEST(ProcessGroup, RanksInDifferentOperationsGetAnErrorAndNoBytesOfAnother) {
+  const auto run = [](int ranks, int operation, int odd_rank, int odd_operation) {
+    SCOPED_TRACE(testing::Message() << ranks << " ranks in operation " << operation << ", rank "
+                                    << odd_rank << " in " << odd_operation);
+    // A rank that has only sent goes on to a barrier, as a job would to its next operation.
+    const auto errors = run_ranks(ranks, {}, [&](std::shared_ptr<SocketTransport> transport) {
+      const ProcessGroup group(std::move(transport));
+      run_sending_operation(group, group.rank() == odd_rank ? odd_operation : operation);
+      group.barrier();
+    });
+    EXPECT_THAT(errors, Each(AllOf(HasSubstr(" rank "), HasSubstr("needed"))));
+  };
+  for (int a = 0; a < kSendingOperations; ++a) {
+    for (int b = 0; b < kSendingOperations; ++b) {
+      if (a != b) run(2, a, 1, b);
+      if (a == b || a > 2 || b > 2) continue;
+      for (int odd = 0; odd < 4; ++odd) run(4, a, odd, b);
+    }
+  }
+}
+
+TEST(ProcessGroup, AgreementNamesWhatDiffersAndWhere) {
+  const auto run = [](int ranks, int other, const std::string& subject, std::uint64_t value) {
+    return run_ranks(ranks, {}, [&](std::shared_ptr<SocketTransport> transport) {
+      const ProcessGroup group(std::move(transport));
+      const bool differs = group.rank() == other;
+      const std::vector<ProcessGroup::Fact> facts{{"operations", 12},
+                                                  {"tensors held", differs ? value : 3}};
+      for (int i = 0; i < 3; ++i) group.agree(differs ? subject : "run a program", facts);
+      group.barrier();
+    });
+  };
+  for (int ranks = 1; ranks <= 5; ++ranks) {
+    EXPECT_THAT(run(ranks, -1, "", 0), Each(""));
+    for (int other = 0; other < ranks && ranks > 1; ++other) {
+      SCOPED_TRACE(testing::Message() << "rank " << other << " of " << ranks);
+      EXPECT_THAT(run(ranks, other, "run a program", 4),
+                  Each(AllOf(HasSubstr("run a program: found tensors held "),
+                             HasSubstr("rank " + std::to_string(other)))));
+      EXPECT_THAT(run(ranks, other, "move an array", 3), Each(HasSubstr("\"move an array\"")));
+    }
+  }
+}
+
+TEST(ProcessGroup, AMessageOfAnotherMakeIsRefused) {
+  const auto errors = run_ranks(2, {}, [](std::shared_ptr<SocketTransport> transport) {
+    if (transport->rank() == 1) {
+      transport->send(0, {0, 0}, Bytes(40));
+      const ProcessGroup group(transport);
+      EXPECT_THAT(message_of(ErrorCode::cancelled,
+                             [&] {
+                               group.gather({}, 1);
+                               group.barrier();
+                             }),
+                  HasSubstr("needed a whole message"));
+      return;
+    }
+    const ProcessGroup group(transport);
+    EXPECT_THAT(message_of(ErrorCode::cancelled, [&] { group.gather({}); }),
+                HasSubstr("a message of rank 1: read a message: found 40 bytes without an end"));
+  });
+  EXPECT_THAT(errors, Each(""));
 }
 
 /// A store in memory, for ranks that are threads.

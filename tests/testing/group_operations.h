@@ -35,7 +35,7 @@ inline void run_operations(const ProcessGroup& group, std::uint32_t seed, int co
       return static_cast<int>(random() % static_cast<unsigned>(most));
     };
     const int root = draw(size);
-    switch (draw(5)) {
+    switch (draw(6)) {
       case 0:
         EXPECT_EQ(group.broadcast(words(own, i), root), words(root, i));
         break;
@@ -58,6 +58,11 @@ inline void run_operations(const ProcessGroup& group, std::uint32_t seed, int co
       case 3:
         group.barrier();
         break;
+      case 4: {
+        const std::vector<ProcessGroup::Fact> facts{{"number", static_cast<std::uint64_t>(i)}};
+        group.agree("operation", facts);
+        break;
+      }
       default: {
         // Who sends to whom: the same drawing everywhere.
         std::vector<ProcessGroup::Outgoing> outgoing;

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "shardwise/shard/error.h"
+#include "shardwise/shard/host/splitmix64.h"
 
 namespace shardwise::tools {
 namespace {
@@ -17,14 +18,7 @@ constexpr std::int64_t kIndexEnd = std::int64_t{1} << 20;
 constexpr std::size_t kBlockNumbers = 4096;  // of one conversion; stays in the nearest cache
 constexpr std::size_t kTableSize = std::size_t{1} << 16;
 
-std::uint64_t hash(std::uint64_t value) {  // splitmix64
-  value += 0x9E3779B97F4A7C15u;
-  value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9u;
-  value = (value ^ (value >> 27)) * 0x94D049BB133111EBu;
-  return value ^ (value >> 31);
-}
-
-std::uint64_t seed(std::int64_t tensor) { return hash(~static_cast<std::uint64_t>(tensor)); }
+std::uint64_t seed(std::int64_t tensor) { return splitmix64(~static_cast<std::uint64_t>(tensor)); }
 
 // Sums of twelve numbers of [0, 1) less 6: normal as far as anyone compresses them, and by integers
 // alone, so that every machine has the same.
@@ -32,7 +26,8 @@ std::vector<std::int64_t> normal_table() {
   std::vector<std::int64_t> table(kTableSize);
   for (std::size_t i = 0; i < kTableSize; ++i) {
     std::int64_t sum = -6 * (std::int64_t{1} << 32);
-    for (std::size_t j = 0; j < 12; ++j) sum += static_cast<std::int64_t>(hash(i * 12 + j) >> 32);
+    for (std::size_t j = 0; j < 12; ++j)
+      sum += static_cast<std::int64_t>(splitmix64(i * 12 + j) >> 32);
     table[i] = sum;
   }
   return table;
@@ -53,7 +48,7 @@ DType made_dtype(DType dtype) {
 // One of 512 scales, from 1/64 to 3/64 of a unit; integers get theirs in whole numbers. Powers of
 // two and small integers, so that multiplying by it gives the same bits everywhere.
 double row_scale(std::uint64_t tensor_seed, std::int64_t row, DType dtype) {
-  const std::uint64_t step = hash(tensor_seed ^ static_cast<std::uint64_t>(row)) & 511;
+  const std::uint64_t step = splitmix64(tensor_seed ^ static_cast<std::uint64_t>(row)) & 511;
   return static_cast<double>(256 + step) * 0x1p-14 * (is_float(dtype) ? 1 : 1024);
 }
 
@@ -108,7 +103,7 @@ void BenchData::make(std::int64_t tensor, std::int64_t index, std::span<double> 
     const std::size_t end = std::min(out.size(), i + left);
     const double scale = row_scale(tensor_seed, row, made_) * 0x1p-52;
     for (; i < end; ++i, ++index) {
-      const std::uint64_t bits = hash(tensor_seed + static_cast<std::uint64_t>(index));
+      const std::uint64_t bits = splitmix64(tensor_seed + static_cast<std::uint64_t>(index));
       const std::int64_t sum = normal_[bits % kTableSize] + normal_[bits / kTableSize % kTableSize];
       const auto low = static_cast<std::int64_t>(bits >> 44);
       out[i] = static_cast<double>(sum * (std::int64_t{1} << 20) + low) * scale;

@@ -8,7 +8,7 @@
 
 #include "shardwise/loader/detail/engine/delivery_digest.h"
 #include "shardwise/loader/detail/engine/stage_clock.h"
-#include "shardwise/loader/detail/mix.h"
+#include "shardwise/shard/host/splitmix64.h"
 
 namespace shardwise::detail {
 namespace {
@@ -297,8 +297,9 @@ void RowWriter::finish_row(std::int64_t row, float weight, bool is_real) {
 // Any record but the one wanted, by seed, place and attempt alone.
 std::int64_t RowWriter::substitute(const Sample& wanted, std::int64_t number, int attempt) const {
   const std::uint64_t drawn =
-      mix(mix(mix(wanted.seed + kMixGamma) ^ (static_cast<std::uint64_t>(number) + kMixGamma)) ^
-          (static_cast<std::uint64_t>(attempt) * kMixGamma));
+      mix_bits(mix_bits(mix_bits(wanted.seed + kSplitMixGamma) ^
+                        (static_cast<std::uint64_t>(number) + kSplitMixGamma)) ^
+               (static_cast<std::uint64_t>(attempt) * kSplitMixGamma));
   const auto others = static_cast<std::uint64_t>(plan_.source().size()) - 1;
   const auto other = static_cast<std::int64_t>(drawn % others);
   return other < wanted.record ? other : other + 1;

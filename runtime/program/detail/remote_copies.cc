@@ -3,12 +3,14 @@
 #include <fmt/format.h>
 
 #include <set>
+#include <utility>
 
+#include "shardwise/runtime/process/detail/message.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise::detail {
 
-bool RemoteCopies::Key::operator<(const Key& other) const {
+bool RemotePlan::Key::operator<(const Key& other) const {
   const auto place = [](const Key& key) { return std::pair(key.transfer, key.source); };
   if (place(*this) != place(other)) return place(*this) < place(other);
   for (std::size_t d = 0; d < box.rank(); ++d) {
@@ -18,13 +20,9 @@ bool RemoteCopies::Key::operator<(const Key& other) const {
   return false;
 }
 
-RemoteCopies::RemoteCopies(std::span<const Transfer> transfers, const Devices& devices)
-    : transfers_(transfers) {
+RemotePlan::RemotePlan(std::span<const Transfer> transfers, const Devices& devices) {
   const ProcessGroup& group = devices.group();
   if (group.size() == 1) return;
-  const auto bytes_of = [&](const Key& key) {
-    return num_bytes(key.box.shape(), size_bytes(transfers[key.transfer].dtype));
-  };
   // By the other process, in the order of keys, which is the same for both.
   std::map<int, std::set<Key>> to_send, to_get;
   for (std::size_t t = 0; t < transfers.size(); ++t) {
@@ -36,38 +34,63 @@ RemoteCopies::RemoteCopies(std::span<const Transfer> transfers, const Devices& d
       if (target == group.rank()) to_get[source].insert({t, copy.source, copy.box});
     }
   }
+  const auto messages = [&](const std::map<int, std::set<Key>>& by_process) {
+    std::vector<Message> list;
+    for (const auto& [process, keys] : by_process) {
+      Message message{process, {}, 0};
+      for (const Key& key : keys) {
+        const std::size_t element_bytes = size_bytes(transfers[key.transfer].dtype);
+        message.parts.push_back({key, element_bytes, message.bytes});
+        message.bytes += num_bytes(key.box.shape(), element_bytes);
+      }
+      list.push_back(std::move(message));
+    }
+    return list;
+  };
+  outgoing_ = messages(to_send);
+  incoming_ = messages(to_get);
+  for (std::size_t m = 0; m < incoming_.size(); ++m) {
+    for (const Part& part : incoming_[m].parts) places_.emplace(part.key, Place{m, part.offset});
+  }
+}
+
+const RemotePlan::Place* RemotePlan::find(std::size_t transfer, const Copy& copy) const {
+  if (places_.empty()) return nullptr;
+  const auto found = places_.find({transfer, copy.source, copy.box});
+  return found == places_.end() ? nullptr : &found->second;
+}
+
+RemoteCopies::RemoteCopies(const RemotePlan& plan, const Devices& devices, std::uint64_t tag,
+                           TransferMemory memory)
+    : plan_(plan), memory_(std::move(memory)) {
+  const ProcessGroup& group = devices.group();
+  if (group.size() == 1) return;
   std::vector<ProcessGroup::Outgoing> outgoing;
-  for (const auto& [process, keys] : to_send) {
-    Bytes& bytes = outgoing.emplace_back(ProcessGroup::Outgoing{process, {}}).bytes;
-    for (const Key& key : keys) {
-      const std::size_t at = bytes.size();
-      bytes.resize(at + bytes_of(key));
-      copy_box(key.box, size_bytes(transfers[key.transfer].dtype),
-               transfers[key.transfer].memory(key.source), {bytes.data() + at, key.box});
+  for (const RemotePlan::Message& message : plan.outgoing()) {
+    Bytes& bytes = outgoing.emplace_back(ProcessGroup::Outgoing{message.process, {}}).bytes;
+    bytes.reserve(message.bytes + kMarkBytes);
+    bytes.resize(message.bytes);
+    for (const RemotePlan::Part& part : message.parts) {
+      copy_box(part.key.box, part.element_bytes, memory_(part.key.transfer, part.key.source),
+               {bytes.data() + part.offset, part.key.box});
     }
   }
   std::vector<int> from;
-  from.reserve(to_get.size());
-  for (const auto& [process, keys] : to_get) from.push_back(process);
-  messages_ = group.exchange(std::move(outgoing), from);
+  for (const RemotePlan::Message& message : plan.incoming()) from.push_back(message.process);
+  messages_ = group.exchange(std::move(outgoing), from, {}, tag);
   for (std::size_t i = 0; i < from.size(); ++i) {
-    std::size_t at = 0;
-    for (const Key& key : to_get[from[i]]) {
-      fetched_.emplace(key, messages_[i].data() + at);
-      at += bytes_of(key);
-    }
-    if (at == messages_[i].size()) continue;
+    if (messages_[i].size() == plan.incoming()[i].bytes) continue;
     throw Error(ErrorCode::cancelled,
-                fmt::format("move data between processes: process {} sent {} bytes, process {} "
-                            "needs {}: both must move the same array in the same way",
-                            from[i], messages_[i].size(), group.rank(), at));
+                fmt::format("move data between processes: found {} bytes from process {}, needed "
+                            "the {} of process {}: both must move the same array in the same way",
+                            messages_[i].size(), from[i], plan.incoming()[i].bytes, group.rank()));
   }
 }
 
 ConstBoxView RemoteCopies::from(std::size_t transfer, const Copy& copy) const {
-  const auto found = fetched_.find({transfer, copy.source, copy.box});
-  if (found == fetched_.end()) return transfers_[transfer].memory(copy.source);
-  return {found->second, copy.box};
+  const RemotePlan::Place* const place = plan_.find(transfer, copy);
+  if (place == nullptr) return memory_(transfer, copy.source);
+  return {messages_[place->message].data() + place->offset, copy.box};
 }
 
 }  // namespace shardwise::detail

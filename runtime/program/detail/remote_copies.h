@@ -5,8 +5,6 @@
 #include <functional>
 #include <map>
 #include <span>
-#include <tuple>
-#include <utility>
 #include <vector>
 
 #include "shardwise/runtime/device.h"
@@ -22,24 +20,20 @@ struct Transfer {
   DType dtype;
   std::function<DeviceId(std::int64_t source)> source_device;
   std::function<DeviceId(std::int64_t target)> target_device;
-  std::function<ConstBoxView(std::int64_t source)> memory;  ///< of sources of this process
 };
 
-/// What the targets of this process take from sources of others, fetched: every process finds in
-/// the same plans what it sends to whom and what it gets from whom, so elements alone are sent, and
-/// each process gets one message from another one. A box of a source goes to a process once,
-/// whatever the number of its targets. Immutable.
-class RemoteCopies {
+/// What a process sends to others and gets from them so that its targets can be filled: planned
+/// once, exchanged as often as wanted. Every process finds in the same plans what it sends to which
+/// process and what it gets from which, so elements alone are sent, and each process gets one
+/// message from another one. A box of a source goes to a process once, whatever the number of its
+/// targets. Immutable, thread-safe.
+class RemotePlan {
  public:
-  /// Every process makes it, with the same plans, which must outlive it; waits until what it sends
-  /// was taken. Throws cancelled where another process fails or does not come.
-  RemoteCopies(std::span<const Transfer> transfers, const Devices& devices);
+  /// Reads the transfers now and keeps nothing of them.
+  RemotePlan(std::span<const Transfer> transfers, const Devices& devices);
 
-  /// Where a copy of a transfer, by number, to a target of this process is taken from.
-  ConstBoxView from(std::size_t transfer, const Copy& copy) const;
-
- private:
-  struct Key {  // a box that is taken
+  /// A box of a source.
+  struct Key {
     std::size_t transfer;
     std::int64_t source;
     Box box;
@@ -47,9 +41,52 @@ class RemoteCopies {
     bool operator<(const Key& other) const;
   };
 
-  std::span<const Transfer> transfers_;
+  /// A part of a message.
+  struct Part {
+    Key key;
+    std::size_t element_bytes;
+    std::size_t offset;  ///< in the message
+  };
+  struct Message {
+    int process;  ///< to which it goes, or from which it comes
+    std::vector<Part> parts;
+    std::size_t bytes;
+  };
+
+  std::span<const Message> outgoing() const { return outgoing_; }
+  std::span<const Message> incoming() const { return incoming_; }
+
+  /// Where a box of another process's source is: in which incoming message, and at which byte.
+  struct Place {
+    std::size_t message, offset;
+  };
+  /// Null if the source is of this process.
+  const Place* find(std::size_t transfer, const Copy& copy) const;
+
+ private:
+  std::vector<Message> outgoing_, incoming_;
+  std::map<Key, Place> places_;
+};
+
+/// The memory of a source of a transfer, by number; of sources of this process.
+using TransferMemory = std::function<ConstBoxView(std::size_t transfer, std::int64_t source)>;
+
+/// What the targets of this process take from sources of others, fetched. Immutable.
+class RemoteCopies {
+ public:
+  /// Every process makes it, with plans of the same transfers and the same tag, which says what is
+  /// moved (ProcessGroup::exchange). Waits until what it sends was taken. `plan` must outlive it.
+  /// Throws cancelled if another process fails, does not come, or moves something else.
+  RemoteCopies(const RemotePlan& plan, const Devices& devices, std::uint64_t tag,
+               TransferMemory memory);
+
+  /// Where a copy of a transfer, by number, to a target of this process is taken from.
+  ConstBoxView from(std::size_t transfer, const Copy& copy) const;
+
+ private:
+  const RemotePlan& plan_;
+  TransferMemory memory_;
   std::vector<std::vector<std::byte>> messages_;
-  std::map<Key, const std::byte*> fetched_;
 };
 
 /// Calls it. If it throws, of whatever type, the other processes fail in what they do with the

@@ -10,14 +10,17 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <variant>
 #include <vector>
 
 #include "shardwise/runtime/program/detail/fill_target.h"
+#include "shardwise/runtime/program/detail/program_messages.h"
 #include "shardwise/runtime/program/detail/remote_copies.h"
 #include "shardwise/runtime/timeline.h"
 #include "shardwise/shard/error.h"
+#include "shardwise/shard/host/splitmix64.h"
 
 namespace shardwise {
 namespace {
@@ -89,76 +92,47 @@ class Run {
   }
 
   /// One step of several processes: this one's part of it.
-  void step_together(std::size_t number, const Devices& devices) const {
+  void step_together(std::size_t number, const detail::ProgramMessages& messages,
+                     const Devices& devices, std::uint64_t tag) const {
     const Program::Step& step = program_.steps()[number];
     if (const auto* const move = std::get_if<Program::Move>(&step)) {
       const TimelineScope scope(timeline_, Kind::collective, name(step));
-      for (std::size_t phase = 0; phase < move->parts.front().plan.phases.size(); ++phase) {
-        phase_together(*move, phase, devices);
+      const std::span<const detail::PhaseMessages> phases = messages.phases(number);
+      for (std::size_t phase = 0; phase < phases.size(); ++phase) {
+        // Which exchange it is: of this program, this step and this phase.
+        const std::uint64_t exchange = splitmix64(splitmix64(tag + number) + phase);
+        phase_together(*move, phase, phases[phase], devices, exchange);
       }
       return;
     }
-    std::vector<std::int64_t> positions;
-    const auto add = [&](std::int64_t position) {
-      if (is_here(position, devices)) positions.push_back(position);
-    };
-    if (const auto* const fill = std::get_if<Program::Fill>(&step)) {
-      std::ranges::for_each(fill->positions, add);
-    } else {
-      for (std::int64_t position = 0; position < program_.mesh().size(); ++position) add(position);
-    }
+    const std::span<const std::int64_t> positions = messages.positions(number);
     devices.executor().parallel_for(std::ssize(positions), [&](std::int64_t i) {
       task({.step = number, .position = positions[static_cast<std::size_t>(i)]});
     });
   }
 
  private:
-  bool is_here(std::int64_t position, const Devices& devices) const {
-    return devices.is_addressable(program_.mesh().device_at(position));
-  }
-
   /// What other processes have is fetched first, in one message from each.
-  void phase_together(const Program::Move& move, std::size_t number, const Devices& devices) const {
-    struct Target {
-      const Program::Move::Part* part;
-      const MovePhase* phase;
-      const MoveGroup* group;
-      std::size_t transfer;
-      std::int64_t target;
+  void phase_together(const Program::Move& move, std::size_t number,
+                      const detail::PhaseMessages& messages, const Devices& devices,
+                      std::uint64_t tag) const {
+    const auto at = [&](std::size_t transfer) {
+      const auto [part, group] = messages.groups[transfer];
+      const MovePhase& phase = move.parts[part].plan.phases[number];
+      return std::tuple<const Program::Move::Part&, const MovePhase&, const MoveGroup&>(
+          move.parts[part], phase, phase.groups[group]);
     };
-    std::vector<detail::Transfer> transfers;
-    std::vector<Target> targets;
-    const auto device = [this](std::int64_t position) {
-      return program_.mesh().device_at(position);
-    };
-    for (const Program::Move::Part& part : move.parts) {
-      const MovePhase& phase = part.plan.phases[number];
-      for (const MoveGroup& group : phase.groups) {
-        for (std::size_t i = 0; i < group.targets.size(); ++i) {
-          if (!is_here(group.targets[i], devices)) continue;
-          targets.push_back(
-              {&part, &phase, &group, transfers.size(), static_cast<std::int64_t>(i)});
-        }
-        transfers.push_back(
-            {.plan = &group.plan,
-             .dtype = program_.value(part.to).spec.dtype,
-             .source_device =
-                 [&group, device](std::int64_t source) {
-                   return device(group.sources[static_cast<std::size_t>(source)]);
-                 },
-             .target_device =
-                 [&group, device](std::int64_t target) {
-                   return device(group.targets[static_cast<std::size_t>(target)]);
-                 },
-             .memory = [this, &part, &phase, &group](
-                           std::int64_t source) { return memory(part, phase, group, source); }});
-      }
-    }
-    const detail::RemoteCopies remote(transfers, devices);
-    devices.executor().parallel_for(std::ssize(targets), [&](std::int64_t i) {
-      const Target& t = targets[static_cast<std::size_t>(i)];
-      fill(*t.part, *t.phase, *t.group, t.target,
-           [&](const Copy& copy) { return remote.from(t.transfer, copy); });
+    const detail::RemoteCopies remote(messages.remote, devices, tag,
+                                      [&](std::size_t transfer, std::int64_t source) {
+                                        const auto& [part, phase, group] = at(transfer);
+                                        return memory(part, phase, group, source);
+                                      });
+    devices.executor().parallel_for(std::ssize(messages.targets), [&](std::int64_t i) {
+      const auto& [transfer, target] = messages.targets[static_cast<std::size_t>(i)];
+      const auto& [part, phase, group] = at(transfer);
+      fill(part, phase, group, target, [&remote, number_of = transfer](const Copy& copy) {
+        return remote.from(number_of, copy);
+      });
     });
   }
 
@@ -235,13 +209,15 @@ void count_traffic(const MovePlan& plan, const Devices& devices) {
 }
 
 void run(const Program& program, const Schedule& schedule, const Storage& storage,
-         const Devices& devices) {
+         const Devices& devices, std::uint64_t tag) {
   const Run one(program, storage, devices.timeline().get());
   if (devices.group().size() > 1) {
     // In the order of the program, so that all processes exchange in the same order.
     detail::together(devices, [&] {
+      const std::shared_ptr<const detail::ProgramMessages> messages =
+          schedule.messages(program, devices);
       for (std::size_t s = schedule.first_step(); s < program.steps().size(); ++s) {
-        one.step_together(s, devices);
+        one.step_together(s, *messages, devices, tag);
       }
     });
   } else {

@@ -9,12 +9,14 @@ namespace shardwise {
 
 /// Carries out the tasks of a schedule of this program on the workers of `devices`, and counts the
 /// traffic of its moves there once all are done. Requires every value that they name to be bound.
+/// With several processes `tag` names the program: processes that exchange data for different ones
+/// get an error (ProcessGroup::exchange).
 ///
 /// What a step throws ends the run and reaches the caller with step and device in its message: an
 /// Error with its code; an exception of the standard library with its type, and anything else as a
 /// std::runtime_error, both holding the original (std::nested_exception); std::bad_alloc as such.
 void run(const Program& program, const Schedule& schedule, const Storage& storage,
-         const Devices& devices);
+         const Devices& devices, std::uint64_t tag = 0);
 
 /// Adds what a move sends and receives to the counters of the devices.
 void count_traffic(const MovePlan& plan, const Devices& devices);

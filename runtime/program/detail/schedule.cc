@@ -1,7 +1,10 @@
 #include "shardwise/runtime/program/detail/schedule.h"
 
 #include <algorithm>
+#include <mutex>
 #include <variant>
+
+#include "shardwise/runtime/program/detail/program_messages.h"
 
 namespace shardwise {
 namespace {
@@ -166,8 +169,23 @@ class Builder {
 
 }  // namespace
 
+struct Schedule::Messages {
+  std::mutex mutex;
+  std::shared_ptr<const detail::ProgramMessages> last;
+};
+
+std::shared_ptr<const detail::ProgramMessages> Schedule::messages(const Program& program,
+                                                                  const Devices& devices) const {
+  const std::lock_guard lock(messages_->mutex);
+  if (!messages_->last || !messages_->last->is_for(devices)) {
+    messages_->last =
+        std::make_shared<const detail::ProgramMessages>(program, first_step_, devices);
+  }
+  return messages_->last;
+}
+
 Schedule::Schedule(const Program& program, std::size_t first_step, const MemoryReuse& reuse)
-    : first_step_(first_step) {
+    : first_step_(first_step), messages_(std::make_shared<Messages>()) {
   Builder builder(program, reuse, graph_, tasks_);
   for (std::size_t step = first_step; step < program.steps().size(); ++step) builder.add(step);
 }

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -9,6 +10,11 @@
 #include "shardwise/runtime/program/program.h"
 
 namespace shardwise {
+
+class Devices;
+namespace detail {
+class ProgramMessages;
+}
 
 /// One device's part of a step.
 struct ProgramTask {
@@ -38,10 +44,17 @@ class Schedule {
   /// By TaskGraph::TaskId.
   std::span<const ProgramTask> tasks() const { return tasks_; }
 
+  /// What this process does for the same steps of `program` together with others: planned when it
+  /// is first asked for, and kept. Requires the program of the constructor. Thread-safe.
+  std::shared_ptr<const detail::ProgramMessages> messages(const Program& program,
+                                                          const Devices& devices) const;
+
  private:
+  struct Messages;  // the last ones
   std::size_t first_step_;
   TaskGraph graph_;
   std::vector<ProgramTask> tasks_;
+  std::shared_ptr<Messages> messages_;
 };
 
 }  // namespace shardwise

@@ -9,16 +9,16 @@
 #include <set>
 #include <vector>
 
-#include "shardwise/loader/detail/mix.h"
+#include "shardwise/shard/host/splitmix64.h"
 #include "shardwise/shard/philox.h"
 
 namespace shardwise {
 namespace {
 
 TEST(SampleRandom, IsPhiloxOfRecordAndBlockByAKeyOfSeedEpochAndStage) {
-  std::uint64_t key = detail::mix(9 + detail::kMixGamma);
-  key = detail::mix((key ^ 4) + detail::kMixGamma);
-  key = detail::mix((key ^ 77) + detail::kMixGamma);
+  std::uint64_t key = mix_bits(9 + kSplitMixGamma);
+  key = mix_bits((key ^ 4) + kSplitMixGamma);
+  key = mix_bits((key ^ 77) + kSplitMixGamma);
   const std::array<std::uint32_t, 2> words{static_cast<std::uint32_t>(key),
                                            static_cast<std::uint32_t>(key >> 32)};
   SampleRandom random({.record = (std::int64_t{5} << 32) | 3, .epoch = 4, .seed = 9}, 77);
