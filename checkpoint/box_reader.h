@@ -48,6 +48,10 @@ class BoxReader {
     return nullptr;
   }
 
+  /// Whether somebody may write to what contiguous() gives while it is in use. It is then hashed
+  /// again when it has been compressed or written, and the save of what has changed fails.
+  virtual bool may_change() const { return false; }
+
  protected:
   BoxReader() = default;
   BoxReader(const BoxReader&) = default;

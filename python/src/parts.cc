@@ -111,6 +111,9 @@ class PartReader final : public BoxReader {
     return nullptr;
   }
 
+  // Python's arrays may be written to by any thread.
+  bool may_change() const override { return true; }
+
  private:
   const TensorInfo info_;
   const std::vector<Part> parts_;

@@ -9,8 +9,10 @@
 #include <latch>
 #include <random>
 
+#include "shardwise/shard/box_copy.h"
 #include "shardwise/shard/host/mutex.h"
 #include "shardwise/shard/host/page_memory.h"
+#include "shardwise/storage/forwarding_file_system.h"
 #include "shardwise/storage/hash.h"
 #include "testing/errors.h"
 #include "testing/faulty_file_system.h"
@@ -40,6 +42,58 @@ Outcome run(const std::filesystem::path& path, std::vector<TensorSource> sources
   file->resize(result.chunks.end);
   file->close();
   return result;
+}
+
+// A tensor in memory that others may write to.
+class OpenMemory final : public BoxReader {
+ public:
+  OpenMemory(TensorInfo info, const std::byte* data)
+      : info_(std::move(info)), whole_{data, Box::whole(info_.shape)} {}
+  std::span<const TensorInfo> tensors() const override { return {&info_, 1}; }
+  void read(std::size_t /*tensor*/, const Box& box, std::span<std::byte> out) const override {
+    copy_box(box, size_bytes(info_.dtype), whole_, {out.data(), box});
+  }
+  const std::byte* contiguous(std::size_t /*tensor*/, const Box& box) const override {
+    return find_contiguous(box, size_bytes(info_.dtype), whole_);
+  }
+  bool may_change() const override { return true; }
+
+ private:
+  TensorInfo info_;
+  ConstBoxView whole_;
+};
+
+// While each write is under way, somebody changes a byte.
+class ChangedMeanwhile final : public ForwardingFile {
+ public:
+  ChangedMeanwhile(std::unique_ptr<File> real, std::byte& changed)
+      : ForwardingFile(std::move(real)), changed_(changed) {}
+  void write_runs(std::uint64_t offset, std::span<const WriteRun> runs) override {
+    changed_ ^= std::byte{1};
+    real().write_runs(offset, runs);
+  }
+
+ private:
+  std::byte& changed_;
+};
+
+TEST(ChunkWriter, WhatIsChangedWhileItIsWrittenIsAnError) {
+  const TempDir dir;
+  const Executor executor(1);
+  constexpr std::size_t kBytes = std::size_t{1} << 20;
+  const PageMemory memory = page_memory(kBytes);
+  std::memset(memory.get(), 0, kBytes);
+  TensorInfo info{.name = "w", .dtype = DType::u8, .shape = {std::int64_t{1} << 20}};
+  TensorSource source;
+  source.name = "w";
+  source.reader = std::make_shared<OpenMemory>(info, memory.get());
+  const SavePlan plan = plan_save({source}, Codec::none, executor);
+  const ChunkLayout layout = only_layout(plan);
+  StagingPool pool(staging_sizes(64 << 20, 1, layout.most_bytes()));
+  ChangedMeanwhile file(posix_file_system()->create(dir / "f", Caching::direct), memory[7]);
+  EXPECT_THAT(message_of(ErrorCode::invalid_argument,
+                         [&] { write_chunks(plan, layout, file, kBegin, pool, {}); }),
+              testing::HasSubstr("tensor \"w\": found other bytes"));
 }
 
 // Every chunk lies where its record says, decodes to the tensor's elements, and zeros beyond.

@@ -82,6 +82,8 @@ class Neighbours::Reader final : public BoxReader {
     }
   }
 
+  bool may_change() const override { return own_.reader->may_change(); }
+
   const std::byte* contiguous(std::size_t /*tensor*/, const Box& box) const override {
     for (const Held& held : held_) {
       if (!held.box.contains(box)) continue;

@@ -1,8 +1,11 @@
 #include "shardwise/checkpoint/detail/write/chunk_encoder.h"
 
+#include <fmt/format.h>
+
 #include <cstring>
 
 #include "shardwise/shard/box_copy.h"
+#include "shardwise/shard/error.h"
 #include "shardwise/storage/hash.h"
 
 namespace shardwise::detail {
@@ -19,10 +22,25 @@ std::span<const std::byte> find_in_place(const TensorSource& source, const FileC
 
 }  // namespace
 
+void check_unchanged(const TensorSource& source, const Box& box,
+                     std::span<const std::byte> elements, std::uint64_t decoded_hash) {
+  if (hash64(elements.data(), elements.size()) == decoded_hash) return;
+  throw Error(
+      ErrorCode::invalid_argument,
+      fmt::format("save: tensor {:?}: found other bytes at {} than before they were written, "
+                  "needed is memory that nobody changes until the save has ended",
+                  source.name, to_string(box)));
+}
+
 EncodedChunk ChunkEncoder::encode(const TensorSource& source, const FileChunk& chunk,
                                   std::optional<Effort> effort, SlabBytes& out) {
   std::span<const std::byte> elements = find_in_place(source, chunk);
   const bool stay = out.takes(elements);
+  const bool may_change = !elements.empty() && source.reader->may_change();
+  if (!effort && !stay && !elements.empty()) {
+    std::memcpy(out.room(), elements.data(), elements.size());
+    elements = {out.room(), chunk.bytes};
+  }
   if (elements.empty()) {
     // What is stored as it is can be gathered to where it is written from.
     std::span<std::byte> to(out.room(), chunk.bytes);
@@ -40,6 +58,7 @@ EncodedChunk ChunkEncoder::encode(const TensorSource& source, const FileChunk& c
   if (effort) {
     record.stored_bytes =
         encoder_.encode(elements, chunk.element_bytes, *effort, {out.room(), chunk.bytes});
+    if (may_change) check_unchanged(source, chunk.box, elements, encoded.decoded_hash);
     if (record.stored_bytes > 0) {
       record.hash = hash64(out.room(), record.stored_bytes);
       out.add(record.stored_bytes);
@@ -51,9 +70,15 @@ EncodedChunk ChunkEncoder::encode(const TensorSource& source, const FileChunk& c
   record.hash = encoded.decoded_hash;
   if (stay) {
     out.add_in_place(elements);
+    if (may_change) encoded.in_place = elements;
     return encoded;
   }
-  if (elements.data() != out.room()) std::memcpy(out.room(), elements.data(), elements.size());
+  if (elements.data() != out.room()) {
+    std::memcpy(out.room(), elements.data(), elements.size());
+    if (may_change) {
+      check_unchanged(source, chunk.box, {out.room(), chunk.bytes}, encoded.decoded_hash);
+    }
+  }
   out.add(elements.size());
   return encoded;
 }

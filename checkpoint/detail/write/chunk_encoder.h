@@ -17,7 +17,12 @@ namespace shardwise::detail {
 struct EncodedChunk {
   ChunkRecord record;  ///< without an address
   std::uint64_t decoded_hash = 0;
+  std::span<const std::byte> in_place;  ///< if it is written from memory that may change
 };
+
+/// Throws invalid_argument if elements that were used where their source has them have changed.
+void check_unchanged(const TensorSource& source, const Box& box,
+                     std::span<const std::byte> elements, std::uint64_t decoded_hash);
 
 /// Gathers, hashes and encodes chunks, one after the other. Thread-compatible: each worker has its
 /// own, and the memory of it.

@@ -133,9 +133,10 @@ class ChunkWriter {
     const Slab& slab = slabs_[number];
     SlabBytes bytes(pool_.buffer(lane));
     std::size_t held_bytes = 0;
+    std::vector<InPlace> in_place;
     try {
       const LaneSlots::Use slot(computing_);
-      held_bytes = encode(slab, bytes);
+      held_bytes = encode(slab, bytes, in_place);
     } catch (...) {
       addresses_.give_up(number);
       throw;
@@ -151,11 +152,22 @@ class ChunkWriter {
       file_.write_runs(address, bytes.runs());
     }
     --writing_;
+    for (const InPlace& found : in_place) {
+      const FileChunk chunk = layout_.chunk(found.chunk);
+      check_unchanged(plan_.sources[chunk.tensor], chunk.box, found.elements,
+                      record(found.chunk).hash);
+    }
     done_bytes_ += held_bytes;
   }
 
+  // A chunk that is written from memory that may change.
+  struct InPlace {
+    std::int64_t chunk;
+    std::span<const std::byte> elements;
+  };
+
   // Adds the slab's chunks to `out`. Returns the logical bytes.
-  std::size_t encode(const Slab& slab, SlabBytes& out) {
+  std::size_t encode(const Slab& slab, SlabBytes& out, std::vector<InPlace>& in_place) {
     const ScratchPool<ChunkEncoder>::Loan encoder(encoders_);
     std::size_t held_bytes = 0;
     for (std::int64_t number = slab.first; number < slab.end; ++number) {
@@ -168,6 +180,7 @@ class ChunkWriter {
       record(number).address = begin;
       table_.decoded_hashes[static_cast<std::size_t>(number)] = encoded.decoded_hash;
       held_bytes += chunk.held_bytes();
+      if (!encoded.in_place.empty()) in_place.push_back({number, encoded.in_place});
     }
     out.pad_to(kPageBytes);
     return held_bytes;
