@@ -217,7 +217,8 @@ void bind_views(nb::module_& module) {
   // part.
   module.def(
       "minibatch",
-      [](const Sharding& sharding, const Ints& processes, std::int64_t process, const Ints& local) {
+      [](const Sharding& sharding, const Ints& processes, std::int64_t process,
+         const Ints& local) -> nb::typed<nb::tuple, nb::any, nb::ellipsis> {
         const auto process_of = [&](std::int64_t position) {
           return processes[static_cast<std::size_t>(position)];
         };
