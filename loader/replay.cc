@@ -83,14 +83,19 @@ double replay_seconds(const Timeline& timeline, const ReplayOptions& options) {
   return replayed(recorded_run(timeline), options);
 }
 
-std::string what_if(const Timeline& timeline, const ReplayOptions& recorded) {
+std::string what_if(const Timeline& timeline, const ReplayOptions& recorded, int cores) {
   const std::vector<RecordedBatch> run = recorded_run(timeline);
   const double now = replayed(run, recorded);
   const auto faster = [&](const ReplayOptions& options) {
     return 100 * (now / std::max(1e-9, replayed(run, options)) - 1);
   };
-  return fmt::format("2 more threads: {:.0f} % faster; 2 more batches ahead: {:.0f} % faster",
-                     faster({recorded.threads + 2, recorded.prefetch}),
+  const std::string more_threads =
+      recorded.threads + 2 <= cores
+          ? fmt::format("2 more threads: {:.0f} % faster",
+                        faster({recorded.threads + 2, recorded.prefetch}))
+          : fmt::format("more threads: faster only if they wait for files, as there are {} cores",
+                        cores);
+  return fmt::format("{}; 2 more batches ahead: {:.0f} % faster", more_threads,
                      faster({recorded.threads, recorded.prefetch + 2}));
 }
 

@@ -20,7 +20,9 @@ struct ReplayOptions {
 double replay_seconds(const Timeline& timeline, const ReplayOptions& options);
 
 /// What would help, as the recorded run compares with what replays of it give: "2 more threads: 38
-/// % faster; 2 more batches ahead: 1 % faster". Throws as replay_seconds does.
-std::string what_if(const Timeline& timeline, const ReplayOptions& recorded);
+/// % faster; 2 more batches ahead: 1 % faster". Of threads beyond `cores`, those of the machine, it
+/// promises nothing: a replay does not know what they would take from each other. Throws as
+/// replay_seconds does.
+std::string what_if(const Timeline& timeline, const ReplayOptions& recorded, int cores);
 
 }  // namespace shardwise

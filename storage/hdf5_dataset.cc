@@ -67,8 +67,15 @@ std::vector<std::string> root_datasets(const H5File& file, const std::string& pa
 H5Dataset open_dataset(const H5File& file, const std::string& path, const std::string& name) {
   // Asked first, so that the library's own reason is told where it cannot open what is there.
   if (H5Oexists_by_name(file.get(), name.c_str(), H5P_DEFAULT) > 0) {
-    return H5Dataset(H5Dopen2(file.get(), name.c_str(), H5P_DEFAULT),
-                     fmt::format("open {}: dataset \"{}\"", path, name), kBroken);
+    const std::string what = fmt::format("open {}: dataset \"{}\"", path, name);
+    H5Dataset dataset(H5Dopen2(file.get(), name.c_str(), H5P_DEFAULT), what, kBroken);
+    // Before anything else is asked: to tell its shape, the library may open the other files, of
+    // which one may be a pipe.
+    const H5Properties made(H5Dget_create_plist(dataset.get()), what, kBroken);
+    if (H5Pget_layout(made.get()) == H5D_VIRTUAL) {
+      throw Error(ErrorCode::unsupported, what + ": its data is in other files");
+    }
+    return dataset;
   }
   H5Eclear2(H5E_DEFAULT);
   std::string known;

@@ -4,6 +4,8 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <charconv>
+#include <limits>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -47,9 +49,35 @@ CLI::App& add_command(CLI::App& app, const char* name, const char* description, 
   return command;
 }
 
+/// Whole numbers of a range. CLI11's own say what is allowed in floating point.
+CLI::Validator whole(std::int64_t least,
+                     std::int64_t most = std::numeric_limits<std::int64_t>::max()) {
+  const bool is_open = most == std::numeric_limits<std::int64_t>::max();
+  const std::string allowed =
+      is_open ? fmt::format("{} or more", least) : fmt::format("from {} to {}", least, most);
+  return {[least, most, allowed](const std::string& text) -> std::string {
+            std::int64_t value = 0;
+            const char* const end = text.data() + text.size();
+            const auto [last, error] = std::from_chars(text.data(), end, value);
+            if (error == std::errc() && last == end && least <= value && value <= most) return {};
+            return fmt::format("found \"{}\", needed a whole number, {}", text, allowed);
+          },
+          allowed};
+}
+
+/// Paths of file systems that are mounted here: a URL would be taken for a folder of an odd name.
+CLI::Validator local_path() {
+  return {[](const std::string& text) -> std::string {
+            if (text.find("://") == std::string::npos) return {};
+            return fmt::format(
+                "found the URL {}, needed a path of a file system that is mounted here", text);
+          },
+          ""};
+}
+
 void add_threads(CLI::App& command, int& threads) {
   command.add_option("--threads", threads, "Workers; 0: as many as there are cores")
-      ->check(CLI::Range(0, 1024))
+      ->check(whole(0, 1024))
       ->capture_default_str();
 }
 
@@ -97,7 +125,6 @@ void add_shards(CLI::App& app, Commands& c) {
                   "Per mesh axis, as DTensor: \"S(0),R\", \"StridedShard(0, split=2),S(0)\"");
   cut->add_option("--sharding", c.shards.sharding,
                   "XLA text: \"{devices=[4,1,2]<=[8] last_tile_dim_replicate}\"");
-  cut->require_option(1);
   shards.add_option("--shape", c.shards.shape, "Extents: 10,6; \"\" for a scalar")->required();
   shards.add_option("--dtype", c.shards.dtype, "Element type")->capture_default_str();
   shards
@@ -127,26 +154,29 @@ void add_explain(CLI::App& app, Commands& c) {
 void add_looks(CLI::App& app, Commands& c) {
   CLI::App& ls = add_command(app, "ls", "List the checkpoints of a directory",
                              "shardwise ls runs/checkpoints", c, c.ls, run_ls);
-  ls.add_option("root", c.ls.root, "Directory that holds the steps")->required();
+  ls.add_option("root", c.ls.root, "Directory that holds the steps")
+      ->check(local_path())
+      ->required();
 
   CLI::App& inspect = add_command(
       app, "inspect", "Show the tensors and the user data of a checkpoint",
       "shardwise inspect runs/checkpoints/step-00000400 --tensor w1", c, c.inspect, run_inspect);
-  inspect.add_option("path", c.inspect.path, kCheckpoint)->required();
+  inspect.add_option("path", c.inspect.path, kCheckpoint)->check(local_path())->required();
   inspect.add_option("--tensor", c.inspect.tensors, "Only these (may be repeated)");
   inspect
       .add_option(
           "--processes", c.inspect.processes,
           "Show what this number of processes reads and sends when they restore it, cut as it is")
-      ->check(CLI::PositiveNumber);
+      ->check(whole(1));
   inspect.add_option("--processes-per-host", c.inspect.processes_per_host)
-      ->check(CLI::PositiveNumber)
+      ->check(whole(1))
       ->needs("--processes");
 
   CLI::App& verify = add_command(
       app, "verify", "Read and check every byte; exit status 1: damaged, 3: could not tell",
       "shardwise verify runs/checkpoints", c, c.verify, run_verify);
   verify.add_option("path", c.verify.path, "A checkpoint, or a directory of steps (all)")
+      ->check(local_path())
       ->required();
 }
 
@@ -157,8 +187,11 @@ void add_step_options(CLI::App& command, ReshardOptions& options) {
                      "Rules NAME-PATTERN=SPEC, separated by \";\", or @FILE with one per line; "
                      "first match counts; other tensors keep their spec");
   command.add_option("--codec", options.codec, "auto, zstd or none")->capture_default_str();
-  command.add_option("--writers", options.writers, "Shard files of each process")
-      ->check(CLI::Range(1, 99'999))
+  command
+      .add_option("--writers", options.writers,
+                  "Shard files of each process. The same command after a kill keeps those that are "
+                  "whole: with 1 it begins anew")
+      ->check(whole(1, 99'999))
       ->capture_default_str();
   command.add_flag("--replace", options.replace,
                    "Where the target holds the step: write a new generation of it");
@@ -172,8 +205,10 @@ void add_reshard(CLI::App& app, Commands& c) {
       "Write a checkpoint again, cut over another mesh; under mpirun the processes divide the work",
       "shardwise reshard runs/checkpoints converted --mesh data=2,model=3 --spec 'w1=-,model;*=-'",
       c, c.reshard, run_reshard);
-  reshard.add_option("source", c.reshard.source, kCheckpoint)->required();
-  reshard.add_option("target", c.reshard.target, "Directory that gets the step")->required();
+  reshard.add_option("source", c.reshard.source, kCheckpoint)->check(local_path())->required();
+  reshard.add_option("target", c.reshard.target, "Directory that gets the step")
+      ->check(local_path())
+      ->required();
   reshard.add_option("--mesh", c.reshard.mesh, "Mesh: data=2,model=3")->required();
   add_step_options(reshard, c.reshard);
 }
@@ -187,11 +222,12 @@ void add_conversions(CLI::App& app, Commands& c) {
   imported
       .add_option("source", c.imported.source,
                   "A .safetensors file, an .index.json, or a folder with one")
+      ->check(local_path())
       ->required();
-  imported.add_option("root", c.imported.target, "Directory that gets the step")->required();
-  imported.add_option("--step", c.imported.step, "Number of the step")
-      ->required()
-      ->check(CLI::NonNegativeNumber);
+  imported.add_option("root", c.imported.target, "Directory that gets the step")
+      ->check(local_path())
+      ->required();
+  imported.add_option("--step", c.imported.step, "Number of the step")->required()->check(whole(0));
   imported.add_option("--mesh", c.imported.mesh, "Mesh: data=2,model=3")->capture_default_str();
   add_step_options(imported, c.imported);
 
@@ -200,9 +236,11 @@ void add_conversions(CLI::App& app, Commands& c) {
       "shardwise export runs/checkpoints/step-00000400 model.safetensors --format safetensors\n"
       "  shardwise export runs/checkpoints model/ --format safetensors --max-shard 5GB",
       c, c.exported, run_export);
-  exported.add_option("step", c.exported.source, kCheckpoint)->required();
-  exported.add_option("target", c.exported.target, "NAME.safetensors, or a folder")->required();
-  exported.add_option("--format", c.exported.format, "safetensors")->required();
+  exported.add_option("step", c.exported.source, kCheckpoint)->check(local_path())->required();
+  exported.add_option("target", c.exported.target, "NAME.safetensors, or a folder")
+      ->check(local_path())
+      ->required();
+  exported.add_option("--format", c.exported.format, "safetensors")->capture_default_str();
   add_size(exported, "--max-shard", c.exported.max_shard_bytes, {1, std::size_t{1} << 50},
            "Most bytes of tensors in a file, as 5GB; else all are in one");
   exported.add_flag("--replace", c.exported.replace,
@@ -216,17 +254,21 @@ void add_batches_order(CLI::App& batches, BatchesOptions& options) {
   batches.add_option("--seed", options.seed, "Of the order, and of what is drawn at random")
       ->capture_default_str();
   batches.add_option("--epochs", options.epochs, "Passes over the source")
-      ->check(CLI::PositiveNumber)
+      ->check(whole(1))
       ->capture_default_str();
   batches.add_option("--last", options.last, "Rows that fill no batch: drop, pad or wrap")
       ->capture_default_str();
   batches.add_option("--bad", options.bad, "Records that cannot be read: fail, substitute or mask")
       ->capture_default_str();
-  batches.add_option("--from", options.from, "First batch to show")->check(CLI::NonNegativeNumber);
-  batches.add_option("--count", options.count, "How many to show (default: all)")
-      ->check(CLI::PositiveNumber);
-  batches.add_option("--state", options.state,
-                     "A loader's state as JSON, or @FILE: show the rest of its run");
+  batches.add_option("--from", options.from, "First batch to show")->check(whole(0));
+  batches.add_option("--count", options.count, "How many to show (default: all)")->check(whole(1));
+  batches
+      .add_option(
+          "--state", options.state,
+          "A loader's state as JSON, or @FILE: show the rest of its run, from the batch and with "
+          "the seed that it names")
+      ->excludes("--from")
+      ->excludes("--seed");
   batches.add_option("--drill", options.drill,
                      "Records that go wrong, for a rehearsal: corrupt:17,slow:20; also io, "
                      "exception, kill");
@@ -249,7 +291,7 @@ void add_batches(CLI::App& app, Commands& c) {
       ->required();
   batches.add_option("--batch", c.batches.batch, "Rows of the global batch")
       ->required()
-      ->check(CLI::PositiveNumber);
+      ->check(whole(1));
   batches.add_option("--mesh", c.batches.mesh, "Mesh: data=4,model=2")->capture_default_str();
   batches.add_option("--spec", c.batches.specs,
                      "Of all fields, data,-; or FIELD=SPEC, repeated (default: the batch is cut "
@@ -258,14 +300,14 @@ void add_batches(CLI::App& app, Commands& c) {
                      "Records to keep: 'label==3 && length(text)>=16'");
   batches.add_option("--mix", c.batches.mix, "Weights of the sources: 3:1");
   batches.add_option("--pack", c.batches.pack, "Put documents side by side in rows of this length")
-      ->check(CLI::PositiveNumber);
+      ->check(whole(1));
   batches.add_option("--pack-field", c.batches.pack_field, "Which field the documents are");
   add_batches_order(batches, c.batches);
   batches.add_option("--threads", c.batches.threads, "That read")
-      ->check(CLI::Range(1, 1024))
+      ->check(whole(1, 1024))
       ->capture_default_str();
   batches.add_option("--prefetch", c.batches.prefetch, "Batches held ready")
-      ->check(CLI::Range(1, 1024))
+      ->check(whole(1, 1024))
       ->capture_default_str();
   batches.add_flag("--digest", c.batches.digest,
                    "Of each batch: the same for every mesh, thread count and resume");
@@ -273,7 +315,7 @@ void add_batches(CLI::App& app, Commands& c) {
 
 void add_bench_options(CLI::App& command, int& repeat, int& threads) {
   command.add_option("--repeat", repeat, "Rounds that are measured, after what warms up")
-      ->check(CLI::Range(1, 1000))
+      ->check(whole(1, 1000))
       ->capture_default_str();
   add_threads(command, threads);
 }
@@ -289,9 +331,10 @@ void add_bench_save(CLI::App& bench, Commands& c) {
       "the disk, and twice in memory.",
       c, c.bench_save, run_bench_save);
   save.add_option("dir", c.bench_save.directory, "Directory on the file system; may be new")
+      ->check(local_path())
       ->required();
   save.add_option("--tensors", c.bench_save.tensors, "How many")
-      ->check(CLI::Range(1, 100'000))
+      ->check(whole(1, 100'000))
       ->capture_default_str();
   save.add_option("--shape", c.bench_save.shape, "Extents of each")->capture_default_str();
   save.add_option("--dtype", c.bench_save.dtype, "Element type")->capture_default_str();
@@ -305,7 +348,7 @@ void add_bench_save(CLI::App& bench, Commands& c) {
   CLI::Option* keep_last = save.add_option(
       "--keep-last", c.bench_save.keep_last,
       "As a job that keeps that many: each save removes an older one; tells both times");
-  keep_last->check(CLI::Range(1, 1000));
+  keep_last->check(whole(1, 1000));
   save.add_flag("--keep", c.bench_save.keep,
                 "Leave the checkpoint: DIR becomes its root, and must hold no steps")
       ->excludes(keep_last);
@@ -421,7 +464,9 @@ void refuse_unknown(const CLI::App& app, std::span<char* const> words) {
                                      : suggestion(option, options_of(**at));
       refuse(command, fmt::format("unknown option \"{}\"; {}", option, advice));
     }
-    if (commands.empty()) refuse(command, fmt::format("\"{}\" is one argument too many", word));
+    if (commands.empty())
+      refuse(command, fmt::format("\"{}\" is one argument too many{}", word,
+                                  command == "import" ? "; give the folder of several files" : ""));
     refuse(command, fmt::format("unknown command \"{}\"; {}", word, suggestion(word, commands)));
   }
 }
@@ -457,6 +502,7 @@ CommandLine parse_command_line(int argc, char** argv) {
                "shardwise"};
   const auto commands = std::make_shared<Commands>();
   declare(app, *commands);
+  app.footer("Exit status: 0 done, 1 the answer is no, 2 bad usage, 3 failure");
   const std::span<char* const> words(argv + 1, argv + std::max(argc, 1));
   if (!words.empty() && words[0] == kHelp) return show(help_text(app, words.subspan(1)));
   try {

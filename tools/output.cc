@@ -22,6 +22,31 @@ bool looks_like_number(std::string_view cell) {
          cell.find_first_of("=[/") == std::string_view::npos;
 }
 
+/// Of the UTF-8 character at the begin of a text that is not empty; 0 if there is none.
+std::size_t character_bytes(std::string_view text) {
+  const auto first = static_cast<unsigned char>(text[0]);
+  const std::size_t bytes = first < 0x80   ? 1
+                            : first < 0xC2 ? 0
+                            : first < 0xE0 ? 2
+                            : first < 0xF0 ? 3
+                            : first < 0xF5 ? 4
+                                           : 0;
+  if (bytes > text.size()) return 0;
+  for (std::size_t i = 1; i < bytes; ++i) {
+    if ((static_cast<unsigned char>(text[i]) & 0xC0) != 0x80) return 0;
+  }
+  return bytes;
+}
+
+/// Whether a character is of C0 but no line end or tab, of C1, or DEL.
+bool is_control(std::string_view character) {
+  const auto first = static_cast<unsigned char>(character[0]);
+  if (character.size() == 1) {
+    return (first < 0x20 && first != '\n' && first != '\t') || first == 0x7F;
+  }
+  return first == 0xC2 && static_cast<unsigned char>(character[1]) < 0xA0;
+}
+
 /// Columns that a terminal needs for UTF-8 text, one per code point.
 std::size_t width(std::string_view text) {
   return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char c) {
@@ -30,6 +55,25 @@ std::size_t width(std::string_view text) {
 }
 
 }  // namespace
+
+std::string printable(std::string_view text) {
+  std::string shown;
+  while (!text.empty()) {
+    const std::size_t bytes = character_bytes(text);
+    const std::string_view character = text.substr(0, std::max<std::size_t>(bytes, 1));
+    text.remove_prefix(character.size());
+    if (bytes > 0 && !is_control(character)) {
+      shown += character;
+      continue;
+    }
+    for (const char c : character) {
+      shown += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+    }
+  }
+  return shown;
+}
+
+void print_shown(std::string_view text) { fmt::print("{}", printable(text)); }
 
 void Table::print() const {
   std::vector<std::size_t> widths(rows_.front().size(), 0);
@@ -45,7 +89,7 @@ void Table::print() const {
       line += (i == 0 ? "" : "  ") + (looks_like_number(sample) ? space + cell : cell + space);
     }
     line.erase(line.find_last_not_of(' ') + 1);
-    fmt::print("{}\n", line);
+    print_shown(line + '\n');
   }
 }
 
@@ -87,7 +131,7 @@ void print_json(const nlohmann::ordered_json& value) {
 
 void print_note(std::string_view text) {
   // Not fmt::print: it throws where stderr is closed.
-  std::fputs(fmt::format("{}\n", text).c_str(), stderr);
+  std::fputs((printable(text) + '\n').c_str(), stderr);
 }
 
 void report_error(bool json, std::string_view code, std::string_view message) {

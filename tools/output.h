@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "shardwise/checkpoint/info.h"
@@ -35,6 +36,14 @@ nlohmann::ordered_json box_json(const Box& box);
 
 /// On stdout, with a line end. Bytes that are not UTF-8 are replaced.
 void print_json(const nlohmann::ordered_json& value);
+
+/// Text that may hold names of files, tensors or fields, as a terminal may get it: control
+/// characters and bytes that are no UTF-8 as \x1b, so that none of them moves the cursor or sets a
+/// title. Line ends stay as they are.
+std::string printable(std::string_view text);
+
+/// On stdout, made printable.
+void print_shown(std::string_view text);
 
 /// One line on stderr, or nowhere where that is closed.
 void print_note(std::string_view text);

@@ -80,6 +80,27 @@ std::string suggestion(std::string_view word, const std::vector<std::string>& kn
   return fmt::format("did you mean \"{}\"?", fmt::join(nearest, "\" or \""));
 }
 
+std::string foreign_format(const fs::path& path) {
+  std::error_code ignored;
+  if (path.extension() == ".safetensors") {
+    return "safetensors: `shardwise import` makes a checkpoint of it";
+  }
+  if (fs::exists(path / ".metadata", ignored)) {
+    return "a distributed checkpoint of PyTorch: shardwise.import_dcp of Python makes one of it";
+  }
+  if (fs::exists(path / "_CHECKPOINT_METADATA", ignored) ||
+      fs::exists(path / "_METADATA", ignored)) {
+    return "a checkpoint of Orbax: shardwise.import_orbax of Python makes one of it";
+  }
+  for (fs::directory_iterator entry(path, ignored), end; !ignored && entry != end;
+       entry.increment(ignored)) {
+    if (entry->path().extension() == ".safetensors") {
+      return "safetensors files: `shardwise import` makes a checkpoint of them";
+    }
+  }
+  return {};
+}
+
 bool is_checkpoint(const fs::path& path) {
   std::error_code ignored;
   return fs::exists(path / "manifest.json", ignored);
@@ -91,12 +112,19 @@ fs::path existing_root(const std::string& path) {
     throw Error(ErrorCode::not_found, fmt::format("{} does not exist", path));
   }
   if (!fs::is_directory(path, ignored)) {
+    const std::string what = foreign_format(path);
     throw Error(ErrorCode::not_found,
-                fmt::format("{} is not a directory; needed is a checkpoint, or a directory of "
+                fmt::format("{} is not a directory{}; needed is a checkpoint, or a directory of "
                             "checkpoints",
-                            path));
+                            path, what.empty() ? "" : ", it seems to be " + what));
   }
   return path;
+}
+
+void refuse_without_steps(const fs::path& root, const std::string& path) {
+  const std::string what = foreign_format(root);
+  throw Error(ErrorCode::not_found, fmt::format("{} holds no committed checkpoint{}", path,
+                                                what.empty() ? "" : "; it seems to hold " + what));
 }
 
 fs::path resolve_checkpoint(const std::string& path) {
@@ -109,9 +137,7 @@ fs::path resolve_checkpoint(const std::string& path) {
   }
   const CheckpointManager manager(root, {.collect_garbage = false});
   const auto latest = manager.latest();
-  if (!latest) {
-    throw Error(ErrorCode::not_found, fmt::format("{} holds no committed checkpoint", path));
-  }
+  if (!latest) refuse_without_steps(root, path);
   for (const RejectedStep& step : latest->rejected) {
     print_note(
         fmt::format("passed over {}: {}", as_given(root, step.directory).string(), step.reason));

@@ -6,6 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "commands/commands.h"
+#include "shardwise/shard/error.h"
 #include "shardwise/shard/mesh.h"
 
 namespace shardwise::tools {
@@ -26,6 +28,21 @@ struct ByteRange {
 /// is allowed.
 std::size_t parse_bytes(std::string_view text, ByteRange allowed);
 
+/// What `read` makes of an option's words. Words that it refuses are bad usage.
+template <class Read>
+auto words_of(std::string_view command, std::string_view option, const Read& read) {
+  try {
+    return read();
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::unsupported) throw;  // well said, but too much
+    throw BadUsage(std::string(command) + ": " + std::string(option) + ": " + error.what());
+  }
+}
+
+/// What a file or folder of another format seems to be, and what reads it; empty if that is not
+/// known.
+std::string foreign_format(const std::filesystem::path& path);
+
 /// What to say after a word that is not known: `did you mean "reshard"?`, or which there are.
 std::string suggestion(std::string_view word, const std::vector<std::string>& known);
 
@@ -38,6 +55,9 @@ bool is_checkpoint(const std::filesystem::path& path);
 
 /// A root to look into. Throws not_found where it is not there or no directory: nothing is created.
 std::filesystem::path existing_root(const std::string& path);
+
+/// Throws not_found for a root without a step, saying what it seems to hold.
+[[noreturn]] void refuse_without_steps(const std::filesystem::path& root, const std::string& path);
 
 /// A step's directory as the user named its root: the library makes it absolute.
 inline std::filesystem::path as_given(const std::filesystem::path& root,

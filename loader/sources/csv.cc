@@ -7,13 +7,15 @@
 #include <cstdint>
 #include <limits>
 #include <string_view>
+#include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
-#include "shardwise/loader/detail/engine/copy_row.h"
-#include "shardwise/loader/detail/files/open_files.h"
+#include "shardwise/loader/detail/copy_row.h"
+#include "shardwise/loader/sources/detail/open_files.h"
 #include "shardwise/loader/sources/detail/csv_table.h"
 #include "shardwise/loader/sources/detail/number_text.h"
-#include "shardwise/loader/sources/detail/shown_text.h"
+#include "shardwise/loader/detail/files/shown_text.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise {
@@ -41,6 +43,15 @@ bool read_cell_number(const CsvCell& cell, DType dtype, std::byte* out) {
   return detail::read_number(text.empty() && is_float(dtype) ? "nan" : text, dtype, out);
 }
 
+/// Whether a number is whole, and so large that an f64 may be another: 2^53 and beyond.
+bool is_inexact(std::string_view number) {
+  if (!number.empty() && (number[0] == '-' || number[0] == '+')) number.remove_prefix(1);
+  while (number.size() > 1 && number[0] == '0') number.remove_prefix(1);
+  if (number.find_first_not_of("0123456789") != std::string_view::npos) return false;
+  constexpr std::string_view kMost = "9007199254740992";
+  return number.size() > kMost.size() || (number.size() == kMost.size() && number > kMost);
+}
+
 /// One field and the columns that it is made of.
 struct TableField {
   std::vector<std::size_t> columns;
@@ -48,7 +59,8 @@ struct TableField {
   bool text = false;
 
   // What its cells were so far.
-  bool all_i64 = true, has_value = false;
+  bool all_i64 = true, all_u64 = true, has_value = false;
+  bool has_inexact = false;  // a whole number that an f64 does not hold
   std::size_t longest = 0;
   std::vector<std::uint32_t> lengths = {};  // per record, of a text
 };
@@ -70,6 +82,7 @@ class CsvSource final : public Source {
   void see(const CsvTable::Record& record);
   void see_value(const CsvTable::Record& record, const CsvCell& cell, std::size_t i);
   void become_text(std::int64_t end, TableField& field) const;
+  DType number_type(const TableField& field, const std::string& name) const;
   void finish();
   void read_numbers(const CsvTable::Record& record, const TableField& field,
                     const BoxView& to) const;
@@ -79,6 +92,9 @@ class CsvSource final : public Source {
   CsvTable table_;
   std::vector<TableField> parts_;  // per field
   std::vector<Field> fields_;
+  std::unordered_set<std::string> field_names_;
+  std::unordered_map<std::string, std::size_t> column_numbers_;
+  std::int64_t whole_records_ = 0;  // with as many cells as there are columns
 };
 
 CsvSource::CsvSource(std::shared_ptr<const detail::InputFile> file, const CsvOptions& options)
@@ -94,6 +110,8 @@ void CsvSource::refuse(ErrorCode code, const std::string& found) const {
 }
 
 void CsvSource::begin(const CsvOptions& options) {
+  const std::vector<std::string>& columns = table_.columns();
+  for (std::size_t i = 0; i < columns.size(); ++i) column_numbers_.emplace(columns[i], i);
   for (const CsvField& field : options.fields) add_field(field);
   if (!options.fields.empty()) return;
   for (const std::string& column : table_.columns()) add_field({.name = column});
@@ -117,8 +135,7 @@ void CsvSource::add_field(const CsvField& wanted) {
     for (const std::string& column : wanted.columns) field.columns.push_back(column_index(column));
     shown.shape.push_back(static_cast<std::int64_t>(field.columns.size()));
   }
-  for (const Field& other : fields_) {
-    if (other.name != shown.name) continue;
+  if (!field_names_.insert(shown.name).second) {
     refuse(ErrorCode::invalid_argument, fmt::format("field \"{}\" is asked for twice", shown.name));
   }
   parts_.push_back(std::move(field));
@@ -126,14 +143,14 @@ void CsvSource::add_field(const CsvField& wanted) {
 }
 
 std::size_t CsvSource::column_index(const std::string& name) const {
-  const std::vector<std::string>& columns = table_.columns();
-  const auto found = std::find(columns.begin(), columns.end(), name);
-  if (found != columns.end()) return static_cast<std::size_t>(found - columns.begin());
-  refuse(ErrorCode::not_found,
-         fmt::format("there is no column \"{}\"; it has {}", name, detail::shown_names(columns)));
+  const auto found = column_numbers_.find(name);
+  if (found != column_numbers_.end()) return found->second;
+  refuse(ErrorCode::not_found, fmt::format("there is no column \"{}\"; it has {}", name,
+                                           detail::shown_names(table_.columns())));
 }
 
 void CsvSource::see(const CsvTable::Record& record) {
+  ++whole_records_;
   for (std::size_t i = 0; i < parts_.size(); ++i) {
     TableField& field = parts_[i];
     if (field.text) {
@@ -153,12 +170,14 @@ void CsvSource::see_value(const CsvTable::Record& record, const CsvCell& cell, s
   field.longest = std::max(field.longest, cell.size());
   const std::string_view number = number_of(cell);
   if (number.empty()) {
-    field.all_i64 = false;  // an i64 has no NaN
+    field.all_i64 = field.all_u64 = false;  // a whole number is no NaN
     return;
   }
   field.has_value = true;
   std::array<std::byte, sizeof(double)> value;
   field.all_i64 = field.all_i64 && detail::read_number(number, DType::i64, value.data());
+  field.all_u64 = field.all_u64 && detail::read_number(number, DType::u64, value.data());
+  field.has_inexact = field.has_inexact || is_inexact(number);
   if (field.all_i64 || detail::read_number(number, DType::f64, value.data())) return;
   if (!fields_[i].shape.empty()) {
     refuse(ErrorCode::invalid_argument,
@@ -181,12 +200,29 @@ void CsvSource::become_text(std::int64_t end, TableField& field) const {
   }
 }
 
+DType CsvSource::number_type(const TableField& field, const std::string& name) const {
+  if (field.all_i64) return DType::i64;
+  if (field.all_u64) return DType::u64;
+  if (!field.has_inexact) return DType::f64;
+  refuse(
+      ErrorCode::unsupported,
+      fmt::format("field \"{}\" has whole numbers beyond 2^53, and others or none: found no type "
+                  "that holds them all, needed one that is given, as {}=f64 or {}=text",
+                  name, name, name));
+}
+
 void CsvSource::finish() {
+  if (whole_records_ == 0 && table_.size() > 0) {
+    refuse(ErrorCode::corrupt,
+           fmt::format("found {} records of which none has {} cells, needed as many as there are "
+                       "columns",
+                       table_.size(), table_.columns().size()));
+  }
   for (std::size_t i = 0; i < parts_.size(); ++i) {
     TableField& field = parts_[i];
     if (!field.text && !field.dtype) {
       if (field.has_value) {
-        field.dtype = field.all_i64 ? DType::i64 : DType::f64;
+        field.dtype = number_type(field, fields_[i].name);
       } else if (fields_[i].shape.empty()) {
         become_text(table_.size(), field);
       } else {

@@ -12,7 +12,7 @@
 #include "shardwise/loader/detail/files/file_rows.h"
 #include "shardwise/loader/detail/files/gzip_reader.h"
 #include "shardwise/loader/detail/files/input_file.h"
-#include "shardwise/loader/detail/files/open_files.h"
+#include "shardwise/loader/sources/detail/open_files.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise {

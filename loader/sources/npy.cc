@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "shardwise/loader/detail/files/file_rows.h"
-#include "shardwise/loader/detail/files/open_files.h"
+#include "shardwise/loader/sources/detail/open_files.h"
 #include "shardwise/loader/sources/detail/npy_header.h"
 #include "shardwise/shard/error.h"
 

@@ -10,8 +10,8 @@
 #include <string_view>
 #include <utility>
 
-#include "shardwise/loader/detail/engine/copy_row.h"
-#include "shardwise/loader/detail/files/open_files.h"
+#include "shardwise/loader/detail/copy_row.h"
+#include "shardwise/loader/sources/detail/open_files.h"
 #include "shardwise/loader/sources/concat.h"
 #include "shardwise/loader/sources/detail/progress_steps.h"
 #include "shardwise/loader/sources/detail/tf_example.h"

@@ -4,7 +4,7 @@
 
 #include "shardwise/loader/detail/files/byte_order.h"
 #include "shardwise/loader/detail/files/file_rows.h"
-#include "shardwise/loader/detail/files/open_files.h"
+#include "shardwise/loader/sources/detail/open_files.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise {

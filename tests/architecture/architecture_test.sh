@@ -10,7 +10,7 @@ sources() { find "$@" -name '*.h' -o -name '*.cc' | grep -v '/build/' | sort; }
 components="shard storage runtime loader checkpoint convert"
 
 # Each line a file and what it includes.
-included=$(grep -HoE '^ *#include *[<"][^>"]+' $(sources $components tools bench examples) |
+included=$(grep -HoE '^ *#include *[<"][^>"]+' $(sources $components tools bench examples python/src) |
   sed -E 's/: *#include *[<"]/ /')
 is_public() { [[ $1 == *.h && $1 != */detail/* ]] && [[ " $components " == *" ${1%%/*} "* ]]; }
 
@@ -83,12 +83,12 @@ room CLI11 '^CLI/' '^(tools/command_line\.cc|examples/.*)$'
 room '<execution>' '^execution$' '^$'
 
 # 6. Sizes (never more than 300 lines a header, 600 a source, 800 a test, 30 files a folder), and no folder called util.
-for file in $(sources $components tools bench examples tests); do
+for file in $(sources $components tools bench examples python/src tests); do
   case $file in *_test.cc) most=800 ;; *.h) most=300 ;; *) most=600 ;; esac
   lines=$(wc -l < "$file")
   [ "$lines" -le $most ] || breach "$file has $lines lines, never more than $most"
 done
-for folder in $(find $components tools -type d); do
+for folder in $(find $components tools python/src -type d); do
   files=$(find "$folder" -maxdepth 1 -name '*.h' -o -maxdepth 1 -name '*.cc' | wc -l)
   [ "$files" -le 30 ] || breach "$folder has $files files, never more than 30"
 done
@@ -98,7 +98,7 @@ done
 for file in $(sources tests); do
   ! grep -nE 'sleep_for|sleep_until|\busleep|GTEST_SKIP|DISABLED_' "$file" || breach "$file sleeps or is switched off"
 done
-for file in $(sources $components tools bench examples tests); do
+for file in $(sources $components tools bench examples python/src tests); do
   ! grep -nE '\b(TODO|FIXME|XXX|HACK)\b' "$file" || breach "$file has an unfinished mark"
 done
 
@@ -106,6 +106,9 @@ done
 # "|" stand side by side and do not see each other. A part is a folder with all below it, file names joined by "+",
 # or "." for all files that are in no folder but detail/.
 order_shard=". notation|torus|plan view|host"
+order_storage="detail ."
+order_loader="detail/mix+detail/prefetch+detail/row_stretch+detail/scratch_memory+detail/sample_numbers source+detail/read_frame+detail/common_fields+detail/copy_row+stages/field_value order sources/file_options+sources/images detail/files detail/image sources stages loader_options+loader_state+loader_stats+placement detail/engine host_loader+loader+open_source+replay"
+order_convert="detail ."
 order_runtime="parallel+stopwatch+timeline+default_mesh|process memory device+sharded_array program manual gemm|graph kernels ops spmd tensor+tracer+detail/tracer_impl nn"
 for component in $components; do
   order=order_$component
@@ -155,5 +158,35 @@ for file in $(sources checkpoint convert); do
     ! grep -nE "(fs|std::filesystem)::$looks|[^a-z_A-Z>):]::l?stat\(" "$file" ||
     breach "$file looks at a path beside FileSystem"
 done
+
+# 11. Workers never wait: no read, wait, lock or message inside a body that is given to parallel_for (runtime/parallel.h).
+# Seen are the lines of the call itself, not those of functions that it calls.
+while read -r line; do
+  [[ -z $line ]] || breach "$line, inside a body of parallel_for"
+done <<< "$(for file in $(find $components -name '*.cc' -o -name '*.h'); do
+  awk -v file="$file" '
+    /^ *\/\// { next }
+    !depth && /(\.|->)parallel_for\(/ { depth = 0; inside = 1 }
+    inside {
+      text = $0
+      if (text ~ /(\.|->)(read|read_[a-z_]+|write|wait|wait_for|receive|send|gather|all_gather|broadcast|lock|join)\(/ ||
+          text ~ /(MutexLock|lock_guard|unique_lock|scoped_lock|Hdf5Lock)/)
+        print file ":" NR ": " text
+      n = gsub(/\(/, "(", text); m = gsub(/\)/, ")", text); depth += n - m
+      if (depth <= 0) { depth = 0; inside = 0 }
+    }' "$file"
+done)"
+
+# 12. What reads bytes from outside has a fuzz target: fuzz_targets.txt says which, and names nothing that is gone.
+targets=tests/architecture/fuzz_targets.txt
+readers=$(grep -rhoE '\b(read|parse|decode)_[a-z0-9_]+\(' --include='*.h' $components | tr -d '(' | sort -u)
+for reader in $readers; do
+  grep -qE "^$reader " $targets || breach "$reader has no line in $targets: which fuzz target gives it damaged bytes"
+done
+while read -r reader target reason; do
+  [[ $reader != \#* ]] || continue
+  grep -qx "$reader" <<< "$readers" || breach "$targets names $reader, which no header has"
+  [[ $target == - && -n $reason ]] || [[ -f tests/fuzz/${target}_fuzz.cc ]] || breach "$targets names the target $target, which is not there"
+done < $targets
 
 exit $failed

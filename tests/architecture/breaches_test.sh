@@ -4,7 +4,7 @@
 set -uo pipefail
 source_dir=$1 scratch=$2
 rm -rf "$scratch" && mkdir -p "$scratch" || exit 2
-(cd "$source_dir" && cp -r shard storage runtime loader checkpoint convert tools tests bench examples "$scratch")
+(cd "$source_dir" && cp -r shard storage runtime loader checkpoint convert tools tests bench examples "$scratch" && mkdir "$scratch/python" && cp -r python/src "$scratch/python")
 cd "$scratch" || exit 2
 
 echo '#include "shardwise/runtime/device.h"' >> shard/box.cc
@@ -28,6 +28,11 @@ echo 'const char* text = "axis_index: no such axis";' >> shard/dims.cc
 echo 'const char* text = "Devices::at: no such device";' >> tools/parse.cc
 echo 'void f(const fs::path& path) { fs::remove_all(path); }' >> checkpoint/save.cc
 echo 'bool g(const fs::path& path) { return fs::exists(path); }' >> convert/export_safetensors.cc
+echo '#include "shardwise/loader/detail/engine/ring.h"' >> loader/sources/npy.cc
+echo '#include "shardwise/runtime/process/detail/x.h"' >> python/src/read.cc
+printf 'void f() {\n  executor.parallel_for(2, [&](std::int64_t i) {\n    const MutexLock lock(mutex);\n    reader->read(i);\n  });\n}\n' >> runtime/gemm.cc
+echo 'int read_foreign_bytes(const char* bytes);' >> storage/file.h
+echo 'read_nothing manifest' >> tests/architecture/fuzz_targets.txt
 for i in $(seq 31); do echo > shard/torus/part_$i.h; done
 
 found=$("$source_dir/tests/architecture/architecture_test.sh" "$scratch")
@@ -45,6 +50,10 @@ for needed in 'shard/box.cc includes runtime/' 'loader/order.cc includes checkpo
   'runtime/program/move.h includes runtime/manual.h, which does not stand before it' \
   'axis_index: no such axis"; begins a message' 'Devices::at: no such device"; begins a message' \
   'checkpoint/save.cc does something to files beside' 'convert/export_safetensors.cc looks at a path beside' \
+  'loader/sources/npy.cc includes loader/detail/engine/ring.h, which does not stand before it' \
+  'python/src/read.cc includes runtime/detail/' \
+  'reader->read(i);, inside a body of parallel_for' 'const MutexLock lock(mutex);, inside a body of parallel_for' \
+  'read_foreign_bytes has no line' 'names read_nothing, which no header has' \
   'shard/torus has 33 files'; do
   grep -qF "$needed" <<< "$found" || { echo "not noticed: $needed"; status=1; }
 done

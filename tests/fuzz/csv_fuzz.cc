@@ -3,7 +3,7 @@
 #include <string_view>
 
 #include "fuzz/source_fuzz.h"
-#include "shardwise/loader/detail/files/open_files.h"
+#include "shardwise/loader/sources/detail/open_files.h"
 
 namespace shardwise {
 namespace {

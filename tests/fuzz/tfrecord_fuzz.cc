@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "fuzz/source_fuzz.h"
-#include "shardwise/loader/detail/files/open_files.h"
+#include "shardwise/loader/sources/detail/open_files.h"
 #include "shardwise/loader/sources/detail/tf_frames.h"
 
 namespace shardwise {

@@ -50,8 +50,12 @@ TEST(Replay, ReadsPartsAtTheSameTime) {
   // Batch 2 begins when batch 0 is taken, at 10: by then 0 and 1 are there.
   EXPECT_DOUBLE_EQ(replay_seconds(timeline, {.threads = 4, .prefetch = 2}), 0.020);
   EXPECT_DOUBLE_EQ(replay_seconds(timeline, {.threads = 6, .prefetch = 3}), 0.020);
-  EXPECT_EQ(what_if(timeline, {.threads = 1, .prefetch = 2}),
+  EXPECT_EQ(what_if(timeline, {.threads = 1, .prefetch = 2}, /*cores=*/3),
             "2 more threads: 140 % faster; 2 more batches ahead: 0 % faster");
+  EXPECT_EQ(
+      what_if(timeline, {.threads = 1, .prefetch = 2}, /*cores=*/2),
+      "more threads: faster only if they wait for files, as there are 2 cores; 2 more batches "
+      "ahead: 0 % faster");
 }
 
 TEST(Replay, OfAJobThatIsSlowerGainsNothing) {

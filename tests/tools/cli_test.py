@@ -82,6 +82,35 @@ class Help(Cli):
         self.fails(2, ["shards: ", "--mesh is required"], "shards", "--spec", "a", "--shape", "4")
         self.fails(2, ["ls: ", "root is required"], "ls")
 
+    def test_words_that_cannot_be_understood_are_status_2_in_every_command(self):
+        source = "idx:none.gz"
+        for arguments, parts in ((("shards", "--mesh", "a=zwei", "--spec", "a", "--shape", "8"), ["--mesh", "zwei"]),
+                                 (("shards", "--mesh", "2", "--shape", "8"), ["found 0 of --spec"]),
+                                 (("shards", "--mesh", "data=2", "--spec", "data", "--shape", "8,8"),
+                                  ["--spec", "found 1 dims, needed 2"]),
+                                 (("explain", "--mesh", "a=zwei", "--spec", "a", "--shape", "8"), ["zwei"]),
+                                 (("inspect", GOLDEN, "--processes", "0"), ['found "0"', "1 or more"]),
+                                 (("reshard", GOLDEN, "x", "--mesh", "a=zwei"), ["zwei"]),
+                                 (("reshard", GOLDEN, "x", "--mesh", "2", "--writers", "0"), ['found "0"', "from 1 to 99999"]),
+                                 (("import", "x", "y", "--step", "-1"), ['--step: found "-1", needed a whole number, 0 or more']),
+                                 (("import", "x", "y", "--step", "one"), ['found "one"']),
+                                 (("import", "x", "y", "z", "--step", "1"), ["one argument too many", "give the folder"]),
+                                 (("export", GOLDEN, "x", "--format", "npz"), ["npz", "safetensors"]),
+                                 (("batches", source, "--batch", "0"), ['found "0", needed a whole number, 1 or more']),
+                                 (("batches", source, "--batch", "2", "--from", "-1"), ['found "-1"']),
+                                 (("batches", source, "--batch", "2", "--order", "foo"), ["--order", "foo"]),
+                                 (("batches", source, "--batch", "2", "--last", "dorp"), ["--last", "dorp"]),
+                                 (("batches", source, "--batch", "2", "--bad", "ok"), ["--bad", "ok"]),
+                                 (("batches", source, "--batch", "2", "--mesh", "a=zwei"), ["--mesh", "zwei"]),
+                                 (("batches", source, "--batch", "2", "--state", "{}", "--from", "3"), ["--state", "--from"]),
+                                 (("batches", source, "--batch", "2", "--state", "{}", "--seed", "3"), ["--state", "--seed"]),
+                                 (("bench", "save", "x", "--repeat", "0"), ['found "0"', "from 1 to 1000"])):
+            self.fails(2, parts, *arguments)
+            self.assertLess(len(run(*arguments).stderr), 400)
+
+    def test_the_help_says_what_exit_statuses_mean(self):
+        self.assertIn("Exit status: 0 done, 1 the answer is no, 2 bad usage, 3 failure", self.ok("--help"))
+
     def test_the_first_unknown_word_is_named_with_the_nearest(self):
         self.fails(2, ['unknown command "reshrad"; did you mean "reshard"?'], "reshrad", "small", "o2", "--mesh", "2")
         self.fails(2, ['unknown command "frobnicate"; there are shards, explain, ls'], "frobnicate")
@@ -213,7 +242,7 @@ class Shards(Cli):
 
     def test_bad_input(self):
         def case(parts, mesh, spec, shape, *more):
-            self.fails(3, parts, "shards", "--mesh", mesh, "--spec", spec, "--shape", shape, *more)
+            self.fails(2, parts, "shards", "--mesh", mesh, "--spec", spec, "--shape", shape, *more)
 
         case(["model", "data"], "data=4", "model", "8")                # unknown axis: says which there are
         case(["data"], "data=4", "data,data", "8,8")                   # axis twice
@@ -231,9 +260,9 @@ class Shards(Cli):
 
     def test_an_empty_mesh_is_refused(self):
         for mesh in ("", " "):
-            self.fails(3, ['mesh "', "no axis"], "shards", "--mesh", mesh, "--spec", "", "--shape", "")
-            self.fails(3, ["no axis"], "explain", "--from", mesh + ";-", "--to", "2;0", "--shape", "4")
-            self.fails(3, ["no axis"], "explain", "--mesh", mesh, "--spec", "-", "--shape", "4")
+            self.fails(2, ['mesh "', "no axis"], "shards", "--mesh", mesh, "--spec", "", "--shape", "")
+            self.fails(2, ["no axis"], "explain", "--from", mesh + ";-", "--to", "2;0", "--shape", "4")
+            self.fails(2, ["no axis"], "explain", "--mesh", mesh, "--spec", "-", "--shape", "4")
             self.fails(2, ["bench save: ", "no axis"], "bench", "save", self.dir / "x", "--mesh", mesh, "--spec", "-,-")
         self.ok("shards", "--mesh", "1", "--spec", "", "--shape", "")
 
@@ -288,10 +317,10 @@ class Shards(Cli):
         self.assertEqual(sizes("nested_chunk"), [2, 1, 1, 1])
         self.assertEqual(sizes("balanced"), [2, 1, 1, 1])
         self.assertEqual(sizes("sizes:0+5+0+0"), [0, 5, 0, 0])
-        self.fails(3, ["dim 0", "4 ways", "4 or 8"], "shards", "--mesh", "2,2", "--spec", "0+1", "--shape", "5",
+        self.fails(2, ["dim 0", "4 ways", "4 or 8"], "shards", "--mesh", "2,2", "--spec", "0+1", "--shape", "5",
                    "--policy", "strict")
-        self.fails(3, ["2 extents"], "shards", "--mesh", "4", "--spec", "0,-", "--shape", "4")
-        self.fails(3, ["1 extents"], "shards", "--mesh", "4", "--spec", "0", "--shape", "4,4")
+        self.fails(2, ["found 2 dims, needed 1"], "shards", "--mesh", "4", "--spec", "0,-", "--shape", "4")
+        self.fails(2, ["found 1 dims, needed 2"], "shards", "--mesh", "4", "--spec", "0", "--shape", "4,4")
         found = self.ok_json("shards", "--mesh", "4", "--spec", "0", "--shape", "4,4", "--short-spec")
         self.assertEqual(found["spec"], "0,-")
 
@@ -343,9 +372,9 @@ class Explain(Cli):
         self.assertTrue(self.ok_json("explain", "--mesh", "2", "--spec", "0", "--shape", "3")["valid"])
 
     def test_bad_input(self):
-        self.fails(3, ["--from", "MESH;SPEC"], "explain", "--from", "2", "--to", "2;0", "--shape", "4")
-        self.fails(3, ["--from and --to"], "explain", "--from", "2;0", "--shape", "4")
-        self.fails(3, ["extents"], "explain", "--from", "2;0", "--to", "2;-", "--shape", "4,4")
+        self.fails(2, ["--from", "MESH;SPEC"], "explain", "--from", "2", "--to", "2;0", "--shape", "4")
+        self.fails(2, ["--from and --to"], "explain", "--from", "2;0", "--shape", "4")
+        self.fails(2, ["extents"], "explain", "--from", "2;0", "--to", "2;-", "--shape", "4,4")
 
 
 class Checkpoints(Cli):
@@ -363,9 +392,44 @@ class Checkpoints(Cli):
     def test_ls_says_what_is_damaged(self):
         root, step = self.root()
         (step / "manifest.json").write_text("{}")
-        found = self.ok_json("ls", root)
+        found = json.loads(run("ls", root, "--json").stdout)
         self.assertFalse(found["steps"][0]["valid"])
         self.assertIn("manifest.json", found["steps"][0]["reason"])
+
+    def test_ls_of_damaged_and_unreadable_steps_is_as_verify(self):
+        root, step = self.root()
+        (step / "manifest.json").write_text("{}")
+        self.assertEqual(run("ls", root).returncode, 1)
+
+    def test_other_formats_are_told_with_what_reads_them(self):
+        cases = {"st": ("model.safetensors", "shardwise import"), "dcp": (".metadata", "import_dcp"),
+                 "orbax": ("_CHECKPOINT_METADATA", "import_orbax")}
+        for folder, (file, needed) in cases.items():
+            (self.dir / folder).mkdir()
+            (self.dir / folder / file).write_bytes(b"")
+            for command in ("ls", "inspect", "verify"):
+                self.fails(3, ["no committed checkpoint", needed], command, self.dir / folder)
+        self.fails(3, ["is not a directory", "shardwise import"], "inspect", self.dir / "st" / "model.safetensors")
+
+    def test_urls_are_bad_usage(self):
+        for command in (("ls", "s3://b/x"), ("inspect", "gs://b/x"), ("verify", "s3://b/x"),
+                        ("reshard", "s3://b/x", "y", "--mesh", 2), ("reshard", GOLDEN, "s3://b/x", "--mesh", 2),
+                        ("import", "s3://b/x", "y", "--step", 0), ("export", GOLDEN, "s3://b/x")):
+            self.fails(2, ["found the URL", "mounted here"], *command)
+
+    def test_names_of_files_reach_no_terminal_raw(self):
+        root, step = self.root()
+        (root / ".step-1.\x1b]0;title\x07.tmp").mkdir()
+        shown = self.ok("ls", root)
+        self.assertIn("\\x1b]0;title\\x07", shown)
+        self.assertNotIn("\x1b", shown)
+        self.assertNotIn("\x1b", run("inspect", self.dir / "\x1b[2J").stderr)
+
+    def test_an_export_needs_no_format_and_makes_no_folder_of_a_file_name(self):
+        root, step = self.root()
+        self.fails(2, ["found the ending .npz", "NAME.safetensors"], "export", step, self.dir / "x.npz")
+        self.ok("export", step, self.dir / "x.safetensors")
+        self.assertTrue((self.dir / "x.safetensors").is_file() and not (self.dir / "x.npz").exists())
 
     def test_ls_of_an_empty_or_missing_root(self):
         self.assertIn("no committed checkpoint", self.ok("ls", self.dir))
@@ -503,6 +567,10 @@ class Reshard(Cli):
         rules = self.dir / "rules.txt"
         rules.write_text("# all whole\n*=-\n")
         self.ok("reshard", root, self.dir / "out", "--mesh", "a=2", "--spec", f"@{rules}")
+
+    def test_a_target_that_is_a_file_is_named_as_such(self):
+        (self.dir / "file").write_text("")
+        self.fails(3, ["target", "found a file, needed a directory"], "reshard", GOLDEN, self.dir / "file", "--mesh", 2)
 
     def test_bad_input_leaves_nothing(self):
         root, step = self.root()

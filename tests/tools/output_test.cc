@@ -5,6 +5,18 @@
 namespace shardwise::tools {
 namespace {
 
+TEST(Printable, LetsNoNameMoveTheCursor) {
+  EXPECT_EQ(printable("w\x1b]0;title\x07"), "w\\x1b]0;title\\x07");
+  EXPECT_EQ(printable("two\nlines\tand \xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80"),
+            "two\nlines\tand \xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80");
+  EXPECT_EQ(printable("\xc2\x9b"
+                      "2J \x9b"
+                      "2J \x7f \xe2\x82"),
+            "\\xc2\\x9b2J \\x9b2J \\x7f \\xe2\\x82");
+  EXPECT_EQ(printable(std::string("a\0b\r", 4)), "a\\x00b\\x0d");
+  EXPECT_EQ(printable(""), "");
+}
+
 TEST(HumanBytes, HasTheLargestUnitBelow) {
   EXPECT_EQ(human_bytes(0), "0 B");
   EXPECT_EQ(human_bytes(1023), "1023 B");

@@ -1,4 +1,4 @@
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 #include <chrono>
 #include <cstring>
@@ -6,6 +6,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include "commands/commands.h"
@@ -97,7 +98,8 @@ SourcePtr source_of(const BatchesOptions& options, RecordOrder& order) {
         options.pack_field.empty() ? packed_field(*source) : options.pack_field;
     source = pack(source, {.field = field, .window = options.pack});
   }
-  return options.drill.empty() ? source : drill(source, parse_drill(options.drill));
+  if (options.drill.empty()) return source;
+  return drill(source, words_of("batches", "--drill", [&] { return parse_drill(options.drill); }));
 }
 
 std::vector<FieldPlacement> placements_of(const BatchesOptions& options, const Source& source,
@@ -168,8 +170,8 @@ class Report {
       shapes += fmt::format("  {} {} {}", fields_[i], name(batch.fields[i].dtype),
                             to_string(batch.fields[i].shape));
     }
-    fmt::print("batch {}  epoch {}  {} rows{}{}{}\n", batch.index, batch.epoch, batch.valid_rows,
-               shapes, hashed ? "  " : "", digest);
+    print_shown(fmt::format("batch {}  epoch {}  {} rows{}{}{}\n", batch.index, batch.epoch,
+                            batch.valid_rows, shapes, hashed ? "  " : "", digest));
   }
 
   /// `advice`: what else is to be said, or empty.
@@ -189,8 +191,9 @@ class Report {
       print_json(report);
       return;
     }
-    fmt::print("{} rows, {:.0f} rows/s; {}\n", rows_, stats.rows_per_second, bottleneck(stats));
-    if (!advice.empty()) fmt::print("{}\n", advice);
+    print_shown(fmt::format("{} rows, {:.0f} rows/s; {}\n", rows_, stats.rows_per_second,
+                            bottleneck(stats)));
+    if (!advice.empty()) print_shown(fmt::format("{}\n", advice));
     for (const BadRecord& bad : loader.bad_records().first) {
       print_note(fmt::format("bad record: {}", bad.message));
     }
@@ -206,9 +209,14 @@ class Report {
 }  // namespace
 
 int run_batches(const BatchesOptions& options) {
-  const Mesh mesh = parse_mesh(options.mesh);
+  const Mesh mesh = words_of("batches", "--mesh", [&] { return parse_mesh(options.mesh); });
   check_listed(mesh, "batches");
-  RecordOrder order = parse_record_order(options.order);
+  RecordOrder order =
+      words_of("batches", "--order", [&] { return parse_record_order(options.order); });
+  const LastBatch last_batch =
+      words_of("batches", "--last", [&] { return parse_last_batch(options.last); });
+  const BadRecords bad_records =
+      words_of("batches", "--bad", [&] { return parse_bad_records(options.bad); });
   const SourcePtr source = source_of(options, order);
   const std::vector<FieldPlacement> placements = placements_of(options, *source, mesh);
   LoaderState state{.seed = options.seed, .next_batch = options.from};
@@ -226,8 +234,8 @@ int run_batches(const BatchesOptions& options) {
                     {.batch_size = options.batch,
                      .epochs = options.epochs,
                      .order = order,
-                     .last_batch = parse_last_batch(options.last),
-                     .bad_records = parse_bad_records(options.bad),
+                     .last_batch = last_batch,
+                     .bad_records = bad_records,
                      .prefetch = options.prefetch,
                      .threads = options.threads},
                     state, {.timeline = timeline});
@@ -245,7 +253,8 @@ int run_batches(const BatchesOptions& options) {
     timeline_file << to_trace_json(*timeline) << std::flush;
     check_file();
     try {
-      advice = what_if(*timeline, {options.threads, options.prefetch});
+      advice = what_if(*timeline, {options.threads, options.prefetch},
+                       static_cast<int>(std::thread::hardware_concurrency()));
     } catch (const Error& error) {  // no batch, or more events than are kept: the report is made
       advice = error.what();
     }

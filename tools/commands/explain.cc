@@ -1,6 +1,6 @@
 #include "shardwise/shard/view/explain.h"
 
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 #include <cstdio>
 #include <map>
@@ -147,16 +147,19 @@ int explain_spec_command(const ExplainOptions& options, const Shape& shape) {
 }  // namespace
 
 int run_explain(const ExplainOptions& options) {
-  const Shape shape = parse_shape(options.shape);
+  const Shape shape = words_of("explain", "--shape", [&] { return parse_shape(options.shape); });
   if (options.from && options.to && !options.mesh && !options.spec) {
-    return explain_reshard_command(options, shape, parse_dtype(options.dtype));
+    return words_of("explain", "--from, --to and --shape", [&] {
+      return explain_reshard_command(options, shape, parse_dtype(options.dtype));
+    });
   }
   if (options.mesh && options.spec && !options.from && !options.to) {
-    return explain_spec_command(options, shape);
+    return words_of("explain", "--mesh, --spec and --shape",
+                    [&] { return explain_spec_command(options, shape); });
   }
-  throw Error(ErrorCode::invalid_argument,
-              "explain: needed are --from and --to, to compare two shardings, or --mesh and "
-              "--spec, to judge one");
+  throw BadUsage(
+      "explain: needed are --from and --to, to compare two shardings, or --mesh and --spec, to "
+      "judge one");
 }
 
 }  // namespace shardwise::tools

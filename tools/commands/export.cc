@@ -27,6 +27,21 @@ ExportStats write_safetensors(const ExportOptions& options, const std::filesyste
   }
 }
 
+/// A file's name of another format would become a folder.
+void refuse_other_ending(const std::filesystem::path& target) {
+  std::error_code ignored;
+  if (std::filesystem::is_directory(target, ignored)) return;
+  const std::string ending = target.extension().string();
+  for (const char* const known :
+       {".npz", ".npy", ".pt", ".pth", ".bin", ".h5", ".hdf5", ".ckpt", ".zip", ".tar", ".json",
+        ".gguf", ".onnx", ".parquet", ".msgpack", ".pkl"}) {
+    if (ending != known) continue;
+    throw BadUsage(
+        fmt::format("export: {}: found the ending {}, needed NAME.safetensors, or a folder",
+                    target.string(), ending));
+  }
+}
+
 }  // namespace
 
 int run_export(const ExportOptions& options) {
@@ -34,6 +49,7 @@ int run_export(const ExportOptions& options) {
     throw BadUsage(fmt::format("export: --format: \"{}\" is not known, needed is safetensors",
                                options.format));
   }
+  refuse_other_ending(options.target);
   const std::filesystem::path source = resolve_checkpoint(options.source);
   const ExportStats stats = write_safetensors(options, source);
   if (options.json) {
@@ -47,9 +63,9 @@ int run_export(const ExportOptions& options) {
                 {"seconds", stats.total_seconds}});
     return 0;
   }
-  fmt::print("{} -> {}: {} in {} file{}, {:.2f} s\n", source.string(), options.target,
-             human_bytes(stats.logical_bytes), stats.files.size(),
-             stats.files.size() == 1 ? "" : "s", stats.total_seconds);
+  print_shown(fmt::format("{} -> {}: {} in {} file{}, {:.2f} s\n", source.string(), options.target,
+                          human_bytes(stats.logical_bytes), stats.files.size(),
+                          stats.files.size() == 1 ? "" : "s", stats.total_seconds));
   return 0;
 }
 

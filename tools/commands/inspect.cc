@@ -1,4 +1,4 @@
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -117,20 +117,21 @@ int run_inspect(const InspectOptions& options) {
     print_json(json);
     return 0;
   }
-  fmt::print("{}: step {}, user {}\n\n", reader.directory().string(), reader.step(),
-             reader.user_json());
+  print_shown(fmt::format("{}: step {}, user {}\n\n", reader.directory().string(), reader.step(),
+                          reader.user_json()));
   Table table(
       {"tensor", "dtype", "shape", "mesh", "spec", "pieces", "chunks", "bytes", "stored", "ratio"});
   for (const TensorInfo& t : tensors) table.add(tensor_row(t));
   table.print();
   if (!reader.has_index()) {
-    fmt::print("\nno index.h5: there are too many shard files or pieces for HDF5 to map\n");
+    print_shown(
+        fmt::format("\nno index.h5: there are too many shard files or pieces for HDF5 to map\n"));
   }
   if (options.processes > 0) {
-    fmt::print("\nrestored by {} processes (RestoreOptions::processes_per_read):\n",
-               options.processes);
+    print_shown(fmt::format("\nrestored by {} processes (RestoreOptions::processes_per_read):\n",
+                            options.processes));
     for (const RestoreTraffic& way : ways_to_restore(tensors, options)) {
-      fmt::print("  {}\n", way.to_string());
+      print_shown(fmt::format("  {}\n", way.to_string()));
     }
   }
   return 0;

@@ -1,4 +1,4 @@
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -67,6 +67,13 @@ int run_ls(const LsOptions& options) {
     if (auto summary = summarize(step)) steps.push_back(std::move(*summary));
   }
   const auto unfinished = leftovers(root);
+  if (steps.empty() && !foreign_format(root).empty()) refuse_without_steps(root, options.root);
+  bool damaged = false, unread = false;
+  for (const StepSummary& s : steps) {
+    damaged = damaged || (!s.fault.empty() && s.readable);
+    unread = unread || !s.readable;
+  }
+  const int status = damaged ? 1 : unread ? 3 : 0;  // as verify
 
   if (options.json) {
     auto list = nlohmann::ordered_json::array();
@@ -82,9 +89,9 @@ int run_ls(const LsOptions& options) {
                       {"stored_bytes", s.stored_bytes}});
     }
     print_json({{"root", root.string()}, {"steps", list}, {"unfinished", unfinished}});
-    return 0;
+    return status;
   }
-  if (steps.empty()) fmt::print("{}: no committed checkpoint\n", root.string());
+  if (steps.empty()) print_shown(fmt::format("{}: no committed checkpoint\n", root.string()));
   if (!steps.empty()) {
     Table table({"step", "generation", "tensors", "bytes", "stored", "mesh", "state"});
     for (const StepSummary& s : steps) {
@@ -96,8 +103,9 @@ int run_ls(const LsOptions& options) {
     }
     table.print();
   }
-  for (const std::string& name : unfinished) fmt::print("not a checkpoint: {}\n", name);
-  return 0;
+  for (const std::string& name : unfinished)
+    print_shown(fmt::format("not a checkpoint: {}\n", name));
+  return status;
 }
 
 }  // namespace shardwise::tools

@@ -1,4 +1,4 @@
-#include <fmt/core.h>
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -118,9 +118,7 @@ struct Request {
   std::optional<Placements> placements;
 };
 
-Request requested(const ShardsOptions& options, const Shape& shape) {
-  const Mesh mesh = ordered_mesh(options);
-  check_listed(mesh, "shards");
+Request requested(const ShardsOptions& options, const Mesh& mesh, const Shape& shape) {
   const UnevenPolicy policy = UnevenPolicy::parse(options.policy);
   if (options.sharding) {
     XlaSharding parsed = parse_xla_text(*options.sharding, mesh, shape.size());
@@ -143,7 +141,29 @@ Request requested(const ShardsOptions& options, const Shape& shape) {
   PartitionSpec spec = PartitionSpec::parse(*options.spec);
   if (options.short_spec) spec = spec.padded(shape.size());
   const Sharding sharding(mesh, std::move(spec), policy);
+  if (sharding.spec().rank() != shape.size()) {
+    throw Error(
+        ErrorCode::invalid_argument,
+        fmt::format("spec \"{}\": found {} dims, needed {}, those of shape {}; --short-spec "
+                    "allows fewer",
+                    *options.spec, sharding.spec().rank(), shape.size(), to_string(shape)));
+  }
   return {{sharding_type(sharding), sharding}, std::nullopt};
+}
+
+/// What cannot be understood, or does not fit, is bad usage: all of it stands in the options.
+Request understood(const ShardsOptions& options, const Shape& shape) {
+  const Mesh mesh = words_of("shards", "--mesh", [&] { return ordered_mesh(options); });
+  check_listed(mesh, "shards");
+  const char* const how = options.sharding     ? "--sharding"
+                          : options.placements ? "--placements"
+                                               : "--spec";
+  return words_of("shards", how, [&] {
+    Request request = requested(options, mesh, shape);
+    if (request.xla.placement)
+      request.xla.placement->shard_shape(shape);  // throws if it does not fit
+    return request;
+  });
 }
 
 Json replica_json(const XlaSharding& xla, std::int64_t position, const Shape& shape) {
@@ -307,10 +327,17 @@ void write_svg(const std::string& path, const Request& request, const Shape& sha
 }  // namespace
 
 int run_shards(const ShardsOptions& options) {
-  const Shape shape = parse_shape(options.shape);
-  const DType dtype = parse_dtype(options.dtype);
-  num_bytes(shape, size_bytes(dtype));  // throws where the whole tensor cannot be addressed
-  const Request request = requested(options, shape);
+  const int given = static_cast<int>(options.spec.has_value()) +
+                    static_cast<int>(options.placements.has_value()) +
+                    static_cast<int>(options.sharding.has_value());
+  if (given != 1) {
+    throw BadUsage(
+        fmt::format("shards: found {} of --spec, --placements and --sharding, needed one", given));
+  }
+  const Shape shape = words_of("shards", "--shape", [&] { return parse_shape(options.shape); });
+  const DType dtype = words_of("shards", "--dtype", [&] { return parse_dtype(options.dtype); });
+  words_of("shards", "--shape", [&] { return num_bytes(shape, size_bytes(dtype)); });
+  const Request request = understood(options, shape);
   if (options.svg) write_svg(*options.svg, request, shape);
   if (options.json) {
     print_as_json(request, shape, dtype);

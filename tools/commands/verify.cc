@@ -1,6 +1,6 @@
 #include "shardwise/checkpoint/verify.h"
 
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -31,9 +31,7 @@ std::vector<std::filesystem::path> checkpoints(const std::string& path) {
   const CheckpointManager manager(given, {.collect_garbage = false});
   std::vector<std::filesystem::path> directories;
   for (const Step& step : manager.steps()) directories.push_back(as_given(given, step.directory));
-  if (directories.empty()) {
-    throw Error(ErrorCode::not_found, fmt::format("{} holds no committed checkpoint", path));
-  }
+  if (directories.empty()) refuse_without_steps(given, path);
   return directories;
 }
 
@@ -66,12 +64,12 @@ std::string verdict(const VerifyReport& report) {
 }
 
 void print_report(const std::filesystem::path& directory, const VerifyReport& report) {
-  fmt::print("{}: {} ({} chunks, {} read)\n", directory.string(), verdict(report), report.chunks,
-             human_bytes(report.bytes));
+  print_shown(fmt::format("{}: {} ({} chunks, {} read)\n", directory.string(), verdict(report),
+                          report.chunks, human_bytes(report.bytes)));
   const auto print = [](const std::vector<Damage>& list, const char* what) {
     for (const Damage& damage : list) {
-      fmt::print("  {}{}{}{}\n", what, damage.file, damage.file.empty() ? "" : ": ",
-                 damage.message);
+      print_shown(fmt::format("  {}{}{}{}\n", what, damage.file, damage.file.empty() ? "" : ": ",
+                              damage.message));
     }
   };
   print(report.damage, "");

@@ -1,7 +1,9 @@
 #include "commands/write_step.h"
 
-#include <fmt/core.h>
+#include <fmt/format.h>
+#include <unistd.h>
 
+#include <csignal>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -13,6 +15,23 @@
 
 namespace shardwise::tools {
 namespace {
+
+// What is written of a step that was not finished stays, for the same command to go on from.
+extern "C" void tell_of_interrupt(int signal) {
+  constexpr char kText[] =
+      "\nshardwise: interrupted; the same command goes on from the shard files that are whole "
+      "(with --writers 1 it begins anew)\n";
+  [[maybe_unused]] const auto written = ::write(STDERR_FILENO, kText, sizeof kText - 1);
+  std::raise(signal);  // SA_RESETHAND: which ends the process, as it would have
+}
+
+/// Says at Ctrl-C what is kept.
+void tell_at_interrupt() {
+  struct sigaction action {};
+  action.sa_handler = &tell_of_interrupt;
+  action.sa_flags = static_cast<int>(SA_RESETHAND | SA_NODEFER);
+  ::sigaction(SIGINT, &action, nullptr);
+}
 
 StepWriting parse(const std::string& command, const ReshardOptions& options) {
   shardwise::ReshardOptions work;
@@ -42,10 +61,11 @@ void print(const ReshardOptions& options, const std::filesystem::path& source, c
                 {"seconds", stats.total_seconds}});
     return;
   }
-  fmt::print("{} -> {}: mesh {}, {} in {} chunks ({} stored), {:.2f} s{}\n", source.string(),
-             stats.directory.string(), mesh.to_string(), human_bytes(stats.logical_bytes),
-             stats.chunks, human_bytes(stats.stored_bytes), stats.total_seconds,
-             processes == 1 ? "" : fmt::format(" by {} processes", processes));
+  print_shown(fmt::format("{} -> {}: mesh {}, {} in {} chunks ({} stored), {:.2f} s{}\n",
+                          source.string(), stats.directory.string(), mesh.to_string(),
+                          human_bytes(stats.logical_bytes), stats.chunks,
+                          human_bytes(stats.stored_bytes), stats.total_seconds,
+                          processes == 1 ? "" : fmt::format(" by {} processes", processes)));
 }
 
 }  // namespace
@@ -57,7 +77,14 @@ int write_step(const std::string& command, const ReshardOptions& options,
   StepWriting writing = parse(command, options);
   const ProcessGroup group = launched_group();
   writing.options.group = group;
+  tell_at_interrupt();
   try {
+    if (std::filesystem::exists(options.target) && !std::filesystem::is_directory(options.target)) {
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("{}: target {}: found a file, needed a directory, or the name of a "
+                              "new one",
+                              command, options.target));
+    }
     const std::filesystem::path source = find_source();
     SaveStats stats;
     {

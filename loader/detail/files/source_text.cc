@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "shardwise/loader/sources/detail/shown_text.h"
+#include "shardwise/loader/detail/files/shown_text.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/shard/text.h"
 

@@ -13,6 +13,19 @@
 namespace shardwise::detail {
 namespace {
 
+/// Bytes that should be digits.
+std::string ascii(std::string_view bytes) {
+  std::string text = "\"";
+  for (const char c : bytes) {
+    if (c >= ' ' && c <= '~') {
+      text += c;
+    } else {
+      text += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+    }
+  }
+  return text + '"';
+}
+
 constexpr std::uint64_t kTarBlockBytes = 512;
 constexpr std::int64_t kTarProgressEvery = 4096;
 // What pax and GNU say of a member; more is damage.
@@ -193,7 +206,7 @@ bool TarScan::read_header() {
   if (!size) {
     fail(ErrorCode::corrupt, name,
          fmt::format("its size reads {}, needs a number from 0 to 2^63 - 1",
-                     shown_name(bytes_of(block, kTarSize))));
+                     ascii(bytes_of(block, kTarSize))));
   }
   const char type = block[kTarType];
   switch (type) {

@@ -2,12 +2,13 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <string>
+#include <unordered_set>
 #include <utility>
 
 #include "shardwise/loader/detail/files/file_window.h"
 #include "shardwise/loader/sources/detail/progress_steps.h"
-#include "shardwise/loader/sources/detail/shown_text.h"
+#include "shardwise/loader/detail/files/shown_text.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise::detail {
@@ -76,13 +77,12 @@ void CsvTable::scan(const IndexProgress& progress, const std::function<void()>& 
 
 void CsvTable::set_columns(const std::vector<CsvCell>& cells, bool header) {
   std::string scratch;
+  std::unordered_set<std::string> names;
   columns_.reserve(cells.size());
   for (const CsvCell& cell : cells) {
     const std::string_view value = header ? csv_value(cell, scratch) : std::string_view();
     columns_.push_back(value.empty() ? std::to_string(columns_.size()) : std::string(value));
-    if (std::find(columns_.begin(), columns_.end() - 1, columns_.back()) == columns_.end() - 1) {
-      continue;
-    }
+    if (names.insert(columns_.back()).second) continue;
     throw Error(ErrorCode::corrupt,
                 fmt::format("open csv file {}: the header names column \"{}\" "
                             "twice",

@@ -9,7 +9,7 @@
 #include <limits>
 
 #include "shardwise/loader/sources/detail/number_text.h"
-#include "shardwise/loader/sources/detail/shown_text.h"
+#include "shardwise/loader/detail/files/shown_text.h"
 #include "shardwise/storage/utf8.h"
 
 namespace shardwise::detail {

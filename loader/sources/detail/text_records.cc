@@ -7,7 +7,7 @@
 #include <span>
 #include <utility>
 
-#include "shardwise/loader/sources/detail/shown_text.h"
+#include "shardwise/loader/detail/files/shown_text.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise::detail {

@@ -6,7 +6,7 @@
 
 #include "shardwise/loader/detail/files/crc32c.h"
 #include "shardwise/loader/sources/detail/progress_steps.h"
-#include "shardwise/loader/sources/detail/shown_text.h"
+#include "shardwise/loader/detail/files/shown_text.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise::detail {

@@ -144,8 +144,8 @@ TEST(TarIndex, RefusesSizesThatAreWrong) {
     std::string size_field;
     const char* found;
   } cases[] = {
-      {negative, "its size reads "},
-      {over, "its size reads "},
+      {negative, "its size reads \"\\xff\\xff"},
+      {over, "its size reads \"\\x80\\xff"},
       {"0000000009", "its size reads \"0000000009"},
       {"-0000000001", "its size reads \"-0000000001"},
       {"        ", "its size reads"},

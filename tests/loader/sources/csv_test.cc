@@ -8,7 +8,7 @@
 #include <random>
 
 #include "loader/sources/source_reads.h"
-#include "shardwise/loader/detail/files/open_files.h"
+#include "shardwise/loader/sources/detail/open_files.h"
 #include "testing/errors.h"
 #include "testing/temp_dir.h"
 
@@ -54,6 +54,45 @@ TEST(Csv, FindsOutTypes) {
   EXPECT_TRUE(std::isnan(read_values<double>(*source, 5, 1)[0]));
   EXPECT_THAT(read_values<double>(*source, 5, 2), ElementsAre(3));
   expect_boxes_agree(*source, 100, 5);
+}
+
+TEST(Csv, KeepsLargeWholeNumbersOrSaysThatItCannot) {
+  const auto source = open_table("id\n9007199254740993\n18446744073709551615\n");
+  ASSERT_THAT(source->fields(), ElementsAre(Field{"id", DType::u64, {}}));
+  EXPECT_THAT(read_values<std::uint64_t>(*source, 0, 0), ElementsAre(9007199254740993));
+  EXPECT_THAT(read_values<std::uint64_t>(*source, 0, 1), ElementsAre(UINT64_MAX));
+  for (const char* table : {"id\n9007199254740993\n0.5\n", "id,x\n9007199254740993,1\n,2\n",
+                            "id\n-1\n18446744073709551615\n", "id\n18446744073709551616\n"}) {
+    EXPECT_THAT(refused_table(table, {}, ErrorCode::unsupported),
+                AllOf(HasSubstr("field \"id\""), HasSubstr("id=f64 or id=text")));
+    CsvOptions given;
+    given.fields = {{.name = "id", .dtype = DType::f64}};
+    EXPECT_EQ(open_table(table, given)->fields()[0].dtype, DType::f64);
+  }
+  EXPECT_EQ(open_table("x\n9007199254740992\n0.5\n")->fields()[0].dtype, DType::f64);
+}
+
+TEST(Csv, RefusesATableOfWhichNoRecordIsWhole) {
+  EXPECT_THAT(refused_table("a,b\n1,2,3\n4\n"),
+              HasSubstr("found 2 records of which none has 2 cells"));
+  EXPECT_EQ(open_table("a,b\n1,2,3\n4,5\n")->size(), 2);
+  EXPECT_EQ(open_table("a,b\n")->size(), 0);
+}
+
+// As many columns as a table of genes has, ten times. A loop over all columns for each of them
+// would take hours.
+TEST(Csv, OpensWideTables) {
+  constexpr std::int64_t kColumns = 400'000;
+  std::string header, numbers;
+  for (std::int64_t i = 0; i < kColumns; ++i) {
+    header += fmt::format("{}c{}", i == 0 ? "" : ",", i);
+    numbers += fmt::format("{}{}", i == 0 ? "" : ",", i);
+  }
+  const auto source = open_table(header + "\n" + numbers + "\n");
+  ASSERT_EQ(std::ssize(source->fields()), kColumns);
+  EXPECT_EQ(source->fields()[kColumns - 1].name, "c399999");
+  EXPECT_THAT(read_values<std::int64_t>(*source, kColumns - 1, 0), ElementsAre(kColumns - 1));
+  EXPECT_THAT(refused_table(header + ",c7\n"), HasSubstr("names column \"c7\" twice"));
 }
 
 TEST(Csv, TakesTypesAndListsOfColumns) {

@@ -1,5 +1,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <atomic>
 #include <random>
@@ -183,6 +184,30 @@ TEST(Hdf5Source, IsReadByManyThreads) {
     threads.clear();
     EXPECT_EQ(wrong, 0);
   }
+}
+
+// A virtual dataset may name a pipe, whose opening would wait for ever.
+TEST(Hdf5Source, RejectsDataThatIsInOtherFiles) {
+  const TempDir dir;
+  ASSERT_EQ(::mkfifo((dir / "pipe").c_str(), 0600), 0);
+  {
+    const detail::Hdf5Lock lock;
+    const detail::H5File file(
+        H5Fcreate((dir / "v.h5").c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT), "create");
+    const detail::H5Space space = detail::hdf5_space({10});
+    const detail::H5Properties made(H5Pcreate(H5P_DATASET_CREATE), "list");
+    detail::check_hdf5(
+        H5Pset_virtual(made.get(), space.get(), (dir / "pipe").c_str(), "x", space.get()), "set");
+    const detail::H5Dataset dataset(H5Dcreate2(file.get(), "x", H5T_IEEE_F32LE, space.get(),
+                                               H5P_DEFAULT, made.get(), H5P_DEFAULT),
+                                    "x");
+  }
+  EXPECT_THAT(message_of(ErrorCode::unsupported,
+                         [&] {
+                           const auto source = open_hdf5({dir / "v.h5"}, {.fields = {{"f", "x"}}});
+                           read_values<float>(*source, 0, 0);
+                         }),
+              HasSubstr("dataset \"x\": its data is in other files"));
 }
 
 TEST(Hdf5Source, RejectsWhatIsNoArrayOfRecords) {

@@ -8,7 +8,7 @@
 #include <random>
 
 #include "loader/sources/source_reads.h"
-#include "shardwise/loader/detail/files/open_files.h"
+#include "shardwise/loader/sources/detail/open_files.h"
 #include "shardwise/loader/sources/detail/json_value.h"
 #include "testing/errors.h"
 

@@ -5,7 +5,7 @@
 
 #include "loader/sources/source_reads.h"
 #include "shardwise/loader/detail/files/byte_order.h"
-#include "shardwise/loader/detail/files/open_files.h"
+#include "shardwise/loader/sources/detail/open_files.h"
 #include "testing/errors.h"
 #include "testing/temp_dir.h"
 

@@ -7,7 +7,7 @@
 
 #include "loader/sources/tf_files.h"
 #include "shardwise/loader/detail/files/crc32c.h"
-#include "shardwise/loader/detail/files/open_files.h"
+#include "shardwise/loader/sources/detail/open_files.h"
 #include "testing/errors.h"
 #include "testing/temp_dir.h"
 

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "loader/sources/source_reads.h"
-#include "shardwise/loader/detail/files/open_files.h"
+#include "shardwise/loader/sources/detail/open_files.h"
 #include "testing/errors.h"
 #include "testing/temp_dir.h"
 

@@ -1,4 +1,4 @@
-#include "shardwise/loader/sources/detail/shown_text.h"
+#include "shardwise/loader/detail/files/shown_text.h"
 
 #include <cstddef>
 

@@ -1,4 +1,4 @@
-#include "shardwise/loader/detail/engine/copy_row.h"
+#include "shardwise/loader/detail/copy_row.h"
 
 #include <algorithm>
 #include <cstring>
