@@ -41,7 +41,7 @@ using namespace shardwise::bench;
 
 namespace {
 
-/// The tensors' bytes, one behind the other, in memory like that of the tensors: on huge pages.
+/// The tensors' bytes, one after the other, in memory like that of the tensors: on huge pages.
 std::shared_ptr<Buffer> bytes_of(Devices& devices, const std::vector<ShardedArray>& tensors,
                                  std::size_t bytes) {
   auto all = devices.at(0).allocate(bytes, MemoryKind::array, "raw");

@@ -295,7 +295,7 @@ std::vector<Box> tiles(std::int64_t rows, std::int64_t columns) {
   return boxes;
 }
 
-/// As many pieces, in so many rows.
+/// As many pieces, in this number of rows.
 void BM_check_cover(benchmark::State& state) {
   const std::int64_t rows = state.range(1), columns = state.range(0) / rows;
   const std::vector<Box> boxes = tiles(rows, columns);
@@ -329,7 +329,7 @@ void BM_check_cover_by_counting(benchmark::State& state) {
 }
 BENCHMARK(BM_check_cover_by_counting)->Args({100000, 250})->Unit(benchmark::kMillisecond);
 
-/// Pieces whose faces do not match, of so many dims.
+/// Pieces whose faces do not match, of this number of dims.
 void BM_check_cover_irregular(benchmark::State& state) {
   const auto rank = static_cast<std::size_t>(state.range(1));
   const std::vector<Box> boxes = irregular(rank, state.range(0), 3);

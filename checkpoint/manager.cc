@@ -166,7 +166,7 @@ struct CheckpointManager::Impl {
         resume_key(detail::resume_text(options.resume_key)),
         spare(*files) {}
 
-  // Starts a save behind the caller's back.
+  // Starts a save that the caller did not ask for.
   PendingSave start(std::int64_t step, std::vector<TensorSource> tensors, SaveOptions save_options,
                     HostMemory host_memory) {
     const Stopwatch watch;

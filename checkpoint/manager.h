@@ -66,8 +66,8 @@ struct LocalRoots {
 };
 
 struct ManagerOptions {
-  /// After a commit all but the newest so many valid steps are removed, never the one that was
-  /// just committed nor one that a reader has pinned (ReadOptions::pin); 0 keeps all.
+  /// After a commit all but this number of the newest valid steps are removed, never the one that
+  /// was just committed nor one that a reader has pinned (ReadOptions::pin); 0 keeps all.
   std::int64_t keep_last = 0;
 
   /// Says after a commit which of the steps there are, ascending, are to be removed, too, but for

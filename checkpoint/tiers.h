@@ -41,7 +41,7 @@ struct TierOptions {
   std::int64_t drain_every = 10;
 
   /// Bytes that each process writes there a second, at most; 0: no limit. Two moments t seconds
-  /// apart have at most t times so many bytes between them, and one write more.
+  /// apart have at most t times as many bytes between them, and one write more.
   std::int64_t drain_bytes_per_second = 0;
 
   /// How many steps stay in the durable root; 0: all.

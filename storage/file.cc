@@ -31,7 +31,7 @@ constexpr std::uint64_t kDirectAlignment = 4096;
 // Smaller reads go through the page cache always.
 constexpr std::size_t kLeastDirectRead = std::size_t{64} << 10;
 
-// Dirty pages are sent to the disk when so many have gathered, so that it works while we compute
+// Dirty pages are sent to the disk when this number has gathered, so that it works while we compute
 // and the final fsync finds nothing left (research: 3.2 GB/s durable instead of 1.8).
 constexpr std::uint64_t kWriteBehindBytes = std::uint64_t{8} << 20;
 
@@ -95,7 +95,7 @@ bool is_aligned(std::uint64_t offset, const std::byte* data, std::size_t size = 
 
 // Two descriptors of one file: writes that are aligned pass the page cache by, all else goes
 // through it. The two never share a page, since the direct part ends where a page ends. Rounding a
-// tail up instead would write over whatever lies behind it.
+// tail up instead would write over whatever lies after it.
 class PosixFile final : public File {
  public:
   PosixFile(std::filesystem::path path, Descriptor cached, Descriptor direct)

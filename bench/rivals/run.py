@@ -32,7 +32,7 @@ CASES = [  # rival, case, what it is compared in; "small once": slow, so in the 
 ]
 MODULES = {"safetensors": ["safetensors"], "h5py": ["h5py", "hdf5plugin"], "dcp": ["torch"],
            "orbax": ["orbax-checkpoint", "jax"], "tensorstore": ["tensorstore"]}
-MEASURES = [  # kind, step, title, unit, limit: so many times as fast as the fastest rival (stored: smaller)
+MEASURES = [  # kind, step, title, unit, limit: how many times as fast as the fastest rival (stored: smaller)
     ("raw", "save", "durable save, raw", "GB/s", 1.5),
     ("raw", "kept", "durable save, raw, one kept", "GB/s", 1.5),
     ("raw", "removed", "durable save, raw, and removal of the one before", "GB/s", 1.5),
@@ -105,7 +105,7 @@ class Bench:
         return self.ours("save", kind, *tensors, "--codec", "zstd" if kind == "zstd" else "none", *(keep or ["--keep"]))
 
     def make_tensors(self, kind):
-        """What Shardwise saves, for the rivals to save: in one file, one behind the other."""
+        """What Shardwise saves, for the rivals to save: in one file, one after the other."""
         import h5py
         import numpy
         folder = pathlib.Path(self.save_ours(kind)["directory"])

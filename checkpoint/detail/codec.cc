@@ -37,7 +37,7 @@ constexpr std::size_t kLeastPlane = 1024;
 // Shorter planes are zstd's: the tables of a PlaneCoder would take longer than they save.
 constexpr std::size_t kLeastCodedPlane = std::size_t{16} << 10;
 
-// So many bytes of a plane say whether Huffman coding can gain anything there.
+// This number of bytes of a plane says whether Huffman coding can gain anything there.
 constexpr std::size_t kProbeBytes = 4096;
 constexpr std::size_t kProbeRun = 256;
 

@@ -7,7 +7,7 @@
 namespace shardwise::detail {
 namespace {
 
-// A dim that is divided is to have so many rows for each part, so that they can be even.
+// A dim that is divided is to have this number of rows for each part, so that they can be even.
 constexpr std::int64_t kRowsPerPart = 16;
 
 // The outermost dim that is long enough, or else the longest one; 0 where there is none.

@@ -24,7 +24,7 @@ std::string repeated(std::string_view text, std::size_t times) {
   return result;
 }
 
-/// A share of so many characters: some, but not all, where the share is some, but not all.
+/// A share of a number of characters: some, but not all, where the share is some, but not all.
 std::size_t part_of(double share, std::size_t all) {
   if (share == 0) return 0;
   return std::max<std::size_t>(static_cast<std::size_t>(share * static_cast<double>(all)), 1);

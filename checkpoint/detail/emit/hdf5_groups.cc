@@ -75,7 +75,7 @@ class LinkHeap {
 
  private:
   static constexpr std::uint64_t kHeaderBytes = 146, kBlockPrefix = 21;
-  // Whoever looks a name up reads a block; of a link at most half a block is left free.
+  // A look-up of a name reads a block; of a link at most half a block is left free.
   static constexpr std::uint64_t kLeastBlock = 512, kBlock = 8192, kMostBlocks = 16384;
   static constexpr std::uint16_t kMostObject = 4096, kHeapBits = 32;
 
@@ -197,7 +197,7 @@ class LinkTree {
  private:
   static constexpr std::size_t kRecordBytes = 11, kNodePrefix = 10;
 
-  // A leaf's number of records takes so many bytes in the node above.
+  // The bytes that a leaf's number of records takes in the node above.
   std::size_t count_bytes() const { return (std::bit_width(most_in_leaf()) - 1) / 8 + 1; }
   std::size_t most_in_leaf() const { return (node_bytes_ - kNodePrefix) / kRecordBytes; }
   std::size_t most_in_root() const {

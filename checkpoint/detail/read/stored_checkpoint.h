@@ -138,8 +138,8 @@ void load_file(StoredCheckpoint& checkpoint, std::size_t number);
 /// What a reader tells of each tensor, in the manifest's order.
 std::vector<TensorInfo> tensor_infos(const StoredCheckpoint& checkpoint);
 
-/// For whoever found something wrong: throws not_found where the checkpoint was removed or replaced
-/// meanwhile, so that nothing is corrupt.
+/// To be called when something is found wrong: throws not_found where the checkpoint was removed or
+/// replaced meanwhile, so that nothing is corrupt.
 void check_still_there(const std::filesystem::path& directory);
 
 /// Compares the hash of a chunk's stored bytes with its record's. Throws corrupt naming file,

@@ -24,7 +24,7 @@ Pin::Pin(FileSystem& file_system, const std::filesystem::path& directory)
   std::error_code error;
   const std::filesystem::path real = std::filesystem::canonical(directory, error);
   const std::optional<StepName> name = parse_step_name(real.filename().string());
-  if (error || !name) return;  // whoever opens it says what is wrong
+  if (error || !name) return;  // the open says what is wrong
   const std::filesystem::path root = real.parent_path();
   // Others may take an unfinished lease for a dead process's and remove it: then once more.
   for (int tries = 1; path_.empty() && tries <= kMostPins; ++tries) {

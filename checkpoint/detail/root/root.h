@@ -11,7 +11,7 @@
 
 namespace shardwise::detail {
 
-// What is done to a root by whoever uses it. Several processes may do any of it at the same time.
+// What is done to a root by its users. Several processes may do any of it at the same time.
 
 /// Makes the root where it is not there, and what lies above it, on the disk when it returns. Only
 /// looks at one that is there. Throws io where it is not a directory.
@@ -38,7 +38,7 @@ struct Trash {
 std::optional<Trash> trash_checkpoint(FileSystem& file_system, const std::filesystem::path& root,
                                       const StepName& name);
 
-/// Whether whoever has written this lease may be at work. A lease has its content from the moment
+/// Whether the writer of this lease may be at work. A lease has its content from the moment
 /// it has its name, so none and a strange one both mean nobody.
 bool has_live_owner(FileSystem& file_system, const std::filesystem::path& lease,
                     const GarbageOptions& options = {});

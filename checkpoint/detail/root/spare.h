@@ -10,7 +10,7 @@ namespace shardwise::detail {
 
 /// The emptied files of a checkpoint that was removed, in which the next save writes: so the disk
 /// has nothing to free, and need not find room that it has never been written to. It stays hidden
-/// in its root as trash does; whoever cleans up there may remove it at any time. Thread-compatible.
+/// in its root as trash does; any cleaning up there may remove it at any time. Thread-compatible.
 class Spare {
  public:
   /// Keeps the reference.
@@ -24,9 +24,10 @@ class Spare {
   Spare& operator=(const Spare&) = delete;
 
   /// Moves the data files of a checkpoint, which has become trash, to a trash directory of their
-  /// own, empties and keeps them in the place of what was kept before. So whoever is in the old
-  /// directory (a program that copies it, say) finds nothing there, rather than zeros. Files that
-  /// cannot be reused are removed. Throws io, having gone on; what stays the next clean-up removes.
+  /// own, empties and keeps them in the place of what was kept before. So a process that is in the
+  /// old directory (a program that copies it, say) finds nothing there, rather than zeros. Files
+  /// that cannot be reused are removed. Throws io, having gone on; what stays the next clean-up
+  /// removes.
   void keep(const std::filesystem::path& trash, const StepName& name);
 
   /// Removes it; what cannot be removed the next clean-up of the root does.

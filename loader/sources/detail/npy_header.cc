@@ -51,7 +51,7 @@ class NpyDict {
       }
     }
     skip_blanks();
-    if (at_ != text_.size()) fail("more behind the dict");
+    if (at_ != text_.size()) fail("more after the dict");
     if (!descr || !fortran_order || !shape) fail("not all of 'descr', 'fortran_order' and 'shape'");
   }
 

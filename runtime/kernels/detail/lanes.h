@@ -5,7 +5,7 @@
 namespace shardwise::detail {
 
 /// Combines element(0), .. element(count - 1) with T combine(T, T), in an order that depends on
-/// count alone. Several partial results, each of every so many elements, are what the compiler
+/// count alone. Several partial results, each of every n-th element, are what the compiler
 /// makes vectors of; blocks keep the error of long floating sums small.
 template <class T, class Combine, class Element>
 T reduce_in_lanes(std::int64_t count, T identity, Combine combine, Element element) {

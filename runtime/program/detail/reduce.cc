@@ -12,7 +12,7 @@ namespace {
 
 using Sources = std::span<const std::byte* const>;
 
-/// So many elements at a time stay in the nearest cache while every source adds to them.
+/// This number of elements at a time stays in the nearest cache while every source adds to them.
 constexpr std::size_t kBlock = 2048;
 
 struct Sum {

@@ -8,7 +8,7 @@
 namespace shardwise::detail {
 namespace {
 
-/// Up to so many boxes of one side are compared with all of the other side.
+/// Up to this number of boxes of one side are compared with all of the other side.
 constexpr std::size_t kFewPieces = 8;
 
 struct Pair {

@@ -14,7 +14,7 @@
 namespace shardwise::detail {
 namespace {
 
-/// Up to so many parts are compared each with each.
+/// Up to this number of parts are compared each with each.
 constexpr std::size_t kFewParts = 16;
 
 PackedBoxes boxes_of(const Replicas& replicas, const PackedBoxes& boxes) {

@@ -92,8 +92,8 @@ TEST(Npy, RejectsHeadersThatNumpyDoesNotWrite) {
   } cases[] = {
       {"", corrupt, "no '{'"},
       {"{}", corrupt, "not all of 'descr', 'fortran_order' and 'shape'"},
-      {good + "x", corrupt, "more behind the dict"},
-      {good + good, corrupt, "more behind the dict"},
+      {good + "x", corrupt, "more after the dict"},
+      {good + good, corrupt, "more after the dict"},
       {"{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3)", corrupt, "no '}'"},
       {"{'descr': '<f4', 'descr': '<f4', 'fortran_order': False, 'shape': (2,)}", corrupt,
        "a key for the second time"},
