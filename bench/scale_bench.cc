@@ -28,8 +28,8 @@
 
 #include "bench/peak_memory.h"
 #include "checkpoint_bench.h"
-#include "shardwise/checkpoint/detail/group/save_report.h"
-#include "shardwise/checkpoint/detail/group/tensor_views.h"
+#include "shardwise/checkpoint/detail/group/messages.h"
+#include "shardwise/checkpoint/detail/group/record.h"
 #include "shardwise/checkpoint/detail/read/chunk_reader.h"
 #include "shardwise/checkpoint/detail/write/save_plan.h"
 #include "shardwise/checkpoint/manager.h"
@@ -122,26 +122,21 @@ detail::SavePlan plan_of(const Job& job, std::int64_t rank) {
 /// What the ranks that are not real say, in its real form.
 class MadeUp {
  public:
-  explicit MadeUp(const Job& job, std::int64_t step) {
+  explicit MadeUp(const Job& job) {
     std::vector<std::uint64_t> bytes(static_cast<std::size_t>(job.processes), 0);
     for (const Stage& stage : job.stages) {
       const detail::SavePlan plan = plan_of(job, stage.first_rank);
-      detail::Manifest manifest;
-      manifest.step = step;
-      manifest.writers = plan.writers;
-      manifest.tensors = plan.tensors;
+      detail::TensorList list{plan.writers, plan.tensors};
       std::vector<detail::WriterPiece> pieces;
-      for (detail::TensorEntry& tensor : manifest.tensors) {
+      for (detail::TensorEntry& tensor : list.tensors) {
         tensor.pieces.clear();
         detail::add_pieces_in(Box::whole(tensor.shape), plan.writers, tensor, pieces);
       }
       for (const auto& [writer, box] : pieces) {
         bytes[static_cast<std::size_t>(writer)] += num_bytes(box.shape(), 4);
       }
-      const std::string list = detail::tensor_list(manifest);
-      const auto list_bytes = std::as_bytes(std::span(list));
-      lists_.push_back({stage.end_rank, Bytes(list_bytes.begin(), list_bytes.end())});
-      hashes_.push_back(detail::hash_of(list));
+      lists_.push_back({stage.end_rank, encode(list)});
+      hashes_.push_back(detail::hash_of(lists_.back().second));
     }
     for (std::int64_t rank = 0; rank < job.processes; ++rank) {
       const std::uint64_t size = bytes[static_cast<std::size_t>(rank)];
@@ -149,14 +144,26 @@ class MadeUp {
       file.bytes = size + (std::uint64_t{1} << 20);
       file.data_end = size + 4096;
       file.description_hash = {static_cast<std::uint64_t>(rank) * 0x9E3779B97F4A7C15u, size};
-      detail::SaveReport report{.tensors = hashes_[stage_of(rank)],
-                                .logical_bytes = size,
-                                .stored_bytes = size,
-                                .chunks = kJobTensors,
-                                .files = {file}};
-      reports_.push_back(encode(report));
+      heads_.push_back({.run = 0,
+                        .list = hashes_[stage_of(rank)],
+                        .first_writer = rank,
+                        .files = {file},
+                        .logical_bytes = size,
+                        .stored_bytes = size,
+                        .chunks = kJobTensors});
     }
   }
+
+  /// Of a save of which rank 0 has sent this notice. Throws as decode_notice does.
+  void begin(const Bytes& notice) {
+    const std::uint64_t run = detail::run_of(detail::decode_notice(notice).id);
+    reports_.clear();
+    for (detail::RecordHead& head : heads_) {
+      head.run = run;
+      reports_.push_back(encode(head));
+    }
+  }
+  bool has_begun() const { return !reports_.empty(); }
 
   const Bytes& report(int rank) const { return reports_[static_cast<std::size_t>(rank)]; }
   const Bytes& list(int rank) const { return lists_[stage_of(rank)].second; }
@@ -170,13 +177,14 @@ class MadeUp {
 
   std::vector<std::pair<std::int64_t, Bytes>> lists_;  // of each stage, after its last rank
   std::vector<Hash128> hashes_;
+  std::vector<detail::RecordHead> heads_;
   std::vector<Bytes> reports_;
 };
 
 /// The messages of a job; only some ranks are real, and are threads here.
 struct Network {
   int size;
-  const MadeUp* made_up;  ///< null: all ranks are real
+  MadeUp* made_up;  ///< null: all ranks are real
   std::map<int, Mailbox> boxes = {};
   std::atomic<std::int64_t> sent = 0, sent_bytes = 0, received = 0, received_bytes = 0;  // rank 0's
 };
@@ -190,6 +198,9 @@ class Rank final : public Transport {
 
   void send(int to, const MessageKey& key, Bytes bytes) override {
     if (rank_ == 0) {
+      if (network_.made_up != nullptr && !network_.made_up->has_begun()) {
+        network_.made_up->begin(bytes);
+      }
       ++network_.sent;
       network_.sent_bytes += std::ssize(bytes);
     }
@@ -300,7 +311,7 @@ void run(const Job& job, const std::filesystem::path& root) {
     Network network{.size = 1, .made_up = nullptr};
     return save(one, root / "one", 1, network, 1);
   }();
-  const MadeUp first(job, 1), second(job, 2);
+  MadeUp first(job), second(job);
   Network network{.size = static_cast<int>(job.processes), .made_up = &first};
   const tools::PeakMemory memory;
   const double coordinator = save(job, root, 1, network, 1);

@@ -6,8 +6,8 @@
 #include <string>
 #include <utility>
 
-#include "shardwise/checkpoint/detail/group/shard_record.h"
-#include "shardwise/checkpoint/detail/manifest_check.h"
+#include "shardwise/checkpoint/detail/group/record.h"
+#include "shardwise/checkpoint/detail/read/written_files.h"
 #include "shardwise/checkpoint/detail/root/attempt.h"
 #include "shardwise/checkpoint/detail/root/root.h"
 #include "shardwise/checkpoint/detail/write/commit.h"
@@ -22,19 +22,53 @@ namespace {
 detail::WriterMap writers_of(const ShardWriter& writer) {
   if (writer.starts.empty()) {
     if (writer.writer == 0) return {};
-  } else if (writer.writer >= 0 && writer.writer + 1 < std::ssize(writer.starts) &&
-             writer.starts.front() == 0 && writer.starts.back() > 0 &&
-             std::ranges::is_sorted(writer.starts)) {
+  } else if (detail::starts_problem(writer.starts).empty() && writer.writer >= 0 &&
+             writer.writer + 1 < std::ssize(writer.starts)) {
     return detail::WriterMap(writer.starts);
   }
   throw Error(ErrorCode::invalid_argument,
               fmt::format("write shards: writer {} of starts [{}]: needed are integers that ascend "
-                          "from 0 on, one more than writers",
-                          writer.writer, fmt::join(writer.starts, ", ")));
+                          "from 0 on, to {} at most, one more than writers",
+                          writer.writer, fmt::join(writer.starts, ", "), detail::kMostDevices));
+}
+
+// The one that makes an attempt a checkpoint has its name, and no other attempt has.
+std::uint64_t run_in(const std::filesystem::path& directory) {
+  const std::filesystem::path name =
+      directory.has_filename() ? directory.filename() : directory.parent_path().filename();
+  return detail::run_of(name.string());
 }
 
 std::shared_ptr<FileSystem> real_if_null(std::shared_ptr<FileSystem> file_system) {
   return file_system ? std::move(file_system) : posix_file_system();
+}
+
+// The heads in the order of their writers, and each different list once.
+std::vector<detail::RecordHead> read_records(std::span<const ShardRecord> records,
+                                             std::uint64_t run,
+                                             std::vector<detail::NumberedList>& lists) {
+  if (records.empty()) {
+    throw Error(ErrorCode::invalid_argument, "found no records, needed one of each writer");
+  }
+  using Part = std::pair<detail::RecordHead, std::span<const std::byte>>;
+  std::vector<Part> parts;
+  parts.reserve(records.size());
+  for (const ShardRecord& record : records) {
+    parts.push_back(detail::split(record));
+    if (parts.back().first.run == run) continue;
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("found a record of writer {} for another attempt, needed is one of "
+                            "what was written in this one",
+                            parts.back().first.first_writer));
+  }
+  std::ranges::stable_sort(parts, {}, [](const Part& part) { return part.first.first_writer; });
+  std::vector<detail::RecordHead> heads;
+  heads.reserve(parts.size());
+  for (Part& part : parts) heads.push_back(std::move(part.first));
+  for (const std::size_t head : detail::first_with_each_list(heads)) {
+    lists.push_back({head, detail::decode_list(parts[head].second)});
+  }
+  return heads;
 }
 
 // Without a slash at its end, from the directory that the program is in now.
@@ -51,37 +85,35 @@ std::filesystem::path absolute_target(const std::filesystem::path& target) {
 
 ShardRecord write_shards(const std::filesystem::path& directory, const ShardWriter& writer,
                          std::vector<TensorSource> sources, const WriteShardsOptions& options) {
-  const detail::WriterMap writers = writers_of(writer);
+  detail::WriterMap writers = writers_of(writer);
   detail::check_sources(sources);
-  if (writers.num_writers() > 1) detail::devices_of(sources, writers.num_devices());
+  detail::devices_of(sources, writers.num_devices());
+  if (writers.num_writers() == 1) writers = {};  // it has all devices
   const auto file_system = real_if_null(options.file_system);
   static_cast<void>(file_system->open_directory(directory));
   const Executor executor(options.threads);
   static_cast<void>(detail::staging_sizes(options.save.memory_budget_bytes, executor.threads(), 0));
   std::unique_ptr<detail::StagingPool> pool;
-  std::vector<std::filesystem::path> leftovers;
-  detail::Spare spare(*file_system);
-  const std::string no_key;
-  const detail::SaveContext context{*file_system, directory, executor, pool,
-                                    leftovers,    spare,     0,        no_key};
   try {
     detail::SavePlan plan = detail::plan_save(std::move(sources), options.save.codec, executor,
                                               writers, {writer.writer, writer.writer + 1});
-    const std::vector<detail::WrittenShardFile> written =
-        detail::write_part(context, {directory, false, true}, plan, options.save);
+    const std::vector<detail::WrittenShardFile> written = detail::write_part(
+        {*file_system, executor, pool}, {directory, false, true}, plan, options.save);
     file_system->sync_directory(directory);
-    detail::WriterPart part{.writer = writer.writer,
-                            .writers = plan.writers,
-                            .tensors = std::move(plan.tensors),
-                            .file = {},
+    const Bytes list = encode(detail::TensorList{plan.writers, std::move(plan.tensors)});
+    detail::RecordHead head{.run = run_in(directory),
+                            .list = detail::hash_of(list),
+                            .first_writer = writer.writer,
+                            .files = {},
                             .logical_bytes = plan.logical_bytes,
                             .stored_bytes = 0,
                             .chunks = plan.chunks};
+    head.files.resize(1);
     for (const detail::WrittenShardFile& file : written) {
-      part.file = file.entry;
-      part.stored_bytes = file.entry.stored_bytes;
+      head.files.front() = file.entry;
+      head.stored_bytes += file.entry.stored_bytes;
     }
-    return encode(part);
+    return join(head, list);
   } catch (const detail::CallerError& e) {
     std::rethrow_exception(e.cause);
   }
@@ -135,20 +167,25 @@ const std::filesystem::path& CheckpointAttempt::directory() const {
 SaveStats CheckpointAttempt::publish(std::span<const ShardRecord> records,
                                      const SaveOptions& options) {
   detail::check_json(options);
-  std::vector<detail::WriterPart> parts;
-  parts.reserve(records.size());
-  for (const ShardRecord& record : records) parts.push_back(detail::decode_part(record));
-  SaveStats stats;
-  detail::Manifest manifest = detail::merge(std::move(parts), stats);
-  manifest.id = impl_->attempt.id();
-  manifest.user_json = options.user_json;
-  manifest.objects_json = options.objects_json;
-  detail::check_manifest(manifest);
-  const std::vector<std::byte> index = detail::build_index_file(manifest.writers, manifest.tensors);
-  stats.file_bytes += detail::complete(*impl_->files, directory(), manifest, index);
-  stats.directory = impl_->attempt.publish(impl_->existing);
-  stats.total_seconds = stats.blocked_seconds = impl_->watch.seconds();
-  return stats;
+  std::vector<detail::RecordHead> heads;
+  std::vector<detail::NumberedList> lists;
+  try {
+    heads = read_records(records, run_in(directory()), lists);
+    auto [manifest, stats] = detail::merge(heads, std::move(lists), "writer");
+    manifest.id = impl_->attempt.id();
+    manifest.user_json = options.user_json;
+    manifest.objects_json = options.objects_json;
+    const std::vector<std::byte> index =
+        detail::build_index_file(manifest.writers, manifest.tensors);
+    const std::string text = detail::checked_manifest(manifest, index);
+    detail::check_written_files(*impl_->files, directory(), std::move(manifest));
+    stats.file_bytes += detail::complete(*impl_->files, directory(), text, index);
+    stats.directory = impl_->attempt.publish(impl_->existing);
+    stats.total_seconds = stats.blocked_seconds = impl_->watch.seconds();
+    return stats;
+  } catch (const Error& e) {
+    throw Error(e.code(), fmt::format("publish: {}", e.what()));
+  }
 }
 
 SaveStats save_checkpoint(const std::filesystem::path& target, std::vector<TensorSource> sources,

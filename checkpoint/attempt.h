@@ -18,12 +18,14 @@ struct ShardWriter {
   std::int64_t writer = 0;
 
   /// Writer w saves what the devices [starts[w], starts[w + 1]) hold; the same for all writers.
-  /// Ascending from 0 on; one more than there are writers. Empty: there is one writer.
+  /// Ascending from 0 on, to 2^40 at most; one more than there are writers. Empty: there is one
+  /// writer, of all devices. All devices of the tensors' meshes are below the last one.
   std::vector<std::int64_t> starts = {};
 };
 
-/// What a writer has written, for the one that publishes: some bytes that can be sent anywhere. Its
-/// size grows with the number of tensors, and of listed boxes.
+/// What a writer has written, for the one that publishes: some bytes that can be sent anywhere.
+/// They hold a hash of themselves and say which attempt they belong to. Their size grows with the
+/// number of tensors, and of listed boxes.
 using ShardRecord = Bytes;
 
 /// How write_shards runs; of SaveOptions it takes codec, memory budget and progress.
@@ -68,9 +70,10 @@ class CheckpointAttempt {
   const std::filesystem::path& directory() const;
 
   /// Makes it the checkpoint: proves that the records, one of each writer in any order, are every
-  /// element of every tensor once; writes index and manifest; renames. What it replaces is removed.
-  /// Of SaveOptions it takes user_json and objects_json. Throws invalid_argument where records do
-  /// not fit each other; already_exists; corrupt; io. Then nothing is published.
+  /// element of every tensor once, and that the shard files are those that they tell of; writes
+  /// index and manifest; renames. What it replaces is removed. Of SaveOptions it takes user_json
+  /// and objects_json. Throws invalid_argument if records do not fit each other or are of another
+  /// attempt; already_exists; corrupt, also for damaged records; io. Then nothing is published.
   SaveStats publish(std::span<const ShardRecord> records, const SaveOptions& options = {});
 
  private:

@@ -8,7 +8,7 @@
 #include <thread>
 #include <utility>
 
-#include "shardwise/checkpoint/detail/group/save_report.h"
+#include "shardwise/checkpoint/detail/group/messages.h"
 #include "shardwise/checkpoint/detail/read/directory_state.h"
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
 #include "shardwise/checkpoint/detail/root/attempt.h"
@@ -174,8 +174,8 @@ struct CheckpointManager::Impl {
     const ProcessGroup group = options.group.duplicate();
     try {
       return start(step, std::move(tensors), std::move(save_options), host_memory, group, watch);
-    } catch (const std::exception& e) {
-      group.abort(fmt::format("save step {}: {}", step, e.what()));
+    } catch (...) {
+      detail::abort_group(group, fmt::format("save step {}", step));
       throw;
     }
   }
@@ -423,8 +423,8 @@ struct CheckpointManager::Impl {
       }
       group.barrier();
       return latest;
-    } catch (const std::exception& e) {
-      group.abort(e.what());
+    } catch (...) {
+      detail::abort_group(group, "");
       throw;
     }
   }
@@ -477,6 +477,13 @@ CheckpointManager::CheckpointManager(const std::filesystem::path& root, ManagerO
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("open checkpoint root {}: keep_last is {}, needed 0 (all) or more",
                             root.string(), options.keep_last));
+  }
+  if (options.devices < 0 || options.devices > detail::kMostDevices) {
+    throw Error(
+        ErrorCode::invalid_argument,
+        fmt::format("open checkpoint root {}: devices is {}, needed 0 (those of the meshes) "
+                    "to {}",
+                    root.string(), options.devices, detail::kMostDevices));
   }
   check_local_roots(root, options);
   const bool collect = options.collect_garbage;

@@ -93,8 +93,10 @@ struct ManagerOptions {
   /// The processes of a job that share the root, which all of them call save, save_async and
   /// latest() together, in the same order, with the same steps. Each gives the tensors that its
   /// devices hold a part of, and writes those parts. Rank 0 makes and commits checkpoints, removes
-  /// old ones and collects garbage, and its `user_json` is what is stored. What fails on one rank
-  /// fails on all, with that rank's message.
+  /// old ones and collects garbage. Codec, existing, writers, processes_per_file, user_json,
+  /// objects_json, devices, local_roots and resume_key are the same on all; a rank that differs is
+  /// told which one before anything is written. What fails on one rank fails on all, with that
+  /// rank's message.
   ProcessGroup group = {};
 
   /// Each process gives a root that the others do not see. A step of it has the manifest, the shard
@@ -105,7 +107,8 @@ struct ManagerOptions {
   std::optional<LocalRoots> local_roots = {};
 
   /// Devices of the job: process p of P holds those d with d * P / devices == p. 0: one more than
-  /// the highest of the meshes of a save, which must then be the same for all processes.
+  /// the highest of the meshes of a save, which must then be the same for all processes. At most
+  /// 2^40.
   std::int64_t devices = 0;
 
   /// For work that can be done again from its start with the same bytes, as a reshard. Where

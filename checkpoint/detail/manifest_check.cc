@@ -113,6 +113,19 @@ void check_records(std::span<const TensorEntry> tensors, std::span<const FileEnt
 
 }  // namespace
 
+std::string mesh_problem(const Mesh& mesh, const WriterMap& writers) {
+  if (mesh.is_abstract()) return "it has no devices";
+  if (mesh.size() > kMostListedPositions) {
+    return fmt::format("it has {} devices, at most {} are possible", mesh.size(),
+                       kMostListedPositions);
+  }
+  if (const DeviceId last = last_device(mesh); last >= writers.num_devices()) {
+    return fmt::format("nobody writes what device {} holds: the writers have devices 0 to {}", last,
+                       writers.num_devices() - 1);
+  }
+  return {};
+}
+
 std::string piece_problem(const PieceEntry& piece, const TensorEntry& tensor) {
   if (std::string problem = box_problem(piece.box, tensor); !problem.empty()) return problem;
   const Shape extents = piece.box.shape();

@@ -140,15 +140,8 @@ class Shardings {
       } catch (const Error& e) {
         fail(e.what());
       }
-      const Mesh& mesh = meshes_.back();
-      if (mesh.is_abstract()) fail("it has no devices");
-      if (mesh.size() > kMostListedPositions) {
-        fail(fmt::format("it has {} devices, at most {} are possible", mesh.size(),
-                         kMostListedPositions));
-      }
-      if (const DeviceId last = last_device(mesh); last >= writers.num_devices()) {
-        fail(fmt::format("nobody writes what device {} holds: the writers have devices 0 to {}",
-                         last, writers.num_devices() - 1));
+      if (const std::string problem = mesh_problem(meshes_.back(), writers); !problem.empty()) {
+        fail(problem);
       }
     }
   }

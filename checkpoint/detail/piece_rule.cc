@@ -1,5 +1,7 @@
 #include "shardwise/checkpoint/detail/piece_rule.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "shardwise/storage/hash.h"
@@ -31,11 +33,28 @@ std::int64_t multiply_divide(std::int64_t a, std::int64_t b, std::int64_t c) {
 WriterMap WriterMap::even(std::int64_t devices, std::int64_t writers) {
   std::vector<std::int64_t> starts;
   starts.reserve(static_cast<std::size_t>(writers) + 1);
+  __extension__ using Wide = __int128;  // a product may pass 2^63
   for (std::int64_t w = 0; w <= writers; ++w) {
-    starts.push_back((w * devices + writers - 1) /
-                     writers);  // the first d with d * writers / devices >= w
+    // the first d with d * writers / devices >= w
+    starts.push_back(
+        static_cast<std::int64_t>((static_cast<Wide>(w) * devices + writers - 1) / writers));
   }
   return WriterMap(std::move(starts));
+}
+
+std::string starts_problem(std::span<const std::int64_t> starts) {
+  if (starts.size() < 2 || std::ssize(starts) > kMostWriters + 1) {
+    return fmt::format("found {} starts of writers, needed 2 to {}", starts.size(),
+                       kMostWriters + 1);
+  }
+  if (starts.front() != 0 || starts.back() < 1 || !std::ranges::is_sorted(starts)) {
+    return "found starts of writers that are not integers that ascend from 0 on";
+  }
+  if (starts.size() > 2 && starts.back() > kMostDevices) {
+    return fmt::format("found starts of writers for {} devices, needed at most {}", starts.back(),
+                       kMostDevices);
+  }
+  return {};
 }
 
 std::pair<std::int64_t, std::int64_t> WriterMap::devices(std::int64_t writer) const {

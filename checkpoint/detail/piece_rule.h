@@ -3,6 +3,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <span>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -54,6 +56,9 @@ class WriterMap {
  private:
   std::vector<std::int64_t> starts_;
 };
+
+/// Why a process cannot write for a WriterMap of these numbers; empty if it can. One clause.
+std::string starts_problem(std::span<const std::int64_t> starts);
 
 /// The highest device of a mesh. Requires one that is not abstract.
 DeviceId last_device(const Mesh& mesh);

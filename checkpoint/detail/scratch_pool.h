@@ -17,11 +17,10 @@ class ScratchPool {
   /// Gives the scratch back when it goes. Thread-compatible.
   class Loan {
    public:
-    explicit Loan(ScratchPool& pool) : pool_(pool), scratch_(pool.take()) {
-      if (!scratch_) scratch_ = std::make_unique<Scratch>();
-    }
+    explicit Loan(ScratchPool& pool) : pool_(pool), scratch_(pool.take()) {}
     ~Loan() {
-      if (scratch_->held_bytes() <= kKeptBytes) pool_.keep(std::move(scratch_));
+      if (scratch_->held_bytes() > kKeptBytes) scratch_.reset();
+      pool_.give_back(std::move(scratch_));
     }
     Loan(const Loan&) = delete;
     Loan& operator=(const Loan&) = delete;
@@ -41,19 +40,30 @@ class ScratchPool {
  private:
   std::unique_ptr<Scratch> take() {
     const MutexLock lock(mutex_);
-    if (free_.empty()) return nullptr;
+    if (free_.empty()) {
+      free_.reserve(made_ + 1);  // so that giving it back allocates nothing
+      auto made = std::make_unique<Scratch>();
+      ++made_;
+      return made;
+    }
     std::unique_ptr<Scratch> taken = std::move(free_.back());
     free_.pop_back();
     return taken;
   }
 
-  void keep(std::unique_ptr<Scratch> scratch) {
+  // Null for one that is not kept.
+  void give_back(std::unique_ptr<Scratch> scratch) {
     const MutexLock lock(mutex_);
-    free_.push_back(std::move(scratch));
+    if (scratch) {
+      free_.push_back(std::move(scratch));
+    } else {
+      --made_;
+    }
   }
 
   Mutex mutex_;
-  std::vector<std::unique_ptr<Scratch>> free_ SHARDWISE_GUARDED_BY(mutex_);
+  std::size_t made_ SHARDWISE_GUARDED_BY(mutex_) = 0;
+  std::vector<std::unique_ptr<Scratch>> free_ SHARDWISE_GUARDED_BY(mutex_);  // room for all made
 };
 
 }  // namespace shardwise::detail

@@ -190,8 +190,8 @@ TEST(Attempt, IsRefusedWhereRecordsDoNotFit) {
   };
   const auto first = write(0, {small().source()});
   const auto second = write(1, {});
-  EXPECT_THAT(problem({first}), HasSubstr("records of 1 writers, needed are 2"));
-  EXPECT_THAT(problem({first, first}), HasSubstr("writer 0 of 2, needed is writer 1"));
+  EXPECT_THAT(problem({first}), HasSubstr("found records of 1 writers, needed 2"));
+  EXPECT_THAT(problem({first, first}), HasSubstr("writer 0 of 2, needed one of writer 1"));
   EXPECT_THAT(problem({first, second}), HasSubstr("writer 1 was not given tensor \"w\""));
   EXPECT_THAT(problem({first, ShardRecord(16)}), HasSubstr("record"));
 

@@ -253,8 +253,47 @@ TEST(GroupSave, RefusesRanksThatSaveDifferentSteps) {
     CheckpointManager manager(dir.path(), {.group = ProcessGroup(std::move(transport))});
     manager.save(5 + rank, {tensor.source()});
   });
-  EXPECT_THAT(errors, Each(HasSubstr("rank 0 saves step 5, rank 1 step 6")));
+  EXPECT_THAT(errors, Each(HasSubstr("rank 0 saves with step 5, rank 1 with 6")));
   EXPECT_THAT(names_in(dir.path()), IsEmpty());
+}
+
+// Each of them on one rank alone: all are told which, and no file was written.
+TEST(GroupSave, RefusesRanksThatGiveDifferentOptions) {
+  const TempDir dir;
+  const auto save = [&](const std::function<void(SaveOptions&, ManagerOptions&)>& change) {
+    const auto errors = run_ranks(4, {}, [&](std::shared_ptr<SocketTransport> transport) {
+      SaveOptions options;
+      ManagerOptions manager_options;
+      if (transport->rank() == 3) change(options, manager_options);
+      manager_options.group = ProcessGroup(std::move(transport));
+      CheckpointManager manager(dir.path(), manager_options);
+      manager.save(5, {host_tensor("w", DType::f32, {4}, "data=4", "data").source()}, options);
+    });
+    EXPECT_THAT(names_in(dir.path()), IsEmpty());
+    return errors;
+  };
+  const auto expect = [&](const char* message,
+                          const std::function<void(SaveOptions&, ManagerOptions&)>& change) {
+    EXPECT_THAT(save(change), Each(HasSubstr(message)));
+  };
+  expect("rank 0 saves with codec zstd, rank 3 with none",
+         [](SaveOptions& save_options, ManagerOptions&) { save_options.codec = Codec::none; });
+  expect("rank 0 saves with existing fail, rank 3 with replace",
+         [](SaveOptions& save_options, ManagerOptions&) {
+           save_options.existing = Existing::replace;
+         });
+  expect("rank 0 saves with writers 1, rank 3 with 2",
+         [](SaveOptions& save_options, ManagerOptions&) { save_options.writers = 2; });
+  expect("rank 0 saves with processes_per_file 1, rank 3 with 2",
+         [](SaveOptions& save_options, ManagerOptions&) { save_options.processes_per_file = 2; });
+  expect("rank 0 saves with devices 0, rank 3 with 4",
+         [](SaveOptions&, ManagerOptions& manager_options) { manager_options.devices = 4; });
+  expect("rank 0 saves with user_json a text with the hash",
+         [](SaveOptions& save_options, ManagerOptions&) { save_options.user_json = "1"; });
+  expect("rank 0 saves with objects_json a text with the hash",
+         [](SaveOptions& save_options, ManagerOptions&) { save_options.objects_json = "1"; });
+  expect("rank 0 saves with resume_key a text with the hash",
+         [](SaveOptions&, ManagerOptions& manager_options) { manager_options.resume_key = "k"; });
 }
 
 TEST(GroupSave, SaysThatTheRootIsNotShared) {

@@ -23,8 +23,10 @@ Bytes question(std::string_view tensor, const Box& box) {
     packer.number(box.begin(d));
     packer.number(box.end(d));
   }
-  return packer.take();
+  return sealed(packer.take());
 }
+
+constexpr const char *kQuestion = "a question for a box", *kAnswer = "the elements of a box";
 
 }  // namespace
 
@@ -100,7 +102,8 @@ class Neighbours::Reader final : public BoxReader {
     std::vector<ProcessGroup::Outgoing> outgoing;
     outgoing.push_back({rank, question(own_.name, box)});
     line.channel->exchange(std::move(outgoing), {});
-    const Bytes answer = std::move(line.channel->exchange({}, {&rank, 1}).front());
+    const Bytes heard = std::move(line.channel->exchange({}, {&rank, 1}).front());
+    const std::span<const std::byte> answer = unsealed(heard, kAnswer);
     if (answer.size() != out.size()) {
       throw Error(ErrorCode::invalid_argument,
                   fmt::format("read box {} of tensor {:?} from rank {}: it sent {} bytes, needed "
@@ -155,7 +158,7 @@ void Neighbours::serve(const std::vector<TensorSource>& sources) const {
   for (;;) {
     const Bytes asked = std::move(channel.exchange({}, {&writer_, 1}).front());
     if (asked.empty()) return;
-    Unpacker unpacker(asked);
+    Unpacker unpacker(unsealed(asked, kQuestion));
     const std::string name = unpacker.text();
     const auto found = by_name.find(name);
     if (found == by_name.end()) {
@@ -164,11 +167,13 @@ void Neighbours::serve(const std::vector<TensorSource>& sources) const {
                               rank_, name, writer_));
     }
     const TensorInfo& info = info_of(*found->second);
-    Box box;
-    for (std::uint64_t rank = unpacker.number(); rank > 0; --rank) {
-      const std::int64_t begin = unpacker.integer();
-      box.push_back(begin, unpacker.integer());
+    Index begin, end;
+    for (std::int64_t rank = unpacker.integer(0, kMaxRank); rank > 0; --rank) {
+      begin.push_back(unpacker.integer(0));
+      end.push_back(unpacker.integer(0));
     }
+    unpacker.end();
+    const Box box(begin, end);
     if (box.rank() != info.shape.size() || !Box::whole(info.shape).contains(box)) {
       throw Error(ErrorCode::invalid_argument,
                   fmt::format("tensor {:?} has shape {} on rank {}; rank {}, which saves it for "
@@ -178,7 +183,7 @@ void Neighbours::serve(const std::vector<TensorSource>& sources) const {
     Bytes answer(num_bytes(box.shape(), size_bytes(info.dtype)));
     call_caller([&] { found->second->reader->read(found->second->tensor, box, answer); });
     std::vector<ProcessGroup::Outgoing> outgoing;
-    outgoing.push_back({writer_, std::move(answer)});
+    outgoing.push_back({writer_, sealed(std::move(answer))});
     channel.exchange(std::move(outgoing), {});
   }
 }

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <span>
 #include <string>
 #include <string_view>
@@ -13,18 +14,23 @@
 
 namespace shardwise::detail {
 
-/// Appends numbers and texts, all processes of a job having the same byte order.
+/// Appends numbers and texts. Small numbers take few bytes: seven bits a byte, the lowest first.
 class Packer {
  public:
   void number(std::uint64_t value) {
+    for (; value >= 0x80; value >>= 7) bytes_.push_back(static_cast<std::byte>(value | 0x80));
+    bytes_.push_back(static_cast<std::byte>(value));
+  }
+  void number(std::int64_t value) { number(static_cast<std::uint64_t>(value)); }
+  /// A number that always takes 8 bytes.
+  void word(std::uint64_t value) {
     const std::size_t at = bytes_.size();
     bytes_.resize(at + sizeof value);
     std::memcpy(bytes_.data() + at, &value, sizeof value);
   }
-  void number(std::int64_t value) { number(static_cast<std::uint64_t>(value)); }
   void hash(const Hash128& hash) {
-    number(hash.high);
-    number(hash.low);
+    word(hash.high);
+    word(hash.low);
   }
   void text(std::string_view text) {
     number(std::uint64_t{text.size()});
@@ -37,7 +43,8 @@ class Packer {
   Bytes bytes_;
 };
 
-/// Takes them out again, in the same order. Throws invalid_argument where there is no more.
+/// Takes them out again, in the same order. Throws invalid_argument if there is no more, or a
+/// number is outside its bounds.
 class Unpacker {
  public:
   explicit Unpacker(std::span<const std::byte> bytes) : rest_(bytes) {}
@@ -45,32 +52,68 @@ class Unpacker {
   bool empty() const { return rest_.empty(); }
   std::uint64_t number() {
     std::uint64_t value = 0;
+    for (int shift = 0; shift < 64; shift += 7) {
+      const auto byte = std::to_integer<std::uint64_t>(part(1).front());
+      const std::uint64_t bits = byte & 0x7F;
+      if (bits << shift >> shift != bits) fail("a number has more than 64 bits");
+      value |= bits << shift;
+      if (byte < 0x80) return value;
+    }
+    fail("a number has more than 10 bytes");
+  }
+  std::int64_t integer(std::int64_t least = std::numeric_limits<std::int64_t>::min(),
+                       std::int64_t most = std::numeric_limits<std::int64_t>::max()) {
+    const auto value = static_cast<std::int64_t>(number());
+    if (value >= least && value <= most) return value;
+    fail("found the number " + std::to_string(value) + ", needed " + std::to_string(least) +
+         " to " + std::to_string(most));
+  }
+  bool flag() { return integer(0, 1) != 0; }
+
+  /// How many entries of at least `least_bytes` follow: no more than there is room for, so memory
+  /// may be taken for them.
+  std::size_t count(std::size_t least_bytes = 1) {
+    const std::uint64_t value = number();
+    if (value > rest_.size() / least_bytes) fail("it is cut off");
+    return static_cast<std::size_t>(value);
+  }
+  std::uint64_t word() {
+    std::uint64_t value = 0;
     std::memcpy(&value, part(sizeof value).data(), sizeof value);
     return value;
   }
-  std::int64_t integer() { return static_cast<std::int64_t>(number()); }
   Hash128 hash() {
-    const std::uint64_t high = number();
-    return {.high = high, .low = number()};
+    const std::uint64_t high = word();
+    return {.high = high, .low = word()};
   }
   std::string text() {
     const auto bytes = part(number());
     return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
   }
 
- private:
+  /// All that is left.
+  std::span<const std::byte> rest() { return std::exchange(rest_, {}); }
+
+  /// Throws if there is more.
+  void end() const {
+    if (!rest_.empty()) fail("found " + std::to_string(rest_.size()) + " bytes after its end");
+  }
+
+  /// Throws with what is wrong with the message.
+  [[noreturn]] static void fail(const std::string& problem) {
+    throw Error(ErrorCode::invalid_argument,
+                "read a message of a save: " + problem +
+                    "; all processes must run the same version of shardwise");
+  }
+
   std::span<const std::byte> part(std::uint64_t size) {
-    if (rest_.size() < size) {
-      throw Error(
-          ErrorCode::invalid_argument,
-          "read a message of a save: it is cut off; all processes must run the same version "
-          "of shardwise");
-    }
+    if (rest_.size() < size) fail("it is cut off");
     const auto part = rest_.first(size);
     rest_ = rest_.subspan(size);
     return part;
   }
 
+ private:
   std::span<const std::byte> rest_;
 };
 

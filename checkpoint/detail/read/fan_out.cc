@@ -119,9 +119,9 @@ Bytes pack_parts(std::span<const BoxPart> parts, std::span<const std::byte* cons
   message.reserve(bytes);
   for (std::size_t i = 0; i < parts.size(); ++i) {
     Packer header;
-    header.number(parts[i].id);
-    header.number(parts[i].begin);
-    header.number(parts[i].bytes);
+    header.word(parts[i].id);
+    header.word(parts[i].begin);
+    header.word(parts[i].bytes);
     const Bytes packed = header.take();
     message.insert(message.end(), packed.begin(), packed.end());
     message.insert(message.end(), from[i], from[i] + parts[i].bytes);
@@ -143,8 +143,7 @@ std::vector<const std::byte*> unpack_parts(std::span<const std::byte> message,
       fail(fmt::format("found {} bytes, needed a part of {}", rest.size(), part.bytes));
     }
     Unpacker header(rest.first(kHeaderBytes));
-    if (header.number() != part.id || header.number() != part.begin ||
-        header.number() != part.bytes) {
+    if (header.word() != part.id || header.word() != part.begin || header.word() != part.bytes) {
       fail("found a part of another box, needed are the boxes that all have listed");
     }
     begins.push_back(rest.data() + kHeaderBytes);

@@ -54,16 +54,8 @@ void read_table(File& file, const std::string& path, std::span<std::byte> bytes,
 
 /// The words of a file's piece table. Completes the entry by the file's description.
 std::vector<std::uint64_t> read_piece_table(File& file, const std::string& path, FileEntry& entry) {
-  std::vector<std::uint64_t> words(kDescriptionWords);
-  const std::span<std::byte> bytes = std::as_writable_bytes(std::span(words));
-  file.read_at(entry.data_end - kDescriptionBytes, bytes.data(), bytes.size());
-  if (const Hash128 hash = hash128(bytes.data(), bytes.size()); hash != entry.description_hash) {
-    throw Error(ErrorCode::corrupt,
-                fmt::format("read description of {}: its hash is {}, must be {}", path,
-                            to_hex(hash), to_hex(entry.description_hash)));
-  }
-  read_description(words, entry, path);
-  words.resize(static_cast<std::size_t>(entry.pieces_words));
+  read_file_description(file, path, entry);
+  std::vector<std::uint64_t> words(static_cast<std::size_t>(entry.pieces_words));
   read_table(file, path, std::as_writable_bytes(std::span(words)), entry.pieces_address,
              entry.pieces_hash, "piece table");
   return words;
@@ -179,6 +171,18 @@ std::unique_ptr<OpenFiles> open_files(const OpenDirectory& directory, const Mani
                                      [directory, files = manifest.files](std::size_t number) {
                                        return open_file(directory, files[number]);
                                      });
+}
+
+void read_file_description(File& file, const std::string& path, FileEntry& entry) {
+  std::vector<std::uint64_t> words(kDescriptionWords);
+  const std::span<std::byte> bytes = std::as_writable_bytes(std::span(words));
+  file.read_at(entry.data_end - kDescriptionBytes, bytes.data(), bytes.size());
+  if (const Hash128 hash = hash128(bytes.data(), bytes.size()); hash != entry.description_hash) {
+    throw Error(ErrorCode::corrupt,
+                fmt::format("read description of {}: its hash is {}, must be {}", path,
+                            to_hex(hash), to_hex(entry.description_hash)));
+  }
+  read_description(words, entry, path);
 }
 
 std::vector<PieceId> read_file_pieces(File& file, const fs::path& directory, Manifest& manifest,

@@ -83,6 +83,10 @@ std::unique_ptr<File> open_file(const OpenDirectory& directory, const FileEntry&
 /// The shard files of a manifest, which are opened so.
 std::unique_ptr<OpenFiles> open_files(const OpenDirectory& directory, const Manifest& manifest);
 
+/// Reads the description of a shard file of version 2 into its entry, which has what the manifest
+/// says; `path` is for messages. Throws corrupt if it is not that of the entry.
+void read_file_description(File& file, const std::string& path, FileEntry& entry);
+
 /// Reads what a shard file of version 2 says about itself: completes its entry in the manifest, and
 /// adds its pieces to the tensors, which in version 1 are there already. Gives these pieces. Throws
 /// corrupt, and has added none.

@@ -2,9 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <string>
 
-#include "shardwise/checkpoint/detail/manifest_check.h"
 #include "shardwise/checkpoint/detail/root/attempt.h"
 #include "shardwise/shard/error.h"
 
@@ -22,23 +22,38 @@ void check_json(const SaveOptions& options) {
   }
 }
 
-std::size_t complete(FileSystem& file_system, const std::filesystem::path& attempt,
-                     Manifest& manifest, std::span<const std::byte> index) {
+std::string checked_manifest(Manifest& manifest, std::span<const std::byte> index) {
   if (!index.empty()) {
     manifest.index_bytes = index.size();
     manifest.index_hash = hash128(index.data(), index.size());
   }
-  check_manifest(manifest);
-  const std::string text = print_manifest(manifest);
+  std::string text = print_manifest(manifest);
   if (text.size() > kMaxManifestBytes) {
     throw Error(ErrorCode::unsupported,
                 fmt::format("write {}: it has {} bytes, at most {} are possible", kManifestName,
                             text.size(), kMaxManifestBytes));
   }
-  if (manifest.has_index()) write_whole_file(file_system, attempt / kIndexName, index);
-  write_whole_file(file_system, attempt / kManifestName, std::as_bytes(std::span(text)));
+  Manifest read = parse_manifest(text, kManifestName);
+  const auto same_file = [](const FileEntry& a, const FileEntry& b) {
+    return a.name == b.name && a.bytes == b.bytes && a.data_end == b.data_end &&
+           a.writer == b.writer && a.description_hash == b.description_hash;
+  };
+  if (read.writers != manifest.writers || read.tensors != manifest.tensors ||
+      !std::ranges::equal(read.files, manifest.files, same_file)) {
+    throw Error(ErrorCode::corrupt,
+                fmt::format("write {}: found other tensors or files when it was read again, needed "
+                            "are those that it was made of",
+                            kManifestName));
+  }
+  return text;
+}
+
+std::size_t complete(FileSystem& file_system, const std::filesystem::path& attempt,
+                     std::string_view manifest, std::span<const std::byte> index) {
+  if (!index.empty()) write_whole_file(file_system, attempt / kIndexName, index);
+  write_whole_file(file_system, attempt / kManifestName, std::as_bytes(std::span(manifest)));
   file_system.sync_directory(attempt);
-  return index.size() + text.size();
+  return index.size() + manifest.size();
 }
 
 }  // namespace shardwise::detail

@@ -3,6 +3,8 @@
 #include <cstddef>
 #include <filesystem>
 #include <span>
+#include <string>
+#include <string_view>
 
 #include "shardwise/checkpoint/detail/manifest.h"
 #include "shardwise/checkpoint/save.h"
@@ -13,10 +15,14 @@ namespace shardwise::detail {
 /// Throws invalid_argument where a JSON text of the caller's is none.
 void check_json(const SaveOptions& options);
 
+/// The text of a manifest, which is told of the index, if that is not empty. It was parsed as a
+/// reader parses it, and says what it was made of. Throws corrupt, unsupported.
+std::string checked_manifest(Manifest& manifest, std::span<const std::byte> index);
+
 /// Writes what completes the directory of an attempt when its shard files are there: the index,
-/// empty for none, which the manifest is told of, and the manifest, after all that a reader checks
-/// of it. On the disk when it returns how many bytes they have. Throws corrupt, unsupported, io.
+/// empty for none, and the manifest's text. On the disk when it returns how many bytes they have.
+/// Throws io.
 std::size_t complete(FileSystem& file_system, const std::filesystem::path& attempt,
-                     Manifest& manifest, std::span<const std::byte> index);
+                     std::string_view manifest, std::span<const std::byte> index);
 
 }  // namespace shardwise::detail

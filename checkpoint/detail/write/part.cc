@@ -16,9 +16,8 @@ namespace {
 // Writes the shard files of an attempt, one after the other. Thread-compatible.
 class ShardFiles {
  public:
-  ShardFiles(const SaveContext& context, const AttemptDirectory& directory,
-             const SaveOptions& options)
-      : context_(context), directory_(directory), options_(options) {}
+  ShardFiles(const PartTools& tools, const AttemptDirectory& directory, const SaveOptions& options)
+      : tools_(tools), directory_(directory), options_(options) {}
 
   std::vector<WrittenShardFile> write(const SavePlan& plan) {
     const std::vector<ChunkLayout> layouts =
@@ -27,7 +26,7 @@ class ShardFiles {
     std::vector<WrittenShardFile> written;
     for (std::size_t f = 0; f < plan.files.size(); ++f) {
       if (directory_.is_resumed) {
-        if (auto there = read_written_file(context_.file_system, directory_.path, plan, f)) {
+        if (auto there = read_written_file(tools_.file_system, directory_.path, plan, f)) {
           written.push_back(std::move(*there));
           done_bytes_ += layouts[f].logical_bytes();
           continue;
@@ -36,10 +35,10 @@ class ShardFiles {
       const std::unique_ptr<File> file = make_file(plan.files[f].name);
       make_pool(layouts[f]);
       written.push_back(
-          write_shard_file(plan, f, layouts[f], *file, *context_.pool, progress_of(plan)));
+          write_shard_file(plan, f, layouts[f], *file, *tools_.pool, progress_of(plan)));
       done_bytes_ += layouts[f].logical_bytes();
       if (directory_.is_resumed)
-        note_written_file(context_.file_system, directory_.path, written.back().entry);
+        note_written_file(tools_.file_system, directory_.path, written.back().entry);
     }
     return written;
   }
@@ -49,29 +48,29 @@ class ShardFiles {
   void remove_all_but(std::span<const FileEntry> wanted) {
     std::unordered_set<std::string_view> names;
     for (const FileEntry& file : wanted) names.insert(file.name);
-    for (const std::string& name : context_.file_system.list(directory_.path)) {
-      if (!names.contains(name)) remove_tree(context_.file_system, directory_.path / name);
+    for (const std::string& name : tools_.file_system.list(directory_.path)) {
+      if (!names.contains(name)) remove_tree(tools_.file_system, directory_.path / name);
     }
   }
 
   // One that a spare has left, where it can be reused, or a new one.
   std::unique_ptr<File> make_file(const std::string& name) {
     const std::filesystem::path path = directory_.path / name;
-    if (directory_.is_resumed) remove_tree(context_.file_system, path);
+    if (directory_.is_resumed) remove_tree(tools_.file_system, path);
     if (directory_.is_reused) {
-      if (auto file = context_.file_system.reuse(path, Caching::direct)) return file;
-      context_.file_system.remove(path);
-      context_.file_system.sync_directory(directory_.path);  // the name is given anew
+      if (auto file = tools_.file_system.reuse(path, Caching::direct)) return file;
+      tools_.file_system.remove(path);
+      tools_.file_system.sync_directory(directory_.path);  // the name is given anew
     }
-    return context_.file_system.create(path, Caching::direct);
+    return tools_.file_system.create(path, Caching::direct);
   }
 
   void make_pool(const ChunkLayout& layout) {
-    const StagingSizes sizes = staging_sizes(options_.memory_budget_bytes,
-                                             context_.executor.threads(), layout.most_bytes());
-    if (context_.pool && context_.pool->sizes() == sizes) return;
-    context_.pool.reset();  // first, so that never both are there
-    context_.pool = std::make_unique<StagingPool>(sizes);
+    const StagingSizes sizes =
+        staging_sizes(options_.memory_budget_bytes, tools_.executor.threads(), layout.most_bytes());
+    if (tools_.pool && tools_.pool->sizes() == sizes) return;
+    tools_.pool.reset();  // first, so that never both are there
+    tools_.pool = std::make_unique<StagingPool>(sizes);
   }
 
   ProgressFunction progress_of(const SavePlan& plan) const {
@@ -81,7 +80,7 @@ class ShardFiles {
     };
   }
 
-  const SaveContext& context_;
+  const PartTools& tools_;
   const AttemptDirectory& directory_;
   const SaveOptions& options_;
   std::size_t done_bytes_ = 0;  // of the files that are complete
@@ -89,10 +88,9 @@ class ShardFiles {
 
 }  // namespace
 
-std::vector<WrittenShardFile> write_part(const SaveContext& context,
-                                         const AttemptDirectory& directory, const SavePlan& plan,
-                                         const SaveOptions& options) {
-  std::vector<WrittenShardFile> written = ShardFiles(context, directory, options).write(plan);
+std::vector<WrittenShardFile> write_part(const PartTools& tools, const AttemptDirectory& directory,
+                                         const SavePlan& plan, const SaveOptions& options) {
+  std::vector<WrittenShardFile> written = ShardFiles(tools, directory, options).write(plan);
   // All that a reader checks of them, before the step is published: nobody could read one that
   // fails here.
   Manifest manifest;

@@ -1,13 +1,24 @@
 #pragma once
 
 #include <filesystem>
+#include <memory>
 #include <vector>
 
-#include "shardwise/checkpoint/detail/write/save.h"
 #include "shardwise/checkpoint/detail/write/save_plan.h"
 #include "shardwise/checkpoint/detail/write/shard_file.h"
+#include "shardwise/checkpoint/detail/write/staging.h"
+#include "shardwise/checkpoint/save.h"
+#include "shardwise/runtime/parallel.h"
+#include "shardwise/storage/file.h"
 
 namespace shardwise::detail {
+
+/// What writes shard files.
+struct PartTools {
+  FileSystem& file_system;
+  const Executor& executor;
+  std::unique_ptr<StagingPool>& pool;  ///< kept from one save to the next
+};
 
 /// The directory of an attempt.
 struct AttemptDirectory {
@@ -19,8 +30,7 @@ struct AttemptDirectory {
 
 /// Writes the shard files of a plan, one after the other; they are on the disk when it returns, and
 /// what a reader checks of each was checked. Throws as CheckpointManager::save does.
-std::vector<WrittenShardFile> write_part(const SaveContext& context,
-                                         const AttemptDirectory& directory, const SavePlan& plan,
-                                         const SaveOptions& options);
+std::vector<WrittenShardFile> write_part(const PartTools& tools, const AttemptDirectory& directory,
+                                         const SavePlan& plan, const SaveOptions& options);
 
 }  // namespace shardwise::detail

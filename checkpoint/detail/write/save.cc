@@ -12,9 +12,9 @@
 #include <utility>
 #include <vector>
 
+#include "shardwise/checkpoint/detail/group/messages.h"
 #include "shardwise/checkpoint/detail/group/one_writer.h"
-#include "shardwise/checkpoint/detail/group/save_report.h"
-#include "shardwise/checkpoint/detail/group/tensor_views.h"
+#include "shardwise/checkpoint/detail/group/record.h"
 #include "shardwise/checkpoint/detail/lanes.h"
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
 #include "shardwise/checkpoint/detail/root/attempt.h"
@@ -28,17 +28,34 @@
 namespace shardwise::detail {
 namespace {
 
-// Tells the other processes what has ended this one's part.
-void abort_save(const ProcessGroup& group, std::int64_t step, const std::exception_ptr& cause) {
-  try {
-    std::rethrow_exception(cause);
-  } catch (const CallerError& e) {
-    abort_save(group, step, e.cause);
-  } catch (const std::exception& e) {
-    group.abort(fmt::format("save step {}: {}", step, e.what()));
-  } catch (...) {
-    group.abort(fmt::format("save step {}: a source threw something that is no exception", step));
+/// Gives all ranks rank 0's bytes, from rank to rank: each sends them on to a few others, so that
+/// no rank sends them to all.
+Bytes spread(const ProcessGroup& group, Bytes bytes) {
+  for (std::int64_t have = 1; have < group.size(); have *= 2) {
+    const std::int64_t rank = group.rank();
+    std::vector<ProcessGroup::Outgoing> outgoing;
+    std::vector<int> from;
+    if (rank < have && rank + have < group.size()) {
+      outgoing.push_back({static_cast<int>(rank + have), bytes});
+    }
+    if (rank >= have && rank < 2 * have) from.push_back(static_cast<int>(rank - have));
+    std::vector<Bytes> heard = group.exchange(std::move(outgoing), from);
+    if (!heard.empty()) bytes = std::move(heard.front());
   }
+  return bytes;
+}
+
+TensorEntry without_pieces(const TensorEntry& tensor) {
+  return {.name = tensor.name,
+          .dtype = tensor.dtype,
+          .shape = tensor.shape,
+          .mesh = tensor.mesh,
+          .spec = tensor.spec,
+          .policy = tensor.policy,
+          .index = {},
+          .pieces = {},
+          .sharding = tensor.sharding,
+          .listed = tensor.listed};
 }
 
 /// One save of a group, on one of its ranks.
@@ -70,7 +87,7 @@ class GroupSave {
     try {
       return coordinate(attempt, std::move(sources));
     } catch (const Error& e) {
-      abort_save(group_, step_, std::current_exception());
+      abort_group(group_, what());
       const bool stays = is_resumable() && e.code() == ErrorCode::cancelled;
       if (!stays) throw;
       attempt.keep();
@@ -79,89 +96,74 @@ class GroupSave {
                                         e.what(), attempt.directory().string()));
     } catch (...) {
       // Before the attempt is removed: the others would only see that it is not there.
-      abort_save(group_, step_, std::current_exception());
+      abort_group(group_, what());
       throw;
     }
   }
 
   SaveStats coordinate(Attempt& attempt, std::vector<TensorSource> sources) {
-    group_.broadcast(encode(AttemptNotice{.step = step_,
-                                          .id = attempt.id(),
-                                          .directory = attempt.directory().filename().string(),
-                                          .is_reused = attempt.is_reused(),
-                                          .user_json = {},
-                                          .objects_json = {}}));
+    notice_ = {.id = attempt.id(),
+               .directory = is_local() ? "" : attempt.directory().filename().string(),
+               .is_reused = attempt.is_reused(),
+               .terms = terms()};
+    group_.broadcast(encode(notice_));
     const SavePlan plan = plan_part(std::move(sources));
     std::vector<WrittenShardFile> written;
     std::vector<std::byte> index;
     // The index needs the shard files' names only, so it is made while the files are written.
-    const std::function<void()> jobs[] = {
-        [&] {
-          written =
-              write({attempt.directory(), attempt.is_reused(), is_shared(), is_resumable()}, plan);
-        },
-        [&] { index = make_index(plan); }};
+    const std::function<void()> jobs[] = {[&] { written = write(directory_of(attempt), plan); },
+                                          [&] { index = make_index(plan); }};
     run_lanes({.jobs = std::size(jobs),
                .lanes = std::size(jobs),
                .run = [&](std::size_t job, std::size_t) { jobs[job](); }});
 
-    Manifest manifest = manifest_of(plan);
+    auto [manifest, stats] = combine(plan, written, index);
     manifest.id = attempt.id();
+    manifest.step = step_;
     manifest.user_json = options_.user_json;
     manifest.objects_json = options_.objects_json;
-    SaveStats stats = combine(plan, written, manifest, index);
-    write_manifest(attempt, manifest, index, stats);
-
+    const std::string text = checked_manifest(manifest, index);
+    if (is_local()) {
+      stats.file_bytes += text.size();
+      spread(group_, encode(SaveOutcome{.lists_wanted = {}, .stats = stats, .manifest = text}));
+      return commit_locally(attempt, manifest, text, stats);
+    }
+    clear_unlisted(attempt, manifest);
+    stats.file_bytes += complete(context_.file_system, attempt.directory(), text, index);
     group_.check();
     stats.directory = attempt.publish(options_.existing);
     try {
-      group_.broadcast(encode(SaveOutcome{.lists_wanted = {}, .stats = stats}));
+      group_.broadcast(encode(SaveOutcome{.lists_wanted = {}, .stats = stats, .manifest = {}}));
     } catch (const Error&) {
-      // It is committed; who does not hear of it finds it on the disk.
-    }
-    return stats;
-  }
-
-  /// Every rank, where each has a root of its own: makes an attempt there, hears of the others'
-  /// files, gives and takes copies, and commits when all have come so far. Where one of them
-  /// cannot, the others take back what they have committed.
-  SaveStats save_locally(std::vector<TensorSource> sources) {
-    Attempt attempt(context_.file_system, context_.root, step_, context_.leftovers,
-                    &context_.spare);
-    const AttemptNotice notice = decode_notice(
-        group_.broadcast(encode(AttemptNotice{.step = step_,
-                                              .id = attempt.id(),
-                                              .directory = {},
-                                              .user_json = options_.user_json,
-                                              .objects_json = options_.objects_json})));
-    check_step(notice);
-    const SavePlan plan = plan_part(std::move(sources));
-    const auto written = write({attempt.directory(), attempt.is_reused()}, plan);
-    Manifest manifest = manifest_of(plan);
-    manifest.id = notice.id;
-    manifest.user_json = notice.user_json;
-    manifest.objects_json = notice.objects_json;
-    std::vector<std::byte> index;
-    SaveStats stats = combine(plan, written, manifest, index);
-    copy_to_others(attempt, manifest);
-    write_manifest(attempt, manifest, index, stats);
-    group_.barrier();
-    stats.directory = attempt.publish(options_.existing);
-    try {
-      group_.barrier();
-    } catch (const Error&) {
-      remove_checkpoint(context_.file_system, context_.root,
-                        *parse_step_name(stats.directory.filename().string()));
-      throw;
+      // It is committed; a rank that does not hear of it finds it on the disk.
     }
     return stats;
   }
 
   /// The other ranks: write their part.
   SaveStats take_part(std::vector<TensorSource> sources) {
-    const AttemptNotice notice = decode_notice(group_.broadcast({}));
-    check_step(notice);
-    const AttemptDirectory directory{context_.root / notice.directory, notice.is_reused, true,
+    notice_ = decode_notice(group_.broadcast({}));
+    if (const std::string found = difference(notice_.terms, terms(), group_.rank());
+        !found.empty()) {
+      throw Error(ErrorCode::invalid_argument, found);
+    }
+    if (!is_local()) return take_part_in_shared(std::move(sources));
+    Attempt attempt(context_.file_system, context_.root, step_, context_.leftovers,
+                    &context_.spare);
+    const SavePlan plan = plan_part(std::move(sources));
+    tell(plan, write(directory_of(attempt), plan));
+    // Only rank 0 has it so far: which lists it wants, and then the manifest.
+    SaveOutcome outcome = decode_outcome(group_.broadcast({}), group_.size());
+    if (!outcome.lists_wanted.empty()) {
+      group_.exchange(list_if_wanted(plan, outcome.lists_wanted), {});
+    }
+    outcome = decode_outcome(spread(group_, {}), group_.size());
+    const Manifest manifest = parse_manifest(outcome.manifest, kManifestName);
+    return commit_locally(attempt, manifest, outcome.manifest, outcome.stats);
+  }
+
+  SaveStats take_part_in_shared(std::vector<TensorSource> sources) {
+    const AttemptDirectory directory{context_.root / notice_.directory, notice_.is_reused, true,
                                      is_resumable()};
     SavePlan plan;
     std::vector<WrittenShardFile> written;
@@ -176,17 +178,17 @@ class GroupSave {
       throw;
     }
     try {
-      group_.gather(encode(report(plan, written)));
-      SaveOutcome outcome = decode_outcome(group_.broadcast({}));
+      tell(plan, written);
+      SaveOutcome outcome = decode_outcome(group_.broadcast({}), group_.size());
       if (!outcome.lists_wanted.empty()) {
         group_.exchange(list_if_wanted(plan, outcome.lists_wanted), {});
-        outcome = decode_outcome(group_.broadcast({}));
+        outcome = decode_outcome(group_.broadcast({}), group_.size());
       }
       outcome.stats.directory = context_.root / outcome.stats.directory;
       return outcome.stats;
     } catch (const Error&) {
       // The message may be lost that says that it was committed.
-      if (const auto committed = find_committed(notice.id)) {
+      if (const auto committed = find_committed(notice_.id)) {
         SaveStats stats;
         stats.directory = *committed;
         stats.logical_bytes = plan.logical_bytes;
@@ -200,6 +202,7 @@ class GroupSave {
   using Clock = std::chrono::steady_clock;
   static constexpr std::chrono::milliseconds kLeastPatience{1000}, kBetweenChecks{100};
 
+  std::string what() const { return fmt::format("save step {}", step_); }
   bool is_shared() const { return group_.size() > 1; }
   bool is_resumable() const { return !context_.resume_key.empty(); }
 
@@ -222,17 +225,39 @@ class GroupSave {
       neighbours_.serve(plan.sources);
       return {};
     }
-    std::vector<WrittenShardFile> written = write_part(context_, directory, plan, options_);
+    const PartTools tools{context_.file_system, context_.executor, context_.pool};
+    std::vector<WrittenShardFile> written = write_part(tools, directory, plan, options_);
     neighbours_.finish();
     return written;
   }
 
   bool is_local() const { return context_.local_roots.has_value(); }
 
-  void check_step(const AttemptNotice& notice) const {
-    if (notice.step == step_) return;
-    throw Error(ErrorCode::invalid_argument, fmt::format("rank 0 saves step {}, rank {} step {}",
-                                                         notice.step, group_.rank(), step_));
+  SaveTerms terms() const {
+    return terms_of(step_, options_, context_.devices, context_.local_roots, context_.resume_key);
+  }
+
+  AttemptDirectory directory_of(const Attempt& attempt) const {
+    return {attempt.directory(), attempt.is_reused(), is_shared() && !is_local(), is_resumable()};
+  }
+
+  // Every rank, where each has a root of its own: gives and takes copies, and commits when all have
+  // come so far. Where one of them cannot, the others take back what they have committed.
+  SaveStats commit_locally(Attempt& attempt, const Manifest& manifest, std::string_view text,
+                           SaveStats stats) const {
+    copy_to_others(attempt, manifest);
+    clear_unlisted(attempt, manifest);
+    complete(context_.file_system, attempt.directory(), text, {});
+    group_.barrier();
+    stats.directory = attempt.publish(options_.existing);
+    try {
+      group_.barrier();
+    } catch (const Error&) {
+      remove_checkpoint(context_.file_system, context_.root,
+                        *parse_step_name(stats.directory.filename().string()));
+      throw;
+    }
+    return stats;
   }
 
   // Each process's files to those that are to have copies.
@@ -269,98 +294,96 @@ class GroupSave {
     }
   }
 
-  // Of the tensors of this process, without their pieces.
-  Manifest manifest_of(const SavePlan& plan) const {
-    Manifest manifest;
-    manifest.step = step_;
-    manifest.writers = plan.writers;
-    manifest.tensors = plan.tensors;
-    for (TensorEntry& tensor : manifest.tensors) tensor.pieces.clear();
-    return manifest;
+  // The tensors of this process.
+  static TensorList list_of(const SavePlan& plan) {
+    TensorList list{.writers = plan.writers, .tensors = {}};
+    list.tensors.reserve(plan.tensors.size());
+    for (const TensorEntry& tensor : plan.tensors) list.tensors.push_back(without_pieces(tensor));
+    return list;
   }
 
-  SaveReport report(const SavePlan& plan, std::span<const WrittenShardFile> written) const {
-    SaveReport report{.tensors = {},
-                      .logical_bytes = plan.logical_bytes,
-                      .stored_bytes = 0,
-                      .chunks = plan.chunks,
-                      .files = {}};
-    if (neighbours_.is_writer()) report.files.resize(static_cast<std::size_t>(options_.writers));
+  RecordHead head_of(const SavePlan& plan, std::span<const WrittenShardFile> written) const {
+    const WriterRange mine = writers_of(group_.rank(), options_);
+    RecordHead head{.run = run_of(notice_.id),
+                    .list = {},
+                    .first_writer = mine.first,
+                    .files = {},
+                    .logical_bytes = plan.logical_bytes,
+                    .stored_bytes = 0,
+                    .chunks = plan.chunks};
+    head.files.resize(static_cast<std::size_t>(mine.end - mine.first));
     for (const WrittenShardFile& file : written) {
-      report.stored_bytes += file.entry.stored_bytes;
-      report.files[static_cast<std::size_t>(file.entry.writer % options_.writers)] = file.entry;
+      head.stored_bytes += file.entry.stored_bytes;
+      head.files[static_cast<std::size_t>(file.entry.writer - mine.first)] = file.entry;
     }
-    if (is_shared()) report.tensors = hash_of(tensor_list(manifest_of(plan)));
-    return report;
+    return head;
   }
 
-  // Completes the manifest with what all processes have written.
-  SaveStats combine(const SavePlan& plan, std::span<const WrittenShardFile> written,
-                    Manifest& manifest, std::vector<std::byte>& index) const {
-    Bytes own = encode(report(plan, written));
-    const std::vector<Bytes> messages =
-        is_local() ? group_.all_gather(std::move(own)) : group_.gather(std::move(own));
-    std::vector<SaveReport> reports;
-    reports.reserve(messages.size());
-    for (const Bytes& message : messages) reports.push_back(decode_report(message));
-    TensorViews views(reports);
-    if (const std::vector<int> wanted = views.others(); !wanted.empty()) {
-      views.merge(wanted, is_local() ? lists_for_all(plan, wanted, manifest) : lists_of(wanted),
-                  manifest);
-      if (!is_local()) index = build_index_file(manifest.writers, manifest.tensors);
+  // Another rank's record: its head goes to rank 0 at once, its list only if that asks for it.
+  void tell(const SavePlan& plan, std::span<const WrittenShardFile> written) {
+    RecordHead head = head_of(plan, written);
+    head.list = hash_of(encode(list_of(plan)));
+    group_.gather(encode(head));
+  }
+
+  // Rank 0: what all processes have written, together.
+  std::pair<Manifest, SaveStats> combine(const SavePlan& plan,
+                                         std::span<const WrittenShardFile> written,
+                                         std::vector<std::byte>& index) const {
+    std::vector<RecordHead> heads{head_of(plan, written)};
+    std::vector<NumberedList> lists;
+    lists.push_back({0, list_of(plan)});
+    if (!is_shared()) return merge(heads, std::move(lists), "rank");
+    heads.front().list = hash_of(encode(lists.front().list));
+    const std::vector<Bytes> messages = group_.gather(encode(heads.front()));
+    for (std::size_t rank = 1; rank < messages.size(); ++rank) {
+      heads.push_back(head_of_rank(messages[rank], static_cast<int>(rank)));
     }
-    SaveStats stats;
-    for (std::size_t rank = 0; rank < reports.size(); ++rank) {
-      const SaveReport& part = reports[rank];
-      stats.logical_bytes += part.logical_bytes;
-      stats.stored_bytes += part.stored_bytes;
-      stats.chunks += part.chunks;
-      for (std::size_t f = 0; f < part.files.size(); ++f) {
-        if (part.files[f].bytes == 0) continue;
-        FileEntry& file = manifest.files.emplace_back(part.files[f]);
-        file.writer =
-            writers_of(static_cast<int>(rank), options_).first + static_cast<std::int64_t>(f);
-        file.name = shard_file_name(file.writer, manifest.writers.num_writers());
-        stats.file_bytes += file.bytes;
+    std::vector<int> wanted;
+    for (const std::size_t rank : first_with_each_list(heads)) {
+      if (rank > 0) wanted.push_back(static_cast<int>(rank));
+    }
+    if (!wanted.empty() || is_local()) {
+      group_.broadcast(encode(SaveOutcome{.lists_wanted = wanted, .stats = {}, .manifest = {}}));
+    }
+    if (!wanted.empty()) {
+      const std::vector<Bytes> heard = group_.exchange({}, wanted);
+      for (std::size_t i = 0; i < wanted.size(); ++i) {
+        lists.push_back({static_cast<std::size_t>(wanted[i]), decode_list(heard[i])});
       }
     }
-    views.check_complete(manifest, reports, options_);
-    return stats;
+    auto merged = merge(heads, std::move(lists), "rank");
+    if (!wanted.empty() && !is_local()) {
+      index = build_index_file(merged.first.writers, merged.first.tensors);
+    }
+    return merged;
   }
 
-  // Rank 0 asks these ranks which tensors they have.
-  std::vector<Bytes> lists_of(const std::vector<int>& wanted) const {
-    group_.broadcast(encode(SaveOutcome{.lists_wanted = wanted, .stats = {}}));
-    return group_.exchange({}, wanted);
-  }
-
-  // All hear of these ranks' tensors, and of rank 0's, which the manifest then has.
-  std::vector<Bytes> lists_for_all(const SavePlan& plan, const std::vector<int>& wanted,
-                                   Manifest& manifest) const {
-    std::vector<int> all{0};
-    all.insert(all.end(), wanted.begin(), wanted.end());
-    const auto own = list_if_wanted(plan, all);
-    std::vector<Bytes> heard = group_.all_gather(own.empty() ? Bytes() : own.front().bytes);
-    const std::string_view first(reinterpret_cast<const char*>(heard[0].data()), heard[0].size());
-    manifest.tensors = parse_manifest(first, "of rank 0").tensors;
-    std::vector<Bytes> lists;
-    lists.reserve(wanted.size());
-    for (const int rank : wanted) lists.push_back(std::move(heard[static_cast<std::size_t>(rank)]));
-    return lists;
+  // Throws invalid_argument if it is of another save, or of writers that are not the rank's.
+  RecordHead head_of_rank(const Bytes& message, int rank) const {
+    RecordHead head = decode_head(message);
+    const WriterRange its = writers_of(rank, options_);
+    if (head.run == run_of(notice_.id) && head.first_writer == its.first &&
+        std::ssize(head.files) == its.end - its.first) {
+      return head;
+    }
+    throw Error(
+        ErrorCode::invalid_argument,
+        fmt::format("found a record of rank {} for {} writers from writer {} on, needed one "
+                    "of this save for {} from writer {} on",
+                    rank, head.files.size(), head.first_writer, its.end - its.first, its.first));
   }
 
   std::vector<std::byte> make_index(const SavePlan& plan) const {
     if (is_local()) return {};
-    return is_shared() ? build_index_file(plan.writers, manifest_of(plan).tensors)
+    return is_shared() ? build_index_file(plan.writers, list_of(plan).tensors)
                        : build_useful_index(plan.tensors, plan.files);
   }
 
-  void write_manifest(const Attempt& attempt, Manifest& manifest, std::span<const std::byte> index,
-                      SaveStats& stats) const {
+  void clear_unlisted(const Attempt& attempt, const Manifest& manifest) const {
     if ((is_shared() && attempt.is_reused()) || is_resumable()) {
       remove_unlisted(attempt.directory(), manifest);
     }
-    stats.file_bytes += complete(context_.file_system, attempt.directory(), manifest, index);
   }
 
   // What a spare or an earlier attempt held and no process has written anew, and what only says how
@@ -377,9 +400,7 @@ class GroupSave {
   std::vector<ProcessGroup::Outgoing> list_if_wanted(const SavePlan& plan,
                                                      std::span<const int> wanted) const {
     if (std::ranges::find(wanted, group_.rank()) == wanted.end()) return {};
-    const std::string list = tensor_list(manifest_of(plan));
-    const auto bytes = std::as_bytes(std::span(list));
-    return {{0, Bytes(bytes.begin(), bytes.end())}};
+    return {{0, encode(list_of(plan))}};
   }
 
   // The checkpoint that this attempt has become; nothing where it has not.
@@ -401,26 +422,42 @@ class GroupSave {
   const std::int64_t step_;
   SaveOptions options_;
   Neighbours neighbours_;
+  AttemptNotice notice_;
 };
 
 }  // namespace
+
+void abort_group(const ProcessGroup& group, const std::string& what) {
+  try {
+    throw;
+  } catch (const CallerError& e) {
+    try {
+      std::rethrow_exception(e.cause);
+    } catch (...) {
+      abort_group(group, what);
+    }
+  } catch (const std::exception& e) {
+    group.abort(what.empty() ? e.what() : fmt::format("{}: {}", what, e.what()));
+  } catch (...) {
+    group.abort(fmt::format("{}: a source threw something that is no exception", what));
+  }
+}
 
 SaveStats run_save(const SaveContext& context, const ProcessGroup& group, std::int64_t step,
                    std::vector<TensorSource> sources, const SaveOptions& options) {
   try {
     GroupSave save(context, group, step, options);
-    if (context.local_roots) return save.save_locally(std::move(sources));
     return group.rank() == 0 ? save.coordinate(std::move(sources))
                              : save.take_part(std::move(sources));
   } catch (const CallerError& e) {
-    abort_save(group, step, e.cause);
+    abort_group(group, fmt::format("save step {}", step));
     std::rethrow_exception(e.cause);
   } catch (const Error& e) {
     context.spare.drop();  // that it was there may be the reason
-    abort_save(group, step, std::current_exception());
+    abort_group(group, fmt::format("save step {}", step));
     throw Error(e.code(), fmt::format("save step {}: {}", step, e.what()));
   } catch (...) {
-    abort_save(group, step, std::current_exception());
+    abort_group(group, fmt::format("save step {}", step));
     throw;
   }
 }

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "shardwise/checkpoint/detail/root/spare.h"
@@ -38,6 +39,10 @@ struct SaveContext {
   /// What codes tensors of which only byte values repeat: zstd_huffman leaves our own coder out.
   Effort huffman = Effort::huffman_only;
 };
+
+/// In a handler: tells the other processes of a group what has ended this one's part of `what`,
+/// which may be empty.
+void abort_group(const ProcessGroup& group, const std::string& what);
 
 /// Writes a checkpoint together with the other processes of the group, and commits it; returns all
 /// of SaveStats but the times and what cleaning up said. Requires arguments that CheckpointManager

@@ -10,6 +10,7 @@
 
 #include "shardwise/checkpoint/detail/json_document.h"
 #include "shardwise/checkpoint/detail/json_text.h"
+#include "shardwise/checkpoint/detail/lanes.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/storage/utf8.h"
 
@@ -205,6 +206,22 @@ std::string boxes_problem(const TensorSource& source) {
   return {};
 }
 
+// Of a tensor's pieces in each file.
+void choose_codecs(SavePlan& plan, std::size_t number, Codec codec) {
+  TensorEntry& tensor = plan.tensors[number];
+  for (std::span<PieceEntry> rest = tensor.pieces; !rest.empty();) {
+    const std::int64_t file = rest.front().file;
+    const auto end = std::ranges::upper_bound(rest, file, {}, &PieceEntry::file);
+    const std::span pieces = rest.first(static_cast<std::size_t>(end - rest.begin()));
+    const CodecChoice choice = choose_by_samples(plan.sources[number], tensor.dtype, pieces, codec);
+    plan.efforts[static_cast<std::size_t>(file) * plan.tensors.size() + number] = choice.effort;
+    for (PieceEntry& piece : pieces) {
+      if (piece.layout == Layout::chunked) piece.codec = choice.codec;
+    }
+    rest = rest.subspan(pieces.size());
+  }
+}
+
 }  // namespace
 
 void check_sources(std::span<const TensorSource> sources) {
@@ -278,22 +295,11 @@ SavePlan plan_save(std::vector<TensorSource> sources, Codec codec, const Executo
   add_pieces(plan, mine);
 
   plan.efforts.resize(plan.files.size() * plan.tensors.size());
-  executor.parallel_for(std::ssize(plan.tensors), [&](std::int64_t t) {
-    const auto number = static_cast<std::size_t>(t);
-    TensorEntry& tensor = plan.tensors[number];
-    for (std::span<PieceEntry> rest = tensor.pieces; !rest.empty();) {
-      const std::int64_t file = rest.front().file;
-      const auto end = std::ranges::upper_bound(rest, file, {}, &PieceEntry::file);
-      const std::span pieces = rest.first(static_cast<std::size_t>(end - rest.begin()));
-      const CodecChoice choice =
-          choose_by_samples(plan.sources[number], tensor.dtype, pieces, codec);
-      plan.efforts[static_cast<std::size_t>(file) * plan.tensors.size() + number] = choice.effort;
-      for (PieceEntry& piece : pieces) {
-        if (piece.layout == Layout::chunked) piece.codec = choice.codec;
-      }
-      rest = rest.subspan(pieces.size());
-    }
-  });
+  if (codec == Codec::none) return plan;
+  // By lanes: a source may wait for a disk or for another process.
+  run_lanes({.jobs = plan.tensors.size(),
+             .lanes = static_cast<std::size_t>(executor.threads()),
+             .run = [&](std::size_t t, std::size_t) { choose_codecs(plan, t, codec); }});
   return plan;
 }
 
