@@ -159,14 +159,6 @@ Int float_to_int(Float value) {
   return static_cast<Int>(value);
 }
 
-template <class Int, class From>
-Int saturate(From value) {
-  using Limits = std::numeric_limits<Int>;
-  if (std::cmp_greater(value, Limits::max())) return Limits::max();
-  if (std::cmp_less(value, Limits::min())) return Limits::min();
-  return static_cast<Int>(value);
-}
-
 template <class To, class Value>
 To from_value(Value value) {
   if constexpr (std::is_same_v<To, Boolean>) {
@@ -179,7 +171,7 @@ To from_value(Value value) {
     if constexpr (std::is_floating_point_v<Value>) {
       return float_to_int<To>(value);
     } else {
-      return saturate<To>(value);
+      return static_cast<To>(value);  // the low bits
     }
   } else if constexpr (std::is_floating_point_v<Value>) {
     return narrow<To>(double{value});

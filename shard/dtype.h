@@ -60,9 +60,10 @@ std::uint16_t f32_to_bf16(float value);
 
 /// Converts `count` elements. Floating targets round to nearest even, straight from the source's
 /// exact value (no double rounding: f64 to bf16 does not pass through f32). Floating to integer
-/// truncates toward zero and saturates, NaN gives 0; integer to integer saturates; anything to
-/// bool is `!= 0`. The ranges must not overlap unless the types are equal. Throws unsupported where
-/// the types differ and one of them is not computed with.
+/// truncates toward zero and saturates, NaN gives 0. Integer to integer keeps the low bits, so it
+/// wraps around, as in numpy, PyTorch and JAX. Anything to bool is `!= 0`. The ranges must not
+/// overlap unless the types are equal. Throws unsupported where the types differ and one of them is
+/// not computed with.
 void convert(DType from, const std::byte* source, DType to, std::byte* target, std::size_t count);
 
 }  // namespace shardwise

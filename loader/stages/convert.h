@@ -10,8 +10,10 @@ namespace shardwise {
 
 // Stages that compute each element of a field from the same element of the source.
 
-/// The field as another type, converted as convert() does: rounds to nearest, saturates. Throws
-/// unsupported where the types differ and one is not computed with; not_found for an unknown field.
+/// The field as another type, as shardwise::convert() does it: floats round to nearest, an integer
+/// that the type cannot hold wraps around, a float that an integer type cannot hold becomes the
+/// nearest that it can. Throws unsupported if the types differ and one is not computed with;
+/// not_found for an unknown field.
 ///
 ///   const auto wide = cast(source, "label", DType::i32);
 std::shared_ptr<const Source> cast(std::shared_ptr<const Source> source, std::string_view field,

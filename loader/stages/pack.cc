@@ -64,6 +64,7 @@ class PackStage final : public detail::OneSourceStage {
   }
   static Sample document_sample(std::int64_t document) { return {document, 0, 0}; }
   void check() const;
+  void write_eos(const Field& tokens);
   void count_packs();
   PackPlan make_plan(std::int64_t window) const;
   PlanCache::Plan plan_of(std::int64_t window) const;
@@ -89,10 +90,7 @@ PackStage::PackStage(std::shared_ptr<const Source> source, PackOptions options)
       field_(inner().field_index(options_.field)) {
   check();
   const Field& tokens = inner().fields()[field_];
-  if (options_.eos) {
-    convert(DType::i64, reinterpret_cast<const std::byte*>(&*options_.eos), tokens.dtype,
-            eos_.data(), 1);
-  }
+  if (options_.eos) write_eos(tokens);
   fields_ = {{tokens.name, tokens.dtype, {options_.window}},
              {tokens.name + "_segments", DType::i32, {options_.window}},
              {tokens.name + "_positions", DType::i32, {options_.window}}};
@@ -121,6 +119,16 @@ void PackStage::check() const {
                             tokens.name, name(tokens.dtype)),
                 ErrorCode::unsupported);
   }
+}
+
+void PackStage::write_eos(const Field& tokens) {
+  convert(DType::i64, reinterpret_cast<const std::byte*>(&*options_.eos), tokens.dtype, eos_.data(),
+          1);
+  std::int64_t held = 0;
+  convert(tokens.dtype, eos_.data(), DType::i64, reinterpret_cast<std::byte*>(&held), 1);
+  if (held == *options_.eos) return;
+  refuse_pack(fmt::format("eos is {}, needs a number of field \"{}\", which is {}", *options_.eos,
+                          tokens.name, name(tokens.dtype)));
 }
 
 void PackStage::count_packs() {

@@ -186,7 +186,7 @@ class Source:
 
     @_remembered
     def cast(self, field: str, dtype: Any) -> Source:
-        """The field as another numeric dtype; rounds to nearest, saturates."""
+        """The field as another numeric dtype; floats round to nearest, integers wrap around."""
         return Source(self._records.cast(field, name_of(dtype)))
 
     @_remembered

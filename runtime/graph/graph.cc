@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <bit>
 #include <functional>
 #include <string_view>
 
@@ -34,7 +33,7 @@ std::string attributes_text(const Node& node) {
   if (!a.begin.empty()) text += fmt::format(" begin={}", to_string(a.begin));
   if (!a.end.empty()) text += fmt::format(" end={}", to_string(a.end));
   if (!a.stride.empty()) text += fmt::format(" stride={}", to_string(a.stride));
-  if (node.op == Op::constant || a.number != 0) text += fmt::format(" {}", a.number);
+  if (node.op == Op::constant || !(a.number == Scalar())) text += ' ' + a.number.to_string();
   return text;
 }
 
@@ -51,7 +50,10 @@ std::uint64_t hash(const Graph& graph) {
     for (const Dims* dims : {&a.dims, &a.begin, &a.end, &a.stride}) {
       if (!dims->empty()) mixer.add(*dims);
     }
-    if (a.number != 0) mixer.add(std::bit_cast<std::uint64_t>(a.number));
+    if (!(a.number == Scalar())) {
+      mixer.add(static_cast<std::uint64_t>(a.number.dtype()));
+      mixer.add(a.number.bits());
+    }
     if (!a.text.empty()) mixer.add(a.text);
     if (node.backward || node.manual) mixer.add(node.manual ? 3 : 1);
     if (!node.mark) continue;

@@ -1,7 +1,10 @@
 #pragma once
 
+#include <bit>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -10,8 +13,9 @@
 
 namespace shardwise {
 
-/// What a node of a graph computes. Names and meaning are those of jax.lax where there is one; the
-/// attributes that an op reads are listed beside it. docs/programs.md has the table of them all.
+/// What a node of a graph computes. Names and meaning are those of jax.lax if it has the op; the
+/// attributes that an op reads are listed beside it. docs/programs.md has the table of them all,
+/// and says where the meaning differs ("Numbers").
 enum class Op : std::uint8_t {
   // Leaves.
   input,     ///< bound from outside
@@ -36,7 +40,7 @@ enum class Op : std::uint8_t {
   round,  ///< to nearest, ties to even
   is_finite,
   logical_not,
-  convert,  ///< to the node's dtype, as shardwise::convert
+  convert,  ///< to the node's dtype, as shardwise::convert: integers wrap around
 
   // The value itself.
   identity,              ///< carries a mark of its own
@@ -47,11 +51,11 @@ enum class Op : std::uint8_t {
   add,
   sub,
   mul,
-  div,
-  rem,
-  max,
-  min,
-  pow,
+  div,  ///< of integers: truncates, -1 (all bits set) by zero
+  rem,  ///< has the sign of the dividend, is the dividend by zero
+  max,  ///< NaN if one is; -0 is less than 0
+  min,  ///< likewise
+  pow,  ///< the exponent of a floating base may be an integer; integers too, unlike lax
   eq,
   ne,
   lt,
@@ -90,7 +94,8 @@ enum class Op : std::uint8_t {
   dynamic_slice,         ///< (x, start of each dim..): of shape `end`; starts are clamped
   dynamic_update_slice,  ///< (x, update, start of each dim..); starts are clamped
 
-  argsort,      ///< the order along dims[0], i32; stable; number != 0: descending
+  argsort,      ///< the order along dims[0], i32; stable; number != 0: descending;
+                ///< NaN is the largest, and -0 equals 0
   random_bits,  ///< (key, u64 scalar): u32, Philox4x32-10 of the key and the element's index
 
   // Manual regions: between the first two, tensors are what each device has (nodes are `manual`),
@@ -105,10 +110,51 @@ inline constexpr std::size_t kOps = static_cast<std::size_t>(Op::manual_all_redu
 /// "dot_general", ...
 std::string_view name(Op op);
 
+/// A number of a program: a double, or an integer of up to 64 bits, which a double could not hold.
+/// Two are equal if their bits are: NaN equals itself, and -0.0 does not equal 0.0.
+class Scalar {
+ public:
+  Scalar() = default;  ///< 0.0
+  template <std::floating_point Number>
+  Scalar(Number value)  // NOLINT(google-explicit-constructor): numbers are written as numbers
+      : bits_(std::bit_cast<std::uint64_t>(static_cast<double>(value))) {}
+  template <std::integral Number>
+  Scalar(Number value)  // NOLINT(google-explicit-constructor)
+      : dtype_(std::signed_integral<Number> ? DType::i64 : DType::u64),
+        bits_(static_cast<std::uint64_t>(value)) {}
+
+  /// f64, i64 or u64.
+  DType dtype() const { return dtype_; }
+  std::uint64_t bits() const { return bits_; }
+
+  bool is_zero() const { return as_double() == 0; }  ///< of either sign
+
+  /// The nearest double.
+  double as_double() const;
+
+  /// As convert() gives it: one element of a dtype that is computed with.
+  void write(DType dtype, std::byte* element) const;
+
+  /// The same number as a constant of a dtype holds it: an i64 or u64 for integers and booleans,
+  /// else a double. Nothing if an integer type or bool does not have it exactly.
+  std::optional<Scalar> of(DType dtype) const;
+
+  /// "0.5", "-0", "nan", "18446744073709551615"
+  std::string to_string() const;
+
+  bool operator==(const Scalar&) const = default;
+  template <class Number>
+  bool operator==(Number) const = delete;  // would compare dtypes too: ask as_double()
+
+ private:
+  DType dtype_ = DType::f64;
+  std::uint64_t bits_ = 0;
+};
+
 /// What a node says beside its operands; see Op for who reads what.
 struct Attributes {
   Dims dims = {}, begin = {}, end = {}, stride = {};
-  double number = 0;
+  Scalar number = {};
   std::string text = {};
 
   bool operator==(const Attributes&) const = default;

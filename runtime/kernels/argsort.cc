@@ -13,11 +13,15 @@
 namespace shardwise {
 namespace {
 
-/// An unsigned number that is ordered as the element is, and for floating types never the largest.
+template <class T>
+using SortBits = std::conditional_t<sizeof(T) <= 4, std::uint32_t, std::uint64_t>;
+
+/// An unsigned number that is ordered as the element is: -0 equals 0, and every NaN is the largest.
 template <class T>
 auto sort_key(T element) {
   if constexpr (std::floating_point<T>) {
-    using Bits = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>;
+    if (std::isnan(element)) return std::numeric_limits<SortBits<T>>::max();
+    using Bits = SortBits<T>;
     constexpr Bits kSign = Bits{1} << (8 * sizeof(T) - 1);
     const Bits bits = std::bit_cast<Bits>(element == 0 ? T{0} : element);  // -0 equals 0
     return (bits & kSign) != 0 ? static_cast<Bits>(~bits) : static_cast<Bits>(bits | kSign);
@@ -28,15 +32,11 @@ auto sort_key(T element) {
   }
 }
 
-/// As sort_key, in the order asked for; NaN is the largest in both.
+/// As sort_key, in the order asked for.
 template <class T>
 auto sort_key(T element, SortOrder order) {
-  using Key = decltype(sort_key(element));
-  if constexpr (std::floating_point<T>) {
-    if (std::isnan(element)) return std::numeric_limits<Key>::max();
-  }
-  const Key key = sort_key(element);
-  return order == SortOrder::ascending ? key : static_cast<Key>(~key);
+  const auto key = sort_key(element);
+  return order == SortOrder::ascending ? key : static_cast<decltype(key)>(~key);
 }
 
 /// Key and index, so that no two are equal and any sort is stable.

@@ -22,6 +22,7 @@ enum class ElementwiseRule {
   comparable,  // all dtypes; gives boolean
   finite,      // floating; gives boolean
   logical,     // integers and boolean
+  power,       // numbers; the exponent of a floating base may be an integer
   select,
   convert,
 };
@@ -51,8 +52,9 @@ ElementwiseForm form_of(Op op) {
     case Op::mul:
     case Op::div:
     case Op::rem:
-    case Op::pow:
       return {number, 2};
+    case Op::pow:
+      return {power, 2};
     case Op::max:
     case Op::min:
       return {any, 2};
@@ -102,6 +104,7 @@ std::string_view unmet(ElementwiseRule rule, DType dtype) {
     case ElementwiseRule::none:
       return "an elementwise op";
     case ElementwiseRule::number:
+    case ElementwiseRule::power:
       return dtype == DType::boolean ? "a number" : "";
     case ElementwiseRule::floating:
     case ElementwiseRule::finite:
@@ -138,6 +141,10 @@ class ElementwiseCheck {
     return operand >= 0 && as_size(operand) < dtypes_.size();
   }
 
+  static bool takes_exponent(DType base, DType exponent) {
+    return ElementwiseKernel::takes_exponent(base, exponent);
+  }
+
   void check(std::size_t index, const ElementwiseInstruction& instruction) const {
     const auto problem = [&](ErrorCode code, const std::string& what) {
       throw Error(code, fmt::format("elementwise kernel: instruction {}, {}: {}", index,
@@ -164,13 +171,14 @@ class ElementwiseCheck {
     }
     if (form.operands == 0) return;
     const auto dtype = [&](std::size_t k) { return dtypes_[as_size(instruction.operands[k])]; };
-    const DType of = dtype(form.operands - 1);
+    const DType of = dtype(form.rule == ElementwiseRule::power ? 0 : form.operands - 1);
     if (const std::string_view needed = unmet(form.rule, of); !needed.empty()) {
       problem(ErrorCode::unsupported,
               fmt::format("it is not defined for {}; needed is {}", name(of), needed));
     }
     for (std::size_t k = 0; k < form.operands; ++k) {
       const bool condition = form.rule == ElementwiseRule::select && k == 0;
+      if (form.rule == ElementwiseRule::power && k == 1 && takes_exponent(of, dtype(k))) continue;
       const DType needed = condition ? DType::boolean : of;
       if (dtype(k) != needed) {
         problem(ErrorCode::invalid_argument,
@@ -216,6 +224,11 @@ void ElementwiseKernel::run(const Shape& shape, std::span<const Operand> inputs,
                             to_string(input.strides), to_string(shape)));
   }
   if (num_elements(shape) > 0) detail::run_elementwise(*program_, shape, inputs, outputs);
+}
+
+bool ElementwiseKernel::takes_exponent(DType base, DType exponent) {
+  return base == exponent || (holds_floats(base) && is_computed(exponent) &&
+                              !holds_floats(exponent) && exponent != DType::boolean);
 }
 
 bool ElementwiseKernel::supports(Op op, DType dtype) {

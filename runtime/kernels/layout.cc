@@ -27,7 +27,8 @@ class LayoutWalk {
   /// `step` apart.
   void follow(std::size_t out_dim, std::size_t in_dim, std::int64_t first, std::int64_t step) {
     in_offset_ += (first - in_.box.begin(in_dim)) * in_strides_[in_dim];
-    steps_[out_dim] = step * in_strides_[in_dim];
+    // A step that is not taken may be too large to be counted in elements.
+    steps_[out_dim] = out_.box.extent(out_dim) > 1 ? step * in_strides_[in_dim] : 0;
   }
 
   void copy() const {
@@ -90,6 +91,7 @@ void transpose(const ConstShardView& in, const Dims& dims, const ShardView& out)
 }
 
 void slice(const ConstShardView& in, const Dims& begin, const Dims& stride, const ShardView& out) {
+  if (out.box.empty()) return;
   LayoutWalk walk(in, out);
   for (std::size_t dim = 0; dim < begin.size(); ++dim) {
     walk.follow(dim, dim, begin[dim] + out.box.begin(dim) * stride[dim], stride[dim]);
@@ -108,8 +110,9 @@ void reverse(const ConstShardView& in, const Dims& dims, const Shape& shape, con
   walk.copy();
 }
 
-void pad(const ConstShardView& in, const Dims& low, const Dims& stride, double number,
+void pad(const ConstShardView& in, const Dims& low, const Dims& stride, const Scalar& number,
          const ShardView& out) {
+  if (out.box.empty()) return;
   const Dims in_strides = row_major_strides(in.box.shape());
   const Dims out_strides = row_major_strides(out.box.shape());
   Loops<2> loops;
@@ -122,7 +125,7 @@ void pad(const ConstShardView& in, const Dims& low, const Dims& stride, double n
     const std::int64_t end =
         std::min(in.box.end(dim), divide_rounding_up(out.box.end(dim) - low[dim], stride[dim]));
     const std::int64_t count = std::max<std::int64_t>(end - begin, 0);
-    loops.add(count, {in_strides[dim], stride[dim] * out_strides[dim]});
+    loops.add(count, {in_strides[dim], count > 1 ? stride[dim] * out_strides[dim] : 0});
     at[0] += (begin - in.box.begin(dim)) * in_strides[dim];
     at[1] += (low[dim] + begin * stride[dim] - out.box.begin(dim)) * out_strides[dim];
     all &= count == out.box.extent(dim);
@@ -169,9 +172,9 @@ void iota(std::size_t dim, const ShardView& out) {
   walk.copy();
 }
 
-void fill(double number, const ShardView& out) {
+void fill(const Scalar& number, const ShardView& out) {
   std::byte element[8];
-  convert(DType::f64, reinterpret_cast<const std::byte*>(&number), out.dtype, element, 1);
+  number.write(out.dtype, element);
   detail::fill_elements(element, size_bytes(out.dtype), out.data, as_size(out.box.num_elements()));
 }
 

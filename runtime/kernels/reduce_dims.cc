@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <cmath>
 #include <concepts>
 #include <limits>
 #include <type_traits>
@@ -16,7 +17,17 @@ namespace {
 
 using ReduceLoops = detail::Loops<2>;  // of the operand and the result
 
-// A NaN on either side wins: it compares false with everything, itself included.
+// A NaN on either side wins: it compares false with everything, itself included. Of two zeros the
+// one with a sign is the less.
+
+template <class T>
+bool has_sign(T value) {
+  if constexpr (std::floating_point<T>) {
+    return std::signbit(value);
+  } else {
+    return false;
+  }
+}
 
 struct TakeSum {
   static constexpr Reduction kReduction = Reduction::sum;
@@ -38,7 +49,8 @@ struct TakeLargest {
 
   template <class T>
   static T combine(T a, T b) {
-    return a > b || a != a ? a : b;  // NOLINT(misc-redundant-expression)
+    return a > b || a != a || (a == b && !has_sign(a)) ? a
+                                                       : b;  // NOLINT(misc-redundant-expression)
   }
 };
 
@@ -51,7 +63,7 @@ struct TakeLeast {
 
   template <class T>
   static T combine(T a, T b) {
-    return a < b || a != a ? a : b;  // NOLINT(misc-redundant-expression)
+    return a < b || a != a || (a == b && has_sign(a)) ? a : b;  // NOLINT(misc-redundant-expression)
   }
 };
 
@@ -171,6 +183,7 @@ void reduce_dims(Reduction reduction, const ConstShardView& in, const Dims& dims
   const bool is_bool = in.dtype == DType::boolean;
   switch (reduction) {
     case Reduction::none:
+    case Reduction::bit_or:
       assert(false && "nothing to combine with");
       return;
     case Reduction::sum:
@@ -218,8 +231,8 @@ void cumsum(const ConstShardView& in, std::size_t dim, const ShardView& out) {
     const T* from = reinterpret_cast<const T*>(in.data);
     T* to = reinterpret_cast<T*>(out.data);
     for (std::int64_t o = 0; o < around.outer; ++o) {
-      to = std::copy_n(from, around.inner, to);
-      from += around.inner;
+      // To a zero, as a sum of one element is: the sum of -0 is 0.
+      for (std::int64_t i = 0; i < around.inner; ++i, ++to, ++from) *to = combine(T{}, *from);
       for (std::int64_t i = around.inner; i < around.count * around.inner; ++i, ++to, ++from) {
         *to = combine(to[-around.inner], *from);
       }

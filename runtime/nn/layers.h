@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cmath>
 #include <string>
 
 #include "shardwise/runtime/nn/reduce.h"
@@ -46,7 +47,7 @@ T rmsnorm(const T& x, const T& gain, double epsilon = 1e-6) {
 template <TensorLike T>
 T dropout(const T& x, const T& key, double rate) {
   const T bits = random_bits(key, x.type().shape);
-  const T kept = ge(bits, full_like(bits, rate * 0x1p32));
+  const T kept = ge(bits, full_like(bits, std::floor(rate * 0x1p32)));
   return select(kept, x * (1 / (1 - rate)), full_like(x, 0));
 }
 

@@ -38,15 +38,27 @@ bool only_moves(Op op, const Attributes& attributes) {
     case Op::slice:
     case Op::concatenate:
     case Op::reverse:
+    case Op::take:
+    case Op::take_along:
     case Op::dynamic_slice:
     case Op::dynamic_update_slice:
     case Op::enter_manual:
       return true;
     case Op::leave_manual:
-      return attributes.number == 0;
+      return attributes.number.is_zero();
     default:
       return false;
   }
+}
+
+/// The number as the node's dtype holds it.
+void hold_number(Node& node) {
+  const std::optional<Scalar> held = node.attributes.number.of(node.type.dtype);
+  if (!held) {
+    detail::refuse(fmt::format("found the number {}, needed one that {} has exactly",
+                               node.attributes.number.to_string(), name(node.type.dtype)));
+  }
+  node.attributes.number = *held;
 }
 
 void need_computed(DType dtype) {
@@ -94,6 +106,7 @@ NodeRef append(const NodeRef& context, Op op, std::span<const NodeRef> operands,
     }
     node.type = row(op).type({op, types, node.attributes, wanted});
     if (computes) need_computed(node.type.dtype);
+    if (op == Op::constant || op == Op::pad) hold_number(node);
     num_bytes(node.type.shape, size_bytes(node.type.dtype));
   } catch (const Error& error) {
     fail(graph, error.code(), name(op), operands, error.what());

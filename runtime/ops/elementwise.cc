@@ -61,6 +61,16 @@ TensorType binary_type(const TypeCall& call) {
   return {dtype, call.operands[0].shape};
 }
 
+/// A floating base may have an integer exponent.
+TensorType pow_type(const TypeCall& call) {
+  need_operands(call, 2);
+  need_same_shape(call);
+  const DType base = call.operands[0].dtype;
+  need_supported(call.op, base);
+  if (!ElementwiseKernel::takes_exponent(base, call.operands[1].dtype)) need_same_dtype(call);
+  return call.operands[0];
+}
+
 TensorType compare_type(const TypeCall& call) { return {DType::boolean, binary_type(call).shape}; }
 
 TensorType select_type(const TypeCall& call) {
@@ -150,7 +160,11 @@ NodeRef d_extreme(const GradientCall& call) {
 }
 NodeRef d_base(const GradientCall& call) {
   const NodeRef &a = call.operands[0], &b = call.operands[1];
-  return call.cotangent * (b * pow(a, b - 1.0));
+  // x to the power of 0 does not change with x: no 0 times infinity.
+  const NodeRef none = eq(b, full_like(b, 0));
+  const NodeRef less = select(none, full_like(b, 1), b - 1);
+  const NodeRef slope = convert(b, a.type().dtype) * pow(a, less);
+  return call.cotangent * select(none, full_like(slope, 0), slope);
 }
 NodeRef d_exponent(const GradientCall& call) {
   const NodeRef& a = call.operands[0];
@@ -234,7 +248,7 @@ std::vector<OpRow> elementwise_rows() {
       binary(Op::rem, binary_gradient<keep, d_modulus>),
       binary(Op::max, binary_gradient<d_extreme<0>, d_extreme<1>>),
       binary(Op::min, binary_gradient<d_extreme<0>, d_extreme<1>>),
-      binary(Op::pow, binary_gradient<d_base, d_exponent>),
+      {Op::pow, pow_type, pointwise_rule, binary_gradient<d_base, d_exponent>, elementwise_kernel},
       compare(Op::eq),
       compare(Op::ne),
       compare(Op::lt),

@@ -99,14 +99,16 @@ T convert(const T& x, DType dtype) {
   return x.type().dtype == dtype ? x : append_to(x, Op::convert, {x}, {}, {dtype, x.type().shape});
 }
 
-/// `number` everywhere, in the graph of `context`.
+/// `number` everywhere, in the graph of `context`: rounded to a floating dtype; an integer dtype
+/// must have it exactly, so that 0.5 and 300 are refused for i8. Integers are kept as they are, up
+/// to 64 bits.
 template <TensorLike T>
-T constant(const T& context, const TensorType& type, double number) {
+T constant(const T& context, const TensorType& type, Scalar number) {
   return append(context, Op::constant, std::span<const T>(), Attributes{.number = number}, type);
 }
 /// `number` in the shape and dtype of x.
 template <TensorLike T>
-T full_like(const T& x, double number) {
+T full_like(const T& x, Scalar number) {
   return constant(x, x.type(), number);
 }
 template <TensorLike T>
@@ -218,11 +220,11 @@ T operator+(const T& a, const T& b) {
   return add(a, b);
 }
 template <TensorLike T>
-T operator+(const T& a, double b) {
+T operator+(const T& a, Scalar b) {
   return add(a, full_like(a, b));
 }
 template <TensorLike T>
-T operator+(double a, const T& b) {
+T operator+(Scalar a, const T& b) {
   return add(full_like(b, a), b);
 }
 template <TensorLike T>
@@ -230,11 +232,11 @@ T operator-(const T& a, const T& b) {
   return sub(a, b);
 }
 template <TensorLike T>
-T operator-(const T& a, double b) {
+T operator-(const T& a, Scalar b) {
   return sub(a, full_like(a, b));
 }
 template <TensorLike T>
-T operator-(double a, const T& b) {
+T operator-(Scalar a, const T& b) {
   return sub(full_like(b, a), b);
 }
 template <TensorLike T>
@@ -242,11 +244,11 @@ T operator*(const T& a, const T& b) {
   return mul(a, b);
 }
 template <TensorLike T>
-T operator*(const T& a, double b) {
+T operator*(const T& a, Scalar b) {
   return mul(a, full_like(a, b));
 }
 template <TensorLike T>
-T operator*(double a, const T& b) {
+T operator*(Scalar a, const T& b) {
   return mul(full_like(b, a), b);
 }
 template <TensorLike T>
@@ -254,11 +256,11 @@ T operator/(const T& a, const T& b) {
   return div(a, b);
 }
 template <TensorLike T>
-T operator/(const T& a, double b) {
+T operator/(const T& a, Scalar b) {
   return div(a, full_like(a, b));
 }
 template <TensorLike T>
-T operator/(double a, const T& b) {
+T operator/(Scalar a, const T& b) {
   return div(full_like(b, a), b);
 }
 template <TensorLike T>

@@ -33,12 +33,12 @@ T slice(const T& x, const Dims& begin, const Dims& end) {
 }
 /// `stride` - 1 elements come between those of x.
 template <TensorLike T>
-T pad(const T& x, const Dims& low, const Dims& high, const Dims& stride, double number) {
+T pad(const T& x, const Dims& low, const Dims& high, const Dims& stride, Scalar number) {
   return append_to(x, Op::pad, {x},
                    {.begin = low, .end = high, .stride = stride, .number = number});
 }
 template <TensorLike T>
-T pad(const T& x, const Dims& low, const Dims& high, double number = 0) {
+T pad(const T& x, const Dims& low, const Dims& high, Scalar number = 0) {
   return pad(x, low, high, Dims::filled(low.size(), 1), number);
 }
 /// Requires a part.

@@ -74,6 +74,7 @@ FactorRule take_rule(const Node& node, std::span<const TensorType> operands) {
       rule.same(0, d, at++);
     } else {
       // Each device looks up what it has of the table; the others give zeros.
+      rule.combine(Reduction::bit_or);
       rule.in(0, d, rule.factor(operands[0].shape[d], Factor::Kind::reduction));
       for (std::size_t i = 0; i < rank; ++i) rule.same(1, i, at++);
     }
@@ -155,6 +156,7 @@ TensorType scatter_along_type(const TypeCall& call) {
 
 FactorRule take_along_rule(const Node& node, std::span<const TensorType> operands) {
   RuleBuilder rule(node, operands);
+  rule.combine(Reduction::bit_or);  // as take
   for (std::size_t d = 0; d < node.type.shape.size(); ++d) {
     const std::int32_t factor = rule.factor(node.type.shape[d]);
     rule.in(1, d, factor);
@@ -324,8 +326,9 @@ void dynamic_update_kernel(const KernelCall& call) {
 
 TensorType argsort_type(const TypeCall& call) {
   need_operands(call, 1);
-  need_dim(call.attributes, 0, call.operands[0].shape.size());
-  return {DType::i32, call.operands[0].shape};
+  const Shape& shape = call.operands[0].shape;
+  need_small_index(shape[need_dim(call.attributes, 0, shape.size())]);
+  return {DType::i32, shape};
 }
 
 FactorRule argsort_rule(const Node& node, std::span<const TensorType> operands) {
@@ -342,7 +345,8 @@ FactorRule argsort_rule(const Node& node, std::span<const TensorType> operands) 
 
 void argsort_kernel(const KernelCall& call) {
   argsort(call.operands[0], as_size(call.attributes.dims[0]),
-          call.attributes.number != 0 ? SortOrder::descending : SortOrder::ascending, call.out);
+          !call.attributes.number.is_zero() ? SortOrder::descending : SortOrder::ascending,
+          call.out);
 }
 
 }  // namespace

@@ -78,9 +78,27 @@ TensorType slice_type(const TypeCall& call) {
                       "least 1",
                       a.begin[dim], a.end[dim], a.stride[dim], dim, shape[dim]));
     }
-    type.shape.push_back((a.end[dim] - a.begin[dim] + a.stride[dim] - 1) / a.stride[dim]);
+    const std::int64_t range = a.end[dim] - a.begin[dim];
+    type.shape.push_back(range == 0 ? 0 : (range - 1) / a.stride[dim] + 1);
   }
   return type;
+}
+
+[[noreturn]] void refuse_extent(std::size_t dim, const std::string& found) {
+  refuse(fmt::format("found {} in dim {}, needed an extent below 2^63", found, dim));
+}
+
+/// The extent of a padded dim.
+std::int64_t padded(std::int64_t extent, const Attributes& a, std::size_t dim) {
+  std::int64_t result = 0;
+  const bool fits = extent == 0 || (!__builtin_mul_overflow(extent - 1, a.stride[dim], &result) &&
+                                    !__builtin_add_overflow(result, 1, &result));
+  if (!fits || __builtin_add_overflow(result, a.begin[dim], &result) ||
+      __builtin_add_overflow(result, a.end[dim], &result)) {
+    refuse_extent(dim, fmt::format("{} elements, {} before, {} after, stride {}", extent,
+                                   a.begin[dim], a.end[dim], a.stride[dim]));
+  }
+  return result;
 }
 
 TensorType pad_type(const TypeCall& call) {
@@ -100,8 +118,7 @@ TensorType pad_type(const TypeCall& call) {
           fmt::format("found {} before and {} after dim {}, stride {}, needed at least 0, 0 and 1",
                       a.begin[dim], a.end[dim], dim, a.stride[dim]));
     }
-    const std::int64_t spread = shape[dim] == 0 ? 0 : (shape[dim] - 1) * a.stride[dim] + 1;
-    type.shape.push_back(a.begin[dim] + spread + a.end[dim]);
+    type.shape.push_back(padded(shape[dim], a, dim));
   }
   return type;
 }
@@ -119,7 +136,9 @@ TensorType concatenate_type(const TypeCall& call) {
       refuse(fmt::format("found shapes {} and {}, needed the same but for dim {}",
                          to_string(call.operands[0].shape), to_string(operand.shape), dim));
     }
-    extent += operand.shape[dim];
+    if (__builtin_add_overflow(extent, operand.shape[dim], &extent)) {
+      refuse_extent(dim, fmt::format("parts of {} elements and more", operand.shape[dim]));
+    }
   }
   type.shape[dim] = extent;
   return type;

@@ -42,12 +42,12 @@ Gradients enter_gradient(const GradientCall& call) {
 Gradients leave_gradient(const GradientCall& call) {
   const Shape shape = call.operands[0].type().shape;
   const NodeRef local = enter(call.cotangent, call.attributes.text, shape);
-  if (call.attributes.number != 0 || call.attributes.dims[0] == 1) return {local};
+  if (!call.attributes.number.is_zero() || call.attributes.dims[0] == 1) return {local};
   return {local / static_cast<double>(call.attributes.dims[0])};
 }
 
 Gradients all_reduce_gradient(const GradientCall& call) {
-  if (call.attributes.number != static_cast<double>(Reduction::sum)) {
+  if (call.attributes.number.as_double() != static_cast<double>(Reduction::sum)) {
     const Graph& graph = *call.result.graph;
     throw Error(ErrorCode::unsupported,
                 fmt::format("grad of {}: found a maximum or minimum, needed a sum",

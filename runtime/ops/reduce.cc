@@ -44,6 +44,7 @@ TensorType argmax_type(const TypeCall& call) {
   const Shape& shape = call.operands[0].shape;
   const std::size_t dim = need_dim(call.attributes, 0, shape.size());
   if (shape[dim] == 0) refuse("found a dim of extent 0, needed an element");
+  need_small_index(shape[dim]);
   return {DType::i32, without(shape, {call.attributes.dims[0]})};
 }
 

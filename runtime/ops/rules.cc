@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <cstdint>
+#include <limits>
+
 #include "shardwise/shard/error.h"
 
 namespace shardwise::detail {
@@ -49,6 +52,12 @@ void need_dims(const Dims& dims, std::size_t rank) {
     }
     last = dim;
   }
+}
+
+void need_small_index(std::int64_t extent) {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+  if (extent <= kMost) return;
+  refuse(fmt::format("found {} elements, needed at most {}: indices are i32", extent, kMost));
 }
 
 bool is_floating(DType dtype) {

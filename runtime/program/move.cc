@@ -152,7 +152,7 @@ std::vector<Positions> position_groups(const Mesh& mesh, std::span<const std::si
 
 MovePlan plan_move(const Sharding& from, const Sharding& to, const Shape& shape, DType dtype,
                    std::span<const std::size_t> axes, Reduction reduction) {
-  if (reduction != Reduction::none && !is_computed(dtype)) {
+  if (reduction != Reduction::none && reduction != Reduction::bit_or && !is_computed(dtype)) {
     throw Error(ErrorCode::unsupported,
                 fmt::format("plan a reduction: found {}, needed a type that is computed with",
                             name(dtype)));

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "shardwise/shard/error.h"
 
@@ -58,7 +59,16 @@ std::int64_t ways(AxisSet axes, const Mesh& mesh) {
   return product;
 }
 
+void check_axes(const Mesh& mesh) {
+  constexpr std::size_t kMost = std::numeric_limits<AxisSet>::digits;
+  if (mesh.rank() <= kMost) return;
+  throw Error(
+      ErrorCode::invalid_argument,
+      fmt::format("program: found a mesh of {} axes, needed at most {}", mesh.rank(), kMost));
+}
+
 Cut to_cut(const PartitionSpec& spec, const Mesh& mesh, std::size_t rank) {
+  check_axes(mesh);
   if (spec.rank() > rank) {
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("found spec \"{}\" of {} dims for a tensor of {}, needed no more",

@@ -55,6 +55,9 @@ AxisSet axes_of(const Cut& cut);
 std::int64_t ways(const AxisList& axes, const Mesh& mesh);
 std::int64_t ways(AxisSet axes, const Mesh& mesh);
 
+/// Throws invalid_argument if an AxisSet has no room for the mesh's axes.
+void check_axes(const Mesh& mesh);
+
 /// Numbers for names. Throws not_found for an unknown axis, invalid_argument where one comes twice
 /// or the rank is not the tensor's, unsupported for a part of an axis.
 Cut to_cut(const PartitionSpec& spec, const Mesh& mesh, std::size_t rank);

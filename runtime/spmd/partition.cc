@@ -16,7 +16,10 @@ namespace {
 using ValueId = PartitionedGraph::ValueId;
 
 /// Operands of a node may be parts of a sum, and the result is then parts of the sum: one of them,
-/// the others being whole sums, or all. A quotient is not: a third of each part is rounded.
+/// the others being whole sums, or all. The rule: an op is passed on if it is exact on whole
+/// numbers whatever their dtype, so that it does not matter whether parts are summed before it or
+/// after. A product is, a quotient is not. (Of numbers that are not whole both are rounded, as sums
+/// are.)
 enum class Linear { no, in_one, in_all };
 
 Linear linearity(const Node& node) {
@@ -33,7 +36,7 @@ Linear linearity(const Node& node) {
     case Op::mul:
       return Linear::in_one;
     case Op::pad:
-      return node.attributes.number == 0 ? Linear::in_one : Linear::no;
+      return node.attributes.number.is_zero() ? Linear::in_one : Linear::no;
     case Op::add:
     case Op::sub:
     case Op::concatenate:
@@ -110,7 +113,7 @@ class Partitioner {
     for (std::size_t i = 0; i < is_zero_.size(); ++i) {
       const Node& node = graph_.nodes[i];
       const bool keeps = node.op == Op::broadcast || node.op == Op::reshape;
-      is_zero_[i] = node.op == Op::constant ? node.attributes.number == 0
+      is_zero_[i] = node.op == Op::constant ? node.attributes.number.is_zero()
                                             : keeps && is_zero_[as_size(node.operands[0])];
     }
   }
@@ -239,7 +242,8 @@ class Partitioner {
     const Shape& part = enters ? node.type.shape : graph_.node(operand).type.shape;
     const Cut cut = to_cut(PartitionSpec::parse(node.attributes.text), mesh_, whole.size());
     for (std::size_t dim = 0; dim < whole.size(); ++dim) {
-      if (part[dim] * ways(cut[dim], mesh_) == whole[dim]) continue;
+      const std::int64_t parts = ways(cut[dim], mesh_);
+      if (whole[dim] % parts == 0 && part[dim] == whole[dim] / parts) continue;
       throw Error(
           ErrorCode::invalid_argument,
           fmt::format("found parts of {} for {} cut as {} on mesh {}, needed even parts",
@@ -251,7 +255,7 @@ class Partitioner {
       if (mesh_.axes()[axis].size > 1) replicas |= AxisSet{1} << axis;
     }
     replicas &= ~axes_of(cut);
-    const bool sums = !enters && node.attributes.number != 0;
+    const bool sums = !enters && !node.attributes.number.is_zero();
     const ValueId to =
         add_value({id, enters ? Cut(whole.size()) : cut, sums ? replicas : AxisSet{0}});
     result_.steps.push_back(PartitionedGraph::Compute{id, {from}, to});
@@ -271,7 +275,8 @@ class Partitioner {
       versions_[as_size(id)] = {{from, node.backward}};
       return;
     }
-    const auto reduction = static_cast<Reduction>(static_cast<int>(node.attributes.number));
+    const auto reduction =
+        static_cast<Reduction>(static_cast<int>(node.attributes.number.as_double()));
     const ValueId to = add_value({id, Cut(node.type.shape.size()), 0, reduction});
     add_combine(from, to, CollectiveKind::all_reduce, axes, id);
     versions_[as_size(id)] = {{to, node.backward}};

@@ -341,6 +341,7 @@ class Propagator {
 }  // namespace
 
 Propagation propagate(const Graph& graph, const Mesh& mesh) {
+  check_axes(mesh);
   return Propagator(graph, mesh).run();
 }
 

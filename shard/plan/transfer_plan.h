@@ -15,8 +15,9 @@
 
 namespace shardwise {
 
-/// How several sources of one element are combined.
-enum class Reduction { none, sum, max, min };
+/// How several sources of one element are combined. bit_or takes elements as bits: of sources of
+/// which all but one are zeros it gives that one, bit for bit.
+enum class Reduction { none, sum, max, min, bit_or };
 
 /// One step of a plan: the elements of `box` go from a source piece to a target piece. The numbers
 /// index TransferPlan::sources() and targets().

@@ -37,7 +37,8 @@ double exact_limit(DType dtype) {
   }
 }
 
-RandomProgram::RandomProgram(std::uint32_t seed) : random_(seed), root_{&graph, 0} {
+RandomProgram::RandomProgram(std::uint32_t seed)
+    : random_(seed), root_{&graph, 0}, has_special_values_(seed % 4 == 3) {
   static const MemoryKind kKinds[] = {MemoryKind::array, MemoryKind::parameter, MemoryKind::loader,
                                       MemoryKind::optimizer};
   const int inputs = 1 + below(3);
@@ -56,6 +57,12 @@ RandomProgram::RandomProgram(std::uint32_t seed) : random_(seed), root_{&graph, 
 }
 
 void RandomProgram::mark(const Mesh& mesh) {
+  if (below(8) == 0) {
+    for (const NodeId id : graph.outputs) {
+      graph.node(id).mark = random_spec(mesh, graph.node(id).type.shape);
+    }
+    return;
+  }
   for (Node& node : graph.nodes) {
     if (below(node.op == Op::input ? 2 : 7) == 0) node.mark = random_spec(mesh, node.type.shape);
   }
@@ -95,7 +102,42 @@ std::vector<std::byte> RandomProgram::random_values(const TensorType& type) {
     if (is_unsigned_type(type.dtype)) value = std::abs(value);
     if (type.dtype == DType::boolean) value = value > 0 ? 1 : 0;
   }
-  return encode(type.dtype, values);
+  std::vector<std::byte> bytes = encode(type.dtype, values);
+  if (!has_special_values_) return bytes;
+  const std::size_t width = size_bytes(type.dtype);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (below(3) == 0) special_number(type.dtype).write(type.dtype, bytes.data() + i * width);
+  }
+  return bytes;
+}
+
+/// One that the dtype has; not near others of it, so that it is rounded alike in one step or two.
+Scalar RandomProgram::special_number(DType dtype) {
+  using Floats = std::numeric_limits<double>;
+  using Longs = std::numeric_limits<std::int64_t>;
+  if (dtype == DType::boolean) return below(2);
+  if (is_floating_type(dtype)) {
+    const double least = dtype == DType::f64    ? Floats::denorm_min()
+                         : dtype == DType::f16  ? 0x1p-24
+                         : dtype == DType::bf16 ? 0x1p-133
+                                                : 0x1p-149;
+    const double numbers[] = {Floats::quiet_NaN(), -0.0,  0.0,    Floats::infinity(),
+                              -Floats::infinity(), least, -least, 3 * least};
+    return numbers[below(8)];
+  }
+  std::byte element[sizeof(std::int64_t)] = {};
+  // Of the widest type each has the low bits: its own extremes among them.
+  const std::int64_t most = Longs::max() >> (64 - 8 * size_bytes(dtype));
+  const std::int64_t numbers[] = {most, -most - 1, -most, -1, 0, 1};
+  Scalar(numbers[below(6)]).write(dtype, element);
+  if (is_unsigned_type(dtype)) {
+    std::uint64_t value = 0;
+    convert(dtype, element, DType::u64, reinterpret_cast<std::byte*>(&value), 1);
+    return value;
+  }
+  std::int64_t value = 0;
+  convert(dtype, element, DType::i64, reinterpret_cast<std::byte*>(&value), 1);
+  return value;
 }
 
 DType RandomProgram::random_dtype() {
@@ -104,11 +146,11 @@ DType RandomProgram::random_dtype() {
 }
 
 Shape RandomProgram::random_shape() {
-  static const std::int64_t kExtents[] = {1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 0};
+  static const std::int64_t kExtents[] = {1, 1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 0};
   Shape shape;
   for (int rank = below(4); rank > 0; --rank) {
     // Nothing at all is rare, or most programs would be about it.
-    shape.push_back(kExtents[below(below(12) == 0 ? 11 : 10)]);
+    shape.push_back(kExtents[below(below(12) == 0 ? 12 : 11)]);
   }
   return shape;
 }
@@ -123,6 +165,7 @@ void RandomProgram::keep(NodeRef ref, double bound) {
 
 /// Whatever it was, it is an integer of at most 64 now.
 void RandomProgram::keep_rounded(const NodeRef& x) {
+  if (has_special_values_ && below(2) == 0) return keep(x, 64);
   const NodeRef some = select(is_finite(x), x, full_like(x, 0));
   keep(round(max(min(some * 4.0, full_like(x, 64)), full_like(x, -64))), 64);
 }
@@ -161,6 +204,7 @@ RandomProgram::Value RandomProgram::like(const Value& value) {
 RandomProgram::Value RandomProgram::within(const Value& value, double most) {
   if (value.bound <= most) return value;
   const double modulus = std::floor(most) + 1;
+  if (!Scalar(modulus).of(value.ref.type().dtype)) return {value.ref, most};  // it has no more
   return {rem(value.ref, full_like(value.ref, modulus)), most};
 }
 
@@ -180,12 +224,15 @@ void RandomProgram::fit_product(Value& a, Value& b, double summed) {
 /// Integers in [0, extent) of i32 or i64, in the shape of x.
 NodeRef RandomProgram::ids_like(const NodeRef& x, std::int64_t extent) {
   const DType dtype = below(2) == 0 ? DType::i32 : DType::i64;
-  const NodeRef whole = abs(convert(x, dtype));
+  const NodeRef some = convert(x, dtype);
+  const NodeRef whole = max(abs(some), full_like(some, 0));  // of the least integer it is negative
   return rem(whole, full_like(whole, static_cast<double>(extent)));
 }
 
 void RandomProgram::add_op() {
-  switch (below(10)) {
+  const int which = below(10);
+  if (has_special_values_ && (which == 6 || which == 8)) return add_binary();
+  switch (which) {
     case 0:
       return add_unary();
     case 1:
@@ -230,9 +277,11 @@ void RandomProgram::add_unary() {
       return keep(logical_not(x), is_unsigned_type(dtype) ? 1e20 : value.bound + 1);
     }
     default: {
-      // What an unsigned type cannot hold becomes 0, in a boolean it is true.
+      // Integers wrap around; in a boolean all but 0 is true.
       const DType to = random_dtype();
-      return keep(convert(within(value, kept_limit(to)).ref, to), value.bound);
+      const bool floats = is_floating_type(dtype) || is_floating_type(to);
+      const Value some = floats && !has_special_values_ ? within(value, kept_limit(to)) : value;
+      return keep(convert(some.ref, to), floats ? value.bound : 1e20);
     }
   }
 }
@@ -283,16 +332,17 @@ void RandomProgram::add_binary() {
     case 2:
       return keep(x * y, a.bound * b.bound);
     case 3:
+      if (has_special_values_) return keep(x / y, a.bound + 1);
       return keep(is_floating_type(dtype) ? floor(x / nonzero()) : x / y, a.bound + 1);
     case 4:
-      return keep(rem(x, is_floating_type(dtype) ? nonzero() : y), a.bound);
+      return keep(rem(x, is_floating_type(dtype) && !has_special_values_ ? nonzero() : y), a.bound);
     case 5:
       return keep(max(x, y), larger);
     case 6:
       return keep(min(x, y), larger);
     case 7:
       if (is_floating_type(dtype)) return keep_rounded(pow(abs(x) / 8.0, y / 8.0));
-      return keep(pow(x, y), 1e20);
+      return keep(pow(x, has_special_values_ ? rem(y, full_like(y, 17)) : y), 1e20);
     case 8:
       return keep(logical_or(eq(x, y), lt(x, y)), 1);
     case 9:
@@ -414,14 +464,16 @@ void RandomProgram::add_reduction() {
   }
   // The least number of the dtype, where there is nothing to compare.
   const auto keep_extreme = [&](const NodeRef& y) {
-    if (is_floating_type(y.type().dtype)) {
+    if (is_floating_type(y.type().dtype) && !has_special_values_) {
       return keep(select(is_finite(y), y, full_like(y, 0)), value.bound);
     }
     keep(y, elements == 0 ? 1e20 : value.bound);
   };
+  const bool sums = value.ref.type().dtype != DType::boolean &&
+                    !(has_special_values_ && is_floating_type(value.ref.type().dtype));
   switch (below(5)) {
     case 0: {
-      if (value.ref.type().dtype == DType::boolean) return;
+      if (!sums) return;
       Value one{full_like(value.ref, 1), 1};
       fit_product(value, one, elements);
       return keep(reduce_sum(value.ref, dims), std::max(1.0, value.bound * elements));
@@ -436,7 +488,7 @@ void RandomProgram::add_reduction() {
       const auto extent = static_cast<double>(shape[as_size(dim)]);
       if (below(2) == 0) {
         if (extent > 0) keep(argmax(value.ref, dim), extent);
-      } else if (value.ref.type().dtype != DType::boolean) {
+      } else if (sums) {
         Value one{full_like(value.ref, 1), 1};
         fit_product(value, one, extent);
         keep(cumsum(value.ref, dim), std::max(1.0, value.bound * extent));
@@ -458,10 +510,12 @@ void RandomProgram::add_indexed() {
     fit_product(value, one, updates);
     return value.bound * updates;
   };
+  const bool sums = !(has_special_values_ && is_floating_type(value.ref.type().dtype));
   switch (below(8)) {
     case 0:
       return keep(take(value.ref, ids_like(y, extent), dim), value.bound);
     case 1: {
+      if (!sums) return;
       const NodeRef ids = ids_like(y, extent);
       const double bound = scattered(static_cast<double>(num_elements(y.type().shape)) + 1);
       return keep(scatter_add(ids, take(value.ref, ids, dim), dim, extent + below(3)), bound);
@@ -469,6 +523,7 @@ void RandomProgram::add_indexed() {
     case 2:
       return keep(take_along(value.ref, ids_like(value.ref, extent), dim), value.bound);
     case 3: {
+      if (!sums) return;
       const double bound = scattered(static_cast<double>(extent));
       return keep(scatter_add_along(ids_like(value.ref, extent), value.ref, dim, extent + below(3)),
                   bound);
@@ -513,7 +568,11 @@ void RandomProgram::add_leaf() {
   const DType dtype = random_dtype();
   switch (below(3)) {
     case 0:
-      return keep(constant(root_, {dtype, shape}, below(9) - 4), 4);
+      if (has_special_values_ && below(2) == 0) {
+        return keep(constant(root_, {dtype, shape}, special_number(dtype)), 4);
+      }
+      if (dtype == DType::boolean) return keep(constant(root_, {dtype, shape}, below(2)), 1);
+      return keep(constant(root_, {dtype, shape}, below(9) - (is_unsigned_type(dtype) ? 0 : 4)), 8);
     case 1:
       if (shape.empty() || dtype == DType::boolean) return;
       return keep(iota(root_, {dtype, shape}, dim_of(shape)), 12);

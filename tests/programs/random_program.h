@@ -20,12 +20,16 @@ double exact_limit(DType dtype);
 
 /// Makes programs of random ops on all dtypes whose values are small integers, so that every order
 /// of additions gives the same bits. What does not give integers is rounded at once, element by
-/// element.
+/// element. One in four has special values instead (NaN, infinities, -0, numbers too small to be
+/// normal, the extremes of integers), and no sums of floats.
 class RandomProgram {
  public:
   explicit RandomProgram(std::uint32_t seed);
 
-  /// Marks some inputs and nodes at random.
+  bool has_special_values() const { return has_special_values_; }
+
+  /// Marks some inputs and nodes at random; in one program of eight only what it returns, so that
+  /// marks go backward.
   void mark(const Mesh& mesh);
 
   /// Of 1 to 8 devices and up to 3 axes; half of them with the devices in another order.
@@ -33,7 +37,7 @@ class RandomProgram {
 
   PartitionSpec random_spec(const Mesh& mesh, const Shape& shape);
 
-  /// Integers from -8 to 8, of an input's type.
+  /// Of an input's type: integers from -8 to 8, and special values if the program has some.
   std::vector<std::byte> random_values(const TensorType& type);
 
   template <class Count>
@@ -50,6 +54,7 @@ class RandomProgram {
   };
 
   DType random_dtype();
+  Scalar special_number(DType dtype);
   Shape random_shape();
 
   void keep(NodeRef ref, double bound);
@@ -83,6 +88,7 @@ class RandomProgram {
 
   std::mt19937 random_;
   NodeRef root_;
+  const bool has_special_values_;
   std::vector<Value> values_;
 };
 

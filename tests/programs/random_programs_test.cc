@@ -37,7 +37,8 @@ void count(const Graph& graph, const PartitionedGraph& partitioned) {
 std::string differs_from_one_device_or_the_reference(const Trial& trial) {
   const Outcome one = run(on_one_device(trial)), found = run(trial);
   count(trial.graph, found.partitioned);
-  const std::string text = different_numbers(found, one);
+  const ZeroSign zero_sign = trial.has_special_values ? ZeroSign::compared : ZeroSign::ignored;
+  const std::string text = different_numbers(found, one, zero_sign);
   if (!text.empty()) return text;
   const std::vector<ReferenceTensor> reference = interpret(trial.graph, trial.inputs);
   for (std::size_t o = 0; o < trial.graph.outputs.size(); ++o) {
@@ -45,7 +46,7 @@ std::string differs_from_one_device_or_the_reference(const Trial& trial) {
     if (expected.inexact) continue;
     const ShardedArray& output = one.outputs[o];
     const std::string wrong =
-        difference(decode(output.dtype(), output.to_host()), expected.elements, 0);
+        difference(decode(output.dtype(), output.to_host()), expected.elements, 0, zero_sign);
     if (!wrong.empty()) {
       return "output " + std::to_string(o) + " on one device " + wrong + '\n' + dump(trial.graph);
     }

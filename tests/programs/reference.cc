@@ -112,6 +112,13 @@ class Interpreter {
     for (Number& element : out_.elements) element = rounded(dtype(), element);
   }
 
+  /// Of an attribute, as the dtype has it.
+  Number number_of(const Scalar& scalar) const {
+    std::array<std::byte, sizeof(double)> element{};
+    scalar.write(dtype(), element.data());
+    return decode(dtype(), std::span(element).first(size_bytes(dtype())))[0];
+  }
+
   std::int64_t id_at(std::size_t operand, const Index& at) const {
     return static_cast<std::int64_t>(in(operand, at));
   }
@@ -136,10 +143,11 @@ void Interpreter::compute() {
   const auto of = [&](std::size_t i) { return in(i).type.dtype; };
   switch (node_->op) {
     case Op::constant:
-      return each([&](const Index&) { return converted(dtype(), a.number); });
+      return each([&](const Index&) { return number_of(a.number); });
     case Op::iota:
-      return each(
-          [&](const Index& at) { return converted(dtype(), static_cast<Number>(at[dim()])); });
+      return each([&](const Index& at) {
+        return converted(DType::i64, dtype(), static_cast<Number>(at[dim()]));
+      });
     case Op::random_bits:
       for (std::size_t i = 0; i < out_.elements.size(); ++i) {
         out_.elements[i] = random_word(static_cast<std::uint64_t>(in(0, {})), i);
@@ -166,7 +174,7 @@ void Interpreter::compute() {
     case Op::is_finite:
       return each([&](const Index& at) { return apply(node_->op, of(0), in(0, at)); });
     case Op::convert:
-      return each([&](const Index& at) { return converted(dtype(), in(0, at)); });
+      return each([&](const Index& at) { return converted(of(0), dtype(), in(0, at)); });
     case Op::identity:
     case Op::stop_gradient:
     case Op::optimization_barrier:
@@ -217,7 +225,7 @@ void Interpreter::compute() {
         return in(0, at);
       });
     case Op::pad:
-      each([&](const Index&) { return converted(dtype(), a.number); });
+      each([&](const Index&) { return number_of(a.number); });
       each_index(shape(0), [&](Index at) {
         const Number value = in(0, at);
         for (std::size_t i = 0; i < at.size(); ++i) at[i] = a.begin[i] + at[i] * a.stride[i];
@@ -387,15 +395,17 @@ void Interpreter::scatter() {
 }
 
 void Interpreter::sort() {
-  const bool descending = node_->attributes.number != 0;
+  const bool descending = !node_->attributes.number.is_zero();
   each_index(node_->type.shape, [&](const Index& at) {
     if (at[dim()] != 0) return;
     std::vector<std::int64_t> order(as_size(shape(0)[dim()]));
     std::iota(order.begin(), order.end(), 0);
     std::stable_sort(order.begin(), order.end(), [&](std::int64_t i, std::int64_t j) {
       const Number a = in(0, replaced(at, dim(), i)), b = in(0, replaced(at, dim(), j));
-      if (std::isnan(a) || std::isnan(b)) return !std::isnan(a) && std::isnan(b);
-      return descending ? a > b : a < b;
+      const auto less = [](Number x, Number y) {
+        return std::isnan(x) || std::isnan(y) ? !std::isnan(x) && std::isnan(y) : x < y;
+      };
+      return descending ? less(b, a) : less(a, b);
     });
     for (std::size_t i = 0; i < order.size(); ++i) {
       out(replaced(at, dim(), static_cast<std::int64_t>(i))) = static_cast<Number>(order[i]);

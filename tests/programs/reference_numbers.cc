@@ -34,12 +34,13 @@ Number rounded(DType dtype, Number value) {
     case DType::boolean:
       return value != 0 ? 1 : 0;
     default:
-      return value;
+      return value == 0 ? 0 : value;  // without a sign
   }
 }
 
-Number converted(DType to, Number value) {
+Number converted(DType from, DType to, Number value) {
   if (is_floating_type(to) || to == DType::boolean) return rounded(to, value);
+  if (!is_floating_type(from)) return wrapped(to, bits(value));
   if (std::isnan(value)) return 0;
   return with_type(to, [&](auto zero) {
     using Limits = std::numeric_limits<decltype(zero)>;
@@ -105,6 +106,7 @@ Number integer_unary(Op op, DType dtype, Number x) {
 Number extreme(Op op, Number a, Number b) {
   if (std::isnan(a)) return a;
   if (std::isnan(b)) return b;
+  if (a == b) return std::signbit(a) == (op == Op::max) ? b : a;  // -0 is less than 0
   return op == Op::max ? std::max(a, b) : std::min(a, b);
 }
 
@@ -147,9 +149,10 @@ Number integer_binary(Op op, DType dtype, Number a, Number b) {
     case Op::mul:
       return wrapped(dtype, bits(a) * bits(b));
     case Op::div:
-      return b == 0 ? 0 : b == -1 ? wrapped(dtype, 0 - bits(a)) : std::trunc(a / b);
+      if (b == 0) return wrapped(dtype, ~std::uint64_t{0});
+      return b == -1 ? wrapped(dtype, 0 - bits(a)) : std::trunc(a / b);
     case Op::rem:
-      return b == 0 ? 0 : std::fmod(a, b);
+      return b == 0 ? a : std::fmod(a, b);
     case Op::pow:
       return integer_power(dtype, a, b);
     case Op::logical_and:
@@ -243,16 +246,19 @@ std::vector<std::byte> encode(DType dtype, std::span<const Number> elements) {
 }
 
 std::string difference(std::span<const Number> found, std::span<const Number> expected,
-                       Number tolerance) {
+                       Number tolerance, ZeroSign zero_sign) {
   if (found.size() != expected.size()) {
     return "found " + std::to_string(found.size()) + " elements, expected " +
            std::to_string(expected.size());
   }
   for (std::size_t i = 0; i < found.size(); ++i) {
     if (std::isnan(found[i]) && std::isnan(expected[i])) continue;
-    if (found[i] == expected[i]) continue;  // infinities too
+    const bool same_sign = std::signbit(found[i]) == std::signbit(expected[i]);
+    if (found[i] == expected[i] && (same_sign || zero_sign == ZeroSign::ignored)) {
+      continue;  // infinities too
+    }
     const Number most = tolerance * std::max<Number>(1, std::abs(expected[i]));
-    if (std::abs(found[i] - expected[i]) <= most) continue;
+    if (tolerance > 0 && std::abs(found[i] - expected[i]) <= most) continue;
     return "element " + std::to_string(i) + ": found " + std::to_string(found[i]) + ", expected " +
            std::to_string(expected[i]);
   }

@@ -59,8 +59,9 @@ Number wrapped(DType dtype, std::uint64_t value);
 /// The nearest that the dtype has; integers must be in range.
 Number rounded(DType dtype, Number value);
 
-/// As shardwise::convert: towards zero, and no further than the dtype goes.
-Number converted(DType to, Number value);
+/// As shardwise::convert: floats towards zero, and no further than the dtype goes; integers keep
+/// their low bits.
+Number converted(DType from, DType to, Number value);
 
 /// Of ops element by element: what they give for operands of a dtype.
 Number apply(Op op, DType dtype, Number x);
@@ -70,9 +71,11 @@ Number apply(Op op, DType dtype, Number a, Number b);
 std::vector<Number> decode(DType dtype, std::span<const std::byte> bytes);
 std::vector<std::byte> encode(DType dtype, std::span<const Number> elements);
 
+enum class ZeroSign { ignored, compared };
+
 /// The first element that differs by more than `tolerance` (relative, absolute below 1), in words;
-/// "" where all agree. NaN agrees with NaN.
+/// "" if all agree. NaN agrees with NaN.
 std::string difference(std::span<const Number> found, std::span<const Number> expected,
-                       Number tolerance);
+                       Number tolerance, ZeroSign zero_sign = ZeroSign::ignored);
 
 }  // namespace shardwise

@@ -51,6 +51,7 @@ Trial random_trial(std::uint32_t seed) {
   trial.mesh = program.random_mesh();
   program.mark(trial.mesh);
   trial.graph = program.graph;
+  trial.has_special_values = program.has_special_values();
   trial.devices.threads = 1 << seed % 3;
   trial.runs = seed % 5 == 0 ? 2 : 1;
   trial.options.partition.keep_gathered_weights = program.below(2) == 0;
@@ -117,11 +118,11 @@ Outcome run(const Trial& trial) {
   return outcome;
 }
 
-std::string different_numbers(const Outcome& found, const Outcome& expected) {
+std::string different_numbers(const Outcome& found, const Outcome& expected, ZeroSign zero_sign) {
   for (std::size_t o = 0; o < expected.outputs.size(); ++o) {
     const DType dtype = expected.outputs[o].dtype();
     const std::string text = difference(decode(dtype, found.outputs[o].to_host()),
-                                        decode(dtype, expected.outputs[o].to_host()), 0);
+                                        decode(dtype, expected.outputs[o].to_host()), 0, zero_sign);
     if (!text.empty()) {
       return "output " + std::to_string(o) + ' ' + text + '\n' + found.dump + "expected of\n" +
              expected.dump;

@@ -20,6 +20,9 @@ struct Trial {
   std::vector<std::vector<std::byte>> inputs = {};
   DevicesOptions devices = {.threads = 1};
   int runs = 1;
+
+  /// Without sums of floats: bits are the same on any mesh, those of NaN excepted.
+  bool has_special_values = false;
 };
 
 Trial random_trial(std::uint32_t seed);
@@ -40,9 +43,10 @@ struct Outcome {
 /// Runs the program, and checks that memory was planned to the byte.
 Outcome run(const Trial& trial);
 
-/// What is in an output that is not in the same one of another run, as numbers; "" if nothing is.
-/// The sign of a zero is no integer's: 0 + -0 is 0, and the larger of both is either.
-std::string different_numbers(const Outcome& found, const Outcome& expected);
+/// What is in an output that is not in the same one of another run; "" if nothing is. The sign of a
+/// zero is no integer's: where sums are made of parts, 0 + -0 is 0.
+std::string different_numbers(const Outcome& found, const Outcome& expected,
+                              ZeroSign zero_sign = ZeroSign::ignored);
 
 /// What is wrong about a trial, or "".
 using Check = std::function<std::string(const Trial&)>;

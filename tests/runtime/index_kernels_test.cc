@@ -308,10 +308,10 @@ void check_order_of_special_numbers(DType dtype) {
   };
   EXPECT_EQ(order(SortOrder::ascending), (std::vector<std::int32_t>{2, 5, 9, 0, 3, 8, 4, 6, 1, 7}));
   EXPECT_EQ(order(SortOrder::descending),
-            (std::vector<std::int32_t>{6, 4, 8, 0, 3, 9, 5, 2, 1, 7}));
+            (std::vector<std::int32_t>{1, 7, 6, 4, 8, 0, 3, 9, 5, 2}));
 }
 
-TEST(Argsort, NanComesLastAndZerosAreEqual) {
+TEST(Argsort, NaNIsTheLargestAndZerosAreEqual) {
   check_order_of_special_numbers<float>(DType::f32);
   check_order_of_special_numbers<double>(DType::f64);
 }

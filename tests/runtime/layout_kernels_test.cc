@@ -324,7 +324,7 @@ TEST(Layout, IotaIsTheGlobalIndex) {
     iota(dim, out.target());
     ASSERT_EQ(out, shard_of(dtype, box,
                             [&](const Index& at) {
-                              return dtype == DType::i8 ? std::min<std::int64_t>(at[dim], 127)
+                              return dtype == DType::i8 ? static_cast<std::int8_t>(at[dim])
                                                         : at[dim];
                             }))
         << to_string(box) << " along " << dim;
@@ -342,7 +342,9 @@ TEST(Layout, FillConvertsItsNumber) {
     }
   }
   TestShard out(DType::u8, Box({0}, {3}));
-  fill(1000, out.target());  // saturates, as convert does
+  fill(1000, out.target());  // wraps around, as convert does
+  EXPECT_EQ(out[2], 1000 - 3 * 256);
+  fill(1000.0, out.target());  // saturates, likewise
   EXPECT_EQ(out[2], 255);
 }
 

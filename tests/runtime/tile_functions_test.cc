@@ -47,9 +47,9 @@ Wide integer_reference(Op op, Wide a, Wide b, bool boolean) {
     case Op::mul:
       return static_cast<Wide>(static_cast<std::uint64_t>(a) * static_cast<std::uint64_t>(b));
     case Op::div:
-      return b == 0 ? 0 : a / b;
+      return b == 0 ? -1 : a / b;
     case Op::rem:
-      return b == 0 ? 0 : a % b;
+      return b == 0 ? a : a % b;
     case Op::pow:
       return wide_power(a, b);
     case Op::max:
@@ -82,6 +82,7 @@ Wide integer_reference(Op op, Wide a, Wide b, bool boolean) {
 
 double max_reference(double a, double b) {
   if (std::isnan(a) || std::isnan(b)) return std::numeric_limits<double>::quiet_NaN();
+  if (a == b) return std::signbit(a) ? b : a;
   return a < b ? b : a;
 }
 

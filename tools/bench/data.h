@@ -28,7 +28,7 @@ std::string bench_tensor_name(std::int64_t tensor);
 /// The values of a benchmark's tensors, which all have one dtype and shape. A value depends on the
 /// tensor's number and the element's index alone, so that any box of it can be made, and compared
 /// with what came back, on any machine. Values are converted to the dtype as convert() does: an
-/// index that it cannot hold is rounded, or the largest number of the type. A complex element is
+/// index that it cannot hold is rounded, or wraps around. A complex element is
 /// two values, element i those of 2i and 2i + 1; a float of a byte has the bits of a value of i8.
 /// Immutable.
 class BenchData {

@@ -26,7 +26,7 @@ struct ElementwiseInstruction {
   Op op;        ///< elementwise, convert, or constant
   DType dtype;  ///< of the result
   std::vector<std::int32_t> operands;
-  double number = 0;  ///< of a constant
+  Scalar number = {};  ///< of a constant; one that the dtype has
 };
 
 /// A chain of elementwise operations that is carried out tile by tile: a tile of each operand is
@@ -35,13 +35,13 @@ struct ElementwiseInstruction {
 /// instructions). On one machine each element's value depends on its operands alone: neither on
 /// its place nor on what is fused.
 ///
-/// f16 and bf16 are computed in f32 and rounded after each operation. max and min give NaN where
-/// one operand is NaN. exp, log, tanh, erf, sin, cos, logistic and pow of f32 are off by at most 4
-/// units in the last place; those of f64 are as the standard library's.
+/// f16 and bf16 are computed in f32 and rounded after each operation. max and min give NaN if
+/// one operand is NaN, and take -0 as less than 0. exp, log, tanh, erf, sin, cos, logistic and pow
+/// of f32 are off by at most 4 units in the last place; those of f64 are as the standard library's.
 ///
-/// Integers wrap around. Division truncates, and by zero it gives 0, as does the remainder, which
-/// has the sign of the dividend. A negative power is the truncated reciprocal. Logical ops on
-/// integers are bitwise. A boolean is true unless its byte is 0.
+/// Integers wrap around. Division truncates; a quotient by zero is -1 (all bits set) and the
+/// remainder is the dividend, whose sign a remainder has. A negative power is the truncated
+/// reciprocal. Logical ops on integers are bitwise. A boolean is true unless its byte is 0.
 ///
 /// Immutable, thread-safe.
 ///
@@ -76,6 +76,10 @@ class ElementwiseKernel {
 
   /// Whether the op is defined for operands of a dtype.
   static bool supports(Op op, DType dtype);
+
+  /// Whether pow is defined for them: one dtype, or an integer exponent of a floating base, to
+  /// whose dtype it is converted.
+  static bool takes_exponent(DType base, DType exponent);
 
  private:
   std::shared_ptr<const detail::ElementwiseProgram> program_;

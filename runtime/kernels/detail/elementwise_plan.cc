@@ -157,17 +157,21 @@ class ElementwiseLowering {
     }
     std::vector<TileNodeId> sources;
     for (const std::int32_t operand : instruction.operands) sources.push_back(computed(operand));
-    const DType of = values_[as_size(instruction.operands.back())].dtype;
+    DType of = values_[as_size(instruction.operands.back())].dtype;
+    if (instruction.op == Op::pow && of != dtype) {  // an integer exponent
+      TileValue exponent = converted(values_[as_size(instruction.operands[1])], dtype);
+      sources[1] = computed(exponent);
+      of = dtype;
+    }
     const DType result = compute_dtype(dtype);
     const TileNodeId node =
         call(tile_function(instruction.op, compute_dtype(of)), std::move(sources), result);
     return keeps_half(instruction.op) ? of_computed(dtype, node) : of_unrounded(dtype, node);
   }
 
-  TileValue constant(DType dtype, double number) {
+  TileValue constant(DType dtype, const Scalar& number) {
     std::array<std::byte, sizeof(double)> element{}, source{};
-    std::memcpy(source.data(), &number, sizeof(number));
-    shardwise::convert(DType::f64, source.data(), dtype, element.data(), 1);
+    number.write(dtype, element.data());
     const DType type = compute_dtype(dtype);
     if (type != dtype) {
       source = element;

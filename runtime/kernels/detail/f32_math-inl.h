@@ -95,14 +95,17 @@ struct Div {
   static HWY_INLINE F32 apply(F32 a, F32 b) { return hn::Div(a, b); }
 };
 // A comparison with NaN is false, so that a NaN in `a` stays; one in `b` is chosen by itself.
+// Equal numbers have equal bits but for the sign of a zero, which And and Or choose.
 struct Max {
   static HWY_INLINE F32 apply(F32 a, F32 b) {
-    return hn::IfThenElse(hn::Or(hn::Lt(a, b), hn::IsNaN(b)), b, a);
+    const F32 larger = hn::IfThenElse(hn::Or(hn::Lt(a, b), hn::IsNaN(b)), b, a);
+    return hn::IfThenElse(hn::Eq(a, b), hn::And(a, b), larger);
   }
 };
 struct Min {
   static HWY_INLINE F32 apply(F32 a, F32 b) {
-    return hn::IfThenElse(hn::Or(hn::Gt(a, b), hn::IsNaN(b)), b, a);
+    const F32 less = hn::IfThenElse(hn::Or(hn::Gt(a, b), hn::IsNaN(b)), b, a);
+    return hn::IfThenElse(hn::Eq(a, b), hn::Or(a, b), less);
   }
 };
 

@@ -9,8 +9,8 @@ namespace shardwise {
 // Kernels that read or write by index. Ids are i32 or i64. `extent` is the whole extent of the
 // indexed dim: an id outside [0, extent) throws invalid_argument, naming the id, its index and the
 // extent, if it is one of those that the shard needs. Ids that are inside it but outside of a
-// shard's box are another device's: they give zeros or are left out, so that the sum over the
-// devices is the whole.
+// shard's box are another device's: take and take_along give zeros for them, so that the bitwise
+// or over the devices is the whole; the scatters leave them out, so that the sum is.
 
 /// x with dim `dim` replaced by the dims of ids: out[.., i.., ..] = x[.., ids[i..], ..].
 void take(const ConstShardView& x, const ConstShardView& ids, std::size_t dim, std::int64_t extent,
@@ -31,7 +31,8 @@ void scatter_add_along(const ConstShardView& ids, const ConstShardView& updates,
                        std::int64_t extent, const ShardView& out);
 
 /// The stable order of the elements along `dim`, as i32; in all other dims the boxes agree, and
-/// along `dim` both are whole. NaN comes last in both orders.
+/// along `dim` both are whole. NaN is the largest: last in ascending order,
+/// first in descending order.
 enum class SortOrder { ascending, descending };
 void argsort(const ConstShardView& in, std::size_t dim, SortOrder order, const ShardView& out);
 

@@ -2,6 +2,7 @@
 
 #include <span>
 
+#include "shardwise/runtime/graph/op.h"
 #include "shardwise/runtime/kernels/detail/shard_view.h"
 
 namespace shardwise {
@@ -21,7 +22,7 @@ void transpose(const ConstShardView& in, const Dims& dims, const ShardView& out)
 void slice(const ConstShardView& in, const Dims& begin, const Dims& stride, const ShardView& out);
 
 /// Element i of the operand is element low + i * stride of out; the others are `number`.
-void pad(const ConstShardView& in, const Dims& low, const Dims& stride, double number,
+void pad(const ConstShardView& in, const Dims& low, const Dims& stride, const Scalar& number,
          const ShardView& out);
 
 /// One after another along `dim`: extents[i] is the whole extent of input i there.
@@ -43,6 +44,6 @@ void dynamic_update_slice(const ConstShardView& in, const ConstShardView& update
 void iota(std::size_t dim, const ShardView& out);
 
 /// `number` everywhere, converted to out's dtype.
-void fill(double number, const ShardView& out);
+void fill(const Scalar& number, const ShardView& out);
 
 }  // namespace shardwise

@@ -34,6 +34,16 @@ bool is_plain_nan(T value) {
   }
 }
 
+/// Of two zeros the one with a sign is the less.
+template <class T>
+bool is_less_zero(T a, T b) {
+  if constexpr (std::floating_point<T>) {
+    return a == b && std::signbit(a) && !std::signbit(b);
+  } else {
+    return false;
+  }
+}
+
 struct PlainNeg : QuickPlainOp {
   template <class T>
   static T apply(T x) {
@@ -96,7 +106,7 @@ struct PlainDiv : QuickPlainOp {
   template <class T>
   static T apply(T a, T b) {
     if constexpr (std::integral<T>) {
-      if (b == 0) return 0;
+      if (b == 0) return static_cast<T>(-1);
       if (b == static_cast<T>(-1) && std::signed_integral<T>) return PlainNeg::apply(a);
     }
     return static_cast<T>(a / b);
@@ -106,7 +116,8 @@ struct PlainRem : SlowPlainOp {
   template <class T>
   static T apply(T a, T b) {
     if constexpr (std::integral<T>) {
-      if (b == 0 || (b == static_cast<T>(-1) && std::signed_integral<T>)) return 0;
+      if (b == 0) return a;
+      if (b == static_cast<T>(-1) && std::signed_integral<T>) return 0;
       return static_cast<T>(a % b);
     } else {
       return std::fmod(a, b);
@@ -135,13 +146,13 @@ struct PlainPow : SlowPlainOp {
 struct PlainMax : QuickPlainOp {
   template <class T>
   static T apply(T a, T b) {
-    return a < b || is_plain_nan(b) ? b : a;
+    return a < b || is_plain_nan(b) || is_less_zero(a, b) ? b : a;
   }
 };
 struct PlainMin : QuickPlainOp {
   template <class T>
   static T apply(T a, T b) {
-    return a > b || is_plain_nan(b) ? b : a;
+    return a > b || is_plain_nan(b) || is_less_zero(b, a) ? b : a;
   }
 };
 

@@ -29,14 +29,16 @@ struct Sum {
   }
 };
 
-// A NaN in `a` compares false and stays.
+// A NaN in `a` compares false and stays. Equal numbers differ in the sign of a zero alone: the
+// larger of both is -0 only if both are.
 struct Max {
   template <class T>
   static constexpr T kIdentity = -std::numeric_limits<T>::infinity();
 
   template <class V>
   static HWY_INLINE V combine(V a, V b) {
-    return hn::IfThenElse(hn::Or(hn::Gt(b, a), hn::IsNaN(b)), b, a);
+    const V larger = hn::IfThenElse(hn::Or(hn::Gt(b, a), hn::IsNaN(b)), b, a);
+    return hn::IfThenElse(hn::Eq(a, b), hn::And(a, b), larger);
   }
 };
 
@@ -46,7 +48,8 @@ struct Min {
 
   template <class V>
   static HWY_INLINE V combine(V a, V b) {
-    return hn::IfThenElse(hn::Or(hn::Lt(b, a), hn::IsNaN(b)), b, a);
+    const V less = hn::IfThenElse(hn::Or(hn::Lt(b, a), hn::IsNaN(b)), b, a);
+    return hn::IfThenElse(hn::Eq(a, b), hn::Or(a, b), less);
   }
 };
 

@@ -44,8 +44,12 @@ struct KernelCall {
   const ShardView& out;
 };
 
-/// What an op is: its result's type, its factors, its gradient and its kernel. There is no op
-/// without all four: the constructor takes functions by reference.
+/// What an op is: there is none without all four, as the constructor takes functions by reference.
+/// A few facts lie elsewhere: which ops are elementwise or only another view of their operand
+/// (below), take any dtype (build.cc), pass on parts of a sum (spmd/partition.cc), or are counted
+/// as multiplications (spmd/executable.cc).
+///
+/// Immutable, thread-safe.
 class OpRow {
  public:
   using TypeRule = TensorType(const TypeCall&);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -37,6 +38,9 @@ std::size_t need_dim(const Attributes& attributes, std::size_t at, std::size_t r
 /// Strictly ascending, each below rank.
 void need_dims(const Dims& dims, std::size_t rank);
 
+/// So few elements along a dim that i32 counts them.
+void need_small_index(std::int64_t extent);
+
 bool is_floating(DType dtype);
 bool is_index(DType dtype);  ///< i32 or i64
 
@@ -56,6 +60,9 @@ class RuleBuilder {
   void whole(std::size_t operand, std::size_t dim);
   /// The result's dim may be cut as one likes.
   void free(std::size_t result_dim);
+
+  /// How results of cut reduction factors combine; else they are summed.
+  void combine(Reduction reduction) { rule_.reduction = reduction; }
 
   FactorRule take() { return std::move(rule_); }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <cmath>
 #include <concepts>
 #include <cstdint>
 #include <cstring>
@@ -27,18 +28,35 @@ struct Sum {
   }
 };
 
+template <class T>
+bool has_sign(T value) {
+  if constexpr (std::floating_point<T>) {
+    return std::signbit(value);
+  } else {
+    return false;
+  }
+}
+
 // Written so that a NaN on either side wins: it compares false with everything, itself included.
+// Of two zeros the one with a sign is the less, so that the order of the sources does not matter.
 struct Max {
   template <class T>
   static T combine(T a, T b) {
-    return a > b || a != a ? a : b;  // NOLINT(misc-redundant-expression)
+    return a > b || a != a || (a == b && !has_sign(a)) ? a
+                                                       : b;  // NOLINT(misc-redundant-expression)
   }
 };
 
 struct Min {
   template <class T>
   static T combine(T a, T b) {
-    return a < b || a != a ? a : b;  // NOLINT(misc-redundant-expression)
+    return a < b || a != a || (a == b && has_sign(a)) ? a : b;  // NOLINT(misc-redundant-expression)
+  }
+};
+
+struct Or {
+  static std::uint8_t combine(std::uint8_t a, std::uint8_t b) {
+    return static_cast<std::uint8_t>(a | b);
   }
 };
 
@@ -129,6 +147,8 @@ void reduce(Reduction reduction, DType dtype, Sources sources, std::byte* out, s
       return reduce_with<Max>(dtype, sources, out, count);
     case Reduction::min:
       return reduce_with<Min>(dtype, sources, out, count);
+    case Reduction::bit_or:
+      return reduce_as<Or, std::uint8_t>(sources, out, count * size_bytes(dtype));
   }
 }
 

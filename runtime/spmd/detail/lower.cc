@@ -268,7 +268,7 @@ class Lowering {
     return {maker->operands[0], &node};
   }
 
-  double constant_of(PartValue operand) const {
+  Scalar constant_of(PartValue operand) const {
     const Compute* maker = maker_[as_size(operand)];
     if (graph_->node(maker->node).op == Op::broadcast) maker = maker_[as_size(maker->operands[0])];
     return graph_->node(maker->node).attributes.number;
@@ -282,7 +282,7 @@ class Lowering {
     std::vector<ElementwiseInstruction> instructions;
     std::map<PartValue, std::int32_t>
         numbers;  ///< of the members' results, -1 before they are there
-    std::map<std::pair<DType, double>, std::int32_t> constants;
+    std::vector<std::tuple<DType, Scalar, std::int32_t>> constants;  ///< and their instructions
 
     std::int32_t add(ElementwiseInstruction instruction) {
       instructions.push_back(std::move(instruction));
@@ -337,10 +337,12 @@ class Lowering {
     const KernelInput input = input_of(operand);
     if (input.value < 0) {
       const DType dtype = node_of(operand).type.dtype;
-      const double value = constant_of(operand);
-      const auto [at, is_new] = parts.constants.emplace(std::pair(dtype, value), -1);
-      if (is_new) at->second = parts.add({Op::constant, dtype, {}, value});
-      return at->second;
+      const Scalar value = constant_of(operand);
+      for (const auto& [of, known, instruction] : parts.constants) {
+        if (of == dtype && known == value) return instruction;
+      }
+      parts.constants.emplace_back(dtype, value, parts.add({Op::constant, dtype, {}, value}));
+      return std::get<2>(parts.constants.back());
     }
     if (parts.reads_member(input)) return parts.numbers[input.value];
     const auto at = std::find(parts.inputs.begin(), parts.inputs.end(), input);
