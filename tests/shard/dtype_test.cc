@@ -97,19 +97,25 @@ Exact exact_value(DType dtype, std::uint64_t bits) {
   return static_cast<Exact>(static_cast<std::int64_t>(bits << unused) >> unused);
 }
 
-/// The bits that a conversion must give.
-std::uint64_t expected_bits(DType to, Exact value) {
+/// The bits that a conversion must give: an integer keeps its low bits.
+std::uint64_t expected_bits(DType from, DType to, Exact value) {
   if (const Format* format = format_of(to)) return format->nearest(value);
   if (to == DType::boolean) return value != 0 ? 1 : 0;
   if (std::isnan(value)) return 0;
   const int bits = 8 * static_cast<int>(size_bytes(to));
+  const std::uint64_t mask = ~std::uint64_t{0} >> (64 - bits);
+  if (format_of(from) == nullptr) {
+    const bool negative = value < 0;
+    const std::uint64_t low = static_cast<std::uint64_t>(negative ? -value : value);
+    return (negative ? 0 - low : low) & mask;
+  }
   const Exact past_max = std::ldexp(Exact{1}, is_signed(to) ? bits - 1 : bits);
   const Exact least = is_signed(to) ? -past_max : 0;
   value = std::fmin(std::fmax(std::trunc(value), least), past_max - 1);
   const std::uint64_t all = is_signed(to) && value < 0
                                 ? static_cast<std::uint64_t>(static_cast<std::int64_t>(value))
                                 : static_cast<std::uint64_t>(value);
-  return bits == 64 ? all : all & ((std::uint64_t{1} << bits) - 1);
+  return all & mask;
 }
 
 std::vector<std::byte> pack(DType dtype, const std::vector<std::uint64_t>& elements) {
@@ -141,7 +147,7 @@ void expect_converts(DType from, DType to, const std::vector<std::uint64_t>& ele
       ASSERT_TRUE(format->is_nan(found)) << name(from) << " to " << name(to) << " of NaN";
       continue;
     }
-    ASSERT_EQ(found, expected_bits(to, value))
+    ASSERT_EQ(found, expected_bits(from, to, value))
         << name(from) << " to " << name(to) << " of " << value << ", bits " << elements[i];
   }
 }
