@@ -24,8 +24,7 @@ void round_trip(const Bytes& message, Decode&& decode) {
   try {
     require(detail::encode(decode(message)) == message, "message", "is printed otherwise");
   } catch (const Error& e) {
-    const bool expected =
-        e.code() == ErrorCode::corrupt || e.code() == ErrorCode::invalid_argument;
+    const bool expected = e.code() == ErrorCode::corrupt || e.code() == ErrorCode::invalid_argument;
     require(expected, "decode", e.what());
   }
 }
@@ -45,10 +44,17 @@ void unpack(const Bytes& message) {
 void run(std::span<const std::byte> input) {
   const Bytes message = detail::sealed(Bytes(input.begin() + 1, input.end()));
   switch (std::to_integer<unsigned>(input.front()) % 4) {
-    case 0: round_trip(message, detail::decode_restore_list); break;
-    case 1: round_trip(message, detail::decode_restore_digest); break;
-    case 2: round_trip(message, detail::decode_restore_verdict); break;
-    default: unpack(message);
+    case 0:
+      round_trip(message, detail::decode_restore_list);
+      break;
+    case 1:
+      round_trip(message, detail::decode_restore_digest);
+      break;
+    case 2:
+      round_trip(message, detail::decode_restore_verdict);
+      break;
+    default:
+      unpack(message);
   }
 }
 
