@@ -12,10 +12,10 @@
 #include <utility>
 
 #include "shardwise/loader/detail/copy_row.h"
-#include "shardwise/loader/sources/detail/open_files.h"
+#include "shardwise/loader/detail/files/shown_text.h"
 #include "shardwise/loader/sources/detail/csv_table.h"
 #include "shardwise/loader/sources/detail/number_text.h"
-#include "shardwise/loader/detail/files/shown_text.h"
+#include "shardwise/loader/sources/detail/open_files.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise {

@@ -10,10 +10,10 @@
 
 #include "shardwise/loader/detail/copy_row.h"
 #include "shardwise/loader/detail/files/file_window.h"
-#include "shardwise/loader/sources/detail/open_files.h"
-#include "shardwise/loader/sources/detail/json_value.h"
-#include "shardwise/loader/sources/detail/progress_steps.h"
 #include "shardwise/loader/detail/files/shown_text.h"
+#include "shardwise/loader/sources/detail/json_value.h"
+#include "shardwise/loader/sources/detail/open_files.h"
+#include "shardwise/loader/sources/detail/progress_steps.h"
 #include "shardwise/loader/sources/detail/text_records.h"
 #include "shardwise/shard/error.h"
 

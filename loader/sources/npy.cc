@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "shardwise/loader/detail/files/file_rows.h"
-#include "shardwise/loader/sources/detail/open_files.h"
 #include "shardwise/loader/sources/detail/npy_header.h"
+#include "shardwise/loader/sources/detail/open_files.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise {

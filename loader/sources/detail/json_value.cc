@@ -8,8 +8,8 @@
 #include <cstdint>
 #include <limits>
 
-#include "shardwise/loader/sources/detail/number_text.h"
 #include "shardwise/loader/detail/files/shown_text.h"
+#include "shardwise/loader/sources/detail/number_text.h"
 #include "shardwise/storage/utf8.h"
 
 namespace shardwise::detail {

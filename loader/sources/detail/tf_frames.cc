@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "shardwise/loader/detail/files/crc32c.h"
-#include "shardwise/loader/sources/detail/progress_steps.h"
 #include "shardwise/loader/detail/files/shown_text.h"
+#include "shardwise/loader/sources/detail/progress_steps.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise::detail {

@@ -3,8 +3,8 @@
 #include <span>
 #include <vector>
 
-#include "shardwise/shard/torus/hybrid_mesh.h"
 #include "shardwise/shard/torus/detail/torus_assignment.h"
+#include "shardwise/shard/torus/hybrid_mesh.h"
 
 namespace shardwise::detail {
 

@@ -8,8 +8,8 @@
 #include <random>
 
 #include "loader/sources/source_reads.h"
-#include "shardwise/loader/sources/detail/open_files.h"
 #include "shardwise/loader/sources/detail/json_value.h"
+#include "shardwise/loader/sources/detail/open_files.h"
 #include "testing/errors.h"
 
 namespace shardwise {

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "shardwise/shard/error.h"
-#include "shardwise/shard/torus/hybrid_mesh.h"
 #include "shardwise/shard/torus/detail/torus_assignment.h"
+#include "shardwise/shard/torus/hybrid_mesh.h"
 #include "testing/devices_of.h"
 #include "testing/json_values.h"
 #include "testing/test_data.h"
