@@ -55,8 +55,9 @@ const std::filesystem::path& StagedOutput::place() const { return impl_->place; 
 void StagedOutput::publish(bool replaces) {
   FileSystem& file_system = impl_->file_system;
   if (replaces) {
+    const char* aside = impl_->target.filename() == "replaced" ? "old" : "replaced";
     detail::exchange_by_any_means(file_system, impl_->place, impl_->target,
-                                  impl_->attempt.directory() / "replaced");
+                                  impl_->attempt.directory() / aside);
   } else {
     file_system.rename(impl_->place, impl_->target);
   }

@@ -285,7 +285,11 @@ void TieredManager::close() {
   } catch (...) {
     error = std::current_exception();
   }
-  impl_->end_drain();
+  try {
+    impl_->end_drain();
+  } catch (...) {
+    if (!error) error = std::current_exception();  // a save that failed is why its drain did
+  }
   if (error) std::rethrow_exception(error);
 }
 

@@ -246,8 +246,9 @@ class Loader:
 
     def __iter__(self) -> Iterator[Any]:
         """The rest of this loop's epochs, from where it stands; at their end, of as many further ones."""
-        if self._has_ended():
-            self._go_on()
+        with self._lock:
+            if self._has_ended():
+                self._go_on()
         return self
 
     def _has_ended(self) -> bool:
@@ -276,7 +277,14 @@ class Loader:
         self._core, self._run_epochs = begun, self._run_epochs + self.epochs
 
     def __next__(self) -> Any:
-        found = self._started().next()
+        while True:
+            core = self._started()
+            try:
+                found = core.next()
+                break
+            except InvalidArgument:
+                if self._core is None or self._core is core:
+                    raise  # else another thread's loop went on with further epochs
         if found is None:
             raise StopIteration
         return self._batch(found)

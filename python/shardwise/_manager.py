@@ -43,6 +43,7 @@ class PendingSave:
         self._error: BaseException | None = None
         self._seen = False
         self._callbacks: list[Callable[[PendingSave], None]] = []
+        self._has_callbacks = False
         self._lock = threading.RLock()
         self._begin = threading.Event()
         self._thread = threading.Thread(target=self._work, name=f"shardwise {self._what}")
@@ -107,11 +108,12 @@ class PendingSave:
         """Calls it with this object at the end, on the thread that saves; at once where it has ended."""
         with self._lock:
             if not self._done.is_set():
+                self._has_callbacks = True
                 self._callbacks.append(callback)
                 return
         self._call(callback)
 
-    def _wait(self, timeout: float | None) -> None:
+    def _wait(self, timeout: float | None, callbacks: bool = True) -> None:
         if self._done.is_set() and threading.current_thread() is self._thread:
             return  # from a callback
         # In steps, so that Ctrl-C is seen.
@@ -121,11 +123,13 @@ class PendingSave:
             waited += 0.1
             if end is not None and waited >= end:
                 raise TimeoutError(f"{self._what} is not done after {timeout:g} s")
-        self._thread.join()
+        if callbacks or not self._has_callbacks:
+            self._thread.join()
 
     def rethrow_unseen(self) -> None:
-        """Waits; raises its error if nobody has been told."""
-        self._wait(None)
+        """Waits; raises its error if nobody has been told. Callbacks may still run: they may call the manager, whose lock
+        the caller has."""
+        self._wait(None, callbacks=False)
         if self._error is not None and not self._seen:
             self._seen = True
             raise self._error
@@ -193,9 +197,9 @@ class CheckpointManager:
         """Copies the arrays, in memory that it keeps for the next one, and returns while the save goes on."""
         self._check_metrics(step, metrics)
         with self._lock:
-            self._finish()
             pool, self._pool = self._pool, {}  # so that a save in a signal's handler does not use that memory
             try:
+                self._finish()  # what may still read that memory
                 plan = _with_metrics(plan_of(copied(tensors, pool)), metrics)
             finally:
                 self._pool = pool
@@ -229,9 +233,13 @@ class CheckpointManager:
         return stats
 
     def _finish(self) -> None:
-        current, self._current = self._current, None
-        if current is not None:
-            current.rethrow_unseen()
+        """Waits for the save under way, also for one that a signal's handler begins meanwhile."""
+        while (current := self._current) is not None:
+            try:
+                current.rethrow_unseen()
+            finally:
+                if current.done() and self._current is current:  # else Ctrl-C has ended the wait, not the save
+                    self._current = None
 
     def _retired(self, steps: list[tuple[int, str]]) -> list[int]:
         """Of the steps there are, ascending, those that retention does not keep. On the thread that saves."""

@@ -109,9 +109,12 @@ def _failure(code: str, text: str, ranks: Sequence[int] = ()) -> bytes:
 
 def _difference(rank: int, mine: Mapping[str, Any], first: Mapping[str, Any]) -> str:
     """What a rank was called with that rank 0 was not; nothing if it is all the same. Both hold the call's name."""
-    keys = [key for key in first if key != "call"] if mine.keys() == first.keys() else []
-    wrong = [key for key in keys if mine[key] != first[key]] or ["call"] * (mine["call"] != first["call"])
-    found = "; ".join(f"found {key} {mine[key]!r} on rank {rank}, needed {first[key]!r}, as on rank 0" for key in wrong)
+    mine = json.loads(json.dumps(mine))  # as rank 0's have come
+    comparable = mine["call"] == first["call"] or mine.keys() == first.keys()
+    keys = [key for key in {**first, **mine} if key != "call"] if comparable else []
+    wrong = [key for key in keys if mine.get(key) != first.get(key)] or ["call"] * (mine["call"] != first["call"])
+    found = "; ".join(f"found {key} {mine.get(key)!r} on rank {rank}, needed {first.get(key)!r}, as on rank 0"
+                      for key in wrong)
     return f"{found}: every rank makes the same calls in the same order" if found else ""
 
 

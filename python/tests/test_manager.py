@@ -164,7 +164,7 @@ root, stop = sys.argv[1], []
 m = sw.CheckpointManager(root)
 w = np.random.default_rng(0).standard_normal((64, 1 << 18), np.float32)
 def handler(signum, frame):
-    pending = m.save_async(99, {"w": np.ones(3)})
+    pending = m.save_async(99, {"w": w + 1})
     m.save(100, {"w": np.ones(4)}, progress=lambda done, total: None)
     stop.append(pending.result().path)
 signal.signal(signal.SIGTERM, handler)
@@ -174,8 +174,9 @@ while not stop:
     %s
     step += 1
 m.wait()
-print(step, [s for s in m.steps() if s < 99] == list(range(step)), m.steps()[-2:], bool(sw.verify(m.step(99))),
-      np.array_equal(m.open(step - 1)["w"], w), flush=True)
+print(step, [s for s in m.steps() if s < 99] == list(range(step)), m.steps()[-2:],
+      np.array_equal(m.open(99)["w"], w + 1),
+      all(np.array_equal(m.open(s)["w"], w) for s in range(step)), flush=True)
 """
 
 
@@ -210,6 +211,25 @@ def test_a_callback_may_save(tmp_path):
         m.save_async(1, {"w": np.zeros(2)}).add_done_callback(again)
         assert done.wait(60)
         assert said == [str(tmp_path / "step-00000002")] and m.steps() == [1, 2]
+
+
+CALLBACK = """
+import sys, threading, numpy as np, shardwise as sw
+done = threading.Event()
+m = sw.CheckpointManager(sys.argv[1])
+def again(pending):
+    m.save(2, {"w": np.zeros(2)})
+    done.set()
+m.save_async(1, {"w": np.zeros((16, 1 << 18))}).add_done_callback(again)
+m.wait()
+print(done.wait(60), m.steps())
+"""
+
+
+def test_a_callback_may_save_while_the_manager_waits(tmp_path):
+    run = subprocess.run([sys.executable, "-c", CALLBACK, str(tmp_path)], env=ENVIRONMENT, text=True, capture_output=True,
+                         timeout=120)
+    assert run.stdout == "True [1, 2]\n", run.stderr
 
 
 def test_a_save_can_be_cancelled(tmp_path, rng):

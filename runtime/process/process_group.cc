@@ -231,18 +231,17 @@ struct ProcessGroup::State {
     milliseconds slice = kFirstSlice;
     for (;;) {
       const auto left = std::chrono::ceil<milliseconds>(operation.start + timeout_ - Clock::now());
+      std::optional<Bytes> bytes;
       try {
-        auto bytes =
-            transport->receive(from, operation.key, std::clamp(left, milliseconds(0), slice));
-        if (bytes) {
-          if (operation.key.number != kNeverSent) check_mark(operation, from, *bytes);
-          return bytes;
-        }
+        bytes = transport->receive(from, operation.key, std::clamp(left, milliseconds(0), slice));
       } catch (const Error& e) {
-        if (e.code() == ErrorCode::cancelled) throw;
         await_reason();
         check(operation.name);
         fail(operation, e.what());
+      }
+      if (bytes) {
+        if (operation.key.number != kNeverSent) check_mark(operation, from, *bytes);
+        return bytes;
       }
       check(operation.name);
       if (left <= milliseconds(0)) return {};
@@ -305,8 +304,9 @@ struct ProcessGroup::State {
   Bytes spread(const Operation& operation, Bytes bytes) {
     const int own = transport->rank();
     if (own != 0) bytes = receive_from_root(operation, parent_of(own));
-    send_to_all(operation, children_of(own, transport->size()), bytes);
-    flush(operation);
+    const std::vector<int> children = children_of(own, transport->size());
+    send_to_all(operation, children, bytes);
+    if (!children.empty()) flush(operation);
     return bytes;
   }
 

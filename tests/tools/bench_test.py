@@ -22,14 +22,12 @@ def run(*arguments):
 
 
 def index_values(shape, dtype):
-    """What --data index is to hold: rounded to nearest, or the largest number there is."""
+    """What --data index is to hold: floats are rounded to nearest, integers keep the low bits."""
     index = numpy.arange(numpy.prod(shape, dtype="i8")) % 2**20
     if dtype == "bf16":
         bits = index.astype("<f4").view("<u4")
         return ((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).view("<f4").reshape(shape)
     kind = numpy.dtype(NUMPY[dtype])
-    if kind.kind in "iu":
-        index = numpy.minimum(index, numpy.iinfo(kind).max)
     with numpy.errstate(over="ignore"):
         return index.astype(kind).reshape(shape)
 

@@ -150,13 +150,14 @@ class Loader(IterableDataset[Batch]):
     def __iter__(self) -> Iterator[Batch]:
         """The rest of this loop's epochs, from where it stands; at their end, of as many further ones."""
         made = self._made()
-        if made._has_ended():
-            info = get_worker_info()
-            if info is None:
-                made._go_on()
-            else:  # a DataLoader asks worker 0 first
-                self._begin = made._started().batches
-                made._go_on((info.num_workers, (self._begin + info.id) % info.num_workers))
+        with made._lock:
+            if made._has_ended():
+                info = get_worker_info()
+                if info is None:
+                    made._go_on()
+                else:  # a DataLoader asks worker 0 first
+                    self._begin = made._started().batches
+                    made._go_on((info.num_workers, (self._begin + info.id) % info.num_workers))
         return self
 
     def __next__(self) -> Batch:
