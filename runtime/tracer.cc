@@ -19,7 +19,7 @@ namespace {
 using State = TracerImpl::State;
 
 /// A weight or optimizer state that more operations than this lie before is not looked for.
-constexpr int kMostVisits = 64;
+constexpr int kMostReplacedVisits = 64;
 
 Sharding marked_sharding(const State& state, const Mesh& mesh) {
   return to_sharding(to_cut(*state.mark, mesh, state.type.shape.size()), mesh);
@@ -29,7 +29,7 @@ Sharding marked_sharding(const State& state, const Mesh& mesh) {
 /// element, first operands first: in w - 0.1 * g it is w. -1: none.
 std::int64_t replaced_input(const Graph& graph, NodeId node, const std::vector<bool>& may_be) {
   std::vector<NodeId> open{node};
-  for (int visits = 0; !open.empty() && visits < kMostVisits; ++visits) {
+  for (int visits = 0; !open.empty() && visits < kMostReplacedVisits; ++visits) {
     const NodeId id = open.back();
     open.pop_back();
     for (std::size_t i = 0; i < graph.inputs.size(); ++i) {

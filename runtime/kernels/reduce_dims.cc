@@ -49,8 +49,9 @@ struct TakeLargest {
 
   template <class T>
   static T combine(T a, T b) {
-    return a > b || a != a || (a == b && !has_sign(a)) ? a
-                                                       : b;  // NOLINT(misc-redundant-expression)
+    // NOLINTNEXTLINE(misc-redundant-expression)
+    const bool first = a > b || a != a || (a == b && !has_sign(a));
+    return first ? a : b;
   }
 };
 

@@ -444,7 +444,7 @@ std::string Executable::dump_plan() const {
                             impl_->plan.activation_bytes, impl_->plan.collective_bytes);
 }
 
-std::size_t planned_peak_bytes(std::shared_ptr<const Graph> graph, const Mesh& mesh,
+std::size_t planned_peak_bytes(const std::shared_ptr<const Graph>& graph, const Mesh& mesh,
                                const CompileOptions& options) {
   const Propagation propagation = propagate(*graph, mesh);
   const PartitionedGraph partitioned = partition(

@@ -117,7 +117,7 @@ class Executable {
 
 /// The peak of the device that needs most, with inputs and outputs, of the Executable that would be
 /// made; cheaper than to make it. Throws as Executable does.
-std::size_t planned_peak_bytes(std::shared_ptr<const Graph> graph, const Mesh& mesh,
+std::size_t planned_peak_bytes(const std::shared_ptr<const Graph>& graph, const Mesh& mesh,
                                const CompileOptions& options);
 
 }  // namespace shardwise

@@ -42,8 +42,9 @@ bool has_sign(T value) {
 struct Max {
   template <class T>
   static T combine(T a, T b) {
-    return a > b || a != a || (a == b && !has_sign(a)) ? a
-                                                       : b;  // NOLINT(misc-redundant-expression)
+    // NOLINTNEXTLINE(misc-redundant-expression)
+    const bool first = a > b || a != a || (a == b && !has_sign(a));
+    return first ? a : b;
   }
 };
 

@@ -155,7 +155,7 @@ class Adviser {
     }
     if (text.empty()) text = text_of(marks);
     try {
-      const std::size_t peak = planned_peak_bytes(std::move(other), mesh_, changed);
+      const std::size_t peak = planned_peak_bytes(other, mesh_, changed);
       Proposal one{std::move(marks), std::move(text), peak};
       if (!best_ || peak < best_->peak_bytes) best_ = one;
       return one;
