@@ -57,6 +57,7 @@ class Unpacker {
       const std::uint64_t bits = byte & 0x7F;
       if (bits << shift >> shift != bits) fail("a number has more than 64 bits");
       value |= bits << shift;
+      if (byte == 0 && shift > 0) fail("a number is longer than it must be");
       if (byte < 0x80) return value;
     }
     fail("a number has more than 10 bytes");
@@ -89,6 +90,15 @@ class Unpacker {
   std::string text() {
     const auto bytes = part(number());
     return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+  }
+
+  /// A text of one line, as those of meshes and specs are: it may stand in a message to a person.
+  std::string line() {
+    std::string found = text();
+    for (const char c : found) {
+      if (static_cast<unsigned char>(c) < 0x20) fail("a line of text has a control character");
+    }
+    return found;
   }
 
   /// All that is left.

@@ -72,9 +72,9 @@ WriterMap take_writers(Unpacker& unpacker) {
 /// A sharding and its texts, in an entry without a name.
 TensorEntry take_sharding(Unpacker& unpacker, const WriterMap& writers) {
   TensorEntry entry;
-  entry.mesh = unpacker.text();
-  entry.spec = unpacker.text();
-  entry.policy = unpacker.text();
+  entry.mesh = unpacker.line();
+  entry.spec = unpacker.line();
+  entry.policy = unpacker.line();
   Mesh mesh = Mesh::parse(entry.mesh);
   if (const std::string problem = mesh_problem(mesh, writers); !problem.empty()) {
     Unpacker::fail(fmt::format("the mesh {}: {}", entry.mesh, problem));
