@@ -199,7 +199,9 @@ class Rank final : public Transport {
   void send(int to, const MessageKey& key, Bytes bytes) override {
     if (rank_ == 0) {
       if (network_.made_up != nullptr && !network_.made_up->has_begun()) {
-        network_.made_up->begin(bytes);
+        Bytes notice = bytes;
+        detail::unseal(notice);
+        network_.made_up->begin(notice);
       }
       ++network_.sent;
       network_.sent_bytes += std::ssize(bytes);
