@@ -18,7 +18,7 @@ namespace {
 
 using State = TracerImpl::State;
 
-/// A weight or optimizer state that more operations than this lie before is not looked for.
+/// How many operations are looked through for the weight or optimizer state that a result replaces.
 constexpr int kMostReplacedVisits = 64;
 
 Sharding marked_sharding(const State& state, const Mesh& mesh) {

@@ -95,7 +95,7 @@ bool is_aligned(std::uint64_t offset, const std::byte* data, std::size_t size = 
 
 // Two descriptors of one file: writes that are aligned pass the page cache by, all else goes
 // through it. The two never share a page, since the direct part ends where a page ends. Rounding a
-// tail up instead would write over whatever lies after it.
+// tail up instead would overwrite what comes after it.
 class PosixFile final : public File {
  public:
   PosixFile(std::filesystem::path path, Descriptor cached, Descriptor direct)

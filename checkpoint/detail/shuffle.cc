@@ -23,7 +23,7 @@ using Lanes = hn::ScalableTag<std::uint8_t>;
 using Lanes16 = hn::ScalableTag<std::uint16_t>;
 
 // Each loop does whole vectors and returns how many elements it has done; the rest is the caller's.
-// Byte b of the elements goes to planes[b], or lies `plane` bytes after byte b - 1.
+// Byte b of the elements goes to planes[b], or is `plane` bytes after byte b - 1.
 
 std::size_t split2(const std::uint8_t* in, std::size_t count, std::uint8_t* const* planes) {
   const Lanes d;

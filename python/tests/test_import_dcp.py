@@ -130,7 +130,7 @@ LIES = {
 
 
 @pytest.mark.parametrize("what", list(LIES))
-def test_metadata_that_lie_are_an_error_of_ours(good, what):
+def test_metadata_that_are_untrue_are_an_error_of_ours(good, what):
     os.mkfifo(good / "fifo")
     os.mkdir(good / "folder")
     os.symlink("/dev/zero", good / "null")

@@ -174,7 +174,7 @@ while not stop:
     %s
     step += 1
 m.wait()
-print(step, [s for s in m.steps() if s < 99] == list(range(step)), m.steps()[-2:],
+print(step, [s for s in m.steps() if s < 99] == list(range(step)), m.steps()[-2:], bool(sw.verify(m.step(99))),
       np.array_equal(m.open(99)["w"], w + 1),
       all(np.array_equal(m.open(s)["w"], w) for s in range(step)), flush=True)
 """
@@ -194,7 +194,7 @@ def test_a_handler_of_a_signal_may_save(tmp_path, what):
         out, errors = child.communicate(timeout=60)
     finally:
         child.kill()
-    assert out.endswith("True [99, 100] True True\n"), (out, errors)
+    assert out.endswith("True [99, 100] True True True\n"), (out, errors)
 
 
 def test_a_callback_may_save(tmp_path):

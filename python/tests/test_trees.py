@@ -174,7 +174,7 @@ def test_patterns_give_arrays_within_trees_by_name(tmp_path):
     assert sw.load(tmp_path / "a")["net"]["l"][1] == 3
 
 
-def test_what_lies_too_deep_or_holds_itself_is_refused(tmp_path):
+def test_what_is_too_deep_or_holds_itself_is_refused(tmp_path):
     own: list[Any] = []
     own.append(own)
     mixed: dict[str, Any] = {"w": np.ones(1)}

@@ -111,7 +111,7 @@ void BenchData::make(std::int64_t tensor, std::int64_t index, std::span<double> 
   }
 }
 
-// Calls body(offset in the box, bytes) for pieces of the box's bytes that lie one after the other.
+// Calls body(offset in the box, bytes) for consecutive pieces of the box's bytes.
 template <class Number, class Body>
 void BenchData::each_block(std::int64_t tensor, const Box& box, Body&& body) const {
   std::array<Number, kBlockNumbers> numbers;

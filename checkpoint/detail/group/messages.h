@@ -37,7 +37,7 @@ struct SaveOutcome {
 Bytes encode(const AttemptNotice& notice);
 AttemptNotice decode_notice(std::span<const std::byte> bytes);
 
-/// Of a group of so many processes.
+/// Of a group of this number of processes.
 Bytes encode(const SaveOutcome& outcome);
 SaveOutcome decode_outcome(std::span<const std::byte> bytes, int processes);
 

@@ -116,7 +116,7 @@ H5File AddressDriver::create_file() {
   check_hdf5(H5Pset_driver(access.get(), driver.get(), &self), "set the file driver");
   check_hdf5(H5Pset_libver_bounds(access.get(), H5F_LIBVER_V110, H5F_LIBVER_V110),
              "set the format version");
-  // The first metadata block is the front; all others lie after the data.
+  // The first metadata block is the front; all others come after the data.
   check_hdf5(H5Pset_meta_block_size(access.get(), kFrontBytes), "set the metadata block size");
   check_hdf5(H5Pset_small_data_block_size(access.get(), 0), "set the small data block size");
   check_hdf5(H5Pset_cache(access.get(), 0, 0, 0, 0), "switch the chunk cache off");

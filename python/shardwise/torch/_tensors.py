@@ -49,7 +49,7 @@ _SAME_SIZE = {1: np.uint8, 2: np.int16, 4: np.int32, 8: np.int64, 16: np.complex
 
 
 def shared_tensor(array: np.ndarray[Any, Any]) -> torch.Tensor:
-    """A tensor on the memory of an array, of any dtype that both have; on a copy, if torch cannot show it as it lies."""
+    """A tensor on the memory of an array, of any dtype that both have; on a copy, if torch cannot show its layout."""
     dtype = TORCH[name_of(array.dtype)]
     if not array.flags.writeable or any(stride < 0 for stride in array.strides):
         array = array.copy()

@@ -45,7 +45,7 @@ struct KernelCall {
 };
 
 /// What an op is: there is none without all four, as the constructor takes functions by reference.
-/// A few facts lie elsewhere: which ops are elementwise or only another view of their operand
+/// A few facts stand elsewhere: which ops are elementwise or only another view of their operand
 /// (below), take any dtype (build.cc), pass on parts of a sum (spmd/partition.cc), or are counted
 /// as multiplications (spmd/executable.cc).
 ///
