@@ -143,14 +143,7 @@ class PythonLoader {
   }
 
   Dict stats() const {
-    LoaderStats stats;
-    {
-      std::shared_ptr<HostLoader> kept = get();
-      const GilRelease released;
-      const std::shared_ptr<HostLoader> loader = std::move(kept);
-      const std::lock_guard lock(taking_);
-      stats = loader->stats();
-    }
+    const LoaderStats stats = alone(&HostLoader::stats);
     Dict dict;
     dict["batches"] = stats.batches;
     dict["records"] = stats.records;
@@ -168,14 +161,7 @@ class PythonLoader {
   }
 
   nb::typed<nb::tuple, std::int64_t, List> bad_records() const {
-    BadRecordLedger ledger;
-    {
-      std::shared_ptr<HostLoader> kept = get();
-      const GilRelease released;
-      const std::shared_ptr<HostLoader> loader = std::move(kept);
-      const std::lock_guard lock(taking_);
-      ledger = loader->bad_records();
-    }
+    const BadRecordLedger ledger = alone(&HostLoader::bad_records);
     nb::list first;
     for (const BadRecord& bad : ledger.first) {
       first.append(
@@ -206,6 +192,16 @@ class PythonLoader {
   }
 
  private:
+  /// What the loader answers, asked without the GIL while no other thread uses it.
+  template <class Answer>
+  Answer alone(Answer (HostLoader::*ask)() const) const {
+    std::shared_ptr<HostLoader> kept = get();
+    const GilRelease released;
+    const std::shared_ptr<HostLoader> loader = std::move(kept);  // dropped without the GIL
+    const std::lock_guard lock(taking_);
+    return (loader.get()->*ask)();
+  }
+
   OwnProcess process_;
   mutable std::timed_mutex taking_;    // the loader is for one thread at a time
   std::vector<nb::object> functions_;  // see Records

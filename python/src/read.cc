@@ -42,14 +42,29 @@ class Last {
   nb::object object_;
 };
 
+/// What ends the read on this thread, as others may read from the same checkpoint.
+thread_local const std::atomic<bool>* interrupts_this_thread = nullptr;
+
+class Interruptible {
+ public:
+  explicit Interruptible(const std::atomic<bool>& interrupted) {
+    interrupts_this_thread = &interrupted;
+  }
+  ~Interruptible() { interrupts_this_thread = nullptr; }
+  Interruptible(const Interruptible&) = delete;
+  Interruptible& operator=(const Interruptible&) = delete;
+};
+
 class Reader {
  public:
   Reader(const std::string& path, bool pin, int threads, std::size_t memory) {
     const GilRelease released;
     ReadOptions options{.memory_budget_bytes = memory, .threads = threads, .pin = pin};
-    // Of all reads of this reader: each looks whether it is its own turn to end.
-    options.progress = [this](const Progress&) {
-      if (interrupted_) throw Error(ErrorCode::cancelled, "it was interrupted");
+    // Called on the thread that reads.
+    options.progress = [](const Progress&) {
+      if (interrupts_this_thread != nullptr && *interrupts_this_thread) {
+        throw Error(ErrorCode::cancelled, "it was interrupted");
+      }
     };
     reader_ = std::make_shared<CheckpointReader>(path, options);
   }
@@ -133,13 +148,16 @@ class Reader {
       reader->read(targets);
       return;
     }
-    interrupted_ = false;
-    Work work(nb::none(), &interrupted_);
-    work.run([&] { std::exchange(kept, nullptr)->read(targets); });
+    std::atomic<bool> interrupted = false;
+    Work work(nb::none(), &interrupted);
+    work.run([&] {
+      const std::shared_ptr<const CheckpointReader> reader = std::exchange(kept, nullptr);
+      const Interruptible own(interrupted);
+      reader->read(targets);
+    });
   }
 
   OwnProcess process_;
-  std::atomic<bool> interrupted_ = false;
   std::shared_ptr<const CheckpointReader> reader_;
 };
 

@@ -348,3 +348,40 @@ def test_the_package_shows_its_names_and_choices(tmp_path):
     sw.save(tmp_path / "a", {"w": np.ones(1)})
     with sw.open(tmp_path / "a") as c:
         assert c._ipython_key_completions_() == ["w"]
+
+
+INTERRUPTED_READ = """
+import os, signal, sys, threading, numpy as np, shardwise as sw
+w = np.random.default_rng(0).standard_normal((64, 1 << 17), np.float32)
+sw.save(sys.argv[1], {"w": w, "small": np.arange(5)}, codec="none")
+checkpoint = sw.open(sys.argv[1])
+out, ended, waiting = np.empty_like(w), 0, threading.Event()
+def interrupt():  # again and again, so that some come in the middle of a read
+    while waiting.wait() and ended < 20:
+        os.kill(os.getpid(), signal.SIGINT)
+thread = threading.Thread(target=interrupt)
+signal.signal(signal.SIGINT, lambda signum, frame: interrupted())
+def interrupted():
+    if waiting.is_set():
+        waiting.clear()
+        raise KeyboardInterrupt
+thread.start()
+while ended < 20:
+    try:
+        waiting.set()
+        while True:
+            checkpoint["w"].read_into(out)
+    except KeyboardInterrupt:
+        ended += 1
+    assert checkpoint["small"][...].tolist() == [0, 1, 2, 3, 4]
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+waiting.set()
+thread.join()
+print(np.array_equal(checkpoint["w"][...], w))
+"""
+
+
+def test_reads_after_one_that_ctrl_c_ended(tmp_path):
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED_READ, str(tmp_path / "a")], timeout=120, text=True,
+                          capture_output=True)
+    assert done.stdout == "True\n", done.stderr
