@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cassert>
-#include <cmath>
 #include <concepts>
 #include <limits>
 #include <type_traits>
@@ -11,23 +10,12 @@
 #include "shardwise/runtime/kernels/detail/loops.h"
 #include "shardwise/runtime/kernels/detail/reduce_floats.h"
 #include "shardwise/runtime/kernels/detail/scratch.h"
+#include "shardwise/runtime/program/detail/extremes.h"
 
 namespace shardwise {
 namespace {
 
 using ReduceLoops = detail::Loops<2>;  // of the operand and the result
-
-// A NaN on either side wins: it compares false with everything, itself included. Of two zeros the
-// one with a sign is the less.
-
-template <class T>
-bool has_sign(T value) {
-  if constexpr (std::floating_point<T>) {
-    return std::signbit(value);
-  } else {
-    return false;
-  }
-}
 
 struct TakeSum {
   static constexpr Reduction kReduction = Reduction::sum;
@@ -49,9 +37,7 @@ struct TakeLargest {
 
   template <class T>
   static T combine(T a, T b) {
-    // NOLINTNEXTLINE(misc-redundant-expression)
-    const bool first = a > b || a != a || (a == b && !has_sign(a));
-    return first ? a : b;
+    return detail::larger(a, b);
   }
 };
 
@@ -64,7 +50,7 @@ struct TakeLeast {
 
   template <class T>
   static T combine(T a, T b) {
-    return a < b || a != a || (a == b && has_sign(a)) ? a : b;  // NOLINT(misc-redundant-expression)
+    return detail::smaller(a, b);
   }
 };
 

@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <cassert>
-#include <cmath>
 #include <concepts>
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
 
+#include "shardwise/runtime/program/detail/extremes.h"
 namespace shardwise::detail {
 namespace {
 
@@ -28,30 +28,17 @@ struct Sum {
   }
 };
 
-template <class T>
-bool has_sign(T value) {
-  if constexpr (std::floating_point<T>) {
-    return std::signbit(value);
-  } else {
-    return false;
-  }
-}
-
-// Written so that a NaN on either side wins: it compares false with everything, itself included.
-// Of two zeros the one with a sign is the less, so that the order of the sources does not matter.
 struct Max {
   template <class T>
   static T combine(T a, T b) {
-    // NOLINTNEXTLINE(misc-redundant-expression)
-    const bool first = a > b || a != a || (a == b && !has_sign(a));
-    return first ? a : b;
+    return larger(a, b);
   }
 };
 
 struct Min {
   template <class T>
   static T combine(T a, T b) {
-    return a < b || a != a || (a == b && has_sign(a)) ? a : b;  // NOLINT(misc-redundant-expression)
+    return smaller(a, b);
   }
 };
 
