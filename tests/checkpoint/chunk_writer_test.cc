@@ -9,6 +9,7 @@
 #include <latch>
 #include <random>
 
+#include "shardwise/checkpoint/detail/write/host_reader.h"
 #include "shardwise/shard/box_copy.h"
 #include "shardwise/shard/host/mutex.h"
 #include "shardwise/shard/host/page_memory.h"
@@ -45,22 +46,10 @@ Outcome run(const std::filesystem::path& path, std::vector<TensorSource> sources
 }
 
 // A tensor in memory that others may write to.
-class OpenMemory final : public BoxReader {
+class OpenMemory final : public HostReader {
  public:
-  OpenMemory(TensorInfo info, const std::byte* data)
-      : info_(std::move(info)), whole_{data, Box::whole(info_.shape)} {}
-  std::span<const TensorInfo> tensors() const override { return {&info_, 1}; }
-  void read(std::size_t /*tensor*/, const Box& box, std::span<std::byte> out) const override {
-    copy_box(box, size_bytes(info_.dtype), whole_, {out.data(), box});
-  }
-  const std::byte* contiguous(std::size_t /*tensor*/, const Box& box) const override {
-    return find_contiguous(box, size_bytes(info_.dtype), whole_);
-  }
+  using HostReader::HostReader;
   bool may_change() const override { return true; }
-
- private:
-  TensorInfo info_;
-  ConstBoxView whole_;
 };
 
 // While each write is under way, somebody changes a byte.

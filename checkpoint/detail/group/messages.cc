@@ -13,7 +13,7 @@ std::string take_name(Unpacker& unpacker) {
   std::string name = unpacker.text();
   if (name == "." || name == ".." || name.find('/') != std::string::npos ||
       name.find('\0') != std::string::npos) {
-    Unpacker::fail("found a name that is no directory's in a root");
+    unpacker.fail("found a name that is no directory's in a root");
   }
   return name;
 }
@@ -30,11 +30,11 @@ Bytes encode(const AttemptNotice& notice) {
 }
 
 AttemptNotice decode_notice(std::span<const std::byte> bytes) {
-  Unpacker unpacker(unsealed(bytes, kNotice));
+  Unpacker unpacker = Unpacker::of_sealed(bytes, kNotice);
   AttemptNotice notice;
   notice.id = unpacker.text();
   if (Hash128 hash; !from_hex(notice.id, hash)) {
-    Unpacker::fail("found an id that is not 32 hex digits");
+    unpacker.fail("found an id that is not 32 hex digits");
   }
   notice.directory = take_name(unpacker);
   notice.is_reused = unpacker.flag();
@@ -58,7 +58,7 @@ Bytes encode(const SaveOutcome& outcome) {
 }
 
 SaveOutcome decode_outcome(std::span<const std::byte> bytes, int processes) {
-  Unpacker unpacker(unsealed(bytes, kOutcome));
+  Unpacker unpacker = Unpacker::of_sealed(bytes, kOutcome);
   SaveOutcome outcome;
   for (std::size_t left = unpacker.count(); left > 0; --left) {
     outcome.lists_wanted.push_back(static_cast<int>(unpacker.integer(0, processes - 1)));
@@ -90,7 +90,7 @@ Bytes encode(const std::optional<LatestStep>& latest, const std::string& id) {
 
 std::pair<std::optional<LatestStep>, std::string> decode_latest(std::span<const std::byte> bytes,
                                                                 const std::filesystem::path& root) {
-  Unpacker unpacker(unsealed(bytes, kLatest));
+  Unpacker unpacker = Unpacker::of_sealed(bytes, kLatest);
   const std::string id = unpacker.text();
   if (!unpacker.flag()) {
     unpacker.end();

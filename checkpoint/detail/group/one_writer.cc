@@ -158,7 +158,7 @@ void Neighbours::serve(const std::vector<TensorSource>& sources) const {
   for (;;) {
     const Bytes asked = std::move(channel.exchange({}, {&writer_, 1}).front());
     if (asked.empty()) return;
-    Unpacker unpacker(unsealed(asked, kQuestion));
+    Unpacker unpacker = Unpacker::of_sealed(asked, kQuestion);
     const std::string name = unpacker.text();
     const auto found = by_name.find(name);
     if (found == by_name.end()) {

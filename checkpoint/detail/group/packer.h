@@ -43,11 +43,39 @@ class Packer {
   Bytes bytes_;
 };
 
-/// Takes them out again, in the same order. Throws invalid_argument if there is no more, or a
-/// number is outside its bounds.
+/// A message with its hash after it, so that damage on the way is found.
+inline Bytes sealed(Bytes message) {
+  const std::uint64_t hash = hash64(message.data(), message.size());
+  message.resize(message.size() + sizeof hash);
+  std::memcpy(message.data() + message.size() - sizeof hash, &hash, sizeof hash);
+  return message;
+}
+
+/// What sealed() was given; valid as long as `message`. Throws corrupt, naming `what`, if the hash
+/// is not that of the message.
+inline std::span<const std::byte> unsealed(std::span<const std::byte> message,
+                                           std::string_view what) {
+  std::uint64_t stated = 0;
+  if (message.size() >= sizeof stated) {
+    const auto content = message.first(message.size() - sizeof stated);
+    std::memcpy(&stated, content.data() + content.size(), sizeof stated);
+    if (hash64(content.data(), content.size()) == stated) return content;
+  }
+  throw Error(ErrorCode::corrupt,
+              "read " + std::string(what) + ": found " + std::to_string(message.size()) +
+                  " bytes that do not end with their hash; needed is the message as it was sent");
+}
+
+/// Takes them out again, in the same order. Throws invalid_argument, naming `what`, if there is no
+/// more, or a number is outside its bounds.
 class Unpacker {
  public:
-  explicit Unpacker(std::span<const std::byte> bytes) : rest_(bytes) {}
+  Unpacker(std::span<const std::byte> bytes, std::string_view what) : rest_(bytes), what_(what) {}
+
+  /// Of what sealed() gave; throws as unsealed() does.
+  static Unpacker of_sealed(std::span<const std::byte> message, std::string_view what) {
+    return {unsealed(message, what), what};
+  }
 
   bool empty() const { return rest_.empty(); }
   std::uint64_t number() {
@@ -110,10 +138,13 @@ class Unpacker {
   }
 
   /// Throws with what is wrong with the message.
-  [[noreturn]] static void fail(const std::string& problem) {
+  [[noreturn]] void fail(const std::string& problem) const {
     throw Error(ErrorCode::invalid_argument,
-                "read a message of a save: " + problem +
+                "read " + std::string(what_) + ": " + problem +
                     "; all processes must run the same version of shardwise");
+  }
+  void require(bool holds, const char* problem) const {
+    if (!holds) fail(problem);
   }
 
   std::span<const std::byte> part(std::uint64_t size) {
@@ -125,29 +156,7 @@ class Unpacker {
 
  private:
   std::span<const std::byte> rest_;
+  std::string_view what_;  // a literal
 };
-
-/// A message with its hash after it, so that damage on the way is found.
-inline Bytes sealed(Bytes message) {
-  const std::uint64_t hash = hash64(message.data(), message.size());
-  message.resize(message.size() + sizeof hash);
-  std::memcpy(message.data() + message.size() - sizeof hash, &hash, sizeof hash);
-  return message;
-}
-
-/// What sealed() was given; valid as long as `message`. Throws corrupt, naming `what`, if the hash
-/// is not that of the message.
-inline std::span<const std::byte> unsealed(std::span<const std::byte> message,
-                                           std::string_view what) {
-  std::uint64_t stated = 0;
-  if (message.size() >= sizeof stated) {
-    const auto content = message.first(message.size() - sizeof stated);
-    std::memcpy(&stated, content.data() + content.size(), sizeof stated);
-    if (hash64(content.data(), content.size()) == stated) return content;
-  }
-  throw Error(ErrorCode::corrupt,
-              "read " + std::string(what) + ": found " + std::to_string(message.size()) +
-                  " bytes that do not end with their hash; needed is the message as it was sent");
-}
 
 }  // namespace shardwise::detail

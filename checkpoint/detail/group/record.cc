@@ -58,13 +58,13 @@ Box take_box(Unpacker& unpacker, std::size_t rank) {
 WriterMap take_writers(Unpacker& unpacker) {
   std::vector<std::int64_t> starts(unpacker.count());
   if (std::ssize(starts) > kMostWriters + 1 || starts.size() < 2) {
-    Unpacker::fail(
+    unpacker.fail(
         fmt::format("found {} starts of writers, needed 2 to {}", starts.size(), kMostWriters + 1));
   }
   std::int64_t before = 0;
   for (std::int64_t& start : starts) start = before = unpacker.integer(before);
   if (const std::string problem = starts_problem(starts); !problem.empty()) {
-    Unpacker::fail(problem);
+    unpacker.fail(problem);
   }
   return WriterMap(std::move(starts));
 }
@@ -77,7 +77,7 @@ TensorEntry take_sharding(Unpacker& unpacker, const WriterMap& writers) {
   entry.policy = unpacker.line();
   Mesh mesh = Mesh::parse(entry.mesh);
   if (const std::string problem = mesh_problem(mesh, writers); !problem.empty()) {
-    Unpacker::fail(fmt::format("the mesh {}: {}", entry.mesh, problem));
+    unpacker.fail(fmt::format("the mesh {}: {}", entry.mesh, problem));
   }
   entry.sharding = Sharding(std::move(mesh), PartitionSpec::parse(entry.spec),
                             UnevenPolicy::parse(entry.policy));
@@ -104,7 +104,7 @@ TensorEntry take_tensor(Unpacker& unpacker, std::span<const TensorEntry> shardin
     return tensor;
   }
   if (const std::string problem = name_problem(tensor.name); !problem.empty()) {
-    Unpacker::fail(fmt::format("the name of tensor {} {}", number, problem));
+    unpacker.fail(fmt::format("the name of tensor {} {}", number, problem));
   }
   num_bytes(tensor.shape, size_bytes(tensor.dtype));
   std::size_t boxes = unpacker.count(2 * rank + 1);
@@ -113,8 +113,8 @@ TensorEntry take_tensor(Unpacker& unpacker, std::span<const TensorEntry> shardin
     before = unpacker.integer(before, writers.num_writers() - 1);
     Box box = take_box(unpacker, rank);
     if (box.empty() || !Box::whole(shape).contains(box)) {
-      Unpacker::fail(fmt::format("tensor {:?}: the box {} is empty or leaves its shape {}",
-                                 tensor.name, to_string(box), to_string(shape)));
+      unpacker.fail(fmt::format("tensor {:?}: the box {} is empty or leaves its shape {}",
+                                tensor.name, to_string(box), to_string(shape)));
     }
     tensor.listed.push_back({before, std::move(box)});
   }
@@ -307,7 +307,7 @@ Bytes encode(const RecordHead& head) {
 }
 
 RecordHead decode_head(std::span<const std::byte> bytes) {
-  Unpacker unpacker(unsealed(bytes, kHead));
+  Unpacker unpacker = Unpacker::of_sealed(bytes, kHead);
   RecordHead head;
   head.run = unpacker.word();
   head.list = unpacker.hash();
@@ -358,7 +358,7 @@ Bytes encode(const TensorList& list) {
 }
 
 TensorList decode_list(std::span<const std::byte> bytes) {
-  Unpacker unpacker(unsealed(bytes, kList));
+  Unpacker unpacker = Unpacker::of_sealed(bytes, kList);
   TensorList list;
   list.writers = take_writers(unpacker);
   std::vector<TensorEntry> shardings;
@@ -368,8 +368,8 @@ TensorList decode_list(std::span<const std::byte> bytes) {
   for (std::size_t left = unpacker.count(4); left > 0; --left) {
     TensorEntry tensor = take_tensor(unpacker, shardings, list.writers, std::ssize(list.tensors));
     if (!list.tensors.empty() && tensor.name <= list.tensors.back().name) {
-      Unpacker::fail(fmt::format("tensor {:?} follows {:?}: names must be sorted and distinct",
-                                 tensor.name, list.tensors.back().name));
+      unpacker.fail(fmt::format("tensor {:?} follows {:?}: names must be sorted and distinct",
+                                tensor.name, list.tensors.back().name));
     }
     list.tensors.push_back(std::move(tensor));
   }
@@ -389,9 +389,9 @@ Bytes join(const RecordHead& head, std::span<const std::byte> list) {
 }
 
 std::pair<RecordHead, std::span<const std::byte>> split(std::span<const std::byte> record) {
-  Unpacker unpacker(record);
+  Unpacker unpacker(record, "the record of a shard writer");
   if (unpacker.text() != kRecordName) {
-    Unpacker::fail(fmt::format("found no record, needed what begins with {:?}", kRecordName));
+    unpacker.fail(fmt::format("found no record, needed what begins with {:?}", kRecordName));
   }
   RecordHead head = decode_head(unpacker.part(unpacker.number()));
   const std::span<const std::byte> list = unpacker.rest();

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <string_view>
 #include <utility>
 
 #include "shardwise/checkpoint/detail/group/packer.h"
@@ -135,14 +136,15 @@ std::vector<const std::byte*> unpack_parts(std::span<const std::byte> message,
     throw Error(ErrorCode::corrupt,
                 "read boxes of a restore that another process sent: " + problem);
   };
-  std::span<const std::byte> rest = unsealed(message, "boxes of a restore");
+  constexpr std::string_view kWhat = "boxes of a restore";
+  std::span<const std::byte> rest = unsealed(message, kWhat);
   std::vector<const std::byte*> begins;
   begins.reserve(parts.size());
   for (const BoxPart& part : parts) {
     if (rest.size() < kHeaderBytes || rest.size() - kHeaderBytes < part.bytes) {
       fail(fmt::format("found {} bytes, needed a part of {}", rest.size(), part.bytes));
     }
-    Unpacker header(rest.first(kHeaderBytes));
+    Unpacker header(rest.first(kHeaderBytes), kWhat);
     if (header.word() != part.id || header.word() != part.begin || header.word() != part.bytes) {
       fail("found a part of another box, needed are the boxes that all have listed");
     }

@@ -24,12 +24,6 @@ Hash128 hash_of(const RestoreList& list) {
   return hash128(bytes.data(), bytes.size());
 }
 
-void require_end(const Unpacker& unpacker, std::string_view what) {
-  if (unpacker.empty()) return;
-  throw Error(ErrorCode::corrupt,
-              fmt::format("read {}: found more bytes than it has, needed is its end", what));
-}
-
 /// "; rank 2 alone asks for \"c\" f32 [4], - on 2", or nothing.
 std::string only_in(std::span<const std::string> those, std::span<const std::string> others,
                     std::int64_t rank) {
@@ -96,8 +90,7 @@ Bytes encode(const RestoreVerdict& verdict) {
 }
 
 RestoreList decode_restore_list(std::span<const std::byte> message) {
-  const std::string_view what = "another process's list of tensors to restore";
-  Unpacker unpacker(unsealed(message, what));
+  Unpacker unpacker = Unpacker::of_sealed(message, "another process's list of tensors to restore");
   RestoreList list;
   list.checkpoint = unpacker.text();
   list.processes_per_read = unpacker.integer();
@@ -105,27 +98,25 @@ RestoreList decode_restore_list(std::span<const std::byte> message) {
   for (std::uint64_t left = unpacker.number(); left > 0; --left) {
     list.requests.push_back(unpacker.text());
   }
-  require_end(unpacker, what);
+  unpacker.end();
   return list;
 }
 
 RestoreDigest decode_restore_digest(std::span<const std::byte> message) {
-  const std::string_view what = "another process's hash of what it restores";
-  Unpacker unpacker(unsealed(message, what));
+  Unpacker unpacker = Unpacker::of_sealed(message, "another process's hash of what it restores");
   RestoreDigest digest;
   digest.list = unpacker.hash();
   digest.problem = unpacker.text();
-  require_end(unpacker, what);
+  unpacker.end();
   return digest;
 }
 
 RestoreVerdict decode_restore_verdict(std::span<const std::byte> message) {
-  const std::string_view what = "rank 0's answer to a restore";
-  Unpacker unpacker(unsealed(message, what));
+  Unpacker unpacker = Unpacker::of_sealed(message, "rank 0's answer to a restore");
   RestoreVerdict verdict;
   verdict.differing = unpacker.integer();
   verdict.problem = unpacker.text();
-  require_end(unpacker, what);
+  unpacker.end();
   return verdict;
 }
 

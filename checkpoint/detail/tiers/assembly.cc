@@ -293,15 +293,10 @@ Bytes encode(const AssemblyState& state) {
 
 AssemblyState decode_assembly_state(std::span<const std::byte> message, std::int64_t files,
                                     int processes) {
-  const auto require = [](bool holds, const char* problem) {
-    if (holds) return;
-    throw Error(ErrorCode::corrupt,
-                fmt::format("read which files another process needs: {}", problem));
-  };
-  Unpacker unpacker(unsealed(message, "which files another process needs"));
+  Unpacker unpacker = Unpacker::of_sealed(message, "which files another process needs");
   const auto file_number = [&] {
     const std::int64_t file = unpacker.integer();
-    require(0 <= file && file < files, "found a file that the step does not have");
+    unpacker.require(0 <= file && file < files, "found a file that the step does not have");
     return file;
   };
   AssemblyState state;
@@ -309,17 +304,17 @@ AssemblyState decode_assembly_state(std::span<const std::byte> message, std::int
     BadCopy& copy = state.bad.emplace_back();
     copy.file = file_number();
     const std::int64_t holder = unpacker.integer();
-    require(0 <= holder && holder < processes, "found a rank that there is not");
+    unpacker.require(0 <= holder && holder < processes, "found a rank that there is not");
     copy.holder = static_cast<int>(holder);
     copy.problem = unpacker.text();
   }
   for (std::uint64_t left = unpacker.number(); left > 0; --left) {
     const std::int64_t file = file_number();
-    require(state.missing.empty() || state.missing.back() < file,
-            "found files out of order, needed is ascending");
+    unpacker.require(state.missing.empty() || state.missing.back() < file,
+                     "found files out of order, needed is ascending");
     state.missing.push_back(file);
   }
-  require(unpacker.empty(), "found more bytes than it has, needed is its end");
+  unpacker.end();
   return state;
 }
 

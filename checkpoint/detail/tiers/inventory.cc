@@ -100,33 +100,30 @@ Bytes encode(const Inventory& inventory) {
 }
 
 Inventory decode_inventory(std::span<const std::byte> message) {
-  const auto require = [](bool holds, const char* problem) {
-    if (holds) return;
-    throw Error(ErrorCode::corrupt,
-                fmt::format("read another process's list of its checkpoints: {}", problem));
-  };
-  Unpacker unpacker(unsealed(message, "another process's list of its checkpoints"));
+  Unpacker unpacker = Unpacker::of_sealed(message, "another process's list of its checkpoints");
   Inventory inventory;
   for (std::uint64_t steps = unpacker.number(); steps > 0; --steps) {
     SavedStep step{unpacker.integer(), unpacker.text(), unpacker.text()};
     const auto [at, is_new] = inventory.steps.emplace(std::move(step), HeldFiles());
-    require(is_new, "found a step twice, needed is each once");
+    unpacker.require(is_new, "found a step twice, needed is each once");
     HeldFiles& held = at->second;
     held.generation = unpacker.integer();
     held.num_files = unpacker.integer();
     for (std::uint64_t files = unpacker.number(); files > 0; --files) {
       const std::int64_t file = unpacker.integer();
-      require(0 <= file && file < held.num_files, "found a file that its step does not have");
+      unpacker.require(0 <= file && file < held.num_files,
+                       "found a file that its step does not have");
       const std::uint64_t copies = unpacker.number();
-      require(0 < copies && copies <= kMostCopies, "found too many copies of a file, or none");
+      unpacker.require(0 < copies && copies <= kMostCopies,
+                       "found too many copies of a file, or none");
       const bool is_first = held.paths.try_emplace(file, copies).second;
-      require(is_first, "found a file twice, needed is each once");
+      unpacker.require(is_first, "found a file twice, needed is each once");
     }
   }
   for (std::uint64_t left = unpacker.number(); left > 0; --left) {
     inventory.damaged.push_back(unpacker.text());
   }
-  require(unpacker.empty(), "found more bytes than it has, needed is its end");
+  unpacker.end();
   return inventory;
 }
 

@@ -10,7 +10,7 @@
 namespace shardwise::detail {
 
 /// One tensor in row-major memory of somebody else's, who keeps it there and unchanged. Immutable.
-class HostReader final : public BoxReader {
+class HostReader : public BoxReader {
  public:
   /// Requires as many bytes as the tensor has.
   HostReader(TensorInfo info, const std::byte* data)
