@@ -9,7 +9,7 @@ class FileSystem;
 
 /// A file or folder in the making, which has its name when all of it is on the disk. Until then it
 /// is in a hidden directory beside its place, with a lease, as a checkpoint's attempt is: if the
-/// process is killed, the next output there, a save or `shardwise gc` removes it.
+/// process is killed, the next output there removes it.
 /// Thread-compatible.
 class StagedOutput {
  public:
