@@ -3,7 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <mutex>
 #include <random>
+#include <set>
+#include <string>
+#include <thread>
 
 #include "testing/errors.h"
 #include "testing/host_tensor.h"
@@ -125,6 +130,36 @@ TEST(SavePlan, ChoosesTheCodecPerTensor) {
   EXPECT_EQ(zstd.tensors[2].pieces[0].codec, StoredCodec::zstd);
   const SavePlan none = plan_save(sources_of(all), Codec::none, executor);
   EXPECT_EQ(none.tensors[0].pieces[0].codec, StoredCodec::none);
+}
+
+// A source may wait for a disk or for another process, which a worker of oneTBB must not.
+TEST(SavePlan, ReadsSamplesOnNoThreadOfTheExecutor) {
+  const Executor executor(2);
+  std::mutex mutex;
+  std::set<std::thread::id> readers, workers;
+  const auto note = [&](std::set<std::thread::id>& threads) {
+    const std::lock_guard lock(mutex);
+    threads.insert(std::this_thread::get_id());
+  };
+  std::vector<TensorSource> sources;
+  for (int i = 0; i < 64; ++i) {
+    sources.push_back(callback_source(
+        "t" + std::to_string(i),
+        {DType::f32, {256, 256}, Sharding(Mesh::line(1), PartitionSpec::parse("-,-"))},
+        [&](const Box& /*box*/, std::span<std::byte> out) {
+          note(readers);
+          std::ranges::fill(out, std::byte{1});
+        }));
+  }
+  const auto note_workers = [&] {
+    executor.parallel_for(1000, [&](std::int64_t /*i*/) { note(workers); });
+  };
+  note_workers();
+  plan_save(std::move(sources), Codec::automatic, executor);
+  note_workers();
+  EXPECT_FALSE(readers.empty());
+  EXPECT_TRUE(workers.contains(std::this_thread::get_id()));
+  for (const std::thread::id reader : readers) EXPECT_FALSE(workers.contains(reader));
 }
 
 }  // namespace
