@@ -390,6 +390,15 @@ class Reshard(Cli):
         rules.write_text("# all whole\n*=-\n")
         self.ok("reshard", root, self.dir / "out", "--mesh", "a=2", "--spec", f"@{rules}")
 
+    def test_ctrl_c_that_is_ignored_ends_nothing(self):
+        root, step = self.root()
+        job = subprocess.Popen([SHARDWISE, "reshard", root, self.dir / "out", "--mesh", "a=2", "--spec", "*=-"],
+                               preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
+                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        while job.poll() is None:
+            job.send_signal(signal.SIGINT)
+        self.assertEqual(job.returncode, 0)
+
     def test_a_target_that_is_a_file_is_named_as_such(self):
         (self.dir / "file").write_text("")
         self.fails(3, ["target", "found a file, needed a directory"], "reshard", GOLDEN, self.dir / "file", "--mesh", 2)

@@ -25,9 +25,11 @@ extern "C" void tell_of_interrupt(int signal) {
   std::raise(signal);  // SA_RESETHAND: which ends the process, as it would have
 }
 
-/// Says at Ctrl-C what is kept.
+/// Says at Ctrl-C what is kept. If Ctrl-C was ignored, as below nohup, it still is.
 void tell_at_interrupt() {
-  struct sigaction action {};
+  struct sigaction before {
+  }, action{};
+  if (::sigaction(SIGINT, nullptr, &before) == 0 && before.sa_handler == SIG_IGN) return;
   action.sa_handler = &tell_of_interrupt;
   action.sa_flags = static_cast<int>(SA_RESETHAND | SA_NODEFER);
   ::sigaction(SIGINT, &action, nullptr);
