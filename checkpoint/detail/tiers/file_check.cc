@@ -55,17 +55,13 @@ void check_file(StoredCheckpoint& checkpoint, std::size_t number) {
                             (checkpoint.directory / entry.name).string(),
                             to_hex(structure.digest()), to_hex(entry.structure_hash)));
   }
-  for (std::size_t t = 0; t < manifest.tensors.size(); ++t) {
-    const std::vector<PieceEntry>& pieces = manifest.tensors[t].pieces;
-    for (std::size_t p = 0; p < pieces.size(); ++p) {
-      if (static_cast<std::size_t>(pieces[p].file) != number) continue;
-      for (std::int64_t c = 0; c < num_chunks(pieces[p]); ++c) {
-        const ChunkRecord& record = checkpoint.record({t, p, c});
-        Hasher64 hasher;
-        add_range(*file, record.address,
-                  record.address + static_cast<std::uint64_t>(record.stored_bytes), room, hasher);
-        check_chunk_hash(checkpoint, {t, p, c}, hasher.digest());
-      }
+  for (const auto& [tensor, piece] : pieces_in_file(manifest, number)) {
+    for (std::int64_t c = 0; c < num_chunks(manifest.tensors[tensor].pieces[piece]); ++c) {
+      const ChunkRecord& record = checkpoint.record({tensor, piece, c});
+      Hasher64 hasher;
+      add_range(*file, record.address,
+                record.address + static_cast<std::uint64_t>(record.stored_bytes), room, hasher);
+      check_chunk_hash(checkpoint, {tensor, piece, c}, hasher.digest());
     }
   }
 }
