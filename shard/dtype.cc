@@ -225,6 +225,8 @@ std::span<const DType> compute_dtypes() {
 
 bool is_computed(DType dtype) { return dtype <= DType::boolean; }
 
+bool is_floating(DType dtype) { return dtype <= DType::bf16; }
+
 std::size_t size_bytes(DType dtype) { return described(dtype).bytes; }
 
 std::string_view name(DType dtype) { return described(dtype).short_name; }

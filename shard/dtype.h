@@ -40,6 +40,9 @@ std::span<const DType> all_dtypes();
 std::span<const DType> compute_dtypes();
 bool is_computed(DType dtype);
 
+/// f64, f32, f16 and bf16: the floating types among those.
+bool is_floating(DType dtype);
+
 /// Bytes per element: 1, 2, 4, 8 or 16.
 std::size_t size_bytes(DType dtype);
 

@@ -36,11 +36,9 @@ std::string_view number_of(const CsvCell& cell) {
   return text;
 }
 
-bool is_float(DType dtype) { return dtype <= DType::bf16; }
-
 bool read_cell_number(const CsvCell& cell, DType dtype, std::byte* out) {
   const std::string_view text = number_of(cell);
-  return detail::read_number(text.empty() && is_float(dtype) ? "nan" : text, dtype, out);
+  return detail::read_number(text.empty() && is_floating(dtype) ? "nan" : text, dtype, out);
 }
 
 /// Whether a number is whole, and so large that an f64 may be another: 2^53 and beyond.

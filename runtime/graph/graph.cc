@@ -10,20 +10,10 @@
 namespace shardwise {
 namespace {
 
-/// Mixes values into one number; order counts.
-class Mixer {
- public:
-  void add(std::uint64_t value) { state_ = splitmix64(value + state_); }
-  void add(const Dims& dims) {
-    add(dims.size());
-    for (const std::int64_t value : dims) add(static_cast<std::uint64_t>(value));
-  }
-  void add(std::string_view text) { add(std::hash<std::string_view>()(text)); }
-  std::uint64_t state() const { return state_; }
-
- private:
-  std::uint64_t state_ = 0;
-};
+void add_dims(Mixer& mixer, const Dims& dims) {
+  mixer.add(dims.size());
+  for (const std::int64_t value : dims) mixer.add(static_cast<std::uint64_t>(value));
+}
 
 std::string attributes_text(const Node& node) {
   const Attributes& a = node.attributes;
@@ -45,10 +35,10 @@ std::uint64_t hash(const Graph& graph) {
     const Attributes& a = node.attributes;
     mixer.add(static_cast<std::uint64_t>(node.op) << 16 |
               static_cast<std::uint64_t>(node.type.dtype) << 8 | node.operands.size());
-    mixer.add(node.type.shape);
+    add_dims(mixer, node.type.shape);
     for (const NodeId operand : node.operands) mixer.add(static_cast<std::uint64_t>(operand));
     for (const Dims* dims : {&a.dims, &a.begin, &a.end, &a.stride}) {
-      if (!dims->empty()) mixer.add(*dims);
+      if (!dims->empty()) add_dims(mixer, *dims);
     }
     if (!(a.number == Scalar())) {
       mixer.add(static_cast<std::uint64_t>(a.number.dtype()));

@@ -100,7 +100,7 @@ std::optional<Scalar> Scalar::of(DType dtype) const {
     convert(dtype, bytes, Scalar(value).dtype(), reinterpret_cast<std::byte*>(&value), 1);
     return Scalar(value);
   };
-  if (dtype <= DType::bf16) {
+  if (is_floating(dtype)) {
     if (dtype_ == DType::f64) return *this;
     write(dtype, bytes);
     return widened(0.0);

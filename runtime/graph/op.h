@@ -135,8 +135,9 @@ class Scalar {
   /// As convert() gives it: one element of a dtype that is computed with.
   void write(DType dtype, std::byte* element) const;
 
-  /// The same number as a constant of a dtype holds it: an i64 or u64 for integers and booleans,
-  /// else a double. Nothing if an integer type or bool does not have it exactly.
+  /// What a constant of a dtype holds for it: an i64 or u64 for integers and booleans, else a
+  /// double (an integer is rounded to the dtype first). Nothing if an integer type or bool does not
+  /// have it exactly.
   std::optional<Scalar> of(DType dtype) const;
 
   /// "0.5", "-0", "nan", "18446744073709551615"

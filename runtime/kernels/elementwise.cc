@@ -93,10 +93,6 @@ ElementwiseForm form_of(Op op) {
   }
 }
 
-bool holds_floats(DType dtype) {
-  return dtype == DType::f64 || dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16;
-}
-
 /// What a rule asks of a dtype, in words; empty where it is met.
 std::string_view unmet(ElementwiseRule rule, DType dtype) {
   if (!is_computed(dtype)) return "a type that is computed with";
@@ -108,9 +104,9 @@ std::string_view unmet(ElementwiseRule rule, DType dtype) {
       return dtype == DType::boolean ? "a number" : "";
     case ElementwiseRule::floating:
     case ElementwiseRule::finite:
-      return holds_floats(dtype) ? "" : "a floating type";
+      return is_floating(dtype) ? "" : "a floating type";
     case ElementwiseRule::logical:
-      return holds_floats(dtype) ? "an integer or bool" : "";
+      return is_floating(dtype) ? "an integer or bool" : "";
     default:
       return "";
   }
@@ -227,8 +223,8 @@ void ElementwiseKernel::run(const Shape& shape, std::span<const Operand> inputs,
 }
 
 bool ElementwiseKernel::takes_exponent(DType base, DType exponent) {
-  return base == exponent || (holds_floats(base) && is_computed(exponent) &&
-                              !holds_floats(exponent) && exponent != DType::boolean);
+  return base == exponent || (is_floating(base) && is_computed(exponent) &&
+                              !is_floating(exponent) && exponent != DType::boolean);
 }
 
 bool ElementwiseKernel::supports(Op op, DType dtype) {

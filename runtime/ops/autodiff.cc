@@ -19,7 +19,7 @@ std::vector<bool> depend_on(const Graph& graph, std::span<const NodeId> wrt, Nod
   for (const NodeId id : wrt) depends[as_size(id)] = true;
   for (NodeId id = 0; id <= last; ++id) {
     const Node& node = graph.node(id);
-    if (!detail::is_floating(node.type.dtype)) continue;
+    if (!is_floating(node.type.dtype)) continue;
     for (const NodeId operand : node.operands) {
       if (depends[as_size(operand)]) depends[as_size(id)] = true;
     }
@@ -47,13 +47,13 @@ class RecordsBackward {
 
 void check(const Graph& graph, NodeId loss, std::span<const NodeId> wrt) {
   const TensorType& type = graph.node(loss).type;
-  if (!type.shape.empty() || !detail::is_floating(type.dtype)) {
+  if (!type.shape.empty() || !is_floating(type.dtype)) {
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("grad{}: found the loss {}, needed a floating scalar",
                             in_scope(graph, graph.scope), with_scope(graph, loss)));
   }
   for (const NodeId id : wrt) {
-    if (detail::is_floating(graph.node(id).type.dtype)) continue;
+    if (is_floating(graph.node(id).type.dtype)) continue;
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("grad{}: found {} to derive by, needed a floating tensor",
                             in_scope(graph, graph.scope), with_scope(graph, id)));

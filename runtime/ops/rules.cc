@@ -60,10 +60,6 @@ void need_small_index(std::int64_t extent) {
   refuse(fmt::format("found {} elements, needed at most {}: indices are i32", extent, kMost));
 }
 
-bool is_floating(DType dtype) {
-  return dtype == DType::f64 || dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16;
-}
-
 bool is_index(DType dtype) { return dtype == DType::i32 || dtype == DType::i64; }
 
 RuleBuilder::RuleBuilder(const Node& node, std::span<const TensorType> operands)

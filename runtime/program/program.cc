@@ -50,20 +50,20 @@ void Program::add_step(Step step) {
 }
 
 std::uint64_t hash(const Program& program) {
-  std::uint64_t number = 0;
-  const auto add = [&](std::uint64_t value) { number = splitmix64(number + value); };
-  const auto add_text = [&](const std::string& text) { add(std::hash<std::string>()(text)); };
-  const auto add_value = [&](Program::ValueId value) { add(static_cast<std::uint64_t>(value)); };
+  Mixer mixer;
+  const auto add_value = [&](Program::ValueId value) {
+    mixer.add(static_cast<std::uint64_t>(value));
+  };
   for (std::int64_t p = 0; p < program.mesh().size(); ++p) {
-    add(static_cast<std::uint64_t>(program.mesh().device_at(p)));
+    mixer.add(static_cast<std::uint64_t>(program.mesh().device_at(p)));
   }
   for (const Program::Value& value : program.values()) {
-    add(static_cast<std::uint64_t>(value.spec.dtype));
-    add_text(to_string(value.spec.shape));
-    add_text(value.spec.sharding.to_string());
+    mixer.add(static_cast<std::uint64_t>(value.spec.dtype));
+    mixer.add(to_string(value.spec.shape));
+    mixer.add(value.spec.sharding.to_string());
   }
   for (const Program::Step& step : program.steps()) {
-    add_text(name(step));
+    mixer.add(name(step));
     if (const auto* const call = std::get_if<Program::Call>(&step)) {
       for (const Program::ValueId value : call->inputs) add_value(value);
       for (const Program::ValueId value : call->outputs) add_value(value);
@@ -71,13 +71,13 @@ std::uint64_t hash(const Program& program) {
       for (const Program::Move::Part& part : move->parts) {
         add_value(part.from);
         add_value(part.to);
-        add(part.plan.phases.size());
+        mixer.add(part.plan.phases.size());
       }
     } else {
       add_value(std::get<Program::Fill>(step).value);
     }
   }
-  return number;
+  return mixer.state();
 }
 
 const std::string& name(const Program::Step& step) {

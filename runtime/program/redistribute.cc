@@ -18,12 +18,12 @@ namespace {
 
 /// The same number on all processes that move the same array in the same way.
 std::uint64_t what_moves(const ShardedArray& array, const Sharding& to) {
-  std::uint64_t number = 0;
+  Mixer mixer;
   for (const std::string& text :
        {to_string(array.shape()), array.sharding().to_string(), to.to_string()}) {
-    number = splitmix64(number + std::hash<std::string>()(text));
+    mixer.add(text);
   }
-  return number;
+  return mixer.state();
 }
 
 }  // namespace

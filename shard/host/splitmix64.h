@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <string_view>
 
 namespace shardwise {
 
@@ -19,5 +21,16 @@ constexpr std::uint64_t mix_bits(std::uint64_t word) {
 constexpr std::uint64_t splitmix64(std::uint64_t counter) {
   return mix_bits(counter + kSplitMixGamma);
 }
+
+/// Mixes numbers and texts into one number; order counts. The same in every process of one build.
+class Mixer {
+ public:
+  void add(std::uint64_t value) { state_ = splitmix64(state_ + value); }
+  void add(std::string_view text) { add(std::hash<std::string_view>()(text)); }
+  std::uint64_t state() const { return state_; }
+
+ private:
+  std::uint64_t state_ = 0;
+};
 
 }  // namespace shardwise

@@ -4,6 +4,8 @@
 #include <concepts>
 #include <type_traits>
 
+#include "shardwise/runtime/program/detail/extremes.h"
+
 namespace shardwise::detail {
 
 // What the plain tile functions compute, element by element. Booleans are bool.
@@ -23,25 +25,6 @@ using Wrapping = std::common_type_t<std::make_unsigned_t<T>, unsigned>;
 template <class T>
 Wrapping<T> wrapping(T value) {
   return static_cast<Wrapping<T>>(value);
-}
-
-template <class T>
-bool is_plain_nan(T value) {
-  if constexpr (std::floating_point<T>) {
-    return std::isnan(value);
-  } else {
-    return false;
-  }
-}
-
-/// Of two zeros the one with a sign is the less.
-template <class T>
-bool is_less_zero(T a, T b) {
-  if constexpr (std::floating_point<T>) {
-    return a == b && std::signbit(a) && !std::signbit(b);
-  } else {
-    return false;
-  }
 }
 
 struct PlainNeg : QuickPlainOp {
@@ -146,13 +129,13 @@ struct PlainPow : SlowPlainOp {
 struct PlainMax : QuickPlainOp {
   template <class T>
   static T apply(T a, T b) {
-    return a < b || is_plain_nan(b) || is_less_zero(a, b) ? b : a;
+    return larger(a, b);
   }
 };
 struct PlainMin : QuickPlainOp {
   template <class T>
   static T apply(T a, T b) {
-    return a > b || is_plain_nan(b) || is_less_zero(b, a) ? b : a;
+    return smaller(a, b);
   }
 };
 

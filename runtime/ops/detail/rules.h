@@ -41,7 +41,6 @@ void need_dims(const Dims& dims, std::size_t rank);
 /// So few elements along a dim that i32 counts them.
 void need_small_index(std::int64_t extent);
 
-bool is_floating(DType dtype);
 bool is_index(DType dtype);  ///< i32 or i64
 
 /// Makes a factor rule, factor by factor.
