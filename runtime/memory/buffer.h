@@ -33,12 +33,6 @@ struct MemoryStats {
   std::array<std::size_t, kMemoryKinds> in_use_by_kind{};
 };
 
-/// What one device's memory holds at the fullest of a program, by kind: planned before it runs.
-struct PlannedMemory {
-  std::size_t peak_bytes = 0;
-  std::array<std::size_t, kMemoryKinds> by_kind{};
-};
-
 class Arena;
 
 /// Memory of one device that buffers are placed in, each at an offset: one buffer that fills it,

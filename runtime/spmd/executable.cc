@@ -12,10 +12,8 @@
 #include "shardwise/runtime/program/detail/remote_copies.h"
 #include "shardwise/runtime/program/detail/run.h"
 #include "shardwise/runtime/program/detail/schedule.h"
-#include "shardwise/runtime/spmd/detail/fuse.h"
-#include "shardwise/runtime/spmd/detail/lower.h"
-#include "shardwise/runtime/spmd/detail/memory_plan.h"
 #include "shardwise/runtime/spmd/detail/out_of_memory.h"
+#include "shardwise/runtime/spmd/detail/planned.h"
 #include "shardwise/runtime/spmd/detail/program_facts.h"
 #include "shardwise/runtime/spmd/detail/suggest.h"
 #include "shardwise/shard/error.h"
@@ -36,42 +34,27 @@ std::size_t most_received(const MovePlan& plan) {
   return most;
 }
 
-std::vector<Cut> input_cuts(const Graph& graph, const Mesh& mesh, const Propagation& propagation,
-                            const CompileOptions& options) {
-  std::vector<Cut> cuts;
-  for (std::size_t i = 0; i < graph.inputs.size(); ++i) {
-    const NodeId node = graph.inputs[i].node;
-    const bool bound = i < options.input_specs.size() && options.input_specs[i].has_value();
-    cuts.push_back(bound ? to_cut(*options.input_specs[i], mesh, graph.node(node).type.shape.size())
-                         : propagation.cuts[as_size(node)]);
-  }
-  return cuts;
-}
-
 }  // namespace
 
-struct Executable::Impl {
+struct Executable::Impl : Planned {
   Impl(std::shared_ptr<const Graph> traced, const Mesh& on, const CompileOptions& how)
-      : graph(std::move(traced)),
-        mesh(on),
-        options(how),
-        propagation(propagate(*graph, mesh)),
-        partitioned(partition(*graph, mesh, propagation,
-                              input_cuts(*graph, mesh, propagation, options), options.partition)),
-        steps(fuse(*graph, partitioned, options.nan_check)),
-        lowered(lower(graph, mesh, partitioned, steps, options.nan_check)),
-        plan(plan_memory(*graph, lowered, options.may_donate)),
-        schedule(lowered.program, 0, plan.reuse) {}
+      : Planned(std::move(traced), on, how, MovePlans::made),
+        schedule(lowered.program, 0, plan.reuse),
+        facts(detail::program_facts(*this)),
+        tag(detail::hash(facts)) {}
 
-  std::shared_ptr<const Graph> graph;
-  Mesh mesh;
-  CompileOptions options;
-  Propagation propagation;
-  PartitionedGraph partitioned;
-  std::vector<FusedStep> steps;
-  LoweredProgram lowered;
-  MemoryPlan plan;
+  /// As Executable::check_memory(). `is_donated` by Graph::outputs: it takes an input's memory.
+  void check_memory(const Devices& devices, const std::vector<bool>& is_here,
+                    const std::vector<bool>& is_donated) const;
+
   Schedule schedule;
+  std::vector<ProcessGroup::Fact> facts;  ///< that all processes must have alike
+  std::uint64_t tag;                      ///< of them, for the messages of a run
+
+ private:
+  std::size_t most_needed(const std::vector<bool>& is_here,
+                          const std::vector<bool>& is_donated) const;
+  std::size_t input_bytes(std::int64_t position, const std::vector<bool>& is_counted) const;
 };
 
 Executable::Executable(std::shared_ptr<const Graph> graph, const Mesh& mesh,
@@ -112,21 +95,16 @@ class Executable::OneRun {
 
   std::vector<ShardedArray> run() {
     check_inputs();
-    std::uint64_t tag = 0;
     detail::together(devices_, [&] {
-      if (devices_.group().size() > 1) {
-        const std::vector<ProcessGroup::Fact> facts = detail::program_facts(e_, e_.impl_->options);
-        devices_.group().agree("run a program", facts);
-        tag = detail::hash(facts);
-      }
+      if (devices_.group().size() > 1) devices_.group().agree("run a program", e_.impl_->facts);
       find_in_place();
-      e_.check_memory(devices_, std::vector<bool>(inputs_.size(), true), in_place_);
+      e_.impl_->check_memory(devices_, std::vector<bool>(inputs_.size(), true), in_place_);
       bind_inputs();
       bind_outputs();
       bind_regions();
       take_over();
       try {
-        shardwise::run(e_.program(), e_.impl_->schedule, storage_, devices_, tag);
+        shardwise::run(e_.program(), e_.impl_->schedule, storage_, devices_, e_.impl_->tag);
       } catch (...) {
         give_back();
         throw;
@@ -151,10 +129,7 @@ class Executable::OneRun {
     return static_cast<std::size_t>(std::find(all.begin(), all.end(), id) - all.begin());
   }
 
-  /// It has memory of its own, and no output before it is the same value.
-  bool is_made(std::size_t o) const {
-    return e_.impl_->plan.homes[as_size(output(o))] == Home::output && first_of(output(o)) == o;
-  }
+  bool is_made(std::size_t o) const { return e_.impl_->plan.is_made[o]; }
 
   void check_inputs() const {
     if (inputs_.size() != e_.impl_->lowered.inputs.size()) {
@@ -200,9 +175,10 @@ class Executable::OneRun {
       if (!is_made(o) || in_place_[o]) continue;
       made_[o].resize(as_size(e_.impl_->mesh.size()));
       const Program::Value& made = value(output(o));
+      const MemoryKind kind = output_kind(*e_.impl_->graph, e_.impl_->plan, o);
       for (const std::int64_t p : here_) {
         std::shared_ptr<Buffer>& shard = made_[o][as_size(p)];
-        shard = device(p).allocate(shard_bytes(made, p), e_.output_kind(o), made.label);
+        shard = device(p).allocate(shard_bytes(made, p), kind, made.label);
         storage_.bind(output(o), p, shard->data());
       }
     }
@@ -297,49 +273,57 @@ std::vector<ShardedArray> Executable::run(Devices& devices,
   return OneRun(*this, devices, inputs).run();
 }
 
-MemoryKind Executable::output_kind(std::size_t o) const {
-  return shardwise::output_kind(*impl_->graph, impl_->plan, o);
-}
-
-PlannedMemory Executable::memory(std::int64_t position) const {
-  return planned_memory(*impl_->graph, impl_->lowered, impl_->plan, position);
-}
-
-std::size_t Executable::input_bytes(std::int64_t position,
-                                    const std::vector<bool>& is_counted) const {
-  std::size_t bytes = 0;
-  for (std::size_t i = 0; i < impl_->lowered.inputs.size(); ++i) {
-    if (is_counted[i]) bytes += shard_bytes(program().value(impl_->lowered.inputs[i]), position);
-  }
-  return bytes;
-}
+PlannedMemory Executable::memory(std::int64_t position) const { return impl_->memory(position); }
 
 void Executable::check_memory(const Devices& devices, const std::vector<bool>& is_here) const {
   std::vector<bool> is_donated;
   for (const std::int64_t input : impl_->plan.donated) is_donated.push_back(input >= 0);
-  check_memory(devices, is_here, is_donated);
+  impl_->check_memory(devices, is_here, is_donated);
 }
 
-void Executable::check_memory(const Devices& devices, const std::vector<bool>& is_here,
-                              const std::vector<bool>& is_donated) const {
-  for (std::int64_t p = 0; p < impl_->mesh.size(); ++p) {
-    const DeviceId device = impl_->mesh.device_at(p);
+std::size_t Executable::Impl::input_bytes(std::int64_t position,
+                                          const std::vector<bool>& is_counted) const {
+  std::size_t bytes = 0;
+  for (std::size_t i = 0; i < lowered.inputs.size(); ++i) {
+    if (is_counted[i]) bytes += shard_bytes(lowered.program.value(lowered.inputs[i]), position);
+  }
+  return bytes;
+}
+
+// What a device needs at most beside what it has there: all shards are as large as the largest.
+std::size_t Executable::Impl::most_needed(const std::vector<bool>& is_here,
+                                          const std::vector<bool>& is_donated) const {
+  std::size_t most = plan.activation_bytes + plan.collective_bytes;
+  for (std::size_t i = 0; i < lowered.inputs.size(); ++i) {
+    if (!is_here[i]) most += plan.bytes[as_size(lowered.inputs[i])];
+  }
+  for (std::size_t o = 0; o < lowered.outputs.size(); ++o) {
+    if (plan.is_made[o] && !is_donated[o]) most += plan.bytes[as_size(lowered.outputs[o])];
+  }
+  return most;
+}
+
+void Executable::Impl::check_memory(const Devices& devices, const std::vector<bool>& is_here,
+                                    const std::vector<bool>& is_donated) const {
+  const std::size_t most = most_needed(is_here, is_donated);
+  for (std::int64_t p = 0; p < mesh.size(); ++p) {
+    const DeviceId device = mesh.device_at(p);
     if (!devices.is_addressable(device)) continue;
+    const MemoryStats stats = devices.at(device).memory();
+    const std::size_t free = stats.capacity_bytes - stats.in_use_bytes;
+    if (most <= free) continue;
     // All that the run has there, but for inputs that are there and outputs in donated memory.
     const std::size_t there = input_bytes(p, is_here);
-    std::size_t needed =
-        planned_memory(*impl_->graph, impl_->lowered, impl_->plan, p).peak_bytes - there;
+    std::size_t needed = memory(p).peak_bytes - there;
     for (std::size_t o = 0; o < is_donated.size(); ++o) {
-      if (impl_->plan.donated[o] >= 0 && !is_donated[o]) {
-        needed += shard_bytes(program().value(impl_->lowered.outputs[o]), p);
+      if (plan.donated[o] >= 0 && !is_donated[o]) {
+        needed += shard_bytes(lowered.program.value(lowered.outputs[o]), p);
       }
     }
-    const MemoryStats stats = devices.at(device).memory();
-    if (needed <= stats.capacity_bytes - stats.in_use_bytes) continue;
+    if (needed <= free) continue;
     const std::size_t others = stats.in_use_bytes - std::min(stats.in_use_bytes, there);
-    std::string text =
-        detail::out_of_memory(*impl_->graph, impl_->lowered, impl_->plan, device, stats, needed);
-    text += suggest(*impl_->graph, impl_->mesh, impl_->options, stats.capacity_bytes - others);
+    std::string text = detail::out_of_memory(*graph, lowered, plan, device, stats, needed);
+    text += suggest(*graph, mesh, options, stats.capacity_bytes - others);
     throw Error(ErrorCode::resource_exhausted, text);
   }
 }
@@ -410,8 +394,7 @@ std::string Executable::explain(NodeId node) const {
   PartitionOptions noting = impl_->options.partition;
   noting.note_choices = true;
   const PartitionedGraph again =
-      partition(*impl_->graph, impl_->mesh, impl_->propagation,
-                input_cuts(*impl_->graph, impl_->mesh, impl_->propagation, impl_->options), noting);
+      partition(*impl_->graph, impl_->mesh, impl_->propagation, impl_->input_cuts(), noting);
   for (const auto& [chosen, choices] : again.choices) {
     if (chosen == node) text += "  thought of:\n" + choices;
   }
@@ -442,18 +425,6 @@ std::string Executable::dump_plan() const {
   }
   return text + fmt::format("activations {} bytes, collectives {} bytes\n",
                             impl_->plan.activation_bytes, impl_->plan.collective_bytes);
-}
-
-std::size_t planned_peak_bytes(const std::shared_ptr<const Graph>& graph, const Mesh& mesh,
-                               const CompileOptions& options) {
-  const Propagation propagation = propagate(*graph, mesh);
-  const PartitionedGraph partitioned = partition(
-      *graph, mesh, propagation, input_cuts(*graph, mesh, propagation, options), options.partition);
-  const std::vector<FusedStep> steps = fuse(*graph, partitioned, options.nan_check);
-  const LoweredProgram lowered =
-      lower(graph, mesh, partitioned, steps, options.nan_check, MovePlans::left_out);
-  const MemoryPlan plan = plan_memory(*graph, lowered, options.may_donate);
-  return planned_memory(*graph, lowered, plan, 0).peak_bytes;
 }
 
 }  // namespace shardwise

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -40,6 +41,12 @@ struct CollectiveTotal {
   std::int64_t tensors = 0;
   std::size_t bytes = 0;       ///< results on one device
   std::size_t wire_bytes = 0;  ///< that one device sends in a ring
+};
+
+/// What one device's memory holds at the fullest of a program, by kind: planned before it runs.
+struct PlannedMemory {
+  std::size_t peak_bytes = 0;
+  std::array<std::size_t, kMemoryKinds> by_kind{};
 };
 
 /// A graph made ready to run on a mesh, as often as wanted: cut, scheduled and with a place in
@@ -106,18 +113,8 @@ class Executable {
 
  private:
   class OneRun;
-  MemoryKind output_kind(std::size_t o) const;
-  std::size_t input_bytes(std::int64_t position, const std::vector<bool>& is_counted) const;
-  void check_memory(const Devices& devices, const std::vector<bool>& is_here,
-                    const std::vector<bool>& is_donated) const;
-
   struct Impl;  // the passes' results
   std::unique_ptr<const Impl> impl_;
 };
-
-/// The peak of the device that needs most, with inputs and outputs, of the Executable that would be
-/// made; cheaper than to make it. Throws as Executable does.
-std::size_t planned_peak_bytes(const std::shared_ptr<const Graph>& graph, const Mesh& mesh,
-                               const CompileOptions& options);
 
 }  // namespace shardwise

@@ -62,6 +62,9 @@ class Partitioner {
     }
     count_uses();
     find_zeros();
+    for (NodeId id = 0; id < static_cast<NodeId>(graph.nodes.size()); ++id) {
+      hands_on_.push_back(hands_parts_on(id));
+    }
     find_shares();
   }
 
@@ -130,10 +133,12 @@ class Partitioner {
     const std::size_t count = graph_.nodes.size();
     shares_.assign(count, 1);
     std::vector<double> sums(count, 0);  // that may be in it as parts
+    std::vector<bool> passes(count, false);
     for (std::size_t i = 0; i < count; ++i) {
       if (uses_[i] == 0) continue;
       const auto id = static_cast<NodeId>(i);
-      if (passes_parts_on(id, sums)) {
+      passes[i] = passes_parts_on(id, sums);
+      if (passes[i]) {
         for (const NodeId operand : graph_.nodes[i].operands) sums[i] += sums[as_size(operand)];
       }
       if (is_sum(id)) sums[i] += 1;
@@ -141,9 +146,9 @@ class Partitioner {
     for (std::size_t i = count; i-- > 0;) {
       if (sums[i] == 0) continue;
       const auto id = static_cast<NodeId>(i);
-      const bool goes_on = hands_parts_on(id) &&
-                           std::all_of(users_[i].begin(), users_[i].end(),
-                                       [&](NodeId user) { return passes_parts_on(user, sums); });
+      const bool goes_on =
+          hands_on_[i] && std::all_of(users_[i].begin(), users_[i].end(),
+                                      [&](NodeId user) { return passes[as_size(user)]; });
       shares_[i] = goes_on ? 0 : 1 / sums[i];
       for (std::size_t u = 0; goes_on && u < users_[i].size(); ++u) {
         const NodeId user = users_[i][u];
@@ -184,7 +189,7 @@ class Partitioner {
     std::size_t parts = 0;
     for (const NodeId operand : operands) {
       const bool is_marked = graph_.node(operand).mark.has_value();
-      if (sums[as_size(operand)] == 0 || is_marked || !hands_parts_on(operand)) continue;
+      if (sums[as_size(operand)] == 0 || is_marked || !hands_on_[as_size(operand)]) continue;
       if (elements(node) > elements(operand)) return false;
       ++parts;
     }
@@ -394,7 +399,7 @@ class Partitioner {
   }
 
   bool may_stay_parts(NodeId id) const {
-    return primary(id).reduction == Reduction::sum && hands_parts_on(id);
+    return primary(id).reduction == Reduction::sum && hands_on_[as_size(id)];
   }
 
   /// The node's tensor, cut as needed and combined. Moves it where it is not there yet.
@@ -495,6 +500,7 @@ class Partitioner {
   std::vector<std::vector<NodeId>> users_;      ///< by node: what needs it, of what is needed
   std::vector<bool> is_parameter_, is_output_;  // by node
   std::vector<bool> is_zero_;                   ///< by node
+  std::vector<bool> hands_on_;                  ///< by node: hands_parts_on()
   std::vector<double> shares_;                  ///< by node: of what its combination costs
   std::vector<OperandState> operands_;
 };

@@ -190,7 +190,7 @@ class Propagator {
     wishes_.clear();
     for (std::size_t i = 0; i < node.operands.size(); ++i) {
       // Of a table no more counts than is looked up.
-      const bool is_table = i == 0 && (node.op == Op::take || node.op == Op::take_along);
+      const bool is_table = i == 0 && rule.reduction == Reduction::bit_or;
       wish(id, node.operands[i], rule.operands[i], is_table ? elements(id) : INT64_MAX);
     }
     wish(id, id, rule.result, INT64_MAX);

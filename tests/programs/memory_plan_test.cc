@@ -1,10 +1,16 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
+#include <memory>
 #include <random>
+#include <span>
 #include <vector>
 
 #include "shardwise/runtime/memory/detail/offsets.h"
+#include "shardwise/runtime/ops/build.h"
+#include "shardwise/runtime/ops/functions.h"
+#include "shardwise/runtime/spmd/executable.h"
 #include "shardwise/runtime/tracer.h"
 #include "tensors.h"
 
@@ -157,6 +163,33 @@ TEST(MemoryPlan, PlannedIsMeasuredToTheByteAndByKind) {
           tracer.last()->memory(p).peak_bytes + (step > 0 ? m.array().buffer(p)->size_bytes() : 0),
           devices.at(p).memory().peak_bytes)
           << "step " << step << " position " << p;
+    }
+  }
+}
+
+// Only the first of them has memory; the other one is the same array.
+TEST(MemoryPlan, AnOutputThatIsThereTwiceReplacesOneInput) {
+  for (const std::int64_t devices_used : {1, 2}) {
+    auto graph = std::make_shared<Graph>();
+    const TensorType type{DType::f32, {4}};
+    const NodeRef a{graph.get(), append_input(*graph, type, "a", MemoryKind::parameter)};
+    const NodeRef b{graph.get(), append_input(*graph, type, "b", MemoryKind::parameter)};
+    const NodeRef difference = a - b;
+    graph->outputs = {difference.id, difference.id};
+    const Executable executable(graph, Mesh::line(devices_used), {.may_donate = {true, true}});
+    Devices devices(devices_used);
+    const std::vector<float> left{5, 6, 7, 8}, right{1, 1, 2, 2};
+    std::vector<ShardedArray> inputs{
+        ShardedArray::from_host(devices, executable.input_spec(0), std::as_bytes(std::span(left))),
+        ShardedArray::from_host(devices, executable.input_spec(1),
+                                std::as_bytes(std::span(right)))};
+    const auto outputs = executable.run(devices, std::move(inputs));
+    ASSERT_EQ(outputs.size(), 2u);
+    for (const ShardedArray& output : outputs) {
+      std::vector<float> found(4);
+      const std::vector<std::byte> bytes = output.to_host();
+      std::memcpy(found.data(), bytes.data(), bytes.size());
+      EXPECT_EQ(found, (std::vector<float>{4, 5, 5, 6}));
     }
   }
 }

@@ -282,7 +282,8 @@ class Lowering {
     std::vector<ElementwiseInstruction> instructions;
     std::map<PartValue, std::int32_t>
         numbers;  ///< of the members' results, -1 before they are there
-    std::vector<std::tuple<DType, Scalar, std::int32_t>> constants;  ///< and their instructions
+    std::map<std::tuple<DType, DType, std::uint64_t>, std::int32_t>
+        constants;  ///< instructions, by dtype of the operand, and of the number with its bits
 
     std::int32_t add(ElementwiseInstruction instruction) {
       instructions.push_back(std::move(instruction));
@@ -338,11 +339,10 @@ class Lowering {
     if (input.value < 0) {
       const DType dtype = node_of(operand).type.dtype;
       const Scalar value = constant_of(operand);
-      for (const auto& [of, known, instruction] : parts.constants) {
-        if (of == dtype && known == value) return instruction;
-      }
-      parts.constants.emplace_back(dtype, value, parts.add({Op::constant, dtype, {}, value}));
-      return std::get<2>(parts.constants.back());
+      const auto [at, is_new] =
+          parts.constants.emplace(std::tuple(dtype, value.dtype(), value.bits()), -1);
+      if (is_new) at->second = parts.add({Op::constant, dtype, {}, value});
+      return at->second;
     }
     if (parts.reads_member(input)) return parts.numbers[input.value];
     const auto at = std::find(parts.inputs.begin(), parts.inputs.end(), input);

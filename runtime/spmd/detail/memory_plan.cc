@@ -117,9 +117,12 @@ class Planner {
     }
     used_.assign(lowered_.inputs.size(), false);
     is_output_.assign(plan_.bytes.size(), false);
-    for (const ValueId output : lowered_.outputs) is_output_[as_size(output)] = true;
+    for (const ValueId output : lowered_.outputs) {
+      plan_.is_made.push_back(home(output) == Home::output && !is_output_[as_size(output)]);
+      is_output_[as_size(output)] = true;
+    }
     for (std::size_t o = 0; o < lowered_.outputs.size(); ++o) {
-      if (home(lowered_.outputs[o]) != Home::output) continue;
+      if (!plan_.is_made[o]) continue;
       // Back through what is computed element by element, first operands first: in w - 0.1 * g the
       // first one is w.
       std::vector<NodeId> open{graph_.outputs[o]};
@@ -312,13 +315,9 @@ PlannedMemory planned_memory(const Graph& graph, const LoweredProgram& lowered,
   for (const ValueId input : lowered.inputs) {
     add(lowered.program.value(input).kind, shard_bytes(input));
   }
-  std::vector<bool> is_counted(plan.homes.size(), false);
   for (std::size_t o = 0; o < lowered.outputs.size(); ++o) {
-    const std::size_t value = as_size(lowered.outputs[o]);
-    if (plan.homes[value] == Home::output && plan.donated[o] < 0 && !is_counted[value]) {
-      add(output_kind(graph, plan, o), shard_bytes(lowered.outputs[o]));
-    }
-    is_counted[value] = true;
+    if (!plan.is_made[o] || plan.donated[o] >= 0) continue;
+    add(output_kind(graph, plan, o), shard_bytes(lowered.outputs[o]));
   }
   return planned;
 }

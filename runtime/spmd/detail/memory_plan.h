@@ -32,6 +32,9 @@ struct MemoryPlan {
   /// The regions of each device.
   std::size_t activation_bytes = 0, collective_bytes = 0;
 
+  /// By Graph::outputs: it has memory of its own, and no output before it is the same value.
+  std::vector<bool> is_made;
+
   /// By Graph::outputs: the weight or optimizer state that it takes the place of, and the one whose
   /// memory it takes; -1: none.
   std::vector<std::int64_t> replaced, donated;

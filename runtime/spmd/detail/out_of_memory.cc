@@ -65,12 +65,9 @@ ByKind memory_at(const Graph& graph, const LoweredProgram& lowered, const Memory
   for (const Program::ValueId input : lowered.inputs) {
     add(lowered.program.value(input).kind, as_size(input));
   }
-  std::vector<bool> is_counted(plan.homes.size(), false);
   for (std::size_t o = 0; o < lowered.outputs.size(); ++o) {
-    const std::size_t value = as_size(lowered.outputs[o]);
-    const bool is_made = plan.homes[value] == Home::output && plan.donated[o] < 0;
-    if (is_made && !is_counted[value]) add(output_kind(graph, plan, o), value);
-    is_counted[value] = true;
+    const bool takes_memory = plan.is_made[o] && plan.donated[o] < 0;
+    if (takes_memory) add(output_kind(graph, plan, o), as_size(lowered.outputs[o]));
   }
   for (std::size_t v = 0; v < plan.homes.size(); ++v) {
     if (!is_in_region(plan, v)) continue;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "shardwise/runtime/spmd/detail/out_of_memory.h"
+#include "shardwise/runtime/spmd/detail/planned.h"
 
 namespace shardwise {
 namespace {
@@ -155,7 +156,8 @@ class Adviser {
     }
     if (text.empty()) text = text_of(marks);
     try {
-      const std::size_t peak = planned_peak_bytes(other, mesh_, changed);
+      const std::size_t peak =
+          Planned(other, mesh_, changed, MovePlans::left_out).memory(0).peak_bytes;
       Proposal one{std::move(marks), std::move(text), peak};
       if (!best_ || peak < best_->peak_bytes) best_ = one;
       return one;
