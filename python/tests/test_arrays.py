@@ -355,27 +355,28 @@ import os, signal, sys, threading, numpy as np, shardwise as sw
 w = np.random.default_rng(0).standard_normal((64, 1 << 17), np.float32)
 sw.save(sys.argv[1], {"w": w, "small": np.arange(5)}, codec="none")
 checkpoint = sw.open(sys.argv[1])
-out, ended, waiting = np.empty_like(w), 0, threading.Event()
+out, ended, wanted, over = np.empty_like(w), 0, False, False
 def interrupt():  # again and again, so that some come in the middle of a read
-    while waiting.wait() and ended < 20:
-        os.kill(os.getpid(), signal.SIGINT)
-thread = threading.Thread(target=interrupt)
-signal.signal(signal.SIGINT, lambda signum, frame: interrupted())
-def interrupted():
-    if waiting.is_set():
-        waiting.clear()
+    while not over:
+        if wanted:
+            os.kill(os.getpid(), signal.SIGINT)
+def interrupted(signum, frame):
+    global wanted
+    if wanted:
+        wanted = False
         raise KeyboardInterrupt
+signal.signal(signal.SIGINT, interrupted)
+thread = threading.Thread(target=interrupt)
 thread.start()
 while ended < 20:
     try:
-        waiting.set()
+        wanted = True
         while True:
             checkpoint["w"].read_into(out)
     except KeyboardInterrupt:
         ended += 1
     assert checkpoint["small"][...].tolist() == [0, 1, 2, 3, 4]
-signal.signal(signal.SIGINT, signal.SIG_IGN)
-waiting.set()
+over = True
 thread.join()
 print(np.array_equal(checkpoint["w"][...], w))
 """
