@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "shardwise/checkpoint/detail/codec.h"
+#include "shardwise/checkpoint/detail/codec/codec.h"
 #include "shardwise/checkpoint/detail/read/chunk_scatter.h"
 #include "shardwise/shard/dtype.h"
 #include "shardwise/storage/hash.h"

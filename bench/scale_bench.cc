@@ -28,9 +28,9 @@
 
 #include "bench/peak_memory.h"
 #include "checkpoint_bench.h"
-#include "shardwise/checkpoint/detail/group/messages.h"
-#include "shardwise/checkpoint/detail/group/record.h"
 #include "shardwise/checkpoint/detail/read/chunk_reader.h"
+#include "shardwise/checkpoint/detail/together/messages.h"
+#include "shardwise/checkpoint/detail/together/record.h"
 #include "shardwise/checkpoint/detail/write/save_plan.h"
 #include "shardwise/checkpoint/manager.h"
 #include "shardwise/checkpoint/verify.h"

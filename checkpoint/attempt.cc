@@ -6,12 +6,12 @@
 #include <string>
 #include <utility>
 
-#include "shardwise/checkpoint/detail/group/record.h"
+#include "shardwise/checkpoint/detail/hdf5/index_file.h"
 #include "shardwise/checkpoint/detail/read/written_files.h"
 #include "shardwise/checkpoint/detail/root/attempt.h"
 #include "shardwise/checkpoint/detail/root/root.h"
+#include "shardwise/checkpoint/detail/together/record.h"
 #include "shardwise/checkpoint/detail/write/commit.h"
-#include "shardwise/checkpoint/detail/write/index_file.h"
 #include "shardwise/checkpoint/detail/write/part.h"
 #include "shardwise/runtime/stopwatch.h"
 #include "shardwise/shard/error.h"

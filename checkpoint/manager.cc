@@ -8,16 +8,16 @@
 #include <thread>
 #include <utility>
 
-#include "shardwise/checkpoint/detail/group/messages.h"
 #include "shardwise/checkpoint/detail/read/directory_state.h"
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
 #include "shardwise/checkpoint/detail/root/attempt.h"
 #include "shardwise/checkpoint/detail/root/failures.h"
 #include "shardwise/checkpoint/detail/root/pin.h"
 #include "shardwise/checkpoint/detail/root/root.h"
+#include "shardwise/checkpoint/detail/together/group_save.h"
+#include "shardwise/checkpoint/detail/together/messages.h"
 #include "shardwise/checkpoint/detail/write/commit.h"
 #include "shardwise/checkpoint/detail/write/host_snapshot.h"
-#include "shardwise/checkpoint/detail/write/save.h"
 #include "shardwise/runtime/stopwatch.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/shard/host/mutex.h"

@@ -9,12 +9,13 @@
 #include <string>
 #include <vector>
 
-#include "shardwise/checkpoint/garbage.h"
-#include "shardwise/checkpoint/reader.h"
 #include "shardwise/checkpoint/save.h"
+#include "shardwise/checkpoint/steps.h"
 #include "shardwise/runtime/process/process_group.h"
 
 namespace shardwise {
+
+class FileSystem;
 
 /// A save under way; made by itself, one that is done and saved nothing. Thread-safe; copies refer
 /// to the same save.
@@ -33,36 +34,6 @@ class PendingSave {
   friend class CheckpointManager;
   struct State;
   std::shared_ptr<State> state_;
-};
-
-/// One committed checkpoint of a root.
-struct Step {
-  std::int64_t step;
-  std::int64_t generation;  ///< 1, or more where it was replaced
-  std::filesystem::path directory;
-};
-
-/// A step directory that is not a valid checkpoint, and why.
-struct RejectedStep {
-  std::filesystem::path directory;
-  std::string reason;
-};
-
-/// The newest valid step, and the newer ones that had to be passed over.
-struct LatestStep {
-  Step step;
-  std::vector<RejectedStep> rejected;
-};
-
-/// Where each process has a root of its own, on a node-local disk or in /dev/shm.
-struct LocalRoots {
-  /// How many other processes get a copy of each shard file. Those of rank r are the ranks
-  /// r + processes_per_host, r + 2 processes_per_host, ... modulo the number of processes.
-  int copies = 0;
-
-  /// How many neighbouring ranks are lost together. It divides the number of processes, and there
-  /// are more hosts than copies.
-  int processes_per_host = 1;
 };
 
 struct ManagerOptions {

@@ -6,13 +6,13 @@
 #include <memory>
 #include <utility>
 
+#include "shardwise/checkpoint/detail/format/step_name.h"
 #include "shardwise/checkpoint/detail/read/cached_reader.h"
 #include "shardwise/checkpoint/detail/read/chunk_reader.h"
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
 #include "shardwise/checkpoint/detail/reshard/new_shardings.h"
 #include "shardwise/checkpoint/detail/root/names.h"
 #include "shardwise/checkpoint/detail/root/pin.h"
-#include "shardwise/checkpoint/detail/step_name.h"
 #include "shardwise/checkpoint/detail/write/staging.h"
 #include "shardwise/checkpoint/manager.h"
 #include "shardwise/runtime/parallel.h"

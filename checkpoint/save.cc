@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "shardwise/checkpoint/detail/write/host_reader.h"
+#include "shardwise/checkpoint/detail/host_reader.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise {

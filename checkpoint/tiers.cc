@@ -9,8 +9,8 @@
 #include <tuple>
 #include <utility>
 
+#include "shardwise/checkpoint/detail/format/step_name.h"
 #include "shardwise/checkpoint/detail/root/root.h"
-#include "shardwise/checkpoint/detail/step_name.h"
 #include "shardwise/checkpoint/detail/tiers/assembly.h"
 #include "shardwise/checkpoint/detail/tiers/inventory.h"
 #include "shardwise/checkpoint/detail/tiers/saved_tensors.h"

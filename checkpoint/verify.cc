@@ -8,15 +8,15 @@
 #include <set>
 #include <tuple>
 
-#include "shardwise/checkpoint/detail/codec.h"
-#include "shardwise/checkpoint/detail/file_description.h"
+#include "shardwise/checkpoint/detail/codec/codec.h"
+#include "shardwise/checkpoint/detail/format/file_description.h"
+#include "shardwise/checkpoint/detail/lanes/scratch_pool.h"
 #include "shardwise/checkpoint/detail/read/chunk_scatter.h"
 #include "shardwise/checkpoint/detail/read/directory_state.h"
 #include "shardwise/checkpoint/detail/read/index_check.h"
 #include "shardwise/checkpoint/detail/read/read_pipeline.h"
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
 #include "shardwise/checkpoint/detail/root/pin.h"
-#include "shardwise/checkpoint/detail/scratch_pool.h"
 #include "shardwise/runtime/parallel.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/shard/host/mutex.h"

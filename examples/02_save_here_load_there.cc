@@ -1,6 +1,7 @@
 #include <iostream>
 
 #include "shardwise/checkpoint/manager.h"
+#include "shardwise/checkpoint/reader.h"
 using namespace shardwise;
 
 int main() {

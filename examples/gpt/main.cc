@@ -17,6 +17,7 @@
 #include "npz.h"
 #include "plan.h"
 #include "shardwise/checkpoint/manager.h"
+#include "shardwise/checkpoint/reader.h"
 #include "shardwise/runtime/gemm.h"
 #include "shardwise/runtime/spmd/report.h"
 #include "shardwise/runtime/stopwatch.h"

@@ -69,15 +69,15 @@ room() {  # room LIBRARY INCLUDE-PATTERN PLACE-PATTERN
 room TBB '^(oneapi/)?tbb/' '^runtime/parallel\.cc$'
 room MPI '^mpi' '^runtime/process/mpi_transport\.cc$'
 room OpenBLAS '^(cblas|openblas|f77blas)' '^runtime/gemm\.cc$'
-room HDF5 '^(hdf5|H5)' '^(storage/detail/hdf5\.|checkpoint/(detail|plugin)/)'
-room zstd '^(zstd|zdict)' '^checkpoint/(detail/codec\.cc|plugin/)'
+room HDF5 '^(hdf5|H5)' '^(storage/detail/hdf5\.|checkpoint/(detail/(hdf5|write/shard_file)|plugin)[/.])'
+room zstd '^(zstd|zdict)' '^checkpoint/(detail/codec/codec\.cc|plugin/)'
 room xxHash '^(xxhash|xxh3)' '^storage/hash\.cc$'
-room Highway '^hwy/' '^(storage/stream_copy\.cc|checkpoint/detail/(shuffle|zstd/plane_coder)\.cc|runtime/kernels/detail/((philox_blocks|reduce_floats|tile_f32)\.cc|f32_math-inl\.h))$'
+room Highway '^hwy/' '^(storage/stream_copy\.cc|checkpoint/detail/codec/(shuffle|zstd/plane_coder)\.cc|runtime/kernels/detail/((philox_blocks|reduce_floats|tile_f32)\.cc|f32_math-inl\.h))$'
 room libpng '^png' '^loader/detail/image/png_image\.cc$'
 room libjpeg '^(jpeglib|jerror)' '^loader/detail/image/jpeg_image\.cc$'
 room zlib '^zlib' '^(loader|examples/gpt)/'
 room fmt '^fmt/' '\.cc$'
-room RapidJSON '^rapidjson/' '^(checkpoint/detail/json_document\.(h|cc)|loader/sources/detail/json_value\.cc)$'
+room RapidJSON '^rapidjson/' '^(checkpoint/detail/format/json_document\.(h|cc)|loader/sources/detail/json_value\.cc)$'
 room nlohmann-json '^nlohmann/' '^(loader/.*\.cc|(checkpoint|convert)/(detail/.*|.*\.cc)|tools/.*|examples/.*)$'
 room CLI11 '^CLI/' '^(tools/command_line\.cc|examples/.*)$'
 room '<execution>' '^execution$' '^$'
@@ -103,23 +103,25 @@ for file in $(sources $components tools bench examples python/src tests); do
 done
 
 # 8. Inside a component, too, includes point one way: each part uses itself and the parts before it; parts joined by
-# "|" stand side by side and do not see each other. A part is a folder with all below it, file names joined by "+",
-# or "." for all files that are in no folder but detail/.
+# "|" stand side by side and do not see each other. A part is folders, each with all below it, and file names, joined by
+# "+"; or "." for all files that are in no folder but detail/.
 order_shard=". notation|torus|plan view|host"
 order_storage="detail ."
 order_loader="detail/mix+detail/prefetch+detail/row_stretch+detail/scratch_memory+detail/sample_numbers source+detail/read_frame+detail/common_fields+detail/copy_row+stages/field_value order sources/file_options+sources/images detail/files detail/image sources stages loader_options+loader_state+loader_stats+placement detail/engine host_loader+loader+open_source+replay"
+order_checkpoint="info+box_reader+read_options+save+steps+detail/host_reader detail/format detail/codec|detail/lanes|detail/hdf5|detail/root detail/read detail/write detail/together attempt|reader|verify|staged_output|manager reshard+spec_rules+detail/reshard|tiers+detail/tiers"
 order_convert="detail ."
 order_runtime="parallel+stopwatch+timeline+default_mesh|process memory device+sharded_array program manual gemm|graph kernels ops spmd tensor+tracer+detail/tracer_impl nn"
 for component in $components; do
   order=order_$component
   [[ -n ${!order:-} ]] || continue
   breaches=$(awk -v component="$component" -v order="${!order}" '
-    function part_of(file,    stem, i) {  # its number in the list of parts; 0 where it is in none
+    function part_of(file,    stem, names, n, i, k) {  # its number in the list of parts; 0 if it is in none
       file = substr(file, length(component) + 2)
       stem = file; sub(/\.[^.\/]*$/, "", stem)
       for (i = 1; i <= parts; ++i) {
-        if (part[i] == "." ? file !~ /\// || file ~ /^detail\// : index(file, part[i] "/") == 1) return i
-        if (index("+" part[i] "+", "+" stem "+")) return i
+        if (part[i] == "." && (file !~ /\// || file ~ /^detail\//)) return i
+        n = split(part[i], names, "+")
+        for (k = 1; k <= n; ++k) if (stem == names[k] || index(file, names[k] "/") == 1) return i
       }
       return 0
     }

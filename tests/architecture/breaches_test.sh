@@ -8,10 +8,10 @@ rm -rf "$scratch" && mkdir -p "$scratch" || exit 2
 cd "$scratch" || exit 2
 
 echo '#include "shardwise/runtime/device.h"' >> shard/box.cc
-echo '#include "shardwise/checkpoint/detail/codec.h"' >> loader/order.cc
+echo '#include "shardwise/checkpoint/detail/codec/codec.h"' >> loader/order.cc
 echo '#include "shardwise/runtime/parallel.h"' >> storage/file.cc
 echo '#include "shardwise/storage/detail/page_cache.h"' >> checkpoint/verify.cc
-echo '#include "shardwise/checkpoint/detail/codec.h"' >> convert/safetensors.cc
+echo '#include "shardwise/checkpoint/detail/codec/codec.h"' >> convert/safetensors.cc
 echo 'int x;' > runtime/forgotten.cc
 echo 'int x;' > tests/shard/forgotten_test.cc
 echo '#include <tbb/tbb.h>' >> loader/loader.cc
@@ -29,6 +29,10 @@ echo 'const char* text = "Devices::at: no such device";' >> tools/parse.cc
 echo 'void f(const fs::path& path) { fs::remove_all(path); }' >> checkpoint/save.cc
 echo 'bool g(const fs::path& path) { return fs::exists(path); }' >> convert/export_safetensors.cc
 echo '#include "shardwise/loader/detail/engine/ring.h"' >> loader/sources/npy.cc
+echo '#include "shardwise/checkpoint/detail/write/part.h"' >> checkpoint/detail/read/chunk_reader.cc
+echo '#include "shardwise/checkpoint/detail/together/packer.h"' >> checkpoint/detail/write/commit.cc
+echo '#include "shardwise/checkpoint/manager.h"' >> checkpoint/detail/together/terms.h
+echo '#include "shardwise/checkpoint/tiers.h"' >> checkpoint/reshard.cc
 echo '#include "shardwise/runtime/process/detail/x.h"' >> python/src/read.cc
 printf 'void f() {\n  executor.parallel_for(2, [&](std::int64_t i) {\n    const MutexLock lock(mutex);\n    reader->read(i);\n  });\n}\n' >> runtime/gemm.cc
 echo 'int read_foreign_bytes(const char* bytes);' >> storage/file.h
@@ -51,6 +55,10 @@ for needed in 'shard/box.cc includes runtime/' 'loader/order.cc includes checkpo
   'axis_index: no such axis"; begins a message' 'Devices::at: no such device"; begins a message' \
   'checkpoint/save.cc does something to files beside' 'convert/export_safetensors.cc looks at a path beside' \
   'loader/sources/npy.cc includes loader/detail/engine/ring.h, which does not stand before it' \
+  'checkpoint/detail/read/chunk_reader.cc includes checkpoint/detail/write/part.h, which does not stand before it' \
+  'checkpoint/detail/write/commit.cc includes checkpoint/detail/together/packer.h, which does not stand before it' \
+  'checkpoint/detail/together/terms.h includes checkpoint/manager.h, which does not stand before it' \
+  'checkpoint/reshard.cc includes checkpoint/tiers.h, which does not stand before it' \
   'python/src/read.cc includes runtime/detail/' \
   'reader->read(i);, inside a body of parallel_for' 'const MutexLock lock(mutex);, inside a body of parallel_for' \
   'read_foreign_bytes has no line' 'names read_nothing, which no header has' \

@@ -1,4 +1,4 @@
-#include "shardwise/checkpoint/detail/write/address_driver.h"
+#include "shardwise/checkpoint/detail/hdf5/address_driver.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

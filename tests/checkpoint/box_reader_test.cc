@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "shardwise/checkpoint/manager.h"
+#include "shardwise/checkpoint/reader.h"
 #include "shardwise/checkpoint/reshard.h"
 #include "testing/errors.h"
 #include "testing/host_tensor.h"

@@ -9,7 +9,7 @@
 #include <latch>
 #include <random>
 
-#include "shardwise/checkpoint/detail/write/host_reader.h"
+#include "shardwise/checkpoint/detail/host_reader.h"
 #include "shardwise/shard/box_copy.h"
 #include "shardwise/shard/host/mutex.h"
 #include "shardwise/shard/host/page_memory.h"

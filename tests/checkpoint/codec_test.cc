@@ -1,4 +1,4 @@
-#include "shardwise/checkpoint/detail/codec.h"
+#include "shardwise/checkpoint/detail/codec/codec.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

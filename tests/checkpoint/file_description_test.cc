@@ -1,6 +1,6 @@
 // What a shard file says about itself, and what it cannot say.
 
-#include "shardwise/checkpoint/detail/file_description.h"
+#include "shardwise/checkpoint/detail/format/file_description.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "shardwise/checkpoint/manager.h"
+#include "shardwise/checkpoint/reader.h"
 #include "testing/child_process.h"
 #include "testing/fault_model.h"
 #include "testing/socket_transport.h"

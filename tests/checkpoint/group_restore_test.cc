@@ -6,6 +6,7 @@
 #include <atomic>
 
 #include "shardwise/checkpoint/manager.h"
+#include "shardwise/checkpoint/reader.h"
 #include "shardwise/checkpoint/verify.h"
 #include "testing/faulty_file_system.h"
 #include "testing/host_tensor.h"

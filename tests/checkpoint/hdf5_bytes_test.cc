@@ -1,4 +1,4 @@
-#include "shardwise/checkpoint/detail/emit/hdf5_bytes.h"
+#include "shardwise/checkpoint/detail/hdf5/hdf5_bytes.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Groups made without the library, read by it.
-#include "shardwise/checkpoint/detail/emit/hdf5_groups.h"
+#include "shardwise/checkpoint/detail/hdf5/hdf5_groups.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,8 +10,8 @@
 #include <string>
 #include <unordered_map>
 
-#include "shardwise/checkpoint/detail/emit/hdf5_objects.h"
-#include "shardwise/checkpoint/detail/write/address_driver.h"
+#include "shardwise/checkpoint/detail/hdf5/address_driver.h"
+#include "shardwise/checkpoint/detail/hdf5/hdf5_objects.h"
 #include "testing/raw_hdf5.h"
 #include "testing/temp_dir.h"
 

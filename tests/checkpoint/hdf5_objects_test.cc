@@ -1,5 +1,5 @@
 // Object headers, held against those that the library makes of the same datasets.
-#include "shardwise/checkpoint/detail/emit/hdf5_objects.h"
+#include "shardwise/checkpoint/detail/hdf5/hdf5_objects.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,8 +8,8 @@
 #include <functional>
 #include <map>
 
-#include "shardwise/checkpoint/detail/emit/hdf5_groups.h"
-#include "shardwise/checkpoint/detail/write/address_driver.h"
+#include "shardwise/checkpoint/detail/hdf5/address_driver.h"
+#include "shardwise/checkpoint/detail/hdf5/hdf5_groups.h"
 #include "testing/raw_hdf5.h"
 #include "testing/temp_dir.h"
 

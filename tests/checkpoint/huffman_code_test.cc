@@ -1,4 +1,4 @@
-#include "shardwise/checkpoint/detail/zstd/huffman_code.h"
+#include "shardwise/checkpoint/detail/codec/zstd/huffman_code.h"
 
 #include <gtest/gtest.h>
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "shardwise/checkpoint/detail/write/index_file.h"
+#include "shardwise/checkpoint/detail/hdf5/index_file.h"
 #include "testing/temp_dir.h"
 
 namespace shardwise::detail {

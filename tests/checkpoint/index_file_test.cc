@@ -1,4 +1,4 @@
-#include "shardwise/checkpoint/detail/write/index_file.h"
+#include "shardwise/checkpoint/detail/hdf5/index_file.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -6,7 +6,7 @@
 
 #include <set>
 
-#include "shardwise/checkpoint/detail/file_description.h"
+#include "shardwise/checkpoint/detail/format/file_description.h"
 #include "shardwise/checkpoint/reader.h"
 #include "shardwise/checkpoint/verify.h"
 #include "testing/errors.h"

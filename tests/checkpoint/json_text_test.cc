@@ -1,4 +1,4 @@
-#include "shardwise/checkpoint/detail/json_text.h"
+#include "shardwise/checkpoint/detail/format/json_text.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "shardwise/checkpoint/detail/lanes.h"
+#include "shardwise/checkpoint/detail/lanes/lanes.h"
 
 #include <gtest/gtest.h>
 #include <pthread.h>

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "shardwise/checkpoint/manager.h"
+#include "shardwise/checkpoint/reader.h"
 #include "testing/fault_model.h"
 #include "testing/hooked_file_system.h"
 #include "testing/temp_dir.h"

@@ -1,4 +1,4 @@
-#include "shardwise/checkpoint/detail/manifest_check.h"
+#include "shardwise/checkpoint/detail/format/manifest_check.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "shardwise/checkpoint/detail/file_description.h"
-#include "shardwise/checkpoint/detail/manifest.h"
+#include "shardwise/checkpoint/detail/format/file_description.h"
+#include "shardwise/checkpoint/detail/format/manifest.h"
 #include "testing/errors.h"
 #include "testing/hand_made_checkpoint.h"
 #include "testing/listed_manifest.h"

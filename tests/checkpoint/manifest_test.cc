@@ -1,4 +1,4 @@
-#include "shardwise/checkpoint/detail/manifest.h"
+#include "shardwise/checkpoint/detail/format/manifest.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

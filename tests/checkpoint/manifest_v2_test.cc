@@ -6,7 +6,7 @@
 
 #include <string>
 
-#include "shardwise/checkpoint/detail/manifest.h"
+#include "shardwise/checkpoint/detail/format/manifest.h"
 #include "testing/errors.h"
 #include "testing/hand_made_checkpoint.h"
 

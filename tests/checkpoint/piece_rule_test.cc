@@ -1,4 +1,4 @@
-#include "shardwise/checkpoint/detail/piece_rule.h"
+#include "shardwise/checkpoint/detail/format/piece_rule.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

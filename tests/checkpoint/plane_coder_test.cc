@@ -1,4 +1,4 @@
-#include "shardwise/checkpoint/detail/zstd/plane_coder.h"
+#include "shardwise/checkpoint/detail/codec/zstd/plane_coder.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <random>
 #include <vector>
 
-#include "shardwise/checkpoint/detail/codec.h"
+#include "shardwise/checkpoint/detail/codec/codec.h"
 
 namespace shardwise::detail {
 namespace {

@@ -1,6 +1,6 @@
 // What the processes of a save tell each other: nothing damaged or foreign is published.
 
-#include "shardwise/checkpoint/detail/group/record.h"
+#include "shardwise/checkpoint/detail/together/record.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,8 +9,8 @@
 #include <random>
 
 #include "shardwise/checkpoint/attempt.h"
-#include "shardwise/checkpoint/detail/group/messages.h"
-#include "shardwise/checkpoint/detail/group/packer.h"
+#include "shardwise/checkpoint/detail/together/messages.h"
+#include "shardwise/checkpoint/detail/together/packer.h"
 #include "shardwise/checkpoint/manager.h"
 #include "shardwise/checkpoint/reader.h"
 #include "shardwise/checkpoint/verify.h"

@@ -11,9 +11,9 @@
 #include <cstdlib>
 #include <random>
 
-#include "shardwise/checkpoint/detail/codec.h"
+#include "shardwise/checkpoint/detail/codec/codec.h"
+#include "shardwise/checkpoint/detail/hdf5/index_file.h"
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
-#include "shardwise/checkpoint/detail/write/index_file.h"
 #include "shardwise/checkpoint/detail/write/shard_file.h"
 #include "shardwise/checkpoint/reader.h"
 #include "shardwise/checkpoint/verify.h"

@@ -11,6 +11,7 @@
 #include <set>
 
 #include "shardwise/checkpoint/manager.h"
+#include "shardwise/checkpoint/reader.h"
 #include "shardwise/checkpoint/reshard.h"
 #include "shardwise/checkpoint/verify.h"
 #include "testing/group_checkpoint.h"

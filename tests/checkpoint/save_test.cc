@@ -1,5 +1,3 @@
-#include "shardwise/checkpoint/detail/write/save.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -7,6 +5,7 @@
 #include <random>
 
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
+#include "shardwise/checkpoint/detail/together/group_save.h"
 #include "shardwise/checkpoint/verify.h"
 #include "testing/errors.h"
 #include "testing/hand_made_checkpoint.h"

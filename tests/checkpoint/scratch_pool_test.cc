@@ -1,8 +1,8 @@
-#include "shardwise/checkpoint/detail/scratch_pool.h"
+#include "shardwise/checkpoint/detail/lanes/scratch_pool.h"
 
 #include <gtest/gtest.h>
 
-#include "shardwise/checkpoint/detail/codec.h"
+#include "shardwise/checkpoint/detail/codec/codec.h"
 
 namespace shardwise::detail {
 namespace {

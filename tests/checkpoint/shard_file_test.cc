@@ -8,7 +8,7 @@
 #include <random>
 #include <set>
 
-#include "shardwise/checkpoint/detail/file_description.h"
+#include "shardwise/checkpoint/detail/format/file_description.h"
 #include "testing/errors.h"
 #include "testing/hand_made_checkpoint.h"
 #include "testing/host_tensor.h"

@@ -3,7 +3,7 @@
 #include <random>
 #include <vector>
 
-#include "shardwise/checkpoint/detail/codec.h"
+#include "shardwise/checkpoint/detail/codec/codec.h"
 
 namespace shardwise::detail {
 namespace {

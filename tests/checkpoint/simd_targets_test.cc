@@ -10,8 +10,8 @@
 #include <random>
 #include <vector>
 
-#include "shardwise/checkpoint/detail/codec.h"
-#include "shardwise/checkpoint/detail/zstd/plane_coder.h"
+#include "shardwise/checkpoint/detail/codec/codec.h"
+#include "shardwise/checkpoint/detail/codec/zstd/plane_coder.h"
 
 namespace shardwise::detail {
 namespace {

@@ -1,4 +1,4 @@
-#include "shardwise/checkpoint/detail/step_name.h"
+#include "shardwise/checkpoint/detail/format/step_name.h"
 
 #include <gtest/gtest.h>
 

@@ -10,6 +10,7 @@
 
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
 #include "shardwise/checkpoint/manager.h"
+#include "shardwise/checkpoint/reader.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/storage/detail/hdf5.h"
 #include "testing/errors.h"

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "shardwise/checkpoint/manager.h"
+#include "shardwise/checkpoint/reader.h"
 #include "testing/errors.h"
 #include "testing/temp_dir.h"
 #include "testing/test_data.h"

@@ -19,9 +19,9 @@
 #include <vector>
 
 #include "fuzz/require.h"
-#include "shardwise/checkpoint/detail/codec.h"
-#include "shardwise/checkpoint/detail/file_description.h"
-#include "shardwise/checkpoint/detail/manifest.h"
+#include "shardwise/checkpoint/detail/codec/codec.h"
+#include "shardwise/checkpoint/detail/format/file_description.h"
+#include "shardwise/checkpoint/detail/format/manifest.h"
 #include "shardwise/checkpoint/reader.h"
 #include "shardwise/checkpoint/verify.h"
 #include "shardwise/shard/error.h"

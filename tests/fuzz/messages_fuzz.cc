@@ -7,9 +7,9 @@
 #include <string>
 
 #include "fuzz/require.h"
-#include "shardwise/checkpoint/detail/group/messages.h"
-#include "shardwise/checkpoint/detail/group/packer.h"
-#include "shardwise/checkpoint/detail/group/record.h"
+#include "shardwise/checkpoint/detail/together/messages.h"
+#include "shardwise/checkpoint/detail/together/packer.h"
+#include "shardwise/checkpoint/detail/together/record.h"
 #include "shardwise/checkpoint/detail/write/commit.h"
 #include "shardwise/shard/error.h"
 

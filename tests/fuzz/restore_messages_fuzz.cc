@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "fuzz/require.h"
-#include "shardwise/checkpoint/detail/group/packer.h"
-#include "shardwise/checkpoint/detail/read/fan_out.h"
-#include "shardwise/checkpoint/detail/read/same_requests.h"
+#include "shardwise/checkpoint/detail/together/fan_out.h"
+#include "shardwise/checkpoint/detail/together/packer.h"
+#include "shardwise/checkpoint/detail/together/same_requests.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise {

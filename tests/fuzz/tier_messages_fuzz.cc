@@ -8,9 +8,9 @@
 #include <span>
 
 #include "fuzz/require.h"
-#include "shardwise/checkpoint/detail/group/packer.h"
 #include "shardwise/checkpoint/detail/tiers/assembly.h"
 #include "shardwise/checkpoint/detail/tiers/inventory.h"
+#include "shardwise/checkpoint/detail/together/packer.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise {

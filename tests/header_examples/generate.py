@@ -141,6 +141,7 @@ SETUP = {
 
 # What an example needs beside its own header.
 INCLUDES = {
+    "checkpoint/manager.h": ["checkpoint/reader.h"],
     "convert/safetensors.h": ["checkpoint/manager.h", "checkpoint/reader.h", "checkpoint/reshard.h"],
     "loader/sources/concat.h": ["loader/sources/npy.h"],
 }

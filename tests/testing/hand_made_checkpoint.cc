@@ -6,8 +6,8 @@
 #include <iterator>
 #include <stdexcept>
 
-#include "shardwise/checkpoint/detail/codec.h"
-#include "shardwise/checkpoint/detail/file_description.h"
+#include "shardwise/checkpoint/detail/codec/codec.h"
+#include "shardwise/checkpoint/detail/format/file_description.h"
 #include "shardwise/shard/box_copy.h"
 #include "testing/listed_manifest.h"
 #include "testing/temp_dir.h"

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "shardwise/checkpoint/detail/manifest.h"
+#include "shardwise/checkpoint/detail/format/manifest.h"
 
 namespace shardwise {
 

@@ -11,6 +11,7 @@
 #include "output.h"
 #include "parse.h"
 #include "shardwise/checkpoint/manager.h"
+#include "shardwise/checkpoint/reader.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise::tools {

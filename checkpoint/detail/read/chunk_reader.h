@@ -9,9 +9,9 @@
 #include <string>
 #include <utility>
 
-#include "shardwise/checkpoint/detail/codec.h"
+#include "shardwise/checkpoint/detail/codec/codec.h"
+#include "shardwise/checkpoint/detail/lanes/scratch_pool.h"
 #include "shardwise/checkpoint/detail/read/read_plan.h"
-#include "shardwise/checkpoint/detail/scratch_pool.h"
 #include "shardwise/checkpoint/read_options.h"
 #include "shardwise/shard/host/mutex.h"
 

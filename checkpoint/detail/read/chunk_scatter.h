@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "shardwise/checkpoint/detail/codec.h"
+#include "shardwise/checkpoint/detail/codec/codec.h"
 #include "shardwise/checkpoint/detail/read/read_plan.h"
 #include "shardwise/shard/box_copy.h"
 #include "shardwise/storage/hash.h"

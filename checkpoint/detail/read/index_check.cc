@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "shardwise/checkpoint/detail/write/index_file.h"
+#include "shardwise/checkpoint/detail/hdf5/index_file.h"
 
 namespace shardwise::detail {
 namespace {

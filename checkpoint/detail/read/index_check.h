@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "shardwise/checkpoint/detail/manifest.h"
+#include "shardwise/checkpoint/detail/format/manifest.h"
 #include "shardwise/storage/file.h"
 
 namespace shardwise::detail {

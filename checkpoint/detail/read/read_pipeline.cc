@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "shardwise/checkpoint/detail/lanes.h"
+#include "shardwise/checkpoint/detail/lanes/lanes.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise::detail {

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "shardwise/checkpoint/detail/lanes/scratch_pool.h"
 #include "shardwise/checkpoint/detail/read/open_files.h"
-#include "shardwise/checkpoint/detail/scratch_pool.h"
 #include "shardwise/shard/host/page_memory.h"
 
 namespace shardwise::detail {

@@ -7,11 +7,11 @@
 #include <system_error>
 #include <utility>
 
-#include "shardwise/checkpoint/detail/codec.h"
-#include "shardwise/checkpoint/detail/file_description.h"
+#include "shardwise/checkpoint/detail/codec/codec.h"
+#include "shardwise/checkpoint/detail/format/file_description.h"
+#include "shardwise/checkpoint/detail/format/step_name.h"
 #include "shardwise/checkpoint/detail/read/directory_state.h"
 #include "shardwise/checkpoint/detail/root/names.h"
-#include "shardwise/checkpoint/detail/step_name.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise::detail {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "shardwise/checkpoint/detail/manifest.h"
+#include "shardwise/checkpoint/detail/format/manifest.h"
 #include "shardwise/checkpoint/detail/read/open_files.h"
 #include "shardwise/checkpoint/info.h"
 #include "shardwise/shard/error.h"

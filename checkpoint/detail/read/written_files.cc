@@ -4,7 +4,7 @@
 
 #include <memory>
 
-#include "shardwise/checkpoint/detail/lanes.h"
+#include "shardwise/checkpoint/detail/lanes/lanes.h"
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
 #include "shardwise/shard/error.h"
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "shardwise/checkpoint/detail/manifest.h"
+#include "shardwise/checkpoint/detail/format/manifest.h"
 #include "shardwise/checkpoint/detail/root/exchange.h"
 #include "shardwise/checkpoint/detail/root/names.h"
 #include "shardwise/checkpoint/detail/root/root.h"

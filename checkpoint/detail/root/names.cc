@@ -4,7 +4,7 @@
 
 #include <random>
 
-#include "shardwise/checkpoint/detail/step_name.h"
+#include "shardwise/checkpoint/detail/format/step_name.h"
 
 namespace shardwise::detail {
 namespace {

@@ -2,10 +2,10 @@
 
 #include <filesystem>
 
+#include "shardwise/checkpoint/detail/format/step_name.h"
 #include "shardwise/checkpoint/detail/root/lease.h"
 #include "shardwise/checkpoint/detail/root/spare.h"
-#include "shardwise/checkpoint/detail/step_name.h"
-#include "shardwise/checkpoint/garbage.h"
+#include "shardwise/checkpoint/steps.h"
 #include "shardwise/storage/file.h"
 
 namespace shardwise::detail {

@@ -6,7 +6,7 @@
 #include <optional>
 #include <utility>
 
-#include "shardwise/checkpoint/detail/manifest.h"
+#include "shardwise/checkpoint/detail/format/manifest.h"
 #include "shardwise/checkpoint/detail/root/attempt.h"
 #include "shardwise/checkpoint/detail/root/failures.h"
 #include "shardwise/checkpoint/detail/root/lease.h"

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "shardwise/checkpoint/detail/step_name.h"
-#include "shardwise/checkpoint/garbage.h"
+#include "shardwise/checkpoint/detail/format/step_name.h"
+#include "shardwise/checkpoint/steps.h"
 #include "shardwise/storage/file.h"
 
 namespace shardwise::detail {

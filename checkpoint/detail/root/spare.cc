@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "shardwise/checkpoint/detail/manifest.h"
+#include "shardwise/checkpoint/detail/format/manifest.h"
 #include "shardwise/checkpoint/detail/root/failures.h"
 #include "shardwise/checkpoint/detail/root/names.h"
 #include "shardwise/checkpoint/detail/root/root.h"

@@ -2,8 +2,8 @@
 
 #include <filesystem>
 
+#include "shardwise/checkpoint/detail/format/step_name.h"
 #include "shardwise/checkpoint/detail/root/lease.h"
-#include "shardwise/checkpoint/detail/step_name.h"
 #include "shardwise/storage/file.h"
 
 namespace shardwise::detail {

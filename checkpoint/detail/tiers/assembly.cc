@@ -7,12 +7,12 @@
 #include <optional>
 #include <set>
 
-#include "shardwise/checkpoint/detail/group/packer.h"
 #include "shardwise/checkpoint/detail/read/read_plan.h"
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
 #include "shardwise/checkpoint/detail/root/attempt.h"
 #include "shardwise/checkpoint/detail/tiers/file_check.h"
-#include "shardwise/checkpoint/detail/tiers/file_transfer.h"
+#include "shardwise/checkpoint/detail/together/file_transfer.h"
+#include "shardwise/checkpoint/detail/together/packer.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/storage/hash.h"
 

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "shardwise/checkpoint/detail/manifest.h"
+#include "shardwise/checkpoint/detail/format/manifest.h"
 #include "shardwise/checkpoint/detail/tiers/inventory.h"
 #include "shardwise/checkpoint/tiers.h"
 #include "shardwise/runtime/process/process_group.h"

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <charconv>
 
-#include "shardwise/checkpoint/detail/group/packer.h"
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
 #include "shardwise/checkpoint/detail/root/root.h"
+#include "shardwise/checkpoint/detail/together/packer.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/storage/hash.h"
 

@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "shardwise/checkpoint/detail/codec.h"
+#include "shardwise/checkpoint/detail/codec/codec.h"
 #include "shardwise/checkpoint/detail/write/chunk_layout.h"
 #include "shardwise/checkpoint/detail/write/save_plan.h"
 #include "shardwise/checkpoint/detail/write/slab_bytes.h"

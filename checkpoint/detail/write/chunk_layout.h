@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "shardwise/checkpoint/detail/manifest.h"
+#include "shardwise/checkpoint/detail/format/manifest.h"
 #include "shardwise/shard/box.h"
 
 // How tensors are cut into chunks, and which chunks follow one another in a shard file: arithmetic

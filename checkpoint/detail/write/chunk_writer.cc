@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "shardwise/checkpoint/detail/lanes.h"
-#include "shardwise/checkpoint/detail/scratch_pool.h"
+#include "shardwise/checkpoint/detail/lanes/lanes.h"
+#include "shardwise/checkpoint/detail/lanes/scratch_pool.h"
 #include "shardwise/checkpoint/detail/write/chunk_encoder.h"
 #include "shardwise/checkpoint/detail/write/slab_bytes.h"
 #include "shardwise/shard/error.h"

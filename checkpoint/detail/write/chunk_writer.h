@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "shardwise/checkpoint/detail/manifest.h"
+#include "shardwise/checkpoint/detail/format/manifest.h"
 #include "shardwise/checkpoint/detail/write/chunk_layout.h"
 #include "shardwise/checkpoint/detail/write/save_plan.h"
 #include "shardwise/checkpoint/detail/write/staging.h"

@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "shardwise/checkpoint/detail/manifest.h"
+#include "shardwise/checkpoint/detail/format/manifest.h"
 #include "shardwise/checkpoint/save.h"
 #include "shardwise/storage/file.h"
 

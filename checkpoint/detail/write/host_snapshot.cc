@@ -5,7 +5,7 @@
 #include <memory>
 #include <span>
 
-#include "shardwise/checkpoint/detail/write/host_reader.h"
+#include "shardwise/checkpoint/detail/host_reader.h"
 #include "shardwise/checkpoint/detail/write/save_plan.h"
 #include "shardwise/storage/stream_copy.h"
 

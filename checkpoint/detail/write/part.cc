@@ -6,7 +6,7 @@
 #include <unordered_set>
 #include <utility>
 
-#include "shardwise/checkpoint/detail/manifest_check.h"
+#include "shardwise/checkpoint/detail/format/manifest_check.h"
 #include "shardwise/checkpoint/detail/root/root.h"
 #include "shardwise/checkpoint/detail/write/written_file.h"
 

@@ -8,9 +8,9 @@
 #include <numeric>
 #include <string_view>
 
-#include "shardwise/checkpoint/detail/json_document.h"
-#include "shardwise/checkpoint/detail/json_text.h"
-#include "shardwise/checkpoint/detail/lanes.h"
+#include "shardwise/checkpoint/detail/format/json_document.h"
+#include "shardwise/checkpoint/detail/format/json_text.h"
+#include "shardwise/checkpoint/detail/lanes/lanes.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/storage/utf8.h"
 

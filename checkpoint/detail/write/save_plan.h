@@ -6,9 +6,9 @@
 #include <span>
 #include <vector>
 
-#include "shardwise/checkpoint/detail/codec.h"
-#include "shardwise/checkpoint/detail/manifest.h"
-#include "shardwise/checkpoint/detail/piece_rule.h"
+#include "shardwise/checkpoint/detail/codec/codec.h"
+#include "shardwise/checkpoint/detail/format/manifest.h"
+#include "shardwise/checkpoint/detail/format/piece_rule.h"
 #include "shardwise/checkpoint/detail/write/chunk_layout.h"
 #include "shardwise/checkpoint/save.h"
 #include "shardwise/runtime/parallel.h"

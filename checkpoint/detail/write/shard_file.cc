@@ -7,11 +7,11 @@
 #include <bit>
 #include <span>
 
-#include "shardwise/checkpoint/detail/emit/hdf5_groups.h"
-#include "shardwise/checkpoint/detail/emit/hdf5_objects.h"
-#include "shardwise/checkpoint/detail/file_description.h"
-#include "shardwise/checkpoint/detail/write/address_driver.h"
-#include "shardwise/checkpoint/detail/write/index_file.h"
+#include "shardwise/checkpoint/detail/format/file_description.h"
+#include "shardwise/checkpoint/detail/hdf5/address_driver.h"
+#include "shardwise/checkpoint/detail/hdf5/hdf5_groups.h"
+#include "shardwise/checkpoint/detail/hdf5/hdf5_objects.h"
+#include "shardwise/checkpoint/detail/hdf5/index_file.h"
 #include "shardwise/shard/host/page_memory.h"
 #include "shardwise/storage/hash.h"
 
@@ -118,7 +118,7 @@ std::vector<std::uint64_t> piece_table(const SavePlan& plan, const ChunkLayout& 
   return describe_pieces(plan.tensors, pieces);
 }
 
-// The library makes the chunked datasets; what else there is may be thousands, see emit/. Where
+// The library makes the chunked datasets; what else there is may be thousands, see hdf5/. Where
 // there are many files, small pieces have no datasets of their own: a job of thousands of processes
 // would make millions.
 void build_structure(const SavePlan& plan, const ChunkLayout& layout, WrittenShardFile& written,

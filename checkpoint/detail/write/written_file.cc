@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "shardwise/checkpoint/detail/file_description.h"
+#include "shardwise/checkpoint/detail/format/file_description.h"
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
 #include "shardwise/checkpoint/detail/root/attempt.h"
 #include "shardwise/checkpoint/detail/root/root.h"

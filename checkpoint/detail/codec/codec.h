@@ -1,0 +1,93 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "shardwise/checkpoint/detail/format/manifest.h"
+#include "shardwise/checkpoint/info.h"
+
+namespace shardwise::detail {
+
+/// How hard zstd tries. After byte shuffle, floating-point data has skewed bytes but no repeats:
+/// Huffman coding alone beats level 1 in ratio and speed (research: 1.195 at 2.2 times the speed).
+/// Repetitive data (integers, masks) wants matches.
+enum class Effort {
+  huffman_only,
+  matches,
+  zstd_huffman,  ///< huffman_only without our own PlaneCoder: for tests and benches
+};
+
+/// What to do with a tensor: decided once, by a sample.
+struct CodecChoice {
+  StoredCodec codec = StoredCodec::none;
+  Effort effort = Effort::huffman_only;
+};
+
+/// Tries both efforts on the sample (some whole elements, up to a few 100 KiB): Huffman coding
+/// alone unless matches are 1 percent smaller; none where neither saves 3 percent and `wanted` is
+/// automatic.
+CodecChoice choose_codec(Codec wanted, std::span<const std::byte> sample,
+                         std::size_t element_bytes);
+
+/// Compression state of one worker. Thread-compatible.
+class Encoder {
+ public:
+  Encoder();
+  ~Encoder();
+  Encoder(const Encoder&) = delete;
+  Encoder& operator=(const Encoder&) = delete;
+
+  /// Shuffles and compresses a chunk into `out`, which has room for at least chunk.size() bytes.
+  /// Returns the compressed size, or 0 where it would not shrink (out's content is then unspecified
+  /// and the chunk is stored as it is, with filter mask 3).
+  std::size_t encode(std::span<const std::byte> chunk, std::size_t element_bytes, Effort effort,
+                     std::span<std::byte> out);
+
+  /// Memory that is kept for the next chunk, zstd's own left out.
+  std::size_t held_bytes() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// Decompression state of one worker. Thread-compatible.
+class Decoder {
+ public:
+  Decoder();
+  ~Decoder();
+  Decoder(const Decoder&) = delete;
+  Decoder& operator=(const Decoder&) = delete;
+
+  /// Fills `out`, exactly one chunk, from one zstd frame of shuffled bytes. Throws corrupt where
+  /// the frame is damaged or its content is not exactly out.size() bytes; the frame's own claim is
+  /// checked before anything is decoded.
+  void decode(std::span<const std::byte> stored, std::size_t element_bytes,
+              std::span<std::byte> out);
+
+  /// The same but for the shuffle: the chunk's bytes, shuffled, valid until the next call.
+  std::span<const std::byte> decompress(std::span<const std::byte> stored, std::size_t chunk_bytes);
+
+  /// Memory that is kept for the next chunk, zstd's own left out.
+  std::size_t held_bytes() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// Byte shuffle: byte b of element i goes to b * count + i. Whole elements only; the SIMD target is
+/// chosen at run time (Highway).
+void shuffle(std::span<const std::byte> in, std::size_t element_bytes, std::span<std::byte> out);
+
+/// The same with each plane at a place of its own.
+void shuffle(std::span<const std::byte> in, std::size_t element_bytes,
+             std::span<std::byte* const> planes);
+
+/// The inverse, for the elements from number `first` on that `out` has room for.
+void unshuffle(std::span<const std::byte> in, std::size_t element_bytes, std::size_t first,
+               std::span<std::byte> out);
+
+}  // namespace shardwise::detail

@@ -1,0 +1,136 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "shardwise/checkpoint/detail/format/file_description.h"
+#include "shardwise/checkpoint/detail/format/manifest.h"
+#include "shardwise/shard/error.h"
+
+namespace shardwise::detail {
+namespace {
+
+struct Span {
+  std::uint64_t begin, end;
+  std::int64_t record;  // -1: the table itself, -2: the description
+};
+
+/// Why one record cannot be; empty where it can.
+std::string problem(const ChunkRecord& record, const PieceEntry& piece, std::uint64_t chunk_bytes,
+                    const FileEntry& file) {
+  const bool unfiltered = piece.codec == StoredCodec::none;
+  if (record.reserved != 0) return fmt::format("its last field is {}, must be 0", record.reserved);
+  if (record.filter_mask != 0 && (unfiltered || record.filter_mask != kRawMask)) {
+    return fmt::format("its filter mask is {}, must be {}", record.filter_mask,
+                       unfiltered ? "0" : "0 or 3");
+  }
+  if (is_raw(piece, record)) {
+    if (record.stored_bytes != chunk_bytes) {
+      return fmt::format("it is stored as it is in {} bytes, but has {}", record.stored_bytes,
+                         chunk_bytes);
+    }
+  } else if (record.stored_bytes == 0 || record.stored_bytes > chunk_bytes) {
+    return fmt::format("it is compressed to {} bytes, must be 1 .. {}", record.stored_bytes,
+                       chunk_bytes);
+  }
+  if (record.address % 8 != 0) {
+    return fmt::format("its address {} is not a multiple of 8", record.address);
+  }
+  if (record.address < file.data_begin || record.address > file.data_end ||
+      record.stored_bytes > file.data_end - record.address) {
+    return fmt::format("its {} bytes at {} are not inside the data, [{}, {})", record.stored_bytes,
+                       record.address, file.data_begin, file.data_end);
+  }
+  return {};
+}
+
+void check_disjoint(std::vector<Span> spans, const std::string& path) {
+  std::sort(spans.begin(), spans.end(),
+            [](const Span& a, const Span& b) { return a.begin < b.begin; });
+  for (std::size_t i = 1; i < spans.size(); ++i) {
+    const Span &before = spans[i - 1], &after = spans[i];
+    if (after.begin >= before.end) continue;
+    const auto text = [](const Span& span) {
+      if (span.record < 0)
+        return std::string(span.record == -1 ? "the chunk table" : "the description");
+      return fmt::format("chunk {}", span.record);
+    };
+    throw Error(
+        ErrorCode::corrupt,
+        fmt::format("read chunk table of {}: {} at [{}, {}) and {} at [{}, {}) overlap", path,
+                    text(before), before.begin, before.end, text(after), after.begin, after.end));
+  }
+}
+
+}  // namespace
+
+bool is_raw(const PieceEntry& piece, const ChunkRecord& record) {
+  return piece.codec == StoredCodec::none || record.filter_mask != 0;
+}
+
+std::vector<PieceId> pieces_in_file(const Manifest& manifest, std::size_t file) {
+  std::vector<PieceId> ids;
+  for (std::size_t t = 0; t < manifest.tensors.size(); ++t) {
+    const std::vector<PieceEntry>& pieces = manifest.tensors[t].pieces;
+    for (std::size_t p = 0; p < pieces.size(); ++p) {
+      if (static_cast<std::size_t>(pieces[p].file) == file) ids.push_back({t, p});
+    }
+  }
+  return ids;
+}
+
+void check_chunk_table(const Manifest& manifest, std::size_t file, std::span<const PieceId> pieces,
+                       const ChunkTable& table, const std::string& path) {
+  const FileEntry& entry = manifest.files[file];
+  const std::span<const ChunkRecord> records = table.records;
+  const auto fail = [&](const TensorEntry& tensor, const PieceEntry& piece, std::int64_t chunk,
+                        const std::string& message) {
+    throw Error(
+        ErrorCode::corrupt,
+        fmt::format("read chunk table of {}: tensor {:?} chunk {} {}: {}", path, tensor.name,
+                    piece.first_chunk + chunk, to_string(chunk_box(piece, chunk)), message));
+  };
+  if (records.size() != static_cast<std::size_t>(entry.chunks)) {
+    throw Error(ErrorCode::corrupt, fmt::format("read chunk table of {}: it has {} records, the "
+                                                "manifest says {}",
+                                                path, records.size(), entry.chunks));
+  }
+  if (table.decoded_hashes.size() != (manifest.has_decoded_hashes() ? records.size() : 0)) {
+    throw Error(ErrorCode::corrupt,
+                fmt::format("read chunk table of {}: it has {} records, but {} decoded hashes",
+                            path, records.size(), table.decoded_hashes.size()));
+  }
+  std::vector<Span> spans;
+  spans.reserve(records.size() + 2);
+  if (!records.empty()) {
+    spans.push_back({entry.table_address, entry.table_address + records.size_bytes(), -1});
+  }
+  if (manifest.version != kListedVersion) {
+    spans.push_back({entry.data_end - kDescriptionBytes, entry.data_end, -2});
+  }
+  for (const PieceId& id : pieces) {
+    const TensorEntry& tensor = manifest.tensors[id.tensor];
+    const PieceEntry& piece = tensor.pieces[id.piece];
+    const std::uint64_t bytes = chunk_bytes(piece, tensor.dtype);
+    const std::int64_t count = num_chunks(piece);
+    for (std::int64_t chunk = 0; chunk < count; ++chunk) {
+      const std::int64_t number = piece.first_chunk + chunk;
+      const ChunkRecord& record = records[static_cast<std::size_t>(number)];
+      const std::string wrong = problem(record, piece, bytes, entry);
+      if (!wrong.empty()) fail(tensor, piece, chunk, wrong);
+      if (manifest.has_decoded_hashes() && is_raw(piece, record)) {
+        const std::uint64_t decoded = table.decoded_hashes[static_cast<std::size_t>(number)];
+        if (decoded != record.hash) {
+          fail(tensor, piece, chunk,
+               fmt::format("it is stored as it is with the hash {}, but its decoded hash is {}",
+                           to_hex(record.hash), to_hex(decoded)));
+        }
+      }
+      spans.push_back({record.address, record.address + record.stored_bytes, number});
+    }
+  }
+  check_disjoint(std::move(spans), path);
+}
+
+}  // namespace shardwise::detail

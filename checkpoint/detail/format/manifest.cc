@@ -1,0 +1,277 @@
+#include "shardwise/checkpoint/detail/format/manifest.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <unordered_map>
+
+#include "shardwise/checkpoint/detail/format/json_document.h"
+#include "shardwise/shard/error.h"
+#include "shardwise/storage/utf8.h"
+
+namespace shardwise::detail {
+namespace {
+
+/// Appends JSON to a text; each tensor and file on a line of its own. What there may be thousands
+/// of is put together without format strings, which took most of the time.
+class Printer {
+ public:
+  template <class... Arguments>
+  void put(fmt::format_string<Arguments...> format, Arguments&&... arguments) {
+    fmt::format_to(std::back_inserter(text_), format, std::forward<Arguments>(arguments)...);
+  }
+
+  /// JSON as it is, and integers.
+  template <class... Parts>
+  void add(const Parts&... parts) {
+    (append(parts), ...);
+  }
+
+  void quoted(std::string_view text) {
+    const bool plain = std::all_of(text.begin(), text.end(), [](char c) {
+      return c >= ' ' && c <= '~' && c != '"' && c != '\\';
+    });
+    if (plain) return add("\"", text, "\"");
+    text_ += nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  }
+
+  template <class Integers>
+  void integers(const Integers& values) {
+    const char* separator = "[";
+    for (const std::int64_t value : values) {
+      add(separator, value);
+      separator = ",";
+    }
+    add(values.empty() ? "[]" : "]");
+  }
+
+  void writers(const WriterMap& writers) {
+    const std::int64_t count = writers.num_writers();
+    add(R"({"count":)", count);
+    if (count > 1 && writers == WriterMap::even(writers.num_devices(), count)) {
+      add(R"(,"devices":)", writers.num_devices());
+    } else if (count > 1) {
+      add(R"(,"starts":)");
+      integers(writers.starts());
+    }
+    add("}");
+  }
+
+  void tensor(const TensorEntry& tensor, std::int64_t mesh) {
+    add(R"({"name":)");
+    quoted(tensor.name);
+    add(R"(,"dtype":")", shardwise::name(tensor.dtype), R"(","shape":)");
+    integers(tensor.shape);
+    if (!tensor.sharding) return pieces(tensor.listed);
+    add(R"(,"mesh":)", mesh, R"(,"spec":)");
+    quoted(tensor.spec);
+    if (tensor.policy != kUsualPolicy) {
+      add(R"(,"policy":)");
+      quoted(tensor.policy);
+    }
+    add("}");
+  }
+
+  void pieces(std::span<const WriterPiece> pieces) {
+    add(R"(,"pieces":[)");
+    const char* separator = "\n";
+    for (const auto& [writer, box] : pieces) {
+      add(separator, R"({"writer":)", writer, R"(,"box":[)");
+      for (std::size_t d = 0; d < box.rank(); ++d) {
+        add(d == 0 ? "[" : ",[", box.begin(d), ",", box.end(d), "]");
+      }
+      add("]}");
+      separator = ",\n";
+    }
+    add("]}");
+  }
+
+  template <class Entries, class Print>
+  void list(const Entries& entries, Print print) {
+    const char* separator = "[\n";
+    for (const auto& entry : entries) {
+      text_ += separator;
+      print(entry);
+      separator = ",\n";
+    }
+    text_ += entries.empty() ? "[]" : "]";
+  }
+
+  void reserve(std::size_t bytes) { text_.reserve(bytes); }
+  std::string take() { return std::move(text_); }
+  const std::string& text() const { return text_; }
+
+ private:
+  void append(std::string_view text) { text_ += text; }
+  void append(std::int64_t value) {
+    const fmt::format_int digits(value);
+    text_.append(digits.data(), digits.size());
+  }
+
+  std::string text_;
+};
+
+/// The distinct texts, in the order in which they come first, and which one each tensor has.
+struct MeshTexts {
+  explicit MeshTexts(std::span<const TensorEntry> tensors) {
+    std::unordered_map<std::string_view, std::int64_t> numbers;
+    for (const TensorEntry& tensor : tensors) {
+      if (!tensor.sharding) {
+        of_tensor.push_back(-1);
+        continue;
+      }
+      const auto [at, is_new] = numbers.emplace(tensor.mesh, std::ssize(texts));
+      if (is_new) texts.push_back(tensor.mesh);
+      of_tensor.push_back(at->second);
+    }
+  }
+
+  std::vector<std::string_view> texts;
+  std::vector<std::int64_t> of_tensor;
+};
+
+}  // namespace
+
+std::string name_problem(std::string_view name) {
+  if (name.empty()) return "is empty";
+  if (name.size() > kMaxNameBytes) {
+    return fmt::format("has {} bytes, at most {} are possible", name.size(), kMaxNameBytes);
+  }
+  if (name.find('\0') != std::string_view::npos) return "has a NUL character";
+  return is_utf8(name) ? "" : "is not UTF-8";
+}
+
+std::string user_json_problem(std::string_view text) {
+  try {
+    const JsonDocument document(text, kMaxNesting - 1);  // one level down in the manifest
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return {};
+}
+
+std::string shard_file_name(std::int64_t writer, std::int64_t writers) {
+  return fmt::format("shards-{:05}-of-{:05}.h5", writer, writers);
+}
+
+std::string PiecePaths::next(std::size_t tensor) {
+  if (tensor != last_) {
+    last_ = tensor;
+    ++tensors_;
+    pieces_ = 0;
+  }
+  return fmt::format("/tensors/{}/{}", tensors_ - 1, pieces_++);
+}
+
+void add_pieces_of(std::int64_t writer, const WriterMap& writers, const TensorEntry& tensor,
+                   std::vector<Box>& boxes) {
+  if (tensor.sharding) {
+    PieceRule(writers, *tensor.sharding, tensor.shape, size_bytes(tensor.dtype), tensor.name)
+        .add_pieces_of(writer, boxes);
+    return;
+  }
+  auto at = std::lower_bound(
+      tensor.listed.begin(), tensor.listed.end(), writer,
+      [](const WriterPiece& piece, std::int64_t number) { return piece.writer < number; });
+  for (; at != tensor.listed.end() && at->writer == writer; ++at) boxes.push_back(at->box);
+}
+
+void add_pieces_in(const Box& box, const WriterMap& writers, const TensorEntry& tensor,
+                   std::vector<WriterPiece>& pieces) {
+  if (tensor.sharding) {
+    PieceRule(writers, *tensor.sharding, tensor.shape, size_bytes(tensor.dtype), tensor.name)
+        .add_pieces_in(box, pieces);
+    return;
+  }
+  std::ranges::copy_if(tensor.listed, std::back_inserter(pieces), [&](const WriterPiece& piece) {
+    return !intersect(piece.box, box).empty();
+  });
+}
+
+void place_pieces(Manifest& manifest) {
+  std::vector<Box> boxes;
+  for (std::size_t f = 0; f < manifest.files.size(); ++f) {
+    PiecePaths paths;
+    for (std::size_t t = 0; t < manifest.tensors.size(); ++t) {
+      TensorEntry& tensor = manifest.tensors[t];
+      boxes.clear();
+      add_pieces_of(manifest.files[f].writer, manifest.writers, tensor, boxes);
+      for (const Box& box : boxes) {
+        PieceEntry& piece = tensor.pieces.emplace_back();
+        piece.box = box;
+        piece.file = static_cast<std::int64_t>(f);
+        piece.dataset = paths.next(t);
+      }
+    }
+  }
+}
+
+std::string print_manifest(const Manifest& manifest) {
+  Printer printer;
+  printer.reserve(128 * manifest.tensors.size() + manifest.user_json.size() +
+                  manifest.objects_json.size() + 72 * (manifest.files.size() + 8));
+  printer.put("{{\"format\":\"{}\",\"version\":{},", kFormatName, kFormatVersion);
+  if (manifest.minor != 0) printer.put("\"minor\":{},", manifest.minor);
+  printer.put("\"id\":\"{}\",", manifest.id);
+  if (manifest.step != kNoStep) printer.put("\"step\":{},", manifest.step);
+  printer.add("\n\"user\":", manifest.user_json);
+  if (!manifest.objects_json.empty()) printer.add(",\n\"objects\":", manifest.objects_json);
+  printer.add(",\n\"writers\":");
+  printer.writers(manifest.writers);
+  const MeshTexts meshes(manifest.tensors);
+  printer.add(",\n\"meshes\":");
+  printer.list(meshes.texts, [&](std::string_view text) { printer.quoted(text); });
+  printer.add(",\n\"tensors\":");
+  printer.list(manifest.tensors, [&](const TensorEntry& tensor) {
+    printer.tensor(tensor,
+                   meshes.of_tensor[static_cast<std::size_t>(&tensor - manifest.tensors.data())]);
+  });
+  // By writer; null for one that has written nothing.
+  std::vector<const FileEntry*> files(static_cast<std::size_t>(manifest.writers.num_writers()));
+  for (const FileEntry& file : manifest.files) files[static_cast<std::size_t>(file.writer)] = &file;
+  printer.add(",\n\"files\":");
+  printer.list(files, [&](const FileEntry* file) {
+    if (file == nullptr) return printer.add("null");
+    printer.add("[", static_cast<std::int64_t>(file->bytes), ",",
+                static_cast<std::int64_t>(file->data_end), ",\"", to_hex(file->description_hash),
+                "\"]");
+  });
+  if (manifest.has_index()) {
+    printer.put(",\n\"index\":{{\"name\":\"{}\",\"bytes\":{},\"xxh3\":\"{}\"}}", kIndexName,
+                manifest.index_bytes, to_hex(manifest.index_hash));
+  }
+  const Hash128 checksum =
+      hash128(reinterpret_cast<const std::byte*>(printer.text().data()), printer.text().size());
+  printer.put(",\n\"checksum\":\"{}\"}}\n", to_hex(checksum));
+  return printer.take();
+}
+
+Shape chunk_grid(const PieceEntry& piece) {
+  Shape grid = piece.chunk;
+  for (std::size_t d = 0; d < grid.size(); ++d) {
+    grid[d] = (piece.box.extent(d) - 1) / piece.chunk[d] + 1;
+  }
+  return grid;
+}
+
+std::int64_t num_chunks(const PieceEntry& piece) { return num_elements(chunk_grid(piece)); }
+
+Box chunk_box(const PieceEntry& piece, std::int64_t chunk) {
+  Index begin = piece.box.begin(), end = piece.box.begin();
+  for (std::size_t d = piece.chunk.size(); d-- > 0;) {
+    const std::int64_t count = (piece.box.extent(d) - 1) / piece.chunk[d] + 1;
+    begin[d] += chunk % count * piece.chunk[d];
+    // Not begin + chunk: that may lie beyond 2^63 - 1 at the tensor's edge.
+    end[d] = begin[d] + std::min(piece.chunk[d], piece.box.end(d) - begin[d]);
+    chunk /= count;
+  }
+  return Box(begin, end);
+}
+
+std::size_t chunk_bytes(const PieceEntry& piece, DType dtype) {
+  return num_bytes(piece.chunk, size_bytes(dtype));
+}
+
+}  // namespace shardwise::detail

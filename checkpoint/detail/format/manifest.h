@@ -1,0 +1,210 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "shardwise/checkpoint/detail/format/piece_rule.h"
+#include "shardwise/shard/box.h"
+#include "shardwise/shard/dtype.h"
+#include "shardwise/storage/hash.h"
+
+namespace shardwise::detail {
+
+inline constexpr const char* kFormatName = "shardwise-checkpoint";
+inline constexpr int kFormatVersion = 2;                ///< what this build writes
+inline constexpr int kListedVersion = 1;                ///< its manifests list every piece
+inline constexpr std::int64_t kDecodedHashesMinor = 1;  ///< of version 1
+inline constexpr std::int64_t kExactIndexMinor =
+    1;  ///< of version 1: index.h5 is build_index_file's
+inline constexpr const char* kManifestName = "manifest.json";
+inline constexpr const char* kIndexName = "index.h5";
+inline constexpr std::int64_t kNoStep = -1;          ///< of a checkpoint that is no step
+inline constexpr const char* kUsualPolicy = "ceil";  ///< of a tensor whose entry names none
+
+enum class Layout { contiguous, chunked };
+
+/// What a chunk went through; Codec::automatic is decided before it gets here.
+enum class StoredCodec { none, zstd };
+
+// The structs mirror docs/checkpoint_format.md, headings "Manifest" and "Shard files".
+
+struct PieceEntry {
+  Box box = {};
+  std::int64_t file = 0;
+  std::string dataset = {};
+  Layout layout = Layout::contiguous;
+  Shape chunk = {};
+  StoredCodec codec = StoredCodec::none;
+  std::int64_t first_chunk = 0;
+
+  bool operator==(const PieceEntry&) const = default;
+};
+
+struct TensorEntry {
+  std::string name = {};
+  DType dtype = DType::f32;
+  Shape shape = {};
+  std::string mesh = {}, spec = {}, policy = kUsualPolicy, index = {};
+  std::vector<PieceEntry> pieces = {};
+
+  // Of version 2: what mesh, spec and policy say; or else which writer stores which box, sorted.
+  std::optional<Sharding> sharding = {};
+  std::vector<WriterPiece> listed = {};
+
+  bool operator==(const TensorEntry&) const = default;
+};
+
+struct FileEntry {
+  std::string name = {};
+  std::uint64_t bytes = 0;
+  std::uint64_t data_begin = 0, data_end = 0;
+  std::uint64_t table_address = 0;
+  std::int64_t chunks = 0;
+  std::uint64_t table_hash = 0;
+  Hash128 structure_hash = {};
+  std::uint64_t decoded_address = 0, decoded_hash = 0;  ///< from kDecodedHashesMinor on
+
+  // Of version 2. Its manifest has the name, bytes, data_end and description_hash; all else is in
+  // the description, which the file itself holds.
+  std::int64_t writer = 0;
+  Hash128 description_hash = {};
+  std::uint64_t pieces_address = 0, pieces_words = 0, pieces_hash = 0;
+  std::uint64_t stored_bytes = 0;  ///< of its chunks
+
+  bool operator==(const FileEntry&) const = default;
+};
+
+struct Manifest {
+  int version = kFormatVersion;
+  std::int64_t minor = 0;
+  std::string id;
+  std::int64_t step = kNoStep;
+  std::string user_json = "{}";  ///< byte by byte as it was given
+  std::string objects_json;      ///< as well; empty: none
+
+  /// Of version 2: by PieceRule they say what the pieces are.
+  WriterMap writers = {};
+
+  /// In version 2 the pieces are those of the files whose pieces have been read.
+  std::vector<TensorEntry> tensors;
+  std::vector<FileEntry> files;   ///< those that there are: a writer of nothing makes none
+  std::uint64_t index_bytes = 0;  ///< 0: there is no index
+  Hash128 index_hash;
+
+  /// Whether each file has the hashes of its chunks' decoded bytes.
+  bool has_decoded_hashes() const {
+    return version > kListedVersion || minor >= kDecodedHashesMinor;
+  }
+
+  /// Whether index.h5 is byte for byte what build_index_file makes.
+  bool has_exact_index() const { return version > kListedVersion || minor >= kExactIndexMinor; }
+
+  bool has_index() const { return index_bytes > 0; }
+
+  bool operator==(const Manifest&) const = default;
+};
+
+/// Limits of the format page: they bound what a reader allocates for a manifest that lies.
+inline constexpr std::size_t kMaxManifestBytes = std::size_t{1} << 30;
+inline constexpr std::size_t kMaxChunkBytes = std::size_t{64} << 20;
+inline constexpr std::int64_t kMaxChunksPerFile = std::int64_t{1} << 25;
+inline constexpr int kMaxNesting = 256;
+inline constexpr std::size_t kMaxNameBytes = 1024;
+
+/// Why a tensor cannot have this name, or why a text cannot be the manifest's `user`; empty where
+/// it can. One clause: "is empty", "is not UTF-8".
+std::string name_problem(std::string_view name);
+std::string user_json_problem(std::string_view text);
+
+/// "shards-00003-of-00016.h5"
+std::string shard_file_name(std::int64_t writer, std::int64_t writers);
+
+/// The paths of the datasets in one shard file: "/tensors/<t>/<p>" for piece p, of those in the
+/// file, of the t-th tensor that has a piece there.
+class PiecePaths {
+ public:
+  /// Of the next piece; the pieces of a tensor follow one another.
+  std::string next(std::size_t tensor);
+
+ private:
+  std::size_t last_ = static_cast<std::size_t>(-1), tensors_ = 0, pieces_ = 0;
+};
+
+/// The boxes of a tensor of version 2 that a writer stores, in the order of their pieces in its
+/// file; appended.
+void add_pieces_of(std::int64_t writer, const WriterMap& writers, const TensorEntry& tensor,
+                   std::vector<Box>& boxes);
+
+/// The pieces of a tensor of version 2 that share elements with a box inside it; appended.
+void add_pieces_in(const Box& box, const WriterMap& writers, const TensorEntry& tensor,
+                   std::vector<WriterPiece>& pieces);
+
+/// Adds the boxes, files and datasets of all pieces of a manifest of version 2, as its shardings
+/// give them, to tensors that have none. How they are cut into chunks only their files say.
+void place_pieces(Manifest& manifest);
+
+/// The whole file, checksum included, in version 2. Equal manifests give equal bytes; user_json is
+/// kept as it is, byte by byte. Requires what parse_manifest checks.
+std::string print_manifest(const Manifest& manifest);
+
+/// Checks everything that the format page asks for and that needs no other file: checksum first,
+/// then every rule on names, shapes, boxes (inside, covering exactly once), chunks, sizes. Throws
+/// corrupt or unsupported; `path` is for messages.
+Manifest parse_manifest(std::string_view bytes, const std::string& path);
+
+/// How a piece is cut into chunks, and where chunk number i (row-major in the grid) lies.
+Shape chunk_grid(const PieceEntry& piece);
+std::int64_t num_chunks(const PieceEntry& piece);
+
+/// Global box of chunk i, cut off at the piece's edge. Requires 0 <= i < num_chunks(piece).
+Box chunk_box(const PieceEntry& piece, std::int64_t chunk);
+
+/// Bytes of one decoded chunk, edge padding included.
+std::size_t chunk_bytes(const PieceEntry& piece, DType dtype);
+
+/// One record of docs/checkpoint_format.md, heading "Chunk table"; 32 bytes, little-endian.
+struct ChunkRecord {
+  std::uint64_t address = 0;
+  std::uint64_t stored_bytes = 0;
+  std::uint64_t hash = 0;
+  std::uint32_t filter_mask = 0;
+  std::uint32_t reserved = 0;
+
+  bool operator==(const ChunkRecord&) const = default;
+};
+static_assert(sizeof(ChunkRecord) == 32);
+
+/// The filter mask of a chunk that did not shrink: both filters skipped.
+inline constexpr std::uint32_t kRawMask = 3;
+
+/// Whether the stored bytes are the chunk's elements as they are.
+bool is_raw(const PieceEntry& piece, const ChunkRecord& record);
+
+/// What a file says about its chunks, in the order of their records.
+struct ChunkTable {
+  std::vector<ChunkRecord> records;
+
+  /// XXH3-64 of each chunk's decoded bytes; empty where the manifest has_decoded_hashes() not.
+  std::vector<std::uint64_t> decoded_hashes;
+};
+
+/// A piece by its place in the manifest.
+struct PieceId {
+  std::size_t tensor = 0;  ///< in Manifest::tensors
+  std::size_t piece = 0;   ///< in TensorEntry::pieces
+};
+
+/// The pieces of a file, of those that the manifest has. O(pieces of all files).
+std::vector<PieceId> pieces_in_file(const Manifest& manifest, std::size_t file);
+
+/// Checks one file's table against its pieces: places inside the data range, distinct, sizes and
+/// masks possible, both hashes of a raw chunk equal. Throws corrupt naming tensor and chunk.
+void check_chunk_table(const Manifest& manifest, std::size_t file, std::span<const PieceId> pieces,
+                       const ChunkTable& table, const std::string& path);
+
+}  // namespace shardwise::detail

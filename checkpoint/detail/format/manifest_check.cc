@@ -1,0 +1,270 @@
+#include "shardwise/checkpoint/detail/format/manifest_check.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string_view>
+#include <tuple>
+#include <unordered_set>
+#include <vector>
+
+#include "shardwise/checkpoint/detail/format/json_text.h"
+#include "shardwise/shard/error.h"
+#include "shardwise/shard/plan/check_cover.h"
+
+namespace shardwise::detail {
+namespace {
+
+[[noreturn]] void refuse(const std::string& message) { throw Error(ErrorCode::corrupt, message); }
+
+[[noreturn]] void refuse_tensor(const TensorEntry& tensor, const std::string& problem) {
+  refuse(fmt::format("tensor {:?}: {}", tensor.name, problem));
+}
+
+std::string box_problem(const Box& box, const TensorEntry& tensor) {
+  if (box.rank() != tensor.shape.size()) {
+    return fmt::format("\"box\" has {} dims, the tensor has {}", box.rank(), tensor.shape.size());
+  }
+  for (std::size_t d = 0; d < box.rank(); ++d) {
+    if (box.extent(d) == 0) return fmt::format("box {} is empty", to_string(box));
+    if (box.begin(d) < 0 || box.end(d) > tensor.shape[d]) {
+      return fmt::format("box {} leaves the tensor's shape {}", to_string(box),
+                         to_string(tensor.shape));
+    }
+  }
+  return {};
+}
+
+// In version 1 a piece is at its number in its tensor's list.
+std::string dataset_problem(const PieceEntry& piece, std::int64_t tensor, std::size_t number) {
+  const std::string dataset = fmt::format("/tensors/{}/{}", tensor, number);
+  if (piece.dataset == dataset) return {};
+  return fmt::format("\"dataset\" is {}, must be {:?}", JsonFields::shown(piece.dataset), dataset);
+}
+
+void check_pieces(const TensorEntry& tensor, std::int64_t number) {
+  const std::size_t bytes = num_bytes(tensor.shape, size_bytes(tensor.dtype));
+  if (bytes == 0 && !tensor.pieces.empty()) {
+    refuse(fmt::format("tensor {:?}: it has no elements, but pieces", tensor.name));
+  }
+  std::vector<Box> boxes;
+  boxes.reserve(tensor.pieces.size());
+  for (std::size_t p = 0; p < tensor.pieces.size(); ++p) {
+    std::string problem = piece_problem(tensor.pieces[p], tensor);
+    if (problem.empty()) problem = dataset_problem(tensor.pieces[p], number, p);
+    if (!problem.empty()) refuse(fmt::format("tensor {:?} piece {}: {}", tensor.name, p, problem));
+    boxes.push_back(tensor.pieces[p].box);
+  }
+  check_cover(boxes, tensor.shape);
+}
+
+// Boxes in the order of their writers, which cover every element once.
+void check_list(const TensorEntry& tensor, std::int64_t writers) {
+  std::vector<Box> boxes;
+  std::int64_t before = 0;
+  for (const auto& [writer, box] : tensor.listed) {
+    if (writer < before || writer >= writers) {
+      refuse_tensor(tensor, fmt::format("piece {} has writer {}, must have {} to {}",
+                                        to_string(box), writer, before, writers - 1));
+    }
+    if (const std::string problem = box_problem(box, tensor); !problem.empty()) {
+      refuse_tensor(tensor, problem);
+    }
+    before = writer;
+    boxes.push_back(box);
+  }
+  check_cover(boxes, tensor.shape);
+}
+
+/// Each record of a file's chunk table belongs to exactly one piece.
+void check_records(std::span<const TensorEntry> tensors, std::span<const FileEntry> files) {
+  std::vector<std::tuple<std::int64_t, std::int64_t, const TensorEntry*, std::size_t>> pieces;
+  for (const TensorEntry& tensor : tensors) {
+    for (std::size_t p = 0; p < tensor.pieces.size(); ++p) {
+      const PieceEntry& piece = tensor.pieces[p];
+      if (piece.file < 0 || piece.file >= std::ssize(files)) {
+        refuse(fmt::format("tensor {:?} piece {}: \"file\" is {}, there are {}", tensor.name, p,
+                           piece.file, files.size()));
+      }
+      pieces.emplace_back(piece.file, piece.first_chunk, &tensor, p);
+    }
+  }
+  std::sort(pieces.begin(), pieces.end());
+  std::vector<std::int64_t> next(files.size(), 0);
+  for (const auto& [file, first, tensor, p] : pieces) {
+    const auto f = static_cast<std::size_t>(file);
+    const std::int64_t chunks = files[f].chunks;
+    const std::int64_t wanted = num_chunks(tensor->pieces[p]);
+    if (first != next[f] || wanted > chunks - first) {
+      refuse(fmt::format(
+          "tensor {:?} piece {}: its {} chunks begin at record {} of {} in file {}, must begin at "
+          "{}, where the last piece's end, and fit",
+          tensor->name, p, wanted, first, chunks, file, next[f]));
+    }
+    next[f] += wanted;
+  }
+  for (std::size_t f = 0; f < next.size(); ++f) {
+    if (next[f] != files[f].chunks) {
+      refuse(fmt::format("file {}: {} chunk records belong to pieces, the table has {}", f, next[f],
+                         files[f].chunks));
+    }
+  }
+}
+
+}  // namespace
+
+std::string mesh_problem(const Mesh& mesh, const WriterMap& writers) {
+  if (mesh.is_abstract()) return "it has no devices";
+  if (mesh.size() > kMostListedPositions) {
+    return fmt::format("it has {} devices, at most {} are possible", mesh.size(),
+                       kMostListedPositions);
+  }
+  if (const DeviceId last = last_device(mesh); last >= writers.num_devices()) {
+    return fmt::format("nobody writes what device {} holds: the writers have devices 0 to {}", last,
+                       writers.num_devices() - 1);
+  }
+  return {};
+}
+
+std::string piece_problem(const PieceEntry& piece, const TensorEntry& tensor) {
+  if (std::string problem = box_problem(piece.box, tensor); !problem.empty()) return problem;
+  const Shape extents = piece.box.shape();
+  if (piece.chunk.size() != extents.size()) {
+    return fmt::format("\"chunk\" has {} dims, the tensor has {}", piece.chunk.size(),
+                       extents.size());
+  }
+  for (std::size_t d = 0; d < extents.size(); ++d) {
+    if (piece.chunk[d] < 1) return fmt::format("chunk {} is empty", to_string(piece.chunk));
+    if (piece.chunk[d] > extents[d]) {
+      return fmt::format("chunk {} is larger than the piece, {}", to_string(piece.chunk),
+                         to_string(extents));
+    }
+  }
+  if (piece.layout == Layout::contiguous) {
+    if (piece.chunk != extents) {
+      return fmt::format("it is contiguous and has the extents {}, but its chunk is {}",
+                         to_string(extents), to_string(piece.chunk));
+    }
+    if (piece.codec != StoredCodec::none) return "it is contiguous, but its codec is zstd";
+  }
+  const std::size_t bytes = chunk_bytes(piece, tensor.dtype);
+  if (bytes > kMaxChunkBytes) {
+    return fmt::format("a chunk has {} bytes, at most {} are possible", bytes, kMaxChunkBytes);
+  }
+  return {};
+}
+
+void check_tensor(const TensorEntry& tensor, std::int64_t number, std::int64_t writers) {
+  if (const std::string problem = name_problem(tensor.name); !problem.empty()) {
+    refuse(fmt::format("tensor {}: its name {}", number, problem));
+  }
+  try {
+    num_bytes(tensor.shape, size_bytes(tensor.dtype));
+    if (!tensor.sharding) return check_list(tensor, writers);
+    if (tensor.sharding->rank() != tensor.shape.size()) {
+      refuse_tensor(tensor, fmt::format("its spec {:?} has {} dims, its shape {}", tensor.spec,
+                                        tensor.sharding->rank(), to_string(tensor.shape)));
+    }
+    static_cast<void>(tensor.sharding->shard_shape(tensor.shape));
+  } catch (const Error& e) {
+    if (e.code() == ErrorCode::corrupt) throw;
+    refuse_tensor(tensor, e.what());
+  }
+}
+
+void check_listed_tensor(const TensorEntry& tensor, std::int64_t number) {
+  if (const std::string problem = name_problem(tensor.name); !problem.empty()) {
+    refuse(fmt::format("tensor {}: its name {}", number, problem));
+  }
+  if (tensor.index.empty() || tensor.index.find('\0') != std::string::npos) {
+    refuse(fmt::format("tensor {:?}: \"index\" is not the path of a dataset", tensor.name));
+  }
+  try {
+    check_pieces(tensor, number);
+  } catch (const Error& e) {
+    if (e.code() == ErrorCode::corrupt) throw;
+    // An overflow, or pieces that do not cover.
+    refuse_tensor(tensor, e.what());
+  }
+}
+
+void check_names(std::span<const TensorEntry> tensors, std::span<const FileEntry> files) {
+  const TensorEntry* before = nullptr;
+  std::unordered_set<std::string_view> indices(tensors.size()), names(files.size());
+  for (const TensorEntry& tensor : tensors) {
+    if (before != nullptr && before->name >= tensor.name) {
+      refuse(fmt::format("tensor {:?} follows {:?}: names must be sorted and distinct", tensor.name,
+                         before->name));
+    }
+    before = &tensor;
+    if (!tensor.index.empty() && !indices.insert(tensor.index).second) {
+      refuse(fmt::format("tensor {:?}: another tensor has the index {} too", tensor.name,
+                         JsonFields::shown(tensor.index)));
+    }
+  }
+  for (const FileEntry& file : files) {
+    if (!names.insert(file.name).second) {
+      refuse(fmt::format("file {} comes twice", JsonFields::shown(file.name)));
+    }
+  }
+}
+
+void check_lists(std::span<const TensorEntry> tensors, std::span<const FileEntry> files) {
+  check_names(tensors, files);
+  check_records(tensors, files);
+}
+
+std::string file_problem(const FileEntry& file, bool has_decoded_hashes) {
+  if (file.name.empty() || file.name == "." || file.name == ".." || file.name == kManifestName ||
+      file.name == kIndexName || file.name.find('/') != std::string::npos ||
+      file.name.find('\0') != std::string::npos) {
+    return fmt::format("{} cannot be the name of a shard file", JsonFields::shown(file.name));
+  }
+  const std::uint64_t begin = file.data_begin, end = file.data_end, table = file.table_address;
+  if (begin > end) return fmt::format("\"data\" begins at {} and ends at {}", begin, end);
+  if (end > file.bytes) {
+    return fmt::format("\"data\" is [{}, {}), but the file has {} bytes", begin, end, file.bytes);
+  }
+  if (file.chunks > kMaxChunksPerFile) {
+    return fmt::format("its table has {} chunks, at most {} are possible", file.chunks,
+                       kMaxChunksPerFile);
+  }
+  // Divided, not multiplied: nothing overflows.
+  if (table < begin || table > end || file.chunks < 0 ||
+      static_cast<std::uint64_t>(file.chunks) > (end - table) / sizeof(ChunkRecord)) {
+    return fmt::format("the {} records of its table, at {}, are not inside the data, [{}, {})",
+                       file.chunks, table, begin, end);
+  }
+  const std::uint64_t decoded = file.decoded_address;
+  if (has_decoded_hashes &&
+      (decoded < end || decoded > file.bytes ||
+       static_cast<std::uint64_t>(file.chunks) > (file.bytes - decoded) / sizeof(std::uint64_t))) {
+    return fmt::format("its {} decoded hashes, at {}, are not after the data, in [{}, {})",
+                       file.chunks, decoded, end, file.bytes);
+  }
+  return {};
+}
+
+void check_files(const Manifest& manifest) {
+  for (std::size_t f = 0; f < manifest.files.size(); ++f) {
+    const std::string problem = file_problem(manifest.files[f], manifest.has_decoded_hashes());
+    if (!problem.empty()) refuse(fmt::format("file {}: {}", f, problem));
+  }
+}
+
+void check_manifest(const Manifest& manifest) {
+  const bool listed = manifest.version == kListedVersion;
+  for (std::size_t t = 0; t < manifest.tensors.size(); ++t) {
+    const auto number = static_cast<std::int64_t>(t);
+    if (listed) {
+      check_listed_tensor(manifest.tensors[t], number);
+    } else {
+      check_tensor(manifest.tensors[t], number, manifest.writers.num_writers());
+    }
+  }
+  if (listed) check_files(manifest);
+  check_names(manifest.tensors, manifest.files);
+  if (listed) check_records(manifest.tensors, manifest.files);
+}
+
+}  // namespace shardwise::detail

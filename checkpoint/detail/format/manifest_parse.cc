@@ -1,0 +1,350 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <optional>
+#include <utility>
+
+#include "shardwise/checkpoint/detail/format/file_description.h"
+#include "shardwise/checkpoint/detail/format/json_text.h"
+#include "shardwise/checkpoint/detail/format/manifest_check.h"
+#include "shardwise/shard/error.h"
+
+namespace shardwise::detail {
+namespace {
+
+// The tail of docs/checkpoint_format.md, heading "Manifest".
+constexpr std::string_view kTailBegin = ",\n\"checksum\":\"";
+constexpr std::string_view kTailEnd = "\"}\n";
+constexpr std::size_t kTailBytes = kTailBegin.size() + 32 + kTailEnd.size();
+static_assert(kTailBytes == 49);
+
+[[noreturn]] void refuse_text(const std::string& message) {
+  throw Error(ErrorCode::corrupt, message);
+}
+
+void check_checksum(std::string_view bytes) {
+  if (bytes.size() > kMaxManifestBytes) {
+    refuse_text(
+        fmt::format("it has {} bytes, at most {} are possible", bytes.size(), kMaxManifestBytes));
+  }
+  const std::size_t content = bytes.size() - std::min(bytes.size(), kTailBytes);
+  const std::string_view tail = bytes.substr(content);
+  Hash128 stated;
+  if (tail.size() != kTailBytes || !tail.starts_with(kTailBegin) || !tail.ends_with(kTailEnd) ||
+      !from_hex(tail.substr(kTailBegin.size(), 32), stated)) {
+    refuse_text("it does not end in its checksum");
+  }
+  const Hash128 found = hash128(reinterpret_cast<const std::byte*>(bytes.data()), content);
+  if (found != stated) {
+    refuse_text(
+        fmt::format("its bytes have the checksum {}, it states {}", to_hex(found), to_hex(stated)));
+  }
+}
+
+DType dtype_of(const JsonFields& tensor) {
+  const std::string_view text = tensor.text("dtype");
+  // Not parse_dtype: that takes other spellings too.
+  for (const DType dtype : all_dtypes()) {
+    if (shardwise::name(dtype) == text) return dtype;
+  }
+  tensor.fail(
+      fmt::format("\"dtype\" is {}, which is none of the format's", JsonFields::shown(text)));
+}
+
+Box box_of(const JsonFields& piece, const Shape& shape) {
+  const auto pairs = piece.list("box");
+  if (pairs.Size() != shape.size()) {  // or more than a box can have
+    piece.fail(fmt::format("\"box\" has {} dims, the tensor has {}", pairs.Size(), shape.size()));
+  }
+  Index begin, end;
+  for (const JsonValue& pair : pairs) {
+    const auto [b, e] = piece.range("box", pair);
+    begin.push_back(b);
+    end.push_back(e);
+  }
+  return Box(begin, end);
+}
+
+PieceEntry piece_of(const JsonValue& value, const TensorEntry& tensor) {
+  const JsonFields fields(value, {.what = "tensor",
+                                  .name = tensor.name,
+                                  .part = " piece",
+                                  .number = std::ssize(tensor.pieces)});
+  PieceEntry piece;
+  piece.box = box_of(fields, tensor.shape);
+  piece.file = fields.integer("file");
+  piece.dataset = fields.text("dataset");
+  piece.layout = static_cast<Layout>(fields.choice("layout", {"contiguous", "chunked"}));
+  piece.codec = static_cast<StoredCodec>(fields.choice("codec", {"none", "zstd"}));
+  piece.first_chunk = fields.integer("first_chunk");
+  piece.chunk = fields.dims("chunk", 1);
+  return piece;
+}
+
+std::vector<WriterPiece> listed_pieces_of(const JsonFields& tensor_fields,
+                                          const TensorEntry& tensor) {
+  std::vector<WriterPiece> pieces;
+  for (const JsonValue& value : tensor_fields.list("pieces")) {
+    const JsonFields fields(
+        value,
+        {.what = "tensor", .name = tensor.name, .part = " piece", .number = std::ssize(pieces)});
+    pieces.push_back({fields.integer("writer"), box_of(fields, tensor.shape)});
+  }
+  return pieces;
+}
+
+// What both versions say of a tensor.
+TensorEntry tensor_of(const JsonValue& value, std::int64_t number) {
+  const JsonFields unnamed(value, {.what = "tensor", .number = number});
+  TensorEntry tensor;
+  tensor.name = unnamed.text("name");
+  if (const std::string problem = name_problem(tensor.name); !problem.empty()) {
+    unnamed.fail(fmt::format("its name {}", problem));
+  }
+  const JsonFields fields(value, {.what = "tensor", .name = tensor.name});
+  tensor.dtype = dtype_of(fields);
+  tensor.shape = fields.dims("shape", 0);
+  return tensor;
+}
+
+TensorEntry listed_tensor_of(const JsonValue& value, std::int64_t number) {
+  TensorEntry tensor = tensor_of(value, number);
+  const JsonFields fields(value, {.what = "tensor", .name = tensor.name});
+  tensor.mesh = fields.text("mesh");
+  tensor.spec = fields.text("spec");
+  tensor.policy = fields.text_or("policy", kUsualPolicy);
+  tensor.index = fields.text("index");
+  const auto pieces = fields.list("pieces");
+  tensor.pieces.reserve(pieces.Size());
+  for (const JsonValue& piece : pieces) tensor.pieces.push_back(piece_of(piece, tensor));
+  check_listed_tensor(tensor, number);
+  return tensor;
+}
+
+/// The meshes of a manifest, and the sharding that was made last: mostly the next one is the same.
+class Shardings {
+ public:
+  Shardings(const JsonFields& fields, const WriterMap& writers) {
+    for (const JsonValue& value : fields.list("meshes")) {
+      if (!value.IsString()) {
+        fields.fail(fmt::format("\"meshes\" holds a JSON {}, must be strings", kind_name(value)));
+      }
+      texts_.emplace_back(text_of(value));
+      const auto fail = [&](const std::string& problem) {
+        fields.fail(
+            fmt::format("\"meshes\" holds {}: {}", JsonFields::shown(texts_.back()), problem));
+      };
+      try {
+        meshes_.push_back(Mesh::parse(texts_.back()));
+      } catch (const Error& e) {
+        fail(e.what());
+      }
+      if (const std::string problem = mesh_problem(meshes_.back(), writers); !problem.empty()) {
+        fail(problem);
+      }
+    }
+  }
+
+  void set(TensorEntry& tensor, const JsonFields& fields) {
+    const std::int64_t number = fields.integer("mesh");
+    if (number >= std::ssize(meshes_)) {
+      fields.fail(fmt::format("\"mesh\" is {}, there are {}", number, meshes_.size()));
+    }
+    const auto mesh = static_cast<std::size_t>(number);
+    tensor.mesh = texts_[mesh];
+    tensor.spec = fields.text("spec");
+    tensor.policy = fields.text_or("policy", kUsualPolicy);
+    if (!last_ || number != last_mesh_ || tensor.spec != last_spec_ ||
+        tensor.policy != last_policy_) {
+      try {
+        last_ = Sharding(meshes_[mesh], PartitionSpec::parse(tensor.spec),
+                         UnevenPolicy::parse(tensor.policy));
+      } catch (const Error& e) {
+        fields.fail(e.what());
+      }
+      last_mesh_ = number;
+      last_spec_ = tensor.spec;
+      last_policy_ = tensor.policy;
+    }
+    tensor.sharding = last_;
+  }
+
+ private:
+  std::vector<std::string> texts_;
+  std::vector<Mesh> meshes_;
+  std::optional<Sharding> last_;
+  std::int64_t last_mesh_ = -1;
+  std::string last_spec_, last_policy_;
+};
+
+WriterMap writers_of(const JsonValue& value) {
+  const JsonFields writers(value, {.what = "writers"});
+  const std::int64_t count = writers.integer("count", 1);
+  if (count > kMostWriters) {
+    writers.fail(fmt::format("\"count\" is {}, at most {} are possible", count, kMostWriters));
+  }
+  if (count == 1) return WriterMap();
+  if (!value.HasMember("starts")) {
+    const std::int64_t devices = writers.integer("devices", 1);
+    if (devices > kMostDevices) {
+      writers.fail(
+          fmt::format("\"devices\" is {}, at most {} are possible", devices, kMostDevices));
+    }
+    return WriterMap::even(devices, count);
+  }
+  std::vector<std::int64_t> starts;
+  for (const JsonValue& start : writers.list("starts")) {
+    if (!start.IsInt64() || start.GetInt64() < (starts.empty() ? 0 : starts.back())) {
+      writers.fail("\"starts\" is not a list of ascending integers");
+    }
+    starts.push_back(start.GetInt64());
+  }
+  if (std::ssize(starts) != count + 1 || starts.front() != 0 || starts.back() == 0) {
+    writers.fail(fmt::format("\"starts\" must be {} integers from 0 on", count + 1));
+  }
+  return WriterMap(std::move(starts));
+}
+
+// By writer: [bytes, end of data, hash of the description], or null where it has written nothing.
+std::vector<FileEntry> files_of(const JsonFields& fields, const WriterMap& writers) {
+  const auto list = fields.list("files");
+  if (list.Size() != static_cast<std::size_t>(writers.num_writers())) {
+    fields.fail(fmt::format("\"files\" has {} entries, must have one for each of {} writers",
+                            list.Size(), writers.num_writers()));
+  }
+  std::vector<FileEntry> files;
+  std::int64_t writer = -1;
+  for (const JsonValue& value : list) {
+    ++writer;
+    if (value.IsNull()) continue;
+    FileEntry file;
+    file.writer = writer;
+    file.name = shard_file_name(writer, writers.num_writers());
+    const auto fail = [&] {
+      fields.fail(
+          fmt::format("file {} is not [bytes,end of data,\"32 hex digits\"] with bytes >= "
+                      "end of data >= {}",
+                      writer, kDescriptionBytes));
+    };
+    if (!value.IsArray() || value.Size() != 3 || !value[0].IsInt64() || !value[1].IsInt64() ||
+        !value[2].IsString() || !from_hex(text_of(value[2]), file.description_hash)) {
+      fail();
+    }
+    const std::int64_t bytes = value[0].GetInt64(), end = value[1].GetInt64();
+    if (end < static_cast<std::int64_t>(kDescriptionBytes) || bytes < end) fail();
+    file.bytes = static_cast<std::uint64_t>(bytes);
+    file.data_end = static_cast<std::uint64_t>(end);
+    files.push_back(std::move(file));
+  }
+  return files;
+}
+
+FileEntry file_of(const JsonValue& value, const Manifest& manifest) {
+  const std::int64_t number = std::ssize(manifest.files);
+  const JsonFields fields(value, {.what = "file", .number = number});
+  FileEntry file;
+  file.name = fields.text("name");
+  file.bytes = static_cast<std::uint64_t>(fields.integer("bytes"));
+  const auto [begin, end] = fields.range("data");
+  file.data_begin = static_cast<std::uint64_t>(begin);
+  file.data_end = static_cast<std::uint64_t>(end);
+  const std::string what = fmt::format("file {} table", number);
+  const JsonFields table(fields.any("table"), {.what = what.c_str()});
+  file.table_address = static_cast<std::uint64_t>(table.integer("address"));
+  file.chunks = table.integer("chunks");
+  file.table_hash = table.hash64("xxh3");
+  file.structure_hash = fields.hash128("structure");
+  if (manifest.has_decoded_hashes()) {
+    const std::string decoded_what = fmt::format("file {} decoded", number);
+    const JsonFields decoded(fields.any("decoded"), {.what = decoded_what.c_str()});
+    file.decoded_address = static_cast<std::uint64_t>(decoded.integer("address"));
+    file.decoded_hash = decoded.hash64("xxh3");
+  }
+  const std::string problem = file_problem(file, manifest.has_decoded_hashes());
+  if (!problem.empty()) fields.fail(problem);
+  return file;
+}
+
+void read_index(const JsonFields& fields, Manifest& manifest) {
+  const JsonFields index(fields.any("index"), {.what = "index"});
+  index.choice("name", {kIndexName});
+  manifest.index_bytes = static_cast<std::uint64_t>(index.integer("bytes"));
+  manifest.index_hash = index.hash128("xxh3");
+}
+
+// Memory is taken as tensors turn out to be right: a list may be long and hold none.
+void read_listed(const JsonFields& fields, Manifest& manifest) {
+  for (const JsonValue& value : fields.list("tensors")) {
+    manifest.tensors.push_back(listed_tensor_of(value, std::ssize(manifest.tensors)));
+  }
+  for (const JsonValue& value : fields.list("files")) {
+    manifest.files.push_back(file_of(value, manifest));
+  }
+  read_index(fields, manifest);
+  check_lists(manifest.tensors, manifest.files);
+}
+
+void read_ruled(const JsonFields& fields, const JsonDocument& document, Manifest& manifest) {
+  manifest.writers = writers_of(fields.any("writers"));
+  Shardings shardings(fields, manifest.writers);
+  for (const JsonValue& value : fields.list("tensors")) {
+    const std::int64_t number = std::ssize(manifest.tensors);
+    TensorEntry tensor = tensor_of(value, number);
+    const JsonFields tensor_fields(value, {.what = "tensor", .name = tensor.name});
+    if (value.HasMember("pieces")) {
+      tensor.listed = listed_pieces_of(tensor_fields, tensor);
+    } else {
+      shardings.set(tensor, tensor_fields);
+    }
+    check_tensor(tensor, number, manifest.writers.num_writers());
+    manifest.tensors.push_back(std::move(tensor));
+  }
+  manifest.files = files_of(fields, manifest.writers);
+  if (document.root().HasMember("index")) read_index(fields, manifest);
+  check_names(manifest.tensors, manifest.files);
+}
+
+Manifest parse(std::string_view bytes) {
+  check_checksum(bytes);
+  const JsonDocument document(bytes, kMaxNesting);
+  const JsonFields fields(document.root(), {.what = "the whole"});
+  if (fields.text("format") != kFormatName) {
+    fields.fail(fmt::format("\"format\" is {}, must be \"{}\"",
+                            JsonFields::shown(fields.text("format")), kFormatName));
+  }
+  const JsonValue& version = fields.any("version");
+  if (!version.IsNumber() || version.IsDouble()) fields.fail("\"version\" is not an integer");
+  if (!version.IsInt() || version.GetInt() < kListedVersion || version.GetInt() > kFormatVersion) {
+    throw Error(ErrorCode::unsupported,
+                fmt::format("it has format version {}, this build reads version {} to {}",
+                            document.raw_member("version"), kListedVersion, kFormatVersion));
+  }
+  Manifest manifest;
+  manifest.version = version.GetInt();
+  manifest.minor = fields.integer_or("minor", 0);
+  fields.hash128("id");
+  manifest.id = fields.text("id");
+  manifest.step = fields.integer_or("step", kNoStep);
+  fields.any("user");
+  manifest.user_json = document.raw_member("user");
+  if (document.root().HasMember("objects")) manifest.objects_json = document.raw_member("objects");
+  if (manifest.version == kListedVersion) {
+    read_listed(fields, manifest);
+  } else {
+    read_ruled(fields, document, manifest);
+  }
+  return manifest;
+}
+
+}  // namespace
+
+Manifest parse_manifest(std::string_view bytes, const std::string& path) {
+  try {
+    return parse(bytes);
+  } catch (const Error& e) {
+    throw Error(e.code(), fmt::format("read manifest {}: {}", path, e.what()));
+  }
+}
+
+}  // namespace shardwise::detail

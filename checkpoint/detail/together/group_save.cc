@@ -1,0 +1,465 @@
+#include "shardwise/checkpoint/detail/together/group_save.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <iterator>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "shardwise/checkpoint/detail/hdf5/index_file.h"
+#include "shardwise/checkpoint/detail/lanes/lanes.h"
+#include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
+#include "shardwise/checkpoint/detail/root/attempt.h"
+#include "shardwise/checkpoint/detail/root/root.h"
+#include "shardwise/checkpoint/detail/together/file_transfer.h"
+#include "shardwise/checkpoint/detail/together/messages.h"
+#include "shardwise/checkpoint/detail/together/one_writer.h"
+#include "shardwise/checkpoint/detail/together/record.h"
+#include "shardwise/checkpoint/detail/write/commit.h"
+#include "shardwise/checkpoint/detail/write/part.h"
+#include "shardwise/shard/error.h"
+
+namespace shardwise::detail {
+namespace {
+
+/// Gives all ranks rank 0's bytes, from rank to rank: each sends them on to a few others, so that
+/// no rank sends them to all.
+Bytes spread(const ProcessGroup& group, Bytes bytes) {
+  for (std::int64_t have = 1; have < group.size(); have *= 2) {
+    const std::int64_t rank = group.rank();
+    std::vector<ProcessGroup::Outgoing> outgoing;
+    std::vector<int> from;
+    if (rank < have && rank + have < group.size()) {
+      outgoing.push_back({static_cast<int>(rank + have), bytes});
+    }
+    if (rank >= have && rank < 2 * have) from.push_back(static_cast<int>(rank - have));
+    std::vector<Bytes> heard = group.exchange(std::move(outgoing), from);
+    if (!heard.empty()) bytes = std::move(heard.front());
+  }
+  return bytes;
+}
+
+TensorEntry without_pieces(const TensorEntry& tensor) {
+  return {.name = tensor.name,
+          .dtype = tensor.dtype,
+          .shape = tensor.shape,
+          .mesh = tensor.mesh,
+          .spec = tensor.spec,
+          .policy = tensor.policy,
+          .index = {},
+          .pieces = {},
+          .sharding = tensor.sharding,
+          .listed = tensor.listed};
+}
+
+/// One save of a group, on one of its ranks.
+class GroupSave {
+ public:
+  GroupSave(const SaveContext& context, const ProcessGroup& group, std::int64_t step,
+            const SaveOptions& options)
+      : context_(context),
+        group_(group),
+        step_(step),
+        options_(options),
+        neighbours_(group, options) {
+    if (!is_shared()) return;
+    // So that who computes or waits for the disk learns that it is in vain.
+    options_.progress = [this, own = options.progress,
+                         next = Clock::now()](const Progress& progress) mutable {
+      if (const auto now = Clock::now(); now >= next) {
+        group_.check();
+        next = now + kBetweenChecks;
+      }
+      if (own) own(progress);
+    };
+  }
+
+  /// Rank 0: makes the attempt, gathers what the others say, commits.
+  SaveStats coordinate(std::vector<TensorSource> sources) {
+    Attempt attempt(context_.file_system, context_.root, step_, context_.leftovers, &context_.spare,
+                    context_.resume_key);
+    try {
+      return coordinate(attempt, std::move(sources));
+    } catch (const Error& e) {
+      abort_group(group_, what());
+      const bool stays = is_resumable() && e.code() == ErrorCode::cancelled;
+      if (!stays) throw;
+      attempt.keep();
+      throw Error(e.code(), fmt::format("{}; {} keeps what was written, for when the same is begun "
+                                        "again",
+                                        e.what(), attempt.directory().string()));
+    } catch (...) {
+      // Before the attempt is removed: the others would only see that it is not there.
+      abort_group(group_, what());
+      throw;
+    }
+  }
+
+  SaveStats coordinate(Attempt& attempt, std::vector<TensorSource> sources) {
+    notice_ = {.id = attempt.id(),
+               .directory = is_local() ? "" : attempt.directory().filename().string(),
+               .is_reused = attempt.is_reused(),
+               .terms = terms()};
+    group_.broadcast(encode(notice_));
+    const SavePlan plan = plan_part(std::move(sources));
+    std::vector<WrittenShardFile> written;
+    std::vector<std::byte> index;
+    // The index needs the shard files' names only, so it is made while the files are written.
+    const std::function<void()> jobs[] = {[&] { written = write(directory_of(attempt), plan); },
+                                          [&] { index = make_index(plan); }};
+    run_lanes({.jobs = std::size(jobs),
+               .lanes = std::size(jobs),
+               .run = [&](std::size_t job, std::size_t) { jobs[job](); }});
+
+    auto [manifest, stats] = combine(plan, written, index);
+    manifest.id = attempt.id();
+    manifest.step = step_;
+    manifest.user_json = options_.user_json;
+    manifest.objects_json = options_.objects_json;
+    const std::string text = checked_manifest(manifest, index);
+    if (is_local()) {
+      stats.file_bytes += text.size();
+      spread(group_, encode(SaveOutcome{.lists_wanted = {}, .stats = stats, .manifest = text}));
+      return commit_locally(attempt, manifest, text, stats);
+    }
+    clear_unlisted(attempt, manifest);
+    stats.file_bytes += complete(context_.file_system, attempt.directory(), text, index);
+    group_.check();
+    stats.directory = attempt.publish(options_.existing);
+    try {
+      group_.broadcast(encode(SaveOutcome{.lists_wanted = {}, .stats = stats, .manifest = {}}));
+    } catch (const Error&) {
+      // It is committed; a rank that does not hear of it finds it on the disk.
+    }
+    return stats;
+  }
+
+  /// The other ranks: write their part.
+  SaveStats take_part(std::vector<TensorSource> sources) {
+    notice_ = decode_notice(group_.broadcast({}));
+    if (const std::string found = difference(notice_.terms, terms(), group_.rank());
+        !found.empty()) {
+      throw Error(ErrorCode::invalid_argument, found);
+    }
+    if (!is_local()) return take_part_in_shared(std::move(sources));
+    Attempt attempt(context_.file_system, context_.root, step_, context_.leftovers,
+                    &context_.spare);
+    const SavePlan plan = plan_part(std::move(sources));
+    tell(plan, write(directory_of(attempt), plan));
+    // Only rank 0 has it so far: which lists it wants, and then the manifest.
+    SaveOutcome outcome = decode_outcome(group_.broadcast({}), group_.size());
+    if (!outcome.lists_wanted.empty()) {
+      group_.exchange(list_if_wanted(plan, outcome.lists_wanted), {});
+    }
+    outcome = decode_outcome(spread(group_, {}), group_.size());
+    const Manifest manifest = parse_manifest(outcome.manifest, kManifestName);
+    return commit_locally(attempt, manifest, outcome.manifest, outcome.stats);
+  }
+
+  SaveStats take_part_in_shared(std::vector<TensorSource> sources) {
+    const AttemptDirectory directory{context_.root / notice_.directory, notice_.is_reused, true,
+                                     is_resumable()};
+    SavePlan plan;
+    std::vector<WrittenShardFile> written;
+    try {
+      check_is_there(directory.path);
+      plan = plan_part(std::move(sources));
+      written = write(directory, plan);
+      context_.file_system.sync_directory(directory.path);
+    } catch (const Error&) {
+      // Rank 0 may have removed it because the save has failed elsewhere.
+      if (!is_there(directory.path)) group_.check(kLeastPatience);
+      throw;
+    }
+    try {
+      tell(plan, written);
+      SaveOutcome outcome = decode_outcome(group_.broadcast({}), group_.size());
+      if (!outcome.lists_wanted.empty()) {
+        group_.exchange(list_if_wanted(plan, outcome.lists_wanted), {});
+        outcome = decode_outcome(group_.broadcast({}), group_.size());
+      }
+      outcome.stats.directory = context_.root / outcome.stats.directory;
+      return outcome.stats;
+    } catch (const Error&) {
+      // The message may be lost that says that it was committed.
+      if (const auto committed = find_committed(notice_.id)) {
+        SaveStats stats;
+        stats.directory = *committed;
+        stats.logical_bytes = plan.logical_bytes;
+        return stats;
+      }
+      throw;
+    }
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  static constexpr std::chrono::milliseconds kLeastPatience{1000}, kBetweenChecks{100};
+
+  std::string what() const { return fmt::format("save step {}", step_); }
+  bool is_shared() const { return group_.size() > 1; }
+  bool is_resumable() const { return !context_.resume_key.empty(); }
+
+  SavePlan plan_part(std::vector<TensorSource> sources) {
+    const std::int64_t all = options_.writers * (group_.size() / options_.processes_per_file);
+    const WriterMap writers = writers_for(sources, all, context_.devices);
+    if (neighbours_.is_writer()) {
+      const std::int64_t devices = devices_of(sources, context_.devices);
+      sources = neighbours_.gather(std::move(sources), devices);
+    }
+    SavePlan plan = plan_save(std::move(sources), options_.codec, context_.executor, writers,
+                              writers_of(group_.rank(), options_));
+    std::replace(plan.efforts.begin(), plan.efforts.end(), Effort::huffman_only, context_.huffman);
+    return plan;
+  }
+
+  // What this process writes of the shard files; another one may write them for it.
+  std::vector<WrittenShardFile> write(const AttemptDirectory& directory, const SavePlan& plan) {
+    if (!neighbours_.is_writer()) {
+      neighbours_.serve(plan.sources);
+      return {};
+    }
+    const PartTools tools{context_.file_system, context_.executor, context_.pool};
+    std::vector<WrittenShardFile> written = write_part(tools, directory, plan, options_);
+    neighbours_.finish();
+    return written;
+  }
+
+  bool is_local() const { return context_.local_roots.has_value(); }
+
+  SaveTerms terms() const {
+    return terms_of(step_, options_, context_.devices, context_.local_roots, context_.resume_key);
+  }
+
+  AttemptDirectory directory_of(const Attempt& attempt) const {
+    return {attempt.directory(), attempt.is_reused(), is_shared() && !is_local(), is_resumable()};
+  }
+
+  // Every rank, where each has a root of its own: gives and takes copies, and commits when all have
+  // come so far. Where one of them cannot, the others take back what they have committed.
+  SaveStats commit_locally(Attempt& attempt, const Manifest& manifest, std::string_view text,
+                           SaveStats stats) const {
+    copy_to_others(attempt, manifest);
+    clear_unlisted(attempt, manifest);
+    complete(context_.file_system, attempt.directory(), text, {});
+    group_.barrier();
+    stats.directory = attempt.publish(options_.existing);
+    try {
+      group_.barrier();
+    } catch (const Error&) {
+      remove_checkpoint(context_.file_system, context_.root,
+                        *parse_step_name(stats.directory.filename().string()));
+      throw;
+    }
+    return stats;
+  }
+
+  // Each process's files to those that are to have copies.
+  void copy_to_others(const Attempt& attempt, const Manifest& manifest) const {
+    std::vector<FileTransfer> transfers;
+    for (const FileEntry& file : manifest.files) {
+      const int from =
+          static_cast<int>(file.writer / options_.writers) * options_.processes_per_file;
+      for (int copy = 1; copy <= context_.local_roots->copies; ++copy) {
+        const int to = (from + copy * context_.local_roots->processes_per_host) % group_.size();
+        transfers.push_back({from, to, file.name, file.bytes});
+      }
+    }
+    transfer_files(
+        group_, context_.file_system, transfers,
+        [&](const std::string& name) { return attempt.directory() / name; }, attempt.directory());
+  }
+
+  void check_is_there(const std::filesystem::path& directory) const {
+    if (is_there(directory)) return;
+    throw Error(ErrorCode::io,
+                fmt::format("{}, which rank 0 has made, is not there for rank {}: all processes "
+                            "must have the same root, on a file system that they share",
+                            directory.string(), group_.rank()));
+  }
+
+  bool is_there(const std::filesystem::path& directory) const {
+    try {
+      static_cast<void>(context_.file_system.open_directory(directory));
+      return true;
+    } catch (const Error& e) {
+      if (e.code() != ErrorCode::not_found) throw;
+      return false;
+    }
+  }
+
+  // The tensors of this process.
+  static TensorList list_of(const SavePlan& plan) {
+    TensorList list{.writers = plan.writers, .tensors = {}};
+    list.tensors.reserve(plan.tensors.size());
+    for (const TensorEntry& tensor : plan.tensors) list.tensors.push_back(without_pieces(tensor));
+    return list;
+  }
+
+  RecordHead head_of(const SavePlan& plan, std::span<const WrittenShardFile> written) const {
+    const WriterRange mine = writers_of(group_.rank(), options_);
+    RecordHead head{.run = run_of(notice_.id),
+                    .list = {},
+                    .first_writer = mine.first,
+                    .files = {},
+                    .logical_bytes = plan.logical_bytes,
+                    .stored_bytes = 0,
+                    .chunks = plan.chunks};
+    head.files.resize(static_cast<std::size_t>(mine.end - mine.first));
+    for (const WrittenShardFile& file : written) {
+      head.stored_bytes += file.entry.stored_bytes;
+      head.files[static_cast<std::size_t>(file.entry.writer - mine.first)] = file.entry;
+    }
+    return head;
+  }
+
+  // Another rank's record: its head goes to rank 0 at once, its list only if that asks for it.
+  void tell(const SavePlan& plan, std::span<const WrittenShardFile> written) {
+    RecordHead head = head_of(plan, written);
+    head.list = hash_of(encode(list_of(plan)));
+    group_.gather(encode(head));
+  }
+
+  // Rank 0: what all processes have written, together.
+  std::pair<Manifest, SaveStats> combine(const SavePlan& plan,
+                                         std::span<const WrittenShardFile> written,
+                                         std::vector<std::byte>& index) const {
+    std::vector<RecordHead> heads{head_of(plan, written)};
+    std::vector<NumberedList> lists;
+    lists.push_back({0, list_of(plan)});
+    if (!is_shared()) return merge(heads, std::move(lists), "rank");
+    heads.front().list = hash_of(encode(lists.front().list));
+    const std::vector<Bytes> messages = group_.gather(encode(heads.front()));
+    for (std::size_t rank = 1; rank < messages.size(); ++rank) {
+      heads.push_back(head_of_rank(messages[rank], static_cast<int>(rank)));
+    }
+    std::vector<int> wanted;
+    for (const std::size_t rank : first_with_each_list(heads)) {
+      if (rank > 0) wanted.push_back(static_cast<int>(rank));
+    }
+    if (!wanted.empty() || is_local()) {
+      group_.broadcast(encode(SaveOutcome{.lists_wanted = wanted, .stats = {}, .manifest = {}}));
+    }
+    if (!wanted.empty()) {
+      const std::vector<Bytes> heard = group_.exchange({}, wanted);
+      for (std::size_t i = 0; i < wanted.size(); ++i) {
+        lists.push_back({static_cast<std::size_t>(wanted[i]), decode_list(heard[i])});
+      }
+    }
+    auto merged = merge(heads, std::move(lists), "rank");
+    if (!wanted.empty() && !is_local()) {
+      index = build_index_file(merged.first.writers, merged.first.tensors);
+    }
+    return merged;
+  }
+
+  // Throws invalid_argument if it is of another save, or of writers that are not the rank's.
+  RecordHead head_of_rank(const Bytes& message, int rank) const {
+    RecordHead head = decode_head(message);
+    const WriterRange its = writers_of(rank, options_);
+    if (head.run == run_of(notice_.id) && head.first_writer == its.first &&
+        std::ssize(head.files) == its.end - its.first) {
+      return head;
+    }
+    throw Error(
+        ErrorCode::invalid_argument,
+        fmt::format("found a record of rank {} for {} writers from writer {} on, needed one "
+                    "of this save for {} from writer {} on",
+                    rank, head.files.size(), head.first_writer, its.end - its.first, its.first));
+  }
+
+  std::vector<std::byte> make_index(const SavePlan& plan) const {
+    if (is_local()) return {};
+    return is_shared() ? build_index_file(plan.writers, list_of(plan).tensors)
+                       : build_useful_index(plan.tensors, plan.files);
+  }
+
+  void clear_unlisted(const Attempt& attempt, const Manifest& manifest) const {
+    if ((is_shared() && attempt.is_reused()) || is_resumable()) {
+      remove_unlisted(attempt.directory(), manifest);
+    }
+  }
+
+  // What a spare or an earlier attempt held and no process has written anew, and what only says how
+  // far an attempt has come.
+  void remove_unlisted(const std::filesystem::path& directory, const Manifest& manifest) const {
+    for (const std::string& name : context_.file_system.list(directory)) {
+      const bool listed = std::ranges::binary_search(manifest.files, name, {}, &FileEntry::name);
+      if (!listed && name != kResumeName) remove_tree(context_.file_system, directory / name);
+    }
+    // Last: until then the attempt can be gone on with.
+    remove_tree(context_.file_system, directory / kResumeName);
+  }
+
+  std::vector<ProcessGroup::Outgoing> list_if_wanted(const SavePlan& plan,
+                                                     std::span<const int> wanted) const {
+    if (std::ranges::find(wanted, group_.rank()) == wanted.end()) return {};
+    return {{0, encode(list_of(plan))}};
+  }
+
+  // The checkpoint that this attempt has become; nothing where it has not.
+  std::optional<std::filesystem::path> find_committed(const std::string& id) const {
+    try {
+      for (const StepName& name : committed_names(context_.file_system, context_.root)) {
+        if (name.step != step_) continue;
+        const std::filesystem::path path = context_.root / to_string(name);
+        if (read_manifest(open_directory(context_.file_system, path)).id == id) return path;
+      }
+    } catch (const Error&) {
+      // Then it is not known, and the first error is told.
+    }
+    return {};
+  }
+
+  const SaveContext& context_;
+  const ProcessGroup& group_;
+  const std::int64_t step_;
+  SaveOptions options_;
+  Neighbours neighbours_;
+  AttemptNotice notice_;
+};
+
+}  // namespace
+
+void abort_group(const ProcessGroup& group, const std::string& what) {
+  try {
+    throw;
+  } catch (const CallerError& e) {
+    try {
+      std::rethrow_exception(e.cause);
+    } catch (...) {
+      abort_group(group, what);
+    }
+  } catch (const std::exception& e) {
+    group.abort(what.empty() ? e.what() : fmt::format("{}: {}", what, e.what()));
+  } catch (...) {
+    group.abort(fmt::format("{}: a source threw something that is no exception", what));
+  }
+}
+
+SaveStats run_save(const SaveContext& context, const ProcessGroup& group, std::int64_t step,
+                   std::vector<TensorSource> sources, const SaveOptions& options) {
+  try {
+    GroupSave save(context, group, step, options);
+    return group.rank() == 0 ? save.coordinate(std::move(sources))
+                             : save.take_part(std::move(sources));
+  } catch (const CallerError& e) {
+    abort_group(group, fmt::format("save step {}", step));
+    std::rethrow_exception(e.cause);
+  } catch (const Error& e) {
+    context.spare.drop();  // that it was there may be the reason
+    abort_group(group, fmt::format("save step {}", step));
+    throw Error(e.code(), fmt::format("save step {}: {}", step, e.what()));
+  } catch (...) {
+    abort_group(group, fmt::format("save step {}", step));
+    throw;
+  }
+}
+
+}  // namespace shardwise::detail

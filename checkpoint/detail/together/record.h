@@ -1,0 +1,74 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "shardwise/checkpoint/detail/format/manifest.h"
+#include "shardwise/checkpoint/save.h"
+#include "shardwise/runtime/process/process_group.h"
+
+// The one record of a save: what a process has written, for the process that publishes. It is hash
+// first: a head of some 70 bytes holds a hash of the list of tensors, and the list itself is sent
+// only if somebody needs it. Each of the two ends with a hash of itself.
+namespace shardwise::detail {
+
+/// The head of a record.
+struct RecordHead {
+  std::uint64_t run = 0;  ///< run_of() of the attempt that was written in
+  Hash128 list;           ///< hash_of() the process's encoded TensorList
+  std::int64_t first_writer = 0;
+  std::vector<FileEntry> files;  ///< of the writers from the first on; 0 bytes: it has written none
+  std::uint64_t logical_bytes = 0, stored_bytes = 0;
+  std::int64_t chunks = 0;
+
+  bool operator==(const RecordHead&) const = default;
+};
+
+/// The tensors that a process saves, without pieces, and who writes them.
+struct TensorList {
+  WriterMap writers;
+  std::vector<TensorEntry> tensors;  ///< sorted by name; of listed pieces the process's own
+
+  bool operator==(const TensorList&) const = default;
+};
+
+/// Tells the records of one attempt from those of any other. `attempt`: what no other attempt has,
+/// as its id.
+std::uint64_t run_of(std::string_view attempt);
+
+Bytes encode(const RecordHead& head);
+Bytes encode(const TensorList& list);
+Hash128 hash_of(std::span<const std::byte> encoded_list);
+
+/// The inverse. Throws corrupt if a hash is not that of the bytes; invalid_argument or corrupt if
+/// they hold what no process can have written: numbers out of bounds, bad names, shardings that do
+/// not fit, boxes outside their tensor.
+RecordHead decode_head(std::span<const std::byte> bytes);
+TensorList decode_list(std::span<const std::byte> bytes);
+
+/// A head and the encoded list that it has the hash of, in one text of bytes; and apart again,
+/// valid as long as the record. Throws as above.
+Bytes join(const RecordHead& head, std::span<const std::byte> list);
+std::pair<RecordHead, std::span<const std::byte>> split(std::span<const std::byte> record);
+
+/// A list that differs from all before it, and the number of the first head that has it.
+struct NumberedList {
+  std::size_t head;
+  TensorList list;
+};
+
+/// For each list among the heads, the number of the first head that has it; ascending.
+std::vector<std::size_t> first_with_each_list(std::span<const RecordHead> heads);
+
+/// The manifest of all heads together, but for id, step and texts of the caller's, and what was
+/// written. `lists`: one for each of first_with_each_list(). `process`: what a head stands for in
+/// messages, "rank" or "writer". Throws invalid_argument if two processes say different things of
+/// the writers or of a tensor, a writer is missing or comes twice, or a process was not given a
+/// tensor of which its devices hold a part.
+std::pair<Manifest, SaveStats> merge(std::span<const RecordHead> heads,
+                                     std::vector<NumberedList> lists, std::string_view process);
+
+}  // namespace shardwise::detail

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "shardwise/checkpoint/detail/read/chunk_reader.h"
+#include "shardwise/checkpoint/read_options.h"
+#include "shardwise/runtime/device.h"
+
+namespace shardwise::detail {
+
+/// Arrays with the requests' specs, filled with the tensors of these numbers in the manifest. If
+/// requests do not fit the tensors or the devices, `problem` says so: it is thrown, by all
+/// processes that read for each other. Throws as CheckpointReader::restore.
+std::vector<ShardedArray> restore_arrays(ChunkReader& chunks, Devices& devices,
+                                         std::span<const TensorRequest> requests,
+                                         std::span<const std::size_t> numbers,
+                                         const RestoreOptions& options, const std::string& problem);
+
+}  // namespace shardwise::detail

@@ -1,0 +1,93 @@
+#include "shardwise/checkpoint/detail/together/terms.h"
+
+#include <fmt/format.h>
+
+#include "shardwise/checkpoint/detail/together/packer.h"
+#include "shardwise/checkpoint/info.h"
+
+namespace shardwise::detail {
+namespace {
+
+// Each term with its name, in the order in which differences are told.
+template <class Visit>
+void for_each_term(const SaveTerms& terms, const Visit& visit) {
+  visit("step", fmt::to_string(terms.step));
+  visit("codec", std::string(name(terms.codec)));
+  visit("existing", std::string(terms.existing == Existing::fail ? "fail" : "replace"));
+  visit("writers", fmt::to_string(terms.writers));
+  visit("processes_per_file", fmt::to_string(terms.processes_per_file));
+  visit("devices", fmt::to_string(terms.devices));
+  visit("local_roots", terms.copies < 0 ? "none"
+                                        : fmt::format("{} copies and {} processes per host",
+                                                      terms.copies, terms.processes_per_host));
+  visit("user_json", "a text with the hash " + to_hex(terms.user));
+  visit("objects_json", "a text with the hash " + to_hex(terms.objects));
+  visit("resume_key", "a text with the hash " + to_hex(terms.resume_key));
+}
+
+}  // namespace
+
+SaveTerms terms_of(std::int64_t step, const SaveOptions& options, std::int64_t devices,
+                   const std::optional<LocalRoots>& local_roots, std::string_view resume_key) {
+  SaveTerms terms{.step = step,
+                  .codec = options.codec,
+                  .existing = options.existing,
+                  .writers = options.writers,
+                  .processes_per_file = options.processes_per_file,
+                  .devices = devices};
+  if (local_roots) {
+    terms.copies = local_roots->copies;
+    terms.processes_per_host = local_roots->processes_per_host;
+  }
+  terms.user = hash64(options.user_json);
+  terms.objects = hash64(options.objects_json);
+  terms.resume_key = hash64(resume_key);
+  return terms;
+}
+
+std::string difference(const SaveTerms& of_first, const SaveTerms& own, int rank) {
+  if (of_first == own) return {};
+  std::vector<std::string> firsts;
+  for_each_term(of_first, [&](const char*, const std::string& value) { firsts.push_back(value); });
+  std::string found;
+  std::size_t number = 0;
+  for_each_term(own, [&](const char* name, const std::string& value) {
+    const std::string& first = firsts[number++];
+    if (!found.empty() || first == value) return;
+    found = fmt::format("rank 0 saves with {} {}, rank {} with {}: needed is the same on all ranks",
+                        name, first, rank, value);
+  });
+  return found;
+}
+
+void put(Packer& packer, const SaveTerms& terms) {
+  packer.number(terms.step);
+  packer.number(static_cast<std::int64_t>(terms.codec));
+  packer.number(static_cast<std::int64_t>(terms.existing));
+  packer.number(terms.writers);
+  packer.number(terms.processes_per_file);
+  packer.number(terms.devices);
+  packer.number(terms.copies + 1);
+  packer.number(terms.processes_per_host);
+  packer.word(terms.user);
+  packer.word(terms.objects);
+  packer.word(terms.resume_key);
+}
+
+SaveTerms take_terms(Unpacker& unpacker) {
+  SaveTerms terms;
+  terms.step = unpacker.integer(0);
+  terms.codec = static_cast<Codec>(unpacker.integer(0, static_cast<int>(Codec::none)));
+  terms.existing = static_cast<Existing>(unpacker.integer(0, static_cast<int>(Existing::replace)));
+  terms.writers = unpacker.integer(1);
+  terms.processes_per_file = unpacker.integer(1);
+  terms.devices = unpacker.integer(0);
+  terms.copies = unpacker.integer(0) - 1;
+  terms.processes_per_host = unpacker.integer(0);
+  terms.user = unpacker.word();
+  terms.objects = unpacker.word();
+  terms.resume_key = unpacker.word();
+  return terms;
+}
+
+}  // namespace shardwise::detail

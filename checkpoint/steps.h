@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace shardwise {
+
+/// One committed checkpoint of a root.
+struct Step {
+  std::int64_t step;
+  std::int64_t generation;  ///< 1, or more where it was replaced
+  std::filesystem::path directory;
+};
+
+/// A step directory that is not a valid checkpoint, and why.
+struct RejectedStep {
+  std::filesystem::path directory;
+  std::string reason;
+};
+
+/// The newest valid step, and the newer ones that had to be passed over.
+struct LatestStep {
+  Step step;
+  std::vector<RejectedStep> rejected;
+};
+
+/// Where each process has a root of its own, on a node-local disk or in /dev/shm.
+struct LocalRoots {
+  /// How many other processes get a copy of each shard file. Those of rank r are the ranks
+  /// r + processes_per_host, r + 2 processes_per_host, ... modulo the number of processes.
+  int copies = 0;
+
+  /// How many neighbouring ranks are lost together. It divides the number of processes, and there
+  /// are more hosts than copies.
+  int processes_per_host = 1;
+};
+
+struct GarbageOptions {
+  /// Names of machines or containers that are gone for good. Whether another machine's process is
+  /// alive nobody here can know, so its lease holds for ever unless its host (in the lease's JSON)
+  /// is named here. Live processes that this one can see keep theirs all the same.
+  std::vector<std::string> dead_hosts = {};
+};
+
+/// What start-up or gc removed.
+struct GarbageReport {
+  /// Names in the root: attempts, trash, leases, and generations that a valid one replaces.
+  std::vector<std::string> removed;
+  std::vector<std::string> kept;  ///< in use by a process that may be alive
+};
+
+}  // namespace shardwise
