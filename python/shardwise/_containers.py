@@ -2,8 +2,9 @@
 
 A kind is JSON: "list", "tuple", "OrderedDict", "Counter", ["defaultdict", name of a built-in type or null],
 ["deque", maximum or null], {"namedtuple": "module:class", "fields": names}. Of a plain dict, and of what is none, it is
-None. A named tuple is of its class if that module is imported when it is loaded, else a dict of its fields: nothing is
-imported, and no code of theirs runs.
+None. A container of any other class is of the kind of the built-in class that it derives from. A named tuple is of its
+class if that module is imported when it is loaded, else a dict of its fields: nothing is imported, and no code of theirs
+runs.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ def named_tuple(name: Any, fields: Iterable[str]) -> type[tuple[Any, ...]] | Non
 
 
 def kind_of(value: Any) -> Any:
-    """None for a plain dict, for a container of any other class, and for what is no container."""
+    """None for a plain dict, for a mapping of any other class, and for what is no container. Raises TypeError for a named
+    tuple whose class could not be found again, and as plain()."""
     kind = type(value)
     if kind is list:
         return "list"
@@ -54,8 +56,30 @@ def kind_of(value: Any) -> Any:
         return ["defaultdict", factory.__name__ if factory in _FACTORIES.values() else None]
     if kind is collections.deque:
         return ["deque", value.maxlen]
-    if isinstance(value, tuple) and isinstance(getattr(kind, "_fields", None), tuple):
-        return {"namedtuple": class_name(kind), "fields": list(kind._fields)}
+    fields = getattr(kind, "_fields", None)
+    if isinstance(value, tuple) and isinstance(fields, tuple):
+        if named_tuple(class_name(kind), fields) is not kind:
+            raise TypeError(f"the named tuple {class_name(kind)} cannot be stored, as its module has no such class by this name: "
+                            f"needed is a class at the top of a module, or its _asdict()")
+        return {"namedtuple": class_name(kind), "fields": list(fields)}
+    if isinstance(value, collections.deque):
+        return ["deque", value.maxlen]
+    found = type(plain(value)) if kind is not dict and isinstance(value, (dict, list, tuple)) else None
+    return "list" if found is list else "tuple" if found is tuple else None
+
+
+def plain(value: Any) -> Any:
+    """Of a subclass of a built-in type, the value of that type; None for any other. Raises TypeError if they are not equal:
+    what is loaded would not be what was saved."""
+    known: Any
+    for known in (dict, list, tuple, str, bytes, int, float):
+        if not isinstance(value, known):
+            continue
+        found = known.__str__(value) if known is str else known(value)
+        if found != value and not (known is float and found != found):
+            raise TypeError(f"{class_name(type(value))} cannot be stored, as it is not equal to the {known.__name__} of its values: "
+                            f"needed is that {known.__name__}")
+        return found
     return None
 
 

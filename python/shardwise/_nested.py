@@ -46,7 +46,10 @@ def _walk(tree: Any, is_array: Callable[[Any], bool], path: Path, every_dict: bo
     if len(path) > _MOST_LEVELS:
         raise InvalidArgument(f"found containers nested deeper than {_MOST_LEVELS} levels at {named(path[:4])!r}, or one that "
                               f"holds itself: needed are fewer levels")
-    flat.kinds[path] = _containers.kind_of(tree)
+    try:
+        flat.kinds[path] = _containers.kind_of(tree)
+    except TypeError as error:
+        raise TypeError(f"{named(path)!r}: {error}") from None
     for key, value in _containers.items(tree):
         _walk(value, is_array, (*path, key), every_dict, flat)
 
@@ -94,7 +97,7 @@ def names_of(paths: Iterable[Path], separator: str) -> dict[Path, str]:
 
 def encoded_kinds(kinds: Mapping[Path, Any]) -> dict[str, Any]:
     """For the checkpoint: of what is no plain dict, by the JSON text of the path."""
-    return {json.dumps(_objects.encode(list(path)), ensure_ascii=False): kind for path, kind in kinds.items() if kind is not None}
+    return {json.dumps(encoded_path(path), ensure_ascii=False): kind for path, kind in kinds.items() if kind is not None}
 
 
 def decoded_kinds(document: Mapping[str, Any]) -> dict[Path, Any] | None:
@@ -102,7 +105,20 @@ def decoded_kinds(document: Mapping[str, Any]) -> dict[Path, Any] | None:
     kinds = document.get("containers")
     if not isinstance(kinds, dict):
         return None
-    return {tuple(_objects.decode(json.loads(path))): kind for path, kind in kinds.items()}
+    return {decoded_path(json.loads(path)): kind for path, kind in kinds.items()}
+
+
+def encoded_path(path: Path) -> Any:
+    """As JSON. Raises TypeError for a key that cannot be stored, naming the path."""
+    try:
+        return _objects.encode(list(path))
+    except TypeError as error:
+        raise TypeError(f"{named(path)!r}: a key of {error}") from None
+
+
+def decoded_path(encoded: Any) -> Path:
+    """Inverse of encoded_path()."""
+    return tuple(map(_objects.decode_key, encoded))
 
 
 def build(leaves: Mapping[Path, Any], kinds: Mapping[Path, Any] | None, at: Path = ()) -> Any:

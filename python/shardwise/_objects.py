@@ -8,7 +8,8 @@ else is an object of one key: {"$tuple": [...]}, {"$float": "nan"}, {"$int": "he
 {"$array": [dtype, shape, "hex"]}.
 
 Classes are never imported: an enum or a named tuple is of its class if that module is imported when it is loaded, else
-the enum's value and a dict of the fields. A value of any other subclass of a known type comes back as the known type.
+the enum's value and a dict of the fields, or as a key or in a set a tuple of them. A value of any other subclass of a
+known type comes back as the known type, to which it must be equal.
 """
 
 from __future__ import annotations
@@ -75,21 +76,19 @@ def _encode_tagged(value: Any, kind: type, level: int) -> Any:
         return {"$set" if kind is set else "$frozenset": sorted((encode(v, level + 2) for v in value), key=json.dumps)}
     if isinstance(value, enum.Enum):
         return {"$enum": [_containers.class_name(kind), value.name, encode(value.value, level + 2)]}
-    if isinstance(value, (np.generic, np.ndarray)):
+    if isinstance(value, (np.generic, np.ndarray)) and not isinstance(value, np.character):
         return _encode_numpy(value)
     for encoder in _ENCODERS:
         encoded = encoder(value)
         if encoded is not None:
             return encoded
     container = _containers.kind_of(value)
-    if container is not None:
+    if container not in (None, "list", "tuple"):
         items = [[encode(k, level + 4), encode(v, level + 4)] for k, v in _containers.items(value)]
         return {"$kept": [container, items]}
-    # Of any other subclass of what is known, its value.
-    known: Any
-    for known in (dict, list, tuple, str, int, float):
-        if isinstance(value, known) and kind is not known:
-            return encode(known(value), level)
+    plain = _containers.plain(value)
+    if plain is not None:
+        return encode(plain, level)
     raise TypeError(f"{kind.__module__}.{kind.__qualname__} cannot be stored: {_NEEDED}")
 
 
@@ -138,6 +137,19 @@ def decode(value: Any) -> Any:
     return {k: decode(v) for k, v in value.items()}
 
 
+def decode_key(value: Any) -> Any:
+    """What encode() was given as a key of a dict, or as a member of a set."""
+    return _hashable(decode(value))
+
+
+def _hashable(found: Any) -> Any:
+    if isinstance(found, dict):  # of a named tuple whose class is not imported
+        return tuple(map(_hashable, found.values()))
+    if isinstance(found, list):  # of an enum whose class is not imported
+        return tuple(map(_hashable, found))
+    return tuple.__new__(type(found), map(_hashable, found)) if isinstance(found, tuple) else found
+
+
 def is_text(value: str) -> bool:
     """Whether it is one that UTF-8 can hold: it has no lone surrogates."""
     try:
@@ -149,15 +161,15 @@ def is_text(value: str) -> bool:
 
 _DECODERS.update({
     "$tuple": lambda v: tuple(decode(i) for i in v),
-    "$items": lambda v: {decode(k): decode(i) for k, i in v},
+    "$items": lambda v: {decode_key(k): decode(i) for k, i in v},
     "$bytes": bytes.fromhex,
     "$complex": lambda v: complex(float(v[0]), float(v[1])),
     "$float": float,
     "$int": lambda v: int(v, 16),
     "$text": lambda v: bytes.fromhex(v).decode("utf-8", "surrogatepass"),
-    "$set": lambda v: {decode(i) for i in v},
-    "$frozenset": lambda v: frozenset(decode(i) for i in v),
-    "$kept": lambda v: _containers.made(v[0], [(decode(k), decode(i)) for k, i in v[1]]),
+    "$set": lambda v: {decode_key(i) for i in v},
+    "$frozenset": lambda v: frozenset(decode_key(i) for i in v),
+    "$kept": lambda v: _containers.made(v[0], [(decode_key(k), decode(i)) for k, i in v[1]]),
     "$enum": _decode_enum,
     "$numpy": lambda v: np.dtype(v[0]).type(decode(v[1])),
     "$array": _decode_array,

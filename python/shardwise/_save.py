@@ -13,7 +13,7 @@ import numpy as np
 
 from . import _core, _objects
 from ._errors import AlreadyExists, InvalidArgument
-from ._nested import encoded_kinds, names_of
+from ._nested import encoded_kinds, encoded_path, names_of
 from ._paths import Path, local
 from ._progress import Progress, function_of
 from ._sources import MEMORY, Codec, Existing, Sources, check_choice, check_codec, flattened, is_array
@@ -85,7 +85,7 @@ def plan_of(tensors: Mapping[str, Any]) -> Plan:
     if scalars:
         plan.extra["numpy"] = scalars
     if flat.kinds:
-        plan.extra["paths"] = {name: _objects.encode(list(path)) for path, name in names.items()}
+        plan.extra["paths"] = {name: encoded_path(path) for path, name in names.items()}
         plan.extra["containers"] = encoded_kinds(flat.kinds)
         plan.tree = {"kind": "nested"}
     return plan

@@ -265,7 +265,7 @@ class Checkpoint(Mapping[str, Tensor]):
         list. A name without one is its own."""
         encoded = self._document.get("paths", {})
         there = {name: None for name in (*encoded, *self._numbers, *self.objects) if name in self._numbers or name in self.objects}
-        return {name: tuple(_objects.decode(encoded[name])) if name in encoded else (name,) for name in there}
+        return {name: _nested.decoded_path(encoded[name]) if name in encoded else (name,) for name in there}
 
     @property
     def document(self) -> dict[str, Any]:

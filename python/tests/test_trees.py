@@ -2,6 +2,7 @@
 
 import collections
 import enum
+import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -236,3 +237,87 @@ def test_parts_that_overlap_are_refused():
     one = np.ones((), np.float32)
     with pytest.raises(sw.InvalidArgument, match="overlap"):
         _core.Source("s", "f32", [], [([], [], one.__array_interface__["data"][0], [])] * 2)
+
+
+class OwnList(list[Any]):
+    pass
+
+
+class OwnTuple(tuple[Any, ...]):
+    pass
+
+
+class OwnText(str):
+    def __str__(self) -> str:
+        return "another text"
+
+
+class Unequal(list[Any]):
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Unequal)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+
+OF_OTHER_CLASSES: list[Any] = [
+    {Point(1, (2,)): 3, (Point(4, 5), 6): 7}, {Point(1, 2), Point(3, 4)}, {Level.high: {np.str_("k"): 1}},
+    OwnList([1, OwnTuple([2])]), OwnTuple([]), OwnText("text"), np.str_("αβ"), np.bytes_(b"\x00a"), {OwnText("k"): [OwnText("v")]},
+    collections.UserString("u"), {np.int64(3): Point(1, 2)}, time.gmtime(0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("number", range(len(OF_OTHER_CLASSES)))
+def test_values_of_other_classes_come_back_equal_or_are_refused(tmp_path, number):
+    value, w = OF_OTHER_CLASSES[number], np.ones(2)
+    if isinstance(value, collections.UserString):
+        with pytest.raises(TypeError, match="'v'.*UserString cannot be stored"):
+            sw.save(tmp_path / "a", {"v": value})
+        return
+    sw.save(tmp_path / "a", {"v": value, "beside": [value, w], "key": {value: w} if _is_key(value) else 0})
+    found = sw.load(tmp_path / "a")
+    assert found["v"] == value and found["beside"][0] == value
+    assert not _is_key(value) or list(found["key"]) == [value]
+    assert isinstance(found["v"], tuple(k for k in (list, tuple, str, bytes, dict, set) if isinstance(value, k)))
+    within = OwnList([w, value]), OwnTuple([w, value]), collections.deque([w, value])
+    sw.save(tmp_path / "b", {"within": list(within)})
+    for given, inner in zip(within, sw.load(tmp_path / "b")["within"]):
+        assert isinstance(given, type(inner)) and inner[0].tolist() == [1, 1] and inner[1] == value
+
+
+def _is_key(value: Any) -> bool:
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
+
+
+def test_what_would_come_back_as_another_value_is_refused(tmp_path):
+    class Local(NamedTuple):
+        x: Any
+
+    w = np.ones(1)
+    for bad, why in ((Local(1), "named tuple .*Local cannot be stored"), (Unequal([1]), "Unequal cannot be stored.*not equal to the list")):
+        keyed = [{"v": {bad: 1}}, {"v": {(1, bad): w}}, {"v": {bad}}] if isinstance(bad, tuple) else []
+        for tree in ({"v": bad}, {"v": [w, bad]}, {"v": type(bad)([w])}, *keyed):
+            with pytest.raises(TypeError, match=f"'v.*{why}"):
+                sw.save(tmp_path / "a", tree)
+
+
+def test_keys_and_members_whose_classes_are_not_imported_are_tuples():
+    point = '{"$kept":[{"namedtuple":"nowhere:Point","fields":["x","y"]},[[0,1],[1,{"$tuple":[2]}]]]}'
+    assert _objects.loads(f'{{"$items":[[{point},1]]}}') == {(1, (2,)): 1}
+    assert _objects.loads(f'{{"$items":[[{{"$tuple":[{point},0]}},1]]}}') == {((1, (2,)), 0): 1}
+    for tag, kind in (("$set", set), ("$frozenset", frozenset)):
+        assert _objects.loads(f'{{"{tag}":[{point}]}}') == kind([(1, (2,))])
+    assert _objects.loads('{"$items":[[{"$enum":["nowhere:E","a",[1,2]]},1]]}') == {(1, 2): 1}
+    assert _objects.loads(f'{{"$kept":["OrderedDict",[[{point},1]]]}}') == {(1, (2,)): 1}
+
+
+def test_named_tuples_as_keys_in_a_checkpoint_whose_class_is_not_imported(tmp_path, monkeypatch):
+    sw.save(tmp_path / "a", {"v": {Point(1, 2): np.ones(2)}})
+    monkeypatch.delattr(f"{__name__}.Point")
+    with sw.open(tmp_path / "a") as c:
+        assert list(c.paths.values()) == [("v", (1, 2))]
+    assert {key: w.tolist() for key, w in sw.load(tmp_path / "a")["v"].items()} == {(1, 2): [1, 1]}

@@ -110,7 +110,7 @@ def children(node: Any) -> list[tuple[str, Any]]:
     if not isinstance(node, dict) or "key" in node:
         return []
     if "dict" in node:
-        return [(str(_objects.decode(k)), n) for k, n in node["dict"]]
+        return [(str(_objects.decode_key(k)), n) for k, n in node["dict"]]
     if "tuple" in node:
         return [(str(i), n) for i, n in enumerate(node["tuple"])]
     if "namedtuple" in node:
@@ -150,7 +150,7 @@ def build(node: Any, value_of: Callable[[str], Any]) -> Any:
     if "key" in node:
         return value_of(node["name"])
     if "dict" in node:
-        return {_objects.decode(k): build(n, value_of) for k, n in node["dict"]}
+        return {_objects.decode_key(k): build(n, value_of) for k, n in node["dict"]}
     if "tuple" in node:
         return tuple(build(n, value_of) for n in node["tuple"])
     built = {part: build(n, value_of) for part, n in children(node)}

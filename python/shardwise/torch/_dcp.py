@@ -35,6 +35,7 @@ from torch.futures import Future
 
 from .. import _core, _objects
 from .._errors import AlreadyExists, InvalidArgument, NameNotFound
+from .._nested import decoded_path, encoded_path
 from .._paths import Path, local
 from .._save import encode_objects
 from .._sources import MEMORY, Codec, Existing, Sources, check_choice
@@ -179,7 +180,7 @@ class StorageWriter(_StorageWriter):
         _check_replicas(replicas)
         document: dict[str, Any] = {"objects": objects}
         if metadata.planner_data:
-            document["paths"] = {name: _objects.encode(list(path)) for name, path in metadata.planner_data.items()}
+            document["paths"] = {name: encoded_path(path) for name, path in metadata.planner_data.items()}
         assert self._attempt is not None
         user = _objects.plain_json({} if self._options["user"] is None else self._options["user"], "user")
         stats = self._attempt.publish(records, user, json.dumps(document, allow_nan=False, ensure_ascii=False))
@@ -316,7 +317,7 @@ class StorageReader(_StorageReader):
         for name in checkpoint.document.get("objects", {}):
             stored[name] = BytesStorageMetadata()
         for name in stored:
-            paths[name] = tuple(_objects.decode(encoded[name])) if name in encoded else (name,)
+            paths[name] = decoded_path(encoded[name]) if name in encoded else (name,)
         return Metadata(stored, planner_data=paths, storage_data={}, storage_meta=StorageMeta(checkpoint_id=self._path or ""))
 
     def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
@@ -370,7 +371,7 @@ class StorageReader(_StorageReader):
             return
         target = getattr(planner, "original_state_dict", {})
         encoded = checkpoint.document.get("paths", {})
-        stored = [tuple(str(key) for key in _objects.decode(path)) for path in encoded.values()]
+        stored = [tuple(str(key) for key in decoded_path(path)) for path in encoded.values()]
         wrong = []
         for path in _empty_dicts(target):
             below = sum(len(name) > len(path) and name[:len(path)] == path for name in stored)

@@ -9,28 +9,36 @@ import torch
 from torch.distributed.tensor import DTensor
 
 _WRAPPERS = (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel)
-_ADDED = ("module", "_orig_mod")
+# Activation checkpointing and FSDP1 leave these out of state_dict() by themselves, but not out of named_parameters().
+_HIDDEN = ("_checkpoint_wrapped_module", "_fsdp_wrapped_module")
+_ADDED = ("module", "_orig_mod", *_HIDDEN)
 
 
 class Names:
-    """The names of a module's values without those that DistributedDataParallel, DataParallel ("module.") and
-    torch.compile ("_orig_mod.") add, at any depth."""
+    """The names of a module's values without those that DistributedDataParallel, DataParallel ("module."), torch.compile
+    ("_orig_mod."), activation checkpointing ("_checkpoint_wrapped_module.") and FSDP1 ("_fsdp_wrapped_module.") add, at any
+    depth. What a wrapper has of its own by a name that is also within stays apart: nothing is left out there."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         self._added = set()
         for name, inner in module.named_modules(remove_duplicate=False):
-            prefix = f"{name}." if name else ""
-            if isinstance(inner, _WRAPPERS):
-                self._added.add(f"{prefix}module")
-            elif "_orig_mod" in inner._modules:
-                self._added.add(f"{prefix}_orig_mod")
+            added = "module" if isinstance(inner, _WRAPPERS) else "_orig_mod"
+            within = inner._modules.get(added)
+            if within is not None and not (_own(inner) - {added}) & _own(within):
+                self._added.add(".".join(_shown([*name.split("."), added] if name else [added])))
 
     def clean(self, name: str) -> str:
         """Of a name in state_dict() or named_parameters()."""
-        if not self._added:
-            return name
-        parts = name.split(".")
+        parts = _shown(name.split("."))
         return ".".join(part for i, part in enumerate(parts) if ".".join(parts[: i + 1]) not in self._added)
+
+
+def _shown(parts: list[str]) -> list[str]:
+    return [part for part in parts if part not in _HIDDEN]
+
+
+def _own(module: torch.nn.Module) -> set[str]:
+    return {*module._modules, *module._parameters, *module._buffers}
 
 
 def without_wrappers(name: str) -> str:

@@ -140,9 +140,11 @@ def _numbers(optimizer: torch.optim.Optimizer, names: ParameterNames, lists: lis
     known = names.all_of(optimizer)
     count = len(parameters_of(optimizer))
     stored = [*(key for of_group in lists for key in of_group), *keys]
-    found = {key: known[key] for key in stored if key in known}
-    if not found and [len(of_group) for of_group in lists] == [len(group["params"]) for group in optimizer.param_groups]:
-        # Stored by names, and in a state without the modules: in the order of the groups, as torch has it.
+    found = {key: known[key] for key in stored if type(key) is not int and key in known}
+    if lists and [len(of_group) for of_group in lists] != [len(group["params"]) for group in optimizer.param_groups]:
+        return found  # a place says nothing
+    if not found and not names.modules:
+        # Stored by names, and in a state without modules: in the order of the groups, as torch has it.
         found = {key: number for number, key in enumerate(key for of_group in lists for key in of_group)}
     for key in stored:  # DCP makes texts of numbers
         if key not in found and (type(key) is int or isinstance(key, str) and key.isdecimal()) and int(key) < count:
@@ -150,12 +152,22 @@ def _numbers(optimizer: torch.optim.Optimizer, names: ParameterNames, lists: lis
     return found
 
 
-def existing(optimizer: torch.optim.Optimizer, number: int, keys: Path) -> Any:
+def existing(optimizer: torch.optim.Optimizer, parameter: torch.Tensor, keys: Path) -> Any:
     """What its state has of a parameter by these keys; None where that is nothing."""
-    found: Any = optimizer.state.get(parameters_of(optimizer)[number])
+    found: Any = optimizer.state.get(parameter)
     for key in keys:
         found = found.get(key) if isinstance(found, Mapping) else None
     return found
+
+
+def keep(optimizer: Any, own: Iterable[tuple[torch.Tensor, Path, torch.Tensor]]) -> None:
+    """After load_state_dict(), which casts state to the dtype of its parameter: state that had another one, by parameter and
+    keys, has it again."""
+    for parameter, keys, tensor in own:
+        inner = existing(optimizer, parameter, keys[:-1])
+        found = inner.get(keys[-1]) if isinstance(inner, dict) else None
+        if isinstance(found, torch.Tensor) and found.dtype != tensor.dtype:
+            inner[keys[-1]] = tensor
 
 
 def must_be_like_parameter(key: Any, shape: Sequence[int]) -> bool:

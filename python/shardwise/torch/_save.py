@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor
 from .. import _core, _objects
 from .._errors import InvalidArgument
 from .._manager import PendingSave
-from .._nested import encoded_kinds, names_of
+from .._nested import encoded_kinds, encoded_path, names_of
 from .._paths import local
 from .._progress import Progress
 from .._save import Plan, SaveStats, call_of, encode_objects, write_together
@@ -57,8 +57,9 @@ class _Collected:
         objects: dict[str, Any] = {}
         flat = State(state).given()
         names = names_of(flat.leaves, ".")
+        self._names = set(names.values())
         self.kinds = encoded_kinds(flat.kinds)
-        self.paths = {name: _objects.encode(list(path)) for path, name in names.items()}
+        self.paths = {name: encoded_path(path) for path, name in names.items()}
         with torch.no_grad():  # to_local() is then no step of autograd
             for path, leaf in flat.leaves.items():
                 name = names[path]
@@ -79,8 +80,12 @@ class _Collected:
         self.kinds.update(encoded_kinds(flat.kinds))
         for path, inner in names_of(flat.leaves, ".").items():
             leaf = flat.leaves[path]
+            if inner in self._names:
+                raise InvalidArgument(f"found the name {inner!r} twice in the state, of its own and of the PerRank value {name!r}: "
+                                      f"needed is another name")
+            self._names.add(inner)
             if len(path) > 1:
-                self.paths[inner] = _objects.encode(list(path))
+                self.paths[inner] = encoded_path(path)
             if is_array(leaf):
                 tensor = self._host(self._tensor(leaf, inner), inner)
                 self.sources.add(inner, dtype_name(tensor, inner), list(tensor.shape),

@@ -46,7 +46,7 @@ def _is_value(value: Any) -> bool:
 
 def flat_values(tree: Any, path: Path) -> Flat:
     """Of what a Stateful object or a PerRank has given."""
-    return flatten(tree, is_array, path, every_dict=True)
+    return flatten(tree, lambda value: is_array(value) or isinstance(value, PerRank), path, every_dict=True)
 
 
 class State:

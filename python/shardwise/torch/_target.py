@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,12 +14,12 @@ from torch.distributed.tensor import DTensor
 from .. import _containers
 from .._dtypes import NUMPY
 from .._errors import InvalidArgument
-from .._nested import Flat, Path, build, decoded_kinds, named
+from .._nested import Flat, Path, build, decoded_kinds, decoded_path, named
 from .._tensor import Checkpoint
 from . import _modules, _optimizers
 from ._layouts import Layouts, Shard
 from ._state import PerRank, State, flat_values, is_array
-from ._tensors import TORCH, TensorReads, shared_tensor
+from ._tensors import TORCH, TensorReads, is_shareable, shared_tensor
 
 _NOTHING = object()
 
@@ -39,12 +39,16 @@ class Target:
         self._used: set[str] = set()
         self._paths = checkpoint.paths
         self._stored = {path: name for name, path in self._paths.items()}
+        encoded = checkpoint.document.get("paths", {})
+        self._per_rank: dict[Path, str] = {decoded_path(encoded[name]) if name in encoded else (name,): name
+                                           for name in checkpoint.document.get("per_rank", {})}
         self._kinds = decoded_kinds(checkpoint.document)
         self._below: dict[Path, list[str]] | None = None
         self._layouts = Layouts()
-        self._wrapped: dict[Path, dict[str, list[str]]] = {}
         self._fills: list[tuple[str, torch.Tensor]] = []
         self._later: list[tuple[str, Path]] = []  # of tensors on the meta device, by their paths, as they have no memory yet
+        self._copies: list[tuple[np.ndarray, np.ndarray]] = []  # what torch cannot show, and what it is filled with
+        self._own: dict[Path, list[tuple[torch.Tensor, Path, torch.Tensor]]] = {}  # optimizers' state that is filled in place
         self._found: dict[Path, Any] = {}  # leaves of containers
         self._inner: dict[Path, Any] = {}  # what Stateful objects are to be given
         self._modules: dict[Path, Flat] = {}  # of those on the meta device, what they are to be given
@@ -172,9 +176,12 @@ class Target:
         dtype = NUMPY[self.checkpoint[name].dtype_name]
         if not self._fits(name, leaf.dtype.newbyteorder("="), leaf.shape, dtype):
             return leaf
-        if leaf.dtype != dtype or not leaf.flags.writeable or any(stride < 0 for stride in leaf.strides):
+        if not leaf.flags.writeable:
             return self._fresh(name, numpy=True)
-        self._fill(name, shared_tensor(leaf))
+        if leaf.dtype == dtype and is_shareable(leaf):
+            self._fill(name, shared_tensor(leaf))
+        else:
+            self._copies.append((leaf, self._fresh(name, numpy=True)))
         return leaf
 
     def _fits(self, name: str, dtype: Any, shape: Any, stored_dtype: Any = None) -> bool:
@@ -189,6 +196,8 @@ class Target:
     def _fill(self, name: str, target: torch.Tensor) -> None:
         if isinstance(target, DTensor):
             self._layouts.of(target, name)  # refuses what cannot be loaded
+        elif target.numel() and any(n > 1 and stride == 0 for n, stride in zip(target.shape, target.stride())):
+            self.wrong.append(f"{name!r} is a view here that has one element in several places: needed is its clone()")
         self._used.add(name)
         self._fills.append((name, target))
 
@@ -212,7 +221,7 @@ class Target:
         return build(leaves, self._kinds, at)
 
     def _take_per_rank(self, path: Path, leaf: PerRank) -> Any:
-        name = named(path)
+        name = self._per_rank.get(path, named(path))
         ranks = self.checkpoint.document.get("per_rank", {}).get(name)
         if ranks is None:
             self._miss(path)
@@ -235,8 +244,9 @@ class Target:
     def _take_module(self, path: Path, module: torch.nn.Module) -> Any:
         flat = flat_values(_modules.state_of(module), path)
         taken = Flat(kinds=flat.kinds)
+        names = self._names_in_module(path, flat.leaves)
         for place, leaf in flat.leaves.items():
-            name = self._name_of(place) or self._with_wrappers(path, place)
+            name = names.get(place)
             if _modules.is_meta(leaf):
                 self._modules[path] = taken
                 taken.leaves[place] = leaf
@@ -245,6 +255,9 @@ class Target:
                 taken.leaves[place] = self._take_array(place, name, leaf)
             elif name is not None and name in self.checkpoint.objects:
                 taken.leaves[place] = self._object(name)
+            elif place == path:  # the module has no values: what is stored below its name is not its own
+                self._miss(place)
+                taken.leaves[place] = leaf
             else:
                 taken.leaves[place] = self._take_leaf(place, leaf)
         unsaved = _modules.unsaved_on_meta(module)
@@ -259,23 +272,40 @@ class Target:
         elif self._fits(name, leaf.dtype, leaf.shape):
             self._later.append((name, place))
 
-    def _with_wrappers(self, path: Path, place: Path) -> str | None:
-        """The one stored name that is this one but for what wrappers add: earlier versions have stored it so."""
-        if path not in self._wrapped:
-            self._wrapped[path] = {}
-            for name in self._names_below(path):
-                inner = _modules.without_wrappers(named(self._paths[name][len(path):]))
-                self._wrapped[path].setdefault(inner, []).append(name)
-        found = self._wrapped[path].get(_modules.without_wrappers(named(place[len(path):])), [])
-        return found[0] if len(found) == 1 else None
+    def _names_in_module(self, path: Path, places: Iterable[Path]) -> dict[Path, str]:
+        """What the values of a module are stored as: by their own names, and of what is left, the one that is the same
+        but for what wrappers add: earlier versions have stored it so."""
+        names: dict[Path, str] = {}
+        here: dict[str, list[Path]] = {}
+        for place in places:
+            name = self._name_of(place)
+            if name is None:
+                here.setdefault(_modules.without_wrappers(named(place[len(path):])), []).append(place)
+            else:
+                names[place] = name
+        if here:
+            there: dict[str, list[str]] = {}
+            for name in set(self._names_below(path)) - set(names.values()):
+                there.setdefault(_modules.without_wrappers(named(self._paths[name][len(path):])), []).append(name)
+            names.update({of_place[0]: there[inner][0] for inner, of_place in here.items()
+                          if len(of_place) == len(there.get(inner, ())) == 1})
+        return names
 
     def _take_stateful(self, path: Path, value: Any) -> Any:
         """What is stored of it, as it was; in the memory of its own tensors if these fit."""
         template = flat_values(self.state.tree_of(value), path)
         names = self._names_below(path)
-        if not names:
-            return self._take_leaf(path, {}) if path in self._stored else self._missed(path, template.leaves)
+        per_rank = [place for place in self._per_rank if place[: len(path)] == path]
+        if path in self._stored:
+            return self._take_leaf(path, {})
+        there = {str(place[len(path)]) for place in (*map(self._paths.__getitem__, names), *per_rank) if len(place) > len(path)}
+        here = {str(place[len(path)]) for place in template.leaves if len(place) > len(path)}
+        if not names and not per_rank or here and there and not here & there:
+            return self._missed(path, template.leaves)
         taken = {}
+        for place in per_rank:
+            own = template.leaves.get(place)
+            taken[place] = self._take_per_rank(place, own if isinstance(own, PerRank) else PerRank(own))
         for name in names:
             place = self._paths[name]
             own = template.leaves.get(place)
@@ -314,7 +344,8 @@ class Target:
         state: dict[Any, dict[Path, Any]] = {}
         for name, (_, key, *rest) in of_state.items():
             if key in match.numbers:
-                state.setdefault(key, {})[tuple(rest)] = self._of_parameter(name, optimizer, match.numbers[key], tuple(rest))
+                state.setdefault(key, {})[tuple(rest)] = self._of_parameter(name, path, optimizer, parameters[match.numbers[key]],
+                                                                            tuple(rest))
         packed = {match.numbers[key]: self._tree((*path, "state", key), leaves) for key, leaves in state.items()}
         unknown = set(range(len(parameters))) - set(match.numbers.values())
         packed.update({number: given["state"][number] for number in unknown if number in given["state"]})
@@ -329,23 +360,24 @@ class Target:
             return self._object(names[0])
         return self._subtree(path) if names else []
 
-    def _of_parameter(self, name: str, optimizer: torch.optim.Optimizer, number: int, keys: Path) -> Any:
+    def _of_parameter(self, name: str, path: Path, optimizer: torch.optim.Optimizer, parameter: torch.Tensor,
+                      keys: Path) -> Any:
         if name in self.checkpoint.objects:
             return self._object(name)
         stored = self.checkpoint[name]
-        dtype = TORCH[stored.dtype_name]
-        parameter = _optimizers.parameters_of(optimizer)[number]
-        own = _optimizers.existing(optimizer, number, keys)
+        own = _optimizers.existing(optimizer, parameter, keys)
         like = keys and _optimizers.must_be_like_parameter(keys[-1], stored.shape)
-        if isinstance(own, torch.Tensor) and own.dtype == dtype and tuple(own.shape) == stored.shape:
-            self._fill(name, own)
+        if isinstance(own, torch.Tensor):
+            if self._fits(name, own.dtype, own.shape):
+                self._fill(name, own)
+                self._own.setdefault(path, []).append((parameter, keys, own))
             return own
         if like and stored.shape != tuple(parameter.shape):
             self._used.add(name)
             self.wrong.append(f"{name!r} is {list(stored.shape)} there, its parameter {list(parameter.shape)} here")
             return None
         if isinstance(parameter, DTensor) and stored.shape == tuple(parameter.shape) and stored.shape:
-            made = torch.empty_like(parameter, dtype=dtype, requires_grad=False)
+            made = torch.empty_like(parameter, dtype=TORCH[stored.dtype_name], requires_grad=False)
             self._fill(name, made)
             return made
         return self._fresh(name)
@@ -356,10 +388,11 @@ class Target:
         """Raises one InvalidArgument naming all that does not fit. Nothing has been changed then."""
         where = f"checkpoint {self.checkpoint.path}"
         there = [*self.checkpoint, *self.checkpoint.objects]
-        if not self._used and there:
-            asked = [named(path) for path in self.state.flat.leaves]
+        asked = [named(path) for path in self.state.flat.leaves]
+        if not self._used and (there or asked):
+            of_checkpoint = _few(list(dict.fromkeys(str(path[0]) for path in self._stored)))
             raise InvalidArgument(f"{where}: found none of the {len(asked)} names of the state ({_few(asked) or 'it is empty'}), needed "
-                                  f"is at least one: there are {_few(list(dict.fromkeys(str(path[0]) for path in self._stored)))}")
+                                  f"is at least one: there {f'are {of_checkpoint}' if there else 'is none'}")
         if self.strict and self.missing:
             self.wrong.append(f"{len(self.missing)} names of the state are not there: {_few(self.missing)}"
                               f"{self._nearest(self.missing[0])}")
@@ -390,9 +423,12 @@ class Target:
         for name, target in [*self._fills, *((name, real[place]) for name, place in self._later)]:
             self._read(name, target)
         self.reads.run()
+        for array, filled in self._copies:
+            array[...] = filled
         for path, value in self.state.stateful.items():
             if self._inner[path] is not None:
                 self._give(value, self._inner[path])
+                _optimizers.keep(value, self._own.get(path, ()))
             self._found[path] = value
         found = build(self._found, self.state.flat.kinds)
         return {name: found[name] for name in self._top}

@@ -48,10 +48,15 @@ def on_host(tensor: torch.Tensor, name: str) -> torch.Tensor:
 _SAME_SIZE = {1: np.uint8, 2: np.int16, 4: np.int32, 8: np.int64, 16: np.complex128}
 
 
+def is_shareable(array: np.ndarray[Any, Any]) -> bool:
+    """Whether torch can show its layout: not that of fields of packed records, nor of what is turned round."""
+    return all(stride >= 0 and stride % array.itemsize == 0 for stride in array.strides)
+
+
 def shared_tensor(array: np.ndarray[Any, Any]) -> torch.Tensor:
     """A tensor on the memory of an array, of any dtype that both have; on a copy, if torch cannot show its layout."""
     dtype = TORCH[name_of(array.dtype)]
-    if not array.flags.writeable or any(stride < 0 for stride in array.strides):
+    if not array.flags.writeable or not is_shareable(array):
         array = array.copy()
     if array.dtype.kind in "biufc" and array.dtype.type.__module__ == "numpy":
         return torch.from_numpy(array)
