@@ -27,16 +27,16 @@ class Mesh:
             pairs = axes.items() if isinstance(axes, Mapping) else axes
             self._mesh = _core.Mesh.of([(str(n), int(s)) for n, s in pairs], None if devices is None else list(devices))
 
-    @classmethod
-    def from_jax(cls, mesh: Any) -> Mesh:
+    @staticmethod
+    def from_jax(mesh: Any) -> Mesh:
         """A jax.sharding.Mesh, with its device ids."""
-        return cls([(name, mesh.shape[name]) for name in mesh.axis_names], [d.id for d in mesh.devices.flat])
+        return Mesh([(name, mesh.shape[name]) for name in mesh.axis_names], [d.id for d in mesh.devices.flat])
 
-    @classmethod
-    def from_torch(cls, mesh: Any) -> Mesh:
+    @staticmethod
+    def from_torch(mesh: Any) -> Mesh:
         """A DeviceMesh; devices are ranks. Axes without names are called by their number."""
         names = mesh.mesh_dim_names or [str(d) for d in range(mesh.mesh.ndim)]
-        return cls(list(zip(names, mesh.mesh.shape)), mesh.mesh.flatten().tolist())
+        return Mesh(list(zip(names, mesh.mesh.shape)), mesh.mesh.flatten().tolist())
 
     @property
     def shape(self) -> dict[str, int]:
@@ -77,21 +77,22 @@ class Mesh:
 
 @dataclass(frozen=True)
 class Device:
-    """Where a device is, in JAX's words: a jax.Device may stand wherever one of these does. coords: its place in the
-    torus that joins the devices of a slice, () where there is none."""
+    """Where a device is, in JAX's words: a jax.Device may stand wherever one of these does. coords: the place of its chip
+    in the torus that joins the chips of a slice, () if there is none. core_on_chip: which of the chip's devices it is."""
 
     id: int
     coords: tuple[int, ...] = ()
     slice_index: int | None = None
     process_index: int = 0
+    core_on_chip: int = 0
 
 
 def _places(devices: Sequence[Any]) -> list[tuple[int, list[int], int | None, int]]:
+    cores = [getattr(device, "core_on_chip", None) or 0 for device in devices]
     places = []
-    for device in devices:
+    for device, core in zip(devices, cores):
         coords = list(getattr(device, "coords", None) or ())
-        core = getattr(device, "core_on_chip", None)
-        if coords and core is not None:
+        if coords and len(set(cores)) > 1:  # else the chips are the devices
             coords.append(core)
         places.append((device.id, coords, getattr(device, "slice_index", None), getattr(device, "process_index", 0)))
     return places

@@ -1,5 +1,9 @@
 """Meshes, specs and shardings against a brute-force rule."""
 
+import itertools
+import types
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -133,3 +137,41 @@ def test_minibatches_of_processes():
         sharding.minibatch((4, 3), 5, lambda device: device // 2)
     with pytest.raises(sw.InvalidArgument):
         sharding.minibatch((3, 3), 0, lambda device: device // 2)
+
+
+TORI: list[Any] = [  # kind, extents of chips, cores of a chip, sizes of axes
+    ("TPU v4", (2, 2, 1), 1, (2, 2)), ("TPU v4", (4, 4, 4), 1, (4, 16)), ("TPU v4", (2, 2, 4), 1, (8, 2)),
+    ("TPU v4", (4, 4, 4), 1, (8, 8)), ("TPU v5 lite", (4, 2, 1), 1, (2, 4)), ("TPU v5p", (2, 2, 2), 2, (4, 4)),
+    ("TPU v5p", (2, 4, 1), 2, (2, 8)), ("TPU v3", (4, 4, 1), 2, (4, 8)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("contiguous", [False, True])
+@pytest.mark.parametrize(("kind", "extents", "cores", "sizes"), TORI)
+def test_devices_of_chips_are_ordered_as_by_jax(monkeypatch, kind, extents, cores, sizes, contiguous):
+    pytest.importorskip("jax", reason="needs jax, which this environment has not")
+    from jax._src import mesh_utils
+
+    monkeypatch.setattr(mesh_utils, "device_kind_handler_dict", {})  # the orders by kind have a test of their own
+    places = [(x, y, z, core) for z, y, x, core in itertools.product(*map(range, extents[::-1]), range(cores))]
+    devices = [types.SimpleNamespace(id=number, coords=(x + 2, y, z), core_on_chip=core, process_index=number // 4, slice_index=0,
+                                     platform="tpu", device_kind=kind) for number, (x, y, z, core) in enumerate(places)]
+    options = {"contiguous_submeshes": contiguous}
+    try:
+        expected = [device.id for device in mesh_utils.create_device_mesh(sizes, devices, **options).flat]
+    except (ValueError, NotImplementedError):
+        with pytest.raises(sw.InvalidArgument):
+            sw.device_mesh({"a": sizes[0], "b": sizes[1]}, devices, **options)
+        return
+    ours = [sw.Device(d.id, d.coords, d.slice_index, d.process_index, d.core_on_chip) for d in devices]
+    for given in (devices, ours):
+        assert sw.device_mesh({"a": sizes[0], "b": sizes[1]}, given, **options).devices == expected
+
+
+def test_meshes_of_others_are_plain_meshes(monkeypatch):
+    devices = [sw.Device(i, slice_index=i // 2) for i in range(4)]
+    hybrid = sw.HybridMesh((1, 2), (2, 1), ("a", "b"), devices=devices)
+    of_jax = types.SimpleNamespace(axis_names=("a", "b"), shape={"a": 2, "b": 2}, devices=np.array(devices).reshape(2, 2))
+    of_torch = types.SimpleNamespace(mesh_dim_names=("a", "b"), mesh=np.arange(4).reshape(2, 2))
+    for found in (sw.HybridMesh.from_jax(of_jax), sw.HybridMesh.from_torch(of_torch), sw.Mesh.from_jax(of_jax)):
+        assert type(found) is sw.Mesh and found == hybrid and found.shape == {"a": 2, "b": 2}
