@@ -1,0 +1,135 @@
+#include "lax_cases.h"
+
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <memory>
+#include <utility>
+
+#include "random_program.h"
+#include "shardwise/runtime/spmd/executable.h"
+
+namespace shardwise {
+namespace {
+
+using Arrays = std::vector<std::vector<std::byte>>;
+
+/// The outputs of a graph, on the host.
+Arrays run(const Graph& graph, const Arrays& inputs, const Mesh& mesh) {
+  Devices devices(mesh.size(), {.threads = 1});
+  const Executable executable(std::make_shared<const Graph>(graph), mesh, {});
+  std::vector<ShardedArray> arrays;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    arrays.push_back(ShardedArray::from_host(devices, executable.input_spec(i), inputs[i]));
+  }
+  Arrays outputs;
+  for (const ShardedArray& array : executable.run(devices, std::move(arrays))) {
+    outputs.push_back(array.to_host());
+  }
+  return outputs;
+}
+
+Graph unmarked(Graph graph) {
+  for (Node& node : graph.nodes) node.mark.reset();
+  return graph;
+}
+
+std::string json(const Dims& dims) {
+  return fmt::format("[{}]", fmt::join(dims.begin(), dims.end(), ","));
+}
+
+/// What of a case is not its arrays.
+std::string json(const Node& node, const std::string& origin, bool zeros_have_signs) {
+  const Attributes& a = node.attributes;
+  return fmt::format(
+      R"("origin":"{}","op":"{}","dims":{},"begin":{},"end":{},"stride":{},"number":["{}","{:x}"],"text":"{}","zeros":{})",
+      origin, name(node.op), json(a.dims), json(a.begin), json(a.end), json(a.stride),
+      name(a.number.dtype()), a.number.bits(), a.text, zeros_have_signs);
+}
+
+std::string json(const std::string& what, const std::vector<std::size_t>& operands,
+                 const std::vector<std::size_t>& found) {
+  return fmt::format(R"({{{},"operands":[{}],"found":[{}]}})", what, fmt::join(operands, ","),
+                     fmt::join(found, ","));
+}
+
+}  // namespace
+
+LaxCases::LaxCases(const std::string& path) : path_(path), data_(path + ".bin", std::ios::binary) {}
+
+std::size_t LaxCases::add_array(const TensorType& type, const std::vector<std::byte>& bytes) {
+  arrays_.push_back(fmt::format(R"(["{}",{},{}])", name(type.dtype), json(type.shape), bytes_));
+  data_.write(reinterpret_cast<const char*>(bytes.data()), std::ssize(bytes));
+  bytes_ += bytes.size();
+  return arrays_.size() - 1;
+}
+
+void LaxCases::add(const std::string& origin, const Graph& graph, const Arrays& inputs,
+                   const Mesh& mesh, bool zeros_have_signs) {
+  Graph whole = unmarked(graph);
+  whole.outputs.clear();
+  for (NodeId id = 0; id < std::ssize(whole.nodes); ++id) whole.outputs.push_back(id);
+  const Arrays alone = run(whole, inputs, Mesh::line(1));
+  std::vector<std::vector<std::size_t>> found(alone.size());
+  for (std::size_t i = 0; i < alone.size(); ++i) {
+    found[i] = {add_array(graph.nodes[i].type, alone[i])};
+  }
+  for (const Arrays& outputs :
+       {run(unmarked(graph), inputs, Mesh::line(1)), run(graph, inputs, mesh)}) {
+    for (std::size_t o = 0; o < outputs.size(); ++o) {
+      const std::size_t id = as_size(graph.outputs[o]);
+      if (outputs[o] != alone[id]) {
+        found[id].push_back(add_array(graph.nodes[id].type, outputs[o]));
+      }
+    }
+  }
+  for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
+    std::vector<std::size_t> operands;
+    for (const NodeId operand : graph.nodes[i].operands) {
+      operands.push_back(found[as_size(operand)].front());
+    }
+    cases_.push_back(json(json(graph.nodes[i], origin, zeros_have_signs), operands, found[i]));
+  }
+}
+
+void LaxCases::add_region(const Graph& graph, const Arrays& inputs, const Mesh& mesh, NodeId node) {
+  std::vector<std::size_t> operands;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    operands.push_back(add_array(graph.node(graph.inputs[i].node).type, inputs[i]));
+  }
+  const std::size_t found =
+      add_array(graph.node(graph.outputs.front()).type, run(graph, inputs, mesh).front());
+  cases_.push_back(json(json(graph.node(node), "table", true), operands, {found}));
+}
+
+void LaxCases::close() {
+  std::vector<std::string> ops;
+  for (std::size_t op = 0; op < kOps; ++op) ops.emplace_back(name(static_cast<Op>(op)));
+  std::ofstream(path_ + ".json") << fmt::format(
+      "{{\"ops\":[\"{}\"],\n\"arrays\":[\n{}],\n\"cases\":[\n{}]}}\n", fmt::join(ops, "\",\""),
+      fmt::join(arrays_, ",\n"), fmt::join(cases_, ",\n"));
+  data_.close();
+}
+
+}  // namespace shardwise
+
+/// lax_cases PATH FIRST COUNT: the table, and the random programs of COUNT seeds from FIRST on.
+int main(int, char** words) {
+  using namespace shardwise;
+  LaxCases cases(words[1]);
+  add_lax_table(cases);
+  const auto first = static_cast<std::uint32_t>(std::atoi(words[2]));
+  const auto count = static_cast<std::uint32_t>(std::atoi(words[3]));
+  const Mesh mesh = Mesh::parse("x=2,y=4");
+  for (std::uint32_t seed = first; seed < first + count; ++seed) {
+    RandomProgram program(seed);
+    program.mark(mesh);
+    std::vector<std::vector<std::byte>> inputs;
+    for (const GraphInput& input : program.graph.inputs) {
+      inputs.push_back(program.random_values(program.graph.node(input.node).type));
+    }
+    cases.add(fmt::format("seed {}", seed), program.graph, inputs, mesh,
+              program.has_special_values());
+  }
+  cases.close();
+}

@@ -1,0 +1,534 @@
+"""Every op of our programs beside jax.lax, whose names and meaning they have (runtime/graph/op.h).
+
+lax_cases (C++) runs a table of special values and random programs, on one device and on eight, and writes each node
+with its operands and what was found. Here jax.lax computes the node from the same operands.
+
+Results of integers and bool are equal; floats of ops that round once are equal, too, signs of zeros included; where
+one is NaN, the other is. Other floats differ by at most ULPS units in the last place, sums by their rounding errors.
+
+JAX on a CPU takes numbers too small to be normal as zeros, and rounds f16 and bf16 more or less often. So it is given
+floats of at most 4 bytes as f64, which has room for them and for what is made of two of them; the result is rounded
+here, once. It is given them as they are, too, for where there are NaN, infinities and zeros. Where f64 itself is too
+small to be normal, numpy is asked instead.
+"""
+
+import dataclasses
+import functools
+import json
+import math
+import os
+import pathlib
+import subprocess
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+from typing import Any
+
+os.environ["JAX_PLATFORMS"] = "cpu"
+# Not optimised, it compiles in half the time.
+os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0")
+
+import pytest
+
+pytest.importorskip("jax", reason="needs jax, which this environment has not")
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+from jax import lax
+
+jax.config.update("jax_enable_x64", True)
+
+PROGRAMS = 400
+# Of the random programs' ops that are not elementwise, this number of each is compiled: that takes 10 ms each.
+SHAPES = 8
+
+FLOATS = {"f64": np.float64, "f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16}
+INTEGERS = {"i64": np.int64, "i32": np.int32, "i16": np.int16, "i8": np.int8, "u64": np.uint64, "u32": np.uint32,
+            "u16": np.uint16, "u8": np.uint8}
+STORED = {"f8_e4m3fn": ml_dtypes.float8_e4m3fn, "f8_e5m2": ml_dtypes.float8_e5m2,
+          "f8_e4m3fnuz": ml_dtypes.float8_e4m3fnuz, "f8_e5m2fnuz": ml_dtypes.float8_e5m2fnuz,
+          "f8_e8m0fnu": ml_dtypes.float8_e8m0fnu, "c64": np.complex64, "c128": np.complex128}
+DTYPES = {name: np.dtype(d) for name, d in {**FLOATS, **INTEGERS, "bool": np.bool_, **STORED}.items()}
+NAMES = {dtype: name for name, dtype in DTYPES.items()}
+NUMBERS = {*FLOATS, *INTEGERS}
+COMPUTED = {*NUMBERS, "bool"}
+BITS = {*INTEGERS, "bool"}
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclasses.dataclass
+class Case:
+    origin: str
+    op: str
+    dims: list[int]
+    begin: list[int]
+    end: list[int]
+    stride: list[int]
+    number: list[str]
+    text: str
+    zeros: bool
+    operands: list[Array]
+    found: list[Array]
+
+    @property
+    def dtype(self) -> Any:
+        return self.found[0].dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.found[0].shape
+
+    def number_of_dtype(self) -> Array:
+        kind, bits = self.number
+        return np.array([int(bits, 16)], np.uint64).view(DTYPES[kind])[0].astype(self.dtype)
+
+    def signature(self) -> str:
+        operands = ", ".join(f"{NAMES[x.dtype]}{list(x.shape)}" for x in self.operands)
+        return (f"{self.op}({operands}) dims={self.dims} begin={self.begin} end={self.end} stride={self.stride} "
+                f"number={self.number} text={self.text!r} -> {NAMES[self.dtype]}{list(self.shape)}")
+
+
+def read_cases(path: pathlib.Path) -> tuple[list[str], list[Case]]:
+    subprocess.run([os.environ["LAX_CASES"], path, "1", str(PROGRAMS)], check=True)
+    data = path.with_suffix(".bin").read_bytes()
+    described = json.loads(path.with_suffix(".json").read_text())
+    arrays = [np.frombuffer(data, DTYPES[dtype], math.prod(shape), offset).reshape(shape)
+              for dtype, shape, offset in described["arrays"]]
+    cases = [Case(**{**case, "operands": [arrays[i] for i in case["operands"]], "found": [arrays[i] for i in case["found"]]})
+             for case in described["cases"]]
+    return described["ops"], cases
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], list[Case]]:
+    return read_cases(tmp_path_factory.mktemp("lax") / "cases")
+
+
+@pytest.fixture(autouse=True)
+def numpy_says_nothing_of_nan() -> Iterator[None]:
+    with np.errstate(all="ignore"):
+        yield
+
+
+def is_float(dtype: Any) -> bool:
+    return NAMES[dtype] in FLOATS
+
+
+def is_small(x: Array) -> Array:
+    """Too small to be normal."""
+    return (x != 0) & (np.abs(x) < ml_dtypes.finfo(x.dtype).smallest_normal)
+
+
+def in_order(x: Array) -> Array:
+    """Floats as integers, neighbours one apart and both zeros one number."""
+    bits = x.view(f"i{x.dtype.itemsize}").astype(np.int64)
+    return np.where(bits < 0, np.int64(-1 << (8 * x.dtype.itemsize - 1)) - bits, bits)
+
+
+def ulps(a: Array, b: Array) -> Array:
+    """0 where both are NaN or equal."""
+    x, y = in_order(a), in_order(b)
+    far = np.abs(x.astype(np.float64) - y.astype(np.float64))
+    near = np.where(far < 2**52, np.abs(x - y), np.int64(2**52))
+    return np.where(np.isnan(a) & np.isnan(b), 0, np.where(np.isnan(a) | np.isnan(b), 2**52, near))
+
+
+def differs(found: Array, expected: Array, most_ulps: int, zeros_have_signs: Array) -> Array:
+    if not is_float(found.dtype):
+        return found != expected
+    wrong = ulps(found, expected) > most_ulps
+    wrong |= np.isfinite(found) != np.isfinite(expected) if most_ulps == 0 else False
+    zeros = (found == 0) & (expected == 0) & zeros_have_signs
+    return wrong | (zeros & (np.signbit(found) != np.signbit(expected)))
+
+
+# Element by element: the dtypes that each takes, what JAX has for it, and numpy for f64 too small to be normal.
+
+def logistic(x: Array) -> Array:
+    e = np.exp(-np.abs(x))
+    return np.where(x < 0, e, 1) / (1 + e)
+
+
+def integer_power(base: Array, exponent: Array) -> Array:
+    """lax has none of two integers: a negative power is the reciprocal, truncated."""
+    mask = (1 << 8 * base.dtype.itemsize) - 1
+    def power(b: int, e: int) -> int:
+        return pow(b, e, mask + 1) if e >= 0 else {1: 1, -1: -1 if e % 2 else 1}.get(b, 0) & mask
+    values = [power(b, e) & mask for b, e in zip(base.tolist(), exponent.tolist())]
+    return np.array(values, np.uint64).astype(f"u{base.dtype.itemsize}").view(base.dtype)
+
+
+ULPS = {"exp": 4, "log": 4, "tanh": 4, "logistic": 4, "erf": 4, "sin": 4, "cos": 4, "pow": 4, "rsqrt": 1}
+FARTHER = {("tanh", "f64"): 8}  # lax itself is off: tanh(19.1) is 1, it gives 1 - 7 units
+
+
+ELEMENTWISE: dict[str, tuple[set[str], Callable[..., Any], Callable[..., Any]]] = {
+    "neg": (NUMBERS, lax.neg, np.negative),
+    "abs": (NUMBERS, jnp.abs, np.abs),
+    "sign": (NUMBERS, lax.sign, np.sign),
+    "exp": (set(FLOATS), lax.exp, np.exp),
+    "log": (set(FLOATS), lax.log, np.log),
+    "tanh": (set(FLOATS), lax.tanh, np.tanh),
+    "logistic": (set(FLOATS), lax.logistic, logistic),
+    "erf": (set(FLOATS), lax.erf, np.vectorize(math.erf, otypes=[np.float64])),
+    "sqrt": (set(FLOATS), lax.sqrt, np.sqrt),
+    "rsqrt": (set(FLOATS), lax.rsqrt, lambda x: 1 / np.sqrt(x)),
+    "sin": (set(FLOATS), lax.sin, np.sin),
+    "cos": (set(FLOATS), lax.cos, np.cos),
+    "floor": (set(FLOATS), lax.floor, np.floor),
+    "ceil": (set(FLOATS), lax.ceil, np.ceil),
+    "round": (set(FLOATS), lambda x: lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN), np.round),
+    "is_finite": (set(FLOATS), lax.is_finite, np.isfinite),
+    "logical_not": (BITS, lax.bitwise_not, np.invert),
+    "add": (NUMBERS, lax.add, np.add),
+    "sub": (NUMBERS, lax.sub, np.subtract),
+    "mul": (NUMBERS, lax.mul, np.multiply),
+    "div": (NUMBERS, lax.div, np.divide),
+    "rem": (NUMBERS, lax.rem, np.fmod),
+    "max": (COMPUTED, lax.max, np.maximum),
+    "min": (COMPUTED, lax.min, np.minimum),
+    "pow": (NUMBERS, lax.pow, np.power),
+    "eq": (COMPUTED, lax.eq, np.equal),
+    "ne": (COMPUTED, lax.ne, np.not_equal),
+    "lt": (COMPUTED, lax.lt, np.less),
+    "le": (COMPUTED, lax.le, np.less_equal),
+    "gt": (COMPUTED, lax.gt, np.greater),
+    "ge": (COMPUTED, lax.ge, np.greater_equal),
+    "logical_and": (BITS, lax.bitwise_and, np.bitwise_and),
+    "logical_or": (BITS, lax.bitwise_or, np.bitwise_or),
+    "logical_xor": (BITS, lax.bitwise_xor, np.bitwise_xor),
+    "select": (COMPUTED, lax.select, np.where),
+}
+
+
+def small_in(operands: list[Array], made: Array) -> Array:
+    """Where a number too small to be normal may be, in f64."""
+    small = np.zeros(made.shape, bool)
+    floats = [x for x in operands if x.dtype == np.float64]
+    for x in floats:
+        small |= is_small(x)
+    if floats and made.dtype == np.float64:
+        small |= is_small(made) | ((made == 0) & np.logical_and.reduce([x != 0 for x in floats]))
+    return small
+
+
+def widened(x: Array) -> Array:
+    return x.astype(np.float64) if is_float(x.dtype) else x
+
+
+def of_dtype(op: str, operands: list[Array], made: Array, dtype: Any) -> Array:
+    """What lax made of widened operands."""
+    small = small_in(operands, made)
+    if small.any() and op != "select":
+        made = made.copy()
+        made[small] = ELEMENTWISE[op][2](*(x[small] for x in operands))
+    return made.astype(dtype)
+
+
+def is_other_kind(operands: list[Array], found: Array, own: Array) -> Array:
+    """Where lax gives a NaN, an infinity or a zero, or a sign of these, and we do not, or the reverse."""
+    least = ml_dtypes.finfo(found.dtype).smallest_normal
+    small = (np.abs(found) <= least) & (found != 0) | is_small(own)  # lax makes it zero before it is rounded up
+    for x in operands:
+        if is_float(x.dtype):
+            small |= is_small(x)
+    same = (np.isnan(found) == np.isnan(own)) & (np.isinf(found) == np.isinf(own)) & ((found == 0) == (own == 0))
+    signs = ((found != 0) & ~np.isinf(found)) | np.isnan(found) | (np.signbit(found) == np.signbit(own))
+    return ~small & ~(same & signs)
+
+
+# Moved, reduced, by index: the dtypes, and what JAX has for it.
+
+def starts(case: Case, first: int, part: tuple[int, ...]) -> list[int]:
+    """Clamped: lax adds the extent to negative ones first."""
+    whole = case.operands[0].shape
+    return [int(np.clip(s, 0, w - p)) for s, w, p in zip(case.operands[first:], whole, part)]
+
+
+def along(ids: Any, dim: int) -> tuple[Any, ...]:
+    grids = list(jnp.indices(ids.shape, sparse=True))
+    grids[dim] = ids
+    return tuple(grids)
+
+
+def number_of_terms(case: Case) -> int:
+    """The most that are added up for one element."""
+    if case.op == "reduce_sum":
+        return math.prod(case.operands[0].shape[d] for d in case.dims)
+    if case.op == "cumsum":
+        return case.operands[0].shape[case.dims[0]]
+    return max(x.size for x in case.operands)
+
+
+MOVES: dict[str, Callable[..., Any]] = {
+    "identity": lambda c, x: x,
+    "stop_gradient": lambda c, x: lax.stop_gradient(x),
+    "optimization_barrier": lambda c, x: lax.optimization_barrier(x),
+    "broadcast": lambda c, x: lax.broadcast_in_dim(x, c.shape, c.dims),
+    "transpose": lambda c, x: lax.transpose(x, c.dims),
+    "reshape": lambda c, x: lax.reshape(x, c.shape),
+    "slice": lambda c, x: lax.slice(x, c.begin, c.end, c.stride),
+    "concatenate": lambda c, *x: lax.concatenate(x, c.dims[0]),
+    "reverse": lambda c, x: lax.rev(x, c.dims),
+    "take": lambda c, x, ids: jnp.take(x, ids, c.dims[0], mode="clip"),
+    "take_along": lambda c, x, ids: jnp.take_along_axis(x, ids, c.dims[0], mode="clip"),
+    "dynamic_slice": lambda c, x, *_: lax.dynamic_slice(x, starts(c, 1, c.shape), c.shape),
+    "dynamic_update_slice": lambda c, x, y, *_: lax.dynamic_update_slice(x, y, starts(c, 2, c.operands[1].shape)),
+    "enter_manual": lambda c, x: x,
+    "leave_manual": lambda c, x: x,
+}
+SUMS: dict[str, Callable[..., Any]] = {
+    "reduce_sum": lambda c, x: lax.reduce_sum(x, c.dims),
+    "cumsum": lambda c, x: lax.cumsum(x, c.dims[0]),
+    "dot_general": lambda c, x, y: jnp.einsum(c.text, x, y, precision="highest"),
+    "scatter_add": lambda c, ids, x: jnp.zeros(c.shape, x.dtype).at[(slice(None),) * c.dims[0] + (ids,)].add(x),
+    "scatter_add_along": lambda c, ids, x: jnp.zeros(c.shape, x.dtype).at[along(ids, c.dims[0])].add(x),
+}
+ORDERS: dict[str, tuple[Callable[..., Any], Callable[..., Array]]] = {
+    "reduce_max": (lambda c, x: lax.reduce_max(x, c.dims), lambda c, x: np.max(x, tuple(c.dims))),
+    "reduce_min": (lambda c, x: lax.reduce_min(x, c.dims), lambda c, x: np.min(x, tuple(c.dims))),
+    "argmax": (lambda c, x: lax.argmax(x, c.dims[0], np.int32), lambda c, x: np.argmax(x, c.dims[0])),
+    "argsort": (lambda c, x: jnp.argsort(x, axis=c.dims[0], stable=True, descending=descends(c)).astype(np.int32),
+                lambda c, x: stable_order(x, c.dims[0], descends(c))),
+}
+TAKES = {**{op: set(DTYPES) for op in ("input", *MOVES)}, **{op: NUMBERS for op in SUMS}, **{op: COMPUTED for op in ORDERS},
+         **{op: dtypes for op, (dtypes, _, _) in ELEMENTWISE.items()}, "pad": COMPUTED, "convert": COMPUTED,
+         "constant": COMPUTED, "iota": NUMBERS, "random_bits": {"u32"}, "manual_all_reduce": COMPUTED,
+         "enter_manual": COMPUTED, "leave_manual": COMPUTED}
+
+
+def descends(case: Case) -> bool:
+    return int(case.number[1], 16) != 0
+
+
+def stable_order(x: Array, dim: int, descending: bool) -> Array:
+    if not descending:
+        return np.argsort(x, axis=dim, kind="stable")
+    last = np.argsort(np.flip(x, dim), axis=dim, kind="stable")
+    return np.flip(x.shape[dim] - 1 - last, dim)
+
+
+def as_bits(x: Array) -> Array:
+    return x if x.dtype == np.complex128 else x.view(f"u{x.dtype.itemsize}")
+
+
+def all_reduce(case: Case, x: Any) -> Any:
+    mesh = jax.sharding.Mesh(np.array(jax.devices()), "x")
+    by_column = jax.sharding.PartitionSpec(None, "x")
+    combine = {1: lax.psum, 2: lax.pmax, 3: lax.pmin}[int(case.number[1], 16)]
+    made = jax.shard_map(lambda mine: combine(mine, "x"), mesh=mesh, in_specs=by_column, out_specs=by_column)(x)
+    # pmax and pmin between devices of a CPU may ignore a NaN, which lax.max and lax.min do not.
+    return made if x.dtype != np.float64 else jnp.where(jnp.isnan(x).any(1, keepdims=True), np.nan, made)
+
+
+def asked(case: Case) -> tuple[Callable[..., Any], list[Array]]:
+    """What JAX is asked for, and of which arrays."""
+    op = case.op
+    if op in MOVES:
+        return MOVES[op], [x if op in ("take", "take_along") and i == 1 else as_bits(x) for i, x in enumerate(case.operands)]
+    if op == "pad":
+        sizes = [(low, high, stride - 1) for low, high, stride in zip(case.begin, case.end, case.stride)]
+        value = as_bits(case.number_of_dtype().reshape(1))[0]
+        return lambda c, x: lax.pad(x, value, sizes), [as_bits(x) for x in case.operands]
+    if op == "iota":
+        # Whole numbers that a narrow float has not are rounded twice in lax.
+        exact = np.int64 if is_float(case.dtype) else case.dtype
+        return lambda c: lax.broadcasted_iota(exact, c.shape, c.dims[0]), []
+    wide = [x.astype(np.float64) if is_float(x.dtype) else x for x in case.operands]
+    if op in ORDERS:
+        return ORDERS[op][0], wide
+    if op == "manual_all_reduce":
+        return all_reduce, wide
+    return SUMS[op], wide
+
+
+def ask_all(cases: list[Case]) -> list[Array]:
+    """Cases that JAX cannot tell apart are asked at once, as are those of dtypes of one size if it moves bits."""
+    alike: dict[str, list[int]] = defaultdict(list)
+    questions = [asked(case) for case in cases]
+    for i, (case, (_, operands)) in enumerate(zip(cases, questions)):
+        by_value = [x.tolist() for x in case.operands if case.op.startswith("dynamic") and x.ndim == 0]
+        number = case.number_of_dtype().tobytes() if case.op == "pad" else case.number
+        key = (case.op, case.dims, case.begin, case.end, case.stride, case.text, number, case.shape, by_value,
+               [(x.dtype, x.shape) for x in operands], case.op in ("iota", "manual_all_reduce") and i)
+        alike[str(key)].append(i)
+    made: list[Any] = [None] * len(cases)
+    groups = list(alike.values())
+    for first in range(0, len(groups), 32):
+        chunk = groups[first:first + 32]
+        stacks = [[np.stack(xs) for xs in zip(*(questions[i][1] for i in group))] for group in chunk]
+        answers = jax.jit(functools.partial(answer, [(questions[group[0]][0], cases[group[0]]) for group in chunk]))(stacks)
+        for group, answered in zip(chunk, answers):
+            for i, x in zip(group, np.asarray(answered)):
+                made[i] = x
+    return made
+
+
+def answer(questions: list[tuple[Callable[..., Any], Case]], stacks: list[list[Any]]) -> list[Any]:
+    return [jax.vmap(functools.partial(function, case))(*xs) if len(xs) > 0 and xs[0].shape[0] > 1 else
+            jnp.expand_dims(function(case, *(x[0] for x in xs)), 0) for (function, case), xs in zip(questions, stacks)]
+
+
+def expected_of(case: Case, made: Array) -> Array:
+    if case.op in MOVES or case.op == "pad":
+        return made
+    if case.op in ORDERS:
+        x = case.operands[0]
+        if x.dtype == np.float64 and is_small(x).any():
+            some = np.any(is_small(x), tuple(case.dims), keepdims=case.op == "argsort")
+            made = np.where(some, ORDERS[case.op][1](case, x), made)
+    if case.op == "manual_all_reduce" and case.dtype == np.float64 and is_small(case.operands[0]).any():
+        x, combine = case.operands[0], {1: np.sum, 2: np.max, 3: np.min}[int(case.number[1], 16)]
+        made = np.where(is_small(x).any(1, keepdims=True), combine(x, 1, keepdims=True), made)
+    return made.astype(case.dtype)
+
+
+def wrong_in(case: Case, made: Array, total: Array | None) -> str:
+    for found in case.found:
+        if case.op in MOVES or case.op == "pad":
+            wrong = as_bits(found) != made
+        elif total is not None:
+            # Added up in f32 at least, and rounded: once, and before it those parts that devices have.
+            unit = 2.0**-53 if case.dtype == np.float64 else 2.0**-24
+            most = (number_of_terms(case) * unit + float(ml_dtypes.finfo(case.dtype).eps)) * total + 2.0**-126
+            wide, expected = found.astype(np.float64), expected_of(case, made)
+            wrong = ~((np.abs(wide - made) <= most) | (found == expected) | (np.isnan(found) & np.isnan(expected)))
+        else:
+            wrong = differs(found, expected_of(case, made), 0, np.array(case.zeros))
+        if wrong.any():
+            at = tuple(int(i[0]) for i in np.nonzero(np.atleast_1d(wrong)))
+            return (f"{case.origin}: {case.signature()} at {at}: found {np.atleast_1d(found)[at]!r}, lax gives "
+                    f"{np.atleast_1d(expected_of(case, made))[at]!r}; {int(wrong.sum())} in all")
+    return ""
+
+
+def all_of(cases: list[Case], operand: int) -> Array:
+    """That operand of all that was found, and in the end what was found, one after the other."""
+    return np.concatenate([(case.operands + [found])[operand].ravel() for case in cases for found in case.found])
+
+
+def first_wrong(op: str, wrong: Array, operands: list[Array], found: Array, expected: Array) -> list[str]:
+    return [f"{op} of {', '.join(repr(x[at]) for x in operands)}: found {found[at]!r}, lax gives {expected[at]!r}, "
+            f"one of {int(wrong.sum())}" for at in np.flatnonzero(wrong)[:3]]
+
+
+def test_every_op_has_cases_of_each_dtype_that_it_takes(written: tuple[list[str], list[Case]]) -> None:
+    ops, cases = written
+    found = defaultdict(set)
+    for case in cases:
+        if case.origin == "table":
+            by_operand = case.op in ELEMENTWISE and case.op != "select" or case.op in ORDERS
+            found[case.op].add(NAMES[case.operands[0].dtype if by_operand else case.dtype])
+    assert {op: found[op] for op in ops} == {op: TAKES[op] for op in ops}
+
+
+def test_what_is_computed_element_by_element(written: tuple[list[str], list[Case]]) -> None:
+    by_op: dict[str, dict[Any, list[Case]]] = defaultdict(lambda: defaultdict(list))
+    for case in written[1]:
+        if case.op in ELEMENTWISE:
+            by_op[case.op][*(x.dtype for x in case.operands), case.dtype].append(case)
+    wrong = []
+    for op, groups in by_op.items():
+        operands = [[all_of(cases, i) for i in range(len(cases[0].operands))] for cases in groups.values()]
+        if op == "pow":  # of a float to an integer, which lax rounds to the float's dtype first, too
+            operands = [[x, y.astype(x.dtype)] for x, y in operands]
+        wide = [[widened(x) for x in xs] for xs in operands]
+        has_kinds = [is_float(dtypes[-1]) for dtypes in groups]
+        owned = [xs for xs, has_kind in zip(operands, has_kinds) if has_kind]
+        asked = [*wide, *owned] if op != "pow" else [xs for xs in [*wide, *owned] if is_float(xs[0].dtype)]
+        answers = [np.asarray(x) for x in jax.jit(lambda questions: [ELEMENTWISE[op][1](*xs) for xs in questions])(asked)]
+        own = iter(answers[len(answers) - len(owned):])
+        made = iter(answers)
+        for (*_, dtype), cases, xs, ws in zip(groups, groups.values(), operands, wide):
+            found = all_of(cases, -1)
+            signs = np.concatenate([np.full(x.size, case.zeros) for case in cases for x in case.found])
+            is_int_power = op == "pow" and not is_float(dtype)
+            expected = integer_power(*xs) if is_int_power else of_dtype(op, ws, next(made), dtype)
+            most = FARTHER.get((op, NAMES[dtype]), ULPS.get(op, 0)) if is_float(dtype) else 0
+            wrong += first_wrong(op, differs(found, expected, most, signs), xs, found, expected)
+            if is_float(dtype):
+                kind = next(own)
+                wrong += first_wrong(op, is_other_kind(xs, found, kind) & signs, xs, found, kind)
+    assert not wrong, "\n".join(wrong)
+
+
+def nearest(number: Fraction, dtype: Any) -> Any:
+    """The float nearest to a number, ties to even."""
+    info = ml_dtypes.finfo(dtype)
+    exponent = max(math.frexp(number)[1] - 1, info.minexp) - info.nmant
+    rounded = round(number / Fraction(2) ** exponent) * Fraction(2) ** exponent
+    return dtype.type(math.copysign(math.inf, rounded) if abs(rounded) > Fraction(float(info.max)) else float(rounded))
+
+
+def test_conversions_and_constants(written: tuple[list[str], list[Case]]) -> None:
+    groups: dict[Any, list[tuple[Array, Array]]] = defaultdict(list)
+    for case in written[1]:
+        if case.op == "convert":
+            groups[case.operands[0].dtype, case.dtype] += [(case.operands[0].ravel(), x.ravel()) for x in case.found]
+        elif case.op == "constant":
+            kind = DTYPES[case.number[0]]
+            number = np.array([int(case.number[1], 16)], np.uint64).view(kind)
+            groups[kind, case.dtype] += [(np.repeat(number, x.size), x.ravel()) for x in case.found]
+    given = [np.concatenate([x for x, _ in cases]) for cases in groups.values()]
+    converted = jax.jit(lambda xs: [lax.convert_element_type(x, to) for x, (_, to) in zip(xs, groups)])(given)
+    wrong = []
+    for x, made, ((_, to), cases) in zip(given, converted, groups.items()):
+        found, expected = np.concatenate([y for _, y in cases]), np.array(made)
+        bad = differs(found, expected, 0, np.array(True))
+        # Numbers too small to be normal are zeros to lax, and to f16 and bf16 it rounds some numbers twice.
+        for at in np.flatnonzero(bad):
+            if is_float(x.dtype) and not np.isfinite(x[at]):
+                continue
+            exact = Fraction(float(x[at])) if is_float(x.dtype) else Fraction(int(x[at]))
+            if to == np.bool_:
+                expected[at] = exact != 0
+            elif is_float(to) and (abs(exact) <= float(ml_dtypes.finfo(to).smallest_normal) or
+                                   is_float(x.dtype) and is_small(x[at]) or to.itemsize == 2):
+                expected[at] = math.copysign(1, x[at]) * np.abs(nearest(exact, to))
+        wrong += first_wrong(f"convert to {NAMES[to]}", differs(found, expected, 0, np.array(True)), [x], found, expected)
+    assert not wrong, "\n".join(wrong)
+
+
+def philox(key: int, block: int) -> list[int]:
+    """lax has other random numbers: these are those of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3"."""
+    low = 0xffffffff
+    counter, keys = [block & low, block >> 32, 0, 0], [key & low, key >> 32]
+    for _ in range(10):
+        products = [0xD2511F53 * counter[0], 0xCD9E8D57 * counter[2]]
+        counter = [products[1] >> 32 ^ counter[1] ^ keys[0], products[1] & low,
+                   products[0] >> 32 ^ counter[3] ^ keys[1], products[0] & low]
+        keys = [(keys[0] + 0x9E3779B9) & low, (keys[1] + 0xBB67AE85) & low]
+    return counter
+
+
+def test_what_lax_has_not(written: tuple[list[str], list[Case]]) -> None:
+    for case in written[1]:
+        if case.op == "random_bits":
+            size, key = math.prod(case.shape), int(case.operands[0])
+            words = [word for block in range(-(-size // 4)) for word in philox(key, block)]
+            for found in case.found:
+                assert found.ravel().tolist() == words[:size]
+        elif case.op == "input":
+            assert len(case.found) == 1  # the same bytes wherever it is an output
+
+
+def test_what_is_moved_reduced_and_indexed(written: tuple[list[str], list[Case]]) -> None:
+    chosen: list[Case] = []
+    count: Counter[str] = Counter()
+    for case in written[1]:
+        if case.op in ELEMENTWISE or case.op in ("convert", "constant", "random_bits", "input"):
+            continue
+        count[case.op] += case.origin != "table"
+        if case.origin == "table" or count[case.op] <= SHAPES:
+            chosen.append(case)
+    sums = [case for case in chosen if is_float(case.dtype) and (
+        case.op in SUMS or case.op == "manual_all_reduce" and int(case.number[1], 16) == 1)]
+    absolute = [dataclasses.replace(case, operands=[np.abs(x) if is_float(x.dtype) else x for x in case.operands])
+                for case in sums]
+    made = ask_all(chosen + absolute)
+    totals = {id(case): total for case, total in zip(sums, made[len(chosen):])}
+    wrong = [text for case, x in zip(chosen, made) if (text := wrong_in(case, x, totals.get(id(case))))]
+    assert not wrong, "\n".join(wrong)
