@@ -22,7 +22,7 @@ using State = TracerImpl::State;
 constexpr int kMostReplacedVisits = 64;
 
 Sharding marked_sharding(const State& state, const Mesh& mesh) {
-  return to_sharding(to_cut(*state.mark, mesh, state.type.shape.size()), mesh);
+  return to_sharding(to_cut(*state.mark, mesh, state.type.shape.size()), mesh, state.type.shape);
 }
 
 /// The weight or optimizer state, by Graph::inputs, that a node is computed from element by

@@ -10,6 +10,30 @@
 namespace shardwise {
 namespace {
 
+std::int64_t ceil_div(std::int64_t extent, std::int64_t parts) {
+  return (extent + parts - 1) / parts;
+}
+
+/// The axes with tiles of this extent, which is 0 in an AxisList where it is the least.
+AxisList with_tile(AxisList axes, std::int64_t tile, std::int64_t extent, const Mesh& mesh) {
+  axes.set_tile(tile == ceil_div(extent, ways(axes, mesh)) ? 0 : tile);
+  return axes;
+}
+
+/// All axes of a dim to its first factor, if each tile has all that belongs to an element of it.
+bool project_to_first(const AxisList& axes, const std::vector<std::int32_t>& dim,
+                      const std::vector<Factor>& factors, const Mesh& mesh, FactorCut& out) {
+  const std::size_t first = as_size(dim.front());
+  std::int64_t minor = 1;
+  for (std::size_t i = 1; i < dim.size(); ++i) minor *= factors[as_size(dim[i])].size;
+  const std::int64_t size = factors[first].size;
+  const std::int64_t tile = tile_extent(size * minor, axes, mesh);
+  if (tile % minor != 0) return false;
+  out[first] = with_tile(axes, tile / minor, size, mesh);
+  for (std::size_t i = 1; i < dim.size(); ++i) out[as_size(dim[i])] = {};
+  return true;
+}
+
 std::size_t axis_number(const std::string& name, const PartitionSpec& spec, const Mesh& mesh) {
   try {
     return mesh.axis_index(name);
@@ -29,9 +53,11 @@ void AxisList::push_back(std::size_t axis) {
         fmt::format("found a dim cut over more than {} mesh axes, needed fewer", axes_.size()));
   }
   axes_[size_++] = static_cast<std::uint8_t>(axis);
+  tile_ = 0;
 }
 
 bool AxisList::is_prefix_of(const AxisList& other) const {
+  if (size_ == other.size_ && tile_ != other.tile_) return false;
   return size_ <= other.size_ && std::equal(begin(), end(), other.begin());
 }
 
@@ -57,6 +83,10 @@ std::int64_t ways(AxisSet axes, const Mesh& mesh) {
     if (axes >> axis & 1) product *= mesh.axes()[axis].size;
   }
   return product;
+}
+
+std::int64_t tile_extent(std::int64_t extent, const AxisList& axes, const Mesh& mesh) {
+  return axes.tile() > 0 ? axes.tile() : ceil_div(extent, ways(axes, mesh));
 }
 
 void check_axes(const Mesh& mesh) {
@@ -106,8 +136,40 @@ PartitionSpec to_spec(const Cut& cut, const Mesh& mesh) {
   return PartitionSpec(std::move(entries));
 }
 
-Sharding to_sharding(const Cut& cut, const Mesh& mesh) {
-  return Sharding(mesh, to_spec(cut, mesh));
+Sharding to_sharding(const Cut& cut, const Mesh& mesh, const Shape& shape) {
+  if (!has_tiles(cut)) return Sharding(mesh, to_spec(cut, mesh));
+  std::vector<std::vector<std::int64_t>> sizes;
+  for (std::size_t dim = 0; dim < cut.size(); ++dim) {
+    std::vector<std::int64_t>& of_dim = sizes.emplace_back();
+    const std::int64_t parts = ways(cut[dim], mesh);
+    const std::int64_t tile = tile_extent(shape[dim], cut[dim], mesh);
+    std::int64_t left = shape[dim];
+    for (std::int64_t part = 0; part < parts; ++part) {
+      of_dim.push_back(std::min(tile, left));
+      left -= of_dim.back();
+    }
+  }
+  return Sharding(mesh, to_spec(cut, mesh), UnevenPolicy::tile_sizes(std::move(sizes)));
+}
+
+bool has_tiles(const Cut& cut) {
+  return std::any_of(cut.begin(), cut.end(), [](const AxisList& axes) { return axes.tile() > 0; });
+}
+
+Cut without_tiles(const Cut& cut) {
+  Cut plain = cut;
+  for (AxisList& axes : plain) axes.set_tile(0);
+  return plain;
+}
+
+std::string to_text(const Cut& cut, const Mesh& mesh) {
+  if (!has_tiles(cut)) return to_spec(cut, mesh).to_string();
+  std::string text;
+  for (const AxisList& axes : cut) {
+    text += fmt::format("{}{}", text.empty() ? "" : ",", to_spec({axes}, mesh).to_string());
+    if (axes.tile() > 0) text += fmt::format(" in {}s", axes.tile());
+  }
+  return text;
 }
 
 void project(const Cut& cut, const DimFactors& dims, const std::vector<Factor>& factors,
@@ -124,35 +186,58 @@ void project(const Cut& cut, const DimFactors& dims, const std::vector<Factor>& 
       std::int64_t left = factors[as_size(factor)].size;
       AxisList& to = out[as_size(factor)];
       to = {};
-      while (at < axes.size() && left % mesh.axes()[axes[at]].size == 0) {
+      while (axes.tile() == 0 && at < axes.size() && left % mesh.axes()[axes[at]].size == 0) {
         left /= mesh.axes()[axes[at]].size;
         to.push_back(axes[at++]);
       }
       if (left != 1) break;
     }
+    if (at < axes.size()) project_to_first(axes, dims[dim], factors, mesh, out);
   }
 }
 
-Cut cut_of(const FactorCut& factors, const DimFactors& dims) {
-  Cut cut(dims.size());
-  for (std::size_t dim = 0; dim < dims.size(); ++dim) {
-    for (const std::int32_t factor : dims[dim]) {
-      for (const std::uint8_t axis : factors[as_size(factor)]) cut[dim].push_back(axis);
+AxisList cut_of_dim(const FactorCut& cut, const std::vector<std::int32_t>& dim,
+                    const std::vector<Factor>& factors, const Mesh& mesh, std::size_t most_axes) {
+  AxisList axes;
+  std::int64_t extent = 1, tile = 0;
+  for (const std::int32_t factor : dim) {
+    const AxisList& whole = cut[as_size(factor)];
+    const std::int64_t size = factors[as_size(factor)].size;
+    AxisList own;
+    for (std::size_t i = 0; i < whole.size() && axes.size() < most_axes; ++i) {
+      own.push_back(whole[i]);
+      axes.push_back(whole[i]);
     }
+    if (own.size() == whole.size()) own = whole;
+    extent *= size;
+    tile = own.empty() ? tile * size : tile_extent(size, own, mesh);
   }
-  return cut;
+  return axes.empty() ? axes : with_tile(axes, tile, extent, mesh);
+}
+
+Cut cut_of(const FactorCut& cut, const DimFactors& dims, const std::vector<Factor>& factors,
+           const Mesh& mesh) {
+  Cut result;
+  result.reserve(dims.size());
+  for (const std::vector<std::int32_t>& dim : dims) {
+    result.push_back(dim.size() == 1 ? cut[as_size(dim[0])] : cut_of_dim(cut, dim, factors, mesh));
+  }
+  return result;
 }
 
 bool is_box(const FactorCut& cut, const DimFactors& dims, const std::vector<Factor>& factors,
             const Mesh& mesh) {
   for (const std::vector<std::int32_t>& dim : dims) {
     if (dim.size() < 2) continue;
-    bool may_cut = true;
+    bool may_cut = true, is_first = true;
     for (const std::int32_t factor : dim) {
       const std::int64_t parts = ways(cut[as_size(factor)], mesh);
-      if (parts == 1 && factors[as_size(factor)].size == 1) continue;
-      if (parts > 1 && (!may_cut || factors[as_size(factor)].size % parts != 0)) return false;
-      may_cut = may_cut && parts == factors[as_size(factor)].size;
+      const std::int64_t size = factors[as_size(factor)].size;
+      if (parts == 1 && size == 1) continue;
+      const bool is_even = size % parts == 0 && cut[as_size(factor)].tile() == 0;
+      if (parts > 1 && !(may_cut && (is_first || is_even))) return false;
+      may_cut = may_cut && is_even && parts == size;
+      is_first = false;
     }
   }
   return true;

@@ -15,7 +15,9 @@ namespace shardwise {
 /// Mesh axes by number, as bits.
 using AxisSet = std::uint32_t;
 
-/// The mesh axes that cut one dim or factor, by number, major first. At most 7.
+/// How one dim or factor is cut: the mesh axes, by number, major first, at most 7; and the
+/// extent of a tile if that is not the least with which the tiles cover the dim. 10 rows over 8
+/// devices are cut in tiles of 2. Flattened with a dim of 4 they are 40 in tiles of 8, not of 5.
 class AxisList {
  public:
   std::size_t size() const { return size_; }
@@ -24,10 +26,14 @@ class AxisList {
   const std::uint8_t* begin() const { return axes_.data(); }
   const std::uint8_t* end() const { return axes_.data() + size_; }
 
-  /// Throws unsupported for an eighth.
+  /// The tile is the least one then. Throws unsupported for an eighth.
   void push_back(std::size_t axis);
 
-  /// The axes of both start alike, and this has no more.
+  /// The extent of a tile; 0: the least one.
+  std::int64_t tile() const { return tile_; }
+  void set_tile(std::int64_t extent) { tile_ = extent; }
+
+  /// The axes of both start alike, and this has no more; if it has as many, tiles are alike.
   bool is_prefix_of(const AxisList& other) const;
 
   AxisSet set() const {
@@ -41,12 +47,13 @@ class AxisList {
  private:
   std::uint8_t size_ = 0;
   std::array<std::uint8_t, 7> axes_{};
+  std::int64_t tile_ = 0;
 };
 
-/// A PartitionSpec in numbers: for each dim of a tensor the axes that cut it.
+/// A PartitionSpec in numbers: for each dim of a tensor how it is cut.
 using Cut = std::vector<AxisList>;
 
-/// For each factor of a rule the axes that cut it.
+/// For each factor of a rule how it is cut.
 using FactorCut = std::vector<AxisList>;
 
 AxisSet axes_of(const Cut& cut);
@@ -55,6 +62,9 @@ AxisSet axes_of(const Cut& cut);
 std::int64_t ways(const AxisList& axes, const Mesh& mesh);
 std::int64_t ways(AxisSet axes, const Mesh& mesh);
 
+/// Elements of the largest tile of a dim or factor.
+std::int64_t tile_extent(std::int64_t extent, const AxisList& axes, const Mesh& mesh);
+
 /// Throws invalid_argument if an AxisSet has no room for the mesh's axes.
 void check_axes(const Mesh& mesh);
 
@@ -62,18 +72,36 @@ void check_axes(const Mesh& mesh);
 /// or the rank is not the tensor's, unsupported for a part of an axis.
 Cut to_cut(const PartitionSpec& spec, const Mesh& mesh, std::size_t rank);
 PartitionSpec to_spec(const Cut& cut, const Mesh& mesh);
-Sharding to_sharding(const Cut& cut, const Mesh& mesh);
+
+/// Where a device's part of a tensor of this shape is.
+Sharding to_sharding(const Cut& cut, const Mesh& mesh, const Shape& shape);
+
+/// The tiles of some dim are not the least ones: no spec says that.
+bool has_tiles(const Cut& cut);
+
+/// The same axes, with the least tiles.
+Cut without_tiles(const Cut& cut);
+
+/// "data,-"; "data in 8s,-" for tiles of 8.
+std::string to_text(const Cut& cut, const Mesh& mesh);
 
 /// The axes of a tensor's dims as those of its factors: a dim's axes go to its factors, major
-/// first, as far as they divide them; what does not fit is left out.
+/// first, as far as they divide them, or all to the first one if tiles hold each of its elements
+/// whole; what does not fit is left out.
 void project(const Cut& cut, const DimFactors& dims, const std::vector<Factor>& factors,
              const Mesh& mesh, FactorCut& out);
 
-/// The cut of a tensor under that of the factors.
-Cut cut_of(const FactorCut& factors, const DimFactors& dims);
+/// The cut of a tensor under that of the factors. Requires is_box().
+Cut cut_of(const FactorCut& cut, const DimFactors& dims, const std::vector<Factor>& factors,
+           const Mesh& mesh);
+
+/// How the factors of one dim, major first, cut it; of the axes only the first `most_axes`.
+AxisList cut_of_dim(const FactorCut& cut, const std::vector<std::int32_t>& dim,
+                    const std::vector<Factor>& factors, const Mesh& mesh,
+                    std::size_t most_axes = SIZE_MAX);
 
 /// Whether each device's part is a box: of a dim of several factors a minor one is cut only where
-/// the major ones are cut into single elements, and factors that share a dim are cut evenly.
+/// the major ones are cut into single elements, and then evenly.
 bool is_box(const FactorCut& cut, const DimFactors& dims, const std::vector<Factor>& factors,
             const Mesh& mesh);
 

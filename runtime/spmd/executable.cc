@@ -374,7 +374,7 @@ std::string Executable::explain(NodeId node) const {
   std::string text = shardwise::explain(*impl_->graph, impl_->mesh, impl_->propagation, node);
   const auto value_text = [&](PartitionedGraph::ValueId id) {
     const PartitionedGraph::Value& value = impl_->partitioned.values[as_size(id)];
-    return fmt::format("%{} as {}{}", value.node, to_spec(value.cut, impl_->mesh).to_string(),
+    return fmt::format("%{} as {}{}", value.node, to_text(value.cut, impl_->mesh),
                        value.partial != 0 ? " (parts of a sum)" : "");
   };
   for (const PartitionedGraph::Step& step : impl_->partitioned.steps) {

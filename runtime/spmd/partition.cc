@@ -85,7 +85,7 @@ class Partitioner {
       }
     }
     for (const NodeId id : graph_.outputs) {
-      result_.outputs.push_back(fetch(id, propagation_.cuts[as_size(id)], id));
+      result_.outputs.push_back(fetch(id, without_tiles(propagation_.cuts[as_size(id)]), id));
     }
     return std::move(result_);
   }
@@ -227,9 +227,8 @@ class Partitioner {
     for (std::size_t i = 0; i < node.operands.size(); ++i) {
       const NodeId operand = node.operands[i];
       const bool as_parts = carried != 0 && primary(operand).partial != 0;
-      step.operands.push_back(as_parts
-                                  ? versions_[as_size(operand)].front().value
-                                  : fetch(operand, cut_of(choice.factors, rule.operands[i]), id));
+      step.operands.push_back(as_parts ? versions_[as_size(operand)].front().value
+                                       : fetch(operand, part_of(rule, i, choice.factors), id));
     }
     step.result = add_value({id, choice.result, carried | choice.partial, rule.reduction});
     versions_[as_size(id)] = {{step.result, node.backward}};
@@ -314,11 +313,16 @@ class Partitioner {
     return carried;
   }
 
+  /// What an operand must be cut like.
+  Cut part_of(const FactorRule& rule, std::size_t operand, const FactorCut& factors) const {
+    return cut_of(factors, rule.operands[operand], rule.factors, mesh_);
+  }
+
   /// The operands that are parts of a sum are used as they are.
   bool keeps_operands(const Node& node, const FactorRule& rule, const FactorChoice& choice) const {
     for (std::size_t i = 0; i < node.operands.size(); ++i) {
       const PartitionedGraph::Value& operand = primary(node.operands[i]);
-      if (operand.partial != 0 && !(cut_of(choice.factors, rule.operands[i]) == operand.cut)) {
+      if (operand.partial != 0 && !(part_of(rule, i, choice.factors) == operand.cut)) {
         return false;
       }
     }
@@ -368,12 +372,13 @@ class Partitioner {
       }
       used |= factors[f].set();
     }
-    for (const OperandState& operand : operands_) {
-      if (!(cut_of(factors, *operand.dims) == *operand.cuts.front())) return false;
-      if (!is_box(factors, *operand.dims, rule.factors, mesh_)) return false;
+    for (std::size_t i = 0; i < operands_.size(); ++i) {
+      if (!is_box(factors, rule.operands[i], rule.factors, mesh_)) return false;
+      if (!(part_of(rule, i, factors) == *operands_[i].cuts.front())) return false;
     }
-    choice.result = cut_of(factors, rule.result);
-    return choice.result == wanted && is_box(factors, rule.result, rule.factors, mesh_);
+    if (!is_box(factors, rule.result, rule.factors, mesh_)) return false;
+    choice.result = cut_of(factors, rule.result, rule.factors, mesh_);
+    return choice.result == wanted;
   }
 
   bool usable(NodeId node, const Version& version, NodeId consumer) const {
@@ -475,7 +480,9 @@ class Partitioner {
     AxisSet changed = 0;
     for (std::size_t dim = 0; dim < a.size(); ++dim) {
       gathers &= b[dim].is_prefix_of(a[dim]);
-      if (!(a[dim] == b[dim])) changed |= a[dim].set() ^ b[dim].set();
+      if (a[dim] == b[dim]) continue;
+      const bool in_other_tiles = a[dim].tile() != b[dim].tile() && a[dim].set() == b[dim].set();
+      changed |= in_other_tiles ? a[dim].set() : a[dim].set() ^ b[dim].set();
     }
     CollectiveKind kind = CollectiveKind::general;
     if (missing == 0) {
@@ -550,8 +557,7 @@ std::string dump(const Graph& graph, const Mesh& mesh, const PartitionedGraph& p
   };
   const auto value_text = [&](ValueId id) {
     const PartitionedGraph::Value& value = partitioned.values[as_size(id)];
-    const std::string spec = to_spec(value.cut, mesh).to_string();
-    return fmt::format("v{}[{}{}]", id, spec,
+    return fmt::format("v{}[{}{}]", id, to_text(value.cut, mesh),
                        value.partial ? fmt::format(" parts{{{}}}", axes_text(value.partial)) : "");
   };
   std::string text = fmt::format("mesh {}\n", mesh.to_string());

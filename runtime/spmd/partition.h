@@ -71,8 +71,9 @@ struct PartitionedGraph {
 
 /// Cuts the ops of a graph over the mesh: each by the factors whose moves cost the fewest bytes,
 /// given how its operands are cut, and the wishes of the propagation. What the outputs and marked
-/// tensors are to be cut like is met exactly. Sums over cut dims stay parts of a sum as long as
-/// what uses them is linear and they have one use, and are then combined where they are cut least.
+/// tensors are to be cut like is met exactly; outputs have the least tiles. Sums over cut dims stay
+/// parts of a sum as long as what uses them is linear and they have one use, and are then combined
+/// where they are cut least.
 ///
 /// `input_cuts`: how the inputs are cut already, by Graph::inputs; where the propagation says
 /// otherwise, they are moved first.

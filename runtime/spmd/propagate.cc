@@ -248,6 +248,7 @@ class Propagator {
         }
         fits.push_back(asked_[f][i]);
       }
+      if (fits.size() == asked_[f].size()) fits = asked_[f];
       if (fits.size() == factors_[f].size()) continue;
       heard_data_ |= fits.set() & ~factors_[f].set() & data_axes_[as_size(w.tensor)];
       factors_[f] = fits;
@@ -265,7 +266,7 @@ class Propagator {
         if (!(w.axes >> axis & 1)) break;
         kept.push_back(axis);
       }
-      axes = kept;
+      if (kept.size() < axes.size()) axes = kept;
     }
   }
 
@@ -280,9 +281,7 @@ class Propagator {
       if (factors_[g].set() & asked_[factor].set()) kept = heard_[g];
     }
     if (!conflicts_.emplace(id, dropped).second) return;
-    const auto spec = [&](NodeId tensor) {
-      return to_spec(result_.cuts[as_size(tensor)], mesh_).to_string();
-    };
+    const auto spec = [&](NodeId tensor) { return to_text(result_.cuts[as_size(tensor)], mesh_); };
     result_.conflicts.push_back(
         {id, kept, dropped,
          fmt::format("{}: found %{} cut as {} and %{} cut as {}, kept the first for it",
@@ -298,20 +297,18 @@ class Propagator {
     AxisSet used = before;
     bool changed = false;
     for (std::size_t dim = 0; dim < dims.size(); ++dim) {
-      AxisList wanted;
+      const AxisList wanted = cut_of_dim(factors_, dims[dim], rule.factors, mesh_);
+      if (wanted.size() <= cut[dim].size() || !cut[dim].is_prefix_of(wanted)) continue;
+      std::size_t count = cut[dim].size();
+      while (count < wanted.size() && !(used >> wanted[count] & 1)) ++count;
+      if (count == cut[dim].size()) continue;
+      const AxisList more = cut_of_dim(factors_, dims[dim], rule.factors, mesh_, count);
+      if (more.tile() > 0 && graph_.node(tensor).op == Op::input) continue;
+      used |= more.set();
       NodeId from = -1;
       for (const std::int32_t factor : dims[dim]) {
-        for (const std::uint8_t axis : factors_[as_size(factor)]) wanted.push_back(axis);
         if (from < 0) from = heard_[as_size(factor)];
       }
-      if (wanted.size() <= cut[dim].size() || !cut[dim].is_prefix_of(wanted)) continue;
-      AxisList more = cut[dim];
-      for (std::size_t i = cut[dim].size(); i < wanted.size(); ++i) {
-        if (used >> wanted[i] & 1) break;
-        more.push_back(wanted[i]);
-        used |= AxisSet{1} << wanted[i];
-      }
-      if (more.size() == cut[dim].size()) continue;
       cut[dim] = more;
       result_.origins[as_size(tensor)][dim] = from;
       changed = true;
@@ -349,7 +346,7 @@ std::string dump(const Graph& graph, const Mesh& mesh, const Propagation& propag
   std::string text = fmt::format("mesh {}\n", mesh.to_string());
   for (std::size_t id = 0; id < graph.nodes.size(); ++id) {
     text += fmt::format("{} [{}]\n", to_string(graph, static_cast<NodeId>(id)),
-                        to_spec(propagation.cuts[id], mesh).to_string());
+                        to_text(propagation.cuts[id], mesh));
   }
   return text;
 }
@@ -357,8 +354,7 @@ std::string dump(const Graph& graph, const Mesh& mesh, const Propagation& propag
 std::string explain(const Graph& graph, const Mesh& mesh, const Propagation& propagation,
                     NodeId node) {
   const Cut& cut = propagation.cuts[as_size(node)];
-  std::string text =
-      fmt::format("{} is cut as {}\n", to_string(graph, node), to_spec(cut, mesh).to_string());
+  std::string text = fmt::format("{} is cut as {}\n", to_string(graph, node), to_text(cut, mesh));
   for (std::size_t dim = 0; dim < cut.size(); ++dim) {
     text += fmt::format("  dim {}: ", dim);
     if (cut[dim].empty()) {
@@ -367,7 +363,7 @@ std::string explain(const Graph& graph, const Mesh& mesh, const Propagation& pro
     }
     Cut one(1);
     one[0] = cut[dim];
-    text += to_spec(one, mesh).to_string();
+    text += to_text(one, mesh);
     // The way back to a mark: by the dim of each neighbour that the same axis cuts.
     NodeId at = node;
     std::size_t at_dim = dim;

@@ -11,7 +11,7 @@ namespace shardwise {
 
 /// How every tensor of a graph is to be cut, as far as the marks say, and where that comes from.
 struct Propagation {
-  /// By node.
+  /// By node. Inputs have the least tiles, as specs say.
   std::vector<Cut> cuts;
 
   /// By node and dim: the neighbour that the axes came from; the node itself where it is marked, -1

@@ -29,9 +29,7 @@ double part_flops(const Graph& graph, const Mesh& mesh, const PartitionedGraph& 
   project(partitioned.values[as_size(compute.result)].cut, rule.result, rule.factors, mesh, cut);
   double flops = 2;
   for (std::size_t f = 0; f < rule.factors.size(); ++f) {
-    const std::int64_t parts = ways(cut[f], mesh);
-    const std::int64_t largest = (rule.factors[f].size + parts - 1) / parts;
-    flops *= static_cast<double>(largest);
+    flops *= static_cast<double>(tile_extent(rule.factors[f].size, cut[f], mesh));
   }
   return flops;
 }

@@ -63,7 +63,10 @@ void RandomProgram::mark(const Mesh& mesh) {
     }
     return;
   }
-  for (Node& node : graph.nodes) {
+  const bool only_late = below(8) == 0;
+  for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
+    Node& node = graph.nodes[i];
+    if (only_late && !node.backward && 4 * i < 3 * graph.nodes.size()) continue;
     if (below(node.op == Op::input ? 2 : 7) == 0) node.mark = random_spec(mesh, node.type.shape);
   }
 }
@@ -230,8 +233,8 @@ NodeRef RandomProgram::ids_like(const NodeRef& x, std::int64_t extent) {
 }
 
 void RandomProgram::add_op() {
-  const int which = below(10);
-  if (has_special_values_ && (which == 6 || which == 8)) return add_binary();
+  const int which = below(13);
+  if (has_special_values_ && (which == 6 || which == 8 || which == 11)) return add_binary();
   switch (which) {
     case 0:
       return add_unary();
@@ -250,6 +253,11 @@ void RandomProgram::add_op() {
       return add_indexed();
     case 8:
       return add_sums();
+    case 9:
+    case 10:
+      return add_flattened();
+    case 11:
+      return add_gradient();
     default:
       return add_leaf();
   }

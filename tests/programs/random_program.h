@@ -28,8 +28,8 @@ class RandomProgram {
 
   bool has_special_values() const { return has_special_values_; }
 
-  /// Marks some inputs and nodes at random; in one program of eight only what it returns, so that
-  /// marks go backward.
+  /// Marks some inputs and nodes at random; in one program of eight only what it returns, and in
+  /// one of eight only the last nodes and gradients, so that marks go backward.
   void mark(const Mesh& mesh);
 
   /// Of 1 to 8 devices and up to 3 axes; half of them with the devices in another order.
@@ -85,6 +85,9 @@ class RandomProgram {
   void add_indexed();
   void add_dynamic();
   void add_leaf();
+  void add_flattened();
+  Value layer(const Value& value, std::vector<NodeId>& weights);
+  void add_gradient();
 
   std::mt19937 random_;
   NodeRef root_;

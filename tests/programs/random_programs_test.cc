@@ -19,7 +19,18 @@ std::int64_t compared = 0;
 std::array<std::int64_t, kOps> on_parts{};
 std::array<std::int64_t, 6> moves{};
 
+/// How many values were cut in tiles that are not the least ones: batches that are flattened.
+std::int64_t in_tiles = 0;
+
+/// How many nodes of gradients there were, and of these marked ones.
+std::int64_t backward = 0, marked_backward = 0;
+
 void count(const Graph& graph, const PartitionedGraph& partitioned) {
+  for (const PartitionedGraph::Value& value : partitioned.values) in_tiles += has_tiles(value.cut);
+  for (const Node& node : graph.nodes) {
+    backward += node.backward;
+    marked_backward += node.backward && node.mark;
+  }
   for (const PartitionedGraph::Step& step : partitioned.steps) {
     if (const auto* const move = std::get_if<PartitionedGraph::Move>(&step)) {
       ++moves[static_cast<std::size_t>(move->kind)];
@@ -68,6 +79,9 @@ TEST(RandomPrograms, GiveTheBitsOfOneDeviceAndOfTheReferenceOnAnyMesh) {
     EXPECT_TRUE(is_manual || counts[op] > 0) << name(static_cast<Op>(op)) << " never occurred";
   }
   EXPECT_GT(compared, 100'000);
+  EXPECT_GT(in_tiles, 1000);
+  EXPECT_GT(backward, 10'000);
+  EXPECT_GT(marked_backward, 1000);
   for (const Op op :
        {Op::neg, Op::identity, Op::stop_gradient, Op::optimization_barrier, Op::add, Op::sub,
         Op::mul, Op::transpose, Op::reshape, Op::slice, Op::pad, Op::reverse, Op::reduce_sum}) {

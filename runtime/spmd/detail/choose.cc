@@ -105,7 +105,8 @@ class Chooser {
     }
   }
 
-  /// The axes of a factor in the order in which a tensor has them, those that it lacks last.
+  /// The axes of a factor in the order in which a tensor has them, those that it lacks last; and
+  /// its tiles, if these are its axes.
   AxisList in_order(std::size_t factor, AxisSet axes) const {
     const AxisList* order = nullptr;
     int most = 0;
@@ -119,6 +120,7 @@ class Chooser {
     for (std::size_t i = 0; order != nullptr && i < order->size(); ++i) {
       if (axes >> (*order)[i] & 1) list.push_back((*order)[i]);
     }
+    if (order != nullptr && order->set() == axes) return *order;
     for (const std::size_t axis : axis_numbers_) {
       if ((axes & ~list.set()) >> axis & 1) list.push_back(axis);
     }
@@ -138,10 +140,9 @@ class Chooser {
     choice.operations = 1;
     for (std::size_t f = 0; f < rule.factors.size(); ++f) {
       if (sets[f] != 0) choice.factors[f] = in_order(f, sets[f]);
-      const std::int64_t parts = ways(sets[f], mesh_);
       if (problem_.multiplies) {
-        const std::int64_t largest = (rule.factors[f].size + parts - 1) / parts;
-        choice.operations *= static_cast<double>(largest);
+        choice.operations *=
+            static_cast<double>(tile_extent(rule.factors[f].size, choice.factors[f], mesh_));
       }
       if (rule.factors[f].kind == Factor::Kind::reduction) choice.partial |= sets[f];
     }
@@ -149,7 +150,7 @@ class Chooser {
     for (const OperandState& operand : problem_.operands) {
       if (!is_box(choice.factors, *operand.dims, rule.factors, mesh_)) return false;
     }
-    choice.result = cut_of(choice.factors, rule.result);
+    choice.result = cut_of(choice.factors, rule.result, rule.factors, mesh_);
     if (!problem_.multiplies) choice.operations = elements(choice);
     choice.bytes = operand_bytes(choice.factors) + result_bytes(choice);
     const double cost = choice.bytes + choice.operations * kBytesPerOperation;
@@ -165,10 +166,14 @@ class Chooser {
   double elements(const FactorChoice& choice) const {
     double most = part_elements(problem_.type.shape, choice.result, mesh_);
     for (const OperandState& operand : problem_.operands) {
-      const Cut cut = cut_of(choice.factors, *operand.dims);
+      const Cut cut = part_of(operand, choice.factors);
       most = std::max(most, part_elements(operand.type->shape, cut, mesh_));
     }
     return most;
+  }
+
+  Cut part_of(const OperandState& operand, const FactorCut& factors) const {
+    return cut_of(factors, *operand.dims, problem_.rule.factors, mesh_);
   }
 
   double operand_bytes(const FactorCut& factors) const {
@@ -181,7 +186,7 @@ class Chooser {
                    *problem_.operands[j].dims == *operand.dims;
       }
       if (counted) continue;
-      const Cut needed = cut_of(factors, *operand.dims);
+      const Cut needed = part_of(operand, factors);
       const double element = static_cast<double>(size_bytes(operand.type->dtype));
       double least = -1;
       for (std::size_t c = 0; c < operand.cuts.size(); ++c) {
@@ -218,11 +223,11 @@ class Chooser {
     std::string text;
     for (const OperandState& operand : problem_.operands) {
       text += fmt::format("{}{}", text.empty() ? "" : " ; ",
-                          to_spec(cut_of(choice.factors, *operand.dims), mesh_).to_string());
+                          to_text(part_of(operand, choice.factors), mesh_));
     }
     notes += fmt::format("  ({}) -> {}{}: {:.0f} bytes, {:.0f} operations\n", text,
-                         to_spec(choice.result, mesh_).to_string(),
-                         choice.partial ? ", parts of a sum" : "", choice.bytes, choice.operations);
+                         to_text(choice.result, mesh_), choice.partial ? ", parts of a sum" : "",
+                         choice.bytes, choice.operations);
   }
 
   const ChoiceProblem& problem_;
@@ -250,6 +255,7 @@ Cut combined_cut(const Cut& natural, AxisSet partial, const Cut& wanted) {
       if (!(partial >> wanted[dim][i] & 1)) break;
       cut[dim].push_back(wanted[dim][i]);
     }
+    if (cut[dim].size() == wanted[dim].size()) cut[dim] = wanted[dim];
   }
   return cut;
 }

@@ -1,6 +1,7 @@
 #include "shardwise/runtime/spmd/detail/cost.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace shardwise {
 namespace {
@@ -10,12 +11,41 @@ double block(std::int64_t extent, std::int64_t parts) {
   return static_cast<double>(largest);
 }
 
+double block(std::int64_t extent, const AxisList& axes, const Mesh& mesh) {
+  return static_cast<double>(tile_extent(extent, axes, mesh));
+}
+
+/// Whether one of the lists begins with the axes of the other.
+bool starts_alike(const AxisList& a, const AxisList& b) {
+  return std::equal(a.begin(), a.begin() + std::min(a.size(), b.size()), b.begin());
+}
+
+/// Of a dim whose cuts start with the same axes and of which one has tiles of its own: the least
+/// that a device has under `from` of what it needs under `to`, counted as a share of a whole tile.
+double held_in_tiles(std::int64_t extent, const AxisList& from, const AxisList& to,
+                     const Mesh& mesh) {
+  const std::int64_t parts = std::max(ways(from, mesh), ways(to, mesh));
+  const auto tile_of = [&](const AxisList& axes, std::int64_t part) {
+    const std::int64_t tile = tile_extent(extent, axes, mesh);
+    const std::int64_t number = part / (parts / ways(axes, mesh));
+    return std::pair(std::min(number * tile, extent), std::min((number + 1) * tile, extent));
+  };
+  std::int64_t most_missing = 0;
+  for (std::int64_t part = 0; part < parts; ++part) {
+    const auto [held_begin, held_end] = tile_of(from, part);
+    const auto [begin, end] = tile_of(to, part);
+    const std::int64_t shared = std::min(held_end, end) - std::max(held_begin, begin);
+    most_missing = std::max(most_missing, end - begin - std::max<std::int64_t>(shared, 0));
+  }
+  return static_cast<double>(tile_extent(extent, to, mesh) - most_missing);
+}
+
 }  // namespace
 
 double part_elements(const Shape& shape, const Cut& cut, const Mesh& mesh) {
   double elements = 1;
   for (std::size_t dim = 0; dim < shape.size(); ++dim) {
-    elements *= block(shape[dim], ways(cut[dim], mesh));
+    elements *= block(shape[dim], cut[dim], mesh);
   }
   return elements;
 }
@@ -24,12 +54,14 @@ double missing_elements(const Shape& shape, const Cut& from, const Cut& to, cons
   double needed = 1, held = 1;
   for (std::size_t dim = 0; dim < shape.size(); ++dim) {
     const AxisList &a = from[dim], &b = to[dim];
-    const double part = block(shape[dim], ways(b, mesh));
+    const double part = block(shape[dim], b, mesh);
     needed *= part;
-    if (a.is_prefix_of(b)) {
+    if ((a.tile() > 0 || b.tile() > 0) && starts_alike(a, b)) {
+      held *= held_in_tiles(shape[dim], a, b, mesh);
+    } else if (a.is_prefix_of(b)) {
       held *= part;
     } else if (b.is_prefix_of(a)) {
-      held *= block(shape[dim], ways(a, mesh));
+      held *= block(shape[dim], a, mesh);
     } else {
       // Independent beyond the axes that both start with.
       std::size_t common = 0;

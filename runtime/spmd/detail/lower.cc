@@ -111,19 +111,19 @@ class Lowering {
     return graph_->node(partitioned_.values[as_size(value)].node);
   }
 
-  const Sharding& sharding(const Cut& cut) {
-    for (const auto& [known, sharding] : shardings_) {
-      if (known == cut) return sharding;
+  const Sharding& sharding(const Cut& cut, const Shape& shape) {
+    for (const KnownSharding& known : shardings_) {
+      if (known.cut == cut && (known.shape == shape || !has_tiles(cut))) return known.sharding;
     }
-    shardings_.emplace_back(cut, to_sharding(cut, mesh_));
-    return shardings_.back().second;
+    shardings_.push_back({cut, shape, to_sharding(cut, mesh_, shape)});
+    return shardings_.back().sharding;
   }
 
   ValueId add_value(PartValue value, std::string label, MemoryKind kind) {
     const TensorType& type = node_of(value).type;
     const Cut& cut = partitioned_.values[as_size(value)].cut;
     const ValueId id = result_.program.add_value(
-        {{type.dtype, type.shape, sharding(cut)}, std::move(label), kind});
+        {{type.dtype, type.shape, sharding(cut, type.shape)}, std::move(label), kind});
     ids_[as_size(value)] = id;
     result_.alias_of.push_back(id);
     return id;
@@ -205,7 +205,7 @@ class Lowering {
         return known.plan;
       }
     }
-    const Sharding a = sharding(from.cut), b = sharding(to.cut);
+    const Sharding a = sharding(from.cut, type.shape), b = sharding(to.cut, type.shape);
     MovePlan made;
     if (combines) {
       // The group: devices that hold parts of the sum, and those that share the dims that change.
@@ -393,6 +393,12 @@ class Lowering {
     return fmt::format("{} and {} more", label(members.back()->node), members.size() - 1);
   }
 
+  struct KnownSharding {
+    Cut cut;
+    Shape shape;  ///< decides only if the cut has tiles
+    Sharding sharding;
+  };
+
   struct KnownPlan {
     Cut from, to;
     TensorType type;
@@ -412,7 +418,7 @@ class Lowering {
   std::vector<const Compute*> maker_;   // likewise
   std::vector<bool> is_read_;           // likewise
   std::vector<std::int64_t> input_of_;  ///< by node of the graph: its place in Graph::inputs, or -1
-  std::vector<std::pair<Cut, Sharding>> shardings_;
+  std::vector<KnownSharding> shardings_;
   std::vector<KnownPlan> plans_;
 };
 
