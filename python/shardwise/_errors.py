@@ -26,7 +26,7 @@ class Error(RuntimeError):
         self.args = args
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _remade, (type(self), str(self))
+        return _remade, (type(self), str(self), getattr(self, "errno", None) or 0)
 
     def __str__(self) -> str:
         # KeyError would show the message in quotes, OSError with its number.
@@ -98,10 +98,10 @@ _CLASSES: dict[str, type[Error]] = {
 }
 
 
-def _remade(kind: type[Error], message: str) -> Error:
+def _remade(kind: type[Error], message: str, system_error: int) -> Error:
     error = kind(message)
     if isinstance(error, OSError):
-        error.errno = _number(error)
+        error.errno = system_error or _number(error)
     return error
 
 
@@ -117,9 +117,9 @@ def _number(error: OSError) -> int | None:
     return None
 
 
-def made(code: str, message: str) -> Error:
-    """The exception for an error of the C++ library."""
+def made(code: str, message: str, system_error: int = 0) -> Error:
+    """The exception for an error of the C++ library, or of another rank. system_error: its errno, or 0."""
     kind = _CLASSES.get(code, Error)
     if code == "not_found" and any(text in message for text in ("there is no tensor", "find step", "it has no axis")):
         kind = NameNotFound
-    return _remade(kind, message)
+    return _remade(kind, message, system_error)

@@ -290,7 +290,9 @@ class Loader:
         return self._batch(found)
 
     def epoch(self) -> Iterator[Any]:
-        """The batches up to the end of the epoch in which the next one begins."""
+        """The batches up to the end of the epoch in which the next one begins; at the end of the run, as for a loop, of the
+        first of `epochs` further ones."""
+        iter(self)
         while True:
             try:
                 batch = next(self)

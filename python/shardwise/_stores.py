@@ -83,10 +83,12 @@ _LEAST_MILLISECONDS = 200
 class JaxStore:
     """The coordination service that jax.distributed.initialize() has started."""
 
-    def __init__(self) -> None:
-        from jax._src import distributed
+    def __init__(self, client: Any = None) -> None:
+        if client is None:
+            from jax._src import distributed
 
-        self._client: Any = distributed.global_state.client
+            client = distributed.global_state.client
+        self._client: Any = client
 
     def set(self, key: str, value: bytes) -> None:
         self._client.key_value_set_bytes(key, value, True)

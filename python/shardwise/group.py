@@ -88,8 +88,8 @@ class Group:
 
 def _describe(error: BaseException) -> dict[str, Any]:
     if isinstance(error, Error):
-        return {"code": error.code, "text": str(error)}
-    return {"code": "group", "text": f"{type(error).__name__}: {error}"}
+        return {"code": error.code, "text": str(error), "errno": getattr(error, "errno", None) or 0}
+    return {"code": "group", "text": f"{type(error).__name__}: {error}", "errno": 0}
 
 
 # What a value begins with: the bytes of work(), its error, or that the rank is at another call.
@@ -103,8 +103,9 @@ def _outcome(work: _Work) -> tuple[bytes, BaseException | None]:
         return _FAILED + json.dumps(_describe(error)).encode(), error
 
 
-def _failure(code: str, text: str, ranks: Sequence[int] = ()) -> bytes:
-    return _FAILED + json.dumps({"code": code, "text": text, "ranks": list(ranks)}).encode()
+def _failure(said: Mapping[str, Any], text: str, ranks: Sequence[int] = ()) -> bytes:
+    """Of what _describe() said, with another text."""
+    return _FAILED + json.dumps({**said, "text": text, "ranks": list(ranks)}).encode()
 
 
 def _difference(rank: int, mine: Mapping[str, Any], first: Mapping[str, Any]) -> str:
@@ -148,16 +149,18 @@ class _Session:
                 self.store.set(f"{self._name}/open", self._number.encode())
                 self._is_open = True
 
-    def admit(self, rank: int, end: float) -> bool:
-        """On rank 0: answers a rank that wants to join, and waits for it. Whether it has joined."""
-        while rank not in self._joined:
-            hello = self.store.get(self.key("hello", rank), _left(end, 1.0))
-            if hello is not None:
-                self.store.set(self.key("welcome", rank), hello)
-                self._joined.add(rank)
-            elif time.monotonic() >= end:
-                return False
-        return True
+    def admit(self, end: float) -> list[int]:
+        """On rank 0: answers the ranks that want to join as they come, and waits for all. Gives those that have not come."""
+        while True:
+            for rank in set(range(self.size)) - self._joined:
+                hello = self.store.get(self.key("hello", rank), 0)
+                if hello is not None:
+                    self.store.set(self.key("welcome", rank), hello)
+                    self._joined.add(rank)
+            missing = sorted(set(range(self.size)) - self._joined)
+            if not missing or time.monotonic() >= end:
+                return missing
+            self.store.get(self.key("hello", missing[0]), _left(end, 0.25))
 
     def join(self, end: float) -> bool:
         """On another rank: finds rank 0's number, and waits for its answer. What an earlier job has left does not answer:
@@ -241,6 +244,7 @@ class _StoreCall(Call):
         self._placed = threading.Event()  # its number is known, or that it has none
         self._number: int | None = None
         self._refusal = ""
+        self._is_over = False  # rank 0 has ended it before this rank came
         self._steps = 0
         self._ended = False
         self._came: list[int] = []  # in the last step
@@ -269,14 +273,18 @@ class _StoreCall(Call):
     def _leave(self, error: BaseException) -> None:
         """Tells the others, which are at the next step or will be."""
         said = _describe(error)
-        if self._steps == 0:
+        if self._rank == 0:
+            self._end(said, f"{self._what}: rank 0: {said['text']}", self._steps + 1)
+            if self._steps == 0:  # the others may still be at what they do before it, or not know this job yet
+                self._session.admit(time.monotonic() + self._deadline)
+                self._came = list(range(self._size))
+                self._heard(min(self._deadline, 10.0))
+        elif self._steps == 0:
 
             def fail() -> bytes:
                 raise error
 
             self.agree(fail, lambda values: b"")
-        elif self._rank == 0:
-            self._end(said["code"], f"{self._what}: rank 0: {said['text']}", self._steps + 1)
         else:
             self._store.set(self._key(self._steps + 1, self._rank), _FAILED + json.dumps(said).encode())
             self._store.set(self._key(self._steps + 1, "heard", self._rank), b"")  # it does not stay to hear
@@ -297,45 +305,46 @@ class _StoreCall(Call):
         if own is not None and told["ranks"] == [self._rank]:
             own.__notes__ = [*getattr(own, "__notes__", []), told["text"]]
             raise own
-        raise GroupError(told["text"]) if told["code"] == "group" else made(told["code"], told["text"])
+        raise made(told["code"], told["text"], told["errno"])
 
     def _lead(self, work: _Work, merge: _Merge) -> tuple[BaseException | None, bytes]:
         own: BaseException | None = None
         try:
             # Once in a job, and before the work, for which no other rank is to wait.
             end = time.monotonic() + self._deadline
-            if late := [rank for rank in range(self._size) if not self._session.admit(rank, end)]:
+            if late := self._session.admit(end):
                 raise GroupError(self._late(late))
             mine, own = _outcome(work)
             verdict = self._judged([mine, *self._gathered(time.monotonic() + self._deadline)], merge)
         except (GroupError, _Refused) as error:
-            verdict = _failure(error.code, str(error))
+            verdict = _failure(_describe(error), str(error))
         except BaseException as error:  # noqa: BLE001 - the others must hear of it whatever it is
             said = _describe(error)
-            verdict = _failure(said["code"], f"{self._what}: rank 0: {said['text']}")
+            verdict = _failure(said, f"{self._what}: rank 0: {said['text']}")
         if verdict[:1] == _WELL:
             self._store.set(self._key(self._steps, "all"), verdict)
         else:
             told = json.loads(verdict[1:])
-            self._end(told["code"], told["text"], self._steps, told["ranks"])
+            self._end(told, told["text"], self._steps, told["ranks"])
         if self._heard(min(self._deadline, 10.0)) and verdict[:1] == _WELL:
             self._store.delete(self._key(self._steps, "all"))
             self._store.delete(self._key("call"))
         return own, verdict
 
-    def _end(self, code: str, text: str, step: int, ranks: Sequence[int] = ()) -> None:
+    def _end(self, said: Mapping[str, Any], text: str, step: int, ranks: Sequence[int] = ()) -> None:
         """On rank 0: the call has failed, also for a rank that has yet to come; but not for one that it failed without,
         which has perhaps left it out."""
         self._announce({"ended": text, "without": self._missing})
-        self._store.set(self._key(step, "all"), _failure(code, text, ranks))
+        self._store.set(self._key(step, "all"), _failure(said, text, ranks))
 
     def _judged(self, values: list[bytes], merge: _Merge) -> bytes:
         bad = {rank: json.loads(value[1:]) for rank, value in enumerate(values) if value[:1] == _FAILED}
         if not bad:
             return _WELL + merge([value[1:] for value in values])
         text = "; ".join(f"rank {rank}: {one['text']}" for rank, one in bad.items())
-        codes = {one["code"] for one in bad.values()}
-        return _failure(codes.pop() if len(codes) == 1 else "group", f"{self._what}: {text}", list(bad))
+        first, *others = bad.values()
+        said = first if all(one["code"] == first["code"] for one in others) else _describe(GroupError(text))
+        return _failure(said, f"{self._what}: {text}", list(bad))
 
     def _gathered(self, end: float) -> list[bytes]:
         """The other ranks' values. Raises _Refused as soon as one is at another call."""
@@ -375,7 +384,10 @@ class _StoreCall(Call):
     def _follow(self, work: _Work) -> tuple[BaseException | None, bytes]:
         if self._steps == 1:
             self._place(time.monotonic() + self._deadline)
-        mine, own = (_REFUSED + self._refusal.encode(), None) if self._refusal else _outcome(work)
+        if self._refusal or self._is_over:
+            mine, own = _REFUSED + self._refusal.encode(), None
+        else:
+            mine, own = _outcome(work)
         self._store.set(self._key(self._steps, self._rank), mine)
         # Rank 0 may use up its deadline waiting for others, and still has to say so.
         wait = 2 * self._deadline + 5
@@ -415,6 +427,7 @@ class _StoreCall(Call):
                     group._passed = f" Rank 0's last call ended without this rank: {first['ended']}"
                     self._number = None
             group._passed = ""
+            self._is_over = "ended" in first
             if difference:
                 self._refusal = f"{first['same']['call']}: {difference}"
                 self._store.set(self._key("refused"), self._refusal.encode())
@@ -431,11 +444,21 @@ def single() -> Group:
     return Group()
 
 
-_torch_groups: dict[int, StoreGroup] = {}
+_groups: dict[str, tuple[Callable[[], Any], StoreGroup]] = {}
+
+
+def _kept(name: str, made_of: Callable[[], Any], make: Callable[[], StoreGroup]) -> StoreGroup:
+    """The last group of a framework, unless what it is made of is another now."""
+    before, group = _groups.get(name, (lambda: None, None))
+    if group is None or before() is not made_of():
+        group = make()
+        _groups[name] = made_of, group
+    return group
 
 
 def from_torch() -> Group:
-    """The processes of torch.distributed's default group, over its store. The same group each time."""
+    """The processes of torch.distributed's default group, over its store. The same group each time, until torch.distributed
+    is initialised again."""
     import torch.distributed as dist
 
     if not dist.is_initialized():
@@ -443,26 +466,20 @@ def from_torch() -> Group:
     if dist.get_world_size() == 1:
         return single()
     store = dist.distributed_c10d._get_default_store()
-    group = _torch_groups.get(id(store))
-    if group is None:
-        group = StoreGroup(TorchStore(store), dist.get_rank(), dist.get_world_size(), "torch")
-        _torch_groups.clear()
-        _torch_groups[id(store)] = group
-    return group
-
-
-_jax_group: list[StoreGroup] = []
+    # A store that is kept here would keep its port.
+    return _kept("torch", weakref.ref(store), lambda: StoreGroup(TorchStore(store), dist.get_rank(), dist.get_world_size(), "torch"))
 
 
 def from_jax() -> Group:
-    """The processes of jax.distributed, over its coordination service. The same group each time."""
+    """The processes of jax.distributed, over its coordination service. The same group each time, until jax.distributed is
+    initialised again."""
     import jax
+    from jax._src import distributed
 
     if jax.process_count() == 1:
         return single()
-    if not _jax_group:
-        _jax_group.append(StoreGroup(JaxStore(), jax.process_index(), jax.process_count(), "jax"))
-    return _jax_group[0]
+    client = distributed.global_state.client
+    return _kept("jax", lambda: client, lambda: StoreGroup(JaxStore(client), jax.process_index(), jax.process_count(), "jax"))
 
 
 def from_mpi(comm: Any) -> Group:

@@ -1,8 +1,10 @@
 """Calls of a group: ranks that call other things, or at other times, are told, and never mixed. Ranks are threads here."""
 
+import errno
 import os
 import queue
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -149,6 +151,69 @@ def test_an_error_between_two_steps_ends_the_call_everywhere(tmp_path, size, fai
         assert isinstance(error, ZeroDivisionError if rank == failing else sw.GroupError)
         assert rank == failing or f"rank {failing}: ZeroDivisionError: by zero" in str(error)
     assert on_ranks(size, lambda r: ranks[r].agree(lambda: b"", lambda v: b"well", LONG, "b")) == [b"well"] * size
+
+
+@pytest.mark.parametrize("kind", ["folder", "met before", "messages"])
+def test_an_error_of_rank_0_before_the_first_step_reaches_each_rank_at_once(tmp_path, kind):
+    boxes: list[queue.Queue[Any]] = [queue.Queue() for _ in range(3)]
+    ranks = groups(tmp_path / "meet", 3) if kind != "messages" else [group.from_mpi(FakeComm(rank, boxes)) for rank in range(3)]
+    if kind == "met before":
+        assert on_ranks(3, lambda r: ranks[r].agree(lambda: b"", lambda v: b"well", LONG, "first")) == [b"well"] * 3
+    told = threading.Event()
+    worked = []
+
+    def call(rank: int) -> bytes:
+        if rank == 2:  # it comes when another has been told
+            assert told.wait(LONG)
+        with ranks[rank].call("save a", LONG) as one:
+            if rank == 0:
+                raise sw._errors.made("io", "disk full", errno.ENOSPC)
+            try:
+                return one.agree(lambda: worked.append(rank) or b"", lambda v: b"")
+            finally:
+                told.set()
+
+    for rank, error in enumerate(on_ranks(3, call)):
+        assert isinstance(error, sw.IOFailed) and error.errno == errno.ENOSPC, (rank, error)
+        assert str(error) == ("save a: rank 0: disk full" if rank else "disk full")
+    assert 2 not in worked
+    assert on_ranks(3, lambda r: ranks[r].agree(lambda: b"", lambda v: b"well", LONG, "b")) == [b"well"] * 3
+
+
+def test_ranks_that_want_to_join_are_answered_as_they_come(tmp_path):
+    ranks = groups(tmp_path / "meet", 3)
+    come = threading.Event()
+
+    def call(rank: int) -> bytes:
+        if rank == 1:
+            assert come.wait(LONG)
+        elif rank == 2:
+            assert ranks[2]._session.join(time.monotonic() + LONG)  # though rank 1 has not come
+            come.set()
+        return ranks[rank].agree(lambda: b"", lambda v: b"well", LONG, "a")
+
+    assert on_ranks(3, call) == [b"well"] * 3
+
+
+def test_a_group_of_torch_is_that_of_the_store_there_is_now(monkeypatch):
+    dist = pytest.importorskip("torch.distributed", reason="needs torch, which this environment has not")
+
+    class Store:
+        def clone(self) -> "Store":
+            return Store()
+
+    there = [Store()]
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(dist, "get_world_size", lambda: 2)
+    monkeypatch.setattr(dist, "get_rank", lambda: 1)
+    monkeypatch.setattr(dist.distributed_c10d, "_get_default_store", lambda: there[0])
+    first = group.from_torch()
+    assert group.from_torch() is first
+    number, kept = id(there.pop()), []
+    while not there or id(there[0]) != number:  # the memory of the first is used again
+        kept.append(there)
+        there = [Store()]
+    assert group.from_torch() is not first and group.from_torch() is group.from_torch()
 
 
 def test_calls_in_the_background_keep_their_order(tmp_path):

@@ -234,6 +234,41 @@ def test_all_that_does_not_fit_is_one_error(tmp_path):
         swj.load(tmp_path / "nothing")
 
 
+def test_an_empty_target_is_told(tmp_path):
+    swj.save(tmp_path / "a", {"w": np.ones(3)})
+    for target in ({}, {"a": []}, None):
+        for strict in (True, False):
+            if target is None:
+                assert swj.load(tmp_path / "a", target, strict=strict)["w"].tolist() == [1, 1, 1]
+                continue
+            with pytest.raises(sw.InvalidArgument, match="the target is empty, needed is at least one"):
+                swj.load(tmp_path / "a", target, strict=strict)
+    swj.save(tmp_path / "b", {})
+    assert swj.load(tmp_path / "b", {}) == {}
+
+
+@pytest.mark.parametrize("save", [swj.save, lambda path, tree: swj.save_async(path, tree).result()])
+def test_loaders_are_saved_by_their_state(tmp_path, save):
+    def loader() -> Any:
+        return sw.Loader({"y": np.arange(40)}, batch_size=4, seed=3)
+
+    one, alone = loader(), loader()
+    expected = [batch["y"].tolist() for batch in alone]
+    assert [next(one)["y"].tolist() for _ in range(3)] == expected[:3]
+    save(tmp_path / "a", {"w": jnp.ones(2), "loader": one})
+    state = one.state_dict()
+    assert swj.load(tmp_path / "a")["loader"] == state
+    other = loader()
+    found = swj.load(tmp_path / "a", {"w": np.zeros(2, np.float32), "loader": other})
+    assert found["loader"] is other and [batch["y"].tolist() for batch in other] == expected[3:]
+    fresh = loader()
+    with pytest.raises(sw.InvalidArgument, match="'w' is"):
+        swj.load(tmp_path / "a", {"w": np.zeros(3, np.float32), "loader": fresh})
+    assert fresh.state_dict() == loader().state_dict()  # nothing is given if something does not fit
+    with pytest.raises(sw.InvalidArgument, match="'w' is float32"):
+        swj.load(tmp_path / "a", {"w": fresh, "loader": other})
+
+
 def test_numbers_and_arrays_without_dims(tmp_path):
     f32, i8 = jnp.float32, jnp.int8
     replicated = NamedSharding(mesh_of((8,), ("a",)), P())

@@ -56,7 +56,11 @@ def test_epoch_gives_the_batches_that_begin_in_it(last_batch):
     loader = sw.Loader(table(), batch_size=6, epochs=3, last_batch=last_batch)
     parts = [list(loader.epoch()) for _ in range(3)]
     assert [[b.epoch for b in part] for part in parts] == [[e] * len(part) for e, part in enumerate(parts)]
-    assert [b.index for part in parts for b in part] == [b.index for b in whole] and not list(loader.epoch())
+    assert [b.index for part in parts for b in part] == [b.index for b in whole]
+    further = [list(loader.epoch()) for _ in range(4)]  # as a loop goes on, three at a time
+    at = [b.index for part in further for b in part]
+    assert at == list(range(whole[-1].index + 1, at[-1] + 1)) and all(further)
+    assert [{b.epoch for b in part} for part in further] == [{3 + i} for i in range(4)]
 
 
 @pytest.mark.parametrize("source", [table(), Squares(), sources.arrays(table()), [{"y": i} for i in range(40)]],

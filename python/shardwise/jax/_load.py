@@ -36,12 +36,14 @@ def load(path: Path, target: Any = None, *, strict: bool = True, threads: int = 
 
     With a target: a tree of the same names, each leaf of which says what is wanted: jax.ShapeDtypeStruct with a
     sharding, or jax.Array, on whose sharding it comes (without one: on the default device); a jax.sharding.Sharding, for
-    whatever shape and dtype there is; numpy.ndarray, for an array on the host; ANY; a Python object, for one of its type.
+    whatever shape and dtype there is; numpy.ndarray, for an array on the host; ANY; a Python object, for one of its type;
+    a loader, or another object with state_dict() and load_state_dict(), which is given its state.
     A number of Python's and an array without dims stand for each other where the kind is the same and the value exact.
     A process reads what its own devices hold, each box once. strict=False: names that the target lacks are left out.
 
     Raises one InvalidArgument naming all that does not fit, before anything is read: names, shapes, dtypes (nothing is
-    ever cast), shapes that a sharding does not divide. NotFound, Corrupt.
+    ever cast), shapes that a sharding does not divide; also a target without leaves, with strict=False, too. NotFound,
+    Corrupt.
     """
     with Checkpoint(path, threads=threads, memory=memory) as checkpoint:
         return restore(checkpoint, target, strict=strict)
@@ -96,6 +98,8 @@ class _Restore:
         if strict:
             self._wrong += [f"{name!r} is in the checkpoint, not in the target" for name in self._there if
                             name not in asked]
+        if self._there and not asked:
+            self._wrong.append("the target is empty, needed is at least one of the checkpoint's names")
         if self._wrong:
             few = "; ".join(self._wrong[:50]) + (f"; and {len(self._wrong) - 50} more" if len(self._wrong) > 50 else "")
             raise InvalidArgument(f"restore {self._checkpoint.path}: {len(self._wrong)} of "

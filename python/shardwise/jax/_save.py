@@ -23,7 +23,7 @@ def save(path: Path, tree: Any, *, user: Any = None, codec: Codec = "zstd", exis
     """Saves a pytree as the checkpoint `path`, a directory of any name. All processes of the job call it together.
 
     Leaves may be JAX's arrays of any sharding, typed PRNG keys, numpy's arrays and scalars, and None, bool, int, float,
-    complex, str, bytes. What each process has for itself (numpy, objects, arrays on local devices) must be the same for
+    complex, str, bytes; loaders and other objects with state_dict() and load_state_dict(), by their state. What each process has for itself (numpy, objects, arrays on local devices) must be the same for
     all. So must path, user, codec, existing, and the order of saves. Nothing is at `path` until every byte is on the
     disk. Options as those of shardwise.save(); `deadline`: seconds that a process waits for the others; progress: of what
     this process writes.

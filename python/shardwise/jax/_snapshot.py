@@ -117,7 +117,8 @@ def snapshot(tree: Any, *, copy: bool) -> Snapshot:
     for name, leaf in leaves.items():
         try:
             if not is_array(leaf):
-                result.objects[name] = _objects.encode(leaf.value if isinstance(leaf, _tree.Json) else leaf)
+                value = leaf.state_dict() if _tree.is_stateful(leaf) else leaf.value if isinstance(leaf, _tree.Json) else leaf
+                result.objects[name] = _objects.encode(value)
             elif id(leaf) in seen and jax.process_count() == 1:
                 result.aliases[name] = seen[id(leaf)]
             elif isinstance(leaf, jax.Array):

@@ -68,6 +68,8 @@ def _kind(tensor: Tensor, key: str) -> str:
 def _object(value: Any, want: Any) -> Reading:
     if want is None or type(want) is type(value):
         return Reading(lambda _: value)
+    if _tree.is_stateful(want):
+        return Reading(lambda _: _given(want, value))
     if not hasattr(want, "dtype"):
         raise Refused(f"is an object, a {type(value).__name__}, the target a {type(want).__name__}")
     if tuple(want.shape) != () or _tree.is_key(want) or _number_type(want.dtype) is not type(value):
@@ -84,6 +86,11 @@ def _object(value: Any, want: Any) -> Reading:
     if sharding is None:
         return Reading(lambda _: jax.device_put(array))
     return Reading(lambda _: jax.make_array_from_callback((), sharding, lambda _: array))
+
+
+def _given(stateful: Any, state: Any) -> Any:
+    stateful.load_state_dict(state)
+    return stateful
 
 
 def _number_type(dtype: Any) -> type | None:

@@ -31,6 +31,11 @@ class Json:
         self.value = value
 
 
+def is_stateful(value: Any) -> bool:
+    """Whether a leaf is stored by its state: loaders are."""
+    return callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None))
+
+
 def name_of(parts: Parts) -> str:
     """The name of the leaf at a path. A tree that is a leaf is called "value"."""
     return "/".join(parts) if parts else "value"

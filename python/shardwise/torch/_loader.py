@@ -152,24 +152,29 @@ class Loader(IterableDataset[Batch]):
         made = self._made()
         with made._lock:
             if made._has_ended():
-                info = get_worker_info()
-                if info is None:
-                    made._go_on()
-                else:  # a DataLoader asks worker 0 first
-                    self._begin = made._started().batches
-                    made._go_on((info.num_workers, (self._begin + info.id) % info.num_workers))
+                self._go_on(made)
         return self
+
+    def _go_on(self, made: _loader.Loader) -> None:
+        info = get_worker_info()
+        if info is None:
+            made._go_on()
+        else:  # a DataLoader asks worker 0 first
+            self._begin = made._started().batches
+            made._go_on((info.num_workers, (self._begin + info.id) % info.num_workers))
 
     def __next__(self) -> Batch:
         return self._batch(next(self._made()))
 
     def epoch(self) -> Iterator[Batch]:
-        """The batches up to the end of the epoch in which the next one begins. In a DataLoader's worker: its part of them.
+        """The batches up to the end of the epoch in which the next one begins; at the end of the run, as for a loop, of the
+        first of `epochs` further ones. In a DataLoader's worker: its part of them.
         A DataLoader asks worker 0 first in every epoch, so with persistent workers the batches of later epochs come in
         another order, unless the workers divide their number."""
         if get_worker_info() is not None:
             yield from self._epoch_of_worker()
             return
+        iter(self)
         while True:
             try:
                 batch = next(self)
@@ -181,6 +186,9 @@ class Loader(IterableDataset[Batch]):
 
     def _epoch_of_worker(self) -> Iterator[Batch]:
         made = self._made()
+        with made._lock:
+            if self._begin >= made._started().batches:
+                self._go_on(made)
         workers, part = made._part
         # The epoch is the run's: the next batch of this worker may be of a later one.
         end = min(made._epoch_end(self._begin), made._started().batches)
