@@ -27,8 +27,9 @@ namespace shardwise {
 ///
 /// A value has a global shape and a spec over the region's mesh, which say each device's box. Along
 /// axes that its spec does not use, devices may hold different contents under the same box (partial
-/// sums, say); the collectives below turn those into equal ones. Reductions combine in mesh order:
-/// same bits on every run, with any number of workers.
+/// sums, say); the collectives below turn those into equal ones. Reductions combine in mesh order,
+/// all_reduce of more than 16 devices in runs of at most 16 neighbours and then run by run: same
+/// bits on every run, with any number of workers.
 ///
 /// Thread-compatible. Keeps references to `devices`, which must outlive it.
 ///

@@ -44,18 +44,43 @@ MovePlan with_traffic(std::vector<MovePhase> phases, DType dtype) {
   return {std::move(phases), std::move(traffic)};
 }
 
-/// The elements of a row-major shard, cut into one part per device.
-std::vector<Box> even_parts(std::int64_t elements, std::int64_t parts) {
+/// A range of the elements of a row-major shard, cut into parts.
+std::vector<Box> even_parts(const Box& range, std::int64_t parts) {
   // Whole pages of f32: a part is worth a task, and no two devices write to one cache line.
   constexpr std::int64_t kGrain = 1024;
+  const std::int64_t begin = range.begin(0), elements = range.num_elements();
   const std::int64_t even = (elements + parts - 1) / parts;
   const std::int64_t block = (even + kGrain - 1) / kGrain * kGrain;
   std::vector<Box> boxes;
   for (std::int64_t i = 0; i < parts; ++i) {
-    boxes.emplace_back(Index{std::min(i * block, elements)},
-                       Index{std::min((i + 1) * block, elements)});
+    boxes.emplace_back(Index{begin + std::min(i * block, elements)},
+                       Index{begin + std::min((i + 1) * block, elements)});
   }
   return boxes;
+}
+
+/// Factors of a number of devices, as few and as equal as may be with none above kMostTogether, but
+/// for the prime factors that are.
+std::vector<std::int64_t> level_sizes(std::int64_t devices) {
+  constexpr std::int64_t kMostTogether = 16;
+  std::vector<std::int64_t> primes;  // ascending
+  for (std::int64_t rest = devices, prime = 2; rest > 1;) {
+    if (prime * prime > rest) prime = rest;
+    if (rest % prime != 0) {
+      ++prime;
+      continue;
+    }
+    primes.push_back(prime);
+    rest /= prime;
+  }
+  const std::int64_t most = primes.empty() ? 1 : std::max(kMostTogether, primes.back());
+  for (std::size_t levels = 1;; ++levels) {
+    std::vector<std::int64_t> sizes(levels, 1);
+    for (auto prime = primes.rbegin(); prime != primes.rend(); ++prime) {
+      *std::min_element(sizes.begin(), sizes.end()) *= *prime;
+    }
+    if (*std::max_element(sizes.begin(), sizes.end()) <= most) return sizes;
+  }
 }
 
 bool hold_one_box(const Sharding& sharding, const Shape& shape, const Positions& group) {
@@ -74,26 +99,45 @@ std::vector<Piece> pieces_of(const Sharding& sharding, const Shape& shape, const
 }
 
 /// Each device combines one part of the shards, and the others copy it from there. So every element
-/// is combined once, not once per device.
+/// is combined once, not once per device. Of many devices the neighbours combine first, and what
+/// they have made is combined further by those that hold the same part: level by level, in place,
+/// and back again. A device then deals with few others, and sends and receives as many bytes.
 std::vector<MovePhase> all_reduce(const Sharding& sharding, const Shape& shape,
                                   const std::vector<Positions>& groups, Reduction reduction) {
-  MovePhase combine{MovePhase::Source::old_value, MovePhase::Frame::shard, {}};
-  MovePhase spread{MovePhase::Source::new_value, MovePhase::Frame::shard, {}};
+  const std::vector<std::int64_t> levels = level_sizes(std::ssize(groups.front()));
+  std::vector<MovePhase> phases(2 * levels.size());
+  for (std::size_t i = 0; i < phases.size(); ++i) {
+    phases[i].frame = MovePhase::Frame::shard;
+    if (i > 0) phases[i].source = MovePhase::Source::new_value;
+  }
   for (const Positions& group : groups) {
     const std::int64_t elements = sharding.box_at(group.front(), shape).num_elements();
-    const std::vector<Box> boxes = even_parts(elements, static_cast<std::int64_t>(group.size()));
-    std::vector<Piece> wholes, parts;
-    for (std::size_t i = 0; i < group.size(); ++i) {
-      const DeviceId device = sharding.mesh().device_at(group[i]);
-      wholes.push_back({device, Box({0}, {elements})});
-      parts.push_back({device, boxes[i]});
+    std::vector<Box> held(group.size(), Box({0}, {elements}));  // what a device combines further
+    std::size_t stride = 1;  // between the devices that combine at a level, in the group
+    for (std::size_t level = 0; level < levels.size(); ++level) {
+      const std::size_t count = as_size(levels[level]);
+      for (std::size_t first = 0; first < group.size(); ++first) {
+        if (first / stride % count != 0) continue;
+        const Box range = held[first];
+        const std::vector<Box> boxes = even_parts(range, levels[level]);
+        Positions together;
+        std::vector<Piece> wholes, parts;
+        for (std::size_t i = 0; i < count; ++i) {
+          const std::size_t member = first + i * stride;
+          const DeviceId device = sharding.mesh().device_at(group[member]);
+          together.push_back(group[member]);
+          wholes.push_back({device, range});
+          parts.push_back({device, boxes[i]});
+          held[member] = boxes[i];
+        }
+        phases[level].groups.push_back(
+            {TransferPlan(wholes, parts, {.reduction = reduction}), together, together});
+        phases[phases.size() - 1 - level].groups.push_back(
+            {TransferPlan(parts, wholes), together, together});
+      }
+      stride *= count;
     }
-    combine.groups.push_back({TransferPlan(wholes, parts, {.reduction = reduction}), group, group});
-    spread.groups.push_back({TransferPlan(parts, wholes), group, group});
   }
-  std::vector<MovePhase> phases;
-  phases.push_back(std::move(combine));
-  phases.push_back(std::move(spread));
   return phases;
 }
 

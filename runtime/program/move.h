@@ -61,6 +61,12 @@ struct MovePlan {
 /// alike, in two phases: each device combines one part, and all copy the parts. Both shardings are
 /// of the same mesh.
 ///
+/// Such a group of more than 16 devices goes level by level: runs of at most 16 neighbours in mesh
+/// order combine first, then the devices of one place in their runs combine what these have made,
+/// in mesh order, again at most 16 together, and so on; copies go the way back. What a level makes
+/// is rounded to the dtype. There are as many copies as devices times the sum of what combines
+/// together at each level, twice. A prime factor above 16 of the number of devices is a level.
+///
 /// Throws invalid_argument where a target's element is in no box of its group, naming both, and
 /// where the shardings do not fit the shape; unsupported for a reduction of a dtype that is not
 /// computed with.

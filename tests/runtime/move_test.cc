@@ -9,6 +9,7 @@
 #include <random>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "shardwise/shard/error.h"
@@ -206,6 +207,57 @@ TEST(PlanMove, TrafficIsTheTextbooksWhereAllDividesEvenly) {
             3 * bytes);
   EXPECT_EQ(sent_bytes(plan_move(whole, parts, shape, DType::f32, axes, Reduction::none)), 0u);
   EXPECT_TRUE(plan_move(whole, parts, shape, DType::f32, axes, Reduction::none).traffic.empty());
+}
+
+/// Copies of all phases, and targets that get some.
+std::pair<std::size_t, std::size_t> copies_and_tasks(const MovePlan& plan) {
+  std::size_t copies = 0, tasks = 0;
+  for (const MovePhase& phase : plan.phases) {
+    for (const MoveGroup& group : phase.groups) {
+      copies += group.plan.copies().size();
+      for (std::int64_t target = 0; target < std::ssize(group.targets); ++target) {
+        tasks += group.plan.copies_to(target).empty() ? 0 : 1;
+      }
+    }
+  }
+  return {copies, tasks};
+}
+
+TEST(PlanMove, AnAllReduceIsOfFewCopiesAndMovesTheTextbooksBytes) {
+  for (const std::size_t doublings : {3u, 6u, 9u}) {
+    const std::size_t devices = std::size_t{1} << doublings;
+    const auto count = static_cast<std::int64_t>(devices);
+    const Sharding whole = Sharding::replicated(Mesh::line(count, "x"), 1);
+    const std::size_t axes[] = {0};
+    const MovePlan plan = plan_move(whole, whole, {count * 1024}, DType::f32, axes, Reduction::sum);
+    const auto [copies, tasks] = copies_and_tasks(plan);
+    EXPECT_LE(copies, 8 * devices * doublings) << devices;
+    EXPECT_LE(tasks, 2 * devices * doublings) << devices;
+    ASSERT_EQ(plan.traffic.size(), devices);
+    const std::size_t bytes = 2 * (devices - 1) * 1024 * sizeof(float);
+    for (const DeviceBytes& device : plan.traffic) {
+      ASSERT_EQ(device, (DeviceBytes{device.device, bytes, bytes}));
+    }
+  }
+}
+
+TEST(PlanMove, AnAllReduceOfManyDevicesAddsUpEachOfThemOnce) {
+  for (const std::int64_t devices : {17, 18}) {
+    const Sharding whole = Sharding::replicated(Mesh::line(devices, "x"), 1);
+    const std::size_t axes[] = {0};
+    for (const std::int64_t elements : {0, 1, 1100}) {
+      const Shape shape{elements};
+      const MovePlan plan = plan_move(whole, whole, shape, DType::f32, axes, Reduction::sum);
+      const Shards made = carry_out(plan, whole, whole, shape);
+      const std::vector<std::int64_t> all = position_groups(whole.mesh(), axes).front();
+      for (const Shard& shard : made) {
+        ASSERT_EQ(shard.size(), as_size(elements));
+        for (const auto& [element, origins] : shard) {
+          ASSERT_EQ(origins, Origins(all.begin(), all.end())) << element;
+        }
+      }
+    }
+  }
 }
 
 TEST(PlanMove, ClassesAreTheFieldsNames) {

@@ -30,6 +30,27 @@ bool is_signed(DType dtype) {
   return dtype != DType::u64 && get(dtype, bytes.data(), 0) == -1;  // of u64 it is 2^64 - 1
 }
 
+TEST(Reduce, MayWriteOverOneOfItsSources) {
+  for (const DType dtype : compute_dtypes()) {
+    for (std::size_t over = 0; over < 3; ++over) {
+      constexpr std::size_t kCount = 4099;
+      std::vector<std::vector<std::byte>> data(3);
+      std::vector<const std::byte*> pointers;
+      for (std::size_t s = 0; s < 3; ++s) {
+        data[s].resize(kCount * size_bytes(dtype));
+        for (std::size_t i = 0; i < kCount; ++i) {
+          put(dtype, data[s].data(), i, static_cast<std::int64_t>((i * (s + 1)) % 7));
+        }
+        pointers.push_back(data[s].data());
+      }
+      std::vector<std::byte> expected(kCount * size_bytes(dtype));
+      reduce(Reduction::sum, dtype, pointers, expected.data(), kCount);
+      reduce(Reduction::sum, dtype, pointers, data[over].data(), kCount);
+      EXPECT_EQ(data[over], expected) << name(dtype) << " over source " << over;
+    }
+  }
+}
+
 // Lengths on both sides of the internal block, and odd counts of sources.
 TEST(Reduce, IntegersOfEveryTypeEqualTheElementwiseResult) {
   std::mt19937 random(5);

@@ -55,14 +55,18 @@ void combine_all(T* out, const T* in, std::size_t count) {
 
 template <class Op, class T>
 void reduce_as(Sources sources, std::byte* out, std::size_t count) {
+  // A source must not be written over before it has been added.
+  const bool is_source = std::find(sources.begin(), sources.end(), out) != sources.end();
+  T sums[kBlock];
   for (std::size_t begin = 0; begin < count; begin += kBlock) {
     const std::size_t length = std::min(kBlock, count - begin);
-    std::byte* block = out + begin * sizeof(T);
-    std::memcpy(block, sources[0] + begin * sizeof(T), length * sizeof(T));
+    std::byte* const block = out + begin * sizeof(T);
+    T* const to = is_source ? sums : reinterpret_cast<T*>(block);
+    std::memcpy(to, sources[0] + begin * sizeof(T), length * sizeof(T));
     for (const std::byte* source : sources.subspan(1)) {
-      combine_all<Op>(reinterpret_cast<T*>(block),
-                      reinterpret_cast<const T*>(source + begin * sizeof(T)), length);
+      combine_all<Op>(to, reinterpret_cast<const T*>(source + begin * sizeof(T)), length);
     }
+    if (is_source) std::memcpy(block, sums, length * sizeof(T));
   }
 }
 

@@ -12,7 +12,8 @@ namespace shardwise::detail {
 ///
 /// f16 and bf16 are combined in f32 and rounded once at the end. Integer sums wrap around. Of
 /// booleans the sum and the maximum are "or", the minimum is "and". A NaN in any source gives NaN.
-/// Requires at least one source, a reduction other than none, and that `out` overlaps no source.
+/// Requires at least one source, a reduction other than none, and that `out` is one of the sources
+/// or overlaps none.
 void reduce(Reduction reduction, DType dtype, std::span<const std::byte* const> sources,
             std::byte* out, std::size_t count);
 
