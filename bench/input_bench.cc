@@ -32,14 +32,11 @@
 #include <thread>
 #include <vector>
 
+#include "shardwise/loader/detail/order/shuffle.h"
 #include "shardwise/loader/host_loader.h"
 #include "shardwise/loader/loader.h"
-#include "shardwise/loader/order/shuffle.h"
-#include "shardwise/loader/sources/hdf5_files.h"
-#include "shardwise/loader/sources/idx.h"
+#include "shardwise/loader/sources/arrays.h"
 #include "shardwise/loader/sources/images.h"
-#include "shardwise/loader/sources/npy.h"
-#include "shardwise/loader/sources/tokens.h"
 #include "shardwise/loader/stages/pack.h"
 #include "shardwise/runtime/stopwatch.h"
 

@@ -12,9 +12,9 @@
 #include <string>
 #include <vector>
 
+#include "shardwise/loader/detail/order/shuffle.h"
 #include "shardwise/loader/loader.h"
-#include "shardwise/loader/order/shuffle.h"
-#include "shardwise/loader/sources/idx.h"
+#include "shardwise/loader/sources/arrays.h"
 
 namespace shardwise {
 namespace {

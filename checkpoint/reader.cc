@@ -12,7 +12,7 @@
 #include "shardwise/checkpoint/detail/together/restore.h"
 #include "shardwise/runtime/device.h"
 #include "shardwise/shard/error.h"
-#include "shardwise/shard/nearest_names.h"
+#include "shardwise/shard/text.h"
 #include "shardwise/storage/file.h"
 
 namespace shardwise {

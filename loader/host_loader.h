@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "shardwise/loader/loader_options.h"
-#include "shardwise/loader/loader_state.h"
 #include "shardwise/loader/loader_stats.h"
 #include "shardwise/loader/placement.h"
 #include "shardwise/loader/source.h"

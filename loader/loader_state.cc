@@ -1,5 +1,3 @@
-#include "shardwise/loader/loader_state.h"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -9,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "shardwise/loader/loader_options.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/storage/hash.h"
 

@@ -9,15 +9,11 @@
 
 #include "shardwise/loader/detail/files/input_file.h"
 #include "shardwise/loader/detail/files/source_text.h"
-#include "shardwise/loader/sources/concat.h"
-#include "shardwise/loader/sources/csv.h"
-#include "shardwise/loader/sources/hdf5_files.h"
-#include "shardwise/loader/sources/idx.h"
+#include "shardwise/loader/source.h"
+#include "shardwise/loader/sources/arrays.h"
 #include "shardwise/loader/sources/images.h"
-#include "shardwise/loader/sources/jsonl.h"
-#include "shardwise/loader/sources/npy.h"
+#include "shardwise/loader/sources/text.h"
 #include "shardwise/loader/sources/tfrecord.h"
-#include "shardwise/loader/sources/tokens.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise {

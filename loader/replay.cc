@@ -1,5 +1,3 @@
-#include "shardwise/loader/replay.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "shardwise/loader/loader_stats.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise {

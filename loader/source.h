@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -108,5 +109,56 @@ std::shared_ptr<const Source> zip(std::vector<std::shared_ptr<const Source>> sou
 /// invalid_argument where its bytes are not size * record bytes.
 std::shared_ptr<const Source> memory_source(Field field, std::int64_t size,
                                             std::vector<std::byte> data);
+
+/// One field of one record, whole, for functions that are given records.
+struct FieldValue {
+  const Field* field;               ///< valid as long as the source
+  std::span<const std::byte> data;  ///< row-major, native endian; empty where not asked for
+  std::int64_t length;              ///< the record's own in dim 0; shape[0] if not ragged
+};
+
+/// A place for one field of one record, whole.
+struct FieldBuffer {
+  const Field* field;
+  std::span<std::byte> data;  ///< row-major, native endian, aligned to the element; not set to zero
+
+  /// Of a ragged field: what the record's own extent in dim 0 is, to be set. Rows past it are set
+  /// to zero afterwards. Begins as shape[0].
+  std::int64_t length;
+};
+
+/// Several sources one after the other: record i of the second is record sources[0]->size() + i.
+/// A source is told the record's number in it, with epoch and seed as they are. Of a ragged field
+/// shape[0] may differ: the result has the most.
+///
+/// Throws invalid_argument where there is none, one is null, or names, types, shapes or the order
+/// of fields differ (the message names both).
+///
+///   const auto both = concat({open_npy("a.npy", "x"), open_npy("b.npy", "x")});
+std::shared_ptr<const Source> concat(std::vector<std::shared_ptr<const Source>> sources);
+
+/// Writes one whole record: `record[f]` is zeroed memory for field f, row-major, native endian.
+/// Called by several threads at the same time, for any record. What it throws is an error of the
+/// record.
+using FillRecord = std::function<void(const Sample& sample, std::span<std::byte* const> record)>;
+
+/// A record's own extent in dim 0 of a field that is ragged. Called as FillRecord.
+using RecordLength = std::function<std::int64_t(const Sample& sample, std::size_t field)>;
+
+/// Records that a function makes: for a format that is not here. The function fills whole records,
+/// once for all the boxes that are asked for; the source cuts them. `length` is needed where a
+/// field is ragged.
+///
+/// Throws invalid_argument where `fill` or a needed `length` is empty, there is no field, a name
+/// comes twice, or size < 0. An exception that is none of shardwise's becomes an io error with its
+/// text.
+///
+///   const auto squares = callback_source({{"x", DType::i64, {}}}, 100,
+///                                        [](const Sample& sample, auto record) {
+///                                          const std::int64_t x = sample.record * sample.record;
+///                                          std::memcpy(record[0], &x, sizeof x);
+///                                        });
+std::shared_ptr<const Source> callback_source(std::vector<Field> fields, std::int64_t size,
+                                              FillRecord fill, RecordLength length = {});
 
 }  // namespace shardwise

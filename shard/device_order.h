@@ -10,6 +10,8 @@
 #include <string_view>
 #include <vector>
 
+#include "shardwise/shard/dims.h"
+
 namespace shardwise {
 
 /// A device's number. Any distinct non-negative numbers may make up a mesh.
@@ -104,6 +106,24 @@ class DeviceOrder {
   std::int64_t size_;
   std::shared_ptr<const List> list_;        // for an order that follows no pattern
   std::shared_ptr<const Pattern> pattern_;  // neither: consecutive devices
+};
+
+/// Where a device is.
+///
+/// Value type, thread-compatible.
+struct DeviceAttributes {
+  DeviceId id = 0;
+
+  /// Its place in the torus that joins the devices of a slice, as in {x, y, z}; empty where there
+  /// is no torus. Where a chip has several cores that are devices of their own, the core is the
+  /// last coordinate.
+  Index coordinates = {};
+
+  /// The slice, a set of devices with a fast network among themselves; absent where all are one.
+  std::optional<std::int64_t> slice_index = {};
+
+  /// The process that the device belongs to.
+  std::int64_t process = 0;
 };
 
 }  // namespace shardwise

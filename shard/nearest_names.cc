@@ -1,7 +1,7 @@
-#include "shardwise/shard/nearest_names.h"
-
 #include <algorithm>
 #include <utility>
+
+#include "shardwise/shard/text.h"
 
 namespace shardwise {
 

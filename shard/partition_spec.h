@@ -38,7 +38,7 @@ class PartitionSpec {
   PartitionSpec padded(std::size_t rank) const;
 
   /// Reads "data,-,a+b": one entry per dim, "-" for a whole dim, "+" between the axes of one dim;
-  /// "" for a scalar. Axes may be names or axis numbers. Also reads JAX's form, see jax_text.h.
+  /// "" for a scalar. Axes may be names or axis numbers. Also reads JAX's form, see xla_text.h.
   /// Throws invalid_argument, saying at which character.
   static PartitionSpec parse(std::string_view text);
 

@@ -12,7 +12,7 @@
 #include "output.h"
 #include "shardwise/checkpoint/manager.h"
 #include "shardwise/shard/error.h"
-#include "shardwise/shard/nearest_names.h"
+#include "shardwise/shard/text.h"
 
 namespace shardwise::tools {
 namespace fs = std::filesystem;

@@ -17,7 +17,7 @@
 #include <string>
 
 #include "model.h"
-#include "shardwise/loader/sources/idx.h"
+#include "shardwise/loader/sources/arrays.h"
 #include "shardwise/runtime/gemm.h"
 #include "shardwise/runtime/stopwatch.h"
 #include "shardwise/runtime/timeline.h"

@@ -6,7 +6,7 @@
 
 #include "shardwise/runtime/gemm.h"
 #include "shardwise/runtime/manual.h"
-#include "shardwise/shard/host/splitmix64.h"
+#include "shardwise/shard/host/random.h"
 
 namespace fashion_mnist {
 namespace {

@@ -5,7 +5,6 @@
 
 #include "shardwise/loader/detail/scratch_memory.h"
 #include "shardwise/loader/source.h"
-#include "shardwise/loader/stages/field_value.h"
 
 namespace shardwise::detail {
 

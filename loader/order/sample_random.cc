@@ -4,8 +4,7 @@
 #include <cmath>
 #include <numbers>
 
-#include "shardwise/shard/host/splitmix64.h"
-#include "shardwise/shard/philox.h"
+#include "shardwise/shard/host/random.h"
 #include "shardwise/storage/hash.h"
 
 namespace shardwise {

@@ -11,9 +11,9 @@ namespace shardwise {
 /// Random numbers of one stage for one sample. They are a function of (seed, epoch, record, stage)
 /// alone: no state is shared, so neither threads nor meshes nor a resume change what is drawn.
 ///
-/// Philox4x32-10 (shard/philox.h). It was chosen over splitmix64, which would do for one stream,
-/// because its counter keeps samples apart for certain: the key is made of seed, epoch and stage,
-/// the counter is (record, block), and one key maps counters to blocks one to one.
+/// Philox4x32-10 (shard/host/random.h). It was chosen over splitmix64, which would do for one
+/// stream, because its counter keeps samples apart for certain: the key is made of seed, epoch and
+/// stage, the counter is (record, block), and one key maps counters to blocks one to one.
 ///
 /// Value type, thread-compatible: a copy goes on where the original stood.
 ///

@@ -1,5 +1,3 @@
-#include "shardwise/loader/sources/callback.h"
-
 #include <fmt/format.h>
 
 #include <cstring>
@@ -8,6 +6,7 @@
 #include <utility>
 
 #include "shardwise/loader/detail/read_frame.h"
+#include "shardwise/loader/source.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise {

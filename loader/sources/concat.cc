@@ -1,10 +1,9 @@
-#include "shardwise/loader/sources/concat.h"
-
 #include <algorithm>
 #include <utility>
 
 #include "shardwise/loader/detail/common_fields.h"
 #include "shardwise/loader/detail/sample_numbers.h"
+#include "shardwise/loader/source.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/storage/hash.h"
 

@@ -1,5 +1,3 @@
-#include "shardwise/loader/sources/csv.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,6 +14,7 @@
 #include "shardwise/loader/sources/detail/csv_table.h"
 #include "shardwise/loader/sources/detail/number_text.h"
 #include "shardwise/loader/sources/detail/open_files.h"
+#include "shardwise/loader/sources/text.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise {

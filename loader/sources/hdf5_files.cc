@@ -1,5 +1,3 @@
-#include "shardwise/loader/sources/hdf5_files.h"
-
 #include <fmt/format.h>
 
 #include <cstdint>
@@ -7,7 +5,8 @@
 #include <utility>
 
 #include "shardwise/loader/detail/files/file_rows.h"
-#include "shardwise/loader/sources/concat.h"
+#include "shardwise/loader/source.h"
+#include "shardwise/loader/sources/arrays.h"
 #include "shardwise/loader/sources/detail/hdf5_rows.h"
 #include "shardwise/shard/error.h"
 

@@ -1,5 +1,3 @@
-#include "shardwise/loader/sources/idx.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,6 +10,7 @@
 #include "shardwise/loader/detail/files/file_rows.h"
 #include "shardwise/loader/detail/files/gzip_reader.h"
 #include "shardwise/loader/detail/files/input_file.h"
+#include "shardwise/loader/sources/arrays.h"
 #include "shardwise/loader/sources/detail/open_files.h"
 #include "shardwise/shard/error.h"
 

@@ -1,5 +1,3 @@
-#include "shardwise/loader/sources/jsonl.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,6 +13,7 @@
 #include "shardwise/loader/sources/detail/open_files.h"
 #include "shardwise/loader/sources/detail/progress_steps.h"
 #include "shardwise/loader/sources/detail/text_records.h"
+#include "shardwise/loader/sources/text.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise {

@@ -1,11 +1,10 @@
-#include "shardwise/loader/sources/npy.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <utility>
 
 #include "shardwise/loader/detail/files/file_rows.h"
+#include "shardwise/loader/sources/arrays.h"
 #include "shardwise/loader/sources/detail/npy_header.h"
 #include "shardwise/loader/sources/detail/open_files.h"
 #include "shardwise/shard/error.h"

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "shardwise/loader/detail/copy_row.h"
-#include "shardwise/loader/sources/concat.h"
+#include "shardwise/loader/source.h"
 #include "shardwise/loader/sources/detail/open_files.h"
 #include "shardwise/loader/sources/detail/progress_steps.h"
 #include "shardwise/loader/sources/detail/tf_example.h"

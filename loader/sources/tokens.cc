@@ -1,9 +1,8 @@
-#include "shardwise/loader/sources/tokens.h"
-
 #include <fmt/format.h>
 
 #include "shardwise/loader/detail/files/byte_order.h"
 #include "shardwise/loader/detail/files/file_rows.h"
+#include "shardwise/loader/sources/arrays.h"
 #include "shardwise/loader/sources/detail/open_files.h"
 #include "shardwise/shard/error.h"
 

@@ -6,7 +6,7 @@
 #include <optional>
 #include <utility>
 
-#include "shardwise/loader/order/bitmap.h"
+#include "shardwise/loader/detail/order/bitmap.h"
 #include "shardwise/loader/stages/detail/filter_cache.h"
 #include "shardwise/loader/stages/detail/parallel_chunks.h"
 #include "shardwise/loader/stages/detail/stage.h"

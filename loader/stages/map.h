@@ -8,7 +8,6 @@
 
 #include "shardwise/loader/order/sample_random.h"
 #include "shardwise/loader/source.h"
-#include "shardwise/loader/stages/field_value.h"
 
 namespace shardwise {
 

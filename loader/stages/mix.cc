@@ -1,5 +1,3 @@
-#include "shardwise/loader/stages/mix.h"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -8,6 +6,7 @@
 
 #include "shardwise/loader/detail/common_fields.h"
 #include "shardwise/loader/stages/detail/stage.h"
+#include "shardwise/loader/stages/select.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise {

@@ -4,8 +4,8 @@
 
 #include <utility>
 
+#include "shardwise/loader/detail/order/shuffle.h"
 #include "shardwise/loader/detail/sample_numbers.h"
-#include "shardwise/loader/order/shuffle.h"
 #include "shardwise/loader/stages/detail/stage.h"
 #include "shardwise/shard/error.h"
 

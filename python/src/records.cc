@@ -16,7 +16,6 @@
 #include "python_source.h"
 #include "shardwise/loader/open_source.h"
 #include "shardwise/loader/source.h"
-#include "shardwise/loader/sources/callback.h"
 #include "shardwise/shard/box_copy.h"
 #include "shardwise/shard/error.h"
 #include "work.h"

@@ -12,7 +12,7 @@
 #include "parts.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/shard/notation/convert.h"
-#include "shardwise/shard/notation/jax_text.h"
+#include "shardwise/shard/notation/xla_text.h"
 #include "shardwise/shard/plan/transfer_plan.h"
 #include "shardwise/shard/torus/hybrid_mesh.h"
 #include "shardwise/shard/view/explain.h"

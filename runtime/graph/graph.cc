@@ -5,7 +5,7 @@
 #include <functional>
 #include <string_view>
 
-#include "shardwise/shard/host/splitmix64.h"
+#include "shardwise/shard/host/random.h"
 
 namespace shardwise {
 namespace {

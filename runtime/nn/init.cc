@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "shardwise/shard/host/splitmix64.h"
+#include "shardwise/shard/host/random.h"
 
 namespace shardwise {
 namespace {

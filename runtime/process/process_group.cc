@@ -10,7 +10,7 @@
 #include "shardwise/runtime/process/detail/message.h"
 #include "shardwise/shard/dims.h"
 #include "shardwise/shard/error.h"
-#include "shardwise/shard/host/splitmix64.h"
+#include "shardwise/shard/host/random.h"
 
 namespace shardwise {
 namespace {

@@ -5,7 +5,7 @@
 #include <functional>
 
 #include "shardwise/shard/error.h"
-#include "shardwise/shard/host/splitmix64.h"
+#include "shardwise/shard/host/random.h"
 
 namespace shardwise {
 

@@ -11,7 +11,7 @@
 #include "shardwise/runtime/program/detail/run.h"
 #include "shardwise/runtime/program/move.h"
 #include "shardwise/runtime/sharded_array.h"
-#include "shardwise/shard/host/splitmix64.h"
+#include "shardwise/shard/host/random.h"
 
 namespace shardwise {
 namespace {

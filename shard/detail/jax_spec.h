@@ -6,7 +6,7 @@
 
 namespace shardwise::detail {
 
-/// parse_jax_text() of notation/jax_text.h, for PartitionSpec::parse(), which reads that form too.
+/// parse_jax_text() of notation/xla_text.h, for PartitionSpec::parse(), which reads that form too.
 PartitionSpec parse_jax_spec(std::string_view text);
 
 }  // namespace shardwise::detail

@@ -1,8 +1,7 @@
-#include "shardwise/shard/notation/jax_text.h"
-
 #include <fmt/format.h>
 
 #include "shardwise/shard/detail/jax_spec.h"
+#include "shardwise/shard/notation/xla_text.h"
 
 namespace shardwise {
 std::string to_jax_text(const PartitionSpec& spec) {

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "shardwise/shard/notation/xla_sharding.h"
+#include "shardwise/shard/partition_spec.h"
 #include "shardwise/shard/sharding.h"
 
 namespace shardwise {
@@ -48,5 +49,15 @@ std::string to_xla_v2(const XlaSharding& sharding);
 
 /// The named form: "{mesh['a'=2,'b'=4], [{'a'}, {}]}". Throws unsupported as above.
 std::string to_xla_v3(const Sharding& sharding);
+
+/// "P('data', None, ('a', 'b'))", as JAX prints a spec. Sub-axes, which JAX has no words for, are
+/// written as names: 'x:(2)4'.
+std::string to_jax_text(const PartitionSpec& spec);
+
+/// Reads JAX's form, also as "PartitionSpec(..)" and as PyTorch/XLA's bare tuple
+/// "(0, None, ('a', 1))": None and () leave a dim whole, numbers are axis numbers. Throws
+/// invalid_argument, unsupported for UNCONSTRAINED and for unreduced or reduced axes, which place
+/// nothing.
+PartitionSpec parse_jax_text(std::string_view text);
 
 }  // namespace shardwise

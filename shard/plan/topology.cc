@@ -1,10 +1,9 @@
-#include "shardwise/shard/plan/topology.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 
 #include "shardwise/shard/error.h"
+#include "shardwise/shard/plan/transfer_plan.h"
 
 namespace shardwise {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "shardwise/shard/device_attributes.h"
+#include "shardwise/shard/device_order.h"
 #include "shardwise/shard/mesh.h"
 
 namespace shardwise {

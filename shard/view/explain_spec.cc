@@ -9,7 +9,7 @@
 
 #include "shardwise/shard/detail/spec_axes.h"
 #include "shardwise/shard/error.h"
-#include "shardwise/shard/nearest_names.h"
+#include "shardwise/shard/text.h"
 #include "shardwise/shard/view/explain.h"
 
 namespace shardwise {

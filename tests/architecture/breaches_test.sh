@@ -21,7 +21,7 @@ yes '//' | head -n 700 >> shard/mesh.cc
 mkdir runtime/util
 echo '#include "shardwise/shard/plan/detail/cover.h"' >> runtime/gemm.cc
 echo '#include "shardwise/shard/view/explain.h"' >> shard/box_copy.cc
-echo '#include "shardwise/shard/torus/hybrid_mesh.h"' >> shard/plan/topology.h
+echo '#include "shardwise/shard/torus/hybrid_mesh.h"' >> shard/plan/transfer_plan.h
 echo '#include "shardwise/shard/host/mutex.h"' >> shard/mesh.h
 echo '#include "shardwise/runtime/manual.h"' >> runtime/program/move.h
 echo 'const char* text = "axis_index: no such axis";' >> shard/dims.cc
@@ -49,7 +49,7 @@ for needed in 'shard/box.cc includes runtime/' 'loader/order.cc includes checkpo
   'public header shard/box.h includes fmt/core.h' 'shard/mesh.cc has' 'a folder called util' \
   'runtime/gemm.cc includes shard/detail/' \
   'shard/box_copy.cc includes shard/view/explain.h, which does not stand before it' \
-  'shard/plan/topology.h includes shard/torus/hybrid_mesh.h, which does not stand before it' \
+  'shard/plan/transfer_plan.h includes shard/torus/hybrid_mesh.h, which does not stand before it' \
   'shard/mesh.h includes shard/host/mutex.h, which does not stand before it' \
   'runtime/program/move.h includes runtime/manual.h, which does not stand before it' \
   'axis_index: no such axis"; begins a message' 'Devices::at: no such device"; begins a message' \

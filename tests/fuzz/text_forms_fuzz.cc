@@ -12,7 +12,6 @@
 #include "shardwise/shard/dims.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/shard/mesh.h"
-#include "shardwise/shard/notation/jax_text.h"
 #include "shardwise/shard/notation/placements.h"
 #include "shardwise/shard/notation/xla_text.h"
 

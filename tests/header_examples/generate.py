@@ -43,27 +43,30 @@ SETUP = {
                                  memory_source({"label", DType::u8, {}}, 6, std::vector<std::byte>(6))});""",
     "loader/open_source.h": """const InTempDir here;
         write_file("train.bin", std::string(2 * 1025, 'x'));""",
-    "loader/sources/concat.h": """const InTempDir here;
+    "loader/source.h": """const InTempDir here;
         std::string npy = "\\x93NUMPY" + std::string("\\1\\0\\x3a\\0", 4);
         npy += "{'descr': '|u1', 'fortran_order': False, 'shape': (0,)}  \\n";
         write_file("a.npy", npy);
         write_file("b.npy", npy);""",
-    "loader/sources/csv.h": """const InTempDir here;
-        write_file("houses.csv", "price,rooms,age,street\\n1e5,3,20,High Street\\n");""",
-    "loader/sources/idx.h": """const InTempDir here;
-        write_file("train-images-idx3-ubyte.gz", std::string("\\0\\0\\x08\\1\\0\\0\\0\\1x", 9));""",
-    "loader/sources/jsonl.h": """const InTempDir here;
-        write_file("texts.jsonl", "{\\"tokens\\": [1, 2, 3]}\\n");""",
-    "loader/sources/npy.h": """const InTempDir here;
+    "loader/sources/arrays.h": """const InTempDir here;
         std::string npy = "\\x93NUMPY" + std::string("\\1\\0\\x3a\\0", 4);
         npy += "{'descr': '|u1', 'fortran_order': False, 'shape': (0,)}  \\n";
-        write_file("images.npy", npy);""",
+        write_file("images.npy", npy);
+        write_file("train-images-idx3-ubyte.gz", std::string("\\0\\0\\x08\\1\\0\\0\\0\\1x", 9));
+        write_file("train.bin", std::string(2 * 1025, 'x'));""",
+    "loader/sources/text.h": """const InTempDir here;
+        write_file("houses.csv", "price,rooms,age,street\\n1e5,3,20,High Street\\n");
+        write_file("texts.jsonl", "{\\"tokens\\": [1, 2, 3]}\\n");""",
+    "loader/stages/select.h": """const auto a = memory_source({"label", DType::u8, {}}, 600, std::vector<std::byte>(600, std::byte{3}));
+        const auto b = a;
+        const auto source = memory_source({"label", DType::u8, {}}, 600, std::vector<std::byte>(600, std::byte{3}));""",
+    "shard/plan/transfer_plan.h": """const Sharding rows_by_4(Mesh::line(4), {{"devices"}, {}});
+        const Sharding rows_by_2(Mesh::line(2), {{"devices"}, {}});
+        std::vector<DeviceAttributes> devices;
+        for (DeviceId id = 0; id < 8; ++id) devices.push_back({.id = id, .process = id / 4});""",
     "loader/sources/tfrecord.h": """const InTempDir here;
         write_file("train-0.tfrecord", "");
         write_file("train-1.tfrecord", "");""",
-    "loader/sources/tokens.h": """const InTempDir here;
-        write_file("train.bin", std::string(2 * 1025, 'x'));""",
-    "loader/order/shuffle.h": "const std::uint64_t seed = 1, epoch = 2;",
     "loader/sources/images.h": """const InTempDir here;
         const auto hex = [](const char* digits) {  // of a PNG of one pixel
           std::string bytes;
@@ -86,12 +89,9 @@ SETUP = {
     "runtime/timeline.h": "const InTempDir here;",
     "loader/stages/map.h": """const auto source = zip({memory_source({"image", DType::u8, {2, 2}}, 600, std::vector<std::byte>(2400)),
                                  memory_source({"label", DType::u8, {}}, 600, std::vector<std::byte>(600, std::byte{3}))});""",
-    "loader/stages/mix.h": """const auto a = memory_source({"label", DType::u8, {}}, 600, std::vector<std::byte>(600, std::byte{3}));
-        const auto b = a;""",
     "loader/stages/pack.h": """const auto source =
             memory_source({"text", DType::u16, {5}}, 60, std::vector<std::byte>(600));""",
     "loader/stages/region.h": """const auto source = memory_source({"image", DType::u8, {32, 32, 3}}, 4, std::vector<std::byte>(4 * 3072));""",
-    "loader/stages/select.h": """const auto source = memory_source({"label", DType::u8, {}}, 600, std::vector<std::byte>(600, std::byte{3}));""",
     "runtime/device.h": """Devices devices(8);
         const std::vector<std::size_t> sizes{100, 200};
         const MemoryKind kind = MemoryKind::array;
@@ -127,10 +127,6 @@ SETUP = {
     "shard/owned_tiles.h": """const Sharding sharding(Mesh::line(4), {{"devices"}});
         const Shape shape{8};
         const Box region({2}, {7});""",
-    "shard/plan/topology.h": """std::vector<DeviceAttributes> devices;
-        for (DeviceId id = 0; id < 8; ++id) devices.push_back({.id = id, .process = id / 4});""",
-    "shard/plan/transfer_plan.h": """const Sharding rows_by_4(Mesh::line(4), {{"devices"}, {}});
-        const Sharding rows_by_2(Mesh::line(2), {{"devices"}, {}});""",
     "shard/shard_boxes.h": 'const Sharding sharding(Mesh::line(4), {{"devices"}});\nconst Shape shape{8};',
     "shard/torus/hybrid_mesh.h": """std::vector<DeviceAttributes> devices;
         for (DeviceId id = 0; id < 8; ++id) {
@@ -143,7 +139,7 @@ SETUP = {
 INCLUDES = {
     "checkpoint/manager.h": ["checkpoint/reader.h"],
     "convert/safetensors.h": ["checkpoint/manager.h", "checkpoint/reader.h", "checkpoint/reshard.h"],
-    "loader/sources/concat.h": ["loader/sources/npy.h"],
+    "loader/source.h": ["loader/sources/arrays.h"],
 }
 
 EXPRESSION = re.compile(r"[A-Za-z_][\w:]*(\(|\.|->)")

@@ -1,5 +1,3 @@
-#include "shardwise/loader/sources/idx.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -12,6 +10,7 @@
 #include <string>
 
 #include "loader/idx_files.h"
+#include "shardwise/loader/sources/arrays.h"
 #include "testing/errors.h"
 #include "testing/random_boxes.h"
 #include "testing/random_shardings.h"

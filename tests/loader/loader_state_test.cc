@@ -1,11 +1,10 @@
-#include "shardwise/loader/loader_state.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstdint>
 #include <string>
 
+#include "shardwise/loader/loader_options.h"
 #include "testing/errors.h"
 
 namespace shardwise {

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "loader/pattern_source.h"
-#include "shardwise/loader/order/shuffle.h"
+#include "shardwise/loader/detail/order/shuffle.h"
 #include "testing/errors.h"
 #include "testing/make_sharding.h"
 

@@ -1,5 +1,3 @@
-#include "shardwise/loader/replay.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -8,6 +6,7 @@
 #include "loader/pattern_source.h"
 #include "shardwise/loader/host_loader.h"
 #include "shardwise/loader/loader.h"
+#include "shardwise/loader/loader_stats.h"
 #include "shardwise/shard/error.h"
 #include "testing/errors.h"
 

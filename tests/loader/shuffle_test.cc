@@ -1,4 +1,4 @@
-#include "shardwise/loader/order/shuffle.h"
+#include "shardwise/loader/detail/order/shuffle.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

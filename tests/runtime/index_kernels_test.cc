@@ -10,7 +10,7 @@
 
 #include "runtime/kernel_shards.h"
 #include "shardwise/runtime/kernels/detail/index.h"
-#include "shardwise/shard/philox.h"
+#include "shardwise/shard/host/random.h"
 #include "testing/errors.h"
 #include "testing/simd_targets.h"
 

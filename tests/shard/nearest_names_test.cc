@@ -1,7 +1,7 @@
-#include "shardwise/shard/nearest_names.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "shardwise/shard/text.h"
 
 namespace shardwise {
 namespace {

@@ -8,7 +8,7 @@
 #include <cstring>
 
 #include "shardwise/shard/error.h"
-#include "shardwise/shard/host/splitmix64.h"
+#include "shardwise/shard/host/random.h"
 
 namespace shardwise::tools {
 namespace {

@@ -17,7 +17,6 @@
 #include "shardwise/shard/dtype.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/shard/notation/convert.h"
-#include "shardwise/shard/notation/jax_text.h"
 #include "shardwise/shard/notation/placements.h"
 #include "shardwise/shard/notation/xla_text.h"
 #include "shardwise/shard/shard_boxes.h"

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "shardwise/shard/error.h"
-#include "shardwise/shard/nearest_names.h"
+#include "shardwise/shard/text.h"
 
 namespace shardwise::detail {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "shardwise/loader/loader_state.h"
+#include "shardwise/loader/loader_options.h"
 
 namespace shardwise::detail {
 

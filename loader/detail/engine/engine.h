@@ -18,7 +18,6 @@
 #include "shardwise/loader/detail/engine/run_order.h"
 #include "shardwise/loader/detail/engine/stage_clock.h"
 #include "shardwise/loader/loader_options.h"
-#include "shardwise/loader/loader_state.h"
 #include "shardwise/loader/loader_stats.h"
 #include "shardwise/runtime/stopwatch.h"
 #include "shardwise/runtime/timeline.h"

@@ -8,7 +8,7 @@
 
 #include "shardwise/loader/detail/engine/delivery_digest.h"
 #include "shardwise/loader/detail/engine/stage_clock.h"
-#include "shardwise/shard/host/splitmix64.h"
+#include "shardwise/shard/host/random.h"
 
 namespace shardwise::detail {
 namespace {

@@ -6,8 +6,8 @@
 #include <limits>
 
 #include "shardwise/loader/detail/engine/delivery_digest.h"
+#include "shardwise/loader/detail/order/shuffle.h"
 #include "shardwise/loader/detail/sample_numbers.h"
-#include "shardwise/loader/order/shuffle.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise::detail {

@@ -4,7 +4,7 @@
 #include <optional>
 #include <vector>
 
-#include "shardwise/loader/loader_state.h"
+#include "shardwise/loader/loader_options.h"
 #include "shardwise/loader/source.h"
 
 namespace shardwise::detail {

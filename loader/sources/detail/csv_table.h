@@ -7,9 +7,9 @@
 #include <string_view>
 #include <vector>
 
-#include "shardwise/loader/sources/csv.h"
 #include "shardwise/loader/sources/detail/csv_record.h"
 #include "shardwise/loader/sources/detail/text_records.h"
+#include "shardwise/loader/sources/text.h"
 
 namespace shardwise::detail {
 

@@ -5,10 +5,9 @@
 #include <string>
 
 #include "shardwise/loader/detail/files/input_file.h"
-#include "shardwise/loader/sources/csv.h"
-#include "shardwise/loader/sources/jsonl.h"
+#include "shardwise/loader/sources/arrays.h"
+#include "shardwise/loader/sources/text.h"
 #include "shardwise/loader/sources/tfrecord.h"
-#include "shardwise/loader/sources/tokens.h"
 
 namespace shardwise::detail {
 

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "shardwise/loader/source.h"
-#include "shardwise/loader/stages/field_value.h"
 
 namespace shardwise::detail {
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "shardwise/shard/philox.h"
+#include "shardwise/shard/host/random.h"
 
 // Highway compiles this file once per SIMD target and picks one at run time. The targets are
 // included again from here, so everything up to the second part is inside HWY_NAMESPACE.

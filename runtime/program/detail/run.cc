@@ -20,7 +20,7 @@
 #include "shardwise/runtime/program/detail/remote_copies.h"
 #include "shardwise/runtime/timeline.h"
 #include "shardwise/shard/error.h"
-#include "shardwise/shard/host/splitmix64.h"
+#include "shardwise/shard/host/random.h"
 
 namespace shardwise {
 namespace {

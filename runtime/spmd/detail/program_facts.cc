@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "shardwise/shard/host/splitmix64.h"
+#include "shardwise/shard/host/random.h"
 
 namespace shardwise::detail {
 std::vector<ProcessGroup::Fact> program_facts(const Planned& planned) {

@@ -8,7 +8,7 @@
 #include "shardwise/shard/plan/detail/replicas.h"
 #include "shardwise/shard/plan/detail/target_copies.h"
 #include "shardwise/shard/plan/piece_list.h"
-#include "shardwise/shard/plan/topology.h"
+#include "shardwise/shard/plan/transfer_plan.h"
 #include "shardwise/shard/sharding.h"
 
 namespace shardwise::detail {

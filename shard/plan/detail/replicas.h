@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "shardwise/shard/plan/packed_boxes.h"
-#include "shardwise/shard/plan/topology.h"
+#include "shardwise/shard/plan/transfer_plan.h"
 
 namespace shardwise::detail {
 

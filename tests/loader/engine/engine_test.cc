@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "loader/engine/trial_source.h"
+#include "shardwise/loader/detail/order/shuffle.h"
 #include "shardwise/loader/host_loader.h"
-#include "shardwise/loader/order/shuffle.h"
 #include "testing/errors.h"
 #include "testing/make_sharding.h"
 

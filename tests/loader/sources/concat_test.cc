@@ -1,5 +1,3 @@
-#include "shardwise/loader/sources/concat.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -9,7 +7,7 @@
 
 #include "loader/pattern_source.h"
 #include "loader/sources/source_reads.h"
-#include "shardwise/loader/sources/callback.h"
+#include "shardwise/loader/source.h"
 #include "testing/errors.h"
 
 namespace shardwise {

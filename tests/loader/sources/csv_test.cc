@@ -1,5 +1,3 @@
-#include "shardwise/loader/sources/csv.h"
-
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,6 +7,7 @@
 
 #include "loader/sources/source_reads.h"
 #include "shardwise/loader/sources/detail/open_files.h"
+#include "shardwise/loader/sources/text.h"
 #include "testing/errors.h"
 #include "testing/temp_dir.h"
 

@@ -8,7 +8,7 @@
 
 #include "loader/sources/hdf5_files.h"
 #include "loader/sources/source_reads.h"
-#include "shardwise/loader/sources/hdf5_files.h"
+#include "shardwise/loader/sources/arrays.h"
 #include "shardwise/storage/hdf5_dataset.h"
 #include "testing/errors.h"
 #include "testing/temp_dir.h"

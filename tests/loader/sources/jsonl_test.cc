@@ -1,5 +1,3 @@
-#include "shardwise/loader/sources/jsonl.h"
-
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,6 +8,7 @@
 #include "loader/sources/source_reads.h"
 #include "shardwise/loader/sources/detail/json_value.h"
 #include "shardwise/loader/sources/detail/open_files.h"
+#include "shardwise/loader/sources/text.h"
 #include "testing/errors.h"
 
 namespace shardwise {

@@ -1,10 +1,9 @@
-#include "shardwise/loader/sources/npy.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "loader/sources/source_reads.h"
 #include "shardwise/loader/detail/files/byte_order.h"
+#include "shardwise/loader/sources/arrays.h"
 #include "shardwise/loader/sources/detail/open_files.h"
 #include "testing/errors.h"
 #include "testing/temp_dir.h"

@@ -1,9 +1,8 @@
-#include "shardwise/loader/sources/tokens.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "loader/sources/source_reads.h"
+#include "shardwise/loader/sources/arrays.h"
 #include "shardwise/loader/sources/detail/open_files.h"
 #include "testing/errors.h"
 #include "testing/temp_dir.h"

@@ -11,7 +11,6 @@
 #include "shardwise/loader/stages/convert.h"
 #include "shardwise/loader/stages/filter.h"
 #include "shardwise/loader/stages/map.h"
-#include "shardwise/loader/stages/mix.h"
 #include "shardwise/loader/stages/pack.h"
 #include "shardwise/loader/stages/region.h"
 #include "shardwise/loader/stages/select.h"

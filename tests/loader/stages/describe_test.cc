@@ -12,11 +12,10 @@
 #include <vector>
 
 #include "loader/stages/stage_checks.h"
-#include "shardwise/loader/sources/concat.h"
+#include "shardwise/loader/source.h"
 #include "shardwise/loader/stages/convert.h"
 #include "shardwise/loader/stages/filter.h"
 #include "shardwise/loader/stages/map.h"
-#include "shardwise/loader/stages/mix.h"
 #include "shardwise/loader/stages/pack.h"
 #include "shardwise/loader/stages/region.h"
 #include "shardwise/loader/stages/select.h"

@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "loader/stages/stage_checks.h"
-#include "shardwise/loader/stages/mix.h"
 #include "shardwise/loader/stages/select.h"
 #include "testing/errors.h"
 #include "testing/temp_dir.h"

@@ -9,8 +9,7 @@
 #include <set>
 #include <vector>
 
-#include "shardwise/shard/host/splitmix64.h"
-#include "shardwise/shard/philox.h"
+#include "shardwise/shard/host/random.h"
 
 namespace shardwise {
 namespace {

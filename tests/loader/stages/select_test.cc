@@ -12,9 +12,8 @@
 #include <vector>
 
 #include "loader/stages/stage_checks.h"
-#include "shardwise/loader/order/shuffle.h"
-#include "shardwise/loader/sources/callback.h"
-#include "shardwise/loader/stages/mix.h"
+#include "shardwise/loader/detail/order/shuffle.h"
+#include "shardwise/loader/source.h"
 #include "shardwise/loader/stages/pack.h"
 #include "testing/errors.h"
 

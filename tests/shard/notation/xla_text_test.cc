@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "shardwise/shard/error.h"
-#include "shardwise/shard/notation/jax_text.h"
 #include "testing/errors.h"
 #include "testing/make_sharding.h"
 #include "testing/random_shardings.h"

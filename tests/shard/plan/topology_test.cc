@@ -1,11 +1,10 @@
-#include "shardwise/shard/plan/topology.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
 #include <vector>
 
+#include "shardwise/shard/plan/transfer_plan.h"
 #include "testing/errors.h"
 
 namespace shardwise {

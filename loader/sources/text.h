@@ -12,6 +12,48 @@
 
 namespace shardwise {
 
+/// A field made of one column of a table, or of several side by side.
+struct CsvField {
+  std::string name;
+
+  /// Of its numbers. If absent, and not `text`: i64 if all its cells are such, else f64 if all are
+  /// numbers or empty, else it is text.
+  std::optional<DType> dtype = {};
+
+  /// Cells as they are: a ragged field of u8, the bytes of each cell.
+  bool text = false;
+
+  /// Columns of numbers side by side: the field has the shape [columns]. Empty: the one column
+  /// called `name`; shape [].
+  std::vector<std::string> columns = {};
+};
+
+struct CsvOptions {
+  std::vector<CsvField> fields = {};  ///< empty: each column, as a field of its name
+  char delimiter = ',';
+  bool header = true;  ///< the first record names the columns; else they are called "0", "1", ..
+  std::size_t hold_bytes = kDefaultHoldBytes;
+  IndexProgress progress = {};
+};
+
+/// Opens a table of text as RFC 4180 has it: cells that contain delimiters, quotes or line ends are
+/// in quotes, quotes within them are doubled. Lines end with LF or CRLF; empty lines are passed
+/// over, as is a UTF-8 byte order mark. Blanks around a number and a "+" before it are allowed; an
+/// empty cell is NaN in a column of floats, and an error in one of integers.
+///
+/// The file is read once to find its records, of which 8 bytes each are kept, and 4 per text.
+///
+/// Throws invalid_argument for impossible options; not_found, also for a column; io; corrupt for
+/// quotes that are broken, naming the line. A record with too few or too many cells and a number
+/// that is none are errors of its read().
+///
+///   const auto table = open_csv("houses.csv", {.fields = {
+///       {.name = "price", .dtype = DType::f32},
+///       {.name = "features", .dtype = DType::f32, .columns = {"rooms", "age"}},
+///       {.name = "street", .text = true}}});
+std::shared_ptr<const Source> open_csv(const std::filesystem::path& path,
+                                       const CsvOptions& options = {});
+
 /// A field made of what one key of each line's object has: a number, true or false, lists of them
 /// within one another, or a string, which is a ragged field of u8 (its UTF-8 bytes).
 struct JsonlField {

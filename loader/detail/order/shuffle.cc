@@ -1,4 +1,4 @@
-#include "shardwise/loader/order/shuffle.h"
+#include "shardwise/loader/detail/order/shuffle.h"
 
 #include <fmt/format.h>
 
@@ -6,7 +6,7 @@
 #include <cassert>
 
 #include "shardwise/shard/error.h"
-#include "shardwise/shard/host/splitmix64.h"
+#include "shardwise/shard/host/random.h"
 
 namespace shardwise {
 namespace {

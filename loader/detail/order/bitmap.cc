@@ -1,4 +1,4 @@
-#include "shardwise/loader/order/bitmap.h"
+#include "shardwise/loader/detail/order/bitmap.h"
 
 #include <fmt/format.h>
 
