@@ -12,6 +12,13 @@ components="shard storage runtime loader checkpoint convert"
 # Each line a file and what it includes.
 included=$(grep -HoE '^ *#include *[<"][^>"]+' $(sources $components tools bench examples python/src) |
   sed -E 's/: *#include *[<"]/ /')
+# The same for tools and python/src, whose sources name each other without "shardwise/".
+beside=$(awk '{ split($1, part, "/"); component = part[1] == "python" ? "python/src" : part[1]
+  if ((component == "tools" || component == "python/src") && $2 !~ /^shardwise\// && $2 ~ /\.h$/) {
+    file = component "/" $2
+    if ((getline line < file) >= 0) print $1, "shardwise/" file
+    close(file)
+  } }' <<< "$included")
 is_public() { [[ $1 == *.h && $1 != */detail/* ]] && [[ " $components " == *" ${1%%/*} "* ]]; }
 
 # 1. Includes point down only.
@@ -107,12 +114,14 @@ done
 # "+"; or "." for all files that are in no folder but detail/.
 order_shard=". notation|torus|plan view|host"
 order_storage="detail ."
-order_loader="detail/mix+detail/prefetch+detail/row_stretch+detail/scratch_memory+detail/sample_numbers source+detail/read_frame+detail/common_fields+detail/copy_row+detail/order order sources/file_options+sources/images detail/files detail/image sources stages loader_options+loader_stats+placement detail/engine host_loader+loader+open_source+replay+loader_state"
+order_loader="detail/mix+detail/prefetch+detail/row_stretch+detail/scratch_memory+detail/sample_numbers source+detail/read_frame+detail/common_fields+detail/copy_row detail/order order sources/file_options+sources/images detail/files detail/image sources stages loader_options+loader_stats+placement detail/engine host_loader+loader+open_source+replay+loader_state"
 order_checkpoint="info+box_reader+read_options+save+steps+detail/host_reader detail/format detail/codec|detail/lanes|detail/hdf5|detail/root detail/read detail/write detail/together attempt|reader|verify|staged_output|manager reshard+spec_rules+detail/reshard|tiers+detail/tiers"
 order_convert="detail ."
 order_runtime="parallel+stopwatch+timeline+default_mesh|process memory device+sharded_array program manual gemm|graph kernels ops spmd tensor+tracer+detail/tracer_impl nn"
-for component in $components; do
-  order=order_$component
+order_tools="commands/commands+output+launched parse bench commands command_line main"
+order_python_src="bindings gil+work+python_source parts errors|convert|loader|read|records|save|sharding|stages module"
+for component in $components tools python/src; do
+  order=order_${component//\//_}
   [[ -n ${!order:-} ]] || continue
   breaches=$(awk -v component="$component" -v order="${!order}" '
     function part_of(file,    stem, names, n, i, k) {  # its number in the list of parts; 0 if it is in none
@@ -137,7 +146,7 @@ for component in $components; do
       if (!own) print $1 " has no place in the order of " component "/: " order
       else if (rank[other] > rank[own] || (rank[other] == rank[own] && other != own))
         print $1 " includes " used ", which does not stand before it in " component "/"
-    }' <<< "$included")
+    }' <<< "$included"$'\n'"$beside")
   while read -r line; do [[ -z $line ]] || breach "$line"; done <<< "$breaches"
 done
 
@@ -190,5 +199,33 @@ while read -r reader target reason; do
   grep -qx "$reader" <<< "$readers" || breach "$targets names $reader, which no header has"
   [[ $target == - && -n $reason ]] || [[ -f tests/fuzz/${target}_fuzz.cc ]] || breach "$targets names the target $target, which is not there"
 done < $targets
+
+# 13. Each public header has a user outside its component (a component, a command, Python, an example or a benchmark
+# includes it, or a public header that has such a user), or header_users.txt says where its users are.
+users=tests/architecture/header_users.txt
+headers=$(find $components -name '*.h' -not -path '*/detail/*' | sort)
+unused=$(awk -v headers="$headers" '
+  function component_of(file) { sub(/\/.*/, "", file); return file }
+  BEGIN { n = split(headers, header, "\n"); for (i = 1; i <= n; ++i) is_header[header[i]] = 1 }
+  $2 ~ /^shardwise\// {
+    used = substr($2, 11)
+    if (component_of($1) != component_of(used)) has_user[used] = 1
+    else if (is_header[$1]) { from[++edges] = $1; to[edges] = used }
+  }
+  END {
+    for (more = 1; more;) {
+      more = 0
+      for (i = 1; i <= edges; ++i) if (has_user[from[i]] && !has_user[to[i]]) has_user[to[i]] = more = 1
+    }
+    for (i = 1; i <= n; ++i) if (!has_user[header[i]]) print header[i]
+  }' <<< "$included")
+for header in $unused; do
+  grep -q "^$header " $users || breach "$header has no user outside ${header%%/*}/ and no line in $users"
+done
+while read -r header page word _; do
+  [[ $header != \#* ]] || continue
+  grep -qx "$header" <<< "$unused" || breach "$users names $header, which has a user or is not there"
+  [[ -f $page ]] && grep -qwF "$word" "$page" || breach "$users says of $header that $page names $word; it does not"
+done < $users
 
 exit $failed
