@@ -40,10 +40,11 @@ detail::Home on_host(const std::vector<FieldPlacement>& placements, HostLoaderOp
                                                 std::size_t bytes, const std::string& label) {
             std::shared_ptr<std::byte> memory = allocate(position, bytes);
             if (!memory && bytes > 0) {
-              detail::fail_loader(ErrorCode::resource_exhausted,
-                                  fmt::format("allocate \"{}\": position {} got no memory, needs "
-                                              "{} bytes",
-                                              label, position, bytes));
+              detail::fail_loader(
+                  ErrorCode::resource_exhausted,
+                  fmt::format("allocate \"{}\": position {} got no memory, needed is "
+                              "{} bytes",
+                              label, position, bytes));
             }
             std::byte* const data = memory.get();
             return detail::Slab{data, std::move(memory)};

@@ -19,7 +19,7 @@ Choice chosen(const char* option, std::string_view text,
     names += fmt::format("{}{}", names.empty() ? "" : ", ", name(choice));
   }
   throw Error(ErrorCode::invalid_argument,
-              fmt::format("loader: {} is \"{}\", needs one of {}", option, text, names));
+              fmt::format("loader: {} is \"{}\", needed is one of {}", option, text, names));
 }
 
 }  // namespace

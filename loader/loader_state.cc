@@ -44,10 +44,10 @@ json parse_object(std::string_view text) {
   } catch (const json::exception& e) {
     fail(e.what());
   }
-  if (!object.is_object()) fail(fmt::format("found {}, needs an object", object.type_name()));
+  if (!object.is_object()) fail(fmt::format("found {}, needed is an object", object.type_name()));
   for (const std::string& key : keys) {
     if (std::ranges::find(kKeys, key) == kKeys.end()) {
-      fail(fmt::format("unknown key {}, needs {}", shown(key), fmt::join(kKeys, ", ")));
+      fail(fmt::format("unknown key {}, needed is {}", shown(key), fmt::join(kKeys, ", ")));
     }
   }
   return object;
@@ -62,7 +62,8 @@ const json& member(const json& object, const char* key) {
 std::uint64_t number(const json& object, const char* key, std::uint64_t most) {
   const json& value = member(object, key);
   if (!value.is_number_unsigned() || value.get<std::uint64_t>() > most) {
-    fail(fmt::format("\"{}\" is {}, needs a whole number from 0 to {}", key, shown(value), most));
+    fail(fmt::format("\"{}\" is {}, needed is a whole number from 0 to {}", key, shown(value),
+                     most));
   }
   return value.get<std::uint64_t>();
 }
@@ -73,7 +74,7 @@ Hash hash(const json& object, const char* key) {
   const json& value = member(object, key);
   Hash bits{};
   if (value.is_string() && from_hex(value.get_ref<const std::string&>(), bits)) return bits;
-  fail(fmt::format("\"{}\" is {}, needs a string of {} hex digits", key, shown(value),
+  fail(fmt::format("\"{}\" is {}, needed is a string of {} hex digits", key, shown(value),
                    2 * sizeof(Hash)));
 }
 
@@ -85,7 +86,7 @@ Enum choice(const json& object, const char* key, const std::array<Enum, kCount>&
     if (value.is_string() && value.get_ref<const std::string&>() == name(one)) return one;
     known += fmt::format("{}\"{}\"", known.empty() ? "" : ", ", name(one));
   }
-  fail(fmt::format("\"{}\" is {}, needs one of {}", key, shown(value), known));
+  fail(fmt::format("\"{}\" is {}, needed is one of {}", key, shown(value), known));
 }
 
 }  // namespace

@@ -79,13 +79,14 @@ SourcePtr open_csv_text(SourceText& text, std::string_view) {
   CsvOptions options{.progress = text.progress};
   if (const auto delimiter = text.take("delimiter")) {
     if (*delimiter != "tab" && delimiter->size() != 1) {
-      text.fail(fmt::format("delimiter is \"{}\", needs one character, or \"tab\"", *delimiter));
+      text.fail(
+          fmt::format("delimiter is \"{}\", needed is one character, or \"tab\"", *delimiter));
     }
     options.delimiter = *delimiter == "tab" ? '\t' : (*delimiter)[0];
   }
   if (const auto header = text.take("header")) {
     if (*header != "yes" && *header != "no") {
-      text.fail(fmt::format("header is \"{}\", needs \"yes\" or \"no\"", *header));
+      text.fail(fmt::format("header is \"{}\", needed is \"yes\" or \"no\"", *header));
     }
     options.header = *header == "yes";
   }
@@ -123,7 +124,7 @@ SourcePtr open_tfrecord_text(SourceText& text, std::string_view) {
   TfrecordOptions options{.progress = text.progress};
   for (const auto& [name, type] : text.options) {
     const FieldType field = parse_field_type(text, name, type);
-    if (!field.dtype) text.fail(fmt::format("field \"{}\" has no type, needs one", name));
+    if (!field.dtype) text.fail(fmt::format("field \"{}\" has no type, needed is one", name));
     options.features.push_back({.name = name,
                                 .dtype = *field.dtype,
                                 .shape = field.shape.value_or(Shape()),
@@ -145,12 +146,12 @@ ImageOptions image_options(SourceText& text, std::string_view known) {
   options.max_pixels = text.take_count("max_pixels").value_or(options.max_pixels);
   const std::string resize = text.take("resize").value_or("stretch");
   if (resize != "stretch" && resize != "crop") {
-    text.fail(fmt::format("resize is \"{}\", needs \"stretch\" or \"crop\"", resize));
+    text.fail(fmt::format("resize is \"{}\", needed is \"stretch\" or \"crop\"", resize));
   }
   options.resize = resize == "crop" ? ImageResize::crop : ImageResize::stretch;
   const std::string labels = text.take("labels").value_or("automatic");
   if (labels != "automatic" && labels != "none") {
-    text.fail(fmt::format("labels is \"{}\", needs \"automatic\" or \"none\"", labels));
+    text.fail(fmt::format("labels is \"{}\", needed is \"automatic\" or \"none\"", labels));
   }
   options.labels = labels == "none" ? ImageLabels::none : ImageLabels::automatic;
   text.finish(known);

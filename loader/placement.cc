@@ -17,7 +17,7 @@ FieldPlacement place_field(const Field& field, const Mesh& mesh, std::string_vie
     const std::size_t rank = field.shape.size() + 1;
     if (sharding.rank() != rank) {
       fail(ErrorCode::invalid_argument,
-           fmt::format("it has rank {}, needs rank {}: the batch and the record's dims",
+           fmt::format("it has rank {}, needed is rank {}: the batch and the record's dims",
                        sharding.rank(), rank));
     }
     return {field.name, std::move(sharding)};

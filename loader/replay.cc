@@ -35,8 +35,8 @@ std::vector<RecordedBatch> recorded_run(const Timeline& timeline) {
       batches[event.batch].reads_ns.push_back(event.end_ns - event.begin_ns);
     } else if (event.kind == Kind::wait) {
       if (event.batch <= delivered) {
-        refuse_replay(
-            fmt::format("batch {} comes after batch {}, needs one run", event.batch, delivered));
+        refuse_replay(fmt::format("batch {} comes after batch {}, needed is one run", event.batch,
+                                  delivered));
       }
       if (delivered >= 0) batches[delivered].step_ns = event.begin_ns - delivered_ns;
       delivered = event.batch;
@@ -55,7 +55,7 @@ std::vector<RecordedBatch> recorded_run(const Timeline& timeline) {
 // begun when fewer than `prefetch` are begun and not taken.
 double replayed(const std::vector<RecordedBatch>& run, const ReplayOptions& options) {
   if (options.threads < 1 || options.prefetch < 1) {
-    refuse_replay(fmt::format("{} threads and {} batches ahead, needs 1 or more of both",
+    refuse_replay(fmt::format("{} threads and {} batches ahead, needed is 1 or more of both",
                               options.threads, options.prefetch));
   }
   std::vector<std::int64_t> free_ns(static_cast<std::size_t>(options.threads), 0);

@@ -206,7 +206,7 @@ std::uint64_t Source::fingerprint() const {
 
 std::shared_ptr<const Source> zip(std::vector<std::shared_ptr<const Source>> sources) {
   if (sources.empty()) {
-    throw Error(ErrorCode::invalid_argument, "zip: got no source, needs at least one");
+    throw Error(ErrorCode::invalid_argument, "zip: got no source, needed is at least one");
   }
   std::vector<std::string_view> names;
   for (std::size_t i = 0; i < sources.size(); ++i) {
@@ -214,15 +214,17 @@ std::shared_ptr<const Source> zip(std::vector<std::shared_ptr<const Source>> sou
       throw Error(ErrorCode::invalid_argument, fmt::format("zip: source {} is null", i));
     }
     if (sources[i]->size() != sources[0]->size()) {
-      throw Error(ErrorCode::invalid_argument,
-                  fmt::format("zip: source {} has {} records, source 0 has {}, needs equal sizes",
-                              i, sources[i]->size(), sources[0]->size()));
+      throw Error(
+          ErrorCode::invalid_argument,
+          fmt::format("zip: source {} has {} records, source 0 has {}, needed are equal sizes", i,
+                      sources[i]->size(), sources[0]->size()));
     }
     for (const Field& field : sources[i]->fields()) {
       if (std::find(names.begin(), names.end(), field.name) != names.end()) {
-        throw Error(ErrorCode::invalid_argument,
-                    fmt::format("zip: field \"{}\" of source {} comes twice, needs distinct names",
-                                field.name, i));
+        throw Error(
+            ErrorCode::invalid_argument,
+            fmt::format("zip: field \"{}\" of source {} comes twice, needed are distinct names",
+                        field.name, i));
       }
       names.push_back(field.name);
     }
@@ -234,15 +236,16 @@ std::shared_ptr<const Source> memory_source(Field field, std::int64_t size,
                                             std::vector<std::byte> data) {
   if (size < 0) {
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("source in memory: size is {}, needs 0 or more", size));
+                fmt::format("source in memory: size is {}, needed is 0 or more", size));
   }
   const std::size_t record_bytes = num_bytes(field.shape, size_bytes(field.dtype));
   std::size_t needed = 0;
   if (__builtin_mul_overflow(record_bytes, static_cast<std::size_t>(size), &needed) ||
       needed != data.size()) {
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("source in memory: field \"{}\" got {} bytes, needs {} records of {}",
-                            field.name, data.size(), size, record_bytes));
+    throw Error(
+        ErrorCode::invalid_argument,
+        fmt::format("source in memory: field \"{}\" got {} bytes, needed is {} records of {}",
+                    field.name, data.size(), size, record_bytes));
   }
   return std::make_shared<MemorySource>(std::move(field), size, record_bytes, std::move(data));
 }

@@ -41,7 +41,7 @@ std::vector<Field> common_fields(std::span<const std::shared_ptr<const Source>> 
     if (i == 0) all.assign(own.begin(), own.end());
     if (!std::equal(all.begin(), all.end(), own.begin(), own.end(), go_together)) {
       throw Error(ErrorCode::invalid_argument,
-                  fmt::format("{}: source {} has {}, needs {} as source 0 has", stage, i,
+                  fmt::format("{}: source {} has {}, needed is {} as source 0 has", stage, i,
                               shown_fields(own), shown_fields(sources[0]->fields())));
     }
     for (std::size_t field = 0; field < all.size(); ++field) {

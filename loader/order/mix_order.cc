@@ -21,12 +21,12 @@ std::int64_t period_of(std::span<const std::int64_t> weights) {
   for (std::size_t i = 0; i < weights.size(); ++i) {
     if (weights[i] < 0 || weights[i] > MixOrder::kMaxPeriod) {
       refuse_mix(
-          fmt::format("weight {} is {}, needs 0 to {}", i, weights[i], MixOrder::kMaxPeriod));
+          fmt::format("weight {} is {}, needed is 0 to {}", i, weights[i], MixOrder::kMaxPeriod));
     }
     sum += weights[i];
   }
   if (sum == 0 || sum > MixOrder::kMaxPeriod) {
-    refuse_mix(fmt::format("the weights sum to {}, needs 1 to {}", sum, MixOrder::kMaxPeriod));
+    refuse_mix(fmt::format("the weights sum to {}, needed is 1 to {}", sum, MixOrder::kMaxPeriod));
   }
   return sum;
 }
@@ -59,18 +59,18 @@ Waiting waiting(std::uint32_t source, std::uint32_t count, std::int64_t weight, 
 
 MixOrder::MixOrder(std::vector<std::int64_t> weights, std::vector<MixChange> changes) {
   if (weights.empty() || weights.size() > static_cast<std::size_t>(kMaxSources)) {
-    refuse_mix(fmt::format("got {} weights, needs 1 to {}", weights.size(), kMaxSources));
+    refuse_mix(fmt::format("got {} weights, needed is 1 to {}", weights.size(), kMaxSources));
   }
   stretches_.reserve(changes.size() + 1);
   stretches_.push_back(make_stretch(0, std::move(weights)));
   for (MixChange& change : changes) {
     const Stretch& before = stretches_.back();
     if (change.weights.size() != before.weights.size()) {
-      refuse_mix(fmt::format("the change at sample {} has {} weights, needs {}",
+      refuse_mix(fmt::format("the change at sample {} has {} weights, needed is {}",
                              change.first_sample, change.weights.size(), before.weights.size()));
     }
     if (change.first_sample <= before.begin) {
-      refuse_mix(fmt::format("a change begins at sample {}, needs to come after {}",
+      refuse_mix(fmt::format("a change begins at sample {}, needed is one after {}",
                              change.first_sample, before.begin));
     }
     Stretch next = make_stretch(change.first_sample, std::move(change.weights));

@@ -96,7 +96,7 @@ std::int64_t CallbackSource::length(const Sample& sample, std::size_t field) con
   const std::int64_t most = fields_[field].shape[0];
   if (length >= 0 && length <= most) return length;
   throw Error(ErrorCode::invalid_argument,
-              fmt::format("callback: record {}, field \"{}\" has length {}, needs 0 to {}",
+              fmt::format("callback: record {}, field \"{}\" has length {}, needed is 0 to {}",
                           sample.record, fields_[field].name, length, most));
 }
 
@@ -107,17 +107,17 @@ std::shared_ptr<const Source> callback_source(std::vector<Field> fields, std::in
   const auto refuse = [](const std::string& found) {
     throw Error(ErrorCode::invalid_argument, "source of a callback: " + found);
   };
-  if (!fill) refuse("got no function, needs one");
-  if (size < 0) refuse(fmt::format("size is {}, needs 0 or more", size));
-  if (fields.empty()) refuse("got no field, needs at least one");
+  if (!fill) refuse("got no function, needed is one");
+  if (size < 0) refuse(fmt::format("size is {}, needed is 0 or more", size));
+  if (fields.empty()) refuse("got no field, needed is at least one");
   for (std::size_t i = 0; i < fields.size(); ++i) {
     if (fields[i].ragged && (fields[i].shape.empty() || !length)) {
-      refuse(fmt::format("field \"{}\" is ragged, needs a dim and a function for its length",
+      refuse(fmt::format("field \"{}\" is ragged, needed is a dim and a function for its length",
                          fields[i].name));
     }
     for (std::size_t j = 0; j < i; ++j) {
       if (fields[i].name == fields[j].name) {
-        refuse(fmt::format("field \"{}\" comes twice, needs distinct names", fields[i].name));
+        refuse(fmt::format("field \"{}\" comes twice, needed are distinct names", fields[i].name));
       }
     }
   }

@@ -95,7 +95,7 @@ std::string ConcatSource::describe(std::int64_t samples) const {
 
 std::shared_ptr<const Source> concat(std::vector<std::shared_ptr<const Source>> sources) {
   if (sources.empty()) {
-    throw Error(ErrorCode::invalid_argument, "concat: got no source, needs at least one");
+    throw Error(ErrorCode::invalid_argument, "concat: got no source, needed is at least one");
   }
   if (sources.size() == 1 && sources[0]) return sources[0];
   return std::make_shared<ConcatSource>(std::move(sources));

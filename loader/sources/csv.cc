@@ -117,11 +117,11 @@ void CsvSource::begin(const CsvOptions& options) {
 void CsvSource::add_field(const CsvField& wanted) {
   if (wanted.text && (wanted.dtype || !wanted.columns.empty())) {
     refuse(ErrorCode::invalid_argument,
-           fmt::format("field \"{}\" is text with a dtype or a list of columns, needs neither",
+           fmt::format("field \"{}\" is text with a dtype or a list of columns, needed is neither",
                        wanted.name));
   }
   if (wanted.dtype && !is_computed(*wanted.dtype)) {
-    refuse(ErrorCode::unsupported, fmt::format("field \"{}\" is {}, needs a number or bool",
+    refuse(ErrorCode::unsupported, fmt::format("field \"{}\" is {}, needed is a number or bool",
                                                wanted.name, name(*wanted.dtype)));
   }
   TableField field{.columns = {}, .dtype = wanted.dtype, .text = wanted.text};
@@ -178,9 +178,10 @@ void CsvSource::see_value(const CsvTable::Record& record, const CsvCell& cell, s
   if (field.all_i64 || detail::read_number(number, DType::f64, value.data())) return;
   if (!fields_[i].shape.empty()) {
     refuse(ErrorCode::invalid_argument,
-           fmt::format("field \"{}\" is of a list of columns, needs numbers in all; record {} has "
-                       "\"{}\"",
-                       fields_[i].name, record.number, detail::shown_text(cell.text)));
+           fmt::format(
+               "field \"{}\" is of a list of columns, needed are numbers in all; record {} has "
+               "\"{}\"",
+               fields_[i].name, record.number, detail::shown_text(cell.text)));
   }
   become_text(record.number, field);
   field.lengths.push_back(static_cast<std::uint32_t>(cell.size()));
@@ -257,9 +258,10 @@ void CsvSource::read_numbers(const CsvTable::Record& record, const TableField& f
   for (std::size_t i = begin; i < end; ++i, out += size_bytes(*field.dtype)) {
     const CsvCell& cell = record.cells[field.columns[i]];
     if (read_cell_number(cell, *field.dtype, out)) continue;
-    table_.fail(record.number, fmt::format("column \"{}\" has \"{}\", needs a number of type {}",
-                                           table_.columns()[field.columns[i]],
-                                           detail::shown_text(cell.text), name(*field.dtype)));
+    table_.fail(record.number,
+                fmt::format("column \"{}\" has \"{}\", needed is a number of type {}",
+                            table_.columns()[field.columns[i]], detail::shown_text(cell.text),
+                            name(*field.dtype)));
   }
 }
 

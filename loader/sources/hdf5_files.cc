@@ -82,14 +82,14 @@ void FileDatasets::add(const std::filesystem::path& path, const Hdf5Field& wante
   const Shape& shape = dataset.shape();
   if (shape.empty()) {
     refuse_hdf5(ErrorCode::unsupported, *file_,
-                fmt::format("dataset \"{}\" is a scalar, needs a dim that counts the records",
+                fmt::format("dataset \"{}\" is a scalar, needed is a dim that counts the records",
                             wanted.dataset));
   }
   if (datasets_.empty()) records_ = shape[0];
   if (records_ != shape[0]) {
     refuse_hdf5(ErrorCode::invalid_argument, *file_,
-                fmt::format("dataset \"{}\" has {} records, needs {} as \"{}\" has", wanted.dataset,
-                            shape[0], records_, names_[0]));
+                fmt::format("dataset \"{}\" has {} records, needed is {} as \"{}\" has",
+                            wanted.dataset, shape[0], records_, names_[0]));
   }
   Field field{wanted.name, dataset.dtype(), {}};
   std::int64_t row_bytes = static_cast<std::int64_t>(size_bytes(field.dtype));

@@ -52,7 +52,7 @@ DType element_type(const InputFile& file, std::byte code) {
       return DType::f64;
     default:
       fail(ErrorCode::unsupported, file,
-           fmt::format("element type {:#04x}, needs 0x08, 0x09, 0x0b, 0x0c, 0x0d or 0x0e",
+           fmt::format("element type {:#04x}, needed is 0x08, 0x09, 0x0b, 0x0c, 0x0d or 0x0e",
                        std::to_integer<int>(code)));
   }
 }
@@ -67,12 +67,12 @@ Header read_header(const InputFile& file,
   }
   if (magic[0] != std::byte{0} || magic[1] != std::byte{0}) {
     fail(ErrorCode::corrupt, file,
-         fmt::format("begins with {:#04x} {:#04x}, needs two zero bytes",
+         fmt::format("begins with {:#04x} {:#04x}, needed are two zero bytes",
                      std::to_integer<int>(magic[0]), std::to_integer<int>(magic[1])));
   }
   const DType dtype = element_type(file, magic[2]);
   const auto rank = std::to_integer<std::size_t>(magic[3]);
-  if (rank == 0) fail(ErrorCode::corrupt, file, "rank 0, needs a dim that counts the records");
+  if (rank == 0) fail(ErrorCode::corrupt, file, "rank 0, needed is a dim that counts the records");
   if (rank > kMaxRank) {
     fail(ErrorCode::unsupported, file, fmt::format("rank {}, at most {} here", rank, kMaxRank));
   }
@@ -81,7 +81,7 @@ Header read_header(const InputFile& file,
   if (sizes_bytes < 4 * rank) {
     fail(ErrorCode::corrupt, file,
          fmt::format("ends within the header: {} bytes of sizes, rank {} "
-                     "needs {}",
+                     "needed is {}",
                      sizes_bytes, rank, 4 * rank));
   }
   Header header{dtype, 0, {}, size_bytes(dtype), magic.size() + 4 * rank, 0};
@@ -122,7 +122,8 @@ std::shared_ptr<const Source> open_compressed(const InputFile& file, std::string
   // Before anything of the size that the header claims is allocated.
   if (header.data_bytes / kMaxGzipRatio > file.size_bytes()) {
     fail(ErrorCode::corrupt, file,
-         fmt::format("{} compressed bytes, too few: {} bytes", file.size_bytes(), needs(header)));
+         fmt::format("{} compressed bytes, too few: {} bytes", file.size_bytes(),
+                     needed is(header)));
   }
   std::vector<std::byte> data;
   data.reserve(header.data_bytes);
@@ -132,12 +133,12 @@ std::shared_ptr<const Source> open_compressed(const InputFile& file, std::string
     const std::size_t count = reader.read(std::span(data).subspan(done));
     if (done + count < data.size()) {
       fail(ErrorCode::corrupt, file,
-           fmt::format("unpacks to {} bytes of data, {}", done + count, needs(header)));
+           fmt::format("unpacks to {} bytes of data, {}", done + count, needed is(header)));
     }
   }
   std::byte extra{};
   if (reader.read({&extra, 1}) != 0) {  // also makes the reader compare the last checksum
-    fail(ErrorCode::corrupt, file, fmt::format("unpacks to more data than {}", needs(header)));
+    fail(ErrorCode::corrupt, file, fmt::format("unpacks to more data than {}", needed is(header)));
   }
   if (!detail::kBigEndianHost) detail::swap_bytes(header.dtype, data);
   return memory_source({std::move(field_name), header.dtype, header.record_shape}, header.records,
@@ -154,7 +155,8 @@ std::shared_ptr<const Source> open_plain(std::shared_ptr<const InputFile> file,
   });
   const std::size_t data_bytes = file->size_bytes() - std::min(file->size_bytes(), offset);
   if (data_bytes != header.data_bytes) {
-    fail(ErrorCode::corrupt, *file, fmt::format("{} bytes of data, {}", data_bytes, needs(header)));
+    fail(ErrorCode::corrupt, *file,
+         fmt::format("{} bytes of data, {}", data_bytes, needed is(header)));
   }
   return detail::file_rows_source(
       std::move(file), {std::move(field_name), header.dtype, header.record_shape}, header.records,

@@ -68,7 +68,7 @@ std::span<const std::byte> FolderStore::read(std::int64_t record, std::uint64_t 
   const InputFile file(path(record));
   if (file.size_bytes() > most_bytes) {
     throw Error(ErrorCode::unsupported,
-                fmt::format("read image: {}: {} bytes, needs at most {} (by max_pixels)",
+                fmt::format("read image: {}: {} bytes, needed is at most {} (by max_pixels)",
                             file.path(), file.size_bytes(), most_bytes));
   }
   const std::span<std::byte> bytes(scratch.take(file.size_bytes()), file.size_bytes());
@@ -164,7 +164,7 @@ void FolderScan::list_tree(const std::string& below, FolderListing listing,
   const fs::path here = root_ / below;
   if (!listing.other_image.empty()) {
     fail(ErrorCode::unsupported, here / listing.other_image,
-         "an image of another format, needs PNG or JPEG");
+         "an image of another format, needed is PNG or JPEG");
   }
   if (!listing.images.empty()) out.push_back({below, std::move(listing.images)});
   above_.push_back(here);
@@ -209,7 +209,7 @@ void FolderScan::put_classes(const std::vector<std::string>& classes, FolderStor
     found.class_names.clear();
   } else if (!without_images.empty()) {
     fail(ErrorCode::not_found, root_ / without_images,
-         "a class folder without an image, needs .png, .jpg or .jpeg");
+         "a class folder without an image, needed is .png, .jpg or .jpeg");
   }
 }
 
@@ -240,9 +240,10 @@ std::shared_ptr<const ImageSource> open_image_folder(const std::filesystem::path
                                                      const ImageOptions& options) {
   detail::check_options(options);
   if (!options.byte_fields.empty()) {
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("open image folder {}: byte field \"{}\", needs none: a tar has them",
-                            folder.string(), options.byte_fields[0]));
+    throw Error(
+        ErrorCode::invalid_argument,
+        fmt::format("open image folder {}: byte field \"{}\", needed is none: a tar has them",
+                    folder.string(), options.byte_fields[0]));
   }
   return detail::make_image_source(FolderScan(folder, options).run(), options,
                                    fmt::format("open image folder {}", folder.string()));

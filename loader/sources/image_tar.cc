@@ -117,7 +117,7 @@ void TarStore::read_all(std::int64_t record, std::uint64_t offset, std::span<std
   if (count == out.size()) return;
   throw Error(
       ErrorCode::corrupt,
-      fmt::format("read image: {}: record of member {}: {} bytes at offset {}, needs {}: the "
+      fmt::format("read image: {}: record of member {}: {} bytes at offset {}, needed is {}: the "
                   "file was cut short since it was opened",
                   file_->path(), shown_name(name(record)), count, offset, out.size()));
 }
@@ -127,7 +127,7 @@ std::span<const std::byte> TarStore::read(std::int64_t record, std::uint64_t mos
   const MemberBytes& image = images_[as_size(record)];
   if (image.size_bytes > most_bytes) {
     throw Error(ErrorCode::unsupported,
-                fmt::format("read image: {}: {} bytes, needs at most {} (by max_pixels)",
+                fmt::format("read image: {}: {} bytes, needed is at most {} (by max_pixels)",
                             place(record), image.size_bytes, most_bytes));
   }
   const auto size = static_cast<std::size_t>(image.size_bytes);
@@ -193,7 +193,7 @@ bool TarRecords::has_cls() const {
 }
 
 void TarRecords::check_is_file(const TarMember& member) const {
-  if (member.is_link) fail(ErrorCode::unsupported, member, "a link to a file, needs the file");
+  if (member.is_link) fail(ErrorCode::unsupported, member, "a link to a file, needed is the file");
 }
 
 void TarRecords::take_images() {
@@ -205,7 +205,7 @@ void TarRecords::take_images() {
     const ImageName kind = detail::classify(name.base);
     if (kind == ImageName::no_image) continue;
     if (kind == ImageName::other_image) {
-      fail(ErrorCode::unsupported, member, "an image of another format, needs PNG or JPEG");
+      fail(ErrorCode::unsupported, member, "an image of another format, needed is PNG or JPEG");
     }
     check_is_file(member);
     store_->add(member, {});
@@ -218,7 +218,7 @@ void TarRecords::take_images() {
   if (!any_class) return;
   if (without_folder) {
     fail(ErrorCode::corrupt, *without_folder,
-         "an image in no folder, needs its class's: others are in folders");
+         "an image in no folder, needed is its class's: others are in folders");
   }
   detail::number_classes(classes, found_);
 }
@@ -235,7 +235,7 @@ void TarRecords::take_member(std::size_t number, std::optional<std::size_t>& pla
   check_is_file(index_[number]);
   if (place) {
     fail(ErrorCode::corrupt, index_[number],
-         fmt::format("comes after {} for the same part of the record, needs one",
+         fmt::format("comes after {} for the same part of the record, needed is one",
                      shown_name(index_[*place].name)));
   }
   place = number;
@@ -292,7 +292,7 @@ std::int64_t TarRecords::read_label(const TarMember& member) const {
   std::array<char, 64> text{};
   if (member.size_bytes > text.size()) {
     fail(ErrorCode::corrupt, member,
-         fmt::format("a label of {} bytes, needs a decimal number", member.size_bytes));
+         fmt::format("a label of {} bytes, needed is a decimal number", member.size_bytes));
   }
   const auto size = static_cast<std::size_t>(member.size_bytes);
   const std::size_t count =
@@ -302,7 +302,7 @@ std::int64_t TarRecords::read_label(const TarMember& member) const {
   const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), label);
   if (error != std::errc() || end != number.data() + number.size()) {
     fail(ErrorCode::corrupt, member,
-         fmt::format("a label that reads {}, needs a decimal number", shown_name(number)));
+         fmt::format("a label that reads {}, needed is a decimal number", shown_name(number)));
   }
   return label;
 }
@@ -328,7 +328,7 @@ void check_byte_fields(const ImageOptions& options) {
   const bool empty = names[0].empty();
   if (!empty && twice == names.end()) return;
   throw Error(ErrorCode::invalid_argument,
-              fmt::format("open image tar: byte field \"{}\" {}, needs distinct names beside "
+              fmt::format("open image tar: byte field \"{}\" {}, needed are distinct names beside "
                           "\"image\" and \"label\"",
                           empty ? std::string() : *twice, empty ? "is empty" : "comes twice"));
 }

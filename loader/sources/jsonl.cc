@@ -88,12 +88,12 @@ JsonlSource::JsonlSource(std::shared_ptr<const detail::InputFile> file, const Js
 
 void JsonlSource::add_key(const JsonlField& wanted) {
   if (wanted.dtype && !is_computed(*wanted.dtype)) {
-    refuse(ErrorCode::unsupported, fmt::format("field \"{}\" is {}, needs a number or bool",
+    refuse(ErrorCode::unsupported, fmt::format("field \"{}\" is {}, needed is a number or bool",
                                                wanted.name, name(*wanted.dtype)));
   }
   if (wanted.ragged && wanted.shape && wanted.shape->empty()) {
     refuse(ErrorCode::invalid_argument,
-           fmt::format("field \"{}\" is ragged and a scalar, needs a dim", wanted.name));
+           fmt::format("field \"{}\" is ragged and a scalar, needed is a dim", wanted.name));
   }
   if (wanted.shape) num_bytes(*wanted.shape, size_bytes(wanted.dtype.value_or(DType::f64)));
   for (const KeyField& other : keys_) {
@@ -199,9 +199,10 @@ void JsonlSource::widen(KeyField& key, const JsonValue& value) {
   const bool has_number = key.has_integer || key.has_real;
   if (!key.wanted.dtype && ((had_value && was_text != value.is_text) ||
                             (key.has_truth && (has_number || key.is_text)))) {
-    refuse(ErrorCode::invalid_argument,
-           fmt::format("field \"{}\" is of another kind in record {} than before, needs a dtype",
-                       key.wanted.name, record));
+    refuse(
+        ErrorCode::invalid_argument,
+        fmt::format("field \"{}\" is of another kind in record {} than before, needed is a dtype",
+                    key.wanted.name, record));
   }
   if (key.wanted.shape) {
     key.shape = *key.wanted.shape;
@@ -213,7 +214,7 @@ void JsonlSource::widen(KeyField& key, const JsonValue& value) {
   }
   if (!go_together(key.shape, value.shape)) {
     refuse(ErrorCode::invalid_argument,
-           fmt::format("field \"{}\" has shape {} in record {} and {} before, needs a shape",
+           fmt::format("field \"{}\" has shape {} in record {} and {} before, needed is a shape",
                        key.wanted.name, to_string(value.shape), record, to_string(key.shape)));
   }
   const std::int64_t most = std::max(rows_of(key.shape), rows_of(value.shape));
@@ -272,7 +273,7 @@ void JsonlSource::check(std::int64_t record, std::size_t field, const JsonValue&
                                         rows_of(value.shape) <= needed.shape[0]
                                   : value.shape == needed.shape;
   if (fits) return;
-  records_.fail(record, fmt::format("key \"{}\" has shape {}, needs {}{}", needed.name,
+  records_.fail(record, fmt::format("key \"{}\" has shape {}, needed is {}{}", needed.name,
                                     to_string(value.shape), to_string(needed.shape),
                                     needed.ragged ? " or less in its dim 0" : ""));
 }

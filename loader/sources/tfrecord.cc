@@ -97,7 +97,7 @@ void TfExamples::add_field(const TfFeature& feature) {
                                                          frames_->path(), feature.name, found));
   };
   num_bytes(feature.shape, size_bytes(feature.dtype));
-  if (feature.ragged && feature.shape.empty()) refuse("is ragged and a scalar, needs a dim");
+  if (feature.ragged && feature.shape.empty()) refuse("is ragged and a scalar, needed is a dim");
   for (const Field& other : fields_) {
     if (other.name == feature.name) refuse("is asked for twice");
   }
@@ -137,7 +137,7 @@ std::int64_t TfExamples::elements_of(std::int64_t record, std::size_t field,
   }
   const bool fits = needed.ragged ? row != 0 && count % row == 0 : count == row;
   if (!fits) {
-    frames_->fail(record, fmt::format("feature \"{}\" has {} values, needs {}{}", needed.name,
+    frames_->fail(record, fmt::format("feature \"{}\" has {} values, needed is {}{}", needed.name,
                                       count, needed.ragged ? "a multiple of " : "", row));
   }
   if (!needed.ragged) return needed.shape.empty() ? 1 : needed.shape[0];
@@ -192,7 +192,7 @@ void TfExamples::read(const Sample& sample, std::span<const FieldBox> boxes) con
     const Field& field = fields_[fields[i]];
     const std::int64_t length = elements_of(sample.record, fields[i], features[i], elements);
     if (field.ragged && length > field.shape[0]) {
-      frames_->fail(sample.record, fmt::format("feature \"{}\" has {} rows, needs {} or fewer",
+      frames_->fail(sample.record, fmt::format("feature \"{}\" has {} rows, needed is {} or fewer",
                                                field.name, length, field.shape[0]));
     }
     for (const FieldBox& box : boxes) {

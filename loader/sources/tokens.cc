@@ -15,10 +15,10 @@ void check_token_options(const std::string& path, const TokenOptions& options) {
   };
   const DType dtype = options.dtype;
   if (dtype != DType::u8 && dtype != DType::u16 && dtype != DType::u32 && dtype != DType::i32) {
-    refuse(fmt::format("dtype is {}, needs u8, u16, u32 or i32", name(dtype)));
+    refuse(fmt::format("dtype is {}, needed is u8, u16, u32 or i32", name(dtype)));
   }
-  if (options.window < 1) refuse(fmt::format("window is {}, needs 1 or more", options.window));
-  if (options.stride < 0) refuse(fmt::format("stride is {}, needs 0 or more", options.stride));
+  if (options.window < 1) refuse(fmt::format("window is {}, needed is 1 or more", options.window));
+  if (options.stride < 0) refuse(fmt::format("stride is {}, needed is 0 or more", options.stride));
 }
 
 }  // namespace
@@ -30,9 +30,10 @@ std::shared_ptr<const Source> open_tokens(std::shared_ptr<const InputFile> file,
   check_token_options(file->path(), options);
   const std::size_t token_bytes = size_bytes(options.dtype), bytes = file->size_bytes();
   if (bytes < options.header_bytes || (bytes - options.header_bytes) % token_bytes != 0) {
-    throw Error(ErrorCode::corrupt,
-                fmt::format("open tokens {}: {} bytes, needs {} of header and whole tokens of {}",
-                            file->path(), bytes, options.header_bytes, token_bytes));
+    throw Error(
+        ErrorCode::corrupt,
+        fmt::format("open tokens {}: {} bytes, needed is {} of header and whole tokens of {}",
+                    file->path(), bytes, options.header_bytes, token_bytes));
   }
   const auto tokens = static_cast<std::int64_t>((bytes - options.header_bytes) / token_bytes);
   const std::int64_t stride = options.stride == 0 ? options.window : options.stride;

@@ -16,7 +16,7 @@ namespace {
 void check_computed(std::string_view stage, const Field& field, DType target) {
   if (field.dtype == target || (is_computed(field.dtype) && is_computed(target))) return;
   throw Error(ErrorCode::unsupported,
-              fmt::format("{}: field \"{}\" from {} to {}, needs types that are computed with",
+              fmt::format("{}: field \"{}\" from {} to {}, needed are types that are computed with",
                           stage, field.name, name(field.dtype), name(target)));
 }
 
@@ -57,15 +57,16 @@ class NormaliseStage final : public detail::FieldStage {
       throw Error(
           ErrorCode::invalid_argument,
           fmt::format("normalise: field \"{}\" of shape {} by {} means and {} deviations, "
-                      "needs 1 or {} of both",
+                      "needed is 1 or {} of both",
                       field_name, to_string(shape), mean_.size(), stddev_.size(), channels));
     }
     for (std::size_t i = 0; i < mean_.size(); ++i) {
       if (std::isfinite(mean_[i]) && std::isfinite(stddev_[i]) && stddev_[i] != 0) continue;
-      throw Error(ErrorCode::invalid_argument,
-                  fmt::format("normalise: field \"{}\" by mean {} and deviation {}, needs finite "
-                              "numbers and no deviation of 0",
-                              field_name, mean_[i], stddev_[i]));
+      throw Error(
+          ErrorCode::invalid_argument,
+          fmt::format("normalise: field \"{}\" by mean {} and deviation {}, needed are finite "
+                      "numbers and no deviation of 0",
+                      field_name, mean_[i], stddev_[i]));
     }
     changed().dtype = DType::f32;
   }

@@ -76,7 +76,7 @@ DrillFault parse_fault(std::string_view text) {
   if (kind == kKinds.end() || error != std::errc() || end != number.data() + number.size() ||
       record < 0) {
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("drill \"{}\": needs KIND:RECORD, where the kind is corrupt, io, "
+                fmt::format("drill \"{}\": needed is KIND:RECORD, where the kind is corrupt, io, "
                             "exception, slow or kill",
                             text));
   }

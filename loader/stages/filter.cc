@@ -31,8 +31,8 @@ class FilterStage final : public detail::SelectStage {
     check(predicate);
     kept_ = RankedBits(inner().size(), evaluated(predicate, options));
     if (kept_.count() == 0) {
-      refuse_filter(
-          fmt::format("\"{}\" keeps none of {} records, needs one or more", name_, inner().size()));
+      refuse_filter(fmt::format("\"{}\" keeps none of {} records, needed is one or more", name_,
+                                inner().size()));
     }
   }
 
@@ -55,13 +55,14 @@ class FilterStage final : public detail::SelectStage {
   }
 
   void check(const RecordPredicate& predicate) const {
-    if (name_.empty()) refuse_filter("the predicate's name is empty, needs one for fingerprints");
+    if (name_.empty())
+      refuse_filter("the predicate's name is empty, needed is one for fingerprints");
     if (!predicate.keep) refuse_filter(fmt::format("the function of \"{}\" is null", name_));
     if (changes_with_epoch()) {
-      refuse_filter(
-          fmt::format("the order of the source of \"{}\" changes with the epoch, needs to "
-                      "be filtered before it is shuffled or mixed",
-                      name_));
+      refuse_filter(fmt::format(
+          "the order of the source of \"{}\" changes with the epoch, needed is one that "
+          "is filtered before it is shuffled or mixed",
+          name_));
     }
   }
   std::vector<std::uint64_t> evaluated(const RecordPredicate& predicate,

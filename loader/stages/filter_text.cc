@@ -103,8 +103,8 @@ class FilterParser {
       : text_(text), fields_(fields) {
     if (text.size() > kMostFilterCharacters) {
       throw Error(ErrorCode::invalid_argument,
-                  fmt::format("filter: the text has {} characters, needs {} or fewer", text.size(),
-                              kMostFilterCharacters));
+                  fmt::format("filter: the text has {} characters, needed is {} or fewer",
+                              text.size(), kMostFilterCharacters));
     }
     advance();
   }
@@ -127,10 +127,10 @@ class FilterParser {
   enum class Token { end, name, quoted, number, symbol };
 
   [[noreturn]] void needs(std::string_view what) const {
-    throw Error(
-        ErrorCode::invalid_argument,
-        fmt::format("filter \"{}\": at character {}: found {}, needs {}", text_, token_begin_ + 1,
-                    kind_ == Token::end ? "the end" : fmt::format("\"{}\"", token_), what));
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("filter \"{}\": at character {}: found {}, needed is {}", text_,
+                            token_begin_ + 1,
+                            kind_ == Token::end ? "the end" : fmt::format("\"{}\"", token_), what));
   }
 
   // Reads the next token.
@@ -273,7 +273,7 @@ class FilterParser {
     if (!is_computed(field.dtype)) {
       throw Error(
           ErrorCode::unsupported,
-          fmt::format("filter \"{}\": field \"{}\" is {}, needs a type that is computed with",
+          fmt::format("filter \"{}\": field \"{}\" is {}, needed is a type that is computed with",
                       text_, field.name, name(field.dtype)));
     }
     node.value = index_in(field_names_, field.name);

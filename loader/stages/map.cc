@@ -89,12 +89,12 @@ class MapStage final : public detail::OneSourceStage {
 
 void MapStage::check() const {
   if (!function_) refuse_map("the function is null");
-  if (name_.empty()) refuse_map("the name is empty, needs one for fingerprints");
+  if (name_.empty()) refuse_map("the name is empty, needed is one for fingerprints");
   if (outputs_.which().empty()) refuse_map(fmt::format("\"{}\" has no new field", name_));
   for (std::size_t i = 0; i < fields_.size(); ++i) {
     for (std::size_t j = 0; j < i; ++j) {
       if (fields_[i].name != fields_[j].name) continue;
-      refuse_map(fmt::format("\"{}\" has the field \"{}\" twice, needs distinct names", name_,
+      refuse_map(fmt::format("\"{}\" has the field \"{}\" twice, needed are distinct names", name_,
                              fields_[i].name));
     }
     if (fields_[i].ragged && fields_[i].shape.empty()) {
@@ -144,9 +144,10 @@ void MapStage::call(const Sample& sample, std::span<const FieldValue> inputs,
     if (!field.ragged) continue;
     const std::int64_t most = field.shape[0];
     if (output.length < 0 || output.length > most) {
-      throw Error(ErrorCode::corrupt,
-                  fmt::format("map \"{}\": record {}: length of field \"{}\" is {}, needs 0 to {}",
-                              name_, sample.record, field.name, output.length, most));
+      throw Error(
+          ErrorCode::corrupt,
+          fmt::format("map \"{}\": record {}: length of field \"{}\" is {}, needed is 0 to {}",
+                      name_, sample.record, field.name, output.length, most));
     }
     if (most == 0) continue;
     const std::span<std::byte> place = output.data;

@@ -99,7 +99,7 @@ std::vector<Field> checked_fields(std::span<const std::shared_ptr<const Source>>
   std::vector<Field> fields = detail::common_fields(sources, "mix");
   for (std::size_t i = 0; i < sources.size(); ++i) {
     if (sources[i]->size() == 0) {
-      refuse_sources(fmt::format("source {} has no records, needs one or more", i));
+      refuse_sources(fmt::format("source {} has no records, needed is one or more", i));
     }
   }
   return fields;
@@ -111,8 +111,9 @@ std::shared_ptr<const Source> mix(std::vector<std::shared_ptr<const Source>> sou
                                   std::vector<std::int64_t> weights,
                                   std::vector<MixChange> changes) {
   if (sources.empty() || weights.size() != sources.size()) {
-    refuse_sources(fmt::format("got {} weights for {} sources, needs one for each of one or more",
-                               weights.size(), sources.size()));
+    refuse_sources(
+        fmt::format("got {} weights for {} sources, needed is one for each of one or more",
+                    weights.size(), sources.size()));
   }
   std::vector<Field> fields = checked_fields(sources);
   return std::make_shared<MixStage>(std::move(sources), std::move(fields), std::move(weights),

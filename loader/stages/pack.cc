@@ -96,7 +96,7 @@ PackStage::PackStage(std::shared_ptr<const Source> source, PackOptions options)
              {tokens.name + "_positions", DType::i32, {options_.window}}};
   count_packs();
   if (size() == 0) {
-    refuse_pack(fmt::format("field \"{}\" has no token in {} documents, needs one or more",
+    refuse_pack(fmt::format("field \"{}\" has no token in {} documents, needed is one or more",
                             tokens.name, inner().size()));
   }
 }
@@ -104,18 +104,18 @@ PackStage::PackStage(std::shared_ptr<const Source> source, PackOptions options)
 void PackStage::check() const {
   const Field& tokens = inner().fields()[field_];
   if (tokens.shape.size() != 1 || tokens.shape[0] >= kMostTokens) {
-    refuse_pack(fmt::format("field \"{}\" has shape {}, needs one dim of fewer than {}",
+    refuse_pack(fmt::format("field \"{}\" has shape {}, needed is one dim of fewer than {}",
                             tokens.name, to_string(tokens.shape), kMostTokens));
   }
   if (options_.window < 1 || options_.window > kMostTokens) {
-    refuse_pack(fmt::format("window is {}, needs 1 to {}", options_.window, kMostTokens));
+    refuse_pack(fmt::format("window is {}, needed is 1 to {}", options_.window, kMostTokens));
   }
   if (options_.documents < 1 || options_.documents > kMostWindowDocuments) {
-    refuse_pack(
-        fmt::format("documents is {}, needs 1 to {}", options_.documents, kMostWindowDocuments));
+    refuse_pack(fmt::format("documents is {}, needed is 1 to {}", options_.documents,
+                            kMostWindowDocuments));
   }
   if (options_.eos && !is_computed(tokens.dtype)) {
-    refuse_pack(fmt::format("field \"{}\" is {}, needs a type that is computed with for an eos",
+    refuse_pack(fmt::format("field \"{}\" is {}, needed is a type that is computed with for an eos",
                             tokens.name, name(tokens.dtype)),
                 ErrorCode::unsupported);
   }
@@ -127,8 +127,8 @@ void PackStage::write_eos(const Field& tokens) {
   std::int64_t held = 0;
   convert(tokens.dtype, eos_.data(), DType::i64, reinterpret_cast<std::byte*>(&held), 1);
   if (held == *options_.eos) return;
-  refuse_pack(fmt::format("eos is {}, needs a number of field \"{}\", which is {}", *options_.eos,
-                          tokens.name, name(tokens.dtype)));
+  refuse_pack(fmt::format("eos is {}, needed is a number of field \"{}\", which is {}",
+                          *options_.eos, tokens.name, name(tokens.dtype)));
 }
 
 void PackStage::count_packs() {

@@ -48,7 +48,7 @@ class CropStage final : public detail::FieldStage {
              begin <= whole[dim] - shape[dim];
     }
     if (!fits) {
-      refuse_region(fmt::format("crop: field \"{}\" of shape {} to {}{}, needs a part of it",
+      refuse_region(fmt::format("crop: field \"{}\" of shape {} to {}{}, needed is a part of it",
                                 field_name, to_string(whole), to_string(shape),
                                 at ? " at " + to_string(position.begin()) : ""));
     }
@@ -133,15 +133,16 @@ class FlipStage final : public detail::FieldStage {
         stream_name_(stream_or(stream, fmt::format("flip {}", dim), field_name)),
         stream_(stage_number(stream_name_)) {
     if (dim >= original().shape.size()) {
-      refuse_region(fmt::format("flip: dim {} of field \"{}\" of shape {}, needs one that it has",
-                                dim, field_name, to_string(original().shape)));
+      refuse_region(
+          fmt::format("flip: dim {} of field \"{}\" of shape {}, needed is one that it has", dim,
+                      field_name, to_string(original().shape)));
     }
     if (dim == 0 && original().ragged) {
       refuse_region(
-          fmt::format("flip: dim 0 of field \"{}\" is ragged, needs another", field_name));
+          fmt::format("flip: dim 0 of field \"{}\" is ragged, needed is another", field_name));
     }
     if (!(probability >= 0 && probability <= 1)) {
-      refuse_region(fmt::format("flip: probability is {}, needs 0 to 1", probability));
+      refuse_region(fmt::format("flip: probability is {}, needed is 0 to 1", probability));
     }
   }
 
@@ -197,7 +198,7 @@ class PadStage final : public detail::FieldStage {
     }
     if (!fits) {
       refuse_region(
-          fmt::format("pad: field \"{}\" of shape {} by {} before and {} after, needs a "
+          fmt::format("pad: field \"{}\" of shape {} by {} before and {} after, needed is a "
                       "count of 0 or more for each dim",
                       field_name, to_string(whole), to_string(before), to_string(after)));
     }

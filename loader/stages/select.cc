@@ -42,8 +42,8 @@ class TakeStage final : public detail::SelectStage {
       : SelectStage(std::move(source), "take"), begin_(begin), end_(end) {
     if (begin < 0 || begin > end || end > inner().size()) {
       throw Error(ErrorCode::invalid_argument,
-                  fmt::format("take: records {} to {} of {}, needs 0 <= begin <= end <= {}", begin,
-                              end, inner().size(), inner().size()));
+                  fmt::format("take: records {} to {} of {}, needed is 0 <= begin <= end <= {}",
+                              begin, end, inner().size(), inner().size()));
     }
   }
 
@@ -73,7 +73,7 @@ class RepeatStage final : public detail::SelectStage {
       : SelectStage(std::move(source), "repeat"), times_(times), records_(inner().size()) {
     if (times < 1) {
       throw Error(ErrorCode::invalid_argument,
-                  fmt::format("repeat: times is {}, needs 1 or more", times));
+                  fmt::format("repeat: times is {}, needed is 1 or more", times));
     }
     size_ = detail::multiply_add(records_, times, 0, "repeat: the size");
   }

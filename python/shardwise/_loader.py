@@ -190,13 +190,13 @@ class Loader:
 
     def _local(self, rank: int | None, devices: Sequence[int] | None) -> list[int] | None:
         if rank is not None and devices is not None:
-            raise InvalidArgument("loader: got rank and devices, needs one of them")
+            raise InvalidArgument("loader: got rank and devices, needed is one of them")
         if rank is None and devices is None:
             return None
         wanted = list(devices) if devices is not None else [] if rank is None else [rank]
         known = self.mesh.devices
         if not wanted:
-            raise InvalidArgument("loader: devices is empty, needs one or more")
+            raise InvalidArgument("loader: devices is empty, needed is one or more")
         for device in wanted:
             if device not in known:
                 raise NameNotFound(f"loader: device {device} is not in mesh {self.mesh}")
@@ -217,7 +217,7 @@ class Loader:
             if isinstance(given, Sharding):
                 sharding = given
                 if given.mesh != self.mesh:
-                    raise InvalidArgument(f"loader: field {name!r} is on mesh {given.mesh}, needs {self.mesh} as the others")
+                    raise InvalidArgument(f"loader: field {name!r} is on mesh {given.mesh}, needed is {self.mesh} as the others")
             else:
                 spec = PartitionSpec(self.mesh.axis_names[0], *[None] * (rank - 1)) if given is None else given
                 sharding = Sharding(self.mesh, spec, policy)

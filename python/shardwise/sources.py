@@ -272,11 +272,11 @@ def tar(path: Any, height: int | None = None, width: int | None = None, *, progr
 def arrays(fields: Mapping[str, Any]) -> Source:
     """Arrays in memory: dim 0 counts the records. Not copied where they are contiguous: leave them as they are."""
     if not fields:
-        raise InvalidArgument("arrays: got no field, needs at least one")
+        raise InvalidArgument("arrays: got no field, needed is at least one")
     kept = {name: _native(np.asarray(a), name) for name, a in fields.items()}
     sizes = {name: len(a) if a.ndim else -1 for name, a in kept.items()}
     if len(set(sizes.values())) > 1 or -1 in sizes.values():
-        raise InvalidArgument(f"arrays: fields have {sizes} records, needs the same number")
+        raise InvalidArgument(f"arrays: fields have {sizes} records, needed is the same number")
     described = [(name, name_of(a.dtype, name), list(a.shape[1:]), False) for name, a in kept.items()]
     return Source(_core.Records.of_arrays(described, next(iter(sizes.values())),
                                           [a.ctypes.data for a in kept.values()], list(kept.values())))
@@ -403,7 +403,7 @@ def _function_source(size: int, function: Callable[[int, int, int], Any], what: 
                   for n, a in first.items()]
     known = list(fields)
     if not known:
-        raise InvalidArgument(f"{what}: records have no field, needs at least one")
+        raise InvalidArgument(f"{what}: records have no field, needed is at least one")
 
     def make(record: int, epoch: int, seed: int) -> tuple[list[tuple[int, int]], Any]:
         found = _as_dict(function(record, epoch, seed))
@@ -420,7 +420,7 @@ def _function_source(size: int, function: Callable[[int, int, int], Any], what: 
                 raise InvalidArgument(f"{what}: record {record}, field {f.name!r}: found shape {list(array.shape)}, needed "
                                       f"{list(f.shape)} as all have{hint}")
             if array.dtype != f.dtype and not np.can_cast(array.dtype, f.dtype, "same_kind"):
-                raise InvalidArgument(f"{what}: record {record}, field {f.name!r}: dtype {array.dtype}, needs {f.dtype}")
+                raise InvalidArgument(f"{what}: record {record}, field {f.name!r}: dtype {array.dtype}, needed is {f.dtype}")
             lengths.append(array.shape[0] if array.ndim else 1)
             kept.append(_filled_up(array, f) if f.ragged else np.asarray(array, dtype=f.dtype, order="C"))
         return [(a.ctypes.data, length) for a, length in _zip(kept, lengths)], kept

@@ -140,7 +140,7 @@ TEST(BatchArray, RejectsHalosThatDoNotFit) {
     const char* spec;
     std::vector<Halo> halo;
     const char* message;
-  } cases[] = {{"too few", "-,x,-", {{1, 1}}, "got 1 halos, needs one for each of the 2 dims"},
+  } cases[] = {{"too few", "-,x,-", {{1, 1}}, "got 1 halos, needed is one for each of the 2 dims"},
                {"negative", "-,x,-", {{1, -1}, {}}, "the halo of record dim 0 is 1 and -1"},
                {"wide", "-,x,-", {{INT64_MAX, 1}, {}}, "too wide"},
                {"wide in all", "-,x,-", {{INT64_MAX / 3, 1}, {}}, "too wide"},
@@ -148,7 +148,7 @@ TEST(BatchArray, RejectsHalosThatDoNotFit) {
                 "-,-,x",
                 {{}, {0, 1}},
                 "record dim 1 of extent 6 has a halo and is cut "
-                "into 4 tiles, needs even tiles"}};
+                "into 4 tiles, needed is even tiles"}};
   for (const auto& c : cases) {
     SCOPED_TRACE(c.name);
     EXPECT_THAT(message_of(ErrorCode::invalid_argument,

@@ -187,14 +187,14 @@ TEST(Idx, RejectsDamagedFiles) {
       {"empty", {}, ErrorCode::corrupt, "0 bytes, a header needs 4 or more"},
       {"three bytes", bytes({0, 0, 8}), ErrorCode::corrupt, "3 bytes, a header needs 4 or more"},
       {"text", bytes({'h', 'e', 'l', 'l', 'o'}), ErrorCode::corrupt,
-       "begins with 0x68 0x65, needs two zero bytes"},
+       "begins with 0x68 0x65, needed are two zero bytes"},
       {"second byte", bytes({0, 1, 8, 1, 0, 0, 0, 0}), ErrorCode::corrupt, "begins with 0x00 0x01"},
       {"unknown type", idx_header(0x0a, {1}) + bytes({0}), ErrorCode::unsupported,
-       "element type 0x0a, needs 0x08, 0x09, 0x0b, 0x0c, 0x0d or 0x0e"},
+       "element type 0x0a, needed is 0x08, 0x09, 0x0b, 0x0c, 0x0d or 0x0e"},
       {"little-endian", bytes({0, 0, 1, 8, 1, 0, 0, 0, 5}), ErrorCode::unsupported,
        "element type 0x01"},
       {"no dims", bytes({0, 0, 8, 0, 1}), ErrorCode::corrupt,
-       "rank 0, needs a dim that counts the records"},
+       "rank 0, needed is a dim that counts the records"},
       {"too many dims", bytes({0, 0, 8, 17}) + Bytes(17 * 4), ErrorCode::unsupported,
        "rank 17, at most 16 here"},
       {"ends within the sizes", first_of(good, 9), ErrorCode::corrupt,
@@ -306,7 +306,7 @@ TEST(Idx, NamesTheRecordWhereTheFileWasCutShort) {
   EXPECT_EQ(read(*source, 6, Box::whole({4})), Bytes(4));
   EXPECT_THAT(message_of(ErrorCode::corrupt, [&] { read(*source, 7, Box::whole({4})); }),
               AllOf(StartsWith("read: " + (dir / "x").string()),
-                    HasSubstr("record 7 at offset 40 got 1 bytes, needs 4")));
+                    HasSubstr("record 7 at offset 40 got 1 bytes, needed is 4")));
 }
 
 }  // namespace

@@ -77,7 +77,8 @@ TEST(Replay, RefusesWhatIsNoWholeRun) {
   EXPECT_THAT(refused(timeline, {0, 1}), HasSubstr("0 threads and 1 batches ahead"));
   EXPECT_THAT(refused(timeline, {1, 0}), HasSubstr("1 threads and 0 batches ahead"));
   add(timeline, Kind::wait, 80, 90, 0);
-  EXPECT_THAT(refused(timeline, {1, 1}), HasSubstr("batch 0 comes after batch 2, needs one run"));
+  EXPECT_THAT(refused(timeline, {1, 1}),
+              HasSubstr("batch 0 comes after batch 2, needed is one run"));
   Timeline small(1);
   record_slow_reads(small);
   EXPECT_THAT(refused(small, {1, 1}), HasSubstr("has dropped 8 events"));

@@ -141,7 +141,7 @@ TEST(Shuffle, MovesAnIndexEvenlyOverEpochs) {
 
 TEST(Shuffle, RejectsANegativeSize) {
   EXPECT_THAT(message_of(ErrorCode::invalid_argument, [] { Shuffle(-1, 0, 0); }),
-              HasSubstr("size is -1, needs 0 or more"));
+              HasSubstr("size is -1, needed is 0 or more"));
 }
 
 }  // namespace

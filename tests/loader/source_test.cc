@@ -61,14 +61,14 @@ TEST(MemorySource, RejectsBytesThatAreNotItsRecords) {
        {2, 3},
        4,
        23,
-       "source in memory: field \"x\" got 23 bytes, needs 4 records of 6"},
-      {"too many", {2, 3}, 4, 25, "got 25 bytes, needs 4 records of 6"},
-      {"negative size", {2}, -1, 0, "size is -1, needs 0 or more"},
+       "source in memory: field \"x\" got 23 bytes, needed is 4 records of 6"},
+      {"too many", {2, 3}, 4, 25, "got 25 bytes, needed is 4 records of 6"},
+      {"negative size", {2}, -1, 0, "size is -1, needed is 0 or more"},
       {"overflow",
        {std::int64_t{1} << 40},
        std::int64_t{1} << 40,
        0,
-       "got 0 bytes, needs 1099511627776"},
+       "got 0 bytes, needed is 1099511627776"},
       {"negative extent", {-2}, 1, 0, "-2"},
   };
   for (const auto& c : cases) {
@@ -121,7 +121,7 @@ TEST(Zip, TellsAllItsSourcesWhichRecordComes) {
 TEST(Zip, RejectsWhatDoesNotFitTogether) {
   const auto x = counting({"x", DType::u8, {}}, 3);
   EXPECT_THAT(message_of(ErrorCode::invalid_argument, [] { zip({}); }),
-              HasSubstr("got no source, needs at least one"));
+              HasSubstr("got no source, needed is at least one"));
   EXPECT_THAT(message_of(ErrorCode::invalid_argument,
                          [&] {
                            zip({x, nullptr});
@@ -131,7 +131,7 @@ TEST(Zip, RejectsWhatDoesNotFitTogether) {
                          [&] {
                            zip({x, counting({"y", DType::u8, {}}, 4)});
                          }),
-              HasSubstr("source 1 has 4 records, source 0 has 3, needs equal sizes"));
+              HasSubstr("source 1 has 4 records, source 0 has 3, needed are equal sizes"));
   EXPECT_THAT(message_of(ErrorCode::invalid_argument,
                          [&] {
                            zip({x, x});

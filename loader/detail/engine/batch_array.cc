@@ -44,7 +44,7 @@ BatchArray::BatchArray(const Options& options, const Sharding& sharding, const I
 void BatchArray::widen(const Options& options) {
   if (halo_.size() != shape_.size() - 1) {
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("got {} halos, needs one for each of the {} dims of a record",
+                fmt::format("got {} halos, needed is one for each of the {} dims of a record",
                             halo_.size(), shape_.size() - 1));
   }
   for (std::size_t i = 0; i < halo_.size(); ++i) {
@@ -52,7 +52,7 @@ void BatchArray::widen(const Options& options) {
     if (low < 0 || high < 0) {
       throw Error(
           ErrorCode::invalid_argument,
-          fmt::format("the halo of record dim {} is {} and {}, needs 0 or more", i, low, high));
+          fmt::format("the halo of record dim {} is {} and {}, needed is 0 or more", i, low, high));
     }
     if (low == 0 && high == 0) continue;
     const std::int64_t extent = options.shape[i + 1], tiles = sharding_.tiles(i + 1);
@@ -73,7 +73,7 @@ void BatchArray::widen(const Options& options) {
       }
       throw Error(ErrorCode::invalid_argument,
                   fmt::format("record dim {} of extent {} has a halo and is cut into {} tiles, "
-                              "needs even tiles",
+                              "needed is even tiles",
                               i, extent, tiles));
     }
   }

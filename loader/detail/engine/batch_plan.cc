@@ -22,7 +22,7 @@ void check_buckets(const Field& field, const FieldPlacement& placement) {
   for (std::size_t i = 0; i < buckets.size(); ++i) {
     if (buckets[i] > (i == 0 ? 0 : buckets[i - 1])) continue;
     fail_loader(ErrorCode::invalid_argument,
-                fmt::format("field \"{}\" has the buckets {}, needs ascending ones from 1 on",
+                fmt::format("field \"{}\" has the buckets {}, needed are ascending ones from 1 on",
                             field.name, fmt::join(buckets, ", ")));
   }
 }
@@ -41,7 +41,7 @@ BatchPlan::BatchPlan(const Source& source, const std::vector<FieldPlacement>& pl
                      const LoaderOptions& options, const IsHereOnMesh& is_here)
     : source_(source), batch_size_(options.batch_size), bad_records_(options.bad_records) {
   if (placements.empty()) {
-    fail_loader(ErrorCode::invalid_argument, "got no field to place, needs at least one");
+    fail_loader(ErrorCode::invalid_argument, "got no field to place, needed is at least one");
   }
   columns_.reserve(placements.size() + 2);
   for (const FieldPlacement& placement : placements) {
@@ -93,11 +93,12 @@ bool BatchPlan::add_length(const FieldPlacement& placement, const IsHereOnMesh& 
                             placement.field, field.name));
   }
   if (placement.sharding.rank() != 1 || !placement.halo.empty() || !placement.buckets.empty()) {
-    fail_loader(ErrorCode::invalid_argument,
-                fmt::format("field \"{}\" is placed by \"{}\" of rank {}, needs rank 1, the batch, "
-                            "and neither halo nor buckets",
-                            placement.field, placement.sharding.spec().to_string(),
-                            placement.sharding.rank()));
+    fail_loader(
+        ErrorCode::invalid_argument,
+        fmt::format("field \"{}\" is placed by \"{}\" of rank {}, needed is rank 1, the batch, "
+                    "and neither halo nor buckets",
+                    placement.field, placement.sharding.spec().to_string(),
+                    placement.sharding.rank()));
   }
   add_rows(Column::Holds::length, placement.field.c_str(), DType::i32, placement.sharding, is_here);
   columns_.back().field = number;
@@ -111,11 +112,12 @@ void BatchPlan::add_field(const FieldPlacement& placement, const IsHereOnMesh& i
   const Sharding& sharding = placement.sharding;
   const std::size_t rank = field.shape.size() + 1;
   if (sharding.rank() != rank) {
-    fail_loader(ErrorCode::invalid_argument,
-                fmt::format("field \"{}\" of record shape {} is placed by \"{}\" of rank {}, needs "
-                            "rank {}: the batch and the record's dims",
-                            field.name, to_string(field.shape), sharding.spec().to_string(),
-                            sharding.rank(), rank));
+    fail_loader(
+        ErrorCode::invalid_argument,
+        fmt::format("field \"{}\" of record shape {} is placed by \"{}\" of rank {}, needed is "
+                    "rank {}: the batch and the record's dims",
+                    field.name, to_string(field.shape), sharding.spec().to_string(),
+                    sharding.rank(), rank));
   }
   check_buckets(field, placement);
   Shape shape{batch_size_};
@@ -167,10 +169,11 @@ std::size_t BatchPlan::variant(const Column& column, const std::vector<Sample>& 
     }
     while (bucket + 1 < column.buckets.size() && length > column.buckets[bucket]) ++bucket;
     if (length > column.buckets[bucket] && !column.truncate) {
-      fail_loader(ErrorCode::invalid_argument,
-                  fmt::format("batch {}, record {}, field \"{}\": its length is {}, needs {} or "
-                              "less, the last bucket",
-                              batch, sample.record, column.name, length, column.buckets.back()));
+      fail_loader(
+          ErrorCode::invalid_argument,
+          fmt::format("batch {}, record {}, field \"{}\": its length is {}, needed is {} or "
+                      "less, the last bucket",
+                      batch, sample.record, column.name, length, column.buckets.back()));
     }
   }
   return bucket;

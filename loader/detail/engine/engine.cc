@@ -24,7 +24,7 @@ constexpr std::size_t kTicketBytes = std::size_t{64} << 10;
 void check_at_least(std::int64_t least, std::int64_t value, const char* option) {
   if (value >= least) return;
   fail_loader(ErrorCode::invalid_argument,
-              fmt::format("{} is {}, needs {} or more", option, value, least));
+              fmt::format("{} is {}, needed is {} or more", option, value, least));
 }
 
 const LoaderOptions& checked(const LoaderOptions& options) {
@@ -35,11 +35,11 @@ const LoaderOptions& checked(const LoaderOptions& options) {
   check_at_least(1, options.parts, "parts");
   if (options.part < 0 || options.part >= options.parts) {
     fail_loader(ErrorCode::invalid_argument,
-                fmt::format("part is {}, needs 0 to {}", options.part, options.parts - 1));
+                fmt::format("part is {}, needed is 0 to {}", options.part, options.parts - 1));
   }
   if (options.threads > kMaxThreads) {
     fail_loader(ErrorCode::invalid_argument,
-                fmt::format("threads is {}, needs {} or fewer", options.threads, kMaxThreads));
+                fmt::format("threads is {}, needed is {} or fewer", options.threads, kMaxThreads));
   }
   return options;
 }
@@ -96,9 +96,10 @@ Engine::~Engine() {
 
 void Engine::resume(const LoaderState& state) {
   if (state.next_batch < 0 || state.next_batch > order_.end_batch()) {
-    fail_loader(ErrorCode::invalid_argument, fmt::format("the state stands at batch {}, needs 0 to "
-                                                         "{}",
-                                                         state.next_batch, order_.end_batch()));
+    fail_loader(ErrorCode::invalid_argument,
+                fmt::format("the state stands at batch {}, needed is 0 to "
+                            "{}",
+                            state.next_batch, order_.end_batch()));
   }
   state_ = {.seed = state.seed,
             .next_batch = state.next_batch,
@@ -160,7 +161,7 @@ void Engine::check_digest(std::int64_t end_number, const std::string& where) con
   if (state_.digest == expected) return;
   fail_loader(ErrorCode::corrupt,
               fmt::format("{}: delivered samples differ from the first {} of the run: digest "
-                          "{:016x}{:016x}, needs {:016x}{:016x}",
+                          "{:016x}{:016x}, needed is {:016x}{:016x}",
                           where, end_number, state_.digest.high, state_.digest.low, expected.high,
                           expected.low));
 }
@@ -298,10 +299,11 @@ std::optional<PendingBatch> Engine::next() {
 
 std::optional<BatchRow> Engine::step_of(std::int64_t record, std::int64_t epoch) const {
   if (record < 0 || record >= source_->size() || epoch < 0 || epoch >= options_.epochs) {
-    fail_loader(ErrorCode::invalid_argument,
-                fmt::format("record {} of epoch {} has no step, needs records 0 to {} and epochs 0 "
-                            "to {}",
-                            record, epoch, source_->size() - 1, options_.epochs - 1));
+    fail_loader(
+        ErrorCode::invalid_argument,
+        fmt::format("record {} of epoch {} has no step, needed is records 0 to {} and epochs 0 "
+                    "to {}",
+                    record, epoch, source_->size() - 1, options_.epochs - 1));
   }
   return order_.step_of(record, epoch);
 }

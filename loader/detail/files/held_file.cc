@@ -27,10 +27,11 @@ void HeldFile::read(std::int64_t record, std::size_t offset, std::span<std::byte
   }
   const std::size_t count = file_->read_at(offset, out);
   if (count == out.size()) return;
-  throw Error(ErrorCode::corrupt,
-              fmt::format("read: {}: record {} at offset {} got {} bytes, needs {}: the file was "
-                          "cut short since it was opened",
-                          file_->path(), record, offset, count, out.size()));
+  throw Error(
+      ErrorCode::corrupt,
+      fmt::format("read: {}: record {} at offset {} got {} bytes, needed is {}: the file was "
+                  "cut short since it was opened",
+                  file_->path(), record, offset, count, out.size()));
 }
 
 void HeldFile::read_box(std::int64_t record, std::size_t offset, const Box& stored,

@@ -29,7 +29,7 @@ std::string unescaped(const SourceText& source, std::string_view part) {
     const int high = i + 2 < part.size() ? hex_digit(part[i + 1]) : -1;
     const int low = i + 2 < part.size() ? hex_digit(part[i + 2]) : -1;
     if (high < 0 || low < 0) {
-      source.fail("\"%\" without two hex digits, needs \"%25\" for itself");
+      source.fail("\"%\" without two hex digits, needed is \"%25\" for itself");
     }
     if (high < 2) source.fail("has an escape for a control character");
     plain += static_cast<char>(static_cast<unsigned char>(high << 4 | low));
@@ -53,7 +53,7 @@ SourceText parse_source_text(std::string_view text) {
     source.fail("has a control character");
   }
   const std::size_t colon = text.find(':');
-  if (colon == text.npos) source.fail("has no \":\", needs FORMAT:PATH");
+  if (colon == text.npos) source.fail("has no \":\", needed is FORMAT:PATH");
   source.format = text.substr(0, colon);
   const std::string_view rest = text.substr(colon + 1);
   const std::size_t question = std::min(rest.find('?'), rest.size());
@@ -89,12 +89,12 @@ std::optional<std::int64_t> SourceText::take_count(std::string_view name) {
   const std::optional<std::string> value = take(name);
   if (!value) return std::nullopt;
   const std::optional<std::int64_t> count = parse_count(*value);
-  if (!count) fail(fmt::format("{} is \"{}\", needs a number from 0 on", name, *value));
+  if (!count) fail(fmt::format("{} is \"{}\", needed is a number from 0 on", name, *value));
   return count;
 }
 
 const std::filesystem::path& SourceText::path() const {
-  if (paths.size() != 1) fail(fmt::format("has {} paths, needs 1", paths.size()));
+  if (paths.size() != 1) fail(fmt::format("has {} paths, needed is 1", paths.size()));
   return paths[0];
 }
 
@@ -127,7 +127,7 @@ FieldType parse_field_type(const SourceText& source, std::string_view field,
         result.ragged && result.shape->empty() ? 0 : parse_count(trim(dim));
     if (!extent || result.shape->size() == kMaxRank) {
       source.fail(
-          fmt::format("field \"{}\" has the shape \"[{}]\", needs up to {} extents, the "
+          fmt::format("field \"{}\" has the shape \"[{}]\", needed is up to {} extents, the "
                       "first of which may be left out",
                       field, dims, kMaxRank));
     }

@@ -163,9 +163,10 @@ void TarScan::check_magic() const {
   for (const auto& [magic, name] : packed) {
     if (!begins_with(magic)) continue;
     fail(ErrorCode::unsupported, {},
-         fmt::format("an archive packed by {}, needs a plain one, of which members can be read in "
-                     "any order",
-                     name));
+         fmt::format(
+             "an archive packed by {}, needed is a plain one, of which members can be read in "
+             "any order",
+             name));
   }
 }
 
@@ -173,8 +174,9 @@ void TarScan::read_block(std::uint64_t offset, TarBlock& block) const {
   const std::size_t count = bytes_.read_at(offset, std::as_writable_bytes(std::span(block)));
   if (count == block.size()) return;
   fail(ErrorCode::corrupt, {},
-       fmt::format("{} bytes are left, needs a header of {} or two of zeros, which end an archive",
-                   count, block.size()));
+       fmt::format(
+           "{} bytes are left, needed is a header of {} or two of zeros, which end an archive",
+           count, block.size()));
 }
 
 std::string TarScan::own_name(const TarBlock& block) const {
@@ -194,7 +196,8 @@ bool TarScan::read_header() {
   next_ += kTarBlockBytes;
   if (is_zero(block)) {
     if (next_note_.path || next_note_.size_bytes) {
-      fail(ErrorCode::corrupt, {}, "the archive ends after an extended header, needs its member");
+      fail(ErrorCode::corrupt, {},
+           "the archive ends after an extended header, needed is its member");
     }
     return false;
   }
@@ -205,7 +208,7 @@ bool TarScan::read_header() {
   const auto size = tar_number(bytes_of(block, kTarSize));
   if (!size) {
     fail(ErrorCode::corrupt, name,
-         fmt::format("its size reads {}, needs a number from 0 to 2^63 - 1",
+         fmt::format("its size reads {}, needed is a number from 0 to 2^63 - 1",
                      ascii(bytes_of(block, kTarSize))));
   }
   const char type = block[kTarType];
@@ -230,8 +233,8 @@ bool TarScan::read_header() {
     case 'S':
     case 'M':
       fail(ErrorCode::unsupported, name,
-           type == 'S' ? "is a sparse file, needs its bytes as they are"
-                       : "began in another volume, needs an archive of one");
+           type == 'S' ? "is a sparse file, needed is its bytes as they are"
+                       : "began in another volume, needed is an archive of one");
     default:
       break;
   }
@@ -258,8 +261,8 @@ void TarScan::add(std::string name, std::uint64_t size_bytes, char type) {
 void TarScan::skip(std::string_view name, std::uint64_t size_bytes) {
   if (size_bytes > bytes_.size_bytes - std::min(next_, bytes_.size_bytes)) {
     fail(ErrorCode::corrupt, name,
-         fmt::format("{} bytes from offset {} on, needs them within the archive's {}", size_bytes,
-                     next_, bytes_.size_bytes));
+         fmt::format("{} bytes from offset {} on, needed is them within the archive's {}",
+                     size_bytes, next_, bytes_.size_bytes));
   }
   next_ += size_bytes + (kTarBlockBytes - size_bytes % kTarBlockBytes) % kTarBlockBytes;
 }
@@ -267,7 +270,7 @@ void TarScan::skip(std::string_view name, std::uint64_t size_bytes) {
 std::string TarScan::read_note(std::string_view what, std::uint64_t size_bytes) {
   if (size_bytes > kMaxNoteBytes) {
     fail(ErrorCode::corrupt, {},
-         fmt::format("a {} of {} bytes, needs at most {}", what, size_bytes, kMaxNoteBytes));
+         fmt::format("a {} of {} bytes, needed is at most {}", what, size_bytes, kMaxNoteBytes));
   }
   const std::uint64_t offset = next_;
   skip(what, size_bytes);
@@ -290,7 +293,7 @@ void TarScan::read_pax(const std::string& text, Note& note) const {
     if (error != std::errc() || length > rest.size() || length < digits + 3 ||
         rest[digits] != ' ' || rest[length - 1] != '\n') {
       fail(ErrorCode::corrupt, {},
-           fmt::format("a pax header with {}, needs \"LENGTH KEY=VALUE\" and a line's end",
+           fmt::format("a pax header with {}, needed is \"LENGTH KEY=VALUE\" and a line's end",
                        shown_name(rest)));
     }
     const std::string_view pair = rest.substr(digits + 1, length - digits - 2);
@@ -307,13 +310,13 @@ void TarScan::read_pax(const std::string& text, Note& note) const {
       if (!value.empty() &&
           (wrong != std::errc() || last != value.data() + value.size() || size < 0)) {
         fail(ErrorCode::corrupt, {},
-             fmt::format("a pax header with size {}, needs a number from 0 to 2^63 - 1",
+             fmt::format("a pax header with size {}, needed is a number from 0 to 2^63 - 1",
                          shown_name(value)));
       }
       note.size_bytes.reset();
       if (!value.empty()) note.size_bytes = static_cast<std::uint64_t>(size);
     } else if (key.starts_with("GNU.sparse")) {
-      fail(ErrorCode::unsupported, {}, "a sparse file, needs its bytes as they are");
+      fail(ErrorCode::unsupported, {}, "a sparse file, needed is its bytes as they are");
     }
     rest.remove_prefix(length);
   }
@@ -327,7 +330,8 @@ void TarScan::check_tail() {
     if (!is_zero(std::span(buffer).first(count))) {
       header_offset_ = offset;
       fail(ErrorCode::corrupt, {},
-           "bytes follow the block of zeros that ends the archive, needs one archive, not several");
+           "bytes follow the block of zeros that ends the archive, needed is one archive, not "
+           "several");
     }
     if (count < buffer.size()) return;
   }

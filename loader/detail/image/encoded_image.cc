@@ -22,11 +22,11 @@ bool begins_with(std::span<const std::byte> bytes, const std::array<int, N>& mag
 void check_pixels(const ImageSize& size, std::int64_t max_pixels) {
   if (size.height <= 0 || size.width <= 0) {
     throw Error(ErrorCode::corrupt,
-                fmt::format("{} x {} pixels, needs at least one", size.height, size.width));
+                fmt::format("{} x {} pixels, needed is at least one", size.height, size.width));
   }
   if (size.height > max_pixels / size.width) {
-    throw Error(ErrorCode::unsupported, fmt::format("{} x {} pixels, needs at most {}", size.height,
-                                                    size.width, max_pixels));
+    throw Error(ErrorCode::unsupported, fmt::format("{} x {} pixels, needed is at most {}",
+                                                    size.height, size.width, max_pixels));
   }
 }
 
@@ -42,7 +42,7 @@ std::unique_ptr<EncodedImage> open_image(std::span<const std::byte> encoded,
   }
   throw Error(
       ErrorCode::corrupt,
-      fmt::format("{} bytes that begin{}, needs those of a PNG (89 50 4e 47) or JPEG (ff d8 "
+      fmt::format("{} bytes that begin{}, needed are those of a PNG (89 50 4e 47) or JPEG (ff d8 "
                   "ff)",
                   encoded.size(), first.empty() ? " with nothing" : first));
 }

@@ -137,7 +137,7 @@ void ImageRecords::decode_to(EncodedImage& image, ImageScratch& scratch, std::by
   if (fixed_size_) {
     throw Error(
         ErrorCode::invalid_argument,
-        fmt::format("{} x {} pixels, needs the first image's {} x {}, or a height and width "
+        fmt::format("{} x {} pixels, needed is the first image's {} x {}, or a height and width "
                     "to scale to",
                     found.height, found.width, size_.height, size_.width));
   }
@@ -207,17 +207,17 @@ void check_options(const ImageOptions& options) {
     throw Error(ErrorCode::invalid_argument, "open images: " + found);
   };
   if (options.channels != 1 && options.channels != 3 && options.channels != 4) {
-    fail(fmt::format("channels is {}, needs 1, 3 or 4", options.channels));
+    fail(fmt::format("channels is {}, needed is 1, 3 or 4", options.channels));
   }
   constexpr std::int64_t kMostPixels = std::int64_t{1} << 40;
   if (options.max_pixels < 1 || options.max_pixels > kMostPixels) {
-    fail(fmt::format("max_pixels is {}, needs 1 to {}", options.max_pixels, kMostPixels));
+    fail(fmt::format("max_pixels is {}, needed is 1 to {}", options.max_pixels, kMostPixels));
   }
   if (options.height == 0 && options.width == 0) return;
   if (options.height < 1 || options.width < 1 ||
       options.height > options.max_pixels / options.width) {
     fail(
-        fmt::format("height is {} and width {}, needs two of 1 or more with at most {} pixels "
+        fmt::format("height is {} and width {}, needed are two of 1 or more with at most {} pixels "
                     "(max_pixels), or neither",
                     options.height, options.width, options.max_pixels));
   }
@@ -226,7 +226,7 @@ void check_options(const ImageOptions& options) {
 std::shared_ptr<const ImageSource> make_image_source(FoundImages found, const ImageOptions& options,
                                                      const std::string& what) {
   if (found.store->size() == 0) {
-    throw Error(ErrorCode::not_found, what + ": no image in it, needs .png, .jpg or .jpeg");
+    throw Error(ErrorCode::not_found, what + ": no image in it, needed is .png, .jpg or .jpeg");
   }
   ImageSize size{options.height, options.width};
   if (options.height == 0) {

@@ -133,8 +133,9 @@ void PngImage::read_rows(int channels, std::byte* out) {
     png_read_update_info(png_, info_);
   });
   if (png_get_rowbytes(png_, info_) != row_bytes) {
-    throw Error(ErrorCode::unsupported, fmt::format("a PNG whose rows unpack to {} bytes, needs {}",
-                                                    png_get_rowbytes(png_, info_), row_bytes));
+    throw Error(ErrorCode::unsupported,
+                fmt::format("a PNG whose rows unpack to {} bytes, needed is {}",
+                            png_get_rowbytes(png_, info_), row_bytes));
   }
   run([this, passes, row_bytes, out] {
     for (int pass = 0; pass < passes; ++pass) {

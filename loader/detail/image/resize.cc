@@ -145,7 +145,7 @@ void resize_image(const std::byte* image, const ImageSize& size, int channels,
   if (most_rows > max_pixels / part.wanted.width) {
     throw Error(
         ErrorCode::unsupported,
-        fmt::format("{} x {} pixels scaled to {} x {}, needs {} x {} in between, at most {}",
+        fmt::format("{} x {} pixels scaled to {} x {}, needed is {} x {} in between, at most {}",
                     size.height, size.width, part.wanted.height, part.wanted.width, most_rows,
                     part.wanted.width, max_pixels));
   }

@@ -39,14 +39,15 @@ RankedBits::RankedBits(std::int64_t size, std::vector<std::uint64_t> words)
   const std::size_t bits = static_cast<std::size_t>(std::max<std::int64_t>(size, 0));
   const std::size_t needed = (bits + kWordBits - 1) / kWordBits;
   if (size < 0 || words_.size() != needed) {
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("bitmap: got {} words for size {}, needs a size of 0 or more and {} "
-                            "words",
-                            words_.size(), size, needed));
+    throw Error(
+        ErrorCode::invalid_argument,
+        fmt::format("bitmap: got {} words for size {}, needed is a size of 0 or more and {} "
+                    "words",
+                    words_.size(), size, needed));
   }
   if (bits % kWordBits != 0 && words_.back() >> (bits % kWordBits) != 0) {
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("bitmap: a bit past size {} is 1, needs 0", size));
+                fmt::format("bitmap: a bit past size {} is 1, needed is 0", size));
   }
   before_.reserve(needed / kBlockWords + 2);
   std::int64_t count = 0;

@@ -25,7 +25,7 @@ std::uint64_t low_bits(int count) { return (std::uint64_t{1} << count) - 1; }
 Shuffle::Shuffle(std::int64_t size, std::uint64_t seed, std::uint64_t epoch) : size_(size) {
   if (size < 0) {
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("shuffle: size is {}, needs 0 or more", size));
+                fmt::format("shuffle: size is {}, needed is 0 or more", size));
   }
   const int bits =
       static_cast<int>(std::bit_width(static_cast<std::uint64_t>(size == 0 ? 0 : size - 1)));

@@ -24,7 +24,7 @@ CsvTable::CsvTable(std::shared_ptr<const InputFile> file, const CsvOptions& opti
       header_(options.header) {
   if (delimiter_ == '"' || delimiter_ == '\n' || delimiter_ == '\r') {
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("open csv file {}: the delimiter is a quote or a line end, needs "
+                fmt::format("open csv file {}: the delimiter is a quote or a line end, needed is "
                             "another character",
                             records_.file().path()));
   }
@@ -69,7 +69,7 @@ void CsvTable::scan(const IndexProgress& progress, const std::function<void()>& 
   }
   if (!begun) {
     throw Error(ErrorCode::corrupt,
-                fmt::format("open csv file {}: it has no record, needs one with the columns",
+                fmt::format("open csv file {}: it has no record, needed is one with the columns",
                             records_.file().path()));
   }
   steps.finish();
@@ -96,7 +96,7 @@ void CsvTable::read(std::int64_t number, Record& into) const {
       split_csv(records_.text(number, into.text), delimiter_, /*is_all=*/true, into.cells);
   if (split.end != CsvSplit::End::record) fail(number, csv_fault(split.end));
   if (into.cells.size() != columns_.size()) {
-    fail(number, fmt::format("has {} cells, needs {}", into.cells.size(), columns_.size()));
+    fail(number, fmt::format("has {} cells, needed is {}", into.cells.size(), columns_.size()));
   }
 }
 

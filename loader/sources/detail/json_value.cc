@@ -43,7 +43,7 @@ class MemberReader {
     return true;
   }
   bool StartObject() {
-    if (to_.value != nullptr) fail("an object, needs numbers, lists of them, or a string");
+    if (to_.value != nullptr) fail("an object, needed are numbers, lists of them, or a string");
     ++depth_;
     return true;
   }
@@ -72,7 +72,7 @@ class MemberReader {
   }
 
   bool Null() {
-    if (to_.value != nullptr) fail("null, needs numbers, lists of them, or a string");
+    if (to_.value != nullptr) fail("null, needed are numbers, lists of them, or a string");
     return true;
   }
   bool Bool(bool truth) {
@@ -92,7 +92,7 @@ class MemberReader {
     if (to_.value == nullptr) return true;
     if (lists() > 0) fail("a string within a list");
     if (to_.dtype && *to_.dtype != DType::u8) {
-      fail(fmt::format("a string, needs numbers of type {}", name(*to_.dtype)));
+      fail(fmt::format("a string, needed are numbers of type {}", name(*to_.dtype)));
     }
     to_.value->is_text = true;
     to_.value->shape = {static_cast<std::int64_t>(text.size())};
@@ -133,7 +133,7 @@ class MemberReader {
     const std::size_t end = value.elements.size();
     value.elements.resize(end + size_bytes(*to_.dtype));
     if (!read_number(text, *to_.dtype, value.elements.data() + end)) {
-      fail(fmt::format("{}, needs a number of type {}", shown_text(text), name(*to_.dtype)));
+      fail(fmt::format("{}, needed is a number of type {}", shown_text(text), name(*to_.dtype)));
     }
     return true;
   }

@@ -92,7 +92,7 @@ class NpyDict {
   std::string_view quoted_text() {
     skip_blanks();
     if (at_ < text_.size() && text_[at_] == '[') {
-      fail("a record of several types, needs a single one", ErrorCode::unsupported);
+      fail("a record of several types, needed is a single one", ErrorCode::unsupported);
     }
     const char quote = at_ < text_.size() ? text_[at_] : '\0';
     if (quote != '\'' && quote != '"') fail("no quoted text");
@@ -126,7 +126,7 @@ class NpyDict {
       at_ = end;
       all.push_back(*extent);
       if (!accept(',')) {
-        if (all.size() == 1) fail("a number in brackets, needs a tuple");
+        if (all.size() == 1) fail("a number in brackets, needed is a tuple");
         expect(')');
         break;
       }
@@ -173,14 +173,14 @@ void read_element_type(const NpyDict& dict, NpyHeader& header) {
 void read_extents(const NpyDict& dict, NpyHeader& header) {
   const std::vector<std::int64_t>& shape = *dict.shape;
   if (shape.empty()) {
-    dict.fail("a scalar, needs a dim that counts the records", ErrorCode::unsupported);
+    dict.fail("a scalar, needed is a dim that counts the records", ErrorCode::unsupported);
   }
   if (shape.size() > kMaxRank) {
     dict.fail(fmt::format("rank {}, at most {} here", shape.size(), kMaxRank),
               ErrorCode::unsupported);
   }
   if (*dict.fortran_order && shape.size() > 1) {
-    dict.fail("Fortran order, needs C order (numpy.ascontiguousarray)", ErrorCode::unsupported);
+    dict.fail("Fortran order, needed is C order (numpy.ascontiguousarray)", ErrorCode::unsupported);
   }
   header.records = shape[0];
   header.record_bytes = size_bytes(header.dtype);
@@ -206,13 +206,13 @@ NpyHeader read_npy_header(const std::string& path,
   };
   std::array<std::byte, 12> begin{};
   std::size_t count = read(std::span(begin).first(8));
-  if (count < 8) refuse(ErrorCode::corrupt, fmt::format("{} bytes, needs 10 or more", count));
+  if (count < 8) refuse(ErrorCode::corrupt, fmt::format("{} bytes, needed is 10 or more", count));
   if (std::memcmp(begin.data(), "\x93NUMPY", 6) != 0) {
     refuse(ErrorCode::corrupt, "does not begin with the bytes 0x93 NUMPY");
   }
   const int version = std::to_integer<int>(begin[6]);
   if (version < 1 || version > 3 || begin[7] != std::byte{0}) {
-    refuse(ErrorCode::unsupported, fmt::format("version {}.{}, needs 1.0, 2.0 or 3.0", version,
+    refuse(ErrorCode::unsupported, fmt::format("version {}.{}, needed is 1.0, 2.0 or 3.0", version,
                                                std::to_integer<int>(begin[7])));
   }
   const std::size_t length_bytes = version == 1 ? 2 : 4;
@@ -223,12 +223,12 @@ NpyHeader read_npy_header(const std::string& path,
   }
   if (count == length_bytes && length > kMostHeaderBytes) {
     refuse(ErrorCode::corrupt,
-           fmt::format("a header of {} bytes, needs {} or fewer", length, kMostHeaderBytes));
+           fmt::format("a header of {} bytes, needed is {} or fewer", length, kMostHeaderBytes));
   }
   std::string text(length, '\0');
   if (count == length_bytes) count += read(std::as_writable_bytes(std::span(text)));
   if (count < length_bytes + length) {
-    refuse(ErrorCode::corrupt, fmt::format("ends within the header: {} bytes of it, needs {}",
+    refuse(ErrorCode::corrupt, fmt::format("ends within the header: {} bytes of it, needed is {}",
                                            count, length_bytes + length));
   }
   NpyDict dict(path, text);

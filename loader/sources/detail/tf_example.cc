@@ -88,7 +88,7 @@ class ProtoFields {
 
 void add_floats(Bytes packed, ExampleFeature& feature) {
   if (packed.size() % sizeof(float) != 0) {
-    throw ExampleFault{fmt::format("{} bytes of floats, needs whole ones", packed.size())};
+    throw ExampleFault{fmt::format("{} bytes of floats, needed are whole ones", packed.size())};
   }
   const std::size_t before = feature.floats.size(), count = packed.size() / sizeof(float);
   if (count == 0) return;
@@ -220,10 +220,10 @@ void feature_elements(const ExampleFeature& feature, DType dtype,
       throw ExampleFault{"no list"};
     case ExampleFeature::Kind::bytes:
       if (feature.count != 1) {
-        throw ExampleFault{fmt::format("{} byte strings, needs 1", feature.count)};
+        throw ExampleFault{fmt::format("{} byte strings, needed is 1", feature.count)};
       }
       if (feature.bytes.size() % bytes != 0) {
-        throw ExampleFault{fmt::format("{} bytes, needs whole elements of type {}",
+        throw ExampleFault{fmt::format("{} bytes, needed are whole elements of type {}",
                                        feature.bytes.size(), name(dtype))};
       }
       elements.assign(feature.bytes.begin(), feature.bytes.end());
@@ -231,7 +231,7 @@ void feature_elements(const ExampleFeature& feature, DType dtype,
       return;
     case ExampleFeature::Kind::floats:
       if (dtype > DType::bf16) {
-        throw ExampleFault{fmt::format("a list of floats, needs {}", name(dtype))};
+        throw ExampleFault{fmt::format("a list of floats, needed is {}", name(dtype))};
       }
       elements.resize(feature.count * bytes);
       convert(DType::f32, reinterpret_cast<const std::byte*>(feature.floats.data()), dtype,
@@ -239,7 +239,7 @@ void feature_elements(const ExampleFeature& feature, DType dtype,
       return;
     case ExampleFeature::Kind::integers:
       if (!is_computed(dtype)) {
-        throw ExampleFault{fmt::format("a list of integers, needs {}", name(dtype))};
+        throw ExampleFault{fmt::format("a list of integers, needed is {}", name(dtype))};
       }
       elements.resize(feature.count * bytes);
       for (std::size_t i = 0; i < feature.count; ++i) {

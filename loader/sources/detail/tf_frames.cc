@@ -57,20 +57,23 @@ void TfFrames::add_frame(std::uint64_t offset, std::span<const std::byte> head) 
                                   ends_.size(), offset, found));
   };
   if (head.size() < kHeadBytes) {
-    refuse(ErrorCode::corrupt, fmt::format("the file ends within its length: {} bytes, needs {}",
-                                           head.size(), kHeadBytes));
+    refuse(ErrorCode::corrupt,
+           fmt::format("the file ends within its length: {} bytes, needed is {}", head.size(),
+                       kHeadBytes));
   }
   const std::uint32_t expected = little_endian<std::uint32_t>(head.subspan(8));
   if (const std::uint32_t found = masked_crc(head.first(8)); found != expected) {
     const bool is_gzip = offset == 0 && head[0] == std::byte{0x1f} && head[1] == std::byte{0x8b};
-    if (is_gzip) refuse(ErrorCode::unsupported, "the file is compressed, needs to be unpacked");
-    refuse(ErrorCode::corrupt,
-           fmt::format("its length has the checksum {:#010x}, needs {:#010x}", expected, found));
+    if (is_gzip)
+      refuse(ErrorCode::unsupported, "the file is compressed, needed is an unpacked one");
+    refuse(
+        ErrorCode::corrupt,
+        fmt::format("its length has the checksum {:#010x}, needed is {:#010x}", expected, found));
   }
   const auto length = little_endian<std::uint64_t>(head);
   const std::uint64_t room = file_->size_bytes() - offset - kHeadBytes;
   if (room < kTailBytes || length > room - kTailBytes) {
-    refuse(ErrorCode::corrupt, fmt::format("the file ends within it: {} bytes, needs {} and {}",
+    refuse(ErrorCode::corrupt, fmt::format("the file ends within it: {} bytes, needed is {} and {}",
                                            room, length, kTailBytes));
   }
   ends_.push_back(offset + kHeadBytes + length + kTailBytes);
@@ -89,7 +92,7 @@ std::span<const std::byte> TfFrames::data(std::int64_t record,
   const auto expected = little_endian<std::uint32_t>({from + size, kTailBytes});
   if (const std::uint32_t found = masked_crc(data); found != expected) {
     fail(record,
-         fmt::format("its data has the checksum {:#010x}, needs {:#010x}", expected, found));
+         fmt::format("its data has the checksum {:#010x}, needed is {:#010x}", expected, found));
   }
   return data;
 }

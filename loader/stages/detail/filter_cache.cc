@@ -50,10 +50,11 @@ std::optional<std::vector<std::uint64_t>> read_filter_cache(const std::filesyste
   FilterHeader header{};
   const std::size_t header_bytes = file.read_at(0, std::as_writable_bytes(std::span(header)));
   if (header_bytes < sizeof(std::uint64_t) || header[0] != kFilterMagic) {
-    throw Error(ErrorCode::corrupt,
-                fmt::format("filter cache {}: is a file of another kind, needs a path where there "
-                            "is none or a filter's cache",
-                            file.path()));
+    throw Error(
+        ErrorCode::corrupt,
+        fmt::format("filter cache {}: is a file of another kind, needed is a path where there "
+                    "is none or a filter's cache",
+                    file.path()));
   }
   if (header != header_of(key)) return std::nullopt;
   const std::size_t words_count = (static_cast<std::size_t>(key.size) + 63) / 64;

@@ -82,7 +82,7 @@ void for_each_chunk(std::int64_t total, std::int64_t chunk, int threads,
                     const std::function<void(std::int64_t, std::int64_t)>& body) {
   if (threads < 1 || threads > kMostChunkThreads) {
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("threads is {}, needs 1 to {}", threads, kMostChunkThreads));
+                fmt::format("threads is {}, needed is 1 to {}", threads, kMostChunkThreads));
   }
   ChunkRun run(total, chunk, progress, body);
   const std::int64_t chunks = total / chunk + (total % chunk != 0 ? 1 : 0);

@@ -70,7 +70,7 @@ std::int64_t checked_length(const Source& source, const Sample& sample, std::siz
   const std::int64_t length = source.length(sample, field);
   if (length < 0 || length > most) {
     throw Error(ErrorCode::corrupt,
-                fmt::format("length of field \"{}\" of record {} is {}, needs 0 "
+                fmt::format("length of field \"{}\" of record {} is {}, needed is 0 "
                             "to {}",
                             of.name, sample.record, length, most));
   }

@@ -59,7 +59,7 @@ class Loader(_loader.Loader):
                                       "sharding by field")
             sharding = dict.fromkeys(found.fields, sharding)
         if not sharding:
-            raise InvalidArgument("loader: got no field, needs at least one")
+            raise InvalidArgument("loader: got no field, needed is at least one")
         self._jax: dict[str, Any] = dict(sharding)
         _warn_of_narrowing({name: found.fields[name].dtype for name in self._jax if name in found.fields})
         mesh = next(iter(self._jax.values())).mesh

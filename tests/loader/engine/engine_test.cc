@@ -185,9 +185,10 @@ TEST(Engine, CutsARecordAtTheLastBucketOnlyIfAskedTo) {
   {
     HostLoader loader(source, {text}, options);
     EXPECT_EQ(loader.next()->fields[0].shape, Shape({1, 2}));  // record 0 is empty
-    EXPECT_EQ(message_of(ErrorCode::invalid_argument, [&] { loader.next(); }),
-              "loader: batch 1, record 1, field \"text\": its length is 7, needs 5 or less, the "
-              "last bucket");
+    EXPECT_EQ(
+        message_of(ErrorCode::invalid_argument, [&] { loader.next(); }),
+        "loader: batch 1, record 1, field \"text\": its length is 7, needed is 5 or less, the "
+        "last bucket");
     EXPECT_EQ(loader.state().next_batch, 1);
   }
   text.truncate = true;
@@ -222,7 +223,7 @@ TEST(Engine, RejectsPlacementsThatDoNotFit) {
       {"descending",
        {.field = "text", .sharding = two, .buckets = {4, 3}},
        ErrorCode::invalid_argument,
-       "loader: field \"text\" has the buckets 4, 3, needs ascending ones from 1 on"},
+       "loader: field \"text\" has the buckets 4, 3, needed are ascending ones from 1 on"},
       {"zero",
        {.field = "text", .sharding = two, .buckets = {0, 3}},
        ErrorCode::invalid_argument,
@@ -230,7 +231,7 @@ TEST(Engine, RejectsPlacementsThatDoNotFit) {
       {"halos",
        {.field = "text", .sharding = two, .halo = {{1, 1}, {1, 1}}},
        ErrorCode::invalid_argument,
-       "loader: field \"text\": got 2 halos, needs one for each of the 1 dims"},
+       "loader: field \"text\": got 2 halos, needed is one for each of the 1 dims"},
       {"uneven",
        {.field = "image", .sharding = tall, .halo = {{1, 1}, {}}},
        ErrorCode::invalid_argument,
@@ -242,7 +243,7 @@ TEST(Engine, RejectsPlacementsThatDoNotFit) {
       {"rank of a length",
        {"text.length", two},
        ErrorCode::invalid_argument,
-       "field \"text.length\" is placed by \"d,-\" of rank 2, needs rank 1"},
+       "field \"text.length\" is placed by \"d,-\" of rank 2, needed is rank 1"},
       {"length of nothing",
        {"audio.length", one},
        ErrorCode::not_found,
@@ -356,7 +357,7 @@ TEST(Engine, SaysWhichStepsThereAreNot) {
   for (const auto& [record, epoch] :
        {std::pair{-1, 0}, std::pair{10, 0}, std::pair{0, -1}, std::pair{0, 3}}) {
     EXPECT_THAT(message_of(ErrorCode::invalid_argument, [&] { engine.step_of(record, epoch); }),
-                HasSubstr("has no step, needs records 0 to 9 and epochs 0 to 2"));
+                HasSubstr("has no step, needed is records 0 to 9 and epochs 0 to 2"));
   }
 }
 

@@ -293,7 +293,7 @@ TEST(HostLoader, TakesTheCallersMemory) {
   HostLoader none(source, placements, {.batch_size = 4}, {},
                   {.allocate = [](std::int64_t, std::size_t) { return nullptr; }});
   EXPECT_EQ(message_of(ErrorCode::resource_exhausted, [&] { none.next(); }),
-            "loader: allocate \"batch image\": position 0 got no memory, needs 48 bytes");
+            "loader: allocate \"batch image\": position 0 got no memory, needed is 48 bytes");
   HostLoader throws(source, placements, {.batch_size = 4}, {},
                     {.allocate = [](std::int64_t, std::size_t) -> std::shared_ptr<std::byte> {
                       throw std::bad_alloc();

@@ -39,7 +39,7 @@ TEST(Placement, GivesOneSpecToAllFieldsThatItFits) {
   for (const char* spec : {"data,-,-", "data", "data,-", ""}) {
     const std::string message = message_of(
         ErrorCode::invalid_argument, [&] { place_all(*fields_of(kImageAndLabel), mesh, spec); });
-    EXPECT_THAT(message, HasSubstr("needs rank"));
+    EXPECT_THAT(message, HasSubstr("needed is rank"));
     const bool image_fits = std::string(spec) == "data,-,-";
     EXPECT_THAT(message, HasSubstr(image_fits ? "place field \"label\" of record shape [] by"
                                               : "place field \"image\" of record shape [4, 3] by"));
@@ -63,7 +63,7 @@ TEST(Placement, GivesEachFieldItsOwnSpec) {
                    place_fields(*two, mesh, {{"image", "data,-"}});
                  }),
       HasSubstr("place field \"image\" of record shape [4, 3] by \"data,-\": it has rank 2, "
-                "needs rank 3"));
+                "needed is rank 3"));
   EXPECT_THAT(message_of(ErrorCode::not_found,
                          [&] {
                            place_fields(*two, mesh, {{"label", "rows"}});

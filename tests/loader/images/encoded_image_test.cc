@@ -159,7 +159,7 @@ TEST(PngImage, RefusesBombsByTheirHeaders) {
   const Bytes png = make_png(2, 2, 3, Bytes(12));
   EXPECT_THAT(message_of(ErrorCode::unsupported,
                          [&] { open_image(with_png_size(png, 1025, 1024), kMostPixels); }),
-              HasSubstr("1025 x 1024 pixels, needs at most 1048576"));
+              HasSubstr("1025 x 1024 pixels, needed is at most 1048576"));
   EXPECT_THAT(
       message_of(ErrorCode::unsupported,
                  [&] { open_image(with_png_size(png, 0x7fffffff, 0x7fffffff), INT64_MAX / 8); }),
@@ -287,7 +287,7 @@ TEST(JpegImage, RefusesBombsByTheirHeaders) {
   const std::size_t frame = find_marker(jpeg, 0xc0);
   for (std::size_t i = 5; i < 9; ++i) jpeg[frame + i] = std::byte{0xfe};
   EXPECT_THAT(message_of(ErrorCode::unsupported, [&] { open_image(jpeg, kMostPixels); }),
-              HasSubstr("65278 x 65278 pixels, needs at most 1048576"));
+              HasSubstr("65278 x 65278 pixels, needed is at most 1048576"));
   // Of a progressive one each scan is work for all pixels: the last scan again and again.
   const Bytes scans = small_jpeg(true);
   std::size_t last = scans.size() - 2;
@@ -331,7 +331,7 @@ TEST(EncodedImage, IsAPngOrJpeg) {
   for (const Bytes& bad :
        {Bytes(), bytes({0x89}), to_bytes("GIF89a"), Bytes(5000), bytes({0xff, 0xd8})}) {
     EXPECT_THAT(message_of(ErrorCode::corrupt, [&] { open_image(bad, kMostPixels); }),
-                HasSubstr("needs those of a PNG (89 50 4e 47) or JPEG (ff d8 ff)"));
+                HasSubstr("needed are those of a PNG (89 50 4e 47) or JPEG (ff d8 ff)"));
   }
 }
 

@@ -219,15 +219,16 @@ TEST(ImageFolder, ErrorsOfReadingNameTheFile) {
   error(ErrorCode::not_found, "gone.png");
   EXPECT_THAT(error(ErrorCode::corrupt, "text.png"),
               AllOf(StartsWith("read image: "),
-                    HasSubstr("12 bytes that begin 6e 6f 74 20, needs those of a PNG")));
+                    HasSubstr("12 bytes that begin 6e 6f 74 20, needed are those of a PNG")));
   EXPECT_THAT(error(ErrorCode::corrupt, "cut.jpg"),
               HasSubstr("damaged JPEG: Premature end of JPEG file"));
   error(ErrorCode::corrupt, "shrunk.jpg");
   EXPECT_THAT(
       error(ErrorCode::invalid_argument, "other.png"),
-      HasSubstr("3 x 2 pixels, needs the first image's 2 x 3, or a height and width to scale to"));
+      HasSubstr(
+          "3 x 2 pixels, needed is the first image's 2 x 3, or a height and width to scale to"));
   EXPECT_THAT(error(ErrorCode::unsupported, "big.png"),
-              HasSubstr("100 x 101 pixels, needs at most 10000"));
+              HasSubstr("100 x 101 pixels, needed is at most 10000"));
   EXPECT_THAT(read_field(*source, "image", 0), Each(std::byte{1}));  // after all that
 }
 
@@ -239,13 +240,13 @@ TEST(ImageFolder, AFileOfHolesIsNotReadIntoMemory) {
   const auto source = open_image_folder(dir.path());
   EXPECT_THAT(
       message_of(ErrorCode::unsupported, [&] { read_field(*source, "image", 1); }),
-      AllOf(HasSubstr("b.png: 1099511627776 bytes, needs at most "), HasSubstr("max_pixels")));
+      AllOf(HasSubstr("b.png: 1099511627776 bytes, needed is at most "), HasSubstr("max_pixels")));
 }
 
 TEST(ImageFolder, RefusesFoldersThatAreNone) {
   const TempDir dir;
   EXPECT_THAT(open_error(ErrorCode::not_found, dir),
-              HasSubstr("no image in it, needs .png, .jpg or .jpeg"));
+              HasSubstr("no image in it, needed is .png, .jpg or .jpeg"));
   EXPECT_THAT(message_of(ErrorCode::not_found, [&] { open_image_folder(dir / "absent"); }),
               HasSubstr("absent"));
   put(dir, "file", to_bytes("x"));
@@ -257,7 +258,7 @@ TEST(ImageFolder, RefusesFoldersThatAreNone) {
               HasSubstr("dog: a class folder without an image"));
   put(dir, "dog/x.webp", to_bytes("x"));
   EXPECT_THAT(open_error(ErrorCode::unsupported, dir),
-              HasSubstr("dog/x.webp: an image of another format, needs PNG or JPEG"));
+              HasSubstr("dog/x.webp: an image of another format, needed is PNG or JPEG"));
 }
 
 TEST(ImageFolder, FollowsLinksButNotForEver) {
@@ -283,13 +284,13 @@ TEST(ImageFolder, RefusesOptionsThatAreWrong) {
   const struct {
     ImageOptions options;
     const char* found;
-  } cases[] = {{{.channels = 2}, "channels is 2, needs 1, 3 or 4"},
-               {{.height = 3}, "height is 3 and width 0, needs two of 1 or more"},
+  } cases[] = {{{.channels = 2}, "channels is 2, needed is 1, 3 or 4"},
+               {{.height = 3}, "height is 3 and width 0, needed are two of 1 or more"},
                {{.height = -1, .width = 4}, "height is -1"},
                {{.height = 100, .width = 101, .max_pixels = 10000}, "with at most 10000 pixels"},
                {{.height = INT64_MAX, .width = INT64_MAX}, "height is 9223372036854775807"},
-               {{.max_pixels = 0}, "max_pixels is 0, needs 1 to"},
-               {{.byte_fields = {"json"}}, "byte field \"json\", needs none"}};
+               {{.max_pixels = 0}, "max_pixels is 0, needed is 1 to"},
+               {{.byte_fields = {"json"}}, "byte field \"json\", needed is none"}};
   for (const auto& c : cases) {
     EXPECT_THAT(open_error(ErrorCode::invalid_argument, dir, c.options), HasSubstr(c.found));
   }
@@ -349,7 +350,7 @@ TEST(ImageFolder, IsOpenedByATextToo) {
   EXPECT_THAT(labels_of(*source), ElementsAre(0, 1));
   EXPECT_EQ(open_source(text + "?labels=none")->fields().size(), 1u);
   EXPECT_THAT(message_of(ErrorCode::invalid_argument, [&] { open_source(text + "?resize=fit"); }),
-              HasSubstr("resize is \"fit\", needs \"stretch\" or \"crop\""));
+              HasSubstr("resize is \"fit\", needed is \"stretch\" or \"crop\""));
   EXPECT_THAT(message_of(ErrorCode::invalid_argument, [&] { open_source(text + "?size=4"); }),
               AllOf(HasSubstr("size"), HasSubstr("height, width")));
 

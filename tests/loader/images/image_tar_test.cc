@@ -153,10 +153,10 @@ TEST(ImageTar, RefusesRecordsThatAreNone) {
       {{image, {.name = "1.txt"}, cls("1")},
        "\"0.cls\" at offset 1536: a label without an image right beside it"},
       {{image, cls("1"), {.name = "0.jpg", .data = grey_png(1)}},
-       "\"0.jpg\" at offset 2048: comes after \"0.png\" for the same part of the record, needs "
+       "\"0.jpg\" at offset 2048: comes after \"0.png\" for the same part of the record, needed is "
        "one"},
       {{image, cls("1"), cls("1")}, "\"0.cls\" at offset 2048: comes after \"0.cls\""},
-      {{image, cls("")}, "a label that reads \"\", needs a decimal number"},
+      {{image, cls("")}, "a label that reads \"\", needed is a decimal number"},
       {{image, cls("1x")}, "a label that reads \"1x\""},
       {{image, cls("9223372036854775808")}, "a label that reads \"9223372036854775808\""},
       {{image, cls(std::string(65, '1'))}, "a label of 65 bytes"}};
@@ -172,7 +172,7 @@ TEST(ImageTar, RefusesRecordsThatAreNone) {
 TEST(ImageTar, RefusesImagesThatAreNotThere) {
   EXPECT_THAT(TarFile(std::vector<TarEntry>{{.name = "a/1.png", .type = '1'}})
                   .error(ErrorCode::unsupported),
-              HasSubstr("member \"a/1.png\" at offset 0: a link to a file, needs the file"));
+              HasSubstr("member \"a/1.png\" at offset 0: a link to a file, needed is the file"));
   EXPECT_THAT(TarFile(std::vector<TarEntry>{{.name = "a/1.gif"}}).error(ErrorCode::unsupported),
               HasSubstr("an image of another format"));
   EXPECT_THAT(TarFile(std::vector<TarEntry>{{.name = "a/1.txt"}}).error(ErrorCode::not_found),
@@ -190,7 +190,7 @@ TEST(ImageTar, RefusesByteFieldsThatAreWrong) {
   for (const std::vector<std::string>& names :
        {std::vector<std::string>{""}, {"json", "json"}, {"label"}, {"image"}}) {
     EXPECT_THAT(message_of(ErrorCode::invalid_argument, [&] { tar.open({.byte_fields = names}); }),
-                HasSubstr("needs distinct names beside \"image\" and \"label\""));
+                HasSubstr("needed are distinct names beside \"image\" and \"label\""));
   }
 }
 

@@ -181,7 +181,7 @@ TEST(ResizeImage, RefusesWhatWouldTakeTooMuchMemoryInBetween) {
                            resize_image(column.data(), {5000, 1}, 1, stretched({2, 5000}),
                                         5000 * 4999, scratch, out.data());
                          }),
-              HasSubstr("needs 5000 x 5000 in between, at most 24995000"));
+              HasSubstr("needed is 5000 x 5000 in between, at most 24995000"));
 }
 
 }  // namespace

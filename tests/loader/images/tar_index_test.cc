@@ -150,7 +150,7 @@ TEST(TarIndex, RefusesSizesThatAreWrong) {
       {"-0000000001", "its size reads \"-0000000001"},
       {"        ", "its size reads"},
       {"1 2", "its size reads \"1 2"},
-      {"77777777777", "8589934591 bytes from offset 1536 on, needs them within the archive's"},
+      {"77777777777", "8589934591 bytes from offset 1536 on, needed is them within the archive's"},
       {past, "9151314442816847872 bytes from offset 1536 on"}};
   for (const auto& c : cases) {
     const Bytes archive =
@@ -165,13 +165,15 @@ TEST(TarIndex, RefusesDamage) {
   flipped[1024 + 5] = std::byte{'!'};
   EXPECT_THAT(error_of(ErrorCode::corrupt, flipped),
               HasSubstr("header at offset 1024: its checksum is wrong"));
-  EXPECT_THAT(error_of(ErrorCode::corrupt, {}), HasSubstr("0 bytes are left, needs a header"));
+  EXPECT_THAT(error_of(ErrorCode::corrupt, {}), HasSubstr("0 bytes are left, needed is a header"));
   EXPECT_THAT(error_of(ErrorCode::corrupt, Bytes(100)), HasSubstr("100 bytes are left"));
   EXPECT_THAT(
       error_of(ErrorCode::corrupt, tar_entry({.name = "a"})),
-      HasSubstr("header at offset 512: 0 bytes are left, needs a header of 512 or two of zeros"));
+      HasSubstr(
+          "header at offset 512: 0 bytes are left, needed is a header of 512 or two of zeros"));
   const Bytes one = make_tar({{.name = "a"}});
-  EXPECT_THAT(error_of(ErrorCode::corrupt, one + one), HasSubstr("needs one archive, not several"));
+  EXPECT_THAT(error_of(ErrorCode::corrupt, one + one),
+              HasSubstr("needed is one archive, not several"));
   EXPECT_THAT(error_of(ErrorCode::corrupt, one + Bytes(200000) + bytes({1})),
               HasSubstr("bytes follow"));
   EXPECT_THAT(contents(one + Bytes(200000)), ElementsAre("a="));
@@ -180,7 +182,7 @@ TEST(TarIndex, RefusesDamage) {
       HasSubstr("the archive ends after an extended header"));
   EXPECT_THAT(error_of(ErrorCode::corrupt,
                        make_tar({{.name = "l", .data = Bytes((1 << 20) + 1), .type = 'x'}})),
-              HasSubstr("a pax header of 1048577 bytes, needs at most 1048576"));
+              HasSubstr("a pax header of 1048577 bytes, needed is at most 1048576"));
 }
 
 TEST(TarIndex, RefusesPaxHeadersThatAreWrong) {
@@ -205,7 +207,7 @@ TEST(TarIndex, RefusesWhatCannotBeReadInPlace) {
     Bytes archive;
     const char* found;
   } cases[] = {
-      {gzip(make_tar({{.name = "a"}})), "an archive packed by gzip, needs a plain one"},
+      {gzip(make_tar({{.name = "a"}})), "an archive packed by gzip, needed is a plain one"},
       {to_bytes("BZh91AY") + Bytes(600), "packed by bzip2"},
       {bytes({0x28, 0xb5, 0x2f, 0xfd}), "packed by zstd"},
       {bytes({0xfd, '7', 'z', 'X', 'Z', 0}), "packed by xz"},

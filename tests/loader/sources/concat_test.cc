@@ -60,7 +60,7 @@ TEST(Concat, RejectsWhatDoesNotFitTogether) {
   EXPECT_THAT(refused({}), HasSubstr("got no source"));
   EXPECT_THAT(refused({base, nullptr}), HasSubstr("source 1 is null"));
   EXPECT_THAT(refused({base, of({{"y", DType::u8, {2}}})}),
-              HasSubstr("source 1 has \"y\" u8 [2], needs \"x\" u8 [2] as source 0 has"));
+              HasSubstr("source 1 has \"y\" u8 [2], needed is \"x\" u8 [2] as source 0 has"));
   EXPECT_THAT(refused({base, of({{"x", DType::i8, {2}}})}), HasSubstr("i8"));
   EXPECT_THAT(refused({base, of({{"x", DType::u8, {3}}})}), HasSubstr("[3]"));
   EXPECT_THAT(refused({base, of({{"x", DType::u8, {2}, true}})}), HasSubstr("[2] ragged"));
@@ -127,11 +127,11 @@ TEST(Callback, RejectsWhatCannotBe) {
   EXPECT_THAT(refused({{"x", DType::u8, {}}, {"x", DType::u8, {}}}, 1, fill),
               HasSubstr("field \"x\" comes twice"));
   EXPECT_THAT(refused({{"x", DType::u8, {2}, true}}, 1, fill),
-              HasSubstr("is ragged, needs a dim and a function for its length"));
+              HasSubstr("is ragged, needed is a dim and a function for its length"));
   const auto wrong = callback_source({{"x", DType::u8, {2}, true}}, 1, fill,
                                      [](const Sample&, std::size_t) { return 3; });
   EXPECT_THAT(message_of(ErrorCode::invalid_argument, [&] { wrong->length({}, 0); }),
-              HasSubstr("record 0, field \"x\" has length 3, needs 0 to 2"));
+              HasSubstr("record 0, field \"x\" has length 3, needed is 0 to 2"));
 }
 
 }  // namespace

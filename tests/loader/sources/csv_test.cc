@@ -138,7 +138,7 @@ TEST(Csv, NamesTheLineOfBrokenQuotes) {
 
 TEST(Csv, RejectsWhatItCannotBe) {
   constexpr ErrorCode bad = ErrorCode::invalid_argument;
-  EXPECT_THAT(refused_table(""), HasSubstr("it has no record, needs one with the columns"));
+  EXPECT_THAT(refused_table(""), HasSubstr("it has no record, needed is one with the columns"));
   EXPECT_THAT(refused_table("\n\r\n"), HasSubstr("it has no record"));
   EXPECT_THAT(refused_table("a,a\n"), HasSubstr("the header names column \"a\" twice"));
   EXPECT_THAT(refused_table("a,b\n", {.fields = {{.name = "c"}}}, ErrorCode::not_found),
@@ -150,10 +150,10 @@ TEST(Csv, RejectsWhatItCannotBe) {
       HasSubstr("is text with a dtype"));
   EXPECT_THAT(refused_table("a\n", {.fields = {{.name = "a", .dtype = DType::c64}}},
                             ErrorCode::unsupported),
-              HasSubstr("field \"a\" is c64, needs a number or bool"));
+              HasSubstr("field \"a\" is c64, needed is a number or bool"));
   EXPECT_THAT(refused_table("a\n", {.delimiter = '"'}, bad), HasSubstr("the delimiter is a quote"));
   EXPECT_THAT(refused_table("a,b\n1,x\n", {.fields = {{.name = "f", .columns = {"a", "b"}}}}, bad),
-              HasSubstr("needs numbers in all; record 0 has \"x\""));
+              HasSubstr("needed are numbers in all; record 0 has \"x\""));
 }
 
 // A record that is wrong does not keep the others from being read.
@@ -169,13 +169,13 @@ TEST(Csv, ReportsABadRecordWhenItIsRead) {
     return message_of(ErrorCode::corrupt, [&] { read_whole(*source, field, record); });
   };
   EXPECT_THAT(failure(1, 0), HasSubstr("read: here: record 1 at offset 8, line 3: has 1 cells, "
-                                       "needs 2"));
+                                       "needed is 2"));
   EXPECT_THAT(failure(2, 0), HasSubstr("record 2 at offset 10, line 4: column \"n\" has \"x?y\", "
-                                       "needs a number of type u8"));
-  EXPECT_THAT(failure(3, 1), HasSubstr("line 6: has 3 cells, needs 2"));
-  EXPECT_THAT(failure(4, 0), HasSubstr("has \"300\", needs a number of type u8"));
+                                       "needed is a number of type u8"));
+  EXPECT_THAT(failure(3, 1), HasSubstr("line 6: has 3 cells, needed is 2"));
+  EXPECT_THAT(failure(4, 0), HasSubstr("has \"300\", needed is a number of type u8"));
   EXPECT_THAT(message_of(ErrorCode::corrupt, [&] { source->length({.record = 3}, 1); }),
-              HasSubstr("has 3 cells, needs 2"));
+              HasSubstr("has 3 cells, needed is 2"));
 }
 
 TEST(Csv, NumbersAreStrict) {

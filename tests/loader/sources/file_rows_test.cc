@@ -180,7 +180,7 @@ TEST(FileRows, NamesTheRecordThatIsMissing) {
     const Bytes all = counted_bytes(1000);
     EXPECT_EQ(read_whole(*source, 0, 54), Bytes(all.begin() + 540, all.begin() + 550));
     EXPECT_THAT(message_of(ErrorCode::corrupt, [&] { read_whole(*source, 0, 55); }),
-                HasSubstr("read: here: record 55 at offset 550 got 5 bytes, needs 10"));
+                HasSubstr("read: here: record 55 at offset 550 got 5 bytes, needed is 10"));
     EXPECT_THAT(message_of(ErrorCode::corrupt, [&] { read_bytes(*source, 0, 99, Box({3}, {5})); }),
                 HasSubstr("record 99"));
     content->clear();

@@ -236,14 +236,14 @@ TEST(Hdf5Source, RejectsWhatIsNoArrayOfRecords) {
   EXPECT_THAT(refused(ErrorCode::not_found, {{"f", ""}}), HasSubstr("its root has"));
   EXPECT_THAT(refused(ErrorCode::corrupt, {{"f", "/"}}), HasSubstr("HDF5: not a dataset"));
   EXPECT_THAT(refused(ErrorCode::invalid_argument, {{"f", "x"}, {"g", "y"}}),
-              HasSubstr("dataset \"y\" has 5 records, needs 4 as \"x\" has"));
+              HasSubstr("dataset \"y\" has 5 records, needed is 4 as \"x\" has"));
   EXPECT_THAT(refused(ErrorCode::invalid_argument, {{"f", "x"}, {"f", "x"}}),
               HasSubstr("asked for twice"));
   EXPECT_THAT(refused(ErrorCode::unsupported, {{"f", "scalar"}}), HasSubstr("is a scalar"));
   EXPECT_THAT(refused(ErrorCode::unsupported, {{"f", "text"}}),
               HasSubstr("dataset \"text\": its elements are no numbers"));
   EXPECT_THAT(message_of(ErrorCode::invalid_argument, [] { open_hdf5({}); }),
-              HasSubstr("needs at least one"));
+              HasSubstr("needed is at least one"));
   EXPECT_THAT(message_of(ErrorCode::not_found, [&] { open_hdf5({dir / "none.h5"}); }),
               HasSubstr("No such file"));
   write_file(dir / "no.h5", "no HDF5 at all");

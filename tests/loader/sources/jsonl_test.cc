@@ -93,8 +93,8 @@ TEST(Jsonl, ReportsABadRecordWhenItIsRead) {
   EXPECT_THAT(failure(1, 0), HasSubstr("read: here: record 1 at offset 24, line 2: at its byte 23: "
                                        "Missing a comma"));
   EXPECT_THAT(failure(2, 1), HasSubstr("line 3: has no key \"t\""));
-  EXPECT_THAT(failure(3, 0), HasSubstr("key \"x\" has shape [3], needs [2]"));
-  EXPECT_THAT(failure(4, 0), HasSubstr("key \"x\": 256, needs a number of type u8"));
+  EXPECT_THAT(failure(3, 0), HasSubstr("key \"x\" has shape [3], needed is [2]"));
+  EXPECT_THAT(failure(4, 0), HasSubstr("key \"x\": 256, needed is a number of type u8"));
   EXPECT_THAT(failure(4, 1), HasSubstr("key \"t\" has shape []"));
   EXPECT_THAT(message_of(ErrorCode::corrupt, [&] { source->length({.record = 1}, 1); }),
               HasSubstr("at its byte 23: Missing a comma"));
@@ -104,12 +104,13 @@ TEST(Jsonl, RejectsValuesThatDoNotGoTogether) {
   const auto two = [](const char* a, const char* b) {
     return fmt::format("{{\"x\": {}}}\n{{\"x\": {}}}\n", a, b);
   };
-  EXPECT_THAT(refused_lines(two("1", "\"a\"")),
-              HasSubstr("field \"x\" is of another kind in record 1 than before, needs a dtype"));
+  EXPECT_THAT(
+      refused_lines(two("1", "\"a\"")),
+      HasSubstr("field \"x\" is of another kind in record 1 than before, needed is a dtype"));
   EXPECT_THAT(refused_lines(two("true", "1")), HasSubstr("of another kind in record 1"));
   EXPECT_THAT(refused_lines(two("1", "[1]")),
-              HasSubstr("field \"x\" has shape [1] in record 1 and [] before, needs a shape"));
-  EXPECT_THAT(refused_lines(two("[[1, 2]]", "[[1], [2]]")), HasSubstr("needs a shape"));
+              HasSubstr("field \"x\" has shape [1] in record 1 and [] before, needed is a shape"));
+  EXPECT_THAT(refused_lines(two("[[1, 2]]", "[[1], [2]]")), HasSubstr("needed is a shape"));
   constexpr ErrorCode corrupt = ErrorCode::corrupt;
   EXPECT_THAT(refused_lines("", {}, corrupt), HasSubstr("it has no field"));
   EXPECT_THAT(refused_lines("{}\n", {}, corrupt), HasSubstr("it has no field"));

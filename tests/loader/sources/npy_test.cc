@@ -102,7 +102,7 @@ TEST(Npy, RejectsHeadersThatNumpyDoesNotWrite) {
       {"{'descr': '<f\\x34'}", corrupt, "a backslash"},
       {"{descr: '<f4'}", corrupt, "no quoted text"},
       {dict_of("<f4", "[2, 3]"), corrupt, "no '('"},
-      {dict_of("<f4", "(2)"), corrupt, "a number in brackets, needs a tuple"},
+      {dict_of("<f4", "(2)"), corrupt, "a number in brackets, needed is a tuple"},
       {dict_of("<f4", "(-2,)"), corrupt, "no extent from 0 to 2^63 - 1"},
       {dict_of("<f4", "(,)"), corrupt, "no extent"},
       {dict_of("<f4", "(2,,3)"), corrupt, "no extent"},
@@ -114,7 +114,7 @@ TEST(Npy, RejectsHeadersThatNumpyDoesNotWrite) {
       {dict_of("<f4", "(0, 9223372036854775807, 9223372036854775807)"), corrupt, "over 2^63"},
       {dict_of("<f4", "()"), unsupported, "a scalar"},
       {dict_of("<f4", "(1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1)"), unsupported, "rank 17, at most 16"},
-      {dict_of("<f4", "(2, 3)", "True"), unsupported, "Fortran order, needs C order"},
+      {dict_of("<f4", "(2, 3)", "True"), unsupported, "Fortran order, needed is C order"},
       {dict_of("|O", "(2, 3)"), unsupported, "a 'descr' other than of a number"},
       {dict_of("<U5", "(2, 3)"), unsupported, "'descr'"},
       {dict_of("<M8[ns]", "(2, 3)"), unsupported, "'descr'"},
@@ -141,17 +141,17 @@ TEST(Npy, RejectsFilesOfAnotherLength) {
   EXPECT_THAT(message(first_of(good, good.size() - 1)), HasSubstr("23 bytes of data"));
   EXPECT_THAT(message(npy_file(dict_of("<f4", "(2000000000000, 3)"), Bytes(24))),
               HasSubstr("24 bytes of data, 2000000000000 records of shape [3] f32 need "));
-  EXPECT_THAT(message({}), HasSubstr("0 bytes, needs 10 or more"));
+  EXPECT_THAT(message({}), HasSubstr("0 bytes, needed is 10 or more"));
   EXPECT_THAT(message(Bytes(20)), HasSubstr("does not begin with"));
   EXPECT_THAT(message(first_of(good, 50)), HasSubstr("ends within the header"));
   // A length of 4 GiB is refused before there is memory for it.
   EXPECT_THAT(message(bytes_of("\x93NUMPY") + bytes({2, 0, 0xff, 0xff, 0xff, 0xff, 0, 0})),
-              HasSubstr("a header of 4294967295 bytes, needs 65536 or fewer"));
+              HasSubstr("a header of 4294967295 bytes, needed is 65536 or fewer"));
   EXPECT_THAT(message_of(ErrorCode::unsupported,
                          [&] {
                            open_array(bytes_of("\x93NUMPY") + bytes({4, 0, 0, 0, 0, 0}));
                          }),
-              HasSubstr("version 4.0, needs 1.0, 2.0 or 3.0"));
+              HasSubstr("version 4.0, needed is 1.0, 2.0 or 3.0"));
 }
 
 TEST(Npy, SurvivesEveryDamage) {

@@ -75,7 +75,7 @@ TEST(OpenSource, SaysWhatThereIs) {
     return message_of(ErrorCode::invalid_argument, [&] { open_source(text); });
   };
   EXPECT_THAT(refused("nothing"),
-              HasSubstr("open source \"nothing\": has no \":\", needs FORMAT:PATH"));
+              HasSubstr("open source \"nothing\": has no \":\", needed is FORMAT:PATH"));
   EXPECT_THAT(refused("parquet:x"),
               HasSubstr("there is no format \"parquet\"; there are csv, hdf5, idx, images, jsonl, "
                         "npy, tar, tfrecord, tokens"));
@@ -89,18 +89,19 @@ TEST(OpenSource, SaysWhatThereIs) {
   EXPECT_THAT(refused("tokens:a?windows=3"),
               HasSubstr("the options of tokens are dtype, window, stride, header_bytes, field"));
   EXPECT_THAT(refused("tokens:a?window=-3"),
-              HasSubstr("window is \"-3\", needs a number from 0 on"));
+              HasSubstr("window is \"-3\", needed is a number from 0 on"));
   EXPECT_THAT(refused("tokens:a?dtype=u17"), HasSubstr("u17"));
   EXPECT_THAT(refused("csv:a?x=f32[3]"), HasSubstr("field \"x\" has a shape"));
-  EXPECT_THAT(refused("csv:a?delimiter=ab"), HasSubstr("delimiter is \"ab\", needs one character"));
-  EXPECT_THAT(refused("csv:a?header=1"), HasSubstr("header is \"1\", needs \"yes\" or \"no\""));
+  EXPECT_THAT(refused("csv:a?delimiter=ab"),
+              HasSubstr("delimiter is \"ab\", needed is one character"));
+  EXPECT_THAT(refused("csv:a?header=1"), HasSubstr("header is \"1\", needed is \"yes\" or \"no\""));
   EXPECT_THAT(refused("jsonl:a?x=f32[3"), HasSubstr("field \"x\" has no \"]\""));
   EXPECT_THAT(refused("jsonl:a?x=f32[3,]"), HasSubstr("has the shape \"[3,]\""));
   EXPECT_THAT(refused("jsonl:a?x=f32[,,]"), HasSubstr("has the shape"));
   EXPECT_THAT(refused("jsonl:a?x=f32[1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1]"), HasSubstr("up to 16"));
   EXPECT_THAT(refused("tfrecord:a?x=?"), HasSubstr("field \"x\" has no type"));
   for (const char* wrong : {"idx:%", "idx:a%2", "idx:a%2g"}) {
-    EXPECT_THAT(refused(wrong), HasSubstr("needs \"%25\" for itself")) << wrong;
+    EXPECT_THAT(refused(wrong), HasSubstr("needed is \"%25\" for itself")) << wrong;
   }
   EXPECT_THAT(refused("idx:a%0ab"), HasSubstr("has an escape for a control character"));
   EXPECT_THAT(refused("idx:a\nb"), HasSubstr("open source \"idx:a?b\": has a control character"));

@@ -133,12 +133,13 @@ TEST(Tfrecord, NamesRecordAndOffsetOfWhatIsWrong) {
   EXPECT_THAT(refused(length), HasSubstr("record 1 at offset 19: its length has the checksum 0x"));
   EXPECT_THAT(
       refused(one + first_of(two, 11)),
-      HasSubstr("record 1 at offset 19: the file ends within its length: 11 bytes, needs 12"));
-  EXPECT_THAT(refused(one + first_of(two, 18)),
-              HasSubstr("record 1 at offset 19: the file ends within it: 6 bytes, needs 3 and 4"));
+      HasSubstr("record 1 at offset 19: the file ends within its length: 11 bytes, needed is 12"));
+  EXPECT_THAT(
+      refused(one + first_of(two, 18)),
+      HasSubstr("record 1 at offset 19: the file ends within it: 6 bytes, needed is 3 and 4"));
   const Bytes huge = little_endian_bytes(~std::uint64_t{0});
   EXPECT_THAT(refused(huge + little_endian_bytes(detail::masked_crc(huge)) + Bytes(8)),
-              HasSubstr("8 bytes, needs 18446744073709551615 and 4"));
+              HasSubstr("8 bytes, needed is 18446744073709551615 and 4"));
   EXPECT_THAT(refused(gzip(one), ErrorCode::unsupported), HasSubstr("the file is compressed"));
 }
 
@@ -155,16 +156,18 @@ TEST(Tfrecord, ReportsABadExampleWhenItIsRead) {
   EXPECT_THAT(failure(example, {"x", DType::i64}),
               HasSubstr("record 0 at offset 0: feature \"x\" has no list"));
   EXPECT_THAT(failure(example, {"none", DType::i64}), HasSubstr("\"none\" has no list"));
-  EXPECT_THAT(failure(example, {"i", DType::i64}), HasSubstr("has 2 values, needs 1"));
+  EXPECT_THAT(failure(example, {"i", DType::i64}), HasSubstr("has 2 values, needed is 1"));
   EXPECT_THAT(failure(example, {"i", DType::u8, {2}}), HasSubstr("the number 300"));
-  EXPECT_THAT(failure(example, {"i", DType::c64, {2}}), HasSubstr("a list of integers, needs c64"));
-  EXPECT_THAT(failure(example, {"f", DType::i64}), HasSubstr("a list of floats, needs i64"));
-  EXPECT_THAT(failure(example, {"b", DType::i16, {1}}), HasSubstr("3 bytes, needs whole elements"));
-  EXPECT_THAT(failure(example, {"bb", DType::u8, {2}}), HasSubstr("2 byte strings, needs 1"));
+  EXPECT_THAT(failure(example, {"i", DType::c64, {2}}),
+              HasSubstr("a list of integers, needed is c64"));
+  EXPECT_THAT(failure(example, {"f", DType::i64}), HasSubstr("a list of floats, needed is i64"));
+  EXPECT_THAT(failure(example, {"b", DType::i16, {1}}),
+              HasSubstr("3 bytes, needed are whole elements"));
+  EXPECT_THAT(failure(example, {"bb", DType::u8, {2}}), HasSubstr("2 byte strings, needed is 1"));
   EXPECT_THAT(failure(example, {"b", DType::u8, {2}, true}),
-              HasSubstr("has 3 rows, needs 2 or fewer"));
+              HasSubstr("has 3 rows, needed is 2 or fewer"));
   EXPECT_THAT(failure(example, {"b", DType::u8, {0, 2}, true}),
-              HasSubstr("has 3 values, needs a multiple of 2"));
+              HasSubstr("has 3 values, needed is a multiple of 2"));
   EXPECT_THAT(failure(bytes({0x0a, 0x7f}), {"x", DType::u8}),
               HasSubstr("not a tf.train.Example: 0 bytes where a field needs 127"));
   EXPECT_THAT(failure(bytes({0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1}),
@@ -187,7 +190,7 @@ TEST(Tfrecord, ReadsSeveralFilesAsOne) {
   EXPECT_THAT(message_of(ErrorCode::not_found, [&] { open_tfrecord({dir / "none"}); }),
               HasSubstr("none: No such file"));
   EXPECT_THAT(message_of(ErrorCode::invalid_argument, [] { open_tfrecord({}); }),
-              HasSubstr("needs at least one"));
+              HasSubstr("needed is at least one"));
 }
 
 TEST(Tfrecord, SurvivesEveryDamage) {

@@ -54,14 +54,14 @@ TEST(Tokens, RejectsWhatCannotBe) {
     return message_of(code, [&] { detail::open_tokens(file_of(Bytes(size)), options); });
   };
   constexpr ErrorCode bad = ErrorCode::invalid_argument;
-  EXPECT_THAT(refused(bad, 8, {}), HasSubstr("window is 0, needs 1 or more"));
+  EXPECT_THAT(refused(bad, 8, {}), HasSubstr("window is 0, needed is 1 or more"));
   EXPECT_THAT(refused(bad, 8, {.window = 1, .stride = -1}), HasSubstr("stride is -1"));
   EXPECT_THAT(refused(bad, 8, {.dtype = DType::i64, .window = 1}),
-              HasSubstr("dtype is i64, needs u8, u16, u32 or i32"));
+              HasSubstr("dtype is i64, needed is u8, u16, u32 or i32"));
   EXPECT_THAT(refused(ErrorCode::corrupt, 7, {.window = 1}),
-              HasSubstr("here: 7 bytes, needs 0 of header and whole tokens of 2"));
+              HasSubstr("here: 7 bytes, needed is 0 of header and whole tokens of 2"));
   EXPECT_THAT(refused(ErrorCode::corrupt, 7, {.window = 1, .header_bytes = 8}),
-              HasSubstr("7 bytes, needs 8 of header"));
+              HasSubstr("7 bytes, needed is 8 of header"));
 }
 
 }  // namespace

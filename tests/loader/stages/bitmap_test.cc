@@ -73,7 +73,7 @@ TEST(RankedBits, RefusesBitsThatAreNotOfItsSize) {
   } cases[] = {
       {-1, {}, "size -1"},
       {64, {}, "got 0 words for size 64"},
-      {64, {1, 0}, "needs a size of 0 or more and 1 words"},
+      {64, {1, 0}, "needed is a size of 0 or more and 1 words"},
       {65, {1}, "2 words"},
       {3, {0b1000}, "a bit past size 3 is 1"},
       {65, {0, 2}, "a bit past size 65"},

@@ -46,7 +46,7 @@ TEST(ParseDrill, TakesEveryKind) {
                           "odd:1", "corrupt:1 ", "corrupt:99999999999999999999"}) {
     EXPECT_THAT(
         message_of(ErrorCode::invalid_argument, [&] { parse_drill(bad); }),
-        HasSubstr("needs KIND:RECORD, where the kind is corrupt, io, exception, slow or kill"))
+        HasSubstr("needed is KIND:RECORD, where the kind is corrupt, io, exception, slow or kill"))
         << bad;
   }
 }

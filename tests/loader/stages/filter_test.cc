@@ -137,9 +137,9 @@ TEST(FilterStage, RefusesWhatItCannotDo) {
       {[&] { filter(source, nameless); }, "name is empty"},
       {[&] { filter(source, no_function); }, "the function of \"n\" is null"},
       {[&] { filter(source, of_numbers("none", [](auto) { return false; })); },
-       "\"none\" keeps none of 9 records, needs one or more"},
+       "\"none\" keeps none of 9 records, needed is one or more"},
       {[&] { filter(take(source, 1, 1), any); }, "keeps none of 0 records"},
-      {[&] { filter(source, any, {.threads = 0}); }, "threads is 0, needs 1 to 1024"},
+      {[&] { filter(source, any, {.threads = 0}); }, "threads is 0, needed is 1 to 1024"},
       {[&] { filter(shuffle(source), any); }, "changes with the epoch"},
       {[&] { filter(take(mix({source}, {1}), 0, 3), any); }, "changes with the epoch"},
   };

@@ -135,7 +135,7 @@ TEST(MapStage, RefusesALengthThatTheFieldCannotHave) {
                              whole_of(*stage, {4, 0, 0}, 0);
                            }),
                 HasSubstr("map \"grow\": record 4: length of field \"y\" is " +
-                          std::to_string(length) + ", needs 0 to 5"));
+                          std::to_string(length) + ", needed is 0 to 5"));
   }
 }
 

@@ -125,15 +125,15 @@ TEST(MixOrder, RefusesWeightsThatCannotBe) {
     std::vector<MixChange> changes;
     const char* message;
   } cases[] = {
-      {{}, {}, "got 0 weights, needs 1 to 4096"},
+      {{}, {}, "got 0 weights, needed is 1 to 4096"},
       {std::vector<std::int64_t>(4097, 1), {}, "got 4097 weights"},
-      {{1, -1}, {}, "weight 1 is -1, needs 0"},
+      {{1, -1}, {}, "weight 1 is -1, needed is 0"},
       {{0, 0}, {}, "the weights sum to 0"},
       {{most, 1}, {}, "the weights sum to 4194305"},
       {{INT64_MAX, INT64_MAX}, {}, "weight 0 is 9223372036854775807"},
-      {{1, 1}, {{5, {1}}}, "the change at sample 5 has 1 weights, needs 2"},
-      {{1, 1}, {{0, {1, 1}}}, "a change begins at sample 0, needs to come after 0"},
-      {{1, 1}, {{5, {1, 1}}, {5, {1, 1}}}, "needs to come after 5"},
+      {{1, 1}, {{5, {1}}}, "the change at sample 5 has 1 weights, needed is 2"},
+      {{1, 1}, {{0, {1, 1}}}, "a change begins at sample 0, needed is one after 0"},
+      {{1, 1}, {{5, {1, 1}}, {5, {1, 1}}}, "needed is one after 5"},
       {{1, 1}, {{5, {0, 0}}}, "sum to 0"},
   };
   for (const auto& c : cases) {

@@ -308,7 +308,7 @@ TEST(PackStage, SeesLengthsThatChange) {
               HasSubstr("documents from 0 on make 2 packs, made 4 before"));
   source->lengths() = {5, 5, 6, 5};
   EXPECT_THAT(message_of(ErrorCode::corrupt, [&] { row_of(*packs, 0); }),
-              HasSubstr("length of field \"text\" of record 2 is 6, needs 0 to 5"));
+              HasSubstr("length of field \"text\" of record 2 is 6, needed is 0 to 5"));
 }
 
 TEST(PackStage, RefusesWhatItCannotDo) {
@@ -325,7 +325,7 @@ TEST(PackStage, RefusesWhatItCannotDo) {
   } cases[] = {
       {nullptr, {.field = "text", .window = 4}, ErrorCode::invalid_argument, "source is null"},
       {text, {.field = "y", .window = 4}, ErrorCode::not_found, "no field \"y\""},
-      {text, {.field = "text"}, ErrorCode::invalid_argument, "window is 0, needs 1"},
+      {text, {.field = "text"}, ErrorCode::invalid_argument, "window is 0, needed is 1"},
       {text,
        {.field = "text", .window = std::int64_t{1} << 31},
        ErrorCode::invalid_argument,
@@ -333,7 +333,7 @@ TEST(PackStage, RefusesWhatItCannotDo) {
       {text,
        {.field = "text", .window = 4, .documents = 0},
        ErrorCode::invalid_argument,
-       "documents is 0, needs 1 to 65536"},
+       "documents is 0, needed is 1 to 65536"},
       {text,
        {.field = "text", .window = 4, .threads = 0},
        ErrorCode::invalid_argument,
@@ -341,7 +341,7 @@ TEST(PackStage, RefusesWhatItCannotDo) {
       {image,
        {.field = "image", .window = 4},
        ErrorCode::invalid_argument,
-       "\"image\" has shape [2, 2], needs one dim"},
+       "\"image\" has shape [2, 2], needed is one dim"},
       {image, {.field = "s", .window = 4}, ErrorCode::invalid_argument, "has shape []"},
       {image, {.field = "c", .window = 4, .eos = 1}, ErrorCode::unsupported, "\"c\" is c64"},
       {none, {.field = "text", .window = 4}, ErrorCode::invalid_argument, "has no token in 2"},

@@ -206,7 +206,7 @@ TEST(RegionStages, RefuseWhatIsNotThere) {
       {[&] { crop(nullptr, "g", {1}, CropPosition::centre()); }, ErrorCode::invalid_argument,
        "crop: the source is null"},
       {[&] { crop(g, "g", {1}, CropPosition::centre()); }, ErrorCode::invalid_argument,
-       "of shape [3, 4] to [1], needs a part of it"},
+       "of shape [3, 4] to [1], needed is a part of it"},
       {[&] {
          crop(g, "g", {4, 1}, CropPosition::centre());
        },
@@ -253,7 +253,7 @@ TEST(RegionStages, RefuseWhatIsNotThere) {
       {[&] {
          normalise(g, "g", {0, 0}, {1, 1});
        },
-       ErrorCode::invalid_argument, "needs 1 or 4"},
+       ErrorCode::invalid_argument, "needed is 1 or 4"},
       {[&] {
          normalise(g, "g", {0}, {1, 1, 1, 1});
        },

@@ -48,7 +48,7 @@ TEST(TakeStage, IsARangeOfRecords) {
   const struct { std::int64_t begin, end; } cases[] = {{-1, 2}, {3, 2}, {0, 11}, {11, 11}};
   for (const auto& c : cases) {
     EXPECT_THAT(message_of(ErrorCode::invalid_argument, [&] { take(counted(10), c.begin, c.end); }),
-                HasSubstr("needs 0 <= begin <= end <= 10"));
+                HasSubstr("needed is 0 <= begin <= end <= 10"));
   }
 }
 
@@ -64,7 +64,7 @@ TEST(RepeatStage, CountsEachTimeAsAnEpoch) {
   EXPECT_EQ(epoch_of(*thrice, 2, 1), expected);
   EXPECT_EQ(repeat(take(counted(5), 1, 1), 4)->size(), 0);
   EXPECT_THAT(message_of(ErrorCode::invalid_argument, [] { repeat(counted(2), 0); }),
-              HasSubstr("times is 0, needs 1"));
+              HasSubstr("times is 0, needed is 1"));
   EXPECT_THAT(message_of(ErrorCode::invalid_argument,
                          [] { repeat(counted(3), std::numeric_limits<std::int64_t>::max()); }),
               HasSubstr("the size overflows"));
@@ -222,13 +222,13 @@ TEST(MixStage, RefusesSourcesThatDiffer) {
       {{a, take(a, 1, 1)}, {1, 1}, "source 1 has no records"},
       {{a, make({"x", DType::u8, {3}})},
        {1, 1},
-       "source 1 has \"x\" u8 [3], needs \"x\" u8 [2] as source 0 has"},
+       "source 1 has \"x\" u8 [3], needed is \"x\" u8 [2] as source 0 has"},
       {{a, make({"y", DType::u8, {2}})}, {1, 1}, "\"y\" u8 [2]"},
       {{a, make({"x", DType::i8, {2}})}, {1, 1}, "\"x\" i8 [2]"},
       {{a, make({"x", DType::u8, {2}, true})}, {1, 1}, "\"x\" u8 [2] ragged"},
       {{a, zip({a, make({"y", DType::u8, {2}})})},
        {1, 1},
-       "source 1 has \"x\" u8 [2], \"y\" u8 [2], needs \"x\""},
+       "source 1 has \"x\" u8 [2], \"y\" u8 [2], needed is \"x\""},
       {{a, a}, {1, -1}, "weight 1 is -1"},
   };
   for (const auto& c : cases) {
