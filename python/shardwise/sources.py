@@ -137,7 +137,7 @@ class Source:
         if isinstance(keep, str):
             return Source(self._records.filter_text(keep, path, tell))
         if path and not name:
-            raise InvalidArgument("filter: a cache needs the function's name: change it when the function changes")
+            raise InvalidArgument("filter: found a cache and no name of the function, needed are both: change it when the function changes")
         function, fields = keep, list(self.fields.values())
 
         def answer(values: list[tuple[bytes, int]]) -> bool:
@@ -309,7 +309,7 @@ def of(source: Any, *, ragged: Mapping[str, int] | None = None) -> Source:
     if isinstance(source, RandomAccess):
         return Source(_function_source(len(source), lambda record, epoch, seed: source[record],
                                        type(source).__name__, None, ragged=ragged))
-    raise InvalidArgument(f"loader: source {type(source).__name__}: needs a shardwise source, a text, a dict of arrays, "
+    raise InvalidArgument(f"loader: source {type(source).__name__}, needed is a shardwise source, a text, a dict of arrays, "
                           "or an object with __len__ and __getitem__")
 
 
@@ -352,7 +352,7 @@ def _value(value: Any, name: str) -> np.ndarray[Any, Any]:
         value = value.detach().cpu().numpy()
     array = np.asarray(value)
     if array.dtype.kind in "OUS":
-        raise Unsupported(f"field {name!r} is {type(value).__name__}: needs numbers of one shape; leave it out, or encode "
+        raise Unsupported(f"field {name!r} is {type(value).__name__}, needed are numbers of one shape; leave it out, or encode "
                           "it (np.frombuffer(text.encode(), np.uint8))")
     return array
 

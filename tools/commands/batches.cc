@@ -38,7 +38,7 @@ std::vector<std::int64_t> parse_weights(const std::string& text) {
                            word.find_first_not_of("0123456789") == std::string::npos;
     if (!is_number) {
       throw BadUsage(fmt::format(
-          "batches: --mix \"{}\": needs whole numbers with \":\" between them, as 3:1", text));
+          "batches: --mix \"{}\": needed are whole numbers with \":\" between them, as 3:1", text));
     }
     weights.push_back(std::stoll(word));
     begin = end + 1;
@@ -60,7 +60,7 @@ std::string packed_field(const Source& source) {
     found = field.name;
   }
   if (found.empty()) {
-    throw BadUsage("batches: --pack: no field is a document: needs a ragged one of one dim");
+    throw BadUsage("batches: --pack: no field is a document, needed is a ragged one of one dim");
   }
   return found;
 }

@@ -261,7 +261,7 @@ void TarScan::add(std::string name, std::uint64_t size_bytes, char type) {
 void TarScan::skip(std::string_view name, std::uint64_t size_bytes) {
   if (size_bytes > bytes_.size_bytes - std::min(next_, bytes_.size_bytes)) {
     fail(ErrorCode::corrupt, name,
-         fmt::format("{} bytes from offset {} on, needed is them within the archive's {}",
+         fmt::format("{} bytes from offset {} on, needed are bytes within the archive's {}",
                      size_bytes, next_, bytes_.size_bytes));
   }
   next_ += size_bytes + (kTarBlockBytes - size_bytes % kTarBlockBytes) % kTarBlockBytes;

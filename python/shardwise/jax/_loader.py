@@ -55,7 +55,7 @@ class Loader(_loader.Loader):
             found = found.map(options.pop("transform"))
         if not isinstance(sharding, Mapping):
             if len(sharding.spec) > 1:
-                raise InvalidArgument(f"loader: {sharding.spec} for all fields: needs one entry, of the batch dim; else a "
+                raise InvalidArgument(f"loader: {sharding.spec} for all fields, needed is one entry, of the batch dim; else a "
                                       "sharding by field")
             sharding = dict.fromkeys(found.fields, sharding)
         if not sharding:

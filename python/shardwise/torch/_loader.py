@@ -127,7 +127,7 @@ class Loader(IterableDataset[Batch]):
             info = get_worker_info()
             workers = 1 if info is None else info.num_workers
             if part is not None and part[0] != workers:
-                raise InvalidArgument(f"loader: the state is of one of {part[0]} workers, and here are {workers}: needs as "
+                raise InvalidArgument(f"loader: the state is of one of {part[0]} workers, found are {workers}, needed are as "
                                       "many, or the state of a loader outside of them")
             if info is not None:
                 # The first batch comes from worker 0, wherever the run stands.

@@ -150,7 +150,7 @@ TEST(TarIndex, RefusesSizesThatAreWrong) {
       {"-0000000001", "its size reads \"-0000000001"},
       {"        ", "its size reads"},
       {"1 2", "its size reads \"1 2"},
-      {"77777777777", "8589934591 bytes from offset 1536 on, needed is them within the archive's"},
+      {"77777777777", "8589934591 bytes from offset 1536 on, needed are bytes within the archive's"},
       {past, "9151314442816847872 bytes from offset 1536 on"}};
   for (const auto& c : cases) {
     const Bytes archive =
