@@ -170,7 +170,7 @@ std::uint64_t Source::fingerprint() const {
   std::vector<std::uint64_t> facts{static_cast<std::uint64_t>(size())};
   for (const Field& field : all) {
     const std::string_view type = name(field.dtype);
-    facts.push_back(hash64(reinterpret_cast<const std::byte*>(type.data()), type.size()));
+    facts.push_back(hash64(type));
     facts.push_back(field.shape.size());
     for (const std::int64_t extent : field.shape) {
       facts.push_back(static_cast<std::uint64_t>(extent));

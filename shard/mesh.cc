@@ -190,25 +190,4 @@ bool Mesh::operator==(const Mesh& other) const {
          (data_->axes == other.data_->axes && data_->devices == other.data_->devices);
 }
 
-Mesh submesh(const Mesh& mesh, std::string_view axis, std::int64_t coordinate) {
-  const std::size_t fixed = mesh.axis_index(axis);
-  const std::int64_t size = mesh.axes()[fixed].size, stride = mesh.stride(fixed);
-  if (coordinate < 0 || coordinate >= size) {
-    fail(mesh.axes(),
-         fmt::format("a submesh at coordinate {} of axis \"{}\"; needed is at least 0 and below {}",
-                     coordinate, axis, size));
-  }
-  std::vector<Axis> axes(mesh.axes().begin(), mesh.axes().end());
-  axes.erase(axes.begin() + static_cast<std::ptrdiff_t>(fixed));
-  if (mesh.is_abstract()) return Mesh::abstract(std::move(axes));
-  std::vector<DeviceId> devices;
-  devices.reserve(detail::list_size(mesh.size() / size, "the devices of a submesh"));
-  for (std::int64_t outer = 0; outer < mesh.size(); outer += stride * size) {
-    for (std::int64_t inner = 0; inner < stride; ++inner) {
-      devices.push_back(mesh.device_at(outer + coordinate * stride + inner));
-    }
-  }
-  return Mesh(std::move(axes), std::move(devices));
-}
-
 }  // namespace shardwise

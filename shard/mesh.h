@@ -111,9 +111,4 @@ class Mesh {
   std::shared_ptr<const Data> data_;
 };
 
-/// The part of a mesh at one coordinate of an axis, without that axis: what DTensor's mesh["x"] and
-/// a pipeline stage use. Throws not_found for an unknown axis, invalid_argument where the
-/// coordinate is not on it.
-Mesh submesh(const Mesh& mesh, std::string_view axis, std::int64_t coordinate);
-
 }  // namespace shardwise

@@ -70,22 +70,6 @@ OwnedTiles::iterator& OwnedTiles::iterator::operator++() {
   return *this;
 }
 
-OwnedTile owner_of(const Sharding& sharding, const Shape& shape, const Index& element) {
-  sharding.shard_shape(shape);
-  bool inside = element.size() == shape.size();
-  Index next = element;
-  for (std::size_t dim = 0; inside && dim < shape.size(); ++dim) {
-    inside = element[dim] >= 0 && element[dim] < shape[dim];
-    next[dim] = inside ? element[dim] + 1 : 0;
-  }
-  if (!inside) {
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("tile that holds element {}: it is not inside the shape {}",
-                            to_string(element), to_string(shape)));
-  }
-  return *OwnedTiles(sharding, shape, Box(element, next)).begin();
-}
-
 std::vector<std::int64_t> positions_of(const Sharding& sharding, const Index& tile) {
   std::vector<std::int64_t> positions;
   positions.reserve(detail::list_size(sharding.num_replicas(), "the positions that hold a tile"));

@@ -74,10 +74,6 @@ class OwnedTiles {
   Box region_;
 };
 
-/// The tile that holds an element. Throws as OwnedTiles, also where the element is not in the
-/// tensor.
-OwnedTile owner_of(const Sharding& sharding, const Shape& shape, const Index& element);
-
 /// The mesh positions that hold a tile, ascending. Requires one tile number per dim, in range.
 std::vector<std::int64_t> positions_of(const Sharding& sharding, const Index& tile);
 

@@ -64,8 +64,6 @@ double SampleRandom::normal() {
   return radius * std::cos(2 * std::numbers::pi * uniform());
 }
 
-std::uint64_t stage_number(std::string_view name) {
-  return hash64(reinterpret_cast<const std::byte*>(name.data()), name.size());
-}
+std::uint64_t stage_number(std::string_view name) { return hash64(name); }
 
 }  // namespace shardwise

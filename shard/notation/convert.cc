@@ -205,13 +205,4 @@ Conversion<Placements> to_placements(const Sharding& sharding, const Shape& shap
   return conversion(std::move(judgement), std::move(placements));
 }
 
-Conversion<Sharding> to_policy(const Sharding& sharding, UnevenPolicy policy, const Shape& shape) {
-  sharding.shard_shape(shape);  // throws where it does not fit
-  Sharding other(sharding.mesh(), sharding.spec(), std::move(policy));
-  const bool known = !fits_one_shape(sharding) && !fits_one_shape(other);
-  const std::vector<bool> same_if_even(shape.size(), known);
-  Judgement judgement = judge(sharding, other, shape, same_if_even);
-  return conversion(std::move(judgement), std::move(other));
-}
-
 }  // namespace shardwise

@@ -58,7 +58,4 @@ Conversion<Sharding> to_sharding(const Placements& placements, const Shape& shap
 /// its parts are apart. Throws as above.
 Conversion<Placements> to_placements(const Sharding& sharding, const Shape& shape);
 
-/// The same mesh and spec under another policy. Throws as above.
-Conversion<Sharding> to_policy(const Sharding& sharding, UnevenPolicy policy, const Shape& shape);
-
 }  // namespace shardwise

@@ -150,19 +150,4 @@ CopyRange::iterator CopyRange::iterator::operator++(int) {
   return before;
 }
 
-void for_each_copy(const Sharding& from, const Sharding& to, const Shape& shape,
-                   const std::function<void(const Copy&)>& body, const Topology& topology) {
-  const PieceList sources(from, shape), targets(to, shape);
-  detail::GridPlanner planner(from, sources, to, targets, shape, topology);
-  detail::TargetCopies copies;
-  for (std::size_t target = 0; target < targets.size(); ++target) {
-    planner.plan(static_cast<std::int64_t>(target), copies);
-    for (const std::uint32_t source : copies.sources) {
-      Copy copy{source, static_cast<std::int64_t>(target), {}};
-      add_shared(sources.boxes(), source, targets.boxes(), target, copy.box);
-      body(copy);
-    }
-  }
-}
-
 }  // namespace shardwise

@@ -220,9 +220,4 @@ class TransferPlan {
   Reduction reduction_ = Reduction::none;
 };
 
-/// The copies of TransferPlan::reshard(), in order, without a plan: takes memory for the pieces
-/// only, whatever their number. Throws as reshard(), and what `body` throws.
-void for_each_copy(const Sharding& from, const Sharding& to, const Shape& shape,
-                   const std::function<void(const Copy&)>& body, const Topology& topology = {});
-
 }  // namespace shardwise

@@ -217,30 +217,5 @@ TEST(Mesh, KeepsTheTransposedOrderCompact) {
   EXPECT_TRUE(mesh.devices().is_compact());
 }
 
-TEST(Mesh, SubmeshIsTheMeshAtOneCoordinate) {
-  RandomShardings random(31);
-  for (int round = 0; round < 500; ++round) {
-    const Mesh mesh = random.mesh();
-    if (mesh.rank() == 0) continue;
-    const std::size_t axis =
-        static_cast<std::size_t>(random.draw(0, static_cast<std::int64_t>(mesh.rank()) - 1));
-    const std::int64_t at = random.draw(0, mesh.axes()[axis].size - 1);
-    const Mesh part = submesh(mesh, mesh.axes()[axis].name, at);
-    std::vector<DeviceId> expected, found;
-    for (std::int64_t p = 0; p < mesh.size(); ++p) {
-      if (mesh.coordinate(p, axis) == at) expected.push_back(mesh.device_at(p));
-    }
-    for (std::int64_t p = 0; p < part.size(); ++p) found.push_back(part.device_at(p));
-    ASSERT_EQ(found, expected) << mesh.to_string();
-    ASSERT_EQ(part.rank() + 1, mesh.rank());
-  }
-  const Mesh mesh = Mesh::parse("x=2,y=3");
-  EXPECT_EQ(submesh(mesh, "y", 1), Mesh({{"x", 2}}, {1, 4}));
-  EXPECT_TRUE(submesh(Mesh::parse("x=2,y=3@?"), "x", 0).is_abstract());
-  EXPECT_THROW(submesh(mesh, "y", 3), Error);
-  EXPECT_THROW(submesh(mesh, "y", -1), Error);
-  EXPECT_THROW(submesh(mesh, "z", 0), Error);
-}
-
 }  // namespace
 }  // namespace shardwise

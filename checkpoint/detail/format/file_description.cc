@@ -16,9 +16,7 @@ constexpr std::uint64_t kMagic = 0x3130'4653'4453'5757;  // "WWSDSF01" in the fi
 // A piece's record: a head of three words, then begin, end and chunk, one word per dim each.
 constexpr unsigned kLayoutShift = 8, kCodecShift = 16;
 
-std::uint64_t name_hash(const TensorEntry& tensor) {
-  return hash64(reinterpret_cast<const std::byte*>(tensor.name.data()), tensor.name.size());
-}
+std::uint64_t name_hash(const TensorEntry& tensor) { return hash64(tensor.name); }
 
 [[noreturn]] void refuse_file(const std::string& path, const std::string& message) {
   throw Error(ErrorCode::corrupt, fmt::format("read shard file {}: {}", path, message));

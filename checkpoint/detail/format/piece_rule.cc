@@ -82,9 +82,7 @@ PieceRule::PieceRule(const WriterMap& writers, const Sharding& sharding, const S
       element_bytes_(element_bytes),
       bytes_(num_bytes(shape, element_bytes)),
       replicas_(sharding.num_replicas()),
-      shift_(static_cast<std::int64_t>(
-          hash64(reinterpret_cast<const std::byte*>(name.data()), name.size()) %
-          static_cast<std::uint64_t>(replicas_))) {}
+      shift_(static_cast<std::int64_t>(hash64(name) % static_cast<std::uint64_t>(replicas_))) {}
 
 PieceRule::Tile PieceRule::tile(const Index& number) const {
   Tile tile{.number = number, .box = {}, .dim = 0, .parts = 1};

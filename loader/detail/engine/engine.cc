@@ -49,9 +49,7 @@ std::shared_ptr<const Source> checked(std::shared_ptr<const Source> source) {
   return source;
 }
 
-std::uint64_t hash_of(const std::string& description) {
-  return hash64(reinterpret_cast<const std::byte*>(description.data()), description.size());
-}
+std::uint64_t hash_of(const std::string& description) { return hash64(description); }
 
 // For messages: of a mix of thousands of sources.
 std::string shortened(const std::string& description) {

@@ -31,9 +31,7 @@ Facts& Facts::add(std::uint64_t fact) {
   return *this;
 }
 
-Facts& Facts::add(std::string_view text) {
-  return add(hash64(reinterpret_cast<const std::byte*>(text.data()), text.size()));
-}
+Facts& Facts::add(std::string_view text) { return add(hash64(text)); }
 
 Facts& Facts::add(double value) { return add(std::bit_cast<std::uint64_t>(value)); }
 

@@ -147,16 +147,6 @@ TEST(TransferPlan, ReshardAgreesWithElementByElementSearch) {
       const Piece piece{from.mesh().device_at(p), from.box_at(p, shape)};
       ASSERT_EQ(plan.sources()[static_cast<std::size_t>(p)], piece);
     }
-    // One by one, without a plan.
-    std::size_t next = 0;
-    for_each_copy(from, to, shape, [&](const Copy& copy) {
-      ASSERT_LT(next, plan.copies().size());
-      const Copy same = plan.copies()[next++];
-      ASSERT_EQ(copy.source, same.source);
-      ASSERT_EQ(copy.target, same.target);
-      ASSERT_EQ(copy.box, same.box);
-    });
-    ASSERT_EQ(next, plan.copies().size());
     // The same pieces without what is known of grids.
     const TransferPlan general({plan.sources().begin(), plan.sources().end()},
                                {plan.targets().begin(), plan.targets().end()});
