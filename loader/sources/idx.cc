@@ -123,7 +123,7 @@ std::shared_ptr<const Source> open_compressed(const InputFile& file, std::string
   if (header.data_bytes / kMaxGzipRatio > file.size_bytes()) {
     fail(ErrorCode::corrupt, file,
          fmt::format("{} compressed bytes, too few: {} bytes", file.size_bytes(),
-                     needed is(header)));
+                     needs(header)));
   }
   std::vector<std::byte> data;
   data.reserve(header.data_bytes);
@@ -133,12 +133,12 @@ std::shared_ptr<const Source> open_compressed(const InputFile& file, std::string
     const std::size_t count = reader.read(std::span(data).subspan(done));
     if (done + count < data.size()) {
       fail(ErrorCode::corrupt, file,
-           fmt::format("unpacks to {} bytes of data, {}", done + count, needed is(header)));
+           fmt::format("unpacks to {} bytes of data, {}", done + count, needs(header)));
     }
   }
   std::byte extra{};
   if (reader.read({&extra, 1}) != 0) {  // also makes the reader compare the last checksum
-    fail(ErrorCode::corrupt, file, fmt::format("unpacks to more data than {}", needed is(header)));
+    fail(ErrorCode::corrupt, file, fmt::format("unpacks to more data than {}", needs(header)));
   }
   if (!detail::kBigEndianHost) detail::swap_bytes(header.dtype, data);
   return memory_source({std::move(field_name), header.dtype, header.record_shape}, header.records,
@@ -156,7 +156,7 @@ std::shared_ptr<const Source> open_plain(std::shared_ptr<const InputFile> file,
   const std::size_t data_bytes = file->size_bytes() - std::min(file->size_bytes(), offset);
   if (data_bytes != header.data_bytes) {
     fail(ErrorCode::corrupt, *file,
-         fmt::format("{} bytes of data, {}", data_bytes, needed is(header)));
+         fmt::format("{} bytes of data, {}", data_bytes, needs(header)));
   }
   return detail::file_rows_source(
       std::move(file), {std::move(field_name), header.dtype, header.record_shape}, header.records,
