@@ -5,10 +5,10 @@
 // Saves 16 tensors of f32, 1 GiB in all unless MIB says otherwise, raw and zstd, from the mesh
 // data=4,model=2 with the spec data,model; then restores them onto the same mesh and onto
 // data=2,model=4 (tiles twice as high and half as wide), and reshards them to there. The baseline
-// reads the raw shard file by positioned reads from two threads. Hot rows read from the page cache,
-// cold ones after the files have been dropped from it and free memory has been touched; all into
-// memory that has been touched, too, on huge pages as device memory is. Medians of five rounds,
-// each of which runs everything once.
+// reads the raw shard file by positioned reads from two threads. Hot rows read from the page cache;
+// cold rows read after the files have been dropped from it and free memory has been touched. All
+// read into memory that has been touched, too, on huge pages like device memory. Medians of five
+// rounds; each round runs everything once.
 
 #include <fcntl.h>
 #include <fmt/core.h>
@@ -69,11 +69,12 @@ void drop_from_cache(const fs::path& checkpoint) {
 struct Row {
   std::string name;
   std::function<void()> work;
-  double limit;  ///< the ratio to the first row that is to be reached
+  double limit;  ///< the ratio to the first row that must be reached
   std::vector<double> times = {};
 };
 
-/// Runs all rows once a round, `before` each of them, and prints them beside the first.
+/// In each round runs all rows once, calling `before` before each; prints them beside the first
+/// row.
 void measure(std::vector<Row>& table, std::size_t bytes, const std::function<void()>& before) {
   for (int round = 0; round < kRounds; ++round) {
     for (Row& row : table) {
@@ -93,8 +94,7 @@ void measure(std::vector<Row>& table, std::size_t bytes, const std::function<voi
 }
 
 int run(const fs::path& directory, std::int64_t mib) {
-  // Memory that is given back stays with the process, so that only the first round finds it
-  // untouched.
+  // Memory that is freed stays with the process, so only the first round touches new memory.
   mallopt(M_MMAP_THRESHOLD, 32 << 20);
   mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
   mallopt(M_TOP_PAD, 64 << 20);

@@ -4,14 +4,14 @@
 //
 // Saves 64 tensors of f32 with normally distributed values, 4 GiB in all unless MIB says otherwise
 // or less fits into memory, from the mesh data=4,model=2, raw, zstd and auto, until everything is
-// fsynced and renamed into place; raw as a job saves that keeps one checkpoint, with the removal of
-// the one before, too; then as many bytes of bf16, zstd. The baseline writes as many
-// bytes with O_DIRECT from two threads in blocks of 8 MiB into a file that has its size already,
-// and fsyncs it. Also: how long save_async keeps its caller, with arrays, which it shares, and with
-// buffers of the caller's own, which it copies, against one memcpy of them; and how much memory the
-// saves take. All memory has been touched; medians of five rounds, each of which runs everything
-// that a table has once, and of the rounds' ratios. DIRECTORY is on the disk to be measured; the
-// default is the working directory.
+// fsynced and renamed into place. Raw also as in a job that keeps one checkpoint, with the removal
+// of the one before. Then the same number of bytes of bf16, zstd. The baseline writes the same
+// number of bytes with O_DIRECT from two threads in blocks of 8 MiB into a file that has its size
+// already, and fsyncs it. Also: how long save_async keeps its caller, with arrays (it shares them)
+// and with buffers of the caller's own (it copies them), against one memcpy of them; and how much
+// memory the saves take. All memory has been touched. Figures are medians of five rounds and of the
+// rounds' ratios; a round runs everything in a table once. DIRECTORY is on the disk to be measured;
+// the default is the working directory.
 
 #include <fcntl.h>
 #include <fmt/core.h>
@@ -109,7 +109,7 @@ struct Tensors {
   std::vector<TensorSource> sources;
 };
 
-/// So many bytes in all.
+/// `bytes`: of all tensors together.
 Tensors random_tensors(Devices& devices, DType dtype, std::size_t bytes) {
   const Sharding sharding(Mesh::parse("data=4,model=2"), PartitionSpec::parse("data,model"));
   const auto rows = static_cast<std::int64_t>(bytes / size_bytes(dtype)) / (kTensors * kColumns);
@@ -178,7 +178,7 @@ class SaveBench {
 
  private:
   // A file system that is mounted with "discard" takes longer to delete a file than to write it,
-  // and goes on doing so while the next one is written: so that one is not measured.
+  // and goes on deleting while the next file is written: so that file is not measured.
   void clear() {
     for (const Step& old : manager_.steps()) {
       if (keep_last_ == 0) manager_.remove(old.step);
@@ -219,7 +219,7 @@ void bench_f32(SaveBench& bench, const Tensors& f32, std::size_t bytes) {
   }
 }
 
-// What retention removes, the next save writes in (ManagerOptions::reuse_files).
+// The next save writes in the files that retention removes (ManagerOptions::reuse_files).
 void bench_retention(SaveBench& bench, const Tensors& f32, std::size_t bytes) {
   constexpr int kWarmUps = 4;  // each of the two files is new once, and written once more
   bench.measure([&] { bench.save("f32, none, one kept", f32.sources, Codec::none); }, kWarmUps);
@@ -253,7 +253,7 @@ void bench_host_buffers(SaveBench& bench, const std::vector<TensorSource>& hosts
          {"save_async, caller blocked", "0.87"}});
 }
 
-/// 4 GiB, or what fits three times: host buffers, what they are copied to, and the manager's
+/// 4 GiB, or what fits three times: host buffers, the memory they are copied to, and the manager's
 /// copies.
 std::int64_t default_mib() {
   constexpr std::size_t kMost = 4096, kOthers = 1024;
@@ -272,7 +272,7 @@ void run(const fs::path& directory, std::int64_t mib) {
   std::shared_ptr<Buffer> raw;
   std::vector<TensorSource> hosts;
   {
-    Devices devices(8);  // it keeps the memory of the tensors that are gone for the next ones
+    Devices devices(8);  // it keeps the memory of tensors that are gone for later ones
     fmt::print("{} MiB in {} tensors, mesh data=4,model=2, {} workers, medians of {}\n\n",
                bytes >> 20, kTensors, devices.executor().threads(), kRounds);
     {

@@ -4,14 +4,13 @@
 //
 // Saves TENSORS tensors (10,000 unless said otherwise) of f32 [1024] until everything is fsynced
 // and renamed into place, opens the checkpoint and restores all of them into new arrays; once on
-// one device, once cut over the mesh data=4,model=2, which makes 80,000 shards. Saves pass the page
-// cache by, so the first restore reads from the disk; the second one finds the files in memory. The
-// baseline writes the same bytes to one file at once and fsyncs it, and reads them back at once,
-// from the page cache, into memory that is new, too. Also: how long save_async
-// keeps its caller. Medians of five rounds, each of which runs everything once; beside the time,
-// the processor time of all threads. bench/rivals measures saves and restores beside safetensors,
-// which they are to be faster than. DIRECTORY is on the disk to be measured; the default is the
-// working directory.
+// one device, once cut over the mesh data=4,model=2, which makes 80,000 shards. Saves bypass the
+// page cache, so the first restore reads from the disk; the second one finds the files in memory.
+// The baseline writes the same bytes to one file at once and fsyncs it, and reads them back at
+// once, from the page cache, into memory that is new, too. Also: how long save_async keeps its
+// caller. Medians of five rounds, each running everything once; beside the time, the processor time
+// of all threads. bench/rivals measures saves and restores beside safetensors; they are to be
+// faster than it. DIRECTORY is on the disk to be measured; the default is the working directory.
 
 #include <fcntl.h>
 #include <fmt/core.h>

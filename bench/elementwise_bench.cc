@@ -10,7 +10,7 @@
 namespace shardwise {
 namespace {
 
-/// For vectors as wide as the kernels', where the machine has them.
+/// For vectors as wide as the kernels', if the machine has them.
 __attribute__((target_clones("avx512f", "avx2", "default"))) void add_arrays(const float* a,
                                                                              const float* b,
                                                                              float* out,

@@ -4,8 +4,8 @@
 //   input_bench FOLDER [--quick] [--only TEXT]
 //
 // FOLDER has the files that bench/rivals/input/data.py makes. One line of JSON per case: its name,
-// the median of its windows and them all, the unit and, where there is a limit, the median of the
-// ratios to it: windows of a case and of its limits take turns.
+// the median of its windows, all windows, the unit and, if there is a limit, the median of the
+// ratios to it. Windows of a case and of its limits take turns.
 
 #include <fcntl.h>
 #include <fmt/core.h>
@@ -56,13 +56,13 @@ struct Settings {
   double seconds = 0.4;  ///< of a window, about
 };
 
-/// Something that is done again and again: does some of it, returns how much.
+/// Work that is done again and again: does some of it, returns how much.
 using Work = std::function<double()>;
 
 struct Case {
   std::string name, unit;
   Work work;
-  std::vector<std::size_t> limits{};  ///< the cases before it that it is held against
+  std::vector<std::size_t> limits{};  ///< the cases before it that it is compared with
   std::vector<double> rates{};
 };
 
@@ -89,7 +89,7 @@ void print(const Case& of, const std::vector<Case>& all) {
 }
 
 void run(std::vector<Case> cases, const Settings& settings) {
-  for (Case& each : cases) each.work();  // pages, caches, what is kept of files
+  for (Case& each : cases) each.work();  // pages, caches, kept parts of files
   for (int window = 0; window < settings.windows; ++window) {
     for (Case& each : cases) {
       const Stopwatch clock;
@@ -304,7 +304,7 @@ void images(const Settings& settings) {
       settings);
 }
 
-/// Documents of log-normal lengths, whose tokens are what memory holds.
+/// Documents of log-normal lengths; their tokens are whatever is in memory.
 class Documents final : public Source {
  public:
   explicit Documents(std::int64_t count) : memory_(kLongest) {
@@ -379,7 +379,7 @@ double call_ns(std::int64_t size, Call&& call) {
   return clock.seconds() / static_cast<double>(kCalls) * 1e9;
 }
 
-/// Of the slowest size: just over a power of two the cipher walks furthest.
+/// Takes the slowest size: just over a power of two the cipher walks furthest.
 void cipher(const Settings& settings) {
   std::vector<Case> cases{{"cipher: record of a number", "ns", {}},
                           {"cipher: number of a record", "ns", {}}};

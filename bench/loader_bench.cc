@@ -1,6 +1,6 @@
 // How many records of 784 bytes a second reach the devices, next to a memcpy of the same bytes in
-// the same run: mesh data=4,model=2, spec data,-,- (so each row lies on two devices), batches of
-// 256 in shuffled order, one epoch of 60,000 records per iteration.
+// the same run: mesh data=4,model=2, spec data,-,- (so each row is on two devices), batches of 256
+// in shuffled order, one epoch of 60,000 records per iteration.
 #include <benchmark/benchmark.h>
 #include <stdlib.h>
 

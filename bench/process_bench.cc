@@ -3,9 +3,9 @@
 //   mpirun -n P process_bench DIR [MIB] [ROUNDS]
 //
 // 64 tensors of f32, MIB in all (2,048 unless said otherwise), cut over P devices, one for each
-// process, whose threads are the machine's cores divided by P. Each round saves and restores; rank
-// 0 tells the medians, from a barrier before to a barrier after. bench/processes.sh runs it with 1,
-// 2 and 4 processes by turns.
+// process. A process has the machine's cores divided by P as threads. Each round saves and
+// restores; rank 0 prints the medians, from a barrier before to a barrier after. bench/processes.sh
+// runs it with 1, 2 and 4 processes in turn.
 
 #include <fmt/core.h>
 
@@ -65,7 +65,7 @@ void run(const std::filesystem::path& dir, std::int64_t mib, int rounds, const P
         throw std::runtime_error("other values came back");
       }
     }
-    if (round == 0) continue;  // it makes the room that later ones write in
+    if (round == 0) continue;  // it makes the files that later rounds write in
     saving.push_back(save);
     restoring.push_back(restore);
   }

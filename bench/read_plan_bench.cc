@@ -2,12 +2,12 @@
 //
 //   read_plan_bench [TENSORS]
 //
-// Plans what a reader must know before it reads the first byte: which chunks of TENSORS tensors
-// (64 unless said otherwise) of f32 [65536, 65536], stored from the mesh data=4,model=2 in chunks
-// of 1 MiB, 16,384 each, the shards of the mesh data=2,model=4 need; and with a target mesh of
-// 2 x 4 that cuts chunks apart, so that some are needed twice. No file is there: a plan looks at
-// the manifest and the chunk tables alone. The bar is one second for 1,000,000 chunks; the baseline
-// walks the chunk tables once and adds up their bytes. Medians of five rounds.
+// Plans which chunks a reader needs, before it reads the first byte. TENSORS tensors (64 unless
+// said otherwise) of f32 [65536, 65536] are stored from the mesh data=4,model=2 in chunks of 1 MiB,
+// 16,384 each. The shards of the mesh data=2,model=4 need them; so do those of a 2 by 4 target mesh
+// that cuts chunks apart, so some chunks are needed twice. There are no files: a plan looks only at
+// the manifest and the chunk tables. The bar is one second for 1,000,000 chunks; the baseline walks
+// the chunk tables once and adds up their bytes. Medians of five rounds.
 
 #include <fmt/core.h>
 
@@ -34,7 +34,7 @@ Sharding cut(const char* mesh, const char* spec) {
   return Sharding(Mesh::parse(mesh), PartitionSpec::parse(spec));
 }
 
-/// The manifest and the chunk table of a checkpoint that nobody has written.
+/// The manifest and the chunk table of a checkpoint that was never written.
 detail::StoredCheckpoint stored(std::int64_t tensors) {
   detail::StoredCheckpoint checkpoint;
   checkpoint.manifest.files.emplace_back();

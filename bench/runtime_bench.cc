@@ -40,7 +40,7 @@ void bm_memcpy(benchmark::State& state) {
 }
 BENCHMARK(bm_memcpy)->Arg(2 << 20)->Arg(32 << 20)->Arg(64 << 20)->UseRealTime();
 
-/// Bytes: what all the devices hold together. Recording, memory and running, as a step pays it.
+/// Bytes: what all the devices hold together. Includes recording and memory, as in a step.
 void bm_all_reduce(benchmark::State& state) {
   Devices devices(kDevices);
   const Mesh mesh = Mesh::line(kDevices);

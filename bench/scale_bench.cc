@@ -6,10 +6,10 @@
 // devices; 1,000 tensors each, 16 KiB of each tensor a device. (FSDP also on 64 and 1,024, to see
 // whether planning depends on their number.) Rank 0 is real: it makes the attempt in FOLDER (or a
 // temporary one), plans and writes its own shard file, takes the reports of all others, which were
-// made up beforehand, each in its real form and size, and writes the manifest. So it does all that
-// the coordinator of such a job does but waiting. Then the step is saved again, with those ranks
-// real that one process needs for a restore on another mesh, and that restore is opened and
-// planned. A small FSDP job whose ranks are all real runs first: its files must verify.
+// made up beforehand, each in its real form and size, and writes the manifest. So it does all the
+// work of such a job's coordinator except waiting. Then the step is saved again: this time the
+// ranks are real that one process needs for a restore on another mesh. That restore is opened and
+// planned. A small FSDP job runs first with all ranks real: its files must verify.
 
 #include <fmt/core.h>
 #include <unistd.h>
@@ -154,7 +154,7 @@ class MadeUp {
     }
   }
 
-  /// Of a save of which rank 0 has sent this notice. Throws as decode_notice does.
+  /// For the save that rank 0 has announced by this notice. Throws as decode_notice does.
   void begin(const Bytes& notice) {
     const std::uint64_t run = detail::run_of(detail::decode_notice(notice).id);
     reports_.clear();

@@ -1,5 +1,5 @@
-// How long do the questions of shard/ take, and how much memory, next to the loop over the list of
-// tiles that one would write at first? Counters are per call: heap blocks, bytes, copies.
+// How long do the questions of shard/ take, and how much memory, next to a plain loop over the list
+// of tiles? Counters are per call: heap blocks, bytes, copies.
 
 #include <benchmark/benchmark.h>
 
@@ -59,7 +59,7 @@ void BM_box_of_one_device(benchmark::State& state) {
 }
 BENCHMARK(BM_box_of_one_device);
 
-/// Boxes of all devices, of which one is taken.
+/// Makes the boxes of all devices and takes one.
 void BM_box_of_one_device_by_listing_all(benchmark::State& state) {
   std::int64_t device = 0;
   measure(state, [&] {
@@ -295,7 +295,7 @@ std::vector<Box> tiles(std::int64_t rows, std::int64_t columns) {
   return boxes;
 }
 
-/// As many pieces, in this number of rows.
+/// The same number of pieces, in this number of rows.
 void BM_check_cover(benchmark::State& state) {
   const std::int64_t rows = state.range(1), columns = state.range(0) / rows;
   const std::vector<Box> boxes = tiles(rows, columns);

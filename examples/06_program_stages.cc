@@ -1,5 +1,5 @@
 // One small program at every stage on its way to the devices: traced and differentiated,
-// propagated, partitioned, planned. docs/programs.md tells what happens between them.
+// propagated, partitioned, planned. docs/programs.md explains what happens between them.
 
 #include <cstdio>
 #include <memory>

@@ -1,4 +1,4 @@
-// A job of any number of processes that goes on where it was ended, on as many as there are now:
+// A job of any number of processes. It goes on where it ended, also with another number of them:
 //
 //   mpirun -n 4 mpi_job FOLDER      # steps 1 to 5
 //   mpirun -n 3 mpi_job FOLDER      # steps 6 to 10, from what the four have saved
@@ -25,7 +25,7 @@ float trained(std::int64_t row, std::int64_t steps) {
   return static_cast<float>((row + 1) * steps);
 }
 
-/// Row i of `rows` grows by i + 1, as often as it is said.
+/// Row i of `rows` grows by i + 1, `steps` times.
 void train(std::vector<float>& w, const Box& rows, std::int64_t steps) {
   for (std::size_t i = 0; i < w.size(); ++i) {
     w[i] += trained(rows.begin(0) + static_cast<std::int64_t>(i) / kShape[1], steps);
@@ -49,7 +49,7 @@ void run(const char* folder, const ProcessGroup& job) {
   }
   for (int i = 0; i < kSteps; ++i, ++step) train(w, mine, 1);
 
-  // Asked for boxes inside `mine` alone: this process writes what its device holds.
+  // Asked only for boxes inside `mine`: this process writes what its device holds.
   const auto part = [&](const Box& box, std::span<std::byte> out) {
     const std::span<const std::byte> bytes = std::as_bytes(std::span(w));
     copy_box(box, sizeof(float), {bytes.data(), mine}, {out.data(), box});
@@ -73,7 +73,7 @@ int main(int argc, char** argv) {
   try {
     run(argv[1], job);
   } catch (const std::exception& e) {
-    job.abort(e.what());  // what the others do ends with this error
+    job.abort(e.what());  // ends what the others do, with this error
     std::cerr << "mpi_job: " << e.what() << '\n';
     return 1;
   }

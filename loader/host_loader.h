@@ -24,16 +24,16 @@ class Engine;
 struct HostPart {
   std::int64_t position;
 
-  /// Of the array that is delivered: data is exactly it, row-major, native endian.
+  /// The box of the delivered array; `data` holds exactly it, row-major, native endian.
   Box box;
 
   /// The same in indices of the batch before halos were added, [batch, record dims...], clipped to
-  /// the record: of data the elements from `batch_at` on, batch.shape() of them; what is around
-  /// them are zeros. Without halo and buckets it is the box.
+  /// the record. In `data` it is the box of shape batch.shape() at `batch_at`; all around it are
+  /// zeros. Without halo and buckets it equals `box`.
   Box batch;
   Index batch_at;
 
-  /// Yours until the last copy is dropped: nothing is written to it any more.
+  /// Owned by the caller until the last copy is dropped: the loader no longer writes to it.
   std::shared_ptr<std::byte> data;
   std::size_t bytes;
 };
@@ -41,7 +41,7 @@ struct HostPart {
 struct HostArray {
   DType dtype;
   Shape shape;                  ///< of the whole array, [batch_size, ...], halos included
-  std::vector<HostPart> parts;  ///< of this process's positions, ascending; replicas are copies
+  std::vector<HostPart> parts;  ///< for this process's positions, ascending; replicas are copies
 };
 
 /// One global batch, or this process's parts of it, in host memory; as Batch in loader.h.
@@ -55,11 +55,11 @@ struct HostBatch {
 };
 
 struct HostLoaderOptions {
-  /// Which mesh positions are this process's, of every placement's mesh. Nothing: all.
+  /// The mesh positions that belong to this process, in every placement's mesh. Absent: all.
   std::optional<std::vector<std::int64_t>> positions = std::nullopt;
 
-  /// Gives memory for a part of a batch, at least `bytes`; called by reader threads, one at a time.
-  /// Nothing: the loader's own, aligned to 64 bytes, which is used again once its last owner has
+  /// Allocates memory for a part of a batch, at least `bytes`; called by reader threads, one at a
+  /// time. Empty: the loader's own memory, aligned to 64 bytes and reused once its last owner has
   /// dropped it.
   std::function<std::shared_ptr<std::byte>(std::int64_t position, std::size_t bytes)> allocate = {};
 
@@ -72,7 +72,7 @@ struct HostLoaderOptions {
 };
 
 /// Minibatches as a Loader makes them, in host memory: for programs that have a runtime of their
-/// own. The same batches, the same state and the same errors; see loader.h.
+/// own. Batches, state and errors are the same; see loader.h.
 ///
 /// Thread-compatible: one consumer. Batches may outlive the loader.
 ///
@@ -80,18 +80,19 @@ struct HostLoaderOptions {
 ///   while (auto batch = loader.next()) { ... }
 class HostLoader {
  public:
-  /// Throws as Loader's constructor does, and invalid_argument for a position that a mesh has not.
+  /// Throws as Loader's constructor does, and invalid_argument for a position that a mesh does not
+  /// have.
   HostLoader(std::shared_ptr<const Source> source, const std::vector<FieldPlacement>& placements,
              LoaderOptions options, LoaderState state = {}, const HostLoaderOptions& host = {});
   ~HostLoader();
   HostLoader(const HostLoader&) = delete;
   HostLoader& operator=(const HostLoader&) = delete;
 
-  /// As those of Loader.
+  /// As in Loader.
   std::optional<HostBatch> next();
 
-  /// Waits until next() would not, at most for `time`: true where that is so. For callers that must
-  /// look at something else now and then.
+  /// Waits until next() would not wait, at most for `time`. True if next() would not wait. For
+  /// callers that must check something else now and then.
   bool wait(std::chrono::milliseconds time);
 
   LoaderState state() const;

@@ -36,7 +36,7 @@ ShardedArray to_array(const Devices& devices, const detail::BatchArray& array,
                                    std::move(buffers));
 }
 
-/// Batches of the largest shapes that each device of this process has room for.
+/// The number of batches of the largest shapes that every device of this process has room for.
 std::size_t batches_that_fit(const Devices& devices, const detail::BatchPlan& plan) {
   std::map<DeviceId, std::size_t> needed;
   for (const detail::Column& column : plan.columns()) {

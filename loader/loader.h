@@ -24,35 +24,35 @@ struct Batch {
   std::int64_t epoch;                ///< of its first row
   std::vector<ShardedArray> fields;  ///< in the order of the placements; shape [batch_size, ...]
 
-  /// bool [batch_size], cut as the batch dim of the first placement: false in rows without a
-  /// record, as are padding and masked bad records.
+  /// bool [batch_size], cut as the batch dim of the first placement: false in rows without a record
+  /// (padding and masked bad records).
   ShardedArray mask;
 
   /// f32 [batch_size], cut as the mask: 1 / valid_rows in rows with a record, else 0. A mean over a
   /// batch is the sum of a row's value times its weight; it is the same on any mesh.
   ShardedArray weights;
 
-  std::int64_t valid_rows;  ///< batch_size, but for a padded batch; masked bad records count
+  std::int64_t valid_rows;  ///< batch_size unless the batch is padded; masked bad records count
 };
 
-/// Minibatches from a source onto devices, read ahead by its own threads.
+/// Reads minibatches from a source onto devices, ahead of time, on its own threads.
 ///
 /// Batch b of a run is a pure function of (seed, b, batch size, source): the same rows in the same
-/// order for any mesh, sharding, thread count or prefetch depth. Each device's box of each field
-/// is read straight into that device's memory (MemoryKind::loader); of a record only the part that
-/// the box needs is asked for; replicas are copies. Where the devices are spread over processes,
-/// each reads what its own devices hold, and the batches are the same for any number of processes;
-/// none waits for another. Memory is bounded: prefetch batches, taken as they are read, and those
-/// that the caller holds.
+/// order for any mesh, sharding, thread count or prefetch depth. Each device's box of each field is
+/// read straight into that device's memory (MemoryKind::loader). The loader asks the source only
+/// for the part of a record that the box needs; replicas are copies. If the devices belong to
+/// several processes, each reads what its own devices hold and waits for no other; the batches are
+/// the same for any number of processes. Memory is bounded: `prefetch` batches, allocated as they
+/// are read, and those that the caller holds.
 ///
 /// An error in reading batch b is thrown by the next() that would deliver b, after the batches
-/// before it; every later next() throws it again. Where a device has no room for a batch, it is
-/// asked again later, and the error is thrown only if there is still none when that batch is due.
-/// Destruction at any point stops the threads and joins them after the reads they are in.
+/// before it; every later next() throws it again. If a device has no room for a batch, it is asked
+/// again later; the error is thrown only if there is still no room when that batch is due. The
+/// destructor may run at any point: it stops the threads and joins them after their current reads.
 ///
-/// Each delivered sample is added to a digest (DeliveryDigest), which is compared with what it must
-/// be at every batch and where a run is resumed. A process counts the rows that it has no part of
-/// as delivered by those that do.
+/// Each delivered sample is added to a digest (DeliveryDigest), which is compared with its known
+/// value at every batch and when a run is resumed. If a process has no part of a row, the row
+/// counts as delivered by the processes that have one.
 ///
 /// Thread-compatible: one consumer.
 ///
@@ -65,9 +65,8 @@ class Loader {
   /// Starts at `state`; `devices` must outlive the loader. Throws invalid_argument for impossible
   /// options, a source too small for a single batch, a placement that does not fit its field (the
   /// message names it), a state past the end, or a state of another run (the message says which
-  /// parts differ); corrupt where the state's digest is not that of the samples before it;
-  /// not_found for an unknown field or device; resource_exhausted where prefetch_bytes does not
-  /// hold one batch.
+  /// parts differ); corrupt if the state's digest is not that of the samples before it; not_found
+  /// for an unknown field or device; resource_exhausted if prefetch_bytes does not hold one batch.
   Loader(Devices& devices, std::shared_ptr<const Source> source,
          const std::vector<FieldPlacement>& placements, LoaderOptions options,
          LoaderState state = {});
@@ -75,31 +74,31 @@ class Loader {
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
 
-  /// The next batch, or nothing at the end of the last epoch. Blocks until it is there. Throws
-  /// corrupt where the delivered samples are not those that should have been.
+  /// The next batch, or nothing at the end of the last epoch. Blocks until it is ready. Throws
+  /// corrupt if the delivered samples are not those that should have been.
   std::optional<Batch> next();
 
-  /// Where the run stands after the batches delivered so far: resuming from it delivers the rest.
+  /// The state of the run after the batches delivered so far: resuming from it delivers the rest.
   LoaderState state() const;
 
-  /// With LastBatch::wrap, where batches run over the end of epochs, rounded up.
+  /// Rounded up for LastBatch::wrap, whose batches run over the end of epochs.
   std::int64_t batches_per_epoch() const;
 
-  /// Of LoaderOptions::prefetch, how many batches the devices had room for when the loader was
-  /// made, beside one that the job holds. With room for fewer the loader runs, but reads less far
+  /// How many of the LoaderOptions::prefetch batches the devices had room for when the loader was
+  /// made, besides one that the job holds. With room for fewer the loader runs, but reads less far
   /// ahead.
   int prefetch_that_fits() const { return prefetch_that_fits_; }
 
-  /// Of the whole run, delivered or not.
+  /// Number of batches of the whole run, delivered or not.
   std::int64_t batches() const;
 
-  /// Which step sees a record in an epoch; nothing where that epoch drops it. O(1). Throws
-  /// invalid_argument where there is no such record or epoch.
+  /// The batch and row that hold a record in an epoch; absent if that epoch drops it. O(1). Throws
+  /// invalid_argument if there is no such record or epoch.
   std::optional<BatchRow> step_of(std::int64_t record, std::int64_t epoch) const;
 
   LoaderStats stats() const;
 
-  /// What BadRecords::substitute or mask have passed over.
+  /// The records that BadRecords::substitute or mask have skipped.
   BadRecordLedger bad_records() const;
 
  private:

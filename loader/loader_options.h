@@ -21,8 +21,8 @@ enum class RecordOrder { sequential, shuffled };
 /// run.
 enum class BadRecords {
   fail,        ///< the next() that would deliver it throws
-  substitute,  ///< another record takes its place: the first of up to 16 that can be read, which
-               ///< follow from seed and place alone, so are the same on any mesh
+  substitute,  ///< another record takes its place: the first readable one of up to 16, which
+               ///< depend on seed and place alone, so they are the same on any mesh
   mask,        ///< its row is zeros, its mask false, its weight 0
 };
 
@@ -31,7 +31,7 @@ std::string_view name(LastBatch last_batch);
 std::string_view name(RecordOrder order);
 std::string_view name(BadRecords bad_records);
 
-/// Inverse of name(). Throws invalid_argument, listing the names there are.
+/// Inverse of name(). Throws invalid_argument, listing the names.
 LastBatch parse_last_batch(std::string_view text);
 RecordOrder parse_record_order(std::string_view text);
 BadRecords parse_bad_records(std::string_view text);
@@ -43,26 +43,26 @@ struct LoaderOptions {
   LastBatch last_batch = LastBatch::drop;
   BadRecords bad_records = BadRecords::fail;
 
-  /// Batches held ready besides the one delivered last. 1 or more.
+  /// Number of batches held ready besides the one delivered last. 1 or more.
   int prefetch = 2;
 
   /// Most memory that the batches held ready may take in this process, replicas counted; 0: no
-  /// limit. Where it holds fewer batches than `prefetch`, that many are held. A batch of buckets
-  /// counts as its largest.
+  /// limit. If fewer than `prefetch` batches fit, only those are held ready. A batch with buckets
+  /// counts with its largest shape.
   std::size_t prefetch_bytes = 0;
 
   /// Threads that read records; each may block on its file.
   int threads = 1;
 
-  /// Of several loaders that share a run, as the workers of torch's DataLoader do: this one
+  /// For several loaders that share a run, like the workers of torch's DataLoader: this one
   /// delivers the batches b with b % parts == part.
   std::int64_t parts = 1, part = 0;
 };
 
-/// Which samples have been delivered, whatever their order: the sum over their numbers n, counted
-/// over the whole run, of A n + B n^2 + C n^3 mod 2^128 with odd constants that are written down in
-/// loader/detail/delivery_digest.cc. What it must be after a number of samples is known in closed
-/// form, so a lost or repeated one is found by one comparison.
+/// Which samples have been delivered, whatever their order: the sum of A n + B n^2 + C n^3 mod
+/// 2^128 over their numbers n, counted over the whole run, with odd constants given in
+/// loader/detail/engine/delivery_digest.cc. The right value after any number of samples is known in
+/// closed form, so one comparison finds a lost or repeated sample.
 struct DeliveryDigest {
   std::uint64_t high = 0, low = 0;
 
@@ -76,11 +76,12 @@ struct BatchRow {
   bool operator==(const BatchRow&) const = default;
 };
 
-/// Where a run of batches stands: all that a resume needs, whatever the mesh. At most 256 bytes as
+/// The state of a run of batches: all that a resume needs, whatever the mesh. At most 256 bytes as
 /// text, to be saved with the model.
 ///
-/// What follows next_batch describes the run, so that another one can be refused by name. Loaders
-/// fill it in; it counts for nothing where batch_size is 0, as in a state to start with.
+/// The members after next_batch describe the run, so that a loader can refuse the state of another
+/// run and say what differs. Loaders fill them in; they are ignored if batch_size is 0, as in a
+/// state to start with.
 ///
 /// Value type, thread-compatible.
 ///
@@ -90,7 +91,7 @@ struct LoaderState {
   std::uint64_t seed = 0;
   std::int64_t next_batch = 0;  ///< counted from the start of the run, over all epochs
   std::uint64_t source = 0;     ///< Source::fingerprint()
-  std::uint64_t stages = 0;     ///< hash of Source::describe(): changes after next_batch are free
+  std::uint64_t stages = 0;  ///< hash of Source::describe(); changes after next_batch do not count
   std::int64_t batch_size = 0;
   RecordOrder order = RecordOrder::shuffled;
   LastBatch last_batch = LastBatch::drop;
@@ -101,12 +102,12 @@ struct LoaderState {
 };
 
 /// JSON text, as in {"seed":1,"next_batch":40,"source":"00000000000000ab","stages":"...",
-/// "batch_size":256,"order":"shuffled","last_batch":"drop","bad":"fail","digest":"..."}; 256 bytes
-/// at most. "bad" is bad_records.
+/// "batch_size":256,"order":"shuffled","last_batch":"drop","bad":"fail","digest":"..."}; at most
+/// 256 bytes. "bad" is bad_records.
 std::string to_json(const LoaderState& state);
 
-/// Reads what to_json writes; blanks and the order of the keys are free. Throws invalid_argument
-/// for anything else, as a missing, repeated or unknown key, naming it.
+/// Reads what to_json writes, with any blanks and in any order of the keys. Throws invalid_argument
+/// for anything else; it names a missing, repeated or unknown key.
 LoaderState loader_state_from_json(std::string_view text);
 
 }  // namespace shardwise

@@ -29,7 +29,8 @@ std::string shown(const json& value) {
   return fmt::format("{:.60}", value.dump(-1, ' ', true));
 }
 
-// nlohmann keeps the last of two equal keys without a word, so they are looked for while parsing.
+// nlohmann silently keeps the last of two equal keys, so repeated keys are looked for while
+// parsing.
 json parse_object(std::string_view text) {
   std::set<std::string> keys;
   const auto check = [&keys](int, json::parse_event_t event, json& parsed) {

@@ -24,8 +24,8 @@ using detail::parse_field_type;
 using detail::SourceText;
 using SourcePtr = std::shared_ptr<const Source>;
 
-/// One source for each path, one after the other: open(path, hold_bytes). Together they keep no
-/// more than one would.
+/// Opens one source for each path by open(path, hold_bytes), and joins them one after the other.
+/// Together they keep no more than one would.
 template <class Open>
 SourcePtr open_each(const SourceText& text, Open&& open) {
   std::size_t hold_bytes = kDefaultHoldBytes;
@@ -108,7 +108,7 @@ SourcePtr open_jsonl_text(SourceText& text, std::string_view) {
   JsonlOptions options{.progress = text.progress};
   for (const auto& [name, type] : text.options) {
     const FieldType field = parse_field_type(text, name, type);
-    // The most of a ragged field is found out; so is, with it, the rest of its shape.
+    // The largest extent of a ragged field is found out, and with it the rest of its shape.
     options.fields.push_back({.name = name,
                               .dtype = field.dtype,
                               .shape = field.ragged ? std::nullopt : field.shape,
@@ -183,7 +183,7 @@ constexpr std::string_view kImageOptions = "height, width, channels, resize, lab
 
 struct SourceFormat {
   std::string_view name;
-  std::string_view options;  // those there are, for messages; empty: names of fields
+  std::string_view options;  // the known options, for messages; empty: options are names of fields
   SourcePtr (*open)(SourceText& text, std::string_view options);
 };
 

@@ -10,9 +10,9 @@
 
 namespace shardwise {
 
-/// Opens a source that a text names: FORMAT:PATHS?OPTION=VALUE&OPTION=VALUE. Several paths, with
-/// commas between them, are read one after the other. "%2c" and the like stand for a character that
-/// would mean something else ("," "?" "&" "=" "%").
+/// Opens a source given as text: FORMAT:PATHS?OPTION=VALUE&OPTION=VALUE. Several paths, with commas
+/// between them, are read one after the other. "%2c" and the like stand for characters that
+/// otherwise have a meaning ("," "?" "&" "=" "%").
 ///
 ///     idx:images.gz?field=image                        field: "x", if it is not given
 ///     npy:images.npy?field=image
@@ -31,19 +31,19 @@ namespace shardwise {
 ///                                                      fields, as bytes
 ///
 /// A type is a DType's name and a shape, if it is not a scalar; "[]" is a ragged list, "[,3]" a
-/// ragged list of threes, "text" is "u8[]". In csv files it has no shape; "?" is found out in csv
-/// and jsonl files.
+/// ragged list of threes, "text" is "u8[]". In csv files a type has no shape. The type "?" is found
+/// out, in csv and jsonl files.
 ///
-/// `progress` is told how far an index of the file has come; of images, which have no size before
-/// they are listed, how many there are so far, of 0.
+/// `progress` is told how far the index of the file has come; for images it is told how many are
+/// listed so far, of 0, since their total is not known before.
 ///
-/// Throws invalid_argument for a text of another form, naming the formats or options there are, and
+/// Throws invalid_argument for a text of another form, naming the known formats or options, and
 /// what the source's own function throws.
 ///
 ///   const auto tokens = open_source("tokens:train.bin?dtype=u16&window=1025");
 std::shared_ptr<const Source> open_source(std::string_view text, IndexProgress progress = {});
 
-/// The sources side by side, as zip() puts them: images and labels in two files, say.
+/// Opens several sources and joins them side by side by zip(): images and labels in two files, say.
 std::shared_ptr<const Source> open_source(std::span<const std::string> texts);
 
 }  // namespace shardwise

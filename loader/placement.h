@@ -11,8 +11,8 @@
 
 namespace shardwise {
 
-/// By how much each device's part of a record's dim is wider than its own: what a convolution needs
-/// of its neighbours.
+/// How much wider than its tile each device's part of a record's dim is: what a convolution needs
+/// from neighbours.
 struct Halo {
   std::int64_t low = 0, high = 0;
 
@@ -22,34 +22,35 @@ struct Halo {
 /// A field of the source that goes to the devices, and how its batches [batch, record dims...] are
 /// cut. Value type.
 ///
-/// "x.length", where the source has a field "x" and none called "x.length", is the extent that each
-/// record of "x" has in its own dim 0: i32 [batch]; 0 in rows without a record.
+/// If the source has a field "x" and none called "x.length", the field "x.length" is each record's
+/// own extent in dim 0 of "x": i32 [batch]; 0 in rows without a record.
 struct FieldPlacement {
   std::string field;
   Sharding sharding;
 
   /// One per record dim, or none: a tile [b, e) of that dim is delivered as [b - low, e + high),
-  /// zeros where that is beyond the record. The array that is delivered has the widened tiles side
-  /// by side, so its extent is tiles * (piece + low + high), and what a program in manual mode
-  /// sees as its block is the tile with its halo. The tiles of a dim with a halo must be even.
+  /// with zeros beyond the record. The delivered array has the widened tiles side by side, so its
+  /// extent is tiles * (piece + low + high). The block of a program in manual mode is the tile with
+  /// its halo. The tiles of a dim with a halo must be of equal size.
   std::vector<Halo> halo = {};
 
-  /// For a ragged field, ascending: dim 1 of a batch is as long as the least of these that holds
-  /// the longest record of the batch, so shapes differ by batch, but not by mesh. Empty: always as
-  /// long as the field's shape says.
+  /// For a ragged field, ascending: the extent of dim 1 of a batch is the least of these that holds
+  /// the longest record of the batch, so shapes differ by batch, but not by mesh. Empty: always the
+  /// extent in the field's shape.
   std::vector<std::int64_t> buckets = {};
 
-  /// A record that is longer than the last bucket is cut to it; else it is an error.
+  /// Whether a record that is longer than the last bucket is cut to it; if false, it is an error.
   bool truncate = false;
 };
 
-/// Places all fields of the source by one spec. Throws invalid_argument naming the first field
-/// whose rank, the batch and the record's dims, is not the spec's: nothing is replicated unasked.
+/// Places all fields of the source by one spec. Throws invalid_argument, naming the first field
+/// whose rank (the batch and the record's dims) is not the spec's: nothing is replicated unless
+/// asked for.
 std::vector<FieldPlacement> place_all(const Source& source, const Mesh& mesh,
                                       std::string_view spec);
 
 /// Places some fields, each by its own spec, in the source's order; the others are not read. Throws
-/// not_found for a field that there is not, and as place_all().
+/// not_found for an unknown field, and as place_all().
 ///
 ///   place_fields(*source, mesh, {{"image", "data,-,-"}, {"label", "data"}}).size();  // 2
 std::vector<FieldPlacement> place_fields(
@@ -57,7 +58,7 @@ std::vector<FieldPlacement> place_fields(
     const std::map<std::string, std::string, std::less<>>& specs);
 
 /// Places all fields of the source with the batch cut over `axes` ("data", "data+model") and the
-/// record's dims whole. Throws not_found for an axis that there is not.
+/// record's dims whole. Throws not_found for an unknown axis.
 std::vector<FieldPlacement> cut_batch(const Source& source, const Mesh& mesh,
                                       std::string_view axes);
 

@@ -14,7 +14,7 @@ namespace {
 using Kind = TimelineEvent::Kind;
 
 struct RecordedBatch {
-  std::vector<std::int64_t> reads_ns;  // of its parts, in the order in which they were begun
+  std::vector<std::int64_t> reads_ns;  // of its parts, in the order in which they began
   std::int64_t step_ns = 0;            // from its delivery until the job wants the next one
 };
 
@@ -51,8 +51,8 @@ std::vector<RecordedBatch> recorded_run(const Timeline& timeline) {
   return run;
 }
 
-// As readers and ring do: parts are taken in order by the thread that is free first, and a batch is
-// begun when fewer than `prefetch` are begun and not taken.
+// Works as readers and ring do: the thread that is free first takes the next part, and a batch is
+// begun when fewer than `prefetch` batches are begun and not taken.
 double replayed(const std::vector<RecordedBatch>& run, const ReplayOptions& options) {
   if (options.threads < 1 || options.prefetch < 1) {
     refuse_replay(fmt::format("{} threads and {} batches ahead, needed is 1 or more of both",

@@ -123,8 +123,8 @@ class ZipSource final : public Source {
   std::vector<Origin> origins_;  // per field
 };
 
-// The part of a large record that is sampled: it moves with `sample`, so that together they come
-// from all over a record.
+// The part of a large record that is sampled: it moves with `sample`, so that all samples together
+// cover all parts of a record.
 Box sampled_box(const Shape& shape, std::size_t element_bytes, std::int64_t sample) {
   const Shape part = cut_to_bytes(shape, element_bytes, kSampledBytesPerRecord);
   Box box;
@@ -178,7 +178,7 @@ std::uint64_t Source::fingerprint() const {
   }
   std::vector<std::vector<std::byte>> contents(all.size());
   for (std::int64_t sample = 0; sample < samples; ++sample) {
-    // Evenly spread, the first and the last record among them.
+    // Evenly spread, with the first and the last record among them.
     const std::int64_t record = samples == 1
                                     ? 0
                                     : (size() - 1) / (samples - 1) * sample +

@@ -21,30 +21,30 @@ struct Field {
   DType dtype;
   Shape shape;  ///< of one record
 
-  /// Records differ in dim 0, of which shape[0] is the most: Source::length tells each one's own.
-  /// Past a record's end all reads as zeros.
+  /// Records differ in dim 0: shape[0] is the largest extent, Source::length gives each record's
+  /// own. Past a record's end all elements read as zeros.
   bool ragged = false;
 
   bool operator==(const Field&) const = default;
 };
 
-/// Which delivery of a record is meant. Whatever a source or a stage draws at random is a function
-/// of these three numbers: so every mesh, thread and resumed run draws the same.
+/// One delivery of a record. All randomness of a source or stage is a function of these three
+/// numbers, so every mesh, thread and resumed run draws the same.
 struct Sample {
   std::int64_t record = 0;  ///< 0 <= record < size()
   std::int64_t epoch = 0;   ///< which pass over the source
   std::uint64_t seed = 0;   ///< of the run
 };
 
-/// A box of one field of a record (indices within the record), and where it goes: packed row-major,
-/// native endian.
+/// A box of one field of a record (indices within the record), and the memory it is read to: packed
+/// row-major, native endian.
 struct FieldBox {
   std::size_t field;
   BoxView to;
 };
 
-/// Records that can be read in any order: the one thing that the loader asks of a data set. What
-/// changes records (filter, mix, crop) is a source, too.
+/// Records that can be read in any order: all that the loader asks of a data set. Stages that
+/// change records (filter, mix, crop) are sources, too.
 ///
 /// Thread-safe: reads may run together, of different records or of the same.
 class Source {
@@ -56,102 +56,101 @@ class Source {
   /// Valid as long as the source.
   virtual std::span<const Field> fields() const = 0;
 
-  /// Copies boxes of one record to their places. The loader asks once per row of a batch, on one
-  /// thread, for all boxes that the devices of this process need: so a source that must decode a
-  /// record decodes it once, and one that can read less than a record reads only the boxes. A field
-  /// may come several times or not at all. Requires valid arguments: the loader checks them. Throws
-  /// io or corrupt, naming file, record and offset.
+  /// Copies boxes of one record to their places. The loader calls it once per row of a batch, on
+  /// one thread, with all boxes that the devices of this process need. So a source that must decode
+  /// a record decodes it once, and a source that can read less than a record reads only the boxes.
+  /// A field may come several times or not at all. Requires valid arguments: the loader checks
+  /// them. Throws io or corrupt, naming file, record and offset.
   virtual void read(const Sample& sample, std::span<const FieldBox> boxes) const = 0;
 
-  /// A hint: this thread will soon read the record. Takes no time to speak of: a source in memory
-  /// fetches it into the cache, others may do nothing.
+  /// A hint: this thread will soon read the record. It must take almost no time: a source in memory
+  /// fetches the record into the cache, others may do nothing.
   virtual void will_read(const Sample&) const {}
 
-  /// The record's own extent in dim 0 of a field that is ragged; shape[0] of one that is not.
-  /// Cheap beside read(). Throws as it does.
+  /// The record's own extent in dim 0 of a ragged field; shape[0] of any other. Cheap compared with
+  /// read(). Throws as read() does.
   virtual std::int64_t length(const Sample& sample, std::size_t field) const;
 
   /// Equal for equal data, whatever file it comes from: a hash of the size, of the fields' types
   /// and shapes (not their names) and of a bounded number of sampled records, which it reads. A
-  /// resumed run compares it. That a record is bad (is_bad_record) is a fact as others are.
+  /// resumed run compares it. If a sampled record is bad (is_bad_record), that is hashed, too.
   virtual std::uint64_t fingerprint() const;
 
-  /// Whether which data a record is made of depends on the epoch or the seed, as after shuffle()
-  /// and mix(): what looks at every record once (filter) cannot stand after such a source. Values
-  /// that are drawn anew (a random crop) are no matter.
+  /// Whether the epoch or the seed decides which data a record is made of, as after shuffle() and
+  /// mix(). A stage that looks at every record once (filter) cannot follow such a source. Values
+  /// drawn anew (a random crop) do not count.
   virtual bool changes_with_epoch() const { return false; }
 
-  /// In words what was made of the data: "shuffle(pack(text, window 64, documents 1024, records))".
-  /// Equal for equal stages and parameters, whatever the data (that is fingerprint()), and without
-  /// paths. A resumed run compares it. "records" where nothing was made of them.
+  /// Describes the stages applied to the data: "shuffle(pack(text, window 64, documents 1024,
+  /// records))"; "records" if there are none. Equal for equal stages and parameters, whatever the
+  /// data (that is fingerprint()), and without paths. A resumed run compares it.
   ///
-  /// `samples`: how many of the source's samples may have been delivered, those numbered (epoch *
-  /// size() + record) below. What takes effect after them (MixChange) is left out, so it may still
-  /// be changed.
+  /// `samples`: the source's samples with numbers (epoch * size() + record) below this may have
+  /// been delivered. A MixChange that takes effect after them is left out, so it may still be
+  /// changed.
   virtual std::string describe(std::int64_t samples) const;
 
-  /// Number of the field. Throws not_found, listing the fields there are.
+  /// Number of the field. Throws not_found, listing the source's fields.
   std::size_t field_index(std::string_view name) const;
 
-  /// One box of one record of epoch 0. Throws as read() does.
+  /// Reads one box of one record of epoch 0. Throws as read() does.
   void read_box(std::size_t field, std::int64_t record, const BoxView& to) const;
 };
 
-/// Whether an error of read() is the record's (corrupt, io, not_found), which a loader may pass
-/// over (LoaderOptions::bad_records). Others end a run.
+/// Whether an error of read() concerns only the record (corrupt, io, not_found), so that a loader
+/// may skip it (LoaderOptions::bad_records). Other errors end a run.
 bool is_bad_record(ErrorCode code);
 
 /// Several sources of equal size side by side: the fields of all of them (images and labels, say).
-/// Throws invalid_argument where there is none, sizes differ or a field's name comes twice.
+/// Throws invalid_argument if there is no source, sizes differ or a field's name repeats.
 std::shared_ptr<const Source> zip(std::vector<std::shared_ptr<const Source>> sources);
 
 /// Records in memory: `data` holds `size` records one after the other, each row-major. Throws
-/// invalid_argument where its bytes are not size * record bytes.
+/// invalid_argument if it does not have size * record bytes.
 std::shared_ptr<const Source> memory_source(Field field, std::int64_t size,
                                             std::vector<std::byte> data);
 
-/// One field of one record, whole, for functions that are given records.
+/// One whole field of one record, for functions that are given records.
 struct FieldValue {
   const Field* field;               ///< valid as long as the source
-  std::span<const std::byte> data;  ///< row-major, native endian; empty where not asked for
-  std::int64_t length;              ///< the record's own in dim 0; shape[0] if not ragged
+  std::span<const std::byte> data;  ///< row-major, native endian; empty if not asked for
+  std::int64_t length;              ///< the record's own extent in dim 0; shape[0] if not ragged
 };
 
-/// A place for one field of one record, whole.
+/// Memory for one whole field of one record.
 struct FieldBuffer {
   const Field* field;
   std::span<std::byte> data;  ///< row-major, native endian, aligned to the element; not set to zero
 
-  /// Of a ragged field: what the record's own extent in dim 0 is, to be set. Rows past it are set
-  /// to zero afterwards. Begins as shape[0].
+  /// For a ragged field, to be set to the record's own extent in dim 0. Rows past it are set to
+  /// zero afterwards. It is shape[0] at first.
   std::int64_t length;
 };
 
-/// Several sources one after the other: record i of the second is record sources[0]->size() + i.
-/// A source is told the record's number in it, with epoch and seed as they are. Of a ragged field
-/// shape[0] may differ: the result has the most.
+/// Several sources one after the other: record i of the second is record sources[0]->size() + i. A
+/// source is asked for its own number of the record, with epoch and seed unchanged. shape[0] of a
+/// ragged field may differ: the result has the largest.
 ///
-/// Throws invalid_argument where there is none, one is null, or names, types, shapes or the order
+/// Throws invalid_argument if there is no source, one is null, or names, types, shapes or the order
 /// of fields differ (the message names both).
 ///
 ///   const auto both = concat({open_npy("a.npy", "x"), open_npy("b.npy", "x")});
 std::shared_ptr<const Source> concat(std::vector<std::shared_ptr<const Source>> sources);
 
 /// Writes one whole record: `record[f]` is zeroed memory for field f, row-major, native endian.
-/// Called by several threads at the same time, for any record. What it throws is an error of the
-/// record.
+/// Called by several threads at the same time, for any record. An exception from it is an error of
+/// the record.
 using FillRecord = std::function<void(const Sample& sample, std::span<std::byte* const> record)>;
 
-/// A record's own extent in dim 0 of a field that is ragged. Called as FillRecord.
+/// A record's own extent in dim 0 of a ragged field. Called as FillRecord.
 using RecordLength = std::function<std::int64_t(const Sample& sample, std::size_t field)>;
 
-/// Records that a function makes: for a format that is not here. The function fills whole records,
-/// once for all the boxes that are asked for; the source cuts them. `length` is needed where a
-/// field is ragged.
+/// Records that a function makes, for formats that have no source here. The function fills a whole
+/// record once for all the boxes that are asked for; the source cuts them out. `length` is needed
+/// if a field is ragged.
 ///
-/// Throws invalid_argument where `fill` or a needed `length` is empty, there is no field, a name
-/// comes twice, or size < 0. An exception that is none of shardwise's becomes an io error with its
-/// text.
+/// Throws invalid_argument if `fill` or a needed `length` is empty, there is no field, a name
+/// repeats, or size < 0. An exception other than Error becomes an io error with its text.
 ///
 ///   const auto squares = callback_source({{"x", DType::i64, {}}}, 100,
 ///                                        [](const Sample& sample, auto record) {

@@ -13,7 +13,7 @@ namespace shardwise {
 /// Thread-safe.
 std::optional<Mesh> default_mesh();
 
-/// Replaces it; without a value there is none again.
+/// Replaces it; without a value there is no default mesh again.
 void set_default_mesh(std::optional<Mesh> mesh);
 
 }  // namespace shardwise

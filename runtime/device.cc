@@ -11,7 +11,7 @@
 namespace shardwise {
 namespace {
 
-// What a batch makes blocks for, how large they are at most, and where the buffers in them begin.
+// Sizes for which a batch makes blocks, the blocks' largest size, and where buffers in them begin.
 constexpr std::size_t kLeastOwnBytes = std::size_t{64} << 10;
 constexpr std::size_t kBlockBytes = std::size_t{2} << 20;
 constexpr std::size_t kAlignment = 64;

@@ -23,8 +23,8 @@ struct TrafficStats {
   std::size_t received_bytes = 0;
 };
 
-/// An emulated device: a number, where it stands, a memory arena with a capacity, and counters. No
-/// thread belongs to it. Thread-safe.
+/// An emulated device: a number, its process, a memory arena with a capacity, and counters. It has
+/// no thread of its own. Thread-safe.
 class Device {
  public:
   DeviceId id() const { return id_; }
@@ -32,18 +32,18 @@ class Device {
   /// The rank of the process that owns it, which is this one.
   int process() const { return process_; }
 
-  /// Uninitialised memory. What is given back is kept for buffers of the same size, as long as all
-  /// of it together is no more than the peak. `label` says in errors what it is for ("w1", "grad
-  /// w1"). Throws resource_exhausted where it would pass the capacity, naming the device, what was
-  /// asked for, what is in use, the capacity and the largest buffers with their labels.
+  /// Uninitialised memory. Freed memory is kept for buffers of the same size, as long as all memory
+  /// together is no more than the peak. `label` says in errors what it is for ("w1", "grad w1").
+  /// Throws resource_exhausted if it would exceed the capacity, naming the device, the bytes asked
+  /// for and in use, the capacity and the largest buffers with their labels.
   std::shared_ptr<Buffer> allocate(std::size_t size_bytes, MemoryKind kind, std::string_view label);
 
   /// Memory for several buffers. It is not counted; the buffers placed in it are.
   std::shared_ptr<const Block> make_block(std::size_t size_bytes);
 
-  /// The bytes [offset, offset + size) of a block of this device as a buffer. The caller sees to it
-  /// that buffers which are in use at the same time do not overlap. Throws invalid_argument where
-  /// the block is another device's or does not hold those bytes, and as allocate() does.
+  /// The bytes [offset, offset + size) of a block of this device as a buffer. The caller makes sure
+  /// that buffers in use at the same time do not overlap. Throws invalid_argument if the block is
+  /// another device's or does not hold those bytes, and as allocate() does.
   std::shared_ptr<Buffer> place(std::shared_ptr<const Block> block, std::size_t offset_bytes,
                                 std::size_t size_bytes, MemoryKind kind, std::string_view label);
 
@@ -66,11 +66,11 @@ class Device {
   std::atomic<std::size_t> sent_bytes_{0}, received_bytes_{0};
 };
 
-/// Makes buffers of one device that are filled, and mostly dropped, together, as those of a restore
-/// are. Small ones are placed side by side in blocks of up to 2 MiB: with very many, getting each
-/// its own pages takes longer than filling them. A block is given back when the batch and all its
-/// buffers are gone; each buffer is counted by itself. The device must outlive the batch, not its
-/// buffers. Thread-compatible.
+/// Makes buffers of one device that are filled, and mostly dropped, together, like those of a
+/// restore. Small buffers are placed side by side in blocks of up to 2 MiB: if there are very many,
+/// getting pages for each takes longer than filling them. A block is freed when the batch and all
+/// its buffers are gone; each buffer is counted by itself. The device must outlive the batch, not
+/// its buffers. Thread-compatible.
 ///
 ///   BufferBatch batch(devices.at(0));
 ///   for (const std::size_t size : sizes) batch.expect(size);
@@ -96,12 +96,12 @@ struct DevicesOptions {
   /// Of each device's memory. The default is no limit.
   std::size_t capacity_bytes = SIZE_MAX;
 
-  /// Workers that compute for all the devices; 0: as many as the machine has cores.
+  /// Workers that compute for all the devices; 0: one for each core of the machine.
   int threads = 0;
 
   /// The processes over which the devices are spread: process p of P owns each device d with
-  /// d * P / devices == p. All make them alike and then call alike, in the same order, whatever
-  /// moves data between devices, from one thread.
+  /// d * P / devices == p. All processes make equal Devices. Then each makes the same calls that
+  /// move data between devices, in the same order, from one thread.
   ProcessGroup group = {};
 
   /// Where programs and loaders on the devices record what they do; null: nowhere.
@@ -109,7 +109,7 @@ struct DevicesOptions {
 };
 
 /// The emulated devices 0 .. size-1 of a job and the workers that compute for them. With several
-/// processes each has some of the devices, and can reach the memory of these alone.
+/// processes each has some of the devices, and can reach only the memory of these.
 ///
 /// Owns its devices; arrays may outlive it (their memory lives until they drop it). Thread-safe.
 ///
@@ -117,7 +117,7 @@ struct DevicesOptions {
 ///   devices.at(3).memory().peak_bytes;
 class Devices {
  public:
-  /// Throws invalid_argument where size < 1, or there are fewer devices than processes.
+  /// Throws invalid_argument if size < 1, or there are fewer devices than processes.
   explicit Devices(std::int64_t size, const DevicesOptions& options = {});
   ~Devices();
   Devices(const Devices&) = delete;
@@ -125,27 +125,27 @@ class Devices {
 
   std::int64_t size() const;
 
-  /// Throws not_found, naming the device and how many there are, or whose it is.
+  /// Throws not_found, naming the device, and the number of devices or the process that has it.
   Device& at(DeviceId id) const;
 
-  /// The rank of the process that has it. Throws not_found where there is no such device.
+  /// The rank of the process that has it. Throws not_found if there is no such device.
   int process_of(DeviceId id) const { return process_of(id, size_, group_.size()); }
 
   /// The same for any number of devices and processes: the rule by which devices are divided.
   static int process_of(DeviceId id, std::int64_t devices, int processes);
 
-  /// Whether this process has it. Throws not_found where there is no such device.
+  /// Whether this process has it. Throws not_found if there is no such device.
   bool is_addressable(DeviceId id) const { return process_of(id) == group_.rank(); }
 
   /// The devices of this process, whose memory it can reach, ascending.
   std::span<const DeviceId> addressable() const { return addressable_; }
 
-  /// The processes of the job. Its operations are those of the devices alone.
+  /// The processes of the job. Only the devices use its operations.
   const ProcessGroup& group() const { return group_; }
 
   const Executor& executor() const { return executor_; }
 
-  /// Null where nothing is recorded.
+  /// Null if nothing is recorded.
   const std::shared_ptr<Timeline>& timeline() const { return timeline_; }
 
  private:

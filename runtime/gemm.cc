@@ -15,7 +15,8 @@
 
 #include "shardwise/shard/error.h"
 
-// How OpenBLAS chooses its kernels when it is loaded. In no header, and not in every build of it.
+// How OpenBLAS chooses its kernels when it is loaded. It is in no header, and not in every build of
+// OpenBLAS.
 extern "C" {
 __attribute__((weak)) void gotoblas_dynamic_init();
 __attribute__((weak)) void gotoblas_dynamic_quit();
@@ -55,9 +56,9 @@ struct Stored {
   blasint leading;  ///< elements from one stored row to the next
 };
 
-/// While one is there, OpenBLAS computes on the thread that calls it alone. Its number of threads
-/// is the whole process's: it is as before when the last of these has gone. Cheap if others are
-/// there.
+/// While an object of this class exists, OpenBLAS computes only on the calling thread. Its number
+/// of threads belongs to the whole process; the last of these objects sets it back. Cheap if other
+/// objects exist.
 class OnCallingThread {
  public:
   OnCallingThread() {
@@ -84,7 +85,7 @@ class OnCallingThread {
   OnCallingThread& operator=(const OnCallingThread&) = delete;
 
  private:
-  static inline std::mutex mutex_;  // held where the number of threads changes
+  static inline std::mutex mutex_;  // held while the number of threads changes
   static inline std::atomic<int> calls_ = 0;
   static inline int threads_before_ = 1;
 };

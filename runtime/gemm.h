@@ -18,19 +18,18 @@ struct Matrix {
   std::int64_t rows, cols;
 };
 
-/// For the beginning of a program, before it has other threads: on AMD's processors with AVX-512,
-/// for which OpenBLAS 0.3.21 takes its AVX2 kernels, makes it take those with AVX-512, which
-/// are 1.3 to 1.5 times as fast. A change for the whole process, which the library never makes by
-/// itself: it sets and takes away the environment variable OPENBLAS_CORETYPE, and lets OpenBLAS
-/// choose anew, so no other thread may call OpenBLAS or read the environment meanwhile. Whether it
+/// Call it at the beginning of a program, before there are other threads. On AMD's processors with
+/// AVX-512 OpenBLAS 0.3.21 takes its AVX2 kernels; this makes it take those with AVX-512, which are
+/// 1.3 to 1.5 times as fast. The change is for the whole process, and the library never makes it by
+/// itself. It sets and removes the environment variable OPENBLAS_CORETYPE, and lets OpenBLAS choose
+/// anew, so no other thread may call OpenBLAS or read the environment meanwhile. Returns whether it
 /// changed anything: not if OPENBLAS_CORETYPE is set already, which has the same effect without
 /// this call.
 bool choose_blas_kernels();
 
-/// out = op(a) op(b) + beta out, on the calling thread alone, as the devices are what runs in
-/// parallel. OpenBLAS's number of threads, which is the process's, is 1 meanwhile and then as
-/// before. beta = 0 does not read out. Throws invalid_argument if the shapes do not agree.
-/// Thread-safe.
+/// out = op(a) op(b) + beta out, on the calling thread alone, because the devices run in parallel.
+/// OpenBLAS's number of threads, which is the process's, is 1 meanwhile and then as before. If beta
+/// is 0, out is not read. Throws invalid_argument if the shapes do not agree. Thread-safe.
 void gemm(const ConstMatrix& a, const ConstMatrix& b, const Matrix& out, float beta = 0);
 
 /// Matrix of T, float or double, in memory that may hold more: element (r, c) is at
@@ -43,7 +42,7 @@ struct StridedMatrix {
 };
 
 /// out = a b + beta out, as above. Requires shapes that agree and are not empty, extents and steps
-/// below 2^31, and of each matrix a step of 1 along a dim, or a dim of extent 1.
+/// below 2^31, and for each matrix a step of 1 along a dim, or a dim of extent 1.
 template <class T>
 void gemm(const StridedMatrix<const T>& a, const StridedMatrix<const T>& b,
           const StridedMatrix<T>& out, T beta);

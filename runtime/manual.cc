@@ -215,8 +215,8 @@ ManualRegion::Value ManualRegion::all_gather(Value value, std::string_view axis,
   check_last(sharding, impl_->mesh.axis_index(axis), dim, kName);
   auto spec = sharding.spec().entries();
   spec[dim].pop_back();
-  // All the axes of the dim: where blocks are uneven, the joined block may begin with elements of
-  // the group before.
+  // All the axes of the dim: if blocks are uneven, the joined block may begin with elements of the
+  // group before.
   return impl_->reshard(from, PartitionSpec(std::move(spec)), axes_of(sharding, dim),
                         Reduction::none, kName);
 }

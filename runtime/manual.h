@@ -22,8 +22,8 @@ namespace shardwise {
 /// A region records the steps of a Program and run() carries them out as one task graph: each
 /// device's step starts when its own inputs are ready, each copy of a collective when its source
 /// is, and no device waits at a barrier. Values are single-assignment; memory for each is taken
-/// from the devices' arenas when its step is recorded, so that a program that does not fit fails
-/// before anything runs.
+/// from the devices' arenas when its step is recorded, so a program that does not fit fails before
+/// anything runs.
 ///
 /// A value has a global shape and a spec over the region's mesh, which say each device's box. Along
 /// axes that its spec does not use, devices may hold different contents under the same box (partial
@@ -62,7 +62,7 @@ class ManualRegion {
   ManualRegion(const ManualRegion&) = delete;
   ManualRegion& operator=(const ManualRegion&) = delete;
 
-  /// Shares the array's shards. Throws invalid_argument where its mesh is not the region's.
+  /// Shares the array's shards. Throws invalid_argument if its mesh is not the region's.
   Value input(const ShardedArray& array);
 
   /// Calls `function` once per device, for several devices at once. `name` labels memory and
@@ -77,15 +77,15 @@ class ManualRegion {
   }
 
   /// In each group of devices that differ only along `axes`: every device gets the elementwise
-  /// combination. Throws invalid_argument where the value's spec uses one of the axes (the boxes
-  /// would differ), not_found for an unknown axis.
+  /// combination. Throws invalid_argument if the value's spec uses one of the axes (the boxes would
+  /// differ), not_found for an unknown axis.
   Value all_reduce(Value value, std::span<const std::string> axes, Reduction reduction);
   Value all_reduce(Value value, std::initializer_list<std::string> axes, Reduction reduction) {
     return all_reduce(value, std::span<const std::string>(axes.begin(), axes.size()), reduction);
   }
 
   /// `axis` must be the last axis of dim `dim` in the spec, and is removed from it: each device
-  /// gets the shards of its group joined along `dim`. (Where several axes cut the dim and do not
+  /// gets the shards of its group joined along `dim`. (If several axes cut the dim and do not
   /// divide it, the larger blocks begin elsewhere; then some elements come from the neighbouring
   /// group.) Throws invalid_argument.
   Value all_gather(Value value, std::string_view axis, std::size_t dim);
@@ -100,17 +100,17 @@ class ManualRegion {
                    std::size_t concat_dim);
 
   /// Device i along `axis` sends its shard to device targets[i] of its group; a device that
-  /// receives nothing gets zeros (as JAX's ppermute). Throws invalid_argument where `targets` has
-  /// not one entry per device along the axis (-1: sends nowhere), a target comes twice, or a
+  /// receives nothing gets zeros (as JAX's ppermute). Throws invalid_argument if `targets` does not
+  /// have one entry per device along the axis (-1: sends nowhere), a target comes twice, or a
   /// sender's and its receiver's shards differ in shape.
   Value permute(Value value, std::string_view axis, std::span<const std::int64_t> targets);
 
-  /// Carries out everything recorded since the last run. Throws what the steps throw; the region
-  /// then holds no values any more.
+  /// Carries out everything recorded since the last run. Throws what the steps throw; then the
+  /// region holds no values any more.
   void run();
 
-  /// A finished value as an array. The caller answers for replicas being equal along unused axes.
-  /// Throws invalid_argument where the value has not been run.
+  /// A finished value as an array. The caller makes sure that replicas along unused axes are equal.
+  /// Throws invalid_argument if the value has not been run.
   ShardedArray output(Value value) const;
 
   /// Drops the region's hold on all values, so that their memory is free again once no array

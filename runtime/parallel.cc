@@ -21,7 +21,7 @@
 extern "C" {
 void __tsan_acquire(void* address);
 void __tsan_release(void* address);
-// Where threads of the caller come and go, libtbb clears its own memory with memset, which is
+// If threads of the caller come and go, libtbb clears its own memory with memset, which is
 // intercepted. Bodies are not affected: this is about calls straight out of that library.
 const char* __tsan_default_suppressions() { return "called_from_lib:libtbb.so\n"; }
 }
@@ -30,7 +30,7 @@ const char* __tsan_default_suppressions() { return "called_from_lib:libtbb.so\n"
 namespace shardwise {
 namespace {
 
-/// What this thread did so far happens before what follows acquire() of the same address.
+/// All that this thread did so far happens before all that follows acquire() of the same address.
 void release([[maybe_unused]] void* address) {
 #if defined(SHARDWISE_TSAN)
   __tsan_release(address);
@@ -43,8 +43,8 @@ void acquire([[maybe_unused]] void* address) {
 #endif
 }
 
-/// Orders what the caller did before the fork, what the bodies do, and what the caller does after
-/// the join; but no body before another. Made and dropped on the caller's thread. Thread-safe.
+/// Orders the caller's work before the fork, the bodies, and the caller's work after the join;
+/// bodies are not ordered among themselves. Made and dropped on the caller's thread. Thread-safe.
 class ForkJoin {
  public:
   ForkJoin() { release(&fork_); }
@@ -181,8 +181,8 @@ std::vector<TaskGraph::TaskId> TaskGraph::followers(TaskId task) const {
 
 struct Executor::Impl {
   explicit Impl(int count) : threads(count), arena(count) {
-    // TBB makes one worker per core unless it is allowed more. Where several executors want more,
-    // the smallest wish counts for all: that costs speed, not correctness.
+    // TBB makes one worker per core unless it is allowed more. If several executors want more, the
+    // smallest limit counts for all: that costs speed, not correctness.
     if (threads > tbb::info::default_concurrency()) {
       more_threads.emplace(tbb::global_control::max_allowed_parallelism,
                            static_cast<std::size_t>(threads));

@@ -10,9 +10,9 @@
 
 namespace shardwise {
 
-/// Which tasks there are and which each must wait for; what a task does is said to Executor::run().
-/// A task never blocks: it is started when the tasks it comes after have ended, so any number of
-/// workers, even one, finishes any graph. Running leaves a graph as it is, so it can run again.
+/// The tasks there are, and which others each must wait for. Executor::run() is given what a task
+/// does. A task never blocks: it is started when the tasks it comes after have ended, so any number
+/// of workers, even one, finishes any graph. Running does not change a graph, so it can run again.
 ///
 /// Thread-compatible.
 ///
@@ -56,18 +56,18 @@ class TaskGraph {
 /// The one door to parallel computing: a fixed number of workers over oneTBB.
 ///
 /// Bodies compute and never wait: no I/O, no locks held long, no future.get(). They may call
-/// parallel_for() and run() themselves. The first exception that a body throws stops what has not
-/// started, and reaches the caller with its type.
+/// parallel_for() and run() themselves. The first exception of a body stops all bodies that have
+/// not started, and reaches the caller with its type.
 ///
 /// oneTBB has one pool for the process, of a worker per core. An executor of more threads than that
-/// raises the limit (tbb::global_control) while it lives; where several do, or the program itself
-/// sets one, the smallest limit holds for all: some calls then run on fewer threads than threads()
+/// raises the limit (tbb::global_control) while it lives. If several do, or the program itself sets
+/// a limit, the smallest one holds for all: some calls then run on fewer threads than threads()
 /// says, with the same results.
 ///
 /// Thread-safe: calls from several threads share the workers.
 class Executor {
  public:
-  /// The calling thread is one of them. `threads` = 0 takes as many as the machine has cores.
+  /// The calling thread is one of them. `threads` = 0 takes one for each core of the machine.
   /// Throws invalid_argument if negative.
   explicit Executor(int threads = 0);
   ~Executor();

@@ -17,7 +17,7 @@
 
 namespace shardwise {
 
-/// What an array is: element type, global shape and who holds which box.
+/// What an array is: element type, global shape, and which device holds which box.
 struct ArraySpec {
   DType dtype;
   Shape shape;
@@ -25,12 +25,12 @@ struct ArraySpec {
 };
 
 /// A tensor cut over devices: one buffer per position of the sharding's mesh, each holding exactly
-/// the device's box, row-major, native endian, without padding. Where the devices are spread over
-/// processes, each process holds the shards of its own: the *addressable* ones.
+/// the device's box, row-major, native endian, without padding. If the devices are spread over
+/// processes, each process holds the shards of its own devices: the *addressable* ones.
 ///
-/// Immutable: nothing writes to it once it is made, and copies share the buffers. Holding a copy
-/// is a snapshot. Keeps its Devices' memory alive, but not the Devices object, which must outlive
-/// every call that takes it. Thread-safe.
+/// Immutable: nothing writes to it once it is made, and copies share the buffers, so a copy is a
+/// snapshot. Keeps its Devices' memory alive, but not the Devices object, which must outlive every
+/// call that takes it. Thread-safe.
 ///
 ///   Devices devices(8);
 ///   const Sharding rows(Mesh::parse("data=4,model=2"), PartitionSpec::parse("data,-"));
@@ -38,15 +38,15 @@ struct ArraySpec {
 ///   auto y = x.redistribute(devices, Sharding(rows.mesh(), PartitionSpec::parse("-,model")));
 class ShardedArray {
  public:
-  /// Cuts `data`, the whole array row-major, which every process gives. Throws invalid_argument
-  /// where its size is not the array's, not_found where a device of the mesh is not among
-  /// `devices`, resource_exhausted.
+  /// Cuts `data`, the whole array row-major, which every process gives. Throws invalid_argument if
+  /// its size is not the array's, not_found if a device of the mesh is not among `devices`,
+  /// resource_exhausted.
   static ShardedArray from_host(Devices& devices, const ArraySpec& spec,
                                 std::span<const std::byte> data, std::string_view label = "array",
                                 MemoryKind kind = MemoryKind::array);
 
   /// Calls fill(view) once for each distinct box of this process, in parallel; it writes all of
-  /// view.data, and computes but does not wait, as all bodies of an Executor. Replicas are copied
+  /// view.data, and computes but does not wait, like all bodies of an Executor. Replicas are copied
   /// from there. Throws what fill throws, and as above.
   static ShardedArray from_callback(Devices& devices, const ArraySpec& spec,
                                     const std::function<void(const BoxView&)>& fill,
@@ -57,7 +57,7 @@ class ShardedArray {
   static ShardedArray from_shards(const ArraySpec& spec,
                                   std::vector<std::shared_ptr<Buffer>> shards);
 
-  /// The same with null where the device of a position is another process's.
+  /// The same with null if the device of a position is another process's.
   static ShardedArray from_shards(const Devices& devices, const ArraySpec& spec,
                                   std::vector<std::shared_ptr<Buffer>> shards);
 
@@ -73,25 +73,26 @@ class ShardedArray {
   }
 
   /// The shard at a mesh position. Valid as long as this array or a copy of it. Requires
-  /// 0 <= position < sharding().mesh().size(). Throws invalid_argument where it is not addressable.
+  /// 0 <= position < sharding().mesh().size(). Throws invalid_argument if it is not addressable.
   ConstBoxView shard(std::int64_t position) const;
 
-  /// The buffer itself, to share without copying; null where it is not addressable.
+  /// The buffer itself, to share without copying; null if it is not addressable.
   std::shared_ptr<const Buffer> buffer(std::int64_t position) const;
 
   /// Whether nobody else holds the array or one of its shards.
   bool is_held_alone() const;
 
-  /// The shards themselves, to write over, where nobody else holds the array or one of them; the
-  /// array is then used up. Else nothing, and it stays.
+  /// If nothing else holds the array or one of its shards: the shards themselves, to write over;
+  /// the array is then used up. Else nothing, and the array stays.
   std::optional<std::vector<std::shared_ptr<Buffer>>> release() &&;
 
   /// The whole array, row-major. Throws as read does.
   std::vector<std::byte> to_host() const;
 
-  /// Fills `out` with the elements of `box`, row-major, from the shards that hold them; takes time
-  /// for those alone, however many there are. Throws invalid_argument where box leaves the array,
-  /// out is not exactly its size, or a part of it is in other processes alone: redistribute first.
+  /// Fills `out` with the elements of `box`, row-major, from the shards that hold them. Takes time
+  /// only for those shards, however many others there are. Throws invalid_argument if box leaves
+  /// the array, out is not exactly its size, or a part of it is only in other processes:
+  /// redistribute first.
   void read(const Box& box, std::span<std::byte> out) const;
 
   /// The address of the elements of `box`, if one addressable shard holds them row-major side by
@@ -101,7 +102,7 @@ class ShardedArray {
   /// The same values under another sharding, by a transfer plan; the traffic is counted on the
   /// devices. Devices that already hold exactly their new box share the buffer. With several
   /// processes all call it, and each works out which boxes it sends and which it gets. Throws as
-  /// from_host does, and cancelled where another process fails or does not come.
+  /// from_host does, and cancelled if another process fails or does not come.
   ShardedArray redistribute(Devices& devices, const Sharding& to,
                             std::string_view label = "array") const;
 
@@ -109,7 +110,7 @@ class ShardedArray {
   static ShardedArray make(const ArraySpec& spec, std::vector<std::shared_ptr<Buffer>> shards,
                            const std::function<bool(DeviceId)>& is_addressable);
 
-  /// A position of this process that holds a tile; -1 where none does.
+  /// A position of this process that holds a tile; -1 if none does.
   std::int64_t addressable_position(const Index& tile) const;
 
   struct Data {

@@ -37,7 +37,7 @@ double Tensor::item() const {
                 fmt::format("read a scalar: found {}, needed a type that is computed with",
                             to_string(type())));
   }
-  std::int64_t position = 0;  // each holds the scalar, where it is here
+  std::int64_t position = 0;  // each holds the scalar, if it is here
   const std::int64_t last = array().sharding().mesh().size() - 1;
   while (position < last && !array().is_addressable(position)) ++position;
   const ConstBoxView shard = array().shard(position);

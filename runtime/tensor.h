@@ -24,9 +24,9 @@ class Tracer;
                          std::span<const Tensor> operands, const std::string& found_and_needed);
 
 /// A tensor of a traced program: written as if for one big device. Operations (ops/functions.h) do
-/// not compute: they record what is to be computed, and Tracer::mark_step() runs it, sharded as the
-/// marks say. After that the tensors that are still held have values, and those that are only
-/// marked are on the devices.
+/// not compute: they record the computation, and Tracer::mark_step() runs it, sharded as the marks
+/// say. After that, tensors that are still held have values, and tensors that are only marked are
+/// on the devices.
 ///
 /// A handle: copies are the same tensor. Thread-compatible, with its tracer.
 ///
@@ -70,9 +70,10 @@ class Tensor {
 Tensor append(const Tensor& context, Op op, std::span<const Tensor> operands,
               Attributes attributes = {}, const TensorType& wanted = {});
 
-/// Says how a tensor is to be cut: a parameter, an input, an intermediate value or a gradient. Of
-/// one mesh in a program. Throws invalid_argument where the tensor is marked otherwise already (see
-/// clear_sharding), or the program has another mesh; and what the spec's own check throws.
+/// Says how a tensor is to be cut: a parameter, an input, an intermediate value or a gradient. All
+/// marks of a program are on one mesh. Throws invalid_argument if the tensor already has another
+/// mark (see clear_sharding), or the program has another mesh; and what the spec's own check
+/// throws.
 void mark_sharding(Tensor& tensor, const Mesh& mesh, const PartitionSpec& spec);
 
 /// On the tracer's mesh, or the default mesh (default_mesh.h) if the tracer has none yet.
@@ -82,13 +83,13 @@ void mark_sharding(Tensor& tensor, const PartitionSpec& spec);
 void clear_sharding(Tensor& tensor);
 
 /// Manual regions (the seed's enable_manual_sharding and disable_manual_sharding, JAX's shard_map):
-/// a tensor as each device has it, cut as `spec`; operations on it are each device's own, on the
-/// shape of a shard, until disable_manual_sharding() makes a tensor of `shape` of the shards again,
-/// cut as `spec`. Shards that the spec gives to several devices are then to be equal. all_reduce()
-/// combines the shards of the devices that differ along the axes only.
+/// a tensor as each device has it, cut as `spec`. Each device's operations work on its own shard,
+/// until disable_manual_sharding() makes a tensor of `shape` of the shards again, cut as `spec`.
+/// Shards that the spec gives to several devices must then be equal. all_reduce() combines the
+/// shards of the devices that differ only along the axes.
 ///
-/// The tracer needs its mesh before; dims must divide evenly. Throws invalid_argument where one
-/// does not, for a tensor that is in a region already or in none, and as mark_sharding().
+/// The tracer needs its mesh before; dims must divide evenly. Throws invalid_argument if one does
+/// not, for a tensor that is in a region already or in none, and as mark_sharding().
 Tensor enable_manual_sharding(const Tensor& tensor, const PartitionSpec& spec);
 Tensor disable_manual_sharding(const Tensor& tensor, const PartitionSpec& spec, const Shape& shape);
 Tensor all_reduce(const Tensor& tensor, std::span<const std::string> axes, Reduction reduction);

@@ -29,7 +29,7 @@ std::string quoted(std::string_view text) {
   return result + '"';
 }
 
-/// What a thread is called: by what it does that no other kind of thread does.
+/// A thread's name: by work that no other kind of thread does.
 std::string_view thread_kind(const std::vector<TimelineEvent>& events, int thread) {
   std::string_view found = "worker";
   for (const TimelineEvent& event : events) {
@@ -46,7 +46,7 @@ struct Interval {
 
 constexpr double kSecond = 1e9;
 
-/// The part of an event that is within an interval; of no length where none is.
+/// The part of an event that is within an interval; of no length if none is.
 Interval within(const TimelineEvent& event, const Interval& bounds) {
   const std::int64_t begin = std::max(event.begin_ns, bounds.begin_ns);
   return {begin, std::max(begin, std::min(event.end_ns, bounds.end_ns))};

@@ -35,8 +35,9 @@ struct TimelineEvent {
 /// "compute", "collective", ...
 std::string_view name(TimelineEvent::Kind kind);
 
-/// What happened when, of programs (DevicesOptions::timeline) and loaders (the same, or
-/// HostLoaderOptions::timeline), on one clock. Recording an event takes some 100 ns. Thread-safe.
+/// Records what programs (DevicesOptions::timeline) and loaders (the same, or
+/// HostLoaderOptions::timeline) did when, on one clock. Recording an event takes some 100 ns.
+/// Thread-safe.
 ///
 ///   const auto timeline = std::make_shared<Timeline>();
 ///   Devices devices(8, {.timeline = timeline});
@@ -54,7 +55,7 @@ class Timeline {
   /// An event of the calling thread.
   void add(TimelineEvent event);
 
-  /// What has been recorded, in the order in which it was.
+  /// The recorded events, in the order of recording.
   std::vector<TimelineEvent> events() const;
 
   /// Events beyond the most that it keeps.
@@ -103,17 +104,17 @@ struct StepTimes {
   std::int64_t batch;
   double seconds = 0;
   double waited_seconds = 0;     ///< of it, for the next batch
-  double computed_seconds = 0;   ///< of the rest, as much as computing had of the devices' work
-  double exchanged_seconds = 0;  ///< ... as collectives had
+  double computed_seconds = 0;   ///< of the rest, the share of computing in the devices' work
+  double exchanged_seconds = 0;  ///< ... of collectives
   double compiled_seconds = 0;
-  double other_seconds = 0;  ///< nothing of all this: the job's own code
+  double other_seconds = 0;  ///< none of these: the job's own code
 
   /// What most of it went to: "loader", "compute", "collective", "compile" or "job".
   std::string_view bound() const;
 };
 
-/// One for each batch but the last, which no next one ends. Where devices are at work on several
-/// threads, the time in which any of them is counts, shared out by how long each kind took.
+/// One for each batch but the last, which no next one ends. If devices work on several threads, the
+/// time in which any of them works counts; it is shared out by how long each kind took.
 std::vector<StepTimes> step_times(const Timeline& timeline);
 
 /// "20 steps of 41.2 ms: compute 78 %, loader 12 %, collective 8 %, job 2 %; bound: 17 by compute,

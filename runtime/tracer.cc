@@ -18,7 +18,7 @@ namespace {
 
 using State = TracerImpl::State;
 
-/// How many operations are looked through for the weight or optimizer state that a result replaces.
+/// The number of operations searched for the weight or optimizer state that a result replaces.
 constexpr int kMostReplacedVisits = 64;
 
 Sharding marked_sharding(const State& state, const Mesh& mesh) {
@@ -117,7 +117,7 @@ void TracerImpl::mark(const std::shared_ptr<State>& state, const Mesh& wanted,
                 "found a tensor of a manual region, needed one that is in none");
   }
   const std::size_t rank = state->type.shape.size();
-  to_cut(spec, wanted, rank);  // throws where it does not fit
+  to_cut(spec, wanted, rank);  // throws if it does not fit
   take_mesh(wanted);
   const PartitionSpec whole = spec.padded(rank);
   std::optional<PartitionSpec>& mark = recorded ? graph().node(state->node).mark : state->mark;
@@ -157,7 +157,7 @@ void TracerImpl::run() {
   States made;
   for (const std::weak_ptr<State>& held : pending) {
     std::shared_ptr<State> state = held.lock();
-    // Of a tensor in a manual region each device has another value: there is none to give.
+    // In a manual region each device has another value of a tensor: there is none to give.
     if (!state || !is_recorded(*state) || traced->node(state->node).manual) continue;
     traced->outputs.push_back(state->node);
     made.push_back(std::move(state));
@@ -205,7 +205,7 @@ void TracerImpl::run(const std::shared_ptr<Graph>& traced, const States& bound,
     State& state = *made[o];
     state.array = std::move(outputs[o]);
     state.node = -1;
-    // What replaces a weight is a weight.
+    // A tensor that replaces a weight is a weight.
     const std::int64_t old = last->replaced()[o];
     if (old >= 0) {
       state.kind = bound[as_size(old)]->kind;
@@ -309,7 +309,7 @@ void TracerImpl::give_back(const Graph& traced, const States& bound,
       }
     }
   } catch (...) {
-    // Out of memory: what was not reached has no value.
+    // Out of memory: tensors that were not reached have no value.
   }
 }
 

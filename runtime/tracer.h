@@ -22,14 +22,14 @@ struct TracerOptions {
   /// See PartitionOptions.
   bool keep_gathered_weights = false;
 
-  /// See fuse.h: for finding where a NaN comes from; slow.
+  /// See fuse.h: finds where a NaN comes from; slow.
   NanCheck nan_check = NanCheck::off;
 
-  /// How many executables are kept, at least 1: the ones that were used last.
+  /// How many executables are kept, at least 1: those that were used last.
   std::size_t executables = 64;
 };
 
-/// How often a tracer had to make an executable, and how often it had one.
+/// How often a tracer had to make an executable, and how often it already had one.
 struct TracerCounters {
   std::int64_t traces = 0;   ///< steps run
   std::int64_t hits = 0;     ///< of them, with an executable that was there
@@ -40,18 +40,18 @@ struct TracerCounters {
 /// Seconds of the last step.
 struct StepSeconds {
   double trace = 0;    ///< from the first operation recorded to mark_step()
-  double compile = 0;  ///< propagate, partition, plan; looking it up where it was there
-  double run = 0;      ///< with the upload of what was on the host
+  double compile = 0;  ///< propagate, partition, plan; the look-up if it was known
+  double run = 0;      ///< with the upload of tensors from the host
 };
 
-/// Traced mode: tensors record what is done to them, and mark_step() runs it on all devices of the
-/// mesh. The first step of its kind is propagated, partitioned and planned; the same operations on
-/// the same shapes and marks find their executable again.
+/// Traced mode: tensors record operations, and mark_step() runs them on all devices of the mesh.
+/// The first step of its kind is propagated, partitioned and planned; the same operations on the
+/// same shapes and marks find their executable again.
 ///
 /// Weights and optimizer state that the program has replaced (`w = w - ...`) give their memory to
-/// what replaces them, if nothing else holds them. If the step fails, what was to replace one gets
-/// its old value, so that the state is there for another step; unless the failing step had begun to
-/// write over it.
+/// the tensors that replace them, if nothing else holds them. If the step fails, these tensors get
+/// the old values, so another step can use the state; except values that the failing step had begun
+/// to write over.
 ///
 /// Thread-compatible. Keeps a reference to `devices`, which must outlive it and its tensors.
 ///
@@ -72,7 +72,7 @@ class Tracer {
   Tracer& operator=(const Tracer&) = delete;
 
   /// A tensor with a value: row-major on the host, where it waits until a step needs it and says
-  /// how it is cut; or on the devices already. Throws invalid_argument where the bytes are not the
+  /// how it is cut; or on the devices already. Throws invalid_argument if the bytes are not the
   /// tensor's.
   Tensor tensor(const TensorType& type, std::span<const std::byte> data, std::string_view label,
                 MemoryKind kind = MemoryKind::array);
@@ -80,12 +80,12 @@ class Tracer {
 
   /// Runs what has been recorded since the last step. All tensors that were recorded and are still
   /// held get their values. Tensors on the host that are marked go to the devices, cut as they are
-  /// marked, even if no operation uses them. Throws what compiling and running throw; the tensors
-  /// recorded then have no value, but for replaced weights (see above).
+  /// marked, even if no operation uses them. Throws what compiling and running throw. Then the
+  /// recorded tensors have no value, except for replaced weights (see above).
   void mark_step();
 
-  /// What is recorded from now on belongs to `name`, inside of the scopes that are open; in errors,
-  /// dumps and reports. Ends when the guard goes; a step may end before.
+  /// Errors, dumps and reports show what is recorded from now on as part of `name`, inside the
+  /// scopes that are open. Ends when the guard goes; a step may end before.
   class Scope {
    public:
     ~Scope();

@@ -32,7 +32,7 @@ Box::Box(const Index& begin, const Index& end) : begin_(begin), end_(end) {
 }
 
 Box Box::whole(const Shape& shape) {
-  // In place: a copy of what was just written waits for the writes.
+  // Built in place: copying values that were just written would wait for the writes.
   Box box;
   for (const std::int64_t extent : shape) {
     if (extent < 0) Box(Index::filled(shape.size(), 0), shape);  // throws
@@ -53,7 +53,7 @@ std::int64_t Box::num_elements() const {
   for (std::size_t dim = 0; dim < rank(); ++dim) {
     overflow |= __builtin_mul_overflow(product, extent(dim), &product);
   }
-  return overflow ? shardwise::num_elements(shape()) : product;  // 0 where a dim is empty
+  return overflow ? shardwise::num_elements(shape()) : product;  // 0 if a dim is empty
 }
 
 bool Box::empty() const {

@@ -9,8 +9,8 @@
 
 namespace shardwise {
 
-/// A hyper-rectangle of global indices: begin[d] <= i[d] < end[d]. What a device holds of a tensor,
-/// what a file piece covers, what a copy moves.
+/// A hyper-rectangle of global indices: begin[d] <= i[d] < end[d]. It says which part of a tensor a
+/// device holds, a file piece covers or a copy moves.
 ///
 /// Invariant: begin and end have the same rank and begin[d] <= end[d]. Rank 0 is the one element
 /// of a scalar. A box with an empty dim holds nothing but still has a place.
@@ -22,9 +22,9 @@ namespace shardwise {
 class Box {
  public:
   /// The one element of a scalar.
-  Box() {}  // if defaulted, Box{} would set all values to zero, also those of dims it does not have
+  Box() {}  // if defaulted, Box{} would zero all values, also those of dims it does not have
 
-  /// Throws invalid_argument where the invariant would not hold.
+  /// Throws invalid_argument if the invariant would not hold.
   Box(const Index& begin, const Index& end);
 
   /// All of a tensor. Throws invalid_argument for a negative extent.
@@ -65,12 +65,12 @@ class Box {
   Index begin_, end_;
 };
 
-/// The elements in both; an empty box, at an unspecified place, where there is none. Throws
-/// invalid_argument where the ranks differ.
+/// The elements in both; if there are none, an empty box at an unspecified place. Throws
+/// invalid_argument if the ranks differ.
 Box intersect(const Box& a, const Box& b);
 
-/// The same box counted from `origin`: begin and end less origin. Throws invalid_argument where
-/// the ranks differ.
+/// The same box counted from `origin`: begin and end minus origin. Throws invalid_argument if the
+/// ranks differ.
 Box relative_to(const Box& box, const Index& origin);
 
 /// Calls body(index) for each index in the box, row-major: the last dim varies fastest.

@@ -18,13 +18,13 @@ struct BoxView {
 };
 
 /// Copies the elements of `box` (global indices) from one row-major buffer to another. Runs that
-/// are contiguous in both are copied at once, whatever the rank. Throws invalid_argument where
-/// `box` is not inside both views. The memory must not overlap.
+/// are contiguous in both are copied at once, whatever the rank. Throws invalid_argument if `box`
+/// is not inside both views. The memory must not overlap.
 void copy_box(const Box& box, std::size_t element_bytes, const ConstBoxView& from,
               const BoxView& to);
 
-/// The elements of `box` in the view's memory, if they are side by side there, row-major; else
-/// null. Requires a box inside the view's that is not empty.
+/// Points to the elements of `box` in the view's memory if they are contiguous there, row-major;
+/// else null. Requires a box inside the view's that is not empty.
 const std::byte* find_contiguous(const Box& box, std::size_t element_bytes,
                                  const ConstBoxView& view);
 

@@ -56,11 +56,11 @@ DeviceOrder DeviceOrder::iota(std::int64_t size) {
 
 DeviceOrder DeviceOrder::compact(DeviceId first, std::vector<std::int64_t> sizes,
                                  std::vector<std::int64_t> strides) {
-  // Canonical: no digit of size 1, and neighbours that count on from each other are one digit.
+  // Canonical: no digit has size 1, and neighbours of which one continues the other are one digit.
   std::size_t kept = 0;
   for (std::size_t i = 0; i < sizes.size(); ++i) {
     if (sizes[i] == 1) continue;
-    std::int64_t next = 0;  // overflows where a list of ids only begins like a pattern
+    std::int64_t next = 0;  // overflows if a list of ids only begins like a pattern
     if (kept > 0 && !__builtin_mul_overflow(strides[i], sizes[i], &next) &&
         strides[kept - 1] == next) {
       sizes[kept - 1] *= sizes[i];
@@ -118,8 +118,8 @@ DeviceOrder DeviceOrder::transposed(std::initializer_list<std::int64_t> dims,
 }
 
 std::optional<DeviceOrder> DeviceOrder::recognise(std::span<const DeviceId> ids) {
-  // Digit by digit, the least significant first: it ends where the step from one to the next
-  // changes, as in canonical form neighbouring digits do not count on from each other.
+  // Digit by digit, the least significant first. A digit ends where the step from one id to the
+  // next changes, since in canonical form no digit continues its neighbour.
   std::vector<std::int64_t> sizes, strides;
   const std::size_t count = ids.size();
   for (std::size_t block = 1; block < count;) {
@@ -135,7 +135,7 @@ std::optional<DeviceOrder> DeviceOrder::recognise(std::span<const DeviceId> ids)
   std::reverse(sizes.begin(), sizes.end());
   std::reverse(strides.begin(), strides.end());
   DeviceOrder order = compact(ids[0], std::move(sizes), std::move(strides));
-  // Told apart by division: each stride is past all that the smaller digits reach.
+  // Division tells the digits apart: each stride is larger than the smaller digits can reach.
   const std::vector<Digit> digits = order.digits();
   std::int64_t reach = 0;
   for (std::size_t i = digits.size(); i-- > 0;) {
@@ -259,7 +259,8 @@ std::string DeviceOrder::to_string() const {
     }
     return text;
   }
-  // The digits by device stride are the dims; by position stride they are the permuted dims.
+  // The digits sorted by device stride are the dims; sorted by position stride they are the
+  // permuted dims.
   const std::vector<Digit> all = digits();
   std::vector<std::int64_t> dims;
   dims.reserve(all.size());

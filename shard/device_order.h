@@ -14,15 +14,15 @@
 
 namespace shardwise {
 
-/// A device's number. Any distinct non-negative numbers may make up a mesh.
+/// A device's number. A mesh may have any distinct non-negative numbers.
 using DeviceId = std::int64_t;
 
 /// Which device is at each position of a mesh.
 ///
-/// Kept compact where it can be: 0, 1, 2, .. reshaped, transposed and flattened again (XLA's iota
-/// tile assignment), or such a pattern with a first device and gaps, as a sub-mesh has. Then it
-/// takes no memory and no time per device. Any other order is a list. A list that follows such a
-/// pattern is recognised, so that equal orders are equal whatever they were made from.
+/// An order is compact if it is 0, 1, 2, .. reshaped, transposed and flattened again (XLA's iota
+/// tile assignment), or such a pattern with a first device and gaps, as a sub-mesh has. A compact
+/// order takes no memory and no time per device. Any other order is a list. A list that follows
+/// such a pattern is recognised, so equal orders are equal however they were made.
 ///
 /// Invariant: device ids are distinct and >= 0; there is at least one.
 ///
@@ -33,18 +33,18 @@ using DeviceId = std::int64_t;
 ///   DeviceOrder::list({0, 2, 4, 6, 1, 3, 5, 7});   // the same
 class DeviceOrder {
  public:
-  /// 0, 1, .. size-1. Throws invalid_argument where size < 1.
+  /// 0, 1, .. size-1. Throws invalid_argument if size < 1.
   static DeviceOrder iota(std::int64_t size);
 
   /// iota of the product of `dims`, reshaped to them (row-major), its dims permuted so that dim i
-  /// of the result is dim perm[i] of `dims`, and flattened. Throws invalid_argument where a dim is
-  /// < 1, the product overflows or `perm` is no permutation.
+  /// of the result is dim perm[i] of `dims`, and flattened. Throws invalid_argument if a dim is <
+  /// 1, the product overflows or `perm` is no permutation.
   static DeviceOrder transposed(std::span<const std::int64_t> dims,
                                 std::span<const std::int64_t> perm);
   static DeviceOrder transposed(std::initializer_list<std::int64_t> dims,
                                 std::initializer_list<std::int64_t> perm);
 
-  /// Position p holds ids[p]. Throws invalid_argument where an id is negative or there twice.
+  /// Position p holds ids[p]. Throws invalid_argument if an id is negative or repeats.
   static DeviceOrder list(std::vector<DeviceId> ids);
 
   /// Reads "3,1,0,2", or XLA's compact "[8]" and "[4,2]T(1,0)". Throws invalid_argument.
@@ -56,33 +56,34 @@ class DeviceOrder {
   /// Requires 0 <= position < size().
   DeviceId device_at(std::int64_t position) const;
 
-  /// Inverse of device_at(); absent where the device is not there.
+  /// Inverse of device_at(); absent if the order does not have the device.
   std::optional<std::int64_t> position_of(DeviceId device) const;
 
   /// The k-th smallest device id. Requires 0 <= k < size().
   DeviceId nth_smallest(std::int64_t k) const;
 
-  /// True where position p holds device p for every p.
+  /// True if position p holds device p for every p.
   bool is_iota() const { return first_ == 0 && list_ == nullptr && pattern_ == nullptr; }
 
-  /// True where no list is kept.
+  /// True if no list is kept.
   bool is_compact() const { return list_ == nullptr; }
 
-  /// The form that parse() reads; compact only where it is all of 0, 1, .. size-1.
+  /// The form that parse() reads; compact only if the ids are all of 0, 1, .. size-1.
   std::string to_string() const;
 
   bool operator==(const DeviceOrder& other) const;
 
-  /// One digit of a position, read as a mixed radix number, and what it adds to the device's id.
+  /// One digit of a position, which is read as a mixed radix number, and what the digit adds to the
+  /// device's id.
   struct Digit {
     std::int64_t size;             ///< of the digit's range
     std::int64_t position_stride;  ///< product of the sizes of the less significant digits
     std::int64_t device_stride;
   };
 
-  /// The digits of a compact order, the largest device stride first: device_at(p) is
-  /// first_device() plus the sum of (p / position_stride % size) * device_stride. None for one
-  /// device and for a list.
+  /// The digits of a compact order, the largest device stride first: device_at(p) is first_device()
+  /// plus the sum of (p / position_stride % size) * device_stride. Empty for one device and for a
+  /// list.
   std::vector<Digit> digits() const;
   DeviceId first_device() const { return first_; }
 
@@ -90,7 +91,8 @@ class DeviceOrder {
   struct List;
   struct Pattern;
 
-  /// Consecutive devices. A span, so that a list of two ids in braces is never taken for one.
+  /// Consecutive devices. A type of its own, so that a list of two ids in braces is never taken for
+  /// a span.
   struct Span {
     DeviceId first;
     std::int64_t size;
@@ -104,8 +106,8 @@ class DeviceOrder {
 
   DeviceId first_;
   std::int64_t size_;
-  std::shared_ptr<const List> list_;        // for an order that follows no pattern
-  std::shared_ptr<const Pattern> pattern_;  // neither: consecutive devices
+  std::shared_ptr<const List> list_;        // of an order that follows no pattern
+  std::shared_ptr<const Pattern> pattern_;  // both null: consecutive devices
 };
 
 /// Where a device is.
@@ -114,12 +116,13 @@ class DeviceOrder {
 struct DeviceAttributes {
   DeviceId id = 0;
 
-  /// Its place in the torus that joins the devices of a slice, as in {x, y, z}; empty where there
-  /// is no torus. Where a chip has several cores that are devices of their own, the core is the
-  /// last coordinate.
+  /// Its place in the torus that joins the devices of a slice, as in {x, y, z}; empty if there is
+  /// no torus. If a chip has several cores that are devices of their own, the core is the last
+  /// coordinate.
   Index coordinates = {};
 
-  /// The slice, a set of devices with a fast network among themselves; absent where all are one.
+  /// The slice, a set of devices with a fast network among themselves; absent if all devices are
+  /// one slice.
   std::optional<std::int64_t> slice_index = {};
 
   /// The process that the device belongs to.

@@ -24,7 +24,7 @@ bool Dims::operator==(const Dims& other) const {
 }
 
 std::int64_t num_elements(const Shape& shape) {
-  // A zero anywhere makes the product zero, even where the other extents alone would overflow.
+  // A zero anywhere makes the product zero, even if the other extents alone would overflow.
   bool empty = false;
   for (const std::int64_t extent : shape) {
     if (extent < 0) {
@@ -66,7 +66,7 @@ Shape cut_to_bytes(Shape shape, std::size_t element_bytes, std::size_t most_byte
 }
 
 Dims row_major_strides(const Shape& shape) {
-  // Without elements no stride is ever used, and the products might overflow.
+  // Without elements no stride is ever used; the products might overflow.
   if (num_elements(shape) == 0) return Dims::filled(shape.size(), 0);
   Dims strides = Dims::filled(shape.size(), 1);
   for (std::size_t dim = shape.size(); dim-- > 1;) strides[dim - 1] = strides[dim] * shape[dim];

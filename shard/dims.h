@@ -10,10 +10,10 @@
 
 namespace shardwise {
 
-/// An extent, index or count, which is never negative, as the size of a container.
+/// Converts an extent, index or count, which is never negative, to the size of a container.
 constexpr std::size_t as_size(std::int64_t value) { return static_cast<std::size_t>(value); }
 
-/// Most dimensions a tensor may have. Boxes are held in place, so that asking for one allocates
+/// Most dimensions a tensor may have. A Box holds its values in place, so making one allocates
 /// nothing; 16 is twice what the frameworks in use allow.
 inline constexpr std::size_t kMaxRank = 16;
 
@@ -30,7 +30,8 @@ class Dims {
   using iterator = std::int64_t*;
   using const_iterator = const std::int64_t*;
 
-  // Values beyond size() are neither set nor copied: of a matrix they would be seven eighths.
+  // Values beyond size() are neither set nor copied: for a matrix they would be seven eighths of
+  // all.
   Dims() {}
   Dims(const Dims& other) noexcept : size_(other.size_) {
     for (std::size_t dim = 0; dim < size_; ++dim) values_[dim] = other.values_[dim];
@@ -41,12 +42,12 @@ class Dims {
     return *this;
   }
 
-  /// Throws invalid_argument where there are more than kMaxRank values.
+  /// Throws invalid_argument if there are more than kMaxRank values.
   Dims(std::initializer_list<std::int64_t> values)
       : Dims(std::span<const std::int64_t>(values.begin(), values.size())) {}
   explicit Dims(std::span<const std::int64_t> values);
 
-  /// `rank` times the same value. Throws invalid_argument where rank is over kMaxRank.
+  /// `rank` times the same value. Throws invalid_argument if rank is over kMaxRank.
   static Dims filled(std::size_t rank, std::int64_t value) {
     if (rank > kMaxRank) fail_rank(rank);
     Dims dims;
@@ -89,12 +90,12 @@ using Index = Dims;
 /// product over 2^63 - 1.
 std::int64_t num_elements(const Shape& shape);
 
-/// num_elements(shape) * element_bytes. Throws invalid_argument as above, also where the bytes
+/// num_elements(shape) * element_bytes. Throws invalid_argument as above, also if the bytes
 /// overflow.
 std::size_t num_bytes(const Shape& shape, std::size_t element_bytes);
 
-/// The shape with its dims cut down, the outermost first, until it has at most `most_bytes`; no dim
-/// that is not empty gets empty. For taking a sample of a tensor. Throws as num_bytes.
+/// The shape with its dims made smaller, the outermost first, until it has at most `most_bytes`; a
+/// non-empty dim stays non-empty. For taking a sample of a tensor. Throws as num_bytes.
 Shape cut_to_bytes(Shape shape, std::size_t element_bytes, std::size_t most_bytes);
 
 /// Row-major strides in elements: the last dim has stride 1.

@@ -70,7 +70,7 @@ struct Narrow {
 using F16 = Narrow<10>;
 using BF16 = Narrow<7>;
 
-/// One byte of its own type, so that it does not meet the rules of uint8.
+/// One byte with a type of its own, so that the rules for uint8 do not apply.
 struct Boolean {
   std::uint8_t byte;
 };
@@ -88,9 +88,9 @@ N narrow(double value) {
     // A NaN keeps the upper bits of its payload and becomes quiet.
     if (fraction != 0) result |= fraction >> (52 - kBits) | std::uint64_t{1} << (kBits - 1);
   } else if (exponent <= N::kBias) {
-    // Below the smallest normal number the last place stays where it is, so more bits go. Beyond
-    // 54 all of them go, and what is left is under half of the last place. A double's own
-    // subnormals are far below that.
+    // Below the smallest normal number the last place stays fixed, so more bits are dropped. Beyond
+    // 54 all are dropped, and the value is under half of the last place. A double's own subnormals
+    // are far below that.
     constexpr int kSmallest = 1 - N::kBias;
     const bool normal = exponent >= kSmallest;
     const int dropped = std::min(52 - kBits + (normal ? 0 : kSmallest - exponent), 54);
@@ -100,7 +100,7 @@ N narrow(double value) {
     result = significand >> dropped;
     if (rest > half || (rest == half && result % 2 == 1)) ++result;
     // The leading bit of a normal number adds the last 1 of its exponent field, and a carry out of
-    // the mantissa runs into the exponent, up to infinity: both as they should.
+    // the mantissa runs into the exponent, up to infinity: both are intended.
     if (normal) result += static_cast<std::uint64_t>(exponent - kSmallest) << kBits;
   }
   return N{static_cast<std::uint16_t>(sign | result)};
@@ -115,14 +115,14 @@ float widen(N number) {
   if (magnitude >= N::kInfinity) {
     return std::bit_cast<float>(sign | 0x7f800000u | (magnitude - N::kInfinity) << (23 - kBits));
   }
-  // As a float with the same fields the number is off by a power of two, subnormal or not.
+  // Read as a float with the same fields, the number is off by a power of two, subnormal or not.
   const float scaled = std::bit_cast<float>(magnitude << (23 - kBits));
   const float scale = std::bit_cast<float>(static_cast<std::uint32_t>(254 - N::kBias) << 23);
   const float value = N::kBias == 127 ? scaled : scaled * scale;
   return std::bit_cast<float>(sign | std::bit_cast<std::uint32_t>(value));
 }
 
-/// What an element is computed with: exact for every element of its type.
+/// The type that an element is computed with: exact for every element of its type.
 template <class T>
 T value_of(T element) {
   return element;
@@ -133,8 +133,8 @@ float value_of(Narrow<kMantissa> element) {
 }
 bool value_of(Boolean element) { return element.byte != 0; }
 
-/// A double from which narrow() gives the same as from the integer itself. Bits that a double
-/// lacks room for leave their trace in its last place, so that no tie is made where there was none.
+/// A double for which narrow() gives the same result as for the integer itself. Bits that do not
+/// fit into a double set its last place, so that no tie arises that the integer does not have.
 template <class Int>
 double to_odd_double(Int value) {
   const bool negative = std::cmp_less(value, 0);
@@ -180,7 +180,7 @@ To from_value(Value value) {
   }
 }
 
-/// Calls body with a zero element of the type, which is one that is computed with.
+/// Calls body with a zero element of the type. Requires a type that is computed with.
 template <class Body>
 void with_type(DType dtype, const Body& body) {
   switch (dtype) {

@@ -7,9 +7,9 @@
 
 namespace shardwise {
 
-/// Element type of a tensor. Stored little-endian; `boolean` is one byte, 0 or 1. Those after
-/// `boolean` are stored, moved, saved and read, but not computed with: floats of a byte, named as
-/// ml_dtypes names them, and complex numbers, the real part first.
+/// Element type of a tensor. Stored little-endian; `boolean` is one byte, 0 or 1. The types after
+/// `boolean` are stored, moved, saved and read, but not computed with: floats of one byte, named as
+/// in ml_dtypes, and complex numbers, the real part first.
 enum class DType {
   f64,
   f32,
@@ -36,11 +36,11 @@ enum class DType {
 /// Every DType, in declaration order.
 std::span<const DType> all_dtypes();
 
-/// Those up to `boolean`: kernels, reductions and convert() take them.
+/// The types up to `boolean`: kernels, reductions and convert() take them.
 std::span<const DType> compute_dtypes();
 bool is_computed(DType dtype);
 
-/// f64, f32, f16 and bf16: the floating types among those.
+/// Whether it is f64, f32, f16 or bf16, the floating types that are computed with.
 bool is_floating(DType dtype);
 
 /// Bytes per element: 1, 2, 4, 8 or 16.
@@ -50,8 +50,7 @@ std::size_t size_bytes(DType dtype);
 std::string_view name(DType dtype);
 
 /// Inverse of name(); also takes the long spellings of numpy and torch ("float32", "bfloat16",
-/// "int64", "uint8", "float8_e5m2", "complex64"). Throws invalid_argument listing the types there
-/// are.
+/// "int64", "uint8", "float8_e5m2", "complex64"). Throws invalid_argument, listing the types.
 DType parse_dtype(std::string_view text);
 
 /// IEEE binary16 and bfloat16 to and from float. Narrowing rounds to nearest, ties to even;
@@ -65,7 +64,7 @@ std::uint16_t f32_to_bf16(float value);
 /// exact value (no double rounding: f64 to bf16 does not pass through f32). Floating to integer
 /// truncates toward zero and saturates, NaN gives 0. Integer to integer keeps the low bits, so it
 /// wraps around, as in numpy, PyTorch and JAX. Anything to bool is `!= 0`. The ranges must not
-/// overlap unless the types are equal. Throws unsupported where the types differ and one of them is
+/// overlap unless the types are equal. Throws unsupported if the types differ and one of them is
 /// not computed with.
 void convert(DType from, const std::byte* source, DType to, std::byte* target, std::size_t count);
 

@@ -27,7 +27,7 @@ std::string axes_text(std::span<const Axis> axes) {
   throw Error(ErrorCode::invalid_argument, fmt::format("mesh \"{}\": {}", axes_text(axes), what));
 }
 
-/// What `make` returns; an error of it tells of which mesh.
+/// Returns what `make` returns; an error from it is rethrown with the mesh's axes named.
 template <class Make>
 DeviceOrder order_for(std::span<const Axis> axes, const Make& make) {
   try {
@@ -64,7 +64,7 @@ struct Mesh::Data {
   std::vector<Axis> axes;
   std::vector<detail::Divider> sizes, strides;  // strides: positions between neighbours, per axis
   std::int64_t size = 1;
-  std::optional<DeviceOrder> devices;  // absent where the mesh is abstract
+  std::optional<DeviceOrder> devices;  // absent if the mesh is abstract
 };
 
 Mesh::Mesh(std::vector<Axis> axes, std::optional<DeviceOrder> devices, bool is_abstract) {

@@ -21,23 +21,23 @@ struct Axis {
   bool operator==(const Axis&) const = default;
 };
 
-/// How many positions a list may have; see Mesh.
+/// Most positions that a list may have; see Mesh.
 inline constexpr std::int64_t kMostListedPositions = std::int64_t{1} << 24;
 
 /// A grid of devices with named axes; a PartitionSpec is resolved against one.
 ///
 /// A *position* counts the grid row-major, the last axis fastest: 0 <= position < size(). Each
-/// position holds one device, by a DeviceOrder; without one, position p holds device p. An
-/// *abstract* mesh has no devices, only positions: what each of them holds can be asked for and
-/// planned before there are devices.
+/// position holds one device, given by a DeviceOrder; without one, position p holds device p. An
+/// *abstract* mesh has no devices, only positions: what each position holds can be asked for and
+/// planned before devices exist.
 ///
 /// Invariants: axis names are non-empty, distinct and free of the characters of the text forms
 /// (",=+-@;:()[]{}'\"" and blanks); sizes are >= 1 and their product fits in an int64; device ids
 /// are distinct and >= 0, one per position. A mesh with no axes is valid and has one device.
 ///
-/// A mesh may be far larger than memory. Only what lists its positions (plans, pieces, replicas,
-/// XLA's tile assignments) needs memory for each; of a mesh with more than kMostListedPositions,
-/// such functions throw unsupported.
+/// A mesh may be far larger than memory. Only functions that list its positions (plans, pieces,
+/// replicas, XLA's tile assignments) need memory for each; if the mesh has more than
+/// kMostListedPositions, they throw unsupported.
 ///
 /// Immutable, cheap to copy (shares its data), thread-safe.
 ///
@@ -49,7 +49,7 @@ inline constexpr std::int64_t kMostListedPositions = std::int64_t{1} << 24;
 class Mesh {
  public:
   /// Devices in the order 0, 1, 2, ... An empty name stands for the axis's index ("0", "1", ..).
-  /// Throws invalid_argument, naming the axis at fault, where an invariant would not hold.
+  /// Throws invalid_argument, naming the axis at fault, if an invariant would not hold.
   explicit Mesh(std::vector<Axis> axes);
 
   /// Position p holds device_ids[p], or devices.device_at(p). Throws invalid_argument.
@@ -62,10 +62,9 @@ class Mesh {
   /// One axis over devices 0 .. size-1.
   static Mesh line(std::int64_t size, std::string_view axis_name = "devices");
 
-  /// Reads "data=4,model=2", or "4,2" for unnamed axes, or "" for one device; then, where the
-  /// order is not 0, 1, 2, ..., "@" and the devices as DeviceOrder reads them:
-  /// "data=2,model=2@3,1,0,2", "data=2,model=4@[4,2]T(1,0)"; "@?" for an abstract mesh. Throws
-  /// invalid_argument.
+  /// Reads "data=4,model=2", or "4,2" for unnamed axes, or "" for one device; then, if the order is
+  /// not 0, 1, 2, ..., "@" and the devices as DeviceOrder reads them: "data=2,model=2@3,1,0,2",
+  /// "data=2,model=4@[4,2]T(1,0)"; "@?" for an abstract mesh. Throws invalid_argument.
   static Mesh parse(std::string_view text);
 
   /// In the order given; valid as long as this mesh or a copy of it.
@@ -75,8 +74,8 @@ class Mesh {
   /// Number of devices.
   std::int64_t size() const;
 
-  /// Index of the axis with this name, or whose index is this number. Throws not_found, listing
-  /// the axes there are.
+  /// Index of the axis that has this name, or whose index is this number. Throws not_found, listing
+  /// the mesh's axes.
   std::size_t axis_index(std::string_view axis) const;
 
   /// Devices along the axis. Throws not_found.
@@ -90,19 +89,19 @@ class Mesh {
 
   bool is_abstract() const;
 
-  /// Throws invalid_argument where the mesh is abstract.
+  /// Throws invalid_argument if the mesh is abstract.
   const DeviceOrder& devices() const;
 
   /// The device at a position. Requires 0 <= position < size(). Throws as devices().
   DeviceId device_at(std::int64_t position) const;
 
-  /// Inverse of device_at(); absent where the device is not in the mesh.
+  /// Inverse of device_at(); absent if the device is not in the mesh.
   std::optional<std::int64_t> position_of(DeviceId device) const;
 
   /// The form that parse() reads.
   std::string to_string() const;
 
-  /// Same axes and the same device at each position.
+  /// Whether the axes and the device at each position are the same.
   bool operator==(const Mesh& other) const;
 
  private:

@@ -13,12 +13,12 @@ namespace shardwise {
 /// replica r.
 struct OwnedTile {
   Index tile;  ///< its number along each dim
-  Box box;     ///< what it covers
+  Box box;     ///< the box that it covers
   Box part;    ///< the part of it inside the region; never empty
 };
 
-/// Which tiles of a sharded tensor hold a region: as a range, in row-major order of tiles, each
-/// found when it is asked for. Takes no memory but for one tile, and no time for tiles that do not
+/// The tiles of a sharded tensor that hold a region: a range in row-major order of tiles, each
+/// found when it is asked for. Takes memory for one tile only, and no time for tiles that do not
 /// overlap the region or are empty.
 ///
 /// A range of `const OwnedTile&`; a reference is valid until the iterator moves. Iterators of one
@@ -32,8 +32,8 @@ class OwnedTiles {
   /// All of the tensor: its distinct pieces. Throws as Sharding::shard_shape().
   OwnedTiles(const Sharding& sharding, const Shape& shape);
 
-  /// Throws as above; invalid_argument where the region's rank is not the shape's, or it is not
-  /// inside the tensor.
+  /// Throws as above; invalid_argument if the region's rank is not the shape's, or it is not inside
+  /// the tensor.
   OwnedTiles(const Sharding& sharding, const Shape& shape, const Box& region);
 
   /// Rows [begin, end), all of each. Throws as above, also for a scalar, which has no rows.

@@ -12,9 +12,9 @@ namespace shardwise {
 /// How each dim of a tensor is cut: per dim an ordered list of mesh axes, major first; an empty
 /// list leaves the dim whole (replicated over the axes that no dim uses).
 ///
-/// Only text until it meets a mesh: Sharding checks that the axes exist and that none is used
-/// twice. An axis may be given by name or by number, and in part: of an axis of 8 seen as 2 x 4,
-/// "x:(2)4" is the minor factor and "x:(1)2" the major one (Shardy's sub-axes).
+/// A spec knows no mesh: Sharding checks that the axes exist and that none is used twice. An axis
+/// may be given by name or by number, and in part: if an axis of 8 is seen as 2 x 4, "x:(2)4" is
+/// the minor factor and "x:(1)2" the major one (Shardy's sub-axes).
 ///
 /// Immutable value type.
 ///
@@ -33,8 +33,8 @@ class PartitionSpec {
   /// Every dim whole.
   static PartitionSpec replicated(std::size_t rank);
 
-  /// The same with whole dims added at the end, up to this rank: what JAX reads a short spec as.
-  /// Throws invalid_argument where it is longer already.
+  /// The same with whole dims added at the end, up to this rank, as JAX reads a short spec. Throws
+  /// invalid_argument if it is longer already.
   PartitionSpec padded(std::size_t rank) const;
 
   /// Reads "data,-,a+b": one entry per dim, "-" for a whole dim, "+" between the axes of one dim;

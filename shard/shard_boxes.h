@@ -10,7 +10,8 @@
 namespace shardwise {
 
 /// The box at every mesh position, in position order. From one to the next only the dims that
-/// change are worked out, by additions: a few ns a device, where asking one by one divides per dim.
+/// change are worked out, by additions: a few ns per device. Asking for each box by itself costs a
+/// division per dim.
 ///
 /// A range of `const Box&`; a reference is valid until the iterator moves. Iterators of one range
 /// are independent of each other.
@@ -61,8 +62,8 @@ class ShardBoxes {
     Index tile_;                         // per dim
     std::vector<std::int64_t> counter_;  // per wheel
 
-    // Until the first wheel carries: in how many steps, and the dim whose next block each of them
-    // goes to; the rank where it counts replicas.
+    // The number of steps until the first wheel carries, and the dim that each of them moves to its
+    // next block; the rank if the wheel counts replicas.
     std::int64_t steps_left_ = 0;
     std::size_t stepped_dim_ = 0;
     std::int64_t stepped_block_ = 0, stepped_extent_ = 0;
@@ -73,11 +74,12 @@ class ShardBoxes {
   std::default_sentinel_t end() const { return {}; }
 
  private:
-  /// A counter over a digit of the position; together they count all positions, the first fastest.
+  /// A counter over a digit of the position; together the wheels count all positions, the first
+  /// fastest.
   struct Wheel {
     std::int64_t stride, size;
     std::int64_t weight;  // of the tile number of `dim`
-    std::size_t dim;      // the rank where it counts replicas
+    std::size_t dim;      // the rank if it counts replicas
   };
 
   TileRange range_of(std::size_t dim, std::int64_t tile) const;
@@ -85,7 +87,7 @@ class ShardBoxes {
   Sharding sharding_;
   Shape shape_;
   std::int64_t size_;
-  Dims block_;  // per dim, where tiles are blocks of one size; else -1
+  Dims block_;  // per dim, if tiles are blocks of one size; else -1
   std::vector<Wheel> wheels_;
 };
 

@@ -16,7 +16,7 @@
 namespace shardwise {
 namespace {
 
-/// "8 or 16"; the one below alone where the other is beyond 2^63 - 1.
+/// "8 or 16"; only the lower one if the other is beyond 2^63 - 1.
 std::string nearest_multiples(std::int64_t extent, std::int64_t ways) {
   const std::int64_t below = extent / ways * ways;
   std::int64_t above = 0;

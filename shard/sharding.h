@@ -20,7 +20,7 @@ struct DistinctPiece {
   std::vector<std::int64_t> positions;  ///< mesh positions that hold it, ascending; never empty
 };
 
-/// One tile of a dim and what it covers.
+/// One tile of a dim and the indices [begin, end) that it covers.
 struct TileRange {
   std::int64_t tile;
   std::int64_t begin, end;
@@ -28,12 +28,12 @@ struct TileRange {
 
 /// Which box of a tensor each device of a mesh holds.
 ///
-/// A dim is cut over the axes of its entry in the spec, merged major first; an UnevenPolicy says
-/// how where it does not divide evenly, by default ceil: tile i of k owns
-/// [min(i*b, S), min((i+1)*b, S)) with b = ceil(S / k), so the last tiles may be short or empty,
-/// and nothing is padded. Devices that differ only along axes (or parts of axes) that the spec does
-/// not use hold the same box: they are replicas. (Source: XLA's HloSharding; the rule is GSPMD's,
-/// arXiv 2105.04663.)
+/// A dim is cut over the axes of its entry in the spec, merged major first. An UnevenPolicy says
+/// how a dim is cut that does not divide evenly. The default is ceil: tile i of k owns [min(i*b,
+/// S), min((i+1)*b, S)) with b = ceil(S / k), so the last tiles may be short or empty, and nothing
+/// is padded. Devices that differ only along axes (or parts of axes) that the spec does not use
+/// hold the same box: they are replicas. (Source: XLA's HloSharding; the rule is GSPMD's, arXiv
+/// 2105.04663.)
 ///
 /// Immutable, cheap to copy, thread-safe. Queries for one device take O(rank) and allocate nothing.
 ///
@@ -42,9 +42,9 @@ struct TileRange {
 ///   sharding.shard_shape({10, 6});      // [3, 3]
 class Sharding {
  public:
-  /// Throws not_found for an unknown axis (listing the axes there are), invalid_argument where an
-  /// axis, or a part of one, is used twice or does not divide its axis, where tile sizes of the
-  /// policy are not as many as there are tiles, or where the spec has more than kMaxRank dims.
+  /// Throws not_found for an unknown axis (listing the mesh's axes), invalid_argument if an axis,
+  /// or a part of one, is used twice or does not divide its axis, if the policy does not have one
+  /// tile size per tile, or if the spec has more than kMaxRank dims.
   Sharding(Mesh mesh, PartitionSpec spec, UnevenPolicy policy = UnevenPolicy());
 
   /// Every device of the mesh holds all of a tensor of this rank.
@@ -55,13 +55,14 @@ class Sharding {
   const UnevenPolicy& policy() const;
   std::size_t rank() const { return spec().rank(); }
 
-  /// Into how many tiles dim number `dim` is cut; 1 where it is whole.
+  /// The number of tiles that dim number `dim` is cut into; 1 if it is whole.
   std::int64_t tiles(std::size_t dim) const;
 
   /// The tile of the dim at a mesh position: 0 <= tile < tiles(dim).
   std::int64_t tile_index(std::int64_t position, std::size_t dim) const;
 
-  /// What a tile covers of a dim of this extent. Requires 0 <= tile < tiles(dim) and extent >= 0.
+  /// The indices of a dim of this extent that a tile covers. Requires 0 <= tile < tiles(dim) and
+  /// extent >= 0.
   TileRange tile_range(std::size_t dim, std::int64_t tile, std::int64_t extent) const;
 
   /// The tile that holds an element of a dim. Requires 0 <= element < extent.
@@ -71,36 +72,37 @@ class Sharding {
   /// Inverse of tile_index() and replica_id(). Requires all in range.
   std::int64_t position_of(const Index& tile, std::int64_t replica) const;
 
-  /// The largest shard, ceil(S / k) per dim under the default policy: what every shard is padded to
-  /// where all must have one shape. Throws invalid_argument where the shape's rank is not rank() or
-  /// the policy does not allow the shape; the message names the dim, its axes, ways and extent.
+  /// The shape of the largest shard, ceil(S / k) per dim under the default policy: every shard is
+  /// padded to it if all must have one shape. Throws invalid_argument if the shape's rank is not
+  /// rank() or the policy does not allow the shape; the message names the dim, its axes, ways and
+  /// extent.
   Shape shard_shape(const Shape& shape) const;
 
-  /// The box at a mesh position, or on a device. Throws as shard_shape(); box() throws
-  /// not_found where the device is not in the mesh.
+  /// The box at a mesh position, or on a device. Throws as shard_shape(); box() throws not_found if
+  /// the device is not in the mesh.
   Box box_at(std::int64_t position, const Shape& shape) const;
   Box box(DeviceId device, const Shape& shape) const;
 
-  /// How many devices hold each box.
+  /// The number of devices that hold each box.
   std::int64_t num_replicas() const;
 
   /// The number of the replica at a position: counted over the unused axes in mesh order, as JAX
-  /// counts where boxes differ. 0 <= replica_id < num_replicas().
+  /// counts if boxes differ. 0 <= replica_id < num_replicas().
   std::int64_t replica_id(std::int64_t position) const;
 
-  /// No dim is cut into more than one tile.
+  /// Whether no dim is cut into more than one tile.
   bool is_fully_replicated() const;
 
   /// The non-empty distinct boxes, in row-major order of tiles; together they cover every element
   /// exactly once. O(devices).
   std::vector<DistinctPiece> distinct_pieces(const Shape& shape) const;
 
-  /// "data,model on data=4,model=2", and the policy where it is not ceil.
+  /// "data,model on data=4,model=2", and the policy if it is not ceil.
   std::string to_string() const;
 
-  /// Same placement: the same device holds the same box for every shape, whatever the spelling.
-  /// O(rank), but O(devices) where the meshes list their devices in different orders or number them
-  /// by patterns with no common factors.
+  /// Whether the placement is the same: each device holds the same box for every shape, whatever
+  /// the spelling. O(rank), but O(devices) if the meshes list their devices in different orders or
+  /// number them by patterns with no common factors.
   bool operator==(const Sharding& other) const;
 
  private:

@@ -7,14 +7,14 @@
 
 namespace shardwise {
 
-/// How a dim of size S is cut into k tiles where k does not divide S. The policies place elements
-/// differently, so none is ever taken for another.
+/// How a dim of size S is cut into k tiles if k does not divide S. The policies place elements
+/// differently, so different policies are never equal.
 ///
 /// - ceil: blocks of b = ceil(S / k), tile i is [min(i*b, S), min((i+1)*b, S)). The axes of a dim
 ///   are merged before dividing. (XLA and PyTorch/XLA.)
-/// - strict: as ceil, but a dim that does not divide evenly is an error. (JAX.)
+/// - strict: as ceil, but it is an error if a dim does not divide evenly. (JAX.)
 /// - nested_chunk: axis by axis, major first, each cuts what the one before left, by ceil. Size 5
-///   over 2x2 is 2,1,1,1 where ceil gives 2,2,1,0. (DTensor; torch.chunk.)
+///   over 2x2 gives 2,1,1,1; ceil gives 2,2,1,0. (DTensor; torch.chunk.)
 /// - balanced: sizes differ by one at most, the larger first. (numpy.array_split.)
 /// - tile_sizes: the sizes are given, for tensors of one shape.
 ///
@@ -34,8 +34,8 @@ class UnevenPolicy {
   static UnevenPolicy nested_chunk() { return UnevenPolicy(Kind::nested_chunk); }
   static UnevenPolicy balanced() { return UnevenPolicy(Kind::balanced); }
 
-  /// Per dim the size of each tile, in order; none for a dim that is whole. Throws
-  /// invalid_argument where a size is negative or their sum overflows.
+  /// Per dim the size of each tile, in order; none for a dim that is whole. Throws invalid_argument
+  /// if a size is negative or their sum overflows.
   static UnevenPolicy tile_sizes(std::vector<std::vector<std::int64_t>> sizes);
 
   /// Reads "ceil", "strict", "nested_chunk" (or "nested"), "balanced", "sizes:3+2,-". Throws
@@ -44,7 +44,7 @@ class UnevenPolicy {
 
   Kind kind() const { return kind_; }
 
-  /// Of tile_sizes; empty otherwise.
+  /// The sizes of tile_sizes; empty for other policies.
   const std::vector<std::vector<std::int64_t>>& sizes() const { return sizes_; }
 
   /// The form that parse() reads.

@@ -28,11 +28,11 @@ namespace {
 // What O_DIRECT asks of addresses, offsets and sizes; no file system in use asks for more.
 constexpr std::uint64_t kDirectAlignment = 4096;
 
-// Smaller reads go through the page cache always.
+// Smaller reads always go through the page cache.
 constexpr std::size_t kLeastDirectRead = std::size_t{64} << 10;
 
-// Dirty pages are sent to the disk when this number has gathered, so that it works while we compute
-// and the final fsync finds nothing left (research: 3.2 GB/s durable instead of 1.8).
+// Dirty pages are sent to the disk when they reach this size, so that the disk works while we
+// compute and the final fsync finds nothing left (measured: 3.2 GB/s durable instead of 1.8).
 constexpr std::uint64_t kWriteBehindBytes = std::uint64_t{8} << 20;
 
 constexpr std::size_t kMostRuns = 64;  // per call; Linux takes up to 1,024
@@ -93,9 +93,9 @@ bool is_aligned(std::uint64_t offset, const std::byte* data, std::size_t size = 
   return (offset | reinterpret_cast<std::uintptr_t>(data) | size) % kDirectAlignment == 0;
 }
 
-// Two descriptors of one file: writes that are aligned pass the page cache by, all else goes
-// through it. The two never share a page, since the direct part ends where a page ends. Rounding a
-// tail up instead would overwrite what comes after it.
+// Two descriptors of one file: aligned writes bypass the page cache, all other writes go through
+// it. The two never share a page, since the direct part ends at the end of a page. Rounding a tail
+// up instead would overwrite the bytes after it.
 class PosixFile final : public File {
  public:
   PosixFile(std::filesystem::path path, Descriptor cached, Descriptor direct)
@@ -129,8 +129,8 @@ class PosixFile final : public File {
   }
 
   void read_once() override {
-    // The same file once more, whatever has its name now; without /proc, or where O_DIRECT is
-    // refused, reads go through the cache.
+    // Opens the same file again, even if its name leads elsewhere by now. Without /proc, or if
+    // O_DIRECT is refused, reads go through the cache.
     const std::string same = fmt::format("/proc/self/fd/{}", cached_.get());
     direct_ = Descriptor(open_descriptor(same, O_RDONLY | O_DIRECT));
     use_direct_ = direct_.get() >= 0;
@@ -191,8 +191,8 @@ class PosixFile final : public File {
     throw_system(errno, operation, path_, place(offset, size));
   }
 
-  // Moves up to `size` bytes through the page cache; less only where the file ends (reading). Call
-  // is pread or pwrite.
+  // Moves `size` bytes through the page cache; fewer only if a read reaches the file's end. Call is
+  // pread or pwrite.
   template <class Byte, class Call>
   std::size_t transfer(std::uint64_t offset, Byte* data, std::size_t size, Call call,
                        std::string_view operation) {
@@ -214,8 +214,8 @@ class PosixFile final : public File {
     return bytes;
   }
 
-  // All of it past the cache, or false: the read through the cache that follows finds it or says
-  // what is wrong.
+  // Reads all of it, bypassing the cache, or returns false: the caller's read through the cache
+  // then reads it or reports the error.
   bool read_direct(std::uint64_t offset, std::byte* data, std::size_t size) {
     if (!cache_ || !use_direct_ || size < kLeastDirectRead || !is_aligned(offset, data, size) ||
         cache_->holds(offset)) {
@@ -227,7 +227,8 @@ class PosixFile final : public File {
     return moved == static_cast<ssize_t>(size);
   }
 
-  // All of it past the cache, or false: what follows writes it run by run, or says what is wrong.
+  // Writes all of it, bypassing the cache, or returns false: the caller then writes run by run or
+  // reports the error.
   bool write_direct(std::uint64_t offset, std::span<const WriteRun> runs) {
     std::array<iovec, kMostRuns> vectors;
     for (std::size_t i = 0; i < runs.size(); ++i) {
@@ -241,7 +242,7 @@ class PosixFile final : public File {
     return moved == static_cast<ssize_t>(total_bytes(runs));
   }
 
-  // As much as can pass the cache by: nothing where a file system refuses, or whole pages.
+  // Writes as many whole pages as can bypass the cache; none if the file system refuses.
   std::size_t write_direct(std::uint64_t offset, const std::byte* data, std::size_t size) {
     if (!use_direct_ || !is_aligned(offset, data)) return 0;
     const std::size_t end = size / kDirectAlignment * kDirectAlignment;
@@ -269,7 +270,7 @@ class PosixFile final : public File {
   std::atomic<std::uint64_t> dirty_bytes_{0};
 };
 
-// Takes a file that has been opened for reading, or a failure to; errno says why.
+// Takes the descriptor of a file opened for reading. If opening failed, errno says why.
 std::unique_ptr<File> readable(const std::filesystem::path& path, Descriptor cached) {
   if (cached.get() < 0 && errno == ELOOP) {
     throw Error(ErrorCode::corrupt, fmt::format("open {}: a link, not a file", path.string()));
@@ -284,8 +285,8 @@ std::unique_ptr<File> readable(const std::filesystem::path& path, Descriptor cac
                                      static_cast<std::uint64_t>(status.st_size));
 }
 
-// Non-blocking, so that a pipe in a file's place is an answer and not a wait. A link is none of a
-// checkpoint's files: what it leads to may change.
+// Non-blocking, so that a pipe in a file's place is an answer and not a wait. Links are refused,
+// since none of a checkpoint's files is one: the target of a link may change.
 constexpr int kReadFlags = O_RDONLY | O_NONBLOCK | O_NOFOLLOW;
 
 class PosixDirectory final : public Directory {
@@ -336,7 +337,7 @@ class PosixFileSystem final : public FileSystem {
   }
 
   std::unique_ptr<Directory> open_directory(const std::filesystem::path& path) override {
-    // No right to list it is needed to find a file in it.
+    // Finding a file in a directory does not need the right to list it.
     Descriptor directory(open_descriptor(path, O_PATH | O_DIRECTORY));
     if (directory.get() < 0) throw_system(errno, "open directory", path);
     return std::make_unique<PosixDirectory>(path, std::move(directory));
@@ -357,8 +358,8 @@ class PosixFileSystem final : public FileSystem {
   void rename(const std::filesystem::path& from, const std::filesystem::path& to) override {
     if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) return;
     if (errno == EINVAL || errno == ENOSYS) {
-      // A file system without the flag. A directory that holds anything is not replaced by plain
-      // rename either, and all other names of ours are unique.
+      // A file system without the flag. Plain rename does not replace a directory that holds
+      // anything either, and all our other names are unique.
       struct stat status {};
       errno = EEXIST;
       if (::lstat(to.c_str(), &status) != 0 && ::rename(from.c_str(), to.c_str()) == 0) return;
@@ -397,24 +398,24 @@ class PosixFileSystem final : public FileSystem {
   static std::unique_ptr<File> writable(const std::filesystem::path& path, Descriptor cached,
                                         Caching caching) {
     Descriptor direct;
-    // A file system without O_DIRECT says EINVAL here; whatever else is wrong shows with the other
+    // A file system without O_DIRECT says EINVAL here. Any other error also shows with the other
     // descriptor.
     if (caching == Caching::direct) direct = Descriptor(open_descriptor(path, O_RDWR | O_DIRECT));
     return std::make_unique<PosixFile>(path, std::move(cached), std::move(direct));
   }
 
-  // Whether it has the attributes of a file that this process makes beside it now: not what
-  // somebody has given to one checkpoint, who does not expect it of the next.
+  // Whether it has the attributes of a file that this process would create beside it now.
+  // Attributes that somebody gave to one checkpoint must not appear on the next.
   static bool is_as_new(const std::filesystem::path& path, int fd) {
     const std::filesystem::path parent = path.has_parent_path() ? path.parent_path() : ".";
     const Descriptor fresh(open_descriptor(parent, O_TMPFILE | O_RDWR));
     return fresh.get() >= 0 && detail::have_same_attributes(fd, fresh.get());
   }
 
-  // Fills the file with zeros, giving up none of its room; false where the file system cannot, or
-  // another descriptor of any process leads to it: then Linux grants no write lease. Whoever opens
-  // it meanwhile waits, and this process gets a signal: SIGURG, which is ignored by default, as
-  // SIGIO would end it.
+  // Fills the file with zeros and keeps its room on the disk. False if the file system cannot, or
+  // if another descriptor of any process leads to the file, since Linux then grants no write lease.
+  // A process that opens the file meanwhile waits, and this process gets SIGURG, which is ignored
+  // by default; SIGIO would end it.
   static bool zero(int fd, off_t size) {
     if (::fcntl(fd, F_SETSIG, SIGURG) != 0 || ::fcntl(fd, F_SETLEASE, F_WRLCK) != 0) return false;
     const bool zeros =

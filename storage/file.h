@@ -10,7 +10,7 @@
 
 namespace shardwise {
 
-/// A part of what is written: `size` bytes of memory at `data`.
+/// A part of a write: `size` bytes of memory at `data`.
 struct WriteRun {
   const std::byte* data;
   std::size_t size;
@@ -27,18 +27,19 @@ class File {
  public:
   virtual ~File() = default;
 
-  /// Reads exactly `size` bytes. Throws corrupt where the file ends before that.
+  /// Reads exactly `size` bytes. Throws corrupt if the file ends before that.
   virtual void read_at(std::uint64_t offset, std::byte* data, std::size_t size) = 0;
 
   /// Whether the byte is known to be in memory, so that small reads cost no more than large ones.
   /// False if unknown.
   virtual bool in_memory(std::uint64_t /*offset*/) { return false; }
 
-  /// Where the first byte from `offset` on is that may be other than zero: what a file system says
-  /// is a hole is passed over. The file's end if only a hole follows; `offset` if unknown.
+  /// The offset of the first byte from `offset` on that may be other than zero: holes that the file
+  /// system reports are skipped. The file's end if only a hole follows; `offset` if unknown.
   virtual std::uint64_t next_data(std::uint64_t offset) { return offset; }
 
-  /// A hint: nothing is read twice, so it need not be kept in memory. Call it before any read.
+  /// A hint that no byte is read twice, so the system need not keep them in memory. Call it before
+  /// any read.
   virtual void read_once() {}
 
   /// Writes all of it, or throws.
@@ -53,12 +54,11 @@ class File {
   virtual void close() = 0;                     ///< no other call may follow
 };
 
-/// Whether writes bypass the page cache. `direct` falls back to cached where the file system
-/// refuses it; writes that are not aligned to 4 KiB go through the cache on the same file.
+/// Whether writes bypass the page cache. `direct` falls back to cached if the file system refuses
+/// it; writes that are not aligned to 4 KiB go through the cache on the same file.
 enum class Caching { cached, direct };
 
-/// A directory that is open: its files are found in it also when its path leads elsewhere by now.
-/// Thread-safe.
+/// An open directory: its files are found even if its path leads elsewhere by now. Thread-safe.
 class Directory {
  public:
   virtual ~Directory() = default;
@@ -70,10 +70,10 @@ class Directory {
   virtual bool is_in_place() = 0;
 };
 
-/// The file operations of storage's users: whatever a save or restore does to files goes through
-/// one of these. Thread-safe. To change one operation of a file system, as to see how a program
-/// copes with a fault, derive from ForwardingFileSystem (forwarding_file_system.h) and give it to
-/// ManagerOptions::file_system or ReadOptions::file_system.
+/// The file operations that a save or restore uses. Thread-safe. To change one operation of a file
+/// system, say to see how a program copes with a fault, derive from ForwardingFileSystem
+/// (forwarding_file_system.h) and give it to ManagerOptions::file_system or
+/// ReadOptions::file_system.
 class FileSystem {
  public:
   virtual ~FileSystem() = default;
@@ -82,18 +82,18 @@ class FileSystem {
   virtual std::unique_ptr<File> create(const std::filesystem::path& path, Caching caching) = 0;
 
   /// Opens an existing file for reading and writing, and turns all its bytes into zeros. The file
-  /// keeps its room on the disk, so writing is as cheap as where the disk was written before.
+  /// keeps its room on the disk, so writing is as cheap as overwriting.
   ///
-  /// Null if there is no such file, the file system cannot do this, the file has a second name,
-  /// somebody (in this process or another) has it open, or it is not as a new file in that
-  /// directory would be: owner, group, rights, ACLs and other extended attributes, flags.
+  /// Null if there is no such file, the file system cannot do this, the file has a second name, it
+  /// is open in this process or another, or it differs from a new file in that directory in owner,
+  /// group, rights, ACLs and other extended attributes, or flags.
   virtual std::unique_ptr<File> reuse(const std::filesystem::path& path, Caching caching) = 0;
 
   /// For reading. Throws not_found, and corrupt if it is a link or not a regular file.
   virtual std::unique_ptr<File> open(const std::filesystem::path& path) = 0;
 
-  /// For reading the files in it. Throws not_found. The default opens them by their paths; it needs
-  /// the file system as long as the directory is in use.
+  /// For reading the files in it. Throws not_found. The default opens them by their paths, and
+  /// needs the file system as long as the directory is in use.
   virtual std::unique_ptr<Directory> open_directory(const std::filesystem::path& path);
 
   /// Throws already_exists if the path exists.
@@ -103,12 +103,12 @@ class FileSystem {
   virtual void sync_directory(const std::filesystem::path& path) = 0;
 
   /// Throws already_exists if `to` exists; it is never replaced. Throws unsupported if the system
-  /// cannot rename between the two places, such as from one file system to another, or an overlay's
-  /// directory of a lower layer.
+  /// cannot rename between the two places, such as from one file system to another, or a lower
+  /// layer's directory in an overlay.
   virtual void rename(const std::filesystem::path& from, const std::filesystem::path& to) = 0;
 
-  /// Gives each of two directories or files, both there, the other's name, in one step. Throws
-  /// unsupported where the system cannot, as the default always does.
+  /// Swaps the names of two existing directories or files in one step. Throws unsupported if the
+  /// system cannot; the default always does.
   virtual void exchange(const std::filesystem::path& a, const std::filesystem::path& b);
 
   /// Removes a file or an empty directory; one that does not exist is no error. Throws

@@ -13,8 +13,8 @@
 
 namespace shardwise {
 
-/// Another file, to which it passes each call on: derive a class and override what is to be
-/// otherwise. As thread-safe as the other file.
+/// Passes each call on to another file: derive a class and override what should differ. As
+/// thread-safe as the other file.
 class ForwardingFile : public File {
  public:
   explicit ForwardingFile(std::unique_ptr<File> real) : real_(std::move(real)) {}
@@ -43,9 +43,9 @@ class ForwardingFile : public File {
   std::unique_ptr<File> real_;
 };
 
-/// Another file system, to which it passes each call on: derive a class and override the operation
-/// that is to be otherwise. Every file that is created, reused or opened goes through wrapped().
-/// As thread-safe as the other file system, which it shares.
+/// Passes each call on to another file system: derive a class and override the operation that
+/// should differ. Every file that is created, reused or opened goes through wrapped(). As
+/// thread-safe as the other file system, which it shares.
 ///
 ///   class FullDisk final : public ForwardingFileSystem {
 ///     using ForwardingFileSystem::ForwardingFileSystem;
@@ -90,7 +90,8 @@ class ForwardingFileSystem : public FileSystem {
  protected:
   FileSystem& real() { return *real_; }
 
-  /// What is handed out instead of a file at this path; by default the file itself.
+  /// Returns the file to hand out instead of `file`, which is at this path; by default `file`
+  /// itself.
   virtual std::unique_ptr<File> wrapped(std::unique_ptr<File> file,
                                         const std::filesystem::path& /*path*/) {
     return file;

@@ -5,7 +5,8 @@
 #include <new>
 
 // The vector width is chosen at run time: the library is compiled for the plainest x86-64, whose
-// XXH3 has half the speed (6 against 12 GB/s per core). Elsewhere the plain header knows best.
+// XXH3 has half the speed (6 against 12 GB/s per core). On other processors the plain header
+// chooses.
 #if defined(__x86_64__) && __has_include(<xxh_x86dispatch.h>)
 #include <xxh_x86dispatch.h>
 #else

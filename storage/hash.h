@@ -31,7 +31,7 @@ class Hasher128 {
 
   void update(const std::byte* data, std::size_t size);
 
-  /// Of all the bytes so far.
+  /// The hash of all bytes so far.
   Hash128 digest() const;
 
  private:
@@ -49,7 +49,7 @@ class Hasher64 {
 
   void update(const std::byte* data, std::size_t size);
 
-  /// Of all the bytes so far.
+  /// The hash of all bytes so far.
   std::uint64_t digest() const;
 
  private:

@@ -24,8 +24,9 @@ using detail::Hdf5Lock;
 
 constexpr ErrorCode kBroken = ErrorCode::corrupt;
 
-// Before 1.14 the library finds chunk i by walking over all chunks before it: of many chunks that
-// takes a tenth of a second. Where there are more, the library reads them.
+// Before 1.14 the library finds chunk i by walking over all chunks before it: with this number of
+// chunks, listing them takes a tenth of a second. A dataset of more chunks is read through the
+// library.
 constexpr hsize_t kMostListedChunks = 1 << 11;
 
 H5File open_hdf5_file(const std::filesystem::path& path) {
@@ -65,12 +66,13 @@ std::vector<std::string> root_datasets(const H5File& file, const std::string& pa
 }
 
 H5Dataset open_dataset(const H5File& file, const std::string& path, const std::string& name) {
-  // Asked first, so that the library's own reason is told where it cannot open what is there.
+  // Asked first, so that the message gives the library's own reason if it cannot open a dataset
+  // that exists.
   if (H5Oexists_by_name(file.get(), name.c_str(), H5P_DEFAULT) > 0) {
     const std::string what = fmt::format("open {}: dataset \"{}\"", path, name);
     H5Dataset dataset(H5Dopen2(file.get(), name.c_str(), H5P_DEFAULT), what, kBroken);
-    // Before anything else is asked: to tell its shape, the library may open the other files, of
-    // which one may be a pipe.
+    // Comes before any other call: to tell the shape, the library may open the external files, and
+    // one of them may be a pipe.
     const H5Properties made(H5Dget_create_plist(dataset.get()), what, kBroken);
     if (H5Pget_layout(made.get()) == H5D_VIRTUAL) {
       throw Error(ErrorCode::unsupported, what + ": its data is in other files");
@@ -82,7 +84,7 @@ H5Dataset open_dataset(const H5File& file, const std::string& path, const std::s
   for (const std::string& other : root_datasets(file, path)) {
     known += fmt::format("{}\"{}\"", known.empty() ? "" : ", ", other);
   }
-  for (char& c : known) {  // names are of the file: a message is one line
+  for (char& c : known) {  // names come from the file; a message is one line
     if (static_cast<unsigned char>(c) < ' ') c = '?';
   }
   throw Error(ErrorCode::not_found,
@@ -111,7 +113,7 @@ std::optional<ElementType> element_type(const H5Type& type) {
   return std::nullopt;
 }
 
-// As it is in memory.
+// The type in memory.
 H5Type memory_type(DType dtype) {
   H5Type type = detail::hdf5_type(dtype);
   const H5T_class_t kind = H5Tget_class(type.get());
@@ -127,7 +129,7 @@ std::array<hsize_t, kMaxRank> extents_of(const Dims& dims) {
   return all;
 }
 
-// How many chunks cover the dataset; nothing beyond `most`.
+// The number of chunks that cover the dataset; absent if over `most`.
 std::optional<hsize_t> chunk_count(const Shape& shape, const Shape& chunk, hsize_t most) {
   hsize_t count = 1;
   for (std::size_t d = 0; d < shape.size(); ++d) {
@@ -140,7 +142,7 @@ std::optional<hsize_t> chunk_count(const Shape& shape, const Shape& chunk, hsize
   return count;
 }
 
-// The places of all chunks; false where one is not there, or not as it was written.
+// Lists the offsets of all chunks; false if one is missing or not stored as it was written.
 bool list_chunks(const H5Dataset& dataset, const H5Space& space, const Shape& shape,
                  std::size_t element_bytes, Hdf5Layout& layout) {
   const std::optional<hsize_t> count = chunk_count(shape, layout.chunk, kMostListedChunks);

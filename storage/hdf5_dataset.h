@@ -15,18 +15,18 @@ namespace shardwise {
 /// Where the elements of an HDF5 dataset are in its file. Value type.
 struct Hdf5Layout {
   enum class Kind {
-    contiguous,  ///< all of them, row-major, at `offset`
+    contiguous,  ///< all elements, row-major, at `offset`
     chunks,      ///< in whole chunks, each row-major, as they are
     library,     ///< compressed, partly never written, or in another way that the library knows
   };
   Kind kind = Kind::library;
-  std::uint64_t offset = 0;                       ///< in bytes, of what is contiguous
-  Shape chunk = {};                               ///< of what is in chunks, compressed or not
+  std::uint64_t offset = 0;                       ///< of `contiguous`, in bytes
+  Shape chunk = {};                               ///< shape of a chunk, compressed or not
   std::vector<std::uint64_t> chunk_offsets = {};  ///< of `chunks`, in row-major order of the grid
 };
 
-/// A dataset in an HDF5 file, open for reading. Every call of the library is made under the
-/// process's one lock around it. Thread-safe.
+/// A dataset in an HDF5 file, open for reading. Every call of the library holds the process's one
+/// HDF5 lock. Thread-safe.
 ///
 ///   const auto first_image = [] {
 ///     const Hdf5Dataset images("data.h5", "/images");
@@ -36,8 +36,8 @@ struct Hdf5Layout {
 ///   };
 class Hdf5Dataset {
  public:
-  /// Throws not_found where the file has no such dataset, listing those in its root; corrupt where
-  /// it cannot be opened; unsupported for elements that are no DType (strings, records, references)
+  /// Throws not_found if the file has no such dataset, listing those in its root; corrupt if it
+  /// cannot be opened; unsupported for elements that are no DType (strings, records, references)
   /// and for a rank over kMaxRank.
   Hdf5Dataset(const std::filesystem::path& file, const std::string& name);
   ~Hdf5Dataset();
@@ -47,7 +47,7 @@ class Hdf5Dataset {
   DType dtype() const;
   const Shape& shape() const;
 
-  /// Whether the file has the elements in the other byte order than the host's.
+  /// Whether the file's byte order is not the host's.
   bool swapped() const;
 
   const Hdf5Layout& layout() const;

@@ -72,7 +72,8 @@ struct RateLimiter::State {
   std::int64_t bytes_per_second;
   std::shared_ptr<Clock> clock;
   Mutex mutex;
-  nanoseconds free SHARDWISE_GUARDED_BY(mutex);  // when what was admitted has had its time
+  nanoseconds free
+      SHARDWISE_GUARDED_BY(mutex);  // when the bytes admitted so far have had their time
 };
 
 RateLimiter::RateLimiter(std::int64_t bytes_per_second, std::shared_ptr<Clock> clock) {

@@ -21,9 +21,8 @@ std::shared_ptr<Clock> steady_clock();
 
 /// Admits bytes at a rate, over all threads that ask. Thread-safe.
 ///
-/// Between two moments that are t seconds apart it admits at most t x rate bytes and one request
-/// more: a request is admitted when those before it have had their time, and then at once as a
-/// whole.
+/// Between two moments t seconds apart it admits at most t x rate bytes and one request more: a
+/// request is admitted as a whole, as soon as those before it have had their time.
 class RateLimiter {
  public:
   /// Throws invalid_argument unless the rate is 1 or more.
@@ -41,8 +40,8 @@ class RateLimiter {
   std::unique_ptr<State> state_;
 };
 
-/// The file system, whose writes to files go through the limiter. All other operations, and
-/// reading, are as fast as ever.
+/// The file system with its writes to files limited. Reading and all other operations are not
+/// slowed.
 std::shared_ptr<FileSystem> rate_limited(std::shared_ptr<FileSystem> file_system,
                                          std::shared_ptr<RateLimiter> limiter);
 

@@ -24,7 +24,7 @@ using Bytes = hn::CappedTag<std::uint8_t, 64>;
 constexpr std::size_t kLine = 64;
 constexpr std::size_t kPage = 4096;
 
-// A line written whole, and by nothing else in between, goes to memory as one.
+// A cache line that is written whole, with no other store in between, goes to memory in one piece.
 void stream_line(std::uint8_t* to, const std::uint8_t* from) {
   const Bytes d;
   for (std::size_t i = 0; i < kLine; i += hn::Lanes(d)) {
@@ -32,8 +32,8 @@ void stream_line(std::uint8_t* to, const std::uint8_t* from) {
   }
 }
 
-// Whole lines; `to` begins on one. Four pages at a time, a line of each in turn: memory has several
-// of them open at once, and takes an eighth less time for it.
+// Copies whole lines; `to` begins on one. Four pages at a time, a line of each in turn: memory
+// keeps several pages open at once, which takes an eighth less time.
 void stream_lines(std::uint8_t* to, const std::uint8_t* from, std::size_t size) {
   std::size_t at = 0;
   for (; at + 4 * kPage <= size; at += 4 * kPage) {

@@ -49,7 +49,7 @@ CLI::App& add_command(CLI::App& app, const char* name, const char* description, 
   return command;
 }
 
-/// Whole numbers of a range. CLI11's own say what is allowed in floating point.
+/// Whole numbers of a range. CLI11's own check says in floating point what is allowed.
 CLI::Validator whole(std::int64_t least,
                      std::int64_t most = std::numeric_limits<std::int64_t>::max()) {
   const bool is_open = most == std::numeric_limits<std::int64_t>::max();
@@ -374,7 +374,7 @@ void add_bench_restore(CLI::App& bench, Commands& c) {
 
 void declare(CLI::App& app, Commands& c) {
   app.set_version_flag("--version", std::string(SHARDWISE_VERSION));
-  app.require_subcommand(0, 1);  // that there is none is reported after words that are no command
+  app.require_subcommand(0, 1);  // a missing one is reported after words that are no command
   add_shards(app, c);
   add_explain(app, c);
   add_looks(app, c);
@@ -431,7 +431,7 @@ std::vector<std::string> options_of(const CLI::App& app) {
   return names;
 }
 
-/// A message that begins with the command where there is one.
+/// A message that begins with the command, if there is one.
 [[noreturn]] void refuse(const std::string& command, const std::string& what) {
   throw BadUsage(command.empty() ? what : command + ": " + what);
 }
@@ -446,7 +446,7 @@ std::vector<std::string> options_of(const CLI::App& app) {
          fmt::format("a command is needed: {}", fmt::join(commands_of(*path.back()), ", ")));
 }
 
-/// Throws where a command did not take a word of the command line, for the first such word.
+/// Throws for the first word of the command line that no command took.
 void refuse_unknown(const CLI::App& app, std::span<char* const> words) {
   const std::vector<const CLI::App*> path = path_of(app);
   for (const std::string word : words) {

@@ -11,7 +11,7 @@ struct CommandLine {
   std::function<int()> run = [] { return 0; };  ///< prints the result, returns the exit status
 };
 
-/// Throws BadUsage, naming the first word that is not understood, with the nearest that would be.
+/// Throws BadUsage, naming the first word that is not understood and the nearest one that is.
 CommandLine parse_command_line(int argc, char** argv);
 
 }  // namespace shardwise::tools

@@ -4,8 +4,8 @@
 
 namespace shardwise::tools {
 
-/// The processes that mpirun has started this command as; one process where nothing has. Throws
-/// unsupported where they cannot be reached: built without MPI, or with another one than mpirun's.
+/// The processes that mpirun has started this command as; one process if mpirun has not. Throws
+/// unsupported if they cannot be reached: built without MPI, or with another one than mpirun's.
 ProcessGroup launched_group();
 
 }  // namespace shardwise::tools

@@ -29,7 +29,7 @@ bool asks_for_json(int argc, char** argv) {
   return false;
 }
 
-/// Runs the command; returns its exit status. A failure is told by `report`(code, message).
+/// Runs the command; returns its exit status. A failure goes to `report`(code, message).
 template <class Report>
 int run(int argc, char** argv, const Report& report) {
   std::string command = "shardwise";

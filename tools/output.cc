@@ -22,7 +22,7 @@ bool looks_like_number(std::string_view cell) {
          cell.find_first_of("=[/") == std::string_view::npos;
 }
 
-/// Of the UTF-8 character at the begin of a text that is not empty; 0 if there is none.
+/// The first UTF-8 character of a text that is not empty; 0 if there is none.
 std::size_t character_bytes(std::string_view text) {
   const auto first = static_cast<unsigned char>(text[0]);
   const std::size_t bytes = first < 0x80   ? 1
@@ -38,7 +38,7 @@ std::size_t character_bytes(std::string_view text) {
   return bytes;
 }
 
-/// Whether a character is of C0 but no line end or tab, of C1, or DEL.
+/// Whether a character is in C0 (but no line end or tab), in C1, or DEL.
 bool is_control(std::string_view character) {
   const auto first = static_cast<unsigned char>(character[0]);
   if (character.size() == 1) {
@@ -130,7 +130,7 @@ void print_json(const nlohmann::ordered_json& value) {
 }
 
 void print_note(std::string_view text) {
-  // Not fmt::print: it throws where stderr is closed.
+  // Not fmt::print: it throws if stderr is closed.
   std::fputs((printable(text) + '\n').c_str(), stderr);
 }
 
@@ -139,7 +139,7 @@ void report_error(bool json, std::string_view code, std::string_view message) {
     try {
       print_json({{"error", {{"code", code}, {"message", message}}}});
     } catch (const std::exception&) {
-      // stdout takes nothing; the message on stderr and the exit status tell of the failure.
+      // stdout takes nothing; stderr and the exit status report the failure.
     }
   }
   print_note(fmt::format("shardwise: {}", message));

@@ -37,32 +37,32 @@ nlohmann::ordered_json box_json(const Box& box);
 /// On stdout, with a line end. Bytes that are not UTF-8 are replaced.
 void print_json(const nlohmann::ordered_json& value);
 
-/// Text that may hold names of files, tensors or fields, as a terminal may get it: control
-/// characters and bytes that are no UTF-8 as \x1b, so that none of them moves the cursor or sets a
-/// title. Line ends stay as they are.
+/// Makes text that may hold names of files, tensors or fields safe for a terminal: control
+/// characters and bytes that are no UTF-8 become text such as \x1b, so none of them moves the
+/// cursor or sets a title. Line ends stay as they are.
 std::string printable(std::string_view text);
 
 /// On stdout, made printable.
 void print_shown(std::string_view text);
 
-/// One line on stderr, or nowhere where that is closed.
+/// One line on stderr; nothing if that is closed.
 void print_note(std::string_view text);
 
-/// A failure: its message on stderr and, where JSON was asked for, an object on stdout.
+/// A failure: its message on stderr and, if JSON was asked for, an object on stdout.
 void report_error(bool json, std::string_view code, std::string_view message);
 
 /// Throws io unless all that was printed on stdout has arrived there: it may be a full disk.
 void finish_stdout();
 
-/// Holds the numbers of standard streams that are closed, so that no file gets one and, with it,
-/// what is meant for the stream: writing there still fails. Before anything is opened.
+/// Holds the numbers of standard streams that are closed, so that no file gets such a number and
+/// the stream's output with it; writing there still fails. Call it before anything is opened.
 void hold_closed_streams();
 
 /// "reshard: 72 % of 4.53 GiB, 137.23 MiB/s, 9 s left", after this many seconds.
 std::string progress_text(std::string_view what, const Progress& progress, double seconds);
 
-/// Shows on stderr how far long work has come: only on a terminal, and only after a second.
-/// The line is cleared when this object ends, so that is before the result is printed.
+/// Shows on stderr how far long work has come: only on a terminal, and only after a second. The
+/// line is cleared when this object ends: end it before the result is printed.
 class ProgressLine {
  public:
   explicit ProgressLine(std::string what);
@@ -70,7 +70,7 @@ class ProgressLine {
   ProgressLine(const ProgressLine&) = delete;
   ProgressLine& operator=(const ProgressLine&) = delete;
 
-  /// Empty where stderr is not a terminal. Valid as long as this object.
+  /// Empty if stderr is not a terminal. Valid as long as this object.
   ProgressFunction function();
 
  private:

@@ -12,7 +12,7 @@
 
 namespace shardwise::tools {
 
-/// Mesh::parse, with the device order from a list of its own ("3,1,0,2") where that is not empty.
+/// Mesh::parse, with the device order from a list of its own ("3,1,0,2") if that is not empty.
 /// Throws invalid_argument, also for an empty text: a mesh without axes is most likely a slip.
 Mesh parse_mesh(const std::string& mesh, const std::string& devices = {});
 
@@ -34,26 +34,25 @@ auto words_of(std::string_view command, std::string_view option, const Read& rea
   try {
     return read();
   } catch (const Error& error) {
-    if (error.code() == ErrorCode::unsupported) throw;  // well said, but too much
+    if (error.code() == ErrorCode::unsupported) throw;  // well-formed, but too much
     throw BadUsage(std::string(command) + ": " + std::string(option) + ": " + error.what());
   }
 }
 
-/// What a file or folder of another format seems to be, and what reads it; empty if that is not
-/// known.
+/// What a file or folder of another format seems to be, and what reads it; empty if unknown.
 std::string foreign_format(const std::filesystem::path& path);
 
-/// What to say after a word that is not known: `did you mean "reshard"?`, or which there are.
+/// What to say after an unknown word: `did you mean "reshard"?`, or the list of known words.
 std::string suggestion(std::string_view word, const std::vector<std::string>& known);
 
-/// The checkpoint directory that a path means: itself where it holds a manifest, else the newest
-/// valid step below it; steps that had to be passed over are named on stderr.
+/// The checkpoint directory that a path means: itself if it holds a manifest, else the newest valid
+/// step below it. Steps that had to be passed over are named on stderr.
 std::filesystem::path resolve_checkpoint(const std::string& path);
 
 /// Whether a path is a checkpoint directory itself (holds a manifest).
 bool is_checkpoint(const std::filesystem::path& path);
 
-/// A root to look into. Throws not_found where it is not there or no directory: nothing is created.
+/// A root to look into. Throws not_found if it is missing or no directory: nothing is created.
 std::filesystem::path existing_root(const std::string& path);
 
 /// Throws not_found for a root without a step, saying what it seems to hold.
@@ -65,7 +64,7 @@ inline std::filesystem::path as_given(const std::filesystem::path& root,
   return root / directory.filename();
 }
 
-/// The text itself, or where it begins with "@" the content of the file named after it. Throws
+/// The text itself, or, if it begins with "@", the content of the file named after it. Throws
 /// not_found, io.
 std::string text_or_file(const std::string& argument);
 

@@ -1,6 +1,6 @@
-// Trains a classifier of Fashion-MNIST on emulated devices, saving as it goes; killed at any moment
-// it resumes, on this mesh or another, exactly where the last checkpoint left off. scripts/demo.sh
-// tells the story around it.
+// Trains a classifier of Fashion-MNIST on emulated devices, saving as it goes. If it is killed at
+// any moment, it resumes exactly where the last checkpoint left off, on this mesh or another.
+// scripts/demo.sh shows it.
 
 #include <fmt/core.h>
 
@@ -41,7 +41,7 @@ struct Options {
   bool resume = false, json = false;
 };
 
-/// What the model relies on. Throws invalid_argument.
+/// Checks what the model relies on. Throws invalid_argument.
 void check(const Source& source) {
   const Field image{"image", DType::u8, {28, 28}}, label{"label", DType::u8, {}};
   if (!(source.fields()[0] == image && source.fields()[1] == label)) {
@@ -148,7 +148,7 @@ class Run {
     fmt::print(progress_, "{}\n", to_string(step_times(*timeline_)));
   }
 
-  /// Restores the newest valid checkpoint where asked to, or makes a fresh model.
+  /// Restores the newest valid checkpoint if asked to, or makes a fresh model.
   LoaderState begin() {
     const auto latest = options_.resume ? manager_.latest() : std::nullopt;
     if (!latest) {
@@ -177,7 +177,7 @@ class Run {
   void save(std::int64_t step, const LoaderState& loader) {
     const Json user = {{"model", "fashion-mnist two-layer perceptron"},
                        {"loader", Json::parse(to_json(loader))}};
-    // A resumed run comes again past steps that were damaged: it replaces them.
+    // A resumed run passes damaged steps again: it replaces them.
     SaveOptions save{.user_json = user.dump(), .existing = Existing::replace};
     const bool last = step == options_.kill_in_save;
     if (last) {

@@ -13,9 +13,9 @@
 
 // A two-layer perceptron:
 //   hidden = relu(x w1 + b1), logits = hidden w2 + b2, loss = mean cross entropy.
-// The hidden layer is cut over "model", the batch over "data". Twice: in manual mode, where each
-// device's part, the gradient and the collectives are written by hand (model.cc), and traced, where
-// all three follow from the program for one device (traced.cc). Both work on the same state.
+// The hidden layer is cut over "model", the batch over "data". It is written twice. In manual mode
+// each device's part, the gradient and the collectives are written by hand (model.cc). In traced
+// mode all three follow from the program for one device (traced.cc). Both work on the same state.
 namespace fashion_mnist {
 
 inline constexpr std::int64_t kPixels = 784, kHidden = 256, kClasses = 10;

@@ -14,7 +14,7 @@ Tensor logits(const Tensor& image, const std::vector<Tensor>& w) {
   return linear(relu(linear(x, w[0], w[1])), w[2], w[3]);
 }
 
-/// The state's arrays from `first` on, of which there are four.
+/// Four of the state's arrays, from `first` on.
 std::vector<Tensor> tensors(Tracer& tracer, const State& state, std::size_t first,
                             MemoryKind kind) {
   std::vector<Tensor> four;
@@ -29,7 +29,7 @@ std::vector<Tensor> tensors(Tracer& tracer, const State& state, std::size_t firs
 double train_step(Tracer& tracer, State& state, const Batch& batch, float learning_rate) {
   std::vector<Tensor> w = tensors(tracer, state, 0, MemoryKind::parameter);
   std::vector<Tensor> momenta = tensors(tracer, state, 4, MemoryKind::optimizer);
-  state.arrays.clear();  // the tensors alone hold them now, so that a step can write over them
+  state.arrays.clear();  // only the tensors hold them now, so a step can write over them
   const Tensor rate = full(tracer, {DType::f32, {}}, learning_rate, "rate", MemoryKind::array);
   const Tensor loss = [&] {
     const Tensor image = tracer.tensor(batch.fields[0], "image", MemoryKind::loader);

@@ -1,6 +1,6 @@
-// Trains a small GPT on the bytes of a text, written as if for one device and spread over a mesh of
-// emulated ones by a plan: weights and batch are marked, the rest follows. It saves as it goes, and
-// begun again it goes on from the newest checkpoint, whatever mesh and plan that was written on.
+// Trains a small GPT on the bytes of a text, written as if for one device. A plan spreads it over a
+// mesh of emulated devices: weights and batch are marked, the rest follows. It saves as it goes.
+// Started again, it goes on from the newest checkpoint, whatever mesh and plan that was written on.
 
 #include <fmt/core.h>
 

@@ -61,7 +61,7 @@ class Bytes {
   std::string data_;
 };
 
-/// What stands between `key` and the next comma or bracket that ends it.
+/// The text between `key` and the next comma or bracket that ends it.
 std::string_view value_of(const Bytes& file, std::string_view header, std::string_view key) {
   const std::size_t found = header.find(key);
   if (found == std::string_view::npos) {

@@ -19,8 +19,9 @@ struct NpzArray {
 };
 
 /// All arrays that numpy.savez has written, by name. Throws Error: not_found or io for the file;
-/// unsupported for what numpy.savez does not write of f32, f64, i32 and i64 arrays (compressed
-/// entries, other element types, Fortran order); corrupt where the file contradicts itself.
+/// unsupported for anything that numpy.savez does not write for f32, f64, i32 and i64 arrays
+/// (compressed entries, other element types, Fortran order); corrupt if the file contradicts
+/// itself.
 std::map<std::string, NpzArray> read_npz(const std::filesystem::path& path);
 
 }  // namespace gpt

@@ -19,7 +19,7 @@ struct TokenBatch {
 /// windows that depend on the step alone, so that a resumed run goes on as if it had not stopped.
 class Tokens {
  public:
-  /// Throws as read_npz(), and invalid_argument where the file does not fit the sizes.
+  /// Throws as read_npz(), and invalid_argument if the file does not fit the sizes.
   Tokens(const std::filesystem::path& path, std::int64_t batch, std::int64_t context);
 
   TokenBatch at(std::int64_t step) const;

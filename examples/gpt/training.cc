@@ -91,7 +91,7 @@ Tensor Training::input(const std::vector<std::int32_t>& values, const char* labe
 }
 
 double Training::step(const TokenBatch& batch, double learning_rate) {
-  // What is named in here is not held when the step runs, so that it can give its memory away.
+  // The tensors named in here are not held when the step runs, so it can reuse their memory.
   const Tensor loss = [&] {
     const Tensor tokens = input(batch.tokens, "tokens"), targets = input(batch.targets, "targets");
     std::map<std::string, Tensor> by_name;
@@ -99,7 +99,7 @@ double Training::step(const TokenBatch& batch, double learning_rate) {
     const Tensor mean = gpt::loss(tracer_, sizes_, by_name, tokens, targets);
     const std::vector<Tensor> gradients = grad(mean, values_);
     const auto in_optimizer = tracer_.scope("optimizer");
-    // A tensor: as a number, each rate of a schedule would be another program.
+    // A tensor: if it were a number, each rate of a schedule would be another program.
     const auto number = static_cast<float>(learning_rate);
     const Tensor rate =
         tracer_.tensor({DType::f32, {}}, std::as_bytes(std::span(&number, 1)), "learning rate");

@@ -22,12 +22,12 @@ namespace gpt {
 /// Thread-compatible.
 class Training {
  public:
-  /// Throws invalid_argument where the heads do not divide the width.
+  /// Throws invalid_argument if the heads do not divide the width.
   Training(shardwise::Devices& devices, const shardwise::Mesh& mesh, const Plan& plan,
            const Sizes& sizes);
 
-  /// The first values: from arrays of these names, where there are any, else by chance. Throws
-  /// invalid_argument naming the weight that is not there, or of another type.
+  /// The first values: from arrays of these names, if there are any, else random. Throws
+  /// invalid_argument naming the weight that is missing or of another type.
   void begin(std::uint64_t seed, const std::map<std::string, NpzArray>& given = {});
 
   /// All that sources() has saved, on whatever mesh and plan. Throws as CheckpointReader.

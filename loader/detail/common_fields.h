@@ -9,13 +9,13 @@
 
 namespace shardwise::detail {
 
-/// The fields of several sources that are read as one: equal in all of them but for shape[0] of the
-/// ragged ones, of which this has the most. Throws invalid_argument ("concat: ..", where `stage`
-/// is "concat") where a source is null or fields differ. Requires at least one source.
+/// The fields of several sources that are read as one. They are equal in all sources, except for
+/// shape[0] of ragged fields: the result has the largest. Throws invalid_argument ("concat: .." if
+/// `stage` is "concat") if a source is null or fields differ. Requires at least one source.
 std::vector<Field> common_fields(std::span<const std::shared_ptr<const Source>> sources,
                                  std::string_view stage);
 
-/// Reads boxes of the common fields: what is past a source's own shape[0] is filled with zeros.
+/// Reads boxes of the common fields: rows past a source's own shape[0] are filled with zeros.
 void read_common(const Source& source, const Sample& sample, std::span<const FieldBox> boxes);
 
 }  // namespace shardwise::detail

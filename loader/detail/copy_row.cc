@@ -17,7 +17,7 @@ void copy_row(const std::byte* row, const Shape& shape, std::int64_t length,
     part.set(0, begin, std::clamp(part.end(0), begin, length));
   }
   const std::size_t part_bytes = num_bytes(part.shape(), element_bytes);
-  // Rows of dim 0 come one after the other, so those that are there are the first of the target.
+  // Rows of dim 0 follow one another, so the rows that the record has come first in the target.
   if (part_bytes > 0) {
     copy_box(part, element_bytes, {row, Box::whole(there)}, {to.data, part});
   }

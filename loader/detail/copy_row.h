@@ -8,7 +8,8 @@
 namespace shardwise::detail {
 
 /// Copies a box of one field of a record: `row` holds the field row-major, of shape `shape`, but
-/// with `length` in its dim 0; past that, zeros. Requires length <= shape[0], or a scalar.
+/// with extent `length` in dim 0; past that, zeros are written. Requires length <= shape[0], or a
+/// scalar.
 void copy_row(const std::byte* row, const Shape& shape, std::int64_t length,
               std::size_t element_bytes, const BoxView& to);
 

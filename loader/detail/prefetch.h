@@ -5,8 +5,8 @@
 
 namespace shardwise::detail {
 
-/// Fetches memory that is soon read into the processor's cache: of much memory the first 2 KiB, as
-/// the processor then sees by itself where it goes on.
+/// Fetches memory that is soon read into the processor's cache: at most the first 2 KiB, since the
+/// processor then fetches the following bytes by itself.
 inline void prefetch(const std::byte* memory, std::size_t size) {
   constexpr std::size_t kCacheLine = 64, kMost = 2048;
   for (std::size_t at = 0; at < std::min(size, kMost); at += kCacheLine) {

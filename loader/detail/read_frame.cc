@@ -5,7 +5,7 @@
 namespace shardwise::detail {
 namespace {
 
-// Of a frame. A larger piece is given back after its read.
+// Most memory that a frame keeps. A larger piece is freed after its read.
 constexpr std::size_t kKeptFrameBytes = std::size_t{32} << 20;
 
 struct ThreadFrames {

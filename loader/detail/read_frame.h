@@ -9,14 +9,14 @@
 namespace shardwise::detail {
 
 /// Lists and memory for one Source::read(), kept by the thread: once they have grown, reads
-/// allocate nothing. A stage's read() calls its source's, so each gets those of its own depth. Of
-/// this thread and scope alone.
+/// allocate nothing. A stage's read() calls its source's read(), so each depth has its own. For
+/// this thread and scope only.
 ///
 ///     ReadFrame frame;
 ///     frame.lists().boxes.push_back(...);
 class ReadFrame {
  public:
-  /// What they hold at first is nothing; of the memory, unspecified.
+  /// The lists are empty at first; the content of the memory is unspecified.
   struct Lists {
     std::vector<FieldBox> boxes, others;
     std::vector<FieldValue> values;

@@ -5,7 +5,8 @@
 
 namespace shardwise::detail {
 
-/// Samples of a source, counted over its epochs: epoch * size + record; 2^63 - 1 where it is more.
+/// The number of a source's sample, counted over its epochs: epoch * size + record, at most 2^63 -
+/// 1.
 inline std::int64_t sample_number(std::int64_t epoch, std::int64_t size, std::int64_t record) {
   std::int64_t number = 0;
   if (__builtin_mul_overflow(epoch, size, &number) ||
@@ -15,7 +16,7 @@ inline std::int64_t sample_number(std::int64_t epoch, std::int64_t size, std::in
   return number;
 }
 
-/// The same, up to the end of the epoch that is begun: of an order in which any record may come
+/// The number of samples rounded up to whole epochs, for an order in which any record may come
 /// first.
 inline std::int64_t whole_epochs(std::int64_t samples, std::int64_t size) {
   if (size == 0) return 0;

@@ -6,11 +6,10 @@
 
 namespace shardwise::detail {
 
-/// Memory for work that comes again and again: grows, is not initialised, is kept.
-/// Thread-compatible.
+/// Memory for repeated work: it grows, is not initialised, and is kept. Thread-compatible.
 class ScratchMemory {
  public:
-  /// The first `size_bytes` of it; what they hold is unspecified. Valid until the next call.
+  /// The first `size_bytes` of the memory; their content is unspecified. Valid until the next call.
   std::byte* take(std::size_t size_bytes) {
     if (size_bytes > capacity_bytes_) {
       memory_.reset();
@@ -21,7 +20,7 @@ class ScratchMemory {
     return memory_.get();
   }
 
-  /// Gives the memory back where it is more than that: one giant is not kept for ever.
+  /// Frees the memory if it is larger than that, so that one huge piece is not kept for ever.
   void keep_at_most(std::size_t size_bytes) {
     if (capacity_bytes_ <= size_bytes) return;
     memory_.reset();

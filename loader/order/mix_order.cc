@@ -31,8 +31,8 @@ std::int64_t period_of(std::span<const std::int64_t> weights) {
   return sum;
 }
 
-// The next draw of a source within the period: not before slot `release`, and in the order of
-// numerator / weight, which is its deadline.
+// The next draw of a source within the period: not before slot `release`, and ordered by its
+// deadline, numerator / weight.
 struct Waiting {
   std::int64_t release, numerator, weight;
   std::uint32_t source, count;
@@ -46,8 +46,8 @@ bool due_later(const Waiting& a, const Waiting& b) {
 }
 
 // Tijdeman's rule, with spread = 2k - 2: in slot t = 1, 2, .. a source that has come x times may
-// come where weight * t / period - x >= 1 / spread, and of those that may, the one comes whose
-// (x + 1 - 1 / spread) * period / weight is least.
+// come if weight * t / period - x >= 1 / spread. Of these sources the one with the least (x + 1 - 1
+// / spread) * period / weight comes.
 Waiting waiting(std::uint32_t source, std::uint32_t count, std::int64_t weight, std::int64_t period,
                 std::int64_t spread) {
   const std::int64_t least = period * (1 + spread * count), per_slot = spread * weight;
@@ -160,7 +160,7 @@ std::int64_t MixOrder::drawn_before(std::int64_t number, std::int64_t source) co
 std::int64_t MixOrder::number_of(std::int64_t source, std::int64_t count) const {
   assert(0 <= source && source < num_sources() && count >= 0);
   const std::size_t s = static_cast<std::size_t>(source);
-  // The last stretch before which no more than `count` were drawn.
+  // The last stretch with at most `count` draws before it.
   const auto after = std::upper_bound(
       stretches_.begin(), stretches_.end(), count,
       [s](std::int64_t value, const Stretch& stretch) { return value < stretch.drawn[s]; });

@@ -12,12 +12,12 @@ struct MixChange {
   std::vector<std::int64_t> weights;
 };
 
-/// Which source a run draws its n-th sample from, in closed form.
+/// The source of a run's n-th sample, in closed form.
 ///
 /// The sum of the weights is a period. In each, source s comes exactly weights[s] times, and after
-/// any number n of samples since the weights began to hold, its count differs from
-/// n * weights[s] / sum by less than 1: by 1 - 1/(2k-2) at most, for k sources of a weight over 0
-/// (Tijdeman, "The chairman assignment problem", 1980, which also shows that no order does better).
+/// any number n of samples since the weights began to hold, its count differs from n * weights[s] /
+/// sum by less than 1: by at most 1 - 1/(2k-2), for k sources of a weight over 0 (Tijdeman, "The
+/// chairman assignment problem", 1980, which also shows that no order does better).
 ///
 /// Immutable, thread-safe.
 ///
@@ -27,16 +27,16 @@ struct MixChange {
 ///   order.number_of(1, 1);        // 6
 class MixOrder {
  public:
-  /// A sample is number `count` of what is drawn from its source, counted over the run.
+  /// The sample is draw number `count` from its source, counted over the run.
   struct Draw {
     std::int64_t source, count;
 
     bool operator==(const Draw&) const = default;
   };
 
-  /// Throws invalid_argument where there is no source or over kMaxSources, weights are negative,
-  /// sum to 0 or over kMaxPeriod, or are not as many in a change, or a change does not come after
-  /// the one before (the first after 0).
+  /// Throws invalid_argument if there is no source or more than kMaxSources, if weights are
+  /// negative or sum to 0 or over kMaxPeriod, if a change has another number of weights, or if a
+  /// change does not come after the one before (the first after 0).
   explicit MixOrder(std::vector<std::int64_t> weights, std::vector<MixChange> changes = {});
 
   static constexpr std::int64_t kMaxSources = 4096;
@@ -51,7 +51,7 @@ class MixOrder {
   std::int64_t drawn_before(std::int64_t number, std::int64_t source) const;
 
   /// Inverse of at(): the number of the sample that is draw `count` of the source; -1 if it never
-  /// comes, as its weight is 0 from some change on. Requires count >= 0.
+  /// comes because the weight is 0 from some change on. Requires count >= 0.
   std::int64_t number_of(std::int64_t source, std::int64_t count) const;
 
  private:
@@ -60,7 +60,7 @@ class MixOrder {
   };
   // A stretch of the run with the same weights.
   struct Stretch {
-    std::int64_t begin;                              // number of its first sample
+    std::int64_t begin;                              // number of the first sample
     std::vector<std::int64_t> weights, drawn;        // per source; drawn: before the stretch
     std::int64_t period;                             // sum of the weights
     std::vector<Slot> slots;                         // of a period

@@ -13,7 +13,7 @@ namespace {
 std::uint32_t low_word(std::uint64_t x) { return static_cast<std::uint32_t>(x); }
 std::uint32_t high_word(std::uint64_t x) { return static_cast<std::uint32_t>(x >> 32); }
 
-// Of two products of 64 bits the high half; the low half goes to `low`.
+// The high half of a product of two 64-bit numbers; the low half goes to `low`.
 std::uint64_t wide_product(std::uint64_t a, std::uint64_t b, std::uint64_t& low) {
   __extension__ using Wide = unsigned __int128;
   const Wide product = static_cast<Wide>(a) * b;
@@ -25,7 +25,7 @@ std::uint64_t wide_product(std::uint64_t a, std::uint64_t b, std::uint64_t& low)
 
 SampleRandom::SampleRandom(const Sample& sample, std::uint64_t stage)
     : record_(static_cast<std::uint64_t>(sample.record)) {
-  // Mixed one after the other, so that seed 1 epoch 2 is not seed 2 epoch 1.
+  // Mixed one after the other, so that seed 1 epoch 2 differs from seed 2 epoch 1.
   std::uint64_t key = mix_bits(sample.seed + kSplitMixGamma);
   key = mix_bits((key ^ static_cast<std::uint64_t>(sample.epoch)) + kSplitMixGamma);
   key = mix_bits((key ^ stage) + kSplitMixGamma);

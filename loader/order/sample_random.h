@@ -11,11 +11,11 @@ namespace shardwise {
 /// Random numbers of one stage for one sample. They are a function of (seed, epoch, record, stage)
 /// alone: no state is shared, so neither threads nor meshes nor a resume change what is drawn.
 ///
-/// Philox4x32-10 (shard/host/random.h). It was chosen over splitmix64, which would do for one
-/// stream, because its counter keeps samples apart for certain: the key is made of seed, epoch and
-/// stage, the counter is (record, block), and one key maps counters to blocks one to one.
+/// Philox4x32-10 (shard/host/random.h). It was chosen over splitmix64, which would suffice for one
+/// stream, because its counter is certain to keep samples apart: the key is made of seed, epoch and
+/// stage, the counter is (record, block), and a key maps counters to blocks one to one.
 ///
-/// Value type, thread-compatible: a copy goes on where the original stood.
+/// Value type, thread-compatible: a copy continues where the original stands.
 ///
 ///   SampleRandom random({.record = 7, .epoch = 2, .seed = 1}, stage_number("flip"));
 ///   random.below(10);                 // 8
@@ -27,15 +27,15 @@ class SampleRandom {
   /// 64 random bits.
   std::uint64_t next();
 
-  /// 0 .. n-1, each equally likely (Lemire, "Fast random integer generation in an interval", 2019).
-  /// Requires n >= 1.
+  /// A number in 0 .. n-1, each equally likely (Lemire, "Fast random integer generation in an
+  /// interval", 2019). Requires n >= 1.
   std::uint64_t below(std::uint64_t n);
 
-  /// 0 <= x < 1, a multiple of 2^-53.
+  /// A number 0 <= x < 1, a multiple of 2^-53.
   double uniform();
 
-  /// Of mean 0 and standard deviation 1 (Box and Muller, 1958; two draws each). The last bit may
-  /// differ between C libraries, whose logarithm and cosine it uses.
+  /// Normal with mean 0 and standard deviation 1 (Box and Muller, 1958; two draws each). It uses
+  /// the C library's logarithm and cosine, so the last bit may differ between libraries.
   double normal();
 
  private:
@@ -45,7 +45,7 @@ class SampleRandom {
   bool has_spare_ = false;
 };
 
-/// A stage's number from its name: streams of equal name draw equal numbers.
+/// A stage's number, from its name: streams of equal name draw equal numbers.
 std::uint64_t stage_number(std::string_view name);
 
 }  // namespace shardwise

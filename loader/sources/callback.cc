@@ -60,7 +60,7 @@ auto CallbackSource::guarded(const Sample& sample, Body&& body) const {
   }
 }
 
-// A field's memory is the first place that all of it goes to; scratch, if there is none.
+// A field is written to the first target that takes all of it; to scratch memory if there is none.
 void CallbackSource::read(const Sample& sample, std::span<const FieldBox> boxes) const {
   detail::ReadFrame frame;
   std::vector<std::byte*>& record = frame.lists().places;

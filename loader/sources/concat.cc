@@ -61,8 +61,8 @@ ConcatSource::ConcatSource(std::vector<std::shared_ptr<const Source>> sources)
   }
 }
 
-// As of one file with the same records; where they have no fixed order, which must not be asked
-// for (weights of mix() may change), of the sources.
+// The fingerprint of one file with the same records. If the records have no fixed order, it is made
+// of the sources' fingerprints: the order must not be asked for, since weights of mix() may change.
 std::uint64_t ConcatSource::fingerprint() const {
   if (!changes_with_epoch()) return Source::fingerprint();
   std::vector<std::uint64_t> facts;
@@ -72,7 +72,8 @@ std::uint64_t ConcatSource::fingerprint() const {
   return hash64(bytes.data(), bytes.size());
 }
 
-// Files of equal records may be cut otherwise: neighbours that are alike count once.
+// Equal records may be divided into files differently, so neighbours with equal descriptions count
+// once.
 std::string ConcatSource::describe(std::int64_t samples) const {
   const std::int64_t epoch = size() == 0 ? 0 : samples / size();
   const std::int64_t records = size() == 0 ? 0 : samples % size();

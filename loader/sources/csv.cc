@@ -23,7 +23,7 @@ namespace {
 using detail::CsvCell;
 using detail::CsvTable;
 
-/// Of a record that cannot be understood.
+/// The length for a record that cannot be read.
 constexpr std::uint32_t kNoLength = std::numeric_limits<std::uint32_t>::max();
 
 /// A cell as a number, without the blanks and the "+" that are allowed.
@@ -40,7 +40,7 @@ bool read_cell_number(const CsvCell& cell, DType dtype, std::byte* out) {
   return detail::read_number(text.empty() && is_floating(dtype) ? "nan" : text, dtype, out);
 }
 
-/// Whether a number is whole, and so large that an f64 may be another: 2^53 and beyond.
+/// Whether a number is whole, and so large (2^53 and beyond) that an f64 may not hold it exactly.
 bool is_inexact(std::string_view number) {
   if (!number.empty() && (number[0] == '-' || number[0] == '+')) number.remove_prefix(1);
   while (number.size() > 1 && number[0] == '0') number.remove_prefix(1);
@@ -55,7 +55,7 @@ struct TableField {
   std::optional<DType> dtype;  // absent while it is to be found out
   bool text = false;
 
-  // What its cells were so far.
+  // What the cells so far were.
   bool all_i64 = true, all_u64 = true, has_value = false;
   bool has_inexact = false;  // a whole number that an f64 does not hold
   std::size_t longest = 0;
@@ -91,7 +91,7 @@ class CsvSource final : public Source {
   std::vector<Field> fields_;
   std::unordered_set<std::string> field_names_;
   std::unordered_map<std::string, std::size_t> column_numbers_;
-  std::int64_t whole_records_ = 0;  // with as many cells as there are columns
+  std::int64_t whole_records_ = 0;  // those with as many cells as there are columns
 };
 
 CsvSource::CsvSource(std::shared_ptr<const detail::InputFile> file, const CsvOptions& options)
@@ -161,7 +161,7 @@ void CsvSource::see(const CsvTable::Record& record) {
   }
 }
 
-// Of a field whose type is to be found out.
+// For a field whose type is to be found out.
 void CsvSource::see_value(const CsvTable::Record& record, const CsvCell& cell, std::size_t i) {
   TableField& field = parts_[i];
   field.longest = std::max(field.longest, cell.size());
@@ -187,7 +187,7 @@ void CsvSource::see_value(const CsvTable::Record& record, const CsvCell& cell, s
   field.lengths.push_back(static_cast<std::uint32_t>(cell.size()));
 }
 
-// A column that is no number after all: the lengths of the cells before.
+// Turns a column that is not numeric after all into text: adds the lengths of the cells before.
 void CsvSource::become_text(std::int64_t end, TableField& field) const {
   field.text = true;
   CsvTable::Record record;
@@ -283,7 +283,7 @@ std::int64_t CsvSource::length(const Sample& sample, std::size_t field) const {
   const std::uint32_t length = parts_[field].lengths[as_size(sample.record)];
   if (length != kNoLength) return length;
   CsvTable::Record record;
-  table_.read(sample.record, record);  // says what is wrong with it
+  table_.read(sample.record, record);  // throws the record's error
   table_.fail(sample.record, "has as many cells as it needs, had not when the file was opened");
 }
 

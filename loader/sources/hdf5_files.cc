@@ -22,7 +22,7 @@ using detail::RowReader;
   throw Error(code, fmt::format("open HDF5 file {}: {}", file.path(), found));
 }
 
-// What is past the file's end was never written, or cut off since.
+// Data past the file's end was never written, or has been cut off.
 void check_place(const InputFile& file, const std::string& dataset, std::uint64_t offset,
                  std::size_t bytes) {
   if (offset <= file.size_bytes() && bytes <= file.size_bytes() - offset) return;
@@ -31,7 +31,7 @@ void check_place(const InputFile& file, const std::string& dataset, std::uint64_
                           bytes, offset, file.size_bytes()));
 }
 
-// Beyond 2^64, as many as there are: no file and no memory has them.
+// At most the largest number: no file and no memory has more bytes.
 std::size_t total_bytes(const Hdf5Dataset& dataset) {
   std::size_t bytes = size_bytes(dataset.dtype());
   for (const std::int64_t extent : dataset.shape()) {
@@ -129,7 +129,7 @@ std::unique_ptr<const RowReader> FileDatasets::reader(Hdf5Dataset dataset, std::
       for (const std::uint64_t offset : layout.chunk_offsets) {
         check_place(*file_, names_[field], offset, chunk_bytes);
       }
-      // Rows that are spread over chunks are put together once, if they can be kept.
+      // If rows are spread over chunks and can be kept, they are put together once.
       if (!detail::has_whole_rows(dataset) && bytes <= budget.left_bytes) break;
       return detail::chunk_rows(held(budget), dataset);
     }
@@ -149,7 +149,7 @@ std::shared_ptr<const Source> open_hdf5(const std::vector<std::filesystem::path>
   sources.reserve(paths.size());
   for (const std::filesystem::path& path : paths) {
     if (fields.empty()) {
-      const InputFile file(path);  // says whether there is one that can be read
+      const InputFile file(path);  // throws if there is no file that can be read
       for (std::string& name : hdf5_dataset_names(path)) fields.push_back({name, name});
       if (fields.empty()) refuse_hdf5(ErrorCode::not_found, file, "its root has no dataset");
     }

@@ -57,7 +57,8 @@ DType element_type(const InputFile& file, std::byte code) {
   }
 }
 
-// The one gate for what a file says about itself. `read` gives the next bytes of the idx stream.
+// The one place that checks what a file says about itself. `read` gives the next bytes of the idx
+// stream.
 Header read_header(const InputFile& file,
                    const std::function<std::size_t(std::span<std::byte>)>& read) {
   std::array<std::byte, 4> magic;
@@ -119,7 +120,7 @@ std::shared_ptr<const Source> open_compressed(const InputFile& file, std::string
   GzipReader reader(file);
   const Header header =
       read_header(file, [&](std::span<std::byte> out) { return reader.read(out); });
-  // Before anything of the size that the header claims is allocated.
+  // Checked before memory of the size that the header claims is allocated.
   if (header.data_bytes / kMaxGzipRatio > file.size_bytes()) {
     fail(ErrorCode::corrupt, file,
          fmt::format("{} compressed bytes, too few: {} bytes", file.size_bytes(),

@@ -28,7 +28,7 @@ struct ImageFile {
 };
 
 struct ImageSubfolder {
-  std::string path;  // below the root, with a slash at its end; the root's own is empty
+  std::string path;  // below the root, with a slash at its end; empty for the root
   std::vector<ImageFile> files;
 };
 
@@ -72,17 +72,17 @@ std::span<const std::byte> FolderStore::read(std::int64_t record, std::uint64_t 
                             file.path(), file.size_bytes(), most_bytes));
   }
   const std::span<std::byte> bytes(scratch.take(file.size_bytes()), file.size_bytes());
-  return bytes.first(file.read_at(0, bytes));  // fewer where it was cut just now
+  return bytes.first(file.read_at(0, bytes));  // fewer if it was cut meanwhile
 }
 
-/// What is in one folder, by kind; names that begin with a dot are left out.
+/// The content of one folder, by kind; names that begin with a dot are left out.
 struct FolderListing {
   std::vector<ImageFile> images;
   std::vector<std::string> folders;
-  std::string other_image;  // one of a format that is not read; empty: none
+  std::string other_image;  // an image of a format that is not read; empty: none
 };
 
-/// Lists a folder and what is below.
+/// Lists a folder and all below it.
 class FolderScan {
  public:
   FolderScan(const fs::path& root, const ImageOptions& options) : root_(root), options_(options) {}
@@ -174,9 +174,9 @@ void FolderScan::list_tree(const std::string& below, FolderListing listing,
   above_.pop_back();
 }
 
-// Returns how many images they hold.
+// Returns the number of images in them.
 std::size_t FolderScan::put(std::vector<ImageSubfolder> folders, FolderStore& store) const {
-  // As Python sorts a list of paths, which have no slash at their ends.
+  // Sorts as Python sorts a list of paths, which have no slash at their ends.
   const auto by_path = [](const ImageSubfolder& a, const ImageSubfolder& b) {
     const std::string_view left(a.path), right(b.path);
     return left.substr(0, left.size() - !left.empty()) <

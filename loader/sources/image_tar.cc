@@ -30,12 +30,12 @@ struct MemberBytes {
   std::uint64_t offset, size_bytes;
 };
 
-/// The parts of a member's name that say what it is; any bytes.
+/// The parts of a member's name that say what it is. They may hold any bytes.
 struct MemberName {
   std::string_view folder;     // the last one; empty: none
-  std::string_view stem;       // with the folders, up to the first dot of the last part
+  std::string_view stem;       // the folders and the last part up to its first dot
   std::string_view base;       // the last part
-  std::string_view extension;  // of the last part, from its first dot on, without it
+  std::string_view extension;  // of the last part: all after its first dot
 };
 
 MemberName parts_of(std::string_view name) {
@@ -70,7 +70,7 @@ class TarStore final : public detail::ImageStore {
 
   const InputFile& file() const { return *file_; }
 
-  /// `bytes`: of each byte field.
+  /// `bytes`: the members of the byte fields.
   void add(const TarMember& image, std::span<const MemberBytes> bytes) {
     names_.add(image.name);
     images_.push_back({image.offset, image.size_bytes});
@@ -142,7 +142,7 @@ void TarStore::read_bytes(std::int64_t record, std::size_t number, std::int64_t 
   read_all(record, bytes.offset + static_cast<std::uint64_t>(offset), out);
 }
 
-/// Makes records of the members of an archive.
+/// Makes records from the members of an archive.
 class TarRecords {
  public:
   TarRecords(std::unique_ptr<const InputFile> file, const TarIndex& index,
@@ -241,7 +241,8 @@ void TarRecords::take_member(std::size_t number, std::optional<std::size_t>& pla
   place = number;
 }
 
-// Members of one stem. Those that are nothing we read (a "meta.json" alone) are no record.
+// Members with the same stem. They are no record if none is of a kind that we read (a lone
+// "meta.json").
 void TarRecords::take_group(std::size_t begin, std::size_t end) {
   std::optional<std::size_t> image, label;
   std::vector<std::optional<std::size_t>> bytes(options_.byte_fields.size());
@@ -266,7 +267,7 @@ void TarRecords::take_group(std::size_t begin, std::size_t end) {
     return;
   }
   const TarMember member = index_[*image];
-  // The first record says whether there are labels.
+  // The first record decides whether there are labels.
   const bool has_labels = store_->size() == 0 ? label.has_value() : !found_.labels.empty();
   if (label.has_value() != has_labels) {
     fail(ErrorCode::corrupt, label ? index_[*label] : member,

@@ -23,21 +23,21 @@ using detail::JsonFault;
 using detail::JsonTarget;
 using detail::JsonValue;
 
-// Of a record that does not fit.
+// The length for a record that does not fit.
 constexpr std::uint32_t kUnfitLength = std::numeric_limits<std::uint32_t>::max();
 
-/// One field, and what its values were so far.
+/// One field, and what is known of its values so far.
 struct KeyField {
   JsonlField wanted;
   bool is_text = false, has_truth = false, has_integer = false, has_real = false;
   bool has_value = false, differs = false;
-  Shape shape = {};                         // dim 0: the most
-  std::vector<std::uint32_t> lengths = {};  // per record, where there is a dim 0
+  Shape shape = {};                         // dim 0: the largest extent
+  std::vector<std::uint32_t> lengths = {};  // per record, if there is a dim 0
 };
 
 std::int64_t rows_of(const Shape& shape) { return shape.empty() ? 1 : shape[0]; }
 
-/// Equal but for dim 0. A list without elements goes with all.
+/// Whether two shapes are equal except for dim 0. A list without elements goes with all.
 bool go_together(const Shape& a, const Shape& b) {
   if (a.size() != b.size()) return a == Shape{0} || b == Shape{0};
   for (std::size_t dim = 1; dim < a.size(); ++dim) {
@@ -133,7 +133,7 @@ void JsonlSource::scan(const JsonlOptions& options) {
   steps.finish();
 }
 
-// One record. One that is no JSON, or lacks a field, throws when it is read.
+// Looks at one record. A record that is no JSON, or lacks a field, throws when it is read.
 void JsonlSource::see_line(std::string_view line, bool adds_keys) {
   const std::size_t record = as_size(records_.size() - 1);
   adds_keys = adds_keys && keys_.empty();
@@ -172,7 +172,7 @@ void JsonlSource::note_fault(std::string_view found) {
 
 void JsonlSource::see_value(KeyField& key, const JsonValue& value) {
   const JsonlField& wanted = key.wanted;
-  // What was said of the field decides; a value that is otherwise is an error when it is read.
+  // The options for the field decide; a value that differs is an error when it is read.
   if (wanted.dtype && value.is_text && *wanted.dtype != DType::u8) {
     return note_fault("a string where numbers are needed");
   }
@@ -187,7 +187,7 @@ void JsonlSource::see_value(KeyField& key, const JsonValue& value) {
   key.lengths.push_back(static_cast<std::uint32_t>(rows_of(value.shape)));
 }
 
-// What is to be found out must agree in all records.
+// Types and shapes that are to be found out must agree in all records.
 void JsonlSource::widen(KeyField& key, const JsonValue& value) {
   const std::int64_t record = records_.size() - 1;
   const bool was_text = key.is_text, had_value = key.has_value;
@@ -292,7 +292,7 @@ std::int64_t JsonlSource::length(const Sample& sample, std::size_t field) const 
   if (!fields_[field].ragged) return Source::length(sample, field);
   const std::uint32_t length = keys_[field].lengths[as_size(sample.record)];
   if (length != kUnfitLength) return length;
-  // Says what is wrong with it. An empty box, as only the value's shape is asked for.
+  // Throws the record's error. The box is empty, since only the value's shape is asked for.
   const FieldBox box{field, {nullptr, Box()}};
   return rows_of(values_of(sample.record, {&box, 1})[field].shape);
 }

@@ -12,15 +12,15 @@
 
 namespace shardwise {
 
-/// A field made of one column of a table, or of several side by side.
+/// A field made from one column of a table, or from several side by side.
 struct CsvField {
   std::string name;
 
-  /// Of its numbers. If absent, and not `text`: i64 if all its cells are such, else f64 if all are
-  /// numbers or empty, else it is text.
+  /// Type of its numbers. If absent, and not `text`: i64 if all its cells are such, else f64 if all
+  /// are numbers or empty, else it is text.
   std::optional<DType> dtype = {};
 
-  /// Cells as they are: a ragged field of u8, the bytes of each cell.
+  /// Take cells as they are: a ragged field of u8 with the bytes of each cell.
   bool text = false;
 
   /// Columns of numbers side by side: the field has the shape [columns]. Empty: the one column
@@ -36,16 +36,16 @@ struct CsvOptions {
   IndexProgress progress = {};
 };
 
-/// Opens a table of text as RFC 4180 has it: cells that contain delimiters, quotes or line ends are
-/// in quotes, quotes within them are doubled. Lines end with LF or CRLF; empty lines are passed
-/// over, as is a UTF-8 byte order mark. Blanks around a number and a "+" before it are allowed; an
+/// Opens a table of text as in RFC 4180: cells that contain delimiters, quotes or line ends are in
+/// quotes, and quotes within them are doubled. Lines end with LF or CRLF; empty lines are skipped,
+/// and so is a UTF-8 byte order mark. Blanks around a number and a "+" before it are allowed; an
 /// empty cell is NaN in a column of floats, and an error in one of integers.
 ///
-/// The file is read once to find its records, of which 8 bytes each are kept, and 4 per text.
+/// The file is read once to find its records: 8 bytes are kept per record, and 4 per text.
 ///
 /// Throws invalid_argument for impossible options; not_found, also for a column; io; corrupt for
-/// quotes that are broken, naming the line. A record with too few or too many cells and a number
-/// that is none are errors of its read().
+/// broken quotes, naming the line. A record with too few or too many cells, or with a cell that
+/// should be a number and is none, is an error when it is read.
 ///
 ///   const auto table = open_csv("houses.csv", {.fields = {
 ///       {.name = "price", .dtype = DType::f32},
@@ -54,19 +54,20 @@ struct CsvOptions {
 std::shared_ptr<const Source> open_csv(const std::filesystem::path& path,
                                        const CsvOptions& options = {});
 
-/// A field made of what one key of each line's object has: a number, true or false, lists of them
-/// within one another, or a string, which is a ragged field of u8 (its UTF-8 bytes).
+/// A field made from the value of one key in each line's object: a number, true or false, nested
+/// lists of these, or a string, which becomes a ragged field of u8 (its UTF-8 bytes).
 struct JsonlField {
   std::string name;  ///< of the field and of the key
 
-  /// If absent: boolean, i64, f64 where a number has a fraction or exponent, u8 for strings.
+  /// If absent: boolean, i64, f64 if a number has a fraction or exponent, u8 for strings.
   std::optional<DType> dtype = {};
 
-  /// Of each record's value. If absent: what all of them have; where they differ in dim 0, the
-  /// field is ragged.
+  /// Shape of each record's value. If absent: the shape that all of them have; if they differ in
+  /// dim 0, the field is ragged.
   std::optional<Shape> shape = {};
 
-  /// Also where all are of equal length. A shape, if given, has the most in its dim 0.
+  /// Make the field ragged even if all lengths are equal. A given shape has the largest extent in
+  /// dim 0.
   bool ragged = false;
 };
 
@@ -77,16 +78,15 @@ struct JsonlOptions {
 };
 
 /// Opens a file with one JSON object (RFC 8259) in each line: a line is a record. Empty lines are
-/// passed over, as is a UTF-8 byte order mark; of a key that comes twice the last one counts; other
-/// keys may have any value. No number may be beyond the range of a double.
+/// skipped, and so is a UTF-8 byte order mark. If a key repeats, its last value counts; keys that
+/// are no fields may have any value. No number may be beyond the range of a double.
 ///
-/// The file is read once to find its records and the sizes of their values, of which 8 bytes each
-/// are kept, and 4 per ragged field.
+/// The file is read once to find its records and the sizes of their values: 8 bytes are kept per
+/// record, and 4 per ragged field.
 ///
-/// Throws invalid_argument for impossible options, and where a field whose type or shape is not
-/// given has values that do not go together; not_found; io; corrupt where a field has not a single
-/// value. A line that is no JSON, or lacks a field, or has a value that does not fit, is an error
-/// of its read().
+/// Throws invalid_argument for impossible options, and if a field without a given type or shape has
+/// values that do not go together; not_found; io; corrupt if a field has no value at all. A line
+/// that is no JSON, lacks a field, or has a value that does not fit, is an error when it is read.
 ///
 ///   const auto texts = open_jsonl("texts.jsonl", {.fields = {{.name = "tokens",
 ///                                                             .dtype = DType::i32,

@@ -59,7 +59,7 @@ class TfBytes final : public Source {
   Field field_;
 };
 
-/// Examples and the features of them that were asked for. Thread-safe.
+/// Examples, with those of their features that were asked for. Thread-safe.
 class TfExamples final : public Source {
  public:
   TfExamples(std::unique_ptr<const TfFrames> frames, const TfrecordOptions& options);
@@ -79,7 +79,7 @@ class TfExamples final : public Source {
 
   std::unique_ptr<const TfFrames> frames_;
   std::vector<Field> fields_;
-  std::vector<std::vector<std::uint32_t>> lengths_;  // per field that is ragged, per record
+  std::vector<std::vector<std::uint32_t>> lengths_;  // per ragged field, per record
 };
 
 TfExamples::TfExamples(std::unique_ptr<const TfFrames> frames, const TfrecordOptions& options)
@@ -144,7 +144,7 @@ std::int64_t TfExamples::elements_of(std::int64_t record, std::size_t field,
   return static_cast<std::int64_t>(count / row);
 }
 
-// Reads all records once. Those that cannot be read are errors of their own read().
+// Reads all records once. A record that cannot be read is an error of its own read() later.
 void TfExamples::find_lengths(const IndexProgress& progress) {
   std::vector<std::size_t> ragged;
   for (std::size_t field = 0; field < fields_.size(); ++field) {
@@ -208,7 +208,7 @@ std::int64_t TfExamples::length(const Sample& sample, std::size_t field) const {
   if (length != kUnreadLength) return length;
   const Index origin = Index::filled(fields_[field].shape.size(), 0);
   const FieldBox nothing{field, {nullptr, Box(origin, origin)}};
-  read(sample, {&nothing, 1});  // says what is wrong with it
+  read(sample, {&nothing, 1});  // throws the record's error
   frames_->fail(sample.record, "it can be read, but could not when the file was opened");
 }
 

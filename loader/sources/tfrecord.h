@@ -11,21 +11,21 @@
 
 namespace shardwise {
 
-/// A field made of a feature of tf.train.Example. A list of int64 becomes any type that holds its
-/// values, a list of floats becomes f64, f32, f16 or bf16; a list of one byte string becomes its
-/// bytes, or the elements of `dtype` that they are (tf.io.decode_raw, little-endian).
+/// A field made from a feature of tf.train.Example. A list of int64 becomes any type that holds its
+/// values; a list of floats becomes f64, f32, f16 or bf16; a list of one byte string becomes its
+/// bytes, or the elements of `dtype` that the bytes encode (tf.io.decode_raw, little-endian).
 struct TfFeature {
   std::string name;  ///< of the field and of the feature
   DType dtype;
   Shape shape = {};
 
-  /// Records differ in dim 0, of which shape[0] is the most; 0 there: it is found by reading all
-  /// records when the file is opened.
+  /// Records differ in dim 0, and shape[0] is the largest extent; if it is 0, it is found by
+  /// reading all records when the file is opened.
   bool ragged = false;
 };
 
 struct TfrecordOptions {
-  /// Empty: the one field "record", u8 and ragged, the bytes of each record as they are.
+  /// If empty, there is one field "record", u8 and ragged: the bytes of each record as they are.
   std::vector<TfFeature> features = {};
 
   std::size_t hold_bytes = kDefaultHoldBytes;  ///< of all files together
@@ -33,13 +33,13 @@ struct TfrecordOptions {
 };
 
 /// Opens TFRecord files, one after the other: frames of length, checksum, data, checksum. All
-/// lengths are read and checked when a file is opened, of which 8 bytes per record are kept; data
-/// is checked when it is read.
+/// lengths are read and checked when a file is opened, and 8 bytes per record are kept; data is
+/// checked when it is read.
 ///
-/// Throws invalid_argument for impossible options and where there is no file; not_found; io;
-/// unsupported for files that are compressed as a whole; corrupt where a length's checksum is wrong
-/// or the file ends within a record. Data with a wrong checksum, and an example that lacks a
-/// feature or has another number of values, are errors of its read(), which name record and offset.
+/// Throws invalid_argument for impossible options and if there is no file; not_found; io;
+/// unsupported for files that are compressed as a whole; corrupt if a length's checksum is wrong or
+/// the file ends within a record. If data has a wrong checksum, or an example lacks a feature or
+/// has another number of values, reading the record throws, naming record and offset.
 ///
 ///   const auto images = open_tfrecord({"train-0.tfrecord", "train-1.tfrecord"}, {.features = {
 ///       {.name = "image", .dtype = DType::u8, .shape = {28, 28}},

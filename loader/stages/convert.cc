@@ -107,7 +107,7 @@ class NormaliseStage final : public detail::FieldStage {
     if (original().ragged) detail::zero_rows_from(state.length, sizeof(float), output);
   }
 
-  // Element i by pair i % channels. By memcpy, as nobody promises that the data is aligned.
+  // Element i uses pair i % channels. Uses memcpy, since the data need not be aligned.
   static void normalise_run(std::byte* data, std::size_t count, const float* mean,
                             const float* stddev, std::size_t channels) {
     const auto normalise_one = [&](std::size_t i, float m, float s) {

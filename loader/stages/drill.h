@@ -9,7 +9,7 @@
 
 namespace shardwise {
 
-/// What goes wrong with a record.
+/// A fault of one record.
 struct DrillFault {
   enum class Kind {
     corrupt,    ///< reading it throws corrupt
@@ -24,13 +24,13 @@ struct DrillFault {
   bool operator==(const DrillFault&) const = default;
 };
 
-/// "corrupt:17,slow:20,kill:900". Throws invalid_argument, listing the kinds there are.
+/// Reads "corrupt:17,slow:20,kill:900". Throws invalid_argument, listing the known kinds.
 std::vector<DrillFault> parse_drill(std::string_view text);
 
-/// The same records, of which some go wrong whenever they are read: a rehearsal of what a job does
-/// then, with BadRecords::substitute say, or when it is killed and goes on. The run stays what it
-/// is: its states are taken with and without the drill. Throws invalid_argument where the source is
-/// null or has no such record.
+/// The same records, but some fail whenever they are read: a rehearsal of what a job then does, say
+/// with BadRecords::substitute, or if it is killed and resumed. The run stays the same: a loader
+/// accepts its states with and without the drill. Throws invalid_argument if the source is null or
+/// has no such record.
 ///
 ///   const auto trial = drill(source, parse_drill("corrupt:3,io:5"));
 ///   trial->fingerprint() == source->fingerprint();

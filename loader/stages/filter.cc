@@ -74,7 +74,7 @@ class FilterStage final : public detail::SelectStage {
   RankedBits kept_;
 };
 
-// From the cache, if there is one that fits.
+// Taken from the cache, if there is one that fits.
 std::vector<std::uint64_t> FilterStage::evaluated(const RecordPredicate& predicate,
                                                   const FilterOptions& options) const {
   if (options.cache.empty()) return evaluate(predicate, options);

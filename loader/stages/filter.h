@@ -15,14 +15,14 @@ namespace shardwise {
 
 /// Which records stay. Value type.
 struct RecordPredicate {
-  /// Stands for the function in fingerprints and caches: change it when the function decides
-  /// otherwise. Must not be empty.
+  /// Stands for the function in fingerprints and caches: change it if the function changes its
+  /// decisions. Must not be empty.
   std::string name;
 
-  /// Fields that the function reads, and fields of which it asks the length alone, which is cheap.
+  /// Fields that the function reads, and fields of which it needs only the length, which is cheap.
   std::vector<std::string> fields = {}, lengths = {};
 
-  /// Whether the record stays, from `fields` and then `lengths` in their orders. A pure function,
+  /// Whether the record stays. Gets `fields` and then `lengths`, in their orders. A pure function,
   /// called on several threads at once.
   std::function<bool(std::span<const FieldValue>)> keep;
 };
@@ -35,21 +35,20 @@ struct FilterOptions {
   /// throws ends the evaluation (cancelled, say).
   std::function<void(std::int64_t done, std::int64_t total)> progress = {};
 
-  /// File that the result is kept in, and taken from if it is of the same source (by fingerprint)
-  /// and predicate (by name). One of other data, or damaged, is replaced: by a temporary file
-  /// beside it that is renamed, so processes may share it. Empty: none.
+  /// File to keep the result in. The result is taken from it if source (by fingerprint) and
+  /// predicate (by name) are the same. If its data is other or damaged, the file is replaced: a
+  /// temporary file beside it is renamed, so processes may share it. Empty: none.
   std::filesystem::path cache = {};
 };
 
-/// The records for which the predicate holds, in their order. It is evaluated once for each, at
-/// epoch 0 and seed 0; what is stored is a bit per record and an index of 1/32 of that, so the j-th
-/// kept record is found in O(log size).
+/// The records for which the predicate holds, in their order. The predicate is evaluated once per
+/// record, at epoch 0 and seed 0. A bit per record is stored, and an index of 1/32 of that size
+/// that finds the j-th kept record in O(log size).
 ///
-/// Throws invalid_argument where the source is null, its order changes with the epoch (filter
-/// first, then shuffle), the predicate has no name or function, nothing is kept or an option is
-/// impossible; not_found for an unknown field; corrupt where the cache is a file of another kind,
-/// which is left as it is; io where it cannot be written; and what reading throws, naming the
-/// record.
+/// Throws invalid_argument if the source is null, its order changes with the epoch (filter first,
+/// then shuffle), the predicate has no name or function, nothing is kept or an option is
+/// impossible; not_found for an unknown field; corrupt if the cache is a file of another kind,
+/// which is left as it is; io if it cannot be written; and what reading throws, naming the record.
 ///
 ///   const auto threes = filter(source, parse_filter("label==3", source->fields()));
 ///   const auto bright = filter(source, {.name = "bright", .fields = {"image"}, .keep = is_bright},
@@ -63,11 +62,11 @@ std::shared_ptr<const Source> filter(std::shared_ptr<const Source> source,
 ///     label==3            x<0.5 && label!=2       !(label in 1,2,5) || length(text)>=16
 ///
 /// Comparisons are ==, !=, <, <=, >, >=, and "in" with a list; they are joined by &&, || and !,
-/// with parentheses. A field's name is compared by its value, so has one element per record;
-/// length() is a record's own extent in dim 0. Names of other characters than letters, digits, "_",
-/// "." and "/" stand in double quotes. Integers compare exactly, with fractions as f64. Throws
-/// invalid_argument, naming the character where the text is at fault; not_found for an unknown
-/// field; unsupported for a field whose type is not computed with.
+/// with parentheses. A field's name stands for its value, so the field must have one element per
+/// record; length() is a record's own extent in dim 0. Names with characters other than letters,
+/// digits, "_", "." and "/" must be in double quotes. Integers compare exactly with each other, and
+/// as f64 with fractions. Throws invalid_argument, naming the character at which the text is wrong;
+/// not_found for an unknown field; unsupported for a field whose type is not computed with.
 ///
 ///   parse_filter("label>2", source->fields()).name == "label > 2";
 RecordPredicate parse_filter(std::string_view text, std::span<const Field> fields);

@@ -53,15 +53,15 @@ FilterNumber filter_number_of(const FieldValue& value) {
   }
 }
 
-// An expression is a list of nodes; the children of one stand before it. Of "a && b && c" there is
-// one node, so that depth is that of the parentheses.
+// An expression is a list of nodes; a node's children come before it. "a && b && c" is one node, so
+// that the depth is that of the parentheses.
 struct FilterNode {
   enum class Kind { both, either, negation, comparison, list };
   Kind kind;
   std::vector<std::size_t> children = {};  // nodes
-  std::size_t value = 0;                   // of a comparison or list: which field or length
-  bool is_length = false;                  // which of the two
-  std::string operation = {};              // of a comparison
+  std::size_t value = 0;       // index of the field or length, for comparisons and lists
+  bool is_length = false;      // whether `value` is a length
+  std::string operation = {};  // of a comparison
   std::vector<FilterNumber> numbers = {};
 };
 
@@ -168,7 +168,7 @@ class FilterParser {
     token_ = text_.substr(at_, end - at_);
     at_ = end;
   }
-  // The token's text goes to the name, which so is the same for any blanks.
+  // Adds the token's text to the name, which is thus the same for any blanks.
   void consume() {
     if (!name_.empty()) name_ += ' ';
     name_ += token_;
@@ -183,7 +183,7 @@ class FilterParser {
     if (!accept(symbol)) needs(fmt::format("\"{}\"", symbol));
   }
 
-  // Whether the character after the token, blanks aside, is this one.
+  // Whether the next character after the token and blanks is `wanted`.
   bool next_is(char wanted) const {
     const std::size_t next = text_.find_first_not_of(" \t", at_);
     return next != std::string_view::npos && text_[next] == wanted;
@@ -280,7 +280,7 @@ class FilterParser {
     consume();
   }
 
-  // The field that the token names; the token stays.
+  // The field that the token names; does not consume the token.
   const Field& named_field() const {
     if (kind_ != Token::name && kind_ != Token::quoted) needs("a field's name");
     std::string_view wanted = token_;

@@ -12,32 +12,33 @@
 namespace shardwise {
 
 /// Makes the new fields of one record from fields of the source, in the orders of `map`'s fields
-/// and MapOptions::inputs. Called on the loader's threads, several at once. What it throws reaches
-/// the caller of read(). To give the same batches on every mesh it draws numbers from `random`
-/// alone.
+/// and MapOptions::inputs. Called on several of the loader's threads at once. Its exceptions reach
+/// the caller of read(). It must draw random numbers only from `random`, so that batches are the
+/// same on every mesh.
 using MapFunction =
     std::function<void(const Sample& sample, SampleRandom& random,
                        std::span<const FieldValue> inputs, std::span<FieldBuffer> outputs)>;
 
 struct MapOptions {
   /// Names the function in fingerprints and error messages, and the stream of its random numbers:
-  /// change it when the function gives other results. Must not be empty.
+  /// change it if the function's results change. Must not be empty.
   std::string name;
 
   /// Fields of the source that the function reads. Empty: all.
   std::vector<std::string> inputs = {};
 
-  /// Fields of the source that the result has too, before the new ones, read by boxes as they are.
+  /// Fields of the source that the result has, too: before the new ones, unchanged and read by
+  /// boxes.
   std::vector<std::string> keep = {};
 };
 
 /// Records with fields that a function computes. One read() of the result is one read() of the
-/// source and at most one call of the function: none where only kept fields are asked for. The
-/// function makes all of a record; read_box and devices that need parts get them cut out. length()
-/// of a new field that is ragged calls the function, so costs what read() does.
+/// source and at most one call of the function: none if only kept fields are asked for. The
+/// function makes all of a record; parts for read_box and devices are cut out. length() of a new
+/// ragged field calls the function, so it costs as much as read().
 ///
-/// Throws invalid_argument where source or function are null, the name is empty, there is no new
-/// field, or a name comes twice; not_found for an unknown input or kept field.
+/// Throws invalid_argument if source or function are null, the name is empty, there is no new
+/// field, or a name repeats; not_found for an unknown input or kept field.
 ///
 ///   const auto sums = map(source, {{"sum", DType::u8, {}}},
 ///                         [](const Sample&, SampleRandom&, auto in, auto out) {

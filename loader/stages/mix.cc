@@ -52,7 +52,7 @@ class MixStage final : public Source {
     drawn.source.will_read(drawn.sample);
   }
 
-  // Without weights: changes may be added as a run goes on.
+  // Without weights, since changes may be added during a run.
   std::uint64_t fingerprint() const override {
     detail::Facts facts("mix");
     for (const auto& source : sources_) facts.add(source->fingerprint());

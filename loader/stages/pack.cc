@@ -38,7 +38,7 @@ class PackStage final : public detail::OneSourceStage {
   void read(const Sample& sample, std::span<const FieldBox> boxes) const override;
   std::int64_t length(const Sample&, std::size_t) const override { return options_.window; }
   void will_read(const Sample& sample) const override;
-  bool changes_with_epoch() const override { return false; }  // it is that of epoch 0
+  bool changes_with_epoch() const override { return false; }  // always that of epoch 0
   std::string describe(std::int64_t samples) const override;
 
   std::uint64_t fingerprint() const override {
@@ -54,7 +54,7 @@ class PackStage final : public detail::OneSourceStage {
   }
 
  private:
-  /// Of a record: its window of documents, and which of the packs made of that it is.
+  /// The place of a record: its window of documents, and its number among the packs of that window.
   struct Place {
     std::int64_t window, pack;
   };
@@ -75,7 +75,7 @@ class PackStage final : public detail::OneSourceStage {
   std::size_t field_;  // of the source
   std::vector<Field> fields_;
   std::array<std::byte, 8> eos_{};
-  std::vector<std::int64_t> packs_before_;  // per window of documents; last of all
+  std::vector<std::int64_t> packs_before_;  // per window of documents; at the end, the total
   mutable PlanCache plans_{kMostPlanBytes};
 };
 
@@ -161,7 +161,7 @@ PackPlan PackStage::make_plan(std::int64_t window) const {
   return PackPlan(begin, lengths, options_.window);
 }
 
-// Two threads that want the same plan may both make it, which is better than one waiting.
+// Two threads that want the same plan may both make it, which is better than if one waits.
 PlanCache::Plan PackStage::plan_of(std::int64_t window) const {
   if (PlanCache::Plan plan = plans_.find(window)) return plan;
   auto plan = std::make_shared<const PackPlan>(make_plan(window));
@@ -176,7 +176,7 @@ PlanCache::Plan PackStage::plan_of(std::int64_t window) const {
   return plan;
 }
 
-// The range of a piece, which begins at `start` of the pack, that is in a box.
+// The part of a piece that is in a box; the piece begins at `start` of the pack.
 struct PieceRange {
   std::int64_t begin, end;  // of the pack
   bool empty() const { return begin >= end; }
@@ -213,7 +213,7 @@ void set_numbers(const FieldBox& box, std::int64_t begin, std::int64_t end, std:
   }
 }
 
-// All of epoch 0 is read to make the packs.
+// Describes all of the source's epoch 0, since all of it is read to make the packs.
 std::string PackStage::describe(std::int64_t) const {
   return fmt::format("pack({}, window {}, documents {}, {}{})",
                      detail::described_name(inner().fields()[field_].name), options_.window,
@@ -222,7 +222,7 @@ std::string PackStage::describe(std::int64_t) const {
                      inner().describe(inner().size()));
 }
 
-// Only where the plan is at hand.
+// Only if the plan is in the cache.
 void PackStage::will_read(const Sample& sample) const {
   const Place place = place_of(sample.record);
   const PlanCache::Plan plan = plans_.find(place.window);

@@ -202,7 +202,7 @@ class PadStage final : public detail::FieldStage {
                       "count of 0 or more for each dim",
                       field_name, to_string(whole), to_string(before), to_string(after)));
     }
-    num_bytes(shape, size_bytes(original().dtype));  // throws where they overflow
+    num_bytes(shape, size_bytes(original().dtype));  // throws if they overflow
     if (is_computed(original().dtype)) {
       convert(DType::f64, reinterpret_cast<const std::byte*>(&value), original().dtype,
               element_.data(), 1);
@@ -237,11 +237,11 @@ class PadStage final : public detail::FieldStage {
     if (!own.empty()) own[0] = state.length;
     Box box = intersect(shifted_region(output, before_, -1), Box::whole(own));
     if (!box.empty() || output.empty()) return box;
-    // Of an empty box the place does not matter, but it must be one that the source has.
+    // The place of an empty box does not matter, but it must be inside the source's field.
     return Box(Index::filled(own.size(), 0), Index::filled(own.size(), 0));
   }
   void finish(const State& state, const ConstBoxView& input, const BoxView& output) const override {
-    if (input.data == output.data) return;  // all of it was read
+    if (input.data == output.data) return;  // already read in place
     const std::size_t element_bytes = size_bytes(original().dtype);
     fill(output, element_bytes);
     if (changed().ragged)

@@ -11,23 +11,23 @@
 
 namespace shardwise {
 
-// Stages that move a field's elements without changing them. A box of the result is made of one box
-// of the source, and no byte outside it is asked for.
+// Stages that move a field's elements without changing them. A box of the result is made from one
+// box of the source, and no byte outside that box is read.
 
 /// Where a crop is in a record. Value type.
 class CropPosition {
  public:
   enum class Kind { at, centre, random };
 
-  /// Begins at this index in every record.
+  /// The crop begins at this index in every record.
   static CropPosition at(const Index& begin) { return {Kind::at, begin, {}}; }
 
-  /// As many elements are left out before as after, or one more after.
+  /// The crop leaves out as many elements before as after it, or one more after.
   static CropPosition centre() { return {Kind::centre, {}, {}}; }
 
-  /// Anywhere, each place equally likely, drawn anew for each record and epoch. Crops and flips of
-  /// equal `stream` draw equal numbers: so an image and its mask are cut alike. Left empty, it is
-  /// the name of stage and field.
+  /// The crop is anywhere, each place equally likely, drawn anew for each record and epoch. Crops
+  /// and flips of equal `stream` draw equal numbers, so an image and its mask are cut alike. An
+  /// empty stream stands for the name of stage and field.
   static CropPosition random(std::string stream = {}) {
     return {Kind::random, {}, std::move(stream)};
   }
@@ -46,16 +46,16 @@ class CropPosition {
 };
 
 /// A part of the field's records, of extents `shape`. A ragged field is cut within the record's own
-/// length; one that is shorter than shape[0] is kept whole in that dim. Throws invalid_argument
-/// where the shape is not within the field's, or the position leaves it; not_found for an unknown
+/// length; a record shorter than shape[0] is kept whole in dim 0. Throws invalid_argument if the
+/// shape is not within the field's, or the crop at this position is not; not_found for an unknown
 /// field.
 ///
 ///   const auto small = crop(source, "image", {24, 24, 3}, CropPosition::random());
 std::shared_ptr<const Source> crop(std::shared_ptr<const Source> source, std::string_view field,
                                    const Shape& shape, const CropPosition& position);
 
-/// The records mirrored in one dim, each with this probability, drawn as CropPosition::random()
-/// says of `stream`. Throws invalid_argument where the field has no such dim, it is dim 0 of a
+/// The records mirrored in one dim, each with this probability, drawn by `stream` as for
+/// CropPosition::random(). Throws invalid_argument if the field has no such dim, it is dim 0 of a
 /// ragged field, or the probability is not in 0 .. 1; not_found for an unknown field.
 ///
 ///   const auto mirrored = flip(source, "image", 1, 0.5);
@@ -64,10 +64,10 @@ std::shared_ptr<const Source> flip(std::shared_ptr<const Source> source, std::st
                                    const std::string& stream = {});
 
 /// The records with elements of `value` before and after in each dim. The value is converted to the
-/// field's type as convert() does. Of a ragged field the padding of dim 0 counts to the record's
-/// length. Throws invalid_argument where before or after are not one count of 0 or more per dim;
-/// unsupported where the field is of a type that is not computed with and the value is not 0;
-/// not_found for an unknown field.
+/// field's type as by convert(). The padding of a ragged field's dim 0 counts to the record's
+/// length. Throws invalid_argument if before or after are not one count of 0 or more per dim;
+/// unsupported if the field's type is not computed with and the value is not 0; not_found for an
+/// unknown field.
 ///
 ///   const auto framed = pad(source, "image", {2, 2, 0}, {2, 2, 0}, 0);
 std::shared_ptr<const Source> pad(std::shared_ptr<const Source> source, std::string_view field,

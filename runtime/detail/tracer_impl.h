@@ -17,7 +17,7 @@
 
 namespace shardwise {
 
-/// What a tensor is at the moment: a value, a node of the step that is being recorded, or both.
+/// The present state of a tensor: a value, a node of the step that is being recorded, or both.
 struct Tensor::State {
   std::shared_ptr<TracerImpl> tracer;
   TensorType type;
@@ -54,7 +54,8 @@ struct TracerImpl : std::enable_shared_from_this<TracerImpl> {
     if (!recording) {
       recording = std::make_shared<Graph>();
       set_scope(scope);
-      // As many as the step before had: nodes are large, and moving them takes longer than making.
+      // The number that the step before had: nodes are large, and moving them takes longer than
+      // making.
       if (last != nullptr) {
         recording->nodes.reserve(last->graph().nodes.size());
         pending.reserve(last->graph().nodes.size());
@@ -64,7 +65,7 @@ struct TracerImpl : std::enable_shared_from_this<TracerImpl> {
     return *recording;
   }
 
-  /// What is recorded from now on belongs to it.
+  /// Operations recorded from now on belong to it.
   void set_scope(const std::string& path) {
     scope = path;
     if (!recording) return;
@@ -74,7 +75,7 @@ struct TracerImpl : std::enable_shared_from_this<TracerImpl> {
     if (at == scopes.end()) scopes.push_back(path);
   }
 
-  /// What body() gives. Its errors say what was done to which tensor, and where in the program.
+  /// The result of body(). Its errors name the operation, the tensor, and the place in the program.
   template <class Body>
   auto located(std::string_view operation, const State& state, const Body& body) {
     try {
@@ -107,7 +108,7 @@ struct TracerImpl : std::enable_shared_from_this<TracerImpl> {
 
   using States = std::vector<std::shared_ptr<State>>;
 
-  /// Runs what has been recorded and gives tensors that are only marked their place.
+  /// Runs what has been recorded, and places tensors that are only marked.
   void run();
 
  private:
@@ -117,14 +118,14 @@ struct TracerImpl : std::enable_shared_from_this<TracerImpl> {
   /// Takes tensors that are marked, and not among `bound`, to the devices as they are marked.
   void place_marked(const States& bound);
 
-  /// Throws resource_exhausted if the step and what it needs from the host do not fit.
+  /// Throws resource_exhausted if the step and its tensors from the host do not fit.
   void check_memory(const States& bound, const Executable& found) const;
 
-  /// The inputs' arrays, on the devices; those that may be donated are the step's alone.
+  /// The inputs' arrays, on the devices. Only the step holds those that may be donated.
   void upload(const States& bound, const Executable& found, const CompileOptions& compile,
               std::vector<std::optional<ShardedArray>>& arrays);
 
-  /// After a failure: what was to replace a weight has the weight's value.
+  /// After a failure: gives the tensors that were to replace weights the weights' values.
   void give_back(const Graph& traced, const States& bound, const States& made) const noexcept;
 
  public:

@@ -52,7 +52,7 @@ struct Graph {
   std::vector<NodeId> outputs;
   std::vector<std::string> scopes = {""};  ///< "layer0/attention"
 
-  /// What nodes that are appended now get.
+  /// Given to nodes that are appended now.
   std::int32_t scope = 0;
   bool backward = false;
 
@@ -67,7 +67,7 @@ bool same_program(const Graph& a, const Graph& b);
 /// "%17 = dot_general(%3, %9) \"btd,df->btf\" : f32[16, 128, 512] data,-,model", without line end.
 std::string to_string(const Graph& graph, NodeId id);
 
-/// Where in the program something was recorded, for messages: ` in "layer0/attention"`; "" where no
+/// Where in the program something was recorded, for messages: ` in "layer0/attention"`; "" if no
 /// scope was open.
 std::string in_scope(const Graph& graph, std::int32_t scope);
 

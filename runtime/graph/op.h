@@ -13,9 +13,9 @@
 
 namespace shardwise {
 
-/// What a node of a graph computes. Names and meaning are those of jax.lax if it has the op; the
-/// attributes that an op reads are listed beside it. docs/programs.md has the table of them all,
-/// and says where the meaning differs ("Numbers").
+/// What a node of a graph computes. Names and meaning are those of jax.lax if it has the op. The
+/// attributes that an op reads are listed beside it. docs/programs.md has a table of all ops, and
+/// says where the meaning differs ("Numbers").
 enum class Op : std::uint8_t {
   // Leaves.
   input,     ///< bound from outside
@@ -102,7 +102,7 @@ enum class Op : std::uint8_t {
   // and ops work on that. `text`: a spec; its dims divide evenly.
   enter_manual,  ///< a device's shard, as a tensor of its shape
   leave_manual,  ///< the tensor of these shards; dims[0] replicas of each: equal, or to be summed
-                 ///< where number != 0
+                 ///< if number != 0
   manual_all_reduce,  ///< over the axes of `text` ("data+model"); number: a Reduction
 };
 inline constexpr std::size_t kOps = static_cast<std::size_t>(Op::manual_all_reduce) + 1;
@@ -136,8 +136,8 @@ class Scalar {
   void write(DType dtype, std::byte* element) const;
 
   /// What a constant of a dtype holds for it: an i64 or u64 for integers and booleans, else a
-  /// double (an integer is rounded to the dtype first). Nothing if an integer type or bool does not
-  /// have it exactly.
+  /// double (an integer is rounded to the dtype first). Nothing if an integer type or bool cannot
+  /// hold it exactly.
   std::optional<Scalar> of(DType dtype) const;
 
   /// "0.5", "-0", "nan", "18446744073709551615"
@@ -152,7 +152,7 @@ class Scalar {
   std::uint64_t bits_ = 0;
 };
 
-/// What a node says beside its operands; see Op for who reads what.
+/// What a node says beside its operands; Op says which op reads which attribute.
 struct Attributes {
   Dims dims = {}, begin = {}, end = {}, stride = {};
   Scalar number = {};

@@ -50,7 +50,7 @@ Buffer::Buffer(std::shared_ptr<Arena> arena, std::size_t size_bytes, MemoryKind 
     : arena_(std::move(arena)), size_bytes_(size_bytes), kind_(kind), label_(label) {}
 
 Buffer::~Buffer() {
-  block_.reset();  // the arena keeps what the peak leaves room for: the buffer still counts
+  block_.reset();  // the arena keeps memory up to the peak: the buffer still counts
   arena_->strike(*this);
 }
 

@@ -12,12 +12,12 @@ namespace shardwise {
 
 /// What a piece of device memory is for; the accounting keeps the kinds apart.
 enum class MemoryKind {
-  array,       ///< arrays that a program has made itself, and whose use nobody has named
+  array,       ///< arrays that a program has made itself, without naming a use
   loader,      ///< slots of minibatches
   parameter,   ///< weights
   optimizer,   ///< the optimizer's state
-  activation,  ///< what a program computes on its way
-  collective,  ///< what a collective needs beside its result
+  activation,  ///< intermediate values of a program
+  collective,  ///< memory of a collective beside its result
   checkpoint,  ///< staging of saves and restores
 };
 inline constexpr std::size_t kMemoryKinds = 7;
@@ -57,9 +57,8 @@ class Block {
   std::byte* data_;
 };
 
-/// A part of a block: what an array's shard is kept in. Counted on its device, by its kind, until
-/// the last holder drops it. A buffer that several hold is not written to any more.
-/// Thread-compatible.
+/// A part of a block: it holds an array's shard. Counted on its device, by its kind, until the last
+/// holder drops it. A buffer with several holders is not written to any more. Thread-compatible.
 class Buffer {
  public:
   ~Buffer();

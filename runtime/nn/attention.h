@@ -34,9 +34,9 @@ T attention_weights(const T& scores, std::int64_t width, Mask mask) {
 }  // namespace detail
 
 /// softmax(q k / sqrt(width)) v, for each head: q [batch, queries, heads, width], k and v [batch,
-/// keys, heads, width]; gives [batch, queries, heads, width]. With fewer heads in k and v, each of
-/// theirs serves as many heads of q that stand together (grouped-query attention). Throws
-/// invalid_argument where the heads do not divide.
+/// keys, heads, width]; gives [batch, queries, heads, width]. If k and v have fewer heads, each of
+/// them serves the same number of consecutive heads of q (grouped-query attention). Throws
+/// invalid_argument if the heads do not divide.
 template <TensorLike T>
 T attention(const T& q, const T& k, const T& v, Mask mask = Mask::causal) {
   const Shape shape = q.type().shape;

@@ -7,8 +7,8 @@
 
 namespace shardwise {
 
-/// x w: [.., in], [in, out] -> [.., out]. The leading dims stay what they are, so that marks on
-/// them go through.
+/// x w: [.., in], [in, out] -> [.., out]. The leading dims stay as they are, so marks on them pass
+/// through.
 template <TensorLike T>
 T linear(const T& x, const T& w) {
   std::string leading;

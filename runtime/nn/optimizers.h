@@ -9,9 +9,9 @@
 
 namespace shardwise {
 
-// Each step replaces the weights, and the optimizer's state, by what they are afterwards; gradients
-// stand in the order of the weights. `rate` is a number, or a scalar tensor: numbers are a part of
-// the program, so one that changes from step to step is better a tensor. All of one dtype.
+// Each step replaces the weights and the optimizer's state by their new values. Gradients come in
+// the order of the weights. `rate` is a number or a scalar tensor. A number is part of the program,
+// so a rate that changes from step to step is better a tensor. All are of one dtype.
 
 /// w - rate * g
 template <TensorLike T, class Rate>
@@ -40,7 +40,7 @@ struct AdamWOptions {
 template <TensorLike T>
 struct AdamWState {
   std::vector<T> first, second;  ///< moments of the gradients, as the weights
-  T steps;                       ///< a floating scalar, so that no step is another program
+  T steps;                       ///< a floating scalar, so that all steps are one program
 };
 
 /// Adam with decoupled weight decay (Loshchilov and Hutter, 2019).
@@ -52,7 +52,7 @@ void adamw(std::vector<T>& weights, AdamWState<T>& state,
   const auto unbiased = [&](double beta) {
     return 1.0 - pow(full_like(state.steps, beta), state.steps);
   };
-  // Scalars, so that an element costs one division and one root.
+  // Scalars, so an element costs one division and one root.
   const T first_scale = rate / unbiased(options.beta1);
   const T second_scale = 1.0 / unbiased(options.beta2);
   for (std::size_t i = 0; i < weights.size(); ++i) {
@@ -66,8 +66,8 @@ void adamw(std::vector<T>& weights, AdamWState<T>& state,
   }
 }
 
-/// Scales all gradients by one factor so that their norm, of all of them together, is at most
-/// `most`. Gives the norm as it was, a scalar. Requires a gradient.
+/// Scales all gradients by one factor so that their common norm is at most `most`. Gives the norm
+/// before that, a scalar. Requires a gradient.
 template <TensorLike T>
 T clip_by_global_norm(std::vector<T>& gradients, double most) {
   const auto square = [](const T& g) { return reduce_sum(g * g, all_dims(g.type().shape.size())); };

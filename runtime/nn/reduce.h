@@ -21,7 +21,7 @@ inline Dims all_dims(std::size_t rank) {
   return dims;
 }
 
-/// What a reduction over `dims` of a tensor of `shape` has given, repeated along these dims.
+/// The result of a reduction over `dims` of a tensor of `shape`, repeated along these dims.
 template <TensorLike T>
 T spread(const T& reduced, const Shape& shape, const Dims& dims) {
   Dims kept;

@@ -43,7 +43,7 @@ void check_mpi(int code, const char* what) {
   throw Error(ErrorCode::io, fmt::format("MPI: {}: {}", what, text.data()));
 }
 
-// All calls of ours, one at a time: MPI may have been initialised for no more.
+// All our calls, one at a time: MPI may have been initialised for no more.
 std::mutex& mpi_mutex() {
   static std::mutex mutex;
   return mutex;
@@ -253,7 +253,7 @@ class MpiTransport final : public Transport {
 
   MPI_Comm communicator_ = MPI_COMM_NULL;
   int rank_ = 0, size_ = 1;
-  // A message stays where it is, as MPI holds pointers to its bytes.
+  // A message stays in its place, because MPI holds pointers to its bytes.
   std::unique_ptr<std::list<Message>> outgoing_ = std::make_unique<std::list<Message>>();
   std::unique_ptr<std::list<Message>> incoming_ = std::make_unique<std::list<Message>>();
   Mailbox mailbox_;

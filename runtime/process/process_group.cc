@@ -22,7 +22,7 @@ using std::chrono::milliseconds;
 // woken up looks for aborts between them.
 constexpr milliseconds kFirstSlice{10}, kLongestSlice{1000};
 
-// The one who collects gives up first, as it can say who is missing.
+// The rank that collects gives up first, because it can say which ranks are missing.
 constexpr milliseconds kLeastGrace{100};
 
 constexpr auto kNeverSent = ~std::uint64_t{0};  // the number of no message
@@ -38,7 +38,7 @@ class NoTransport final : public Transport {
       const std::lock_guard lock(mutex_);
       aborts_.emplace_back(channel, reason);
     } catch (...) {
-      // Nobody else is told; the caller knows.
+      // No other rank learns of it; the caller knows.
     }
   }
   std::optional<std::string> aborted(std::uint64_t channel) override {
@@ -72,16 +72,16 @@ std::string ranks_text(const std::vector<int>& ranks) {
   return text;
 }
 
-// The same number in every process, whatever other groups they make meanwhile, and none that
-// another group has.
+// The same number in every process, whatever other groups they make meanwhile; no other group has
+// it.
 std::uint64_t channel_of_duplicate(std::uint64_t original, std::uint64_t number) {
   return mix_bits(original + (number + 1) * kSplitMixGamma);
 }
 
-// The binomial tree in which rank 0's bytes reach all: rank 6 has them of 4, which has them of 0.
+// The binomial tree in which rank 0's bytes reach all: rank 6 gets them from 4, and 4 from 0.
 int parent_of(int rank) { return rank & (rank - 1); }
 
-// Those with the most ranks below them first.
+// The ranks with the most ranks below them come first.
 std::vector<int> children_of(int rank, int size) {
   std::vector<int> children;
   for (int bit = 1; rank + bit < size && (rank == 0 || bit < (rank & -rank)); bit *= 2) {
@@ -111,12 +111,12 @@ std::string difference(const detail::Facts& found, int from, const detail::Facts
 
 struct ProcessGroup::State {
   std::shared_ptr<Transport> transport;
-  std::shared_ptr<const State> original;  // that it is a duplicate of
+  std::shared_ptr<const State> original;  // of which it is a duplicate
   std::uint64_t channel = 0;
   milliseconds timeout;
   std::atomic<std::uint64_t> operations = 0, duplicates = 0;
 
-  /// One operation: what its messages are marked as, their key, and the deadline.
+  /// One operation: the mark of its messages, their key, and the deadline.
   struct Operation {
     const char* name;
     detail::MessageMark mark;
@@ -136,7 +136,7 @@ struct ProcessGroup::State {
     return fmt::format("{} of rank {} of {}", name, transport->rank(), transport->size());
   }
 
-  /// Its own, or that of what it is a duplicate of.
+  /// Its own, or its original's if it is a duplicate.
   std::optional<std::string> aborted() const {
     for (const State* state = this; state != nullptr; state = state->original.get()) {
       if (auto reason = transport->aborted(state->channel)) return reason;
@@ -159,7 +159,7 @@ struct ProcessGroup::State {
     }
   }
 
-  /// Ends the operation for all, with what is wrong.
+  /// Ends the operation for all, saying what is wrong.
   [[noreturn]] void fail(const Operation& operation, const std::string& problem) {
     abort(fmt::format("{}: {}", operation.name, problem));
     throw Error(ErrorCode::cancelled, fmt::format("{}: {}", label(operation.name), problem));
@@ -181,7 +181,7 @@ struct ProcessGroup::State {
     }
   }
 
-  /// Where one has gone: why it has may still be on its way, from that one or another.
+  /// If a rank has gone, the reason may still be on its way, from that rank or another.
   void await_reason() const {
     const auto end = Clock::now() + kLeastGrace;
     for (const int rank : others(transport->rank())) {
@@ -189,7 +189,7 @@ struct ProcessGroup::State {
       try {
         transport->receive(rank, {channel, kNeverSent}, std::max(left, milliseconds(0)));
       } catch (const Error&) {
-        // All that it had to say has come.
+        // All its messages have come.
       }
       if (aborted()) return;
     }
@@ -204,7 +204,7 @@ struct ProcessGroup::State {
                                   "call the same operations in the same order",
                                   from, detail::name(found.operation), operation.name));
     }
-    await_reason();  // a rank that compares what all do may say more
+    await_reason();  // a rank that compares the operations of all may say more
     check(operation.name);
     fail(operation,
          fmt::format("found a message of rank {} with tag {}, needed tag {}: all ranks give the "
@@ -216,7 +216,7 @@ struct ProcessGroup::State {
     return readable(operation, from, [&] { return detail::unseal(message); });
   }
 
-  /// What read() gives; what it cannot read ends the operation for all.
+  /// The result of read(). If it fails, the operation ends for all.
   template <class Read>
   auto readable(const Operation& operation, int from, const Read& read) -> decltype(read()) {
     try {
@@ -249,7 +249,7 @@ struct ProcessGroup::State {
     }
   }
 
-  /// From one that must itself wait for others, and so may know better what is wrong.
+  /// From a rank that must itself wait for others, and so may know better what is wrong.
   Bytes receive_from_root(const Operation& operation, int root) {
     const milliseconds patience = operation.timeout + std::max(kLeastGrace, operation.timeout / 10);
     if (auto bytes = receive(operation, root, patience)) return std::move(*bytes);
@@ -300,7 +300,7 @@ struct ProcessGroup::State {
     return parts;
   }
 
-  /// Rank 0's bytes on all, by way of other ranks: none sends them to more than log2(size).
+  /// Rank 0's bytes on all ranks, by way of others: no rank sends them to more than log2(size).
   Bytes spread(const Operation& operation, Bytes bytes) {
     const int own = transport->rank();
     if (own != 0) bytes = receive_from_root(operation, parent_of(own));
@@ -310,7 +310,7 @@ struct ProcessGroup::State {
     return bytes;
   }
 
-  /// A rank that sends much must help until it is gone.
+  /// A rank that sends large messages must help until they are gone.
   void flush(const Operation& operation) {
     milliseconds slice = kFirstSlice;
     while (!transport->flush(slice)) {

@@ -17,19 +17,19 @@ namespace shardwise {
 using Bytes = std::vector<std::byte>;
 
 /// The processes of a job, and the few collective operations on byte strings by which they agree.
-/// Every process calls the same operations in the same order; what belongs to one operation is
-/// found by counting. Each message says what operation it is of, with its root or tag: if ranks are
-/// in different operations, the one that finds out ends the group with an error, and no rank gets
-/// bytes of another operation. Ranks that wait for each other in different ones do so until the
-/// deadline; agree() at the start of what ranks do together prevents that.
+/// Every process calls the same operations in the same order; counting finds the messages of one
+/// operation. Each message names its operation, with its root or tag. If ranks are in different
+/// operations, the rank that notices it ends the group with an error, and no rank gets bytes of
+/// another operation. Ranks that wait for each other in different operations do so until the
+/// deadline; an agree() before each common task prevents that.
 ///
-/// Each operation waits until a deadline: its own argument, or else the group's. Where a process
-/// does not come in time, where one is known to be dead, and where one calls abort(), all processes
-/// that wait get an Error: `cancelled` with the reason. A group that was aborted stays so; copies
-/// share that, and so do groups made of it by duplicate(); it does not share theirs.
+/// Each operation waits until a deadline: its own argument, or else the group's. If a process does
+/// not come in time, is known to be dead, or calls abort(), all processes that wait get an Error:
+/// `cancelled` with the reason. An aborted group stays aborted. So do its copies and the groups
+/// made of it by duplicate(); an abort of such a duplicate does not end the original.
 ///
-/// Made of messages, not of an engine's own collectives, so that the rank that collects can name
-/// those that have not come. broadcast and gather are size() - 1 messages to or from the root.
+/// Made of messages, not of an engine's own collectives, so the rank that collects can name the
+/// ranks that are missing. broadcast and gather are size() - 1 messages to or from the root.
 /// all_gather is a gather on rank 0, whose result then goes from rank to rank in a tree: no rank
 /// sends more than log2(size()) times the bytes of all.
 ///
@@ -48,12 +48,12 @@ class ProcessGroup {
   int rank() const;
   int size() const;
 
-  /// How long an operation waits unless it is told otherwise.
+  /// How long an operation waits by default.
   std::chrono::milliseconds timeout() const;
 
-  /// A group of the same processes, whose operations do not mix with this one's; its abort does not
-  /// end this one. Every process makes it, in the same order as other duplicates of this one; no
-  /// message is sent.
+  /// A group of the same processes. Its operations do not mix with this one's, and its abort does
+  /// not end this one. Every process makes it, in the same order as other duplicates of this one;
+  /// no message is sent.
   ProcessGroup duplicate(std::optional<std::chrono::milliseconds> timeout = {}) const;
 
   /// The root's bytes; those of others are not looked at. Does not wait for them.
@@ -72,9 +72,9 @@ class ProcessGroup {
   void barrier(std::optional<std::chrono::milliseconds> timeout = {}) const;
 
   /// Sends bytes to some ranks and takes those of others, which must send some to this one in the
-  /// same operation; a rank occurs at most once in each list. What is given back is in the order of
-  /// `from`. A rank that has nothing to send or take calls it, too. `tag` says what the bytes are
-  /// of, and must be the same for both ranks of each message.
+  /// same operation; a rank occurs at most once in each list. The result is in the order of `from`.
+  /// A rank that has nothing to send or take calls it, too. `tag` says what the bytes belong to,
+  /// and must be the same for both ranks of each message.
   struct Outgoing {
     int to;
     Bytes bytes;
@@ -83,25 +83,25 @@ class ProcessGroup {
                               std::optional<std::chrono::milliseconds> timeout = {},
                               std::uint64_t tag = 0) const;
 
-  /// A number that all ranks must have alike.
+  /// A number that must be the same on all ranks.
   struct Fact {
     std::string_view name;
     std::uint64_t value;
   };
 
-  /// Ends the group with an error that says what differs on which ranks, if not all give the same
-  /// subject and facts. Each rank sends one short message, compares what at most log2(size())
-  /// others say with its own, and waits for these alone: if others differ, it gets the error in a
-  /// later operation.
+  /// If not all ranks give the same subject and facts, ends the group with an error that says what
+  /// differs on which ranks. Each rank sends one short message, compares those of at most
+  /// log2(size()) others with its own, and waits only for these: if other ranks differ, it gets the
+  /// error in a later operation.
   void agree(const std::string& subject, std::span<const Fact> facts,
              std::optional<std::chrono::milliseconds> timeout = {}) const;
 
-  /// Ends what all processes do with this group, now and later, with an error that has this reason
-  /// and the rank. Does not wait. Nothing where it was aborted before.
+  /// Ends all operations of this group on all processes, now and later, with an error that has this
+  /// reason and the rank. Does not wait. Does nothing if the group was aborted before.
   void abort(std::string_view reason) const noexcept;
 
-  /// Throws cancelled where the group was aborted, or is within `wait`: who has an error of its own
-  /// asks so whether another rank's has caused it.
+  /// Throws cancelled if the group was aborted, or is within `wait`. So a rank with an error of its
+  /// own finds out whether another rank's error has caused it.
   void check(std::chrono::milliseconds wait = {}) const;
 
  private:

@@ -35,7 +35,7 @@ class StoreTransport final : public Transport {
       if (store_.get(abort_name(channel), milliseconds(0))) return;
       store_.set(abort_name(channel), std::as_bytes(std::span(reason)));
     } catch (...) {
-      // A second one at the same time, or no store: others wait for their deadlines.
+      // Another abort at the same time, or no store: the others wait for their deadlines.
     }
   }
 

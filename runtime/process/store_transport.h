@@ -13,9 +13,9 @@
 
 namespace shardwise {
 
-/// A store of keys that all processes of a job share: what torch.distributed's Store and
-/// jax.distributed's client are, and what can be made of any engine's messages. Called from several
-/// threads. What a function throws passes through.
+/// A store of keys that all processes of a job share, such as torch.distributed's Store and
+/// jax.distributed's client. It can be made of any engine's messages. Called from several threads.
+/// What a function throws passes through.
 struct KeyValueStore {
   int rank = 0;
   int size = 1;
@@ -23,7 +23,7 @@ struct KeyValueStore {
   /// Each key is set once.
   std::function<void(const std::string& key, std::span<const std::byte> value)> set;
 
-  /// The value; nothing where nobody has set the key after `wait`, which may be 0.
+  /// The value; nothing if the key is not set after `wait`, which may be 0.
   std::function<std::optional<std::vector<std::byte>>(const std::string& key,
                                                       std::chrono::milliseconds wait)>
       get;
@@ -35,8 +35,8 @@ struct KeyValueStore {
   std::string prefix = "shardwise/";
 };
 
-/// Messages by way of a store: each is a key of its own. Throws invalid_argument where a function
-/// is missing or the rank is not one of size.
+/// Messages by way of a store: each is a key of its own. Throws invalid_argument if a function is
+/// missing or the rank is not one of size.
 std::shared_ptr<Transport> store_transport(KeyValueStore store);
 
 }  // namespace shardwise

@@ -17,8 +17,8 @@ struct MessageKey {
   auto operator<=>(const MessageKey&) const = default;
 };
 
-/// Carries messages between the processes of a job: what a ProcessGroup is made of, and all that an
-/// implementation has to give. Ranks are 0 .. size() - 1. Thread-safe.
+/// Carries messages between the processes of a job. A ProcessGroup is made of it, and an
+/// implementation needs to give nothing else. Ranks are 0 .. size() - 1. Thread-safe.
 class Transport {
  public:
   virtual ~Transport() = default;
@@ -27,23 +27,23 @@ class Transport {
   virtual int size() const = 0;
 
   /// Sends to another rank. Does not wait for it to receive. At most one message of a key goes from
-  /// one rank to another. Throws io where it is known that it cannot arrive.
+  /// one rank to another. Throws io if it is known that it cannot arrive.
   virtual void send(int to, const MessageKey& key, std::vector<std::byte> bytes) = 0;
 
-  /// Takes the message of that key from another rank; nothing where it has not come after `wait`,
-  /// or earlier where the channel was aborted. Throws io where it is known that it will not come.
+  /// Takes the message of that key from another rank. Returns nothing if it has not come after
+  /// `wait`, or earlier if the channel was aborted. Throws io if it is known that it will not come.
   virtual std::optional<std::vector<std::byte>> receive(int from, const MessageKey& key,
                                                         std::chrono::milliseconds wait) = 0;
 
-  /// Makes aborted() give a reason in all processes, sooner or later: this one, unless there is one
-  /// already. Does not throw and does not wait.
+  /// Makes aborted() give a reason in all processes, sooner or later: this reason, unless there is
+  /// one already. Does not throw and does not wait.
   virtual void abort(std::uint64_t channel, const std::string& reason) noexcept = 0;
 
   /// Why the channel was aborted, if it was.
   virtual std::optional<std::string> aborted(std::uint64_t channel) = 0;
 
-  /// Waits until other ranks need nothing more from this one to get what it has sent, at most for
-  /// `wait`. True where that is so.
+  /// Waits, at most for `wait`, until other ranks need nothing more from this one to get what it
+  /// has sent. Returns whether that is so.
   virtual bool flush(std::chrono::milliseconds wait) = 0;
 
  protected:

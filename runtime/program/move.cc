@@ -14,7 +14,7 @@ namespace {
 
 using Positions = std::vector<std::int64_t>;
 
-/// Adds up, over all phases, what passes between devices.
+/// Adds up, over all phases, the bytes that pass between devices.
 std::vector<DeviceBytes> traffic_of(const std::vector<MovePhase>& phases, DType dtype) {
   std::map<DeviceId, DeviceBytes> by_device;
   for (const MovePhase& phase : phases) {
@@ -145,7 +145,7 @@ std::vector<MovePhase> all_reduce(const Sharding& sharding, const Shape& shape,
   throw Error(ErrorCode::invalid_argument, "permute: " + why);
 }
 
-/// Who sends to each device along the axis; -1: nobody.
+/// The device that sends to each device along the axis; -1: none.
 Positions senders(const Sharding& sharding, const Shape& shape,
                   const std::vector<Positions>& groups, std::span<const std::int64_t> targets) {
   const std::size_t count = groups.front().size();

@@ -20,12 +20,12 @@ struct MoveGroup {
 
 /// Transfers that do not touch the same target.
 struct MovePhase {
-  /// What a phase takes from: the shards of the old value, or those of the new one as the phases
+  /// The shards that a phase reads: those of the old value, or those of the new one as the phases
   /// before have left them.
   enum class Source { old_value, new_value };
 
-  /// What the boxes of the plans count: elements of the whole tensor, or, where shards change place
-  /// as such, the elements of one shard in row-major order.
+  /// What the boxes of the plans count: elements of the whole tensor, or, if whole shards change
+  /// place, the elements of one shard in row-major order.
   enum class Frame { tensor, shard };
 
   Source source = Source::old_value;
@@ -41,8 +41,8 @@ struct DeviceBytes {
   bool operator==(const DeviceBytes&) const = default;
 };
 
-/// How the shards of one value become those of another: what a collective or a redistribution is.
-/// Says nothing of memory. Immutable once made.
+/// How the shards of one value become those of another: a collective or a redistribution. It knows
+/// no memory. Immutable once made.
 struct MovePlan {
   /// Each target of a phase waits for its own sources only, not for the whole phase before.
   std::vector<MovePhase> phases;
@@ -57,9 +57,9 @@ struct MovePlan {
 /// The one implementation of all_reduce, all_gather, reduce_scatter and all_to_all. In each group
 /// of devices that differ only along the mesh axes `axes` (by number), every device gets its box
 /// under `to`, taken from the boxes of the group under `from`, which cover it. With a reduction all
-/// boxes of the group that hold an element are combined, in mesh order; where `from` and `to` place
-/// alike, in two phases: each device combines one part, and all copy the parts. Both shardings are
-/// of the same mesh.
+/// boxes of the group that hold an element are combined, in mesh order. If `from` and `to` place
+/// alike, that takes two phases: each device combines one part, and all copy the parts. Both
+/// shardings are of the same mesh.
 ///
 /// Such a group of more than 16 devices goes level by level: runs of at most 16 neighbours in mesh
 /// order combine first, then the devices of one place in their runs combine what these have made,
@@ -77,14 +77,14 @@ struct MovePlan {
 MovePlan plan_move(const Sharding& from, const Sharding& to, const Shape& shape, DType dtype,
                    std::span<const std::size_t> axes, Reduction reduction);
 
-/// From any sharding to any other, over all devices of both, whose meshes may differ; each element
+/// From any sharding to any other, over all devices of both. Their meshes may differ. Each element
 /// comes from the nearest replica. Throws as TransferPlan::reshard().
 MovePlan plan_redistribution(const Sharding& from, const Sharding& to, const Shape& shape,
                              DType dtype);
 
 /// Device i along mesh axis `axis` sends its shard, as it is, to device targets[i] of its group;
-/// -1: to none. Throws invalid_argument where `targets` has not one entry for each device along the
-/// axis, one comes twice, or a sender's and its receiver's shards differ in shape.
+/// -1: to none. Throws invalid_argument if `targets` does not have one entry for each device along
+/// the axis, one comes twice, or a sender's and its receiver's shards differ in shape.
 MovePlan plan_permute(const Sharding& sharding, const Shape& shape, DType dtype, std::size_t axis,
                       std::span<const std::int64_t> targets);
 

@@ -29,12 +29,13 @@ struct LocalContext {
   }
 };
 
-/// What a call does on one device. Called for several devices at once; computes and does not wait.
+/// The work of a call on one device. Called for several devices at once; computes and does not
+/// wait.
 using LocalFunction = std::function<void(const LocalContext&)>;
 
-/// What runs on the devices of a mesh: values, and steps that fill them, in an order that is legal.
-/// Says nothing of memory: Storage binds values to it, Schedule says what may run at the same time,
-/// run() carries it out. Manual mode and traced mode both record programs.
+/// What runs on the devices of a mesh: values, and steps that fill them, in a legal order. It knows
+/// no memory: Storage binds values to memory, Schedule says what may run at the same time, run()
+/// carries it out. Manual mode and traced mode both record programs.
 ///
 /// Values are single-assignment: bound from outside, or filled by one call, or by one move and the
 /// fills beside it. All shardings are of the program's mesh.
@@ -66,8 +67,8 @@ class Program {
     LocalFunction function;
   };
 
-  /// Data passes between devices: of one value, or of several whose plans have the same phases,
-  /// groups and targets, which then go together (a bucket).
+  /// Data passes between devices: of one value, or of several together (a bucket). The plans of a
+  /// bucket's values have the same phases, groups and targets.
   struct Move {
     struct Part {
       ValueId from, to;
@@ -93,7 +94,7 @@ class Program {
   std::span<const Step> steps() const { return steps_; }
   const Value& value(ValueId id) const { return values_[static_cast<std::size_t>(id)]; }
 
-  /// Throws invalid_argument where the sharding is of another mesh.
+  /// Throws invalid_argument if the sharding is of another mesh.
   ValueId add_value(Value value);
 
   /// Throws invalid_argument for a value that the program does not have.
@@ -107,8 +108,8 @@ class Program {
   std::vector<Step> steps_;
 };
 
-/// The same number for programs of the same values and steps, on the same mesh; what functions
-/// compute does not count.
+/// The same number for programs of the same values and steps, on the same mesh. The bodies of
+/// functions do not count.
 std::uint64_t hash(const Program& program);
 
 /// The step's name, for errors and pictures.

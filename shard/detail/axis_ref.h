@@ -5,8 +5,8 @@
 
 namespace shardwise::detail {
 
-/// An axis as a spec names it: all of it, or a part of it, `axis:(pre)size` in Shardy's notation:
-/// of the axis seen as pre x size x rest, major first, the middle factor.
+/// An axis as a spec names it: all of it, or a part. A part is `axis:(pre)size` in Shardy's
+/// notation: the middle factor of the axis seen as pre x size x rest, major first.
 struct AxisRef {
   std::string_view axis;
   std::int64_t pre = 1;

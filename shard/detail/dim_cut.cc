@@ -29,7 +29,7 @@ std::int64_t Digits::offset_of(std::int64_t number) const {
 DimCut::DimCut(Digits digits, Kind kind, std::vector<std::int64_t> sizes)
     : digits_(std::move(digits)), kind_(kind), ends_(std::move(sizes)) {
   strict_ = kind == Kind::strict;
-  // What makes no difference is not told apart.
+  // Kinds that cut this dim alike are stored as one, so that they compare equal.
   if (strict_ || num_tiles() == 1 || (kind == Kind::nested_chunk && digits_.list.size() == 1)) {
     kind_ = Kind::ceil;
   }

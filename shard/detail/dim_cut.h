@@ -9,8 +9,8 @@
 
 namespace shardwise::detail {
 
-/// A mesh axis, or a part of one, seen as a digit of the position, and its weight in a number made
-/// of such digits.
+/// A mesh axis, or a part of one, read as a digit of the position, and the digit's weight in a
+/// number made of such digits.
 struct Digit {
   Divider stride, size, weight;
 
@@ -26,7 +26,7 @@ struct Digits {
   Divider range;  // 0 <= at(position) < range.divisor()
   std::vector<Digit> list;
 
-  /// Adds a less significant digit. `fused`: where it counts on from the last one they become one.
+  /// Adds a less significant digit. `fused`: a digit that continues the last one is merged with it.
   void append(std::int64_t stride, std::int64_t size, bool fused);
 
   std::int64_t at(std::int64_t position) const {
@@ -35,7 +35,7 @@ struct Digits {
     return number;
   }
 
-  /// How far a position with this number is from the one with number 0, all else equal.
+  /// The distance from the position with number 0 to the one with this number, all else equal.
   std::int64_t offset_of(std::int64_t number) const;
 
   bool operator==(const Digits&) const = default;
@@ -46,8 +46,8 @@ struct Interval {
   std::int64_t begin, end;
 };
 
-/// Block number `tile` of a dim that is cut into blocks of one size; at [extent, extent) where none
-/// is left for it.
+/// Block number `tile` of a dim that is cut into blocks of one size; [extent, extent) if the blocks
+/// before it fill the dim.
 inline Interval block_at(std::int64_t tile, std::int64_t block, std::int64_t extent) {
   // The last tiles may begin past the end, even past 2^63 - 1.
   std::int64_t begin = 0;
@@ -55,9 +55,9 @@ inline Interval block_at(std::int64_t tile, std::int64_t block, std::int64_t ext
   return {begin, begin + (block < extent - begin ? block : extent - begin)};
 }
 
-/// How one dim is cut: by which digits of the position, and by which rule.
+/// How one dim is cut: which digits of the position cut it, and by which rule.
 ///
-/// Extents are of the dim, >= 0; tiles are below num_tiles().
+/// Requires extents >= 0 (of the dim) and tiles below num_tiles().
 class DimCut {
  public:
   DimCut(Digits digits, UnevenPolicy::Kind kind, std::vector<std::int64_t> sizes);
@@ -68,20 +68,20 @@ class DimCut {
     return digits_ == other.digits_ && same_rule(other);
   }
 
-  /// A tile of the same number covers the same, for every extent.
+  /// Whether tiles of equal number cover the same indices for every extent.
   bool same_rule(const DimCut& other) const;
 
-  /// False where the policy does not allow the extent: strict and not divisible, or tile sizes that
-  /// do not add up to it.
+  /// False if the policy does not allow the extent: strict and not divisible, or tile sizes that do
+  /// not add up to it.
   bool allows(std::int64_t extent) const {
     if (kind_ == UnevenPolicy::Kind::tile_sizes) return ends_.back() == extent;
     return !strict_ || digits_.range.remainder(extent) == 0;
   }
 
-  /// Every tile is a block of block(extent), but for what the end cuts off.
+  /// Whether every tile is a block of block(extent), cut off at the dim's end.
   bool cuts_by_blocks() const { return kind_ == UnevenPolicy::Kind::ceil; }
 
-  /// The largest tile.
+  /// The size of the largest tile.
   std::int64_t block(std::int64_t extent) const;
 
   Interval tile(std::int64_t tile, std::int64_t extent) const {
@@ -89,7 +89,7 @@ class DimCut {
     return other_tile(tile, extent);
   }
 
-  /// Which tile holds an element. Requires 0 <= element < extent.
+  /// The tile that holds an element. Requires 0 <= element < extent.
   std::int64_t tile_of(std::int64_t element, std::int64_t extent) const;
 
  private:

@@ -5,9 +5,9 @@
 
 namespace shardwise::detail {
 
-/// Division by a number that is only known at run time, done as a multiplication: a mesh's strides
-/// divide millions of positions. (Source: Granlund and Montgomery, "Division by invariant integers
-/// using multiplication", PLDI 1994.)
+/// Division by a number known only at run time, done as a multiplication: a mesh's strides divide
+/// millions of positions. (Source: Granlund and Montgomery, "Division by invariant integers using
+/// multiplication", PLDI 1994.)
 ///
 /// Requires a divisor >= 1 and dividends from 0 to 2^63 - 1.
 ///
@@ -20,7 +20,7 @@ class Divider {
     const auto d = static_cast<std::uint64_t>(divisor);
     shift_ = static_cast<int>(std::bit_width(d - 1)) - 1;
     __extension__ using Wide = unsigned __int128;
-    // 2^(64 + shift) / d, which for a power of two is 2^63
+    // 2^(64 + shift) / d; 2^63 for a power of two
     const std::uint64_t quotient = std::has_single_bit(d)
                                        ? std::uint64_t{1} << 63
                                        : static_cast<std::uint64_t>((Wide{1} << (64 + shift_)) / d);

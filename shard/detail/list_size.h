@@ -6,7 +6,7 @@
 
 namespace shardwise::detail {
 
-/// How long a list is that has an entry for each of this many positions. Throws unsupported beyond
+/// The length of a list with one entry for each of `positions` positions. Throws unsupported beyond
 /// kMostListedPositions, naming what is listed.
 std::size_t list_size(std::int64_t positions, std::string_view what);
 

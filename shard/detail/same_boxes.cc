@@ -8,7 +8,8 @@ std::optional<Digits> by_device(const Digits& digits,
                                 const std::vector<DeviceOrder::Digit>& order) {
   Digits result;
   for (const Digit& digit : digits.list) {
-    // From the major end: positions [stride, end) of the digit, cut where digits of the order end.
+    // From the major end: the digit spans positions [stride, end), and is cut where digits of the
+    // order end.
     std::int64_t end = digit.stride.divisor() * digit.size.divisor();
     while (end > digit.stride.divisor()) {
       const auto part = std::find_if(order.begin(), order.end(), [end](const auto& o) {
@@ -84,7 +85,8 @@ std::size_t hash_of_boxes(const Sharding& sharding) noexcept {
   mix(static_cast<std::int64_t>(sharding.rank()));
   mix(mesh.size());
   for (std::size_t dim = 0; dim < sharding.rank(); ++dim) mix(sharding.tiles(dim));
-  // The tiles of a few devices, by their rank among the ids, which any two spellings share.
+  // Hashes the tiles of a few devices, chosen by rank among the ids: any two spellings choose the
+  // same.
   constexpr std::int64_t kProbes = 8;
   std::uint64_t draw = 1;
   for (std::int64_t i = 0; i < std::min(kProbes, mesh.size()); ++i) {

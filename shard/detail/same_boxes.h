@@ -9,13 +9,14 @@
 
 namespace shardwise::detail {
 
-/// Digits of the position as digits of the device's id: both are mixed radix numbers, and where
-/// their digits begin and end at common factors, one is spelled by the other. Absent where not.
+/// Digits of the position as digits of the device's id. Both are mixed radix numbers; one can be
+/// written in terms of the other if their digits begin and end at common factors. Absent if not.
 ///
 /// Requires the digits of a compact order.
 std::optional<Digits> by_device(const Digits& digits, const std::vector<DeviceOrder::Digit>& order);
 
-/// True where each device holds the same box under both, for every shape. The cuts are theirs.
+/// True if each device holds the same box under both for every shape. `cuts_a` and `cuts_b` are
+/// their cuts.
 bool same_boxes(const Sharding& a, const Sharding& b, const std::vector<DimCut>& cuts_a,
                 const std::vector<DimCut>& cuts_b);
 

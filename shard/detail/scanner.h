@@ -8,20 +8,20 @@
 namespace shardwise::detail {
 
 /// Reads a text from left to right; blanks between tokens mean nothing. Errors are invalid_argument
-/// and say in what, at which character, and what is needed there.
+/// and name the text, the character, and what is needed there.
 ///
 /// Thread-compatible. Valid as long as the text.
 class Scanner {
  public:
   Scanner(std::string_view what, std::string_view text) : what_(what), text_(text) {}
 
-  /// Whether the token comes next; passes it if so. A word is only taken whole.
+  /// Whether the token comes next; skips it if so. A word must match as a whole.
   bool accept(std::string_view token);
   void expect(std::string_view token);
   bool at_end();
   void expect_end();
 
-  /// Whether the token comes next, without passing it.
+  /// Whether the token comes next, without skipping it.
   bool peek(std::string_view token);
 
   /// A number from 0 to 2^63 - 1.
@@ -31,14 +31,14 @@ class Scanner {
   /// Letters, digits, '_' and '.'; at least one.
   std::string_view word();
 
-  /// What stands between two ' or two ".
+  /// The text between two ' or two ".
   std::string_view quoted();
   bool peek_quote();
 
-  /// Numbers between commas, up to `close`, which is passed.
+  /// Numbers between commas, up to `close`, which is skipped.
   std::vector<std::int64_t> numbers(std::string_view close);
 
-  /// Throws: `needed` is needed here.
+  /// Throws an error that says that `needed` is needed here.
   [[noreturn]] void fail(const std::string& needed);
 
  private:

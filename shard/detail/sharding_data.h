@@ -12,9 +12,9 @@ struct Sharding::Data {
   PartitionSpec spec;
   UnevenPolicy policy;
   std::vector<detail::DimCut> cuts;  // per dim
-  detail::Digits replicas;           // over the axes, and parts of axes, that no dim uses
+  detail::Digits replicas;           // over axes, and parts of axes, that no dim uses
 
-  /// Throws invalid_argument where a tensor of this shape cannot be cut so.
+  /// Throws invalid_argument if a tensor of this shape cannot be cut so.
   void check(const Shape& shape) const;
 };
 

@@ -36,7 +36,7 @@ SpecAxis resolve_one(const Mesh& mesh, const PartitionSpec& spec, std::size_t di
   }
 }
 
-/// Two parts of one axis go together where one ends before the other begins, and divides it.
+/// Two parts of one axis go together if one ends before the other begins, and divides it.
 bool compatible(const SpecAxis& a, const SpecAxis& b) {
   const SpecAxis& major = a.pre <= b.pre ? a : b;
   const SpecAxis& minor = a.pre <= b.pre ? b : a;
@@ -54,7 +54,7 @@ std::vector<SpecAxis> resolve(const Mesh& mesh, const PartitionSpec& spec) {
       const std::int64_t whole = mesh.axes()[part.axis].size;
       for (const SpecAxis& other : parts) {
         if (other.axis != part.axis) continue;
-        // Of an axis of size 1, or a part of size 1, nothing can be used up but the name.
+        // An axis or part of size 1 has nothing to use up but its name.
         const bool in_part = part.size != whole && other.size != whole;
         if (in_part && (part.size == 1 || other.size == 1 || compatible(part, other))) continue;
         fail(ErrorCode::invalid_argument, spec, dim,

@@ -9,16 +9,16 @@
 
 namespace shardwise::detail {
 
-/// A mesh axis, or a part of one, that cuts a dim: of the axis seen as pre x size x rest, major
-/// first, the middle factor.
+/// A mesh axis, or a part of one, that cuts a dim. A part is the middle factor of the axis seen as
+/// pre x size x rest, major first.
 struct SpecAxis {
   std::size_t dim, axis;
   std::int64_t pre, size;
   std::int64_t stride;  ///< positions between neighbours
 };
 
-/// What a spec names on a mesh, in order of dims, major first within one. Throws not_found for an
-/// unknown axis, invalid_argument where a part does not divide its axis or is used twice.
+/// The axes that a spec names on a mesh, in order of dims, major first within one. Throws not_found
+/// for an unknown axis, invalid_argument if a part does not divide its axis or is used twice.
 std::vector<SpecAxis> resolve(const Mesh& mesh, const PartitionSpec& spec);
 
 /// The axes, and parts of axes, that are not among `used`, in mesh order; `dim` means nothing.

@@ -1,7 +1,7 @@
 #pragma once
 
-// The core has no threads and uses none of this; storage/ and runtime/ do, and what they share is
-// here, in the lowest component.
+// shard/ itself has no threads and uses none of this. It is here for storage/ and runtime/, which
+// share it, since this is the lowest component.
 
 #include <condition_variable>
 #include <mutex>

@@ -7,11 +7,11 @@
 
 namespace shardwise {
 
-/// What splitmix64 adds before it mixes, so that 0 is not mapped to 0.
+/// The number that splitmix64 adds before it mixes, so that 0 is not mapped to 0.
 inline constexpr std::uint64_t kSplitMixGamma = 0x9e3779b97f4a7c15;
 
 /// The finaliser of splitmix64 (Steele, Lea and Flood, OOPSLA 2014): one to one, and numbers that
-/// differ in a bit give numbers that differ in about half of theirs. 0 gives 0. Thread-safe.
+/// differ in one bit give numbers that differ in about half of their bits. 0 gives 0. Thread-safe.
 constexpr std::uint64_t mix_bits(std::uint64_t word) {
   word = (word ^ (word >> 30)) * 0xbf58476d1ce4e5b9;
   word = (word ^ (word >> 27)) * 0x94d049bb133111eb;

@@ -15,10 +15,10 @@ namespace {
 
 constexpr std::int64_t kMostTiles = std::int64_t{1} << 24;
 
-// A Sharding and a Placements answer the same three questions here, so that either can be compared
-// with a Sharding.
+// A Sharding and a Placements answer the same three questions, so that either can be compared with
+// a Sharding.
 
-/// The policy allows the extent.
+/// Whether the policy allows the extent.
 bool allows(const Sharding& sharding, std::size_t dim, std::int64_t extent) {
   const UnevenPolicy& policy = sharding.policy();
   if (policy.kind() == UnevenPolicy::Kind::strict) return extent % sharding.tiles(dim) == 0;
@@ -30,7 +30,7 @@ bool allows(const Sharding& sharding, std::size_t dim, std::int64_t extent) {
 
 bool allows(const Placements&, std::size_t, std::int64_t) { return true; }
 
-/// What a position holds of a dim; absent where that has gaps.
+/// The indices of a dim that a position holds; absent if they have gaps.
 std::optional<IndexRun> run_at(const Sharding& sharding, std::size_t dim, std::int64_t extent,
                                std::int64_t position) {
   const TileRange range = sharding.tile_range(dim, sharding.tile_index(position, dim), extent);
@@ -51,7 +51,7 @@ std::string name_of(const Sharding& sharding) {
 
 std::string name_of(const Placements& placements) { return placements.to_string(); }
 
-/// Holding nothing is the same wherever it is.
+/// Two empty runs are the same, wherever they are.
 bool same_run(const std::optional<IndexRun>& a, const std::optional<IndexRun>& b) {
   if (!a || !b) return false;
   return *a == *b || (a->begin == a->end && b->begin == b->end);
@@ -61,8 +61,8 @@ std::string text_of(const std::optional<IndexRun>& run) {
   return run ? fmt::format("[{}:{}]", run->begin, run->end) : "several runs";
 }
 
-/// Whether two descriptions hold the same of a dim of this extent; if not, who differs.
-/// `same_if_even`: that much is known of every extent that the tiles divide.
+/// Absent if each position holds the same of a dim of this extent under both; else what differs.
+/// `same_if_even`: they are known to agree for every extent that the tiles divide.
 template <class Other>
 std::optional<std::string> difference(const Sharding& sharding, const Other& other, std::size_t dim,
                                       std::int64_t extent, bool same_if_even) {
@@ -166,7 +166,7 @@ std::string_view name(Verdict verdict) {
 
 Conversion<Sharding> to_sharding(const Placements& placements, const Shape& shape,
                                  UnevenPolicy policy) {
-  placements.local_shape(0, shape);  // throws where they do not fit
+  placements.local_shape(0, shape);  // throws if they do not fit
   const Mesh& mesh = placements.mesh();
   for (std::size_t axis = 0; axis < mesh.rank(); ++axis) {
     const Placement& placement = placements.list()[axis];
@@ -195,7 +195,7 @@ Conversion<Sharding> to_sharding(const Placements& placements, const Shape& shap
 }
 
 Conversion<Placements> to_placements(const Sharding& sharding, const Shape& shape) {
-  sharding.shard_shape(shape);  // throws where it does not fit
+  sharding.shard_shape(shape);  // throws if it does not fit
   std::vector<Placement> list;
   std::string problem = detail::placement_order(sharding, list);
   if (!problem.empty()) return {Verdict::not_expressible, std::nullopt, shape, std::move(problem)};

@@ -12,39 +12,39 @@ namespace shardwise {
 /// Whether one notation can express another's placement.
 enum class Verdict {
   same,                ///< every device holds the same indices of each dim
-  same_after_padding,  ///< so it would be if each dim were padded to a multiple of its ways
-  not_expressible,     ///< not even then
+  same_after_padding,  ///< the same if each dim were padded to a multiple of its ways
+  not_expressible,     ///< not even after padding
 };
 
 /// "same placement", "same after padding", "not expressible".
 std::string_view name(Verdict verdict);
 
-/// What became of a conversion, for a tensor of one shape.
+/// The outcome of a conversion, for a tensor of one shape.
 ///
 /// Value type, thread-compatible.
 template <class To>
 struct Conversion {
   Verdict verdict;
 
-  /// What says the same, for a tensor of `shape`; absent where not expressible.
+  /// What says the same for a tensor of `shape`; absent if not expressible.
   std::optional<To> result;
 
-  /// The shape asked for; padded where the verdict is so.
+  /// The shape asked for; padded if the verdict is same_after_padding.
   Shape shape;
 
-  /// Which dim, axes and devices stand in the way, for people; empty where it is the same.
+  /// For people: the dim, axes and devices that prevent it; empty if the verdict is `same`.
   std::string reason;
 };
 
-/// What the placements say, as a spec under a policy for uneven dims. Per dim the axes that cut it
-/// become one tuple, in mesh order; the axis of a strided shard goes after those later axes, or
-/// parts of one, whose sizes have its split factor as product. That is the spec that says the same
-/// for every shape that divides evenly; none is looked for that does so for one shape by accident.
-/// Values still to be reduced are not expressible.
+/// The placements as a spec under a policy for uneven dims. The axes that cut a dim become one
+/// tuple, in mesh order; a strided shard's axis follows the later axes, or parts of one, whose
+/// sizes multiply to its split factor. This spec says the same for every shape that divides evenly;
+/// specs that do so by accident for one shape are not looked for. Values still to be reduced are
+/// not expressible.
 ///
-/// Throws invalid_argument as Placements and Sharding do, and where a padded extent is over 2^63 -
-/// 1; unsupported where a dim that does not divide evenly is cut more than 2^24 ways, each of which
-/// had to be compared.
+/// Throws invalid_argument as Placements and Sharding do, and if a padded extent is over 2^63 - 1;
+/// unsupported if a dim that does not divide evenly is cut more than 2^24 ways, since each had to
+/// be compared.
 ///
 ///   const Placements placements = Placements::parse(Mesh::parse("a=2,b=2"), "S(0),S(0)");
 ///   to_sharding(placements, {4}).result->spec();    // a+b
@@ -53,9 +53,9 @@ struct Conversion {
 Conversion<Sharding> to_sharding(const Placements& placements, const Shape& shape,
                                  UnevenPolicy policy = UnevenPolicy());
 
-/// What the sharding says, as one placement per mesh axis: a strided shard where later axes of the
-/// dim are more major, split by their product. Not expressible where an axis is used in part, or
-/// its parts are apart. Throws as above.
+/// The sharding as one placement per mesh axis: a strided shard if later axes of the dim are more
+/// major, split by their product. Not expressible if an axis is used in part, or its parts are
+/// apart. Throws as above.
 Conversion<Placements> to_placements(const Sharding& sharding, const Shape& shape);
 
 }  // namespace shardwise

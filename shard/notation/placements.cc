@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::array<std::string_view, 5> kOps = {"sum", "avg", "product", "max", "min"};
 
-/// DTensor's long form names its arguments, its short one does not.
+/// DTensor's long form names its arguments, its short form does not.
 void pass_name(detail::Scanner& in, std::initializer_list<std::string_view> names) {
   for (const std::string_view name : names) {
     if (!in.accept(name)) continue;

@@ -20,7 +20,7 @@ constexpr const char* kXlaSharding = "XLA sharding";
   throw Error(code, fmt::format("{} \"{}\": {}", kXlaSharding, text.substr(0, kMostText), what));
 }
 
-/// What the text is about: the devices and rank it is read for.
+/// The devices and the rank that the text is read for.
 struct TextTarget {
   std::string_view text;
   const Mesh& mesh;
@@ -47,7 +47,7 @@ DeviceOrder parse_compact(detail::Scanner& in) {
   return DeviceOrder::transposed(dims, perm);
 }
 
-/// What stands after the devices of a tile list.
+/// The text after the devices of a tile list.
 struct Tail {
   std::size_t subgroups = 0;  // trailing tile dims that are no dims of the tensor
   bool manual = false;

@@ -9,10 +9,10 @@
 namespace shardwise {
 namespace {
 
-/// The axes in the order of a tile assignment, and the dims they make.
+/// The axes in the order of a tile assignment, and the dims that they make.
 struct Order {
   std::vector<std::int64_t> dims;
-  std::size_t tile_dims = 0;  // how many of them, the first ones, tile
+  std::size_t tile_dims = 0;  // the first dims: those that tile the tensor
   detail::Digits devices;     // position digits, the first dim's most significant
 };
 
@@ -27,7 +27,7 @@ Order order_of(const Sharding& sharding) {
   const std::vector<detail::SpecAxis> rest = detail::unused(sharding.mesh(), used);
   std::size_t next = 0;
   for (std::size_t axis = 0; axis < sharding.mesh().rank(); ++axis) {
-    // An axis of size 1 that the spec does not name is a dim too.
+    // An axis of size 1 that the spec does not name also is a dim.
     const bool named = std::any_of(used.begin(), used.end(),
                                    [axis](const detail::SpecAxis& u) { return u.axis == axis; });
     if (!named && sharding.mesh().axes()[axis].size == 1) order.dims.push_back(1);
@@ -123,7 +123,7 @@ std::int64_t xla_replica_id(const Sharding& sharding, std::int64_t position) {
 
 std::int64_t jax_replica_id(const Sharding& sharding, std::int64_t position, const Shape& shape) {
   sharding.shard_shape(shape);  // checks the shape
-  // Each digit of the position that does not tell slices apart counts, in mesh order.
+  // The digits of the position that do not tell slices apart count the replicas, in mesh order.
   std::vector<detail::SpecAxis> telling;
   for (const detail::SpecAxis& part : detail::resolve(sharding.mesh(), sharding.spec())) {
     if (shape[part.dim] > 0) telling.push_back(part);

@@ -54,7 +54,7 @@ std::string with_dims(const Sharding& sharding, const std::string& devices) {
   return text + "]" + devices + (replicas > 1 ? " last_tile_dim_replicate}" : "}");
 }
 
-/// Of the kinds that are told by a word; empty for the others.
+/// The text of a kind that is written as a word; empty for other kinds.
 std::string text_of_kind(const XlaSharding& sharding) {
   if (sharding.type == ShardingType::manual) return "{manual}";
   if (sharding.type == ShardingType::unknown) return "{unknown}";
@@ -105,7 +105,7 @@ std::string to_xla_v3(const Sharding& sharding) {
                         mesh.axes()[axis].size);
   }
   text += "], ";
-  // A mesh without axes stands for one device; without a word on which, for any mesh.
+  // A mesh without axes has one device. Without device ids its text would stand for any mesh.
   if (!mesh.is_abstract() && (mesh.rank() == 0 || !mesh.devices().is_iota())) {
     text += fmt::format("device_ids=({}), ", mesh.devices().to_string());
   }

@@ -11,7 +11,7 @@
 
 namespace shardwise {
 
-/// A sharding as XLA writes it: its kind, and what each device holds, if the kind says so.
+/// A sharding as XLA writes it: its kind and, if the kind says so, what each device holds.
 struct XlaSharding {
   ShardingType type;
   std::optional<Sharding> placement;  ///< absent for manual
@@ -27,31 +27,31 @@ struct XlaSharding {
 /// {'b':(1)2}]}",
 ///   with "replicated={..}" and "manual={..}".
 ///
-/// `last_tile_dims={..}` of kinds replicated and manual is read, `metadata={..}` passed over.
-/// Throws invalid_argument where the text is none of these, where the tiles are not as many as the
-/// devices (or one is there twice, or not in the mesh), or where it has another rank; unsupported
-/// for tuples, unreduced and shard_as.
+/// `last_tile_dims={..}` of kinds replicated and manual is read, `metadata={..}` skipped. Throws
+/// invalid_argument if the text is none of these, if it has another rank, if the number of tiles is
+/// not that of devices, or if a device repeats or is not in the mesh; unsupported for tuples,
+/// unreduced and shard_as.
 XlaSharding parse_xla_text(std::string_view text, const Mesh& mesh, std::size_t rank);
 
 /// "{replicated}" or "{devices=[2,1,4]0,2,.. last_tile_dim_replicate}" with the device ids, each
-/// group of replicas ascending, as PyTorch/XLA prints. "{replicated}" says of no device that it is
-/// meant: read over the sharding's own mesh it is the same again. O(devices). Throws unsupported
-/// under policies that XLA does not have, as Mesh::devices() for an abstract mesh.
+/// group of replicas ascending, as PyTorch/XLA prints. "{replicated}" names no devices: read over
+/// the sharding's own mesh it is the same again. O(devices). Throws unsupported under policies that
+/// XLA does not have; as Mesh::devices() for an abstract mesh.
 std::string to_xla_v1(const Sharding& sharding);
 
 /// The same over mesh positions in compact, canonical form, "{devices=[2,1,4]<=[4,2]T(1,0) ..}", as
 /// JAX prints. O(rank). Throws unsupported as above.
 std::string to_xla_v2(const Sharding& sharding);
 
-/// As above; "{maximal device=3}", "{manual}" or "{unknown}" where the kind is one of these.
+/// As above; "{maximal device=3}", "{manual}" or "{unknown}" if the kind is one of these.
 std::string to_xla_v1(const XlaSharding& sharding);
 std::string to_xla_v2(const XlaSharding& sharding);
 
 /// The named form: "{mesh['a'=2,'b'=4], [{'a'}, {}]}". Throws unsupported as above.
 std::string to_xla_v3(const Sharding& sharding);
 
-/// "P('data', None, ('a', 'b'))", as JAX prints a spec. Sub-axes, which JAX has no words for, are
-/// written as names: 'x:(2)4'.
+/// "P('data', None, ('a', 'b'))", as JAX prints a spec. Sub-axes, for which JAX has no notation,
+/// are written as names: 'x:(2)4'.
 std::string to_jax_text(const PartitionSpec& spec);
 
 /// Reads JAX's form, also as "PartitionSpec(..)" and as PyTorch/XLA's bare tuple

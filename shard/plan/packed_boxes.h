@@ -8,7 +8,7 @@
 
 namespace shardwise {
 
-/// Many boxes of one rank in 16 bytes per box and dim, where a Box takes the room of kMaxRank dims.
+/// Many boxes of one rank in 16 bytes per box and dim; a Box takes the room of kMaxRank dims.
 ///
 /// Thread-compatible.
 class PackedBoxes {

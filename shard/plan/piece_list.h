@@ -12,8 +12,8 @@
 
 namespace shardwise {
 
-/// A box of a tensor and where it is, or where it is wanted. `place` is a DeviceId in memory plans;
-/// a plan between files and devices numbers its files there.
+/// A box of a tensor and the place where it is or is wanted. `place` is a DeviceId in memory plans;
+/// a plan between files and devices uses it for file numbers, too.
 struct Piece {
   DeviceId place;
   Box box;
@@ -31,8 +31,8 @@ class PieceList {
   /// Requires equal ranks.
   PieceList(std::span<const Piece> pieces, std::size_t rank);
 
-  /// The box at each mesh position, in position order; a position of an abstract mesh is a place of
-  /// its own number. Throws invalid_argument as Sharding::box_at().
+  /// The box at each mesh position, in position order; the place of a position of an abstract mesh
+  /// is its number. Throws invalid_argument as Sharding::box_at().
   PieceList(const Sharding& sharding, const Shape& shape);
 
   std::size_t size() const { return places_.size(); }

@@ -29,7 +29,7 @@ Link link_between(const Topology::Site& a, const Topology::Site& b) {
 Topology::Topology(std::span<const DeviceAttributes> devices) : one_process_(false) {
   entries_.reserve(devices.size());
   for (const DeviceAttributes& device : devices) {
-    // No slice index is a slice of its own, apart from slice 0.
+    // Devices without a slice index are a slice of their own, not slice 0.
     entries_.push_back({device.id, {device.slice_index.value_or(-1), device.process}});
   }
   const auto by_device = [](const Entry& a, const Entry& b) { return a.device < b.device; };
@@ -44,7 +44,7 @@ Topology::Topology(std::span<const DeviceAttributes> devices) : one_process_(fal
 
 Topology::Site Topology::site(DeviceId device) const {
   if (one_process_) return {};
-  // Devices are most often numbered from 0 on.
+  // Devices are mostly numbered from 0 on.
   const auto at = static_cast<std::size_t>(device);
   if (device >= 0 && at < entries_.size() && entries_[at].device == device) {
     return entries_[at].site;

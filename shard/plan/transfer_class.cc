@@ -30,8 +30,9 @@ class Groups {
     if (has_source) ++groups_[group].on_both_sides;
   }
 
-  /// Every target and source in use is in one group, in each of which one side's devices are among
-  /// the other's (some may hold nothing on one side), and several take where several give.
+  /// Whether every target and source in use is in exactly one group. In each group the devices of
+  /// one side are among those of the other (some may hold nothing on one side), and if several
+  /// give, several take.
   bool found() const {
     return exact_ && std::all_of(groups_.begin(), groups_.end(), [](const Group& group) {
              return group.on_both_sides == std::min(group.sources, group.targets) &&
@@ -89,7 +90,7 @@ TransferClass TransferPlan::classify() const {
   bool single = true;         // each target is filled by one source
   bool one_to_one = true;     // and no source is used twice
   bool several = true;        // each target is filled by several sources
-  bool own_box = true;        // a source with the target's box lies in the same place
+  bool own_box = true;        // a source with the target's box is in the same place
   bool whole_sources = true;  // each copy is all of its source
   bool whole_targets = true;  // each copy is all of its target
   std::vector<bool> used(sources_.size(), false);

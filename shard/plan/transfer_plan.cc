@@ -38,8 +38,8 @@ void check_ranks(std::span<const Piece> sources, std::span<const Piece> targets)
   }
 }
 
-/// What a source and a target share, added to `box`, which has no dims. Requires that they share an
-/// element.
+/// Adds the common part of a source and a target to `box`, which has no dims. Requires that they
+/// share an element.
 void add_shared(const PackedBoxes& sources, std::size_t source, const PackedBoxes& targets,
                 std::size_t target, Box& box) {
   const std::int64_t *begin = sources.begin_of(source), *end = sources.end_of(source);
@@ -97,7 +97,7 @@ CopyRange TransferPlan::copies_to(std::int64_t target) const {
 }
 
 std::size_t TransferPlan::target_of(std::size_t copy) const {
-  // The first whose copies end past it.
+  // The first target whose copies end past `copy`.
   const auto end = std::upper_bound(first_copy_.begin() + 1, first_copy_.end(), copy);
   return static_cast<std::size_t>(end - first_copy_.begin()) - 1;
 }

@@ -37,10 +37,10 @@ std::string_view name(Link link);
 ///   topology.link(0, 5);                // Link::same_slice
 class Topology {
  public:
-  /// All devices there may be are in one process.
+  /// All devices, whatever their ids, are in one process.
   Topology() = default;
 
-  /// Devices without a slice index are one slice. Throws invalid_argument where an id repeats.
+  /// Devices without a slice index are one slice. Throws invalid_argument if an id repeats.
   explicit Topology(std::span<const DeviceAttributes> devices);
 
   /// Devices with one site belong to one process.
@@ -50,7 +50,7 @@ class Topology {
     auto operator<=>(const Site&) const = default;
   };
 
-  /// Throws not_found for a device that is not among those given.
+  /// Throws not_found for a device that is not in the topology.
   Site site(DeviceId device) const;
   Link link(DeviceId a, DeviceId b) const;
 
@@ -66,8 +66,8 @@ class Topology {
 /// The link between a device at one site and another device at the other site.
 Link link_between(const Topology::Site& a, const Topology::Site& b);
 
-/// How several sources of one element are combined. bit_or takes elements as bits: of sources of
-/// which all but one are zeros it gives that one, bit for bit.
+/// How several sources of one element are combined. bit_or takes elements as bits: if all sources
+/// but one are zeros, the result is that one, bit for bit.
 enum class Reduction { none, sum, max, min, bit_or };
 
 /// One step of a plan: the elements of `box` go from a source piece to a target piece. The numbers
@@ -78,12 +78,12 @@ struct Copy {
   Box box;
 };
 
-/// What a plan amounts to, for people, cost models and message passing: the first that fits, over
-/// the targets that are not empty. A *group* is made of targets that all take from the same
-/// sources, on devices that all give or all take in it; where a class has groups, each target and
-/// source in use belongs to one.
+/// What a plan amounts to, for people, cost models and message passing: the first class that fits
+/// all non-empty targets. A *group* consists of targets that all take from the same sources, on
+/// devices that all give or all take in it; if a class has groups, each target and source in use
+/// belongs to one.
 enum class TransferClass {
-  nothing,         ///< every target is, all of it, a source in the same place
+  nothing,         ///< every target is all of a source in the same place
   slice,           ///< every target is inside one source in the same place
   permute,         ///< every target is all of one source, and no source is used twice
   broadcast,       ///< every target is all of one source
@@ -102,8 +102,8 @@ std::string_view name(TransferClass c);
 
 class TransferPlan;
 
-/// Copies of a plan, in its order. The box of a copy is worked out when the copy is looked at, so
-/// that a plan takes a few bytes for each.
+/// Copies of a plan, in its order. The box of a copy is worked out when the copy is looked at, so a
+/// plan takes only a few bytes per copy.
 ///
 /// Immutable, thread-safe; valid as long as the plan. Its iterators are thread-compatible.
 class CopyRange {
@@ -155,16 +155,17 @@ class CopyRange {
 struct PlanOptions {
   Reduction reduction = Reduction::none;
 
-  /// Which of several replicas is near. Throws not_found for places that it does not have.
+  /// Tells which of several replicas is nearest. Planning throws not_found for places that it does
+  /// not have.
   Topology topology = {};
 };
 
 /// Every copy that turns one placement of a tensor into another.
 ///
 /// Without a reduction each element of each target comes from exactly one source: one in the same
-/// place where there is one, else from the nearest replica by Link, of those equally near the one
-/// that has had the least to send so far, the first in source order among equals. With a reduction
-/// every source that holds the element contributes, in the order of sources, so that results do not
+/// place if there is one, else the nearest replica by Link. Of equally near replicas it is the one
+/// that has had the least to send so far; among equals the first in source order. With a reduction
+/// every source that holds the element contributes, in the order of sources, so results do not
 /// depend on timing.
 ///
 /// Immutable, thread-safe. Empty pieces are legal and take no copies. A plan takes 4 bytes per
@@ -177,14 +178,14 @@ class TransferPlan {
  public:
   /// From one sharding to another; sources and targets are the boxes at each mesh position of
   /// `from` and `to`, in position order. The positions of an abstract mesh stand for devices of the
-  /// same number. O(devices + copies). Throws invalid_argument where a rank is not the shape's, or
-  /// a policy does not allow the shape.
+  /// same number. O(devices + copies). Throws invalid_argument if a rank is not the shape's, or a
+  /// policy does not allow the shape.
   static TransferPlan reshard(const Sharding& from, const Sharding& to, const Shape& shape,
                               const Topology& topology = {});
 
   /// From any pieces to any pieces, about O(m log m + overlaps) for m pieces. Throws
-  /// invalid_argument where ranks differ, or where an element of a target is in no source: the
-  /// message names the target and a missing element.
+  /// invalid_argument if ranks differ, or if an element of a target is in no source: the message
+  /// names the target and a missing element.
   TransferPlan(const std::vector<Piece>& sources, const std::vector<Piece>& targets,
                const PlanOptions& options = {});
 
@@ -200,7 +201,7 @@ class TransferPlan {
   Reduction reduction() const { return reduction_; }
   TransferClass classify() const;
 
-  /// Elements that change place; those that stay are not counted.
+  /// Number of elements that change place; those that stay are not counted.
   std::int64_t moved_elements() const;
 
  private:
@@ -213,8 +214,8 @@ class TransferPlan {
   PieceList sources_, targets_;
   std::vector<std::uint32_t> source_of_;  // per copy
   std::vector<std::size_t> first_copy_;   // per target, and one past the end
-  // A copy moves all that its source and target share, but for these, ascending: where sources
-  // overlap each other in part.
+  // A copy moves all that its source and target share, except for these copies, ascending: they
+  // arise if sources overlap each other in part.
   std::vector<std::size_t> cut_copies_;
   PackedBoxes cut_boxes_;
   Reduction reduction_ = Reduction::none;

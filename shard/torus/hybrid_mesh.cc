@@ -169,7 +169,7 @@ Mesh hybrid_mesh(const std::vector<HybridAxis>& axes, std::span<const DeviceAttr
     }
   }
 
-  // The outer and the inner sizes are axes of a grid, of which each axis of the mesh takes two.
+  // The outer and the inner sizes are axes of a grid; each axis of the mesh takes two of them.
   TorusAssignment assignment;
   for (const Shape& sizes : {shape.outer, shape.inner}) {
     for (std::size_t axis = 0; axis < axes.size(); ++axis) {

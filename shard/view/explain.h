@@ -15,21 +15,22 @@ namespace shardwise {
 struct SpecProblem {
   enum class Kind {
     unknown_axis,  ///< the mesh has no such axis
-    bad_part,      ///< it has, but no such part of it
-    used_twice,    ///< the axis, or a part of it, is in use already
-    rank,          ///< the spec is for tensors of another rank
+    bad_part,      ///< the mesh has the axis, but not this part of it
+    used_twice,    ///< the axis, or a part of it, is used already
+    rank,          ///< the spec is for another rank
     uneven,        ///< the policy is strict, and the dim does not divide
-    tile_sizes,    ///< the policy's sizes are not for this spec and shape
+    tile_sizes,    ///< the policy's sizes do not fit spec and shape
   };
 
   Kind kind;
-  std::size_t dim = 0;            ///< of the spec; 0 for rank and tile_sizes
-  std::vector<std::string> axes;  ///< at fault, as the spec writes them; all of the dim for uneven
-  std::int64_t extent = 0;        ///< of the dim, for uneven
-  std::int64_t ways = 0;          ///< that the dim is cut, for uneven
-  std::string what;               ///< one line, for people
+  std::size_t dim = 0;  ///< of the spec; 0 for rank and tile_sizes
+  std::vector<std::string>
+      axes;  ///< those at fault, as the spec writes them; all of the dim's for uneven
+  std::int64_t extent = 0;  ///< of the dim, for uneven
+  std::int64_t ways = 0;    ///< number of tiles of the dim, for uneven
+  std::string what;         ///< one line, for people
 
-  /// Axes of the mesh, or parts of them, that could stand there; the nearest by name first.
+  /// Axes of the mesh, or parts of them, that could be used instead; the nearest by name first.
   std::vector<std::string> other_axes = {};
 };
 
@@ -37,7 +38,7 @@ struct SpecProblem {
 ///
 /// Value type, thread-compatible.
 struct SpecAdvice {
-  std::vector<SpecProblem> problems;  ///< by dim; empty where the spec is valid
+  std::vector<SpecProblem> problems;  ///< by dim; empty if the spec is valid
   std::vector<PartitionSpec> specs;   ///< valid ones near to it, the nearest first; at most 5
   std::vector<Shape> shapes;          ///< near the shape and valid for the spec as it is; at most 2
 
@@ -45,14 +46,14 @@ struct SpecAdvice {
   std::string to_string() const;
 };
 
-/// Looks for everything that is wrong with a spec: on a mesh and, where given, for a shape. Finds
-/// nothing just where Sharding(mesh, spec, policy).shard_shape(shape) does not throw. Where it
-/// finds something it names at least one valid spec, unless the policy's tile sizes are what does
-/// not fit. Throws invalid_argument where an extent is negative.
+/// Looks for everything that is wrong with a spec: on a mesh and, if given, for a shape. Reports no
+/// problem if and only if Sharding(mesh, spec, policy).shard_shape(shape) does not throw. If it
+/// reports one, it names at least one valid spec, unless it is the policy's tile sizes that do not
+/// fit. Throws invalid_argument if an extent is negative.
 SpecAdvice advise(const Mesh& mesh, const PartitionSpec& spec, const std::optional<Shape>& shape,
                   const UnevenPolicy& policy = UnevenPolicy());
 
-/// What one device has to do when a tensor is resharded. All are numbers of elements.
+/// What one device has to do if a tensor is resharded, in numbers of elements.
 struct DeviceChange {
   struct Fetch {
     DeviceId from;
@@ -65,10 +66,10 @@ struct DeviceChange {
   std::int64_t kept;           ///< it has them and needs them
   std::int64_t fetched;        ///< it needs them from others
   std::int64_t dropped;        ///< it has them and does not need them
-  std::vector<Fetch> fetches;  ///< what comes from whom, by device
+  std::vector<Fetch> fetches;  ///< elements from each other device, by device
 };
 
-/// What resharding a tensor comes to.
+/// What resharding a tensor amounts to.
 ///
 /// Value type, thread-compatible.
 struct ReshardExplanation {
@@ -77,7 +78,7 @@ struct ReshardExplanation {
   bool same_placement;                  ///< the two shardings are equal
   std::vector<DeviceChange> devices;    ///< of either mesh, by device
 
-  /// If not, the box of each device is inside the one that it has.
+  /// If not, the box that each device needs is inside the one that it has.
   bool needs_communication() const { return fetched > 0; }
 
   /// Some lines of text, with bytes; at most `most_devices` devices are listed.

@@ -36,7 +36,7 @@ ReshardExplanation explain_reshard(const Sharding& from, const Sharding& to, con
       fetched[{target, source}] += copy.box.num_elements();
       continue;
     }
-    // What a device has and needs it takes from itself.
+    // A device takes the elements that it has and needs from itself.
     changes.at(target).kept += copy.box.num_elements();
     changes.at(target).dropped -= copy.box.num_elements();
   }

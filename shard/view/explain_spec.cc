@@ -33,7 +33,7 @@ std::string text_of(const Mesh& mesh, const detail::SpecAxis& part) {
   return fmt::format("{}:({}){}", axis.name, part.pre, part.size);
 }
 
-/// What is left of a mesh beside a valid spec, the nearest to `name` first.
+/// The axes and parts that a valid spec leaves free, the nearest to `name` first.
 std::vector<std::string> free_axes(const Mesh& mesh, const PartitionSpec& spec,
                                    std::string_view name) {
   std::vector<std::string> texts;
@@ -83,7 +83,7 @@ Problem kind_of(const Mesh& mesh, const std::string& axis, const Error& error) {
   return resolves(mesh, PartitionSpec{{axis}}) ? Problem::used_twice : Problem::bad_part;
 }
 
-/// Also leaves in `valid` what remains of the spec without the axes that are at fault.
+/// Also sets `valid` to the spec without the axes at fault.
 std::vector<Found> axis_problems(const Mesh& mesh, const PartitionSpec& spec,
                                  PartitionSpec& valid) {
   std::vector<Found> found;
@@ -153,11 +153,12 @@ std::vector<Found> find_problems(const Context& context, const PartitionSpec& sp
   return found;
 }
 
-/// Entries for a dim whose ways divide its extent, those nearest in number of ways first, an empty
-/// one last: some of the dim's axes, with or without a free one, or as much of it as divides.
+/// Entries for a dim whose ways divide its extent: some of the dim's axes, with or without a free
+/// axis, or as large a part of it as divides. The nearest in number of ways come first, an empty
+/// entry last.
 std::vector<Entry> dividing_entries(const Mesh& mesh, const PartitionSpec& spec, std::size_t dim,
                                     std::int64_t extent) {
-  constexpr std::size_t kMostAxes = 6;  // of which every choice is tried
+  constexpr std::size_t kMostAxes = 6;  // every choice among them is tried
   std::vector<std::pair<std::int64_t, Entry>> found;
   const auto consider = [&](const Entry& entry) {
     if (entry.empty() || !resolves(mesh, with_entry(spec, dim, entry))) return;
@@ -201,7 +202,7 @@ std::vector<Entry> dividing_entries(const Mesh& mesh, const PartitionSpec& spec,
   return entries;
 }
 
-/// The spec without a problem, in each way there is, the nearest first.
+/// The spec with a problem fixed in each possible way, the nearest first.
 std::vector<PartitionSpec> fixes(const Context& context, const PartitionSpec& spec,
                                  const Found& found) {
   const SpecProblem& problem = found.problem;
@@ -226,8 +227,8 @@ std::vector<PartitionSpec> fixes(const Context& context, const PartitionSpec& sp
   return specs;
 }
 
-/// Fixes one problem after the other, by the choices that are nearest in sum. The nearest choice
-/// each time leads to a valid spec, and is tried first.
+/// Fixes one problem after the other, by the choices that are nearest in sum. Taking the nearest
+/// choice each time leads to a valid spec, and is tried first.
 std::vector<PartitionSpec> nearest_specs(const Context& context, const PartitionSpec& spec,
                                          std::size_t problems) {
   const std::size_t most_steps = problems + 200;
@@ -242,7 +243,7 @@ std::vector<PartitionSpec> nearest_specs(const Context& context, const Partition
       if (specs.size() == kMostAlternatives) break;
       continue;
     }
-    // Which ways fit is seen once the axes are known.
+    // Which numbers of ways fit is only known once the axes are.
     std::stable_partition(found.begin(), found.end(),
                           [](const Found& f) { return f.problem.kind != Problem::uneven; });
     std::size_t choice = 0;
@@ -253,7 +254,7 @@ std::vector<PartitionSpec> nearest_specs(const Context& context, const Partition
   return specs;
 }
 
-/// The shape with the dims that do not divide made smaller, or larger.
+/// The shape with the dims that do not divide made smaller or larger.
 std::vector<Shape> nearest_shapes(const Context& context, const std::vector<Found>& found) {
   std::vector<Shape> shapes;
   for (const bool larger : {false, true}) {

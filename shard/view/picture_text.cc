@@ -24,7 +24,8 @@ std::string repeated(std::string_view text, std::size_t times) {
   return result;
 }
 
-/// A share of a number of characters: some, but not all, where the share is some, but not all.
+/// A share of a number of characters. It rounds neither to none nor to all unless the share is none
+/// or all.
 std::size_t part_of(double share, std::size_t all) {
   if (share == 0) return 0;
   return std::max<std::size_t>(static_cast<std::size_t>(share * static_cast<double>(all)), 1);

@@ -20,7 +20,7 @@ void sort_unique(std::vector<std::int64_t>& values) {
   values.erase(std::unique(values.begin(), values.end()), values.end());
 }
 
-/// Where each of some tiles begins when they lie one after the other, and where the last one ends.
+/// The begin of each tile if the tiles follow one another, and the end of the last.
 std::vector<std::int64_t> offsets_of(const Sharding& sharding, std::span<const std::int64_t> tiles,
                                      std::size_t dim, std::int64_t extent) {
   std::vector<std::int64_t> offsets{0};
@@ -31,7 +31,7 @@ std::vector<std::int64_t> offsets_of(const Sharding& sharding, std::span<const s
   return offsets;
 }
 
-/// Throws where some process would hold another extent of the tensor's dim than `local`.
+/// Throws if a process would hold an extent of the tensor's dim other than `local`.
 void check_held(const char* operation, const ProcessView& view, std::size_t dim, std::int64_t local,
                 const Shape& global) {
   for (const std::int64_t process : view.processes()) {

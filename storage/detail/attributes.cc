@@ -17,7 +17,7 @@ namespace {
 
 using Attributes = std::map<std::string, std::string>;
 
-// What a system call that is told the size of its buffer gives; absent where it fails.
+// The result of a system call that takes a buffer and its size; absent if the call fails.
 template <class Call>
 std::optional<std::string> text_of_call(const Call& call) {
   const ssize_t size = call(nullptr, 0);
@@ -27,7 +27,7 @@ std::optional<std::string> text_of_call(const Call& call) {
   return text;
 }
 
-// Absent where they cannot be read.
+// Absent if they cannot be read.
 std::optional<Attributes> attributes_of(int fd) {
   const auto names =
       text_of_call([fd](char* out, std::size_t size) { return ::flistxattr(fd, out, size); });
@@ -44,7 +44,7 @@ std::optional<Attributes> attributes_of(int fd) {
   return attributes;
 }
 
-// What an ioctl tells of both is the same, or neither has it.
+// True if the ioctl gives the same value for both files, or fails for both.
 template <class Value, class Same>
 bool same_by_ioctl(int a, int b, unsigned long request, const Same& same) {
   Value of_a{}, of_b{};

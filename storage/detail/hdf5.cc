@@ -9,7 +9,7 @@
 namespace shardwise::detail {
 namespace {
 
-// HDF5 is one global object; so is its lock.
+// HDF5 has global state, so one lock guards all of it.
 Mutex& hdf5_mutex() {
   static Mutex mutex;
   return mutex;
@@ -26,7 +26,8 @@ herr_t keep_innermost(unsigned depth, const H5E_error2_t* error, void* text) {
   return 0;
 }
 
-// A float of 1 or 2 bytes: HDF5 1.10 names none. Fields before size, since they must be inside it.
+// A float of 1 or 2 bytes, for which HDF5 1.10 has no name. The fields are set before the size,
+// since they must be inside it.
 H5Type narrow_type(std::size_t bytes, std::size_t exponent_bits) {
   const std::size_t sign = 8 * bytes - 1, mantissa_bits = sign - exponent_bits;
   const std::size_t bias = (std::size_t{1} << (exponent_bits - 1)) - 1;
@@ -75,7 +76,8 @@ hid_t standard_type(DType dtype) {
     case DType::u16:
       return H5T_STD_U16LE;
     case DType::u8:
-    // HDF5 has no float without infinities, of zero and NaN alike or without a sign.
+    // HDF5 cannot describe a float without infinities, one whose NaN is minus zero, or one without
+    // a sign.
     case DType::f8_e4m3fn:
     case DType::f8_e4m3fnuz:
     case DType::f8_e5m2fnuz:
@@ -95,7 +97,7 @@ hid_t standard_type(DType dtype) {
 }  // namespace
 
 Hdf5Lock::Hdf5Lock() : lock_(hdf5_mutex()) {
-  // The setting belongs to the thread, and a thread that has not called the library has none yet.
+  // The setting is per thread, and a thread has none before its first call of the library.
   H5open();
   H5Eget_auto2(H5E_DEFAULT, &printer_, &printer_data_);
   H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);

@@ -31,7 +31,7 @@ class Hdf5Lock {
 /// Throws `code` with `what` and the innermost entry of the library's error stack.
 [[noreturn]] void throw_hdf5(std::string_view what, ErrorCode code);
 
-/// Throws as above where the status is negative.
+/// Throws as above if the status is negative.
 inline void check_hdf5(herr_t status, std::string_view what, ErrorCode code = ErrorCode::io) {
   if (status < 0) throw_hdf5(what, code);
 }
@@ -40,7 +40,7 @@ inline void check_hdf5(herr_t status, std::string_view what, ErrorCode code = Er
 template <herr_t (*kClose)(hid_t)>
 class H5Handle {
  public:
-  /// Throws as throw_hdf5 does where `id` is negative: the call that gave it has failed.
+  /// Throws as throw_hdf5 does if `id` is negative: the call that returned it has failed.
   H5Handle(hid_t id, std::string_view what, ErrorCode code = ErrorCode::io) : id_(id) {
     if (id < 0) throw_hdf5(what, code);
   }
@@ -55,7 +55,7 @@ class H5Handle {
 
   hid_t get() const { return id_; }
 
-  /// For a file, whose closing writes; the destructor would hide the error.
+  /// For a file, since closing one writes: the destructor would hide an error.
   void close(std::string_view what, ErrorCode code = ErrorCode::io) {
     check_hdf5(kClose(std::exchange(id_, H5I_INVALID_HID)), what, code);
   }
@@ -72,8 +72,8 @@ using H5Type = H5Handle<H5Tclose>;
 using H5Attribute = H5Handle<H5Aclose>;
 using H5Properties = H5Handle<H5Pclose>;
 
-/// How HDF5 and h5py spell the type, little-endian; docs/checkpoint_format.md, heading "Shard
-/// files", lists them. Under an Hdf5Lock.
+/// The little-endian HDF5 type, as h5py spells it; docs/checkpoint_format.md lists them under
+/// "Shard files". Under an Hdf5Lock.
 H5Type hdf5_type(DType dtype);
 
 /// A simple dataspace with these extents; the scalar dataspace for rank 0. Under an Hdf5Lock.

@@ -10,7 +10,7 @@ namespace shardwise::detail {
 
 namespace {
 
-// To others Linux says that every page is there (5.2 and later).
+// To any other process Linux (5.2 and later) says that every page is in the cache.
 bool is_told_of_residency(int fd) {
   struct stat status {};
   if (::fstat(fd, &status) == 0 && status.st_uid == ::geteuid()) return true;

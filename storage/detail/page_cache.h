@@ -15,7 +15,7 @@ class PageCacheView {
   PageCacheView(const PageCacheView&) = delete;
   PageCacheView& operator=(const PageCacheView&) = delete;
 
-  /// Whether the byte at `offset` is in the page cache. False where the system does not tell: if
+  /// Whether the byte at `offset` is in the page cache. False if the system does not tell: if
   /// another user owns the file and this one cannot write it, or if it cannot be mapped. True past
   /// the end of the file.
   bool holds(std::uint64_t offset) const;

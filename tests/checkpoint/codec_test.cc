@@ -71,8 +71,8 @@ TEST(Codec, DecodesWhatItEncoded) {
   }
 }
 
-// Planes that are stored as they are lie before, between and behind those that are coded, and reach
-// over several blocks.
+// Planes that are stored as they are come before, between and after coded ones, and reach over
+// several blocks.
 TEST(Codec, DecodesAnyMixtureOfRawAndCodedPlanes) {
   Encoder encoder;
   Decoder decoder;

@@ -30,8 +30,8 @@ using testing::HasSubstr;
 
 constexpr std::int64_t kMiB = std::int64_t{1} << 20;
 
-// More than 24 MiB, also when compressed: three times what is written behind at once. Shards of
-// several sizes, of which the large ones lie on pages and are written from there.
+// More than 24 MiB, also when compressed: three times what is written back at once. Shards of
+// several sizes; the large ones begin on pages and are written from there.
 class Model {
  public:
   explicit Model(std::uint64_t seed) {
@@ -125,13 +125,13 @@ TEST_P(FileAnswers, SavesReplacementsAndRestoresAreTheSame) {
     EXPECT_EQ(manager.step(7).generation, 2);
     manager.collect_garbage();
     expect_clean(manager, dir.path());
-    // The same bytes for whoever asks without anything in between.
+    // A reader with nothing in between gets the same bytes.
     EXPECT_TRUE(verify_checkpoint(manager.step(7).directory, {.threads = 2}).ok());
   }
 }
 
-// The disk is full after so many bytes, at every stage of a save: lease, first chunks, last chunks,
-// manifest.
+// The disk is full after ever more bytes, at every stage of a save: lease, first chunks, last
+// chunks, manifest.
 TEST_P(FileAnswers, AFullDiskIsAnErrorThatSaysSo) {
   const TempDir dir;
   CheckpointManager manager(dir.path(), {.threads = 2});

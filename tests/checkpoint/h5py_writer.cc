@@ -40,7 +40,7 @@ std::vector<HostTensor> tensors() {
   }
   // Its second chunk reaches over the edge.
   made.push_back(host_tensor("ragged", DType::i32, {300001}, "data=4,model=2", "-", Values::ramp));
-  // So many in one group that it is no longer a short list.
+  // Enough in one group that it is no longer a short list.
   for (int i = 0; i < 40; ++i) {
     const DType dtype = all_dtypes()[static_cast<std::size_t>(i) % all_dtypes().size()];
     made.push_back(host_tensor("many/" + std::to_string(i), dtype, {i % 3 + 1, 2}, "data=4,model=2",

@@ -163,8 +163,8 @@ TEST(Hdf5Groups, NamesMayHaveEqualChecksums) {
   for (std::size_t i = 0; i < paths.size(); ++i) EXPECT_EQ(number_at(file, paths[i]), i);
 }
 
-// Two of these fill a block of 8 KiB; a row of so many is more than 16 bits can say, so blocks are
-// larger then.
+// Two of these fill a block of 8 KiB. The number of blocks in a row would exceed 16 bits, so blocks
+// are larger then.
 TEST(Hdf5Groups, LinksOf180MiBAreFound) {
   constexpr std::size_t kCount = 66'000, kLength = 2'720;
   const TempDir dir;

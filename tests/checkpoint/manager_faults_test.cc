@@ -95,7 +95,7 @@ class Root {
     check_nothing_left(0);
   }
 
-  // But so many checkpoints whose files the next save reuses, at most.
+  // Except at most `spares` checkpoints whose files the next save reuses.
   void check_nothing_left(int spares) {
     std::vector<std::string> hidden;
     for (const std::string& name : files_->list(path())) {

@@ -25,7 +25,7 @@ constexpr std::size_t kMore = std::size_t{64} << 20;
 // Each thread has a coder of some 2 MiB; how many work at once depends on the machine.
 constexpr std::size_t kReshardMore = std::size_t{48} << 20;
 constexpr std::size_t kBlockBytes = std::size_t{1} << 20;
-// So many would take more than the little budget, did they not look at it.
+// These threads would exceed the small budget if they did not look at it.
 constexpr int kThreads = 16;
 const Shape kShape{6144, 16384};  // 384 MiB of f32, more than any budget here and kMore
 

@@ -14,7 +14,7 @@ namespace {
 
 using Bytes = std::vector<std::byte>;
 
-/// So many different values, anywhere, each about 2^-skew times as frequent as the one before.
+/// `values` different values, anywhere, each about 2^-skew times as frequent as the one before.
 Bytes skewed_bytes(std::size_t size, std::size_t values, double skew, std::mt19937& random) {
   Bytes alphabet(256);
   for (std::size_t v = 0; v < alphabet.size(); ++v) alphabet[v] = static_cast<std::byte>(v);

@@ -3,7 +3,7 @@
 //
 //   process_program ROOT read STEP           opens the step, reads it each time it is told to
 //   process_program ROOT save STEP           stops half-way
-//   process_program ROOT write WRITER COUNT  so many rounds of saves beside another writer
+//   process_program ROOT write WRITER COUNT  COUNT rounds of saves beside another writer
 //   process_program ROOT restore             the latest step and the oldest, again and again
 //   process_program ROOT exec STEP           pins the step, begins an attempt, becomes collect
 //   process_program ROOT collect             collects the garbage

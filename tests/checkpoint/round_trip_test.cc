@@ -71,8 +71,9 @@ class RandomTrips : public RandomShardings {
   }
 };
 
-// Compares what a box holds with the whole array, row by row. `at` is the place in the whole of the
-// box's first element of this dim and those behind it; `found` moves on in the box's memory.
+// Compares what a box holds with the whole array, row by row. `at` is the place, in the whole
+// array, of the box's first element in this dim and the later ones; `found` moves on in the box's
+// memory.
 bool holds_rows(const Box& box, std::size_t dim, std::size_t row_bytes, const Dims& stride_bytes,
                 const std::byte* at, const std::byte*& found) {
   if (dim + 1 >= box.rank()) {

@@ -208,7 +208,7 @@ TEST(ShardFile, TinyTensorsLieCloseTogether) {
   EXPECT_TRUE(read_raw(dir / "s.h5", "/tensors/1999/0").data == *tensors[1999].data);
 }
 
-// So many chunks that HDF5 keeps their places in pages.
+// Enough chunks that HDF5 keeps their places in pages.
 TEST(ShardFile, PlainHdf5FindsEachOfManyChunks) {
   constexpr std::int64_t kChunks = 1500;
   constexpr std::int64_t kStep = std::int64_t{1} << 20;

@@ -3,8 +3,8 @@
 //
 // The input: one byte that says what to leave wrong, a manifest (none: a fixed one), a NUL, and the
 // bytes of the shard file. In version 2 that says itself what its pieces are. Sizes and hashes are
-// made right, up to those of each chunk, as a flipped bit would get no further; what is behind them
-// is then read.
+// made right, up to those of each chunk, because a flipped bit would get no further; then the code
+// after these checks reads the rest.
 
 #include <algorithm>
 #include <cstddef>

@@ -1,5 +1,5 @@
-# Processes divide a reshard: their files are those that one process writes as so many writers. What is wrong on
-# all is said once, and nothing is left.
+# Processes divide a reshard: their files are those that one process writes as the same number of writers.
+# What is wrong on all is said once, and nothing is left.
 file(REMOVE_RECURSE ${SCRATCH})
 
 function(reshard to)

@@ -174,7 +174,7 @@ int allowed_units(Op op, DType dtype) {
   }
 }
 
-/// The float so many places above.
+/// The float that is `places` places above.
 float moved(float value, int places) {
   const auto bits = std::bit_cast<std::int32_t>(value);
   std::int32_t place = bits < 0 ? -(bits & 0x7fffffff) : bits;

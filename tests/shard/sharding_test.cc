@@ -55,7 +55,7 @@ TEST(Sharding, CutsIntoCeilBlocks) {
       EXPECT_EQ(sharding.box(i, {c.extent}), Box({begin}, {end}));
     }
   }
-  // So many devices that the last tiles would begin past the end of int64.
+  // Enough devices that the last tiles would begin past the end of int64.
   const std::int64_t devices = std::int64_t{3} << 61;
   const Sharding wide(Mesh::line(devices), PartitionSpec{{"devices"}});
   EXPECT_EQ(wide.box(devices - 1, {INT64_MAX}), Box({INT64_MAX}, {INT64_MAX}));

@@ -156,7 +156,7 @@ TEST(File, OfSeveralRunsTheOneThatFailsIsNamed) {
   ::munmap(bad, kPage);
 }
 
-// The tail goes through the cache: rounding it up would destroy what lies behind.
+// The tail goes through the cache: rounding it up would destroy the bytes after it.
 TEST(File, DirectWriteLeavesTheBytesBehindItAlone) {
   const TempDir dir;
   const auto file = posix_file_system()->create(dir / "f", Caching::direct);

@@ -39,7 +39,7 @@ TEST_F(PageCache, HoldsWhatWasWritten) {
   EXPECT_TRUE(PageCacheView(fd_, 0).holds(0));
 }
 
-// To whoever neither owns a file nor may write it, mincore says that all of it is there.
+// To a process that neither owns a file nor may write it, mincore says that all of it is there.
 TEST_F(PageCache, KnowsNothingOfFilesOfOthers) {
   if (::geteuid() != 0) {
     const int fd = ::open("/etc/passwd", O_RDONLY);

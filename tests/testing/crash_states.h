@@ -48,7 +48,7 @@ std::string fingerprint(const DiskState& state);
 /// Thread-compatible.
 class CrashModel {
  public:
-  /// Picks one of so many, numbered from 0, the newest. Not asked where there is only one.
+  /// Picks one of a number of states; 0 is the newest. Not asked if there is only one.
   using Choose = std::function<std::size_t(std::size_t)>;
 
   /// Begins with what lies in `folder`; all of it is on the disk.

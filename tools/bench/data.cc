@@ -20,8 +20,8 @@ constexpr std::size_t kTableSize = std::size_t{1} << 16;
 
 std::uint64_t seed(std::int64_t tensor) { return splitmix64(~static_cast<std::uint64_t>(tensor)); }
 
-// Sums of twelve numbers of [0, 1) less 6: normal as far as anyone compresses them, and by integers
-// alone, so that every machine has the same.
+// Sums of twelve numbers of [0, 1) less 6: normal enough for compression, and computed by integers
+// alone, so every machine has the same.
 std::vector<std::int64_t> normal_table() {
   std::vector<std::int64_t> table(kTableSize);
   for (std::size_t i = 0; i < kTableSize; ++i) {
@@ -37,8 +37,8 @@ bool is_float(DType dtype) {
   return dtype == DType::f64 || dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16;
 }
 
-// What is made in place of elements that are not computed with: complex ones are two numbers, and a
-// float of a byte gets the bits of an integer.
+// What is made in place of elements that are not computed with: a complex element is two numbers,
+// and a one-byte float gets the bits of an integer.
 DType made_dtype(DType dtype) {
   if (is_computed(dtype)) return dtype;
   if (dtype == DType::c128) return DType::f64;

@@ -26,18 +26,17 @@ DataKind parse_data_kind(std::string_view text);
 std::string bench_tensor_name(std::int64_t tensor);
 
 /// The values of a benchmark's tensors, which all have one dtype and shape. A value depends on the
-/// tensor's number and the element's index alone, so that any box of it can be made, and compared
-/// with what came back, on any machine. Values are converted to the dtype as convert() does: an
-/// index that it cannot hold is rounded, or wraps around. A complex element is
-/// two values, element i those of 2i and 2i + 1; a float of a byte has the bits of a value of i8.
-/// Immutable.
+/// tensor's number and the element's index alone, so any machine can make any box and compare it
+/// with what came back. Values are converted to the dtype as convert() does: an index that it
+/// cannot hold is rounded, or wraps around. A complex element i is the two values 2i and 2i + 1; a
+/// one-byte float has the bits of a value of i8. Immutable.
 class BenchData {
  public:
   BenchData(DataKind kind, DType dtype, const Shape& shape);
 
   void fill(std::int64_t tensor, const BoxView& view) const;
 
-  /// Which element is not what fill() made, and what is there; empty where all are.
+  /// A message that names the first element that differs from what fill() made; empty if none does.
   std::string difference(std::int64_t tensor, const ConstBoxView& view) const;
 
  private:

@@ -5,7 +5,7 @@
 namespace shardwise::tools {
 
 /// While it lives, Ctrl-C and SIGTERM are noted instead of ending the process, so that what was
-/// written can be removed; a second one ends it. One at a time. Thread-safe.
+/// written can be removed; a second signal ends it. One object at a time. Thread-safe.
 class InterruptNote {
  public:
   InterruptNote();
@@ -13,7 +13,7 @@ class InterruptNote {
   InterruptNote(const InterruptNote&) = delete;
   InterruptNote& operator=(const InterruptNote&) = delete;
 
-  /// Throws cancelled where one has come.
+  /// Throws cancelled if one has come.
   static void check();
 
  private:

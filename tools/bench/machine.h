@@ -13,14 +13,14 @@ namespace shardwise::tools {
 nlohmann::ordered_json machine_json();
 
 /// How many emulated devices there must be for those of the mesh to be among them. Throws
-/// invalid_argument beyond 2^20, and where the mesh is abstract.
+/// invalid_argument beyond 2^20, and if the mesh is abstract.
 std::int64_t devices_for(const Mesh& mesh);
 
-/// From now on memory that is given back stays with the process, so that only the first round of a
-/// benchmark finds it untouched. For the whole process.
+/// From now on memory that is freed stays with the process, so only the first round of a benchmark
+/// touches new memory. For the whole process.
 void keep_freed_memory();
 
-/// Throws resource_exhausted where the system has less memory left than this; nothing where it does
+/// Throws resource_exhausted if the system has less memory left than this; does nothing if it does
 /// not say.
 void check_memory(std::size_t needed_bytes);
 

@@ -25,7 +25,7 @@ void touch_free_memory(std::size_t size_bytes) {
   void* const memory =
       mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return;
-  madvise(memory, size_bytes, MADV_HUGEPAGE);  // in large pieces, as it is given back
+  madvise(memory, size_bytes, MADV_HUGEPAGE);  // in large pieces, like those given back
   constexpr std::size_t kPageBytes = 4096;
   for (std::size_t at = 0; at < size_bytes; at += kPageBytes) {
     static_cast<volatile char*>(memory)[at] = 1;

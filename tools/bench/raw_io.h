@@ -26,8 +26,8 @@ class TouchedPages {
 /// Whether writes go past the page cache.
 enum class Caching { direct, buffered };
 
-/// What the file system takes: direct, unless it refuses a write of one page so. The file is
-/// removed again. Throws io.
+/// The best that the file system takes: direct, unless it refuses a direct write of one page. The
+/// file is removed again. Throws io.
 Caching best_caching(const std::filesystem::path& path);
 
 /// Seconds that it takes to write the bytes to a new file from two threads, in blocks of 8 MiB, and
@@ -41,8 +41,8 @@ double write_raw(const std::filesystem::path& path, std::span<const std::byte> b
 double read_raw(std::span<const std::filesystem::path> paths, std::span<std::byte> memory,
                 int threads, const ProgressFunction& progress);
 
-/// Waits until the file system that holds this has nothing left to write, so that what is measured
-/// next does not pay for what went before. Throws io.
+/// Waits until the file system that holds this has nothing left to write, so that the next
+/// measurement does not pay for earlier writes. Throws io.
 void settle(const std::filesystem::path& path);
 
 /// Drops the file's pages from the page cache, after an fsync; needs no root. Throws io.

@@ -19,7 +19,7 @@ namespace shardwise::tools {
 namespace fs = std::filesystem;
 namespace {
 
-// How a stored tensor is wanted: as it was saved, but for what the options say.
+// The sharding in which a tensor is restored: as it was saved, unless the options say otherwise.
 Sharding wanted_sharding(const TensorInfo& info, const RestoreBenchOptions& options) {
   try {
     const bool as_saved = !options.mesh && !options.spec;
@@ -35,7 +35,7 @@ Sharding wanted_sharding(const TensorInfo& info, const RestoreBenchOptions& opti
   }
 }
 
-// What the data were made from; absent where bench save has not written them.
+// What the data were made from; absent if bench save has not written them.
 std::optional<DataKind> data_kind(const CheckpointReader& reader) {
   const auto user = nlohmann::json::parse(reader.user_json());
   const nlohmann::json::json_pointer kind("/shardwise_bench/data");
@@ -154,7 +154,7 @@ std::size_t RestoreBench::in_use_bytes() const {
   return bytes;
 }
 
-// What the shards of all devices hold against what they were made from.
+// Compares the shards of all devices with what they were made from.
 std::string RestoreBench::difference(const std::vector<ShardedArray>& arrays) const {
   if (!kind_) return {};
   ProgressLine line("compare");

@@ -16,7 +16,7 @@ struct RestoreBenchOptions {
   std::optional<std::string> mesh, spec;  ///< absent: as saved
   int repeat = 5, threads = 0;
   bool cold = false;          ///< drops the files from the page cache before each measurement
-  bool fresh_memory = false;  ///< that of earlier rounds has gone back to the system
+  bool fresh_memory = false;  ///< memory of earlier rounds has gone back to the system
 };
 
 /// What the rounds found, each after its raw reads.
@@ -32,12 +32,12 @@ struct MeasuredRestores {
 /// Restores a checkpoint again and again, beside reading its files. Thread-compatible.
 class RestoreBench {
  public:
-  /// Throws invalid_argument where mesh or spec do not fit a tensor, resource_exhausted where there
-  /// is too little memory, and as CheckpointReader does.
+  /// Throws invalid_argument if mesh or spec do not fit a tensor, resource_exhausted if there is
+  /// too little memory, and as CheckpointReader does.
   RestoreBench(const std::filesystem::path& directory, RestoreBenchOptions options);
 
-  /// Compares the first restore with what bench save wrote; no more rounds where it differs. Throws
-  /// as CheckpointReader::restore does.
+  /// Compares the first restore with what bench save wrote; no more rounds if it differs. Throws as
+  /// CheckpointReader::restore does.
   MeasuredRestores run();
 
   std::size_t logical_bytes() const { return logical_bytes_; }

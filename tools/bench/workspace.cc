@@ -74,7 +74,7 @@ void Workspace::make() {
   if (error) fail("make", directory_, error);
 }
 
-// Directories that hold something, a checkpoint that stays say, are not removed.
+// Directories that hold something, such as a checkpoint that stays, are not removed.
 void Workspace::remove_made() const {
   if (made_.empty()) return;
   std::error_code error;

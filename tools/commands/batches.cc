@@ -46,7 +46,7 @@ std::vector<std::int64_t> parse_weights(const std::string& text) {
   return weights;
 }
 
-/// The one field that documents can be: ragged, of one dim.
+/// The one field that can hold documents: ragged, of one dim.
 std::string packed_field(const Source& source) {
   std::string found;
   for (const Field& field : source.fields()) {
@@ -131,7 +131,7 @@ std::vector<std::byte> whole(const HostArray& array) {
   return bytes;
 }
 
-/// Of what the batch holds, however it is cut.
+/// A digest of the batch's content, however it is cut.
 std::string digest_of(const HostBatch& batch) {
   std::vector<std::uint64_t> facts;
   for (const HostArray& array : batch.fields) {
@@ -173,7 +173,7 @@ class Report {
                             batch.valid_rows, shapes, hashed ? "  " : "", digest));
   }
 
-  /// `advice`: what else is to be said, or empty.
+  /// `advice`: more to print, or empty.
   void finish(const HostLoader& loader, const std::string& advice) {
     const LoaderStats stats = loader.stats();
     if (options_.json) {
@@ -222,7 +222,7 @@ int run_batches(const BatchesOptions& options) {
   if (!options.state.empty()) state = loader_state_from_json(text_or_file(options.state));
   const auto timeline = options.timeline.empty() ? nullptr : std::make_shared<Timeline>();
   std::ofstream timeline_file;
-  if (timeline) timeline_file.open(options.timeline);  // what cannot be written is told at once
+  if (timeline) timeline_file.open(options.timeline);  // fails at once if it cannot
   const auto check_file = [&] {
     if (timeline_file) return;
     throw Error(ErrorCode::io,

@@ -70,8 +70,8 @@ struct MeasuredSaves {
   SaveStats last;
 };
 
-// When rounds are deleted. A file system that is mounted with "discard" is busy with what was
-// deleted for so long that the next round takes longer, so rather at the end.
+// When rounds are deleted. At the end, if possible: a file system mounted with "discard" is busy
+// after a deletion, and the next round takes longer.
 enum class Deletion { at_the_end, at_once };
 
 /// What is written before the first round that counts: each of the files that retention leaves to
@@ -101,7 +101,7 @@ class SaveBench {
         {.keep_last = options_.keep_last, .threads = options_.threads, .collect_garbage = false});
     const int first = 1 - warm_up_rounds(options_);
     for (int round = first; round <= options_.repeat; ++round) {
-      // Of those that may stay the last is 1; retention keeps the last of those that count up.
+      // With retention, steps count up. Without it they count down, so the one that may stay is 1.
       const std::int64_t step =
           options_.keep_last > 0 ? round - first + 1 : options_.repeat - round + 1;
       if (round > first && deletion_ == Deletion::at_once && options_.keep_last == 0) {
@@ -129,7 +129,7 @@ class SaveBench {
   int threads() const { return devices_.executor().threads(); }
 
  private:
-  // What was not removed was not measured.
+  // If retention did not remove its steps, its time was not measured.
   void check_retention(const CheckpointManager& manager, const SaveStats& last,
                        std::int64_t saves) const {
     const std::int64_t left = std::ssize(manager.steps());
@@ -281,7 +281,7 @@ int run_bench_save(const BenchSaveOptions& options) {
                             ? checkpoint_bytes
                             : checkpoint_bytes * (static_cast<std::size_t>(options.keep_last) + 1) +
                                   job.logical_bytes);
-  // Half of the room is left to others, who may need it meanwhile.
+  // Half of the room is left to others, which may need it meanwhile.
   const auto rounds =
       static_cast<std::size_t>(options.repeat) + static_cast<std::size_t>(warm_up_rounds(options));
   const bool room = workspace.free_bytes() / 2 / rounds >= checkpoint_bytes + job.logical_bytes;

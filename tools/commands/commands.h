@@ -31,7 +31,7 @@ struct ExplainOptions {
   std::string shape, dtype = "f32", policy = "ceil";
   bool json = false;
 };
-/// Status 1 where the spec is not valid.
+/// Status 1 if the spec is not valid.
 int run_explain(const ExplainOptions& options);
 
 struct LsOptions {
@@ -120,7 +120,7 @@ struct BenchRestoreOptions {
   bool cold = false, fresh_memory = false;
   bool json = false;
 };
-/// Status 1 where what came back is not what was saved.
+/// Status 1 if what came back is not what was saved.
 int run_bench_restore(const BenchRestoreOptions& options);
 
 }  // namespace shardwise::tools

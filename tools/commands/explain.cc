@@ -87,7 +87,7 @@ int explain_reshard_command(const ExplainOptions& options, const Shape& shape, D
   const Sharding to = parse_sharding("--to", *options.to);
   check_listed(from.mesh(), "explain");
   check_listed(to.mesh(), "explain");
-  num_bytes(shape, size_bytes(dtype));  // throws where the whole tensor cannot be addressed
+  num_bytes(shape, size_bytes(dtype));  // throws if the whole tensor cannot be addressed
   const ReshardExplanation change = explain_reshard(from, to, shape);
   if (options.json) {
     print_json(reshard_json(change, TransferPlan::reshard(from, to, shape), size_bytes(dtype)));

@@ -27,7 +27,7 @@ ExportStats write_safetensors(const ExportOptions& options, const std::filesyste
   }
 }
 
-/// A file's name of another format would become a folder.
+/// A file name of another format would become a folder.
 void refuse_other_ending(const std::filesystem::path& target) {
   std::error_code ignored;
   if (std::filesystem::is_directory(target, ignored)) return;

@@ -24,7 +24,7 @@ std::string spec_text(const TensorInfo& tensor) {
   return tensor.policy == "ceil" ? tensor.spec : tensor.spec + " " + tensor.policy;
 }
 
-// A reader does not open every one of very many shard files.
+// With very many shard files, a reader does not open all of them.
 bool knows_pieces(const TensorInfo& tensor) {
   return tensor.pieces > 0 || tensor.logical_bytes == 0;
 }
@@ -60,7 +60,7 @@ std::vector<std::string> tensor_row(const TensorInfo& t) {
   return row;
 }
 
-// What each way to restore the tensors onto the devices that they were saved from moves.
+// What is moved by each way to restore the tensors onto the devices that they were saved from.
 std::vector<RestoreTraffic> ways_to_restore(const std::vector<TensorInfo>& tensors,
                                             const InspectOptions& options) {
   std::vector<TensorRequest> requests;

@@ -25,7 +25,7 @@ struct StepSummary {
   std::string fault = {};  ///< why it cannot be restored; empty: its manifest and tables are valid
 };
 
-/// Absent where it was removed since it was listed.
+/// Absent if it was removed since it was listed.
 std::optional<StepSummary> summarize(const Step& step) {
   StepSummary summary{.step = step};
   try {

@@ -53,7 +53,7 @@ Json group_assignment_json(const Sharding& sharding, std::size_t groups) {
   return nested(std::span<const std::int64_t>(group_assignment_dims(sharding)), next);
 }
 
-/// Null where XLA has no text for the sharding.
+/// Null if XLA has no text for the sharding.
 template <class Print>
 Json text_or_null(const Print& print) {
   try {
@@ -64,7 +64,7 @@ Json text_or_null(const Print& print) {
   }
 }
 
-/// The mesh with its devices in the order of slices and torus, where the options give them.
+/// The mesh with its devices in the order of slices and torus, if the options give them.
 Mesh ordered_mesh(const ShardsOptions& options) {
   Mesh mesh = parse_mesh(options.mesh, options.devices);
   if (!options.slices && !options.torus) return mesh;
@@ -111,7 +111,7 @@ Mesh ordered_mesh(const ShardsOptions& options) {
   return hybrid_mesh(axes, devices);
 }
 
-/// What the options say: where the tensor lies as XLA would say it, or as DTensor does, or both.
+/// What the options say: where the tensor is, as XLA or as DTensor would say it, or both.
 struct Request {
   XlaSharding xla;
   std::optional<Placements> placements;
@@ -150,7 +150,8 @@ Request requested(const ShardsOptions& options, const Mesh& mesh, const Shape& s
   return {{sharding_type(sharding), sharding}, std::nullopt};
 }
 
-/// What cannot be understood, or does not fit, is bad usage: all of it stands in the options.
+/// Anything that cannot be understood, or does not fit, is bad usage: it all comes from the
+/// options.
 Request understood(const ShardsOptions& options, const Shape& shape) {
   const Mesh mesh = words_of("shards", "--mesh", [&] { return ordered_mesh(options); });
   check_listed(mesh, "shards");
@@ -216,7 +217,7 @@ Json devices_of(const XlaSharding& xla, const Shape& shape, DType dtype) {
   return devices;
 }
 
-/// What XLA's, JAX's and our own words for the sharding are; null where there are none.
+/// XLA's, JAX's and our own words for the sharding; null if there are none.
 Json texts_json(const Sharding& sharding, const Shape& shape) {
   const auto placements = to_placements(sharding, shape);
   return {{"spec", sharding.spec().to_string()},

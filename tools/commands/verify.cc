@@ -18,7 +18,8 @@
 namespace shardwise::tools {
 namespace {
 
-// Exit statuses: damage is what the bytes prove; what could not be read is a failure as others are.
+// Exit statuses: damage is what the bytes prove; bytes that could not be read are a failure like
+// any other.
 constexpr int kDamaged = 1, kCouldNotTell = 3;
 
 bool names_one(const std::filesystem::path& path) {
@@ -76,8 +77,8 @@ void print_report(const std::filesystem::path& directory, const VerifyReport& re
   print(report.unread, "not read: ");
 }
 
-/// A step without a manifest is damaged. Of one in a directory of steps that cannot be read, or is
-/// too new for this build, nothing is known; one that is gone now was removed.
+/// A step without a manifest is damaged. If a step in a directory of steps cannot be read, or is
+/// too new for this build, nothing is known of it. A step that is gone now was removed.
 std::optional<VerifyReport> verify(const std::filesystem::path& directory, bool one_of_a_root) {
   ProgressLine line("verify " + directory.filename().string());
   try {

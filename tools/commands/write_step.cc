@@ -16,13 +16,13 @@
 namespace shardwise::tools {
 namespace {
 
-// What is written of a step that was not finished stays, for the same command to go on from.
+// The written part of an unfinished step stays, so that the same command can go on from it.
 extern "C" void tell_of_interrupt(int signal) {
   constexpr char kText[] =
       "\nshardwise: interrupted; the same command goes on from the shard files that are whole "
       "(with --writers 1 it begins anew)\n";
   [[maybe_unused]] const auto written = ::write(STDERR_FILENO, kText, sizeof kText - 1);
-  std::raise(signal);  // SA_RESETHAND: which ends the process, as it would have
+  std::raise(signal);  // SA_RESETHAND: this ends the process, as it would have
 }
 
 /// Says at Ctrl-C what is kept. If Ctrl-C was ignored, as below nohup, it still is.

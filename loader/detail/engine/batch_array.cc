@@ -14,7 +14,7 @@ namespace shardwise::detail {
 BatchArray::BatchArray(const Options& options, const Sharding& sharding, const IsHere& is_here)
     : dtype_(options.dtype), shape_(options.shape), halo_(options.halo), sharding_(sharding) {
   const std::size_t element_bytes = size_bytes(dtype_);
-  num_bytes(shape_, element_bytes);  // throws where the whole batch has no size
+  num_bytes(shape_, element_bytes);  // throws if the size of the whole batch overflows
   for (std::size_t dim = 1; dim < shape_.size(); ++dim) {
     record_.push_back(0, std::min(shape_[dim], options.available[dim - 1]));
   }
@@ -29,7 +29,7 @@ BatchArray::BatchArray(const Options& options, const Sharding& sharding, const I
     is_here_.push_back(is_here(position));
     bytes_at_.push_back(is_here_.back() ? num_bytes(shape, element_bytes) : 0);
   }
-  std::map<std::int64_t, std::int64_t> elements;  // per first row, of one record
+  std::map<std::int64_t, std::int64_t> elements;  // of one record, per first row
   for (DistinctPiece& distinct : sharding_.distinct_pieces(shape_)) {
     std::erase_if(distinct.positions, [&](std::int64_t position) { return !is_here(position); });
     if (distinct.positions.empty()) continue;
@@ -79,7 +79,8 @@ void BatchArray::widen(const Options& options) {
   }
 }
 
-// What a box of the delivered array holds of a record: less its halos, widened where it stands.
+// What a box of the delivered array holds of a record: its halos are taken off, and the box is
+// widened at its place in the record.
 Box BatchArray::block_of(const Box& box) const {
   Box block;
   for (std::size_t i = 0; i + 1 < box.rank(); ++i) {

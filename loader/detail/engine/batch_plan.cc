@@ -52,7 +52,7 @@ BatchPlan::BatchPlan(const Source& source, const std::vector<FieldPlacement>& pl
       fail_loader(e.code(), fmt::format("field \"{}\": {}", placement.field, e.what()));
     }
   }
-  // A length is that of what is delivered.
+  // A length is the length that is delivered.
   for (Column& length : columns_) {
     for (const Column& field : columns_) {
       if (length.holds != Column::Holds::length || field.holds != Column::Holds::field) continue;
@@ -78,7 +78,7 @@ void BatchPlan::add_rows(Column::Holds holds, const char* name, DType dtype,
   columns_.push_back(std::move(column));
 }
 
-// "x.length"; false where the placement is of a field.
+// Adds "x.length"; false if the placement is of a field.
 bool BatchPlan::add_length(const FieldPlacement& placement, const IsHereOnMesh& is_here) {
   const std::string_view name = placement.field;
   const std::span<const Field> fields = source_.fields();
@@ -153,8 +153,8 @@ std::vector<std::size_t> BatchPlan::variants(const RunOrder& order, std::int64_t
   return variants;
 }
 
-// The least bucket that holds them all. A record whose length cannot be read is no obstacle where
-// bad records are passed over: its reading will fail, too.
+// The least bucket that holds all samples. If bad records are skipped, a record whose length cannot
+// be read does not matter: reading it will fail, too.
 std::size_t BatchPlan::variant(const Column& column, const std::vector<Sample>& samples,
                                std::int64_t batch) const {
   std::size_t bucket = 0;

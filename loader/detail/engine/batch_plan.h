@@ -16,26 +16,27 @@
 
 namespace shardwise::detail {
 
-/// What every batch has for one placement, or its mask or weights.
+/// The arrays of every batch for one placement, or for the mask or the weights.
 struct Column {
   enum class Holds { field, length, mask, weight };
   Holds holds;
   std::string name;
   std::string label = "batch " + name;  ///< of its memory
-  std::size_t field = 0;                ///< of the source, of fields and lengths
+  std::size_t field = 0;                ///< for fields and lengths: the source's field
   std::vector<std::int64_t> buckets{};  ///< empty: all batches have one shape
-  bool truncate = false;                ///< what is longer than the last bucket
-  std::int64_t longest = 0;             ///< of a length: as far as records are delivered
+  bool truncate = false;                ///< whether to cut what is longer than the last bucket
+  std::int64_t longest = 0;             ///< for lengths: the longest that is delivered
   std::vector<BatchArray> arrays{};     ///< one per bucket, or one
 };
 
-/// Whether a position of a mesh is this process's. Throws not_found where there is no such device.
+/// Whether a position of a mesh belongs to this process. Throws not_found if there is no such
+/// device.
 using IsHereOnMesh = std::function<bool(const Mesh& mesh, std::int64_t position)>;
 
 /// The arrays that make up a batch, for every shape that it may have. Immutable, thread-safe.
 class BatchPlan {
  public:
-  /// Throws as Loader's constructor does, of placements. The source must outlive the plan.
+  /// Throws as Loader's constructor does about placements. The source must outlive the plan.
   BatchPlan(const Source& source, const std::vector<FieldPlacement>& placements,
             const LoaderOptions& options, const IsHereOnMesh& is_here);
 
@@ -44,14 +45,15 @@ class BatchPlan {
   /// One per placement, then the mask and the weights.
   const std::vector<Column>& columns() const { return columns_; }
 
-  /// Which array of each column a batch has: by its longest records, asked of the source. Throws as
-  /// Source::length() does, and invalid_argument where a record is longer than the last bucket.
+  /// Which array of each column a batch uses: decided by its longest records, which the source is
+  /// asked for. Throws as Source::length() does, and invalid_argument if a record is longer than
+  /// the last bucket.
   std::vector<std::size_t> variants(const RunOrder& order, std::int64_t batch) const;
 
-  /// Of a batch of the largest shapes in this process.
+  /// Bytes of a batch of the largest shapes in this process.
   std::size_t most_bytes() const;
 
-  /// Of a record, about, as far as it is placed.
+  /// About how many bytes of a record are placed.
   std::size_t record_bytes() const { return record_bytes_; }
 
  private:
@@ -72,7 +74,8 @@ class BatchPlan {
 /// Throws an Error "loader: <found>".
 [[noreturn]] void fail_loader(ErrorCode code, const std::string& found);
 
-/// The same while an exception is handled, which is kept: std::rethrow_if_nested gives it.
+/// The same while an exception is being handled. The exception is nested: std::rethrow_if_nested
+/// throws it.
 [[noreturn]] void fail_loader_because(ErrorCode code, const std::string& found);
 
 }  // namespace shardwise::detail

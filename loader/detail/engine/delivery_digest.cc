@@ -18,7 +18,7 @@ Wide digest_of_sample(std::int64_t number) {
   return n * (kLinear + n * (kSquare + n * kCube));
 }
 
-// Divisions come before anything overflows: n (n - 1) is below 2^126.
+// Dividing first avoids overflow: n (n - 1) is below 2^126.
 Wide digest_of_prefix(std::int64_t end) {
   if (end == 0) return 0;
   const Wide n = static_cast<Wide>(end);

@@ -14,11 +14,11 @@ namespace {
 constexpr int kMaxThreads = 1024;
 constexpr std::size_t kMostBadRecords = 1000;
 
-// One ticket of this number is timed.
+// One ticket in this number is timed.
 constexpr std::int64_t kSampledTickets = 16;
 
-// Of a ticket's records: enough to make a ticket's lock and look-ups cheap beside the reading, few
-// enough that several readers share a batch of small records.
+// Size of a ticket's records: large enough that the ticket's lock and look-ups are cheap compared
+// with the reading, small enough that several readers share a batch of small records.
 constexpr std::size_t kTicketBytes = std::size_t{64} << 10;
 
 void check_at_least(std::int64_t least, std::int64_t value, const char* option) {
@@ -51,13 +51,13 @@ std::shared_ptr<const Source> checked(std::shared_ptr<const Source> source) {
 
 std::uint64_t hash_of(const std::string& description) { return hash64(description); }
 
-// For messages: of a mix of thousands of sources.
+// For messages, since a mix may have thousands of sources.
 std::string shortened(const std::string& description) {
   constexpr std::size_t kMost = 2000;
   return description.size() <= kMost ? description : description.substr(0, kMost) + "..";
 }
 
-// Even cuts of the batch.
+// Cuts the batch evenly.
 std::int64_t rows_of_ticket(const BatchPlan& plan, const LoaderOptions& options) {
   const std::size_t row_bytes = std::min(kTicketBytes, 1 + plan.record_bytes());
   const auto most_rows = static_cast<std::int64_t>(kTicketBytes / row_bytes);
@@ -107,7 +107,7 @@ void Engine::resume(const LoaderState& state) {
             .last_batch = options_.last_batch,
             .bad_records = options_.bad_records};
   const std::int64_t number = order_.first_number(state.next_batch);
-  if (state.batch_size == 0) {  // of no run yet
+  if (state.batch_size == 0) {  // not of a run yet
     state_.digest = to_digest(digest_of_prefix(number));
     return;
   }
@@ -143,7 +143,7 @@ void Engine::resume(const LoaderState& state) {
   check_digest(number, fmt::format("the state at batch {}", state.next_batch));
 }
 
-// What was made of the source's data, as far as it holds for the samples before a batch.
+// The description of what was made of the source's data, for the samples before a batch.
 std::string Engine::describe_at(std::int64_t batch) const {
   return source_->describe(order_.samples_before(order_.first_number(batch)));
 }
@@ -244,7 +244,7 @@ void Engine::count_stages(const StageClock& clock) {
 
 bool Engine::wait(std::chrono::milliseconds time) {
   start();
-  if (time.count() > 0) begin_wait();  // who only looks goes on with other work
+  if (time.count() > 0) begin_wait();  // a caller that only looks goes on with other work
   return ring_->wait(time);
 }
 
@@ -270,7 +270,7 @@ std::optional<PendingBatch> Engine::next() {
   std::optional<PendingBatch> batch = ring_->pop();
   if (!batch) return std::nullopt;
   end_wait(batch->index);
-  if (options_.parts > 1) {  // what comes before is others' to deliver
+  if (options_.parts > 1) {  // other parts deliver the batches before
     state_.digest = to_digest(digest_of_prefix(batch->first_number));
   }
   state_.digest = to_digest(to_wide(state_.digest) + batch->result.digest);

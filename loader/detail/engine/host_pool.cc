@@ -44,7 +44,7 @@ void HostPool::take_back(std::byte* memory, std::size_t bytes) noexcept {
   try {
     kept_.emplace(bytes, memory);
     kept_bytes_ += bytes;
-  } catch (...) {  // no memory to note it in
+  } catch (...) {  // no memory to note it for reuse
     free_memory(memory, bytes);
   }
 }

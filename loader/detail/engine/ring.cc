@@ -6,7 +6,7 @@
 
 namespace shardwise::detail {
 
-// All but the content of batch.buffers is guarded by the ring's lock.
+// The ring's lock guards all but the content of batch.buffers.
 struct Ring::Slot {
   PendingBatch batch;
   std::int64_t taken = 0, finished = 0;  // tickets
@@ -19,7 +19,8 @@ const PendingBatch& Ring::Ticket::batch() const { return slot->batch; }
 Ring::Ring(const Options& options, Begin begin)
     : options_(options), begin_(std::move(begin)), next_to_begin_(options.first_batch) {}
 
-// Tickets are taken in order and no batch is begun before that, so only the last slot has any.
+// Tickets are taken in order, and a batch is begun only when those of the batches before are taken:
+// so only the last slot has tickets left.
 bool Ring::has_ticket() const {
   return !slots_.empty() && slots_.back()->taken < options_.tickets_per_batch;
 }
@@ -37,8 +38,8 @@ bool Ring::is_ready(const Slot& slot) const {
   return slot.finished == options_.tickets_per_batch && !slot.error;
 }
 
-// With an error the tickets not yet taken never will be. Those taken are waited for, as a lower one
-// may have an error too: so which error is thrown does not depend on timing.
+// After an error no more tickets are taken. Tickets already taken are waited for, since a lower one
+// may have an error too: so the error that is thrown does not depend on timing.
 bool Ring::front_is_due() const {
   if (slots_.empty()) return begin_error_ || next_to_begin_ >= options_.end_batch;
   const Slot& front = *slots_.front();
@@ -46,8 +47,8 @@ bool Ring::front_is_due() const {
          (front.error || front.taken == options_.tickets_per_batch);
 }
 
-// Without the lock, as it may ask the source for lengths. If the consumer has come meanwhile, it
-// may have given memory back: then a failure is tried again.
+// Runs without the lock, since it may ask the source for lengths. If it fails and the consumer has
+// called meanwhile, it is tried again: the consumer may have given memory back.
 void Ring::begin_next() {
   beginning_ = true;
   for (;;) {
@@ -103,7 +104,8 @@ void Ring::finish(const Ticket& ticket, TicketResult result) {
 }
 
 void Ring::fail(const Ticket& ticket, std::exception_ptr error) {
-  // Dropped without the lock: what an exception holds may need locks of its own (Python's).
+  // Dropped without the lock: an exception may hold objects that need locks of their own
+  // (Python's).
   std::exception_ptr dropped;
   const MutexLock lock(mutex_);
   Slot& slot = *ticket.slot;

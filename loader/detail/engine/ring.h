@@ -17,10 +17,10 @@
 
 namespace shardwise::detail {
 
-/// What the rows of a ticket were, or of all tickets of a batch.
+/// The outcome of a ticket's rows, or of all tickets of a batch.
 struct TicketResult {
   Wide digest = 0;             ///< of the samples that were written
-  std::vector<BadRecord> bad;  ///< in order of rows, of one ticket
+  std::vector<BadRecord> bad;  ///< in order of rows within a ticket
 };
 
 /// A batch that is being read.
@@ -29,20 +29,19 @@ struct PendingBatch {
   std::int64_t epoch;                 ///< of its first row
   std::int64_t first_number;          ///< of its first row, over the run
   std::int64_t valid_rows;            ///< the rest is padding
-  float weight = 0;                   ///< of a row that is none
+  float weight = 0;                   ///< of a row that is not padding
   std::vector<std::size_t> variants;  ///< per array, which of its shapes the batch has
   BatchBuffers buffers;
   TicketResult result = {};  ///< of all tickets
 };
 
-/// The batches between the readers and their consumer: at most `depth` at a time are begun and not
-/// yet taken.
+/// The batches between the readers and their consumer: at most `depth` are begun and not yet taken.
 ///
-/// A batch is cut into tickets. Readers take tickets in order, any reader any ticket, and write to
-/// their final memory; a batch is ready when as many tickets have ended as it has. So nothing is
+/// A batch is cut into tickets. Tickets are taken in order, each by any reader, which writes the
+/// rows to their final memory; a batch is ready when all its tickets have ended. So nothing is
 /// sorted, and several readers share one batch.
 ///
-/// Thread-safe, but for a single consumer.
+/// Thread-safe, with a single consumer.
 class Ring {
  public:
   struct Options {
@@ -65,31 +64,31 @@ class Ring {
     const PendingBatch& batch() const;
   };
 
-  /// For readers: the next piece of work. Waits while the ring is full; nothing when the run's end
-  /// or an error is reached, or stop is requested.
+  /// For readers: the next piece of work. Waits while the ring is full; absent if the run's end or
+  /// an error is reached, or stop is requested.
   std::optional<Ticket> take(const std::stop_token& stop);
 
-  /// For readers: the ticket's rows are written, or what went wrong. A reader that was asked to
-  /// stop leaves its ticket unfinished.
+  /// For readers: says that the ticket's rows are written, or what went wrong. A reader that was
+  /// asked to stop leaves its ticket unfinished.
   void finish(const Ticket& ticket, TicketResult result = {});
   void fail(const Ticket& ticket, std::exception_ptr error);
 
-  /// For the consumer: the next batch, in order, when it is ready; nothing at the end. Throws what
-  /// its reading threw: of several errors the one of the lowest ticket. Then every later call
-  /// throws the same.
+  /// For the consumer: waits for the next batch, in order, and returns it; absent at the end.
+  /// Throws what its reading threw; if there are several errors, that of the lowest ticket. Every
+  /// later call then throws the same.
   ///
-  /// A batch whose beginning failed (no memory) is begun again at each call, and is an error only
-  /// if that fails in the call that would return it.
+  /// If a batch could not be begun (no memory), each call begins it again. It is an error only if
+  /// that fails in the call that would return the batch.
   std::optional<PendingBatch> pop();
 
-  /// Waits until pop() would not, at most for `time`. True where that is so.
+  /// Waits until pop() would not wait, at most for `time`. True if pop() would not wait.
   bool wait(std::chrono::milliseconds time);
 
-  /// Time that pop() waited, and that readers waited on a full ring, all together.
+  /// Total time that pop() waited, and that readers waited for a full ring.
   double consumer_waited_seconds() const;
   double readers_waited_seconds() const;
 
-  /// The batches that were ready at calls of pop(), all together.
+  /// The number of batches ready at a call of pop(), summed over all calls.
   std::int64_t ready_batches() const;
 
  private:
@@ -104,14 +103,15 @@ class Ring {
   const Begin begin_;
 
   mutable Mutex mutex_;
-  CondVar room_;   // for readers: there may be work, or never again
+  CondVar room_;   // for readers: there may be work, or none will come
   CondVar ready_;  // for the consumer: the front may be ready, or could not be begun
   std::deque<std::shared_ptr<Slot>> slots_ SHARDWISE_GUARDED_BY(mutex_);
   std::int64_t next_to_begin_ SHARDWISE_GUARDED_BY(mutex_);
-  bool beginning_ SHARDWISE_GUARDED_BY(mutex_) = false;  // a reader is, without the lock
-  std::int64_t pops_ SHARDWISE_GUARDED_BY(mutex_) = 0;   // calls
+  bool beginning_ SHARDWISE_GUARDED_BY(mutex_) =
+      false;                                            // a reader begins a batch, without the lock
+  std::int64_t pops_ SHARDWISE_GUARDED_BY(mutex_) = 0;  // calls
   std::int64_t ready_batches_ SHARDWISE_GUARDED_BY(mutex_) = 0;
-  bool failed_ SHARDWISE_GUARDED_BY(mutex_) = false;  // in some slot: nothing more is begun
+  bool failed_ SHARDWISE_GUARDED_BY(mutex_) = false;  // in some slot; nothing more is begun
   std::exception_ptr begin_error_ SHARDWISE_GUARDED_BY(mutex_);
   std::exception_ptr error_ SHARDWISE_GUARDED_BY(mutex_);  // what pop() threw
   double consumer_waited_seconds_ SHARDWISE_GUARDED_BY(mutex_) = 0;

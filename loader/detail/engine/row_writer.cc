@@ -14,9 +14,9 @@ namespace shardwise::detail {
 namespace {
 
 constexpr int kMostSubstitutes = 16;
-constexpr int kMostDraws = 10'000;  // among them those that do not fit the batch's buckets
+constexpr int kMostDraws = 10'000;  // including those that do not fit the batch's buckets
 
-// How many rows before it is read a record is announced.
+// A record is announced this number of rows before it is read.
 constexpr std::size_t kRowsAhead = 4;
 
 std::size_t bytes_of(const FieldBox& box, const Source& source) {
@@ -77,7 +77,7 @@ void RowWriter::find_targets(const PendingBatch& batch, std::int64_t begin, std:
   }
 }
 
-// As far as the same targets have the rows.
+// The end of the rows that the same targets have.
 std::int64_t RowWriter::end_of_segment(std::int64_t row, std::int64_t end) const {
   for (const Target& target : targets_) {
     if (target.next_row > row) {
@@ -112,8 +112,8 @@ void RowWriter::prepare(std::int64_t row, std::int64_t end) {
   give_scratch();
 }
 
-// Whether a record is bad must not depend on how it is cut: where bad records are passed over, all
-// of every placed field is read by each process that needs a part of the row.
+// Whether a record is bad must not depend on how it is cut. So if bad records are skipped, each
+// process that needs a part of the row reads all of every placed field.
 bool RowWriter::must_read_whole() const {
   if (policy_ == BadRecords::fail || active_.empty()) return false;
   for (std::size_t i = 0; i < plan_.columns().size(); ++i) {
@@ -142,7 +142,7 @@ void RowWriter::prepare_whole() {
       steps_.push_back(0);
       continue;
     }
-    for (std::size_t dim = 0; dim < record.rank(); ++dim) {  // of a field with two bucket lists
+    for (std::size_t dim = 0; dim < record.rank(); ++dim) {  // if a field has two bucket lists
       known->to.box.set(dim, 0, std::max(known->to.box.end(dim), record.end(dim)));
     }
   }
@@ -227,7 +227,8 @@ void RowWriter::write_row(const PendingBatch& batch, std::int64_t row, const Sam
   result.digest += digest_of_sample(number);
 }
 
-// What all active targets need of the record; their rows are complete but for mask and weights.
+// Reads what all active targets need of the record. Their rows are then complete except for mask
+// and weights.
 void RowWriter::read(const Sample& sample) {
   for (std::size_t i = 0; i < active_.size(); ++i) {
     const Column& column = *targets_[active_[i]].column;
@@ -294,7 +295,7 @@ void RowWriter::finish_row(std::int64_t row, float weight, bool is_real) {
   }
 }
 
-// Any record but the one wanted, by seed, place and attempt alone.
+// Any record other than the wanted one; depends on seed, place and attempt alone.
 std::int64_t RowWriter::substitute(const Sample& wanted, std::int64_t number, int attempt) const {
   const std::uint64_t drawn =
       mix_bits(mix_bits(mix_bits(wanted.seed + kSplitMixGamma) ^
@@ -305,7 +306,8 @@ std::int64_t RowWriter::substitute(const Sample& wanted, std::int64_t number, in
   return other < wanted.record ? other : other + 1;
 }
 
-// Of a record that could not be read: its first field that cannot be read alone, for the message.
+// For the message about a record that could not be read: its first field that cannot be read by
+// itself.
 std::string RowWriter::field_that_fails(const Sample& sample) const {
   for (const FieldBox& box : boxes_) {
     try {

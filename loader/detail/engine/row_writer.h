@@ -13,8 +13,8 @@
 
 namespace shardwise::detail {
 
-/// For tests of the delivery digest: which number is delivered in the place of another. Null:
-/// itself.
+/// For tests of the delivery digest: the number that is delivered instead of another. Null: the
+/// number itself.
 using Renumber = std::function<std::int64_t(std::int64_t number)>;
 
 /// Reads the records of some rows of a batch into the memory of all its arrays. One per reader; it
@@ -25,9 +25,9 @@ class RowWriter {
   RowWriter(const BatchPlan& plan, const RunOrder& order, const LoaderOptions& options,
             const Renumber& renumber);
 
-  /// Writes rows [begin, end): fields, mask, weights and zeros where there is no record. False
-  /// where it was asked to stop before the end. Throws what the source throws, with batch, record
-  /// and field, but for bad records where a policy passes over them.
+  /// Writes rows [begin, end): fields, mask, weights, and zeros in rows without a record. False if
+  /// it was asked to stop before the end. Throws what the source throws, naming batch, record and
+  /// field, except for bad records if a policy skips them.
   bool write(const PendingBatch& batch, std::int64_t begin, std::int64_t end,
              const std::stop_token& stop, TicketResult& result);
 
@@ -44,7 +44,7 @@ class RowWriter {
     bool has(std::int64_t row) const { return next_row <= row && row < end_row; }
   };
 
-  /// Of a row: from what was read into scratch memory to its place, if that is not one stretch.
+  /// A copy within a row, from scratch memory to the final place, if that is not one stretch.
   struct Copy {
     std::size_t box;  ///< of boxes_
     std::size_t target;
@@ -74,8 +74,8 @@ class RowWriter {
   std::vector<Sample> samples_;
   std::vector<std::byte> scratch_;
 
-  // Of the segment, rows that the same targets have: what is read of each row, by how much its
-  // place moves from row to row (0: into scratch memory), and what is to be copied then.
+  // Of the segment (rows that the same targets have): what is read of each row, by how much its
+  // place moves from row to row (0: it is read into scratch memory), and what is copied afterwards.
   std::vector<FieldBox> boxes_;
   std::vector<std::size_t> steps_;
   std::vector<Copy> copies_;

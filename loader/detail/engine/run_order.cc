@@ -13,7 +13,7 @@
 namespace shardwise::detail {
 namespace {
 
-// The product, or the most there is.
+// The product, or the largest number if it overflows.
 std::int64_t times(std::int64_t a, std::int64_t b) {
   std::int64_t product = 0;
   return __builtin_mul_overflow(a, b, &product) ? std::numeric_limits<std::int64_t>::max()
@@ -40,7 +40,7 @@ RunOrder::RunOrder(std::int64_t records, const LoaderOptions& options, std::uint
   end_number_ = times(samples_per_epoch_, options.epochs);
   end_batch_ = last_batch_ == LastBatch::wrap ? (end_number_ - 1) / batch_size_ + 1
                                               : times(batches_per_epoch_, options.epochs);
-  // Beyond that rows could not be numbered.
+  // Rows beyond this could not be numbered.
   end_batch_ = std::min(end_batch_, std::numeric_limits<std::int64_t>::max() / batch_size_);
 }
 
@@ -84,7 +84,7 @@ std::optional<BatchRow> RunOrder::step_of(std::int64_t record, std::int64_t epoc
     place = Shuffle(records_, seed_, static_cast<std::uint64_t>(epoch)).position_of(record);
   }
   if (place >= samples_per_epoch_) return std::nullopt;
-  // Of epochs without end some are beyond the last batch that can be numbered.
+  // If the epochs are without end, some are beyond the last batch that can be numbered.
   const auto rows = static_cast<Wide>(
       last_batch_ == LastBatch::wrap ? samples_per_epoch_ : batches_per_epoch_ * batch_size_);
   const Wide row = static_cast<Wide>(epoch) * rows + static_cast<Wide>(place);

@@ -9,31 +9,31 @@
 
 namespace shardwise::detail {
 
-/// Which sample is which row of which batch. Samples are numbered as they are delivered, over the
-/// whole run, so a batch has consecutive numbers and what was delivered before it is a prefix.
+/// Which sample is which row of which batch. Samples are numbered in the order of delivery, over
+/// the whole run, so a batch has consecutive numbers, and the samples before it are a prefix.
 ///
 /// Immutable, thread-safe; every answer takes O(1).
 class RunOrder {
  public:
-  /// Throws invalid_argument where `records` make no batch.
+  /// Throws invalid_argument if `records` make no batch.
   RunOrder(std::int64_t records, const LoaderOptions& options, std::uint64_t seed);
 
-  /// For LastBatch::wrap, where batches run over the end of epochs, rounded up.
+  /// Rounded up for LastBatch::wrap, whose batches run over the end of epochs.
   std::int64_t batches_per_epoch() const { return batches_per_epoch_; }
 
-  /// One after the last batch; so large as to be no end where the epochs are without end.
+  /// One after the last batch; a number too large to be reached if the epochs are without end.
   std::int64_t end_batch() const { return end_batch_; }
 
-  /// The number of a batch's first row, which is how many samples come before it. Requires 0 <=
+  /// The number of a batch's first row, which is the number of samples before it. Requires 0 <=
   /// batch <= end_batch().
   std::int64_t first_number(std::int64_t batch) const;
 
   /// How many rows of a batch are samples; the others are padding.
   std::int64_t valid_rows(std::int64_t batch) const;
 
-  /// The source's samples of which those before a number are some, counted as Source::describe
-  /// does: the records that an epoch drops count, and in a random order all of an epoch that is
-  /// begun.
+  /// The number of source samples among which are all those before `number`, counted as
+  /// Source::describe does: records that an epoch drops count, and in a random order all records of
+  /// an epoch that is begun.
   std::int64_t samples_before(std::int64_t number) const;
 
   std::int64_t epoch_of(std::int64_t number) const { return number / samples_per_epoch_; }
@@ -41,9 +41,8 @@ class RunOrder {
   /// Replaces `samples` by those of the numbers [begin, end).
   void samples(std::int64_t begin, std::int64_t end, std::vector<Sample>& samples) const;
 
-  /// Where a record is delivered in an epoch; nothing where that epoch drops it, or
-  /// is so late that batches have no numbers. Requires 0 <=
-  /// record < records, and 0 <= epoch < epochs.
+  /// Where a record is delivered in an epoch; absent if that epoch drops it, or is too late for its
+  /// batches to have numbers. Requires 0 <= record < records, and 0 <= epoch < epochs.
   std::optional<BatchRow> step_of(std::int64_t record, std::int64_t epoch) const;
 
  private:

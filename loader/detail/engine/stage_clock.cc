@@ -4,7 +4,7 @@
 
 namespace shardwise::detail {
 
-// What has passed since the last event belongs to the innermost stage.
+// The time since the last event belongs to the innermost stage.
 void StageClock::charge() {
   const Clock::time_point now = Clock::now();
   if (depth_ > 0 && depth_ <= kMostNested && open_[depth_ - 1] < kMostStages) {

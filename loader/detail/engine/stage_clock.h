@@ -8,8 +8,8 @@
 
 namespace shardwise::detail {
 
-/// Adds up what one thread spends in each stage of its work, nested stages not counted in those
-/// around them. Thread-compatible.
+/// Adds up the time that one thread spends in each stage of its work. Time in a nested stage does
+/// not count for the stages around it. Thread-compatible.
 class StageClock {
  public:
   /// The clock that runs on this thread, or null: most of the time none does.
@@ -20,7 +20,7 @@ class StageClock {
     std::int64_t nanoseconds;
   };
 
-  /// Requires text that lives as long as the clock; stages are told apart by what it says.
+  /// Requires text that lives as long as the clock; stages are told apart by its content.
   void enter(const char* stage);
   void leave();
 
@@ -32,14 +32,14 @@ class StageClock {
 
   void charge();
 
-  std::array<Total, kMostStages> totals_{};  // beyond them nothing is counted
+  std::array<Total, kMostStages> totals_{};  // further stages are not counted
   std::array<std::size_t, kMostNested> open_{};
   std::size_t count_ = 0, depth_ = 0;
   Clock::time_point last_;
 };
 
-/// Counts the scope that it lives in as time of a stage, where a clock runs on this thread; costs a
-/// look at a variable where none does. For sources and stages, too.
+/// Counts the scope that it lives in as time of a stage, if a clock runs on this thread; else it
+/// costs a look at a variable. Sources and stages use it, too.
 ///
 ///   const StageTimer timer("decode");
 class StageTimer {

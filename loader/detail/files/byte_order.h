@@ -8,7 +8,7 @@
 
 namespace shardwise::detail {
 
-/// Turns the bytes of each element round; of a complex number each of its two parts.
+/// Reverses the bytes of each element; for complex numbers, of each of the two parts.
 void swap_bytes(DType dtype, std::span<std::byte> elements);
 
 inline constexpr bool kBigEndianHost = std::endian::native == std::endian::big;

@@ -6,7 +6,7 @@
 
 namespace shardwise::detail {
 
-/// CRC-32C (Castagnoli, RFC 3720). By the processor's own instruction where it has one.
+/// CRC-32C (Castagnoli, RFC 3720). Uses the processor's own instruction if it has one.
 std::uint32_t crc32c(std::span<const std::byte> data);
 
 /// As crc32c(), without that instruction.

@@ -11,7 +11,7 @@
 
 namespace shardwise::detail {
 
-/// One field of records that can be read by halves. Thread-safe.
+/// Reads one field of records, in whole or in part. Thread-safe.
 class RowReader {
  public:
   virtual ~RowReader() = default;
@@ -23,16 +23,16 @@ class RowReader {
   virtual void will_read(std::int64_t) const {}
 };
 
-/// Where a file has rows of one size: record i begins at begin_bytes + i * stride_bytes.
+/// The place of rows of one size in a file: record i begins at begin_bytes + i * stride_bytes.
 struct RowLayout {
   std::size_t begin_bytes, stride_bytes;
-  bool swapped = false;  ///< the elements are in the other byte order than the host's
+  bool swapped = false;  ///< the elements' byte order is not the host's
 };
 
 /// Rows of one size in a file. Thread-safe.
 class FileRows final : public RowReader {
  public:
-  /// Requires all rows within what the file has.
+  /// Requires that the file holds all rows.
   FileRows(std::shared_ptr<const HeldFile> file, const Field& field, const RowLayout& layout);
 
   void read(std::int64_t record, const BoxView& to) const override;
@@ -51,7 +51,8 @@ class FileRows final : public RowReader {
   std::size_t element_bytes_, row_bytes_;
 };
 
-/// A source of `size` records, with a reader for each field, that says `description` of itself.
+/// A source of `size` records, with a reader for each field, that describes itself by
+/// `description`.
 std::shared_ptr<const Source> rows_source(std::int64_t size, std::vector<Field> fields,
                                           std::vector<std::unique_ptr<const RowReader>> readers,
                                           std::string description = "records");

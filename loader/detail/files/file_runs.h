@@ -8,8 +8,8 @@
 
 namespace shardwise::detail {
 
-/// Bytes that follow one another both in a record, as its file holds it, and in the memory that
-/// they go to.
+/// Bytes that are contiguous both in a record, as its file holds it, and in the memory that they
+/// are read to.
 struct FileRun {
   std::size_t record_offset, target_offset, size_bytes;
 };

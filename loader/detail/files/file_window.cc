@@ -24,7 +24,7 @@ bool FileWindow::read_more() {
   }
   if (begin_ > 0 || size == capacity_) {
     const std::size_t least = std::min(kLeastWindowBytes, file_.size_bytes() + 1);
-    // Twice as much as is there, so that each byte of a long record is moved a few times only.
+    // Twice the current size, so that each byte of a long record is moved only a few times.
     const std::size_t capacity = std::max({capacity_, least, 2 * size});
     if (capacity == capacity_) {
       std::memmove(buffer_.get(), buffer_.get() + begin_, size);

@@ -12,23 +12,22 @@ namespace shardwise::detail {
 /// A file that is read once from its beginning, through a window that moves on. Thread-compatible.
 class FileWindow {
  public:
-  /// Most bytes that a window has: an upper bound of what one record may have.
+  /// Most bytes that a window has, which bounds the size of one record.
   static constexpr std::size_t kMostBytes = std::size_t{256} << 20;
 
   /// `file` must outlive the window.
   explicit FileWindow(const InputFile& file) : file_(file) {}
 
-  /// Of the file's first byte that is not yet passed.
+  /// The offset of the file's first byte that is not yet passed.
   std::uint64_t offset() const { return offset_; }
 
-  /// What was read from there on. Valid until read_more().
+  /// The text read from there on. Valid until read_more().
   std::string_view text() const { return {buffer_.get() + begin_, end_ - begin_}; }
 
-  /// Adds to the text; false at the end of the file. Throws io, or corrupt where the window is
-  /// full.
+  /// Adds to the text; false at the end of the file. Throws io, or corrupt if the window is full.
   bool read_more();
 
-  /// Goes on. Requires count <= text().size().
+  /// Passes the next `count` bytes. Requires count <= text().size().
   void pass(std::size_t count) {
     begin_ += count;
     offset_ += count;

@@ -10,8 +10,8 @@
 
 namespace shardwise::detail {
 
-/// Most bytes that one byte of a gzip file can unpack to: the limit of the deflate format, a match
-/// of 258 bytes in two bits.
+/// Most bytes that one byte of a gzip file can unpack to: the limit of the deflate format, which
+/// can code a match of 258 bytes in two bits.
 inline constexpr std::size_t kMaxGzipRatio = 1032;
 
 /// Unpacks a gzip file from its beginning: all its members, one after the other. Thread-compatible.
@@ -24,8 +24,8 @@ class GzipReader {
   GzipReader& operator=(const GzipReader&) = delete;
 
   /// Unpacks the next bytes and returns how many came: less than out.size() only at the end. The
-  /// checksum of a member is compared when its end is reached. Throws io, or corrupt where the file
-  /// is damaged, ends within a member or goes on with something else after one.
+  /// checksum of a member is compared when its end is reached. Throws io, or corrupt if the file is
+  /// damaged, ends within a member or has something else after one.
   std::size_t read(std::span<std::byte> out);
 
  private:
@@ -34,7 +34,7 @@ class GzipReader {
   [[noreturn]] void fail(const char* found) const;
 
   const InputFile& file_;
-  std::size_t next_offset_ = 0;  // in the file, of what comes after buffer_
+  std::size_t next_offset_ = 0;  // in the file, of the byte after buffer_
   bool within_member_ = false;
   std::array<std::byte, 1 << 16> buffer_;
   z_stream stream_{};

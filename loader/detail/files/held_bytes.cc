@@ -10,18 +10,18 @@ HeldBytes::HeldBytes(std::size_t size_bytes, std::size_t block_bytes, HoldBudget
     : size_bytes_(size_bytes), block_bytes_(block_bytes), read_(std::move(read)) {
   if (size_bytes == 0 || size_bytes > budget.left_bytes) return;
   try {
-    // Pages that nobody has written to yet take no memory.
+    // Pages not yet written to take no memory.
     memory_ = page_memory(size_bytes);
   } catch (const std::bad_alloc&) {
-    return;  // a process that may not have so much does without
+    return;  // a process with a lower memory limit does without
   }
   is_there_ = std::make_unique<std::atomic<bool>[]>((size_bytes - 1) / block_bytes + 1);
   budget.left_bytes -= size_bytes;
 }
 
 bool HeldBytes::read_block(std::size_t block) const {
-  // Not waited for: the caller reads what it needs by itself while another reads the block. In a
-  // child of fork() that other may be a thread that is not there.
+  // Does not wait: while another thread reads the block, the caller reads what it needs by itself.
+  // In a child of fork() that other thread may not exist.
   Mutex& mutex = locks_[block % kLocks];
   if (!mutex.try_lock()) return false;
   bool is_there = is_there_[block].load(std::memory_order_relaxed);

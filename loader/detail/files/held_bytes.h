@@ -15,14 +15,14 @@
 
 namespace shardwise::detail {
 
-/// What the files of one source may still keep in memory. Thread-compatible.
+/// The memory that the files of one source may still use to keep bytes. Thread-compatible.
 struct HoldBudget {
   std::size_t left_bytes;
 };
 
-/// Bytes that are read at offsets, of which whole blocks stay in memory once they are read, each
-/// read once. Nothing is kept where all of it would not fit into the budget. Thread-safe; bytes
-/// that are there are found without a lock.
+/// Bytes that are read at offsets. They are read in whole blocks, each once, and stay in memory.
+/// Nothing is kept if all of the bytes do not fit into the budget. Thread-safe; bytes in memory are
+/// found without a lock.
 class HeldBytes {
  public:
   static constexpr std::size_t kBlockBytes = std::size_t{1} << 20;
@@ -34,8 +34,8 @@ class HeldBytes {
 
   bool holds() const { return memory_ != nullptr; }
 
-  /// The bytes, in memory as long as this; null where they are not kept, while another thread reads
-  /// them, or where less came than asked for. Throws what the reading throws.
+  /// The bytes, valid as long as this object; null if they are not kept, while another thread reads
+  /// them, or if fewer came than asked for. Throws what the reading throws.
   const std::byte* find(std::size_t offset, std::size_t size) const {
     if (!memory_ || size > size_bytes_ || offset > size_bytes_ - size) return nullptr;
     if (size == 0) return memory_.get();
@@ -46,7 +46,7 @@ class HeldBytes {
     return memory_.get() + offset;
   }
 
-  /// A hint: fetches the bytes into the processor's cache where they are kept.
+  /// A hint: fetches the bytes into the processor's cache if they are kept.
   void will_read(std::size_t offset, std::size_t size) const {
     if (memory_ && offset < size_bytes_) {
       prefetch(memory_.get() + offset, std::min(size, size_bytes_ - offset));

@@ -11,12 +11,12 @@
 
 namespace shardwise::detail {
 
-/// A file of records, of which blocks stay in memory once they are read (HeldBytes). Offsets are
-/// those of the file. What the file lacks, because it was cut since it was opened, is an error that
-/// names file, record and offset. Thread-safe.
+/// A file of records whose blocks stay in memory once they are read (HeldBytes). Offsets are those
+/// of the file. Bytes that the file lacks, because it was cut after it was opened, are an error
+/// that names file, record and offset. Thread-safe.
 class HeldFile {
  public:
-  /// Of the file's bytes from `begin` to `end`, within the file, records are read.
+  /// Records are read from the file's bytes [begin, end). Requires a range within the file.
   HeldFile(std::shared_ptr<const InputFile> file, std::size_t begin, std::size_t end,
            HoldBudget& budget);
 
@@ -27,16 +27,16 @@ class HeldFile {
     return offset < begin_ ? nullptr : bytes_.find(offset - begin_, size);
   }
 
-  /// A hint: fetches the bytes into the processor's cache where they are kept.
+  /// A hint: fetches the bytes into the processor's cache if they are kept.
   void will_read(std::size_t offset, std::size_t size) const {
     if (offset >= begin_) bytes_.will_read(offset - begin_, size);
   }
 
-  /// All of `out`. Throws io, or corrupt where the file ends before.
+  /// Fills all of `out`. Throws io, or corrupt if the file ends before.
   void read(std::int64_t record, std::size_t offset, std::span<std::byte> out) const;
 
   /// The elements of `wanted` from a row-major array that begins at `offset` and holds the box
-  /// `stored`. Few system calls: only what is needed is read, but for small gaps. Requires `wanted`
+  /// `stored`. Makes few system calls: reads only what is needed, and small gaps. Requires `wanted`
   /// within `stored` and `to.box`. Throws as read() does.
   void read_box(std::int64_t record, std::size_t offset, const Box& stored, const Box& wanted,
                 std::size_t element_bytes, const BoxView& to) const;

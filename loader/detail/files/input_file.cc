@@ -11,7 +11,7 @@
 namespace shardwise::detail {
 namespace {
 
-// storage's files refuse links, since a checkpoint has none; data sets often are links.
+// storage's files refuse links, since a checkpoint has none, but data sets often are links.
 std::filesystem::path without_links(const std::filesystem::path& path) {
   std::error_code error;
   std::filesystem::path target = std::filesystem::canonical(path, error);
@@ -47,7 +47,7 @@ std::size_t InputFile::read_at(std::size_t offset, std::span<std::byte> out) con
     return read_up_to(size_bytes_);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::corrupt) throw;
-    return read_up_to(static_cast<std::size_t>(file_->size()));  // it was cut since it was opened
+    return read_up_to(static_cast<std::size_t>(file_->size()));  // it was cut after it was opened
   }
 }
 

@@ -33,8 +33,8 @@ class NameList {
   std::vector<std::size_t> ends_;
 };
 
-/// A name as a message shows it: in double quotes, on one line, whatever it holds; the middle of a
-/// long one is left out.
+/// A name as messages show it: in double quotes, on one line whatever it holds, and without the
+/// middle if it is long.
 std::string shown_name(std::string_view name);
 
 }  // namespace shardwise::detail

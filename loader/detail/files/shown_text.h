@@ -6,10 +6,10 @@
 
 namespace shardwise::detail {
 
-/// Text of a file as a message may show it: at most 80 characters, the unprintable ones as '?'.
+/// Text from a file as a message may show it: at most 80 characters, unprintable ones as '?'.
 std::string shown_text(std::string_view text);
 
-/// A message with names of a file in it: one line, of 500 characters and fewer.
+/// A message that contains names from a file, as one line of at most 500 characters.
 std::string one_line(std::string_view message);
 
 /// "\"a\", \"b\"": at most 20 names.

@@ -14,25 +14,25 @@
 
 namespace shardwise::detail {
 
-/// The parts of FORMAT:PATHS?OPTION=VALUE&..; what is escaped in it is plain here. Value type.
+/// The parts of FORMAT:PATHS?OPTION=VALUE&.., unescaped. Value type.
 struct SourceText {
   std::string format;
   std::vector<std::filesystem::path> paths;                  ///< one or more, none empty
   std::vector<std::pair<std::string, std::string>> options;  ///< in their order, names distinct
 
-  /// Takes an option out; absent where it is not given.
+  /// Takes an option out; absent if it is not given.
   std::optional<std::string> take(std::string_view name);
 
-  /// As take(): a count. Throws invalid_argument where it is none.
+  /// As take(), for a count. Throws invalid_argument if the value is none.
   std::optional<std::int64_t> take_count(std::string_view name);
 
-  /// The only path. Throws invalid_argument where there are several.
+  /// The only path. Throws invalid_argument if there are several.
   const std::filesystem::path& path() const;
 
-  /// Nothing may be left of the options. Throws invalid_argument, listing those there are.
+  /// Checks that no option is left. Throws invalid_argument, listing `known`.
   void finish(std::string_view known) const;
 
-  /// Throws invalid_argument: the text and what was found.
+  /// Throws invalid_argument, naming the text and what was found.
   [[noreturn]] void fail(std::string_view found) const;
 
   std::string text;             ///< all of it, for messages
@@ -42,10 +42,10 @@ struct SourceText {
 /// Throws invalid_argument.
 SourceText parse_source_text(std::string_view text);
 
-/// What a field has: "i64", "u8[28,28]", "f32[]" (ragged), "text". Value type.
+/// The type of a field: "i64", "u8[28,28]", "f32[]" (ragged), "text". Value type.
 struct FieldType {
   std::optional<DType> dtype;  ///< "?": to be found out
-  std::optional<Shape> shape;  ///< absent where only its dtype is given
+  std::optional<Shape> shape;  ///< absent if only the dtype is given
   bool ragged = false;         ///< its shape has 0 in dim 0
   bool text = false;           ///< u8, ragged
 };

@@ -13,7 +13,7 @@
 namespace shardwise::detail {
 namespace {
 
-/// Bytes that should be digits.
+/// Shows bytes that should be digits.
 std::string ascii(std::string_view bytes) {
   std::string text = "\"";
   for (const char c : bytes) {
@@ -28,7 +28,7 @@ std::string ascii(std::string_view bytes) {
 
 constexpr std::uint64_t kTarBlockBytes = 512;
 constexpr std::int64_t kTarProgressEvery = 4096;
-// What pax and GNU say of a member; more is damage.
+// Most bytes of a pax or GNU header about a member; more is damage.
 constexpr std::uint64_t kMaxNoteBytes = std::uint64_t{1} << 20;
 
 using TarBlock = std::array<char, kTarBlockBytes>;
@@ -49,8 +49,8 @@ std::string_view text_of(const TarBlock& block, TarField field) {
   return bytes.substr(0, bytes.find('\0'));
 }
 
-// Octal digits between blanks, ended by a blank or NUL, or in base 256: what GNU writes of 8 GiB
-// and more. Nothing where it is neither, negative or over 2^63 - 1.
+// Octal digits between blanks, ended by a blank or NUL, or base 256, which GNU writes from 8 GiB
+// on. Absent if it is neither, negative or over 2^63 - 1.
 std::optional<std::uint64_t> tar_number(std::string_view bytes) {
   std::uint64_t value = 0;
   constexpr std::uint64_t kMost = std::uint64_t{1} << 63;
@@ -116,7 +116,7 @@ class TarScan {
   }
 
  private:
-  /// What an extended header says of the next member, or of all that follow.
+  /// What an extended header says about the next member, or about all that follow.
   struct Note {
     std::optional<std::string> path;
     std::optional<std::uint64_t> size_bytes;
@@ -225,9 +225,9 @@ bool TarScan::read_header() {
       next_note_.path = text.substr(0, text.find('\0'));
       return true;
     }
-    case 'K':  // the long name that a link leads to
+    case 'K':  // the long name of a link's target
     case 'V':  // the archive's own name
-    case 'D':  // names in a folder
+    case 'D':  // the names in a folder
       skip(name, *size);
       return true;
     case 'S':
@@ -248,11 +248,11 @@ bool TarScan::read_header() {
 void TarScan::add(std::string name, std::uint64_t size_bytes, char type) {
   ++members_;
   const bool is_link = type == '1' || type == '2';
-  const bool is_device = type >= '3' && type <= '6';  // folders among them
-  if (is_link || is_device) size_bytes = 0;           // whatever they say
+  const bool is_device = type >= '3' && type <= '6';  // includes folders
+  if (is_link || is_device) size_bytes = 0;           // whatever their header says
   const std::uint64_t offset = next_;
   skip(name, size_bytes);
-  // Old programs wrote a folder as a file with a slash.
+  // Old programs wrote a folder as a file whose name ends with a slash.
   if (is_device || (!name.empty() && name.back() == '/')) return;
   index_.names_.add(name);
   index_.places_.push_back({header_offset_, offset, size_bytes, is_link});
@@ -283,7 +283,7 @@ std::string TarScan::read_note(std::string_view what, std::uint64_t size_bytes) 
   return text;
 }
 
-// Records of "LENGTH KEY=VALUE\n", of which the length counts all.
+// Records of "LENGTH KEY=VALUE\n"; LENGTH counts the whole record.
 void TarScan::read_pax(const std::string& text, Note& note) const {
   std::string_view rest = text;
   while (!rest.empty()) {

@@ -14,14 +14,14 @@ namespace shardwise::detail {
 
 /// A file in a tar archive, or a link to one, which has no bytes.
 struct TarMember {
-  std::string_view name;  ///< any bytes, as the archive has them: never the name of a file of ours
+  std::string_view name;  ///< any bytes, as the archive has them; never used as a path
   std::uint64_t header_offset, offset,
       size_bytes;  ///< within the archive; [offset, + size) is in it
   bool is_link;
 };
 
-/// The files of a tar archive (ustar, old, GNU, pax), in its order. Folders, devices and what pax
-/// and GNU say of the next member are not among them. Immutable, thread-safe.
+/// The files of a tar archive (ustar, old, GNU, pax), in its order. Folders, devices, and pax and
+/// GNU headers about the next member are not among them. Immutable, thread-safe.
 class TarIndex {
  public:
   std::size_t size() const { return places_.size(); }
@@ -45,15 +45,15 @@ class TarIndex {
 /// Where the bytes of an archive come from.
 struct TarBytes {
   std::uint64_t size_bytes;
-  /// Reads from an offset and returns how many bytes came: less than out.size() only at the end.
+  /// Reads from an offset and returns how many bytes came: fewer than out.size() only at the end.
   std::function<std::size_t(std::uint64_t offset, std::span<std::byte> out)> read_at;
 };
 
-/// Reads the headers alone, once, and `progress` is told now and then how many members have come,
-/// the last time all of them. Every member is inside the archive. Throws corrupt, naming member and
+/// Reads only the headers, once. `progress` is told now and then how many members have come, the
+/// last time all of them. Every member is inside the archive. Throws corrupt, naming member and
 /// offset: a wrong checksum or number, a member that is cut off, bytes after the end or an end that
 /// is missing; unsupported for sparse members, those of several volumes, and compressed archives.
-/// What `progress` throws ends it.
+/// An exception from `progress` ends the reading.
 TarIndex read_tar_index(const TarBytes& bytes,
                         const std::function<void(std::int64_t entries)>& progress);
 

@@ -14,20 +14,20 @@ struct ImageSize {
   bool operator==(const ImageSize&) const = default;
 };
 
-/// A PNG or JPEG in memory, whose header is read. Errors say what was found, not in which file.
-/// Thread-compatible.
+/// A PNG or JPEG in memory with its header already read. Errors say what was found, but name no
+/// file. Thread-compatible.
 class EncodedImage {
  public:
   virtual ~EncodedImage() = default;
   EncodedImage(const EncodedImage&) = delete;
   EncodedImage& operator=(const EncodedImage&) = delete;
 
-  /// As the header says: at most the pixels that open() was told.
+  /// The size by the header: at most `max_pixels` of open_image().
   ImageSize size() const { return size_; }
 
   /// Writes size() pixels of `channels` bytes each, row-major: 1 (luma), 3 (red, green, blue) or 4
-  /// (and alpha, 255 where the image has none). Alpha that is not asked for is dropped. At most one
-  /// call. Throws corrupt, unsupported.
+  /// (and alpha, 255 if the image has none). Alpha that is not asked for is dropped. May be called
+  /// once. Throws corrupt, unsupported.
   virtual void decode(int channels, std::byte* out) = 0;
 
  protected:
@@ -45,10 +45,10 @@ std::unique_ptr<EncodedImage> open_png(std::span<const std::byte> encoded, std::
 std::unique_ptr<EncodedImage> open_jpeg(std::span<const std::byte> encoded,
                                         std::int64_t max_pixels);
 
-/// Throws corrupt for no pixels, unsupported for more than `max_pixels`.
+/// Throws corrupt if there are no pixels, unsupported if there are more than `max_pixels`.
 void check_pixels(const ImageSize& size, std::int64_t max_pixels);
 
-/// Luma of a colour, as ITU-R 601-2 weighs them, in 16 bits of fraction: what Pillow gives.
+/// Luma of a colour by the weights of ITU-R 601-2, with 16 bits of fraction, as in Pillow.
 constexpr std::byte luma(std::uint32_t red, std::uint32_t green, std::uint32_t blue) {
   return static_cast<std::byte>((red * 19595 + green * 38470 + blue * 7471 + 0x8000) >> 16);
 }

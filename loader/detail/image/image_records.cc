@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::int64_t kSampledImages = 64;
 constexpr std::size_t kSampledBytesPerImage = std::size_t{4} << 10;
-// Of what a thread keeps between images.
+// Most memory that a thread keeps between images.
 constexpr std::size_t kKeptScratchBytes = std::size_t{32} << 20;
 
 struct ImageScratch {
@@ -33,7 +33,7 @@ ImageScratch& thread_image_scratch() {
   return scratch;
 }
 
-// 8 bytes a pixel are the most that a PNG can mean, and there is something besides pixels.
+// A PNG has at most 8 bytes per pixel, and some bytes besides pixels.
 std::uint64_t most_encoded_bytes(std::int64_t max_pixels) {
   return static_cast<std::uint64_t>(max_pixels) * 8 + (std::uint64_t{16} << 20);
 }
@@ -57,7 +57,7 @@ class ImageRecords final : public ImageSource {
   }
 
  private:
-  // Fields: the image, the label if any, those of bytes.
+  // Order of fields: the image, the label if any, the byte fields.
   std::size_t first_byte_field() const { return found_.labels.empty() ? 1 : 2; }
   void read_image(std::int64_t record, std::span<const FieldBox> boxes,
                   ImageScratch& scratch) const;
@@ -111,7 +111,7 @@ void ImageRecords::read_image(std::int64_t record, std::span<const FieldBox> box
                               ImageScratch& scratch) const {
   const std::span<const std::byte> encoded =
       found_.store->read(record, most_encoded_bytes(max_pixels_), scratch.encoded);
-  // A box that is the whole image is written where it is wanted.
+  // A box that is the whole image is written straight to its target.
   const auto wants_whole = [&](const FieldBox& box) {
     return box.field == 0 && box.to.box == whole_;
   };
@@ -186,7 +186,8 @@ std::uint64_t ImageRecords::fingerprint() const {
   std::array<std::byte, kSampledBytesPerImage> part;
   const std::int64_t samples = std::min(size(), kSampledImages);
   for (std::int64_t sample = 0; sample < samples; ++sample) {
-    // Evenly spread, the first and the last record among them, and all over their bytes.
+    // Samples are evenly spread, with the first and the last record among them, and come from all
+    // over the records' bytes.
     const std::int64_t steps = std::max<std::int64_t>(samples - 1, 1);
     const std::int64_t record =
         (size() - 1) / steps * sample + (size() - 1) % steps * sample / steps;

@@ -15,7 +15,7 @@
 
 namespace shardwise::detail {
 
-/// Where the encoded images of a source are. Thread-safe.
+/// The place of a source's encoded images. Thread-safe.
 class ImageStore {
  public:
   virtual ~ImageStore() = default;
@@ -25,10 +25,10 @@ class ImageStore {
   /// As ImageSource::record_name.
   virtual std::string_view name(std::int64_t record) const = 0;
 
-  /// As a message says it.
+  /// The record's place, as messages say it.
   virtual std::string place(std::int64_t record) const = 0;
 
-  /// When it was listed.
+  /// The size when it was listed.
   virtual std::uint64_t size_bytes(std::int64_t record) const = 0;
 
   /// All bytes of the image, in `scratch`. Throws not_found, io, corrupt, and unsupported for more
@@ -36,19 +36,20 @@ class ImageStore {
   virtual std::span<const std::byte> read(std::int64_t record, std::uint64_t most_bytes,
                                           ScratchMemory& scratch) const = 0;
 
-  /// Bytes [offset, offset + out.size()) of it, or as many as there are: how many came.
+  /// Reads bytes [offset, offset + out.size()) of the image, or as many as there are, and returns
+  /// how many came.
   virtual std::size_t read_part(std::int64_t record, std::uint64_t offset,
                                 std::span<std::byte> out) const = 0;
 
-  /// The bytes of the record's member for ImageOptions::byte_fields[number].
+  /// Size of the record's member for ImageOptions::byte_fields[number], in bytes.
   virtual std::int64_t byte_length(std::int64_t record, std::size_t number) const = 0;
 
-  /// Bytes [offset, offset + out.size()) of it, which are there. Throws corrupt where they are not.
+  /// Reads bytes [offset, offset + out.size()) of that member. Throws corrupt if it is cut short.
   virtual void read_bytes(std::int64_t record, std::size_t number, std::int64_t offset,
                           std::span<std::byte> out) const = 0;
 };
 
-/// What a folder or archive was found to hold.
+/// The images found in a folder or archive.
 struct FoundImages {
   std::unique_ptr<const ImageStore> store;
   std::vector<std::int64_t> labels;  ///< per record, or none at all
@@ -59,18 +60,20 @@ struct FoundImages {
 /// Throws invalid_argument.
 void check_options(const ImageOptions& options);
 
-/// The source of what was found; reads the first image where no size is wanted. `what` is the
-/// folder or archive as a message shows it.
+/// The source of the images found; reads the first image if the options give no size. `what` is the
+/// folder or archive as messages show it.
 std::shared_ptr<const ImageSource> make_image_source(FoundImages found, const ImageOptions& options,
                                                      const std::string& what);
 
-/// What a file's name says that it is.
+/// What a file is, by its name.
 enum class ImageName { image, other_image, no_image };
 
-/// By its extension; `unsupported` formats are other_image. Names that begin with a dot are none.
+/// Decides by the extension; unsupported formats are other_image. Names that begin with a dot are
+/// no_image.
 ImageName classify(std::string_view base_name);
 
-/// Class numbers in the order of the names: `classes` are names, one per record, any order.
+/// Numbers the classes in the order of their names: `classes` has one name per record, in any
+/// order.
 void number_classes(const std::vector<std::string_view>& classes, FoundImages& found);
 
 }  // namespace shardwise::detail

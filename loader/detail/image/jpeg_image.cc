@@ -7,9 +7,9 @@
 #include <new>
 #include <vector>
 
-// After <cstdio>, which it needs.
+// Included after <cstdio>, which it needs.
 #include <jpeglib.h>
-// After <jpeglib.h>.
+// Included after <jpeglib.h>, which it needs.
 #include <jerror.h>
 
 #include "shardwise/loader/detail/image/encoded_image.h"
@@ -18,12 +18,12 @@
 namespace shardwise::detail {
 namespace {
 
-// Each scan of a progressive JPEG is work for all its pixels, and takes a few bytes. Encoders write
-// about ten.
+// Each scan of a progressive JPEG costs work for all its pixels, and may take only a few bytes.
+// Encoders write about ten.
 constexpr int kMaxScans = 500;
 
-/// Warnings after which pixels are made up. Others (bytes too many, odd headers) are common in data
-/// sets and cost nothing.
+/// Whether it is a warning after which pixels are made up. Others (surplus bytes, odd headers) are
+/// common in data sets and do no harm.
 bool is_damage(int code) {
   switch (code) {
     case JWRN_JPEG_EOF:
@@ -152,7 +152,7 @@ void JpegImage::decode(int channels, std::byte* out) {
   });
 }
 
-// Adobe's programs write each ink inverted, and say that it was them.
+// Adobe's programs write each ink inverted, and mark the file as theirs.
 void JpegImage::decode_cmyk(int channels, std::byte* out) {
   jpeg_.out_color_space = JCS_CMYK;
   std::vector<JSAMPLE> inks(std::size_t{jpeg_.image_width} * 4);

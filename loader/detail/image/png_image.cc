@@ -16,8 +16,8 @@ namespace {
 // Most bytes that one byte of deflate can unpack to.
 constexpr std::uint64_t kMaxDeflateRatio = 1032;
 
-/// libpng reports errors by a call that must not return: it jumps to the last run(). What it jumps
-/// over is C, and lambdas with nothing to destroy.
+/// libpng reports errors by a call that must not return: it jumps to the last run(). It jumps only
+/// over C code and lambdas with nothing to destroy.
 class PngImage final : public EncodedImage {
  public:
   PngImage(std::span<const std::byte> encoded, std::int64_t max_pixels);
@@ -82,7 +82,7 @@ PngImage::PngImage(std::span<const std::byte> encoded, std::int64_t max_pixels)
     run([this] {
       png_set_read_fn(png_, this, &PngImage::on_read);
       png_set_user_limits(png_, PNG_UINT_31_MAX, PNG_UINT_31_MAX);
-      // Texts, profiles and the like are passed over, not unpacked.
+      // Texts, profiles and the like are skipped, not unpacked.
       png_set_keep_unknown_chunks(png_, PNG_HANDLE_CHUNK_NEVER, nullptr, -1);
       png_read_info(png_, info_);
     });
@@ -96,7 +96,7 @@ PngImage::PngImage(std::span<const std::byte> encoded, std::int64_t max_pixels)
   }
 }
 
-// Before memory is taken for the pixels.
+// Called before memory is taken for the pixels.
 void PngImage::check_encoded_bytes(int channels, int depth) const {
   const std::uint64_t bytes = static_cast<std::uint64_t>(size_.height * size_.width) *
                               static_cast<std::uint64_t>(channels * depth) / 8;
@@ -124,7 +124,7 @@ void PngImage::read_rows(int channels, std::byte* out) {
       static_cast<std::size_t>(size_.width) * static_cast<std::size_t>(channels);
   int passes = 0;
   run([this, channels, &passes] {
-    png_set_expand(png_);  // palettes, depths below 8, tRNS to alpha
+    png_set_expand(png_);  // expands palettes, depths below 8, and tRNS to alpha
     png_set_scale_16(png_);
     if (channels != 4) png_set_strip_alpha(png_);
     if (channels != 1) png_set_gray_to_rgb(png_);

@@ -12,11 +12,11 @@
 namespace shardwise::detail {
 namespace {
 
-// Weights have 22 bits of fraction: sums of bytes fit 32 bits with a sign.
+// Weights have 22 bits of fraction, so that sums of weighted bytes fit a signed 32-bit integer.
 constexpr int kWeightBits = 22;
 constexpr std::int32_t kHalf = std::int32_t{1} << (kWeightBits - 1);
 
-/// Of one line of the result: which lines of the image it is made of, and their weights.
+/// The lines of the image that one line of the result is made of, and their weights.
 struct Window {
   std::int64_t begin;
   std::size_t count, first_weight;
@@ -36,7 +36,7 @@ std::byte to_byte(std::int32_t sum) {
   return static_cast<std::byte>(std::clamp(sum >> kWeightBits, 0, 255));
 }
 
-// The lines [first, first + count) of `to` lines that `from` lines are scaled to.
+// The filter for lines [first, first + count) if `from` lines are scaled to `to` lines.
 Filter triangle_filter(std::int64_t from, std::int64_t to, std::int64_t first, std::int64_t count) {
   Filter filter;
   filter.windows.reserve(static_cast<std::size_t>(count));
@@ -45,7 +45,7 @@ Filter triangle_filter(std::int64_t from, std::int64_t to, std::int64_t first, s
   std::vector<double> weights;
   for (std::int64_t line = first; line < first + count; ++line) {
     const double center = (static_cast<double>(line) + 0.5) * scale;
-    // Cut to whole numbers as Pillow does, which below zero is not rounding.
+    // Truncated toward zero as in Pillow, also below zero.
     const double first_center = center - support + 0.5, end_center = center + support + 0.5;
     const auto begin = std::max<std::int64_t>(static_cast<std::int64_t>(first_center), 0);
     const auto end = std::min(static_cast<std::int64_t>(end_center), from);
@@ -98,7 +98,7 @@ void scale_rows(const std::byte* image, std::int64_t rows, std::int64_t row_byte
   }
 }
 
-// `rows` is the row filter.begin() of the image.
+// `rows` begins with row filter.begin() of the image.
 void scale_columns(const std::byte* rows, std::size_t row_bytes, const Filter& filter,
                    std::byte* out) {
   std::vector<std::int32_t> sums(row_bytes);
@@ -123,7 +123,7 @@ ScaledPart stretched(const ImageSize& wanted) { return {wanted, 0, 0, wanted}; }
 
 ScaledPart cropped(const ImageSize& image, const ImageSize& wanted) {
   ScaledPart part{wanted, 0, 0, wanted};
-  // Of a half, the even one of its neighbours, as Python rounds.
+  // A half is rounded to the even neighbour, as in Python.
   const auto half = [](std::int64_t n) { return n / 2 + (n % 2 == 1 ? n / 2 % 2 : 0); };
   // Exact: no extent is over 2^31.
   if (wanted.height * image.width >= wanted.width * image.height) {

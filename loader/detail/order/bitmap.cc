@@ -15,7 +15,7 @@ namespace {
 constexpr std::size_t kWordBits = 64;
 constexpr std::size_t kBlockWords = 32;  // 64 bits of index for 2,048 of the set
 
-// The place of the 1 that has `rank` ones below it in the word.
+// The index of the 1 bit that has `rank` ones below it in the word.
 std::int64_t select_in_word(std::uint64_t word, std::int64_t rank) {
   std::int64_t at = 0;
   for (int width = 32; width > 0; width /= 2) {
@@ -78,7 +78,8 @@ std::int64_t RankedBits::rank(std::int64_t i) const {
 
 std::int64_t RankedBits::select(std::int64_t j) const {
   assert(0 <= j && j < count());
-  // The last block that begins at or below j; those after an empty one begin alike, so the last.
+  // The last block with a count of at most j before it: a block after an empty one has the same
+  // count, so it must be the last.
   const auto after = std::upper_bound(before_.begin(), before_.end(), j);
   const std::size_t block = static_cast<std::size_t>(after - before_.begin()) - 1;
   std::int64_t rest = j - before_[block];

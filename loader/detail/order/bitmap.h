@@ -21,8 +21,8 @@ class RankedBits {
  public:
   RankedBits() = default;
 
-  /// Number i is in the set if bit i % 64 of word i / 64 is 1. Throws invalid_argument where size
-  /// is negative, `words` are not (size + 63) / 64, or a bit past `size` is 1.
+  /// Number i is in the set if bit i % 64 of word i / 64 is 1. Throws invalid_argument if size is
+  /// negative, the number of words is not (size + 63) / 64, or a bit past `size` is 1.
   RankedBits(std::int64_t size, std::vector<std::uint64_t> words);
 
   std::int64_t size() const { return size_; }
@@ -47,7 +47,8 @@ class RankedBits {
  private:
   std::int64_t size_ = 0;
   std::vector<std::uint64_t> words_;
-  std::vector<std::int64_t> before_{0};  // per block, the count of the blocks before; last of all
+  std::vector<std::int64_t> before_{
+      0};  // per block, the count in all blocks before it; at the end, the total
 };
 
 }  // namespace shardwise

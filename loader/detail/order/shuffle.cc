@@ -11,7 +11,7 @@
 namespace shardwise {
 namespace {
 
-// A round's function. A half has 32 bits at most, so the high half of the product serves any.
+// The round function. A half has at most 32 bits, so the high half of the product is enough.
 std::uint64_t scramble(std::uint64_t half, std::uint64_t key) {
   std::uint64_t x = (half ^ key) * 0xd6e8feb86659fd93;
   x = (x ^ (x >> 32)) * 0xd6e8feb86659fd93;
@@ -31,14 +31,13 @@ Shuffle::Shuffle(std::int64_t size, std::uint64_t seed, std::uint64_t epoch) : s
       static_cast<int>(std::bit_width(static_cast<std::uint64_t>(size == 0 ? 0 : size - 1)));
   left_bits_ = bits / 2;
   right_bits_ = bits - left_bits_;
-  // Mixed one after the other, so that seed 1 epoch 2 is not seed 2 epoch 1.
+  // Mixed one after the other, so that seed 1 epoch 2 differs from seed 2 epoch 1.
   std::uint64_t state = mix_bits(mix_bits(seed + kSplitMixGamma) ^ (epoch + kSplitMixGamma));
   for (std::uint64_t& key : keys_) key = mix_bits(state += kSplitMixGamma);
 }
 
-// The halves keep their places and take turns in being changed, so they may differ in width: no
-// block has to be rounded up to an even number of bits, which keeps the walk below two steps on
-// average.
+// The halves keep their places and are changed in turn, so they may differ in width. The number of
+// bits then need not be rounded up to an even one, which keeps the walk below two steps on average.
 std::int64_t Shuffle::at(std::int64_t number) const {
   assert(0 <= number && number < size_);
   std::uint64_t block = static_cast<std::uint64_t>(number);

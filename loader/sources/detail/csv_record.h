@@ -7,7 +7,7 @@
 
 namespace shardwise::detail {
 
-/// What stands between two delimiters, without its quotes.
+/// The text between two delimiters, without its quotes.
 struct CsvCell {
   std::string_view text;
   std::size_t quote_pairs = 0;  ///< doubled quotes in `text`: each stands for a single one
@@ -16,7 +16,7 @@ struct CsvCell {
   std::size_t size() const { return text.size() - quote_pairs; }
 };
 
-/// The value of a cell: `scratch` holds it where it is not as it stands in the file.
+/// The value of a cell. `scratch` holds it if it differs from the text in the file.
 std::string_view csv_value(const CsvCell& cell, std::string& scratch);
 
 struct CsvSplit {
@@ -29,15 +29,15 @@ struct CsvSplit {
     lone_return,       ///< a carriage return without line feed outside quotes
   };
   End end;
-  std::size_t bytes;  ///< of the record with its line end; or where it is wrong
+  std::size_t bytes;  ///< of the record with its line end; or up to the fault
   bool is_empty_line;
 };
 
 /// Cuts the first record of `text` into cells, as RFC 4180 says; valid as long as the text.
-/// `is_all`: the file ends where the text does.
+/// `is_all`: the text ends at the file's end.
 CsvSplit split_csv(std::string_view text, char delimiter, bool is_all, std::vector<CsvCell>& cells);
 
-/// What is wrong, in words.
+/// The fault in words.
 std::string_view csv_fault(CsvSplit::End end);
 
 }  // namespace shardwise::detail

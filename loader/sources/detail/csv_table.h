@@ -13,35 +13,35 @@
 
 namespace shardwise::detail {
 
-/// The records of a csv file: where each begins, and its cells. Thread-compatible until it is
-/// scanned, thread-safe from then on.
+/// The records of a csv file: their offsets and cells. Thread-compatible until it is scanned,
+/// thread-safe from then on.
 class CsvTable {
  public:
   CsvTable(std::shared_ptr<const InputFile> file, const CsvOptions& options);
 
-  /// What one record has. Valid as long as the table.
+  /// The content of one record. Valid as long as the table.
   struct Record {
     std::int64_t number = 0;
     std::vector<CsvCell> cells = {};
-    std::string text = {};  ///< of the record, where the table's memory does not hold it
+    std::string text = {};  ///< the record's text, if the table's memory does not hold it
   };
   using See = std::function<void(const Record&)>;
 
   /// Finds the header and the records. Calls begin() once the columns are known, and see() for each
-  /// record that has as many cells. Throws io, or corrupt where quotes are broken.
+  /// record that has as many cells. Throws io, or corrupt if quotes are broken.
   void scan(const IndexProgress& progress, const std::function<void()>& begin, const See& see);
 
   const std::vector<std::string>& columns() const { return columns_; }
 
   std::int64_t size() const { return records_.size(); }
 
-  /// Cuts a record into its cells, as many as there are columns. Throws io or corrupt.
+  /// Cuts a record into one cell per column. Throws io or corrupt.
   void read(std::int64_t number, Record& into) const;
 
-  /// False where it would throw corrupt.
+  /// As read(), but returns false instead of throwing corrupt.
   bool try_read(std::int64_t number, Record& into) const;
 
-  /// Throws corrupt: what was found in the record.
+  /// Throws corrupt, saying what was found in the record.
   [[noreturn]] void fail(std::int64_t number, std::string_view found) const {
     records_.fail(number, found);
   }

@@ -13,10 +13,10 @@
 namespace shardwise::detail {
 namespace {
 
-// Of a dataset that is too large to be kept.
+// Limits for a dataset that is too large to be kept.
 constexpr std::size_t kRecentBytes = std::size_t{64} << 20, kMostRecent = 64;
 
-// The box of a record's field as one of the dataset.
+// A box of a record's field as a box of the dataset.
 Box dataset_box(std::int64_t record, const Box& box) {
   Box whole;
   whole.push_back(record, record + 1);
@@ -62,12 +62,12 @@ class ChunkRows final : public RowReader {
   }
 
  private:
-  // Of a row that is in a single chunk.
+  // The offset of a row that is in a single chunk.
   std::size_t offset_of(std::int64_t record) const {
     return offsets_[as_size(record / chunk_[0])] + as_size(record % chunk_[0]) * row_bytes_;
   }
 
-  // From each chunk that has a part of the row.
+  // Reads from each chunk that has a part of the row.
   void read_parts(std::int64_t record, const BoxView& to) const {
     const BoxView target{to.data, dataset_box(record, to.box)};
     const std::size_t element_bytes = size_bytes(dtype_);
@@ -95,12 +95,12 @@ class ChunkRows final : public RowReader {
   Shape chunk_, grid_;
   std::vector<std::uint64_t> offsets_;
   Shape row_shape_;
-  std::optional<Box> row_;  // where each row is in a single chunk
+  std::optional<Box> row_;  // if each row is in a single chunk
   std::size_t row_bytes_ = 0;
 };
 
-/// Blocks of rows, of which the last ones used are kept. Thread-safe; each block is read by one
-/// thread, while others that want it wait.
+/// Blocks of rows; the last ones used are kept. Thread-safe; each block is read by one thread,
+/// while others that want it wait.
 class RecentBlocks {
  public:
   using Read = std::function<void(std::int64_t block, std::byte* out)>;
@@ -161,8 +161,8 @@ class LibraryRows final : public RowReader {
   Box row_;
   std::size_t element_bytes_, row_bytes_ = 0;
   std::int64_t rows_per_block_ = 1;
-  std::unique_ptr<HeldBytes> all_;        // where all rows fit
-  std::unique_ptr<RecentBlocks> recent_;  // else, where blocks are small enough
+  std::unique_ptr<HeldBytes> all_;        // if all rows fit
+  std::unique_ptr<RecentBlocks> recent_;  // else, if blocks are small enough
 };
 
 LibraryRows::LibraryRows(Hdf5Dataset dataset, HoldBudget& budget)
@@ -180,7 +180,7 @@ LibraryRows::LibraryRows(Hdf5Dataset dataset, HoldBudget& budget)
     return;
   }
   if (bytes <= budget.left_bytes) {
-    // Whole chunks, and about as much as a file's block: each call of the library costs.
+    // Whole chunks, and about the size of a file's block, since each call of the library is costly.
     const std::size_t blocks = (HeldBytes::kBlockBytes + block_bytes - 1) / block_bytes;
     const std::size_t step = block_bytes * blocks;
     all_ = std::make_unique<HeldBytes>(

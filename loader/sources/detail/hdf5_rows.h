@@ -9,10 +9,10 @@
 
 namespace shardwise::detail {
 
-/// Of a dataset in chunks: whether each row is in a single one, its elements side by side.
+/// For a dataset in chunks: whether each row is in a single chunk, with its elements contiguous.
 bool has_whole_rows(const Hdf5Dataset& dataset);
 
-/// Rows of a dataset whose chunks are in the file as they are. `file` has all of them.
+/// Rows of a dataset whose chunks are stored unfiltered. `file` must hold all of them.
 std::unique_ptr<const RowReader> chunk_rows(std::shared_ptr<const HeldFile> file,
                                             const Hdf5Dataset& dataset);
 

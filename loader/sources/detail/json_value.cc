@@ -17,13 +17,14 @@ namespace {
 
 using rapidjson::SizeType;
 
-// Not recursive, so that no nesting is too deep. Numbers are read as text, for any dtype.
+// Not recursive, so that no nesting is too deep. Numbers are read as text, so that they suit any
+// dtype.
 constexpr unsigned kJsonFlags =
     rapidjson::kParseIterativeFlag | rapidjson::kParseNumbersAsStringsFlag;
 constexpr std::int64_t kUnknown = -1;
 constexpr std::size_t kNoElement = kMaxRank + 1;
 
-/// Keeps what RapidJSON's reader reports of the members that have a target. Thread-compatible.
+/// Keeps what RapidJSON's reader reports about members that have a target. Thread-compatible.
 class MemberReader {
  public:
   explicit MemberReader(const std::function<JsonTarget(std::string_view)>& target)
@@ -102,7 +103,7 @@ class MemberReader {
     return true;
   }
 
-  // The reader asks for these only without kParseNumbersAsStringsFlag.
+  // The reader calls these only without kParseNumbersAsStringsFlag.
   bool Int(int) { return false; }
   bool Uint(unsigned) { return false; }
   bool Int64(std::int64_t) { return false; }
@@ -114,11 +115,11 @@ class MemberReader {
     throw JsonFault{fmt::format("key \"{}\": {}", shown_text(key_), found)};
   }
 
-  std::size_t lists() const { return depth_ - 1; }  // of a member's value, around what comes next
+  std::size_t lists() const { return depth_ - 1; }  // of a member's value, around the next item
 
   static std::string_view checked(const char* text, SizeType bytes) {
     const std::string_view checked(text, bytes);
-    // Half of a surrogate pair, too: RapidJSON 1.1.0 takes "\udc00".
+    // Also refuses half of a surrogate pair: RapidJSON 1.1.0 accepts "\udc00".
     if (!is_utf8(checked)) throw JsonFault{"a string that is not UTF-8"};
     return checked;
   }
@@ -157,7 +158,7 @@ void read_json_object(std::string_view text,
   rapidjson::Reader reader;
   reader.Parse<kJsonFlags>(stream, members);
   std::size_t at = stream.Tell();
-  std::string_view found = "a zero byte";  // looks like the end
+  std::string_view found = "a zero byte";  // which looks like the end
   if (reader.HasParseError()) {
     at = reader.GetErrorOffset();
     found = rapidjson::GetParseError_En(reader.GetParseErrorCode());

@@ -17,7 +17,7 @@
 namespace shardwise::detail {
 namespace {
 
-// numpy's own are some hundred bytes; versions 2 and 3 could claim 4 GiB.
+// numpy's own headers have some hundred bytes; versions 2 and 3 could claim 4 GiB.
 constexpr std::size_t kMostHeaderBytes = std::size_t{1} << 16;
 
 constexpr std::size_t kMostShown = 60;
@@ -56,7 +56,7 @@ class NpyDict {
   }
 
   [[noreturn]] void fail(std::string_view found, ErrorCode code = ErrorCode::corrupt) const {
-    // The text is of a file: shown only where it is printable.
+    // The text is from a file: unprintable characters are shown as '?'.
     std::string shown(text_.substr(0, kMostShown));
     for (char& c : shown) c = c >= ' ' && c <= '~' ? c : '?';
     throw Error(code,

@@ -18,11 +18,11 @@ struct NpyHeader {
   std::int64_t records = 0;
   Shape record_shape;
   std::size_t record_bytes = 0, data_bytes = 0;
-  std::size_t header_bytes = 0;  ///< with the magic and the length
+  std::size_t header_bytes = 0;  ///< including the magic and the length
 };
 
-/// The one gate for what a file says about itself. `read` gives the next bytes of it, fewer only at
-/// its end. Throws corrupt or unsupported, naming `path`.
+/// The one place that checks what a file says about itself. `read` gives the file's next bytes,
+/// fewer only at its end. Throws corrupt or unsupported, naming `path`.
 NpyHeader read_npy_header(const std::string& path,
                           const std::function<std::size_t(std::span<std::byte>)>& read);
 

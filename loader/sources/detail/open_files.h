@@ -11,7 +11,7 @@
 
 namespace shardwise::detail {
 
-// The sources of loader/sources from a file that is open, such as one in memory.
+// The sources of loader/sources, made from an open file, such as one in memory.
 
 std::shared_ptr<const Source> open_idx(std::shared_ptr<const InputFile> file,
                                        std::string field_name, std::size_t hold_bytes);

@@ -6,7 +6,7 @@
 
 namespace shardwise::detail {
 
-/// Tells an IndexProgress every 64 MiB and at the end. Thread-compatible.
+/// Calls an IndexProgress every 64 MiB and at the end. Thread-compatible.
 class ProgressSteps {
  public:
   /// Both must outlive it.

@@ -11,8 +11,8 @@
 
 namespace shardwise::detail {
 
-/// Where the records of a text file begin; each ends where the next one begins. Thread-compatible
-/// while records are added, thread-safe from then on.
+/// The offsets of a text file's records; each record ends where the next one begins.
+/// Thread-compatible while records are added, thread-safe from then on.
 class TextRecords {
  public:
   TextRecords(std::shared_ptr<const InputFile> file, std::size_t hold_bytes);
@@ -21,11 +21,11 @@ class TextRecords {
   std::int64_t size() const { return static_cast<std::int64_t>(offsets_.size()); }
   void add(std::uint64_t offset) { offsets_.push_back(offset); }
 
-  /// A record with its line end and what else there is before the next one. Valid as long as this
+  /// A record with its line end and all else before the next record. Valid as long as this object
   /// and `scratch`. Throws io or corrupt.
   std::string_view text(std::int64_t record, std::string& scratch) const;
 
-  /// Throws corrupt: what was found in the record.
+  /// Throws corrupt, saying what was found in the record.
   [[noreturn]] void fail(std::int64_t record, std::string_view found) const;
 
   /// The number of the line that the byte is in, counted from 1; reads the file up to there.

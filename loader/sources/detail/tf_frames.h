@@ -32,10 +32,10 @@ class TfFrames {
     return ends_[as_size(record)] - offset(record) - kHeadBytes - kTailBytes;
   }
 
-  /// A record's data, checked. Valid as long as this and `scratch`. Throws io or corrupt.
+  /// A record's data, checked. Valid as long as this object and `scratch`. Throws io or corrupt.
   std::span<const std::byte> data(std::int64_t record, std::vector<std::byte>& scratch) const;
 
-  /// Throws corrupt: what was found in the record.
+  /// Throws corrupt, saying what was found in the record.
   [[noreturn]] void fail(std::int64_t record, std::string_view found) const;
 
  private:
@@ -47,7 +47,7 @@ class TfFrames {
   std::vector<std::uint64_t> ends_;  // of each record's frame
 };
 
-/// The checksum as TFRecord files have it.
+/// The checksum as TFRecord files store it.
 std::uint32_t masked_crc(std::span<const std::byte> data);
 
 }  // namespace shardwise::detail

@@ -7,7 +7,7 @@
 namespace shardwise::detail {
 namespace {
 
-// A pack that is not full.
+// A pack with room left.
 struct OpenPack {
   std::int64_t room;
   std::size_t pack;
@@ -15,11 +15,11 @@ struct OpenPack {
   auto operator<=>(const OpenPack&) const = default;
 };
 
-// The open packs, those of the least room first: a sorted array, which beats a tree at the few
-// hundreds that there are.
+// The open packs, those with the least room first: a sorted array, which is faster than a tree for
+// the few hundred packs in it.
 class OpenPacks {
  public:
-  // The pack that a piece of this length goes to; num_packs for a new one.
+  // The pack that a piece of this length is put in; num_packs for a new one.
   std::size_t place(std::int64_t length, std::int64_t window, std::size_t num_packs) {
     OpenPack chosen{window, num_packs};
     const auto fit = std::lower_bound(open_.begin(), open_.end(), OpenPack{length, 0});

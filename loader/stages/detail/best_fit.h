@@ -14,11 +14,11 @@ struct PackPiece {
   bool operator==(const PackPiece&) const = default;
 };
 
-/// What the packs of some documents hold. Immutable, thread-safe.
+/// The pieces in each pack of some documents. Immutable, thread-safe.
 class PackPlan {
  public:
-  /// Of documents first_document, first_document + 1, .. with these lengths. Pieces are taken
-  /// longest first, and go to the pack with the least room that is enough, or to a new one.
+  /// Plans documents first_document, first_document + 1, .. with these lengths. Pieces are taken
+  /// longest first; each is put in the pack with the least room that is enough, or in a new one.
   /// Requires window >= 1 and lengths >= 0.
   PackPlan(std::int64_t first_document, std::span<const std::int64_t> lengths, std::int64_t window);
 
@@ -31,7 +31,7 @@ class PackPlan {
 
  private:
   std::vector<PackPiece> pieces_;    // by pack
-  std::vector<std::size_t> begins_;  // per pack its first piece; last of all
+  std::vector<std::size_t> begins_;  // per pack its first piece; at the end, the number of pieces
 };
 
 }  // namespace shardwise::detail

@@ -50,7 +50,8 @@ void FieldStage::read(const Sample& sample, std::span<const FieldBox> boxes) con
   const std::size_t input_bytes = size_bytes(original().dtype);
   const State of_sample = state(sample);
   ReadFrame frame;
-  std::vector<FieldBox>& reads = frame.lists().boxes;  // data of those in scratch is set below
+  std::vector<FieldBox>& reads =
+      frame.lists().boxes;  // those in scratch memory get their data pointers below
   std::vector<FieldBox>& wanted = frame.lists().others;
   reads.reserve(boxes.size());
   std::size_t scratch_bytes = 0;

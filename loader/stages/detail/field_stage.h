@@ -11,11 +11,11 @@
 
 namespace shardwise::detail {
 
-/// A stage that changes one field and says which box of the source a box of the result is made of:
-/// so no more is read than what is asked for. All of a record is still read by one call.
+/// A stage that changes one field and says which box of the source a box of the result is made of,
+/// so only what is asked for is read. A record is still read by one call.
 class FieldStage : public OneSourceStage {
  public:
-  /// Throws invalid_argument where the source is null, not_found for an unknown field.
+  /// Throws invalid_argument if the source is null, not_found for an unknown field.
   FieldStage(std::shared_ptr<const Source> source, std::string_view stage,
              std::string_view field_name);
 
@@ -24,11 +24,11 @@ class FieldStage : public OneSourceStage {
   std::int64_t length(const Sample& sample, std::size_t of) const override;
 
  protected:
-  /// What holds for all boxes of one record.
+  /// The values that hold for all boxes of one record.
   struct State {
     Index offset;             ///< crop: where the part begins
     bool flipped = false;     ///< flip
-    std::int64_t length = 0;  ///< of the source's record in dim 0
+    std::int64_t length = 0;  ///< the source record's own extent in dim 0
   };
 
   std::size_t field() const { return field_; }
@@ -36,7 +36,7 @@ class FieldStage : public OneSourceStage {
   const Field& changed() const { return fields_[field_]; }
   const Field& original() const { return inner().fields()[field_]; }
 
-  /// Facts with which every fingerprint of such a stage begins.
+  /// The facts that every fingerprint of such a stage begins with.
   Facts facts(std::string_view stage) const;
 
   /// "<stage>(<field>, <parameters>, <the source>)".
@@ -49,12 +49,12 @@ class FieldStage : public OneSourceStage {
   /// The box of the source's field that `output` is made of; may be empty.
   virtual Box needed(const State& state, const Box& output) const = 0;
 
-  /// Makes the output from what was read. Where both have one type and shape, they are the same
-  /// memory.
+  /// Makes the output from the input, which was read. If both have the same type and shape, they
+  /// are the same memory.
   virtual void finish(const State& state, const ConstBoxView& input,
                       const BoxView& output) const = 0;
 
-  /// Of a ragged field.
+  /// The length of a ragged field's record after the stage.
   virtual std::int64_t changed_length(const Sample& sample) const {
     return inner().length(sample, field_);
   }

@@ -10,7 +10,7 @@
 
 namespace shardwise::detail {
 
-/// What a filter's result belongs to.
+/// The source and predicate that a filter's result belongs to.
 struct FilterKey {
   std::uint64_t source, predicate;  ///< fingerprints
   std::int64_t size;                ///< records of the source
@@ -19,14 +19,14 @@ struct FilterKey {
 /// The file: eight 64-bit words in the machine's byte order (magic, version, source, predicate,
 /// size, three zeros), the bitmap's words, and the hash64 of all that.
 ///
-/// The bitmap that the file holds; absent where there is no file, or it is of another key, damaged
-/// or cut short. Throws corrupt where it is not a file of this kind, which nobody should replace;
-/// io.
+/// Returns the bitmap that the file holds; absent if there is no file, or it has another key, is
+/// damaged or cut short. Throws corrupt if it is not a file of this kind, which must not be
+/// replaced; io.
 std::optional<std::vector<std::uint64_t>> read_filter_cache(const std::filesystem::path& path,
                                                             const FilterKey& key);
 
-/// Replaces the file in one step, or leaves it as it is: a temporary file beside it is made at
-/// once, so that a folder that cannot be written is found before the work. Thread-compatible.
+/// Replaces the file in one step, or leaves it as it is. The constructor makes a temporary file
+/// beside it, so that a folder that cannot be written is found before the work. Thread-compatible.
 class FilterCacheWriter {
  public:
   /// Throws io, not_found.
@@ -35,7 +35,7 @@ class FilterCacheWriter {
   FilterCacheWriter(const FilterCacheWriter&) = delete;
   FilterCacheWriter& operator=(const FilterCacheWriter&) = delete;
 
-  /// Once. Throws io.
+  /// Call it at most once. Throws io.
   void write(const FilterKey& key, const std::vector<std::uint64_t>& words);
 
  private:

@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kMostChunkThreads = 1024;
 
-// Chunks are taken in rising order, and one that is taken is finished: so when one fails, all
+// Chunks are taken in rising order, and every chunk that is taken is finished. So if one fails, all
 // below it have been or will be tried.
 class ChunkRun {
  public:

@@ -11,18 +11,18 @@
 
 namespace shardwise::detail {
 
-/// The plans that were used last, by the number of their window of documents. Thread-safe.
+/// The plans used last, by the number of their window of documents. Thread-safe.
 class PlanCache {
  public:
   using Plan = std::shared_ptr<const PackPlan>;
 
-  /// Holds plans of this number of bytes in all, but the last one in any case.
+  /// Holds plans of at most `most_bytes` in all, but always the last one.
   explicit PlanCache(std::size_t most_bytes) : most_bytes_(most_bytes) {}
 
-  /// Null where it is not held.
+  /// Null if the plan is not held.
   Plan find(std::int64_t window);
 
-  /// Does nothing where the window's plan is held.
+  /// Does nothing if the window's plan is held.
   void add(std::int64_t window, const Plan& plan);
 
   std::size_t bytes() const;

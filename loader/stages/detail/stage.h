@@ -11,10 +11,10 @@
 
 namespace shardwise::detail {
 
-/// A stage over one source, whose fields, records and lengths it keeps.
+/// A stage over one source. It keeps the source's fields, records and lengths.
 class OneSourceStage : public Source {
  public:
-  /// Throws invalid_argument where it is null; `stage` is what the message calls the stage.
+  /// Throws invalid_argument if `inner` is null; `stage` is the stage's name in the message.
   OneSourceStage(std::shared_ptr<const Source> inner, std::string_view stage);
 
   std::int64_t size() const override { return inner_->size(); }
@@ -49,10 +49,10 @@ class SelectStage : public OneSourceStage {
   virtual Sample inner_sample(const Sample& sample) const = 0;
 };
 
-/// A name as it stands in descriptions: in double quotes where it is no plain word.
+/// A name as descriptions show it: in double quotes if it is no plain word.
 std::string described_name(std::string_view name);
 
-/// What a stage's fingerprint is made of, in order.
+/// The facts that a stage's fingerprint is made of, in order.
 class Facts {
  public:
   explicit Facts(std::string_view stage) { add(stage); }
@@ -76,8 +76,8 @@ std::int64_t multiply_add(std::int64_t a, std::int64_t b, std::int64_t c, std::s
 /// The extent of dim 0; 1 of a scalar.
 std::int64_t most_length(const Field& field);
 
-/// The record's own extent in dim 0. Throws corrupt where the source says a length
-/// that the field cannot have.
+/// The record's own extent in dim 0. Throws corrupt if the source gives a length that the field
+/// cannot have.
 std::int64_t checked_length(const Source& source, const Sample& sample, std::size_t field);
 
 }  // namespace shardwise::detail

@@ -9,7 +9,8 @@
 
 namespace shardwise::detail {
 
-/// Memory for whole values of fields, one after the other, each at a multiple of 64 bytes.
+/// The layout of memory for whole values of fields, one after the other, each at a multiple of 64
+/// bytes.
 class WholeFields {
  public:
   /// Allocates nothing yet.
@@ -17,13 +18,13 @@ class WholeFields {
 
   std::span<const std::size_t> which() const { return which_; }
 
-  /// Of memory for one record, a multiple of 64.
+  /// Size of the memory for one record, a multiple of 64.
   std::size_t total_bytes() const { return total_bytes_; }
 
-  /// A fresh piece of it.
+  /// Allocates memory for one record.
   std::unique_ptr<std::byte[]> allocate() const;
 
-  /// The i-th field's place in it.
+  /// The i-th field's place in `memory`.
   std::span<std::byte> place(std::byte* memory, std::size_t i) const {
     return {memory + offsets_[i], bytes_[i]};
   }

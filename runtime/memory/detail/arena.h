@@ -11,9 +11,8 @@
 
 namespace shardwise {
 
-/// One device's memory: what is held, by whom, and how much more may be. What is given back is kept
-/// for blocks of the same size, as long as all of it together is no more than the peak.
-/// Thread-safe.
+/// One device's memory: what is held, by whom, and how much more may be. Freed memory is kept for
+/// blocks of the same size, as long as all memory together is no more than the peak. Thread-safe.
 class Arena : public std::enable_shared_from_this<Arena> {
  public:
   Arena(DeviceId device, std::size_t capacity_bytes);
@@ -23,14 +22,14 @@ class Arena : public std::enable_shared_from_this<Arena> {
 
   DeviceId device() const { return device_; }
 
-  /// In no books: buffers are.
+  /// Not counted in the books; only buffers are.
   std::shared_ptr<const Block> make_block(std::size_t size_bytes);
 
-  /// A buffer in a block of its own. Throws resource_exhausted where it would pass the capacity.
+  /// A buffer in a block of its own. Throws resource_exhausted if it would exceed the capacity.
   std::shared_ptr<Buffer> allocate(std::size_t size_bytes, MemoryKind kind, std::string_view label);
 
-  /// A buffer in a block of this arena. Throws invalid_argument where that does not hold the bytes
-  /// [offset, offset + size), and as above.
+  /// A buffer in a block of this arena. Throws invalid_argument if the block does not hold the
+  /// bytes [offset, offset + size), and as above.
   std::shared_ptr<Buffer> place(std::shared_ptr<const Block> block, std::size_t offset_bytes,
                                 std::size_t size_bytes, MemoryKind kind, std::string_view label);
 
@@ -48,8 +47,8 @@ class Arena : public std::enable_shared_from_this<Arena> {
   std::byte* take_memory(std::size_t size_bytes);
   void take_back(std::byte* memory, std::size_t size_bytes) noexcept;
 
-  /// What is in use and what is kept are never more than the peak of what was in use, but for what
-  /// blocks hold beside their buffers.
+  /// Memory in use and kept memory together are never more than the peak of memory in use, except
+  /// for room in blocks beside their buffers.
   void free_kept() SHARDWISE_REQUIRES(mutex_);
 
   std::string exhausted(const Buffer& wanted) const SHARDWISE_REQUIRES(mutex_);

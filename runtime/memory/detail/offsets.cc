@@ -12,8 +12,8 @@ std::size_t aligned(std::size_t bytes) {
   return (bytes + kOffsetAlignment - 1) / kOffsetAlignment * kOffsetAlignment;
 }
 
-/// What has a place already, by offset: a treap whose nodes sum up what is below them, so that a
-/// search passes by all that is needed at other times, and by all that leaves no gap.
+/// Lifetimes that have a place already, by offset: a treap whose nodes sum up what is below them,
+/// so a search skips all that is needed at other times, and all that leaves no gap.
 class Placed {
  public:
   explicit Placed(std::size_t count) { nodes_.reserve(count); }
@@ -34,7 +34,7 @@ class Placed {
   }
 
   /// The smallest gap of at least these bytes between those that are needed in some of the same
-  /// steps; beyond them all if there is none.
+  /// steps; if there is none, the place after them all.
   std::size_t find(std::size_t bytes, const Lifetime& life) {
     search_ = {bytes, life.first, life.last, 0, 0, SIZE_MAX};
     walk(root_);
@@ -53,7 +53,7 @@ class Placed {
     std::uint64_t priority = 0;
     Index left = kNone, right = kNone;
 
-    // Of it and all below.
+    // Of this node and all below it.
     std::size_t low = 0, high = 0;  ///< the lowest begin, the highest end
     std::size_t largest_gap = 0;    ///< between them, if all were needed at once
     std::int64_t least_first = 0, most_first = 0, least_last = 0, most_last = 0;

@@ -17,7 +17,7 @@ struct Lifetime {
 struct Offsets {
   std::vector<std::size_t> offsets;  ///< by lifetime; multiples of 64
   std::size_t total_bytes = 0;
-  std::size_t visits = 0;  ///< of what had a place already: what it took
+  std::size_t visits = 0;  ///< to lifetimes that had a place already: the cost of the search
 };
 
 /// The largest first, each into the smallest gap that holds it for all its steps. (Source: "greedy

@@ -13,13 +13,14 @@
 
 namespace shardwise {
 
-/// Messages and aborts that have come and were not asked for yet, for transports whose messages
+/// Messages and aborts that have come but were not asked for yet, for transports whose messages
 /// come in any order. Thread-safe.
 class Mailbox {
  public:
   void put(int from, const MessageKey& key, std::vector<std::byte> bytes);
 
-  /// Waits as Transport::receive does. Throws io where the sender has gone and it is not there.
+  /// Waits as Transport::receive does. Throws io if the message is not there and its sender has
+  /// gone.
   std::optional<std::vector<std::byte>> take(int from, const MessageKey& key,
                                              std::chrono::milliseconds wait);
 

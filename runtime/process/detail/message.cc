@@ -13,7 +13,7 @@ namespace {
 constexpr std::array kNames{"broadcast", "gather",   "all_gather",
                             "barrier",   "exchange", "agreement"};
 
-// Ends each message, so that bytes that are none of ours are seen.
+// Ends each message, so that foreign bytes are noticed.
 constexpr std::uint32_t kEnd = 0x4d475753;
 
 template <class Number>

@@ -17,7 +17,7 @@ enum class Operation : std::uint32_t { broadcast, gather, all_gather, barrier, e
 /// "all_gather", ...; "an unknown operation" for a number that is none.
 const char* name(Operation operation);
 
-/// What a message is of. Both sides work it out, and it must be the same.
+/// The operation that a message belongs to. Both sides work it out, and it must be the same.
 struct MessageMark {
   Operation operation;
   std::uint64_t tag;  ///< the root of a broadcast or gather; what exchange() was given
@@ -31,7 +31,7 @@ inline constexpr std::size_t kMarkBytes = 16;
 /// Puts the mark at the end.
 void seal(Bytes& message, const MessageMark& mark);
 
-/// Takes it away again. Throws corrupt if there is none.
+/// Removes it again. Throws corrupt if there is none.
 MessageMark unseal(Bytes& message);
 
 /// Byte strings, each after its size.

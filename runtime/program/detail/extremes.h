@@ -16,7 +16,7 @@ bool has_sign(T value) {
 }
 
 /// The larger of the two. A NaN on either side wins: it compares false with everything, itself
-/// included. Of two zeros the one with a sign is the less, so the order of the two does not matter.
+/// included. -0 is less than 0, so the order of the two does not matter.
 template <class T>
 T larger(T a, T b) {
   // NOLINTNEXTLINE(misc-redundant-expression)

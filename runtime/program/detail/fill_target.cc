@@ -21,7 +21,7 @@ void reduce_box(Reduction reduction, DType dtype, std::span<const Copy> copies,
     views.push_back(source(copy));
     are_alike = are_alike && views.back().box == views.front().box;
   }
-  // Some may come from another process, as the box alone.
+  // Some may come from another process, which sends only the box.
   std::vector<std::vector<std::byte>> boxes;
   if (!are_alike) {
     const Box& box = copies.front().box;

@@ -12,10 +12,9 @@ namespace shardwise::detail {
 /// The memory from which a copy is taken; it holds at least the copy's box.
 using SourceMemory = std::function<ConstBoxView(const Copy& copy)>;
 
-/// Carries out the copies that fill one target of a plan, reducing where the plan does: the one way
-/// in which the runtime moves data between devices. Different targets may be filled at the same
-/// time. `to` holds at least the target's box. A source that is the target's own memory is left as
-/// it is.
+/// Carries out the copies that fill one target of a plan, reducing if the plan does: the one way in
+/// which the runtime moves data between devices. Different targets may be filled at the same time.
+/// `to` holds at least the target's box. A source that is the target's own memory is not copied.
 ///
 /// Requires that the copies of a reducing plan that fill one target have equal or disjoint boxes;
 /// tiles of shardings have.

@@ -11,7 +11,7 @@
 
 namespace shardwise::detail {
 
-/// What one process does in one phase of a move of several processes.
+/// One process's part of one phase of a move of several processes.
 struct PhaseMessages {
   /// A group of a part's phase, by numbers; the transfers of `remote` in their order.
   struct Group {
@@ -28,13 +28,13 @@ struct PhaseMessages {
   RemotePlan remote;
 };
 
-/// What one process does in a program of several: worked out once, carried out as often as wanted.
-/// Immutable.
+/// One process's part of a program of several processes: worked out once, carried out as often as
+/// wanted. Immutable.
 class ProgramMessages {
  public:
   ProgramMessages(const Program& program, std::size_t first_step, const Devices& devices);
 
-  /// The positions of this process that a step which is no move fills.
+  /// The positions of this process that a step fills, if it is no move.
   std::span<const std::int64_t> positions(std::size_t step) const { return positions_[step]; }
 
   /// By phase, of a move.

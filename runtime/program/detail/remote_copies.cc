@@ -23,7 +23,7 @@ bool RemotePlan::Key::operator<(const Key& other) const {
 RemotePlan::RemotePlan(std::span<const Transfer> transfers, const Devices& devices) {
   const ProcessGroup& group = devices.group();
   if (group.size() == 1) return;
-  // By the other process, in the order of keys, which is the same for both.
+  // By the other process, in the order of keys: it is the same for both.
   std::map<int, std::set<Key>> to_send, to_get;
   for (std::size_t t = 0; t < transfers.size(); ++t) {
     for (const Copy& copy : transfers[t].plan->copies()) {

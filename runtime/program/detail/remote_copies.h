@@ -22,14 +22,13 @@ struct Transfer {
   std::function<DeviceId(std::int64_t target)> target_device;
 };
 
-/// What a process sends to others and gets from them so that its targets can be filled: planned
-/// once, exchanged as often as wanted. Every process finds in the same plans what it sends to which
-/// process and what it gets from which, so elements alone are sent, and each process gets one
-/// message from another one. A box of a source goes to a process once, whatever the number of its
-/// targets. Immutable, thread-safe.
+/// The messages that a process exchanges with others to fill its targets: planned once, exchanged
+/// as often as wanted. All processes find in the same plans what they send to which process and get
+/// from which. So only elements are sent, and each process gets one message from another one. A box
+/// of a source goes to a process once, whatever the number of its targets. Immutable, thread-safe.
 class RemotePlan {
  public:
-  /// Reads the transfers now and keeps nothing of them.
+  /// Reads the transfers now and keeps no reference to them.
   RemotePlan(std::span<const Transfer> transfers, const Devices& devices);
 
   /// A box of a source.
@@ -68,19 +67,19 @@ class RemotePlan {
   std::map<Key, Place> places_;
 };
 
-/// The memory of a source of a transfer, by number; of sources of this process.
+/// The memory of a transfer's source, by number, for sources of this process.
 using TransferMemory = std::function<ConstBoxView(std::size_t transfer, std::int64_t source)>;
 
-/// What the targets of this process take from sources of others, fetched. Immutable.
+/// The boxes that targets of this process take from sources of others, fetched. Immutable.
 class RemoteCopies {
  public:
   /// Every process makes it, with plans of the same transfers and the same tag, which says what is
-  /// moved (ProcessGroup::exchange). Waits until what it sends was taken. `plan` must outlive it.
-  /// Throws cancelled if another process fails, does not come, or moves something else.
+  /// moved (ProcessGroup::exchange). Waits until its own messages were taken. `plan` must outlive
+  /// it. Throws cancelled if another process fails, does not come, or moves something else.
   RemoteCopies(const RemotePlan& plan, const Devices& devices, std::uint64_t tag,
                TransferMemory memory);
 
-  /// Where a copy of a transfer, by number, to a target of this process is taken from.
+  /// The source of a copy, by number, of a transfer to a target of this process.
   ConstBoxView from(std::size_t transfer, const Copy& copy) const;
 
  private:
@@ -89,8 +88,7 @@ class RemoteCopies {
   std::vector<std::vector<std::byte>> messages_;
 };
 
-/// Calls it. If it throws, of whatever type, the other processes fail in what they do with the
-/// devices.
+/// Calls it. If it throws anything, the other processes' operations on the devices fail, too.
 template <class Work>
 void together(const Devices& devices, const Work& work) {
   try {

@@ -25,7 +25,7 @@
 namespace shardwise {
 namespace {
 
-/// std::bad_alloc that says where.
+/// std::bad_alloc that says where it was thrown.
 class StepOutOfMemory : public std::bad_alloc {
  public:
   explicit StepOutOfMemory(std::string message)
@@ -36,8 +36,8 @@ class StepOutOfMemory : public std::bad_alloc {
   std::shared_ptr<const std::string> message_;  // copying must not throw
 };
 
-/// Throws an Exception with another message where the exception that is being handled is one; it
-/// holds that one (std::nested_exception).
+/// If the exception that is being handled is an Exception, throws one with another message, which
+/// holds the original (std::nested_exception).
 template <class Exception>
 void throw_if(const std::exception& thrown, const std::string& message) {
   if (dynamic_cast<const Exception*>(&thrown) != nullptr) {
@@ -91,7 +91,7 @@ class Run {
     }
   }
 
-  /// One step of several processes: this one's part of it.
+  /// This process's part of a step of several processes.
   void step_together(std::size_t number, const detail::ProgramMessages& messages,
                      const Devices& devices, std::uint64_t tag) const {
     const Program::Step& step = program_.steps()[number];
@@ -112,7 +112,7 @@ class Run {
   }
 
  private:
-  /// What other processes have is fetched first, in one message from each.
+  /// First fetches what other processes have, in one message from each.
   void phase_together(const Program::Move& move, std::size_t number,
                       const detail::PhaseMessages& messages, const Devices& devices,
                       std::uint64_t tag) const {
@@ -174,7 +174,7 @@ class Run {
                         {storage_.writable(part.to, position), framed(phase, part.to, position)});
   }
 
-  /// Of a source of a group's plan.
+  /// Memory of a source of a group's plan.
   ConstBoxView memory(const Program::Move::Part& part, const MovePhase& phase,
                       const MoveGroup& group, std::int64_t source) const {
     const auto from = phase.source == MovePhase::Source::new_value ? part.to : part.from;
@@ -212,7 +212,7 @@ void run(const Program& program, const Schedule& schedule, const Storage& storag
          const Devices& devices, std::uint64_t tag) {
   const Run one(program, storage, devices.timeline().get());
   if (devices.group().size() > 1) {
-    // In the order of the program, so that all processes exchange in the same order.
+    // In the order of the program, so all processes exchange in the same order.
     detail::together(devices, [&] {
       const std::shared_ptr<const detail::ProgramMessages> messages =
           schedule.messages(program, devices);

@@ -12,9 +12,10 @@ namespace shardwise {
 /// With several processes `tag` names the program: processes that exchange data for different ones
 /// get an error (ProcessGroup::exchange).
 ///
-/// What a step throws ends the run and reaches the caller with step and device in its message: an
-/// Error with its code; an exception of the standard library with its type, and anything else as a
-/// std::runtime_error, both holding the original (std::nested_exception); std::bad_alloc as such.
+/// An exception of a step ends the run and reaches the caller with step and device in its message.
+/// An Error keeps its code. An exception of the standard library keeps its type, and anything else
+/// becomes a std::runtime_error; both hold the original (std::nested_exception). std::bad_alloc
+/// stays as it is.
 void run(const Program& program, const Schedule& schedule, const Storage& storage,
          const Devices& devices, std::uint64_t tag = 0);
 

@@ -11,10 +11,10 @@ namespace {
 
 using TaskId = TaskGraph::TaskId;
 
-// In place of a task: the data is there already.
+// Stands for a task if the data is there already.
 constexpr TaskId kReady = -1;
 
-/// Adds the tasks of one step after another and notes which task writes what.
+/// Adds the tasks step by step and notes which task writes what.
 class Builder {
  public:
   Builder(const Program& program, const MemoryReuse& reuse, TaskGraph& graph,
@@ -68,12 +68,12 @@ class Builder {
     }
   }
 
-  /// A task for each target of a group; of a bucket it fills all the values there.
+  /// A task for each target of a group; for a bucket it fills all the values there.
   void add(const Program::Move& move, std::size_t phase, std::size_t group) {
     const MovePhase& at_phase = move.parts.front().plan.phases[phase];
     const MoveGroup& at_group = at_phase.groups[group];
     const bool from_new = at_phase.source == MovePhase::Source::new_value;
-    // What the targets of this phase read is what was there before it.
+    // The targets of this phase read what was there before it.
     std::vector<std::vector<TaskId>> made_by;  // by part and source
     for (const Program::Move::Part& part : move.parts) {
       std::vector<TaskId>& makers = made_by.emplace_back();
@@ -89,8 +89,8 @@ class Builder {
       for (std::size_t p = 0; p < move.parts.size(); ++p) {
         const Program::Move::Part& part = move.parts[p];
         const CopyRange copies = copies_to(part, phase, group, target);
-        // Where memory is used again, a shard without elements has a task too: what gets its memory
-        // next waits for it, and so for all that had the memory before.
+        // If memory is used again, a shard without elements has a task too: the next user of its
+        // memory waits for it, and so for all earlier users.
         if (copies.empty() && reuse_.empty()) continue;
         is_empty = false;
         after_.push_back(maker(part.to, position));
@@ -117,7 +117,7 @@ class Builder {
     return part.plan.phases[phase].groups[group].plan.copies_to(target);
   }
 
-  /// After the tasks in after_, without those that are not there and without repetition.
+  /// After the tasks in after_, without absent ones and without repetition.
   TaskId add_task(const ProgramTask& task) {
     std::sort(after_.begin(), after_.end());
     after_.erase(std::unique(after_.begin(), after_.end()), after_.end());

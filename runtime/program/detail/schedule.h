@@ -25,16 +25,15 @@ struct ProgramTask {
   std::int64_t target = 0;  ///< of the group's plan
 };
 
-/// Values of a program that are kept in memory which earlier values have had: what makes one waits
-/// for all that use those. By value; the same at each mesh position.
+/// Values of a program that get memory of earlier values: the task that makes such a value waits
+/// for all users of the earlier ones. By value; the same at each mesh position.
 using MemoryReuse = std::vector<std::vector<Program::ValueId>>;
 
-/// What of a program may run at the same time: a task for each device of each step, which waits for
-/// the tasks that make what it reads and for nothing else. Built once, run as often as wanted.
-/// Immutable.
+/// Says which parts of a program may run at the same time: a task for each device of each step
+/// waits only for the tasks that make what it reads. Built once, run as often as wanted. Immutable.
 class Schedule {
  public:
-  /// The steps from `first_step` on; what the ones before have made is there already.
+  /// The steps from `first_step` on; the values of earlier steps are there already.
   explicit Schedule(const Program& program, std::size_t first_step = 0,
                     const MemoryReuse& reuse = {});
 
@@ -44,7 +43,7 @@ class Schedule {
   /// By TaskGraph::TaskId.
   std::span<const ProgramTask> tasks() const { return tasks_; }
 
-  /// What this process does for the same steps of `program` together with others: planned when it
+  /// This process's part of the same steps of `program`, run together with others: planned when it
   /// is first asked for, and kept. Requires the program of the constructor. Thread-safe.
   std::shared_ptr<const detail::ProgramMessages> messages(const Program& program,
                                                           const Devices& devices) const;

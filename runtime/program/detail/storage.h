@@ -26,7 +26,7 @@ class Storage {
   void bind(ValueId value, ShardedArray array);
 
   /// A value that the program fills: one buffer per mesh position, each of exactly its box's bytes;
-  /// null where the device is another process's.
+  /// null if the device is another process's.
   void bind(ValueId value, std::vector<std::shared_ptr<Buffer>> shards);
 
   /// One shard of a value that the program fills, or only reads, in memory that the caller keeps
@@ -35,8 +35,8 @@ class Storage {
   void bind(ValueId value, std::int64_t position, const std::byte* data);
 
   /// From now on `begun` becomes true when something asks for memory of the value's shards to write
-  /// to. Requires that those that will be are bound, and that it stays valid as long as the
-  /// storage.
+  /// to. Requires that the shards to be written are bound, and that `begun` stays valid as long as
+  /// the storage.
   void watch(ValueId value, std::atomic<bool>& begun);
 
   /// Requires a bound value.
@@ -51,10 +51,10 @@ class Storage {
     return address.write;
   }
 
-  /// From now on all values that have been filled are arrays, which nothing writes to.
+  /// From now on all values that have been filled are arrays, and nothing writes to them.
   void finish(const Program& program, const Devices& devices);
 
-  /// The value as an array: nothing where it is to be filled and has not been finished.
+  /// The value as an array: nothing if it is to be filled and has not been finished.
   const std::optional<ShardedArray>& array(ValueId value) const {
     return entries_[static_cast<std::size_t>(value)].array;
   }

@@ -24,8 +24,8 @@ std::string names_of(const Mesh& mesh, const std::vector<SpecAxis>& parts) {
   return names;
 }
 
-/// How many of the parts, from the major end, make up `product`; cuts one in two where it ends
-/// inside. Absent where none do.
+/// How many of the parts, from the major end, multiply to `product`; splits a part in two if the
+/// product ends inside it. Absent if none do.
 std::optional<std::size_t> parts_before(std::vector<SpecAxis>& parts, std::int64_t product) {
   std::size_t count = 0;
   for (; product > 1; ++count) {
@@ -57,7 +57,7 @@ AxisOrder spec_order(const Placements& placements, std::size_t dim) {
     const Placement& placement = placements.list()[axis];
     if (!placement.cuts() || placement.dim != dim) continue;
     const std::int64_t size = mesh.axes()[axis].size;
-    // Over one device there is nothing to cut, however it is split before.
+    // An axis of one device cuts nothing, whatever its split factor.
     const auto before = size == 1 ? 0 : parts_before(parts, placement.split);
     if (!before) {
       order.problem = fmt::format(
@@ -75,7 +75,7 @@ AxisOrder spec_order(const Placements& placements, std::size_t dim) {
 std::string placement_order(const Sharding& sharding, std::vector<Placement>& list) {
   const Mesh& mesh = sharding.mesh();
   list.assign(mesh.rank(), Placement::replicate());
-  std::vector<SpecAxis> rest;  // of axes that have no placement yet; by dim, major first
+  std::vector<SpecAxis> rest;  // of axes without a placement yet; by dim, major first
   for (const SpecAxis& part : resolve(mesh, sharding.spec())) {
     if (mesh.axes()[part.axis].size == 1) list[part.axis] = Placement::shard(part.dim);
     if (part.size > 1) rest.push_back(part);

@@ -10,22 +10,22 @@
 
 namespace shardwise::detail {
 
-// Placements count a dim's axes in mesh order, with a split factor where a later axis is more
-// major; a spec writes them major first. Where everything divides evenly the two can be told from
-// each other, and this is how.
+// Placements list a dim's axes in mesh order, with a split factor if a later axis is more major; a
+// spec lists them major first. If everything divides evenly, either order follows from the other.
+// These functions derive it.
 
 /// The axes that cut a dim, major first, as a spec writes them.
 struct AxisOrder {
   PartitionSpec::Entry entry;
 
-  /// Which split factor is no product of sizes, in words; its axis counts as the major one then.
-  /// Empty where the order says what the placements say.
+  /// In words, which split factor is no product of sizes; its axis then counts as the major one.
+  /// Empty if the order says the same as the placements.
   std::string problem;
 };
 
 AxisOrder spec_order(const Placements& placements, std::size_t dim);
 
-/// Fills `list` with one placement per mesh axis. Returns why there are none, in words, or "".
+/// Fills `list` with one placement per mesh axis. Returns "", or in words why there are none.
 std::string placement_order(const Sharding& sharding, std::vector<Placement>& list);
 
 }  // namespace shardwise::detail

@@ -11,10 +11,10 @@
 
 namespace shardwise::detail {
 
-/// What is left of one dim after it was cut again and again by torch.chunk's rule, always with one
-/// part of what was left before. Indices stay in ascending order, but between them may be gaps:
-/// then the piece has several runs. They are never listed unless asked for: a step from a local
-/// index to the one before the cut is arithmetic.
+/// The part of one dim that is left after repeated cuts by torch.chunk's rule, each of which keeps
+/// one part of what the one before left. Indices stay in ascending order, but may have gaps: then
+/// the piece has several runs. Runs are only listed by runs(): the step from a local index to the
+/// one before a cut is arithmetic.
 ///
 /// Thread-compatible.
 class DimPiece {
@@ -31,7 +31,7 @@ class DimPiece {
   /// The index in the dim of the piece's element number `local`. Requires 0 <= local < length().
   std::int64_t index_at(std::int64_t local) const;
 
-  /// The first index; the extent where the piece is empty.
+  /// The first index; the extent if the piece is empty.
   std::int64_t begin() const { return length_ == 0 ? extent_ : index_at(0); }
 
   bool has_gaps() const { return length_ > 0 && index_at(length_ - 1) - begin() >= length_; }
@@ -40,21 +40,22 @@ class DimPiece {
   std::vector<IndexRun> runs() const;
 
  private:
-  /// One cut: where the kept parts of full chunks are, and that of the last, shorter one.
+  /// One cut: where the kept parts of full chunks are, and the kept part of the last, shorter
+  /// chunk.
   struct Cut {
     std::int64_t chunk;       // elements of a full chunk
     std::int64_t part;        // elements kept of a full chunk
-    std::int64_t first;       // of them, within the chunk
-    std::int64_t in_full;     // elements kept of all full chunks
-    std::int64_t last_begin;  // of those kept of the shorter chunk
+    std::int64_t first;       // of the kept elements, within a full chunk
+    std::int64_t in_full;     // elements kept of all full chunks together
+    std::int64_t last_begin;  // of the elements kept of the shorter chunk
   };
 
   std::int64_t extent_, length_;
-  std::array<Cut, 63> cuts_;  // each is by 2 or more, so there are no more
+  std::array<Cut, 63> cuts_;  // each cuts by 2 or more, so there are no more
   std::size_t num_cuts_ = 0;
 };
 
-/// What the placements, one per mesh axis, leave of a dim at a mesh position.
+/// The part of a dim that the placements, one per mesh axis, leave to a mesh position.
 DimPiece piece_at(const Mesh& mesh, std::span<const Placement> placements, std::size_t dim,
                   std::int64_t extent, std::int64_t position);
 

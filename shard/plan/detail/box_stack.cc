@@ -59,7 +59,7 @@ bool BoxStack::covers(std::size_t i, const Box& cell) const {
 
 std::optional<Cut> choose_cut(const Box& cell, std::initializer_list<CutSample> samples) {
   std::optional<Cut> cut;
-  double least = 1;  // of the cell's extent, on average
+  double least = 1;  // smallest share of the cell's extent, on average
   for (std::size_t dim = 0; dim < cell.rank(); ++dim) {
     double extents = 0, count = 0;
     for_each_sample(samples, [&](const std::int64_t* begin, const std::int64_t* end) {
@@ -81,7 +81,7 @@ std::optional<Cut> choose_cut(const Box& cell, std::initializer_list<CutSample> 
       if (face > cell.begin(dim) && face < cell.end(dim)) faces[num_faces++] = face;
     }
   });
-  if (num_faces == 0) return std::nullopt;  // by rounding only
+  if (num_faces == 0) return std::nullopt;  // can only be due to rounding
   const auto median = faces.begin() + num_faces / 2;
   std::nth_element(faces.begin(), median, faces.begin() + num_faces);
   cut->at = *median;

@@ -10,32 +10,32 @@
 
 namespace shardwise::detail {
 
-/// A plane between two parts of space: below it are indices < at of the dim.
+/// A plane between two parts of space: the indices of the dim below `at` are below it.
 struct Cut {
   std::size_t dim;
   std::int64_t at;
 };
 
-/// Numbers of boxes for a divide and conquer over space: those of the boxes that reach into a part
-/// are pushed, looked at and dropped again. Order is kept.
+/// A stack of box numbers for a divide and conquer over space: the numbers of the boxes that reach
+/// into a part are pushed, looked at and dropped again. Order is kept.
 ///
 /// Thread-compatible.
 class BoxStack {
  public:
-  /// What was pushed between two moments.
+  /// The numbers pushed between two moments.
   struct Range {
     std::size_t first, last;
 
     std::size_t size() const { return last - first; }
   };
 
-  /// Pushes those of the boxes that share an element with the cell. Keeps the boxes: valid as long
-  /// as they. Requires fewer than 2^32.
+  /// Pushes the boxes that share an element with the cell. Keeps a reference to `boxes`: valid as
+  /// long as they. Requires fewer than 2^32 boxes.
   BoxStack(const PackedBoxes& boxes, const Box& cell);
 
   Range all() const { return {0, numbers_.size()}; }
 
-  /// Pushes once more those of a range that reach below or above the cut.
+  /// Pushes again the boxes of a range that reach below or above the cut.
   Range push_below(Range range, const Cut& cut);
   Range push_above(Range range, const Cut& cut);
   void drop(Range range) { numbers_.resize(range.first); }
@@ -44,7 +44,7 @@ class BoxStack {
   const std::int64_t* begin_of(std::size_t i) const { return boxes_.begin_of(numbers_[i]); }
   const std::int64_t* end_of(std::size_t i) const { return boxes_.end_of(numbers_[i]); }
 
-  /// Whether box i has all of the cell.
+  /// Whether box i contains all of the cell.
   bool covers(std::size_t i, const Box& cell) const;
 
  private:
@@ -52,7 +52,7 @@ class BoxStack {
   std::vector<std::uint32_t> numbers_;
 };
 
-/// Boxes share an element. Each pointer is to rank values.
+/// Whether two boxes share an element. Each pointer is to `rank` values.
 inline bool overlap(std::size_t rank, const std::int64_t* a_begin, const std::int64_t* a_end,
                     const std::int64_t* b_begin, const std::int64_t* b_end) {
   for (std::size_t dim = 0; dim < rank; ++dim) {
@@ -67,10 +67,10 @@ struct CutSample {
   BoxStack::Range range;
 };
 
-/// Where to cut a cell so that few boxes are on both sides, and about as many on each: along the
-/// dim in which they are smallest next to the cell, at the median of their faces. Looks at a few
-/// of the boxes only. Absent where half of those or more are on both sides: cutting would make
-/// work, not save it.
+/// Where to cut a cell so that few boxes are on both sides, and each side has about as many: along
+/// the dim in which the boxes are smallest relative to the cell, at the median of their faces.
+/// Looks at a few of the boxes only. Absent if half of those or more are on both sides: cutting
+/// would then make work, not save it.
 std::optional<Cut> choose_cut(const Box& cell, std::initializer_list<CutSample> samples);
 
 /// The parts of a cell. Requires a cut inside of it.

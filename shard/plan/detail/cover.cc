@@ -19,8 +19,8 @@ Wide volume(std::size_t rank, const std::int64_t* begin, const std::int64_t* end
 
 enum class Answer { no, yes, unknown };
 
-/// Looks at the boxes part by part: those of a part tile it where they are disjoint and hold as
-/// many elements.
+/// Looks at space part by part: the boxes of a part tile it if they are disjoint and hold as many
+/// elements as the part.
 class TilingCheck {
  public:
   TilingCheck(const PackedBoxes& boxes, const Box& region)
@@ -43,7 +43,7 @@ class TilingCheck {
     return more;
   }
 
-  /// Compares each with each, where they are not too many.
+  /// Compares every pair of boxes, unless they are too many.
   Answer compare(const Box& cell, BoxStack::Range boxes) const {
     if (boxes.size() > kMany) return Answer::unknown;
     const std::size_t rank = cell.rank();
@@ -75,11 +75,11 @@ class TilingCheck {
 
 /// `weight` at every element of a box, 0 elsewhere.
 struct Term {
-  const std::int64_t* ends;  // per dim its begin, then per dim its end
+  const std::int64_t* ends;  // begin of each dim, then end of each dim
   std::int64_t weight;
 };
 
-/// What a sum of terms gains, from here on, at one index of a dim.
+/// The change of a sum of terms at one index of a dim; it holds from there on.
 struct Face {
   std::int64_t at;
   Term term;
@@ -93,7 +93,7 @@ std::strong_ordering compare_from(std::size_t dim, std::size_t rank, const Term&
   return std::strong_ordering::equal;
 }
 
-/// Adds up the terms whose boxes agree from `dim` on, and leaves out those that come to nothing.
+/// Adds up the terms whose boxes agree from `dim` on, and leaves out sums of 0.
 void collect(std::vector<Term>& terms, std::size_t dim, std::size_t rank) {
   std::sort(terms.begin(), terms.end(), [dim, rank](const Term& a, const Term& b) {
     return compare_from(dim, rank, a, b) < 0;
@@ -110,9 +110,9 @@ void collect(std::vector<Term>& terms, std::size_t dim, std::size_t rank) {
   terms.resize(kept);
 }
 
-/// Finds the first index, over the dims from `dim` on, where the terms do not add up to 0. A sum
-/// of boxes is 0 everywhere exactly where, at each index of a dim, the boxes that begin less those
-/// that end there are 0 in the remaining dims. Between neighbours most of them cancel at once.
+/// Finds the first index, over the dims from `dim` on, where the terms do not add up to 0. A sum of
+/// boxes is 0 everywhere if and only if, at each index of a dim, the boxes that begin there minus
+/// those that end there are 0 in the remaining dims. Most boxes cancel with a neighbour at once.
 bool find_nonzero(const std::vector<Term>& terms, std::size_t dim, Index& at,
                   std::int64_t& weight) {
   if (dim == at.size()) {

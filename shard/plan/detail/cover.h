@@ -8,8 +8,8 @@
 
 namespace shardwise::detail {
 
-/// Every element of `region` is in exactly one of the boxes. Requires boxes inside the region and
-/// a region of less than 2^63 elements; empty boxes are ignored.
+/// Whether every element of `region` is in exactly one of the boxes. Requires boxes inside the
+/// region and a region of less than 2^63 elements; empty boxes are ignored.
 ///
 /// Space is halved until a part holds few boxes: O(m log m) for m boxes, cut along any
 /// dims, as long as planes can be found that cut few boxes; else as find_miscount().
@@ -22,9 +22,9 @@ struct Miscount {
 };
 
 /// The first element of `region`, in row-major order, that is not in exactly one of the boxes;
-/// absent where they tile the region. Requires boxes inside the region; empty ones are ignored.
-/// O(m log m) for m boxes, cut along any dims, as long as most faces match; else up
-/// to 2^rank times that.
+/// absent if they tile the region. Requires boxes inside the region; empty ones are ignored. O(m
+/// log m) for m boxes, cut along any dims, as long as most faces match; else up to 2^rank times
+/// that.
 std::optional<Miscount> find_miscount(const PackedBoxes& boxes, const Box& region);
 
 /// `box` without `hole`, as at most 2 * rank boxes. Requires equal ranks.

@@ -84,7 +84,7 @@ void GridPlanner::plan(std::int64_t position, TargetCopies& copies) {
 }
 
 void GridPlanner::plan_without_replicas(TargetCopies& copies) const {
-  // One dim at a time: each position so far goes on with each tile of the next dim.
+  // One dim at a time: each position so far is combined with each tile of the next dim.
   copies.sources.push_back(0);
   for (std::size_t dim = 0; dim < at_.size(); ++dim) {
     const Tile* tiles = dims_[dim].tiles.data();

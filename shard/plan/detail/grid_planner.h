@@ -13,18 +13,18 @@
 
 namespace shardwise::detail {
 
-/// Plans the targets of one sharding from the pieces of another, both of one tensor: which tiles of
-/// a dim share elements is worked out once per dim, before any target.
+/// Plans the targets of one sharding from the pieces of another sharding of the same tensor. Which
+/// tiles of a dim share elements is worked out once per dim, before any target.
 ///
 /// Thread-compatible.
 class GridPlanner {
  public:
-  /// `sources` and `targets` are the pieces of the shardings. Keeps all: valid as long as they.
-  /// Throws as Topology::site().
+  /// `sources` and `targets` are the pieces of the shardings. Keeps references to all arguments:
+  /// valid as long as they. Throws as Topology::site().
   GridPlanner(const Sharding& from, const PieceList& sources, const Sharding& to,
               const PieceList& targets, const Shape& shape, const Topology& topology);
 
-  /// What fills the target at a mesh position; sources are mesh positions.
+  /// Sets `copies` to what fills the target at a mesh position; sources are mesh positions.
   void plan(std::int64_t position, TargetCopies& copies);
 
  private:
@@ -33,7 +33,7 @@ class GridPlanner {
     std::int64_t offset;  // what it adds to the mesh position of a piece
   };
   struct Dim {
-    std::vector<Tile> tiles;  // of the source, those that are not empty, in order
+    std::vector<Tile> tiles;  // the source's non-empty tiles, in order
     std::int64_t stride = 0;  // of the group number: row-major over `tiles` of all dims
   };
   /// A tile of a dim of the target, and the tiles of the source that it overlaps: [first, last).
@@ -52,8 +52,8 @@ class GridPlanner {
   const Topology& topology_;
   std::vector<Dim> dims_;
   std::vector<std::vector<Reach>> reaches_;  // per dim, by the tile's number in the target
-  std::vector<Reach> at_;                    // per dim, of the target at hand
-  std::optional<ReplicaChooser> chooser_;    // where there are replicas
+  std::vector<Reach> at_;                    // per dim, of the current target
+  std::optional<ReplicaChooser> chooser_;    // absent if there are no replicas
 };
 
 }  // namespace shardwise::detail

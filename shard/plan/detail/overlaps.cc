@@ -15,7 +15,7 @@ struct Pair {
   std::uint32_t source, target;
 };
 
-/// What holds all boxes that are not empty; absent where all are.
+/// The smallest box around all non-empty boxes; absent if all are empty.
 std::optional<Box> bounding_box(const PackedBoxes& boxes) {
   std::optional<Box> bounds;
   for (std::size_t i = 0; i < boxes.size(); ++i) {
@@ -58,7 +58,7 @@ class Join {
     targets_.drop(targets);
   }
 
-  /// Adds the pairs whose common part begins in the cell: so each is found once.
+  /// Adds the pairs whose common part begins in the cell, so that each is found once.
   void compare(const Box& cell, BoxStack::Range sources, BoxStack::Range targets) {
     for (std::size_t t = targets.first; t < targets.last; ++t) {
       for (std::size_t s = sources.first; s < sources.last; ++s) {

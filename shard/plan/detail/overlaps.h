@@ -15,11 +15,11 @@ namespace shardwise::detail {
 class Overlaps {
  public:
   /// Space is halved until a part holds few sources or few targets, which are then compared with
-  /// each other: about O(m log m + overlaps) for m boxes of which few reach over each other's ends.
+  /// each other: about O(m log m + overlaps) for m boxes, if few reach over each other's ends.
   /// Requires equal ranks and fewer than 2^32 boxes; empty boxes overlap nothing.
   Overlaps(const PackedBoxes& sources, const PackedBoxes& targets);
 
-  /// Of all targets together.
+  /// The number of overlaps of all targets together.
   std::size_t size() const { return sources_.size(); }
 
   /// Numbers of sources, in no particular order.

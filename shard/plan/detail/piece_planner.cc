@@ -14,7 +14,7 @@
 namespace shardwise::detail {
 namespace {
 
-/// Up to this number of parts are compared each with each.
+/// Up to this number of parts, every pair is compared.
 constexpr std::size_t kFewParts = 16;
 
 PackedBoxes boxes_of(const Replicas& replicas, const PackedBoxes& boxes) {
@@ -113,7 +113,7 @@ void PiecePlanner::choose_whole_parts(std::size_t target, Hits hits, TargetCopie
 }
 
 void PiecePlanner::choose_shares(std::size_t target, Hits hits, TargetCopies& copies) {
-  // Groups overlap in part. What lies nearest gives first, then the least busy source, each of them
+  // Groups overlap in part. The nearest source gives first, then the least busy one; each gives
   // what is still missing.
   struct Giver {
     ReplicaChooser::Choice choice;

@@ -17,13 +17,14 @@ namespace shardwise::detail {
 /// Thread-compatible.
 class PiecePlanner {
  public:
-  /// Keeps the lists and options: valid as long as they. Throws as Topology::site().
+  /// Keeps references to the lists and options: valid as long as they. Throws as Topology::site().
   PiecePlanner(const PieceList& sources, const PieceList& targets, const PlanOptions& options);
 
-  /// Pairs of a target and a box of a source that share an element: most often as many as copies.
+  /// Number of pairs of a target and a source's box that share an element: mostly the number of
+  /// copies.
   std::size_t overlaps() const { return overlaps_.size(); }
 
-  /// Throws invalid_argument where an element of the target is in no source.
+  /// Throws invalid_argument if an element of the target is in no source.
   void plan(std::size_t target, TargetCopies& copies);
 
  private:
@@ -32,7 +33,7 @@ class PiecePlanner {
   PiecePlanner(Replicas replicas, const PieceList& sources, const PieceList& targets,
                const PlanOptions& options);
 
-  /// Each element of the target is in exactly one of the parts.
+  /// Whether each element of the target is in exactly one of the parts.
   bool is_tiled(std::size_t target) const;
   void choose_whole_parts(std::size_t target, Hits hits, TargetCopies& copies);
   void choose_shares(std::size_t target, Hits hits, TargetCopies& copies);
@@ -43,7 +44,7 @@ class PiecePlanner {
   PackedBoxes groups_;  // the box of each
   Overlaps overlaps_;   // of targets with groups
   ReplicaChooser chooser_;
-  PackedBoxes parts_;                 // what each hit has of the target at hand
+  PackedBoxes parts_;                 // the part of the current target that each hit has
   std::vector<std::int64_t> volume_;  // of each part
   std::int64_t wanted_ = 0;           // elements of the target
 };

@@ -11,7 +11,7 @@
 
 namespace shardwise::detail {
 
-/// Sources by the box that they hold: a group is the sources with one box.
+/// Sources grouped by the box that they hold: the sources of a group hold the same box.
 struct Replicas {
   std::vector<std::uint32_t> first;    // in members, per group, and one past the end
   std::vector<std::uint32_t> members;  // numbers of sources
@@ -23,17 +23,17 @@ struct Replicas {
   }
 };
 
-/// The groups of the boxes that are not empty, in order of their first members, which are
-/// ascending.
+/// The groups of the non-empty boxes, in ascending order of their first members.
 Replicas group_replicas(const PackedBoxes& boxes);
 
-/// Chooses between the members of a group: see TransferPlan. What one target takes bears on the
-/// next choice. O(log replicas) each.
+/// Chooses between the members of a group: see TransferPlan. Each choice depends on what targets
+/// have taken before. O(log replicas) per choice.
 ///
 /// Thread-compatible.
 class ReplicaChooser {
  public:
-  /// `places` is per source. Keeps both: valid as long as they. Throws as Topology::site().
+  /// `places` is per source. Keeps `places` and `topology`: valid as long as they. Throws as
+  /// Topology::site().
   ReplicaChooser(Replicas replicas, std::span<const DeviceId> places, const Topology& topology);
 
   /// The member that a device takes from. Valid until the next count_sent().
@@ -45,10 +45,10 @@ class ReplicaChooser {
   };
   Choice choose(std::size_t group, DeviceId place, const Topology::Site& site) const;
 
-  /// The choice is made. What stays in its place is not counted as sent.
+  /// Records that the choice is taken. Elements that stay in their place do not count as sent.
   void count_sent(std::size_t group, const Choice& choice, std::int64_t elements);
 
-  /// Members are by distance from each other: by slice, process, place, number.
+  /// Members are sorted by slice, process, place and number, so that near ones are neighbours.
   const Replicas& replicas() const { return replicas_; }
 
  private:
@@ -67,7 +67,8 @@ class ReplicaChooser {
   std::span<const DeviceId> places_;
   const Topology& topology_;
   std::vector<std::int64_t> sent_;  // per slot
-  // Per group of n a tree of 2n slots: n leaves, before them at i the freer of those at 2i, 2i+1.
+  // Per group of n a tree of 2n slots: n leaves, and before them at slot i the less busy of slots
+  // 2i and 2i + 1.
   std::vector<std::uint32_t> trees_;
 };
 

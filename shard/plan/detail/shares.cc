@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t kFewBoxes = 16;
 
-/// By giver, and by the box's place in all dims but one.
+/// Orders by giver, then by the box's place in all dims but one.
 std::strong_ordering compare_but_for(std::size_t dim, const Share& a, const Share& b) {
   if (a.giver != b.giver) return a.giver <=> b.giver;
   for (std::size_t d = 0; d < a.box.rank(); ++d) {
@@ -23,7 +23,7 @@ std::strong_ordering compare_but_for(std::size_t dim, const Share& a, const Shar
   return std::strong_ordering::equal;
 }
 
-/// Makes one of shares of a giver that follow each other along a dim.
+/// Unites shares of a giver that follow each other along a dim.
 void unite_along(std::size_t dim, std::vector<Share>& shares) {
   std::sort(shares.begin(), shares.end(), [dim](const Share& a, const Share& b) {
     const auto order = compare_but_for(dim, a, b);
@@ -41,7 +41,7 @@ void unite_along(std::size_t dim, std::vector<Share>& shares) {
   if (!shares.empty()) shares.resize(kept + 1);
 }
 
-/// Undoes what cutting space, and one box out of another, has parted.
+/// Unites shares that were parted by cutting space, or one box out of another.
 void unite(std::size_t rank, std::vector<Share>& shares) {
   for (std::size_t before = 0; before != shares.size();) {
     before = shares.size();
@@ -60,7 +60,7 @@ class Sharing {
  private:
   /// The boxes are in order of number.
   void visit(const Box& cell, BoxStack::Range boxes) {
-    // What comes after a box that has all of the cell gives nothing.
+    // Boxes after one that contains all of the cell give nothing.
     for (std::size_t i = boxes.first; i < boxes.last; ++i) {
       if (stack_.covers(i, cell)) boxes.last = i + 1;
     }

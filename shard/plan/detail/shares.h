@@ -19,9 +19,9 @@ struct Shares {
   std::optional<Index> missing;  ///< the first element, in row-major order, that no box holds
 };
 
-/// Has each element of a region given by the first of the boxes that holds it. Space is halved
-/// where the boxes are many, so that a thousand which overlap their neighbours are not all compared
-/// with each other. Requires equal ranks.
+/// Each element of a region is given by the first of the boxes that holds it. Space is halved if
+/// there are many boxes, so that a thousand boxes that overlap their neighbours are not all
+/// compared with each other. Requires equal ranks.
 Shares share_out(const PackedBoxes& boxes, const Box& region);
 
 }  // namespace shardwise::detail

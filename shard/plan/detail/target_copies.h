@@ -7,11 +7,11 @@
 
 namespace shardwise::detail {
 
-/// What fills one target.
+/// The copies that fill one target.
 struct TargetCopies {
   std::vector<std::uint32_t> sources;  ///< ascending
 
-  /// What each of them gives; empty where each gives all that it shares with the target.
+  /// The box that each source gives; empty if each gives all that it shares with the target.
   std::vector<Box> boxes;
 };
 

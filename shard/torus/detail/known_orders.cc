@@ -26,8 +26,8 @@ constexpr std::array<std::size_t, 8> kByZ2x2x2 = {0, 4, 2, 6, 1, 5, 3, 7};  // n
 constexpr std::array<std::size_t, 16> kRing4x4 = {0,  1,  2,  3,  7,  6,  5, 9,
                                                   10, 11, 15, 14, 13, 12, 8, 4};
 
-/// `ring`, over and over, on the devices as they are listed. Requires that it fits a whole number
-/// of times.
+/// Repeats `ring` over the devices as they are listed. Requires that it fits a whole number of
+/// times.
 Order repeat(std::span<const std::size_t> ring, std::size_t devices) {
   Order order(devices);
   for (std::size_t p = 0; p < devices; ++p) {
@@ -55,7 +55,7 @@ Order by_place(std::span<const std::size_t> ring, std::span<const DeviceAttribut
   return order;
 }
 
-/// Where the box of the devices ends along x, y and z.
+/// The end of the devices' box along x, y and z.
 std::array<std::int64_t, 3> bounds(std::span<const DeviceAttributes> devices) {
   std::array<std::int64_t, 3> result{};
   for (std::size_t axis = 0; axis < 3; ++axis) {
@@ -116,7 +116,7 @@ std::optional<Order> order_7x(std::span<const DeviceAttributes> devices) {
 
 struct ContiguousMesh {
   Shape torus, mesh;  // the mesh without its axes of size 1
-  bool swap;          // the last two axes of the torus
+  bool swap;          // whether the last two axes of the torus are swapped
 };
 
 const ContiguousMesh kContiguousMeshes[] = {

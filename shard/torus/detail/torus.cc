@@ -106,8 +106,8 @@ std::vector<DeviceId> laid_out(std::span<const DeviceId> ids, const TorusAssignm
   struct Factor {
     std::int64_t size, stride, value = 0;
   };
-  // Of a place, by physical and logical axis; then of a logical position, by logical and physical
-  // axis, the last counting fastest.
+  // First the factors of a place, by physical and logical axis; then those of a logical position,
+  // by logical and physical axis, the last counting fastest.
   std::vector<std::vector<Factor>> of_axis(factors.empty() ? 0 : factors[0].size());
   std::int64_t stride = 1;
   for (std::size_t p = factors.size(); p-- > 0;) {

@@ -17,8 +17,8 @@ struct Torus {
 /// Throws invalid_argument as physical_mesh().
 Torus torus_of(std::span<const DeviceAttributes> devices);
 
-/// The ids, which are in row-major order of places in the torus, in row-major order of the logical
-/// mesh. Requires as many ids as the product of all factors.
+/// Reorders ids from row-major order of places in the torus to row-major order of the logical mesh.
+/// Requires as many ids as the product of all factors.
 std::vector<DeviceId> laid_out(std::span<const DeviceId> ids, const TorusAssignment& assignment);
 
 }  // namespace shardwise::detail

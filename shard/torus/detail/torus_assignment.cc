@@ -24,7 +24,7 @@ static_assert(kMaxRank <= 32);
 bool contains(AxisSet set, std::size_t axis) { return (set >> axis & 1) != 0; }
 
 /// Calls found(set, size / product) for every set of axes whose product divides `size`, in lexical
-/// order. Axes of size 1 are in no set. There are at most as many sets as the product of all axes.
+/// order. Axes of size 1 are in no set. The product of all axes is the most sets that there can be.
 template <class Found>
 void for_each_divisor(const Shape& axes, std::int64_t size, const Found& found,
                       std::size_t axis = 0, AxisSet taken = 0) {
@@ -34,7 +34,8 @@ void for_each_divisor(const Shape& axes, std::int64_t size, const Found& found,
   for_each_divisor(axes, size, found, axis + 1, taken);
 }
 
-/// The largest set of axes whose product is `size`, of several the first; empty where none is.
+/// The largest set of axes whose product is `size`, the first if there are several; empty if there
+/// is none.
 AxisSet whole_axes(const Shape& free, std::int64_t size) {
   AxisSet best = 0;
   for_each_divisor(free, size, [&best](AxisSet taken, std::int64_t left) {
@@ -60,9 +61,9 @@ struct Cut {
 /// The best cut for a logical axis of this size that takes the axes in `whole` entirely and `left`
 /// times as much of the others. Requires that there is one.
 ///
-/// Each prime of `left` goes to shared axes as often as they can take it, and among them, as among
-/// the others, to the first that can. The greatest common divisor does so for all primes at once.
-/// How much the shared axes take follows from `left`, so that it tells no two cuts apart that are
+/// Each prime of `left` goes to shared axes as often as they can take it; among them, as among the
+/// others, to the first axis that can. The greatest common divisor does so for all primes at once.
+/// How much the shared axes take follows from `left`, so it is no criterion between cuts that are
 /// otherwise equally good.
 Cut cut_with(AxisSet whole, std::int64_t left, const Shape& physical, const Dims& used) {
   Cut cut{.whole_axes = std::popcount(whole), .factors = Dims::filled(physical.size(), 1)};
@@ -80,10 +81,10 @@ Cut cut_with(AxisSet whole, std::int64_t left, const Shape& physical, const Dims
   return cut;
 }
 
-/// `used` is how much of each physical axis is taken.
+/// `used`: how much of each physical axis is taken.
 ///
-/// A cut that takes a further axis entirely by chance is not counted as such here; but then the
-/// set with that axis is tried too, and wins.
+/// A cut that happens to take a further axis entirely is not counted as such here; but the set with
+/// that axis is tried too, and wins.
 Dims best_cut(const Shape& physical, const Dims& used, std::int64_t size) {
   Shape untouched = physical;
   for (std::size_t p = 0; p < physical.size(); ++p) {
@@ -122,7 +123,7 @@ TorusAssignment assign_splitting(const Shape& physical, const Shape& logical) {
                   axis, to_string(logical), logical[axis], to_string(physical), to_string(free)));
 }
 
-/// Throws invalid_argument as assign_torus(), or gives nothing where it may be tried by splitting.
+/// Throws invalid_argument as assign_torus(); returns nothing if splitting may be tried instead.
 std::optional<TorusAssignment> assign_whole(const Shape& physical, const Shape& logical,
                                             PhysicalAxes axes) {
   TorusAssignment result{{physical.size(), Dims::filled(logical.size(), 1)}};

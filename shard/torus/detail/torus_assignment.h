@@ -10,14 +10,14 @@ namespace shardwise {
 /// Whether several logical axes may share one physical axis.
 enum class PhysicalAxes {
   whole,       ///< no: each logical axis is a product of whole physical axes
-  splittable,  ///< yes, where whole axes do not do; each shares the bandwidth of the axis then
+  splittable,  ///< yes, if whole axes do not suffice; each then shares the bandwidth of the axis
 };
 
-/// How the axes of a logical mesh are laid on the axes of a torus.
+/// How the axes of a logical mesh are mapped to the axes of a torus.
 ///
-/// `factors[p][l]` says how many ways logical axis l cuts physical axis p; 1 where it takes no part
-/// of it. The product over l is the size of physical axis p, the product over p that of logical
-/// axis l.
+/// `factors[p][l]` says how many ways logical axis l cuts physical axis p; 1 if it takes no part of
+/// it. The product over l is the size of physical axis p, the product over p that of logical axis
+/// l.
 struct TorusAssignment {
   std::vector<Dims> factors;
 
@@ -28,26 +28,25 @@ struct TorusAssignment {
 /// the torus. Logical axes are listed by rising communication: the last one chooses first.
 ///
 /// Each takes the largest number of whole physical axes whose product is its size, the first such
-/// set in lexical order. Where that leads nowhere and the axes are `splittable`, all is chosen
-/// anew: each logical axis takes, of all ways to cut what is left, the one with the largest product
-/// of whole physical axes; then with more of them; then with the largest part on axes that are
-/// already cut; then with the larger factors on the first axes. These are the rules of JAX's
-/// mesh_utils.
+/// set in lexical order. If that leads nowhere and the axes are `splittable`, all is chosen anew:
+/// of all ways to cut what is left, each logical axis takes the one with the largest product of
+/// whole physical axes; then with more of them; then with the largest part on axes that are already
+/// cut; then with the larger factors on the first axes. These are the rules of JAX's mesh_utils.
 ///
 /// Takes time in proportion to the number of sets of physical axes, at most the number of devices.
 ///
 ///   assign_torus({4, 4, 8}, {16, 8}).factors;   // [4, 1], [4, 1], [1, 8]: 16 = 4 x 4
 ///
-/// Throws invalid_argument where an extent is under 1, where the shapes differ in their number of
-/// devices, or where whole axes do not do.
+/// Throws invalid_argument if an extent is under 1, if the shapes differ in their number of
+/// devices, or if whole axes do not suffice and may not be split.
 TorusAssignment assign_torus(const Shape& physical, const Shape& logical,
                              PhysicalAxes axes = PhysicalAxes::whole);
 
 /// The devices of `physical`, a mesh with an axis for each axis of the torus, as a mesh with these
-/// axes. Within a logical axis the first physical axis is the slowest; where a physical axis is cut
-/// several ways, the last logical axis has the nearest neighbours.
+/// axes. Within a logical axis the first physical axis is the slowest; if a physical axis is cut by
+/// several logical axes, the last of these has the nearest neighbours.
 ///
-/// Throws invalid_argument where the products of the assignment's factors are not the sizes of the
+/// Throws invalid_argument if the products of the assignment's factors are not the sizes of the
 /// axes.
 Mesh logical_mesh(const Mesh& physical, std::vector<Axis> axes, const TorusAssignment& assignment);
 

@@ -9,7 +9,7 @@
 namespace shardwise::detail {
 namespace {
 
-/// Cuts off what is too long, between characters.
+/// Cuts the text off at `width`, between characters.
 std::string shortened(std::string text, std::size_t width) {
   if (text.size() <= width) return text;
   std::size_t end = width - std::min<std::size_t>(width, 2);
@@ -82,7 +82,7 @@ std::string PicturePlanes::devices(const Tile& tile, std::size_t width) const {
     const std::int64_t position = sharding_.position_of(tile.number, replica);
     std::string next = text.empty() ? "" : text + ",";
     next += std::to_string(mesh.is_abstract() ? position : mesh.device_at(position));
-    // The first is always named. A rest that is left has to be counted in what remains.
+    // The first device is always named. The width must also hold the count of the devices left out.
     const std::string count = replica + 1 < all ? fmt::format(" +{}", all - replica - 1) : "";
     const std::string count_now = fmt::format(" +{}", all - replica);
     if (replica > 0 && next.size() + count.size() > width) return text + count_now;

@@ -8,7 +8,7 @@
 
 namespace shardwise::detail {
 
-/// How many there are, and how many of them, the first, are drawn.
+/// The number of tiles, and of those drawn, which are the first.
 struct Shown {
   std::int64_t all = 1, drawn = 1;
 };
@@ -34,20 +34,21 @@ class PicturePlanes {
   };
   Tile tile(std::int64_t plane, std::int64_t row, std::int64_t column) const;
 
-  /// "0,4 +6": as many devices as the width allows, and how many more hold the tile.
+  /// "0,4 +6": as many devices as the width allows, and the number of further ones that hold the
+  /// tile.
   std::string devices(const Tile& tile, std::size_t width) const;
 
-  /// "0:3", "10:10"; "" where the tensor has no such dim.
+  /// "0:3", "10:10"; "" if the tensor has no such dim.
   std::string row_label(std::int64_t row) const;
   std::string column_label(std::int64_t column) const;
 
-  /// "[0:2, 3:6, :, :]"; "" where there is one plane only.
+  /// "[0:2, 3:6, :, :]"; "" if there is only one plane.
   std::string plane_label(std::int64_t plane) const;
 
-  /// What is drawn, in one line of at most `width` characters.
+  /// Says what is drawn, in one line of at most `width` characters.
   std::string title(std::size_t width) const;
 
-  /// "and 12 more tiles: .."; "" where all are drawn.
+  /// "and 12 more tiles: .."; "" if all are drawn.
   std::string rest() const;
 
  private:

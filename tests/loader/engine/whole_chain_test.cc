@@ -202,7 +202,7 @@ class PiecewiseRun {
     if (random_.draw(0, 1) == 0) append_change();
   }
 
-  // Behind all that was delivered, perhaps at once.
+  // After all delivered samples, perhaps directly after them.
   void append_change() {
     std::int64_t first = samples_delivered() + random_.draw(0, 20);
     if (!changes_.empty()) first = std::max(first, changes_.back().first_sample + 1);
