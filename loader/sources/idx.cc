@@ -82,7 +82,7 @@ Header read_header(const InputFile& file,
   if (sizes_bytes < 4 * rank) {
     fail(ErrorCode::corrupt, file,
          fmt::format("ends within the header: {} bytes of sizes, rank {} "
-                     "needed is {}",
+                     "needs {}",
                      sizes_bytes, rank, 4 * rank));
   }
   Header header{dtype, 0, {}, size_bytes(dtype), magic.size() + 4 * rank, 0};
@@ -123,8 +123,7 @@ std::shared_ptr<const Source> open_compressed(const InputFile& file, std::string
   // Checked before memory of the size that the header claims is allocated.
   if (header.data_bytes / kMaxGzipRatio > file.size_bytes()) {
     fail(ErrorCode::corrupt, file,
-         fmt::format("{} compressed bytes, too few: {} bytes", file.size_bytes(),
-                     needs(header)));
+         fmt::format("{} compressed bytes, too few: {} bytes", file.size_bytes(), needs(header)));
   }
   std::vector<std::byte> data;
   data.reserve(header.data_bytes);
@@ -156,8 +155,7 @@ std::shared_ptr<const Source> open_plain(std::shared_ptr<const InputFile> file,
   });
   const std::size_t data_bytes = file->size_bytes() - std::min(file->size_bytes(), offset);
   if (data_bytes != header.data_bytes) {
-    fail(ErrorCode::corrupt, *file,
-         fmt::format("{} bytes of data, {}", data_bytes, needs(header)));
+    fail(ErrorCode::corrupt, *file, fmt::format("{} bytes of data, {}", data_bytes, needs(header)));
   }
   return detail::file_rows_source(
       std::move(file), {std::move(field_name), header.dtype, header.record_shape}, header.records,

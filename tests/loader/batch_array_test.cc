@@ -148,7 +148,7 @@ TEST(BatchArray, RejectsHalosThatDoNotFit) {
                 "-,-,x",
                 {{}, {0, 1}},
                 "record dim 1 of extent 6 has a halo and is cut "
-                "into 4 tiles, needed is even tiles"}};
+                "into 4 tiles, needed are even tiles"}};
   for (const auto& c : cases) {
     SCOPED_TRACE(c.name);
     EXPECT_THAT(message_of(ErrorCode::invalid_argument,

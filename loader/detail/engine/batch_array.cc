@@ -73,7 +73,7 @@ void BatchArray::widen(const Options& options) {
       }
       throw Error(ErrorCode::invalid_argument,
                   fmt::format("record dim {} of extent {} has a halo and is cut into {} tiles, "
-                              "needed is even tiles",
+                              "needed are even tiles",
                               i, extent, tiles));
     }
   }

@@ -38,7 +38,7 @@ std::size_t GzipReader::read(std::span<std::byte> out) {
     } else if (result == Z_MEM_ERROR) {
       throw std::bad_alloc();
     } else if (result != Z_OK && result != Z_BUF_ERROR) {  // Z_BUF_ERROR: needed is more input
-      fail(stream_.msg != nullptr ? stream_.msg : "needed is a preset dictionary");
+      fail(stream_.msg != nullptr ? stream_.msg : "needs a preset dictionary");
     }
   }
   return done;

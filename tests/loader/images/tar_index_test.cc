@@ -143,15 +143,15 @@ TEST(TarIndex, RefusesSizesThatAreWrong) {
   const struct {
     std::string size_field;
     const char* found;
-  } cases[] = {
-      {negative, "its size reads \"\\xff\\xff"},
-      {over, "its size reads \"\\x80\\xff"},
-      {"0000000009", "its size reads \"0000000009"},
-      {"-0000000001", "its size reads \"-0000000001"},
-      {"        ", "its size reads"},
-      {"1 2", "its size reads \"1 2"},
-      {"77777777777", "8589934591 bytes from offset 1536 on, needed are bytes within the archive's"},
-      {past, "9151314442816847872 bytes from offset 1536 on"}};
+  } cases[] = {{negative, "its size reads \"\\xff\\xff"},
+               {over, "its size reads \"\\x80\\xff"},
+               {"0000000009", "its size reads \"0000000009"},
+               {"-0000000001", "its size reads \"-0000000001"},
+               {"        ", "its size reads"},
+               {"1 2", "its size reads \"1 2"},
+               {"77777777777",
+                "8589934591 bytes from offset 1536 on, needed are bytes within the archive's"},
+               {past, "9151314442816847872 bytes from offset 1536 on"}};
   for (const auto& c : cases) {
     const Bytes archive =
         make_tar({{.name = "ok"}, {.name = "ok2"}, {.name = "bad\n", .size_field = c.size_field}});
