@@ -76,7 +76,8 @@ std::filesystem::path absolute_target(const std::filesystem::path& target) {
   std::error_code error;
   std::filesystem::path absolute = std::filesystem::absolute(target, error).lexically_normal();
   if (error) {
-    throw Error(ErrorCode::io, fmt::format("save {:?}: {}", target.string(), error.message()));
+    throw Error(ErrorCode::io, fmt::format("save {:?}: {}", target.string(), error.message()),
+                error.value());
   }
   return absolute.has_filename() ? absolute : absolute.parent_path();
 }
@@ -184,7 +185,7 @@ SaveStats CheckpointAttempt::publish(std::span<const ShardRecord> records,
     stats.total_seconds = stats.blocked_seconds = impl_->watch.seconds();
     return stats;
   } catch (const Error& e) {
-    throw Error(e.code(), fmt::format("publish: {}", e.what()));
+    throw Error(e, fmt::format("publish: {}", e.what()));
   }
 }
 

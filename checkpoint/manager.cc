@@ -104,7 +104,8 @@ std::filesystem::path absolute_root(const std::filesystem::path& root) {
   std::filesystem::path absolute = std::filesystem::absolute(root, error);
   if (error) {
     throw Error(ErrorCode::io,
-                fmt::format("open checkpoint root {:?}: {}", root.string(), error.message()));
+                fmt::format("open checkpoint root {:?}: {}", root.string(), error.message()),
+                error.value());
   }
   return absolute;
 }
@@ -374,8 +375,8 @@ struct CheckpointManager::Impl {
       try {
         reason = why_invalid(*name);
       } catch (const Error& e) {
-        throw Error(e.code(), fmt::format("find the latest checkpoint in {}: {} cannot be read: {}",
-                                          root.string(), to_string(*name), e.what()));
+        throw Error(e, fmt::format("find the latest checkpoint in {}: {} cannot be read: {}",
+                                   root.string(), to_string(*name), e.what()));
       }
       if (reason.empty()) {
         look.newest = step_of(*name);
@@ -539,8 +540,8 @@ Step CheckpointManager::step(std::int64_t step) const {
   for (const Step& candidate : there) {
     if (candidate.step == step) return candidate;
   }
-  throw Error(ErrorCode::not_found, fmt::format("find step {} in {}: there are {}", step,
-                                                impl_->root.string(), steps_text(there)));
+  throw Error(ErrorCode::no_such_name, fmt::format("find step {} in {}: there are {}", step,
+                                                   impl_->root.string(), steps_text(there)));
 }
 
 void CheckpointManager::remove(std::int64_t step) {

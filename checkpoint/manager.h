@@ -151,10 +151,10 @@ class CheckpointManager {
   /// rank.
   std::optional<LatestStep> latest() const;
 
-  /// Throws not_found, listing the steps there are.
+  /// Throws no_such_name, listing the steps there are.
   Step step(std::int64_t step) const;
 
-  /// Removes a step, all its generations. Throws not_found, io.
+  /// Removes a step, all its generations. Throws no_such_name, io.
   void remove(std::int64_t step);
 
   /// The same unless a reader has pinned it; says whether it is gone. As retention does.

@@ -49,11 +49,11 @@ struct CheckpointReader::Impl {
     return text;
   }
 
-  /// Number in the manifest. Throws not_found.
+  /// Number in the manifest. Throws no_such_name.
   std::size_t number(const char* operation, std::string_view name) const {
     if (const auto found = find(name)) return *found;
-    throw Error(ErrorCode::not_found, fmt::format("{} of checkpoint {}: {}", operation,
-                                                  directory.string(), missing(name)));
+    throw Error(ErrorCode::no_such_name, fmt::format("{} of checkpoint {}: {}", operation,
+                                                     directory.string(), missing(name)));
   }
 
   /// What is wrong with a request for a tensor, if there is one; empty where nothing is.
@@ -140,7 +140,7 @@ void CheckpointReader::read(std::span<const BoxTarget> targets) const {
   places.reserve(targets.size());
   for (const auto& [tensor, box, out] : targets) {
     if (tensor >= impl_->infos.size()) {
-      fail(ErrorCode::not_found,
+      fail(ErrorCode::no_such_name,
            fmt::format("there is no tensor number {}, there are {}", tensor, impl_->infos.size()));
     }
     const TensorInfo& info = impl_->infos[tensor];

@@ -58,10 +58,10 @@ class CheckpointReader final : public BoxReader {
   /// Sorted by name; valid as long as the reader.
   std::span<const TensorInfo> tensors() const override;
 
-  /// Throws not_found, suggesting the nearest names.
+  /// Throws no_such_name, suggesting the nearest names.
   const TensorInfo& tensor(std::string_view name) const;
 
-  /// Fills `out` with the elements of `box`, row-major, native endian. Throws not_found, or
+  /// Fills `out` with the elements of `box`, row-major, native endian. Throws no_such_name, or
   /// invalid_argument where box leaves the tensor or out is not exactly its size. If it throws, the
   /// content of out is unspecified.
   void read(std::string_view name, const Box& box, std::span<std::byte> out) const;

@@ -56,8 +56,8 @@ void SafetensorsReader::read(std::size_t tensor, const Box& box, std::span<std::
     const std::shared_ptr<File> file = model.files.at(place.file);
     detail::read_box(*file, place.offset, info.shape, element_bytes, box, out);
   } catch (const Error& error) {
-    throw Error(error.code(), fmt::format("tensor {} of {}: {}", detail::shown(info.name),
-                                          model.files.path(place.file).string(), error.what()));
+    throw Error(error, fmt::format("tensor {} of {}: {}", detail::shown(info.name),
+                                   model.files.path(place.file).string(), error.what()));
   }
 }
 

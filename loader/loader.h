@@ -65,8 +65,9 @@ class Loader {
   /// Starts at `state`; `devices` must outlive the loader. Throws invalid_argument for impossible
   /// options, a source too small for a single batch, a placement that does not fit its field (the
   /// message names it), a state past the end, or a state of another run (the message says which
-  /// parts differ); corrupt if the state's digest is not that of the samples before it; not_found
-  /// for an unknown field or device; resource_exhausted if prefetch_bytes does not hold one batch.
+  /// parts differ); corrupt if the state's digest is not that of the samples before it;
+  /// no_such_name for an unknown field; not_found for an unknown device; resource_exhausted if
+  /// prefetch_bytes does not hold one batch.
   Loader(Devices& devices, std::shared_ptr<const Source> source,
          const std::vector<FieldPlacement>& placements, LoaderOptions options,
          LoaderState state = {});

@@ -50,7 +50,7 @@ std::vector<FieldPlacement> place_all(const Source& source, const Mesh& mesh,
                                       std::string_view spec);
 
 /// Places some fields, each by its own spec, in the source's order; the others are not read. Throws
-/// not_found for an unknown field, and as place_all().
+/// no_such_name for an unknown field, and as place_all().
 ///
 ///   place_fields(*source, mesh, {{"image", "data,-,-"}, {"label", "data"}}).size();  // 2
 std::vector<FieldPlacement> place_fields(
@@ -58,7 +58,7 @@ std::vector<FieldPlacement> place_fields(
     const std::map<std::string, std::string, std::less<>>& specs);
 
 /// Places all fields of the source with the batch cut over `axes` ("data", "data+model") and the
-/// record's dims whole. Throws not_found for an unknown axis.
+/// record's dims whole. Throws no_such_name for an unknown axis.
 std::vector<FieldPlacement> cut_batch(const Source& source, const Mesh& mesh,
                                       std::string_view axes);
 

@@ -148,7 +148,7 @@ std::size_t Source::field_index(std::string_view name) const {
     if (all[i].name == name) return i;
     known += fmt::format("{}\"{}\"", i == 0 ? "" : ", ", all[i].name);
   }
-  throw Error(ErrorCode::not_found,
+  throw Error(ErrorCode::no_such_name,
               fmt::format("there is no field \"{}\"; the source has {}", name, known));
 }
 

@@ -90,7 +90,7 @@ class Source {
   /// changed.
   virtual std::string describe(std::int64_t samples) const;
 
-  /// Number of the field. Throws not_found, listing the source's fields.
+  /// Number of the field. Throws no_such_name, listing the source's fields.
   std::size_t field_index(std::string_view name) const;
 
   /// Reads one box of one record of epoch 0. Throws as read() does.

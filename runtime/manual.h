@@ -78,7 +78,7 @@ class ManualRegion {
 
   /// In each group of devices that differ only along `axes`: every device gets the elementwise
   /// combination. Throws invalid_argument if the value's spec uses one of the axes (the boxes would
-  /// differ), not_found for an unknown axis.
+  /// differ), no_such_name for an unknown axis.
   Value all_reduce(Value value, std::span<const std::string> axes, Reduction reduction);
   Value all_reduce(Value value, std::initializer_list<std::string> axes, Reduction reduction) {
     return all_reduce(value, std::span<const std::string>(axes.begin(), axes.size()), reduction);

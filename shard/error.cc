@@ -8,6 +8,8 @@ std::string_view name(ErrorCode code) {
       return "invalid_argument";
     case ErrorCode::not_found:
       return "not_found";
+    case ErrorCode::no_such_name:
+      return "no_such_name";
     case ErrorCode::already_exists:
       return "already_exists";
     case ErrorCode::corrupt:

@@ -9,7 +9,8 @@ namespace shardwise {
 /// The kind of error; the message says what exactly went wrong.
 enum class ErrorCode {
   invalid_argument,    ///< the caller's shape, axis, spec or option is wrong
-  not_found,           ///< the file, checkpoint, tensor or axis asked for does not exist
+  not_found,           ///< a file, checkpoint or device that was asked for does not exist
+  no_such_name,        ///< a tensor, step, field or mesh axis that was asked for does not exist
   already_exists,      ///< something exists that would have to be replaced
   corrupt,             ///< bytes exist but are not what was written
   io,                  ///< the operating system refused: full disk, permission, broken device
@@ -25,12 +26,21 @@ std::string_view name(ErrorCode code);
 /// was found, what was needed.
 class Error : public std::runtime_error {
  public:
-  Error(ErrorCode code, const std::string& message) : std::runtime_error(message), code_(code) {}
+  Error(ErrorCode code, const std::string& message, int system_error = 0)
+      : std::runtime_error(message), code_(code), system_error_(system_error) {}
+
+  /// The same kind of error with more said.
+  Error(const Error& cause, const std::string& message)
+      : Error(cause.code_, message, cause.system_error_) {}
 
   ErrorCode code() const noexcept { return code_; }
 
+  /// The errno of what the operating system refused; 0 if it was not asked, or has not said.
+  int system_error() const noexcept { return system_error_; }
+
  private:
   ErrorCode code_;
+  int system_error_;
 };
 
 }  // namespace shardwise

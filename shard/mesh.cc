@@ -150,7 +150,7 @@ std::size_t Mesh::axis_index(std::string_view axis) const {
   }
   const auto number = parse_count(axis);
   if (number && std::cmp_less(*number, all.size())) return static_cast<std::size_t>(*number);
-  throw Error(ErrorCode::not_found,
+  throw Error(ErrorCode::no_such_name,
               fmt::format("mesh \"{}\": it has no axis \"{}\"", axes_text(all), axis));
 }
 

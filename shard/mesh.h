@@ -74,11 +74,11 @@ class Mesh {
   /// Number of devices.
   std::int64_t size() const;
 
-  /// Index of the axis that has this name, or whose index is this number. Throws not_found, listing
-  /// the mesh's axes.
+  /// Index of the axis that has this name, or whose index is this number. Throws no_such_name,
+  /// listing the mesh's axes.
   std::size_t axis_index(std::string_view axis) const;
 
-  /// Devices along the axis. Throws not_found.
+  /// Devices along the axis. Throws no_such_name.
   std::int64_t axis_size(std::string_view axis) const;
 
   /// The index of `position` along axis number `axis`. Requires both in range.

@@ -42,9 +42,9 @@ struct TileRange {
 ///   sharding.shard_shape({10, 6});      // [3, 3]
 class Sharding {
  public:
-  /// Throws not_found for an unknown axis (listing the mesh's axes), invalid_argument if an axis,
-  /// or a part of one, is used twice or does not divide its axis, if the policy does not have one
-  /// tile size per tile, or if the spec has more than kMaxRank dims.
+  /// Throws no_such_name for an unknown axis (listing the mesh's axes), invalid_argument if an
+  /// axis, or a part of one, is used twice or does not divide its axis, if the policy does not have
+  /// one tile size per tile, or if the spec has more than kMaxRank dims.
   Sharding(Mesh mesh, PartitionSpec spec, UnevenPolicy policy = UnevenPolicy());
 
   /// Every device of the mesh holds all of a tensor of this rank.

@@ -47,8 +47,10 @@ std::string reason(int error) { return std::generic_category().message(error); }
   if (error == ENOENT) code = ErrorCode::not_found;
   if (error == EEXIST || error == ENOTEMPTY) code = ErrorCode::already_exists;
   if (error == EXDEV) code = ErrorCode::unsupported;
-  throw Error(code, fmt::format("{} {}: {}{}{}", operation, path.string(), reason(error),
-                                detail.empty() ? "" : ", ", detail));
+  throw Error(code,
+              fmt::format("{} {}: {}{}{}", operation, path.string(), reason(error),
+                          detail.empty() ? "" : ", ", detail),
+              error);
 }
 
 std::string place(std::uint64_t offset, std::size_t size) {

@@ -30,7 +30,7 @@ auto with_path(const fs::path& path, Body&& body) {
   try {
     return body();
   } catch (const Error& error) {
-    refuse_source(error.code(), path, error.what());
+    throw Error(error, fmt::format("read {}: {}", path.string(), error.what()));
   }
 }
 
@@ -205,6 +205,9 @@ std::unique_ptr<SafetensorsModel> open_safetensors(const fs::path& source,
   ModelBuilder builder(*model);
   if (path.extension() == ".json") {
     const WeightMap index = read_index(*file_system, path);
+    if (index.empty()) {
+      refuse_source(ErrorCode::corrupt, path, "its weight_map is empty; needed is a tensor");
+    }
     add_files_of(path, index, builder);
     builder.finish();
     check_complete(path, index, model->tensors);

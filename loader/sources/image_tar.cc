@@ -317,7 +317,7 @@ TarIndex index_of(const InputFile& file, const ImageOptions& options) {
                                   options.progress);
   } catch (const Error& error) {
     if (error.code() == ErrorCode::cancelled) throw;
-    throw Error(error.code(), fmt::format("open image tar {}: {}", file.path(), error.what()));
+    throw Error(error, fmt::format("open image tar {}: {}", file.path(), error.what()));
   }
 }
 

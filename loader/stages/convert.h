@@ -13,7 +13,7 @@ namespace shardwise {
 /// The field as another type, converted by shardwise::convert(): floats round to nearest, an
 /// integer that the type cannot hold wraps around, a float that an integer type cannot hold becomes
 /// the nearest that it can hold. Throws unsupported if the types differ and one is not computed
-/// with; not_found for an unknown field.
+/// with; no_such_name for an unknown field.
 ///
 ///   const auto wide = cast(source, "label", DType::i32);
 std::shared_ptr<const Source> cast(std::shared_ptr<const Source> source, std::string_view field,
@@ -23,7 +23,7 @@ std::shared_ptr<const Source> cast(std::shared_ptr<const Source> source, std::st
 /// the last dim (channels last). x is converted to f32 first. Elements past the end of a ragged
 /// record stay zero. Throws invalid_argument if mean and stddev are not both of size 1 or the last
 /// dim's, a mean is not finite, or a stddev is not finite or 0; unsupported for a type that is not
-/// computed with; not_found for an unknown field.
+/// computed with; no_such_name for an unknown field.
 ///
 ///   const auto scaled = normalise(source, "image", {0, 0, 0}, {255, 255, 255});
 std::shared_ptr<const Source> normalise(std::shared_ptr<const Source> source,

@@ -117,7 +117,7 @@ std::vector<std::uint64_t> FilterStage::evaluate(const RecordPredicate& predicat
               inner(), sample, is_whole ? whole.which()[i] : lengths[i - whole.which().size()]);
         }
       } catch (const Error& e) {
-        throw Error(e.code(), fmt::format("filter \"{}\": record {}: {}", name_, record, e.what()));
+        throw Error(e, fmt::format("filter \"{}\": record {}: {}", name_, record, e.what()));
       }
       if (!predicate.keep(values)) continue;
       words[as_size(record / kWordRecords)] |= std::uint64_t{1} << (record % kWordRecords);

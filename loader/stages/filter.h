@@ -47,7 +47,7 @@ struct FilterOptions {
 ///
 /// Throws invalid_argument if the source is null, its order changes with the epoch (filter first,
 /// then shuffle), the predicate has no name or function, nothing is kept or an option is
-/// impossible; not_found for an unknown field; corrupt if the cache is a file of another kind,
+/// impossible; no_such_name for an unknown field; corrupt if the cache is a file of another kind,
 /// which is left as it is; io if it cannot be written; and what reading throws, naming the record.
 ///
 ///   const auto threes = filter(source, parse_filter("label==3", source->fields()));
@@ -66,7 +66,7 @@ std::shared_ptr<const Source> filter(std::shared_ptr<const Source> source,
 /// record; length() is a record's own extent in dim 0. Names with characters other than letters,
 /// digits, "_", "." and "/" must be in double quotes. Integers compare exactly with each other, and
 /// as f64 with fractions. Throws invalid_argument, naming the character at which the text is wrong;
-/// not_found for an unknown field; unsupported for a field whose type is not computed with.
+/// no_such_name for an unknown field; unsupported for a field whose type is not computed with.
 ///
 ///   parse_filter("label>2", source->fields()).name == "label > 2";
 RecordPredicate parse_filter(std::string_view text, std::span<const Field> fields);

@@ -290,9 +290,9 @@ class FilterParser {
       if (field.name == wanted) return field;
       known += fmt::format("{}\"{}\"", known.empty() ? "" : ", ", field.name);
     }
-    throw Error(ErrorCode::not_found, fmt::format("filter \"{}\": there is no field \"{}\"; the "
-                                                  "source has {}",
-                                                  text_, wanted, known));
+    throw Error(ErrorCode::no_such_name, fmt::format("filter \"{}\": there is no field \"{}\"; the "
+                                                     "source has {}",
+                                                     text_, wanted, known));
   }
 
   static std::size_t index_in(std::vector<std::string>& names, const std::string& field) {

@@ -38,7 +38,7 @@ struct MapOptions {
 /// ragged field calls the function, so it costs as much as read().
 ///
 /// Throws invalid_argument if source or function are null, the name is empty, there is no new
-/// field, or a name repeats; not_found for an unknown input or kept field.
+/// field, or a name repeats; no_such_name for an unknown input or kept field.
 ///
 ///   const auto sums = map(source, {{"sum", DType::u8, {}}},
 ///                         [](const Sample&, SampleRandom&, auto in, auto out) {

@@ -47,7 +47,7 @@ struct PackOptions {
 /// stage reorders them.
 ///
 /// Throws invalid_argument if the source is null, the field does not have one dim or is over 2^31 -
-/// 1 tokens long, an option is impossible, or there is no token; not_found for an unknown field;
+/// 1 tokens long, an option is impossible, or there is no token; no_such_name for an unknown field;
 /// unsupported if there is an eos and the field's type is not computed with; and what length()
 /// throws.
 ///

@@ -47,8 +47,8 @@ class CropPosition {
 
 /// A part of the field's records, of extents `shape`. A ragged field is cut within the record's own
 /// length; a record shorter than shape[0] is kept whole in dim 0. Throws invalid_argument if the
-/// shape is not within the field's, or the crop at this position is not; not_found for an unknown
-/// field.
+/// shape is not within the field's, or the crop at this position is not; no_such_name for an
+/// unknown field.
 ///
 ///   const auto small = crop(source, "image", {24, 24, 3}, CropPosition::random());
 std::shared_ptr<const Source> crop(std::shared_ptr<const Source> source, std::string_view field,
@@ -56,7 +56,7 @@ std::shared_ptr<const Source> crop(std::shared_ptr<const Source> source, std::st
 
 /// The records mirrored in one dim, each with this probability, drawn by `stream` as for
 /// CropPosition::random(). Throws invalid_argument if the field has no such dim, it is dim 0 of a
-/// ragged field, or the probability is not in 0 .. 1; not_found for an unknown field.
+/// ragged field, or the probability is not in 0 .. 1; no_such_name for an unknown field.
 ///
 ///   const auto mirrored = flip(source, "image", 1, 0.5);
 std::shared_ptr<const Source> flip(std::shared_ptr<const Source> source, std::string_view field,
@@ -66,7 +66,7 @@ std::shared_ptr<const Source> flip(std::shared_ptr<const Source> source, std::st
 /// The records with elements of `value` before and after in each dim. The value is converted to the
 /// field's type as by convert(). The padding of a ragged field's dim 0 counts to the record's
 /// length. Throws invalid_argument if before or after are not one count of 0 or more per dim;
-/// unsupported if the field's type is not computed with and the value is not 0; not_found for an
+/// unsupported if the field's type is not computed with and the value is not 0; no_such_name for an
 /// unknown field.
 ///
 ///   const auto framed = pad(source, "image", {2, 2, 0}, {2, 2, 0}, 0);

@@ -1,18 +1,18 @@
-"""What Shardwise raises: `Error` and, by its code, a subclass that is also the built-in one of that kind.
+"""What Shardwise raises: `Error` and, by its code, a subclass that is also the built-in one of that kind. `errno` of those
+that are OSError is what the operating system said, if it was asked.
 
 All of them pickle, so that torch.distributed can send them from process to process.
 """
 
 from __future__ import annotations
 
-import errno as _errno
-import os
+import errno
 from typing import Any
 
 
 class Error(RuntimeError):
-    """Base of all. `code` says what kind of thing went wrong: "invalid_argument", "not_found", "already_exists",
-    "corrupt", "io", "unsupported", "resource_exhausted", "cancelled" or "group"."""
+    """Base of all. `code` says what kind of thing went wrong: "invalid_argument", "not_found", "no_such_name",
+    "already_exists", "corrupt", "io", "unsupported", "resource_exhausted", "cancelled" or "group"."""
 
     code = "error"
 
@@ -46,7 +46,9 @@ class NotFound(Error, FileNotFoundError):
 
 
 class NameNotFound(NotFound, KeyError):
-    """A tensor, object, step or mesh axis that was asked for is not there."""
+    """A tensor, object, step, field or mesh axis that was asked for is not there."""
+
+    code = "no_such_name"
 
 
 class AlreadyExists(Error, FileExistsError):
@@ -93,33 +95,22 @@ class GroupError(Error):
 
 _CLASSES: dict[str, type[Error]] = {
     kind.code: kind
-    for kind in (InvalidArgument, NotFound, AlreadyExists, Corrupt, IOFailed, Unsupported, ResourceExhausted, Cancelled,
-                 GroupError)
+    for kind in (InvalidArgument, NotFound, NameNotFound, AlreadyExists, Corrupt, IOFailed, Unsupported, ResourceExhausted,
+                 Cancelled, GroupError)
 }
+
+
+# Of those for which the operating system may not have been asked.
+_NUMBERS: dict[str, int] = {"not_found": errno.ENOENT, "no_such_name": errno.ENOENT, "already_exists": errno.EEXIST}
 
 
 def _remade(kind: type[Error], message: str, system_error: int) -> Error:
     error = kind(message)
     if isinstance(error, OSError):
-        error.errno = system_error or _number(error)
+        error.errno = system_error or _NUMBERS.get(error.code)
     return error
-
-
-def _number(error: OSError) -> int | None:
-    if isinstance(error, FileNotFoundError):
-        return _errno.ENOENT
-    if isinstance(error, FileExistsError):
-        return _errno.EEXIST
-    text = str(error)
-    for number in (_errno.ENOSPC, _errno.EACCES, _errno.EROFS, _errno.EDQUOT, _errno.EMFILE, _errno.EPERM, _errno.EIO):
-        if os.strerror(number) in text:
-            return number
-    return None
 
 
 def made(code: str, message: str, system_error: int = 0) -> Error:
     """The exception for an error of the C++ library, or of another rank. system_error: its errno, or 0."""
-    kind = _CLASSES.get(code, Error)
-    if code == "not_found" and any(text in message for text in ("there is no tensor", "find step", "it has no axis")):
-        kind = NameNotFound
-    return _remade(kind, message, system_error)
+    return _remade(_CLASSES.get(code, Error), message, system_error)

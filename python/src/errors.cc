@@ -15,8 +15,9 @@ void raise(const Error& error) {
     raised.set_error(note);
   };
   if (if_python_raised(error, set)) return;
-  const nb::object made = nb::module_::import_("shardwise._errors")
-                              .attr("made")(std::string(name(error.code())), error.what());
+  const nb::object made =
+      nb::module_::import_("shardwise._errors")
+          .attr("made")(std::string(name(error.code())), error.what(), error.system_error());
   PyErr_SetObject(made.type().ptr(), made.ptr());
 }
 

@@ -129,7 +129,7 @@ class Reader {
  private:
   static const TensorInfo& tensor(const CheckpointReader& reader, std::size_t number) {
     if (number < reader.tensors().size()) return reader.tensors()[number];
-    throw Error(ErrorCode::not_found, "there is no tensor of this number");
+    throw Error(ErrorCode::no_such_name, "there is no tensor of this number");
   }
 
   static BoxTarget target(const CheckpointReader& reader, std::size_t number, const Box& box,

@@ -23,7 +23,7 @@ struct LocalContext {
   std::span<const ConstBoxView> inputs;  ///< local shards, with the global box that each holds
   std::span<const BoxView> outputs;      ///< to be written in full
 
-  /// The index of this device along a mesh axis. Throws not_found.
+  /// The index of this device along a mesh axis. Throws no_such_name.
   std::int64_t axis_index(std::string_view axis) const {
     return mesh.coordinate(position, mesh.axis_index(axis));
   }

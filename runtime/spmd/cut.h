@@ -68,8 +68,8 @@ std::int64_t tile_extent(std::int64_t extent, const AxisList& axes, const Mesh& 
 /// Throws invalid_argument if an AxisSet has no room for the mesh's axes.
 void check_axes(const Mesh& mesh);
 
-/// Numbers for names. Throws not_found for an unknown axis, invalid_argument where one comes twice
-/// or the rank is not the tensor's, unsupported for a part of an axis.
+/// Numbers for names. Throws no_such_name for an unknown axis, invalid_argument where one comes
+/// twice or the rank is not the tensor's, unsupported for a part of an axis.
 Cut to_cut(const PartitionSpec& spec, const Mesh& mesh, std::size_t rank);
 PartitionSpec to_spec(const Cut& cut, const Mesh& mesh);
 

@@ -17,8 +17,9 @@ struct SpecAxis {
   std::int64_t stride;  ///< positions between neighbours
 };
 
-/// The axes that a spec names on a mesh, in order of dims, major first within one. Throws not_found
-/// for an unknown axis, invalid_argument if a part does not divide its axis or is used twice.
+/// The axes that a spec names on a mesh, in order of dims, major first within one. Throws
+/// no_such_name for an unknown axis, invalid_argument if a part does not divide its axis or is used
+/// twice.
 std::vector<SpecAxis> resolve(const Mesh& mesh, const PartitionSpec& spec);
 
 /// The axes, and parts of axes, that are not among `used`, in mesh order; `dim` means nothing.

@@ -79,7 +79,7 @@ struct Found {
 };
 
 Problem kind_of(const Mesh& mesh, const std::string& axis, const Error& error) {
-  if (error.code() == ErrorCode::not_found) return Problem::unknown_axis;
+  if (error.code() == ErrorCode::no_such_name) return Problem::unknown_axis;
   return resolves(mesh, PartitionSpec{{axis}}) ? Problem::used_twice : Problem::bad_part;
 }
 

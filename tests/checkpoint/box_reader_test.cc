@@ -106,7 +106,7 @@ TEST(BoxReader, AllKindsReadTheSame) {
   EXPECT_NE(sources[0].reader->contiguous(0, shard), nullptr) << "one device has it";
   EXPECT_EQ(sources[1].reader->contiguous(0, shard), nullptr) << "rows of 70, not of 35";
   EXPECT_NE(sources[1].reader->contiguous(0, Box({7, 0}, {9, 70})), nullptr);
-  EXPECT_THAT(message_of(ErrorCode::not_found, [&] { checkpoint.read(1, Box(), {}); }),
+  EXPECT_THAT(message_of(ErrorCode::no_such_name, [&] { checkpoint.read(1, Box(), {}); }),
               testing::HasSubstr("no tensor number 1"));
 }
 

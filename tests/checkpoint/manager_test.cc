@@ -188,8 +188,8 @@ TEST(CheckpointManager, RejectsWrongArgumentsBeforeItReturns) {
   EXPECT_THAT(message_of(ErrorCode::invalid_argument,
                          [&] { CheckpointManager(dir.path(), {.keep_last = -1}); }),
               HasSubstr("keep_last is -1"));
-  EXPECT_THAT(message_of(ErrorCode::not_found, [&] { manager.step(7); }), HasSubstr("none"));
-  EXPECT_THAT(message_of(ErrorCode::not_found, [&] { manager.remove(7); }), HasSubstr("step 7"));
+  EXPECT_THAT(message_of(ErrorCode::no_such_name, [&] { manager.step(7); }), HasSubstr("none"));
+  EXPECT_THAT(message_of(ErrorCode::no_such_name, [&] { manager.remove(7); }), HasSubstr("step 7"));
 }
 
 TEST(CheckpointManager, KeepsOrReplacesWhatIsThere) {

@@ -73,11 +73,11 @@ TEST_F(Reader, SuggestsNamesForOneThatIsNotThere) {
              Devices devices(1);
              reader.restore(devices, "v", Sharding::replicated(Mesh::line(1), 1));
            }}) {
-    EXPECT_THAT(message_of(ErrorCode::not_found, call),
+    EXPECT_THAT(message_of(ErrorCode::no_such_name, call),
                 AllOf(HasSubstr("there is no tensor \"v\""), HasSubstr("nearest: \"b\", \"w\""),
                       HasSubstr(path_.string())));
   }
-  EXPECT_THAT(message_of(ErrorCode::not_found, [&] { reader.tensor("something else"); }),
+  EXPECT_THAT(message_of(ErrorCode::no_such_name, [&] { reader.tensor("something else"); }),
               testing::Not(HasSubstr("nearest")));
 }
 

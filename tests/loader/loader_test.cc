@@ -390,7 +390,7 @@ TEST(Loader, RejectsWhatCannotBe) {
        {{"lable", make_sharding("data", "data=4")}},
        {},
        {},
-       ErrorCode::not_found,
+       ErrorCode::no_such_name,
        "no field \"lable\"; the source has \"image\", \"label\""},
       {"rank too low",
        source,

@@ -142,7 +142,7 @@ TEST(Zip, RejectsWhatDoesNotFitTogether) {
 TEST(Source, ListsItsFieldsWhereOneIsMissing) {
   const auto both =
       zip({counting({"image", DType::u8, {2}}, 1), counting({"label", DType::u8, {}}, 1)});
-  EXPECT_THAT(message_of(ErrorCode::not_found, [&] { both->field_index("lable"); }),
+  EXPECT_THAT(message_of(ErrorCode::no_such_name, [&] { both->field_index("lable"); }),
               HasSubstr("no field \"lable\"; the source has \"image\", \"label\""));
 }
 

@@ -75,7 +75,7 @@ TEST_F(BadInput, DtypesThatDoNotFit) {
 }
 
 TEST_F(BadInput, MarksThatDoNotFit) {
-  EXPECT_EQ(message_of(ErrorCode::not_found,
+  EXPECT_EQ(message_of(ErrorCode::no_such_name,
                        [&] {
                          mark_sharding(sum_, {{"date"}, {}});
                        }),
@@ -103,7 +103,7 @@ TEST_F(BadInput, MarksThatDoNotFit) {
             "mark %1 = add(%0, %0) : f32[2, 3] marked data,- in \"layer0/attention\": found spec "
             "\"-,data\", needed the \"data,-\" that it is marked already: clear_sharding takes a "
             "mark away");
-  EXPECT_EQ(message_of(ErrorCode::not_found, [&] { enable_manual_sharding(y_, {{"date"}}); }),
+  EXPECT_EQ(message_of(ErrorCode::no_such_name, [&] { enable_manual_sharding(y_, {{"date"}}); }),
             "enter a manual region with \"y\" : f32[4] in \"layer0/attention\": found axis "
             "\"date\" in spec \"date\", needed one of mesh \"data=2\"");
   EXPECT_EQ(refused([&] { enable_manual_sharding(slice(y_, {0}, {3}), {{"data"}}); }),

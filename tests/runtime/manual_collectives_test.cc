@@ -378,7 +378,7 @@ TEST(ManualCollectives, RefuseWhatTheSpecDoesNotAllow) {
   const Case cases[] = {
       {"used", [&] { region.all_reduce(v, {"a"}, sum); }, ErrorCode::invalid_argument, "\"a\"",
        "a+b,-"},
-      {"unknown", [&] { region.all_reduce(v, {"d"}, sum); }, ErrorCode::not_found, "d", "a"},
+      {"unknown", [&] { region.all_reduce(v, {"d"}, sum); }, ErrorCode::no_such_name, "d", "a"},
       {"twice",
        [&] {
          region.all_reduce(v, {"c", "2"}, sum);
@@ -392,7 +392,7 @@ TEST(ManualCollectives, RefuseWhatTheSpecDoesNotAllow) {
        "dim 1"},
       {"no such dim", [&] { region.all_gather(v, "b", 2); }, ErrorCode::invalid_argument,
        "all_gather", "dim 2 of a value of rank 2"},
-      {"unknown axis", [&] { region.all_gather(v, "z", 0); }, ErrorCode::not_found, "z", "a"},
+      {"unknown axis", [&] { region.all_gather(v, "z", 0); }, ErrorCode::no_such_name, "z", "a"},
       {"scatter over a used axis", [&] { region.reduce_scatter(v, "b", 1, sum); },
        ErrorCode::invalid_argument, "reduce_scatter", "already cuts dim 0"},
       {"scatter of no dim", [&] { region.reduce_scatter(v, "c", 7, sum); },

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cerrno>
 #include <stdexcept>
 
 namespace shardwise {
@@ -16,6 +17,15 @@ TEST(Error, CarriesItsCodeAndMessage) {
   }
 }
 
+TEST(Error, KeepsItsCodeAndTheSystemsErrorWithMoreSaid) {
+  const Error cause(ErrorCode::io, "write: No space left on device", ENOSPC);
+  const Error error(cause, "save x: write: No space left on device");
+  EXPECT_STREQ(error.what(), "save x: write: No space left on device");
+  EXPECT_EQ(error.code(), ErrorCode::io);
+  EXPECT_EQ(error.system_error(), ENOSPC);
+  EXPECT_EQ(Error(ErrorCode::corrupt, "chunk 3").system_error(), 0);
+}
+
 TEST(Error, NamesCodesAsTheyAreSpelt) {
   const struct {
     ErrorCode code;
@@ -23,6 +33,7 @@ TEST(Error, NamesCodesAsTheyAreSpelt) {
   } cases[] = {
       {ErrorCode::invalid_argument, "invalid_argument"},
       {ErrorCode::not_found, "not_found"},
+      {ErrorCode::no_such_name, "no_such_name"},
       {ErrorCode::already_exists, "already_exists"},
       {ErrorCode::corrupt, "corrupt"},
       {ErrorCode::io, "io"},

@@ -51,7 +51,7 @@ TEST(Mesh, TakesAnAxisByNameOrNumber) {
   // A name goes before a number.
   EXPECT_EQ(Mesh({{"1", 4}, {"0", 2}}).axis_index("1"), 0u);
   for (const char* axis : {"pipe", "2", "-1", "", "Data"}) {
-    EXPECT_THAT(message_of(ErrorCode::not_found, [&] { named.axis_index(axis); }),
+    EXPECT_THAT(message_of(ErrorCode::no_such_name, [&] { named.axis_index(axis); }),
                 AllOf(HasSubstr(quoted(axis)), HasSubstr("data=4,model=2")));
   }
 }

@@ -95,9 +95,9 @@ TEST(Sharding, RefusesSpecsThatDoNotFitTheMesh) {
     ErrorCode code;
     const char* message;
   } cases[] = {
-      {"unknown axis", "data,pipe", ErrorCode::not_found, "dim 1"},
-      {"the axes there are", "pipe", ErrorCode::not_found, "data=4,model=2"},
-      {"number out of range", "2", ErrorCode::not_found, "\"2\""},
+      {"unknown axis", "data,pipe", ErrorCode::no_such_name, "dim 1"},
+      {"the axes there are", "pipe", ErrorCode::no_such_name, "data=4,model=2"},
+      {"number out of range", "2", ErrorCode::no_such_name, "\"2\""},
       {"twice in one dim", "data+data", ErrorCode::invalid_argument, "dim 0: axis \"data\""},
       {"twice", "data,-,data", ErrorCode::invalid_argument, "dim 2: axis \"data\" is used twice"},
       {"by name and number", "model,1", ErrorCode::invalid_argument, "dim 1: axis \"model\""},

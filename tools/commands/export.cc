@@ -23,7 +23,7 @@ ExportStats write_safetensors(const ExportOptions& options, const std::filesyste
     return export_safetensors(source, options.target, work);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::already_exists || options.replace) throw;
-    throw Error(error.code(), fmt::format("{}; --replace replaces it", error.what()));
+    throw Error(error, fmt::format("{}; --replace replaces it", error.what()));
   }
 }
 

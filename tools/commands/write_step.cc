@@ -102,8 +102,7 @@ int write_step(const std::string& command, const ReshardOptions& options,
     constexpr int kEndedByAnother = 3;  // rank 0 tells what has ended the work of all
     if (group.rank() > 0 && error.code() == ErrorCode::cancelled) return kEndedByAnother;
     if (error.code() != ErrorCode::already_exists || options.replace) throw;
-    throw Error(error.code(),
-                fmt::format("{}; --replace writes a new generation of it", error.what()));
+    throw Error(error, fmt::format("{}; --replace writes a new generation of it", error.what()));
   }
 }
 

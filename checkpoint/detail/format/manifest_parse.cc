@@ -343,7 +343,7 @@ Manifest parse_manifest(std::string_view bytes, const std::string& path) {
   try {
     return parse(bytes);
   } catch (const Error& e) {
-    throw Error(e.code(), fmt::format("read manifest {}: {}", path, e.what()));
+    throw Error(e, fmt::format("read manifest {}: {}", path, e.what()));
   }
 }
 

@@ -71,7 +71,7 @@ void read_for(const ReadJob& job, std::size_t range, Read&& read) {
   try {
     read();
   } catch (const Error& e) {
-    throw Error(e.code(), fmt::format("read {}: {}", job.describe(range), e.what()));
+    throw Error(e, fmt::format("read {}: {}", job.describe(range), e.what()));
   }
 }
 

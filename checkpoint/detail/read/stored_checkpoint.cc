@@ -340,7 +340,7 @@ std::span<const std::byte> decompress_chunk(const StoredCheckpoint& checkpoint, 
   try {
     return decoder.decompress(stored, checkpoint.decoded_bytes(id));
   } catch (const Error& e) {
-    throw Error(e.code(), fmt::format("read {}: {}", checkpoint.describe(id), e.what()));
+    throw Error(e, fmt::format("read {}: {}", checkpoint.describe(id), e.what()));
   }
 }
 

@@ -91,9 +91,9 @@ class GroupSave {
       const bool stays = is_resumable() && e.code() == ErrorCode::cancelled;
       if (!stays) throw;
       attempt.keep();
-      throw Error(e.code(), fmt::format("{}; {} keeps what was written, for when the same is begun "
-                                        "again",
-                                        e.what(), attempt.directory().string()));
+      throw Error(e, fmt::format("{}; {} keeps what was written, for when the same is begun "
+                                 "again",
+                                 e.what(), attempt.directory().string()));
     } catch (...) {
       // Before the attempt is removed: the others would only see that it is not there.
       abort_group(group_, what());
@@ -455,7 +455,7 @@ SaveStats run_save(const SaveContext& context, const ProcessGroup& group, std::i
   } catch (const Error& e) {
     context.spare.drop();  // that it was there may be the reason
     abort_group(group, fmt::format("save step {}", step));
-    throw Error(e.code(), fmt::format("save step {}: {}", step, e.what()));
+    throw Error(e, fmt::format("save step {}: {}", step, e.what()));
   } catch (...) {
     abort_group(group, fmt::format("save step {}", step));
     throw;

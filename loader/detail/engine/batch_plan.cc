@@ -33,8 +33,8 @@ void fail_loader(ErrorCode code, const std::string& found) {
   throw Error(code, "loader: " + found);
 }
 
-void fail_loader_because(ErrorCode code, const std::string& found) {
-  std::throw_with_nested(Error(code, "loader: " + found));
+void fail_loader_because(const Error& cause, const std::string& found) {
+  std::throw_with_nested(Error(cause, "loader: " + found));
 }
 
 BatchPlan::BatchPlan(const Source& source, const std::vector<FieldPlacement>& placements,
@@ -164,8 +164,8 @@ std::size_t BatchPlan::variant(const Column& column, const std::vector<Sample>& 
       length = source_.length(sample, column.field);
     } catch (const Error& e) {
       if (bad_records_ != BadRecords::fail && is_bad_record(e.code())) continue;
-      fail_loader_because(e.code(), fmt::format("batch {}, record {}, field \"{}\": {}", batch,
-                                                sample.record, column.name, e.what()));
+      fail_loader_because(e, fmt::format("batch {}, record {}, field \"{}\": {}", batch,
+                                         sample.record, column.name, e.what()));
     }
     while (bucket + 1 < column.buckets.size() && length > column.buckets[bucket]) ++bucket;
     if (length > column.buckets[bucket] && !column.truncate) {

@@ -216,7 +216,7 @@ void RowWriter::write_row(const PendingBatch& batch, std::int64_t row, const Sam
       const std::string message = field_that_fails(sample) + e.what();
       if (!passed_over) {
         fail_loader_because(
-            e.code(), fmt::format("batch {}, record {}, {}", batch.index, sample.record, message));
+            e, fmt::format("batch {}, record {}, {}", batch.index, sample.record, message));
       }
       code = e.code();
       bad = BadRecord{batch.index, row, sample.epoch, sample.record, -1, message};

@@ -19,7 +19,7 @@ std::filesystem::path without_links(const std::filesystem::path& path) {
     const bool absent =
         error == std::errc::no_such_file_or_directory || error == std::errc::not_a_directory;
     throw Error(absent ? ErrorCode::not_found : ErrorCode::io,
-                fmt::format("open: {}: {}", path.string(), error.message()));
+                fmt::format("open: {}: {}", path.string(), error.message()), error.value());
   }
   if (!std::filesystem::is_regular_file(target, error)) {
     throw Error(ErrorCode::io, fmt::format("open: {} is not a regular file", path.string()));

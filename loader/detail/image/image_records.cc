@@ -122,7 +122,7 @@ void ImageRecords::read_image(std::int64_t record, std::span<const FieldBox> box
     const auto image = open_image(encoded, max_pixels_);
     decode_to(*image, scratch, pixels);
   } catch (const Error& error) {
-    throw Error(error.code(),
+    throw Error(error,
                 fmt::format("read image: {}: {}", found_.store->place(record), error.what()));
   }
   for (auto box = boxes.begin(); box != boxes.end(); ++box) {
@@ -236,8 +236,7 @@ std::shared_ptr<const ImageSource> make_image_source(FoundImages found, const Im
     try {
       size = open_image(encoded, options.max_pixels)->size();
     } catch (const Error& error) {
-      throw Error(error.code(),
-                  fmt::format("read image: {}: {}", found.store->place(0), error.what()));
+      throw Error(error, fmt::format("read image: {}: {}", found.store->place(0), error.what()));
     }
   }
   return std::make_shared<ImageRecords>(std::move(found), options, size);

@@ -15,7 +15,7 @@ namespace shardwise::detail {
 /// so only what is asked for is read. A record is still read by one call.
 class FieldStage : public OneSourceStage {
  public:
-  /// Throws invalid_argument if the source is null, not_found for an unknown field.
+  /// Throws invalid_argument if the source is null, no_such_name for an unknown field.
   FieldStage(std::shared_ptr<const Source> source, std::string_view stage,
              std::string_view field_name);
 

@@ -98,8 +98,10 @@ void FilterCacheWriter::write(const FilterKey& key, const std::vector<std::uint6
   std::error_code failed;
   std::filesystem::rename(temporary_, path_, failed);
   if (failed) {
-    throw Error(ErrorCode::io, fmt::format("filter cache {}: rename from {}: {}", path_.string(),
-                                           temporary_.string(), failed.message()));
+    throw Error(ErrorCode::io,
+                fmt::format("filter cache {}: rename from {}: {}", path_.string(),
+                            temporary_.string(), failed.message()),
+                failed.value());
   }
   temporary_.clear();
   const std::filesystem::path folder = path_.parent_path();

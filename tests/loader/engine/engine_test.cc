@@ -246,7 +246,7 @@ TEST(Engine, RejectsPlacementsThatDoNotFit) {
        "field \"text.length\" is placed by \"d,-\" of rank 2, needed is rank 1"},
       {"length of nothing",
        {"audio.length", one},
-       ErrorCode::not_found,
+       ErrorCode::no_such_name,
        "no field \"audio\"; the source has"},
   };
   for (const auto& c : cases) {

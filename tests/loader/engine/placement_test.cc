@@ -52,7 +52,7 @@ TEST(Placement, GivesEachFieldItsOwnSpec) {
   EXPECT_THAT(specs_of(place_fields(*two, mesh, {{"label", "data"}, {"image", "data,model,-"}})),
               ElementsAre("image: data,model,-", "label: data"));
   EXPECT_THAT(specs_of(place_fields(*two, mesh, {{"label", "-"}})), ElementsAre("label: -"));
-  EXPECT_THAT(message_of(ErrorCode::not_found,
+  EXPECT_THAT(message_of(ErrorCode::no_such_name,
                          [&] {
                            place_fields(*two, mesh, {{"lable", "data"}});
                          }),
@@ -64,7 +64,7 @@ TEST(Placement, GivesEachFieldItsOwnSpec) {
                  }),
       HasSubstr("place field \"image\" of record shape [4, 3] by \"data,-\": it has rank 2, "
                 "needed is rank 3"));
-  EXPECT_THAT(message_of(ErrorCode::not_found,
+  EXPECT_THAT(message_of(ErrorCode::no_such_name,
                          [&] {
                            place_fields(*two, mesh, {{"label", "rows"}});
                          }),
@@ -78,7 +78,7 @@ TEST(Placement, CutsTheBatchWhereThatIsAskedFor) {
               ElementsAre("image: data,-,-", "label: data"));
   EXPECT_THAT(specs_of(cut_batch(*two, mesh, "model+data")),
               ElementsAre("image: model+data,-,-", "label: model+data"));
-  EXPECT_THAT(message_of(ErrorCode::not_found, [&] { cut_batch(*two, mesh, "rows"); }),
+  EXPECT_THAT(message_of(ErrorCode::no_such_name, [&] { cut_batch(*two, mesh, "rows"); }),
               HasSubstr("rows"));
 }
 

@@ -147,7 +147,7 @@ TEST(FilterStage, RefusesWhatItCannotDo) {
     SCOPED_TRACE(c.message);
     EXPECT_THAT(message_of(ErrorCode::invalid_argument, c.body), HasSubstr(c.message));
   }
-  EXPECT_THAT(message_of(ErrorCode::not_found,
+  EXPECT_THAT(message_of(ErrorCode::no_such_name,
                          [&] { filter(source, {.name = "y", .fields = {"y"}, .keep = any.keep}); }),
               HasSubstr("no field \"y\""));
 }

@@ -173,8 +173,13 @@ TEST(MapStage, RefusesWhatItCannotDo) {
        {.name = "n"},
        ErrorCode::invalid_argument,
        "the ragged field \"r\" without a dim"},
-      {source, y, nothing, {.name = "n", .inputs = {"z"}}, ErrorCode::not_found, "no field \"z\""},
-      {source, y, nothing, {.name = "n", .keep = {"z"}}, ErrorCode::not_found, "no field \"z\""},
+      {source,
+       y,
+       nothing,
+       {.name = "n", .inputs = {"z"}},
+       ErrorCode::no_such_name,
+       "no field \"z\""},
+      {source, y, nothing, {.name = "n", .keep = {"z"}}, ErrorCode::no_such_name, "no field \"z\""},
   };
   for (const auto& c : cases) {
     SCOPED_TRACE(c.message);

@@ -324,7 +324,7 @@ TEST(PackStage, RefusesWhatItCannotDo) {
     const char* message;
   } cases[] = {
       {nullptr, {.field = "text", .window = 4}, ErrorCode::invalid_argument, "source is null"},
-      {text, {.field = "y", .window = 4}, ErrorCode::not_found, "no field \"y\""},
+      {text, {.field = "y", .window = 4}, ErrorCode::no_such_name, "no field \"y\""},
       {text, {.field = "text"}, ErrorCode::invalid_argument, "window is 0, needed is 1"},
       {text,
        {.field = "text", .window = std::int64_t{1} << 31},

@@ -202,7 +202,7 @@ TEST(RegionStages, RefuseWhatIsNotThere) {
       {[&] {
          crop(g, "y", {1, 1}, CropPosition::centre());
        },
-       ErrorCode::not_found, "\"y\""},
+       ErrorCode::no_such_name, "\"y\""},
       {[&] { crop(nullptr, "g", {1}, CropPosition::centre()); }, ErrorCode::invalid_argument,
        "crop: the source is null"},
       {[&] { crop(g, "g", {1}, CropPosition::centre()); }, ErrorCode::invalid_argument,

@@ -148,7 +148,7 @@ TEST(XlaText, RefusesWhatIsNoSharding) {
       {"{devices=[2,4]<=[2,4]T(0,0)}", "each of the 2 dims once"},
       {"{devices=[2,4]<=[8] last_tile_dims={secret}}", "'replicated'"},
       {"{maximal device=8}", "device 8 is not in the mesh"},
-      {"{mesh['a'=2,'b'=4], [{'c'}, {}]}", "no axis \"c\"", ErrorCode::not_found},
+      {"{mesh['a'=2,'b'=4], [{'c'}, {}]}", "no axis \"c\"", ErrorCode::no_such_name},
       {"{mesh['a'=2,'b'=4], [{'a'}, {'a'}]}", "used twice"},
       {"{mesh['a'=2,'b'=4], [{'a'}, {}], replicated={'a'}}", "used twice"},
       {"{mesh['a'=2,'b'=4], [{'a'}]}", "it cuts 1 dims; needed are 2"},
