@@ -195,7 +195,7 @@ TEST(ManualRegion, RefusesForeignMeshesValuesAndUnfinishedOutputs) {
   region.clear();
   EXPECT_THAT(message_of(ErrorCode::invalid_argument, [&] { region.all_gather(a, "a", 0); }),
               HasSubstr("value 0 is not in this region"));
-  EXPECT_THAT(message_of(ErrorCode::not_found,
+  EXPECT_THAT(message_of(ErrorCode::no_such_name,
                          [&] {
                            region.map("b", {}, {{DType::f32, {4}, {{"c"}}}}, write_position());
                          }),

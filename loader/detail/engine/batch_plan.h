@@ -74,8 +74,8 @@ class BatchPlan {
 /// Throws an Error "loader: <found>".
 [[noreturn]] void fail_loader(ErrorCode code, const std::string& found);
 
-/// The same while an exception is being handled. The exception is nested: std::rethrow_if_nested
-/// throws it.
-[[noreturn]] void fail_loader_because(ErrorCode code, const std::string& found);
+/// The same while `cause` is being handled, with its code and errno. It is nested:
+/// std::rethrow_if_nested throws it.
+[[noreturn]] void fail_loader_because(const Error& cause, const std::string& found);
 
 }  // namespace shardwise::detail
