@@ -50,7 +50,7 @@ int main() {
     std::printf("b1 is cut over \"%s\", which nobody has marked:\n",
                 weights[1].array().sharding().spec().to_string().c_str());
     const Executable& first = *tracer.last();
-    std::printf("%s", explain(first.graph(), first.mesh(), first.propagation(), 3).c_str());
+    std::printf("%s", first.explain(3).c_str());
   }
 
   const Executable& program = *tracer.last();

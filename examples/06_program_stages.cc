@@ -31,8 +31,8 @@ int main() {
   std::printf("== differentiated\n%s", dump(*graph).c_str());
 
   const Executable executable(graph, mesh, {.may_donate = {false, true}});
-  std::printf("== propagated\n%s", dump(*graph, mesh, executable.propagation()).c_str());
-  std::printf("== partitioned\n%s", dump(*graph, mesh, executable.partitioned()).c_str());
+  std::printf("== propagated\n%s", executable.dump_cuts().c_str());
+  std::printf("== partitioned\n%s", executable.dump_steps().c_str());
   std::printf("== planned\n%s", executable.dump_plan().c_str());
   std::printf("== why\n%s", executable.explain(gradient.id).c_str());
 }

@@ -3,16 +3,40 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "shardwise/runtime/default_mesh.h"
 #include "shardwise/runtime/detail/tracer_impl.h"
 #include "shardwise/runtime/ops/autodiff.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise {
+namespace {
+
+struct DefaultMesh {
+  std::mutex mutex;
+  std::optional<Mesh> mesh;
+};
+
+DefaultMesh& the_default() {
+  static DefaultMesh value;
+  return value;
+}
+
+}  // namespace
+
+std::optional<Mesh> default_mesh() {
+  const std::lock_guard lock(the_default().mutex);
+  return the_default().mesh;
+}
+
+void set_default_mesh(std::optional<Mesh> mesh) {
+  const std::lock_guard lock(the_default().mutex);
+  the_default().mesh = std::move(mesh);
+}
 
 const TensorType& Tensor::type() const { return state_->type; }
 

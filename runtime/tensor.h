@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <initializer_list>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -76,8 +77,16 @@ Tensor append(const Tensor& context, Op op, std::span<const Tensor> operands,
 /// throws.
 void mark_sharding(Tensor& tensor, const Mesh& mesh, const PartitionSpec& spec);
 
-/// On the tracer's mesh, or the default mesh (default_mesh.h) if the tracer has none yet.
+/// On the tracer's mesh, or the default mesh if the tracer has none yet.
 void mark_sharding(Tensor& tensor, const PartitionSpec& spec);
+
+/// The mesh that a program has named as its own, if any: PyTorch/XLA's set_global_mesh() and
+/// get_global_mesh(). A tracer that was given no mesh takes it, in mark_sharding() without a mesh
+/// and in the first step; nothing else in Shardwise reads it. Thread-safe.
+std::optional<Mesh> default_mesh();
+
+/// Replaces it; without a value there is none again.
+void set_default_mesh(std::optional<Mesh> mesh);
 
 /// Takes the mark away.
 void clear_sharding(Tensor& tensor);

@@ -6,10 +6,10 @@
 #include <utility>
 #include <vector>
 
-#include "shardwise/runtime/default_mesh.h"
 #include "shardwise/runtime/detail/tracer_impl.h"
 #include "shardwise/runtime/ops/detail/row.h"
 #include "shardwise/runtime/program/detail/remote_copies.h"
+#include "shardwise/runtime/spmd/detail/cut.h"
 #include "shardwise/runtime/timeline.h"
 #include "shardwise/shard/error.h"
 

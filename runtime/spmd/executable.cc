@@ -36,6 +36,24 @@ std::size_t most_received(const MovePlan& plan) {
 
 }  // namespace
 
+std::string_view name(CollectiveKind kind) {
+  switch (kind) {
+    case CollectiveKind::all_reduce:
+      return "all-reduce";
+    case CollectiveKind::reduce_scatter:
+      return "reduce-scatter";
+    case CollectiveKind::all_gather:
+      return "all-gather";
+    case CollectiveKind::all_to_all:
+      return "all-to-all";
+    case CollectiveKind::slice:
+      return "slice";
+    case CollectiveKind::general:
+      return "general";
+  }
+  return "";
+}
+
 struct Executable::Impl : Planned {
   Impl(std::shared_ptr<const Graph> traced, const Mesh& on, const CompileOptions& how)
       : Planned(std::move(traced), on, how, MovePlans::made),
@@ -71,9 +89,6 @@ std::span<const std::int64_t> Executable::replaced() const { return impl_->plan.
 
 const ArraySpec& Executable::input_spec(std::size_t i) const {
   return program().value(impl_->lowered.inputs[i]).spec;
-}
-const ArraySpec& Executable::output_spec(std::size_t i) const {
-  return program().value(impl_->lowered.outputs[i]).spec;
 }
 
 /// One run: where the values are, and who holds them.
@@ -399,6 +414,14 @@ std::string Executable::explain(NodeId node) const {
     if (chosen == node) text += "  thought of:\n" + choices;
   }
   return text;
+}
+
+std::string Executable::dump_cuts() const {
+  return dump(*impl_->graph, impl_->mesh, impl_->propagation);
+}
+
+std::string Executable::dump_steps() const {
+  return dump(*impl_->graph, impl_->mesh, impl_->partitioned);
 }
 
 std::string Executable::dump_plan() const {

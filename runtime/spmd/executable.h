@@ -7,16 +7,33 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "shardwise/runtime/device.h"
 #include "shardwise/runtime/graph/graph.h"
-#include "shardwise/runtime/program/program.h"
 #include "shardwise/runtime/sharded_array.h"
-#include "shardwise/runtime/spmd/partition.h"
-#include "shardwise/runtime/spmd/propagate.h"
 
 namespace shardwise {
+
+class Program;
+struct PartitionedGraph;
+struct Propagation;
+
+struct PartitionOptions {
+  /// Weights that were gathered for the loss are kept for its gradient: fewer bytes on the wire,
+  /// more memory. Without, each is gathered anew.
+  bool keep_gathered_weights = false;
+
+  /// Notes what was thought of for each node, for explain().
+  bool note_choices = false;
+};
+
+/// What a collective is called; for reports.
+enum class CollectiveKind { all_reduce, reduce_scatter, all_gather, all_to_all, slice, general };
+
+/// "all-reduce", as XLA spells them.
+std::string_view name(CollectiveKind kind);
 
 /// On: each step looks for NaN in what it has made, and throws invalid_argument with the element
 /// where it finds one. No two operations are put together, so that the one that made it is named.
@@ -63,13 +80,15 @@ class Executable {
 
   const Graph& graph() const;
   const Mesh& mesh() const;
+
+  // What the passes made; of types that are not part of the interface. dump_cuts() and the others
+  // below show it.
   const Propagation& propagation() const;
   const PartitionedGraph& partitioned() const;
   const Program& program() const;
 
-  /// How the i-th input is to be bound, and how the i-th output comes.
+  /// How the i-th input is to be bound.
   const ArraySpec& input_spec(std::size_t i) const;
-  const ArraySpec& output_spec(std::size_t i) const;
 
   /// The weight or optimizer state that the i-th output takes the place of, by Graph::outputs: of
   /// the same shape and cut, and needed no more; -1: none. Its memory is taken where
@@ -107,6 +126,12 @@ class Executable {
   /// How a node is cut and from which marks that comes, what moves its operands and its result,
   /// with bytes, and the choices that there were. For people.
   std::string explain(NodeId node) const;
+
+  /// All nodes with their cuts, as propagated, one a line.
+  std::string dump_cuts() const;
+
+  /// The operations on each device's parts and the moves between them, with cuts and bytes.
+  std::string dump_steps() const;
 
   /// The plan: a line for each step with the places of its results.
   std::string dump_plan() const;

@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 
-#include "shardwise/runtime/gemm.h"
+#include "shardwise/runtime/ops/detail/row.h"
 #include "shardwise/runtime/spmd/detail/cost.h"
-#include "shardwise/runtime/stopwatch.h"
+#include "shardwise/runtime/spmd/detail/partition.h"
+#include "shardwise/runtime/spmd/detail/propagate.h"
 
 namespace shardwise {
 namespace {
@@ -43,26 +43,6 @@ std::span<const Machine> machines() {
       Machine{"H100 SXM", 989e12, 3.35e12, 450e9, 3e-6,
               "NVIDIA H100 data sheet: bf16 without sparsity; NVLink one way; latency assumed"}};
   return all;
-}
-
-Machine measure_machine() {
-  constexpr std::int64_t kSize = 384;
-  constexpr std::size_t kBytes = std::size_t{8} << 20;
-  std::vector<float> a(kSize * kSize, 1), b(a), c(a);
-  std::vector<std::byte> from(kBytes), to(kBytes);
-  double product = 1, copy = 1;
-  for (int i = 0; i < 5; ++i) {  // the best: the first ones load and warm up
-    const Stopwatch multiplying;
-    gemm({a.data(), kSize, kSize}, {b.data(), kSize, kSize}, {c.data(), kSize, kSize});
-    product = std::min(product, multiplying.seconds());
-    const Stopwatch copying;
-    std::memcpy(to.data(), from.data(), kBytes);
-    copy = std::min(copy, copying.seconds());
-  }
-  const double bytes = static_cast<double>(kBytes) / copy;
-  return {
-      "this machine, one core",       2.0 * kSize * kSize * kSize / product, 2 * bytes, bytes, 1e-6,
-      "measured now; latency assumed"};
 }
 
 StepReport report(const Executable& executable, const Machine& machine) {
@@ -114,11 +94,6 @@ std::string to_string(const StepReport& report) {
   return text + fmt::format("\nmodelled    {:.3f} ms computing, {:.3f} ms collectives on {} ({})\n",
                             report.compute_seconds * 1e3, report.collective_seconds * 1e3,
                             report.machine.name, report.machine.source);
-}
-
-double mfu(double parameters, double tokens, double seconds, double devices,
-           double flops_per_second) {
-  return 6 * parameters * tokens / (seconds * devices * flops_per_second);
 }
 
 }  // namespace shardwise

@@ -23,11 +23,7 @@ struct Machine {
 /// Machines whose figures are published: TPU v4, H100.
 std::span<const Machine> machines();
 
-/// This machine, by short measurements on the calling thread: a product, a copy. Some 20 ms.
-Machine measure_machine();
-
-/// What one run of an executable costs, planned and modelled: nothing here is measured but what
-/// measure_machine() has.
+/// What one run of an executable costs, planned and modelled: nothing here is measured.
 struct StepReport {
   double model_flops = 0;   ///< of all products, each counted once
   double device_flops = 0;  ///< on the device that has the most, with what devices repeat
@@ -42,11 +38,5 @@ StepReport report(const Executable& executable, const Machine& machine);
 
 /// A table for people.
 std::string to_string(const StepReport& report);
-
-/// Model FLOPs utilisation: the share of the devices' peak that a training step of `seconds` uses,
-/// counting 6 operations for each parameter and token. (Source: PaLM, arXiv 2204.02311, appendix B,
-/// without its attention term; as PyTorch/XLA's SPMD report counts.)
-double mfu(double parameters, double tokens, double seconds, double devices,
-           double flops_per_second);
 
 }  // namespace shardwise

@@ -9,6 +9,7 @@
 
 #include "shardwise/runtime/nn/attention.h"
 #include "shardwise/runtime/ops/autodiff.h"
+#include "shardwise/runtime/spmd/detail/propagate.h"
 #include "shardwise/runtime/tracer.h"
 #include "tensors.h"
 #include "testing/errors.h"

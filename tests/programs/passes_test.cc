@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "shardwise/runtime/ops/functions.h"
-#include "shardwise/runtime/spmd/partition.h"
-#include "shardwise/runtime/spmd/propagate.h"
+#include "shardwise/runtime/spmd/detail/partition.h"
+#include "shardwise/runtime/spmd/detail/propagate.h"
 
 // The passes of the compiler one by one: a graph goes in, cuts, bytes or counts of work come out.
 

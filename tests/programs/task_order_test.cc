@@ -154,8 +154,7 @@ std::string disorder(const Trial& trial) {
   if (problem.empty()) return problem;
   const Executable executable(std::make_shared<const Graph>(trial.graph), trial.mesh,
                               trial.options);
-  return problem + '\n' + dump(trial.graph, trial.mesh, executable.partitioned()) +
-         executable.dump_plan();
+  return problem + '\n' + executable.dump_steps() + executable.dump_plan();
 }
 
 TEST(TaskOrder, NoTaskWritesWhatAnotherMayBeUsing) {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "shardwise/runtime/default_mesh.h"
+#include "shardwise/runtime/program/program.h"
 #include "tensors.h"
 #include "testing/errors.h"
 
@@ -116,9 +116,12 @@ TEST(Tracer, TakesTheMeshOfTheFirstMarkOrTheDefaultMesh) {
   Tensor z = counting(plain, {8});
   EXPECT_THAT(message_of(ErrorCode::invalid_argument, [&] { mark_sharding(z, {{"x"}}); }),
               HasSubstr("no mesh"));
+  EXPECT_FALSE(default_mesh());
   set_default_mesh(Mesh::line(2, "x"));
+  EXPECT_EQ(default_mesh(), Mesh::line(2, "x"));
   mark_sharding(z, {{"x"}});
   set_default_mesh(std::nullopt);
+  EXPECT_FALSE(default_mesh());
   const Tensor w = z * 2.0;
   plain.mark_step();
   EXPECT_EQ(w.array().sharding().to_string(), "x on x=2");

@@ -80,14 +80,13 @@ Outcome run(const Trial& trial) {
   Devices devices(last + 1, trial.devices);
   const Executable executable(std::make_shared<const Graph>(trial.graph), trial.mesh,
                               trial.options);
-  Outcome outcome{.outputs = {},
-                  .partitioned = executable.partitioned(),
-                  .wire_bytes = 0,
-                  .sent_bytes = 0,
-                  .peak_bytes = 0,
-                  .dump = trial.mesh.to_string() + '\n' +
-                          dump(trial.graph, trial.mesh, executable.partitioned()) +
-                          executable.dump_plan()};
+  Outcome outcome{
+      .outputs = {},
+      .partitioned = executable.partitioned(),
+      .wire_bytes = 0,
+      .sent_bytes = 0,
+      .peak_bytes = 0,
+      .dump = trial.mesh.to_string() + '\n' + executable.dump_steps() + executable.dump_plan()};
   for (const CollectiveTotal& total : executable.collectives()) {
     outcome.wire_bytes += total.wire_bytes;
   }

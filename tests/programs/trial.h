@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "reference_numbers.h"
+#include "shardwise/runtime/spmd/detail/partition.h"
 #include "shardwise/runtime/spmd/executable.h"
 
 namespace shardwise {

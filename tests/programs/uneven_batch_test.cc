@@ -6,6 +6,7 @@
 
 #include "shardwise/runtime/nn/layers.h"
 #include "shardwise/runtime/ops/functions.h"
+#include "shardwise/runtime/spmd/detail/partition.h"
 #include "shardwise/runtime/spmd/report.h"
 #include "tensors.h"
 
@@ -45,7 +46,7 @@ TEST(UnevenBatch, FlattenedForALayerIsNotMovedAndEachDeviceComputesItsRows) {
   const Executable& step = *tracer.last();
   EXPECT_EQ(moves_of(step), "");
   EXPECT_EQ(report(step, machines()[0]).device_flops, 2 * kMostRows * kSequence * kWidth * kInner);
-  const std::string text = dump(step.graph(), step.mesh(), step.partitioned());
+  const std::string text = step.dump_steps();
   EXPECT_NE(text.find("[data in 8s,-] = dot_general"), std::string::npos) << text;
   EXPECT_EQ(y.array().sharding().to_string(), "data,-,- on data=8");
   for (std::int64_t p = 0; p < 8; ++p) {
@@ -89,7 +90,7 @@ TEST(UnevenBatch, OtherAxesStayWhereTheyAre) {
   const Tensor y = reshape(reshape(x, {kRows * kSequence, 2, 3}) + 1.0, {kRows / 2, 8, kWidth});
   tracer.mark_step();
   const Executable& step = *tracer.last();
-  const std::string text = dump(step.graph(), step.mesh(), step.partitioned());
+  const std::string text = step.dump_steps();
   EXPECT_NE(text.find("[data in 12s,model,-]"), std::string::npos) << text;
   const std::vector<float> values = floats(y);
   for (std::size_t i = 0; i < values.size(); ++i) {

@@ -8,7 +8,7 @@
 #include "shardwise/runtime/graph/graph.h"
 #include "shardwise/runtime/kernels/detail/shard_view.h"
 #include "shardwise/runtime/ops/build.h"
-#include "shardwise/runtime/ops/factors.h"
+#include "shardwise/runtime/ops/detail/factors.h"
 #include "shardwise/shard/plan/transfer_plan.h"
 
 namespace shardwise {
@@ -46,8 +46,8 @@ struct KernelCall {
 
 /// What an op is: there is none without all four, as the constructor takes functions by reference.
 /// A few facts stand elsewhere: which ops are elementwise or only another view of their operand
-/// (below), take any dtype (build.cc), pass on parts of a sum (spmd/partition.cc), or are counted
-/// as multiplications (spmd/executable.cc).
+/// (below), take any dtype (build.cc), pass on parts of a sum (spmd/detail/partition.cc), or are
+/// counted as multiplications (spmd/executable.cc).
 ///
 /// Immutable, thread-safe.
 class OpRow {

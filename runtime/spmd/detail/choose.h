@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "shardwise/runtime/ops/detail/row.h"
-#include "shardwise/runtime/spmd/cut.h"
+#include "shardwise/runtime/spmd/detail/cut.h"
 
 namespace shardwise {
 

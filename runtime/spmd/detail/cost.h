@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "shardwise/runtime/graph/op.h"
-#include "shardwise/runtime/spmd/cut.h"
+#include "shardwise/runtime/spmd/detail/cut.h"
 
 namespace shardwise {
 

@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "shardwise/runtime/graph/graph.h"
+#include "shardwise/runtime/spmd/detail/partition.h"
 #include "shardwise/runtime/spmd/executable.h"
-#include "shardwise/runtime/spmd/partition.h"
 
 namespace shardwise {
 

@@ -7,7 +7,7 @@
 #include "shardwise/runtime/graph/graph.h"
 #include "shardwise/runtime/program/program.h"
 #include "shardwise/runtime/spmd/detail/fuse.h"
-#include "shardwise/runtime/spmd/partition.h"
+#include "shardwise/runtime/spmd/detail/partition.h"
 
 namespace shardwise {
 

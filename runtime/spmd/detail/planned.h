@@ -7,8 +7,8 @@
 #include "shardwise/runtime/spmd/detail/fuse.h"
 #include "shardwise/runtime/spmd/detail/lower.h"
 #include "shardwise/runtime/spmd/detail/memory_plan.h"
+#include "shardwise/runtime/spmd/detail/propagate.h"
 #include "shardwise/runtime/spmd/executable.h"
-#include "shardwise/runtime/spmd/propagate.h"
 
 namespace shardwise {
 

@@ -8,25 +8,11 @@
 
 #include "shardwise/runtime/graph/graph.h"
 #include "shardwise/runtime/memory/buffer.h"
-#include "shardwise/runtime/spmd/cut.h"
-#include "shardwise/runtime/spmd/propagate.h"
+#include "shardwise/runtime/spmd/detail/cut.h"
+#include "shardwise/runtime/spmd/detail/propagate.h"
+#include "shardwise/runtime/spmd/executable.h"
 
 namespace shardwise {
-
-struct PartitionOptions {
-  /// Weights that were gathered for the loss are kept for its gradient: fewer bytes on the wire,
-  /// more memory. Without, each is gathered anew.
-  bool keep_gathered_weights = false;
-
-  /// Notes what was thought of for each node: PartitionedGraph::choices.
-  bool note_choices = false;
-};
-
-/// What a collective is called; for reports.
-enum class CollectiveKind { all_reduce, reduce_scatter, all_gather, all_to_all, slice, general };
-
-/// "all-reduce", as XLA spells them.
-std::string_view name(CollectiveKind kind);
 
 /// A graph cut over a mesh: values that every device has its box of, and steps that fill them, in
 /// order. Plain data; lower() (detail/lower.h) makes the Program.

@@ -1,4 +1,4 @@
-#include "shardwise/runtime/spmd/propagate.h"
+#include "shardwise/runtime/spmd/detail/propagate.h"
 
 #include <fmt/format.h>
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "shardwise/runtime/graph/graph.h"
-#include "shardwise/runtime/spmd/cut.h"
+#include "shardwise/runtime/spmd/detail/cut.h"
 
 namespace shardwise {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "shardwise/runtime/ops/factors.h"
+#include "shardwise/runtime/ops/detail/factors.h"
 #include "shardwise/shard/mesh.h"
 #include "shardwise/shard/partition_spec.h"
 #include "shardwise/shard/sharding.h"

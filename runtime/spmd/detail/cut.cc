@@ -1,4 +1,4 @@
-#include "shardwise/runtime/spmd/cut.h"
+#include "shardwise/runtime/spmd/detail/cut.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "shardwise/runtime/spmd/partition.h"
+#include "shardwise/runtime/spmd/detail/partition.h"
 
 #include <fmt/format.h>
 
@@ -513,24 +513,6 @@ class Partitioner {
 };
 
 }  // namespace
-
-std::string_view name(CollectiveKind kind) {
-  switch (kind) {
-    case CollectiveKind::all_reduce:
-      return "all-reduce";
-    case CollectiveKind::reduce_scatter:
-      return "reduce-scatter";
-    case CollectiveKind::all_gather:
-      return "all-gather";
-    case CollectiveKind::all_to_all:
-      return "all-to-all";
-    case CollectiveKind::slice:
-      return "slice";
-    case CollectiveKind::general:
-      return "general";
-  }
-  return "";
-}
 
 AxisSet changed_axes(const Cut& from, const Cut& to) {
   AxisSet changed = 0;
