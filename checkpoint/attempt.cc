@@ -85,7 +85,7 @@ std::filesystem::path absolute_target(const std::filesystem::path& target) {
 }  // namespace
 
 ShardRecord write_shards(const std::filesystem::path& directory, const ShardWriter& writer,
-                         std::vector<TensorSource> sources, const WriteShardsOptions& options) {
+                         std::vector<TensorSource> sources, const EncodeOptions& options) {
   detail::WriterMap writers = writers_of(writer);
   detail::check_sources(sources);
   detail::devices_of(sources, writers.num_devices());
@@ -93,27 +93,18 @@ ShardRecord write_shards(const std::filesystem::path& directory, const ShardWrit
   const auto file_system = real_if_null(options.file_system);
   static_cast<void>(file_system->open_directory(directory));
   const Executor executor(options.threads);
-  static_cast<void>(detail::staging_sizes(options.save.memory_budget_bytes, executor.threads(), 0));
+  static_cast<void>(detail::staging_sizes(options.memory_budget_bytes, executor.threads(), 0));
   std::unique_ptr<detail::StagingPool> pool;
   try {
-    detail::SavePlan plan = detail::plan_save(std::move(sources), options.save.codec, executor,
-                                              writers, {writer.writer, writer.writer + 1});
-    const std::vector<detail::WrittenShardFile> written = detail::write_part(
-        {*file_system, executor, pool}, {directory, false, true}, plan, options.save);
+    const detail::WriterRange mine{writer.writer, writer.writer + 1};
+    const detail::SavePlan plan =
+        detail::plan_save(std::move(sources), options.codec, executor, writers, mine);
+    const std::vector<detail::WrittenShardFile> written =
+        detail::write_part({*file_system, executor, pool}, {directory, false, true}, plan, options);
     file_system->sync_directory(directory);
-    const Bytes list = encode(detail::TensorList{plan.writers, std::move(plan.tensors)});
-    detail::RecordHead head{.run = run_in(directory),
-                            .list = detail::hash_of(list),
-                            .first_writer = writer.writer,
-                            .files = {},
-                            .logical_bytes = plan.logical_bytes,
-                            .stored_bytes = 0,
-                            .chunks = plan.chunks};
-    head.files.resize(1);
-    for (const detail::WrittenShardFile& file : written) {
-      head.files.front() = file.entry;
-      head.stored_bytes += file.entry.stored_bytes;
-    }
+    const Bytes list = encode(detail::list_of(plan));
+    detail::RecordHead head = detail::head_of(run_in(directory), plan, mine, written);
+    head.list = detail::hash_of(list);
     return join(head, list);
   } catch (const detail::CallerError& e) {
     std::rethrow_exception(e.cause);
@@ -166,7 +157,7 @@ const std::filesystem::path& CheckpointAttempt::directory() const {
 }
 
 SaveStats CheckpointAttempt::publish(std::span<const ShardRecord> records,
-                                     const SaveOptions& options) {
+                                     const PublishOptions& options) {
   detail::check_json(options);
   std::vector<detail::RecordHead> heads;
   std::vector<detail::NumberedList> lists;
@@ -190,11 +181,11 @@ SaveStats CheckpointAttempt::publish(std::span<const ShardRecord> records,
 }
 
 SaveStats save_checkpoint(const std::filesystem::path& target, std::vector<TensorSource> sources,
-                          const SaveOptions& options) {
-  CheckpointAttempt attempt(target, options.existing);
-  const ShardRecord record =
-      write_shards(attempt.directory(), {}, std::move(sources), {.save = options});
-  return attempt.publish({&record, 1}, options);
+                          Existing existing, const EncodeOptions& encode,
+                          const PublishOptions& publish) {
+  CheckpointAttempt attempt(target, existing, encode.file_system);
+  const ShardRecord record = write_shards(attempt.directory(), {}, std::move(sources), encode);
+  return attempt.publish({&record, 1}, publish);
 }
 
 }  // namespace shardwise

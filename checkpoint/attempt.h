@@ -11,8 +11,6 @@
 
 namespace shardwise {
 
-class FileSystem;
-
 /// Which of a checkpoint's writers a process is.
 struct ShardWriter {
   std::int64_t writer = 0;
@@ -28,20 +26,13 @@ struct ShardWriter {
 /// number of tensors, and of listed boxes.
 using ShardRecord = Bytes;
 
-/// How write_shards runs; of SaveOptions it takes codec, memory budget and progress.
-struct WriteShardsOptions {
-  SaveOptions save = {};
-  int threads = 0;  ///< that gather, compress and hash; 0: as many as the machine has cores
-  std::shared_ptr<FileSystem> file_system = nullptr;  ///< for tests; null is the real one
-};
-
 /// Writes the shard file of one writer into the directory of an attempt, which may be another
 /// process's; it is on the disk when this returns. A tensor with a sharding: the parts that are
 /// this writer's, of which those that other writers hold, too, are divided among them by bytes. One
 /// with boxes: exactly these. One with neither: its part of a tensor that every writer has. Throws
 /// as CheckpointManager::save does, and not_found where the directory is not there.
 ShardRecord write_shards(const std::filesystem::path& directory, const ShardWriter& writer,
-                         std::vector<TensorSource> sources, const WriteShardsOptions& options = {});
+                         std::vector<TensorSource> sources, const EncodeOptions& options = {});
 
 /// A checkpoint of any name, in any directory, in the making: for one process, or for several that
 /// somebody else brings together, as a training framework does. One process makes the attempt and
@@ -71,10 +62,10 @@ class CheckpointAttempt {
 
   /// Makes it the checkpoint: proves that the records, one of each writer in any order, are every
   /// element of every tensor once, and that the shard files are those that they tell of; writes
-  /// index and manifest; renames. What it replaces is removed. Of SaveOptions it takes user_json
-  /// and objects_json. Throws invalid_argument if records do not fit each other or are of another
-  /// attempt; already_exists; corrupt, also for damaged records; io. Then nothing is published.
-  SaveStats publish(std::span<const ShardRecord> records, const SaveOptions& options = {});
+  /// index and manifest; renames. What it replaces is removed. Throws invalid_argument if records
+  /// do not fit each other or are of another attempt; already_exists; corrupt, also for damaged
+  /// records; io. Then nothing is published.
+  SaveStats publish(std::span<const ShardRecord> records, const PublishOptions& options = {});
 
  private:
   struct Impl;
@@ -83,6 +74,7 @@ class CheckpointAttempt {
 
 /// All of it by one process.
 SaveStats save_checkpoint(const std::filesystem::path& target, std::vector<TensorSource> sources,
-                          const SaveOptions& options = {});
+                          Existing existing = Existing::fail, const EncodeOptions& encode = {},
+                          const PublishOptions& publish = {});
 
 }  // namespace shardwise

@@ -1,12 +1,44 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
 #include <span>
+#include <string>
 
-#include "shardwise/checkpoint/info.h"
 #include "shardwise/shard/box.h"
+#include "shardwise/shard/dtype.h"
+#include "shardwise/shard/sharding.h"
 
 namespace shardwise {
+
+/// One tensor of a checkpoint, or of another BoxReader.
+struct TensorInfo {
+  std::string name;
+  DType dtype = DType::f32;
+  Shape shape;
+
+  /// How the writer had it cut; absent: not known.
+  std::optional<Sharding> sharding = {};
+
+  // Of a checkpoint's. Pieces, chunks and stored bytes are 0, not known, of one with more than 64
+  // shard files, as only those are opened that are read.
+  std::int64_t pieces = 0;
+  std::int64_t chunks = 0;
+  std::size_t logical_bytes = 0;
+  std::size_t stored_bytes = 0;
+};
+
+/// How far a save, restore, verify or reshard has come.
+struct Progress {
+  std::size_t done_bytes = 0;  ///< logical bytes
+  std::size_t total_bytes = 0;
+};
+
+/// Called on any thread, one call at a time, now and then. What it throws ends the work with that
+/// exception.
+using ProgressFunction = std::function<void(const Progress&)>;
 
 /// Tensors that can be read box by box, wherever their elements are: in a checkpoint, in arrays, in
 /// host memory, in a file of another format, or computed. Saves and reshards read from one.

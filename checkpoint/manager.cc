@@ -16,6 +16,7 @@
 #include "shardwise/checkpoint/detail/root/root.h"
 #include "shardwise/checkpoint/detail/together/group_save.h"
 #include "shardwise/checkpoint/detail/together/messages.h"
+#include "shardwise/checkpoint/detail/together/terms.h"
 #include "shardwise/checkpoint/detail/write/commit.h"
 #include "shardwise/checkpoint/detail/write/host_snapshot.h"
 #include "shardwise/runtime/stopwatch.h"
@@ -55,17 +56,18 @@ void check_arguments(std::int64_t step, std::span<const TensorSource> tensors,
         ErrorCode::invalid_argument,
         fmt::format("save: tensor {:?} has boxes, which only write_shards takes", tensor.name));
   }
-  detail::check_json(options);
+  detail::check_json({.user_json = options.user_json, .objects_json = options.objects_json});
   static_cast<void>(detail::staging_sizes(options.memory_budget_bytes, threads, 0));
 }
 
-void check_local_roots(const std::filesystem::path& root, const ManagerOptions& options) {
-  if (!options.local_roots) return;
-  const LocalRoots& local = *options.local_roots;
+void check_local_roots(const std::filesystem::path& root, const ManagerOptions& options,
+                       const detail::RootTerms& terms) {
+  if (!terms.local_roots) return;
+  const LocalRoots& local = *terms.local_roots;
   const int processes = options.group.size();
   const char* problem = nullptr;
   if (options.keep_last == 1) problem = "keep_last is 1, needed is 0 (all), or 2 or more";
-  if (!options.resume_key.empty()) problem = "there is a resume_key, needed is none";
+  if (!terms.resume_key.empty()) problem = "there is a resume_key, needed is none";
   if (local.copies < 0 || local.processes_per_host < 1) {
     problem = "needed are 0 copies or more, and 1 process per host or more";
   } else if (processes % local.processes_per_host != 0 ||
@@ -159,12 +161,14 @@ bool PendingSave::settle() const {
 }
 
 struct CheckpointManager::Impl {
-  Impl(const std::filesystem::path& directory, ManagerOptions manager_options)
+  Impl(const std::filesystem::path& directory, ManagerOptions manager_options,
+       const detail::RootTerms& terms)
       : root(absolute_root(directory)),
         options(std::move(manager_options)),
+        local_roots(terms.local_roots),
         files(options.file_system ? options.file_system : posix_file_system()),
         executor(options.threads),
-        resume_key(detail::resume_text(options.resume_key)),
+        resume_key(detail::resume_text(terms.resume_key)),
         spare(*files) {}
 
   // Starts a save that the caller did not ask for.
@@ -208,7 +212,7 @@ struct CheckpointManager::Impl {
   }
 
   /// Whether this process is the one that makes and removes what is in the root.
-  bool owns_root() const { return options.local_roots || options.group.rank() == 0; }
+  bool owns_root() const { return local_roots || options.group.rank() == 0; }
 
   void refuse_existing(std::int64_t step) const {
     for (const detail::StepName& name : detail::committed_names(*files, root)) {
@@ -236,9 +240,8 @@ struct CheckpointManager::Impl {
     std::exception_ptr error;
     std::vector<std::filesystem::path> left;
     try {
-      const detail::SaveContext context{
-          *files,          root,       executor,           pool, left, spare,
-          options.devices, resume_key, options.local_roots};
+      const detail::SaveContext context{*files,          root,       executor,   pool, left, spare,
+                                        options.devices, resume_key, local_roots};
       stats = detail::run_save(context, group, step, std::move(tensors), save_options);
       stats.total_seconds = watch.seconds();
     } catch (...) {
@@ -341,7 +344,7 @@ struct CheckpointManager::Impl {
   std::string why_invalid(const detail::StepName& name) const {
     try {
       const std::filesystem::path directory = root / to_string(name);
-      if (options.local_roots) {  // which has some of its files only
+      if (local_roots) {  // which has some of its files only
         return why_not_step(name,
                             detail::read_manifest(detail::open_directory(*files, directory)).step);
       }
@@ -456,6 +459,7 @@ struct CheckpointManager::Impl {
 
   const std::filesystem::path root;
   const ManagerOptions options;
+  const std::optional<LocalRoots> local_roots;
   const std::shared_ptr<FileSystem> files;
   const Executor executor;
   const std::string resume_key;  // resume_text()
@@ -473,7 +477,11 @@ struct CheckpointManager::Impl {
   std::jthread thread SHARDWISE_GUARDED_BY(starting);
 };
 
-CheckpointManager::CheckpointManager(const std::filesystem::path& root, ManagerOptions options) {
+CheckpointManager::CheckpointManager(const std::filesystem::path& root, ManagerOptions options)
+    : CheckpointManager(root, std::move(options), detail::RootTerms()) {}
+
+CheckpointManager::CheckpointManager(const std::filesystem::path& root, ManagerOptions options,
+                                     const detail::RootTerms& terms) {
   if (options.keep_last < 0) {
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("open checkpoint root {}: keep_last is {}, needed 0 (all) or more",
@@ -486,9 +494,9 @@ CheckpointManager::CheckpointManager(const std::filesystem::path& root, ManagerO
                     "to {}",
                     root.string(), options.devices, detail::kMostDevices));
   }
-  check_local_roots(root, options);
+  check_local_roots(root, options, terms);
   const bool collect = options.collect_garbage;
-  impl_ = std::make_unique<Impl>(root, std::move(options));
+  impl_ = std::make_unique<Impl>(root, std::move(options), terms);
   detail::make_root(*impl_->files, impl_->root);
   if (!collect || !impl_->owns_root()) return;
   try {
@@ -525,7 +533,7 @@ std::vector<Step> CheckpointManager::steps() const {
 
 std::optional<LatestStep> CheckpointManager::latest() const {
   const ProcessGroup& group = impl_->options.group;
-  if (impl_->options.local_roots) {
+  if (impl_->local_roots) {
     throw Error(
         ErrorCode::invalid_argument,
         fmt::format("find the latest checkpoint in {}: its files are in the roots of several "

@@ -16,6 +16,9 @@
 namespace shardwise {
 
 class FileSystem;
+namespace detail {
+struct RootTerms;
+}
 
 /// A save under way; made by itself, one that is done and saved nothing. Thread-safe; copies refer
 /// to the same save.
@@ -65,29 +68,15 @@ struct ManagerOptions {
   /// latest() together, in the same order, with the same steps. Each gives the tensors that its
   /// devices hold a part of, and writes those parts. Rank 0 makes and commits checkpoints, removes
   /// old ones and collects garbage. Codec, existing, writers, processes_per_file, user_json,
-  /// objects_json, devices, local_roots and resume_key are the same on all; a rank that differs is
-  /// told which one before anything is written. What fails on one rank fails on all, with that
+  /// objects_json and devices are the same on all; a rank that differs is told which one before
+  /// anything is written. What fails on one rank fails on all, with that
   /// rank's message.
   ProcessGroup group = {};
-
-  /// Each process gives a root that the others do not see. A step of it has the manifest, the shard
-  /// files that the process has written, and copies of others': all roots together hold a
-  /// checkpoint, and TieredManager finds it there. keep_last is 0, or 2 or more: where a process
-  /// dies while others commit, the step before is the newest that is whole. Not with latest(), nor
-  /// with resume_key.
-  std::optional<LocalRoots> local_roots = {};
 
   /// Devices of the job: process p of P holds those d with d * P / devices == p. 0: one more than
   /// the highest of the meshes of a save, which must then be the same for all processes. At most
   /// 2^40.
   std::int64_t devices = 0;
-
-  /// For work that can be done again from its start with the same bytes, as a reshard. Where
-  /// processes are killed in a save, or one of several fails, the shard files that were complete
-  /// stay in the root, hidden; the next save of a manager with the same key keeps them and writes
-  /// the others. A clean-up by a manager with another key, or none, removes them. Give what the
-  /// bytes depend on. Empty: nothing is kept.
-  std::string resume_key = {};
 
   /// For tests; null is the real one.
   std::shared_ptr<FileSystem> file_system = nullptr;
@@ -119,6 +108,10 @@ class CheckpointManager {
   /// relative path is taken from the directory that the program is in now, and stays what it is
   /// where the program goes to another one. Throws io, invalid_argument.
   explicit CheckpointManager(const std::filesystem::path& root, ManagerOptions options = {});
+
+  /// For reshard_checkpoint and TieredManager, which say more of the root.
+  CheckpointManager(const std::filesystem::path& root, ManagerOptions options,
+                    const detail::RootTerms& terms);
 
   /// Waits for the save under way. Cannot throw its error: call close() to see it.
   ~CheckpointManager();

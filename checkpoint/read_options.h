@@ -6,7 +6,7 @@
 #include <span>
 #include <string>
 
-#include "shardwise/checkpoint/info.h"
+#include "shardwise/checkpoint/box_reader.h"
 #include "shardwise/runtime/sharded_array.h"
 
 namespace shardwise {
@@ -25,10 +25,6 @@ struct ReadOptions {
   /// from CheckpointManager::remove. Where none can be made, on a read-only root or a full disk,
   /// reading goes on without: CheckpointReader::pinned() says so.
   bool pin = true;
-
-  /// Opens shard files only when something of them is read, however few there are, and does not
-  /// notice before that one is not there: for a directory that has some of them (TieredManager).
-  bool open_as_needed = false;
 
   /// What the page cache does not hold is read past it and stays out of it: for a checkpoint that
   /// is read once, and where fresh memory is dear. Else the next reader finds it in memory.

@@ -93,12 +93,16 @@ std::string CheckpointReader::Impl::mismatch(const TensorRequest& request,
 }
 
 CheckpointReader::CheckpointReader(const std::filesystem::path& directory,
-                                   const ReadOptions& options) {
+                                   const ReadOptions& options)
+    : CheckpointReader(directory, options, false) {}
+
+CheckpointReader::CheckpointReader(const std::filesystem::path& directory,
+                                   const ReadOptions& options, bool as_needed) {
   const auto file_system = options.file_system ? options.file_system : posix_file_system();
   std::unique_ptr<detail::Pin> pin;
   if (options.pin) pin = std::make_unique<detail::Pin>(*file_system, directory);
-  impl_ = std::make_unique<Impl>(
-      detail::open_checkpoint(*file_system, directory, options.open_as_needed), options);
+  impl_ =
+      std::make_unique<Impl>(detail::open_checkpoint(*file_system, directory, as_needed), options);
   impl_->file_system = file_system;
   impl_->pin = std::move(pin);
 }

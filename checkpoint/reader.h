@@ -91,6 +91,13 @@ class CheckpointReader final : public BoxReader {
   bool pinned() const;
 
  private:
+  friend struct TierStep;
+
+  /// `as_needed`: opens shard files only when something of them is read, however few there are, and
+  /// does not notice before that one is not there.
+  CheckpointReader(const std::filesystem::path& directory, const ReadOptions& options,
+                   bool as_needed);
+
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };

@@ -13,8 +13,10 @@
 #include "shardwise/checkpoint/detail/reshard/new_shardings.h"
 #include "shardwise/checkpoint/detail/root/names.h"
 #include "shardwise/checkpoint/detail/root/pin.h"
+#include "shardwise/checkpoint/detail/together/terms.h"
 #include "shardwise/checkpoint/detail/write/staging.h"
 #include "shardwise/checkpoint/manager.h"
+#include "shardwise/checkpoint/read_options.h"
 #include "shardwise/runtime/parallel.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/storage/file.h"
@@ -58,12 +60,11 @@ SaveStats reshard(const BoxReader& source, const ReshardTarget& target, const Me
     sources.push_back({tensors[t].name, reader, t, std::move(shardings[t])});
   }
   ManagerOptions manager_options;
-  manager_options.threads = options.read.threads;
+  manager_options.threads = options.threads;
   manager_options.group = options.group;
   manager_options.devices = detail::last_device(mesh) + 1;
-  manager_options.resume_key = std::move(resume_key);
-  manager_options.file_system = options.read.file_system;
-  CheckpointManager manager(target.root, manager_options);
+  manager_options.file_system = options.file_system;
+  CheckpointManager manager(target.root, manager_options, {.resume_key = std::move(resume_key)});
   return manager.save(target.step, std::move(sources), std::move(options.save));
 }
 
@@ -92,16 +93,15 @@ SaveStats reshard_checkpoint(const BoxReader& source, const ReshardTarget& targe
 
 SaveStats reshard_checkpoint(const fs::path& source, const fs::path& target_root, const Mesh& mesh,
                              const SpecRules& rules, ReshardOptions options) {
-  const auto file_system =
-      options.read.file_system ? options.read.file_system : posix_file_system();
+  const auto file_system = options.file_system ? options.file_system : posix_file_system();
   const detail::Pin pin(*file_system, source);  // it may be read for long
   detail::StoredCheckpoint checkpoint = detail::open_checkpoint(*file_system, source);
 
-  options.read.threads = Executor::threads_for(options.read.threads);
-  const Budget budget = divide(options.save.memory_budget_bytes, options.read.threads);
-  ReadOptions read = options.read;
-  read.memory_budget_bytes = budget.read_bytes;
-  read.progress = nullptr;  // of every box: the save's says how far the whole is
+  options.threads = Executor::threads_for(options.threads);
+  const Budget budget = divide(options.save.memory_budget_bytes, options.threads);
+  const ReadOptions read{.memory_budget_bytes = budget.read_bytes,
+                         .threads = options.threads,
+                         .file_system = file_system};
   options.save.memory_budget_bytes = budget.save_bytes;
   options.save.user_json = checkpoint.manifest.user_json;
   options.save.objects_json = checkpoint.manifest.objects_json;

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -10,7 +11,6 @@
 #include <vector>
 
 #include "shardwise/checkpoint/box_reader.h"
-#include "shardwise/checkpoint/read_options.h"
 #include "shardwise/checkpoint/save.h"
 #include "shardwise/runtime/process/process_group.h"
 #include "shardwise/shard/mesh.h"
@@ -61,13 +61,14 @@ struct ReshardOptions {
   /// own are kept.
   SaveOptions save = {};
 
-  /// threads and file_system serve both; memory_budget_bytes, pin and progress are ignored.
-  ReadOptions read = {};
+  int threads = 0;  ///< that read, and that write; 0: as many as the machine has cores
 
   /// The processes that do the work together, with the same arguments: each writes what its share
   /// of the mesh's devices holds, as in a save (ManagerOptions::group), and reads what it needs for
   /// that. More processes than devices have nothing to do.
   ProcessGroup group = {};
+
+  std::shared_ptr<FileSystem> file_system = nullptr;  ///< for tests; null is the real one
 };
 
 /// Where a reshard writes: one step of the checkpoints in a root directory.

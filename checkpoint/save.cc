@@ -50,6 +50,26 @@ class CallbackReader final : public BoxReader {
 
 }  // namespace
 
+std::string_view name(Codec codec) {
+  switch (codec) {
+    case Codec::automatic:
+      return "auto";
+    case Codec::zstd:
+      return "zstd";
+    case Codec::none:
+      return "none";
+  }
+  return "unknown";
+}
+
+Codec parse_codec(std::string_view text) {
+  for (const Codec codec : {Codec::automatic, Codec::zstd, Codec::none}) {
+    if (name(codec) == text) return codec;
+  }
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("codec {:?}: it is not known; needed is auto, zstd or none", text));
+}
+
 TensorSource tensor_source(std::string name, ShardedArray array) {
   Sharding sharding = array.sharding();
   auto reader = std::make_shared<ArrayReader>(info_of(name, array.spec()), std::move(array));
@@ -65,10 +85,8 @@ TensorSource host_source(std::string name, ArraySpec spec, std::span<const std::
                     shardwise::name(spec.dtype), to_string(spec.shape), needed));
   }
   auto reader = std::make_shared<detail::HostReader>(info_of(name, spec), bytes.data());
-  return {.name = std::move(name),
-          .reader = std::move(reader),
-          .sharding = std::move(spec.sharding),
-          .copied_by_save_async = true};
+  return {
+      .name = std::move(name), .reader = std::move(reader), .sharding = std::move(spec.sharding)};
 }
 
 TensorSource callback_source(std::string name, ArraySpec spec,

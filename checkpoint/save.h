@@ -8,15 +8,33 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "shardwise/checkpoint/box_reader.h"
-#include "shardwise/checkpoint/info.h"
 #include "shardwise/runtime/sharded_array.h"
 
 namespace shardwise {
 
-/// A tensor to be saved: which one of a reader's, under which name, and how it is cut on disk.
+class FileSystem;
+
+/// How chunks are stored. Any reader reads any of them.
+enum class Codec {
+  /// As `zstd` for tensors of which a sample shrinks; in a save of more than 64 MiB chunks are
+  /// stored as they are while the disk waits for data: hardly slower than `none`, whatever the
+  /// disk. Which chunks those are depends on time; the others give the same bytes on every run.
+  automatic,
+
+  zstd,  ///< byte shuffle, then zstd; chunks that do not shrink are stored as they are
+  none,
+};
+
+/// "auto", "zstd", "none"; parse_codec throws invalid_argument listing them.
+std::string_view name(Codec codec);
+Codec parse_codec(std::string_view text);
+
+/// A tensor to be saved: which one of a reader's, under which name, and how it is cut on disk. The
+/// reader must work until the save has ended; a host_source's memory until save_async has returned.
 /// Copies share the reader. Thread-compatible.
 struct TensorSource {
   std::string name;
@@ -32,10 +50,6 @@ struct TensorSource {
   /// For write_shards, where no sharding says what this process has: the pieces that it writes, as
   /// they are. All processes' together must be each element once.
   std::optional<std::vector<Box>> boxes = {};
-
-  /// The elements may change as soon as save_async returns, so it copies them before; save reads
-  /// them where they are. Set by host_source. Else the reader must work until the save has ended.
-  bool copied_by_save_async = false;
 };
 
 /// Shares the array: no copy, and no one can write under it.
@@ -61,6 +75,25 @@ enum class Existing {
   replace,  ///< writes a new generation; the old one stays valid until the new one is committed
 };
 
+/// How the tensors of one process are encoded and written.
+struct EncodeOptions {
+  Codec codec = Codec::zstd;  ///< shard files are the same bytes for any number of threads
+
+  /// As SaveOptions::memory_budget_bytes.
+  std::size_t memory_budget_bytes = std::size_t{256} << 20;
+
+  int threads = 0;  ///< that gather, compress and hash; 0: as many as the machine has cores
+  ProgressFunction progress = nullptr;
+  std::shared_ptr<FileSystem> file_system = nullptr;  ///< for tests; null is the real one
+};
+
+/// What a checkpoint holds beside its tensors.
+struct PublishOptions {
+  std::string user_json = "{}";   ///< as SaveOptions::user_json
+  std::string objects_json = {};  ///< as SaveOptions::objects_json
+};
+
+/// What a manager's save is asked for.
 struct SaveOptions {
   Codec codec = Codec::zstd;     ///< shard files are the same bytes for any number of threads
   std::string user_json = "{}";  ///< the caller's own; any JSON value

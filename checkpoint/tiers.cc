@@ -14,6 +14,7 @@
 #include "shardwise/checkpoint/detail/tiers/assembly.h"
 #include "shardwise/checkpoint/detail/tiers/inventory.h"
 #include "shardwise/checkpoint/detail/tiers/saved_tensors.h"
+#include "shardwise/checkpoint/detail/together/terms.h"
 #include "shardwise/runtime/device.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/storage/rate_limit.h"
@@ -31,7 +32,6 @@ ManagerOptions fast_options(const TierOptions& options) {
   return {.keep_last = options.keep_fast,
           .threads = options.threads,
           .group = options.group,
-          .local_roots = options.local,
           .devices = options.devices,
           .file_system = options.file_system};
 }
@@ -94,13 +94,17 @@ std::string TierStep::to_string() const {
   return text;
 }
 
+CheckpointReader TierStep::open(const ReadOptions& options) const {
+  return CheckpointReader(step.directory, options, tier == Tier::fast);
+}
+
 struct TieredManager::Impl {
   Impl(const fs::path& fast_root, const fs::path& durable_root, TierOptions tier_options)
       : options(std::move(tier_options)),
         files(options.file_system ? options.file_system : posix_file_system()),
         fast(made(*files, fast_root)),
         own(fast / detail::process_directory(options.group.rank())),
-        fast_manager(own, fast_options(options)),
+        fast_manager(own, fast_options(options), {.local_roots = options.local}),
         durable_manager(durable_root, durable_options(options, drained_to(files, options))) {}
 
   /// In the background where there are no statistics to be filled.

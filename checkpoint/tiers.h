@@ -64,8 +64,8 @@ struct TierOptions {
 struct TierStep {
   Tier tier = Tier::fast;
 
-  /// Its directory is to be opened with ReadOptions::open_as_needed: of the fast tier it has the
-  /// files that were asked for, and maybe no others.
+  /// Of the fast tier its directory has the files that were asked for, and maybe no others: a
+  /// CheckpointReader of its own takes it for damaged.
   Step step = {};
 
   /// What this process had to take from others, or from what another process left on its host.
@@ -78,6 +78,9 @@ struct TierStep {
   /// Manifests and copies of files that were found bad, and what is wrong with each: another copy
   /// was taken, or an older step.
   std::vector<std::string> damaged = {};
+
+  /// Reads what was asked for.
+  CheckpointReader open(const ReadOptions& options = {}) const;
 
   /// "step 40 of the fast tier, 2 files (3.1 MiB) from other processes"
   std::string to_string() const;
@@ -101,7 +104,7 @@ struct TierStep {
 ///   std::vector<ShardedArray> arrays = {ShardedArray::from_host(devices, spec, zeros)};
 ///   TieredManager manager("fast", "durable");  // /dev/shm/job, /shared/job
 ///   if (auto found = manager.latest(addressable_boxes(devices, wanted))) {
-///     CheckpointReader reader(found->step.directory, {.open_as_needed = true});
+///     CheckpointReader reader = found->open();
 ///     arrays = reader.restore(devices, wanted);
 ///   }
 ///   manager.save_async(100, {tensor_source("w", arrays[0])});

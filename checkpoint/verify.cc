@@ -13,6 +13,7 @@
 #include "shardwise/checkpoint/detail/lanes/scratch_pool.h"
 #include "shardwise/checkpoint/detail/read/chunk_scatter.h"
 #include "shardwise/checkpoint/detail/read/directory_state.h"
+#include "shardwise/checkpoint/detail/read/hash_range.h"
 #include "shardwise/checkpoint/detail/read/index_check.h"
 #include "shardwise/checkpoint/detail/read/read_pipeline.h"
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
@@ -179,15 +180,10 @@ void Verifier::open_shard_files() {
 }
 
 void Verifier::hash_range(File& file, std::uint64_t begin, std::uint64_t end, Hasher128& hasher) {
-  std::vector<std::byte> part(
+  std::vector<std::byte> room(
       static_cast<std::size_t>(std::min<std::uint64_t>(kVerifiedBytes, end - begin)));
-  while (begin < end) {
-    const auto bytes = static_cast<std::size_t>(std::min<std::uint64_t>(part.size(), end - begin));
-    file.read_at(begin, part.data(), bytes);
-    hasher.update(part.data(), bytes);
-    begin += bytes;
-    bytes_ += bytes;
-  }
+  detail::hash_range(file, begin, end, room, hasher);
+  bytes_ += static_cast<std::size_t>(end - begin);
   progress();
 }
 

@@ -18,6 +18,7 @@
 #include "shardwise/runtime/stopwatch.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/storage/file.h"
+#include "shardwise/storage/utf8.h"
 
 namespace shardwise {
 namespace {
@@ -44,7 +45,7 @@ void check_tensors(std::span<const TensorInfo> tensors, const fs::path& target) 
   for (const TensorInfo& tensor : tensors) {
     names.push_back(tensor.name);
     if (!detail::safetensors_dtype(tensor.dtype)) {
-      by_dtype[name(tensor.dtype)].push_back(detail::shown(tensor.name));
+      by_dtype[name(tensor.dtype)].push_back(shown(tensor.name));
     }
   }
   std::vector<std::string> lines;
@@ -63,16 +64,16 @@ void check_tensors(std::span<const TensorInfo> tensors, const fs::path& target) 
   }
   if (const auto twice = std::adjacent_find(names.begin(), names.end()); twice != names.end()) {
     refuse_export(ErrorCode::invalid_argument, target,
-                  fmt::format("tensor {} is there twice", detail::shown(*twice)));
+                  fmt::format("tensor {} is there twice", shown(*twice)));
   }
 }
 
 detail::StringMap metadata_of(const ExportOptions& options, const fs::path& target) {
   auto metadata = detail::parse_string_map(options.metadata);
   if (!metadata) {
-    refuse_export(ErrorCode::invalid_argument, target,
-                  fmt::format("metadata is {}, needed is a JSON object of strings",
-                              detail::shown(options.metadata)));
+    refuse_export(
+        ErrorCode::invalid_argument, target,
+        fmt::format("metadata is {}, needed is a JSON object of strings", shown(options.metadata)));
   }
   return *std::move(metadata);
 }

@@ -9,6 +9,7 @@
 #include "shardwise/convert/detail/safetensors_model.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/storage/file.h"
+#include "shardwise/storage/utf8.h"
 
 namespace shardwise {
 
@@ -46,17 +47,16 @@ void SafetensorsReader::read(std::size_t tensor, const Box& box, std::span<std::
   const std::size_t element_bytes = size_bytes(info.dtype);
   if (!Box::whole(info.shape).contains(box) ||
       num_bytes(box.shape(), element_bytes) != out.size()) {
-    throw Error(
-        ErrorCode::invalid_argument,
-        fmt::format("read tensor {}: {} bytes for box {}, needed is a box inside {}, and "
-                    "its size",
-                    detail::shown(info.name), out.size(), to_string(box), to_string(info.shape)));
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("read tensor {}: {} bytes for box {}, needed is a box inside {}, and "
+                            "its size",
+                            shown(info.name), out.size(), to_string(box), to_string(info.shape)));
   }
   try {
     const std::shared_ptr<File> file = model.files.at(place.file);
     detail::read_box(*file, place.offset, info.shape, element_bytes, box, out);
   } catch (const Error& error) {
-    throw Error(error, fmt::format("tensor {} of {}: {}", detail::shown(info.name),
+    throw Error(error, fmt::format("tensor {} of {}: {}", shown(info.name),
                                    model.files.path(place.file).string(), error.what()));
   }
 }

@@ -1,5 +1,7 @@
 #include "shardwise/storage/utf8.h"
 
+#include <fmt/format.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -45,6 +47,27 @@ bool is_utf8(std::string_view text) {
     at += 1 + more;
   }
   return true;
+}
+
+void append_json(std::string& json, std::string_view text) {
+  json += '"';
+  for (const char c : text) {
+    constexpr std::string_view kShort = "\"\\\b\f\n\r\t", kLetters = "\"\\bfnrt";
+    if (const std::size_t at = kShort.find(c); at != kShort.npos) {
+      json += '\\';
+      json += kLetters[at];
+    } else if (static_cast<unsigned char>(c) < ' ') {
+      json += fmt::format("\\u{:04x}", static_cast<unsigned char>(c));
+    } else {
+      json += c;
+    }
+  }
+  json += '"';
+}
+
+std::string shown(std::string_view text) {
+  constexpr std::size_t kMost = 100;
+  return fmt::format("{:?}{}", text.substr(0, kMost), text.size() > kMost ? ".." : "");
 }
 
 }  // namespace shardwise

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "shardwise/checkpoint/info.h"
+#include "shardwise/checkpoint/box_reader.h"
 #include "shardwise/shard/box.h"
 
 namespace shardwise::tools {

@@ -22,6 +22,10 @@ class HostReader : public BoxReader {
     copy_box(box, size_bytes(info_.dtype), whole_, {out.data(), box});
   }
 
+  std::span<const std::byte> bytes() const {
+    return {whole_.data, num_bytes(info_.shape, size_bytes(info_.dtype))};
+  }
+
   const std::byte* contiguous(std::size_t /*tensor*/, const Box& box) const override {
     return find_contiguous(box, size_bytes(info_.dtype), whole_);
   }

@@ -6,6 +6,7 @@
 
 #include "shardwise/convert/detail/string_map.h"
 #include "shardwise/shard/error.h"
+#include "shardwise/storage/utf8.h"
 
 namespace shardwise::detail {
 namespace {

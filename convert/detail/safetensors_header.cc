@@ -10,6 +10,7 @@
 #include "shardwise/convert/detail/safetensors_dtypes.h"
 #include "shardwise/convert/detail/strict_json.h"
 #include "shardwise/shard/error.h"
+#include "shardwise/storage/utf8.h"
 
 namespace shardwise::detail {
 namespace {
@@ -24,7 +25,7 @@ class HeaderJson final : public StrictJson {
  public:
   SafetensorsHeader take() { return std::move(header_); }
 
-  bool start_object(std::size_t) override {
+  bool start_object() override {
     switch (in_) {
       case In::text:
         in_ = In::names;
@@ -37,7 +38,7 @@ class HeaderJson final : public StrictJson {
     }
   }
 
-  bool key(string_t& key) override {
+  bool key(std::string&& key) override {
     switch (in_) {
       case In::names:
         begin_value(std::move(key));
@@ -51,7 +52,7 @@ class HeaderJson final : public StrictJson {
     return true;
   }
 
-  bool string(string_t& text) override {
+  bool string(std::string&& text) override {
     if (in_ == In::metadata) {
       header_.metadata.back().second = std::move(text);
     } else if (in_ == In::tensor && field_ == kDType) {
@@ -62,13 +63,13 @@ class HeaderJson final : public StrictJson {
     return true;
   }
 
-  bool start_array(std::size_t) override {
+  bool start_array() override {
     if (in_ != In::tensor || (field_ != kShape && field_ != kOffsets)) return refuse("a list");
     in_ = field_ == kShape ? In::shape : In::offsets;
     return true;
   }
 
-  bool number_unsigned(number_unsigned_t value) override {
+  bool number(std::uint64_t value) override {
     if (in_ == In::offsets) {
       if (offsets_ == 2) corrupt_tensor(name_, "data_offsets has more than two integers");
       (offsets_++ == 0 ? tensor_.begin : tensor_.end) = value;

@@ -7,6 +7,7 @@
 #include "shardwise/convert/detail/strict_json.h"
 #include "shardwise/convert/detail/string_map.h"
 #include "shardwise/shard/error.h"
+#include "shardwise/storage/utf8.h"
 
 namespace shardwise::detail {
 namespace {
@@ -21,19 +22,9 @@ class IndexJson final : public StrictJson {
     return std::move(map_);
   }
 
-  bool null() override { return passes_over() || StrictJson::null(); }
-  bool boolean(bool value) override { return passes_over() || StrictJson::boolean(value); }
-  bool number_integer(number_integer_t value) override {
-    return passes_over() || StrictJson::number_integer(value);
-  }
-  bool number_unsigned(number_unsigned_t value) override {
-    return passes_over() || StrictJson::number_unsigned(value);
-  }
-  bool number_float(number_float_t value, const string_t& text) override {
-    return passes_over() || StrictJson::number_float(value, text);
-  }
+  bool other(std::string_view found) override { return passes_over() || refuse(found); }
 
-  bool string(string_t& file) override {
+  bool string(std::string&& file) override {
     if (passes_over()) return true;
     if (depth_ != 2) return refuse("a string");
     const bool is_plain = !file.empty() && file != "." && file != ".." &&
@@ -46,19 +37,17 @@ class IndexJson final : public StrictJson {
     return true;
   }
 
-  bool start_object(std::size_t) override {
+  bool start_object() override {
     if (passes_over()) return begin_passed_over();
     if (depth_ == 2) return refuse("an object");
     ++depth_;
     return true;
   }
-  bool start_array(std::size_t) override {
-    return passes_over() ? begin_passed_over() : refuse("a list");
-  }
+  bool start_array() override { return passes_over() ? begin_passed_over() : refuse("a list"); }
   bool end_object() override { return end(); }
   bool end_array() override { return end(); }
 
-  bool key(string_t& key) override {
+  bool key(std::string&& key) override {
     if (passed_over_ > 0) return true;
     if (depth_ == 1) {
       is_map_ = key == "weight_map";

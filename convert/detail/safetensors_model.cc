@@ -14,6 +14,7 @@
 #include "shardwise/convert/detail/safetensors_header.h"
 #include "shardwise/convert/detail/safetensors_index.h"
 #include "shardwise/shard/error.h"
+#include "shardwise/storage/utf8.h"
 
 namespace shardwise::detail {
 namespace {

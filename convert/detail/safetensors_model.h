@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "shardwise/checkpoint/info.h"
+#include "shardwise/checkpoint/box_reader.h"
 #include "shardwise/convert/detail/string_map.h"
 #include "shardwise/convert/detail/weight_files.h"
 

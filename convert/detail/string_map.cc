@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "shardwise/convert/detail/strict_json.h"
 #include "shardwise/shard/error.h"
+#include "shardwise/storage/utf8.h"
 
 namespace shardwise::detail {
 namespace {
@@ -19,16 +19,16 @@ class StringMapJson final : public StrictJson {
   StringMapJson(std::string_view member, StringMap& map)
       : member_(member), depth_of_map_(member.empty() ? 1 : 2), map_(map) {}
 
-  bool start_object(std::size_t) override { return ++depth_ <= depth_of_map_; }
+  bool start_object() override { return ++depth_ <= depth_of_map_; }
   bool end_object() override { return depth_-- == depth_of_map_ || found_member_; }
-  bool key(string_t& key) override {
+  bool key(std::string&& key) override {
     if (depth_ == depth_of_map_) {
       map_.emplace_back(std::move(key), "");
       return true;
     }
     return !std::exchange(found_member_, true) && key == member_;
   }
-  bool string(string_t& text) override {
+  bool string(std::string&& text) override {
     if (depth_ != depth_of_map_) return false;
     map_.back().second = std::move(text);
     return true;
@@ -43,6 +43,13 @@ class StringMapJson final : public StrictJson {
   StringMap& map_;
   int depth_ = 0;
   bool found_member_ = false;
+};
+
+/// Any value.
+class AnyJson final : public StrictJson {
+ private:
+  bool refuse(std::string_view) override { return true; }
+  bool not_json(std::size_t) override { return false; }
 };
 
 }  // namespace
@@ -70,12 +77,13 @@ std::optional<StringMap> parse_string_map(std::string_view json, std::string_vie
 }
 
 std::string to_json(std::string_view text) {
-  try {
-    return nlohmann::json(text).dump();
-  } catch (const nlohmann::json::exception&) {
+  if (!is_utf8(text)) {
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("{} is not UTF-8, which safetensors needs", shown(text)));
   }
+  std::string json;
+  append_json(json, text);
+  return json;
 }
 
 std::string to_json(const StringMap& map) {
@@ -92,8 +100,7 @@ std::string user_json_of(const StringMap& metadata) {
   // "format": what other programs look for beside ours.
   const std::string* const user = find_value(metadata, kUser);
   const std::size_t ours = find_value(metadata, "format") ? 2 : 1;
-  const bool is_ours = user && metadata.size() == ours && user->find('\0') == user->npos &&
-                       nlohmann::json::accept(*user);
+  const bool is_ours = user && metadata.size() == ours && AnyJson().parse(*user);
   if (is_ours) return *user;
   return fmt::format("{{\"{}\":{}}}", kOthers, to_json(metadata));
 }
@@ -102,11 +109,6 @@ StringMap metadata_of(const std::string& user_json) {
   if (user_json == "{}") return {};
   if (auto metadata = parse_string_map(user_json, kOthers)) return *std::move(metadata);
   return {{std::string(kUser), user_json}};
-}
-
-std::string shown(std::string_view text) {
-  constexpr std::size_t kMost = 100;
-  return fmt::format("{:?}{}", text.substr(0, kMost), text.size() > kMost ? ".." : "");
 }
 
 }  // namespace shardwise::detail

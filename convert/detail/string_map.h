@@ -34,7 +34,4 @@ std::string user_json_of(const StringMap& metadata);
 /// Inverse: the metadata that stand for a checkpoint's user_json.
 StringMap metadata_of(const std::string& user_json);
 
-/// In quotes, with escapes, cut off after 100 bytes: for messages.
-std::string shown(std::string_view text);
-
 }  // namespace shardwise::detail

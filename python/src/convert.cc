@@ -24,7 +24,7 @@ std::string reshard(const std::string& source, const std::string& root, const st
   options.save.writers = files;
   options.save.existing = existing_of(existing);
   options.save.progress = work.progress();
-  options.read.threads = threads;
+  options.threads = threads;
   const Mesh parsed = Mesh::parse(mesh);
   const SpecRules parsed_rules = SpecRules::parse(rules);
   const SaveStats stats =
@@ -36,17 +36,18 @@ std::string import_safetensors(const std::string& source, const std::string& tar
                                const std::string& existing, const std::string& codec,
                                std::size_t memory, nb::object progress) {
   Work work(std::move(progress));
-  SaveOptions options{.codec = parse_codec(codec), .existing = existing_of(existing)};
-  options.memory_budget_bytes = memory;
-  options.progress = work.progress();
+  const EncodeOptions options{
+      .codec = parse_codec(codec), .memory_budget_bytes = memory, .progress = work.progress()};
+  const Existing if_existing = existing_of(existing);
   return work.run([&] {
     const auto reader = std::make_shared<const SafetensorsReader>(source);
-    options.user_json = reader->user_json();
     std::vector<TensorSource> sources;
     for (std::size_t t = 0; t < reader->tensors().size(); ++t) {
       sources.push_back({.name = reader->tensors()[t].name, .reader = reader, .tensor = t});
     }
-    return save_checkpoint(target, std::move(sources), options).directory.string();
+    return save_checkpoint(target, std::move(sources), if_existing, options,
+                           {.user_json = reader->user_json()})
+        .directory.string();
   });
 }
 

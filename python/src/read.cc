@@ -36,6 +36,10 @@ class Last {
   nb::object object(const Value& value) {
     return object(value, [&] { return nb::cast(value); });
   }
+  /// Of an optional: its text, or an empty one.
+  nb::object text(const Value& value) {
+    return object(value, [&] { return nb::cast(value ? value->to_string() : std::string()); });
+  }
 
  private:
   Value value_{};
@@ -85,13 +89,18 @@ class Reader {
   List tensors() const {
     List tensors;
     Last<Shape> shape;
-    Last<std::string> dtype, mesh, spec, policy;
+    Last<std::string> dtype;
+    Last<std::optional<Mesh>> mesh;
+    Last<std::optional<PartitionSpec>> spec;
+    Last<std::optional<UnevenPolicy>> policy;
     const std::shared_ptr<const CheckpointReader> reader = get();
     for (const TensorInfo& info : reader->tensors()) {
       tensors.append(nb::make_tuple(
           info.name, dtype.object(std::string(name(info.dtype))),
           shape.object(info.shape, [&] { return nb::tuple(nb::cast(ints(info.shape))); }),
-          mesh.object(info.mesh), spec.object(info.spec), policy.object(info.policy), info.chunks,
+          mesh.text(info.sharding ? std::optional(info.sharding->mesh()) : std::nullopt),
+          spec.text(info.sharding ? std::optional(info.sharding->spec()) : std::nullopt),
+          policy.text(info.sharding ? info.sharding->policy() : UnevenPolicy()), info.chunks,
           info.stored_bytes));
     }
     return tensors;

@@ -40,10 +40,10 @@ nb::bytes write(const std::string& directory, std::int64_t writer, const Ints& s
                 const std::vector<Source*>& sources, const std::string& codec, std::size_t memory,
                 int threads, nb::object progress) {
   Work work(std::move(progress));
-  WriteShardsOptions options{.threads = threads};
-  options.save.codec = parse_codec(codec);
-  options.save.memory_budget_bytes = memory;
-  options.save.progress = work.progress();
+  const EncodeOptions options{.codec = parse_codec(codec),
+                              .memory_budget_bytes = memory,
+                              .threads = threads,
+                              .progress = work.progress()};
   const ShardRecord record = work.run([&] {
     return write_shards(directory, {writer, starts}, sources_of(sources), options);
   });
@@ -66,9 +66,7 @@ class Attempt {
       const auto* const data = static_cast<const std::byte*>(record.data());
       list.emplace_back(data, data + record.size());
     }
-    SaveOptions options;
-    options.user_json = std::move(user);
-    options.objects_json = std::move(objects);
+    const PublishOptions options{.user_json = std::move(user), .objects_json = std::move(objects)};
     SaveStats stats;
     {
       std::shared_ptr<CheckpointAttempt> kept = get();

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "bindings.h"
-#include "shardwise/checkpoint/info.h"
+#include "shardwise/checkpoint/box_reader.h"
 
 namespace shardwise::python {
 

@@ -84,8 +84,8 @@ room libpng '^png' '^loader/detail/image/png_image\.cc$'
 room libjpeg '^(jpeglib|jerror)' '^loader/detail/image/jpeg_image\.cc$'
 room zlib '^zlib' '^(loader|examples/gpt)/'
 room fmt '^fmt/' '\.cc$'
-room RapidJSON '^rapidjson/' '^(checkpoint/detail/format/json_document\.(h|cc)|loader/sources/detail/json_value\.cc)$'
-room nlohmann-json '^nlohmann/' '^(loader/.*\.cc|(checkpoint|convert)/(detail/.*|.*\.cc)|tools/.*|examples/.*)$'
+room RapidJSON '^rapidjson/' '^(checkpoint/detail/format/json_document\.(h|cc)|convert/detail/strict_json\.cc|loader/sources/detail/json_value\.cc)$'
+room nlohmann-json '^nlohmann/' '^(loader/.*\.cc|tools/.*|examples/.*)$'
 room CLI11 '^CLI/' '^(tools/command_line\.cc|examples/.*)$'
 room '<execution>' '^execution$' '^$'
 
@@ -115,9 +115,9 @@ done
 order_shard=". notation|torus|plan view|host"
 order_storage="detail ."
 order_loader="detail/mix+detail/prefetch+detail/row_stretch+detail/scratch_memory+detail/sample_numbers source+detail/read_frame+detail/common_fields+detail/copy_row detail/order order sources/file_options+sources/images detail/files detail/image sources stages loader_options+loader_stats+placement detail/engine host_loader+loader+open_source+replay+loader_state"
-order_checkpoint="info+box_reader+read_options+save+steps+detail/host_reader detail/format detail/codec|detail/lanes|detail/hdf5|detail/root detail/read detail/write detail/together attempt|reader|verify|staged_output|manager reshard+spec_rules+detail/reshard|tiers+detail/tiers"
+order_checkpoint="box_reader+read_options+save+steps+detail/host_reader detail/format detail/codec|detail/lanes|detail/hdf5|detail/root detail/read detail/write detail/together attempt|reader|verify|staged_output|manager reshard+spec_rules+detail/reshard|tiers+detail/tiers"
 order_convert="detail ."
-order_runtime="parallel+stopwatch+timeline+default_mesh|process memory device+sharded_array program manual gemm|graph kernels ops spmd tensor+tracer+detail/tracer_impl nn"
+order_runtime="parallel+stopwatch+timeline|process memory device+sharded_array program manual gemm|graph kernels ops spmd tensor+tracer+detail/tracer_impl nn"
 order_tools="commands/commands+output+launched parse bench commands command_line main"
 order_python_src="bindings gil+work+python_source parts errors|convert|loader|read|records|save|sharding|stages module"
 for component in $components tools python/src; do

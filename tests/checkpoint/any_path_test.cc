@@ -40,7 +40,7 @@ TEST(AnyPath, IsSavedOpenedRenamedAndReplaced) {
   const TempDir dir;
   const std::vector<HostTensor> tensors{small()};
   const fs::path path = dir / "runs" / "best model";
-  const SaveStats stats = save_checkpoint(path / "", sources_of(tensors),
+  const SaveStats stats = save_checkpoint(path / "", sources_of(tensors), Existing::fail, {},
                                           {.user_json = "[1]", .objects_json = "{\"a\": 2}"});
   EXPECT_EQ(stats.directory, path);
   EXPECT_TRUE(verify_checkpoint(path).ok());
@@ -57,7 +57,7 @@ TEST(AnyPath, IsSavedOpenedRenamedAndReplaced) {
       message_of(ErrorCode::already_exists, [&] { save_checkpoint(path, sources_of(others)); }),
       HasSubstr("it is already there"));
   EXPECT_TRUE(holds(CheckpointReader(path), tensors));
-  save_checkpoint(path, sources_of(others), {.existing = Existing::replace});
+  save_checkpoint(path, sources_of(others), Existing::replace);
   EXPECT_TRUE(holds(CheckpointReader(path), others));
   EXPECT_THAT(entries_of(path.parent_path()), UnorderedElementsAre("best model"));
 
@@ -82,11 +82,9 @@ TEST(AnyPath, ReplacesNothingThatIsNoCheckpoint) {
     SCOPED_TRACE(is_directory);
     const fs::path path = dir / "photos" / (is_directory ? "" : "me.png");
     if (!is_directory) std::ofstream(path) << "png";
-    EXPECT_THAT(
-        message_of(
-            ErrorCode::already_exists,
-            [&] { save_checkpoint(path, {small().source()}, {.existing = Existing::replace}); }),
-        HasSubstr("it is no checkpoint"));
+    EXPECT_THAT(message_of(ErrorCode::already_exists,
+                           [&] { save_checkpoint(path, {small().source()}, Existing::replace); }),
+                HasSubstr("it is no checkpoint"));
     EXPECT_TRUE(fs::exists(path));
   }
   EXPECT_THAT(entries_of(dir.path()), UnorderedElementsAre("photos"));
@@ -232,7 +230,7 @@ TEST(Attempt, LeavesNothingWhereItIsNotPublished) {
 TEST(Reader, FillsSeveralBoxesAndReadsEachChunkOnce) {
   const TempDir dir;
   const HostTensor tensor = host_tensor("w", DType::f32, {1024, 1024}, "data=1", "data,-");
-  save_checkpoint(dir / "a", {tensor.source()}, {.codec = Codec::none});
+  save_checkpoint(dir / "a", {tensor.source()}, Existing::fail, {.codec = Codec::none});
   const CheckpointReader reader(dir / "a");
   std::vector<Box> boxes;
   std::vector<std::vector<std::byte>> found;

@@ -53,7 +53,7 @@ TEST(BoxReader, ACustomOneIsSavedWithoutASharding) {
   const CheckpointReader reader(stats.directory);
   EXPECT_EQ(squares_in(reader), all_squares());
   EXPECT_EQ(reader.tensors()[0].pieces, 1);
-  EXPECT_EQ(reader.tensors()[0].spec, "-");
+  EXPECT_EQ(reader.tensors()[0].sharding->spec().to_string(), "-");
 }
 
 TEST(BoxReader, ACustomOneIsResharded) {
@@ -64,8 +64,9 @@ TEST(BoxReader, ACustomOneIsResharded) {
   EXPECT_EQ(stats.directory, dir / "step-00000012");
   const CheckpointReader reader(stats.directory);
   EXPECT_EQ(squares_in(reader), all_squares());
-  EXPECT_EQ(reader.tensors()[0].mesh, "x=4");
-  EXPECT_EQ(reader.tensors()[0].spec, "-") << "nobody has said how it was cut";
+  EXPECT_EQ(reader.tensors()[0].sharding->mesh().to_string(), "x=4");
+  EXPECT_EQ(reader.tensors()[0].sharding->spec().to_string(), "-")
+      << "nobody has said how it was cut";
   EXPECT_EQ(reader.user_json(), "{\"from\": \"nowhere\"}");
   EXPECT_THAT(message_of(ErrorCode::invalid_argument,
                          [&] {

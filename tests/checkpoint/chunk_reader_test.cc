@@ -10,6 +10,7 @@
 
 #include "shardwise/checkpoint/manager.h"
 #include "shardwise/checkpoint/reader.h"
+#include "shardwise/checkpoint/tiers.h"
 #include "testing/errors.h"
 #include "testing/hooked_file_system.h"
 #include "testing/host_tensor.h"
@@ -122,9 +123,8 @@ TEST(ChunkReader, AReaderOfOneFileWaitsForNoOther) {
         [&](const std::filesystem::path& path, std::uint64_t, std::size_t) {
           in_first_file(path);
         });
-    const CheckpointReader reader(
-        dir / "root/step-00000001",
-        {.threads = 1, .pin = false, .open_as_needed = true, .file_system = files});
+    const CheckpointReader reader = TierStep{.step = {1, 1, dir / "root/step-00000001"}}.open(
+        {.threads = 1, .pin = false, .file_system = files});
     std::vector<std::byte> out[2];
     for (int h = 0; h < 2; ++h) out[h].resize(32 * 8 * 4);
     {

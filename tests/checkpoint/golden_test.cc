@@ -35,9 +35,9 @@ TEST_P(Golden, IsReadOnToAnotherMesh) {
     EXPECT_EQ(array.dtype(), tensor.dtype);
     EXPECT_EQ(array.shape(), tensor.shape);
     EXPECT_EQ(array.to_host(), golden_values(tensor));
-    EXPECT_EQ(reader.tensor(tensor.name).spec, tensor.spec);
-    EXPECT_EQ(reader.tensor(tensor.name).mesh, golden_mesh(GetParam()));
-    EXPECT_EQ(reader.tensor(tensor.name).policy, tensor.policy);
+    EXPECT_EQ(reader.tensor(tensor.name).sharding->spec().to_string(), tensor.spec);
+    EXPECT_EQ(reader.tensor(tensor.name).sharding->mesh().to_string(), golden_mesh(GetParam()));
+    EXPECT_EQ(reader.tensor(tensor.name).sharding->policy().to_string(), tensor.policy);
   }
 }
 

@@ -12,6 +12,7 @@
 #include "testing/errors.h"
 #include "testing/faulty_file_system.h"
 #include "testing/group_checkpoint.h"
+#include "testing/hooked_file_system.h"
 #include "testing/temp_dir.h"
 
 namespace shardwise {
@@ -174,6 +175,23 @@ TEST_F(GroupFaults, WhatASourceThrowsIsToldToAll) {
   for (const std::size_t rank : {0u, 2u}) {
     EXPECT_THAT(errors[rank], HasSubstr("rank 1: save step 2: the device has fallen off the bus"));
   }
+}
+
+// As a server that loses what it has taken: the rank reports a file that is not what it wrote.
+TEST_F(GroupFaults, AFileThatIsNotWhatItsRankSaysIsNotPublished) {
+  GroupSaveOptions options{.ranks = kRanks};
+  options.file_system = [](int rank) -> std::shared_ptr<FileSystem> {
+    if (rank != 1) return nullptr;
+    return std::make_shared<HookedFileSystem>(
+        [](std::string_view operation, const std::filesystem::path& path) {
+          const std::filesystem::path file = path / "shards-00001-of-00003.h5";
+          if (operation == "sync directory" && std::filesystem::exists(file)) {
+            std::filesystem::resize_file(file, 4096);
+          }
+        });
+  };
+  EXPECT_THAT(save(options), Each(AllOf(HasSubstr("shards-00001-of-00003.h5"),
+                                        HasSubstr("found 4096 bytes, needed"))));
 }
 
 // A rank that never comes, and one whose source hangs until the others have given up.

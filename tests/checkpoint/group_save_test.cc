@@ -292,8 +292,13 @@ TEST(GroupSave, RefusesRanksThatGiveDifferentOptions) {
          [](SaveOptions& save_options, ManagerOptions&) { save_options.user_json = "1"; });
   expect("rank 0 saves with objects_json a text with the hash",
          [](SaveOptions& save_options, ManagerOptions&) { save_options.objects_json = "1"; });
-  expect("rank 0 saves with resume_key a text with the hash",
-         [](SaveOptions&, ManagerOptions& manager_options) { manager_options.resume_key = "k"; });
+
+  GroupSaveOptions options{.ranks = 4};
+  options.terms = [](int rank) { return detail::RootTerms{.resume_key = rank == 3 ? "k" : ""}; };
+  const auto found = group_save(
+      dir.path(), 5, {host_tensor("w", DType::f32, {4}, "data=4", "data").source()}, options);
+  EXPECT_THAT(found.errors, Each(HasSubstr("rank 0 saves with resume_key a text with the hash")));
+  EXPECT_THAT(names_in(dir.path()), IsEmpty());
 }
 
 TEST(GroupSave, SaysThatTheRootIsNotShared) {

@@ -210,16 +210,5 @@ TEST(HostSnapshot, CopiesHostSourcesAloneAndKeepsItsMemory) {
   EXPECT_EQ(snapshot.held_bytes(), held);
 }
 
-// A reader whose elements are not side by side is asked for them before save_async returns, too.
-TEST(HostSnapshot, ReadsWhatItCannotCopy) {
-  const HostTensor tensor = host_tensor("x", DType::i16, {70, 3}, "", "-,-");
-  std::vector<TensorSource> sources{tensor.source(), tensor.source()};
-  sources[1].copied_by_save_async = true;
-  detail::HostSnapshot snapshot;
-  snapshot.take(sources, Executor(2));
-  EXPECT_EQ(sources[0].reader->contiguous(0, Box::whole({70, 3})), nullptr);
-  EXPECT_TRUE(std::ranges::equal(memory_of(sources[1]), *tensor.data));
-}
-
 }  // namespace
 }  // namespace shardwise

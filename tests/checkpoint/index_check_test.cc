@@ -104,7 +104,10 @@ TEST_F(IndexCheck, FindsEveryKindOfWrongMapping) {
       {"type", [](Manifest& m) { m.tensors[0].dtype = DType::i32; }},
       {"scalar's dataset", [](Manifest& m) { m.tensors[1].pieces[0].dataset = "/x"; }},
       {"no scalar", [](Manifest& m) { m.tensors[1].shape = {1}; }},
-      {"spec", [](Manifest& m) { m.tensors[0].spec = "a,-"; }},
+      {"spec",
+       [](Manifest& m) {
+         m.tensors[0].sharding = Sharding(Mesh::parse("a=2"), PartitionSpec::parse("a,-"));
+       }},
   };
   for (const auto& c : cases) {
     SCOPED_TRACE(c.name);

@@ -133,7 +133,7 @@ TEST(IndexFile, ShowsWholeTensorsOfEveryType) {
     if (entry.shape.empty()) continue;
     EXPECT_EQ(attribute(dir / "index.h5", entry.index, "dtype"), name(entry.dtype));
     EXPECT_EQ(attribute(dir / "index.h5", entry.index, "mesh"), "data=4,model=2");
-    EXPECT_EQ(attribute(dir / "index.h5", entry.index, "spec"), entry.spec);
+    EXPECT_EQ(attribute(dir / "index.h5", entry.index, "spec"), entry.sharding->spec().to_string());
   }
 }
 
@@ -177,13 +177,8 @@ TEST(IndexFile, MissingShardShowsNumbersThatNobodyMeans) {
 // More elements along a dim than 32 bits count.
 TEST(IndexFile, MapsPiecesBeyondFourBillion) {
   const TempDir dir;
-  TensorEntry tensor{.name = "t",
-                     .dtype = DType::u8,
-                     .shape = {5'000'000'000},
-                     .mesh = "2",
-                     .spec = "0",
-                     .index = "/t",
-                     .pieces = {}};
+  TensorEntry tensor{
+      .name = "t", .dtype = DType::u8, .shape = {5'000'000'000}, .index = "/t", .pieces = {}};
   for (const std::int64_t begin : {std::int64_t{0}, std::int64_t{2'500'000'000}}) {
     PieceEntry piece;
     piece.box = Box({begin}, {begin + 2'500'000'000});

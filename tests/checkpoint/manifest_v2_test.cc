@@ -22,17 +22,13 @@ Manifest sample_manifest() {
   manifest.step = 7;
   manifest.user_json = R"({"epoch":3})";
   manifest.writers = WriterMap::even(4, 2);
-  TensorEntry cut{.name = "cut", .shape = {8, 4}, .mesh = "data=2,model=2", .spec = "data,model"};
-  cut.sharding = Sharding(Mesh::parse(cut.mesh), PartitionSpec::parse(cut.spec));
+  const Mesh mesh = Mesh::parse("data=2,model=2");
+  TensorEntry cut{.name = "cut", .shape = {8, 4}};
+  cut.sharding = Sharding(mesh, PartitionSpec::parse("data,model"));
   TensorEntry listed{.name = "listed", .dtype = DType::u8, .shape = {3}};
   listed.listed = {{0, Box({1}, {3})}, {1, Box({0}, {1})}};
-  TensorEntry sizes{.name = "sizes",
-                    .shape = {5},
-                    .mesh = "data=2,model=2",
-                    .spec = "data",
-                    .policy = "sizes:3+2"};
-  sizes.sharding = Sharding(Mesh::parse(sizes.mesh), PartitionSpec::parse(sizes.spec),
-                            UnevenPolicy::parse(sizes.policy));
+  TensorEntry sizes{.name = "sizes", .shape = {5}};
+  sizes.sharding = Sharding(mesh, PartitionSpec::parse("data"), UnevenPolicy::parse("sizes:3+2"));
   manifest.tensors = {cut, listed, sizes};
   for (std::int64_t writer = 0; writer < 2; ++writer) {
     FileEntry file;
@@ -67,10 +63,9 @@ TEST(ManifestV2, DoesNotGrowWithItsPieces) {
   Manifest manifest = sample_manifest();
   const auto bytes_with = [&](std::int64_t devices) {
     TensorEntry& tensor = manifest.tensors[0];
-    tensor.mesh = "fsdp=" + std::to_string(devices);
-    tensor.spec = "fsdp,-";
     tensor.shape = {16'384, 4};
-    tensor.sharding = Sharding(Mesh::parse(tensor.mesh), PartitionSpec::parse(tensor.spec));
+    tensor.sharding =
+        Sharding(Mesh::parse("fsdp=" + std::to_string(devices)), PartitionSpec::parse("fsdp,-"));
     return print_manifest(manifest).size();
   };
   EXPECT_EQ(bytes_with(16'384), bytes_with(8) + 4);

@@ -19,7 +19,9 @@ std::string message(const std::vector<TensorInfo>& tensors, const char* mesh, co
 }
 
 TensorInfo tensor(const std::string& name, const Shape& shape, const char* spec) {
-  return {.name = name, .shape = shape, .mesh = "data=4,model=2", .spec = spec};
+  return {.name = name,
+          .shape = shape,
+          .sharding = Sharding(Mesh::parse("data=4,model=2"), PartitionSpec::parse(spec))};
 }
 
 /// As a transformer's: 100 layers of a kernel and a bias.
@@ -65,7 +67,8 @@ TEST(NewShardings, CountWhatTheyDoNotShow) {
   std::vector<TensorInfo> tensors;
   for (int i = 0; i < 40; ++i) {
     TensorInfo info = tensor(std::to_string(i) + std::string(1000, 'n'), {100 + i}, "model");
-    info.policy = "sizes:1+2";
+    info.sharding =
+        Sharding(info.sharding->mesh(), info.sharding->spec(), UnevenPolicy::parse("sizes:1+2"));
     tensors.push_back(info);
   }
   tensors.push_back(tensors[7]);

@@ -101,7 +101,7 @@ TEST_P(PeakMemory, StaysWithinTheBudget) {
   {
     const Growth growth(0);
     ReshardOptions options{.save = {.codec = GetParam().codec, .memory_budget_bytes = budget},
-                           .read = {.threads = kThreads}};
+                           .threads = kThreads};
     reshard_checkpoint(dir / "step-00000001", dir / "to", Mesh::parse("data=4,model=2"),
                        SpecRules::parse("w=model,data"), options);
     EXPECT_LE(growth.bytes(), most) << "reshard";
@@ -145,7 +145,7 @@ TEST(PeakMemoryOfManyTensors, AReshardStaysWithinItsBudget) {
             dir / name / "step-00000001", dir / "to", Mesh::parse("model=8"),
             SpecRules::parse("*=-,model"),
             {.save = {.codec = codec, .existing = Existing::replace, .memory_budget_bytes = budget},
-             .read = {.threads = threads}});
+             .threads = threads});
         EXPECT_LE(growth.bytes(), static_cast<std::int64_t>(budget + kReshardMore))
             << name << ", " << threads << " threads, budget " << budget;
       }

@@ -43,8 +43,8 @@ TensorList some_list() {
   TensorEntry& boxes =
       list.tensors.emplace_back(TensorEntry{.name = "boxes", .dtype = DType::i8, .shape = {4, 2}});
   boxes.listed = {{0, Box({0, 0}, {4, 1})}, {1, Box({0, 1}, {4, 2})}};
-  TensorEntry& cut = list.tensors.emplace_back(
-      TensorEntry{.name = "cut", .dtype = DType::bf16, .shape = {8}, .mesh = "x=4", .spec = "x"});
+  TensorEntry& cut =
+      list.tensors.emplace_back(TensorEntry{.name = "cut", .dtype = DType::bf16, .shape = {8}});
   cut.sharding = Sharding(Mesh::parse("x=4"), PartitionSpec::parse("x"));
   return list;
 }

@@ -56,8 +56,10 @@ class Reshard : public testing::Test {
     HandMadeCheckpoint made({tall_w(), bias(), scalar()}, 2, 7);
     made.manifest.user_json = "{\"sample\": 12345678901234567890123}";
     for (auto& tensor : made.manifest.tensors) {
-      tensor.mesh = "data=2";
-      tensor.spec = tensor.name == "w" ? "data,-" : tensor.name == "s" ? "" : "data";
+      tensor.sharding =
+          Sharding(Mesh::parse("data=2"), PartitionSpec::parse(tensor.name == "w"   ? "data,-"
+                                                               : tensor.name == "s" ? ""
+                                                                                    : "data"));
     }
     source_ = made.write(dir_ / "from");
   }
@@ -81,8 +83,8 @@ TEST_F(Reshard, WritesTheSameTensorsCutOverAnotherMesh) {
   EXPECT_EQ(reader.step(), 7);
   EXPECT_EQ(reader.user_json(), "{\"sample\": 12345678901234567890123}");
   ASSERT_EQ(reader.tensors().size(), 3u);
-  EXPECT_EQ(reader.tensor("w").mesh, "data=2,model=3");
-  EXPECT_EQ(reader.tensor("w").spec, "model,data");
+  EXPECT_EQ(reader.tensor("w").sharding->mesh().to_string(), "data=2,model=3");
+  EXPECT_EQ(reader.tensor("w").sharding->spec().to_string(), "model,data");
   EXPECT_EQ(reader.tensor("w").pieces, 6);
   EXPECT_EQ(reader.tensor("layer/bias").pieces, 1) << "too small to be cut";
   EXPECT_EQ(all_of(reader, "w"), tall_w().data);
@@ -92,9 +94,9 @@ TEST_F(Reshard, WritesTheSameTensorsCutOverAnotherMesh) {
 
 TEST_F(Reshard, KeepsTheSpecsThatNoRuleChanges) {
   const CheckpointReader reader(reshard("data=5,model=1", "w=-,data").directory);
-  EXPECT_EQ(reader.tensor("w").spec, "-,data");
+  EXPECT_EQ(reader.tensor("w").sharding->spec().to_string(), "-,data");
   EXPECT_EQ(reader.tensor("w").pieces, 5);
-  EXPECT_EQ(reader.tensor("layer/bias").spec, "data");
+  EXPECT_EQ(reader.tensor("layer/bias").sharding->spec().to_string(), "data");
   EXPECT_EQ(reader.tensor("layer/bias").pieces, 1);
   EXPECT_EQ(reader.tensor("s").pieces, 1);
 }
@@ -111,18 +113,20 @@ TEST_F(Reshard, KeepsThePolicy) {
   };
   CheckpointManager manager(dir_ / "made");
   const SaveStats balanced = manager.save(1, {source("balanced"), source("ceil", "v")});
-  EXPECT_EQ(CheckpointReader(balanced.directory).tensor("w").policy, "balanced");
-  EXPECT_EQ(CheckpointReader(balanced.directory).tensor("v").policy, "ceil");
+  EXPECT_EQ(CheckpointReader(balanced.directory).tensor("w").sharding->policy().to_string(),
+            "balanced");
+  EXPECT_EQ(CheckpointReader(balanced.directory).tensor("v").sharding->policy().to_string(),
+            "ceil");
   const SaveStats turned =
       reshard_checkpoint(balanced.directory, dir_ / "to", Mesh::parse("3,2"), SpecRules());
   const CheckpointReader reader(turned.directory);
-  EXPECT_EQ(reader.tensor("w").policy, "balanced");
+  EXPECT_EQ(reader.tensor("w").sharding->policy().to_string(), "balanced");
   EXPECT_EQ(reader.tensor("w").pieces, 6);
   EXPECT_EQ(all_of(reader, "w"), *tensor.data);
   EXPECT_TRUE(verify_checkpoint(turned.directory).ok());
   const SaveStats ruled = reshard_checkpoint(balanced.directory, dir_ / "ruled", Mesh::parse("3,2"),
                                              SpecRules::parse("w=0,1"));
-  EXPECT_EQ(CheckpointReader(ruled.directory).tensor("w").policy, "ceil");
+  EXPECT_EQ(CheckpointReader(ruled.directory).tensor("w").sharding->policy().to_string(), "ceil");
 
   const SaveStats sizes = manager.save(2, {source("sizes:7+1+1+1,2000+2000")});
   const auto to = [&](const char* mesh) {
@@ -130,7 +134,8 @@ TEST_F(Reshard, KeepsThePolicy) {
   };
   EXPECT_THAT(message_of(ErrorCode::invalid_argument, [&] { to("3,2"); }),
               HasSubstr("tensor \"w\": "));
-  EXPECT_EQ(CheckpointReader(to("4,2").directory).tensor("w").policy, "sizes:7+1+1+1,2000+2000");
+  EXPECT_EQ(CheckpointReader(to("4,2").directory).tensor("w").sharding->policy().to_string(),
+            "sizes:7+1+1+1,2000+2000");
 }
 
 TEST_F(Reshard, RefusesRulesThatMatchNothing) {
@@ -179,7 +184,7 @@ TEST_F(Reshard, RefusesAStepThatIsThereUnlessItReplacesIt) {
   options.save.existing = Existing::replace;
   const SaveStats stats = reshard("data=3", "", options);
   EXPECT_EQ(stats.directory.filename(), "step-00000007.g2");
-  EXPECT_EQ(CheckpointReader(stats.directory).tensor("w").mesh, "data=3");
+  EXPECT_EQ(CheckpointReader(stats.directory).tensor("w").sharding->mesh().to_string(), "data=3");
 }
 
 TEST_F(Reshard, LeavesNothingWhereTheSourceIsDamaged) {
@@ -225,8 +230,8 @@ TEST(ReshardRandom, ThereAndBackIsTheIdentity) {
       return SpecRules::parse(text);
     };
     ReshardOptions options;
-    options.read.threads = 2;
-    options.read.memory_budget_bytes = random.draw(0, 1) == 0 ? 500 : std::size_t{1} << 20;
+    options.threads = 2;
+    options.save.memory_budget_bytes = std::size_t{8} << (random.draw(0, 1) == 0 ? 20 : 23);
     const Mesh there = random.mesh(), back = random.mesh();
     const fs::path b = reshard_checkpoint(a, dir / "b", there, rules(there), options).directory;
     const fs::path c = reshard_checkpoint(b, dir / "c", back, rules(back), options).directory;

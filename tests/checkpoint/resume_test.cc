@@ -10,6 +10,7 @@
 #include <mutex>
 #include <set>
 
+#include "shardwise/checkpoint/detail/together/terms.h"
 #include "shardwise/checkpoint/manager.h"
 #include "shardwise/checkpoint/reader.h"
 #include "shardwise/checkpoint/reshard.h"
@@ -40,13 +41,14 @@ const std::vector<HostTensor>& model() {
   return tensors;
 }
 
-ManagerOptions options_with(std::string key, std::shared_ptr<FileSystem> files = nullptr) {
+ManagerOptions options_with(std::shared_ptr<FileSystem> files = nullptr) {
   ManagerOptions options;
   options.threads = 1;
-  options.resume_key = std::move(key);
   options.file_system = std::move(files);
   return options;
 }
+
+detail::RootTerms key_of(std::string key) { return {.resume_key = std::move(key)}; }
 
 /// Which files were made anew, by name.
 class Created {
@@ -129,7 +131,7 @@ void expect_only(const fs::path& root, const fs::path& step, const fs::path& ref
 TEST(Resume, KeepsWhatIsWholeWhereverItWasKilled) {
   const TempDir dir;
   const SaveOptions save{.writers = 5};
-  const fs::path reference = CheckpointManager(dir / "reference", options_with(""))
+  const fs::path reference = CheckpointManager(dir / "reference", options_with())
                                  .save(1, sources_of(model()), save)
                                  .directory;
   std::size_t most_kept = 0;
@@ -137,13 +139,14 @@ TEST(Resume, KeepsWhatIsWholeWhereverItWasKilled) {
     SCOPED_TRACE(at);
     const fs::path root = dir / std::to_string(at);
     const bool killed = is_killed([&] {
-      CheckpointManager(root, options_with("k", killing(at))).save(1, sources_of(model()), save);
+      CheckpointManager(root, options_with(killing(at)), key_of("k"))
+          .save(1, sources_of(model()), save);
     });
     if (!killed) break;
     const std::set<std::string> kept = whole_files(root);
     most_kept = std::max(most_kept, kept.size());
     Created created;
-    CheckpointManager manager(root, options_with("k", created.file_system()));
+    CheckpointManager manager(root, options_with(created.file_system()), key_of("k"));
     const bool committed_before = fs::exists(root / "step-00000001");
     const fs::path step = committed_before ? root / "step-00000001"
                                            : manager.save(1, sources_of(model()), save).directory;
@@ -162,7 +165,8 @@ TEST(Resume, IsForTheSameKeyAndWholeFilesAlone) {
     for (int at = 1; whole_files(root).size() < 2; ++at) {
       fs::remove_all(root);
       ASSERT_TRUE(is_killed([&] {
-        CheckpointManager(root, options_with("k", killing(at))).save(1, sources_of(model()), save);
+        CheckpointManager(root, options_with(killing(at)), key_of("k"))
+            .save(1, sources_of(model()), save);
       }));
     }
   };
@@ -170,7 +174,7 @@ TEST(Resume, IsForTheSameKeyAndWholeFilesAlone) {
     fs::remove_all(root);
     leave_attempt();
     Created created;
-    CheckpointManager manager(root, options_with(key, created.file_system()));
+    CheckpointManager manager(root, options_with(created.file_system()), key_of(key));
     EXPECT_THAT(left_in(root), IsEmpty());
     manager.save(1, sources_of(model()), save);
     EXPECT_TRUE(created.names().contains("shards-00000-of-00005.h5"));
@@ -184,7 +188,7 @@ TEST(Resume, IsForTheSameKeyAndWholeFilesAlone) {
       fs::resize_file(entry.path(), fs::file_size(entry.path()) - 1);
   }
   Created created;
-  CheckpointManager manager(root, options_with("k", created.file_system()));
+  CheckpointManager manager(root, options_with(created.file_system()), key_of("k"));
   const fs::path step = manager.save(1, sources_of(model()), save).directory;
   EXPECT_TRUE(created.names().contains(name));
   EXPECT_TRUE(verify_checkpoint(step).ok());
@@ -195,7 +199,8 @@ TEST(Resume, IsForTheSameKeyAndWholeFilesAlone) {
 TEST(Resume, OfAGroupKeepsWhatTheLivingHaveWritten) {
   const TempDir dir;
   GroupSaveOptions options{.ranks = 3};
-  options.manager = options_with("k");
+  options.manager = options_with();
+  options.terms = [](int) { return key_of("k"); };
   const GroupOutcome reference = group_save(dir / "reference", 1, sources_of(model()), options);
   ASSERT_TRUE(reference.none_failed());
   const fs::path root = dir / "root";
@@ -220,12 +225,12 @@ TEST(Resume, OfAGroupKeepsWhatTheLivingHaveWritten) {
 TEST(Resume, OfAReshardGivesWhatItWouldHaveGiven) {
   const TempDir dir;
   const fs::path source =
-      CheckpointManager(dir / "source", options_with("")).save(3, sources_of(model())).directory;
+      CheckpointManager(dir / "source", options_with()).save(3, sources_of(model())).directory;
   const auto reshard = [&](const fs::path& root, std::shared_ptr<FileSystem> files) {
     ReshardOptions options;
     options.save.writers = 4;
-    options.read.threads = 1;
-    options.read.file_system = std::move(files);
+    options.threads = 1;
+    options.file_system = std::move(files);
     return reshard_checkpoint(source, root, Mesh::parse("a=2,b=2"), SpecRules(), options).directory;
   };
   const fs::path reference = reshard(dir / "reference", nullptr);

@@ -33,7 +33,7 @@ TEST(SavePlan, SortsNamesAndNumbersChunks) {
   EXPECT_EQ(plan.tensors[2].pieces[1].dataset, "/tensors/1/1");
   EXPECT_EQ(plan.tensors[2].pieces[1].layout, Layout::chunked);
   EXPECT_EQ(plan.tensors[2].pieces[1].first_chunk, 3);
-  EXPECT_EQ(plan.tensors[2].mesh, "2,2");
+  EXPECT_EQ(plan.tensors[2].sharding->mesh().to_string(), "2,2");
   EXPECT_EQ(plan.chunks, 5);
   EXPECT_EQ(plan.logical_bytes, (std::size_t{4} << 20) + 10);
 }
@@ -80,7 +80,8 @@ TEST(SavePlan, KeepsEachTensorsOwnMeshAndSpec) {
                  source("e", "a=2,b=4", "a+b,-"), source("f", "c=8", "c,-")},
                 Codec::none, Executor(1));
   const auto text = [&](std::size_t t) {
-    return plan.tensors[t].mesh + " " + plan.tensors[t].spec;
+    const Sharding& sharding = *plan.tensors[t].sharding;
+    return sharding.mesh().to_string() + " " + sharding.spec().to_string();
   };
   EXPECT_EQ(text(0), "data=8,model=1 -,-");
   EXPECT_EQ(text(1), "data=8,model=1 -,model");

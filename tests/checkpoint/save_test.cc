@@ -35,6 +35,15 @@ class SaveTest : public testing::Test {
   Effort huffman_ = Effort::huffman_only;
 };
 
+TEST(Codec, NamesGoBothWays) {
+  for (const Codec codec : {Codec::automatic, Codec::zstd, Codec::none}) {
+    EXPECT_EQ(parse_codec(name(codec)), codec);
+  }
+  EXPECT_EQ(name(Codec::automatic), "auto");
+  EXPECT_THAT(message_of(ErrorCode::invalid_argument, [] { parse_codec("gzip"); }),
+              testing::HasSubstr("codec \"gzip\": it is not known; needed is auto, zstd or none"));
+}
+
 TEST_F(SaveTest, ManifestSaysWhatIsThere) {
   const HostTensor tensors[] = {
       host_tensor("a/w", DType::f32, {300, 200}, "data=4,model=2", "data,model"),
@@ -43,8 +52,8 @@ TEST_F(SaveTest, ManifestSaysWhatIsThere) {
   const std::string text = file_text(stats.directory / kManifestName);
   const Manifest manifest = parse_manifest(text, "manifest.json");
   EXPECT_EQ(manifest.step, 12);
-  EXPECT_EQ(manifest.tensors[1].mesh, "data=4,model=2");
-  EXPECT_EQ(manifest.tensors[1].spec, "data,model");
+  EXPECT_EQ(manifest.tensors[1].sharding->mesh().to_string(), "data=4,model=2");
+  EXPECT_EQ(manifest.tensors[1].sharding->spec().to_string(), "data,model");
   const StoredCheckpoint stored = open_checkpoint(*files_, stats.directory);
   EXPECT_EQ(stored.manifest.tensors[0].pieces.size(), 1u) << "replicas are stored once";
   ASSERT_EQ(manifest.files.size(), 1u);

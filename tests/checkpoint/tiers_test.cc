@@ -81,7 +81,7 @@ class Tiers : public testing::Test {
     ASSERT_TRUE(found.has_value());
     EXPECT_EQ(found->tier, tier) << found->to_string();
     EXPECT_EQ(found->step.step, step) << found->to_string();
-    const CheckpointReader reader(found->step.directory, {.threads = 1, .open_as_needed = true});
+    const CheckpointReader reader = found->open({.threads = 1});
     EXPECT_EQ(reader.step(), step);
     const std::vector<ShardedArray> arrays = reader.restore(devices, requests);
     for (std::size_t t = 0; t < arrays.size(); ++t) {
@@ -301,7 +301,7 @@ TEST_F(DamagedTiers, OneManifestOfSeveralIsPassedOver) {
   flip(step_4(1) / "manifest.json");
   expect_step(Tier::fast, 4, "damaged: read manifest");
   const fs::path whole = host(1) / "process-00001/step-00000004.g2";
-  EXPECT_NO_THROW(CheckpointReader(whole, {.open_as_needed = true})) << "a later generation";
+  EXPECT_NO_THROW((TierStep{.step = {4, 2, whole}}.open())) << "a later generation";
 }
 
 TEST_F(DamagedTiers, AnOversizedManifestIsPassedOver) {

@@ -63,10 +63,5 @@ TEST(StringMap, OnlyOurKeyIsUserData) {
   EXPECT_EQ(user_json_of({{"format", "pt"}}), R"({"safetensors_metadata":{"format":"pt"}})");
 }
 
-TEST(StringMap, LongTextsAreCutOffInMessages) {
-  EXPECT_EQ(shown("a\nb"), R"("a\nb")");
-  EXPECT_EQ(shown(std::string(200, 'x')), '"' + std::string(100, 'x') + "\"..");
-}
-
 }  // namespace
 }  // namespace shardwise::detail

@@ -158,7 +158,7 @@ void restore_newest(Job& job, TieredManager& tiers, bool is_cut_so) {
   const auto requests = is_cut_so ? requests_for(shapes) : other_requests_for(shapes);
   const auto found = tiers.latest(addressable_boxes(job.devices, requests));
   need(found.has_value(), "there is no step");
-  const CheckpointReader reader(found->step.directory, {.threads = 1, .open_as_needed = true});
+  const CheckpointReader reader = found->open({.threads = 1});
   const std::vector<ShardedArray> arrays = reader.restore(job.devices, requests);
   const std::vector<HostTensor> tensors = model(found->step.step);
   for (std::size_t t = 0; t < tensors.size(); ++t) {

@@ -33,9 +33,11 @@ Json json_of(const TensorEntry& tensor) {
   Json json = {{"name", tensor.name},
                {"dtype", name(tensor.dtype)},
                {"shape", json_of(tensor.shape)},
-               {"mesh", tensor.mesh},
-               {"spec", tensor.spec}};
-  if (tensor.policy != kUsualPolicy) json["policy"] = tensor.policy;
+               {"mesh", tensor.sharding ? tensor.sharding->mesh().to_string() : ""},
+               {"spec", tensor.sharding ? tensor.sharding->spec().to_string() : ""}};
+  if (tensor.sharding && tensor.sharding->policy() != UnevenPolicy()) {
+    json["policy"] = tensor.sharding->policy().to_string();
+  }
   json["index"] = tensor.index;
   json["pieces"] = Json::array();
   for (const PieceEntry& piece : tensor.pieces) json["pieces"].push_back(json_of(piece));

@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <span>
 
-#include "shardwise/checkpoint/info.h"
+#include "shardwise/checkpoint/save.h"
 #include "shardwise/shard/host/page_memory.h"
 
 namespace shardwise::tools {

@@ -22,10 +22,12 @@ namespace {
 // The sharding in which a tensor is restored: as it was saved, unless the options say otherwise.
 Sharding wanted_sharding(const TensorInfo& info, const RestoreBenchOptions& options) {
   try {
+    const Sharding saved =
+        info.sharding.value_or(Sharding::replicated(Mesh::line(1), info.shape.size()));
     const bool as_saved = !options.mesh && !options.spec;
-    Sharding sharding(options.mesh ? parse_mesh(*options.mesh) : Mesh::parse(info.mesh),
-                      PartitionSpec::parse(options.spec.value_or(info.spec)),
-                      as_saved ? UnevenPolicy::parse(info.policy) : UnevenPolicy());
+    Sharding sharding(options.mesh ? parse_mesh(*options.mesh) : saved.mesh(),
+                      options.spec ? PartitionSpec::parse(*options.spec) : saved.spec(),
+                      as_saved ? saved.policy() : UnevenPolicy());
     static_cast<void>(sharding.shard_shape(info.shape));
     static_cast<void>(devices_for(sharding.mesh()));
     return sharding;

@@ -19,9 +19,15 @@ std::vector<TensorInfo> selected(const CheckpointReader& reader, const InspectOp
   return tensors;
 }
 
+std::string mesh_text(const TensorInfo& tensor) {
+  return tensor.sharding ? tensor.sharding->mesh().to_string() : "";
+}
+
 std::string spec_text(const TensorInfo& tensor) {
-  if (tensor.spec.empty()) return "(scalar)";
-  return tensor.policy == "ceil" ? tensor.spec : tensor.spec + " " + tensor.policy;
+  if (!tensor.sharding || tensor.shape.empty()) return "(scalar)";
+  const std::string spec = tensor.sharding->spec().to_string();
+  const UnevenPolicy& policy = tensor.sharding->policy();
+  return policy == UnevenPolicy() ? spec : spec + " " + policy.to_string();
 }
 
 // With very many shard files, a reader does not open all of them.
@@ -30,22 +36,23 @@ bool knows_pieces(const TensorInfo& tensor) {
 }
 
 nlohmann::ordered_json tensor_json(const TensorInfo& t) {
-  nlohmann::ordered_json json = {{"name", t.name},
-                                 {"dtype", name(t.dtype)},
-                                 {"shape", dims_json(t.shape)},
-                                 {"mesh", t.mesh},
-                                 {"spec", t.spec},
-                                 {"policy", t.policy},
-                                 {"pieces", t.pieces},
-                                 {"chunks", t.chunks},
-                                 {"logical_bytes", t.logical_bytes},
-                                 {"stored_bytes", t.stored_bytes}};
+  nlohmann::ordered_json json = {
+      {"name", t.name},
+      {"dtype", name(t.dtype)},
+      {"shape", dims_json(t.shape)},
+      {"mesh", mesh_text(t)},
+      {"spec", t.sharding ? t.sharding->spec().to_string() : ""},
+      {"policy", (t.sharding ? t.sharding->policy() : UnevenPolicy()).to_string()},
+      {"pieces", t.pieces},
+      {"chunks", t.chunks},
+      {"logical_bytes", t.logical_bytes},
+      {"stored_bytes", t.stored_bytes}};
   if (!knows_pieces(t)) json["pieces"] = json["chunks"] = json["stored_bytes"] = nullptr;
   return json;
 }
 
 std::vector<std::string> tensor_row(const TensorInfo& t) {
-  std::vector<std::string> row{t.name, std::string(name(t.dtype)), to_string(t.shape), t.mesh,
+  std::vector<std::string> row{t.name, std::string(name(t.dtype)), to_string(t.shape), mesh_text(t),
                                spec_text(t)};
   const std::string bytes = human_bytes(t.logical_bytes);
   if (!knows_pieces(t)) {
@@ -67,15 +74,14 @@ std::vector<RestoreTraffic> ways_to_restore(const std::vector<TensorInfo>& tenso
   requests.reserve(tensors.size());
   std::int64_t devices = options.processes;
   for (const TensorInfo& tensor : tensors) {
-    const Mesh mesh = parse_mesh(tensor.mesh);
+    const Sharding sharding =
+        tensor.sharding.value_or(Sharding::replicated(Mesh::line(1), tensor.shape.size()));
+    const Mesh& mesh = sharding.mesh();
     check_listed(mesh, "inspect");
     for (std::int64_t p = 0; p < mesh.size(); ++p) {
       devices = std::max(devices, mesh.device_at(p) + 1);
     }
-    requests.push_back(
-        {tensor.name,
-         {tensor.dtype, tensor.shape,
-          Sharding(mesh, PartitionSpec::parse(tensor.spec), UnevenPolicy::parse(tensor.policy))}});
+    requests.push_back({tensor.name, {tensor.dtype, tensor.shape, sharding}});
   }
   std::set<int> choices{1, options.processes};
   if (options.processes_per_host > 0) choices.insert(options.processes_per_host);

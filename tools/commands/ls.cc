@@ -34,8 +34,9 @@ std::optional<StepSummary> summarize(const Step& step) {
     for (const TensorInfo& tensor : reader.tensors()) {
       summary.logical_bytes += tensor.logical_bytes;
       summary.stored_bytes += tensor.stored_bytes;
-      if (summary.mesh.empty()) summary.mesh = tensor.mesh;
-      if (summary.mesh != tensor.mesh) summary.mesh = "several";
+      const std::string mesh = tensor.sharding ? tensor.sharding->mesh().to_string() : "";
+      if (summary.mesh.empty()) summary.mesh = mesh;
+      if (summary.mesh != mesh) summary.mesh = "several";
     }
   } catch (const Error& error) {
     std::error_code ignored;

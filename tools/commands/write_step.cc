@@ -40,7 +40,7 @@ StepWriting parse(const std::string& command, const ReshardOptions& options) {
   work.save.existing = options.replace ? Existing::replace : Existing::fail;
   work.save.writers = options.writers;
   work.save.memory_budget_bytes = options.memory_budget_bytes;
-  work.read.threads = options.threads;
+  work.threads = options.threads;
   const std::string rules = text_or_file(options.rules);
   try {
     work.save.codec = parse_codec(options.codec);

@@ -6,7 +6,7 @@
 #include <span>
 
 #include "shardwise/checkpoint/detail/format/manifest.h"
-#include "shardwise/checkpoint/info.h"
+#include "shardwise/checkpoint/save.h"
 
 namespace shardwise::detail {
 

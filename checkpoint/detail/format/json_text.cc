@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "shardwise/shard/error.h"
+#include "shardwise/storage/utf8.h"
 
 namespace shardwise::detail {
 
@@ -19,11 +20,6 @@ JsonFields::JsonFields(const JsonValue& value, const JsonWhat& what) : value_(va
 
 void JsonFields::fail(const std::string& message) const {
   throw Error(ErrorCode::corrupt, fmt::format("{}: {}", what_.to_string(), message));
-}
-
-std::string JsonFields::shown(std::string_view text) {
-  constexpr std::size_t kMost = 100;
-  return fmt::format("{:?}{}", text.substr(0, kMost), text.size() > kMost ? ".." : "");
 }
 
 const JsonValue* JsonFields::find(const char* key) const {

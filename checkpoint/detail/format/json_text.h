@@ -52,9 +52,6 @@ class JsonFields {
 
   [[noreturn]] void fail(const std::string& message) const;
 
-  /// In quotes, with escapes, cut off after 100 bytes: for messages.
-  static std::string shown(std::string_view text);
-
  private:
   const JsonValue* find(const char* key) const;
   std::int64_t to_integer(const char* key, const JsonValue& value, std::int64_t least) const;

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <nlohmann/json.hpp>
 #include <unordered_map>
 
 #include "shardwise/checkpoint/detail/format/json_document.h"
@@ -29,13 +28,7 @@ class Printer {
     (append(parts), ...);
   }
 
-  void quoted(std::string_view text) {
-    const bool plain = std::all_of(text.begin(), text.end(), [](char c) {
-      return c >= ' ' && c <= '~' && c != '"' && c != '\\';
-    });
-    if (plain) return add("\"", text, "\"");
-    text_ += nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-  }
+  void quoted(std::string_view text) { append_json(text_, text); }
 
   template <class Integers>
   void integers(const Integers& values) {
@@ -65,11 +58,12 @@ class Printer {
     add(R"(,"dtype":")", shardwise::name(tensor.dtype), R"(","shape":)");
     integers(tensor.shape);
     if (!tensor.sharding) return pieces(tensor.listed);
+    texts_.set(*tensor.sharding);
     add(R"(,"mesh":)", mesh, R"(,"spec":)");
-    quoted(tensor.spec);
-    if (tensor.policy != kUsualPolicy) {
+    quoted(texts_.spec);
+    if (texts_.policy != kUsualPolicy) {
       add(R"(,"policy":)");
-      quoted(tensor.policy);
+      quoted(texts_.policy);
     }
     add("}");
   }
@@ -111,24 +105,32 @@ class Printer {
   }
 
   std::string text_;
+  ShardingTexts texts_;
 };
 
 /// The distinct texts, in the order in which they come first, and which one each tensor has.
 struct MeshTexts {
   explicit MeshTexts(std::span<const TensorEntry> tensors) {
-    std::unordered_map<std::string_view, std::int64_t> numbers;
+    std::unordered_map<std::string, std::int64_t> numbers;
+    const Mesh* before = nullptr;
     for (const TensorEntry& tensor : tensors) {
       if (!tensor.sharding) {
         of_tensor.push_back(-1);
         continue;
       }
-      const auto [at, is_new] = numbers.emplace(tensor.mesh, std::ssize(texts));
-      if (is_new) texts.push_back(tensor.mesh);
-      of_tensor.push_back(at->second);
+      const Mesh& mesh = tensor.sharding->mesh();
+      if (before == nullptr || !(*before == mesh)) {
+        const auto [at, is_new] = numbers.emplace(mesh.to_string(), std::ssize(texts));
+        if (is_new) texts.push_back(at->first);
+        number = at->second;
+      }
+      before = &mesh;
+      of_tensor.push_back(number);
     }
   }
 
-  std::vector<std::string_view> texts;
+  std::int64_t number = -1;  // of the mesh before
+  std::vector<std::string> texts;
   std::vector<std::int64_t> of_tensor;
 };
 
@@ -150,6 +152,19 @@ std::string user_json_problem(std::string_view text) {
     return e.what();
   }
   return {};
+}
+
+bool ShardingTexts::set(const Sharding& sharding) {
+  const bool is_first = !last_;
+  const bool other_mesh = is_first || !(last_->mesh() == sharding.mesh());
+  const bool other_spec = is_first || !(last_->spec() == sharding.spec());
+  const bool other_policy = is_first || !(last_->policy() == sharding.policy());
+  if (!other_mesh && !other_spec && !other_policy) return false;
+  if (other_mesh) mesh = sharding.mesh().to_string();
+  if (other_spec) spec = sharding.spec().to_string();
+  if (other_policy) policy = sharding.policy().to_string();
+  last_ = sharding;
+  return true;
 }
 
 std::string shard_file_name(std::int64_t writer, std::int64_t writers) {

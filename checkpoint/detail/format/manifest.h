@@ -45,15 +45,31 @@ struct PieceEntry {
   bool operator==(const PieceEntry&) const = default;
 };
 
+/// The texts of mesh, spec and policy of one sharding after the other: neighbours mostly are cut
+/// the same way, so each text is made only if it may differ from the one before. (Not compared as
+/// shardings: these are equal if they place the same, however they are spelled.)
+class ShardingTexts {
+ public:
+  /// Says whether one of the texts is another than before.
+  bool set(const Sharding& sharding);
+
+  std::string mesh, spec, policy;
+
+ private:
+  std::optional<Sharding> last_;
+};
+
 struct TensorEntry {
   std::string name = {};
   DType dtype = DType::f32;
   Shape shape = {};
-  std::string mesh = {}, spec = {}, policy = kUsualPolicy, index = {};
+  std::string index = {};  ///< of version 1
   std::vector<PieceEntry> pieces = {};
 
-  // Of version 2: what mesh, spec and policy say; or else which writer stores which box, sorted.
+  /// Of mesh, spec and policy; in version 1 absent where those are none of ours.
   std::optional<Sharding> sharding = {};
+
+  /// Of version 2, without a sharding: which writer stores which box, sorted.
   std::vector<WriterPiece> listed = {};
 
   bool operator==(const TensorEntry&) const = default;

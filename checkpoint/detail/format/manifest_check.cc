@@ -11,6 +11,7 @@
 #include "shardwise/checkpoint/detail/format/json_text.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/shard/plan/check_cover.h"
+#include "shardwise/storage/utf8.h"
 
 namespace shardwise::detail {
 namespace {
@@ -39,7 +40,7 @@ std::string box_problem(const Box& box, const TensorEntry& tensor) {
 std::string dataset_problem(const PieceEntry& piece, std::int64_t tensor, std::size_t number) {
   const std::string dataset = fmt::format("/tensors/{}/{}", tensor, number);
   if (piece.dataset == dataset) return {};
-  return fmt::format("\"dataset\" is {}, must be {:?}", JsonFields::shown(piece.dataset), dataset);
+  return fmt::format("\"dataset\" is {}, must be {:?}", shown(piece.dataset), dataset);
 }
 
 void check_pieces(const TensorEntry& tensor, std::int64_t number) {
@@ -162,7 +163,8 @@ void check_tensor(const TensorEntry& tensor, std::int64_t number, std::int64_t w
     num_bytes(tensor.shape, size_bytes(tensor.dtype));
     if (!tensor.sharding) return check_list(tensor, writers);
     if (tensor.sharding->rank() != tensor.shape.size()) {
-      refuse_tensor(tensor, fmt::format("its spec {:?} has {} dims, its shape {}", tensor.spec,
+      refuse_tensor(tensor, fmt::format("its spec {:?} has {} dims, its shape {}",
+                                        tensor.sharding->spec().to_string(),
                                         tensor.sharding->rank(), to_string(tensor.shape)));
     }
     static_cast<void>(tensor.sharding->shard_shape(tensor.shape));
@@ -199,12 +201,12 @@ void check_names(std::span<const TensorEntry> tensors, std::span<const FileEntry
     before = &tensor;
     if (!tensor.index.empty() && !indices.insert(tensor.index).second) {
       refuse(fmt::format("tensor {:?}: another tensor has the index {} too", tensor.name,
-                         JsonFields::shown(tensor.index)));
+                         shown(tensor.index)));
     }
   }
   for (const FileEntry& file : files) {
     if (!names.insert(file.name).second) {
-      refuse(fmt::format("file {} comes twice", JsonFields::shown(file.name)));
+      refuse(fmt::format("file {} comes twice", shown(file.name)));
     }
   }
 }
@@ -218,7 +220,7 @@ std::string file_problem(const FileEntry& file, bool has_decoded_hashes) {
   if (file.name.empty() || file.name == "." || file.name == ".." || file.name == kManifestName ||
       file.name == kIndexName || file.name.find('/') != std::string::npos ||
       file.name.find('\0') != std::string::npos) {
-    return fmt::format("{} cannot be the name of a shard file", JsonFields::shown(file.name));
+    return fmt::format("{} cannot be the name of a shard file", shown(file.name));
   }
   const std::uint64_t begin = file.data_begin, end = file.data_end, table = file.table_address;
   if (begin > end) return fmt::format("\"data\" begins at {} and ends at {}", begin, end);

@@ -9,6 +9,7 @@
 #include "shardwise/checkpoint/detail/format/json_text.h"
 #include "shardwise/checkpoint/detail/format/manifest_check.h"
 #include "shardwise/shard/error.h"
+#include "shardwise/storage/utf8.h"
 
 namespace shardwise::detail {
 namespace {
@@ -48,8 +49,7 @@ DType dtype_of(const JsonFields& tensor) {
   for (const DType dtype : all_dtypes()) {
     if (shardwise::name(dtype) == text) return dtype;
   }
-  tensor.fail(
-      fmt::format("\"dtype\" is {}, which is none of the format's", JsonFields::shown(text)));
+  tensor.fail(fmt::format("\"dtype\" is {}, which is none of the format's", shown(text)));
 }
 
 Box box_of(const JsonFields& piece, const Shape& shape) {
@@ -108,12 +108,38 @@ TensorEntry tensor_of(const JsonValue& value, std::int64_t number) {
   return tensor;
 }
 
-TensorEntry listed_tensor_of(const JsonValue& value, std::int64_t number) {
+/// What three texts say, and what those before said: mostly the next ones are the same.
+class LastSharding {
+ public:
+  /// `parsed_mesh` is of the text. Throws what is wrong with them.
+  const Sharding& of(std::string_view mesh, const Mesh* parsed_mesh, std::string_view spec,
+                     std::string_view policy) {
+    if (!last_ || mesh != mesh_ || spec != spec_ || policy != policy_) {
+      last_ = Sharding(parsed_mesh != nullptr ? *parsed_mesh : Mesh::parse(mesh),
+                       PartitionSpec::parse(spec), UnevenPolicy::parse(policy));
+      mesh_ = mesh;
+      spec_ = spec;
+      policy_ = policy;
+    }
+    return *last_;
+  }
+
+ private:
+  std::optional<Sharding> last_;
+  std::string mesh_, spec_, policy_;
+};
+
+TensorEntry listed_tensor_of(const JsonValue& value, std::int64_t number, LastSharding& last) {
   TensorEntry tensor = tensor_of(value, number);
   const JsonFields fields(value, {.what = "tensor", .name = tensor.name});
-  tensor.mesh = fields.text("mesh");
-  tensor.spec = fields.text("spec");
-  tensor.policy = fields.text_or("policy", kUsualPolicy);
+  const std::string_view mesh = fields.text("mesh"), spec = fields.text("spec"),
+                         policy = fields.text_or("policy", kUsualPolicy);
+  try {
+    const Sharding& sharding = last.of(mesh, nullptr, spec, policy);
+    if (sharding.rank() == tensor.shape.size()) tensor.sharding = sharding;
+  } catch (const Error&) {
+    // Nothing depends on it in this version, which lists the pieces.
+  }
   tensor.index = fields.text("index");
   const auto pieces = fields.list("pieces");
   tensor.pieces.reserve(pieces.Size());
@@ -122,7 +148,7 @@ TensorEntry listed_tensor_of(const JsonValue& value, std::int64_t number) {
   return tensor;
 }
 
-/// The meshes of a manifest, and the sharding that was made last: mostly the next one is the same.
+/// The meshes of a manifest, and the shardings over them.
 class Shardings {
  public:
   Shardings(const JsonFields& fields, const WriterMap& writers) {
@@ -132,8 +158,7 @@ class Shardings {
       }
       texts_.emplace_back(text_of(value));
       const auto fail = [&](const std::string& problem) {
-        fields.fail(
-            fmt::format("\"meshes\" holds {}: {}", JsonFields::shown(texts_.back()), problem));
+        fields.fail(fmt::format("\"meshes\" holds {}: {}", shown(texts_.back()), problem));
       };
       try {
         meshes_.push_back(Mesh::parse(texts_.back()));
@@ -152,30 +177,19 @@ class Shardings {
       fields.fail(fmt::format("\"mesh\" is {}, there are {}", number, meshes_.size()));
     }
     const auto mesh = static_cast<std::size_t>(number);
-    tensor.mesh = texts_[mesh];
-    tensor.spec = fields.text("spec");
-    tensor.policy = fields.text_or("policy", kUsualPolicy);
-    if (!last_ || number != last_mesh_ || tensor.spec != last_spec_ ||
-        tensor.policy != last_policy_) {
-      try {
-        last_ = Sharding(meshes_[mesh], PartitionSpec::parse(tensor.spec),
-                         UnevenPolicy::parse(tensor.policy));
-      } catch (const Error& e) {
-        fields.fail(e.what());
-      }
-      last_mesh_ = number;
-      last_spec_ = tensor.spec;
-      last_policy_ = tensor.policy;
+    try {
+      tensor.sharding = last_.of(texts_[mesh], &meshes_[mesh], fields.text("spec"),
+                                 fields.text_or("policy", kUsualPolicy));
+    } catch (const Error& e) {
+      if (e.code() == ErrorCode::corrupt) throw;
+      fields.fail(e.what());
     }
-    tensor.sharding = last_;
   }
 
  private:
   std::vector<std::string> texts_;
   std::vector<Mesh> meshes_;
-  std::optional<Sharding> last_;
-  std::int64_t last_mesh_ = -1;
-  std::string last_spec_, last_policy_;
+  LastSharding last_;
 };
 
 WriterMap writers_of(const JsonValue& value) {
@@ -275,8 +289,9 @@ void read_index(const JsonFields& fields, Manifest& manifest) {
 
 // Memory is taken as tensors turn out to be right: a list may be long and hold none.
 void read_listed(const JsonFields& fields, Manifest& manifest) {
+  LastSharding last;
   for (const JsonValue& value : fields.list("tensors")) {
-    manifest.tensors.push_back(listed_tensor_of(value, std::ssize(manifest.tensors)));
+    manifest.tensors.push_back(listed_tensor_of(value, std::ssize(manifest.tensors), last));
   }
   for (const JsonValue& value : fields.list("files")) {
     manifest.files.push_back(file_of(value, manifest));
@@ -310,8 +325,8 @@ Manifest parse(std::string_view bytes) {
   const JsonDocument document(bytes, kMaxNesting);
   const JsonFields fields(document.root(), {.what = "the whole"});
   if (fields.text("format") != kFormatName) {
-    fields.fail(fmt::format("\"format\" is {}, must be \"{}\"",
-                            JsonFields::shown(fields.text("format")), kFormatName));
+    fields.fail(
+        fmt::format("\"format\" is {}, must be \"{}\"", shown(fields.text("format")), kFormatName));
   }
   const JsonValue& version = fields.any("version");
   if (!version.IsNumber() || version.IsDouble()) fields.fail("\"version\" is not an integer");

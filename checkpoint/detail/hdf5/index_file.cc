@@ -101,12 +101,19 @@ FillValue fill_value(DType dtype) {
 }
 
 // What describes a tensor, for people. A list of devices may be too long for an attribute.
-std::vector<Hdf5Attribute> attributes_of(const TensorEntry& tensor) {
+// Valid as long as `texts` stay.
+std::vector<Hdf5Attribute> attributes_of(const TensorEntry& tensor, ShardingTexts& texts) {
   std::vector<Hdf5Attribute> attributes{{"dtype", shardwise::name(tensor.dtype)}};
-  if (tensor.mesh.size() <= kMaxHdf5Text) attributes.push_back({"mesh", tensor.mesh});
-  if (tensor.spec.size() <= kMaxHdf5Text) attributes.push_back({"spec", tensor.spec});
-  if (tensor.policy != kUsualPolicy && tensor.policy.size() <= kMaxHdf5Text) {
-    attributes.push_back({"policy", tensor.policy});
+  if (!tensor.sharding) {
+    attributes.push_back({"mesh", ""});
+    attributes.push_back({"spec", ""});
+    return attributes;
+  }
+  texts.set(*tensor.sharding);
+  if (texts.mesh.size() <= kMaxHdf5Text) attributes.push_back({"mesh", texts.mesh});
+  if (texts.spec.size() <= kMaxHdf5Text) attributes.push_back({"spec", texts.spec});
+  if (texts.policy != kUsualPolicy && texts.policy.size() <= kMaxHdf5Text) {
+    attributes.push_back({"policy", texts.policy});
   }
   return attributes;
 }
@@ -136,6 +143,7 @@ std::vector<std::byte> build_index_file(std::span<const TensorEntry> tensors,
   std::vector<Hdf5Link> links;
   links.reserve(tensors.size());
   std::vector<Hdf5Mapping> mappings;
+  ShardingTexts texts;
   std::vector<std::string> names;
   for (const TensorEntry& tensor : tensors) names.push_back(tensor.name);
   const std::vector<std::string> paths = index_paths(names);
@@ -151,7 +159,7 @@ std::vector<std::byte> build_index_file(std::span<const TensorEntry> tensors,
     }
     const FillValue value = fill_value(tensor.dtype);
     const std::span fill = std::span(value).first(size_bytes(tensor.dtype));
-    const std::vector<Hdf5Attribute> attributes = attributes_of(tensor);
+    const std::vector<Hdf5Attribute> attributes = attributes_of(tensor, texts);
     mappings.clear();
     for (const PieceEntry& piece : tensor.pieces) {
       mappings.push_back({piece.box, source_of(piece), piece.dataset});

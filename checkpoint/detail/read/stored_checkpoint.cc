@@ -21,6 +21,7 @@ namespace fs = std::filesystem;
 
 // Chunk tables and stored values are little-endian, and so is every machine this runs on.
 static_assert(std::endian::native == std::endian::little);
+static_assert(sizeof(std::size_t) == 8);  // sizes in files are 64 bits
 
 constexpr int kMostOpenings = 3, kMostReplacements = 100;
 
@@ -289,9 +290,7 @@ std::vector<TensorInfo> tensor_infos(const StoredCheckpoint& checkpoint) {
     TensorInfo info{.name = tensor.name,
                     .dtype = tensor.dtype,
                     .shape = tensor.shape,
-                    .mesh = tensor.mesh,
-                    .spec = tensor.spec,
-                    .policy = tensor.policy};
+                    .sharding = tensor.sharding};
     info.logical_bytes = num_bytes(tensor.shape, size_bytes(tensor.dtype));
     if (checkpoint.is_complete()) info.pieces = static_cast<std::int64_t>(tensor.pieces.size());
     for (const PieceEntry& piece : tensor.pieces) {

@@ -61,10 +61,8 @@ Sharding sharding_of(const TensorInfo& tensor, const Mesh& mesh, const SpecRules
   PartitionSpec spec;
   if (rule != nullptr) {
     spec = rule->spec_of(rank);
-  } else if (tensor.mesh.empty()) {
-    spec = PartitionSpec::replicated(rank);
   } else {
-    spec = PartitionSpec::parse(tensor.spec);
+    spec = tensor.sharding ? tensor.sharding->spec() : PartitionSpec::replicated(rank);
   }
   if (spec.rank() != rank) {
     fail(fmt::format("needed is a spec of {} dims, found are {}", rank, spec.rank()));
@@ -72,8 +70,9 @@ Sharding sharding_of(const TensorInfo& tensor, const Mesh& mesh, const SpecRules
   check_axes(spec, mesh);
   const std::string text = spec.to_string();
   try {
-    Sharding sharding(mesh, std::move(spec),
-                      rule != nullptr ? UnevenPolicy() : UnevenPolicy::parse(tensor.policy));
+    Sharding sharding(
+        mesh, std::move(spec),
+        rule != nullptr || !tensor.sharding ? UnevenPolicy() : tensor.sharding->policy());
     static_cast<void>(sharding.shard_shape(tensor.shape));
     return sharding;
   } catch (const Error& e) {
@@ -99,7 +98,8 @@ class Faults {
       groups_.push_back(
           {rule != nullptr
                ? fmt::format("{} (rule {})", what, clipped(rule->pattern + "=" + rule->spec))
-               : fmt::format("{} (stored spec {}, as no rule matches)", what, clipped(tensor.spec)),
+               : fmt::format("{} (stored spec {}, as no rule matches)", what,
+                             clipped(tensor.sharding ? tensor.sharding->spec().to_string() : "")),
            0,
            {}});
     }

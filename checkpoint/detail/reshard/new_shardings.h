@@ -4,7 +4,7 @@
 #include <string_view>
 #include <vector>
 
-#include "shardwise/checkpoint/info.h"
+#include "shardwise/checkpoint/box_reader.h"
 #include "shardwise/checkpoint/reshard.h"
 
 namespace shardwise::detail {

@@ -11,11 +11,13 @@
 #include <array>
 #include <cerrno>
 #include <cstddef>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "shardwise/checkpoint/detail/format/json_text.h"
+#include "shardwise/checkpoint/detail/format/manifest.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/storage/hash.h"
+#include "shardwise/storage/utf8.h"
 
 namespace shardwise::detail {
 namespace {
@@ -140,31 +142,33 @@ LeaseOwner this_process() {
 }
 
 std::string print_lease(const LeaseOwner& owner) {
-  nlohmann::ordered_json lease;
-  lease["pid"] = owner.pid;
-  lease["pid_namespace"] = owner.pid_namespace;
-  lease["start"] = owner.start;
-  lease["time_namespace"] = owner.time_namespace;
-  lease["image"] = owner.image;
-  lease["boot"] = owner.boot;
-  lease["machine"] = owner.machine;
-  lease["host"] = owner.host;
-  return lease.dump() + "\n";
+  std::string text = fmt::format(
+      R"({{"pid":{},"pid_namespace":{},"start":{},"time_namespace":{},"image":{},"boot":)",
+      owner.pid, owner.pid_namespace, owner.start, owner.time_namespace, owner.image);
+  append_json(text, owner.boot);
+  text += ",\"machine\":";
+  append_json(text, owner.machine);
+  text += ",\"host\":";
+  append_json(text, owner.host);
+  return text + "}\n";
 }
 
 std::optional<LeaseOwner> parse_lease(std::string_view text) {
-  const nlohmann::json lease = nlohmann::json::parse(text, nullptr, false);
-  if (!lease.is_object()) return std::nullopt;
   try {
-    return LeaseOwner{.pid = lease.at("pid").get<std::int64_t>(),
-                      .pid_namespace = lease.value("pid_namespace", std::uint64_t{0}),
-                      .start = lease.at("start").get<std::uint64_t>(),
-                      .time_namespace = lease.value("time_namespace", std::uint64_t{0}),
-                      .image = lease.value("image", std::uint64_t{0}),
-                      .boot = lease.at("boot").get<std::string>(),
-                      .machine = lease.value("machine", std::string()),
-                      .host = lease.at("host").get<std::string>()};
-  } catch (const nlohmann::json::exception&) {
+    const JsonDocument document(text, kMaxNesting);
+    const JsonFields lease(document.root(), {.what = "lease"});
+    const auto number = [&](const char* key) {
+      return static_cast<std::uint64_t>(lease.integer_or(key, 0));
+    };
+    return LeaseOwner{.pid = lease.integer("pid"),
+                      .pid_namespace = number("pid_namespace"),
+                      .start = static_cast<std::uint64_t>(lease.integer("start")),
+                      .time_namespace = number("time_namespace"),
+                      .image = number("image"),
+                      .boot = std::string(lease.text("boot")),
+                      .machine = std::string(lease.text_or("machine", "")),
+                      .host = std::string(lease.text("host"))};
+  } catch (const Error&) {
     return std::nullopt;
   }
 }

@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "shardwise/checkpoint/detail/read/hash_range.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/storage/hash.h"
 
@@ -13,18 +14,6 @@ namespace shardwise::detail {
 namespace {
 
 constexpr std::size_t kCheckedBytes = std::size_t{4} << 20;
-
-/// Hashes [begin, end) of the file, part by part.
-template <class Hasher>
-void add_range(File& file, std::uint64_t begin, std::uint64_t end, std::vector<std::byte>& room,
-               Hasher& hasher) {
-  while (begin < end) {
-    const auto bytes = static_cast<std::size_t>(std::min<std::uint64_t>(room.size(), end - begin));
-    file.read_at(begin, room.data(), bytes);
-    hasher.update(room.data(), bytes);
-    begin += bytes;
-  }
-}
 
 }  // namespace
 
@@ -47,8 +36,8 @@ void check_file(StoredCheckpoint& checkpoint, std::size_t number) {
   const std::shared_ptr<File> file = checkpoint.files->at(number);
   std::vector<std::byte> room(kCheckedBytes);
   Hasher128 structure;
-  add_range(*file, 0, entry.data_begin, room, structure);
-  add_range(*file, entry.data_end, entry.bytes, room, structure);
+  hash_range(*file, 0, entry.data_begin, room, structure);
+  hash_range(*file, entry.data_end, entry.bytes, room, structure);
   if (!(structure.digest() == entry.structure_hash)) {
     throw Error(ErrorCode::corrupt,
                 fmt::format("check {}: found the hash {} of HDF5's own bytes, needed {}",
@@ -59,8 +48,8 @@ void check_file(StoredCheckpoint& checkpoint, std::size_t number) {
     for (std::int64_t c = 0; c < num_chunks(manifest.tensors[tensor].pieces[piece]); ++c) {
       const ChunkRecord& record = checkpoint.record({tensor, piece, c});
       Hasher64 hasher;
-      add_range(*file, record.address,
-                record.address + static_cast<std::uint64_t>(record.stored_bytes), room, hasher);
+      hash_range(*file, record.address,
+                 record.address + static_cast<std::uint64_t>(record.stored_bytes), room, hasher);
       check_chunk_hash(checkpoint, {tensor, piece, c}, hasher.digest());
     }
   }

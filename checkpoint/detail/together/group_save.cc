@@ -15,6 +15,7 @@
 #include "shardwise/checkpoint/detail/hdf5/index_file.h"
 #include "shardwise/checkpoint/detail/lanes/lanes.h"
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
+#include "shardwise/checkpoint/detail/read/written_files.h"
 #include "shardwise/checkpoint/detail/root/attempt.h"
 #include "shardwise/checkpoint/detail/root/root.h"
 #include "shardwise/checkpoint/detail/together/file_transfer.h"
@@ -43,19 +44,6 @@ Bytes spread(const ProcessGroup& group, Bytes bytes) {
     if (!heard.empty()) bytes = std::move(heard.front());
   }
   return bytes;
-}
-
-TensorEntry without_pieces(const TensorEntry& tensor) {
-  return {.name = tensor.name,
-          .dtype = tensor.dtype,
-          .shape = tensor.shape,
-          .mesh = tensor.mesh,
-          .spec = tensor.spec,
-          .policy = tensor.policy,
-          .index = {},
-          .pieces = {},
-          .sharding = tensor.sharding,
-          .listed = tensor.listed};
 }
 
 /// One save of a group, on one of its ranks.
@@ -129,6 +117,9 @@ class GroupSave {
       return commit_locally(attempt, manifest, text, stats);
     }
     clear_unlisted(attempt, manifest);
+    if (is_shared()) {  // those that others say they have written, too
+      check_written_files(context_.file_system, attempt.directory(), std::move(manifest));
+    }
     stats.file_bytes += complete(context_.file_system, attempt.directory(), text, index);
     group_.check();
     stats.directory = attempt.publish(options_.existing);
@@ -226,7 +217,11 @@ class GroupSave {
       return {};
     }
     const PartTools tools{context_.file_system, context_.executor, context_.pool};
-    std::vector<WrittenShardFile> written = write_part(tools, directory, plan, options_);
+    std::vector<WrittenShardFile> written =
+        write_part(tools, directory, plan,
+                   {.codec = options_.codec,
+                    .memory_budget_bytes = options_.memory_budget_bytes,
+                    .progress = options_.progress});
     neighbours_.finish();
     return written;
   }
@@ -294,34 +289,13 @@ class GroupSave {
     }
   }
 
-  // The tensors of this process.
-  static TensorList list_of(const SavePlan& plan) {
-    TensorList list{.writers = plan.writers, .tensors = {}};
-    list.tensors.reserve(plan.tensors.size());
-    for (const TensorEntry& tensor : plan.tensors) list.tensors.push_back(without_pieces(tensor));
-    return list;
-  }
-
-  RecordHead head_of(const SavePlan& plan, std::span<const WrittenShardFile> written) const {
-    const WriterRange mine = writers_of(group_.rank(), options_);
-    RecordHead head{.run = run_of(notice_.id),
-                    .list = {},
-                    .first_writer = mine.first,
-                    .files = {},
-                    .logical_bytes = plan.logical_bytes,
-                    .stored_bytes = 0,
-                    .chunks = plan.chunks};
-    head.files.resize(static_cast<std::size_t>(mine.end - mine.first));
-    for (const WrittenShardFile& file : written) {
-      head.stored_bytes += file.entry.stored_bytes;
-      head.files[static_cast<std::size_t>(file.entry.writer - mine.first)] = file.entry;
-    }
-    return head;
+  RecordHead own_head(const SavePlan& plan, std::span<const WrittenShardFile> written) const {
+    return head_of(run_of(notice_.id), plan, writers_of(group_.rank(), options_), written);
   }
 
   // Another rank's record: its head goes to rank 0 at once, its list only if that asks for it.
   void tell(const SavePlan& plan, std::span<const WrittenShardFile> written) {
-    RecordHead head = head_of(plan, written);
+    RecordHead head = own_head(plan, written);
     head.list = hash_of(encode(list_of(plan)));
     group_.gather(encode(head));
   }
@@ -330,7 +304,7 @@ class GroupSave {
   std::pair<Manifest, SaveStats> combine(const SavePlan& plan,
                                          std::span<const WrittenShardFile> written,
                                          std::vector<std::byte>& index) const {
-    std::vector<RecordHead> heads{head_of(plan, written)};
+    std::vector<RecordHead> heads{own_head(plan, written)};
     std::vector<NumberedList> lists;
     lists.push_back({0, list_of(plan)});
     if (!is_shared()) return merge(heads, std::move(lists), "rank");

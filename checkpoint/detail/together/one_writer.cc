@@ -7,6 +7,7 @@
 #include <memory>
 #include <string_view>
 
+#include "shardwise/checkpoint/detail/together/messages.h"
 #include "shardwise/checkpoint/detail/together/packer.h"
 #include "shardwise/shard/box_copy.h"
 #include "shardwise/shard/error.h"
@@ -15,18 +16,7 @@
 namespace shardwise::detail {
 namespace {
 
-Bytes question(std::string_view tensor, const Box& box) {
-  Packer packer;
-  packer.text(tensor);
-  packer.number(std::uint64_t{box.rank()});
-  for (std::size_t d = 0; d < box.rank(); ++d) {
-    packer.number(box.begin(d));
-    packer.number(box.end(d));
-  }
-  return sealed(packer.take());
-}
-
-constexpr const char *kQuestion = "a question for a box", *kAnswer = "the elements of a box";
+constexpr const char* kAnswer = "the elements of a box";
 
 }  // namespace
 
@@ -100,7 +90,7 @@ class Neighbours::Reader final : public BoxReader {
     Line& line = lines_->at(rank);
     const MutexLock lock(line.mutex);
     std::vector<ProcessGroup::Outgoing> outgoing;
-    outgoing.push_back({rank, question(own_.name, box)});
+    outgoing.push_back({rank, encode(BoxQuestion{own_.name, box})});
     line.channel->exchange(std::move(outgoing), {});
     const Bytes heard = std::move(line.channel->exchange({}, {&rank, 1}).front());
     const std::span<const std::byte> answer = unsealed(heard, kAnswer);
@@ -158,27 +148,21 @@ void Neighbours::serve(const std::vector<TensorSource>& sources) const {
   for (;;) {
     const Bytes asked = std::move(channel.exchange({}, {&writer_, 1}).front());
     if (asked.empty()) return;
-    Unpacker unpacker = Unpacker::of_sealed(asked, kQuestion);
-    const std::string name = unpacker.text();
-    const auto found = by_name.find(name);
+    const BoxQuestion question = decode_question(asked);
+    const Box& box = question.box;
+    const auto found = by_name.find(question.tensor);
     if (found == by_name.end()) {
       throw Error(ErrorCode::invalid_argument,
                   fmt::format("rank {} was not given tensor {:?}, which rank {} saves for both",
-                              rank_, name, writer_));
+                              rank_, question.tensor, writer_));
     }
     const TensorInfo& info = info_of(*found->second);
-    Index begin, end;
-    for (std::int64_t rank = unpacker.integer(0, kMaxRank); rank > 0; --rank) {
-      begin.push_back(unpacker.integer(0));
-      end.push_back(unpacker.integer(0));
-    }
-    unpacker.end();
-    const Box box(begin, end);
     if (box.rank() != info.shape.size() || !Box::whole(info.shape).contains(box)) {
-      throw Error(ErrorCode::invalid_argument,
-                  fmt::format("tensor {:?} has shape {} on rank {}; rank {}, which saves it for "
-                              "both, wants box {}",
-                              name, to_string(info.shape), rank_, writer_, to_string(box)));
+      throw Error(
+          ErrorCode::invalid_argument,
+          fmt::format("tensor {:?} has shape {} on rank {}; rank {}, which saves it for "
+                      "both, wants box {}",
+                      question.tensor, to_string(info.shape), rank_, writer_, to_string(box)));
     }
     Bytes answer(num_bytes(box.shape(), size_bytes(info.dtype)));
     call_caller([&] { found->second->reader->read(found->second->tensor, box, answer); });

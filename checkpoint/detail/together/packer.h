@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "shardwise/runtime/process/process_group.h"
+#include "shardwise/shard/box.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/storage/hash.h"
 
@@ -36,6 +37,13 @@ class Packer {
     number(std::uint64_t{text.size()});
     const auto bytes = std::as_bytes(std::span(text));
     bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
+  }
+  /// Without its rank.
+  void box(const Box& box) {
+    for (std::size_t d = 0; d < box.rank(); ++d) {
+      number(box.begin(d));
+      number(box.end(d));
+    }
   }
   Bytes take() { return std::move(bytes_); }
 
@@ -118,6 +126,16 @@ class Unpacker {
   std::string text() {
     const auto bytes = part(number());
     return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+  }
+
+  /// Throws invalid_argument if it is none.
+  Box box(std::size_t rank) {
+    Index begin, end;
+    for (std::size_t d = 0; d < rank; ++d) {
+      begin.push_back(integer(0));
+      end.push_back(integer(0));
+    }
+    return {begin, end};
   }
 
   /// A text of one line, as those of meshes and specs are: it may stand in a message to a person.

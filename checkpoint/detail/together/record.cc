@@ -19,41 +19,32 @@ constexpr std::string_view kRecordName = "shardwise record 2";
 constexpr const char *kHead = "the record of a process", *kList = "the list of a process's tensors";
 constexpr std::int64_t kMostBytes = std::numeric_limits<std::int64_t>::max();
 
-/// The different shardings of a list, each told once, and which one each tensor has.
+/// The differently spelled shardings of a list, each told once, and which one each tensor has.
 struct SpelledShardings {
+  using Texts = std::tuple<std::string, std::string, std::string>;
+
   explicit SpelledShardings(std::span<const TensorEntry> tensors) {
-    std::map<std::tuple<std::string_view, std::string_view, std::string_view>, std::uint64_t> known;
+    std::map<Texts, std::uint64_t> known;
+    ShardingTexts texts;
+    std::uint64_t number = 0;
     for (const TensorEntry& tensor : tensors) {
       if (!tensor.sharding) {
         of_tensor.push_back(0);
         continue;
       }
-      const auto [at, is_new] =
-          known.try_emplace({tensor.mesh, tensor.spec, tensor.policy}, different.size() + 1);
-      if (is_new) different.push_back(&tensor);
-      of_tensor.push_back(at->second);
+      if (texts.set(*tensor.sharding)) {
+        const auto [at, is_new] =
+            known.try_emplace({texts.mesh, texts.spec, texts.policy}, different.size() + 1);
+        if (is_new) different.push_back(at->first);
+        number = at->second;
+      }
+      of_tensor.push_back(number);
     }
   }
 
-  std::vector<const TensorEntry*> different;
+  std::vector<Texts> different;
   std::vector<std::uint64_t> of_tensor;  ///< its number from 1 on; 0: its pieces are listed
 };
-
-void put_box(Packer& packer, const Box& box) {
-  for (std::size_t d = 0; d < box.rank(); ++d) {
-    packer.number(box.begin(d));
-    packer.number(box.end(d));
-  }
-}
-
-Box take_box(Unpacker& unpacker, std::size_t rank) {
-  Index begin, end;
-  for (std::size_t d = 0; d < rank; ++d) {
-    begin.push_back(unpacker.integer(0));
-    end.push_back(unpacker.integer(0));
-  }
-  return {begin, end};
-}
 
 WriterMap take_writers(Unpacker& unpacker) {
   std::vector<std::int64_t> starts(unpacker.count());
@@ -69,22 +60,16 @@ WriterMap take_writers(Unpacker& unpacker) {
   return WriterMap(std::move(starts));
 }
 
-/// A sharding and its texts, in an entry without a name.
-TensorEntry take_sharding(Unpacker& unpacker, const WriterMap& writers) {
-  TensorEntry entry;
-  entry.mesh = unpacker.line();
-  entry.spec = unpacker.line();
-  entry.policy = unpacker.line();
-  Mesh mesh = Mesh::parse(entry.mesh);
+Sharding take_sharding(Unpacker& unpacker, const WriterMap& writers) {
+  const std::string text = unpacker.line(), spec = unpacker.line(), policy = unpacker.line();
+  Mesh mesh = Mesh::parse(text);
   if (const std::string problem = mesh_problem(mesh, writers); !problem.empty()) {
-    unpacker.fail(fmt::format("the mesh {}: {}", entry.mesh, problem));
+    unpacker.fail(fmt::format("the mesh {}: {}", text, problem));
   }
-  entry.sharding = Sharding(std::move(mesh), PartitionSpec::parse(entry.spec),
-                            UnevenPolicy::parse(entry.policy));
-  return entry;
+  return {std::move(mesh), PartitionSpec::parse(spec), UnevenPolicy::parse(policy)};
 }
 
-TensorEntry take_tensor(Unpacker& unpacker, std::span<const TensorEntry> shardings,
+TensorEntry take_tensor(Unpacker& unpacker, std::span<const Sharding> shardings,
                         const WriterMap& writers, std::int64_t number) {
   std::string name = unpacker.text();
   const auto dtypes = all_dtypes();
@@ -95,7 +80,7 @@ TensorEntry take_tensor(Unpacker& unpacker, std::span<const TensorEntry> shardin
   for (std::size_t d = 0; d < rank; ++d) shape.push_back(unpacker.integer(0));
   const std::int64_t sharding = unpacker.integer(0, std::ssize(shardings));
   TensorEntry tensor;
-  if (sharding > 0) tensor = shardings[static_cast<std::size_t>(sharding - 1)];
+  if (sharding > 0) tensor.sharding = shardings[static_cast<std::size_t>(sharding - 1)];
   tensor.name = std::move(name);
   tensor.dtype = dtype;
   tensor.shape = shape;
@@ -111,7 +96,7 @@ TensorEntry take_tensor(Unpacker& unpacker, std::span<const TensorEntry> shardin
   tensor.listed.reserve(boxes);
   for (std::int64_t before = 0; boxes > 0; --boxes) {
     before = unpacker.integer(before, writers.num_writers() - 1);
-    Box box = take_box(unpacker, rank);
+    Box box = unpacker.box(rank);
     if (box.empty() || !Box::whole(shape).contains(box)) {
       unpacker.fail(fmt::format("tensor {:?}: the box {} is empty or leaves its shape {}",
                                 tensor.name, to_string(box), to_string(shape)));
@@ -124,7 +109,9 @@ TensorEntry take_tensor(Unpacker& unpacker, std::span<const TensorEntry> shardin
 std::string description(const TensorEntry& tensor) {
   std::string text = fmt::format("{} {}", name(tensor.dtype), to_string(tensor.shape));
   if (!tensor.sharding) return text + " in boxes";
-  return text + fmt::format(" over {} as {} ({})", tensor.mesh, tensor.spec, tensor.policy);
+  const Sharding& sharding = *tensor.sharding;
+  return text + fmt::format(" over {} as {} ({})", sharding.mesh().to_string(),
+                            sharding.spec().to_string(), sharding.policy().to_string());
 }
 
 /// What the processes of a save say, put together. Thread-compatible.
@@ -282,6 +269,38 @@ class Merge {
 
 }  // namespace
 
+RecordHead head_of(std::uint64_t run, const SavePlan& plan, WriterRange mine,
+                   std::span<const WrittenShardFile> written) {
+  RecordHead head{.run = run,
+                  .list = {},
+                  .first_writer = mine.first,
+                  .files = {},
+                  .logical_bytes = plan.logical_bytes,
+                  .stored_bytes = 0,
+                  .chunks = plan.chunks};
+  head.files.resize(static_cast<std::size_t>(mine.end - mine.first));
+  for (const WrittenShardFile& file : written) {
+    head.stored_bytes += file.entry.stored_bytes;
+    head.files[static_cast<std::size_t>(file.entry.writer - mine.first)] = file.entry;
+  }
+  return head;
+}
+
+TensorList list_of(const SavePlan& plan) {
+  TensorList list{.writers = plan.writers, .tensors = {}};
+  list.tensors.reserve(plan.tensors.size());
+  for (const TensorEntry& tensor : plan.tensors) {
+    list.tensors.push_back({.name = tensor.name,
+                            .dtype = tensor.dtype,
+                            .shape = tensor.shape,
+                            .index = {},
+                            .pieces = {},
+                            .sharding = tensor.sharding,
+                            .listed = tensor.listed});
+  }
+  return list;
+}
+
 std::uint64_t run_of(std::string_view attempt) { return hash64(attempt); }
 
 Hash128 hash_of(std::span<const std::byte> encoded_list) {
@@ -333,10 +352,10 @@ Bytes encode(const TensorList& list) {
   for (const std::int64_t start : list.writers.starts()) packer.number(start);
   const SpelledShardings shardings(list.tensors);
   packer.number(std::uint64_t{shardings.different.size()});
-  for (const TensorEntry* tensor : shardings.different) {
-    packer.text(tensor->mesh);
-    packer.text(tensor->spec);
-    packer.text(tensor->policy);
+  for (const auto& [mesh, spec, policy] : shardings.different) {
+    packer.text(mesh);
+    packer.text(spec);
+    packer.text(policy);
   }
   const auto dtypes = all_dtypes();
   packer.number(std::uint64_t{list.tensors.size()});
@@ -351,7 +370,7 @@ Bytes encode(const TensorList& list) {
     packer.number(std::uint64_t{tensor.listed.size()});
     for (const WriterPiece& piece : tensor.listed) {
       packer.number(piece.writer);
-      put_box(packer, piece.box);
+      packer.box(piece.box);
     }
   }
   return sealed(packer.take());
@@ -361,7 +380,7 @@ TensorList decode_list(std::span<const std::byte> bytes) {
   Unpacker unpacker = Unpacker::of_sealed(bytes, kList);
   TensorList list;
   list.writers = take_writers(unpacker);
-  std::vector<TensorEntry> shardings;
+  std::vector<Sharding> shardings;
   for (std::size_t left = unpacker.count(3); left > 0; --left) {
     shardings.push_back(take_sharding(unpacker, list.writers));
   }

@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "shardwise/checkpoint/detail/format/manifest.h"
+#include "shardwise/checkpoint/detail/write/save_plan.h"
+#include "shardwise/checkpoint/detail/write/shard_file.h"
 #include "shardwise/checkpoint/save.h"
 #include "shardwise/runtime/process/process_group.h"
 
@@ -34,6 +36,13 @@ struct TensorList {
 
   bool operator==(const TensorList&) const = default;
 };
+
+/// The head of what these writers of a plan have written, without the hash of the list.
+RecordHead head_of(std::uint64_t run, const SavePlan& plan, WriterRange mine,
+                   std::span<const WrittenShardFile> written);
+
+/// The tensors of a plan.
+TensorList list_of(const SavePlan& plan);
 
 /// Tells the records of one attempt from those of any other. `attempt`: what no other attempt has,
 /// as its id.

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "shardwise/checkpoint/detail/together/packer.h"
-#include "shardwise/checkpoint/info.h"
+#include "shardwise/checkpoint/save.h"
 
 namespace shardwise::detail {
 namespace {

@@ -13,6 +13,23 @@ namespace shardwise::detail {
 class Packer;
 class Unpacker;
 
+/// What those say of a root for whom a manager saves: a reshard, or tiers.
+struct RootTerms {
+  /// Each process gives a root that the others do not see. A step of it has the manifest, the shard
+  /// files that the process has written, and copies of others': all roots together hold a
+  /// checkpoint, and TieredManager finds it there. keep_last is 0, or 2 or more: if a process dies
+  /// while others commit, the step before is the newest that is whole. Not with latest(), nor with
+  /// resume_key.
+  std::optional<LocalRoots> local_roots = {};
+
+  /// For work that can be done again from its start with the same bytes, as a reshard. If processes
+  /// are killed in a save, or one of several fails, the shard files that were complete stay in the
+  /// root, hidden; the next save of a manager with the same key keeps them and writes the others. A
+  /// clean-up by a manager with another key, or none, removes them. It tells what the bytes depend
+  /// on. Empty: nothing is kept.
+  std::string resume_key = {};
+};
+
 /// What all processes of a save must have given alike.
 struct SaveTerms {
   std::int64_t step = 0;

@@ -10,7 +10,7 @@
 
 namespace shardwise::detail {
 
-void check_json(const SaveOptions& options) {
+void check_json(const PublishOptions& options) {
   std::string problem = user_json_problem(options.user_json);
   if (!problem.empty()) {
     throw Error(ErrorCode::invalid_argument, "save: user_json " + problem);

@@ -13,7 +13,7 @@
 namespace shardwise::detail {
 
 /// Throws invalid_argument where a JSON text of the caller's is none.
-void check_json(const SaveOptions& options);
+void check_json(const PublishOptions& options);
 
 /// The text of a manifest, which is told of the index, if that is not empty. It was parsed as a
 /// reader parses it, and says what it was made of. Throws corrupt, unsupported.

@@ -37,7 +37,7 @@ void copy_block(std::span<const Range> ranges, std::byte* to, std::size_t begin,
   for (--range; range != ranges.end() && range->begin < end; ++range) {
     const std::size_t first = std::max(begin, range->begin);
     const std::size_t last = std::min(end, range->begin + range->from.size());
-    if (first >= last || range->from.data() == nullptr) continue;
+    if (first >= last) continue;
     stream_copy(to + first, range->from.data() + (first - range->begin), last - first);
   }
   stream_fence();
@@ -50,15 +50,11 @@ void HostSnapshot::take(std::vector<TensorSource>& sources, const Executor& exec
   std::vector<std::size_t> copied;  // the source of each range
   std::size_t bytes = 0;
   for (std::size_t i = 0; i < sources.size(); ++i) {
-    if (!sources[i].copied_by_save_async) continue;
-    const TensorInfo& info = info_of(sources[i]);
-    const std::size_t size = num_bytes(info.shape, size_bytes(info.dtype));
-    if (size == 0) continue;
-    const std::byte* from =
-        sources[i].reader->contiguous(sources[i].tensor, Box::whole(info.shape));
-    ranges.push_back({{from, size}, copy_begin(bytes, size)});
+    const auto* const host = dynamic_cast<const HostReader*>(sources[i].reader.get());
+    if (host == nullptr || host->bytes().empty()) continue;
+    ranges.push_back({host->bytes(), copy_begin(bytes, host->bytes().size())});
     copied.push_back(i);
-    bytes = ranges.back().begin + size;
+    bytes = ranges.back().begin + host->bytes().size();
   }
   if (ranges.empty()) return;
   if (bytes > held_bytes_) {
@@ -74,14 +70,7 @@ void HostSnapshot::take(std::vector<TensorSource>& sources, const Executor& exec
   });
   for (std::size_t r = 0; r < ranges.size(); ++r) {
     TensorSource& source = sources[copied[r]];
-    std::byte* const copy = memory_.get() + ranges[r].begin;
-    const TensorInfo& info = info_of(source);
-    // Not side by side in memory: a parallel_for's body could not wait for its reader.
-    if (ranges[r].from.data() == nullptr) {
-      source.reader->read(source.tensor, Box::whole(info.shape), {copy, ranges[r].from.size()});
-    }
-    source.reader = std::make_shared<HostReader>(info, copy);
-    source.tensor = 0;
+    source.reader = std::make_shared<HostReader>(info_of(source), memory_.get() + ranges[r].begin);
   }
 }
 

@@ -14,9 +14,8 @@ namespace shardwise::detail {
 /// times as long. Thread-compatible.
 class HostSnapshot {
  public:
-  /// Copies the elements of every source that asks for it (copied_by_save_async), and makes it a
-  /// source of the copy, which is valid until the next take(). Throws what a reader throws.
-  /// Requires that check_sources passed.
+  /// Copies the elements of every source that is a HostReader's, and makes it a source of the copy,
+  /// which is valid until the next take(). Requires that check_sources passed.
   void take(std::vector<TensorSource>& sources, const Executor& executor);
 
   /// How much memory is kept.

@@ -16,7 +16,8 @@ namespace {
 // Writes the shard files of an attempt, one after the other. Thread-compatible.
 class ShardFiles {
  public:
-  ShardFiles(const PartTools& tools, const AttemptDirectory& directory, const SaveOptions& options)
+  ShardFiles(const PartTools& tools, const AttemptDirectory& directory,
+             const EncodeOptions& options)
       : tools_(tools), directory_(directory), options_(options) {}
 
   std::vector<WrittenShardFile> write(const SavePlan& plan) {
@@ -82,14 +83,14 @@ class ShardFiles {
 
   const PartTools& tools_;
   const AttemptDirectory& directory_;
-  const SaveOptions& options_;
+  const EncodeOptions& options_;
   std::size_t done_bytes_ = 0;  // of the files that are complete
 };
 
 }  // namespace
 
 std::vector<WrittenShardFile> write_part(const PartTools& tools, const AttemptDirectory& directory,
-                                         const SavePlan& plan, const SaveOptions& options) {
+                                         const SavePlan& plan, const EncodeOptions& options) {
   std::vector<WrittenShardFile> written = ShardFiles(tools, directory, options).write(plan);
   // All that a reader checks of them, before the step is published: nobody could read one that
   // fails here.

@@ -31,6 +31,6 @@ struct AttemptDirectory {
 /// Writes the shard files of a plan, one after the other; they are on the disk when it returns, and
 /// what a reader checks of each was checked. Throws as CheckpointManager::save does.
 std::vector<WrittenShardFile> write_part(const PartTools& tools, const AttemptDirectory& directory,
-                                         const SavePlan& plan, const SaveOptions& options);
+                                         const SavePlan& plan, const EncodeOptions& options);
 
 }  // namespace shardwise::detail

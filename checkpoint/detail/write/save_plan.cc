@@ -73,34 +73,17 @@ std::vector<TensorSource> in_order(std::vector<TensorSource> sources, const Writ
   return sorted;
 }
 
-// Without pieces. Neighbours mostly are cut the same way, so each way is printed once. (Not
-// compared as shardings: these are equal wherever they place the same, whatever their spelling.)
+// Without pieces.
 std::vector<TensorEntry> describe(std::span<const TensorSource> sources, std::int64_t writer) {
   std::vector<TensorEntry> tensors;
   tensors.reserve(sources.size());
-  const Sharding* before = nullptr;
   for (const TensorSource& source : sources) {
     const TensorInfo& info = info_of(source);
-    if (source.boxes) {
-      TensorEntry& tensor = tensors.emplace_back(
-          TensorEntry{.name = source.name, .dtype = info.dtype, .shape = info.shape});
-      for (const Box& box : *source.boxes) tensor.listed.push_back({writer, box});
-      before = nullptr;
-      continue;
-    }
-    const Sharding& sharding = *source.sharding;
-    const bool again = before != nullptr && before->mesh() == sharding.mesh() &&
-                       before->spec() == sharding.spec() && before->policy() == sharding.policy();
-    before = &sharding;
-    tensors.push_back({.name = source.name,
-                       .dtype = info.dtype,
-                       .shape = info.shape,
-                       .mesh = again ? tensors.back().mesh : sharding.mesh().to_string(),
-                       .spec = again ? tensors.back().spec : sharding.spec().to_string(),
-                       .policy = again ? tensors.back().policy : sharding.policy().to_string(),
-                       .index = {},
-                       .pieces = {},
-                       .sharding = sharding});
+    TensorEntry& tensor = tensors.emplace_back(
+        TensorEntry{.name = source.name, .dtype = info.dtype, .shape = info.shape});
+    tensor.sharding = source.sharding;
+    if (!source.boxes) continue;
+    for (const Box& box : *source.boxes) tensor.listed.push_back({writer, box});
   }
   return tensors;
 }
@@ -184,8 +167,7 @@ std::string mesh_problem(const Mesh& mesh) {
   }
   for (const Axis& axis : mesh.axes()) {
     if (!is_utf8(axis.name)) {
-      return fmt::format("has a mesh with the axis {}, which is not UTF-8",
-                         JsonFields::shown(axis.name));
+      return fmt::format("has a mesh with the axis {}, which is not UTF-8", shown(axis.name));
     }
   }
   return {};
@@ -230,11 +212,11 @@ void check_sources(std::span<const TensorSource> sources) {
     const TensorSource& source = sources[i];
     if (const std::string problem = name_problem(source.name); !problem.empty()) {
       throw Error(ErrorCode::invalid_argument,
-                  fmt::format("save: tensor name {} {}", JsonFields::shown(source.name), problem));
+                  fmt::format("save: tensor name {} {}", shown(source.name), problem));
     }
     if (!names.insert(i)) {
-      throw Error(ErrorCode::invalid_argument, fmt::format("save: tensor name {} is given twice",
-                                                           JsonFields::shown(source.name)));
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("save: tensor name {} is given twice", shown(source.name)));
     }
     const auto fail = [&](const std::string& problem) {
       throw Error(ErrorCode::invalid_argument,
