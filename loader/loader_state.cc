@@ -3,91 +3,99 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <limits>
-#include <nlohmann/json.hpp>
-#include <set>
+#include <string>
 
+#include "shardwise/loader/detail/files/shown_text.h"
 #include "shardwise/loader/loader_options.h"
+#include "shardwise/loader/sources/detail/json_value.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/storage/hash.h"
 
 namespace shardwise {
 namespace {
 
-using nlohmann::json;
-
 constexpr std::array kKeys{"seed",  "next_batch", "source", "stages", "batch_size",
                            "order", "last_batch", "bad",    "digest"};
 
 [[noreturn]] void fail(const std::string& found) {
-  throw Error(ErrorCode::invalid_argument, "read loader state: " + found);
+  throw Error(ErrorCode::invalid_argument, "read loader state: " + detail::one_line(found));
 }
+
+/// A key of the state, and what the text gives it.
+struct Member {
+  bool is_there = false;
+  detail::JsonValue value = {};
+  std::string text = {};
+};
+
+using Members = std::array<Member, kKeys.size()>;
 
 // For messages: one line of ASCII, however large the value.
-std::string shown(const json& value) {
-  if (value.is_structured()) return value.type_name();
-  return fmt::format("{:.60}", value.dump(-1, ' ', true));
+std::string shown(const Member& member) {
+  if (member.value.is_text) return fmt::format("\"{}\"", detail::shown_text(member.text));
+  return member.value.shape.empty() ? detail::shown_text(member.text) : "a list";
 }
 
-// nlohmann silently keeps the last of two equal keys, so repeated keys are looked for while
-// parsing.
-json parse_object(std::string_view text) {
-  std::set<std::string> keys;
-  const auto check = [&keys](int, json::parse_event_t event, json& parsed) {
-    if (event == json::parse_event_t::key && !keys.insert(parsed.get<std::string>()).second) {
-      fail(fmt::format("key {} comes twice", shown(parsed)));
+Members read_members(std::string_view text) {
+  Members members;
+  const auto target = [&members](std::string_view key) -> detail::JsonTarget {
+    const auto known = std::ranges::find(kKeys, key);
+    if (known == kKeys.end()) {
+      fail(fmt::format("unknown key \"{}\", needed is {}", detail::shown_text(key),
+                       fmt::join(kKeys, ", ")));
     }
-    return true;
+    Member& member = members[static_cast<std::size_t>(known - kKeys.begin())];
+    if (member.is_there) fail(fmt::format("key \"{}\" comes twice", key));
+    member.is_there = true;
+    return {.value = &member.value, .text = &member.text};
   };
-  json object;
   try {
-    object = json::parse(text, check);
-  } catch (const json::exception& e) {
-    fail(e.what());
+    detail::read_json_object(text, target);
+  } catch (const detail::JsonFault& fault) {
+    fail(fault.found);
   }
-  if (!object.is_object()) fail(fmt::format("found {}, needed is an object", object.type_name()));
-  for (const std::string& key : keys) {
-    if (std::ranges::find(kKeys, key) == kKeys.end()) {
-      fail(fmt::format("unknown key {}, needed is {}", shown(key), fmt::join(kKeys, ", ")));
-    }
-  }
-  return object;
+  return members;
 }
 
-const json& member(const json& object, const char* key) {
-  const auto found = object.find(key);
-  if (found == object.end()) fail(fmt::format("key \"{}\" is missing", key));
-  return *found;
+const Member& member_of(const Members& members, std::string_view key) {
+  const auto number = static_cast<std::size_t>(std::ranges::find(kKeys, key) - kKeys.begin());
+  if (!members[number].is_there) fail(fmt::format("key \"{}\" is missing", key));
+  return members[number];
 }
 
-std::uint64_t number(const json& object, const char* key, std::uint64_t most) {
-  const json& value = member(object, key);
-  if (!value.is_number_unsigned() || value.get<std::uint64_t>() > most) {
-    fail(fmt::format("\"{}\" is {}, needed is a whole number from 0 to {}", key, shown(value),
-                     most));
+std::uint64_t number(const Members& members, std::string_view key, std::uint64_t most) {
+  const Member& member = member_of(members, key);
+  const char* const end = member.text.data() + member.text.size();
+  std::uint64_t found = 0;
+  if (member.value.has_integer && member.value.shape.empty()) {
+    const auto [read_to, problem] = std::from_chars(member.text.data(), end, found);
+    if (read_to == end && problem == std::errc() && found <= most) return found;
   }
-  return value.get<std::uint64_t>();
+  fail(
+      fmt::format("\"{}\" is {}, needed is a whole number from 0 to {}", key, shown(member), most));
 }
 
 // Hash64 or Hash128, as hex digits.
 template <class Hash>
-Hash hash(const json& object, const char* key) {
-  const json& value = member(object, key);
+Hash hash(const Members& members, std::string_view key) {
+  const Member& member = member_of(members, key);
   Hash bits{};
-  if (value.is_string() && from_hex(value.get_ref<const std::string&>(), bits)) return bits;
-  fail(fmt::format("\"{}\" is {}, needed is a string of {} hex digits", key, shown(value),
+  if (member.value.is_text && from_hex(member.text, bits)) return bits;
+  fail(fmt::format("\"{}\" is {}, needed is a string of {} hex digits", key, shown(member),
                    2 * sizeof(Hash)));
 }
 
 template <class Enum, std::size_t kCount>
-Enum choice(const json& object, const char* key, const std::array<Enum, kCount>& choices) {
-  const json& value = member(object, key);
+Enum choice(const Members& members, std::string_view key, const std::array<Enum, kCount>& choices) {
+  const Member& member = member_of(members, key);
   std::string known;
   for (const Enum one : choices) {
-    if (value.is_string() && value.get_ref<const std::string&>() == name(one)) return one;
+    if (member.value.is_text && member.text == name(one)) return one;
     known += fmt::format("{}\"{}\"", known.empty() ? "" : ", ", name(one));
   }
-  fail(fmt::format("\"{}\" is {}, needed is one of {}", key, shown(value), known));
+  fail(fmt::format("\"{}\" is {}, needed is one of {}", key, shown(member), known));
 }
 
 }  // namespace
@@ -102,19 +110,20 @@ std::string to_json(const LoaderState& state) {
 
 LoaderState loader_state_from_json(std::string_view text) {
   constexpr std::uint64_t kMost = std::numeric_limits<std::int64_t>::max();
-  const json object = parse_object(text);
+  const Members members = read_members(text);
   LoaderState state;
-  state.seed = number(object, "seed", std::numeric_limits<std::uint64_t>::max());
-  state.next_batch = static_cast<std::int64_t>(number(object, "next_batch", kMost));
-  state.source = hash<std::uint64_t>(object, "source");
-  state.stages = hash<std::uint64_t>(object, "stages");
-  state.batch_size = static_cast<std::int64_t>(number(object, "batch_size", kMost));
-  state.order = choice(object, "order", std::array{RecordOrder::sequential, RecordOrder::shuffled});
+  state.seed = number(members, "seed", std::numeric_limits<std::uint64_t>::max());
+  state.next_batch = static_cast<std::int64_t>(number(members, "next_batch", kMost));
+  state.source = hash<std::uint64_t>(members, "source");
+  state.stages = hash<std::uint64_t>(members, "stages");
+  state.batch_size = static_cast<std::int64_t>(number(members, "batch_size", kMost));
+  state.order =
+      choice(members, "order", std::array{RecordOrder::sequential, RecordOrder::shuffled});
   state.last_batch =
-      choice(object, "last_batch", std::array{LastBatch::drop, LastBatch::pad, LastBatch::wrap});
-  state.bad_records =
-      choice(object, "bad", std::array{BadRecords::fail, BadRecords::substitute, BadRecords::mask});
-  const Hash128 digest = hash<Hash128>(object, "digest");
+      choice(members, "last_batch", std::array{LastBatch::drop, LastBatch::pad, LastBatch::wrap});
+  state.bad_records = choice(
+      members, "bad", std::array{BadRecords::fail, BadRecords::substitute, BadRecords::mask});
+  const Hash128 digest = hash<Hash128>(members, "digest");
   state.digest = {digest.high, digest.low};
   return state;
 }

@@ -26,9 +26,8 @@ namespace shardwise {
 ///
 ///     images:FOLDER?height=64&width=64&channels=3      also resize (stretch, crop), labels
 ///                                                      (automatic, none), max_pixels
-///     tar:a.tar,b.tar?height=64&width=64               the same, and bytes=json,txt: members that
-///     are
-///                                                      fields, as bytes
+///     tar:a.tar,b.tar?height=64&width=64               the same, and bytes=json,txt: members whose
+///                                                      names end so are fields, as bytes
 ///
 /// A type is a DType's name and a shape, if it is not a scalar; "[]" is a ragged list, "[,3]" a
 /// ragged list of threes, "text" is "u8[]". In csv files a type has no shape. The type "?" is found

@@ -84,8 +84,8 @@ struct Hdf5Options {
 /// for strings, records and the like, for a scalar and data in external files.
 ///
 ///   const auto open = [] {
-///     return open_hdf5({"a.h5", "b.h5"}, {.fields = {{"image", "/images"}, {"label",
-///     "/labels"}}});
+///     return open_hdf5({"a.h5", "b.h5"},
+///                      {.fields = {{"image", "/images"}, {"label", "/labels"}}});
 ///   };
 std::shared_ptr<const Source> open_hdf5(const std::vector<std::filesystem::path>& paths,
                                         const Hdf5Options& options = {});

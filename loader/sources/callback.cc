@@ -57,6 +57,10 @@ auto CallbackSource::guarded(const Sample& sample, Body&& body) const {
     throw;
   } catch (const std::exception& error) {
     throw Error(ErrorCode::io, fmt::format("callback: record {}: {}", sample.record, error.what()));
+  } catch (...) {
+    throw Error(ErrorCode::io,
+                fmt::format("callback: record {}: the function threw what is no std::exception",
+                            sample.record));
   }
 }
 

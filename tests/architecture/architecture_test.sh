@@ -85,7 +85,7 @@ room libjpeg '^(jpeglib|jerror)' '^loader/detail/image/jpeg_image\.cc$'
 room zlib '^zlib' '^(loader|examples/gpt)/'
 room fmt '^fmt/' '\.cc$'
 room RapidJSON '^rapidjson/' '^(checkpoint/detail/format/json_document\.(h|cc)|convert/detail/strict_json\.cc|loader/sources/detail/json_value\.cc)$'
-room nlohmann-json '^nlohmann/' '^(loader/.*\.cc|tools/.*|examples/.*)$'
+room nlohmann-json '^nlohmann/' '^(tools|examples)/'
 room CLI11 '^CLI/' '^(tools/command_line\.cc|examples/.*)$'
 room '<execution>' '^execution$' '^$'
 

@@ -97,6 +97,7 @@ class MemberReader {
     }
     to_.value->is_text = true;
     to_.value->shape = {static_cast<std::int64_t>(text.size())};
+    if (to_.text != nullptr) *to_.text = text;
     if (!to_.dtype) return true;
     const auto* const begin = reinterpret_cast<const std::byte*>(text.data());
     to_.value->elements.assign(begin, begin + text.size());
@@ -130,6 +131,7 @@ class MemberReader {
       fail("a list and something else side by side");
     }
     rank_ = lists();
+    if (to_.text != nullptr && lists() == 0) *to_.text = text;
     if (!to_.dtype) return true;
     const std::size_t end = value.elements.size();
     value.elements.resize(end + size_bytes(*to_.dtype));

@@ -31,6 +31,7 @@ struct JsonValue {
 struct JsonTarget {
   JsonValue* value = nullptr;  ///< null: any value is skipped
   std::optional<DType> dtype = {};
+  std::string* text = nullptr;  ///< if given: a string's characters, or a number as it is written
 };
 
 /// Reads a text that is one JSON object (RFC 8259; nothing in it may be beyond the range of a

@@ -99,19 +99,30 @@ TEST(Callback, FillsARecordOnceForAllItsBoxes) {
 }
 
 TEST(Callback, MakesAnErrorOfWhatIsThrown) {
-  const auto source = callback_source({{"x", DType::u8, {}}}, 3,
-                                      [](const Sample& sample, std::span<std::byte* const>) {
-                                        if (sample.record == 0)
-                                          throw std::runtime_error("no camera");
-                                        if (sample.record == 1) {
-                                          throw Error(ErrorCode::not_found, "no file");
-                                        }
-                                        throw std::bad_alloc();
-                                      });
+  const auto fail = [](const Sample& sample) {
+    if (sample.record == 0) throw std::runtime_error("no camera");
+    if (sample.record == 1) throw Error(ErrorCode::not_found, "no file");
+    if (sample.record == 2) throw std::bad_alloc();
+    throw 3;  // NOLINT(hicpp-exception-baseclass)
+  };
+  const auto source = callback_source(
+      {{"x", DType::u8, {2}, true}}, 4,
+      [&](const Sample& sample, std::span<std::byte* const>) { fail(sample); },
+      [&](const Sample& sample, std::size_t) {
+        fail(sample);
+        return std::int64_t{1};
+      });
   EXPECT_THAT(message_of(ErrorCode::io, [&] { read_whole(*source, 0, 0); }),
               "callback: record 0: no camera");
   EXPECT_THAT(message_of(ErrorCode::not_found, [&] { read_whole(*source, 0, 1); }), "no file");
   EXPECT_THROW(read_whole(*source, 0, 2), std::bad_alloc);
+  EXPECT_THAT(message_of(ErrorCode::io, [&] { read_whole(*source, 0, 3); }),
+              "callback: record 3: the function threw what is no std::exception");
+  EXPECT_THAT(message_of(ErrorCode::io, [&] { source->length({.record = 0}, 0); }),
+              "callback: record 0: no camera");
+  EXPECT_THROW(source->length({.record = 2}, 0), std::bad_alloc);
+  EXPECT_THAT(message_of(ErrorCode::io, [&] { source->length({.record = 3}, 0); }),
+              "callback: record 3: the function threw what is no std::exception");
 }
 
 TEST(Callback, RejectsWhatCannotBe) {
