@@ -57,7 +57,7 @@ void SafetensorsReader::read(std::size_t tensor, const Box& box, std::span<std::
     detail::read_box(*file, place.offset, info.shape, element_bytes, box, out);
   } catch (const Error& error) {
     throw Error(error, fmt::format("tensor {} of {}: {}", shown(info.name),
-                                   model.files.path(place.file).string(), error.what()));
+                                   model.paths[place.file].string(), error.what()));
   }
 }
 

@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <utility>
 
 #include "shardwise/convert/detail/foreign_format.h"
 #include "shardwise/convert/detail/safetensors_header.h"
@@ -94,12 +95,19 @@ fs::path find_source(FileSystem& file_system, const fs::path& source) {
                 fmt::format("it seems to be {}; needed is safetensors", what));
 }
 
+/// Follows links, as caches of downloads are made of them.
+std::unique_ptr<File> open_linked(FileSystem& file_system, const fs::path& path) {
+  std::error_code error;  // what is not there is told by open()
+  const fs::path real = fs::canonical(path, error);
+  return file_system.open(error ? path : real);
+}
+
 class ModelBuilder {
  public:
   explicit ModelBuilder(SafetensorsModel& model) : model_(model) {}
 
-  /// `index`: tensor -> file; null where there is only this file.
-  void add_file(const fs::path& path, const WeightMap* index);
+  /// `index`: tensor -> file; null if there is only this file.
+  void add_file(std::size_t number, const WeightMap* index);
 
   /// Sorts what was added.
   void finish();
@@ -111,20 +119,20 @@ class ModelBuilder {
   };
 
   SafetensorsModel& model_;
-  std::size_t num_files_ = 0;
   std::vector<Tensor> tensors_;
   std::map<std::string, std::string> metadata_;  // of the files so far
 };
 
-void ModelBuilder::add_file(const fs::path& path, const WeightMap* index) {
+void ModelBuilder::add_file(std::size_t number, const WeightMap* index) {
+  const fs::path& path = model_.paths[number];
   const std::string file_name = path.filename().string();
-  const std::size_t number = num_files_++;
-  const std::shared_ptr<File> file = model_.files.add(path);
+  const std::shared_ptr<File> file = model_.files.at(number);
+  const std::uint64_t bytes = file->size();
+  model_.bytes[number] = bytes;
   const std::uint64_t length = header_bytes(*file, path);
   const std::uint64_t begin = kLengthBytes + length;
   const std::string text = read_text(*file, kLengthBytes, length);
-  SafetensorsHeader header =
-      with_path(path, [&] { return parse_header(text, model_.files.size(number) - begin); });
+  SafetensorsHeader header = with_path(path, [&] { return parse_header(text, bytes - begin); });
   for (SafetensorsEntry& tensor : header.tensors) {
     if (index) {
       const auto listed = index->find(tensor.name);
@@ -161,13 +169,13 @@ void ModelBuilder::finish() {
 }
 
 WeightMap read_index(FileSystem& file_system, const fs::path& path) {
-  WeightFiles files(std::shared_ptr<FileSystem>(std::shared_ptr<void>(), &file_system));
-  const std::shared_ptr<File> file = files.add(path);
-  if (files.size(0) > kMostHeaderBytes) {
+  const std::unique_ptr<File> file = open_linked(file_system, path);
+  const std::uint64_t bytes = file->size();
+  if (bytes > kMostHeaderBytes) {
     refuse_source(ErrorCode::corrupt, path,
-                  fmt::format("it has {} bytes, allowed are {}", files.size(0), kMostHeaderBytes));
+                  fmt::format("it has {} bytes, allowed are {}", bytes, kMostHeaderBytes));
   }
-  const std::string text = read_text(*file, 0, files.size(0));
+  const std::string text = read_text(*file, 0, bytes);
   return with_path(path, [&] { return parse_index(text); });
 }
 
@@ -184,12 +192,19 @@ void check_complete(const fs::path& path, const WeightMap& index,
   }
 }
 
-void add_files_of(const fs::path& path, const WeightMap& index, ModelBuilder& builder) {
+std::vector<fs::path> files_of(const fs::path& path, const WeightMap& index) {
   std::set<std::string_view> names;
   for (const auto& [tensor, file] : index) names.insert(file);
-  for (const std::string_view name : names) {
+  std::vector<fs::path> paths;
+  for (const std::string_view name : names) paths.push_back(path.parent_path() / name);
+  return paths;
+}
+
+void add_files_of(const fs::path& path, const WeightMap& index, std::size_t files,
+                  ModelBuilder& builder) {
+  for (std::size_t file = 0; file < files; ++file) {
     try {
-      builder.add_file(path.parent_path() / name, &index);
+      builder.add_file(file, &index);
     } catch (const Error& error) {
       if (error.code() != ErrorCode::not_found) throw;
       refuse_source(ErrorCode::not_found, path, error.what());
@@ -199,23 +214,43 @@ void add_files_of(const fs::path& path, const WeightMap& index, ModelBuilder& bu
 
 }  // namespace
 
+SafetensorsModel::SafetensorsModel(std::vector<fs::path> of, std::shared_ptr<FileSystem> from)
+    : file_system(std::move(from)),
+      paths(std::move(of)),
+      bytes(paths.size()),
+      files(paths.size(), [this](std::size_t file) { return open(file); }) {}
+
+std::unique_ptr<File> SafetensorsModel::open(std::size_t file) const {
+  std::unique_ptr<File> opened = open_linked(*file_system, paths[file]);
+  if (!bytes[file]) return opened;
+  if (const std::uint64_t now = opened->size(); now != *bytes[file]) {
+    refuse_source(ErrorCode::corrupt, paths[file],
+                  fmt::format("it has {} bytes now, it had {}", now, *bytes[file]));
+  }
+  return opened;
+}
+
 std::unique_ptr<SafetensorsModel> open_safetensors(const fs::path& source,
                                                    const std::shared_ptr<FileSystem>& file_system) {
   const fs::path path = find_source(*file_system, source);
-  auto model = std::make_unique<SafetensorsModel>(file_system);
-  ModelBuilder builder(*model);
-  if (path.extension() == ".json") {
-    const WeightMap index = read_index(*file_system, path);
+  const bool has_index = path.extension() == ".json";
+  WeightMap index;
+  if (has_index) {
+    index = read_index(*file_system, path);
     if (index.empty()) {
       refuse_source(ErrorCode::corrupt, path, "its weight_map is empty; needed is a tensor");
     }
-    add_files_of(path, index, builder);
-    builder.finish();
-    check_complete(path, index, model->tensors);
-  } else {
-    builder.add_file(path, nullptr);
-    builder.finish();
   }
+  auto model = std::make_unique<SafetensorsModel>(
+      has_index ? files_of(path, index) : std::vector{path}, file_system);
+  ModelBuilder builder(*model);
+  if (has_index) {
+    add_files_of(path, index, model->paths.size(), builder);
+  } else {
+    builder.add_file(0, nullptr);
+  }
+  builder.finish();
+  if (has_index) check_complete(path, index, model->tensors);
   return model;
 }
 

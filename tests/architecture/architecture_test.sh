@@ -30,8 +30,9 @@ allowed_runtime="shard runtime"
 allowed_loader="shard storage runtime loader"
 allowed_checkpoint="shard storage runtime checkpoint"
 allowed_convert="shard storage runtime checkpoint convert"
-# HDF5 has one lock in a process. Its header names <hdf5.h>, so it cannot be public; these components share it.
-shared_detail="shardwise/storage/detail/hdf5.h" shares_detail="checkpoint loader"
+# These are shared all the same: HDF5's one lock, whose header names <hdf5.h>, so it cannot be public; and open files.
+shared_detail="checkpoint:storage/detail/hdf5.h loader:storage/detail/hdf5.h \
+checkpoint:storage/detail/open_files.h convert:storage/detail/open_files.h"
 while read -r file used; do
   own=${file%%/*} allowed=allowed_${file%%/*}
   if [[ $used == shardwise/* ]]; then
@@ -39,7 +40,7 @@ while read -r file used; do
     [[ -z ${!allowed:-} || " ${!allowed} " == *" $component "* ]] ||
       breach "$file includes $component/, which is not below $own/"
     [[ $used != */detail/* || $component == "$own" || $own == bench ]] ||
-      [[ $used == "$shared_detail" && " $shares_detail " == *" $own "* ]] ||
+      [[ " $shared_detail " == *" $own:${used#shardwise/} "* ]] ||
       breach "$file includes $component/detail/"
     if is_public "$file" && [[ $used == */detail/* ]]; then
       breach "public header $file includes a detail/ header"
@@ -111,9 +112,9 @@ done
 
 # 8. Inside a component, too, includes point one way: each part uses itself and the parts before it; parts joined by
 # "|" stand side by side and do not see each other. A part is folders, each with all below it, and file names, joined by
-# "+"; or "." for all files that are in no folder but detail/.
+# "+"; or "." for all other files that are in no folder but detail/.
 order_shard=". notation|torus|plan view|host"
-order_storage="detail ."
+order_storage="detail/attributes+detail/hdf5+detail/page_cache . detail/open_files"
 order_loader="detail/mix+detail/prefetch+detail/row_stretch+detail/scratch_memory+detail/sample_numbers source+detail/read_frame+detail/common_fields+detail/copy_row detail/order order sources/file_options+sources/images detail/files detail/image sources stages loader_options+loader_stats+placement detail/engine host_loader+loader+open_source+replay+loader_state"
 order_checkpoint="box_reader+read_options+save+steps+detail/host_reader detail/format detail/codec|detail/lanes|detail/hdf5|detail/root detail/read detail/write detail/together attempt|reader|verify|staged_output|manager reshard+spec_rules+detail/reshard|tiers+detail/tiers"
 order_convert="detail ."
@@ -124,15 +125,15 @@ for component in $components tools python/src; do
   order=order_${component//\//_}
   [[ -n ${!order:-} ]] || continue
   breaches=$(awk -v component="$component" -v order="${!order}" '
-    function part_of(file,    stem, names, n, i, k) {  # its number in the list of parts; 0 if it is in none
+    function part_of(file,    stem, names, n, i, k, rest) {  # its number in the list of parts; 0 if it is in none
       file = substr(file, length(component) + 2)
       stem = file; sub(/\.[^.\/]*$/, "", stem)
       for (i = 1; i <= parts; ++i) {
-        if (part[i] == "." && (file !~ /\// || file ~ /^detail\//)) return i
+        if (part[i] == "." && (file !~ /\// || file ~ /^detail\//)) rest = i
         n = split(part[i], names, "+")
         for (k = 1; k <= n; ++k) if (stem == names[k] || index(file, names[k] "/") == 1) return i
       }
-      return 0
+      return rest + 0
     }
     BEGIN {
       steps = split(order, step, " ")
@@ -160,7 +161,7 @@ done <<< "$(grep -nE '"([a-z]+(_[a-z0-9]+)+|[A-Z][a-z]+([A-Z][a-z]+)+|[A-Za-z]+(
 # beside it, in the files of the list; lease.cc looks at /proc.
 changes='(remove|remove_all|rename|copy|copy_file|create_director[a-z]*|create_[a-z]*link|resize_file|permissions|directory_iterator|recursive_directory_iterator)\('
 looks='(canonical|weakly_canonical|exists|is_[a-z_]*|status|symlink_status|file_size|last_write_time|equivalent|read_symlink|space)\('
-may_look='/(pin|stored_checkpoint|reshard|new_target|weight_files|safetensors_model)\.cc|/directory_state\.h'
+may_look='/(pin|stored_checkpoint|reshard|new_target|safetensors_model)\.cc|/directory_state\.h'
 for file in $(sources checkpoint convert); do
   ! grep -nE "(fs|std::filesystem)::$changes|[^a-z]o?i?fstream\b|::(fopen|opendir|unlink|mkdir)\(" "$file" ||
     breach "$file does something to files beside FileSystem"

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "shardwise/checkpoint/detail/lanes/scratch_pool.h"
-#include "shardwise/checkpoint/detail/read/open_files.h"
 #include "shardwise/shard/host/page_memory.h"
+#include "shardwise/storage/detail/open_files.h"
 
 namespace shardwise::detail {
 

@@ -9,7 +9,7 @@
 
 #include "shardwise/checkpoint/box_reader.h"
 #include "shardwise/checkpoint/detail/format/manifest.h"
-#include "shardwise/checkpoint/detail/read/open_files.h"
+#include "shardwise/storage/detail/open_files.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/storage/file.h"
 

@@ -1,4 +1,4 @@
-#include "shardwise/checkpoint/detail/read/open_files.h"
+#include "shardwise/storage/detail/open_files.h"
 
 #include <utility>
 

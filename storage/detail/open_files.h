@@ -11,8 +11,8 @@
 
 namespace shardwise::detail {
 
-/// The shard files of a checkpoint, opened when they are needed. Only kMostOpen stay open: a
-/// checkpoint may have more than a process may open. Thread-safe.
+/// The files of a checkpoint or model, opened when they are needed. Only kMostOpen stay open: there
+/// may be more of them than a process may open. Thread-safe.
 class OpenFiles {
  public:
   static constexpr std::size_t kMostOpen = 64;
