@@ -13,7 +13,7 @@
 #include "shardwise/checkpoint/detail/lanes/scratch_pool.h"
 #include "shardwise/checkpoint/detail/read/chunk_scatter.h"
 #include "shardwise/checkpoint/detail/read/directory_state.h"
-#include "shardwise/checkpoint/detail/read/hash_range.h"
+#include "shardwise/checkpoint/detail/read/file_check.h"
 #include "shardwise/checkpoint/detail/read/index_check.h"
 #include "shardwise/checkpoint/detail/read/read_pipeline.h"
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
@@ -29,7 +29,7 @@ namespace {
 using detail::ChunkId;
 using detail::ChunkRecord;
 
-// Padding and HDF5's own bytes are read in pieces of this size.
+// Padding is read in pieces of this size.
 constexpr std::size_t kVerifiedBytes = std::size_t{1} << 20;
 
 // Where another process removes a step and saves it anew, what was read is of both.
@@ -64,7 +64,6 @@ class Verifier {
   bool open_manifest();
   void find_foreign_files();
   void open_shard_files();
-  void hash_structure(std::size_t number);
   void list_chunks();
   void list_padding();
   void check_long_padding();
@@ -78,9 +77,14 @@ class Verifier {
   void report_chunk(const ChunkId& id, const Error& error);
   void check_index_file();
 
-  void hash_range(File& file, std::uint64_t begin, std::uint64_t end, Hasher128& hasher);
   void report(const Error& error, Damage damage);
   void progress();
+
+  /// For what is read beside the parts.
+  void count(std::size_t bytes) {
+    bytes_ += bytes;
+    progress();
+  }
   std::string path_of(const std::string& name) const { return (directory_ / name).string(); }
 
   /// Runs a step; what it finds to be corrupt, or cannot read, is reported of that file.
@@ -128,9 +132,8 @@ void Verifier::progress() {
 
 bool Verifier::open_manifest() {
   try {
-    stored_.directory = directory_;
     opened_ = detail::open_directory(*file_system_, directory_);
-    stored_.manifest = detail::read_manifest(opened_);
+    stored_ = detail::unread_checkpoint(opened_, detail::read_manifest(opened_));
   } catch (const Error& e) {
     if (e.code() != ErrorCode::corrupt) throw;
     report(e, {.file = detail::kManifestName, .message = e.what()});
@@ -157,8 +160,6 @@ void Verifier::find_foreign_files() {
 
 void Verifier::open_shard_files() {
   const detail::Manifest& manifest = stored_.manifest;
-  stored_.files = detail::open_files(opened_, manifest);
-  stored_.tables.resize(manifest.files.size());
   readable_.resize(manifest.files.size());
   for (std::size_t f = 0; f < manifest.files.size(); ++f) {
     const detail::FileEntry& entry = manifest.files[f];
@@ -168,7 +169,9 @@ void Verifier::open_shard_files() {
       pieces = detail::read_file_pieces(*stored_.files->at(f), directory_, stored_.manifest, f);
     });
     if (!described) continue;
-    attempt(entry.name, [&] { hash_structure(f); });
+    attempt(entry.name, [&] {
+      detail::check_structure(stored_, f, [this](std::size_t bytes) { count(bytes); });
+    });
     readable_[f] = attempt(entry.name, [&] {
       stored_.tables[f] =
           detail::read_chunk_table(*stored_.files->at(f), directory_, manifest, f, pieces);
@@ -177,28 +180,6 @@ void Verifier::open_shard_files() {
     });
   }
   attempt(detail::kManifestName, [&] { detail::check_no_file_missing(manifest, directory_); });
-}
-
-void Verifier::hash_range(File& file, std::uint64_t begin, std::uint64_t end, Hasher128& hasher) {
-  std::vector<std::byte> room(
-      static_cast<std::size_t>(std::min<std::uint64_t>(kVerifiedBytes, end - begin)));
-  detail::hash_range(file, begin, end, room, hasher);
-  bytes_ += static_cast<std::size_t>(end - begin);
-  progress();
-}
-
-void Verifier::hash_structure(std::size_t number) {
-  const detail::FileEntry& entry = stored_.manifest.files[number];
-  Hasher128 hasher;
-  const std::shared_ptr<File> file = stored_.files->at(number);
-  hash_range(*file, 0, entry.data_begin, hasher);
-  hash_range(*file, entry.data_end, entry.bytes, hasher);
-  if (hasher.digest() == entry.structure_hash) return;
-  throw Error(ErrorCode::corrupt,
-              fmt::format("verify {}: the hash of HDF5's own bytes, outside [{}, {}), is {}, must "
-                          "be {}",
-                          path_of(entry.name), entry.data_begin, entry.data_end,
-                          to_hex(hasher.digest()), to_hex(entry.structure_hash)));
 }
 
 void Verifier::list_chunks() {
@@ -397,7 +378,8 @@ void Verifier::check_index_file() {
   attempt(name, [&] {
     const auto file = detail::open_file(opened_, {.name = name, .bytes = manifest.index_bytes});
     Hasher128 hasher;
-    hash_range(*file, 0, manifest.index_bytes, hasher);
+    detail::hash_range(*file, 0, manifest.index_bytes, hasher,
+                       [this](std::size_t bytes) { count(bytes); });
     std::string problem;
     if (hasher.digest() != manifest.index_hash) {
       problem = fmt::format("verify {}: its hash is {}, must be {}", path_of(name),

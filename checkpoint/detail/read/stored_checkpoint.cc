@@ -80,13 +80,8 @@ ChunkTable read_records(File& file, const std::string& path, const FileEntry& en
 
 StoredCheckpoint open_once(FileSystem& file_system, const fs::path& directory, bool as_needed) {
   const OpenDirectory opened = open_directory(file_system, directory);
-  StoredCheckpoint checkpoint;
-  checkpoint.directory = directory;
-  checkpoint.manifest = read_manifest(opened);
-  checkpoint.files = open_files(opened, checkpoint.manifest);
+  StoredCheckpoint checkpoint = unread_checkpoint(opened, read_manifest(opened));
   const std::size_t files = checkpoint.manifest.files.size();
-  checkpoint.tables.resize(files);
-  checkpoint.is_loaded.resize(files, false);
   if (checkpoint.manifest.version != kListedVersion &&
       (as_needed || files > kMostFilesReadAtOnce)) {
     return checkpoint;
@@ -167,11 +162,17 @@ std::unique_ptr<File> open_file(const OpenDirectory& directory, const FileEntry&
   return file;
 }
 
-std::unique_ptr<OpenFiles> open_files(const OpenDirectory& directory, const Manifest& manifest) {
-  return std::make_unique<OpenFiles>(manifest.files.size(),
-                                     [directory, files = manifest.files](std::size_t number) {
-                                       return open_file(directory, files[number]);
-                                     });
+StoredCheckpoint unread_checkpoint(const OpenDirectory& directory, Manifest manifest) {
+  StoredCheckpoint checkpoint;
+  checkpoint.directory = directory.path;
+  checkpoint.manifest = std::move(manifest);
+  const std::vector<FileEntry>& files = checkpoint.manifest.files;
+  checkpoint.files = std::make_unique<OpenFiles>(
+      files.size(),
+      [directory, files](std::size_t number) { return open_file(directory, files[number]); });
+  checkpoint.tables.resize(files.size());
+  checkpoint.is_loaded.resize(files.size(), false);
+  return checkpoint;
 }
 
 void read_file_description(File& file, const std::string& path, FileEntry& entry) {

@@ -9,8 +9,8 @@
 
 #include "shardwise/checkpoint/box_reader.h"
 #include "shardwise/checkpoint/detail/format/manifest.h"
-#include "shardwise/storage/detail/open_files.h"
 #include "shardwise/shard/error.h"
+#include "shardwise/storage/detail/open_files.h"
 #include "shardwise/storage/file.h"
 
 namespace shardwise::detail {
@@ -80,8 +80,9 @@ Manifest read_manifest(const OpenDirectory& directory);
 /// removed or replaced meanwhile.
 std::unique_ptr<File> open_file(const OpenDirectory& directory, const FileEntry& entry);
 
-/// The shard files of a manifest, which are opened so.
-std::unique_ptr<OpenFiles> open_files(const OpenDirectory& directory, const Manifest& manifest);
+/// A checkpoint with this manifest, of whose shard files none is read yet. They are opened so, and
+/// need not all be there.
+StoredCheckpoint unread_checkpoint(const OpenDirectory& directory, Manifest manifest);
 
 /// Reads the description of a shard file of version 2 into its entry, which has what the manifest
 /// says; `path` is for messages. Throws corrupt if it is not that of the entry.

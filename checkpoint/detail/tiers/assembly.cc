@@ -7,10 +7,10 @@
 #include <optional>
 #include <set>
 
+#include "shardwise/checkpoint/detail/read/file_check.h"
 #include "shardwise/checkpoint/detail/read/read_plan.h"
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
 #include "shardwise/checkpoint/detail/root/attempt.h"
-#include "shardwise/checkpoint/detail/tiers/file_check.h"
 #include "shardwise/checkpoint/detail/together/file_transfer.h"
 #include "shardwise/checkpoint/detail/together/packer.h"
 #include "shardwise/shard/error.h"
@@ -142,7 +142,8 @@ void Assembly::check(StoredCheckpoint& checkpoint, std::int64_t file, int holder
 
 void Assembly::check_own_files() {
   if (!directory_) return;
-  StoredCheckpoint checkpoint = partial_checkpoint(files_, *directory_, manifest_);
+  StoredCheckpoint checkpoint = unread_checkpoint(
+      {*directory_, manifest_.step, files_.open_directory(*directory_)}, manifest_);
   for (const std::int64_t file : std::set(missing_)) {
     const auto held = held_.paths.find(file);
     if (held == held_.paths.end()) continue;
@@ -218,7 +219,8 @@ void Assembly::take(std::span<const FileTransfer> transfers) {
       group_, files_, transfers,
       [&](const std::string& name) { return held_.paths.at(number_of(name)).front(); }, target);
   if (missing_.empty()) return;
-  StoredCheckpoint checkpoint = partial_checkpoint(files_, target, manifest_);
+  StoredCheckpoint checkpoint =
+      unread_checkpoint({target, manifest_.step, files_.open_directory(target)}, manifest_);
   for (std::size_t i = 0; i < transfers.size(); ++i) {
     const FileTransfer& transfer = transfers[i];
     if (transfer.to != group_.rank()) continue;

@@ -1,0 +1,62 @@
+#include "shardwise/checkpoint/detail/read/file_check.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "shardwise/shard/error.h"
+
+namespace shardwise::detail {
+namespace {
+
+constexpr std::size_t kHashedBytes = std::size_t{1} << 20;
+
+}  // namespace
+
+void hash_range(File& file, std::uint64_t begin, std::uint64_t end, Hasher128& hasher,
+                const ReadFunction& read) {
+  std::vector<std::byte> room(
+      static_cast<std::size_t>(std::min<std::uint64_t>(kHashedBytes, end - begin)));
+  while (begin < end) {
+    const auto bytes = static_cast<std::size_t>(std::min<std::uint64_t>(room.size(), end - begin));
+    file.read_at(begin, room.data(), bytes);
+    hasher.update(room.data(), bytes);
+    begin += bytes;
+    if (read) read(bytes);
+  }
+}
+
+void check_structure(const StoredCheckpoint& checkpoint, std::size_t file,
+                     const ReadFunction& read) {
+  const FileEntry& entry = checkpoint.manifest.files[file];
+  const std::shared_ptr<File> opened = checkpoint.files->at(file);
+  Hasher128 hasher;
+  hash_range(*opened, 0, entry.data_begin, hasher, read);
+  hash_range(*opened, entry.data_end, entry.bytes, hasher, read);
+  if (hasher.digest() == entry.structure_hash) return;
+  throw Error(ErrorCode::corrupt,
+              fmt::format("check {}: found the hash {} of HDF5's own bytes, outside [{}, {}), "
+                          "needed is {}",
+                          (checkpoint.directory / entry.name).string(), to_hex(hasher.digest()),
+                          entry.data_begin, entry.data_end, to_hex(entry.structure_hash)));
+}
+
+void check_file(StoredCheckpoint& checkpoint, std::size_t file) {
+  load_file(checkpoint, file);
+  check_structure(checkpoint, file);
+  const std::shared_ptr<File> opened = checkpoint.files->at(file);
+  std::vector<std::byte> stored;
+  for (const auto& [tensor, piece] : pieces_in_file(checkpoint.manifest, file)) {
+    const std::int64_t chunks = num_chunks(checkpoint.manifest.tensors[tensor].pieces[piece]);
+    for (std::int64_t c = 0; c < chunks; ++c) {
+      const ChunkRecord& record = checkpoint.record({tensor, piece, c});
+      stored.resize(static_cast<std::size_t>(record.stored_bytes));
+      opened->read_at(record.address, stored.data(), stored.size());
+      check_chunk_hash(checkpoint, {tensor, piece, c}, hash64(stored.data(), stored.size()));
+    }
+  }
+}
+
+}  // namespace shardwise::detail

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+
+#include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
+#include "shardwise/storage/file.h"
+#include "shardwise/storage/hash.h"
+
+namespace shardwise::detail {
+
+/// Called after each read of a check, with its bytes.
+using ReadFunction = std::function<void(std::size_t bytes)>;
+
+/// Adds bytes [begin, end) of a file to a hash, a few at a time.
+void hash_range(File& file, std::uint64_t begin, std::uint64_t end, Hasher128& hasher,
+                const ReadFunction& read = nullptr);
+
+/// Compares HDF5's own bytes of a shard file, those outside its data, with their hash. Requires
+/// that the file's description was read. Throws corrupt; io if it cannot be read.
+void check_structure(const StoredCheckpoint& checkpoint, std::size_t file,
+                     const ReadFunction& read = nullptr);
+
+/// Reads all of a shard file and compares its size, its tables, HDF5's own bytes and the stored
+/// bytes of every chunk with their hashes. Throws as above.
+void check_file(StoredCheckpoint& checkpoint, std::size_t file);
+
+}  // namespace shardwise::detail
