@@ -69,7 +69,7 @@ std::vector<TensorSource> sources_of(std::int64_t first, std::int64_t count, con
                                      const Sharding& sharding) {
   std::vector<TensorSource> sources;
   for (std::int64_t t = first; t < first + count; ++t) {
-    sources.push_back(callback_source(tensor_name(t), {DType::f32, shape, sharding},
+    sources.push_back(callback_tensor(tensor_name(t), {DType::f32, shape, sharding},
                                       [](const Box& box, std::span<std::byte> out) {
                                         std::ranges::fill(out,
                                                           static_cast<std::byte>(box.begin(0)));

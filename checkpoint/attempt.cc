@@ -19,7 +19,7 @@
 namespace shardwise {
 namespace {
 
-detail::WriterMap writers_of(const ShardWriter& writer) {
+detail::WriterMap checked_map(const ShardWriter& writer) {
   if (writer.starts.empty()) {
     if (writer.writer == 0) return {};
   } else if (detail::starts_problem(writer.starts).empty() && writer.writer >= 0 &&
@@ -86,7 +86,7 @@ std::filesystem::path absolute_target(const std::filesystem::path& target) {
 
 ShardRecord write_shards(const std::filesystem::path& directory, const ShardWriter& writer,
                          std::vector<TensorSource> sources, const EncodeOptions& options) {
-  detail::WriterMap writers = writers_of(writer);
+  detail::WriterMap writers = checked_map(writer);
   detail::check_sources(sources);
   detail::devices_of(sources, writers.num_devices());
   if (writers.num_writers() == 1) writers = {};  // it has all devices
@@ -168,7 +168,7 @@ SaveStats CheckpointAttempt::publish(std::span<const ShardRecord> records,
     manifest.user_json = options.user_json;
     manifest.objects_json = options.objects_json;
     const std::vector<std::byte> index =
-        detail::build_index_file(manifest.writers, manifest.tensors);
+        detail::build_useful_index(manifest.writers, manifest.tensors);
     const std::string text = detail::checked_manifest(manifest, index);
     detail::check_written_files(*impl_->files, directory(), std::move(manifest));
     stats.file_bytes += detail::complete(*impl_->files, directory(), text, index);

@@ -10,7 +10,7 @@
 namespace shardwise {
 namespace {
 
-TensorInfo info_of(const std::string& name, const ArraySpec& spec) {
+TensorInfo named_info(const std::string& name, const ArraySpec& spec) {
   return {.name = name, .dtype = spec.dtype, .shape = spec.shape};
 }
 
@@ -72,7 +72,7 @@ Codec parse_codec(std::string_view text) {
 
 TensorSource tensor_source(std::string name, ShardedArray array) {
   Sharding sharding = array.sharding();
-  auto reader = std::make_shared<ArrayReader>(info_of(name, array.spec()), std::move(array));
+  auto reader = std::make_shared<ArrayReader>(named_info(name, array.spec()), std::move(array));
   return {std::move(name), std::move(reader), 0, std::move(sharding)};
 }
 
@@ -84,18 +84,18 @@ TensorSource host_source(std::string name, ArraySpec spec, std::span<const std::
         fmt::format("save: tensor {:?} is given {} bytes, {} {} needs {}", name, bytes.size(),
                     shardwise::name(spec.dtype), to_string(spec.shape), needed));
   }
-  auto reader = std::make_shared<detail::HostReader>(info_of(name, spec), bytes.data());
+  auto reader = std::make_shared<detail::HostReader>(named_info(name, spec), bytes.data());
   return {
       .name = std::move(name), .reader = std::move(reader), .sharding = std::move(spec.sharding)};
 }
 
-TensorSource callback_source(std::string name, ArraySpec spec,
+TensorSource callback_tensor(std::string name, ArraySpec spec,
                              std::function<void(const Box&, std::span<std::byte>)> read) {
   if (!read) {
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("save: tensor {:?} has no read function", name));
   }
-  auto reader = std::make_shared<CallbackReader>(info_of(name, spec), std::move(read));
+  auto reader = std::make_shared<CallbackReader>(named_info(name, spec), std::move(read));
   return {std::move(name), std::move(reader), 0, std::move(spec.sharding)};
 }
 

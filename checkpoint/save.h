@@ -66,7 +66,7 @@ TensorSource host_source(std::string name, ArraySpec spec, std::span<const std::
 
 /// A tensor whose boxes a function fills, as BoxReader::read() does. Throws invalid_argument where
 /// there is no function.
-TensorSource callback_source(std::string name, ArraySpec spec,
+TensorSource callback_tensor(std::string name, ArraySpec spec,
                              std::function<void(const Box&, std::span<std::byte>)> read);
 
 /// What to do where the step is already there.

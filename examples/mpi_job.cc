@@ -55,7 +55,7 @@ void run(const char* folder, const ProcessGroup& job) {
     copy_box(box, sizeof(float), {bytes.data(), mine}, {out.data(), box});
   };
   const SaveStats stats =
-      manager.save(step, {callback_source("w", {DType::f32, kShape, by_rows}, part)});
+      manager.save(step, {callback_tensor("w", {DType::f32, kShape, by_rows}, part)});
   if (job.rank() == 0) {
     std::cout << job.size() << " processes saved step " << step << ", " << stats.logical_bytes
               << " bytes\n";

@@ -219,7 +219,7 @@ TEST(ChunkWriter, WritesLargeRawChunksFromWhereTheyLie) {
       return size - file.bytes_from(bytes);
     };
     EXPECT_EQ(save(dir / "in place"), c.copied);
-    source = callback_source("x", tensor.spec, [reader = source.reader](const Box& box, auto out) {
+    source = callback_tensor("x", tensor.spec, [reader = source.reader](const Box& box, auto out) {
       reader->read(0, box, out);
     });
     EXPECT_EQ(save(dir / "copied"), size);
@@ -233,7 +233,7 @@ TEST(ChunkWriter, ReadsNoMoreAtOnceThanTheBudgetAllows) {
   const HostTensor tensor = host_tensor("x", DType::f32, {6000, 1024}, "", "-,-");
   std::atomic<int> now = 0, most = 0;
   const TensorSource source =
-      callback_source("x", tensor.spec, [&](const Box& box, std::span<std::byte> out) {
+      callback_tensor("x", tensor.spec, [&](const Box& box, std::span<std::byte> out) {
         const int count = ++now;
         int seen = most;
         while (count > seen && !most.compare_exchange_weak(seen, count)) {
@@ -260,7 +260,7 @@ TEST(ChunkWriter, ErrorsOfDiskAndSourceEndIt) {
   }
   SavePlan broken = plan;
   std::atomic<int> calls = 0;
-  broken.sources[0] = callback_source("x", tensor.spec, [&](const Box&, std::span<std::byte>) {
+  broken.sources[0] = callback_tensor("x", tensor.spec, [&](const Box&, std::span<std::byte>) {
     if (++calls == 5) throw 17;
   });
   const auto file = posix_file_system()->create(dir / "f", Caching::direct);
@@ -284,7 +284,7 @@ TEST(ChunkWriter, AnEarlierSlabDoesNotHideTheErrorOfALaterOne) {
   for (int round = 0; round < 30; ++round) {
     std::latch later_failed(1);
     std::atomic<bool> failed{false};
-    plan.sources[0] = callback_source("x", tensor.spec, [&](const Box& box, std::span<std::byte>) {
+    plan.sources[0] = callback_tensor("x", tensor.spec, [&](const Box& box, std::span<std::byte>) {
       if (box.begin(0) == 0 && box.begin(1) == 0) return later_failed.wait();
       if (box.begin(0) < 16 || failed.exchange(true)) return;
       later_failed.count_down();

@@ -164,7 +164,7 @@ TEST_F(GroupFaults, WhatASourceThrowsIsToldToAll) {
   options.sources = [&](int rank) {
     auto sources = sources_of(model(2));
     if (rank == 1) {
-      sources[1] = callback_source("b", model(2)[1].spec, [](const Box&, std::span<std::byte>) {
+      sources[1] = callback_tensor("b", model(2)[1].spec, [](const Box&, std::span<std::byte>) {
         throw std::runtime_error("the device has fallen off the bus");
       });
     }
@@ -203,7 +203,7 @@ TEST_F(GroupFaults, AHangEndsAtTheDeadline) {
                               {.group = ProcessGroup(std::move(transport), milliseconds(300))});
     auto sources = sources_of(model(2));
     if (rank == 2) {
-      sources[0] = callback_source("a", model(2)[0].spec,
+      sources[0] = callback_tensor("a", model(2)[0].spec,
                                    [&](const Box&, std::span<std::byte>) { others_ended.wait(); });
     }
     struct Ended {
@@ -227,7 +227,7 @@ TEST_F(GroupFaults, AnErrorThatNobodySawIsTheNextSaves) {
     CheckpointManager manager(dir_.path(), {.group = ProcessGroup(std::move(transport))});
     auto sources = sources_of(model(2));
     if (rank == 1) {
-      sources[0] = callback_source("a", model(2)[0].spec, [](const Box&, std::span<std::byte>) {
+      sources[0] = callback_tensor("a", model(2)[0].spec, [](const Box&, std::span<std::byte>) {
         throw std::runtime_error("no power");
       });
     }

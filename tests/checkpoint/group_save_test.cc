@@ -84,7 +84,7 @@ std::vector<TensorSource> held_by(int rank, int ranks, std::int64_t devices,
       const std::vector<std::byte> part = tensor.part(box);
       std::ranges::copy(part, out.begin());
     };
-    sources.push_back(callback_source(tensor.name, tensor.spec, read));
+    sources.push_back(callback_tensor(tensor.name, tensor.spec, read));
   }
   return sources;
 }

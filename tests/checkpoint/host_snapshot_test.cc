@@ -139,7 +139,7 @@ TEST(HostSource, AFailedSaveLeavesNothingAndTheNextHoldsItsOwnValues) {
   host.fill(1);
   CheckpointManager manager(dir.path());
   std::vector<TensorSource> with_broken = host.sources();
-  with_broken.push_back(callback_source(
+  with_broken.push_back(callback_tensor(
       "broken", {DType::f32, {5}, Sharding(Mesh::parse("1"), PartitionSpec::parse("-"))},
       [](const Box&, std::span<std::byte>) { throw std::domain_error("broken"); }));
   manager.save_async(1, with_broken);

@@ -149,7 +149,7 @@ TEST(CheckpointManager, RejectsWrongArgumentsBeforeItReturns) {
     return std::vector{source};
   };
   const auto shaped = [&](const Shape& shape) {
-    return callback_source("w", {DType::f32, shape, *good.sharding}, [](const Box&, auto) {});
+    return callback_tensor("w", {DType::f32, shape, *good.sharding}, [](const Box&, auto) {});
   };
   TensorSource no_reader, no_such_tensor = good;
   no_reader.name = "w";
@@ -373,7 +373,7 @@ struct Boom : std::runtime_error {
 
 TensorSource throwing_source(const char* what) {
   const HostTensor tensor = model(1)[0];
-  return callback_source(tensor.name, tensor.spec,
+  return callback_tensor(tensor.name, tensor.spec,
                          [what](const Box&, std::span<std::byte>) { throw Boom(what); });
 }
 

@@ -38,7 +38,7 @@ class ManyTensors {
     std::vector<TensorSource> sources;
     for (std::int64_t n = 0; n < kTensors; ++n) {
       sources.push_back(
-          callback_source(name(n), spec(n), [n](const Box& box, std::span<std::byte> out) {
+          callback_tensor(name(n), spec(n), [n](const Box& box, std::span<std::byte> out) {
             const std::vector<std::byte> all = values(n);
             copy_box(box, 4, {all.data(), Box::whole(shape(n))}, {out.data(), box});
           }));

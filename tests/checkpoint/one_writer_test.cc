@@ -20,7 +20,7 @@ const HostTensor& rows() {
 /// What rank `rank` of 4 holds of the rows: no one may ask it for others.
 TensorSource rows_of(int rank) {
   const Box held({2 * rank, 0}, {2 * rank + 2, 3});
-  return callback_source("w", rows().spec, [held](const Box& box, std::span<std::byte> out) {
+  return callback_tensor("w", rows().spec, [held](const Box& box, std::span<std::byte> out) {
     EXPECT_TRUE(held.contains(box)) << to_string(box);
     rows().source().reader->read(0, box, out);
   });

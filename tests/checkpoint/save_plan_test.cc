@@ -50,13 +50,27 @@ TEST(SavePlan, FindsTheOneNameOfManyThatIsGivenTwice) {
   }
 }
 
+TEST(SavePlan, RefusesAMeshThatNoManifestCanHold) {
+  const auto message = [](const char* mesh, const char* spec) {
+    const Sharding sharding(Mesh::parse(mesh), PartitionSpec::parse(spec));
+    const std::vector<TensorSource> sources = {
+        callback_tensor("w", {DType::f32, {8}, sharding}, [](const Box&, auto) {})};
+    return message_of(ErrorCode::invalid_argument, [&] { check_sources(sources); });
+  };
+  const std::string begin = "save: tensor \"w\" has a mesh that cannot be saved: ";
+  EXPECT_EQ(message("a=2@?", "a"), begin + "it has no devices");
+  EXPECT_EQ(message("a=20000000", "-"),
+            begin + "it has 20000000 devices, at most 16777216 are possible");
+  EXPECT_EQ(message("a\xff=2", "-"), begin + "its axis \"a\\xff\" is not UTF-8");
+}
+
 // Small tensors are stored whole, however they are cut; yet their own sharding is to fit them.
 TEST(SavePlan, RefusesAShapeThatTheShardingDoesNotAllow) {
   const auto sources = [](std::int64_t rows) {
     const Sharding sharding(Mesh::parse("a=4"), PartitionSpec::parse("a,-"),
                             UnevenPolicy::strict());
     return std::vector<TensorSource>{
-        callback_source("w/x", {DType::f32, {rows, 8}, sharding}, [](const Box&, auto) {})};
+        callback_tensor("w/x", {DType::f32, {rows, 8}, sharding}, [](const Box&, auto) {})};
   };
   for (const std::int64_t rows : {6, 6'000'002}) {
     EXPECT_THAT(
@@ -72,7 +86,7 @@ TEST(SavePlan, RefusesAShapeThatTheShardingDoesNotAllow) {
 TEST(SavePlan, KeepsEachTensorsOwnMeshAndSpec) {
   const auto source = [](const char* name, const char* mesh, const char* spec) {
     const Sharding sharding(Mesh::parse(mesh), PartitionSpec::parse(spec));
-    return callback_source(name, {DType::f32, {8, 8}, sharding}, [](const Box&, auto) {});
+    return callback_tensor(name, {DType::f32, {8, 8}, sharding}, [](const Box&, auto) {});
   };
   const SavePlan plan =
       plan_save({source("a", "data=8,model=1", "-,-"), source("b", "data=8,model=1", "-,model"),
@@ -144,7 +158,7 @@ TEST(SavePlan, ReadsSamplesOnNoThreadOfTheExecutor) {
   };
   std::vector<TensorSource> sources;
   for (int i = 0; i < 64; ++i) {
-    sources.push_back(callback_source(
+    sources.push_back(callback_tensor(
         "t" + std::to_string(i),
         {DType::f32, {256, 256}, Sharding(Mesh::line(1), PartitionSpec::parse("-,-"))},
         [&](const Box& /*box*/, std::span<std::byte> out) {

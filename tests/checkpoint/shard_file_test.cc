@@ -213,7 +213,7 @@ TEST(ShardFile, PlainHdf5FindsEachOfManyChunks) {
   constexpr std::int64_t kChunks = 1500;
   constexpr std::int64_t kStep = std::int64_t{1} << 20;
   const TempDir dir;
-  const TensorSource source = callback_source(
+  const TensorSource source = callback_tensor(
       "t", {DType::u8, {kChunks * kStep}, Sharding::replicated(Mesh::line(1), 1)},
       [](const Box& box, std::span<std::byte> out) {
         std::memset(out.data(), static_cast<int>(box.begin(0) / kStep % 251), out.size());

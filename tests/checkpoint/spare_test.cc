@@ -279,7 +279,7 @@ TEST_F(ReusedFiles, GoWithASaveThatFails) {
   save(2, model(2));
   std::vector<TensorSource> sources = sources_of(model(3));
   const HostTensor first = model(3)[0];
-  sources[0] = callback_source(first.name, first.spec, [](const Box&, std::span<std::byte>) {
+  sources[0] = callback_tensor(first.name, first.spec, [](const Box&, std::span<std::byte>) {
     throw std::runtime_error("no");
   });
   EXPECT_THROW(manager_->save(3, std::move(sources)), std::runtime_error);

@@ -438,7 +438,7 @@ TEST_F(Tiers, NothingIsDoneInTheDurableRootUntilTheFastSaveHasEnded) {
   std::atomic<bool> is_first = true;
   const ArraySpec spec{DType::f32, {12}, Sharding(Mesh::line(12), PartitionSpec::parse("0"))};
   const PendingSave pending =
-      tiers.save_async(1, {callback_source("w", spec, [&](const Box&, std::span<std::byte> out) {
+      tiers.save_async(1, {callback_tensor("w", spec, [&](const Box&, std::span<std::byte> out) {
                          if (is_first.exchange(false)) {
                            asked.count_down();
                            answer.wait();

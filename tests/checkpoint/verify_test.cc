@@ -31,7 +31,7 @@ namespace fs = std::filesystem;
 TensorSource source(const std::string& name, DType dtype, const Shape& shape,
                     const std::string& mesh, const std::string& spec, std::vector<std::byte> data) {
   const Sharding sharding(Mesh::parse(mesh), PartitionSpec::parse(spec));
-  return callback_source(
+  return callback_tensor(
       name, {dtype, shape, sharding}, [=](const Box& box, std::span<std::byte> out) {
         copy_box(box, size_bytes(dtype), {data.data(), Box::whole(shape)}, {out.data(), box});
       });

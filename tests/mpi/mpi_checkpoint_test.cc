@@ -206,7 +206,7 @@ TEST(MpiCheckpoint, OfWhichAPartFailsIsCommittedByNobody) {
   const int bad = world.size() - 1;
   TensorSource source = tensor.source();
   if (world.rank() == bad) {
-    source = callback_source("w", tensor.spec, [](const Box&, std::span<std::byte>) {
+    source = callback_tensor("w", tensor.spec, [](const Box&, std::span<std::byte>) {
       throw std::runtime_error("the GPU has fallen off the bus");
     });
   }

@@ -67,7 +67,7 @@ struct HostTensor {
 
   /// Shares the data.
   TensorSource source() const {
-    return callback_source(name, spec, [tensor = *this](const Box& box, std::span<std::byte> out) {
+    return callback_tensor(name, spec, [tensor = *this](const Box& box, std::span<std::byte> out) {
       copy_box(box, size_bytes(tensor.spec.dtype),
                {tensor.data->data(), Box::whole(tensor.spec.shape)}, {out.data(), box});
     });

@@ -257,9 +257,7 @@ std::string print_manifest(const Manifest& manifest) {
     printer.put(",\n\"index\":{{\"name\":\"{}\",\"bytes\":{},\"xxh3\":\"{}\"}}", kIndexName,
                 manifest.index_bytes, to_hex(manifest.index_hash));
   }
-  const Hash128 checksum =
-      hash128(reinterpret_cast<const std::byte*>(printer.text().data()), printer.text().size());
-  printer.put(",\n\"checksum\":\"{}\"}}\n", to_hex(checksum));
+  printer.put(",\n\"checksum\":\"{}\"}}\n", to_hex(hash128(printer.text())));
   return printer.take();
 }
 

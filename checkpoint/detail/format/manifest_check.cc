@@ -114,12 +114,20 @@ void check_records(std::span<const TensorEntry> tensors, std::span<const FileEnt
 
 }  // namespace
 
-std::string mesh_problem(const Mesh& mesh, const WriterMap& writers) {
+std::string mesh_problem(const Mesh& mesh) {
   if (mesh.is_abstract()) return "it has no devices";
   if (mesh.size() > kMostListedPositions) {
     return fmt::format("it has {} devices, at most {} are possible", mesh.size(),
                        kMostListedPositions);
   }
+  for (const Axis& axis : mesh.axes()) {
+    if (!is_utf8(axis.name)) return fmt::format("its axis {} is not UTF-8", shown(axis.name));
+  }
+  return {};
+}
+
+std::string mesh_problem(const Mesh& mesh, const WriterMap& writers) {
+  if (std::string problem = mesh_problem(mesh); !problem.empty()) return problem;
   if (const DeviceId last = last_device(mesh); last >= writers.num_devices()) {
     return fmt::format("nobody writes what device {} holds: the writers have devices 0 to {}", last,
                        writers.num_devices() - 1);

@@ -19,7 +19,9 @@ void check_tensor(const TensorEntry& tensor, std::int64_t number, std::int64_t w
 /// cover every element once).
 void check_listed_tensor(const TensorEntry& tensor, std::int64_t number);
 
-/// Why no tensor that these writers store can be cut over this mesh; empty if one can.
+/// Why no manifest can hold this mesh; empty if one can. And why no tensor that these writers store
+/// can be cut over it.
+std::string mesh_problem(const Mesh& mesh);
 std::string mesh_problem(const Mesh& mesh, const WriterMap& writers);
 
 /// Why this cannot be a piece of the tensor, wherever it is stored; empty where it can.

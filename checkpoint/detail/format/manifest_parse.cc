@@ -36,7 +36,7 @@ void check_checksum(std::string_view bytes) {
       !from_hex(tail.substr(kTailBegin.size(), 32), stated)) {
     refuse_text("it does not end in its checksum");
   }
-  const Hash128 found = hash128(reinterpret_cast<const std::byte*>(bytes.data()), content);
+  const Hash128 found = hash128(bytes.substr(0, content));
   if (found != stated) {
     refuse_text(
         fmt::format("its bytes have the checksum {}, it states {}", to_hex(found), to_hex(stated)));
@@ -192,7 +192,7 @@ class Shardings {
   LastSharding last_;
 };
 
-WriterMap writers_of(const JsonValue& value) {
+WriterMap parsed_writers(const JsonValue& value) {
   const JsonFields writers(value, {.what = "writers"});
   const std::int64_t count = writers.integer("count", 1);
   if (count > kMostWriters) {
@@ -301,7 +301,7 @@ void read_listed(const JsonFields& fields, Manifest& manifest) {
 }
 
 void read_ruled(const JsonFields& fields, const JsonDocument& document, Manifest& manifest) {
-  manifest.writers = writers_of(fields.any("writers"));
+  manifest.writers = parsed_writers(fields.any("writers"));
   Shardings shardings(fields, manifest.writers);
   for (const JsonValue& value : fields.list("tensors")) {
     const std::int64_t number = std::ssize(manifest.tensors);

@@ -86,7 +86,7 @@ H5FD_class_t driver_class() {
   result.version = H5FD_CLASS_VERSION;
   result.value = static_cast<H5FD_class_value_t>(H5_VFD_RESERVED + 211);
 #endif
-  result.name = "shardwise_placement";
+  result.name = "shardwise_address";
   result.maxaddr = static_cast<haddr_t>(INT64_MAX);
   result.fc_degree = H5F_CLOSE_STRONG;
   result.fapl_size = sizeof(void*);  // an AddressDriver*

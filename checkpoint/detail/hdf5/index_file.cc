@@ -4,8 +4,11 @@
 #include <array>
 #include <bit>
 #include <cstdint>
+#include <deque>
+#include <functional>
 #include <limits>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <unordered_set>
 
@@ -118,18 +121,17 @@ std::vector<Hdf5Attribute> attributes_of(const TensorEntry& tensor, ShardingText
   return attributes;
 }
 
-}  // namespace
+/// A piece as the index needs it.
+struct IndexedPiece {
+  Box box;
+  std::string_view file;
+  std::string dataset;
+};
 
-std::vector<std::string> index_paths(std::span<const std::string> names) {
-  const NameSet set(names.begin(), names.end());
-  std::vector<std::string> paths;
-  paths.reserve(names.size());
-  for (const std::string& name : names) paths.push_back(index_path(name, set));
-  return paths;
-}
+/// Gives the pieces of a tensor, by its number; false: no index is wanted after all.
+using PiecesOf = std::function<bool(std::size_t tensor, std::vector<IndexedPiece>& pieces)>;
 
-std::vector<std::byte> build_index_file(std::span<const TensorEntry> tensors,
-                                        std::span<const FileEntry> files) {
+std::vector<std::byte> build_index(std::span<const TensorEntry> tensors, const PiecesOf& of) {
   AddressDriver driver(0, 0);
   std::optional<Hdf5Types> made_types;
   {
@@ -142,27 +144,29 @@ std::vector<std::byte> build_index_file(std::span<const TensorEntry> tensors,
   Hdf5Datasets datasets(out);
   std::vector<Hdf5Link> links;
   links.reserve(tensors.size());
+  std::vector<IndexedPiece> pieces;
   std::vector<Hdf5Mapping> mappings;
+  std::deque<std::string> targets;  // of links
   ShardingTexts texts;
   std::vector<std::string> names;
   for (const TensorEntry& tensor : tensors) names.push_back(tensor.name);
   const std::vector<std::string> paths = index_paths(names);
   for (std::size_t t = 0; t < tensors.size(); ++t) {
     const TensorEntry& tensor = tensors[t];
-    const auto source_of = [&](const PieceEntry& piece) -> std::string_view {
-      return files[static_cast<std::size_t>(piece.file)].name;
-    };
+    pieces.clear();
+    if (!of(t, pieces)) return {};
     if (tensor.shape.empty()) {
-      const PieceEntry& piece = tensor.pieces.front();
-      links.push_back({.path = paths[t], .file = source_of(piece), .object = piece.dataset});
+      const IndexedPiece& piece = pieces.front();
+      const std::string& target = targets.emplace_back(piece.dataset);
+      links.push_back({.path = paths[t], .file = piece.file, .object = target});
       continue;
     }
     const FillValue value = fill_value(tensor.dtype);
     const std::span fill = std::span(value).first(size_bytes(tensor.dtype));
     const std::vector<Hdf5Attribute> attributes = attributes_of(tensor, texts);
     mappings.clear();
-    for (const PieceEntry& piece : tensor.pieces) {
-      mappings.push_back({piece.box, source_of(piece), piece.dataset});
+    for (const IndexedPiece& piece : pieces) {
+      mappings.push_back({piece.box, piece.file, piece.dataset});
     }
     links.push_back(
         {paths[t], mappings.empty()
@@ -175,28 +179,47 @@ std::vector<std::byte> build_index_file(std::span<const TensorEntry> tensors,
   return {driver.tail().begin(), driver.tail().end()};
 }
 
-std::vector<std::byte> build_index_file(const WriterMap& writers,
-                                        std::vector<TensorEntry> tensors) {
-  if (writers.num_writers() > kMostIndexedWriters) return {};
-  Manifest all;
-  all.writers = writers;
-  all.tensors = std::move(tensors);
-  for (std::int64_t writer = 0; writer < writers.num_writers(); ++writer) {
-    FileEntry& file = all.files.emplace_back();
-    file.writer = writer;
-    file.name = shard_file_name(writer, writers.num_writers());
-  }
-  for (TensorEntry& tensor : all.tensors) tensor.pieces.clear();
-  place_pieces(all);
-  return build_useful_index(all.tensors, all.files);
+}  // namespace
+
+std::vector<std::string> index_paths(std::span<const std::string> names) {
+  const NameSet set(names.begin(), names.end());
+  std::vector<std::string> paths;
+  paths.reserve(names.size());
+  for (const std::string& name : names) paths.push_back(index_path(name, set));
+  return paths;
 }
 
-std::vector<std::byte> build_useful_index(std::span<const TensorEntry> tensors,
-                                          std::span<const FileEntry> files) {
+std::vector<std::byte> build_index_file(std::span<const TensorEntry> tensors,
+                                        std::span<const FileEntry> files) {
+  return build_index(tensors, [&](std::size_t t, std::vector<IndexedPiece>& pieces) {
+    for (const PieceEntry& piece : tensors[t].pieces) {
+      pieces.push_back(
+          {piece.box, files[static_cast<std::size_t>(piece.file)].name, piece.dataset});
+    }
+    return true;
+  });
+}
+
+std::vector<std::byte> build_useful_index(const WriterMap& writers,
+                                          std::span<const TensorEntry> tensors) {
+  const std::int64_t count = writers.num_writers();
+  if (count > kMostIndexedWriters) return {};
+  std::vector<std::string> files;
+  for (std::int64_t writer = 0; writer < count; ++writer) {
+    files.push_back(shard_file_name(writer, count));
+  }
+  std::vector<PiecePaths> datasets(files.size());
+  std::vector<Box> boxes;
   std::size_t mappings = 0;
-  for (const TensorEntry& tensor : tensors) mappings += tensor.pieces.size();
-  const bool is_of_use = std::ssize(files) <= kMostIndexedWriters && mappings <= kMostMappings;
-  return is_of_use ? build_index_file(tensors, files) : std::vector<std::byte>();
+  return build_index(tensors, [&](std::size_t t, std::vector<IndexedPiece>& pieces) {
+    for (std::size_t writer = 0; writer < files.size(); ++writer) {
+      boxes.clear();
+      add_pieces_of(static_cast<std::int64_t>(writer), writers, tensors[t], boxes);
+      for (const Box& box : boxes) pieces.push_back({box, files[writer], datasets[writer].next(t)});
+    }
+    mappings += pieces.size();
+    return mappings <= kMostMappings;
+  });
 }
 
 }  // namespace shardwise::detail

@@ -29,7 +29,7 @@ void write_whole_file(FileSystem& file_system, const std::filesystem::path& path
 
 std::string resume_text(std::string_view key) {
   if (key.empty()) return {};
-  return to_hex(hash128(reinterpret_cast<const std::byte*>(key.data()), key.size()));
+  return to_hex(hash128(key));
 }
 
 bool has_resume_key(FileSystem& file_system, const std::filesystem::path& attempt,

@@ -328,7 +328,7 @@ class GroupSave {
     }
     auto merged = merge(heads, std::move(lists), "rank");
     if (!wanted.empty() && !is_local()) {
-      index = build_index_file(merged.first.writers, merged.first.tensors);
+      index = build_useful_index(merged.first.writers, merged.first.tensors);
     }
     return merged;
   }
@@ -350,8 +350,7 @@ class GroupSave {
 
   std::vector<std::byte> make_index(const SavePlan& plan) const {
     if (is_local()) return {};
-    return is_shared() ? build_index_file(plan.writers, list_of(plan).tensors)
-                       : build_useful_index(plan.tensors, plan.files);
+    return build_useful_index(plan.writers, plan.tensors);
   }
 
   void clear_unlisted(const Attempt& attempt, const Manifest& manifest) const {

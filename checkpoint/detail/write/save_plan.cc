@@ -3,13 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
-#include <functional>
 #include <numeric>
 #include <string_view>
 
-#include "shardwise/checkpoint/detail/format/json_document.h"
-#include "shardwise/checkpoint/detail/format/json_text.h"
+#include "shardwise/checkpoint/detail/format/manifest_check.h"
 #include "shardwise/checkpoint/detail/lanes/lanes.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/storage/utf8.h"
@@ -127,50 +124,15 @@ void add_pieces(SavePlan& plan, WriterRange mine) {
   }
 }
 
-// Which names there are, in one table of open addressing: a set that allocates each was most of
-// what the caller of save_async waits for with 10,000 tensors.
-class NameTable {
- public:
-  explicit NameTable(std::span<const TensorSource> sources)
-      : sources_(sources), slots_(std::bit_ceil(2 * sources.size() + 1)) {}
-
-  /// False where an earlier one has the same name.
-  bool insert(std::size_t number) {
-    const std::string& name = sources_[number].name;
-    const std::size_t hash = std::hash<std::string_view>()(name);
-    const auto tag = static_cast<std::uint32_t>(hash >> 32);
-    std::size_t at = hash % slots_.size();
-    for (; slots_[at].end != 0; at = (at + 1) % slots_.size()) {
-      if (slots_[at].tag == tag && sources_[slots_[at].end - 1].name == name) return false;
-    }
-    slots_[at] = {tag, static_cast<std::uint32_t>(number + 1)};
-    return true;
-  }
-
- private:
-  struct Slot {
-    std::uint32_t tag = 0;  // of the hash
-    std::uint32_t end = 0;  // the number and one; 0: empty
-  };
-  std::span<const TensorSource> sources_;
-  std::vector<Slot> slots_;
-};
-
-// Why no manifest can hold this mesh; empty where one can.
-std::string mesh_problem(const Mesh& mesh) {
-  if (mesh.is_abstract()) {
-    return fmt::format("has the mesh {}, which has no devices", mesh.to_string());
-  }
-  if (mesh.size() > kMostListedPositions) {
-    return fmt::format("has a mesh of {} devices, at most {} are possible", mesh.size(),
-                       kMostListedPositions);
-  }
-  for (const Axis& axis : mesh.axes()) {
-    if (!is_utf8(axis.name)) {
-      return fmt::format("has a mesh with the axis {}, which is not UTF-8", shown(axis.name));
-    }
-  }
-  return {};
+void check_distinct(std::span<const TensorSource> sources) {
+  std::vector<std::string_view> names;
+  names.reserve(sources.size());
+  for (const TensorSource& source : sources) names.push_back(source.name);
+  std::ranges::sort(names);
+  const auto twice = std::ranges::adjacent_find(names);
+  if (twice == names.end()) return;
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("save: tensor name {} is given twice", shown(*twice)));
 }
 
 // Why these cannot be the pieces of a tensor; empty where they can, or none are listed.
@@ -207,16 +169,10 @@ void choose_codecs(SavePlan& plan, std::size_t number, Codec codec) {
 }  // namespace
 
 void check_sources(std::span<const TensorSource> sources) {
-  NameTable names(sources);
-  for (std::size_t i = 0; i < sources.size(); ++i) {
-    const TensorSource& source = sources[i];
+  for (const TensorSource& source : sources) {
     if (const std::string problem = name_problem(source.name); !problem.empty()) {
       throw Error(ErrorCode::invalid_argument,
                   fmt::format("save: tensor name {} {}", shown(source.name), problem));
-    }
-    if (!names.insert(i)) {
-      throw Error(ErrorCode::invalid_argument,
-                  fmt::format("save: tensor name {} is given twice", shown(source.name)));
     }
     const auto fail = [&](const std::string& problem) {
       throw Error(ErrorCode::invalid_argument,
@@ -236,7 +192,7 @@ void check_sources(std::span<const TensorSource> sources) {
     if (const std::string problem = boxes_problem(source); !problem.empty()) fail(problem);
     if (!source.sharding) continue;
     if (const std::string problem = mesh_problem(source.sharding->mesh()); !problem.empty()) {
-      fail(problem);
+      fail(fmt::format("has a mesh that cannot be saved: {}", problem));
     }
     try {
       // Also where the tensor is so small that it is stored whole: it is to be restored as it is
@@ -246,6 +202,7 @@ void check_sources(std::span<const TensorSource> sources) {
       fail(fmt::format("cannot be cut by its sharding: {}", e.what()));
     }
   }
+  check_distinct(sources);
 }
 
 std::int64_t devices_of(std::span<const TensorSource> sources, std::int64_t devices) {
