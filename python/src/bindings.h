@@ -25,5 +25,6 @@ void bind_read(nb::module_& module);
 void bind_sharding(nb::module_& module);
 void bind_convert(nb::module_& module);
 void bind_loader(nb::module_& module);
+void bind_calls(nb::module_& module);
 
 }  // namespace shardwise::python

@@ -3,6 +3,7 @@
 
 #include "bindings.h"
 #include "python_source.h"
+#include "shardwise/runtime/process/call_group.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise::python {
@@ -15,9 +16,11 @@ void raise(const Error& error) {
     raised.set_error(note);
   };
   if (if_python_raised(error, set)) return;
+  const bool is_group = dynamic_cast<const GroupError*>(&error) != nullptr;
   const nb::object made =
       nb::module_::import_("shardwise._errors")
-          .attr("made")(std::string(name(error.code())), error.what(), error.system_error());
+          .attr("made")(is_group ? "group" : std::string(name(error.code())), error.what(),
+                        error.system_error());
   PyErr_SetObject(made.type().ptr(), made.ptr());
 }
 

@@ -12,4 +12,5 @@ NB_MODULE(_core, module) {
   bind_sharding(module);
   bind_convert(module);
   bind_loader(module);
+  bind_calls(module);
 }

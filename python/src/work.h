@@ -16,8 +16,9 @@ namespace shardwise::python {
 
 // Rules of lifetime, which python/tests/test_lifetimes.py tests for every binding:
 //
-// 1. What blocks or takes long runs in a GilRelease (gil.h), or by Work. nanobind's own guards are
-//    not used: they end the process if Python ends meanwhile.
+// 1. What blocks or takes long runs in a GilRelease (gil.h), or by Work; what blocks in functions of
+//    Python's alone (calls.cc) keeps the GIL, which they give up. nanobind's own guards are not
+//    used: they end the process if Python ends meanwhile.
 // 2. An object that can be closed holds what it closes by a shared_ptr. A call copies the pointer
 //    with the GIL and uses the copy; close() drops the object's own. So a call beside close() ends
 //    well, and later ones throw invalid_argument.

@@ -242,7 +242,19 @@ class Values(Case):
         assert rows.global_shape == (8, 3)
 
 
-CASES = {kind.__name__: kind for kind in (Reading, Managing, Attempting, Batches, Objects, Mapped, Sources, Converting, Values)}
+class Agreeing(Case):
+    covers = "CallGroup.duplicate CallGroup.call Call.agree Call.end"
+
+    def call(self) -> None:
+        folder = self.path()
+        ranks = [sw.group.from_files(folder, rank, 2).duplicate() for rank in range(2)]
+        other = threading.Thread(target=ranks[1].agree, args=(lambda: b"b", b"".join, 100, "agree"), daemon=True)
+        other.start()
+        assert ranks[0].agree(lambda: b"a", b"".join, 100, "agree") == b"ab"
+        other.join()
+
+
+CASES = {kind.__name__: kind for kind in (Reading, Managing, Attempting, Batches, Objects, Mapped, Sources, Converting, Values, Agreeing)}
 THREADS, CALLS = 3, 4
 
 

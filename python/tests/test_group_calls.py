@@ -1,10 +1,12 @@
 """Calls of a group: ranks that call other things, or at other times, are told, and never mixed. Ranks are threads here."""
 
 import errno
+import gc
 import os
 import queue
+import signal
 import threading
-import time
+import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -80,7 +82,7 @@ def test_a_rank_that_comes_after_the_others_were_refused_is_told(tmp_path):
     assert on_ranks(3, lambda r: ranks[r].agree(lambda: b"", lambda v: b"well", LONG, "first")) == [b"well"] * 3
     said = on_ranks(3, call)
     assert {str(error) for error in said} == {
-        "a: found call 'b' on rank 1, needed 'a', as on rank 0: every rank makes the same calls in the same order"}
+        'a: found "b" on rank 1, needed "a", as on rank 0: every rank makes the same calls in the same order'}
     assert on_ranks(3, lambda r: ranks[r].agree(lambda: b"", lambda v: b"well", LONG, "next")) == [b"well"] * 3
 
 
@@ -185,11 +187,9 @@ def test_ranks_that_want_to_join_are_answered_as_they_come(tmp_path):
     come = threading.Event()
 
     def call(rank: int) -> bytes:
-        if rank == 1:
-            assert come.wait(LONG)
-        elif rank == 2:
-            assert ranks[2]._session.join(time.monotonic() + LONG)  # though rank 1 has not come
-            come.set()
+        if rank == 1:  # rank 2 has joined, and given its value
+            while not [name for name in os.listdir(tmp_path / "meet") if name.endswith("%1%value%2")]:
+                come.wait(0.001)
         return ranks[rank].agree(lambda: b"", lambda v: b"well", LONG, "a")
 
     assert on_ranks(3, call) == [b"well"] * 3
@@ -229,6 +229,67 @@ def test_calls_in_the_background_keep_their_order(tmp_path):
     assert on_ranks(2, call) == [[b"3", b"2", b"1", b"0"]] * 2
 
 
+def test_ctrl_c_on_rank_0_comes_out_and_ends_the_call_on_the_others(tmp_path):
+    ranks = groups(tmp_path / "meet", 2)
+    said = []
+
+    def interrupt() -> bytes:
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        assert interrupted.wait(LONG)  # else the value may come first
+        return b""
+
+    def other() -> None:
+        try:
+            ranks[1].agree(interrupt, lambda v: b"", LONG, "a")
+        except sw.GroupError as error:
+            said.append(str(error))
+
+    interrupted = threading.Event()
+    thread = threading.Thread(target=other)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        ranks[0].agree(lambda: b"", lambda v: b"", LONG, "a")
+    interrupted.set()
+    thread.join()
+    assert said == ["a: rank 0: KeyboardInterrupt: "]
+
+
+def test_a_handler_of_a_signal_may_make_a_call(tmp_path):
+    ranks = groups(tmp_path / "meet", 2)
+    said: list[bytes] = []
+
+    def inner(rank: int) -> bytes:
+        return ranks[rank].agree(lambda: b"%d" % rank, b"+".join, LONG, "inner")
+
+    def work() -> bytes:  # while rank 0 waits for it
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
+        return inner(1)
+
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: said.append(inner(0)))
+    try:
+        thread = threading.Thread(target=lambda: said.append(ranks[1].agree(work, b"+".join, LONG, "outer")))
+        thread.start()
+        assert ranks[0].agree(lambda: b"", b"+".join, LONG, "outer") == b"+0+1"
+        thread.join()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert said == [b"0+1", b"+0+1"]
+
+
+def test_a_store_that_holds_its_group_is_freed(tmp_path):
+    class Store(group.FileStore):
+        group: group.Group
+
+    store = Store(tmp_path)
+    store.group = group.StoreGroup(store, 0, 2)
+    with store.group.duplicate().call("a"), pytest.raises(sw.GroupError):
+        store.group.agree(lambda: b"", lambda v: b"", 0.01, "b")
+    freed = weakref.ref(store)
+    del store
+    gc.collect()
+    assert freed() is None
+
+
 class FakeComm:
     """What MpiStore needs of mpi4py's communicators."""
 
@@ -259,7 +320,7 @@ def test_a_group_of_messages(tmp_path):
     for stats in on_ranks(3, lambda r: save(ranks[r], f"{tmp_path}/a", r)):
         assert stats.path == f"{tmp_path}/a"
     assert {name: array[0] for name, array in sw.load(f"{tmp_path}/a").items()} == {"part0": 0, "part1": 1, "part2": 2}
-    with pytest.raises(sw.GroupError, match="ranks 1, 2 of 3 did not come"):
+    with pytest.raises(sw.GroupError, match="ranks 1 and 2 of 3 did not come"):
         save(ranks[0], f"{tmp_path}/b", 0, deadline=0.05)
     said = on_ranks(3, lambda r: save(ranks[r], f"{tmp_path}/{r == 2}", r))
     assert all(isinstance(error, sw.InvalidArgument) and "on rank 2" in str(error) for error in said), said

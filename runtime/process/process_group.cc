@@ -55,23 +55,6 @@ class NoTransport final : public Transport {
   std::vector<std::pair<std::uint64_t, std::string>> aborts_;
 };
 
-std::string seconds_text(milliseconds time) {
-  return fmt::format("{:g} s", static_cast<double>(time.count()) / 1000);
-}
-
-// "rank 3", "ranks 1, 2 and 5", "ranks 1, 2, 3, 4, 5 and 11 more".
-std::string ranks_text(const std::vector<int>& ranks) {
-  constexpr std::size_t kMostNamed = 8;
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  const std::size_t named = std::min(ranks.size(), kMostNamed);
-  for (std::size_t i = 0; i < named; ++i) {
-    const bool last = i + 1 == ranks.size();
-    text += (i == 0 ? "" : last ? " and " : ", ") + std::to_string(ranks[i]);
-  }
-  if (named < ranks.size()) text += fmt::format(" and {} more", ranks.size() - named);
-  return text;
-}
-
 // The same number in every process, whatever other groups they make meanwhile; no other group has
 // it.
 std::uint64_t channel_of_duplicate(std::uint64_t original, std::uint64_t number) {
@@ -88,23 +71,6 @@ std::vector<int> children_of(int rank, int size) {
     children.insert(children.begin(), rank + bit);
   }
   return children;
-}
-
-// What differs, for people; "" if nothing does.
-std::string difference(const detail::Facts& found, int from, const detail::Facts& needed, int own) {
-  if (found.subject != needed.subject) {
-    return fmt::format("found \"{}\" on rank {}, needed the \"{}\" of rank {}", found.subject, from,
-                       needed.subject, own);
-  }
-  for (std::size_t i = 0; i < std::min(found.facts.size(), needed.facts.size()); ++i) {
-    if (found.facts[i] == needed.facts[i]) continue;
-    return fmt::format("{}: found {} {} on rank {}, needed the {} of rank {}", needed.subject,
-                       found.facts[i].first, found.facts[i].second, from, needed.facts[i].second,
-                       own);
-  }
-  if (found == needed) return "";
-  return fmt::format("{}: found {} facts on rank {}, needed the {} of rank {}", needed.subject,
-                     found.facts.size(), from, needed.facts.size(), own);
 }
 
 }  // namespace
@@ -257,8 +223,7 @@ struct ProcessGroup::State {
   }
 
   std::string missing(const Operation& operation, const std::vector<int>& ranks) const {
-    return fmt::format("{} of {} did not come within {}", ranks_text(ranks), transport->size(),
-                       seconds_text(operation.timeout));
+    return detail::missing_text(ranks, transport->size(), operation.timeout);
   }
 
   /// The bytes of all ranks `from`, in this order.
@@ -316,8 +281,8 @@ struct ProcessGroup::State {
     while (!transport->flush(slice)) {
       check(operation.name);
       if (Clock::now() - operation.start > operation.timeout) {
-        fail(operation,
-             fmt::format("what was sent was not taken within {}", seconds_text(operation.timeout)));
+        fail(operation, fmt::format("what was sent was not taken within {}",
+                                    detail::seconds_text(operation.timeout)));
       }
       slice = std::min(slice * 2, kLongestSlice);
     }
@@ -404,17 +369,17 @@ void ProcessGroup::agree(const std::string& subject, std::span<const Fact> facts
                          std::optional<milliseconds> timeout) const {
   const auto operation = state_->begin(detail::Operation::agree, timeout);
   if (size() == 1) return;
-  const Bytes own = detail::encode_facts(subject, facts);
+  detail::CommonTask needed{subject, {}};
+  for (const Fact& fact : facts) needed.facts.emplace_back(fact.name, std::to_string(fact.value));
   const int parent = parent_of(rank());
-  if (rank() != 0) state_->send(operation, parent, own);
+  if (rank() != 0) state_->send(operation, parent, encode(needed));
   const std::vector<int> children = children_of(rank(), size());
   const std::vector<Bytes> messages = state_->receive_all(operation, children);
-  const detail::Facts needed = detail::decode_facts(own);
   for (std::size_t i = 0; i < children.size(); ++i) {
     const auto found =
-        state_->readable(operation, children[i], [&] { return detail::decode_facts(messages[i]); });
+        state_->readable(operation, children[i], [&] { return detail::decode_task(messages[i]); });
     const std::string problem = difference(found, children[i], needed, rank());
-    if (!problem.empty()) state_->fail(operation, problem);
+    if (!problem.empty()) state_->fail(operation, fmt::format("{}: {}", subject, problem));
   }
 }
 

@@ -63,16 +63,20 @@ class StoreTransport final : public Transport {
 
 }  // namespace
 
-std::shared_ptr<Transport> store_transport(KeyValueStore store) {
-  if (!store.set || !store.get || !store.remove) {
+void KeyValueStore::check() const {
+  if (!set || !get || !remove) {
     throw Error(ErrorCode::invalid_argument,
                 "make a process group: the store must have the functions set, get and remove");
   }
-  if (store.size < 1 || store.rank < 0 || store.rank >= store.size) {
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("make a process group: the rank is {}, must be 0 to {}", store.rank,
-                            store.size - 1));
+  if (size < 1 || rank < 0 || rank >= size) {
+    throw Error(
+        ErrorCode::invalid_argument,
+        fmt::format("make a process group: the rank is {}, must be 0 to {}", rank, size - 1));
   }
+}
+
+std::shared_ptr<Transport> store_transport(KeyValueStore store) {
+  store.check();
   return std::make_shared<StoreTransport>(std::move(store));
 }
 

@@ -20,7 +20,7 @@ struct KeyValueStore {
   int rank = 0;
   int size = 1;
 
-  /// Each key is set once.
+  /// A job sets a key once; the value takes the place of one that an earlier job has left.
   std::function<void(const std::string& key, std::span<const std::byte> value)> set;
 
   /// The value; nothing if the key is not set after `wait`, which may be 0.
@@ -33,10 +33,15 @@ struct KeyValueStore {
 
   /// Before each key, so that jobs and groups which share a store do not mix.
   std::string prefix = "shardwise/";
+
+  /// Nothing of an earlier job can be in it. A CallGroup then need not find out.
+  bool is_fresh = false;
+
+  /// Throws invalid_argument if a function is missing or the rank is not one of size.
+  void check() const;
 };
 
-/// Messages by way of a store: each is a key of its own. Throws invalid_argument if a function is
-/// missing or the rank is not one of size.
+/// Messages by way of a store: each is a key of its own. Throws what KeyValueStore::check() does.
 std::shared_ptr<Transport> store_transport(KeyValueStore store);
 
 }  // namespace shardwise

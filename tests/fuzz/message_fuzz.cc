@@ -25,12 +25,11 @@ void check(unsigned form, const Bytes& message) {
     detail::seal(again, mark);
     require(again == message, "mark", text);
   } else if (form == 1) {
-    const detail::Facts facts = detail::decode_facts(message);
-    std::vector<ProcessGroup::Fact> list;
-    for (const auto& [name, value] : facts.facts) list.push_back({name, value});
-    require(detail::encode_facts(facts.subject, list) == message, "facts", text);
+    require(encode(detail::decode_task(message)) == message, "task", text);
+  } else if (form == 2) {
+    require(encode(detail::decode_failure(message)) == message, "failure", text);
   } else {
-    require(detail::pack(detail::unpack(message, form - 2)) == message, "parts", text);
+    require(detail::pack(detail::unpack(message, form - 3)) == message, "parts", text);
   }
 }
 

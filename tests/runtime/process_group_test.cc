@@ -14,6 +14,7 @@
 #include "shardwise/runtime/process/store_transport.h"
 #include "testing/errors.h"
 #include "testing/group_operations.h"
+#include "testing/memory_store.h"
 #include "testing/socket_transport.h"
 
 namespace shardwise {
@@ -359,38 +360,6 @@ TEST(ProcessGroup, AMessageOfAnotherMakeIsRefused) {
   });
   EXPECT_THAT(errors, Each(""));
 }
-
-/// A store in memory, for ranks that are threads.
-class MemoryStore {
- public:
-  KeyValueStore of(int rank, int size) {
-    return {.rank = rank,
-            .size = size,
-            .set =
-                [this](const std::string& key, std::span<const std::byte> value) {
-                  const std::lock_guard lock(mutex_);
-                  values_[key].assign(value.begin(), value.end());
-                  changed_.notify_all();
-                },
-            .get = [this](const std::string& key, milliseconds wait) -> std::optional<Bytes> {
-              std::unique_lock lock(mutex_);
-              if (!changed_.wait_for(lock, wait, [&] { return values_.contains(key); })) return {};
-              return values_[key];
-            },
-            .remove =
-                [this](const std::string& key) {
-                  const std::lock_guard lock(mutex_);
-                  values_.erase(key);
-                }};
-  }
-
-  std::size_t size() const { return values_.size(); }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::map<std::string, Bytes> values_;
-};
 
 TEST(StoreTransport, CarriesAGroupAndLeavesNothing) {
   MemoryStore store;

@@ -2,10 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
+#include <charconv>
 #include <cstring>
-
-#include "shardwise/shard/error.h"
+#include <limits>
 
 namespace shardwise::detail {
 namespace {
@@ -15,6 +16,8 @@ constexpr std::array kNames{"broadcast", "gather",   "all_gather",
 
 // Ends each message, so that foreign bytes are noticed.
 constexpr std::uint32_t kEnd = 0x4d475753;
+
+constexpr auto kLastCode = ErrorCode::cancelled;
 
 template <class Number>
 void append_number(Bytes& bytes, Number number) {
@@ -64,9 +67,30 @@ std::string text_of(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-Bytes bytes_of(std::string_view text) {
-  const auto bytes = std::as_bytes(std::span(text));
-  return {bytes.begin(), bytes.end()};
+Bytes pack_texts(std::span<const std::string> texts) {
+  std::vector<Bytes> parts;
+  for (const std::string& text : texts) {
+    const auto bytes = std::as_bytes(std::span(text));
+    parts.emplace_back(bytes.begin(), bytes.end());
+  }
+  return pack(parts);
+}
+
+std::vector<std::string> unpack_texts(std::span<const std::byte> message) {
+  Unpacker unpacker(message);
+  std::vector<std::string> texts;
+  while (!unpacker.is_done()) texts.push_back(text_of(unpacker.take()));
+  return texts;
+}
+
+/// 0 to `most`, spelt as std::to_string does.
+int number_of(const std::string& text, int most) {
+  int number = -1;
+  std::from_chars(text.data(), text.data() + text.size(), number);
+  if (number < 0 || number > most || std::to_string(number) != text) {
+    refuse(fmt::format("found \"{}\", needed a number from 0 to {}", text, most));
+  }
+  return number;
 }
 
 }  // namespace
@@ -122,28 +146,86 @@ std::vector<Bytes> unpack(std::span<const std::byte> packed, std::size_t count) 
   return parts;
 }
 
-Bytes encode_facts(const std::string& subject, std::span<const ProcessGroup::Fact> facts) {
-  std::vector<Bytes> parts{bytes_of(subject)};
-  for (const ProcessGroup::Fact& fact : facts) {
-    parts.push_back(bytes_of(fact.name));
-    append_number(parts.emplace_back(), fact.value);
+Bytes encode(const CommonTask& task) {
+  std::vector<std::string> texts{task.name};
+  for (const auto& [name, value] : task.facts) {
+    texts.push_back(name);
+    texts.push_back(value);
   }
-  return pack(parts);
+  return pack_texts(texts);
 }
 
-Facts decode_facts(std::span<const std::byte> message) {
-  Unpacker unpacker(message);
-  Facts facts{text_of(unpacker.take()), {}};
-  while (!unpacker.is_done()) {
-    std::string name = text_of(unpacker.take());
-    const std::span<const std::byte> value = unpacker.take();
-    if (value.size() != sizeof(std::uint64_t)) {
-      refuse(fmt::format("found a number of {} bytes, needed {}", value.size(),
-                         sizeof(std::uint64_t)));
-    }
-    facts.facts.emplace_back(std::move(name), number_at<std::uint64_t>(value.data()));
+CommonTask decode_task(std::span<const std::byte> message) {
+  std::vector<std::string> texts = unpack_texts(message);
+  if (texts.size() % 2 == 0) {
+    refuse(fmt::format("found {} texts, needed a name, and facts of two", texts.size()));
   }
-  return facts;
+  CommonTask task{std::move(texts[0]), {}};
+  for (std::size_t i = 1; i < texts.size(); i += 2) {
+    task.facts.emplace_back(std::move(texts[i]), std::move(texts[i + 1]));
+  }
+  return task;
+}
+
+std::string difference(const CommonTask& found, int from, const CommonTask& needed, int own) {
+  std::string text;
+  const auto add = [&](const std::string& what, const std::string& there, const std::string& here) {
+    text += fmt::format("{}found {}{} on rank {}, needed {}, as on rank {}",
+                        text.empty() ? "" : "; ", what, there, from, here, own);
+  };
+  if (found.name != needed.name) {
+    add("", fmt::format("\"{}\"", found.name), fmt::format("\"{}\"", needed.name));
+  }
+  const bool same_facts = std::ranges::equal(
+      found.facts, needed.facts, [](const auto& a, const auto& b) { return a.first == b.first; });
+  if (!same_facts && text.empty()) {
+    add("", fmt::format("{} facts", found.facts.size()), std::to_string(needed.facts.size()));
+  }
+  for (std::size_t i = 0; same_facts && i < needed.facts.size(); ++i) {
+    const auto& [name, value] = needed.facts[i];
+    if (found.facts[i].second != value) add(name + " ", found.facts[i].second, value);
+  }
+  return text;
+}
+
+Bytes encode(const Failure& failure) {
+  std::vector<std::string> texts{
+      failure.code ? std::to_string(static_cast<int>(*failure.code)) : "",
+      std::to_string(failure.system_error), failure.text};
+  for (const int rank : failure.ranks) texts.push_back(std::to_string(rank));
+  return pack_texts(texts);
+}
+
+Failure decode_failure(std::span<const std::byte> message) {
+  std::vector<std::string> texts = unpack_texts(message);
+  if (texts.size() < 3) refuse(fmt::format("found {} texts, needed at least 3", texts.size()));
+  Failure failure;
+  if (!texts[0].empty()) {
+    failure.code = static_cast<ErrorCode>(number_of(texts[0], static_cast<int>(kLastCode)));
+  }
+  failure.system_error = number_of(texts[1], std::numeric_limits<int>::max());
+  failure.text = std::move(texts[2]);
+  for (std::size_t i = 3; i < texts.size(); ++i) {
+    failure.ranks.push_back(number_of(texts[i], std::numeric_limits<int>::max()));
+  }
+  return failure;
+}
+
+std::string missing_text(const std::vector<int>& ranks, int size,
+                         std::chrono::milliseconds timeout) {
+  constexpr std::size_t kMostNamed = 8;
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  const std::size_t named = std::min(ranks.size(), kMostNamed);
+  for (std::size_t i = 0; i < named; ++i) {
+    const bool last = i + 1 == ranks.size();
+    text += (i == 0 ? "" : last ? " and " : ", ") + std::to_string(ranks[i]);
+  }
+  if (named < ranks.size()) text += fmt::format(" and {} more", ranks.size() - named);
+  return fmt::format("{} of {} did not come within {}", text, size, seconds_text(timeout));
+}
+
+std::string seconds_text(std::chrono::milliseconds time) {
+  return fmt::format("{:g} s", static_cast<double>(time.count()) / 1000);
 }
 
 }  // namespace shardwise::detail

@@ -1,13 +1,16 @@
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "shardwise/runtime/process/process_group.h"
+#include "shardwise/shard/error.h"
 
 namespace shardwise::detail {
 
@@ -40,17 +43,43 @@ Bytes pack(std::span<const Bytes> parts);
 /// The same ones. Throws corrupt if `packed` is not exactly `count` of them.
 std::vector<Bytes> unpack(std::span<const std::byte> packed, std::size_t count);
 
-/// A subject, and facts of it, as bytes.
-Bytes encode_facts(const std::string& subject, std::span<const ProcessGroup::Fact> facts);
+/// What ranks do together, and what must be the same on all of them.
+struct CommonTask {
+  std::string name;
+  std::vector<std::pair<std::string, std::string>> facts;
 
-struct Facts {
-  std::string subject;
-  std::vector<std::pair<std::string, std::uint64_t>> facts;
-
-  bool operator==(const Facts&) const = default;
+  bool operator==(const CommonTask&) const = default;
 };
 
-/// The same. Throws corrupt if the bytes are no facts.
-Facts decode_facts(std::span<const std::byte> message);
+Bytes encode(const CommonTask& task);
+
+/// The same. Throws corrupt if the bytes are no task.
+CommonTask decode_task(std::span<const std::byte> message);
+
+/// What differs between two ranks, for people; "" if nothing does. Facts are compared if both have
+/// the same ones, or tasks of one name.
+std::string difference(const CommonTask& found, int from, const CommonTask& needed, int own);
+
+/// How a call has failed.
+struct Failure {
+  std::optional<ErrorCode> code;  ///< nothing: of no error of Shardwise's
+  int system_error = 0;
+  std::string text;
+  std::vector<int> ranks;  ///< those that failed, or did not come
+
+  bool operator==(const Failure&) const = default;
+};
+
+Bytes encode(const Failure& failure);
+
+/// The same. Throws corrupt if the bytes are none.
+Failure decode_failure(std::span<const std::byte> message);
+
+/// "ranks 1 and 2 of 4 did not come within 0.5 s".
+std::string missing_text(const std::vector<int>& ranks, int size,
+                         std::chrono::milliseconds timeout);
+
+/// "0.5 s".
+std::string seconds_text(std::chrono::milliseconds time);
 
 }  // namespace shardwise::detail

@@ -1,0 +1,177 @@
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <exception>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bindings.h"
+#include "gil.h"
+#include "python_source.h"
+#include "shardwise/runtime/process/call_group.h"
+#include "shardwise/shard/error.h"
+
+// A CallGroup waits in the functions of its store only, which are Python's and let other threads
+// run. So all of it runs with the GIL, on the caller's thread: signals are seen, and what Python
+// raises comes out at once.
+namespace shardwise::python {
+namespace {
+
+using std::chrono::milliseconds;
+
+nb::bytes python_bytes(std::span<const std::byte> bytes) {
+  return nb::bytes(bytes.data(), bytes.size());
+}
+
+Bytes bytes_of(nb::handle object) {
+  const auto bytes = nb::cast<nb::bytes>(object);
+  const auto* const data = static_cast<const std::byte*>(bytes.data());
+  return {data, data + bytes.size()};
+}
+
+/// "OSError: no space".
+std::string text_of(nb::handle exception) {
+  return nb::cast<std::string>(exception.type().attr("__name__")) + ": " +
+         nb::cast<std::string>(nb::str(exception));
+}
+
+/// An exception of Python's as other processes hear of it. `cause` is nested in it.
+[[noreturn]] void throw_told(nb::handle exception, const std::exception_ptr& cause) {
+  const nb::object base = nb::module_::import_("shardwise._errors").attr("Error");
+  std::string text = text_of(exception);
+  std::optional<ErrorCode> code;
+  int system_error = 0;
+  if (nb::isinstance(exception, base)) {
+    const auto word = nb::cast<std::string>(exception.attr("code"));
+    for (int i = 0; i <= static_cast<int>(ErrorCode::cancelled); ++i) {
+      if (name(static_cast<ErrorCode>(i)) == word) code = static_cast<ErrorCode>(i);
+    }
+    const nb::object number = nb::getattr(exception, "errno", nb::none());
+    if (!number.is_none()) system_error = nb::cast<int>(number);
+    text = nb::cast<std::string>(nb::str(exception));
+  }
+  try {
+    std::rethrow_exception(cause);
+  } catch (...) {
+    if (code) std::throw_with_nested(Error(*code, text, system_error));
+    std::throw_with_nested(GroupError(text));
+  }
+}
+
+/// What a function of Python's returns, for a call of all ranks, which are told what it raises.
+template <class Function>
+Bytes told(const Function& function) {
+  return with_gil([&] {
+    try {
+      return bytes_of(function());
+    } catch (const nb::python_error& error) {
+      throw_told(error.value(), std::make_exception_ptr(PythonRaised(error)));
+    }
+  });
+}
+
+/// What Python raised in a function of the store. It comes out as it is; other processes are told
+/// of it in one line.
+class StoreRaised : public nb::python_error {
+ public:
+  explicit StoreRaised(nb::python_error error)
+      : nb::python_error(std::move(error)), text_(text_of(value())) {}
+  const char* what() const noexcept override { return text_.c_str(); }
+
+ private:
+  std::string text_;
+};
+
+template <class Function>
+auto of_store(const Function& function) {
+  return with_gil([&] {
+    try {
+      return function();
+    } catch (nb::python_error& error) {
+      throw StoreRaised(std::move(error));
+    }
+  });
+}
+
+/// Holds no reference to Python's store: the Group and the Calls that Python sees do, so that its
+/// garbage collector sees each.
+KeyValueStore store_of(nb::handle store, int rank, int size, const std::string& name) {
+  return {
+      .rank = rank,
+      .size = size,
+      .set =
+          [store](const std::string& key, std::span<const std::byte> value) {
+            of_store([&] { store.attr("set")(key, python_bytes(value)); });
+          },
+      .get = [store](const std::string& key, milliseconds wait) -> std::optional<Bytes> {
+        return of_store([&]() -> std::optional<Bytes> {
+          const std::chrono::duration<double> seconds = wait;
+          const nb::object value = store.attr("get")(key, seconds.count());
+          if (value.is_none()) return {};
+          return bytes_of(value);
+        });
+      },
+      .remove = [store](const std::string& key) { of_store([&] { store.attr("delete")(key); }); },
+      .prefix = "shardwise/" + name + "/",
+      .is_fresh = nb::cast<bool>(nb::bool_(nb::getattr(store, "is_fresh", nb::bool_(false))))};
+}
+
+milliseconds milliseconds_of(double seconds) {
+  constexpr double kMost = 1e9;
+  return milliseconds(std::llround(1000 * (seconds > 0 ? std::min(seconds, kMost) : 0)));
+}
+
+nb::bytes agree(const CallGroup::Call& call, nb::handle work, nb::handle merge) {
+  const Bytes agreed = call.agree([&] { return told([&] { return work(); }); },
+                                  [&](const std::vector<Bytes>& values) {
+                                    return told([&] {
+                                      nb::list list;
+                                      for (const Bytes& value : values)
+                                        list.append(python_bytes(value));
+                                      return merge(list);
+                                    });
+                                  });
+  return python_bytes(agreed);
+}
+
+void end(const CallGroup::Call& call, nb::handle error) {
+  std::exception_ptr told_error;
+  if (!error.is_none()) {
+    try {
+      throw_told(error, std::make_exception_ptr(std::exception()));
+    } catch (...) {
+      told_error = std::current_exception();
+    }
+  }
+  call.end(told_error);
+}
+
+}  // namespace
+
+void bind_calls(nb::module_& module) {
+  nb::class_<CallGroup::Call>(module, "Call")
+      .def("agree", &agree, nb::arg("work"), nb::arg("merge"),
+           nb::sig("def agree(self, work: collections.abc.Callable[[], bytes], "
+                   "merge: collections.abc.Callable[[list[bytes]], bytes]) -> bytes"))
+      .def("end", &end, nb::arg("error").none(),
+           nb::sig("def end(self, error: BaseException | None) -> None"));
+  nb::class_<CallGroup>(module, "CallGroup")
+      .def(
+          "__init__",
+          [](CallGroup* self, nb::handle store, int rank, int size, const std::string& name) {
+            new (self) CallGroup(store_of(store, rank, size, name));
+          },
+          nb::arg("store"), nb::arg("rank"), nb::arg("size"), nb::arg("name"))
+      .def("duplicate", &CallGroup::duplicate)
+      .def(
+          "call",
+          [](const CallGroup& self, std::string name, std::vector<CallGroup::Fact> same,
+             double deadline) {
+            return self.call(std::move(name), std::move(same), milliseconds_of(deadline));
+          },
+          nb::arg("name"), nb::arg("same"), nb::arg("deadline"));
+}
+
+}  // namespace shardwise::python

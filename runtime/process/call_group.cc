@@ -1,0 +1,448 @@
+#include "shardwise/runtime/process/call_group.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <deque>
+#include <mutex>
+#include <numeric>
+#include <optional>
+#include <string_view>
+
+#include "shardwise/runtime/process/detail/job_member.h"
+#include "shardwise/runtime/process/detail/message.h"
+
+namespace shardwise {
+namespace {
+
+using detail::CommonTask;
+using detail::Failure;
+using detail::JobMember;
+using detail::Wait;
+using std::chrono::milliseconds;
+
+// Rank 0 stays so long until those that came have heard the verdict: its process may end next, and
+// its store with it.
+constexpr milliseconds kLongestStay{10'000};
+
+// The last byte of a value: it is what work() or merge() gave; how they failed; that the rank is at
+// another call.
+constexpr auto kDone = std::byte{'+'}, kFailed = std::byte{'-'}, kRefused = std::byte{'!'};
+
+std::string text_of(const Bytes& bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+Bytes marked(Bytes bytes, std::byte mark) {
+  bytes.push_back(mark);
+  return bytes;
+}
+
+/// What read() finds in a message of a rank.
+template <class Read>
+auto readable(int rank, const Read& read) -> decltype(read()) {
+  try {
+    return read();
+  } catch (const Error& e) {
+    throw Error(e, fmt::format("a message of rank {}: {}", rank, e.what()));
+  }
+}
+
+/// Takes the mark from a value, and what has failed out of it. Throws corrupt if it is none.
+std::optional<Failure> failure_in(Bytes& value, int rank) {
+  const std::byte mark = value.empty() ? std::byte{} : value.back();
+  return readable(rank, [&]() -> std::optional<Failure> {
+    if (mark != kDone && mark != kFailed) {
+      throw Error(ErrorCode::corrupt,
+                  fmt::format("found {} bytes without a mark, needed a whole value", value.size()));
+    }
+    value.pop_back();
+    if (mark == kDone) return {};
+    return detail::decode_failure(value);
+  });
+}
+
+Failure described(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const GroupError& e) {
+    return {{}, 0, e.what(), {}};
+  } catch (const Error& e) {
+    return {e.code(), e.system_error(), e.what(), {}};
+  } catch (const std::exception& e) {
+    return {{}, 0, e.what(), {}};
+  } catch (...) {
+    return {{}, 0, "an unknown error", {}};
+  }
+}
+
+/// The bytes of work(), marked; if it throws, `error` is set.
+Bytes outcome(const CallGroup::Call::Work& work, std::exception_ptr& error) {
+  try {
+    return marked(work(), kDone);
+  } catch (...) {
+    error = std::current_exception();
+    return marked(encode(described(error)), kFailed);
+  }
+}
+
+/// Inside a catch clause: with what was caught in it.
+[[noreturn]] void throw_with_cause(const Failure& failure) {
+  if (!failure.code) std::throw_with_nested(GroupError(failure.text));
+  std::throw_with_nested(Error(*failure.code, failure.text, failure.system_error));
+}
+
+[[noreturn]] void throw_failure(const Failure& failure) {
+  if (!failure.code) throw GroupError(failure.text);
+  throw Error(*failure.code, failure.text, failure.system_error);
+}
+
+}  // namespace
+
+struct CallGroup::State {
+  std::shared_ptr<JobMember> member;
+  std::string order;  // tells apart the keys of duplicates
+  int duplicates = 0;
+
+  std::mutex mutex;
+  std::uint64_t next = 0;  // the number of the next call
+  // On other ranks than 0: the calls whose announcements have not come.
+  std::deque<std::weak_ptr<Call::State>> unplaced;
+  std::string passed;  // a call of rank 0's that has ended without this rank
+  std::deque<std::string> old;
+
+  /// Removes, some keys later, one that rank 0 may still read, but does not wait for.
+  void forget(std::string key) {
+    constexpr std::size_t kKept = 6;
+    {
+      const std::lock_guard lock(mutex);
+      old.push_back(std::move(key));
+      if (old.size() <= kKept) return;
+      key = std::move(old.front());
+      old.pop_front();
+    }
+    member->store.remove(key);
+  }
+
+  void place(std::uint64_t number, const CommonTask& announced, std::optional<Failure> failure);
+};
+
+struct CallGroup::Call::State {
+  std::shared_ptr<CallGroup::State> group;
+  CommonTask task;
+  milliseconds deadline;
+
+  // With the group's mutex.
+  std::optional<std::uint64_t> number = {};
+  bool is_over = false;
+  std::string refusal = {};             // what differs from rank 0's call
+  std::optional<Failure> ending = {};   // if it had ended when this rank came
+
+  std::uint64_t steps = 0;
+
+  JobMember& member() const { return *group->member; }
+  int rank() const { return member().store.rank; }
+
+  std::string key(std::uint64_t of_number, std::string_view name) const {
+    return member().key(fmt::format("{}/{}/{}", group->order, of_number, name));
+  }
+  std::string key(std::string_view name) const { return key(number.value(), name); }
+  std::string step_key(std::string_view name) const {
+    return key(fmt::format("{}/{}", steps, name));
+  }
+  std::string own_key(std::string_view name) const {
+    return step_key(fmt::format("{}/{}", name, rank()));
+  }
+
+  bool has_ended() const {
+    const std::lock_guard lock(group->mutex);
+    return is_over;
+  }
+  void set_over() {
+    const std::lock_guard lock(group->mutex);
+    is_over = true;
+  }
+
+  Failure late(std::vector<int> ranks) const {
+    std::string text = fmt::format("{}: {}: was it called on one rank only?", task.name,
+                                   detail::missing_text(ranks, member().store.size, deadline));
+    return {{}, 0, std::move(text), std::move(ranks)};
+  }
+
+  Failure failed_on_0(const std::exception_ptr& error) const {
+    Failure failure = described(error);
+    failure.text = fmt::format("{}: rank 0: {}", task.name, failure.text);
+    return failure;
+  }
+
+  std::vector<int> others() const {
+    std::vector<int> ranks(static_cast<std::size_t>(member().store.size - 1));
+    std::iota(ranks.begin(), ranks.end(), 1);
+    return ranks;
+  }
+
+  /// Rank 0 waits for those that came, and says whether all of them have heard.
+  bool is_heard(std::vector<int> came) const {
+    return member()
+        .collect(step_key("heard"), std::move(came),
+                 detail::after(std::min(deadline, kLongestStay)),
+                 [](int, const Bytes&) { return true; })
+        .empty();
+  }
+
+  // The steps of rank 0 and of others.
+  Bytes lead(const Work& work, const Merge& merge, std::exception_ptr& error);
+  Bytes judge(const Work& work, const Merge& merge, std::exception_ptr& error,
+              std::vector<int>& came) const;
+  Bytes merged(std::vector<Bytes> values, const Merge& merge) const;
+  Bytes follow(const Work& work, std::exception_ptr& error);
+  void find_place();
+  void tell(const std::exception_ptr& error) const noexcept;
+  void leave(const std::exception_ptr& error);
+};
+
+/// Takes an announcement for the first call that waits for one, unless another thread has done so.
+/// `failure`: how that call of rank 0's has ended, if it has.
+void CallGroup::State::place(std::uint64_t number, const CommonTask& announced,
+                             std::optional<Failure> failure) {
+  std::shared_ptr<Call::State> call;  // dropped without the lock
+  const std::lock_guard lock(mutex);
+  if (next != number) return;
+  ++next;
+  for (; !unplaced.empty(); unplaced.pop_front()) {
+    call = unplaced.front().lock();
+    if (call && !call->is_over) break;
+  }
+  if (unplaced.empty()) return;
+  const std::string differs = difference(call->task, member->store.rank, announced, 0);
+  if (failure && (!differs.empty() || std::ranges::count(failure->ranks, member->store.rank) != 0)) {
+    passed = fmt::format(" Rank 0's last call ended without this rank: {}", failure->text);
+    return;
+  }
+  passed = "";
+  call->number = number;
+  call->ending = std::move(failure);
+  if (!differs.empty()) {
+    call->refusal = fmt::format("{}: {}: every rank makes the same calls in the same order",
+                                announced.name, differs);
+  }
+  unplaced.pop_front();
+}
+
+/// On another rank than 0: takes announcements until this call has one.
+void CallGroup::Call::State::find_place() {
+  const auto end = detail::after(deadline);
+  const bool has_joined = member().join(end);
+  for (Wait wait(end);;) {
+    const bool is_last = wait.is_over();
+    std::uint64_t next = 0;
+    std::string passed;
+    {
+      const std::lock_guard lock(group->mutex);
+      if (number) return;
+      next = group->next;
+      passed = group->passed;
+    }
+    std::optional<Bytes> announced;
+    if (has_joined) announced = member().store.get(key(next, "call"), wait.next());
+    if (announced) {
+      // A call that has ended without this rank has ended in its first step.
+      auto verdict = member().store.get(key(next, "1/all"), milliseconds(0));
+      group->place(next, readable(0, [&] { return detail::decode_task(*announced); }),
+                   verdict ? failure_in(*verdict, 0) : std::nullopt);
+    } else if (is_last || !has_joined) {
+      throw GroupError(late({0}).text + passed);
+    }
+  }
+}
+
+Bytes CallGroup::Call::State::follow(const Work& work, std::exception_ptr& error) {
+  if (steps == 1) find_place();
+  const std::string value = own_key("value"), heard = own_key("heard");
+  std::optional<Bytes> verdict;
+  if (ending) {
+    verdict = marked(encode(*ending), kFailed);
+  } else {
+    const auto refused = std::as_bytes(std::span(refusal));
+    member().store.set(value, refusal.empty() ? outcome(work, error)
+                                              : marked({refused.begin(), refused.end()}, kRefused));
+    // Rank 0 may use up its deadline waiting for others, and still has to say so.
+    const milliseconds patience = 2 * deadline + std::chrono::seconds(5);
+    try {
+      verdict = member().wait_for(step_key("all"), detail::after(patience));
+      if (!verdict) {
+        throw GroupError(fmt::format("{}: rank 0 of {} said nothing within {}", task.name,
+                                     member().store.size, detail::seconds_text(patience)));
+      }
+    } catch (...) {
+      if (error) std::rethrow_exception(error);
+      throw;
+    }
+    group->forget(value);
+  }
+  member().store.set(heard, {});
+  group->forget(heard);
+  return std::move(*verdict);
+}
+
+Bytes CallGroup::Call::State::merged(std::vector<Bytes> values, const Merge& merge) const {
+  Failure all;
+  bool is_one_way = true;
+  for (std::size_t rank = 0; rank < values.size(); ++rank) {
+    const auto failure = failure_in(values[rank], static_cast<int>(rank));
+    if (!failure) continue;
+    if (all.ranks.empty()) {
+      all.code = failure->code;
+      all.system_error = failure->system_error;
+    }
+    is_one_way = is_one_way && failure->code == all.code;
+    all.text += fmt::format("{}rank {}: {}", all.ranks.empty() ? "" : "; ", rank, failure->text);
+    all.ranks.push_back(static_cast<int>(rank));
+  }
+  if (all.ranks.empty()) return marked(merge(std::move(values)), kDone);
+  if (!is_one_way) all.code = {};
+  all.text = fmt::format("{}: {}", task.name, all.text);
+  return marked(encode(all), kFailed);
+}
+
+Bytes CallGroup::Call::State::judge(const Work& work, const Merge& merge, std::exception_ptr& error,
+                                    std::vector<int>& came) const {
+  // Once in a job, and before the work, for which no other rank is to wait.
+  if (auto absent = member().admit(detail::after(deadline)); !absent.empty()) {
+    return marked(encode(late(std::move(absent))), kFailed);
+  }
+  std::vector<Bytes> values(static_cast<std::size_t>(member().store.size));
+  values[0] = outcome(work, error);
+  std::string refused;
+  auto absent = member().collect(step_key("value"), others(), detail::after(deadline),
+                                 [&](int rank, Bytes value) {
+                                   came.push_back(rank);
+                                   if (!value.empty() && value.back() == kRefused) {
+                                     value.pop_back();
+                                     refused = text_of(value);
+                                     return false;
+                                   }
+                                   values[static_cast<std::size_t>(rank)] = std::move(value);
+                                   return true;
+                                 });
+  if (!refused.empty()) {
+    return marked(encode(Failure{ErrorCode::invalid_argument, 0, refused, {}}), kFailed);
+  }
+  if (!absent.empty()) return marked(encode(late(std::move(absent))), kFailed);
+  try {
+    return merged(std::move(values), merge);
+  } catch (...) {
+    return marked(encode(failed_on_0(std::current_exception())), kFailed);
+  }
+}
+
+Bytes CallGroup::Call::State::lead(const Work& work, const Merge& merge,
+                                   std::exception_ptr& error) {
+  std::vector<int> came;
+  Bytes verdict;
+  try {
+    verdict = judge(work, merge, error, came);
+  } catch (...) {
+    tell(std::current_exception());
+    throw;
+  }
+  member().store.set(step_key("all"), verdict);
+  if (is_heard(std::move(came)) && verdict.back() == kDone) {
+    member().store.remove(step_key("all"));
+    member().store.remove(key("call"));
+  }
+  return verdict;
+}
+
+/// On rank 0: the step has failed for all ranks. As far as the store still works.
+void CallGroup::Call::State::tell(const std::exception_ptr& error) const noexcept {
+  try {
+    member().store.set(step_key("all"), marked(encode(failed_on_0(error)), kFailed));
+  } catch (...) {
+    // The others wait for their deadlines.
+  }
+}
+
+/// Tells the others, which are at the next step or will be.
+void CallGroup::Call::State::leave(const std::exception_ptr& error) {
+  ++steps;
+  if (rank() == 0) {
+    tell(error);
+    // The others may still be at what they do before the first step, or not know this job yet.
+    if (steps == 1 && member().admit(detail::after(deadline)).empty()) is_heard(others());
+  } else if (steps == 1) {
+    std::exception_ptr same;
+    follow([&]() -> Bytes { std::rethrow_exception(error); }, same);
+  } else {
+    member().store.set(own_key("value"), marked(encode(described(error)), kFailed));
+    member().store.set(own_key("heard"), {});  // it does not stay to hear
+  }
+}
+
+CallGroup::CallGroup(KeyValueStore store) : state_(std::make_shared<State>()) {
+  store.check();
+  state_->member = std::make_shared<JobMember>(std::move(store));
+  state_->order = "0";
+}
+
+CallGroup CallGroup::duplicate() const {
+  auto state = std::make_shared<State>();
+  state->member = state_->member;
+  const std::lock_guard lock(state_->mutex);
+  state->order = fmt::format("{}.{}", state_->order, ++state_->duplicates);
+  return CallGroup(std::move(state));
+}
+
+CallGroup::Call CallGroup::call(std::string name, std::vector<Fact> same,
+                                milliseconds deadline) const {
+  auto call =
+      std::make_shared<Call::State>(state_, CommonTask{std::move(name), std::move(same)}, deadline);
+  JobMember& member = *state_->member;
+  const bool is_first_rank = member.store.rank == 0;
+  if (is_first_rank) member.open();
+  {
+    const std::lock_guard lock(state_->mutex);
+    if (is_first_rank) {
+      call->number = state_->next++;
+    } else {
+      state_->unplaced.push_back(call);
+    }
+  }
+  if (is_first_rank) member.store.set(call->key("call"), encode(call->task));
+  return Call(std::move(call));
+}
+
+Bytes CallGroup::Call::agree(const Work& work, const Merge& merge) const {
+  State& state = *state_;
+  if (state.has_ended()) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("{}: it has ended, needed is a call under way", state.task.name));
+  }
+  try {
+    ++state.steps;
+    std::exception_ptr error;
+    Bytes verdict = state.rank() == 0 ? state.lead(work, merge, error) : state.follow(work, error);
+    const auto failure = failure_in(verdict, 0);
+    if (!failure) return verdict;
+    if (!error || failure->ranks != std::vector{state.rank()}) throw_failure(*failure);
+    try {
+      std::rethrow_exception(error);
+    } catch (...) {
+      throw_with_cause(*failure);
+    }
+  } catch (...) {
+    state.set_over();
+    throw;
+  }
+}
+
+void CallGroup::Call::end(const std::exception_ptr& error) const noexcept {
+  try {
+    if (error && !state_->has_ended()) state_->leave(error);
+  } catch (...) {
+    // The error that is under way is the one to be told of.
+  }
+  state_->set_over();
+}
+
+}  // namespace shardwise

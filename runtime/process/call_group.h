@@ -1,0 +1,87 @@
+#pragma once
+
+#include <chrono>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "shardwise/runtime/process/process_group.h"
+#include "shardwise/runtime/process/store_transport.h"
+#include "shardwise/shard/error.h"
+
+namespace shardwise {
+
+/// Another process failed with an error that is none of Shardwise's, several failed in different
+/// ways, or some did not come in time.
+class GroupError : public Error {
+ public:
+  explicit GroupError(const std::string& message) : Error(ErrorCode::cancelled, message) {}
+};
+
+/// The processes of a job, and how they agree on what they do together: by calls over a key-value
+/// store, each with deadlines. Unlike a ProcessGroup it is not ended by an error: a call is.
+///
+/// Rank 0 announces each call: its name, and all that must be the same on every rank. Another rank
+/// takes the announcements in order, and compares. So a rank that is at another call, or calls with
+/// another fact, is found at once and ends the call on all ranks; and a call that one rank left out
+/// does not shift later ones, because an announcement whose call has ended without a rank is passed
+/// over by it. Keys hold a number that rank 0 draws and tells each other rank in answer to that
+/// rank's own number: what another job has left in the store is never taken.
+///
+/// All waits are in the store's functions, in slices of a second at most, on the thread of the
+/// caller, and no lock is held meanwhile: what they throw ends the call at once, and they may make
+/// other calls. Cheap to copy. Thread-safe; all ranks make the same calls in the same order.
+class CallGroup {
+ public:
+  class Call;
+
+  /// Something that must be the same on all ranks: a name, and a value as messages show it.
+  using Fact = std::pair<std::string, std::string>;
+
+  /// The processes of a store; its prefix keeps the keys apart from those of other groups. Sends
+  /// nothing. Throws what KeyValueStore::check() does.
+  explicit CallGroup(KeyValueStore store);
+
+  /// A group of the same processes, with an order of calls of its own. Every rank makes its
+  /// duplicates in the same order.
+  CallGroup duplicate() const;
+
+  /// Begins a call. It takes its place in the order of calls here, and does not wait. `name`, as
+  /// "save /run/step-5", is for messages; `deadline` is how long a step waits for other ranks.
+  /// Throws what the store does.
+  Call call(std::string name, std::vector<Fact> same, std::chrono::milliseconds deadline) const;
+
+ private:
+  struct State;
+  explicit CallGroup(std::shared_ptr<State> state) : state_(std::move(state)) {}
+
+  std::shared_ptr<State> state_;
+};
+
+/// What all ranks do together, in one step or several. For one thread at a time.
+class CallGroup::Call {
+ public:
+  /// One step: runs work() on every rank and then merge(all their bytes) on rank 0. Returns merge's
+  /// bytes on every rank, or throws the same error on every rank and has ended: with code and errno
+  /// of what failed if ranks failed in one way, else GroupError. On the only rank that failed, what
+  /// its work threw is nested in it. What the store throws passes through.
+  using Work = std::function<Bytes()>;
+  using Merge = std::function<Bytes(std::vector<Bytes>)>;
+  Bytes agree(const Work& work, const Merge& merge) const;
+
+  /// No step follows here. If it is because of an error, the other ranks, which are at the next
+  /// step or will be, get it there. Nothing if the call has ended.
+  void end(const std::exception_ptr& error = nullptr) const noexcept;
+
+ private:
+  friend class CallGroup;
+  struct State;
+  explicit Call(std::shared_ptr<State> state) : state_(std::move(state)) {}
+
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace shardwise

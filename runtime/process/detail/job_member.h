@@ -1,0 +1,75 @@
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "shardwise/runtime/process/process_group.h"
+#include "shardwise/runtime/process/store_transport.h"
+
+namespace shardwise::detail {
+
+using Time = std::chrono::steady_clock::time_point;
+
+Time after(std::chrono::milliseconds time);
+
+/// The parts of a wait, which get longer: between them a thread looks at what others have done.
+class Wait {
+ public:
+  explicit Wait(Time end) : end_(end) {}
+
+  bool is_over() const;
+  std::chrono::milliseconds next();
+
+ private:
+  Time end_;
+  std::chrono::milliseconds part_{10};
+};
+
+/// A process among the others of its own job, over a store that other jobs may have used. The keys
+/// of the job hold a number that rank 0 draws, and that another rank hears of in answer to a number
+/// of its own. Holds no lock while a function of the store runs. Thread-safe.
+class JobMember {
+ public:
+  explicit JobMember(KeyValueStore with);
+
+  const KeyValueStore store;
+
+  /// A key of the job, which this process knows.
+  std::string key(std::string_view name);
+
+  /// On rank 0, before the other ranks can find anything.
+  void open();
+
+  /// On rank 0: answers the ranks that want to join as they come, and waits for all. Returns those
+  /// that have not come.
+  std::vector<int> admit(Time end);
+
+  /// On another rank: finds rank 0's number, and waits for its answer. What an earlier job has left
+  /// does not answer: its number is tried until rank 0 of this job has put another in its place.
+  /// Returns whether the job is known.
+  bool join(Time end);
+
+  std::optional<Bytes> wait_for(const std::string& key, Time end) const;
+
+  /// Gives `take` the values of the ranks, of the keys "`key`/`rank`", as they come, until it
+  /// returns false. Returns the ranks whose values have not come by `end`.
+  std::vector<int> collect(const std::string& key, std::vector<int> from, Time end,
+                           const std::function<bool(int rank, Bytes value)>& take) const;
+
+ private:
+  bool is_known();
+
+  const std::string number_;  // of the job on rank 0; of another rank: an answer's is the same
+  std::mutex mutex_;
+  bool is_open_;
+  std::set<int> strangers_;  // on rank 0: those that have not joined
+  std::string job_;          // what the job's keys begin with; empty: not known
+};
+
+}  // namespace shardwise::detail

@@ -1,0 +1,456 @@
+#include "shardwise/runtime/process/call_group.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cerrno>
+#include <functional>
+#include <latch>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "testing/errors.h"
+#include "testing/memory_store.h"
+
+namespace shardwise {
+namespace {
+
+using std::chrono::milliseconds;
+using testing::AllOf;
+using testing::Each;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+constexpr milliseconds kLong{100'000};  // a deadline that nothing here waits for
+constexpr milliseconds kShort{30};
+
+std::size_t at(int rank) { return static_cast<std::size_t>(rank); }
+
+Bytes bytes(std::string_view text) {
+  const auto all = std::as_bytes(std::span(text));
+  return {all.begin(), all.end()};
+}
+
+std::string text(const Bytes& all) {
+  return {reinterpret_cast<const char*>(all.data()), all.size()};
+}
+
+/// What an error says, and of which kind it is.
+std::string shown(const std::function<std::string()>& body) {
+  try {
+    return body();
+  } catch (const GroupError& e) {
+    return std::string("group: ") + e.what();
+  } catch (const Error& e) {
+    return std::string(name(e.code())) + ": " + e.what();
+  } catch (const std::exception& e) {
+    return std::string("other: ") + e.what();
+  }
+}
+
+std::vector<std::string> on_ranks(int size, const std::function<std::string(int)>& body) {
+  std::vector<std::string> said(at(size));
+  std::vector<std::jthread> threads;
+  for (int rank = 0; rank < size; ++rank) {
+    threads.emplace_back([&, rank] { said[at(rank)] = shown([&] { return body(rank); }); });
+  }
+  threads.clear();
+  return said;
+}
+
+std::vector<CallGroup> groups(MemoryStore& store, int size) {
+  std::vector<CallGroup> all;
+  for (int rank = 0; rank < size; ++rank) all.emplace_back(store.of(rank, size));
+  return all;
+}
+
+Bytes joined(const std::vector<Bytes>& values) {
+  std::string all;
+  for (const Bytes& value : values) all += "+" + text(value);
+  return bytes(all.substr(1));
+}
+
+std::string step(const CallGroup::Call& call, const std::string& value) {
+  return text(call.agree([&] { return bytes(value); }, joined));
+}
+
+/// A call of one step.
+std::string agree(const CallGroup& group, const std::string& name, const std::string& value = "",
+                  milliseconds deadline = kLong, std::vector<CallGroup::Fact> same = {}) {
+  return step(group.call(name, std::move(same), deadline), value);
+}
+
+TEST(CallGroup, GivesEveryRankWhatRank0Merges) {
+  for (int size = 1; size <= 4; ++size) {
+    MemoryStore store;
+    const auto ranks = groups(store, size);
+    for (int round = 0; round < 20; ++round) {
+      const auto said = on_ranks(size, [&](int rank) {
+        const auto call = ranks[at(rank)].call("save a", {}, kLong);
+        const std::string first = step(call, std::to_string(rank));
+        return first + " " + step(call, first.substr(0, 1));
+      });
+      std::string counted = "0", zeros = "0";
+      for (int rank = 1; rank < size; ++rank) {
+        counted += "+" + std::to_string(rank);
+        zeros += "+0";
+      }
+      EXPECT_THAT(said, Each(counted + " " + zeros));
+    }
+    // Of each other rank, keys that rank 0 may still read; of rank 0 its number.
+    EXPECT_LE(store.size(), 1 + 6 * at(size - 1));
+  }
+}
+
+TEST(CallGroup, RefusesRanksThatCallForOtherThings) {
+  MemoryStore store;
+  const auto ranks = groups(store, 3);
+  const auto call = [&](const std::string& name, const std::string& path) {
+    return on_ranks(3, [&](int rank) {
+      const bool differs = rank == 2;
+      return agree(ranks[at(rank)], differs ? name : "save a", "", kLong,
+                   {{"codec", "zstd"}, {"path", differs ? path : "a"}});
+    });
+  };
+  EXPECT_THAT(
+      call("save a", "b"),
+      Each("invalid_argument: save a: found path b on rank 2, needed a, as on rank 0: every "
+           "rank makes the same calls in the same order"));
+  EXPECT_THAT(call("save b", "b"),
+              Each(HasSubstr("found \"save b\" on rank 2, needed \"save a\", as on rank 0; found "
+                             "path b on rank 2, needed a, as on rank 0")));
+  EXPECT_THAT(call("save a", "a"), Each("++"));
+  const auto said = on_ranks(3, [&](int rank) {
+    return agree(
+        ranks[at(rank)], "save a", "", kLong,
+        rank == 1 ? std::vector<CallGroup::Fact>{{"path", "a"}} : std::vector<CallGroup::Fact>{});
+  });
+  EXPECT_THAT(said, Each(HasSubstr("found 1 facts on rank 1, needed 0, as on rank 0")));
+}
+
+TEST(CallGroup, ACallThatOneRankLeftOutDoesNotShiftLaterOnes) {
+  MemoryStore store;
+  const auto ranks = groups(store, 2);
+  const auto both = [&](const std::string& name) {
+    return on_ranks(2, [&](int rank) { return agree(ranks[at(rank)], "save " + name, name); });
+  };
+  EXPECT_THAT(both("first"), Each("first+first"));
+  for (const int alone : {0, 1}) {
+    for (const std::string name : {"a", "b", "b"}) {
+      EXPECT_EQ(shown([&] { return agree(ranks[at(alone)], "save " + name, "", kShort); }),
+                "group: save " + name + ": rank " + std::to_string(1 - alone) +
+                    " of 2 did not come within 0.03 s: was it called on one rank only?");
+    }
+    EXPECT_THAT(both("b"), Each("b+b"));
+    EXPECT_THAT(both("c"), Each("c+c"));
+  }
+  // A rank that hears nothing is told what it has missed.
+  shown([&] { return agree(ranks[0], "save d", "", kShort); });
+  EXPECT_THAT(shown([&] { return agree(ranks[1], "save e", "", kShort); }),
+              HasSubstr(" Rank 0's last call ended without this rank: save d: rank 1 of 2"));
+}
+
+TEST(CallGroup, NamesTheRanksThatDoNotComeInTime) {
+  MemoryStore store;
+  const auto ranks = groups(store, 4);
+  // Those that have not joined yet, then those that have.
+  for (const std::string came : {"/hello/2", "/0/2/1/value/2"}) {
+    const auto said = on_ranks(4, [&](int rank) {
+      if (rank == 1 || rank == 3) return std::string("left out");
+      const auto call = ranks[at(rank)].call("save a", {}, rank == 0 ? kShort : kLong);
+      while (rank == 0 && store.count(came) == 0) std::this_thread::yield();
+      return step(call, "");
+    });
+    EXPECT_EQ(said[0],
+              "group: save a: ranks 1 and 3 of 4 did not come within 0.03 s: was it called on one "
+              "rank only?");
+    EXPECT_EQ(said[2], said[0]);
+    EXPECT_THAT(on_ranks(4, [&](int rank) { return agree(ranks[at(rank)], "save b"); }),
+                Each("+++"));
+  }
+}
+
+TEST(CallGroup, ARankThatComesAfterTheOthersWereRefusedIsTold) {
+  MemoryStore store;
+  const auto ranks = groups(store, 3);
+  const auto all = [&](const std::string& name) {
+    return on_ranks(3, [&](int rank) { return agree(ranks[at(rank)], name); });
+  };
+  EXPECT_THAT(all("first"), Each("++"));
+  std::latch refused(1);
+  const auto said = on_ranks(3, [&](int rank) {
+    if (rank == 2) refused.wait();
+    const auto call = ranks[at(rank)].call(rank == 1 ? "b" : "a", {}, kLong);
+    try {
+      return step(call, "");
+    } catch (const Error&) {
+      if (rank == 1) refused.count_down();
+      throw;
+    }
+  });
+  EXPECT_THAT(said, Each("invalid_argument: a: found \"b\" on rank 1, needed \"a\", as on rank 0: "
+                         "every rank makes the same calls in the same order"));
+  EXPECT_THAT(all("next"), Each("++"));
+}
+
+TEST(CallGroup, WhatFailsOnOneRankIsTheSameErrorOnAll) {
+  MemoryStore store;
+  const auto ranks = groups(store, 3);
+  for (const int failing : {0, 1}) {
+    const auto said = on_ranks(3, [&](int rank) {
+      const auto call = ranks[at(rank)].call("save a", {}, kLong);
+      try {
+        call.agree(
+            [&]() -> Bytes {
+              if (rank == failing) throw Error(ErrorCode::io, "no space", ENOSPC);
+              return {};
+            },
+            joined);
+      } catch (const Error& e) {
+        EXPECT_EQ(e.system_error(), ENOSPC);
+        EXPECT_EQ(message_of(ErrorCode::invalid_argument, [&] { step(call, ""); }),
+                  "save a: it has ended, needed is a call under way");
+        if (rank == failing) {
+          EXPECT_EQ(message_of(ErrorCode::io, [&] { std::rethrow_if_nested(e); }), "no space");
+        }
+        throw;
+      }
+      return std::string("no error");
+    });
+    EXPECT_THAT(said, Each("io: save a: rank " + std::to_string(failing) + ": no space"));
+  }
+  const auto several = on_ranks(3, [&](int rank) {
+    const auto call = ranks[at(rank)].call("save b", {}, kLong);
+    return text(call.agree(
+        [&]() -> Bytes {
+          if (rank == 1) throw Error(ErrorCode::io, "no space");
+          if (rank == 2) throw std::runtime_error("by zero");
+          return {};
+        },
+        joined));
+  });
+  EXPECT_THAT(several, Each("group: save b: rank 1: no space; rank 2: by zero"));
+  const auto merging = on_ranks(3, [&](int rank) {
+    const auto call = ranks[at(rank)].call("save c", {}, kLong);
+    return text(call.agree([] { return Bytes(); },
+                           [](const std::vector<Bytes>&) -> Bytes {
+                             throw Error(ErrorCode::already_exists, "c is there");
+                           }));
+  });
+  EXPECT_THAT(merging, Each("already_exists: save c: rank 0: c is there"));
+}
+
+TEST(CallGroup, AnErrorBesideTheStepsEndsTheCallOnAllRanks) {
+  for (const int steps : {0, 1}) {
+    for (const int failing : {0, 1}) {
+      MemoryStore store;
+      const auto ranks = groups(store, 3);
+      const auto said = on_ranks(3, [&](int rank) {
+        const auto call = ranks[at(rank)].call("save a", {}, kLong);
+        for (int i = 0; i < steps; ++i) step(call, "");
+        if (rank == failing) {
+          call.end(std::make_exception_ptr(Error(ErrorCode::io, "disk full", ENOSPC)));
+          return "io: save a: rank " + std::to_string(rank) + ": disk full";
+        }
+        return step(call, "");
+      });
+      EXPECT_THAT(said, Each("io: save a: rank " + std::to_string(failing) + ": disk full"));
+      EXPECT_THAT(on_ranks(3, [&](int rank) { return agree(ranks[at(rank)], "b"); }), Each("++"));
+    }
+  }
+}
+
+TEST(CallGroup, ARankThatComesAfterRank0HasLeftDoesNotWork) {
+  MemoryStore store;
+  const auto ranks = groups(store, 2);
+  on_ranks(2, [&](int rank) { return agree(ranks[at(rank)], "first"); });
+  std::thread leaving([&] {
+    ranks[0].call("save a", {}, kLong).end(std::make_exception_ptr(Error(ErrorCode::io, "full")));
+  });
+  while (store.count("/0/1/1/all") == 0) std::this_thread::yield();
+  const auto call = ranks[1].call("save a", {}, kLong);
+  EXPECT_EQ(message_of(ErrorCode::io,
+                       [&] {
+                         call.agree(
+                             []() -> Bytes {
+                               ADD_FAILURE() << "it worked";
+                               return {};
+                             },
+                             joined);
+                       }),
+            "save a: rank 0: full");
+  leaving.join();
+}
+
+TEST(CallGroup, TakesNothingOfAnEarlierJob) {
+  MemoryStore store;
+  for (int job = 0; job < 3; ++job) {
+    const auto ranks = groups(store, 3);
+    const auto said = on_ranks(3, [&](int rank) {
+      // The others find the last job's number first, and wait for its answer.
+      while (rank == 0 && job > 0 && store.count("/hello/") < 2) {
+        std::this_thread::yield();
+      }
+      return agree(ranks[at(rank)], "start", std::to_string(10 * job + rank));
+    });
+    const auto value = [&](int rank) { return std::to_string(10 * job + rank); };
+    EXPECT_THAT(said, Each(value(0) + "+" + value(1) + "+" + value(2)));
+  }
+}
+
+TEST(CallGroup, AnswersRanksAsTheyCome) {
+  MemoryStore store;
+  const auto ranks = groups(store, 3);
+  const auto said = on_ranks(3, [&](int rank) {
+    // Rank 2 has joined, and given its value, though rank 1 has not come.
+    while (rank == 1 && store.count("/0/0/1/value/2") == 0) std::this_thread::yield();
+    return agree(ranks[at(rank)], "a");
+  });
+  EXPECT_THAT(said, Each("++"));
+}
+
+TEST(CallGroup, RefusesWhatIsNoMessage) {
+  for (const std::string key : {"/0/0/call", "/0/0/1/value/1", "/0/0/1/all"}) {
+    for (const std::string_view value : {"", "x", "\x05", "-\x01\x02-", "0123456789abcdef-"}) {
+      SCOPED_TRACE(testing::Message() << key << " is \"" << value << '"');
+      const bool of_rank_1 = key.ends_with("/value/1");
+      MemoryStore store;
+      store.replace(key, bytes(value));
+      const auto ranks = groups(store, 2);
+      const auto said = on_ranks(2, [&](int rank) {
+        const bool waits = rank == 1 || of_rank_1;
+        return agree(ranks[at(rank)], "a", "", waits ? kLong : kShort);
+      });
+      EXPECT_THAT(said[of_rank_1 ? 0 : 1],
+                  AllOf(StartsWith("corrupt: "), HasSubstr("a message of rank ")));
+    }
+  }
+}
+
+TEST(CallGroup, WaitsForRank0IfSomethingElseIsInItsPlace) {
+  MemoryStore store;
+  store.of(0, 2).set("shardwise/open", bytes("not a number"));
+  const auto ranks = groups(store, 2);
+  const auto said = on_ranks(2, [&](int rank) {
+    while (rank == 0 && store.asked("shardwise/none") == 0) std::this_thread::yield();
+    return agree(ranks[at(rank)], "a");
+  });
+  EXPECT_THAT(said, Each("+"));
+}
+
+TEST(CallGroup, DuplicatesAndThreadsFindTheirOwnCalls) {
+  MemoryStore store;
+  const auto ranks = groups(store, 3);
+  const auto said = on_ranks(3, [&](int rank) {
+    const CallGroup& group = ranks[at(rank)];
+    const CallGroup first = group.duplicate(), second = group.duplicate();
+    std::vector<CallGroup::Call> calls;
+    for (int i = 0; i < 4; ++i) calls.push_back(group.call("save " + std::to_string(i), {}, kLong));
+    std::vector<std::string> values(calls.size());
+    std::vector<std::jthread> threads;
+    // The last first: each finds its own announcement all the same.
+    for (std::size_t i = calls.size(); i-- > 0;) {
+      threads.emplace_back(
+          [&, i] { values[i] = shown([&] { return step(calls[i], std::to_string(i)); }); });
+    }
+    std::string others = agree(second, "b", "2");
+    others += agree(first, "a", "1");
+    threads.clear();
+    return others + values[0] + values[1] + values[2] + values[3];
+  });
+  EXPECT_THAT(said, Each("2+2+2"
+                         "1+1+1"
+                         "0+0+0"
+                         "1+1+1"
+                         "2+2+2"
+                         "3+3+3"));
+}
+
+TEST(CallGroup, AFunctionOfTheStoreMayMakeACall) {
+  MemoryStore store;
+  // As a signal's handler does that runs while the store waits.
+  std::vector<CallGroup> ranks;
+  std::vector<std::string> inner(2);
+  std::vector<std::atomic<bool>> is_due(2);
+  for (int rank = 0; rank < 2; ++rank) {
+    KeyValueStore of_rank = store.of(rank, 2);
+    of_rank.get = [&, rank, get = of_rank.get](const std::string& key, milliseconds wait) {
+      const std::size_t i = at(rank);
+      if (is_due[i].exchange(false)) inner[i] = shown([&] { return agree(ranks[i], "inner"); });
+      return get(key, wait);
+    };
+    ranks.emplace_back(std::move(of_rank));
+  }
+  for (int round = 0; round < 3; ++round) {
+    const auto said = on_ranks(2, [&](int rank) {
+      is_due[at(rank)] = true;
+      return agree(ranks[at(rank)], "outer");
+    });
+    EXPECT_THAT(said, Each("+"));
+    EXPECT_THAT(inner, Each("+"));
+  }
+}
+
+TEST(CallGroup, WhatTheStoreThrowsPassesThrough) {
+  MemoryStore store;
+  std::vector<CallGroup> ranks;
+  std::atomic<int> failing = -1;
+  for (int rank = 0; rank < 2; ++rank) {
+    KeyValueStore of_rank = store.of(rank, 2);
+    of_rank.get = [&, rank, get = of_rank.get](const std::string& key, milliseconds wait) {
+      if (failing == rank && key.find("/value/") != key.npos) throw std::logic_error("gone");
+      if (failing == rank && key.ends_with("/call")) throw std::logic_error("gone");
+      return get(key, wait);
+    };
+    ranks.emplace_back(std::move(of_rank));
+  }
+  const auto call = [&](int rank) { return agree(ranks[at(rank)], "a", "", milliseconds(300)); };
+  EXPECT_THAT(on_ranks(2, call), Each("+"));
+  failing = 0;
+  EXPECT_THAT(on_ranks(2, call), ElementsAre("other: gone", "group: a: rank 0: gone"));
+  failing = 1;
+  EXPECT_THAT(on_ranks(2, call),
+              ElementsAre(StartsWith("group: a: rank 1 of 2 did not come"), "other: gone"));
+  failing = -1;
+  EXPECT_THAT(on_ranks(2, call), Each("+"));
+}
+
+TEST(CallGroup, NeedsNoHandshakeInAFreshStore) {
+  MemoryStore store;
+  std::vector<CallGroup> ranks;
+  for (int rank = 0; rank < 2; ++rank) {
+    KeyValueStore of_rank = store.of(rank, 2);
+    of_rank.is_fresh = true;
+    ranks.emplace_back(std::move(of_rank));
+  }
+  const auto said = on_ranks(2, [&](int rank) { return agree(ranks[at(rank)], "a"); });
+  EXPECT_THAT(said, Each("+"));
+  EXPECT_EQ(store.count("open"), 0u);
+}
+
+TEST(CallGroup, WaitsInPartsThatAreNoLongerThanASecond) {
+  std::vector<std::int64_t> waits;
+  MemoryStore store;
+  KeyValueStore of_rank = store.of(1, 2);
+  of_rank.get = [&](const std::string&, milliseconds wait) -> std::optional<Bytes> {
+    waits.push_back(wait.count());
+    if (waits.size() == 10) throw std::logic_error("enough");
+    return {};
+  };
+  const CallGroup group(std::move(of_rank));
+  EXPECT_EQ(shown([&] { return agree(group, "a"); }), "other: enough");
+  EXPECT_THAT(waits, ElementsAre(10, 20, 40, 80, 160, 320, 640, 1000, 1000, 1000));
+}
+
+TEST(CallGroup, RefusesAStoreThatIsNotWhole) {
+  MemoryStore store;
+  EXPECT_THAT(message_of(ErrorCode::invalid_argument, [&] { CallGroup(store.of(3, 3)); }),
+              HasSubstr("the rank is 3, must be 0 to 2"));
+}
+
+}  // namespace
+}  // namespace shardwise
