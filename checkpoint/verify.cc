@@ -186,7 +186,7 @@ void Verifier::list_chunks() {
   const detail::Manifest& manifest = stored_.manifest;
   for (std::size_t t = 0; t < manifest.tensors.size(); ++t) {
     for (std::size_t p = 0; p < manifest.tensors[t].pieces.size(); ++p) {
-      const detail::PieceEntry& piece = manifest.tensors[t].pieces[p];
+      const detail::PieceEntry piece = manifest.tensors[t].pieces[p];
       const auto file = static_cast<std::size_t>(piece.file);
       if (!readable_[file]) continue;
       const std::int64_t chunks = num_chunks(piece);
@@ -295,7 +295,7 @@ void Verifier::check_part(const Part& part, std::span<const std::byte> bytes) {
 }
 
 void Verifier::report_chunk(const ChunkId& id, const Error& error) {
-  const detail::PieceEntry& piece = stored_.piece(id);
+  const detail::PieceEntry piece = stored_.piece(id);
   report(error, {.file = stored_.manifest.files[static_cast<std::size_t>(piece.file)].name,
                  .message = error.what(),
                  .tensor = stored_.tensor(id).name,

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "shardwise/shard/host/page_memory.h"
+#include "testing/change_piece.h"
 
 namespace shardwise::detail {
 namespace {
@@ -76,12 +77,13 @@ std::vector<TensorEntry> tensors_of(std::span<const Planned> planned) {
     TensorEntry& tensor = tensors.emplace_back();
     tensor.dtype = one.dtype;
     tensor.shape = one.shape;
-    PieceEntry& piece = tensor.pieces.emplace_back();
+    PieceEntry piece;
     piece.box = Box::whole(one.shape);
     piece.chunk = one.chunk;
     piece.codec = one.codec;
     piece.first_chunk = next;
     next += num_chunks(piece);
+    tensor.pieces.push_back(piece);
   }
   return tensors;
 }
@@ -104,7 +106,7 @@ TEST(ChunkLayout, SaysWhichBoxOfWhichTensorAChunkIs) {
     const FileChunk chunk = layout.chunk(number);
     const auto& expected = chunks[number];
     EXPECT_EQ(chunk.tensor, expected.tensor);
-    EXPECT_EQ(chunk.piece, &tensors[expected.tensor].pieces[0]);
+    EXPECT_EQ(chunk.piece, tensors[expected.tensor].pieces[0]);
     EXPECT_EQ(chunk.box, expected.box);
     EXPECT_EQ(chunk.bytes, expected.bytes);
     EXPECT_EQ(chunk.held_bytes(), expected.held_bytes);
@@ -114,9 +116,11 @@ TEST(ChunkLayout, SaysWhichBoxOfWhichTensorAChunkIs) {
 TEST(ChunkLayout, OfAFileHasThePiecesOfThatFile) {
   const Planned planned[] = {{{8}, {2}}, {{9}, {9}}, {{3}, {1}}};
   auto tensors = tensors_of(planned);
-  tensors[1].pieces[0].file = 1;
-  tensors[1].pieces[0].first_chunk = 0;
-  tensors[2].pieces[0].first_chunk = 4;
+  change_piece(tensors[1], 0, [](PieceEntry& piece) {
+    piece.file = 1;
+    piece.first_chunk = 0;
+  });
+  change_piece(tensors[2], 0, [](PieceEntry& piece) { piece.first_chunk = 4; });
   const auto layouts = ChunkLayout::of_files(tensors, 3);
   EXPECT_EQ(layouts[0].num_chunks(), 7);
   EXPECT_EQ(layouts[0].chunk(4).tensor, 2u);

@@ -31,10 +31,7 @@ StoredCheckpoint checkpoint_of(DType dtype, const Shape& shape, const Shape& chu
   TensorEntry& tensor = checkpoint.manifest.tensors.emplace_back();
   tensor.dtype = dtype;
   tensor.shape = shape;
-  PieceEntry& piece = tensor.pieces.emplace_back();
-  piece.box = Box::whole(shape);
-  piece.layout = Layout::chunked;
-  piece.chunk = chunk;
+  tensor.pieces = {{.box = Box::whole(shape), .layout = Layout::chunked, .chunk = chunk}};
   return checkpoint;
 }
 

@@ -35,9 +35,11 @@ HandMadeCheckpoint sample_checkpoint() {
 }
 
 PieceWords piece_words_of(const HandMadeCheckpoint& made) {
-  std::vector<TensorPiece> pieces;
+  std::vector<PieceId> pieces;
   for (std::size_t t = 0; t < made.manifest.tensors.size(); ++t) {
-    for (const PieceEntry& piece : made.manifest.tensors[t].pieces) pieces.push_back({t, &piece});
+    for (std::size_t p = 0; p < made.manifest.tensors[t].pieces.size(); ++p) {
+      pieces.push_back({t, p});
+    }
   }
   return describe_pieces(made.manifest.tensors, pieces);
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "shardwise/checkpoint/detail/hdf5/index_file.h"
+#include "testing/change_piece.h"
 #include "testing/temp_dir.h"
 
 namespace shardwise::detail {
@@ -17,10 +18,10 @@ namespace {
 
 using testing::HasSubstr;
 
-PieceEntry piece(const Box& box, std::int64_t number) {
+PieceEntry piece(const Box& box, std::uint32_t number) {
   return {.box = box,
           .file = number % 2,
-          .dataset = "/tensors/0/" + std::to_string(number),
+          .dataset = {.tensor = 0, .piece = number},
           .chunk = box.shape()};
 }
 
@@ -89,11 +90,15 @@ TEST_F(IndexCheck, FindsEveryKindOfWrongMapping) {
     const char* name;
     std::function<void(Manifest&)> change;
   } cases[] = {
-      {"dataset", [](Manifest& m) { m.tensors[0].pieces[1].dataset = "/other"; }},
-      {"file", [](Manifest& m) { m.tensors[0].pieces[0].file = 1; }},
+      {"dataset",
+       [](Manifest& m) {
+         change_piece(m.tensors[0], 1, [](PieceEntry& p) { p.dataset.piece = 7; });
+       }},
+      {"file",
+       [](Manifest& m) { change_piece(m.tensors[0], 0, [](PieceEntry& p) { p.file = 1; }); }},
       {"box",
        [](Manifest& m) {
-         m.tensors[0].pieces[0].box = Box({0, 0}, {4, 2});
+         change_piece(m.tensors[0], 0, [](PieceEntry& p) { p.box = Box({0, 0}, {4, 2}); });
        }},
       {"count", [](Manifest& m) { m.tensors[0].pieces.pop_back(); }},
       {"none", [](Manifest& m) { m.tensors[2].pieces = m.tensors[0].pieces; }},
@@ -102,7 +107,10 @@ TEST_F(IndexCheck, FindsEveryKindOfWrongMapping) {
          m.tensors[0].shape = {4, 7};
        }},
       {"type", [](Manifest& m) { m.tensors[0].dtype = DType::i32; }},
-      {"scalar's dataset", [](Manifest& m) { m.tensors[1].pieces[0].dataset = "/x"; }},
+      {"scalar's dataset",
+       [](Manifest& m) {
+         change_piece(m.tensors[1], 0, [](PieceEntry& p) { p.dataset.tensor = 7; });
+       }},
       {"no scalar", [](Manifest& m) { m.tensors[1].shape = {1}; }},
       {"spec",
        [](Manifest& m) {

@@ -180,10 +180,9 @@ TEST(IndexFile, MapsPiecesBeyondFourBillion) {
   TensorEntry tensor{
       .name = "t", .dtype = DType::u8, .shape = {5'000'000'000}, .index = "/t", .pieces = {}};
   for (const std::int64_t begin : {std::int64_t{0}, std::int64_t{2'500'000'000}}) {
-    PieceEntry piece;
-    piece.box = Box({begin}, {begin + 2'500'000'000});
-    piece.dataset = "/tensors/0/" + std::to_string(tensor.pieces.size());
-    tensor.pieces.push_back(piece);
+    tensor.pieces.push_back({.box = Box({begin}, {begin + 2'500'000'000}),
+                             .dataset = {0, static_cast<std::uint32_t>(tensor.pieces.size())},
+                             .chunk = {2'500'000'000}});
   }
   FileEntry file;
   file.name = "shards-00000-of-00001.h5";

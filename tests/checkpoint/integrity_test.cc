@@ -116,7 +116,7 @@ class Integrity : public testing::TestWithParam<int> {
 /// Which chunk a byte of a shard file belongs to.
 struct Owner {
   const detail::TensorEntry* tensor = nullptr;
-  const detail::PieceEntry* piece = nullptr;
+  detail::PieceEntry piece = {};
   std::int64_t chunk = 0;
 };
 
@@ -127,7 +127,7 @@ Owner owner_of(const HandMadeCheckpoint& made, std::size_t file, std::size_t pla
         if (static_cast<std::size_t>(piece.file) != file) continue;
         const auto number = static_cast<std::size_t>(piece.first_chunk + c);
         const ChunkRecord& record = made.files[file].records[number];
-        if (place - record.address < record.stored_bytes) return {&tensor, &piece, c};
+        if (place - record.address < record.stored_bytes) return {&tensor, piece, c};
       }
     }
   }
@@ -196,9 +196,9 @@ TEST_P(Integrity, EveryBitOfAShardFileIsFoundAndNamed) {
       } else {
         const std::string& name = owner.tensor->name;
         classes.insert(name);
-        const Box box = chunk_box(*owner.piece, owner.chunk);
+        const Box box = chunk_box(owner.piece, owner.chunk);
         EXPECT_EQ(found[0].tensor, name);
-        EXPECT_EQ(found[0].chunk, owner.piece->first_chunk + owner.chunk);
+        EXPECT_EQ(found[0].chunk, owner.piece.first_chunk + owner.chunk);
         EXPECT_EQ(found[0].box, box);
         const std::string which = "tensor \"" + name + "\" chunk " +
                                   std::to_string(found[0].chunk) + " " + to_string(box);

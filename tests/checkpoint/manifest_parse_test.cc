@@ -7,6 +7,7 @@
 
 #include "shardwise/checkpoint/detail/format/file_description.h"
 #include "shardwise/checkpoint/detail/format/manifest.h"
+#include "testing/change_piece.h"
 #include "testing/errors.h"
 #include "testing/hand_made_checkpoint.h"
 #include "testing/listed_manifest.h"
@@ -292,8 +293,9 @@ TEST(ParseManifest, TakesTheExampleOfTheFormatPage) {
   file.decoded_hash = hash64(reinterpret_cast<const std::byte*>(&record.hash), sizeof record.hash);
   file.pieces_address = 12480;
   const PieceEntry piece{.box = Box({0, 0}, {2, 3}), .chunk = {2, 3}};
-  const std::vector<std::uint64_t> words =
-      describe_pieces(manifest.tensors, std::vector<TensorPiece>{{0, &piece}});
+  std::vector<TensorEntry> tensors = manifest.tensors;
+  tensors[0].pieces = {piece};
+  const std::vector<std::uint64_t> words = describe_pieces(tensors, std::vector{PieceId{0, 0}});
   EXPECT_THAT(words, testing::ElementsAre(0x58f865db9b0b5348, 0, 2, 0, 0, 2, 3, 2, 3));
   file.pieces_words = words.size();
   file.pieces_hash = hash64(std::as_bytes(std::span(words)).data(), 8 * words.size());
@@ -315,8 +317,10 @@ TEST(ParseManifest, BoundsWhatADecoderMustHold) {
                                   .codec = StoredCodec::zstd}});
   auto& tensor = checkpoint.manifest.tensors[0];
   tensor.shape = {1 << 27};
-  tensor.pieces[0].box = Box({0}, {1 << 27});
-  tensor.pieces[0].chunk = {1 << 27};
+  change_piece(tensor, 0, [](PieceEntry& piece) {
+    piece.box = Box({0}, {1 << 27});
+    piece.chunk = {1 << 27};
+  });
   EXPECT_THAT(refused(print_listed_manifest(checkpoint.manifest)),
               testing::HasSubstr("a chunk has 134217728 bytes, at most 67108864"));
 }

@@ -118,35 +118,5 @@ TEST(TensorName, ProblemsAreNamed) {
   EXPECT_EQ(name_problem("\xed\xa0\x80"), "is not UTF-8");
 }
 
-TEST(ChunkGrid, CutsAPieceRowMajor) {
-  const PieceEntry piece{.box = Box({10, 20, 5}, {17, 24, 6}), .chunk = {3, 2, 1}};
-  EXPECT_EQ(chunk_grid(piece), (Shape{3, 2, 1}));
-  ASSERT_EQ(num_chunks(piece), 6);
-  EXPECT_EQ(chunk_box(piece, 0), Box({10, 20, 5}, {13, 22, 6}));
-  EXPECT_EQ(chunk_box(piece, 1), Box({10, 22, 5}, {13, 24, 6}));
-  EXPECT_EQ(chunk_box(piece, 5), Box({16, 22, 5}, {17, 24, 6}));
-  EXPECT_EQ(chunk_bytes(piece, DType::f32), 24u);
-
-  std::vector<Box> boxes;
-  for (std::int64_t c = 0; c < 6; ++c) {
-    boxes.push_back(relative_to(chunk_box(piece, c), piece.box.begin()));
-  }
-  EXPECT_EQ(boxes.back(), Box({6, 2, 0}, {7, 4, 1}));
-}
-
-TEST(ChunkGrid, OfAScalarIsOneChunk) {
-  const PieceEntry piece;
-  EXPECT_EQ(num_chunks(piece), 1);
-  EXPECT_EQ(chunk_box(piece, 0), Box());
-  EXPECT_EQ(chunk_bytes(piece, DType::f64), 8u);
-}
-
-TEST(ChunkGrid, DoesNotOverflowAtTheLastIndex) {
-  constexpr std::int64_t kMost = INT64_MAX;
-  const PieceEntry piece{.box = Box({kMost - 5}, {kMost}), .chunk = {3}};
-  ASSERT_EQ(num_chunks(piece), 2);
-  EXPECT_EQ(chunk_box(piece, 1), Box({kMost - 2}, {kMost}));
-}
-
 }  // namespace
 }  // namespace shardwise::detail

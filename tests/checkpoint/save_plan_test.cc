@@ -30,7 +30,7 @@ TEST(SavePlan, SortsNamesAndNumbersChunks) {
   EXPECT_EQ(plan.tensors[0].pieces[0].box, Box({0}, {10}));
   EXPECT_EQ(plan.tensors[0].pieces[0].layout, Layout::contiguous);
   EXPECT_EQ(plan.tensors[1].pieces.size(), 0u);
-  EXPECT_EQ(plan.tensors[2].pieces[1].dataset, "/tensors/1/1");
+  EXPECT_EQ(plan.tensors[2].pieces[1].dataset.path(), "/tensors/1/1");
   EXPECT_EQ(plan.tensors[2].pieces[1].layout, Layout::chunked);
   EXPECT_EQ(plan.tensors[2].pieces[1].first_chunk, 3);
   EXPECT_EQ(plan.tensors[2].sharding->mesh().to_string(), "2,2");

@@ -65,7 +65,7 @@ TEST(ShardFile, PlainHdf5ReadsEveryPieceOfEveryType) {
       ASSERT_EQ(entry.name, tensors[t].name);
       for (const PieceEntry& piece : entry.pieces) {
         SCOPED_TRACE(entry.name + to_string(piece.box));
-        const RawDataset raw = read_raw(dir / "s.h5", piece.dataset);
+        const RawDataset raw = read_raw(dir / "s.h5", piece.dataset.path());
         EXPECT_EQ(raw.shape, piece.box.shape());
         EXPECT_TRUE(raw.data == tensors[t].part(piece.box));
         EXPECT_GT(H5Tequal(raw.type.get(), hdf5_type(entry.dtype).get()), 0);
@@ -102,7 +102,7 @@ TEST(ShardFile, EqualsWhatPlainHdf5Writes) {
       SCOPED_TRACE(tensors[t].name + " " + to_string(tensors[t].spec.shape) + to_string(piece.box));
       write_raw(dir / "reference.h5", tensors[t].spec.dtype, piece.box.shape(),
                 tensors[t].part(piece.box));
-      const RawDataset ours = read_raw(dir / "s.h5", piece.dataset);
+      const RawDataset ours = read_raw(dir / "s.h5", piece.dataset.path());
       const RawDataset reference = read_raw(dir / "reference.h5", "/data");
       EXPECT_EQ(ours.shape, reference.shape);
       EXPECT_GT(H5Tequal(ours.type.get(), reference.type.get()), 0);

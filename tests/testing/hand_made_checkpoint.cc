@@ -65,7 +65,8 @@ HandMadeCheckpoint::HandMadeCheckpoint(std::vector<HandMadeTensor> tensors, std:
       PieceEntry piece;
       piece.box = box;
       piece.file = turn++ % num_files;
-      piece.dataset = "/tensors/" + std::to_string(t) + "/" + std::to_string(entry.pieces.size());
+      piece.dataset = {static_cast<std::uint32_t>(t),
+                       static_cast<std::uint32_t>(entry.pieces.size())};
       piece.chunk = box.shape();
       if (!tensor.chunk.empty()) {
         piece.layout = detail::Layout::chunked;
@@ -103,13 +104,7 @@ HandMadeCheckpoint::HandMadeCheckpoint(std::vector<HandMadeTensor> tensors, std:
 }
 
 std::vector<std::uint64_t> HandMadeCheckpoint::describe(std::size_t file) const {
-  std::vector<detail::TensorPiece> pieces;
-  for (std::size_t t = 0; t < manifest.tensors.size(); ++t) {
-    for (const PieceEntry& piece : manifest.tensors[t].pieces) {
-      if (piece.file == static_cast<std::int64_t>(file)) pieces.push_back({t, &piece});
-    }
-  }
-  return describe_pieces(manifest.tensors, pieces);
+  return describe_pieces(manifest.tensors, pieces_in_file(manifest, file));
 }
 
 void HandMadeCheckpoint::add_chunk(const HandMadeTensor& tensor, const PieceEntry& piece,

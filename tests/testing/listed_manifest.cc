@@ -22,7 +22,7 @@ Json json_of(const Box& box) {
 Json json_of(const PieceEntry& piece) {
   return {{"box", json_of(piece.box)},
           {"file", piece.file},
-          {"dataset", piece.dataset},
+          {"dataset", piece.dataset.path()},
           {"layout", piece.layout == Layout::contiguous ? "contiguous" : "chunked"},
           {"chunk", json_of(piece.chunk)},
           {"codec", piece.codec == StoredCodec::none ? "none" : "zstd"},

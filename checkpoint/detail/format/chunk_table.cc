@@ -72,9 +72,9 @@ bool is_raw(const PieceEntry& piece, const ChunkRecord& record) {
 std::vector<PieceId> pieces_in_file(const Manifest& manifest, std::size_t file) {
   std::vector<PieceId> ids;
   for (std::size_t t = 0; t < manifest.tensors.size(); ++t) {
-    const std::vector<PieceEntry>& pieces = manifest.tensors[t].pieces;
+    const PieceList& pieces = manifest.tensors[t].pieces;
     for (std::size_t p = 0; p < pieces.size(); ++p) {
-      if (static_cast<std::size_t>(pieces[p].file) == file) ids.push_back({t, p});
+      if (static_cast<std::size_t>(pieces.file(p)) == file) ids.push_back({t, p});
     }
   }
   return ids;
@@ -111,7 +111,7 @@ void check_chunk_table(const Manifest& manifest, std::size_t file, std::span<con
   }
   for (const PieceId& id : pieces) {
     const TensorEntry& tensor = manifest.tensors[id.tensor];
-    const PieceEntry& piece = tensor.pieces[id.piece];
+    const PieceEntry piece = tensor.pieces[id.piece];
     const std::uint64_t bytes = chunk_bytes(piece, tensor.dtype);
     const std::int64_t count = num_chunks(piece);
     for (std::int64_t chunk = 0; chunk < count; ++chunk) {

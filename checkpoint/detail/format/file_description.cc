@@ -130,17 +130,18 @@ void read_description(std::span<const std::uint64_t> words, FileEntry& file,
 }
 
 std::vector<std::uint64_t> describe_pieces(std::span<const TensorEntry> tensors,
-                                           std::span<const TensorPiece> pieces) {
+                                           std::span<const PieceId> pieces) {
   std::vector<std::uint64_t> words;
   const auto add = [&](const Dims& dims) { words.insert(words.end(), dims.begin(), dims.end()); };
-  for (const auto& [tensor, piece] : pieces) {
-    words.push_back(name_hash(tensors[tensor]));
-    words.push_back(static_cast<std::uint64_t>(piece->first_chunk));
-    words.push_back(piece->box.rank() | static_cast<std::uint64_t>(piece->layout) << kLayoutShift |
-                    static_cast<std::uint64_t>(piece->codec) << kCodecShift);
-    add(piece->box.begin());
-    add(piece->box.end());
-    add(piece->chunk);
+  for (const PieceId& id : pieces) {
+    const PieceEntry piece = tensors[id.tensor].pieces[id.piece];
+    words.push_back(name_hash(tensors[id.tensor]));
+    words.push_back(static_cast<std::uint64_t>(piece.first_chunk));
+    words.push_back(piece.box.rank() | static_cast<std::uint64_t>(piece.layout) << kLayoutShift |
+                    static_cast<std::uint64_t>(piece.codec) << kCodecShift);
+    add(piece.box.begin());
+    add(piece.box.end());
+    add(piece.chunk);
   }
   return words;
 }
@@ -150,17 +151,20 @@ std::vector<PieceId> add_file_pieces(std::span<const std::uint64_t> table, Manif
   const FileEntry& entry = manifest.files[file];
   Words words(table, path);
   std::vector<Box> boxes;
-  PiecePaths paths;
-  std::vector<std::pair<std::size_t, PieceEntry>> pieces;  // with the tensor's number
+  PieceDatasets datasets;
+  std::vector<std::pair<std::size_t, PieceList>> added;  // with the tensor's number
   std::int64_t chunks = 0;
   for (std::size_t t = 0; t < manifest.tensors.size(); ++t) {
     const TensorEntry& tensor = manifest.tensors[t];
     boxes.clear();
     add_pieces_of(entry.writer, manifest.writers, tensor, boxes);
+    if (boxes.empty()) continue;
+    PieceList& pieces = added.emplace_back(t, PieceList()).second;
+    pieces.reserve(boxes.size(), tensor.shape.size());
     for (const Box& box : boxes) {
       PieceEntry piece = next_piece(words, tensor, box, path);
       piece.file = static_cast<std::int64_t>(file);
-      piece.dataset = paths.next(t);
+      piece.dataset = datasets.next(t);
       if (const std::string problem = piece_problem(piece, tensor); !problem.empty()) {
         refuse_file(path,
                     fmt::format("tensor {:?} piece {}: {}", tensor.name, to_string(box), problem));
@@ -172,7 +176,7 @@ std::vector<PieceId> add_file_pieces(std::span<const std::uint64_t> table, Manif
                                       piece.first_chunk, entry.chunks, chunks));
       }
       chunks += num_chunks(piece);
-      pieces.emplace_back(t, std::move(piece));
+      pieces.push_back(piece);
     }
   }
   if (!words.empty()) refuse_file(path, "its piece table goes on after the last piece");
@@ -181,10 +185,10 @@ std::vector<PieceId> add_file_pieces(std::span<const std::uint64_t> table, Manif
                                   entry.chunks));
   }
   std::vector<PieceId> ids;
-  ids.reserve(pieces.size());
-  for (auto& [tensor, piece] : pieces) {
-    ids.push_back({tensor, manifest.tensors[tensor].pieces.size()});
-    manifest.tensors[tensor].pieces.push_back(std::move(piece));
+  for (auto& [tensor, pieces] : added) {
+    PieceList& all = manifest.tensors[tensor].pieces;
+    for (std::size_t p = 0; p < pieces.size(); ++p) ids.push_back({tensor, all.size() + p});
+    all.append(std::move(pieces));
   }
   return ids;
 }

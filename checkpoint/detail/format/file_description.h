@@ -16,12 +16,6 @@ namespace shardwise::detail {
 inline constexpr std::size_t kDescriptionWords = 16;
 inline constexpr std::size_t kDescriptionBytes = kDescriptionWords * sizeof(std::uint64_t);
 
-/// A piece of a shard file, and which tensor's it is.
-struct TensorPiece {
-  std::size_t tensor;  ///< number in the list of tensors
-  const PieceEntry* piece;
-};
-
 /// The description's bytes: all that the manifest does not say of the file.
 std::array<std::uint64_t, kDescriptionWords> describe_file(const FileEntry& file);
 
@@ -32,7 +26,7 @@ void read_description(std::span<const std::uint64_t> words, FileEntry& file,
 
 /// The piece table of a file with these pieces, in their order.
 std::vector<std::uint64_t> describe_pieces(std::span<const TensorEntry> tensors,
-                                           std::span<const TensorPiece> pieces);
+                                           std::span<const PieceId> pieces);
 
 /// Adds a file's pieces, as its table lists them, to the manifest's tensors, each at the end of its
 /// tensor's; gives them in the order of the table. Throws corrupt, and adds none, where they are

@@ -171,13 +171,14 @@ std::string shard_file_name(std::int64_t writer, std::int64_t writers) {
   return fmt::format("shards-{:05}-of-{:05}.h5", writer, writers);
 }
 
-std::string PiecePaths::next(std::size_t tensor) {
+PieceDataset PieceDatasets::next(std::size_t tensor) {
   if (tensor != last_) {
     last_ = tensor;
-    ++tensors_;
-    pieces_ = 0;
+    next_ = {.tensor = next_.tensor + 1, .piece = 0};
   }
-  return fmt::format("/tensors/{}/{}", tensors_ - 1, pieces_++);
+  const PieceDataset dataset = next_;
+  ++next_.piece;
+  return dataset;
 }
 
 void add_pieces_of(std::int64_t writer, const WriterMap& writers, const TensorEntry& tensor,
@@ -208,16 +209,16 @@ void add_pieces_in(const Box& box, const WriterMap& writers, const TensorEntry& 
 void place_pieces(Manifest& manifest) {
   std::vector<Box> boxes;
   for (std::size_t f = 0; f < manifest.files.size(); ++f) {
-    PiecePaths paths;
+    PieceDatasets datasets;
     for (std::size_t t = 0; t < manifest.tensors.size(); ++t) {
       TensorEntry& tensor = manifest.tensors[t];
       boxes.clear();
       add_pieces_of(manifest.files[f].writer, manifest.writers, tensor, boxes);
       for (const Box& box : boxes) {
-        PieceEntry& piece = tensor.pieces.emplace_back();
-        piece.box = box;
-        piece.file = static_cast<std::int64_t>(f);
-        piece.dataset = paths.next(t);
+        tensor.pieces.push_back({.box = box,
+                                 .file = static_cast<std::int64_t>(f),
+                                 .dataset = datasets.next(t),
+                                 .chunk = box.shape()});
       }
     }
   }
@@ -259,32 +260,6 @@ std::string print_manifest(const Manifest& manifest) {
   }
   printer.put(",\n\"checksum\":\"{}\"}}\n", to_hex(hash128(printer.text())));
   return printer.take();
-}
-
-Shape chunk_grid(const PieceEntry& piece) {
-  Shape grid = piece.chunk;
-  for (std::size_t d = 0; d < grid.size(); ++d) {
-    grid[d] = (piece.box.extent(d) - 1) / piece.chunk[d] + 1;
-  }
-  return grid;
-}
-
-std::int64_t num_chunks(const PieceEntry& piece) { return num_elements(chunk_grid(piece)); }
-
-Box chunk_box(const PieceEntry& piece, std::int64_t chunk) {
-  Index begin = piece.box.begin(), end = piece.box.begin();
-  for (std::size_t d = piece.chunk.size(); d-- > 0;) {
-    const std::int64_t count = (piece.box.extent(d) - 1) / piece.chunk[d] + 1;
-    begin[d] += chunk % count * piece.chunk[d];
-    // Not begin + chunk: that may lie beyond 2^63 - 1 at the tensor's edge.
-    end[d] = begin[d] + std::min(piece.chunk[d], piece.box.end(d) - begin[d]);
-    chunk /= count;
-  }
-  return Box(begin, end);
-}
-
-std::size_t chunk_bytes(const PieceEntry& piece, DType dtype) {
-  return num_bytes(piece.chunk, size_bytes(dtype));
 }
 
 }  // namespace shardwise::detail

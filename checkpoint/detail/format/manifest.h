@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "shardwise/checkpoint/detail/format/piece_list.h"
 #include "shardwise/checkpoint/detail/format/piece_rule.h"
 #include "shardwise/shard/box.h"
 #include "shardwise/shard/dtype.h"
@@ -26,24 +27,7 @@ inline constexpr const char* kIndexName = "index.h5";
 inline constexpr std::int64_t kNoStep = -1;          ///< of a checkpoint that is no step
 inline constexpr const char* kUsualPolicy = "ceil";  ///< of a tensor whose entry names none
 
-enum class Layout { contiguous, chunked };
-
-/// What a chunk went through; Codec::automatic is decided before it gets here.
-enum class StoredCodec { none, zstd };
-
 // The structs mirror docs/checkpoint_format.md, headings "Manifest" and "Shard files".
-
-struct PieceEntry {
-  Box box = {};
-  std::int64_t file = 0;
-  std::string dataset = {};
-  Layout layout = Layout::contiguous;
-  Shape chunk = {};
-  StoredCodec codec = StoredCodec::none;
-  std::int64_t first_chunk = 0;
-
-  bool operator==(const PieceEntry&) const = default;
-};
 
 /// The texts of mesh, spec and policy of one sharding after the other: neighbours mostly are cut
 /// the same way, so each text is made only if it may differ from the one before. (Not compared as
@@ -64,7 +48,7 @@ struct TensorEntry {
   DType dtype = DType::f32;
   Shape shape = {};
   std::string index = {};  ///< of version 1
-  std::vector<PieceEntry> pieces = {};
+  PieceList pieces = {};
 
   /// Of mesh, spec and policy; in version 1 absent where those are none of ours.
   std::optional<Sharding> sharding = {};
@@ -140,15 +124,16 @@ std::string user_json_problem(std::string_view text);
 /// "shards-00003-of-00016.h5"
 std::string shard_file_name(std::int64_t writer, std::int64_t writers);
 
-/// The paths of the datasets in one shard file: "/tensors/<t>/<p>" for piece p, of those in the
-/// file, of the t-th tensor that has a piece there.
-class PiecePaths {
+/// Numbers the datasets of one shard file: the t-th tensor that has a piece there has the datasets
+/// "/tensors/<t>/<p>".
+class PieceDatasets {
  public:
   /// Of the next piece; the pieces of a tensor follow one another.
-  std::string next(std::size_t tensor);
+  PieceDataset next(std::size_t tensor);
 
  private:
-  std::size_t last_ = static_cast<std::size_t>(-1), tensors_ = 0, pieces_ = 0;
+  std::size_t last_ = static_cast<std::size_t>(-1);
+  PieceDataset next_{.tensor = static_cast<std::uint32_t>(-1), .piece = 0};
 };
 
 /// The boxes of a tensor of version 2 that a writer stores, in the order of their pieces in its
@@ -161,7 +146,7 @@ void add_pieces_in(const Box& box, const WriterMap& writers, const TensorEntry& 
                    std::vector<WriterPiece>& pieces);
 
 /// Adds the boxes, files and datasets of all pieces of a manifest of version 2, as its shardings
-/// give them, to tensors that have none. How they are cut into chunks only their files say.
+/// give them, to tensors that have none. Each is one chunk: how it is cut only its file says.
 void place_pieces(Manifest& manifest);
 
 /// The whole file, checksum included, in version 2. Equal manifests give equal bytes; user_json is
@@ -172,16 +157,6 @@ std::string print_manifest(const Manifest& manifest);
 /// then every rule on names, shapes, boxes (inside, covering exactly once), chunks, sizes. Throws
 /// corrupt or unsupported; `path` is for messages.
 Manifest parse_manifest(std::string_view bytes, const std::string& path);
-
-/// How a piece is cut into chunks, and where chunk number i (row-major in the grid) lies.
-Shape chunk_grid(const PieceEntry& piece);
-std::int64_t num_chunks(const PieceEntry& piece);
-
-/// Global box of chunk i, cut off at the piece's edge. Requires 0 <= i < num_chunks(piece).
-Box chunk_box(const PieceEntry& piece, std::int64_t chunk);
-
-/// Bytes of one decoded chunk, edge padding included.
-std::size_t chunk_bytes(const PieceEntry& piece, DType dtype);
 
 /// One record of docs/checkpoint_format.md, heading "Chunk table"; 32 bytes, little-endian.
 struct ChunkRecord {

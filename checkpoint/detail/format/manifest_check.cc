@@ -36,14 +36,7 @@ std::string box_problem(const Box& box, const TensorEntry& tensor) {
   return {};
 }
 
-// In version 1 a piece is at its number in its tensor's list.
-std::string dataset_problem(const PieceEntry& piece, std::int64_t tensor, std::size_t number) {
-  const std::string dataset = fmt::format("/tensors/{}/{}", tensor, number);
-  if (piece.dataset == dataset) return {};
-  return fmt::format("\"dataset\" is {}, must be {:?}", shown(piece.dataset), dataset);
-}
-
-void check_pieces(const TensorEntry& tensor, std::int64_t number) {
+void check_pieces(const TensorEntry& tensor) {
   const std::size_t bytes = num_bytes(tensor.shape, size_bytes(tensor.dtype));
   if (bytes == 0 && !tensor.pieces.empty()) {
     refuse(fmt::format("tensor {:?}: it has no elements, but pieces", tensor.name));
@@ -51,10 +44,11 @@ void check_pieces(const TensorEntry& tensor, std::int64_t number) {
   std::vector<Box> boxes;
   boxes.reserve(tensor.pieces.size());
   for (std::size_t p = 0; p < tensor.pieces.size(); ++p) {
-    std::string problem = piece_problem(tensor.pieces[p], tensor);
-    if (problem.empty()) problem = dataset_problem(tensor.pieces[p], number, p);
-    if (!problem.empty()) refuse(fmt::format("tensor {:?} piece {}: {}", tensor.name, p, problem));
-    boxes.push_back(tensor.pieces[p].box);
+    const PieceEntry piece = tensor.pieces[p];
+    if (const std::string problem = piece_problem(piece, tensor); !problem.empty()) {
+      refuse(fmt::format("tensor {:?} piece {}: {}", tensor.name, p, problem));
+    }
+    boxes.push_back(piece.box);
   }
   check_cover(boxes, tensor.shape);
 }
@@ -82,12 +76,12 @@ void check_records(std::span<const TensorEntry> tensors, std::span<const FileEnt
   std::vector<std::tuple<std::int64_t, std::int64_t, const TensorEntry*, std::size_t>> pieces;
   for (const TensorEntry& tensor : tensors) {
     for (std::size_t p = 0; p < tensor.pieces.size(); ++p) {
-      const PieceEntry& piece = tensor.pieces[p];
-      if (piece.file < 0 || piece.file >= std::ssize(files)) {
+      const std::int64_t file = tensor.pieces.file(p);
+      if (file < 0 || file >= std::ssize(files)) {
         refuse(fmt::format("tensor {:?} piece {}: \"file\" is {}, there are {}", tensor.name, p,
-                           piece.file, files.size()));
+                           file, files.size()));
       }
-      pieces.emplace_back(piece.file, piece.first_chunk, &tensor, p);
+      pieces.emplace_back(file, tensor.pieces.first_chunk(p), &tensor, p);
     }
   }
   std::sort(pieces.begin(), pieces.end());
@@ -138,10 +132,6 @@ std::string mesh_problem(const Mesh& mesh, const WriterMap& writers) {
 std::string piece_problem(const PieceEntry& piece, const TensorEntry& tensor) {
   if (std::string problem = box_problem(piece.box, tensor); !problem.empty()) return problem;
   const Shape extents = piece.box.shape();
-  if (piece.chunk.size() != extents.size()) {
-    return fmt::format("\"chunk\" has {} dims, the tensor has {}", piece.chunk.size(),
-                       extents.size());
-  }
   for (std::size_t d = 0; d < extents.size(); ++d) {
     if (piece.chunk[d] < 1) return fmt::format("chunk {} is empty", to_string(piece.chunk));
     if (piece.chunk[d] > extents[d]) {
@@ -190,7 +180,7 @@ void check_listed_tensor(const TensorEntry& tensor, std::int64_t number) {
     refuse(fmt::format("tensor {:?}: \"index\" is not the path of a dataset", tensor.name));
   }
   try {
-    check_pieces(tensor, number);
+    check_pieces(tensor);
   } catch (const Error& e) {
     if (e.code() == ErrorCode::corrupt) throw;
     // An overflow, or pieces that do not cover.

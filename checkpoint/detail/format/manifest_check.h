@@ -15,8 +15,8 @@ namespace shardwise::detail {
 /// `number`: its place in the list of tensors.
 void check_tensor(const TensorEntry& tensor, std::int64_t number, std::int64_t writers);
 
-/// A tensor of version 1: its name, the path of its index, its pieces (datasets, chunks, boxes that
-/// cover every element once).
+/// A tensor of version 1: its name, the path of its index, its pieces (chunks, boxes that cover
+/// every element once).
 void check_listed_tensor(const TensorEntry& tensor, std::int64_t number);
 
 /// Why no manifest can hold this mesh; empty if one can. And why no tensor that these writers store

@@ -66,7 +66,7 @@ Box box_of(const JsonFields& piece, const Shape& shape) {
   return Box(begin, end);
 }
 
-PieceEntry piece_of(const JsonValue& value, const TensorEntry& tensor) {
+PieceEntry piece_of(const JsonValue& value, const TensorEntry& tensor, std::int64_t number) {
   const JsonFields fields(value, {.what = "tensor",
                                   .name = tensor.name,
                                   .part = " piece",
@@ -74,11 +74,20 @@ PieceEntry piece_of(const JsonValue& value, const TensorEntry& tensor) {
   PieceEntry piece;
   piece.box = box_of(fields, tensor.shape);
   piece.file = fields.integer("file");
-  piece.dataset = fields.text("dataset");
+  // A piece is at its number in its tensor's list.
+  piece.dataset = {.tensor = static_cast<std::uint32_t>(number),
+                   .piece = static_cast<std::uint32_t>(tensor.pieces.size())};
+  if (const std::string_view text = fields.text("dataset"); text != piece.dataset.path()) {
+    fields.fail(fmt::format("\"dataset\" is {}, must be {:?}", shown(text), piece.dataset.path()));
+  }
   piece.layout = static_cast<Layout>(fields.choice("layout", {"contiguous", "chunked"}));
   piece.codec = static_cast<StoredCodec>(fields.choice("codec", {"none", "zstd"}));
   piece.first_chunk = fields.integer("first_chunk");
   piece.chunk = fields.dims("chunk", 1);
+  if (piece.chunk.size() != tensor.shape.size()) {
+    fields.fail(fmt::format("\"chunk\" has {} dims, the tensor has {}", piece.chunk.size(),
+                            tensor.shape.size()));
+  }
   return piece;
 }
 
@@ -142,8 +151,8 @@ TensorEntry listed_tensor_of(const JsonValue& value, std::int64_t number, LastSh
   }
   tensor.index = fields.text("index");
   const auto pieces = fields.list("pieces");
-  tensor.pieces.reserve(pieces.Size());
-  for (const JsonValue& piece : pieces) tensor.pieces.push_back(piece_of(piece, tensor));
+  tensor.pieces.reserve(pieces.Size(), tensor.shape.size());
+  for (const JsonValue& piece : pieces) tensor.pieces.push_back(piece_of(piece, tensor, number));
   check_listed_tensor(tensor, number);
   return tensor;
 }

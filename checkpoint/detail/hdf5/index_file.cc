@@ -125,7 +125,7 @@ std::vector<Hdf5Attribute> attributes_of(const TensorEntry& tensor, ShardingText
 struct IndexedPiece {
   Box box;
   std::string_view file;
-  std::string dataset;
+  PieceDataset dataset;
 };
 
 /// Gives the pieces of a tensor, by its number; false: no index is wanted after all.
@@ -146,7 +146,8 @@ std::vector<std::byte> build_index(std::span<const TensorEntry> tensors, const P
   links.reserve(tensors.size());
   std::vector<IndexedPiece> pieces;
   std::vector<Hdf5Mapping> mappings;
-  std::deque<std::string> targets;  // of links
+  std::vector<std::string> datasets_of;  // the paths of the pieces
+  std::deque<std::string> targets;       // of links
   ShardingTexts texts;
   std::vector<std::string> names;
   for (const TensorEntry& tensor : tensors) names.push_back(tensor.name);
@@ -157,16 +158,18 @@ std::vector<std::byte> build_index(std::span<const TensorEntry> tensors, const P
     if (!of(t, pieces)) return {};
     if (tensor.shape.empty()) {
       const IndexedPiece& piece = pieces.front();
-      const std::string& target = targets.emplace_back(piece.dataset);
+      const std::string& target = targets.emplace_back(piece.dataset.path());
       links.push_back({.path = paths[t], .file = piece.file, .object = target});
       continue;
     }
     const FillValue value = fill_value(tensor.dtype);
     const std::span fill = std::span(value).first(size_bytes(tensor.dtype));
     const std::vector<Hdf5Attribute> attributes = attributes_of(tensor, texts);
+    datasets_of.clear();
+    for (const IndexedPiece& piece : pieces) datasets_of.push_back(piece.dataset.path());
     mappings.clear();
-    for (const IndexedPiece& piece : pieces) {
-      mappings.push_back({piece.box, piece.file, piece.dataset});
+    for (std::size_t p = 0; p < pieces.size(); ++p) {
+      mappings.push_back({pieces[p].box, pieces[p].file, datasets_of[p]});
     }
     links.push_back(
         {paths[t], mappings.empty()
@@ -208,7 +211,7 @@ std::vector<std::byte> build_useful_index(const WriterMap& writers,
   for (std::int64_t writer = 0; writer < count; ++writer) {
     files.push_back(shard_file_name(writer, count));
   }
-  std::vector<PiecePaths> datasets(files.size());
+  std::vector<PieceDatasets> datasets(files.size());
   std::vector<Box> boxes;
   std::size_t mappings = 0;
   return build_index(tensors, [&](std::size_t t, std::vector<IndexedPiece>& pieces) {

@@ -32,7 +32,7 @@ void CachedReader::read(std::size_t tensor, const Box& box, std::span<std::byte>
 
 CachedReader::ChunkPtr CachedReader::chunk(const StoredCheckpoint& checkpoint,
                                            const ChunkId& id) const {
-  const PieceEntry& piece = checkpoint.piece(id);
+  const PieceEntry piece = checkpoint.piece(id);
   const Key key{piece.file, piece.first_chunk + id.chunk};
   {
     const MutexLock lock(mutex_);

@@ -42,12 +42,12 @@ void for_each_chunk(const PieceEntry& piece, const Box& box, Body&& body) {
 void find_needs(const StoredCheckpoint& checkpoint, std::size_t tensor,
                 std::span<const ReadTarget> targets, std::span<const std::size_t> numbers,
                 std::vector<Need>& needs) {
-  const std::vector<PieceEntry>& pieces = checkpoint.manifest.tensors[tensor].pieces;
-  if (pieces.size() == 1 && pieces.front().chunk == checkpoint.manifest.tensors[tensor].shape) {
+  const PieceList& pieces = checkpoint.manifest.tensors[tensor].pieces;
+  if (pieces.size() == 1 && pieces[0].chunk == checkpoint.manifest.tensors[tensor].shape) {
     // One chunk is all of the tensor, as of every small one: there is nothing to look for.
     const ChunkId chunk{tensor, 0, 0};
     for (const std::size_t number : numbers) {
-      needs.push_back({pieces.front().file, checkpoint.record(chunk).address, chunk, number});
+      needs.push_back({pieces.file(0), checkpoint.record(chunk).address, chunk, number});
     }
     return;
   }
@@ -57,7 +57,7 @@ void find_needs(const StoredCheckpoint& checkpoint, std::size_t tensor,
   const TransferPlan plan(stored, wanted);
   for (const Copy& copy : plan.copies()) {
     ChunkId chunk{tensor, static_cast<std::size_t>(copy.source), 0};
-    const PieceEntry& piece = checkpoint.piece(chunk);
+    const PieceEntry piece = checkpoint.piece(chunk);
     for_each_chunk(piece, copy.box, [&](std::int64_t number) {
       chunk.chunk = number;
       needs.push_back({piece.file, checkpoint.record(chunk).address, chunk,

@@ -95,13 +95,13 @@ StoredCheckpoint open_once(FileSystem& file_system, const fs::path& directory, b
 }  // namespace
 
 const ChunkRecord& StoredCheckpoint::record(const ChunkId& id) const {
-  const PieceEntry& p = piece(id);
-  return tables[static_cast<std::size_t>(p.file)]
-      .records[static_cast<std::size_t>(p.first_chunk + id.chunk)];
+  const PieceList& pieces = tensor(id).pieces;
+  return tables[static_cast<std::size_t>(pieces.file(id.piece))]
+      .records[static_cast<std::size_t>(pieces.first_chunk(id.piece) + id.chunk)];
 }
 
 std::string StoredCheckpoint::describe(const ChunkId& id) const {
-  const PieceEntry& p = piece(id);
+  const PieceEntry p = piece(id);
   const FileEntry& file = manifest.files[static_cast<std::size_t>(p.file)];
   return fmt::format("{}: tensor {:?} chunk {} {}", (directory / file.name).string(),
                      tensor(id).name, p.first_chunk + id.chunk, to_string(box(id)));
@@ -320,7 +320,7 @@ void check_chunk_hash(const StoredCheckpoint& checkpoint, const ChunkId& id, std
 }
 
 void check_decoded_hash(const StoredCheckpoint& checkpoint, const ChunkId& id, std::uint64_t hash) {
-  const PieceEntry& piece = checkpoint.piece(id);
+  const PieceEntry piece = checkpoint.piece(id);
   const std::uint64_t must_be =
       checkpoint.tables[static_cast<std::size_t>(piece.file)]
           .decoded_hashes[static_cast<std::size_t>(piece.first_chunk + id.chunk)];

@@ -41,7 +41,7 @@ struct StoredCheckpoint {
   bool is_complete() const { return is_loaded.empty(); }
 
   const TensorEntry& tensor(const ChunkId& id) const { return manifest.tensors[id.tensor]; }
-  const PieceEntry& piece(const ChunkId& id) const { return tensor(id).pieces[id.piece]; }
+  PieceEntry piece(const ChunkId& id) const { return tensor(id).pieces[id.piece]; }
   const ChunkRecord& record(const ChunkId& id) const;
   Box box(const ChunkId& id) const { return chunk_box(piece(id), id.chunk); }
 

@@ -65,7 +65,7 @@ EncodedChunk ChunkEncoder::encode(const TensorSource& source, const FileChunk& c
       return encoded;
     }
   }
-  if (chunk.piece->codec != StoredCodec::none) record.filter_mask = kRawMask;
+  if (chunk.piece.codec != StoredCodec::none) record.filter_mask = kRawMask;
   record.stored_bytes = chunk.bytes;
   record.hash = encoded.decoded_hash;
   if (stay) {
@@ -95,7 +95,7 @@ void ChunkEncoder::gather(const TensorSource& source, const FileChunk& chunk,
   std::memset(out.data(), 0, out.size());
   const Box held = relative_to(chunk.box, chunk.box.begin());
   copy_box(held, chunk.element_bytes, {edge_.data(), held},
-           {out.data(), Box::whole(chunk.piece->chunk)});
+           {out.data(), Box::whole(chunk.piece.chunk)});
 }
 
 }  // namespace shardwise::detail

@@ -70,17 +70,19 @@ Shape chunk_shape(const Shape& piece, std::size_t element_bytes) {
 
 std::vector<ChunkLayout> ChunkLayout::of_files(std::span<const TensorEntry> tensors,
                                                std::int64_t files) {
-  std::vector<ChunkLayout> layouts(static_cast<std::size_t>(files));
+  std::vector<ChunkLayout> layouts(static_cast<std::size_t>(files), ChunkLayout(tensors));
   for (std::size_t t = 0; t < tensors.size(); ++t) {
-    for (const PieceEntry& piece : tensors[t].pieces) {
-      layouts[static_cast<std::size_t>(piece.file)].add(t, piece, tensors[t].dtype);
+    for (std::size_t p = 0; p < tensors[t].pieces.size(); ++p) {
+      layouts[static_cast<std::size_t>(tensors[t].pieces.file(p))].add({t, p});
     }
   }
   for (ChunkLayout& layout : layouts) layout.close_group();
   return layouts;
 }
 
-void ChunkLayout::add(std::size_t tensor, const PieceEntry& piece, DType dtype) {
+void ChunkLayout::add(const PieceId& id) {
+  const PieceEntry piece = tensors_[id.tensor].pieces[id.piece];
+  const DType dtype = tensors_[id.tensor].dtype;
   const std::size_t bytes = chunk_bytes(piece, dtype), room = align(bytes, kAlignment);
   const std::int64_t end = piece.first_chunk + detail::num_chunks(piece);
   for (std::int64_t number = piece.first_chunk; number < end; ++number) {
@@ -90,7 +92,7 @@ void ChunkLayout::add(std::size_t tensor, const PieceEntry& piece, DType dtype) 
     groups_.back().end = number + 1;
     if (piece.codec == StoredCodec::none) raw_bytes_ += bytes;
   }
-  pieces_.push_back({tensor, &piece, dtype, bytes, end});
+  pieces_.push_back({id, end});
   logical_bytes_ += num_bytes(piece.box.shape(), size_bytes(dtype));
 }
 
@@ -104,11 +106,13 @@ FileChunk ChunkLayout::chunk(std::int64_t number) const {
   const FilePiece& at = *std::upper_bound(
       pieces_.begin(), pieces_.end(), number,
       [](std::int64_t wanted, const FilePiece& piece) { return wanted < piece.end_chunk; });
-  return {.tensor = at.tensor,
-          .piece = at.piece,
-          .box = chunk_box(*at.piece, number - at.piece->first_chunk),
-          .element_bytes = size_bytes(at.dtype),
-          .bytes = at.chunk_bytes};
+  const TensorEntry& tensor = tensors_[at.id.tensor];
+  const PieceEntry piece = tensor.pieces[at.id.piece];
+  return {.tensor = at.id.tensor,
+          .piece = piece,
+          .box = chunk_box(piece, number - piece.first_chunk),
+          .element_bytes = size_bytes(tensor.dtype),
+          .bytes = chunk_bytes(piece, tensor.dtype)};
 }
 
 std::size_t ChunkLayout::least_bytes() const { return align(raw_bytes_, kPageBytes); }

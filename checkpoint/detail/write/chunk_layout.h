@@ -22,18 +22,15 @@ Shape chunk_shape(const Shape& piece, std::size_t element_bytes);
 
 /// A piece of a shard file.
 struct FilePiece {
-  std::size_t tensor;       ///< number in the list of tensors
-  const PieceEntry* piece;  ///< of that tensor
-  DType dtype;
-  std::size_t chunk_bytes;  ///< of each chunk
-  std::int64_t end_chunk;   ///< after its last one
+  PieceId id;
+  std::int64_t end_chunk;  ///< after its last one
 };
 
 /// A chunk of a shard file: which box of which tensor it is.
 struct FileChunk {
-  std::size_t tensor;       ///< number in the list of tensors
-  const PieceEntry* piece;  ///< of that tensor
-  Box box;                  ///< global; without what reaches over the piece's edge
+  std::size_t tensor;  ///< number in the list of tensors
+  PieceEntry piece;    ///< of that tensor
+  Box box;             ///< global; without what reaches over the piece's edge
   std::size_t element_bytes;
   std::size_t bytes;  ///< of all elements, also those over the edge
 
@@ -58,8 +55,8 @@ class ChunkLayout {
   /// For programs that map the file into memory.
   static constexpr std::size_t kAlignment = 64;
 
-  /// The layouts of all files, which keep pointers to the pieces. Requires pieces whose first_chunk
-  /// numbers follow one another in each file, in the order of the tensors.
+  /// The layouts of all files, which need the tensors. Requires pieces whose first_chunk numbers
+  /// follow one another in each file, in the order of the tensors.
   static std::vector<ChunkLayout> of_files(std::span<const TensorEntry> tensors,
                                            std::int64_t files);
 
@@ -91,9 +88,12 @@ class ChunkLayout {
     std::size_t end_bytes;  // in the file, if nothing shrinks
   };
 
-  void add(std::size_t tensor, const PieceEntry& piece, DType dtype);
+  explicit ChunkLayout(std::span<const TensorEntry> tensors) : tensors_(tensors) {}
+
+  void add(const PieceId& id);
   void close_group();
 
+  std::span<const TensorEntry> tensors_;
   std::vector<FilePiece> pieces_;
   std::vector<Group> groups_;
   std::size_t open_bytes_ = 0;  // of the group that is not closed yet

@@ -189,13 +189,13 @@ class ChunkWriter {
   // Asked before each chunk: a disk that catches up is not to wait for compression. The disk lags
   // behind where as many lanes wait for it as do not compute.
   std::optional<Effort> effort_of(const FileChunk& chunk, const Slab& slab) const {
-    if (chunk.piece->codec == StoredCodec::none) return std::nullopt;
+    if (chunk.piece.codec == StoredCodec::none) return std::nullopt;
     if (plan_.adaptive && slab.bytes_before >= kAdaptiveFromBytes) {
       const std::size_t lanes = pool_.sizes().buffers;
       const auto workers = static_cast<std::size_t>(pool_.sizes().workers);
       if (writing_ < lanes - std::min(lanes - 1, workers)) return std::nullopt;
     }
-    return plan_.effort(chunk.piece->file, chunk.tensor);
+    return plan_.effort(chunk.piece.file, chunk.tensor);
   }
 
   ChunkRecord& record(std::int64_t chunk) {

@@ -27,12 +27,13 @@ Box sample_box(const Box& box, std::size_t element_bytes) {
   return sample;
 }
 
-// `pieces`: of the tensor, all in one file.
-CodecChoice choose_by_samples(const TensorSource& source, DType dtype,
-                              std::span<const PieceEntry> pieces, Codec wanted) {
+// The pieces [first, end) of the tensor, all in one file.
+CodecChoice choose_by_samples(const TensorSource& source, const TensorEntry& tensor,
+                              std::size_t first, std::size_t end, Codec wanted) {
   if (wanted == Codec::none) return {};
   std::vector<Box> chunks;
-  for (const PieceEntry& piece : pieces) {
+  for (std::size_t p = first; p < end; ++p) {
+    const PieceEntry piece = tensor.pieces[p];
     if (piece.layout == Layout::contiguous) continue;
     const std::int64_t count = num_chunks(piece);
     const std::int64_t wanted_chunks = std::min(kSamples, count);
@@ -41,7 +42,7 @@ CodecChoice choose_by_samples(const TensorSource& source, DType dtype,
     }
   }
   if (chunks.empty()) return {};
-  const std::size_t element_bytes = size_bytes(dtype);
+  const std::size_t element_bytes = size_bytes(tensor.dtype);
   std::vector<std::byte> sample;
   const std::size_t samples = std::min<std::size_t>(kSamples, chunks.size());
   for (std::size_t i = 0; i < samples; ++i) {
@@ -105,16 +106,18 @@ void add_pieces(SavePlan& plan, WriterRange mine) {
     FileEntry entry;
     entry.writer = writer;
     entry.name = shard_file_name(writer, plan.writers.num_writers());
-    PiecePaths paths;
+    PieceDatasets datasets;
     for (std::size_t t = 0; t < plan.tensors.size(); ++t) {
       TensorEntry& tensor = plan.tensors[t];
       const std::size_t element_bytes = size_bytes(tensor.dtype);
       boxes.clear();
       add_pieces_of(writer, plan.writers, tensor, boxes);
+      if (mine.end - mine.first == 1) tensor.pieces.reserve(boxes.size(), tensor.shape.size());
       for (const Box& box : boxes) {
-        PieceEntry& piece = tensor.pieces.emplace_back(stored_piece(box, element_bytes, file));
-        piece.dataset = paths.next(t);
+        PieceEntry piece = stored_piece(box, element_bytes, file);
+        piece.dataset = datasets.next(t);
         piece.first_chunk = entry.chunks;
+        tensor.pieces.push_back(piece);
         entry.chunks += num_chunks(piece);
         plan.logical_bytes += num_bytes(box.shape(), element_bytes);
       }
@@ -153,16 +156,18 @@ std::string boxes_problem(const TensorSource& source) {
 // Of a tensor's pieces in each file.
 void choose_codecs(SavePlan& plan, std::size_t number, Codec codec) {
   TensorEntry& tensor = plan.tensors[number];
-  for (std::span<PieceEntry> rest = tensor.pieces; !rest.empty();) {
-    const std::int64_t file = rest.front().file;
-    const auto end = std::ranges::upper_bound(rest, file, {}, &PieceEntry::file);
-    const std::span pieces = rest.first(static_cast<std::size_t>(end - rest.begin()));
-    const CodecChoice choice = choose_by_samples(plan.sources[number], tensor.dtype, pieces, codec);
+  PieceList& pieces = tensor.pieces;
+  for (std::size_t first = 0, end = 0; first < pieces.size(); first = end) {
+    const std::int64_t file = pieces.file(first);
+    while (end < pieces.size() && pieces.file(end) == file) ++end;
+    const CodecChoice choice = choose_by_samples(plan.sources[number], tensor, first, end, codec);
     plan.efforts[static_cast<std::size_t>(file) * plan.tensors.size() + number] = choice.effort;
-    for (PieceEntry& piece : pieces) {
-      if (piece.layout == Layout::chunked) piece.codec = choice.codec;
+    for (std::size_t p = first; p < end; ++p) {
+      PieceEntry piece = pieces[p];
+      if (piece.layout != Layout::chunked) continue;
+      piece.codec = choice.codec;
+      pieces.set(p, piece);
     }
-    rest = rest.subspan(pieces.size());
   }
 }
 

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <deque>
 #include <span>
+#include <string>
 
 #include "shardwise/checkpoint/detail/format/file_description.h"
 #include "shardwise/checkpoint/detail/hdf5/address_driver.h"
@@ -48,25 +50,24 @@ class ChunkedDatasets {
   }
 
   /// Gives the address of the dataset's object header; no link leads there yet.
-  std::uint64_t add(const PieceEntry& piece, DType dtype) {
+  std::uint64_t add(const PieceEntry& piece, const std::string& path, DType dtype) {
     const H5Properties creation = hdf5_timeless(H5P_DATASET_CREATE);
     const Coordinates chunk = coordinates(piece.chunk);
     check_hdf5(H5Pset_chunk(creation.get(), static_cast<int>(piece.chunk.size()), chunk.data()),
-               piece.dataset);
-    check_hdf5(H5Pset_fill_time(creation.get(), H5D_FILL_TIME_NEVER), piece.dataset);
+               path);
+    check_hdf5(H5Pset_fill_time(creation.get(), H5D_FILL_TIME_NEVER), path);
     if (piece.codec == StoredCodec::zstd) set_zstd_filters(creation);
     const H5Type type = hdf5_type(dtype);
     const H5Space space = hdf5_space(piece.box.shape());
     const H5Dataset dataset(
-        H5Dcreate_anon(file_.get(), type.get(), space.get(), creation.get(), H5P_DEFAULT),
-        piece.dataset);
-    check_hdf5(H5Oincr_refcount(dataset.get()), piece.dataset);  // of the link to come
+        H5Dcreate_anon(file_.get(), type.get(), space.get(), creation.get(), H5P_DEFAULT), path);
+    check_hdf5(H5Oincr_refcount(dataset.get()), path);  // of the link to come
     const auto records = records_.subspan(static_cast<std::size_t>(piece.first_chunk),
                                           static_cast<std::size_t>(num_chunks(piece)));
     for (std::size_t i = 0; i < records.size(); ++i) {
       const Box box =
           relative_to(chunk_box(piece, static_cast<std::int64_t>(i)), piece.box.begin());
-      place_chunk(piece.dataset, dataset, coordinates(box.begin()), records[i]);
+      place_chunk(path, dataset, coordinates(box.begin()), records[i]);
     }
     return hdf5_address(dataset);
   }
@@ -112,9 +113,9 @@ std::vector<std::byte> table_type() {
 }
 
 std::vector<std::uint64_t> piece_table(const SavePlan& plan, const ChunkLayout& layout) {
-  std::vector<TensorPiece> pieces;
+  std::vector<PieceId> pieces;
   pieces.reserve(layout.pieces().size());
-  for (const FilePiece& piece : layout.pieces()) pieces.push_back({piece.tensor, piece.piece});
+  for (const FilePiece& piece : layout.pieces()) pieces.push_back(piece.id);
   return describe_pieces(plan.tensors, pieces);
 }
 
@@ -128,12 +129,16 @@ void build_structure(const SavePlan& plan, const ChunkLayout& layout, WrittenSha
   FileEntry& entry = written.entry;
   std::vector<Hdf5Link> links;
   links.reserve(layout.pieces().size() + 5);
+  std::deque<std::string> paths;  // of the links
   const Hdf5Lock lock;
   H5File file = driver.create_file();
   ChunkedDatasets chunked(driver, file, records);
   for (const FilePiece& at : layout.pieces()) {
-    if (at.piece->layout != Layout::chunked) continue;
-    links.push_back({at.piece->dataset, chunked.add(*at.piece, at.dtype)});
+    const TensorEntry& tensor = plan.tensors[at.id.tensor];
+    const PieceEntry piece = tensor.pieces[at.id.piece];
+    if (piece.layout != Layout::chunked) continue;
+    const std::string& path = paths.emplace_back(piece.dataset.path());
+    links.push_back({path, chunked.add(piece, path, tensor.dtype)});
   }
   driver.finish(std::move(file));
 
@@ -151,11 +156,13 @@ void build_structure(const SavePlan& plan, const ChunkLayout& layout, WrittenSha
   out.put(piece_bytes);
   Hdf5Datasets datasets(out);
   for (const FilePiece& at : layout.pieces()) {
-    const PieceEntry& piece = *at.piece;
+    const TensorEntry& tensor = plan.tensors[at.id.tensor];
+    const PieceEntry piece = tensor.pieces[at.id.piece];
     if (piece.layout != Layout::contiguous || !own_datasets) continue;
     const ChunkRecord& record = records[static_cast<std::size_t>(piece.first_chunk)];
-    links.push_back({piece.dataset, datasets.add_contiguous(types[at.dtype], piece.box.shape(),
-                                                            record.address, record.stored_bytes)});
+    links.push_back({paths.emplace_back(piece.dataset.path()),
+                     datasets.add_contiguous(types[tensor.dtype], piece.box.shape(), record.address,
+                                             record.stored_bytes)});
   }
   const auto add = [&](const char* path, std::span<const std::byte> type, std::size_t count,
                        std::uint64_t address, std::size_t bytes) {

@@ -64,7 +64,7 @@ std::optional<WrittenShardFile> read_written_file(FileSystem& file_system,
     const std::vector<PieceId> pieces = read_file_pieces(*file, attempt, manifest, 0);
     for (std::size_t t = 0; t < plan.tensors.size(); ++t) {
       std::size_t found = 0;
-      const std::vector<PieceEntry>& there = manifest.tensors[t].pieces;
+      const PieceList& there = manifest.tensors[t].pieces;
       for (const PieceEntry& piece : plan.tensors[t].pieces) {
         if (static_cast<std::size_t>(piece.file) != number) continue;
         if (found == there.size() || !same_piece(there[found], piece)) return {};
