@@ -105,8 +105,8 @@ struct SaveOptions {
   Existing existing = Existing::fail;
 
   /// Most host bytes held at once beyond the tensors, copies of host sources and what describes
-  /// them (about 100 bytes per chunk of 1 MiB). The buffers are kept for the manager's next save.
-  /// At least 8 MiB.
+  /// them: 100 bytes for each chunk of 1 MiB, and 2.5 KB for each piece, most of them HDF5's own
+  /// bytes of the file. The buffers are kept for the manager's next save. At least 8 MiB.
   std::size_t memory_budget_bytes = std::size_t{256} << 20;
 
   /// Shard files of each process that writes, at least 1: of n in all, device d of D belongs to

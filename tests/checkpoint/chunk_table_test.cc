@@ -28,7 +28,8 @@ ChunkTable table_of(const HandMadeCheckpoint& made) {
 }
 
 void check(const Manifest& manifest, const ChunkTable& table) {
-  check_chunk_table(manifest, 0, pieces_in_file(manifest, 0), table, "f.h5");
+  check_chunk_table(manifest.tensors, tables_of(manifest, 0), pieces_in_file(manifest.tensors, 0),
+                    table, "f.h5");
 }
 
 TEST(ChunkTable, ThatWasWrittenIsValid) {

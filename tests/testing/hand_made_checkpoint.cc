@@ -104,7 +104,7 @@ HandMadeCheckpoint::HandMadeCheckpoint(std::vector<HandMadeTensor> tensors, std:
 }
 
 std::vector<std::uint64_t> HandMadeCheckpoint::describe(std::size_t file) const {
-  return describe_pieces(manifest.tensors, pieces_in_file(manifest, file));
+  return describe_pieces(manifest.tensors, pieces_in_file(manifest.tensors, file));
 }
 
 void HandMadeCheckpoint::add_chunk(const HandMadeTensor& tensor, const PieceEntry& piece,

@@ -69,10 +69,14 @@ bool is_raw(const PieceEntry& piece, const ChunkRecord& record) {
   return piece.codec == StoredCodec::none || record.filter_mask != 0;
 }
 
-std::vector<PieceId> pieces_in_file(const Manifest& manifest, std::size_t file) {
+TablesOf tables_of(const Manifest& manifest, std::size_t number) {
+  return {number, manifest.files[number], manifest.version, manifest.has_decoded_hashes()};
+}
+
+std::vector<PieceId> pieces_in_file(std::span<const TensorEntry> tensors, std::size_t file) {
   std::vector<PieceId> ids;
-  for (std::size_t t = 0; t < manifest.tensors.size(); ++t) {
-    const PieceList& pieces = manifest.tensors[t].pieces;
+  for (std::size_t t = 0; t < tensors.size(); ++t) {
+    const PieceList& pieces = tensors[t].pieces;
     for (std::size_t p = 0; p < pieces.size(); ++p) {
       if (static_cast<std::size_t>(pieces.file(p)) == file) ids.push_back({t, p});
     }
@@ -80,9 +84,10 @@ std::vector<PieceId> pieces_in_file(const Manifest& manifest, std::size_t file) 
   return ids;
 }
 
-void check_chunk_table(const Manifest& manifest, std::size_t file, std::span<const PieceId> pieces,
-                       const ChunkTable& table, const std::string& path) {
-  const FileEntry& entry = manifest.files[file];
+void check_chunk_table(std::span<const TensorEntry> tensors, const TablesOf& of,
+                       std::span<const PieceId> pieces, const ChunkTable& table,
+                       const std::string& path) {
+  const FileEntry& entry = of.entry;
   const std::span<const ChunkRecord> records = table.records;
   const auto fail = [&](const TensorEntry& tensor, const PieceEntry& piece, std::int64_t chunk,
                         const std::string& message) {
@@ -96,7 +101,7 @@ void check_chunk_table(const Manifest& manifest, std::size_t file, std::span<con
                                                 "manifest says {}",
                                                 path, records.size(), entry.chunks));
   }
-  if (table.decoded_hashes.size() != (manifest.has_decoded_hashes() ? records.size() : 0)) {
+  if (table.decoded_hashes.size() != (of.has_decoded_hashes ? records.size() : 0)) {
     throw Error(ErrorCode::corrupt,
                 fmt::format("read chunk table of {}: it has {} records, but {} decoded hashes",
                             path, records.size(), table.decoded_hashes.size()));
@@ -106,11 +111,11 @@ void check_chunk_table(const Manifest& manifest, std::size_t file, std::span<con
   if (!records.empty()) {
     spans.push_back({entry.table_address, entry.table_address + records.size_bytes(), -1});
   }
-  if (manifest.version != kListedVersion) {
+  if (of.version != kListedVersion) {
     spans.push_back({entry.data_end - kDescriptionBytes, entry.data_end, -2});
   }
   for (const PieceId& id : pieces) {
-    const TensorEntry& tensor = manifest.tensors[id.tensor];
+    const TensorEntry& tensor = tensors[id.tensor];
     const PieceEntry piece = tensor.pieces[id.piece];
     const std::uint64_t bytes = chunk_bytes(piece, tensor.dtype);
     const std::int64_t count = num_chunks(piece);
@@ -119,7 +124,7 @@ void check_chunk_table(const Manifest& manifest, std::size_t file, std::span<con
       const ChunkRecord& record = records[static_cast<std::size_t>(number)];
       const std::string wrong = problem(record, piece, bytes, entry);
       if (!wrong.empty()) fail(tensor, piece, chunk, wrong);
-      if (manifest.has_decoded_hashes() && is_raw(piece, record)) {
+      if (of.has_decoded_hashes && is_raw(piece, record)) {
         const std::uint64_t decoded = table.decoded_hashes[static_cast<std::size_t>(number)];
         if (decoded != record.hash) {
           fail(tensor, piece, chunk,

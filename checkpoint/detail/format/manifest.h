@@ -190,12 +190,23 @@ struct PieceId {
   std::size_t piece = 0;   ///< in TensorEntry::pieces
 };
 
-/// The pieces of a file, of those that the manifest has. O(pieces of all files).
-std::vector<PieceId> pieces_in_file(const Manifest& manifest, std::size_t file);
+/// The pieces of a file, of those that the tensors have. O(pieces of all files).
+std::vector<PieceId> pieces_in_file(std::span<const TensorEntry> tensors, std::size_t file);
+
+/// A shard file, and which tables a reader finds in it.
+struct TablesOf {
+  std::size_t number;
+  FileEntry entry;
+  std::int64_t version = kFormatVersion;
+  bool has_decoded_hashes = true;
+};
+
+TablesOf tables_of(const Manifest& manifest, std::size_t number);
 
 /// Checks one file's table against its pieces: places inside the data range, distinct, sizes and
 /// masks possible, both hashes of a raw chunk equal. Throws corrupt naming tensor and chunk.
-void check_chunk_table(const Manifest& manifest, std::size_t file, std::span<const PieceId> pieces,
-                       const ChunkTable& table, const std::string& path);
+void check_chunk_table(std::span<const TensorEntry> tensors, const TablesOf& of,
+                       std::span<const PieceId> pieces, const ChunkTable& table,
+                       const std::string& path);
 
 }  // namespace shardwise::detail

@@ -245,9 +245,9 @@ std::string file_problem(const FileEntry& file, bool has_decoded_hashes) {
   return {};
 }
 
-void check_files(const Manifest& manifest) {
-  for (std::size_t f = 0; f < manifest.files.size(); ++f) {
-    const std::string problem = file_problem(manifest.files[f], manifest.has_decoded_hashes());
+void check_files(std::span<const FileEntry> files, bool has_decoded_hashes) {
+  for (std::size_t f = 0; f < files.size(); ++f) {
+    const std::string problem = file_problem(files[f], has_decoded_hashes);
     if (!problem.empty()) refuse(fmt::format("file {}: {}", f, problem));
   }
 }
@@ -262,7 +262,7 @@ void check_manifest(const Manifest& manifest) {
       check_tensor(manifest.tensors[t], number, manifest.writers.num_writers());
     }
   }
-  if (listed) check_files(manifest);
+  if (listed) check_files(manifest.files, manifest.has_decoded_hashes());
   check_names(manifest.tensors, manifest.files);
   if (listed) check_records(manifest.tensors, manifest.files);
 }

@@ -40,7 +40,7 @@ std::string file_problem(const FileEntry& file, bool has_decoded_hashes);
 
 /// All files of a manifest, which must be known in full: what those of version 2 say of themselves
 /// was read, or is going to be written.
-void check_files(const Manifest& manifest);
+void check_files(std::span<const FileEntry> files, bool has_decoded_hashes);
 
 /// All that the manifest itself says; in version 2 the files say the rest.
 void check_manifest(const Manifest& manifest);

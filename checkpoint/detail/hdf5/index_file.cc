@@ -121,17 +121,12 @@ std::vector<Hdf5Attribute> attributes_of(const TensorEntry& tensor, ShardingText
   return attributes;
 }
 
-/// A piece as the index needs it.
-struct IndexedPiece {
-  Box box;
-  std::string_view file;
-  PieceDataset dataset;
-};
+/// Gives the pieces of a tensor, by its number, whose datasets are texts that stay in `datasets`;
+/// false: no index is wanted after all.
+using MappingsOf = std::function<bool(std::size_t tensor, std::vector<Hdf5Mapping>& mappings,
+                                      std::deque<std::string>& datasets)>;
 
-/// Gives the pieces of a tensor, by its number; false: no index is wanted after all.
-using PiecesOf = std::function<bool(std::size_t tensor, std::vector<IndexedPiece>& pieces)>;
-
-std::vector<std::byte> build_index(std::span<const TensorEntry> tensors, const PiecesOf& of) {
+std::vector<std::byte> build_index(std::span<const TensorEntry> tensors, const MappingsOf& of) {
   AddressDriver driver(0, 0);
   std::optional<Hdf5Types> made_types;
   {
@@ -144,33 +139,26 @@ std::vector<std::byte> build_index(std::span<const TensorEntry> tensors, const P
   Hdf5Datasets datasets(out);
   std::vector<Hdf5Link> links;
   links.reserve(tensors.size());
-  std::vector<IndexedPiece> pieces;
   std::vector<Hdf5Mapping> mappings;
-  std::vector<std::string> datasets_of;  // the paths of the pieces
-  std::deque<std::string> targets;       // of links
+  std::deque<std::string> datasets_of, targets;  // of the tensor's pieces, of all links
   ShardingTexts texts;
   std::vector<std::string> names;
   for (const TensorEntry& tensor : tensors) names.push_back(tensor.name);
   const std::vector<std::string> paths = index_paths(names);
   for (std::size_t t = 0; t < tensors.size(); ++t) {
     const TensorEntry& tensor = tensors[t];
-    pieces.clear();
-    if (!of(t, pieces)) return {};
+    mappings.clear();
+    datasets_of.clear();
+    if (!of(t, mappings, datasets_of)) return {};
     if (tensor.shape.empty()) {
-      const IndexedPiece& piece = pieces.front();
-      const std::string& target = targets.emplace_back(piece.dataset.path());
+      const Hdf5Mapping& piece = mappings.front();
+      const std::string& target = targets.emplace_back(piece.dataset);
       links.push_back({.path = paths[t], .file = piece.file, .object = target});
       continue;
     }
     const FillValue value = fill_value(tensor.dtype);
     const std::span fill = std::span(value).first(size_bytes(tensor.dtype));
     const std::vector<Hdf5Attribute> attributes = attributes_of(tensor, texts);
-    datasets_of.clear();
-    for (const IndexedPiece& piece : pieces) datasets_of.push_back(piece.dataset.path());
-    mappings.clear();
-    for (std::size_t p = 0; p < pieces.size(); ++p) {
-      mappings.push_back({pieces[p].box, pieces[p].file, datasets_of[p]});
-    }
     links.push_back(
         {paths[t], mappings.empty()
                        ? datasets.add_empty(types[tensor.dtype], tensor.shape, fill, attributes)
@@ -194,10 +182,10 @@ std::vector<std::string> index_paths(std::span<const std::string> names) {
 
 std::vector<std::byte> build_index_file(std::span<const TensorEntry> tensors,
                                         std::span<const FileEntry> files) {
-  return build_index(tensors, [&](std::size_t t, std::vector<IndexedPiece>& pieces) {
+  return build_index(tensors, [&](std::size_t t, auto& mappings, auto& datasets) {
     for (const PieceEntry& piece : tensors[t].pieces) {
-      pieces.push_back(
-          {piece.box, files[static_cast<std::size_t>(piece.file)].name, piece.dataset});
+      mappings.push_back({piece.box, files[static_cast<std::size_t>(piece.file)].name,
+                          datasets.emplace_back(piece.dataset.path())});
     }
     return true;
   });
@@ -211,17 +199,20 @@ std::vector<std::byte> build_useful_index(const WriterMap& writers,
   for (std::int64_t writer = 0; writer < count; ++writer) {
     files.push_back(shard_file_name(writer, count));
   }
-  std::vector<PieceDatasets> datasets(files.size());
+  std::vector<PieceDatasets> numbers(files.size());
   std::vector<Box> boxes;
-  std::size_t mappings = 0;
-  return build_index(tensors, [&](std::size_t t, std::vector<IndexedPiece>& pieces) {
+  std::size_t all = 0;
+  return build_index(tensors, [&](std::size_t t, auto& mappings, auto& datasets) {
     for (std::size_t writer = 0; writer < files.size(); ++writer) {
       boxes.clear();
       add_pieces_of(static_cast<std::int64_t>(writer), writers, tensors[t], boxes);
-      for (const Box& box : boxes) pieces.push_back({box, files[writer], datasets[writer].next(t)});
+      for (const Box& box : boxes) {
+        mappings.push_back(
+            {box, files[writer], datasets.emplace_back(numbers[writer].next(t).path())});
+      }
     }
-    mappings += pieces.size();
-    return mappings <= kMostMappings;
+    all += mappings.size();
+    return all <= kMostMappings;
   });
 }
 

@@ -48,7 +48,7 @@ void check_file(StoredCheckpoint& checkpoint, std::size_t file) {
   check_structure(checkpoint, file);
   const std::shared_ptr<File> opened = checkpoint.files->at(file);
   std::vector<std::byte> stored;
-  for (const auto& [tensor, piece] : pieces_in_file(checkpoint.manifest, file)) {
+  for (const auto& [tensor, piece] : pieces_in_file(checkpoint.manifest.tensors, file)) {
     const std::int64_t chunks = num_chunks(checkpoint.manifest.tensors[tensor].pieces[piece]);
     for (std::int64_t c = 0; c < chunks; ++c) {
       const ChunkRecord& record = checkpoint.record({tensor, piece, c});

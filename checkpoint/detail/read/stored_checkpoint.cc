@@ -189,7 +189,7 @@ void read_file_description(File& file, const std::string& path, FileEntry& entry
 
 std::vector<PieceId> read_file_pieces(File& file, const fs::path& directory, Manifest& manifest,
                                       std::size_t number) {
-  if (manifest.version == kListedVersion) return pieces_in_file(manifest, number);
+  if (manifest.version == kListedVersion) return pieces_in_file(manifest.tensors, number);
   const std::string path = (directory / manifest.files[number].name).string();
   const std::vector<std::uint64_t> words = read_piece_table(file, path, manifest.files[number]);
   return add_file_pieces(words, manifest, number, path);
@@ -223,12 +223,8 @@ ChunkTable read_chunk_table(File& file, const fs::path& directory, const Manifes
   const FileEntry& entry = manifest.files[number];
   const std::string path = (directory / entry.name).string();
   ChunkTable table = read_records(file, path, entry, manifest.has_decoded_hashes());
-  check_chunk_table(manifest, number, pieces, table, path);
+  check_chunk_table(manifest.tensors, tables_of(manifest, number), pieces, table, path);
   return table;
-}
-
-TablesOf tables_of(const Manifest& manifest, std::size_t number) {
-  return {number, manifest.files[number], manifest.version, manifest.has_decoded_hashes()};
 }
 
 FileTables read_file_tables(File& file, const fs::path& directory, const TablesOf& of) {
@@ -248,8 +244,9 @@ void add_file_tables(StoredCheckpoint& checkpoint, std::size_t number, FileTable
   std::vector<PieceId> added;
   try {
     if (!is_listed) added = add_file_pieces(tables.words, manifest, number, path);
-    check_chunk_table(manifest, number, is_listed ? pieces_in_file(manifest, number) : added,
-                      tables.table, path);
+    check_chunk_table(manifest.tensors, tables_of(manifest, number),
+                      is_listed ? pieces_in_file(manifest.tensors, number) : added, tables.table,
+                      path);
   } catch (...) {
     for (const PieceId& id : added) manifest.tensors[id.tensor].pieces.pop_back();
     manifest.files[number] = before;

@@ -120,17 +120,8 @@ struct FileTables {
   ChunkTable table;
 };
 
-/// Which shard file to read them of, so that no checkpoint need be held while a disk answers.
-struct TablesOf {
-  std::size_t number;
-  FileEntry entry;
-  std::int64_t version;
-  bool has_decoded_hashes;
-};
-
-TablesOf tables_of(const Manifest& manifest, std::size_t number);
-
-/// Reads the tables of a shard file and compares their hashes. Throws corrupt.
+/// Reads the tables of a shard file and compares their hashes. No checkpoint need be held while a
+/// disk answers. Throws corrupt.
 FileTables read_file_tables(File& file, const std::filesystem::path& directory, const TablesOf& of);
 
 /// Checks the tables of a file against the manifest and adds them. Throws corrupt, and has changed

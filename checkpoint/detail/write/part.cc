@@ -94,19 +94,17 @@ std::vector<WrittenShardFile> write_part(const PartTools& tools, const AttemptDi
   std::vector<WrittenShardFile> written = ShardFiles(tools, directory, options).write(plan);
   // All that a reader checks of them, before the step is published: nobody could read one that
   // fails here.
-  Manifest manifest;
-  manifest.writers = plan.writers;
-  manifest.tensors = plan.tensors;
-  for (const WrittenShardFile& file : written) manifest.files.push_back(file.entry);
-  for (std::size_t t = 0; t < manifest.tensors.size(); ++t) {
-    if (!manifest.tensors[t].sharding) continue;  // other writers have the rest
-    check_tensor(manifest.tensors[t], static_cast<std::int64_t>(t), plan.writers.num_writers());
+  for (std::size_t t = 0; t < plan.tensors.size(); ++t) {
+    if (!plan.tensors[t].sharding) continue;  // other writers have the rest
+    check_tensor(plan.tensors[t], static_cast<std::int64_t>(t), plan.writers.num_writers());
   }
-  check_names(manifest.tensors, manifest.files);
-  check_files(manifest);
-  for (std::size_t f = 0; f < written.size(); ++f) {
-    check_chunk_table(manifest, f, pieces_in_file(manifest, f), written[f].table,
-                      manifest.files[f].name);
+  std::vector<FileEntry> files;
+  for (const WrittenShardFile& file : written) files.push_back(file.entry);
+  check_names(plan.tensors, files);
+  check_files(files, true);
+  for (std::size_t f = 0; f < files.size(); ++f) {
+    check_chunk_table(plan.tensors, {.number = f, .entry = files[f]},
+                      pieces_in_file(plan.tensors, f), written[f].table, files[f].name);
   }
   return written;
 }

@@ -3,12 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <numeric>
-#include <string_view>
+#include <utility>
 
 #include "shardwise/checkpoint/detail/format/manifest_check.h"
 #include "shardwise/checkpoint/detail/lanes/lanes.h"
 #include "shardwise/shard/error.h"
+#include "shardwise/storage/hash.h"
 #include "shardwise/storage/utf8.h"
 
 namespace shardwise::detail {
@@ -31,22 +33,22 @@ Box sample_box(const Box& box, std::size_t element_bytes) {
 CodecChoice choose_by_samples(const TensorSource& source, const TensorEntry& tensor,
                               std::size_t first, std::size_t end, Codec wanted) {
   if (wanted == Codec::none) return {};
-  std::vector<Box> chunks;
+  std::vector<std::pair<std::size_t, std::int64_t>> chunks;  // of which piece, which
   for (std::size_t p = first; p < end; ++p) {
     const PieceEntry piece = tensor.pieces[p];
     if (piece.layout == Layout::contiguous) continue;
     const std::int64_t count = num_chunks(piece);
     const std::int64_t wanted_chunks = std::min(kSamples, count);
-    for (std::int64_t i = 0; i < wanted_chunks; ++i) {
-      chunks.push_back(chunk_box(piece, i * count / wanted_chunks));
-    }
+    for (std::int64_t i = 0; i < wanted_chunks; ++i)
+      chunks.emplace_back(p, i * count / wanted_chunks);
   }
   if (chunks.empty()) return {};
   const std::size_t element_bytes = size_bytes(tensor.dtype);
   std::vector<std::byte> sample;
   const std::size_t samples = std::min<std::size_t>(kSamples, chunks.size());
   for (std::size_t i = 0; i < samples; ++i) {
-    const Box box = sample_box(chunks[i * chunks.size() / samples], element_bytes);
+    const auto [piece, chunk] = chunks[i * chunks.size() / samples];
+    const Box box = sample_box(chunk_box(tensor.pieces[piece], chunk), element_bytes);
     const std::size_t at = sample.size();
     sample.resize(at + num_bytes(box.shape(), element_bytes));
     call_caller([&] { source.reader->read(source.tensor, box, std::span(sample).subspan(at)); });
@@ -127,15 +129,20 @@ void add_pieces(SavePlan& plan, WriterRange mine) {
   }
 }
 
+// By one table of open addressing: a sort of 10,000 names, and a set that allocates each, was most
+// of what the caller of save_async waits for.
 void check_distinct(std::span<const TensorSource> sources) {
-  std::vector<std::string_view> names;
-  names.reserve(sources.size());
-  for (const TensorSource& source : sources) names.push_back(source.name);
-  std::ranges::sort(names);
-  const auto twice = std::ranges::adjacent_find(names);
-  if (twice == names.end()) return;
-  throw Error(ErrorCode::invalid_argument,
-              fmt::format("save: tensor name {} is given twice", shown(*twice)));
+  std::vector<std::uint32_t> slots(std::bit_ceil(2 * sources.size() + 1));  // number and 1; 0: none
+  for (std::uint32_t i = 0; i < sources.size(); ++i) {
+    const std::string& name = sources[i].name;
+    std::size_t at = hash64(name) % slots.size();
+    for (; slots[at] != 0; at = (at + 1) % slots.size()) {
+      if (sources[slots[at] - 1].name != name) continue;
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("save: tensor name {} is given twice", shown(name)));
+    }
+    slots[at] = i + 1;
+  }
 }
 
 // Why these cannot be the pieces of a tensor; empty where they can, or none are listed.

@@ -1,0 +1,132 @@
+// What a checkpoint's pieces and chunks take on the heap, by counted allocations. A program of its
+// own: it replaces operator new.
+
+#include <gtest/gtest.h>
+#include <malloc.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "shardwise/checkpoint/detail/format/piece_list.h"
+#include "shardwise/checkpoint/manager.h"
+#include "shardwise/checkpoint/reader.h"
+#include "testing/temp_dir.h"
+
+namespace {
+
+std::atomic<std::int64_t> held{0}, peak{0};
+
+void count(std::int64_t bytes) {
+  const std::int64_t now = held += bytes;
+  for (std::int64_t before = peak; now > before && !peak.compare_exchange_weak(before, now);) {
+  }
+}
+
+}  // namespace
+
+void* operator new(std::size_t bytes) {
+  void* const memory = std::malloc(bytes);
+  if (memory == nullptr) throw std::bad_alloc();
+  count(static_cast<std::int64_t>(::malloc_usable_size(memory)));
+  return memory;
+}
+void* operator new[](std::size_t bytes) { return operator new(bytes); }
+void operator delete(void* memory) noexcept {
+  count(-static_cast<std::int64_t>(::malloc_usable_size(memory)));
+  std::free(memory);
+}
+void operator delete[](void* memory) noexcept { operator delete(memory); }
+void operator delete(void* memory, std::size_t) noexcept { operator delete(memory); }
+void operator delete[](void* memory, std::size_t) noexcept { operator delete(memory); }
+
+namespace shardwise {
+namespace {
+
+/// What is allocated beyond what was when it was made.
+class Growth {
+ public:
+  Growth() : before_(held) { peak = before_; }
+
+  std::int64_t held_bytes() const { return held - before_; }
+  std::int64_t peak_bytes() const { return peak - before_; }
+
+ private:
+  std::int64_t before_;
+};
+
+TEST(PieceMemory, APieceOfTwoDimsTakes80Bytes) {
+  constexpr std::int64_t kPieces = 10'000;
+  const Growth growth;
+  detail::PieceList list;
+  list.reserve(kPieces, 2);
+  for (std::int64_t i = 0; i < kPieces; ++i) {
+    list.push_back({.box = Box({i, 0}, {i + 1, 8}), .chunk = {1, 8}});
+  }
+  EXPECT_EQ(growth.held_bytes() / kPieces, 80);
+  EXPECT_EQ(growth.peak_bytes() / kPieces, 80);
+}
+
+/// Saves tensors of equal pieces, each of this number of KiB.
+struct Model {
+  std::int64_t tensors, pieces, kib;
+};
+
+std::vector<TensorSource> sources_of(const Model& model) {
+  const Sharding by_rows(Mesh::line(model.pieces), PartitionSpec::parse("0,-"));
+  const ArraySpec spec{DType::u8, {model.pieces * model.kib, 1024}, by_rows};
+  std::vector<TensorSource> sources;
+  for (std::int64_t t = 0; t < model.tensors; ++t) {
+    sources.push_back(callback_tensor(
+        "w" + std::to_string(t), spec,
+        [](const Box&, std::span<std::byte> out) { std::memset(out.data(), 1, out.size()); }));
+  }
+  return sources;
+}
+
+/// The peak of a second save, whose buffers are there from the first one, and what a reader holds.
+struct Heap {
+  std::int64_t save_bytes, reader_bytes;
+};
+
+Heap heap_of(const Model& model) {
+  const TempDir dir;
+  CheckpointManager manager(dir.path(), {.threads = 1});
+  const std::vector<TensorSource> sources = sources_of(model);
+  const SaveOptions options{.codec = Codec::zstd, .memory_budget_bytes = std::size_t{8} << 20};
+  manager.save(1, sources, options);
+  const Growth save;
+  manager.save(2, sources, options);
+  const std::int64_t peak = save.peak_bytes();
+  const Growth read;
+  const CheckpointReader reader(dir / "step-00000002");
+  return {peak, read.held_bytes()};
+}
+
+// What SaveOptions::memory_budget_bytes says of what describes tensors.
+TEST(PieceMemory, ASaveTakesTwoAndAHalfKilobytesAPieceAtMost) {
+  const Model models[] = {{1, 4000, 64}, {500, 8, 64}, {4000, 1, 64}};
+  for (const Model& model : models) {
+    SCOPED_TRACE(model.pieces);
+    const Heap heap = heap_of(model);
+    EXPECT_LE(heap.save_bytes / 4000, 2500);
+    EXPECT_LE(heap.reader_bytes / 4000, 1000);
+  }
+}
+
+TEST(PieceMemory, ASaveTakes100BytesAChunk) {
+  const Heap few = heap_of({1, 4, std::int64_t{16} << 10});
+  const Heap many = heap_of({1, 4, std::int64_t{256} << 10});
+  constexpr std::int64_t kMoreChunks = 4 * 240;
+  EXPECT_LE((many.save_bytes - few.save_bytes) / kMoreChunks, 100);
+  EXPECT_LE((many.reader_bytes - few.reader_bytes) / kMoreChunks, 50);
+}
+
+}  // namespace
+}  // namespace shardwise
