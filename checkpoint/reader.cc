@@ -169,6 +169,30 @@ void CheckpointReader::read(std::span<const BoxTarget> targets) const {
   impl_->chunks.fill(wanted);
 }
 
+std::vector<StoredChunk> CheckpointReader::chunks(std::size_t tensor) const {
+  if (tensor >= impl_->infos.size()) {
+    throw Error(ErrorCode::no_such_name,
+                fmt::format("chunks of checkpoint {}: found tensor number {}, needed 0 to {}",
+                            directory().string(), tensor, impl_->infos.size()));
+  }
+  const Box whole = Box::whole(impl_->infos[tensor].shape);
+  const detail::ReadTarget target{tensor, &whole, {}};
+  const auto view = impl_->chunks.checkpoint_for({&target, 1});
+  const detail::StoredCheckpoint& checkpoint = *view;
+  std::vector<StoredChunk> chunks;
+  if (!checkpoint.manifest.has_decoded_hashes()) return chunks;
+  const std::size_t pieces = checkpoint.manifest.tensors[tensor].pieces.size();
+  for (std::size_t p = 0; p < pieces; ++p) {
+    const detail::PieceEntry piece = checkpoint.manifest.tensors[tensor].pieces[p];
+    for (std::int64_t c = 0; c < detail::num_chunks(piece); ++c) {
+      const detail::ChunkId id{tensor, p, c};
+      chunks.push_back({detail::chunk_box(piece, c), checkpoint.decoded_bytes(id),
+                        checkpoint.decoded_hash(id), checkpoint.record(id).stored_bytes});
+    }
+  }
+  return chunks;
+}
+
 ShardedArray CheckpointReader::restore(Devices& devices, std::string_view name,
                                        const Sharding& sharding) const {
   const TensorInfo& info = impl_->infos[impl_->number("restore", name)];

@@ -22,6 +22,14 @@ struct BoxTarget {
   std::span<std::byte> out;  ///< of exactly its size
 };
 
+/// A chunk of a tensor as a checkpoint has it.
+struct StoredChunk {
+  Box box;             ///< its elements, global
+  std::size_t bytes;   ///< decoded, with the padding of a chunk that reaches over its piece
+  std::uint64_t hash;  ///< XXH3-64 of the decoded bytes
+  std::size_t stored_bytes;
+};
+
 /// Reads any box of any tensor of one committed checkpoint, however its writer had it cut.
 ///
 /// On disk: docs/checkpoint_format.md. Needs no HDF5 and no mesh. Every chunk that is read is
@@ -71,6 +79,11 @@ class CheckpointReader final : public BoxReader {
 
   /// Several boxes, each as read() fills one; each chunk that any of them needs is read once.
   void read(std::span<const BoxTarget> targets) const;
+
+  /// The chunks of a tensor, in no particular order. Empty if the checkpoint is so old that it has
+  /// no hashes of decoded bytes (format version 1, minor 0). Throws no_such_name for a number that
+  /// is not in tensors().
+  std::vector<StoredChunk> chunks(std::size_t tensor) const;
 
   /// One array, as it is stored, under any sharding.
   ShardedArray restore(Devices& devices, std::string_view name, const Sharding& sharding) const;

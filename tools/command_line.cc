@@ -26,6 +26,7 @@ struct Commands {
   LsOptions ls;
   InspectOptions inspect;
   VerifyOptions verify;
+  DiffOptions diff;
   ReshardOptions reshard;
   ImportOptions imported;
   ExportOptions exported;
@@ -178,6 +179,25 @@ void add_looks(CLI::App& app, Commands& c) {
   verify.add_option("path", c.verify.path, "A checkpoint, or a directory of steps (all)")
       ->check(local_path())
       ->required();
+}
+
+void add_diff(CLI::App& app, Commands& c) {
+  constexpr const char* kTensors =
+      "A checkpoint, a directory of steps (newest valid), or safetensors files";
+  CLI::App& diff = add_command(
+      app, "diff", "Compare the tensors of two checkpoints or files; exit status 1: they differ",
+      "shardwise diff runs/a/step-00000400 runs/b/step-00000400\n"
+      "  shardwise diff runs/a model.safetensors --rtol 1e-5",
+      c, c.diff, run_diff);
+  diff.add_option("first", c.diff.first, kTensors)->check(local_path())->required();
+  diff.add_option("second", c.diff.second, kTensors)->check(local_path())->required();
+  diff.add_option(
+      "--atol", c.diff.atol,
+      "Elements are equal if |first - second| <= atol + rtol * |second|, or if both are "
+      "NaN (default: if their bits are equal)");
+  diff.add_option("--rtol", c.diff.rtol);
+  add_memory_budget(diff, c.diff.memory_budget_bytes);
+  add_threads(diff, c.diff.threads);
 }
 
 /// What reshard and import have in common beside source, target and mesh.
@@ -378,6 +398,7 @@ void declare(CLI::App& app, Commands& c) {
   add_shards(app, c);
   add_explain(app, c);
   add_looks(app, c);
+  add_diff(app, c);
   add_reshard(app, c);
   add_conversions(app, c);
   add_batches(app, c);

@@ -11,6 +11,8 @@
 
 #include "output.h"
 #include "shardwise/checkpoint/manager.h"
+#include "shardwise/checkpoint/reader.h"
+#include "shardwise/convert/safetensors.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/shard/text.h"
 
@@ -143,6 +145,15 @@ fs::path resolve_checkpoint(const std::string& path) {
         fmt::format("passed over {}: {}", as_given(root, step.directory).string(), step.reason));
   }
   return as_given(root, latest->step.directory);
+}
+
+std::unique_ptr<BoxReader> open_tensors(const std::string& path, const ReadOptions& options) {
+  std::error_code ignored;
+  const bool is_safetensors =
+      !is_checkpoint(path) && fs::exists(path, ignored) &&
+      (!fs::is_directory(path, ignored) || foreign_format(path).rfind("safetensors", 0) == 0);
+  if (is_safetensors) return std::make_unique<SafetensorsReader>(path);
+  return std::make_unique<CheckpointReader>(resolve_checkpoint(path), options);
 }
 
 std::string text_or_file(const std::string& argument) {

@@ -2,11 +2,13 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "commands/commands.h"
+#include "shardwise/checkpoint/read_options.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/shard/mesh.h"
 
@@ -48,6 +50,10 @@ std::string suggestion(std::string_view word, const std::vector<std::string>& kn
 /// The checkpoint directory that a path means: itself if it holds a manifest, else the newest valid
 /// step below it. Steps that had to be passed over are named on stderr.
 std::filesystem::path resolve_checkpoint(const std::string& path);
+
+/// The tensors of a checkpoint, as resolve_checkpoint finds it, or of safetensors files: a file, an
+/// .index.json, or a folder of them.
+std::unique_ptr<BoxReader> open_tensors(const std::string& path, const ReadOptions& options);
 
 /// Whether a path is a checkpoint directory itself (holds a manifest).
 bool is_checkpoint(const std::filesystem::path& path);

@@ -32,6 +32,12 @@ SETUP = {
         const TensorSource w = host_source("w", spec, std::as_bytes(std::span(values)));
         export_safetensors(*w.reader, "model.safetensors");
         CheckpointManager("checkpoints").save(1, {w});""",
+    "convert/diff.h": """const InTempDir here;
+        const std::vector<float> values(4, 1);
+        const ArraySpec spec{DType::f32, {2, 2}, Sharding::replicated(Mesh::line(1), 2)};
+        const TensorSource w = host_source("w", spec, std::as_bytes(std::span(values)));
+        export_safetensors(*w.reader, "model.safetensors");
+        CheckpointManager("run").save(1, {w});""",
     "loader/host_loader.h": """const Mesh mesh = Mesh::parse("data=4");
         const auto source = memory_source({"image", DType::u8, {2, 2}}, 600, std::vector<std::byte>(2400));""",
     "loader/loader.h": """Devices devices(4);
@@ -138,6 +144,7 @@ SETUP = {
 # What an example needs beside its own header.
 INCLUDES = {
     "checkpoint/manager.h": ["checkpoint/reader.h"],
+    "convert/diff.h": ["checkpoint/manager.h", "checkpoint/reader.h", "convert/safetensors.h"],
     "convert/safetensors.h": ["checkpoint/manager.h", "checkpoint/reader.h", "checkpoint/reshard.h"],
     "loader/source.h": ["loader/sources/arrays.h"],
 }

@@ -54,6 +54,16 @@ struct VerifyOptions {
 };
 int run_verify(const VerifyOptions& options);
 
+struct DiffOptions {
+  std::string first, second;
+  double atol = 0, rtol = 0;
+  std::size_t memory_budget_bytes = SaveOptions().memory_budget_bytes;
+  int threads = 0;
+  bool json = false;
+};
+/// Status 1 if they differ.
+int run_diff(const DiffOptions& options);
+
 struct ReshardOptions {
   std::string source, target, mesh, devices, rules, codec = "zstd";
   std::int64_t writers = 1;

@@ -100,6 +100,12 @@ const ChunkRecord& StoredCheckpoint::record(const ChunkId& id) const {
       .records[static_cast<std::size_t>(pieces.first_chunk(id.piece) + id.chunk)];
 }
 
+std::uint64_t StoredCheckpoint::decoded_hash(const ChunkId& id) const {
+  const PieceList& pieces = tensor(id).pieces;
+  return tables[static_cast<std::size_t>(pieces.file(id.piece))]
+      .decoded_hashes[static_cast<std::size_t>(pieces.first_chunk(id.piece) + id.chunk)];
+}
+
 std::string StoredCheckpoint::describe(const ChunkId& id) const {
   const PieceEntry p = piece(id);
   const FileEntry& file = manifest.files[static_cast<std::size_t>(p.file)];
@@ -317,10 +323,7 @@ void check_chunk_hash(const StoredCheckpoint& checkpoint, const ChunkId& id, std
 }
 
 void check_decoded_hash(const StoredCheckpoint& checkpoint, const ChunkId& id, std::uint64_t hash) {
-  const PieceEntry piece = checkpoint.piece(id);
-  const std::uint64_t must_be =
-      checkpoint.tables[static_cast<std::size_t>(piece.file)]
-          .decoded_hashes[static_cast<std::size_t>(piece.first_chunk + id.chunk)];
+  const std::uint64_t must_be = checkpoint.decoded_hash(id);
   if (hash == must_be) return;
   throw Error(ErrorCode::corrupt,
               fmt::format("read {}: its stored bytes are as they were written, but they decode to "

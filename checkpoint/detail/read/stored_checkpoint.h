@@ -43,6 +43,9 @@ struct StoredCheckpoint {
   const TensorEntry& tensor(const ChunkId& id) const { return manifest.tensors[id.tensor]; }
   PieceEntry piece(const ChunkId& id) const { return tensor(id).pieces[id.piece]; }
   const ChunkRecord& record(const ChunkId& id) const;
+
+  /// Of the chunk's decoded bytes. Requires manifest.has_decoded_hashes().
+  std::uint64_t decoded_hash(const ChunkId& id) const;
   Box box(const ChunkId& id) const { return chunk_box(piece(id), id.chunk); }
 
   /// With the padding of a chunk that reaches over its piece's edge.

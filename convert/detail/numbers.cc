@@ -1,0 +1,124 @@
+#include "shardwise/convert/detail/numbers.h"
+
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+namespace shardwise::detail {
+namespace {
+
+template <class T>
+T load(const std::byte* at) {
+  T value;
+  std::memcpy(&value, at, sizeof value);
+  return value;
+}
+
+template <class T>
+long double plain(const std::byte* at) {
+  return static_cast<long double>(load<T>(at));
+}
+
+long double half(const std::byte* at) { return f16_to_f32(load<std::uint16_t>(at)); }
+long double brain(const std::byte* at) { return bf16_to_f32(load<std::uint16_t>(at)); }
+
+/// The formats of one byte, as ml_dtypes and ONNX define them: a sign, `exponent` bits, the rest is
+/// the mantissa.
+struct Small {
+  int exponent, bias;
+  bool has_infinity;  ///< as in IEEE 754: all ones in the exponent are infinity or NaN
+  unsigned nan;       ///< else: the bits that are NaN, with `nan_mask` applied
+  unsigned nan_mask;
+};
+
+template <Small kSmall>
+long double small(const std::byte* at) {
+  const auto bits = load<std::uint8_t>(at);
+  const int mantissa_bits = 7 - kSmall.exponent;
+  const int mantissa = bits & ((1 << mantissa_bits) - 1);
+  const int exponent = (bits >> mantissa_bits) & ((1 << kSmall.exponent) - 1);
+  const long double sign = (bits & 0x80) != 0 ? -1 : 1;
+  if (kSmall.has_infinity && exponent == (1 << kSmall.exponent) - 1) {
+    return mantissa == 0 ? sign * std::numeric_limits<long double>::infinity()
+                         : std::numeric_limits<long double>::quiet_NaN();
+  }
+  if (!kSmall.has_infinity && (bits & kSmall.nan_mask) == kSmall.nan) {
+    return std::numeric_limits<long double>::quiet_NaN();
+  }
+  if (exponent == 0) return sign * std::ldexp(mantissa * 1.0L, 1 - kSmall.bias - mantissa_bits);
+  return sign * std::ldexp((mantissa + (1 << mantissa_bits)) * 1.0L,
+                           exponent - kSmall.bias - mantissa_bits);
+}
+
+long double power_of_two(const std::byte* at) {
+  const auto bits = load<std::uint8_t>(at);
+  return bits == 0xFF ? std::numeric_limits<long double>::quiet_NaN()
+                      : std::ldexp(1.0L, bits - 127);
+}
+
+constexpr Small kE4m3fn{4, 7, false, 0x7F, 0x7F}, kE5m2{5, 15, true, 0, 0},
+    kE4m3fnuz{4, 8, false, 0x80, 0xFF}, kE5m2fnuz{5, 16, false, 0x80, 0xFF};
+
+}  // namespace
+
+Numbers numbers_of(DType dtype) {
+  const auto one = [dtype](bool is_floating, long double (*number)(const std::byte*)) {
+    return Numbers{dtype, size_bytes(dtype), 1, is_floating, number};
+  };
+  switch (dtype) {
+    case DType::f64:
+      return one(true, plain<double>);
+    case DType::f32:
+      return one(true, plain<float>);
+    case DType::f16:
+      return one(true, half);
+    case DType::bf16:
+      return one(true, brain);
+    case DType::i64:
+      return one(false, plain<std::int64_t>);
+    case DType::i32:
+      return one(false, plain<std::int32_t>);
+    case DType::i16:
+      return one(false, plain<std::int16_t>);
+    case DType::i8:
+      return one(false, plain<std::int8_t>);
+    case DType::u64:
+      return one(false, plain<std::uint64_t>);
+    case DType::u32:
+      return one(false, plain<std::uint32_t>);
+    case DType::u16:
+      return one(false, plain<std::uint16_t>);
+    case DType::u8:
+    case DType::boolean:
+      return one(false, plain<std::uint8_t>);
+    case DType::f8_e4m3fn:
+      return one(true, small<kE4m3fn>);
+    case DType::f8_e5m2:
+      return one(true, small<kE5m2>);
+    case DType::f8_e4m3fnuz:
+      return one(true, small<kE4m3fnuz>);
+    case DType::f8_e5m2fnuz:
+      return one(true, small<kE5m2fnuz>);
+    case DType::f8_e8m0fnu:
+      return one(true, power_of_two);
+    case DType::c64:
+      return {DType::f32, 4, 2, true, plain<float>};
+    case DType::c128:
+      return {DType::f64, 8, 2, true, plain<double>};
+  }
+  return one(false, plain<std::uint8_t>);
+}
+
+std::int64_t Numbers::ordered(const std::byte* at) const {
+  std::uint64_t bits = 0;
+  static_assert(std::endian::native == std::endian::little);
+  std::memcpy(&bits, at, bytes);
+  if (dtype == DType::f8_e8m0fnu) return static_cast<std::int64_t>(bits);
+  const std::uint64_t sign = std::uint64_t{1} << (bytes * 8 - 1);
+  const auto size = static_cast<std::int64_t>(bits & (sign - 1));
+  return (bits & sign) != 0 ? -size : size;
+}
+
+}  // namespace shardwise::detail

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+#include "shardwise/shard/dtype.h"
+
+namespace shardwise::detail {
+
+/// How elements of a dtype are looked at one number at a time: a complex element is two numbers,
+/// the real part first. Every dtype has it, those that are not computed with, too.
+struct Numbers {
+  DType dtype;        ///< of a number
+  std::size_t bytes;  ///< of a number
+  std::size_t each;   ///< numbers an element
+  bool is_floating;   ///< may be NaN
+  long double (*number)(const std::byte* at);
+
+  /// The bits as an integer that grows with the number, so that the difference of two is their
+  /// distance in units in the last place. Requires is_floating.
+  std::int64_t ordered(const std::byte* at) const;
+};
+
+/// long double holds every f64, i64 and u64 exactly if its mantissa has 64 bits, as on x86-64.
+Numbers numbers_of(DType dtype);
+
+}  // namespace shardwise::detail

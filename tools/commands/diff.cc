@@ -1,0 +1,138 @@
+#include "shardwise/convert/diff.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+
+#include "commands/commands.h"
+#include "output.h"
+#include "parse.h"
+
+namespace shardwise::tools {
+namespace {
+
+std::string kind(const std::optional<DType>& dtype, const Shape& shape) {
+  return dtype ? fmt::format("{} {}", name(*dtype), to_string(shape)) : std::string("-");
+}
+
+/// What is different, in a word or two.
+std::string verdict(const TensorDiff& tensor) {
+  if (!tensor.first_dtype) return "only in the second";
+  if (!tensor.second_dtype) return "only in the first";
+  if (tensor.first_shape != tensor.second_shape) return "other shape";
+  if (!tensor.compared) return "other dtype";
+  if (tensor.differing > 0) return fmt::format("{} of {}", tensor.differing, tensor.elements);
+  return tensor.first_dtype == tensor.second_dtype ? "equal" : "other dtype, equal numbers";
+}
+
+std::string number(double value) { return fmt::format("{:.6g}", value); }
+
+std::vector<std::string> row(const TensorDiff& tensor) {
+  const std::string first = kind(tensor.first_dtype, tensor.first_shape);
+  const std::string second = kind(tensor.second_dtype, tensor.second_shape);
+  std::vector<std::string> cells{tensor.name, first, second == first ? "same" : second,
+                                 verdict(tensor)};
+  if (tensor.differing == 0) {
+    cells.insert(cells.end(), {"", "", "", "", ""});
+    return cells;
+  }
+  cells.push_back(number(tensor.max_abs));
+  cells.push_back(number(tensor.max_rel));
+  cells.push_back(tensor.max_ulp ? std::to_string(*tensor.max_ulp) : "-");
+  cells.push_back(fmt::format("{}/{}", tensor.first_nan, tensor.second_nan));
+  cells.push_back(
+      fmt::format("{}: {} | {}", to_string(*tensor.at), tensor.first_value, tensor.second_value));
+  return cells;
+}
+
+nlohmann::ordered_json kind_json(const std::optional<DType>& dtype, const Shape& shape) {
+  if (!dtype) return nullptr;
+  return {{"dtype", name(*dtype)}, {"shape", dims_json(shape)}};
+}
+
+// JSON has no number for infinities and NaN: they are texts, as are the values of elements.
+nlohmann::ordered_json number_json(double value) {
+  if (std::isfinite(value)) return value;
+  return fmt::format("{}", value);
+}
+
+nlohmann::ordered_json tensor_json(const TensorDiff& tensor) {
+  nlohmann::ordered_json json = {{"name", tensor.name},
+                                 {"equal", tensor.equal()},
+                                 {"first", kind_json(tensor.first_dtype, tensor.first_shape)},
+                                 {"second", kind_json(tensor.second_dtype, tensor.second_shape)}};
+  if (!tensor.compared) return json;
+  json["elements"] = tensor.elements;
+  json["differing"] = tensor.differing;
+  json["max_abs"] = number_json(tensor.max_abs);
+  json["max_rel"] = number_json(tensor.max_rel);
+  json["max_ulp"] = nullptr;
+  if (tensor.max_ulp) json["max_ulp"] = *tensor.max_ulp;
+  json["nan"] = {tensor.first_nan, tensor.second_nan};
+  if (tensor.at) {
+    json["at"] = dims_json(*tensor.at);
+    json["values"] = {tensor.first_value, tensor.second_value};
+  }
+  return json;
+}
+
+DiffReport compare(const DiffOptions& options) {
+  // A quarter for each reader, the rest for what is compared.
+  const ReadOptions reading{.memory_budget_bytes = options.memory_budget_bytes / 4,
+                            .threads = options.threads};
+  const auto first = open_tensors(options.first, reading);
+  const auto second = open_tensors(options.second, reading);
+  ProgressLine line("diff");
+  return diff(*first, *second,
+              {.memory_budget_bytes = options.memory_budget_bytes / 2,
+               .threads = options.threads,
+               .atol = options.atol,
+               .rtol = options.rtol,
+               .progress = line.function()});
+}
+
+}  // namespace
+
+int run_diff(const DiffOptions& options) {
+  for (const auto& [option, value] :
+       {std::pair("--atol", options.atol), std::pair("--rtol", options.rtol)}) {
+    if (value >= 0) continue;  // NaN is not
+    throw BadUsage(fmt::format("diff: {}: found {}, needed 0 or more", option, value));
+  }
+  const DiffReport report = compare(options);
+  const int status = report.equal() ? 0 : 1;
+  if (options.json) {
+    auto list = nlohmann::ordered_json::array();
+    for (const TensorDiff& tensor : report.tensors) list.push_back(tensor_json(tensor));
+    print_json({{"equal", report.equal()},
+                {"compared_bytes", report.compared_bytes},
+                {"skipped_bytes", report.skipped_bytes},
+                {"tensors", list}});
+    return status;
+  }
+  Table table({"tensor", "first", "second", "differing", "max abs", "max rel", "max ulp", "NaN",
+               "first at: values"});
+  std::size_t equal = 0;
+  for (const TensorDiff& tensor : report.tensors) {
+    if (tensor.equal()) {
+      ++equal;
+    } else {
+      table.add(row(tensor));
+    }
+  }
+  if (status != 0) {
+    table.print();
+    print_shown("\n");
+  }
+  print_shown(
+      fmt::format("{} of {} tensors are equal; {} compared, {} not read, as the hashes of "
+                  "their chunks are equal\n",
+                  equal, report.tensors.size(), human_bytes(report.compared_bytes),
+                  human_bytes(report.skipped_bytes)));
+  return status;
+}
+
+}  // namespace shardwise::tools
