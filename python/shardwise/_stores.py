@@ -30,6 +30,15 @@ class Store(Protocol):
         ...
 
 
+def _polled(look: Callable[[], bytes | None], seconds: float, longest_pause: float) -> bytes | None:
+    """What look() finds, as soon as it finds something; None after `seconds`. Looks twenty times, or more if that would
+    make a pause too long."""
+    end = time.monotonic() + seconds
+    while (found := look()) is None and (left := end - time.monotonic()) > 0:
+        time.sleep(min(seconds / 20, longest_pause, left))
+    return found
+
+
 class TorchStore:
     """torch.distributed's own store, cloned: a connection of its own, safe on any thread."""
 
@@ -39,25 +48,16 @@ class TorchStore:
         if store is None:
             store = dist.distributed_c10d._get_default_store()
         self._store = store.clone() if hasattr(store, "clone") else store
+        # In a long wait all ranks together ask rank 0's process at most 20,000 times a second.
+        self._longest_pause = max(0.05, dist.get_world_size() / 20_000) if dist.is_initialized() else 0.05
 
     def set(self, key: str, value: bytes) -> None:
         self._guarded(lambda: self._store.set(key, value))
 
     def get(self, key: str, seconds: float) -> bytes | None:
-        from datetime import timedelta
-
-        if seconds <= 0:
-            if not self._guarded(lambda: self._store.check([key])):
-                return None
-        else:
-            try:
-                self._store.wait([key], timedelta(seconds=seconds))
-            except Exception as error:
-                if "time" in str(error).lower():
-                    return None
-                raise self._gone(error) from None
-        found: bytes = self._guarded(lambda: self._store.get(key))
-        return found
+        # Its own wait() does not let Ctrl-C through, and logs a warning where it ends without the key.
+        return _polled(lambda: self._guarded(lambda: self._store.get(key) if self._store.check([key]) else None), seconds,
+                       self._longest_pause)
 
     def delete(self, key: str) -> None:
         try:
@@ -130,17 +130,14 @@ class FileStore:
         os.rename(unfinished, self._path(key))
 
     def get(self, key: str, seconds: float) -> bytes | None:
-        end = time.monotonic() + seconds
-        pause = 0.0005
-        while True:
+        def read() -> bytes | None:
             try:
                 with open(self._path(key), "rb") as file:
                     return file.read()
             except FileNotFoundError:
-                if time.monotonic() >= end:
-                    return None
-            time.sleep(pause)
-            pause = min(2 * pause, 0.05)
+                return None
+
+        return _polled(read, seconds, 0.05)
 
     def delete(self, key: str) -> None:
         try:
@@ -168,17 +165,14 @@ class MpiStore:
                 self._sent.append(self._comm.isend((key, value), rank))
 
     def get(self, key: str, seconds: float) -> bytes | None:
-        end = time.monotonic() + seconds
-        while True:
+        def receive() -> bytes | None:
             with self._lock:
                 while self._comm.iprobe():
                     there, value = self._comm.recv()
                     self._there[there] = value
-                if key in self._there:
-                    return self._there.pop(key)
-            if time.monotonic() >= end:
-                return None
-            time.sleep(0.0005)
+                return self._there.pop(key, None)
+
+        return _polled(receive, seconds, 0.0005)
 
     def delete(self, key: str) -> None:
         with self._lock:

@@ -254,6 +254,24 @@ def test_ctrl_c_on_rank_0_comes_out_and_ends_the_call_on_the_others(tmp_path):
     assert said == ["a: rank 0: KeyboardInterrupt: "]
 
 
+def test_waiting_in_torch_s_store_logs_nothing_and_lets_ctrl_c_through(capfd):
+    dist = pytest.importorskip("torch.distributed", reason="needs torch, which this environment has not")
+
+    def interrupt(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    store = dist.TCPStore("127.0.0.1", 0, 2, True, wait_for_workers=False)
+    alone = group.StoreGroup(group.TorchStore(store), 1, 2)
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        with pytest.raises(KeyboardInterrupt):
+            alone.agree(lambda: b"", lambda v: b"", LONG, "a")
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert capfd.readouterr().err == ""
+
+
 def test_a_handler_of_a_signal_may_make_a_call(tmp_path):
     ranks = groups(tmp_path / "meet", 2)
     said: list[bytes] = []

@@ -135,8 +135,8 @@ struct CallGroup::Call::State {
   // With the group's mutex.
   std::optional<std::uint64_t> number = {};
   bool is_over = false;
-  std::string refusal = {};             // what differs from rank 0's call
-  std::optional<Failure> ending = {};   // if it had ended when this rank came
+  std::string refusal = {};            // what differs from rank 0's call
+  std::optional<Failure> ending = {};  // if it had ended when this rank came
 
   std::uint64_t steps = 0;
 
@@ -215,7 +215,8 @@ void CallGroup::State::place(std::uint64_t number, const CommonTask& announced,
   }
   if (unplaced.empty()) return;
   const std::string differs = difference(call->task, member->store.rank, announced, 0);
-  if (failure && (!differs.empty() || std::ranges::count(failure->ranks, member->store.rank) != 0)) {
+  if (failure &&
+      (!differs.empty() || std::ranges::count(failure->ranks, member->store.rank) != 0)) {
     passed = fmt::format(" Rank 0's last call ended without this rank: {}", failure->text);
     return;
   }

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "shardwise/runtime/process/detail/message.h"
+#include "shardwise/runtime/process/detail/wait.h"
 #include "shardwise/shard/dims.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/shard/host/random.h"
@@ -17,10 +18,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
-
-// A wait is cut into slices of 10 ms at first and then longer: an implementation that cannot be
-// woken up looks for aborts between them.
-constexpr milliseconds kFirstSlice{10}, kLongestSlice{1000};
 
 // The rank that collects gives up first, because it can say which ranks are missing.
 constexpr milliseconds kLeastGrace{100};
@@ -194,12 +191,11 @@ struct ProcessGroup::State {
 
   /// Nothing if it has not come by the deadline.
   std::optional<Bytes> receive(const Operation& operation, int from, milliseconds timeout_) {
-    milliseconds slice = kFirstSlice;
-    for (;;) {
-      const auto left = std::chrono::ceil<milliseconds>(operation.start + timeout_ - Clock::now());
+    for (detail::Wait wait(operation.start + timeout_);;) {
+      const bool is_last = wait.is_over();
       std::optional<Bytes> bytes;
       try {
-        bytes = transport->receive(from, operation.key, std::clamp(left, milliseconds(0), slice));
+        bytes = transport->receive(from, operation.key, wait.next());
       } catch (const Error& e) {
         await_reason();
         check(operation.name);
@@ -210,8 +206,7 @@ struct ProcessGroup::State {
         return bytes;
       }
       check(operation.name);
-      if (left <= milliseconds(0)) return {};
-      slice = std::min(slice * 2, kLongestSlice);
+      if (is_last) return {};
     }
   }
 
@@ -277,14 +272,13 @@ struct ProcessGroup::State {
 
   /// A rank that sends large messages must help until they are gone.
   void flush(const Operation& operation) {
-    milliseconds slice = kFirstSlice;
-    while (!transport->flush(slice)) {
+    detail::Wait wait(operation.start + operation.timeout);
+    while (!transport->flush(wait.next())) {
       check(operation.name);
-      if (Clock::now() - operation.start > operation.timeout) {
+      if (wait.is_over()) {
         fail(operation, fmt::format("what was sent was not taken within {}",
                                     detail::seconds_text(operation.timeout)));
       }
-      slice = std::min(slice * 2, kLongestSlice);
     }
   }
 };

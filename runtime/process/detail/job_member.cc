@@ -14,7 +14,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kNoWait{0}, kLongestPart{1000};
+constexpr milliseconds kNoWait{0};
 
 // How long a number is tried before rank 0 of this job may have put another in its place.
 constexpr milliseconds kLongestTry{250};
@@ -43,17 +43,6 @@ std::span<const std::byte> bytes_of(std::string_view text) {
 }
 
 }  // namespace
-
-Time after(milliseconds time) { return std::chrono::steady_clock::now() + time; }
-
-bool Wait::is_over() const { return std::chrono::steady_clock::now() >= end_; }
-
-milliseconds Wait::next() {
-  const auto left = std::chrono::ceil<milliseconds>(end_ - std::chrono::steady_clock::now());
-  const milliseconds part = std::clamp(left, kNoWait, part_);
-  part_ = std::min(2 * part_, kLongestPart);
-  return part;
-}
 
 JobMember::JobMember(KeyValueStore with)
     : store(std::move(with)), number_(new_number()), is_open_(store.is_fresh) {

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <chrono>
 #include <functional>
 #include <mutex>
 #include <optional>
@@ -9,27 +8,11 @@
 #include <string_view>
 #include <vector>
 
+#include "shardwise/runtime/process/detail/wait.h"
 #include "shardwise/runtime/process/process_group.h"
 #include "shardwise/runtime/process/store_transport.h"
 
 namespace shardwise::detail {
-
-using Time = std::chrono::steady_clock::time_point;
-
-Time after(std::chrono::milliseconds time);
-
-/// The parts of a wait, which get longer: between them a thread looks at what others have done.
-class Wait {
- public:
-  explicit Wait(Time end) : end_(end) {}
-
-  bool is_over() const;
-  std::chrono::milliseconds next();
-
- private:
-  Time end_;
-  std::chrono::milliseconds part_{10};
-};
 
 /// A process among the others of its own job, over a store that other jobs may have used. The keys
 /// of the job hold a number that rank 0 draws, and that another rank hears of in answer to a number
