@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "npz.h"
+#include "given.h"
 #include "shardwise/runtime/gemm.h"
 #include "shardwise/runtime/nn/activations.h"
 #include "shardwise/runtime/nn/init.h"
@@ -52,13 +52,13 @@ void run(const std::map<std::string, std::string>& options) {
   for (const Axis& axis : mesh.axes()) {
     if (axis.name == "data" || axis.name == "fsdp") batch_axes.push_back(axis.name);
   }
-  const auto given = gpt::read_npz(options.at("--weights"));
-  const auto batches = gpt::read_npz(options.at("--tokens"));
+  const auto given = gpt::read_all(options.at("--weights"));
+  const auto batches = gpt::read_all(options.at("--tokens"));
   Devices devices(mesh.size());
   Tracer tracer(devices, {.mesh = mesh});
   std::vector<Tensor> weights, velocities;
   for (const char* const name : kNames) {
-    const gpt::NpzArray& array = given.at(name);
+    const gpt::Given& array = given.at(name);
     const PartitionSpec spec = spec_of(name, array.shape, mesh);
     weights.push_back(
         tracer.tensor({array.dtype, array.shape}, array.bytes, name, MemoryKind::parameter));
@@ -75,7 +75,7 @@ void run(const std::map<std::string, std::string>& options) {
     for (const DeviceId id : devices.addressable()) devices.at(id).reset_peak();
     const Tensor loss = [&] {
       const auto input = [&](const char* prefix) {
-        const gpt::NpzArray& array = batches.at(fmt::format("{}{}", prefix, step % 4));
+        const gpt::Given& array = batches.at(fmt::format("{}{}", prefix, step % 4));
         Tensor tensor =
             tracer.tensor({array.dtype, array.shape}, array.bytes, prefix, MemoryKind::loader);
         std::vector<PartitionSpec::Entry> entries(array.shape.size());
@@ -122,9 +122,10 @@ int main(int argc, char** argv) {
     if (std::string_view(argv[i]).starts_with("--")) options[argv[i]] = argv[i + 1];
   }
   if (options.count("--weights") == 0 || options.count("--tokens") == 0) {
-    fmt::print(stderr,
-               "usage: programs_bench --mesh MESH --weights FILE.npz --tokens FILE.npz "
-               "[--steps N]; made by bench/rivals/programs/run.py\n");
+    fmt::print(
+        stderr,
+        "usage: programs_bench --mesh MESH --weights FILE.safetensors --tokens FILE.safetensors "
+        "[--steps N]; made by bench/rivals/programs/run.py\n");
     return 2;
   }
   try {

@@ -70,17 +70,15 @@ HostArray to_host_array(const detail::BatchArray& array, std::vector<detail::Sla
 HostLoader::HostLoader(std::shared_ptr<const Source> source,
                        const std::vector<FieldPlacement>& placements, LoaderOptions options,
                        LoaderState state, const HostLoaderOptions& host)
-    : engine_(std::make_unique<detail::Engine>(std::move(source), placements, options, state,
-                                               on_host(placements, host))) {
-  if (host.read_at_once) engine_->start();
+    : LoaderRun(std::make_unique<detail::Engine>(std::move(source), placements, options, state,
+                                                 on_host(placements, host))) {
+  if (host.read_at_once) engine().start();
 }
 
-HostLoader::~HostLoader() = default;
-
 std::optional<HostBatch> HostLoader::next() {
-  std::optional<detail::PendingBatch> batch = engine_->next();
+  std::optional<detail::PendingBatch> batch = engine().next();
   if (!batch) return std::nullopt;
-  const std::vector<detail::Column>& columns = engine_->plan().columns();
+  const std::vector<detail::Column>& columns = engine().plan().columns();
   std::vector<HostArray> arrays;
   arrays.reserve(columns.size());
   for (std::size_t i = 0; i < columns.size(); ++i) {
@@ -94,20 +92,6 @@ std::optional<HostBatch> HostLoader::next() {
                    std::move(mask), std::move(weights), batch->valid_rows};
 }
 
-bool HostLoader::wait(std::chrono::milliseconds time) { return engine_->wait(time); }
-
-LoaderState HostLoader::state() const { return engine_->state(); }
-
-std::int64_t HostLoader::batches_per_epoch() const { return engine_->order().batches_per_epoch(); }
-
-std::int64_t HostLoader::batches() const { return engine_->order().end_batch(); }
-
-std::optional<BatchRow> HostLoader::step_of(std::int64_t record, std::int64_t epoch) const {
-  return engine_->step_of(record, epoch);
-}
-
-LoaderStats HostLoader::stats() const { return engine_->stats(); }
-
-BadRecordLedger HostLoader::bad_records() const { return engine_->bad_records(); }
+bool HostLoader::wait(std::chrono::milliseconds time) { return engine().wait(time); }
 
 }  // namespace shardwise

@@ -9,16 +9,12 @@
 #include <vector>
 
 #include "shardwise/loader/loader_options.h"
-#include "shardwise/loader/loader_stats.h"
+#include "shardwise/loader/loader_run.h"
 #include "shardwise/loader/placement.h"
 #include "shardwise/loader/source.h"
 #include "shardwise/runtime/timeline.h"
 
 namespace shardwise {
-
-namespace detail {
-class Engine;
-}
 
 /// What one mesh position holds of an array of a batch.
 struct HostPart {
@@ -78,15 +74,12 @@ struct HostLoaderOptions {
 ///
 ///   HostLoader loader(source, cut_batch(*source, mesh, "data"), {.batch_size = 256}, {.seed = 1});
 ///   while (auto batch = loader.next()) { ... }
-class HostLoader {
+class HostLoader final : public LoaderRun {
  public:
   /// Throws as Loader's constructor does, and invalid_argument for a position that a mesh does not
   /// have.
   HostLoader(std::shared_ptr<const Source> source, const std::vector<FieldPlacement>& placements,
              LoaderOptions options, LoaderState state = {}, const HostLoaderOptions& host = {});
-  ~HostLoader();
-  HostLoader(const HostLoader&) = delete;
-  HostLoader& operator=(const HostLoader&) = delete;
 
   /// As in Loader.
   std::optional<HostBatch> next();
@@ -94,16 +87,6 @@ class HostLoader {
   /// Waits until next() would not wait, at most for `time`. True if next() would not wait. For
   /// callers that must check something else now and then.
   bool wait(std::chrono::milliseconds time);
-
-  LoaderState state() const;
-  std::int64_t batches_per_epoch() const;
-  std::int64_t batches() const;
-  std::optional<BatchRow> step_of(std::int64_t record, std::int64_t epoch) const;
-  LoaderStats stats() const;
-  BadRecordLedger bad_records() const;
-
- private:
-  std::unique_ptr<detail::Engine> engine_;
 };
 
 }  // namespace shardwise

@@ -61,21 +61,19 @@ std::size_t batches_that_fit(const Devices& devices, const detail::BatchPlan& pl
 Loader::Loader(Devices& devices, std::shared_ptr<const Source> source,
                const std::vector<FieldPlacement>& placements, LoaderOptions options,
                LoaderState state)
-    : devices_(devices),
-      engine_(std::make_unique<detail::Engine>(std::move(source), placements, options, state,
-                                               on_devices(devices))) {
-  const std::size_t fit = batches_that_fit(devices, engine_->plan());
+    : LoaderRun(std::make_unique<detail::Engine>(std::move(source), placements, options, state,
+                                                 on_devices(devices))),
+      devices_(devices) {
+  const std::size_t fit = batches_that_fit(devices, engine().plan());
   const auto wanted = static_cast<std::size_t>(options.prefetch);
   prefetch_that_fits_ = static_cast<int>(std::min(wanted, fit == 0 ? 0 : fit - 1));
-  engine_->start();
+  engine().start();
 }
 
-Loader::~Loader() = default;
-
 std::optional<Batch> Loader::next() {
-  std::optional<detail::PendingBatch> batch = engine_->next();
+  std::optional<detail::PendingBatch> batch = engine().next();
   if (!batch) return std::nullopt;
-  const std::vector<detail::Column>& columns = engine_->plan().columns();
+  const std::vector<detail::Column>& columns = engine().plan().columns();
   std::vector<ShardedArray> arrays;
   arrays.reserve(columns.size());
   for (std::size_t i = 0; i < columns.size(); ++i) {
@@ -89,19 +87,5 @@ std::optional<Batch> Loader::next() {
   return Batch{batch->index,    batch->epoch,       std::move(arrays),
                std::move(mask), std::move(weights), batch->valid_rows};
 }
-
-LoaderState Loader::state() const { return engine_->state(); }
-
-std::int64_t Loader::batches_per_epoch() const { return engine_->order().batches_per_epoch(); }
-
-std::int64_t Loader::batches() const { return engine_->order().end_batch(); }
-
-std::optional<BatchRow> Loader::step_of(std::int64_t record, std::int64_t epoch) const {
-  return engine_->step_of(record, epoch);
-}
-
-LoaderStats Loader::stats() const { return engine_->stats(); }
-
-BadRecordLedger Loader::bad_records() const { return engine_->bad_records(); }
 
 }  // namespace shardwise

@@ -7,16 +7,12 @@
 #include <vector>
 
 #include "shardwise/loader/loader_options.h"
-#include "shardwise/loader/loader_stats.h"
+#include "shardwise/loader/loader_run.h"
 #include "shardwise/loader/placement.h"
 #include "shardwise/loader/source.h"
 #include "shardwise/runtime/sharded_array.h"
 
 namespace shardwise {
-
-namespace detail {
-class Engine;
-}
 
 /// One global batch on the devices.
 struct Batch {
@@ -60,7 +56,7 @@ struct Batch {
 ///                                   {"label", Sharding(mesh, PartitionSpec::parse("data"))}},
 ///                 {.batch_size = 256, .epochs = 5}, {.seed = 1});
 ///   while (auto batch = loader.next()) { ... }
-class Loader {
+class Loader final : public LoaderRun {
  public:
   /// Starts at `state`; `devices` must outlive the loader. Throws invalid_argument for impossible
   /// options, a source too small for a single batch, a placement that does not fit its field (the
@@ -71,40 +67,18 @@ class Loader {
   Loader(Devices& devices, std::shared_ptr<const Source> source,
          const std::vector<FieldPlacement>& placements, LoaderOptions options,
          LoaderState state = {});
-  ~Loader();
-  Loader(const Loader&) = delete;
-  Loader& operator=(const Loader&) = delete;
 
   /// The next batch, or nothing at the end of the last epoch. Blocks until it is ready. Throws
   /// corrupt if the delivered samples are not those that should have been.
   std::optional<Batch> next();
-
-  /// The state of the run after the batches delivered so far: resuming from it delivers the rest.
-  LoaderState state() const;
-
-  /// Rounded up for LastBatch::wrap, whose batches run over the end of epochs.
-  std::int64_t batches_per_epoch() const;
 
   /// How many of the LoaderOptions::prefetch batches the devices had room for when the loader was
   /// made, besides one that the job holds. With room for fewer the loader runs, but reads less far
   /// ahead.
   int prefetch_that_fits() const { return prefetch_that_fits_; }
 
-  /// Number of batches of the whole run, delivered or not.
-  std::int64_t batches() const;
-
-  /// The batch and row that hold a record in an epoch; absent if that epoch drops it. O(1). Throws
-  /// invalid_argument if there is no such record or epoch.
-  std::optional<BatchRow> step_of(std::int64_t record, std::int64_t epoch) const;
-
-  LoaderStats stats() const;
-
-  /// The records that BadRecords::substitute or mask have skipped.
-  BadRecordLedger bad_records() const;
-
  private:
   Devices& devices_;
-  std::unique_ptr<detail::Engine> engine_;
   int prefetch_that_fits_ = 0;
 };
 

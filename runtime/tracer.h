@@ -72,8 +72,10 @@ class Tracer {
   Tracer& operator=(const Tracer&) = delete;
 
   /// A tensor with a value: row-major on the host, where it waits until a step needs it and says
-  /// how it is cut; or on the devices already. Throws invalid_argument if the bytes are not the
-  /// tensor's.
+  /// how it is cut; or on the devices already. The kind is more than accounting: only what is a
+  /// parameter or optimizer state gives its memory to what replaces it, and the weights of a step
+  /// are gathered again for its backward pass only if they are parameters. Throws invalid_argument
+  /// if the bytes are not the tensor's.
   Tensor tensor(const TensorType& type, std::span<const std::byte> data, std::string_view label,
                 MemoryKind kind = MemoryKind::array);
   Tensor tensor(ShardedArray array, std::string_view label, MemoryKind kind = MemoryKind::array);

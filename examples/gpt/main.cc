@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "model.h"
-#include "npz.h"
 #include "plan.h"
 #include "shardwise/checkpoint/manager.h"
 #include "shardwise/checkpoint/reader.h"
@@ -32,6 +31,7 @@ using Json = nlohmann::ordered_json;
 
 struct Options {
   gpt::Sizes sizes;
+  gpt::Recipe recipe;
   std::string mesh = "data=4,model=2", plan = "tensor";
   std::string weights, tokens = GPT_TEXT, checkpoints;
   std::int64_t steps = 100, save_every = 50, kill_in_save = -1;
@@ -47,7 +47,7 @@ class Run {
         mesh_(Mesh::parse(options.mesh == "1" ? "" : options.mesh)),
         devices_(mesh_.size()),
         tokens_(options.tokens, options.sizes.batch, options.sizes.context),
-        training_(devices_, mesh_, gpt::Plan(options.plan, mesh_), options.sizes) {
+        training_(devices_, mesh_, gpt::Plan(options.plan, mesh_), options.sizes, options.recipe) {
     if (!options.checkpoints.empty()) manager_.emplace(options.checkpoints);
     const auto latest = manager_ ? manager_->latest() : std::nullopt;
     if (latest) {
@@ -57,7 +57,7 @@ class Run {
     } else if (options.weights.empty()) {
       training_.begin(options.seed);
     } else {
-      training_.begin(options.seed, gpt::read_npz(options.weights));
+      training_.begin(options.seed, gpt::read_all(options.weights));
     }
   }
 
@@ -171,10 +171,21 @@ int main(int argc, char** argv) {
   app.add_option("--plan", options.plan, "How the weights are cut: none, data, fsdp, tensor, 2d");
   app.add_option("--steps", options.steps, "Train up to this step");
   app.add_option("--learning-rate", options.learning_rate);
+  app.add_option("--activation", options.recipe.activation, "gelu, gelu_erf or silu")
+      ->transform(CLI::CheckedTransformer(
+          std::map<std::string, gpt::Activation>{{"gelu", gpt::Activation::gelu},
+                                                 {"gelu_erf", gpt::Activation::gelu_erf},
+                                                 {"silu", gpt::Activation::silu}}));
+  app.add_option("--norm", options.recipe.norm, "layer or rms")
+      ->transform(CLI::CheckedTransformer(
+          std::map<std::string, gpt::Norm>{{"layer", gpt::Norm::layer}, {"rms", gpt::Norm::rms}}));
+  app.add_option("--dropout", options.recipe.dropout, "Rate of what each block adds");
+  app.add_option("--clip", options.recipe.clip, "Most that the gradients' common norm may be");
   app.add_option("--seed", options.seed, "Of the first weights");
-  app.add_option("--weights", options.weights, "First weights: an .npz of numpy.savez");
-  app.add_option("--tokens", options.tokens,
-                 "A text, whose bytes are the tokens; or an .npz with batches x0, y0, x1, y1, ..");
+  app.add_option("--weights", options.weights, "First weights: a .safetensors");
+  app.add_option(
+      "--tokens", options.tokens,
+      "A text, whose bytes are the tokens; or a .safetensors with batches x0, y0, x1, y1, ..");
   app.add_option("--checkpoints", options.checkpoints,
                  "Saves there, and goes on from the newest checkpoint that is there");
   app.add_option("--save-every", options.save_every, "Steps between checkpoints")

@@ -10,7 +10,23 @@ namespace gpt {
 
 using namespace shardwise;
 
-std::vector<Weight> weights(const Sizes& sizes) {
+namespace {
+
+Tensor activated(const Tensor& x, Activation activation) {
+  switch (activation) {
+    case Activation::gelu:
+      return gelu(x);
+    case Activation::gelu_erf:
+      return gelu_erf(x);
+    case Activation::silu:
+      return silu(x);
+  }
+  return x;
+}
+
+}  // namespace
+
+std::vector<Weight> weights(const Sizes& sizes, const Recipe& recipe) {
   const std::int64_t d = sizes.width;
   constexpr double kDeviation = 0.02;
   std::vector<Weight> all;
@@ -20,26 +36,42 @@ std::vector<Weight> weights(const Sizes& sizes) {
     const auto add = [&](const char* name, const Shape& shape, double deviation, double value = 0) {
       all.push_back({fmt::format("l{}.{}", i, name), shape, deviation, value});
     };
-    add("g1", {d}, 0, 1), add("c1", {d}, 0);
+    add("g1", {d}, 0, 1);
+    if (recipe.norm == Norm::layer) add("c1", {d}, 0);
     add("wq", {d, d}, kDeviation), add("bq", {d}, 0);
     add("wk", {d, d}, kDeviation), add("bk", {d}, 0);
     add("wv", {d, d}, kDeviation), add("bv", {d}, 0);
     add("wo", {d, d}, kDeviation), add("bo", {d}, 0);
-    add("g2", {d}, 0, 1), add("c2", {d}, 0);
+    add("g2", {d}, 0, 1);
+    if (recipe.norm == Norm::layer) add("c2", {d}, 0);
     add("w1", {d, 4 * d}, kDeviation), add("b1", {4 * d}, 0);
     add("w2", {4 * d, d}, kDeviation), add("b2", {d}, 0);
   }
   all.push_back({"gf", {d}, 0, 1});
-  all.push_back({"cf", {d}, 0});
+  if (recipe.norm == Norm::layer) all.push_back({"cf", {d}, 0});
   all.push_back({"head", {d, kVocabulary}, kDeviation});
   return all;
 }
 
-Tensor loss(Tracer& tracer, const Sizes& sizes, const std::map<std::string, Tensor>& weights,
-            const Tensor& tokens, const Tensor& targets) {
+Tensor loss(Tracer& tracer, const Sizes& sizes, const Recipe& recipe,
+            const std::map<std::string, Tensor>& weights, const Tensor& step, const Tensor& tokens,
+            const Tensor& targets) {
   const auto w = [&](const std::string& name) -> const Tensor& { return weights.at(name); };
   const Shape whole{sizes.batch, sizes.context, sizes.width};
   const Shape by_head{sizes.batch, sizes.context, sizes.heads, sizes.width / sizes.heads};
+  const auto normed = [&](const Tensor& x, const std::string& layer, const char* number) {
+    const Tensor& gain = w(layer + "g" + number);
+    return recipe.norm == Norm::rms ? rmsnorm(x, gain)
+                                    : layernorm(x, gain, w(layer + "c" + number));
+  };
+  std::int64_t drops = 0;
+  const auto dropped = [&](const Tensor& x) {
+    if (recipe.dropout == 0) return x;
+    const double each = static_cast<double>(2 * sizes.layers);  // of a step
+    const double number = static_cast<double>(drops++);
+    return dropout(x, convert(convert(step, DType::f64) * each + number, DType::u64),
+                   recipe.dropout);
+  };
   Tensor h = take(w("embed"), tokens, 0) + w("pos");
   for (std::int64_t i = 0; i < sizes.layers; ++i) {
     const std::string layer = fmt::format("l{}.", i);
@@ -47,19 +79,19 @@ Tensor loss(Tracer& tracer, const Sizes& sizes, const std::map<std::string, Tens
     const auto mine = [&](const char* name) -> const Tensor& { return w(layer + name); };
     {
       const auto in_attention = tracer.scope("attention");
-      const Tensor x = layernorm(h, mine("g1"), mine("c1"));
+      const Tensor x = normed(h, layer, "1");
       const Tensor q = reshape(linear(x, mine("wq"), mine("bq")), by_head);
       const Tensor k = reshape(linear(x, mine("wk"), mine("bk")), by_head);
       const Tensor v = reshape(linear(x, mine("wv"), mine("bv")), by_head);
-      h = h + linear(reshape(attention(q, k, v), whole), mine("wo"), mine("bo"));
+      h = h + dropped(linear(reshape(attention(q, k, v), whole), mine("wo"), mine("bo")));
     }
     const auto in_perceptron = tracer.scope("perceptron");
-    const Tensor x = layernorm(h, mine("g2"), mine("c2"));
-    const Tensor hidden = gelu(linear(x, mine("w1"), mine("b1")));
-    h = h + linear(hidden, mine("w2"), mine("b2"));
+    const Tensor x = normed(h, layer, "2");
+    const Tensor hidden = activated(linear(x, mine("w1"), mine("b1")), recipe.activation);
+    h = h + dropped(linear(hidden, mine("w2"), mine("b2")));
   }
   const auto in_head = tracer.scope("head");
-  return cross_entropy(linear(layernorm(h, w("gf"), w("cf")), w("head")), targets);
+  return cross_entropy(linear(normed(h, "", "f"), w("head")), targets);
 }
 
 }  // namespace gpt

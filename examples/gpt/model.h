@@ -16,6 +16,17 @@ struct Sizes {
   std::int64_t layers = 4, width = 128, heads = 4, context = 128, batch = 16;
 };
 
+enum class Activation { gelu, gelu_erf, silu };
+enum class Norm { layer, rms };
+
+/// What else a run chooses. The first values make a GPT-2.
+struct Recipe {
+  Activation activation = Activation::gelu;
+  Norm norm = Norm::layer;
+  double dropout = 0;  ///< of what attention and the perceptron add
+  double clip = 0;     ///< the most that the gradients' common norm may be; 0: anything
+};
+
 /// A weight before it has values.
 struct Weight {
   std::string name;
@@ -25,12 +36,14 @@ struct Weight {
 };
 
 /// All weights, in the order in which the optimizer goes through them.
-std::vector<Weight> weights(const Sizes& sizes);
+std::vector<Weight> weights(const Sizes& sizes, const Recipe& recipe = {});
 
-/// The mean of -log p(target) over all positions: a transformer with layer norms before attention
-/// and before the perceptron, written as if for one device. tokens, targets: [batch, context], i32.
-shardwise::Tensor loss(shardwise::Tracer& tracer, const Sizes& sizes,
+/// The mean of -log p(target) over all positions: a transformer with norms before attention and
+/// before the perceptron, written as if for one device. tokens, targets: [batch, context], i32.
+/// `step`, a scalar, decides what dropout drops.
+shardwise::Tensor loss(shardwise::Tracer& tracer, const Sizes& sizes, const Recipe& recipe,
                        const std::map<std::string, shardwise::Tensor>& weights,
-                       const shardwise::Tensor& tokens, const shardwise::Tensor& targets);
+                       const shardwise::Tensor& step, const shardwise::Tensor& tokens,
+                       const shardwise::Tensor& targets);
 
 }  // namespace gpt

@@ -15,13 +15,13 @@ using namespace shardwise;
 
 Tokens::Tokens(const std::filesystem::path& path, std::int64_t batch, std::int64_t context)
     : batch_(batch), context_(context) {
-  if (path.extension() == ".npz") {
-    const auto arrays = read_npz(path);
+  if (path.extension() == ".safetensors") {
+    const auto arrays = read_all(path);
     for (std::size_t i = 0; arrays.contains(fmt::format("x{}", i)); ++i) {
       const auto y = arrays.find(fmt::format("y{}", i));
       if (y == arrays.end()) break;
       batches_.emplace_back(arrays.at(fmt::format("x{}", i)), y->second);
-      for (const NpzArray* const array : {&batches_.back().first, &batches_.back().second}) {
+      for (const Given* const array : {&batches_.back().first, &batches_.back().second}) {
         if (array->dtype == DType::i32 && array->shape == Shape{batch, context}) continue;
         throw Error(
             ErrorCode::invalid_argument,
@@ -31,7 +31,7 @@ Tokens::Tokens(const std::filesystem::path& path, std::int64_t batch, std::int64
     }
     if (batches_.empty()) {
       throw Error(ErrorCode::invalid_argument,
-                  fmt::format("read {}: found no arrays x0 and y0", path.string()));
+                  fmt::format("read {}: found no tensors x0 and y0", path.string()));
     }
     return;
   }

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "npz.h"
+#include "given.h"
 
 namespace gpt {
 
@@ -15,11 +15,12 @@ struct TokenBatch {
   std::vector<std::int32_t> tokens, targets;
 };
 
-/// Batches of a file: of an .npz the arrays x0, y0, x1, y1, .. in turn; of any other its bytes, in
-/// windows that depend on the step alone, so that a resumed run goes on as if it had not stopped.
+/// Batches of a file: of a .safetensors the tensors x0, y0, x1, y1, .. in turn; of any other its
+/// bytes, in windows that depend on the step alone, so that a resumed run goes on as if it had not
+/// stopped.
 class Tokens {
  public:
-  /// Throws as read_npz(), and invalid_argument if the file does not fit the sizes.
+  /// Throws as read_all(), and invalid_argument if the file does not fit the sizes.
   Tokens(const std::filesystem::path& path, std::int64_t batch, std::int64_t context);
 
   TokenBatch at(std::int64_t step) const;
@@ -27,7 +28,7 @@ class Tokens {
  private:
   std::int64_t batch_, context_;
   std::string text_;
-  std::vector<std::pair<NpzArray, NpzArray>> batches_;
+  std::vector<std::pair<Given, Given>> batches_;
 };
 
 }  // namespace gpt

@@ -12,21 +12,31 @@ namespace gpt {
 
 using namespace shardwise;
 
-Training::Training(Devices& devices, const Mesh& mesh, const Plan& plan, const Sizes& sizes)
+Training::Training(Devices& devices, const Mesh& mesh, const Plan& plan, const Sizes& sizes,
+                   const Recipe& recipe)
     : devices_(devices),
       mesh_(mesh),
       plan_(plan),
       sizes_(sizes),
-      weights_(gpt::weights(sizes)),
+      recipe_(recipe),
+      weights_(gpt::weights(sizes, recipe)),
       tracer_(devices, {.mesh = mesh}) {
   if (sizes.width % sizes.heads != 0) {
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("found {} heads for a width of {}, needed a divisor", sizes.heads,
                             sizes.width));
   }
+  if (!(recipe.dropout >= 0 && recipe.dropout < 1)) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("found dropout {}, needed is 0 to less than 1", recipe.dropout));
+  }
+  if (!(recipe.clip >= 0)) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("found clip {}, needed is 0 or more", recipe.clip));
+  }
 }
 
-void Training::begin(std::uint64_t seed, const std::map<std::string, NpzArray>& given) {
+void Training::begin(std::uint64_t seed, const std::map<std::string, Given>& given) {
   const auto marked = [&](Tensor tensor, const Weight& weight) {
     mark_sharding(tensor, mesh_, plan_.weight(weight.name, weight.shape));
     return tensor;
@@ -96,9 +106,11 @@ double Training::step(const TokenBatch& batch, double learning_rate) {
     const Tensor tokens = input(batch.tokens, "tokens"), targets = input(batch.targets, "targets");
     std::map<std::string, Tensor> by_name;
     for (std::size_t i = 0; i < weights_.size(); ++i) by_name.emplace(weights_[i].name, values_[i]);
-    const Tensor mean = gpt::loss(tracer_, sizes_, by_name, tokens, targets);
-    const std::vector<Tensor> gradients = grad(mean, values_);
+    const Tensor mean =
+        gpt::loss(tracer_, sizes_, recipe_, by_name, state_->steps, tokens, targets);
+    std::vector<Tensor> gradients = grad(mean, values_);
     const auto in_optimizer = tracer_.scope("optimizer");
+    if (recipe_.clip > 0) clip_by_global_norm(gradients, recipe_.clip);
     // A tensor: if it were a number, each rate of a schedule would be another program.
     const auto number = static_cast<float>(learning_rate);
     const Tensor rate =

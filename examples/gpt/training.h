@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "given.h"
 #include "model.h"
-#include "npz.h"
 #include "plan.h"
 #include "shardwise/checkpoint/reader.h"
 #include "shardwise/checkpoint/save.h"
@@ -22,13 +22,14 @@ namespace gpt {
 /// Thread-compatible.
 class Training {
  public:
-  /// Throws invalid_argument if the heads do not divide the width.
+  /// Throws invalid_argument if the heads do not divide the width, and for a rate of dropout or a
+  /// norm of gradients that cannot be.
   Training(shardwise::Devices& devices, const shardwise::Mesh& mesh, const Plan& plan,
-           const Sizes& sizes);
+           const Sizes& sizes, const Recipe& recipe = {});
 
-  /// The first values: from arrays of these names, if there are any, else random. Throws
+  /// The first values: those given by these names, if there are any, else random. Throws
   /// invalid_argument naming the weight that is missing or of another type.
-  void begin(std::uint64_t seed, const std::map<std::string, NpzArray>& given = {});
+  void begin(std::uint64_t seed, const std::map<std::string, Given>& given = {});
 
   /// All that sources() has saved, on whatever mesh and plan. Throws as CheckpointReader.
   void restore(const shardwise::CheckpointReader& reader);
@@ -48,6 +49,7 @@ class Training {
   shardwise::Mesh mesh_;
   Plan plan_;
   Sizes sizes_;
+  Recipe recipe_;
   std::vector<Weight> weights_;
   shardwise::Tracer tracer_;
   std::vector<shardwise::Tensor> values_;  ///< by weight

@@ -162,15 +162,6 @@ Shape Placements::local_shape(std::int64_t position, const Shape& shape) const {
   return local;
 }
 
-Index Placements::global_offset(std::int64_t position, const Shape& shape) const {
-  check(shape);
-  Index offset = shape;
-  for (std::size_t dim = 0; dim < shape.size(); ++dim) {
-    offset[dim] = detail::piece_at(mesh_, list_, dim, shape[dim], position).begin();
-  }
-  return offset;
-}
-
 std::optional<Box> Placements::box_at(std::int64_t position, const Shape& shape) const {
   check(shape);
   Box box = Box::whole(shape);

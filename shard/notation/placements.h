@@ -93,9 +93,6 @@ class Placements {
   /// How many indices of each dim a position holds.
   Shape local_shape(std::int64_t position, const Shape& shape) const;
 
-  /// The first index of each dim that a position holds; the extent if it holds none.
-  Index global_offset(std::int64_t position, const Shape& shape) const;
-
   /// The box at a position; absent if it holds several runs of a dim.
   std::optional<Box> box_at(std::int64_t position, const Shape& shape) const;
 

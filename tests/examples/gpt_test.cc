@@ -5,15 +5,18 @@
 #include <cstdint>
 #include <fstream>
 #include <functional>
+#include <numeric>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "shardwise/checkpoint/manager.h"
 #include "shardwise/checkpoint/reader.h"
+#include "shardwise/convert/safetensors.h"
+#include "shardwise/shard/box_copy.h"
 #include "testing/errors.h"
 #include "testing/temp_dir.h"
-#include "testing/test_data.h"
 #include "training.h"
 
 namespace gpt {
@@ -93,10 +96,57 @@ TEST(Tokens, AreTheBytesOfATextInWindowsThatDependOnTheStepAlone) {
   message_of(ErrorCode::not_found, [&] { Tokens(dir / "none", 3, 10); });
 }
 
+std::vector<std::int32_t> six_from(std::int32_t first) {
+  std::vector<std::int32_t> values(6);
+  std::iota(values.begin(), values.end(), first);
+  return values;
+}
+
+/// Each i32[2, 3]; the values of the n-th begin at 100 n.
+void write_batches(const std::filesystem::path& path, const std::vector<std::string>& names) {
+  class Batches : public BoxReader {
+   public:
+    explicit Batches(const std::vector<std::string>& names) {
+      for (const std::string& name : names) {
+        infos_.push_back({.name = name, .dtype = DType::i32, .shape = {2, 3}});
+      }
+    }
+    std::span<const TensorInfo> tensors() const override { return infos_; }
+    void read(std::size_t tensor, const Box& box, std::span<std::byte> out) const override {
+      const std::vector<std::int32_t> values = six_from(static_cast<std::int32_t>(100 * tensor));
+      copy_box(box, sizeof values[0], {std::as_bytes(std::span(values)).data(), Box::whole({2, 3})},
+               {out.data(), box});
+    }
+
+   private:
+    std::vector<TensorInfo> infos_;
+  };
+  export_safetensors(Batches(names), path);
+}
+
 TEST(Tokens, RefuseBatchesOfAnotherShape) {
-  const std::filesystem::path path = test_data("npz/savez.npz");
-  EXPECT_EQ(message_of(ErrorCode::invalid_argument, [&] { Tokens(path, 2, 3); }),
-            "read " + path.string() + ": found no arrays x0 and y0");
+  const TempDir dir;
+  const std::filesystem::path none = dir / "none.safetensors", some = dir / "some.safetensors";
+  write_batches(none, {"x1", "y1"});
+  write_batches(some, {"x0", "y0", "x1", "y1"});
+  const auto refusal = [](const std::filesystem::path& path, std::int64_t context) {
+    return message_of(ErrorCode::invalid_argument, [&] { Tokens(path, 2, context); });
+  };
+  EXPECT_EQ(refusal(none, 3), "read " + none.string() + ": found no tensors x0 and y0");
+  EXPECT_EQ(refusal(some, 4),
+            "read " + some.string() + ": found batch 0 of i32[2, 3], needed i32[2, 4]");
+}
+
+TEST(Tokens, AreTheBatchesOfASafetensorsFileInTurn) {
+  const TempDir dir;
+  write_batches(dir / "x.safetensors", {"x0", "y0", "x1", "y1"});
+  const Tokens tokens(dir / "x.safetensors", 2, 3);
+  for (const std::int64_t step : {0, 1, 2, 3}) {
+    const TokenBatch batch = tokens.at(step);
+    const std::int32_t first = step % 2 == 0 ? 0 : 200;
+    EXPECT_EQ(batch.tokens, six_from(first)) << step;
+    EXPECT_EQ(batch.targets, six_from(first + 100)) << step;
+  }
 }
 
 constexpr Sizes kSizes{.layers = 2, .width = 16, .heads = 2, .context = 8, .batch = 8};
@@ -115,10 +165,10 @@ class GptTraining : public testing::Test {
   std::vector<double> losses(
       const char* mesh_text, const char* plan, std::int64_t first,
       const std::function<void(Training&)>& begin,
-      const std::function<void(Training&)>& end = [](Training&) {}) {
+      const std::function<void(Training&)>& end = [](Training&) {}, const Recipe& recipe = {}) {
     const Mesh mesh = Mesh::parse(mesh_text);
     Devices devices(mesh.size());
-    Training training(devices, mesh, Plan(plan, mesh), kSizes);
+    Training training(devices, mesh, Plan(plan, mesh), kSizes, recipe);
     begin(training);
     const Tokens tokens(dir_ / "text", kSizes.batch, kSizes.context);
     std::vector<double> losses;
@@ -154,6 +204,37 @@ TEST_F(GptTraining, LosesTheSameOnAnyMeshUnderAnyPlan) {
   }
 }
 
+TEST_F(GptTraining, EveryRecipeLearnsTheSameOnAnyMesh) {
+  const std::vector<double> usual = losses("data=1", "none", 0, kFresh);
+  const std::pair<const char*, Recipe> recipes[] = {
+      {"gelu_erf", {.activation = Activation::gelu_erf}},
+      {"silu", {.activation = Activation::silu}},
+      {"rms", {.norm = Norm::rms}},
+      {"dropout", {.dropout = 0.3}},
+      {"clip", {.clip = 0.01}}};
+  const auto end = [](Training&) {};
+  for (const auto& [name, recipe] : recipes) {
+    SCOPED_TRACE(name);
+    const std::vector<double> alone = losses("data=1", "none", 0, kFresh, end, recipe);
+    EXPECT_LT(alone.back(), alone.front() - 0.2);
+    EXPECT_NE(alone, usual) << "another recipe";
+    expect_close(losses("data=2,model=2", "tensor", 0, kFresh, end, recipe), alone);
+    expect_close(losses("fsdp=3", "fsdp", 0, kFresh, end, recipe), alone);
+  }
+}
+
+TEST_F(GptTraining, DropsOtherElementsInEachStepAndTheSameWhenResumed) {
+  const Recipe recipe{.dropout = 0.3};
+  CheckpointManager manager(dir_ / "checkpoints");
+  const auto save = [&](Training& training) { manager.save(kSteps / 2, training.sources()); };
+  const std::vector<double> whole = losses("data=1", "none", 0, kFresh, save, recipe);
+  const CheckpointReader reader(manager.latest()->step.directory);
+  const std::vector<double> rest = losses(
+      "data=2", "data", kSteps / 2, [&](Training& training) { training.restore(reader); },
+      [](Training&) {}, recipe);
+  expect_close(rest, {whole.begin() + kSteps / 2, whole.end()});
+}
+
 TEST_F(GptTraining, RestoredOnAnotherMeshAndPlanItGoesOn) {
   CheckpointManager manager(dir_ / "checkpoints");
   const auto save = [&](Training& training) { manager.save(kSteps / 2, training.sources()); };
@@ -168,7 +249,7 @@ TEST_F(GptTraining, RestoredOnAnotherMeshAndPlanItGoesOn) {
 }
 
 TEST_F(GptTraining, BeginsWithGivenWeightsAndNamesTheOneThatIsMissing) {
-  std::map<std::string, NpzArray> given;
+  std::map<std::string, Given> given;
   for (const Weight& weight : weights(kSizes)) {
     const std::size_t bytes = num_bytes(weight.shape, sizeof(float));
     given[weight.name] = {DType::f32, weight.shape, std::vector<std::byte>(bytes)};
@@ -186,13 +267,20 @@ TEST_F(GptTraining, BeginsWithGivenWeightsAndNamesTheOneThatIsMissing) {
             "begin with given weights: found no \"l1.w1\" of f32[16, 64]");
 }
 
-TEST_F(GptTraining, RefusesHeadsThatDoNotDivideTheWidth) {
+TEST_F(GptTraining, RefusesHeadsThatDoNotDivideTheWidthAndRatesThatCannotBe) {
   Devices devices(1);
   const Mesh mesh = Mesh::line(1);
   EXPECT_EQ(
       message_of(ErrorCode::invalid_argument,
                  [&] { Training(devices, mesh, Plan("none", mesh), {.width = 16, .heads = 3}); }),
       "found 3 heads for a width of 16, needed a divisor");
+  const auto refusal = [&](const Recipe& recipe) {
+    return message_of(ErrorCode::invalid_argument,
+                      [&] { Training(devices, mesh, Plan("none", mesh), kSizes, recipe); });
+  };
+  EXPECT_EQ(refusal({.dropout = 1}), "found dropout 1, needed is 0 to less than 1");
+  EXPECT_EQ(refusal({.dropout = NAN}), "found dropout nan, needed is 0 to less than 1");
+  EXPECT_EQ(refusal({.clip = -1}), "found clip -1, needed is 0 or more");
 }
 
 }  // namespace

@@ -18,6 +18,7 @@
 #include <string_view>
 #include <vector>
 
+#include "checkpoint/decoded.h"
 #include "fuzz/require.h"
 #include "shardwise/checkpoint/detail/codec/codec.h"
 #include "shardwise/checkpoint/detail/format/file_description.h"
@@ -76,9 +77,10 @@ std::uint64_t decoded_hash(const ChunkRecord& record, const detail::PieceEntry& 
   }
   std::vector<std::byte> out(chunk_bytes(piece, dtype));
   try {
-    detail::Decoder().decode(
-        bytes.subspan(record.address, static_cast<std::size_t>(record.stored_bytes)),
-        size_bytes(dtype), out);
+    detail::Decoder decoder;
+    detail::decode(decoder,
+                   bytes.subspan(record.address, static_cast<std::size_t>(record.stored_bytes)),
+                   size_bytes(dtype), out);
   } catch (const Error&) {
     return 0;
   }

@@ -2,12 +2,12 @@
 """Traced programs beside JAX, torch and torch_xla: run.py SCRIPTS [--xla PYTHON] [--build DIR] [--quick]
 
 SCRIPTS is a folder with the rivals' programs: common.py (weights and batches), jax_programs.py,
-torch_programs.py, xla_programs.py. This program writes common.py's arrays to .npz, runs our GPT
+torch_programs.py, xla_programs.py. This program writes common.py's arrays to .safetensors, runs our GPT
 (examples/gpt) and MLP (bench/programs_bench) and the rivals on the same mesh, by turns, and prints a
 table. It fails where a loss of 20 steps is more than 1e-4 from JAX's, or a step is slower than
 JAX's or torch_xla's.
 
-Run it with a Python that has jax and numpy, and torch for its column; let nothing else run.
+Run it with a Python that has jax, numpy and safetensors, and torch for its column; let nothing else run.
 torch_xla wants an environment of its own (torch 2.9.1, torch_xla 2.9.0): --xla names its Python.
 
 The columns: ms of a step, ms from the start of the program to its first step's end (JAX and
@@ -40,24 +40,29 @@ def plan_of(mesh):
 
 
 def write_arrays(scripts, program, folder):
-    """common.py's weights and batches as two .npz files."""
+    """common.py's weights and batches as two .safetensors files."""
     import numpy as np
+    import safetensors.numpy
 
     sys.path.insert(0, str(scripts))
     import common
 
     arguments = common.arguments("").parse_args(["--program", program])
-    np.savez(folder / f"{program}_weights.npz", **common.init(arguments))
+    def save(name, arrays):
+        arrays = {key: np.ascontiguousarray(array) for key, array in arrays.items()}
+        safetensors.numpy.save_file(arrays, folder / f"{program}_{name}.safetensors")
+
+    save("weights", common.init(arguments))
     batches = {}
     for i, (x, y) in enumerate(common.batches(arguments)):
         batches[f"x{i}"], batches[f"y{i}"] = x, y
-    np.savez(folder / f"{program}_tokens.npz", **batches)
+    save("tokens", batches)
 
 
 def ours(build, program, mesh, folder, steps):
     binary = build / ("examples/gpt/gpt" if program == "gpt" else "bench/programs_bench")
     command = [binary, "--mesh", mesh, "--plan", plan_of(mesh), "--weights",
-               folder / f"{program}_weights.npz", "--tokens", folder / f"{program}_tokens.npz",
+               folder / f"{program}_weights.safetensors", "--tokens", folder / f"{program}_tokens.safetensors",
                "--steps", str(max(steps, LOSSES)), "--json"]
     # OpenBLAS is as free to choose its instructions as the rivals are.
     free = {k: v for k, v in os.environ.items() if k != "OPENBLAS_CORETYPE"}

@@ -220,11 +220,6 @@ Decoder::~Decoder() = default;
 
 std::size_t Decoder::held_bytes() const { return impl_->shuffled.capacity(); }
 
-void Decoder::decode(std::span<const std::byte> stored, std::size_t element_bytes,
-                     std::span<std::byte> out) {
-  unshuffle(decompress(stored, out.size()), element_bytes, 0, out);
-}
-
 std::span<const std::byte> Decoder::decompress(std::span<const std::byte> stored,
                                                std::size_t chunk_bytes) {
   const unsigned long long content = ZSTD_getFrameContentSize(stored.data(), stored.size());

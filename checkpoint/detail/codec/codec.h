@@ -61,13 +61,9 @@ class Decoder {
   Decoder(const Decoder&) = delete;
   Decoder& operator=(const Decoder&) = delete;
 
-  /// Fills `out`, exactly one chunk, from one zstd frame of shuffled bytes. Throws corrupt where
-  /// the frame is damaged or its content is not exactly out.size() bytes; the frame's own claim is
-  /// checked before anything is decoded.
-  void decode(std::span<const std::byte> stored, std::size_t element_bytes,
-              std::span<std::byte> out);
-
-  /// The same but for the shuffle: the chunk's bytes, shuffled, valid until the next call.
+  /// A chunk's bytes, shuffled, from one zstd frame of them; valid until the next call. Throws
+  /// corrupt if the frame is damaged or its content is not exactly chunk_bytes; the frame's own
+  /// claim is checked before anything is decoded.
   std::span<const std::byte> decompress(std::span<const std::byte> stored, std::size_t chunk_bytes);
 
   /// Memory that is kept for the next chunk, zstd's own left out.

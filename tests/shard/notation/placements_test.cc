@@ -43,7 +43,7 @@ TEST(Placements, CutUnevenDimsAxisByAxis) {
     for (std::int64_t position = 0; position < 8; ++position) {
       const auto i = static_cast<std::size_t>(position);
       EXPECT_EQ(placements.local_shape(position, c.shape)[0], c.sizes[i]);
-      EXPECT_EQ(placements.global_offset(position, c.shape)[0], c.offsets[i]);
+      EXPECT_EQ(placements.box_at(position, c.shape)->begin(0), c.offsets[i]);
     }
   }
 }
@@ -54,7 +54,7 @@ TEST(Placements, StridedShardsLetALaterAxisBeTheMajorOne) {
   const std::int64_t offsets[] = {0, 8, 2, 10, 4, 12, 6, 14};
   for (std::int64_t position = 0; position < 8; ++position) {
     EXPECT_EQ(placements.local_shape(position, {15, 5}), (Shape{sizes[position], 5}));
-    EXPECT_EQ(placements.global_offset(position, {15, 5}), (Index{offsets[position], 0}));
+    EXPECT_EQ(placements.runs_at(position, {15, 5})[0].front().begin, offsets[position]);
   }
 }
 
@@ -160,7 +160,6 @@ TEST(Placements, ShapesMustHaveTheDimsThatAreCut) {
                             HasSubstr("needed is a dim below 2"));
   const auto code = ErrorCode::invalid_argument;
   EXPECT_THAT(message_of(code, [&] { placements.local_shape(0, {4, 4}); }), needed);
-  EXPECT_THAT(message_of(code, [&] { placements.global_offset(0, {4, 4}); }), needed);
   EXPECT_THAT(message_of(code, [&] { placements.box_at(0, {4, 4}); }), needed);
   EXPECT_THAT(message_of(code, [&] { placements.runs_at(0, {4, 4}); }), needed);
   EXPECT_THAT(message_of(code,
@@ -209,7 +208,6 @@ TEST(Placements, MeshesMayHaveManyAxes) {
 TEST(Placements, TooManyRunsAreAnError) {
   const Placements pairs = parse("2", "_S(0, 576460752303423488)");
   EXPECT_EQ(pairs.local_shape(1, {kLongExtent}), (Shape{kLongExtent / 2}));
-  EXPECT_EQ(pairs.global_offset(1, {kLongExtent}), (Index{1}));
   EXPECT_EQ(pairs.box_at(1, {kLongExtent}), std::nullopt);
   EXPECT_THAT(message_of(ErrorCode::unsupported, [&] { pairs.runs_at(1, {kLongExtent}); }),
               HasSubstr("more than 1048576 runs of a dim of extent 1152921504606846976"));

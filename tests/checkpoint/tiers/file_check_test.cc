@@ -1,0 +1,119 @@
+#include "shardwise/checkpoint/detail/tiers/file_check.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "testing/errors.h"
+#include "testing/flip.h"
+#include "testing/hand_made_checkpoint.h"
+#include "testing/temp_dir.h"
+
+namespace shardwise::detail {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+
+/// "a" f32 [8], raw, in file 0; "z" f32 [512], compressed, in file 1.
+HandMadeCheckpoint made_of_version(int version) {
+  HandMadeCheckpoint checkpoint({{.name = "a",
+                                  .shape = {8},
+                                  .pieces = {Box({0}, {8})},
+                                  .data = scattered_values(DType::f32, {8}),
+                                  .chunk = {4}},
+                                 {.name = "z",
+                                  .shape = {512},
+                                  .pieces = {Box({0}, {512})},
+                                  .data = counting_values(DType::f32, {512}),
+                                  .chunk = {256},
+                                  .codec = StoredCodec::zstd}},
+                                2);
+  checkpoint.manifest.version = version;
+  checkpoint.seal();
+  return checkpoint;
+}
+
+class FileCheck : public testing::TestWithParam<int> {
+ protected:
+  Manifest manifest() const {
+    return parse_manifest(manifest_text(checkpoint_.manifest), "the manifest");
+  }
+  fs::path file(std::size_t number) const {
+    return path_ / checkpoint_.manifest.files[number].name;
+  }
+  void check(std::size_t number) const {
+    StoredCheckpoint checkpoint = partial_checkpoint(*posix_file_system(), path_, manifest());
+    check_file(checkpoint, number);
+  }
+
+  const HandMadeCheckpoint checkpoint_ = made_of_version(GetParam());
+  const TempDir dir_;
+  const fs::path path_ = checkpoint_.write(dir_.path());
+};
+
+INSTANTIATE_TEST_SUITE_P(Versions, FileCheck, testing::Values(1, 2));
+
+TEST_P(FileCheck, TakesAFileAsItWasWrittenThoughTheOthersAreGone) {
+  check(0);
+  check(1);
+  fs::remove(file(0));
+  check(1);
+  EXPECT_THAT(message_of(ErrorCode::corrupt, [&] { check(0); }),
+              HasSubstr(checkpoint_.manifest.files[0].name));
+}
+
+TEST_P(FileCheck, FilesAreCheckedOneAfterTheOtherInOneDirectory) {
+  StoredCheckpoint checkpoint = partial_checkpoint(*posix_file_system(), path_, manifest());
+  EXPECT_EQ(checkpoint.is_loaded, (std::vector<bool>{false, false}));
+  check_file(checkpoint, 1);
+  EXPECT_EQ(checkpoint.is_loaded, (std::vector<bool>{false, true}));
+  check_file(checkpoint, 0);
+  EXPECT_EQ(checkpoint.is_loaded, (std::vector<bool>{true, true}));
+}
+
+TEST_P(FileCheck, FindsEveryChangedByteButThoseThatBelongToNothing) {
+  for (const std::size_t number : {0u, 1u}) {
+    const FileEntry& entry = checkpoint_.manifest.files[number];
+    const std::vector<ChunkRecord>& records = checkpoint_.files[number].records;
+    ASSERT_LT(entry.bytes, 20'000u);
+    std::size_t unused = 0;
+    for (std::uint64_t place = 0; place < entry.bytes; ++place) {
+      flip(file(number), place, std::byte{0x10});
+      try {
+        check(number);
+        // A gap before what is aligned.
+        ++unused;
+        EXPECT_LE(entry.data_begin, place);
+        EXPECT_LT(place, entry.data_end);
+        EXPECT_EQ(checkpoint_.files[number].bytes[place], std::byte{0}) << place;
+        for (const ChunkRecord& record : records) {
+          EXPECT_TRUE(place < record.address || place >= record.address + record.stored_bytes)
+              << place;
+        }
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::corrupt);
+        ASSERT_THAT(error.what(), HasSubstr(entry.name)) << place;
+      }
+      flip(file(number), place, std::byte{0x10});
+    }
+    EXPECT_LT(unused, 64 * (records.size() + 3));  // tables and description are aligned, too
+    check(number);
+  }
+}
+
+TEST_P(FileCheck, SaysWhatIsWrong) {
+  const FileEntry& entry = checkpoint_.manifest.files[0];
+  flip(file(0), 0, std::byte{1});
+  EXPECT_THAT(message_of(ErrorCode::corrupt, [&] { check(0); }),
+              testing::AllOf(HasSubstr("check " + file(0).string()), HasSubstr("HDF5's own bytes"),
+                             HasSubstr("needed " + to_hex(entry.structure_hash))));
+  flip(file(0), 0, std::byte{1});
+  flip(file(0), checkpoint_.files[0].records[1].address, std::byte{1});
+  EXPECT_THAT(message_of(ErrorCode::corrupt, [&] { check(0); }),
+              testing::AllOf(HasSubstr("\"a\""), HasSubstr("[4:8]")));
+  fs::resize_file(file(0), entry.bytes - 1);
+  EXPECT_THAT(message_of(ErrorCode::corrupt, [&] { check(0); }), HasSubstr("bytes"));
+}
+
+}  // namespace
+}  // namespace shardwise::detail
