@@ -421,8 +421,8 @@ struct CheckpointManager::Impl {
       const auto [latest, id] = detail::decode_latest(group.broadcast({}), root);
       if (latest && id_of(latest->step.directory) != id) {
         throw Error(ErrorCode::io, fmt::format("find the latest checkpoint: {} is another one for "
-                                               "rank {} than for rank 0: all processes must have "
-                                               "the same root, on a file system that they share",
+                                               "rank {} than for rank 0, needed is one root for "
+                                               "all processes, on a file system that they share",
                                                latest->step.directory.string(), group.rank()));
       }
       group.barrier();

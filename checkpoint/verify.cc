@@ -240,7 +240,7 @@ void Verifier::check_zeros(const Part& part, std::span<const std::byte> bytes) c
       std::find_if(bytes.begin(), bytes.end(), [](std::byte b) { return b != std::byte{0}; });
   if (found == bytes.end()) return;
   throw Error(ErrorCode::corrupt,
-              fmt::format("verify {}: the byte at {} belongs to nothing and is {}, must be 0",
+              fmt::format("verify {}: the byte at {} belongs to nothing and is {}, needed is 0",
                           path_of(stored_.manifest.files[part.file].name),
                           part.address + static_cast<std::uint64_t>(found - bytes.begin()),
                           std::to_integer<int>(*found)));
@@ -382,7 +382,7 @@ void Verifier::check_index_file() {
                        [this](std::size_t bytes) { count(bytes); });
     std::string problem;
     if (hasher.digest() != manifest.index_hash) {
-      problem = fmt::format("verify {}: its hash is {}, must be {}", path_of(name),
+      problem = fmt::format("verify {}: its hash is {}, needed is {}", path_of(name),
                             to_hex(hasher.digest()), to_hex(manifest.index_hash));
     } else if (manifest.has_exact_index()) {
       problem = detail::check_index(*file, path_of(name), manifest);

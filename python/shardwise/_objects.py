@@ -205,7 +205,7 @@ def plain_json(value: Any, what: str) -> str:
     except RecursionError:
         raise InvalidArgument(f"{what} is nested too deep: needed are at most {_MOST_LEVELS} levels") from None
     except (TypeError, ValueError) as error:
-        raise TypeError(f"{what} must be JSON: {error}") from None
+        raise TypeError(f"{what} is no JSON, needed is plain JSON: {error}") from None
     if not is_text(text):
         raise InvalidArgument(f"{what} holds a text with a lone surrogate: needed are texts that UTF-8 can hold")
     return text

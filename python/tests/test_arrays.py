@@ -180,7 +180,7 @@ def test_what_cannot_be_stored_is_all_in_one_error(tmp_path):
         sw.save(tmp_path / "a", {"q": np.zeros(2, ml_dtypes.int4)})
     with pytest.raises(TypeError, match="datetime64"):
         sw.save(tmp_path / "a", {"d": np.zeros(2, "M8[s]")})
-    with pytest.raises(TypeError, match="user must be JSON"):
+    with pytest.raises(TypeError, match="user is no JSON, needed is plain JSON"):
         sw.save(tmp_path / "a", {}, user={"x": float("nan")})
     with pytest.raises(sw.InvalidArgument):
         sw.save(tmp_path / "a", {"": np.zeros(1)})

@@ -41,7 +41,7 @@ TEST(Commit, RefusesWhatAReaderWouldNotTakeAsIt) {
   Manifest twice = one_tensor();
   twice.tensors.push_back(twice.tensors[0]);
   EXPECT_THAT(message_of(ErrorCode::corrupt, [&] { checked_manifest(twice, {}); }),
-              HasSubstr("names must be sorted and distinct"));
+              HasSubstr("needed are sorted, distinct names"));
   Manifest unfit = one_tensor();
   unfit.tensors[0].shape = {4, 4};
   EXPECT_THAT(message_of(ErrorCode::corrupt, [&] { checked_manifest(unfit, {}); }),

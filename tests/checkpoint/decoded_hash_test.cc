@@ -79,7 +79,7 @@ TEST_P(DecodedHash, IsCheckedByEveryReadAndByVerify) {
   const auto names_it = AllOf(HasSubstr((path / made_.manifest.files[0].name).string()),
                               HasSubstr(GetParam() == 0 ? "tensor \"t\" chunk 0 [0:4, 0:1024]"
                                                         : "tensor \"t\" chunk 1 [4:6, 0:1024]"),
-                              HasSubstr("hash " + to_hex(found) + ", must be " + to_hex(needed)));
+                              HasSubstr("hash " + to_hex(found) + ", needed is " + to_hex(needed)));
 
   const CheckpointReader reader(path, {.threads = 1, .pin = false});
   detail::ChunkReader chunks(detail::open_checkpoint(*posix_file_system(), path), {.threads = 1});

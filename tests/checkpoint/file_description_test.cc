@@ -74,7 +74,7 @@ TEST(FileDescription, OfAnotherFileOrWithPlacesThatCannotBeIsRefused) {
       {2, good.data_end + 1, "\"data\" begins at"},
       {3, good.data_begin - 1, "are not inside the data"},
       {3, good.data_end - good.chunks * 32, "its description begins at"},
-      {4, std::uint64_t{1} << 40, "chunks, at most"},
+      {4, std::uint64_t{1} << 40, "chunks, needed is at most"},
       {4, ~std::uint64_t{0}, "the -1 records"},
       {6, good.data_end - 1, "decoded hashes, at"},
       {8, good.data_end - 1, "words of its piece table, at"},
@@ -114,8 +114,9 @@ TEST(FileDescription, PieceTablesOfOtherPiecesAreRefused) {
       {"end", [](PieceWords& w) { w[kEnd + 1] = 3; }, "the box from [0, 0] to [4, 3]"},
       {"chunk", [](PieceWords& w) { w[kChunk] = 5; }, "is larger than the piece"},
       {"empty chunk", [](PieceWords& w) { w[kChunk] = 0; }, "is empty"},
-      {"first chunk", [](PieceWords& w) { w[kNext + kFirst] = 1; }, "must begin at 2 and fit"},
-      {"fewer chunks", [](PieceWords& w) { w[kChunk] = 4; }, "must begin at 1 and fit"},
+      {"first chunk", [](PieceWords& w) { w[kNext + kFirst] = 1; },
+       "needed is record 2 and room for all"},
+      {"fewer chunks", [](PieceWords& w) { w[kChunk] = 4; }, "needed is record 1 and room for all"},
   };
   for (const auto& c : cases) {
     SCOPED_TRACE(c.name);

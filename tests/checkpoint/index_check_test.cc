@@ -66,7 +66,7 @@ TEST_F(IndexCheck, FindsAChangeOfAnyByteAndSaysWhichIsTheFirst) {
     changed.back() ^= std::byte{8};
     ASSERT_THAT(check(changed),
                 HasSubstr(fmt::format("it does not map what the manifest lists: its byte at {} is "
-                                      "{}, must be {}",
+                                      "{}, needed is {}",
                                       place, std::to_integer<int>(changed[place]),
                                       std::to_integer<int>(good_[place]))));
   }
@@ -74,7 +74,7 @@ TEST_F(IndexCheck, FindsAChangeOfAnyByteAndSaysWhichIsTheFirst) {
 
 TEST_F(IndexCheck, FindsWhatIsLongerOrShorterOrNoHdf5File) {
   const auto message = [&](std::size_t bytes) {
-    return fmt::format("it has {} bytes, must have {}", bytes, good_.size());
+    return fmt::format("it has {} bytes, needed are {}", bytes, good_.size());
   };
   std::vector<std::byte> changed = good_;
   changed.push_back(std::byte{0});
@@ -82,7 +82,7 @@ TEST_F(IndexCheck, FindsWhatIsLongerOrShorterOrNoHdf5File) {
   EXPECT_THAT(check(std::span(good_).first(100)), HasSubstr(message(100)));
   EXPECT_THAT(check({}), HasSubstr(message(0)));
   EXPECT_THAT(check(std::vector<std::byte>(good_.size())),
-              HasSubstr("its byte at 0 is 0, must be"));
+              HasSubstr("its byte at 0 is 0, needed is"));
 }
 
 TEST_F(IndexCheck, FindsEveryKindOfWrongMapping) {
@@ -130,7 +130,7 @@ TEST_F(IndexCheck, FindsAManifestThatNoIndexCanHold) {
   Manifest changed = manifest();
   changed.tensors[1].index = "/m/s";
   EXPECT_THAT(check(good_, changed),
-              HasSubstr("the manifest has tensor \"s\" at \"/m/s\", must be \"/s\""));
+              HasSubstr("the manifest has tensor \"s\" at \"/m/s\", needed is \"/s\""));
   changed = manifest();
   changed.tensors[1].index = "/" + std::string(100'000, 'x');
   EXPECT_LT(check(good_, changed).size(), 500u);

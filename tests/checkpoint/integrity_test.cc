@@ -243,7 +243,7 @@ TEST_P(Integrity, FilesCutOffAfterAnyByteAreRefused) {
       bytes.resize(size);
       expect_refused(name, name == detail::kManifestName
                                ? "it does not end in its checksum"
-                               : "it has " + std::to_string(size) + " bytes, must have");
+                               : "it has " + std::to_string(size) + " bytes, needed are");
       bytes = good;
       if (HasFailure()) return;
     }

@@ -22,15 +22,15 @@ TEST(JsonFields, NamesObjectAndKeyOfWhatDoesNotFit) {
     const char* message;
   } cases[] = {
       {[&] { fields.any("no"); }, "tensor \"w\" piece 3: key \"no\" is missing"},
-      {[&] { fields.integer("n"); }, "\"n\" is -1, must be 0 .. 2^63 - 1"},
+      {[&] { fields.integer("n"); }, "\"n\" is -1, needed is 0 .. 2^63 - 1"},
       {[&] { fields.integer("big"); }, "\"big\" is 18446744073709551615"},
-      {[&] { fields.integer("f"); }, "\"f\" holds 1.5, must be an integer"},
-      {[&] { fields.integer("s"); }, "\"s\" holds a JSON string, must be an integer"},
-      {[&] { fields.text("n"); }, "\"n\" is a JSON number, must be a string"},
-      {[&] { fields.list("list"); }, "\"list\" is a JSON number, must be a list"},
-      {[&] { fields.dims("dims", 1); }, "\"dims\" is 0, must be 1 .. 2^63 - 1"},
+      {[&] { fields.integer("f"); }, "\"f\" holds 1.5, needed is an integer"},
+      {[&] { fields.integer("s"); }, "\"s\" holds a JSON string, needed is an integer"},
+      {[&] { fields.text("n"); }, "\"n\" is a JSON number, needed is a string"},
+      {[&] { fields.list("list"); }, "\"list\" is a JSON number, needed is a list"},
+      {[&] { fields.dims("dims", 1); }, "\"dims\" is 0, needed is 1 .. 2^63 - 1"},
       {[&] { fields.range("range"); }, "\"range\" begins at 5 and ends at 4"},
-      {[&] { fields.range("dims"); }, "\"dims\" must be made of pairs [begin,end]"},
+      {[&] { fields.range("dims"); }, "\"dims\" has something else, needed are pairs [begin,end]"},
       {[&] { fields.hash64("s"); }, "\"s\" is not 16 hex digits"},
       {[&] {
          fields.choice("s", {"a", "b"});
@@ -43,7 +43,7 @@ TEST(JsonFields, NamesObjectAndKeyOfWhatDoesNotFit) {
   const JsonDocument number("1", 10);
   EXPECT_THAT(
       message_of(ErrorCode::corrupt, [&] { JsonFields(number.root(), {.what = "manifest"}); }),
-      HasSubstr("manifest: is a JSON number, must be an object"));
+      HasSubstr("manifest: is a JSON number, needed is an object"));
   EXPECT_EQ(fields.integer("n", -1), -1);
   EXPECT_EQ(fields.dims("dims", 0), Shape({1, 2, 0}));
 }

@@ -41,7 +41,7 @@ TEST(ManifestCheck, RefusesWhatAWriterMustNotMake) {
     const char* message;
   } cases[] = {
       {"unsorted", [](Manifest& m) { std::swap(m.tensors[0].name, m.tensors[1].name); },
-       "tensor \"a\" follows \"b\": names must be sorted"},
+       "tensor \"a\" follows \"b\": needed are sorted, distinct names"},
       {"no name", [](Manifest& m) { m.tensors[1].name.clear(); }, "tensor 1: its name is empty"},
       {"not UTF-8", [](Manifest& m) { m.tensors[1].name = "\xff"; }, "its name is not UTF-8"},
       {"no index", [](Manifest& m) { m.tensors[0].index.clear(); },
@@ -108,7 +108,7 @@ TEST(FileEntry, ProblemsAreNamed) {
   EXPECT_EQ(problem_with([](FileEntry& f) { f.chunks = 7; }), table_problem(7, 200));
   EXPECT_EQ(problem_with([](FileEntry& f) { f.chunks = -1; }), table_problem(-1, 200));
   EXPECT_EQ(problem_with([](FileEntry& f) { f.chunks = INT64_MAX; }),
-            fmt::format("its table has {} chunks, at most 33554432 are possible", INT64_MAX));
+            fmt::format("its table has {} chunks, needed is at most 33554432", INT64_MAX));
   EXPECT_EQ(problem_with([](FileEntry& f) { f.table_address = 99; }), table_problem(6, 99));
   EXPECT_EQ(problem_with([](FileEntry& f) { f.table_address = 401; }), table_problem(6, 401));
 }

@@ -112,7 +112,7 @@ TEST(TensorName, ProblemsAreNamed) {
   EXPECT_EQ(name_problem("layers/0/w \xc3\xa9\n"), "");
   EXPECT_EQ(name_problem(std::string(1024, 'x')), "");
   EXPECT_EQ(name_problem(""), "is empty");
-  EXPECT_EQ(name_problem(std::string(1025, 'x')), "has 1025 bytes, at most 1024 are possible");
+  EXPECT_EQ(name_problem(std::string(1025, 'x')), "has 1025 bytes, needed is at most 1024");
   EXPECT_EQ(name_problem(std::string("a\0b", 3)), "has a NUL character");
   EXPECT_EQ(name_problem("a\xff"), "is not UTF-8");
   EXPECT_EQ(name_problem("\xed\xa0\x80"), "is not UTF-8");

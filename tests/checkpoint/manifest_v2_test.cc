@@ -76,14 +76,15 @@ TEST(ManifestV2, WhatBreaksARuleIsRefused) {
   const struct {
     const char *from, *to, *message;
   } cases[] = {
-      {R"("count":2)", R"("count":0)", "writers: \"count\" is 0, must be 1"},
-      {R"("count":2)", R"("count":100000)", "at most 99999 are possible"},
+      {R"("count":2)", R"("count":0)", "writers: \"count\" is 0, needed is 1"},
+      {R"("count":2)", R"("count":100000)", "needed is at most 99999"},
       {R"("devices":4)", R"("devices":0)", "writers: \"devices\" is 0"},
-      {R"("devices":4)", R"("devices":1099511627777)", "\"devices\" is 1099511627777, at most"},
-      {R"("devices":4)", R"("starts":[0,4])", "\"starts\" must be 3 integers from 0 on"},
+      {R"("devices":4)", R"("devices":1099511627777)",
+       "\"devices\" is 1099511627777, needed is at most"},
+      {R"("devices":4)", R"("starts":[0,4])", "integers, needed are 3 that begin with 0"},
       {R"("devices":4)", R"("starts":[0,3,2])", "not a list of ascending integers"},
-      {R"("devices":4)", R"("starts":[1,3,4])", "\"starts\" must be 3 integers from 0 on"},
-      {R"("devices":4)", R"("starts":[0,0,0])", "\"starts\" must be 3 integers from 0 on"},
+      {R"("devices":4)", R"("starts":[1,3,4])", "integers, needed are 3 that begin with 0"},
+      {R"("devices":4)", R"("starts":[0,0,0])", "integers, needed are 3 that begin with 0"},
       {R"("devices":4)", R"("starts":[0,2,"4"])", "not a list of ascending integers"},
       {R"("data=2,model=2"])", R"(2])", "\"meshes\" holds a JSON number"},
       {R"("data=2,model=2"])", R"("data=0,model=2"])", "\"meshes\" holds \"data=0,model=2\""},
@@ -97,10 +98,10 @@ TEST(ManifestV2, WhatBreaksARuleIsRefused) {
       {R"("policy":"sizes:3+2")", R"("policy":"sizes:3+3")", "tensor \"sizes\""},
       {R"("policy":"sizes:3+2")", R"("policy":"round")", "tensor \"sizes\""},
       {R"("writer":1,"box":[[0,1]])", R"("writer":2,"box":[[0,1]])",
-       "tensor \"listed\": piece [0:1] has writer 2, must have 0 to 1"},
+       "tensor \"listed\": piece [0:1] has writer 2, needed is 0 to 1"},
       {R"("writer":0,"box":[[1,3]]},
 {"writer":1,)",
-       R"("writer":1,"box":[[1,3]]},{"writer":0,)", "piece [0:1] has writer 0, must have 1 to 1"},
+       R"("writer":1,"box":[[1,3]]},{"writer":0,)", "piece [0:1] has writer 0, needed is 1 to 1"},
       {R"("writer":0,"box":[[1,3]])", R"("writer":0,"box":[[1,4]])",
        "tensor \"listed\": box [1:4] leaves the tensor's shape [3]"},
       {R"("writer":0,"box":[[1,3]])", R"("writer":0,"box":[[2,3]])", "tensor \"listed\""},
@@ -114,8 +115,8 @@ TEST(ManifestV2, WhatBreaksARuleIsRefused) {
        R"([9000,100,"00000000000000010000000000000001"])", "file 1 is not"},
       {R"(,
 [9000,8192,"00000000000000010000000000000001"])",
-       "", "\"files\" has 1 entries, must have one for each of 2 writers"},
-      {R"("name":"cut")", R"("name":"mut")", "names must be sorted and distinct"},
+       "", "\"files\" has 1 entries, needed is one for each of 2 writers"},
+      {R"("name":"cut")", R"("name":"mut")", "needed are sorted, distinct names"},
       {R"("shape":[8,4])", R"("shape":[4611686018427387904,4])", "tensor \"cut\""},
   };
   for (const auto& c : cases) {
@@ -132,8 +133,9 @@ TEST(ManifestV2, WhatBreaksARuleIsRefused) {
 TEST(ManifestV2, MeshesThatNoListCanHoldAreRefused) {
   const std::string text = manifest_with(print_manifest(sample_manifest()), R"("data=2,model=2"])",
                                          R"("data=2,model=16777216"])");
-  EXPECT_THAT(refused_v2(text),
-              HasSubstr("\"data=2,model=16777216\": it has 33554432 devices, at most 16777216"));
+  EXPECT_THAT(
+      refused_v2(text),
+      HasSubstr("\"data=2,model=16777216\": it has 33554432 devices, needed is at most 16777216"));
 }
 
 }  // namespace

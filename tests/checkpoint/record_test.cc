@@ -112,7 +112,7 @@ TEST(Record, BoundsWhatItHolds) {
   EXPECT_THAT(list_with([](TensorList& list) { list.tensors[0].listed[1].writer = 2; }),
               HasSubstr("found the number 2, needed 0 to 1"));
   EXPECT_THAT(list_with([](TensorList& list) { std::swap(list.tensors[0], list.tensors[1]); }),
-              HasSubstr("names must be sorted and distinct"));
+              HasSubstr("needed are sorted, distinct names"));
   RecordHead head = some_head();
   head.files[0].data_end = 6000;
   const Bytes bytes = encode(head);

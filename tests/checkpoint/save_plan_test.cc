@@ -60,7 +60,7 @@ TEST(SavePlan, RefusesAMeshThatNoManifestCanHold) {
   const std::string begin = "save: tensor \"w\" has a mesh that cannot be saved: ";
   EXPECT_EQ(message("a=2@?", "a"), begin + "it has no devices");
   EXPECT_EQ(message("a=20000000", "-"),
-            begin + "it has 20000000 devices, at most 16777216 are possible");
+            begin + "it has 20000000 devices, needed is at most 16777216");
   EXPECT_EQ(message("a\xff=2", "-"), begin + "its axis \"a\\xff\" is not UTF-8");
 }
 

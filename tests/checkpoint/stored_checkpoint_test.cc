@@ -183,7 +183,8 @@ TEST_F(Stored, RefusesAManifestThatIsNoFile) {
   fs::remove(path_ / "manifest.json");
   std::ofstream(path_ / "manifest.json").close();
   fs::resize_file(path_ / "manifest.json", (std::uintmax_t{1} << 30) + 1);
-  EXPECT_THAT(refused(ErrorCode::corrupt), HasSubstr("1073741825 bytes, at most 1073741824"));
+  EXPECT_THAT(refused(ErrorCode::corrupt),
+              HasSubstr("1073741825 bytes, needed is at most 1073741824"));
 }
 
 TEST_F(Stored, RefusesShardFilesThatAreNotWhatTheManifestSays) {
@@ -193,11 +194,11 @@ TEST_F(Stored, RefusesShardFilesThatAreNotWhatTheManifestSays) {
     EXPECT_THAT(refused(ErrorCode::corrupt), AllOf(HasSubstr(file.string()), HasSubstr(message)));
   };
   write_file(file, std::span(good).first(good.size() - 1));
-  refused_with("it has " + std::to_string(good.size() - 1) + " bytes, must have");
+  refused_with("it has " + std::to_string(good.size() - 1) + " bytes, needed are");
   auto longer = good;
   longer.push_back(std::byte{0});
   write_file(file, longer);
-  refused_with("must have " + std::to_string(good.size()));
+  refused_with("needed are " + std::to_string(good.size()));
   write_file(file, std::string_view());
   refused_with("it has 0 bytes");
   fs::remove(file);

@@ -211,14 +211,14 @@ TEST_F(Verify, FindsFilesThatAreCutOffAtAnyBorder) {
   for (const std::uint64_t border : borders) {
     SCOPED_TRACE(border);
     write_file(path_ / file.name, std::span(good).first(border));
-    EXPECT_THAT(only_damage(verify()), HasSubstr("must have " + std::to_string(file.bytes)));
+    EXPECT_THAT(only_damage(verify()), HasSubstr("needed are " + std::to_string(file.bytes)));
     EXPECT_THAT(message_of(ErrorCode::corrupt, [&] { CheckpointReader reader(path_); }),
                 HasSubstr(file.name));
   }
   auto longer = good;
   longer.push_back(std::byte{0});
   write_file(path_ / file.name, longer);
-  EXPECT_THAT(only_damage(verify()), HasSubstr("must have " + std::to_string(file.bytes)));
+  EXPECT_THAT(only_damage(verify()), HasSubstr("needed are " + std::to_string(file.bytes)));
 }
 
 TEST_F(Verify, FindsFilesThatAreMissingForeignOrNotFiles) {
@@ -539,7 +539,7 @@ TEST_F(Verify, ComparesTheIndexWithTheManifest) {
     std::string_view from, to, message;
   } cases[] = {
       {"\"dtype\":\"i16\"", "\"dtype\":\"bf16\"", "lists: it has "},
-      {"\"shape\":[0,2]", "\"shape\":[0,3]", "is 2, must be 3"},
+      {"\"shape\":[0,2]", "\"shape\":[0,3]", "is 2, needed is 3"},
   };
   for (const auto& c : cases) {
     SCOPED_TRACE(c.to);

@@ -20,9 +20,10 @@ struct Span {
 std::string problem(const ChunkRecord& record, const PieceEntry& piece, std::uint64_t chunk_bytes,
                     const FileEntry& file) {
   const bool unfiltered = piece.codec == StoredCodec::none;
-  if (record.reserved != 0) return fmt::format("its last field is {}, must be 0", record.reserved);
+  if (record.reserved != 0)
+    return fmt::format("its last field is {}, needed is 0", record.reserved);
   if (record.filter_mask != 0 && (unfiltered || record.filter_mask != kRawMask)) {
-    return fmt::format("its filter mask is {}, must be {}", record.filter_mask,
+    return fmt::format("its filter mask is {}, needed is {}", record.filter_mask,
                        unfiltered ? "0" : "0 or 3");
   }
   if (is_raw(piece, record)) {
@@ -31,7 +32,7 @@ std::string problem(const ChunkRecord& record, const PieceEntry& piece, std::uin
                          chunk_bytes);
     }
   } else if (record.stored_bytes == 0 || record.stored_bytes > chunk_bytes) {
-    return fmt::format("it is compressed to {} bytes, must be 1 .. {}", record.stored_bytes,
+    return fmt::format("it is compressed to {} bytes, needed is 1 .. {}", record.stored_bytes,
                        chunk_bytes);
   }
   if (record.address % 8 != 0) {

@@ -171,7 +171,7 @@ std::vector<PieceId> add_file_pieces(std::span<const std::uint64_t> table, Manif
       }
       if (piece.first_chunk != chunks || num_chunks(piece) > entry.chunks - chunks) {
         refuse_file(path, fmt::format("tensor {:?} piece {}: its {} chunks begin at record {} of "
-                                      "{}, must begin at {} and fit",
+                                      "{}, needed is record {} and room for all",
                                       tensor.name, to_string(box), num_chunks(piece),
                                       piece.first_chunk, entry.chunks, chunks));
       }

@@ -14,7 +14,7 @@ std::string JsonWhat::to_string() const {
 
 JsonFields::JsonFields(const JsonValue& value, const JsonWhat& what) : value_(value), what_(what) {
   if (!value.IsObject()) {
-    fail(fmt::format("is a JSON {}, must be an object", kind_name(value)));
+    fail(fmt::format("is a JSON {}, needed is an object", kind_name(value)));
   }
 }
 
@@ -36,15 +36,15 @@ const JsonValue& JsonFields::any(const char* key) const {
 std::int64_t JsonFields::to_integer(const char* key, const JsonValue& value,
                                     std::int64_t least) const {
   if (!value.IsNumber()) {
-    fail(fmt::format("\"{}\" holds a JSON {}, must be an integer", key, kind_name(value)));
+    fail(fmt::format("\"{}\" holds a JSON {}, needed is an integer", key, kind_name(value)));
   }
   if (value.IsDouble()) {
-    fail(fmt::format("\"{}\" holds {:#}, must be an integer below 2^63", key, value.GetDouble()));
+    fail(fmt::format("\"{}\" holds {:#}, needed is an integer below 2^63", key, value.GetDouble()));
   }
   if (value.IsInt64() && value.GetInt64() >= least) return value.GetInt64();
   const std::string found =
       value.IsInt64() ? fmt::to_string(value.GetInt64()) : fmt::to_string(value.GetUint64());
-  fail(fmt::format("\"{}\" is {}, must be {} .. 2^63 - 1", key, found, least));
+  fail(fmt::format("\"{}\" is {}, needed is {} .. 2^63 - 1", key, found, least));
 }
 
 std::int64_t JsonFields::integer(const char* key, std::int64_t least) const {
@@ -58,7 +58,7 @@ std::int64_t JsonFields::integer_or(const char* key, std::int64_t absent) const 
 std::string_view JsonFields::text(const char* key) const {
   const JsonValue& value = any(key);
   if (!value.IsString()) {
-    fail(fmt::format("\"{}\" is a JSON {}, must be a string", key, kind_name(value)));
+    fail(fmt::format("\"{}\" is a JSON {}, needed is a string", key, kind_name(value)));
   }
   return text_of(value);
 }
@@ -70,7 +70,7 @@ std::string_view JsonFields::text_or(const char* key, std::string_view absent) c
 JsonValue::ConstArray JsonFields::list(const char* key) const {
   const JsonValue& value = any(key);
   if (!value.IsArray()) {
-    fail(fmt::format("\"{}\" is a JSON {}, must be a list", key, kind_name(value)));
+    fail(fmt::format("\"{}\" is a JSON {}, needed is a list", key, kind_name(value)));
   }
   return value.GetArray();
 }
@@ -78,8 +78,7 @@ JsonValue::ConstArray JsonFields::list(const char* key) const {
 Dims JsonFields::dims(const char* key, std::int64_t least) const {
   const auto values = list(key);
   if (values.Size() > kMaxRank) {
-    fail(fmt::format("\"{}\" has {} entries, at most {} are possible", key, values.Size(),
-                     kMaxRank));
+    fail(fmt::format("\"{}\" has {} entries, needed is at most {}", key, values.Size(), kMaxRank));
   }
   Dims dims;
   for (const JsonValue& value : values) dims.push_back(to_integer(key, value, least));
@@ -93,7 +92,7 @@ std::pair<std::int64_t, std::int64_t> JsonFields::range(const char* key) const {
 std::pair<std::int64_t, std::int64_t> JsonFields::range(const char* key,
                                                         const JsonValue& value) const {
   if (!value.IsArray() || value.Size() != 2) {
-    fail(fmt::format("\"{}\" must be made of pairs [begin,end]", key));
+    fail(fmt::format("\"{}\" has something else, needed are pairs [begin,end]", key));
   }
   const std::int64_t begin = to_integer(key, value[0], 0);
   const std::int64_t end = to_integer(key, value[1], 0);

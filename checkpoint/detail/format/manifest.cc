@@ -139,7 +139,7 @@ struct MeshTexts {
 std::string name_problem(std::string_view name) {
   if (name.empty()) return "is empty";
   if (name.size() > kMaxNameBytes) {
-    return fmt::format("has {} bytes, at most {} are possible", name.size(), kMaxNameBytes);
+    return fmt::format("has {} bytes, needed is at most {}", name.size(), kMaxNameBytes);
   }
   if (name.find('\0') != std::string_view::npos) return "has a NUL character";
   return is_utf8(name) ? "" : "is not UTF-8";

@@ -59,7 +59,7 @@ void check_list(const TensorEntry& tensor, std::int64_t writers) {
   std::int64_t before = 0;
   for (const auto& [writer, box] : tensor.listed) {
     if (writer < before || writer >= writers) {
-      refuse_tensor(tensor, fmt::format("piece {} has writer {}, must have {} to {}",
+      refuse_tensor(tensor, fmt::format("piece {} has writer {}, needed is {} to {}",
                                         to_string(box), writer, before, writers - 1));
     }
     if (const std::string problem = box_problem(box, tensor); !problem.empty()) {
@@ -91,10 +91,11 @@ void check_records(std::span<const TensorEntry> tensors, std::span<const FileEnt
     const std::int64_t chunks = files[f].chunks;
     const std::int64_t wanted = num_chunks(tensor->pieces[p]);
     if (first != next[f] || wanted > chunks - first) {
-      refuse(fmt::format(
-          "tensor {:?} piece {}: its {} chunks begin at record {} of {} in file {}, must begin at "
-          "{}, where the last piece's end, and fit",
-          tensor->name, p, wanted, first, chunks, file, next[f]));
+      refuse(
+          fmt::format("tensor {:?} piece {}: its {} chunks begin at record {} of {} in file {}, "
+                      "needed is record "
+                      "{}, where the last piece's end, and room for all",
+                      tensor->name, p, wanted, first, chunks, file, next[f]));
     }
     next[f] += wanted;
   }
@@ -111,7 +112,7 @@ void check_records(std::span<const TensorEntry> tensors, std::span<const FileEnt
 std::string mesh_problem(const Mesh& mesh) {
   if (mesh.is_abstract()) return "it has no devices";
   if (mesh.size() > kMostListedPositions) {
-    return fmt::format("it has {} devices, at most {} are possible", mesh.size(),
+    return fmt::format("it has {} devices, needed is at most {}", mesh.size(),
                        kMostListedPositions);
   }
   for (const Axis& axis : mesh.axes()) {
@@ -148,7 +149,7 @@ std::string piece_problem(const PieceEntry& piece, const TensorEntry& tensor) {
   }
   const std::size_t bytes = chunk_bytes(piece, tensor.dtype);
   if (bytes > kMaxChunkBytes) {
-    return fmt::format("a chunk has {} bytes, at most {} are possible", bytes, kMaxChunkBytes);
+    return fmt::format("a chunk has {} bytes, needed is at most {}", bytes, kMaxChunkBytes);
   }
   return {};
 }
@@ -193,7 +194,7 @@ void check_names(std::span<const TensorEntry> tensors, std::span<const FileEntry
   std::unordered_set<std::string_view> indices(tensors.size()), names(files.size());
   for (const TensorEntry& tensor : tensors) {
     if (before != nullptr && before->name >= tensor.name) {
-      refuse(fmt::format("tensor {:?} follows {:?}: names must be sorted and distinct", tensor.name,
+      refuse(fmt::format("tensor {:?} follows {:?}: needed are sorted, distinct names", tensor.name,
                          before->name));
     }
     before = &tensor;
@@ -226,7 +227,7 @@ std::string file_problem(const FileEntry& file, bool has_decoded_hashes) {
     return fmt::format("\"data\" is [{}, {}), but the file has {} bytes", begin, end, file.bytes);
   }
   if (file.chunks > kMaxChunksPerFile) {
-    return fmt::format("its table has {} chunks, at most {} are possible", file.chunks,
+    return fmt::format("its table has {} chunks, needed is at most {}", file.chunks,
                        kMaxChunksPerFile);
   }
   // Divided, not multiplied: nothing overflows.

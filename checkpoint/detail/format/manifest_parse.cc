@@ -27,7 +27,7 @@ static_assert(kTailBytes == 49);
 void check_checksum(std::string_view bytes) {
   if (bytes.size() > kMaxManifestBytes) {
     refuse_text(
-        fmt::format("it has {} bytes, at most {} are possible", bytes.size(), kMaxManifestBytes));
+        fmt::format("it has {} bytes, needed is at most {}", bytes.size(), kMaxManifestBytes));
   }
   const std::size_t content = bytes.size() - std::min(bytes.size(), kTailBytes);
   const std::string_view tail = bytes.substr(content);
@@ -78,7 +78,8 @@ PieceEntry piece_of(const JsonValue& value, const TensorEntry& tensor, std::int6
   piece.dataset = {.tensor = static_cast<std::uint32_t>(number),
                    .piece = static_cast<std::uint32_t>(tensor.pieces.size())};
   if (const std::string_view text = fields.text("dataset"); text != piece.dataset.path()) {
-    fields.fail(fmt::format("\"dataset\" is {}, must be {:?}", shown(text), piece.dataset.path()));
+    fields.fail(
+        fmt::format("\"dataset\" is {}, needed is {:?}", shown(text), piece.dataset.path()));
   }
   piece.layout = static_cast<Layout>(fields.choice("layout", {"contiguous", "chunked"}));
   piece.codec = static_cast<StoredCodec>(fields.choice("codec", {"none", "zstd"}));
@@ -163,7 +164,8 @@ class Shardings {
   Shardings(const JsonFields& fields, const WriterMap& writers) {
     for (const JsonValue& value : fields.list("meshes")) {
       if (!value.IsString()) {
-        fields.fail(fmt::format("\"meshes\" holds a JSON {}, must be strings", kind_name(value)));
+        fields.fail(
+            fmt::format("\"meshes\" holds a JSON {}, needed are strings", kind_name(value)));
       }
       texts_.emplace_back(text_of(value));
       const auto fail = [&](const std::string& problem) {
@@ -205,14 +207,13 @@ WriterMap parsed_writers(const JsonValue& value) {
   const JsonFields writers(value, {.what = "writers"});
   const std::int64_t count = writers.integer("count", 1);
   if (count > kMostWriters) {
-    writers.fail(fmt::format("\"count\" is {}, at most {} are possible", count, kMostWriters));
+    writers.fail(fmt::format("\"count\" is {}, needed is at most {}", count, kMostWriters));
   }
   if (count == 1) return WriterMap();
   if (!value.HasMember("starts")) {
     const std::int64_t devices = writers.integer("devices", 1);
     if (devices > kMostDevices) {
-      writers.fail(
-          fmt::format("\"devices\" is {}, at most {} are possible", devices, kMostDevices));
+      writers.fail(fmt::format("\"devices\" is {}, needed is at most {}", devices, kMostDevices));
     }
     return WriterMap::even(devices, count);
   }
@@ -224,7 +225,10 @@ WriterMap parsed_writers(const JsonValue& value) {
     starts.push_back(start.GetInt64());
   }
   if (std::ssize(starts) != count + 1 || starts.front() != 0 || starts.back() == 0) {
-    writers.fail(fmt::format("\"starts\" must be {} integers from 0 on", count + 1));
+    writers.fail(
+        fmt::format("\"starts\" has {} integers, needed are {} that begin with 0 and do not "
+                    "end with it",
+                    starts.size(), count + 1));
   }
   return WriterMap(std::move(starts));
 }
@@ -233,7 +237,7 @@ WriterMap parsed_writers(const JsonValue& value) {
 std::vector<FileEntry> files_of(const JsonFields& fields, const WriterMap& writers) {
   const auto list = fields.list("files");
   if (list.Size() != static_cast<std::size_t>(writers.num_writers())) {
-    fields.fail(fmt::format("\"files\" has {} entries, must have one for each of {} writers",
+    fields.fail(fmt::format("\"files\" has {} entries, needed is one for each of {} writers",
                             list.Size(), writers.num_writers()));
   }
   std::vector<FileEntry> files;
@@ -334,8 +338,8 @@ Manifest parse(std::string_view bytes) {
   const JsonDocument document(bytes, kMaxNesting);
   const JsonFields fields(document.root(), {.what = "the whole"});
   if (fields.text("format") != kFormatName) {
-    fields.fail(
-        fmt::format("\"format\" is {}, must be \"{}\"", shown(fields.text("format")), kFormatName));
+    fields.fail(fmt::format("\"format\" is {}, needed is \"{}\"", shown(fields.text("format")),
+                            kFormatName));
   }
   const JsonValue& version = fields.any("version");
   if (!version.IsNumber() || version.IsDouble()) fields.fail("\"version\" is not an integer");

@@ -28,7 +28,7 @@ std::string impossible(const Manifest& manifest) {
   for (std::size_t t = 0; t < names.size() && listed; ++t) {
     const TensorEntry& tensor = manifest.tensors[t];
     if (tensor.index != paths[t]) {
-      return fmt::format("the manifest has tensor {:?} at {:?}, must be {:?}", tensor.name,
+      return fmt::format("the manifest has tensor {:?} at {:?}, needed is {:?}", tensor.name,
                          tensor.index.substr(0, kMaxFileName), paths[t]);
     }
   }
@@ -44,7 +44,7 @@ std::string impossible(const Manifest& manifest) {
 // Where the file first differs; nothing where it does not.
 std::string difference(File& file, std::span<const std::byte> expected) {
   if (const std::uint64_t bytes = file.size(); bytes != expected.size()) {
-    return fmt::format("it has {} bytes, must have {}", bytes, expected.size());
+    return fmt::format("it has {} bytes, needed are {}", bytes, expected.size());
   }
   std::vector<std::byte> part(std::min(kComparedBytes, expected.size()));
   for (std::size_t at = 0; at < expected.size(); at += part.size()) {
@@ -53,7 +53,7 @@ std::string difference(File& file, std::span<const std::byte> expected) {
     const auto [found, needed] =
         std::mismatch(part.begin(), part.end(), wanted.begin(), wanted.end());
     if (needed != wanted.end()) {
-      return fmt::format("its byte at {} is {}, must be {}",
+      return fmt::format("its byte at {} is {}, needed is {}",
                          at + static_cast<std::size_t>(needed - wanted.begin()),
                          std::to_integer<int>(*found), std::to_integer<int>(*needed));
     }

@@ -49,7 +49,7 @@ void read_table(File& file, const std::string& path, std::span<std::byte> bytes,
   file.read_at(address, bytes.data(), bytes.size());
   const std::uint64_t hash = hash64(bytes.data(), bytes.size());
   if (hash == must_be) return;
-  throw Error(ErrorCode::corrupt, fmt::format("read {} of {}: its hash is {}, must be {}", what,
+  throw Error(ErrorCode::corrupt, fmt::format("read {} of {}: its hash is {}, needed is {}", what,
                                               path, to_hex(hash), to_hex(must_be)));
 }
 
@@ -131,8 +131,8 @@ std::string read_manifest_text(const OpenDirectory& directory) {
   }
   const std::uint64_t bytes = file->size();
   if (bytes > kMaxManifestBytes) {
-    throw Error(ErrorCode::corrupt, fmt::format("read manifest {}: it has {} bytes, at most {} are "
-                                                "possible",
+    throw Error(ErrorCode::corrupt, fmt::format("read manifest {}: it has {} bytes, needed is at "
+                                                "most {}",
                                                 path.string(), bytes, kMaxManifestBytes));
   }
   std::string text(bytes, '\0');
@@ -162,8 +162,9 @@ std::unique_ptr<File> open_file(const OpenDirectory& directory, const FileEntry&
   }
   const std::uint64_t bytes = file->size();
   if (bytes != entry.bytes) {
-    throw Error(ErrorCode::corrupt, fmt::format("open shard file {}: it has {} bytes, must have {}",
-                                                path.string(), bytes, entry.bytes));
+    throw Error(ErrorCode::corrupt,
+                fmt::format("open shard file {}: it has {} bytes, needed are {}", path.string(),
+                            bytes, entry.bytes));
   }
   return file;
 }
@@ -187,7 +188,7 @@ void read_file_description(File& file, const std::string& path, FileEntry& entry
   file.read_at(entry.data_end - kDescriptionBytes, bytes.data(), bytes.size());
   if (const Hash128 hash = hash128(bytes.data(), bytes.size()); hash != entry.description_hash) {
     throw Error(ErrorCode::corrupt,
-                fmt::format("read description of {}: its hash is {}, must be {}", path,
+                fmt::format("read description of {}: its hash is {}, needed is {}", path,
                             to_hex(hash), to_hex(entry.description_hash)));
   }
   read_description(words, entry, path);
@@ -318,7 +319,7 @@ void check_chunk_hash(const StoredCheckpoint& checkpoint, const ChunkId& id, std
   const ChunkRecord& record = checkpoint.record(id);
   if (hash == record.hash) return;
   throw Error(ErrorCode::corrupt,
-              fmt::format("read {}: the hash of its bytes is {}, must be {}",
+              fmt::format("read {}: the hash of its bytes is {}, needed is {}",
                           checkpoint.describe(id), to_hex(hash), to_hex(record.hash)));
 }
 
@@ -327,7 +328,7 @@ void check_decoded_hash(const StoredCheckpoint& checkpoint, const ChunkId& id, s
   if (hash == must_be) return;
   throw Error(ErrorCode::corrupt,
               fmt::format("read {}: its stored bytes are as they were written, but they decode to "
-                          "bytes with the hash {}, must be {}",
+                          "bytes with the hash {}, needed is {}",
                           checkpoint.describe(id), to_hex(hash), to_hex(must_be)));
 }
 

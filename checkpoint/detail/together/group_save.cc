@@ -274,8 +274,8 @@ class GroupSave {
   void check_is_there(const std::filesystem::path& directory) const {
     if (is_there(directory)) return;
     throw Error(ErrorCode::io,
-                fmt::format("{}, which rank 0 has made, is not there for rank {}: all processes "
-                            "must have the same root, on a file system that they share",
+                fmt::format("{}, which rank 0 has made, is not there for rank {}, needed is one "
+                            "root for all processes, on a file system that they share",
                             directory.string(), group_.rank()));
   }
 

@@ -97,7 +97,7 @@ class Neighbours::Reader final : public BoxReader {
     if (answer.size() != out.size()) {
       throw Error(ErrorCode::invalid_argument,
                   fmt::format("read box {} of tensor {:?} from rank {}: it sent {} bytes, needed "
-                              "are {}: all processes must save the same tensors",
+                              "are {} and the same tensors on all processes",
                               to_string(box), own_.name, rank, answer.size(), out.size()));
     }
     std::ranges::copy(answer, out.begin());

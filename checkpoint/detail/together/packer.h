@@ -93,7 +93,7 @@ class Unpacker {
       const std::uint64_t bits = byte & 0x7F;
       if (bits << shift >> shift != bits) fail("a number has more than 64 bits");
       value |= bits << shift;
-      if (byte == 0 && shift > 0) fail("a number is longer than it must be");
+      if (byte == 0 && shift > 0) fail("found a number in more bytes than it needs");
       if (byte < 0x80) return value;
     }
     fail("a number has more than 10 bytes");
@@ -159,7 +159,7 @@ class Unpacker {
   [[noreturn]] void fail(const std::string& problem) const {
     throw Error(ErrorCode::invalid_argument,
                 "read " + std::string(what_) + ": " + problem +
-                    "; all processes must run the same version of shardwise");
+                    "; needed is one version of shardwise on all processes");
   }
   void require(bool holds, const char* problem) const {
     if (!holds) fail(problem);

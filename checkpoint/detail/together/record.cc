@@ -387,7 +387,7 @@ TensorList decode_list(std::span<const std::byte> bytes) {
   for (std::size_t left = unpacker.count(4); left > 0; --left) {
     TensorEntry tensor = take_tensor(unpacker, shardings, list.writers, std::ssize(list.tensors));
     if (!list.tensors.empty() && tensor.name <= list.tensors.back().name) {
-      unpacker.fail(fmt::format("tensor {:?} follows {:?}: names must be sorted and distinct",
+      unpacker.fail(fmt::format("tensor {:?} follows {:?}: needed are sorted, distinct names",
                                 tensor.name, list.tensors.back().name));
     }
     list.tensors.push_back(std::move(tensor));

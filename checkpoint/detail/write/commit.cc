@@ -30,7 +30,7 @@ std::string checked_manifest(Manifest& manifest, std::span<const std::byte> inde
   std::string text = print_manifest(manifest);
   if (text.size() > kMaxManifestBytes) {
     throw Error(ErrorCode::unsupported,
-                fmt::format("write {}: it has {} bytes, at most {} are possible", kManifestName,
+                fmt::format("write {}: it has {} bytes, needed is at most {}", kManifestName,
                             text.size(), kMaxManifestBytes));
   }
   Manifest read = parse_manifest(text, kManifestName);
