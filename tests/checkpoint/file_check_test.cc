@@ -1,4 +1,4 @@
-#include "shardwise/checkpoint/detail/tiers/file_check.h"
+#include "shardwise/checkpoint/detail/read/file_check.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -41,8 +41,11 @@ class FileCheck : public testing::TestWithParam<int> {
   fs::path file(std::size_t number) const {
     return path_ / checkpoint_.manifest.files[number].name;
   }
+  StoredCheckpoint unread() const {
+    return unread_checkpoint(open_directory(*posix_file_system(), path_), manifest());
+  }
   void check(std::size_t number) const {
-    StoredCheckpoint checkpoint = partial_checkpoint(*posix_file_system(), path_, manifest());
+    StoredCheckpoint checkpoint = unread();
     check_file(checkpoint, number);
   }
 
@@ -63,7 +66,7 @@ TEST_P(FileCheck, TakesAFileAsItWasWrittenThoughTheOthersAreGone) {
 }
 
 TEST_P(FileCheck, FilesAreCheckedOneAfterTheOtherInOneDirectory) {
-  StoredCheckpoint checkpoint = partial_checkpoint(*posix_file_system(), path_, manifest());
+  StoredCheckpoint checkpoint = unread();
   EXPECT_EQ(checkpoint.is_loaded, (std::vector<bool>{false, false}));
   check_file(checkpoint, 1);
   EXPECT_EQ(checkpoint.is_loaded, (std::vector<bool>{false, true}));
@@ -106,7 +109,7 @@ TEST_P(FileCheck, SaysWhatIsWrong) {
   flip(file(0), 0, std::byte{1});
   EXPECT_THAT(message_of(ErrorCode::corrupt, [&] { check(0); }),
               testing::AllOf(HasSubstr("check " + file(0).string()), HasSubstr("HDF5's own bytes"),
-                             HasSubstr("needed " + to_hex(entry.structure_hash))));
+                             HasSubstr("needed is " + to_hex(entry.structure_hash))));
   flip(file(0), 0, std::byte{1});
   flip(file(0), checkpoint_.files[0].records[1].address, std::byte{1});
   EXPECT_THAT(message_of(ErrorCode::corrupt, [&] { check(0); }),
