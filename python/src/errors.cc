@@ -11,16 +11,15 @@ namespace {
 
 // shardwise._errors makes an exception of the class that belongs to the code.
 void raise(const Error& error) {
-  // What Python raised in a thread of a loader comes out as it was, told where.
+  // What Python raised in a thread of a loader comes out as it was, with a note of the place.
   const auto set = [](const PythonRaised& raised, const std::string& note) {
     raised.set_error(note);
   };
   if (if_python_raised(error, set)) return;
   const bool is_group = dynamic_cast<const GroupError*>(&error) != nullptr;
-  const nb::object made =
-      nb::module_::import_("shardwise._errors")
-          .attr("made")(is_group ? "group" : std::string(name(error.code())), error.what(),
-                        error.system_error());
+  const nb::object made = nb::module_::import_("shardwise._errors")
+                              .attr("made")(is_group ? "group" : std::string(name(error.code())),
+                                            error.what(), error.system_error());
   PyErr_SetObject(made.type().ptr(), made.ptr());
 }
 

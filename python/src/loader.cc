@@ -179,7 +179,7 @@ class PythonLoader {
     if (loader->raised_) Py_VISIT(loader->raised_->ptr());
     return 0;
   }
-  // Before anything is cleared, which readers might still call.
+  // Runs before anything is cleared, as readers might still call it.
   static void finalize(PyObject* self) {
     if (nb::inst_ready(self)) nb::inst_ptr<PythonLoader>(self)->close();
   }

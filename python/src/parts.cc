@@ -47,7 +47,7 @@ void copy_strided(const Box& box, std::size_t element_bytes, const Part& from, s
     source += (box.begin(d) - from.box.begin(d)) * from.strides[d];
     out += (box.begin(d) - out_box.begin(d)) * out_strides[d];
   }
-  // Runs along the last dim, or single elements where they are not side by side.
+  // Runs along the last dim, or single elements if they are not side by side.
   Ints at(rank, 0);
   const std::size_t last = rank == 0 ? 0 : rank - 1;
   const bool runs = rank > 0 && from.strides[last] == static_cast<std::int64_t>(element_bytes);
@@ -119,7 +119,7 @@ class PartReader final : public BoxReader {
   const std::vector<Part> parts_;
 };
 
-// Throws where two parts have a common element: read() counts bytes to know that it has found all.
+// Throws if two parts have a common element: read() counts bytes to know that it has found all.
 void check_disjoint(const std::string& name, std::vector<Box> boxes) {
   const bool has_dims = !boxes.empty() && boxes[0].rank() > 0;
   const auto first = [has_dims](const Box& box) { return has_dims ? box.begin(0) : 0; };

@@ -13,8 +13,8 @@
 namespace shardwise::python {
 
 /// What Python raised in a reading thread, to be raised again, as it is, in the call that would
-/// deliver the record. Code corrupt: a record that cannot be made is a bad one; cancelled where it
-/// is no Exception, as KeyboardInterrupt.
+/// deliver the record. Its code is corrupt, as a record that cannot be made is a bad one. It is
+/// cancelled if what was raised is no Exception (KeyboardInterrupt, say).
 class PythonRaised : public Error {
  public:
   /// Takes over Python's exception. Call with the GIL.
@@ -31,7 +31,7 @@ class PythonRaised : public Error {
   mutable bool is_noted_ = false;
 };
 
-/// Calls `body` with what Python raised, where that is what the error is of, and its message.
+/// Calls `body` with what Python raised, if that is what the error is of, and its message.
 /// Whether it is.
 bool if_python_raised(const Error& error,
                       const std::function<void(const PythonRaised&, const std::string&)>& body);
@@ -40,7 +40,7 @@ bool if_python_raised(const Error& error,
 struct Records {
   std::shared_ptr<const shardwise::Source> source;
 
-  /// The Python functions that the source calls. It holds no reference to them: who holds the
+  /// The Python functions that the source calls. It holds no reference to them. What holds the
   /// source holds them, too, so that Python's garbage collector sees each reference.
   std::vector<nb::object> functions = {};
 };

@@ -79,7 +79,8 @@ class Attempt {
     return dict_of(stats);
   }
 
-  /// Nothing once it is published. One that is being published is removed, or stays, with its call.
+  /// Does nothing once the attempt is published. If it is being published, that call decides
+  /// whether it stays.
   void abandon() {
     std::shared_ptr<CheckpointAttempt> dropped = std::move(attempt_);
     const GilRelease released;

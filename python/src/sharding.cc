@@ -22,7 +22,7 @@
 namespace shardwise::python {
 namespace {
 
-/// Of anything, as Python's own: what is no mesh equals none.
+/// As Python's own: takes any object, and one that is no mesh equals none.
 const nb::sig kEqual("def __eq__(self, other: object, /) -> bool");
 
 Shape shape_of(const Ints& extents) { return Shape{std::span(extents)}; }

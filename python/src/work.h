@@ -16,7 +16,8 @@ namespace shardwise::python {
 
 // Rules of lifetime, which python/tests/test_lifetimes.py tests for every binding:
 //
-// 1. What blocks or takes long runs in a GilRelease (gil.h), or by Work; what blocks in functions of
+// 1. What blocks or takes long runs in a GilRelease (gil.h), or by Work; what blocks in functions
+// of
 //    Python's alone (calls.cc) keeps the GIL, which they give up. nanobind's own guards are not
 //    used: they end the process if Python ends meanwhile.
 // 2. An object that can be closed holds what it closes by a shared_ptr. A call copies the pointer
@@ -24,20 +25,20 @@ namespace shardwise::python {
 //    well, and later ones throw invalid_argument.
 // 3. What C++ says is for one thread at a time is guarded by a mutex of the binding. It is taken
 //    without the GIL, for a moment at a time, and given back before the GIL is taken again.
-// 4. C++ calls Python by with_gil(). Threads that do so are joined before Python ends: by the
-// atexit
-//    function of shardwise._loader, and by end(), which ends all Work.
+// 4. C++ calls Python by with_gil(). Threads that do so are joined before Python ends, by the
+//    atexit function of shardwise._loader and by end(), which ends all Work.
 // 5. Objects of other threads are dropped with the GIL: held().
 // 6. What another process has made says so: OwnProcess.
 
 /// A call of the library that blocks, seen from Python: it runs on a thread of its own while the
 /// caller, without the GIL, looks every 20 ms for signals and tells a Python function how far it
-/// has come. What a signal handler or that function raises ends the work (ErrorCode::cancelled),
-/// is waited for, and comes out of the call; of the function not where the work was done already.
+/// has come. What a signal handler or that function raises ends the work (ErrorCode::cancelled).
+/// The call waits for the work's end, then raises it. What the function raises after the work is
+/// done is not raised.
 class Work {
  public:
   /// `progress`: None, or a function of two ints, bytes done and in total. `cancelled`, which may
-  /// be null, is set where the work is to end, for work that does not ask this object's progress().
+  /// be null, is set if the work is to end, for work that does not ask this object's progress().
   explicit Work(nb::object progress, std::atomic<bool>* cancelled = nullptr)
       : progress_(std::move(progress)), told_(cancelled) {}
   Work(const Work&) = delete;

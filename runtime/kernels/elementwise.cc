@@ -93,7 +93,7 @@ ElementwiseForm form_of(Op op) {
   }
 }
 
-/// What a rule asks of a dtype, in words; empty where it is met.
+/// What a rule asks of a dtype, in words; empty if it is met.
 std::string_view unmet(ElementwiseRule rule, DType dtype) {
   if (!is_computed(dtype)) return "a type that is computed with";
   switch (rule) {
@@ -112,7 +112,7 @@ std::string_view unmet(ElementwiseRule rule, DType dtype) {
   }
 }
 
-/// Throws where a kernel cannot be.
+/// Throws if there can be no such kernel.
 class ElementwiseCheck {
  public:
   ElementwiseCheck(std::span<const ElementwiseInput> inputs,

@@ -54,7 +54,7 @@ class Ids {
   std::string_view operation_;
 };
 
-/// Where an id's part of the table is, and where it is among the rows, in elements.
+/// Offsets of an id's part of the table and of its place among the rows, in elements.
 struct IdPlace {
   std::int64_t table, row;
 };

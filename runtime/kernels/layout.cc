@@ -75,7 +75,7 @@ void broadcast(const ConstShardView& in, const Dims& dims, const ShardView& out)
   LayoutWalk walk(in, out);
   for (std::size_t dim = 0; dim < dims.size(); ++dim) {
     const std::size_t out_dim = as_size(dims[dim]);
-    // An operand that holds all that out needs is [0:1] here only where it is of extent 1.
+    // An operand that holds all that out needs is [0:1] here only if it is of extent 1.
     const bool repeated = in.box.begin(dim) == 0 && in.box.end(dim) == 1;
     if (!repeated) walk.follow(out_dim, dim, out.box.begin(out_dim), 1);
   }

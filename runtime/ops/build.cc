@@ -25,8 +25,8 @@ namespace {
               fmt::format("{}({}){}: {}", operation, list, in_scope(graph, graph.scope), text));
 }
 
-/// Gives elements as they are, wherever they go: of any dtype. Not so `pad`, which converts a
-/// number, and what adds up zeros where operands are cut.
+/// Gives elements of any dtype as they are, wherever they go. `pad` does not: it converts a number.
+/// Nor do ops that add up zeros if their operands are cut.
 bool only_moves(Op op, const Attributes& attributes) {
   switch (op) {
     case Op::identity:

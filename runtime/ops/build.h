@@ -21,10 +21,10 @@ struct NodeRef {
   const TensorType& type() const { return graph->node(id).type; }
 };
 
-/// Appends a node whose operands are nodes of one graph; `context` is any node of it. What the
-/// operands do not give of the result's type is taken from `wanted`. Throws invalid_argument where
-/// operands and attributes do not fit, unsupported where the op is not defined for a dtype: with
-/// op, operands, scope, found and needed.
+/// Appends a node whose operands are nodes of one graph; `context` is any node of it. `wanted`
+/// gives what the operands do not give of the result's type. Throws invalid_argument if operands
+/// and attributes do not fit, unsupported if the op is not defined for a dtype. The message has op,
+/// operands, scope, found and needed.
 NodeRef append(const NodeRef& context, Op op, std::span<const NodeRef> operands,
                Attributes attributes = {}, const TensorType& wanted = {});
 
@@ -58,7 +58,7 @@ template <TensorLike T>
          found_and_needed);
 }
 
-/// The shape that numpy gives two operands; nothing where they do not fit.
+/// The shape that numpy gives two operands; nothing if they do not fit.
 std::optional<Shape> broadcast_shape(const Shape& a, const Shape& b);
 
 }  // namespace shardwise

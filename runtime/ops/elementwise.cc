@@ -98,7 +98,7 @@ FactorRule pointwise_rule(const Node& node, std::span<const TensorType> operands
   return rule.take();
 }
 
-// ---- Gradients: by the rules of calculus, where a choice is to be made (a tie, say) as JAX.
+// ---- Gradients: by the rules of calculus. If there is a choice (a tie, say), as JAX.
 
 using Cotangent = NodeRef;
 
@@ -151,7 +151,7 @@ NodeRef d_modulus(const GradientCall& call) {
   const NodeRef quotient = call.operands[0] / call.operands[1];
   return -(call.cotangent * (sign(quotient) * floor(abs(quotient))));
 }
-/// 1 where the result is operand I, a half where it is both, else 0.
+/// 1 for elements at which the result is operand I, a half if it is both, else 0.
 template <std::size_t I>
 NodeRef d_extreme(const GradientCall& call) {
   const NodeRef &a = call.operands[I], &b = call.operands[1 - I], &y = call.result;

@@ -268,7 +268,7 @@ T operator-(const T& x) {
   return neg(x);
 }
 
-/// Where `condition` holds a, else b; broadcast as numpy does.
+/// a if `condition` holds, else b, by element; broadcast as numpy does.
 template <TensorLike T>
 T select(const T& condition, const T& a, const T& b) {
   std::optional<Shape> shape = broadcast_shape(a.type().shape, b.type().shape);

@@ -123,8 +123,7 @@ Sorted<T> sort(const T& x, std::int64_t dim, bool descending = false) {
   const T order = argsort(x, dim, descending);
   return {take_along(x, order, dim), order};
 }
-/// Throws invalid_argument where there is no such dim, k is negative or the dim has fewer
-/// elements.
+/// Throws invalid_argument if there is no such dim, k is negative or the dim has fewer elements.
 template <TensorLike T>
 Sorted<T> top_k(const T& x, std::int64_t dim, std::int64_t k) {
   Dims end = x.type().shape;

@@ -200,7 +200,7 @@ FactorRule reshape_rule(const Node& node, std::span<const TensorType> operands) 
       b /= common;
     }
     if (a == 1 || b == 1) continue;
-    // No common factor is major in both: whole up to where the two meet again.
+    // No common factor is major in both: whole up to the dims at which the two meet again.
     std::int64_t left = a, right = b;
     whole(a, [&](std::int64_t size) { rule.in(0, i - 1, rule.factor(size, kWhole)); });
     whole(b, [&](std::int64_t size) { rule.out(j - 1, rule.factor(size, kWhole)); });
@@ -220,7 +220,7 @@ FactorRule reshape_rule(const Node& node, std::span<const TensorType> operands) 
   return rule.take();
 }
 
-/// Where `kept` says so, operand dim and result dim are one; elsewhere the operand must be whole.
+/// Operand dim and result dim are one if `kept` says so. If not, the operand must be whole there.
 template <class Kept>
 FactorRule kept_rule(const Node& node, std::span<const TensorType> operands, const Kept& kept) {
   RuleBuilder rule(node, operands);

@@ -91,7 +91,7 @@ const ArraySpec& Executable::input_spec(std::size_t i) const {
   return program().value(impl_->lowered.inputs[i]).spec;
 }
 
-/// One run: where the values are, and who holds them.
+/// One run: where the values are, and what holds them.
 class Executable::OneRun {
  public:
   OneRun(const Executable& executable, Devices& devices,
@@ -168,8 +168,8 @@ class Executable::OneRun {
     }
   }
 
-  /// Outputs take the memory of the inputs that they replace and nobody else holds; see
-  /// take_over().
+  /// Outputs take the memory of the inputs that they replace, if nothing else holds these inputs;
+  /// see take_over().
   void find_in_place() {
     for (std::size_t o = 0; o < made_.size(); ++o) {
       in_place_[o] = e_.impl_->plan.donated[o] >= 0 && donated(o)->is_held_alone();
@@ -354,7 +354,7 @@ std::vector<CollectiveTotal> Executable::collectives() const {
       const bool combines =
           move.kind == CollectiveKind::all_reduce || move.kind == CollectiveKind::reduce_scatter;
       const std::size_t wire = combines ? move.wire_bytes : most_received(moves->parts[part].plan);
-      // Uneven parts may lie across those that they are cut from.
+      // Uneven parts may overlap several of those that they are cut from.
       const bool is_slice = move.kind == CollectiveKind::slice;
       if (is_slice && wire == 0) continue;
       const CollectiveKind kind = is_slice ? CollectiveKind::general : move.kind;
@@ -405,7 +405,7 @@ std::string Executable::explain(NodeId node) const {
                           value_text(move.from), value_text(move.to), move.bytes, move.wire_bytes);
     }
   }
-  // The choices are noted only when somebody asks.
+  // The choices are noted only if they are asked for.
   PartitionOptions noting = impl_->options.partition;
   noting.note_choices = true;
   const PartitionedGraph again =

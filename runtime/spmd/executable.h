@@ -43,11 +43,11 @@ struct CompileOptions {
   PartitionOptions partition = {};
   NanCheck nan_check = NanCheck::off;
 
-  /// By Graph::inputs: nobody else holds the array, so that an output may take its memory.
+  /// By Graph::inputs: nothing else holds the array, so that an output may take its memory.
   std::vector<bool> may_donate = {};
 
-  /// By Graph::inputs: how the arrays are cut that will be bound; where there is none, as the
-  /// propagation says.
+  /// By Graph::inputs: how the arrays are cut that will be bound. An array without an entry is cut
+  /// as the propagation says.
   std::vector<std::optional<PartitionSpec>> input_specs = {};
 };
 
@@ -91,14 +91,14 @@ class Executable {
   const ArraySpec& input_spec(std::size_t i) const;
 
   /// The weight or optimizer state that the i-th output takes the place of, by Graph::outputs: of
-  /// the same shape and cut, and needed no more; -1: none. Its memory is taken where
+  /// the same shape and cut, and needed no more; -1: none. Its memory is taken if
   /// CompileOptions::may_donate says so.
   std::span<const std::int64_t> replaced() const;
 
   /// Runs on devices that `inputs` (by Graph::inputs, cut as input_spec() says) are on, and gives
-  /// the outputs. Arrays in `inputs` that are donated and held by nobody else are used up. Throws
-  /// resource_exhausted before anything runs if a device has too little memory, as check_memory()
-  /// does, and what steps throw.
+  /// the outputs. Arrays in `inputs` that are donated and that nothing else holds are used up.
+  /// Throws resource_exhausted before anything runs if a device has too little memory, as
+  /// check_memory() does, and what steps throw.
   std::vector<ShardedArray> run(Devices& devices, std::vector<ShardedArray> inputs) const;
 
   /// The same with arrays that stay the caller's if it throws: all that nothing has begun to write

@@ -38,7 +38,7 @@ double extents(const ContractionList& loops) {
   return product;
 }
 
-/// Joins loops, whatever their order, where one's steps are just past the end of another's.
+/// Joins loops, in whatever order, if the steps of one are just past the end of the other's.
 void collapse(ContractionList& loops) {
   for (std::size_t i = 0; i < loops.size(); ++i) {
     for (std::size_t j = 0; j < loops.size(); ++j) {
@@ -67,7 +67,7 @@ void set_line(ContractionPlan& plan) {
     const auto& [lhs, rhs, out] = loop.steps;
     return is_k(loop) ? lhs == 1 && rhs == 1 : out == 1 && lhs <= 1 && rhs <= 1;
   };
-  // The longest of those that are quick, where long is long enough; sums are slightly worse.
+  // The longest of those that are quick, up to a length that is enough. Sums are slightly worse.
   const auto worth = [&](const ContractionLoop& loop) {
     const double length = static_cast<double>(std::min<std::int64_t>(loop.extent, 64));
     return length * (is_quick(loop) ? 8 : 1) * (is_k(loop) ? 0.9 : 1);

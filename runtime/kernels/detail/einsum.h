@@ -15,7 +15,7 @@ namespace shardwise {
 struct Equation {
   std::string lhs, rhs, result;
 
-  /// Throws invalid_argument where the text is not such an equation.
+  /// Throws invalid_argument if the text is not such an equation.
   static Equation parse(std::string_view text);
 
   /// "btd,df->btf"

@@ -10,8 +10,8 @@
 
 namespace shardwise::detail {
 
-/// Throws unsupported where the dtype is not computed with. Kernels of programs do not get so far:
-/// append() has refused them, and says which op it was.
+/// Throws unsupported if the dtype is not computed with. Kernels of programs do not get so far:
+/// append() has refused them and says which op it was.
 inline void need_computed_type(DType dtype) {
   if (is_computed(dtype)) return;
   throw Error(ErrorCode::unsupported, "kernel: found " + std::string(name(dtype)) +
@@ -94,7 +94,7 @@ void with_arithmetic_type(DType dtype, Body&& body) {
 }
 
 /// Of types that with_arithmetic_type gives. Those narrower than int would be multiplied as int,
-/// where a product may overflow.
+/// in which a product may overflow.
 template <class T>
 T add(T a, T b) {
   return static_cast<T>(a + b);

@@ -60,17 +60,17 @@ class ElementwiseKernel {
   };
 
   /// `outputs` are the operands (by number, as above) that are written. Throws unsupported, naming
-  /// op and dtype, where an op is not defined for a dtype, invalid_argument for an operand that is
-  /// not there or of another dtype than the op needs. identity, stop_gradient and
+  /// op and dtype, if an op is not defined for a dtype; invalid_argument for an operand that is not
+  /// there or of another dtype than the op needs. identity, stop_gradient and
   /// optimization_barrier give their operand.
   ElementwiseKernel(std::vector<ElementwiseInput> inputs,
                     std::vector<ElementwiseInstruction> instructions,
                     std::vector<std::int32_t> outputs);
 
   /// Computes all elements of a shape; outputs are row-major without gaps, one address for each. An
-  /// output may lie exactly on an input of the same element size whose strides are row-major, and
-  /// must not overlap any other memory. On the calling thread alone. Throws invalid_argument where
-  /// the operands or their strides are too few or too many.
+  /// output may have exactly the memory of an input of the same element size whose strides are
+  /// row-major. It must not overlap any other memory. Runs on the calling thread alone. Throws
+  /// invalid_argument if the operands or their strides are too few or too many.
   void run(const Shape& shape, std::span<const Operand> inputs,
            std::span<std::byte* const> outputs) const;
 

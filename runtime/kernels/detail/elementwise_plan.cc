@@ -33,7 +33,7 @@ struct TileValue {
   DType dtype;
   std::optional<TileNodeId> stored = {};
   std::optional<TileNodeId> computed = {};
-  std::optional<TileNodeId> unrounded = {};  // as computed; gives the same where it is narrowed
+  std::optional<TileNodeId> unrounded = {};  // as computed; gives the same if it is narrowed
 };
 
 /// Whether an op's f32 result is one that its operands' half type can hold.
@@ -199,7 +199,7 @@ class ElementwiseLowering {
     return of_stored(to, convert(source, type, to));
   }
 
-  /// The node of an output's elements as they are stored, which is made where it is not there.
+  /// The node of an output's elements as they are stored. It is made if it is not there.
   TileNodeId stored(TileValue& value) {
     if (!value.stored) {
       const TileNodeId source = value.unrounded ? *value.unrounded : *value.computed;
@@ -234,7 +234,7 @@ class ElementwiseLowering {
   std::vector<TileValue> values_;
 };
 
-/// For each node the last one that reads it; 0 for one whose value nobody wants.
+/// For each node the last one that reads it; 0 for one whose value nothing reads.
 std::vector<TileNodeId> last_readers(const std::vector<TileNode>& nodes) {
   std::vector<TileNodeId> last(nodes.size(), 0);
   for (TileNodeId node = nodes.size(); node-- > 0;) {

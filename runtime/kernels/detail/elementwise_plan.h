@@ -46,7 +46,7 @@ struct ElementwiseProgram {
   std::vector<Block> constants;
   std::size_t widest_bytes = 1;  ///< of an element, over all places
   ElementwisePlan plan;          ///< written directly
-  ElementwisePlan at_end;        ///< for where the other clashes
+  ElementwisePlan at_end;        ///< if outputs of `plan` clash with inputs
 };
 
 /// Requires a kernel that has been checked.

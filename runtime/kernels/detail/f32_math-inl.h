@@ -23,7 +23,7 @@ namespace {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// At most a block, also where the machine's vectors have no bound.
+// At most a block, also if the machine's vectors have no bound.
 using Floats = hn::CappedTag<float, kBlockBytes / sizeof(float)>;
 using Ints = hn::RebindToSigned<Floats>;
 using F32 = hn::Vec<Floats>;
@@ -152,7 +152,7 @@ struct Tanh {
 };
 struct Logistic {
   static HWY_INLINE F32 apply(F32 x) {
-    // Of -|x|, which does not overflow: e / (1 + e) where x is negative, else 1 / (1 + e).
+    // Of -|x|, which does not overflow: e / (1 + e) if x is negative, else 1 / (1 + e).
     const F32 e = Exp::apply(hn::Neg(hn::Abs(x)));
     const F32 over = hn::IfThenElse(hn::Lt(x, hn::Zero(Floats())), e, number(1));
     return hn::Div(over, hn::Add(e, number(1)));
@@ -186,7 +186,7 @@ struct Erf {
   }
 };
 
-/// Highway's F up to where it is exact, `beyond` for each lane from there on.
+/// Highway's F up to the largest number for which it is exact, `beyond` for each lane after it.
 template <class F>
 HWY_INLINE F32 periodic(F32 x, float (*beyond)(float)) {
   const Mask large = hn::Not(hn::Lt(hn::Abs(x), number(39000)));  // infinity and NaN too

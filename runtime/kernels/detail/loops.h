@@ -60,7 +60,7 @@ class Loops {
     return taken;
   }
 
-  /// Takes the innermost loop out; one of extent 1 where there is none.
+  /// Takes the innermost loop out; gives one of extent 1 if there is none.
   Loop take_innermost() { return size_ == 0 ? Loop{} : take(size_ - 1); }
 
   /// Calls body(offsets) for each element, beginning at `at`.

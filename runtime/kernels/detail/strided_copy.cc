@@ -97,7 +97,7 @@ void transpose_words(const std::byte* from, std::int64_t from_step, std::byte* t
 template <class T>
 constexpr std::int64_t kTile = sizeof(T) < 8 ? 64 : 256 / static_cast<std::int64_t>(sizeof(T));
 
-/// The same for a tile. Whole cache lines are read first, and to a place where they do not drive
+/// The same for a tile. Whole cache lines are read first, to a buffer in which they do not drive
 /// each other out of the cache, as lines at steps of powers of two do.
 template <class T>
 void transpose_tile(const std::byte* from, std::int64_t from_step, std::byte* to,

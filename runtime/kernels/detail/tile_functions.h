@@ -25,7 +25,7 @@ using TileFunction = void (*)(const Source* sources, std::byte* out, std::size_t
 DType compute_dtype(DType dtype);
 
 /// An op on operands of one dtype, which is a compute_dtype() (select: after the condition, which
-/// is boolean). Null where the op is not defined for it. Convert has a function of its own.
+/// is boolean). Null if the op is not defined for it. Convert has a function of its own.
 TileFunction tile_function(Op op, DType dtype);
 
 /// Null for pairs that are left to shardwise::convert.

@@ -31,7 +31,7 @@ struct GradientCall {
   const std::vector<bool>& wanted;  ///< by operand
 };
 
-/// By operand; nothing where it has none, or where it is not wanted.
+/// By operand; nothing if it has none, or if it is not wanted.
 using Gradients = std::vector<std::optional<NodeRef>>;
 
 /// One device's part of a node.

@@ -38,7 +38,7 @@ std::size_t need_dim(const Attributes& attributes, std::size_t at, std::size_t r
 /// Strictly ascending, each below rank.
 void need_dims(const Dims& dims, std::size_t rank);
 
-/// So few elements along a dim that i32 counts them.
+/// Few enough elements along a dim for i32 to count them.
 void need_small_index(std::int64_t extent);
 
 bool is_index(DType dtype);  ///< i32 or i64

@@ -15,7 +15,7 @@ namespace {
 // to save a few bytes.
 constexpr double kBytesPerOperation = 0.1;
 
-// Beyond so many combinations axes are given away one after another.
+// With more combinations than these, axes are given away one after another.
 constexpr std::size_t kMostCombinations = 1024;
 
 constexpr std::int32_t kNowhere = -1;
@@ -59,7 +59,7 @@ class Chooser {
     project(cut, dims, problem_.rule.factors, mesh_, seen);
   }
 
-  /// The factors that a tensor has the axis on; where none may keep it, any that could take it.
+  /// The factors that a tensor has the axis on. If none may keep it, any that could take it.
   void find_options(std::size_t axis, std::size_t count) {
     std::vector<std::int32_t> factors;
     for (const FactorCut& seen : references_) {
@@ -127,7 +127,7 @@ class Chooser {
     return list;
   }
 
-  /// Weighs the present picks; true where they are the best so far.
+  /// Weighs the present picks. True if they are the best so far.
   bool look(std::string* notes) {
     const FactorRule& rule = problem_.rule;
     std::vector<AxisSet> sets(rule.factors.size(), 0);
@@ -206,7 +206,7 @@ class Chooser {
 
   double result_bytes(const FactorChoice& choice) const {
     const Cut combined = combined_cut(choice.result, choice.partial, problem_.wanted);
-    // Cut further than wanted is no harm, where nobody has said how: what needs more gathers it.
+    // A further cut than wanted does no harm if no mark says how: what needs more gathers it.
     bool refines = !problem_.exact;
     for (std::size_t dim = 0; dim < combined.size(); ++dim) {
       refines &= problem_.wanted[dim].is_prefix_of(combined[dim]);

@@ -41,12 +41,12 @@ struct FactorChoice {
   double operations = 0;
 };
 
-/// The cheapest of all ways to give each axis, that an operand or the wanted result is cut by, to
-/// one factor or to none. Notes them all, cheapest first, where `notes` is given.
+/// The cheapest of all ways to give each axis to one factor or to none. The axes are those that cut
+/// an operand or the wanted result. Notes all ways, cheapest first, if `notes` is given.
 FactorChoice choose(const ChoiceProblem& problem, const Mesh& mesh, std::string* notes);
 
-/// A result of parts of a sum over `partial`, cut as `natural`: how it is cut once combined, where
-/// `wanted` is wanted.
+/// How a result is cut once it is combined, if `wanted` is wanted. It is parts of a sum over
+/// `partial` before, cut as `natural`.
 Cut combined_cut(const Cut& natural, AxisSet partial, const Cut& wanted);
 
 }  // namespace shardwise

@@ -11,12 +11,12 @@ namespace shardwise {
 /// Elements of the largest part.
 double part_elements(const Shape& shape, const Cut& cut, const Mesh& mesh);
 
-/// Elements that a device lacks of its part under `to` where it has its part under `from`.
+/// Elements that a device lacks of its part under `to` if it has its part under `from`.
 double missing_elements(const Shape& shape, const Cut& from, const Cut& to, const Mesh& mesh);
 
-/// Bytes that a device sends so that parts of a sum over `partial` become the sum cut as `to`, in a
-/// ring: (g - 1) parts where the group's axes cut the result (reduce-scatter), 2 (g - 1) / g parts
-/// where they do not (all-reduce).
+/// Bytes that a device sends in a ring so that parts of a sum over `partial` become the sum cut as
+/// `to`. These are (g - 1) parts if the group's axes cut the result (reduce-scatter), and
+/// 2 (g - 1) / g parts if they do not (all-reduce).
 double combine_bytes(const TensorType& type, const Cut& to, AxisSet partial, const Mesh& mesh);
 
 }  // namespace shardwise

@@ -14,7 +14,7 @@ std::int64_t ceil_div(std::int64_t extent, std::int64_t parts) {
   return (extent + parts - 1) / parts;
 }
 
-/// The axes with tiles of this extent, which is 0 in an AxisList where it is the least.
+/// The axes with tiles of this extent. In an AxisList the least extent is 0.
 AxisList with_tile(AxisList axes, std::int64_t tile, std::int64_t extent, const Mesh& mesh) {
   axes.set_tile(tile == ceil_div(extent, ways(axes, mesh)) ? 0 : tile);
   return axes;

@@ -68,8 +68,8 @@ std::int64_t tile_extent(std::int64_t extent, const AxisList& axes, const Mesh& 
 /// Throws invalid_argument if an AxisSet has no room for the mesh's axes.
 void check_axes(const Mesh& mesh);
 
-/// Numbers for names. Throws no_such_name for an unknown axis, invalid_argument where one comes
-/// twice or the rank is not the tensor's, unsupported for a part of an axis.
+/// Numbers for names. Throws no_such_name for an unknown axis; invalid_argument if one comes twice
+/// or the rank is not the tensor's; unsupported for a part of an axis.
 Cut to_cut(const PartitionSpec& spec, const Mesh& mesh, std::size_t rank);
 PartitionSpec to_spec(const Cut& cut, const Mesh& mesh);
 
@@ -100,7 +100,7 @@ AxisList cut_of_dim(const FactorCut& cut, const std::vector<std::int32_t>& dim,
                     const std::vector<Factor>& factors, const Mesh& mesh,
                     std::size_t most_axes = SIZE_MAX);
 
-/// Whether each device's part is a box: of a dim of several factors a minor one is cut only where
+/// Whether each device's part is a box. If a dim has several factors, a minor one is cut only if
 /// the major ones are cut into single elements, and then evenly.
 bool is_box(const FactorCut& cut, const DimFactors& dims, const std::vector<Factor>& factors,
             const Mesh& mesh);

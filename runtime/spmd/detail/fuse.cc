@@ -60,8 +60,8 @@ class Fuser {
     return step != kNone && (op(step) == Op::constant || op(step) == Op::broadcast);
   }
 
-  /// Which steps must be carried out, constants and broadcasts only where something else than an
-  /// elementwise kernel reads them.
+  /// Which steps must be carried out. Constants and broadcasts are needed only if something else
+  /// than an elementwise kernel reads them.
   void find_needed(const PartitionedGraph& partitioned) {
     needed_.assign(steps_.size(), false);
     for (const auto output : partitioned.outputs) need(output);

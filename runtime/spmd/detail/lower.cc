@@ -158,8 +158,8 @@ class Lowering {
     for (const PartValue operand : compute.operands) call.inputs.push_back(id(operand));
     call.outputs = {add_value(compute.result, call.name, MemoryKind::activation)};
     if (is_alias(node.op)) {
-      // From where the bytes were first: what made the operand may have copied them, and then there
-      // would be two places to write to, one of which may be an input's.
+      // From the value that had the bytes first. The step that made the operand may have copied
+      // them; then there would be two places to write to, of which one may be an input's.
       call.inputs[0] = result_.alias_of[as_size(call.inputs[0])];
       result_.alias_of.back() = call.inputs[0];
     }

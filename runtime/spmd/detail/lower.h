@@ -18,8 +18,8 @@ struct LoweredProgram {
   /// By Graph::inputs and Graph::outputs. An output may be an input, and two may be one value.
   std::vector<Program::ValueId> inputs, outputs;
 
-  /// By step: the operands whose memory a result may take over, where they are needed no more (a
-  /// result of the same bytes, written element by element).
+  /// By step: the operands whose memory a result may take over if they are needed no more. The
+  /// result has the same bytes and is written element by element.
   struct InPlace {
     Program::ValueId operand, result;
   };
@@ -29,7 +29,7 @@ struct LoweredProgram {
   std::vector<Program::ValueId> alias_of;
 };
 
-/// Whether moves say which bytes go where. A program without that can be planned, not run.
+/// Whether moves say which bytes go to which place. A program without that can be planned, not run.
 enum class MovePlans { made, left_out };
 
 /// Carries out the fused steps by the kernels of the op table. The program keeps the graph.

@@ -15,7 +15,7 @@ using ValueId = Program::ValueId;
 // How far back the search for what an output replaces goes.
 constexpr int kMostVisits = 64;
 
-/// Who has each byte of a region, while values are placed one after another.
+/// Which value has each byte of a region, while values are placed one after another.
 class Holders {
  public:
   /// `value` has these bytes from now on; gives those that had them, each once.
@@ -234,8 +234,8 @@ class Planner {
     }
   }
 
-  /// What was in a value's memory before it. What was there earlier still has been waited for by
-  /// that.
+  /// Finds which values were in a value's memory just before it. They have waited for those that
+  /// were there earlier.
   void find_reuse() {
     // By root: the values that are in its memory at last, and those that are there now.
     std::vector<std::vector<ValueId>> last(plan_.bytes.size());

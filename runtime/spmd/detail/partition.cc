@@ -15,10 +15,10 @@ namespace {
 
 using ValueId = PartitionedGraph::ValueId;
 
-/// Operands of a node may be parts of a sum, and the result is then parts of the sum: one of them,
-/// the others being whole sums, or all. The rule: an op is passed on if it is exact on whole
-/// numbers whatever their dtype, so that it does not matter whether parts are summed before it or
-/// after. A product is, a quotient is not. (Of numbers that are not whole both are rounded, as sums
+/// Whether operands of a node may be parts of a sum, so that the result is parts of the sum: none;
+/// one, if the others are whole sums; or all. Parts pass through an op if it is exact on whole
+/// numbers of any dtype: then it does not matter whether parts are summed before it or after. A
+/// product is exact, a quotient is not. (Both are rounded on numbers that are not whole, as sums
 /// are.)
 enum class Linear { no, in_one, in_all };
 
@@ -407,7 +407,7 @@ class Partitioner {
     return primary(id).reduction == Reduction::sum && hands_on_[as_size(id)];
   }
 
-  /// The node's tensor, cut as needed and combined. Moves it where it is not there yet.
+  /// The node's tensor, cut as needed and combined. Moves it if it is not there yet.
   ValueId fetch(NodeId node, const Cut& needed, NodeId consumer) {
     std::vector<Version>& versions = versions_[as_size(node)];
     const TensorType& type = graph_.node(node).type;

@@ -51,18 +51,18 @@ struct PartitionedGraph {
   /// By Graph::inputs and Graph::outputs.
   std::vector<ValueId> inputs, outputs;
 
-  /// What was thought of for each node where there was a choice, with its costs; for explain().
+  /// What was thought of for each node that had a choice, with its costs; for explain().
   std::vector<std::pair<NodeId, std::string>> choices;
 };
 
 /// Cuts the ops of a graph over the mesh: each by the factors whose moves cost the fewest bytes,
 /// given how its operands are cut, and the wishes of the propagation. What the outputs and marked
 /// tensors are to be cut like is met exactly; outputs have the least tiles. Sums over cut dims stay
-/// parts of a sum as long as what uses them is linear and they have one use, and are then combined
-/// where they are cut least.
+/// parts of a sum as long as what uses them is linear and they have one use. They are then combined
+/// at the node at which they are cut least.
 ///
-/// `input_cuts`: how the inputs are cut already, by Graph::inputs; where the propagation says
-/// otherwise, they are moved first.
+/// `input_cuts`: how the inputs are cut already, by Graph::inputs. Inputs that the propagation cuts
+/// otherwise are moved first.
 PartitionedGraph partition(const Graph& graph, const Mesh& mesh, const Propagation& propagation,
                            const std::vector<Cut>& input_cuts, const PartitionOptions& options);
 

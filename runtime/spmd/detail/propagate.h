@@ -9,16 +9,17 @@
 
 namespace shardwise {
 
-/// How every tensor of a graph is to be cut, as far as the marks say, and where that comes from.
+/// How every tensor of a graph is to be cut, as far as the marks say, and which tensor that comes
+/// from.
 struct Propagation {
   /// By node. Inputs have the least tiles, as specs say.
   std::vector<Cut> cuts;
 
-  /// By node and dim: the neighbour that the axes came from; the node itself where it is marked, -1
-  /// where nothing cuts the dim.
+  /// By node and dim: the neighbour that the axes came from. The node itself if it is marked; -1 if
+  /// nothing cuts the dim.
   std::vector<std::vector<NodeId>> origins;
 
-  /// Where two tensors of a node asked for different things.
+  /// Two tensors of a node asked for different things.
   struct Conflict {
     NodeId node;
     NodeId kept, dropped;  ///< the tensors whose wishes these were
@@ -43,7 +44,7 @@ struct Propagation {
 /// memory do not outvote a batch. A node is visited again only after one of its tensors has
 /// changed.
 ///
-/// Throws where a mark does not fit the mesh or its tensor, naming node and scope.
+/// Throws if a mark does not fit the mesh or its tensor, naming node and scope.
 Propagation propagate(const Graph& graph, const Mesh& mesh);
 
 /// All nodes with their cuts, one a line.

@@ -142,8 +142,8 @@ class Adviser {
          fmt::format("all weights and optimizer state cut over {} too", mesh_.axes()[axis].name));
   }
 
-  /// Plans the program with these marks; keeps the best. Nothing where that cannot be planned, or
-  /// enough was.
+  /// Plans the program with these marks and keeps the best. Gives nothing if that cannot be
+  /// planned, or if enough was planned already.
   std::optional<Proposal> plan(std::vector<Remark> marks, std::string text = "") {
     if (nodes_ + graph_.nodes.size() > kMostNodes && nodes_ > 0) return std::nullopt;
     nodes_ += graph_.nodes.size();
