@@ -194,7 +194,7 @@ class PythonLoader {
  private:
   /// What the loader answers, asked without the GIL while no other thread uses it.
   template <class Answer>
-  Answer alone(Answer (HostLoader::*ask)() const) const {
+  Answer alone(Answer (LoaderRun::*ask)() const) const {
     std::shared_ptr<HostLoader> kept = get();
     const GilRelease released;
     const std::shared_ptr<HostLoader> loader = std::move(kept);  // dropped without the GIL
