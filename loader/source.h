@@ -150,8 +150,8 @@ using RecordLength = std::function<std::int64_t(const Sample& sample, std::size_
 /// if a field is ragged.
 ///
 /// Throws invalid_argument if `fill` or a needed `length` is empty, there is no field, a name
-/// repeats, or size < 0. Error and std::bad_alloc of a function pass through. Any other exception of
-/// it becomes an io error, with the text of a std::exception.
+/// repeats, or size < 0. Error and std::bad_alloc of a function pass through. Any other exception
+/// of it becomes an io error, with the text of a std::exception.
 ///
 ///   const auto squares = callback_source({{"x", DType::i64, {}}}, 100,
 ///                                        [](const Sample& sample, auto record) {

@@ -142,8 +142,8 @@ std::optional<hsize_t> chunk_count(const Shape& shape, const Shape& chunk, hsize
   return count;
 }
 
-// Lists the offsets of all chunks, by their number in row-major order of the grid. False if they are
-// over kMostListedChunks, if the library cannot describe one, or if one is missing, beyond the
+// Lists the offsets of all chunks, by their number in row-major order of the grid. False if they
+// are over kMostListedChunks, if the library cannot describe one, or if one is missing, beyond the
 // dataset or smaller or larger than a whole chunk. The list is then unfinished.
 bool list_chunks(const H5Dataset& dataset, const H5Space& space, const Shape& shape,
                  std::size_t element_bytes, Hdf5Layout& layout) {

@@ -233,9 +233,8 @@ bool if_python_raised(const Error& error,
   try {
     std::rethrow_if_nested(error);
   } catch (const Error& cause) {
-    return if_python_raised(cause, [&](const PythonRaised& raised, const std::string&) {
-      body(raised, error.what());
-    });
+    return if_python_raised(
+        cause, [&](const PythonRaised& raised, const std::string&) { body(raised, error.what()); });
   } catch (...) {
     // Its message is in that of `error`.
   }

@@ -30,9 +30,9 @@ allowed_runtime="shard runtime"
 allowed_loader="shard storage runtime loader"
 allowed_checkpoint="shard storage runtime checkpoint"
 allowed_convert="shard storage runtime checkpoint convert"
-# These are shared all the same: HDF5's one lock, whose header names <hdf5.h>, so it cannot be public; and open files.
+# These are shared all the same: HDF5's one lock, whose header names <hdf5.h>, so it cannot be public; open files; and copies past the cache.
 shared_detail="checkpoint:storage/detail/hdf5.h loader:storage/detail/hdf5.h \
-checkpoint:storage/detail/open_files.h convert:storage/detail/open_files.h"
+checkpoint:storage/detail/open_files.h convert:storage/detail/open_files.h checkpoint:storage/detail/stream_copy.h"
 while read -r file used; do
   own=${file%%/*} allowed=allowed_${file%%/*}
   if [[ $used == shardwise/* ]]; then
@@ -80,7 +80,7 @@ room OpenBLAS '^(cblas|openblas|f77blas)' '^runtime/gemm\.cc$'
 room HDF5 '^(hdf5|H5)' '^(storage/detail/hdf5\.|checkpoint/(detail/(hdf5|write/shard_file)|plugin)[/.])'
 room zstd '^(zstd|zdict)' '^checkpoint/(detail/codec/codec\.cc|plugin/)'
 room xxHash '^(xxhash|xxh3)' '^storage/hash\.cc$'
-room Highway '^hwy/' '^(storage/stream_copy\.cc|checkpoint/detail/codec/(shuffle|zstd/plane_coder)\.cc|runtime/kernels/detail/((philox_blocks|reduce_floats|tile_f32)\.cc|f32_math-inl\.h))$'
+room Highway '^hwy/' '^(storage/detail/stream_copy\.cc|checkpoint/detail/codec/(shuffle|zstd/plane_coder)\.cc|runtime/kernels/detail/((philox_blocks|reduce_floats|tile_f32)\.cc|f32_math-inl\.h))$'
 room libpng '^png' '^loader/detail/image/png_image\.cc$'
 room libjpeg '^(jpeglib|jerror)' '^loader/detail/image/jpeg_image\.cc$'
 room zlib '^zlib' '^loader/'

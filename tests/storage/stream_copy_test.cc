@@ -1,4 +1,4 @@
-#include "shardwise/storage/stream_copy.h"
+#include "shardwise/storage/detail/stream_copy.h"
 
 #include <gtest/gtest.h>
 

@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "shardwise/storage/stream_copy.h"
+#include "shardwise/storage/detail/stream_copy.h"
 
 namespace shardwise::detail {
 namespace {

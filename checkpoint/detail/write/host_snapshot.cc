@@ -7,7 +7,7 @@
 
 #include "shardwise/checkpoint/detail/host_reader.h"
 #include "shardwise/checkpoint/detail/write/save_plan.h"
-#include "shardwise/storage/stream_copy.h"
+#include "shardwise/storage/detail/stream_copy.h"
 
 namespace shardwise::detail {
 namespace {

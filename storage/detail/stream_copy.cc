@@ -1,4 +1,4 @@
-#include "shardwise/storage/stream_copy.h"
+#include "shardwise/storage/detail/stream_copy.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -7,7 +7,7 @@
 // Highway compiles this file once per SIMD target and picks one at run time. The targets are
 // included again from here, so everything up to the second part is inside HWY_NAMESPACE.
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "shardwise/storage/stream_copy.cc"
+#define HWY_TARGET_INCLUDE "shardwise/storage/detail/stream_copy.cc"
 #include <hwy/foreach_target.h>
 // After foreach_target.h, as Highway wants it.
 #include <hwy/cache_control.h>
