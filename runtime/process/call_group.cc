@@ -396,8 +396,8 @@ CallGroup CallGroup::duplicate() const {
 
 CallGroup::Call CallGroup::call(std::string name, std::vector<Fact> same,
                                 milliseconds deadline) const {
-  auto call =
-      std::make_shared<Call::State>(state_, CommonTask{std::move(name), std::move(same)}, deadline);
+  auto call = std::make_shared<Call::State>(
+      Call::State{state_, CommonTask{std::move(name), std::move(same)}, deadline});
   JobMember& member = *state_->member;
   const bool is_first_rank = member.store.rank == 0;
   if (is_first_rank) member.open();
