@@ -196,6 +196,7 @@ std::vector<fs::path> files_of(const fs::path& path, const WeightMap& index) {
   std::set<std::string_view> names;
   for (const auto& [tensor, file] : index) names.insert(file);
   std::vector<fs::path> paths;
+  paths.reserve(names.size());
   for (const std::string_view name : names) paths.push_back(path.parent_path() / name);
   return paths;
 }

@@ -99,6 +99,7 @@ std::vector<WrittenShardFile> write_part(const PartTools& tools, const AttemptDi
     check_tensor(plan.tensors[t], static_cast<std::int64_t>(t), plan.writers.num_writers());
   }
   std::vector<FileEntry> files;
+  files.reserve(written.size());
   for (const WrittenShardFile& file : written) files.push_back(file.entry);
   check_names(plan.tensors, files);
   check_files(files, true);
