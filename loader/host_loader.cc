@@ -67,6 +67,24 @@ HostArray to_host_array(const detail::BatchArray& array, std::vector<detail::Sla
 
 }  // namespace
 
+LoaderRun::LoaderRun(std::unique_ptr<detail::Engine> engine) : engine_(std::move(engine)) {}
+
+LoaderRun::~LoaderRun() = default;
+
+LoaderState LoaderRun::state() const { return engine_->state(); }
+
+std::int64_t LoaderRun::batches_per_epoch() const { return engine_->order().batches_per_epoch(); }
+
+std::int64_t LoaderRun::batches() const { return engine_->order().end_batch(); }
+
+std::optional<BatchRow> LoaderRun::step_of(std::int64_t record, std::int64_t epoch) const {
+  return engine_->step_of(record, epoch);
+}
+
+LoaderStats LoaderRun::stats() const { return engine_->stats(); }
+
+BadRecordLedger LoaderRun::bad_records() const { return engine_->bad_records(); }
+
 HostLoader::HostLoader(std::shared_ptr<const Source> source,
                        const std::vector<FieldPlacement>& placements, LoaderOptions options,
                        LoaderState state, const HostLoaderOptions& host)

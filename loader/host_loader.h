@@ -9,12 +9,16 @@
 #include <vector>
 
 #include "shardwise/loader/loader_options.h"
-#include "shardwise/loader/loader_run.h"
+#include "shardwise/loader/loader_stats.h"
 #include "shardwise/loader/placement.h"
 #include "shardwise/loader/source.h"
 #include "shardwise/runtime/timeline.h"
 
 namespace shardwise {
+
+namespace detail {
+class Engine;
+}
 
 /// What one mesh position holds of an array of a batch.
 struct HostPart {
@@ -65,6 +69,41 @@ struct HostLoaderOptions {
 
   /// Where reading and waiting are recorded; null: nowhere.
   std::shared_ptr<Timeline> timeline = {};
+};
+
+/// The run of batches that a Loader or a HostLoader delivers: where it stands and how it goes.
+/// Thread-compatible.
+class LoaderRun {
+ public:
+  LoaderRun(const LoaderRun&) = delete;
+  LoaderRun& operator=(const LoaderRun&) = delete;
+
+  /// The state of the run after the batches delivered so far: resuming from it delivers the rest.
+  LoaderState state() const;
+
+  /// Rounded up for LastBatch::wrap, whose batches run over the end of epochs.
+  std::int64_t batches_per_epoch() const;
+
+  /// Number of batches of the whole run, delivered or not.
+  std::int64_t batches() const;
+
+  /// The batch and row that hold a record in an epoch; absent if that epoch drops it. O(1). Throws
+  /// invalid_argument if there is no such record or epoch.
+  std::optional<BatchRow> step_of(std::int64_t record, std::int64_t epoch) const;
+
+  LoaderStats stats() const;
+
+  /// The records that BadRecords::substitute or mask have skipped.
+  BadRecordLedger bad_records() const;
+
+ protected:
+  explicit LoaderRun(std::unique_ptr<detail::Engine> engine);
+  ~LoaderRun();
+
+  detail::Engine& engine() { return *engine_; }
+
+ private:
+  std::unique_ptr<detail::Engine> engine_;
 };
 
 /// Minibatches as a Loader makes them, in host memory: for programs that have a runtime of their

@@ -6,8 +6,8 @@
 #include <optional>
 #include <vector>
 
+#include "shardwise/loader/host_loader.h"
 #include "shardwise/loader/loader_options.h"
-#include "shardwise/loader/loader_run.h"
 #include "shardwise/loader/placement.h"
 #include "shardwise/loader/source.h"
 #include "shardwise/runtime/sharded_array.h"

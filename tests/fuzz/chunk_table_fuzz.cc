@@ -71,7 +71,7 @@ const Manifest& fixed_manifest() {
 /// The hash of what a chunk decodes to; that of nothing where it does not.
 std::uint64_t decoded_hash(const ChunkRecord& record, const detail::PieceEntry& piece, DType dtype,
                            std::span<const std::byte> bytes) {
-  if (is_raw(piece, record)) return record.hash;
+  if (is_raw(piece.codec, record)) return record.hash;
   if (record.address > bytes.size() || record.stored_bytes > bytes.size() - record.address) {
     return 0;
   }

@@ -74,7 +74,7 @@ TEST(LoaderState, RejectsAnyOtherText) {
       {"nothing", "", "no JSON object"},
       {"no JSON", "seed=1", "no JSON object"},
       {"cut short", R"({"seed":1,"next_batch":4)", "at its byte 24: Missing a comma or '}'"},
-      {"more behind", R"({"seed":1,"next_batch":4,)" + rest + "}x",
+      {"more after it", R"({"seed":1,"next_batch":4,)" + rest + "}x",
        "The document root must not be followed by other values"},
       {"not UTF-8", "{\"seed\xff\":1}", "a string that is not UTF-8"},
       {"an array", "[1,2,3]", "no JSON object"},

@@ -152,7 +152,7 @@ TEST(TracerState, NaNIsNamedByItsPlaceInTheWholeTensor) {
   Tracer tracer(devices, {.mesh = Mesh::parse("data=2,model=2"), .nan_check = NanCheck::on});
   Tensor x = counting(tracer, {6, 4}, "x");
   mark_sharding(x, {{"data"}, {"model"}});
-  // Not a number for 19 only, which is at [4, 3]: one device finds it, whichever is the first.
+  // Not a number for 19 only, which is at [4, 3]: one device finds it.
   const Tensor y = log((x - 19.0) * (x - 19.0) - 0.5);
   EXPECT_THAT(message_of(ErrorCode::invalid_argument, [&] { tracer.mark_step(); }),
               HasSubstr("on device 3: found NaN at [4, 3]"));

@@ -26,7 +26,7 @@ std::string problem(const ChunkRecord& record, const PieceEntry& piece, std::uin
     return fmt::format("its filter mask is {}, needed is {}", record.filter_mask,
                        unfiltered ? "0" : "0 or 3");
   }
-  if (is_raw(piece, record)) {
+  if (is_raw(piece.codec, record)) {
     if (record.stored_bytes != chunk_bytes) {
       return fmt::format("it is stored as it is in {} bytes, but has {}", record.stored_bytes,
                          chunk_bytes);
@@ -66,8 +66,8 @@ void check_disjoint(std::vector<Span> spans, const std::string& path) {
 
 }  // namespace
 
-bool is_raw(const PieceEntry& piece, const ChunkRecord& record) {
-  return piece.codec == StoredCodec::none || record.filter_mask != 0;
+bool is_raw(StoredCodec codec, const ChunkRecord& record) {
+  return codec == StoredCodec::none || record.filter_mask != 0;
 }
 
 TablesOf tables_of(const Manifest& manifest, std::size_t number) {
@@ -125,7 +125,7 @@ void check_chunk_table(std::span<const TensorEntry> tensors, const TablesOf& of,
       const ChunkRecord& record = records[static_cast<std::size_t>(number)];
       const std::string wrong = problem(record, piece, bytes, entry);
       if (!wrong.empty()) fail(tensor, piece, chunk, wrong);
-      if (of.has_decoded_hashes && is_raw(piece, record)) {
+      if (of.has_decoded_hashes && is_raw(piece.codec, record)) {
         const std::uint64_t decoded = table.decoded_hashes[static_cast<std::size_t>(number)];
         if (decoded != record.hash) {
           fail(tensor, piece, chunk,

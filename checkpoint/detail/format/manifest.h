@@ -174,7 +174,7 @@ static_assert(sizeof(ChunkRecord) == 32);
 inline constexpr std::uint32_t kRawMask = 3;
 
 /// Whether the stored bytes are the chunk's elements as they are.
-bool is_raw(const PieceEntry& piece, const ChunkRecord& record);
+bool is_raw(StoredCodec codec, const ChunkRecord& record);
 
 /// What a file says about its chunks, in the order of their records.
 struct ChunkTable {

@@ -25,7 +25,7 @@ Box chunk_box(const PieceEntry& piece, std::int64_t chunk) {
   for (std::size_t d = piece.chunk.size(); d-- > 0;) {
     const std::int64_t count = (piece.box.extent(d) - 1) / piece.chunk[d] + 1;
     begin[d] += chunk % count * piece.chunk[d];
-    // Not begin + chunk: that may lie beyond 2^63 - 1 at the tensor's edge.
+    // Not begin + chunk: that may be beyond 2^63 - 1 at the tensor's edge.
     end[d] = begin[d] + std::min(piece.chunk[d], piece.box.end(d) - begin[d]);
     chunk /= count;
   }
@@ -53,7 +53,7 @@ PieceEntry PieceList::operator[](std::size_t i) const {
   const auto dataset = static_cast<std::uint64_t>(from[kDataset]);
   piece.dataset = {static_cast<std::uint32_t>(dataset >> 32), static_cast<std::uint32_t>(dataset)};
   piece.layout = static_cast<Layout>(from[kStored] & 0xFF);
-  piece.codec = static_cast<StoredCodec>(from[kStored] >> 8);
+  piece.codec = codec(i);
   return piece;
 }
 

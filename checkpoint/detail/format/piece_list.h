@@ -81,6 +81,7 @@ class PieceList {
   PieceEntry operator[](std::size_t i) const;
   std::int64_t file(std::size_t i) const { return at(i)[kFile]; }
   std::int64_t first_chunk(std::size_t i) const { return at(i)[kFirstChunk]; }
+  StoredCodec codec(std::size_t i) const { return static_cast<StoredCodec>(at(i)[kStored] >> 8); }
 
   /// All have the rank of the first one, in box and chunk.
   void push_back(const PieceEntry& piece);

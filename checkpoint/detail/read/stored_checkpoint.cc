@@ -333,7 +333,7 @@ void check_decoded_hash(const StoredCheckpoint& checkpoint, const ChunkId& id, s
 }
 
 bool stored_raw(const StoredCheckpoint& checkpoint, const ChunkId& id) {
-  return is_raw(checkpoint.piece(id), checkpoint.record(id));
+  return is_raw(checkpoint.tensor(id).pieces.codec(id.piece), checkpoint.record(id));
 }
 
 std::span<const std::byte> decompress_chunk(const StoredCheckpoint& checkpoint, const ChunkId& id,
