@@ -73,7 +73,7 @@ T clip_by_global_norm(std::vector<T>& gradients, double most) {
   const auto square = [](const T& g) { return reduce_sum(g * g, all_dims(g.type().shape.size())); };
   T sum = square(gradients.front());
   for (std::size_t i = 1; i < gradients.size(); ++i) sum = sum + square(gradients[i]);
-  const T norm = sqrt(sum);
+  T norm = sqrt(sum);
   const T factor = min(most / norm, full_like(norm, 1));
   for (T& g : gradients) g = g * factor;
   return norm;
