@@ -6,16 +6,19 @@
 // devices; 1,000 tensors each, 16 KiB of each tensor a device. (FSDP also on 64 and 1,024, to see
 // whether planning depends on their number.) Rank 0 is real: it makes the attempt in FOLDER (or a
 // temporary one), plans and writes its own shard file, takes the reports of all others, which were
-// made up beforehand, each in its real form and size, and writes the manifest. So it does all the
-// work of such a job's coordinator except waiting. Then the step is saved again: this time the
-// ranks are real that one process needs for a restore on another mesh. That restore is opened and
-// planned. A small FSDP job runs first with all ranks real: its files must verify.
+// made up beforehand, each in its real form and size, looks at their files, which are made up as
+// well, and writes the manifest. So it does all the work of such a job's coordinator except
+// waiting. Then the step is saved again: this time the ranks are real that one process needs for a
+// restore on another mesh. That restore is opened and planned. A small FSDP job runs first with all
+// ranks real: its files must verify.
 
 #include <fmt/core.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <cstdint>
+#include <cstring>
 #include <exception>
 #include <filesystem>
 #include <map>
@@ -28,6 +31,7 @@
 
 #include "bench/peak_memory.h"
 #include "checkpoint_bench.h"
+#include "shardwise/checkpoint/detail/format/file_description.h"
 #include "shardwise/checkpoint/detail/read/chunk_reader.h"
 #include "shardwise/checkpoint/detail/together/messages.h"
 #include "shardwise/checkpoint/detail/together/record.h"
@@ -36,6 +40,7 @@
 #include "shardwise/checkpoint/verify.h"
 #include "shardwise/runtime/process/detail/mailbox.h"
 #include "shardwise/runtime/process/detail/message.h"
+#include "shardwise/storage/forwarding_file_system.h"
 
 using namespace shardwise;
 using namespace shardwise::bench;
@@ -141,9 +146,18 @@ class MadeUp {
     for (std::int64_t rank = 0; rank < job.processes; ++rank) {
       const std::uint64_t size = bytes[static_cast<std::size_t>(rank)];
       detail::FileEntry file;
-      file.bytes = size + (std::uint64_t{1} << 20);
-      file.data_end = size + 4096;
-      file.description_hash = {static_cast<std::uint64_t>(rank) * 0x9E3779B97F4A7C15u, size};
+      file.writer = rank;
+      file.chunks = kJobTensors;
+      file.stored_bytes = size;
+      file.data_begin = 4096;
+      file.table_address = file.data_begin + size;
+      file.data_end = file.table_address + kJobTensors * sizeof(detail::ChunkRecord) +
+                      detail::kDescriptionBytes;
+      file.bytes = file.data_end + (std::uint64_t{1} << 20);
+      file.decoded_address = file.pieces_address = file.data_end;
+      const auto words = detail::describe_file(file);
+      file.description_hash = hash128(std::as_bytes(std::span(words)).data(), sizeof words);
+      descriptions_[detail::shard_file_name(rank, job.processes)] = {file, words};
       heads_.push_back({.run = 0,
                         .list = hashes_[stage_of(rank)],
                         .first_writer = rank,
@@ -165,6 +179,13 @@ class MadeUp {
   }
   bool has_begun() const { return !reports_.empty(); }
 
+  struct Described {
+    detail::FileEntry file;
+    std::array<std::uint64_t, detail::kDescriptionWords> words;
+  };
+  /// Of a shard file that nobody has written.
+  const Described& described(const std::string& name) const { return descriptions_.at(name); }
+
   const Bytes& report(int rank) const { return reports_[static_cast<std::size_t>(rank)]; }
   const Bytes& list(int rank) const { return lists_[stage_of(rank)].second; }
 
@@ -178,7 +199,48 @@ class MadeUp {
   std::vector<std::pair<std::int64_t, Bytes>> lists_;  // of each stage, after its last rank
   std::vector<Hash128> hashes_;
   std::vector<detail::RecordHead> heads_;
+  std::map<std::string, Described> descriptions_;
   std::vector<Bytes> reports_;
+};
+
+/// The shard file of a rank that is not real: its size and its description.
+class MadeUpFile final : public File {
+ public:
+  explicit MadeUpFile(const MadeUp::Described& described) : described_(described) {}
+
+  void read_at(std::uint64_t offset, std::byte* data, std::size_t size) override {
+    const std::uint64_t begin = described_.file.data_end - detail::kDescriptionBytes;
+    if (offset != begin || size != detail::kDescriptionBytes) refuse();
+    std::memcpy(data, described_.words.data(), size);
+  }
+  std::uint64_t size() override { return described_.file.bytes; }
+  void write_at(std::uint64_t, const std::byte*, std::size_t) override { refuse(); }
+  void resize(std::uint64_t) override { refuse(); }
+  void sync() override {}
+  void close() override {}
+
+ private:
+  [[noreturn]] static void refuse() {
+    throw std::logic_error("rank 0 asks a file that is not real for more than its description");
+  }
+
+  const MadeUp::Described& described_;
+};
+
+/// Opens what is not on the disk as a made-up file.
+class WithMadeUpFiles final : public ForwardingFileSystem {
+ public:
+  explicit WithMadeUpFiles(const MadeUp& made_up) : made_up_(made_up) {}
+
+  std::unique_ptr<File> open(const std::filesystem::path& path) override {
+    if (path.extension() != ".h5" || std::filesystem::exists(path)) {
+      return ForwardingFileSystem::open(path);
+    }
+    return std::make_unique<MadeUpFile>(made_up_.described(path.filename().string()));
+  }
+
+ private:
+  const MadeUp& made_up_;
 };
 
 /// The messages of a job; only some ranks are real, and are threads here.
@@ -256,6 +318,9 @@ double save(const Job& job, const std::filesystem::path& root, std::int64_t step
         ManagerOptions options;
         options.threads = 1;
         options.devices = job.devices;
+        if (network.made_up != nullptr) {
+          options.file_system = std::make_shared<WithMadeUpFiles>(*network.made_up);
+        }
         options.group = ProcessGroup(std::make_shared<Rank>(network, rank));
         CheckpointManager manager(root, options);
         const double time = seconds(

@@ -172,7 +172,7 @@ void CheckpointReader::read(std::span<const BoxTarget> targets) const {
 std::vector<StoredChunk> CheckpointReader::chunks(std::size_t tensor) const {
   if (tensor >= impl_->infos.size()) {
     throw Error(ErrorCode::no_such_name,
-                fmt::format("chunks of checkpoint {}: found tensor number {}, needed 0 to {}",
+                fmt::format("chunks of checkpoint {}: there is no tensor number {}, there are {}",
                             directory().string(), tensor, impl_->infos.size()));
   }
   const Box whole = Box::whole(impl_->infos[tensor].shape);
@@ -181,14 +181,13 @@ std::vector<StoredChunk> CheckpointReader::chunks(std::size_t tensor) const {
   const detail::StoredCheckpoint& checkpoint = *view;
   std::vector<StoredChunk> chunks;
   if (!checkpoint.manifest.has_decoded_hashes()) return chunks;
-  const std::size_t pieces = checkpoint.manifest.tensors[tensor].pieces.size();
-  for (std::size_t p = 0; p < pieces; ++p) {
-    const detail::PieceEntry piece = checkpoint.manifest.tensors[tensor].pieces[p];
-    for (std::int64_t c = 0; c < detail::num_chunks(piece); ++c) {
-      const detail::ChunkId id{tensor, p, c};
-      chunks.push_back({detail::chunk_box(piece, c), checkpoint.decoded_bytes(id),
-                        checkpoint.decoded_hash(id), checkpoint.record(id).stored_bytes});
+  std::size_t p = 0;
+  for (const detail::PieceEntry& piece : checkpoint.manifest.tensors[tensor].pieces) {
+    const std::int64_t count = num_chunks(piece);
+    for (std::int64_t c = 0; c < count; ++c) {
+      chunks.push_back({chunk_box(piece, c), piece.chunk, checkpoint.decoded_hash({tensor, p, c})});
     }
+    ++p;
   }
   return chunks;
 }

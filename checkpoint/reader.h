@@ -25,9 +25,10 @@ struct BoxTarget {
 /// A chunk of a tensor as a checkpoint has it.
 struct StoredChunk {
   Box box;             ///< its elements, global
-  std::size_t bytes;   ///< decoded, with the padding of a chunk that reaches over its piece
-  std::uint64_t hash;  ///< XXH3-64 of the decoded bytes
-  std::size_t stored_bytes;
+  Shape extents;       ///< with the padding of a chunk that reaches over its piece
+  std::uint64_t hash;  ///< XXH3-64 of the decoded bytes of these extents
+
+  bool operator==(const StoredChunk&) const = default;
 };
 
 /// Reads any box of any tensor of one committed checkpoint, however its writer had it cut.

@@ -110,9 +110,10 @@ class Comparison {
     if (both_nan && (!exactly_ || !same_dtype_)) return false;
     if (!has_nan) {
       const long double distance = x == y ? 0 : std::fabs(x - y);
-      const bool near =
-          exactly_ ? !same_dtype_ && distance == 0 : distance <= atol_ + rtol_ * std::fabs(y);
-      if (near) return false;
+      // Of an infinity any distance would be within rtol.
+      const bool within =
+          std::isinf(x) || std::isinf(y) ? x == y : distance <= atol_ + rtol_ * std::fabs(y);
+      if (exactly_ ? !same_dtype_ && distance == 0 : within) return false;
       found.max_abs = std::max(found.max_abs, distance);
       if (distance > 0) {
         const long double relative =
@@ -241,15 +242,18 @@ class Run {
     const auto* b = dynamic_cast<const CheckpointReader*>(&second_);
     if (a == nullptr || b == nullptr) return std::nullopt;
     if (pair.diff.first_dtype != pair.diff.second_dtype) return std::nullopt;
-    std::unordered_map<std::string, std::pair<std::uint64_t, std::size_t>> known;
+    const auto place = [](const StoredChunk& chunk) {
+      return to_string(chunk.box) + to_string(chunk.extents);
+    };
+    std::unordered_map<std::string, std::uint64_t> known;
     for (const StoredChunk& chunk : b->chunks(pair.second)) {
-      known[to_string(chunk.box)] = {chunk.hash, chunk.bytes};
+      known.emplace(place(chunk), chunk.hash);
     }
     std::vector<Box> unequal;
     std::size_t skipped = 0;
     for (const StoredChunk& chunk : a->chunks(pair.first)) {
-      const auto found = known.find(to_string(chunk.box));
-      if (found != known.end() && found->second == std::pair(chunk.hash, chunk.bytes)) {
+      const auto found = known.find(place(chunk));
+      if (found != known.end() && found->second == chunk.hash) {
         skipped += num_bytes(chunk.box.shape(), pair.first_bytes());
       } else {
         unequal.push_back(chunk.box);

@@ -11,15 +11,16 @@
 namespace shardwise {
 
 struct DiffOptions {
-  /// Most host bytes held at once beyond what the two readers hold. At least 1 MiB.
+  /// Most host bytes held at once beyond what the two readers hold, and about 500 bytes for each
+  /// chunk of a tensor, if both are checkpoints. At least 1 MiB.
   std::size_t memory_budget_bytes = std::size_t{128} << 20;
 
   /// Workers that compare; 0: as many as the machine has cores.
   int threads = 0;
 
   /// How far a second number may be from the first, as numpy.allclose says it: elements are equal
-  /// if |first - second| <= atol + rtol * |second|, or if both are NaN. Both 0: if their bits are
-  /// equal.
+  /// if |first - second| <= atol + rtol * |second|, or if both are NaN or the same infinity. Both
+  /// 0: if their bits are equal.
   double atol = 0, rtol = 0;
 
   /// Of all logical bytes of the first's tensors that are compared.

@@ -18,6 +18,21 @@
 
 namespace shardwise::tools {
 namespace fs = std::filesystem;
+namespace {
+
+bool is_safetensors(const fs::path& path) { return path.extension() == ".safetensors"; }
+
+/// Whether a directory has an entry of a kind. False if it cannot be listed.
+bool holds(const fs::path& directory, bool (*of_kind)(const fs::path&)) {
+  std::error_code error;
+  for (fs::directory_iterator entry(directory, error), end; !error && entry != end;
+       entry.increment(error)) {
+    if (of_kind(entry->path())) return true;
+  }
+  return false;
+}
+
+}  // namespace
 
 Mesh parse_mesh(const std::string& mesh, const std::string& devices) {
   if (mesh.find_first_not_of(' ') == std::string::npos) {
@@ -84,7 +99,7 @@ std::string suggestion(std::string_view word, const std::vector<std::string>& kn
 
 std::string foreign_format(const fs::path& path) {
   std::error_code ignored;
-  if (path.extension() == ".safetensors") {
+  if (is_safetensors(path)) {
     return "safetensors: `shardwise import` makes a checkpoint of it";
   }
   if (fs::exists(path / ".metadata", ignored)) {
@@ -94,14 +109,13 @@ std::string foreign_format(const fs::path& path) {
       fs::exists(path / "_METADATA", ignored)) {
     return "a checkpoint of Orbax: shardwise.import_orbax of Python makes one of it";
   }
-  for (fs::directory_iterator entry(path, ignored), end; !ignored && entry != end;
-       entry.increment(ignored)) {
-    if (entry->path().extension() == ".safetensors") {
-      return "safetensors files: `shardwise import` makes a checkpoint of them";
-    }
+  if (holds(path, is_safetensors)) {
+    return "safetensors files: `shardwise import` makes a checkpoint of them";
   }
   return {};
 }
+
+bool is_step(const fs::path& path) { return path.filename().string().rfind("step-", 0) == 0; }
 
 bool is_checkpoint(const fs::path& path) {
   std::error_code ignored;
@@ -133,7 +147,7 @@ fs::path resolve_checkpoint(const std::string& path) {
   if (is_checkpoint(path)) return path;
   const fs::path root = existing_root(path);
   // A step directory without a manifest is damaged, not a root.
-  if (root.filename().string().rfind("step-", 0) == 0) {
+  if (is_step(root)) {
     throw Error(ErrorCode::not_found,
                 fmt::format("{} holds no manifest.json: not a committed checkpoint", path));
   }
@@ -149,11 +163,16 @@ fs::path resolve_checkpoint(const std::string& path) {
 
 std::unique_ptr<BoxReader> open_tensors(const std::string& path, const ReadOptions& options) {
   std::error_code ignored;
-  const bool is_safetensors =
-      !is_checkpoint(path) && fs::exists(path, ignored) &&
-      (!fs::is_directory(path, ignored) || foreign_format(path).rfind("safetensors", 0) == 0);
-  if (is_safetensors) return std::make_unique<SafetensorsReader>(path);
+  const bool is_file = fs::exists(path, ignored) && !fs::is_directory(path, ignored);
+  const bool has_steps = is_checkpoint(path) || holds(path, is_step);
+  if (is_file || (!has_steps && holds(path, is_safetensors))) {
+    return std::make_unique<SafetensorsReader>(path);
+  }
   return std::make_unique<CheckpointReader>(resolve_checkpoint(path), options);
+}
+
+Sharding saved_sharding(const TensorInfo& tensor) {
+  return tensor.sharding.value_or(Sharding::replicated(Mesh::line(1), tensor.shape.size()));
 }
 
 std::string text_or_file(const std::string& argument) {

@@ -52,8 +52,14 @@ std::string suggestion(std::string_view word, const std::vector<std::string>& kn
 std::filesystem::path resolve_checkpoint(const std::string& path);
 
 /// The tensors of a checkpoint, as resolve_checkpoint finds it, or of safetensors files: a file, an
-/// .index.json, or a folder of them.
+/// .index.json, or a folder of them that holds no steps.
 std::unique_ptr<BoxReader> open_tensors(const std::string& path, const ReadOptions& options);
+
+/// As the tensor was saved; whole on one device if that is not known.
+Sharding saved_sharding(const TensorInfo& tensor);
+
+/// Whether a path has the name of a step's directory.
+bool is_step(const std::filesystem::path& path);
 
 /// Whether a path is a checkpoint directory itself (holds a manifest).
 bool is_checkpoint(const std::filesystem::path& path);

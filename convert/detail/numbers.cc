@@ -24,29 +24,26 @@ long double plain(const std::byte* at) {
 long double half(const std::byte* at) { return f16_to_f32(load<std::uint16_t>(at)); }
 long double brain(const std::byte* at) { return bf16_to_f32(load<std::uint16_t>(at)); }
 
-/// The formats of one byte, as ml_dtypes and ONNX define them: a sign, `exponent` bits, the rest is
-/// the mantissa.
+/// Has the exponent of f16, and the upper bits of its mantissa.
+long double upper_half(const std::byte* at) {
+  return f16_to_f32(static_cast<std::uint16_t>(load<std::uint8_t>(at) << 8));
+}
+
+/// The formats of one byte without infinities, as ml_dtypes and ONNX define them: a sign,
+/// `exponent` bits, the rest is the mantissa.
 struct Small {
   int exponent, bias;
-  bool has_infinity;  ///< as in IEEE 754: all ones in the exponent are infinity or NaN
-  unsigned nan;       ///< else: the bits that are NaN, with `nan_mask` applied
-  unsigned nan_mask;
+  unsigned nan_mask, nan;  ///< it is NaN if the bits of the mask are these
 };
 
 template <Small kSmall>
 long double small(const std::byte* at) {
   const auto bits = load<std::uint8_t>(at);
+  if ((bits & kSmall.nan_mask) == kSmall.nan) return std::numeric_limits<long double>::quiet_NaN();
   const int mantissa_bits = 7 - kSmall.exponent;
   const int mantissa = bits & ((1 << mantissa_bits) - 1);
   const int exponent = (bits >> mantissa_bits) & ((1 << kSmall.exponent) - 1);
   const long double sign = (bits & 0x80) != 0 ? -1 : 1;
-  if (kSmall.has_infinity && exponent == (1 << kSmall.exponent) - 1) {
-    return mantissa == 0 ? sign * std::numeric_limits<long double>::infinity()
-                         : std::numeric_limits<long double>::quiet_NaN();
-  }
-  if (!kSmall.has_infinity && (bits & kSmall.nan_mask) == kSmall.nan) {
-    return std::numeric_limits<long double>::quiet_NaN();
-  }
   if (exponent == 0) return sign * std::ldexp(mantissa * 1.0L, 1 - kSmall.bias - mantissa_bits);
   return sign * std::ldexp((mantissa + (1 << mantissa_bits)) * 1.0L,
                            exponent - kSmall.bias - mantissa_bits);
@@ -58,8 +55,8 @@ long double power_of_two(const std::byte* at) {
                       : std::ldexp(1.0L, bits - 127);
 }
 
-constexpr Small kE4m3fn{4, 7, false, 0x7F, 0x7F}, kE5m2{5, 15, true, 0, 0},
-    kE4m3fnuz{4, 8, false, 0x80, 0xFF}, kE5m2fnuz{5, 16, false, 0x80, 0xFF};
+constexpr Small kE4m3fn{4, 7, 0x7F, 0x7F}, kE4m3fnuz{4, 8, 0xFF, 0x80},
+    kE5m2fnuz{5, 16, 0xFF, 0x80};
 
 }  // namespace
 
@@ -96,7 +93,7 @@ Numbers numbers_of(DType dtype) {
     case DType::f8_e4m3fn:
       return one(true, small<kE4m3fn>);
     case DType::f8_e5m2:
-      return one(true, small<kE5m2>);
+      return one(true, upper_half);
     case DType::f8_e4m3fnuz:
       return one(true, small<kE4m3fnuz>);
     case DType::f8_e5m2fnuz:

@@ -173,9 +173,7 @@ class HeaderJson final : public StrictJson {
   bool refuse(std::string_view found) override {
     corrupt_header(fmt::format("{}: found {}, needed is {}", where(), found, needed()));
   }
-  bool not_json(std::size_t byte) override {
-    corrupt_header(fmt::format("the header is not JSON at its byte {}", byte));
-  }
+  bool unreadable(const std::string& problem) override { corrupt_header("the header " + problem); }
 
   SafetensorsHeader header_;
   In in_ = In::text;

@@ -82,9 +82,7 @@ class IndexJson final : public StrictJson {
                                             : "tensor " + shown(key_),
                               found, needed));
   }
-  bool not_json(std::size_t byte) override {
-    corrupt_index(fmt::format("it is not JSON at its byte {}", byte));
-  }
+  bool unreadable(const std::string& problem) override { corrupt_index("it " + problem); }
 
   WeightMap map_;
   int depth_ = 0;                // 1 in the index, 2 in the weight map

@@ -1,5 +1,6 @@
 #include "shardwise/convert/detail/strict_json.h"
 
+#include <fmt/format.h>
 #include <rapidjson/memorystream.h>
 #include <rapidjson/reader.h>
 
@@ -18,6 +19,10 @@ using rapidjson::SizeType;
 constexpr unsigned kStrictFlags = rapidjson::kParseIterativeFlag |
                                   rapidjson::kParseValidateEncodingFlag |
                                   rapidjson::kParseNumbersAsStringsFlag;
+
+std::string not_json_at(std::size_t byte) {
+  return fmt::format("is not JSON at its byte {}", byte);
+}
 
 class Events {
  public:
@@ -54,34 +59,46 @@ class Events {
   bool Key(const char* text, SizeType bytes, bool) {
     return check({text, bytes}) && to_.key({text, bytes});
   }
-  bool StartObject() { return to_.start_object(); }
-  bool EndObject(SizeType) { return to_.end_object(); }
-  bool StartArray() { return to_.start_array(); }
-  bool EndArray(SizeType) { return to_.end_array(); }
+  bool StartObject() { return enter() && to_.start_object(); }
+  bool EndObject(SizeType) { return leave() && to_.end_object(); }
+  bool StartArray() { return enter() && to_.start_array(); }
+  bool EndArray(SizeType) { return leave() && to_.end_array(); }
 
  private:
   // RapidJSON 1.1.0 takes "\udc00", half of a character.
   bool check(std::string_view text) {
     return text.find('\xED') == std::string_view::npos || is_utf8(text) || refuse_text();
   }
-  bool refuse_text() { return to_.not_json(stream_.Tell()); }
+  bool refuse_text() { return to_.unreadable(not_json_at(stream_.Tell())); }
+
+  // The parser's own stack grows by 8 bytes a level.
+  bool enter() {
+    return ++depth_ <= StrictJson::kMostNested ||
+           to_.unreadable(fmt::format("is nested deeper than {} levels at its byte {}",
+                                      StrictJson::kMostNested, stream_.Tell()));
+  }
+  bool leave() {
+    --depth_;
+    return true;
+  }
 
   StrictJson& to_;
   const rapidjson::MemoryStream& stream_;
+  std::size_t depth_ = 0;
 };
 
 }  // namespace
 
 bool StrictJson::parse(std::string_view text) {
   const std::size_t zero = text.find('\0');  // the parser would take it for the end
-  if (zero != text.npos) return not_json(zero + 1);
+  if (zero != text.npos) return unreadable(not_json_at(zero + 1));
   rapidjson::MemoryStream stream(text.data(), text.size());
   rapidjson::Reader reader;
   Events events(*this, stream);
   const rapidjson::ParseResult result = reader.Parse<kStrictFlags>(stream, events);
   if (!result.IsError()) return true;
   if (result.Code() == rapidjson::kParseErrorTermination) return false;
-  return not_json(result.Offset() + 1);
+  return unreadable(not_json_at(result.Offset() + 1));
 }
 
 }  // namespace shardwise::detail

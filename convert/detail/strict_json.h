@@ -8,10 +8,13 @@
 namespace shardwise::detail {
 
 /// What a JSON text holds, value by value, without a tree: text from outside takes no more memory
-/// than what is kept of it, however deep it is nested. Derived classes take what they want; all
-/// else is refused. What they return false for ends the parse.
+/// than what is kept of it. Derived classes take what they want; all else is refused. What they
+/// return false for ends the parse.
 class StrictJson {
  public:
+  /// As deep as a manifest may be.
+  static constexpr std::size_t kMostNested = 256;
+
   virtual ~StrictJson() = default;
 
   /// Nothing may follow the value. False if a derived class ended it.
@@ -30,7 +33,9 @@ class StrictJson {
 
   /// Throws, or returns false to end the parse.
   virtual bool refuse(std::string_view found) = 0;
-  virtual bool not_json(std::size_t byte) = 0;
+
+  /// The same for a text that "is not JSON at its byte 7", or is nested too deep.
+  virtual bool unreadable(const std::string& problem) = 0;
 };
 
 }  // namespace shardwise::detail

@@ -36,7 +36,7 @@ class StringMapJson final : public StrictJson {
 
  private:
   bool refuse(std::string_view) override { return false; }
-  bool not_json(std::size_t) override { return false; }
+  bool unreadable(const std::string&) override { return false; }
 
   const std::string_view member_;
   const int depth_of_map_;
@@ -49,7 +49,7 @@ class StringMapJson final : public StrictJson {
 class AnyJson final : public StrictJson {
  private:
   bool refuse(std::string_view) override { return true; }
-  bool not_json(std::size_t) override { return false; }
+  bool unreadable(const std::string&) override { return false; }
 };
 
 }  // namespace

@@ -228,6 +228,12 @@ TEST(GroupSave, RefusesRanksThatDoNotAgree) {
       }),
       Each(AllOf(HasSubstr("tensor \"w\" is f32 [6, 4] over data=3 as data,- (ceil) on rank 0"),
                  HasSubstr("f32 [6, 5] over data=3 as data,- (ceil) on rank 2"))));
+  // These place the same, but ranks would divide the replicas differently.
+  EXPECT_THAT(save([&](int rank) {
+                return tensor("w", {6, 4}, rank == 1 ? "data=3@2,1,0" : "data=3", "-,-");
+              }),
+              Each(AllOf(HasSubstr("over data=3 as -,- (ceil) on rank 0"),
+                         HasSubstr("over data=3@2,1,0 as -,- (ceil) on rank 1"))));
   EXPECT_THAT(save([&](int rank) {
                 return tensor("w", {6, 4}, rank == 1 ? "data=2" : "data=3", "data,-");
               }),

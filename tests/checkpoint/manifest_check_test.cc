@@ -28,6 +28,15 @@ Manifest valid_manifest() {
       .manifest;
 }
 
+/// As the parser does, of a manifest of version 1.
+void check_manifest(const Manifest& manifest) {
+  for (std::size_t t = 0; t < manifest.tensors.size(); ++t) {
+    check_listed_tensor(manifest.tensors[t], static_cast<std::int64_t>(t));
+  }
+  check_files(manifest.files, manifest.has_decoded_hashes());
+  check_lists(manifest.tensors, manifest.files);
+}
+
 TEST(ManifestCheck, PassesWhatAWriterMakes) {
   check_manifest(valid_manifest());
   check_manifest({});

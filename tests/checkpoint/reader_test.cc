@@ -7,6 +7,7 @@
 #include <cstring>
 #include <thread>
 
+#include "shardwise/storage/hash.h"
 #include "testing/errors.h"
 #include "testing/faulty_file_system.h"
 #include "testing/hand_made_checkpoint.h"
@@ -63,6 +64,23 @@ TEST_F(Reader, SaysWhatTheCheckpointHolds) {
   EXPECT_EQ(info.chunks, 32);
   EXPECT_EQ(info.logical_bytes, 16384u);
   EXPECT_EQ(info.stored_bytes, 16384u);
+}
+
+TEST_F(Reader, TellsTheChunksOfATensor) {
+  const CheckpointReader reader = open();
+  const std::vector<StoredChunk> chunks = reader.chunks(1);
+  EXPECT_EQ(chunks.size(), 32u);
+  std::int64_t elements = 0;
+  for (const StoredChunk& chunk : chunks) {
+    elements += chunk.box.num_elements();
+    EXPECT_EQ(chunk.extents, chunk.box.shape());
+    std::vector<std::byte> bytes(num_bytes(chunk.extents, 4));
+    reader.read(1, chunk.box, bytes);
+    EXPECT_EQ(chunk.hash, hash64(bytes.data(), bytes.size()));
+  }
+  EXPECT_EQ(elements, 64 * 64);
+  EXPECT_THAT(message_of(ErrorCode::no_such_name, [&] { reader.chunks(2); }),
+              HasSubstr("there is no tensor number 2, there are 2"));
 }
 
 TEST_F(Reader, SuggestsNamesForOneThatIsNotThere) {

@@ -89,6 +89,14 @@ TEST(Diff, BitsAreComparedUnlessThereIsATolerance) {
   EXPECT_EQ(one.first_value, "nan");
   EXPECT_EQ(diff_of(DType::f32, {infinity}, {infinity}, {.atol = 1}).differing, 0);
   EXPECT_EQ(diff_of(DType::f32, {infinity}, {1}, {.atol = 1}).max_abs, infinity);
+  const DiffOptions wide{.rtol = 1};
+  EXPECT_EQ(diff_of(DType::f32, {1}, {infinity}, wide).differing, 1);
+  EXPECT_EQ(diff_of(DType::f32, {infinity}, {1}, wide).differing, 1);
+  EXPECT_EQ(diff_of(DType::f32, {infinity}, {-infinity}, wide).differing, 1);
+  EXPECT_EQ(diff_of(DType::f32, {-infinity}, {-infinity}, wide).differing, 0);
+  const Memory in_f32 = Memory().add<float>("x", DType::f32, {1}, {infinity});
+  const Memory in_f64 = Memory().add<double>("x", DType::f64, {1}, {infinity});
+  EXPECT_EQ(diff(in_f32, in_f64, {.atol = 1}).tensors[0].differing, 0);
   EXPECT_EQ(diff_of(DType::f32, {1.0f}, {1.01f}, {.rtol = 0.02}).differing, 0);
   EXPECT_EQ(diff_of(DType::f32, {1.0f}, {1.01f}, {.rtol = 0.005}).differing, 1);
 }

@@ -22,8 +22,7 @@ namespace {
 // The sharding in which a tensor is restored: as it was saved, unless the options say otherwise.
 Sharding wanted_sharding(const TensorInfo& info, const RestoreBenchOptions& options) {
   try {
-    const Sharding saved =
-        info.sharding.value_or(Sharding::replicated(Mesh::line(1), info.shape.size()));
+    const Sharding saved = saved_sharding(info);
     const bool as_saved = !options.mesh && !options.spec;
     Sharding sharding(options.mesh ? parse_mesh(*options.mesh) : saved.mesh(),
                       options.spec ? PartitionSpec::parse(*options.spec) : saved.spec(),

@@ -6,6 +6,7 @@
 #include <system_error>
 
 #include "output.h"
+#include "parse.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise::tools {
@@ -20,7 +21,7 @@ void refuse_steps(const fs::path& directory) {
   std::error_code error;
   for (fs::directory_iterator entry(directory, error), end; !error && entry != end;
        entry.increment(error)) {
-    if (entry->path().filename().string().rfind("step-", 0) != 0) continue;
+    if (!is_step(entry->path())) continue;
     throw Error(ErrorCode::already_exists,
                 fmt::format("bench save --keep: {} holds {} already; a directory without steps is "
                             "needed",

@@ -24,7 +24,8 @@ std::string mesh_text(const TensorInfo& tensor) {
 }
 
 std::string spec_text(const TensorInfo& tensor) {
-  if (!tensor.sharding || tensor.shape.empty()) return "(scalar)";
+  if (tensor.shape.empty()) return "(scalar)";
+  if (!tensor.sharding) return "(boxes)";
   const std::string spec = tensor.sharding->spec().to_string();
   const UnevenPolicy& policy = tensor.sharding->policy();
   return policy == UnevenPolicy() ? spec : spec + " " + policy.to_string();
@@ -74,8 +75,7 @@ std::vector<RestoreTraffic> ways_to_restore(const std::vector<TensorInfo>& tenso
   requests.reserve(tensors.size());
   std::int64_t devices = options.processes;
   for (const TensorInfo& tensor : tensors) {
-    const Sharding sharding =
-        tensor.sharding.value_or(Sharding::replicated(Mesh::line(1), tensor.shape.size()));
+    const Sharding sharding = saved_sharding(tensor);
     const Mesh& mesh = sharding.mesh();
     check_listed(mesh, "inspect");
     for (std::int64_t p = 0; p < mesh.size(); ++p) {

@@ -22,9 +22,7 @@ namespace {
 // any other.
 constexpr int kDamaged = 1, kCouldNotTell = 3;
 
-bool names_one(const std::filesystem::path& path) {
-  return is_checkpoint(path) || path.filename().string().rfind("step-", 0) == 0;
-}
+bool names_one(const std::filesystem::path& path) { return is_checkpoint(path) || is_step(path); }
 
 std::vector<std::filesystem::path> checkpoints(const std::string& path) {
   const std::filesystem::path given = existing_root(path);

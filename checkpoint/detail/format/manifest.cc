@@ -113,6 +113,7 @@ struct MeshTexts {
   explicit MeshTexts(std::span<const TensorEntry> tensors) {
     std::unordered_map<std::string, std::int64_t> numbers;
     const Mesh* before = nullptr;
+    std::int64_t number = -1;  // of the mesh before
     for (const TensorEntry& tensor : tensors) {
       if (!tensor.sharding) {
         of_tensor.push_back(-1);
@@ -129,12 +130,26 @@ struct MeshTexts {
     }
   }
 
-  std::int64_t number = -1;  // of the mesh before
   std::vector<std::string> texts;
   std::vector<std::int64_t> of_tensor;
 };
 
 }  // namespace
+
+std::vector<TensorEntry> without_pieces(std::span<const TensorEntry> tensors) {
+  std::vector<TensorEntry> copies;
+  copies.reserve(tensors.size());
+  for (const TensorEntry& tensor : tensors) {
+    copies.push_back({.name = tensor.name,
+                      .dtype = tensor.dtype,
+                      .shape = tensor.shape,
+                      .index = {},
+                      .pieces = {},
+                      .sharding = tensor.sharding,
+                      .listed = tensor.listed});
+  }
+  return copies;
+}
 
 std::string name_problem(std::string_view name) {
   if (name.empty()) return "is empty";

@@ -59,6 +59,8 @@ struct TensorEntry {
   bool operator==(const TensorEntry&) const = default;
 };
 
+std::vector<TensorEntry> without_pieces(std::span<const TensorEntry> tensors);
+
 struct FileEntry {
   std::string name = {};
   std::uint64_t bytes = 0;

@@ -253,19 +253,4 @@ void check_files(std::span<const FileEntry> files, bool has_decoded_hashes) {
   }
 }
 
-void check_manifest(const Manifest& manifest) {
-  const bool listed = manifest.version == kListedVersion;
-  for (std::size_t t = 0; t < manifest.tensors.size(); ++t) {
-    const auto number = static_cast<std::int64_t>(t);
-    if (listed) {
-      check_listed_tensor(manifest.tensors[t], number);
-    } else {
-      check_tensor(manifest.tensors[t], number, manifest.writers.num_writers());
-    }
-  }
-  if (listed) check_files(manifest.files, manifest.has_decoded_hashes());
-  check_names(manifest.tensors, manifest.files);
-  if (listed) check_records(manifest.tensors, manifest.files);
-}
-
 }  // namespace shardwise::detail

@@ -42,7 +42,4 @@ std::string file_problem(const FileEntry& file, bool has_decoded_hashes);
 /// was read, or is going to be written.
 void check_files(std::span<const FileEntry> files, bool has_decoded_hashes);
 
-/// All that the manifest itself says; in version 2 the files say the rest.
-void check_manifest(const Manifest& manifest);
-
 }  // namespace shardwise::detail

@@ -118,13 +118,15 @@ TensorEntry tensor_of(const JsonValue& value, std::int64_t number) {
   return tensor;
 }
 
-/// What three texts say, and what those before said: mostly the next ones are the same.
+/// What three texts say, and what those before said: mostly the next ones are the same. Texts stay
+/// as long as this is used.
 class LastSharding {
  public:
   /// `parsed_mesh` is of the text. Throws what is wrong with them.
   const Sharding& of(std::string_view mesh, const Mesh* parsed_mesh, std::string_view spec,
                      std::string_view policy) {
-    if (!last_ || mesh != mesh_ || spec != spec_ || policy != policy_) {
+    const bool same_mesh = mesh.data() == mesh_.data() || mesh == mesh_;  // it may be long
+    if (!last_ || !same_mesh || spec != spec_ || policy != policy_) {
       last_ = Sharding(parsed_mesh != nullptr ? *parsed_mesh : Mesh::parse(mesh),
                        PartitionSpec::parse(spec), UnevenPolicy::parse(policy));
       mesh_ = mesh;
@@ -136,7 +138,7 @@ class LastSharding {
 
  private:
   std::optional<Sharding> last_;
-  std::string mesh_, spec_, policy_;
+  std::string_view mesh_, spec_, policy_;
 };
 
 TensorEntry listed_tensor_of(const JsonValue& value, std::int64_t number, LastSharding& last) {

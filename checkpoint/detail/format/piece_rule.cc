@@ -30,6 +30,10 @@ std::int64_t multiply_divide(std::int64_t a, std::int64_t b, std::int64_t c) {
 
 }  // namespace
 
+bool same_pieces(const Sharding& a, const Sharding& b) {
+  return a == b && a.mesh().devices() == b.mesh().devices();
+}
+
 WriterMap WriterMap::even(std::int64_t devices, std::int64_t writers) {
   std::vector<std::int64_t> starts;
   starts.reserve(static_cast<std::size_t>(writers) + 1);

@@ -27,6 +27,10 @@ inline constexpr std::int64_t kMostWriters = 99'999;
 /// Of all processes of a job; products with kMostWriters do not overflow.
 inline constexpr std::int64_t kMostDevices = std::int64_t{1} << 40;
 
+/// Whether two shardings give each writer the same pieces. Equal ones place the same, but may
+/// number the devices differently, and replicas are divided by that number.
+bool same_pieces(const Sharding& a, const Sharding& b);
+
 /// Which of a checkpoint's writers saves what each device holds: writer w has the devices
 /// [starts[w], starts[w + 1]). Writers are numbered through all processes of a job, and each writes
 /// one shard file. Immutable.

@@ -22,8 +22,9 @@ void hash_range(File& file, std::uint64_t begin, std::uint64_t end, Hasher128& h
 void check_structure(const StoredCheckpoint& checkpoint, std::size_t file,
                      const ReadFunction& read = nullptr);
 
-/// Reads all of a shard file and compares its size, its tables, HDF5's own bytes and the stored
-/// bytes of every chunk with their hashes. Throws as above.
+/// Compares the size of a shard file, and the hashes of its tables, of HDF5's own bytes and of the
+/// stored bytes of every chunk. What is between chunks means nothing and is not read. Throws as
+/// above.
 void check_file(StoredCheckpoint& checkpoint, std::size_t file);
 
 }  // namespace shardwise::detail

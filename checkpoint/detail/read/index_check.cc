@@ -69,8 +69,9 @@ std::string check_index(File& file, const std::string& path, const Manifest& man
     // Not from what the shard files say: one of them may be what is damaged.
     Manifest placed;
     if (manifest.version != kListedVersion) {
-      placed = manifest;
-      for (TensorEntry& tensor : placed.tensors) tensor.pieces.clear();
+      placed.writers = manifest.writers;
+      placed.files = manifest.files;
+      placed.tensors = without_pieces(manifest.tensors);
       place_pieces(placed);
     }
     const Manifest& from = manifest.version == kListedVersion ? manifest : placed;

@@ -14,8 +14,9 @@
 #include "shardwise/runtime/process/process_group.h"
 #include "shardwise/storage/file.h"
 
-// A step of the fast tier, put together from what the hosts have of it. Each process checks every
-// byte of the files that it needs, its own ones, too; instead of a bad one it takes another copy.
+// A step of the fast tier, put together from what the hosts have of it. Each process
+// compares the hashes of all bytes that mean something in the files that it needs, its own ones,
+// too; instead of a bad one it takes another copy.
 namespace shardwise::detail {
 
 /// A copy of a file that a process found to be bad.

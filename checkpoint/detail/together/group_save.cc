@@ -116,10 +116,10 @@ class GroupSave {
       spread(group_, encode(SaveOutcome{.lists_wanted = {}, .stats = stats, .manifest = text}));
       return commit_locally(attempt, manifest, text, stats);
     }
-    clear_unlisted(attempt, manifest);
     if (is_shared()) {  // those that others say they have written, too
-      check_written_files(context_.file_system, attempt.directory(), std::move(manifest));
+      check_written_files(context_.file_system, attempt.directory(), manifest);
     }
+    clear_unlisted(attempt, manifest);
     stats.file_bytes += complete(context_.file_system, attempt.directory(), text, index);
     group_.check();
     stats.directory = attempt.publish(options_.existing);

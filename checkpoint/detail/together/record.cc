@@ -184,7 +184,8 @@ class Merge {
           continue;
         }
         if (known.tensor.dtype != tensor.dtype || known.tensor.shape != tensor.shape ||
-            known.tensor.sharding != tensor.sharding) {
+            known.tensor.sharding.has_value() != tensor.sharding.has_value() ||
+            (tensor.sharding && !same_pieces(*known.tensor.sharding, *tensor.sharding))) {
           throw Error(ErrorCode::invalid_argument,
                       fmt::format("tensor {:?} is {} on {}, {} on {}", tensor.name,
                                   description(known.tensor), who(known.head), description(tensor),
@@ -287,18 +288,7 @@ RecordHead head_of(std::uint64_t run, const SavePlan& plan, WriterRange mine,
 }
 
 TensorList list_of(const SavePlan& plan) {
-  TensorList list{.writers = plan.writers, .tensors = {}};
-  list.tensors.reserve(plan.tensors.size());
-  for (const TensorEntry& tensor : plan.tensors) {
-    list.tensors.push_back({.name = tensor.name,
-                            .dtype = tensor.dtype,
-                            .shape = tensor.shape,
-                            .index = {},
-                            .pieces = {},
-                            .sharding = tensor.sharding,
-                            .listed = tensor.listed});
-  }
-  return list;
+  return {.writers = plan.writers, .tensors = without_pieces(plan.tensors)};
 }
 
 std::uint64_t run_of(std::string_view attempt) { return hash64(attempt); }

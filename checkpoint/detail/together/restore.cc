@@ -59,10 +59,9 @@ struct ArrayLayout {
     }
   }
 
-  // Shardings that are equal may number the devices differently; then their meshes differ.
   bool fits(const ArraySpec& array) const {
     return array.dtype == spec.dtype && array.shape == spec.shape &&
-           array.sharding == spec.sharding && array.sharding.mesh() == spec.sharding.mesh();
+           same_pieces(array.sharding, spec.sharding);
   }
 
   /// Throws not_found where there is no device for a shard.

@@ -34,11 +34,15 @@ std::string checked_manifest(Manifest& manifest, std::span<const std::byte> inde
                             text.size(), kMaxManifestBytes));
   }
   Manifest read = parse_manifest(text, kManifestName);
+  const auto same_tensor = [](const TensorEntry& a, const TensorEntry& b) {
+    return a == b && (!a.sharding || same_pieces(*a.sharding, *b.sharding));
+  };
   const auto same_file = [](const FileEntry& a, const FileEntry& b) {
     return a.name == b.name && a.bytes == b.bytes && a.data_end == b.data_end &&
            a.writer == b.writer && a.description_hash == b.description_hash;
   };
-  if (read.writers != manifest.writers || read.tensors != manifest.tensors ||
+  if (read.writers != manifest.writers ||
+      !std::ranges::equal(read.tensors, manifest.tensors, same_tensor) ||
       !std::ranges::equal(read.files, manifest.files, same_file)) {
     throw Error(ErrorCode::corrupt,
                 fmt::format("write {}: found other tensors or files when it was read again, needed "

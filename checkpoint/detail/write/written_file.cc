@@ -58,8 +58,7 @@ std::optional<WrittenShardFile> read_written_file(FileSystem& file_system,
     if (file->size() != entry.bytes || entry.data_end < kDescriptionBytes) return {};
     Manifest manifest;
     manifest.writers = plan.writers;
-    manifest.tensors = plan.tensors;
-    for (TensorEntry& tensor : manifest.tensors) tensor.pieces.clear();
+    manifest.tensors = without_pieces(plan.tensors);
     manifest.files = {entry};
     const std::vector<PieceId> pieces = read_file_pieces(*file, attempt, manifest, 0);
     for (std::size_t t = 0; t < plan.tensors.size(); ++t) {
