@@ -3,8 +3,7 @@
 #
 #   scripts/test.sh                 release build, all tests, and each fuzz target for 5 seconds
 #   scripts/test.sh --frameworks    the same, with PyTorch and JAX: Python's tests that need them are run, too
-#   scripts/test.sh --sanitizers    also, for what is named below, address + undefined, thread, and clang's
-#                                   thread-safety analysis
+#   scripts/test.sh --sanitizers    also, for what is named below, address + undefined, and thread
 #   scripts/test.sh --nightly       the long tests alone, which ctest labels nightly
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -13,18 +12,16 @@ presets=(release) label=(-LE nightly) packages=(safetensors)
 for word in "$@"; do
   case "$word" in
     --frameworks) packages+=(torch torchdata jax optax flax orbax-checkpoint) ;;
-    --sanitizers) presets+=(asan tsan clang) ;;
+    --sanitizers) presets+=(asan tsan) ;;
     --nightly) label=(-L nightly) ;;
-    *) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 2 ;;
+    *) sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 2 ;;
   esac
 done
 scripts/setup.sh
 scripts/python.sh "${packages[@]}"
 
-# clang analyses what we ship, at compile time; the tests run under the other presets. A sanitizer looks at the
-# tests that it can find something in: that leaves CI, which runs them all, below an hour.
+# A sanitizer looks at the tests that it can find something in: that leaves CI, which runs them all, below an hour.
 declare -A targets=(
-  [clang]="--target shardwise_tool shardwise_loader"
   [asan]="--target shard_tests storage_tests checkpoint_tests checkpoint_write_tests checkpoint_group_tests
           convert_tests loader_tests runtime_tests programs_tests"
   [tsan]="--target runtime_tests loader_tests programs_tests checkpoint_tests checkpoint_group_tests")
@@ -40,7 +37,6 @@ for preset in "${presets[@]}"; do
   cmake --build --preset "$preset" ${targets[$preset]:-}
 done
 for preset in "${presets[@]}"; do
-  [ "$preset" != clang ] || continue
   echo "== $preset: test"
   ctest --test-dir "build/$preset" "${label[@]}" -R "${tests[$preset]}" --no-tests=error --output-on-failure -j "$(nproc)"
 done
@@ -68,7 +64,6 @@ echo "== Python's tests that were skipped"
 sed -nE 's/^SKIPPED //p' build/release/Testing/Temporary/LastTest.log
 echo "== states of a disk after a power loss that were looked at"
 for preset in "${presets[@]}"; do
-  [ "$preset" != clang ] || continue
   sed -nE 's|^[0-9]+/[0-9]+ Test: ([^ ]+).*|\1|; /^checkpoint_crash/h; /states of the disk/ { G; s|(.*)\n(.*)|\2: \1|p }' \
     "build/$preset/Testing/Temporary/LastTest.log"
 done

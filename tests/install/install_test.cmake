@@ -15,8 +15,9 @@ if(WAY STREQUAL "find_package")
   run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${SCRATCH}/prefix)
   run(${configure} -D CMAKE_BUILD_TYPE=Release -D CMAKE_PREFIX_PATH=${SCRATCH}/prefix)
 else()
-  # -O0: this one is about the build, and the libraries are compiled a second time for it.
-  run(${configure} -D CMAKE_BUILD_TYPE=Debug -D CMAKE_CXX_FLAGS_DEBUG=-O0 -D SHARDWISE_SOURCE=${SOURCE})
+  # -O0 and unity files: this one is about the build, and the libraries are compiled a second time for it.
+  run(${configure} -D CMAKE_BUILD_TYPE=Debug -D CMAKE_CXX_FLAGS_DEBUG=-O0 -D CMAKE_UNITY_BUILD=ON
+    -D SHARDWISE_SOURCE=${SOURCE})
 endif()
 run(${CMAKE_COMMAND} --build ${SCRATCH}/build --target consumer)
 run(${SCRATCH}/build/consumer)
