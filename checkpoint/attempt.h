@@ -30,7 +30,7 @@ using ShardRecord = Bytes;
 /// process's; it is on the disk when this returns. A tensor with a sharding: the parts that are
 /// this writer's, of which those that other writers hold, too, are divided among them by bytes. One
 /// with boxes: exactly these. One with neither: its part of a tensor that every writer has. Throws
-/// as CheckpointManager::save does, and not_found where the directory is not there.
+/// as CheckpointManager::save does, and not_found if the directory is not there.
 ShardRecord write_shards(const std::filesystem::path& directory, const ShardWriter& writer,
                          std::vector<TensorSource> sources, const EncodeOptions& options = {});
 
@@ -47,8 +47,8 @@ ShardRecord write_shards(const std::filesystem::path& directory, const ShardWrit
 class CheckpointAttempt {
  public:
   /// Makes a hidden directory beside `target`, and the folders above them that are missing, and
-  /// removes what dead processes have left there. Throws already_exists where the target is there
-  /// and Existing::fail, invalid_argument where it names no directory, io.
+  /// removes what dead processes have left there. Throws already_exists if the target is there
+  /// and Existing::fail, invalid_argument if it names no directory, io.
   explicit CheckpointAttempt(const std::filesystem::path& target,
                              Existing existing = Existing::fail,
                              std::shared_ptr<FileSystem> file_system = nullptr);

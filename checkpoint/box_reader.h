@@ -72,7 +72,7 @@ class BoxReader {
   /// it, close that manager or wait for that save: they wait for it.
   virtual void read(std::size_t tensor, const Box& box, std::span<std::byte> out) const = 0;
 
-  /// The address of the box's elements where they are row-major side by side in memory, which
+  /// The address of the box's elements if they are row-major side by side in memory, which
   /// stays valid and unchanged as long as the reader is in use; else null. They are then compressed
   /// or written from there, without a copy. Called and throws as read(), for boxes that are not
   /// empty.

@@ -26,7 +26,7 @@
 namespace shardwise {
 namespace {
 
-// How often latest() looks again where steps come and go while it looks.
+// How often latest() looks again if steps come and go while it looks.
 constexpr int kMostLooks = 100;
 
 // What becomes of host sources: read where they are, or copied before the caller goes on.
@@ -100,7 +100,7 @@ Error none_valid(const std::filesystem::path& root, const std::vector<RejectedSt
                                                detail::join_few(reasons, reasons.size())));
 }
 
-// Where the program goes to another directory, its root stays.
+// If the program goes to another directory, its root stays.
 std::filesystem::path absolute_root(const std::filesystem::path& root) {
   std::error_code error;
   std::filesystem::path absolute = std::filesystem::absolute(root, error);
@@ -292,7 +292,7 @@ struct CheckpointManager::Impl {
     }
   }
 
-  // The oldest of the steps that retention keeps; 0, as all are, where there are no more than
+  // The oldest of the steps that retention keeps; 0, as all are, if there are no more than
   // those. One of which it is not known whether it is valid does not count.
   std::int64_t oldest_kept(const std::vector<detail::StepName>& names,
                            detail::Failures& failures) const {
@@ -309,7 +309,7 @@ struct CheckpointManager::Impl {
     return 0;
   }
 
-  // Leases of our own failed attempts. Where there is no memory to note them, they hold until this
+  // Leases of our own failed attempts. If there is no memory to note them, they hold until this
   // process ends.
   void keep_leftovers(std::vector<std::filesystem::path> left) noexcept {
     const MutexLock lock(mutex);
@@ -339,7 +339,7 @@ struct CheckpointManager::Impl {
     }
   }
 
-  // Empty where a reader takes it, as this step. That it cannot be read now does not say that it is
+  // Empty if a reader takes it, as this step. That it cannot be read now does not say that it is
   // not valid: throws io.
   std::string why_invalid(const detail::StepName& name) const {
     try {
@@ -364,7 +364,7 @@ struct CheckpointManager::Impl {
 
   // What latest() finds at one look.
   struct Look {
-    std::optional<Step> newest;  // the last valid one; absent where there is none
+    std::optional<Step> newest;  // the last valid one; absent if there is none
     std::vector<RejectedStep> rejected;
     bool changed = false;  // a step has come or gone meanwhile: it says nothing
   };
@@ -433,7 +433,7 @@ struct CheckpointManager::Impl {
     }
   }
 
-  // Which attempt it was; empty where it is not there.
+  // Which attempt it was; empty if it is not there.
   std::string id_of(const std::filesystem::path& directory) const {
     try {
       return detail::read_manifest(detail::open_directory(*files, directory)).id;

@@ -52,7 +52,7 @@ struct ManagerOptions {
   /// but keep their room on the disk, in which the next save writes: saves with retention take half
   /// the time on a virtual disk that is mounted with "discard". So between saves there is one
   /// checkpoint's room more in use, as there is during a save anyway. It is freed when the manager
-  /// ends, and by any clean-up of the root. Files are removed at once where the file system cannot
+  /// ends, and by any clean-up of the root. Files are removed at once if the file system cannot
   /// empty them so (ext4 and others can), or somebody has them open or linked or has changed their
   /// owner or rights.
   bool reuse_files = true;
@@ -104,9 +104,9 @@ struct ManagerOptions {
 ///   }
 class CheckpointManager {
  public:
-  /// Makes the root where it is not there. One that is may be read-only: then it serves to read. A
+  /// Makes the root if it is not there. One that is may be read-only: then it serves to read. A
   /// relative path is taken from the directory that the program is in now, and stays what it is
-  /// where the program goes to another one. Throws io, invalid_argument.
+  /// if the program goes to another one. Throws io, invalid_argument.
   explicit CheckpointManager(const std::filesystem::path& root, ManagerOptions options = {});
 
   /// For reshard_checkpoint and TieredManager, which say more of the root.
@@ -134,13 +134,13 @@ class CheckpointManager {
   std::vector<Step> steps() const;
 
   /// The newest step whose manifest, file sizes and, of 64 shard files at most, chunk tables are
-  /// valid; nothing where the root holds no step. Throws corrupt, with reasons, where it holds
+  /// valid; nothing if the root holds no step. Throws corrupt, with reasons, if it holds
   /// steps and none is valid: that is never taken for a fresh start. Throws io, naming the step,
-  /// where one that may be the newest cannot be read (no rights, a server that does not answer, a
-  /// bad place on the disk): an older one is not taken for the newest because of that; where it
-  /// stays so, remove that step. Where another process replaces or removes the step before it is
+  /// if one that may be the newest cannot be read (no rights, a server that does not answer, a
+  /// bad place on the disk): an older one is not taken for the newest because of that; if it
+  /// stays so, remove that step. If another process replaces or removes the step before it is
   /// opened, opening it throws not_found: ask again. With a group, rank 0 looks, and the others
-  /// check that it is there for them, too; cancelled, with the reason, where it failed on another
+  /// check that it is there for them, too; cancelled, with the reason, if it failed on another
   /// rank.
   std::optional<LatestStep> latest() const;
 
@@ -153,7 +153,7 @@ class CheckpointManager {
   /// The same unless a reader has pinned it; says whether it is gone. As retention does.
   bool retire(std::int64_t step);
 
-  /// Removes what dead processes left, and generations that a valid one replaces. Goes on where
+  /// Removes what dead processes left, and generations that a valid one replaces. Goes on if
   /// something cannot be removed, and throws the first error, mostly io, at the end.
   GarbageReport collect_garbage(const GarbageOptions& options = {});
 

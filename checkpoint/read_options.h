@@ -22,12 +22,13 @@ struct ReadOptions {
 
   /// Keeps the checkpoint from being removed by the retention of any process (ManagerOptions::
   /// keep_last, a replacing save) as long as the reader lives: a small file beside it says so. Not
-  /// from CheckpointManager::remove. Where none can be made, on a read-only root or a full disk,
+  /// from CheckpointManager::remove. If none can be made, on a read-only root or a full disk,
   /// reading goes on without: CheckpointReader::pinned() says so.
   bool pin = true;
 
   /// What the page cache does not hold is read past it and stays out of it: for a checkpoint that
-  /// is read once, and where fresh memory is dear. Else the next reader finds it in memory.
+  /// is read once, and for machines whose fresh memory is dear. Else the next reader finds it in
+  /// memory.
   bool read_once = false;
 
   /// Must not read with the same reader.
@@ -72,7 +73,7 @@ struct RestoreTraffic {
 };
 
 /// What a restore of these arrays moves onto this number of devices and processes: a formula, which
-/// reads and sends nothing. Throws invalid_argument, and not_found where a mesh names a device that
+/// reads and sends nothing. Throws invalid_argument, and not_found if a mesh names a device that
 /// is not there.
 RestoreTraffic restore_traffic(std::span<const TensorRequest> requests, std::int64_t devices,
                                int processes, const RestoreOptions& options = {});

@@ -26,7 +26,7 @@ struct CheckpointReader::Impl {
         infos(detail::tensor_infos(checkpoint)),
         chunks(std::move(checkpoint), options) {}
 
-  /// Number in the manifest; absent where there is none of that name. `guess` is looked at first.
+  /// Number in the manifest; absent if there is none of that name. `guess` is looked at first.
   std::optional<std::size_t> find(std::string_view name, std::size_t guess = 0) const {
     if (guess < infos.size() && infos[guess].name == name) return guess;
     const auto found = std::lower_bound(
@@ -56,7 +56,7 @@ struct CheckpointReader::Impl {
                                                      directory.string(), missing(name)));
   }
 
-  /// What is wrong with a request for a tensor, if there is one; empty where nothing is.
+  /// What is wrong with a request for a tensor, if there is one; empty if nothing is.
   std::string mismatch(const TensorRequest& request, std::optional<std::size_t> number,
                        const Devices& devices) const;
 

@@ -42,7 +42,7 @@ struct StoredChunk {
 class CheckpointReader final : public BoxReader {
  public:
   /// Reads the manifest and, of 64 shard files at most, their chunk tables, not the data; of more
-  /// files each is opened when something is read of it. Throws not_found where `directory` is not
+  /// files each is opened when something is read of it. Throws not_found if `directory` is not
   /// there or holds no manifest (an attempt that was not committed, say), unsupported for a format
   /// newer than this library's, corrupt.
   explicit CheckpointReader(const std::filesystem::path& directory,
@@ -58,7 +58,7 @@ class CheckpointReader final : public BoxReader {
   /// The caller's JSON, as text.
   const std::string& user_json() const;
 
-  /// SaveOptions::objects_json; empty where there are none.
+  /// SaveOptions::objects_json; empty if there are none.
   const std::string& objects_json() const;
 
   /// Whether there is an index.h5, in which other HDF5 tools find all tensors.
@@ -71,7 +71,7 @@ class CheckpointReader final : public BoxReader {
   const TensorInfo& tensor(std::string_view name) const;
 
   /// Fills `out` with the elements of `box`, row-major, native endian. Throws no_such_name, or
-  /// invalid_argument where box leaves the tensor or out is not exactly its size. If it throws, the
+  /// invalid_argument if box leaves the tensor or out is not exactly its size. If it throws, the
   /// content of out is unspecified.
   void read(std::string_view name, const Box& box, std::span<std::byte> out) const;
 
@@ -91,8 +91,8 @@ class CheckpointReader final : public BoxReader {
 
   /// Several arrays. First compares all names, dtypes and shapes with the checkpoint's, and meshes
   /// with the number of devices, and throws one invalid_argument that lists every mismatch; then
-  /// reads each chunk that any device needs once. Throws not_found where a mesh names a device that
-  /// is not there, resource_exhausted where a device's memory does not suffice. If processes read
+  /// reads each chunk that any device needs once. Throws not_found if a mesh names a device that
+  /// is not there, resource_exhausted if a device's memory does not suffice. If processes read
   /// for each other (RestoreOptions), what does not fit on one is thrown on all, also that their
   /// requests differ; cancelled if another one fails later; corrupt if a message is not what was
   /// sent.

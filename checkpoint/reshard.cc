@@ -26,7 +26,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Throws where the directory is a checkpoint's, or inside one: no checkpoint holds another, and
+/// Throws if the directory is a checkpoint's, or inside one: no checkpoint holds another, and
 /// what it holds never changes.
 void refuse_inside_checkpoint(const fs::path& root) {
   std::error_code error;

@@ -40,14 +40,14 @@ class SpecRules {
   /// Throws invalid_argument naming the rule at fault.
   static SpecRules parse(std::string_view text);
 
-  /// The first rule whose pattern matches; null where none does. Valid as long as this.
+  /// The first rule whose pattern matches; null if none does. Valid as long as this.
   const Rule* match(std::string_view name) const;
 
-  /// That rule's spec; nothing where no pattern matches. Throws invalid_argument, naming rule and
-  /// tensor, where the rank does not fit.
+  /// That rule's spec; nothing if no pattern matches. Throws invalid_argument, naming rule and
+  /// tensor, if the rank does not fit.
   std::optional<PartitionSpec> find(std::string_view name, std::size_t rank) const;
 
-  /// Patterns that match none of the names: usually a typo. Empty where there are no names.
+  /// Patterns that match none of the names: usually a typo. Empty if there are no names.
   std::vector<std::string> unmatched(std::span<const std::string_view> names) const;
 
  private:
@@ -57,7 +57,7 @@ class SpecRules {
 struct ReshardOptions {
   /// memory_budget_bytes is of all, reading a checkpoint included; what the process takes beside it
   /// (threads, tables of tensors and chunks) stays below 64 MiB with up to 16 threads and some
-  /// thousand tensors. user_json and objects_json are ignored where the source is a checkpoint: its
+  /// thousand tensors. user_json and objects_json are ignored if the source is a checkpoint: its
   /// own are kept.
   SaveOptions save = {};
 
@@ -79,9 +79,9 @@ struct ReshardTarget {
 
 /// Writes all tensors of `source` as a checkpoint, cut over `mesh`; streams, within the memory
 /// budget, whatever the tensors' sizes. Tensors that no rule matches keep the spec and policy that
-/// the source says they had, and are not cut where it says none; a rule's spec is cut by ceil
+/// the source says they had, and are not cut if it says none; a rule's spec is cut by ceil
 /// blocks. Before any data is read, throws one invalid_argument for all mismatches between specs
-/// and mesh, and all rules that match no tensor, grouped by fault; and one where the target is
+/// and mesh, and all rules that match no tensor, grouped by fault; and one if the target is
 /// inside a checkpoint's directory. Throws as CheckpointManager does, and what the source throws;
 /// then nothing new is listed in the target.
 SaveStats reshard_checkpoint(const BoxReader& source, const ReshardTarget& target, const Mesh& mesh,

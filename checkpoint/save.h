@@ -47,7 +47,7 @@ struct TensorSource {
   /// without a sharding.
   std::optional<Sharding> sharding = {};
 
-  /// For write_shards, where no sharding says what this process has: the pieces that it writes, as
+  /// For write_shards, if no sharding says what this process has: the pieces that it writes, as
   /// they are. All processes' together must be each element once.
   std::optional<std::vector<Box>> boxes = {};
 };
@@ -60,16 +60,16 @@ TensorSource tensor_source(std::string name, ShardedArray array);
 /// hash), or until save_async() returns, which has copied it by then. The manager holds the copies
 /// of one save, as many bytes as those tensors have (in whole pages from 64 KiB on), beside
 /// memory_budget_bytes, and keeps their memory for its next save: from the second one on the caller
-/// waits about as long as one memcpy takes. Throws invalid_argument where `bytes` is not exactly
+/// waits about as long as one memcpy takes. Throws invalid_argument if `bytes` is not exactly
 /// the tensor's size.
 TensorSource host_source(std::string name, ArraySpec spec, std::span<const std::byte> bytes);
 
-/// A tensor whose boxes a function fills, as BoxReader::read() does. Throws invalid_argument where
+/// A tensor whose boxes a function fills, as BoxReader::read() does. Throws invalid_argument if
 /// there is no function.
 TensorSource callback_tensor(std::string name, ArraySpec spec,
                              std::function<void(const Box&, std::span<std::byte>)> read);
 
-/// What to do where the step is already there.
+/// What to do if the step is already there.
 enum class Existing {
   fail,     ///< throws already_exists before anything is written
   replace,  ///< writes a new generation; the old one stays valid until the new one is committed
@@ -136,7 +136,7 @@ struct SaveStats {
 
   /// Why older checkpoints that this one supersedes, or its own lease, could not be removed after
   /// the commit: up to five reasons, and how many more there are. The next save tries again. Empty
-  /// where all went well.
+  /// if all went well.
   std::string cleanup_error;
 };
 

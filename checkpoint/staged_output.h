@@ -27,7 +27,7 @@ class StagedOutput {
   const std::filesystem::path& place() const;
 
   /// Gives what is at place(), which is on the disk, the target's name, and is done when that is on
-  /// the disk, too. `replaces`: the target is there, and is removed; where the file system cannot
+  /// the disk, too. `replaces`: the target is there, and is removed; if the file system cannot
   /// exchange the two in one step, neither has the name for a moment. Throws already_exists if the
   /// target is there but is not to be replaced, io.
   void publish(bool replaces);

@@ -10,7 +10,7 @@ namespace shardwise {
 /// One committed checkpoint of a root.
 struct Step {
   std::int64_t step;
-  std::int64_t generation;  ///< 1, or more where it was replaced
+  std::int64_t generation;  ///< 1, or more if it was replaced
   std::filesystem::path directory;
 };
 
@@ -26,7 +26,7 @@ struct LatestStep {
   std::vector<RejectedStep> rejected;
 };
 
-/// Where each process has a root of its own, on a node-local disk or in /dev/shm.
+/// For a job whose processes each have a root of their own, on a node-local disk or in /dev/shm.
 struct LocalRoots {
   /// How many other processes get a copy of each shard file. Those of rank r are the ranks
   /// r + processes_per_host, r + 2 processes_per_host, ... modulo the number of processes.

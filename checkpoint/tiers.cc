@@ -107,7 +107,7 @@ struct TieredManager::Impl {
         fast_manager(own, fast_options(options), {.local_roots = options.local}),
         durable_manager(durable_root, durable_options(options, drained_to(files, options))) {}
 
-  /// In the background where there are no statistics to be filled.
+  /// In the background if there are no statistics to be filled.
   PendingSave save(std::int64_t step, std::vector<TensorSource> tensors, SaveOptions save_options,
                    SaveStats* stats);
 

@@ -119,7 +119,7 @@ class TieredManager {
   TieredManager(const TieredManager&) = delete;
   TieredManager& operator=(const TieredManager&) = delete;
 
-  /// Returns when the step is committed in the fast tier. Where it is one that goes on to the
+  /// Returns when the step is committed in the fast tier. If it is one that goes on to the
   /// durable root, waits for the one before to be there. Throws as CheckpointManager::save, also
   /// what the way to the durable root of an earlier step has thrown.
   SaveStats save(std::int64_t step, std::vector<TensorSource> tensors, SaveOptions options = {});

@@ -32,7 +32,7 @@ using detail::ChunkRecord;
 // Padding is read in pieces of this size.
 constexpr std::size_t kVerifiedBytes = std::size_t{1} << 20;
 
-// Where another process removes a step and saves it anew, what was read is of both.
+// If another process removes a step and saves it anew, what was read is of both.
 constexpr int kMostTries = 3;
 
 /// Bytes of the data of a shard file. Padding must be zero.
@@ -317,7 +317,7 @@ void Verifier::read_alone(const Part& part, detail::RangeBytes& bytes) {
   check_part(part, all);
 }
 
-// Neighbours are read together. Where such a read fails, what is not checked yet is read part by
+// Neighbours are read together. If such a read fails, what is not checked yet is read part by
 // part: a bad place on the disk says nothing about what lies beside it.
 void Verifier::read_parts() {
   std::sort(parts_.begin(), parts_.end());

@@ -15,9 +15,9 @@ namespace shardwise {
 struct Damage {
   std::string file = {};     ///< name within the checkpoint
   std::string message = {};  ///< one line: what, where, found, needed
-  std::string tensor = {};   ///< empty where it is not about one tensor
+  std::string tensor = {};   ///< empty if it is not about one tensor
   std::int64_t chunk = -1;   ///< record number in the file's chunk table
-  Box box = {};              ///< the global elements that cannot be trusted, where tensor is set
+  Box box = {};              ///< the global elements that cannot be trusted, if tensor is set
 };
 
 struct VerifyReport {
@@ -46,8 +46,8 @@ struct VerifyReport {
 /// not thrown, and does not end the search, except for the manifest's: nothing else says what the
 /// other bytes should be. So is what cannot be read, apart from damage: delete nothing because of
 /// it. HDF5 opens no file, and no link is followed. This proves integrity, not authenticity: who
-/// can write the files can make their hashes right again. Throws not_found where there is no
-/// checkpoint, or it is removed meanwhile; unsupported; and io where its directory or manifest
+/// can write the files can make their hashes right again. Throws not_found if there is no
+/// checkpoint, or it is removed meanwhile; unsupported; and io if its directory or manifest
 /// cannot be read, or the directory changes again and again while it is read.
 VerifyReport verify_checkpoint(const std::filesystem::path& directory,
                                const ReadOptions& options = {});

@@ -46,7 +46,7 @@ struct TensorDiff {
   double max_abs = 0;  ///< largest |first - second|
   double max_rel = 0;  ///< largest |first - second| / max(|first|, |second|)
 
-  /// Largest number of floats of the dtype from one to the other; absent for integers and where
+  /// Largest number of floats of the dtype from one to the other; absent for integers and if
   /// dtypes differ.
   std::optional<std::uint64_t> max_ulp = {};
 

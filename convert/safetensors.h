@@ -37,11 +37,11 @@ class SafetensorsReader final : public BoxReader {
   /// Sorted by name.
   std::span<const TensorInfo> tensors() const override;
 
-  /// Throws corrupt where the file is not as long as it was, io, invalid_argument where the box
+  /// Throws corrupt if the file is not as long as it was, io, invalid_argument if the box
   /// leaves the tensor or out is not exactly its size.
   void read(std::size_t tensor, const Box& box, std::span<std::byte> out) const override;
 
-  /// All `__metadata__`, as a JSON object of strings; "{}" where there is none. Where files of a
+  /// All `__metadata__`, as a JSON object of strings; "{}" if there is none. If files of a
   /// model say different things for a key, those of later files are under "FILE: KEY".
   const std::string& metadata() const;
 
@@ -81,14 +81,14 @@ struct ExportStats {
 };
 
 /// Writes all tensors as the safetensors library does, bit for bit. A target `x.safetensors` is one
-/// file; any other is a folder, which gets `model.safetensors`, or where there must be several,
+/// file; any other is a folder, which gets `model.safetensors`, or if there must be several,
 /// `model-00001-of-00002.safetensors`, .. and `model.safetensors.index.json`. Nothing is there
 /// under its name before all is on the disk. With Existing::replace an existing file, or a folder
 /// that holds nothing but such files, gives way.
 ///
 ///   export_safetensors(CheckpointReader("checkpoints/step-00000001"), "w.safetensors");
 ///
-/// Throws already_exists; not_found where the folder above the target is not there; unsupported,
+/// Throws already_exists; not_found if the folder above the target is not there; unsupported,
 /// before anything is written, naming all tensors whose dtype safetensors has not;
 /// invalid_argument; io; and what the source throws.
 ExportStats export_safetensors(const BoxReader& source, const std::filesystem::path& target,

@@ -19,12 +19,12 @@ enum class TargetKind { file, folder };
 /// Thread-compatible.
 class NewTarget {
  public:
-  /// Makes the hidden folder. Throws already_exists, not_found where the folder above is not there,
-  /// invalid_argument where that is a checkpoint's.
+  /// Makes the hidden folder. Throws already_exists, not_found if the folder above is not there,
+  /// invalid_argument if that is a checkpoint's.
   NewTarget(FileSystem& file_system, const std::filesystem::path& target, TargetKind kind,
             Existing existing);
 
-  /// A new file; `name` is its name where the target is a folder.
+  /// A new file; `name` is its name if the target is a folder.
   std::unique_ptr<File> create(const std::string& name);
 
   /// Gives it its name; what had that name is removed. Requires that all files are synced.

@@ -9,7 +9,7 @@
 
 namespace shardwise::detail {
 
-/// The dtype that safetensors calls so. Throws unsupported where it, or we, have none.
+/// The dtype that safetensors calls so. Throws unsupported if it, or we, have none.
 DType parse_safetensors_dtype(std::string_view text);
 
 /// How safetensors calls a dtype, and where tensors of it stand in a file: those with the greatest
@@ -19,7 +19,7 @@ struct SafetensorsDType {
   std::size_t rank;
 };
 
-/// Absent where safetensors has none.
+/// Absent if safetensors has none.
 std::optional<SafetensorsDType> safetensors_dtype(DType dtype);
 
 }  // namespace shardwise::detail

@@ -35,7 +35,7 @@ struct SafetensorsHeader {
 SafetensorsHeader parse_header(std::string_view text, std::uint64_t data_bytes);
 
 /// The length and the header, filled with blanks to a multiple of 8 bytes. Entries are written in
-/// the order that they have. Throws unsupported where it would be too long to be read.
+/// the order that they have. Throws unsupported if it would be too long to be read.
 std::string header_text(std::span<const SafetensorsEntry> tensors, const StringMap& metadata);
 
 }  // namespace shardwise::detail

@@ -179,7 +179,7 @@ WeightMap read_index(FileSystem& file_system, const fs::path& path) {
   return with_path(path, [&] { return parse_index(text); });
 }
 
-/// Each tensor of a file was in the index: so one is missing where there are fewer.
+/// Each tensor of a file was in the index: so one is missing if there are fewer.
 void check_complete(const fs::path& path, const WeightMap& index,
                     std::span<const TensorInfo> tensors) {
   auto found = tensors.begin();

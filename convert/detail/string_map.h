@@ -12,14 +12,14 @@ namespace shardwise::detail {
 /// is there twice.
 using StringMap = std::vector<std::pair<std::string, std::string>>;
 
-/// A key that is there twice; null where none is.
+/// A key that is there twice; null if none is.
 const std::string* repeated_key(const StringMap& map);
 
-/// The value of a key; null where there is none.
+/// The value of a key; null if there is none.
 const std::string* find_value(const StringMap& map, std::string_view key);
 
-/// A JSON object of strings, or where `member` is not empty, of an object that has only that member
-/// the object of strings in it. Absent for any other text, also where a key is there twice.
+/// A JSON object of strings; or, if `member` is not empty, of an object that has only that member
+/// the object of strings in it. Absent for any other text, also if a key is there twice.
 std::optional<StringMap> parse_string_map(std::string_view json, std::string_view member = {});
 
 /// {"key":"value"}, as the safetensors library writes it.

@@ -51,7 +51,7 @@ def import_safetensors(source: Path, target: Path, *, existing: Existing = "fail
 
 def export_safetensors(source: Path, target: Path, *, max_shard: int | str = 0, metadata: dict[str, str] | None = None,
                        existing: Existing = "fail", memory: int = 256 << 20, progress: Progress = None) -> list[str]:
-    """A checkpoint as safetensors, bit for bit as its own library writes them: one file, where the target ends in
+    """A checkpoint as safetensors, bit for bit as its own library writes them: one file, if the target ends in
     .safetensors, or a folder of files of max_shard ("5GB", or bytes) with their index. Returns the files. What has no
     place there is left out: objects, and how tensors were cut. Raises Unsupported naming all dtypes it has not."""
     import json

@@ -20,7 +20,7 @@ from ._save import Plan
 from ._sources import MEMORY, Existing, Sources, as_array, check_choice
 
 _GROUP_BYTES = 256 << 20
-"""How many bytes of arrays are read at a time, and then written as one shard file; more where one array is larger."""
+"""How many bytes of arrays are read at a time, and then written as one shard file; more if one array is larger."""
 
 
 @dataclass
@@ -48,7 +48,7 @@ def import_orbax(source: Path, target: Path, *, existing: Existing = "fail", pro
     several items, the items' names are the tree's first keys; JSON items are objects; custom metadata become `user`.
     Needs the package orbax-checkpoint. progress: bytes read, of all.
 
-    Raises NotFound, InvalidArgument where it is none of Orbax's, Unsupported for items and dtypes that cannot be taken,
+    Raises NotFound, InvalidArgument if it is none of Orbax's, Unsupported for items and dtypes that cannot be taken,
     AlreadyExists, IOFailed.
     """
     check_choice("existing", existing, ("fail", "replace"))

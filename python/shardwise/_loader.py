@@ -87,7 +87,7 @@ class Batch:
         self._weights = weights
 
     def __getitem__(self, field: str) -> Array:
-        """Of the process's device. Raises InvalidArgument where it has several, of different boxes."""
+        """Of the process's device. Raises InvalidArgument if it has several, of different boxes."""
         return _single(self.shards(field), field)
 
     def shards(self, field: str) -> list[Shard]:
@@ -142,10 +142,10 @@ class Loader:
 
     source: what `sources.of` takes. fields: a spec by field, of the batch dim and the record's dims; a list of fields,
     or None for all, cut over the mesh's first axis by dim 0. mesh: none for one device that has all. rank: the
-    device of this process, or `devices`: those of it, where it has several; by default it has all of the mesh.
+    device of this process, or `devices`: those of it, if it has several; by default it has all of the mesh.
 
     order: "shuffled" or "sequential". last_batch: "drop", "pad" (zeros, and mask tells) or "wrap" (the next epoch's
-    first records). bad_records, where one cannot be read: "fail", "substitute" (another takes its place) or "mask".
+    first records). bad_records, if one cannot be read: "fail", "substitute" (another takes its place) or "mask".
     prefetch: batches held ready, within prefetch_bytes if it is given. transform: as `Source.map` takes it.
     buckets: lengths to which a ragged field's batches are padded, by field; halo: (low, high) of each record dim, by
     field. batch_size counts the rows of the global batch.
@@ -307,7 +307,7 @@ class Loader:
         return index + self._part[0] >= self._epoch_end(index)
 
     def _epoch_end(self, index: int) -> int:
-        """The first batch after the epoch of a batch. Where batches run over the end of epochs, they are of that of their
+        """The first batch after the epoch of a batch. If batches run over the end of epochs, they are of that of their
         first row."""
         if self._last_batch == "wrap":
             epoch = index * self.batch_size // len(self.source)
@@ -368,7 +368,7 @@ class Loader:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on from there: batches follow as if the run had not been broken off, on this mesh and number of
-        processes. Raises InvalidArgument where source, batch size, order or seed are another run's, saying which."""
+        processes. Raises InvalidArgument if source, batch size, order or seed are another run's, saying which."""
         text = json.dumps(dict(state))
         epochs = self._epochs_to(state.get("next_batch"))
         begun = self._begun(text, self.seed, epochs)  # if it is refused, this loader stays where it is
@@ -381,7 +381,7 @@ class Loader:
     set_state = load_state_dict
 
     def step_of(self, record: int, epoch: int = 0) -> tuple[int, int] | None:
-        """(batch, row) that delivers a record in an epoch; None where that epoch drops it."""
+        """(batch, row) that delivers a record in an epoch; None if that epoch drops it."""
         found: tuple[int, int] | None = self._started().step_of(record, epoch)
         return found
 

@@ -105,7 +105,7 @@ class PendingSave:
         return self._error
 
     def add_done_callback(self, callback: Callable[[PendingSave], None]) -> None:
-        """Calls it with this object at the end, on the thread that saves; at once where it has ended."""
+        """Calls it with this object at the end, on the thread that saves; at once if it has ended."""
         with self._lock:
             if not self._done.is_set():
                 self._has_callbacks = True
@@ -153,7 +153,7 @@ def _call_weakly(method: Callable[..., list[int]]) -> Callable[..., list[int]]:
 
 
 class CheckpointManager:
-    """The steps in a folder, made where it is not there. One save is under way at a time: the next one waits for it
+    """The steps in a folder, made if it is not there. One save is under way at a time: the next one waits for it
     first, and raises its error if nobody has seen it. A context manager, whose end waits. Safe on several threads.
 
     keep_last: how many of the newest valid steps stay after a commit (0: all); steps that keep_every
@@ -274,7 +274,7 @@ class CheckpointManager:
         self._warned = True
 
     def latest(self) -> LatestStep | None:
-        """The newest valid step; None where there is no step at all. Raises Corrupt where there are and none is valid:
+        """The newest valid step; None if there is no step at all. Raises Corrupt if there are and none is valid:
         that is never taken for a fresh start."""
         found = self._manager.latest()
         return None if found is None else LatestStep(found[0], found[1], list(found[2]))

@@ -101,7 +101,7 @@ def encoded_kinds(kinds: Mapping[Path, Any]) -> dict[str, Any]:
 
 
 def decoded_kinds(document: Mapping[str, Any]) -> dict[Path, Any] | None:
-    """Of a checkpoint; None where it says nothing of them, as those of earlier versions."""
+    """Of a checkpoint; None if it says nothing of them, as those of earlier versions."""
     kinds = document.get("containers")
     if not isinstance(kinds, dict):
         return None

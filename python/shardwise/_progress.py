@@ -6,7 +6,7 @@ from typing import Any, Callable
 
 ProgressFunction = Callable[[int, int], None]
 Progress = bool | ProgressFunction | None
-"""True: a bar (where tqdm is not installed, nothing). A function: called with bytes done and in total now and then."""
+"""True: a bar (if tqdm is not installed, nothing). A function: called with bytes done and in total now and then."""
 
 
 def function_of(progress: Progress, what: str) -> ProgressFunction | None:

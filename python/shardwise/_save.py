@@ -46,7 +46,7 @@ class Plan:
     extra: dict[str, Any] = field(default_factory=dict)  #: more keys of the document, JSON
 
     def document(self) -> str:
-        """All that is stored beside the tensors, as one JSON text; empty where it is nothing."""
+        """All that is stored beside the tensors, as one JSON text; empty if it is nothing."""
         document = {**self.extra}
         for key, value in (("objects", self.objects), ("aliases", self.aliases), ("tree", self.tree)):
             if value:
@@ -99,7 +99,7 @@ def save(path: Path, tensors: Mapping[str, Any], *, user: Any = None, codec: Cod
     str, bytes, set, enums; and dicts, lists and tuples of all of these. Arrays within them have names of their own: the keys
     that lead to them, joined with "/". Nothing is at `path` until every byte is on the disk.
 
-    codec: "zstd", "none", or "auto" (zstd where the disk does not wait for it). existing: "fail", or "replace", which
+    codec: "zstd", "none", or "auto" (zstd if the disk does not wait for it). existing: "fail", or "replace", which
     takes the place of what is there in one step. user: any JSON. memory: host bytes beyond the arrays.
 
     Raises AlreadyExists, TypeError for what cannot be stored, InvalidArgument, Unsupported, IOFailed.

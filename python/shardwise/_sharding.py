@@ -101,7 +101,7 @@ def _places(devices: Sequence[Any]) -> list[tuple[int, list[int], int | None, in
 def device_mesh(axes: Mapping[str, int], devices: Sequence[Any], *, split_physical_axes: bool = False,
                 contiguous_submeshes: bool = False, device_kind: str = "") -> Mesh:
     """A mesh whose neighbours are near each other in the torus, as jax's mesh_utils.create_device_mesh orders them.
-    Axes by rising communication; devices: Device or jax.Device. Raises InvalidArgument where they do not fit."""
+    Axes by rising communication; devices: Device or jax.Device. Raises InvalidArgument if they do not fit."""
     mesh = Mesh.__new__(Mesh)
     mesh._mesh = _core.device_mesh(list(axes.items()), _places(devices), split_physical_axes, contiguous_submeshes,
                                    device_kind)
@@ -115,7 +115,7 @@ class HybridMesh(Mesh):
     HybridMesh(ici_mesh_shape=(2, 2), dcn_mesh_shape=(2, 1), axis_names=("data", "model"), devices=devices)
 
     devices: Device or jax.Device. process_is_granule: processes, not slices, are what the slow network joins, as in
-    jax's create_hybrid_device_mesh. Raises InvalidArgument where sizes and devices do not fit.
+    jax's create_hybrid_device_mesh. Raises InvalidArgument if sizes and devices do not fit.
     """
 
     def __init__(self, ici_mesh_shape: Sequence[int], dcn_mesh_shape: Sequence[int] | None = None,
@@ -218,7 +218,7 @@ class Sharding:
 
     @classmethod
     def from_torch(cls, mesh: Any, placements: Any, shape: Sequence[int]) -> Sharding:
-        """A DTensor's device_mesh, placements and shape. Raises Unsupported, saying why, where no spec says the same."""
+        """A DTensor's device_mesh, placements and shape. Raises Unsupported, saying why, if no spec says the same."""
         ours = Mesh.from_torch(mesh)
         found, reason = _core.from_placements(ours._mesh, placement_text(placements, len(shape)), list(shape))
         if found is None:
@@ -243,7 +243,7 @@ class Sharding:
         return text
 
     def shard_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """Of the largest box. Raises InvalidArgument where the policy does not allow the shape."""
+        """Of the largest box. Raises InvalidArgument if the policy does not allow the shape."""
         return tuple(self._sharding.shard_shape(list(shape)))
 
     def box(self, device: int, shape: Sequence[int]) -> Box:
@@ -256,7 +256,7 @@ class Sharding:
 
     def minibatch(self, local_shape: Sequence[int], process: int, process_of: Callable[[int], int]) -> Minibatch:
         """How a process places rows of its own, of local_shape, along dim 0, as torch_xla's minibatch=True; process_of
-        gives the process of a device. Raises NotFound where the process has no devices, InvalidArgument where rows
+        gives the process of a device. Raises NotFound if the process has no devices, InvalidArgument if rows
         cannot be divided so that every process holds as many as it brings."""
         processes = [process_of(device) for device in self.mesh.devices]
         shape, (index, count), parts = _core.minibatch(self._sharding, processes, process, list(local_shape))

@@ -30,7 +30,7 @@ class Sources:
     def add(self, name: str, dtype: str, shape: Sequence[int], parts: Iterable[tuple[Sequence[int], Any]],
             **how: Any) -> None:
         """A tensor of which this process has parts: where each begins, and its elements, an array whose items have the
-        size of the dtype's. `how`: mesh, spec, policy, or listed=True where the parts are what is to be written."""
+        size of the dtype's. `how`: mesh, spec, policy, or listed=True if the parts are what is to be written."""
         if not is_text(name):
             raise InvalidArgument(f"tensor {name!r} has a name with a lone surrogate: needed is one that UTF-8 can hold")
         arguments = []
@@ -46,7 +46,7 @@ class Sources:
 
 
 def as_array(name: str, value: Any) -> np.ndarray:
-    """A numpy array in this machine's byte order. Raises TypeError where it is none."""
+    """A numpy array in this machine's byte order. Raises TypeError if it is none."""
     if not isinstance(name, str):
         raise TypeError(f"tensor names are str, not {type(name).__name__}")
     if isinstance(value, np.ma.MaskedArray):
@@ -96,7 +96,7 @@ def copied(tensors: Mapping[str, Any], pool: dict[str, np.ndarray]) -> Any:
 
 
 def snapshot(arrays: Mapping[str, Any], pool: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Copies, in memory that the last snapshot had where it fits. `pool` is what they are kept in."""
+    """Copies, in memory that the last snapshot had, if it fits. `pool` is what they are kept in."""
     copies: dict[str, np.ndarray] = {}
     for name, value in arrays.items():
         array = as_array(name, value)

@@ -55,7 +55,7 @@ class TorchStore:
         self._guarded(lambda: self._store.set(key, value))
 
     def get(self, key: str, seconds: float) -> bytes | None:
-        # Its own wait() does not let Ctrl-C through, and logs a warning where it ends without the key.
+        # Its own wait() does not let Ctrl-C through, and logs a warning if it ends without the key.
         return _polled(lambda: self._guarded(lambda: self._store.get(key) if self._store.check([key]) else None), seconds,
                        self._longest_pause)
 

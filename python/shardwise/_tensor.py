@@ -17,7 +17,7 @@ from ._paths import Path, instead_of_checkpoint, local
 from ._sources import MEMORY
 
 
-# A step along a dim is read row by row, where that is not more boxes.
+# A step along a dim is read row by row, if that is not more boxes.
 _MOST_BOXES = 1 << 16
 _ALIGNMENT = 64
 
@@ -150,7 +150,7 @@ class Tensor:
         self.dtype: np.dtype = NUMPY[row[1]]
         self.shape: tuple[int, ...] = row[2]
         self.mesh: str = row[3]
-        """How the writer had it cut: Mesh.parse() reads it. Empty where it is not known."""
+        """How the writer had it cut: Mesh.parse() reads it. Empty if it is not known."""
         self.spec: str = row[4]
         self.policy: str = row[5]
         self.stored_bytes: int = row[7]
@@ -178,7 +178,7 @@ class Tensor:
         return f"<shardwise.Tensor {self.name!r} {self.dtype} {list(self.shape)}{cut}>"
 
     def __getitem__(self, index: Any) -> Any:
-        """Reads what is indexed. A new array; a scalar of numpy's where every dim has an integer."""
+        """Reads what is indexed. A new array; a scalar of numpy's if every dim has an integer."""
         array = _Selection(self, index).read(self)
         return array[()] if array.ndim == 0 and self.ndim > 0 else array
 
@@ -246,7 +246,7 @@ class Checkpoint(Mapping[str, Tensor]):
 
     @property
     def step(self) -> int | None:
-        """As saved, or as the directory's name says; None where neither does."""
+        """As saved, or as the directory's name says; None if neither does."""
         return None if self._reader.step < 0 else self._reader.step
 
     @property

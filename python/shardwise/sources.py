@@ -162,7 +162,7 @@ class Source:
     @_remembered
     def pack(self, field: str, window: int, *, documents: int = 1024) -> Source:
         """Documents (a ragged field) side by side in records of `window` elements, by best fit within as many
-        documents. Fields: `field`, `field`_segments (1, 2, .. by document, 0 where there is none) and
+        documents. Fields: `field`, `field`_segments (1, 2, .. by document, 0 if there is none) and
         `field`_positions (within the document), i32. No element is lost; longer documents are cut."""
         return Source(self._records.pack(field, window, documents))
 
@@ -270,7 +270,7 @@ def tar(path: Any, height: int | None = None, width: int | None = None, *, progr
 
 @_remembered
 def arrays(fields: Mapping[str, Any]) -> Source:
-    """Arrays in memory: dim 0 counts the records. Not copied where they are contiguous: leave them as they are."""
+    """Arrays in memory: dim 0 counts the records. Not copied if they are contiguous: leave them as they are."""
     if not fields:
         raise InvalidArgument("arrays: got no field, needed is at least one")
     kept = {name: _native(np.asarray(a), name) for name, a in fields.items()}

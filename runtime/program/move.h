@@ -67,8 +67,8 @@ struct MovePlan {
 /// is rounded to the dtype. There are as many copies as devices times the sum of what combines
 /// together at each level, twice. A prime factor above 16 of the number of devices is a level.
 ///
-/// Throws invalid_argument where a target's element is in no box of its group, naming both, and
-/// where the shardings do not fit the shape; unsupported for a reduction of a dtype that is not
+/// Throws invalid_argument if a target's element is in no box of its group, naming both, and
+/// if the shardings do not fit the shape; unsupported for a reduction of a dtype that is not
 /// computed with.
 ///
 ///   // all_gather over "model" of a value of [256, 128], cut data,model

@@ -31,7 +31,7 @@ constexpr double kMatchesGain = 0.01;
 // coding of the bytes, which the literal compression mode forces (negative levels leave it out).
 constexpr int kNoMatches = -1000;
 
-// A block of its own costs a plane 3 bytes and, where it is coded, its table; shorter planes share.
+// A block of its own costs a plane 3 bytes and, if it is coded, its table; shorter planes share.
 constexpr std::size_t kLeastPlane = 1024;
 
 // Shorter planes are zstd's: the tables of a PlaneCoder would take longer than they save.
@@ -54,7 +54,7 @@ std::size_t check(std::size_t result, const char* what) {
   return result;
 }
 
-/// True where some values of byte b of the elements are clearly more frequent than others, by a
+/// True if some values of byte b of the elements are clearly more frequent than others, by a
 /// sample.
 bool is_skewed(std::span<const std::byte> chunk, std::size_t element_bytes, std::size_t b) {
   const std::size_t plane = chunk.size() / element_bytes;

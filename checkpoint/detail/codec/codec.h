@@ -26,7 +26,7 @@ struct CodecChoice {
 };
 
 /// Tries both efforts on the sample (some whole elements, up to a few 100 KiB): Huffman coding
-/// alone unless matches are 1 percent smaller; none where neither saves 3 percent and `wanted` is
+/// alone unless matches are 1 percent smaller; none if neither saves 3 percent and `wanted` is
 /// automatic.
 CodecChoice choose_codec(Codec wanted, std::span<const std::byte> sample,
                          std::size_t element_bytes);
@@ -40,7 +40,7 @@ class Encoder {
   Encoder& operator=(const Encoder&) = delete;
 
   /// Shuffles and compresses a chunk into `out`, which has room for at least chunk.size() bytes.
-  /// Returns the compressed size, or 0 where it would not shrink (out's content is then unspecified
+  /// Returns the compressed size, or 0 if it would not shrink (out's content is then unspecified
   /// and the chunk is stored as it is, with filter mask 3).
   std::size_t encode(std::span<const std::byte> chunk, std::size_t element_bytes, Effort effort,
                      std::span<std::byte> out);

@@ -16,7 +16,7 @@ struct Span {
   std::int64_t record;  // -1: the table itself, -2: the description
 };
 
-/// Why one record cannot be; empty where it can.
+/// Why one record cannot be; empty if it can.
 std::string problem(const ChunkRecord& record, const PieceEntry& piece, std::uint64_t chunk_bytes,
                     const FileEntry& file) {
   const bool unfiltered = piece.codec == StoredCodec::none;

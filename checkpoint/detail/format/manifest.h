@@ -50,7 +50,7 @@ struct TensorEntry {
   std::string index = {};  ///< of version 1
   PieceList pieces = {};
 
-  /// Of mesh, spec and policy; in version 1 absent where those are none of ours.
+  /// Of mesh, spec and policy; in version 1 absent if those are none of ours.
   std::optional<Sharding> sharding = {};
 
   /// Of version 2, without a sharding: which writer stores which box, sorted.
@@ -118,7 +118,7 @@ inline constexpr std::int64_t kMaxChunksPerFile = std::int64_t{1} << 25;
 inline constexpr int kMaxNesting = 256;
 inline constexpr std::size_t kMaxNameBytes = 1024;
 
-/// Why a tensor cannot have this name, or why a text cannot be the manifest's `user`; empty where
+/// Why a tensor cannot have this name, or why a text cannot be the manifest's `user`; empty if
 /// it can. One clause: "is empty", "is not UTF-8".
 std::string name_problem(std::string_view name);
 std::string user_json_problem(std::string_view text);
@@ -182,7 +182,7 @@ bool is_raw(StoredCodec codec, const ChunkRecord& record);
 struct ChunkTable {
   std::vector<ChunkRecord> records;
 
-  /// XXH3-64 of each chunk's decoded bytes; empty where the manifest has_decoded_hashes() not.
+  /// XXH3-64 of each chunk's decoded bytes; empty if the manifest has_decoded_hashes() not.
   std::vector<std::uint64_t> decoded_hashes;
 };
 

@@ -24,7 +24,7 @@ void check_listed_tensor(const TensorEntry& tensor, std::int64_t number);
 std::string mesh_problem(const Mesh& mesh);
 std::string mesh_problem(const Mesh& mesh, const WriterMap& writers);
 
-/// Why this cannot be a piece of the tensor, wherever it is stored; empty where it can.
+/// Why this cannot be a piece of the tensor, wherever it is stored; empty if it can.
 std::string piece_problem(const PieceEntry& piece, const TensorEntry& tensor);
 
 /// The tensors together: sorted names, distinct names of files and paths of the index.
@@ -34,8 +34,8 @@ void check_names(std::span<const TensorEntry> tensors, std::span<const FileEntry
 /// chunks of `files` alone.
 void check_lists(std::span<const TensorEntry> tensors, std::span<const FileEntry> files);
 
-/// Why a shard file cannot have this name, data range, chunk table or, where it must have them,
-/// decoded hashes; empty where it can.
+/// Why a shard file cannot have this name, data range, chunk table or, if it must have them,
+/// decoded hashes; empty if it can.
 std::string file_problem(const FileEntry& file, bool has_decoded_hashes);
 
 /// All files of a manifest, which must be known in full: what those of version 2 say of themselves

@@ -235,7 +235,7 @@ WriterMap parsed_writers(const JsonValue& value) {
   return WriterMap(std::move(starts));
 }
 
-// By writer: [bytes, end of data, hash of the description], or null where it has written nothing.
+// By writer: [bytes, end of data, hash of the description], or null if it has written nothing.
 std::vector<FileEntry> files_of(const JsonFields& fields, const WriterMap& writers) {
   const auto list = fields.list("files");
   if (list.Size() != static_cast<std::size_t>(writers.num_writers())) {

@@ -12,7 +12,7 @@ namespace {
 // A dim that is divided is to have this number of rows for each part, so that they can be even.
 constexpr std::int64_t kRowsPerPart = 16;
 
-// The outermost dim that is long enough, or else the longest one; 0 where there is none.
+// The outermost dim that is long enough, or else the longest one; 0 if there is none.
 std::size_t dim_to_divide(const Box& box, std::int64_t parts) {
   std::size_t longest = 0;
   for (std::size_t dim = 0; dim < box.rank(); ++dim) {
@@ -22,7 +22,7 @@ std::size_t dim_to_divide(const Box& box, std::int64_t parts) {
   return longest;
 }
 
-// floor(a b / c) where a b may pass 2^63.
+// floor(a b / c), also if a b passes 2^63.
 std::int64_t multiply_divide(std::int64_t a, std::int64_t b, std::int64_t c) {
   __extension__ using Wide = __int128;
   return static_cast<std::int64_t>(static_cast<Wide>(a) * b / c);
@@ -109,7 +109,7 @@ std::int64_t PieceRule::writer_of(const Tile& tile, std::int64_t part) const {
       sharding_.mesh().device_at(sharding_.position_of(tile.number, replica)));
 }
 
-// The parts [first, end) of a tile; empty where the dim has too few rows for them.
+// The parts [first, end) of a tile; empty if the dim has too few rows for them.
 Box PieceRule::run(const Tile& tile, std::int64_t first, std::int64_t end) const {
   if (first == 0 && end == tile.parts) return tile.box;
   const std::int64_t begin = tile.box.begin(tile.dim), extent = tile.box.extent(tile.dim);

@@ -83,7 +83,7 @@ struct WriterPiece {
 /// with 16 rows for each part, or else the longest one. Part j belongs to the replica
 /// (s + floor(j R / K)) mod R, where s is a hash of the tensor's name mod R if K < R, else 0, so
 /// that small tensors spread over the replicas. Neighbouring parts of one writer are one piece. A
-/// writer's pieces come in the order of its devices, or of mesh positions where it has more devices
+/// writer's pieces come in the order of its devices, or of mesh positions if it has more devices
 /// than the mesh. With one writer, a tensor below kContiguousBelowBytes is one piece.
 ///
 /// Immutable. The maps and shardings must outlive it.
@@ -94,7 +94,7 @@ class PieceRule {
             std::size_t element_bytes, std::string_view name);
 
   /// The boxes that a writer stores; appended. O(rank) for each of its devices, or of the mesh's
-  /// where these are fewer.
+  /// if these are fewer.
   void add_pieces_of(std::int64_t writer, std::vector<Box>& boxes) const;
 
   /// The pieces that share elements with a box, which must be inside the tensor; appended. Takes

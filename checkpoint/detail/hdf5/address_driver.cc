@@ -160,7 +160,7 @@ std::uint64_t AddressDriver::allocate(H5FD_mem_t type, std::uint64_t size) {
   return address;
 }
 
-// Where the bytes of a metadata range are kept; null where it is not metadata's.
+// Where the bytes of a metadata range are kept; null if it is not metadata's.
 std::byte* AddressDriver::find(std::uint64_t address, std::size_t size) {
   if (address < data_begin_) {
     return size <= data_begin_ - address ? front_.data() + address : nullptr;

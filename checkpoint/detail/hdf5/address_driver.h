@@ -45,7 +45,7 @@ class AddressDriver {
   /// The address of the library's next raw allocation. Requires that the last one was used up.
   void next_address(std::uint64_t address) { next_ = address; }
 
-  /// Throws where a callback has failed, or the address was not taken.
+  /// Throws if a callback has failed, or the address was not taken.
   void check() const;
 
   /// Closes the file. Then front() and tail() are what belongs at 0 and at data_end, and end() is

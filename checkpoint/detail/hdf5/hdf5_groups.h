@@ -19,7 +19,7 @@ namespace shardwise::detail {
 
 /// A name in a file. The views are valid as long as what they were made of.
 struct Hdf5Link {
-  std::string_view path;  ///< "/a/b"; where two have a common beginning, they share its groups
+  std::string_view path;  ///< "/a/b"; if two have a common beginning, they share its groups
 
   /// Of the object, if the link leads to one in this file; else the link is external.
   std::uint64_t address = kHdf5NoAddress;

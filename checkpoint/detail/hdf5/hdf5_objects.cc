@@ -80,7 +80,7 @@ void put_attributes(Hdf5Header& header, std::span<const Hdf5Attribute> attribute
   }
 }
 
-/// The box as a selection; in 32 bits where they are enough, as the library writes it.
+/// The box as a selection; in 32 bits if they are enough, as the library writes it.
 void put_selection(Hdf5Bytes& out, const Box& box) {
   const auto rank = static_cast<std::uint32_t>(box.rank());
   bool small = true;

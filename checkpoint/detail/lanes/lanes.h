@@ -12,13 +12,13 @@ namespace shardwise::detail {
 /// its own: while some wait for the disk, others compute. (oneTBB's workers must not wait.)
 struct LaneWork {
   std::size_t jobs = 0;
-  std::size_t lanes = 1;  ///< most threads; 1, or where none can be started: the caller's own
+  std::size_t lanes = 1;  ///< most threads; if 1, or if none can be started: the caller's own
 
   /// Called once for each 0 <= job < jobs, begun in this order; `lane` < lanes says whose thread it
   /// is, and so which buffer it may use.
   std::function<void(std::size_t job, std::size_t lane)> run;
 
-  /// Called by the caller's thread now and then, where there are several lanes some hundred times
+  /// Called by the caller's thread now and then, if there are several lanes some hundred times
   /// or after 64 jobs, and at last when all have ended; may be null.
   std::function<void()> progress = nullptr;
 };

@@ -95,7 +95,7 @@ void ChunkReader::consume(Call& call, std::size_t number, RangeBytes& bytes) {
       check_decoded_hash(checkpoint, id, scatter.hash());
     }
   }
-  // Where nobody asks, threads need not share a counter.
+  // If nobody asks, threads need not share a counter.
   if (options_.progress) call.done_bytes += logical_bytes(checkpoint, id);
 }
 

@@ -69,7 +69,7 @@ class ChunkScatter {
   const std::size_t chunk_bytes_;
   const CopyBy copy_by_;
   std::size_t done_ = 0;
-  std::vector<ChunkPart> parts_;    // where there are several windows
+  std::vector<ChunkPart> parts_;    // if there are several windows
   std::optional<Hasher64> hasher_;  // as well
   std::uint64_t hash_ = 0;
 };

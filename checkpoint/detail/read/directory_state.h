@@ -6,7 +6,7 @@
 
 namespace shardwise::detail {
 
-/// Which directory a path led to, and when its entries or its name changed last. Where something
+/// Which directory a path led to, and when its entries or its name changed last. If something
 /// was wrong with a checkpoint, and this is another one than before, nothing is proved: somebody
 /// has removed or replaced it meanwhile. Immutable.
 class DirectoryState {

@@ -9,7 +9,7 @@ namespace shardwise::detail {
 
 /// Compares index.h5 with the bytes that the writer makes of the manifest: what is wrong, in one
 /// line, or nothing. HDF5 never sees the file, which may be anybody's: it is not made for hostile
-/// ones, and follows links. `path` is for the message. Throws io, and corrupt where the file ends
+/// ones, and follows links. `path` is for the message. Throws io, and corrupt if the file ends
 /// early.
 std::string check_index(File& file, const std::string& path, const Manifest& manifest);
 

@@ -12,7 +12,7 @@
 namespace shardwise::detail {
 namespace {
 
-// One read fetches up to this much, the bytes between two ranges among them where they are few. A
+// One read fetches up to this much, the bytes between two ranges among them if they are few. A
 // larger read leaves the processor's second-level cache before it is used; a hole of 64 KiB takes
 // less time than another read.
 constexpr std::size_t kExtentBytes = std::size_t{1} << 20;

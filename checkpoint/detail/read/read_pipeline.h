@@ -70,14 +70,14 @@ struct ReadJob {
   /// Ordered by file and address; they do not overlap.
   std::span<const FileRange> ranges;
 
-  /// Where it is given, reads begin and end on pages, as what bypasses the page cache has to.
+  /// If it is given, reads begin and end on pages, as what bypasses the page cache has to.
   std::vector<std::uint64_t> file_sizes = {};
 
   /// Called once for each range. Up to `threads` threads at once consume bytes that have been read,
   /// and twice as many bytes that come in parts.
   std::function<void(std::size_t range, RangeBytes& bytes)> consume;
 
-  /// What a range is, for the message where it cannot be read.
+  /// What a range is, for the message if it cannot be read.
   std::function<std::string(std::size_t range)> describe;
 
   /// Called by the caller's thread now and then, at last when all is consumed; may be null.

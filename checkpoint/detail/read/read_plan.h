@@ -20,7 +20,7 @@ struct ReadTarget {
 };
 
 /// The numbers, ascending, of the files that hold something of the targets and are not loaded.
-/// Requires targets inside their tensors. Throws corrupt where the manifest has not got such a
+/// Requires targets inside their tensors. Throws corrupt if the manifest has not got such a
 /// file.
 std::vector<std::size_t> files_to_load(const StoredCheckpoint& checkpoint,
                                        std::span<const ReadTarget> targets);

@@ -65,7 +65,7 @@ struct OpenDirectory {
   std::shared_ptr<Directory> directory;
 };
 
-/// Throws not_found where it is not there or is an attempt's or trash. The file system must outlive
+/// Throws not_found if it is not there or is an attempt's or trash. The file system must outlive
 /// it.
 OpenDirectory open_directory(FileSystem& file_system, const std::filesystem::path& path);
 
@@ -73,13 +73,13 @@ OpenDirectory open_directory(FileSystem& file_system, const std::filesystem::pat
 /// more than kMaxManifestBytes.
 std::string read_manifest_text(const OpenDirectory& directory);
 
-/// Reads the manifest alone, with the directory's step where it names none; of version 2, which
-/// does not list the pieces, without them. Throws not_found where there is none; unsupported;
+/// Reads the manifest alone, with the directory's step if it names none; of version 2, which
+/// does not list the pieces, without them. Throws not_found if there is none; unsupported;
 /// corrupt.
 Manifest read_manifest(const OpenDirectory& directory);
 
 /// Opens one of the checkpoint's files and compares its size with the manifest's. Throws corrupt
-/// where it is not there, not a regular file or of another size; not_found where the checkpoint was
+/// if it is not there, not a regular file or of another size; not_found if the checkpoint was
 /// removed or replaced meanwhile.
 std::unique_ptr<File> open_file(const OpenDirectory& directory, const FileEntry& entry);
 
@@ -97,11 +97,11 @@ void read_file_description(File& file, const std::string& path, FileEntry& entry
 std::vector<PieceId> read_file_pieces(File& file, const std::filesystem::path& directory,
                                       Manifest& manifest, std::size_t number);
 
-/// What is thrown where a writer should have stored a box of a tensor, but has no file.
+/// What is thrown if a writer should have stored a box of a tensor, but has no file.
 Error no_file_of(std::int64_t writer, const TensorEntry& tensor, const Box& box,
                  const std::filesystem::path& directory);
 
-/// Requires that the pieces of all files were read. Throws corrupt where the shardings give a
+/// Requires that the pieces of all files were read. Throws corrupt if the shardings give a
 /// writer something to write that has no file.
 void check_no_file_missing(const Manifest& manifest, const std::filesystem::path& directory);
 
@@ -137,7 +137,7 @@ void load_file(StoredCheckpoint& checkpoint, std::size_t number);
 /// What a reader tells of each tensor, in the manifest's order.
 std::vector<TensorInfo> tensor_infos(const StoredCheckpoint& checkpoint);
 
-/// To be called when something is found wrong: throws not_found where the checkpoint was removed or
+/// To be called when something is found wrong: throws not_found if the checkpoint was removed or
 /// replaced meanwhile, so that nothing is corrupt.
 void check_still_there(const std::filesystem::path& directory);
 
@@ -155,7 +155,7 @@ void check_decoded_hash(const StoredCheckpoint& checkpoint, const ChunkId& id, s
 std::span<const std::byte> decompress_chunk(const StoredCheckpoint& checkpoint, const ChunkId& id,
                                             std::span<const std::byte> stored, Decoder& decoder);
 
-/// True where the stored bytes are the chunk's elements as they are.
+/// True if the stored bytes are the chunk's elements as they are.
 bool stored_raw(const StoredCheckpoint& checkpoint, const ChunkId& id);
 
 }  // namespace shardwise::detail

@@ -38,7 +38,7 @@ std::string nearest(const std::vector<std::string_view>& names, std::string_view
   return found.empty() ? "" : fmt::format(", nearest: {}", clipped(found.front()));
 }
 
-/// Throws where the spec names an axis that the mesh has not.
+/// Throws if the spec names an axis that the mesh has not.
 void check_axes(const PartitionSpec& spec, const Mesh& mesh) {
   for (std::size_t dim = 0; dim < spec.rank(); ++dim) {
     for (const std::string& part : spec[dim]) {

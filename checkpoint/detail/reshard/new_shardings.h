@@ -10,7 +10,7 @@
 namespace shardwise::detail {
 
 /// Each tensor's sharding over a new mesh: by its rule; by the spec and policy it was saved with
-/// where no rule matches; whole where neither is there. Throws one invalid_argument that begins
+/// if no rule matches; whole if neither is there. Throws one invalid_argument that begins
 /// with `operation` and stays short, however many tensors do not fit: rules that match nothing
 /// first, then tensors with the same fault as one, the most frequent faults first.
 std::vector<Sharding> new_shardings(std::span<const TensorInfo> tensors, const Mesh& mesh,

@@ -30,7 +30,7 @@ bool has_resume_key(FileSystem& file_system, const std::filesystem::path& attemp
                     const std::string& resume_key);
 
 /// A directory that becomes a checkpoint when it is published, and the lease that keeps others from
-/// removing it until then. Destroyed unpublished, it is removed; where the disk may still have it
+/// removing it until then. Destroyed unpublished, it is removed; if the disk may still have it
 /// as a checkpoint, as a root that cannot be synced says nothing, it is left for the next clean-up.
 /// Thread-compatible.
 class Attempt {
@@ -38,13 +38,13 @@ class Attempt {
   /// Keeps references. A lease that cannot be removed at the end goes to `leftovers`, a path. What
   /// `spare`, which may be null, has kept becomes the directory: then files are in it. With a
   /// resume key, which is resume_text(), not the spare but what a dead process's attempt with this
-  /// key has left, where there is one.
+  /// key has left, if there is one.
   Attempt(FileSystem& file_system, const std::filesystem::path& root, std::int64_t step,
           std::vector<std::filesystem::path>& leftovers, Spare* spare = nullptr,
           const std::string& resume_key = {});
 
-  /// Becomes the checkpoint `target`, whose name may be any: beside it, where its parent is there.
-  /// Throws invalid_argument where the path names no directory.
+  /// Becomes the checkpoint `target`, whose name may be any: beside it, if its parent is there.
+  /// Throws invalid_argument if the path names no directory.
   Attempt(FileSystem& file_system, const std::filesystem::path& target,
           std::vector<std::filesystem::path>& leftovers);
 
@@ -58,15 +58,15 @@ class Attempt {
   /// Whether it was a spare.
   bool is_reused() const { return reused_; }
 
-  /// Where it is not published, its directory stays when it is destroyed, for the next attempt with
+  /// If it is not published, its directory stays when it is destroyed, for the next attempt with
   /// its resume key.
   void keep() { is_kept_ = true; }
 
   /// Makes it a checkpoint, whose directory it returns. A step that is replaced stays, as an
   /// earlier generation; of another target the two change places in one step, and the old one is
-  /// removed (where the file system cannot do that, there is neither for a moment, and the old one
-  /// is beside it). Throws already_exists, also where what is to be replaced is no checkpoint; io;
-  /// and unsupported where the step has the last generation that there can be; then it is none,
+  /// removed (if the file system cannot do that, there is neither for a moment, and the old one
+  /// is beside it). Throws already_exists, also if what is to be replaced is no checkpoint; io;
+  /// and unsupported if the step has the last generation that there can be; then it is none,
   /// unless that cannot even be undone.
   std::filesystem::path publish(Existing existing);
 

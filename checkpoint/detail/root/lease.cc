@@ -22,7 +22,7 @@
 namespace shardwise::detail {
 namespace {
 
-// Reads to the end. Absent where that fails.
+// Reads to the end. Absent if that fails.
 std::optional<std::string> read_all(int fd) {
   std::string text;
   std::array<char, 4096> part{};
@@ -35,8 +35,8 @@ std::optional<std::string> read_all(int fd) {
   }
 }
 
-// What a file of the system says: nothing where it is not there. Absent where it cannot be read, as
-// where no descriptor is free: then nobody knows.
+// What a file of the system says: nothing if it is not there. Absent if it cannot be read,
+// for example if no descriptor is free: then nobody knows.
 std::optional<std::string> system_file(const std::string& path) {
   const auto gone = [] { return errno == ENOENT || errno == ENOTDIR || errno == ESRCH; };
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
@@ -47,7 +47,7 @@ std::optional<std::string> system_file(const std::string& path) {
   return text;
 }
 
-// Of a /proc/<pid>/stat; absent where the process has ended and nobody has asked how.
+// Of a /proc/<pid>/stat; absent if the process has ended and nobody has asked how.
 std::optional<std::uint64_t> parse_start(const std::string& stat) {
   // Field 2 is the command in brackets and may hold anything, so count from its end.
   const std::size_t bracket = stat.rfind(')');
@@ -73,7 +73,7 @@ std::optional<std::string> line_of(const char* path) {
 
 std::optional<std::string> boot_id() { return line_of("/proc/sys/kernel/random/boot_id"); }
 
-// Empty where there is none, as in many containers.
+// Empty if there is none, as in many containers.
 std::optional<std::string> machine_id() { return line_of("/etc/machine-id"); }
 
 std::uint64_t inode_of(const char* path) {

@@ -14,26 +14,26 @@ namespace shardwise::detail {
 /// process one day, and another machine or container has its own.
 struct LeaseOwner {
   std::int64_t pid = 0;
-  std::uint64_t pid_namespace = 0;  ///< inode of /proc/self/ns/pid; 0 where it is not known
+  std::uint64_t pid_namespace = 0;  ///< inode of /proc/self/ns/pid; 0 if it is not known
   std::uint64_t start = 0;          ///< in clock ticks since boot, /proc/<pid>/stat field 22
   std::uint64_t time_namespace =
       0;                    ///< in which that is counted: inode of /proc/self/ns/time, or 0
   std::uint64_t image = 0;  ///< another one after exec(), which keeps pid and start; or 0
   std::string boot;         ///< the kernel's boot id
-  std::string machine;      ///< of /etc/machine-id; empty where it is not known
+  std::string machine;      ///< of /etc/machine-id; empty if it is not known
   std::string host;         ///< the machine's name
 };
 
-/// This process. Throws io where /proc does not say.
+/// This process. Throws io if /proc does not say.
 LeaseOwner this_process();
 
-/// Content of a lease file; absent where the text is not one.
+/// Content of a lease file; absent if the text is not one.
 std::string print_lease(const LeaseOwner& owner);
 std::optional<LeaseOwner> parse_lease(std::string_view text);
 
 /// Whether the owner may still be at work. Of another machine's processes, and of another pid
 /// namespace's on this one, nothing is known here: they may, unless their host is among the dead.
-/// Where the system does not say (no descriptor is free, no rights), it may, too.
+/// If the system does not say (no descriptor is free, no rights), it may, too.
 bool may_be_alive(const LeaseOwner& owner, std::span<const std::string> dead_hosts = {});
 
 /// Which process has made an object. A child that fork() makes has a copy of it; what that stands

@@ -11,7 +11,7 @@
 namespace shardwise::detail {
 
 /// Keeps a checkpoint from being removed by retention, of any process on its root, while somebody
-/// reads it: a file beside it that holds the reader's lease. Where none can be made, on a read-only
+/// reads it: a file beside it that holds the reader's lease. If none can be made, on a read-only
 /// root say, nothing is kept. It ends with the process that made it, or that process's object: what
 /// a forked child does with its copy changes nothing. Immutable.
 class Pin {

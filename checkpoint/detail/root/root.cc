@@ -94,7 +94,7 @@ class Collector {
   Failures failures_;
 };
 
-// None where the directory is no longer there.
+// None if the directory is no longer there.
 std::vector<std::string> names_in(FileSystem& file_system, const std::filesystem::path& directory) {
   try {
     return file_system.list(directory);

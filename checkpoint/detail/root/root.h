@@ -13,8 +13,8 @@ namespace shardwise::detail {
 
 // What is done to a root by its users. Several processes may do any of it at the same time.
 
-/// Makes the root where it is not there, and what lies above it, on the disk when it returns. Only
-/// looks at one that is there. Throws io where it is not a directory.
+/// Makes the root if it is not there, and what lies above it, on the disk when it returns. Only
+/// looks at one that is there. Throws io if it is not a directory.
 void make_root(FileSystem& file_system, const std::filesystem::path& root);
 
 /// Removes a file, or a directory with all it holds. Absent is not an error; what another process
@@ -32,7 +32,7 @@ struct Trash {
   std::filesystem::path was, is;    ///< what was renamed; back again, it is a checkpoint again
 };
 
-/// The first half of that: its name is gone, on the disk; nothing where it is absent. The directory
+/// The first half of that: its name is gone, on the disk; nothing if it is absent. The directory
 /// gets a trash name. One that the file system cannot rename (a lower layer's in an overlay) keeps
 /// its own, and its manifest gets another: so it is no checkpoint either.
 std::optional<Trash> trash_checkpoint(FileSystem& file_system, const std::filesystem::path& root,
@@ -49,7 +49,7 @@ std::vector<StepName> committed_names(FileSystem& file_system, const std::filesy
 /// Removes what dead processes have left in a root: attempts, leases, pins, trash. Attempts and
 /// trash go when the root is synced, so that no checkpoint whose bytes are gone comes back. Goes on
 /// after an error, and throws the first one at the end.
-/// Attempts with this resume_text(), where it is not empty, stay.
+/// Attempts with this resume_text(), if it is not empty, stay.
 GarbageReport collect_root_garbage(FileSystem& file_system, const std::filesystem::path& root,
                                    const GarbageOptions& options = {},
                                    const std::string& resume_key = {});

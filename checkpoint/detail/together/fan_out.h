@@ -37,7 +37,7 @@ struct SharedBox {
   std::size_t bytes;
   int reader;
   std::vector<int> holders;            ///< ascending, the reader included
-  std::span<std::byte* const> places;  ///< of this process; empty where it holds none
+  std::span<std::byte* const> places;  ///< of this process; empty if it holds none
 };
 
 /// Sends each box from its reader, whose places are filled, to the other holders. All processes of

@@ -236,8 +236,8 @@ class GroupSave {
     return {attempt.directory(), attempt.is_reused(), is_shared() && !is_local(), is_resumable()};
   }
 
-  // Every rank, where each has a root of its own: gives and takes copies, and commits when all have
-  // come so far. Where one of them cannot, the others take back what they have committed.
+  // Every rank, if each has a root of its own: gives and takes copies, and commits when all have
+  // come so far. If one of them cannot, the others take back what they have committed.
   SaveStats commit_locally(Attempt& attempt, const Manifest& manifest, std::string_view text,
                            SaveStats stats) const {
     copy_to_others(attempt, manifest);
@@ -376,7 +376,7 @@ class GroupSave {
     return {{0, encode(list_of(plan))}};
   }
 
-  // The checkpoint that this attempt has become; nothing where it has not.
+  // The checkpoint that this attempt has become; nothing if it has not.
   std::optional<std::filesystem::path> find_committed(const std::string& id) const {
     try {
       for (const StepName& name : committed_names(context_.file_system, context_.root)) {

@@ -12,7 +12,7 @@
 // others hold it asks them for, box by box, as it would ask its own sources.
 namespace shardwise::detail {
 
-/// The writers that a rank stands for; none where its neighbour writes what its devices hold.
+/// The writers that a rank stands for; none if its neighbour writes what its devices hold.
 WriterRange writers_of(int rank, const SaveOptions& options);
 
 /// A process and those that have the same shard files: ranks from a multiple of
@@ -27,14 +27,14 @@ class Neighbours {
 
   /// For the writer: the sources with what its neighbours' devices hold, of `devices` in all. A box
   /// comes from one process that holds it, itself if possible. It must outlive the sources. They
-  /// throw cancelled where a neighbour fails.
+  /// throw cancelled if a neighbour fails.
   std::vector<TensorSource> gather(std::vector<TensorSource> sources, std::int64_t devices);
 
   /// For the writer: lets the others go.
   void finish();
 
   /// For the others: gives the writer the boxes that it asks for, until it lets them go. Throws
-  /// invalid_argument where a tensor is wanted that is not there, CallerError.
+  /// invalid_argument if a tensor is wanted that is not there, CallerError.
   void serve(const std::vector<TensorSource>& sources) const;
 
  private:

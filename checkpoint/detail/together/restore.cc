@@ -28,7 +28,7 @@ class Batches {
     for (const DeviceId id : devices.addressable()) batches_.emplace_back(devices.at(id));
   }
 
-  /// Null for a device of another process. Throws not_found where there is no such device.
+  /// Null for a device of another process. Throws not_found if there is no such device.
   BufferBatch* of(DeviceId id) {
     if (!devices_.is_addressable(id)) return nullptr;
     return &batches_[static_cast<std::size_t>(id - devices_.addressable().front())];
@@ -64,7 +64,7 @@ struct ArrayLayout {
            same_pieces(array.sharding, spec.sharding);
   }
 
-  /// Throws not_found where there is no device for a shard.
+  /// Throws not_found if there is no device for a shard.
   void expect(Batches& batches) const {
     for (std::size_t i = 0; i < shard_bytes.size(); ++i) {
       if (BufferBatch* const batch = batches.of(devices[i])) batch->expect(shard_bytes[i]);
@@ -98,7 +98,7 @@ struct ArrayLayout {
 // A layer's arrays follow one another, and then come the next layer's: the specs of that many.
 constexpr std::size_t kRecentLayouts = 16;
 
-/// The layout of the spec, made where none of the last ones fits. A deque's elements stay in place.
+/// The layout of the spec, made if none of the last ones fits. A deque's elements stay in place.
 const ArrayLayout& layout_of(const ArraySpec& spec, const ProcessOf& process_of,
                              std::deque<ArrayLayout>& layouts) {
   for (std::size_t back = 1; back <= std::min(kRecentLayouts, layouts.size()); ++back) {

@@ -11,7 +11,7 @@
 namespace shardwise::detail {
 namespace {
 
-// A chunk's elements in the source's memory; empty where they are not side by side there.
+// A chunk's elements in the source's memory; empty if they are not side by side there.
 std::span<const std::byte> find_in_place(const TensorSource& source, const FileChunk& chunk) {
   if (chunk.held_bytes() != chunk.bytes) return {};
   const std::byte* elements = nullptr;

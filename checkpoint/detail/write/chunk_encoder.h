@@ -28,7 +28,7 @@ void check_unchanged(const TensorSource& source, const Box& box,
 /// own, and the memory of it.
 class ChunkEncoder {
  public:
-  /// Adds a chunk's stored bytes to `out`, never more than it has decoded; as they are where there
+  /// Adds a chunk's stored bytes to `out`, never more than it has decoded; as they are if there
   /// is no `effort` or it does not shrink. Throws CallerError.
   EncodedChunk encode(const TensorSource& source, const FileChunk& chunk,
                       std::optional<Effort> effort, SlabBytes& out);

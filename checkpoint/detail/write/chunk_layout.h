@@ -12,11 +12,11 @@
 // alone, without elements, memory or files.
 namespace shardwise::detail {
 
-/// Chunks hold at most this many bytes, and not much less where the piece is larger.
+/// Chunks hold at most this many bytes, and not much less if the piece is larger.
 inline constexpr std::size_t kChunkBytes = std::size_t{1} << 20;
 
 /// The chunk extents for a piece: at most kChunkBytes, every dim cut evenly, so that the last chunk
-/// is hardly shorter than the others; contiguous runs of 8 KiB or more where the piece has them.
+/// is hardly shorter than the others; contiguous runs of 8 KiB or more if the piece has them.
 /// The dim with the fewest cuts is cut next, so that rows and columns cost about the same to read.
 Shape chunk_shape(const Shape& piece, std::size_t element_bytes);
 

@@ -49,7 +49,7 @@ class SlabAddresses {
     if (reserved_ < least_end) file_.resize(reserved_ = least_end);
   }
 
-  // Waits for the slabs before this one. Throws where one of them has failed.
+  // Waits for the slabs before this one. Throws if one of them has failed.
   std::uint64_t take(std::size_t slab, std::size_t size_bytes) {
     const MutexLock lock(mutex_);
     while (slab < failed_ && turn_ != slab) turned_.wait(mutex_);

@@ -12,7 +12,7 @@
 
 namespace shardwise::detail {
 
-/// Throws invalid_argument where a JSON text of the caller's is none.
+/// Throws invalid_argument if a JSON text of the caller's is none.
 void check_json(const PublishOptions& options);
 
 /// The text of a manifest, which is told of the index, if that is not empty. It was parsed as a

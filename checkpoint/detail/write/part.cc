@@ -54,7 +54,7 @@ class ShardFiles {
     }
   }
 
-  // One that a spare has left, where it can be reused, or a new one.
+  // One that a spare has left, if it can be reused, or a new one.
   std::unique_ptr<File> make_file(const std::string& name) {
     const std::filesystem::path path = directory_.path / name;
     if (directory_.is_resumed) remove_tree(tools_.file_system, path);

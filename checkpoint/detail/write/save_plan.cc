@@ -145,7 +145,7 @@ void check_distinct(std::span<const TensorSource> sources) {
   }
 }
 
-// Why these cannot be the pieces of a tensor; empty where they can, or none are listed.
+// Why these cannot be the pieces of a tensor; empty if they can, or none are listed.
 std::string boxes_problem(const TensorSource& source) {
   if (!source.boxes) return {};
   if (source.sharding) return "has both a sharding and boxes";
@@ -207,7 +207,7 @@ void check_sources(std::span<const TensorSource> sources) {
       fail(fmt::format("has a mesh that cannot be saved: {}", problem));
     }
     try {
-      // Also where the tensor is so small that it is stored whole: it is to be restored as it is
+      // Also if the tensor is so small that it is stored whole: it is to be restored as it is
       // cut here.
       static_cast<void>(source.sharding->shard_shape(info.shape));
     } catch (const Error& e) {

@@ -57,13 +57,13 @@ inline const TensorInfo& info_of(const TensorSource& source) {
   return source.reader->tensors()[source.tensor];
 }
 
-/// Throws invalid_argument where a name is empty, too long, repeated or not UTF-8 or holds a NUL, a
+/// Throws invalid_argument if a name is empty, too long, repeated or not UTF-8 or holds a NUL, a
 /// source has no reader or one without that tensor, or a sharding does not fit its shape
-/// or, as where its policy is strict, does not allow it, or a box leaves it or is empty.
+/// or does not allow it (a strict policy), or a box leaves it or is empty.
 void check_sources(std::span<const TensorSource> sources);
 
-/// How many devices a job has: `devices`, or, where that is 0, as many as the sources' meshes name.
-/// Throws invalid_argument where a mesh has a device beyond them.
+/// How many devices a job has: `devices`, or, if that is 0, as many as the sources' meshes name.
+/// Throws invalid_argument if a mesh has a device beyond them.
 std::int64_t devices_of(std::span<const TensorSource> sources, std::int64_t devices);
 
 /// Device d belongs to writer d * count / devices_of(sources, devices), which see.

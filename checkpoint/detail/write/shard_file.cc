@@ -119,7 +119,7 @@ std::vector<std::uint64_t> piece_table(const SavePlan& plan, const ChunkLayout& 
   return describe_pieces(plan.tensors, pieces);
 }
 
-// The library makes the chunked datasets; what else there is may be thousands, see hdf5/. Where
+// The library makes the chunked datasets; what else there is may be thousands, see hdf5/. If
 // there are many files, small pieces have no datasets of their own: a job of thousands of processes
 // would make millions.
 void build_structure(const SavePlan& plan, const ChunkLayout& layout, WrittenShardFile& written,

@@ -19,7 +19,7 @@ struct StagingSizes {
 /// The least budget there can be: one worker, and two buffers of one chunk each.
 inline constexpr std::size_t kLeastBudgetBytes = std::size_t{8} << 20;
 
-/// Sizes for writing about `data_bytes`. Throws invalid_argument where the budget is too small.
+/// Sizes for writing about `data_bytes`. Throws invalid_argument if the budget is too small.
 StagingSizes staging_sizes(std::size_t budget_bytes, int threads, std::size_t data_bytes);
 
 /// A fixed number of page-aligned buffers, touched once and used again and again: memory that the

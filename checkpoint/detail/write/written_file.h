@@ -16,8 +16,8 @@ namespace shardwise::detail {
 void note_written_file(FileSystem& file_system, const std::filesystem::path& attempt,
                        const FileEntry& file);
 
-/// File number `number` of the plan, where the attempt has it, noted and with the plan's pieces;
-/// its tables are read and checked. Absent where it has not.
+/// File number `number` of the plan, if the attempt has it, noted and with the plan's pieces;
+/// its tables are read and checked. Absent if it has not.
 std::optional<WrittenShardFile> read_written_file(FileSystem& file_system,
                                                   const std::filesystem::path& attempt,
                                                   const SavePlan& plan, std::size_t number);

@@ -23,7 +23,7 @@ class Numbering:
 
     @staticmethod
     def of_job() -> Numbering:
-        """JAX's ids where each process has a range of its own, else (hosts of a TPU pod) as they come, by process."""
+        """JAX's ids if each process has a range of its own, else (hosts of a TPU pod) as they come, by process."""
         return _numbering(jax.process_count(), tuple(jax.devices()))
 
 
@@ -46,7 +46,7 @@ def _numbering(processes: int, devices: tuple[Any, ...]) -> Numbering:
 
 @functools.lru_cache(maxsize=256)
 def _mesh_text(mesh: Any, processes: int) -> str:
-    """Empty where the core cannot say it: odd axis names, or devices that are not of the job's backend."""
+    """Empty if the core cannot say it: odd axis names, or devices that are not of the job's backend."""
     try:
         if processes == 1:
             return str(Mesh.from_jax(mesh))

@@ -31,14 +31,14 @@ ANY = _Any()
 
 def load(path: Path, target: Any = None, *, strict: bool = True, threads: int = 0, memory: int = MEMORY) -> Any:
     """The tree of a checkpoint. Without a target: arrays of numpy's (of PRNG keys their data), objects as they were
-    saved; dict, list, tuple and None as they were, named tuples where their module is imported, else dicts of fields;
+    saved; dict, list, tuple and None as they were, named tuples if their module is imported, else dicts of fields;
     of other classes dicts. Needs no devices. A checkpoint that was saved without a tree is a dict of names.
 
     With a target: a tree of the same names, each leaf of which says what is wanted: jax.ShapeDtypeStruct with a
     sharding, or jax.Array, on whose sharding it comes (without one: on the default device); a jax.sharding.Sharding, for
     whatever shape and dtype there is; numpy.ndarray, for an array on the host; ANY; a Python object, for one of its type;
     a loader, or another object with state_dict() and load_state_dict(), which is given its state.
-    A number of Python's and an array without dims stand for each other where the kind is the same and the value exact.
+    A number of Python's and an array without dims stand for each other if the kind is the same and the value exact.
     A process reads what its own devices hold, each box once. strict=False: names that the target lacks are left out.
 
     Raises one InvalidArgument naming all that does not fit, before anything is read: names, shapes, dtypes (nothing is
@@ -50,7 +50,7 @@ def load(path: Path, target: Any = None, *, strict: bool = True, threads: int = 
 
 
 def root_of(checkpoint: Checkpoint) -> Any:
-    """The node of a checkpoint's tree; of names alone, where it has none."""
+    """The node of a checkpoint's tree; of names alone, if it has none."""
     tree = checkpoint.tree
     if isinstance(tree, dict) and tree.get("kind") == "pytree":
         return tree["root"]

@@ -76,7 +76,7 @@ class CheckpointManager:
         return [info.step for info in self._steps.infos()]
 
     def latest_step(self) -> int | None:
-        """The newest valid step; None where there is no step at all. Raises Corrupt where there are and none is valid:
+        """The newest valid step; None if there is no step at all. Raises Corrupt if there are and none is valid:
         that is never taken for a fresh start."""
         return self._steps.latest()
 
@@ -185,7 +185,7 @@ class CheckpointManager:
         `items`: a target, short for args=StandardRestore(items). Without both: as saved, arrays by numpy. A step of
         several items gives a Composite: of all, or of those that args, a Composite, names. directory: another root.
 
-        Raises NotFound where there is no step, and what shardwise.jax.load() raises.
+        Raises NotFound if there is no step, and what shardwise.jax.load() raises.
         """
         if items is not None:
             if args is not None:
@@ -216,7 +216,7 @@ class CheckpointManager:
         return self.metadata(step).item_metadata
 
     def metrics(self, step: int) -> Any:
-        """What save() was given; None where that was nothing. Raises NotFound."""
+        """What save() was given; None if that was nothing. Raises NotFound."""
         return Info(step, self._steps.find(step)).metrics
 
     def delete(self, step: int) -> None:
@@ -246,7 +246,7 @@ class CheckpointManager:
         error = current.exception()
         self._current = None
         if error is not None:
-            # On a process where save() has raised it, too: the others hear of it here, and all are to stay in step.
+            # On a process on which save() has raised it, too: the others hear of it here, and all are to stay in step.
             self._known = None
             raise error
         known = self._known or {}
@@ -292,7 +292,7 @@ def _tree_of(given: args_.StandardSave | args_.JsonSave) -> Any:
 
 
 def _kinds(checkpoint: Checkpoint) -> dict[str, str]:
-    """Of the items of a checkpoint; nothing where it is one item."""
+    """Of the items of a checkpoint; nothing if it is one item."""
     kinds: dict[str, str] = checkpoint.document.get("jax", {}).get("items", {})
     return kinds
 

@@ -36,7 +36,7 @@ class CheckpointManagerOptions:
     preservation_policy: policies.PreservationPolicy | None = None
     enable_async_checkpointing: bool = True
     create: bool = True
-    """False: raises NotFound where the directory is not there."""
+    """False: raises NotFound if the directory is not there."""
     read_only: bool = False
     codec: Codec = "zstd"
     threads: int = 0

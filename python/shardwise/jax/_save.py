@@ -53,7 +53,7 @@ def prepare(path: Path, tree: Any, group: Group, *, copy: bool, user: Any = None
             extra: dict[str, Any] | None = None, existing: Existing = "fail", name: str = "",
             **options: Any) -> tuple[Write, BaseException | None]:
     """What writes a tree, to be called once. The values are held by nothing else, so they are free when it is done.
-    With other processes: where this one cannot take part, also the error, which that call then raises on all. name: what
+    With other processes: if this one cannot take part, also the error, which that call then raises on all. name: what
     the processes compare, if not the path."""
     held: list[Snapshot] = []
     failed: BaseException | None = None

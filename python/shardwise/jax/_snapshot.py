@@ -28,7 +28,7 @@ class Leaf:
     name: str
     dtype: str
     shape: tuple[int, ...]
-    begins: list[Begin]  #: of distinct boxes; where nothing describes them, of those it is to write
+    begins: list[Begin]  #: of distinct boxes; if nothing describes them, of those it is to write
     parts: list[Any]  #: their elements, arrays or memoryviews
     mesh: str = ""  #: with `spec`: how it is cut, if the core can say it
     spec: str = ""

@@ -87,7 +87,7 @@ class Steps:
         return path
 
     def latest(self) -> int | None:
-        """The newest valid one; None where there is no step. Raises Corrupt where there are and none is valid."""
+        """The newest valid one; None if there is no step. Raises Corrupt if there are and none is valid."""
         found = self._manager.latest()
         if found is None:
             return None

@@ -53,7 +53,7 @@ def is_key(value: Any) -> bool:
 
 
 def flatten(tree: Any, prefix: Parts = ()) -> tuple[dict[str, Any], Any]:
-    """The leaves by name, and the node. Raises InvalidArgument where two leaves have one name."""
+    """The leaves by name, and the node. Raises InvalidArgument if two leaves have one name."""
     leaves: dict[str, Any] = {}
     return leaves, _walk(tree, prefix, leaves)
 
@@ -142,7 +142,7 @@ def leaves_of(node: Any) -> Iterator[tuple[str, str]]:
 
 
 def build(node: Any, value_of: Callable[[str], Any]) -> Any:
-    """The tree, its leaves given by their names. A named tuple is of its class where the module of that is imported
+    """The tree, its leaves given by their names. A named tuple is of its class if the module of that is imported
     already, else a dict of its fields; so is every other class. Nothing is imported, and no code of theirs runs."""
     if node is None:
         return None

@@ -266,7 +266,7 @@ def _empty_dicts(node: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, .
 
 
 def _key_made_text(node: Any, path: Sequence[Any]) -> Any:
-    """The first key on a path of DCP's that the state's dict has not, as DCP has made a text of it; None where none is."""
+    """The first key on a path of DCP's that the state's dict has not, as DCP has made a text of it; None if none is."""
     for key in path:
         if isinstance(node, Mapping) and key not in node:
             return key
@@ -280,7 +280,7 @@ class StorageReader(_StorageReader):
     A dtype that is not the stored one is an error, which lists all, unless cast=True. Names that nobody asks for:
     unused="warn", "error" or "ignore". Two things that DCP does not restore, and says nothing, are errors: what is stored
     below an empty dict of the target, and objects in dicts whose keys are not str, which come back twice. They are let
-    through with unused="ignore", and where the planner allows a partial load.
+    through with unused="ignore", and if the planner allows a partial load.
     """
 
     def __init__(self, path: Path | None = None, *, cast: bool = False, unused: str = "warn", allow_pickle: bool = False,

@@ -49,7 +49,7 @@ class Layouts:
         self._cuts: dict[Any, _Cut] = {}
 
     def of(self, tensor: Any, name: str) -> Layout:
-        """Of a DTensor. Raises Unsupported where its values are still to be reduced."""
+        """Of a DTensor. Raises Unsupported if its values are still to be reduced."""
         mesh, placements, shape = key = tensor.device_mesh, tensor.placements, tuple(tensor.shape)
         if any(p.is_partial() for p in placements):
             raise Unsupported(f"tensor {name!r} has placements {placements}: its values are still to be reduced; "

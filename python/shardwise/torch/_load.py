@@ -45,7 +45,7 @@ def load(path: FilePath, state: Mapping[str, Any], *, strict: bool = True, unuse
 
     Every name, dtype and shape that does not fit is in one InvalidArgument, before anything is changed; nothing is cast.
     strict=False leaves what the checkpoint has not as it is, and warns of what is not there at all; a load that finds
-    nothing is an error. unused: what becomes of stored names that the state has not: "error" (the default where strict),
+    nothing is an error. unused: what becomes of stored names that the state has not: "error" (the default if strict),
     "warn" or "ignore". What a load_state_dict() raises, or damage of the stored bytes, comes when tensors are filled.
     """
     unused = unused or ("error" if strict else "ignore")

@@ -212,7 +212,7 @@ class Loader(IterableDataset[Batch]):
         return made.state_dict() if made._part[0] == 1 else {**made.state_dict(), "worker": list(made._part)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from there. Raises InvalidArgument where it is another run's, saying in what."""
+        """Goes on from there. Raises InvalidArgument if it is another run's, saying in what."""
         before = self._state, self._loader
         self._state, self._loader = dict(state), None
         try:

@@ -153,7 +153,7 @@ def _numbers(optimizer: torch.optim.Optimizer, names: ParameterNames, lists: lis
 
 
 def existing(optimizer: torch.optim.Optimizer, parameter: torch.Tensor, keys: Path) -> Any:
-    """What its state has of a parameter by these keys; None where that is nothing."""
+    """What its state has of a parameter by these keys; None if that is nothing."""
     found: Any = optimizer.state.get(parameter)
     for key in keys:
         found = found.get(key) if isinstance(found, Mapping) else None

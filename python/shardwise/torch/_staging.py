@@ -43,7 +43,7 @@ class Staging:
         return torch.from_numpy(np.empty(size, np.uint8))
 
     def _make_room(self, size: int) -> None:
-        """Where sizes have changed, old and new copies are not there at once."""
+        """If sizes have changed, old and new copies are not there at once."""
         while size > 0 and (there := [s for s, pieces in self._free.items() if pieces]):
             fits = [s for s in there if s >= size]
             dropped = min(fits) if fits else max(there)

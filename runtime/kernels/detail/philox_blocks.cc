@@ -42,7 +42,7 @@ void vector_blocks(std::uint64_t key, std::uint64_t counter, std::uint32_t* out)
   const WordVector first = hn::Set(words, 0xD2511F53), second = hn::Set(words, 0xCD9E8D57);
   const WordVector low_counter = hn::Set(words, low_word(counter));
   WordVector a = hn::Add(low_counter, hn::Iota(words, 0));
-  // Where the lower word overflows, the upper one is one more.
+  // If the lower word overflows, the upper one is one more.
   const WordVector carry = hn::IfThenElseZero(hn::Lt(a, low_counter), hn::Set(words, 1));
   WordVector b = hn::Add(hn::Set(words, low_word(counter >> 32)), carry);
   WordVector c = hn::Zero(words), d = c;

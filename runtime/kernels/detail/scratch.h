@@ -41,7 +41,7 @@ class Widened {
   ConstShardView view_;
 };
 
-/// Where an f16 or bf16 shard is computed as f32, and then rounded.
+/// An f16 or bf16 shard that is computed as f32 and then rounded.
 class Unrounded {
  public:
   explicit Unrounded(const ShardView& half);

@@ -138,7 +138,7 @@ void transpose_matrix(const std::byte* from, std::int64_t from_step, std::byte* 
 /// Tiles of fewer rows are not worth their copies.
 constexpr std::int64_t kFewRows = 8;
 
-/// Where neighbours in `from` are not neighbours in `to`.
+/// For neighbours in `from` that are not neighbours in `to`.
 template <class T>
 void copy_elements(CopyLoops loops, const CopyLoops::Loop& inner, const CopyLoops::Offsets& at,
                    const std::byte* from, std::byte* to) {

@@ -23,7 +23,7 @@ class FrameWriter {
   /// Bytes as they are, in as many blocks as they need.
   void add_raw(std::span<const std::byte> bytes, bool last);
 
-  /// A block whose bytes the caller fills in; null where there is no room for it.
+  /// A block whose bytes the caller fills in; null if there is no room for it.
   std::byte* add_raw_room(std::size_t bytes, bool last);
 
   /// One byte, `times` times, in as many blocks as that needs.
@@ -32,7 +32,7 @@ class FrameWriter {
   /// A compressed block, whose parts follow one another.
   void add_compressed(std::initializer_list<std::span<const std::byte>> parts, bool last);
 
-  /// 0 where the room did not suffice.
+  /// 0 if the room did not suffice.
   std::size_t size() const { return full_ ? 0 : size_; }
 
  private:

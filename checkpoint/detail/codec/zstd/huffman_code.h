@@ -23,7 +23,7 @@ CodeLengths code_lengths(const ByteCounts& counts);
 /// Which code each value has (RFC 8878, section 4.2.1.3); the first bit is the highest.
 std::array<std::uint16_t, 256> code_values(const CodeLengths& lengths);
 
-/// The code as a block states it (RFC 8878, section 4.2.1); empty where it cannot be stated, which
+/// The code as a block states it (RFC 8878, section 4.2.1); empty if it cannot be stated, which
 /// is so for some codes of nearly all byte values.
 std::vector<std::byte> describe_code(const CodeLengths& lengths);
 

@@ -97,7 +97,7 @@ struct BitStream {
     count %= 8;
   }
 
-  /// The eight bytes before `end`, at once where their codes are not unusually long. A code's
+  /// The eight bytes before `end`, at once if their codes are not unusually long. A code's
   /// lowest byte is its length, so the lowest byte of the sum is that of all.
   void add_eight(const std::uint64_t* pairs, const std::byte* end) {
     const std::uint64_t d = pairs[load_pair(end - 2)], c = pairs[load_pair(end - 4)];

@@ -19,7 +19,7 @@ namespace shardwise::detail {
 /// 1. Every value of the plane has been counted at least once, so it has a code. The counts are of
 ///    a sample, but each run outside it that has a value of no count is added to it.
 /// 2. A code has at most kMaxCodeBits, 11, and one of two bytes 22. A flush leaves at most 7 bits,
-///    and 56 are possible before the next one: two codes of two bytes always fit, four only where
+///    and 56 are possible before the next one: two codes of two bytes always fit, four only if
 ///    their lengths say so.
 /// 3. Codes of values that the plane has not are those of planes before it: by 1 nobody asks for
 ///    them.
