@@ -3,6 +3,7 @@
 import gc
 import subprocess
 import sys
+import time
 import weakref
 
 import numpy as np
@@ -33,9 +34,11 @@ class Job:
 
 
 def collected(make):
-    """Whether what make() returns is freed once nobody else has it."""
+    """Whether what make() returns is freed once nobody else has it. A thread that reads ahead has it during a call."""
     found = weakref.ref(make())
-    gc.collect()
+    deadline = time.monotonic() + 60
+    while found() is not None and time.monotonic() < deadline:
+        gc.collect()
     return found() is None
 
 
