@@ -40,6 +40,8 @@ RemotePlan::RemotePlan(std::span<const Transfer> transfers, const Devices& devic
       Message message{process, {}, 0};
       for (const Key& key : keys) {
         const std::size_t element_bytes = size_bytes(transfers[key.transfer].dtype);
+        // Reductions read the elements where they are, so each is at a multiple of its size.
+        message.bytes = (message.bytes + element_bytes - 1) / element_bytes * element_bytes;
         message.parts.push_back({key, element_bytes, message.bytes});
         message.bytes += num_bytes(key.box.shape(), element_bytes);
       }
