@@ -30,13 +30,16 @@ struct ByteRange {
 /// is allowed.
 std::size_t parse_bytes(std::string_view text, ByteRange allowed);
 
-/// What `read` makes of an option's words. Words that it refuses are bad usage.
+/// What `read` makes of an option's words. Words that cannot be read are bad usage. Other errors
+/// pass: words that ask for too much, or a file that is missing.
 template <class Read>
 auto words_of(std::string_view command, std::string_view option, const Read& read) {
   try {
     return read();
   } catch (const Error& error) {
-    if (error.code() == ErrorCode::unsupported) throw;  // well-formed, but too much
+    const bool unreadable =
+        error.code() == ErrorCode::invalid_argument || error.code() == ErrorCode::no_such_name;
+    if (!unreadable) throw;
     throw BadUsage(std::string(command) + ": " + std::string(option) + ": " + error.what());
   }
 }

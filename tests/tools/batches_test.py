@@ -64,16 +64,21 @@ class Batches(Cli):
 
     def test_what_is_wrong_is_said_in_a_line(self):
         image, label = self.images()
-        self.fails(3, ["parquet", "idx", "tokens"], "batches", "parquet:x", "--batch", 2)
+        self.fails(2, ["parquet", "idx", "tokens"], "batches", "parquet:x", "--batch", 2)
         self.fails(3, ["none.npy"], "batches", "npy:none.npy", "--batch", 2)
         self.fails(3, ["61", "60"], "batches", image, "--batch", 61)
-        self.fails(3, ["label", "rank"], "batches", image, label, "--batch", 2, "--mesh", 2, "--spec", "0,-,-")
-        self.fails(3, ["lable", "label"], "batches", label, "--batch", 2, "--filter", "lable==3")
+        self.fails(2, ["--spec", "label", "rank"], "batches", image, label, "--batch", 2, "--mesh", 2, "--spec", "0,-,-")
+        self.fails(2, ["--filter", "lable", "label"], "batches", label, "--batch", 2, "--filter", "lable==3")
         self.fails(2, ["3:x"], "batches", image, image, "--batch", 2, "--mix", "3:x")
         self.fails(2, ["--pack"], "batches", image, "--batch", 2, "--pack", 64)
         self.fails(2, ["sometimes", "shuffled"], "batches", image, "--batch", 2, "--order", "sometimes")
-        self.fails(3, ["seed"], "batches", image, "--batch", 2, "--state", "{}")
+        self.fails(2, ["--state", "seed"], "batches", image, "--batch", 2, "--state", "{}")
         self.fails(2, ["--batch"], "batches", image)
+        self.fails(2, ["no format", "foo"], "batches", "foo:bar", "--batch", 2)
+        table = self.dir / "c.csv"
+        table.write_text("x\n1\n2\n")
+        self.fails(2, ["bogus"], "batches", f"csv:{table}?bogus=1", "--batch", 2)
+        self.fails(3, ["gone.json"], "batches", image, "--batch", 2, "--state", f"@{self.dir}/gone.json")
 
     def test_a_damaged_record_is_told_at_its_batch(self):
         path = self.dir / "table.csv"

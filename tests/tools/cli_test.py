@@ -91,6 +91,9 @@ class Help(Cli):
                                  (("inspect", GOLDEN, "--processes", "0"), ['found "0"', "1 or more"]),
                                  (("reshard", GOLDEN, "x", "--mesh", "a=zwei"), ["zwei"]),
                                  (("reshard", GOLDEN, "x", "--mesh", "2", "--writers", "0"), ['found "0"', "from 1 to 99999"]),
+                                 (("reshard", GOLDEN, "x", "--mesh", "2", "--spec", "*=nope"), ["nope"]),
+                                 (("reshard", GOLDEN, "x", "--mesh", "2", "--spec", "none"), ["none", "pattern=spec"]),
+                                 (("reshard", GOLDEN, "x", "--mesh", "2", "--spec", "a=b c"), ["a=b c"]),
                                  (("import", "x", "y", "--step", "-1"), ['--step: found "-1", needed a whole number, 0 or more']),
                                  (("import", "x", "y", "--step", "one"), ['found "one"']),
                                  (("import", "x", "y", "z", "--step", "1"), ["one argument too many", "give the folder"]),
@@ -412,9 +415,9 @@ class Reshard(Cli):
             self.assertEqual([p for p in out.glob("step-*")] if out.exists() else [], [])
 
         case(["nowhere"], self.dir / "nowhere", out, "--mesh", "a=2", "--spec", "*=-")
-        case(["b", "a"], root, out, "--mesh", "a=2", "--spec", "*=b")
+        case(["b", "a"], root, out, "--mesh", "a=2", "--spec", "*=b", status=2)
         case(["rules"], root, out, "--mesh", "a=2", "--spec", "@" + str(self.dir / "rules"))
-        case(["w11", "none"], root, out, "--mesh", "a=2", "--spec", "w11=-;*=-")
+        case(["w11", "none"], root, out, "--mesh", "a=2", "--spec", "w11=-;*=-", status=2)
         case(["="], root, out, "--mesh", "a=2", "--spec", "no rule at all", status=2)
         case(["a=zwei"], root, out, "--mesh", "a=zwei", "--spec", "*=-", status=2)
         case(["no axis"], root, out, "--mesh", "", "--spec", "*=-", status=2)

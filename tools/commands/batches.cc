@@ -65,6 +65,13 @@ std::string packed_field(const Source& source) {
   return found;
 }
 
+/// The source, or the records of it that --filter keeps.
+SourcePtr kept(const BatchesOptions& options, SourcePtr source) {
+  if (options.filter.empty()) return source;
+  return words_of("batches", "--filter",
+                  [&] { return filter(source, parse_filter(options.filter, source->fields())); });
+}
+
 /// The records that the words ask for. `order` is how the loader is to take them.
 SourcePtr source_of(const BatchesOptions& options, RecordOrder& order) {
   std::vector<SourcePtr> sources;
@@ -72,12 +79,13 @@ SourcePtr source_of(const BatchesOptions& options, RecordOrder& order) {
   for (const std::string& text : options.sources) {
     ProgressLine line("index");
     const ProgressFunction told = line.function();
-    SourcePtr source = open_source(text, [&](std::uint64_t done, std::uint64_t all) {
-      if (told && all > 0) told({.done_bytes = done, .total_bytes = all});
+    SourcePtr source = words_of("batches", "source", [&] {
+      return open_source(text, [&](std::uint64_t done, std::uint64_t all) {
+        if (told && all > 0) told({.done_bytes = done, .total_bytes = all});
+      });
     });
     if (!options.mix.empty()) {
-      if (!options.filter.empty())
-        source = filter(source, parse_filter(options.filter, source->fields()));
+      source = kept(options, std::move(source));
       // By themselves, so that the mixture stays exact.
       if (order == RecordOrder::shuffled) source = shuffle(source);
     }
@@ -88,9 +96,7 @@ SourcePtr source_of(const BatchesOptions& options, RecordOrder& order) {
     source = mix(std::move(sources), parse_weights(options.mix));
     order = RecordOrder::sequential;
   } else {
-    source = sources.size() == 1 ? sources[0] : zip(std::move(sources));
-    if (!options.filter.empty())
-      source = filter(source, parse_filter(options.filter, source->fields()));
+    source = kept(options, sources.size() == 1 ? sources[0] : zip(std::move(sources)));
   }
   if (options.pack > 0) {
     const std::string field =
@@ -217,9 +223,13 @@ int run_batches(const BatchesOptions& options) {
   const BadRecords bad_records =
       words_of("batches", "--bad", [&] { return parse_bad_records(options.bad); });
   const SourcePtr source = source_of(options, order);
-  const std::vector<FieldPlacement> placements = placements_of(options, *source, mesh);
+  const std::vector<FieldPlacement> placements =
+      words_of("batches", "--spec", [&] { return placements_of(options, *source, mesh); });
   LoaderState state{.seed = options.seed, .next_batch = options.from};
-  if (!options.state.empty()) state = loader_state_from_json(text_or_file(options.state));
+  if (!options.state.empty()) {
+    state = words_of("batches", "--state",
+                     [&] { return loader_state_from_json(text_or_file(options.state)); });
+  }
   const auto timeline = options.timeline.empty() ? nullptr : std::make_shared<Timeline>();
   std::ofstream timeline_file;
   if (timeline) timeline_file.open(options.timeline);  // fails at once if it cannot

@@ -82,7 +82,7 @@ int write_step(const std::string& command, const ReshardOptions& options,
   tell_at_interrupt();
   try {
     if (std::filesystem::exists(options.target) && !std::filesystem::is_directory(options.target)) {
-      throw Error(ErrorCode::invalid_argument,
+      throw Error(ErrorCode::not_found,
                   fmt::format("{}: target {}: found a file, needed a directory, or the name of a "
                               "new one",
                               command, options.target));
@@ -101,6 +101,8 @@ int write_step(const std::string& command, const ReshardOptions& options,
     group.abort(error.what());
     constexpr int kEndedByAnother = 3;  // rank 0 tells what has ended the work of all
     if (group.rank() > 0 && error.code() == ErrorCode::cancelled) return kEndedByAnother;
+    // The rules and the mesh do not fit each other or the tensors.
+    if (error.code() == ErrorCode::invalid_argument) throw BadUsage(error.what());
     if (error.code() != ErrorCode::already_exists || options.replace) throw;
     throw Error(error, fmt::format("{}; --replace writes a new generation of it", error.what()));
   }
