@@ -118,8 +118,7 @@ class Run {
 
  private:
   void save(std::int64_t step) {
-    SaveOptions save{.user_json = Json{{"model", "gpt"}, {"plan", options_.plan}}.dump(),
-                     .existing = Existing::replace};
+    SaveOptions save{.user_json = training_.user_json(), .existing = Existing::replace};
     const bool last = step == options_.kill_in_save;
     if (last) {
       fmt::print(stderr, "step {:5}: SIGKILL in the middle of this save\n", step);

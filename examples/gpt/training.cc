@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <nlohmann/json.hpp>
 #include <span>
 #include <utility>
 
@@ -11,6 +12,38 @@
 namespace gpt {
 
 using namespace shardwise;
+using Json = nlohmann::ordered_json;
+
+namespace {
+
+const char* name(Activation activation) {
+  switch (activation) {
+    case Activation::gelu:
+      return "gelu";
+    case Activation::gelu_erf:
+      return "gelu_erf";
+    case Activation::silu:
+      return "silu";
+  }
+  return "unknown";
+}
+
+/// Throws invalid_argument naming all that differs.
+void check_same_model(const CheckpointReader& reader, const std::string& own) {
+  const Json found = Json::parse(reader.user_json()), needed = Json::parse(own);
+  std::string differences;
+  for (const auto& [key, value] : needed.items()) {
+    const Json other = found.is_object() && found.contains(key) ? found[key] : Json();
+    if (other == value) continue;
+    differences += fmt::format("{}found {} {}, needed {}", differences.empty() ? "" : "; ", key,
+                               other.dump(), value.dump());
+  }
+  if (differences.empty()) return;
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("resume from {}: {}", reader.directory().string(), differences));
+}
+
+}  // namespace
 
 Training::Training(Devices& devices, const Mesh& mesh, const Plan& plan, const Sizes& sizes,
                    const Recipe& recipe)
@@ -36,23 +69,26 @@ Training::Training(Devices& devices, const Mesh& mesh, const Plan& plan, const S
   }
 }
 
-void Training::begin(std::uint64_t seed, const std::map<std::string, Given>& given) {
+void Training::begin(std::uint64_t seed, const std::optional<std::map<std::string, Given>>& given) {
   const auto marked = [&](Tensor tensor, const Weight& weight) {
     mark_sharding(tensor, mesh_, plan_.weight(weight.name, weight.shape));
     return tensor;
   };
   const auto first_value = [&](const Weight& weight, const TensorType& type, std::size_t number) {
-    if (given.empty()) {
+    if (!given) {
       return weight.deviation == 0
                  ? full(tracer_, type, weight.value, weight.name)
                  : normal(tracer_, type, weight.deviation, seed * 1000 + number, weight.name);
     }
-    const auto found = given.find(weight.name);
-    if (found == given.end() || found->second.dtype != type.dtype ||
-        !(found->second.shape == type.shape)) {
+    const auto found = given->find(weight.name);
+    const bool is_there = found != given->end();
+    if (!is_there || found->second.dtype != type.dtype || found->second.shape != type.shape) {
+      const std::string what =
+          is_there ? "of " + to_string(TensorType{found->second.dtype, found->second.shape})
+                   : std::string("missing");
       throw Error(ErrorCode::invalid_argument,
-                  fmt::format("begin with given weights: found no \"{}\" of {}", weight.name,
-                              to_string(type)));
+                  fmt::format("begin with given weights: found \"{}\" {}, needed {}", weight.name,
+                              what, to_string(type)));
     }
     return tracer_.tensor(type, found->second.bytes, weight.name, MemoryKind::parameter);
   };
@@ -72,7 +108,21 @@ void Training::begin(std::uint64_t seed, const std::map<std::string, Given>& giv
   state_ = AdamWState<Tensor>{std::move(first), std::move(second), std::move(steps)};
 }
 
+std::string Training::user_json() const {
+  return Json{{"model", "gpt"},
+              {"layers", sizes_.layers},
+              {"width", sizes_.width},
+              {"heads", sizes_.heads},
+              {"context", sizes_.context},
+              {"activation", name(recipe_.activation)},
+              {"norm", recipe_.norm == Norm::rms ? "rms" : "layer"},
+              {"dropout", recipe_.dropout},
+              {"clip", recipe_.clip}}
+      .dump();
+}
+
 void Training::restore(const CheckpointReader& reader) {
+  check_same_model(reader, user_json());
   std::vector<TensorRequest> requests;
   for (const char* const prefix : {"", "m.", "v."}) {
     for (const Weight& weight : weights_) {

@@ -27,12 +27,16 @@ class Training {
   Training(shardwise::Devices& devices, const shardwise::Mesh& mesh, const Plan& plan,
            const Sizes& sizes, const Recipe& recipe = {});
 
-  /// The first values: those given by these names, if there are any, else random. Throws
-  /// invalid_argument naming the weight that is missing or of another type.
-  void begin(std::uint64_t seed, const std::map<std::string, Given>& given = {});
+  /// The first values: random, or those given by name. Throws invalid_argument naming the weight
+  /// that is missing or of another type.
+  void begin(std::uint64_t seed, const std::optional<std::map<std::string, Given>>& given = {});
 
-  /// All that sources() has saved, on whatever mesh and plan. Throws as CheckpointReader.
+  /// All that sources() has saved, on whatever mesh and plan. Throws invalid_argument naming what
+  /// differs if the checkpoint's user_json is not this model's, and as CheckpointReader.
   void restore(const shardwise::CheckpointReader& reader);
+
+  /// The model's sizes and recipe, for SaveOptions::user_json.
+  std::string user_json() const;
 
   /// One step; gives the loss before it.
   double step(const TokenBatch& batch, double learning_rate);

@@ -194,6 +194,12 @@ constexpr std::pair<const char*, const char*> kLayouts[] = {
 
 const auto kFresh = [](Training& training) { training.begin(3); };
 
+std::function<void(Training&)> saves_to(CheckpointManager& manager) {
+  return [&manager](Training& training) {
+    manager.save(kSteps / 2, training.sources(), {.user_json = training.user_json()});
+  };
+}
+
 TEST_F(GptTraining, LosesTheSameOnAnyMeshUnderAnyPlan) {
   const std::vector<double> alone = losses("data=1", "none", 0, kFresh);
   EXPECT_NEAR(alone.front(), std::log(256), 0.1);
@@ -223,10 +229,25 @@ TEST_F(GptTraining, EveryRecipeLearnsTheSameOnAnyMesh) {
   }
 }
 
-TEST_F(GptTraining, DropsOtherElementsInEachStepAndTheSameWhenResumed) {
+TEST_F(GptTraining, DropsOtherElementsInEachStep) {
+  Devices devices(1);
+  const Mesh mesh = Mesh::line(1);
+  Training training(devices, mesh, Plan("none", mesh), kSizes, {.dropout = 0.3});
+  training.begin(3);
+  const TokenBatch batch = Tokens(dir_ / "text", kSizes.batch, kSizes.context).at(0);
+  // The rate 0 leaves the weights as they are, so only what is dropped can change the loss.
+  const double first = training.step(batch, 0);
+  EXPECT_NE(training.step(batch, 0), first);
+  Training without(devices, mesh, Plan("none", mesh), kSizes);
+  without.begin(3);
+  const double whole = without.step(batch, 0);
+  EXPECT_EQ(without.step(batch, 0), whole);
+}
+
+TEST_F(GptTraining, DropsTheSameElementsWhenResumed) {
   const Recipe recipe{.dropout = 0.3};
   CheckpointManager manager(dir_ / "checkpoints");
-  const auto save = [&](Training& training) { manager.save(kSteps / 2, training.sources()); };
+  const auto save = saves_to(manager);
   const std::vector<double> whole = losses("data=1", "none", 0, kFresh, save, recipe);
   const CheckpointReader reader(manager.latest()->step.directory);
   const std::vector<double> rest = losses(
@@ -237,7 +258,7 @@ TEST_F(GptTraining, DropsOtherElementsInEachStepAndTheSameWhenResumed) {
 
 TEST_F(GptTraining, RestoredOnAnotherMeshAndPlanItGoesOn) {
   CheckpointManager manager(dir_ / "checkpoints");
-  const auto save = [&](Training& training) { manager.save(kSteps / 2, training.sources()); };
+  const auto save = saves_to(manager);
   const std::vector<double> whole = losses("data=2,model=2", "tensor", 0, kFresh, save);
   const std::vector<double> rest(whole.begin() + kSteps / 2, whole.end());
   const CheckpointReader reader(manager.latest()->step.directory);
@@ -246,6 +267,24 @@ TEST_F(GptTraining, RestoredOnAnotherMeshAndPlanItGoesOn) {
     SCOPED_TRACE(std::string(mesh) + " " + plan);
     expect_close(losses(mesh, plan, kSteps / 2, restore), rest);
   }
+}
+
+TEST_F(GptTraining, RefusesToGoOnWithAnotherModelAndNamesWhatDiffers) {
+  CheckpointManager manager(dir_ / "checkpoints");
+  losses("data=2", "data", 0, kFresh, saves_to(manager), {.activation = Activation::gelu_erf});
+  const auto step = manager.latest()->step.directory;
+  const CheckpointReader reader(step);
+  Devices devices(1);
+  const Mesh mesh = Mesh::line(1);
+  Sizes sizes = kSizes;
+  sizes.heads = 4;
+  Training other(devices, mesh, Plan("none", mesh), sizes,
+                 {.activation = Activation::silu, .norm = Norm::rms, .dropout = 0.5, .clip = 1});
+  EXPECT_EQ(message_of(ErrorCode::invalid_argument, [&] { other.restore(reader); }),
+            "resume from " + step.string() +
+                ": found heads 2, needed 4; found activation \"gelu_erf\", needed \"silu\"; found "
+                "norm \"layer\", needed \"rms\"; found dropout 0.0, needed 0.5; found clip 0.0, "
+                "needed 1.0");
 }
 
 TEST_F(GptTraining, BeginsWithGivenWeightsAndNamesTheOneThatIsMissing) {
@@ -259,12 +298,20 @@ TEST_F(GptTraining, BeginsWithGivenWeightsAndNamesTheOneThatIsMissing) {
       losses("data=2", "data", kSteps - 1, [&](Training& training) { training.begin(1, given); });
   EXPECT_NEAR(found.front(), std::log(256), 1e-5);
   given["l1.w1"].shape = {64, 16};
-  EXPECT_EQ(message_of(ErrorCode::invalid_argument,
-                       [&] {
-                         losses("data=2", "data", 0,
-                                [&](Training& training) { training.begin(1, given); });
-                       }),
-            "begin with given weights: found no \"l1.w1\" of f32[16, 64]");
+  const auto refusal = [&] {
+    return message_of(ErrorCode::invalid_argument, [&] {
+      losses("data=2", "data", 0, [&](Training& training) { training.begin(1, given); });
+    });
+  };
+  EXPECT_EQ(refusal(),
+            "begin with given weights: found \"l1.w1\" of f32[64, 16], needed f32[16, 64]");
+  given["l1.w1"] = {DType::f16, {16, 64}, {}};
+  EXPECT_EQ(refusal(),
+            "begin with given weights: found \"l1.w1\" of f16[16, 64], needed f32[16, 64]");
+  given.erase("l1.w1");
+  EXPECT_EQ(refusal(), "begin with given weights: found \"l1.w1\" missing, needed f32[16, 64]");
+  given.clear();
+  EXPECT_EQ(refusal(), "begin with given weights: found \"embed\" missing, needed f32[256, 16]");
 }
 
 TEST_F(GptTraining, RefusesHeadsThatDoNotDivideTheWidthAndRatesThatCannotBe) {
