@@ -114,8 +114,9 @@ SaveStats reshard_checkpoint(const fs::path& source, const fs::path& target_root
   // With one file there is nothing to be kept.
   std::string resume_key;
   if (options.save.writers * options.group.size() > 1) {
-    resume_key = fmt::format("{} {} {} {} {}", source_id, name(options.save.codec),
-                             options.group.size(), options.save.writers, mesh.to_string());
+    resume_key =
+        fmt::format("{} {} {} {} {} {}", source_id, name(options.save.codec), options.group.size(),
+                    options.save.processes_per_file, options.save.writers, mesh.to_string());
   }
   return reshard(cached, {target_root, step}, mesh, rules, std::move(options),
                  "reshard " + source.string(), std::move(resume_key));

@@ -1,8 +1,6 @@
 #include "shardwise/loader/loader.h"
 
-#include <algorithm>
 #include <cstdint>
-#include <map>
 #include <string>
 #include <utility>
 
@@ -36,26 +34,6 @@ ShardedArray to_array(const Devices& devices, const detail::BatchArray& array,
                                    std::move(buffers));
 }
 
-/// The number of batches of the largest shapes that every device of this process has room for.
-std::size_t batches_that_fit(const Devices& devices, const detail::BatchPlan& plan) {
-  std::map<DeviceId, std::size_t> needed;
-  for (const detail::Column& column : plan.columns()) {
-    const detail::BatchArray& largest =
-        *std::ranges::max_element(column.arrays, {}, &detail::BatchArray::bytes);
-    const Mesh& mesh = largest.sharding().mesh();
-    for (std::size_t p = 0; p < largest.bytes_at().size(); ++p) {
-      if (!largest.is_here(p)) continue;
-      needed[mesh.device_at(static_cast<std::int64_t>(p))] += largest.bytes_at()[p];
-    }
-  }
-  std::size_t fit = SIZE_MAX;
-  for (const auto& [device, bytes] : needed) {
-    const MemoryStats memory = devices.at(device).memory();
-    if (bytes > 0) fit = std::min(fit, (memory.capacity_bytes - memory.in_use_bytes) / bytes);
-  }
-  return fit;
-}
-
 }  // namespace
 
 Loader::Loader(Devices& devices, std::shared_ptr<const Source> source,
@@ -64,9 +42,6 @@ Loader::Loader(Devices& devices, std::shared_ptr<const Source> source,
     : LoaderRun(std::make_unique<detail::Engine>(std::move(source), placements, options, state,
                                                  on_devices(devices))),
       devices_(devices) {
-  const std::size_t fit = batches_that_fit(devices, engine().plan());
-  const auto wanted = static_cast<std::size_t>(options.prefetch);
-  prefetch_that_fits_ = static_cast<int>(std::min(wanted, fit == 0 ? 0 : fit - 1));
   engine().start();
 }
 

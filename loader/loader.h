@@ -72,14 +72,8 @@ class Loader final : public LoaderRun {
   /// corrupt if the delivered samples are not those that should have been.
   std::optional<Batch> next();
 
-  /// How many of the LoaderOptions::prefetch batches the devices had room for when the loader was
-  /// made, besides one that the job holds. With room for fewer the loader runs, but reads less far
-  /// ahead.
-  int prefetch_that_fits() const { return prefetch_that_fits_; }
-
  private:
   Devices& devices_;
-  int prefetch_that_fits_ = 0;
 };
 
 }  // namespace shardwise

@@ -213,6 +213,12 @@ void add_step_options(CLI::App& command, ReshardOptions& options) {
                   "whole: with 1 it begins anew")
       ->check(whole(1, 99'999))
       ->capture_default_str();
+  command
+      .add_option("--processes-per-file", options.processes_per_file,
+                  "Under mpirun: of this number of neighbouring processes, the first writes the "
+                  "shard files of all")
+      ->check(whole(1))
+      ->capture_default_str();
   command.add_flag("--replace", options.replace,
                    "Where the target holds the step: write a new generation of it");
   add_memory_budget(command, options.memory_budget_bytes);

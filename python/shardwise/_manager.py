@@ -6,7 +6,7 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -303,9 +303,13 @@ class CheckpointManager:
         """Raises NotFound, IOFailed."""
         self._manager.remove(step)
 
-    def collect_garbage(self) -> tuple[list[str], list[str]]:
-        """Removes what dead processes left: names removed, and names kept as their owners may live."""
-        removed, kept = self._manager.collect_garbage()
+    def collect_garbage(self, dead_hosts: Iterable[str] = ()) -> tuple[list[str], list[str]]:
+        """Removes what dead processes left: names removed, and names kept as their owners may live.
+
+        Nothing is known here of processes on other machines. They count as alive, unless their host
+        is named in `dead_hosts`.
+        """
+        removed, kept = self._manager.collect_garbage(list(dead_hosts))
         return list(removed), list(kept)
 
     def wait(self) -> None:

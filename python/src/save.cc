@@ -166,9 +166,10 @@ class Manager {
     return get().retire(step);
   }
 
-  std::pair<std::vector<std::string>, std::vector<std::string>> collect_garbage() {
+  std::pair<std::vector<std::string>, std::vector<std::string>> collect_garbage(
+      std::vector<std::string> dead_hosts) {
     const GilRelease released;
-    const GarbageReport report = get().collect_garbage();
+    const GarbageReport report = get().collect_garbage({.dead_hosts = std::move(dead_hosts)});
     return {report.removed, report.kept};
   }
 
@@ -249,7 +250,7 @@ void bind_save(nb::module_& module) {
       .def("step", &Manager::step, nb::arg("step"))
       .def("remove", &Manager::remove, nb::arg("step"))
       .def("retire", &Manager::retire, nb::arg("step"))
-      .def("collect_garbage", &Manager::collect_garbage);
+      .def("collect_garbage", &Manager::collect_garbage, nb::arg("dead_hosts"));
 }
 
 }  // namespace shardwise::python

@@ -74,7 +74,7 @@ class Managing(Case):
         core = self.manager._manager
         assert self.manager.steps() and core.steps()
         for ask in (core.latest, lambda: core.step(step), lambda: core.retire(step), lambda: core.remove(step),
-                    core.collect_garbage):
+                    lambda: core.collect_garbage([])):
             try:
                 ask()
             except (sw.NotFound, sw.IOFailed):  # another thread's save has removed it

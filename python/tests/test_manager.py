@@ -38,6 +38,20 @@ def test_steps_come_and_go(tmp_path):
         assert m.steps() == [4]
 
 
+def test_what_a_vanished_machine_left_goes_when_it_is_named(tmp_path):
+    stem = ".step-00000001." + "a" * 32
+    (tmp_path / (stem + ".tmp")).mkdir()
+    (tmp_path / (stem + ".lease")).write_text('{"pid":1,"pid_namespace":1,"start":1,"boot":"b","host":"gone"}')
+    manager = sw.CheckpointManager(tmp_path)
+    both = [stem + ".lease", stem + ".tmp"]
+    for hosts in ([], ["elsewhere"]):
+        removed, kept = manager.collect_garbage(dead_hosts=hosts)
+        assert (removed, sorted(kept)) == ([], both)
+    removed, kept = manager.collect_garbage(dead_hosts=["elsewhere", "gone"])
+    assert (sorted(removed), kept) == (both, [])
+    assert os.listdir(tmp_path) == []
+
+
 def test_retention_by_period_and_metric(tmp_path):
     with sw.CheckpointManager(tmp_path, keep_last=1, keep_every=4, best=("loss", "min", 2)) as m:
         for step, loss in enumerate([5, 1, 4, 2, 9, float("nan"), 8, 7]):

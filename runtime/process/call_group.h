@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "shardwise/runtime/process/key_value_store.h"
 #include "shardwise/runtime/process/process_group.h"
-#include "shardwise/runtime/process/store_transport.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise {

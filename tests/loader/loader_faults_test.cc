@@ -255,29 +255,10 @@ TEST(LoaderFaults, RunsWithTheRoomThereIs) {
     Devices devices(2, {.capacity_bytes = room * kBatchBytes, .threads = 1});
     Loader loader(devices, scalars(400, {}), both("data=2"),
                   {.batch_size = 4, .prefetch = 4, .threads = 3});
-    EXPECT_EQ(loader.prefetch_that_fits(), static_cast<int>(room) - 1);
     std::int64_t batches = 0;
     while (const auto batch = loader.next()) EXPECT_EQ(batch->index, batches++);
     EXPECT_EQ(batches, 100);
   }
-}
-
-TEST(LoaderFaults, SaysBeforehandHowManyBatchesFit) {
-  Devices devices(2, {.capacity_bytes = 5 * kBatchBytes});
-  const auto fits = [&](int prefetch) {
-    return Loader(devices, scalars(400, {}), both("data=2"),
-                  {.batch_size = 4, .prefetch = prefetch})
-        .prefetch_that_fits();
-  };
-  EXPECT_EQ(fits(2), 2);
-  EXPECT_EQ(fits(9), 4);
-  // What the job has there counts; the fullest device decides.
-  const auto weights =
-      devices.at(1).allocate(2 * kBatchBytes + 1, MemoryKind::parameter, "weights");
-  EXPECT_EQ(fits(9), 1);
-  Devices unlimited(2);
-  Loader loader(unlimited, scalars(400, {}), both("data=2"), {.batch_size = 4, .prefetch = 9});
-  EXPECT_EQ(loader.prefetch_that_fits(), 9);
 }
 
 }  // namespace

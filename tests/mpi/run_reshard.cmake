@@ -2,8 +2,9 @@
 # What is wrong on all is said once, and nothing is left.
 file(REMOVE_RECURSE ${SCRATCH})
 
+set(options "")
 function(reshard to)
-  execute_process(COMMAND ${ARGN} reshard ${SOURCE} ${SCRATCH}/${to} --mesh data=2,model=3
+  execute_process(COMMAND ${ARGN} reshard ${SOURCE} ${SCRATCH}/${to} --mesh data=2,model=3 ${options}
     OUTPUT_VARIABLE found ERROR_VARIABLE errors RESULT_VARIABLE status)
   set(found "${found}" PARENT_SCOPE)
   if(NOT status EQUAL 0)
@@ -11,24 +12,38 @@ function(reshard to)
   endif()
 endfunction()
 
-foreach(ranks 2 3 4)
-  reshard(together_${ranks} ${LAUNCHER} -n ${ranks} ${PROGRAM})
+# What `ranks` processes have written is what one process writes as this number of writers.
+function(compare to ranks writers)
   if(NOT found MATCHES " by ${ranks} processes\n$")
     message(FATAL_ERROR "printed:\n${found}")
   endif()
-  execute_process(COMMAND ${PROGRAM} reshard ${SOURCE} ${SCRATCH}/alone_${ranks} --mesh data=2,model=3 --writers ${ranks}
-    OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
-  execute_process(COMMAND ${PROGRAM} verify ${SCRATCH}/together_${ranks} OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
-  file(GLOB files RELATIVE ${SCRATCH}/alone_${ranks} ${SCRATCH}/alone_${ranks}/*/*.h5)
-  list(LENGTH files count)
-  if(NOT count GREATER ranks)
-    message(FATAL_ERROR "${count} files of ${ranks} writers")
+  set(alone ${SCRATCH}/alone_${writers})
+  if(NOT EXISTS ${alone})
+    execute_process(COMMAND ${PROGRAM} reshard ${SOURCE} ${alone} --mesh data=2,model=3 --writers ${writers}
+      OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
+  endif()
+  execute_process(COMMAND ${PROGRAM} verify ${SCRATCH}/${to} OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
+  file(GLOB files RELATIVE ${alone} ${alone}/*/*.h5)
+  file(GLOB written ${SCRATCH}/${to}/*/*.h5)
+  list(LENGTH files needed)
+  list(LENGTH written count)
+  if(NOT count EQUAL needed OR NOT count GREATER writers)
+    message(FATAL_ERROR "${count} files of ${writers} writers, needed ${needed}")
   endif()
   foreach(name ${files})
-    execute_process(COMMAND ${CMAKE_COMMAND} -E compare_files ${SCRATCH}/alone_${ranks}/${name}
-      ${SCRATCH}/together_${ranks}/${name} COMMAND_ERROR_IS_FATAL ANY)
+    execute_process(COMMAND ${CMAKE_COMMAND} -E compare_files ${alone}/${name} ${SCRATCH}/${to}/${name}
+      COMMAND_ERROR_IS_FATAL ANY)
   endforeach()
+endfunction()
+
+foreach(ranks 2 3 4)
+  reshard(together_${ranks} ${LAUNCHER} -n ${ranks} ${PROGRAM})
+  compare(together_${ranks} ${ranks} ${ranks})
 endforeach()
+set(options --processes-per-file 2)
+reshard(pairs ${LAUNCHER} -n 4 ${PROGRAM})
+compare(pairs 4 2)
+set(options "")
 
 execute_process(COMMAND ${LAUNCHER} -n 3 ${PROGRAM} reshard ${SOURCE} ${SCRATCH}/together_3 --mesh data=2,model=3
   OUTPUT_VARIABLE found ERROR_VARIABLE errors RESULT_VARIABLE status)

@@ -11,10 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "shardwise/runtime/process/store_transport.h"
 #include "testing/errors.h"
 #include "testing/group_operations.h"
-#include "testing/memory_store.h"
 #include "testing/socket_transport.h"
 
 namespace shardwise {
@@ -359,42 +357,6 @@ TEST(ProcessGroup, AMessageOfAnotherMakeIsRefused) {
                 HasSubstr("a message of rank 1: read a message: found 40 bytes without an end"));
   });
   EXPECT_THAT(errors, Each(""));
-}
-
-TEST(StoreTransport, CarriesAGroupAndLeavesNothing) {
-  MemoryStore store;
-  const auto errors = run_ranks(3, {}, [&](const std::shared_ptr<SocketTransport>& sockets) {
-    const ProcessGroup group(store_transport(store.of(sockets->rank(), 3)));
-    run_operations(group, 5, 40);
-    const ProcessGroup second = group.duplicate(milliseconds(50));
-    run_operations(second, 6, 40);
-    group.barrier();
-  });
-  EXPECT_THAT(errors, Each(""));
-  EXPECT_EQ(store.size(), 0u);
-}
-
-TEST(StoreTransport, AbortsAndDeadlinesReachAll) {
-  MemoryStore store;
-  run_ranks(3, {}, [&](const std::shared_ptr<SocketTransport>& sockets) {
-    const ProcessGroup all(store_transport(store.of(sockets->rank(), 3)), milliseconds(50));
-    const ProcessGroup group = all.duplicate(), second = all.duplicate();
-    if (group.rank() == 1) group.abort("enough");
-    EXPECT_THAT(message_of(ErrorCode::cancelled, [&] { group.barrier(); }), HasSubstr("enough"));
-    if (group.rank() == 2) return;
-    EXPECT_THAT(message_of(ErrorCode::cancelled, [&] { second.barrier(); }),
-                HasSubstr("rank 2 of 3 did not come within 0.05 s"));
-  });
-}
-
-TEST(StoreTransport, RefusesWhatIsNotWhole) {
-  MemoryStore store;
-  KeyValueStore no_get = store.of(0, 1);
-  no_get.get = nullptr;
-  EXPECT_THAT(message_of(ErrorCode::invalid_argument, [&] { store_transport(no_get); }),
-              HasSubstr("set, get and remove"));
-  EXPECT_THAT(message_of(ErrorCode::invalid_argument, [&] { store_transport(store.of(3, 3)); }),
-              HasSubstr("the rank is 3, must be 0 to 2"));
 }
 
 }  // namespace

@@ -11,8 +11,8 @@
 #include <string>
 #include <string_view>
 
+#include "shardwise/runtime/process/key_value_store.h"
 #include "shardwise/runtime/process/process_group.h"
-#include "shardwise/runtime/process/store_transport.h"
 
 namespace shardwise {
 

@@ -67,6 +67,7 @@ int run_diff(const DiffOptions& options);
 struct ReshardOptions {
   std::string source, target, mesh, devices, rules, codec = "zstd";
   std::int64_t writers = 1;
+  int processes_per_file = 1;
   int threads = 0;
   std::size_t memory_budget_bytes = SaveOptions().memory_budget_bytes;
   bool replace = false;

@@ -39,6 +39,7 @@ StepWriting parse(const std::string& command, const ReshardOptions& options) {
   shardwise::ReshardOptions work;
   work.save.existing = options.replace ? Existing::replace : Existing::fail;
   work.save.writers = options.writers;
+  work.save.processes_per_file = options.processes_per_file;
   work.save.memory_budget_bytes = options.memory_budget_bytes;
   work.threads = options.threads;
   const std::string rules = text_or_file(options.rules);

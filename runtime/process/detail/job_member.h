@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "shardwise/runtime/process/detail/wait.h"
+#include "shardwise/runtime/process/key_value_store.h"
 #include "shardwise/runtime/process/process_group.h"
-#include "shardwise/runtime/process/store_transport.h"
 
 namespace shardwise::detail {
 

@@ -3,13 +3,10 @@
 #include <chrono>
 #include <cstddef>
 #include <functional>
-#include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
-
-#include "shardwise/runtime/process/transport.h"
 
 namespace shardwise {
 
@@ -40,8 +37,5 @@ struct KeyValueStore {
   /// Throws invalid_argument if a function is missing or the rank is not one of size.
   void check() const;
 };
-
-/// Messages by way of a store: each is a key of its own. Throws what KeyValueStore::check() does.
-std::shared_ptr<Transport> store_transport(KeyValueStore store);
 
 }  // namespace shardwise

@@ -1,0 +1,21 @@
+#include "shardwise/runtime/process/key_value_store.h"
+
+#include <fmt/format.h>
+
+#include "shardwise/shard/error.h"
+
+namespace shardwise {
+
+void KeyValueStore::check() const {
+  if (!set || !get || !remove) {
+    throw Error(ErrorCode::invalid_argument,
+                "make a process group: the store must have the functions set, get and remove");
+  }
+  if (size < 1 || rank < 0 || rank >= size) {
+    throw Error(
+        ErrorCode::invalid_argument,
+        fmt::format("make a process group: the rank is {}, must be 0 to {}", rank, size - 1));
+  }
+}
+
+}  // namespace shardwise
