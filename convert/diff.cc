@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -63,12 +64,8 @@ class Comparison {
     Found found;
     if (same_dtype_ && !first_.is_floating && same(a, b, begin, end)) return found;
     for (std::int64_t i = begin; i < end; ++i) {
-      bool differs = false;
-      for (std::size_t part = 0; part < first_.each; ++part) {
-        const std::size_t number = static_cast<std::size_t>(i) * first_.each + part;
-        differs |= look(a + number * first_.bytes, b + number * second_.bytes, found);
-      }
-      if (!differs) continue;
+      const std::size_t number = as_size(i) * first_.each;
+      if (!look(a + number * first_.bytes, b + number * second_.bytes, found)) continue;
       ++found.differing;
       if (found.at < 0) found.at = i;
     }
@@ -98,37 +95,63 @@ class Comparison {
                        as_size(end - begin) * bytes) == 0;
   }
 
-  /// One number of each. Says whether they differ.
+  /// An element's numbers; the second is 0 unless it is complex.
+  using Element = std::array<long double, 2>;
+
+  static Element element(const Numbers& numbers, const std::byte* at) {
+    Element element{};
+    for (std::size_t part = 0; part < numbers.each; ++part) {
+      element[part] = numbers.number(at + part * numbers.bytes);
+    }
+    return element;
+  }
+
+  static bool has_nan(const Element& x) { return std::isnan(x[0]) || std::isnan(x[1]); }
+  static bool has_infinity(const Element& x) { return std::isinf(x[0]) || std::isinf(x[1]); }
+
+  long double modulus(long double real, long double imaginary) const {
+    return first_.each == 1 ? std::fabs(real) : std::hypot(real, imaginary);
+  }
+
+  /// Of elements whose bits differ, or whose dtypes do.
+  bool equal(const Element& x, const Element& y) const {
+    if (exactly_ && same_dtype_) return false;
+    if (has_nan(x) || has_nan(y)) return has_nan(x) && has_nan(y);
+    // Of an infinity any distance would be within rtol.
+    if (exactly_ || has_infinity(x) || has_infinity(y)) return x == y;
+    return modulus(x[0] - y[0], x[1] - y[1]) <= atol_ + rtol_ * modulus(y[0], y[1]);
+  }
+
+  /// One element of each. Says whether they differ.
   bool look(const std::byte* a, const std::byte* b, Found& found) const {
-    const bool same_bits = same_dtype_ && std::memcmp(a, b, first_.bytes) == 0;
-    const long double x = first_.number(a), y = second_.number(b);
-    found.first_nan += std::isnan(x) ? 1 : 0;
-    found.second_nan += std::isnan(y) ? 1 : 0;
-    if (same_bits) return false;
-    const bool has_nan = std::isnan(x) || std::isnan(y);
-    const bool both_nan = std::isnan(x) && std::isnan(y);
-    if (both_nan && (!exactly_ || !same_dtype_)) return false;
-    if (!has_nan) {
-      const long double distance = x == y ? 0 : std::fabs(x - y);
-      // Of an infinity any distance would be within rtol.
-      const bool within =
-          std::isinf(x) || std::isinf(y) ? x == y : distance <= atol_ + rtol_ * std::fabs(y);
-      if (exactly_ ? !same_dtype_ && distance == 0 : within) return false;
-      found.max_abs = std::max(found.max_abs, distance);
-      if (distance > 0) {
-        const long double relative =
-            std::isinf(distance) ? distance : distance / std::max(std::fabs(x), std::fabs(y));
-        found.max_rel = std::max(found.max_rel, relative);
-      }
-      if (has_ulp()) {
-        const std::int64_t from = first_.ordered(a), to = first_.ordered(b);
-        const auto ulp = from < to
-                             ? static_cast<std::uint64_t>(to) - static_cast<std::uint64_t>(from)
-                             : static_cast<std::uint64_t>(from) - static_cast<std::uint64_t>(to);
-        found.max_ulp = std::max(found.max_ulp, ulp);
-      }
+    const Element x = element(first_, a), y = element(second_, b);
+    for (std::size_t part = 0; part < first_.each; ++part) {
+      found.first_nan += std::isnan(x[part]) ? 1 : 0;
+      found.second_nan += std::isnan(y[part]) ? 1 : 0;
+    }
+    if (same_dtype_ && std::memcmp(a, b, first_.bytes * first_.each) == 0) return false;
+    if (equal(x, y)) return false;
+    for (std::size_t part = 0; part < first_.each; ++part) {
+      if (std::isnan(x[part]) || std::isnan(y[part])) continue;
+      measure(x[part], y[part], found);
+      if (!has_ulp()) continue;
+      const std::int64_t from = first_.ordered(a + part * first_.bytes),
+                         to = first_.ordered(b + part * first_.bytes);
+      const auto ulp = from < to
+                           ? static_cast<std::uint64_t>(to) - static_cast<std::uint64_t>(from)
+                           : static_cast<std::uint64_t>(from) - static_cast<std::uint64_t>(to);
+      found.max_ulp = std::max(found.max_ulp, ulp);
     }
     return true;
+  }
+
+  static void measure(long double x, long double y, Found& found) {
+    if (x == y) return;
+    const long double distance = std::fabs(x - y);
+    const long double relative =
+        std::isinf(distance) ? distance : distance / std::max(std::fabs(x), std::fabs(y));
+    found.max_abs = std::max(found.max_abs, distance);
+    found.max_rel = std::max(found.max_rel, relative);
   }
 
   const Numbers first_, second_;

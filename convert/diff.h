@@ -19,8 +19,9 @@ struct DiffOptions {
   int threads = 0;
 
   /// How far a second number may be from the first, as numpy.allclose says it: elements are equal
-  /// if |first - second| <= atol + rtol * |second|, or if both are NaN or the same infinity. Both
-  /// 0: if their bits are equal.
+  /// if |first - second| <= atol + rtol * |second|, or if both are NaN or the same infinity. Of
+  /// complex numbers || is the modulus; one with a NaN in it is NaN. Both 0: if their bits are
+  /// equal.
   double atol = 0, rtol = 0;
 
   /// Of all logical bytes of the first's tensors that are compared.

@@ -151,6 +151,41 @@ TEST(Diff, ComplexNumbersAreTwoNumbers) {
   EXPECT_EQ(x.first_value, "3-4i");
 }
 
+// What numpy.isclose(a, b, rtol, atol, equal_nan=True) of numpy 2.4 says.
+TEST(Diff, ComplexNumbersAreCloseAsNumpySaysIt) {
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN(),
+                  kInf = std::numeric_limits<float>::infinity();
+  const struct {
+    std::vector<float> first, second;
+    double rtol, atol;
+    bool close;
+  } cases[] = {
+      {{1, 0}, {1, 1e-6F}, 1e-5, 0, true},
+      {{1, 1e-6F}, {1, 0}, 1e-5, 0, true},
+      {{1, 0}, {1, 1e-4F}, 1e-5, 0, false},
+      {{3, 4}, {3.03F, 4.03F}, 0.01, 0, true},
+      {{3, 4}, {3.05F, 4.05F}, 0.01, 0, false},
+      {{0, 0}, {3, 4}, 0, 4.5, false},  // each part is within 4.5
+      {{0, 0}, {3, 4}, 0, 5.5, true},
+      {{kNan, 1}, {2, kNan}, 0.1, 0, true},
+      {{kNan, 1}, {2, 1}, 0.1, 0, false},
+      {{kInf, 1}, {kInf, 1}, 0.1, 0, true},
+      {{kInf, 1}, {kInf, 1.01F}, 0.1, 0, false},
+      {{1, 1}, {kInf, 1}, 0.1, 0, false},
+      {{kInf, 0}, {-kInf, 0}, 0.1, 0, false},
+  };
+  for (const auto& one : cases) {
+    const Memory a = Memory().add("x", DType::c64, {1}, one.first);
+    const Memory b = Memory().add("x", DType::c64, {1}, one.second);
+    std::vector<double> wide(one.second.begin(), one.second.end());
+    const Memory c = Memory().add("x", DType::c128, {1}, wide);
+    const DiffOptions options{.atol = one.atol, .rtol = one.rtol};
+    SCOPED_TRACE(testing::PrintToString(one.first) + " " + testing::PrintToString(one.second));
+    EXPECT_EQ(diff(a, b, options).tensors[0].differing, one.close ? 0 : 1);
+    EXPECT_EQ(diff(a, c, options).tensors[0].differing, one.close ? 0 : 1);
+  }
+}
+
 TEST(Diff, RefusesBudgetsAndTolerancesThatAreNone) {
   const Memory a = Memory().add<float>("x", DType::f32, {1}, {1});
   EXPECT_THAT(
