@@ -41,7 +41,10 @@ class Bench(unittest.TestCase):
     def ok(self, *arguments):
         result = run(*arguments)
         self.assertEqual(result.returncode, 0, result.stderr)
-        self.assertEqual(result.stderr, "", "silent where stderr is no terminal")
+        if arguments[0] == "save" and "--help" not in arguments:
+            self.assertRegex(result.stderr, r"\Abench save: writes .*\n\Z", "no progress where stderr is no terminal")
+        else:
+            self.assertEqual(result.stderr, "", "silent where stderr is no terminal")
         return result.stdout
 
     def ok_json(self, *arguments):
@@ -89,6 +92,20 @@ class Bench(unittest.TestCase):
         self.assertGreater(found["machine"]["memory_bytes"], 0)
         self.assertIn("peak_host_bytes", found)
         self.assertNotIn("directory", found)
+
+    def test_save_says_first_where_it_writes_and_how_much(self):
+        for keep, end in (((), "removes all of it at the end"), (("--keep",), "leaves the last checkpoint there")):
+            root = self.dir / f"root{len(keep)}"
+            said = run("save", root, *SMALL, *keep).stderr
+            self.assertIn("3 rounds of 146.25 KiB raw and as a save, 877.50 KiB in all", said)
+            self.assertIn(f"into {root}", said)
+            self.assertIn(end, said)
+        process = subprocess.Popen([SHARDWISE, "bench", "save", self.dir / "root0", *map(str, SMALL[:-1]), "1000"],
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        self.assertIn("in all, into", process.stderr.readline())  # at once: it runs still
+        self.assertIsNone(process.poll())
+        process.send_signal(signal.SIGINT)
+        self.assertIn("interrupted", process.communicate(timeout=60)[1])
 
     def test_asynchronous_saves_say_how_long_they_block(self):
         found = self.ok_json("save", self.dir, *SMALL, "--async", "--threads", 1, "--memory-budget", 8 << 20)

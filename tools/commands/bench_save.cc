@@ -1,5 +1,4 @@
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -286,10 +285,11 @@ int run_bench_save(const BenchSaveOptions& options) {
       static_cast<std::size_t>(options.repeat) + static_cast<std::size_t>(warm_up_rounds(options));
   const bool room = workspace.free_bytes() / 2 / rounds >= checkpoint_bytes + job.logical_bytes;
   check_memory(job.device_bytes + job.logical_bytes + options.memory_budget_bytes);
-  if (isatty(STDERR_FILENO) == 1) {
-    print_note(fmt::format("bench save: {} rounds, each of {} raw and of a save, into {}", rounds,
-                           human_bytes(job.logical_bytes), workspace.root().string()));
-  }
+  print_note(fmt::format(
+      "bench save: writes {} rounds of {} raw and as a save, {} in all, into {}, {}", rounds,
+      human_bytes(job.logical_bytes), human_bytes(2 * rounds * job.logical_bytes),
+      workspace.root().string(),
+      options.keep ? "and leaves the last checkpoint there" : "and removes all of it at the end"));
   SaveBench bench(options, job, workspace, room ? Deletion::at_the_end : Deletion::at_once);
   const MeasuredSaves measured = bench.run();
   (options.json ? print_save_json : print_save_text)(options, job, measured, bench.threads());
