@@ -58,7 +58,7 @@ struct Stored {
 
 /// While an object of this class exists, OpenBLAS computes only on the calling thread. Its number
 /// of threads belongs to the whole process; the last of these objects sets it back. Cheap if other
-/// objects exist.
+/// objects exist. Workers take the lock, which is held for two calls that only set a number.
 class OnCallingThread {
  public:
   OnCallingThread() {

@@ -28,8 +28,10 @@ struct Matrix {
 bool choose_blas_kernels();
 
 /// out = op(a) op(b) + beta out, on the calling thread alone, because the devices run in parallel.
-/// OpenBLAS's number of threads, which is the process's, is 1 meanwhile and then as before. If beta
-/// is 0, out is not read. Throws invalid_argument if the shapes do not agree. Thread-safe.
+/// OpenBLAS's number of threads, which is the process's, is 1 meanwhile and then as before: what
+/// other code sets it to meanwhile is lost, and products that other code computes meanwhile take
+/// one thread. If beta is 0, out is not read. Throws invalid_argument if the shapes do not agree.
+/// Thread-safe.
 void gemm(const ConstMatrix& a, const ConstMatrix& b, const Matrix& out, float beta = 0);
 
 /// Matrix of T, float or double, in memory that may hold more: element (r, c) is at

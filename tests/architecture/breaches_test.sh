@@ -35,6 +35,8 @@ echo '#include "shardwise/checkpoint/manager.h"' >> checkpoint/detail/together/t
 echo '#include "shardwise/checkpoint/tiers.h"' >> checkpoint/reshard.cc
 echo '#include "shardwise/runtime/process/detail/x.h"' >> python/src/read.cc
 printf 'void f() {\n  executor.parallel_for(2, [&](std::int64_t i) {\n    const MutexLock lock(mutex);\n    reader->read(i);\n  });\n}\n' >> runtime/gemm.cc
+printf 'void f() {\n  devices.executor().run(graph, [&](int task) {\n    file.write(task);\n  });\n}\n' >> runtime/program/redistribute.cc
+printf 'void f() {\n  executor_->run(graph, [&](int task) {\n    channel->receive(task);\n  });\n}\n' >> runtime/program/move.cc
 echo 'int read_foreign_bytes(const char* bytes);' >> storage/file.h
 echo 'read_nothing manifest' >> tests/architecture/fuzz_targets.txt
 echo '#pragma once' > shard/unused.h
@@ -64,7 +66,8 @@ for needed in 'shard/box.cc includes runtime/' 'loader/order.cc includes checkpo
   'checkpoint/detail/together/terms.h includes checkpoint/manager.h, which does not stand before it' \
   'checkpoint/reshard.cc includes checkpoint/tiers.h, which does not stand before it' \
   'python/src/read.cc includes runtime/detail/' \
-  'reader->read(i);, inside a body of parallel_for' 'const MutexLock lock(mutex);, inside a body of parallel_for' \
+  'reader->read(i);, inside a body that workers run' 'const MutexLock lock(mutex);, inside a body that workers run' \
+  'file.write(task);, inside a body that workers run' 'channel->receive(task);, inside a body that workers run' \
   'read_foreign_bytes has no line' 'names read_nothing, which no header has' \
   'shard/unused.h has no user outside shard/' 'docs/loader.md names no_such_word; it does not' \
   'tools/output.cc includes tools/parse.h, which does not stand before it' \
