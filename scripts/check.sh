@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # What is checked without running anything: clang-format for every file, clang-tidy (.clang-tidy says which
-# checks) for the libraries, the command and the examples. With clang 14, Debian 12's: others format otherwise.
+# checks) for the libraries, the command and the examples, clang's thread-safety analysis for them and for the
+# tests that have annotations. With clang 14, Debian 12's: others format otherwise.
 #
 #   scripts/check.sh              both; prints what is wrong, exit status 1
 #   scripts/check.sh --fix        formats, instead of complaining
@@ -22,3 +23,9 @@ sed -nE 's/^ *"file": "([^"]+)",?$/\1/p' build/tidy/compile_commands.json |
   grep -v verify_interface_header_sets | sort -r |
   xargs -P "$(nproc)" -n 1 clang-tidy -p build/tidy --quiet 2>&1 |
   sed -E '/^[0-9]+ warnings?( and [0-9]+ errors?)? generated\.$/d'
+
+# The tidy preset has no tests; those without annotations give the analysis nothing to do.
+echo "== thread annotations in tests"
+git grep -lE 'SHARDWISE_(GUARDED_BY|REQUIRES)' -- tests |
+  xargs -P "$(nproc)" -n 1 clang++ -std=c++20 -fsyntax-only -x c++ -Wno-pragma-once-outside-header \
+    -Wthread-safety -Werror=thread-safety $(printf -- '-I%s ' build/tidy/include/*) -Itests
