@@ -69,7 +69,7 @@ class Loader final : public LoaderRun {
          LoaderState state = {});
 
   /// The next batch, or nothing at the end of the last epoch. Blocks until it is ready. Throws
-  /// corrupt if the delivered samples are not those that should have been.
+  /// corrupt if other samples were delivered than should have been.
   std::optional<Batch> next();
 
  private:

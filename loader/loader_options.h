@@ -59,17 +59,18 @@ struct LoaderOptions {
   std::int64_t parts = 1, part = 0;
 };
 
-/// Which samples have been delivered, whatever their order: the sum of A n + B n^2 + C n^3 mod
-/// 2^128 over their numbers n, counted over the whole run, with odd constants given in
-/// loader/detail/engine/delivery_digest.cc. The right value after any number of samples is known in
-/// closed form, so one comparison finds a lost or repeated sample.
+/// Says which samples have been delivered; their order does not count. It is the sum of
+/// A n + B n^2 + C n^3 mod 2^128 over the samples' numbers n, which count over the whole run. The
+/// odd constants A, B and C are in loader/detail/engine/delivery_digest.cc. The right value after
+/// any number of samples is known in closed form, so one comparison finds a lost or repeated
+/// sample.
 struct DeliveryDigest {
   std::uint64_t high = 0, low = 0;
 
   bool operator==(const DeliveryDigest&) const = default;
 };
 
-/// Which row of which batch of a run.
+/// A row of a batch: the batch's number in the run, and the row's number in the batch.
 struct BatchRow {
   std::int64_t batch, row;
 

@@ -70,7 +70,8 @@ class ForkJoin {
 
 }  // namespace
 
-/// One run of a task graph: a counter per task of what it still waits for. Thread-safe.
+/// One run of a task graph. Each task has a counter: how many tasks it still waits for.
+/// Thread-safe.
 class Executor::GraphRun {
  public:
   using TaskId = TaskGraph::TaskId;

@@ -59,7 +59,7 @@ class TfBytes final : public Source {
   Field field_;
 };
 
-/// Examples, with those of their features that were asked for. Thread-safe.
+/// Records that are examples. Fields are the features that the options name. Thread-safe.
 class TfExamples final : public Source {
  public:
   TfExamples(std::unique_ptr<const TfFrames> frames, const TfrecordOptions& options);

@@ -19,7 +19,8 @@ struct RecordPredicate {
   /// decisions. Must not be empty.
   std::string name;
 
-  /// Fields that the function reads, and fields of which it needs only the length, which is cheap.
+  /// `fields`: the function reads them. `lengths`: the function needs only their lengths, which are
+  /// cheap to find.
   std::vector<std::string> fields = {}, lengths = {};
 
   /// Whether the record stays. Gets `fields` and then `lengths`, in their orders. A pure function,

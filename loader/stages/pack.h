@@ -43,8 +43,8 @@ struct PackOptions {
 /// is computed again when it is read, and held for the packs beside it, in at most 32 MiB. A box
 /// reads only the tokens that it holds.
 ///
-/// In every epoch the packs are those of the source's epoch 0 and seed 0: shuffle() after this
-/// stage reorders them.
+/// The packs are made of the source's epoch 0 with seed 0, and are the same in every epoch. A
+/// shuffle() after this stage reorders them.
 ///
 /// Throws invalid_argument if the source is null, the field does not have one dim or is over 2^31 -
 /// 1 tokens long, an option is impossible, or there is no token; no_such_name for an unknown field;

@@ -60,8 +60,8 @@ struct IdPlace {
 };
 constexpr std::int64_t kElsewhere = -1;  // of an id that points outside of the table's box
 
-/// What take and scatter_add walk through: `rows` has the dims of `table`, but for `dim`, in whose
-/// place it has those of `ids`.
+/// What take and scatter_add walk through. `rows` has the dims of `table`, except that the dims of
+/// `ids` are in the place of `dim`.
 class TableWalk {
  public:
   TableWalk(const Box& table, const ConstShardView& ids, std::size_t dim, const Box& rows,
@@ -111,8 +111,8 @@ class TableWalk {
   /// The number of elements that body is called for at once.
   std::int64_t run_elements() const { return run_.extent; }
 
-  /// Calls body(offset in the table, or kElsewhere, offset in the rows), in elements, for each run
-  /// of elements side by side in both; those of one id after those of the ids before it.
+  /// Calls body(offset in the table, or kElsewhere, offset in the rows) for each run of elements
+  /// that are side by side in both. Offsets are in elements. The runs come in the order of the ids.
   template <class Body>
   void for_each(Body&& body) const {
     if (inner_.nothing()) return;

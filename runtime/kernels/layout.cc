@@ -14,7 +14,7 @@ namespace {
 using detail::Loops;
 using detail::strided_copy;
 
-/// Fills a shard, each dim of which walks through the operand by a fixed step.
+/// Fills a shard. One step along a dim of the shard is a fixed step in the operand.
 class LayoutWalk {
  public:
   LayoutWalk(const ConstShardView& in, const ShardView& out)

@@ -28,8 +28,8 @@ struct NodeRef {
 NodeRef append(const NodeRef& context, Op op, std::span<const NodeRef> operands,
                Attributes attributes = {}, const TensorType& wanted = {});
 
-/// Refuses operands of an operation that is made of several ops, as append() refuses those of one:
-/// throws invalid_argument with its name, the scope and what was found and needed.
+/// Refuses the operands of an operation that consists of several ops: throws invalid_argument with
+/// the operation's name, the scope, and what was found and needed, as append() does for one op.
 [[noreturn]] void refuse(const NodeRef& context, std::string_view operation,
                          std::span<const NodeRef> operands, const std::string& found_and_needed);
 

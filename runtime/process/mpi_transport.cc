@@ -23,8 +23,8 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-// A message is a header, then its bytes in parts whose lengths MPI can count. MPI keeps the order
-// of what one rank sends another under one tag.
+// A message is a header, then its bytes in parts whose lengths MPI can count. Messages that
+// one rank sends to another under one tag keep their order.
 constexpr int kHeaderTag = 1, kPartTag = 2;
 constexpr std::size_t kPartBytes = std::size_t{1} << 30;
 

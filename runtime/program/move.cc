@@ -99,9 +99,10 @@ std::vector<Piece> pieces_of(const Sharding& sharding, const Shape& shape, const
 }
 
 /// Each device combines one part of the shards, and the others copy it from there. So every element
-/// is combined once, not once per device. Of many devices the neighbours combine first, and what
-/// they have made is combined further by those that hold the same part: level by level, in place,
-/// and back again. A device then deals with few others, and sends and receives as many bytes.
+/// is combined once, not once per device. If there are many devices, neighbours combine first. Then
+/// the devices that hold the same part combine their results, level by level, in place, and the
+/// results go back the same way. So a device deals with few others. The bytes that it sends and
+/// receives are the same.
 std::vector<MovePhase> all_reduce(const Sharding& sharding, const Shape& shape,
                                   const std::vector<Positions>& groups, Reduction reduction) {
   const std::vector<std::int64_t> levels = level_sizes(std::ssize(groups.front()));

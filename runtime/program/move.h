@@ -20,8 +20,8 @@ struct MoveGroup {
 
 /// Transfers that do not touch the same target.
 struct MovePhase {
-  /// The shards that a phase reads: those of the old value, or those of the new one as the phases
-  /// before have left them.
+  /// Which shards a phase reads: the old value's, or the new value's as the earlier phases have
+  /// left them.
   enum class Source { old_value, new_value };
 
   /// What the boxes of the plans count: elements of the whole tensor, or, if whole shards change
@@ -61,11 +61,12 @@ struct MovePlan {
 /// alike, that takes two phases: each device combines one part, and all copy the parts. Both
 /// shardings are of the same mesh.
 ///
-/// Such a group of more than 16 devices goes level by level: runs of at most 16 neighbours in mesh
-/// order combine first, then the devices of one place in their runs combine what these have made,
-/// in mesh order, again at most 16 together, and so on; copies go the way back. What a level makes
-/// is rounded to the dtype. There are as many copies as devices times the sum of what combines
-/// together at each level, twice. A prime factor above 16 of the number of devices is a level.
+/// Such a group of more than 16 devices goes level by level. On the first level, runs of at most 16
+/// neighbours in mesh order combine. On the next level, the devices that have the same place in
+/// their runs combine the runs' results in mesh order, again at most 16 together, and so on. The
+/// results are copied back on the same way. The result of a level is rounded to the dtype. Let s be
+/// the sum, over the levels, of how many devices combine together: then there are 2 s copies for
+/// each device. A prime factor above 16 of the number of devices is a level.
 ///
 /// Throws invalid_argument if a target's element is in no box of its group, naming both, and
 /// if the shardings do not fit the shape; unsupported for a reduction of a dtype that is not

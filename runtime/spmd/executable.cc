@@ -327,7 +327,8 @@ void Executable::Impl::check_memory(const Devices& devices, const std::vector<bo
     const MemoryStats stats = devices.at(device).memory();
     const std::size_t free = stats.capacity_bytes - stats.in_use_bytes;
     if (most <= free) continue;
-    // All that the run has there, but for inputs that are there and outputs in donated memory.
+    // What the run needs there: its peak, less the inputs that are there already and the outputs
+    // that are put into donated memory.
     const std::size_t there = input_bytes(p, is_here);
     std::size_t needed = memory(p).peak_bytes - there;
     for (std::size_t o = 0; o < is_donated.size(); ++o) {

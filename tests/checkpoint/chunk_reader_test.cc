@@ -39,7 +39,7 @@ std::filesystem::path write_tiles(const TempDir& dir) {
   return HandMadeCheckpoint({zstd_tiles()}).write(dir.path());
 }
 
-// Overlapping boxes, one of them in two places, and a chunk that lies whole in its target.
+// Overlapping boxes, one of them in two places, and a chunk that is whole in its target.
 TEST(ChunkReader, FillsEveryTargetAndReadsEachChunkOnce) {
   for (const std::size_t budget : {std::size_t{1}, std::size_t{1} << 20}) {
     SCOPED_TRACE(budget);

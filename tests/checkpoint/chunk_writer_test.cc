@@ -86,7 +86,8 @@ TEST(ChunkWriter, WhatIsChangedWhileItIsWrittenIsAnError) {
               testing::HasSubstr("tensor \"w\": found other bytes"));
 }
 
-// Every chunk lies where its record says, decodes to the tensor's elements, and zeros beyond.
+// Every chunk is at the place that its record names, decodes to the tensor's elements, and zeros
+// beyond.
 TEST(ChunkWriter, RecordsLeadToTheElements) {
   const TempDir dir;
   const HostTensor tensors[] = {
@@ -151,7 +152,7 @@ class MemoryOfWrites final : public File {
   void sync() override { real_->sync(); }
   void close() override { real_->close(); }
 
-  /// How many of the bytes lay in `memory`.
+  /// How many of the bytes were in `memory`.
   std::size_t bytes_from(std::span<const std::byte> memory) {
     const MutexLock lock(mutex_);
     std::size_t bytes = 0;
@@ -169,7 +170,8 @@ class MemoryOfWrites final : public File {
   std::vector<WriteRun> runs_ SHARDWISE_GUARDED_BY(mutex_);
 };
 
-// What lies on pages, and is stored as it is, is written from there; the file does not show it.
+// A chunk that begins on a page and is not encoded is written from the tensor's own memory. The
+// file does not show it.
 TEST(ChunkWriter, WritesLargeRawChunksFromWhereTheyLie) {
   struct Case {
     const char* name;

@@ -114,7 +114,7 @@ H5G_info_t info_of(const H5File& file, const char* group) {
   return info;
 }
 
-// Eight links lie in the group's header, as in files that the library makes.
+// Eight links are in the group's header, as in files that the library makes.
 TEST(Hdf5Groups, ManyLinksLieInAHeap) {
   const TempDir dir;
   const Hdf5Lock lock;

@@ -47,7 +47,7 @@ Messages messages_of(std::span<const std::byte> file, std::uint64_t address) {
   return messages;
 }
 
-constexpr std::uint64_t kData = 4096;  // where data would lie
+constexpr std::uint64_t kData = 4096;  // where data would be
 constexpr std::uint64_t kEnd = 1 << 20;
 
 /// A file as it would be: the driver's parts around the hole.

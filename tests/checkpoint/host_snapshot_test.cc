@@ -20,7 +20,7 @@ namespace {
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-// Tensors that lie in memory of the test's, which it may change.
+// Tensors in memory that belongs to the test, which may change it.
 class Host {
  public:
   // With one that ends at no border, one of one element and one of none.
@@ -155,7 +155,7 @@ TEST(HostSource, AFailedSaveLeavesNothingAndTheNextHoldsItsOwnValues) {
   host.expect_saved(manager.step(3).directory, 2);
 }
 
-// Where a save can write them from; whatever lies before.
+// A save can write from pages. The size of the tensors before does not count.
 TEST(HostSnapshot, CopiesOf64KiBAndMoreBeginOnPages) {
   const Sharding whole = Sharding::replicated(Mesh::line(1), 1);
   const std::size_t sizes[] = {100, 65'536, 65'535, 200'001, 1, 70'000};

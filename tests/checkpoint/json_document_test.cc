@@ -197,7 +197,7 @@ TEST(JsonDocument, DecodesEscapes) {
   }
 }
 
-// The text ends where its view ends, whatever lies behind it; the copies let a sanitizer see that.
+// Nothing after the end of the view is read. The copies let a sanitizer see that.
 TEST(JsonDocument, RefusesEveryBeginningOfAText) {
   const std::string text = R"({"a\u00e9\ud83d\ude00":[-1.5e+3,true,null,{"b":"\\"}],"ü":false})";
   EXPECT_TRUE(is_read(text));

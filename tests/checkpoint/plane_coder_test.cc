@@ -77,7 +77,7 @@ TEST(PlaneCoder, ZstdDecodesAnyAlphabetNearItsEntropy) {
   }
 }
 
-// The code goes with the first block that is coded, and blocks that do not shrink lie in between.
+// The code goes with the first block that is coded. Blocks that do not shrink are in between.
 TEST(PlaneCoder, ZstdDecodesPlanesWhoseBlocksDiffer) {
   std::mt19937 random(3);
   PlaneCoder coder;
@@ -94,7 +94,7 @@ TEST(PlaneCoder, ZstdDecodesPlanesWhoseBlocksDiffer) {
   }
 }
 
-// Codes are made from a sample: whatever lies beside it has one all the same.
+// Codes are made from a sample. Values that are not in the sample have a code, too.
 TEST(PlaneCoder, ZstdDecodesValuesThatAreRare) {
   std::mt19937 random(5);
   PlaneCoder coder;

@@ -48,8 +48,8 @@ std::vector<std::byte> chunk_of(const HostTensor& tensor, const PieceEntry& piec
   return out;
 }
 
-/// HDF5's own places, but for two things that the format asks for: data lies at multiples of 8, and
-/// none of HDF5's own bytes lie between.
+/// HDF5's own places, except for two things that the format asks for: data begins at multiples of
+/// 8, and none of HDF5's own bytes are between.
 H5Properties data_apart() {
   H5Properties access(H5Pcreate(H5P_FILE_ACCESS), "file properties");
   check_hdf5(H5Pset_alignment(access.get(), 1, 8), "alignment");

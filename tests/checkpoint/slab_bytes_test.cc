@@ -85,7 +85,7 @@ TEST(SlabBytes, TakesWhatIsLargeAndOnPages) {
   EXPECT_TRUE(slab.takes({source.get(), kLeast}));
 }
 
-// What lies side by side in memory as well is one run; nothing of it is copied.
+// Pieces that are side by side in memory, too, are one run; nothing of it is copied.
 TEST(SlabBytes, NeighboursAreOneRun) {
   const PageMemory buffer = page_memory(kPageBytes), source = page_memory(4 * kLeast);
   std::fill_n(source.get(), 4 * kLeast, std::byte{1});

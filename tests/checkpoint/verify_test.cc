@@ -549,7 +549,7 @@ TEST_F(Verify, ComparesTheIndexWithTheManifest) {
   }
 }
 
-// Another process removes or replaces it, at whichever step: no byte of it was wrong.
+// Another process removes or replaces it, at each step of a verify: no byte of it was wrong.
 TEST(VerifyHandMade, DoesNotCallARemovedCheckpointDamaged) {
   const TempDir dir;
   const fs::path path = save_small(dir.path());

@@ -45,7 +45,7 @@ std::vector<Elements> deal(const Elements& all, std::int64_t ways) {
   return parts;
 }
 
-/// The axes of one dim as the spec names them, and where a position lies along each, by hand.
+/// The axes of one dim as the spec names them, and a position's coordinate along each, by hand.
 struct Cuts {
   std::vector<std::int64_t> sizes, coordinates;
 

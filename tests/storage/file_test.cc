@@ -219,7 +219,7 @@ TEST(File, FullDiskSaysHowMuchWasNeeded) {
   EXPECT_THAT(message, HasSubstr("1152921504606846976 bytes"));
 }
 
-// Whether a page of the file lies in the page cache.
+// Whether a page of the file is in the page cache.
 bool is_cached(const std::filesystem::path& path, std::uint64_t offset) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   const bool cached = detail::PageCacheView(fd, std::filesystem::file_size(path)).holds(offset);

@@ -193,7 +193,7 @@ DiskState CrashModel::state(const Choose& choose) const {
   std::vector<bool> found(nodes_.size());
   paths[0] = "";
   found[0] = true;
-  // A directory before what it may hold: whatever lies in one that is gone needs no choice.
+  // A directory comes before its content: if the directory is gone, its content needs no choice.
   const std::function<void(std::size_t)> find_path = [&](std::size_t number) {
     if (found[number]) return;
     found[number] = true;

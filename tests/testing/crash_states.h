@@ -13,7 +13,7 @@
 
 namespace shardwise {
 
-/// What lies in a folder: the bytes of each file by its path; null for a directory.
+/// The content of a folder: the bytes of each file by its path; null for a directory.
 using DiskState = std::map<std::string, std::shared_ptr<const std::vector<std::byte>>>;
 
 /// Makes it a folder's content. Requires an empty folder.
@@ -34,13 +34,13 @@ std::string fingerprint(const DiskState& state);
 /// - Size. On its own any of the sizes since the last fsync: it is metadata, and goes to the disk
 ///   apart from the bytes.
 /// - Names. A file or directory has, on its own, any of the names it had since the last fsync of
-///   the directory that it lies in, "none" being one before it was made and after it was removed.
+///   its directory, "none" being one before it was made and after it was removed.
 ///   So creating, renaming and removing are each kept or dropped independently of one another, in
 ///   one directory and in several; a rename is atomic, the old name or the new, never both nor
 ///   neither: rename(2) promises that. After one into another directory it is settled when that
 ///   one is synced. A file's fsync does not bring its name to the disk, nor a
 ///   directory's fsync the directory's own name: fsync(2) says so.
-/// - What lies in a directory that has no name is gone.
+/// - The content of a directory that has no name is gone.
 ///
 /// Giving a name anew before its directory was synced is not modelled: the library does not, and
 /// state() throws std::logic_error.
@@ -51,7 +51,7 @@ class CrashModel {
   /// Picks one of a number of states; 0 is the newest. Not asked if there is only one.
   using Choose = std::function<std::size_t(std::size_t)>;
 
-  /// Begins with what lies in `folder`; all of it is on the disk.
+  /// Begins with the content of `folder`; all of it is on the disk.
   explicit CrashModel(const std::filesystem::path& folder);
 
   /// The next instant.

@@ -38,8 +38,8 @@ struct SystemCounts {
 /// linked with --wrap (tests/checkpoint/CMakeLists.txt). One at a time. Thread-safe.
 ///
 /// O_DIRECT is acted, so that tests see the same on every file system: descriptors are opened
-/// without it, and those that asked for it take whole pages only. Nothing seems to lie in the page
-/// cache, where reads would find everything that a test has just written.
+/// without it, and those that asked for it take whole pages only. The page cache seems
+/// empty; in a real one, reads would find everything that a test has just written.
 class SystemCalls {
  public:
   explicit SystemCalls(const SystemAnswers& answers);

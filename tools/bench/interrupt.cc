@@ -7,7 +7,7 @@
 namespace shardwise::tools {
 namespace {
 
-// Written by a signal handler, on whatever thread, and read by others.
+// A signal handler writes it, on any thread; other threads read it.
 std::atomic<bool> noted = false;
 static_assert(std::atomic<bool>::is_always_lock_free);
 

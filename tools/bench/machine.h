@@ -12,7 +12,7 @@ namespace shardwise::tools {
 /// {"cores": .., "memory_bytes": ..}
 nlohmann::ordered_json machine_json();
 
-/// How many emulated devices there must be for those of the mesh to be among them. Throws
+/// How many emulated devices a mesh needs: one more than its largest device id. Throws
 /// invalid_argument beyond 2^20, and if the mesh is abstract.
 std::int64_t devices_for(const Mesh& mesh);
 

@@ -81,8 +81,8 @@ class BatchArray {
   /// Copies rows [begin, end) of every distinct box to its other holders.
   void copy_to_replicas(std::span<const Slab> slabs, std::int64_t begin, std::int64_t end) const;
 
-  /// The part of the batch that a position's memory holds, in indices of the batch without halos,
-  /// and where in the memory it begins. Without a halo: the whole box, and zeros.
+  /// The part of the batch that a position's memory holds. Indices are those of the batch without
+  /// halos. If there is no halo, `batch` is the whole box and `at` is zeros.
   struct Part {
     Box box;    ///< of the delivered array: the memory is exactly this
     Box batch;  ///< [batch, record dims...], clipped to the record

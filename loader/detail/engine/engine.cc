@@ -143,7 +143,7 @@ void Engine::resume(const LoaderState& state) {
   check_digest(number, fmt::format("the state at batch {}", state.next_batch));
 }
 
-// The description of what was made of the source's data, for the samples before a batch.
+// Describes the data of the samples before a batch, as Source::describe() does.
 std::string Engine::describe_at(std::int64_t batch) const {
   return source_->describe(order_.samples_before(order_.first_number(batch)));
 }

@@ -19,8 +19,8 @@ const PendingBatch& Ring::Ticket::batch() const { return slot->batch; }
 Ring::Ring(const Options& options, Begin begin)
     : options_(options), begin_(std::move(begin)), next_to_begin_(options.first_batch) {}
 
-// Tickets are taken in order, and a batch is begun only when those of the batches before are taken:
-// so only the last slot has tickets left.
+// Tickets are taken in order, and a batch is begun only when all tickets of the earlier batches are
+// taken. So only the last slot has tickets left.
 bool Ring::has_ticket() const {
   return !slots_.empty() && slots_.back()->taken < options_.tickets_per_batch;
 }

@@ -9,8 +9,9 @@
 
 namespace shardwise::detail {
 
-/// Which sample is which row of which batch. Samples are numbered in the order of delivery, over
-/// the whole run, so a batch has consecutive numbers, and the samples before it are a prefix.
+/// Says of each row of each batch which sample it is. Samples are numbered in the order of
+/// delivery, over the whole run, so a batch has consecutive numbers, and the samples before it are
+/// a prefix.
 ///
 /// Immutable, thread-safe; every answer takes O(1).
 class RunOrder {

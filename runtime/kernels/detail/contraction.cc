@@ -38,7 +38,8 @@ double extents(const ContractionList& loops) {
   return product;
 }
 
-/// Joins loops, in whatever order, if the steps of one are just past the end of the other's.
+/// Joins two loops if one step of the first is the whole length of the second. They need not be
+/// neighbours.
 void collapse(ContractionList& loops) {
   for (std::size_t i = 0; i < loops.size(); ++i) {
     for (std::size_t j = 0; j < loops.size(); ++j) {

@@ -282,7 +282,9 @@ class ElementwisePlacement {
            nodes_[source].output == kNoTileOutput;
   }
 
-  /// Of those that end here. A function may write over a source of the same width as it goes.
+  /// Frees the tiles of the sources that no later node reads. `of_its_width`: only of sources of
+  /// the node's width, which its function may write over while it reads them; else only of the
+  /// others.
   void free_sources(TileNodeId node, bool of_its_width) {
     for (const TileNodeId source : nodes_[node].sources) {
       const bool same = nodes_[source].element_bytes == nodes_[node].element_bytes &&

@@ -251,7 +251,8 @@ struct NarrowF16 {
     const I32 odd = hn::And(shift_right<13>(magnitude), bits(1));
     const I32 rebiased = hn::Sub(magnitude, bits((127u - 15u) << 23));
     I32 half = shift_right<13>(hn::Add(rebiased, hn::Add(odd, bits(0xfff))));
-    // Subnormal ones: next to 1/2 a float's last place is that of the subnormals.
+    // Subnormal ones: a float near 1/2 has the same last place as f16's subnormals, so adding 1/2
+    // rounds to it.
     const I32 small =
         hn::Sub(bits_of(hn::Add(float_of(magnitude), number(0.5f))), bits_of(number(0.5f)));
     half = choose(hn::Lt(magnitude, bits((127u - 14u) << 23)), small, half);

@@ -91,7 +91,8 @@ void combine_rows(const T* in, std::int64_t step, std::int64_t rows, std::int64_
   }
 }
 
-/// A row is a matrix of this number of columns, each of which is combined for itself first.
+/// A row is seen as a matrix of this number of columns. Each column is combined first, then the
+/// results of the columns.
 constexpr std::int64_t kColumns = 32;
 
 /// Combines results[0] to [2 * kHalf] to results[0].

@@ -12,7 +12,8 @@ namespace {
 
 using CopyLoops = Loops<2>;
 
-// Elements move as something of their size, whatever they are: by memcpy, which may.
+// An element of any type moves as an integer of its size, by memcpy, because memcpy may read any
+// type.
 template <class T>
 T load(const std::byte* data, std::int64_t element) {
   T value;

@@ -33,8 +33,8 @@ class Placed {
     root_ = insert(root_, added);
   }
 
-  /// The smallest gap of at least these bytes between those that are needed in some of the same
-  /// steps; if there is none, the place after them all.
+  /// Where these bytes fit. Only values that are needed in some of the same steps count: it is the
+  /// smallest gap between them that is large enough, or the place after all of them.
   std::size_t find(std::size_t bytes, const Lifetime& life) {
     search_ = {bytes, life.first, life.last, 0, 0, SIZE_MAX};
     walk(root_);
@@ -102,7 +102,7 @@ class Placed {
     node.most_last = std::max(node.most_last, below.most_last);
   }
 
-  /// After those of the same offset.
+  /// Inserts `added` after the nodes that have the same offset.
   Index insert(Index tree, Index added) {
     if (tree == kNone) return added;
     if (at(added).priority > at(tree).priority) {

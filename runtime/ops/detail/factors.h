@@ -21,8 +21,8 @@ struct Factor {
 /// For each dim of a tensor its factors, major first; empty: nothing to cut (an extent of 1).
 using DimFactors = std::vector<std::vector<std::int32_t>>;
 
-/// How an op may be cut over devices: the sharding of its tensors is that of its factors. (Source:
-/// Shardy's sharding rules.) A factor that the result alone has costs nothing to cut.
+/// How an op may be cut over devices. Factors are cut, and a dim is cut as its factors are.
+/// (Source: Shardy's sharding rules.) A factor that only the result has costs nothing to cut.
 struct FactorRule {
   std::vector<Factor> factors;
   std::vector<DimFactors> operands;

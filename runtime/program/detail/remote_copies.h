@@ -23,9 +23,10 @@ struct Transfer {
 };
 
 /// The messages that a process exchanges with others to fill its targets: planned once, exchanged
-/// as often as wanted. All processes find in the same plans what they send to which process and get
-/// from which. So only elements are sent, and each process gets one message from another one. A box
-/// of a source goes to a process once, whatever the number of its targets. Immutable, thread-safe.
+/// as often as wanted. All processes have the same plans, and find in them what goes from which
+/// process to which. So messages hold elements and nothing else, and at most one goes from a
+/// process to another. A box of a source goes to a process once, even if the process has several
+/// targets for it. Immutable, thread-safe.
 class RemotePlan {
  public:
   /// Reads the transfers now and keeps no reference to them.

@@ -105,8 +105,8 @@ class Chooser {
     }
   }
 
-  /// The axes of a factor in the order in which a tensor has them, those that it lacks last; and
-  /// its tiles, if these are its axes.
+  /// A factor's axes, in the order that a tensor has them; axes that the tensor lacks come last. If
+  /// they are just the tensor's axes, its tiles come along.
   AxisList in_order(std::size_t factor, AxisSet axes) const {
     const AxisList* order = nullptr;
     int most = 0;

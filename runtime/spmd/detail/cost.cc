@@ -20,8 +20,9 @@ bool starts_alike(const AxisList& a, const AxisList& b) {
   return std::equal(a.begin(), a.begin() + std::min(a.size(), b.size()), b.begin());
 }
 
-/// Of a dim whose cuts start with the same axes and of which one has tiles of its own: the least
-/// that a device has under `from` of what it needs under `to`, counted as a share of a whole tile.
+/// For a dim whose two cuts start with the same axes, and one cut has tiles of its own: each device
+/// has a part under `from` and needs one under `to`. The result is the smallest overlap of the two
+/// that a device has, as a share of a whole tile.
 double held_in_tiles(std::int64_t extent, const AxisList& from, const AxisList& to,
                      const Mesh& mesh) {
   const std::int64_t parts = std::max(ways(from, mesh), ways(to, mesh));

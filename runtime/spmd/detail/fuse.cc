@@ -132,8 +132,9 @@ class Fuser {
   }
 
   /// Sums that are to be combined over the same devices go together, up to a limit. A move's height
-  /// is how many combining moves wait for it, one after another, at most; those of one height do
-  /// not wait for each other, and what waits for them is lower: so buckets never wait in a circle.
+  /// is the length of the longest chain of combining moves that wait for it. Moves of one height do
+  /// not wait for each other, and a move that waits for one of them is lower. So buckets never wait
+  /// in a circle.
   void join_moves(const std::vector<FusedStep>& order) {
     std::vector<std::int64_t> height(steps_.size(), 0);  // by root
     for (std::size_t g = order.size(); g-- > 0;) {

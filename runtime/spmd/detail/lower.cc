@@ -158,8 +158,9 @@ class Lowering {
     for (const PartValue operand : compute.operands) call.inputs.push_back(id(operand));
     call.outputs = {add_value(compute.result, call.name, MemoryKind::activation)};
     if (is_alias(node.op)) {
-      // From the value that had the bytes first. The step that made the operand may have copied
-      // them; then there would be two places to write to, of which one may be an input's.
+      // The alias is of the value that had the bytes first, not of the operand. The step that made
+      // the operand may have copied the bytes. Then there would be two places to write to, and one
+      // of them may be an input's.
       call.inputs[0] = result_.alias_of[as_size(call.inputs[0])];
       result_.alias_of.back() = call.inputs[0];
     }

@@ -234,8 +234,8 @@ class Planner {
     }
   }
 
-  /// Finds which values were in a value's memory just before it. They have waited for those that
-  /// were there earlier.
+  /// Finds which values were in a value's memory just before it. Earlier ones need no look: the
+  /// values just before it have waited for them.
   void find_reuse() {
     // By root: the values that are in its memory at last, and those that are there now.
     std::vector<std::vector<ValueId>> last(plan_.bytes.size());

@@ -29,7 +29,7 @@ std::optional<PartitionSpec> fixed_spec(const Node& node) {
   return node.mark;
 }
 
-/// Marks of weights and optimizer state; those of anything else are of data.
+/// Says which nodes are weights or optimizer state. Marks of all other nodes are marks of data.
 std::vector<bool> weights_of(const Graph& graph) {
   std::vector<bool> is_weight(graph.nodes.size(), false);
   for (const GraphInput& input : graph.inputs) {
@@ -45,8 +45,8 @@ bool repeats(const Graph& graph, const Node& node) {
          num_elements(node.type.shape) != num_elements(graph.node(node.operands[0]).type.shape);
 }
 
-/// The nodes to be visited in passes over the graph, up or down: those of which a tensor has
-/// changed since the last visit. Any other visit would change nothing.
+/// The nodes to be visited in passes over the graph, up or down. A node is visited again if one of
+/// its tensors has changed since the last visit. Any other visit would change nothing.
 class Agenda {
  public:
   enum class Order { up, down };

@@ -15,7 +15,7 @@
 namespace shardwise {
 namespace {
 
-// The largest inputs, of which most is to be gained.
+// How many inputs are tried, the largest first: cutting them gains most.
 constexpr std::size_t kInputsTried = 4;
 
 // Marks that are proposed together.
@@ -78,7 +78,7 @@ class Adviser {
     return graph_.node(graph_.inputs[input].node).type;
   }
 
-  /// Those of which a device holds most.
+  /// The inputs of which one device holds the most bytes.
   std::vector<std::size_t> largest_inputs() const {
     std::vector<std::pair<std::size_t, std::size_t>> sizes;
     for (std::size_t i = 0; i < cuts_.size(); ++i) {
