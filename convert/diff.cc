@@ -74,20 +74,6 @@ class Comparison {
 
   bool has_ulp() const { return same_dtype_ && first_.is_floating; }
 
-  /// "1.5", "1+2i"
-  static std::string text(DType dtype, const std::byte* element) {
-    const Numbers numbers = detail::numbers_of(dtype);
-    const auto number = [&](std::size_t part) {
-      const long double value = numbers.number(element + part * numbers.bytes);
-      if (!numbers.is_floating) return fmt::format("{:.0f}", value);
-      return numbers.bytes == 8 ? fmt::format("{}", static_cast<double>(value))
-                                : fmt::format("{}", static_cast<float>(value));
-    };
-    if (numbers.each == 1) return number(0);
-    const std::string imaginary = number(1);
-    return fmt::format("{}{}{}i", number(0), imaginary.front() == '-' ? "" : "+", imaginary);
-  }
-
  private:
   bool same(const std::byte* a, const std::byte* b, std::int64_t begin, std::int64_t end) const {
     const std::size_t bytes = first_.bytes * first_.each;
@@ -247,7 +233,7 @@ class Run {
       for (const Box& box : *boxes) add(box, pair);
       flush_batch(pair);
     } else {
-      detail::for_each_slab(diff.first_shape, pair.first_bytes() + pair.second_bytes(),
+      detail::for_each_slab(Box::whole(diff.first_shape), pair.first_bytes() + pair.second_bytes(),
                             room_.size(), [&](const Box& slab) { flush({slab}, pair); });
     }
     diff.differing = pair.found.differing;
@@ -298,14 +284,8 @@ class Run {
       batch_bytes_ += bytes;
       return;
     }
-    detail::for_each_slab(box.shape(), pair.first_bytes() + pair.second_bytes(), room_.size(),
-                          [&](const Box& slab) {
-                            Box part = slab;
-                            for (std::size_t d = 0; d < box.rank(); ++d) {
-                              part.set(d, box.begin(d) + slab.begin(d), box.begin(d) + slab.end(d));
-                            }
-                            flush({part}, pair);
-                          });
+    detail::for_each_slab(box, pair.first_bytes() + pair.second_bytes(), room_.size(),
+                          [&](const Box& slab) { flush({slab}, pair); });
   }
 
   void flush_batch(Pair& pair) {
@@ -358,7 +338,7 @@ class Run {
     }
     diff.at = at;
     const auto text = [&](DType dtype, const std::byte* elements_of) {
-      return Comparison::text(dtype, elements_of + as_size(found.at) * size_bytes(dtype));
+      return detail::element_text(dtype, elements_of + as_size(found.at) * size_bytes(dtype));
     };
     diff.first_value = text(*diff.first_dtype, a);
     diff.second_value = text(*diff.second_dtype, b);

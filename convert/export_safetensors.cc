@@ -159,12 +159,13 @@ class ExportRun {
   void write_tensor(std::size_t tensor) {
     const TensorInfo& info = source_.tensors()[tensor];
     const std::size_t element_bytes = size_bytes(info.dtype);
-    detail::for_each_slab(info.shape, element_bytes, writes_.most_bytes(), [&](const Box& slab) {
-      const std::size_t bytes = num_bytes(slab.shape(), element_bytes);
-      source_.read(tensor, slab, writes_.next(bytes));
-      progress_.done_bytes += bytes;
-      if (options_.progress) options_.progress(progress_);
-    });
+    detail::for_each_slab(Box::whole(info.shape), element_bytes, writes_.most_bytes(),
+                          [&](const Box& slab) {
+                            const std::size_t bytes = num_bytes(slab.shape(), element_bytes);
+                            source_.read(tensor, slab, writes_.next(bytes));
+                            progress_.done_bytes += bytes;
+                            if (options_.progress) options_.progress(progress_);
+                          });
   }
 
   const BoxReader& source_;

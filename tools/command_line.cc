@@ -27,6 +27,8 @@ struct Commands {
   InspectOptions inspect;
   VerifyOptions verify;
   DiffOptions diff;
+  CatOptions cat;
+  StatsOptions stats;
   ReshardOptions reshard;
   ImportOptions imported;
   ExportOptions exported;
@@ -38,6 +40,8 @@ struct Commands {
 
 constexpr std::string_view kHelp = "help";
 constexpr const char* kCheckpoint = "A checkpoint, or a directory of steps (newest valid)";
+constexpr const char* kTensors =
+    "A checkpoint, a directory of steps (newest valid), or safetensors files";
 
 /// A command that ends in `run(options)`.
 template <class Options>
@@ -182,8 +186,6 @@ void add_looks(CLI::App& app, Commands& c) {
 }
 
 void add_diff(CLI::App& app, Commands& c) {
-  constexpr const char* kTensors =
-      "A checkpoint, a directory of steps (newest valid), or safetensors files";
   CLI::App& diff = add_command(
       app, "diff", "Compare the tensors of two checkpoints or files; exit status 1: they differ",
       "shardwise diff runs/a/step-00000400 runs/b/step-00000400\n"
@@ -198,6 +200,34 @@ void add_diff(CLI::App& app, Commands& c) {
   diff.add_option("--rtol", c.diff.rtol);
   add_memory_budget(diff, c.diff.memory_budget_bytes);
   add_threads(diff, c.diff.threads);
+}
+
+void add_elements(CLI::App& app, Commands& c) {
+  CLI::App& cat = add_command(app, "cat", "Show the elements of a tensor, or write them as .npy",
+                              "shardwise cat runs/checkpoints w1 --box '0:4,:,3'\n"
+                              "  shardwise cat model.safetensors lm_head.weight --npy head.npy",
+                              c, c.cat, run_cat);
+  cat.add_option("path", c.cat.path, kTensors)->check(local_path())->required();
+  cat.add_option("tensor", c.cat.tensor, "Its name")->required();
+  cat.add_option("--box", c.cat.box,
+                 "Which elements, as Python writes it: 0:4,:,3 (default: all); an index takes its "
+                 "dim out");
+  cat.add_flag("--all", c.cat.all,
+               "Show all elements (default: of more than 1000, the first and last three of each "
+               "long dim)");
+  cat.add_option("--npy", c.cat.npy, "Write them to this file instead; -: to stdout");
+
+  CLI::App& stats =
+      add_command(app, "stats", "Show range, mean, deviation, NaN, infinities and zeros of tensors",
+                  "shardwise stats runs/checkpoints\n"
+                  "  shardwise stats model.safetensors '*norm*' --histogram 20",
+                  c, c.stats, run_stats);
+  stats.add_option("path", c.stats.path, kTensors)->check(local_path())->required();
+  stats.add_option("pattern", c.stats.patterns,
+                   "Names of tensors; * and ? stand for any characters (default: all)");
+  stats.add_option("--histogram", c.stats.bars, "Also count the elements in this number of bars")
+      ->check(whole(1, 10'000));
+  add_threads(stats, c.stats.threads);
 }
 
 /// What reshard and import have in common beside source, target and mesh.
@@ -405,6 +435,7 @@ void declare(CLI::App& app, Commands& c) {
   add_explain(app, c);
   add_looks(app, c);
   add_diff(app, c);
+  add_elements(app, c);
   add_reshard(app, c);
   add_conversions(app, c);
   add_batches(app, c);

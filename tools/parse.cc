@@ -171,6 +171,20 @@ std::unique_ptr<BoxReader> open_tensors(const std::string& path, const ReadOptio
   return std::make_unique<CheckpointReader>(resolve_checkpoint(path), options);
 }
 
+std::size_t find_tensor(const BoxReader& reader, const std::string& path, const std::string& name) {
+  std::vector<std::string_view> names;
+  for (const TensorInfo& info : reader.tensors()) {
+    if (info.name == name) return names.size();
+    names.push_back(info.name);
+  }
+  const std::vector<std::string_view> nearest = nearest_names(names, name);
+  throw Error(ErrorCode::no_such_name,
+              fmt::format("{} has no tensor \"{}\" among its {}{}", path, name, names.size(),
+                          nearest.empty() ? std::string()
+                                          : fmt::format("; did you mean \"{}\"?",
+                                                        fmt::join(nearest, "\" or \""))));
+}
+
 Sharding saved_sharding(const TensorInfo& tensor) {
   return tensor.sharding.value_or(Sharding::replicated(Mesh::line(1), tensor.shape.size()));
 }

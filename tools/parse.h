@@ -58,6 +58,10 @@ std::filesystem::path resolve_checkpoint(const std::string& path);
 /// .index.json, or a folder of them that holds no steps.
 std::unique_ptr<BoxReader> open_tensors(const std::string& path, const ReadOptions& options);
 
+/// The number of a tensor in a reader that open_tensors(path) gave. Throws no_such_name, with the
+/// nearest names.
+std::size_t find_tensor(const BoxReader& reader, const std::string& path, const std::string& name);
+
 /// As the tensor was saved; whole on one device if that is not known.
 Sharding saved_sharding(const TensorInfo& tensor);
 

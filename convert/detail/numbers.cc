@@ -1,5 +1,7 @@
 #include "shardwise/convert/detail/numbers.h"
 
+#include <fmt/format.h>
+
 #include <array>
 #include <bit>
 #include <cmath>
@@ -106,6 +108,28 @@ Numbers numbers_of(DType dtype) {
       return {DType::f64, 8, 2, true, plain<double>};
   }
   return one(false, plain<std::uint8_t>);
+}
+
+std::string element_text(DType dtype, const std::byte* element) {
+  if (dtype == DType::boolean) return load<std::uint8_t>(element) != 0 ? "True" : "False";
+  const Numbers numbers = numbers_of(dtype);
+  const auto number = [&](std::size_t part) {
+    const long double value = numbers.number(element + part * numbers.bytes);
+    if (!numbers.is_floating) return fmt::format("{:.0f}", value);
+    return numbers.bytes == 8 ? fmt::format("{}", static_cast<double>(value))
+                              : fmt::format("{}", static_cast<float>(value));
+  };
+  if (numbers.each == 1) return number(0);
+  const std::string imaginary = number(1);
+  return fmt::format("{}{}{}i", number(0), imaginary.front() == '-' ? "" : "+", imaginary);
+}
+
+std::string element_json(DType dtype, const std::byte* element) {
+  if (dtype == DType::boolean) return load<std::uint8_t>(element) != 0 ? "true" : "false";
+  const Numbers numbers = numbers_of(dtype);
+  const std::string text = element_text(dtype, element);
+  const bool is_number = numbers.each == 1 && std::isfinite(numbers.number(element));
+  return is_number ? text : '"' + text + '"';
 }
 
 std::int64_t Numbers::ordered(const std::byte* at) const {

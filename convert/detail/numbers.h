@@ -2,7 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
+#include <string>
 
 #include "shardwise/shard/dtype.h"
 
@@ -24,5 +24,11 @@ struct Numbers {
 
 /// long double holds every f64, i64 and u64 exactly if its mantissa has 64 bits, as on x86-64.
 Numbers numbers_of(DType dtype);
+
+/// A number of the dtype as text that reads back to the same: "1.5", "1+2i", "True".
+std::string element_text(DType dtype, const std::byte* element);
+
+/// The same as a value of JSON, in quotes if JSON has no such number.
+std::string element_json(DType dtype, const std::byte* element);
 
 }  // namespace shardwise::detail

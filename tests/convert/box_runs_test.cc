@@ -83,7 +83,7 @@ TEST(BoxRuns, SlabsAreAllElementsInOrder) {
     for (const std::size_t most : {4u, 8u, 12u, 20u, 40u, 1000u}) {
       std::vector<std::int64_t> numbers;
       const Dims strides = row_major_strides(shape);
-      detail::for_each_slab(shape, 4, most, [&](const Box& slab) {
+      detail::for_each_slab(Box::whole(shape), 4, most, [&](const Box& slab) {
         EXPECT_LE(as_size(slab.num_elements()) * 4, most);
         for_each_index(slab, [&](const Index& at) {
           std::int64_t number = 0;
@@ -96,7 +96,7 @@ TEST(BoxRuns, SlabsAreAllElementsInOrder) {
       EXPECT_EQ(numbers, expected) << to_string(shape) << " by " << most;
     }
   }
-  detail::for_each_slab({3, 0}, 4, 4, [](const Box&) { FAIL(); });
+  detail::for_each_slab(Box::whole({3, 0}), 4, 4, [](const Box&) { FAIL(); });
 }
 
 }  // namespace

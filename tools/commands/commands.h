@@ -64,6 +64,23 @@ struct DiffOptions {
 /// Status 1 if they differ.
 int run_diff(const DiffOptions& options);
 
+struct CatOptions {
+  std::string path, tensor, box;
+  std::optional<std::string> npy;
+  bool all = false;
+  bool json = false;
+};
+int run_cat(const CatOptions& options);
+
+struct StatsOptions {
+  std::string path;
+  std::vector<std::string> patterns;
+  std::int64_t bars = 0;
+  int threads = 0;
+  bool json = false;
+};
+int run_stats(const StatsOptions& options);
+
 struct ReshardOptions {
   std::string source, target, mesh, devices, rules, codec = "zstd";
   std::int64_t writers = 1;

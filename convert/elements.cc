@@ -1,0 +1,239 @@
+#include "shardwise/convert/elements.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <vector>
+
+#include "shardwise/convert/detail/box_runs.h"
+#include "shardwise/convert/detail/numbers.h"
+#include "shardwise/shard/box_copy.h"
+#include "shardwise/shard/error.h"
+
+namespace shardwise {
+namespace {
+
+constexpr std::size_t kShownSlabBytes = std::size_t{16} << 20;  // that is read at once
+constexpr std::int64_t kShortest = 1000;  // elements that make a summary worth it
+constexpr std::int64_t kEdge = 3;         // that a summary shows at each end
+constexpr std::int64_t kMostShown = std::int64_t{1} << 20;
+
+/// Puts brackets, commas and line ends around elements, which come in row-major order.
+class Brackets {
+ public:
+  /// `gaps`: in a dim of more than twice kEdge elements, "..." stands after kEdge of them.
+  Brackets(const Shape& shape, bool is_json, bool gaps,
+           const std::function<void(std::string_view)>& print)
+      : extents_(shape),
+        gaps_(shape.size(), false),
+        at_(Dims::filled(shape.size(), 0)),
+        is_json_(is_json),
+        print_(print) {
+    for (std::size_t d = 0; gaps && d < shape.size(); ++d) {
+      if (shape[d] <= 2 * kEdge) continue;
+      gaps_[d] = true;
+      extents_[d] = 2 * kEdge;
+    }
+  }
+
+  void add(std::string_view element) {
+    // Lists begin in the dims after the last one in which this is not a first element.
+    std::size_t first = at_.size();
+    while (first > 0 && at_[first - 1] == 0) --first;
+    if (first > 0) {
+      separate(first - 1);
+      if (gaps_[first - 1] && at_[first - 1] == kEdge) {
+        line_ += "...";
+        separate(first - 1);
+      }
+    }
+    line_.append(at_.size() - first, '[');
+    line_ += element;
+    for (std::size_t d = at_.size(); d-- > 0;) {
+      if (++at_[d] < extents_[d]) break;
+      at_[d] = 0;
+      line_ += ']';
+    }
+    if (line_.size() > 4096) flush();
+  }
+
+  void flush() {
+    print_(line_);
+    line_.clear();
+  }
+
+ private:
+  /// Between two elements, or two lists, of a dim.
+  void separate(std::size_t dim) {
+    line_ += ',';
+    if (is_json_) return;
+    if (dim + 1 == at_.size()) {
+      line_ += ' ';
+    } else {
+      line_ += '\n';
+      line_.append(dim + 1, ' ');
+    }
+  }
+
+  Shape extents_;
+  std::vector<bool> gaps_;
+  Index at_;
+  const bool is_json_;
+  const std::function<void(std::string_view)>& print_;
+  std::string line_;
+};
+
+/// The dims' ends that a summary shows, read into memory side by side: of a dim of more than twice
+/// kEdge elements the first and the last kEdge.
+std::vector<std::byte> read_ends(const BoxReader& reader, std::size_t tensor, const Box& box,
+                                 std::size_t element_bytes) {
+  const std::size_t rank = box.rank();
+  Shape shown = box.shape();
+  for (std::size_t d = 0; d < rank; ++d) shown[d] = std::min(shown[d], 2 * kEdge);
+  if (num_elements(shown) > kMostShown) {
+    throw Error(ErrorCode::unsupported,
+                fmt::format("show tensor \"{}\": found {} elements even in a summary, needed a box "
+                            "of at most {}",
+                            reader.tensors()[tensor].name, num_elements(shown), kMostShown));
+  }
+  std::vector<std::byte> all(num_bytes(shown, element_bytes)), part;
+  // Each number is a choice of the first or the last elements for each long dim.
+  for (std::uint64_t choice = 0; choice < std::uint64_t{1} << rank; ++choice) {
+    Box from = box, to = Box::whole(shown);
+    bool exists = true;
+    for (std::size_t d = 0; d < rank; ++d) {
+      const bool last = (choice >> d & 1) != 0, is_long = box.extent(d) > 2 * kEdge;
+      exists &= is_long || !last;
+      if (!is_long) continue;
+      from.set(d, last ? box.end(d) - kEdge : box.begin(d),
+               last ? box.end(d) : box.begin(d) + kEdge);
+      to.set(d, last ? kEdge : 0, last ? 2 * kEdge : kEdge);
+    }
+    if (!exists) continue;
+    part.resize(num_bytes(from.shape(), element_bytes));
+    reader.read(tensor, from, part);
+    copy_box(to, element_bytes, {part.data(), to}, {all.data(), Box::whole(shown)});
+  }
+  return all;
+}
+
+/// Calls body(bytes) for parts of the box, in row-major order.
+template <class Body>
+void for_each_part(const BoxReader& reader, std::size_t tensor, const Box& box,
+                   std::size_t element_bytes, Body&& body) {
+  std::vector<std::byte> bytes;
+  detail::for_each_slab(box, element_bytes, kShownSlabBytes, [&](const Box& slab) {
+    bytes.resize(num_bytes(slab.shape(), element_bytes));
+    reader.read(tensor, slab, bytes);
+    body(std::span<const std::byte>(bytes));
+  });
+}
+
+const char* npy_dtype(DType dtype) {
+  switch (dtype) {
+    case DType::f64:
+      return "<f8";
+    case DType::f32:
+      return "<f4";
+    case DType::f16:
+      return "<f2";
+    case DType::bf16:
+      return "<V2";
+    case DType::i64:
+      return "<i8";
+    case DType::i32:
+      return "<i4";
+    case DType::i16:
+      return "<i2";
+    case DType::i8:
+      return "|i1";
+    case DType::u64:
+      return "<u8";
+    case DType::u32:
+      return "<u4";
+    case DType::u16:
+      return "<u2";
+    case DType::u8:
+      return "|u1";
+    case DType::boolean:
+      return "|b1";
+    case DType::c64:
+      return "<c8";
+    case DType::c128:
+      return "<c16";
+    case DType::f8_e4m3fn:
+    case DType::f8_e5m2:
+    case DType::f8_e4m3fnuz:
+    case DType::f8_e5m2fnuz:
+    case DType::f8_e8m0fnu:
+      break;
+  }
+  return "|V1";
+}
+
+std::string npy_header(DType dtype, const Shape& shape) {
+  std::string extents;
+  for (std::size_t d = 0; d < shape.size(); ++d) {
+    extents += fmt::format("{}{}{}", d == 0 ? "" : " ", shape[d],
+                           d + 1 < shape.size() || d == 0 ? "," : "");
+  }
+  std::string text = fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({}), }}",
+                                 npy_dtype(dtype), extents);
+  constexpr std::size_t kMagicBytes = 10, kAlignment = 64;
+  text.append(kAlignment - 1 - (kMagicBytes + text.size()) % kAlignment, ' ');
+  text += '\n';
+  std::string header("\x93NUMPY\x01\x00", 8);
+  header += static_cast<char>(text.size() & 0xFF);
+  header += static_cast<char>(text.size() >> 8);
+  return header + text;
+}
+
+}  // namespace
+
+void print_elements(const BoxReader& reader, std::size_t tensor, const ShownBox& shown,
+                    ElementText style, const std::function<void(std::string_view)>& print) {
+  const DType dtype = reader.tensors()[tensor].dtype;
+  const std::size_t element_bytes = size_bytes(dtype);
+  const std::int64_t elements = shown.box.num_elements();
+  const bool is_json = style == ElementText::json;
+  if (elements == 0) return print("[]");
+  const bool is_cut = style == ElementText::summary && elements > kShortest;
+  Brackets brackets(shown.shape, is_json, is_cut, print);
+  const auto texts_of = [&](std::span<const std::byte> bytes, auto&& take) {
+    for (std::size_t at = 0; at < bytes.size(); at += element_bytes) {
+      take(is_json ? detail::element_json(dtype, bytes.data() + at)
+                   : detail::element_text(dtype, bytes.data() + at));
+    }
+  };
+  if (is_json || (style == ElementText::all && elements > kShortest)) {
+    for_each_part(reader, tensor, shown.box, element_bytes, [&](std::span<const std::byte> bytes) {
+      texts_of(bytes, [&](const std::string& text) { brackets.add(text); });
+    });
+    return brackets.flush();
+  }
+  std::vector<std::byte> bytes;
+  if (is_cut) {
+    bytes = read_ends(reader, tensor, shown.box, element_bytes);
+  } else {
+    bytes.resize(num_bytes(shown.box.shape(), element_bytes));
+    reader.read(tensor, shown.box, bytes);
+  }
+  // Few enough to be as wide as the widest.
+  std::size_t width = 0;
+  texts_of(bytes, [&](const std::string& text) { width = std::max(width, text.size()); });
+  texts_of(bytes,
+           [&](const std::string& text) { brackets.add(fmt::format("{:>{}}", text, width)); });
+  brackets.flush();
+}
+
+void write_npy(const BoxReader& reader, std::size_t tensor, const ShownBox& shown,
+               const std::function<void(std::span<const std::byte>)>& write) {
+  static_assert(std::endian::native == std::endian::little);
+  const DType dtype = reader.tensors()[tensor].dtype;
+  const std::string header = npy_header(dtype, shown.shape);
+  write(std::as_bytes(std::span(header)));
+  for_each_part(reader, tensor, shown.box, size_bytes(dtype), write);
+}
+
+}  // namespace shardwise

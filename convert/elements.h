@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "shardwise/checkpoint/box_reader.h"
+
+namespace shardwise {
+
+/// A box of a tensor, and the shape in which it is shown: the box's own, or without dims of extent
+/// 1.
+struct ShownBox {
+  Box box;
+  Shape shape;
+};
+
+/// How the elements of a box become text.
+///
+/// - summary: as numpy shows them, in brackets. If there are more than 1,000 elements, only the
+///   first and last three of a long dim are read and shown, with "..." between.
+/// - all: the same with all elements.
+/// - json: nested lists without spaces. Numbers that JSON has not (NaN, infinities, complex ones)
+///   are texts.
+enum class ElementText { summary, all, json };
+
+/// Prints elements as numbers that read back to the same value: "0.1", "-0", "nan", "1+2i", "True".
+/// Memory is bounded. Throws unsupported for a summary of more than 2^20 elements (a box of very
+/// many dims), and what the reader and `print` throw.
+///
+///   print_elements(reader, 0, {Box::whole({2, 2}), {2, 2}}, ElementText::summary,
+///                  [](std::string_view text) { std::cout << text; });  // [[1, 2],\n [3, 4]]
+void print_elements(const BoxReader& reader, std::size_t tensor, const ShownBox& shown,
+                    ElementText style, const std::function<void(std::string_view)>& print);
+
+/// Writes elements as an .npy file, version 1.0. Dtypes that numpy has not are raw bytes, "<V2" for
+/// bf16 and "|V1" for 8-bit floats: `numpy.load(..).view(ml_dtypes.bfloat16)` brings them back.
+/// Memory is bounded. Throws what the reader and `write` throw.
+void write_npy(const BoxReader& reader, std::size_t tensor, const ShownBox& shown,
+               const std::function<void(std::span<const std::byte>)>& write);
+
+}  // namespace shardwise

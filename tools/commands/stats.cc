@@ -1,0 +1,131 @@
+#include <fmt/format.h>
+#include <fnmatch.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "commands/commands.h"
+#include "output.h"
+#include "parse.h"
+#include "shardwise/convert/tensor_stats.h"
+
+namespace shardwise::tools {
+namespace {
+
+/// The tensors that a pattern matches; all if there is no pattern.
+std::vector<std::size_t> selected(const BoxReader& reader, const StatsOptions& options) {
+  const std::span<const TensorInfo> tensors = reader.tensors();
+  std::vector<bool> wanted(tensors.size(), options.patterns.empty());
+  for (const std::string& pattern : options.patterns) {
+    bool found = false;
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      const std::string& name = tensors[i].name;
+      if (name != pattern && fnmatch(pattern.c_str(), name.c_str(), 0) != 0) continue;
+      found = wanted[i] = true;
+    }
+    if (!found) find_tensor(reader, options.path, pattern);  // throws
+  }
+  std::vector<std::size_t> numbers;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (wanted[i]) numbers.push_back(i);
+  }
+  return numbers;
+}
+
+bool is_integer(DType dtype) { return is_computed(dtype) && !is_floating(dtype); }
+
+std::string number(long double value) { return fmt::format("{:.6g}", static_cast<double>(value)); }
+
+/// Least and most: integers exactly.
+std::string end_text(long double value, DType dtype) {
+  if (std::isnan(value)) return "-";
+  return is_integer(dtype) ? fmt::format("{:.0f}", value) : number(value);
+}
+
+// JSON has no NaN: it is null, "there is none".
+nlohmann::ordered_json number_json(long double value) {
+  if (std::isnan(value)) return nullptr;
+  return static_cast<double>(value);
+}
+
+nlohmann::ordered_json end_json(long double value, DType dtype) {
+  if (!is_integer(dtype) || std::isnan(value)) return number_json(value);
+  if (value < 0) return static_cast<std::int64_t>(value);
+  return static_cast<std::uint64_t>(value);
+}
+
+nlohmann::ordered_json stats_json(const TensorInfo& info, const TensorStats& stats) {
+  nlohmann::ordered_json json = {{"name", info.name},
+                                 {"dtype", name(info.dtype)},
+                                 {"shape", dims_json(info.shape)},
+                                 {"elements", stats.elements},
+                                 {"min", end_json(stats.min, info.dtype)},
+                                 {"max", end_json(stats.max, info.dtype)},
+                                 {"mean", number_json(stats.mean)},
+                                 {"std", number_json(stats.deviation)},
+                                 {"nan", stats.nan},
+                                 {"infinities", stats.infinities},
+                                 {"zeros", stats.zeros}};
+  if (stats.histogram.empty()) return json;
+  json["histogram"] = {{"low", number_json(stats.low)},
+                       {"high", number_json(stats.high)},
+                       {"counts", stats.histogram}};
+  return json;
+}
+
+void print_bars(const TensorInfo& info, const TensorStats& stats) {
+  print_shown(fmt::format("\n{}\n", info.name));
+  if (std::isnan(stats.low)) return print_shown("  no number that is finite\n");
+  constexpr std::int64_t kLongest = 60;
+  const std::int64_t most = *std::ranges::max_element(stats.histogram);
+  const auto bars = static_cast<long double>(stats.histogram.size());
+  Table table({"from", "to", "elements", ""});
+  for (std::size_t i = 0; i < stats.histogram.size(); ++i) {
+    const auto edge = [&](std::size_t bar) {
+      return number(stats.low + (stats.high - stats.low) * static_cast<long double>(bar) / bars);
+    };
+    const std::int64_t count = stats.histogram[i];
+    const auto length = static_cast<std::size_t>(std::ceil(
+        static_cast<double>(kLongest) * static_cast<double>(count) / static_cast<double>(most)));
+    table.add({edge(i), edge(i + 1), std::to_string(count), std::string(length, '#')});
+  }
+  table.print();
+}
+
+}  // namespace
+
+int run_stats(const StatsOptions& options) {
+  const auto reader = open_tensors(options.path, {.threads = options.threads});
+  const std::vector<std::size_t> numbers = selected(*reader, options);
+  std::vector<TensorStats> all;
+  {
+    ProgressLine line("stats");
+    all = tensor_stats(
+        *reader, numbers,
+        {.threads = options.threads, .bars = options.bars, .progress = line.function()});
+  }
+  auto list = nlohmann::ordered_json::array();
+  Table table({"tensor", "dtype", "shape", "min", "max", "mean", "std", "NaN", "inf", "zeros"});
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const TensorInfo& info = reader->tensors()[numbers[i]];
+    const TensorStats& stats = all[i];
+    list.push_back(stats_json(info, stats));
+    const bool none = std::isnan(stats.mean);
+    table.add({info.name, std::string(name(info.dtype)), to_string(info.shape),
+               end_text(stats.min, info.dtype), end_text(stats.max, info.dtype),
+               none ? "-" : number(stats.mean), none ? "-" : number(stats.deviation),
+               std::to_string(stats.nan), std::to_string(stats.infinities),
+               std::to_string(stats.zeros)});
+  }
+  if (options.json) {
+    print_json({{"tensors", list}});
+    return 0;
+  }
+  table.print();
+  if (options.bars == 0) return 0;
+  for (std::size_t i = 0; i < all.size(); ++i) print_bars(reader->tensors()[numbers[i]], all[i]);
+  return 0;
+}
+
+}  // namespace shardwise::tools
