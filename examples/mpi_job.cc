@@ -2,9 +2,12 @@
 //
 //   mpirun -n 4 mpi_job FOLDER      # steps 1 to 5
 //   mpirun -n 3 mpi_job FOLDER      # steps 6 to 10, from what the four have saved
+//   mpirun -n 4 mpi_job FOLDER 2    # with 2 processes on each host: one of them writes the file of
+//                                   # both, and a tensor that both need is read by one of them
 //
-// Each process holds some rows of "w". In training, row i grows by i + 1 in every step, so that the
-// state after any step is known and can be checked.
+// Each process holds some rows of "w", and all of "b". In training, row i of w and element i of b
+// grow by i + 1 in every step, so that the state after any step is known and can be checked.
+#include <cstdlib>
 #include <iostream>
 #include <span>
 #include <vector>
@@ -32,30 +35,52 @@ void train(std::vector<float>& w, const Box& rows, std::int64_t steps) {
   }
 }
 
-void run(const char* folder, const ProcessGroup& job) {
+void train(std::vector<float>& b, std::int64_t steps) {
+  for (std::size_t i = 0; i < b.size(); ++i) b[i] += trained(static_cast<std::int64_t>(i), steps);
+}
+
+/// A tensor in memory that holds `mine` of it. The save asks only for boxes inside that.
+TensorSource source(const char* name, const ArraySpec& spec, const std::vector<float>& values,
+                    const Box& mine) {
+  return callback_tensor(name, spec, [&values, mine](const Box& box, std::span<std::byte> out) {
+    const std::span<const std::byte> bytes = std::as_bytes(std::span(values));
+    copy_box(box, sizeof(float), {bytes.data(), mine}, {out.data(), box});
+  });
+}
+
+void run(const char* folder, int processes_per_host, const ProcessGroup& job) {
   CheckpointManager manager(folder, {.keep_last = 2, .group = job, .devices = job.size()});
-  const Sharding by_rows(Mesh::line(job.size(), "job"), PartitionSpec::parse("job,-"));
-  const Box mine = by_rows.box_at(job.rank(), kShape);
+  const Mesh mesh = Mesh::line(job.size(), "job");
+  const ArraySpec w_spec{DType::f32, kShape, Sharding(mesh, PartitionSpec::parse("job,-"))};
+  const ArraySpec b_spec{DType::f32, {kShape[1]}, Sharding::replicated(mesh, 1)};
+  const Box mine = w_spec.sharding.box_at(job.rank(), kShape), whole = Box::whole(b_spec.shape);
   std::vector<float> w(static_cast<std::size_t>(mine.num_elements()), 0.0f);
+  std::vector<float> b(static_cast<std::size_t>(whole.num_elements()), 0.0f);
   std::int64_t step = 0;
   if (const auto latest = manager.latest()) {  // all processes agree on it
     const CheckpointReader reader(latest->step.directory);
-    reader.read("w", mine, std::as_writable_bytes(std::span(w)));
+    Devices devices(job.size(), {.group = job.duplicate()});
+    const std::vector<TensorRequest> requests{{"w", w_spec}, {"b", b_spec}};
+    const std::vector<ShardedArray> arrays =
+        reader.restore(devices, requests, {.processes_per_read = processes_per_host});
+    arrays[0].read(mine, std::as_writable_bytes(std::span(w)));
+    arrays[1].read(whole, std::as_writable_bytes(std::span(b)));
     step = reader.step();
-    std::vector<float> expected(w.size(), 0.0f);
-    train(expected, mine, step);
-    if (w != expected) throw Error(ErrorCode::corrupt, "what was restored is not what was saved");
+    std::vector<float> w_needed(w.size(), 0.0f), b_needed(b.size(), 0.0f);
+    train(w_needed, mine, step);
+    train(b_needed, step);
+    if (w != w_needed || b != b_needed) {
+      throw Error(ErrorCode::corrupt, "what was restored is not what was saved");
+    }
     if (job.rank() == 0) std::cout << "went on after step " << step << '\n';
   }
-  for (int i = 0; i < kSteps; ++i, ++step) train(w, mine, 1);
-
-  // Asked only for boxes inside `mine`: this process writes what its device holds.
-  const auto part = [&](const Box& box, std::span<std::byte> out) {
-    const std::span<const std::byte> bytes = std::as_bytes(std::span(w));
-    copy_box(box, sizeof(float), {bytes.data(), mine}, {out.data(), box});
-  };
+  for (int i = 0; i < kSteps; ++i, ++step) {
+    train(w, mine, 1);
+    train(b, 1);
+  }
   const SaveStats stats =
-      manager.save(step, {callback_tensor("w", {DType::f32, kShape, by_rows}, part)});
+      manager.save(step, {source("w", w_spec, w, mine), source("b", b_spec, b, whole)},
+                   {.processes_per_file = processes_per_host});
   if (job.rank() == 0) {
     std::cout << job.size() << " processes saved step " << step << ", " << stats.logical_bytes
               << " bytes\n";
@@ -65,13 +90,14 @@ void run(const char* folder, const ProcessGroup& job) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 2) {
-    std::cerr << "usage: mpirun -n PROCESSES " << argv[0] << " FOLDER\n";
+  const int processes_per_host = argc == 3 ? std::atoi(argv[2]) : 1;
+  if (argc < 2 || argc > 3 || processes_per_host < 1) {
+    std::cerr << "usage: mpirun -n PROCESSES " << argv[0] << " FOLDER [PROCESSES_PER_HOST]\n";
     return 2;
   }
   const ProcessGroup job(mpi_transport());
   try {
-    run(argv[1], job);
+    run(argv[1], processes_per_host, job);
   } catch (const std::exception& e) {
     job.abort(e.what());  // ends what the others do, with this error
     std::cerr << "mpi_job: " << e.what() << '\n';

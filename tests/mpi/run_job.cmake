@@ -1,16 +1,28 @@
-# Runs the example mpi_job on 1, 4, 3 and 2 processes, one after the other, in one folder.
+# Runs the example mpi_job on 1, 4, 3 and 2 processes, one after the other, in one folder; then on 4 that write
+# and read for each other in pairs, and on 3 of one host.
 file(REMOVE_RECURSE ${SCRATCH})
 set(step 0)
-foreach(ranks 1 4 3 2)
-  execute_process(COMMAND ${LAUNCHER} -n ${ranks} ${PROGRAM} ${SCRATCH}
+foreach(job 1 4 3 2 "4;2" "3;3")
+  list(POP_FRONT job ranks)
+  execute_process(COMMAND ${LAUNCHER} -n ${ranks} ${PROGRAM} ${SCRATCH} ${job}
     OUTPUT_VARIABLE found ERROR_VARIABLE errors RESULT_VARIABLE status)
   set(needed "")
   if(step GREATER 0)
     set(needed "went on after step ${step}\n")
   endif()
   math(EXPR step "${step} + 5")
-  string(APPEND needed "${ranks} processes saved step ${step}, 16384000 bytes\n")
+  string(APPEND needed "${ranks} processes saved step ${step}, 16388000 bytes\n")
   if(NOT status EQUAL 0 OR NOT found STREQUAL needed)
     message(FATAL_ERROR "${ranks} ranks: status ${status}, printed:\n${found}${errors}\nneeded:\n${needed}")
+  endif()
+  file(GLOB files ${SCRATCH}/step-*${step}/shards-*.h5)
+  list(LENGTH files count)
+  set(per_host ${job})
+  if(NOT per_host)
+    set(per_host 1)
+  endif()
+  math(EXPR needed "${ranks} / ${per_host}")
+  if(NOT count EQUAL needed)
+    message(FATAL_ERROR "${ranks} ranks, ${per_host} on a host: found ${count} files, needed ${needed}")
   endif()
 endforeach()

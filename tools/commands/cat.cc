@@ -1,10 +1,13 @@
 #include <fmt/format.h>
 
+#include <cerrno>
 #include <charconv>
 #include <cstdio>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <span>
+#include <system_error>
 
 #include "commands/commands.h"
 #include "output.h"
