@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <numeric>
 #include <vector>
 
 #include "shardwise/shard/box_copy.h"
@@ -68,6 +69,15 @@ TEST(TensorStats, AreExactForLargeIntegersAndASmallSpreadFarFromZero) {
   for (std::size_t i = 0; i < far.size(); ++i) far[i] = 1e9 + (i % 2 == 0 ? 1e-3 : -1e-3);
   const TensorStats spread = stats_of(DType::f64, far);
   EXPECT_NEAR(static_cast<double>(spread.deviation), 1e-3, 1e-7);
+}
+
+TEST(TensorStats, OfPartsThatDifferAreJoined) {
+  std::vector<std::int32_t> rising(100'000);
+  std::iota(rising.begin(), rising.end(), 0);
+  const TensorStats stats = stats_of(DType::i32, rising);
+  const double n = 1e5;
+  EXPECT_DOUBLE_EQ(static_cast<double>(stats.mean), (n - 1) / 2);
+  EXPECT_DOUBLE_EQ(static_cast<double>(stats.deviation), std::sqrt((n * n - 1) / 12));
 }
 
 TEST(TensorStats, OfComplexNumbersAreOfTheModulus) {
