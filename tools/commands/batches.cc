@@ -93,7 +93,8 @@ SourcePtr source_of(const BatchesOptions& options, RecordOrder& order) {
   }
   SourcePtr source;
   if (!options.mix.empty()) {
-    source = mix(std::move(sources), parse_weights(options.mix));
+    source = words_of("batches", "--mix",
+                      [&] { return mix(std::move(sources), parse_weights(options.mix)); });
     order = RecordOrder::sequential;
   } else {
     source = kept(options, sources.size() == 1 ? sources[0] : zip(std::move(sources)));
@@ -101,7 +102,8 @@ SourcePtr source_of(const BatchesOptions& options, RecordOrder& order) {
   if (options.pack > 0) {
     const std::string field =
         options.pack_field.empty() ? packed_field(*source) : options.pack_field;
-    source = pack(source, {.field = field, .window = options.pack});
+    source = words_of("batches", "--pack",
+                      [&] { return pack(source, {.field = field, .window = options.pack}); });
   }
   if (options.drill.empty()) return source;
   return drill(source, words_of("batches", "--drill", [&] { return parse_drill(options.drill); }));
