@@ -354,10 +354,10 @@ TEST(Engine, KeepsTheFirstThousandBadRecords) {
 TEST(Engine, SaysWhichStepsThereAreNot) {
   Engine engine(numbered_records(10), placed_numbers(), {.batch_size = 4, .epochs = 3}, {},
                 anywhere_home());
-  for (const auto& [record, epoch] :
-       {std::pair{-1, 0}, std::pair{10, 0}, std::pair{0, -1}, std::pair{0, 3}}) {
-    EXPECT_THAT(message_of(ErrorCode::invalid_argument, [&] { engine.step_of(record, epoch); }),
-                HasSubstr("has no step, needed is records 0 to 9 and epochs 0 to 2"));
+  for (const auto& at : {std::pair{-1, 0}, std::pair{10, 0}, std::pair{0, -1}, std::pair{0, 3}}) {
+    EXPECT_THAT(
+        message_of(ErrorCode::invalid_argument, [&] { engine.step_of(at.first, at.second); }),
+        HasSubstr("has no step, needed is records 0 to 9 and epochs 0 to 2"));
   }
 }
 

@@ -302,7 +302,6 @@ TEST(ResumedStages, AreComparedApartFromTheData) {
       "crop(image, [3, 3] centre, mix(weights 2 1, records, records)))), the state has others");
 
   HostLoader loader(mixed({{12, {1, 1}}}), placements, options);
-  LoaderState state;
   std::vector<LoaderState> states{loader.state()};
   for (int batch = 0; batch < 4; ++batch) {
     loader.next();
