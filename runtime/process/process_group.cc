@@ -4,13 +4,13 @@
 
 #include <algorithm>
 #include <atomic>
-#include <mutex>
 #include <utility>
 
 #include "shardwise/runtime/process/detail/message.h"
 #include "shardwise/runtime/process/detail/wait.h"
 #include "shardwise/shard/dims.h"
 #include "shardwise/shard/error.h"
+#include "shardwise/shard/host/mutex.h"
 #include "shardwise/shard/host/random.h"
 
 namespace shardwise {
@@ -32,14 +32,14 @@ class NoTransport final : public Transport {
   std::optional<Bytes> receive(int, const MessageKey&, milliseconds) override { return {}; }
   void abort(std::uint64_t channel, const std::string& reason) noexcept override {
     try {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       aborts_.emplace_back(channel, reason);
     } catch (...) {
       // No other rank learns of it; the caller knows.
     }
   }
   std::optional<std::string> aborted(std::uint64_t channel) override {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     for (const auto& [number, reason] : aborts_) {
       if (number == channel) return reason;
     }
@@ -48,8 +48,8 @@ class NoTransport final : public Transport {
   bool flush(milliseconds) override { return true; }
 
  private:
-  std::mutex mutex_;
-  std::vector<std::pair<std::uint64_t, std::string>> aborts_;
+  Mutex mutex_;
+  std::vector<std::pair<std::uint64_t, std::string>> aborts_ SHARDWISE_GUARDED_BY(mutex_);
 };
 
 // The same number in every process, whatever other groups they make meanwhile; no other group has

@@ -8,7 +8,7 @@ namespace shardwise {
 
 void Mailbox::put(int from, const MessageKey& key, std::vector<std::byte> bytes) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     messages_.insert_or_assign({from, key}, std::move(bytes));
   }
   changed_.notify_all();
@@ -17,7 +17,7 @@ void Mailbox::put(int from, const MessageKey& key, std::vector<std::byte> bytes)
 std::optional<std::vector<std::byte>> Mailbox::take(int from, const MessageKey& key,
                                                     std::chrono::milliseconds wait) {
   const auto end = std::chrono::steady_clock::now() + wait;
-  std::unique_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   for (;;) {
     if (const auto found = messages_.find({from, key}); found != messages_.end()) {
       auto bytes = std::move(found->second);
@@ -28,7 +28,7 @@ std::optional<std::vector<std::byte>> Mailbox::take(int from, const MessageKey& 
     if (const auto found = gone_.find(from); found != gone_.end()) {
       throw Error(ErrorCode::io, fmt::format("rank {} has gone: {}", from, found->second));
     }
-    if (changed_.wait_until(lock, end) == std::cv_status::timeout &&
+    if (changed_.wait_until(mutex_, end) == std::cv_status::timeout &&
         !messages_.contains({from, key})) {
       return {};
     }
@@ -37,14 +37,14 @@ std::optional<std::vector<std::byte>> Mailbox::take(int from, const MessageKey& 
 
 void Mailbox::abort(std::uint64_t channel, const std::string& reason) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     aborts_.try_emplace(channel, reason);
   }
   changed_.notify_all();
 }
 
 std::optional<std::string> Mailbox::aborted(std::uint64_t channel) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = aborts_.find(channel);
   if (found == aborts_.end()) return {};
   return found->second;
@@ -52,7 +52,7 @@ std::optional<std::string> Mailbox::aborted(std::uint64_t channel) {
 
 void Mailbox::gone(int rank, const std::string& why) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     gone_.try_emplace(rank, why);
   }
   changed_.notify_all();

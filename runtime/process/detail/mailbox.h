@@ -1,15 +1,14 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "shardwise/runtime/process/transport.h"
+#include "shardwise/shard/host/mutex.h"
 
 namespace shardwise {
 
@@ -32,11 +31,12 @@ class Mailbox {
   void gone(int rank, const std::string& why);
 
  private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::map<std::pair<int, MessageKey>, std::vector<std::byte>> messages_;
-  std::map<std::uint64_t, std::string> aborts_;
-  std::map<int, std::string> gone_;
+  Mutex mutex_;
+  CondVar changed_;
+  std::map<std::pair<int, MessageKey>, std::vector<std::byte>> messages_
+      SHARDWISE_GUARDED_BY(mutex_);
+  std::map<std::uint64_t, std::string> aborts_ SHARDWISE_GUARDED_BY(mutex_);
+  std::map<int, std::string> gone_ SHARDWISE_GUARDED_BY(mutex_);
 };
 
 }  // namespace shardwise
