@@ -15,6 +15,13 @@ namespace shardwise::python {
 
 namespace nb = nanobind;
 
+/// "OSError: no space", of any exception of Python's. What UTF-8 cannot hold is escaped. Call with
+/// the GIL. nb::python_error::what() must not be called: it ends the process at a lone surrogate.
+std::string error_text(nb::handle exception);
+
+/// Its str(), likewise.
+std::string str_of(nb::handle object);
+
 using Dict = nb::typed<nb::dict, nb::str, nb::any>;
 using List = nb::typed<nb::list, nb::any>;
 

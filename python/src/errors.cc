@@ -25,6 +25,20 @@ void raise(const Error& error) {
 
 }  // namespace
 
+std::string str_of(nb::handle object) {
+  try {
+    const nb::object encoded = nb::str(object).attr("encode")("utf-8", "backslashreplace");
+    const nb::bytes bytes(encoded);
+    return {static_cast<const char*>(bytes.data()), bytes.size()};
+  } catch (const nb::python_error&) {
+    return "(its text cannot be made)";
+  }
+}
+
+std::string error_text(nb::handle exception) {
+  return str_of(exception.type().attr("__name__")) + ": " + str_of(exception);
+}
+
 void bind_errors(nb::module_& /*module*/) {
   nb::register_exception_translator([](const std::exception_ptr& thrown, void*) {
     try {

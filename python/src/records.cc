@@ -213,7 +213,7 @@ PythonRaised::PythonRaised(const nb::python_error& error)
     : Error(PyErr_GivenExceptionMatches(error.value().ptr(), PyExc_Exception) != 0
                 ? ErrorCode::corrupt
                 : ErrorCode::cancelled,
-            error.what()),
+            error_text(error.value())),
       value_(held(nb::borrow(error.value()))) {}
 
 void PythonRaised::set_error(const std::string& note) const {

@@ -205,6 +205,9 @@ class Manager {
           list.append(nb::make_tuple(step.step, step.directory.string()));
         }
         return nb::cast<std::vector<std::int64_t>>(retired_(list));
+      } catch (const nb::python_error& error) {
+        throw Error(ErrorCode::invalid_argument,
+                    "which steps to keep: " + error_text(error.value()));
       } catch (const std::exception& e) {
         throw Error(ErrorCode::invalid_argument, std::string("which steps to keep: ") + e.what());
       }

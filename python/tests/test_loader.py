@@ -178,6 +178,20 @@ def test_what_python_raises_comes_out_at_its_step_as_it_was():
         assert any("batch 2, record 13" in note for note in caught.value.__notes__)
 
 
+def test_what_python_raises_may_hold_a_text_that_utf_8_cannot():
+    def fail(record):
+        if record["x"] == 3:
+            raise ValueError("file \udcff")
+        return record
+
+    numbers = sources.of({"x": np.arange(8)})
+    with sw.Loader(numbers, batch_size=8, transform=fail) as loader, pytest.raises(ValueError, match="file \udcff"):
+        next(loader)
+    with sw.Loader(numbers, batch_size=8, transform=fail, bad_records="mask") as loader:
+        next(loader)
+        assert r"ValueError: file \udcff" in loader.bad_records()[1][0][5]
+
+
 def _first(loader, n):
     for _ in range(n):
         yield next(loader)

@@ -336,3 +336,12 @@ def test_progress_that_raises_after_the_commit_is_too_late(tmp_path, rng):
     with sw.CheckpointManager(tmp_path) as m:
         m.save(1, {"w": rng.standard_normal(1000)}, progress=when_it_is_there)
         assert m.steps() == [1]
+
+
+def test_what_choosing_the_steps_raises_is_told_after_the_commit(tmp_path, monkeypatch):
+    def fail(self, steps):
+        raise ValueError("file \udcff")
+
+    monkeypatch.setattr(sw.CheckpointManager, "_retired", fail)
+    with sw.CheckpointManager(tmp_path, keep_every=2) as m:
+        assert m.save(0, {"w": np.zeros(1)}).cleanup_error.endswith(r"which steps to keep: ValueError: file \udcff")
