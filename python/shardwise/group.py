@@ -42,8 +42,10 @@ class Call:
 
     def agree(self, work: _Work, merge: _Merge) -> bytes:
         """One step: runs work() on every rank and then merge(all their bytes) on rank 0. Returns merge's bytes on every
-        rank, or raises the same error on every rank: GroupError if several failed or did not come, else of the class of
-        the one error there was."""
+        rank, or raises on every rank. If one rank failed, it raises what its work or merge raised, as it was; the others
+        raise an error with its text, of its class if that is one of Shardwise's, else GroupError. If several failed or
+        did not come, all raise the same error, a GroupError unless the errors have one class of Shardwise's. A rank that
+        was interrupted (Ctrl-C) raises that."""
         return merge([work()]) if self._call is None else self._call.agree(work, merge)
 
     def __enter__(self) -> Call:

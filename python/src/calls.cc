@@ -25,32 +25,38 @@ nb::bytes python_bytes(std::span<const std::byte> bytes) {
   return nb::bytes(bytes.data(), bytes.size());
 }
 
-Bytes bytes_of(nb::handle object) {
+/// `what`: what gave it, as "work". Throws invalid_argument for what is no bytes.
+Bytes bytes_of(nb::handle object, const std::string& what) {
+  if (!nb::isinstance<nb::bytes>(object)) {
+    throw Error(ErrorCode::invalid_argument, what + ": found a value of type " +
+                                                 str_of(object.type().attr("__name__")) +
+                                                 ", needed bytes");
+  }
   const auto bytes = nb::cast<nb::bytes>(object);
   const auto* const data = static_cast<const std::byte*>(bytes.data());
   return {data, data + bytes.size()};
 }
 
-/// "OSError: no space".
-std::string text_of(nb::handle exception) {
-  return nb::cast<std::string>(exception.type().attr("__name__")) + ": " +
-         nb::cast<std::string>(nb::str(exception));
+/// What other processes are told as errno: 0 if it is no positive int.
+int errno_of(nb::handle exception) {
+  const nb::object number = nb::getattr(exception, "errno", nb::none());
+  int found = 0;
+  return nb::isinstance<nb::int_>(number) && nb::try_cast(number, found) ? std::max(found, 0) : 0;
 }
 
 /// An exception of Python's as other processes hear of it. `cause` is nested in it.
 [[noreturn]] void throw_told(nb::handle exception, const std::exception_ptr& cause) {
   const nb::object base = nb::module_::import_("shardwise._errors").attr("Error");
-  std::string text = text_of(exception);
+  std::string text = error_text(exception);
   std::optional<ErrorCode> code;
   int system_error = 0;
   if (nb::isinstance(exception, base)) {
-    const auto word = nb::cast<std::string>(exception.attr("code"));
+    const std::string word = str_of(nb::getattr(exception, "code", nb::none()));
     for (int i = 0; i <= static_cast<int>(ErrorCode::cancelled); ++i) {
       if (name(static_cast<ErrorCode>(i)) == word) code = static_cast<ErrorCode>(i);
     }
-    const nb::object number = nb::getattr(exception, "errno", nb::none());
-    if (!number.is_none()) system_error = nb::cast<int>(number);
-    text = nb::cast<std::string>(nb::str(exception));
+    system_error = errno_of(exception);
+    text = str_of(exception);
   }
   try {
     std::rethrow_exception(cause);
@@ -61,13 +67,17 @@ std::string text_of(nb::handle exception) {
 }
 
 /// What a function of Python's returns, for a call of all ranks, which are told what it raises.
+/// `interrupt` is set if that is no Exception.
 template <class Function>
-Bytes told(const Function& function) {
+Bytes told(const char* what, std::exception_ptr& interrupt, const Function& function) {
   return with_gil([&] {
     try {
-      return bytes_of(function());
+      return bytes_of(function(), what);
     } catch (const nb::python_error& error) {
-      throw_told(error.value(), std::make_exception_ptr(PythonRaised(error)));
+      const PythonRaised raised(error);
+      const std::exception_ptr cause = std::make_exception_ptr(raised);
+      if (raised.code() == ErrorCode::cancelled) interrupt = cause;
+      throw_told(error.value(), cause);
     }
   });
 }
@@ -77,7 +87,7 @@ Bytes told(const Function& function) {
 class StoreRaised : public nb::python_error {
  public:
   explicit StoreRaised(nb::python_error error)
-      : nb::python_error(std::move(error)), text_(text_of(value())) {}
+      : nb::python_error(std::move(error)), text_(error_text(value())) {}
   const char* what() const noexcept override { return text_.c_str(); }
 
  private:
@@ -110,7 +120,7 @@ KeyValueStore store_of(nb::handle store, int rank, int size, const std::string& 
           const std::chrono::duration<double> seconds = wait;
           const nb::object value = store.attr("get")(key, seconds.count());
           if (value.is_none()) return {};
-          return bytes_of(value);
+          return bytes_of(value, "read " + key + " from the store");
         });
       },
       .remove = [store](const std::string& key) { of_store([&] { store.attr("delete")(key); }); },
@@ -124,16 +134,22 @@ milliseconds milliseconds_of(double seconds) {
 }
 
 nb::bytes agree(const CallGroup::Call& call, nb::handle work, nb::handle merge) {
-  const Bytes agreed = call.agree([&] { return told([&] { return work(); }); },
-                                  [&](const std::vector<Bytes>& values) {
-                                    return told([&] {
-                                      nb::list list;
-                                      for (const Bytes& value : values)
-                                        list.append(python_bytes(value));
-                                      return merge(list);
-                                    });
-                                  });
-  return python_bytes(agreed);
+  std::exception_ptr interrupt;
+  const auto made = [&] { return told("work", interrupt, [&] { return work(); }); };
+  const auto merged = [&](const std::vector<Bytes>& values) {
+    return told("merge", interrupt, [&] {
+      nb::list list;
+      for (const Bytes& value : values) list.append(python_bytes(value));
+      return merge(list);
+    });
+  };
+  try {
+    return python_bytes(call.agree(made, merged));
+  } catch (...) {
+    // Ctrl-C on this rank comes out as itself, whatever else has failed.
+    if (interrupt) std::rethrow_exception(interrupt);
+    throw;
+  }
 }
 
 void end(const CallGroup::Call& call, nb::handle error) {

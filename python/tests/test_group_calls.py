@@ -28,7 +28,7 @@ def on_ranks(size: int, function: Callable[[int], Any]) -> list[Any]:
     def outcome(rank: int) -> Any:
         try:
             return function(rank)
-        except Exception as error:
+        except BaseException as error:  # noqa: BLE001 - Ctrl-C, too
             return error
 
     with ThreadPoolExecutor(size) as pool:
@@ -153,6 +153,147 @@ def test_an_error_between_two_steps_ends_the_call_everywhere(tmp_path, size, fai
         assert isinstance(error, ZeroDivisionError if rank == failing else sw.GroupError)
         assert rank == failing or f"rank {failing}: ZeroDivisionError: by zero" in str(error)
     assert on_ranks(size, lambda r: ranks[r].agree(lambda: b"", lambda v: b"well", LONG, "b")) == [b"well"] * size
+
+
+UNSAYABLE = "file \udcff"  # a name that is not UTF-8, as os.fsdecode() shows it
+
+
+def fail(*_: Any) -> bytes:
+    raise ValueError(UNSAYABLE)
+
+
+def fail_between(call: group.Call) -> bytes:
+    with call:
+        return fail()
+
+
+@pytest.mark.parametrize("place", [
+    lambda call: call.agree(fail, lambda v: b""),
+    lambda call: call.agree(lambda: b"", fail),
+    fail_between,
+], ids=["work", "merge", "body"])
+def test_a_text_that_utf_8_cannot_hold_is_told(tmp_path, place):
+    ranks = groups(tmp_path / "meet", 2)
+    own, other = on_ranks(2, lambda r: (place if r == 0 else lambda call: call.agree(lambda: b"", lambda v: b""))(
+        ranks[r].call("a", LONG)))
+    assert type(own) is ValueError and str(own) == UNSAYABLE
+    assert type(other) is sw.GroupError and str(other) == r"a: rank 0: ValueError: file \udcff"
+
+
+def test_an_error_without_a_text_is_told(tmp_path):
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise LookupError
+
+    def work() -> bytes:
+        raise Mute
+
+    ranks = groups(tmp_path / "meet", 2)
+    own, other = on_ranks(2, lambda r: ranks[r].agree(work if r == 0 else lambda: b"", lambda v: b"", LONG, "a"))
+    assert type(own) is Mute and str(other) == "a: rank 0: Mute: (its text cannot be made)"
+
+
+class Broken(group.FileStore):
+    """Raises an error once: the next time that it is asked for a key that ends so."""
+
+    error: BaseException | None = None
+    end = ""
+
+    def get(self, key: str, seconds: float) -> bytes | None:
+        if self.error is not None and key.endswith(self.end):
+            error, self.error = self.error, None
+            raise error
+        return super().get(key, seconds)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), ValueError(UNSAYABLE)], ids=["Ctrl-C", "text"])
+@pytest.mark.parametrize("failing, end", [(0, "/1/value/1"), (0, "/1/heard/1"), (1, "/call"), (1, "/1/all")])
+def test_what_a_store_raises_on_one_rank_ends_the_call_on_all(tmp_path, error, failing, end):
+    stores = [Broken(tmp_path / "meet") for _ in range(2)]
+    ranks = [group.StoreGroup(stores[rank], rank, 2) for rank in range(2)]
+    assert on_ranks(2, lambda r: ranks[r].agree(lambda: b"", lambda v: b"well", LONG, "first")) == [b"well"] * 2
+    stores[failing].error, stores[failing].end = error, end
+
+    def call(rank: int) -> bytes:
+        with ranks[rank].call("a", LONG) as both:
+            both.agree(lambda: b"", lambda v: b"")
+            return both.agree(lambda: b"", lambda v: b"")
+
+    said = on_ranks(2, call)
+    assert said[failing] is error
+    text = "KeyboardInterrupt: " if isinstance(error, KeyboardInterrupt) else r"ValueError: file \udcff"
+    assert type(said[1 - failing]) is sw.GroupError and str(said[1 - failing]) == f"a: rank {failing}: {text}"
+    assert on_ranks(2, lambda r: ranks[r].agree(lambda: b"", lambda v: b"well", LONG, "b")) == [b"well"] * 2
+
+
+def test_ctrl_c_in_work_or_merge_comes_out_as_itself(tmp_path):
+    ranks = groups(tmp_path / "meet", 2)
+
+    def interrupt(*_: Any) -> bytes:
+        raise KeyboardInterrupt
+
+    for error in on_ranks(2, lambda r: ranks[r].agree(interrupt, lambda v: b"", LONG, "a")):
+        assert type(error) is KeyboardInterrupt
+    own, other = on_ranks(2, lambda r: ranks[r].agree(lambda: b"", interrupt, LONG, "a"))
+    assert type(own) is KeyboardInterrupt and str(other) == "a: rank 0: KeyboardInterrupt: "
+
+
+def test_what_merge_raises_comes_out_on_rank_0_as_it_was(tmp_path):
+    ranks = groups(tmp_path / "meet", 2)
+    error = ZeroDivisionError("by zero")
+
+    def merge(values: list[bytes]) -> bytes:
+        raise error
+
+    own, other = on_ranks(2, lambda r: ranks[r].agree(lambda: b"", merge, LONG, "a"))
+    assert own is error and str(other) == "a: rank 0: ZeroDivisionError: by zero"
+
+
+def test_values_of_a_wrong_type_are_named(tmp_path):
+    ranks = groups(tmp_path / "meet", 2)
+    for work, merge, what in ((lambda: None, lambda v: b"", "work: found a value of type NoneType, needed bytes"),
+                              (lambda: b"", lambda v: "text", "merge: found a value of type str, needed bytes")):
+        for error in on_ranks(2, lambda r: ranks[r].agree(work if r == 0 else lambda: b"", merge, LONG, "a")):
+            assert type(error) is sw.InvalidArgument and str(error) == f"a: rank 0: {what}"
+
+    class Store(group.FileStore):
+        def get(self, key: str, seconds: float) -> Any:
+            return bytearray(b"x")
+
+    with pytest.raises(sw.InvalidArgument, match="^read shardwise/main/open from the store: found a value of type bytearray, "
+                                                 "needed bytes$"):
+        group.StoreGroup(Store(tmp_path / "other"), 1, 2).agree(lambda: b"", lambda v: b"", LONG, "a")
+
+
+@pytest.mark.parametrize("number", ["many", -5, 1 << 40, None])
+def test_an_errno_that_is_none_is_told_as_none(tmp_path, number):
+    def work() -> bytes:
+        error: Any = sw._errors.made("io", "no device")
+        error.errno = number
+        raise error
+
+    ranks = groups(tmp_path / "meet", 2)
+    own, other = on_ranks(2, lambda r: ranks[r].agree(work if r == 0 else lambda: b"", lambda v: b"", LONG, "a"))
+    assert own.errno == number and type(other) is sw.IOFailed and not other.errno and str(other) == "a: rank 0: no device"
+
+
+def test_a_call_that_ends_without_a_step_does_not_shift_later_ones(tmp_path):
+    ranks = groups(tmp_path / "meet", 2)
+
+    def call(rank: int) -> bytes:
+        with ranks[rank].call("a", LONG):
+            pass
+        return ranks[rank].agree(lambda: b"", lambda v: b"well", LONG, "b")
+
+    assert on_ranks(2, call) == [b"well"] * 2
+
+
+def test_calls_that_end_well_leave_nothing_in_the_store(tmp_path):
+    for _ in range(2):
+        ranks = groups(tmp_path / "meet", 3)
+        for _ in range(3):
+            assert on_ranks(3, lambda r: ranks[r].agree(lambda: b"", lambda v: b"well", LONG, "a")) == [b"well"] * 3
+        assert os.listdir(tmp_path / "meet") == ["shardwise%files%open"]
 
 
 @pytest.mark.parametrize("kind", ["folder", "met before", "messages"])

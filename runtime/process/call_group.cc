@@ -4,13 +4,13 @@
 
 #include <algorithm>
 #include <deque>
-#include <mutex>
 #include <numeric>
 #include <optional>
 #include <string_view>
 
 #include "shardwise/runtime/process/detail/job_member.h"
 #include "shardwise/runtime/process/detail/message.h"
+#include "shardwise/shard/host/mutex.h"
 
 namespace shardwise {
 namespace {
@@ -25,13 +25,9 @@ using std::chrono::milliseconds;
 // its store with it.
 constexpr milliseconds kLongestStay{10'000};
 
-// The last byte of a value: it is what work() or merge() gave; how they failed; that the rank is at
-// another call.
+// The last byte of a value: it is what work() or merge() gave; how they failed; how the rank's call
+// differs from rank 0's.
 constexpr auto kDone = std::byte{'+'}, kFailed = std::byte{'-'}, kRefused = std::byte{'!'};
-
-std::string text_of(const Bytes& bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
 
 Bytes marked(Bytes bytes, std::byte mark) {
   bytes.push_back(mark);
@@ -100,31 +96,25 @@ Bytes outcome(const CallGroup::Call::Work& work, std::exception_ptr& error) {
 }  // namespace
 
 struct CallGroup::State {
+  /// A call whose announcement has not come.
+  struct Unplaced {
+    std::weak_ptr<Call::State> call;
+    std::optional<CommonTask> left = {};  // it has ended; rank 0 announces it, or has done so
+  };
+
   std::shared_ptr<JobMember> member;
   std::string order;  // tells apart the keys of duplicates
-  int duplicates = 0;
 
-  std::mutex mutex;
-  std::uint64_t next = 0;  // the number of the next call
-  // On other ranks than 0: the calls whose announcements have not come.
-  std::deque<std::weak_ptr<Call::State>> unplaced;
-  std::string passed;  // a call of rank 0's that has ended without this rank
-  std::deque<std::string> old;
-
-  /// Removes, some keys later, one that rank 0 may still read, but does not wait for.
-  void forget(std::string key) {
-    constexpr std::size_t kKept = 6;
-    {
-      const std::lock_guard lock(mutex);
-      old.push_back(std::move(key));
-      if (old.size() <= kKept) return;
-      key = std::move(old.front());
-      old.pop_front();
-    }
-    member->store.remove(key);
-  }
+  Mutex mutex;
+  int duplicates SHARDWISE_GUARDED_BY(mutex) = 0;
+  std::uint64_t next SHARDWISE_GUARDED_BY(mutex) = 0;  // the number of the next call
+  // On other ranks than 0, in the order of the calls.
+  std::deque<Unplaced> unplaced SHARDWISE_GUARDED_BY(mutex);
+  // A call of rank 0's that has ended without this rank.
+  std::string passed SHARDWISE_GUARDED_BY(mutex);
 
   void place(std::uint64_t number, const CommonTask& announced, std::optional<Failure> failure);
+  void leave(Call::State& call);
 };
 
 struct CallGroup::Call::State {
@@ -155,11 +145,11 @@ struct CallGroup::Call::State {
   }
 
   bool has_ended() const {
-    const std::lock_guard lock(group->mutex);
+    const MutexLock lock(group->mutex);
     return is_over;
   }
   void set_over() {
-    const std::lock_guard lock(group->mutex);
+    const MutexLock lock(group->mutex);
     is_over = true;
   }
 
@@ -169,9 +159,18 @@ struct CallGroup::Call::State {
     return {{}, 0, std::move(text), std::move(ranks)};
   }
 
+  /// Of rank 0.
+  Failure late_0() const {
+    Failure failure = late({0});
+    const MutexLock lock(group->mutex);
+    failure.text += group->passed;
+    return failure;
+  }
+
   Failure failed_on_0(const std::exception_ptr& error) const {
     Failure failure = described(error);
     failure.text = fmt::format("{}: rank 0: {}", task.name, failure.text);
+    failure.ranks = {0};
     return failure;
   }
 
@@ -183,10 +182,13 @@ struct CallGroup::Call::State {
 
   /// Rank 0 waits for those that came, and says whether all of them have heard.
   bool is_heard(std::vector<int> came) const {
+    const std::string heard = step_key("heard");
     return member()
-        .collect(step_key("heard"), std::move(came),
-                 detail::after(std::min(deadline, kLongestStay)),
-                 [](int, const Bytes&) { return true; })
+        .collect(heard, std::move(came), detail::after(std::min(deadline, kLongestStay)),
+                 [&](int rank, const Bytes&) {
+                   member().store.remove(fmt::format("{}/{}", heard, rank));
+                   return true;
+                 })
         .empty();
   }
 
@@ -196,9 +198,12 @@ struct CallGroup::Call::State {
               std::vector<int>& came) const;
   Bytes merged(std::vector<Bytes> values, const Merge& merge) const;
   Bytes follow(const Work& work, std::exception_ptr& error);
-  void find_place();
-  void tell(const std::exception_ptr& error) const noexcept;
+  bool find_place();
+  void announce() const { member().store.set(key("call"), encode(task)); }
+  void tell(const Failure& failure) const noexcept;
+  void give_up(const std::exception_ptr& error) const noexcept;
   void leave(const std::exception_ptr& error);
+  void pass();
 };
 
 /// Takes an announcement for the first call that waits for one, unless another thread has done so.
@@ -206,12 +211,19 @@ struct CallGroup::Call::State {
 void CallGroup::State::place(std::uint64_t number, const CommonTask& announced,
                              std::optional<Failure> failure) {
   std::shared_ptr<Call::State> call;  // dropped without the lock
-  const std::lock_guard lock(mutex);
+  const MutexLock lock(mutex);
   if (next != number) return;
   ++next;
   for (; !unplaced.empty(); unplaced.pop_front()) {
-    call = unplaced.front().lock();
-    if (call && !call->is_over) break;
+    const Unplaced& first = unplaced.front();
+    call = first.call.lock();
+    if (first.left) {
+      const bool is_it = *first.left == announced;
+      if (is_it) unplaced.pop_front();
+      if (is_it || failure) return;
+    } else if (call && !call->is_over) {
+      break;
+    }
   }
   if (unplaced.empty()) return;
   const std::string differs = difference(call->task, member->store.rank, announced, 0);
@@ -230,19 +242,35 @@ void CallGroup::State::place(std::uint64_t number, const CommonTask& announced,
   unplaced.pop_front();
 }
 
-/// On another rank than 0: takes announcements until this call has one.
-void CallGroup::Call::State::find_place() {
+/// On another rank than 0: a call ends before it has an announcement. When that comes, it is not
+/// taken for a later call. The number is what it will be if no call is left out on any rank.
+void CallGroup::State::leave(Call::State& call) {
+  std::vector<std::shared_ptr<Call::State>> earlier;  // dropped without the lock
+  const MutexLock lock(mutex);
+  if (call.number) return;
+  std::uint64_t number = next;
+  for (Unplaced& entry : unplaced) {
+    earlier.push_back(entry.call.lock());
+    if (earlier.back().get() == &call) {
+      entry.left = call.task;
+      call.number = number;
+      return;
+    }
+    if (entry.left || (earlier.back() && !earlier.back()->is_over)) ++number;
+  }
+}
+
+/// On another rank than 0: takes announcements until this call has one. Whether it came in time.
+bool CallGroup::Call::State::find_place() {
   const auto end = detail::after(deadline);
   const bool has_joined = member().join(end);
   for (Wait wait(end);;) {
     const bool is_last = wait.is_over();
     std::uint64_t next = 0;
-    std::string passed;
     {
-      const std::lock_guard lock(group->mutex);
-      if (number) return;
+      const MutexLock lock(group->mutex);
+      if (number) return true;
       next = group->next;
-      passed = group->passed;
     }
     std::optional<Bytes> announced;
     if (has_joined) announced = member().store.get(key(next, "call"), wait.next());
@@ -252,37 +280,43 @@ void CallGroup::Call::State::find_place() {
       group->place(next, readable(0, [&] { return detail::decode_task(*announced); }),
                    verdict ? failure_in(*verdict, 0) : std::nullopt);
     } else if (is_last || !has_joined) {
-      throw GroupError(late({0}).text + passed);
+      return false;
     }
   }
 }
 
 Bytes CallGroup::Call::State::follow(const Work& work, std::exception_ptr& error) {
-  if (steps == 1) find_place();
-  const std::string value = own_key("value"), heard = own_key("heard");
   std::optional<Bytes> verdict;
-  if (ending) {
-    verdict = marked(encode(*ending), kFailed);
-  } else {
-    const auto refused = std::as_bytes(std::span(refusal));
-    member().store.set(value, refusal.empty() ? outcome(work, error)
-                                              : marked({refused.begin(), refused.end()}, kRefused));
-    // Rank 0 may use up its deadline waiting for others, and still has to say so.
-    const milliseconds patience = 2 * deadline + std::chrono::seconds(5);
-    try {
+  try {
+    if (steps == 1 && !find_place()) return marked(encode(late_0()), kFailed);
+    if (ending) {
+      verdict = marked(encode(*ending), kFailed);
+    } else {
+      const std::string value = own_key("value");
+      member().store.set(
+          value,
+          refusal.empty()
+              ? outcome(work, error)
+              : marked(encode(Failure{ErrorCode::invalid_argument, 0, refusal, {}}), kRefused));
+      // Rank 0 may use up its deadline waiting for others, and still has to say so.
+      const milliseconds patience = 2 * deadline + std::chrono::seconds(5);
       verdict = member().wait_for(step_key("all"), detail::after(patience));
       if (!verdict) {
         throw GroupError(fmt::format("{}: rank 0 of {} said nothing within {}", task.name,
                                      member().store.size, detail::seconds_text(patience)));
       }
-    } catch (...) {
-      if (error) std::rethrow_exception(error);
-      throw;
+      member().store.remove(value);
     }
-    group->forget(value);
+    member().store.set(own_key("heard"), {});
+  } catch (...) {
+    if (!error) error = std::current_exception();
+    group->leave(*this);
+    // Rank 0 waits for this rank in this step, or will in the next one.
+    give_up(error);
+    ++steps;
+    give_up(error);
+    std::rethrow_exception(error);
   }
-  member().store.set(heard, {});
-  group->forget(heard);
   return std::move(*verdict);
 }
 
@@ -314,26 +348,25 @@ Bytes CallGroup::Call::State::judge(const Work& work, const Merge& merge, std::e
   }
   std::vector<Bytes> values(static_cast<std::size_t>(member().store.size));
   values[0] = outcome(work, error);
-  std::string refused;
-  auto absent = member().collect(step_key("value"), others(), detail::after(deadline),
-                                 [&](int rank, Bytes value) {
-                                   came.push_back(rank);
-                                   if (!value.empty() && value.back() == kRefused) {
-                                     value.pop_back();
-                                     refused = text_of(value);
-                                     return false;
-                                   }
-                                   values[static_cast<std::size_t>(rank)] = std::move(value);
-                                   return true;
-                                 });
-  if (!refused.empty()) {
-    return marked(encode(Failure{ErrorCode::invalid_argument, 0, refused, {}}), kFailed);
-  }
+  std::optional<Failure> refused;
+  auto absent = member().collect(
+      step_key("value"), others(), detail::after(deadline), [&](int rank, Bytes value) {
+        came.push_back(rank);
+        if (!value.empty() && value.back() == kRefused) {
+          value.pop_back();
+          refused = readable(rank, [&] { return detail::decode_failure(value); });
+          return false;
+        }
+        values[static_cast<std::size_t>(rank)] = std::move(value);
+        return true;
+      });
+  if (refused) return marked(encode(*refused), kFailed);
   if (!absent.empty()) return marked(encode(late(std::move(absent))), kFailed);
   try {
     return merged(std::move(values), merge);
   } catch (...) {
-    return marked(encode(failed_on_0(std::current_exception())), kFailed);
+    error = std::current_exception();
+    return marked(encode(failed_on_0(error)), kFailed);
   }
 }
 
@@ -343,24 +376,42 @@ Bytes CallGroup::Call::State::lead(const Work& work, const Merge& merge,
   Bytes verdict;
   try {
     verdict = judge(work, merge, error, came);
+    member().store.set(step_key("all"), verdict);
   } catch (...) {
-    tell(std::current_exception());
+    tell(failed_on_0(std::current_exception()));
     throw;
   }
-  member().store.set(step_key("all"), verdict);
-  if (is_heard(std::move(came)) && verdict.back() == kDone) {
-    member().store.remove(step_key("all"));
-    member().store.remove(key("call"));
+  try {
+    if (is_heard(std::move(came)) && verdict.back() == kDone) {
+      member().store.remove(step_key("all"));
+      member().store.remove(key("call"));
+    }
+  } catch (...) {
+    ++steps;  // in which the others will be
+    tell(failed_on_0(std::current_exception()));
+    throw;
   }
   return verdict;
 }
 
 /// On rank 0: the step has failed for all ranks. As far as the store still works.
-void CallGroup::Call::State::tell(const std::exception_ptr& error) const noexcept {
+void CallGroup::Call::State::tell(const Failure& failure) const noexcept {
   try {
-    member().store.set(step_key("all"), marked(encode(failed_on_0(error)), kFailed));
+    member().store.set(step_key("all"), marked(encode(failure), kFailed));
   } catch (...) {
     // The others wait for their deadlines.
+  }
+}
+
+/// On another rank: the step has failed on it, and it does not stay to hear. As far as the store
+/// still works, and rank 0 is known.
+void CallGroup::Call::State::give_up(const std::exception_ptr& error) const noexcept {
+  try {
+    if (!member().is_known()) return;
+    member().store.set(own_key("value"), marked(encode(described(error)), kFailed));
+    member().store.set(own_key("heard"), {});
+  } catch (...) {
+    // Rank 0 waits for its deadline.
   }
 }
 
@@ -368,15 +419,24 @@ void CallGroup::Call::State::tell(const std::exception_ptr& error) const noexcep
 void CallGroup::Call::State::leave(const std::exception_ptr& error) {
   ++steps;
   if (rank() == 0) {
-    tell(error);
+    tell(failed_on_0(error));
     // The others may still be at what they do before the first step, or not know this job yet.
     if (steps == 1 && member().admit(detail::after(deadline)).empty()) is_heard(others());
   } else if (steps == 1) {
     std::exception_ptr same;
     follow([&]() -> Bytes { std::rethrow_exception(error); }, same);
   } else {
-    member().store.set(own_key("value"), marked(encode(described(error)), kFailed));
-    member().store.set(own_key("heard"), {});  // it does not stay to hear
+    give_up(error);
+  }
+}
+
+/// It ends without a step: the others, if they have done so too, make the next call.
+void CallGroup::Call::State::pass() {
+  ++steps;
+  if (rank() == 0) {
+    tell({{}, 0, fmt::format("{}: rank 0 has ended it without a step", task.name), {0}});
+  } else {
+    group->leave(*this);
   }
 }
 
@@ -389,7 +449,7 @@ CallGroup::CallGroup(KeyValueStore store) : state_(std::make_shared<State>()) {
 CallGroup CallGroup::duplicate() const {
   auto state = std::make_shared<State>();
   state->member = state_->member;
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   state->order = fmt::format("{}.{}", state_->order, ++state_->duplicates);
   return CallGroup(std::move(state));
 }
@@ -402,14 +462,27 @@ CallGroup::Call CallGroup::call(std::string name, std::vector<Fact> same,
   const bool is_first_rank = member.store.rank == 0;
   if (is_first_rank) member.open();
   {
-    const std::lock_guard lock(state_->mutex);
+    const MutexLock lock(state_->mutex);
     if (is_first_rank) {
       call->number = state_->next++;
     } else {
-      state_->unplaced.push_back(call);
+      state_->unplaced.push_back({call});
     }
   }
-  if (is_first_rank) member.store.set(call->key("call"), encode(call->task));
+  if (!is_first_rank) return Call(std::move(call));
+  try {
+    call->announce();
+  } catch (...) {
+    // The others wait for what has this number.
+    ++call->steps;
+    call->tell(call->failed_on_0(std::current_exception()));
+    try {
+      call->announce();
+    } catch (...) {
+      // They wait for their deadlines.
+    }
+    throw;
+  }
   return Call(std::move(call));
 }
 
@@ -439,7 +512,13 @@ Bytes CallGroup::Call::agree(const Work& work, const Merge& merge) const {
 
 void CallGroup::Call::end(const std::exception_ptr& error) const noexcept {
   try {
-    if (error && !state_->has_ended()) state_->leave(error);
+    if (!state_->has_ended()) {
+      if (error) {
+        state_->leave(error);
+      } else if (state_->steps == 0) {
+        state_->pass();
+      }
+    }
   } catch (...) {
     // The error that is under way is the one to be told of.
   }

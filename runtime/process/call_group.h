@@ -33,7 +33,8 @@ class GroupError : public Error {
 ///
 /// All waits are in the store's functions, in slices of a second at most, on the thread of the
 /// caller, and no lock is held meanwhile: what they throw ends the call at once, and they may make
-/// other calls. Cheap to copy. Thread-safe; all ranks make the same calls in the same order.
+/// other calls. The other ranks are told of it if the store still works and this rank has met rank
+/// 0. A call that ends well leaves no key in the store. Cheap to copy. Thread-safe; all ranks make the same calls in the same order.
 class CallGroup {
  public:
   class Call;
@@ -67,13 +68,14 @@ class CallGroup::Call {
   /// One step: runs work() on every rank and then merge(all their bytes) on rank 0. Returns merge's
   /// bytes on every rank, or throws the same error on every rank and has ended: with code and errno
   /// of what failed if ranks failed in one way, else GroupError. On the only rank that failed, what
-  /// its work threw is nested in it. What the store throws passes through.
+  /// its work or merge threw is nested in it. What the store throws passes through.
   using Work = std::function<Bytes()>;
   using Merge = std::function<Bytes(std::vector<Bytes>)>;
   Bytes agree(const Work& work, const Merge& merge) const;
 
   /// No step follows here. If it is because of an error, the other ranks, which are at the next
-  /// step or will be, get it there. Nothing if the call has ended.
+  /// step or will be, get it there. Nothing if the call has ended. A call that all ranks end without
+  /// a step does not disturb later ones.
   void end(const std::exception_ptr& error = nullptr) const noexcept;
 
  private:

@@ -55,10 +55,12 @@ class MemoryStore {
         values_, [&](const auto& entry) { return entry.first.find(part) != std::string::npos; }));
   }
 
-  /// How often a key was asked for.
-  int asked(const std::string& key) {
+  /// How often keys with this end were asked for.
+  int asked(std::string_view end) {
     const std::lock_guard lock(mutex_);
-    return asked_[key];
+    int times = 0;
+    for (const auto& [key, asked] : asked_) times += key.ends_with(end) ? asked : 0;
+    return times;
   }
 
   /// Whatever is set for a key with this end will be this.

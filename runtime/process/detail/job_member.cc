@@ -55,17 +55,17 @@ JobMember::JobMember(KeyValueStore with)
 }
 
 std::string JobMember::key(std::string_view name) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return fmt::format("{}/{}", job_, name);
 }
 
 void JobMember::open() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (is_open_) return;
   }
   store.set(store.prefix + "open", bytes_of(number_));
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   is_open_ = true;
 }
 
@@ -74,7 +74,7 @@ std::vector<int> JobMember::admit(Time end) {
     const bool is_last = wait.is_over();
     std::vector<int> left;
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       left.assign(strangers_.begin(), strangers_.end());
     }
     if (left.empty() || is_last) return left;
@@ -86,7 +86,7 @@ std::vector<int> JobMember::admit(Time end) {
                                 hello.size(), rank, kNumberDigits));
       }
       store.set(key(fmt::format("welcome/{}/{}", rank, number)), {});
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       strangers_.erase(rank);
       return true;
     });
@@ -108,7 +108,7 @@ bool JobMember::join(Time end) {
     }
     // If what is there is no number, this only waits.
     if (offered && store.get(welcome, std::min(wait.next(), kLongestTry)) && !tried.empty()) {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       job_ = store.prefix + tried;
     } else if (is_last) {
       return false;
@@ -130,7 +130,7 @@ std::optional<Bytes> JobMember::wait_for(const std::string& key, Time end) const
 }
 
 bool JobMember::is_known() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return !job_.empty();
 }
 

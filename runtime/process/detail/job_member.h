@@ -1,7 +1,6 @@
 #pragma once
 
 #include <functional>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
@@ -11,6 +10,7 @@
 #include "shardwise/runtime/process/detail/wait.h"
 #include "shardwise/runtime/process/key_value_store.h"
 #include "shardwise/runtime/process/process_group.h"
+#include "shardwise/shard/host/mutex.h"
 
 namespace shardwise::detail {
 
@@ -23,7 +23,10 @@ class JobMember {
 
   const KeyValueStore store;
 
-  /// A key of the job, which this process knows.
+  /// Whether the keys of the job are known.
+  bool is_known();
+
+  /// A key of the job, which is known.
   std::string key(std::string_view name);
 
   /// On rank 0, before the other ranks can find anything.
@@ -46,13 +49,13 @@ class JobMember {
                            const std::function<bool(int rank, Bytes value)>& take) const;
 
  private:
-  bool is_known();
-
   const std::string number_;  // of the job on rank 0; of another rank: an answer's is the same
-  std::mutex mutex_;
-  bool is_open_;
-  std::set<int> strangers_;  // on rank 0: those that have not joined
-  std::string job_;          // what the job's keys begin with; empty: not known
+  Mutex mutex_;
+  bool is_open_ SHARDWISE_GUARDED_BY(mutex_);
+  // On rank 0: those that have not joined.
+  std::set<int> strangers_ SHARDWISE_GUARDED_BY(mutex_);
+  // What the job's keys begin with; empty: not known.
+  std::string job_ SHARDWISE_GUARDED_BY(mutex_);
 };
 
 }  // namespace shardwise::detail
