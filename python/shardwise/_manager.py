@@ -46,15 +46,21 @@ class PendingSave:
         self._has_callbacks = False
         self._lock = threading.RLock()
         self._begin = threading.Event()
+        self._is_dropped = False
         self._thread = threading.Thread(target=self._work, name=f"shardwise {self._what}")
         try:
             self._thread.start()
+        except BaseException:
+            self._is_dropped = True  # then nothing is run
+            raise
         finally:
             self._begin.set()
 
     def _work(self) -> None:
         # start() returns as soon as this waits. Else it would wait for the interpreter, which this thread has for 5 ms.
         self._begin.wait()
+        if self._is_dropped:
+            return
         run = self._run
         del self._run  # and what it holds, with its end
         try:

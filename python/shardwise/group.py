@@ -52,6 +52,10 @@ class Call:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None:
+        self.end(error)
+
+    def end(self, error: BaseException | None) -> None:
+        """No step follows on this rank. An error ends the call on all."""
         if self._call is not None:
             self._call.end(error)
 
@@ -104,7 +108,7 @@ class StoreGroup(Group):
 
     def call(self, what: str, deadline: float = DEADLINE, same: Mapping[str, Any] | None = None) -> Call:
         # Values as they are compared, and shown.
-        facts = [(name, repr(value) if isinstance(value, str) else json.dumps(value, sort_keys=True))
+        facts = [(name, repr(value) if isinstance(value, str) else json.dumps(value, sort_keys=True, default=repr))
                  for name, value in (same or {}).items()]
         return Call(self._store, self._calls.call(what, facts, deadline))
 

@@ -36,7 +36,7 @@ class Handler(ocp.AsyncCheckpointHandler):
         """Takes the values, and returns a future that writes them. `directory` does not exist before the future runs."""
         failed: list[Exception] = []
         try:
-            write, _ = prepare(_inside(directory), args.item, from_jax(), copy=True, codec=args.codec, memory=args.memory,
+            prepared = prepare(_inside(directory), args.item, from_jax(), copy=True, codec=args.codec, memory=args.memory,
                                threads=args.threads, deadline=args.deadline)
         except Exception as error:
             # Raised here, it would leave Orbax's own threads waiting for each other until the process has long ended.
@@ -45,15 +45,14 @@ class Handler(ocp.AsyncCheckpointHandler):
         async def commit() -> None:
             if failed:
                 raise failed[0]
-            write(None)
+            prepared.write(None)
 
         return [ocp.future.CommitFutureAwaitingContractedSignals(commit(), name="shardwise")]
 
     def save(self, directory: Any, args: Save) -> None:
         """Returns when all is on the disk."""
-        write, _ = prepare(_inside(directory), args.item, from_jax(), copy=False, codec=args.codec, memory=args.memory,
-                           threads=args.threads, deadline=args.deadline)
-        write(None)
+        prepare(_inside(directory), args.item, from_jax(), copy=False, codec=args.codec, memory=args.memory,
+                threads=args.threads, deadline=args.deadline).write(None)
 
     def restore(self, directory: Any, args: Restore | None = None) -> Any:
         """As shardwise.jax.load()."""

@@ -2,6 +2,7 @@
 
 import errno
 import gc
+import importlib
 import os
 import queue
 import signal
@@ -101,6 +102,95 @@ def test_saves_in_another_order_on_a_rank_are_refused(tmp_path):
     for errors in on_ranks(2, saves):
         assert all(isinstance(error, sw.InvalidArgument) for error in errors), errors
     assert os.listdir(tmp_path) == ["meet"]
+
+
+@pytest.mark.parametrize("save", ["save", "save_async"])
+@pytest.mark.parametrize("option, text", [({"codec": "zst"}, "codec is 'zst'"), ({"existing": "keep"}, "existing is 'keep'"),
+                                          ({"replicas": "never"}, "replicas is 'never'"), ({"codec": {1}}, "codec is {1}")])
+def test_an_option_that_a_rank_gives_wrongly_ends_torch_s_save_on_all(tmp_path, save, option, text):
+    torch = pytest.importorskip("torch", reason="needs torch, which this environment has not")
+    import shardwise.torch as swt
+
+    ranks = groups(tmp_path / "meet", 2)
+
+    def call(rank: int, **options: Any) -> Any:
+        made = getattr(swt, save)(f"{tmp_path}/a", {"w": torch.zeros(3)}, group=ranks[rank], deadline=LONG, **options)
+        return made.result() if save == "save_async" else made
+
+    other, own = on_ranks(2, lambda r: call(r, **(option if r else {})))
+    assert type(own) is sw.InvalidArgument and text in str(own)
+    assert type(other) is sw.InvalidArgument and f"found {next(iter(option))} " in str(other) and " on rank 1" in str(other)
+    for error in on_ranks(2, lambda r: call(r, **option)):
+        assert type(error) is sw.InvalidArgument and text in str(error)
+    assert os.listdir(tmp_path) == ["meet"]
+    assert not any(isinstance(error, BaseException) for error in on_ranks(2, call))
+
+
+def savers(framework: str, ranks: list[group.Group], monkeypatch: Any) -> Callable[[int, str], sw.PendingSave]:
+    """save_async of rank and path."""
+    pytest.importorskip(framework, reason=f"needs {framework}, which this environment has not")
+    if framework == "torch":
+        import torch
+
+        import shardwise.torch as swt
+
+        return lambda rank, path: swt.save_async(path, {f"m{rank}": torch.ones(3)}, group=ranks[rank], deadline=LONG)
+    import shardwise.jax as swj
+
+    own = threading.local()
+    monkeypatch.setattr("shardwise.jax._save.from_jax", lambda: own.group)
+
+    def save(rank: int, path: str) -> sw.PendingSave:
+        own.group = ranks[rank]
+        return swj.save_async(path, {"w": np.ones(3)}, deadline=LONG)
+
+    return save
+
+
+@pytest.mark.parametrize("framework", ["torch", "jax"])
+def test_a_thread_that_cannot_start_ends_the_save_on_all_ranks(tmp_path, monkeypatch, framework):
+    ranks = groups(tmp_path / "meet", 2)
+    save = savers(framework, ranks, monkeypatch)
+    start, refused = threading.Thread.start, set()
+
+    def refuse(thread: threading.Thread) -> None:
+        if threading.get_ident() in refused and thread.name.startswith("shardwise save"):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    def call(rank: int) -> Any:
+        if rank == 1:
+            refused.add(threading.get_ident())
+        return save(rank, f"{tmp_path}/a").result()
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    other, own = on_ranks(2, call)
+    assert type(own) is RuntimeError and str(own) == "can't start new thread"
+    assert type(other) is sw.GroupError and "rank 1: RuntimeError: can't start new thread" in str(other)
+
+
+@pytest.mark.parametrize("framework", ["torch", "jax"])
+def test_ctrl_c_while_values_are_taken_ends_the_save_on_all_ranks(tmp_path, monkeypatch, framework):
+    ranks = groups(tmp_path / "meet", 2)
+    save = savers(framework, ranks, monkeypatch)
+    where = "shardwise.torch._save._Collected" if framework == "torch" else "shardwise.jax._save.snapshot"
+    module, name = where.rsplit(".", 1)
+    take, interrupted = getattr(importlib.import_module(module), name), set()
+
+    def interrupt(*values: Any, **how: Any) -> Any:
+        if threading.get_ident() in interrupted:
+            raise KeyboardInterrupt
+        return take(*values, **how)
+
+    def call(rank: int) -> Any:
+        if rank == 1:
+            interrupted.add(threading.get_ident())
+        return save(rank, f"{tmp_path}/a").result()
+
+    monkeypatch.setattr(where, interrupt)
+    other, own = on_ranks(2, call)
+    assert type(own) is KeyboardInterrupt
+    assert type(other) is sw.GroupError and "rank 1: KeyboardInterrupt" in str(other)
 
 
 def test_what_an_earlier_job_left_in_the_folder_is_not_taken(tmp_path):

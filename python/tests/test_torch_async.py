@@ -202,3 +202,15 @@ def test_a_rank_that_fails_says_so_at_once_and_the_others_hear_of_it(tmp_path):
         told, _ = pool.map(rank, range(2))
     assert "rank 1" in told and "'o'" in told
     assert os.listdir(tmp_path) == ["meet"]
+
+
+def test_a_thread_that_cannot_start_leaves_the_memory_of_the_copies(tmp_path, monkeypatch):
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError, match="can't start"):
+            swt.save_async(tmp_path / "a", {"w": torch.ones(5)})
+    assert list(kept()) == [20]
+    assert swt.save_async(tmp_path / "a", {"w": torch.ones(5)}).result() is not None

@@ -134,14 +134,14 @@ class CheckpointManager:
             return False
         now = time.time()
         plain = _plain(metrics)
-        write, failed = prepare(
+        prepared = prepare(
             self._steps.path(step), tree, self._saves, copy=self._options.enable_async_checkpointing,
             user=custom_metadata, name=f"{self._root}, step {step}", existing="replace" if step in known else "fail", codec=self._options.codec,
             threads=self._options.threads, memory=self._options.memory, deadline=self._options.deadline,
             extra={"metrics": _numbers(plain), "jax": {"time": now, "items": kinds, "metrics": _objects.encode(plain)}})
-        self._current = PendingSave(step, lambda progress: self._write(step, write, progress))
-        if failed is not None:
-            raise failed  # the other processes hear of it on the thread
+        self._current = prepared.start(step, lambda progress: self._write(step, prepared.write, progress))
+        if prepared.failed is not None:
+            raise prepared.failed  # the other processes hear of it on the thread
         known[step] = Now(step, datetime.datetime.fromtimestamp(now, tz=datetime.timezone.utc), plain)
         if not self._options.enable_async_checkpointing:
             self.wait_until_finished()

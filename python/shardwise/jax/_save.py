@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import Any, Callable
 
 from .. import _objects
@@ -11,7 +12,7 @@ from .._paths import Path, local
 from .._progress import Progress
 from .._save import SaveStats, call_of, write_together
 from .._sources import MEMORY, Codec, Existing, check_choice, check_codec
-from ..group import DEADLINE, Group, from_jax
+from ..group import DEADLINE, Call, Group, from_jax
 from . import _devices
 from ._snapshot import Snapshot, common, snapshot
 
@@ -32,29 +33,44 @@ def save(path: Path, tree: Any, *, user: Any = None, codec: Codec = "zstd", exis
     naming all leaves that cannot be stored, AlreadyExists, IOFailed, GroupError. What fails on one process is raised on
     all.
     """
-    write, _ = prepare(path, tree, from_jax(), copy=False, user=user, codec=codec, existing=existing, threads=threads,
-                       memory=memory, deadline=deadline)
-    return write(progress)
+    return prepare(path, tree, from_jax(), copy=False, user=user, codec=codec, existing=existing, threads=threads,
+                   memory=memory, deadline=deadline).write(progress)
 
 
 def save_async(path: Path, tree: Any, *, user: Any = None, codec: Codec = "zstd", existing: Existing = "fail",
                threads: int = 0, memory: int = MEMORY, deadline: float = DEADLINE) -> PendingSave:
     """As save(), but returns when the values are held: JAX's arrays may be donated, numpy's changed. Its result() waits
     for the commit and raises what went wrong."""
-    write, failed = prepare(path, tree, from_jax(), copy=True, user=user, codec=codec, existing=existing,
-                            threads=threads, memory=memory, deadline=deadline)
-    pending = PendingSave(None, write)
-    if failed is not None:
-        raise failed  # the other processes hear of it on the thread
+    prepared = prepare(path, tree, from_jax(), copy=True, user=user, codec=codec, existing=existing, threads=threads,
+                       memory=memory, deadline=deadline)
+    pending = prepared.start(None, prepared.write)
+    if prepared.failed is not None:
+        raise prepared.failed  # the other processes hear of it on the thread
     return pending
+
+
+@dataclass
+class Prepared:
+    """A save whose values are held. `write` is to be called once."""
+
+    call: Call
+    write: Write
+    failed: BaseException | None  #: why this process cannot take part: `write` raises it on all
+
+    def start(self, step: int | None, run: Callable[[Progress], SaveStats | None]) -> PendingSave:
+        """run(), which calls write(), on a thread. If that cannot be started, the other processes are told."""
+        try:
+            return PendingSave(step, run)
+        except BaseException as error:
+            self.call.end(error)
+            raise
 
 
 def prepare(path: Path, tree: Any, group: Group, *, copy: bool, user: Any = None, deadline: float = DEADLINE,
             extra: dict[str, Any] | None = None, existing: Existing = "fail", name: str = "",
-            **options: Any) -> tuple[Write, BaseException | None]:
-    """What writes a tree, to be called once. The values are held by nothing else, so they are free when it is done.
-    With other processes: if this one cannot take part, also the error, which that call then raises on all. name: what
-    the processes compare, if not the path."""
+            **options: Any) -> Prepared:
+    """What writes a tree. The values are held by nothing else, so they are free when it is done. name: what the processes
+    compare, if not the path."""
     held: list[Snapshot] = []
     failed: BaseException | None = None
     path = local(path, "save")
@@ -68,6 +84,9 @@ def prepare(path: Path, tree: Any, group: Group, *, copy: bool, user: Any = None
         if group.size == 1:
             raise
         failed = error
+    except BaseException as error:
+        call.end(error)
+        raise
 
     def described() -> bytes:
         if failed is not None:
@@ -87,4 +106,4 @@ def prepare(path: Path, tree: Any, group: Group, *, copy: bool, user: Any = None
             return write_together(call, path, plan, group, starts, user=user, existing=existing, progress=progress,
                                   **options)
 
-    return write, failed
+    return Prepared(call, write, failed)

@@ -214,11 +214,10 @@ def _finish(call: Call, path: str, collected: _Collected, options: dict[str, Any
                           **options)
 
 
-def _options(codec: str, existing: str, threads: int, memory: int, replicas: str) -> dict[str, Any]:
-    check_choice("existing", existing, ("fail", "replace"))
-    check_codec(codec)
+def _check(options: dict[str, Any], replicas: str) -> None:
+    check_choice("existing", options["existing"], ("fail", "replace"))
+    check_codec(options["codec"])
     check_choice("replicas", replicas, ("check", "trust"))
-    return {"codec": codec, "existing": existing, "threads": threads, "memory": memory}
 
 
 def _call(group: Group, path: str, user: Any, options: dict[str, Any], deadline: float, replicas: str) -> Call:
@@ -243,11 +242,12 @@ def save(path: FilePath, state: Mapping[str, Any], *, user: Any = None, codec: C
     on one rank is raised on all, and nothing is committed. deadline: seconds that one waits for the others. progress: of
     what this rank writes.
     """
-    options = _options(codec, existing, threads, memory, replicas)
+    options = {"codec": codec, "existing": existing, "threads": threads, "memory": memory}
     path = local(path, "save")
     group = auto() if group is None else group
-    collected, error = _collect(state, user, group, None)
-    return _agreed(_call(group, path, user, options, deadline, replicas), path, collected, error, options, replicas, progress)
+    with _call(group, path, user, options, deadline, replicas) as call:
+        _check(options, replicas)
+        return _finish(call, path, _Collected(state, user, group, None), options, replicas, progress)
 
 
 def save_async(path: FilePath, state: Mapping[str, Any], *, user: Any = None, codec: Codec = "zstd", existing: Existing = "fail",
@@ -260,28 +260,40 @@ def save_async(path: FilePath, state: Mapping[str, Any], *, user: Any = None, co
     same sizes, that call takes as long as the copy alone: new memory takes several times as long. False: it is freed when
     the save has ended.
     """
-    options = _options(codec, existing, threads, memory, replicas)
+    options = {"codec": codec, "existing": existing, "threads": threads, "memory": memory}
     path = local(path, "save")
     group = auto() if group is None else group
+    call = _call(group, path, user, options, deadline, replicas)
     staging = Staging()
-    try:
-        collected, error = _collect(state, user, group, staging)
-        call = _call(group, path, user, options, deadline, replicas)
-    except BaseException:
-        staging.release(keep_copy)
-        raise
+    collected: _Collected | None = None
+    failed: BaseException | None = None
 
     def run(progress: Progress) -> SaveStats:
         try:
-            if collected is not None:
+            with call:
+                if collected is None:
+                    assert failed is not None
+                    raise failed
                 staging.drop_unused()
-            return _agreed(call, path, collected, error, options, replicas, progress)
+                return _finish(call, path, collected, options, replicas, progress)
         finally:
             staging.release(keep_copy)
 
-    pending = PendingSave(None, run, f"save {path}")
-    if error is not None:
-        raise error  # the other ranks hear of it on the thread
+    try:
+        try:
+            _check(options, replicas)
+            collected = _Collected(state, user, group, staging)
+        except Exception as error:
+            if group.size == 1:
+                raise
+            failed = error
+        pending = PendingSave(None, run, f"save {path}")
+    except BaseException as error:
+        call.end(error)
+        staging.release(keep_copy)
+        raise
+    if failed is not None:
+        raise failed  # the other ranks hear of it on the thread
     return pending
 
 
@@ -300,22 +312,3 @@ def prepare_async(state: Mapping[str, Any]) -> None:
         staging.release(True)
         for optimizer in fresh:
             optimizer.state.clear()  # training begins without it
-
-
-def _collect(state: Mapping[str, Any], user: Any, group: Group,
-             staging: Staging | None) -> tuple[_Collected | None, BaseException | None]:
-    try:
-        return _Collected(state, user, group, staging), None
-    except Exception as error:
-        if group.size == 1:
-            raise
-        return None, error  # the others wait: they are told by _agreed()
-
-
-def _agreed(call: Call, path: str, collected: _Collected | None, error: BaseException | None, options: dict[str, Any],
-            replicas: str, progress: Progress) -> SaveStats:
-    with call:
-        if collected is None:
-            assert error is not None
-            raise error
-        return _finish(call, path, collected, options, replicas, progress)
