@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -30,13 +31,25 @@ class Store(Protocol):
         ...
 
 
-def _polled(look: Callable[[], bytes | None], seconds: float, longest_pause: float) -> bytes | None:
+_PAUSE = 0.05  # the longest between two looks, unless there are too many ranks for it
+
+
+def _polled(look: Callable[[], bytes | None], seconds: float, longest_pause: float = _PAUSE,
+            least_pause: float = 0.0) -> bytes | None:
     """What look() finds, as soon as it finds something; None after `seconds`. Looks twenty times, or more if that would
-    make a pause too long."""
+    make a pause too long, or less if it would make it too short. As long waits are made of short ones, the last look is a
+    pause before the end."""
+    looks = max(20, math.ceil(seconds / longest_pause))
+    if least_pause > 0:
+        looks = min(looks, max(1, int(seconds / least_pause)))
     end = time.monotonic() + seconds
-    while (found := look()) is None and (left := end - time.monotonic()) > 0:
-        time.sleep(min(seconds / 20, longest_pause, left))
-    return found
+    for _ in range(looks):
+        if (found := look()) is not None:
+            return found
+        if (left := end - time.monotonic()) <= 0:
+            break
+        time.sleep(min(seconds / looks, left))
+    return None
 
 
 class TorchStore:
@@ -48,8 +61,8 @@ class TorchStore:
         if store is None:
             store = dist.distributed_c10d._get_default_store()
         self._store = store.clone() if hasattr(store, "clone") else store
-        # In a long wait all ranks together ask rank 0's process at most 20,000 times a second.
-        self._longest_pause = max(0.05, dist.get_world_size() / 20_000) if dist.is_initialized() else 0.05
+        # In a long wait all ranks together ask rank 0's process at most 20,000 times a second, or each once a second.
+        self._least_pause = dist.get_world_size() / 20_000 if dist.is_initialized() else 0.0
 
     def set(self, key: str, value: bytes) -> None:
         self._guarded(lambda: self._store.set(key, value))
@@ -57,7 +70,7 @@ class TorchStore:
     def get(self, key: str, seconds: float) -> bytes | None:
         # Its own wait() does not let Ctrl-C through, and logs a warning if it ends without the key.
         return _polled(lambda: self._guarded(lambda: self._store.get(key) if self._store.check([key]) else None), seconds,
-                       self._longest_pause)
+                       least_pause=self._least_pause)
 
     def delete(self, key: str) -> None:
         try:
@@ -91,7 +104,10 @@ class JaxStore:
         self._client: Any = client
 
     def set(self, key: str, value: bytes) -> None:
-        self._client.key_value_set_bytes(key, value, True)
+        try:
+            self._client.key_value_set_bytes(key, value, True)
+        except Exception as error:
+            raise self._gone(error) from None
 
     def get(self, key: str, seconds: float) -> bytes | None:
         try:
@@ -104,13 +120,17 @@ class JaxStore:
         except Exception as error:
             if "DEADLINE_EXCEEDED" in str(error) or "NOT_FOUND" in str(error):
                 return None
-            raise GroupError(f"JAX's coordination service: {type(error).__name__}: {str(error)[:120]}") from None
+            raise self._gone(error) from None
 
     def delete(self, key: str) -> None:
         try:
             self._client.key_value_delete(key)
         except Exception:
             pass
+
+    @staticmethod
+    def _gone(error: Exception) -> GroupError:
+        return GroupError(f"JAX's coordination service: {type(error).__name__}: {str(error)[:120]}")
 
 
 class FileStore:
@@ -137,7 +157,7 @@ class FileStore:
             except FileNotFoundError:
                 return None
 
-        return _polled(read, seconds, 0.05)
+        return _polled(read, seconds)
 
     def delete(self, key: str) -> None:
         try:

@@ -4,13 +4,14 @@ import os
 import re
 import signal
 import time
+from typing import Any
 
 import numpy as np
 import pytest
 from processes import free_port, run_ranks
 
 import shardwise as sw
-from shardwise import group
+from shardwise import _stores, group
 
 DEADLINE = 2.0
 
@@ -122,3 +123,52 @@ def test_a_group_wants_a_rank_of_its_own(tmp_path):
     with pytest.raises(ValueError, match="the rank is 3, must be 0 to 1"):
         group.from_files(tmp_path, 3, 2)
     assert group.auto().size == 1 and group.single().agree(lambda: b"a", lambda v: v[0] + b"b", 1, "x") == b"ab"
+
+
+class Clock:
+    """Time that passes in sleep() alone."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.mark.parametrize("ranks", [2, 1_000, 5_000, 16_384])
+def test_all_ranks_together_ask_torch_s_store_at_most_20_000_times_a_second(monkeypatch, ranks):
+    dist = pytest.importorskip("torch.distributed", reason="needs torch, which this environment has not")
+    asked: list[float] = []
+    clock = Clock()
+
+    class Store:
+        def check(self, keys: list[str]) -> bool:
+            asked.append(clock.now)
+            return False
+
+    monkeypatch.setattr(_stores, "time", clock)
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(dist, "get_world_size", lambda: ranks)
+    store = group.TorchStore(Store())
+    for _ in range(100):  # as a call of a group waits
+        assert store.get("key", 1.0) is None
+    assert clock.now == pytest.approx(100)
+    assert ranks * len(asked) <= 20_000 * 100
+    assert max(after - before for before, after in zip(asked, asked[1:])) <= max(0.05, 2 * ranks / 20_000) + 1e-9
+
+
+def test_a_store_of_jax_that_is_gone_is_told_by_each_function():
+    class Client:
+        def __getattr__(self, name: str) -> Any:
+            def fail(*_: Any) -> None:
+                raise RuntimeError("UNAVAILABLE")
+
+            return fail
+
+    store = group.JaxStore(Client())
+    for call in (lambda: store.set("key", b""), lambda: store.get("key", 0), lambda: store.get("key", 1)):
+        with pytest.raises(sw.GroupError, match="JAX's coordination service: RuntimeError: UNAVAILABLE"):
+            call()
+    store.delete("key")
