@@ -180,8 +180,11 @@ void TracerImpl::run(const std::shared_ptr<Graph>& traced, const States& bound,
   const Stopwatch compiling;
   if (!mesh) mesh = default_mesh();
   if (!mesh) mesh = Mesh::line(1);
-  const CompileOptions compile = compile_options(bound);
-  last = known.get(traced, *mesh, compile);
+  CompileOptions compile;
+  detail::together(devices, [&] {
+    compile = compile_options(bound);
+    last = known.get(traced, *mesh, compile);
+  });
   counters.hits += known.last_was_known() ? 1 : 0;
   counters.kept = static_cast<std::int64_t>(known.size());
   counters.dropped = known.dropped();
@@ -193,7 +196,7 @@ void TracerImpl::run(const std::shared_ptr<Graph>& traced, const States& bound,
   try {
     place_marked(bound);
     check_memory(bound, *last);
-    upload(bound, *last, compile, arrays);
+    detail::together(devices, [&] { upload(bound, *last, compile, arrays); });
     outputs = last->run(devices, arrays);
   } catch (...) {
     for (std::size_t i = 0; i < bound.size(); ++i) {

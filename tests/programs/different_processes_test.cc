@@ -114,6 +114,19 @@ TEST(DifferentProcesses, OnesWithOtherOptionsMarksOrNumbersAreNamed) {
               Each(HasSubstr("\"redistribute an array\"")));
 }
 
+TEST(DifferentProcesses, WhatFailsToBePlannedOnOneEndsTheStepOnAll) {
+  const auto errors = run_job(3, [](Devices& devices, int rank) {
+    std::vector<Axis> axes{{"data", kDevices}};
+    // More than a program can have.
+    for (int i = 0; rank == 1 && i < 64; ++i) axes.push_back({"axis" + std::to_string(i), 1});
+    Tracer tracer(devices, {.mesh = Mesh(axes)});
+    const Tensor x = counting(tracer, {8, 8}, "x");
+    const Tensor y = x * 2.0;
+    tracer.mark_step();
+  });
+  EXPECT_THAT(errors, Each(HasSubstr("found a mesh of 65 axes, needed at most ")));
+}
+
 TEST(DifferentProcesses, OnesThatMoveOtherArraysAreNamed) {
   const auto errors = run_job(4, [](Devices& devices, int rank) {
     const Mesh mesh = Mesh::line(kDevices, "data");
