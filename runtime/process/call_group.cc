@@ -44,6 +44,12 @@ auto readable(int rank, const Read& read) -> decltype(read()) {
   }
 }
 
+/// What a rank has put in the store.
+Bytes opened(int rank, Bytes sealed) {
+  readable(rank, [&] { detail::unseal(sealed); });
+  return sealed;
+}
+
 /// Takes the mark from a value, and what has failed out of it. Throws corrupt if it is none.
 std::optional<Failure> failure_in(Bytes& value, int rank) {
   const std::byte mark = value.empty() ? std::byte{} : value.back();
@@ -199,7 +205,11 @@ struct CallGroup::Call::State {
   Bytes merged(std::vector<Bytes> values, const Merge& merge) const;
   Bytes follow(const Work& work, std::exception_ptr& error);
   bool find_place();
-  void announce() const { member().store.set(key("call"), encode(task)); }
+  void put(const std::string& at, Bytes value) const {
+    detail::seal(value);
+    member().store.set(at, value);
+  }
+  void announce() const { put(key("call"), encode(task)); }
   void tell(const Failure& failure) const noexcept;
   void give_up(const std::exception_ptr& error) const noexcept;
   void leave(const std::exception_ptr& error);
@@ -277,7 +287,9 @@ bool CallGroup::Call::State::find_place() {
     if (announced) {
       // A call that has ended without this rank has ended in its first step.
       auto verdict = member().store.get(key(next, "1/all"), milliseconds(0));
-      group->place(next, readable(0, [&] { return detail::decode_task(*announced); }),
+      if (verdict) verdict = opened(0, std::move(*verdict));
+      const Bytes said = opened(0, std::move(*announced));
+      group->place(next, readable(0, [&] { return detail::decode_task(said); }),
                    verdict ? failure_in(*verdict, 0) : std::nullopt);
     } else if (is_last || !has_joined) {
       return false;
@@ -293,8 +305,7 @@ Bytes CallGroup::Call::State::follow(const Work& work, std::exception_ptr& error
       verdict = marked(encode(*ending), kFailed);
     } else {
       const std::string value = own_key("value");
-      member().store.set(
-          value,
+      put(value,
           refusal.empty()
               ? outcome(work, error)
               : marked(encode(Failure{ErrorCode::invalid_argument, 0, refusal, {}}), kRefused));
@@ -305,6 +316,7 @@ Bytes CallGroup::Call::State::follow(const Work& work, std::exception_ptr& error
         throw GroupError(fmt::format("{}: rank 0 of {} said nothing within {}", task.name,
                                      member().store.size, detail::seconds_text(patience)));
       }
+      verdict = opened(0, std::move(*verdict));
       member().store.remove(value);
     }
     member().store.set(own_key("heard"), {});
@@ -352,6 +364,7 @@ Bytes CallGroup::Call::State::judge(const Work& work, const Merge& merge, std::e
   auto absent = member().collect(
       step_key("value"), others(), detail::after(deadline), [&](int rank, Bytes value) {
         came.push_back(rank);
+        value = opened(rank, std::move(value));
         if (!value.empty() && value.back() == kRefused) {
           value.pop_back();
           refused = readable(rank, [&] { return detail::decode_failure(value); });
@@ -376,7 +389,7 @@ Bytes CallGroup::Call::State::lead(const Work& work, const Merge& merge,
   Bytes verdict;
   try {
     verdict = judge(work, merge, error, came);
-    member().store.set(step_key("all"), verdict);
+    put(step_key("all"), verdict);
   } catch (...) {
     tell(failed_on_0(std::current_exception()));
     throw;
@@ -397,7 +410,7 @@ Bytes CallGroup::Call::State::lead(const Work& work, const Merge& merge,
 /// On rank 0: the step has failed for all ranks. As far as the store still works.
 void CallGroup::Call::State::tell(const Failure& failure) const noexcept {
   try {
-    member().store.set(step_key("all"), marked(encode(failure), kFailed));
+    put(step_key("all"), marked(encode(failure), kFailed));
   } catch (...) {
     // The others wait for their deadlines.
   }
@@ -408,7 +421,7 @@ void CallGroup::Call::State::tell(const Failure& failure) const noexcept {
 void CallGroup::Call::State::give_up(const std::exception_ptr& error) const noexcept {
   try {
     if (!member().is_known()) return;
-    member().store.set(own_key("value"), marked(encode(described(error)), kFailed));
+    put(own_key("value"), marked(encode(described(error)), kFailed));
     member().store.set(own_key("heard"), {});
   } catch (...) {
     // Rank 0 waits for its deadline.

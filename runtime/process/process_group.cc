@@ -176,7 +176,7 @@ struct ProcessGroup::State {
   }
 
   detail::MessageMark unseal(const Operation& operation, int from, Bytes& message) {
-    return readable(operation, from, [&] { return detail::unseal(message); });
+    return readable(operation, from, [&] { return detail::unseal_marked(message); });
   }
 
   /// The result of read(). If it fails, the operation ends for all.

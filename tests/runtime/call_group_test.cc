@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "shardwise/runtime/process/detail/message.h"
 #include "testing/errors.h"
 #include "testing/memory_store.h"
 
@@ -254,6 +255,22 @@ TEST(CallGroup, WhatFailsOnOneRankIsTheSameErrorOnAll) {
   EXPECT_THAT(merging, Each("already_exists: save c: rank 0: c is there"));
 }
 
+TEST(CallGroup, ALongErrorIsCutBetweenTwoCharacters) {
+  MemoryStore store;
+  const auto ranks = groups(store, 2);
+  std::string umlauts;
+  while (umlauts.size() < 100'000) umlauts += "\u00e4";
+  const auto said = on_ranks(2, [&](int rank) {
+    const auto call = ranks[at(rank)].call("a", {}, kLong);
+    return text(call.agree([&]() -> Bytes { throw Error(ErrorCode::io, umlauts); }, joined));
+  });
+  for (const std::string& error : said) {
+    EXPECT_THAT(error, StartsWith("io: a: rank 0: \u00e4"));
+    EXPECT_TRUE(error.ends_with("\u00e4...")) << error.substr(error.size() - 10);
+    EXPECT_LT(error.size(), 66'000u);
+  }
+}
+
 TEST(CallGroup, AnErrorBesideTheStepsEndsTheCallOnAllRanks) {
   for (const int steps : {0, 1}) {
     for (const int failing : {0, 1}) {
@@ -327,17 +344,21 @@ TEST(CallGroup, RefusesWhatIsNoMessage) {
   for (const std::string key : {"/0/0/call", "/0/0/1/value/1", "/0/0/1/all"}) {
     for (const std::string_view value :
          {"", "x", "\x05", "-\x01\x02-", "0123456789abcdef-", "x!"}) {
-      SCOPED_TRACE(testing::Message() << key << " is \"" << value << '"');
-      const bool of_rank_1 = key.ends_with("/value/1");
-      MemoryStore store;
-      store.replace(key, bytes(value));
-      const auto ranks = groups(store, 2);
-      const auto said = on_ranks(2, [&](int rank) {
-        const bool waits = rank == 1 || of_rank_1;
-        return agree(ranks[at(rank)], "a", "", waits ? kLong : kShort);
-      });
-      EXPECT_THAT(said[of_rank_1 ? 0 : 1],
-                  AllOf(StartsWith("corrupt: "), HasSubstr("a message of rank ")));
+      for (const bool has_hash : {false, true}) {
+        SCOPED_TRACE(testing::Message() << key << " is \"" << value << "\", hash: " << has_hash);
+        const bool of_rank_1 = key.ends_with("/value/1");
+        MemoryStore store;
+        Bytes replaced = bytes(value);
+        if (has_hash) detail::seal(replaced);
+        store.replace(key, replaced);
+        const auto ranks = groups(store, 2);
+        const auto said = on_ranks(2, [&](int rank) {
+          const bool waits = rank == 1 || of_rank_1;
+          return agree(ranks[at(rank)], "a", "", waits ? kLong : kShort);
+        });
+        EXPECT_THAT(said[of_rank_1 ? 0 : 1],
+                    AllOf(StartsWith("corrupt: "), HasSubstr("a message of rank ")));
+      }
     }
   }
 }

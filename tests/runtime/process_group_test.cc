@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "shardwise/runtime/process/detail/message.h"
 #include "testing/errors.h"
 #include "testing/group_operations.h"
 #include "testing/socket_transport.h"
@@ -339,10 +340,35 @@ TEST(ProcessGroup, AgreementNamesWhatDiffersAndWhere) {
   }
 }
 
+TEST(ProcessGroup, AMessageThatHasChangedIsRefused) {
+  const auto errors = run_ranks(2, {}, [](std::shared_ptr<SocketTransport> transport) {
+    const ProcessGroup group(transport);
+    if (transport->rank() == 1) {
+      Bytes message(1000, std::byte{1});
+      detail::seal(message, {detail::Operation::gather, 0});
+      message[500] ^= std::byte{4};
+      transport->send(0, {0, 0}, message);
+      EXPECT_THAT(message_of(ErrorCode::cancelled,
+                             [&] {
+                               group.gather({}, 1);
+                               group.barrier();
+                             }),
+                  HasSubstr("another hash"));
+      return;
+    }
+    EXPECT_THAT(
+        message_of(ErrorCode::cancelled, [&] { group.gather({}); }),
+        HasSubstr("a message of rank 1: read a message: found 1016 bytes with another hash"));
+  });
+  EXPECT_THAT(errors, Each(""));
+}
+
 TEST(ProcessGroup, AMessageOfAnotherMakeIsRefused) {
   const auto errors = run_ranks(2, {}, [](std::shared_ptr<SocketTransport> transport) {
     if (transport->rank() == 1) {
-      transport->send(0, {0, 0}, Bytes(40));
+      Bytes foreign(40);
+      detail::seal(foreign);
+      transport->send(0, {0, 0}, foreign);
       const ProcessGroup group(transport);
       EXPECT_THAT(message_of(ErrorCode::cancelled,
                              [&] {

@@ -8,6 +8,12 @@
 #include <cstring>
 #include <limits>
 
+#if defined(__x86_64__) && __has_include(<xxh_x86dispatch.h>)
+#include <xxh_x86dispatch.h>  // twice as fast: storage/hash.cc says why
+#else
+#include <xxhash.h>
+#endif
+
 namespace shardwise::detail {
 namespace {
 
@@ -83,6 +89,18 @@ std::vector<std::string> unpack_texts(std::span<const std::byte> message) {
   return texts;
 }
 
+// Of what a failure says.
+constexpr std::size_t kMostText = 64 << 10;
+
+/// The text, or its begin and "...", cut between two characters of UTF-8.
+std::string bounded(const std::string& text) {
+  if (text.size() <= kMostText) return text;
+  const std::string end = "...";
+  std::size_t size = kMostText - end.size();
+  while (size > 0 && (static_cast<unsigned char>(text[size]) & 0xc0) == 0x80) --size;
+  return text.substr(0, size) + end;
+}
+
 /// 0 to `most`, spelt as std::to_string does.
 int number_of(const std::string& text, int most) {
   int number = -1;
@@ -100,24 +118,43 @@ const char* name(Operation operation) {
   return i < kNames.size() ? kNames[i] : "an unknown operation";
 }
 
+void seal(Bytes& message) {
+  append_number(message, std::uint64_t{XXH3_64bits(message.data(), message.size())});
+}
+
+void unseal(Bytes& message) {
+  constexpr std::size_t kHash = sizeof(std::uint64_t);
+  if (message.size() < kHash) {
+    refuse(fmt::format("found {} bytes, needed at least {}", message.size(), kHash));
+  }
+  const std::size_t size = message.size() - kHash;
+  if (number_at<std::uint64_t>(message.data() + size) != XXH3_64bits(message.data(), size)) {
+    refuse(fmt::format("found {} bytes with another hash, needed those that were sent", size));
+  }
+  message.resize(size);
+}
+
 void seal(Bytes& message, const MessageMark& mark) {
   message.reserve(message.size() + kMarkBytes);
   append_number(message, mark.tag);
   append_number(message, static_cast<std::uint32_t>(mark.operation));
   append_number(message, kEnd);
+  seal(message);
 }
 
-MessageMark unseal(Bytes& message) {
-  if (message.size() < kMarkBytes) {
-    refuse(fmt::format("found {} bytes, needed at least {}", message.size(), kMarkBytes));
+MessageMark unseal_marked(Bytes& message) {
+  unseal(message);
+  constexpr std::size_t kMark = 16;
+  if (message.size() < kMark) {
+    refuse(fmt::format("found {} bytes, needed a mark of {}", message.size(), kMark));
   }
-  const std::byte* const at = message.data() + message.size() - kMarkBytes;
+  const std::byte* const at = message.data() + message.size() - kMark;
   const MessageMark mark{static_cast<Operation>(number_at<std::uint32_t>(at + 8)),
                          number_at<std::uint64_t>(at)};
   if (number_at<std::uint32_t>(at + 12) != kEnd) {
     refuse(fmt::format("found {} bytes without an end, needed a whole message", message.size()));
   }
-  message.resize(message.size() - kMarkBytes);
+  message.resize(message.size() - kMark);
   return mark;
 }
 
@@ -191,7 +228,7 @@ std::string difference(const CommonTask& found, int from, const CommonTask& need
 Bytes encode(const Failure& failure) {
   std::vector<std::string> texts{
       failure.code ? std::to_string(static_cast<int>(*failure.code)) : "",
-      std::to_string(failure.system_error), failure.text};
+      std::to_string(failure.system_error), bounded(failure.text)};
   for (const int rank : failure.ranks) texts.push_back(std::to_string(rank));
   return pack_texts(texts);
 }
@@ -199,6 +236,9 @@ Bytes encode(const Failure& failure) {
 Failure decode_failure(std::span<const std::byte> message) {
   std::vector<std::string> texts = unpack_texts(message);
   if (texts.size() < 3) refuse(fmt::format("found {} texts, needed at least 3", texts.size()));
+  if (texts[2].size() > kMostText) {
+    refuse(fmt::format("found a text of {} bytes, needed at most {}", texts[2].size(), kMostText));
+  }
   Failure failure;
   if (!texts[0].empty()) {
     failure.code = static_cast<ErrorCode>(number_of(texts[0], static_cast<int>(kLastCode)));

@@ -28,14 +28,20 @@ struct MessageMark {
   bool operator==(const MessageMark&) const = default;
 };
 
-/// Bytes that a mark takes at the end of a message.
-inline constexpr std::size_t kMarkBytes = 16;
+/// Puts a hash of the bytes at their end.
+void seal(Bytes& message);
 
-/// Puts the mark at the end.
+/// Removes it again. Throws corrupt if the bytes are not those that were sealed.
+void unseal(Bytes& message);
+
+/// Bytes that a mark and the hash take at the end of a message.
+inline constexpr std::size_t kMarkBytes = 24;
+
+/// Puts the mark at the end, and a hash.
 void seal(Bytes& message, const MessageMark& mark);
 
-/// Removes it again. Throws corrupt if there is none.
-MessageMark unseal(Bytes& message);
+/// Removes both again. Throws corrupt if they are not there.
+MessageMark unseal_marked(Bytes& message);
 
 /// Byte strings, each after its size.
 Bytes pack(std::span<const Bytes> parts);
@@ -70,6 +76,7 @@ struct Failure {
   bool operator==(const Failure&) const = default;
 };
 
+/// Of a long text, 64 KiB.
 Bytes encode(const Failure& failure);
 
 /// The same. Throws corrupt if the bytes are none.
