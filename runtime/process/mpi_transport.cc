@@ -9,12 +9,12 @@
 #include <array>
 #include <list>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <thread>
 
 #include "shardwise/runtime/process/detail/mailbox.h"
 #include "shardwise/shard/error.h"
+#include "shardwise/shard/host/mutex.h"
 
 namespace shardwise {
 namespace {
@@ -44,8 +44,8 @@ void check_mpi(int code, const char* what) {
 }
 
 // All our calls, one at a time: MPI may have been initialised for no more.
-std::mutex& mpi_mutex() {
-  static std::mutex mutex;
+Mutex& mpi_mutex() {
+  static Mutex mutex;
   return mutex;
 }
 
@@ -109,7 +109,7 @@ struct Message {
 class MpiTransport final : public Transport {
  public:
   explicit MpiTransport(MPI_Comm communicator) {
-    const std::lock_guard lock(mpi_mutex());
+    const MutexLock lock(mpi_mutex());
     check_mpi(MPI_Comm_dup(communicator, &communicator_), "duplicate the communicator");
     check_mpi(MPI_Comm_set_errhandler(communicator_, MPI_ERRORS_RETURN), "set the error handler");
     check_mpi(MPI_Comm_rank(communicator_, &rank_), "ask for the rank");
@@ -128,7 +128,7 @@ class MpiTransport final : public Transport {
       (void)outgoing_.release();
       (void)incoming_.release();
     }
-    const std::lock_guard lock(mpi_mutex());
+    const MutexLock lock(mpi_mutex());
     MPI_Comm_free(&communicator_);
   }
 
@@ -137,7 +137,7 @@ class MpiTransport final : public Transport {
 
   void send(int to, const MessageKey& key, std::vector<std::byte> bytes) override {
     const Header header{key.channel, key.number, bytes.size(), 0};
-    const std::lock_guard lock(mpi_mutex());
+    const MutexLock lock(mpi_mutex());
     start({to, header, std::move(bytes)});
   }
 
@@ -155,7 +155,7 @@ class MpiTransport final : public Transport {
     try {
       mailbox_.abort(channel, reason);
       const auto text = std::as_bytes(std::span(reason));
-      const std::lock_guard lock(mpi_mutex());
+      const MutexLock lock(mpi_mutex());
       for (int rank = 0; rank < size_; ++rank) {
         if (rank == rank_) continue;
         start({rank, {channel, 0, text.size(), 1}, {text.begin(), text.end()}});
@@ -168,7 +168,7 @@ class MpiTransport final : public Transport {
 
   std::optional<std::string> aborted(std::uint64_t channel) override {
     {
-      const std::lock_guard lock(mpi_mutex());
+      const MutexLock lock(mpi_mutex());
       progress();
     }
     return mailbox_.aborted(channel);
@@ -176,7 +176,7 @@ class MpiTransport final : public Transport {
 
   bool flush(milliseconds wait) override {
     return poll_until(wait, [this] {
-      const std::lock_guard lock(mpi_mutex());
+      const MutexLock lock(mpi_mutex());
       return outgoing_->empty();
     });
   }
@@ -241,7 +241,7 @@ class MpiTransport final : public Transport {
     microseconds pause = kFirstPause;
     for (;;) {
       {
-        const std::lock_guard lock(mpi_mutex());
+        const MutexLock lock(mpi_mutex());
         progress();
       }
       if (condition()) return true;
