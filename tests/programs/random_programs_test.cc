@@ -92,6 +92,9 @@ TEST(RandomPrograms, GiveTheBitsOfOneDeviceAndOfTheReferenceOnAnyMesh) {
   }
 }
 
+// Few enough for a build with a sanitizer, which would take minutes for all.
+TEST(RandomPrograms, OfFewSeedsGiveTheBitsOfOneDeviceAndOfTheReference) { check_many(1, 300); }
+
 TEST(RandomProgramsNightly, GiveTheBitsOfOneDeviceAndOfTheReferenceOnAnyMesh) {
   check_many(1'000'000, 200'000);
 }
