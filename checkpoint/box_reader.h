@@ -9,6 +9,7 @@
 
 #include "shardwise/shard/box.h"
 #include "shardwise/shard/dtype.h"
+#include "shardwise/shard/error.h"
 #include "shardwise/shard/sharding.h"
 
 namespace shardwise {

@@ -12,6 +12,7 @@
 #include "shardwise/checkpoint/save.h"
 #include "shardwise/checkpoint/steps.h"
 #include "shardwise/runtime/process/process_group.h"
+#include "shardwise/shard/error.h"
 
 namespace shardwise {
 

@@ -8,6 +8,7 @@
 
 #include "shardwise/checkpoint/box_reader.h"
 #include "shardwise/runtime/sharded_array.h"
+#include "shardwise/shard/error.h"
 
 namespace shardwise {
 

@@ -12,6 +12,7 @@
 #include "shardwise/checkpoint/box_reader.h"
 #include "shardwise/checkpoint/read_options.h"
 #include "shardwise/runtime/sharded_array.h"
+#include "shardwise/shard/error.h"
 
 namespace shardwise {
 

@@ -13,6 +13,7 @@
 #include "shardwise/checkpoint/box_reader.h"
 #include "shardwise/checkpoint/save.h"
 #include "shardwise/runtime/process/process_group.h"
+#include "shardwise/shard/error.h"
 #include "shardwise/shard/mesh.h"
 #include "shardwise/shard/partition_spec.h"
 

@@ -3,6 +3,8 @@
 #include <filesystem>
 #include <memory>
 
+#include "shardwise/shard/error.h"
+
 namespace shardwise {
 
 class FileSystem;

@@ -10,6 +10,7 @@
 
 #include "shardwise/checkpoint/manager.h"
 #include "shardwise/checkpoint/reader.h"
+#include "shardwise/shard/error.h"
 
 namespace shardwise {
 

@@ -8,6 +8,7 @@
 
 #include "shardwise/checkpoint/read_options.h"
 #include "shardwise/shard/box.h"
+#include "shardwise/shard/error.h"
 
 namespace shardwise {
 

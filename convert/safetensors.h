@@ -9,6 +9,7 @@
 
 #include "shardwise/checkpoint/box_reader.h"
 #include "shardwise/checkpoint/save.h"
+#include "shardwise/shard/error.h"
 
 namespace shardwise {
 

@@ -13,6 +13,7 @@
 #include "shardwise/loader/placement.h"
 #include "shardwise/loader/source.h"
 #include "shardwise/runtime/timeline.h"
+#include "shardwise/shard/error.h"
 
 namespace shardwise {
 

@@ -11,6 +11,7 @@
 #include "shardwise/loader/placement.h"
 #include "shardwise/loader/source.h"
 #include "shardwise/runtime/sharded_array.h"
+#include "shardwise/shard/error.h"
 
 namespace shardwise {
 

@@ -5,6 +5,8 @@
 #include <string>
 #include <string_view>
 
+#include "shardwise/shard/error.h"
+
 namespace shardwise {
 
 /// What happens to the last records of an epoch, if they do not fill a batch.

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "shardwise/runtime/timeline.h"
+#include "shardwise/shard/error.h"
 
 namespace shardwise {
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "shardwise/loader/source.h"
+#include "shardwise/shard/error.h"
 #include "shardwise/shard/sharding.h"
 
 namespace shardwise {

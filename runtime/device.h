@@ -11,6 +11,7 @@
 #include "shardwise/runtime/memory/buffer.h"
 #include "shardwise/runtime/parallel.h"
 #include "shardwise/runtime/process/process_group.h"
+#include "shardwise/shard/error.h"
 #include "shardwise/shard/mesh.h"
 
 namespace shardwise {

@@ -2,6 +2,8 @@
 
 #include <cstdint>
 
+#include "shardwise/shard/error.h"
+
 namespace shardwise {
 
 /// Whether a matrix is used as stored or transposed.

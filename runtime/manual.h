@@ -12,6 +12,7 @@
 #include "shardwise/runtime/device.h"
 #include "shardwise/runtime/program/program.h"
 #include "shardwise/runtime/sharded_array.h"
+#include "shardwise/shard/error.h"
 #include "shardwise/shard/plan/transfer_plan.h"
 
 namespace shardwise {

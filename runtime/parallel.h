@@ -8,6 +8,8 @@
 #include <span>
 #include <vector>
 
+#include "shardwise/shard/error.h"
+
 namespace shardwise {
 
 /// The tasks there are, and which others each must wait for. Executor::run() is given what a task

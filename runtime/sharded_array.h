@@ -13,6 +13,7 @@
 #include "shardwise/runtime/device.h"
 #include "shardwise/shard/box_copy.h"
 #include "shardwise/shard/dtype.h"
+#include "shardwise/shard/error.h"
 #include "shardwise/shard/sharding.h"
 
 namespace shardwise {

@@ -11,6 +11,7 @@
 
 #include "shardwise/runtime/ops/functions.h"
 #include "shardwise/runtime/sharded_array.h"
+#include "shardwise/shard/error.h"
 #include "shardwise/shard/mesh.h"
 #include "shardwise/shard/partition_spec.h"
 #include "shardwise/shard/plan/transfer_plan.h"

@@ -11,6 +11,7 @@
 #include "shardwise/runtime/device.h"
 #include "shardwise/runtime/spmd/executable.h"
 #include "shardwise/runtime/tensor.h"
+#include "shardwise/shard/error.h"
 
 namespace shardwise {
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "shardwise/shard/dims.h"
+#include "shardwise/shard/error.h"
 
 namespace shardwise {
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "shardwise/shard/box.h"
+#include "shardwise/shard/error.h"
 
 namespace shardwise {
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "shardwise/shard/dims.h"
+#include "shardwise/shard/error.h"
 
 namespace shardwise {
 

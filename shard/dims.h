@@ -8,6 +8,8 @@
 #include <string>
 #include <string_view>
 
+#include "shardwise/shard/error.h"
+
 namespace shardwise {
 
 /// Converts an extent, index or count, which is never negative, to the size of a container.

@@ -5,6 +5,8 @@
 #include <span>
 #include <string_view>
 
+#include "shardwise/shard/error.h"
+
 namespace shardwise {
 
 /// Element type of a tensor. Stored little-endian; `boolean` is one byte, 0 or 1. The types after

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "shardwise/shard/device_order.h"
+#include "shardwise/shard/error.h"
 
 namespace shardwise {
 

@@ -5,6 +5,7 @@
 #include <iterator>
 #include <vector>
 
+#include "shardwise/shard/error.h"
 #include "shardwise/shard/sharding.h"
 
 namespace shardwise {

@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "shardwise/shard/error.h"
+
 namespace shardwise {
 
 /// How each dim of a tensor is cut: per dim an ordered list of mesh axes, major first; an empty

@@ -5,6 +5,8 @@
 #include <string_view>
 #include <vector>
 
+#include "shardwise/shard/error.h"
+
 namespace shardwise {
 
 /// How a dim of size S is cut into k tiles if k does not divide S. The policies place elements

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "shardwise/shard/error.h"
+
 namespace shardwise {
 
 /// A part of a write: `size` bytes of memory at `data`.

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "shardwise/shard/error.h"
 #include "shardwise/storage/file.h"
 
 namespace shardwise {

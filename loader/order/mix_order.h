@@ -4,6 +4,8 @@
 #include <span>
 #include <vector>
 
+#include "shardwise/shard/error.h"
+
 namespace shardwise {
 
 /// From sample number `first_sample` of the run on, sources are drawn by these weights.

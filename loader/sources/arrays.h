@@ -9,6 +9,7 @@
 
 #include "shardwise/loader/source.h"
 #include "shardwise/loader/sources/file_options.h"
+#include "shardwise/shard/error.h"
 
 namespace shardwise {
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "shardwise/loader/source.h"
+#include "shardwise/shard/error.h"
 
 namespace shardwise {
 

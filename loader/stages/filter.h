@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "shardwise/loader/source.h"
+#include "shardwise/shard/error.h"
 
 namespace shardwise {
 

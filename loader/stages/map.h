@@ -8,6 +8,7 @@
 
 #include "shardwise/loader/order/sample_random.h"
 #include "shardwise/loader/source.h"
+#include "shardwise/shard/error.h"
 
 namespace shardwise {
 

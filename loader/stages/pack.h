@@ -7,6 +7,7 @@
 #include <string>
 
 #include "shardwise/loader/source.h"
+#include "shardwise/shard/error.h"
 
 namespace shardwise {
 

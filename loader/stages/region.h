@@ -8,6 +8,7 @@
 
 #include "shardwise/loader/source.h"
 #include "shardwise/shard/dims.h"
+#include "shardwise/shard/error.h"
 
 namespace shardwise {
 

@@ -6,6 +6,7 @@
 
 #include "shardwise/loader/order/mix_order.h"
 #include "shardwise/loader/source.h"
+#include "shardwise/shard/error.h"
 
 namespace shardwise {
 

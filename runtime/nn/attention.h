@@ -5,6 +5,7 @@
 #include <string>
 
 #include "shardwise/runtime/nn/activations.h"
+#include "shardwise/shard/error.h"
 
 namespace shardwise {
 

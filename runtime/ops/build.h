@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "shardwise/runtime/graph/graph.h"
+#include "shardwise/shard/error.h"
 
 namespace shardwise {
 

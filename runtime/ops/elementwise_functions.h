@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "shardwise/runtime/ops/build.h"
+#include "shardwise/shard/error.h"
 
 namespace shardwise {
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "shardwise/runtime/ops/elementwise_functions.h"
+#include "shardwise/shard/error.h"
 
 namespace shardwise {
 

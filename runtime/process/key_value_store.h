@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "shardwise/shard/error.h"
+
 namespace shardwise {
 
 /// A store of keys that all processes of a job share, such as torch.distributed's Store and

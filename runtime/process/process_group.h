@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "shardwise/runtime/process/transport.h"
+#include "shardwise/shard/error.h"
 
 namespace shardwise {
 

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "shardwise/shard/error.h"
+
 namespace shardwise {
 
 /// Names a message among all those between two processes: a channel, and its number there.

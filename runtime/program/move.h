@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "shardwise/shard/dtype.h"
+#include "shardwise/shard/error.h"
 #include "shardwise/shard/plan/transfer_plan.h"
 #include "shardwise/shard/sharding.h"
 

@@ -12,6 +12,7 @@
 #include "shardwise/runtime/memory/buffer.h"
 #include "shardwise/runtime/program/move.h"
 #include "shardwise/runtime/sharded_array.h"
+#include "shardwise/shard/error.h"
 
 namespace shardwise {
 

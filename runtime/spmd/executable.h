@@ -13,6 +13,7 @@
 #include "shardwise/runtime/device.h"
 #include "shardwise/runtime/graph/graph.h"
 #include "shardwise/runtime/sharded_array.h"
+#include "shardwise/shard/error.h"
 
 namespace shardwise {
 

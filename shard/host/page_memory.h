@@ -3,6 +3,8 @@
 #include <cstddef>
 #include <memory>
 
+#include "shardwise/shard/error.h"
+
 namespace shardwise {
 
 /// The alignment that O_DIRECT needs of addresses, offsets and sizes.

@@ -4,6 +4,7 @@
 #include <string>
 #include <string_view>
 
+#include "shardwise/shard/error.h"
 #include "shardwise/shard/notation/placements.h"
 #include "shardwise/shard/sharding.h"
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "shardwise/shard/box.h"
+#include "shardwise/shard/error.h"
 #include "shardwise/shard/mesh.h"
 
 namespace shardwise {

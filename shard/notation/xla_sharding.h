@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "shardwise/shard/error.h"
 #include "shardwise/shard/sharding.h"
 
 namespace shardwise {

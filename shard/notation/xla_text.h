@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "shardwise/shard/error.h"
 #include "shardwise/shard/notation/xla_sharding.h"
 #include "shardwise/shard/partition_spec.h"
 #include "shardwise/shard/sharding.h"

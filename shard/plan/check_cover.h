@@ -3,6 +3,7 @@
 #include <span>
 
 #include "shardwise/shard/box.h"
+#include "shardwise/shard/error.h"
 
 namespace shardwise {
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "shardwise/shard/box.h"
+#include "shardwise/shard/error.h"
 #include "shardwise/shard/plan/packed_boxes.h"
 #include "shardwise/shard/sharding.h"
 

@@ -11,6 +11,7 @@
 
 #include "shardwise/shard/box.h"
 #include "shardwise/shard/device_order.h"
+#include "shardwise/shard/error.h"
 #include "shardwise/shard/plan/packed_boxes.h"
 #include "shardwise/shard/plan/piece_list.h"
 #include "shardwise/shard/sharding.h"

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "shardwise/shard/device_order.h"
+#include "shardwise/shard/error.h"
 #include "shardwise/shard/mesh.h"
 
 namespace shardwise {

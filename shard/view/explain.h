@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "shardwise/shard/error.h"
 #include "shardwise/shard/plan/transfer_plan.h"
 #include "shardwise/shard/sharding.h"
 

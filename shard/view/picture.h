@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "shardwise/shard/error.h"
 #include "shardwise/shard/sharding.h"
 
 namespace shardwise {

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "shardwise/shard/error.h"
 #include "shardwise/shard/sharding.h"
 
 namespace shardwise {

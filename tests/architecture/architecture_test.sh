@@ -230,4 +230,11 @@ while read -r header page word _; do
   [[ -f $page ]] && grep -qwF "$word" "$page" || breach "$users says of $header that $page names $word; it does not"
 done < $users
 
+# 14. A public header whose comments say what is thrown includes shard/error.h, so that catch (const Error&) compiles.
+for header in $headers; do
+  [[ $header == shard/error.h ]] || ! grep -qE '//.*\b[Tt]hrows\b' "$header" ||
+    grep -q '^#include "shardwise/shard/error.h"' "$header" ||
+    breach "$header says what is thrown and does not include shard/error.h"
+done
+
 exit $failed
