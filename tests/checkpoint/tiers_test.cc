@@ -89,6 +89,16 @@ class Tiers : public testing::Test {
     }
   }
 
+  /// That both of two hosts have the files of both processes, and the same bytes in them.
+  void expect_copies(const std::string& step) const {
+    for (const char* file : {"shards-00000-of-00002.h5", "shards-00001-of-00002.h5"}) {
+      const fs::path first = host(0) / "process-00000" / step / file,
+                     second = host(1) / "process-00001" / step / file;
+      ASSERT_TRUE(fs::exists(first) && fs::exists(second)) << file;
+      EXPECT_TRUE(file_bytes(first) == file_bytes(second)) << file;
+    }
+  }
+
   const TempDir dir_;
 };
 
@@ -225,7 +235,11 @@ TEST_F(Tiers, EveryFileOperationThatFailsIsToldToAll) {
       manager.save(2, sources_of(at_step(2)));
     });
     met = files->operations() >= at;
-    if (errors[1].empty()) continue;
+    if (errors[1].empty()) {
+      EXPECT_THAT(errors, Each(""));
+      expect_copies("step-00000002");
+      continue;
+    }
     ++failed;
     EXPECT_THAT(errors, Each(HasSubstr("injected")));
     const auto later = on_ranks(2, 1, {}, [&](Devices& devices, TieredManager& tiers) {
@@ -239,6 +253,72 @@ TEST_F(Tiers, EveryFileOperationThatFailsIsToldToAll) {
     EXPECT_THAT(later, Each(""));
   }
   EXPECT_GT(failed, 10);
+}
+
+// Rank 0 cannot read its own file from the start, to send it; rank 1 has to say so.
+TEST_F(Tiers, ASaveWithoutItsCopiesFailsOnAllRanks) {
+  const auto tensors = model(Mesh::line(12), "0,-", 1);
+  const auto files = std::make_shared<HookedFileSystem>(
+      [](std::string_view, const fs::path&) {},
+      [&](const fs::path& path, std::uint64_t offset, std::size_t) {
+        if (path.filename() != "shards-00000-of-00002.h5" || offset != 0) return;
+        throw Error(ErrorCode::io, "read " + path.string() + ": Input/output error");
+      });
+  const auto errors =
+      on_ranks(2, 1, {.local = {.copies = 1}, .file_system = files},
+               [&](Devices&, TieredManager& tiers) { tiers.save(1, sources_of(tensors)); });
+  EXPECT_THAT(errors, Each(AllOf(HasSubstr("save step 1: "),
+                                 HasSubstr("copy shards-00000-of-00002.h5 from rank 0 to rank 1: "
+                                           "read "),
+                                 HasSubstr("Input/output error"))));
+  for (int rank = 0; rank < 2; ++rank) {
+    EXPECT_TRUE(fs::is_empty(host(rank) / ("process-0000" + std::to_string(rank))));
+  }
+}
+
+/// Loses what is written to files of a name, as a bad disk does: zeros are there instead.
+class LosingFileSystem final : public ForwardingFileSystem {
+ public:
+  LosingFileSystem(fs::path folder, std::string name)
+      : folder_(std::move(folder)), name_(std::move(name)) {}
+
+ private:
+  class LosingFile final : public ForwardingFile {
+   public:
+    using ForwardingFile::ForwardingFile;
+    void write_at(std::uint64_t offset, const std::byte*, std::size_t size) override {
+      const std::vector<std::byte> zeros(size);
+      real().write_at(offset, zeros.data(), size);
+    }
+    void write_runs(std::uint64_t offset, std::span<const WriteRun> runs) override {
+      File::write_runs(offset, runs);
+    }
+  };
+
+  std::unique_ptr<File> wrapped(std::unique_ptr<File> file, const fs::path& path) override {
+    const bool is_it = path.string().starts_with(folder_.string()) && path.filename() == name_;
+    return is_it ? std::make_unique<LosingFile>(std::move(file)) : std::move(file);
+  }
+
+  const fs::path folder_;
+  const std::string name_;
+};
+
+// A process's own file, and the copy that it has got.
+TEST_F(Tiers, ASaveLooksAtEachFileBeforeItCommits) {
+  const auto tensors = model(Mesh::line(12), "0,-", 1);
+  for (const char* name : {"shards-00000-of-00002.h5", "shards-00001-of-00002.h5"}) {
+    SCOPED_TRACE(name);
+    for (const auto& entry : fs::directory_iterator(dir_.path())) fs::remove_all(entry);
+    const auto files = std::make_shared<LosingFileSystem>(host(1), name);
+    const auto errors =
+        on_ranks(2, 1, {.local = {.copies = 1}, .file_system = files},
+                 [&](Devices&, TieredManager& tiers) { tiers.save(1, sources_of(tensors)); });
+    EXPECT_THAT(errors, Each(AllOf(HasSubstr("description of "), HasSubstr(name))));
+    for (int rank = 0; rank < 2; ++rank) {
+      EXPECT_TRUE(fs::is_empty(host(rank) / ("process-0000" + std::to_string(rank))));
+    }
+  }
 }
 
 /// Changes a byte in the middle of a file, which keeps its size.

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <memory>
+#include <numeric>
+#include <vector>
 
 #include "shardwise/checkpoint/detail/lanes/lanes.h"
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
@@ -26,23 +28,36 @@ std::unique_ptr<File> open_written(FileSystem& file_system, const std::filesyste
   return file;
 }
 
+// If there are not too many, their pieces are added to the manifest.
+void check_each(FileSystem& file_system, const std::filesystem::path& attempt, Manifest& manifest,
+                std::span<const std::size_t> numbers) {
+  if (numbers.size() > kMostFilesReadAtOnce) {
+    return run_lanes(
+        {.jobs = numbers.size(), .lanes = kLanes, .run = [&](std::size_t job, std::size_t) {
+           FileEntry& entry = manifest.files[numbers[job]];
+           read_file_description(*open_written(file_system, attempt, entry),
+                                 (attempt / entry.name).string(), entry);
+         }});
+  }
+  for (const std::size_t f : numbers) {
+    const auto file = open_written(file_system, attempt, manifest.files[f]);
+    static_cast<void>(read_file_pieces(*file, attempt, manifest, f));
+  }
+}
+
 }  // namespace
 
 void check_written_files(FileSystem& file_system, const std::filesystem::path& attempt,
                          Manifest manifest) {
-  const std::size_t files = manifest.files.size();
-  if (files > kMostFilesReadAtOnce) {
-    return run_lanes({.jobs = files, .lanes = kLanes, .run = [&](std::size_t f, std::size_t) {
-                        FileEntry& entry = manifest.files[f];
-                        read_file_description(*open_written(file_system, attempt, entry),
-                                              (attempt / entry.name).string(), entry);
-                      }});
-  }
-  for (std::size_t f = 0; f < files; ++f) {
-    const auto file = open_written(file_system, attempt, manifest.files[f]);
-    static_cast<void>(read_file_pieces(*file, attempt, manifest, f));
-  }
-  check_no_file_missing(manifest, attempt);
+  std::vector<std::size_t> all(manifest.files.size());
+  std::iota(all.begin(), all.end(), std::size_t{0});
+  check_each(file_system, attempt, manifest, all);
+  if (all.size() <= kMostFilesReadAtOnce) check_no_file_missing(manifest, attempt);
+}
+
+void check_written_files(FileSystem& file_system, const std::filesystem::path& attempt,
+                         Manifest manifest, std::span<const std::size_t> numbers) {
+  check_each(file_system, attempt, manifest, numbers);
 }
 
 }  // namespace shardwise::detail

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstddef>
 #include <filesystem>
+#include <span>
 
 #include "shardwise/checkpoint/detail/format/manifest.h"
 #include "shardwise/storage/file.h"
@@ -13,5 +15,9 @@ namespace shardwise::detail {
 /// a manifest of version 2 without pieces. Throws corrupt, not_found, io.
 void check_written_files(FileSystem& file_system, const std::filesystem::path& attempt,
                          Manifest manifest);
+
+/// The same of some of its files, by their numbers in the manifest.
+void check_written_files(FileSystem& file_system, const std::filesystem::path& attempt,
+                         Manifest manifest, std::span<const std::size_t> numbers);
 
 }  // namespace shardwise::detail

@@ -215,7 +215,7 @@ Attempt& Assembly::staging() {
 
 void Assembly::take(std::span<const FileTransfer> transfers) {
   const fs::path target = missing_.empty() ? fs::path() : staging().directory();
-  const std::vector<std::size_t> failed = transfer_files(
+  const std::vector<FailedTransfer> failed = transfer_files(
       group_, files_, transfers,
       [&](const std::string& name) { return held_.paths.at(number_of(name)).front(); }, target);
   if (missing_.empty()) return;
@@ -225,10 +225,10 @@ void Assembly::take(std::span<const FileTransfer> transfers) {
     const FileTransfer& transfer = transfers[i];
     if (transfer.to != group_.rank()) continue;
     const std::int64_t file = number_of(transfer.name);
-    if (std::ranges::find(failed, i) != failed.end()) {
-      bad_.push_back({file, transfer.from,
-                      fmt::format("take {} from rank {}: it could not be read there", transfer.name,
-                                  transfer.from)});
+    if (const auto at = std::ranges::find(failed, i, &FailedTransfer::number); at != failed.end()) {
+      bad_.push_back(
+          {file, transfer.from,
+           fmt::format("take {} from rank {}: {}", transfer.name, transfer.from, at->problem)});
       continue;
     }
     check(checkpoint, file, transfer.from);

@@ -1,8 +1,11 @@
 #include "shardwise/checkpoint/detail/together/file_transfer.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -30,7 +33,11 @@ std::vector<std::vector<std::size_t>> waves_of(std::span<const FileTransfer> tra
   return waves;
 }
 
-/// A file that is read to be sent. When it cannot be read, its parts are empty.
+// Each message ends in a byte that says what is before it: a part of the file, or the sender's
+// error.
+constexpr std::byte kPart{1}, kProblem{0};
+
+/// A file that is read to be sent. If it cannot be read, its messages say why.
 class SentFile {
  public:
   SentFile(FileSystem& file_system, const std::filesystem::path& path) {
@@ -38,9 +45,13 @@ class SentFile {
   }
 
   Bytes part(std::uint64_t at, std::uint64_t bytes) {
-    Bytes part(bytes);
-    if (file_) attempt([&] { file_->read_at(at, part.data(), part.size()); });
-    return file_ ? std::move(part) : Bytes();
+    Bytes message(bytes + 1, kPart);
+    if (file_) attempt([&] { file_->read_at(at, message.data(), bytes); });
+    if (file_) return message;
+    const auto text = std::as_bytes(std::span(problem_));
+    message.assign(text.begin(), text.end());
+    message.push_back(kProblem);
+    return message;
   }
 
  private:
@@ -48,12 +59,14 @@ class SentFile {
   void attempt(Read&& read) {
     try {
       read();
-    } catch (const Error&) {
+    } catch (const Error& e) {
       file_ = nullptr;
+      problem_ = e.what();
     }
   }
 
   std::unique_ptr<File> file_;
+  std::string problem_;
 };
 
 /// A file that is written as its parts come.
@@ -65,33 +78,40 @@ class TakenFile {
     file_ = file_system_.create(path_, Caching::cached);
   }
 
-  void put(std::uint64_t at, const Bytes& part, std::uint64_t expected) {
-    arrives_ = arrives_ && part.size() == expected;
-    if (arrives_) file_->write_at(at, part.data(), part.size());
+  void put(std::uint64_t at, const Bytes& message, std::uint64_t expected) {
+    if (!problem_.empty()) return;
+    const std::size_t size = message.empty() ? 0 : message.size() - 1;
+    if (!message.empty() && message.back() == kProblem) {
+      problem_ = std::string(reinterpret_cast<const char*>(message.data()), size);
+    } else if (size != expected) {
+      problem_ = fmt::format("found {} bytes at {}, needed {}", size, at, expected);
+    } else {
+      file_->write_at(at, message.data(), size);
+    }
   }
 
-  /// Whether all of it has come; else it is removed.
-  bool finish() {
-    if (arrives_) file_->sync();
+  /// Empty if all of it has come; else the file is removed, and this is why.
+  const std::string& finish() {
+    if (problem_.empty()) file_->sync();
     file_->close();
-    if (!arrives_) file_system_.remove(path_);
-    return arrives_;
+    if (!problem_.empty()) file_system_.remove(path_);
+    return problem_;
   }
 
  private:
   FileSystem& file_system_;
   const std::filesystem::path path_;
   std::unique_ptr<File> file_;
-  bool arrives_ = true;
+  std::string problem_;
 };
 
 }  // namespace
 
-std::vector<std::size_t> transfer_files(
+std::vector<FailedTransfer> transfer_files(
     const ProcessGroup& group, FileSystem& file_system, std::span<const FileTransfer> transfers,
     const std::function<std::filesystem::path(const std::string& name)>& source,
     const std::filesystem::path& target) {
-  std::vector<std::size_t> failed;
+  std::vector<FailedTransfer> failed;
   for (const std::vector<std::size_t>& wave : waves_of(transfers, group.size())) {
     std::uint64_t most = 0;
     const FileTransfer *sent = nullptr, *taken = nullptr;
@@ -127,7 +147,10 @@ std::vector<std::size_t> transfer_files(
         out->put(at, part, size(*taken));
       }
     }
-    if (out && !out->finish()) failed.push_back(number);
+    if (!out) continue;
+    if (const std::string& problem = out->finish(); !problem.empty()) {
+      failed.push_back({number, problem});
+    }
   }
   return failed;
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -21,15 +22,21 @@ struct FileTransfer {
   bool operator==(const FileTransfer&) const = default;
 };
 
+/// A transfer that did not arrive.
+struct FailedTransfer {
+  std::size_t number;   ///< in the list of transfers
+  std::string problem;  ///< why its sender could not read the file, or what came instead
+};
+
 /// Copies files between processes that see no common file system. All processes of the group call
 /// it with the same list. `source` says where this process has a file; what it gets goes to
 /// `target` under its name and is on the disk then, but nobody has looked at its bytes. Each
 /// process sends one file and takes one at a time, in parts of 8 MiB; it may be both.
 ///
-/// Returns the numbers of those transfers to this process that did not arrive, of which it has no
-/// file: the sender could not read the file, or a part came with another size. Throws io if a file
-/// cannot be written, cancelled if another process fails.
-std::vector<std::size_t> transfer_files(
+/// Returns those transfers to this process that did not arrive, of which it has no file: the sender
+/// could not read the file, or a part came with another size. Throws io if a file cannot be
+/// written, cancelled if another process fails.
+[[nodiscard]] std::vector<FailedTransfer> transfer_files(
     const ProcessGroup& group, FileSystem& file_system, std::span<const FileTransfer> transfers,
     const std::function<std::filesystem::path(const std::string& name)>& source,
     const std::filesystem::path& target);

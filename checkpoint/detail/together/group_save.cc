@@ -236,11 +236,13 @@ class GroupSave {
     return {attempt.directory(), attempt.is_reused(), is_shared() && !is_local(), is_resumable()};
   }
 
-  // Every rank, if each has a root of its own: gives and takes copies, and commits when all have
-  // come so far. If one of them cannot, the others take back what they have committed.
+  // Every rank, if each has a root of its own: gives and takes copies, looks at all its files, and
+  // commits when all have come so far. If one of them cannot, the others take back what they have
+  // committed.
   SaveStats commit_locally(Attempt& attempt, const Manifest& manifest, std::string_view text,
                            SaveStats stats) const {
     copy_to_others(attempt, manifest);
+    check_own_directory(attempt, manifest);
     clear_unlisted(attempt, manifest);
     complete(context_.file_system, attempt.directory(), text, {});
     group_.barrier();
@@ -255,20 +257,43 @@ class GroupSave {
     return stats;
   }
 
-  // Each process's files to those that are to have copies.
+  // The rank that writes a file, then those that get copies of it.
+  std::vector<int> holders_of(const FileEntry& file) const {
+    std::vector<int> ranks{static_cast<int>(file.writer / options_.writers) *
+                           options_.processes_per_file};
+    for (int copy = 1; copy <= context_.local_roots->copies; ++copy) {
+      ranks.push_back((ranks.front() + copy * context_.local_roots->processes_per_host) %
+                      group_.size());
+    }
+    return ranks;
+  }
+
+  // Each process's files to those that get copies. Throws io if one does not arrive here.
   void copy_to_others(const Attempt& attempt, const Manifest& manifest) const {
     std::vector<FileTransfer> transfers;
     for (const FileEntry& file : manifest.files) {
-      const int from =
-          static_cast<int>(file.writer / options_.writers) * options_.processes_per_file;
-      for (int copy = 1; copy <= context_.local_roots->copies; ++copy) {
-        const int to = (from + copy * context_.local_roots->processes_per_host) % group_.size();
-        transfers.push_back({from, to, file.name, file.bytes});
+      const std::vector<int> ranks = holders_of(file);
+      for (std::size_t copy = 1; copy < ranks.size(); ++copy) {
+        transfers.push_back({ranks.front(), ranks[copy], file.name, file.bytes});
       }
     }
-    transfer_files(
+    const std::vector<FailedTransfer> failed = transfer_files(
         group_, context_.file_system, transfers,
         [&](const std::string& name) { return attempt.directory() / name; }, attempt.directory());
+    if (failed.empty()) return;
+    const FileTransfer& transfer = transfers[failed.front().number];
+    throw Error(ErrorCode::io, fmt::format("copy {} from rank {} to rank {}: {}", transfer.name,
+                                           transfer.from, transfer.to, failed.front().problem));
+  }
+
+  // This process's own files and the copies that it has got.
+  void check_own_directory(const Attempt& attempt, const Manifest& manifest) const {
+    std::vector<std::size_t> numbers;
+    for (std::size_t f = 0; f < manifest.files.size(); ++f) {
+      const std::vector<int> ranks = holders_of(manifest.files[f]);
+      if (std::ranges::find(ranks, group_.rank()) != ranks.end()) numbers.push_back(f);
+    }
+    check_written_files(context_.file_system, attempt.directory(), manifest, numbers);
   }
 
   void check_is_there(const std::filesystem::path& directory) const {
