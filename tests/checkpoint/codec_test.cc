@@ -9,6 +9,7 @@
 
 #include "checkpoint/decoded.h"
 #include "shardwise/shard/error.h"
+#include "testing/errors.h"
 
 namespace shardwise::detail {
 namespace {
@@ -48,6 +49,14 @@ Bytes encoded(const Bytes& chunk, std::size_t element_bytes, Effort effort) {
   Bytes out(chunk.size());
   out.resize(Encoder().encode(chunk, element_bytes, effort, out));
   return out;
+}
+
+TEST(Encoder, RefusesAnotherZstdThanItWasCompiledWith) {
+  EXPECT_NO_THROW(Encoder());
+  const std::string text = message_of(ErrorCode::unsupported, [] { check_zstd_version(16'007); });
+  EXPECT_THAT(text, testing::MatchesRegex("compress chunks: found zstd 1\\.60\\.7, needed "
+                                          "1\\.[0-9]+\\.[0-9]+, which this library was compiled "
+                                          "with"));
 }
 
 TEST(Codec, DecodesWhatItEncoded) {

@@ -12,6 +12,7 @@
 #include <array>
 #include <cstdint>
 #include <new>
+#include <string>
 #include <vector>
 
 #include "shardwise/checkpoint/detail/codec/zstd/frame_writer.h"
@@ -54,6 +55,10 @@ std::size_t check(std::size_t result, const char* what) {
   return result;
 }
 
+std::string version_text(unsigned number) {
+  return fmt::format("{}.{}.{}", number / 10'000, number / 100 % 100, number % 100);
+}
+
 /// True if some values of byte b of the elements are clearly more frequent than others, by a
 /// sample.
 bool is_skewed(std::span<const std::byte> chunk, std::size_t element_bytes, std::size_t b) {
@@ -73,6 +78,14 @@ bool is_skewed(std::span<const std::byte> chunk, std::size_t element_bytes, std:
 }
 
 }  // namespace
+
+void check_zstd_version(unsigned found) {
+  if (found == ZSTD_VERSION_NUMBER) return;
+  throw Error(ErrorCode::unsupported,
+              fmt::format("compress chunks: found zstd {}, needed {}, which this library was "
+                          "compiled with",
+                          version_text(found), version_text(ZSTD_VERSION_NUMBER)));
+}
 
 struct Encoder::Impl {
   ZSTD_CCtx* zstd = ZSTD_createCCtx();
@@ -134,6 +147,7 @@ struct Encoder::Impl {
 };
 
 Encoder::Encoder() : impl_(std::make_unique<Impl>()) {
+  check_zstd_version(ZSTD_versionNumber());
   if (impl_->zstd == nullptr) throw std::bad_alloc();
 }
 

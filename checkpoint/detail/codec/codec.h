@@ -31,10 +31,15 @@ struct CodecChoice {
 CodecChoice choose_codec(Codec wanted, std::span<const std::byte> sample,
                          std::size_t element_bytes);
 
+/// The encoder uses parameters of zstd whose meaning is promised for one version only. Throws
+/// unsupported, naming both, unless the process's zstd (its ZSTD_versionNumber()) is the one that
+/// this library was compiled with.
+void check_zstd_version(unsigned found);
+
 /// Compression state of one worker. Thread-compatible.
 class Encoder {
  public:
-  Encoder();
+  Encoder();  ///< calls check_zstd_version()
   ~Encoder();
   Encoder(const Encoder&) = delete;
   Encoder& operator=(const Encoder&) = delete;
