@@ -18,8 +18,9 @@ namespace shardwise {
 
 class FileSystem;
 namespace detail {
+struct Internals;
 struct RootTerms;
-}
+}  // namespace detail
 
 /// A save under way; made by itself, one that is done and saved nothing. Thread-safe; copies refer
 /// to the same save.
@@ -31,12 +32,12 @@ class PendingSave {
   /// older checkpoints are as they were.
   SaveStats wait() const;
 
-  /// Returns when it has ended; whether it is committed. The error stays for wait().
-  bool settle() const;
-
  private:
   friend class CheckpointManager;
+  friend struct detail::Internals;
   struct State;
+  bool settle() const;
+
   std::shared_ptr<State> state_;
 };
 
@@ -110,10 +111,6 @@ class CheckpointManager {
   /// if the program goes to another one. Throws io, invalid_argument.
   explicit CheckpointManager(const std::filesystem::path& root, ManagerOptions options = {});
 
-  /// For reshard_checkpoint and TieredManager, which say more of the root.
-  CheckpointManager(const std::filesystem::path& root, ManagerOptions options,
-                    const detail::RootTerms& terms);
-
   /// Waits for the save under way. Cannot throw its error: call close() to see it.
   ~CheckpointManager();
   CheckpointManager(const CheckpointManager&) = delete;
@@ -159,6 +156,10 @@ class CheckpointManager {
   GarbageReport collect_garbage(const GarbageOptions& options = {});
 
  private:
+  friend struct detail::Internals;
+  CheckpointManager(const std::filesystem::path& root, ManagerOptions options,
+                    const detail::RootTerms& terms);
+
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };

@@ -16,6 +16,10 @@
 
 namespace shardwise {
 
+namespace detail {
+struct Internals;
+}
+
 /// Where a box of a tensor is wanted: row-major, native endian.
 struct BoxTarget {
   std::size_t tensor;  ///< number in CheckpointReader::tensors()
@@ -106,10 +110,7 @@ class CheckpointReader final : public BoxReader {
   bool pinned() const;
 
  private:
-  friend struct TierStep;
-
-  /// `as_needed`: opens shard files only when something of them is read, however few there are, and
-  /// does not notice before that one is not there.
+  friend struct detail::Internals;
   CheckpointReader(const std::filesystem::path& directory, const ReadOptions& options,
                    bool as_needed);
 

@@ -7,13 +7,13 @@
 #include <utility>
 
 #include "shardwise/checkpoint/detail/format/step_name.h"
+#include "shardwise/checkpoint/detail/internals.h"
 #include "shardwise/checkpoint/detail/read/cached_reader.h"
 #include "shardwise/checkpoint/detail/read/chunk_reader.h"
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
 #include "shardwise/checkpoint/detail/reshard/new_shardings.h"
 #include "shardwise/checkpoint/detail/root/names.h"
 #include "shardwise/checkpoint/detail/root/pin.h"
-#include "shardwise/checkpoint/detail/together/terms.h"
 #include "shardwise/checkpoint/detail/write/staging.h"
 #include "shardwise/checkpoint/manager.h"
 #include "shardwise/checkpoint/read_options.h"
@@ -64,7 +64,8 @@ SaveStats reshard(const BoxReader& source, const ReshardTarget& target, const Me
   manager_options.group = options.group;
   manager_options.devices = detail::last_device(mesh) + 1;
   manager_options.file_system = options.file_system;
-  CheckpointManager manager(target.root, manager_options, {.resume_key = std::move(resume_key)});
+  CheckpointManager manager = detail::Internals::manager(target.root, manager_options,
+                                                         {.resume_key = std::move(resume_key)});
   return manager.save(target.step, std::move(sources), std::move(options.save));
 }
 

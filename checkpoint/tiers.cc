@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "shardwise/checkpoint/detail/format/step_name.h"
+#include "shardwise/checkpoint/detail/internals.h"
 #include "shardwise/checkpoint/detail/root/root.h"
 #include "shardwise/checkpoint/detail/tiers/assembly.h"
 #include "shardwise/checkpoint/detail/tiers/inventory.h"
@@ -95,7 +96,8 @@ std::string TierStep::to_string() const {
 }
 
 CheckpointReader TierStep::open(const ReadOptions& options) const {
-  return CheckpointReader(step.directory, options, tier == Tier::fast);
+  return tier == Tier::fast ? detail::Internals::reader_as_needed(step.directory, options)
+                            : CheckpointReader(step.directory, options);
 }
 
 struct TieredManager::Impl {
@@ -104,7 +106,8 @@ struct TieredManager::Impl {
         files(options.file_system ? options.file_system : posix_file_system()),
         fast(made(*files, fast_root)),
         own(fast / detail::process_directory(options.group.rank())),
-        fast_manager(own, fast_options(options), {.local_roots = options.local}),
+        fast_manager(
+            detail::Internals::manager(own, fast_options(options), {.local_roots = options.local})),
         durable_manager(durable_root, durable_options(options, drained_to(files, options))) {}
 
   /// In the background if there are no statistics to be filled.
@@ -175,7 +178,7 @@ void TieredManager::Impl::start_drain(std::int64_t step, std::span<const TensorS
                         onward = std::move(onward)]() mutable {
     try {
       reader->open([&] {
-        if (pending.settle()) return fast_manager.step(step).directory;
+        if (detail::Internals::settle(pending)) return fast_manager.step(step).directory;
         throw Error(ErrorCode::cancelled,
                     fmt::format("take step {} on to the durable root: it was not saved", step));
       });

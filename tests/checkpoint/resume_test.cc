@@ -10,7 +10,7 @@
 #include <mutex>
 #include <set>
 
-#include "shardwise/checkpoint/detail/together/terms.h"
+#include "shardwise/checkpoint/detail/internals.h"
 #include "shardwise/checkpoint/manager.h"
 #include "shardwise/checkpoint/reader.h"
 #include "shardwise/checkpoint/reshard.h"
@@ -139,14 +139,15 @@ TEST(Resume, KeepsWhatIsWholeWhereverItWasKilled) {
     SCOPED_TRACE(at);
     const fs::path root = dir / std::to_string(at);
     const bool killed = is_killed([&] {
-      CheckpointManager(root, options_with(killing(at)), key_of("k"))
+      detail::Internals::manager(root, options_with(killing(at)), key_of("k"))
           .save(1, sources_of(model()), save);
     });
     if (!killed) break;
     const std::set<std::string> kept = whole_files(root);
     most_kept = std::max(most_kept, kept.size());
     Created created;
-    CheckpointManager manager(root, options_with(created.file_system()), key_of("k"));
+    CheckpointManager manager =
+        detail::Internals::manager(root, options_with(created.file_system()), key_of("k"));
     const bool committed_before = fs::exists(root / "step-00000001");
     const fs::path step = committed_before ? root / "step-00000001"
                                            : manager.save(1, sources_of(model()), save).directory;
@@ -165,7 +166,7 @@ TEST(Resume, IsForTheSameKeyAndWholeFilesAlone) {
     for (int at = 1; whole_files(root).size() < 2; ++at) {
       fs::remove_all(root);
       ASSERT_TRUE(is_killed([&] {
-        CheckpointManager(root, options_with(killing(at)), key_of("k"))
+        detail::Internals::manager(root, options_with(killing(at)), key_of("k"))
             .save(1, sources_of(model()), save);
       }));
     }
@@ -174,7 +175,8 @@ TEST(Resume, IsForTheSameKeyAndWholeFilesAlone) {
     fs::remove_all(root);
     leave_attempt();
     Created created;
-    CheckpointManager manager(root, options_with(created.file_system()), key_of(key));
+    CheckpointManager manager =
+        detail::Internals::manager(root, options_with(created.file_system()), key_of(key));
     EXPECT_THAT(left_in(root), IsEmpty());
     manager.save(1, sources_of(model()), save);
     EXPECT_TRUE(created.names().contains("shards-00000-of-00005.h5"));
@@ -188,7 +190,8 @@ TEST(Resume, IsForTheSameKeyAndWholeFilesAlone) {
       fs::resize_file(entry.path(), fs::file_size(entry.path()) - 1);
   }
   Created created;
-  CheckpointManager manager(root, options_with(created.file_system()), key_of("k"));
+  CheckpointManager manager =
+      detail::Internals::manager(root, options_with(created.file_system()), key_of("k"));
   const fs::path step = manager.save(1, sources_of(model()), save).directory;
   EXPECT_TRUE(created.names().contains(name));
   EXPECT_TRUE(verify_checkpoint(step).ok());

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "shardwise/checkpoint/detail/together/terms.h"
+#include "shardwise/checkpoint/detail/internals.h"
 #include "shardwise/checkpoint/manager.h"
 #include "testing/host_tensor.h"
 #include "testing/socket_transport.h"
@@ -55,8 +55,9 @@ inline GroupOutcome group_save(const std::filesystem::path& root, std::int64_t s
         manager_options.group = ProcessGroup(transport, options.timeout);
         manager_options.devices = options.devices;
         if (options.file_system) manager_options.file_system = options.file_system(rank);
-        CheckpointManager manager(options.root ? options.root(rank) : root, manager_options,
-                                  options.terms ? options.terms(rank) : detail::RootTerms());
+        CheckpointManager manager =
+            detail::Internals::manager(options.root ? options.root(rank) : root, manager_options,
+                                       options.terms ? options.terms(rank) : detail::RootTerms());
         if (options.when_open) options.when_open(rank);
         outcome.stats[static_cast<std::size_t>(rank)] =
             manager.save(step, options.sources ? options.sources(rank) : sources, options.save);
