@@ -80,7 +80,7 @@ struct ManagerOptions {
   /// 2^40.
   std::int64_t devices = 0;
 
-  /// For tests; null is the real one.
+  /// Reads and writes all files; null: posix_file_system().
   std::shared_ptr<FileSystem> file_system = nullptr;
 };
 

@@ -35,7 +35,7 @@ struct ReadOptions {
   /// Must not read with the same reader.
   ProgressFunction progress = nullptr;
 
-  /// For tests; null is the real one.
+  /// Reads and writes all files; null: posix_file_system().
   std::shared_ptr<FileSystem> file_system = nullptr;
 };
 

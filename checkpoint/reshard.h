@@ -69,7 +69,8 @@ struct ReshardOptions {
   /// that. More processes than devices have nothing to do.
   ProcessGroup group = {};
 
-  std::shared_ptr<FileSystem> file_system = nullptr;  ///< for tests; null is the real one
+  /// Reads and writes all files; null: posix_file_system().
+  std::shared_ptr<FileSystem> file_system = nullptr;
 };
 
 /// Where a reshard writes: one step of the checkpoints in a root directory.

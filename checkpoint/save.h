@@ -85,7 +85,9 @@ struct EncodeOptions {
 
   int threads = 0;  ///< that gather, compress and hash; 0: as many as the machine has cores
   ProgressFunction progress = nullptr;
-  std::shared_ptr<FileSystem> file_system = nullptr;  ///< for tests; null is the real one
+
+  /// Reads and writes all files; null: posix_file_system().
+  std::shared_ptr<FileSystem> file_system = nullptr;
 };
 
 /// What a checkpoint holds beside its tensors.

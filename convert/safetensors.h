@@ -70,7 +70,9 @@ struct ExportOptions {
 
   int threads = 0;  ///< that decode a checkpoint; 0: as many as the machine has cores
   ProgressFunction progress = nullptr;
-  std::shared_ptr<FileSystem> file_system = nullptr;  ///< for tests; null is the real one
+
+  /// Reads and writes all files; null: posix_file_system().
+  std::shared_ptr<FileSystem> file_system = nullptr;
 };
 
 /// What an export has written.
