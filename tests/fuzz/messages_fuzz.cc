@@ -1,12 +1,17 @@
 // What the processes of a save tell each other: any bytes whose hash is right are taken or refused
 // with an Error; what is taken is sent again as the same, and lists that are taken make a manifest
-// or are refused.
+// or are refused. And what processes of other machines leave in a root: names and leases are not
+// ours, or say what we would write.
 
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "fuzz/require.h"
+#include "shardwise/checkpoint/detail/format/step_name.h"
+#include "shardwise/checkpoint/detail/root/lease.h"
+#include "shardwise/checkpoint/detail/root/names.h"
 #include "shardwise/checkpoint/detail/together/messages.h"
 #include "shardwise/checkpoint/detail/together/packer.h"
 #include "shardwise/checkpoint/detail/together/record.h"
@@ -53,6 +58,31 @@ void publish(const Bytes& list) {
   }
 }
 
+void check_left(std::string_view text) {
+  using detail::HiddenKind;
+  if (const auto step = detail::parse_step_name(text)) {
+    require(detail::to_string(*step) == text, "step name", text);
+  }
+  if (const auto hidden = detail::parse_hidden_name(text)) {
+    const std::string& stem = hidden->stem;
+    require(text.find(stem) != std::string_view::npos, "stem", text);
+    if (hidden->kind == HiddenKind::attempt) {
+      require(detail::attempt_name(stem) == text, "attempt", text);
+    } else if (hidden->kind == HiddenKind::lease) {
+      require(detail::lease_name(stem) == text, "lease", text);
+    } else if (hidden->kind == HiddenKind::unfinished_lease) {
+      require(detail::unfinished_lease_name(stem) == text, "unfinished lease", text);
+    } else if (hidden->kind == HiddenKind::pin) {
+      require(detail::parse_step_name(stem).has_value(), "pin", text);
+    }
+  }
+  if (const auto owner = detail::parse_lease(text)) {
+    const std::string printed = detail::print_lease(*owner);
+    const auto again = detail::parse_lease(printed);
+    require(again && detail::print_lease(*again) == printed, "lease's text", text);
+  }
+}
+
 }  // namespace
 }  // namespace shardwise
 
@@ -66,6 +96,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   check("outcome", message, [](const Bytes& m) { return detail::decode_outcome(m, 16); });
   check("question", message, [](const Bytes& m) { return detail::decode_question(m); });
   publish(message);
+  check_left({reinterpret_cast<const char*>(data), size});
   try {
     static_cast<void>(detail::decode_latest(message, "root"));
   } catch (const Error&) {

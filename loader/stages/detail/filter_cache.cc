@@ -9,7 +9,6 @@
 #include <system_error>
 #include <utility>
 
-#include "shardwise/loader/detail/files/input_file.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/storage/hash.h"
 
@@ -46,7 +45,11 @@ std::optional<std::vector<std::uint64_t>> read_filter_cache(const std::filesyste
                                                             const FilterKey& key) {
   std::error_code unknown;
   if (!std::filesystem::exists(path, unknown) && !unknown) return std::nullopt;
-  const InputFile file(path);
+  return read_filter_cache(InputFile(path), key);
+}
+
+std::optional<std::vector<std::uint64_t>> read_filter_cache(const InputFile& file,
+                                                            const FilterKey& key) {
   FilterHeader header{};
   const std::size_t header_bytes = file.read_at(0, std::as_writable_bytes(std::span(header)));
   if (header_bytes < sizeof(std::uint64_t) || header[0] != kFilterMagic) {

@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "shardwise/loader/detail/files/input_file.h"
 #include "shardwise/storage/file.h"
 
 namespace shardwise::detail {
@@ -23,6 +24,10 @@ struct FilterKey {
 /// damaged or cut short. Throws corrupt if it is not a file of this kind, which must not be
 /// replaced; io.
 std::optional<std::vector<std::uint64_t>> read_filter_cache(const std::filesystem::path& path,
+                                                            const FilterKey& key);
+
+/// The same of an open file.
+std::optional<std::vector<std::uint64_t>> read_filter_cache(const InputFile& file,
                                                             const FilterKey& key);
 
 /// Replaces the file in one step, or leaves it as it is. The constructor makes a temporary file
