@@ -28,10 +28,11 @@ struct ShardWriter {
 using ShardRecord = Bytes;
 
 /// Writes the shard file of one writer into the directory of an attempt, which may be another
-/// process's; it is on the disk when this returns. A tensor with a sharding: the parts that are
-/// this writer's, of which those that other writers hold, too, are divided among them by bytes. One
-/// with boxes: exactly these. One with neither: its part of a tensor that every writer has. Throws
-/// as CheckpointManager::save does, and not_found if the directory is not there.
+/// process's; it is on the disk when this returns. Of a tensor with a sharding it writes this
+/// writer's boxes; a box that several writers hold is divided among them by bytes. Of a tensor with
+/// boxes it writes exactly these. A tensor with neither is whole on every writer, and is divided
+/// among all by bytes. Throws as CheckpointManager::save does, and not_found if the directory is
+/// not there.
 ShardRecord write_shards(const std::filesystem::path& directory, const ShardWriter& writer,
                          std::vector<TensorSource> sources, const EncodeOptions& options = {});
 

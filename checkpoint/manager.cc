@@ -287,7 +287,7 @@ struct CheckpointManager::Impl {
       const bool removed = failures.attempt([&] {
         detail::remove_unless_pinned(*files, root, other, options.reuse_files ? &spare : nullptr);
       });
-      // The next one goes when it is on the disk what became of this one: steps go in their order.
+      // Synced before the next one is removed: steps disappear oldest first, also in a crash.
       if (!removed && !failures.attempt([&] { files->sync_directory(root); })) return;
     }
   }

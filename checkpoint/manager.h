@@ -46,17 +46,17 @@ struct ManagerOptions {
   /// was just committed nor one that a reader has pinned (ReadOptions::pin); 0 keeps all.
   std::int64_t keep_last = 0;
 
-  /// Says after a commit which of the steps there are, ascending, are to be removed, too, but for
-  /// the one that was just committed and pinned ones. On the thread that saves.
+  /// Called after a commit, on the thread that saves, with all steps in ascending order. Gives
+  /// further steps to remove. The new step and pinned steps stay in any case.
   std::function<std::vector<std::int64_t>(std::span<const Step>)> retired = nullptr;
 
-  /// The shard files of the checkpoint that retention, or a replacement, removed last are emptied
-  /// but keep their room on the disk, in which the next save writes: saves with retention take half
-  /// the time on a virtual disk that is mounted with "discard". So between saves there is one
-  /// checkpoint's room more in use, as there is during a save anyway. It is freed when the manager
+  /// Keeps the room on the disk of the checkpoint that retention, or a replacement, removed last:
+  /// its shard files are emptied, and the next save writes in them. Saves with retention then take
+  /// half the time on a virtual disk that is mounted with "discard". Between saves this takes the
+  /// disk space of one more checkpoint, as a running save does. The space is freed when the manager
   /// ends, and by any clean-up of the root. Files are removed at once if the file system cannot
-  /// empty them so (ext4 and others can), or somebody has them open or linked or has changed their
-  /// owner or rights.
+  /// empty them so (ext4 and others can), or if somebody has them open or linked or has changed
+  /// their owner or rights.
   bool reuse_files = true;
 
   /// Workers that gather, compress and hash; 0: as many as the machine has cores.
@@ -135,8 +135,8 @@ class CheckpointManager {
   /// valid; nothing if the root holds no step. Throws corrupt, with reasons, if it holds
   /// steps and none is valid: that is never taken for a fresh start. Throws io, naming the step,
   /// if one that may be the newest cannot be read (no rights, a server that does not answer, a
-  /// bad place on the disk): an older one is not taken for the newest because of that; if it
-  /// stays so, remove that step. If another process replaces or removes the step before it is
+  /// bad place on the disk): it never goes back to an older step for that reason. If the fault
+  /// stays, remove that step. If another process replaces or removes the step before it is
   /// opened, opening it throws not_found: ask again. With a group, rank 0 looks, and the others
   /// check that it is there for them, too; cancelled, with the reason, if it failed on another
   /// rank.

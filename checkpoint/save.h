@@ -117,10 +117,10 @@ struct SaveOptions {
   /// writer with nothing to write makes no file.
   std::int64_t writers = 1;
 
-  /// Of this number of neighbouring ranks (those of a host, say), the first one writes the shard
-  /// files of all: it takes what the others hold by messages, box by box, so that there are fewer
-  /// and larger files. 1: each process writes its own. It divides the number of processes, which
-  /// then must all save the same tensors as their neighbours.
+  /// Ranks are grouped in blocks of this size (the processes of a host, say). The first rank of a
+  /// block writes the shard files of the whole block: the others send it what they hold, box by
+  /// box. So there are fewer and larger files. 1: each process writes its own. It divides the
+  /// number of processes; if it is not 1, all ranks of a block save the same tensors.
   int processes_per_file = 1;
 
   /// Must not save with the same manager, close it or wait for this save.

@@ -38,9 +38,10 @@ struct LocalRoots {
 };
 
 struct GarbageOptions {
-  /// Names of machines or containers that are gone for good. Whether another machine's process is
-  /// alive nobody here can know, so its lease holds for ever unless its host (in the lease's JSON)
-  /// is named here. Live processes that this one can see keep theirs all the same.
+  /// Names of machines or containers that are gone for good. This machine cannot know whether a
+  /// process of another machine is alive, so that process's lease holds until its host (in the
+  /// lease's JSON) is named here. Live processes that this one can see keep their leases in any
+  /// case.
   std::vector<std::string> dead_hosts = {};
 };
 

@@ -182,7 +182,7 @@ bool is_raw(StoredCodec codec, const ChunkRecord& record);
 struct ChunkTable {
   std::vector<ChunkRecord> records;
 
-  /// XXH3-64 of each chunk's decoded bytes; empty if the manifest has_decoded_hashes() not.
+  /// XXH3-64 of each chunk's decoded bytes; empty if !manifest.has_decoded_hashes().
   std::vector<std::uint64_t> decoded_hashes;
 };
 

@@ -18,8 +18,8 @@ struct LaneWork {
   /// is, and so which buffer it may use.
   std::function<void(std::size_t job, std::size_t lane)> run;
 
-  /// Called by the caller's thread now and then, if there are several lanes some hundred times
-  /// or after 64 jobs, and at last when all have ended; may be null.
+  /// Called on the caller's thread: with one lane after each job; with several after each hundredth
+  /// of the jobs, and at least once every 64 jobs; and when all have ended. May be null.
   std::function<void()> progress = nullptr;
 };
 

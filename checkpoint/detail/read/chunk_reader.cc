@@ -9,8 +9,8 @@
 namespace shardwise::detail {
 namespace {
 
-// What a call reads less of is probably used at once, as by a reshard or who reads a part; and so
-// are small chunks.
+// A call that reads less than this copies through the cache: the bytes are probably used at once,
+// as by a reshard or by a program that reads a part. So do smaller chunks.
 constexpr std::size_t kLeastStreamedBytes = std::size_t{8} << 20;
 constexpr std::size_t kLeastStreamedChunk = std::size_t{64} << 10;
 

@@ -80,7 +80,7 @@ struct ReadJob {
   /// What a range is, for the message if it cannot be read.
   std::function<std::string(std::size_t range)> describe;
 
-  /// Called by the caller's thread now and then, at last when all is consumed; may be null.
+  /// Called on the caller's thread from time to time, and when all is consumed. May be null.
   std::function<void()> progress = nullptr;
 
   /// Threads that compute. Twice as many read, so that the disk works while they do.

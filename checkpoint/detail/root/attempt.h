@@ -30,8 +30,8 @@ bool has_resume_key(FileSystem& file_system, const std::filesystem::path& attemp
                     const std::string& resume_key);
 
 /// A directory that becomes a checkpoint when it is published, and the lease that keeps others from
-/// removing it until then. Destroyed unpublished, it is removed; if the disk may still have it
-/// as a checkpoint, as a root that cannot be synced says nothing, it is left for the next clean-up.
+/// removing it until then. Destroyed unpublished, it is removed. If the root could not be synced,
+/// the disk may hold it under its checkpoint name; then it is left for the next clean-up.
 /// Thread-compatible.
 class Attempt {
  public:

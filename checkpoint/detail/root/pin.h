@@ -33,9 +33,9 @@ class Pin {
 bool is_pinned(FileSystem& file_system, const std::filesystem::path& root, const StepName& name,
                const GarbageOptions& options = {});
 
-/// remove_checkpoint, unless it is pinned; says whether it is gone. A pin made while it loses its
-/// name brings it back, unless a collector that came before the pin has it. Its files go to
-/// `spare`, if there is one.
+/// remove_checkpoint, unless it is pinned; says whether it is gone. If a pin appears during the
+/// removal, the checkpoint gets its name back, unless a collector has already taken it. Its files
+/// go to `spare`, if there is one.
 bool remove_unless_pinned(FileSystem& file_system, const std::filesystem::path& root,
                           const StepName& name, Spare* spare = nullptr);
 

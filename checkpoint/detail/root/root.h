@@ -17,12 +17,12 @@ namespace shardwise::detail {
 /// looks at one that is there. Throws io if it is not a directory.
 void make_root(FileSystem& file_system, const std::filesystem::path& root);
 
-/// Removes a file, or a directory with all it holds. Absent is not an error; what another process
-/// removes at the same time neither.
+/// Removes a file, or a directory with all it holds. It is no error if the path is missing, or if
+/// another process removes it meanwhile.
 void remove_tree(FileSystem& file_system, const std::filesystem::path& path);
 
 /// Removes a checkpoint: first its name, on the disk, then its bytes, so that no one finds half of
-/// it. Absent is not an error: someone else was faster.
+/// it. It is no error if it is missing: another process was faster.
 void remove_checkpoint(FileSystem& file_system, const std::filesystem::path& root,
                        const StepName& name);
 
@@ -32,9 +32,9 @@ struct Trash {
   std::filesystem::path was, is;    ///< what was renamed; back again, it is a checkpoint again
 };
 
-/// The first half of that: its name is gone, on the disk; nothing if it is absent. The directory
-/// gets a trash name. One that the file system cannot rename (a lower layer's in an overlay) keeps
-/// its own, and its manifest gets another: so it is no checkpoint either.
+/// The first half of that: its name is gone, on the disk; nothing if it is missing. The directory
+/// gets a trash name. If the file system cannot rename the directory (a lower layer's in an
+/// overlay), its manifest is renamed instead: so it is no checkpoint either.
 std::optional<Trash> trash_checkpoint(FileSystem& file_system, const std::filesystem::path& root,
                                       const StepName& name);
 

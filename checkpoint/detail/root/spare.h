@@ -24,10 +24,9 @@ class Spare {
   Spare& operator=(const Spare&) = delete;
 
   /// Moves the data files of a checkpoint, which has become trash, to a trash directory of their
-  /// own, empties and keeps them in the place of what was kept before. So a process that is in the
-  /// old directory (a program that copies it, say) finds nothing there, rather than zeros. Files
-  /// that cannot be reused are removed. Throws io, having gone on; what stays the next clean-up
-  /// removes.
+  /// own, empties and keeps them in the place of what was kept before. A program that still
+  /// copies the old directory then sees missing files, not files of zeros. Files that cannot be
+  /// reused are removed. Throws io, having gone on; the next clean-up removes what stays.
   void keep(const std::filesystem::path& trash, const StepName& name);
 
   /// Removes it; what cannot be removed the next clean-up of the root does.

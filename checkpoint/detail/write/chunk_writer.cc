@@ -36,8 +36,8 @@ namespace {
 // compressed save took a tenth longer.
 constexpr std::uint64_t kGrowthBytes = std::uint64_t{512} << 20;
 
-// After this many bytes an adaptive save looks at the disk: a smaller one is done before it
-// matters, and so is the same byte by byte, however fast the disk is.
+// After this many bytes an adaptive save looks at the disk. A smaller save ends before the disk
+// matters, so its bytes do not depend on the disk's speed.
 constexpr std::size_t kAdaptiveFromBytes = std::size_t{64} << 20;
 
 // Gives slabs their addresses, and the file its room. Thread-safe.

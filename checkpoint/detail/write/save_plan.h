@@ -71,8 +71,8 @@ WriterMap writers_for(std::span<const TensorSource> sources, std::int64_t count,
                       std::int64_t devices = 0);
 
 /// Cuts the tensors into pieces and chunks, and chooses the codec of each tensor in each file by
-/// samples of what is in it. Looks at what writers `mine` store alone. Requires that check_sources
-/// passed. Throws CallerError.
+/// samples of what is in it. Considers only what the writers in `mine` store. Requires that
+/// check_sources passed. Throws CallerError.
 SavePlan plan_save(std::vector<TensorSource> sources, Codec codec, const Executor& executor,
                    const WriterMap& writers = WriterMap(), WriterRange mine = {});
 

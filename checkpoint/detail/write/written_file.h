@@ -8,7 +8,7 @@
 #include "shardwise/checkpoint/detail/write/shard_file.h"
 #include "shardwise/storage/file.h"
 
-// Shard files that an attempt, which is gone on with after its processes were killed, has already.
+// Shard files that a resumed attempt already has.
 namespace shardwise::detail {
 
 /// Says beside a shard file that it is complete and on the disk: by a file of its name and

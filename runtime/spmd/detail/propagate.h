@@ -37,12 +37,12 @@ struct Propagation {
 /// Spreads the marks over the graph, through the factors that tensors share. In this order, so that
 /// the strongest wishes are heard first: element by element in both directions; forward through
 /// everything but broadcasts that repeat; then backward and forward until nothing changes. Axes are
-/// only ever added. If two tensors of one node ask for different things, the larger is heard, then
-/// what comes from marks of data before marks of weights and optimizer state, then the earlier
-/// operand. (After Shardy's propagation by priorities.) Data counts as no less than what is
-/// computed from it, and a table as no more than what is looked up: weights that are cut to save
-/// memory do not outvote a batch. A node is visited again only after one of its tensors has
-/// changed.
+/// only ever added. If two tensors of one node ask for different things, the larger tensor decides.
+/// Of equally large ones, marks of data decide before marks of weights and optimizer state, and
+/// then the earlier operand. (After Shardy's propagation by priorities.) Data counts as no less
+/// than what is computed from it, and a table as no more than what is looked up: weights that are
+/// cut to save memory do not outvote a batch. A node is visited again only after one of its tensors
+/// has changed.
 ///
 /// Throws if a mark does not fit the mesh or its tensor, naming node and scope.
 Propagation propagate(const Graph& graph, const Mesh& mesh);
