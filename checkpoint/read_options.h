@@ -57,8 +57,9 @@ struct RestoreOptions {
   /// ranks of a block need is read by one of them and sent to the others. 1: each process reads
   /// what its devices hold, and needs no other. More: all processes of the devices restore
   /// together, with the same number here. They pass the same requests for the same checkpoint, in
-  /// any order; if not, all throw invalid_argument and nothing is read. restore_traffic() says what
-  /// is read and sent.
+  /// any order; if not, all throw invalid_argument and nothing is read. A rank with 1 does not take
+  /// part: the others wait for it until their group's deadline. restore_traffic() says what is read
+  /// and sent.
   int processes_per_read = 1;
 };
 

@@ -10,7 +10,7 @@ namespace shardwise::detail {
 namespace {
 
 // A call that reads less than this copies through the cache: the bytes are probably used at once,
-// as by a reshard or by a program that reads a part. So do smaller chunks.
+// as by a reshard or by a program that reads a part. So do small chunks.
 constexpr std::size_t kLeastStreamedBytes = std::size_t{8} << 20;
 constexpr std::size_t kLeastStreamedChunk = std::size_t{64} << 10;
 
