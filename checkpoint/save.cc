@@ -81,8 +81,8 @@ TensorSource host_source(std::string name, ArraySpec spec, std::span<const std::
   if (bytes.size() != needed) {
     throw Error(
         ErrorCode::invalid_argument,
-        fmt::format("save: tensor {:?} is given {} bytes, {} {} needs {}", name, bytes.size(),
-                    shardwise::name(spec.dtype), to_string(spec.shape), needed));
+        fmt::format("save: tensor {:?}: found {} bytes, needed {}, those of {} {}", name,
+                    bytes.size(), needed, shardwise::name(spec.dtype), to_string(spec.shape)));
   }
   auto reader = std::make_shared<detail::HostReader>(named_info(name, spec), bytes.data());
   return {

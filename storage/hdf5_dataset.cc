@@ -249,7 +249,7 @@ Hdf5Dataset::Impl::Impl(const std::filesystem::path& path, const std::string& na
   if (H5Sget_simple_extent_type(space.get()) == H5S_NULL || rank < 0 ||
       rank > static_cast<int>(kMaxRank)) {
     throw Error(ErrorCode::unsupported,
-                fmt::format("{}: rank {}, needs 0 to {} and a shape", what, rank, kMaxRank));
+                fmt::format("{}: found rank {}, needed 0 to {} and a shape", what, rank, kMaxRank));
   }
   std::array<hsize_t, kMaxRank> extents{};
   check_hdf5(H5Sget_simple_extent_dims(space.get(), extents.data(), nullptr), what, kBroken);

@@ -79,7 +79,7 @@ std::optional<StringMap> parse_string_map(std::string_view json, std::string_vie
 std::string to_json(std::string_view text) {
   if (!is_utf8(text)) {
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("{} is not UTF-8, which safetensors needs", shown(text)));
+                fmt::format("write a safetensors header: found {}, needed UTF-8", shown(text)));
   }
   std::string json;
   append_json(json, text);

@@ -64,7 +64,8 @@ Header read_header(const InputFile& file,
   std::array<std::byte, 4> magic;
   const std::size_t magic_bytes = read(magic);
   if (magic_bytes < magic.size()) {
-    fail(ErrorCode::corrupt, file, fmt::format("{} bytes, a header needs 4 or more", magic_bytes));
+    fail(ErrorCode::corrupt, file,
+         fmt::format("found {} bytes, needed a header of 4 or more", magic_bytes));
   }
   if (magic[0] != std::byte{0} || magic[1] != std::byte{0}) {
     fail(ErrorCode::corrupt, file,
@@ -81,9 +82,8 @@ Header read_header(const InputFile& file,
   const std::size_t sizes_bytes = read(std::span(sizes).first(4 * rank));
   if (sizes_bytes < 4 * rank) {
     fail(ErrorCode::corrupt, file,
-         fmt::format("ends within the header: {} bytes of sizes, rank {} "
-                     "needs {}",
-                     sizes_bytes, rank, 4 * rank));
+         fmt::format("ends within the header: found {} bytes of sizes, needed {} for rank {}",
+                     sizes_bytes, 4 * rank, rank));
   }
   Header header{dtype, 0, {}, size_bytes(dtype), magic.size() + 4 * rank, 0};
   bool fits = true;

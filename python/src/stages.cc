@@ -93,7 +93,7 @@ CropPosition position_of(const std::string& kind, const Ints& begin, const std::
   if (kind == "centre") return CropPosition::centre();
   if (kind == "random") return CropPosition::random(stream);
   throw Error(ErrorCode::invalid_argument,
-              "crop: position \"" + kind + "\": needs an index, \"centre\" or \"random\"");
+              "crop: found position \"" + kind + "\", needed an index, \"centre\" or \"random\"");
 }
 
 Shape extents_of(const Ints& extents) { return Shape{std::span(extents)}; }

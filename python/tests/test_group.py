@@ -120,7 +120,7 @@ def test_processes_save_one_checkpoint_or_none(tmp_path, size):
 
 
 def test_a_group_wants_a_rank_of_its_own(tmp_path):
-    with pytest.raises(ValueError, match="the rank is 3, must be 0 to 1"):
+    with pytest.raises(ValueError, match="found rank 3, needed 0 to 1"):
         group.from_files(tmp_path, 3, 2)
     assert group.auto().size == 1 and group.single().agree(lambda: b"a", lambda v: v[0] + b"b", 1, "x") == b"ab"
 

@@ -175,8 +175,9 @@ void Arena::free_kept() {
 
 std::string Arena::exhausted(const Buffer& wanted) const {
   std::string message = fmt::format(
-      "allocate \"{}\" ({}): device {} needs {} bytes, but {} of its {} are in use", wanted.label_,
-      name(wanted.kind_), device_, wanted.size_bytes_, stats_.in_use_bytes, stats_.capacity_bytes);
+      "allocate \"{}\" ({}): device {}: found {} bytes free, needed {}; in use are {} of {}",
+      wanted.label_, name(wanted.kind_), device_, stats_.capacity_bytes - stats_.in_use_bytes,
+      wanted.size_bytes_, stats_.in_use_bytes, stats_.capacity_bytes);
   std::vector<const Buffer*> largest;
   for (const Buffer* held = oldest_; held != nullptr; held = held->younger_) {
     if (held->size_bytes_ > 0) largest.push_back(held);

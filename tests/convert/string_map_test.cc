@@ -35,7 +35,7 @@ TEST(StringMap, IsWrittenAsTheLibraryWritesIt) {
   EXPECT_EQ(to_json(std::string_view("a\x01\x7f\u2028/\"\\\u00e9\U0001F600\b\f\n\r\t")),
             "\"a\\u0001\x7f\u2028/\\\"\\\\\u00e9\U0001F600\\b\\f\\n\\r\\t\"");
   EXPECT_THAT(message_of(ErrorCode::invalid_argument, [] { to_json(std::string_view("a\xff")); }),
-              testing::HasSubstr("not UTF-8"));
+              testing::HasSubstr("write a safetensors header: found \"a\\xff\", needed UTF-8"));
 }
 
 TEST(StringMap, UserDataComeBack) {

@@ -73,7 +73,7 @@ TEST(Block, RefusesWhatItDoesNotHold) {
   // The capacity is of what is counted.
   EXPECT_THAT(message_of(ErrorCode::resource_exhausted,
                          [&] { device.place(block, 0, 501, MemoryKind::array, "w"); }),
-              HasSubstr("device 0 needs 501 bytes"));
+              HasSubstr("device 0: found 500 bytes free, needed 501;"));
   EXPECT_EQ(device.memory().in_use_bytes, 0u);
   device.place(block, 500, 500, MemoryKind::array, "fits");
 }

@@ -585,7 +585,7 @@ TEST(CallGroup, WaitsInPartsThatAreNoLongerThanASecond) {
 TEST(CallGroup, RefusesAStoreThatIsNotWhole) {
   MemoryStore store;
   EXPECT_THAT(message_of(ErrorCode::invalid_argument, [&] { CallGroup(store.of(3, 3)); }),
-              HasSubstr("the rank is 3, must be 0 to 2"));
+              HasSubstr("make a process group: found rank 3, needed 0 to 2"));
 }
 
 }  // namespace

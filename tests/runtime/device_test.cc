@@ -93,11 +93,13 @@ TEST(Device, FillsToTheLastByteAndNotOneMore) {
   for (const char* label : {"b", "c", "d", "e"}) hold(1000, MemoryKind::array, label);
   hold(0, MemoryKind::array, "nothing");
   const std::size_t rest = (1 << 20) - 804'000;
-  EXPECT_EQ(message_of(ErrorCode::resource_exhausted,
-                       [&] { hold(rest + 1, MemoryKind::array, "grad w1"); }),
-            "allocate \"grad w1\" (array): device 3 needs 244577 bytes, but 804000 of its 1048576 "
-            "are in use; largest: \"w1\" (array, 500000 bytes), \"batch\" (loader, 300000 bytes), "
-            "\"b\" (array, 1000 bytes), \"c\" (array, 1000 bytes), \"d\" (array, 1000 bytes)");
+  EXPECT_EQ(
+      message_of(ErrorCode::resource_exhausted,
+                 [&] { hold(rest + 1, MemoryKind::array, "grad w1"); }),
+      "allocate \"grad w1\" (array): device 3: found 244576 bytes free, needed 244577; in use "
+      "are 804000 of 1048576; largest: \"w1\" (array, 500000 bytes), \"batch\" (loader, 300000 "
+      "bytes), "
+      "\"b\" (array, 1000 bytes), \"c\" (array, 1000 bytes), \"d\" (array, 1000 bytes)");
   EXPECT_EQ(device.memory().in_use_bytes, 804'000u);
   hold(rest, MemoryKind::array, "grad w1");
   EXPECT_EQ(device.memory().in_use_bytes, device.memory().capacity_bytes);
@@ -132,7 +134,7 @@ TEST(Device, ABufferTooLargeForAnythingIsRefusedToo) {
   Devices devices(1, {.capacity_bytes = 10});
   EXPECT_THAT(message_of(ErrorCode::resource_exhausted,
                          [&] { devices.at(0).allocate(SIZE_MAX, MemoryKind::array, "x"); }),
-              AllOf(HasSubstr("0 of its 10"), Not(HasSubstr("largest"))));
+              AllOf(HasSubstr("in use are 0 of 10"), Not(HasSubstr("largest"))));
 }
 
 TEST(Device, TakesBuffersBackFromAnyThreadAndAfterItsEnd) {
@@ -249,10 +251,11 @@ TEST(BufferBatch, TakesNoMoreThanTheCapacityAndOutlivesItsDevices) {
     for (int i = 0; i < 2; ++i) {
       buffers.push_back(batch.allocate(1000, MemoryKind::array, "x"));
     }
-    EXPECT_THAT(message_of(ErrorCode::resource_exhausted,
-                           [&] { batch.allocate(1000, MemoryKind::array, "third"); }),
-                testing::HasSubstr("\"third\" (array): device 0 needs 1000 bytes, but 2000 of its "
-                                   "2500 are in use"));
+    EXPECT_THAT(
+        message_of(ErrorCode::resource_exhausted,
+                   [&] { batch.allocate(1000, MemoryKind::array, "third"); }),
+        testing::HasSubstr("\"third\" (array): device 0: found 500 bytes free, needed 1000; "
+                           "in use are 2000 of 2500"));
     EXPECT_EQ(devices->at(0).memory().in_use_bytes, 2000u);
     buffers.push_back(batch.allocate(500, MemoryKind::array, "fits"));
   }

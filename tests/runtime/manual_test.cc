@@ -140,8 +140,9 @@ TEST(ManualRegion, AStepThatDoesNotFitFailsBeforeAnythingRuns) {
                             [&](const LocalContext&) { ++calls; })[0];
   EXPECT_THAT(
       message_of(ErrorCode::resource_exhausted, [&] { region.all_gather(a, "devices", 0); }),
-      AllOf(HasSubstr("\"all_gather of hidden\""), HasSubstr("device 0 needs 1600 bytes"),
-            HasSubstr("800 of its 1000"), HasSubstr("\"hidden\" (array, 800 bytes)")));
+      AllOf(HasSubstr("\"all_gather of hidden\""),
+            HasSubstr("device 0: found 200 bytes free, needed 1600; in use are 800 of 1000"),
+            HasSubstr("\"hidden\" (array, 800 bytes)")));
   EXPECT_EQ(calls, 0);
   EXPECT_EQ(in_use(devices), 1600u);
   region.run();  // what was recorded before still runs

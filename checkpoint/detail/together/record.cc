@@ -253,9 +253,11 @@ class Merge {
                                 who(h), manifest_.tensors[t].name, to_string(boxes.front())));
       }
     }
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("all processes together wrote {} bytes, the tensors have {}",
-                            fmt::to_string(logical_bytes_), fmt::to_string(needed)));
+    throw Error(
+        ErrorCode::invalid_argument,
+        fmt::format(
+            "found {} bytes that all processes together wrote, needed {}, those of all tensors",
+            fmt::to_string(logical_bytes_), fmt::to_string(needed)));
   }
 
   __extension__ using Wide = unsigned __int128;

@@ -76,7 +76,7 @@ class ProtoFields {
  private:
   Bytes take(std::uint64_t count) {
     if (count > rest_.size()) {
-      throw ExampleFault{fmt::format("{} bytes where a field needs {}", rest_.size(), count)};
+      throw ExampleFault{fmt::format("found {} bytes of a field, needed {}", rest_.size(), count)};
     }
     const Bytes taken = rest_.first(count);
     rest_ = rest_.subspan(count);

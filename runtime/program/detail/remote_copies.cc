@@ -82,10 +82,11 @@ RemoteCopies::RemoteCopies(const RemotePlan& plan, const Devices& devices, std::
   messages_ = group.exchange(std::move(outgoing), from, {}, tag);
   for (std::size_t i = 0; i < from.size(); ++i) {
     if (messages_[i].size() == plan.incoming()[i].bytes) continue;
-    throw Error(ErrorCode::cancelled,
-                fmt::format("move data between processes: found {} bytes from process {}, needed "
-                            "the {} of process {}: both must move the same array in the same way",
-                            messages_[i].size(), from[i], plan.incoming()[i].bytes, group.rank()));
+    throw Error(
+        ErrorCode::cancelled,
+        fmt::format("move data between processes: found {} bytes from process {}, needed {}, as "
+                    "process {} moves the same array",
+                    messages_[i].size(), from[i], plan.incoming()[i].bytes, group.rank()));
   }
 }
 

@@ -169,7 +169,7 @@ TEST(Tfrecord, ReportsABadExampleWhenItIsRead) {
   EXPECT_THAT(failure(example, {"b", DType::u8, {0, 2}, true}),
               HasSubstr("has 3 values, needed is a multiple of 2"));
   EXPECT_THAT(failure(bytes({0x0a, 0x7f}), {"x", DType::u8}),
-              HasSubstr("not a tf.train.Example: 0 bytes where a field needs 127"));
+              HasSubstr("not a tf.train.Example: found 0 bytes of a field, needed 127"));
   EXPECT_THAT(failure(bytes({0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1}),
                       {"x", DType::u8}),
               HasSubstr("a number of over 64 bits"));
