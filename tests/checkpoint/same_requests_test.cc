@@ -32,7 +32,7 @@ TEST(SameRequests, HaveOneOrderHoweverTheyAreListed) {
   EXPECT_THAT(first, ElementsAre("a x,-", "b -,x", "b x,-", "c -,-"));
   const RestoreList list = restore_list("id", 2, requests);
   for (int turn = 0; turn < 3; ++turn) {
-    std::ranges::rotate(requests, requests.begin() + 1);
+    std::rotate(requests.begin(), requests.begin() + 1, requests.end());
     EXPECT_EQ(in_order(), first);
     EXPECT_EQ(restore_list("id", 2, requests), list);
   }
