@@ -121,6 +121,27 @@ TEST(Record, BoundsWhatItHolds) {
 }
 
 // A box that ends before it begins can be sent, though Box holds none.
+TEST(Record, MergedHasTheBytesOfAllTensors) {
+  TensorList list = some_list();
+  list.tensors.erase(list.tensors.begin());  // "cut", of 16 bytes, stays
+  const auto merged = [&](std::int64_t logical_bytes) {
+    std::vector<RecordHead> heads(2);
+    for (std::int64_t writer = 0; writer < 2; ++writer) {
+      RecordHead& head = heads[static_cast<std::size_t>(writer)];
+      head.list = hash_of(encode(list));
+      head.first_writer = writer;
+      head.files.resize(1);
+    }
+    heads.front().logical_bytes = logical_bytes;
+    std::vector<NumberedList> lists;
+    lists.push_back({0, list});
+    return merge(heads, std::move(lists), "writer").second.logical_bytes;
+  };
+  EXPECT_EQ(merged(16), 16u);
+  EXPECT_EQ(message_of(ErrorCode::invalid_argument, [&] { merged(15); }),
+            "found 15 bytes that all processes together wrote, needed 16, those of all tensors");
+}
+
 TEST(Record, RefusesBoxesThatEndBeforeTheyBegin) {
   Packer packer;
   for (const std::uint64_t value : {2, 0, 4, 0, 1, 1}) packer.number(value);  // starts, tensors
