@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "shardwise/checkpoint/box_reader.h"
+#include "shardwise/shard/error.h"
 
 namespace shardwise {
 

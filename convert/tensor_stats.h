@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "shardwise/checkpoint/box_reader.h"
+#include "shardwise/shard/error.h"
 
 namespace shardwise {
 

@@ -34,7 +34,8 @@ class GroupError : public Error {
 /// All waits are in the store's functions, in slices of a second at most, on the thread of the
 /// caller, and no lock is held meanwhile: what they throw ends the call at once, and they may make
 /// other calls. The other ranks are told of it if the store still works and this rank has met rank
-/// 0. A call that ends well leaves no key in the store. Cheap to copy. Thread-safe; all ranks make the same calls in the same order.
+/// 0. A call that ends well leaves no key in the store. Cheap to copy. Thread-safe; all ranks make
+/// the same calls in the same order.
 class CallGroup {
  public:
   class Call;
@@ -74,8 +75,8 @@ class CallGroup::Call {
   Bytes agree(const Work& work, const Merge& merge) const;
 
   /// No step follows here. If it is because of an error, the other ranks, which are at the next
-  /// step or will be, get it there. Nothing if the call has ended. A call that all ranks end without
-  /// a step does not disturb later ones.
+  /// step or will be, get it there. Nothing if the call has ended. A call that all ranks end
+  /// without a step does not disturb later ones.
   void end(const std::exception_ptr& error = nullptr) const noexcept;
 
  private:

@@ -6,7 +6,8 @@
 #include <condition_variable>
 #include <mutex>
 
-// clang's -Wthread-safety checks these when clang-tidy reads the sources (scripts/check.sh); g++ ignores them.
+// clang's -Wthread-safety checks these when clang-tidy reads the sources (scripts/check.sh); g++
+// ignores them.
 #if defined(__clang__)
 #define SHARDWISE_ATTRIBUTE(x) __attribute__((x))
 #else
