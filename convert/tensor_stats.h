@@ -40,7 +40,7 @@ struct TensorStats {
 /// negative or over 10,000, and what the reader throws.
 ///
 ///   const std::size_t first[] = {0};
-///   const double mean = tensor_stats(reader, first)[0].mean;
+///   const long double mean = tensor_stats(reader, first)[0].mean;
 std::vector<TensorStats> tensor_stats(const BoxReader& reader, std::span<const std::size_t> tensors,
                                       const StatsOptions& options = {});
 

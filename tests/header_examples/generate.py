@@ -32,6 +32,14 @@ SETUP = {
         const TensorSource w = host_source("w", spec, std::as_bytes(std::span(values)));
         export_safetensors(*w.reader, "model.safetensors");
         CheckpointManager("checkpoints").save(1, {w});""",
+    "convert/elements.h": """const std::vector<float> values(4, 1);
+        const ArraySpec spec{DType::f32, {2, 2}, Sharding::replicated(Mesh::line(1), 2)};
+        const TensorSource w = host_source("w", spec, std::as_bytes(std::span(values)));
+        const BoxReader& reader = *w.reader;""",
+    "convert/tensor_stats.h": """const std::vector<float> values(4, 1);
+        const ArraySpec spec{DType::f32, {2, 2}, Sharding::replicated(Mesh::line(1), 2)};
+        const TensorSource w = host_source("w", spec, std::as_bytes(std::span(values)));
+        const BoxReader& reader = *w.reader;""",
     "convert/diff.h": """const InTempDir here;
         const std::vector<float> values(4, 1);
         const ArraySpec spec{DType::f32, {2, 2}, Sharding::replicated(Mesh::line(1), 2)};
@@ -145,6 +153,8 @@ SETUP = {
 INCLUDES = {
     "checkpoint/manager.h": ["checkpoint/reader.h"],
     "convert/diff.h": ["checkpoint/manager.h", "checkpoint/reader.h", "convert/safetensors.h"],
+    "convert/elements.h": ["checkpoint/save.h"],
+    "convert/tensor_stats.h": ["checkpoint/save.h"],
     "convert/safetensors.h": ["checkpoint/manager.h", "checkpoint/reader.h", "checkpoint/reshard.h"],
     "loader/source.h": ["loader/sources/arrays.h"],
 }
