@@ -1,4 +1,4 @@
-#include "shardwise/convert/tensor_stats.h"
+#include "shardwise/convert/elements.h"
 
 #include <gtest/gtest.h>
 

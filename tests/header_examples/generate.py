@@ -36,10 +36,6 @@ SETUP = {
         const ArraySpec spec{DType::f32, {2, 2}, Sharding::replicated(Mesh::line(1), 2)};
         const TensorSource w = host_source("w", spec, std::as_bytes(std::span(values)));
         const BoxReader& reader = *w.reader;""",
-    "convert/tensor_stats.h": """const std::vector<float> values(4, 1);
-        const ArraySpec spec{DType::f32, {2, 2}, Sharding::replicated(Mesh::line(1), 2)};
-        const TensorSource w = host_source("w", spec, std::as_bytes(std::span(values)));
-        const BoxReader& reader = *w.reader;""",
     "convert/diff.h": """const InTempDir here;
         const std::vector<float> values(4, 1);
         const ArraySpec spec{DType::f32, {2, 2}, Sharding::replicated(Mesh::line(1), 2)};
@@ -154,7 +150,6 @@ INCLUDES = {
     "checkpoint/manager.h": ["checkpoint/reader.h"],
     "convert/diff.h": ["checkpoint/manager.h", "checkpoint/reader.h", "convert/safetensors.h"],
     "convert/elements.h": ["checkpoint/save.h"],
-    "convert/tensor_stats.h": ["checkpoint/save.h"],
     "convert/safetensors.h": ["checkpoint/manager.h", "checkpoint/reader.h", "checkpoint/reshard.h"],
     "loader/source.h": ["loader/sources/arrays.h"],
 }

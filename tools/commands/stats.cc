@@ -10,7 +10,7 @@
 #include "commands/commands.h"
 #include "output.h"
 #include "parse.h"
-#include "shardwise/convert/tensor_stats.h"
+#include "shardwise/convert/elements.h"
 
 namespace shardwise::tools {
 namespace {
