@@ -8,11 +8,8 @@
 #include <cstring>
 #include <limits>
 
-#if defined(__x86_64__) && __has_include(<xxh_x86dispatch.h>)
-#include <xxh_x86dispatch.h>  // twice as fast: storage/hash.cc says why
-#else
+#define XXH_INLINE_ALL  // so that programs that use runtime alone need no libxxhash
 #include <xxhash.h>
-#endif
 
 namespace shardwise::detail {
 namespace {
