@@ -100,7 +100,8 @@ TEST(PlaneCoder, ZstdDecodesValuesThatAreRare) {
   PlaneCoder coder;
   for (int round = 0; round < 300; ++round) {
     SCOPED_TRACE(round);
-    Bytes plane(1 + random() % 20'000, static_cast<std::byte>(random()));
+    const auto most = static_cast<std::byte>(random());
+    Bytes plane(1 + random() % 20'000, most);
     for (std::size_t rare = random() % 6; rare > 0; --rare) {
       plane[random() % plane.size()] = static_cast<std::byte>(random());
     }

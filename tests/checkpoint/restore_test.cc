@@ -167,9 +167,9 @@ TEST(RestoreTraffic, CountsWhatIsReadAndSent) {
   EXPECT_EQ(together.read_bytes, 8 * kMiB);
   EXPECT_EQ(together.sent_bytes, 4 * kMiB);
   EXPECT_THAT(together.to_string(), HasSubstr("one of 2 processes reads: 8.0 MiB read"));
-  for (const auto& [devices, processes] : {std::pair{0, 1}, std::pair{4, 0}}) {
+  for (const auto& job : {std::pair{0, 1}, std::pair{4, 0}}) {
     message_of(ErrorCode::invalid_argument,
-               [&] { restore_traffic(requests, devices, processes, {}); });
+               [&] { restore_traffic(requests, job.first, job.second, {}); });
   }
 }
 

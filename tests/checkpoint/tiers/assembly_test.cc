@@ -195,7 +195,7 @@ TEST(AssemblyMessage, IsRefusedIfItSpeaksOfWhatThereIsNot) {
   EXPECT_THAT(refusal({{{0, -1, ""}}, {}}), HasSubstr("a rank that there is not"));
   EXPECT_THAT(refusal({{}, {1, 0}}), HasSubstr("files out of order"));
   EXPECT_THAT(refusal({{}, {1, 1}}), HasSubstr("files out of order"));
-  const Bytes message = encode({{{3, 1, "its hash"}}, {0, 2}});
+  const Bytes message = encode(AssemblyState{{{3, 1, "its hash"}}, {0, 2}});
   for (std::size_t i = 0; i < message.size(); ++i) {
     Bytes damaged = message;
     damaged[i] ^= std::byte{1};
