@@ -152,10 +152,11 @@ TEST_F(Tiers, CopiesFillInForALostHost) {
     const int now = static_cast<int>(random.draw(1, 2));  // processes on each host
     const auto tensors = at_step(5);
     const Mesh other = Mesh::line(12);
+    const std::int64_t by_columns = random.draw(0, (1 << hosts * now) - 1);  // a bit for each rank
     errors = on_ranks(hosts * now, now, {.local = {.copies = 1}},
                       [&](Devices& devices, TieredManager& tiers) {
-                        const auto requests =
-                            requests_for(tensors, other, random.draw(0, 1) == 0 ? "-,0" : "0,-");
+                        const bool columns = (by_columns >> devices.group().rank()) % 2 == 1;
+                        const auto requests = requests_for(tensors, other, columns ? "-,0" : "0,-");
                         expect_latest(devices, tiers, Tier::fast, 5, tensors, requests);
                         for (std::int64_t step = 6; step <= 9; ++step)
                           tiers.save(step, sources_of(at_step(step)));
