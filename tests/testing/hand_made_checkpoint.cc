@@ -4,6 +4,7 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <span>
 #include <stdexcept>
 
 #include "shardwise/checkpoint/detail/codec/codec.h"
@@ -249,9 +250,8 @@ std::vector<std::byte> scattered_values(DType dtype, const Shape& shape, std::ui
 
 std::vector<std::byte> file_bytes(const std::filesystem::path& path) {
   const std::string text = file_text(path);
-  std::vector<std::byte> bytes(text.size());
-  std::memcpy(bytes.data(), text.data(), text.size());
-  return bytes;
+  const std::span bytes = std::as_bytes(std::span(text));
+  return {bytes.begin(), bytes.end()};
 }
 
 std::string file_text(const std::filesystem::path& path) {
