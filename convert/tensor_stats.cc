@@ -1,5 +1,3 @@
-#include "shardwise/convert/elements.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,6 +6,7 @@
 
 #include "shardwise/convert/detail/box_runs.h"
 #include "shardwise/convert/detail/numbers.h"
+#include "shardwise/convert/elements.h"
 #include "shardwise/runtime/parallel.h"
 #include "shardwise/shard/error.h"
 

@@ -1,5 +1,3 @@
-#include "shardwise/convert/elements.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -8,6 +6,7 @@
 #include <numeric>
 #include <vector>
 
+#include "shardwise/convert/elements.h"
 #include "shardwise/shard/box_copy.h"
 #include "testing/errors.h"
 
