@@ -13,7 +13,7 @@ namespace shardwise::detail {
 
 // What is done to a root by its users. Several processes may do any of it at the same time.
 
-/// Makes the root if it is not there, and what lies above it, on the disk when it returns. Only
+/// Makes the root if it is not there, and the folders above it, on the disk when it returns. Only
 /// looks at one that is there. Throws io if it is not a directory.
 void make_root(FileSystem& file_system, const std::filesystem::path& root);
 
