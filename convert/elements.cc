@@ -88,9 +88,13 @@ class Brackets {
 /// kEdge elements the first and the last kEdge.
 std::vector<std::byte> read_ends(const BoxReader& reader, std::size_t tensor, const Box& box,
                                  std::size_t element_bytes) {
-  const std::size_t rank = box.rank();
   Shape shown = box.shape();
-  for (std::size_t d = 0; d < rank; ++d) shown[d] = std::min(shown[d], 2 * kEdge);
+  std::vector<std::size_t> long_dims;
+  for (std::size_t d = 0; d < shown.size(); ++d) {
+    if (shown[d] <= 2 * kEdge) continue;
+    shown[d] = 2 * kEdge;
+    long_dims.push_back(d);
+  }
   if (num_elements(shown) > kMostShown) {
     throw Error(ErrorCode::unsupported,
                 fmt::format("show tensor \"{}\": found {} elements even in a summary, needed a box "
@@ -99,18 +103,15 @@ std::vector<std::byte> read_ends(const BoxReader& reader, std::size_t tensor, co
   }
   std::vector<std::byte> all(num_bytes(shown, element_bytes)), part;
   // Each number is a choice of the first or the last elements for each long dim.
-  for (std::uint64_t choice = 0; choice < std::uint64_t{1} << rank; ++choice) {
+  for (std::uint64_t choice = 0; choice < std::uint64_t{1} << long_dims.size(); ++choice) {
     Box from = box, to = Box::whole(shown);
-    bool exists = true;
-    for (std::size_t d = 0; d < rank; ++d) {
-      const bool last = (choice >> d & 1) != 0, is_long = box.extent(d) > 2 * kEdge;
-      exists &= is_long || !last;
-      if (!is_long) continue;
+    for (std::size_t i = 0; i < long_dims.size(); ++i) {
+      const std::size_t d = long_dims[i];
+      const bool last = (choice >> i & 1) != 0;
       from.set(d, last ? box.end(d) - kEdge : box.begin(d),
                last ? box.end(d) : box.begin(d) + kEdge);
       to.set(d, last ? kEdge : 0, last ? 2 * kEdge : kEdge);
     }
-    if (!exists) continue;
     part.resize(num_bytes(from.shape(), element_bytes));
     reader.read(tensor, from, part);
     copy_box(to, element_bytes, {part.data(), to}, {all.data(), Box::whole(shown)});
