@@ -262,7 +262,7 @@ class Rank final : public Transport {
     if (rank_ == 0) {
       if (network_.made_up != nullptr && !network_.made_up->has_begun()) {
         Bytes notice = bytes;
-        detail::unseal(notice);
+        detail::unseal_marked(notice);
         network_.made_up->begin(notice);
       }
       ++network_.sent;

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -82,6 +83,10 @@ class PieceList {
   std::int64_t file(std::size_t i) const { return at(i)[kFile]; }
   std::int64_t first_chunk(std::size_t i) const { return at(i)[kFirstChunk]; }
   StoredCodec codec(std::size_t i) const { return static_cast<StoredCodec>(at(i)[kStored] >> 8); }
+  /// PieceEntry::chunk.
+  std::span<const std::int64_t> chunk(std::size_t i) const {
+    return {at(i) + kDims + 2 * rank_, rank_};
+  }
 
   /// All have the rank of the first one, in box and chunk.
   void push_back(const PieceEntry& piece);

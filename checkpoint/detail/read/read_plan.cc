@@ -43,7 +43,8 @@ void find_needs(const StoredCheckpoint& checkpoint, std::size_t tensor,
                 std::span<const ReadTarget> targets, std::span<const std::size_t> numbers,
                 std::vector<Need>& needs) {
   const PieceList& pieces = checkpoint.manifest.tensors[tensor].pieces;
-  if (pieces.size() == 1 && pieces[0].chunk == checkpoint.manifest.tensors[tensor].shape) {
+  if (pieces.size() == 1 &&
+      std::ranges::equal(pieces.chunk(0), checkpoint.manifest.tensors[tensor].shape)) {
     // One chunk is all of the tensor, as of every small one: there is nothing to look for.
     const ChunkId chunk{tensor, 0, 0};
     for (const std::size_t number : numbers) {

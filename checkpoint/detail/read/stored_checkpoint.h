@@ -50,7 +50,9 @@ struct StoredCheckpoint {
 
   /// With the padding of a chunk that reaches over its piece's edge.
   std::size_t decoded_bytes(const ChunkId& id) const {
-    return chunk_bytes(piece(id), tensor(id).dtype);
+    std::size_t bytes = size_bytes(tensor(id).dtype);
+    for (const std::int64_t extent : tensor(id).pieces.chunk(id.piece)) bytes *= as_size(extent);
+    return bytes;
   }
 
   /// For messages: the file's path, and which chunk of which tensor, with its global box.
