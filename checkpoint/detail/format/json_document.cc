@@ -43,8 +43,13 @@ bool parse_all(std::string_view text, T& value) {
 /// Thread-compatible.
 class TreeBuilder : public Document {
  public:
-  TreeBuilder(const MemoryStream& stream, int max_nesting, std::vector<std::size_t>& key_ends)
-      : stream_(stream), max_nesting_(max_nesting), key_ends_(key_ends) {}
+  TreeBuilder(std::string_view text, const MemoryStream& stream, int max_nesting,
+              std::vector<std::size_t>& key_ends)
+      : stream_(stream),
+        may_have_surrogates_(text.find('\xED') != std::string_view::npos ||
+                             text.find('\\') != std::string_view::npos),
+        max_nesting_(max_nesting),
+        key_ends_(key_ends) {}
 
   bool StartObject() {
     enter();
@@ -94,10 +99,11 @@ class TreeBuilder : public Document {
 
   // RapidJSON 1.1.0 takes "\udc00", half of a character.
   void check_surrogates(std::string_view text) const {
-    if (text.find('\xED') != std::string_view::npos && !is_utf8(text)) refuse(stream_.Tell() - 1);
+    if (may_have_surrogates_ && !is_utf8(text)) refuse(stream_.Tell() - 1);
   }
 
   const MemoryStream& stream_;
+  bool may_have_surrogates_;
   int max_nesting_, depth_ = 0;
   std::vector<std::size_t>& key_ends_;
 };
@@ -122,7 +128,7 @@ JsonDocument::JsonDocument(std::string_view text, int max_nesting) : text_(text)
   if (text.starts_with("\xef\xbb\xbf")) corrupt("begins with a byte order mark");
   if (text.size() > std::size_t{1} << 30) corrupt("is longer than 1 GiB");
   MemoryStream stream(text.data(), text.size());
-  TreeBuilder builder(stream, max_nesting, key_ends_);
+  TreeBuilder builder(text, stream, max_nesting, key_ends_);
   rapidjson::Reader reader;
   const auto read = [&](Document&) { return !reader.Parse<kFlags>(stream, builder).IsError(); };
   builder.Populate(read);
