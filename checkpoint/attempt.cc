@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "shardwise/checkpoint/detail/format/metrics.h"
 #include "shardwise/checkpoint/detail/hdf5/index_file.h"
 #include "shardwise/checkpoint/detail/read/written_files.h"
 #include "shardwise/checkpoint/detail/root/attempt.h"
@@ -166,7 +167,7 @@ SaveStats CheckpointAttempt::publish(std::span<const ShardRecord> records,
     auto [manifest, stats] = detail::merge(heads, std::move(lists), "writer");
     manifest.id = impl_->attempt.id();
     manifest.user_json = options.user_json;
-    manifest.objects_json = options.objects_json;
+    manifest.objects_json = detail::with_metrics(options.objects_json, options.metrics);
     const std::vector<std::byte> index =
         detail::build_useful_index(manifest.writers, manifest.tensors);
     const std::string text = detail::checked_manifest(manifest, index);

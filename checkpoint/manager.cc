@@ -4,30 +4,34 @@
 
 #include <algorithm>
 #include <exception>
+#include <set>
 #include <system_error>
 #include <thread>
 #include <utility>
 
+#include "shardwise/checkpoint/detail/format/metrics.h"
+#include "shardwise/checkpoint/detail/pending_state.h"
+#include "shardwise/checkpoint/detail/policy/retention.h"
+#include "shardwise/checkpoint/detail/policy/save_schedule.h"
 #include "shardwise/checkpoint/detail/read/directory_state.h"
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
 #include "shardwise/checkpoint/detail/root/attempt.h"
 #include "shardwise/checkpoint/detail/root/failures.h"
+#include "shardwise/checkpoint/detail/root/named_steps.h"
 #include "shardwise/checkpoint/detail/root/pin.h"
 #include "shardwise/checkpoint/detail/root/root.h"
 #include "shardwise/checkpoint/detail/together/group_save.h"
-#include "shardwise/checkpoint/detail/together/messages.h"
+#include "shardwise/checkpoint/detail/together/latest_step.h"
 #include "shardwise/checkpoint/detail/together/terms.h"
 #include "shardwise/checkpoint/detail/write/commit.h"
 #include "shardwise/checkpoint/detail/write/host_snapshot.h"
+#include "shardwise/checkpoint/reader.h"
 #include "shardwise/runtime/stopwatch.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/shard/host/mutex.h"
 
 namespace shardwise {
 namespace {
-
-// How often latest() looks again if steps come and go while it looks.
-constexpr int kMostLooks = 100;
 
 // What becomes of host sources: read where they are, or copied before the caller goes on.
 enum class HostMemory { in_place, copied };
@@ -56,7 +60,9 @@ void check_arguments(std::int64_t step, std::span<const TensorSource> tensors,
         ErrorCode::invalid_argument,
         fmt::format("save: tensor {:?} has boxes, which only write_shards takes", tensor.name));
   }
-  detail::check_json({.user_json = options.user_json, .objects_json = options.objects_json});
+  detail::check_json({.user_json = options.user_json,
+                      .objects_json = options.objects_json,
+                      .metrics = options.metrics});
   static_cast<void>(detail::staging_sizes(options.memory_budget_bytes, threads, 0));
 }
 
@@ -88,16 +94,16 @@ std::string steps_text(const std::vector<Step>& steps) {
   return text.empty() ? "none" : text;
 }
 
-Error none_valid(const std::filesystem::path& root, const std::vector<RejectedStep>& rejected) {
-  std::vector<std::string> reasons;
-  reasons.reserve(rejected.size());
-  for (const RejectedStep& step : rejected) {
-    reasons.push_back(fmt::format("{}: {}", step.directory.filename().string(), step.reason));
+std::string opening(const std::filesystem::path& root) {
+  return fmt::format("open checkpoint root {}", root.string());
+}
+
+std::size_t bytes_of(std::span<const TensorSource> tensors) {
+  std::size_t bytes = 0;
+  for (const TensorSource& source : tensors) {
+    bytes += source.reader->tensors()[source.tensor].logical_bytes;
   }
-  return Error(ErrorCode::corrupt, fmt::format("find the latest checkpoint in {}: none of {} is "
-                                               "valid; {}",
-                                               root.string(), rejected.size(),
-                                               detail::join_few(reasons, reasons.size())));
+  return bytes;
 }
 
 // If the program goes to another directory, its root stays.
@@ -114,52 +120,6 @@ std::filesystem::path absolute_root(const std::filesystem::path& root) {
 
 }  // namespace
 
-struct PendingSave::State {
-  Mutex mutex;
-  CondVar changed;
-  bool done SHARDWISE_GUARDED_BY(mutex) = false;
-  bool error_seen SHARDWISE_GUARDED_BY(mutex) = false;
-  std::exception_ptr error SHARDWISE_GUARDED_BY(mutex);
-  SaveStats stats SHARDWISE_GUARDED_BY(mutex);
-
-  void finish(SaveStats result, std::exception_ptr failure) {
-    {
-      const MutexLock lock(mutex);
-      result.blocked_seconds = stats.blocked_seconds;
-      stats = std::move(result);
-      error = std::move(failure);
-      done = true;
-    }
-    changed.notify_all();
-  }
-
-  void wait_until_done() SHARDWISE_REQUIRES(mutex) {
-    while (!done) changed.wait(mutex);
-  }
-};
-
-bool PendingSave::done() const {
-  if (!state_) return true;
-  const MutexLock lock(state_->mutex);
-  return state_->done;
-}
-
-SaveStats PendingSave::wait() const {
-  if (!state_) return {};
-  const MutexLock lock(state_->mutex);
-  state_->wait_until_done();
-  state_->error_seen = true;
-  if (state_->error) std::rethrow_exception(state_->error);
-  return state_->stats;
-}
-
-bool PendingSave::settle() const {
-  if (!state_) return true;
-  const MutexLock lock(state_->mutex);
-  state_->wait_until_done();
-  return state_->error == nullptr;
-}
-
 struct CheckpointManager::Impl {
   Impl(const std::filesystem::path& directory, ManagerOptions manager_options,
        const detail::RootTerms& terms)
@@ -167,6 +127,11 @@ struct CheckpointManager::Impl {
         options(std::move(manager_options)),
         local_roots(terms.local_roots),
         files(options.file_system ? options.file_system : posix_file_system()),
+        schedule({.save_every = options.save_every,
+                  .save_interval = options.save_interval,
+                  .preemption_signals = options.preemption_signals,
+                  .preemption_grace = options.preemption_grace},
+                 options.clock ? options.clock : steady_clock(), opening(root)),
         executor(options.threads),
         resume_key(detail::resume_text(terms.resume_key)),
         spare(*files) {}
@@ -189,8 +154,11 @@ struct CheckpointManager::Impl {
                     HostMemory host_memory, const ProcessGroup& group, const Stopwatch& watch)
       SHARDWISE_REQUIRES(starting) {
     check_arguments(step, tensors, save_options, executor.threads(), group.size());
+    if (host_memory == HostMemory::copied && skips(group)) return skipped();
     finish_current();
     if (save_options.existing == Existing::fail && owns_root()) refuse_existing(step);
+    schedule.begin(step, bytes_of(tensors));
+    save_options.progress = schedule.watched(step, std::move(save_options.progress));
     // Under the lock: no body of this executor wants it, and no save reads the snapshot now.
     if (host_memory == HostMemory::copied) snapshot.take(tensors, executor);
     PendingSave pending;
@@ -208,6 +176,29 @@ struct CheckpointManager::Impl {
     current = pending.state_;
     const MutexLock state_lock(pending.state_->mutex);
     pending.state_->stats.blocked_seconds = watch.seconds();
+    return pending;
+  }
+
+  // Whether a save is still under way, by rank 0, and nothing is to be saved for that reason.
+  bool skips(const ProcessGroup& group) const SHARDWISE_REQUIRES(starting) {
+    if (options.when_busy != WhenBusy::skip) return false;
+    const bool is_busy = current && !current->is_done();
+    if (group.size() == 1) return is_busy;
+    const Bytes said = group.broadcast(Bytes{std::byte{is_busy}});
+    if (said.size() != 1) {
+      throw Error(ErrorCode::corrupt,
+                  fmt::format("save: found {} bytes, needed 1, which says whether rank 0 saves",
+                              said.size()));
+    }
+    return said[0] != std::byte{0};
+  }
+
+  static PendingSave skipped() {
+    PendingSave pending;
+    pending.state_ = std::make_shared<PendingSave::State>();
+    SaveStats stats;
+    stats.is_skipped = true;
+    pending.state_->finish(std::move(stats), nullptr);
     return pending;
   }
 
@@ -244,6 +235,7 @@ struct CheckpointManager::Impl {
                                         options.devices, resume_key, local_roots};
       stats = detail::run_save(context, group, step, std::move(tensors), save_options);
       stats.total_seconds = watch.seconds();
+      schedule.end(stats.logical_bytes, stats.total_seconds);
     } catch (...) {
       error = std::current_exception();
     }
@@ -273,17 +265,13 @@ struct CheckpointManager::Impl {
   void remove_superseded(const std::string& committed, detail::Failures& failures) {
     const detail::StepName name = *detail::parse_step_name(committed);
     const std::vector<detail::StepName> names = detail::committed_names(*files, root);
-    const std::int64_t oldest = oldest_kept(names, failures);
-    std::vector<std::int64_t> named;
-    if (options.retired) {
-      failures.attempt([&] { named = options.retired(newest_of(names)); });
-      std::ranges::sort(named);
-    }
+    std::vector<std::int64_t> retired;
+    failures.attempt([&] { retired = superseded(names, failures); });
     for (const detail::StepName& other : names) {
-      const bool replaced = other.step == name.step && other.generation < name.generation;
-      const bool retired = other.step != name.step &&
-                           (other.step < oldest || std::ranges::binary_search(named, other.step));
-      if (!replaced && !retired) continue;
+      const bool is_replaced = other.step == name.step && other.generation < name.generation;
+      const bool is_retired =
+          other.step != name.step && std::ranges::binary_search(retired, other.step);
+      if (!is_replaced && !is_retired) continue;
       const bool removed = failures.attempt([&] {
         detail::remove_unless_pinned(*files, root, other, options.reuse_files ? &spare : nullptr);
       });
@@ -292,21 +280,56 @@ struct CheckpointManager::Impl {
     }
   }
 
-  // The oldest of the steps that retention keeps; 0, as all are, if there are no more than
-  // those. One of which it is not known whether it is valid does not count.
-  std::int64_t oldest_kept(const std::vector<detail::StepName>& names,
-                           detail::Failures& failures) const {
-    if (options.keep_last == 0) return 0;
-    std::int64_t valid_steps = 0, oldest = 0;
-    for (auto name = names.rbegin(); name != names.rend(); ++name) {
-      if (valid_steps > 0 && name->step == oldest) continue;
-      bool valid = false;
-      failures.attempt([&] { valid = why_invalid(*name).empty(); });
-      if (!valid) continue;
-      oldest = name->step;
-      if (++valid_steps == options.keep_last) return oldest;
+  // The steps that retention does not keep, ascending.
+  std::vector<std::int64_t> superseded(const std::vector<detail::StepName>& names,
+                                       detail::Failures& failures) const {
+    const std::vector<Step> there = newest_of(names);
+    std::vector<std::int64_t> steps;
+    for (const Step& step : there) steps.push_back(step.step);
+    std::set<std::int64_t> named;
+    for (const NamedStep& one : detail::named_steps(*files, root)) named.insert(one.step);
+    return detail::not_kept(steps, rules(), named, facts_of(there, failures));
+  }
+
+  detail::Retention rules() const {
+    return {options.keep_last, options.keep_every, options.keep_interval, options.best};
+  }
+
+  // A step of which it cannot be read whether it is valid does not count, which is a failure. If a
+  // metric cannot be read, its function throws io.
+  detail::StepFacts facts_of(const std::vector<Step>& steps, detail::Failures& failures) const {
+    const auto find = [&steps](std::int64_t step) {
+      return *std::ranges::lower_bound(steps, step, {}, &Step::step);
+    };
+    return {.is_valid =
+                [this, find, &failures](std::int64_t step) {
+                  const Step there = find(step);
+                  bool valid = false;
+                  failures.attempt([&] {
+                    valid = finder.why_invalid({there.step, there.generation}).empty();
+                  });
+                  return valid;
+                },
+            .value = [this, find](std::int64_t step) { return metric_of(find(step)); },
+            .time =
+                [find](std::int64_t step) {
+                  return detail::DirectoryState(find(step).directory / detail::kManifestName)
+                      .modified_seconds();
+                }};
+  }
+
+  std::optional<double> metric_of(const Step& step) const {
+    Metrics metrics;
+    try {
+      const auto manifest = detail::read_manifest(detail::open_directory(*files, step.directory));
+      metrics = detail::metrics_of(manifest.objects_json);
+    } catch (const Error& e) {
+      if (e.code() == ErrorCode::io) throw;
+      return std::nullopt;  // damaged, or removed since
     }
-    return 0;
+    const auto found = metrics.find(options.best->metric);
+    if (found == metrics.end()) return std::nullopt;
+    return found->second;
   }
 
   // Leases of our own failed attempts. If there is no memory to note them, they hold until this
@@ -332,115 +355,19 @@ struct CheckpointManager::Impl {
     const std::vector<detail::StepName> names = detail::committed_names(*files, root);
     for (std::size_t i = 0; i + 1 < names.size(); ++i) {
       failures.attempt([&] {
-        if (names[i].step != names[i + 1].step || !why_invalid(names[i + 1]).empty()) return;
+        if (names[i].step != names[i + 1].step || !finder.why_invalid(names[i + 1]).empty()) return;
         const bool gone = detail::remove_unless_pinned(*files, root, names[i]);
         (gone ? report.removed : report.kept).push_back(to_string(names[i]));
       });
     }
   }
 
-  // Empty if a reader takes it, as this step. That it cannot be read now does not say that it is
-  // not valid: throws io.
-  std::string why_invalid(const detail::StepName& name) const {
-    try {
-      const std::filesystem::path directory = root / to_string(name);
-      if (local_roots) {  // which has some of its files only
-        return why_not_step(name,
-                            detail::read_manifest(detail::open_directory(*files, directory)).step);
-      }
-      const detail::StoredCheckpoint checkpoint = detail::open_checkpoint(*files, directory);
-      for (std::size_t f = 0; f < checkpoint.is_loaded.size(); ++f) checkpoint.files->at(f);
-      return why_not_step(name, checkpoint.manifest.step);
-    } catch (const Error& e) {
-      if (e.code() == ErrorCode::io) throw;
-      return e.what();
-    }
-  }
-
-  std::string why_not_step(const detail::StepName& name, std::int64_t step) const {
-    if (step == name.step) return {};
-    return fmt::format("{} is of step {}", (root / to_string(name)).string(), step);
-  }
-
-  // What latest() finds at one look.
-  struct Look {
-    std::optional<Step> newest;  // the last valid one; absent if there is none
-    std::vector<RejectedStep> rejected;
-    bool changed = false;  // a step has come or gone meanwhile: it says nothing
-  };
-
-  // Throws io.
-  Look look_at(const std::vector<detail::StepName>& names) const {
-    Look look;
-    for (auto name = names.rbegin(); name != names.rend() && !look.newest; ++name) {
-      const detail::DirectoryState before(root / to_string(*name));
-      std::string reason;
-      try {
-        reason = why_invalid(*name);
-      } catch (const Error& e) {
-        throw Error(e, fmt::format("find the latest checkpoint in {}: {} cannot be read: {}",
-                                   root.string(), to_string(*name), e.what()));
-      }
-      if (reason.empty()) {
-        look.newest = step_of(*name);
-        continue;
-      }
-      const detail::DirectoryState now(root / to_string(*name));
-      look.changed = look.changed || !before.exists() || now != before;
-      look.rejected.push_back({root / to_string(*name), reason});
-    }
-    return look;
-  }
-
-  std::optional<LatestStep> find_latest() const {
-    std::vector<detail::StepName> names = detail::committed_names(*files, root);
-    for (int looks = 1;; ++looks) {
-      Look look = look_at(names);
-      // Another process may have replaced a step since it was listed: then neither an error nor
-      // what was found says which is the newest.
-      std::vector<detail::StepName> now = detail::committed_names(*files, root);
-      if ((look.changed || now != names) && looks < kMostLooks) {
-        names = std::move(now);
-        continue;
-      }
-      if (look.newest) return LatestStep{*look.newest, std::move(look.rejected)};
-      if (look.rejected.empty()) return std::nullopt;
-      throw none_valid(root, look.rejected);
-    }
-  }
-
-  // Rank 0 looks; the others look whether they see the same.
-  std::optional<LatestStep> agree_on_latest(const ProcessGroup& group) const {
-    try {
-      if (group.rank() == 0) {
-        std::optional<LatestStep> latest = find_latest();
-        group.broadcast(detail::encode(latest, latest ? id_of(latest->step.directory) : ""));
-        group.barrier();
-        return latest;
-      }
-      const auto [latest, id] = detail::decode_latest(group.broadcast({}), root);
-      if (latest && id_of(latest->step.directory) != id) {
-        throw Error(ErrorCode::io, fmt::format("find the latest checkpoint: {} is another one for "
-                                               "rank {} than for rank 0, needed is one root for "
-                                               "all processes, on a file system that they share",
-                                               latest->step.directory.string(), group.rank()));
-      }
-      group.barrier();
-      return latest;
-    } catch (...) {
-      detail::abort_group(group, "");
-      throw;
-    }
-  }
-
-  // Which attempt it was; empty if it is not there.
-  std::string id_of(const std::filesystem::path& directory) const {
-    try {
-      return detail::read_manifest(detail::open_directory(*files, directory)).id;
-    } catch (const Error& e) {
-      if (e.code() != ErrorCode::not_found) throw;
-      return {};
-    }
+  void refuse_parts(const char* what) const {
+    if (!local_roots) return;
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("{} in {}: its files are in the roots of several processes: "
+                            "TieredManager finds it",
+                            what, root.string()));
   }
 
   // Of each step its highest generation, ascending. Names come so.
@@ -460,7 +387,10 @@ struct CheckpointManager::Impl {
   const std::filesystem::path root;
   const ManagerOptions options;
   const std::optional<LocalRoots> local_roots;
+  const ProcessGroup calls = options.group.duplicate();  // should_save()'s
   const std::shared_ptr<FileSystem> files;
+  detail::SaveSchedule schedule;
+  const detail::LatestSteps finder{*files, root, local_roots.has_value()};
   const Executor executor;
   const std::string resume_key;  // resume_text()
 
@@ -482,11 +412,8 @@ CheckpointManager::CheckpointManager(const std::filesystem::path& root, ManagerO
 
 CheckpointManager::CheckpointManager(const std::filesystem::path& root, ManagerOptions options,
                                      const detail::RootTerms& terms) {
-  if (options.keep_last < 0) {
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("open checkpoint root {}: keep_last is {}, needed 0 (all) or more",
-                            root.string(), options.keep_last));
-  }
+  detail::check_retention(
+      {options.keep_last, options.keep_every, options.keep_interval, options.best}, opening(root));
   if (options.devices < 0 || options.devices > detail::kMostDevices) {
     throw Error(
         ErrorCode::invalid_argument,
@@ -533,14 +460,8 @@ std::vector<Step> CheckpointManager::steps() const {
 
 std::optional<LatestStep> CheckpointManager::latest() const {
   const ProcessGroup& group = impl_->options.group;
-  if (impl_->local_roots) {
-    throw Error(
-        ErrorCode::invalid_argument,
-        fmt::format("find the latest checkpoint in {}: its files are in the roots of several "
-                    "processes: TieredManager finds it",
-                    impl_->root.string()));
-  }
-  return group.size() == 1 ? impl_->find_latest() : impl_->agree_on_latest(group.duplicate());
+  impl_->refuse_parts("find the latest checkpoint");
+  return group.size() == 1 ? impl_->finder.find() : impl_->finder.agree(group.duplicate());
 }
 
 Step CheckpointManager::step(std::int64_t step) const {
@@ -552,8 +473,66 @@ Step CheckpointManager::step(std::int64_t step) const {
                                                    impl_->root.string(), steps_text(there)));
 }
 
+bool CheckpointManager::should_save(std::int64_t step) {
+  return impl_->schedule.should_save(step, impl_->calls);
+}
+
+void CheckpointManager::request_save() { impl_->schedule.request_save(); }
+
+bool CheckpointManager::reached_preemption() const { return impl_->schedule.reached_preemption(); }
+
+std::optional<LatestStep> CheckpointManager::restore_latest(
+    const std::function<void(const CheckpointReader&)>& restore) const {
+  impl_->refuse_parts("restore the latest checkpoint");
+  const ProcessGroup group = impl_->options.group.duplicate();
+  return detail::restore_newest(impl_->finder, impl_->root, group, [&](const Step& step) {
+    restore(CheckpointReader(step.directory, {.file_system = impl_->files}));
+  });
+}
+
+std::optional<Step> CheckpointManager::best() const {
+  if (!impl_->options.best) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("find the best step in {}: needed is ManagerOptions::best, which says "
+                            "by which metric",
+                            impl_->root.string()));
+  }
+  const std::vector<Step> there = steps();
+  std::vector<std::int64_t> numbers;
+  for (const Step& step : there) numbers.push_back(step.step);
+  detail::Failures failures;
+  const std::vector<std::int64_t> ranked =
+      detail::ranked_by(numbers, *impl_->options.best, impl_->facts_of(there, failures));
+  if (ranked.empty()) return std::nullopt;
+  return *std::ranges::lower_bound(there, ranked.front(), {}, &Step::step);
+}
+
+void CheckpointManager::pin(std::int64_t step, const std::string& name) {
+  static_cast<void>(this->step(step));
+  detail::name_step(*impl_->files, impl_->root, {name, step});
+}
+
+void CheckpointManager::unpin(const std::string& name) {
+  if (detail::remove_name(*impl_->files, impl_->root, name)) return;
+  std::string names;
+  for (const NamedStep& one : pinned()) names += (names.empty() ? "" : ", ") + one.name;
+  throw Error(ErrorCode::no_such_name,
+              fmt::format("unpin {:?} in {}: there are {}", name, impl_->root.string(),
+                          names.empty() ? "none" : names));
+}
+
+std::vector<NamedStep> CheckpointManager::pinned() const {
+  return detail::named_steps(*impl_->files, impl_->root);
+}
+
 void CheckpointManager::remove(std::int64_t step) {
   static_cast<void>(this->step(step));
+  for (const NamedStep& one : pinned()) {
+    if (one.step != step) continue;
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("remove step {} of {}: it is pinned as {:?}: unpin that first", step,
+                            impl_->root.string(), one.name));
+  }
   // The newest generation last, so that no older one ever stands in for it.
   for (const detail::StepName& name : detail::committed_names(*impl_->files, impl_->root)) {
     if (name.step == step) detail::remove_checkpoint(*impl_->files, impl_->root, name);
@@ -562,6 +541,9 @@ void CheckpointManager::remove(std::int64_t step) {
 
 bool CheckpointManager::retire(std::int64_t step) {
   static_cast<void>(this->step(step));
+  for (const NamedStep& one : pinned()) {
+    if (one.step == step) return false;
+  }
   bool is_gone = true;
   for (const detail::StepName& name : detail::committed_names(*impl_->files, impl_->root)) {
     if (name.step != step) continue;

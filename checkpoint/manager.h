@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -16,6 +17,8 @@
 
 namespace shardwise {
 
+class CheckpointReader;
+class Clock;
 class FileSystem;
 namespace detail {
 struct Internals;
@@ -41,14 +44,45 @@ class PendingSave {
   std::shared_ptr<State> state_;
 };
 
+/// What save_async does if the save before is still under way.
+enum class WhenBusy {
+  wait,  ///< it waits for that one
+  skip,  ///< it saves nothing: SaveStats::is_skipped
+};
+
 struct ManagerOptions {
-  /// After a commit all but this number of the newest valid steps are removed, never the one that
-  /// was just committed nor one that a reader has pinned (ReadOptions::pin); 0 keeps all.
+  /// Which steps stay after a commit: those that any of these four rules keeps, and the newest.
+  /// Without a rule all stay. Steps that are pinned, by a reader (ReadOptions::pin) or by name
+  /// (pin()), stay in any case.
+  ///
+  /// This number of the newest valid steps; 0: no rule.
   std::int64_t keep_last = 0;
 
-  /// Called after a commit, on the thread that saves, with all steps in ascending order. Gives
-  /// further steps to remove. The new step and pinned steps stay in any case.
-  std::function<std::vector<std::int64_t>(std::span<const Step>)> retired = nullptr;
+  /// The steps that this number divides; 0: no rule.
+  std::int64_t keep_every = 0;
+
+  /// The oldest step, and each that was committed this long after the last one that this rule
+  /// keeps, by the time of its manifest.json; 0: no rule.
+  std::chrono::seconds keep_interval{0};
+
+  /// The best steps by a metric. As long as no step has it, all stay.
+  std::optional<BestSteps> best = {};
+
+  /// should_save() is true for the steps that this number divides; 0: for none.
+  std::int64_t save_every = 1;
+
+  /// It is true as well if no save has begun for so long; 0: however long it is.
+  std::chrono::seconds save_interval{0};
+
+  /// It is true as well, and so is reached_preemption(), if one of these signals has come, such as
+  /// SIGTERM, on any process. While the manager lives, they do nothing else.
+  std::vector<int> preemption_signals = {};
+
+  /// How long after such a signal the process lives; 0: as long as it likes. A save that would take
+  /// longer, by the speed of this one so far or of the one before, ends with `cancelled`.
+  std::chrono::milliseconds preemption_grace{0};
+
+  WhenBusy when_busy = WhenBusy::wait;
 
   /// Keeps the room on the disk of the checkpoint that retention, or a replacement, removed last:
   /// its shard files are emptied, and the next save writes in them. Saves with retention then take
@@ -82,6 +116,9 @@ struct ManagerOptions {
 
   /// Reads and writes all files; null: posix_file_system().
   std::shared_ptr<FileSystem> file_system = nullptr;
+
+  /// What intervals and deadlines are measured by; null: the machine's clock.
+  std::shared_ptr<Clock> clock = nullptr;
 };
 
 /// The checkpoints of one training run: a root directory of steps.
@@ -97,13 +134,18 @@ struct ManagerOptions {
 /// Thread-safe. One save is under way at a time: the next one waits for it first, and throws its
 /// error if nobody has seen it yet. Several processes may use one root.
 ///
-///   CheckpointManager manager("checkpoints", {.keep_last = 3});
-///   auto pending = manager.save_async(100, {tensor_source("w", w)}, {.user_json = "{}"});
-///   ...                                    // training goes on
-///   pending.wait();
-///   if (auto latest = manager.latest()) {
-///     CheckpointReader reader(latest->step.directory);
+///   CheckpointManager manager("checkpoints", {.keep_last = 3, .save_every = 100});
+///   std::int64_t step = 0;
+///   if (auto found = manager.restore_latest([&](const CheckpointReader& reader) {
+///         reader.read("w", Box::whole(w.spec().shape), bytes);
+///       })) {
+///     step = found->step.step;
 ///   }
+///   for (; step < 1000 && !manager.reached_preemption(); ++step) {
+///     ...                                    // training
+///     if (manager.should_save(step + 1)) manager.save_async(step + 1, {tensor_source("w", w)});
+///   }
+///   manager.close();
 class CheckpointManager {
  public:
   /// Makes the root if it is not there. One that is may be read-only: then it serves to read. A
@@ -128,6 +170,40 @@ class CheckpointManager {
   /// Waits for the save under way; throws its error if nobody has seen it yet.
   void close();
 
+  /// Whether to save this step: one of save_every, save_interval, request_save() and a signal says
+  /// so. With a group all processes call it, and all get the same answer, which is one all_gather.
+  bool should_save(std::int64_t step);
+
+  /// should_save() is true the next time, on all processes.
+  void request_save();
+
+  /// Whether a signal of preemption_signals had come, on any process, when should_save() was called
+  /// last: the job is to save and end. The same on all processes.
+  bool reached_preemption() const;
+
+  /// Calls `restore` with a reader of the newest valid step, and gives that step; nothing if the
+  /// root holds no step. If what it reads turns out to be damaged (it throws corrupt), it is called
+  /// again for the step before: what it has filled by then is to be filled anew. The steps that
+  /// were passed over, and why, are in `rejected`. Throws as latest() does, and what `restore`
+  /// throws. With a group all go to the same step; `cancelled` if it threw on another rank.
+  std::optional<LatestStep> restore_latest(
+      const std::function<void(const CheckpointReader&)>& restore) const;
+
+  /// Of the committed steps the best one by ManagerOptions::best; nothing if none has the metric.
+  /// Throws invalid_argument if there is no such rule, io.
+  std::optional<Step> best() const;
+
+  /// Gives a step a name, by which retention leaves it alone; a name that another step has moves.
+  /// A name has letters, digits, '-', '_' and '.', at most 100. Throws no_such_name if there is no
+  /// such step, invalid_argument, io.
+  void pin(std::int64_t step, const std::string& name);
+
+  /// Takes a name away. Throws no_such_name, listing those there are, io.
+  void unpin(const std::string& name);
+
+  /// Sorted by name. Throws io, corrupt.
+  std::vector<NamedStep> pinned() const;
+
   /// Committed steps, ascending; of each the highest generation. Says nothing about their bytes.
   std::vector<Step> steps() const;
 
@@ -145,10 +221,12 @@ class CheckpointManager {
   /// Throws no_such_name, listing the steps there are.
   Step step(std::int64_t step) const;
 
-  /// Removes a step, all its generations. Throws no_such_name, io.
+  /// Removes a step, all its generations. Throws no_such_name, invalid_argument if it is pinned by
+  /// name, io.
   void remove(std::int64_t step);
 
-  /// The same unless a reader has pinned it; says whether it is gone. As retention does.
+  /// Removes it unless it is pinned, by a reader or by name; says whether it is gone. As retention
+  /// does.
   bool retire(std::int64_t step);
 
   /// Removes what dead processes left, and generations that a valid one replaces. Goes on if

@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "shardwise/checkpoint/detail/format/metrics.h"
 #include "shardwise/checkpoint/detail/read/chunk_reader.h"
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
 #include "shardwise/checkpoint/detail/root/pin.h"
@@ -120,6 +121,8 @@ bool CheckpointReader::has_index() const { return impl_->has_index; }
 const std::string& CheckpointReader::user_json() const { return impl_->user_json; }
 
 const std::string& CheckpointReader::objects_json() const { return impl_->objects_json; }
+
+Metrics CheckpointReader::metrics() const { return detail::metrics_of(impl_->objects_json); }
 
 std::span<const TensorInfo> CheckpointReader::tensors() const { return impl_->infos; }
 

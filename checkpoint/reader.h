@@ -11,6 +11,7 @@
 
 #include "shardwise/checkpoint/box_reader.h"
 #include "shardwise/checkpoint/read_options.h"
+#include "shardwise/checkpoint/save.h"
 #include "shardwise/runtime/sharded_array.h"
 #include "shardwise/shard/error.h"
 
@@ -65,6 +66,9 @@ class CheckpointReader final : public BoxReader {
 
   /// SaveOptions::objects_json; empty if there are none.
   const std::string& objects_json() const;
+
+  /// SaveOptions::metrics.
+  Metrics metrics() const;
 
   /// Whether there is an index.h5, in which other HDF5 tools find all tensors.
   bool has_index() const;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -90,10 +91,14 @@ struct EncodeOptions {
   std::shared_ptr<FileSystem> file_system = nullptr;
 };
 
+/// Numbers that belong to a step, by name, such as {{"loss", 0.25}}.
+using Metrics = std::map<std::string, double>;
+
 /// What a checkpoint holds beside its tensors.
 struct PublishOptions {
   std::string user_json = "{}";   ///< as SaveOptions::user_json
   std::string objects_json = {};  ///< as SaveOptions::objects_json
+  Metrics metrics = {};           ///< as SaveOptions::metrics
 };
 
 /// What a manager's save is asked for.
@@ -104,6 +109,10 @@ struct SaveOptions {
   /// What is saved beside the tensors, such as a job's tree of names and Python's objects; any JSON
   /// value. Empty: nothing.
   std::string objects_json = {};
+
+  /// Kept in the objects, as member "metrics"; CheckpointReader::metrics() gives them. Rank 0's
+  /// count. ManagerOptions::best ranks steps by one of them.
+  Metrics metrics = {};
 
   Existing existing = Existing::fail;
 
@@ -130,6 +139,10 @@ struct SaveOptions {
 /// What a save did.
 struct SaveStats {
   std::filesystem::path directory;
+
+  /// Nothing was saved, as a save was under way: ManagerOptions::when_busy.
+  bool is_skipped = false;
+
   std::size_t logical_bytes = 0;
   std::size_t stored_bytes = 0;  ///< of chunks, padding and index left out
   std::size_t file_bytes = 0;

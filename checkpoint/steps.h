@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,19 @@ struct RejectedStep {
 struct LatestStep {
   Step step;
   std::vector<RejectedStep> rejected;
+};
+
+/// The steps with the smallest, or the largest, values of a metric (SaveOptions::metrics).
+struct BestSteps {
+  std::string metric;
+  enum class Order { min, max } order = Order::min;
+  std::int64_t count = 1;
+};
+
+/// A step that has a name, by which it stays until the name is taken away.
+struct NamedStep {
+  std::string name;
+  std::int64_t step;
 };
 
 /// For a job whose processes each have a root of their own, on a node-local disk or in /dev/shm.

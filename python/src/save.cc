@@ -102,15 +102,22 @@ class Attempt {
 /// A CheckpointManager of one process.
 class Manager {
  public:
-  Manager(const std::string& root, std::int64_t keep_last, int threads, bool collect_garbage,
-          nb::object retired)
-      : retired_(std::move(retired)) {
+  // best: metric, whether the largest value is the best, how many.
+  Manager(const std::string& root, std::int64_t keep_last, std::int64_t keep_every,
+          std::int64_t keep_interval,
+          std::optional<std::tuple<std::string, bool, std::int64_t>> best, int threads,
+          bool collect_garbage) {
     const GilRelease released;
-    ManagerOptions options{.keep_last = keep_last};
+    ManagerOptions options{.keep_last = keep_last,
+                           .keep_every = keep_every,
+                           .keep_interval = std::chrono::seconds(keep_interval)};
     options.threads = threads;
     options.collect_garbage = collect_garbage;
-    if (retired_.ptr() != Py_None) {
-      options.retired = [this](std::span<const Step> steps) { return call_retired(steps); };
+    if (best) {
+      const auto& [metric, is_max, count] = *best;
+      options.best = {.metric = metric,
+                      .order = is_max ? BestSteps::Order::max : BestSteps::Order::min,
+                      .count = count};
     }
     manager_ = std::make_unique<CheckpointManager>(root, options);
   }
@@ -161,6 +168,29 @@ class Manager {
     get().remove(step);
   }
 
+  std::optional<std::int64_t> best() const {
+    const GilRelease released;
+    const std::optional<Step> best = get().best();
+    return best ? std::optional(best->step) : std::nullopt;
+  }
+
+  void pin(std::int64_t step, const std::string& name) {
+    const GilRelease released;
+    get().pin(step, name);
+  }
+
+  void unpin(const std::string& name) {
+    const GilRelease released;
+    get().unpin(name);
+  }
+
+  std::vector<std::pair<std::string, std::int64_t>> pinned() const {
+    const GilRelease released;
+    std::vector<std::pair<std::string, std::int64_t>> named;
+    for (const NamedStep& one : get().pinned()) named.emplace_back(one.name, one.step);
+    return named;
+  }
+
   bool retire(std::int64_t step) {
     const GilRelease released;
     return get().retire(step);
@@ -196,26 +226,7 @@ class Manager {
     return *manager_;
   }
 
-  // On the thread that saves, which must not carry Python's exceptions: they end with the GIL.
-  std::vector<std::int64_t> call_retired(std::span<const Step> steps) const {
-    return with_gil([&] {
-      try {
-        nb::list list;
-        for (const Step& step : steps) {
-          list.append(nb::make_tuple(step.step, step.directory.string()));
-        }
-        return nb::cast<std::vector<std::int64_t>>(retired_(list));
-      } catch (const nb::python_error& error) {
-        throw Error(ErrorCode::invalid_argument,
-                    "which steps to keep: " + error_text(error.value()));
-      } catch (const std::exception& e) {
-        throw Error(ErrorCode::invalid_argument, std::string("which steps to keep: ") + e.what());
-      }
-    });
-  }
-
   OwnProcess process_;
-  nb::object retired_;
   std::unique_ptr<CheckpointManager> manager_;
   std::vector<Work*> saves_;  // under way; with the GIL
 };
@@ -241,9 +252,11 @@ void bind_save(nb::module_& module) {
            nb::arg("objects") = "")
       .def("abandon", &Attempt::abandon);
   nb::class_<Manager>(module, "Manager")
-      .def(nb::init<const std::string&, std::int64_t, int, bool, nb::object>(), nb::arg("root"),
-           nb::arg("keep_last") = 0, nb::arg("threads") = 0, nb::arg("collect_garbage") = true,
-           nb::arg("retired") = nb::none())
+      .def(nb::init<const std::string&, std::int64_t, std::int64_t, std::int64_t,
+                    std::optional<std::tuple<std::string, bool, std::int64_t>>, int, bool>(),
+           nb::arg("root"), nb::arg("keep_last") = 0, nb::arg("keep_every") = 0,
+           nb::arg("keep_interval") = 0, nb::arg("best") = nb::none(), nb::arg("threads") = 0,
+           nb::arg("collect_garbage") = true)
       .def("save", &Manager::save, nb::arg("step"), nb::arg("sources"), nb::arg("codec"),
            nb::arg("existing"), nb::arg("user"), nb::arg("objects"), nb::arg("memory"),
            nb::arg("progress") = nb::none())
@@ -252,6 +265,10 @@ void bind_save(nb::module_& module) {
            nb::sig("def latest(self) -> tuple[int, str, list[tuple[str, str]]] | None"))
       .def("step", &Manager::step, nb::arg("step"))
       .def("remove", &Manager::remove, nb::arg("step"))
+      .def("best", &Manager::best)
+      .def("pin", &Manager::pin, nb::arg("step"), nb::arg("name"))
+      .def("unpin", &Manager::unpin, nb::arg("name"))
+      .def("pinned", &Manager::pinned)
       .def("retire", &Manager::retire, nb::arg("step"))
       .def("collect_garbage", &Manager::collect_garbage, nb::arg("dead_hosts"));
 }

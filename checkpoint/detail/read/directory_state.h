@@ -18,6 +18,9 @@ class DirectoryState {
 
   bool exists() const { return status_.st_mode != 0; }
 
+  /// Of a file: when its bytes changed last, in seconds since 1970.
+  std::int64_t modified_seconds() const { return status_.st_mtim.tv_sec; }
+
   bool operator==(const DirectoryState& other) const {
     return status_.st_dev == other.status_.st_dev && status_.st_ino == other.status_.st_ino &&
            same(status_.st_mtim, other.status_.st_mtim) &&

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "shardwise/checkpoint/detail/format/metrics.h"
 #include "shardwise/checkpoint/detail/hdf5/index_file.h"
 #include "shardwise/checkpoint/detail/lanes/lanes.h"
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
@@ -109,7 +110,7 @@ class GroupSave {
     manifest.id = attempt.id();
     manifest.step = step_;
     manifest.user_json = options_.user_json;
-    manifest.objects_json = options_.objects_json;
+    manifest.objects_json = with_metrics(options_.objects_json, options_.metrics);
     const std::string text = checked_manifest(manifest, index);
     if (is_local()) {
       stats.file_bytes += text.size();

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <string>
 
+#include "shardwise/checkpoint/detail/format/metrics.h"
 #include "shardwise/checkpoint/detail/root/attempt.h"
 #include "shardwise/shard/error.h"
 
@@ -15,11 +16,13 @@ void check_json(const PublishOptions& options) {
   if (!problem.empty()) {
     throw Error(ErrorCode::invalid_argument, "save: user_json " + problem);
   }
-  if (options.objects_json.empty()) return;
-  problem = user_json_problem(options.objects_json);
-  if (!problem.empty()) {
-    throw Error(ErrorCode::invalid_argument, "save: objects_json " + problem);
+  if (!options.objects_json.empty()) {
+    problem = user_json_problem(options.objects_json);
+    if (!problem.empty()) {
+      throw Error(ErrorCode::invalid_argument, "save: objects_json " + problem);
+    }
   }
+  static_cast<void>(with_metrics(options.objects_json, options.metrics));
 }
 
 std::string checked_manifest(Manifest& manifest, std::span<const std::byte> index) {

@@ -1,0 +1,117 @@
+#include "shardwise/checkpoint/detail/policy/save_schedule.h"
+
+#include <fmt/format.h>
+
+#include <string>
+#include <utility>
+
+#include "shardwise/shard/error.h"
+
+namespace shardwise::detail {
+namespace {
+
+using std::chrono::nanoseconds;
+
+// What a process says to the others: bits.
+constexpr std::byte kPreempted{1}, kRequested{2}, kIntervalOver{4};
+
+// Of a save, before its speed so far says how long all of it takes.
+constexpr double kLeastPart = 1.0 / 16;
+
+double seconds(nanoseconds time) { return std::chrono::duration<double>(time).count(); }
+
+nanoseconds after(double seconds) {
+  return std::chrono::duration_cast<nanoseconds>(std::chrono::duration<double>(seconds));
+}
+
+}  // namespace
+
+SaveSchedule::SaveSchedule(const ScheduleRules& rules, std::shared_ptr<Clock> clock,
+                           const std::string& what)
+    : rules_(rules),
+      clock_(std::move(clock)),
+      signals_(rules.preemption_signals),
+      last_begun_(clock_->now()) {
+  const auto check = [&](const char* option, std::int64_t value) {
+    if (value >= 0) return;
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("{}: {} is {}, needed 0 or more", what, option, value));
+  };
+  check("save_every", rules.save_every);
+  check("save_interval", rules.save_interval.count());
+  check("preemption_grace", rules.preemption_grace.count());
+}
+
+bool SaveSchedule::should_save(std::int64_t step, const ProcessGroup& group) {
+  std::byte own{};
+  if (signals_.age()) own |= kPreempted;
+  if (requested_) own |= kRequested;
+  if (rules_.save_interval.count() > 0) {
+    const MutexLock lock(mutex_);
+    if (clock_->now() - last_begun_ >= rules_.save_interval) own |= kIntervalOver;
+  }
+  std::byte all = own;
+  if (group.size() > 1) {
+    // Rank 0's clock counts.
+    const std::vector<Bytes> said = group.all_gather(Bytes{own});
+    for (std::size_t rank = 0; rank < said.size(); ++rank) {
+      if (said[rank].size() != 1) {
+        throw Error(ErrorCode::corrupt,
+                    fmt::format("decide whether to save: found {} bytes from rank {}, needed 1",
+                                said[rank].size(), rank));
+      }
+      all |= said[rank][0] & (kPreempted | kRequested);
+    }
+    all = (all & ~kIntervalOver) | (said[0][0] & kIntervalOver);
+  }
+  const bool is_preempted = (all & kPreempted) != std::byte{};
+  preempted_ = preempted_ || is_preempted;
+  if ((all & kRequested) != std::byte{}) requested_ = false;
+  return all != std::byte{} || (rules_.save_every > 0 && step % rules_.save_every == 0);
+}
+
+std::optional<nanoseconds> SaveSchedule::left() const {
+  if (rules_.preemption_grace.count() == 0) return std::nullopt;
+  const std::optional<nanoseconds> age = signals_.age();
+  if (!age) return std::nullopt;
+  return nanoseconds(rules_.preemption_grace) - *age;
+}
+
+void SaveSchedule::refuse(std::int64_t step, nanoseconds needed, nanoseconds left) const {
+  throw Error(ErrorCode::cancelled,
+              fmt::format("save step {}: the process ends in {:.1f} s, needed are about {:.1f} s",
+                          step, std::max(0.0, seconds(left)), seconds(needed)));
+}
+
+void SaveSchedule::begin(std::int64_t step, std::size_t bytes) {
+  const MutexLock lock(mutex_);
+  last_begun_ = clock_->now();
+  const std::optional<nanoseconds> time = left();
+  if (!time) return;
+  const nanoseconds needed =
+      bytes_per_second_ > 0 ? after(static_cast<double>(bytes) / bytes_per_second_) : nanoseconds();
+  if (needed >= *time) refuse(step, needed, *time);
+}
+
+void SaveSchedule::end(std::size_t bytes, double seconds) {
+  const MutexLock lock(mutex_);
+  if (seconds > 0) bytes_per_second_ = static_cast<double>(bytes) / seconds;
+}
+
+ProgressFunction SaveSchedule::watched(std::int64_t step, ProgressFunction own) {
+  if (signals_.empty() || rules_.preemption_grace.count() == 0) return own;
+  return [this, step, own = std::move(own), begun = clock_->now()](const Progress& progress) {
+    if (const std::optional<nanoseconds> time = left()) {
+      const double part = progress.total_bytes == 0 ? 1
+                                                    : static_cast<double>(progress.done_bytes) /
+                                                          static_cast<double>(progress.total_bytes);
+      const double spent = seconds(clock_->now() - begun);
+      const nanoseconds needed =
+          part < kLeastPart ? nanoseconds() : after(spent / part * (1 - part));
+      if (needed >= *time && part < 1) refuse(step, needed, *time);
+    }
+    if (own) own(progress);
+  };
+}
+
+}  // namespace shardwise::detail

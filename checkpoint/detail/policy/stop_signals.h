@@ -1,0 +1,29 @@
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <vector>
+
+namespace shardwise::detail {
+
+/// Notes the first moment at which one of some signals came, instead of what the signals do
+/// otherwise: that comes back when the last object that asks for a signal ends. Thread-safe.
+class StopSignals {
+ public:
+  /// Throws invalid_argument for a number that is no signal that can be handled.
+  explicit StopSignals(std::vector<int> signals);
+  ~StopSignals();
+  StopSignals(const StopSignals&) = delete;
+  StopSignals& operator=(const StopSignals&) = delete;
+
+  bool empty() const { return signals_.empty(); }
+
+  /// How long ago the first of them came; absent: none has come since this was made.
+  std::optional<std::chrono::nanoseconds> age() const;
+
+ private:
+  std::vector<int> signals_;
+  std::chrono::steady_clock::time_point made_ = std::chrono::steady_clock::now();
+};
+
+}  // namespace shardwise::detail

@@ -1,0 +1,229 @@
+#include "shardwise/checkpoint/detail/together/latest_step.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <exception>
+#include <span>
+#include <string_view>
+#include <tuple>
+#include <utility>
+
+#include "shardwise/checkpoint/detail/read/directory_state.h"
+#include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
+#include "shardwise/checkpoint/detail/root/failures.h"
+#include "shardwise/checkpoint/detail/root/root.h"
+#include "shardwise/checkpoint/detail/together/group_save.h"
+#include "shardwise/checkpoint/detail/together/messages.h"
+#include "shardwise/shard/error.h"
+
+namespace shardwise::detail {
+namespace {
+
+// How often latest() looks again if steps come and go while it looks.
+constexpr int kMostLooks = 100;
+
+}  // namespace
+
+Error none_valid(const std::filesystem::path& root, const std::vector<RejectedStep>& rejected) {
+  std::vector<std::string> reasons;
+  reasons.reserve(rejected.size());
+  for (const RejectedStep& step : rejected) {
+    reasons.push_back(fmt::format("{}: {}", step.directory.filename().string(), step.reason));
+  }
+  return Error(ErrorCode::corrupt,
+               fmt::format("find the latest checkpoint in {}: none of {} is "
+                           "valid; {}",
+                           root.string(), rejected.size(), join_few(reasons, reasons.size())));
+}
+
+std::string LatestSteps::why_invalid(const StepName& name) const {
+  try {
+    const std::filesystem::path directory = root_ / to_string(name);
+    if (has_parts_) {  // which has some of its files only
+      return why_not_step(name, read_manifest(open_directory(files_, directory)).step);
+    }
+    const StoredCheckpoint checkpoint = open_checkpoint(files_, directory);
+    for (std::size_t f = 0; f < checkpoint.is_loaded.size(); ++f) checkpoint.files->at(f);
+    return why_not_step(name, checkpoint.manifest.step);
+  } catch (const Error& e) {
+    if (e.code() == ErrorCode::io) throw;
+    return e.what();
+  }
+}
+
+std::string LatestSteps::why_not_step(const StepName& name, std::int64_t step) const {
+  if (step == name.step) return {};
+  return fmt::format("{} is of step {}", (root_ / to_string(name)).string(), step);
+}
+
+LatestSteps::Look LatestSteps::look_at(const std::vector<StepName>& names) const {
+  Look look;
+  for (auto name = names.rbegin(); name != names.rend() && !look.newest; ++name) {
+    const DirectoryState before(root_ / to_string(*name));
+    std::string reason;
+    try {
+      reason = why_invalid(*name);
+    } catch (const Error& e) {
+      throw Error(e, fmt::format("find the latest checkpoint in {}: {} cannot be read: {}",
+                                 root_.string(), to_string(*name), e.what()));
+    }
+    if (reason.empty()) {
+      look.newest = Step{name->step, name->generation, root_ / to_string(*name)};
+      continue;
+    }
+    const DirectoryState now(root_ / to_string(*name));
+    look.changed = look.changed || !before.exists() || now != before;
+    look.rejected.push_back({root_ / to_string(*name), reason});
+  }
+  return look;
+}
+
+std::optional<LatestStep> LatestSteps::find(std::int64_t limit) const {
+  std::vector<StepName> names = names_below(limit);
+  for (int looks = 1;; ++looks) {
+    Look look = look_at(names);
+    // Another process may have replaced a step since it was listed: then neither an error nor
+    // what was found says which is the newest.
+    std::vector<StepName> now = names_below(limit);
+    if ((look.changed || now != names) && looks < kMostLooks) {
+      names = std::move(now);
+      continue;
+    }
+    if (look.newest) return LatestStep{*look.newest, std::move(look.rejected)};
+    if (look.rejected.empty()) return std::nullopt;
+    throw none_valid(root_, look.rejected);
+  }
+}
+
+std::optional<LatestStep> LatestSteps::agree(const ProcessGroup& group, std::int64_t limit) const {
+  try {
+    if (group.rank() == 0) {
+      std::optional<LatestStep> latest = find(limit);
+      group.broadcast(encode(latest, latest ? id_of(latest->step.directory) : ""));
+      group.barrier();
+      return latest;
+    }
+    const auto [latest, id] = decode_latest(group.broadcast({}), root_);
+    if (latest && id_of(latest->step.directory) != id) {
+      throw Error(ErrorCode::io, fmt::format("find the latest checkpoint: {} is another one for "
+                                             "rank {} than for rank 0, needed is one root for "
+                                             "all processes, on a file system that they share",
+                                             latest->step.directory.string(), group.rank()));
+    }
+    group.barrier();
+    return latest;
+  } catch (...) {
+    abort_group(group, "");
+    throw;
+  }
+}
+
+// Which attempt it was; empty if it is not there.
+std::string LatestSteps::id_of(const std::filesystem::path& directory) const {
+  try {
+    return read_manifest(open_directory(files_, directory)).id;
+  } catch (const Error& e) {
+    if (e.code() != ErrorCode::not_found) throw;
+    return {};
+  }
+}
+
+std::vector<StepName> LatestSteps::names_below(std::int64_t limit) const {
+  std::vector<StepName> names = committed_names(files_, root_);
+  std::erase_if(names, [&](const StepName& name) { return name.step >= limit; });
+  return names;
+}
+
+namespace {
+
+// How a rank's part of a restore ended.
+enum class Outcome : std::uint8_t { restored, corrupt, failed };
+
+// Of what another rank is told.
+constexpr std::size_t kMostReason = 2000;
+
+Bytes outcome_message(Outcome outcome, std::string_view reason) {
+  const auto text = std::as_bytes(std::span(reason.substr(0, kMostReason)));
+  Bytes message(1 + text.size(), static_cast<std::byte>(outcome));
+  std::ranges::copy(text, message.begin() + 1);
+  return message;
+}
+
+// The worst outcome of all ranks, and the reason of the first rank that has it.
+std::pair<Outcome, std::string> worst_of(const std::vector<Bytes>& messages) {
+  std::pair<Outcome, std::string> worst{Outcome::restored, ""};
+  for (std::size_t rank = 0; rank < messages.size(); ++rank) {
+    const Bytes& message = messages[rank];
+    if (message.empty() || message.size() > kMostReason + 1 ||
+        message[0] > static_cast<std::byte>(Outcome::failed)) {
+      throw Error(
+          ErrorCode::corrupt,
+          fmt::format("restore: found {} bytes from rank {} that say nothing, needed is how "
+                      "its part ended",
+                      message.size(), rank));
+    }
+    const auto outcome = static_cast<Outcome>(message[0]);
+    if (outcome <= worst.first) continue;
+    worst = {outcome,
+             fmt::format("rank {}: {}", rank,
+                         std::string_view(reinterpret_cast<const char*>(message.data()) + 1,
+                                          message.size() - 1))};
+  }
+  return worst;
+}
+
+}  // namespace
+
+std::optional<LatestStep> restore_newest(const LatestSteps& steps,
+                                         const std::filesystem::path& root,
+                                         const ProcessGroup& group,
+                                         const std::function<void(const Step&)>& restore) {
+  std::vector<RejectedStep> rejected;
+  std::int64_t limit = LatestSteps::kNoLimit;
+  for (;;) {
+    std::optional<LatestStep> found;
+    try {
+      found = group.size() == 1 ? steps.find(limit) : steps.agree(group, limit);
+    } catch (const Error& e) {
+      if (rejected.empty() || e.code() != ErrorCode::corrupt) throw;
+      throw Error(ErrorCode::corrupt,
+                  fmt::format("{}; newer: {}", e.what(), none_valid(root, rejected).what()));
+    }
+    if (!found && rejected.empty()) return std::nullopt;
+    if (!found) throw none_valid(root, rejected);
+    rejected.insert(rejected.end(), found->rejected.begin(), found->rejected.end());
+    Outcome outcome = Outcome::restored;
+    std::string reason;
+    std::exception_ptr error;
+    try {
+      restore(found->step);
+    } catch (const Error& e) {
+      outcome = e.code() == ErrorCode::corrupt ? Outcome::corrupt : Outcome::failed;
+      reason = e.what();
+      error = std::current_exception();
+    } catch (const std::exception& e) {
+      outcome = Outcome::failed;
+      reason = e.what();
+      error = std::current_exception();
+    } catch (...) {
+      outcome = Outcome::failed;
+      reason = "an exception";
+      error = std::current_exception();
+    }
+    if (group.size() > 1) {
+      const auto worst = worst_of(group.all_gather(outcome_message(outcome, reason)));
+      if (worst.first == Outcome::failed && outcome != Outcome::failed) {
+        throw Error(ErrorCode::cancelled,
+                    fmt::format("restore {}: {}", found->step.directory.string(), worst.second));
+      }
+      std::tie(outcome, reason) = worst;
+    }
+    if (outcome == Outcome::failed) std::rethrow_exception(error);
+    if (outcome == Outcome::restored) return LatestStep{found->step, std::move(rejected)};
+    rejected.push_back({found->step.directory, reason});
+    limit = found->step.step;
+  }
+}
+
+}  // namespace shardwise::detail

@@ -1,0 +1,153 @@
+// What the processes of a job, which are threads here, agree on: when they save, and from which
+// step they go on.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "shardwise/checkpoint/manager.h"
+#include "shardwise/checkpoint/reader.h"
+#include "shardwise/shard/error.h"
+#include "testing/fake_clock.h"
+#include "testing/host_tensor.h"
+#include "testing/socket_transport.h"
+#include "testing/temp_dir.h"
+
+namespace shardwise {
+namespace {
+
+using testing::AllOf;
+using testing::Each;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+constexpr int kPolicyRanks = 4;
+
+class GroupPolicies : public testing::Test {
+ protected:
+  /// Runs on every rank; gives what each has thrown.
+  std::vector<std::string> on_ranks(
+      const std::function<void(int rank, CheckpointManager&)>& run,
+      const std::function<void(int rank, ManagerOptions&)>& change = {}) const {
+    return run_ranks(kPolicyRanks, {}, [&](std::shared_ptr<SocketTransport> transport) {
+      const ProcessGroup group(std::move(transport));
+      ManagerOptions options{
+          .save_every = 0, .threads = 1, .group = group, .devices = kPolicyRanks};
+      if (change) change(group.rank(), options);
+      CheckpointManager manager(dir_ / "root", options);
+      run(group.rank(), manager);
+    });
+  }
+
+  void save(CheckpointManager& manager, std::int64_t step) const {
+    manager.save(step, {tensor_.source()});
+  }
+
+  const TempDir dir_;
+  const HostTensor tensor_ = host_tensor("x", DType::f32, {64, 10}, "4", "0,-");
+};
+
+TEST_F(GroupPolicies, ARequestOfOneRankIsHeardByAll) {
+  std::array<std::vector<bool>, kPolicyRanks> answers;
+  EXPECT_THAT(on_ranks([&](int rank, CheckpointManager& manager) {
+                for (std::int64_t step = 0; step < 4; ++step) {
+                  if (rank == 2 && step == 1) manager.request_save();
+                  answers[static_cast<std::size_t>(rank)].push_back(manager.should_save(step));
+                }
+              }),
+              Each(""));
+  EXPECT_THAT(answers, Each(ElementsAre(false, true, false, false)));
+}
+
+TEST_F(GroupPolicies, TheIntervalIsRankZeros) {
+  std::array<std::vector<bool>, kPolicyRanks> answers;
+  std::array<std::shared_ptr<FakeClock>, kPolicyRanks> clocks;
+  for (auto& clock : clocks) clock = std::make_shared<FakeClock>();
+  EXPECT_THAT(on_ranks(
+                  [&](int rank, CheckpointManager& manager) {
+                    const auto i = static_cast<std::size_t>(rank);
+                    clocks[i]->wait_until(std::chrono::seconds(rank == 3 ? 60 : 0));
+                    answers[i].push_back(manager.should_save(1));
+                    clocks[i]->wait_until(std::chrono::seconds(rank == 0 ? 60 : 0));
+                    answers[i].push_back(manager.should_save(2));
+                  },
+                  [&](int rank, ManagerOptions& options) {
+                    options.save_interval = std::chrono::seconds(60);
+                    options.clock = clocks[static_cast<std::size_t>(rank)];
+                  }),
+              Each(""));
+  EXPECT_THAT(answers, Each(ElementsAre(false, true)));
+}
+
+TEST_F(GroupPolicies, ARestartGoesBackOnAllRanksIfBytesAreDamagedForOne) {
+  std::array<std::int64_t, kPolicyRanks> steps{};
+  std::array<std::string, kPolicyRanks> reasons;
+  EXPECT_THAT(on_ranks([&](int rank, CheckpointManager& manager) {
+                for (std::int64_t step = 1; step <= 3; ++step) save(manager, step);
+                const auto i = static_cast<std::size_t>(rank);
+                const auto found = manager.restore_latest([&](const CheckpointReader& reader) {
+                  if (rank == 1 && reader.step() == 3) {
+                    throw Error(ErrorCode::corrupt, "a chunk is damaged");
+                  }
+                });
+                steps[i] = found->step.step;
+                reasons[i] = found->rejected.at(0).reason;
+              }),
+              Each(""));
+  EXPECT_THAT(steps, Each(2));
+  EXPECT_THAT(reasons, Each("rank 1: a chunk is damaged"));
+}
+
+TEST_F(GroupPolicies, AnotherErrorOfOneRankEndsTheRestartOnAll) {
+  const std::vector<std::string> errors = on_ranks([&](int rank, CheckpointManager& manager) {
+    save(manager, 1);
+    manager.restore_latest([&](const CheckpointReader&) {
+      if (rank == 2) throw Error(ErrorCode::invalid_argument, "another model");
+    });
+  });
+  EXPECT_EQ(errors[2], "another model");
+  for (const int rank : {0, 1, 3}) {
+    EXPECT_THAT(errors[static_cast<std::size_t>(rank)],
+                AllOf(HasSubstr("step-00000001: rank 2: another model")));
+  }
+}
+
+TEST_F(GroupPolicies, WhetherASaveIsSkippedIsRankZerosToSay) {
+  std::array<std::vector<bool>, kPolicyRanks> skipped;
+  EXPECT_THAT(on_ranks(
+                  [&](int rank, CheckpointManager& manager) {
+                    for (std::int64_t step = 1; step <= 20; ++step) {
+                      skipped[static_cast<std::size_t>(rank)].push_back(
+                          manager.save_async(step, {tensor_.source()}).wait().is_skipped);
+                    }
+                    std::vector<PendingSave> pending;
+                    for (std::int64_t step = 21; step <= 40; ++step) {
+                      pending.push_back(manager.save_async(step, {tensor_.source()}));
+                    }
+                    for (const PendingSave& save : pending) {
+                      skipped[static_cast<std::size_t>(rank)].push_back(save.wait().is_skipped);
+                    }
+                  },
+                  [](int, ManagerOptions& options) { options.when_busy = WhenBusy::skip; }),
+              Each(""));
+  EXPECT_THAT(skipped, Each(skipped[0]));
+  EXPECT_THAT(std::vector<bool>(skipped[0].begin(), skipped[0].begin() + 20), Each(false));
+}
+
+TEST_F(GroupPolicies, MetricsAreRankZeros) {
+  EXPECT_THAT(on_ranks([&](int rank, CheckpointManager& manager) {
+                manager.save(1, {tensor_.source()}, {.metrics = {{"loss", rank}}});
+              }),
+              Each(""));
+  const CheckpointReader reader(CheckpointManager(dir_ / "root").step(1).directory);
+  EXPECT_THAT(reader.metrics(), ElementsAre(testing::Pair("loss", 0)));
+}
+
+}  // namespace
+}  // namespace shardwise

@@ -1,0 +1,368 @@
+// When a manager saves, which steps stay, and which one a restart takes.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <filesystem>
+#include <limits>
+#include <map>
+#include <memory>
+#include <optional>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "shardwise/checkpoint/detail/policy/retention.h"
+#include "shardwise/checkpoint/detail/policy/save_schedule.h"
+#include "shardwise/checkpoint/manager.h"
+#include "shardwise/checkpoint/reader.h"
+#include "shardwise/shard/error.h"
+#include "testing/errors.h"
+#include "testing/fake_clock.h"
+#include "testing/flip.h"
+#include "testing/host_tensor.h"
+#include "testing/temp_dir.h"
+
+namespace shardwise {
+namespace {
+
+using std::chrono::hours;
+using std::chrono::seconds;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::SizeIs;
+namespace fs = std::filesystem;
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+class SavePolicies : public testing::Test {
+ protected:
+  SaveStats save(CheckpointManager& manager, std::int64_t step, const Metrics& metrics = {}) const {
+    return manager.save(step, {tensor_.source()}, {.metrics = metrics});
+  }
+
+  std::vector<std::int64_t> steps(const CheckpointManager& manager) const {
+    std::vector<std::int64_t> steps;
+    for (const Step& step : manager.steps()) steps.push_back(step.step);
+    return steps;
+  }
+
+  // The bytes of its tensor, not those that say where they are.
+  void damage(std::int64_t step) const {
+    const fs::path file =
+        CheckpointManager(dir_.path()).step(step).directory / "shards-00000-of-00001.h5";
+    flip(file, 4096 + 100, std::byte{1});
+  }
+
+  void restore(const CheckpointReader& reader) const {
+    std::vector<std::byte> bytes(tensor_.data->size());
+    reader.read("x", Box::whole(tensor_.spec.shape), bytes);
+    EXPECT_EQ(bytes, *tensor_.data);
+  }
+
+  const TempDir dir_;
+  const HostTensor tensor_ = host_tensor("x", DType::f32, {100, 10}, "2", "0,-");
+};
+
+// Every step is looked at alone, by the words of ManagerOptions.
+TEST(NotKept, IsWhatNoRuleKeeps) {
+  std::mt19937 random(5);
+  const auto draw = [&](int least, int most) {
+    return std::uniform_int_distribution<int>(least, most)(random);
+  };
+  for (int round = 0; round < 2000; ++round) {
+    std::vector<std::int64_t> steps;
+    std::map<std::int64_t, bool> valid;
+    std::map<std::int64_t, std::optional<double>> values;
+    std::map<std::int64_t, std::int64_t> times;
+    std::int64_t step = 0, time = 1'000'000;
+    for (int i = draw(0, 12); i > 0; --i) {
+      steps.push_back(step += draw(1, 3));
+      times[step] = time += draw(0, 90);
+      valid[step] = draw(0, 3) > 0;
+      values[step] = draw(0, 4) == 0   ? std::nullopt
+                     : draw(0, 6) == 0 ? std::optional(kNan)
+                                       : std::optional(draw(-3, 3) / 2.0);
+    }
+    detail::Retention rules;
+    if (draw(0, 1) == 0) rules.keep_last = draw(1, 4);
+    if (draw(0, 2) == 0) rules.keep_every = draw(1, 5);
+    if (draw(0, 2) == 0) rules.keep_interval = seconds(draw(1, 200));
+    if (draw(0, 2) == 0) {
+      rules.best =
+          BestSteps{.metric = "loss",
+                    .order = draw(0, 1) == 0 ? BestSteps::Order::min : BestSteps::Order::max,
+                    .count = draw(1, 3)};
+    }
+    std::set<std::int64_t> pinned;
+    if (!steps.empty() && draw(0, 3) == 0) pinned.insert(steps[steps.size() / 2]);
+
+    std::int64_t last_kept = -1'000'000;
+    std::vector<std::int64_t> needed;
+    const bool any_value = std::ranges::any_of(
+        steps, [&](std::int64_t s) { return values[s] && *values[s] == *values[s]; });
+    for (const std::int64_t s : steps) {
+      bool kept = s == steps.back() || pinned.contains(s);
+      const auto newer_valid = std::ranges::count_if(
+          steps, [&](std::int64_t other) { return other > s && valid[other]; });
+      kept = kept || (rules.keep_last > 0 && newer_valid < rules.keep_last);
+      kept = kept || (rules.keep_every > 0 && s % rules.keep_every == 0);
+      if (rules.keep_interval.count() > 0 && times[s] - last_kept >= rules.keep_interval.count()) {
+        last_kept = times[s];
+        kept = true;
+      }
+      if (rules.best) {
+        const double sign = rules.best->order == BestSteps::Order::min ? 1 : -1;
+        const auto better = std::ranges::count_if(steps, [&](std::int64_t other) {
+          if (!values[other] || *values[other] != *values[other]) return false;
+          const double own = sign * values[s].value_or(kNan), theirs = sign * *values[other];
+          return theirs < own || (theirs == own && other > s);
+        });
+        const bool has_value = values[s] && *values[s] == *values[s];
+        kept = kept || !any_value || (has_value && better < rules.best->count);
+      }
+      const bool no_rule = rules.keep_last == 0 && rules.keep_every == 0 &&
+                           rules.keep_interval.count() == 0 && !rules.best;
+      if (!kept && !no_rule) needed.push_back(s);
+    }
+    EXPECT_EQ(detail::not_kept(steps, rules, pinned,
+                               {.is_valid = [&](std::int64_t s) { return valid[s]; },
+                                .value = [&](std::int64_t s) { return values[s]; },
+                                .time = [&](std::int64_t s) { return times[s]; }}),
+              needed)
+        << "round " << round;
+  }
+}
+
+TEST_F(SavePolicies, KeepsTheBestTheMultiplesAndTheLast) {
+  CheckpointManager manager(
+      dir_.path(),
+      {.keep_last = 1,
+       .keep_every = 5,
+       .best = BestSteps{.metric = "loss", .order = BestSteps::Order::min, .count = 2}});
+  const std::vector<double> losses = {0.5, 0.9, kNan, -kInfinity, 0.7, 0.8, kInfinity, 0.6};
+  for (std::size_t i = 0; i < losses.size(); ++i) {
+    EXPECT_EQ(save(manager, static_cast<std::int64_t>(i) + 1, {{"loss", losses[i]}, {"epoch", 1}})
+                  .cleanup_error,
+              "");
+  }
+  EXPECT_THAT(steps(manager), ElementsAre(1, 4, 5, 8));
+  EXPECT_EQ(manager.best()->step, 4);
+  const CheckpointReader reader(manager.step(4).directory);
+  EXPECT_THAT(reader.metrics(), testing::UnorderedElementsAre(testing::Pair("loss", -kInfinity),
+                                                              testing::Pair("epoch", 1)));
+}
+
+TEST_F(SavePolicies, KeepsAllAsLongAsNoStepHasTheMetric) {
+  CheckpointManager manager(dir_.path(), {.best = BestSteps{.metric = "loss"}});
+  for (std::int64_t step = 1; step <= 3; ++step) save(manager, step, {{"accuracy", 1}});
+  EXPECT_EQ(manager.best(), std::nullopt);
+  EXPECT_THAT(steps(manager), SizeIs(3));
+  save(manager, 4, {{"loss", 2}});
+  EXPECT_THAT(steps(manager), ElementsAre(4));
+}
+
+TEST_F(SavePolicies, KeepsOneStepOfEachHour) {
+  {
+    CheckpointManager all(dir_.path());
+    for (std::int64_t step = 1; step <= 4; ++step) save(all, step);
+    const auto now = fs::file_time_type::clock::now();
+    const int minutes_ago[] = {300, 250, 230, 1};
+    for (std::int64_t step = 1; step <= 4; ++step) {
+      fs::last_write_time(all.step(step).directory / "manifest.json",
+                          now - std::chrono::minutes(minutes_ago[step - 1]));
+    }
+  }
+  CheckpointManager manager(dir_.path(), {.keep_interval = hours(1)});
+  save(manager, 5);
+  EXPECT_THAT(steps(manager), ElementsAre(1, 3, 4, 5));
+}
+
+TEST_F(SavePolicies, LeavesAStepThatHasAName) {
+  CheckpointManager manager(dir_.path(), {.keep_last = 1, .reuse_files = false});
+  save(manager, 1);
+  manager.pin(1, "before-lr-drop");
+  save(manager, 2);
+  save(manager, 3);
+  EXPECT_THAT(steps(manager), ElementsAre(1, 3));
+  EXPECT_EQ(message_of(ErrorCode::invalid_argument, [&] { manager.remove(1); }),
+            "remove step 1 of " + dir_.path().string() +
+                ": it is pinned as \"before-lr-drop\": unpin that first");
+  EXPECT_FALSE(manager.retire(1));
+  EXPECT_THAT(manager.collect_garbage().removed, IsEmpty());
+  manager.pin(3, "before-lr-drop");  // moves
+  ASSERT_THAT(manager.pinned(), SizeIs(1));
+  EXPECT_EQ(manager.pinned()[0].step, 3);
+  EXPECT_TRUE(manager.retire(1));
+  EXPECT_EQ(message_of(ErrorCode::no_such_name, [&] { manager.unpin("other"); }),
+            "unpin \"other\" in " + dir_.path().string() + ": there are before-lr-drop");
+  manager.unpin("before-lr-drop");
+  EXPECT_THAT(manager.pinned(), IsEmpty());
+  EXPECT_THAT(message_of(ErrorCode::invalid_argument, [&] { manager.pin(3, "a/b"); }),
+              HasSubstr("the name is \"a/b\", needed are"));
+  EXPECT_THAT(message_of(ErrorCode::no_such_name, [&] { manager.pin(9, "x"); }),
+              HasSubstr("find step 9"));
+}
+
+TEST_F(SavePolicies, AFileOfANameThatHoldsNoNumberKeepsAllSteps) {
+  CheckpointManager manager(dir_.path(), {.keep_last = 1});
+  save(manager, 1);
+  manager.pin(1, "good");
+  flip(dir_ / ".named-good", 0, std::byte{0x40});
+  EXPECT_THAT(save(manager, 2).cleanup_error, HasSubstr("needed is the number of a step"));
+  EXPECT_THAT(steps(manager), ElementsAre(1, 2));
+}
+
+TEST_F(SavePolicies, OptionsThatAreWrongAreRefused) {
+  const auto error = [&](const ManagerOptions& options) {
+    return message_of(ErrorCode::invalid_argument,
+                      [&] { CheckpointManager(dir_.path(), options); });
+  };
+  const std::string begin = "open checkpoint root " + dir_.path().string() + ": ";
+  EXPECT_EQ(error({.keep_every = -1}), begin + "keep_every is -1, needed 0 or more");
+  EXPECT_EQ(error({.best = BestSteps{}}),
+            begin + "best.metric is empty, needed is the name of a metric");
+  EXPECT_EQ(error({.best = BestSteps{.metric = "loss", .count = 0}}),
+            begin + "best.count is 0, needed 1 or more");
+  EXPECT_EQ(error({.save_every = -2}), begin + "save_every is -2, needed 0 or more");
+  EXPECT_THAT(error({.preemption_signals = {SIGKILL}}),
+              HasSubstr("found 9, needed is a signal that can be handled"));
+  CheckpointManager manager(dir_.path());
+  EXPECT_THAT(
+      message_of(
+          ErrorCode::invalid_argument,
+          [&] {
+            manager.save(1, {tensor_.source()}, {.objects_json = "[1]", .metrics = {{"a", 1}}});
+          }),
+      HasSubstr("objects_json is a JSON array, needed beside metrics is an object"));
+}
+
+TEST_F(SavePolicies, ARestartGoesBackPastDamagedBytesAndSaysSo) {
+  CheckpointManager manager(dir_.path());
+  EXPECT_EQ(manager.restore_latest([](const CheckpointReader&) { FAIL(); }), std::nullopt);
+  for (std::int64_t step = 1; step <= 4; ++step) save(manager, step);
+  damage(3);
+  fs::remove(manager.step(4).directory / "manifest.json");
+  std::vector<std::int64_t> tried;
+  const auto found = manager.restore_latest([&](const CheckpointReader& reader) {
+    tried.push_back(reader.step());
+    restore(reader);
+  });
+  ASSERT_TRUE(found);
+  EXPECT_THAT(tried, ElementsAre(3, 2));
+  EXPECT_EQ(found->step.step, 2);
+  ASSERT_THAT(found->rejected, SizeIs(2));
+  EXPECT_EQ(found->rejected[0].directory.filename(), "step-00000004");
+  EXPECT_THAT(found->rejected[1].reason, HasSubstr("tensor \"x\""));
+}
+
+TEST_F(SavePolicies, ARestartOfDamagedStepsAloneIsNoFreshStart) {
+  CheckpointManager manager(dir_.path());
+  for (std::int64_t step = 1; step <= 2; ++step) save(manager, step);
+  damage(1);
+  damage(2);
+  const auto run = [&] {
+    manager.restore_latest([&](const CheckpointReader& reader) { restore(reader); });
+  };
+  EXPECT_THAT(message_of(ErrorCode::corrupt, run),
+              testing::AllOf(HasSubstr("none of 2 is valid"), HasSubstr("step-00000002: "),
+                             HasSubstr("step-00000001: ")));
+  // What is no damage is the caller's to hear, at once.
+  EXPECT_EQ(message_of(ErrorCode::invalid_argument,
+                       [&] {
+                         manager.restore_latest([](const CheckpointReader&) {
+                           throw Error(ErrorCode::invalid_argument, "another model");
+                         });
+                       }),
+            "another model");
+}
+
+TEST_F(SavePolicies, SaysWhenToSave) {
+  const auto clock = std::make_shared<FakeClock>();
+  CheckpointManager manager(dir_.path(),
+                            {.save_every = 10, .save_interval = seconds(60), .clock = clock});
+  EXPECT_TRUE(manager.should_save(20));
+  EXPECT_FALSE(manager.should_save(21));
+  clock->wait_until(seconds(59));
+  EXPECT_FALSE(manager.should_save(22));
+  clock->wait_until(seconds(60));
+  EXPECT_TRUE(manager.should_save(23));
+  save(manager, 23);
+  EXPECT_FALSE(manager.should_save(24));
+  manager.request_save();
+  EXPECT_TRUE(manager.should_save(25));
+  EXPECT_FALSE(manager.should_save(26));
+  EXPECT_FALSE(manager.reached_preemption());
+}
+
+TEST_F(SavePolicies, ASignalAsksForASaveAndDoesNothingElseMeanwhile) {
+  struct sigaction ignore = {}, now = {};
+  ignore.sa_handler = SIG_IGN;
+  ASSERT_EQ(::sigaction(SIGUSR2, &ignore, nullptr), 0);
+  {
+    CheckpointManager manager(dir_.path(), {.save_every = 0, .preemption_signals = {SIGUSR2}});
+    EXPECT_FALSE(manager.should_save(1));
+    std::raise(SIGUSR2);
+    EXPECT_FALSE(manager.reached_preemption());  // not before all have agreed
+    EXPECT_TRUE(manager.should_save(2));
+    EXPECT_TRUE(manager.reached_preemption());
+    CheckpointManager other(dir_.path(), {.save_every = 0, .preemption_signals = {SIGUSR2}});
+    EXPECT_FALSE(other.should_save(1));  // it came before
+  }
+  ASSERT_EQ(::sigaction(SIGUSR2, nullptr, &now), 0);
+  EXPECT_EQ(now.sa_handler, SIG_IGN);
+}
+
+TEST(SaveSchedule, RefusesASaveThatCannotEndInTime) {
+  const auto clock = std::make_shared<FakeClock>();
+  detail::SaveSchedule schedule(
+      {.preemption_signals = {SIGUSR2}, .preemption_grace = std::chrono::hours(1)}, clock, "test");
+  schedule.end(1'000'000, 100);  // 10,000 bytes a second
+  schedule.begin(1, std::size_t{1} << 40);
+  std::raise(SIGUSR2);
+  schedule.begin(2, 1'000'000);
+  EXPECT_THAT(message_of(ErrorCode::cancelled, [&] { schedule.begin(3, 1'000'000'000); }),
+              HasSubstr("needed are about 100000.0 s"));
+
+  // The first save of a job: by its own speed.
+  int calls = 0;
+  const ProgressFunction watched = schedule.watched(4, [&](const Progress&) { ++calls; });
+  clock->wait_until(seconds(1000));
+  watched({.done_bytes = 1, .total_bytes = 1000});  // too early to say
+  watched({.done_bytes = 500, .total_bytes = 1000});
+  EXPECT_THAT(
+      message_of(ErrorCode::cancelled, [&] { watched({.done_bytes = 100, .total_bytes = 1000}); }),
+      HasSubstr("needed are about 9000.0 s"));
+  watched({.done_bytes = 1000, .total_bytes = 1000});  // what is done is not thrown away
+  EXPECT_EQ(calls, 3);
+}
+
+TEST_F(SavePolicies, ASaveThatComesTooEarlyIsSkippedIfAsked) {
+  Mutex mutex;
+  CondVar changed;
+  bool may_go_on = false;
+  CheckpointManager manager(dir_.path(), {.when_busy = WhenBusy::skip});
+  const TensorSource slow =
+      callback_tensor("x", tensor_.spec, [&](const Box& box, std::span<std::byte> out) {
+        const MutexLock lock(mutex);
+        while (!may_go_on) changed.wait(mutex);
+        tensor_.source().reader->read(0, box, out);
+      });
+  const PendingSave first = manager.save_async(1, {slow});
+  const SaveStats second = manager.save_async(2, {tensor_.source()}).wait();
+  EXPECT_TRUE(second.is_skipped);
+  {
+    const MutexLock lock(mutex);
+    may_go_on = true;
+  }
+  changed.notify_all();
+  EXPECT_FALSE(first.wait().is_skipped);
+  EXPECT_FALSE(manager.save_async(3, {tensor_.source()}).wait().is_skipped);
+  EXPECT_THAT(steps(manager), ElementsAre(1, 3));
+}
+
+}  // namespace
+}  // namespace shardwise
