@@ -458,10 +458,11 @@ std::vector<Step> CheckpointManager::steps() const {
   return impl_->newest_of(detail::committed_names(*impl_->files, impl_->root));
 }
 
-std::optional<LatestStep> CheckpointManager::latest() const {
+std::optional<LatestStep> CheckpointManager::latest(std::int64_t below) const {
   const ProcessGroup& group = impl_->options.group;
   impl_->refuse_parts("find the latest checkpoint");
-  return group.size() == 1 ? impl_->finder.find() : impl_->finder.agree(group.duplicate());
+  return group.size() == 1 ? impl_->finder.find(below)
+                           : impl_->finder.agree(group.duplicate(), below);
 }
 
 Step CheckpointManager::step(std::int64_t step) const {
@@ -480,6 +481,10 @@ bool CheckpointManager::should_save(std::int64_t step) {
 void CheckpointManager::request_save() { impl_->schedule.request_save(); }
 
 bool CheckpointManager::reached_preemption() const { return impl_->schedule.reached_preemption(); }
+
+std::optional<std::chrono::nanoseconds> CheckpointManager::time_left() const {
+  return impl_->schedule.time_left();
+}
 
 std::optional<LatestStep> CheckpointManager::restore_latest(
     const std::function<void(const CheckpointReader&)>& restore) const {

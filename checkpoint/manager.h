@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -181,6 +182,10 @@ class CheckpointManager {
   /// last: the job is to save and end. The same on all processes.
   bool reached_preemption() const;
 
+  /// How long the process still lives, after such a signal, by preemption_grace; nothing if none
+  /// has come to this process, or there is no such limit.
+  std::optional<std::chrono::nanoseconds> time_left() const;
+
   /// Calls `restore` with a reader of the newest valid step, and gives that step; nothing if the
   /// root holds no step. If what it reads turns out to be damaged (it throws corrupt), it is called
   /// again for the step before: what it has filled by then is to be filled anew. The steps that
@@ -207,16 +212,17 @@ class CheckpointManager {
   /// Committed steps, ascending; of each the highest generation. Says nothing about their bytes.
   std::vector<Step> steps() const;
 
-  /// The newest step whose manifest, file sizes and, of 64 shard files at most, chunk tables are
-  /// valid; nothing if the root holds no step. Throws corrupt, with reasons, if it holds
-  /// steps and none is valid: that is never taken for a fresh start. Throws io, naming the step,
-  /// if one that may be the newest cannot be read (no rights, a server that does not answer, a
-  /// bad place on the disk): it never goes back to an older step for that reason. If the fault
-  /// stays, remove that step. If another process replaces or removes the step before it is
+  /// The newest step, of those before `below`, whose manifest, file sizes and, of 64 shard files at
+  /// most, chunk tables are valid; nothing if the root holds no step. Throws corrupt, with reasons,
+  /// if it holds steps and none is valid: that is never taken for a fresh start. Throws io, naming
+  /// the step, if one that may be the newest cannot be read (no rights, a server that does not
+  /// answer, a bad place on the disk): it never goes back to an older step for that reason. If the
+  /// fault stays, remove that step. If another process replaces or removes the step before it is
   /// opened, opening it throws not_found: ask again. With a group, rank 0 looks, and the others
   /// check that it is there for them, too; cancelled, with the reason, if it failed on another
   /// rank.
-  std::optional<LatestStep> latest() const;
+  std::optional<LatestStep> latest(
+      std::int64_t below = std::numeric_limits<std::int64_t>::max()) const;
 
   /// Throws no_such_name, listing the steps there are.
   Step step(std::int64_t step) const;

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
-import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from . import _core, _objects
-from ._errors import Error, InvalidArgument
+from ._errors import Corrupt, InvalidArgument
 from ._paths import Path, local
 from ._progress import Progress, function_of
 from ._save import Plan, SaveStats, plan_of
@@ -19,6 +19,8 @@ from ._sources import MEMORY, Codec, Existing, check_choice, check_codec, copied
 from ._tensor import Checkpoint
 
 log = logging.getLogger("shardwise")
+
+NO_LIMIT = 2**63 - 1
 
 
 @dataclass
@@ -147,52 +149,99 @@ def _with_metrics(plan: Plan, metrics: Mapping[str, float] | None) -> Plan:
     return plan
 
 
-def _call_weakly(method: Callable[..., list[int]]) -> Callable[..., list[int]]:
-    """A function that does not keep the method's object alive, as the manager of C++ belongs to it."""
-    reference = weakref.WeakMethod(method)
+WhenBusy = Literal["wait", "skip"]
 
-    def call(steps: list[tuple[int, str]]) -> list[int]:
-        found = reference()
-        return [] if found is None else found(steps)
 
-    return call
+@dataclass
+class Restored:
+    """What a restart went on from, and the newer steps that had to be passed over: (path, reason)."""
+
+    step: int
+    path: str
+    rejected: list[tuple[str, str]]
+    value: Any = None  #: what the function that restores has returned
+
+
+def core_manager(root: str, *, keep_last: int, keep_every: int, keep_interval: float, best: tuple[str, str, int] | None,
+                 save_every: int, save_interval: float, preemption_signals: Iterable[int], preemption_grace: float,
+                 threads: int, collect_garbage: bool = True) -> _core.Manager:
+    """The manager of C++, with the policies of a Python one. Raises InvalidArgument."""
+    if best is not None:
+        check_choice("best[1]", best[1], ("min", "max"))
+    return _core.Manager(
+        root, keep_last=keep_last, keep_every=keep_every, keep_interval=math.ceil(keep_interval),
+        best=None if best is None else (best[0], best[1] == "max", best[2]), save_every=save_every,
+        save_interval=math.ceil(save_interval), preemption_signals=[int(number) for number in preemption_signals],
+        preemption_grace=preemption_grace, threads=threads, collect_garbage=collect_garbage)
+
+
+def check_metrics(step: int, metrics: Mapping[str, float] | None, best: tuple[str, str, int] | None) -> None:
+    if best is not None and metrics and best[0] not in metrics:
+        raise InvalidArgument(f"save step {step}: found the metrics {', '.join(map(repr, metrics))}, needed also "
+                              f"{best[0]!r}, by which best= keeps steps")
+
+
+def all_damaged(root: str, rejected: Sequence[tuple[str, str]]) -> Corrupt:
+    reasons = "; ".join(f"{os.path.basename(path)}: {reason}" for path, reason in rejected)
+    return Corrupt(f"restore the latest checkpoint of {root}: none of {len(rejected)} is whole; {reasons}")
 
 
 class CheckpointManager:
-    """The steps in a folder, made if it is not there. One save is under way at a time: the next one waits for it
-    first, and raises its error if nobody has seen it. A context manager, whose end waits. Safe on several threads.
+    """The steps in a folder, made if it is not there. One save is under way at a time. A context manager, whose end
+    waits. Safe on several threads. A job of several processes uses shardwise.torch's or shardwise.jax's manager.
 
-    keep_last: how many of the newest valid steps stay after a commit (0: all); steps that keep_every
-    divides stay, too, and so do the `n` best by a metric, best=("loss", "min", n), of save(metrics=...). As long as no step
-    has that metric, all stay. What a reader has open stays, too. save_every: should_save() says whether the step is a
-    multiple of it. A signal's handler may call the methods: a save in it waits for the one that it interrupts.
+    Which steps stay after a commit: those that any of four rules keeps, the newest, what a reader has open, and what is
+    pinned. keep_last: the newest valid ones, this number. keep_every: those that it divides. keep_interval: the oldest,
+    and each that was committed so many seconds after the last one that this rule keeps. best=("loss", "min", n): the n
+    best by a metric of save(metrics=...); as long as no step has it, all stay. Without a rule all stay.
+
+    When should_save() says yes: save_every: the steps that it divides (0: none); save_interval: so many seconds after the
+    last save began; after request_save(); and when one of preemption_signals has come, as [signal.SIGTERM], of which
+    Python's own handlers then hear nothing. preemption_grace: how many seconds after the signal the process lives: a save
+    that would take longer raises Cancelled.
+
+    when_busy: what save_async() does if a save is under way: "wait" for it, and raise its error if nobody has seen it, or
+    "skip" this one. A signal's handler may call the methods: a save in it waits for the one that it interrupts.
     """
 
-    def __init__(self, root: Path, *, keep_last: int = 0, keep_every: int = 0, best: tuple[str, str, int] | None = None,
-                 save_every: int = 1, codec: Codec = "zstd", threads: int = 0, memory: int = MEMORY) -> None:
+    def __init__(self, root: Path, *, keep_last: int = 0, keep_every: int = 0, keep_interval: float = 0,
+                 best: tuple[str, str, int] | None = None, save_every: int = 1, save_interval: float = 0,
+                 preemption_signals: Iterable[int] = (), preemption_grace: float = 0, when_busy: WhenBusy = "wait",
+                 codec: Codec = "zstd", threads: int = 0, memory: int = MEMORY) -> None:
         self.root = os.path.abspath(local(root, "open a folder of steps"))
         check_codec(codec)
-        if best is not None:
-            check_choice("best[1]", best[1], ("min", "max"))
-        self._keep_last, self._keep_every, self._best, self._save_every = keep_last, keep_every, best, save_every
+        check_choice("when_busy", when_busy, ("wait", "skip"))
+        self._best, self._skips = best, when_busy == "skip"
         self._codec, self._memory = codec, memory
-        simple = not keep_every and best is None
-        self._manager = _core.Manager(self.root, keep_last if simple else 0, threads, True,
-                                      None if simple else _call_weakly(self._retired))
-        self._metrics: dict[str, dict[str, float]] = {}
+        self._manager = core_manager(
+            self.root, keep_last=keep_last, keep_every=keep_every, keep_interval=keep_interval, best=best,
+            save_every=save_every, save_interval=save_interval, preemption_signals=preemption_signals,
+            preemption_grace=preemption_grace, threads=threads)
         self._pool: dict[str, Any] = {}
         self._current: PendingSave | None = None
         self._lock = threading.RLock()  # reentrant: a signal's handler may save while this thread saves
-        self._warned = False
 
     def should_save(self, step: int) -> bool:
-        return step % self._save_every == 0
+        """Whether to save this step; the policies say so."""
+        return self._manager.should_save(step)
+
+    def request_save(self) -> None:
+        """should_save() is true the next time."""
+        self._manager.request_save()
+
+    def reached_preemption(self) -> bool:
+        """Whether a signal of preemption_signals had come when should_save() was called last: save, and end."""
+        return self._manager.reached_preemption()
+
+    def time_left(self) -> float | None:
+        """How many seconds the process still lives, by preemption_grace; None: nothing has said that it ends."""
+        return self._manager.time_left()
 
     def save(self, step: int, tensors: Mapping[str, Any], *, user: Any = None, metrics: Mapping[str, float] | None = None,
              existing: Existing = "fail", progress: Progress = None) -> SaveStats:
         """Returns when the step is committed. Arguments and errors as those of shardwise.save(). Raises InvalidArgument if
         there are metrics, but not the one that best= names."""
-        self._check_metrics(step, metrics)
+        check_metrics(step, metrics, self._best)
         plan = _with_metrics(plan_of(tensors), metrics)
         with self._lock:
             self._finish()
@@ -201,8 +250,10 @@ class CheckpointManager:
     def save_async(self, step: int, tensors: Mapping[str, Any], *, user: Any = None,
                    metrics: Mapping[str, float] | None = None, existing: Existing = "fail") -> PendingSave:
         """Copies the arrays, in memory that it keeps for the next one, and returns while the save goes on."""
-        self._check_metrics(step, metrics)
+        check_metrics(step, metrics, self._best)
         with self._lock:
+            if self._skips and self._current is not None and not self._current.done():
+                return PendingSave(step, lambda progress: SaveStats("", 0, 0, 0, 0, 0.0, is_skipped=True))
             pool, self._pool = self._pool, {}  # so that a save in a signal's handler does not use that memory
             try:
                 self._finish()  # what may still read that memory
@@ -216,11 +267,6 @@ class CheckpointManager:
             self._current = PendingSave(
                 step, lambda progress: self._write(step, plan, user, existing, progress))
             return self._current
-
-    def _check_metrics(self, step: int, metrics: Mapping[str, float] | None) -> None:
-        if self._best is not None and metrics and self._best[0] not in metrics:
-            raise InvalidArgument(f"save step {step}: found the metrics {', '.join(map(repr, metrics))}, needed also "
-                                  f"{self._best[0]!r}, by which best= keeps steps")
 
     def _refuse_existing(self, step: int) -> None:
         from ._errors import AlreadyExists
@@ -247,37 +293,34 @@ class CheckpointManager:
                 if current.done() and self._current is current:  # else Ctrl-C has ended the wait, not the save
                     self._current = None
 
-    def _retired(self, steps: list[tuple[int, str]]) -> list[int]:
-        """Of the steps there are, ascending, those that retention does not keep. On the thread that saves."""
-        kept = {step for step, _ in steps[-self._keep_last :]} if self._keep_last else (
-            set() if self._keep_every or self._best else {step for step, _ in steps})
-        if self._keep_every:
-            kept |= {step for step, _ in steps if step % self._keep_every == 0}
-        if self._best is not None:
-            name, which, count = self._best
-            values = {step: value for step, path in steps if (value := self._metric(path, name)) is not None}
-            if not values:
-                self._warn(f"{self.root}: no step has the metric {name!r}, by which best= keeps steps: none is removed")
-                return []
-            ranked = sorted((value, step) for step, value in values.items() if value == value)  # NaN is never the best
-            kept |= {step for _, step in (ranked[-count:] if which == "max" else ranked[:count])} if count > 0 else set()
-        kept.add(steps[-1][0])
-        return [step for step, _ in steps if step not in kept]
-
-    def _metric(self, path: str, name: str) -> float | None:
-        if path not in self._metrics:
+    def restore_latest(self, restore: Callable[[Checkpoint], Any]) -> Restored | None:
+        """Calls restore(checkpoint) with the newest valid step; None if there is no step. If what it reads turns out to
+        be damaged (it raises Corrupt), it is called again for the step before: what it has filled by then is to be filled
+        anew. Raises Corrupt if there are steps and none can be restored, and what else `restore` raises."""
+        rejected: list[tuple[str, str]] = []
+        below = NO_LIMIT
+        while True:
             try:
-                with Checkpoint(path, pin=False) as checkpoint:
-                    self._metrics[path] = checkpoint.metrics
-            except Error:
-                return None  # whether it is valid is not for this to say
-        return self._metrics[path].get(name)
-
-    def _warn(self, text: str) -> None:
-        """Once for this manager."""
-        if not self._warned:
-            log.warning(text)
-        self._warned = True
+                found = self._manager.latest(below)
+            except Corrupt as error:
+                if not rejected:
+                    raise
+                raise Corrupt(f"{error}; newer: {all_damaged(self.root, rejected)}") from None
+            if found is None:
+                if rejected:
+                    raise all_damaged(self.root, rejected)
+                return None
+            step, path, passed_over = found
+            rejected += passed_over
+            try:
+                with Checkpoint(path) as checkpoint:
+                    value = restore(checkpoint)
+            except Corrupt as error:
+                log.warning("%s is damaged: %s", path, error)
+                rejected.append((path, str(error)))
+                below = step
+            else:
+                return Restored(step, path, rejected, value)
 
     def latest(self) -> LatestStep | None:
         """The newest valid step; None if there is no step at all. Raises Corrupt if there are and none is valid:
@@ -305,8 +348,24 @@ class CheckpointManager:
             raise NotFound(f"{self.root} holds no step")
         return Checkpoint(latest.path)
 
+    def best(self) -> int | None:
+        """The best step by best=; None if none has its metric. Raises InvalidArgument without best=."""
+        return self._manager.best()
+
+    def pin(self, step: int, name: str) -> None:
+        """Gives a step a name, by which it stays; a name that another step has moves. Raises NotFound, InvalidArgument."""
+        self._manager.pin(step, name)
+
+    def unpin(self, name: str) -> None:
+        """Takes a name away. Raises NotFound."""
+        self._manager.unpin(name)
+
+    def pinned(self) -> dict[str, int]:
+        """Steps by name."""
+        return dict(self._manager.pinned())
+
     def remove(self, step: int) -> None:
-        """Raises NotFound, IOFailed."""
+        """Raises NotFound, IOFailed, InvalidArgument if it is pinned by name."""
         self._manager.remove(step)
 
     def collect_garbage(self, dead_hosts: Iterable[str] = ()) -> tuple[list[str], list[str]]:

@@ -32,6 +32,7 @@ class SaveStats:
     file_bytes: int  #: of all files
     chunks: int
     seconds: float  #: until it was committed
+    is_skipped: bool = False  #: nothing was saved, as a save was under way
     cleanup_error: str = ""  #: why older checkpoints could not be removed after the commit; tried again next time
 
 

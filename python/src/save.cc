@@ -1,8 +1,11 @@
+#include <chrono>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -102,17 +105,23 @@ class Attempt {
 /// A CheckpointManager of one process.
 class Manager {
  public:
-  // best: metric, whether the largest value is the best, how many.
+  // best: metric, whether the largest value is the best, how many. Intervals in seconds.
   Manager(const std::string& root, std::int64_t keep_last, std::int64_t keep_every,
           std::int64_t keep_interval,
-          std::optional<std::tuple<std::string, bool, std::int64_t>> best, int threads,
-          bool collect_garbage) {
+          std::optional<std::tuple<std::string, bool, std::int64_t>> best, std::int64_t save_every,
+          std::int64_t save_interval, std::vector<int> preemption_signals, double preemption_grace,
+          int threads, bool collect_garbage) {
     const GilRelease released;
     ManagerOptions options{.keep_last = keep_last,
                            .keep_every = keep_every,
-                           .keep_interval = std::chrono::seconds(keep_interval)};
-    options.threads = threads;
-    options.collect_garbage = collect_garbage;
+                           .keep_interval = std::chrono::seconds(keep_interval),
+                           .save_every = save_every,
+                           .save_interval = std::chrono::seconds(save_interval),
+                           .preemption_signals = std::move(preemption_signals),
+                           .preemption_grace = std::chrono::milliseconds(
+                               static_cast<std::int64_t>(preemption_grace * 1000)),
+                           .threads = threads,
+                           .collect_garbage = collect_garbage};
     if (best) {
       const auto& [metric, is_max, count] = *best;
       options.best = {.metric = metric,
@@ -144,11 +153,11 @@ class Manager {
     return steps;
   }
 
-  nb::object latest() const {
+  nb::object latest(std::int64_t below) const {
     std::optional<LatestStep> latest;
     {
       const GilRelease released;
-      latest = get().latest();
+      latest = get().latest(below);
     }
     if (!latest) return nb::none();
     nb::list rejected;
@@ -166,6 +175,16 @@ class Manager {
   void remove(std::int64_t step) {
     const GilRelease released;
     get().remove(step);
+  }
+
+  bool should_save(std::int64_t step) { return get().should_save(step); }
+  void request_save() { get().request_save(); }
+  bool reached_preemption() const { return get().reached_preemption(); }
+
+  std::optional<double> time_left() const {
+    const std::optional<std::chrono::nanoseconds> left = get().time_left();
+    if (!left) return std::nullopt;
+    return std::chrono::duration<double>(*left).count();
   }
 
   std::optional<std::int64_t> best() const {
@@ -253,18 +272,26 @@ void bind_save(nb::module_& module) {
       .def("abandon", &Attempt::abandon);
   nb::class_<Manager>(module, "Manager")
       .def(nb::init<const std::string&, std::int64_t, std::int64_t, std::int64_t,
-                    std::optional<std::tuple<std::string, bool, std::int64_t>>, int, bool>(),
+                    std::optional<std::tuple<std::string, bool, std::int64_t>>, std::int64_t,
+                    std::int64_t, std::vector<int>, double, int, bool>(),
            nb::arg("root"), nb::arg("keep_last") = 0, nb::arg("keep_every") = 0,
-           nb::arg("keep_interval") = 0, nb::arg("best") = nb::none(), nb::arg("threads") = 0,
+           nb::arg("keep_interval") = 0, nb::arg("best") = nb::none(), nb::arg("save_every") = 1,
+           nb::arg("save_interval") = 0, nb::arg("preemption_signals") = std::vector<int>(),
+           nb::arg("preemption_grace") = 0.0, nb::arg("threads") = 0,
            nb::arg("collect_garbage") = true)
       .def("save", &Manager::save, nb::arg("step"), nb::arg("sources"), nb::arg("codec"),
            nb::arg("existing"), nb::arg("user"), nb::arg("objects"), nb::arg("memory"),
            nb::arg("progress") = nb::none())
       .def("steps", &Manager::steps)
-      .def("latest", &Manager::latest,
-           nb::sig("def latest(self) -> tuple[int, str, list[tuple[str, str]]] | None"))
+      .def("latest", &Manager::latest, nb::arg("below") = std::numeric_limits<std::int64_t>::max(),
+           nb::sig("def latest(self, below: int = ...) -> tuple[int, str, list[tuple[str, str]]] | "
+                   "None"))
       .def("step", &Manager::step, nb::arg("step"))
       .def("remove", &Manager::remove, nb::arg("step"))
+      .def("should_save", &Manager::should_save, nb::arg("step"))
+      .def("request_save", &Manager::request_save)
+      .def("reached_preemption", &Manager::reached_preemption)
+      .def("time_left", &Manager::time_left)
       .def("best", &Manager::best)
       .def("pin", &Manager::pin, nb::arg("step"), nb::arg("name"))
       .def("unpin", &Manager::unpin, nb::arg("name"))

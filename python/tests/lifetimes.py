@@ -61,7 +61,8 @@ class Reading(Case):
 
 class Managing(Case):
     covers = """Manager.save Manager.steps Manager.latest Manager.step Manager.remove Manager.retire Manager.collect_garbage
-        Source.name"""
+        Manager.should_save Manager.request_save Manager.reached_preemption Manager.time_left Manager.best Manager.pin
+        Manager.unpin Manager.pinned Source.name"""
 
     def __init__(self, folder: str) -> None:
         super().__init__(folder)
@@ -73,11 +74,14 @@ class Managing(Case):
         self.manager.save_async(step, {"w": W}, existing="replace").result()
         core = self.manager._manager
         assert self.manager.steps() and core.steps()
-        for ask in (core.latest, lambda: core.step(step), lambda: core.retire(step), lambda: core.remove(step),
+        assert self.manager.should_save(step) and core.time_left() is None and not core.reached_preemption()
+        core.request_save()
+        for ask in (core.latest, core.best, lambda: core.pin(step, f"n{step}"), core.pinned, lambda: core.unpin(f"n{step}"),
+                    lambda: core.step(step), lambda: core.retire(step), lambda: core.remove(step),
                     lambda: core.collect_garbage([])):
             try:
                 ask()
-            except (sw.NotFound, sw.IOFailed):  # another thread's save has removed it
+            except (sw.NotFound, sw.IOFailed, sw.InvalidArgument):  # another thread's save has removed it; no best=
                 pass
 
     def close(self) -> None:

@@ -128,12 +128,17 @@ TEST(NotKept, IsWhatNoRuleKeeps) {
                            rules.keep_interval.count() == 0 && !rules.best;
       if (!kept && !no_rule) needed.push_back(s);
     }
-    EXPECT_EQ(detail::not_kept(steps, rules, pinned,
-                               {.is_valid = [&](std::int64_t s) { return valid[s]; },
-                                .value = [&](std::int64_t s) { return values[s]; },
-                                .time = [&](std::int64_t s) { return times[s]; }}),
-              needed)
-        << "round " << round;
+    const auto found = [&] {
+      return detail::not_kept(steps, rules, pinned,
+                              {.is_valid = [&](std::int64_t s) { return valid[s]; },
+                               .value = [&](std::int64_t s) { return values[s]; },
+                               .time = [&](std::int64_t s) { return times[s]; }});
+    };
+    if (rules.best && !any_value && !steps.empty()) {
+      EXPECT_THROW(found(), Error);
+    } else {
+      EXPECT_EQ(found(), needed) << "round " << round;
+    }
   }
 }
 
@@ -158,7 +163,10 @@ TEST_F(SavePolicies, KeepsTheBestTheMultiplesAndTheLast) {
 
 TEST_F(SavePolicies, KeepsAllAsLongAsNoStepHasTheMetric) {
   CheckpointManager manager(dir_.path(), {.best = BestSteps{.metric = "loss"}});
-  for (std::int64_t step = 1; step <= 3; ++step) save(manager, step, {{"accuracy", 1}});
+  for (std::int64_t step = 1; step <= 3; ++step) {
+    EXPECT_THAT(save(manager, step, {{"accuracy", 1}}).cleanup_error,
+                HasSubstr("has the metric \"loss\", by which best keeps steps: all stay"));
+  }
   EXPECT_EQ(manager.best(), std::nullopt);
   EXPECT_THAT(steps(manager), SizeIs(3));
   save(manager, 4, {{"loss", 2}});

@@ -38,11 +38,16 @@ void keep_one_each(std::span<const std::int64_t> steps, std::int64_t seconds,
   }
 }
 
-// Of equal ones the newer. All, if none has the metric.
+// Of equal ones the newer.
 void keep_best(std::span<const std::int64_t> steps, const BestSteps& best, const StepFacts& facts,
                std::set<std::int64_t>& kept) {
   const std::vector<std::int64_t> ranked = ranked_by(steps, best, facts);
-  if (ranked.empty()) kept.insert(steps.begin(), steps.end());
+  if (ranked.empty()) {
+    throw Error(ErrorCode::no_such_name,
+                fmt::format("choose the steps that stay: none of {} has the metric {:?}, by which "
+                            "best keeps steps: all stay",
+                            steps.size(), best.metric));
+  }
   const auto count = std::min(ranked.size(), static_cast<std::size_t>(best.count));
   kept.insert(ranked.begin(), ranked.begin() + static_cast<std::ptrdiff_t>(count));
 }

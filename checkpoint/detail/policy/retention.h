@@ -41,7 +41,8 @@ std::vector<std::int64_t> ranked_by(std::span<const std::int64_t> steps, const B
                                     const StepFacts& facts);
 
 /// Those of the steps, which ascend, that no rule keeps. Without rules none. The newest always
-/// stays, and the newest valid one if a rule counts valid steps.
+/// stays, and the newest valid one if a rule counts valid steps. Throws no_such_name if there is a
+/// rule for the best, and no step has its metric.
 std::vector<std::int64_t> not_kept(std::span<const std::int64_t> steps, const Retention& rules,
                                    const std::set<std::int64_t>& pinned, const StepFacts& facts);
 

@@ -70,7 +70,7 @@ bool SaveSchedule::should_save(std::int64_t step, const ProcessGroup& group) {
   return all != std::byte{} || (rules_.save_every > 0 && step % rules_.save_every == 0);
 }
 
-std::optional<nanoseconds> SaveSchedule::left() const {
+std::optional<nanoseconds> SaveSchedule::time_left() const {
   if (rules_.preemption_grace.count() == 0) return std::nullopt;
   const std::optional<nanoseconds> age = signals_.age();
   if (!age) return std::nullopt;
@@ -86,7 +86,7 @@ void SaveSchedule::refuse(std::int64_t step, nanoseconds needed, nanoseconds lef
 void SaveSchedule::begin(std::int64_t step, std::size_t bytes) {
   const MutexLock lock(mutex_);
   last_begun_ = clock_->now();
-  const std::optional<nanoseconds> time = left();
+  const std::optional<nanoseconds> time = time_left();
   if (!time) return;
   const nanoseconds needed =
       bytes_per_second_ > 0 ? after(static_cast<double>(bytes) / bytes_per_second_) : nanoseconds();
@@ -101,7 +101,7 @@ void SaveSchedule::end(std::size_t bytes, double seconds) {
 ProgressFunction SaveSchedule::watched(std::int64_t step, ProgressFunction own) {
   if (signals_.empty() || rules_.preemption_grace.count() == 0) return own;
   return [this, step, own = std::move(own), begun = clock_->now()](const Progress& progress) {
-    if (const std::optional<nanoseconds> time = left()) {
+    if (const std::optional<nanoseconds> time = time_left()) {
       const double part = progress.total_bytes == 0 ? 1
                                                     : static_cast<double>(progress.done_bytes) /
                                                           static_cast<double>(progress.total_bytes);

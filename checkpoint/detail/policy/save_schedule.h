@@ -35,6 +35,8 @@ class SaveSchedule {
   void request_save() { requested_ = true; }
   bool reached_preemption() const { return preempted_; }
 
+  std::optional<std::chrono::nanoseconds> time_left() const;
+
   /// A save of so many bytes begins. Throws cancelled if the saves before were so slow that it
   /// cannot end in time.
   void begin(std::int64_t step, std::size_t bytes);
@@ -47,7 +49,6 @@ class SaveSchedule {
   ProgressFunction watched(std::int64_t step, ProgressFunction own);
 
  private:
-  std::optional<std::chrono::nanoseconds> left() const;
   [[noreturn]] void refuse(std::int64_t step, std::chrono::nanoseconds needed,
                            std::chrono::nanoseconds left) const;
 

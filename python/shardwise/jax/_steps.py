@@ -60,7 +60,7 @@ class Steps:
         if not create and not os.path.isdir(root):
             raise NotFound(f"{root} is not there")
         self.root = root
-        self._manager = _core.Manager(root, 0, 0, collect_garbage, None)
+        self._manager = _core.Manager(root, collect_garbage=collect_garbage)
         self._infos: dict[tuple[str, int, int], Info] = {}
 
     def infos(self) -> list[Info]:
