@@ -557,6 +557,19 @@ bool CheckpointManager::retire(std::int64_t step) {
   return is_gone;
 }
 
+std::vector<std::int64_t> CheckpointManager::retire_superseded() {
+  detail::Failures failures;
+  std::vector<std::int64_t> gone;
+  for (const std::int64_t step : impl_->superseded(
+           detail::committed_names(*impl_->files, impl_->root), failures)) {
+    failures.attempt([&] {
+      if (retire(step)) gone.push_back(step);
+    });
+  }
+  failures.rethrow_first();
+  return gone;
+}
+
 GarbageReport CheckpointManager::collect_garbage(const GarbageOptions& options) {
   GarbageReport report;
   detail::Failures failures;

@@ -235,6 +235,11 @@ class CheckpointManager {
   /// does.
   bool retire(std::int64_t step);
 
+  /// Removes what retention does not keep, as a commit does; gives the steps that are gone. For those
+  /// that save by other means, such as CheckpointAttempt. Goes on if one cannot be removed, and throws
+  /// the first error at the end. With a group only rank 0 calls it.
+  std::vector<std::int64_t> retire_superseded();
+
   /// Removes what dead processes left, and generations that a valid one replaces. Goes on if
   /// something cannot be removed, and throws the first error, mostly io, at the end.
   GarbageReport collect_garbage(const GarbageOptions& options = {});

@@ -210,6 +210,11 @@ class Manager {
     return named;
   }
 
+  std::vector<std::int64_t> retire_superseded() {
+    const GilRelease released;
+    return get().retire_superseded();
+  }
+
   bool retire(std::int64_t step) {
     const GilRelease released;
     return get().retire(step);
@@ -296,6 +301,7 @@ void bind_save(nb::module_& module) {
       .def("pin", &Manager::pin, nb::arg("step"), nb::arg("name"))
       .def("unpin", &Manager::unpin, nb::arg("name"))
       .def("pinned", &Manager::pinned)
+      .def("retire_superseded", &Manager::retire_superseded)
       .def("retire", &Manager::retire, nb::arg("step"))
       .def("collect_garbage", &Manager::collect_garbage, nb::arg("dead_hosts"));
 }

@@ -18,6 +18,8 @@ from ._load import load as load
 from ._load import load_state_dict as load_state_dict
 from ._loader import Batch as Batch
 from ._loader import Loader as Loader
+from ._manager import CheckpointManager as CheckpointManager
+from ._manager import rng as rng
 from ._save import prepare_async as prepare_async
 from ._save import save as save
 from ._save import save_async as save_async

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -200,18 +200,30 @@ def _agreed_aliases(said: list[dict[str, Any]]) -> dict[str, str]:
     return {name: first for name, first in agreed.items() if first is not None}
 
 
+@dataclass
+class Managed:
+    """What a manager does beside a save of its own. `before` and `after` run on the thread that saves, on every rank."""
+
+    metrics: dict[str, Any] = field(default_factory=dict)  #: encoded
+    before: Callable[[], None] = lambda: None  #: what it raises ends the save on all ranks
+    after: Callable[[SaveStats], None] = lambda stats: None  #: when it is committed
+
+
 def _finish(call: Call, path: str, collected: _Collected, options: dict[str, Any], replicas: str,
-            progress: Progress) -> SaveStats:
+            progress: Progress, managed: Managed) -> SaveStats:
     group: Group = collected.group
+    managed.before()
     agreed = json.loads(call.agree(lambda: collected.describe(replicas == "check" and group.size > 1), _agree_on))
     collected.add_agreed(agreed["owners"], agreed["aliases"])
     extra: dict[str, Any] = {"paths": collected.paths, "containers": collected.kinds}
-    for key, value in (("per_rank", collected.per_rank), ("numpy", collected.numpy)):
+    for key, value in (("per_rank", collected.per_rank), ("numpy", collected.numpy), ("metrics", managed.metrics)):
         if value:
             extra[key] = value
     plan = Plan(collected.sources, collected.objects, agreed["aliases"], extra=extra)
-    return write_together(call, path, plan, group, list(range(group.size + 1)), user=collected.user, progress=progress,
-                          **options)
+    stats = write_together(call, path, plan, group, list(range(group.size + 1)), user=collected.user, progress=progress,
+                           **options)
+    managed.after(stats)
+    return stats
 
 
 def _check(options: dict[str, Any], replicas: str) -> None:
@@ -243,11 +255,15 @@ def save(path: FilePath, state: Mapping[str, Any], *, user: Any = None, codec: C
     what this rank writes.
     """
     options = {"codec": codec, "existing": existing, "threads": threads, "memory": memory}
-    path = local(path, "save")
-    group = auto() if group is None else group
+    return save_managed(local(path, "save"), state, user, options, replicas, auto() if group is None else group, deadline,
+                        progress, Managed())
+
+
+def save_managed(path: str, state: Mapping[str, Any], user: Any, options: dict[str, Any], replicas: str, group: Group,
+                 deadline: float, progress: Progress, managed: Managed) -> SaveStats:
     with _call(group, path, user, options, deadline, replicas) as call:
         _check(options, replicas)
-        return _finish(call, path, _Collected(state, user, group, None), options, replicas, progress)
+        return _finish(call, path, _Collected(state, user, group, None), options, replicas, progress, managed)
 
 
 def save_async(path: FilePath, state: Mapping[str, Any], *, user: Any = None, codec: Codec = "zstd", existing: Existing = "fail",
@@ -261,8 +277,14 @@ def save_async(path: FilePath, state: Mapping[str, Any], *, user: Any = None, co
     the save has ended.
     """
     options = {"codec": codec, "existing": existing, "threads": threads, "memory": memory}
-    path = local(path, "save")
-    group = auto() if group is None else group
+    return save_async_managed(local(path, "save"), state, user, options, replicas, auto() if group is None else group,
+                              deadline, keep_copy, lambda own: own, Managed())
+
+
+def save_async_managed(path: str, state: Mapping[str, Any], user: Any, options: dict[str, Any], replicas: str, group: Group,
+                       deadline: float, keep_copy: bool, watched: Callable[[Progress], Progress],
+                       managed: Managed) -> PendingSave:
+    """watched: makes the progress function of the save's own one."""
     call = _call(group, path, user, options, deadline, replicas)
     staging = Staging()
     collected: _Collected | None = None
@@ -275,7 +297,7 @@ def save_async(path: FilePath, state: Mapping[str, Any], *, user: Any = None, co
                     assert failed is not None
                     raise failed
                 staging.drop_unused()
-                return _finish(call, path, collected, options, replicas, progress)
+                return _finish(call, path, collected, options, replicas, watched(progress), managed)
         finally:
             staging.release(keep_copy)
 

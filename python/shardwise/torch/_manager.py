@@ -1,0 +1,307 @@
+"""shardwise.torch.CheckpointManager: the steps of a job of any number of processes."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import random
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from .. import _objects
+from .._errors import Cancelled, Corrupt, Error, InvalidArgument, NotFound
+from .._manager import NO_LIMIT, PendingSave, Restored, WhenBusy, all_damaged, check_metrics, core_manager
+from .._paths import Path, local
+from .._progress import Progress, function_of
+from .._save import SaveStats
+from .._sources import MEMORY, Codec, Existing, check_choice, check_codec
+from ..group import DEADLINE, Group, auto
+from ._load import load
+from ._save import Managed, save_async_managed, save_managed
+from ._state import PerRank
+
+log = logging.getLogger("shardwise")
+
+# Of a save, before its speed so far says how long all of it takes.
+_LEAST_PART = 1 / 16
+
+
+class _Rng:
+    """The random states of a process, as an object with state_dict() and load_state_dict()."""
+
+    def state_dict(self) -> dict[str, Any]:
+        state = {"torch": torch.get_rng_state(), "numpy": np.random.get_state(legacy=False), "python": random.getstate()}
+        if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            state["cuda"] = torch.cuda.get_rng_state()
+        return {"rng": PerRank(state)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        own = state["rng"]
+        own = own.value if isinstance(own, PerRank) else own
+        torch.set_rng_state(own["torch"])
+        np.random.set_state(own["numpy"])
+        random.setstate(own["python"])
+        if "cuda" in own and torch.cuda.is_available():
+            torch.cuda.set_rng_state(own["cuda"])
+
+
+def rng() -> _Rng:
+    """The random states of torch (of its current CUDA device, too, if that is in use), numpy and Python, as a value of a
+    state: {"model": model, "rng": swt.rng()}. Each rank saves and restores its own."""
+    return _Rng()
+
+
+class CheckpointManager:
+    """The checkpoints of a job: steps in a folder, which shardwise.CheckpointManager and open() read, too.
+
+    All processes of the job make it, with the same options, and call its methods together, in the same order. States are
+    those of shardwise.torch.save(): whole trees of modules, optimizers, DTensors, rng(), plain values. One save is under
+    way at a time. Policies are shardwise.CheckpointManager's, of the same names: which steps stay, when should_save()
+    says yes, what save_async() does if a save is under way (when rank 0 says that one is). should_save(), with its
+    signals, is answered alike on all ranks, and is one round of messages over torch's store.
+
+        with swt.CheckpointManager("run", keep_last=3, save_every=100, preemption_signals=[signal.SIGTERM]) as manager:
+            found = manager.restore(state)
+            for step in range(found.step + 1 if found else 0, steps):
+                ...
+                if manager.should_save(step):
+                    manager.save_async(step, state, metrics={"loss": loss})
+                if manager.reached_preemption():
+                    break
+    """
+
+    def __init__(self, root: Path, *, keep_last: int = 0, keep_every: int = 0, keep_interval: float = 0,
+                 best: tuple[str, str, int] | None = None, save_every: int = 1, save_interval: float = 0,
+                 preemption_signals: Iterable[int] = (), preemption_grace: float = 0, when_busy: WhenBusy = "wait",
+                 codec: Codec = "zstd", replicas: str = "check", group: Group | None = None, threads: int = 0,
+                 memory: int = MEMORY, deadline: float = DEADLINE) -> None:
+        """group: of the processes; None: torch.distributed's, if it is initialised. replicas, deadline: save()'s."""
+        self.root = os.path.abspath(local(root, "open a folder of steps"))
+        check_codec(codec)
+        check_choice("when_busy", when_busy, ("wait", "skip"))
+        check_choice("replicas", replicas, ("check", "trust"))
+        group = auto() if group is None else group
+        # One for the thread that saves, one for the thread that calls.
+        self._saves, self._calls = group.duplicate(), group.duplicate()
+        self._best, self._skips, self._replicas, self._deadline = best, when_busy == "skip", replicas, deadline
+        self._codec, self._threads, self._memory = codec, threads, memory
+        self._manager = core_manager(
+            self.root, keep_last=keep_last, keep_every=keep_every, keep_interval=keep_interval, best=best,
+            save_every=save_every, save_interval=save_interval, preemption_signals=preemption_signals,
+            preemption_grace=preemption_grace, threads=threads, collect_garbage=group.rank == 0)
+        self._preempted = False
+        self._current: PendingSave | None = None
+        self._last_seconds = 0.0
+
+    def should_save(self, step: int) -> bool:
+        """Whether to save this step: the policies of one rank say so."""
+        own = (self._manager.should_save(step), self._manager.reached_preemption())
+        save, preempted = self._agreed(lambda said: [any(of) for of in zip(*said)], f"whether to save step {step}", own)
+        self._preempted = self._preempted or preempted
+        return bool(save)
+
+    def request_save(self) -> None:
+        """should_save() is true the next time, on all ranks."""
+        self._manager.request_save()
+
+    def reached_preemption(self) -> bool:
+        """Whether a signal of preemption_signals had come to one of the ranks when should_save() was called last."""
+        return self._preempted
+
+    def save(self, step: int, state: Mapping[str, Any], *, user: Any = None, metrics: Mapping[str, float] | None = None,
+             existing: Existing = "fail", progress: Progress = None) -> SaveStats:
+        """Returns when the step is committed. Errors are those of shardwise.torch.save(). metrics: rank 0's count."""
+        self.wait()
+        path = self._prepare(step, metrics, existing)
+        managed = self._managed(step, metrics)
+        return save_managed(path, state, user, self._options(existing), self._replicas, self._saves, self._deadline,
+                            self._watched(step, progress), managed)
+
+    def save_async(self, step: int, state: Mapping[str, Any], *, user: Any = None,
+                   metrics: Mapping[str, float] | None = None, existing: Existing = "fail") -> PendingSave:
+        """Returns when the values are copied to host memory. A save before that is under way is waited for, and its error
+        raised if nobody has seen it; or, with when_busy="skip", this one is skipped: SaveStats.is_skipped."""
+        if self._skips and self._agreed(lambda said: said[0], f"whether to skip step {step}", self.is_saving()):
+            return PendingSave(step, lambda progress: SaveStats("", 0, 0, 0, 0, 0.0, is_skipped=True))
+        self.wait()
+        path = self._prepare(step, metrics, existing)
+        self._current = save_async_managed(
+            path, state, user, self._options(existing), self._replicas, self._saves, self._deadline, True,
+            lambda own: self._watched(step, own), self._managed(step, metrics))
+        return self._current
+
+    def restore(self, state: Mapping[str, Any], step: int | None = None, *, strict: bool = True) -> Restored | None:
+        """Fills the state, as shardwise.torch.load() does, from a step, or from the newest one that all ranks can restore:
+        if its bytes turn out to be damaged on one of them, all go back to the step before. None if there is no step.
+        `value` of the result is what load() returns. Raises Corrupt if there are steps and none can be restored."""
+        self.wait()
+        if step is not None:
+            path = self._manager.step(step)
+            return Restored(step, path, [], load(path, state, strict=strict, group=self._calls, threads=self._threads))
+        rejected: list[tuple[str, str]] = []
+        below = NO_LIMIT
+        while True:
+            found = self._latest(below, rejected)
+            if found is None:
+                if rejected:
+                    raise all_damaged(self.root, rejected)
+                return None
+            number, path, passed_over = found
+            rejected += [(place, reason) for place, reason in passed_over]
+            value, failed = None, ""
+            with self._calls.call(f"{self.root}: restore step {number}", self._deadline) as call:
+                def work() -> bytes:
+                    nonlocal value, failed
+                    try:
+                        value = load(path, state, strict=strict, group=self._calls, threads=self._threads)
+                    except Corrupt as error:
+                        failed = str(error)
+                    return failed.encode()
+
+                reasons = call.agree(work, lambda said: json.dumps(
+                    [f"rank {rank}: {text.decode()}" for rank, text in enumerate(said) if text]).encode())
+            damaged = json.loads(reasons)
+            if not damaged:
+                return Restored(number, path, rejected, value)
+            log.warning("%s is damaged: %s", path, damaged[0])
+            rejected.append((path, damaged[0]))
+            below = number
+
+    def latest_step(self) -> int | None:
+        """The newest valid step; None if there is no step. Raises Corrupt if there are and none is valid."""
+        found = self._latest(NO_LIMIT, [])
+        return None if found is None else int(found[0])
+
+    def steps(self) -> list[int]:
+        """Committed steps, ascending. Says nothing about their bytes."""
+        return [step for step, _ in self._manager.steps()]
+
+    def best(self) -> int | None:
+        """The best step by best=; None if none has its metric. Raises InvalidArgument without best=."""
+        found = self._on_first(self._manager.best, "which step is the best")
+        return None if found is None else int(found)
+
+    def pin(self, step: int, name: str) -> None:
+        """Gives a step a name, by which it stays; a name that another step has moves. Raises NotFound, InvalidArgument."""
+        self._on_first(lambda: self._manager.pin(step, name), f"pin step {step}")
+
+    def unpin(self, name: str) -> None:
+        """Takes a name away. Raises NotFound."""
+        self._on_first(lambda: self._manager.unpin(name), f"unpin {name!r}")
+
+    def pinned(self) -> dict[str, int]:
+        """Steps by name."""
+        return dict(self._manager.pinned())
+
+    def remove(self, step: int) -> None:
+        """Waits for the save under way; then rank 0 removes the step. Raises NotFound, IOFailed, InvalidArgument if it is
+        pinned by name."""
+        self.wait()
+        self._on_first(lambda: self._manager.remove(step), f"remove step {step}")
+
+    def is_saving(self) -> bool:
+        return self._current is not None and not self._current.done()
+
+    def wait(self) -> None:
+        """Waits for the save under way. Raises its error if nobody has seen it."""
+        current, self._current = self._current, None
+        if current is not None:
+            try:
+                current.rethrow_unseen()
+            except BaseException:
+                if not current.done():
+                    self._current = current  # Ctrl-C has ended the wait, not the save
+                raise
+
+    def close(self) -> None:
+        """wait()"""
+        self.wait()
+
+    def __enter__(self) -> CheckpointManager:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            self.close()
+        elif self._current is not None:
+            self._current.exception()  # the error under way is what is raised
+
+    def _options(self, existing: str) -> dict[str, Any]:
+        return {"codec": self._codec, "existing": existing, "threads": self._threads, "memory": self._memory}
+
+    def _prepare(self, step: int, metrics: Mapping[str, float] | None, existing: str) -> str:
+        """The path of a step that is to be saved."""
+        if not isinstance(step, int) or step < 0:
+            raise InvalidArgument(f"save step {step!r}: needed is an integer, 0 or more")
+        check_metrics(step, metrics, self._best)
+        # Rank 0's, as another one may see it later.
+        path = self._on_first(lambda: next((path for there, path in self._manager.steps() if there == step),
+                                           os.path.join(self.root, f"step-{step:08d}")), f"where step {step} is")
+        return str(path)
+
+    def _managed(self, step: int, metrics: Mapping[str, float] | None) -> Managed:
+        begun = time.monotonic()
+
+        def before() -> None:
+            left = self._manager.time_left()
+            if left is not None and left <= self._last_seconds:
+                raise _too_slow(step, left, self._last_seconds)
+
+        def after(stats: SaveStats) -> None:
+            self._last_seconds = time.monotonic() - begun
+            if self._saves.rank != 0:
+                return
+            try:
+                self._manager.retire_superseded()
+            except Error as error:  # the step is saved all the same
+                stats.cleanup_error = stats.cleanup_error or str(error)
+                log.warning("after the save of step %d: %s", step, error)
+
+        encoded = {name: _objects.encode(float(value)) for name, value in (metrics or {}).items()}
+        return Managed(encoded, before, after)
+
+    def _watched(self, step: int, own: Progress) -> Progress:
+        """Ends a save that is too slow to end in time."""
+        begun, tell = time.monotonic(), function_of(own, f"save step {step}")
+
+        def watched(done: int, total: int) -> None:
+            left = self._manager.time_left()
+            if left is not None and done < total:
+                part = done / total
+                needed = (time.monotonic() - begun) / part * (1 - part) if part >= _LEAST_PART else 0.0
+                if needed >= left:
+                    raise _too_slow(step, left, needed)
+            if tell is not None:
+                tell(done, total)
+
+        return watched
+
+    def _latest(self, below: int, rejected: list[tuple[str, str]]) -> Any:
+        def find() -> Any:
+            try:
+                return self._manager.latest(below)
+            except Corrupt as error:
+                if not rejected:
+                    raise
+                raise Corrupt(f"{error}; newer: {all_damaged(self.root, rejected)}") from None
+
+        return self._on_first(find, "which step is the latest")
+
+    def _on_first(self, work: Callable[[], Any], what: str) -> Any:
+        """What rank 0 finds, on all."""
+        return self._agreed(lambda said: work(), what, None)
+
+    def _agreed(self, merge: Callable[[list[Any]], Any], what: str, own: Any) -> Any:
+        said = self._calls.agree(lambda: json.dumps(own).encode(),
+                                 lambda values: json.dumps(merge([json.loads(value) for value in values])).encode(),
+                                 self._deadline, f"{self.root}: {what}")
+        return json.loads(said)
+
+
+def _too_slow(step: int, left: float, needed: float) -> Cancelled:
+    return Cancelled(f"save step {step}: the process ends in {max(0.0, left):.1f} s, needed are about {needed:.1f} s")

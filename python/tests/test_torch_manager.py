@@ -1,0 +1,128 @@
+"""shardwise.torch.CheckpointManager: policies of a job of one and of several processes; rng()."""
+
+import os
+import random
+import signal
+import time
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs torch, which this environment has not")
+
+import shardwise as sw
+import shardwise.torch as swt
+from processes import free_port, run_ranks
+
+
+def begin(rank, size, port):
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    torch.distributed.init_process_group("gloo", rank=rank, world_size=size)
+    return torch.distributed.device_mesh.init_device_mesh("cpu", (size,))
+
+
+def cut(mesh, value):
+    from torch.distributed.tensor import DTensor, Shard
+
+    return DTensor.from_local(torch.full((100, 10), float(value)), mesh, [Shard(0)], run_check=False)
+
+
+def damage(path, writer, writers):
+    file = path / f"shards-{writer:05d}-of-{writers:05d}.h5"
+    data = bytearray(file.read_bytes())
+    data[4096] ^= 1
+    file.write_bytes(data)
+
+
+def test_a_run_and_its_restart(tmp_path):
+    state = {"model": torch.nn.Linear(4, 3), "rng": swt.rng(), "epoch": 0}
+    with swt.CheckpointManager(tmp_path, keep_last=1, keep_every=4, best=("loss", "min", 1), save_every=2) as manager:
+        assert manager.restore(state) is None and manager.latest_step() is None
+        for step in range(1, 8):
+            state["epoch"] = step
+            if manager.should_save(step):
+                manager.save_async(step, state, metrics={"loss": abs(step - 2)})
+        manager.wait()
+        assert manager.steps() == [2, 4, 6] and manager.best() == 2
+        manager.pin(2, "good")
+        manager.save(9, state, metrics={"loss": 0.0})
+        assert manager.steps() == [2, 4, 9] and manager.pinned() == {"good": 2}
+        with pytest.raises(sw.AlreadyExists):
+            manager.save(9, state)
+        manager.save(9, state, existing="replace")
+        draws = torch.rand(3), np.random.rand(3), random.random()
+        found = manager.restore(state)
+        assert found.step == 9 and found.value["epoch"] == 7 and found.rejected == []
+        again = torch.rand(3), np.random.rand(3), random.random()
+        assert torch.equal(draws[0], again[0]) and (draws[1] == again[1]).all() and draws[2] == again[2]
+        assert manager.restore(state, 4).value["epoch"] == 4
+        manager.unpin("good")
+        manager.remove(2)
+        assert manager.steps() == [4, 9]
+        with pytest.raises(sw.InvalidArgument, match="save step -1: needed is an integer, 0 or more"):
+            manager.save(-1, state)
+        with pytest.raises(sw.InvalidArgument, match="needed also 'loss'"):
+            manager.save(10, state, metrics={"los": 1})
+    with sw.CheckpointManager(tmp_path) as other:  # the same folder
+        assert other.steps() == [4, 9]
+
+
+def test_a_save_that_the_process_does_not_live_to_see_is_not_begun(tmp_path):
+    state = {"w": torch.zeros(1000)}
+    with swt.CheckpointManager(tmp_path, preemption_signals=[signal.SIGUSR2], preemption_grace=1e-3) as manager:
+        manager.save(1, state)
+        os.kill(os.getpid(), signal.SIGUSR2)
+        while manager._manager.time_left() > 0:
+            pass
+        with pytest.raises(sw.Cancelled, match="save step 2: the process ends in 0.0 s, needed are about"):
+            manager.save(2, state)
+        assert manager.steps() == [1] and not list(tmp_path.glob(".step*"))
+
+
+def of_ranks(rank, size, port, folder):
+    mesh = begin(rank, size, port)
+    heard = []
+    with swt.CheckpointManager(folder, keep_last=2, save_every=0, preemption_signals=[signal.SIGUSR2]) as manager:
+        for step in range(1, 5):
+            manager.save(step, {"w": cut(mesh, step), "own": swt.PerRank(rank), "rng": swt.rng()}, metrics={"loss": rank})
+        for step in range(5, 9):
+            if (rank, step) == (1, 6):
+                manager.request_save()
+            if (rank, step) == (0, 8):
+                os.kill(os.getpid(), signal.SIGUSR2)
+            heard.append(manager.should_save(step))
+        heard.append(manager.reached_preemption())
+        return manager.steps(), heard
+
+
+def restored(rank, size, port, folder):
+    mesh = begin(rank, size, port)
+    with swt.CheckpointManager(folder) as manager:
+        found = manager.restore({"w": cut(mesh, 0), "own": swt.PerRank(None), "rng": swt.rng()})
+        return found.step, found.rejected, found.value["w"].to_local().unique().tolist(), found.value["own"]
+
+
+def test_ranks_agree(tmp_path):
+    for steps, heard in run_ranks(of_ranks, 2, free_port(), str(tmp_path)):
+        assert steps == [3, 4] and heard == [False, True, False, True, True]
+    damage(tmp_path / "step-00000004", 1, 2)  # which only rank 1 reads
+    for rank, (step, rejected, values, own) in enumerate(run_ranks(restored, 2, free_port(), str(tmp_path))):
+        assert step == 3 and values == [3.0] and own == rank
+        assert len(rejected) == 1 and rejected[0][0].endswith("step-00000004") and "rank 1: " in rejected[0][1]
+    with sw.open(tmp_path / "step-00000003") as checkpoint:
+        assert checkpoint.metrics == {"loss": 0.0}
+
+
+def failing(rank, size, port, folder):
+    mesh = begin(rank, size, port)
+    with swt.CheckpointManager(folder) as manager:
+        manager.save(1, {"w": cut(mesh, 1)})
+        try:
+            manager.restore({"w": cut(mesh, 0)} if rank else {"v": cut(mesh, 0)})
+        except sw.Error as error:
+            return type(error).__name__, str(error)
+
+
+def test_a_restore_that_fails_on_one_rank_fails_on_all(tmp_path):
+    (first, said), (second, heard) = run_ranks(failing, 2, free_port(), str(tmp_path))
+    assert first == second == "InvalidArgument" and "'v'" in said.replace('"', "'") and "rank 0" in heard
