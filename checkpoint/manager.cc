@@ -9,7 +9,6 @@
 #include <thread>
 #include <utility>
 
-#include "shardwise/checkpoint/detail/format/metrics.h"
 #include "shardwise/checkpoint/detail/pending_state.h"
 #include "shardwise/checkpoint/detail/policy/retention.h"
 #include "shardwise/checkpoint/detail/policy/save_schedule.h"
@@ -22,6 +21,7 @@
 #include "shardwise/checkpoint/detail/root/root.h"
 #include "shardwise/checkpoint/detail/together/group_save.h"
 #include "shardwise/checkpoint/detail/together/latest_step.h"
+#include "shardwise/checkpoint/detail/together/superseded.h"
 #include "shardwise/checkpoint/detail/together/terms.h"
 #include "shardwise/checkpoint/detail/write/commit.h"
 #include "shardwise/checkpoint/detail/write/host_snapshot.h"
@@ -154,6 +154,9 @@ struct CheckpointManager::Impl {
                     HostMemory host_memory, const ProcessGroup& group, const Stopwatch& watch)
       SHARDWISE_REQUIRES(starting) {
     check_arguments(step, tensors, save_options, executor.threads(), group.size());
+    if (save_options.existing == Existing::fail && was_passed_over(step)) {
+      save_options.existing = Existing::replace;
+    }
     if (host_memory == HostMemory::copied && skips(group)) return skipped();
     finish_current();
     if (save_options.existing == Existing::fail && owns_root()) refuse_existing(step);
@@ -283,53 +286,25 @@ struct CheckpointManager::Impl {
   // The steps that retention does not keep, ascending.
   std::vector<std::int64_t> superseded(const std::vector<detail::StepName>& names,
                                        detail::Failures& failures) const {
-    const std::vector<Step> there = newest_of(names);
-    std::vector<std::int64_t> steps;
-    for (const Step& step : there) steps.push_back(step.step);
-    std::set<std::int64_t> named;
-    for (const NamedStep& one : detail::named_steps(*files, root)) named.insert(one.step);
-    return detail::not_kept(steps, rules(), named, facts_of(there, failures));
+    return detail::superseded(
+        *files, root, newest_of(names),
+        {options.keep_last, options.keep_every, options.keep_interval, options.best}, finder,
+        failures);
   }
 
-  detail::Retention rules() const {
-    return {options.keep_last, options.keep_every, options.keep_interval, options.best};
-  }
-
-  // A step of which it cannot be read whether it is valid does not count, which is a failure. If a
-  // metric cannot be read, its function throws io.
-  detail::StepFacts facts_of(const std::vector<Step>& steps, detail::Failures& failures) const {
-    const auto find = [&steps](std::int64_t step) {
-      return *std::ranges::lower_bound(steps, step, {}, &Step::step);
-    };
-    return {.is_valid =
-                [this, find, &failures](std::int64_t step) {
-                  const Step there = find(step);
-                  bool valid = false;
-                  failures.attempt([&] {
-                    valid = finder.why_invalid({there.step, there.generation}).empty();
-                  });
-                  return valid;
-                },
-            .value = [this, find](std::int64_t step) { return metric_of(find(step)); },
-            .time =
-                [find](std::int64_t step) {
-                  return detail::DirectoryState(find(step).directory / detail::kManifestName)
-                      .modified_seconds();
-                }};
-  }
-
-  std::optional<double> metric_of(const Step& step) const {
-    Metrics metrics;
-    try {
-      const auto manifest = detail::read_manifest(detail::open_directory(*files, step.directory));
-      metrics = detail::metrics_of(manifest.objects_json);
-    } catch (const Error& e) {
-      if (e.code() == ErrorCode::io) throw;
-      return std::nullopt;  // damaged, or removed since
+  // Steps that a restart has found damaged: the job comes to them again.
+  void note_passed_over(const std::vector<RejectedStep>& rejected) {
+    const MutexLock lock(mutex);
+    for (const RejectedStep& step : rejected) {
+      if (const auto name = detail::parse_step_name(step.directory.filename().string())) {
+        passed_over.insert(name->step);
+      }
     }
-    const auto found = metrics.find(options.best->metric);
-    if (found == metrics.end()) return std::nullopt;
-    return found->second;
+  }
+
+  bool was_passed_over(std::int64_t step) {
+    const MutexLock lock(mutex);
+    return passed_over.contains(step);
   }
 
   // Leases of our own failed attempts. If there is no memory to note them, they hold until this
@@ -396,6 +371,7 @@ struct CheckpointManager::Impl {
 
   Mutex mutex;
   std::vector<std::filesystem::path> leftovers SHARDWISE_GUARDED_BY(mutex);
+  std::set<std::int64_t> passed_over SHARDWISE_GUARDED_BY(mutex);
 
   std::unique_ptr<detail::StagingPool> pool;  // the save thread's
   detail::Spare spare;                        // as well
@@ -461,8 +437,10 @@ std::vector<Step> CheckpointManager::steps() const {
 std::optional<LatestStep> CheckpointManager::latest(std::int64_t below) const {
   const ProcessGroup& group = impl_->options.group;
   impl_->refuse_parts("find the latest checkpoint");
-  return group.size() == 1 ? impl_->finder.find(below)
-                           : impl_->finder.agree(group.duplicate(), below);
+  auto found =
+      group.size() == 1 ? impl_->finder.find(below) : impl_->finder.agree(group.duplicate(), below);
+  if (found) impl_->note_passed_over(found->rejected);
+  return found;
 }
 
 Step CheckpointManager::step(std::int64_t step) const {
@@ -490,9 +468,11 @@ std::optional<LatestStep> CheckpointManager::restore_latest(
     const std::function<void(const CheckpointReader&)>& restore) const {
   impl_->refuse_parts("restore the latest checkpoint");
   const ProcessGroup group = impl_->options.group.duplicate();
-  return detail::restore_newest(impl_->finder, impl_->root, group, [&](const Step& step) {
+  auto found = detail::restore_newest(impl_->finder, impl_->root, group, [&](const Step& step) {
     restore(CheckpointReader(step.directory, {.file_system = impl_->files}));
   });
+  if (found) impl_->note_passed_over(found->rejected);
+  return found;
 }
 
 std::optional<Step> CheckpointManager::best() const {
@@ -502,14 +482,7 @@ std::optional<Step> CheckpointManager::best() const {
                             "by which metric",
                             impl_->root.string()));
   }
-  const std::vector<Step> there = steps();
-  std::vector<std::int64_t> numbers;
-  for (const Step& step : there) numbers.push_back(step.step);
-  detail::Failures failures;
-  const std::vector<std::int64_t> ranked =
-      detail::ranked_by(numbers, *impl_->options.best, impl_->facts_of(there, failures));
-  if (ranked.empty()) return std::nullopt;
-  return *std::ranges::lower_bound(there, ranked.front(), {}, &Step::step);
+  return detail::best_of(*impl_->files, steps(), *impl_->options.best);
 }
 
 void CheckpointManager::pin(std::int64_t step, const std::string& name) {
@@ -560,8 +533,8 @@ bool CheckpointManager::retire(std::int64_t step) {
 std::vector<std::int64_t> CheckpointManager::retire_superseded() {
   detail::Failures failures;
   std::vector<std::int64_t> gone;
-  for (const std::int64_t step : impl_->superseded(
-           detail::committed_names(*impl_->files, impl_->root), failures)) {
+  for (const std::int64_t step :
+       impl_->superseded(detail::committed_names(*impl_->files, impl_->root), failures)) {
     failures.attempt([&] {
       if (retire(step)) gone.push_back(step);
     });

@@ -132,6 +132,9 @@ struct ManagerOptions {
 ///
 /// The processes of a job can save together: ManagerOptions::group.
 ///
+/// A step that latest() or restore_latest() of this manager has passed over as it was damaged is
+/// replaced when the job saves it again, whatever SaveOptions::existing says.
+///
 /// Thread-safe. One save is under way at a time: the next one waits for it first, and throws its
 /// error if nobody has seen it yet. Several processes may use one root.
 ///

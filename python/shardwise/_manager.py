@@ -191,7 +191,7 @@ class CheckpointManager:
     waits. Safe on several threads. A job of several processes uses shardwise.torch's or shardwise.jax's manager.
 
     Which steps stay after a commit: those that any of four rules keeps, the newest, what a reader has open, and what is
-    pinned. keep_last: the newest valid ones, this number. keep_every: those that it divides. keep_interval: the oldest,
+    pinned. A step that restore_latest() has found damaged is replaced when it is saved again. keep_last: the newest valid ones, this number. keep_every: those that it divides. keep_interval: the oldest,
     and each that was committed so many seconds after the last one that this rule keeps. best=("loss", "min", n): the n
     best by a metric of save(metrics=...); as long as no step has it, all stay. Without a rule all stay.
 
@@ -217,6 +217,7 @@ class CheckpointManager:
             self.root, keep_last=keep_last, keep_every=keep_every, keep_interval=keep_interval, best=best,
             save_every=save_every, save_interval=save_interval, preemption_signals=preemption_signals,
             preemption_grace=preemption_grace, threads=threads)
+        self._damaged: set[int] = set()  # the job comes to them again
         self._pool: dict[str, Any] = {}
         self._current: PendingSave | None = None
         self._lock = threading.RLock()  # reentrant: a signal's handler may save while this thread saves
@@ -242,6 +243,7 @@ class CheckpointManager:
         """Returns when the step is committed. Arguments and errors as those of shardwise.save(). Raises InvalidArgument if
         there are metrics, but not the one that best= names."""
         check_metrics(step, metrics, self._best)
+        existing = self._existing(step, existing)
         plan = _with_metrics(plan_of(tensors), metrics)
         with self._lock:
             self._finish()
@@ -251,6 +253,7 @@ class CheckpointManager:
                    metrics: Mapping[str, float] | None = None, existing: Existing = "fail") -> PendingSave:
         """Copies the arrays, in memory that it keeps for the next one, and returns while the save goes on."""
         check_metrics(step, metrics, self._best)
+        existing = self._existing(step, existing)
         with self._lock:
             if self._skips and self._current is not None and not self._current.done():
                 return PendingSave(step, lambda progress: SaveStats("", 0, 0, 0, 0, 0.0, is_skipped=True))
@@ -267,6 +270,9 @@ class CheckpointManager:
             self._current = PendingSave(
                 step, lambda progress: self._write(step, plan, user, existing, progress))
             return self._current
+
+    def _existing(self, step: int, existing: Existing) -> Existing:
+        return "replace" if existing == "fail" and step in self._damaged else existing
 
     def _refuse_existing(self, step: int) -> None:
         from ._errors import AlreadyExists
@@ -318,6 +324,7 @@ class CheckpointManager:
             except Corrupt as error:
                 log.warning("%s is damaged: %s", path, error)
                 rejected.append((path, str(error)))
+                self._damaged.add(step)
                 below = step
             else:
                 return Restored(step, path, rejected, value)

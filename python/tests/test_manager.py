@@ -361,6 +361,9 @@ def test_a_restart_goes_back_past_damaged_bytes_and_says_so(tmp_path):
         assert found.step == 1 and (found.value == 1).all()
         assert [os.path.basename(path) for path, _ in found.rejected] == ["step-00000003", "step-00000002"]
         assert "tensor \"w\"" in found.rejected[1][1]
+        m.save(2, {"w": np.full(100, 2)})  # in place of the damaged one
+        assert m.restore_latest(restore).step == 2
+        damage(tmp_path / "step-00000002.g2")
         damage(tmp_path / "step-00000000")
         damage(tmp_path / "step-00000001")
         with pytest.raises(sw.Corrupt, match="none of 4 is whole; step-00000003: .*step-00000000: "):

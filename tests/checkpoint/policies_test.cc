@@ -265,6 +265,12 @@ TEST_F(SavePolicies, ARestartGoesBackPastDamagedBytesAndSaysSo) {
   ASSERT_THAT(found->rejected, SizeIs(2));
   EXPECT_EQ(found->rejected[0].directory.filename(), "step-00000004");
   EXPECT_THAT(found->rejected[1].reason, HasSubstr("tensor \"x\""));
+  // The job comes to them again; others of its steps are not replaced.
+  for (std::int64_t step = 3; step <= 4; ++step) {
+    EXPECT_EQ(save(manager, step).directory.filename(),
+              "step-0000000" + std::to_string(step) + ".g2");
+  }
+  message_of(ErrorCode::already_exists, [&] { save(manager, 2); });
 }
 
 TEST_F(SavePolicies, ARestartOfDamagedStepsAloneIsNoFreshStart) {

@@ -95,6 +95,7 @@ class CheckpointManager:
             save_every=save_every, save_interval=save_interval, preemption_signals=preemption_signals,
             preemption_grace=preemption_grace, threads=threads, collect_garbage=group.rank == 0)
         self._preempted = False
+        self._damaged: set[int] = set()  # the job comes to them again
         self._current: PendingSave | None = None
         self._last_seconds = 0.0
 
@@ -119,7 +120,7 @@ class CheckpointManager:
         self.wait()
         path = self._prepare(step, metrics, existing)
         managed = self._managed(step, metrics)
-        return save_managed(path, state, user, self._options(existing), self._replicas, self._saves, self._deadline,
+        return save_managed(path, state, user, self._options(step, existing), self._replicas, self._saves, self._deadline,
                             self._watched(step, progress), managed)
 
     def save_async(self, step: int, state: Mapping[str, Any], *, user: Any = None,
@@ -131,7 +132,7 @@ class CheckpointManager:
         self.wait()
         path = self._prepare(step, metrics, existing)
         self._current = save_async_managed(
-            path, state, user, self._options(existing), self._replicas, self._saves, self._deadline, True,
+            path, state, user, self._options(step, existing), self._replicas, self._saves, self._deadline, True,
             lambda own: self._watched(step, own), self._managed(step, metrics))
         return self._current
 
@@ -170,6 +171,7 @@ class CheckpointManager:
                 return Restored(number, path, rejected, value)
             log.warning("%s is damaged: %s", path, damaged[0])
             rejected.append((path, damaged[0]))
+            self._damaged.add(number)
             below = number
 
     def latest_step(self) -> int | None:
@@ -231,7 +233,9 @@ class CheckpointManager:
         elif self._current is not None:
             self._current.exception()  # the error under way is what is raised
 
-    def _options(self, existing: str) -> dict[str, Any]:
+    def _options(self, step: int, existing: str) -> dict[str, Any]:
+        if existing == "fail" and step in self._damaged:
+            existing = "replace"
         return {"codec": self._codec, "existing": existing, "threads": self._threads, "memory": self._memory}
 
     def _prepare(self, step: int, metrics: Mapping[str, float] | None, existing: str) -> str:
