@@ -4,109 +4,20 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <charconv>
-#include <limits>
 #include <memory>
 #include <span>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include "commands/commands.h"
-#include "output.h"
+#include "declaration.h"
 #include "parse.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise::tools {
 namespace {
 
-struct Commands {
-  ShardsOptions shards;
-  ExplainOptions explain;
-  LsOptions ls;
-  InspectOptions inspect;
-  VerifyOptions verify;
-  DiffOptions diff;
-  CatOptions cat;
-  StatsOptions stats;
-  ReshardOptions reshard;
-  ImportOptions imported;
-  ExportOptions exported;
-  BatchesOptions batches;
-  BenchSaveOptions bench_save;
-  BenchRestoreOptions bench_restore;
-  std::function<int()> run;
-};
-
 constexpr std::string_view kHelp = "help";
-constexpr const char* kCheckpoint = "A checkpoint, or a directory of steps (newest valid)";
-constexpr const char* kTensors =
-    "A checkpoint, a directory of steps (newest valid), or safetensors files";
-
-/// A command that ends in `run(options)`.
-template <class Options>
-CLI::App& add_command(CLI::App& app, const char* name, const char* description, const char* example,
-                      Commands& c, Options& options, int (*run)(const Options&)) {
-  CLI::App& command = *app.add_subcommand(name, description);
-  command.footer(std::string("Example:\n  ") + example);
-  command.add_flag("--json", options.json, "Print one JSON object on stdout, for scripts");
-  command.callback([&c, &options, run] { c.run = [&options, run] { return run(options); }; });
-  return command;
-}
-
-/// Whole numbers of a range. CLI11's own check says in floating point what is allowed.
-CLI::Validator whole(std::int64_t least,
-                     std::int64_t most = std::numeric_limits<std::int64_t>::max()) {
-  const bool is_open = most == std::numeric_limits<std::int64_t>::max();
-  const std::string allowed =
-      is_open ? fmt::format("{} or more", least) : fmt::format("from {} to {}", least, most);
-  return {[least, most, allowed](const std::string& text) -> std::string {
-            std::int64_t value = 0;
-            const char* const end = text.data() + text.size();
-            const auto [last, error] = std::from_chars(text.data(), end, value);
-            if (error == std::errc() && last == end && least <= value && value <= most) return {};
-            return fmt::format("found \"{}\", needed a whole number, {}", text, allowed);
-          },
-          allowed};
-}
-
-/// Paths of file systems that are mounted here: a URL would be taken for a folder of an odd name.
-CLI::Validator local_path() {
-  return {[](const std::string& text) -> std::string {
-            if (text.find("://") == std::string::npos) return {};
-            return fmt::format(
-                "found the URL {}, needed a path of a file system that is mounted here", text);
-          },
-          ""};
-}
-
-void add_threads(CLI::App& command, int& threads) {
-  command.add_option("--threads", threads, "Workers; 0: as many as there are cores")
-      ->check(whole(0, 1024))
-      ->capture_default_str();
-}
-
-void add_size(CLI::App& command, const std::string& name, std::size_t& bytes, ByteRange allowed,
-              const std::string& description) {
-  command
-      .add_option_function<std::string>(
-          name,
-          [name, allowed, &bytes](const std::string& text) {
-            try {
-              bytes = parse_bytes(text, allowed);
-            } catch (const Error& error) {
-              throw CLI::ValidationError(name, error.what());
-            }
-          },
-          description)
-      ->type_name("SIZE");
-}
-
-void add_memory_budget(CLI::App& command, std::size_t& bytes) {
-  add_size(command, "--memory-budget", bytes, {std::size_t{8} << 20, std::size_t{1} << 50},
-           "Host memory beyond the tensors, in bytes or as 512M, 1.5GiB");
-  command.get_option("--memory-budget")->default_str(human_bytes(bytes));
-}
 
 void add_shards(CLI::App& app, Commands& c) {
   CLI::App& shards =
@@ -154,80 +65,6 @@ void add_explain(CLI::App& app, Commands& c) {
   explain.add_option("--policy", c.explain.policy, "Policy for --spec")->capture_default_str();
   explain.add_option("--shape", c.explain.shape, "Extents: 10,6; \"\" for a scalar")->required();
   explain.add_option("--dtype", c.explain.dtype, "Element type")->capture_default_str();
-}
-
-void add_looks(CLI::App& app, Commands& c) {
-  CLI::App& ls = add_command(app, "ls", "List the checkpoints of a directory",
-                             "shardwise ls runs/checkpoints", c, c.ls, run_ls);
-  ls.add_option("root", c.ls.root, "Directory that holds the steps")
-      ->check(local_path())
-      ->required();
-
-  CLI::App& inspect = add_command(
-      app, "inspect", "Show the tensors and the user data of a checkpoint",
-      "shardwise inspect runs/checkpoints/step-00000400 --tensor w1", c, c.inspect, run_inspect);
-  inspect.add_option("path", c.inspect.path, kCheckpoint)->check(local_path())->required();
-  inspect.add_option("--tensor", c.inspect.tensors, "Only these (may be repeated)");
-  inspect
-      .add_option(
-          "--processes", c.inspect.processes,
-          "Show what this number of processes reads and sends when they restore it, cut as it is")
-      ->check(whole(1));
-  inspect.add_option("--processes-per-host", c.inspect.processes_per_host)
-      ->check(whole(1))
-      ->needs("--processes");
-
-  CLI::App& verify = add_command(
-      app, "verify", "Read and check every byte; exit status 1: damaged, 3: could not tell",
-      "shardwise verify runs/checkpoints", c, c.verify, run_verify);
-  verify.add_option("path", c.verify.path, "A checkpoint, or a directory of steps (all)")
-      ->check(local_path())
-      ->required();
-}
-
-void add_diff(CLI::App& app, Commands& c) {
-  CLI::App& diff = add_command(
-      app, "diff", "Compare the tensors of two checkpoints or files; exit status 1: they differ",
-      "shardwise diff runs/a/step-00000400 runs/b/step-00000400\n"
-      "  shardwise diff runs/a model.safetensors --rtol 1e-5",
-      c, c.diff, run_diff);
-  diff.add_option("first", c.diff.first, kTensors)->check(local_path())->required();
-  diff.add_option("second", c.diff.second, kTensors)->check(local_path())->required();
-  diff.add_option(
-      "--atol", c.diff.atol,
-      "Elements are equal if |first - second| <= atol + rtol * |second|, or if both are "
-      "NaN (default: if their bits are equal)");
-  diff.add_option("--rtol", c.diff.rtol);
-  add_memory_budget(diff, c.diff.memory_budget_bytes);
-  add_threads(diff, c.diff.threads);
-}
-
-void add_elements(CLI::App& app, Commands& c) {
-  CLI::App& cat = add_command(app, "cat", "Show the elements of a tensor, or write them as .npy",
-                              "shardwise cat runs/checkpoints w1 --box '0:4,:,3'\n"
-                              "  shardwise cat model.safetensors lm_head.weight --npy head.npy",
-                              c, c.cat, run_cat);
-  cat.add_option("path", c.cat.path, kTensors)->check(local_path())->required();
-  cat.add_option("tensor", c.cat.tensor, "Its name")->required();
-  cat.add_option("--box", c.cat.box,
-                 "Which elements, as Python writes it: 0:4,:,3 (default: all); an index takes its "
-                 "dim out");
-  cat.add_flag("--all", c.cat.all,
-               "Show all elements (default: of more than 1000, the first and last three of each "
-               "long dim)");
-  cat.add_option("--npy", c.cat.npy, "Write them to this file instead; -: to stdout");
-
-  CLI::App& stats =
-      add_command(app, "stats", "Show range, mean, deviation, NaN, infinities and zeros of tensors",
-                  "shardwise stats runs/checkpoints\n"
-                  "  shardwise stats model.safetensors '*norm*' --histogram 20",
-                  c, c.stats, run_stats);
-  stats.add_option("path", c.stats.path, kTensors)->check(local_path())->required();
-  stats.add_option("pattern", c.stats.patterns,
-                   "Names of tensors; * and ? stand for any characters (default: all)");
-  stats.add_option("--histogram", c.stats.bars, "Also count the elements in this number of bars")
-      ->check(whole(1, 10'000));
-  add_threads(stats, c.stats.threads);
 }
 
 /// What reshard and import have in common beside source, target and mesh.
@@ -433,9 +270,8 @@ void declare(CLI::App& app, Commands& c) {
   app.require_subcommand(0, 1);  // a missing one is reported after words that are no command
   add_shards(app, c);
   add_explain(app, c);
-  add_looks(app, c);
-  add_diff(app, c);
-  add_elements(app, c);
+  declare_looks(app, c);
+  declare_removals(app, c);
   add_reshard(app, c);
   add_conversions(app, c);
   add_batches(app, c);

@@ -65,6 +65,12 @@ std::size_t find_tensor(const BoxReader& reader, const std::string& path, const 
 /// As the tensor was saved; whole on one device if that is not known.
 Sharding saved_sharding(const TensorInfo& tensor);
 
+/// Whether pieces, chunks and stored bytes of a tensor are known: of very many shard files, a
+/// reader does not open all.
+inline bool knows_pieces(const TensorInfo& tensor) {
+  return tensor.pieces > 0 || tensor.logical_bytes == 0;
+}
+
 /// Whether a path has the name of a step's directory.
 bool is_step(const std::filesystem::path& path);
 

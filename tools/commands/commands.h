@@ -81,6 +81,28 @@ struct StatsOptions {
 };
 int run_stats(const StatsOptions& options);
 
+struct DuOptions {
+  std::string path;
+  bool json = false;
+};
+int run_du(const DuOptions& options);
+
+struct RmOptions {
+  std::string root;
+  std::vector<std::int64_t> steps;
+  bool force = false;
+  bool json = false;
+};
+/// Status 1 if steps were left.
+int run_rm(const RmOptions& options);
+
+struct GcOptions {
+  std::string root;
+  std::vector<std::string> dead_hosts;
+  bool json = false;
+};
+int run_gc(const GcOptions& options);
+
 struct ReshardOptions {
   std::string source, target, mesh, devices, rules, codec = "zstd";
   std::int64_t writers = 1;

@@ -31,11 +31,6 @@ std::string spec_text(const TensorInfo& tensor) {
   return policy == UnevenPolicy() ? spec : spec + " " + policy.to_string();
 }
 
-// With very many shard files, a reader does not open all of them.
-bool knows_pieces(const TensorInfo& tensor) {
-  return tensor.pieces > 0 || tensor.logical_bytes == 0;
-}
-
 nlohmann::ordered_json tensor_json(const TensorInfo& t) {
   nlohmann::ordered_json json = {
       {"name", t.name},

@@ -1,0 +1,235 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "commands/commands.h"
+#include "output.h"
+#include "parse.h"
+#include "shardwise/checkpoint/reader.h"
+#include "shardwise/shard/error.h"
+
+namespace shardwise::tools {
+namespace fs = std::filesystem;
+namespace {
+
+/// Bytes of files, by what they are for.
+struct StepUse {
+  std::string name;
+  std::optional<std::size_t> tensors = 0, padding = 0;  ///< absent: not known
+  std::size_t index = 0;                                ///< manifest and index.h5
+  std::size_t total = 0;
+};
+
+struct LeftUse {
+  std::string name;
+  std::size_t total = 0;
+};
+
+struct RootUse {
+  fs::path root;
+  std::vector<StepUse> steps = {};       ///< largest first, as all lists here
+  std::vector<LeftUse> unfinished = {};  ///< attempts, trash, leases and pins
+  std::size_t total = 0;
+};
+
+/// Files of a directory and all below it; what is gone meanwhile, or a link, has none.
+std::size_t bytes_of(const fs::path& path) {
+  std::error_code error;
+  const fs::file_status status = fs::symlink_status(path, error);
+  if (fs::is_regular_file(status)) {
+    const std::uintmax_t bytes = fs::file_size(path, error);
+    return error ? 0 : static_cast<std::size_t>(bytes);
+  }
+  std::size_t bytes = 0;
+  if (!fs::is_directory(status)) return 0;
+  for (fs::directory_iterator entry(path, error), end; !error && entry != end;
+       entry.increment(error)) {
+    bytes += bytes_of(entry->path());
+  }
+  return bytes;
+}
+
+/// As stored; absent if the step is damaged, or has so many shard files that they are not opened.
+std::optional<std::size_t> stored_bytes(const fs::path& step) {
+  try {
+    const CheckpointReader reader(step, {.pin = false});
+    std::size_t bytes = 0;
+    for (const TensorInfo& tensor : reader.tensors()) {
+      if (!knows_pieces(tensor)) return std::nullopt;
+      bytes += tensor.stored_bytes;
+    }
+    return bytes;
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+StepUse use_of_step(const fs::path& step) {
+  StepUse use{.name = step.filename().string()};
+  use.total = bytes_of(step);
+  use.index = bytes_of(step / "manifest.json") + bytes_of(step / "index.h5");
+  use.tensors = stored_bytes(step);
+  const std::size_t data = use.total - std::min(use.total, use.index);
+  use.padding.reset();
+  if (use.tensors) use.padding = data - std::min(data, *use.tensors);
+  return use;
+}
+
+bool is_unfinished(const std::string& name) {
+  static constexpr std::array<std::string_view, 4> kBegins = {".step-", ".shardwise.", ".trash-",
+                                                              ".pin-"};
+  return std::ranges::any_of(kBegins,
+                             [&](std::string_view begin) { return name.starts_with(begin); });
+}
+
+template <class Use>
+void sort_by_size(std::vector<Use>& list, std::string Use::*name) {
+  std::ranges::sort(list, [name](const Use& a, const Use& b) {
+    return a.total != b.total ? a.total > b.total : a.*name < b.*name;
+  });
+}
+
+/// The roots in and below a directory.
+void find_roots(const fs::path& directory, std::vector<RootUse>& roots) {
+  RootUse use{.root = directory};
+  std::error_code error;
+  for (fs::directory_iterator entry(directory, error), end; !error && entry != end;
+       entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    std::error_code ignored;
+    if (is_unfinished(name)) {
+      use.unfinished.push_back({name, bytes_of(entry->path())});
+    } else if (entry->is_symlink(ignored) || !entry->is_directory(ignored)) {
+      continue;
+    } else if (is_step(entry->path())) {
+      use.steps.push_back(use_of_step(entry->path()));
+    } else if (!is_checkpoint(entry->path())) {
+      find_roots(entry->path(), roots);
+    }
+  }
+  if (use.steps.empty() && use.unfinished.empty()) return;
+  sort_by_size(use.steps, &StepUse::name);
+  sort_by_size(use.unfinished, &LeftUse::name);
+  for (const StepUse& step : use.steps) use.total += step.total;
+  for (const LeftUse& left : use.unfinished) use.total += left.total;
+  roots.push_back(std::move(use));
+}
+
+std::vector<RootUse> roots_of(const std::string& path) {
+  const fs::path given = existing_root(path);
+  if (is_checkpoint(given) || is_step(given)) {
+    RootUse use{.root = given.parent_path(), .steps = {use_of_step(given)}};
+    use.total = use.steps[0].total;
+    return {std::move(use)};
+  }
+  std::vector<RootUse> roots;
+  find_roots(given, roots);
+  if (roots.empty()) refuse_without_steps(given, path);
+  std::ranges::sort(roots, [](const RootUse& a, const RootUse& b) {
+    return a.total != b.total ? a.total > b.total : a.root < b.root;
+  });
+  return roots;
+}
+
+/// Absent if it is not known of one.
+std::optional<std::size_t> sum_of(const std::vector<StepUse>& steps,
+                                  std::optional<std::size_t> StepUse::*of) {
+  std::size_t bytes = 0;
+  for (const StepUse& step : steps) {
+    if (!(step.*of)) return std::nullopt;
+    bytes += *(step.*of);
+  }
+  return bytes;
+}
+
+template <class Use>
+std::size_t sum_of(const std::vector<Use>& list, std::size_t Use::*of) {
+  std::size_t bytes = 0;
+  for (const Use& use : list) bytes += use.*of;
+  return bytes;
+}
+
+std::string bytes_text(std::optional<std::size_t> bytes) {
+  return bytes ? human_bytes(*bytes) : "-";
+}
+
+nlohmann::ordered_json bytes_json(std::optional<std::size_t> bytes) {
+  return bytes ? nlohmann::ordered_json(*bytes) : nlohmann::ordered_json();
+}
+
+void print_root(const RootUse& use) {
+  Table table({"step", "tensors", "padding", "index", "total"});
+  for (const StepUse& step : use.steps) {
+    table.add({step.name, bytes_text(step.tensors), bytes_text(step.padding),
+               human_bytes(step.index), human_bytes(step.total)});
+  }
+  for (const LeftUse& left : use.unfinished) {
+    table.add({left.name, "-", "-", "-", human_bytes(left.total)});
+  }
+  if (use.steps.size() + use.unfinished.size() > 1) {
+    table.add({"all", bytes_text(sum_of(use.steps, &StepUse::tensors)),
+               bytes_text(sum_of(use.steps, &StepUse::padding)),
+               human_bytes(sum_of(use.steps, &StepUse::index)), human_bytes(use.total)});
+  }
+  table.print();
+}
+
+void print_roots(const std::vector<RootUse>& roots) {
+  Table table({"directory", "steps", "tensors", "padding", "index", "unfinished", "total"});
+  for (const RootUse& use : roots) {
+    table.add({use.root.string(), std::to_string(use.steps.size()),
+               bytes_text(sum_of(use.steps, &StepUse::tensors)),
+               bytes_text(sum_of(use.steps, &StepUse::padding)),
+               human_bytes(sum_of(use.steps, &StepUse::index)),
+               human_bytes(sum_of(use.unfinished, &LeftUse::total)), human_bytes(use.total)});
+  }
+  table.print();
+  print_shown(fmt::format("\n{} in {} directories\n", human_bytes(sum_of(roots, &RootUse::total)),
+                          roots.size()));
+}
+
+nlohmann::ordered_json root_json(const RootUse& use) {
+  auto steps = nlohmann::ordered_json::array(), unfinished = nlohmann::ordered_json::array();
+  for (const StepUse& step : use.steps) {
+    steps.push_back({{"name", step.name},
+                     {"tensor_bytes", bytes_json(step.tensors)},
+                     {"padding_bytes", bytes_json(step.padding)},
+                     {"index_bytes", step.index},
+                     {"total_bytes", step.total}});
+  }
+  for (const LeftUse& left : use.unfinished) {
+    unfinished.push_back({{"name", left.name}, {"total_bytes", left.total}});
+  }
+  return {{"root", use.root.string()},
+          {"steps", steps},
+          {"unfinished", unfinished},
+          {"total_bytes", use.total}};
+}
+
+}  // namespace
+
+int run_du(const DuOptions& options) {
+  const std::vector<RootUse> roots = roots_of(options.path);
+  if (options.json) {
+    auto list = nlohmann::ordered_json::array();
+    for (const RootUse& use : roots) list.push_back(root_json(use));
+    print_json(
+        {{"path", options.path}, {"roots", list}, {"total_bytes", sum_of(roots, &RootUse::total)}});
+    return 0;
+  }
+  if (roots.size() == 1) {
+    print_root(roots[0]);
+  } else {
+    print_roots(roots);
+  }
+  return 0;
+}
+
+}  // namespace shardwise::tools

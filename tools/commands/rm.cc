@@ -1,0 +1,88 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <vector>
+
+#include "commands/commands.h"
+#include "output.h"
+#include "parse.h"
+#include "shardwise/checkpoint/manager.h"
+#include "shardwise/checkpoint/reader.h"
+#include "shardwise/shard/error.h"
+
+namespace shardwise::tools {
+namespace {
+
+bool is_valid(const Step& step) {
+  try {
+    static_cast<void>(CheckpointReader(step.directory, {.pin = false}));
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+/// The newest valid one of the steps that are to go, if no valid one stays without them.
+std::optional<std::int64_t> last_valid(const CheckpointManager& manager,
+                                       const std::vector<std::int64_t>& doomed) {
+  const std::vector<Step> steps = manager.steps();
+  const auto newest = [&](bool of_doomed) -> std::optional<std::int64_t> {
+    for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
+      const bool is_doomed = std::ranges::binary_search(doomed, step->step);
+      if (is_doomed == of_doomed && is_valid(*step)) return step->step;
+    }
+    return std::nullopt;
+  };
+  if (newest(false)) return std::nullopt;
+  return newest(true);
+}
+
+/// A step in place of its root is most likely a slip.
+void refuse_step(const RmOptions& options) {
+  const std::filesystem::path root(options.root);
+  if (!is_checkpoint(root) && !is_step(root)) return;
+  throw BadUsage(
+      fmt::format("rm: {} is a checkpoint; needed are the directory that holds it, and the number "
+                  "of its step",
+                  options.root));
+}
+
+}  // namespace
+
+int run_rm(const RmOptions& options) {
+  refuse_step(options);
+  CheckpointManager manager(existing_root(options.root), {.collect_garbage = false});
+  std::vector<std::int64_t> steps = options.steps;
+  std::ranges::sort(steps);
+  steps.erase(std::unique(steps.begin(), steps.end()), steps.end());
+  for (const std::int64_t step : steps) static_cast<void>(manager.step(step));  // throws
+
+  const std::optional<std::int64_t> last =
+      options.force ? std::nullopt : last_valid(manager, steps);
+  auto removed = nlohmann::ordered_json::array(), left = nlohmann::ordered_json::array();
+  for (const std::int64_t step : steps) {
+    std::string reason;
+    if (options.force) {
+      manager.remove(step);
+    } else if (step == last) {
+      reason = "no other step of the directory is valid";
+    } else if (!manager.retire(step)) {
+      reason = "somebody reads it";
+    }
+    if (reason.empty()) {
+      removed.push_back(step);
+    } else {
+      left.push_back({{"step", step}, {"reason", reason}});
+    }
+    if (options.json) continue;
+    print_shown(reason.empty()
+                    ? fmt::format("removed step {}\n", step)
+                    : fmt::format("left step {}: {}; --force removes it\n", step, reason));
+  }
+  if (options.json) print_json({{"root", options.root}, {"removed", removed}, {"left", left}});
+  return left.empty() ? 0 : 1;
+}
+
+}  // namespace shardwise::tools

@@ -1,0 +1,183 @@
+#include "declaration.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <system_error>
+
+#include "output.h"
+#include "shardwise/shard/error.h"
+
+namespace shardwise::tools {
+namespace {
+
+void add_looks(CLI::App& app, Commands& c) {
+  CLI::App& ls = add_command(app, "ls", "List the checkpoints of a directory",
+                             "shardwise ls runs/checkpoints", c, c.ls, run_ls);
+  ls.add_option("root", c.ls.root, "Directory that holds the steps")
+      ->check(local_path())
+      ->required();
+
+  CLI::App& inspect = add_command(
+      app, "inspect", "Show the tensors and the user data of a checkpoint",
+      "shardwise inspect runs/checkpoints/step-00000400 --tensor w1", c, c.inspect, run_inspect);
+  inspect.add_option("path", c.inspect.path, kCheckpoint)->check(local_path())->required();
+  inspect.add_option("--tensor", c.inspect.tensors, "Only these (may be repeated)");
+  inspect
+      .add_option(
+          "--processes", c.inspect.processes,
+          "Show what this number of processes reads and sends when they restore it, cut as it is")
+      ->check(whole(1));
+  inspect.add_option("--processes-per-host", c.inspect.processes_per_host)
+      ->check(whole(1))
+      ->needs("--processes");
+
+  CLI::App& verify = add_command(
+      app, "verify", "Read and check every byte; exit status 1: damaged, 3: could not tell",
+      "shardwise verify runs/checkpoints", c, c.verify, run_verify);
+  verify.add_option("path", c.verify.path, "A checkpoint, or a directory of steps (all)")
+      ->check(local_path())
+      ->required();
+}
+
+void add_diff(CLI::App& app, Commands& c) {
+  CLI::App& diff = add_command(
+      app, "diff", "Compare the tensors of two checkpoints or files; exit status 1: they differ",
+      "shardwise diff runs/a/step-00000400 runs/b/step-00000400\n"
+      "  shardwise diff runs/a model.safetensors --rtol 1e-5",
+      c, c.diff, run_diff);
+  diff.add_option("first", c.diff.first, kTensors)->check(local_path())->required();
+  diff.add_option("second", c.diff.second, kTensors)->check(local_path())->required();
+  diff.add_option(
+      "--atol", c.diff.atol,
+      "Elements are equal if |first - second| <= atol + rtol * |second|, or if both are "
+      "NaN (default: if their bits are equal)");
+  diff.add_option("--rtol", c.diff.rtol);
+  add_memory_budget(diff, c.diff.memory_budget_bytes);
+  add_threads(diff, c.diff.threads);
+}
+
+void add_elements(CLI::App& app, Commands& c) {
+  CLI::App& cat = add_command(app, "cat", "Show the elements of a tensor, or write them as .npy",
+                              "shardwise cat runs/checkpoints w1 --box '0:4,:,3'\n"
+                              "  shardwise cat model.safetensors lm_head.weight --npy head.npy",
+                              c, c.cat, run_cat);
+  cat.add_option("path", c.cat.path, kTensors)->check(local_path())->required();
+  cat.add_option("tensor", c.cat.tensor, "Its name")->required();
+  cat.add_option("--box", c.cat.box,
+                 "Which elements, as Python writes it: 0:4,:,3 (default: all); an index takes its "
+                 "dim out");
+  cat.add_flag("--all", c.cat.all,
+               "Show all elements (default: of more than 1000, the first and last three of each "
+               "long dim)");
+  cat.add_option("--npy", c.cat.npy, "Write them to this file instead; -: to stdout");
+
+  CLI::App& stats =
+      add_command(app, "stats", "Show range, mean, deviation, NaN, infinities and zeros of tensors",
+                  "shardwise stats runs/checkpoints\n"
+                  "  shardwise stats model.safetensors '*norm*' --histogram 20",
+                  c, c.stats, run_stats);
+  stats.add_option("path", c.stats.path, kTensors)->check(local_path())->required();
+  stats.add_option("pattern", c.stats.patterns,
+                   "Names of tensors; * and ? stand for any characters (default: all)");
+  stats.add_option("--histogram", c.stats.bars, "Also count the elements in this number of bars")
+      ->check(whole(1, 10'000));
+  add_threads(stats, c.stats.threads);
+}
+
+void add_du(CLI::App& app, Commands& c) {
+  CLI::App& du = add_command(
+      app, "du", "Show what takes the room of a checkpoint, or of each step below a directory",
+      "shardwise du runs/checkpoints\n"
+      "  shardwise du runs",
+      c, c.du, run_du);
+  du.add_option("path", c.du.path,
+                "A checkpoint, a directory of steps, or a directory with such below it")
+      ->check(local_path())
+      ->required();
+}
+
+}  // namespace
+
+CLI::Validator whole(std::int64_t least, std::int64_t most) {
+  const bool is_open = most == std::numeric_limits<std::int64_t>::max();
+  const std::string allowed =
+      is_open ? fmt::format("{} or more", least) : fmt::format("from {} to {}", least, most);
+  return {[least, most, allowed](const std::string& text) -> std::string {
+            std::int64_t value = 0;
+            const char* const end = text.data() + text.size();
+            const auto [last, error] = std::from_chars(text.data(), end, value);
+            if (error == std::errc() && last == end && least <= value && value <= most) return {};
+            return fmt::format("found \"{}\", needed a whole number, {}", text, allowed);
+          },
+          allowed};
+}
+
+CLI::Validator local_path() {
+  return {[](const std::string& text) -> std::string {
+            if (text.find("://") == std::string::npos) return {};
+            return fmt::format(
+                "found the URL {}, needed a path of a file system that is mounted here", text);
+          },
+          ""};
+}
+
+void add_threads(CLI::App& command, int& threads) {
+  command.add_option("--threads", threads, "Workers; 0: as many as there are cores")
+      ->check(whole(0, 1024))
+      ->capture_default_str();
+}
+
+void add_size(CLI::App& command, const std::string& name, std::size_t& bytes, ByteRange allowed,
+              const std::string& description) {
+  command
+      .add_option_function<std::string>(
+          name,
+          [name, allowed, &bytes](const std::string& text) {
+            try {
+              bytes = parse_bytes(text, allowed);
+            } catch (const Error& error) {
+              throw CLI::ValidationError(name, error.what());
+            }
+          },
+          description)
+      ->type_name("SIZE");
+}
+
+void add_memory_budget(CLI::App& command, std::size_t& bytes) {
+  add_size(command, "--memory-budget", bytes, {std::size_t{8} << 20, std::size_t{1} << 50},
+           "Host memory beyond the tensors, in bytes or as 512M, 1.5GiB");
+  command.get_option("--memory-budget")->default_str(human_bytes(bytes));
+}
+
+void declare_looks(CLI::App& app, Commands& c) {
+  add_looks(app, c);
+  add_diff(app, c);
+  add_elements(app, c);
+  add_du(app, c);
+}
+
+void declare_removals(CLI::App& app, Commands& c) {
+  CLI::App& rm = add_command(app, "rm", "Remove steps; exit status 1: some were left",
+                             "shardwise rm runs/checkpoints 100 200", c, c.rm, run_rm);
+  rm.add_option("root", c.rm.root, "Directory that holds the steps")
+      ->check(local_path())
+      ->required();
+  rm.add_option("step", c.rm.steps, "Their numbers")->check(whole(0))->required();
+  rm.add_flag("--force", c.rm.force,
+              "Also those that somebody reads, and the last valid one (both are left otherwise)");
+
+  CLI::App& gc = add_command(
+      app, "gc", "Remove what killed saves, reshards, imports and exports left in a directory",
+      "shardwise gc runs/checkpoints\n"
+      "  shardwise gc runs/checkpoints --dead-host node17",
+      c, c.gc, run_gc);
+  gc.add_option("root", c.gc.root, "Directory of steps, or of what was exported or resharded")
+      ->check(local_path())
+      ->required();
+  gc.add_option("--dead-host", c.gc.dead_hosts,
+                "A machine or container that is gone for good: its processes hold nothing any more "
+                "(may be repeated)");
+}
+
+}  // namespace shardwise::tools

@@ -1,0 +1,72 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <string>
+
+#include "commands/commands.h"
+#include "parse.h"
+
+namespace shardwise::tools {
+
+// How the commands and their options are declared to CLI11.
+
+/// Options of all commands, and what is to be run.
+struct Commands {
+  ShardsOptions shards;
+  ExplainOptions explain;
+  LsOptions ls;
+  InspectOptions inspect;
+  VerifyOptions verify;
+  DiffOptions diff;
+  CatOptions cat;
+  StatsOptions stats;
+  DuOptions du;
+  RmOptions rm;
+  GcOptions gc;
+  ReshardOptions reshard;
+  ImportOptions imported;
+  ExportOptions exported;
+  BatchesOptions batches;
+  BenchSaveOptions bench_save;
+  BenchRestoreOptions bench_restore;
+  std::function<int()> run;
+};
+
+inline constexpr const char* kCheckpoint = "A checkpoint, or a directory of steps (newest valid)";
+inline constexpr const char* kTensors =
+    "A checkpoint, a directory of steps (newest valid), or safetensors files";
+
+/// A command that ends in `run(options)`.
+template <class Options>
+CLI::App& add_command(CLI::App& app, const char* name, const char* description, const char* example,
+                      Commands& c, Options& options, int (*run)(const Options&)) {
+  CLI::App& command = *app.add_subcommand(name, description);
+  command.footer(std::string("Example:\n  ") + example);
+  command.add_flag("--json", options.json, "Print one JSON object on stdout, for scripts");
+  command.callback([&c, &options, run] { c.run = [&options, run] { return run(options); }; });
+  return command;
+}
+
+/// Whole numbers of a range. CLI11's own check says in floating point what is allowed.
+CLI::Validator whole(std::int64_t least,
+                     std::int64_t most = std::numeric_limits<std::int64_t>::max());
+
+/// Paths of file systems that are mounted here: a URL would be taken for a folder of an odd name.
+CLI::Validator local_path();
+
+void add_threads(CLI::App& command, int& threads);
+void add_size(CLI::App& command, const std::string& name, std::size_t& bytes, ByteRange allowed,
+              const std::string& description);
+void add_memory_budget(CLI::App& command, std::size_t& bytes);
+
+/// Commands that look at checkpoints and change nothing: ls, inspect, verify, diff, cat, stats, du.
+void declare_looks(CLI::App& app, Commands& c);
+
+/// Commands that remove: rm, gc.
+void declare_removals(CLI::App& app, Commands& c);
+
+}  // namespace shardwise::tools
