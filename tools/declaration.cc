@@ -18,11 +18,23 @@ void add_looks(CLI::App& app, Commands& c) {
       ->check(local_path())
       ->required();
 
-  CLI::App& inspect = add_command(
-      app, "inspect", "Show the tensors and the user data of a checkpoint",
-      "shardwise inspect runs/checkpoints/step-00000400 --tensor w1", c, c.inspect, run_inspect);
+  CLI::App& inspect =
+      add_command(app, "inspect", "Show the tensors and the user data of a checkpoint",
+                  "shardwise inspect runs/checkpoints/step-00000400 --tensor 'h.0.*'\n"
+                  "  shardwise inspect runs/checkpoints --depth 2\n"
+                  "  shardwise inspect runs/checkpoints --tensor w1 --svg w1.svg",
+                  c, c.inspect, run_inspect);
   inspect.add_option("path", c.inspect.path, kCheckpoint)->check(local_path())->required();
-  inspect.add_option("--tensor", c.inspect.tensors, "Only these (may be repeated)");
+  inspect.add_option("--tensor", c.inspect.tensors,
+                     "Only these; * and ? stand for any characters (may be repeated)");
+  inspect
+      .add_option("--depth", c.inspect.depth,
+                  "Levels of names to show, as . and / split them (default: all)")
+      ->check(whole(1));
+  inspect.add_flag("--flat", c.inspect.flat, "Show a list of whole names, with pieces and chunks")
+      ->excludes("--depth");
+  inspect.add_option("--svg", c.inspect.svg,
+                     "Also draw the one tensor to this SVG file: which devices hold which tile");
   inspect
       .add_option(
           "--processes", c.inspect.processes,

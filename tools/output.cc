@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <cstring>
 #include <exception>
+#include <fstream>
 
 #include "shardwise/shard/error.h"
 
@@ -18,7 +19,9 @@ namespace shardwise::tools {
 namespace {
 
 bool looks_like_number(std::string_view cell) {
-  return !cell.empty() && (cell[0] == '-' || (cell[0] >= '0' && cell[0] <= '9')) &&
+  if (cell == "-") return true;  // there is none
+  const std::string_view digits = cell.substr(cell.starts_with('-') ? 1 : 0);
+  return !digits.empty() && digits[0] >= '0' && digits[0] <= '9' &&
          cell.find_first_of("=[/") == std::string_view::npos;
 }
 
@@ -127,6 +130,13 @@ nlohmann::ordered_json box_json(const Box& box) {
 
 void print_json(const nlohmann::ordered_json& value) {
   fmt::print("{}\n", value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+}
+
+void write_svg(const std::string& path, const std::string& picture) {
+  std::ofstream file(path, std::ios::binary);
+  file << picture;
+  file.close();
+  if (!file) throw Error(ErrorCode::io, fmt::format("--svg: {} cannot be written", path));
 }
 
 void print_note(std::string_view text) {

@@ -45,6 +45,9 @@ std::string printable(std::string_view text);
 /// On stdout, made printable.
 void print_shown(std::string_view text);
 
+/// To a file that --svg names. Throws io.
+void write_svg(const std::string& path, const std::string& picture);
+
 /// One line on stderr; nothing if that is closed.
 void print_note(std::string_view text);
 

@@ -62,6 +62,11 @@ std::unique_ptr<BoxReader> open_tensors(const std::string& path, const ReadOptio
 /// nearest names.
 std::size_t find_tensor(const BoxReader& reader, const std::string& path, const std::string& name);
 
+/// The numbers of the tensors that a pattern matches, in order; of all if there is no pattern. In a
+/// pattern * and ? stand for any characters. Throws no_such_name for one that matches none.
+std::vector<std::size_t> find_tensors(const BoxReader& reader, const std::string& path,
+                                      const std::vector<std::string>& patterns);
+
 /// As the tensor was saved; whole on one device if that is not known.
 Sharding saved_sharding(const TensorInfo& tensor);
 

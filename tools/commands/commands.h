@@ -43,7 +43,10 @@ int run_ls(const LsOptions& options);
 struct InspectOptions {
   std::string path;
   std::vector<std::string> tensors;
+  std::int64_t depth = -1;  ///< negative: all levels
+  std::optional<std::string> svg;
   int processes = 0, processes_per_host = 0;
+  bool flat = false;
   bool json = false;
 };
 int run_inspect(const InspectOptions& options);

@@ -5,19 +5,15 @@
 #include <set>
 
 #include "commands/commands.h"
+#include "commands/name_tree.h"
 #include "output.h"
 #include "parse.h"
 #include "shardwise/checkpoint/reader.h"
+#include "shardwise/shard/error.h"
+#include "shardwise/shard/view/picture.h"
 
 namespace shardwise::tools {
 namespace {
-
-std::vector<TensorInfo> selected(const CheckpointReader& reader, const InspectOptions& options) {
-  if (options.tensors.empty()) return {reader.tensors().begin(), reader.tensors().end()};
-  std::vector<TensorInfo> tensors;
-  for (const std::string& name : options.tensors) tensors.push_back(reader.tensor(name));
-  return tensors;
-}
 
 std::string mesh_text(const TensorInfo& tensor) {
   return tensor.sharding ? tensor.sharding->mesh().to_string() : "";
@@ -63,6 +59,93 @@ std::vector<std::string> tensor_row(const TensorInfo& t) {
   return row;
 }
 
+/// The mesh of all tensors that have a sharding; empty if they differ.
+std::string common_mesh(const std::vector<TensorInfo>& tensors) {
+  std::string common;
+  for (const TensorInfo& tensor : tensors) {
+    const std::string mesh = mesh_text(tensor);
+    if (!common.empty() && !mesh.empty() && mesh != common) return {};
+    if (!mesh.empty()) common = mesh;
+  }
+  return common;
+}
+
+TensorTotals totals_of(const std::vector<TensorInfo>& tensors) {
+  TensorTotals totals;
+  for (const TensorInfo& tensor : tensors) totals.add(tensor);
+  return totals;
+}
+
+std::string grouped(std::int64_t number) {
+  std::string text = std::to_string(number);
+  for (std::size_t at = text.size(); at > 3;) text.insert(at -= 3, ",");
+  return text;
+}
+
+nlohmann::ordered_json totals_json(const TensorTotals& totals) {
+  nlohmann::ordered_json json = {{"tensors", totals.tensors},
+                                 {"elements", totals.elements},
+                                 {"logical_bytes", totals.logical_bytes},
+                                 {"stored_bytes", nullptr}};
+  if (totals.stored_bytes) json["stored_bytes"] = *totals.stored_bytes;
+  return json;
+}
+
+void print_tree(const std::vector<TensorInfo>& tensors, std::int64_t depth) {
+  const std::string mesh = common_mesh(tensors);
+  if (!mesh.empty()) print_shown(fmt::format("mesh {}\n\n", mesh));
+  std::vector<std::string> heading{"name", "tensors",    "dtype", "shape", "spec",
+                                   "mesh", "parameters", "bytes", "stored"};
+  const auto without_mesh = [&mesh](std::vector<std::string> row) {
+    if (!mesh.empty()) row.erase(row.begin() + 5);
+    return row;
+  };
+  Table table(without_mesh(std::move(heading)));
+  const auto add = [&](const TreeLine& line) {
+    const TensorInfo* tensor = line.tensor;
+    const TensorTotals& totals = line.totals;
+    table.add(without_mesh({std::string(2 * static_cast<std::size_t>(line.level), ' ') + line.name,
+                            tensor == nullptr ? std::to_string(totals.tensors) : "",
+                            tensor == nullptr ? "" : std::string(name(tensor->dtype)),
+                            tensor == nullptr ? "" : to_string(tensor->shape),
+                            tensor == nullptr ? "" : spec_text(*tensor),
+                            tensor == nullptr ? "" : mesh_text(*tensor), grouped(totals.elements),
+                            human_bytes(totals.logical_bytes),
+                            totals.stored_bytes ? human_bytes(*totals.stored_bytes) : "-"}));
+  };
+  add({0, "all", nullptr, totals_of(tensors)});
+  for (const TreeLine& line : name_tree(tensors, depth)) add(line);
+  table.print();
+}
+
+void print_list(const std::vector<TensorInfo>& tensors) {
+  Table table(
+      {"tensor", "dtype", "shape", "mesh", "spec", "pieces", "chunks", "bytes", "stored", "ratio"});
+  for (const TensorInfo& t : tensors) table.add(tensor_row(t));
+  table.print();
+  const TensorTotals totals = totals_of(tensors);
+  print_shown(fmt::format(
+      "\n{} tensors, {} parameters, {}{}\n", totals.tensors, grouped(totals.elements),
+      human_bytes(totals.logical_bytes),
+      totals.stored_bytes ? fmt::format(", {} stored", human_bytes(*totals.stored_bytes)) : ""));
+}
+
+void write_picture(const InspectOptions& options, const std::vector<TensorInfo>& tensors) {
+  if (tensors.size() != 1) {
+    throw BadUsage(fmt::format(
+        "inspect: --svg draws one tensor, found {}; --tensor NAME says which", tensors.size()));
+  }
+  const TensorInfo& tensor = tensors[0];
+  if (!tensor.sharding) {
+    throw Error(ErrorCode::unsupported,
+                fmt::format("inspect: --svg: tensor \"{}\" was saved as boxes; needed is one that "
+                            "is cut over a mesh",
+                            tensor.name));
+  }
+  check_listed(tensor.sharding->mesh(), "inspect");
+  write_svg(*options.svg, svg_picture(*tensor.sharding, tensor.shape));
+}
+
 // What is moved by each way to restore the tensors onto the devices that they were saved from.
 std::vector<RestoreTraffic> ways_to_restore(const std::vector<TensorInfo>& tensors,
                                             const InspectOptions& options) {
@@ -104,7 +187,11 @@ nlohmann::ordered_json ways_json(const std::vector<RestoreTraffic>& ways) {
 
 int run_inspect(const InspectOptions& options) {
   const CheckpointReader reader(resolve_checkpoint(options.path));
-  const auto tensors = selected(reader, options);
+  std::vector<TensorInfo> tensors;
+  for (const std::size_t i : find_tensors(reader, options.path, options.tensors)) {
+    tensors.push_back(reader.tensors()[i]);
+  }
+  if (options.svg) write_picture(options, tensors);
 
   if (options.json) {
     auto list = nlohmann::ordered_json::array();
@@ -113,17 +200,19 @@ int run_inspect(const InspectOptions& options) {
                                    {"step", reader.step()},
                                    {"user", nlohmann::ordered_json::parse(reader.user_json())},
                                    {"index", reader.has_index()},
-                                   {"tensors", list}};
+                                   {"tensors", list},
+                                   {"totals", totals_json(totals_of(tensors))}};
     if (options.processes > 0) json["restores"] = ways_json(ways_to_restore(tensors, options));
     print_json(json);
     return 0;
   }
   print_shown(fmt::format("{}: step {}, user {}\n\n", reader.directory().string(), reader.step(),
                           reader.user_json()));
-  Table table(
-      {"tensor", "dtype", "shape", "mesh", "spec", "pieces", "chunks", "bytes", "stored", "ratio"});
-  for (const TensorInfo& t : tensors) table.add(tensor_row(t));
-  table.print();
+  if (options.flat) {
+    print_list(tensors);
+  } else {
+    print_tree(tensors, options.depth);
+  }
   if (!reader.has_index()) {
     print_shown(
         fmt::format("\nno index.h5: there are too many shard files or pieces for HDF5 to map\n"));

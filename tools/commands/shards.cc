@@ -1,8 +1,6 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <cstdio>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <optional>
@@ -312,16 +310,12 @@ void print_as_table(const Sharding& sharding, const Shape& shape, DType dtype) {
   fmt::print("\n{}", text_picture(sharding, shape, {.color = isatty(STDOUT_FILENO) == 1}));
 }
 
-void write_svg(const std::string& path, const Request& request, const Shape& shape) {
+std::string picture(const Request& request, const Shape& shape) {
   if (!request.xla.placement) {
     throw Error(ErrorCode::unsupported,
                 "--svg: what is asked for is no box per device; needed is one");
   }
-  const std::string picture = svg_picture(*request.xla.placement, shape);
-  std::ofstream file(path, std::ios::binary);
-  file << picture;
-  file.close();
-  if (!file) throw Error(ErrorCode::io, fmt::format("--svg: {} cannot be written", path));
+  return svg_picture(*request.xla.placement, shape);
 }
 
 }  // namespace
@@ -338,7 +332,7 @@ int run_shards(const ShardsOptions& options) {
   const DType dtype = words_of("shards", "--dtype", [&] { return parse_dtype(options.dtype); });
   words_of("shards", "--shape", [&] { return num_bytes(shape, size_bytes(dtype)); });
   const Request request = understood(options, shape);
-  if (options.svg) write_svg(*options.svg, request, shape);
+  if (options.svg) write_svg(*options.svg, picture(request, shape));
   if (options.json) {
     print_as_json(request, shape, dtype);
   } else if (request.placements) {

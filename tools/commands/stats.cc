@@ -1,10 +1,8 @@
 #include <fmt/format.h>
-#include <fnmatch.h>
 
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
-#include <span>
 #include <vector>
 
 #include "commands/commands.h"
@@ -14,26 +12,6 @@
 
 namespace shardwise::tools {
 namespace {
-
-/// The tensors that a pattern matches; all if there is no pattern.
-std::vector<std::size_t> selected(const BoxReader& reader, const StatsOptions& options) {
-  const std::span<const TensorInfo> tensors = reader.tensors();
-  std::vector<bool> wanted(tensors.size(), options.patterns.empty());
-  for (const std::string& pattern : options.patterns) {
-    bool found = false;
-    for (std::size_t i = 0; i < tensors.size(); ++i) {
-      const std::string& name = tensors[i].name;
-      if (name != pattern && fnmatch(pattern.c_str(), name.c_str(), 0) != 0) continue;
-      found = wanted[i] = true;
-    }
-    if (!found) find_tensor(reader, options.path, pattern);  // throws
-  }
-  std::vector<std::size_t> numbers;
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    if (wanted[i]) numbers.push_back(i);
-  }
-  return numbers;
-}
 
 bool is_integer(DType dtype) { return is_computed(dtype) && !is_floating(dtype); }
 
@@ -99,7 +77,7 @@ void print_bars(const TensorInfo& info, const TensorStats& stats) {
 
 int run_stats(const StatsOptions& options) {
   const auto reader = open_tensors(options.path, {.threads = options.threads});
-  const std::vector<std::size_t> numbers = selected(*reader, options);
+  const std::vector<std::size_t> numbers = find_tensors(*reader, options.path, options.patterns);
   std::vector<TensorStats> all;
   {
     ProgressLine line("stats");
