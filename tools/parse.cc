@@ -99,31 +99,6 @@ std::string suggestion(std::string_view word, const std::vector<std::string>& kn
   return fmt::format("did you mean \"{}\"?", fmt::join(nearest, "\" or \""));
 }
 
-std::string foreign_format(const fs::path& path) {
-  std::error_code ignored;
-  if (is_safetensors(path)) {
-    return "safetensors: `shardwise import` makes a checkpoint of it";
-  }
-  if (fs::exists(path / ".metadata", ignored)) {
-    return "a distributed checkpoint of PyTorch: shardwise.import_dcp of Python makes one of it";
-  }
-  if (fs::exists(path / "_CHECKPOINT_METADATA", ignored) ||
-      fs::exists(path / "_METADATA", ignored)) {
-    return "a checkpoint of Orbax: shardwise.import_orbax of Python makes one of it";
-  }
-  if (holds(path, is_safetensors)) {
-    return "safetensors files: `shardwise import` makes a checkpoint of them";
-  }
-  return {};
-}
-
-bool is_step(const fs::path& path) { return path.filename().string().rfind("step-", 0) == 0; }
-
-bool is_checkpoint(const fs::path& path) {
-  std::error_code ignored;
-  return fs::exists(path / "manifest.json", ignored);
-}
-
 fs::path existing_root(const std::string& path) {
   std::error_code ignored;
   if (!fs::exists(path, ignored)) {
@@ -132,24 +107,35 @@ fs::path existing_root(const std::string& path) {
   if (!fs::is_directory(path, ignored)) {
     const std::string what = foreign_format(path);
     throw Error(ErrorCode::not_found,
-                fmt::format("{} is not a directory{}; needed is a checkpoint, or a directory of "
-                            "checkpoints",
-                            path, what.empty() ? "" : ", it seems to be " + what));
+                fmt::format("{} is not a directory, needed is a checkpoint, or a directory of "
+                            "checkpoints{}",
+                            path, what.empty() ? "" : "; it seems to be " + what));
   }
   return path;
 }
 
 void refuse_without_steps(const fs::path& root, const std::string& path) {
-  const std::string what = foreign_format(root);
-  throw Error(ErrorCode::not_found, fmt::format("{} holds no committed checkpoint{}", path,
-                                                what.empty() ? "" : "; it seems to hold " + what));
+  std::string more;
+  if (const std::string what = foreign_format(root); !what.empty()) {
+    more = "; it seems to be " + what;
+  } else if (const fs::path inside = root_inside(root); !inside.empty()) {
+    more = fmt::format("; {} in it does", inside.string());
+  }
+  throw Error(ErrorCode::not_found, fmt::format("{} holds no committed checkpoint{}", path, more));
+}
+
+bool names_checkpoint(const fs::path& path) {
+  if (is_checkpoint(path)) return true;
+  if (!is_step(path)) return false;
+  // Without a manifest it is damaged, or another format's.
+  if (!foreign_format(path).empty()) refuse_without_steps(path, path.string());
+  return true;
 }
 
 fs::path resolve_checkpoint(const std::string& path) {
   if (is_checkpoint(path)) return path;
   const fs::path root = existing_root(path);
-  // A step directory without a manifest is damaged, not a root.
-  if (is_step(root)) {
+  if (names_checkpoint(root)) {
     throw Error(ErrorCode::not_found,
                 fmt::format("{} holds no manifest.json: not a committed checkpoint", path));
   }

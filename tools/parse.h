@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "commands/commands.h"
+#include "foreign_format.h"
 #include "shardwise/checkpoint/read_options.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/shard/mesh.h"
@@ -44,9 +45,6 @@ auto words_of(std::string_view command, std::string_view option, const Read& rea
   }
 }
 
-/// What a file or folder of another format seems to be, and what reads it; empty if unknown.
-std::string foreign_format(const std::filesystem::path& path);
-
 /// What to say after an unknown word: `did you mean "reshard"?`, or the list of known words.
 std::string suggestion(std::string_view word, const std::vector<std::string>& known);
 
@@ -76,11 +74,9 @@ inline bool knows_pieces(const TensorInfo& tensor) {
   return tensor.pieces > 0 || tensor.logical_bytes == 0;
 }
 
-/// Whether a path has the name of a step's directory.
-bool is_step(const std::filesystem::path& path);
-
-/// Whether a path is a checkpoint directory itself (holds a manifest).
-bool is_checkpoint(const std::filesystem::path& path);
+/// Whether a path is a checkpoint, also a damaged one, not a root: it holds a manifest or has a
+/// step's name. Throws not_found if such a name is of another format's folder.
+bool names_checkpoint(const std::filesystem::path& path);
 
 /// A root to look into. Throws not_found if it is missing or no directory: nothing is created.
 std::filesystem::path existing_root(const std::string& path);

@@ -229,16 +229,6 @@ class Checkpoints(Cli):
         (step / "manifest.json").write_text("{}")
         self.assertEqual(run("ls", root).returncode, 1)
 
-    def test_other_formats_are_told_with_what_reads_them(self):
-        cases = {"st": ("model.safetensors", "shardwise import"), "dcp": (".metadata", "import_dcp"),
-                 "orbax": ("_CHECKPOINT_METADATA", "import_orbax")}
-        for folder, (file, needed) in cases.items():
-            (self.dir / folder).mkdir()
-            (self.dir / folder / file).write_bytes(b"")
-            for command in ("ls", "inspect", "verify"):
-                self.fails(3, ["no committed checkpoint", needed], command, self.dir / folder)
-        self.fails(3, ["is not a directory", "shardwise import"], "inspect", self.dir / "st" / "model.safetensors")
-
     def test_urls_are_bad_usage(self):
         for command in (("ls", "s3://b/x"), ("inspect", "gs://b/x"), ("verify", "s3://b/x"),
                         ("reshard", "s3://b/x", "y", "--mesh", 2), ("reshard", GOLDEN, "s3://b/x", "--mesh", 2),

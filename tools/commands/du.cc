@@ -124,7 +124,7 @@ void find_roots(const fs::path& directory, std::vector<RootUse>& roots) {
 
 std::vector<RootUse> roots_of(const std::string& path) {
   const fs::path given = existing_root(path);
-  if (is_checkpoint(given) || is_step(given)) {
+  if (names_checkpoint(given)) {
     RootUse use{.root = given.parent_path(), .steps = {use_of_step(given)}};
     use.total = use.steps[0].total;
     return {std::move(use)};

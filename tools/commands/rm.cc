@@ -41,8 +41,7 @@ std::optional<std::int64_t> last_valid(const CheckpointManager& manager,
 
 /// A step in place of its root is most likely a slip.
 void refuse_step(const RmOptions& options) {
-  const std::filesystem::path root(options.root);
-  if (!is_checkpoint(root) && !is_step(root)) return;
+  if (!names_checkpoint(options.root)) return;
   throw BadUsage(
       fmt::format("rm: {} is a checkpoint; needed are the directory that holds it, and the number "
                   "of its step",

@@ -22,11 +22,9 @@ namespace {
 // any other.
 constexpr int kDamaged = 1, kCouldNotTell = 3;
 
-bool names_one(const std::filesystem::path& path) { return is_checkpoint(path) || is_step(path); }
-
 std::vector<std::filesystem::path> checkpoints(const std::string& path) {
   const std::filesystem::path given = existing_root(path);
-  if (names_one(given)) return {given};
+  if (names_checkpoint(given)) return {given};
   const CheckpointManager manager(given, {.collect_garbage = false});
   std::vector<std::filesystem::path> directories;
   for (const Step& step : manager.steps()) directories.push_back(as_given(given, step.directory));
@@ -98,7 +96,7 @@ std::optional<VerifyReport> verify(const std::filesystem::path& directory, bool 
 int run_verify(const VerifyOptions& options) {
   bool damaged = false, unread = false;
   auto list = nlohmann::ordered_json::array();
-  const bool root = !names_one(options.path);
+  const bool root = !names_checkpoint(options.path);
   for (const auto& directory : checkpoints(options.path)) {
     const std::optional<VerifyReport> verified = verify(directory, root);
     if (!verified) continue;

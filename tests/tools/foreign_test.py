@@ -1,0 +1,80 @@
+"""Other formats' files and folders are named, with what to type."""
+import shutil
+import unittest
+
+from cli_test import Cli, GOLDEN, run
+from diff_test import weights
+
+
+class Foreign(Cli):
+    COMMANDS = (("ls",), ("inspect",), ("verify",), ("du",))
+
+    def folder(self, name, *files):
+        path = self.dir / name
+        path.mkdir(parents=True)
+        for file in files:
+            (path / file).write_bytes(b"")
+        return path
+
+    def named(self, path, *said):
+        for command in self.COMMANDS:
+            self.fails(3, said, *command, path)
+        self.fails(3, said, "reshard", path, self.dir / "out", "--mesh", "1")
+        self.fails(3, said, "export", path, self.dir / "out.safetensors")
+
+    def test_folders(self):
+        for name, files, needed in (
+                ("st", ["model.safetensors"], "it seems to be safetensors: `shardwise import {} ROOT --step 0` makes"),
+                ("gpt2", ["config.json", "model-00001-of-00002.safetensors"],
+                 "a model of Hugging Face in safetensors: `shardwise import {} ROOT --step 0` makes"),
+                ("old", ["config.json", "pytorch_model.bin"], "a model in PyTorch's own files: from_pretrained"),
+                ("dcp", [".metadata", "__0_0.distcp"],
+                 "(DCP): `python3 -c 'import shardwise; shardwise.import_dcp(\"{}\", \"NAME\")'` makes"),
+                ("step-00000100", [".metadata"], "shardwise.import_dcp(\"{}\", \"NAME\")"),
+                ("orbax", ["_CHECKPOINT_METADATA"], "shardwise.import_orbax(\"{}\", \"NAME\")"),
+                ("item", ["_METADATA"], "shardwise.import_orbax(\"{}\", \"NAME\")")):
+            path = self.folder(name, *files)
+            self.named(path, f"{path} holds no committed checkpoint; it seems to be ", needed.format(path))
+
+    def test_folders_of_checkpoints_of_others(self):
+        step = self.folder("runs/7", "_CHECKPOINT_METADATA")
+        self.folder("runs/8", "_CHECKPOINT_METADATA")
+        self.named(step.parent, f"several, such as {step}, a checkpoint of Orbax: ",
+                   f"shardwise.import_orbax(\"{step}\", \"NAME\")")
+
+    def test_files(self):
+        cases = {"m.safetensors": b"", "renamed.bin": b"\2\0\0\0\0\0\0\0{}", "m.safetensors.index.json": b"{}"}
+        for name, content in cases.items():
+            path = self.dir / name
+            path.write_bytes(content)
+            self.named(path, f"{name} is not a directory, needed is a checkpoint", "safetensors",
+                       f"`shardwise import {path} ROOT --step 0` makes a checkpoint of it")
+        for name, content, said in (("a.npz", b"PK\3\4", "shardwise.save(\"NAME\", dict(numpy.load(\"{}\")))"),
+                                    ("a.pt", b"PK\3\4", "torch.load(\"{}\""),
+                                    ("a.npy", b"\x93NUMPY\1\0", "numpy.load(\"{}\")"),
+                                    ("a.h5", b"\x89HDF\r\n\x1a\n", "it seems to be HDF5, which h5py reads"),
+                                    ("a.gguf", b"GGUF\3\0\0\0", "it seems to be GGUF")):
+            path = self.dir / name
+            path.write_bytes(content)
+            self.named(path, "is not a directory", said.format(path))
+
+    def test_what_is_named_can_be_typed(self):
+        path = weights(self.dir / "m.safetensors", w=[1, 2])
+        said = run("inspect", path).stderr.split("`")[1].replace("ROOT", str(self.dir / "root"))
+        self.ok(*said.split()[1:])
+        self.ok("inspect", self.dir / "root")
+
+    def test_a_file_of_a_checkpoint(self):
+        step = GOLDEN / "step-00000001"
+        for name in ("index.h5", "manifest.json"):
+            self.named(step / name, f"it seems to be a file of the checkpoint {step}")
+
+    def test_a_folder_above_the_root(self):
+        root = self.dir / "runs" / "a"
+        shutil.copytree(GOLDEN, root)
+        for command in ("inspect", "verify"):
+            self.fails(3, [f"{root.parent} holds no committed checkpoint; {root} in it does"], command, root.parent)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+namespace shardwise::tools {
+
+/// What a file or folder seems to be that is no checkpoint of ours, and what to type to make one of
+/// it; empty if unknown. "safetensors: `shardwise import m.safetensors ROOT --step 0` makes a
+/// checkpoint of it"
+std::string foreign_format(const std::filesystem::path& path);
+
+/// A folder right in this one that holds steps; empty if there is none.
+std::filesystem::path root_inside(const std::filesystem::path& folder);
+
+/// Whether a path has the name of a step's directory.
+bool is_step(const std::filesystem::path& path);
+
+/// Whether a path is a checkpoint directory itself (holds a manifest).
+bool is_checkpoint(const std::filesystem::path& path);
+
+}  // namespace shardwise::tools
