@@ -4,6 +4,8 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -11,13 +13,14 @@
 #include <vector>
 
 #include "declaration.h"
+#include "manual.h"
 #include "parse.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise::tools {
 namespace {
 
-constexpr std::string_view kHelp = "help";
+constexpr std::string_view kHelp = "help", kCompletion = "completion";
 
 void add_shards(CLI::App& app, Commands& c) {
   CLI::App& shards =
@@ -281,8 +284,12 @@ void declare(CLI::App& app, Commands& c) {
   bench.footer("Example:\n  shardwise bench save /mnt/fast --codec zstd");
   add_bench_save(bench, c);
   add_bench_restore(bench, c);
-  // To be listed and suggested; it is recognised before the others are parsed.
-  app.add_subcommand(std::string(kHelp), "Show the options of a command: shardwise help reshard");
+  // To be listed and suggested; they are recognised before the others are parsed.
+  app.add_subcommand(std::string(kCompletion),
+                     "Print what completes these words in bash: . <(shardwise completion bash)");
+  app.add_subcommand(std::string(kHelp), "Show the options of a command: shardwise help reshard")
+      ->add_flag_callback(
+          "--man", [] {}, "As a manual page");
 }
 
 /// The commands that the words name, outermost first: bench, save.
@@ -303,26 +310,6 @@ std::string name_of(std::span<const CLI::App* const> path) {
     name += (name.empty() ? "" : " ") + command->get_name();
   }
   return name;
-}
-
-std::vector<std::string> commands_of(const CLI::App& app) {
-  std::vector<std::string> names;
-  for (const CLI::App* command : app.get_subcommands({})) {
-    if (!command->get_name().empty()) names.push_back(command->get_name());
-  }
-  return names;
-}
-
-std::vector<std::string> options_of(const CLI::App& app) {
-  std::vector<std::string> names;
-  for (const CLI::Option* option : app.get_options({})) {
-    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
-  }
-  for (const CLI::App* group : app.get_subcommands({})) {
-    if (!group->get_name().empty()) continue;
-    for (std::string& name : options_of(*group)) names.push_back(std::move(name));
-  }
-  return names;
 }
 
 /// A message that begins with the command, if there is one.
@@ -365,24 +352,68 @@ void refuse_unknown(const CLI::App& app, std::span<char* const> words) {
   }
 }
 
-/// What `shardwise help bench save` shows. Requires that nothing was parsed.
-std::string help_text(const CLI::App& app, std::span<char* const> words) {
-  const CLI::App* at = &app;
-  std::string before;
+struct NamedCommand {
+  const CLI::App* app;
+  std::string words;  ///< that call it: "shardwise bench save"
+};
+
+/// The command that the words name, but for options. Throws for one that is none.
+NamedCommand named_command(const CLI::App& app, std::span<char* const> words) {
+  NamedCommand named{&app, app.get_name()};
   for (const std::string word : words) {
     if (word.starts_with('-')) continue;  // --json, --help
-    const std::vector<std::string> known = commands_of(*at);
+    const std::vector<std::string> known = commands_of(*named.app);
     if (std::find(known.begin(), known.end(), word) == known.end()) {
-      refuse("help", fmt::format("unknown command \"{}\"; {}", word, suggestion(word, known)));
+      refuse(std::string(kHelp),
+             fmt::format("unknown command \"{}\"; {}", word, suggestion(word, known)));
     }
-    before += (before.empty() ? "" : " ") + at->get_name();
-    at = at->get_subcommand(word);
+    named.app = named.app->get_subcommand(word);
+    named.words += " " + word;
   }
-  return at->help(before);
+  return named;
+}
+
+void write_man_pages(const CLI::App& app, const std::filesystem::path& folder) {
+  for (const ManPage& page : man_pages(app)) {
+    const std::filesystem::path path = folder / (page.name + ".1");
+    std::ofstream file(path, std::ios::binary);
+    file << page.text;
+    file.close();
+    if (!file) throw Error(ErrorCode::io, fmt::format("{} cannot be written", path.string()));
+  }
+}
+
+/// What `shardwise help bench save` shows; with --man it is a manual page. --man-pages FOLDER
+/// writes all pages to files, for the build. Requires that nothing was parsed.
+std::string help_text(const CLI::App& app, std::span<char* const> words) {
+  if (words.size() == 2 && std::string_view(words[0]) == "--man-pages") {
+    write_man_pages(app, words[1]);
+    return {};
+  }
+  const NamedCommand named = named_command(app, words);
+  const auto is_man = [](std::string_view word) { return word == "--man"; };
+  if (std::any_of(words.begin(), words.end(), is_man)) {
+    return man_page(app, *named.app, named.words);
+  }
+  const std::size_t last = named.words.rfind(' ');
+  return named.app->help(last == std::string::npos ? "" : named.words.substr(0, last));
+}
+
+/// What `shardwise completion bash` prints.
+std::string completion_text(const CLI::App& app, std::span<char* const> words) {
+  for (const std::string word : words) {
+    if (word == "bash") return bash_completion(app);
+    if (word == "--help" || word == "-h")
+      return app.get_subcommand(std::string(kCompletion))->help(app.get_name());
+    if (!word.starts_with('-')) {
+      refuse(std::string(kCompletion), fmt::format("found \"{}\", needed bash", word));
+    }
+  }
+  refuse(std::string(kCompletion), "a shell is needed: bash");
 }
 
 CommandLine show(std::string text) {
-  if (!text.ends_with('\n')) text += '\n';
+  if (!text.empty() && !text.ends_with('\n')) text += '\n';
   return {"", [text = std::move(text)] {
             fmt::print("{}", text);
             return 0;
@@ -399,6 +430,9 @@ CommandLine parse_command_line(int argc, char** argv) {
   app.footer("Exit status: 0 done, 1 the answer is no, 2 bad usage, 3 failure");
   const std::span<char* const> words(argv + 1, argv + std::max(argc, 1));
   if (!words.empty() && words[0] == kHelp) return show(help_text(app, words.subspan(1)));
+  if (!words.empty() && words[0] == kCompletion) {
+    return show(completion_text(app, words.subspan(1)));
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

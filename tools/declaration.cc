@@ -40,7 +40,10 @@ void add_looks(CLI::App& app, Commands& c) {
           "--processes", c.inspect.processes,
           "Show what this number of processes reads and sends when they restore it, cut as it is")
       ->check(whole(1));
-  inspect.add_option("--processes-per-host", c.inspect.processes_per_host)
+  inspect
+      .add_option(
+          "--processes-per-host", c.inspect.processes_per_host,
+          "Also show what is moved if one process of each host reads for this number of them")
       ->check(whole(1))
       ->needs("--processes");
 
@@ -64,7 +67,7 @@ void add_diff(CLI::App& app, Commands& c) {
       "--atol", c.diff.atol,
       "Elements are equal if |first - second| <= atol + rtol * |second|, or if both are "
       "NaN (default: if their bits are equal)");
-  diff.add_option("--rtol", c.diff.rtol);
+  diff.add_option("--rtol", c.diff.rtol, "See --atol");
   add_memory_budget(diff, c.diff.memory_budget_bytes);
   add_threads(diff, c.diff.threads);
 }

@@ -13,6 +13,12 @@ set(configure ${CMAKE_COMMAND} -G ${GENERATOR} -S ${SOURCE}/tests/install/consum
   -D CMAKE_CXX_COMPILER=${COMPILER})
 if(WAY STREQUAL "find_package")
   run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${SCRATCH}/prefix)
+  foreach(file bin/shardwise share/man/man1/shardwise.1 share/man/man1/shardwise-bench-save.1
+               share/bash-completion/completions/shardwise)
+    if(NOT EXISTS ${SCRATCH}/prefix/${file})
+      message(FATAL_ERROR "${file} is not installed")
+    endif()
+  endforeach()
   run(${configure} -D CMAKE_BUILD_TYPE=Release -D CMAKE_PREFIX_PATH=${SCRATCH}/prefix)
 else()
   # -O0 and unity files: this one is about the build, and the libraries are compiled a second time for it.

@@ -71,7 +71,7 @@ class Help(Cli):
         self.assertEqual(self.ok("help"), self.ok("--help"))
         for command in (("reshard",), ("bench",), ("bench", "save")):
             self.assertEqual(self.ok("help", *command), self.ok(*command, "--help"))
-        for command in ("shards", "explain", "ls", "inspect", "verify", "diff", "cat", "stats", "du", "rm", "gc", "reshard", "import", "export", "bench", "help"):
+        for command in ("shards", "explain", "ls", "inspect", "verify", "diff", "cat", "stats", "du", "rm", "gc", "reshard", "import", "export", "bench", "completion", "help"):
             self.assertRegex(self.ok("help"), f"(?m)^  {command} ")
         self.fails(2, ['"reshrad"', '"reshard"'], "help", "reshrad")
 
