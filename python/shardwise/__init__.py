@@ -23,6 +23,13 @@ from typing import Any
 
 from . import group as group
 from . import sources as sources
+from ._compare import DiffReport as DiffReport
+from ._compare import Histogram as Histogram
+from ._compare import Kind as Kind
+from ._compare import TensorDiff as TensorDiff
+from ._compare import TensorStats as TensorStats
+from ._compare import diff as diff
+from ._compare import stats as stats
 from ._convert import explain as explain
 from ._convert import export_safetensors as export_safetensors
 from ._convert import import_dcp as import_dcp
@@ -73,11 +80,13 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AlreadyExists", "Batch", "Cancelled", "Checkpoint", "CheckpointInfo", "CheckpointManager", "Corrupt", "Damage",
-    "Error", "GroupError", "IOFailed", "InvalidArgument", "LatestStep", "Loader", "Mesh", "NameNotFound", "NotFound",
+    "DiffReport", "Error", "GroupError", "Histogram", "IOFailed", "InvalidArgument", "Kind", "LatestStep", "Loader", "Mesh",
+    "NameNotFound", "NotFound",
     "PartitionSpec", "Path", "PendingSave", "Progress", "ResourceExhausted", "SaveStats", "Shard", "Sharding",
-    "Tensor", "TensorInfo", "TransferPlan", "Unsupported", "VerifyReport", "explain", "explain_reshard",
+    "Tensor", "TensorDiff", "TensorInfo", "TensorStats", "TransferPlan", "Unsupported", "VerifyReport", "diff", "explain",
+    "explain_reshard",
     "export_safetensors", "group", "import_dcp", "import_orbax", "import_safetensors", "info", "load", "open",
-    "reshard", "save", "sources", "verify",
+    "reshard", "save", "sources", "stats", "verify",
 ]
 
 

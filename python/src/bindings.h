@@ -30,6 +30,7 @@ void bind_parts(nb::module_& module);
 void bind_save(nb::module_& module);
 void bind_read(nb::module_& module);
 void bind_sharding(nb::module_& module);
+void bind_compare(nb::module_& module);
 void bind_convert(nb::module_& module);
 void bind_loader(nb::module_& module);
 void bind_calls(nb::module_& module);

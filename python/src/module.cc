@@ -10,6 +10,7 @@ NB_MODULE(_core, module) {
   bind_save(module);
   bind_read(module);
   bind_sharding(module);
+  bind_compare(module);
   bind_convert(module);
   bind_loader(module);
   bind_calls(module);

@@ -192,7 +192,7 @@ class Sources(Case):
 
 
 class Converting(Case):
-    covers = "verify reshard export_safetensors import_safetensors SpecRules.parse SpecRules.find SpecRules.unmatched"
+    covers = "verify reshard diff stats export_safetensors import_safetensors SpecRules.parse SpecRules.find SpecRules.unmatched"
 
     def __init__(self, folder: str) -> None:
         super().__init__(folder)
@@ -209,6 +209,8 @@ class Converting(Case):
         assert (sw.load(sw.reshard(self.step, path, mesh="x=2", rules="w=x,-", progress=tell))["w"] == W).all()
         assert sw.export_safetensors(self.step, path + ".safetensors", progress=tell) == [path + ".safetensors"]
         assert (sw.load(sw.import_safetensors(path + ".safetensors", path + "-b", progress=tell))["w"] == W).all()
+        assert sw.diff(self.step, path + ".safetensors", progress=tell).equal
+        assert sw.stats(path + ".safetensors", progress=tell)["w"].max == W.max()
         rules = _core.SpecRules.parse("w=x,-")
         assert rules.find("w", 2) is not None and rules.unmatched(["w"]) == []
 

@@ -120,7 +120,7 @@ order_checkpoint="box_reader+read_options+save+steps+detail/host_reader detail/f
 order_convert="detail ."
 order_runtime="parallel+stopwatch+timeline|process memory device+sharded_array program manual gemm|graph kernels ops spmd tensor+tracer+detail/tracer_impl nn"
 order_tools="commands/commands+foreign_format+output+launched parse bench commands declaration+manual command_line main"
-order_python_src="bindings gil+work+python_source parts errors|calls|convert|loader|read|records|save|sharding|stages module"
+order_python_src="bindings gil+work+python_source parts errors|calls|compare|convert|loader|read|records|save|sharding|stages module"
 for component in $components tools python/src; do
   order=order_${component//\//_}
   [[ -n ${!order:-} ]] || continue

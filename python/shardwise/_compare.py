@@ -1,0 +1,126 @@
+"""What differs between checkpoints, and what is in their tensors. All stream: memory is bounded."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from . import _core
+from ._errors import NotFound
+from ._paths import Path, instead_of_checkpoint, local
+from ._progress import Progress, function_of
+
+
+class Kind(NamedTuple):
+    """Of a tensor."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@dataclass
+class TensorDiff:
+    """How the tensors of one name differ. What is None was not compared: one has no such tensor, or another shape."""
+
+    name: str
+    equal: bool  #: same dtype and shape, and no element differs
+    first: Kind | None  #: None: it has no such tensor
+    second: Kind | None
+    elements: int | None = None  #: of the first
+    differing: int | None = None  #: of them; if dtypes differ, their numbers are compared
+    max_abs: float | None = None  #: largest |first - second|
+    max_rel: float | None = None  #: largest |first - second| / max(|first|, |second|)
+    max_ulp: int | None = None  #: most floats of the dtype between the two; None for integers and if dtypes differ
+    nan: tuple[int, int] | None = None  #: of each, in what was read
+    at: tuple[int, ...] | None = None  #: global index of the first that differs; None: none does
+    values: tuple[str, str] | None = None  #: what the two hold there
+
+
+@dataclass
+class DiffReport:
+    """What diff() found."""
+
+    equal: bool
+    compared_bytes: int  #: of the first, read and compared
+    skipped_bytes: int  #: of the first; the hashes of chunks said that they are equal
+    tensors: list[TensorDiff] = field(default_factory=list)  #: of all names, sorted
+
+
+@dataclass
+class Histogram:
+    """Counts of bars of equal width from low to high, which are None if no number is finite."""
+
+    low: float | None
+    high: float | None
+    counts: list[int]
+
+
+@dataclass
+class TensorStats:
+    """What the elements of a tensor look like; of complex numbers their modulus. min, max, mean and std are of the
+    numbers that are neither NaN nor infinite, None if there are none; of integers min and max are exact."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    elements: int
+    min: int | float | None
+    max: int | float | None
+    mean: float | None
+    std: float | None
+    nan: int
+    infinities: int
+    zeros: int
+    histogram: Histogram | None = None
+
+
+def _place(path: Path, what: str) -> tuple[str, bool]:
+    """A path as text, and whether it is of safetensors. Raises NotFound saying what is there instead."""
+    text = local(path, what)
+    if os.path.isfile(text):
+        return text, True
+    if os.path.exists(os.path.join(text, "manifest.json")):
+        return text, False
+    try:
+        names = os.listdir(text)
+    except OSError:
+        return text, False  # C++ says what is wrong
+    if any(name.endswith((".safetensors", ".safetensors.index.json")) for name in names):
+        return text, True
+    if instead := instead_of_checkpoint(text):
+        raise NotFound(f"{what} {text}: {instead}")
+    return text, False
+
+
+def diff(first: Path, second: Path, *, atol: float = 0.0, rtol: float = 0.0, memory: int = 128 << 20, threads: int = 0,
+         progress: Progress = None) -> DiffReport:
+    """Compares the tensors of two checkpoints, or of safetensors: a file, an index, or a folder with one of them.
+
+    Elements are equal if |first - second| <= atol + rtol * |second|, or if both are NaN; with both 0, if their bits are
+    equal. Of two checkpoints, chunks whose hashes are equal are not read. Objects beside tensors are not compared. memory:
+    most host bytes. Raises NotFound, Corrupt, Unsupported, and InvalidArgument for negative tolerances.
+    """
+    equal, compared, skipped, tensors = _core.diff(_place(first, "diff"), _place(second, "diff"), atol, rtol, memory, threads,
+                                                   function_of(progress, "diff"))
+    found = []
+    for name, same, one, other, *rest in tensors:
+        found.append(TensorDiff(name, same, one and Kind(*one), other and Kind(*other), *rest))
+    return DiffReport(equal, compared, skipped, found)
+
+
+def stats(path: Path, names: str | Iterable[str] | None = None, *, histogram: int = 0, threads: int = 0,
+          progress: Progress = None) -> dict[str, TensorStats]:
+    """Range, mean, deviation, NaN, infinities and zeros of tensors by name, of a checkpoint or of safetensors as diff()
+    takes them. names: patterns, as "layers/*". histogram: how many bars; then all is read twice. Raises NotFound,
+    NameNotFound for a pattern that matches nothing, Corrupt, Unsupported."""
+    patterns = [] if names is None else [names] if isinstance(names, str) else list(names)
+    if names is not None and not patterns:
+        return {}
+    rows = _core.stats(_place(path, "stats"), patterns, histogram, threads, function_of(progress, "stats"))
+    found = {}
+    for name, *fields, bars in rows:
+        found[name] = TensorStats(name, *fields)
+        found[name].histogram = Histogram(*bars) if bars else None
+    return found
