@@ -179,8 +179,29 @@ void declare_removals(CLI::App& app, Commands& c) {
       ->check(local_path())
       ->required();
   rm.add_option("step", c.rm.steps, "Their numbers")->check(whole(0))->required();
-  rm.add_flag("--force", c.rm.force,
-              "Also those that somebody reads, and the last valid one (both are left otherwise)");
+  rm.add_flag(
+      "--force", c.rm.force,
+      "Also those that somebody reads, and the last valid one (both are left otherwise); not "
+      "those that are pinned");
+
+  CLI::App& pin =
+      add_command(app, "pin", "Give a step a name, by which it stays: retention and rm leave it",
+                  "shardwise pin runs/checkpoints 100 before-lr-drop", c, c.pin, run_pin);
+  pin.add_option("root", c.pin.root, "Directory that holds the step")
+      ->check(local_path())
+      ->required();
+  pin.add_option("step", c.pin.step, "Its number")->check(whole(0))->required();
+  pin.add_option("name", c.pin.name,
+                 "Letters, digits, '.', '-', '_'; a name that another step has moves")
+      ->required();
+
+  CLI::App& unpin =
+      add_command(app, "unpin", "Take names of steps away",
+                  "shardwise unpin runs/checkpoints before-lr-drop", c, c.unpin, run_unpin);
+  unpin.add_option("root", c.unpin.root, "Directory that holds the steps")
+      ->check(local_path())
+      ->required();
+  unpin.add_option("name", c.unpin.names, "The names (ls shows them)")->required();
 
   CLI::App& gc = add_command(
       app, "gc", "Remove what killed saves, reshards, imports and exports left in a directory",

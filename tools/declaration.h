@@ -26,6 +26,8 @@ struct Commands {
   StatsOptions stats;
   DuOptions du;
   RmOptions rm;
+  PinOptions pin;
+  UnpinOptions unpin;
   GcOptions gc;
   ReshardOptions reshard;
   ImportOptions imported;
@@ -66,7 +68,7 @@ void add_memory_budget(CLI::App& command, std::size_t& bytes);
 /// Commands that look at checkpoints and change nothing: ls, inspect, verify, diff, cat, stats, du.
 void declare_looks(CLI::App& app, Commands& c);
 
-/// Commands that remove: rm, gc.
+/// Commands about which steps stay: rm, pin, unpin, gc.
 void declare_removals(CLI::App& app, Commands& c);
 
 }  // namespace shardwise::tools

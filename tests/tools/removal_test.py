@@ -81,6 +81,28 @@ class Rm(Removal):
         self.assertEqual(self.steps(root), [1, 2])
 
 
+class Pin(Removal):
+    def test_a_pinned_step_stays_until_its_name_is_taken_away(self):
+        root = self.roots(1, 2)
+        self.assertEqual(self.ok("pin", root, 1, "before-lr-drop"), "step 1 is pinned as before-lr-drop\n")
+        self.assertEqual(self.ok_json("pin", root, 1, "b"), {"root": str(root), "step": 1, "name": "b"})
+        self.assertIn("before-lr-drop", self.ok("ls", root))
+        self.assertEqual([step["pinned"] for step in self.ok_json("ls", root)["steps"]], [["b", "before-lr-drop"], []])
+        for force in ([], ["--force"]):
+            left = run("rm", root, 1, *force)
+            self.assertEqual((left.returncode, left.stdout), (1, "left step 1: it is pinned as b; unpin takes the name away\n"))
+        self.assertEqual(self.ok("unpin", root, "b"), "b pins no step any more\n")
+        self.assertEqual(self.ok_json("unpin", root, "before-lr-drop"), {"root": str(root), "unpinned": ["before-lr-drop"]})
+        self.assertEqual(self.ok("rm", root, 1), "removed step 1\n")
+
+    def test_mistakes(self):
+        root = self.roots(1)
+        self.fails(3, [f"find step 7 in {root}: there are 1"], "pin", root, 7, "x")
+        self.fails(3, ["pin a step: the name is \"a b\", needed are 1 to 100 letters, digits, '.', '-', '_'"], "pin", root, 1, "a b")
+        self.fails(3, [f'unpin "x" in {root}: there are none'], "unpin", root, "x")
+        self.fails(2, ["found \"one\", needed a whole number"], "pin", root, "one", "x")
+
+
 class Gc(Removal):
     def test_what_nobody_holds_is_removed(self):
         root = self.roots(1)

@@ -99,6 +99,20 @@ struct RmOptions {
 /// Status 1 if steps were left.
 int run_rm(const RmOptions& options);
 
+struct PinOptions {
+  std::string root, name;
+  std::int64_t step = 0;
+  bool json = false;
+};
+int run_pin(const PinOptions& options);
+
+struct UnpinOptions {
+  std::string root;
+  std::vector<std::string> names;
+  bool json = false;
+};
+int run_unpin(const UnpinOptions& options);
+
 struct GcOptions {
   std::string root;
   std::vector<std::string> dead_hosts;

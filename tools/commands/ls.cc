@@ -19,6 +19,7 @@ namespace {
 
 struct StepSummary {
   Step step;
+  std::vector<std::string> names = {};  ///< it is pinned by
   std::size_t tensors = 0, logical_bytes = 0, stored_bytes = 0;
   std::string mesh = {};
   bool readable = true;
@@ -68,6 +69,11 @@ int run_ls(const LsOptions& options) {
   for (const Step& step : manager.steps()) {
     if (auto summary = summarize(step)) steps.push_back(std::move(*summary));
   }
+  for (const NamedStep& named : manager.pinned()) {
+    for (StepSummary& s : steps) {
+      if (s.step.step == named.step) s.names.push_back(named.name);
+    }
+  }
   const auto unfinished = leftovers(root);
   if (steps.empty() && !foreign_format(root).empty()) refuse_without_steps(root, options.root);
   bool damaged = false, unread = false;
@@ -82,6 +88,7 @@ int run_ls(const LsOptions& options) {
     for (const StepSummary& s : steps) {
       list.push_back({{"step", s.step.step},
                       {"generation", s.step.generation},
+                      {"pinned", s.names},
                       {"directory", as_given(root, s.step.directory).string()},
                       {"valid", s.fault.empty()},
                       {"reason", s.fault},
@@ -95,11 +102,11 @@ int run_ls(const LsOptions& options) {
   }
   if (steps.empty()) print_shown(fmt::format("{}: no committed checkpoint\n", root.string()));
   if (!steps.empty()) {
-    Table table({"step", "generation", "tensors", "bytes", "stored", "mesh", "state"});
+    Table table({"step", "generation", "tensors", "bytes", "stored", "mesh", "pinned", "state"});
     for (const StepSummary& s : steps) {
       table.add({std::to_string(s.step.step), std::to_string(s.step.generation),
                  std::to_string(s.tensors), human_bytes(s.logical_bytes),
-                 human_bytes(s.stored_bytes), s.mesh,
+                 human_bytes(s.stored_bytes), s.mesh, fmt::format("{}", fmt::join(s.names, " ")),
                  s.fault.empty() ? "committed"
                                  : (s.readable ? "damaged: " : "cannot be read: ") + s.fault});
     }

@@ -60,10 +60,14 @@ int run_rm(const RmOptions& options) {
 
   const std::optional<std::int64_t> last =
       options.force ? std::nullopt : last_valid(manager, steps);
+  const std::vector<NamedStep> pinned = manager.pinned();
   auto removed = nlohmann::ordered_json::array(), left = nlohmann::ordered_json::array();
   for (const std::int64_t step : steps) {
     std::string reason;
-    if (options.force) {
+    const auto name = std::ranges::find(pinned, step, &NamedStep::step);
+    if (name != pinned.end()) {
+      reason = fmt::format("it is pinned as {}", name->name);
+    } else if (options.force) {
       manager.remove(step);
     } else if (step == last) {
       reason = "no other step of the directory is valid";
@@ -76,9 +80,10 @@ int run_rm(const RmOptions& options) {
       left.push_back({{"step", step}, {"reason", reason}});
     }
     if (options.json) continue;
-    print_shown(reason.empty()
-                    ? fmt::format("removed step {}\n", step)
-                    : fmt::format("left step {}: {}; --force removes it\n", step, reason));
+    print_shown(reason.empty() ? fmt::format("removed step {}\n", step)
+                               : fmt::format("left step {}: {}; {}\n", step, reason,
+                                             name == pinned.end() ? "--force removes it"
+                                                                  : "unpin takes the name away"));
   }
   if (options.json) print_json({{"root", options.root}, {"removed", removed}, {"left", left}});
   return left.empty() ? 0 : 1;
