@@ -21,6 +21,7 @@
 #include "shardwise/shard/error.h"
 #include "testing/errors.h"
 #include "testing/fake_clock.h"
+#include "testing/faulty_file_system.h"
 #include "testing/flip.h"
 #include "testing/host_tensor.h"
 #include "testing/temp_dir.h"
@@ -222,6 +223,64 @@ TEST_F(SavePolicies, AFileOfANameThatHoldsNoNumberKeepsAllSteps) {
   flip(dir_ / ".named-good", 0, std::byte{0x40});
   EXPECT_THAT(save(manager, 2).cleanup_error, HasSubstr("needed is the number of a step"));
   EXPECT_THAT(steps(manager), ElementsAre(1, 2));
+}
+
+// With rules that read metrics and names. Whatever fails, what a rule keeps stays, and what has
+// failed is told.
+TEST_F(SavePolicies, AnyOperationMayFailAndWhatIsKeptStays) {
+  const ManagerOptions rules{.keep_last = 1,
+                             .keep_every = 5,
+                             .best = BestSteps{.metric = "loss"},
+                             .reuse_files = false,
+                             .collect_garbage = false};
+  const auto run = [&](const fs::path& root, const std::shared_ptr<FaultyFileSystem>& files) {
+    ManagerOptions options = rules;
+    options.file_system = files;
+    CheckpointManager manager(root, options);
+    manager.pin(2, "moved");
+    manager.pin(3, "moved");
+    return manager.save(6, {tensor_.source()}, {.metrics = {{"loss", 5}}}).cleanup_error;
+  };
+  const auto fill = [&](const fs::path& root) {
+    CheckpointManager manager(root);
+    for (std::int64_t step = 1; step <= 5; ++step) {
+      manager.save(step, {tensor_.source()}, {.metrics = {{"loss", step}}});
+    }
+  };
+  fill(dir_ / "first");
+  const auto counting = std::make_shared<FaultyFileSystem>(0, Fault::io);
+  fs::copy(dir_ / "first", dir_ / "counted", fs::copy_options::recursive);
+  EXPECT_EQ(run(dir_ / "counted", counting), "");
+  const CheckpointManager counted(dir_ / "counted");
+  EXPECT_THAT(steps(counted), ElementsAre(1, 3, 5, 6));
+  for (std::int64_t at = 1; at <= counting->operations(); ++at) {
+    SCOPED_TRACE(testing::Message() << "operation " << at << " of " << counting->operations());
+    const fs::path root = dir_ / ("at" + std::to_string(at));
+    fs::copy(dir_ / "first", root, fs::copy_options::recursive);
+    std::string error;
+    bool is_saved = false;
+    try {
+      error = run(root, std::make_shared<FaultyFileSystem>(at, Fault::io));
+      is_saved = true;
+    } catch (const Error& e) {
+      error = e.what();
+    }
+    CheckpointManager manager(root);
+    const std::vector<std::int64_t> left = steps(manager);
+    if (error.empty()) {
+      EXPECT_EQ(left, steps(counted));
+    } else {
+      EXPECT_THAT(left, testing::IsSupersetOf({1, 5}));
+      if (is_saved) {
+        EXPECT_THAT(left, testing::IsSupersetOf({3, 6}));
+      }
+      for (const NamedStep& named : manager.pinned()) {
+        EXPECT_THAT(left, testing::Contains(named.step));
+      }
+    }
+    for (const std::int64_t step : left) restore(CheckpointReader(manager.step(step).directory));
+    fs::remove_all(root);
+  }
 }
 
 TEST_F(SavePolicies, OptionsThatAreWrongAreRefused) {

@@ -9,6 +9,7 @@
 
 #include "fuzz/require.h"
 #include "shardwise/checkpoint/detail/format/manifest.h"
+#include "shardwise/checkpoint/detail/format/metrics.h"
 #include "shardwise/shard/error.h"
 #include "testing/hand_made_checkpoint.h"
 
@@ -34,6 +35,7 @@ void check(std::string_view text) {
     require(message.find('\n') == std::string_view::npos, "message of several lines", message);
     return;
   }
+  static_cast<void>(detail::metrics_of(manifest.objects_json));
   const std::string printed = manifest_text(manifest);
   const detail::Manifest again = detail::parse_manifest(printed, "printed");
   require(again == manifest, "read again", printed);

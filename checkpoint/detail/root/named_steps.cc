@@ -16,8 +16,9 @@
 namespace shardwise::detail {
 namespace {
 
-constexpr std::string_view kPrefix = ".named-", kUnfinished = ".naming.";
+constexpr std::string_view kPrefix = ".named-";
 constexpr std::size_t kMostBytes = 100, kMostDigits = 19;
+constexpr int kMostTries = 100;
 
 bool is_name(std::string_view text) {
   return !text.empty() && text.size() <= kMostBytes && std::ranges::all_of(text, [](char c) {
@@ -54,19 +55,26 @@ std::int64_t read_step(FileSystem& files, const std::filesystem::path& path) {
 
 void name_step(FileSystem& files, const std::filesystem::path& root, const NamedStep& named) {
   const std::filesystem::path path = path_of(root, named.name);
-  const std::filesystem::path unfinished = root / fmt::format("{}{}", kUnfinished, new_id());
   const std::string text = std::to_string(named.step);
-  try {
-    write_whole_file(files, unfinished, std::as_bytes(std::span(text)));
-    // A rename replaces nothing here: a name that moves is on neither step for a moment.
-    remove_name(files, root, named.name);
-    files.rename(unfinished, path);
-  } catch (...) {
+  // Anyone may remove an unfinished file, as it may be a dead process's: then once more.
+  for (int tries = 1;; ++tries) {
+    const std::filesystem::path unfinished =
+        root / unfinished_lease_name(attempt_stem(named.step, new_id()));
     try {
-      files.remove(unfinished);
-    } catch (...) {
+      write_whole_file(files, unfinished, std::as_bytes(std::span(text)));
+      // A rename replaces nothing: a name that moves is on neither step for a moment.
+      remove_name(files, root, named.name);
+      files.rename(unfinished, path);
+      break;
+    } catch (const Error& e) {
+      if (e.code() == ErrorCode::not_found && tries < kMostTries) continue;
+      try {
+        files.remove(unfinished);
+      } catch (...) {
+        // It is anyone's to remove.
+      }
+      throw;
     }
-    throw;
   }
   files.sync_directory(root);
 }
