@@ -85,6 +85,7 @@ std::string tag(const CLI::Option& option) {
 
 std::string names_of(const std::set<CLI::Option*>& options) {
   std::vector<std::string> names;
+  names.reserve(options.size());
   for (const CLI::Option* option : options) names.push_back(option->get_name());
   std::ranges::sort(names);
   return fmt::format("{}", fmt::join(names, ", "));
