@@ -523,3 +523,21 @@ def test_a_kill_leaves_a_valid_step(tmp_path):
             last = step
             got = m.restore(step)
             assert (got["w"] == step).all() and got["i"] == step and sw.verify(tmp_path / f"step-{step:08d}")
+
+
+def test_the_command_shows_the_mesh_of_each_tensor_if_there_are_several(tmp_path):
+    command = os.path.join(os.path.dirname(_core.__file__), "bin", "shardwise")
+    if not os.path.exists(command):
+        pytest.skip("the command is not built")
+    grid, line = mesh_of((4, 2), ("data", "model")), mesh_of((8,), ("x",))
+    b = jax.device_put(np.ones(16, np.float32), NamedSharding(line, P("x")))
+    w = jax.device_put(np.ones((8, 4), np.float32), NamedSharding(grid, P("data", "model")))
+    swj.save(tmp_path / "two", {"b": b, "w": w})
+    shown = subprocess.run([command, "inspect", tmp_path / "two"], capture_output=True, text=True, check=True).stdout
+    rows = [line.split() for line in shown.splitlines()]
+    assert "name tensors dtype shape spec mesh parameters bytes stored".split() in rows
+    assert ["b", "f32", "[16]", "x", "x=8", "16", "64", "B", "64", "B"] in rows
+    assert ["w", "f32", "[8,", "4]", "data,model", "data=4,model=2", "32", "128", "B", "128", "B"] in rows
+    swj.save(tmp_path / "one", {"w": w})
+    shown = subprocess.run([command, "inspect", tmp_path / "one"], capture_output=True, text=True, check=True).stdout
+    assert "\nmesh data=4,model=2\n" in shown and " mesh " not in shown.splitlines()[4]
