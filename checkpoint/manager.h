@@ -141,7 +141,7 @@ struct ManagerOptions {
 ///   CheckpointManager manager("checkpoints", {.keep_last = 3, .save_every = 100});
 ///   std::int64_t step = 0;
 ///   if (auto found = manager.restore_latest([&](const CheckpointReader& reader) {
-///         reader.read("w", Box::whole(w.spec().shape), bytes);
+///         w = reader.restore(devices, "w", w.sharding());
 ///       })) {
 ///     step = found->step.step;
 ///   }

@@ -23,7 +23,7 @@ SETUP = {
     "checkpoint/manager.h": """const InTempDir here;
         Devices devices(1);
         const std::vector<float> values(4, 1);
-        const auto w = ShardedArray::from_host(
+        auto w = ShardedArray::from_host(
             devices, {DType::f32, {4}, Sharding::replicated(Mesh::line(1), 1)}, std::as_bytes(std::span(values)));""",
     "checkpoint/tiers.h": "const InTempDir here;",
     "convert/safetensors.h": """const InTempDir here;
