@@ -19,10 +19,13 @@
 namespace shardwise {
 
 /// What an array is: element type, global shape, and which device holds which box.
+///
+///   const ArraySpec whole{DType::f32, {12, 4}};
+///   whole.sharding.to_string();                  // "-,- on devices=1"
 struct ArraySpec {
-  DType dtype;
-  Shape shape;
-  Sharding sharding;
+  DType dtype = DType::f32;
+  Shape shape = {};
+  Sharding sharding = Sharding::replicated(Mesh::line(1), shape.size());  ///< all on device 0
 };
 
 /// A tensor cut over devices: one buffer per position of the sharding's mesh, each holding exactly
@@ -35,7 +38,7 @@ struct ArraySpec {
 ///
 ///   Devices devices(8);
 ///   const Sharding rows(Mesh::parse("data=4,model=2"), PartitionSpec::parse("data,-"));
-///   auto x = ShardedArray::from_host(devices, {DType::f32, {10, 3}, rows}, std::as_bytes(values));
+///   auto x = ShardedArray::from_host(devices, {DType::f32, {10, 3}, rows}, values);
 ///   auto y = x.redistribute(devices, Sharding(rows.mesh(), PartitionSpec::parse("-,model")));
 class ShardedArray {
  public:
@@ -45,6 +48,16 @@ class ShardedArray {
   static ShardedArray from_host(Devices& devices, const ArraySpec& spec,
                                 std::span<const std::byte> data, std::string_view label = "array",
                                 MemoryKind kind = MemoryKind::array);
+
+  /// The same of a vector, array or span of elements. Throws invalid_argument if they are not of
+  /// the spec's dtype.
+  template <ElementValues R>
+  static ShardedArray from_host(Devices& devices, const ArraySpec& spec, const R& values,
+                                std::string_view label = "array",
+                                MemoryKind kind = MemoryKind::array) {
+    check_dtype("make an array from host memory", dtype_of_elements<const R&>(), spec.dtype);
+    return from_host(devices, spec, std::as_bytes(std::span(values)), label, kind);
+  }
 
   /// Calls fill(view) once for each distinct box of this process, in parallel; it writes all of
   /// view.data, and computes but does not wait, like all bodies of an Executor. Replicas are copied
@@ -89,6 +102,14 @@ class ShardedArray {
 
   /// The whole array, row-major. Throws as read does.
   std::vector<std::byte> to_host() const;
+
+  /// The same as elements. Throws invalid_argument if T is not the array's dtype.
+  template <TensorElement T>
+  std::vector<T> to_vector() const {
+    check_dtype("read an array", dtype(), dtype_of<T>());
+    return filled_vector<T>(as_size(num_elements(shape())),
+                            [&](std::span<std::byte> out) { read(Box::whole(shape()), out); });
+  }
 
   /// Fills `out` with the elements of `box`, row-major, from the shards that hold them. Takes time
   /// only for those shards, however many others there are. Throws invalid_argument if box leaves

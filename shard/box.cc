@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <ostream>
 
 #include "shardwise/shard/error.h"
 
@@ -104,5 +105,7 @@ std::string to_string(const Box& box) {
   }
   return text + "]";
 }
+
+std::ostream& operator<<(std::ostream& out, const Box& box) { return out << to_string(box); }
 
 }  // namespace shardwise

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <iosfwd>
 #include <string>
 #include <utility>
 
@@ -30,6 +31,7 @@ class Box {
 
   /// All of a tensor. Throws invalid_argument for a negative extent.
   static Box whole(const Shape& shape);
+  static Box of(const Shape& shape) = delete;  // Box::whole(shape), or Box(begin, end)
 
   std::size_t rank() const { return begin_.size(); }
   const Index& begin() const { return begin_; }
@@ -92,5 +94,6 @@ void for_each_index(const Box& box, Body&& body) {
 
 /// "[0:4, 2:8]"; "[]" for a scalar.
 std::string to_string(const Box& box);
+std::ostream& operator<<(std::ostream& out, const Box& box);
 
 }  // namespace shardwise

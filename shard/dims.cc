@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <ostream>
 
 #include "shardwise/shard/error.h"
 #include "shardwise/shard/text.h"
@@ -76,6 +77,8 @@ Dims row_major_strides(const Shape& shape) {
 std::string to_string(const Dims& dims) {
   return fmt::format("[{}]", fmt::join(dims.begin(), dims.end(), ", "));
 }
+
+std::ostream& operator<<(std::ostream& out, const Dims& dims) { return out << to_string(dims); }
 
 Shape parse_shape(std::string_view text) {
   std::string_view list = trim(text);

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <iosfwd>
 #include <span>
 #include <string>
 #include <string_view>
@@ -105,6 +106,7 @@ Dims row_major_strides(const Shape& shape);
 
 /// "[8, 3]"; "[]" for a scalar.
 std::string to_string(const Dims& dims);
+std::ostream& operator<<(std::ostream& out, const Dims& dims);
 
 /// Reads "8,3" or "[8, 3]"; "" and "[]" are a scalar. Throws invalid_argument.
 Shape parse_shape(std::string_view text);

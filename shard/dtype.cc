@@ -231,6 +231,12 @@ std::size_t size_bytes(DType dtype) { return described(dtype).bytes; }
 
 std::string_view name(DType dtype) { return described(dtype).short_name; }
 
+void check_dtype(std::string_view what, DType found, DType needed) {
+  if (found == needed) return;
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("{}: found {}, needed {}", what, name(found), name(needed)));
+}
+
 DType parse_dtype(std::string_view text) {
   std::string known;
   for (const Description& one : kDescriptions) {

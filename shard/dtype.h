@@ -1,9 +1,14 @@
 #pragma once
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
 
 #include "shardwise/shard/error.h"
 
@@ -35,6 +40,83 @@ enum class DType {
   c128
 };
 
+namespace detail {
+
+template <class T, class... Others>
+inline constexpr bool kIsOneOf = (std::same_as<T, Others> || ...);
+
+// std::complex, without its header.
+template <class T, class Part>
+concept ComplexOf = std::same_as<typename T::value_type, Part> && sizeof(T) == 2 * sizeof(Part) &&
+                    requires(const T& x) {
+  x.real() + x.imag();
+};
+
+template <class T>
+constexpr std::optional<DType> find_dtype() {
+  if constexpr (std::same_as<T, double>) return DType::f64;
+  if constexpr (std::same_as<T, float>) return DType::f32;
+  if constexpr (std::same_as<T, bool>) return DType::boolean;
+  if constexpr (ComplexOf<T, float>) return DType::c64;
+  if constexpr (ComplexOf<T, double>) return DType::c128;
+  if constexpr (std::integral<T> &&
+                !kIsOneOf<T, bool, char, wchar_t, char8_t, char16_t, char32_t>) {
+    constexpr bool is_signed = std::signed_integral<T>;
+    if constexpr (sizeof(T) == 1) return is_signed ? DType::i8 : DType::u8;
+    if constexpr (sizeof(T) == 2) return is_signed ? DType::i16 : DType::u16;
+    if constexpr (sizeof(T) == 4) return is_signed ? DType::i32 : DType::u32;
+    if constexpr (sizeof(T) == 8) return is_signed ? DType::i64 : DType::u64;
+  }
+  return std::nullopt;
+}
+
+}  // namespace detail
+
+/// The C++ types that are elements of a tensor: float, double, integers, bool and std::complex of
+/// float and double.
+template <class T>
+concept TensorElement = (detail::find_dtype<std::remove_cv_t<T>>() != std::nullopt);
+
+/// The dtype of a C++ type.
+///
+///   dtype_of<float>();          // f32
+///   dtype_of<std::int64_t>();   // i64
+template <TensorElement T>
+constexpr DType dtype_of() {
+  return *detail::find_dtype<std::remove_cv_t<T>>();
+}
+
+/// A std::vector, std::array, array or std::span of elements that outlives the expression that it
+/// is in. std::vector<bool> is none: its elements are not side by side in memory.
+template <class R>
+concept ElementRange = requires(R&& range) {
+  requires TensorElement<typename decltype(std::span(std::forward<R>(range)))::element_type>;
+};
+
+/// The same, but it need not live on: what takes one has copied it when it returns.
+template <class R>
+concept ElementValues = ElementRange<const R&>;
+
+/// The dtype of a range's elements.
+template <ElementRange R>
+constexpr DType dtype_of_elements() {
+  return dtype_of<typename decltype(std::span(std::declval<R>()))::element_type>();
+}
+
+/// A vector of `count` elements whose bytes `fill` writes.
+template <TensorElement T, std::invocable<std::span<std::byte>> Fill>
+std::vector<T> filled_vector(std::size_t count, const Fill& fill) {
+  if constexpr (std::same_as<T, bool>) {
+    std::vector<std::uint8_t> bytes(count);
+    fill(std::as_writable_bytes(std::span(bytes)));
+    return std::vector<bool>(bytes.begin(), bytes.end());
+  } else {
+    std::vector<T> values(count);
+    fill(std::as_writable_bytes(std::span(values)));
+    return values;
+  }
+}
+
 /// Every DType, in declaration order.
 std::span<const DType> all_dtypes();
 
@@ -50,6 +132,10 @@ std::size_t size_bytes(DType dtype);
 
 /// "f32", "bf16", "bool", "f8_e5m2", ...; also what manifests and the command line use.
 std::string_view name(DType dtype);
+
+/// Throws invalid_argument if elements of `found` are used as elements of `needed`: "read tensor
+/// "w": found f32, needed i32". `what` is what comes before the colon.
+void check_dtype(std::string_view what, DType found, DType needed);
 
 /// Inverse of name(); also takes the long spellings of numpy and torch ("float32", "bfloat16",
 /// "int64", "uint8", "float8_e5m2", "complex64"). Throws invalid_argument, listing the types.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <ostream>
 #include <utility>
 
 #include "shardwise/shard/detail/divider.h"
@@ -184,6 +185,8 @@ std::string Mesh::to_string() const {
   if (!devices().is_iota()) text += "@" + devices().to_string();
   return text;
 }
+
+std::ostream& operator<<(std::ostream& out, const Mesh& mesh) { return out << mesh.to_string(); }
 
 bool Mesh::operator==(const Mesh& other) const {
   return data_ == other.data_ ||

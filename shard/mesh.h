@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <iosfwd>
 #include <memory>
 #include <optional>
 #include <span>
@@ -110,5 +111,8 @@ class Mesh {
   Mesh(std::vector<Axis> axes, std::optional<DeviceOrder> devices, bool is_abstract);
   std::shared_ptr<const Data> data_;
 };
+
+/// Mesh::to_string().
+std::ostream& operator<<(std::ostream& out, const Mesh& mesh);
 
 }  // namespace shardwise

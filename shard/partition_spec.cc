@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <ostream>
+
 #include "shardwise/shard/detail/axis_ref.h"
 #include "shardwise/shard/detail/jax_spec.h"
 #include "shardwise/shard/error.h"
@@ -61,6 +63,10 @@ std::string PartitionSpec::to_string() const {
     text += entry.empty() ? "-" : fmt::format("{}", fmt::join(entry, "+"));
   }
   return text;
+}
+
+std::ostream& operator<<(std::ostream& out, const PartitionSpec& spec) {
+  return out << spec.to_string();
 }
 
 }  // namespace shardwise

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <initializer_list>
+#include <iosfwd>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -58,5 +59,8 @@ class PartitionSpec {
  private:
   std::vector<Entry> entries_;
 };
+
+/// PartitionSpec::to_string().
+std::ostream& operator<<(std::ostream& out, const PartitionSpec& spec);
 
 }  // namespace shardwise

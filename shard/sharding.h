@@ -48,6 +48,8 @@ class Sharding {
   /// one tile size per tile, or if the spec has more than kMaxRank dims.
   Sharding(Mesh mesh, PartitionSpec spec, UnevenPolicy policy = UnevenPolicy());
 
+  Sharding() = delete;  // of what rank? Sharding::replicated(Mesh::line(1), rank) cuts nothing
+
   /// Every device of the mesh holds all of a tensor of this rank.
   static Sharding replicated(Mesh mesh, std::size_t rank);
 

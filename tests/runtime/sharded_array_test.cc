@@ -294,5 +294,33 @@ TEST(ShardedArray, CopiesAreSnapshotsThatOutliveTheDevices) {
   EXPECT_EQ(kept[0].to_host(), data);
 }
 
+TEST(ShardedArray, TakesAndGivesElements) {
+  Devices devices(4);
+  const Sharding sharding(Mesh::parse("data=4"), PartitionSpec::parse("data,-"));
+  const std::vector<std::int32_t> values{1, 2, 3, 4, 5, 6};
+  const auto array = ShardedArray::from_host(devices, {DType::i32, {3, 2}, sharding}, values);
+  EXPECT_EQ(array.to_vector<std::int32_t>(), values);
+  EXPECT_EQ(array.shard(2).box, Box({2, 0}, {3, 2}));
+  EXPECT_THAT(message_of(ErrorCode::invalid_argument, [&] { array.to_vector<float>(); }),
+              HasSubstr("read an array: found i32, needed f32"));
+  EXPECT_THAT(message_of(ErrorCode::invalid_argument,
+                         [&] {
+                           ShardedArray::from_host(devices, {DType::f32, {3, 2}, sharding}, values);
+                         }),
+              HasSubstr("make an array from host memory: found i32, needed f32"));
+  const bool flags[] = {true, false};
+  EXPECT_EQ(ShardedArray::from_host(devices, {DType::boolean, {2}}, flags).to_vector<bool>(),
+            (std::vector<bool>{true, false}));
+}
+
+TEST(ShardedArray, IsOnOneDeviceWithoutASharding) {
+  Devices devices(4);
+  const auto array = ShardedArray::from_host(devices, {DType::f32, {2, 2}}, std::vector<float>(4));
+  EXPECT_EQ(array.sharding(), Sharding::replicated(Mesh::line(1), 2));
+  EXPECT_EQ(array.shard(0).box, Box::whole({2, 2}));
+  const ArraySpec scalar{.dtype = DType::f64, .shape = {}};
+  EXPECT_EQ(scalar.sharding.rank(), 0u);
+}
+
 }  // namespace
 }  // namespace shardwise

@@ -3,8 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
+#include <complex>
 #include <cstring>
 #include <limits>
 #include <random>
@@ -348,6 +350,41 @@ TEST(DType, TakesMemoryAtAnyAddress) {
   std::memcpy(found, &target[1], 8);
   EXPECT_THAT(found, ElementsAre(1.5f, -3.0f));
   convert(DType::f64, nullptr, DType::f32, nullptr, 0);
+}
+
+TEST(DType, IsFoundForCppTypes) {
+  static_assert(dtype_of<float>() == DType::f32 && dtype_of<const double>() == DType::f64);
+  static_assert(dtype_of<long long>() == DType::i64 && dtype_of<unsigned long>() == DType::u64);
+  static_assert(dtype_of<std::complex<float>>() == DType::c64);
+  static_assert(dtype_of<std::complex<double>>() == DType::c128);
+  static_assert(dtype_of<bool>() == DType::boolean && dtype_of<std::uint8_t>() == DType::u8);
+  static_assert(dtype_of<signed char>() == DType::i8 && dtype_of<std::int16_t>() == DType::i16);
+  static_assert(dtype_of<std::uint16_t>() == DType::u16 && dtype_of<std::int32_t>() == DType::i32);
+  static_assert(dtype_of<std::uint32_t>() == DType::u32);
+  static_assert(!TensorElement<std::byte> && !TensorElement<char> && !TensorElement<long double>);
+  static_assert(!TensorElement<std::complex<long double>> && !TensorElement<std::string> &&
+                !TensorElement<float*>);
+  static_assert(dtype_of_elements<const std::vector<float>&>() == DType::f32);
+  static_assert(dtype_of_elements<int(&)[3]>() == DType::i32);
+  // What a temporary holds is gone after the expression; a view's elements are not.
+  static_assert(!ElementRange<std::vector<float>> && ElementRange<std::vector<float>&>);
+  static_assert(ElementRange<std::span<const float>> && ElementValues<std::vector<float>>);
+  static_assert(!ElementRange<std::vector<bool>&> && !ElementRange<std::vector<std::byte>&>);
+  static_assert(!ElementRange<float&>);
+}
+
+TEST(DType, OfAnotherTypeIsNamed) {
+  check_dtype("read", DType::f32, DType::f32);
+  EXPECT_EQ(message_of(ErrorCode::invalid_argument,
+                       [] { check_dtype("read tensor \"w\"", DType::f32, DType::i32); }),
+            "read tensor \"w\": found f32, needed i32");
+}
+
+TEST(DType, VectorsAreFilledThroughTheirBytes) {
+  const auto ones = [](std::span<std::byte> bytes) { std::ranges::fill(bytes, std::byte{1}); };
+  EXPECT_THAT(filled_vector<std::int16_t>(2, ones), ElementsAre(0x101, 0x101));
+  EXPECT_THAT(filled_vector<bool>(3, ones), ElementsAre(true, true, true));
+  EXPECT_TRUE(filled_vector<float>(0, ones).empty());
 }
 
 }  // namespace
