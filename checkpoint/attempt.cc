@@ -83,6 +83,13 @@ std::filesystem::path absolute_target(const std::filesystem::path& target) {
   return absolute.has_filename() ? absolute : absolute.parent_path();
 }
 
+// Makes the folders above it.
+bool is_there(FileSystem& file_system, const std::filesystem::path& target) {
+  const std::filesystem::path parent = target.parent_path();
+  detail::make_root(file_system, parent);
+  return std::ranges::binary_search(file_system.list(parent), target.filename().string());
+}
+
 }  // namespace
 
 ShardRecord write_shards(const std::filesystem::path& directory, const ShardWriter& writer,
@@ -123,16 +130,14 @@ struct CheckpointAttempt::Impl {
   static const std::filesystem::path& ready(FileSystem& file_system,
                                             const std::filesystem::path& target,
                                             Existing existing) {
-    const std::filesystem::path parent = target.parent_path();
-    detail::make_root(file_system, parent);
-    const std::vector<std::string> there = file_system.list(parent);
-    if (existing == Existing::fail &&
-        std::ranges::binary_search(there, target.filename().string())) {
+    if (is_there(file_system, target) && existing != Existing::replace) {
       throw Error(ErrorCode::already_exists,
-                  fmt::format("save {}: it is already there", target.string()));
+                  fmt::format("save {}: it is already there: Existing::replace takes its place, "
+                              "Existing::skip writes nothing",
+                              target.string()));
     }
     try {
-      detail::collect_root_garbage(file_system, parent);
+      detail::collect_root_garbage(file_system, target.parent_path());
     } catch (const Error&) {
       // What cannot be removed is in nobody's way.
     }
@@ -184,6 +189,15 @@ SaveStats CheckpointAttempt::publish(std::span<const ShardRecord> records,
 SaveStats save_checkpoint(const std::filesystem::path& target, std::vector<TensorSource> sources,
                           Existing existing, const EncodeOptions& encode,
                           const PublishOptions& publish) {
+  if (existing == Existing::skip) {
+    const std::filesystem::path absolute = absolute_target(target);
+    if (is_there(*real_if_null(encode.file_system), absolute)) {
+      SaveStats stats;
+      stats.directory = absolute;
+      stats.skipped = true;
+      return stats;
+    }
+  }
   CheckpointAttempt attempt(target, existing, encode.file_system);
   const ShardRecord record = write_shards(attempt.directory(), {}, std::move(sources), encode);
   return attempt.publish({&record, 1}, publish);

@@ -50,7 +50,8 @@ class CheckpointAttempt {
  public:
   /// Makes a hidden directory beside `target`, and the folders above them that are missing, and
   /// removes what dead processes have left there. Throws already_exists if the target is there
-  /// and Existing::fail, invalid_argument if it names no directory, io.
+  /// and not to be replaced, invalid_argument if it names no directory, io. Existing::skip is as
+  /// fail: an attempt that is made is not skipped.
   explicit CheckpointAttempt(const std::filesystem::path& target,
                              Existing existing = Existing::fail,
                              std::shared_ptr<FileSystem> file_system = nullptr);
@@ -74,7 +75,7 @@ class CheckpointAttempt {
   std::unique_ptr<Impl> impl_;
 };
 
-/// All of it by one process.
+/// All of it by one process. Existing::skip writes nothing if there is something under the name.
 SaveStats save_checkpoint(const std::filesystem::path& target, std::vector<TensorSource> sources,
                           Existing existing = Existing::fail, const EncodeOptions& encode = {},
                           const PublishOptions& publish = {});

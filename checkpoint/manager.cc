@@ -200,7 +200,7 @@ struct CheckpointManager::Impl {
     PendingSave pending;
     pending.state_ = std::make_shared<PendingSave::State>();
     SaveStats stats;
-    stats.is_skipped = true;
+    stats.skipped = true;
     pending.state_->finish(std::move(stats), nullptr);
     return pending;
   }
@@ -211,8 +211,10 @@ struct CheckpointManager::Impl {
   void refuse_existing(std::int64_t step) const {
     for (const detail::StepName& name : detail::committed_names(*files, root)) {
       if (name.step != step) continue;
-      throw Error(ErrorCode::already_exists, fmt::format("save step {}: {} is already there", step,
-                                                         (root / to_string(name)).string()));
+      throw Error(ErrorCode::already_exists,
+                  fmt::format("save step {}: {} is already there; Existing::replace writes a new "
+                              "generation of it, Existing::skip writes nothing",
+                              step, (root / to_string(name)).string()));
     }
   }
 
@@ -243,7 +245,7 @@ struct CheckpointManager::Impl {
       error = std::current_exception();
     }
     keep_leftovers(std::move(left));
-    if (!error && owns_root()) clean_up(stats);
+    if (!error && !stats.skipped && owns_root()) clean_up(stats);
     state.finish(std::move(stats), error);
   }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <any>
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
@@ -9,6 +10,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "shardwise/checkpoint/save.h"
@@ -48,7 +50,7 @@ class PendingSave {
 /// What save_async does if the save before is still under way.
 enum class WhenBusy {
   wait,  ///< it waits for that one
-  skip,  ///< it saves nothing: SaveStats::is_skipped
+  skip,  ///< it saves nothing: SaveStats::skipped
 };
 
 struct ManagerOptions {
@@ -165,6 +167,9 @@ class CheckpointManager {
   /// Returns when the step is committed. Throws invalid_argument (step < 0, bad or repeated names,
   /// user_json that is not JSON), already_exists, io, or what a source or progress threw.
   SaveStats save(std::int64_t step, std::vector<TensorSource> tensors, SaveOptions options = {});
+  template <class = void>
+  void save(std::int64_t, std::vector<std::pair<std::string, std::any>>,  // host_source() of each
+            SaveOptions = {}) = delete;
 
   /// Checks its arguments, throws as above for them, copies what host sources refer to, and returns
   /// while the save goes on.
@@ -196,6 +201,7 @@ class CheckpointManager {
   /// throws. With a group all go to the same step; `cancelled` if it threw on another rank.
   std::optional<LatestStep> restore_latest(
       const std::function<void(const CheckpointReader&)>& restore) const;
+  std::optional<LatestStep> restore_latest() = delete;  // with what reads: [](const auto& reader) {..}
 
   /// Of the committed steps the best one by ManagerOptions::best; nothing if none has the metric.
   /// Throws invalid_argument if there is no such rule, io.

@@ -57,6 +57,14 @@ struct CheckpointReader::Impl {
                                                      directory.string(), missing(name)));
   }
 
+  /// Throws invalid_argument if a box leaves its tensor.
+  void check_inside(const TensorInfo& info, const Box& box) const {
+    if (box.rank() == info.shape.size() && Box::whole(info.shape).contains(box)) return;
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("read of checkpoint {}: box {} leaves tensor {:?} of shape {}",
+                            directory.string(), to_string(box), info.name, to_string(info.shape)));
+  }
+
   /// What is wrong with a request for a tensor, if there is one; empty if nothing is.
   std::string mismatch(const TensorRequest& request, std::optional<std::size_t> number,
                        const Devices& devices) const;
@@ -134,6 +142,19 @@ void CheckpointReader::read(std::string_view name, const Box& box, std::span<std
   read(impl_->number("read", name), box, out);
 }
 
+void CheckpointReader::read(std::string_view name, std::span<std::byte> out) const {
+  const std::size_t tensor = impl_->number("read", name);
+  read(tensor, Box::whole(impl_->infos[tensor].shape), out);
+}
+
+void CheckpointReader::check_read(std::string_view name, const std::optional<Box>& box,
+                                  DType needed) const {
+  const TensorInfo& info = impl_->infos[impl_->number("read", name)];
+  check_dtype(fmt::format("read of checkpoint {}: tensor {:?}", directory().string(), name),
+              info.dtype, needed);
+  if (box) impl_->check_inside(info, *box);
+}
+
 void CheckpointReader::read(std::size_t tensor, const Box& box, std::span<std::byte> out) const {
   const BoxTarget target{tensor, box, out};
   read({&target, 1});
@@ -151,11 +172,7 @@ void CheckpointReader::read(std::span<const BoxTarget> targets) const {
            fmt::format("there is no tensor number {}, there are {}", tensor, impl_->infos.size()));
     }
     const TensorInfo& info = impl_->infos[tensor];
-    if (box.rank() != info.shape.size() || !Box::whole(info.shape).contains(box)) {
-      fail(ErrorCode::invalid_argument,
-           fmt::format("box {} leaves tensor {:?} of shape {}", to_string(box), info.name,
-                       to_string(info.shape)));
-    }
+    impl_->check_inside(info, box);
     const std::size_t bytes = num_bytes(box.shape(), size_bytes(info.dtype));
     if (out.size() != bytes) {
       fail(ErrorCode::invalid_argument,

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -16,6 +17,8 @@
 #include "shardwise/shard/error.h"
 
 namespace shardwise {
+
+class CheckpointManager;
 
 namespace detail {
 struct Internals;
@@ -53,6 +56,10 @@ class CheckpointReader final : public BoxReader {
   /// newer than this library's, corrupt.
   explicit CheckpointReader(const std::filesystem::path& directory,
                             const ReadOptions& options = {});
+
+  explicit CheckpointReader(const CheckpointManager&) = delete;          // of which step? latest()
+  explicit CheckpointReader(const std::optional<LatestStep>&) = delete;  // latest->step.directory
+
   ~CheckpointReader() override;
   CheckpointReader(CheckpointReader&&) noexcept;
   CheckpointReader& operator=(CheckpointReader&&) noexcept;
@@ -69,6 +76,7 @@ class CheckpointReader final : public BoxReader {
 
   /// SaveOptions::metrics.
   Metrics metrics() const;
+  std::string metadata() const = delete;  // metrics(), user_json(), or tensor(name) for dtype and shape
 
   /// Whether there is an index.h5, in which other HDF5 tools find all tensors.
   bool has_index() const;
@@ -86,6 +94,39 @@ class CheckpointReader final : public BoxReader {
 
   /// The same for a number in tensors().
   void read(std::size_t tensor, const Box& box, std::span<std::byte> out) const override;
+
+  /// All of a tensor.
+  void read(std::string_view name, std::span<std::byte> out) const;
+
+  /// The same for a vector, array or span of elements: all of a tensor, or a box of it. Throws as
+  /// above, and invalid_argument if the tensor is not of their dtype.
+  ///
+  ///   reader.read("w", values);
+  template <ElementRange R>
+  void read(std::string_view name, R&& out) const {
+    check_read(name, {}, dtype_of_elements<R>());
+    read(name, std::as_writable_bytes(std::span(out)));
+  }
+  template <ElementRange R>
+  void read(std::string_view name, const Box& box, R&& out) const {
+    check_read(name, box, dtype_of_elements<R>());
+    read(name, box, std::as_writable_bytes(std::span(out)));
+  }
+
+  /// The same in a new vector.
+  ///
+  ///   const std::vector<float> w = reader.read<float>("w");
+  ///   const std::vector<float> rows = reader.read<float>("w", Box({0, 0}, {2, 4}));
+  template <TensorElement T>
+  std::vector<T> read(std::string_view name) const {
+    return read<T>(name, Box::whole(tensor(name).shape));
+  }
+  template <TensorElement T>
+  std::vector<T> read(std::string_view name, const Box& box) const {
+    check_read(name, box, dtype_of<T>());
+    return filled_vector<T>(as_size(box.num_elements()),
+                            [&](std::span<std::byte> out) { read(name, box, out); });
+  }
 
   /// Several boxes, each as read() fills one; each chunk that any of them needs is read once.
   void read(std::span<const BoxTarget> targets) const;
@@ -115,6 +156,7 @@ class CheckpointReader final : public BoxReader {
 
  private:
   friend struct detail::Internals;
+  void check_read(std::string_view name, const std::optional<Box>& box, DType needed) const;
   CheckpointReader(const std::filesystem::path& directory, const ReadOptions& options,
                    bool as_needed);
 

@@ -70,6 +70,27 @@ Codec parse_codec(std::string_view text) {
               fmt::format("codec {:?}: it is not known; needed is auto, zstd or none", text));
 }
 
+std::string_view name(Existing existing) {
+  switch (existing) {
+    case Existing::fail:
+      return "fail";
+    case Existing::replace:
+      return "replace";
+    case Existing::skip:
+      return "skip";
+  }
+  return "unknown";
+}
+
+Existing parse_existing(std::string_view text) {
+  for (const Existing existing : {Existing::fail, Existing::replace, Existing::skip}) {
+    if (name(existing) == text) return existing;
+  }
+  throw Error(
+      ErrorCode::invalid_argument,
+      fmt::format("save: found existing {:?}, needed \"fail\", \"replace\" or \"skip\"", text));
+}
+
 TensorSource tensor_source(std::string name, ShardedArray array) {
   Sharding sharding = array.sharding();
   auto reader = std::make_shared<ArrayReader>(named_info(name, array.spec()), std::move(array));
@@ -85,6 +106,37 @@ TensorSource host_source(std::string name, ArraySpec spec, std::span<const std::
                     bytes.size(), needed, shardwise::name(spec.dtype), to_string(spec.shape)));
   }
   auto reader = std::make_shared<detail::HostReader>(named_info(name, spec), bytes.data());
+  return {
+      .name = std::move(name), .reader = std::move(reader), .sharding = std::move(spec.sharding)};
+}
+
+TensorSource shards_source(std::string name, ArraySpec spec, const std::vector<HostShard>& shards) {
+  const auto fail = [&](const Box& box, const std::string& found_and_needed) {
+    throw Error(ErrorCode::invalid_argument, fmt::format("save: tensor {:?}, shard {}: {}", name,
+                                                         to_string(box), found_and_needed));
+  };
+  std::vector<ConstBoxView> views;
+  for (const auto& [box, bytes, dtype] : shards) {
+    if (box.rank() != spec.shape.size() || !Box::whole(spec.shape).contains(box)) {
+      fail(box, fmt::format("found a box that leaves the shape {}, needed one inside it",
+                            to_string(spec.shape)));
+    }
+    if (dtype && *dtype != spec.dtype) {
+      fail(box, fmt::format("found {}, needed {}", shardwise::name(*dtype),
+                            shardwise::name(spec.dtype)));
+    }
+    const std::size_t needed = num_bytes(box.shape(), size_bytes(spec.dtype));
+    if (bytes.size() != needed) {
+      fail(box, fmt::format("found {} bytes, needed {}", bytes.size(), needed));
+    }
+    for (const ConstBoxView& other : views) {
+      if (intersect(box, other.box).empty()) continue;
+      fail(box,
+           fmt::format("found elements that {} has, too, needed each once", to_string(other.box)));
+    }
+    views.push_back({bytes.data(), box});
+  }
+  auto reader = std::make_shared<detail::HostReader>(named_info(name, spec), std::move(views));
   return {
       .name = std::move(name), .reader = std::move(reader), .sharding = std::move(spec.sharding)};
 }

@@ -10,10 +10,13 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "shardwise/checkpoint/box_reader.h"
 #include "shardwise/runtime/sharded_array.h"
+#include "shardwise/shard/box.h"
+#include "shardwise/shard/dtype.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise {
@@ -56,6 +59,8 @@ struct TensorSource {
 
 /// Shares the array: no copy, and no one can write under it.
 TensorSource tensor_source(std::string name, ShardedArray array);
+template <ElementRange R>
+void tensor_source(std::string, R&&) = delete;  // host_source(name, shape, values)
 
 /// A tensor in memory of the caller's, row-major, native endian. The caller keeps it there and
 /// unchanged until save() returns, which writes from it (a change meanwhile would not fit its
@@ -66,6 +71,61 @@ TensorSource tensor_source(std::string name, ShardedArray array);
 /// the tensor's size.
 TensorSource host_source(std::string name, ArraySpec spec, std::span<const std::byte> bytes);
 
+/// The same of a vector, array or span of elements. Throws invalid_argument if they are not of the
+/// spec's dtype.
+template <ElementRange R>
+TensorSource host_source(std::string name, ArraySpec spec, R&& values) {
+  check_dtype("save: tensor \"" + name + '"', dtype_of_elements<R>(), spec.dtype);
+  return host_source(std::move(name), std::move(spec), std::as_bytes(std::span(values)));
+}
+
+/// A tensor of this shape that is not cut: it has no sharding. Its dtype is that of the elements.
+///
+///   host_source("w", {12, 4}, std::span<const float>(values));
+///   host_source("b", values);
+///   host_source("step", step);
+template <ElementRange R>
+TensorSource host_source(std::string name, const Shape& shape, R&& values) {
+  TensorSource source = host_source(std::move(name), ArraySpec{dtype_of_elements<R>(), shape},
+                                    std::as_bytes(std::span(values)));
+  source.sharding.reset();
+  return source;
+}
+
+/// Of one dim.
+template <ElementRange R>
+TensorSource host_source(std::string name, R&& values) {
+  return host_source(std::move(name), Shape{std::ssize(std::span(values))}, values);
+}
+
+/// A scalar.
+template <TensorElement T>
+TensorSource host_source(std::string name, T& value) {
+  return host_source(std::move(name), Shape{}, std::span(&value, 1));
+}
+
+/// A box of a tensor in memory of the caller's, row-major, native endian.
+struct HostShard {
+  HostShard(const Box& its_box, std::span<const std::byte> its_bytes)
+      : box(its_box), bytes(its_bytes) {}
+
+  /// Elements, whose dtype is compared with the tensor's.
+  template <ElementRange R>
+  HostShard(const Box& its_box, R&& values)
+      : box(its_box), bytes(std::as_bytes(std::span(values))), dtype(dtype_of_elements<R>()) {}
+
+  Box box;
+  std::span<const std::byte> bytes;
+  std::optional<DType> dtype = {};
+};
+
+/// A tensor of which this process has some boxes in memory: those of its devices, say. The save
+/// writes what the sharding gives to this process. The memory stays as host_source says. Throws
+/// invalid_argument if a box leaves the tensor or shares an element with another one, bytes are not
+/// exactly those of its box, or elements are of another dtype. The save throws it if it needs what
+/// no shard has.
+TensorSource shards_source(std::string name, ArraySpec spec, const std::vector<HostShard>& shards);
+
 /// A tensor whose boxes a function fills, as BoxReader::read() does. Throws invalid_argument if
 /// there is no function.
 TensorSource callback_tensor(std::string name, ArraySpec spec,
@@ -75,7 +135,12 @@ TensorSource callback_tensor(std::string name, ArraySpec spec,
 enum class Existing {
   fail,     ///< throws already_exists before anything is written
   replace,  ///< writes a new generation; the old one stays valid until the new one is committed
+  skip,     ///< writes nothing (SaveStats::skipped); already_exists if it comes during the save
 };
+
+/// "fail", "replace", "skip"; parse_existing throws invalid_argument listing them.
+std::string_view name(Existing existing);
+Existing parse_existing(std::string_view text);
 
 /// How the tensors of one process are encoded and written.
 struct EncodeOptions {
@@ -140,8 +205,9 @@ struct SaveOptions {
 struct SaveStats {
   std::filesystem::path directory;
 
-  /// Nothing was saved, as a save was under way: ManagerOptions::when_busy.
-  bool is_skipped = false;
+  /// Nothing was written: Existing::skip found the step there, in `directory`; or a save was under way
+  /// (ManagerOptions::when_busy), and `directory` is empty. What is below is 0, but for the seconds.
+  bool skipped = false;
 
   std::size_t logical_bytes = 0;
   std::size_t stored_bytes = 0;  ///< of chunks, padding and index left out

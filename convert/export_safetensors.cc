@@ -199,6 +199,9 @@ ExportStats write_files(const BoxReader& source, const fs::path& target,
     stats.logical_bytes += file.data_bytes;
   }
   const auto file_system = options.file_system ? options.file_system : posix_file_system();
+  if (options.existing == Existing::skip && detail::NewTarget::is_there(*file_system, target)) {
+    return {};
+  }
   detail::NewTarget place(*file_system, target,
                           to_file ? detail::TargetKind::file : detail::TargetKind::folder,
                           options.existing);

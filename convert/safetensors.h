@@ -87,7 +87,8 @@ struct ExportStats {
 /// file; any other is a folder, which gets `model.safetensors`, or if there must be several,
 /// `model-00001-of-00002.safetensors`, .. and `model.safetensors.index.json`. Nothing is there
 /// under its name before all is on the disk. With Existing::replace an existing file, or a folder
-/// that holds nothing but such files, gives way.
+/// that holds nothing but such files, gives way. With Existing::skip and anything under that name
+/// nothing is written, so the statistics are empty.
 ///
 ///   export_safetensors(CheckpointReader("checkpoints/step-00000001"), "w.safetensors");
 ///

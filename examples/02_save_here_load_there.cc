@@ -8,8 +8,7 @@ int main() {
   Devices devices(8);
   const std::vector<float> values(12 * 10, 0.5f);
   const Sharding by_both(Mesh::parse("data=4,model=2"), PartitionSpec::parse("data,model"));
-  const auto w = ShardedArray::from_host(devices, {DType::f32, {12, 10}, by_both},
-                                         std::as_bytes(std::span(values)));
+  const auto w = ShardedArray::from_host(devices, {DType::f32, {12, 10}, by_both}, values);
   CheckpointManager manager("checkpoints");
   manager.save(100, {tensor_source("w", w)}, {.existing = Existing::replace});
 

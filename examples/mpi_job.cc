@@ -15,7 +15,6 @@
 #include "shardwise/checkpoint/manager.h"
 #include "shardwise/checkpoint/reader.h"
 #include "shardwise/runtime/process/mpi_transport.h"
-#include "shardwise/shard/box_copy.h"
 #include "shardwise/shard/error.h"
 using namespace shardwise;
 
@@ -37,15 +36,6 @@ void train(std::vector<float>& w, const Box& rows, std::int64_t steps) {
 
 void train(std::vector<float>& b, std::int64_t steps) {
   for (std::size_t i = 0; i < b.size(); ++i) b[i] += trained(static_cast<std::int64_t>(i), steps);
-}
-
-/// A tensor in memory that holds `mine` of it. The save asks only for boxes inside that.
-TensorSource source(const char* name, const ArraySpec& spec, const std::vector<float>& values,
-                    const Box& mine) {
-  return callback_tensor(name, spec, [&values, mine](const Box& box, std::span<std::byte> out) {
-    const std::span<const std::byte> bytes = std::as_bytes(std::span(values));
-    copy_box(box, sizeof(float), {bytes.data(), mine}, {out.data(), box});
-  });
 }
 
 void run(const char* folder, int processes_per_host, const ProcessGroup& job) {
@@ -78,9 +68,9 @@ void run(const char* folder, int processes_per_host, const ProcessGroup& job) {
     train(w, mine, 1);
     train(b, 1);
   }
-  const SaveStats stats =
-      manager.save(step, {source("w", w_spec, w, mine), source("b", b_spec, b, whole)},
-                   {.processes_per_file = processes_per_host});
+  const SaveStats stats = manager.save(
+      step, {shards_source("w", w_spec, {{mine, w}}), shards_source("b", b_spec, {{whole, b}})},
+      {.processes_per_file = processes_per_host});
   if (job.rank() == 0) {
     std::cout << job.size() << " processes saved step " << step << ", " << stats.logical_bytes
               << " bytes\n";

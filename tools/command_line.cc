@@ -22,6 +22,16 @@ namespace {
 
 constexpr std::string_view kHelp = "help", kCompletion = "completion";
 
+/// What to do if the target is there.
+void add_existing(CLI::App& command, Existing& existing, const char* replace, const char* skip) {
+  CLI::Option* const replaces = command.add_flag_callback(
+      "--replace", [&existing] { existing = Existing::replace; }, replace);
+  command
+      .add_flag_callback(
+          "--skip-existing", [&existing] { existing = Existing::skip; }, skip)
+      ->excludes(replaces);
+}
+
 void add_shards(CLI::App& app, Commands& c) {
   CLI::App& shards =
       add_command(app, "shards", "Show which box of a tensor each device holds",
@@ -89,8 +99,9 @@ void add_step_options(CLI::App& command, ReshardOptions& options) {
                   "shard files of all")
       ->check(whole(1))
       ->capture_default_str();
-  command.add_flag("--replace", options.replace,
-                   "Where the target holds the step: write a new generation of it");
+  add_existing(command, options.existing,
+               "Where the target holds the step: write a new generation of it",
+               "Where the target holds the step: write nothing");
   add_memory_budget(command, options.memory_budget_bytes);
   add_threads(command, options.threads);
 }
@@ -139,8 +150,9 @@ void add_conversions(CLI::App& app, Commands& c) {
   exported.add_option("--format", c.exported.format, "safetensors")->capture_default_str();
   add_size(exported, "--max-shard", c.exported.max_shard_bytes, {1, std::size_t{1} << 50},
            "Most bytes of tensors in a file, as 5GB; else all are in one");
-  exported.add_flag("--replace", c.exported.replace,
-                    "Where the target exists: replace it, if it holds nothing but safetensors");
+  add_existing(exported, c.exported.existing,
+               "Where the target exists: replace it, if it holds nothing but safetensors",
+               "Where the target exists: write nothing");
   add_memory_budget(exported, c.exported.memory_budget_bytes);
   add_threads(exported, c.exported.threads);
 }

@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <utility>
 
 #include "command_line.h"
 #include "commands/commands.h"
@@ -29,6 +30,18 @@ bool asks_for_json(int argc, char** argv) {
   return false;
 }
 
+/// What the library's messages call by its own names, as options of the command.
+std::string with_options(std::string text) {
+  constexpr std::pair<std::string_view, std::string_view> kOptions[] = {
+      {"Existing::replace", "--replace"}, {"Existing::skip", "--skip-existing"}};
+  for (const auto& [own, option] : kOptions) {
+    if (const std::size_t at = text.find(own); at != std::string::npos) {
+      text.replace(at, own.size(), option);
+    }
+  }
+  return text;
+}
+
 /// Runs the command; returns its exit status. A failure goes to `report`(code, message).
 template <class Report>
 int run(int argc, char** argv, const Report& report) {
@@ -43,7 +56,7 @@ int run(int argc, char** argv, const Report& report) {
     report("usage", error.what());
     return kBadUsage;
   } catch (const Error& error) {
-    report(name(error.code()), error.what());
+    report(name(error.code()), with_options(error.what()));
   } catch (const std::bad_alloc&) {
     report("resource_exhausted", command + ": there is not enough memory");
   } catch (const std::length_error&) {  // of a container

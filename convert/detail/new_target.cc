@@ -47,12 +47,21 @@ NewTarget::NewTarget(FileSystem& file_system, const fs::path& target, TargetKind
                   "that is inside a checkpoint, needed is a place outside");
   }
   if (std::find(beside.begin(), beside.end(), target_.filename().string()) != beside.end()) {
-    if (existing == Existing::fail) refuse_target(ErrorCode::already_exists, given_, "it exists");
+    if (existing != Existing::replace) {
+      refuse_target(ErrorCode::already_exists, given_,
+                    "it exists: Existing::replace replaces it, Existing::skip writes nothing");
+    }
     check_replaceable();
     replaces_ = true;
   }
   staged_.emplace(file_system_, target_);
   if (kind_ == TargetKind::folder) file_system_.make_directory(staged_->place());
+}
+
+bool NewTarget::is_there(FileSystem& file_system, const fs::path& target) {
+  const fs::path absolute = absolute_path(target);
+  const std::vector<std::string> beside = file_system.list(absolute.parent_path());
+  return std::find(beside.begin(), beside.end(), absolute.filename().string()) != beside.end();
 }
 
 void NewTarget::check_replaceable() const {

@@ -24,6 +24,9 @@ class NewTarget {
   NewTarget(FileSystem& file_system, const std::filesystem::path& target, TargetKind kind,
             Existing existing);
 
+  /// Whether there is something under that name. Throws io, not_found as the constructor.
+  static bool is_there(FileSystem& file_system, const std::filesystem::path& target);
+
   /// A new file; `name` is its name if the target is a folder.
   std::unique_ptr<File> create(const std::string& name);
 

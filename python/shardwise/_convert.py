@@ -22,7 +22,7 @@ def reshard(source: Path, root: Path, *, mesh: str, rules: str = "", codec: Code
     its own. files: shard files. memory: host bytes in all. Raises InvalidArgument naming everything that does not fit
     before any data is read.
     """
-    check_choice("existing", existing, ("fail", "replace"))
+    check_choice("existing", existing, ("fail", "replace", "skip"))
     with Checkpoint(source, pin=False) as checkpoint:
         if checkpoint.step is None:
             raise InvalidArgument(f"reshard {source}: it has no step to be written as: a directory called step-N, or what a "
@@ -43,7 +43,7 @@ def import_safetensors(source: Path, target: Path, *, existing: Existing = "fail
                        progress: Progress = None) -> str:
     """A .safetensors file, a model.safetensors.index.json with the files it names, or a folder with one of them, as a
     checkpoint at `target`. Its metadata becomes `user`. Returns the path. Raises NotFound, Corrupt, Unsupported."""
-    check_choice("existing", existing, ("fail", "replace"))
+    check_choice("existing", existing, ("fail", "replace", "skip"))
     path: str = _core.import_safetensors(local(source, "import"), local(target, "import"), existing, codec, memory,
                                          function_of(progress, "import safetensors"))
     return path
@@ -56,7 +56,7 @@ def export_safetensors(source: Path, target: Path, *, max_shard: int | str = 0, 
     place there is left out: objects, and how tensors were cut. Raises Unsupported naming all dtypes it has not."""
     import json
 
-    check_choice("existing", existing, ("fail", "replace"))
+    check_choice("existing", existing, ("fail", "replace", "skip"))
     files: list[str] = _core.export_safetensors(local(source, "export"), local(target, "export"), _bytes(max_shard),
                                                 json.dumps(metadata or {}), existing, memory,
                                                 function_of(progress, "export safetensors"))

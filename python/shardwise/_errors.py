@@ -7,6 +7,7 @@ All of them pickle, so that torch.distributed can send them from process to proc
 from __future__ import annotations
 
 import errno
+import re
 from typing import Any
 
 
@@ -113,4 +114,5 @@ def _remade(kind: type[Error], message: str, system_error: int) -> Error:
 
 def made(code: str, message: str, system_error: int = 0) -> Error:
     """The exception for an error of the C++ library, or of another rank. system_error: its errno, or 0."""
+    message = re.sub(r"\bExisting::(\w+)", r'existing="\1"', message)  # C++'s name of an option
     return _remade(_CLASSES.get(code, Error), message, system_error)

@@ -51,7 +51,9 @@ def import_orbax(source: Path, target: Path, *, existing: Existing = "fail", pro
     Raises NotFound, InvalidArgument if it is none of Orbax's, Unsupported for items and dtypes that cannot be taken,
     AlreadyExists, IOFailed.
     """
-    check_choice("existing", existing, ("fail", "replace"))
+    check_choice("existing", existing, ("fail", "replace", "skip"))
+    if existing == "skip" and os.path.lexists(local(target, "import")):
+        return local(target, "import")
     root = os.path.abspath(local(source, "import"))
     items, plan = _items_of(root)
     tell = function_of(progress, f"import {os.path.basename(root)}")

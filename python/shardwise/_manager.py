@@ -256,7 +256,7 @@ class CheckpointManager:
         existing = self._existing(step, existing)
         with self._lock:
             if self._skips and self._current is not None and not self._current.done():
-                return PendingSave(step, lambda progress: SaveStats("", 0, 0, 0, 0, 0.0, is_skipped=True))
+                return PendingSave(step, lambda progress: SaveStats("", 0, 0, 0, 0, 0.0, skipped=True))
             pool, self._pool = self._pool, {}  # so that a save in a signal's handler does not use that memory
             try:
                 self._finish()  # what may still read that memory
@@ -279,12 +279,16 @@ class CheckpointManager:
 
         for there, path in self._manager.steps():
             if there == step:
-                raise AlreadyExists(f"save step {step}: {path} is already there")
+                raise AlreadyExists(f'save step {step}: {path} is already there; existing="replace" writes a new generation '
+                                    f'of it, existing="skip" writes nothing')
 
     def _write(self, step: int, plan: Plan, user: Any, existing: str, progress: Progress) -> SaveStats:
         user_json = _objects.plain_json({} if user is None else user, "user")
         stats = SaveStats(**self._manager.save(step, plan.sources.list, self._codec, existing, user_json, plan.document(),
                                                self._memory, function_of(progress, f"save step {step}")))
+        if stats.skipped:
+            log.info("step %d is already there: nothing was written", step)
+            return stats
         log.info("saved step %d: %.1f MiB in %.2f s", step, stats.file_bytes / 2**20, stats.seconds)
         if stats.cleanup_error:
             log.warning("after the save of step %d: %s", step, stats.cleanup_error)

@@ -12,7 +12,7 @@ from typing import Any, Iterable, Mapping, Sequence
 import numpy as np
 
 from . import _core, _objects
-from ._errors import AlreadyExists, InvalidArgument
+from ._errors import InvalidArgument
 from ._nested import encoded_kinds, encoded_path, names_of
 from ._paths import Path, local
 from ._progress import Progress, function_of
@@ -32,7 +32,7 @@ class SaveStats:
     file_bytes: int  #: of all files
     chunks: int
     seconds: float  #: until it was committed
-    is_skipped: bool = False  #: nothing was saved, as a save was under way
+    skipped: bool = False  #: nothing was written: existing="skip" found it there, or a save was under way
     cleanup_error: str = ""  #: why older checkpoints could not be removed after the commit; tried again next time
 
 
@@ -100,12 +100,13 @@ def save(path: Path, tensors: Mapping[str, Any], *, user: Any = None, codec: Cod
     str, bytes, set, enums; and dicts, lists and tuples of all of these. Arrays within them have names of their own: the keys
     that lead to them, joined with "/". Nothing is at `path` until every byte is on the disk.
 
-    codec: "zstd", "none", or "auto" (zstd if the disk does not wait for it). existing: "fail", or "replace", which
-    takes the place of what is there in one step. user: any JSON. memory: host bytes beyond the arrays.
+    codec: "zstd", "none", or "auto" (zstd if the disk does not wait for it). existing: "fail"; "replace", which takes the
+    place of what is there in one step; or "skip", which then writes nothing (SaveStats.skipped). user: any JSON. memory:
+    host bytes beyond the arrays.
 
     Raises AlreadyExists, TypeError for what cannot be stored, InvalidArgument, Unsupported, IOFailed.
     """
-    check_choice("existing", existing, ("fail", "replace"))
+    check_choice("existing", existing, ("fail", "replace", "skip"))
     check_codec(codec)
     return write(path, plan_of(tensors), user=user, codec=codec, existing=existing, threads=threads, memory=memory,
                  progress=progress)
@@ -117,7 +118,9 @@ def write(path: Path, plan: Plan, *, user: Any = None, codec: Codec = "zstd", ex
     user_json = _objects.plain_json({} if user is None else user, "user")
     document = plan.document()
     path = local(path, "save")
-    attempt = _attempt(path, existing)
+    if existing == "skip" and os.path.lexists(path):
+        return _skipped(path)
+    attempt = _core.Attempt(path, existing)
     try:
         record = _core.write_shards(attempt.directory, 0, [], plan.sources.list, codec, memory, threads,
                                     function_of(progress, f"save {os.path.basename(path)}"))
@@ -129,13 +132,8 @@ def write(path: Path, plan: Plan, *, user: Any = None, codec: Codec = "zstd", ex
     return stats
 
 
-def _attempt(path: str, existing: str) -> _core.Attempt:
-    try:
-        return _core.Attempt(path, existing)
-    except AlreadyExists as error:
-        if not str(error).endswith("it is already there"):
-            raise
-        raise AlreadyExists(f'{error}: existing="replace" takes its place') from None
+def _skipped(path: str) -> SaveStats:
+    return SaveStats(path, logical_bytes=0, stored_bytes=0, file_bytes=0, chunks=0, seconds=0, skipped=True)
 
 
 def call_of(group: Group, path: str, *, user: Any, codec: str, existing: str, deadline: float, **more: Any) -> Call:
@@ -169,8 +167,10 @@ def write_together(call: Call, path: str, plan: Plan, group: Group, starts: Sequ
         return json.dumps([plan.objects, plan.aliases, plan.extra, list(starts)]).encode()
 
     def begin(said: list[bytes]) -> bytes:
+        if existing == "skip" and os.path.lexists(path):
+            return b""
         whole.append(merged_plan(plan, said, starts))
-        attempts.append(_attempt(path, existing))
+        attempts.append(_core.Attempt(path, existing))
         return attempts[0].directory.encode()
 
     def work() -> bytes:
@@ -186,6 +186,8 @@ def write_together(call: Call, path: str, plan: Plan, group: Group, starts: Sequ
 
     try:
         directory = call.agree(describe, begin).decode()
+        if not directory:
+            return _skipped(path)
         stats = SaveStats(**json.loads(call.agree(work, publish)))
     finally:
         for attempt in attempts:

@@ -14,7 +14,7 @@ from ._objects import is_text
 from ._paths import Path as Path
 
 Codec = Literal["zstd", "none", "auto"]
-Existing = Literal["fail", "replace"]
+Existing = Literal["fail", "replace", "skip"]
 
 MEMORY = 256 << 20
 """Host bytes a save or read holds at most beyond the arrays, unless it is told otherwise."""

@@ -22,7 +22,7 @@ std::string reshard(const std::string& source, const std::string& root, const st
   options.save.codec = parse_codec(codec);
   options.save.memory_budget_bytes = memory;
   options.save.writers = files;
-  options.save.existing = existing_of(existing);
+  options.save.existing = parse_existing(existing);
   options.save.progress = work.progress();
   options.threads = threads;
   const Mesh parsed = Mesh::parse(mesh);
@@ -38,7 +38,7 @@ std::string import_safetensors(const std::string& source, const std::string& tar
   Work work(std::move(progress));
   const EncodeOptions options{
       .codec = parse_codec(codec), .memory_budget_bytes = memory, .progress = work.progress()};
-  const Existing if_existing = existing_of(existing);
+  const Existing if_existing = parse_existing(existing);
   return work.run([&] {
     const auto reader = std::make_shared<const SafetensorsReader>(source);
     std::vector<TensorSource> sources;
@@ -58,7 +58,7 @@ std::vector<std::string> write_safetensors(const std::string& source, const std:
   Work work(std::move(progress));
   ExportOptions options{.max_shard_bytes = max_shard,
                         .metadata = metadata,
-                        .existing = existing_of(existing),
+                        .existing = parse_existing(existing),
                         .memory_budget_bytes = memory};
   options.progress = work.progress();
   const ExportStats stats = work.run([&] {

@@ -25,7 +25,4 @@ struct Source {
 Box box_of(const Ints& begin, const Ints& shape);
 Ints ints(const Dims& dims);
 
-/// "fail" or "replace". Throws invalid_argument for other words.
-Existing existing_of(const std::string& text);
-
 }  // namespace shardwise::python

@@ -30,6 +30,7 @@ std::vector<TensorSource> sources_of(const std::vector<Source*>& sources) {
 Dict dict_of(const SaveStats& stats) {
   nb::dict dict;
   dict["path"] = stats.directory.string();
+  dict["skipped"] = stats.skipped;
   dict["logical_bytes"] = stats.logical_bytes;
   dict["stored_bytes"] = stats.stored_bytes;
   dict["file_bytes"] = stats.file_bytes;
@@ -58,7 +59,7 @@ class Attempt {
  public:
   Attempt(const std::string& path, const std::string& existing) {
     const GilRelease released;
-    attempt_ = std::make_shared<CheckpointAttempt>(path, existing_of(existing));
+    attempt_ = std::make_shared<CheckpointAttempt>(path, parse_existing(existing));
   }
 
   std::string directory() const { return get()->directory().string(); }
@@ -140,7 +141,7 @@ class Manager {
     SaveOptions options{.codec = parse_codec(codec),
                         .user_json = std::move(user),
                         .objects_json = std::move(objects),
-                        .existing = existing_of(existing),
+                        .existing = parse_existing(existing),
                         .memory_budget_bytes = memory};
     options.progress = work.progress();
     return dict_of(work.run([&] { return manager.save(step, sources_of(sources), options); }));
@@ -256,13 +257,6 @@ class Manager {
 };
 
 }  // namespace
-
-Existing existing_of(const std::string& text) {
-  if (text == "fail") return Existing::fail;
-  if (text == "replace") return Existing::replace;
-  throw Error(ErrorCode::invalid_argument,
-              "save: found existing \"" + text + "\", needed \"fail\" or \"replace\"");
-}
 
 void bind_save(nb::module_& module) {
   module.def("write_shards", &write, nb::arg("directory"), nb::arg("writer"), nb::arg("starts"),

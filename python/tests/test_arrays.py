@@ -328,6 +328,25 @@ def test_what_is_no_checkpoint_is_told_with_the_way_to_load_it(tmp_path):
             sw.load(tmp_path / name)
 
 
+def test_what_is_there_may_be_left_as_it_is(tmp_path):
+    assert not sw.save(tmp_path / "a", {"w": np.ones(3)}, existing="skip").skipped
+    stats = sw.save(tmp_path / "a", {"w": np.zeros(3)}, existing="skip")
+    assert stats.skipped and stats.path == str(tmp_path / "a") and stats.file_bytes == 0
+    np.testing.assert_array_equal(sw.load(tmp_path / "a")["w"], np.ones(3))
+    with sw.CheckpointManager(tmp_path / "run") as manager:
+        assert not manager.save(1, {"w": np.ones(3)}, existing="skip").skipped
+        assert manager.save(1, {"w": np.zeros(3)}, existing="skip").skipped
+        assert manager.save_async(1, {"w": np.zeros(3)}, existing="skip").result().skipped
+        for save in (manager.save, manager.save_async):
+            with pytest.raises(sw.AlreadyExists, match='existing="replace" writes a new .*, existing="skip" writes nothing'):
+                save(1, {"w": np.zeros(3)})
+        np.testing.assert_array_equal(sw.load(manager.latest().path)["w"], np.ones(3))
+    assert sw.export_safetensors(tmp_path / "a", tmp_path / "a.safetensors", existing="skip")
+    assert sw.export_safetensors(tmp_path / "a", tmp_path / "a.safetensors", existing="skip") == []
+    assert sw.import_safetensors(tmp_path / "a.safetensors", tmp_path / "a", existing="skip") == str(tmp_path / "a")
+    np.testing.assert_array_equal(sw.load(tmp_path / "a")["w"], np.ones(3))
+
+
 def test_options_are_checked_before_what_is_there(tmp_path):
     sw.save(tmp_path / "a", {"w": np.ones(1)})
     with pytest.raises(sw.InvalidArgument, match="codec is 'zst', needed is 'zstd' or 'none' or 'auto'"):
@@ -344,7 +363,7 @@ def test_the_package_shows_its_names_and_choices(tmp_path):
     assert {"save", "load", "Checkpoint"} <= set(sw.__all__) and not {"Any", "dataclass", "function_of"} & set(dir(sw))
     assert all(hasattr(sw, name) for name in sw.__all__)
     hints = typing.get_type_hints(sw.save)
-    assert hints["existing"] == typing.Literal["fail", "replace"] and hints["codec"] == typing.Literal["zstd", "none", "auto"]
+    assert hints["existing"] == typing.Literal["fail", "replace", "skip"] and hints["codec"] == typing.Literal["zstd", "none", "auto"]
     sw.save(tmp_path / "a", {"w": np.ones(1)})
     with sw.open(tmp_path / "a") as c:
         assert c._ipython_key_completions_() == ["w"]

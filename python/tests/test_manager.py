@@ -422,16 +422,16 @@ def test_a_save_that_the_process_does_not_live_to_see_is_not_begun(tmp_path):
         assert m.steps() == [1]
 
 
-def test_a_save_is_skipped_if_one_is_under_way(tmp_path):
+def test_a_save_skipped_if_one_is_under_way(tmp_path):
     with sw.CheckpointManager(tmp_path, when_busy="skip") as m:
         may_go_on = threading.Event()
         first = m.save_async(1, {"w": np.zeros(2)})
         first.result()
         pending = m._current = sw._manager.PendingSave(2, lambda progress: may_go_on.wait() and None)
-        assert m.save_async(3, {"w": np.zeros(2)}).result().is_skipped
+        assert m.save_async(3, {"w": np.zeros(2)}).result().skipped
         may_go_on.set()
         pending.result()
-        assert not m.save_async(4, {"w": np.zeros(2)}).result().is_skipped
+        assert not m.save_async(4, {"w": np.zeros(2)}).result().skipped
         assert m.steps() == [1, 4]
     with pytest.raises(sw.InvalidArgument, match="when_busy"):
         sw.CheckpointManager(tmp_path, when_busy="replace")

@@ -72,5 +72,5 @@ def test_a_word_that_existing_has_not_is_refused_by_every_binding(tmp_path):
                  lambda: sw._core.export_safetensors("a", "b", 0, "{}", "replase", 1 << 28),
                  lambda: sw._core.reshard("a", "b", "x=1", existing="replase"),
                  lambda: sw._core.Attempt(str(tmp_path / "a"), "replase")):
-        with pytest.raises(sw.InvalidArgument, match='found existing "replase", needed "fail" or "replace"'):
+        with pytest.raises(sw.InvalidArgument, match='found existing "replase", needed "fail", "replace" or "skip"'):
             call()

@@ -346,6 +346,18 @@ def on_two_ranks(tmp_path: Any, state_of: Any, **options: Any) -> list[str]:
         return list(pool.map(rank, range(2)))
 
 
+def test_what_rank_0_finds_skipped_on_all_ranks(tmp_path):
+    def rank(number: int, meet: str) -> sw.SaveStats:
+        group = sw.group.from_files(tmp_path / meet, number, 2)
+        return swt.save(tmp_path / "a", {"w": torch.full((3,), len(meet))}, group=group, existing="skip")
+
+    for meet, skipped in (("1", False), ("22", True)):
+        with ThreadPoolExecutor(2) as pool:
+            stats = list(pool.map(rank, range(2), (meet, meet)))
+        assert [s.skipped for s in stats] == [skipped] * 2 and stats[1].path == str(tmp_path / "a")
+    assert swt.load(tmp_path / "a", {"w": torch.zeros(3, dtype=torch.int64)})["w"].tolist() == [1, 1, 1]
+
+
 def test_a_tensor_that_is_tied_on_one_rank_alone(tmp_path):
     a = torch.arange(4.0)
     told = on_two_ranks(tmp_path, lambda rank: {"a": a, "b": torch.full((4,), 7.0) if rank else a}, meet=0)

@@ -55,12 +55,21 @@ TEST(AnyPath, IsSavedOpenedRenamedAndReplaced) {
   const std::vector<HostTensor> others{small(2)};
   EXPECT_THAT(
       message_of(ErrorCode::already_exists, [&] { save_checkpoint(path, sources_of(others)); }),
-      HasSubstr("it is already there"));
+      HasSubstr("it is already there: Existing::replace takes its place, Existing::skip writes "
+                "nothing"));
+  const SaveStats skipped = save_checkpoint(path, sources_of(others), Existing::skip);
+  EXPECT_TRUE(skipped.skipped);
+  EXPECT_EQ(skipped.directory, path);
+  EXPECT_EQ(skipped.file_bytes, 0u);
+  EXPECT_THROW(CheckpointAttempt(path, Existing::skip), Error);
   EXPECT_TRUE(holds(CheckpointReader(path), tensors));
+  EXPECT_FALSE(save_checkpoint(dir / "new", sources_of(others), Existing::skip).skipped);
+  EXPECT_TRUE(holds(CheckpointReader(dir / "new"), others));
   save_checkpoint(path, sources_of(others), Existing::replace);
   EXPECT_TRUE(holds(CheckpointReader(path), others));
   EXPECT_THAT(entries_of(path.parent_path()), UnorderedElementsAre("best model"));
 
+  fs::remove_all(dir / "new");
   fs::rename(path, dir / "step-7");
   EXPECT_EQ(CheckpointReader(dir / "step-7").step(), 7);
   CheckpointManager manager(dir.path());

@@ -124,14 +124,14 @@ TEST_F(GroupPolicies, WhetherASaveIsSkippedIsRankZerosToSay) {
                   [&](int rank, CheckpointManager& manager) {
                     for (std::int64_t step = 1; step <= 20; ++step) {
                       skipped[static_cast<std::size_t>(rank)].push_back(
-                          manager.save_async(step, {tensor_.source()}).wait().is_skipped);
+                          manager.save_async(step, {tensor_.source()}).wait().skipped);
                     }
                     std::vector<PendingSave> pending;
                     for (std::int64_t step = 21; step <= 40; ++step) {
                       pending.push_back(manager.save_async(step, {tensor_.source()}));
                     }
                     for (const PendingSave& save : pending) {
-                      skipped[static_cast<std::size_t>(rank)].push_back(save.wait().is_skipped);
+                      skipped[static_cast<std::size_t>(rank)].push_back(save.wait().skipped);
                     }
                   },
                   [](int, ManagerOptions& options) { options.when_busy = WhenBusy::skip; }),

@@ -307,6 +307,34 @@ TEST(GroupSave, RefusesRanksThatGiveDifferentOptions) {
   EXPECT_THAT(names_in(dir.path()), IsEmpty());
 }
 
+TEST(GroupSave, SkipsOnAllRanksWhatRankZeroFinds) {
+  const TempDir dir;
+  const std::vector<HostTensor> first{host_tensor("w", DType::f32, {8}, "data=4", "data")};
+  const std::vector<HostTensor> second{host_tensor("w", DType::f64, {8}, "data=4", "data")};
+  GroupSaveOptions options{.ranks = 4, .save = {.existing = Existing::skip}};
+  for (const SaveStats& stats : group_save(dir.path(), 5, sources_of(first), options).stats) {
+    EXPECT_FALSE(stats.skipped);
+    EXPECT_GT(stats.file_bytes, 0u);
+  }
+  const GroupOutcome outcome = group_save(dir.path(), 5, sources_of(second), options);
+  EXPECT_THAT(outcome.errors, Each(""));
+  for (const SaveStats& stats : outcome.stats) {
+    EXPECT_TRUE(stats.skipped);
+    EXPECT_EQ(stats.directory, dir / "step-00000005");
+    EXPECT_EQ(stats.file_bytes, 0u);
+  }
+  EXPECT_TRUE(holds(CheckpointReader(dir / "step-00000005"), first));
+
+  // A rank that differs is told of on all ranks, also if nothing is to be written.
+  const auto errors = run_ranks(3, {}, [&](std::shared_ptr<SocketTransport> transport) {
+    SaveOptions save{.existing = Existing::skip};
+    if (transport->rank() == 2) save.writers = 2;
+    CheckpointManager manager(dir.path(), {.group = ProcessGroup(std::move(transport))});
+    manager.save(5, sources_of(second), save);
+  });
+  EXPECT_THAT(errors, Each(HasSubstr("rank 0 saves with writers 1, rank 2 with 2")));
+}
+
 TEST(GroupSave, SaysThatTheRootIsNotShared) {
   const TempDir dir;
   GroupSaveOptions options{.ranks = 3};

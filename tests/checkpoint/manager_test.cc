@@ -198,7 +198,8 @@ TEST(CheckpointManager, KeepsOrReplacesWhatIsThere) {
   const auto first = model(1), second = model(2), third = model(3);
   manager.save(5, sources_of(first));
   EXPECT_THAT(message_of(ErrorCode::already_exists, [&] { manager.save(5, sources_of(second)); }),
-              HasSubstr("step-00000005"));
+              HasSubstr("step-00000005 is already there; Existing::replace writes a new generation "
+                        "of it, Existing::skip writes nothing"));
   expect_holds(manager.step(5).directory, first);
 
   EXPECT_EQ(manager.save(5, sources_of(second), {.existing = Existing::replace}).directory,
@@ -215,6 +216,32 @@ TEST(CheckpointManager, KeepsOrReplacesWhatIsThere) {
   manager.save(6, sources_of(third), {.existing = Existing::replace});
   EXPECT_THAT(numbers(manager.steps()), ElementsAre(5, 6));
   expect_holds(manager.step(6).directory, third);
+}
+
+TEST(CheckpointManager, SkipsAStepThatIsThere) {
+  const TempDir dir;
+  int commits = 0;
+  CheckpointManager manager(dir.path(), {.retired = [&](std::span<const Step>) {
+                              ++commits;
+                              return std::vector<std::int64_t>{};
+                            }});
+  const auto first = model(1), second = model(2);
+  const SaveStats saved = manager.save(5, sources_of(first), {.existing = Existing::skip});
+  EXPECT_FALSE(saved.skipped);
+  EXPECT_GT(saved.logical_bytes, 0u);
+  manager.save(5, sources_of(first), {.existing = Existing::replace});
+  EXPECT_EQ(commits, 2);
+  for (const SaveStats& stats :
+       {manager.save(5, sources_of(second), {.existing = Existing::skip}),
+        manager.save_async(5, sources_of(second), {.existing = Existing::skip}).wait()}) {
+    EXPECT_TRUE(stats.skipped);
+    EXPECT_EQ(stats.directory, dir / "step-00000005.g2");
+    EXPECT_EQ(stats.logical_bytes + stats.stored_bytes + stats.file_bytes, 0u);
+  }
+  EXPECT_EQ(commits, 2) << "nothing was committed";
+  manager.collect_garbage();
+  EXPECT_THAT(names_in(dir.path()), ElementsAre("step-00000005.g2"));
+  expect_holds(manager.step(5).directory, first);
 }
 
 TEST(CheckpointManager, RemovesAStepWithAllItsGenerations) {

@@ -426,14 +426,14 @@ TEST_F(SavePolicies, ASaveThatComesTooEarlyIsSkippedIfAsked) {
       });
   const PendingSave first = manager.save_async(1, {slow});
   const SaveStats second = manager.save_async(2, {tensor_.source()}).wait();
-  EXPECT_TRUE(second.is_skipped);
+  EXPECT_TRUE(second.skipped);
   {
     const MutexLock lock(mutex);
     may_go_on = true;
   }
   changed.notify_all();
-  EXPECT_FALSE(first.wait().is_skipped);
-  EXPECT_FALSE(manager.save_async(3, {tensor_.source()}).wait().is_skipped);
+  EXPECT_FALSE(first.wait().skipped);
+  EXPECT_FALSE(manager.save_async(3, {tensor_.source()}).wait().skipped);
   EXPECT_THAT(steps(manager), ElementsAre(1, 3));
 }
 

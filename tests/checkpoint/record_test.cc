@@ -155,10 +155,12 @@ TEST(Messages, ComeBackAsTheyWere) {
   AttemptNotice notice{.id = std::string(32, 'a'),
                        .directory = ".step-00000005.tmp",
                        .is_reused = true,
+                       .skipped = true,
                        .terms = {.step = 5, .writers = 3, .copies = 1, .processes_per_host = 2}};
   const AttemptNotice again = decode_notice(encode(notice));
   EXPECT_EQ(again.id, notice.id);
   EXPECT_EQ(again.directory, notice.directory);
+  EXPECT_TRUE(again.skipped);
   EXPECT_EQ(again.terms, notice.terms);
   notice.directory = "../elsewhere";
   EXPECT_THROW(decode_notice(encode(notice)), Error);

@@ -44,6 +44,14 @@ TEST(Codec, NamesGoBothWays) {
               testing::HasSubstr("codec \"gzip\": it is not known; needed is auto, zstd or none"));
 }
 
+TEST(Existing, NamesGoBothWays) {
+  for (const Existing existing : {Existing::fail, Existing::replace, Existing::skip}) {
+    EXPECT_EQ(parse_existing(name(existing)), existing);
+  }
+  EXPECT_THAT(message_of(ErrorCode::invalid_argument, [] { parse_existing("keep"); }),
+              testing::HasSubstr(R"(found existing "keep", needed "fail", "replace" or "skip")"));
+}
+
 TEST_F(SaveTest, ManifestSaysWhatIsThere) {
   const HostTensor tensors[] = {
       host_tensor("a/w", DType::f32, {300, 200}, "data=4,model=2", "data,model"),

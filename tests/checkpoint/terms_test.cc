@@ -73,7 +73,7 @@ TEST(SaveTerms, OutOfTheirBoundsAreRefused) {
   for (const auto& change : std::initializer_list<std::function<void(SaveTerms&)>>{
            [](SaveTerms& t) { t.step = -1; },
            [](SaveTerms& t) { t.codec = static_cast<Codec>(9); },
-           [](SaveTerms& t) { t.existing = static_cast<Existing>(2); },
+           [](SaveTerms& t) { t.existing = static_cast<Existing>(3); },
            [](SaveTerms& t) { t.writers = 0; },
            [](SaveTerms& t) { t.processes_per_file = 0; },
            [](SaveTerms& t) { t.devices = -1; },

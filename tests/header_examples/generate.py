@@ -25,6 +25,10 @@ SETUP = {
         const std::vector<float> values(4, 1);
         auto w = ShardedArray::from_host(
             devices, {DType::f32, {4}, Sharding::replicated(Mesh::line(1), 1)}, std::as_bytes(std::span(values)));""",
+    "checkpoint/reader.h": """const InTempDir here;
+        std::vector<float> values(12 * 4);
+        const CheckpointReader reader(save_checkpoint("w", {host_source("w", {12, 4}, values)}).directory);""",
+    "checkpoint/save.h": "const std::vector<float> values(12 * 4);\nconst std::int64_t step = 7;",
     "checkpoint/tiers.h": "const InTempDir here;",
     "convert/safetensors.h": """const InTempDir here;
         const std::vector<float> values(4, 1);
@@ -148,6 +152,7 @@ SETUP = {
 # What an example needs beside its own header.
 INCLUDES = {
     "checkpoint/manager.h": ["checkpoint/reader.h"],
+    "checkpoint/reader.h": ["checkpoint/attempt.h"],
     "convert/diff.h": ["checkpoint/manager.h", "checkpoint/reader.h", "convert/safetensors.h"],
     "convert/elements.h": ["checkpoint/save.h"],
     "convert/safetensors.h": ["checkpoint/manager.h", "checkpoint/reader.h", "checkpoint/reshard.h"],

@@ -426,6 +426,16 @@ class Reshard(Cli):
         self.ok("reshard", root, self.dir / "out", "--mesh", "a=2", "--spec", "*=-", "--replace")
         self.assertTrue(self.ok_json("verify", root)["ok"])
 
+    def test_an_existing_step_is_left_as_it_is(self):
+        root, step = self.root()
+        arguments = ("reshard", root, self.dir / "out", "--mesh", "a=2", "--spec", "*=-")
+        self.assertFalse(self.ok_json(*arguments, "--skip-existing")["skipped"])
+        self.assertIn("is already there: nothing was written", self.ok(*arguments, "--skip-existing"))
+        self.assertEqual(os.listdir(self.dir / "out"), [step.name])
+        self.assertTrue(self.ok_json(*arguments, "--skip-existing")["skipped"])
+        self.fails(3, ["--replace", "--skip-existing"], *arguments)
+        self.fails(2, ["--skip-existing"], *arguments, "--skip-existing", "--replace")
+
     def test_the_result_stands_on_a_line_of_its_own(self):
         """On a terminal progress is shown, after a second, and cleared before the result is printed."""
         source, out = self.dir / "large", self.dir / "out"

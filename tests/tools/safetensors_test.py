@@ -53,6 +53,10 @@ class Safetensors(Cli):
         self.assertFalse(out.exists())
         code = self.fails(3, [weights.name, "it exists", "--replace"], "export", root, weights, "--format", "safetensors")
         self.assertEqual(code, "already_exists")
+        before = weights.stat().st_mtime_ns
+        said = self.ok("export", root, weights, "--format", "safetensors", "--skip-existing")
+        self.assertIn("is already there: nothing was written", said)
+        self.assertEqual(weights.stat().st_mtime_ns, before)
         self.ok("export", root, weights, "--format", "safetensors", "--replace")
 
 

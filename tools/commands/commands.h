@@ -126,7 +126,7 @@ struct ReshardOptions {
   int processes_per_file = 1;
   int threads = 0;
   std::size_t memory_budget_bytes = SaveOptions().memory_budget_bytes;
-  bool replace = false;
+  Existing existing = Existing::fail;
   bool json = false;
 };
 int run_reshard(const ReshardOptions& options);
@@ -143,7 +143,7 @@ struct ExportOptions {
   std::size_t max_shard_bytes = 0;  ///< 0: one file
   std::size_t memory_budget_bytes = SaveOptions().memory_budget_bytes;
   int threads = 0;
-  bool replace = false;
+  Existing existing = Existing::fail;
   bool json = false;
 };
 int run_export(const ExportOptions& options);

@@ -15,16 +15,11 @@ ExportStats write_safetensors(const ExportOptions& options, const std::filesyste
   ProgressLine line("export");
   shardwise::ExportOptions work;
   work.max_shard_bytes = options.max_shard_bytes;
-  work.existing = options.replace ? Existing::replace : Existing::fail;
+  work.existing = options.existing;
   work.memory_budget_bytes = options.memory_budget_bytes;
   work.threads = options.threads;
   work.progress = line.function();
-  try {
-    return export_safetensors(source, options.target, work);
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::already_exists || options.replace) throw;
-    throw Error(error, fmt::format("{}; --replace replaces it", error.what()));
-  }
+  return export_safetensors(source, options.target, work);
 }
 
 /// A file name of another format would become a folder.
@@ -61,6 +56,10 @@ int run_export(const ExportOptions& options) {
                 {"logical_bytes", stats.logical_bytes},
                 {"file_bytes", stats.file_bytes},
                 {"seconds", stats.total_seconds}});
+    return 0;
+  }
+  if (stats.files.empty()) {
+    print_shown(fmt::format("{} is already there: nothing was written\n", options.target));
     return 0;
   }
   print_shown(fmt::format("{} -> {}: {} in {} file{}, {:.2f} s\n", source.string(), options.target,

@@ -37,7 +37,7 @@ void tell_at_interrupt() {
 
 StepWriting parse(const std::string& command, const ReshardOptions& options) {
   shardwise::ReshardOptions work;
-  work.save.existing = options.replace ? Existing::replace : Existing::fail;
+  work.save.existing = options.existing;
   work.save.writers = options.writers;
   work.save.processes_per_file = options.processes_per_file;
   work.save.memory_budget_bytes = options.memory_budget_bytes;
@@ -61,7 +61,13 @@ void print(const ReshardOptions& options, const std::filesystem::path& source, c
                 {"logical_bytes", stats.logical_bytes},
                 {"stored_bytes", stats.stored_bytes},
                 {"chunks", stats.chunks},
+                {"skipped", stats.skipped},
                 {"seconds", stats.total_seconds}});
+    return;
+  }
+  if (stats.skipped) {
+    print_shown(
+        fmt::format("{} is already there: nothing was written\n", stats.directory.string()));
     return;
   }
   print_shown(fmt::format("{} -> {}: mesh {}, {} in {} chunks ({} stored), {:.2f} s{}\n",
@@ -104,8 +110,7 @@ int write_step(const std::string& command, const ReshardOptions& options,
     if (group.rank() > 0 && error.code() == ErrorCode::cancelled) return kEndedByAnother;
     // The rules and the mesh do not fit each other or the tensors.
     if (error.code() == ErrorCode::invalid_argument) throw BadUsage(error.what());
-    if (error.code() != ErrorCode::already_exists || options.replace) throw;
-    throw Error(error, fmt::format("{}; --replace writes a new generation of it", error.what()));
+    throw;
   }
 }
 

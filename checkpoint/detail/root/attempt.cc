@@ -205,7 +205,7 @@ void Attempt::publish_as(const std::filesystem::path& target, Existing existing)
     file_system_.rename(directory_, target);
   } catch (const Error& e) {
     if (e.code() != ErrorCode::already_exists) throw;
-    if (existing == Existing::fail) {
+    if (existing != Existing::replace) {
       throw Error(ErrorCode::already_exists,
                   fmt::format("publish {}: it is already there", target.string()));
     }
@@ -232,7 +232,7 @@ StepName Attempt::next_name(Existing existing) const {
   for (const StepName& there : committed_names(file_system_, root_)) {
     if (there.step != step_) continue;
     const std::string path = (root_ / to_string(there)).string();
-    if (existing == Existing::fail) {
+    if (existing != Existing::replace) {
       throw Error(ErrorCode::already_exists, fmt::format("publish {}: it is already there", path));
     }
     if (there.generation == std::numeric_limits<std::int64_t>::max()) {

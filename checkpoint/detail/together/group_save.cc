@@ -71,6 +71,9 @@ class GroupSave {
 
   /// Rank 0: makes the attempt, gathers what the others say, commits.
   SaveStats coordinate(std::vector<TensorSource> sources) {
+    if (options_.existing == Existing::skip) {
+      if (const auto there = find_step()) return skip(*there);
+    }
     Attempt attempt(context_.file_system, context_.root, step_, context_.leftovers, &context_.spare,
                     context_.resume_key);
     try {
@@ -139,6 +142,7 @@ class GroupSave {
         !found.empty()) {
       throw Error(ErrorCode::invalid_argument, found);
     }
+    if (notice_.skipped) return skipped(notice_.directory);
     if (!is_local()) return take_part_in_shared(std::move(sources));
     Attempt attempt(context_.file_system, context_.root, step_, context_.leftovers,
                     &context_.spare);
@@ -193,6 +197,31 @@ class GroupSave {
  private:
   using Clock = std::chrono::steady_clock;
   static constexpr std::chrono::milliseconds kLeastPatience{1000}, kBetweenChecks{100};
+
+  /// The newest generation of the step, if it is there.
+  std::optional<std::string> find_step() const {
+    std::optional<std::string> there;
+    for (const StepName& name : committed_names(context_.file_system, context_.root)) {
+      if (name.step == step_) there = to_string(name);
+    }
+    return there;
+  }
+
+  /// Rank 0: tells the others that nothing is written.
+  SaveStats skip(const std::string& there) {
+    group_.broadcast(encode(AttemptNotice{
+        .id = to_hex(Hash128{}), .directory = there, .skipped = true, .terms = terms()}));
+    return skipped(there);
+  }
+
+  // On all ranks at once: one whose terms differ ends the save of all.
+  SaveStats skipped(const std::string& there) const {
+    group_.barrier();
+    SaveStats stats;
+    stats.directory = context_.root / there;
+    stats.skipped = true;
+    return stats;
+  }
 
   std::string what() const { return fmt::format("save step {}", step_); }
   bool is_shared() const { return group_.size() > 1; }

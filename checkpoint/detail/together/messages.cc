@@ -43,6 +43,7 @@ Bytes encode(const AttemptNotice& notice) {
   packer.text(notice.id);
   packer.text(notice.directory);
   packer.number(std::uint64_t{notice.is_reused ? 1u : 0u});
+  packer.number(std::uint64_t{notice.skipped ? 1u : 0u});
   put(packer, notice.terms);
   return sealed(packer.take());
 }
@@ -56,6 +57,7 @@ AttemptNotice decode_notice(std::span<const std::byte> bytes) {
   }
   notice.directory = take_name(unpacker);
   notice.is_reused = unpacker.flag();
+  notice.skipped = unpacker.flag();
   notice.terms = take_terms(unpacker);
   unpacker.end();
   return notice;

@@ -13,7 +13,7 @@ template <class Visit>
 void for_each_term(const SaveTerms& terms, const Visit& visit) {
   visit("step", fmt::to_string(terms.step));
   visit("codec", std::string(name(terms.codec)));
-  visit("existing", std::string(terms.existing == Existing::fail ? "fail" : "replace"));
+  visit("existing", std::string(name(terms.existing)));
   visit("writers", fmt::to_string(terms.writers));
   visit("processes_per_file", fmt::to_string(terms.processes_per_file));
   visit("devices", fmt::to_string(terms.devices));
@@ -78,7 +78,7 @@ SaveTerms take_terms(Unpacker& unpacker) {
   SaveTerms terms;
   terms.step = unpacker.integer(0);
   terms.codec = static_cast<Codec>(unpacker.integer(0, static_cast<int>(Codec::none)));
-  terms.existing = static_cast<Existing>(unpacker.integer(0, static_cast<int>(Existing::replace)));
+  terms.existing = static_cast<Existing>(unpacker.integer(0, static_cast<int>(Existing::skip)));
   terms.writers = unpacker.integer(1);
   terms.processes_per_file = unpacker.integer(1);
   terms.devices = unpacker.integer(0);

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 
 #include "shardwise/checkpoint/detail/host_reader.h"
 #include "shardwise/checkpoint/detail/write/save_plan.h"
@@ -46,17 +47,18 @@ void copy_block(std::span<const Range> ranges, std::byte* to, std::size_t begin,
 }  // namespace
 
 void HostSnapshot::take(std::vector<TensorSource>& sources, const Executor& executor) {
-  std::vector<Range> ranges;
-  std::vector<std::size_t> copied;  // the source of each range
+  std::vector<Range> ranges;  // one for each shard of each host source
   std::size_t bytes = 0;
-  for (std::size_t i = 0; i < sources.size(); ++i) {
-    const auto* const host = dynamic_cast<const HostReader*>(sources[i].reader.get());
-    if (host == nullptr || host->bytes().empty()) continue;
-    ranges.push_back({host->bytes(), copy_begin(bytes, host->bytes().size())});
-    copied.push_back(i);
-    bytes = ranges.back().begin + host->bytes().size();
+  for (const TensorSource& source : sources) {
+    const auto* const host = dynamic_cast<const HostReader*>(source.reader.get());
+    if (host == nullptr) continue;
+    for (const ConstBoxView& shard : host->shards()) {
+      const std::size_t size = num_bytes(shard.box.shape(), size_bytes(info_of(source).dtype));
+      ranges.push_back({{shard.data, size}, copy_begin(bytes, size)});
+      bytes = ranges.back().begin + size;
+    }
   }
-  if (ranges.empty()) return;
+  if (bytes == 0) return;
   if (bytes > held_bytes_) {
     held_bytes_ = 0;
     memory_.reset();  // first, so that never both are there
@@ -68,9 +70,13 @@ void HostSnapshot::take(std::vector<TensorSource>& sources, const Executor& exec
     const std::size_t begin = static_cast<std::size_t>(block) * kBlockBytes;
     copy_block(ranges, memory_.get(), begin, std::min(begin + kBlockBytes, bytes));
   });
-  for (std::size_t r = 0; r < ranges.size(); ++r) {
-    TensorSource& source = sources[copied[r]];
-    source.reader = std::make_shared<HostReader>(info_of(source), memory_.get() + ranges[r].begin);
+  auto range = ranges.begin();
+  for (TensorSource& source : sources) {
+    const auto* const host = dynamic_cast<const HostReader*>(source.reader.get());
+    if (host == nullptr) continue;
+    std::vector<ConstBoxView> copies(host->shards().begin(), host->shards().end());
+    for (ConstBoxView& copy : copies) copy.data = memory_.get() + (range++)->begin;
+    source.reader = std::make_shared<HostReader>(info_of(source), std::move(copies));
   }
 }
 

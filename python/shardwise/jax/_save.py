@@ -76,7 +76,7 @@ def prepare(path: Path, tree: Any, group: Group, *, copy: bool, user: Any = None
     path = local(path, "save")
     call = call_of(group, name or path, user=user, codec=options["codec"], existing=existing, deadline=deadline)
     try:
-        check_choice("existing", existing, ("fail", "replace"))
+        check_choice("existing", existing, ("fail", "replace", "skip"))
         check_codec(options["codec"])
         user = _objects.plain_copy(user, "user")
         held.append(snapshot(tree, copy=copy))

@@ -126,9 +126,9 @@ class CheckpointManager:
     def save_async(self, step: int, state: Mapping[str, Any], *, user: Any = None,
                    metrics: Mapping[str, float] | None = None, existing: Existing = "fail") -> PendingSave:
         """Returns when the values are copied to host memory. A save before that is under way is waited for, and its error
-        raised if nobody has seen it; or, with when_busy="skip", this one is skipped: SaveStats.is_skipped."""
+        raised if nobody has seen it; or, with when_busy="skip", this one is skipped: SaveStats.skipped."""
         if self._skips and self._agreed(lambda said: said[0], f"whether to skip step {step}", self.is_saving()):
-            return PendingSave(step, lambda progress: SaveStats("", 0, 0, 0, 0, 0.0, is_skipped=True))
+            return PendingSave(step, lambda progress: SaveStats("", 0, 0, 0, 0, 0.0, skipped=True))
         self.wait()
         path = self._prepare(step, metrics, existing)
         self._current = save_async_managed(

@@ -227,7 +227,7 @@ def _finish(call: Call, path: str, collected: _Collected, options: dict[str, Any
 
 
 def _check(options: dict[str, Any], replicas: str) -> None:
-    check_choice("existing", options["existing"], ("fail", "replace"))
+    check_choice("existing", options["existing"], ("fail", "replace", "skip"))
     check_codec(options["codec"])
     check_choice("replicas", replicas, ("check", "trust"))
 
