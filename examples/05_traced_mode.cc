@@ -26,8 +26,8 @@ int main() {
     pairs.insert(pairs.end(), {a, b});
     answers.push_back(a > b ? a - b : b - a);
   }
-  Tensor x = tracer.tensor({DType::f32, {64, 2}}, std::as_bytes(std::span(pairs)), "pairs");
-  Tensor y = tracer.tensor({DType::f32, {64}}, std::as_bytes(std::span(answers)), "answers");
+  Tensor x = tracer.tensor({DType::f32, {64, 2}}, pairs, "pairs");
+  Tensor y = tracer.tensor({DType::f32, {64}}, answers, "answers");
   std::vector<Tensor> weights = {normal(tracer, {DType::f32, {2, 32}}, 0.7, 1, "w1"),
                                  full(tracer, {DType::f32, {32}}, 0, "b1"),
                                  normal(tracer, {DType::f32, {32}}, 0.2, 2, "w2")};

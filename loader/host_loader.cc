@@ -85,6 +85,10 @@ LoaderStats LoaderRun::stats() const { return engine_->stats(); }
 
 BadRecordLedger LoaderRun::bad_records() const { return engine_->bad_records(); }
 
+const HostArray& HostBatch::field(std::string_view name) const {
+  return fields[detail::field_number(names, name)];
+}
+
 HostLoader::HostLoader(std::shared_ptr<const Source> source,
                        const std::vector<FieldPlacement>& placements, LoaderOptions options,
                        LoaderState state, const HostLoaderOptions& host)
@@ -106,8 +110,13 @@ std::optional<HostBatch> HostLoader::next() {
   arrays.pop_back();
   HostArray mask = std::move(arrays.back());
   arrays.pop_back();
-  return HostBatch{batch->index,    batch->epoch,       std::move(arrays),
-                   std::move(mask), std::move(weights), batch->valid_rows};
+  return HostBatch{batch->index,
+                   batch->epoch,
+                   std::move(arrays),
+                   std::move(mask),
+                   std::move(weights),
+                   batch->valid_rows,
+                   engine().plan().field_names()};
 }
 
 bool HostLoader::wait(std::chrono::milliseconds time) { return engine().wait(time); }

@@ -6,6 +6,8 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "shardwise/loader/loader_options.h"
@@ -53,6 +55,10 @@ struct HostBatch {
   HostArray mask;                 ///< bool [batch_size]
   HostArray weights;              ///< f32 [batch_size]
   std::int64_t valid_rows;
+  std::vector<std::string> names = {};  ///< of the fields
+
+  /// The field of this name. Throws no_such_name, listing the batch's fields.
+  const HostArray& field(std::string_view name) const;
 };
 
 struct HostLoaderOptions {

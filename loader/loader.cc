@@ -36,6 +36,10 @@ ShardedArray to_array(const Devices& devices, const detail::BatchArray& array,
 
 }  // namespace
 
+const ShardedArray& Batch::field(std::string_view name) const {
+  return fields[detail::field_number(names, name)];
+}
+
 Loader::Loader(Devices& devices, std::shared_ptr<const Source> source,
                const std::vector<FieldPlacement>& placements, LoaderOptions options,
                LoaderState state)
@@ -59,8 +63,13 @@ std::optional<Batch> Loader::next() {
   arrays.pop_back();
   ShardedArray mask = std::move(arrays.back());
   arrays.pop_back();
-  return Batch{batch->index,    batch->epoch,       std::move(arrays),
-               std::move(mask), std::move(weights), batch->valid_rows};
+  return Batch{batch->index,
+               batch->epoch,
+               std::move(arrays),
+               std::move(mask),
+               std::move(weights),
+               batch->valid_rows,
+               engine().plan().field_names()};
 }
 
 }  // namespace shardwise

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "shardwise/loader/host_loader.h"
@@ -30,6 +32,10 @@ struct Batch {
   ShardedArray weights;
 
   std::int64_t valid_rows;  ///< batch_size unless the batch is padded; masked bad records count
+  std::vector<std::string> names = {};  ///< of the fields
+
+  /// The field of this name. Throws no_such_name, listing the batch's fields.
+  const ShardedArray& field(std::string_view name) const;
 };
 
 /// Reads minibatches from a source onto devices, ahead of time, on its own threads.

@@ -38,17 +38,23 @@ void set_default_mesh(std::optional<Mesh> mesh) {
   the_default().mesh = std::move(mesh);
 }
 
-const TensorType& Tensor::type() const { return state_->type; }
+const std::shared_ptr<Tensor::State>& Tensor::state() const {
+  if (state_) return state_;
+  throw Error(ErrorCode::invalid_argument,
+              "use a tensor: found an empty handle, needed one that a tensor was assigned to");
+}
 
-bool Tensor::has_value() const { return state_->has_value(); }
+const TensorType& Tensor::type() const { return state()->type; }
+
+bool Tensor::has_value() const { return state_ && state_->has_value(); }
 
 const ShardedArray& Tensor::array() const {
-  if (state_->array) return *state_->array;
+  if (state()->array) return *state()->array;
   throw Error(ErrorCode::invalid_argument,
-              fmt::format("read a tensor: {} {}", to_string(state_->type),
-                          state_->on_host ? "is on the host, needed a mark or a step that uses it"
-                          : !state_->lost.empty() ? state_->lost
-                                                  : "has not been run, needed mark_step()"));
+              fmt::format("read a tensor: {} {}", to_string(state()->type),
+                          state()->on_host ? "is on the host, needed a mark or a step that uses it"
+                          : !state()->lost.empty() ? state()->lost
+                                                   : "has not been run, needed mark_step()"));
 }
 
 double Tensor::item() const {
@@ -72,7 +78,7 @@ double Tensor::item() const {
 
 Tensor append(const Tensor& context, Op op, std::span<const Tensor> operands, Attributes attributes,
               const TensorType& wanted) {
-  TracerImpl& tracer = *context.state_->tracer;
+  TracerImpl& tracer = *context.state()->tracer;
   // Few have more than three.
   std::array<NodeRef, 3> few;
   std::vector<NodeRef> many;
@@ -82,12 +88,12 @@ Tensor append(const Tensor& context, Op op, std::span<const Tensor> operands, At
     nodes = many;
   }
   for (std::size_t i = 0; i < operands.size(); ++i) {
-    if (operands[i].state_->tracer.get() != &tracer) {
+    if (operands[i].state()->tracer.get() != &tracer) {
       throw Error(ErrorCode::invalid_argument,
                   fmt::format("{}{}: found tensors of two tracers, needed one", name(op),
                               in_scope(tracer.graph(), tracer.graph().scope)));
     }
-    nodes[i] = tracer.node(operands[i].state_);
+    nodes[i] = tracer.node(operands[i].state());
   }
   return tracer.wrap(append(NodeRef{&tracer.graph(), 0}, op, std::span<const NodeRef>(nodes),
                             std::move(attributes), wanted));
@@ -95,31 +101,31 @@ Tensor append(const Tensor& context, Op op, std::span<const Tensor> operands, At
 
 void refuse(const Tensor& context, std::string_view operation, std::span<const Tensor> operands,
             const std::string& found_and_needed) {
-  TracerImpl& tracer = *context.state_->tracer;
+  TracerImpl& tracer = *context.state()->tracer;
   std::vector<NodeRef> nodes;
-  for (const Tensor& operand : operands) nodes.push_back(tracer.node(operand.state_));
+  for (const Tensor& operand : operands) nodes.push_back(tracer.node(operand.state()));
   refuse({&tracer.graph(), 0}, operation, std::span<const NodeRef>(nodes), found_and_needed);
 }
 
 void mark_sharding(Tensor& tensor, const Mesh& mesh, const PartitionSpec& spec) {
-  Tensor::State& state = *tensor.state_;
-  state.tracer->located("mark", state, [&] { state.tracer->mark(tensor.state_, mesh, spec); });
+  Tensor::State& state = *tensor.state();
+  state.tracer->located("mark", state, [&] { state.tracer->mark(tensor.state(), mesh, spec); });
 }
 
 void mark_sharding(Tensor& tensor, const PartitionSpec& spec) {
-  Tensor::State& state = *tensor.state_;
+  Tensor::State& state = *tensor.state();
   const std::optional<Mesh> mesh = state.tracer->mesh ? state.tracer->mesh : default_mesh();
   state.tracer->located("mark", state, [&] {
     if (!mesh) {
       throw Error(ErrorCode::invalid_argument,
                   "found no mesh, needed one: give it, or set_default_mesh()");
     }
-    state.tracer->mark(tensor.state_, *mesh, spec);
+    state.tracer->mark(tensor.state(), *mesh, spec);
   });
 }
 
 void clear_sharding(Tensor& tensor) {
-  Tensor::State& state = *tensor.state_;
+  Tensor::State& state = *tensor.state();
   state.mark.reset();
   state.is_marked = false;
   if (state.tracer->is_recorded(state)) state.tracer->graph().node(state.node).mark.reset();
@@ -127,9 +133,9 @@ void clear_sharding(Tensor& tensor) {
 
 Tensor enable_manual_sharding(const Tensor& tensor, const PartitionSpec& spec) {
   const TensorType& type = tensor.type();
-  TracerImpl& tracer = *tensor.state_->tracer;
+  TracerImpl& tracer = *tensor.state()->tracer;
   Shape local = type.shape;
-  const std::string text = tracer.located("enter a manual region with", *tensor.state_, [&] {
+  const std::string text = tracer.located("enter a manual region with", *tensor.state(), [&] {
     const auto [padded, parts] = tracer.parts(spec, local.size());
     for (std::size_t dim = 0; dim < local.size(); ++dim) {
       if (local[dim] % parts[dim] != 0) {
@@ -148,8 +154,8 @@ Tensor enable_manual_sharding(const Tensor& tensor, const PartitionSpec& spec) {
 Tensor disable_manual_sharding(const Tensor& tensor, const PartitionSpec& spec,
                                const Shape& shape) {
   const TensorType& type = tensor.type();
-  TracerImpl& tracer = *tensor.state_->tracer;
-  const auto [text, parts] = tracer.located("leave a manual region with", *tensor.state_,
+  TracerImpl& tracer = *tensor.state()->tracer;
+  const auto [text, parts] = tracer.located("leave a manual region with", *tensor.state(),
                                             [&] { return tracer.parts(spec, shape.size()); });
   std::int64_t replicas = tracer.mesh->size();
   for (const std::int64_t ways : parts) replicas /= ways;
@@ -165,10 +171,10 @@ Tensor all_reduce(const Tensor& tensor, std::span<const std::string> axes, Reduc
 }
 
 std::vector<Tensor> grad(const Tensor& loss, std::span<const Tensor> wrt) {
-  TracerImpl& tracer = *loss.state_->tracer;
+  TracerImpl& tracer = *loss.state()->tracer;
   std::vector<NodeId> nodes;
-  for (const Tensor& tensor : wrt) nodes.push_back(tracer.node(tensor.state_).id);
-  const NodeId root = tracer.node(loss.state_).id;
+  for (const Tensor& tensor : wrt) nodes.push_back(tracer.node(tensor.state()).id);
+  const NodeId root = tracer.node(loss.state()).id;
   std::vector<Tensor> gradients;
   for (const NodeId id : grad(tracer.graph(), root, nodes)) {
     gradients.push_back(tracer.wrap({&tracer.graph(), id}));

@@ -37,6 +37,9 @@ class Tracer;
 ///   h.array().to_host();
 class Tensor {
  public:
+  /// No tensor yet, to be assigned to. All but has_value() throw invalid_argument.
+  Tensor() = default;
+
   const TensorType& type() const;
   DType dtype() const { return type().dtype; }
   const Shape& shape() const { return type().shape; }
@@ -47,6 +50,12 @@ class Tensor {
   /// The value. Throws invalid_argument if it has none, or is still on the host (mark_step() takes
   /// it to the devices if it is marked or a step uses it).
   const ShardedArray& array() const;
+
+  /// The value, whole, as elements. Throws as array(), and invalid_argument if T is not the dtype.
+  template <TensorElement T>
+  std::vector<T> to_vector() const {
+    return array().to_vector<T>();
+  }
 
   /// The value of a scalar, as a double. Throws as array(), and invalid_argument for another shape.
   double item() const;
@@ -64,6 +73,7 @@ class Tensor {
   friend std::vector<Tensor> grad(const Tensor&, std::span<const Tensor>);
   struct State;
   explicit Tensor(std::shared_ptr<State> state) : state_(std::move(state)) {}
+  const std::shared_ptr<State>& state() const;
 
   std::shared_ptr<State> state_;
 };

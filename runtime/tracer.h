@@ -11,6 +11,7 @@
 #include "shardwise/runtime/device.h"
 #include "shardwise/runtime/spmd/executable.h"
 #include "shardwise/runtime/tensor.h"
+#include "shardwise/shard/dtype.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise {
@@ -79,6 +80,20 @@ class Tracer {
   /// if the bytes are not the tensor's.
   Tensor tensor(const TensorType& type, std::span<const std::byte> data, std::string_view label,
                 MemoryKind kind = MemoryKind::array);
+  /// The same of a vector, array or span of elements, which is copied. Throws invalid_argument if
+  /// they are not of the type's dtype. If only a shape is given, the dtype is theirs.
+  template <ElementValues R>
+  Tensor tensor(const TensorType& type, const R& values, std::string_view label,
+                MemoryKind kind = MemoryKind::array) {
+    check_dtype("make tensor \"" + std::string(label) + '"', dtype_of_elements<const R&>(),
+                type.dtype);
+    return tensor(type, std::as_bytes(std::span(values)), label, kind);
+  }
+  template <ElementValues R>
+  Tensor tensor(const Shape& shape, const R& values, std::string_view label,
+                MemoryKind kind = MemoryKind::array) {
+    return tensor(TensorType{dtype_of_elements<const R&>(), shape}, values, label, kind);
+  }
   Tensor tensor(ShardedArray array, std::string_view label, MemoryKind kind = MemoryKind::array);
 
   /// Runs what has been recorded since the last step. All tensors that were recorded and are still

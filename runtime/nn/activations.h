@@ -33,18 +33,21 @@ T silu(const T& x) {
   return x * logistic(x);
 }
 
-/// Along `dim`. One division a row: the gradients have none for each element either.
+/// Along a dim; -1 is the last. One division a row: the gradients have none for each element
+/// either.
 template <TensorLike T>
-T softmax(const T& x, std::int64_t dim) {
+T softmax(const T& x, std::int64_t along) {
+  const std::int64_t dim = dim_of(x, along);
   const Shape shape = x.type().shape;
   const T top = stop_gradient(reduce_max(x, {dim}));
   const T e = exp(x - spread(top, shape, {dim}));
   return e * spread(1.0 / reduce_sum(e, {dim}), shape, {dim});
 }
 
-/// Along `dim`.
+/// Along a dim; -1 is the last.
 template <TensorLike T>
-T log_softmax(const T& x, std::int64_t dim) {
+T log_softmax(const T& x, std::int64_t along) {
+  const std::int64_t dim = dim_of(x, along);
   const Shape shape = x.type().shape;
   const T shifted = x - spread(stop_gradient(reduce_max(x, {dim})), shape, {dim});
   return shifted - spread(log(reduce_sum(exp(shifted), {dim})), shape, {dim});

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "shardwise/runtime/nn/reduce.h"
+#include "shardwise/shard/error.h"
 
 namespace shardwise {
 
@@ -16,6 +17,21 @@ T linear(const T& x, const T& w) {
     leading += static_cast<char>('a' + dim - 1);
   }
   return einsum(leading + "y,yz->" + leading + "z", x, w);
+}
+
+/// The product of the last two dims, as numpy's: [.., i, k], [k, j] -> [.., i, j], or both with the
+/// same leading dims. Throws invalid_argument if they do not fit.
+template <TensorLike T>
+T matmul(const T& x, const T& w) {
+  const std::size_t rank = x.type().shape.size();
+  if (w.type().shape.size() == 2) return linear(x, w);
+  if (rank < 2 || w.type().shape.size() != rank) {
+    refuse_all("matmul", {x, w},
+               "found other ranks, needed [.., i, k] and [k, j], or two of one rank from 2 on");
+  }
+  std::string leading;
+  for (std::size_t dim = 2; dim < rank; ++dim) leading += static_cast<char>('a' + dim - 2);
+  return einsum(leading + "xy," + leading + "yz->" + leading + "xz", x, w);
 }
 
 /// x w + b, b: [out].

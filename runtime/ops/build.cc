@@ -144,4 +144,18 @@ std::optional<Shape> broadcast_shape(const Shape& a, const Shape& b) {
   return shape;
 }
 
+Shape complete_shape(Shape shape, const Shape& of) {
+  std::int64_t* open = nullptr;
+  std::int64_t others = 1;
+  for (std::int64_t& extent : shape) {
+    if (extent == -1 && open == nullptr) {
+      open = &extent;
+    } else if (extent < 1 || __builtin_mul_overflow(others, extent, &others)) {
+      return shape;
+    }
+  }
+  if (open != nullptr && num_elements(of) % others == 0) *open = num_elements(of) / others;
+  return shape;
+}
+
 }  // namespace shardwise

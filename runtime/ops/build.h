@@ -1,6 +1,8 @@
 #pragma once
 
 #include <concepts>
+#include <cstddef>
+#include <cstdint>
 #include <initializer_list>
 #include <optional>
 #include <span>
@@ -59,7 +61,31 @@ template <TensorLike T>
          found_and_needed);
 }
 
+/// A dim as it is counted from the front: -1 is the last. One that is not there stays as it is, so
+/// that the op refuses it.
+template <TensorLike T>
+std::int64_t dim_of(const T& x, std::int64_t dim) {
+  const auto rank = static_cast<std::int64_t>(x.type().shape.size());
+  return dim < 0 && dim >= -rank ? dim + rank : dim;
+}
+template <TensorLike T>
+Dims dims_of(const T& x, Dims dims) {
+  for (std::int64_t& dim : dims) dim = dim_of(x, dim);
+  return dims;
+}
+
 /// The shape that numpy gives two operands; nothing if they do not fit.
 std::optional<Shape> broadcast_shape(const Shape& a, const Shape& b);
+
+/// A shape of which one extent may be -1: it becomes what makes as many elements as `of` has. It
+/// stays -1, so that the op refuses it, if there is no such extent.
+Shape complete_shape(Shape shape, const Shape& of);
+
+/// 0, 1, .., rank - 1
+inline Dims all_dims(std::size_t rank) {
+  Dims dims;
+  for (std::size_t dim = 0; dim < rank; ++dim) dims.push_back(static_cast<std::int64_t>(dim));
+  return dims;
+}
 
 }  // namespace shardwise

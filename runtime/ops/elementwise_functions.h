@@ -1,5 +1,6 @@
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -139,134 +140,147 @@ T broadcast_to(const T& x, const Shape& shape) {
   return broadcast(x, shape, dims);
 }
 
+/// Two tensors, or a tensor and a number, which is then of the shape and dtype of the tensor.
+template <class B, class A>
+concept OperandWith = (TensorLike<A> && (std::same_as<A, B> || std::convertible_to<B, Scalar>)) ||
+                      (TensorLike<B> && std::convertible_to<A, Scalar>);
+
 /// Two operands of one dtype, broadcast as numpy does.
-template <TensorLike T>
-T binary(Op op, const T& a, const T& b) {
-  if (a.type().shape == b.type().shape) return append_to(a, op, {a, b});
-  const std::optional<Shape> shape = broadcast_shape(a.type().shape, b.type().shape);
-  if (!shape) return append_to(a, op, {a, b});  // says what is wrong
-  return append_to(a, op, {broadcast_to(a, *shape), broadcast_to(b, *shape)});
+template <class A, OperandWith<A> B>
+auto binary(Op op, const A& a, const B& b) {
+  if constexpr (!TensorLike<A>) {
+    return binary(op, full_like(b, a), b);
+  } else if constexpr (!TensorLike<B>) {
+    return binary(op, a, full_like(a, b));
+  } else {
+    if (a.type().shape == b.type().shape) return append_to(a, op, {a, b});
+    const std::optional<Shape> shape = broadcast_shape(a.type().shape, b.type().shape);
+    if (!shape) return append_to(a, op, {a, b});  // says what is wrong
+    return append_to(a, op, {broadcast_to(a, *shape), broadcast_to(b, *shape)});
+  }
 }
-template <TensorLike T>
-T add(const T& a, const T& b) {
+template <class A, OperandWith<A> B>
+auto add(const A& a, const B& b) {
   return binary(Op::add, a, b);
 }
-template <TensorLike T>
-T sub(const T& a, const T& b) {
+template <class A, OperandWith<A> B>
+auto sub(const A& a, const B& b) {
   return binary(Op::sub, a, b);
 }
-template <TensorLike T>
-T mul(const T& a, const T& b) {
+template <class A, OperandWith<A> B>
+auto mul(const A& a, const B& b) {
   return binary(Op::mul, a, b);
 }
-template <TensorLike T>
-T div(const T& a, const T& b) {
+template <class A, OperandWith<A> B>
+auto div(const A& a, const B& b) {
   return binary(Op::div, a, b);
 }
-template <TensorLike T>
-T rem(const T& a, const T& b) {
+template <class A, OperandWith<A> B>
+auto rem(const A& a, const B& b) {
   return binary(Op::rem, a, b);
 }
-template <TensorLike T>
-T max(const T& a, const T& b) {
+template <class A, OperandWith<A> B>
+auto max(const A& a, const B& b) {
   return binary(Op::max, a, b);
 }
-template <TensorLike T>
-T min(const T& a, const T& b) {
+template <class A, OperandWith<A> B>
+auto min(const A& a, const B& b) {
   return binary(Op::min, a, b);
 }
-template <TensorLike T>
-T pow(const T& a, const T& b) {
+template <class A, OperandWith<A> B>
+auto pow(const A& a, const B& b) {
   return binary(Op::pow, a, b);
 }
-template <TensorLike T>
-T eq(const T& a, const T& b) {
+template <class A, OperandWith<A> B>
+auto eq(const A& a, const B& b) {
   return binary(Op::eq, a, b);
 }
-template <TensorLike T>
-T ne(const T& a, const T& b) {
+template <class A, OperandWith<A> B>
+auto ne(const A& a, const B& b) {
   return binary(Op::ne, a, b);
 }
-template <TensorLike T>
-T lt(const T& a, const T& b) {
+template <class A, OperandWith<A> B>
+auto lt(const A& a, const B& b) {
   return binary(Op::lt, a, b);
 }
-template <TensorLike T>
-T le(const T& a, const T& b) {
+template <class A, OperandWith<A> B>
+auto le(const A& a, const B& b) {
   return binary(Op::le, a, b);
 }
-template <TensorLike T>
-T gt(const T& a, const T& b) {
+template <class A, OperandWith<A> B>
+auto gt(const A& a, const B& b) {
   return binary(Op::gt, a, b);
 }
-template <TensorLike T>
-T ge(const T& a, const T& b) {
+template <class A, OperandWith<A> B>
+auto ge(const A& a, const B& b) {
   return binary(Op::ge, a, b);
 }
-template <TensorLike T>
-T logical_and(const T& a, const T& b) {
+template <class A, OperandWith<A> B>
+auto logical_and(const A& a, const B& b) {
   return binary(Op::logical_and, a, b);
 }
-template <TensorLike T>
-T logical_or(const T& a, const T& b) {
+template <class A, OperandWith<A> B>
+auto logical_or(const A& a, const B& b) {
   return binary(Op::logical_or, a, b);
 }
-template <TensorLike T>
-T logical_xor(const T& a, const T& b) {
+template <class A, OperandWith<A> B>
+auto logical_xor(const A& a, const B& b) {
   return binary(Op::logical_xor, a, b);
 }
 
-template <TensorLike T>
-T operator+(const T& a, const T& b) {
-  return add(a, b);
+template <class A, OperandWith<A> B>
+auto operator+(const A& a, const B& b) {
+  return binary(Op::add, a, b);
 }
-template <TensorLike T>
-T operator+(const T& a, Scalar b) {
-  return add(a, full_like(a, b));
+template <class A, OperandWith<A> B>
+auto operator-(const A& a, const B& b) {
+  return binary(Op::sub, a, b);
 }
-template <TensorLike T>
-T operator+(Scalar a, const T& b) {
-  return add(full_like(b, a), b);
+template <class A, OperandWith<A> B>
+auto operator*(const A& a, const B& b) {
+  return binary(Op::mul, a, b);
 }
-template <TensorLike T>
-T operator-(const T& a, const T& b) {
-  return sub(a, b);
+template <class A, OperandWith<A> B>
+auto operator/(const A& a, const B& b) {
+  return binary(Op::div, a, b);
 }
-template <TensorLike T>
-T operator-(const T& a, Scalar b) {
-  return sub(a, full_like(a, b));
+template <class A, OperandWith<A> B>
+auto operator<(const A& a, const B& b) {
+  return binary(Op::lt, a, b);
 }
-template <TensorLike T>
-T operator-(Scalar a, const T& b) {
-  return sub(full_like(b, a), b);
+template <class A, OperandWith<A> B>
+auto operator<=(const A& a, const B& b) {
+  return binary(Op::le, a, b);
 }
-template <TensorLike T>
-T operator*(const T& a, const T& b) {
-  return mul(a, b);
+template <class A, OperandWith<A> B>
+auto operator>(const A& a, const B& b) {
+  return binary(Op::gt, a, b);
 }
-template <TensorLike T>
-T operator*(const T& a, Scalar b) {
-  return mul(a, full_like(a, b));
-}
-template <TensorLike T>
-T operator*(Scalar a, const T& b) {
-  return mul(full_like(b, a), b);
-}
-template <TensorLike T>
-T operator/(const T& a, const T& b) {
-  return div(a, b);
-}
-template <TensorLike T>
-T operator/(const T& a, Scalar b) {
-  return div(a, full_like(a, b));
-}
-template <TensorLike T>
-T operator/(Scalar a, const T& b) {
-  return div(full_like(b, a), b);
+template <class A, OperandWith<A> B>
+auto operator>=(const A& a, const B& b) {
+  return binary(Op::ge, a, b);
 }
 template <TensorLike T>
 T operator-(const T& x) {
   return neg(x);
+}
+
+/// `w -= g * 0.1` makes `w` the new tensor: other handles keep the old one.
+template <TensorLike T, OperandWith<T> B>
+T& operator+=(T& a, const B& b) {
+  return a = a + b;
+}
+template <TensorLike T, OperandWith<T> B>
+T& operator-=(T& a, const B& b) {
+  return a = a - b;
+}
+template <TensorLike T, OperandWith<T> B>
+T& operator*=(T& a, const B& b) {
+  return a = a * b;
+}
+template <TensorLike T, OperandWith<T> B>
+T& operator/=(T& a, const B& b) {
+  return a = a / b;
 }
 
 /// a if `condition` holds, else b, by element; broadcast as numpy does.

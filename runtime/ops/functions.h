@@ -1,6 +1,8 @@
 #pragma once
 
+#include <concepts>
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <span>
 #include <string>
@@ -20,9 +22,11 @@ template <TensorLike T>
 T transpose(const T& x, const Dims& dims) {
   return append_to(x, Op::transpose, {x}, {.dims = dims});
 }
+/// One extent may be -1: what the others leave.
 template <TensorLike T>
 T reshape(const T& x, const Shape& shape) {
-  return x.type().shape == shape ? x : append_to(x, Op::reshape, {x}, {}, {x.type().dtype, shape});
+  const Shape whole = complete_shape(shape, x.type().shape);
+  return x.type().shape == whole ? x : append_to(x, Op::reshape, {x}, {}, {x.type().dtype, whole});
 }
 template <TensorLike T>
 T slice(const T& x, const Dims& begin, const Dims& end, const Dims& stride) {
@@ -46,32 +50,51 @@ T pad(const T& x, const Dims& low, const Dims& high, Scalar number = 0) {
 template <TensorLike T>
 T concatenate(const std::vector<T>& parts, std::int64_t dim) {
   return append(parts.front(), Op::concatenate, std::span<const T>(parts),
-                Attributes{.dims = {dim}});
+                Attributes{.dims = {dim_of(parts.front(), dim)}});
+}
+template <TensorLike T>
+T concatenate(std::initializer_list<T> parts, std::int64_t dim) {
+  return concatenate(std::vector<T>(parts), dim);
 }
 template <TensorLike T>
 T reverse(const T& x, const Dims& dims) {
   return append_to(x, Op::reverse, {x}, {.dims = dims});
 }
 
+// Dims of these may be counted from the end: -1 is the last.
 template <TensorLike T>
 T reduce_sum(const T& x, const Dims& dims) {
-  return append_to(x, Op::reduce_sum, {x}, {.dims = dims});
+  return append_to(x, Op::reduce_sum, {x}, {.dims = dims_of(x, dims)});
 }
 template <TensorLike T>
 T reduce_max(const T& x, const Dims& dims) {
-  return append_to(x, Op::reduce_max, {x}, {.dims = dims});
+  return append_to(x, Op::reduce_max, {x}, {.dims = dims_of(x, dims)});
 }
 template <TensorLike T>
 T reduce_min(const T& x, const Dims& dims) {
-  return append_to(x, Op::reduce_min, {x}, {.dims = dims});
+  return append_to(x, Op::reduce_min, {x}, {.dims = dims_of(x, dims)});
 }
 template <TensorLike T>
 T argmax(const T& x, std::int64_t dim) {
-  return append_to(x, Op::argmax, {x}, {.dims = {dim}});
+  return append_to(x, Op::argmax, {x}, {.dims = {dim_of(x, dim)}});
 }
 template <TensorLike T>
 T cumsum(const T& x, std::int64_t dim) {
-  return append_to(x, Op::cumsum, {x}, {.dims = {dim}});
+  return append_to(x, Op::cumsum, {x}, {.dims = {dim_of(x, dim)}});
+}
+
+/// Of all elements, a scalar; or over one dim or several.
+template <TensorLike T>
+T sum(const T& x) {
+  return reduce_sum(x, all_dims(x.type().shape.size()));
+}
+template <TensorLike T>
+T sum(const T& x, const Dims& dims) {
+  return reduce_sum(x, dims);
+}
+template <TensorLike T, std::integral Dim>
+T sum(const T& x, Dim dim) {
+  return reduce_sum(x, {static_cast<std::int64_t>(dim)});
 }
 
 /// "btd,df->btf"; see einsum.h.

@@ -185,4 +185,18 @@ std::size_t BatchPlan::most_bytes() const {
   return sum;
 }
 
+std::vector<std::string> BatchPlan::field_names() const {
+  std::vector<std::string> names;
+  for (const Column& column : columns_) names.push_back(column.name);
+  names.resize(names.size() - 2);  // without the mask and the weights
+  return names;
+}
+
+std::size_t field_number(const std::vector<std::string>& names, std::string_view name) {
+  const auto found = std::ranges::find(names, name);
+  if (found != names.end()) return static_cast<std::size_t>(found - names.begin());
+  throw Error(ErrorCode::no_such_name, fmt::format("batch: found no field {:?}, needed one of {}",
+                                                   name, fmt::join(names, ", ")));
+}
+
 }  // namespace shardwise::detail

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "shardwise/loader/detail/engine/batch_array.h"
@@ -45,6 +46,9 @@ class BatchPlan {
   /// One per placement, then the mask and the weights.
   const std::vector<Column>& columns() const { return columns_; }
 
+  /// Of the placements.
+  std::vector<std::string> field_names() const;
+
   /// Which array of each column a batch uses: decided by its longest records, which the source is
   /// asked for. Throws as Source::length() does, and invalid_argument if a record is longer than
   /// the last bucket.
@@ -70,6 +74,9 @@ class BatchPlan {
   std::vector<Column> columns_;
   std::size_t record_bytes_ = 0;
 };
+
+/// Throws no_such_name, listing the names.
+std::size_t field_number(const std::vector<std::string>& names, std::string_view name);
 
 /// Throws an Error "loader: <found>".
 [[noreturn]] void fail_loader(ErrorCode code, const std::string& found);
