@@ -27,8 +27,17 @@ else()
 endif()
 run(${CMAKE_COMMAND} --build ${SCRATCH}/build --target consumer)
 run(${SCRATCH}/build/consumer)
-# The zstd filter where it is installed to.
 if(WAY STREQUAL "find_package")
+  # All components by one header; and without CMake, by pkg-config.
+  run(${CMAKE_COMMAND} --build ${SCRATCH}/build --target everything)
+  run(${SCRATCH}/build/everything)
+  foreach(pair main=shardwise-checkpoint\ shardwise-loader everything=shardwise)
+    string(REGEX MATCH "^(.*)=(.*)$" pair ${pair})
+    run(${CMAKE_COMMAND} -E env PKG_CONFIG_PATH=${SCRATCH}/prefix/lib/pkgconfig
+      sh -ec "${COMPILER} -std=c++20 ${SOURCE}/tests/install/consumer/${CMAKE_MATCH_1}.cc $(pkg-config --cflags --libs ${CMAKE_MATCH_2}) -o by_pkg_config")
+    run(${SCRATCH}/by_pkg_config)
+  endforeach()
+  # The zstd filter where it is installed to.
   run(${CMAKE_COMMAND} -E env HDF5_PLUGIN_PATH=${SCRATCH}/prefix/lib/hdf5/plugins
     /usr/bin/python3 ${SOURCE}/tests/checkpoint/hdf5_tools.py ${BUILD}/tests/checkpoint/checkpoint_h5py_writer)
 endif()
