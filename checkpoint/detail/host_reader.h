@@ -19,7 +19,7 @@ class HostReader : public BoxReader {
       : info_(std::move(info)), shards_(std::move(shards)) {}
 
   /// All of the tensor.
-  HostReader(TensorInfo info, const std::byte* data)
+  HostReader(const TensorInfo& info, const std::byte* data)
       : HostReader(info, std::vector<ConstBoxView>{{data, Box::whole(info.shape)}}) {}
 
   std::span<const TensorInfo> tensors() const override { return {&info_, 1}; }

@@ -3,9 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <complex>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <numeric>
 #include <span>
@@ -41,7 +43,7 @@ class Typed : public testing::Test {
 };
 
 TEST_F(Typed, TensorsThatAreNotCutNeedNoSharding) {
-  const std::vector<float> w = counting(12 * 4);
+  const std::vector<float> w = counting(48);
   const std::array<std::int32_t, 3> b{7, 8, 9};
   const std::int64_t step = 40;
   const bool flags[] = {true, false, true};
@@ -67,7 +69,7 @@ TEST_F(Typed, TensorsThatAreNotCutNeedNoSharding) {
 }
 
 TEST_F(Typed, ReadsFillABoxOrAllOfATensor) {
-  const std::vector<float> w = counting(12 * 4);
+  const std::vector<float> w = counting(48);
   const CheckpointReader reader = saved({host_source("w", {12, 4}, w)});
   std::vector<float> all(w.size());
   reader.read("w", all);

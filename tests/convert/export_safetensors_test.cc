@@ -224,7 +224,10 @@ TEST(Export, AnExistingTargetGivesWayOnlyWhenAsked) {
     export_safetensors(before, dir / name);
     EXPECT_THAT(
         message_of(ErrorCode::already_exists, [&] { export_safetensors(after, dir / name); }),
-        AllOf(HasSubstr(name), HasSubstr("it exists")));
+        AllOf(HasSubstr(name), HasSubstr("it exists: Existing::replace replaces it, Existing::skip "
+                                         "writes nothing")));
+    EXPECT_THAT(export_safetensors(after, dir / name, {.existing = Existing::skip}).files,
+                testing::IsEmpty());
     expect_same(before, SafetensorsReader(dir / name));
     export_safetensors(after, dir / name, {.existing = Existing::replace});
     expect_same(after, SafetensorsReader(dir / name));

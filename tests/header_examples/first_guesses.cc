@@ -1,9 +1,12 @@
 // What people wrote before they had read a header: it compiles, and does what they meant.
 #include <gtest/gtest.h>
 
-#include <iostream>
+#include <functional>
 #include <map>
+#include <optional>
 #include <sstream>
+#include <string>
+#include <vector>
 
 #include "header_examples/example.h"
 #include "shardwise/shardwise.h"
@@ -15,7 +18,7 @@ class FirstSave : public testing::Test {
  protected:
   InTempDir here;
   CheckpointManager manager{"checkpoints"};
-  std::vector<float> w = std::vector<float>(12 * 4, 1.0F);
+  std::vector<float> w = std::vector<float>(48, 1.0F);
   std::int64_t step = 7;
 
   // What the guess has saved as `name`.
