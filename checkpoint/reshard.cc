@@ -26,6 +26,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// What a chunk of 1 MiB takes in the widest dtype that can be cast to the narrowest.
+constexpr std::size_t kMostScratchBytes = std::size_t{4} << 20;
+
 /// Throws if the directory is a checkpoint's, or inside one: no checkpoint holds another, and
 /// what it holds never changes.
 void refuse_inside_checkpoint(const fs::path& root) {
@@ -50,10 +53,21 @@ SaveStats reshard(const BoxReader& source, const ReshardTarget& target, const Me
                   const SpecRules& rules, ReshardOptions options, std::string_view operation,
                   std::string resume_key = {}) {
   refuse_inside_checkpoint(target.root);
-  const std::span<const TensorInfo> tensors = source.tensors();
-  std::vector<Sharding> shardings = detail::new_shardings(tensors, mesh, rules, operation);
   // Not owned: the caller's, who waits for the save.
-  const std::shared_ptr<const BoxReader> reader(std::shared_ptr<void>(), &source);
+  std::shared_ptr<const BoxReader> reader(std::shared_ptr<void>(), &source);
+  if (!options.edits.empty()) {
+    std::size_t scratch_bytes = 0;  // of each thread
+    if (!options.edits.casts.empty()) {
+      const std::size_t threads = as_size(Executor::threads_for(options.threads));
+      const std::size_t budget = options.save.memory_budget_bytes;
+      scratch_bytes = std::min(budget / 8 / threads, kMostScratchBytes);
+      options.save.memory_budget_bytes =
+          std::max(budget - scratch_bytes * threads, std::min(budget, detail::kLeastBudgetBytes));
+    }
+    reader = std::make_shared<EditedTensors>(reader, options.edits, operation, scratch_bytes);
+  }
+  const std::span<const TensorInfo> tensors = reader->tensors();
+  std::vector<Sharding> shardings = detail::new_shardings(tensors, mesh, rules, operation);
   std::vector<TensorSource> sources;
   sources.reserve(tensors.size());
   for (std::size_t t = 0; t < tensors.size(); ++t) {
@@ -67,6 +81,20 @@ SaveStats reshard(const BoxReader& source, const ReshardTarget& target, const Me
   CheckpointManager manager = detail::Internals::manager(target.root, manager_options,
                                                          {.resume_key = std::move(resume_key)});
   return manager.save(target.step, std::move(sources), std::move(options.save));
+}
+
+/// Tells edits from others.
+std::string key_text(const TensorEdits& edits) {
+  std::string text;
+  for (const std::string& pattern : edits.select) text += fmt::format(" select {:?}", pattern);
+  for (const std::string& pattern : edits.exclude) text += fmt::format(" exclude {:?}", pattern);
+  for (const auto& [pattern, new_name] : edits.renames) {
+    text += fmt::format(" rename {:?} {:?}", pattern, new_name);
+  }
+  for (const auto& [pattern, dtype] : edits.casts) {
+    text += fmt::format(" cast {:?} {}", pattern, name(dtype));
+  }
+  return text;
 }
 
 /// How the host memory of a reshard is divided.
@@ -105,7 +133,8 @@ SaveStats reshard_checkpoint(const fs::path& source, const fs::path& target_root
                          .file_system = file_system};
   options.save.memory_budget_bytes = budget.save_bytes;
   options.save.user_json = checkpoint.manifest.user_json;
-  options.save.objects_json = checkpoint.manifest.objects_json;
+  options.save.objects_json =
+      options.edits.keeps_names() ? checkpoint.manifest.objects_json : std::string();
   const std::int64_t step = checkpoint.manifest.step;
   const std::string source_id = checkpoint.manifest.id;
   std::vector<TensorInfo> tensors = detail::tensor_infos(checkpoint);
@@ -115,9 +144,9 @@ SaveStats reshard_checkpoint(const fs::path& source, const fs::path& target_root
   // With one file there is nothing to be kept.
   std::string resume_key;
   if (options.save.writers * options.group.size() > 1) {
-    resume_key =
-        fmt::format("{} {} {} {} {} {}", source_id, name(options.save.codec), options.group.size(),
-                    options.save.processes_per_file, options.save.writers, mesh.to_string());
+    resume_key = fmt::format("{} {} {} {} {} {}{}", source_id, name(options.save.codec),
+                             options.group.size(), options.save.processes_per_file,
+                             options.save.writers, mesh.to_string(), key_text(options.edits));
   }
   return reshard(cached, {target_root, step}, mesh, rules, std::move(options),
                  "reshard " + source.string(), std::move(resume_key));
