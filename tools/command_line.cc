@@ -4,8 +4,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <charconv>
-#include <limits>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -13,7 +11,7 @@
 #include <vector>
 
 #include "commands/commands.h"
-#include "output.h"
+#include "options.h"
 #include "parse.h"
 #include "shardwise/shard/error.h"
 
@@ -52,60 +50,6 @@ CLI::App& add_command(CLI::App& app, const char* name, const char* description, 
   command.add_flag("--json", options.json, "Print one JSON object on stdout, for scripts");
   command.callback([&c, &options, run] { c.run = [&options, run] { return run(options); }; });
   return command;
-}
-
-/// Whole numbers of a range. CLI11's own check says in floating point what is allowed.
-CLI::Validator whole(std::int64_t least,
-                     std::int64_t most = std::numeric_limits<std::int64_t>::max()) {
-  const bool is_open = most == std::numeric_limits<std::int64_t>::max();
-  const std::string allowed =
-      is_open ? fmt::format("{} or more", least) : fmt::format("from {} to {}", least, most);
-  return {[least, most, allowed](const std::string& text) -> std::string {
-            std::int64_t value = 0;
-            const char* const end = text.data() + text.size();
-            const auto [last, error] = std::from_chars(text.data(), end, value);
-            if (error == std::errc() && last == end && least <= value && value <= most) return {};
-            return fmt::format("found \"{}\", needed a whole number, {}", text, allowed);
-          },
-          allowed};
-}
-
-/// Paths of file systems that are mounted here: a URL would be taken for a folder of an odd name.
-CLI::Validator local_path() {
-  return {[](const std::string& text) -> std::string {
-            if (text.find("://") == std::string::npos) return {};
-            return fmt::format(
-                "found the URL {}, needed a path of a file system that is mounted here", text);
-          },
-          ""};
-}
-
-void add_threads(CLI::App& command, int& threads) {
-  command.add_option("--threads", threads, "Workers; 0: as many as there are cores")
-      ->check(whole(0, 1024))
-      ->capture_default_str();
-}
-
-void add_size(CLI::App& command, const std::string& name, std::size_t& bytes, ByteRange allowed,
-              const std::string& description) {
-  command
-      .add_option_function<std::string>(
-          name,
-          [name, allowed, &bytes](const std::string& text) {
-            try {
-              bytes = parse_bytes(text, allowed);
-            } catch (const Error& error) {
-              throw CLI::ValidationError(name, error.what());
-            }
-          },
-          description)
-      ->type_name("SIZE");
-}
-
-void add_memory_budget(CLI::App& command, std::size_t& bytes) {
-  add_size(command, "--memory-budget", bytes, {std::size_t{8} << 20, std::size_t{1} << 50},
-           "Host memory beyond the tensors, in bytes or as 512M, 1.5GiB");
-  command.get_option("--memory-budget")->default_str(human_bytes(bytes));
 }
 
 void add_shards(CLI::App& app, Commands& c) {
@@ -236,6 +180,7 @@ void add_step_options(CLI::App& command, ReshardOptions& options) {
   command.add_option("--spec", options.rules,
                      "Rules NAME-PATTERN=SPEC, separated by \";\", or @FILE with one per line; "
                      "first match counts; other tensors keep their spec");
+  add_edits(command, options.edits);
   command.add_option("--codec", options.codec, "auto, zstd or none")->capture_default_str();
   command
       .add_option("--writers", options.writers,
@@ -259,7 +204,9 @@ void add_reshard(CLI::App& app, Commands& c) {
   CLI::App& reshard = add_command(
       app, "reshard",
       "Write a checkpoint again, cut over another mesh; under mpirun the processes divide the work",
-      "shardwise reshard runs/checkpoints converted --mesh data=2,model=3 --spec 'w1=-,model;*=-'",
+      "shardwise reshard runs/checkpoints converted --mesh data=2,model=3 --spec 'w1=-,model;*=-'\n"
+      "  shardwise reshard runs/checkpoints weights --mesh model=4 --select 'model.*' --rename "
+      "'model.*=*' --cast '*=bf16'",
       c, c.reshard, run_reshard);
   reshard.add_option("source", c.reshard.source, kCheckpoint)->check(local_path())->required();
   reshard.add_option("target", c.reshard.target, "Directory that gets the step")
@@ -290,7 +237,9 @@ void add_conversions(CLI::App& app, Commands& c) {
   CLI::App& exported = add_command(
       app, "export", "Write the tensors of a checkpoint as safetensors files",
       "shardwise export runs/checkpoints/step-00000400 model.safetensors --format safetensors\n"
-      "  shardwise export runs/checkpoints model/ --format safetensors --max-shard 5GB",
+      "  shardwise export runs/checkpoints model/ --format safetensors --max-shard 5GB\n"
+      "  shardwise export runs/checkpoints model/ --select 'model.*' --rename 'model.*=*' --cast "
+      "'*=bf16'",
       c, c.exported, run_export);
   exported.add_option("step", c.exported.source, kCheckpoint)->check(local_path())->required();
   exported.add_option("target", c.exported.target, "NAME.safetensors, or a folder")
@@ -299,6 +248,7 @@ void add_conversions(CLI::App& app, Commands& c) {
   exported.add_option("--format", c.exported.format, "safetensors")->capture_default_str();
   add_size(exported, "--max-shard", c.exported.max_shard_bytes, {1, std::size_t{1} << 50},
            "Most bytes of tensors in a file, as 5GB; else all are in one");
+  add_edits(exported, c.exported.edits);
   exported.add_flag("--replace", c.exported.replace,
                     "Where the target exists: replace it, if it holds nothing but safetensors");
   add_memory_budget(exported, c.exported.memory_budget_bytes);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "commands/commands.h"
+#include "shardwise/checkpoint/edits.h"
 #include "shardwise/checkpoint/read_options.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/shard/mesh.h"
@@ -43,6 +44,9 @@ auto words_of(std::string_view command, std::string_view option, const Read& rea
     throw BadUsage(std::string(command) + ": " + std::string(option) + ": " + error.what());
   }
 }
+
+/// What the edit options of a command mean. Throws BadUsage.
+TensorEdits parse_edits(std::string_view command, const EditOptions& options);
 
 /// What a file or folder of another format seems to be, and what reads it; empty if unknown.
 std::string foreign_format(const std::filesystem::path& path);

@@ -81,12 +81,18 @@ struct StatsOptions {
 };
 int run_stats(const StatsOptions& options);
 
+/// Which tensors are written, and how they change: patterns, PATTERN=NAME, PATTERN=DTYPE.
+struct EditOptions {
+  std::vector<std::string> select, exclude, renames, casts;
+};
+
 struct ReshardOptions {
   std::string source, target, mesh, devices, rules, codec = "zstd";
   std::int64_t writers = 1;
   int processes_per_file = 1;
   int threads = 0;
   std::size_t memory_budget_bytes = SaveOptions().memory_budget_bytes;
+  EditOptions edits;
   bool replace = false;
   bool json = false;
 };
@@ -104,6 +110,7 @@ struct ExportOptions {
   std::size_t max_shard_bytes = 0;  ///< 0: one file
   std::size_t memory_budget_bytes = SaveOptions().memory_budget_bytes;
   int threads = 0;
+  EditOptions edits;
   bool replace = false;
   bool json = false;
 };

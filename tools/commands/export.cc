@@ -19,9 +19,12 @@ ExportStats write_safetensors(const ExportOptions& options, const std::filesyste
   work.memory_budget_bytes = options.memory_budget_bytes;
   work.threads = options.threads;
   work.progress = line.function();
+  work.edits = parse_edits("export", options.edits);
   try {
     return export_safetensors(source, options.target, work);
   } catch (const Error& error) {
+    // The edits do not fit the tensors.
+    if (error.code() == ErrorCode::invalid_argument) throw BadUsage(error.what());
     if (error.code() != ErrorCode::already_exists || options.replace) throw;
     throw Error(error, fmt::format("{}; --replace replaces it", error.what()));
   }

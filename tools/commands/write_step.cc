@@ -42,6 +42,7 @@ StepWriting parse(const std::string& command, const ReshardOptions& options) {
   work.save.processes_per_file = options.processes_per_file;
   work.save.memory_budget_bytes = options.memory_budget_bytes;
   work.threads = options.threads;
+  work.edits = parse_edits(command, options.edits);
   const std::string rules = text_or_file(options.rules);
   try {
     work.save.codec = parse_codec(options.codec);
