@@ -8,6 +8,7 @@ from typing import Any, Callable, Iterator
 
 import jax
 
+from .._edits import Cast, Rename
 from .._errors import InvalidArgument
 from .._sources import MEMORY, Path
 from .._tensor import Checkpoint, aligned_empty, read_boxes
@@ -29,7 +30,8 @@ ANY = _Any()
 """In a target, for a leaf or for all below a node: what is there, as without a target."""
 
 
-def load(path: Path, target: Any = None, *, strict: bool = True, threads: int = 0, memory: int = MEMORY) -> Any:
+def load(path: Path, target: Any = None, *, strict: bool = True, rename: Rename | None = None, cast: Cast | None = None,
+         threads: int = 0, memory: int = MEMORY) -> Any:
     """The tree of a checkpoint. Without a target: arrays of numpy's (of PRNG keys their data), objects as they were
     saved; dict, list, tuple and None as they were, named tuples if their module is imported, else dicts of fields;
     of other classes dicts. Needs no devices. A checkpoint that was saved without a tree is a dict of names.
@@ -40,12 +42,14 @@ def load(path: Path, target: Any = None, *, strict: bool = True, threads: int = 
     a loader, or another object with state_dict() and load_state_dict(), which is given its state.
     A number of Python's and an array without dims stand for each other if the kind is the same and the value exact.
     A process reads what its own devices hold, each box once. strict=False: names that the target lacks are left out.
+    rename: new names of what is stored, by patterns, {"params/*": "*"}; without a target the tree is then a dict of names.
+    cast: dtypes of what is stored, "bf16" for all floats, or by patterns of the stored names.
 
-    Raises one InvalidArgument naming all that does not fit, before anything is read: names, shapes, dtypes (nothing is
-    ever cast), shapes that a sharding does not divide; also a target without leaves, with strict=False, too. NotFound,
+    Raises one InvalidArgument naming all that does not fit, before anything is read: names, shapes, dtypes (nothing else
+    is cast), shapes that a sharding does not divide; also a target without leaves, with strict=False, too. NotFound,
     Corrupt.
     """
-    with Checkpoint(path, threads=threads, memory=memory) as checkpoint:
+    with Checkpoint(path, threads=threads, memory=memory, rename=rename, cast=cast) as checkpoint:
         return restore(checkpoint, target, strict=strict)
 
 

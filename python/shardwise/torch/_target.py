@@ -27,13 +27,15 @@ _NOTHING = object()
 class Target:
     """Made, it has compared all names, dtypes and shapes; check() raises what does not fit; fill() reads."""
 
-    def __init__(self, checkpoint: Checkpoint, state: Mapping[str, Any], rank: int, strict: bool) -> None:
-        self.checkpoint, self.rank, self.strict = checkpoint, rank, strict
+    def __init__(self, checkpoint: Checkpoint, state: Mapping[str, Any], rank: int, strict: bool,
+                 skip_mismatched: bool = False) -> None:
+        self.checkpoint, self.rank, self.strict, self.skip_mismatched = checkpoint, rank, strict, skip_mismatched
         self.state = State(state)
         self._top = state
         self.wrong: list[str] = []
         self.missing: list[str] = []
         self.unused: list[str] = []
+        self.skipped: list[str] = []
         self.reads = TensorReads(checkpoint._reader)
         self.objects = 0
         self._used: set[str] = set()
@@ -98,7 +100,7 @@ class Target:
 
     def _nearest(self, name: str) -> str:
         near = difflib.get_close_matches(name, [*self.checkpoint, *self.checkpoint.objects, *{str(p[0]) for p in self._stored}], 1)
-        return f", nearest: {near[0]!r}" if near else ""
+        return f" (nearest: {near[0]!r})" if near else ""
 
     def _miss(self, path: Path) -> None:
         self.missing.append(named(path))
@@ -188,6 +190,9 @@ class Target:
         self._used.add(name)
         stored = self.checkpoint[name]
         expected = TORCH[stored.dtype_name] if stored_dtype is None else stored_dtype
+        if dtype == expected and tuple(shape) != stored.shape and self.skip_mismatched:
+            self.skipped.append(name)
+            return False
         if dtype != expected or tuple(shape) != stored.shape:
             self.wrong.append(f"{name!r} is {expected} {list(stored.shape)} there, {dtype} {list(shape)} here")
             return False
@@ -344,8 +349,10 @@ class Target:
         state: dict[Any, dict[Path, Any]] = {}
         for name, (_, key, *rest) in of_state.items():
             if key in match.numbers:
-                state.setdefault(key, {})[tuple(rest)] = self._of_parameter(name, path, optimizer, parameters[match.numbers[key]],
-                                                                            tuple(rest))
+                leaf = self._of_parameter(name, path, optimizer, parameters[match.numbers[key]], tuple(rest))
+                state.setdefault(key, {})[tuple(rest)] = leaf
+        # Of a parameter with another shape there is no state.
+        state = {key: leaves for key, leaves in state.items() if all(leaf is not _NOTHING for leaf in leaves.values())}
         packed = {match.numbers[key]: self._tree((*path, "state", key), leaves) for key, leaves in state.items()}
         unknown = set(range(len(parameters))) - set(match.numbers.values())
         packed.update({number: given["state"][number] for number in unknown if number in given["state"]})
@@ -374,6 +381,9 @@ class Target:
             return own
         if like and stored.shape != tuple(parameter.shape):
             self._used.add(name)
+            if self.skip_mismatched:
+                self.skipped.append(name)
+                return _NOTHING
             self.wrong.append(f"{name!r} is {list(stored.shape)} there, its parameter {list(parameter.shape)} here")
             return None
         if isinstance(parameter, DTensor) and stored.shape == tuple(parameter.shape) and stored.shape:
@@ -394,8 +404,9 @@ class Target:
             raise InvalidArgument(f"{where}: found none of the {len(asked)} names of the state ({_few(asked) or 'it is empty'}), needed "
                                   f"is at least one: there {f'are {of_checkpoint}' if there else 'is none'}")
         if self.strict and self.missing:
-            self.wrong.append(f"{len(self.missing)} names of the state are not there: {_few(self.missing)}"
-                              f"{self._nearest(self.missing[0])}")
+            few = [f"{name!r}{self._nearest(name)}" for name in self.missing[:10]]
+            self.wrong.append(f"{len(self.missing)} names of the state are not there: {', '.join(few)}"
+                              f"{', ...' if len(self.missing) > len(few) else ''}")
         self.unused = sorted(set(there) - self._used)
         if self.unused:
             text = f"{len(self.unused)} stored names are not in the state: {_few(self.unused)}"
