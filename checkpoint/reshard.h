@@ -100,4 +100,37 @@ SaveStats reshard_checkpoint(const std::filesystem::path& source,
                              const std::filesystem::path& target_root, const Mesh& mesh,
                              const SpecRules& rules, ReshardOptions options = {});
 
+/// What a reshard of a checkpoint would do.
+struct ReshardPlan {
+  std::int64_t step = 0;
+  std::size_t tensors = 0;         ///< that are written
+  std::size_t source_tensors = 0;  ///< that there are
+  std::size_t logical_bytes = 0;   ///< that are written
+
+  // Of the source, as one thread would read it; several may read a little more.
+  std::int64_t chunks = 0;        ///< that hold something that is wanted
+  std::int64_t decodes = 0;       ///< of them: more than `chunks` if some are decoded again
+  std::size_t read_bytes = 0;     ///< stored bytes
+  std::size_t decoded_bytes = 0;  ///< what they decode to
+  std::size_t needed_bytes = 0;   ///< of the elements that are wanted
+
+  std::int64_t files = 0;           ///< shard files that are written
+  std::int64_t file_chunks = 0;     ///< in them
+  std::size_t most_file_bytes = 0;  ///< an upper bound: if nothing shrinks
+
+  // Of the probe: some of the chunks, read, decoded and encoded, but not written. 0: there was
+  // none.
+  std::size_t probed_bytes = 0;  ///< logical
+  std::size_t probed_stored_bytes = 0;
+  double probe_seconds = 0;
+};
+
+/// What the second reshard_checkpoint() would do with the same arguments, for all processes. Writes
+/// nothing. Throws what that would throw before its first byte. The probe takes up to
+/// `probe_seconds`; 0: none.
+ReshardPlan plan_reshard(const std::filesystem::path& source,
+                         const std::filesystem::path& target_root, const Mesh& mesh,
+                         const SpecRules& rules, ReshardOptions options = {},
+                         double probe_seconds = 1);
+
 }  // namespace shardwise
