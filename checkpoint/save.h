@@ -137,6 +137,11 @@ struct SaveStats {
   double blocked_seconds = 0;  ///< how long the caller of save or save_async waited
   double total_seconds = 0;    ///< until it was committed; before older checkpoints are removed
 
+  /// Of a reshard that was interrupted: whole shard files of this process that this one went on
+  /// from.
+  std::int64_t kept_files = 0;
+  std::size_t kept_bytes = 0;
+
   /// Why older checkpoints that this one supersedes, or its own lease, could not be removed after
   /// the commit: up to five reasons, and how many more there are. The next save tries again. Empty
   /// if all went well.
