@@ -27,7 +27,7 @@ struct Commands {
   DiffOptions diff;
   CatOptions cat;
   StatsOptions stats;
-  ReshardOptions reshard;
+  CheckedReshardOptions reshard;
   ImportOptions imported;
   ExportOptions exported;
   BatchesOptions batches;
@@ -214,6 +214,16 @@ void add_reshard(CLI::App& app, Commands& c) {
       ->required();
   reshard.add_option("--mesh", c.reshard.mesh, "Mesh: data=2,model=3")->required();
   add_step_options(reshard, c.reshard);
+  CLI::Option* const dry_run = reshard.add_flag(
+      "--dry-run", c.reshard.dry_run,
+      "Write nothing; say what is read, how often chunks are decoded, memory, files, room and, "
+      "after "
+      "a probe of a second, time. Exit status 1: the disk may have too little room");
+  reshard
+      .add_flag("--verify", c.reshard.verify,
+                "Then compare every tensor of the target with the source; exit status 3 if one "
+                "differs")
+      ->excludes(dry_run);
 }
 
 void add_conversions(CLI::App& app, Commands& c) {

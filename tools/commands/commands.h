@@ -96,7 +96,12 @@ struct ReshardOptions {
   bool replace = false;
   bool json = false;
 };
-int run_reshard(const ReshardOptions& options);
+
+struct CheckedReshardOptions : ReshardOptions {
+  bool dry_run = false, verify = false;
+};
+/// Status 1 of a dry run: the target's disk may have too little room.
+int run_reshard(const CheckedReshardOptions& options);
 
 struct ImportOptions : ReshardOptions {
   ImportOptions() { mesh = "1"; }
