@@ -144,6 +144,47 @@ def test_torch_skips_what_has_another_shape(tmp_path):
     assert torch.equal(state[grown[1].weight]["exp_avg"], optimizer.state[module[1].weight]["exp_avg"])
 
 
+def test_torch_pads_and_slices_on_request(tmp_path):
+    torch = pytest.importorskip("torch")
+    import shardwise.torch as swt
+
+    def trained(words):
+        module = torch.nn.Sequential(torch.nn.Embedding(words, 4), torch.nn.Linear(4, 2))
+        optimizer = torch.optim.AdamW(module.parameters())
+        module(torch.arange(3)).sum().backward()
+        optimizer.step()
+        return module, optimizer
+
+    module, optimizer = trained(5)
+    swt.save(tmp_path / "x", {"model": module, "opt": optimizer})
+    grown = torch.nn.Sequential(torch.nn.Embedding(7, 4), torch.nn.Linear(4, 2))
+    kept = grown[0].weight.detach().clone()
+    fresh = torch.optim.AdamW(grown.parameters())
+    target = {"model": grown, "opt": fresh}
+    swt.load(tmp_path / "x", target, resize={"*0.weight*": "pad"})
+    assert torch.equal(grown[0].weight[:5], module[0].weight) and torch.equal(grown[0].weight[5:], kept[5:])
+    moment = fresh.state[grown[0].weight]["exp_avg"]
+    assert torch.equal(moment[:5], optimizer.state[module[0].weight]["exp_avg"]) and not moment[5:].any()
+
+    shrunk = torch.nn.Sequential(torch.nn.Embedding(3, 4), torch.nn.Linear(4, 2))
+    with pytest.raises(sw.InvalidArgument, match=r"\[5, 4\] there, .*\[3, 4\] here.*resize: 'model.0.\*' matches no tensor"):
+        swt.load(tmp_path / "x", {"model": shrunk}, unused="ignore", resize={"model.0.*": "pad"})
+    swt.load(tmp_path / "x", {"model": shrunk}, unused="ignore", resize={"model.0.*": "slice"})
+    assert torch.equal(shrunk[0].weight, module[0].weight[:3])
+    with torch.device("meta"):
+        meta = torch.nn.Sequential(torch.nn.Embedding(7, 4), torch.nn.Linear(4, 2))
+    with pytest.raises(sw.InvalidArgument, match="nothing that could pad it"):
+        swt.load(tmp_path / "x", {"model": meta}, unused="ignore", resize={"model.0.*": "pad"})
+    with pytest.raises(sw.InvalidArgument, match="resize"):
+        swt.load(tmp_path / "x", target, resize={"*": "grow"})
+    array = np.zeros((6, 4), np.float32)
+    swt.load(tmp_path / "x", {"model.0.weight": array}, unused="ignore", resize={"model.0.weight": "pad"})
+    assert np.array_equal(array[:5], module[0].weight.detach().numpy()) and not array[5:].any()
+    turned = np.zeros((6, 4), np.float32)[::-1]  # torch cannot show its layout
+    swt.load(tmp_path / "x", {"model.0.weight": turned}, unused="ignore", resize={"model.0.weight": "pad"})
+    assert np.array_equal(turned, array)
+
+
 def test_torch_names_the_nearest_of_all_that_is_missing(tmp_path):
     torch = pytest.importorskip("torch")
     import shardwise.torch as swt

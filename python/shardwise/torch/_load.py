@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -38,7 +38,7 @@ class Loaded(dict[str, Any]):
 
 def load(path: FilePath, state: Mapping[str, Any], *, strict: bool = True, unused: str | None = None,
          rename: Rename | None = None, cast: Cast | None = None, skip_mismatched: bool = False,
-         group: Group | None = None, threads: int = 0) -> Loaded:
+         resize: Mapping[str, Literal["pad", "slice"]] | None = None, group: Group | None = None, threads: int = 0) -> Loaded:
     """Restores a checkpoint into a state as save() takes it, on any number of processes.
 
     Tensors, DTensors and numpy arrays are filled in place, each process reading only what it holds; modules, optimizers and
@@ -49,16 +49,19 @@ def load(path: FilePath, state: Mapping[str, Any], *, strict: bool = True, unuse
     Every name, dtype and shape that does not fit is in one InvalidArgument, before anything is changed. rename: new names of
     what is stored, by patterns, {"model.module.*": "model.*"}. cast: dtypes of what is stored, "bf16" for all floats, or by
     patterns of the stored names; else nothing is cast. skip_mismatched=True leaves tensors of another shape as they are: they
-    are in `skipped`.
+    are in `skipped`. resize: tensors that have grown or shrunk, by patterns of their names: "pad" fills the beginning of a larger
+    one and leaves the rest as it is (of an optimizer's state: zeros), "slice" takes the beginning of what is stored.
     strict=False leaves what the checkpoint has not as it is, and warns of what is not there at all; a load that finds
     nothing is an error. unused: what becomes of stored names that the state has not: "error" (the default if strict),
     "warn" or "ignore". What a load_state_dict() raises, or damage of the stored bytes, comes when tensors are filled.
     """
     unused = unused or ("error" if strict else "ignore")
     check_choice("unused", unused, ("error", "warn", "ignore"))
+    for how in (resize or {}).values():
+        check_choice("resize", how, ("pad", "slice"))
     rank = (auto() if group is None else group).rank
     with Checkpoint(path, threads=threads, rename=rename, cast=cast) as checkpoint:
-        target = Target(checkpoint, state, rank, strict, skip_mismatched)
+        target = Target(checkpoint, state, rank, strict, skip_mismatched, resize)
         target.check(unused)
         loaded = Loaded(target.fill())
         loaded.tensors, loaded.objects, loaded.bytes = target.tensors, target.objects, target.reads.bytes

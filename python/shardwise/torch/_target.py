@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import fnmatch
 import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -28,8 +29,10 @@ class Target:
     """Made, it has compared all names, dtypes and shapes; check() raises what does not fit; fill() reads."""
 
     def __init__(self, checkpoint: Checkpoint, state: Mapping[str, Any], rank: int, strict: bool,
-                 skip_mismatched: bool = False) -> None:
+                 skip_mismatched: bool = False, resize: Mapping[str, str] | None = None) -> None:
         self.checkpoint, self.rank, self.strict, self.skip_mismatched = checkpoint, rank, strict, skip_mismatched
+        self._resize = dict(resize or {})
+        self._unresized = set(self._resize)
         self.state = State(state)
         self._top = state
         self.wrong: list[str] = []
@@ -190,12 +193,27 @@ class Target:
         self._used.add(name)
         stored = self.checkpoint[name]
         expected = TORCH[stored.dtype_name] if stored_dtype is None else stored_dtype
-        if dtype == expected and tuple(shape) != stored.shape and self.skip_mismatched:
-            self.skipped.append(name)
-            return False
+        if dtype == expected and tuple(shape) != stored.shape:
+            if self._may_resize(name, tuple(shape)):
+                return True
+            if self.skip_mismatched:
+                self.skipped.append(name)
+                return False
         if dtype != expected or tuple(shape) != stored.shape:
             self.wrong.append(f"{name!r} is {expected} {list(stored.shape)} there, {dtype} {list(shape)} here")
             return False
+        return True
+
+    def _may_resize(self, name: str, shape: tuple[int, ...]) -> bool:
+        """Whether what is stored is to fill the beginning of something larger, or its beginning something smaller."""
+        pattern = next((pattern for pattern in self._resize if fnmatch.fnmatchcase(name, pattern)), None)
+        stored = self.checkpoint[name].shape
+        if pattern is None or len(stored) != len(shape):
+            return False
+        smaller, larger = (stored, shape) if self._resize[pattern] == "pad" else (shape, stored)
+        if any(a > b for a, b in zip(smaller, larger)):
+            return False
+        self._unresized.discard(pattern)
         return True
 
     def _fill(self, name: str, target: torch.Tensor) -> None:
@@ -275,6 +293,8 @@ class Target:
         if name is None or name not in self.checkpoint:
             self.wrong.append(f"{named(place)!r} is on the meta device, and there is no such tensor that could fill it")
         elif self._fits(name, leaf.dtype, leaf.shape):
+            if any(a < b for a, b in zip(self.checkpoint[name].shape, leaf.shape)):
+                self.wrong.append(f"{named(place)!r} is on the meta device, where there is nothing that could pad it")
             self._later.append((name, place))
 
     def _names_in_module(self, path: Path, places: Iterable[Path]) -> dict[Path, str]:
@@ -381,6 +401,10 @@ class Target:
             return own
         if like and stored.shape != tuple(parameter.shape):
             self._used.add(name)
+            if self._may_resize(name, tuple(parameter.shape)):
+                made = torch.zeros_like(parameter, dtype=TORCH[stored.dtype_name], requires_grad=False)
+                self._fill(name, made)
+                return made
             if self.skip_mismatched:
                 self.skipped.append(name)
                 return _NOTHING
@@ -407,6 +431,8 @@ class Target:
             few = [f"{name!r}{self._nearest(name)}" for name in self.missing[:10]]
             self.wrong.append(f"{len(self.missing)} names of the state are not there: {', '.join(few)}"
                               f"{', ...' if len(self.missing) > len(few) else ''}")
+        if self._unresized:
+            self.wrong.append(f"resize: {', '.join(map(repr, sorted(self._unresized)))} matches no tensor of another shape that it allows")
         self.unused = sorted(set(there) - self._used)
         if self.unused:
             text = f"{len(self.unused)} stored names are not in the state: {_few(self.unused)}"
@@ -435,7 +461,8 @@ class Target:
             self._read(name, target)
         self.reads.run()
         for array, filled in self._copies:
-            array[...] = filled
+            common = tuple(map(slice, map(min, array.shape, filled.shape)))
+            array[common] = filled[common]
         for path, value in self.state.stateful.items():
             if self._inner[path] is not None:
                 self._give(value, self._inner[path])
@@ -450,7 +477,9 @@ class Target:
         shards = (self._layouts.of(target, name).shards if isinstance(target, DTensor)
                   else [Shard((0,) * target.ndim, target.detach())])
         for shard in shards:
-            self.reads.add(stored.number, shard.begin, shard.local.detach(), dtype)
+            held = [min(extent, there - begin) for extent, there, begin in zip(shard.local.shape, stored.shape, shard.begin)]
+            if all(extent > 0 for extent in held):
+                self.reads.add(stored.number, shard.begin, shard.local.detach()[tuple(map(slice, held))], dtype)
 
     def _give(self, value: Any, filled: Any) -> None:
         if isinstance(value, torch.optim.Optimizer) and self._is_of_fsdp1(value):
