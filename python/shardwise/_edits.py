@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -44,6 +44,15 @@ def _dtype_name(pattern: str, dtype: Any) -> str:
     except TypeError:
         pass
     raise InvalidArgument(f"cast of {pattern!r} is {dtype!r}, needed is a dtype, as 'bf16'")
+
+
+def edits_of(names: str | Iterable[str] | None, rename: Rename | None, cast: Cast | None) -> tuple[
+        list[str], list[tuple[str, str]], list[tuple[str, str]]]:
+    """As the core takes them. names: patterns; None: all."""
+    patterns = [] if names is None else [names] if isinstance(names, str) else list(names)
+    if names is not None and not patterns:
+        raise InvalidArgument("names is empty, needed is a pattern, or None for all")
+    return patterns, renames_of(rename), casts_of(cast)
 
 
 def renamed_document(document: Mapping[str, Any], new: Mapping[str, str]) -> dict[str, Any]:

@@ -102,9 +102,6 @@ class Interruptible {
   Interruptible& operator=(const Interruptible&) = delete;
 };
 
-/// Rules: a pattern, and a name or dtype.
-using Pairs = std::vector<std::tuple<std::string, std::string>>;
-
 class Reader {
  public:
   Reader(const std::string& path, bool pin, int threads, std::size_t memory) : memory_(memory) {
@@ -157,11 +154,7 @@ class Reader {
   /// From now on numbers are those of `names`. Gives the new name and dtype of each.
   std::vector<std::tuple<std::string, std::string>> edit(const std::vector<NamedNumber>& names,
                                                          const Pairs& renames, const Pairs& casts) {
-    TensorEdits edits;
-    for (const auto& [pattern, name] : renames) edits.renames.push_back({pattern, name});
-    for (const auto& [pattern, dtype] : casts) {
-      edits.casts.push_back({pattern, parse_dtype(dtype)});
-    }
+    const TensorEdits edits = edits_of({{}, renames, casts});
     auto edited = std::make_shared<Edited>();
     edited->named = std::make_shared<const NamedTensors>(get(), names);
     edited->tensors = std::make_shared<const EditedTensors>(

@@ -1,5 +1,8 @@
 """Names, new names and dtypes of what is read: open, load, and the loads of torch and JAX."""
 
+import pathlib
+import subprocess
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -68,6 +71,50 @@ def test_what_does_not_fit_is_one_error(step):
     for cast in (5, {"*": None}, "f33"):
         with pytest.raises(sw.InvalidArgument):
             sw.load(step, cast=cast)
+
+
+def test_reshard_import_and_export_take_the_same(tmp_path):
+    with sw.CheckpointManager(tmp_path / "run") as manager:
+        manager.save(3, {"model.w": np.float32([[1, 2]]), "model.ids": np.int32([4]), "opt.m": np.float64([5]), "note": "x"})
+        step = manager.step(3)
+    how = {"names": "model.*", "rename": {"model.*": "*"}, "cast": "bf16"}
+    expected = {"w": [[1, 2]], "ids": [4]}
+
+    def check(path):
+        loaded = sw.load(path)
+        assert {name: array.astype(float).tolist() for name, array in loaded.items()} == expected
+        assert loaded["w"].dtype == ml_dtypes.bfloat16 and loaded["ids"].dtype == np.int32
+
+    check(sw.reshard(step, tmp_path / "out", mesh="a=2", rules="w=-,a", **how))
+    sw.export_safetensors(step, tmp_path / "w.safetensors", **how)
+    check(sw.import_safetensors(tmp_path / "w.safetensors", tmp_path / "again"))
+    sw.export_safetensors(step, tmp_path / "all.safetensors")
+    check(sw.import_safetensors(tmp_path / "all.safetensors", tmp_path / "edited", **how))
+    for call in (lambda: sw.reshard(step, tmp_path / "no", mesh="1", names=["modle.w"]),
+                 lambda: sw.export_safetensors(step, tmp_path / "no", names="modle.w"),
+                 lambda: sw.import_safetensors(tmp_path / "all.safetensors", tmp_path / "no", names="modle.w")):
+        with pytest.raises(sw.InvalidArgument, match='select "modle.w" matches none of 3 tensors, nearest: "model.w"'):
+            call()
+    with pytest.raises(sw.InvalidArgument, match="names is empty"):
+        sw.reshard(step, tmp_path / "no", mesh="1", names=[])
+    assert sw.load(sw.reshard(step, tmp_path / "cast", mesh="1", rules="*=-", cast="f32"))["note"] == "x"
+
+
+def test_the_command_says_that_objects_are_left_out(tmp_path):
+    command = pathlib.Path(sw.__file__).parents[3] / "tools" / "shardwise"
+    if not command.exists():
+        pytest.skip(f"{command} is not built")
+    with sw.CheckpointManager(tmp_path / "run") as manager:
+        manager.save(3, {"w": np.float32([1, 2]), "note": "x"})
+
+    def reshard(target, *more):
+        done = subprocess.run([command, "reshard", tmp_path / "run", tmp_path / target, "--mesh", "1", *more], text=True,
+                              capture_output=True, check=True)
+        return done.stderr, sw.open(tmp_path / target / "step-00000003").objects
+
+    assert reshard("cast", "--cast", "*=bf16") == ("", {"note": "x"})
+    assert reshard("renamed", "--rename", "w=v") == (
+        "left out: objects that were saved beside the tensors, because the edits change which names there are\n", {})
 
 
 def test_trees_stay_unless_names_change(tmp_path):
@@ -212,3 +259,8 @@ def test_jax_loads_under_new_names_and_as_other_dtypes(tmp_path):
     assert cast["params"]["w"].dtype == np.float16
     with pytest.raises(sw.InvalidArgument, match="'params/w' is not in the checkpoint, nearest 'parms/w'"):
         swj.load(tmp_path / "x", {"params": {"w": np.zeros(2, np.float32)}}, rename={"params/*": "parms/*"}, strict=False)
+    grown = {"params": {"w": np.zeros(3, np.float32), "b": np.zeros(1, np.float32)}}
+    with pytest.raises(sw.InvalidArgument, match=r"'params/w' is float32 \[2\], the target float32 \[3\]"):
+        swj.load(tmp_path / "x", grown, strict=False)
+    loaded = swj.load(tmp_path / "x", grown, strict=False, skip_mismatched=True)
+    assert loaded["params"]["w"] is grown["params"]["w"] and loaded["params"]["b"].tolist() == [3]
