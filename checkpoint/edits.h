@@ -58,8 +58,10 @@ struct TensorEdits {
 ///
 /// Thread-safe.
 ///
-///   export_safetensors(EditedTensors(std::make_shared<CheckpointReader>(step), edits),
-///   "w.safetensors");
+///   const EditedTensors edited(std::make_shared<CheckpointReader>("root/step-00000001"),
+///                              {.renames = {{"w", "v"}}, .casts = {{"w", DType::bf16}}});
+///   edited.tensors()[0].name;   // "v"
+///   edited.tensors()[0].dtype;  // bf16
 class EditedTensors final : public BoxReader {
  public:
   /// Throws one invalid_argument for all that does not fit: rules that match nothing, with the

@@ -15,6 +15,13 @@ int run_reshard(const CheckedReshardOptions& options) {
   if (options.dry_run) return show_reshard_plan(options);
   const auto find_source = [&options] { return resolve_checkpoint(options.source); };
   const auto write = [&options](const std::filesystem::path& source, const StepWriting& writing) {
+    if (!writing.options.edits.keeps_names() && writing.options.group.rank() == 0 &&
+        !CheckpointReader(source, {.pin = false}).objects_json().empty()) {
+      print_note(
+          "left out: objects that were saved beside the tensors, because the edits change which "
+          "names "
+          "there are");
+    }
     return reshard_checkpoint(source, options.target, writing.mesh, writing.rules, writing.options);
   };
   if (!options.verify) return write_step("reshard", options, find_source, write);
