@@ -13,6 +13,7 @@
 #include "shardwise/checkpoint/box_reader.h"
 #include "shardwise/checkpoint/read_options.h"
 #include "shardwise/checkpoint/save.h"
+#include "shardwise/checkpoint/steps.h"
 #include "shardwise/runtime/sharded_array.h"
 #include "shardwise/shard/error.h"
 

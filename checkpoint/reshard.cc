@@ -12,8 +12,11 @@
 #include "shardwise/checkpoint/detail/read/chunk_reader.h"
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
 #include "shardwise/checkpoint/detail/reshard/new_shardings.h"
+#include "shardwise/checkpoint/detail/reshard/reshard_costs.h"
 #include "shardwise/checkpoint/detail/root/names.h"
 #include "shardwise/checkpoint/detail/root/pin.h"
+#include "shardwise/checkpoint/detail/root/root.h"
+#include "shardwise/checkpoint/detail/write/save_plan.h"
 #include "shardwise/checkpoint/detail/write/staging.h"
 #include "shardwise/checkpoint/manager.h"
 #include "shardwise/checkpoint/read_options.h"
@@ -25,6 +28,9 @@ namespace shardwise {
 namespace {
 
 namespace fs = std::filesystem;
+
+// What a chunk of 1 MiB takes in the widest dtype that can be cast to the narrowest.
+constexpr std::size_t kMostScratchBytes = std::size_t{4} << 20;
 
 /// Throws if the directory is a checkpoint's, or inside one: no checkpoint holds another, and
 /// what it holds never changes.
@@ -46,19 +52,46 @@ void refuse_inside_checkpoint(const fs::path& root) {
   }
 }
 
+/// Tensors that are going to be saved, and the reader that has the edits, if there are any.
+struct Edited {
+  std::vector<TensorSource> sources;
+  std::shared_ptr<const EditedTensors> reader;
+};
+
+/// Takes memory for casts from the budget of the save.
+Edited edited_sources(const BoxReader& source, const Mesh& mesh, const SpecRules& rules,
+                      ReshardOptions& options, std::string_view operation) {
+  Edited edited;
+  // Not owned: the caller's, who waits for the save.
+  std::shared_ptr<const BoxReader> reader(std::shared_ptr<void>(), &source);
+  if (!options.edits.empty()) {
+    std::size_t scratch_bytes = 0;  // of each thread
+    if (!options.edits.casts.empty()) {
+      const std::size_t threads = as_size(Executor::threads_for(options.threads));
+      const std::size_t budget = options.save.memory_budget_bytes;
+      scratch_bytes = std::min(budget / 8 / threads, kMostScratchBytes);
+      options.save.memory_budget_bytes =
+          std::max(budget - scratch_bytes * threads, std::min(budget, detail::kLeastBudgetBytes));
+    }
+    edited.reader =
+        std::make_shared<const EditedTensors>(reader, options.edits, operation, scratch_bytes);
+    reader = edited.reader;
+  }
+  const std::span<const TensorInfo> tensors = reader->tensors();
+  std::vector<Sharding> shardings = detail::new_shardings(tensors, mesh, rules, operation);
+  edited.sources.reserve(tensors.size());
+  for (std::size_t t = 0; t < tensors.size(); ++t) {
+    edited.sources.push_back({tensors[t].name, reader, t, std::move(shardings[t])});
+  }
+  return edited;
+}
+
 SaveStats reshard(const BoxReader& source, const ReshardTarget& target, const Mesh& mesh,
                   const SpecRules& rules, ReshardOptions options, std::string_view operation,
                   std::string resume_key = {}) {
   refuse_inside_checkpoint(target.root);
-  const std::span<const TensorInfo> tensors = source.tensors();
-  std::vector<Sharding> shardings = detail::new_shardings(tensors, mesh, rules, operation);
-  // Not owned: the caller's, who waits for the save.
-  const std::shared_ptr<const BoxReader> reader(std::shared_ptr<void>(), &source);
-  std::vector<TensorSource> sources;
-  sources.reserve(tensors.size());
-  for (std::size_t t = 0; t < tensors.size(); ++t) {
-    sources.push_back({tensors[t].name, reader, t, std::move(shardings[t])});
-  }
+  std::vector<TensorSource> sources =
+      edited_sources(source, mesh, rules, options, operation).sources;
   ManagerOptions manager_options;
   manager_options.threads = options.threads;
   manager_options.group = options.group;
@@ -67,6 +100,32 @@ SaveStats reshard(const BoxReader& source, const ReshardTarget& target, const Me
   CheckpointManager manager = detail::Internals::manager(target.root, manager_options,
                                                          {.resume_key = std::move(resume_key)});
   return manager.save(target.step, std::move(sources), std::move(options.save));
+}
+
+/// As the save would: throws already_exists.
+void refuse_existing(FileSystem& file_system, const ReshardTarget& target) {
+  std::error_code ignored;
+  if (!fs::exists(target.root, ignored)) return;
+  for (const detail::StepName& name : detail::committed_names(file_system, target.root)) {
+    if (name.step != target.step) continue;
+    throw Error(ErrorCode::already_exists,
+                fmt::format("save step {}: {} is already there", target.step,
+                            (fs::absolute(target.root) / to_string(name)).string()));
+  }
+}
+
+/// Tells edits from others.
+std::string key_text(const TensorEdits& edits) {
+  std::string text;
+  for (const std::string& pattern : edits.select) text += fmt::format(" select {:?}", pattern);
+  for (const std::string& pattern : edits.exclude) text += fmt::format(" exclude {:?}", pattern);
+  for (const auto& [pattern, new_name] : edits.renames) {
+    text += fmt::format(" rename {:?} {:?}", pattern, new_name);
+  }
+  for (const auto& [pattern, dtype] : edits.casts) {
+    text += fmt::format(" cast {:?} {}", pattern, name(dtype));
+  }
+  return text;
 }
 
 /// How the host memory of a reshard is divided.
@@ -92,35 +151,123 @@ SaveStats reshard_checkpoint(const BoxReader& source, const ReshardTarget& targe
   return reshard(source, target, mesh, rules, std::move(options), "reshard");
 }
 
+namespace {
+
+/// A checkpoint that is going to be written again, and the options of that.
+class Source {
+ public:
+  Source(const fs::path& path, ReshardOptions& options)
+      : file_system_(options.file_system ? options.file_system : posix_file_system()),
+        pin_(*file_system_, path),  // it may be read for long
+        checkpoint_(detail::open_checkpoint(*file_system_, path)) {
+    options.threads = Executor::threads_for(options.threads);
+    const Budget budget = divide(options.save.memory_budget_bytes, options.threads);
+    options.save.memory_budget_bytes = budget.save_bytes;
+    options.save.user_json = checkpoint_.manifest.user_json;
+    options.save.objects_json =
+        options.edits.keeps_names() ? checkpoint_.manifest.objects_json : std::string();
+    step_ = checkpoint_.manifest.step;
+    id_ = checkpoint_.manifest.id;
+    std::vector<TensorInfo> tensors = detail::tensor_infos(checkpoint_);
+    const ReadOptions read{.memory_budget_bytes = budget.read_bytes,
+                           .threads = options.threads,
+                           .file_system = file_system_};
+    chunks_ = std::make_unique<detail::ChunkReader>(std::move(checkpoint_), read);
+    cache_bytes_ = budget.cache_bytes;
+    reader_ = std::make_unique<detail::CachedReader>(*chunks_, std::move(tensors), cache_bytes_);
+  }
+
+  FileSystem& file_system() const { return *file_system_; }
+  std::int64_t step() const { return step_; }
+  const std::string& id() const { return id_; }
+  std::size_t cache_bytes() const { return cache_bytes_; }
+  detail::ChunkReader& chunks() const { return *chunks_; }
+  const BoxReader& reader() const { return *reader_; }
+
+ private:
+  const std::shared_ptr<FileSystem> file_system_;
+  const detail::Pin pin_;
+  detail::StoredCheckpoint checkpoint_;  // until chunks_ has it
+  std::int64_t step_ = 0;
+  std::string id_;
+  std::size_t cache_bytes_ = 0;
+  std::unique_ptr<detail::ChunkReader> chunks_;
+  std::unique_ptr<detail::CachedReader> reader_;
+};
+
+/// Throws what the sources throw.
+detail::SavePlan planned(std::vector<TensorSource> sources, Codec codec, const Executor& executor,
+                         const detail::WriterMap& writer_map, std::int64_t writers) {
+  try {
+    return detail::plan_save(std::move(sources), codec, executor, writer_map, {0, writers});
+  } catch (const detail::CallerError& e) {
+    std::rethrow_exception(e.cause);
+  }
+}
+
+}  // namespace
+
 SaveStats reshard_checkpoint(const fs::path& source, const fs::path& target_root, const Mesh& mesh,
                              const SpecRules& rules, ReshardOptions options) {
-  const auto file_system = options.file_system ? options.file_system : posix_file_system();
-  const detail::Pin pin(*file_system, source);  // it may be read for long
-  detail::StoredCheckpoint checkpoint = detail::open_checkpoint(*file_system, source);
-
-  options.threads = Executor::threads_for(options.threads);
-  const Budget budget = divide(options.save.memory_budget_bytes, options.threads);
-  const ReadOptions read{.memory_budget_bytes = budget.read_bytes,
-                         .threads = options.threads,
-                         .file_system = file_system};
-  options.save.memory_budget_bytes = budget.save_bytes;
-  options.save.user_json = checkpoint.manifest.user_json;
-  options.save.objects_json = checkpoint.manifest.objects_json;
-  const std::int64_t step = checkpoint.manifest.step;
-  const std::string source_id = checkpoint.manifest.id;
-  std::vector<TensorInfo> tensors = detail::tensor_infos(checkpoint);
-  detail::ChunkReader chunks(std::move(checkpoint), read);
-  const detail::CachedReader cached(chunks, std::move(tensors), budget.cache_bytes);
-
+  const Source checkpoint(source, options);
   // With one file there is nothing to be kept.
   std::string resume_key;
   if (options.save.writers * options.group.size() > 1) {
-    resume_key =
-        fmt::format("{} {} {} {} {} {}", source_id, name(options.save.codec), options.group.size(),
-                    options.save.processes_per_file, options.save.writers, mesh.to_string());
+    resume_key = fmt::format("{} {} {} {} {} {}{}", checkpoint.id(), name(options.save.codec),
+                             options.group.size(), options.save.processes_per_file,
+                             options.save.writers, mesh.to_string(), key_text(options.edits));
   }
-  return reshard(cached, {target_root, step}, mesh, rules, std::move(options),
-                 "reshard " + source.string(), std::move(resume_key));
+  return reshard(checkpoint.reader(), {target_root, checkpoint.step()}, mesh, rules,
+                 std::move(options), "reshard " + source.string(), std::move(resume_key));
+}
+
+ReshardPlan plan_reshard(const fs::path& source, const fs::path& target_root, const Mesh& mesh,
+                         const SpecRules& rules, ReshardOptions options, double probe_seconds) {
+  const Source checkpoint(source, options);
+  refuse_inside_checkpoint(target_root);
+  Edited edited =
+      edited_sources(checkpoint.reader(), mesh, rules, options, "reshard " + source.string());
+  detail::check_sources(edited.sources);
+  if (options.save.existing == Existing::fail) {
+    refuse_existing(checkpoint.file_system(), {target_root, checkpoint.step()});
+  }
+  const std::int64_t processes =
+      std::max(options.group.size() / options.save.processes_per_file, 1);
+  const std::int64_t writers = options.save.writers * processes;
+  const Executor executor(options.threads);
+  const detail::WriterMap writer_map =
+      detail::writers_for(edited.sources, writers, detail::last_device(mesh) + 1);
+  const detail::SavePlan plan =
+      planned(std::move(edited.sources), options.save.codec, executor, writer_map, writers);
+  const std::vector<detail::ChunkLayout> files =
+      detail::ChunkLayout::of_files(plan.tensors, std::ssize(plan.files));
+  for (const detail::ChunkLayout& file : files) {
+    detail::staging_sizes(options.save.memory_budget_bytes, options.threads, file.most_bytes());
+  }
+  const auto number_of = [&edited](const TensorSource& tensor) {
+    return edited.reader ? edited.reader->source_number(tensor.tensor) : tensor.tensor;
+  };
+  const detail::ReadCosts costs = detail::costs_of_reading(checkpoint.chunks(), plan, files,
+                                                           number_of, checkpoint.cache_bytes());
+  detail::Probe probe;
+  if (probe_seconds > 0) {
+    probe = detail::probe_chunks(plan, files, options.threads, probe_seconds);
+  }
+  return {.step = checkpoint.step(),
+          .tensors = plan.tensors.size(),
+          .source_tensors = checkpoint.reader().tensors().size(),
+          .logical_bytes = plan.logical_bytes,
+          .chunks = costs.chunks,
+          .decodes = costs.decodes,
+          .read_bytes = costs.stored_bytes,
+          .decoded_bytes = costs.decoded_bytes,
+          .needed_bytes = costs.needed_bytes,
+          .files = std::ssize(plan.files),
+          .file_chunks = plan.chunks,
+          .most_file_bytes = detail::most_file_bytes(plan, files),
+          .probed_bytes = probe.bytes,
+          .probed_stored_bytes = probe.stored_bytes,
+          .probe_seconds = probe.seconds};
 }
 
 }  // namespace shardwise

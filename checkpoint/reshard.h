@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "shardwise/checkpoint/box_reader.h"
+#include "shardwise/checkpoint/edits.h"
 #include "shardwise/checkpoint/save.h"
 #include "shardwise/runtime/process/process_group.h"
 #include "shardwise/shard/error.h"
@@ -59,8 +60,11 @@ struct ReshardOptions {
   /// memory_budget_bytes is of all, reading a checkpoint included; what the process takes beside it
   /// (threads, tables of tensors and chunks) stays below 64 MiB with up to 16 threads and some
   /// thousand tensors. user_json and objects_json are ignored if the source is a checkpoint: its
-  /// own are kept.
+  /// own are kept, but objects_json, which may speak of names, only if all tensors keep theirs.
   SaveOptions save = {};
+
+  /// Which tensors are written, under which names and as which dtypes.
+  TensorEdits edits = {};
 
   int threads = 0;  ///< that read, and that write; 0: as many as the machine has cores
 
@@ -79,13 +83,14 @@ struct ReshardTarget {
   std::int64_t step = 0;
 };
 
-/// Writes all tensors of `source` as a checkpoint, cut over `mesh`; streams, within the memory
-/// budget, whatever the tensors' sizes. Tensors that no rule matches keep the spec and policy that
-/// the source says they had, and are not cut if it says none; a rule's spec is cut by ceil
-/// blocks. Before any data is read, throws one invalid_argument for all mismatches between specs
-/// and mesh, and all rules that match no tensor, grouped by fault; and one if the target is
-/// inside a checkpoint's directory. Throws as CheckpointManager does, and what the source throws;
-/// then nothing new is listed in the target.
+/// Writes the tensors of `source` as a checkpoint, cut over `mesh`; streams, within the memory
+/// budget, whatever the tensors' sizes. Rules see the names that the edits give. Tensors that no
+/// rule matches keep the spec and policy that the source says they had, and are not cut if it says
+/// none; a rule's spec is cut by ceil blocks. Before any data is read, throws one invalid_argument
+/// for all edits that do not fit; or one for all mismatches between specs and mesh, and all rules
+/// that match no tensor, grouped by fault; and one if the target is inside a checkpoint's
+/// directory. Throws as CheckpointManager does, and what the source throws; then nothing new is
+/// listed in the target.
 SaveStats reshard_checkpoint(const BoxReader& source, const ReshardTarget& target, const Mesh& mesh,
                              const SpecRules& rules, ReshardOptions options = {});
 
@@ -94,5 +99,38 @@ SaveStats reshard_checkpoint(const BoxReader& source, const ReshardTarget& targe
 SaveStats reshard_checkpoint(const std::filesystem::path& source,
                              const std::filesystem::path& target_root, const Mesh& mesh,
                              const SpecRules& rules, ReshardOptions options = {});
+
+/// What a reshard of a checkpoint would do.
+struct ReshardPlan {
+  std::int64_t step = 0;
+  std::size_t tensors = 0;         ///< that are written
+  std::size_t source_tensors = 0;  ///< that there are
+  std::size_t logical_bytes = 0;   ///< that are written
+
+  // Of the source, as one thread would read it; several may read a little more.
+  std::int64_t chunks = 0;        ///< that hold something that is wanted
+  std::int64_t decodes = 0;       ///< of them: more than `chunks` if some are decoded again
+  std::size_t read_bytes = 0;     ///< stored bytes
+  std::size_t decoded_bytes = 0;  ///< what they decode to
+  std::size_t needed_bytes = 0;   ///< of the elements that are wanted
+
+  std::int64_t files = 0;           ///< shard files that are written
+  std::int64_t file_chunks = 0;     ///< in them
+  std::size_t most_file_bytes = 0;  ///< an upper bound: if nothing shrinks
+
+  // Of the probe: some of the chunks, read, decoded and encoded, but not written. 0: there was
+  // none.
+  std::size_t probed_bytes = 0;  ///< logical
+  std::size_t probed_stored_bytes = 0;
+  double probe_seconds = 0;
+};
+
+/// What the second reshard_checkpoint() would do with the same arguments, for all processes. Writes
+/// nothing. Throws what that would throw before its first byte. The probe takes up to
+/// `probe_seconds`; 0: none.
+ReshardPlan plan_reshard(const std::filesystem::path& source,
+                         const std::filesystem::path& target_root, const Mesh& mesh,
+                         const SpecRules& rules, ReshardOptions options = {},
+                         double probe_seconds = 1);
 
 }  // namespace shardwise

@@ -205,8 +205,9 @@ struct SaveOptions {
 struct SaveStats {
   std::filesystem::path directory;
 
-  /// Nothing was written: Existing::skip found the step there, in `directory`; or a save was under way
-  /// (ManagerOptions::when_busy), and `directory` is empty. What is below is 0, but for the seconds.
+  /// Nothing was written: Existing::skip found the step there, in `directory`; or a save was under
+  /// way (ManagerOptions::when_busy), and `directory` is empty. What is below is 0, but for the
+  /// seconds.
   bool skipped = false;
 
   std::size_t logical_bytes = 0;
@@ -215,6 +216,11 @@ struct SaveStats {
   std::int64_t chunks = 0;
   double blocked_seconds = 0;  ///< how long the caller of save or save_async waited
   double total_seconds = 0;    ///< until it was committed; before older checkpoints are removed
+
+  /// Of a reshard that was interrupted: whole shard files of this process that this one went on
+  /// from.
+  std::int64_t kept_files = 0;
+  std::size_t kept_bytes = 0;
 
   /// Why older checkpoints that this one supersedes, or its own lease, could not be removed after
   /// the commit: up to five reasons, and how many more there are. The next save tries again. Empty

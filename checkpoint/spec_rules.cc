@@ -11,29 +11,6 @@ namespace {
 
 constexpr std::string_view kWholeAnyRank = "-";
 
-/// "*" stands for any characters, "?" for one.
-bool matches(std::string_view pattern, std::string_view name) {
-  // On a mismatch only the last star has to take one more character: what the stars before it took
-  // is enough for any way to match.
-  std::size_t p = 0, n = 0, star = std::string_view::npos, star_n = 0;
-  while (n < name.size()) {
-    if (p < pattern.size() && pattern[p] == '*') {
-      star = p++;
-      star_n = n;
-    } else if (p < pattern.size() && (pattern[p] == '?' || pattern[p] == name[n])) {
-      ++p;
-      ++n;
-    } else if (star != std::string_view::npos) {
-      p = star + 1;
-      n = ++star_n;
-    } else {
-      return false;
-    }
-  }
-  while (p < pattern.size() && pattern[p] == '*') ++p;
-  return p == pattern.size();
-}
-
 [[noreturn]] void fail(const std::string& message) {
   throw Error(ErrorCode::invalid_argument, message);
 }
@@ -70,7 +47,7 @@ std::vector<std::string> SpecRules::unmatched(std::span<const std::string_view> 
   if (names.empty()) return patterns;
   for (const Rule& rule : rules_) {
     const bool used = std::any_of(names.begin(), names.end(), [&](std::string_view name) {
-      return matches(rule.pattern, name);
+      return match_pattern(rule.pattern, name).has_value();
     });
     if (!used) patterns.push_back(rule.pattern);
   }
@@ -82,8 +59,9 @@ PartitionSpec SpecRules::Rule::spec_of(std::size_t rank) const {
 }
 
 const SpecRules::Rule* SpecRules::match(std::string_view name) const {
-  const auto rule = std::find_if(rules_.begin(), rules_.end(),
-                                 [&](const Rule& r) { return matches(r.pattern, name); });
+  const auto rule = std::find_if(rules_.begin(), rules_.end(), [&](const Rule& r) {
+    return match_pattern(r.pattern, name).has_value();
+  });
   return rule == rules_.end() ? nullptr : &*rule;
 }
 

@@ -13,9 +13,9 @@
 #include <utility>
 
 #include "shardwise/checkpoint/reader.h"
-#include "shardwise/convert/detail/box_runs.h"
 #include "shardwise/convert/detail/numbers.h"
 #include "shardwise/runtime/parallel.h"
+#include "shardwise/shard/box.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise {
@@ -233,8 +233,8 @@ class Run {
       for (const Box& box : *boxes) add(box, pair);
       flush_batch(pair);
     } else {
-      detail::for_each_slab(Box::whole(diff.first_shape), pair.first_bytes() + pair.second_bytes(),
-                            room_.size(), [&](const Box& slab) { flush({slab}, pair); });
+      for_each_slab(Box::whole(diff.first_shape), pair.first_bytes() + pair.second_bytes(),
+                    room_.size(), [&](const Box& slab) { flush({slab}, pair); });
     }
     diff.differing = pair.found.differing;
     diff.max_abs = static_cast<double>(pair.found.max_abs);
@@ -284,8 +284,8 @@ class Run {
       batch_bytes_ += bytes;
       return;
     }
-    detail::for_each_slab(box, pair.first_bytes() + pair.second_bytes(), room_.size(),
-                          [&](const Box& slab) { flush({slab}, pair); });
+    for_each_slab(box, pair.first_bytes() + pair.second_bytes(), room_.size(),
+                  [&](const Box& slab) { flush({slab}, pair); });
   }
 
   void flush_batch(Pair& pair) {

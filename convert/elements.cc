@@ -6,8 +6,8 @@
 #include <bit>
 #include <vector>
 
-#include "shardwise/convert/detail/box_runs.h"
 #include "shardwise/convert/detail/numbers.h"
+#include "shardwise/shard/box.h"
 #include "shardwise/shard/box_copy.h"
 #include "shardwise/shard/error.h"
 
@@ -124,7 +124,7 @@ template <class Body>
 void for_each_part(const BoxReader& reader, std::size_t tensor, const Box& box,
                    std::size_t element_bytes, Body&& body) {
   std::vector<std::byte> bytes;
-  detail::for_each_slab(box, element_bytes, kShownSlabBytes, [&](const Box& slab) {
+  for_each_slab(box, element_bytes, kShownSlabBytes, [&](const Box& slab) {
     bytes.resize(num_bytes(slab.shape(), element_bytes));
     reader.read(tensor, slab, bytes);
     body(std::span<const std::byte>(bytes));

@@ -7,15 +7,16 @@
 #include <string_view>
 #include <utility>
 
+#include "shardwise/checkpoint/edits.h"
 #include "shardwise/checkpoint/reader.h"
 #include "shardwise/convert/detail/aligned_writes.h"
-#include "shardwise/convert/detail/box_runs.h"
 #include "shardwise/convert/detail/new_target.h"
 #include "shardwise/convert/detail/safetensors_dtypes.h"
 #include "shardwise/convert/detail/safetensors_header.h"
 #include "shardwise/convert/detail/safetensors_index.h"
 #include "shardwise/convert/safetensors.h"
 #include "shardwise/runtime/stopwatch.h"
+#include "shardwise/shard/box.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/storage/file.h"
 #include "shardwise/storage/utf8.h"
@@ -125,7 +126,8 @@ class ExportRun {
   ExportRun(const BoxReader& source, const ExportOptions& options, std::size_t total_bytes)
       : source_(source),
         options_(options),
-        writes_(std::min(options.memory_budget_bytes / 2, std::size_t{32} << 20)),
+        writes_(std::min(options.memory_budget_bytes / (options.edits.casts.empty() ? 2 : 4),
+                         std::size_t{32} << 20)),
         progress_{0, total_bytes} {}
 
   /// Returns the file's size.
@@ -159,13 +161,13 @@ class ExportRun {
   void write_tensor(std::size_t tensor) {
     const TensorInfo& info = source_.tensors()[tensor];
     const std::size_t element_bytes = size_bytes(info.dtype);
-    detail::for_each_slab(Box::whole(info.shape), element_bytes, writes_.most_bytes(),
-                          [&](const Box& slab) {
-                            const std::size_t bytes = num_bytes(slab.shape(), element_bytes);
-                            source_.read(tensor, slab, writes_.next(bytes));
-                            progress_.done_bytes += bytes;
-                            if (options_.progress) options_.progress(progress_);
-                          });
+    for_each_slab(Box::whole(info.shape), element_bytes, writes_.most_bytes(),
+                  [&](const Box& slab) {
+                    const std::size_t bytes = num_bytes(slab.shape(), element_bytes);
+                    source_.read(tensor, slab, writes_.next(bytes));
+                    progress_.done_bytes += bytes;
+                    if (options_.progress) options_.progress(progress_);
+                  });
   }
 
   const BoxReader& source_;
@@ -174,7 +176,7 @@ class ExportRun {
   Progress progress_;
 };
 
-ExportStats write_files(const BoxReader& source, const fs::path& target,
+ExportStats write_files(const BoxReader& original, const fs::path& target,
                         const ExportOptions& options, const detail::StringMap& metadata) {
   const Stopwatch watch;
   if (options.memory_budget_bytes < kLeastExportBytes) {
@@ -182,6 +184,10 @@ ExportStats write_files(const BoxReader& source, const fs::path& target,
                   fmt::format("the memory budget is {} bytes, needed are at least {}",
                               options.memory_budget_bytes, kLeastExportBytes));
   }
+  // Not owned: the caller's, who waits.
+  const EditedTensors source(std::shared_ptr<const BoxReader>(std::shared_ptr<void>(), &original),
+                             options.edits, fmt::format("export to {}", target.string()),
+                             options.memory_budget_bytes / 8);
   const std::span<const TensorInfo> tensors = source.tensors();
   check_tensors(tensors, target);
   const std::vector<PlannedFile> files = plan_files(tensors, options.max_shard_bytes);

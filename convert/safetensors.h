@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "shardwise/checkpoint/box_reader.h"
+#include "shardwise/checkpoint/edits.h"
 #include "shardwise/checkpoint/save.h"
 #include "shardwise/shard/error.h"
 
@@ -63,6 +64,9 @@ struct ExportOptions {
   /// "user", or as it was before an import.
   std::string metadata = "{}";
 
+  /// Which tensors are written, under which names and as which dtypes.
+  TensorEdits edits = {};
+
   Existing existing = Existing::fail;
 
   /// Most host bytes held at once. At least 8 MiB.
@@ -83,7 +87,7 @@ struct ExportStats {
   double total_seconds = 0;
 };
 
-/// Writes all tensors as the safetensors library does, bit for bit. A target `x.safetensors` is one
+/// Writes the tensors as the safetensors library does, bit for bit. A target `x.safetensors` is one
 /// file; any other is a folder, which gets `model.safetensors`, or if there must be several,
 /// `model-00001-of-00002.safetensors`, .. and `model.safetensors.index.json`. Nothing is there
 /// under its name before all is on the disk. With Existing::replace an existing file, or a folder

@@ -4,10 +4,10 @@
 #include <cmath>
 #include <limits>
 
-#include "shardwise/convert/detail/box_runs.h"
 #include "shardwise/convert/detail/numbers.h"
 #include "shardwise/convert/elements.h"
 #include "shardwise/runtime/parallel.h"
+#include "shardwise/shard/box.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise {
@@ -161,14 +161,14 @@ class Looker {
   void for_each_slab(std::size_t tensor, const Body& body) {
     const TensorInfo& info = reader_.tensors()[tensor];
     const std::size_t element_bytes = size_bytes(info.dtype);
-    detail::for_each_slab(Box::whole(info.shape), element_bytes, kStatsSlabBytes,
-                          [&](const Box& slab) {
-                            room_.resize(num_bytes(slab.shape(), element_bytes));
-                            reader_.read(tensor, slab, room_);
-                            body(room_.data(), slab.num_elements());
-                            progress_.done_bytes += room_.size();
-                            if (options_.progress) options_.progress(progress_);
-                          });
+    shardwise::for_each_slab(Box::whole(info.shape), element_bytes, kStatsSlabBytes,
+                             [&](const Box& slab) {
+                               room_.resize(num_bytes(slab.shape(), element_bytes));
+                               reader_.read(tensor, slab, room_);
+                               body(room_.data(), slab.num_elements());
+                               progress_.done_bytes += room_.size();
+                               if (options_.progress) options_.progress(progress_);
+                             });
   }
 
   const BoxReader& reader_;

@@ -21,6 +21,12 @@ std::vector<std::string_view> split(std::string_view text, char separator);
 /// A non-negative decimal number and nothing else; absent beyond 2^63 - 1.
 std::optional<std::int64_t> parse_count(std::string_view text);
 
+/// What the wildcards of a pattern stand for if it matches the whole name, in their order: "*" for
+/// any characters, as few as do, "?" for one. Absent if it does not match. Valid as long as the
+/// name.
+std::optional<std::vector<std::string_view>> match_pattern(std::string_view pattern,
+                                                           std::string_view name);
+
 /// The least number of letters to change, add, drop or swap with a neighbour to turn one text into
 /// the other.
 std::size_t edit_distance(std::string_view a, std::string_view b);

@@ -86,6 +86,7 @@ void add_step_options(CLI::App& command, ReshardOptions& options) {
   command.add_option("--spec", options.rules,
                      "Rules NAME-PATTERN=SPEC, separated by \";\", or @FILE with one per line; "
                      "first match counts; other tensors keep their spec");
+  add_edits(command, options.edits);
   command.add_option("--codec", options.codec, "auto, zstd or none")->capture_default_str();
   command
       .add_option("--writers", options.writers,
@@ -110,7 +111,9 @@ void add_reshard(CLI::App& app, Commands& c) {
   CLI::App& reshard = add_command(
       app, "reshard",
       "Write a checkpoint again, cut over another mesh; under mpirun the processes divide the work",
-      "shardwise reshard runs/checkpoints converted --mesh data=2,model=3 --spec 'w1=-,model;*=-'",
+      "shardwise reshard runs/checkpoints converted --mesh data=2,model=3 --spec 'w1=-,model;*=-'\n"
+      "  shardwise reshard runs/checkpoints weights --mesh model=4 --select 'model.*' --rename "
+      "'model.*=*' --cast '*=bf16'",
       c, c.reshard, run_reshard);
   reshard.add_option("source", c.reshard.source, kCheckpoint)->check(local_path())->required();
   reshard.add_option("target", c.reshard.target, "Directory that gets the step")
@@ -118,6 +121,16 @@ void add_reshard(CLI::App& app, Commands& c) {
       ->required();
   reshard.add_option("--mesh", c.reshard.mesh, "Mesh: data=2,model=3")->required();
   add_step_options(reshard, c.reshard);
+  CLI::Option* const dry_run = reshard.add_flag(
+      "--dry-run", c.reshard.dry_run,
+      "Write nothing; say what is read, how often chunks are decoded, memory, files, room and, "
+      "after "
+      "a probe of a second, time. Exit status 1: the disk may have too little room");
+  reshard
+      .add_flag("--verify", c.reshard.verify,
+                "Then compare every tensor of the target with the source; exit status 3 if one "
+                "differs")
+      ->excludes(dry_run);
 }
 
 void add_conversions(CLI::App& app, Commands& c) {
@@ -141,7 +154,9 @@ void add_conversions(CLI::App& app, Commands& c) {
   CLI::App& exported = add_command(
       app, "export", "Write the tensors of a checkpoint as safetensors files",
       "shardwise export runs/checkpoints/step-00000400 model.safetensors --format safetensors\n"
-      "  shardwise export runs/checkpoints model/ --format safetensors --max-shard 5GB",
+      "  shardwise export runs/checkpoints model/ --format safetensors --max-shard 5GB\n"
+      "  shardwise export runs/checkpoints model/ --select 'model.*' --rename 'model.*=*' --cast "
+      "'*=bf16'",
       c, c.exported, run_export);
   exported.add_option("step", c.exported.source, kCheckpoint)->check(local_path())->required();
   exported.add_option("target", c.exported.target, "NAME.safetensors, or a folder")
@@ -150,6 +165,7 @@ void add_conversions(CLI::App& app, Commands& c) {
   exported.add_option("--format", c.exported.format, "safetensors")->capture_default_str();
   add_size(exported, "--max-shard", c.exported.max_shard_bytes, {1, std::size_t{1} << 50},
            "Most bytes of tensors in a file, as 5GB; else all are in one");
+  add_edits(exported, c.exported.edits);
   add_existing(exported, c.exported.existing,
                "Where the target exists: replace it, if it holds nothing but safetensors",
                "Where the target exists: write nothing");

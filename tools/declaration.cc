@@ -114,57 +114,6 @@ void add_du(CLI::App& app, Commands& c) {
 
 }  // namespace
 
-CLI::Validator whole(std::int64_t least, std::int64_t most) {
-  const bool is_open = most == std::numeric_limits<std::int64_t>::max();
-  const std::string allowed =
-      is_open ? fmt::format("{} or more", least) : fmt::format("from {} to {}", least, most);
-  return {[least, most, allowed](const std::string& text) -> std::string {
-            std::int64_t value = 0;
-            const char* const end = text.data() + text.size();
-            const auto [last, error] = std::from_chars(text.data(), end, value);
-            if (error == std::errc() && last == end && least <= value && value <= most) return {};
-            return fmt::format("found \"{}\", needed a whole number, {}", text, allowed);
-          },
-          allowed};
-}
-
-CLI::Validator local_path() {
-  return {[](const std::string& text) -> std::string {
-            if (text.find("://") == std::string::npos) return {};
-            return fmt::format(
-                "found the URL {}, needed a path of a file system that is mounted here", text);
-          },
-          ""};
-}
-
-void add_threads(CLI::App& command, int& threads) {
-  command.add_option("--threads", threads, "Workers; 0: as many as there are cores")
-      ->check(whole(0, 1024))
-      ->capture_default_str();
-}
-
-void add_size(CLI::App& command, const std::string& name, std::size_t& bytes, ByteRange allowed,
-              const std::string& description) {
-  command
-      .add_option_function<std::string>(
-          name,
-          [name, allowed, &bytes](const std::string& text) {
-            try {
-              bytes = parse_bytes(text, allowed);
-            } catch (const Error& error) {
-              throw CLI::ValidationError(name, error.what());
-            }
-          },
-          description)
-      ->type_name("SIZE");
-}
-
-void add_memory_budget(CLI::App& command, std::size_t& bytes) {
-  add_size(command, "--memory-budget", bytes, {std::size_t{8} << 20, std::size_t{1} << 50},
-           "Host memory beyond the tensors, in bytes or as 512M, 1.5GiB");
-  command.get_option("--memory-budget")->default_str(human_bytes(bytes));
-}
-
 void declare_looks(CLI::App& app, Commands& c) {
   add_looks(app, c);
   add_diff(app, c);

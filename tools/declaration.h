@@ -8,7 +8,7 @@
 #include <string>
 
 #include "commands/commands.h"
-#include "parse.h"
+#include "options.h"
 
 namespace shardwise::tools {
 
@@ -29,7 +29,7 @@ struct Commands {
   PinOptions pin;
   UnpinOptions unpin;
   GcOptions gc;
-  ReshardOptions reshard;
+  CheckedReshardOptions reshard;
   ImportOptions imported;
   ExportOptions exported;
   BatchesOptions batches;
@@ -52,18 +52,6 @@ CLI::App& add_command(CLI::App& app, const char* name, const char* description, 
   command.callback([&c, &options, run] { c.run = [&options, run] { return run(options); }; });
   return command;
 }
-
-/// Whole numbers of a range. CLI11's own check says in floating point what is allowed.
-CLI::Validator whole(std::int64_t least,
-                     std::int64_t most = std::numeric_limits<std::int64_t>::max());
-
-/// Paths of file systems that are mounted here: a URL would be taken for a folder of an odd name.
-CLI::Validator local_path();
-
-void add_threads(CLI::App& command, int& threads);
-void add_size(CLI::App& command, const std::string& name, std::size_t& bytes, ByteRange allowed,
-              const std::string& description);
-void add_memory_budget(CLI::App& command, std::size_t& bytes);
 
 /// Commands that look at checkpoints and change nothing: ls, inspect, verify, diff, cat, stats, du.
 void declare_looks(CLI::App& app, Commands& c);

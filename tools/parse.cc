@@ -99,6 +99,19 @@ std::string suggestion(std::string_view word, const std::vector<std::string>& kn
   return fmt::format("did you mean \"{}\"?", fmt::join(nearest, "\" or \""));
 }
 
+TensorEdits parse_edits(std::string_view command, const EditOptions& options) {
+  TensorEdits edits{.select = options.select, .exclude = options.exclude};
+  for (const std::string& text : options.renames) {
+    edits.renames.push_back(
+        words_of(command, "--rename", [&] { return TensorEdits::Rename::parse(text); }));
+  }
+  for (const std::string& text : options.casts) {
+    edits.casts.push_back(
+        words_of(command, "--cast", [&] { return TensorEdits::Cast::parse(text); }));
+  }
+  return edits;
+}
+
 fs::path existing_root(const std::string& path) {
   std::error_code ignored;
   if (!fs::exists(path, ignored)) {

@@ -9,6 +9,7 @@
 
 #include "commands/commands.h"
 #include "foreign_format.h"
+#include "shardwise/checkpoint/edits.h"
 #include "shardwise/checkpoint/read_options.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/shard/mesh.h"
@@ -44,6 +45,9 @@ auto words_of(std::string_view command, std::string_view option, const Read& rea
     throw BadUsage(std::string(command) + ": " + std::string(option) + ": " + error.what());
   }
 }
+
+/// What the edit options of a command mean. Throws BadUsage.
+TensorEdits parse_edits(std::string_view command, const EditOptions& options);
 
 /// What to say after an unknown word: `did you mean "reshard"?`, or the list of known words.
 std::string suggestion(std::string_view word, const std::vector<std::string>& known);

@@ -47,6 +47,7 @@ from ._errors import NameNotFound as NameNotFound
 from ._errors import NotFound as NotFound
 from ._errors import ResourceExhausted as ResourceExhausted
 from ._errors import Unsupported as Unsupported
+from ._edits import Cast, Rename
 from ._loader import Batch as Batch
 from ._loader import Loader as Loader
 from ._loader import Shard as Shard
@@ -95,15 +96,19 @@ def __dir__() -> list[str]:
     return [*__all__, "torch", "jax", "orbax", "__version__", "__doc__"]
 
 
-def open(path: Path, *, pin: bool = True, threads: int = 0) -> Checkpoint:  # noqa: A001 - as h5py, zarr and gzip do
-    """The checkpoint at a path, lazily. Raises NotFound, Corrupt, Unsupported."""
-    return Checkpoint(path, pin=pin, threads=threads)
+def open(path: Path, *, pin: bool = True, threads: int = 0, names: str | Iterable[str] | None = None,  # noqa: A001 - as h5py
+         rename: Rename | None = None, cast: Cast | None = None) -> Checkpoint:
+    """The checkpoint at a path, lazily; names, rename and cast as Checkpoint() takes them. Raises NotFound, Corrupt,
+    Unsupported, NameNotFound, InvalidArgument."""
+    return Checkpoint(path, pin=pin, threads=threads, names=names, rename=rename, cast=cast)
 
 
-def load(path: Path, names: str | Iterable[str] | None = None, *, threads: int = 0) -> dict[str, Any]:
-    """Arrays and objects of a checkpoint by name, read in one pass. names: patterns, as "layers/*"."""
-    with Checkpoint(path, threads=threads) as checkpoint:
-        return checkpoint.load(names)
+def load(path: Path, names: str | Iterable[str] | None = None, *, rename: Rename | None = None, cast: Cast | None = None,
+         threads: int = 0) -> dict[str, Any]:
+    """Arrays and objects of a checkpoint by name, read in one pass. names: patterns, as "layers/*". rename: new names by
+    patterns, {"model.*": "*"}. cast: a dtype for all floats, "bf16", or dtypes by patterns."""
+    with Checkpoint(path, threads=threads, names=names, rename=rename, cast=cast) as checkpoint:
+        return checkpoint.load()
 
 
 @dataclass

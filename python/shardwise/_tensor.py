@@ -12,6 +12,7 @@ import numpy as np
 
 from . import _core, _nested, _objects
 from ._dtypes import NUMPY
+from ._edits import Cast, Rename, casts_of, renamed_document, renames_of
 from ._errors import InvalidArgument, NameNotFound, NotFound
 from ._paths import Path, instead_of_checkpoint, local
 from ._sources import MEMORY
@@ -217,8 +218,14 @@ class Checkpoint(Mapping[str, Tensor]):
     """A committed checkpoint, open: names and their lazy tensors. Opening reads no data and needs no mesh. While it is
     open, retention leaves it alone. A context manager; safe on several threads."""
 
-    def __init__(self, path: Path, *, pin: bool = True, threads: int = 0, memory: int = MEMORY) -> None:
-        """Raises NotFound, Corrupt, Unsupported (also for URLs)."""
+    def __init__(self, path: Path, *, pin: bool = True, threads: int = 0, memory: int = MEMORY,
+                 names: str | Iterable[str] | None = None, rename: Rename | None = None, cast: Cast | None = None) -> None:
+        """names: patterns of what is wanted, as if nothing else was stored. rename: {"model.*": "*"}, new names by patterns,
+        each "*" of which is what that "*" of the pattern stands for. cast: a dtype for all floats, or {"head.*": "f32"},
+        dtypes by patterns. Both see the stored names, and the first rule that matches counts.
+
+        Raises NotFound, Corrupt, Unsupported (also for URLs), NameNotFound for names that are not there, and one
+        InvalidArgument for all rules that do not fit."""
         text = local(path, "open a checkpoint")
         try:
             self._reader = _core.Reader(text, pin, threads, memory)
@@ -237,8 +244,27 @@ class Checkpoint(Mapping[str, Tensor]):
             self._numbers[alias] = self._numbers[name]
         self.user: Any = json.loads(self._reader.user)
         """The JSON that was given to save()."""
+        self._is_whole = True
         self.objects: dict[str, Any] = {n: _objects.decode(v) for n, v in self._document.get("objects", {}).items()}
         """What was saved and is no array, by name."""
+        if names is not None or rename or cast is not None:
+            self._edit(names, renames_of(rename), casts_of(cast))
+
+    def _edit(self, names: str | Iterable[str] | None, renames: list[tuple[str, str]], casts: list[tuple[str, str]]) -> None:
+        wanted = self.select(names)
+        numbers = [self._numbers.get(name, -1) for name in wanted]
+        edited = self._reader.edit(list(zip(wanted, numbers)), renames, casts)
+        self._is_whole = names is None and not renames
+        new = {name: now for name, (now, _) in zip(wanted, edited)}
+        rows, self._numbers = [], {}
+        numbers_of: dict[tuple[int, str], int] = {}
+        for at, (number, (now, dtype)) in enumerate(zip(numbers, edited)):
+            rows.append((now, dtype, *self._rows[number][2:]) if number >= 0 else ())  # none of an object
+            if number >= 0:  # aliases share what they have in common
+                self._numbers[now] = numbers_of.setdefault((number, dtype), at)
+        self._rows = rows
+        self._document = renamed_document(self._document, new)
+        self.objects = {new[name]: value for name, value in self.objects.items() if name in new}
 
     @property
     def path(self) -> str:
@@ -328,7 +354,7 @@ class Checkpoint(Mapping[str, Tensor]):
         found = {name: self.objects[name] if (number := self._numbers.get(name)) is None else read[number] for name in chosen}
         found.update({name: found[name][()] for name, kind in self._document.get("numpy", {}).items()
                       if kind == "scalar" and name in found})
-        if names is not None or self.tree != {"kind": "nested"}:
+        if names is not None or not self._is_whole or self.tree != {"kind": "nested"}:
             return found
         whole: dict[str, Any] = _nested.build({path: found[name] for name, path in self.paths.items()},
                                               _nested.decoded_kinds(self._document))

@@ -16,7 +16,7 @@ namespace {
 std::string reshard(const std::string& source, const std::string& root, const std::string& mesh,
                     const std::string& rules, const std::string& codec, std::size_t memory,
                     std::int64_t files, int threads, const std::string& existing,
-                    nb::object progress) {
+                    nb::object progress, const EditArgument& edits) {
   Work work(std::move(progress));
   ReshardOptions options;
   options.save.codec = parse_codec(codec);
@@ -25,6 +25,7 @@ std::string reshard(const std::string& source, const std::string& root, const st
   options.save.existing = parse_existing(existing);
   options.save.progress = work.progress();
   options.threads = threads;
+  options.edits = edits_of(edits);
   const Mesh parsed = Mesh::parse(mesh);
   const SpecRules parsed_rules = SpecRules::parse(rules);
   const SaveStats stats =
@@ -34,19 +35,25 @@ std::string reshard(const std::string& source, const std::string& root, const st
 
 std::string import_safetensors(const std::string& source, const std::string& target,
                                const std::string& existing, const std::string& codec,
-                               std::size_t memory, nb::object progress) {
+                               std::size_t memory, nb::object progress,
+                               const EditArgument& edit_argument) {
+  const TensorEdits edits = edits_of(edit_argument);
   Work work(std::move(progress));
   const EncodeOptions options{
       .codec = parse_codec(codec), .memory_budget_bytes = memory, .progress = work.progress()};
   const Existing if_existing = parse_existing(existing);
   return work.run([&] {
-    const auto reader = std::make_shared<const SafetensorsReader>(source);
+    const auto weights = std::make_shared<const SafetensorsReader>(source);
+    std::shared_ptr<const BoxReader> reader = weights;
+    if (!edits.empty()) {
+      reader = std::make_shared<const EditedTensors>(weights, edits, "import " + source);
+    }
     std::vector<TensorSource> sources;
     for (std::size_t t = 0; t < reader->tensors().size(); ++t) {
       sources.push_back({.name = reader->tensors()[t].name, .reader = reader, .tensor = t});
     }
     return save_checkpoint(target, std::move(sources), if_existing, options,
-                           {.user_json = reader->user_json()})
+                           {.user_json = weights->user_json()})
         .directory.string();
   });
 }
@@ -54,10 +61,11 @@ std::string import_safetensors(const std::string& source, const std::string& tar
 std::vector<std::string> write_safetensors(const std::string& source, const std::string& target,
                                            std::size_t max_shard, const std::string& metadata,
                                            const std::string& existing, std::size_t memory,
-                                           nb::object progress) {
+                                           nb::object progress, const EditArgument& edits) {
   Work work(std::move(progress));
   ExportOptions options{.max_shard_bytes = max_shard,
                         .metadata = metadata,
+                        .edits = edits_of(edits),
                         .existing = parse_existing(existing),
                         .memory_budget_bytes = memory};
   options.progress = work.progress();
@@ -91,13 +99,14 @@ void bind_convert(nb::module_& module) {
   module.def("reshard", &reshard, nb::arg("source"), nb::arg("root"), nb::arg("mesh"),
              nb::arg("rules") = "", nb::arg("codec") = "zstd",
              nb::arg("memory") = std::size_t{1} << 30, nb::arg("files") = 1, nb::arg("threads") = 0,
-             nb::arg("existing") = "fail", nb::arg("progress") = nb::none());
+             nb::arg("existing") = "fail", nb::arg("progress") = nb::none(),
+             nb::arg("edits") = EditArgument());
   module.def("import_safetensors", &import_safetensors, nb::arg("source"), nb::arg("target"),
              nb::arg("existing"), nb::arg("codec"), nb::arg("memory"),
-             nb::arg("progress") = nb::none());
+             nb::arg("progress") = nb::none(), nb::arg("edits") = EditArgument());
   module.def("export_safetensors", &write_safetensors, nb::arg("source"), nb::arg("target"),
              nb::arg("max_shard"), nb::arg("metadata"), nb::arg("existing"), nb::arg("memory"),
-             nb::arg("progress") = nb::none());
+             nb::arg("progress") = nb::none(), nb::arg("edits") = EditArgument());
 }
 
 }  // namespace shardwise::python

@@ -187,6 +187,14 @@ Box box_of(const Ints& begin, const Ints& shape) {
   return Box(first, end);
 }
 
+TensorEdits edits_of(const EditArgument& edits) {
+  const auto& [select, renames, casts] = edits;
+  TensorEdits made{.select = select};
+  for (const auto& [pattern, name] : renames) made.renames.push_back({pattern, name});
+  for (const auto& [pattern, dtype] : casts) made.casts.push_back({pattern, parse_dtype(dtype)});
+  return made;
+}
+
 Ints ints(const Dims& dims) { return {dims.begin(), dims.end()}; }
 
 void bind_parts(nb::module_& module) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "bindings.h"
+#include "shardwise/checkpoint/edits.h"
 #include "shardwise/checkpoint/save.h"
 
 namespace shardwise::python {
@@ -24,5 +25,14 @@ struct Source {
 
 Box box_of(const Ints& begin, const Ints& shape);
 Ints ints(const Dims& dims);
+
+/// Rules: a pattern, and a name or dtype.
+using Pairs = std::vector<std::tuple<std::string, std::string>>;
+
+/// Which names are wanted, new names, dtypes.
+using EditArgument = std::tuple<std::vector<std::string>, Pairs, Pairs>;
+
+/// Throws invalid_argument for a dtype that there is not.
+TensorEdits edits_of(const EditArgument& edits);
 
 }  // namespace shardwise::python

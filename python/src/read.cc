@@ -7,6 +7,7 @@
 #include "bindings.h"
 #include "gil.h"
 #include "parts.h"
+#include "shardwise/checkpoint/edits.h"
 #include "shardwise/checkpoint/reader.h"
 #include "shardwise/checkpoint/verify.h"
 #include "shardwise/shard/error.h"
@@ -46,6 +47,48 @@ class Last {
   nb::object object_;
 };
 
+/// Names of a checkpoint's, each with the number of its tensor, or -1: a value that is none.
+using NamedNumber = std::tuple<std::string, std::int64_t>;
+
+/// The tensors of a checkpoint under several names, beside names of other values: all are edited
+/// together.
+class NamedTensors final : public BoxReader {
+ public:
+  NamedTensors(std::shared_ptr<const CheckpointReader> reader,
+               const std::vector<NamedNumber>& names)
+      : reader_(std::move(reader)) {
+    const std::span<const TensorInfo> all = reader_->tensors();
+    for (const auto& [name, number] : names) {
+      const bool is_tensor = number >= 0 && as_size(number) < all.size();
+      TensorInfo info;
+      info.dtype = DType::c128;  // no cast of many tensors takes it
+      if (is_tensor) info = all[as_size(number)];
+      info.name = name;
+      infos_.push_back(std::move(info));
+      numbers_.push_back(is_tensor ? as_size(number) : all.size());
+    }
+  }
+
+  std::span<const TensorInfo> tensors() const override { return infos_; }
+  void read(std::size_t tensor, const Box& box, std::span<std::byte> out) const override {
+    reader_->read(numbers_[tensor], box, out);
+  }
+
+  std::size_t number(std::size_t tensor) const { return numbers_[tensor]; }
+
+ private:
+  std::shared_ptr<const CheckpointReader> reader_;
+  std::vector<TensorInfo> infos_;
+  std::vector<std::size_t> numbers_;
+};
+
+/// What is read of a checkpoint. Unedited, it has the checkpoint's tensors.
+struct Edited {
+  std::shared_ptr<const NamedTensors> named;
+  std::shared_ptr<const EditedTensors> tensors;
+  std::vector<std::size_t> places;  ///< in tensors, of each name that was given
+};
+
 /// What ends the read on this thread, as others may read from the same checkpoint.
 thread_local const std::atomic<bool>* interrupts_this_thread = nullptr;
 
@@ -61,7 +104,7 @@ class Interruptible {
 
 class Reader {
  public:
-  Reader(const std::string& path, bool pin, int threads, std::size_t memory) {
+  Reader(const std::string& path, bool pin, int threads, std::size_t memory) : memory_(memory) {
     const GilRelease released;
     ReadOptions options{.memory_budget_bytes = memory, .threads = threads, .pin = pin};
     // Called on the thread that reads.
@@ -82,7 +125,9 @@ class Reader {
 
   void close() {
     std::shared_ptr<const CheckpointReader> dropped = std::move(reader_);
+    std::shared_ptr<const Edited> edited = std::move(edited_);  // holds the reader, too
     const GilRelease released;
+    edited.reset();
     dropped.reset();
   }
 
@@ -106,28 +151,46 @@ class Reader {
     return tensors;
   }
 
+  /// From now on numbers are those of `names`. Gives the new name and dtype of each.
+  std::vector<std::tuple<std::string, std::string>> edit(const std::vector<NamedNumber>& names,
+                                                         const Pairs& renames, const Pairs& casts) {
+    const TensorEdits edits = edits_of({{}, renames, casts});
+    auto edited = std::make_shared<Edited>();
+    edited->named = std::make_shared<const NamedTensors>(get(), names);
+    edited->tensors = std::make_shared<const EditedTensors>(
+        edited->named, edits, "open " + get()->directory().string(), memory_ / 4);
+    edited->places.resize(names.size());
+    std::vector<std::tuple<std::string, std::string>> made(names.size());
+    const std::span<const TensorInfo> infos = edited->tensors->tensors();
+    for (std::size_t t = 0; t < infos.size(); ++t) {
+      const std::size_t place = edited->tensors->source_number(t);
+      edited->places[place] = t;
+      made[place] = {infos[t].name, std::string(name(infos[t].dtype))};
+    }
+    edited_ = std::move(edited);
+    return made;
+  }
+
   /// Whole tensors by number, each to row-major memory at an address. With very many of them, lists
   /// of numbers cost less than the lists that read() takes.
   void read_whole(const std::vector<std::size_t>& numbers,
                   const std::vector<std::uintptr_t>& addresses) {
-    std::shared_ptr<const CheckpointReader> reader = get();
-    std::vector<BoxTarget> targets;
-    targets.reserve(numbers.size());
+    Reading reading{get(), edited_, {}, {}};
+    reading.targets.reserve(numbers.size());
     for (std::size_t i = 0; i < numbers.size(); ++i) {
-      const Box whole = Box::whole(tensor(*reader, numbers[i]).shape);
-      targets.push_back(target(*reader, numbers[i], whole, addresses.at(i)));
+      const Box whole = Box::whole(tensor(*reading.reader, numbers[i]).shape);
+      add(reading, numbers[i], whole, addresses.at(i));
     }
-    read_all(std::move(reader), targets);
+    read_all(std::move(reading));
   }
 
   void read(const std::vector<TargetArgument>& arguments) {
-    std::shared_ptr<const CheckpointReader> reader = get();
-    std::vector<BoxTarget> targets;
-    targets.reserve(arguments.size());
+    Reading reading{get(), edited_, {}, {}};
+    reading.targets.reserve(arguments.size());
     for (const auto& [number, begin, shape, address] : arguments) {
-      targets.push_back(target(*reader, number, box_of(begin, shape), address));
+      add(reading, number, box_of(begin, shape), address);
     }
-    read_all(std::move(reader), targets);
+    read_all(std::move(reading));
   }
 
   std::tuple<std::int64_t, std::size_t, std::size_t> stats() const {
@@ -136,38 +199,61 @@ class Reader {
   }
 
  private:
-  static const TensorInfo& tensor(const CheckpointReader& reader, std::size_t number) {
-    if (number < reader.tensors().size()) return reader.tensors()[number];
+  /// What is read at once: of the checkpoint, and what is cast.
+  struct Reading {
+    std::shared_ptr<const CheckpointReader> reader;
+    std::shared_ptr<const Edited> edited;
+    std::vector<BoxTarget> targets, cast;
+
+    void run() const {
+      if (!targets.empty()) reader->read(targets);
+      for (const auto& [number, box, out] : cast) edited->tensors->read(number, box, out);
+    }
+  };
+
+  /// Of a number as it is now.
+  const TensorInfo& tensor(const CheckpointReader& reader, std::size_t number) const {
+    if (edited_ && number < edited_->places.size()) {
+      return edited_->tensors->tensors()[edited_->places[number]];
+    }
+    if (!edited_ && number < reader.tensors().size()) return reader.tensors()[number];
     throw Error(ErrorCode::no_such_name, "there is no tensor of this number");
   }
 
-  static BoxTarget target(const CheckpointReader& reader, std::size_t number, const Box& box,
-                          std::uintptr_t address) {
-    const std::size_t size = num_bytes(box.shape(), size_bytes(tensor(reader, number).dtype));
-    return {number, box, {reinterpret_cast<std::byte*>(address), size}};
+  void add(Reading& reading, std::size_t number, const Box& box, std::uintptr_t address) const {
+    const DType dtype = tensor(*reading.reader, number).dtype;
+    const std::span<std::byte> out(reinterpret_cast<std::byte*>(address),
+                                   num_bytes(box.shape(), size_bytes(dtype)));
+    if (!edited_) return reading.targets.push_back({number, box, out});
+    const std::size_t stored = edited_->named->number(number);
+    const bool is_cast = edited_->named->tensors()[number].dtype != dtype;
+    (is_cast ? reading.cast : reading.targets)
+        .push_back({is_cast ? edited_->places[number] : stored, box, out});
   }
 
-  void read_all(std::shared_ptr<const CheckpointReader> kept,
-                const std::vector<BoxTarget>& targets) {
+  void read_all(Reading reading) {
     std::size_t bytes = 0;
-    for (const BoxTarget& one : targets) bytes += one.out.size();
+    for (const BoxTarget& one : reading.targets) bytes += one.out.size();
+    for (const BoxTarget& one : reading.cast) bytes += one.out.size();
     if (bytes < kLongReadBytes) {
       const GilRelease released;
-      const std::shared_ptr<const CheckpointReader> reader = std::move(kept);
-      reader->read(targets);
+      const Reading own = std::move(reading);
+      own.run();
       return;
     }
     std::atomic<bool> interrupted = false;
     Work work(nb::none(), &interrupted);
     work.run([&] {
-      const std::shared_ptr<const CheckpointReader> reader = std::exchange(kept, nullptr);
-      const Interruptible own(interrupted);
-      reader->read(targets);
+      const Reading own = std::move(reading);
+      const Interruptible interruptible(interrupted);
+      own.run();
     });
   }
 
   OwnProcess process_;
+  const std::size_t memory_;
   std::shared_ptr<const CheckpointReader> reader_;
+  std::shared_ptr<const Edited> edited_;
 };
 
 nb::list list_of(const std::vector<Damage>& damage) {
@@ -197,6 +283,7 @@ void bind_read(nb::module_& module) {
            nb::arg("memory") = std::size_t{256} << 20)
       .def("close", &Reader::close)
       .def("tensors", &Reader::tensors)
+      .def("edit", &Reader::edit, nb::arg("names"), nb::arg("renames"), nb::arg("casts"))
       .def("read", &Reader::read, nb::arg("targets"))
       .def("read_whole", &Reader::read_whole, nb::arg("numbers"), nb::arg("addresses"))
       .def_prop_ro("path", [](const Reader& self) { return self.get()->directory().string(); })

@@ -37,7 +37,7 @@ class Case:
 
 class Reading(Case):
     covers = """Reader.close Reader.tensors Reader.read Reader.read_whole Reader.path Reader.step Reader.user Reader.objects
-        Reader.pinned Reader.stats"""
+        Reader.pinned Reader.stats Reader.edit"""
 
     def __init__(self, folder: str) -> None:
         super().__init__(folder)
@@ -51,6 +51,8 @@ class Reading(Case):
         assert (c.load("w")["w"] == W).all() and len(reader.tensors()) == 2
         assert [reader.path, reader.step, reader.user] == [self.folder + "/a", -1, "{}"] and isinstance(reader.pinned, bool)
         assert "note" in reader.objects and len(reader.stats) == 3
+        edited = sw.load(self.folder + "/a", rename={"w": "v", "note": "n"}, cast={"w": "f64"})
+        assert (edited["v"] == W).all() and edited["v"].dtype == np.float64 and edited["n"] == "x"
 
     def close(self) -> None:
         before = getattr(self, "checkpoint", None)

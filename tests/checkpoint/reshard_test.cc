@@ -138,6 +138,25 @@ TEST_F(Reshard, KeepsThePolicy) {
             "sizes:7+1+1+1,2000+2000");
 }
 
+TEST_F(Reshard, KeepsObjectsIfNamesStay) {
+  const HostTensor w = host_tensor("w", DType::f32, {30, 4}, "1", "-,-");
+  const HostTensor bias = host_tensor("layer/bias", DType::bf16, {30}, "1", "-");
+  source_ = CheckpointManager(dir_ / "with objects")
+                .save(8, sources_of(std::vector{w, bias}), {.objects_json = "{\"about\": \"w\"}"})
+                .directory;
+  ReshardOptions options;
+  options.edits.casts = {{"w", DType::f64}};
+  const CheckpointReader cast(reshard("data=3", "*=-", options).directory);
+  EXPECT_EQ(cast.objects_json(), "{\"about\": \"w\"}");
+  EXPECT_EQ(cast.tensor("w").dtype, DType::f64);
+  options.save.existing = Existing::replace;
+  options.edits = {.renames = {{"layer/*", "*"}}};
+  const CheckpointReader renamed(reshard("data=3", "bias=data; *=-", options).directory);
+  EXPECT_EQ(renamed.objects_json(), "");
+  EXPECT_EQ(renamed.tensor("bias").sharding->spec().to_string(), "data") << "rules see new names";
+  EXPECT_EQ(all_of(renamed, "bias"), *bias.data);
+}
+
 TEST_F(Reshard, RefusesRulesThatMatchNothing) {
   EXPECT_EQ(
       message_of(ErrorCode::invalid_argument,

@@ -15,6 +15,7 @@
 #include "shardwise/checkpoint/reader.h"
 #include "shardwise/checkpoint/reshard.h"
 #include "shardwise/checkpoint/verify.h"
+#include "testing/errors.h"
 #include "testing/group_checkpoint.h"
 #include "testing/hand_made_checkpoint.h"
 #include "testing/hooked_file_system.h"
@@ -251,6 +252,73 @@ TEST(Resume, OfAReshardGivesWhatItWouldHaveGiven) {
     expect_only(root, step, reference);
   }
   EXPECT_TRUE(has_kept);
+}
+
+TEST(Resume, OfASaveThatItsProgressEndsKeepsWholeFiles) {
+  const TempDir dir;
+  const SaveOptions save{.writers = 5};
+  const fs::path reference = CheckpointManager(dir / "reference", options_with())
+                                 .save(1, sources_of(model()), save)
+                                 .directory;
+  const fs::path root = dir / "root";
+  SaveOptions ended = save;
+  ended.progress = [](const Progress& progress) {
+    if (2 * progress.done_bytes > progress.total_bytes) {
+      throw Error(ErrorCode::cancelled, "reshard: interrupted");
+    }
+  };
+  const std::string message = message_of(ErrorCode::cancelled, [&] {
+    detail::Internals::manager(root, options_with(), key_of("k"))
+        .save(1, sources_of(model()), ended);
+  });
+  const std::size_t kept = whole_files(root).size();
+  EXPECT_GE(kept, 2u);
+  EXPECT_THAT(
+      message,
+      AllOf(HasSubstr("reshard: interrupted; "),
+            HasSubstr("keeps what was written, for when the same is begun again: whole are " +
+                      std::to_string(kept) + " shard files")));
+  const SaveStats stats = detail::Internals::manager(root, options_with(), key_of("k"))
+                              .save(1, sources_of(model()), save);
+  EXPECT_EQ(stats.kept_files, static_cast<std::int64_t>(kept));
+  EXPECT_GT(stats.kept_bytes, 0u);
+  expect_only(root, stats.directory, reference);
+  // Without a key nothing stays.
+  const fs::path other = dir / "other";
+  EXPECT_EQ(
+      message_of(
+          ErrorCode::cancelled,
+          [&] { CheckpointManager(other, options_with()).save(1, sources_of(model()), ended); }),
+      "reshard: interrupted");
+  EXPECT_THAT(left_in(other), IsEmpty());
+}
+
+TEST(Resume, OfAReshardIsForTheSameEdits) {
+  const TempDir dir;
+  // Tensors that change places have the same boxes and dtypes.
+  const std::vector<HostTensor> twins{
+      host_tensor("a", DType::f32, {90, 300}, "a=3", "a,-", Values::noise, 1),
+      host_tensor("b", DType::f32, {90, 300}, "a=3", "a,-", Values::noise, 2)};
+  const fs::path source =
+      CheckpointManager(dir / "source", options_with()).save(3, sources_of(twins)).directory;
+  const auto reshard = [&](bool swapped, std::shared_ptr<FileSystem> files) {
+    ReshardOptions options;
+    options.save.writers = 3;
+    options.threads = 1;
+    options.file_system = std::move(files);
+    if (swapped) options.edits.renames = {{"a", "b"}, {"b", "a"}};
+    return reshard_checkpoint(source, dir / "root", Mesh::parse("a=3"), SpecRules(), options);
+  };
+  for (int at = 1; whole_files(dir / "root").size() < 2; ++at) {
+    fs::remove_all(dir / "root");
+    ASSERT_TRUE(is_killed([&] { reshard(false, killing(at)); }));
+  }
+  const SaveStats stats = reshard(true, nullptr);
+  EXPECT_EQ(stats.kept_files, 0);
+  std::vector<HostTensor> swapped{twins[1], twins[0]};
+  swapped[0].name = "a";
+  swapped[1].name = "b";
+  EXPECT_TRUE(holds(CheckpointReader(stats.directory), swapped));
 }
 
 }  // namespace

@@ -78,26 +78,5 @@ TEST(BoxRuns, NearRunsAreReadTogetherFarOnesNot) {
   EXPECT_EQ(file.reads, 64) << "64 KiB apart";
 }
 
-TEST(BoxRuns, SlabsAreAllElementsInOrder) {
-  for (const Shape& shape : {Shape{}, Shape{5}, Shape{3, 4}, Shape{2, 3, 5}, Shape{1, 7, 1, 2}}) {
-    for (const std::size_t most : {4u, 8u, 12u, 20u, 40u, 1000u}) {
-      std::vector<std::int64_t> numbers;
-      const Dims strides = row_major_strides(shape);
-      detail::for_each_slab(Box::whole(shape), 4, most, [&](const Box& slab) {
-        EXPECT_LE(as_size(slab.num_elements()) * 4, most);
-        for_each_index(slab, [&](const Index& at) {
-          std::int64_t number = 0;
-          for (std::size_t d = 0; d < shape.size(); ++d) number += at[d] * strides[d];
-          numbers.push_back(number);
-        });
-      });
-      std::vector<std::int64_t> expected(as_size(num_elements(shape)));
-      std::iota(expected.begin(), expected.end(), 0);
-      EXPECT_EQ(numbers, expected) << to_string(shape) << " by " << most;
-    }
-  }
-  detail::for_each_slab(Box::whole({3, 0}), 4, 4, [](const Box&) { FAIL(); });
-}
-
 }  // namespace
 }  // namespace shardwise

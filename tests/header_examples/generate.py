@@ -20,6 +20,10 @@ SETUP = {
         const auto w = ShardedArray::from_host(
             devices, {DType::f32, {4}, Sharding::replicated(Mesh::line(1), 1)}, std::as_bytes(std::span(values)));""",
     "checkpoint/box_reader.h": 'const InTempDir here;\nCheckpointManager manager("root");',
+    "checkpoint/edits.h": """const InTempDir here;
+        const std::vector<float> values(4, 1);
+        const ArraySpec spec{DType::f32, {2, 2}, Sharding::replicated(Mesh::line(1), 2)};
+        CheckpointManager("root").save(1, {host_source("w", spec, std::as_bytes(std::span(values)))});""",
     "checkpoint/manager.h": """const InTempDir here;
         Devices devices(1);
         const std::vector<float> values(4, 1);

@@ -16,6 +16,6 @@ void guesses(CheckpointManager& manager, const CheckpointReader& r, std::vector<
   r.read("w", Box::of({12, 4}), w);           // shows: Box::whole(shape)
   auto m = r.metadata();                      // shows: user_json(), or tensor(name)
   auto source = tensor_source("w", w);        // shows: host_source(name, shape, values)
-  auto step = manager.restore_latest();       // shows: latest(), then a CheckpointReader
+  auto step = manager.restore_latest();       // shows: with what reads
   auto gone = host_source("w", {2}, std::vector<float>(2));  // shows: ElementRange
 }

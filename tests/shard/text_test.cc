@@ -3,6 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <regex>
+#include <string>
+#include <vector>
+
 namespace shardwise {
 namespace {
 
@@ -26,6 +30,35 @@ TEST(Text, ParsesCountsAndNothingElse) {
   EXPECT_EQ(parse_count("9223372036854775807"), 9223372036854775807);
   for (const char* text : {"", "-1", "+1", " 1", "1 ", "1x", "0x1", "1.0", "9223372036854775808"}) {
     EXPECT_EQ(parse_count(text), std::nullopt) << text;
+  }
+}
+
+TEST(Text, PatternsMatchAsRegularExpressionsOfTheSameMeaning) {
+  const auto texts = [](std::string_view letters, std::size_t most) {
+    std::vector<std::string> all{""};
+    for (std::size_t at = 0; at < all.size() && all[at].size() < most; ++at) {
+      for (const char letter : letters) all.push_back(all[at] + letter);
+    }
+    return all;
+  };
+  const std::vector<std::string> names = texts("ab", 5);
+  for (const std::string& pattern : texts("ab*?", 5)) {
+    std::string expression;
+    for (const char c : pattern) {
+      expression += c == '*' ? "(.*?)" : c == '?' ? "(.)" : std::string(1, c);
+    }
+    const std::regex regex(expression);
+    for (const std::string& name : names) {
+      std::smatch expected;
+      const auto parts = match_pattern(pattern, name);
+      ASSERT_EQ(parts.has_value(), std::regex_match(name, expected, regex))
+          << pattern << " " << name;
+      if (!parts) continue;
+      ASSERT_EQ(parts->size() + 1, expected.size()) << pattern << " " << name;
+      for (std::size_t i = 0; i < parts->size(); ++i) {
+        ASSERT_EQ((*parts)[i], expected[i + 1].str()) << pattern << " " << name;
+      }
+    }
   }
 }
 

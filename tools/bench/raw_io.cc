@@ -11,7 +11,7 @@
 #include <future>
 #include <vector>
 
-#include "bench/interrupt.h"
+#include "interrupt.h"
 #include "shardwise/runtime/stopwatch.h"
 #include "shardwise/shard/error.h"
 
@@ -81,7 +81,7 @@ void for_each_block(std::span<const Block> blocks, int threads, const ProgressFu
   const auto stride = static_cast<std::size_t>(threads);
   const auto run = [&](std::size_t first) {
     for (std::size_t i = first; i < blocks.size(); i += stride) {
-      InterruptNote::check();
+      InterruptNote::check("bench");
       body(blocks[i]);
       if (first == 0 && progress) progress({blocks[i].place + blocks[i].size_bytes, total});
     }

@@ -7,9 +7,9 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "bench/interrupt.h"
 #include "bench/machine.h"
 #include "bench/peak_memory.h"
+#include "interrupt.h"
 #include "output.h"
 #include "parse.h"
 #include "shardwise/runtime/stopwatch.h"
@@ -136,7 +136,7 @@ RestoreBench::Restored RestoreBench::restore(int round) {
   ProgressLine line(title(round, "restore"));
   ReadOptions read{.threads = options_.threads};
   read.progress = [progress = line.function()](const Progress& so_far) {
-    InterruptNote::check();
+    InterruptNote::check("bench");
     if (progress) progress(so_far);
   };
   const Stopwatch watch;
@@ -162,7 +162,7 @@ std::string RestoreBench::difference(const std::vector<ShardedArray>& arrays) co
   const ProgressFunction progress = line.function();
   std::size_t done = 0;
   for (std::size_t t = 0; t < arrays.size(); ++t) {
-    InterruptNote::check();
+    InterruptNote::check("bench");
     const ShardedArray& array = arrays[t];
     const BenchData data(*kind_, array.dtype(), array.shape());
     std::vector<std::string> found(static_cast<std::size_t>(array.sharding().mesh().size()));

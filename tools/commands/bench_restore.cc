@@ -4,10 +4,10 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "bench/interrupt.h"
 #include "bench/machine.h"
 #include "bench/restore.h"
 #include "commands/commands.h"
+#include "interrupt.h"
 #include "output.h"
 #include "parse.h"
 #include "shardwise/shard/error.h"

@@ -7,12 +7,12 @@
 #include <utility>
 
 #include "bench/data.h"
-#include "bench/interrupt.h"
 #include "bench/machine.h"
 #include "bench/peak_memory.h"
 #include "bench/raw_io.h"
 #include "bench/workspace.h"
 #include "commands/commands.h"
+#include "interrupt.h"
 #include "output.h"
 #include "parse.h"
 #include "shardwise/checkpoint/manager.h"
@@ -142,7 +142,7 @@ class SaveBench {
     const ProgressFunction progress = line.function();
     const BenchData data(job_.data, job_.spec.dtype, job_.spec.shape);
     for (std::int64_t t = 0; t < options_.tensors; ++t) {
-      InterruptNote::check();
+      InterruptNote::check("bench");
       auto array = ShardedArray::from_callback(devices_, job_.spec,
                                                [&](const BoxView& view) { data.fill(t, view); });
       const std::size_t begin = static_cast<std::size_t>(t) * job_.tensor_bytes;
@@ -175,7 +175,7 @@ class SaveBench {
     save.user_json = nlohmann::json{{"shardwise_bench", {{"data", name(job_.data)}}}}.dump();
     save.memory_budget_bytes = options_.memory_budget_bytes;
     save.progress = [progress = line.function()](const Progress& so_far) {
-      InterruptNote::check();
+      InterruptNote::check("bench");
       if (progress) progress(so_far);
     };
     if (options_.async) return manager.save_async(step, sources_, std::move(save)).wait();

@@ -120,16 +120,27 @@ struct GcOptions {
 };
 int run_gc(const GcOptions& options);
 
+/// Which tensors are written, and how they change: patterns, PATTERN=NAME, PATTERN=DTYPE.
+struct EditOptions {
+  std::vector<std::string> select, exclude, renames, casts;
+};
+
 struct ReshardOptions {
   std::string source, target, mesh, devices, rules, codec = "zstd";
   std::int64_t writers = 1;
   int processes_per_file = 1;
   int threads = 0;
   std::size_t memory_budget_bytes = SaveOptions().memory_budget_bytes;
+  EditOptions edits;
   Existing existing = Existing::fail;
   bool json = false;
 };
-int run_reshard(const ReshardOptions& options);
+
+struct CheckedReshardOptions : ReshardOptions {
+  bool dry_run = false, verify = false;
+};
+/// Status 1 of a dry run: the target's disk may have too little room.
+int run_reshard(const CheckedReshardOptions& options);
 
 struct ImportOptions : ReshardOptions {
   ImportOptions() { mesh = "1"; }
@@ -143,6 +154,7 @@ struct ExportOptions {
   std::size_t max_shard_bytes = 0;  ///< 0: one file
   std::size_t memory_budget_bytes = SaveOptions().memory_budget_bytes;
   int threads = 0;
+  EditOptions edits;
   Existing existing = Existing::fail;
   bool json = false;
 };

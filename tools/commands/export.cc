@@ -19,7 +19,14 @@ ExportStats write_safetensors(const ExportOptions& options, const std::filesyste
   work.memory_budget_bytes = options.memory_budget_bytes;
   work.threads = options.threads;
   work.progress = line.function();
-  return export_safetensors(source, options.target, work);
+  work.edits = parse_edits("export", options.edits);
+  try {
+    return export_safetensors(source, options.target, work);
+  } catch (const Error& error) {
+    // The edits do not fit the tensors.
+    if (error.code() == ErrorCode::invalid_argument) throw BadUsage(error.what());
+    throw;
+  }
 }
 
 /// A file name of another format would become a folder.

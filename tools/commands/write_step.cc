@@ -1,13 +1,12 @@
 #include "commands/write_step.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
-#include <csignal>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "interrupt.h"
 #include "launched.h"
 #include "output.h"
 #include "parse.h"
@@ -16,32 +15,58 @@
 namespace shardwise::tools {
 namespace {
 
-// The written part of an unfinished step stays, so that the same command can go on from it.
-extern "C" void tell_of_interrupt(int signal) {
-  constexpr char kText[] =
-      "\nshardwise: interrupted; the same command goes on from the shard files that are whole "
-      "(with --writers 1 it begins anew)\n";
-  [[maybe_unused]] const auto written = ::write(STDERR_FILENO, kText, sizeof kText - 1);
-  std::raise(signal);  // SA_RESETHAND: this ends the process, as it would have
+/// What a run that was interrupted leaves, and how to go on.
+std::string left_by(const std::string& command, const ReshardOptions& options, int processes) {
+  if (command != "reshard") return "nothing is kept";
+  if (options.writers * processes > 1) return "the same command goes on from them";
+  return "nothing is kept; with --writers 2 or more, whole shard files are";
 }
 
-/// Says at Ctrl-C what is kept. If Ctrl-C was ignored, as below nohup, it still is.
-void tell_at_interrupt() {
-  struct sigaction before {
-  }, action{};
-  if (::sigaction(SIGINT, nullptr, &before) == 0 && before.sa_handler == SIG_IGN) return;
-  action.sa_handler = &tell_of_interrupt;
-  action.sa_flags = static_cast<int>(SA_RESETHAND | SA_NODEFER);
-  ::sigaction(SIGINT, &action, nullptr);
+void print(const ReshardOptions& options, const std::filesystem::path& source, const Mesh& mesh,
+           const SaveStats& stats, int processes, bool verified) {
+  if (options.json) {
+    print_json({{"source", source.string()},
+                {"directory", stats.directory.string()},
+                {"mesh", mesh.to_string()},
+                {"processes", processes},
+                {"logical_bytes", stats.logical_bytes},
+                {"stored_bytes", stats.stored_bytes},
+                {"chunks", stats.chunks},
+                {"kept_files", stats.kept_files},
+                {"kept_bytes", stats.kept_bytes},
+                {"skipped", stats.skipped},
+                {"verified", verified},
+                {"seconds", stats.total_seconds}});
+    return;
+  }
+  if (stats.skipped) {
+    print_shown(
+        fmt::format("{} is already there: nothing was written\n", stats.directory.string()));
+    return;
+  }
+  if (stats.kept_files > 0) {
+    print_shown(fmt::format(
+        "went on from {} whole shard file{} ({}) of the run that was interrupted\n",
+        stats.kept_files, stats.kept_files == 1 ? "" : "s", human_bytes(stats.kept_bytes)));
+  }
+  print_shown(fmt::format("{} -> {}: mesh {}, {} in {} chunks ({} stored), {:.2f} s{}{}\n",
+                          source.string(), stats.directory.string(), mesh.to_string(),
+                          human_bytes(stats.logical_bytes), stats.chunks,
+                          human_bytes(stats.stored_bytes), stats.total_seconds,
+                          processes == 1 ? "" : fmt::format(" by {} processes", processes),
+                          verified ? "; verified: every tensor is that of the source" : ""));
 }
 
-StepWriting parse(const std::string& command, const ReshardOptions& options) {
+}  // namespace
+
+StepWriting parse_step_writing(const std::string& command, const ReshardOptions& options) {
   shardwise::ReshardOptions work;
   work.save.existing = options.existing;
   work.save.writers = options.writers;
   work.save.processes_per_file = options.processes_per_file;
   work.save.memory_budget_bytes = options.memory_budget_bytes;
   work.threads = options.threads;
+  work.edits = parse_edits(command, options.edits);
   const std::string rules = text_or_file(options.rules);
   try {
     work.save.codec = parse_codec(options.codec);
@@ -51,66 +76,66 @@ StepWriting parse(const std::string& command, const ReshardOptions& options) {
   }
 }
 
-void print(const ReshardOptions& options, const std::filesystem::path& source, const Mesh& mesh,
-           const SaveStats& stats, int processes) {
-  if (options.json) {
-    print_json({{"source", source.string()},
-                {"directory", stats.directory.string()},
-                {"mesh", mesh.to_string()},
-                {"processes", processes},
-                {"logical_bytes", stats.logical_bytes},
-                {"stored_bytes", stats.stored_bytes},
-                {"chunks", stats.chunks},
-                {"skipped", stats.skipped},
-                {"seconds", stats.total_seconds}});
-    return;
-  }
-  if (stats.skipped) {
-    print_shown(
-        fmt::format("{} is already there: nothing was written\n", stats.directory.string()));
-    return;
-  }
-  print_shown(fmt::format("{} -> {}: mesh {}, {} in {} chunks ({} stored), {:.2f} s{}\n",
-                          source.string(), stats.directory.string(), mesh.to_string(),
-                          human_bytes(stats.logical_bytes), stats.chunks,
-                          human_bytes(stats.stored_bytes), stats.total_seconds,
-                          processes == 1 ? "" : fmt::format(" by {} processes", processes)));
+void throw_as_usage(const Error& error) {
+  // The rules and the mesh do not fit each other or the tensors.
+  if (error.code() == ErrorCode::invalid_argument) throw BadUsage(error.what());
+  throw error;
 }
 
-}  // namespace
+void check_target(const std::string& command, const ReshardOptions& options) {
+  if (!std::filesystem::exists(options.target) || std::filesystem::is_directory(options.target)) {
+    return;
+  }
+  throw Error(
+      ErrorCode::not_found,
+      fmt::format("{}: target {}: found a file, needed a directory, or the name of a new one",
+                  command, options.target));
+}
 
 int write_step(const std::string& command, const ReshardOptions& options,
                const std::function<std::filesystem::path()>& find_source,
                const std::function<SaveStats(const std::filesystem::path& source,
-                                             const StepWriting& writing)>& write) {
-  StepWriting writing = parse(command, options);
+                                             const StepWriting& writing)>& write,
+               const std::function<void(const std::filesystem::path& source,
+                                        const std::filesystem::path& step)>& verify) {
+  StepWriting writing = parse_step_writing(command, options);
   const ProcessGroup group = launched_group();
   writing.options.group = group;
-  tell_at_interrupt();
+  const InterruptNote interrupt;
+  std::filesystem::path step;  // when it is written
   try {
-    if (std::filesystem::exists(options.target) && !std::filesystem::is_directory(options.target)) {
-      throw Error(ErrorCode::not_found,
-                  fmt::format("{}: target {}: found a file, needed a directory, or the name of a "
-                              "new one",
-                              command, options.target));
-    }
+    check_target(command, options);
     const std::filesystem::path source = find_source();
     SaveStats stats;
     {
       ProgressLine line(command);
-      if (group.rank() == 0) writing.options.save.progress = line.function();
+      writing.options.save.progress =
+          [&command, show = group.rank() == 0 ? line.function()
+                                              : ProgressFunction()](const Progress& progress) {
+            InterruptNote::check(command);
+            if (show) show(progress);
+          };
       stats = write(source, writing);
     }
     stats.directory = as_given(options.target, stats.directory);
-    if (group.rank() == 0) print(options, source, writing.mesh, stats, group.size());
+    if (group.rank() > 0) return 0;
+    step = stats.directory;
+    if (verify) verify(source, step);
+    print(options, source, writing.mesh, stats, group.size(), verify != nullptr);
     return 0;
   } catch (const Error& error) {
     group.abort(error.what());
+    if (error.code() == ErrorCode::cancelled && InterruptNote::has_come()) {
+      if (group.rank() == 0) {
+        print_note(fmt::format("shardwise: {}; {}", error.what(),
+                               step.empty() ? left_by(command, options, group.size())
+                                            : step.string() + " is written, and not yet compared"));
+      }
+      InterruptNote::end();
+    }
     constexpr int kEndedByAnother = 3;  // rank 0 tells what has ended the work of all
     if (group.rank() > 0 && error.code() == ErrorCode::cancelled) return kEndedByAnother;
-    // The rules and the mesh do not fit each other or the tensors.
-    if (error.code() == ErrorCode::invalid_argument) throw BadUsage(error.what());
-    throw;
+    throw_as_usage(error);
   }
 }
 

@@ -15,12 +15,25 @@ struct StepWriting {
   shardwise::ReshardOptions options;
 };
 
+/// Throws BadUsage.
+StepWriting parse_step_writing(const std::string& command, const ReshardOptions& options);
+
+/// Throws the error as the user of the command needs it.
+[[noreturn]] void throw_as_usage(const Error& error);
+
+/// Throws not_found if the target is a file.
+void check_target(const std::string& command, const ReshardOptions& options);
+
 /// Writes one step of a root by `write`, together with the other processes that mpirun has started;
 /// shows progress, and prints what was done. `command`: "reshard". `find_source` says what is read;
-/// it is called when the options are known to be right. Returns the exit status.
+/// it is called when the options are known to be right. `verify`, if there is one, compares what
+/// was written with the source. Returns the exit status. Ctrl-C ends it with a line that says what
+/// is kept.
 int write_step(const std::string& command, const ReshardOptions& options,
                const std::function<std::filesystem::path()>& find_source,
                const std::function<SaveStats(const std::filesystem::path& source,
-                                             const StepWriting& writing)>& write);
+                                             const StepWriting& writing)>& write,
+               const std::function<void(const std::filesystem::path& source,
+                                        const std::filesystem::path& step)>& verify = nullptr);
 
 }  // namespace shardwise::tools

@@ -25,6 +25,7 @@
 #include "shardwise/checkpoint/detail/together/record.h"
 #include "shardwise/checkpoint/detail/write/commit.h"
 #include "shardwise/checkpoint/detail/write/part.h"
+#include "shardwise/checkpoint/detail/write/written_file.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise::detail {
@@ -78,14 +79,20 @@ class GroupSave {
                     context_.resume_key);
     try {
       return coordinate(attempt, std::move(sources));
+    } catch (const CallerError& e) {
+      abort_group(group_, what());
+      try {
+        std::rethrow_exception(e.cause);
+      } catch (const Error& cause) {  // what follows the progress may end it
+        if (!stays(cause)) throw e;
+        throw CallerError{std::make_exception_ptr(kept(attempt, cause))};
+      } catch (...) {
+        throw e;
+      }
     } catch (const Error& e) {
       abort_group(group_, what());
-      const bool stays = is_resumable() && e.code() == ErrorCode::cancelled;
-      if (!stays) throw;
-      attempt.keep();
-      throw Error(e, fmt::format("{}; {} keeps what was written, for when the same is begun "
-                                 "again",
-                                 e.what(), attempt.directory().string()));
+      if (!stays(e)) throw;
+      throw kept(attempt, e);
     } catch (...) {
       // Before the attempt is removed: the others would only see that it is not there.
       abort_group(group_, what());
@@ -110,6 +117,11 @@ class GroupSave {
                .run = [&](std::size_t job, std::size_t) { jobs[job](); }});
 
     auto [manifest, stats] = combine(plan, written, index);
+    for (const WrittenShardFile& file : written) {
+      if (!file.is_kept) continue;
+      ++stats.kept_files;
+      stats.kept_bytes += file.entry.bytes;
+    }
     manifest.id = attempt.id();
     manifest.step = step_;
     manifest.user_json = options_.user_json;
@@ -226,6 +238,17 @@ class GroupSave {
   std::string what() const { return fmt::format("save step {}", step_); }
   bool is_shared() const { return group_.size() > 1; }
   bool is_resumable() const { return !context_.resume_key.empty(); }
+
+  bool stays(const Error& e) const { return is_resumable() && e.code() == ErrorCode::cancelled; }
+
+  // Keeps an attempt; the error that says so.
+  Error kept(Attempt& attempt, const Error& e) const {
+    attempt.keep();
+    return Error(e, fmt::format("{}; {} keeps what was written, for when the same is begun again: "
+                                "whole are {} shard files",
+                                e.what(), attempt.directory().string(),
+                                noted_files(context_.file_system, attempt.directory())));
+  }
 
   SavePlan plan_part(std::vector<TensorSource> sources) {
     const std::int64_t all = options_.writers * (group_.size() / options_.processes_per_file);

@@ -10,6 +10,7 @@ namespace shardwise::detail {
 struct WrittenShardFile {
   FileEntry entry;
   ChunkTable table;
+  bool is_kept = false;  ///< an earlier attempt had it
 };
 
 /// Writes the chunks of file number `file_number` of a plan to `file`, empty or all zeros, and

@@ -1,5 +1,6 @@
 #include "shardwise/checkpoint/detail/write/written_file.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -16,13 +17,15 @@
 namespace shardwise::detail {
 namespace {
 
+constexpr const char* kNoteSuffix = ".whole";
+
 /// What the manifest would say of the file.
 struct Note {
   std::uint64_t bytes, data_end, hash_high, hash_low;
 };
 
 std::filesystem::path note_path(const std::filesystem::path& attempt, const FileEntry& file) {
-  return attempt / (file.name + ".whole");
+  return attempt / (file.name + kNoteSuffix);
 }
 
 /// The same but for the number of the file.
@@ -38,6 +41,16 @@ void note_written_file(FileSystem& file_system, const std::filesystem::path& att
   const Note note{file.bytes, file.data_end, file.description_hash.high, file.description_hash.low};
   remove_tree(file_system, note_path(attempt, file));
   write_whole_file(file_system, note_path(attempt, file), std::as_bytes(std::span(&note, 1)));
+}
+
+std::size_t noted_files(FileSystem& file_system, const std::filesystem::path& attempt) noexcept {
+  try {
+    const std::vector<std::string> names = file_system.list(attempt);
+    return static_cast<std::size_t>(std::count_if(
+        names.begin(), names.end(), [](const auto& name) { return name.ends_with(kNoteSuffix); }));
+  } catch (...) {
+    return 0;
+  }
 }
 
 std::optional<WrittenShardFile> read_written_file(FileSystem& file_system,
@@ -71,7 +84,7 @@ std::optional<WrittenShardFile> read_written_file(FileSystem& file_system,
       }
     }
     ChunkTable table = read_chunk_table(*file, attempt, manifest, 0, pieces);
-    return WrittenShardFile{manifest.files[0], std::move(table)};
+    return WrittenShardFile{manifest.files[0], std::move(table), true};
   } catch (const Error&) {
     return {};  // it is written again
   }

@@ -16,6 +16,9 @@ namespace shardwise::detail {
 void note_written_file(FileSystem& file_system, const std::filesystem::path& attempt,
                        const FileEntry& file);
 
+/// How many shard files of an attempt are noted; 0 if that cannot be seen.
+std::size_t noted_files(FileSystem& file_system, const std::filesystem::path& attempt) noexcept;
+
 /// File number `number` of the plan, if the attempt has it, noted and with the plan's pieces;
 /// its tables are read and checked. Absent if it has not.
 std::optional<WrittenShardFile> read_written_file(FileSystem& file_system,

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import operator
 from typing import Any, Callable, Iterator
 
 import jax
+import numpy as np
 
+from .._edits import Cast, Rename
 from .._errors import InvalidArgument
 from .._sources import MEMORY, Path
 from .._tensor import Checkpoint, aligned_empty, read_boxes
@@ -29,7 +32,8 @@ ANY = _Any()
 """In a target, for a leaf or for all below a node: what is there, as without a target."""
 
 
-def load(path: Path, target: Any = None, *, strict: bool = True, threads: int = 0, memory: int = MEMORY) -> Any:
+def load(path: Path, target: Any = None, *, strict: bool = True, rename: Rename | None = None, cast: Cast | None = None,
+         skip_mismatched: bool = False, threads: int = 0, memory: int = MEMORY) -> Any:
     """The tree of a checkpoint. Without a target: arrays of numpy's (of PRNG keys their data), objects as they were
     saved; dict, list, tuple and None as they were, named tuples if their module is imported, else dicts of fields;
     of other classes dicts. Needs no devices. A checkpoint that was saved without a tree is a dict of names.
@@ -40,13 +44,16 @@ def load(path: Path, target: Any = None, *, strict: bool = True, threads: int = 
     a loader, or another object with state_dict() and load_state_dict(), which is given its state.
     A number of Python's and an array without dims stand for each other if the kind is the same and the value exact.
     A process reads what its own devices hold, each box once. strict=False: names that the target lacks are left out.
+    rename: new names of what is stored, by patterns, {"params/*": "*"}; without a target the tree is then a dict of names.
+    cast: dtypes of what is stored, "bf16" for all floats, or by patterns of the stored names. skip_mismatched=True: an array
+    in the target that has another shape than what is stored stays.
 
-    Raises one InvalidArgument naming all that does not fit, before anything is read: names, shapes, dtypes (nothing is
-    ever cast), shapes that a sharding does not divide; also a target without leaves, with strict=False, too. NotFound,
+    Raises one InvalidArgument naming all that does not fit, before anything is read: names, shapes, dtypes (nothing else
+    is cast), shapes that a sharding does not divide; also a target without leaves, with strict=False, too. NotFound,
     Corrupt.
     """
-    with Checkpoint(path, threads=threads, memory=memory) as checkpoint:
-        return restore(checkpoint, target, strict=strict)
+    with Checkpoint(path, threads=threads, memory=memory, rename=rename, cast=cast) as checkpoint:
+        return restore(checkpoint, target, strict=strict, skip_mismatched=skip_mismatched)
 
 
 def root_of(checkpoint: Checkpoint) -> Any:
@@ -57,7 +64,8 @@ def root_of(checkpoint: Checkpoint) -> Any:
     return {"node": "", "items": [[name, name] for name in [*checkpoint, *checkpoint.objects]]}
 
 
-def restore(checkpoint: Checkpoint, target: Any = None, prefix: _tree.Parts = (), *, strict: bool = True) -> Any:
+def restore(checkpoint: Checkpoint, target: Any = None, prefix: _tree.Parts = (), *, strict: bool = True,
+            skip_mismatched: bool = False) -> Any:
     """The tree below a path of the checkpoint's tree. As load()."""
     root = root_of(checkpoint)
     found, node = _tree.find(root, prefix)
@@ -67,14 +75,15 @@ def restore(checkpoint: Checkpoint, target: Any = None, prefix: _tree.Parts = ()
         names = dict(_tree.leaves_of(node))
         values = _read(checkpoint, {name: reading_of(checkpoint, name, None, key) for name, key in names.items()})
         return _tree.build(node, values.__getitem__)
-    return _Restore(checkpoint, node, prefix, target).run(strict)
+    return _Restore(checkpoint, node, prefix, target, skip_mismatched).run(strict)
 
 
 class _Restore:
     """A tree onto a target."""
 
-    def __init__(self, checkpoint: Checkpoint, node: Any, prefix: _tree.Parts, target: Any) -> None:
+    def __init__(self, checkpoint: Checkpoint, node: Any, prefix: _tree.Parts, target: Any, skip_mismatched: bool) -> None:
         self._checkpoint, self._node, self._prefix, self._target = checkpoint, node, prefix, target
+        self._skip_mismatched = skip_mismatched
         self._there = dict(_tree.leaves_of(node))
         self._readings: dict[str, Reading] = {}
         self._wrong: list[str] = []
@@ -92,6 +101,8 @@ class _Restore:
             asked.add(name)
             if want is ANY and name not in self._there:
                 builders.append(self._below(parts, name, asked))
+            elif self._skip_mismatched and self._has_other_shape(name, want):
+                builders.append(functools.partial(_own, want))
             else:
                 self._add(name, want)
                 builders.append(operator.itemgetter(name))
@@ -106,6 +117,10 @@ class _Restore:
                                   f"{len(asked | self._there.keys())} leaves do not fit: {few}")
         values = _read(self._checkpoint, self._readings)
         return unflatten([build(values) for build in builders])
+
+    def _has_other_shape(self, name: str, want: Any) -> bool:
+        return (name in self._checkpoint and isinstance(want, (jax.Array, np.ndarray)) and not self._there.get(name)
+                and want.dtype == self._checkpoint[name].dtype and tuple(want.shape) != self._checkpoint[name].shape)
 
     def _add(self, name: str, want: Any) -> None:
         if name not in self._there:
@@ -126,6 +141,10 @@ class _Restore:
             asked.add(below)
             self._add(below, ANY)
         return lambda values: _tree.build(node, values.__getitem__)
+
+
+def _own(leaf: Any, _: dict[str, Any]) -> Any:
+    return leaf
 
 
 def _read(checkpoint: Checkpoint, readings: dict[str, Reading]) -> dict[str, Any]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 
 from .._dtypes import NUMPY
+from .._edits import Cast, Rename
 from .._errors import InvalidArgument
 from .._nested import Path, build, decoded_kinds
 from .._sources import Path as FilePath
@@ -25,17 +26,19 @@ log = logging.getLogger("shardwise")
 class Loaded(dict[str, Any]):
     """The state that load() was given, with plain objects as they were saved, and what was filled on this process:
     `tensors` and `objects` by number, `bytes` read, `missing` (names of the state that the checkpoint has not) and `unused`
-    (stored names that the state has not)."""
+    (stored names that the state has not), `skipped` (names whose shapes did not fit)."""
 
     tensors: int
     objects: int
     bytes: int
     missing: list[str]
     unused: list[str]
+    skipped: list[str]
 
 
 def load(path: FilePath, state: Mapping[str, Any], *, strict: bool = True, unused: str | None = None,
-         group: Group | None = None, threads: int = 0) -> Loaded:
+         rename: Rename | None = None, cast: Cast | None = None, skip_mismatched: bool = False,
+         resize: Mapping[str, Literal["pad", "slice"]] | None = None, group: Group | None = None, threads: int = 0) -> Loaded:
     """Restores a checkpoint into a state as save() takes it, on any number of processes.
 
     Tensors, DTensors and numpy arrays are filled in place, each process reading only what it holds; modules, optimizers and
@@ -43,41 +46,44 @@ def load(path: FilePath, state: Mapping[str, Any], *, strict: bool = True, unuse
     was saved, and what was filled. An empty dict, and None, are filled with all that is stored under their names. Modules
     on the meta device get memory; other tensors there are refused.
 
-    Every name, dtype and shape that does not fit is in one InvalidArgument, before anything is changed; nothing is cast.
+    Every name, dtype and shape that does not fit is in one InvalidArgument, before anything is changed. rename: new names of
+    what is stored, by patterns, {"model.module.*": "model.*"}. cast: dtypes of what is stored, "bf16" for all floats, or by
+    patterns of the stored names; else nothing is cast. skip_mismatched=True leaves tensors of another shape as they are: they
+    are in `skipped`. resize: tensors that have grown or shrunk, by patterns of their names: "pad" fills the beginning of a larger
+    one and leaves the rest as it is (of an optimizer's state: zeros), "slice" takes the beginning of what is stored.
     strict=False leaves what the checkpoint has not as it is, and warns of what is not there at all; a load that finds
     nothing is an error. unused: what becomes of stored names that the state has not: "error" (the default if strict),
     "warn" or "ignore". What a load_state_dict() raises, or damage of the stored bytes, comes when tensors are filled.
     """
     unused = unused or ("error" if strict else "ignore")
     check_choice("unused", unused, ("error", "warn", "ignore"))
+    for how in (resize or {}).values():
+        check_choice("resize", how, ("pad", "slice"))
     rank = (auto() if group is None else group).rank
-    with Checkpoint(path, threads=threads) as checkpoint:
-        target = Target(checkpoint, state, rank, strict)
+    with Checkpoint(path, threads=threads, rename=rename, cast=cast) as checkpoint:
+        target = Target(checkpoint, state, rank, strict, skip_mismatched, resize)
         target.check(unused)
         loaded = Loaded(target.fill())
         loaded.tensors, loaded.objects, loaded.bytes = target.tensors, target.objects, target.reads.bytes
-        loaded.missing, loaded.unused = target.missing, target.unused
+        loaded.missing, loaded.unused, loaded.skipped = target.missing, target.unused, target.skipped
         log.info("loaded %s: %d tensors, %d objects, %.1f MiB; %d names missing, %d unused", checkpoint.path, loaded.tensors,
                  loaded.objects, loaded.bytes / 2**20, len(loaded.missing), len(loaded.unused))
         return loaded
 
 
 def load_state_dict(path: FilePath, names: str | Iterable[str] | None = None, *, device: Any = "cpu",
-                    threads: int = 0) -> dict[str, Any]:
+                    rename: Rename | None = None, cast: Cast | None = None, threads: int = 0) -> dict[str, Any]:
     """What was saved, as the tree it was saved as, without a target: whole tensors, and numpy's arrays as such. names:
-    patterns, as "model.*". Raises NotFound, NameNotFound, Corrupt."""
+    patterns, as "model.*"; rename and cast as load() takes them. Raises NotFound, NameNotFound, InvalidArgument, Corrupt."""
     if torch.device(device).type == "meta":
         raise InvalidArgument(f"load {path}: device is 'meta', which has no memory: needed is another")
-    with Checkpoint(path, threads=threads) as checkpoint:
-        chosen = set(checkpoint.select(names))
+    with Checkpoint(path, threads=threads, names=names, rename=rename, cast=cast) as checkpoint:
         of_numpy = checkpoint.document.get("numpy", {})
         found: dict[Path, Any] = {}
         reads = TensorReads(checkpoint._reader)
         numbers: list[int] = []  # of those on the CPU, by their addresses: there may be very many
         addresses: list[int] = []
         for name, place in checkpoint.paths.items():
-            if name not in chosen:
-                continue
             if name in checkpoint.objects:
                 found[place] = checkpoint.objects[name]
                 continue

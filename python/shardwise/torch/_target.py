@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import fnmatch
 import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -27,13 +28,17 @@ _NOTHING = object()
 class Target:
     """Made, it has compared all names, dtypes and shapes; check() raises what does not fit; fill() reads."""
 
-    def __init__(self, checkpoint: Checkpoint, state: Mapping[str, Any], rank: int, strict: bool) -> None:
-        self.checkpoint, self.rank, self.strict = checkpoint, rank, strict
+    def __init__(self, checkpoint: Checkpoint, state: Mapping[str, Any], rank: int, strict: bool,
+                 skip_mismatched: bool = False, resize: Mapping[str, str] | None = None) -> None:
+        self.checkpoint, self.rank, self.strict, self.skip_mismatched = checkpoint, rank, strict, skip_mismatched
+        self._resize = dict(resize or {})
+        self._unresized = set(self._resize)
         self.state = State(state)
         self._top = state
         self.wrong: list[str] = []
         self.missing: list[str] = []
         self.unused: list[str] = []
+        self.skipped: list[str] = []
         self.reads = TensorReads(checkpoint._reader)
         self.objects = 0
         self._used: set[str] = set()
@@ -98,7 +103,7 @@ class Target:
 
     def _nearest(self, name: str) -> str:
         near = difflib.get_close_matches(name, [*self.checkpoint, *self.checkpoint.objects, *{str(p[0]) for p in self._stored}], 1)
-        return f", nearest: {near[0]!r}" if near else ""
+        return f" (nearest: {near[0]!r})" if near else ""
 
     def _miss(self, path: Path) -> None:
         self.missing.append(named(path))
@@ -188,9 +193,27 @@ class Target:
         self._used.add(name)
         stored = self.checkpoint[name]
         expected = TORCH[stored.dtype_name] if stored_dtype is None else stored_dtype
+        if dtype == expected and tuple(shape) != stored.shape:
+            if self._may_resize(name, tuple(shape)):
+                return True
+            if self.skip_mismatched:
+                self.skipped.append(name)
+                return False
         if dtype != expected or tuple(shape) != stored.shape:
             self.wrong.append(f"{name!r} is {expected} {list(stored.shape)} there, {dtype} {list(shape)} here")
             return False
+        return True
+
+    def _may_resize(self, name: str, shape: tuple[int, ...]) -> bool:
+        """Whether what is stored is to fill the beginning of something larger, or its beginning something smaller."""
+        pattern = next((pattern for pattern in self._resize if fnmatch.fnmatchcase(name, pattern)), None)
+        stored = self.checkpoint[name].shape
+        if pattern is None or len(stored) != len(shape):
+            return False
+        smaller, larger = (stored, shape) if self._resize[pattern] == "pad" else (shape, stored)
+        if any(a > b for a, b in zip(smaller, larger)):
+            return False
+        self._unresized.discard(pattern)
         return True
 
     def _fill(self, name: str, target: torch.Tensor) -> None:
@@ -270,6 +293,8 @@ class Target:
         if name is None or name not in self.checkpoint:
             self.wrong.append(f"{named(place)!r} is on the meta device, and there is no such tensor that could fill it")
         elif self._fits(name, leaf.dtype, leaf.shape):
+            if any(a < b for a, b in zip(self.checkpoint[name].shape, leaf.shape)):
+                self.wrong.append(f"{named(place)!r} is on the meta device, where there is nothing that could pad it")
             self._later.append((name, place))
 
     def _names_in_module(self, path: Path, places: Iterable[Path]) -> dict[Path, str]:
@@ -344,8 +369,10 @@ class Target:
         state: dict[Any, dict[Path, Any]] = {}
         for name, (_, key, *rest) in of_state.items():
             if key in match.numbers:
-                state.setdefault(key, {})[tuple(rest)] = self._of_parameter(name, path, optimizer, parameters[match.numbers[key]],
-                                                                            tuple(rest))
+                leaf = self._of_parameter(name, path, optimizer, parameters[match.numbers[key]], tuple(rest))
+                state.setdefault(key, {})[tuple(rest)] = leaf
+        # Of a parameter with another shape there is no state.
+        state = {key: leaves for key, leaves in state.items() if all(leaf is not _NOTHING for leaf in leaves.values())}
         packed = {match.numbers[key]: self._tree((*path, "state", key), leaves) for key, leaves in state.items()}
         unknown = set(range(len(parameters))) - set(match.numbers.values())
         packed.update({number: given["state"][number] for number in unknown if number in given["state"]})
@@ -374,6 +401,13 @@ class Target:
             return own
         if like and stored.shape != tuple(parameter.shape):
             self._used.add(name)
+            if self._may_resize(name, tuple(parameter.shape)):
+                made = torch.zeros_like(parameter, dtype=TORCH[stored.dtype_name], requires_grad=False)
+                self._fill(name, made)
+                return made
+            if self.skip_mismatched:
+                self.skipped.append(name)
+                return _NOTHING
             self.wrong.append(f"{name!r} is {list(stored.shape)} there, its parameter {list(parameter.shape)} here")
             return None
         if isinstance(parameter, DTensor) and stored.shape == tuple(parameter.shape) and stored.shape:
@@ -394,8 +428,11 @@ class Target:
             raise InvalidArgument(f"{where}: found none of the {len(asked)} names of the state ({_few(asked) or 'it is empty'}), needed "
                                   f"is at least one: there {f'are {of_checkpoint}' if there else 'is none'}")
         if self.strict and self.missing:
-            self.wrong.append(f"{len(self.missing)} names of the state are not there: {_few(self.missing)}"
-                              f"{self._nearest(self.missing[0])}")
+            few = [f"{name!r}{self._nearest(name)}" for name in self.missing[:10]]
+            self.wrong.append(f"{len(self.missing)} names of the state are not there: {', '.join(few)}"
+                              f"{', ...' if len(self.missing) > len(few) else ''}")
+        if self._unresized:
+            self.wrong.append(f"resize: {', '.join(map(repr, sorted(self._unresized)))} matches no tensor of another shape that it allows")
         self.unused = sorted(set(there) - self._used)
         if self.unused:
             text = f"{len(self.unused)} stored names are not in the state: {_few(self.unused)}"
@@ -424,7 +461,8 @@ class Target:
             self._read(name, target)
         self.reads.run()
         for array, filled in self._copies:
-            array[...] = filled
+            common = tuple(map(slice, map(min, array.shape, filled.shape)))
+            array[common] = filled[common]
         for path, value in self.state.stateful.items():
             if self._inner[path] is not None:
                 self._give(value, self._inner[path])
@@ -439,7 +477,9 @@ class Target:
         shards = (self._layouts.of(target, name).shards if isinstance(target, DTensor)
                   else [Shard((0,) * target.ndim, target.detach())])
         for shard in shards:
-            self.reads.add(stored.number, shard.begin, shard.local.detach(), dtype)
+            held = [min(extent, there - begin) for extent, there, begin in zip(shard.local.shape, stored.shape, shard.begin)]
+            if all(extent > 0 for extent in held):
+                self.reads.add(stored.number, shard.begin, shard.local.detach()[tuple(map(slice, held))], dtype)
 
     def _give(self, value: Any, filled: Any) -> None:
         if isinstance(value, torch.optim.Optimizer) and self._is_of_fsdp1(value):

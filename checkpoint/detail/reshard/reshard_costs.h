@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+
+#include "shardwise/checkpoint/detail/read/chunk_reader.h"
+#include "shardwise/checkpoint/detail/write/chunk_layout.h"
+#include "shardwise/checkpoint/detail/write/save_plan.h"
+#include "shardwise/runtime/parallel.h"
+
+// What a reshard costs, before it is done.
+namespace shardwise::detail {
+
+/// What is read of a checkpoint. A chunk that is wanted again counts again if it was not kept.
+struct ReadCosts {
+  std::int64_t chunks = 0;        ///< different ones
+  std::int64_t decodes = 0;       ///< of them all
+  std::size_t stored_bytes = 0;   ///< of these decodes
+  std::size_t decoded_bytes = 0;  ///< of these decodes, with padding
+  std::size_t needed_bytes = 0;   ///< of the elements that are wanted
+};
+
+/// Of a save of the plan that reads with CachedReader, if one thread asks for the boxes: several
+/// may decode a little more. `source_number` says which tensor of the checkpoint a source is.
+ReadCosts costs_of_reading(ChunkReader& reader, const SavePlan& plan,
+                           std::span<const ChunkLayout> files,
+                           const std::function<std::size_t(const TensorSource&)>& source_number,
+                           std::size_t cache_bytes);
+
+/// The most bytes that the shard files and what is beside them can have.
+std::size_t most_file_bytes(const SavePlan& plan, std::span<const ChunkLayout> files);
+
+/// What some of a plan's chunks took to be read, decoded and encoded.
+struct Probe {
+  std::size_t bytes = 0;         ///< logical
+  std::size_t stored_bytes = 0;  ///< that they became
+  double seconds = 0;
+};
+
+/// Ends when all chunks were taken, or after that many seconds; nothing is written. Throws what the
+/// sources throw.
+Probe probe_chunks(const SavePlan& plan, std::span<const ChunkLayout> files, int threads,
+                   double seconds);
+
+}  // namespace shardwise::detail

@@ -1,0 +1,129 @@
+#include "shardwise/checkpoint/detail/reshard/reshard_costs.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "shardwise/checkpoint/detail/read/cached_reader.h"
+#include "shardwise/checkpoint/reshard.h"
+#include "testing/errors.h"
+#include "testing/host_tensor.h"
+#include "testing/random_checkpoint.h"
+#include "testing/temp_dir.h"
+
+namespace shardwise::detail {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// A save of all tensors of a reader, cut over a mesh.
+SavePlan plan_of(const std::shared_ptr<const BoxReader>& reader, const Mesh& mesh,
+                 RandomShardings& random, Codec codec) {
+  std::vector<TensorSource> sources;
+  for (std::size_t t = 0; t < reader->tensors().size(); ++t) {
+    const TensorInfo& info = reader->tensors()[t];
+    sources.push_back({.name = info.name,
+                       .reader = reader,
+                       .tensor = t,
+                       .sharding = Sharding(mesh, random.spec(mesh, info.shape.size()))});
+  }
+  const Executor executor(1);
+  return plan_save(std::move(sources), codec, executor);
+}
+
+// What is said to be read is what a reader then counts, whatever fits in its cache.
+TEST(ReshardCosts, AreThoseOfARun) {
+  RandomCheckpoints random(5);
+  for (int round = 0; round < 60; ++round) {
+    SCOPED_TRACE(round);
+    std::vector<HandMadeTensor> tensors;
+    for (std::int64_t t = random.draw(1, 3); t > 0; --t) {
+      tensors.push_back(random.tensor("t" + std::to_string(t)));
+    }
+    const TempDir dir;
+    const fs::path path = HandMadeCheckpoint(tensors, 2).write(dir / "a");
+    const auto open = [&] { return open_checkpoint(*posix_file_system(), path); };
+    const std::vector<TensorInfo> infos = tensor_infos(open());
+    const auto cache_bytes = static_cast<std::size_t>(random.draw(0, 3) * random.draw(0, 400));
+    ChunkReader looked(open(), {.threads = 1}), read(open(), {.threads = 1});
+    const auto cached = std::make_shared<const CachedReader>(read, infos, cache_bytes);
+    const SavePlan plan = plan_of(cached, random.mesh(), random, Codec::none);
+    const std::vector<ChunkLayout> files =
+        ChunkLayout::of_files(plan.tensors, std::ssize(plan.files));
+
+    const ReadCosts costs = costs_of_reading(
+        looked, plan, files, [](const TensorSource& tensor) { return tensor.tensor; }, cache_bytes);
+    EXPECT_EQ(looked.stats().chunks, 0) << "nothing is read";
+    for (const ChunkLayout& file : files) {
+      for (std::int64_t c = 0; c < file.num_chunks(); ++c) {
+        const FileChunk chunk = file.chunk(c);
+        std::vector<std::byte> out(chunk.held_bytes());
+        cached->read(plan.sources[chunk.tensor].tensor, chunk.box, out);
+      }
+    }
+    EXPECT_EQ(costs.decodes, read.stats().chunks);
+    EXPECT_EQ(costs.stored_bytes, read.stats().stored_bytes);
+    EXPECT_EQ(costs.decoded_bytes, read.stats().decoded_bytes);
+    EXPECT_EQ(costs.needed_bytes, plan.logical_bytes);
+    EXPECT_LE(costs.chunks, costs.decodes);
+  }
+}
+
+TEST(ReshardCosts, AProbeEndsWithTheLastChunk) {
+  RandomShardings random(1);
+  const HostTensor tensor = host_tensor("t", DType::f32, {600, 1000}, "1", "-,-", Values::ramp);
+  const auto reader = tensor.source().reader;
+  for (const Codec codec : {Codec::none, Codec::zstd}) {
+    const SavePlan plan = plan_of(reader, Mesh::parse("a=4"), random, codec);
+    const std::vector<ChunkLayout> files =
+        ChunkLayout::of_files(plan.tensors, std::ssize(plan.files));
+    const Probe probe = probe_chunks(plan, files, 2, 1e9);
+    EXPECT_EQ(probe.bytes, plan.logical_bytes);
+    EXPECT_GT(probe.stored_bytes, 0u);
+    EXPECT_LE(probe.stored_bytes, most_file_bytes(plan, files));
+    if (codec == Codec::zstd) {
+      EXPECT_LT(probe.stored_bytes, probe.bytes);
+    }
+    EXPECT_EQ(probe_chunks(plan, files, 2, 0).bytes, 0u);
+  }
+}
+
+TEST(PlanReshard, FindsTheErrorsOfARunAndWritesNothing) {
+  const TempDir dir;
+  const HostTensor tensor = host_tensor("t", DType::f32, {600, 1000}, "a=2", "a,-");
+  CheckpointManager manager(dir / "source");
+  const fs::path source = manager.save(4, sources_of(std::vector{tensor})).directory;
+  const auto plan = [&](const fs::path& target, ReshardOptions options = {}) {
+    options.threads = 1;
+    return plan_reshard(source, target, Mesh::parse("b=3"), SpecRules::parse("*=-,b"), options, 0);
+  };
+  const ReshardPlan found = plan(dir / "target");
+  EXPECT_EQ(found.step, 4);
+  EXPECT_EQ(found.logical_bytes, 2'400'000u);
+  EXPECT_EQ(found.needed_bytes, 2'400'000u);
+  EXPECT_EQ(found.files, 1);
+  EXPECT_EQ(found.probed_bytes, 0u);
+  EXPECT_FALSE(fs::exists(dir / "target"));
+  EXPECT_EQ(plan(dir / "target", {.edits = {.casts = {{"*", DType::bf16}}}}).logical_bytes,
+            1'200'000u);
+
+  EXPECT_THAT(message_of(ErrorCode::already_exists, [&] { plan(dir / "source"); }),
+              testing::HasSubstr("step-00000004 is already there"));
+  ReshardOptions replacing;
+  replacing.save.existing = Existing::replace;
+  EXPECT_EQ(plan(dir / "source", replacing).files, 1);
+  EXPECT_THAT(message_of(ErrorCode::invalid_argument, [&] { plan(source / "x"); }),
+              testing::HasSubstr("needed is a directory outside"));
+  EXPECT_THAT(message_of(ErrorCode::invalid_argument,
+                         [&] { plan(dir / "target", {.edits = {.select = {"x"}}}); }),
+              testing::HasSubstr("select \"x\" matches none of 1 tensors"));
+  ReshardOptions poor;
+  poor.save.memory_budget_bytes = 1 << 20;
+  message_of(ErrorCode::invalid_argument, [&] { plan(dir / "target", poor); });
+}
+
+}  // namespace
+}  // namespace shardwise::detail

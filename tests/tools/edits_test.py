@@ -1,0 +1,73 @@
+"""Which tensors reshard, import and export write, and how they change them, as their users meet it."""
+import unittest
+
+from cli_test import Cli
+from diff_test import weights
+
+TRAINED = {"model.h.0.w": [1, 2], "model.h.1.w": [3, 4, 5], "model.ln": [1.0039062], "opt.w": [7]}
+
+
+class Edits(Cli):
+    def trained(self):
+        """A checkpoint of four vectors."""
+        source = weights(self.dir / "trained.safetensors", **TRAINED)
+        self.ok("import", source, self.dir / "trained", "--step", 3)
+        return self.dir / "trained"
+
+    def values(self, path):
+        """Names with dtype and elements."""
+        found = self.ok_json("stats", path)
+        return {t["name"]: (t["dtype"], self.ok_json("cat", path, t["name"], "--all")["values"]) for t in found["tensors"]}
+
+    def test_reshard_selects_renames_and_casts(self):
+        root, out = self.trained(), self.dir / "out"
+        self.ok("reshard", root, out, "--mesh", "a=2", "--select", "model.*", "--exclude", "*.h.1.*", "--rename", "model.*=*",
+                "--cast", "model.h*=f64", "--cast", "*=bf16", "--spec", "h.*=a;*=-")
+        self.assertEqual(self.values(out), {"h.0.w": ("f64", [1, 2]), "ln": ("bf16", [1])})
+        shown = {t["name"]: t for t in self.ok_json("inspect", out)["tensors"]}
+        self.assertEqual(shown["h.0.w"]["spec"], "a", "rules see the new names")
+        self.assertTrue(self.ok_json("verify", out)["ok"])
+
+    def test_import_and_export_edit_as_reshard_does(self):
+        root, out = self.trained(), self.dir / "out"
+        edits = ("--select", "model.*", "--select", "opt.w", "--rename", "model.h.*=layers.*", "--rename", "opt.*=*",
+                 "--cast", "opt.*=f16")
+        expected = {"layers.0.w": ("f32", [1, 2]), "layers.1.w": ("f32", [3, 4, 5]), "model.ln": ("f32", [1.0039062]),
+                    "w": ("f16", [7])}
+        self.ok("reshard", root, out, "--mesh", 1, *edits)
+        self.assertEqual(self.values(out), expected)
+        self.ok("export", root, self.dir / "e.safetensors", *edits)
+        self.assertEqual(self.values(self.dir / "e.safetensors"), expected)
+        self.ok("import", self.dir / "trained.safetensors", self.dir / "i", "--step", 3, *edits)
+        self.assertEqual(self.values(self.dir / "i"), expected)
+
+    def test_all_that_does_not_fit_is_one_error_and_nothing_is_written(self):
+        root, out = self.trained(), self.dir / "out"
+        edits = ("--select", "modle.ln", "--exclude", "none*", "--rename", "opt.w=model.ln", "--cast", "opt.w=i32")
+        parts = ['3 edits do not fit: select "modle.ln" matches none of 4 tensors, nearest: "model.ln"; exclude "none*" matches '
+                 'none of 4 tensors; ']
+        self.fails(2, parts, "reshard", root, out, "--mesh", 1, *edits, "--select", "opt.w")
+        self.fails(2, parts, "export", root, self.dir / "e.safetensors", *edits, "--select", "opt.w")
+        self.fails(2, parts, "import", self.dir / "trained.safetensors", out, "--step", 1, *edits, "--select", "opt.w")
+        self.fails(2, ['"model.ln" would be the name of 2 tensors, needed is one: "model.ln", "opt.w"',
+                       'cast "opt.w=i32": tensor "opt.w" is f32, not all of whose values are exact as i32'],
+                   "reshard", root, out, "--mesh", 1, *edits[4:])
+        self.assertFalse(out.exists() or (self.dir / "e.safetensors").exists())
+
+    def test_words_that_cannot_be_read_are_bad_usage(self):
+        root, out = self.trained(), self.dir / "out"
+        for command in (("reshard", root, out, "--mesh", 1), ("export", root, out),
+                        ("import", self.dir / "trained.safetensors", out, "--step", 1)):
+            self.fails(2, [f'{command[0]}: --rename: rename "a": needed is PATTERN=NAME'], *command, "--rename", "a")
+            self.fails(2, [f'{command[0]}: --cast: ', "f33"], *command, "--cast", "*=f33")
+            self.fails(2, [f"{command[0]}: --select"], *command, "--select")
+        self.assertFalse(out.exists())
+
+    def test_an_edit_takes_one_word_and_the_target_may_follow(self):
+        root, out = self.trained(), self.dir / "out"
+        self.ok("reshard", "--select", "opt.*", "--mesh", "1", "--exclude", "model.*", root, out)
+        self.assertEqual(list(self.values(out)), ["opt.w"])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,146 @@
+#include "commands/reshard_plan.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "commands/write_step.h"
+#include "launched.h"
+#include "output.h"
+#include "parse.h"
+#include "shardwise/shard/error.h"
+
+namespace shardwise::tools {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr double kProbeSeconds = 1;
+constexpr std::size_t kBesideBudget = std::size_t{64} << 20;  // ReshardOptions::save
+
+/// The directory in which the target is, or is going to be made. Throws io if nothing may be
+/// written there.
+fs::path existing_above(const fs::path& target) {
+  fs::path at = fs::absolute(target);
+  std::error_code ignored;
+  while (at.has_relative_path() && !fs::exists(at, ignored)) at = at.parent_path();
+  if (::access(at.c_str(), W_OK | X_OK) != 0) {
+    throw Error(ErrorCode::io, fmt::format("reshard: target {}: found no right to write in {}",
+                                           target.string(), at.string()));
+  }
+  return at;
+}
+
+double ratio(std::size_t a, std::size_t b) {
+  return b == 0 ? 1 : static_cast<double>(a) / static_cast<double>(b);
+}
+
+/// What a probe says of a whole run; without one, or of an empty one, nothing.
+struct Estimate {
+  double seconds = 0;
+  std::size_t file_bytes = 0;
+};
+
+Estimate estimate_of(const ReshardPlan& plan) {
+  if (plan.probed_bytes == 0) return {0, plan.most_file_bytes};
+  const double share = ratio(plan.logical_bytes, plan.probed_bytes);
+  return {plan.probe_seconds * share,
+          static_cast<std::size_t>(static_cast<double>(plan.probed_stored_bytes) * share)};
+}
+
+void print_plan(const ReshardPlan& plan, const std::string& source, const StepWriting& writing,
+                const CheckedReshardOptions& options, std::size_t free_bytes) {
+  const Estimate estimate = estimate_of(plan);
+  print_shown(fmt::format("{} -> {}: mesh {}, step {}; nothing is written\n", source,
+                          options.target, writing.mesh.to_string(), plan.step));
+  const auto line = [](const char* what, const std::string& text) {
+    print_shown(fmt::format("  {:8} {}\n", what, text));
+  };
+  line("tensors", fmt::format("{} of {}, {}", plan.tensors, plan.source_tensors,
+                              human_bytes(plan.logical_bytes)));
+  line("reads", fmt::format("{}: {} chunks, decoded {} times; {} decoded for {} that are needed "
+                            "(amplification {:.2f})",
+                            human_bytes(plan.read_bytes), plan.chunks, plan.decodes,
+                            human_bytes(plan.decoded_bytes), human_bytes(plan.needed_bytes),
+                            ratio(plan.decoded_bytes, plan.needed_bytes)));
+  line("memory", fmt::format("{} at most, and less than {} for threads and tables",
+                             human_bytes(options.memory_budget_bytes), human_bytes(kBesideBudget)));
+  line("writes",
+       fmt::format("{} in {} shard file{}, {} chunks; {} at most, if nothing shrinks",
+                   human_bytes(estimate.file_bytes), plan.files, plan.files == 1 ? "" : "s",
+                   plan.file_chunks, human_bytes(plan.most_file_bytes)));
+  line("room", fmt::format("{} are free on the target's disk{}", human_bytes(free_bytes),
+                           free_bytes < plan.most_file_bytes ? ": may be too little" : ""));
+  line("time", plan.probed_bytes == 0
+                   ? std::string("not known: there is nothing to probe")
+                   : fmt::format("{}, without what the target's disk takes: {} were read, decoded "
+                                 "and encoded in {:.2f} s",
+                                 human_time(estimate.seconds), human_bytes(plan.probed_bytes),
+                                 plan.probe_seconds));
+}
+
+nlohmann::ordered_json plan_json(const ReshardPlan& plan, const std::string& source,
+                                 const StepWriting& writing, const CheckedReshardOptions& options,
+                                 std::size_t free_bytes) {
+  const Estimate estimate = estimate_of(plan);
+  nlohmann::ordered_json seconds = nullptr;
+  if (plan.probed_bytes > 0) seconds = estimate.seconds;
+  return {{"dry_run", true},
+          {"source", source},
+          {"target", options.target},
+          {"step", plan.step},
+          {"mesh", writing.mesh.to_string()},
+          {"tensors", plan.tensors},
+          {"source_tensors", plan.source_tensors},
+          {"logical_bytes", plan.logical_bytes},
+          {"read_bytes", plan.read_bytes},
+          {"chunks", plan.chunks},
+          {"decodes", plan.decodes},
+          {"decoded_bytes", plan.decoded_bytes},
+          {"needed_bytes", plan.needed_bytes},
+          {"amplification", ratio(plan.decoded_bytes, plan.needed_bytes)},
+          {"memory_bytes", options.memory_budget_bytes + kBesideBudget},
+          {"files", plan.files},
+          {"file_chunks", plan.file_chunks},
+          {"file_bytes", estimate.file_bytes},
+          {"most_file_bytes", plan.most_file_bytes},
+          {"free_bytes", free_bytes},
+          {"fits", free_bytes >= plan.most_file_bytes},
+          {"seconds", seconds},
+          {"probe",
+           {{"bytes", plan.probed_bytes},
+            {"stored_bytes", plan.probed_stored_bytes},
+            {"seconds", plan.probe_seconds}}}};
+}
+
+}  // namespace
+
+int show_reshard_plan(const CheckedReshardOptions& options) {
+  const StepWriting writing = [&] {
+    StepWriting made = parse_step_writing("reshard", options);
+    made.options.group = launched_group();
+    return made;
+  }();
+  try {
+    check_target("reshard", options);
+    const fs::path source = resolve_checkpoint(options.source);
+    const bool tells = writing.options.group.rank() == 0;
+    const ReshardPlan plan = plan_reshard(source, options.target, writing.mesh, writing.rules,
+                                          writing.options, tells ? kProbeSeconds : 0);
+    const std::size_t free_bytes = fs::space(existing_above(options.target)).available;
+    if (!tells) return 0;
+    if (options.json) {
+      print_json(plan_json(plan, source.string(), writing, options, free_bytes));
+    } else {
+      print_plan(plan, source.string(), writing, options, free_bytes);
+    }
+    return free_bytes < plan.most_file_bytes ? 1 : 0;
+  } catch (const Error& error) {
+    throw_as_usage(error);
+  }
+}
+
+}  // namespace shardwise::tools
