@@ -23,7 +23,7 @@ PAGE = ROOT / "docs" / "python.md"
 README = ROOT / "README.md"
 PACKAGE = ROOT / "python" / "shardwise"
 # Not ours, and not always there.
-OPTIONAL = ("torch", "jax", "orbax", "h5py", "safetensors", "mpi4py")
+OPTIONAL = ("torch", "jax", "orbax", "h5py", "safetensors", "mpi4py", "transformers", "accelerate", "lightning")
 
 
 @dataclass
@@ -122,14 +122,14 @@ def public_names(module: str) -> list[str]:
     return [name for name in names if name and not name.startswith("_")]
 
 
-MODULES = ["shardwise", "shardwise.group", "shardwise.sources", "shardwise.torch", "shardwise.jax", "shardwise.jax.args", "shardwise.jax.policies",
-           "shardwise.orbax"]
+MODULES = ["shardwise", "shardwise.group", "shardwise.sources", "shardwise.torch", "shardwise.torch.transformers", "shardwise.torch.accelerate",
+           "shardwise.torch.lightning", "shardwise.jax", "shardwise.jax.args", "shardwise.jax.policies", "shardwise.orbax"]
 
 
 def imported(module: str) -> Any:
-    needed = module.split(".")[1:2]
-    if needed and needed[0] in OPTIONAL:
-        pytest.importorskip(needed[0], reason=f"needs {needed[0]}, which this environment has not")
+    for needed in module.split(".")[1:]:
+        if needed in OPTIONAL:
+            pytest.importorskip(needed, reason=f"needs {needed}, which this environment has not")
     return importlib.import_module(module)
 
 

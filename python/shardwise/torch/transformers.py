@@ -1,0 +1,133 @@
+"""Steps of a CheckpointManager for Hugging Face's Trainer, in place of the Trainer's own checkpoints.
+
+    from shardwise.torch.transformers import CheckpointCallback
+
+    args = TrainingArguments("out", save_strategy="no")      # first, as it makes the process group
+    callback = CheckpointCallback(swt.CheckpointManager("run", save_every=100, preemption_signals=[signal.SIGTERM]))
+    trainer = Trainer(model, args, train_dataset=data, callbacks=[callback])
+    trainer.train(resume_from_checkpoint=callback.resume())
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import tempfile
+from typing import Any
+
+from safetensors.torch import save_file
+from transformers import TrainerCallback
+from transformers.trainer import TRAINER_STATE_NAME
+from transformers.utils import SAFE_WEIGHTS_NAME
+
+from .._errors import InvalidArgument
+from ._manager import CheckpointManager, rng
+from ._state import PerRank
+
+# Of the trainer's state, what each process has of its own. The Trainer sets it anew.
+_OF_PROCESS = ("is_local_process_zero", "is_world_process_zero")
+
+
+class CheckpointCallback(TrainerCallback):
+    """Saves model, optimizer, scheduler, the trainer's state and random states if the manager says so, and restores them.
+    A preemption ends the training after a save, without an evaluation of that step. Metrics of a step are what has been
+    logged at it.
+
+    A callback cannot have the Trainer pass over batches, which it does only for a checkpoint of its own form. Thus
+    resume(): train(resume_from_checkpoint=callback.resume()). One process, or DistributedDataParallel; no fp16, FSDP or
+    DeepSpeed, which keep state that a callback does not see. States of other callbacks are not kept.
+    """
+
+    def __init__(self, manager: CheckpointManager) -> None:
+        self.manager = manager
+        self._step: int | None = None  # that is to be restored
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._rng: Any = None  # to be restored when the batches before are passed over
+        self._due = False
+
+    def resume(self) -> str | None:
+        """For train(): a folder in which the Trainer finds its own state of the newest step, and no weights, which it
+        warns of: they are restored when the training begins. None if there is no step."""
+        found = self.manager.restore({"trainer": None}, strict=False) if self.manager.steps() else None
+        self._step = None if found is None else found.step
+        if found is None:
+            return None
+        self._folder = tempfile.TemporaryDirectory(prefix="shardwise-")
+        with open(os.path.join(self._folder.name, TRAINER_STATE_NAME), "w") as file:
+            json.dump(found.value["trainer"], file)
+        save_file({}, os.path.join(self._folder.name, SAFE_WEIGHTS_NAME), metadata={"format": "pt"})
+        return self._folder.name
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
+        """Restores the step of resume()."""
+        unseen = [name for name in ("fp16", "fsdp", "deepspeed") if getattr(args, name, None)]
+        if unseen:
+            raise InvalidArgument(f"train with checkpoints in {self.manager.root}: found {', '.join(unseen)}, whose state a "
+                                  f"callback does not see: needed are arguments without")
+        size = self.manager._calls.size
+        if size != args.world_size:
+            raise InvalidArgument(f"train with checkpoints in {self.manager.root}: found a manager of {size} processes, needed is "
+                                  f"one of {args.world_size}, made after TrainingArguments")
+        step, self._step = self._step, None
+        if step is None:
+            latest = self.manager.latest_step()
+            if latest is not None and state.global_step == 0:
+                raise InvalidArgument(f"train with checkpoints in {self.manager.root}: found step {latest} there, and a training "
+                                      f"that begins at 0: needed is train(resume_from_checkpoint=callback.resume())")
+            return
+        if state.global_step != step:
+            raise InvalidArgument(f"train with checkpoints in {self.manager.root}: found a training that begins at step "
+                                  f"{state.global_step}, needed is {step}, which resume() has given")
+        target = {**_modules(parts), "trainer": None, "rng": {"rng": PerRank(None)}}
+        found = self.manager.restore(target, step)
+        assert found is not None
+        self._rng = found.value["rng"]
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
+        """Before the order of batches is drawn."""
+        if float(state.epoch).is_integer():
+            self._between_steps(state, parts)
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
+        """After the logs of the step before."""
+        self._between_steps(state, parts)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **parts: Any) -> Any:
+        """Asks the manager."""
+        self._due = self.manager.should_save(state.global_step)
+        if self.manager.reached_preemption():
+            control.should_training_stop = True
+            control.should_evaluate = False  # there is little time
+        return control
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
+        """No step follows if the training stops."""
+        if control.should_training_stop:
+            self._between_steps(state, parts)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
+        """Waits for the save under way."""
+        self.manager.wait()
+
+    def _between_steps(self, state: Any, parts: dict[str, Any]) -> None:
+        own, self._rng = self._rng, None
+        if own is not None and own["rng"] is not None:  # None: this rank is new
+            rng().load_state_dict(own)
+        due, self._due = self._due, False
+        if not due:
+            return
+        saved = {**_modules(parts), "rng": rng()}
+        if state.is_world_process_zero:  # seconds in the logs differ from rank to rank
+            saved["trainer"] = {name: value for name, value in dataclasses.asdict(state).items() if name not in _OF_PROCESS}
+        self.manager.save_async(state.global_step, saved, metrics=_metrics(state))
+
+
+def _modules(parts: dict[str, Any]) -> dict[str, Any]:
+    return {"model": parts["model"], "optimizer": parts["optimizer"], "scheduler": parts["lr_scheduler"]}
+
+
+def _metrics(state: Any) -> dict[str, float]:
+    logged = [entry for entry in state.log_history if entry.get("step") == state.global_step]
+    return {name: float(value) for entry in logged for name, value in entry.items()
+            if name not in ("step", "epoch") and isinstance(value, (int, float))}
