@@ -154,9 +154,7 @@ struct CheckpointManager::Impl {
                     HostMemory host_memory, const ProcessGroup& group, const Stopwatch& watch)
       SHARDWISE_REQUIRES(starting) {
     check_arguments(step, tensors, save_options, executor.threads(), group.size());
-    if (save_options.existing == Existing::fail && was_passed_over(step)) {
-      save_options.existing = Existing::replace;
-    }
+    if (was_passed_over(step)) save_options.existing = Existing::replace;
     if (host_memory == HostMemory::copied && skips(group)) return skipped();
     finish_current();
     if (save_options.existing == Existing::fail && owns_root()) refuse_existing(step);
@@ -240,7 +238,7 @@ struct CheckpointManager::Impl {
                                         options.devices, resume_key, local_roots};
       stats = detail::run_save(context, group, step, std::move(tensors), save_options);
       stats.total_seconds = watch.seconds();
-      schedule.end(stats.logical_bytes, stats.total_seconds);
+      if (!stats.skipped) schedule.end(stats.logical_bytes, stats.total_seconds);
     } catch (...) {
       error = std::current_exception();
     }

@@ -272,7 +272,7 @@ class CheckpointManager:
             return self._current
 
     def _existing(self, step: int, existing: Existing) -> Existing:
-        return "replace" if existing == "fail" and step in self._damaged else existing
+        return "replace" if step in self._damaged else existing
 
     def _refuse_existing(self, step: int) -> None:
         from ._errors import AlreadyExists

@@ -220,17 +220,12 @@ TEST(CheckpointManager, KeepsOrReplacesWhatIsThere) {
 
 TEST(CheckpointManager, SkipsAStepThatIsThere) {
   const TempDir dir;
-  int commits = 0;
-  CheckpointManager manager(dir.path(), {.retired = [&](std::span<const Step>) {
-                              ++commits;
-                              return std::vector<std::int64_t>{};
-                            }});
+  CheckpointManager manager(dir.path());
   const auto first = model(1), second = model(2);
   const SaveStats saved = manager.save(5, sources_of(first), {.existing = Existing::skip});
   EXPECT_FALSE(saved.skipped);
   EXPECT_GT(saved.logical_bytes, 0u);
   manager.save(5, sources_of(first), {.existing = Existing::replace});
-  EXPECT_EQ(commits, 2);
   for (const SaveStats& stats :
        {manager.save(5, sources_of(second), {.existing = Existing::skip}),
         manager.save_async(5, sources_of(second), {.existing = Existing::skip}).wait()}) {
@@ -238,7 +233,6 @@ TEST(CheckpointManager, SkipsAStepThatIsThere) {
     EXPECT_EQ(stats.directory, dir / "step-00000005.g2");
     EXPECT_EQ(stats.logical_bytes + stats.stored_bytes + stats.file_bytes, 0u);
   }
-  EXPECT_EQ(commits, 2) << "nothing was committed";
   manager.collect_garbage();
   EXPECT_THAT(names_in(dir.path()), ElementsAre("step-00000005.g2"));
   expect_holds(manager.step(5).directory, first);

@@ -234,7 +234,7 @@ class CheckpointManager:
             self._current.exception()  # the error under way is what is raised
 
     def _options(self, step: int, existing: str) -> dict[str, Any]:
-        if existing == "fail" and step in self._damaged:
+        if step in self._damaged:
             existing = "replace"
         return {"codec": self._codec, "existing": existing, "threads": self._threads, "memory": self._memory}
 
