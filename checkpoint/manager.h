@@ -201,7 +201,8 @@ class CheckpointManager {
   /// throws. With a group all go to the same step; `cancelled` if it threw on another rank.
   std::optional<LatestStep> restore_latest(
       const std::function<void(const CheckpointReader&)>& restore) const;
-  std::optional<LatestStep> restore_latest() = delete;  // with what reads: [](const auto& reader) {..}
+  std::optional<LatestStep> restore_latest() =
+      delete;  // with what reads: [](const auto& reader) {..}
 
   /// Of the committed steps the best one by ManagerOptions::best; nothing if none has the metric.
   /// Throws invalid_argument if there is no such rule, io.
@@ -244,9 +245,9 @@ class CheckpointManager {
   /// does.
   bool retire(std::int64_t step);
 
-  /// Removes what retention does not keep, as a commit does; gives the steps that are gone. For those
-  /// that save by other means, such as CheckpointAttempt. Goes on if one cannot be removed, and throws
-  /// the first error at the end. With a group only rank 0 calls it.
+  /// Removes what retention does not keep, as a commit does; gives the steps that are gone. For
+  /// those that save by other means, such as CheckpointAttempt. Goes on if one cannot be removed,
+  /// and throws the first error at the end. With a group only rank 0 calls it.
   std::vector<std::int64_t> retire_superseded();
 
   /// Removes what dead processes left, and generations that a valid one replaces. Goes on if

@@ -21,10 +21,10 @@ namespace shardwise::detail {
 
 /// From rank 0 to all, first: where to write, and what all must have in common.
 struct AttemptNotice {
-  std::string id;           ///< of rank 0's attempt: no other run has it; zeros if there is none
-  std::string directory;    ///< its name in the root; empty if each process has a root of its own
-  bool is_reused = false;   ///< it was a spare: files are in it
-  bool skipped = false;  ///< nothing is written: `directory` is the checkpoint that is there
+  std::string id;          ///< of rank 0's attempt: no other run has it; zeros if there is none
+  std::string directory;   ///< its name in the root; empty if each process has a root of its own
+  bool is_reused = false;  ///< it was a spare: files are in it
+  bool skipped = false;    ///< nothing is written: `directory` is the checkpoint that is there
   SaveTerms terms;
 };
 
