@@ -51,7 +51,7 @@ void give_back(std::span<const int> signals) SHARDWISE_REQUIRES(mutex) {
 
 }  // namespace
 
-StopSignals::StopSignals(std::vector<int> signals) {
+StopSignals::StopSignals(const std::vector<int>& signals) {
   const MutexLock lock(mutex);
   for (const int signal : signals) {
     const bool known = signal > 0 && signal < static_cast<int>(kMostSignals);

@@ -11,7 +11,7 @@ namespace shardwise::detail {
 class StopSignals {
  public:
   /// Throws invalid_argument for a number that is no signal that can be handled.
-  explicit StopSignals(std::vector<int> signals);
+  explicit StopSignals(const std::vector<int>& signals);
   ~StopSignals();
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;

@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::string_view kPrefix = ".named-";
 constexpr std::size_t kMostBytes = 100, kMostDigits = 19;
-constexpr int kMostTries = 100;
+constexpr int kMostNameTries = 100;
 
 bool is_name(std::string_view text) {
   return !text.empty() && text.size() <= kMostBytes && std::ranges::all_of(text, [](char c) {
@@ -67,7 +67,7 @@ void name_step(FileSystem& files, const std::filesystem::path& root, const Named
       files.rename(unfinished, path);
       break;
     } catch (const Error& e) {
-      if (e.code() == ErrorCode::not_found && tries < kMostTries) continue;
+      if (e.code() == ErrorCode::not_found && tries < kMostNameTries) continue;
       try {
         files.remove(unfinished);
       } catch (...) {
