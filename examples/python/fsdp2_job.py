@@ -89,6 +89,8 @@ def main() -> None:
     weight = model[0].weight.full_tensor()
     if rank == 0:
         print(f"model.0.weight_sum {weight.double().sum().item():.9g}")
+    # Gloo's thread lets go of the last gather a moment after it; that must not be after Python's end (torch 2.9).
+    dist.barrier()
     dist.destroy_process_group()
 
 
