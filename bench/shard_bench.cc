@@ -12,7 +12,6 @@
 #include <random>
 #include <vector>
 
-#include "shardwise/shard/plan/check_cover.h"
 #include "shardwise/shard/plan/transfer_plan.h"
 #include "shardwise/shard/shard_boxes.h"
 #include "shardwise/shard/sharding.h"

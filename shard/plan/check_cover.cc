@@ -1,11 +1,10 @@
-#include "shardwise/shard/plan/check_cover.h"
-
 #include <fmt/format.h>
 
 #include <string>
 
 #include "shardwise/shard/error.h"
 #include "shardwise/shard/plan/detail/cover.h"
+#include "shardwise/shard/plan/transfer_plan.h"
 
 namespace shardwise {
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "shardwise/shard/plan/check_cover.h"
+#include "shardwise/shard/plan/transfer_plan.h"
 #include "testing/random_shardings.h"
 
 namespace shardwise::detail {

@@ -10,7 +10,7 @@
 
 #include "shardwise/checkpoint/detail/format/json_text.h"
 #include "shardwise/shard/error.h"
-#include "shardwise/shard/plan/check_cover.h"
+#include "shardwise/shard/plan/transfer_plan.h"
 #include "shardwise/storage/utf8.h"
 
 namespace shardwise::detail {

@@ -1,11 +1,10 @@
-#include "shardwise/shard/plan/check_cover.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstdint>
 #include <vector>
 
+#include "shardwise/shard/plan/transfer_plan.h"
 #include "testing/errors.h"
 #include "testing/random_shardings.h"
 
