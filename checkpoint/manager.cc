@@ -36,36 +36,6 @@ namespace {
 // What becomes of host sources: read where they are, or copied before the caller goes on.
 enum class HostMemory { in_place, copied };
 
-void check_arguments(std::int64_t step, std::span<const TensorSource> tensors,
-                     const SaveOptions& options, int threads, int processes) {
-  if (step < 0) {
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("save: step is {}, needed 0 or more", step));
-  }
-  if (options.writers < 1 || options.writers > detail::kMostWriters / processes) {
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("save: writers is {}, needed 1 to {}", options.writers,
-                            detail::kMostWriters / processes));
-  }
-  if (options.processes_per_file < 1 || processes % options.processes_per_file != 0) {
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("save: processes_per_file is {}, needed is a divisor of the number of "
-                            "processes, {}",
-                            options.processes_per_file, processes));
-  }
-  detail::check_sources(tensors);
-  for (const TensorSource& tensor : tensors) {
-    if (!tensor.boxes) continue;
-    throw Error(
-        ErrorCode::invalid_argument,
-        fmt::format("save: tensor {:?} has boxes, which only write_shards takes", tensor.name));
-  }
-  detail::check_json({.user_json = options.user_json,
-                      .objects_json = options.objects_json,
-                      .metrics = options.metrics});
-  static_cast<void>(detail::staging_sizes(options.memory_budget_bytes, threads, 0));
-}
-
 void check_local_roots(const std::filesystem::path& root, const ManagerOptions& options,
                        const detail::RootTerms& terms) {
   if (!terms.local_roots) return;
@@ -153,13 +123,15 @@ struct CheckpointManager::Impl {
   PendingSave start(std::int64_t step, std::vector<TensorSource> tensors, SaveOptions save_options,
                     HostMemory host_memory, const ProcessGroup& group, const Stopwatch& watch)
       SHARDWISE_REQUIRES(starting) {
-    check_arguments(step, tensors, save_options, executor.threads(), group.size());
+    detail::check_save(step, tensors, save_options, executor.threads(), group.size());
     if (was_passed_over(step)) save_options.existing = Existing::replace;
     if (host_memory == HostMemory::copied && skips(group)) return skipped();
     finish_current();
-    if (save_options.existing == Existing::fail && owns_root()) refuse_existing(step);
-    schedule.begin(step, bytes_of(tensors));
-    save_options.progress = schedule.watched(step, std::move(save_options.progress));
+    if (save_options.existing == Existing::fail && owns_root()) {
+      detail::refuse_existing(*files, root, step);
+    }
+    save_options.progress =
+        schedule.begin(step, bytes_of(tensors), std::move(save_options.progress));
     // Under the lock: no body of this executor wants it, and no save reads the snapshot now.
     if (host_memory == HostMemory::copied) snapshot.take(tensors, executor);
     PendingSave pending;
@@ -206,16 +178,6 @@ struct CheckpointManager::Impl {
   /// Whether this process is the one that makes and removes what is in the root.
   bool owns_root() const { return local_roots || options.group.rank() == 0; }
 
-  void refuse_existing(std::int64_t step) const {
-    for (const detail::StepName& name : detail::committed_names(*files, root)) {
-      if (name.step != step) continue;
-      throw Error(ErrorCode::already_exists,
-                  fmt::format("save step {}: {} is already there; Existing::replace writes a new "
-                              "generation of it, Existing::skip writes nothing",
-                              step, (root / to_string(name)).string()));
-    }
-  }
-
   // Waits for the save under way; throws its error if nobody has seen it.
   void finish_current() SHARDWISE_REQUIRES(starting) {
     if (!current) return;
@@ -243,6 +205,7 @@ struct CheckpointManager::Impl {
       error = std::current_exception();
     }
     keep_leftovers(std::move(left));
+    if (!error) forget_passed_over(step);
     if (!error && !stats.skipped && owns_root()) clean_up(stats);
     state.finish(std::move(stats), error);
   }
@@ -305,6 +268,11 @@ struct CheckpointManager::Impl {
   bool was_passed_over(std::int64_t step) {
     const MutexLock lock(mutex);
     return passed_over.contains(step);
+  }
+
+  void forget_passed_over(std::int64_t step) {
+    const MutexLock lock(mutex);
+    passed_over.erase(step);
   }
 
   // Leases of our own failed attempts. If there is no memory to note them, they hold until this
@@ -473,6 +441,15 @@ std::optional<LatestStep> CheckpointManager::restore_latest(
   });
   if (found) impl_->note_passed_over(found->rejected);
   return found;
+}
+
+ProgressFunction CheckpointManager::begin_save(std::int64_t step, std::size_t bytes,
+                                               ProgressFunction progress) {
+  return impl_->schedule.begin(step, bytes, std::move(progress));
+}
+
+void CheckpointManager::end_save(std::size_t bytes, double seconds) {
+  impl_->schedule.end(bytes, seconds);
 }
 
 std::optional<Step> CheckpointManager::best() const {

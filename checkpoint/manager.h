@@ -135,7 +135,7 @@ struct ManagerOptions {
 /// The processes of a job can save together: ManagerOptions::group.
 ///
 /// A step that latest() or restore_latest() of this manager has passed over as it was damaged is
-/// replaced when the job saves it again, whatever SaveOptions::existing says.
+/// replaced when the job saves it again, once, whatever SaveOptions::existing says.
 ///
 /// Thread-safe. One save is under way at a time: the next one waits for it first, and throws its
 /// error if nobody has seen it yet. Several processes may use one root.
@@ -194,6 +194,20 @@ class CheckpointManager {
   /// has come to this process, or there is no such limit.
   std::optional<std::chrono::nanoseconds> time_left() const;
 
+  /// For those that save by other means, such as CheckpointAttempt: a save of this number of bytes
+  /// begins. save_interval counts from here. Throws `cancelled` if it cannot end before the process
+  /// does (preemption_grace). Gives a function that calls `progress`, if there is one, and throws
+  /// `cancelled` as soon as the save is too slow; the manager must outlive it. end_save() says that
+  /// it was committed, after so long.
+  ProgressFunction begin_save(std::int64_t step, std::size_t bytes,
+                              ProgressFunction progress = nullptr);
+  void end_save(std::size_t bytes, double seconds);
+
+  /// For them as well: removes what retention does not keep, as a commit does, and gives the steps
+  /// that are gone. Goes on if one cannot be removed, and throws the first error at the end. With a
+  /// group only rank 0 calls it.
+  std::vector<std::int64_t> retire_superseded();
+
   /// Calls `restore` with a reader of the newest valid step, and gives that step; nothing if the
   /// root holds no step. If what it reads turns out to be damaged (it throws corrupt), it is called
   /// again for the step before: what it has filled by then is to be filled anew. The steps that
@@ -244,11 +258,6 @@ class CheckpointManager {
   /// Removes it unless it is pinned, by a reader or by name; says whether it is gone. As retention
   /// does.
   bool retire(std::int64_t step);
-
-  /// Removes what retention does not keep, as a commit does; gives the steps that are gone. For
-  /// those that save by other means, such as CheckpointAttempt. Goes on if one cannot be removed,
-  /// and throws the first error at the end. With a group only rank 0 calls it.
-  std::vector<std::int64_t> retire_superseded();
 
   /// Removes what dead processes left, and generations that a valid one replaces. Goes on if
   /// something cannot be removed, and throws the first error, mostly io, at the end.

@@ -16,6 +16,7 @@
 #include "shardwise/checkpoint/detail/root/names.h"
 #include "shardwise/checkpoint/detail/root/pin.h"
 #include "shardwise/checkpoint/detail/root/root.h"
+#include "shardwise/checkpoint/detail/together/group_save.h"
 #include "shardwise/checkpoint/detail/write/save_plan.h"
 #include "shardwise/checkpoint/detail/write/staging.h"
 #include "shardwise/checkpoint/manager.h"
@@ -102,16 +103,12 @@ SaveStats reshard(const BoxReader& source, const ReshardTarget& target, const Me
   return manager.save(target.step, std::move(sources), std::move(options.save));
 }
 
-/// As the save would: throws already_exists.
-void refuse_existing(FileSystem& file_system, const ReshardTarget& target) {
+/// Whether the target holds the step.
+bool is_there(FileSystem& file_system, const ReshardTarget& target) {
   std::error_code ignored;
-  if (!fs::exists(target.root, ignored)) return;
-  for (const detail::StepName& name : detail::committed_names(file_system, target.root)) {
-    if (name.step != target.step) continue;
-    throw Error(ErrorCode::already_exists,
-                fmt::format("save step {}: {} is already there", target.step,
-                            (fs::absolute(target.root) / to_string(name)).string()));
-  }
+  return fs::exists(target.root, ignored) &&
+         std::ranges::any_of(detail::committed_names(file_system, target.root),
+                             [&](const auto& name) { return name.step == target.step; });
 }
 
 /// Tells edits from others.
@@ -227,9 +224,16 @@ ReshardPlan plan_reshard(const fs::path& source, const fs::path& target_root, co
   refuse_inside_checkpoint(target_root);
   Edited edited =
       edited_sources(checkpoint.reader(), mesh, rules, options, "reshard " + source.string());
-  detail::check_sources(edited.sources);
-  if (options.save.existing == Existing::fail) {
-    refuse_existing(checkpoint.file_system(), {target_root, checkpoint.step()});
+  detail::check_save(checkpoint.step(), edited.sources, options.save, options.threads,
+                     options.group.size());
+  if (is_there(checkpoint.file_system(), {target_root, checkpoint.step()})) {
+    if (options.save.existing == Existing::fail) {
+      detail::refuse_existing(checkpoint.file_system(), fs::absolute(target_root),
+                              checkpoint.step());
+    }
+    if (options.save.existing == Existing::skip) {
+      return {.step = checkpoint.step(), .skipped = true};
+    }
   }
   const std::int64_t processes =
       std::max(options.group.size() / options.save.processes_per_file, 1);

@@ -103,6 +103,7 @@ SaveStats reshard_checkpoint(const std::filesystem::path& source,
 /// What a reshard of a checkpoint would do.
 struct ReshardPlan {
   std::int64_t step = 0;
+  bool skipped = false;            ///< Existing::skip, and the step is there: all else is 0
   std::size_t tensors = 0;         ///< that are written
   std::size_t source_tensors = 0;  ///< that there are
   std::size_t logical_bytes = 0;   ///< that are written

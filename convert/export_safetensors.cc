@@ -26,6 +26,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// Of a cast: more of it would not be kept from one read to the next.
+constexpr std::size_t kMostScratchBytes = std::size_t{4} << 20;
 constexpr std::size_t kLeastExportBytes = std::size_t{8} << 20;
 
 /// A file that is going to be written.
@@ -187,7 +189,7 @@ ExportStats write_files(const BoxReader& original, const fs::path& target,
   // Not owned: the caller's, who waits.
   const EditedTensors source(std::shared_ptr<const BoxReader>(std::shared_ptr<void>(), &original),
                              options.edits, fmt::format("export to {}", target.string()),
-                             options.memory_budget_bytes / 8);
+                             std::min(options.memory_budget_bytes / 8, kMostScratchBytes));
   const std::span<const TensorInfo> tensors = source.tensors();
   check_tensors(tensors, target);
   const std::vector<PlannedFile> files = plan_files(tensors, options.max_shard_bytes);

@@ -211,6 +211,15 @@ class Manager {
     return named;
   }
 
+  // A function of bytes done and in total, which raises Cancelled. The caller keeps this object.
+  nb::object begin_save(std::int64_t step, std::size_t bytes) {
+    return nb::cpp_function(
+        [watched = get().begin_save(step, bytes)](std::size_t done, std::size_t total) {
+          if (watched) watched({done, total});
+        });
+  }
+  void end_save(std::size_t bytes, double seconds) { get().end_save(bytes, seconds); }
+
   std::vector<std::int64_t> retire_superseded() {
     const GilRelease released;
     return get().retire_superseded();
@@ -295,6 +304,10 @@ void bind_save(nb::module_& module) {
       .def("pin", &Manager::pin, nb::arg("step"), nb::arg("name"))
       .def("unpin", &Manager::unpin, nb::arg("name"))
       .def("pinned", &Manager::pinned)
+      .def("begin_save", &Manager::begin_save, nb::arg("step"), nb::arg("bytes"),
+           nb::sig("def begin_save(self, step: int, bytes: int) -> collections.abc.Callable[[int, "
+                   "int], None]"))
+      .def("end_save", &Manager::end_save, nb::arg("bytes"), nb::arg("seconds"))
       .def("retire_superseded", &Manager::retire_superseded)
       .def("retire", &Manager::retire, nb::arg("step"))
       .def("collect_garbage", &Manager::collect_garbage, nb::arg("dead_hosts"));

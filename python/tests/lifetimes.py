@@ -64,7 +64,8 @@ class Reading(Case):
 class Managing(Case):
     covers = """Manager.save Manager.steps Manager.latest Manager.step Manager.remove Manager.retire Manager.collect_garbage
         Manager.should_save Manager.request_save Manager.reached_preemption Manager.time_left Manager.best Manager.pin
-        Manager.unpin Manager.pinned Manager.retire_superseded Source.name"""
+        Manager.unpin Manager.pinned Manager.retire_superseded Manager.begin_save
+        Manager.end_save Source.name"""
 
     def __init__(self, folder: str) -> None:
         super().__init__(folder)
@@ -78,6 +79,8 @@ class Managing(Case):
         assert self.manager.steps() and core.steps()
         assert self.manager.should_save(step) and core.time_left() is None and not core.reached_preemption()
         core.request_save()
+        core.begin_save(step, 1)(0, 1)
+        core.end_save(1, 1.0)
         for ask in (core.latest, core.best, lambda: core.pin(step, f"n{step}"), core.pinned, lambda: core.unpin(f"n{step}"),
                     core.retire_superseded, lambda: core.step(step), lambda: core.retire(step), lambda: core.remove(step),
                     lambda: core.collect_garbage([])):

@@ -330,6 +330,7 @@ TEST_F(SavePolicies, ARestartGoesBackPastDamagedBytesAndSaysSo) {
               "step-0000000" + std::to_string(step) + ".g2");
   }
   message_of(ErrorCode::already_exists, [&] { save(manager, 2); });
+  message_of(ErrorCode::already_exists, [&] { save(manager, 3); });  // it is whole now
 }
 
 TEST_F(SavePolicies, ARestartOfDamagedStepsAloneIsNoFreshStart) {
@@ -369,6 +370,10 @@ TEST_F(SavePolicies, SaysWhenToSave) {
   EXPECT_TRUE(manager.should_save(25));
   EXPECT_FALSE(manager.should_save(26));
   EXPECT_FALSE(manager.reached_preemption());
+  clock->wait_until(seconds(120));
+  EXPECT_TRUE(manager.should_save(27));
+  manager.begin_save(27, 1000);  // by other means
+  EXPECT_FALSE(manager.should_save(28));
 }
 
 TEST_F(SavePolicies, ASignalAsksForASaveAndDoesNothingElseMeanwhile) {
@@ -394,15 +399,15 @@ TEST(SaveSchedule, RefusesASaveThatCannotEndInTime) {
   detail::SaveSchedule schedule(
       {.preemption_signals = {SIGUSR2}, .preemption_grace = std::chrono::hours(1)}, clock, "test");
   schedule.end(1'000'000, 100);  // 10,000 bytes a second
-  schedule.begin(1, std::size_t{1} << 40);
+  schedule.begin(1, std::size_t{1} << 40, nullptr);
   std::raise(SIGUSR2);
-  schedule.begin(2, 1'000'000);
-  EXPECT_THAT(message_of(ErrorCode::cancelled, [&] { schedule.begin(3, 1'000'000'000); }),
+  schedule.begin(2, 1'000'000, nullptr);
+  EXPECT_THAT(message_of(ErrorCode::cancelled, [&] { schedule.begin(3, 1'000'000'000, nullptr); }),
               HasSubstr("needed are about 100000.0 s"));
 
   // The first save of a job: by its own speed.
   int calls = 0;
-  const ProgressFunction watched = schedule.watched(4, [&](const Progress&) { ++calls; });
+  const ProgressFunction watched = schedule.begin(4, 0, [&](const Progress&) { ++calls; });
   clock->wait_until(seconds(1000));
   watched({.done_bytes = 1, .total_bytes = 1000});  // too early to say
   watched({.done_bytes = 500, .total_bytes = 1000});

@@ -32,8 +32,7 @@ int run_reshard(const CheckedReshardOptions& options) {
                                .threads = options.threads};
         ProgressLine line("verify");
         const EditedTensors wanted(std::make_shared<CheckpointReader>(source, read),
-                                   parse_edits("reshard", options.edits), "verify",
-                                   options.memory_budget_bytes / 16);
+                                   parse_edits("reshard", options.edits), "verify");
         shardwise::DiffOptions how;
         how.memory_budget_bytes = options.memory_budget_bytes / 4;
         how.threads = options.threads;

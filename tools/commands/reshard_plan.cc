@@ -53,6 +53,11 @@ Estimate estimate_of(const ReshardPlan& plan) {
 
 void print_plan(const ReshardPlan& plan, const std::string& source, const StepWriting& writing,
                 const CheckedReshardOptions& options, std::size_t free_bytes) {
+  if (plan.skipped) {
+    print_shown(fmt::format("{}: step {} is already there: nothing would be written\n",
+                            options.target, plan.step));
+    return;
+  }
   const Estimate estimate = estimate_of(plan);
   print_shown(fmt::format("{} -> {}: mesh {}, step {}; nothing is written\n", source,
                           options.target, writing.mesh.to_string(), plan.step));
@@ -77,7 +82,7 @@ void print_plan(const ReshardPlan& plan, const std::string& source, const StepWr
   line("time", plan.probed_bytes == 0
                    ? std::string("not known: there is nothing to probe")
                    : fmt::format("{}, without what the target's disk takes: {} were read, decoded "
-                                 "and encoded in {:.2f} s",
+                                 "and encoded in {:.2f} s by one process",
                                  human_time(estimate.seconds), human_bytes(plan.probed_bytes),
                                  plan.probe_seconds));
 }
@@ -89,6 +94,7 @@ nlohmann::ordered_json plan_json(const ReshardPlan& plan, const std::string& sou
   nlohmann::ordered_json seconds = nullptr;
   if (plan.probed_bytes > 0) seconds = estimate.seconds;
   return {{"dry_run", true},
+          {"skipped", plan.skipped},
           {"source", source},
           {"target", options.target},
           {"step", plan.step},

@@ -2,9 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <array>
+#include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "interrupt.h"
 #include "launched.h"
@@ -20,6 +24,29 @@ std::string left_by(const std::string& command, const ReshardOptions& options, i
   if (command != "reshard") return "nothing is kept";
   if (options.writers * processes > 1) return "the same command goes on from them";
   return "nothing is kept; with --writers 2 or more, whole shard files are";
+}
+
+/// On rank 0: the files that all processes went on from.
+void add_kept_of_all(const ProcessGroup& group, SaveStats& stats) {
+  using Kept = std::array<std::uint64_t, 2>;
+  const Kept own{static_cast<std::uint64_t>(stats.kept_files), stats.kept_bytes};
+  const auto bytes = std::as_bytes(std::span(own));
+  const std::vector<Bytes> said = group.gather({bytes.begin(), bytes.end()});
+  if (group.rank() > 0) return;
+  stats.kept_files = 0;
+  stats.kept_bytes = 0;
+  for (const Bytes& message : said) {
+    Kept kept{};
+    if (message.size() != sizeof kept) {
+      throw Error(ErrorCode::corrupt,
+                  fmt::format("count the files that were kept: found a message of {} bytes, needed "
+                              "are {}",
+                              message.size(), sizeof kept));
+    }
+    std::memcpy(kept.data(), message.data(), sizeof kept);
+    stats.kept_files += static_cast<std::int64_t>(kept[0]);
+    stats.kept_bytes += kept[1];
+  }
 }
 
 void print(const ReshardOptions& options, const std::filesystem::path& source, const Mesh& mesh,
@@ -118,6 +145,7 @@ int write_step(const std::string& command, const ReshardOptions& options,
       stats = write(source, writing);
     }
     stats.directory = as_given(options.target, stats.directory);
+    add_kept_of_all(group, stats);
     if (group.rank() > 0) return 0;
     step = stats.directory;
     if (verify) verify(source, step);

@@ -83,35 +83,32 @@ void SaveSchedule::refuse(std::int64_t step, nanoseconds needed, nanoseconds lef
                           step, std::max(0.0, seconds(left)), seconds(needed)));
 }
 
-void SaveSchedule::begin(std::int64_t step, std::size_t bytes) {
-  const MutexLock lock(mutex_);
-  last_begun_ = clock_->now();
-  const std::optional<nanoseconds> time = time_left();
-  if (!time) return;
-  const nanoseconds needed =
-      bytes_per_second_ > 0 ? after(static_cast<double>(bytes) / bytes_per_second_) : nanoseconds();
-  if (needed >= *time) refuse(step, needed, *time);
+ProgressFunction SaveSchedule::begin(std::int64_t step, std::size_t bytes, ProgressFunction own) {
+  const nanoseconds begun = clock_->now();
+  {
+    const MutexLock lock(mutex_);
+    last_begun_ = begun;
+    const nanoseconds needed =
+        after(bytes_per_second_ > 0 ? static_cast<double>(bytes) / bytes_per_second_ : 0);
+    if (const auto time = time_left(); time && needed >= *time) refuse(step, needed, *time);
+  }
+  if (signals_.empty() || rules_.preemption_grace.count() == 0) return own;
+  return [this, step, begun, own = std::move(own)](const Progress& progress) {
+    const auto done = static_cast<double>(progress.done_bytes);
+    const auto rest = static_cast<double>(progress.total_bytes) - done;
+    if (const auto time = time_left(); time && rest > 0) {
+      const bool can_tell = done >= kLeastPart * (done + rest);
+      const double spent = seconds(clock_->now() - begun);
+      const nanoseconds needed = can_tell ? after(spent / done * rest) : nanoseconds();
+      if (needed >= *time) refuse(step, needed, *time);
+    }
+    if (own) own(progress);
+  };
 }
 
 void SaveSchedule::end(std::size_t bytes, double seconds) {
   const MutexLock lock(mutex_);
   if (seconds > 0) bytes_per_second_ = static_cast<double>(bytes) / seconds;
-}
-
-ProgressFunction SaveSchedule::watched(std::int64_t step, ProgressFunction own) {
-  if (signals_.empty() || rules_.preemption_grace.count() == 0) return own;
-  return [this, step, own = std::move(own), begun = clock_->now()](const Progress& progress) {
-    if (const std::optional<nanoseconds> time = time_left()) {
-      const double part = progress.total_bytes == 0 ? 1
-                                                    : static_cast<double>(progress.done_bytes) /
-                                                          static_cast<double>(progress.total_bytes);
-      const double spent = seconds(clock_->now() - begun);
-      const nanoseconds needed =
-          part < kLeastPart ? nanoseconds() : after(spent / part * (1 - part));
-      if (needed >= *time && part < 1) refuse(step, needed, *time);
-    }
-    if (own) own(progress);
-  };
 }
 
 }  // namespace shardwise::detail

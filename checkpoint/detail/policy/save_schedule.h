@@ -37,16 +37,13 @@ class SaveSchedule {
 
   std::optional<std::chrono::nanoseconds> time_left() const;
 
-  /// A save of so many bytes begins. Throws cancelled if the saves before were so slow that it
-  /// cannot end in time.
-  void begin(std::int64_t step, std::size_t bytes);
+  /// A save of this number of bytes begins. Throws cancelled if the saves before were so slow that
+  /// it cannot end in time. Gives a function that calls `own`, if there is one, and throws
+  /// cancelled as soon as this save is too slow; the schedule must outlive it.
+  ProgressFunction begin(std::int64_t step, std::size_t bytes, ProgressFunction own);
 
   /// It was committed after this time.
   void end(std::size_t bytes, double seconds);
-
-  /// Calls `own`, if there is one, and throws cancelled as soon as the save is too slow to end in
-  /// time. The schedule must outlive it.
-  ProgressFunction watched(std::int64_t step, ProgressFunction own);
 
  private:
   [[noreturn]] void refuse(std::int64_t step, std::chrono::nanoseconds needed,

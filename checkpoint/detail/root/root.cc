@@ -1,5 +1,7 @@
 #include "shardwise/checkpoint/detail/root/root.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <memory>
@@ -209,6 +211,17 @@ std::vector<StepName> committed_names(FileSystem& file_system, const std::filesy
   }
   std::sort(names.begin(), names.end());
   return names;
+}
+
+void refuse_existing(FileSystem& file_system, const std::filesystem::path& root,
+                     std::int64_t step) {
+  for (const StepName& name : committed_names(file_system, root)) {
+    if (name.step != step) continue;
+    throw Error(ErrorCode::already_exists,
+                fmt::format("save step {}: {} is already there; Existing::replace writes a new "
+                            "generation of it, Existing::skip writes nothing",
+                            step, (root / to_string(name)).string()));
+  }
 }
 
 GarbageReport collect_root_garbage(FileSystem& file_system, const std::filesystem::path& root,

@@ -46,6 +46,9 @@ bool has_live_owner(FileSystem& file_system, const std::filesystem::path& lease,
 /// The committed names in a root, ascending by step and generation.
 std::vector<StepName> committed_names(FileSystem& file_system, const std::filesystem::path& root);
 
+/// Throws already_exists, which names what a save can do instead, if a step is there.
+void refuse_existing(FileSystem& file_system, const std::filesystem::path& root, std::int64_t step);
+
 /// Removes what dead processes have left in a root: attempts, leases, pins, trash. Attempts and
 /// trash go when the root is synced, so that no checkpoint whose bytes are gone comes back. Goes on
 /// after an error, and throws the first one at the end.

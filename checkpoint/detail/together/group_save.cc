@@ -48,6 +48,15 @@ Bytes spread(const ProcessGroup& group, Bytes bytes) {
   return bytes;
 }
 
+/// Of this process's files, those of an earlier attempt.
+void count_kept(std::span<const WrittenShardFile> written, SaveStats& stats) {
+  for (const WrittenShardFile& file : written) {
+    if (!file.is_kept) continue;
+    ++stats.kept_files;
+    stats.kept_bytes += file.entry.bytes;
+  }
+}
+
 /// One save of a group, on one of its ranks.
 class GroupSave {
  public:
@@ -117,11 +126,7 @@ class GroupSave {
                .run = [&](std::size_t job, std::size_t) { jobs[job](); }});
 
     auto [manifest, stats] = combine(plan, written, index);
-    for (const WrittenShardFile& file : written) {
-      if (!file.is_kept) continue;
-      ++stats.kept_files;
-      stats.kept_bytes += file.entry.bytes;
-    }
+    count_kept(written, stats);
     manifest.id = attempt.id();
     manifest.step = step_;
     manifest.user_json = options_.user_json;
@@ -193,6 +198,7 @@ class GroupSave {
         outcome = decode_outcome(group_.broadcast({}), group_.size());
       }
       outcome.stats.directory = context_.root / outcome.stats.directory;
+      count_kept(written, outcome.stats);
       return outcome.stats;
     } catch (const Error&) {
       // The message may be lost that says that it was committed.
@@ -477,6 +483,36 @@ class GroupSave {
 };
 
 }  // namespace
+
+void check_save(std::int64_t step, std::span<const TensorSource> tensors,
+                const SaveOptions& options, int threads, int processes) {
+  if (step < 0) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("save: step is {}, needed 0 or more", step));
+  }
+  if (options.writers < 1 || options.writers > kMostWriters / processes) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("save: writers is {}, needed 1 to {}", options.writers,
+                            kMostWriters / processes));
+  }
+  if (options.processes_per_file < 1 || processes % options.processes_per_file != 0) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("save: processes_per_file is {}, needed is a divisor of the number of "
+                            "processes, {}",
+                            options.processes_per_file, processes));
+  }
+  check_sources(tensors);
+  for (const TensorSource& tensor : tensors) {
+    if (!tensor.boxes) continue;
+    throw Error(
+        ErrorCode::invalid_argument,
+        fmt::format("save: tensor {:?} has boxes, which only write_shards takes", tensor.name));
+  }
+  check_json({.user_json = options.user_json,
+              .objects_json = options.objects_json,
+              .metrics = options.metrics});
+  static_cast<void>(staging_sizes(options.memory_budget_bytes, threads, 0));
+}
 
 void abort_group(const ProcessGroup& group, const std::string& what) {
   try {

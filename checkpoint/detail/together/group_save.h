@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -43,6 +44,10 @@ struct SaveContext {
 /// In a handler: tells the other processes of a group what has ended this one's part of `what`,
 /// which may be empty.
 void abort_group(const ProcessGroup& group, const std::string& what);
+
+/// Throws invalid_argument if the arguments are none that a save can have.
+void check_save(std::int64_t step, std::span<const TensorSource> tensors,
+                const SaveOptions& options, int threads, int processes);
 
 /// Writes a checkpoint together with the other processes of the group, and commits it; returns all
 /// of SaveStats but the times and what cleaning up said. Requires arguments that CheckpointManager
