@@ -6,6 +6,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "shardwise/shard/box.h"
 #include "shardwise/shard/dtype.h"
@@ -90,5 +91,12 @@ class BoxReader {
   BoxReader(const BoxReader&) = default;
   BoxReader& operator=(const BoxReader&) = default;
 };
+
+/// Numbers of the tensors whose names one of the patterns is or matches ("*" stands for any
+/// characters, "?" for one), ascending; of all if there are no patterns. Calls `missed` with a
+/// pattern that matches none, which may throw.
+std::vector<std::size_t> find_tensors(const BoxReader& reader,
+                                      std::span<const std::string> patterns,
+                                      const std::function<void(const std::string&)>& missed);
 
 }  // namespace shardwise

@@ -1,7 +1,6 @@
 #include "parse.h"
 
 #include <fmt/format.h>
-#include <fnmatch.h>
 
 #include <algorithm>
 #include <cctype>
@@ -188,22 +187,9 @@ std::size_t find_tensor(const BoxReader& reader, const std::string& path, const 
 
 std::vector<std::size_t> find_tensors(const BoxReader& reader, const std::string& path,
                                       const std::vector<std::string>& patterns) {
-  const std::span<const TensorInfo> tensors = reader.tensors();
-  std::vector<bool> wanted(tensors.size(), patterns.empty());
-  for (const std::string& pattern : patterns) {
-    bool found = false;
-    for (std::size_t i = 0; i < tensors.size(); ++i) {
-      const std::string& name = tensors[i].name;
-      if (name != pattern && fnmatch(pattern.c_str(), name.c_str(), 0) != 0) continue;
-      found = wanted[i] = true;
-    }
-    if (!found) find_tensor(reader, path, pattern);  // throws
-  }
-  std::vector<std::size_t> numbers;
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    if (wanted[i]) numbers.push_back(i);
-  }
-  return numbers;
+  return shardwise::find_tensors(reader, patterns, [&](const std::string& pattern) {
+    find_tensor(reader, path, pattern);  // throws
+  });
 }
 
 Sharding saved_sharding(const TensorInfo& tensor) {

@@ -1,5 +1,4 @@
 #include <fmt/format.h>
-#include <fnmatch.h>
 
 #include <cmath>
 #include <memory>
@@ -70,31 +69,19 @@ Report diff_places(const Place& first, const Place& second, double atol, double 
       nb::make_tuple(report.equal(), report.compared_bytes, report.skipped_bytes, tensors));
 }
 
-/// Numbers of the tensors that the patterns match, as find_tensors() of the command finds them.
+/// Numbers of the tensors that the patterns match.
 std::vector<std::size_t> find(const BoxReader& reader, const Place& place,
                               const std::vector<std::string>& patterns) {
-  std::vector<bool> wanted(reader.tensors().size(), patterns.empty());
-  std::vector<std::string_view> names;
-  for (const TensorInfo& info : reader.tensors()) names.push_back(info.name);
-  for (const std::string& pattern : patterns) {
-    bool found = false;
-    for (std::size_t i = 0; i < names.size(); ++i) {
-      if (names[i] != pattern && fnmatch(pattern.c_str(), names[i].data(), 0) != 0) continue;
-      found = wanted[i] = true;
-    }
-    if (found) continue;
+  return find_tensors(reader, patterns, [&](const std::string& pattern) {
+    std::vector<std::string_view> names;
+    for (const TensorInfo& info : reader.tensors()) names.push_back(info.name);
     const std::vector<std::string_view> nearest = nearest_names(names, pattern);
     throw Error(ErrorCode::no_such_name,
                 fmt::format("{}: there is no tensor \"{}\"{}", place.first, pattern,
                             nearest.empty()
                                 ? std::string()
                                 : fmt::format(", nearest: \"{}\"", fmt::join(nearest, "\", \""))));
-  }
-  std::vector<std::size_t> numbers;
-  for (std::size_t i = 0; i < names.size(); ++i) {
-    if (wanted[i]) numbers.push_back(i);
-  }
-  return numbers;
+  });
 }
 
 /// None for NaN: there is no such number.
