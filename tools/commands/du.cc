@@ -39,24 +39,34 @@ struct RootUse {
   std::size_t total = 0;
 };
 
+/// Throws io, unless the path is gone meanwhile.
+void check_seen(const fs::path& path, const std::error_code& error) {
+  if (!error || error == std::errc::no_such_file_or_directory) return;
+  throw Error(ErrorCode::io, fmt::format("du: {}: {}", path.string(), error.message()),
+              error.value());
+}
+
 /// Files of a directory and all below it; what is gone meanwhile, or a link, has none.
 std::size_t bytes_of(const fs::path& path) {
   std::error_code error;
   const fs::file_status status = fs::symlink_status(path, error);
   if (fs::is_regular_file(status)) {
     const std::uintmax_t bytes = fs::file_size(path, error);
+    check_seen(path, error);
     return error ? 0 : static_cast<std::size_t>(bytes);
   }
   std::size_t bytes = 0;
+  if (status.type() == fs::file_type::none) check_seen(path, error);
   if (!fs::is_directory(status)) return 0;
   for (fs::directory_iterator entry(path, error), end; !error && entry != end;
        entry.increment(error)) {
     bytes += bytes_of(entry->path());
   }
+  check_seen(path, error);
   return bytes;
 }
 
-/// As stored; absent if the step is damaged, or has so many shard files that they are not opened.
+/// As stored; absent if the step is damaged, or if it has more shard files than are opened.
 std::optional<std::size_t> stored_bytes(const fs::path& step) {
   try {
     const CheckpointReader reader(step, {.pin = false});

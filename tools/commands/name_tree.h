@@ -28,7 +28,7 @@ struct TreeLine {
   TensorTotals totals;
 };
 
-/// Names split behind each '.' and '/', in natural order: "h.2." before "h.10.". A group with
+/// Names split after each '.' and '/', in natural order: "h.2." before "h.10.". A group with
 /// one part is one line with that part. Of `depth` levels at most (negative: all); deeper ones are
 /// only summed. The tensors must outlive the lines.
 std::vector<TreeLine> name_tree(std::span<const TensorInfo> tensors, std::int64_t depth);

@@ -19,7 +19,8 @@ bool is_valid(const Step& step) {
   try {
     static_cast<void>(CheckpointReader(step.directory, {.pin = false}));
     return true;
-  } catch (const Error&) {
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::io) throw;  // it cannot be read now, and may be the last one
     return false;
   }
 }
