@@ -8,7 +8,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from . import _core, _objects
 from ._errors import Corrupt, InvalidArgument
@@ -186,17 +186,47 @@ def all_damaged(root: str, rejected: Sequence[tuple[str, str]]) -> Corrupt:
     return Corrupt(f"restore the latest checkpoint of {root}: none of {len(rejected)} is whole; {reasons}")
 
 
-class CheckpointManager:
+def step_of(path: str) -> int:
+    """The number of a step by the name of its directory."""
+    return int(os.path.basename(path).removeprefix("step-").partition(".")[0])
+
+
+def next_generation(path: str) -> str:
+    """What takes the place of a step: step-00000100.g2 that of step-00000100."""
+    name, _, generation = os.path.basename(path).partition(".g")
+    return os.path.join(os.path.dirname(path), f"{name}.g{int(generation or 1) + 1}")
+
+
+class ManagerContext:
+    """A manager as a context, whose end waits for the save under way."""
+
+    _current: PendingSave | None
+
+    def close(self) -> None:
+        """Waits for the save under way. Raises its error if nobody has seen it."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            self.close()
+        elif self._current is not None:
+            self._current.exception()  # the error under way is what is raised
+
+
+class CheckpointManager(ManagerContext):
     """The steps in a folder, made if it is not there. One save is under way at a time. A context manager, whose end
     waits. Safe on several threads. A job of several processes uses shardwise.torch's or shardwise.jax's manager.
 
     Which steps stay after a commit: those that any of four rules keeps, the newest, what a reader has open, and what is
     pinned. A step that restore_latest() has found damaged is replaced when it is saved again. keep_last: the newest valid ones, this number. keep_every: those that it divides. keep_interval: the oldest,
-    and each that was committed so many seconds after the last one that this rule keeps. best=("loss", "min", n): the n
+    and each that was committed this number of seconds after the last one that the rule keeps. best=("loss", "min", n): the n
     best by a metric of save(metrics=...); as long as no step has it, all stay. Without a rule all stay.
 
-    When should_save() says yes: save_every: the steps that it divides (0: none); save_interval: so many seconds after the
-    last save began; after request_save(); and when one of preemption_signals has come, as [signal.SIGTERM], of which
+    When should_save() says yes: save_every: the steps that it divides (0: none); save_interval: this number of seconds
+    after the last save began; after request_save(); and when one of preemption_signals has come, as [signal.SIGTERM], of which
     Python's own handlers then hear nothing. preemption_grace: how many seconds after the signal the process lives: a save
     that would take longer raises Cancelled.
 
@@ -271,6 +301,12 @@ class CheckpointManager:
                 step, lambda progress: self._write(step, plan, user, existing, progress))
             return self._current
 
+    def _find_latest(self, below: int) -> tuple[int, str, list[tuple[str, str]]] | None:
+        found = self._manager.latest(below)
+        if found is not None:
+            self._damaged.update(step_of(path) for path, _ in found[2])
+        return found
+
     def _existing(self, step: int, existing: Existing) -> Existing:
         return "replace" if step in self._damaged else existing
 
@@ -289,6 +325,7 @@ class CheckpointManager:
         if stats.skipped:
             log.info("step %d is already there: nothing was written", step)
             return stats
+        self._damaged.discard(step)
         log.info("saved step %d: %.1f MiB in %.2f s", step, stats.file_bytes / 2**20, stats.seconds)
         if stats.cleanup_error:
             log.warning("after the save of step %d: %s", step, stats.cleanup_error)
@@ -311,7 +348,7 @@ class CheckpointManager:
         below = NO_LIMIT
         while True:
             try:
-                found = self._manager.latest(below)
+                found = self._find_latest(below)
             except Corrupt as error:
                 if not rejected:
                     raise
@@ -336,7 +373,7 @@ class CheckpointManager:
     def latest(self) -> LatestStep | None:
         """The newest valid step; None if there is no step at all. Raises Corrupt if there are and none is valid:
         that is never taken for a fresh start."""
-        found = self._manager.latest()
+        found = self._find_latest(NO_LIMIT)
         return None if found is None else LatestStep(found[0], found[1], list(found[2]))
 
     def steps(self) -> list[int]:
@@ -396,12 +433,3 @@ class CheckpointManager:
     def close(self) -> None:
         """wait()"""
         self.wait()
-
-    def __enter__(self) -> CheckpointManager:
-        return self
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        if kind is None:
-            self.close()
-        elif self._current is not None:
-            self._current.exception()  # the error under way is what is raised

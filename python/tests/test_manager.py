@@ -372,6 +372,22 @@ def test_a_restart_goes_back_past_damaged_bytes_and_says_so(tmp_path):
             m.restore_latest(lambda checkpoint: 1 / 0)
 
 
+def test_damaged_steps_are_replaced_once(tmp_path):
+    w = {"w": np.zeros(100)}
+    with sw.CheckpointManager(tmp_path) as m:
+        for step in range(4):
+            m.save(step, w)
+        (tmp_path / "step-00000003" / "manifest.json").unlink()
+        damage(tmp_path / "step-00000002")
+        assert m.restore_latest(lambda checkpoint: checkpoint["w"][:]).step == 1
+        for save in (m.save_async, m.save):
+            step = 2 if save == m.save else 3
+            pending = save(step, w)
+            assert (pending if save == m.save else pending.result()).path.endswith(f"step-0000000{step}.g2")
+            with pytest.raises(sw.AlreadyExists):
+                m.save(step, w)
+
+
 def test_pinned_steps_stay(tmp_path):
     with sw.CheckpointManager(tmp_path, keep_last=1) as m:
         for step in range(3):

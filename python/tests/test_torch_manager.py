@@ -79,6 +79,40 @@ def test_a_save_that_the_process_does_not_live_to_see_is_not_begun(tmp_path):
         assert manager.steps() == [1] and not list(tmp_path.glob(".step*"))
 
 
+class Recorder:
+    """The manager of C++, and what it is asked for."""
+
+    def __init__(self, manager):
+        self.manager, self.calls = manager, []
+
+    def __getattr__(self, name):
+        self.calls.append(name)
+        return getattr(self.manager, name)
+
+
+def test_the_interval_and_the_speed_count_from_its_saves(tmp_path):
+    with swt.CheckpointManager(tmp_path, save_interval=3600) as manager:
+        manager._manager = recorder = Recorder(manager._manager)
+        manager.save_async(1, {"w": torch.zeros(1000)}).result()
+        assert recorder.calls.index("begin_save") < recorder.calls.index("end_save") < recorder.calls.index("retire_superseded")
+
+
+def test_damaged_steps_are_replaced_once(tmp_path):
+    state = {"w": torch.zeros(1000)}
+    with swt.CheckpointManager(tmp_path) as manager:
+        for step in (1, 2, 3):
+            manager.save(step, state)
+        damage(tmp_path / "step-00000002", 0, 1)
+        (tmp_path / "step-00000003" / "manifest.json").unlink()
+        with pytest.raises(sw.Corrupt, match="restore .*step-00000002: rank 0: "):
+            manager.restore(state, 2)
+        assert manager.restore(state).step == 1
+        for step in (2, 3):
+            manager.save(step, state)
+            with pytest.raises(sw.AlreadyExists):
+                manager.save(step, state)
+
+
 def of_ranks(rank, size, port, folder):
     mesh = begin(rank, size, port)
     heard = []
@@ -115,7 +149,13 @@ def test_ranks_agree(tmp_path):
 
 def failing(rank, size, port, folder):
     mesh = begin(rank, size, port)
-    with swt.CheckpointManager(folder) as manager:
+    with swt.CheckpointManager(folder, best=("loss", "min", 1)) as manager:
+        try:  # of rank 0's alone, as its metrics count
+            manager.save(0, {"w": cut(mesh, 1)}, metrics={"los": 1} if rank == 0 else None)
+        except sw.Error as error:
+            assert "needed also 'loss'" in str(error)
+        else:
+            raise AssertionError("nobody has noticed")
         manager.save(1, {"w": cut(mesh, 1)})
         try:
             manager.restore({"w": cut(mesh, 0)} if rank else {"v": cut(mesh, 0)})

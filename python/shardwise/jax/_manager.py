@@ -15,7 +15,7 @@ from typing import Any
 
 from .. import _objects
 from .._errors import Error, InvalidArgument, NameNotFound, NotFound
-from .._manager import PendingSave
+from .._manager import ManagerContext, PendingSave
 from .._paths import Path, local
 from .._progress import Progress
 from .._save import SaveStats
@@ -41,7 +41,7 @@ class StepMetadata:
     time: datetime.datetime
 
 
-class CheckpointManager:
+class CheckpointManager(ManagerContext):
     """The checkpoints of a training run: steps in a folder, which shardwise.CheckpointManager and open() read, too.
 
     All processes of a job make it, and call its methods, together. Saves run on a thread of their own, one at a time:
@@ -262,15 +262,6 @@ class CheckpointManager:
     def close(self) -> None:
         """wait_until_finished()"""
         self.wait_until_finished()
-
-    def __enter__(self) -> CheckpointManager:
-        return self
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        if kind is None:
-            self.close()
-        elif self._current is not None:
-            self._current.exception()  # the error under way is what is raised
 
     def _known_steps(self) -> dict[int, policies.StepInfo]:
         if self._known is None:

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from .. import _objects
-from .._errors import Cancelled, Corrupt, Error, InvalidArgument, NotFound
-from .._manager import NO_LIMIT, PendingSave, Restored, WhenBusy, all_damaged, check_metrics, core_manager
+from .. import _core, _objects
+from .._errors import Corrupt, Error, InvalidArgument
+from .._manager import NO_LIMIT, ManagerContext, PendingSave, Restored, WhenBusy, all_damaged, check_metrics, core_manager, next_generation, step_of
 from .._paths import Path, local
-from .._progress import Progress, function_of
+from .._progress import Progress
 from .._save import SaveStats
 from .._sources import MEMORY, Codec, Existing, check_choice, check_codec
 from ..group import DEADLINE, Group, auto
@@ -26,9 +26,6 @@ from ._save import Managed, save_async_managed, save_managed
 from ._state import PerRank
 
 log = logging.getLogger("shardwise")
-
-# Of a save, before its speed so far says how long all of it takes.
-_LEAST_PART = 1 / 16
 
 
 class _Rng:
@@ -56,7 +53,24 @@ def rng() -> _Rng:
     return _Rng()
 
 
-class CheckpointManager:
+class _Watch:
+    """Of one save on this rank: that it ends before the process does (preemption_grace). Begun on the thread that saves."""
+
+    def __init__(self, manager: _core.Manager, step: int) -> None:
+        self._manager, self._step = manager, step
+
+    def begin(self, size: int) -> None:
+        self._size, self._begun = size, time.monotonic()
+        self.check = self._manager.begin_save(self._step, size)
+
+    def progress(self, done: int, total: int) -> None:
+        self.check(done, total)
+
+    def end(self) -> None:
+        self._manager.end_save(self._size, time.monotonic() - self._begun)
+
+
+class CheckpointManager(ManagerContext):
     """The checkpoints of a job: steps in a folder, which shardwise.CheckpointManager and open() read, too.
 
     All processes of the job make it, with the same options, and call its methods together, in the same order. States are
@@ -97,7 +111,6 @@ class CheckpointManager:
         self._preempted = False
         self._damaged: set[int] = set()  # the job comes to them again
         self._current: PendingSave | None = None
-        self._last_seconds = 0.0
 
     def should_save(self, step: int) -> bool:
         """Whether to save this step: the policies of one rank say so."""
@@ -118,10 +131,9 @@ class CheckpointManager:
              existing: Existing = "fail", progress: Progress = None) -> SaveStats:
         """Returns when the step is committed. Errors are those of shardwise.torch.save(). metrics: rank 0's count."""
         self.wait()
-        path = self._prepare(step, metrics, existing)
-        managed = self._managed(step, metrics)
-        return save_managed(path, state, user, self._options(step, existing), self._replicas, self._saves, self._deadline,
-                            self._watched(step, progress), managed)
+        path, managed = self._prepare(step, metrics)
+        return save_managed(path, state, user, self._options(existing), self._replicas, self._saves, self._deadline,
+                            progress, managed)
 
     def save_async(self, step: int, state: Mapping[str, Any], *, user: Any = None,
                    metrics: Mapping[str, float] | None = None, existing: Existing = "fail") -> PendingSave:
@@ -130,10 +142,9 @@ class CheckpointManager:
         if self._skips and self._agreed(lambda said: said[0], f"whether to skip step {step}", self.is_saving()):
             return PendingSave(step, lambda progress: SaveStats("", 0, 0, 0, 0, 0.0, skipped=True))
         self.wait()
-        path = self._prepare(step, metrics, existing)
-        self._current = save_async_managed(
-            path, state, user, self._options(step, existing), self._replicas, self._saves, self._deadline, True,
-            lambda own: self._watched(step, own), self._managed(step, metrics))
+        path, managed = self._prepare(step, metrics)
+        self._current = save_async_managed(path, state, user, self._options(existing), self._replicas, self._saves,
+                                           self._deadline, True, managed)
         return self._current
 
     def restore(self, state: Mapping[str, Any], step: int | None = None, *, strict: bool = True) -> Restored | None:
@@ -142,8 +153,11 @@ class CheckpointManager:
         `value` of the result is what load() returns. Raises Corrupt if there are steps and none can be restored."""
         self.wait()
         if step is not None:
-            path = self._manager.step(step)
-            return Restored(step, path, [], load(path, state, strict=strict, group=self._calls, threads=self._threads))
+            path = str(self._on_first(lambda: self._manager.step(step), f"where step {step} is"))
+            value, damage = self._load_on_all(path, state, strict)
+            if damage:
+                raise Corrupt(f"restore {path}: {damage}")
+            return Restored(step, path, [], value)
         rejected: list[tuple[str, str]] = []
         below = NO_LIMIT
         while True:
@@ -152,27 +166,33 @@ class CheckpointManager:
                 if rejected:
                     raise all_damaged(self.root, rejected)
                 return None
-            number, path, passed_over = found
+            below, path, passed_over = found
             rejected += [(place, reason) for place, reason in passed_over]
-            value, failed = None, ""
-            with self._calls.call(f"{self.root}: restore step {number}", self._deadline) as call:
-                def work() -> bytes:
-                    nonlocal value, failed
-                    try:
-                        value = load(path, state, strict=strict, group=self._calls, threads=self._threads)
-                    except Corrupt as error:
-                        failed = str(error)
-                    return failed.encode()
+            value, damage = self._load_on_all(path, state, strict)
+            if not damage:
+                return Restored(below, path, rejected, value)
+            log.warning("%s is damaged: %s", path, damage)
+            rejected.append((path, damage))
+            self._damaged.add(below)
 
-                reasons = call.agree(work, lambda said: json.dumps(
-                    [f"rank {rank}: {text.decode()}" for rank, text in enumerate(said) if text]).encode())
-            damaged = json.loads(reasons)
-            if not damaged:
-                return Restored(number, path, rejected, value)
-            log.warning("%s is damaged: %s", path, damaged[0])
-            rejected.append((path, damaged[0]))
-            self._damaged.add(number)
-            below = number
+    def _load_on_all(self, path: str, state: Mapping[str, Any], strict: bool) -> tuple[Any, str]:
+        """What load() gives on this rank, and what is damaged for one of them. What else load() raises on one rank is raised
+        on all."""
+        value: Any = None
+
+        def work() -> bytes:
+            nonlocal value
+            try:
+                value = load(path, state, strict=strict, group=self._calls, threads=self._threads)
+            except Corrupt as error:
+                return str(error).encode(errors="backslashreplace")
+            return b""
+
+        def first(said: list[bytes]) -> bytes:
+            return next((f"rank {rank}: ".encode() + text for rank, text in enumerate(said) if text), b"")
+
+        damage = self._calls.agree(work, first, self._deadline, f"restore {path}")
+        return value, damage.decode()
 
     def latest_step(self) -> int | None:
         """The newest valid step; None if there is no step. Raises Corrupt if there are and none is valid."""
@@ -187,6 +207,11 @@ class CheckpointManager:
         """The best step by best=; None if none has its metric. Raises InvalidArgument without best=."""
         found = self._on_first(self._manager.best, "which step is the best")
         return None if found is None else int(found)
+
+    @property
+    def best_metric(self) -> str | None:
+        """The metric that best= names."""
+        return None if self._best is None else self._best[0]
 
     def pin(self, step: int, name: str) -> None:
         """Gives a step a name, by which it stays; a name that another step has moves. Raises NotFound, InvalidArgument."""
@@ -210,54 +235,48 @@ class CheckpointManager:
         return self._current is not None and not self._current.done()
 
     def wait(self) -> None:
-        """Waits for the save under way. Raises its error if nobody has seen it."""
+        """Waits for the save under way. Raises its error if nobody has seen it; in a job of several processes, on every
+        rank, seen or not, so that all stay in step."""
         current, self._current = self._current, None
-        if current is not None:
-            try:
-                current.rethrow_unseen()
-            except BaseException:
-                if not current.done():
-                    self._current = current  # Ctrl-C has ended the wait, not the save
-                raise
+        if current is None:
+            return
+        try:
+            current.rethrow_unseen()
+            if self._saves.size > 1 and (error := current.exception()) is not None:
+                raise error
+        except BaseException:
+            if not current.done():
+                self._current = current  # Ctrl-C has ended the wait, not the save
+            raise
 
     def close(self) -> None:
         """wait()"""
         self.wait()
 
-    def __enter__(self) -> CheckpointManager:
-        return self
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        if kind is None:
-            self.close()
-        elif self._current is not None:
-            self._current.exception()  # the error under way is what is raised
-
-    def _options(self, step: int, existing: str) -> dict[str, Any]:
-        if step in self._damaged:
-            existing = "replace"
+    def _options(self, existing: str) -> dict[str, Any]:
         return {"codec": self._codec, "existing": existing, "threads": self._threads, "memory": self._memory}
 
-    def _prepare(self, step: int, metrics: Mapping[str, float] | None, existing: str) -> str:
-        """The path of a step that is to be saved."""
-        if not isinstance(step, int) or step < 0:
-            raise InvalidArgument(f"save step {step!r}: needed is an integer, 0 or more")
-        check_metrics(step, metrics, self._best)
-        # Rank 0's, as another one may see it later.
-        path = self._on_first(lambda: next((path for there, path in self._manager.steps() if there == step),
-                                           os.path.join(self.root, f"step-{step:08d}")), f"where step {step} is")
-        return str(path)
+    def _prepare(self, step: int, metrics: Mapping[str, float] | None) -> tuple[str, Managed]:
+        """The path of a step that is to be saved, as rank 0 sees it: another rank may see it later."""
+        encoded: dict[str, Any] = {}
 
-    def _managed(self, step: int, metrics: Mapping[str, float] | None) -> Managed:
-        begun = time.monotonic()
+        def look() -> str:
+            if not isinstance(step, int) or step < 0:
+                raise InvalidArgument(f"save step {step!r}: needed is an integer, 0 or more")
+            check_metrics(step, metrics, self._best)
+            encoded.update({name: _objects.encode(float(value)) for name, value in (metrics or {}).items()})
+            path = next((path for there, path in self._manager.steps() if there == step),
+                        os.path.join(self.root, f"step-{step:08d}"))
+            return next_generation(path) if step in self._damaged else path
 
-        def before() -> None:
-            left = self._manager.time_left()
-            if left is not None and left <= self._last_seconds:
-                raise _too_slow(step, left, self._last_seconds)
+        path = str(self._on_first(look, f"where step {step} is"))
+        watch = _Watch(self._manager, step)
 
         def after(stats: SaveStats) -> None:
-            self._last_seconds = time.monotonic() - begun
+            if stats.skipped:
+                return
+            watch.end()
+            self._damaged.discard(step)
             if self._saves.rank != 0:
                 return
             try:
@@ -266,24 +285,7 @@ class CheckpointManager:
                 stats.cleanup_error = stats.cleanup_error or str(error)
                 log.warning("after the save of step %d: %s", step, error)
 
-        encoded = {name: _objects.encode(float(value)) for name, value in (metrics or {}).items()}
-        return Managed(encoded, before, after)
-
-    def _watched(self, step: int, own: Progress) -> Progress:
-        """Ends a save that is too slow to end in time."""
-        begun, tell = time.monotonic(), function_of(own, f"save step {step}")
-
-        def watched(done: int, total: int) -> None:
-            left = self._manager.time_left()
-            if left is not None and done < total:
-                part = done / total
-                needed = (time.monotonic() - begun) / part * (1 - part) if part >= _LEAST_PART else 0.0
-                if needed >= left:
-                    raise _too_slow(step, left, needed)
-            if tell is not None:
-                tell(done, total)
-
-        return watched
+        return path, Managed(encoded, watch.begin, watch.progress, after)
 
     def _latest(self, below: int, rejected: list[tuple[str, str]]) -> Any:
         def find() -> Any:
@@ -294,7 +296,10 @@ class CheckpointManager:
                     raise
                 raise Corrupt(f"{error}; newer: {all_damaged(self.root, rejected)}") from None
 
-        return self._on_first(find, "which step is the latest")
+        found = self._on_first(find, "which step is the latest")
+        if found is not None:
+            self._damaged.update(step_of(path) for path, _ in found[2])
+        return found
 
     def _on_first(self, work: Callable[[], Any], what: str) -> Any:
         """What rank 0 finds, on all."""
@@ -305,7 +310,3 @@ class CheckpointManager:
                                  lambda values: json.dumps(merge([json.loads(value) for value in values])).encode(),
                                  self._deadline, f"{self.root}: {what}")
         return json.loads(said)
-
-
-def _too_slow(step: int, left: float, needed: float) -> Cancelled:
-    return Cancelled(f"save step {step}: the process ends in {max(0.0, left):.1f} s, needed are about {needed:.1f} s")

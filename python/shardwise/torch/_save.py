@@ -15,7 +15,7 @@ from .._errors import InvalidArgument
 from .._manager import PendingSave
 from .._nested import encoded_kinds, encoded_path, names_of
 from .._paths import local
-from .._progress import Progress
+from .._progress import Progress, ProgressFunction, function_of
 from .._save import Plan, SaveStats, call_of, encode_objects, write_together
 from .._sources import MEMORY, Codec, Existing, Sources, as_array, check_choice, check_codec
 from .._sources import Path as FilePath
@@ -52,6 +52,7 @@ class _Collected:
         self.aliases: dict[str, str] = {}
         self.numpy: dict[str, str] = {}
         self.per_rank: dict[str, int] = {}
+        self.bytes = 0  #: of the tensors that this rank has
         self._seen: dict[Key, str] = {}
         self._layouts = Layouts()
         objects: dict[str, Any] = {}
@@ -120,6 +121,7 @@ class _Collected:
     def _host(self, tensor: torch.Tensor, name: str) -> torch.Tensor:
         dtype_name(tensor, name)
         host = on_host(tensor, name)
+        self.bytes += host.numel() * host.element_size()
         # On the CPU a tensor changes in place while an asynchronous save goes on.
         return self.staging.copy(host) if self.staging and host.data_ptr() == tensor.data_ptr() else host
 
@@ -202,17 +204,26 @@ def _agreed_aliases(said: list[dict[str, Any]]) -> dict[str, str]:
 
 @dataclass
 class Managed:
-    """What a manager does beside a save of its own. `before` and `after` run on the thread that saves, on every rank."""
+    """What a manager does beside a save of its own, on every rank, on the thread that saves. What `before` and `progress`
+    raise ends the save on all ranks."""
 
-    metrics: dict[str, Any] = field(default_factory=dict)  #: encoded
-    before: Callable[[], None] = lambda: None  #: what it raises ends the save on all ranks
+    metrics: dict[str, Any] = field(default_factory=dict)  #: encoded; rank 0's count
+    before: Callable[[int], None] = lambda size: None  #: with the bytes of this rank's values
+    progress: ProgressFunction = lambda done, total: None
     after: Callable[[SaveStats], None] = lambda stats: None  #: when it is committed
 
 
 def _finish(call: Call, path: str, collected: _Collected, options: dict[str, Any], replicas: str,
             progress: Progress, managed: Managed) -> SaveStats:
     group: Group = collected.group
-    managed.before()
+    managed.before(collected.bytes)
+    tell = function_of(None if progress is True and group.rank else progress, f"save {path}")
+
+    def told(done: int, total: int) -> None:
+        managed.progress(done, total)
+        if tell is not None:
+            tell(done, total)
+
     agreed = json.loads(call.agree(lambda: collected.describe(replicas == "check" and group.size > 1), _agree_on))
     collected.add_agreed(agreed["owners"], agreed["aliases"])
     extra: dict[str, Any] = {"paths": collected.paths, "containers": collected.kinds}
@@ -220,7 +231,7 @@ def _finish(call: Call, path: str, collected: _Collected, options: dict[str, Any
         if value:
             extra[key] = value
     plan = Plan(collected.sources, collected.objects, agreed["aliases"], extra=extra)
-    stats = write_together(call, path, plan, group, list(range(group.size + 1)), user=collected.user, progress=progress,
+    stats = write_together(call, path, plan, group, list(range(group.size + 1)), user=collected.user, progress=told,
                            **options)
     managed.after(stats)
     return stats
@@ -278,13 +289,11 @@ def save_async(path: FilePath, state: Mapping[str, Any], *, user: Any = None, co
     """
     options = {"codec": codec, "existing": existing, "threads": threads, "memory": memory}
     return save_async_managed(local(path, "save"), state, user, options, replicas, auto() if group is None else group,
-                              deadline, keep_copy, lambda own: own, Managed())
+                              deadline, keep_copy, Managed())
 
 
 def save_async_managed(path: str, state: Mapping[str, Any], user: Any, options: dict[str, Any], replicas: str, group: Group,
-                       deadline: float, keep_copy: bool, watched: Callable[[Progress], Progress],
-                       managed: Managed) -> PendingSave:
-    """watched: makes the progress function of the save's own one."""
+                       deadline: float, keep_copy: bool, managed: Managed) -> PendingSave:
     call = _call(group, path, user, options, deadline, replicas)
     staging = Staging()
     collected: _Collected | None = None
@@ -297,7 +306,7 @@ def save_async_managed(path: str, state: Mapping[str, Any], user: Any, options: 
                     assert failed is not None
                     raise failed
                 staging.drop_unused()
-                return _finish(call, path, collected, options, replicas, watched(progress), managed)
+                return _finish(call, path, collected, options, replicas, progress, managed)
         finally:
             staging.release(keep_copy)
 
