@@ -99,7 +99,8 @@ def diff(first: Path, second: Path, *, atol: float = 0.0, rtol: float = 0.0, mem
     """Compares the tensors of two checkpoints, or of safetensors: a file, an index, or a folder with one of them.
 
     Elements are equal if |first - second| <= atol + rtol * |second|, or if both are NaN; with both 0, if their bits are
-    equal. Of two checkpoints, chunks whose hashes are equal are not read. Objects beside tensors are not compared. memory:
+    equal. Of two checkpoints, chunks whose hashes are equal are not read. Objects beside tensors are not
+    compared, and second names of tied tensors are not looked at. memory:
     most host bytes. Raises NotFound, Corrupt, Unsupported, and InvalidArgument for negative tolerances.
     """
     equal, compared, skipped, tensors = _core.diff(_place(first, "diff"), _place(second, "diff"), atol, rtol, memory, threads,

@@ -58,6 +58,9 @@ def edits_of(names: str | Iterable[str] | None, rename: Rename | None, cast: Cas
 def renamed_document(document: Mapping[str, Any], new: Mapping[str, str]) -> dict[str, Any]:
     """What is stored beside the tensors, with new names for these, and without all others. Objects are left to the caller."""
     made = dict(document)
+    if "per_rank" in made:  # stored as name@rank0, or its parts as name@rank0.part
+        new = {**new, **{name.partition(_PER_RANK)[0]: now.partition(_PER_RANK)[0] for name, now in new.items()
+                         if name.partition(_PER_RANK)[0] in made["per_rank"]}}
     for part in ("numpy", "paths", "aliases"):
         if part in made:
             made[part] = {new[name]: value for name, value in made[part].items() if name in new}
@@ -68,8 +71,7 @@ def renamed_document(document: Mapping[str, Any], new: Mapping[str, str]) -> dic
     if "aliases" in made:
         made["aliases"] = {alias: new[name] for alias, name in made["aliases"].items() if name in new}
     if "per_rank" in made:
-        made["per_rank"] = {new[name + _PER_RANK].removesuffix(_PER_RANK): ranks for name, ranks in made["per_rank"].items()
-                            if name + _PER_RANK in new}
+        made["per_rank"] = {new[name]: ranks for name, ranks in made["per_rank"].items() if name in new}
     tree = made.get("tree")
     if isinstance(tree, dict) and tree.get("kind") == "pytree":
         leaves = dict(_leaves_of(tree["root"]))

@@ -264,3 +264,18 @@ def test_jax_loads_under_new_names_and_as_other_dtypes(tmp_path):
         swj.load(tmp_path / "x", grown, strict=False)
     loaded = swj.load(tmp_path / "x", grown, strict=False, skip_mismatched=True)
     assert loaded["params"]["w"] is grown["params"]["w"] and loaded["params"]["b"].tolist() == [3]
+
+
+def test_values_of_each_rank_keep_their_place(tmp_path):
+    torch = pytest.importorskip("torch", reason="needs torch, which this environment has not")
+    import shardwise.torch as swt
+
+    state = {"w": torch.zeros(3), "rng": swt.rng(), "own": swt.PerRank(torch.full((2,), 7.0))}
+    swt.save(tmp_path / "x", state)
+    draws = torch.rand(3)
+    torch.rand(3)
+    swt.load(tmp_path / "x", state, rename={"w": "w"})
+    assert torch.equal(torch.rand(3), draws)
+    target = {"v": torch.ones(3), "rng": swt.rng(), "mine": swt.PerRank(None)}
+    found = swt.load(tmp_path / "x", target, rename={"w": "v", "own@*": "mine@*"})
+    assert torch.equal(torch.rand(3), draws) and found["mine"].tolist() == [7, 7] and not found.missing

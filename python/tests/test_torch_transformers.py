@@ -119,3 +119,20 @@ def test_ranks_stop_and_go_on_together(tmp_path):
     for (expected, _, weights), (before, steps, _), (losses, _, again) in run_ranks(of_ranks, 2, free_port(), tmp_path):
         assert steps == [5] and before == expected[:5] and losses == expected
         assert all((a == b).all() for a, b in zip(again, weights))
+
+
+def test_a_step_without_an_evaluation_has_no_metrics_if_the_best_is_by_one(tmp_path):
+    policies = {"save_every": 3, "best": ("eval_loss", "min", 1)}
+    _, steps, _ = run(tmp_path, policies=policies, eval_strategy="steps", eval_steps=6)
+    assert steps == [6, 9]  # 3 has no evaluation; 9 is the newest
+    with sw.open(tmp_path / "run" / "step-00000006") as saved, sw.open(tmp_path / "run" / "step-00000009") as last:
+        assert "eval_loss" in saved.metrics and last.metrics == {}
+
+
+def test_a_preemption_at_an_epochs_end_evaluates_nothing(tmp_path):
+    args = arguments_of(tmp_path, eval_strategy="epoch")
+    with swt.CheckpointManager(tmp_path / "run", save_every=0, preemption_signals=[signal.SIGUSR2]) as manager:
+        callback = CheckpointCallback(manager)
+        trainer = trainer_of(args, callback, Preemption(6))
+        trainer.train(resume_from_checkpoint=callback.resume())
+        assert manager.steps() == [6] and not any("eval_loss" in entry for entry in trainer.state.log_history)

@@ -43,7 +43,9 @@ class CheckpointIO(_CheckpointIO):
         return load_state_dict(path, device=map_location or "cpu")
 
     def remove_checkpoint(self, path: Path) -> None:
-        """Removes the folder, if it is there."""
+        """Removes the folder, link or file, if it is there."""
         folder = local(path, "remove")
-        if os.path.lexists(folder):
+        if os.path.islink(folder) or os.path.isfile(folder):
+            os.remove(folder)
+        elif os.path.lexists(folder):
             shutil.rmtree(folder)

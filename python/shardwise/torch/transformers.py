@@ -32,7 +32,8 @@ _OF_PROCESS = ("is_local_process_zero", "is_world_process_zero")
 class CheckpointCallback(TrainerCallback):
     """Saves model, optimizer, scheduler, the trainer's state and random states if the manager says so, and restores them.
     A preemption ends the training after a save, without an evaluation of that step. Metrics of a step are what has been
-    logged at it.
+    logged at it; none, if the manager's best= names one that has not: the evaluation at an epoch's end, say, comes after the
+    save of the last step.
 
     A callback cannot have the Trainer pass over batches, which it does only for a checkpoint of its own form. Thus
     resume(): train(resume_from_checkpoint=callback.resume()). One process, or DistributedDataParallel; no fp16, FSDP or
@@ -49,7 +50,7 @@ class CheckpointCallback(TrainerCallback):
     def resume(self) -> str | None:
         """For train(): a folder in which the Trainer finds its own state of the newest step, and no weights, which it
         warns of: they are restored when the training begins. None if there is no step."""
-        found = self.manager.restore({"trainer": None}, strict=False) if self.manager.steps() else None
+        found = self.manager.restore({"trainer": None}, strict=False)
         self._step = None if found is None else found.step
         if found is None:
             return None
@@ -101,10 +102,13 @@ class CheckpointCallback(TrainerCallback):
             control.should_evaluate = False  # there is little time
         return control
 
-    def on_epoch_end(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **parts: Any) -> Any:
         """No step follows if the training stops."""
+        if self.manager.reached_preemption():
+            control.should_evaluate = False  # which may be due at the epoch's end only
         if control.should_training_stop:
             self._between_steps(state, parts)
+        return control
 
     def on_train_end(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
         """Waits for the save under way."""
@@ -120,7 +124,9 @@ class CheckpointCallback(TrainerCallback):
         saved = {**_modules(parts), "rng": rng()}
         if state.is_world_process_zero:  # seconds in the logs differ from rank to rank
             saved["trainer"] = {name: value for name, value in dataclasses.asdict(state).items() if name not in _OF_PROCESS}
-        self.manager.save_async(state.global_step, saved, metrics=_metrics(state))
+        metrics = _metrics(state)
+        best = self.manager.best_metric
+        self.manager.save_async(state.global_step, saved, metrics=metrics if best is None or best in metrics else None)
 
 
 def _modules(parts: dict[str, Any]) -> dict[str, Any]:
