@@ -81,6 +81,16 @@ class Rm(Removal):
         self.assertEqual(self.steps(root), [1, 2])
 
 
+    def test_a_step_that_cannot_be_read_now_is_not_taken_for_damaged(self):
+        root = self.roots(1)
+        manifest = root / "step-00000001" / "manifest.json"
+        manifest.rename(root / "manifest")
+        manifest.mkdir()  # which no read survives
+        self.fails(3, ["manifest.json"], "rm", root, 1)
+        self.assertEqual(self.steps(root), [1])
+        self.assertEqual(self.ok("rm", root, 1, "--force"), "removed step 1\n")
+
+
 class Pin(Removal):
     def test_a_pinned_step_stays_until_its_name_is_taken_away(self):
         root = self.roots(1, 2)
