@@ -215,8 +215,7 @@ class CheckpointManager {
   /// throws. With a group all go to the same step; `cancelled` if it threw on another rank.
   std::optional<LatestStep> restore_latest(
       const std::function<void(const CheckpointReader&)>& restore) const;
-  std::optional<LatestStep> restore_latest() =
-      delete;  // with what reads: [](const auto& reader) {..}
+  std::optional<LatestStep> restore_latest() = delete;  // with what reads: [](auto& reader) {..}
 
   /// Of the committed steps the best one by ManagerOptions::best; nothing if none has the metric.
   /// Throws invalid_argument if there is no such rule, io.

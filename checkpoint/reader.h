@@ -77,8 +77,7 @@ class CheckpointReader final : public BoxReader {
 
   /// SaveOptions::metrics.
   Metrics metrics() const;
-  std::string metadata() const =
-      delete;  // metrics(), user_json(), or tensor(name) for dtype and shape
+  std::string metadata() const = delete;  // metrics(), user_json(), or tensor(name)
 
   /// Whether there is an index.h5, in which other HDF5 tools find all tensors.
   bool has_index() const;
