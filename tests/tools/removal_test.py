@@ -80,13 +80,12 @@ class Rm(Removal):
         self.fails(3, ["nowhere does not exist"], "rm", self.dir / "nowhere", 1)
         self.assertEqual(self.steps(root), [1, 2])
 
-
     def test_a_step_that_cannot_be_read_now_is_not_taken_for_damaged(self):
         root = self.roots(1)
-        manifest = root / "step-00000001" / "manifest.json"
-        manifest.rename(root / "manifest")
-        manifest.mkdir()  # which no read survives
-        self.fails(3, ["manifest.json"], "rm", root, 1)
+        step = root / "step-00000001"
+        step.rename(root / "elsewhere")
+        step.symlink_to(step)  # a circle, which the system refuses to follow
+        self.fails(3, ["step-00000001", "symbolic links"], "rm", root, 1)
         self.assertEqual(self.steps(root), [1])
         self.assertEqual(self.ok("rm", root, 1, "--force"), "removed step 1\n")
 
