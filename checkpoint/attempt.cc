@@ -40,6 +40,18 @@ std::uint64_t run_in(const std::filesystem::path& directory) {
   return detail::run_of(name.string());
 }
 
+// Of a step that is gone or damaged nothing is used.
+detail::FindEarlier earlier_of(FileSystem& file_system, const std::filesystem::path& step) {
+  if (step.empty()) return nullptr;
+  return [&file_system, step] {
+    try {
+      return detail::read_earlier_step(file_system, step);
+    } catch (const Error&) {
+      return detail::EarlierStep();
+    }
+  };
+}
+
 std::shared_ptr<FileSystem> real_if_null(std::shared_ptr<FileSystem> file_system) {
   return file_system ? std::move(file_system) : posix_file_system();
 }
@@ -108,7 +120,8 @@ ShardRecord write_shards(const std::filesystem::path& directory, const ShardWrit
     const detail::SavePlan plan =
         detail::plan_save(std::move(sources), options.codec, executor, writers, mine);
     const std::vector<detail::WrittenShardFile> written =
-        detail::write_part({*file_system, executor, pool}, {directory, false, true}, plan, options);
+        detail::write_part({*file_system, executor, pool}, {directory, false, true}, plan, options,
+                           earlier_of(*file_system, options.unchanged_since));
     file_system->sync_directory(directory);
     const Bytes list = encode(detail::list_of(plan));
     detail::RecordHead head = detail::head_of(run_in(directory), plan, mine, written);

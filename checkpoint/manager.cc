@@ -196,8 +196,13 @@ struct CheckpointManager::Impl {
     std::exception_ptr error;
     std::vector<std::filesystem::path> left;
     try {
-      const detail::SaveContext context{*files,          root,       executor,   pool, left, spare,
-                                        options.devices, resume_key, local_roots};
+      detail::SaveContext context{*files,          root,       executor,   pool, left, spare,
+                                  options.devices, resume_key, local_roots};
+      if (options.increments && !local_roots && resume_key.empty()) {
+        context.earlier = &earlier;
+        context.find_earlier = [this] { return find_earlier(); };
+        if (is_damaged(earlier)) earlier = {};
+      }
       stats = detail::run_save(context, group, step, std::move(tensors), save_options);
       stats.total_seconds = watch.seconds();
       if (!stats.skipped) schedule.end(stats.logical_bytes, stats.total_seconds);
@@ -208,6 +213,26 @@ struct CheckpointManager::Impl {
     if (!error) forget_passed_over(step);
     if (!error && !stats.skipped && owns_root()) clean_up(stats);
     state.finish(std::move(stats), error);
+  }
+
+  // Of a step that turned out to be damaged nothing is used.
+  bool is_damaged(const detail::EarlierStep& step) {
+    const auto name = detail::parse_step_name(step.directory.filename().string());
+    return name && was_passed_over(name->step);
+  }
+
+  // The newest step that can be read; none if there is none.
+  detail::EarlierStep find_earlier() {
+    try {
+      std::vector<detail::StepName> names = detail::committed_names(*files, root);
+      for (auto name = names.rbegin(); name != names.rend(); ++name) {
+        if (was_passed_over(name->step)) continue;
+        return detail::read_earlier_step(*files, root / to_string(*name));
+      }
+    } catch (const Error&) {
+      // Then all is written.
+    }
+    return {};
   }
 
   // Removes what a commit makes superfluous, and what could not be removed before. An error here is
@@ -344,6 +369,7 @@ struct CheckpointManager::Impl {
   std::unique_ptr<detail::StagingPool> pool;  // the save thread's
   detail::Spare spare;                        // as well
   bool unclean = false;                       // as well: something could not be removed
+  detail::EarlierStep earlier;                // as well: what was saved last
 
   Mutex starting;
   detail::HostSnapshot snapshot SHARDWISE_GUARDED_BY(starting);  // read by the save thread, too

@@ -96,6 +96,14 @@ struct ManagerOptions {
   /// their owner or rights.
   bool reuse_files = true;
 
+  /// Chunks whose bytes are those of the newest step, by 128 bits of hash, are not written again:
+  /// the files that hold them get a second name in the new step, a hard link. So each step is whole
+  /// and stays whole whatever becomes of the others; but a bad place on the disk is one in all
+  /// steps that share it. At most half of what a step links is of no use to it. Pieces of less than
+  /// 64 KiB, and tensors that are cut in another way than before, are always written; so is all if
+  /// the file system has no hard links, and for a TieredManager.
+  bool increments = true;
+
   /// Workers that gather, compress and hash; 0: as many as the machine has cores.
   int threads = 0;
 

@@ -152,6 +152,10 @@ struct EncodeOptions {
   int threads = 0;  ///< that gather, compress and hash; 0: as many as the machine has cores
   ProgressFunction progress = nullptr;
 
+  /// A committed checkpoint on the same file system, of the step before, say: chunks that are the
+  /// same there are not written again (ManagerOptions::increments). Empty: all is written.
+  std::filesystem::path unchanged_since = {};
+
   /// Reads and writes all files; null: posix_file_system().
   std::shared_ptr<FileSystem> file_system = nullptr;
 };
@@ -211,7 +215,11 @@ struct SaveStats {
   bool skipped = false;
 
   std::size_t logical_bytes = 0;
-  std::size_t stored_bytes = 0;  ///< of chunks, padding and index left out
+  std::size_t stored_bytes = 0;  ///< of chunks that were written, padding and index left out
+
+  /// Of the logical bytes, those of chunks that had not changed and were not written:
+  /// ManagerOptions::increments.
+  std::size_t unchanged_bytes = 0;
   std::size_t file_bytes = 0;
   std::int64_t chunks = 0;
   double blocked_seconds = 0;  ///< how long the caller of save or save_async waited

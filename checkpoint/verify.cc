@@ -62,8 +62,9 @@ class Verifier {
 
  private:
   bool open_manifest();
-  void find_foreign_files();
+  void find_foreign_files(std::span<const std::string> names);
   void open_shard_files();
+  void check_linked_files();
   void list_chunks();
   void list_padding();
   void check_long_padding();
@@ -109,7 +110,8 @@ class Verifier {
   detail::OpenDirectory opened_;
   detail::ScratchPool<detail::Decoder> decoders_;
   detail::StoredCheckpoint stored_;
-  std::vector<bool> readable_;  // per file: it is open, and its chunk table is right
+  std::vector<bool>
+      readable_;  // per file: it is open, and its chunk table is right; linked ones, too
   std::vector<Part> parts_, long_padding_;
   std::size_t total_bytes_ = 0;
   std::atomic<std::size_t> bytes_{0};
@@ -145,12 +147,16 @@ bool Verifier::open_manifest() {
   return true;
 }
 
-void Verifier::find_foreign_files() {
+// Which files are linked only the shard files say.
+void Verifier::find_foreign_files(std::span<const std::string> names) {
+  const bool linked_are_known = std::ranges::find(readable_, false) == readable_.end();
   std::set<std::string> known{detail::kManifestName};
   if (stored_.manifest.has_index()) known.insert(detail::kIndexName);
   for (const detail::FileEntry& entry : stored_.manifest.files) known.insert(entry.name);
-  for (const std::string& name : file_system_->list(directory_)) {
+  for (const detail::LinkedFile& linked : stored_.linked) known.insert(linked.name());
+  for (const std::string& name : names) {
     if (known.contains(name)) continue;
+    if (!linked_are_known && name.starts_with(detail::kLinkedPrefix)) continue;
     attempt(name, [&] {
       throw Error(ErrorCode::corrupt,
                   fmt::format("verify {}: it is no part of the checkpoint", path_of(name)));
@@ -177,9 +183,28 @@ void Verifier::open_shard_files() {
           detail::read_chunk_table(*stored_.files->at(f), directory_, manifest, f, pieces);
       bytes_ += stored_.tables[f].records.size() * sizeof(ChunkRecord);
       if (manifest.version != detail::kListedVersion) bytes_ += detail::kDescriptionBytes;
+      detail::add_linked_files(stored_, f);
     });
   }
   attempt(detail::kManifestName, [&] { detail::check_no_file_missing(manifest, directory_); });
+}
+
+// What other tools read of them, too, is to be as it was written. Other checkpoints' chunks in them
+// are these checkpoints' business.
+void Verifier::check_linked_files() {
+  const std::size_t own = stored_.manifest.files.size();
+  for (std::size_t i = 0; i < stored_.linked.size(); ++i) {
+    const detail::LinkedFile& linked = stored_.linked[i];
+    std::shared_ptr<File> file;
+    readable_.push_back(attempt(linked.name(), [&] { file = stored_.files->at(own + i); }));
+    if (!readable_.back()) continue;
+    attempt(linked.name(), [&] {
+      const detail::FileEntry entry =
+          detail::describe_linked_file(*file, path_of(linked.name()), linked);
+      detail::check_structure(*file, path_of(linked.name()), entry,
+                              [this](std::size_t bytes) { count(bytes); });
+    });
+  }
 }
 
 void Verifier::list_chunks() {
@@ -192,7 +217,8 @@ void Verifier::list_chunks() {
       const std::int64_t chunks = num_chunks(piece);
       for (std::int64_t c = 0; c < chunks; ++c) {
         const ChunkRecord& record = stored_.record({t, p, c});
-        parts_.push_back({file,
+        if (!readable_[stored_.file_of(file, record)]) continue;
+        parts_.push_back({stored_.file_of(file, record),
                           record.address,
                           static_cast<std::size_t>(record.stored_bytes),
                           Part::Kind::chunk,
@@ -241,7 +267,7 @@ void Verifier::check_zeros(const Part& part, std::span<const std::byte> bytes) c
   if (found == bytes.end()) return;
   throw Error(ErrorCode::corrupt,
               fmt::format("verify {}: the byte at {} belongs to nothing and is {}, needed is 0",
-                          path_of(stored_.manifest.files[part.file].name),
+                          path_of(stored_.file_name(part.file)),
                           part.address + static_cast<std::uint64_t>(found - bytes.begin()),
                           std::to_integer<int>(*found)));
 }
@@ -273,7 +299,7 @@ void Verifier::check_long_padding() {
 void Verifier::check_part(const Part& part, std::span<const std::byte> bytes) {
   bytes_ += bytes.size();
   if (part.kind == Part::Kind::padding) {
-    attempt(stored_.manifest.files[part.file].name, [&] { check_zeros(part, bytes); });
+    attempt(stored_.file_name(part.file), [&] { check_zeros(part, bytes); });
     return;
   }
   ++chunks_;
@@ -296,7 +322,7 @@ void Verifier::check_part(const Part& part, std::span<const std::byte> bytes) {
 
 void Verifier::report_chunk(const ChunkId& id, const Error& error) {
   const detail::PieceEntry piece = stored_.piece(id);
-  report(error, {.file = stored_.manifest.files[static_cast<std::size_t>(piece.file)].name,
+  report(error, {.file = stored_.file_name(stored_.file_of(id)),
                  .message = error.what(),
                  .tensor = stored_.tensor(id).name,
                  .chunk = piece.first_chunk + id.chunk,
@@ -312,7 +338,7 @@ void Verifier::read_alone(const Part& part, detail::RangeBytes& bytes) {
     }
   } catch (const Error& e) {
     if (part.kind == Part::Kind::chunk) return report_chunk(part.id, e);
-    return report(e, {.file = stored_.manifest.files[part.file].name, .message = e.what()});
+    return report(e, {.file = stored_.file_name(part.file), .message = e.what()});
   }
   check_part(part, all);
 }
@@ -359,7 +385,7 @@ void Verifier::read_parts(std::span<const Part> parts, Reading reading, const Co
   job.ranges = ranges;
   job.describe = [&](std::size_t i) {
     if (alone && parts[i].kind == Part::Kind::chunk) return stored_.describe(parts[i].id);
-    return path_of(stored_.manifest.files[parts[i].file].name);
+    return path_of(stored_.file_name(parts[i].file));
   };
   job.progress = [this] { progress(); };
   job.threads = Executor::threads_for(options_.threads);
@@ -395,8 +421,10 @@ VerifyReport Verifier::run() {
   std::optional<detail::Pin> pin;
   if (options_.pin) pin.emplace(*file_system_, directory_);
   if (open_manifest()) {
-    find_foreign_files();
+    const std::vector<std::string> names = file_system_->list(directory_);
     open_shard_files();
+    find_foreign_files(names);
+    check_linked_files();
     list_chunks();
     list_padding();
     read_parts();

@@ -375,6 +375,13 @@ class PosixFileSystem final : public FileSystem {
     throw_system(unknown ? EXDEV : errno, "exchange", a, "with " + b.string());
   }
 
+  void link(const std::filesystem::path& from, const std::filesystem::path& to) override {
+    if (::linkat(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), 0) == 0) return;
+    // No such names here, no right to them, or no more of them.
+    const bool refused = errno == EPERM || errno == EMLINK || errno == ENOSYS || errno == EACCES;
+    throw_system(refused ? EXDEV : errno, "link", from, "to " + to.string());
+  }
+
   void remove(const std::filesystem::path& path) override {
     if (std::remove(path.c_str()) != 0 && errno != ENOENT) throw_system(errno, "remove", path);
   }
@@ -460,6 +467,10 @@ std::unique_ptr<Directory> FileSystem::open_directory(const std::filesystem::pat
 
 void FileSystem::exchange(const std::filesystem::path& a, const std::filesystem::path& b) {
   throw_system(EXDEV, "exchange", a, "with " + b.string());
+}
+
+void FileSystem::link(const std::filesystem::path& from, const std::filesystem::path& to) {
+  throw_system(EXDEV, "link", from, "to " + to.string());
 }
 
 std::shared_ptr<FileSystem> posix_file_system() { return std::make_shared<PosixFileSystem>(); }

@@ -113,6 +113,10 @@ class FileSystem {
   /// system cannot; the default always does.
   virtual void exchange(const std::filesystem::path& a, const std::filesystem::path& b);
 
+  /// Gives a file a second name. Throws already_exists if `to` exists, not_found, and unsupported
+  /// if the file system has no such names, or not in the two places; the default always does.
+  virtual void link(const std::filesystem::path& from, const std::filesystem::path& to);
+
   /// Removes a file or an empty directory; one that does not exist is no error. Throws
   /// already_exists if the directory is not empty.
   virtual void remove(const std::filesystem::path& path) = 0;

@@ -82,6 +82,9 @@ class ForwardingFileSystem : public FileSystem {
   void exchange(const std::filesystem::path& a, const std::filesystem::path& b) override {
     real_->exchange(a, b);
   }
+  void link(const std::filesystem::path& from, const std::filesystem::path& to) override {
+    real_->link(from, to);
+  }
   void remove(const std::filesystem::path& path) override { real_->remove(path); }
   std::vector<std::string> list(const std::filesystem::path& path) override {
     return real_->list(path);

@@ -19,7 +19,10 @@ class OpenFiles {
 
   /// `open` opens file number 0 <= i < count for reading; called by any thread.
   OpenFiles(std::size_t count, std::function<std::unique_ptr<File>(std::size_t)> open)
-      : open_(std::move(open)), files_(count) {}
+      : open_(std::move(open)), files_(count), first_added_(count) {}
+
+  /// One more file, which `open` opens. Gives its number.
+  std::size_t add(std::function<std::unique_ptr<File>()> open);
 
   /// Valid as long as it is held, though it may be opened anew for others. Throws what opening it
   /// throws.
@@ -33,7 +36,9 @@ class OpenFiles {
   Mutex mutex_;
   bool read_once_ SHARDWISE_GUARDED_BY(mutex_) = false;
   std::vector<std::shared_ptr<File>> files_ SHARDWISE_GUARDED_BY(mutex_);  // null: not open
-  std::deque<std::size_t> opened_ SHARDWISE_GUARDED_BY(mutex_);            // the first one first
+  const std::size_t first_added_;
+  std::vector<std::function<std::unique_ptr<File>()>> added_ SHARDWISE_GUARDED_BY(mutex_);
+  std::deque<std::size_t> opened_ SHARDWISE_GUARDED_BY(mutex_);  // the first one first
 };
 
 }  // namespace shardwise::detail

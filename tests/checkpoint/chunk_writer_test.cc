@@ -40,7 +40,7 @@ Outcome run(const std::filesystem::path& path, std::vector<TensorSource> sources
   const ChunkLayout layout = only_layout(result.plan);
   StagingPool pool(staging_sizes(budget_bytes, threads, layout.most_bytes()));
   const auto file = posix_file_system()->create(path, Caching::direct);
-  result.chunks = write_chunks(result.plan, layout, *file, kBegin, pool, {});
+  result.chunks = write_chunks(result.plan, layout, nullptr, *file, kBegin, pool, {});
   file->resize(result.chunks.end);
   file->close();
   return result;
@@ -82,7 +82,7 @@ TEST(ChunkWriter, WhatIsChangedWhileItIsWrittenIsAnError) {
   StagingPool pool(staging_sizes(64 << 20, 1, layout.most_bytes()));
   ChangedMeanwhile file(posix_file_system()->create(dir / "f", Caching::direct), memory[7]);
   EXPECT_THAT(message_of(ErrorCode::invalid_argument,
-                         [&] { write_chunks(plan, layout, file, kBegin, pool, {}); }),
+                         [&] { write_chunks(plan, layout, nullptr, file, kBegin, pool, {}); }),
               testing::HasSubstr("tensor \"w\": found other bytes"));
 }
 
@@ -212,7 +212,7 @@ TEST(ChunkWriter, WritesLargeRawChunksFromWhereTheyLie) {
       const ChunkLayout layout = only_layout(plan);
       StagingPool pool(staging_sizes(64 << 20, 2, layout.most_bytes()));
       MemoryOfWrites file(posix_file_system()->create(path, Caching::direct));
-      const WrittenChunks chunks = write_chunks(plan, layout, file, kBegin, pool, {});
+      const WrittenChunks chunks = write_chunks(plan, layout, nullptr, file, kBegin, pool, {});
       file.resize(chunks.end);
       for (const ChunkRecord& record : chunks.table.records) {
         std::vector<std::byte> stored(record.stored_bytes);
@@ -258,8 +258,9 @@ TEST(ChunkWriter, ErrorsOfDiskAndSourceEndIt) {
   for (const std::int64_t at : {2, 3, 4, 5}) {
     const auto files = std::make_shared<FaultyFileSystem>(at, Fault::no_space);
     const auto file = files->create(dir / std::to_string(at), Caching::direct);
-    EXPECT_THAT(message_of(ErrorCode::io, [&] { write_chunks(plan, layout, *file, 0, pool, {}); }),
-                testing::HasSubstr("no space"));
+    EXPECT_THAT(
+        message_of(ErrorCode::io, [&] { write_chunks(plan, layout, nullptr, *file, 0, pool, {}); }),
+        testing::HasSubstr("no space"));
   }
   SavePlan broken = plan;
   std::atomic<int> calls = 0;
@@ -268,7 +269,7 @@ TEST(ChunkWriter, ErrorsOfDiskAndSourceEndIt) {
   });
   const auto file = posix_file_system()->create(dir / "f", Caching::direct);
   try {
-    write_chunks(broken, layout, *file, 0, pool, {});
+    write_chunks(broken, layout, nullptr, *file, 0, pool, {});
     ADD_FAILURE() << "nothing thrown";
   } catch (const CallerError& e) {
     EXPECT_THROW(std::rethrow_exception(e.cause), int);
@@ -294,7 +295,7 @@ TEST(ChunkWriter, AnEarlierSlabDoesNotHideTheErrorOfALaterOne) {
       throw 17;
     });
     const auto file = posix_file_system()->create(dir / std::to_string(round), Caching::cached);
-    EXPECT_THROW(write_chunks(plan, layout, *file, 0, pool, {}), CallerError);
+    EXPECT_THROW(write_chunks(plan, layout, nullptr, *file, 0, pool, {}), CallerError);
   }
 }
 

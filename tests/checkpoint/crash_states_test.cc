@@ -335,6 +335,7 @@ std::vector<Scenario> scenarios() {
        900,
        220},
       {"StartUp", {save_1, save_2, leave}, {start}, 190, 800},
+      {"Increment", {save_1}, {machine.save(2, 1, {{{1, 1}, {2, 1}}, {{2, 1}}}, 1)}, 1200, 110},
   };
 }
 

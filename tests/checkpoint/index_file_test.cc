@@ -85,8 +85,8 @@ Made make(const TempDir& dir, std::span<const HostTensor> tensors) {
   StagingPool pool(staging_sizes(std::size_t{64} << 20, 2, layout.most_bytes()));
   const auto files = posix_file_system();
   const std::string name = "shards-00000-of-00001.h5";
-  WrittenShardFile file =
-      write_shard_file(plan, 0, layout, *files->create(dir / name, Caching::direct), pool, {});
+  WrittenShardFile file = write_shard_file(plan, 0, layout, nullptr,
+                                           *files->create(dir / name, Caching::direct), pool, {});
   Made made{std::move(plan.tensors), {std::move(file.entry)}};
   std::vector<std::string> names;
   for (const TensorEntry& tensor : made.tensors) names.push_back(tensor.name);

@@ -1,11 +1,11 @@
-// Every operation of a save, a replacement, a removal, and saves with retention, one of which
-// reuses files, fails once, in four ways (EIO; ENOSPC; half of it is done, then EIO; no memory),
-// and the process is killed before every one. That is all that FileSystem and File do: create,
-// reuse, open, read, write, resize, size, sync, close, list, make directory, sync directory,
-// rename, remove. No other kind changes the disk: checkpoint/ makes no link, and maps files only to
-// ask what of them is in the page cache. Reading fails at every operation in reader_test.cc;
-// random instants are in manager_killed_test.cc, power losses in crash_states_test.cc, file systems
-// that refuse or are full in file_answers_test.cc.
+// Every operation of a save, a replacement, a removal, and saves with retention, of which one
+// reuses files and one links those of the step before, fails once, in four ways (EIO; ENOSPC; half
+// of it is done, then EIO; no memory), and the process is killed before every one. That is all that
+// FileSystem and File do: create, reuse, open, read, write, resize, size, sync, close, list, make
+// directory, sync directory, rename, link, remove. No other kind changes the disk: checkpoint/ maps
+// files only to ask what of them is in the page cache. Reading fails at every operation in
+// reader_test.cc; random instants are in manager_killed_test.cc, power losses in
+// crash_states_test.cc, file systems that refuse or are full in file_answers_test.cc.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -61,7 +61,12 @@ class Root {
       return std::any_of(steps.begin(), steps.end(),
                          [&](const Step& step) { return step.step == number; });
     };
-    if (action == FaultAction::reuse) {
+    if (action == FaultAction::increment) {
+      EXPECT_TRUE(holds(CheckpointReader(manager.step(3).directory), increment_model(3)));
+      EXPECT_TRUE(there(4) ? holds(CheckpointReader(manager.step(4).directory), increment_model(4))
+                           : there(2));
+      EXPECT_TRUE(!done || there(4));
+    } else if (action == FaultAction::reuse) {
       EXPECT_TRUE(holds(manager.step(3).directory, 3));
       EXPECT_TRUE(there(4) ? holds(manager.step(4).directory, 1) : there(2));
       EXPECT_TRUE(!there(2) || holds(manager.step(2).directory, 2));
@@ -71,7 +76,7 @@ class Root {
     } else {
       EXPECT_TRUE(holds(manager.step(1).directory, 1));
     }
-    if (action == FaultAction::reuse) {
+    if (action == FaultAction::reuse || action == FaultAction::increment) {
       EXPECT_FALSE(there(1));
     } else if (action == FaultAction::save || action == FaultAction::retention) {
       EXPECT_TRUE(holds(manager.step(2).directory, 2));
@@ -194,7 +199,7 @@ TEST_P(ManagerFaults, TheProcessMayBeKilledBeforeEveryOperation) {
 INSTANTIATE_TEST_SUITE_P(All, ManagerFaults,
                          testing::Values(FaultAction::save, FaultAction::replace,
                                          FaultAction::remove, FaultAction::retention,
-                                         FaultAction::reuse),
+                                         FaultAction::reuse, FaultAction::increment),
                          [](const auto& test) {
                            return std::string(fault_action_name(test.param));
                          });

@@ -338,7 +338,7 @@ TEST(ReferencePath, GivesTheSameFileForAnyChunks) {
   const fs::path directory = dir / "step-00000001";
   fs::create_directory(directory);
   WrittenShardFile written = write_shard_file(
-      plan, 0, layout,
+      plan, 0, layout, nullptr,
       *posix_file_system()->create(directory / plan.files[0].name, Caching::direct), pool, {});
   Manifest manifest;
   manifest.id = "0123456789abcdef0123456789abcdef";

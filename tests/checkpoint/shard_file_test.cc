@@ -31,7 +31,7 @@ Written write(const TempDir& dir, const std::string& name, std::span<const HostT
   const ChunkLayout layout = only_layout(written.plan);
   StagingPool pool(staging_sizes(budget_bytes, threads, layout.most_bytes()));
   const auto files = posix_file_system();
-  written.file = write_shard_file(written.plan, 0, layout,
+  written.file = write_shard_file(written.plan, 0, layout, nullptr,
                                   *files->create(dir / name, Caching::direct), pool, {});
   return written;
 }
@@ -224,7 +224,8 @@ TEST(ShardFile, PlainHdf5FindsEachOfManyChunks) {
   const ChunkLayout layout = only_layout(plan);
   StagingPool pool(staging_sizes(std::size_t{64} << 20, 2, layout.most_bytes()));
   const auto files = posix_file_system();
-  write_shard_file(plan, 0, layout, *files->create(dir / "s.h5", Caching::direct), pool, {});
+  write_shard_file(plan, 0, layout, nullptr, *files->create(dir / "s.h5", Caching::direct), pool,
+                   {});
   EXPECT_LT(std::filesystem::file_size(dir / "s.h5"), std::size_t{8} << 20);
 
   const Hdf5Lock lock;
@@ -259,7 +260,8 @@ TEST(ShardFile, DoesNotOpenBeforeItIsFinished) {
     const Hdf5Lock lock;
     EXPECT_THROW(read_raw(dir / "s.h5", "/tensors/0/0"), Error);
   };
-  write_shard_file(plan, 0, layout, *files->create(dir / "s.h5", Caching::direct), pool, look);
+  write_shard_file(plan, 0, layout, nullptr, *files->create(dir / "s.h5", Caching::direct), pool,
+                   look);
   EXPECT_GE(calls, 1);
   const Hdf5Lock lock;
   EXPECT_TRUE(read_raw(dir / "s.h5", "/tensors/0/0").data == *tensor.data);

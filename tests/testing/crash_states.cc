@@ -117,6 +117,15 @@ void CrashModel::rename(const Change& change) {
   nodes_[find(change.path)].places.push_back({parent, to.filename().string()});
 }
 
+void CrashModel::link(const Change& change) {
+  const std::filesystem::path to = change.to;
+  const std::size_t parent = find(to.parent_path().string());
+  const std::vector<Bytes>& contents = nodes_[find(change.path)].contents;
+  if (contents.size() != 1) throw std::logic_error("crash model: not synced: " + change.path);
+  nodes_.push_back(
+      {.places = {{parent, ""}, {parent, to.filename().string()}}, .contents = {contents.front()}});
+}
+
 void CrashModel::apply(const Change& change) {
   const auto edit = [&](auto&& edit_bytes) {
     std::vector<Bytes>& contents = nodes_[files_[change.file]].contents;
@@ -148,6 +157,8 @@ void CrashModel::apply(const Change& change) {
     }
     case ChangeKind::rename:
       return rename(change);
+    case ChangeKind::link:
+      return link(change);
     case ChangeKind::remove: {
       std::vector<Place>& places = nodes_[find(change.path)].places;
       places.push_back({places.back().parent, ""});

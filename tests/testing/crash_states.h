@@ -40,6 +40,8 @@ std::string fingerprint(const DiskState& state);
 ///   neither: rename(2) promises that. After one into another directory it is settled when that
 ///   one is synced. A file's fsync does not bring its name to the disk, nor a
 ///   directory's fsync the directory's own name: fsync(2) says so.
+/// - A file with a second name has each of the two, or not, on its own, by the same rules: linking
+///   is making a name. Its bytes are one: state() asks that they are on the disk when it is linked.
 /// - The content of a directory that has no name is gone.
 ///
 /// Giving a name anew before its directory was synced is not modelled: the library does not, and
@@ -84,6 +86,7 @@ class CrashModel {
   std::size_t find(const std::string& path) const;
   void add(const std::string& path, bool is_file);
   void rename(const Change& change);
+  void link(const Change& change);
   static Bytes torn(const std::vector<Bytes>& contents, const Choose& choose);
 
   std::vector<Node> nodes_;         // first the folder itself

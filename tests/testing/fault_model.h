@@ -15,13 +15,20 @@ enum class FaultAction {
   remove,               ///< step 2
   retention,            ///< step 3, of which two are kept
   reuse,                ///< step 4 in the files of step 1, which goes before; two are kept
+  increment,            ///< step 4, most of which is in the files of step 3; two are kept
   save_until_progress,  ///< step 3, in several batches
   save_past_limit,      ///< step 3, where files may grow to 4 MiB only
 };
 
 inline const char* fault_action_name(FaultAction action) {
-  constexpr const char* names[] = {
-      "save", "replace", "remove", "retention", "reuse", "save_until_progress", "save_past_limit"};
+  constexpr const char* names[] = {"save",
+                                   "replace",
+                                   "remove",
+                                   "retention",
+                                   "reuse",
+                                   "increment",
+                                   "save_until_progress",
+                                   "save_past_limit"};
   return names[static_cast<int>(action)];
 }
 
@@ -35,6 +42,12 @@ inline const std::vector<HostTensor>& fault_model(std::uint64_t seed) {
   };
   static const std::vector<HostTensor> models[] = {make(1), make(2), make(3)};
   return models[seed - 1];
+}
+
+/// Of which only one tensor depends on the seed.
+inline std::vector<HostTensor> increment_model(std::uint64_t seed) {
+  return {host_tensor("frozen", DType::f32, {300, 200}, "2", "0,-", Values::noise, 1),
+          host_tensor("ramp", DType::i32, {300, 200}, "2", "0,-", Values::ramp, seed)};
 }
 
 /// Five batches under the least memory budget.
@@ -53,7 +66,8 @@ inline std::vector<HostTensor> killed_model(std::uint64_t seed) {
 
 /// The manager that an action needs.
 inline ManagerOptions fault_options(FaultAction action, std::shared_ptr<FileSystem> files) {
-  const bool keeps_two = action == FaultAction::retention || action == FaultAction::reuse;
+  const bool keeps_two = action == FaultAction::retention || action == FaultAction::reuse ||
+                         action == FaultAction::increment;
   return {
       .keep_last = keeps_two ? 2 : 0, .collect_garbage = false, .file_system = std::move(files)};
 }
@@ -72,10 +86,14 @@ inline std::string run_fault_action(CheckpointManager& manager, FaultAction acti
 /// What comes before an action by the same manager.
 inline void prepare_fault_action(CheckpointManager& manager, FaultAction action) {
   if (action == FaultAction::reuse) manager.save(3, sources_of(fault_model(3)));
+  if (action == FaultAction::increment) manager.save(3, sources_of(increment_model(3)));
 }
 
 inline std::string run_fault_action(CheckpointManager& manager, FaultAction action) {
   if (action == FaultAction::reuse) return run_fault_action(manager, action, 4, fault_model(1));
+  if (action == FaultAction::increment) {
+    return run_fault_action(manager, action, 4, increment_model(4));
+  }
   const bool is_new = action == FaultAction::save || action == FaultAction::retention;
   return run_fault_action(manager, action, is_new ? 3 : 2, fault_model(3));
 }

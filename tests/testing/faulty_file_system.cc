@@ -114,6 +114,11 @@ void FaultyFileSystem::sync_directory(const std::filesystem::path& path) {
   ForwardingFileSystem::sync_directory(path);
 }
 
+void FaultyFileSystem::link(const std::filesystem::path& from, const std::filesystem::path& to) {
+  step("link");
+  ForwardingFileSystem::link(from, to);
+}
+
 void FaultyFileSystem::rename(const std::filesystem::path& from, const std::filesystem::path& to) {
   step("rename");
   ForwardingFileSystem::rename(from, to);

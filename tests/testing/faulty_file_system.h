@@ -19,7 +19,7 @@ enum class Fault {
 
 /// The real file system, one of whose operations goes wrong. Counts every call that reaches the
 /// disk: creating, reusing, opening, reading, writing, resizing, syncing, closing, listing,
-/// renaming, removing. Thread-safe.
+/// renaming, linking, removing. Thread-safe.
 class FaultyFileSystem final : public ForwardingFileSystem,
                                public std::enable_shared_from_this<FaultyFileSystem> {
  public:
@@ -43,6 +43,7 @@ class FaultyFileSystem final : public ForwardingFileSystem,
   void make_directory(const std::filesystem::path& path) override;
   void sync_directory(const std::filesystem::path& path) override;
   void rename(const std::filesystem::path& from, const std::filesystem::path& to) override;
+  void link(const std::filesystem::path& from, const std::filesystem::path& to) override;
   void remove(const std::filesystem::path& path) override;
   std::vector<std::string> list(const std::filesystem::path& path) override;
 

@@ -57,6 +57,10 @@ class HookedFileSystem final : public ForwardingFileSystem {
     hook_("exchange", a);
     real().exchange(a, b);
   }
+  void link(const std::filesystem::path& from, const std::filesystem::path& to) override {
+    hook_("link", from);
+    real().link(from, to);
+  }
   void remove(const std::filesystem::path& path) override {
     hook_("remove", path);
     real().remove(path);

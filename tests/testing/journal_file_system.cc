@@ -97,6 +97,11 @@ void JournalFileSystem::rename(const std::filesystem::path& from, const std::fil
                       [&] { real().rename(from, to); });
 }
 
+void JournalFileSystem::link(const std::filesystem::path& from, const std::filesystem::path& to) {
+  journal_->carry_out({.kind = ChangeKind::link, .path = name(from), .to = name(to)},
+                      [&] { real().link(from, to); });
+}
+
 void JournalFileSystem::remove(const std::filesystem::path& path) {
   const MutexLock lock(journal_->mutex);
   const bool there = std::filesystem::exists(std::filesystem::symlink_status(path));

@@ -20,6 +20,7 @@ enum class ChangeKind {
   close,
   make_directory,
   rename,
+  link,
   remove,
   sync_directory,
 };
@@ -28,7 +29,7 @@ enum class ChangeKind {
 struct Change {
   ChangeKind kind;
   std::string path;                   ///< from the journal's folder; of a file: when it was opened
-  std::string to = {};                ///< rename
+  std::string to = {};                ///< rename, link
   std::uint64_t offset = 0;           ///< write; resize: the new size
   std::vector<std::byte> bytes = {};  ///< write
   std::size_t file = 0;  ///< create, reuse, and what is done to the file: counted from 0
@@ -46,6 +47,7 @@ class JournalFileSystem final : public ForwardingFileSystem {
   void make_directory(const std::filesystem::path& path) override;
   void sync_directory(const std::filesystem::path& path) override;
   void rename(const std::filesystem::path& from, const std::filesystem::path& to) override;
+  void link(const std::filesystem::path& from, const std::filesystem::path& to) override;
   void remove(const std::filesystem::path& path) override;
 
   /// Exchanging is renaming.

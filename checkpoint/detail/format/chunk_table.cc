@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -12,6 +13,7 @@ namespace shardwise::detail {
 namespace {
 
 struct Span {
+  std::uint32_t file;  // as ChunkRecord::linked
   std::uint64_t begin, end;
   std::int64_t record;  // -1: the table itself, -2: the description
 };
@@ -20,8 +22,13 @@ struct Span {
 std::string problem(const ChunkRecord& record, const PieceEntry& piece, std::uint64_t chunk_bytes,
                     const FileEntry& file) {
   const bool unfiltered = piece.codec == StoredCodec::none;
-  if (record.reserved != 0)
-    return fmt::format("its last field is {}, needed is 0", record.reserved);
+  if (record.linked > file.linked.size() ||
+      (record.linked > 0 && piece.layout == Layout::contiguous)) {
+    return fmt::format("it is in linked file {}, needed is {}", record.linked,
+                       piece.layout == Layout::contiguous
+                           ? "its own file, 0"
+                           : fmt::format("0 to {}", file.linked.size()));
+  }
   if (record.filter_mask != 0 && (unfiltered || record.filter_mask != kRawMask)) {
     return fmt::format("its filter mask is {}, needed is {}", record.filter_mask,
                        unfiltered ? "0" : "0 or 3");
@@ -38,20 +45,25 @@ std::string problem(const ChunkRecord& record, const PieceEntry& piece, std::uin
   if (record.address % 8 != 0) {
     return fmt::format("its address {} is not a multiple of 8", record.address);
   }
-  if (record.address < file.data_begin || record.address > file.data_end ||
-      record.stored_bytes > file.data_end - record.address) {
+  const std::uint64_t begin = record.linked == 0 ? file.data_begin : 0;
+  const std::uint64_t end = record.linked == 0
+                                ? file.data_end
+                                : file.linked[record.linked - 1].data_end - kDescriptionBytes;
+  if (record.address < begin || record.address > end ||
+      record.stored_bytes > end - record.address) {
     return fmt::format("its {} bytes at {} are not inside the data, [{}, {})", record.stored_bytes,
-                       record.address, file.data_begin, file.data_end);
+                       record.address, begin, end);
   }
   return {};
 }
 
 void check_disjoint(std::vector<Span> spans, const std::string& path) {
-  std::sort(spans.begin(), spans.end(),
-            [](const Span& a, const Span& b) { return a.begin < b.begin; });
+  std::sort(spans.begin(), spans.end(), [](const Span& a, const Span& b) {
+    return std::tie(a.file, a.begin) < std::tie(b.file, b.begin);
+  });
   for (std::size_t i = 1; i < spans.size(); ++i) {
     const Span &before = spans[i - 1], &after = spans[i];
-    if (after.begin >= before.end) continue;
+    if (after.file != before.file || after.begin >= before.end) continue;
     const auto text = [](const Span& span) {
       if (span.record < 0)
         return std::string(span.record == -1 ? "the chunk table" : "the description");
@@ -110,10 +122,10 @@ void check_chunk_table(std::span<const TensorEntry> tensors, const TablesOf& of,
   std::vector<Span> spans;
   spans.reserve(records.size() + 2);
   if (!records.empty()) {
-    spans.push_back({entry.table_address, entry.table_address + records.size_bytes(), -1});
+    spans.push_back({0, entry.table_address, entry.table_address + records.size_bytes(), -1});
   }
   if (of.version != kListedVersion) {
-    spans.push_back({entry.data_end - kDescriptionBytes, entry.data_end, -2});
+    spans.push_back({0, entry.data_end - kDescriptionBytes, entry.data_end, -2});
   }
   for (const PieceId& id : pieces) {
     const TensorEntry& tensor = tensors[id.tensor];
@@ -133,7 +145,8 @@ void check_chunk_table(std::span<const TensorEntry> tensors, const TablesOf& of,
                            to_hex(record.hash), to_hex(decoded)));
         }
       }
-      spans.push_back({record.address, record.address + record.stored_bytes, number});
+      spans.push_back(
+          {record.linked, record.address, record.address + record.stored_bytes, number});
     }
   }
   check_disjoint(std::move(spans), path);

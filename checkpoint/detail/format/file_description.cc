@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "shardwise/checkpoint/detail/format/manifest_check.h"
@@ -11,12 +12,11 @@
 namespace shardwise::detail {
 namespace {
 
-constexpr std::uint64_t kMagic = 0x3130'4653'4453'5757;  // "WWSDSF01" in the file
+constexpr std::uint64_t kMagic = 0x3130'4653'4453'5757;        // "WWSDSF01" in the file
+constexpr std::uint64_t kLinkedMagic = 0x3230'4653'4453'5757;  // "WWSDSF02": chunks are elsewhere
 
 // A piece's record: a head of three words, then begin, end and chunk, one word per dim each.
 constexpr unsigned kLayoutShift = 8, kCodecShift = 16;
-
-std::uint64_t name_hash(const TensorEntry& tensor) { return hash64(tensor.name); }
 
 [[noreturn]] void refuse_file(const std::string& path, const std::string& message) {
   throw Error(ErrorCode::corrupt, fmt::format("read shard file {}: {}", path, message));
@@ -29,6 +29,7 @@ class Words {
       : rest_(words), path_(path) {}
 
   bool empty() const { return rest_.empty(); }
+  std::size_t size() const { return rest_.size(); }
 
   std::uint64_t word() {
     if (rest_.empty()) refuse_file(path_, "its piece table ends inside a piece");
@@ -48,6 +49,14 @@ class Words {
   const std::string& path_;
 };
 
+struct PieceHead {
+  std::uint64_t rank, layout, codec;
+};
+
+PieceHead split_head(std::uint64_t word) {
+  return {word & 0xFF, word >> kLayoutShift & 0xFF, word >> kCodecShift};
+}
+
 // The piece whose box must be `box`.
 PieceEntry next_piece(Words& words, const TensorEntry& tensor, const Box& box,
                       const std::string& path) {
@@ -59,8 +68,7 @@ PieceEntry next_piece(Words& words, const TensorEntry& tensor, const Box& box,
   PieceEntry piece;
   if (words.word() != name_hash(tensor)) fail("a piece of another tensor");
   piece.first_chunk = static_cast<std::int64_t>(words.word());
-  const std::uint64_t head = words.word(), rank = head & 0xFF;
-  const std::uint64_t layout = head >> kLayoutShift & 0xFF, codec = head >> kCodecShift;
+  const auto [rank, layout, codec] = split_head(words.word());
   if (rank != box.rank()) fail(fmt::format("a piece of {} dims", rank));
   if (layout > 1 || codec > 1) fail(fmt::format("layout {} and codec {}", layout, codec));
   piece.layout = static_cast<Layout>(layout);
@@ -76,8 +84,12 @@ PieceEntry next_piece(Words& words, const TensorEntry& tensor, const Box& box,
 
 }  // namespace
 
+std::uint64_t name_hash(const TensorEntry& tensor) { return hash64(tensor.name); }
+
+std::uint64_t dtype_hash(DType dtype) { return hash64(name(dtype)); }
+
 std::array<std::uint64_t, kDescriptionWords> describe_file(const FileEntry& file) {
-  return {kMagic,
+  return {file.has_linked ? kLinkedMagic : kMagic,
           static_cast<std::uint64_t>(file.writer),
           file.data_begin,
           file.table_address,
@@ -91,13 +103,15 @@ std::array<std::uint64_t, kDescriptionWords> describe_file(const FileEntry& file
           file.structure_hash.high,
           file.structure_hash.low,
           file.stored_bytes,
-          0,
-          0};
+          file.content_address,
+          file.content_hash};
 }
 
 void read_description(std::span<const std::uint64_t> words, FileEntry& file,
                       const std::string& path) {
-  if (words[0] != kMagic || words[1] != static_cast<std::uint64_t>(file.writer)) {
+  file.has_linked = words[0] == kLinkedMagic;
+  if ((words[0] != kMagic && !file.has_linked) ||
+      words[1] != static_cast<std::uint64_t>(file.writer)) {
     refuse_file(path, fmt::format("its description is not that of writer {}", file.writer));
   }
   file.data_begin = words[2];
@@ -111,6 +125,8 @@ void read_description(std::span<const std::uint64_t> words, FileEntry& file,
   file.pieces_hash = words[10];
   file.structure_hash = {.high = words[11], .low = words[12]};
   file.stored_bytes = words[13];
+  file.content_address = words[14];
+  file.content_hash = words[15];
   if (const std::string problem = file_problem(file, true); !problem.empty()) {
     refuse_file(path, problem);
   }
@@ -127,6 +143,101 @@ void read_description(std::span<const std::uint64_t> words, FileEntry& file,
                             "in [{}, {})",
                             file.pieces_words, file.pieces_address, file.data_end, file.bytes));
   }
+}
+
+std::vector<std::uint64_t> describe_content(std::span<const LinkedFile> linked,
+                                            std::span<const TensorEntry> tensors,
+                                            std::span<const PieceId> pieces,
+                                            std::span<const std::uint64_t> content_hashes) {
+  std::vector<std::uint64_t> words{linked.size(), pieces.size()};
+  for (const LinkedFile& file : linked) {
+    words.insert(words.end(), {file.description_hash.high, file.description_hash.low, file.bytes,
+                               file.data_end});
+  }
+  for (const PieceId& id : pieces) words.push_back(dtype_hash(tensors[id.tensor].dtype));
+  words.insert(words.end(), content_hashes.begin(), content_hashes.end());
+  return words;
+}
+
+std::size_t content_words(std::span<const std::uint64_t, 2> begin, const FileEntry& file,
+                          const std::string& path) {
+  const auto [linked, pieces] = std::pair(begin[0], begin[1]);
+  const auto chunks = static_cast<std::uint64_t>(file.chunks);
+  if (linked > kMostLinkedFiles || (linked > 0) != file.has_linked || pieces > chunks) {
+    refuse_file(path, fmt::format("its content table is of {} linked files and {} pieces, needed "
+                                  "are {} {} and at most {}",
+                                  linked, pieces, file.has_linked ? "1 to" : "0, not",
+                                  kMostLinkedFiles, chunks));
+  }
+  return static_cast<std::size_t>(2 + 4 * linked + pieces + chunks);
+}
+
+ContentTable read_content(std::span<const std::uint64_t> words, const FileEntry& file,
+                          const std::string& path) {
+  ContentTable table;
+  const std::size_t pieces = words[1];
+  auto at = words.begin() + 2;
+  for (std::uint64_t left = words[0]; left > 0; --left, at += 4) {
+    const LinkedFile linked{{.high = at[0], .low = at[1]}, at[2], at[3]};
+    if (linked.data_end < kDescriptionBytes || linked.data_end > linked.bytes) {
+      refuse_file(path, fmt::format("the data of its linked file {} end at {} of {} bytes",
+                                    linked.name(), linked.data_end, linked.bytes));
+    }
+    if (std::ranges::find(table.linked, linked.description_hash, &LinkedFile::description_hash) !=
+        table.linked.end()) {
+      refuse_file(path, fmt::format("its linked file {} comes twice", linked.name()));
+    }
+    table.linked.push_back(linked);
+  }
+  table.dtypes.assign(at, at + static_cast<std::ptrdiff_t>(pieces));
+  table.hashes.assign(at + static_cast<std::ptrdiff_t>(pieces), words.end());
+  if (table.hashes.size() != static_cast<std::size_t>(file.chunks)) {
+    refuse_file(path, fmt::format("its content table has {} hashes, needed are {}",
+                                  table.hashes.size(), file.chunks));
+  }
+  return table;
+}
+
+std::vector<DescribedPiece> read_pieces(std::span<const std::uint64_t> table, const FileEntry& file,
+                                        const std::string& path) {
+  Words words(table, path);
+  std::vector<DescribedPiece> pieces;
+  PieceDatasets datasets;
+  std::size_t tensor = 0;
+  std::int64_t chunks = 0;
+  while (!words.empty()) {
+    DescribedPiece piece;
+    piece.name_hash = words.word();
+    if (!pieces.empty() && pieces.back().name_hash != piece.name_hash) ++tensor;
+    piece.dataset = datasets.next(tensor);
+    piece.first_chunk = static_cast<std::int64_t>(words.word());
+    const auto [rank, layout, codec] = split_head(words.word());
+    if (rank > kMaxRank || layout > 1 || codec > 1 || words.size() < 3 * rank) {
+      refuse_file(path, fmt::format("its piece table has a piece of rank {}, layout {}, codec {}",
+                                    rank, layout, codec));
+    }
+    piece.layout = static_cast<Layout>(layout);
+    piece.codec = static_cast<StoredCodec>(codec);
+    const Dims begin = words.dims(rank), end = words.dims(rank);
+    piece.chunk = words.dims(rank);
+    std::int64_t count = 1;
+    for (std::size_t d = 0; d < rank; ++d) {
+      const std::int64_t extent = end[d] - begin[d];
+      const bool fits = begin[d] >= 0 && extent > 0 && piece.chunk[d] > 0 &&
+                        piece.chunk[d] <= extent &&
+                        !__builtin_mul_overflow(count, (extent - 1) / piece.chunk[d] + 1, &count);
+      if (!fits) refuse_file(path, "its piece table has a piece without chunks");
+      piece.box.push_back(begin[d], end[d]);
+    }
+    if (piece.first_chunk != chunks || count > file.chunks - chunks) {
+      refuse_file(path, fmt::format("its piece table has {} chunks from {} on, needed are at most "
+                                    "{} from {} on",
+                                    count, piece.first_chunk, file.chunks - chunks, chunks));
+    }
+    piece.end_chunk = chunks += count;
+    pieces.push_back(std::move(piece));
+  }
+  return pieces;
 }
 
 std::vector<std::uint64_t> describe_pieces(std::span<const TensorEntry> tensors,

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "shardwise/checkpoint/detail/format/manifest.h"
+#include "shardwise/shard/dtype.h"
 
 // What a shard file of version 2 says about itself: docs/checkpoint_format.md, headings
 // "Description" and "Piece table".
@@ -33,5 +34,47 @@ std::vector<std::uint64_t> describe_pieces(std::span<const TensorEntry> tensors,
 /// not those that the sharding of each tensor gives its writer, or cannot be.
 std::vector<PieceId> add_file_pieces(std::span<const std::uint64_t> table, Manifest& manifest,
                                      std::size_t file, const std::string& path);
+
+/// What a later save asks of a shard file: docs/checkpoint_format.md, heading "Content table".
+struct ContentTable {
+  std::vector<LinkedFile> linked;
+  std::vector<std::uint64_t> dtypes;  ///< of each piece: dtype_hash()
+  std::vector<std::uint64_t> hashes;  ///< of each chunk: the high half of its XXH3-128
+};
+
+std::uint64_t dtype_hash(DType dtype);
+
+/// The content table of a file with these pieces, in their order.
+std::vector<std::uint64_t> describe_content(std::span<const LinkedFile> linked,
+                                            std::span<const TensorEntry> tensors,
+                                            std::span<const PieceId> pieces,
+                                            std::span<const std::uint64_t> content_hashes);
+
+/// How many words a content table has that begins with these two, of a file with so many chunks.
+/// Throws corrupt if there is no such table.
+std::size_t content_words(std::span<const std::uint64_t, 2> begin, const FileEntry& file,
+                          const std::string& path);
+
+/// Requires as many words as content_words() says. Throws corrupt if they are no content table.
+ContentTable read_content(std::span<const std::uint64_t> words, const FileEntry& file,
+                          const std::string& path);
+
+/// A piece as the piece table of a file describes it, to whatever checkpoint the file belongs.
+struct DescribedPiece {
+  std::uint64_t name_hash = 0;  ///< of the tensor's name
+  Box box;
+  Shape chunk;
+  StoredCodec codec = StoredCodec::none;
+  Layout layout = Layout::contiguous;
+  std::int64_t first_chunk = 0, end_chunk = 0;
+  PieceDataset dataset = {};
+};
+
+/// XXH3-64, as piece tables have it.
+std::uint64_t name_hash(const TensorEntry& tensor);
+
+/// All pieces of a file's piece table. Throws corrupt if they cannot be those of the file.
+std::vector<DescribedPiece> read_pieces(std::span<const std::uint64_t> table, const FileEntry& file,
+                                        const std::string& path);
 
 }  // namespace shardwise::detail

@@ -182,6 +182,10 @@ bool ShardingTexts::set(const Sharding& sharding) {
   return true;
 }
 
+std::string LinkedFile::name() const {
+  return fmt::format("{}{}.h5", kLinkedPrefix, to_hex(description_hash));
+}
+
 std::string shard_file_name(std::int64_t writer, std::int64_t writers) {
   return fmt::format("shards-{:05}-of-{:05}.h5", writer, writers);
 }

@@ -61,6 +61,20 @@ struct TensorEntry {
 
 std::vector<TensorEntry> without_pieces(std::span<const TensorEntry> tensors);
 
+/// A shard file of an earlier checkpoint, by its second name in a checkpoint that has chunks in it:
+/// docs/checkpoint_format.md, heading "Linked files".
+struct LinkedFile {
+  Hash128 description_hash = {};
+  std::uint64_t bytes = 0, data_end = 0;
+
+  /// "linked-<32 hex digits>.h5"
+  std::string name() const;
+  bool operator==(const LinkedFile&) const = default;
+};
+
+inline constexpr std::string_view kLinkedPrefix = "linked-";
+inline constexpr std::size_t kMostLinkedFiles = 16;  ///< of one shard file
+
 struct FileEntry {
   std::string name = {};
   std::uint64_t bytes = 0;
@@ -76,7 +90,12 @@ struct FileEntry {
   std::int64_t writer = 0;
   Hash128 description_hash = {};
   std::uint64_t pieces_address = 0, pieces_words = 0, pieces_hash = 0;
-  std::uint64_t stored_bytes = 0;  ///< of its chunks
+  std::uint64_t stored_bytes = 0;  ///< of the chunks that are in it
+
+  /// Of the content table; 0: there is none.
+  std::uint64_t content_address = 0, content_hash = 0;
+  bool has_linked = false;              ///< chunks of its pieces are in linked files
+  std::vector<LinkedFile> linked = {};  ///< these, as the content table lists them
 
   bool operator==(const FileEntry&) const = default;
 };
@@ -166,7 +185,8 @@ struct ChunkRecord {
   std::uint64_t stored_bytes = 0;
   std::uint64_t hash = 0;
   std::uint32_t filter_mask = 0;
-  std::uint32_t reserved = 0;
+  std::uint32_t linked =
+      0;  ///< in which file: 0: this one; else number `linked` - 1 of those linked
 
   bool operator==(const ChunkRecord&) const = default;
 };
@@ -174,6 +194,8 @@ static_assert(sizeof(ChunkRecord) == 32);
 
 /// The filter mask of a chunk that did not shrink: both filters skipped.
 inline constexpr std::uint32_t kRawMask = 3;
+
+inline bool is_in_linked(const ChunkRecord& record) { return record.linked != 0; }
 
 /// Whether the stored bytes are the chunk's elements as they are.
 bool is_raw(StoredCodec codec, const ChunkRecord& record);
@@ -184,6 +206,9 @@ struct ChunkTable {
 
   /// XXH3-64 of each chunk's decoded bytes; empty if !manifest.has_decoded_hashes().
   std::vector<std::uint64_t> decoded_hashes;
+
+  /// The high half of their XXH3-128; empty if the file has no content table or nobody asked.
+  std::vector<std::uint64_t> content_hashes = {};
 };
 
 /// A piece by its place in the manifest.

@@ -182,9 +182,13 @@ Hdf5Datasets::HeapObject Hdf5Datasets::add_mappings(std::span<const Hdf5Mapping>
   for (const Hdf5Mapping& mapping : mappings) {
     object.put_terminated(mapping.file);
     object.put_terminated(mapping.dataset);
-    object.put(kAll);
-    object.put(std::uint32_t{1});  // version
-    object.put(std::uint64_t{0});  // reserved, and no bytes more
+    if (mapping.is_same_box) {
+      put_selection(object, mapping.box);
+    } else {
+      object.put(kAll);
+      object.put(std::uint32_t{1});  // version
+      object.put(std::uint64_t{0});  // reserved, and no bytes more
+    }
     put_selection(object, mapping.box);
   }
   object.put_checksum(0);

@@ -34,10 +34,12 @@ class Hdf5Types {
 /// The address of an object's header in its file. Under an Hdf5Lock.
 std::uint64_t hdf5_address(const H5Dataset& dataset);
 
-/// Part of a virtual dataset: the box of it that is all of another file's dataset.
+/// Part of a virtual dataset: the box of it that is all of another file's dataset; or the same box
+/// of that one. The file "." is its own.
 struct Hdf5Mapping {
   Box box;
   std::string_view file, dataset;
+  bool is_same_box = false;
 };
 
 /// A text that describes a dataset; of at most kMaxHdf5Text bytes, so that its message fits.

@@ -51,58 +51,6 @@ std::string index_path(const std::string& name, const NameSet& names) {
   return path + '/' + escape_dots(component);
 }
 
-using FillValue = std::array<std::byte, 16>;
-
-// What shows where a source is missing: NaN, or a number that is hardly ever meant.
-FillValue fill_value(DType dtype) {
-  const auto bytes = [](auto value) {
-    FillValue result{};
-    const auto raw = std::bit_cast<std::array<std::byte, sizeof value>>(value);
-    std::copy(raw.begin(), raw.end(), result.begin());
-    return result;
-  };
-  switch (dtype) {
-    case DType::f64:
-      return bytes(std::numeric_limits<double>::quiet_NaN());
-    case DType::f32:
-      return bytes(std::numeric_limits<float>::quiet_NaN());
-    case DType::f16:
-      return bytes(std::uint16_t{0x7E00});
-    case DType::bf16:
-      return bytes(std::uint16_t{0x7FC0});
-    case DType::f8_e4m3fn:
-      return bytes(std::uint8_t{0x7F});
-    case DType::f8_e5m2:
-      return bytes(std::uint8_t{0x7E});
-    case DType::f8_e4m3fnuz:
-    case DType::f8_e5m2fnuz:
-      return bytes(std::uint8_t{0x80});
-    case DType::f8_e8m0fnu:
-      return bytes(std::uint8_t{0xFF});
-    case DType::c64:
-      return bytes(std::array{std::numeric_limits<float>::quiet_NaN(),
-                              std::numeric_limits<float>::quiet_NaN()});
-    case DType::c128:
-      return bytes(std::array{std::numeric_limits<double>::quiet_NaN(),
-                              std::numeric_limits<double>::quiet_NaN()});
-    case DType::i64:
-      return bytes(std::numeric_limits<std::int64_t>::min());
-    case DType::i32:
-      return bytes(std::numeric_limits<std::int32_t>::min());
-    case DType::i16:
-      return bytes(std::numeric_limits<std::int16_t>::min());
-    case DType::i8:
-    case DType::boolean:
-      return bytes(std::numeric_limits<std::int8_t>::min());
-    case DType::u64:
-    case DType::u32:
-    case DType::u16:
-    case DType::u8:
-      break;
-  }
-  return bytes(std::numeric_limits<std::uint64_t>::max());
-}
-
 // What describes a tensor, for people. A list of devices may be too long for an attribute.
 // Valid as long as `texts` stay.
 std::vector<Hdf5Attribute> attributes_of(const TensorEntry& tensor, ShardingTexts& texts) {
@@ -171,6 +119,55 @@ std::vector<std::byte> build_index(std::span<const TensorEntry> tensors, const M
 }
 
 }  // namespace
+
+FillValue fill_value(DType dtype) {
+  const auto bytes = [](auto value) {
+    FillValue result{};
+    const auto raw = std::bit_cast<std::array<std::byte, sizeof value>>(value);
+    std::copy(raw.begin(), raw.end(), result.begin());
+    return result;
+  };
+  switch (dtype) {
+    case DType::f64:
+      return bytes(std::numeric_limits<double>::quiet_NaN());
+    case DType::f32:
+      return bytes(std::numeric_limits<float>::quiet_NaN());
+    case DType::f16:
+      return bytes(std::uint16_t{0x7E00});
+    case DType::bf16:
+      return bytes(std::uint16_t{0x7FC0});
+    case DType::f8_e4m3fn:
+      return bytes(std::uint8_t{0x7F});
+    case DType::f8_e5m2:
+      return bytes(std::uint8_t{0x7E});
+    case DType::f8_e4m3fnuz:
+    case DType::f8_e5m2fnuz:
+      return bytes(std::uint8_t{0x80});
+    case DType::f8_e8m0fnu:
+      return bytes(std::uint8_t{0xFF});
+    case DType::c64:
+      return bytes(std::array{std::numeric_limits<float>::quiet_NaN(),
+                              std::numeric_limits<float>::quiet_NaN()});
+    case DType::c128:
+      return bytes(std::array{std::numeric_limits<double>::quiet_NaN(),
+                              std::numeric_limits<double>::quiet_NaN()});
+    case DType::i64:
+      return bytes(std::numeric_limits<std::int64_t>::min());
+    case DType::i32:
+      return bytes(std::numeric_limits<std::int32_t>::min());
+    case DType::i16:
+      return bytes(std::numeric_limits<std::int16_t>::min());
+    case DType::i8:
+    case DType::boolean:
+      return bytes(std::numeric_limits<std::int8_t>::min());
+    case DType::u64:
+    case DType::u32:
+    case DType::u16:
+    case DType::u8:
+      break;
+  }
+  return bytes(std::numeric_limits<std::uint64_t>::max());
+}
 
 std::vector<std::string> index_paths(std::span<const std::string> names) {
   const NameSet set(names.begin(), names.end());

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <span>
 #include <string>
@@ -8,6 +9,11 @@
 #include "shardwise/checkpoint/detail/format/manifest.h"
 
 namespace shardwise::detail {
+
+/// What a virtual dataset shows where a source is missing: NaN, or a number that is hardly ever
+/// meant. Its first bytes, as many as an element has.
+using FillValue = std::array<std::byte, 16>;
+FillValue fill_value(DType dtype);
 
 /// The path of each tensor's dataset in index.h5, in the order of the names; all distinct, none
 /// both group and dataset. Requires distinct names. (docs/checkpoint_format.md, heading "index.h5")

@@ -121,7 +121,8 @@ void ChunkReader::fill(std::span<const ReadTarget> targets) {
     job.call_bytes = std::max(job.call_bytes, call_bytes);
   }
   if (options_.read_once) {
-    for (const FileEntry& file : checkpoint.manifest.files) job.file_sizes.push_back(file.bytes);
+    const std::size_t files = checkpoint.manifest.files.size() + checkpoint.linked.size();
+    for (std::size_t f = 0; f < files; ++f) job.file_sizes.push_back(checkpoint.file_bytes(f));
   }
   job.consume = [&](std::size_t number, RangeBytes& bytes) { consume(call, number, bytes); };
   job.describe = [&](std::size_t number) { return checkpoint.describe(plan.chunk(number)); };

@@ -28,32 +28,37 @@ void hash_range(File& file, std::uint64_t begin, std::uint64_t end, Hasher128& h
   }
 }
 
-void check_structure(const StoredCheckpoint& checkpoint, std::size_t file,
+void check_structure(File& file, const std::string& path, const FileEntry& entry,
                      const ReadFunction& read) {
-  const FileEntry& entry = checkpoint.manifest.files[file];
-  const std::shared_ptr<File> opened = checkpoint.files->at(file);
   Hasher128 hasher;
-  hash_range(*opened, 0, entry.data_begin, hasher, read);
-  hash_range(*opened, entry.data_end, entry.bytes, hasher, read);
+  hash_range(file, 0, entry.data_begin, hasher, read);
+  hash_range(file, entry.data_end, entry.bytes, hasher, read);
   if (hasher.digest() == entry.structure_hash) return;
   throw Error(ErrorCode::corrupt,
               fmt::format("check {}: found the hash {} of HDF5's own bytes, outside [{}, {}), "
                           "needed is {}",
-                          (checkpoint.directory / entry.name).string(), to_hex(hasher.digest()),
-                          entry.data_begin, entry.data_end, to_hex(entry.structure_hash)));
+                          path, to_hex(hasher.digest()), entry.data_begin, entry.data_end,
+                          to_hex(entry.structure_hash)));
+}
+
+void check_structure(const StoredCheckpoint& checkpoint, std::size_t file,
+                     const ReadFunction& read) {
+  const FileEntry& entry = checkpoint.manifest.files[file];
+  check_structure(*checkpoint.files->at(file), (checkpoint.directory / entry.name).string(), entry,
+                  read);
 }
 
 void check_file(StoredCheckpoint& checkpoint, std::size_t file) {
   load_file(checkpoint, file);
   check_structure(checkpoint, file);
-  const std::shared_ptr<File> opened = checkpoint.files->at(file);
   std::vector<std::byte> stored;
   for (const auto& [tensor, piece] : pieces_in_file(checkpoint.manifest.tensors, file)) {
     const std::int64_t chunks = num_chunks(checkpoint.manifest.tensors[tensor].pieces[piece]);
     for (std::int64_t c = 0; c < chunks; ++c) {
       const ChunkRecord& record = checkpoint.record({tensor, piece, c});
       stored.resize(static_cast<std::size_t>(record.stored_bytes));
-      opened->read_at(record.address, stored.data(), stored.size());
+      checkpoint.files->at(checkpoint.file_of({tensor, piece, c}))
+          ->read_at(record.address, stored.data(), stored.size());
       check_chunk_hash(checkpoint, {tensor, piece, c}, hash64(stored.data(), stored.size()));
     }
   }

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <string>
 
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
 #include "shardwise/storage/file.h"
@@ -19,6 +20,8 @@ void hash_range(File& file, std::uint64_t begin, std::uint64_t end, Hasher128& h
 
 /// Compares HDF5's own bytes of a shard file, those outside its data, with their hash. Requires
 /// that the file's description was read. Throws corrupt; io if it cannot be read.
+void check_structure(File& file, const std::string& path, const FileEntry& entry,
+                     const ReadFunction& read = nullptr);
 void check_structure(const StoredCheckpoint& checkpoint, std::size_t file,
                      const ReadFunction& read = nullptr);
 

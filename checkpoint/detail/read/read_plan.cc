@@ -18,7 +18,7 @@ constexpr std::uint64_t kLeastBytesInParts = std::uint64_t{64} << 10;
 
 /// A chunk that a target takes something from.
 struct Need {
-  std::int64_t file;
+  std::size_t file;
   std::uint64_t address;
   ChunkId chunk;
   std::size_t target;
@@ -48,7 +48,9 @@ void find_needs(const StoredCheckpoint& checkpoint, std::size_t tensor,
     // One chunk is all of the tensor, as of every small one: there is nothing to look for.
     const ChunkId chunk{tensor, 0, 0};
     for (const std::size_t number : numbers) {
-      needs.push_back({pieces.file(0), checkpoint.record(chunk).address, chunk, number});
+      const ChunkRecord& record = checkpoint.record(chunk);
+      needs.push_back(
+          {checkpoint.file_of(as_size(pieces.file(0)), record), record.address, chunk, number});
     }
     return;
   }
@@ -61,7 +63,8 @@ void find_needs(const StoredCheckpoint& checkpoint, std::size_t tensor,
     const PieceEntry piece = checkpoint.piece(chunk);
     for_each_chunk(piece, copy.box, [&](std::int64_t number) {
       chunk.chunk = number;
-      needs.push_back({piece.file, checkpoint.record(chunk).address, chunk,
+      const ChunkRecord& record = checkpoint.record(chunk);
+      needs.push_back({checkpoint.file_of(as_size(piece.file), record), record.address, chunk,
                        numbers[static_cast<std::size_t>(copy.target)]});
     });
   }
@@ -87,7 +90,8 @@ std::vector<Need> find_needs(const StoredCheckpoint& checkpoint,
     rest = rest.subspan(count);
   }
   std::sort(needs.begin(), needs.end(), [](const Need& a, const Need& b) {
-    return std::tie(a.file, a.address, a.target) < std::tie(b.file, b.address, b.target);
+    return std::tie(a.file, a.address, a.chunk, a.target) <
+           std::tie(b.file, b.address, b.chunk, b.target);
   });
   return needs;
 }
@@ -128,15 +132,12 @@ ReadPlan::ReadPlan(const StoredCheckpoint& checkpoint, std::span<const ReadTarge
   first_target_.reserve(needs.size() + 1);
   targets_.reserve(needs.size());
   for (const Need& need : needs) {
-    // Within a file, chunks do not share an address: check_chunk_table has seen to it.
-    const bool again =
-        !ranges_.empty() && (&need)[-1].file == need.file && (&need)[-1].address == need.address;
+    const bool again = !ranges_.empty() && (&need)[-1].chunk == need.chunk;
     if (!again) {
       chunks_.push_back(need.chunk);
       const std::uint64_t bytes = checkpoint.record(need.chunk).stored_bytes;
       const bool in_parts = bytes >= kLeastBytesInParts && stored_raw(checkpoint, need.chunk);
-      ranges_.push_back({static_cast<std::size_t>(need.file), need.address,
-                         static_cast<std::size_t>(bytes), in_parts});
+      ranges_.push_back({need.file, need.address, static_cast<std::size_t>(bytes), in_parts});
       first_target_.push_back(targets_.size());
     }
     targets_.push_back(need.target);

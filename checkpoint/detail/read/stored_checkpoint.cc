@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <system_error>
 #include <utility>
@@ -53,9 +54,11 @@ void read_table(File& file, const std::string& path, std::span<std::byte> bytes,
                                               path, to_hex(hash), to_hex(must_be)));
 }
 
-/// The words of a file's piece table. Completes the entry by the file's description.
+/// The words of a file's piece table. Completes the entry by the file's description, and by what it
+/// says of linked files.
 std::vector<std::uint64_t> read_piece_table(File& file, const std::string& path, FileEntry& entry) {
   read_file_description(file, path, entry);
+  if (entry.has_linked) entry.linked = read_content_table(file, path, entry).linked;
   std::vector<std::uint64_t> words(static_cast<std::size_t>(entry.pieces_words));
   read_table(file, path, std::as_writable_bytes(std::span(words)), entry.pieces_address,
              entry.pieces_hash, "piece table");
@@ -94,6 +97,20 @@ StoredCheckpoint open_once(FileSystem& file_system, const fs::path& directory, b
 
 }  // namespace
 
+std::size_t StoredCheckpoint::file_of(const ChunkId& id) const {
+  return file_of(static_cast<std::size_t>(tensor(id).pieces.file(id.piece)), record(id));
+}
+
+std::string StoredCheckpoint::file_name(std::size_t number) const {
+  const std::size_t own = manifest.files.size();
+  return number < own ? manifest.files[number].name : linked[number - own].name();
+}
+
+std::uint64_t StoredCheckpoint::file_bytes(std::size_t number) const {
+  const std::size_t own = manifest.files.size();
+  return number < own ? manifest.files[number].bytes : linked[number - own].bytes;
+}
+
 const ChunkRecord& StoredCheckpoint::record(const ChunkId& id) const {
   const PieceList& pieces = tensor(id).pieces;
   return tables[static_cast<std::size_t>(pieces.file(id.piece))]
@@ -107,10 +124,8 @@ std::uint64_t StoredCheckpoint::decoded_hash(const ChunkId& id) const {
 }
 
 std::string StoredCheckpoint::describe(const ChunkId& id) const {
-  const PieceEntry p = piece(id);
-  const FileEntry& file = manifest.files[static_cast<std::size_t>(p.file)];
-  return fmt::format("{}: tensor {:?} chunk {} {}", (directory / file.name).string(),
-                     tensor(id).name, p.first_chunk + id.chunk, to_string(box(id)));
+  return fmt::format("{}: tensor {:?} chunk {} {}", (directory / file_name(file_of(id))).string(),
+                     tensor(id).name, piece(id).first_chunk + id.chunk, to_string(box(id)));
 }
 
 OpenDirectory open_directory(FileSystem& file_system, const fs::path& path) {
@@ -147,11 +162,15 @@ Manifest read_manifest(const OpenDirectory& directory) {
   return manifest;
 }
 
-std::unique_ptr<File> open_file(const OpenDirectory& directory, const FileEntry& entry) {
-  const fs::path path = directory.path / entry.name;
+namespace {
+
+// Of a file that must be in the checkpoint, whose size has been said.
+std::unique_ptr<File> open_named(const OpenDirectory& directory, const std::string& name,
+                                 std::uint64_t must_have) {
+  const fs::path path = directory.path / name;
   std::unique_ptr<File> file;
   try {
-    file = directory.directory->open(entry.name);
+    file = directory.directory->open(name);
   } catch (const Error& e) {
     if (e.code() != ErrorCode::not_found) throw;
     if (!directory.directory->is_in_place()) {
@@ -161,11 +180,23 @@ std::unique_ptr<File> open_file(const OpenDirectory& directory, const FileEntry&
                 fmt::format("open shard file {}: it is missing", path.string()));
   }
   const std::uint64_t bytes = file->size();
-  if (bytes != entry.bytes) {
+  if (bytes != must_have) {
     throw Error(ErrorCode::corrupt,
                 fmt::format("open shard file {}: it has {} bytes, needed are {}", path.string(),
-                            bytes, entry.bytes));
+                            bytes, must_have));
   }
+  return file;
+}
+
+}  // namespace
+
+std::unique_ptr<File> open_file(const OpenDirectory& directory, const FileEntry& entry) {
+  return open_named(directory, entry.name, entry.bytes);
+}
+
+std::unique_ptr<File> open_linked_file(const OpenDirectory& directory, const LinkedFile& linked) {
+  std::unique_ptr<File> file = open_named(directory, linked.name(), linked.bytes);
+  static_cast<void>(describe_linked_file(*file, (directory.path / linked.name()).string(), linked));
   return file;
 }
 
@@ -177,21 +208,68 @@ StoredCheckpoint unread_checkpoint(const OpenDirectory& directory, Manifest mani
   checkpoint.files = std::make_unique<OpenFiles>(
       files.size(),
       [directory, files](std::size_t number) { return open_file(directory, files[number]); });
+  checkpoint.linked_of.resize(files.size());
+  checkpoint.open_linked = [directory](const LinkedFile& linked) {
+    return open_linked_file(directory, linked);
+  };
   checkpoint.tables.resize(files.size());
   checkpoint.is_loaded.resize(files.size(), false);
   return checkpoint;
 }
 
-void read_file_description(File& file, const std::string& path, FileEntry& entry) {
-  std::vector<std::uint64_t> words(kDescriptionWords);
+namespace {
+
+std::array<std::uint64_t, kDescriptionWords> description_words(File& file, const std::string& path,
+                                                               std::uint64_t data_end,
+                                                               const Hash128& must_be) {
+  std::array<std::uint64_t, kDescriptionWords> words{};
   const std::span<std::byte> bytes = std::as_writable_bytes(std::span(words));
-  file.read_at(entry.data_end - kDescriptionBytes, bytes.data(), bytes.size());
-  if (const Hash128 hash = hash128(bytes.data(), bytes.size()); hash != entry.description_hash) {
-    throw Error(ErrorCode::corrupt,
-                fmt::format("read description of {}: its hash is {}, needed is {}", path,
-                            to_hex(hash), to_hex(entry.description_hash)));
-  }
+  file.read_at(data_end - kDescriptionBytes, bytes.data(), bytes.size());
+  const Hash128 hash = hash128(bytes.data(), bytes.size());
+  if (hash == must_be) return words;
+  throw Error(ErrorCode::corrupt,
+              fmt::format("read description of {}: its hash is {}, needed is {}", path,
+                          to_hex(hash), to_hex(must_be)));
+}
+
+}  // namespace
+
+void read_file_description(File& file, const std::string& path, FileEntry& entry) {
+  read_description(description_words(file, path, entry.data_end, entry.description_hash), entry,
+                   path);
+}
+
+FileEntry describe_linked_file(File& file, const std::string& path, const LinkedFile& linked) {
+  FileEntry entry{.name = linked.name(),
+                  .bytes = linked.bytes,
+                  .data_end = linked.data_end,
+                  .description_hash = linked.description_hash};
+  const auto words = description_words(file, path, linked.data_end, linked.description_hash);
+  entry.writer = static_cast<std::int64_t>(words[1]);
   read_description(words, entry, path);
+  return entry;
+}
+
+ContentTable read_content_table(File& file, const std::string& path, const FileEntry& entry) {
+  std::array<std::uint64_t, 2> begin{};
+  const auto check_room = [&](std::size_t words) {
+    if (entry.content_address >= entry.data_end && entry.content_address <= entry.bytes &&
+        words <= (entry.bytes - entry.content_address) / sizeof(std::uint64_t)) {
+      return;
+    }
+    throw Error(ErrorCode::corrupt,
+                fmt::format("read shard file {}: the {} words of its content table, at {}, are not "
+                            "after the data, in [{}, {})",
+                            path, words, entry.content_address, entry.data_end, entry.bytes));
+  };
+  check_room(begin.size());
+  const std::span<std::byte> first = std::as_writable_bytes(std::span(begin));
+  file.read_at(entry.content_address, first.data(), first.size());
+  std::vector<std::uint64_t> words(content_words(begin, entry, path));
+  check_room(words.size());
+  read_table(file, path, std::as_writable_bytes(std::span(words)), entry.content_address,
+             entry.content_hash, "content table");
+  return read_content(words, entry, path);
 }
 
 std::vector<PieceId> read_file_pieces(File& file, const fs::path& directory, Manifest& manifest,
@@ -243,6 +321,22 @@ FileTables read_file_tables(File& file, const fs::path& directory, const TablesO
   return tables;
 }
 
+void add_linked_files(StoredCheckpoint& checkpoint, std::size_t number) {
+  std::vector<std::size_t>& numbers = checkpoint.linked_of[number];
+  numbers.clear();
+  for (const LinkedFile& linked : checkpoint.manifest.files[number].linked) {
+    const auto at = std::ranges::find(checkpoint.linked, linked);
+    if (at != checkpoint.linked.end()) {
+      numbers.push_back(checkpoint.manifest.files.size() +
+                        static_cast<std::size_t>(at - checkpoint.linked.begin()));
+      continue;
+    }
+    numbers.push_back(
+        checkpoint.files->add([open = checkpoint.open_linked, linked] { return open(linked); }));
+    checkpoint.linked.push_back(linked);
+  }
+}
+
 void add_file_tables(StoredCheckpoint& checkpoint, std::size_t number, FileTables tables) {
   Manifest& manifest = checkpoint.manifest;
   const bool is_listed = manifest.version == kListedVersion;
@@ -261,6 +355,7 @@ void add_file_tables(StoredCheckpoint& checkpoint, std::size_t number, FileTable
   }
   checkpoint.tables[number] = std::move(tables.table);
   checkpoint.is_loaded[number] = true;
+  add_linked_files(checkpoint, number);
 }
 
 void load_file(StoredCheckpoint& checkpoint, std::size_t number) {

@@ -2,12 +2,14 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "shardwise/checkpoint/box_reader.h"
+#include "shardwise/checkpoint/detail/format/file_description.h"
 #include "shardwise/checkpoint/detail/format/manifest.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/storage/detail/open_files.h"
@@ -22,6 +24,8 @@ struct ChunkId {
   std::size_t tensor = 0;
   std::size_t piece = 0;
   std::int64_t chunk = 0;  ///< in the piece's grid
+
+  auto operator<=>(const ChunkId&) const = default;
 };
 
 /// Of a checkpoint with more shard files a reader opens those alone that hold what is asked for.
@@ -38,7 +42,23 @@ struct StoredCheckpoint {
   std::vector<ChunkTable> tables;
   std::vector<bool> is_loaded;  ///< pieces and tables are here; empty: those of all files are
 
+  // The linked files of those that are loaded, each once. In `files` they follow those of the
+  // manifest. For each of these, the numbers there of its own linked files.
+  std::vector<LinkedFile> linked;
+  std::vector<std::vector<std::size_t>> linked_of;
+  std::function<std::unique_ptr<File>(const LinkedFile&)> open_linked;
+
   bool is_complete() const { return is_loaded.empty(); }
+
+  /// The number, in `files`, of the file that the chunk is in.
+  std::size_t file_of(const ChunkId& id) const;
+  std::size_t file_of(std::size_t shard_file, const ChunkRecord& record) const {
+    return record.linked == 0 ? shard_file : linked_of[shard_file][record.linked - 1];
+  }
+
+  /// Of a number in `files`.
+  std::string file_name(std::size_t number) const;
+  std::uint64_t file_bytes(std::size_t number) const;
 
   const TensorEntry& tensor(const ChunkId& id) const { return manifest.tensors[id.tensor]; }
   PieceEntry piece(const ChunkId& id) const { return tensor(id).pieces[id.piece]; }
@@ -89,6 +109,17 @@ std::unique_ptr<File> open_file(const OpenDirectory& directory, const FileEntry&
 /// need not all be there.
 StoredCheckpoint unread_checkpoint(const OpenDirectory& directory, Manifest manifest);
 
+/// Opens a linked file of the checkpoint, and compares its size and description. Throws corrupt,
+/// not_found as open_file does.
+std::unique_ptr<File> open_linked_file(const OpenDirectory& directory, const LinkedFile& linked);
+
+/// What a linked file says about itself, whose writer it names. Throws corrupt.
+FileEntry describe_linked_file(File& file, const std::string& path, const LinkedFile& linked);
+
+/// The content table of a shard file, whose description is in the entry and says that there is one.
+/// Throws corrupt.
+ContentTable read_content_table(File& file, const std::string& path, const FileEntry& entry);
+
 /// Reads the description of a shard file of version 2 into its entry, which has what the manifest
 /// says; `path` is for messages. Throws corrupt if it is not that of the entry.
 void read_file_description(File& file, const std::string& path, FileEntry& entry);
@@ -132,6 +163,9 @@ FileTables read_file_tables(File& file, const std::filesystem::path& directory, 
 /// Checks the tables of a file against the manifest and adds them. Throws corrupt, and has changed
 /// nothing.
 void add_file_tables(StoredCheckpoint& checkpoint, std::size_t number, FileTables tables);
+
+/// Makes the linked files of a file, whose tables are read, files of the checkpoint.
+void add_linked_files(StoredCheckpoint& checkpoint, std::size_t number);
 
 /// Both. Throws as opening does, and has changed nothing.
 void load_file(StoredCheckpoint& checkpoint, std::size_t number);

@@ -28,6 +28,15 @@ std::unique_ptr<File> open_written(FileSystem& file_system, const std::filesyste
   return file;
 }
 
+// The linked files of a file whose description was read are there.
+void check_linked(FileSystem& file_system, const std::filesystem::path& attempt,
+                  const FileEntry& entry) {
+  for (const LinkedFile& linked : entry.linked) {
+    const std::filesystem::path path = attempt / linked.name();
+    static_cast<void>(describe_linked_file(*file_system.open(path), path.string(), linked));
+  }
+}
+
 // If there are not too many, their pieces are added to the manifest.
 void check_each(FileSystem& file_system, const std::filesystem::path& attempt, Manifest& manifest,
                 std::span<const std::size_t> numbers) {
@@ -35,13 +44,17 @@ void check_each(FileSystem& file_system, const std::filesystem::path& attempt, M
     return run_lanes(
         {.jobs = numbers.size(), .lanes = kLanes, .run = [&](std::size_t job, std::size_t) {
            FileEntry& entry = manifest.files[numbers[job]];
-           read_file_description(*open_written(file_system, attempt, entry),
-                                 (attempt / entry.name).string(), entry);
+           const std::string path = (attempt / entry.name).string();
+           const auto file = open_written(file_system, attempt, entry);
+           read_file_description(*file, path, entry);
+           if (entry.has_linked) entry.linked = read_content_table(*file, path, entry).linked;
+           check_linked(file_system, attempt, entry);
          }});
   }
   for (const std::size_t f : numbers) {
     const auto file = open_written(file_system, attempt, manifest.files[f]);
     static_cast<void>(read_file_pieces(*file, attempt, manifest, f));
+    check_linked(file_system, attempt, manifest.files[f]);
   }
 }
 

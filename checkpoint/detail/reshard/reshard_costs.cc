@@ -155,7 +155,7 @@ Probe probe_chunks(const SavePlan& plan, std::span<const ChunkLayout> files, int
                    }
                    const PageMemory room = page_memory(chunk.bytes);
                    SlabBytes out(room.get());
-                   encoders[lane].encode(plan.sources[chunk.tensor], chunk, effort, out);
+                   encoders[lane].encode(plan.sources[chunk.tensor], chunk, effort, nullptr, out);
                    bytes += chunk.held_bytes();
                    stored_bytes += out.size();
                  }

@@ -49,7 +49,7 @@ void Spare::take(const std::filesystem::path& trash, const StepName& name) {
   file_system_.make_directory(directory_);
   std::vector<std::filesystem::path> moved;
   for (const std::string& file : file_system_.list(trash)) {
-    if (file == kManifestName || file == kIndexName) continue;
+    if (file == kManifestName || file == kIndexName || file.starts_with(kLinkedPrefix)) continue;
     file_system_.rename(trash / file, directory_ / file);
     moved.push_back(directory_ / file);
   }

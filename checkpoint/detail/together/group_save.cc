@@ -79,6 +79,16 @@ class GroupSave {
     };
   }
 
+  SaveStats run(std::vector<TensorSource> sources) {
+    SaveStats stats =
+        group_.rank() == 0 ? coordinate(std::move(sources)) : take_part(std::move(sources));
+    if (context_.earlier != nullptr && !stats.skipped) {
+      *context_.earlier = {stats.directory, std::move(files_)};
+    }
+    return stats;
+  }
+
+ private:
   /// Rank 0: makes the attempt, gathers what the others say, commits.
   SaveStats coordinate(std::vector<TensorSource> sources) {
     if (options_.existing == Existing::skip) {
@@ -212,7 +222,6 @@ class GroupSave {
     }
   }
 
- private:
   using Clock = std::chrono::steady_clock;
   static constexpr std::chrono::milliseconds kLeastPatience{1000}, kBetweenChecks{100};
 
@@ -276,13 +285,20 @@ class GroupSave {
       return {};
     }
     const PartTools tools{context_.file_system, context_.executor, context_.pool};
-    std::vector<WrittenShardFile> written =
-        write_part(tools, directory, plan,
-                   {.codec = options_.codec,
-                    .memory_budget_bytes = options_.memory_budget_bytes,
-                    .progress = options_.progress});
+    std::vector<WrittenShardFile> written = write_part(
+        tools, directory, plan,
+        {.codec = options_.codec,
+         .memory_budget_bytes = options_.memory_budget_bytes,
+         .progress = options_.progress},
+        context_.earlier == nullptr ? FindEarlier() : [this] { return earlier(); });
     neighbours_.finish();
+    for (const WrittenShardFile& file : written) files_.push_back(file.entry);
     return written;
+  }
+
+  EarlierStep earlier() const {
+    if (context_.earlier->directory.empty()) *context_.earlier = context_.find_earlier();
+    return *context_.earlier;
   }
 
   bool is_local() const { return context_.local_roots.has_value(); }
@@ -443,11 +459,12 @@ class GroupSave {
     }
   }
 
-  // What a spare or an earlier attempt held and no process has written anew, and what only says how
-  // far an attempt has come.
+  // What a spare, which has no linked files, or an earlier attempt held and no process has written
+  // anew, and what only says how far an attempt has come.
   void remove_unlisted(const std::filesystem::path& directory, const Manifest& manifest) const {
     for (const std::string& name : context_.file_system.list(directory)) {
-      const bool listed = std::ranges::binary_search(manifest.files, name, {}, &FileEntry::name);
+      const bool listed = std::ranges::binary_search(manifest.files, name, {}, &FileEntry::name) ||
+                          name.starts_with(kLinkedPrefix);
       if (!listed && name != kResumeName) remove_tree(context_.file_system, directory / name);
     }
     // Last: until then the attempt can be gone on with.
@@ -480,6 +497,7 @@ class GroupSave {
   SaveOptions options_;
   Neighbours neighbours_;
   AttemptNotice notice_;
+  std::vector<FileEntry> files_;  // that this process has written
 };
 
 }  // namespace
@@ -534,8 +552,7 @@ SaveStats run_save(const SaveContext& context, const ProcessGroup& group, std::i
                    std::vector<TensorSource> sources, const SaveOptions& options) {
   try {
     GroupSave save(context, group, step, options);
-    return group.rank() == 0 ? save.coordinate(std::move(sources))
-                             : save.take_part(std::move(sources));
+    return save.run(std::move(sources));
   } catch (const CallerError& e) {
     abort_group(group, fmt::format("save step {}", step));
     std::rethrow_exception(e.cause);

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -11,6 +12,7 @@
 #include "shardwise/checkpoint/detail/root/spare.h"
 #include "shardwise/checkpoint/detail/write/save_plan.h"
 #include "shardwise/checkpoint/detail/write/staging.h"
+#include "shardwise/checkpoint/detail/write/unchanged.h"
 #include "shardwise/checkpoint/save.h"
 #include "shardwise/checkpoint/steps.h"
 #include "shardwise/runtime/parallel.h"
@@ -39,6 +41,13 @@ struct SaveContext {
 
   /// What codes tensors of which only byte values repeat: zstd_huffman leaves our own coder out.
   Effort huffman = Effort::huffman_only;
+
+  /// The step before, whose unchanged chunks are not written again; is set to this one when it is
+  /// committed. Null: all is written.
+  EarlierStep* earlier = nullptr;
+
+  /// Finds the step before if `earlier` holds none. Called by the thread that saves.
+  std::function<EarlierStep()> find_earlier = nullptr;
 };
 
 /// In a handler: tells the other processes of a group what has ended this one's part of `what`,

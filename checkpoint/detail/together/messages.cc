@@ -71,6 +71,7 @@ Bytes encode(const SaveOutcome& outcome) {
   packer.text(stats.directory.filename().string());
   packer.number(std::uint64_t{stats.logical_bytes});
   packer.number(std::uint64_t{stats.stored_bytes});
+  packer.number(std::uint64_t{stats.unchanged_bytes});
   packer.number(std::uint64_t{stats.file_bytes});
   packer.number(stats.chunks);
   packer.text(outcome.manifest);
@@ -86,6 +87,7 @@ SaveOutcome decode_outcome(std::span<const std::byte> bytes, int processes) {
   outcome.stats.directory = take_name(unpacker);
   outcome.stats.logical_bytes = unpacker.number();
   outcome.stats.stored_bytes = unpacker.number();
+  outcome.stats.unchanged_bytes = unpacker.number();
   outcome.stats.file_bytes = unpacker.number();
   outcome.stats.chunks = unpacker.integer(0);
   outcome.manifest = unpacker.text();

@@ -222,6 +222,7 @@ class Merge {
       }
       logical_bytes_ += head.logical_bytes;
       stats_.stored_bytes += head.stored_bytes;
+      stats_.unchanged_bytes += head.unchanged_bytes;
       stats_.chunks += head.chunks;
     }
     stats_.logical_bytes = static_cast<std::size_t>(logical_bytes_);
@@ -280,10 +281,12 @@ RecordHead head_of(std::uint64_t run, const SavePlan& plan, WriterRange mine,
                   .files = {},
                   .logical_bytes = plan.logical_bytes,
                   .stored_bytes = 0,
+                  .unchanged_bytes = 0,
                   .chunks = plan.chunks};
   head.files.resize(static_cast<std::size_t>(mine.end - mine.first));
   for (const WrittenShardFile& file : written) {
     head.stored_bytes += file.entry.stored_bytes;
+    head.unchanged_bytes += file.unchanged_bytes;
     head.files[static_cast<std::size_t>(file.entry.writer - mine.first)] = file.entry;
   }
   return head;
@@ -306,6 +309,7 @@ Bytes encode(const RecordHead& head) {
   packer.number(head.first_writer);
   packer.number(head.logical_bytes);
   packer.number(head.stored_bytes);
+  packer.number(head.unchanged_bytes);
   packer.number(head.chunks);
   packer.number(std::uint64_t{head.files.size()});
   for (const FileEntry& file : head.files) {
@@ -325,6 +329,7 @@ RecordHead decode_head(std::span<const std::byte> bytes) {
   head.first_writer = unpacker.integer(0, kMostWriters);
   head.logical_bytes = static_cast<std::uint64_t>(unpacker.integer(0));
   head.stored_bytes = static_cast<std::uint64_t>(unpacker.integer(0));
+  head.unchanged_bytes = static_cast<std::uint64_t>(unpacker.integer(0));
   head.chunks = unpacker.integer(0);
   head.files.resize(unpacker.count());
   for (FileEntry& file : head.files) {

@@ -24,6 +24,7 @@ struct RecordHead {
   std::int64_t first_writer = 0;
   std::vector<FileEntry> files;  ///< of the writers from the first on; 0 bytes: it has written none
   std::uint64_t logical_bytes = 0, stored_bytes = 0;
+  std::uint64_t unchanged_bytes = 0;
   std::int64_t chunks = 0;
 
   bool operator==(const RecordHead&) const = default;

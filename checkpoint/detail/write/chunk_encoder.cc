@@ -33,7 +33,8 @@ void check_unchanged(const TensorSource& source, const Box& box,
 }
 
 EncodedChunk ChunkEncoder::encode(const TensorSource& source, const FileChunk& chunk,
-                                  std::optional<Effort> effort, SlabBytes& out) {
+                                  std::optional<Effort> effort, const FindUnchanged& unchanged,
+                                  SlabBytes& out) {
   std::span<const std::byte> elements = find_in_place(source, chunk);
   const bool stay = out.takes(elements);
   const bool may_change = !elements.empty() && source.reader->may_change();
@@ -54,7 +55,17 @@ EncodedChunk ChunkEncoder::encode(const TensorSource& source, const FileChunk& c
   EncodedChunk encoded;
   ChunkRecord& record = encoded.record;
   // Before the coder has seen them: what it makes of them has no part in this hash.
-  encoded.decoded_hash = hash64(elements.data(), elements.size());
+  if (chunk.piece.layout == Layout::chunked) {
+    const Hash128 content = hash128(elements.data(), elements.size());
+    encoded.content_hash = content.high;
+    encoded.decoded_hash = content.low;  // XXH3-64, of more than 240 bytes
+    if (const auto found = unchanged ? unchanged(content) : std::nullopt) {
+      record = *found;
+      return encoded;
+    }
+  } else {
+    encoded.decoded_hash = hash64(elements.data(), elements.size());
+  }
   if (effort) {
     record.stored_bytes =
         encoder_.encode(elements, chunk.element_bytes, *effort, {out.room(), chunk.bytes});

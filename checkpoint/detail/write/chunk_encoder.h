@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <vector>
@@ -13,10 +14,14 @@
 
 namespace shardwise::detail {
 
+/// Gives the record of a chunk that is in an earlier step's file and has this XXH3-128.
+using FindUnchanged = std::function<std::optional<ChunkRecord>(const Hash128& content)>;
+
 /// What became of a chunk.
 struct EncodedChunk {
   ChunkRecord record;  ///< without an address
   std::uint64_t decoded_hash = 0;
+  std::uint64_t content_hash = 0;  ///< the high half of their XXH3-128; 0 for a contiguous piece
   std::span<const std::byte> in_place;  ///< if it is written from memory that may change
 };
 
@@ -29,9 +34,10 @@ void check_unchanged(const TensorSource& source, const Box& box,
 class ChunkEncoder {
  public:
   /// Adds a chunk's stored bytes to `out`, never more than it has decoded; as they are if there
-  /// is no `effort` or it does not shrink. Throws CallerError.
+  /// is no `effort` or it does not shrink. Adds none if `unchanged`, which may be null, gives a
+  /// record of the same content. Throws CallerError.
   EncodedChunk encode(const TensorSource& source, const FileChunk& chunk,
-                      std::optional<Effort> effort, SlabBytes& out);
+                      std::optional<Effort> effort, const FindUnchanged& unchanged, SlabBytes& out);
 
   /// Memory that is kept for the next chunk.
   std::size_t held_bytes() const {

@@ -36,6 +36,9 @@ namespace {
 // compressed save took a tenth longer.
 constexpr std::uint64_t kGrowthBytes = std::uint64_t{512} << 20;
 
+// The first step if hardly anything may be written; each is twice the one before.
+constexpr std::uint64_t kFirstGrowthBytes = std::uint64_t{32} << 20;
+
 // After this many bytes an adaptive save looks at the disk. A smaller save ends before the disk
 // matters, so its bytes do not depend on the disk's speed.
 constexpr std::size_t kAdaptiveFromBytes = std::size_t{64} << 20;
@@ -44,8 +47,9 @@ constexpr std::size_t kAdaptiveFromBytes = std::size_t{64} << 20;
 class SlabAddresses {
  public:
   // The file is going to end somewhere between `least_end` and `most_end`.
-  SlabAddresses(File& file, std::uint64_t begin, std::uint64_t least_end, std::uint64_t most_end)
-      : file_(file), most_end_(most_end), end_(begin), reserved_(file.size()) {
+  SlabAddresses(File& file, std::uint64_t begin, std::uint64_t least_end, std::uint64_t most_end,
+                std::uint64_t growth)
+      : file_(file), most_end_(most_end), end_(begin), growth_(growth), reserved_(file.size()) {
     if (reserved_ < least_end) file_.resize(reserved_ = least_end);
   }
 
@@ -58,7 +62,8 @@ class SlabAddresses {
     const std::uint64_t address = end_;
     try {
       if (end_ + size_bytes > reserved_) {
-        reserved_ = std::max(end_ + size_bytes, std::min(reserved_ + kGrowthBytes, most_end_));
+        reserved_ = std::max(end_ + size_bytes, std::min(reserved_ + growth_, most_end_));
+        growth_ = std::min(2 * growth_, kGrowthBytes);
         file_.resize(reserved_);
       }
     } catch (...) {
@@ -92,25 +97,30 @@ class SlabAddresses {
   std::size_t failed_ SHARDWISE_GUARDED_BY(mutex_) = SIZE_MAX;  // the first one
   std::size_t turn_ SHARDWISE_GUARDED_BY(mutex_) = 0;
   std::uint64_t end_ SHARDWISE_GUARDED_BY(mutex_);
+  std::uint64_t growth_ SHARDWISE_GUARDED_BY(mutex_);
   std::uint64_t reserved_ SHARDWISE_GUARDED_BY(mutex_);
 };
 
 // One call of write_chunks().
 class ChunkWriter {
  public:
-  ChunkWriter(const SavePlan& plan, const ChunkLayout& layout, File& file, std::uint64_t begin,
-              StagingPool& pool)
+  ChunkWriter(const SavePlan& plan, const ChunkLayout& layout, UnchangedChunks* unchanged,
+              File& file, std::uint64_t begin, StagingPool& pool)
       : plan_(plan),
         layout_(layout),
+        unchanged_(unchanged),
         slabs_(layout.slabs(pool.sizes().buffer_bytes)),
         file_(file),
         pool_(pool),
-        addresses_(file, begin, begin + layout.least_bytes(), begin + layout.most_bytes()),
+        addresses_(file, begin, begin + (unchanged == nullptr ? layout.least_bytes() : 0),
+                   begin + layout.most_bytes(),
+                   unchanged == nullptr ? kGrowthBytes : kFirstGrowthBytes),
         computing_(pool.sizes().workers),
         at_the_disk_(
             static_cast<std::int64_t>(std::max<std::size_t>(pool.sizes().buffers / 2, 1))) {
     table_.records.resize(static_cast<std::size_t>(layout.num_chunks()));
     table_.decoded_hashes.resize(table_.records.size());
+    table_.content_hashes.resize(table_.records.size());
   }
 
   WrittenChunks run(const ProgressFunction& progress) {
@@ -125,7 +135,10 @@ class ChunkWriter {
       };
     }
     run_lanes(work);
-    return {.table = std::move(table_), .end = addresses_.end(), .stored_bytes = stored_bytes_};
+    return {.table = std::move(table_),
+            .end = addresses_.end(),
+            .stored_bytes = stored_bytes_,
+            .unchanged_bytes = unchanged_bytes_};
   }
 
  private:
@@ -143,6 +156,7 @@ class ChunkWriter {
     }
     const std::uint64_t address = addresses_.take(number, bytes.size());
     for (std::int64_t chunk = slab.first; chunk < slab.end; ++chunk) {
+      if (record(chunk).linked != 0) continue;
       record(chunk).address += address;
       stored_bytes_ += record(chunk).stored_bytes;
     }
@@ -174,12 +188,21 @@ class ChunkWriter {
       const FileChunk chunk = layout_.chunk(number);
       out.pad_to(layout_.begins_group(number) ? kPageBytes : ChunkLayout::kAlignment);
       const std::size_t begin = out.size();
-      const EncodedChunk encoded =
-          encoder->encode(plan_.sources[chunk.tensor], chunk, effort_of(chunk, slab), out);
+      FindUnchanged unchanged;
+      if (unchanged_ != nullptr) {
+        unchanged = [&](const Hash128& content) { return unchanged_->find(number, content); };
+      }
+      const EncodedChunk encoded = encoder->encode(plan_.sources[chunk.tensor], chunk,
+                                                   effort_of(chunk, slab), unchanged, out);
       record(number) = encoded.record;
-      record(number).address = begin;
       table_.decoded_hashes[static_cast<std::size_t>(number)] = encoded.decoded_hash;
+      table_.content_hashes[static_cast<std::size_t>(number)] = encoded.content_hash;
       held_bytes += chunk.held_bytes();
+      if (encoded.record.linked != 0) {
+        unchanged_bytes_ += chunk.held_bytes();
+        continue;
+      }
+      record(number).address = begin;
       if (!encoded.in_place.empty()) in_place.push_back({number, encoded.in_place});
     }
     out.pad_to(kPageBytes);
@@ -204,6 +227,7 @@ class ChunkWriter {
 
   const SavePlan& plan_;
   const ChunkLayout& layout_;
+  UnchangedChunks* const unchanged_;
   const std::vector<Slab> slabs_;
   File& file_;
   StagingPool& pool_;
@@ -216,15 +240,15 @@ class ChunkWriter {
   LaneSlots at_the_disk_;
   ScratchPool<ChunkEncoder> encoders_;
   ChunkTable table_;
-  std::atomic<std::size_t> stored_bytes_{0}, done_bytes_{0}, writing_{0};
+  std::atomic<std::size_t> stored_bytes_{0}, unchanged_bytes_{0}, done_bytes_{0}, writing_{0};
 };
 
 }  // namespace
 
-WrittenChunks write_chunks(const SavePlan& plan, const ChunkLayout& layout, File& file,
-                           std::uint64_t begin, StagingPool& pool,
-                           const ProgressFunction& progress) {
-  return ChunkWriter(plan, layout, file, begin, pool).run(progress);
+WrittenChunks write_chunks(const SavePlan& plan, const ChunkLayout& layout,
+                           UnchangedChunks* unchanged, File& file, std::uint64_t begin,
+                           StagingPool& pool, const ProgressFunction& progress) {
+  return ChunkWriter(plan, layout, unchanged, file, begin, pool).run(progress);
 }
 
 }  // namespace shardwise::detail

@@ -1,5 +1,7 @@
 #include "shardwise/checkpoint/detail/write/part.h"
 
+#include <algorithm>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -17,8 +19,8 @@ namespace {
 class ShardFiles {
  public:
   ShardFiles(const PartTools& tools, const AttemptDirectory& directory,
-             const EncodeOptions& options)
-      : tools_(tools), directory_(directory), options_(options) {}
+             const EncodeOptions& options, const FindEarlier& find_earlier)
+      : tools_(tools), directory_(directory), options_(options), find_earlier_(find_earlier) {}
 
   std::vector<WrittenShardFile> write(const SavePlan& plan) {
     const std::vector<ChunkLayout> layouts =
@@ -35,8 +37,9 @@ class ShardFiles {
       }
       const std::unique_ptr<File> file = make_file(plan.files[f].name);
       make_pool(layouts[f]);
-      written.push_back(
-          write_shard_file(plan, f, layouts[f], *file, *tools_.pool, progress_of(plan)));
+      const auto unchanged = find_unchanged(plan, f, layouts[f]);
+      written.push_back(write_shard_file(plan, f, layouts[f], unchanged.get(), *file, *tools_.pool,
+                                         progress_of(plan)));
       done_bytes_ += layouts[f].logical_bytes();
       if (directory_.is_resumed)
         note_written_file(tools_.file_system, directory_.path, written.back().entry);
@@ -66,6 +69,19 @@ class ShardFiles {
     return tools_.file_system.create(path, Caching::direct);
   }
 
+  // An attempt that is gone on with has no linked files.
+  std::unique_ptr<UnchangedChunks> find_unchanged(const SavePlan& plan, std::size_t file,
+                                                  const ChunkLayout& layout) {
+    if (!find_earlier_ || directory_.is_resumed) return nullptr;
+    const auto is_chunked = [&](const FilePiece& piece) {
+      return plan.tensors[piece.id.tensor].pieces[piece.id.piece].layout == Layout::chunked;
+    };
+    if (std::ranges::none_of(layout.pieces(), is_chunked)) return nullptr;
+    if (!earlier_) earlier_ = find_earlier_();
+    return UnchangedChunks::open(tools_.file_system, *earlier_, directory_.path, plan, file,
+                                 layout);
+  }
+
   void make_pool(const ChunkLayout& layout) {
     const StagingSizes sizes =
         staging_sizes(options_.memory_budget_bytes, tools_.executor.threads(), layout.most_bytes());
@@ -84,14 +100,18 @@ class ShardFiles {
   const PartTools& tools_;
   const AttemptDirectory& directory_;
   const EncodeOptions& options_;
+  const FindEarlier& find_earlier_;
+  std::optional<EarlierStep> earlier_;
   std::size_t done_bytes_ = 0;  // of the files that are complete
 };
 
 }  // namespace
 
 std::vector<WrittenShardFile> write_part(const PartTools& tools, const AttemptDirectory& directory,
-                                         const SavePlan& plan, const EncodeOptions& options) {
-  std::vector<WrittenShardFile> written = ShardFiles(tools, directory, options).write(plan);
+                                         const SavePlan& plan, const EncodeOptions& options,
+                                         const FindEarlier& find_earlier) {
+  std::vector<WrittenShardFile> written =
+      ShardFiles(tools, directory, options, find_earlier).write(plan);
   // All that a reader checks of them, before the step is published: nobody could read one that
   // fails here.
   for (std::size_t t = 0; t < plan.tensors.size(); ++t) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -28,9 +29,14 @@ struct AttemptDirectory {
   bool is_resumed = false;  ///< it has a resume key: whole files may be in it, and parts of files
 };
 
+/// Gives the step before, whose chunks are not written again if they have not changed. Called once,
+/// if there may be such chunks.
+using FindEarlier = std::function<EarlierStep()>;
+
 /// Writes the shard files of a plan, one after the other; they are on the disk when it returns, and
 /// what a reader checks of each was checked. Throws as CheckpointManager::save does.
 std::vector<WrittenShardFile> write_part(const PartTools& tools, const AttemptDirectory& directory,
-                                         const SavePlan& plan, const EncodeOptions& options);
+                                         const SavePlan& plan, const EncodeOptions& options,
+                                         const FindEarlier& find_earlier = nullptr);
 
 }  // namespace shardwise::detail

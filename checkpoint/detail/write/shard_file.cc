@@ -20,6 +20,20 @@
 namespace shardwise::detail {
 namespace {
 
+// Makes `box` the two together, if that is a box.
+bool join(Box& box, const Box& next) {
+  std::size_t joined = box.rank();
+  for (std::size_t d = 0; d < box.rank(); ++d) {
+    if (box.begin(d) == next.begin(d) && box.end(d) == next.end(d)) continue;
+    if (joined != box.rank() || box.end(d) != next.begin(d)) return false;
+    joined = d;
+  }
+  Box both;
+  for (std::size_t d = 0; d < box.rank(); ++d) both.push_back(box.begin(d), next.end(d));
+  box = both;
+  return true;
+}
+
 constexpr H5Z_filter_t kZstdFilter = 32015;  // registered with the HDF Group
 
 // The filters' order and their one parameter: docs/checkpoint_format.md, heading "Codecs".
@@ -45,7 +59,9 @@ class ChunkedDatasets {
   ChunkedDatasets(AddressDriver& driver, const H5File& file, std::span<const ChunkRecord> records)
       : driver_(driver), file_(file), records_(records) {
     std::uint64_t most = 0;
-    for (const ChunkRecord& record : records) most = std::max(most, record.stored_bytes);
+    for (const ChunkRecord& record : records) {
+      if (record.linked == 0) most = std::max(most, record.stored_bytes);
+    }
     zeros_.resize(most);
   }
 
@@ -65,6 +81,7 @@ class ChunkedDatasets {
     const auto records = records_.subspan(static_cast<std::size_t>(piece.first_chunk),
                                           static_cast<std::size_t>(num_chunks(piece)));
     for (std::size_t i = 0; i < records.size(); ++i) {
+      if (records[i].linked != 0) continue;
       const Box box =
           relative_to(chunk_box(piece, static_cast<std::int64_t>(i)), piece.box.begin());
       place_chunk(path, dataset, coordinates(box.begin()), records[i]);
@@ -112,23 +129,61 @@ std::vector<std::byte> table_type() {
   return hdf5_type_message(type);
 }
 
-std::vector<std::uint64_t> piece_table(const SavePlan& plan, const ChunkLayout& layout) {
+std::vector<PieceId> pieces_of(const ChunkLayout& layout) {
   std::vector<PieceId> pieces;
   pieces.reserve(layout.pieces().size());
   for (const FilePiece& piece : layout.pieces()) pieces.push_back(piece.id);
-  return describe_pieces(plan.tensors, pieces);
+  return pieces;
+}
+
+std::span<const ChunkRecord> records_of(const PieceEntry& piece,
+                                        std::span<const ChunkRecord> records) {
+  return records.subspan(static_cast<std::size_t>(piece.first_chunk),
+                         static_cast<std::size_t>(num_chunks(piece)));
+}
+
+/// The parts of a virtual dataset that stands for a piece some of whose chunks are in linked files:
+/// of chunks that follow one another, those that are in one file and make a box are one part. The
+/// texts stay in `texts`.
+std::vector<Hdf5Mapping> parts_of(const PieceEntry& piece, std::size_t number,
+                                  std::span<const ChunkRecord> records,
+                                  const UnchangedChunks& unchanged,
+                                  std::span<const LinkedFile> linked,
+                                  std::deque<std::string>& texts) {
+  std::vector<std::pair<std::string_view, std::string_view>> sources;  // by ChunkRecord::linked
+  sources.emplace_back(".", texts.emplace_back(stored_path(piece.dataset)));
+  for (std::size_t i = 0; i < linked.size(); ++i) {
+    const std::string& file = texts.emplace_back(linked[i].name());
+    sources.emplace_back(
+        file, texts.emplace_back(unchanged.dataset(static_cast<std::uint32_t>(i + 1), number)));
+  }
+  std::vector<Hdf5Mapping> parts;
+  std::uint32_t last = 0;
+  for (std::size_t c = 0; c < records.size(); ++c) {
+    const Box box = relative_to(chunk_box(piece, static_cast<std::int64_t>(c)), piece.box.begin());
+    const std::uint32_t from = records[c].linked;
+    const bool joins = !parts.empty() && last == from && join(parts.back().box, box);
+    last = from;
+    if (!joins) {
+      parts.push_back({.box = box,
+                       .file = sources[from].first,
+                       .dataset = sources[from].second,
+                       .is_same_box = true});
+    }
+  }
+  return parts;
 }
 
 // The library makes the chunked datasets; what else there is may be thousands, see hdf5/. If
 // there are many files, small pieces have no datasets of their own: a job of thousands of processes
 // would make millions.
 void build_structure(const SavePlan& plan, const ChunkLayout& layout, WrittenShardFile& written,
-                     AddressDriver& driver) {
+                     const UnchangedChunks* unchanged, AddressDriver& driver) {
   const bool own_datasets = plan.writers.num_writers() <= kMostIndexedWriters;
   const std::span<const ChunkRecord> records = written.table.records;
   FileEntry& entry = written.entry;
   std::vector<Hdf5Link> links;
-  links.reserve(layout.pieces().size() + 5);
+  links.reserve(layout.pieces().size() + 6);
   std::deque<std::string> paths;  // of the links
   const Hdf5Lock lock;
   H5File file = driver.create_file();
@@ -137,7 +192,11 @@ void build_structure(const SavePlan& plan, const ChunkLayout& layout, WrittenSha
     const TensorEntry& tensor = plan.tensors[at.id.tensor];
     const PieceEntry piece = tensor.pieces[at.id.piece];
     if (piece.layout != Layout::chunked) continue;
-    const std::string& path = paths.emplace_back(piece.dataset.path());
+    const auto its = records_of(piece, records);
+    if (std::ranges::all_of(its, is_in_linked)) continue;
+    const bool is_split = std::ranges::any_of(its, is_in_linked);
+    const std::string& path =
+        paths.emplace_back(is_split ? stored_path(piece.dataset) : piece.dataset.path());
     links.push_back({path, chunked.add(piece, path, tensor.dtype)});
   }
   driver.finish(std::move(file));
@@ -148,13 +207,36 @@ void build_structure(const SavePlan& plan, const ChunkLayout& layout, WrittenSha
   entry.decoded_address = out.align();
   entry.decoded_hash = hash64(decoded.data(), decoded.size());
   out.put(decoded);
-  const std::vector<std::uint64_t> pieces = piece_table(plan, layout);
+  const std::vector<PieceId> ids = pieces_of(layout);
+  const std::vector<std::uint64_t> pieces = describe_pieces(plan.tensors, ids);
   const auto piece_bytes = std::as_bytes(std::span(pieces));
   entry.pieces_address = out.align();
   entry.pieces_words = pieces.size();
   entry.pieces_hash = hash64(piece_bytes.data(), piece_bytes.size());
   out.put(piece_bytes);
+  std::vector<std::uint64_t> content;
+  if (std::ranges::any_of(ids, [&](const PieceId& id) {
+        return plan.tensors[id.tensor].pieces[id.piece].layout == Layout::chunked;
+      })) {
+    content = describe_content(entry.linked, plan.tensors, ids, written.table.content_hashes);
+    const auto bytes = std::as_bytes(std::span(content));
+    entry.content_address = out.align();
+    entry.content_hash = hash64(bytes.data(), bytes.size());
+    out.put(bytes);
+  }
   Hdf5Datasets datasets(out);
+  for (std::size_t p = 0; p < layout.pieces().size(); ++p) {
+    const TensorEntry& tensor = plan.tensors[ids[p].tensor];
+    const PieceEntry piece = tensor.pieces[ids[p].piece];
+    const auto its = records_of(piece, records);
+    if (std::ranges::none_of(its, is_in_linked)) continue;
+    const FillValue value = fill_value(tensor.dtype);
+    links.push_back(
+        {paths.emplace_back(piece.dataset.path()),
+         datasets.add_virtual(types[tensor.dtype], piece.box.shape(),
+                              std::span(value).first(size_bytes(tensor.dtype)),
+                              parts_of(piece, p, its, *unchanged, entry.linked, paths), {})});
+  }
   for (const FilePiece& at : layout.pieces()) {
     const TensorEntry& tensor = plan.tensors[at.id.tensor];
     const PieceEntry piece = tensor.pieces[at.id.piece];
@@ -172,6 +254,10 @@ void build_structure(const SavePlan& plan, const ChunkLayout& layout, WrittenSha
   add("/chunk_table", table_type(), records.size(), entry.table_address, records.size_bytes());
   add("/decoded_hashes", types[DType::u64], records.size(), entry.decoded_address, decoded.size());
   add("/piece_table", types[DType::u64], pieces.size(), entry.pieces_address, piece_bytes.size());
+  if (!content.empty()) {
+    add("/content_table", types[DType::u64], content.size(), entry.content_address,
+        content.size() * sizeof(std::uint64_t));
+  }
   add("/description", types[DType::u64], kDescriptionWords, entry.data_end - kDescriptionBytes,
       kDescriptionBytes);
   if (!own_datasets) {
@@ -196,12 +282,14 @@ std::uint64_t page_end(std::uint64_t address) {
 }  // namespace
 
 WrittenShardFile write_shard_file(const SavePlan& plan, std::size_t file_number,
-                                  const ChunkLayout& layout, File& file, StagingPool& pool,
-                                  const ProgressFunction& progress) {
+                                  const ChunkLayout& layout, UnchangedChunks* unchanged, File& file,
+                                  StagingPool& pool, const ProgressFunction& progress) {
   static_assert(std::endian::native == std::endian::little, "elements are stored as they are");
-  WrittenChunks chunks = write_chunks(plan, layout, file, kFrontBytes, pool, progress);
+  WrittenChunks chunks = write_chunks(plan, layout, unchanged, file, kFrontBytes, pool, progress);
 
   WrittenShardFile written{.entry = plan.files[file_number], .table = std::move(chunks.table)};
+  written.unchanged_bytes = chunks.unchanged_bytes;
+  if (unchanged != nullptr) unchanged->settle(written.table, written.entry);
   const std::span<const std::byte> table = std::as_bytes(std::span(written.table.records));
   FileEntry& entry = written.entry;
   entry.chunks = std::ssize(written.table.records);
@@ -212,7 +300,7 @@ WrittenShardFile write_shard_file(const SavePlan& plan, std::size_t file_number,
   entry.data_end = page_end(chunks.end + table.size() + kDescriptionBytes);
 
   AddressDriver driver(entry.data_begin, entry.data_end);
-  build_structure(plan, layout, written, driver);
+  build_structure(plan, layout, written, unchanged, driver);
   entry.bytes = entry.data_end + driver.tail().size();
   entry.structure_hash = hash_structure(driver);
   const auto words = describe_file(entry);

@@ -1,0 +1,217 @@
+#include "shardwise/checkpoint/detail/write/unchanged.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "shardwise/checkpoint/detail/read/file_check.h"
+#include "shardwise/shard/error.h"
+
+namespace shardwise::detail {
+namespace {
+
+// A linked file is used only if this part of it is: so the files of a step have at most twice the
+// bytes of its chunks, whatever becomes of the steps that they come from.
+constexpr std::uint64_t kLeastLivePart = 2;
+
+bool is_same(const DescribedPiece& piece, std::uint64_t name, const PieceEntry& other) {
+  return piece.name_hash == name && piece.layout == Layout::chunked &&
+         other.layout == Layout::chunked && piece.box == other.box && piece.chunk == other.chunk;
+}
+
+std::span<const ChunkRecord> records_of(const DescribedPiece& piece,
+                                        std::span<const ChunkRecord> records) {
+  return records.subspan(static_cast<std::size_t>(piece.first_chunk),
+                         static_cast<std::size_t>(piece.end_chunk - piece.first_chunk));
+}
+
+}  // namespace
+
+std::string stored_path(const PieceDataset& dataset) {
+  return "/stored" + dataset.path().substr(std::string_view("/tensors").size());
+}
+
+EarlierStep read_earlier_step(FileSystem& file_system, const std::filesystem::path& directory) {
+  return {directory, read_manifest(open_directory(file_system, directory)).files};
+}
+
+std::unique_ptr<UnchangedChunks> UnchangedChunks::open(
+    FileSystem& file_system, const EarlierStep& earlier, const std::filesystem::path& attempt,
+    const SavePlan& plan, std::size_t file_number, const ChunkLayout& layout) {
+  const auto entry =
+      std::ranges::find(earlier.files, plan.files[file_number].name, &FileEntry::name);
+  if (entry == earlier.files.end()) return {};
+  std::unique_ptr<UnchangedChunks> found(
+      new UnchangedChunks(file_system, earlier.directory, attempt));
+  try {
+    found->read(*entry);
+  } catch (const Error&) {
+    return {};  // all is written again
+  }
+  found->match(plan, layout);
+  return found;
+}
+
+void UnchangedChunks::read(const FileEntry& entry) {
+  const FileTables own = add(entry);
+  const std::string path = (earlier_ / entry.name).string();
+  if (own.entry.content_address == 0) throw Error(ErrorCode::unsupported, "no content table");
+  content_ = read_content_table(*sources_[0].opened, path, own.entry);
+  decoded_hashes_ = own.table.decoded_hashes;
+  if (content_.dtypes.size() != sources_[0].pieces.size()) {
+    throw Error(ErrorCode::corrupt, "found other pieces in the content table");
+  }
+  for (const LinkedFile& linked : content_.linked) {
+    const std::filesystem::path at = earlier_ / linked.name();
+    try {
+      static_cast<void>(add(describe_linked_file(*file_system_.open(at), at.string(), linked)));
+    } catch (const Error&) {
+      // It keeps its number, and its chunks are written again.
+      sources_.push_back({.file = linked});
+    }
+  }
+  drop_little_used();
+  const MutexLock lock(mutex_);
+  is_linked_.resize(sources_.size());
+}
+
+FileTables UnchangedChunks::add(const FileEntry& entry) {
+  const std::filesystem::path path = earlier_ / entry.name;
+  std::unique_ptr<File> file = file_system_.open(path);
+  if (file->size() != entry.bytes) throw Error(ErrorCode::corrupt, "found another size");
+  FileTables tables = read_file_tables(*file, earlier_, {.number = 0, .entry = entry});
+  sources_.push_back({.file = {entry.description_hash, entry.bytes, entry.data_end},
+                      .name = entry.name,
+                      .opened = std::move(file),
+                      .pieces = read_pieces(tables.words, tables.entry, path.string()),
+                      .records = tables.table.records,
+                      .stored_bytes = tables.entry.stored_bytes});
+  return tables;
+}
+
+// Of what is dropped here, the chunks are written again.
+void UnchangedChunks::drop_little_used() {
+  std::vector<std::uint64_t> live(sources_.size());
+  for (const ChunkRecord& record : sources_[0].records) {
+    if (record.linked >= live.size()) throw Error(ErrorCode::corrupt, "found a wrong record");
+    live[record.linked] += record.stored_bytes;
+  }
+  std::size_t used = 0;
+  for (std::size_t s = 0; s < sources_.size(); ++s) {
+    const bool is_worth_it = live[s] > 0 && live[s] >= sources_[s].stored_bytes / kLeastLivePart;
+    if (is_worth_it && sources_[s].opened && used < kMostLinkedFiles) {
+      ++used;
+    } else {
+      sources_[s].opened.reset();
+    }
+  }
+}
+
+std::optional<ChunkRecord> UnchangedChunks::find(std::int64_t chunk, const Hash128& content) {
+  const Chunk& earlier = chunks_[static_cast<std::size_t>(chunk)];
+  if (earlier.record.linked == 0 || earlier.content != content) return {};
+  const std::size_t number = earlier.record.linked - 1;
+  const MutexLock lock(mutex_);
+  std::optional<bool>& is_linked = is_linked_[number];
+  if (!is_linked) is_linked = link(sources_[number]);
+  return *is_linked ? std::optional(earlier.record) : std::nullopt;
+}
+
+// Whether the file has its second name, and that is the file that was read, which other tools can
+// read, too.
+bool UnchangedChunks::link(const Source& source) const {
+  const std::filesystem::path to = attempt_ / source.file.name();
+  try {
+    file_system_.link(earlier_ / source.name, to);
+  } catch (const Error&) {
+    return false;
+  }
+  try {
+    const std::unique_ptr<File> file = file_system_.open(to);
+    check_structure(*file, to.string(), describe_linked_file(*file, to.string(), source.file));
+    return true;
+  } catch (const Error&) {
+    file_system_.remove(to);
+    return false;
+  }
+}
+
+void UnchangedChunks::match(const SavePlan& plan, const ChunkLayout& layout) {
+  chunks_.resize(static_cast<std::size_t>(layout.num_chunks()));
+  std::multimap<std::uint64_t, std::size_t> by_name;  // of the earlier step's pieces
+  for (std::size_t p = 0; p < sources_[0].pieces.size(); ++p) {
+    by_name.emplace(sources_[0].pieces[p].name_hash, p);
+  }
+  for (Source& source : sources_) source.datasets.resize(layout.pieces().size());
+  for (std::size_t p = 0; p < layout.pieces().size(); ++p) {
+    const PieceId& id = layout.pieces()[p].id;
+    const TensorEntry& tensor = plan.tensors[id.tensor];
+    const PieceEntry piece = tensor.pieces[id.piece];
+    const std::uint64_t name = name_hash(tensor);
+    for (auto [at, end] = by_name.equal_range(name); at != end; ++at) {
+      if (!is_same(sources_[0].pieces[at->second], name, piece) ||
+          content_.dtypes[at->second] != dtype_hash(tensor.dtype)) {
+        continue;
+      }
+      match_piece(p, name, piece, sources_[0].pieces[at->second]);
+      break;
+    }
+  }
+}
+
+// A chunk counts only if its file has it in the same place of the same piece: other tools find it
+// there, by the datasets of that file.
+void UnchangedChunks::match_piece(std::size_t number, std::uint64_t name, const PieceEntry& piece,
+                                  const DescribedPiece& earlier) {
+  std::vector<std::span<const ChunkRecord>> there(sources_.size());
+  std::vector<StoredCodec> codecs(sources_.size());
+  for (std::size_t s = 0; s < sources_.size(); ++s) {
+    Source& source = sources_[s];
+    if (!source.opened) continue;
+    const auto same = std::ranges::find_if(
+        source.pieces, [&](const DescribedPiece& other) { return is_same(other, name, piece); });
+    if (same == source.pieces.end()) continue;
+    there[s] = records_of(*same, source.records);
+    codecs[s] = same->codec;
+    const bool is_split = std::ranges::any_of(there[s], is_in_linked);
+    source.datasets[number] = is_split ? stored_path(same->dataset) : same->dataset.path();
+  }
+  const auto records = records_of(earlier, sources_[0].records);
+  for (std::size_t c = 0; c < records.size(); ++c) {
+    const std::uint32_t source = records[c].linked;
+    if (there[source].empty()) continue;
+    ChunkRecord record = there[source][c];
+    if (record.linked != 0 || record.address != records[c].address ||
+        record.hash != records[c].hash) {
+      continue;
+    }
+    const bool raw = is_raw(codecs[source], record);
+    if (!raw && piece.codec == StoredCodec::none) continue;  // it cannot be said of this piece
+    record.filter_mask = raw && piece.codec != StoredCodec::none ? kRawMask : 0;
+    record.linked = source + 1;
+    const auto at = static_cast<std::size_t>(earlier.first_chunk) + c;
+    chunks_[static_cast<std::size_t>(piece.first_chunk) + c] = {
+        record, {.high = content_.hashes[at], .low = decoded_hashes_[at]}};
+  }
+}
+
+void UnchangedChunks::settle(ChunkTable& table, FileEntry& entry) {
+  std::vector<std::uint32_t> numbers(sources_.size() + 1, 0);  // of the records until now
+  for (ChunkRecord& record : table.records) {
+    if (record.linked == 0) continue;
+    std::uint32_t& number = numbers[record.linked];
+    if (number == 0) {
+      settled_.push_back(record.linked - 1);
+      entry.linked.push_back(sources_[settled_.back()].file);
+      number = static_cast<std::uint32_t>(settled_.size());
+    }
+    record.linked = number;
+  }
+  entry.has_linked = !entry.linked.empty();
+}
+
+std::string UnchangedChunks::dataset(std::uint32_t linked, std::size_t piece) const {
+  return sources_[settled_[linked - 1]].datasets[piece];
+}
+
+}  // namespace shardwise::detail
