@@ -119,7 +119,7 @@ int run(const fs::path& directory, std::int64_t mib) {
       tensors.push_back(tensor_source(tensor_name(t), std::move(array)));
     }
     const auto save = [&](const char* name, Codec codec) {
-      CheckpointManager manager(directory / name);
+      CheckpointManager manager(directory / name, {.increments = false});
       const SaveStats stats = manager.save(1, tensors, {.codec = codec});
       fmt::print("saved {:<5} {:6.1f} MiB in {:.2f} s\n", name,
                  static_cast<double>(stats.file_bytes) / (1 << 20), stats.total_seconds);

@@ -149,7 +149,7 @@ class SaveBench {
         raw_(std::move(raw)),
         bytes_(bytes),
         keep_last_(keep_last),
-        manager_(root, {.keep_last = keep_last}) {}
+        manager_(root, {.keep_last = keep_last, .increments = false}) {}
 
   /// Every round begins with a raw write.
   void measure(const std::function<void()>& round, int warm_ups = 1) {

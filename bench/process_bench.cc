@@ -43,7 +43,8 @@ void run(const std::filesystem::path& dir, std::int64_t mib, int rounds, const P
     sources.push_back(tensor_source(tensor_name(t), arrays.back()));
     requests.push_back({tensor_name(t), spec});
   }
-  CheckpointManager manager(dir, {.keep_last = 1, .threads = threads, .group = job});
+  CheckpointManager manager(
+      dir, {.keep_last = 1, .increments = false, .threads = threads, .group = job});
   std::vector<double> saving, restoring;
   for (int round = 0; round <= rounds; ++round) {
     job.barrier();

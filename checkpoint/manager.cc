@@ -469,6 +469,11 @@ std::optional<LatestStep> CheckpointManager::restore_latest(
   return found;
 }
 
+void CheckpointManager::note_damaged(std::int64_t step) {
+  const MutexLock lock(impl_->mutex);
+  impl_->passed_over.insert(step);
+}
+
 ProgressFunction CheckpointManager::begin_save(std::int64_t step, std::size_t bytes,
                                                ProgressFunction progress) {
   return impl_->schedule.begin(step, bytes, std::move(progress));

@@ -225,6 +225,11 @@ class CheckpointManager {
       const std::function<void(const CheckpointReader&)>& restore) const;
   std::optional<LatestStep> restore_latest() = delete;  // with what reads: [](auto& reader) {..}
 
+  /// For those that restore by other means: the bytes of this step turned out to be damaged. As if
+  /// restore_latest() had passed over it: it is replaced when it is saved again, once, and no
+  /// increment is built on it.
+  void note_damaged(std::int64_t step);
+
   /// Of the committed steps the best one by ManagerOptions::best; nothing if none has the metric.
   /// Throws invalid_argument if there is no such rule, io.
   std::optional<Step> best() const;

@@ -7,7 +7,7 @@ import json
 import logging
 import os
 from dataclasses import dataclass, field
-from typing import Any, Iterable, Mapping, Sequence
+from typing import Any, Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -21,6 +21,13 @@ from .group import Call, Group
 
 log = logging.getLogger("shardwise")
 
+#: The step before, of which what has not changed is not written again; empty: none.
+FindEarlier = Callable[[], str]
+
+
+def no_step() -> str:
+    return ""
+
 
 @dataclass
 class SaveStats:
@@ -28,12 +35,13 @@ class SaveStats:
 
     path: str
     logical_bytes: int  #: of the tensors
-    stored_bytes: int  #: of their chunks, compressed
+    stored_bytes: int  #: of their chunks that were written, compressed
     file_bytes: int  #: of all files
     chunks: int
     seconds: float  #: until it was committed
     skipped: bool = False  #: nothing was written: existing="skip" found it there, or a save was under way
     cleanup_error: str = ""  #: why older checkpoints could not be removed after the commit; tried again next time
+    unchanged_bytes: int = 0  #: of the logical bytes, those of chunks that had not changed and were not written again
 
 
 @dataclass
@@ -93,7 +101,7 @@ def plan_of(tensors: Mapping[str, Any]) -> Plan:
 
 
 def save(path: Path, tensors: Mapping[str, Any], *, user: Any = None, codec: Codec = "zstd", existing: Existing = "fail",
-         threads: int = 0, memory: int = MEMORY, progress: Progress = None) -> SaveStats:
+         threads: int = 0, memory: int = MEMORY, progress: Progress = None, unchanged_since: Path | None = None) -> SaveStats:
     """Saves arrays, and plain objects beside them, as the checkpoint `path`, a directory of any name.
 
     Values may be arrays of any strides and byte order, of numpy or of what has `__array__`; None, bool, int, float,
@@ -102,18 +110,19 @@ def save(path: Path, tensors: Mapping[str, Any], *, user: Any = None, codec: Cod
 
     codec: "zstd", "none", or "auto" (zstd if the disk does not wait for it). existing: "fail"; "replace", which takes the
     place of what is there in one step; or "skip", which then writes nothing (SaveStats.skipped). user: any JSON. memory:
-    host bytes beyond the arrays.
+    host bytes beyond the arrays. unchanged_since: a checkpoint on the same file system, of an earlier step: chunks of about
+    1 MiB that have not changed since are not written again but linked. What is saved stays whole if that one is removed.
 
     Raises AlreadyExists, TypeError for what cannot be stored, InvalidArgument, Unsupported, IOFailed.
     """
     check_choice("existing", existing, ("fail", "replace", "skip"))
     check_codec(codec)
     return write(path, plan_of(tensors), user=user, codec=codec, existing=existing, threads=threads, memory=memory,
-                 progress=progress)
+                 progress=progress, find_earlier=lambda: "" if unchanged_since is None else local(unchanged_since, "save"))
 
 
 def write(path: Path, plan: Plan, *, user: Any = None, codec: Codec = "zstd", existing: Existing = "fail", threads: int = 0,
-          memory: int = MEMORY, progress: Progress = None) -> SaveStats:
+          memory: int = MEMORY, progress: Progress = None, find_earlier: FindEarlier = no_step) -> SaveStats:
     """Saves by this process alone."""
     user_json = _objects.plain_json({} if user is None else user, "user")
     document = plan.document()
@@ -123,7 +132,7 @@ def write(path: Path, plan: Plan, *, user: Any = None, codec: Codec = "zstd", ex
     attempt = _core.Attempt(path, existing)
     try:
         record = _core.write_shards(attempt.directory, 0, [], plan.sources.list, codec, memory, threads,
-                                    function_of(progress, f"save {os.path.basename(path)}"))
+                                    function_of(progress, f"save {os.path.basename(path)}"), find_earlier())
         stats = SaveStats(**attempt.publish([record], user_json, document))
     except BaseException:
         attempt.abandon()
@@ -149,16 +158,16 @@ def call_of(group: Group, path: str, *, user: Any, codec: str, existing: str, de
 
 def write_together(call: Call, path: str, plan: Plan, group: Group, starts: Sequence[int], *, user: Any = None,
                    codec: Codec = "zstd", existing: Existing = "fail", threads: int = 0, memory: int = MEMORY,
-                   progress: Progress = None) -> SaveStats:
+                   progress: Progress = None, find_earlier: FindEarlier = no_step) -> SaveStats:
     """Saves by all processes of a group: rank r stands for the devices [starts[r], starts[r + 1]).
 
     Two steps of the call, each of which ends the same for all ranks: rank 0 makes the attempt; each writes its shard file
     and rank 0 publishes. What fails on one rank is raised on all, and then nothing is committed. A progress function is
-    told of what its rank writes; a bar is shown by rank 0.
+    told of what its rank writes; a bar is shown by rank 0. find_earlier: called on rank 0, for all.
     """
     if group.size == 1:
         return write(path, plan, user=user, codec=codec, existing=existing, threads=threads, memory=memory,
-                     progress=progress)
+                     progress=progress, find_earlier=find_earlier)
     user_json = _objects.plain_json({} if user is None else user, "user")
     whole: list[Plan] = []
     attempts: list[_core.Attempt] = []
@@ -168,10 +177,10 @@ def write_together(call: Call, path: str, plan: Plan, group: Group, starts: Sequ
 
     def begin(said: list[bytes]) -> bytes:
         if existing == "skip" and os.path.lexists(path):
-            return b""
+            return json.dumps(["", ""]).encode()
         whole.append(merged_plan(plan, said, starts))
         attempts.append(_core.Attempt(path, existing))
-        return attempts[0].directory.encode()
+        return json.dumps([attempts[0].directory, find_earlier()]).encode()
 
     def work() -> bytes:
         if not os.path.isdir(directory):
@@ -179,13 +188,13 @@ def write_together(call: Call, path: str, plan: Plan, group: Group, starts: Sequ
                                     f"processes need the same folder, on a file system that they share")
         return _core.write_shards(directory, group.rank, list(starts), plan.sources.list, codec, memory, threads,
                                   function_of(None if progress is True and group.rank else progress,
-                                              f"save {os.path.basename(path)}"))
+                                              f"save {os.path.basename(path)}"), earlier)
 
     def publish(records: list[bytes]) -> bytes:
         return json.dumps(attempts[0].publish(records, user_json, whole[0].document())).encode()
 
     try:
-        directory = call.agree(describe, begin).decode()
+        directory, earlier = json.loads(call.agree(describe, begin))
         if not directory:
             return _skipped(path)
         stats = SaveStats(**json.loads(call.agree(work, publish)))

@@ -33,6 +33,7 @@ Dict dict_of(const SaveStats& stats) {
   dict["skipped"] = stats.skipped;
   dict["logical_bytes"] = stats.logical_bytes;
   dict["stored_bytes"] = stats.stored_bytes;
+  dict["unchanged_bytes"] = stats.unchanged_bytes;
   dict["file_bytes"] = stats.file_bytes;
   dict["chunks"] = stats.chunks;
   dict["seconds"] = stats.total_seconds;
@@ -42,12 +43,13 @@ Dict dict_of(const SaveStats& stats) {
 
 nb::bytes write(const std::string& directory, std::int64_t writer, const Ints& starts,
                 const std::vector<Source*>& sources, const std::string& codec, std::size_t memory,
-                int threads, nb::object progress) {
+                int threads, nb::object progress, const std::string& unchanged_since) {
   Work work(std::move(progress));
   const EncodeOptions options{.codec = parse_codec(codec),
                               .memory_budget_bytes = memory,
                               .threads = threads,
-                              .progress = work.progress()};
+                              .progress = work.progress(),
+                              .unchanged_since = unchanged_since};
   const ShardRecord record = work.run([&] {
     return write_shards(directory, {writer, starts}, sources_of(sources), options);
   });
@@ -111,7 +113,7 @@ class Manager {
           std::int64_t keep_interval,
           std::optional<std::tuple<std::string, bool, std::int64_t>> best, std::int64_t save_every,
           std::int64_t save_interval, std::vector<int> preemption_signals, double preemption_grace,
-          int threads, bool collect_garbage) {
+          int threads, bool collect_garbage, bool increments) {
     const GilRelease released;
     ManagerOptions options{.keep_last = keep_last,
                            .keep_every = keep_every,
@@ -121,6 +123,7 @@ class Manager {
                            .preemption_signals = std::move(preemption_signals),
                            .preemption_grace = std::chrono::milliseconds(
                                static_cast<std::int64_t>(preemption_grace * 1000)),
+                           .increments = increments,
                            .threads = threads,
                            .collect_garbage = collect_garbage};
     if (best) {
@@ -172,6 +175,8 @@ class Manager {
     const GilRelease released;
     return get().step(step).directory.string();
   }
+
+  void note_damaged(std::int64_t step) { get().note_damaged(step); }
 
   void remove(std::int64_t step) {
     const GilRelease released;
@@ -270,7 +275,7 @@ class Manager {
 void bind_save(nb::module_& module) {
   module.def("write_shards", &write, nb::arg("directory"), nb::arg("writer"), nb::arg("starts"),
              nb::arg("sources"), nb::arg("codec"), nb::arg("memory"), nb::arg("threads"),
-             nb::arg("progress") = nb::none());
+             nb::arg("progress") = nb::none(), nb::arg("unchanged_since") = "");
   nb::class_<Attempt>(module, "Attempt")
       .def(nb::init<const std::string&, const std::string&>(), nb::arg("path"),
            nb::arg("existing") = "fail")
@@ -281,12 +286,12 @@ void bind_save(nb::module_& module) {
   nb::class_<Manager>(module, "Manager")
       .def(nb::init<const std::string&, std::int64_t, std::int64_t, std::int64_t,
                     std::optional<std::tuple<std::string, bool, std::int64_t>>, std::int64_t,
-                    std::int64_t, std::vector<int>, double, int, bool>(),
+                    std::int64_t, std::vector<int>, double, int, bool, bool>(),
            nb::arg("root"), nb::arg("keep_last") = 0, nb::arg("keep_every") = 0,
            nb::arg("keep_interval") = 0, nb::arg("best") = nb::none(), nb::arg("save_every") = 1,
            nb::arg("save_interval") = 0, nb::arg("preemption_signals") = std::vector<int>(),
            nb::arg("preemption_grace") = 0.0, nb::arg("threads") = 0,
-           nb::arg("collect_garbage") = true)
+           nb::arg("collect_garbage") = true, nb::arg("increments") = true)
       .def("save", &Manager::save, nb::arg("step"), nb::arg("sources"), nb::arg("codec"),
            nb::arg("existing"), nb::arg("user"), nb::arg("objects"), nb::arg("memory"),
            nb::arg("progress") = nb::none())
@@ -295,6 +300,7 @@ void bind_save(nb::module_& module) {
            nb::sig("def latest(self, below: int = ...) -> tuple[int, str, list[tuple[str, str]]] | "
                    "None"))
       .def("step", &Manager::step, nb::arg("step"))
+      .def("note_damaged", &Manager::note_damaged, nb::arg("step"))
       .def("remove", &Manager::remove, nb::arg("step"))
       .def("should_save", &Manager::should_save, nb::arg("step"))
       .def("request_save", &Manager::request_save)

@@ -451,3 +451,29 @@ def test_a_save_skipped_if_one_is_under_way(tmp_path):
         assert m.steps() == [1, 4]
     with pytest.raises(sw.InvalidArgument, match="when_busy"):
         sw.CheckpointManager(tmp_path, when_busy="replace")
+
+
+def test_what_has_not_changed_is_not_written_again(tmp_path):
+    frozen, step = np.random.default_rng(1).random(1 << 18), np.zeros(1 << 18)
+    with sw.CheckpointManager(tmp_path / "run", keep_last=1) as m:
+        assert m.save(1, {"frozen": frozen, "w": step}).unchanged_bytes == 0
+        assert m.save(2, {"frozen": frozen, "w": step + 1}).unchanged_bytes == frozen.nbytes
+        assert m.steps() == [2] and (m.open()["frozen"][:] == frozen).all() and (m.open()["w"][:] == 1).all()
+    with sw.CheckpointManager(tmp_path / "run", increments=False) as m:
+        assert m.save(3, {"frozen": frozen}).unchanged_bytes == 0
+    assert sw.save(tmp_path / "a", {"frozen": frozen}, unchanged_since=tmp_path / "run" / "step-00000003").unchanged_bytes == frozen.nbytes
+
+
+def test_nothing_is_built_on_a_step_that_was_found_damaged(tmp_path):
+    frozen = np.random.default_rng(1).random(1 << 18)
+    with sw.CheckpointManager(tmp_path) as m:
+        m.save(1, {"frozen": frozen}, user={})
+        m.save(2, {"frozen": frozen + 1}, user={})
+        shard = next((tmp_path / "step-00000002").glob("shards-*"))
+        data = bytearray(shard.read_bytes())
+        data[5000] ^= 1
+        shard.write_bytes(data)
+        found = m.restore_latest(lambda checkpoint: checkpoint["frozen"][:])
+        assert found.step == 1
+        assert m.save(3, {"frozen": frozen + 1}).unchanged_bytes == 0
+        assert m.save(4, {"frozen": frozen + 1}).unchanged_bytes == frozen.nbytes

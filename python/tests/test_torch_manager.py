@@ -166,3 +166,19 @@ def failing(rank, size, port, folder):
 def test_a_restore_that_fails_on_one_rank_fails_on_all(tmp_path):
     (first, said), (second, heard) = run_ranks(failing, 2, free_port(), str(tmp_path))
     assert first == second == "InvalidArgument" and "'v'" in said.replace('"', "'") and "rank 0" in heard
+
+
+def frozen_ranks(rank, size, port, folder):
+    mesh = begin(rank, size, port)
+    frozen = torch.from_numpy(np.random.default_rng(1).random(1 << 18))
+    with swt.CheckpointManager(folder, keep_last=1) as manager:
+        for step in (1, 2, 3):
+            stats = manager.save(step, {"frozen": frozen, "w": cut(mesh, step)})
+            assert stats.unchanged_bytes == (0 if step == 1 else frozen.numel() * 8)
+        filled = {"frozen": torch.zeros_like(frozen), "w": cut(mesh, 0)}
+        assert manager.restore(filled).step == 3 and torch.equal(filled["frozen"], frozen)
+
+
+def test_frozen_weights_are_not_written_again(tmp_path):
+    run_ranks(frozen_ranks, 2, free_port(), tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000003"]

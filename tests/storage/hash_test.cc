@@ -71,5 +71,15 @@ TEST(Hash, RefusesHexThatIsNotExactlySoLong) {
   EXPECT_EQ(h128, (Hash128{2, 3}));
 }
 
+// By this a save that has computed one has both (checkpoint_format.md, "Content table").
+TEST(Hash, OfMoreThan240BytesTheLowHalfOf128IsThatOf64) {
+  std::vector<std::byte> bytes(5000);
+  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i * i % 251);
+  for (std::size_t size = 241; size <= bytes.size(); size += 1 + size / 7) {
+    EXPECT_EQ(hash128(bytes.data(), size).low, hash64(bytes.data(), size)) << size;
+  }
+  EXPECT_NE(hash128(bytes.data(), 240).low, hash64(bytes.data(), 240));
+}
+
 }  // namespace
 }  // namespace shardwise

@@ -1,5 +1,6 @@
 """shardwise du, rm and gc, as their users meet them."""
 import json
+import os
 import pathlib
 import shutil
 import unittest
@@ -171,10 +172,23 @@ class Du(Removal):
             stored = sum(tensor["stored_bytes"] for tensor in self.ok_json("inspect", root / step["name"])["tensors"])
             self.assertEqual(step["tensor_bytes"], stored)
         lines = self.ok("du", root).splitlines()
-        self.assertEqual(lines[0].split(), ["step", "tensors", "padding", "index", "total"])
+        self.assertEqual(lines[0].split(), ["step", "tensors", "padding", "index", "shared", "total"])
         self.assertEqual([line.split()[0] for line in lines[1:]],
                          ["step-00000004", "step-00000002", "step-00000001", trash.name, "all"])
         self.assertRegex(lines[4], r"-  +-  +-  +4\.88 KiB$")
+
+    def test_what_steps_share_is_counted_once(self):
+        root = self.roots(1, 2)
+        shard = next((root / "step-00000001").glob("shards-*"))
+        os.link(shard, root / "step-00000002" / "linked-0.h5")
+        bytes_ = shard.stat().st_size
+        found = self.ok_json("du", root)
+        self.assertEqual(found["total_bytes"], size(root) - bytes_)
+        self.assertEqual([step["shared_bytes"] for step in found["roots"][0]["steps"]], [bytes_, bytes_])
+        for step in self.ok_json("ls", root)["steps"]:
+            self.assertEqual(step["shared_bytes"], bytes_)
+            self.assertEqual(step["alone_bytes"], size(root / f"step-{step['step']:08d}") - bytes_)
+        self.assertIn("shared", self.ok("ls", root).splitlines()[0].split())
 
     def test_of_a_step_it_is_one_row(self):
         root = self.roots(1, 2)

@@ -95,9 +95,11 @@ class SaveBench {
   MeasuredSaves run() {
     MeasuredSaves measured;
     measured.caching = best_caching(workspace_.raw_file(0));
-    CheckpointManager manager(
-        workspace_.root(),
-        {.keep_last = options_.keep_last, .threads = options_.threads, .collect_garbage = false});
+    CheckpointManager manager(workspace_.root(),
+                              {.keep_last = options_.keep_last,
+                               .increments = false,  // each round writes the same again
+                               .threads = options_.threads,
+                               .collect_garbage = false});
     const int first = 1 - warm_up_rounds(options_);
     for (int round = first; round <= options_.repeat; ++round) {
       // With retention, steps count up. Without it they count down, so the one that may stay is 1.

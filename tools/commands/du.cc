@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "commands/commands.h"
+#include "disk_use.h"
 #include "output.h"
 #include "parse.h"
 #include "shardwise/checkpoint/reader.h"
@@ -23,6 +24,7 @@ namespace {
 struct StepUse {
   std::string name;
   std::optional<std::size_t> tensors = 0, padding = 0;  ///< absent: not known
+  std::size_t shared = 0;                               ///< of the total, in other steps, too
   std::size_t index = 0;                                ///< manifest and index.h5
   std::size_t total = 0;
 };
@@ -36,35 +38,8 @@ struct RootUse {
   fs::path root;
   std::vector<StepUse> steps = {};       ///< largest first, as all lists here
   std::vector<LeftUse> unfinished = {};  ///< attempts, trash, leases and pins
-  std::size_t total = 0;
+  std::size_t total = 0;                 ///< what several steps share is counted once
 };
-
-/// Throws io, unless the path is gone meanwhile.
-void check_seen(const fs::path& path, const std::error_code& error) {
-  if (!error || error == std::errc::no_such_file_or_directory) return;
-  throw Error(ErrorCode::io, fmt::format("du: {}: {}", path.string(), error.message()),
-              error.value());
-}
-
-/// Files of a directory and all below it; what is gone meanwhile, or a link, has none.
-std::size_t bytes_of(const fs::path& path) {
-  std::error_code error;
-  const fs::file_status status = fs::symlink_status(path, error);
-  if (fs::is_regular_file(status)) {
-    const std::uintmax_t bytes = fs::file_size(path, error);
-    check_seen(path, error);
-    return error ? 0 : static_cast<std::size_t>(bytes);
-  }
-  std::size_t bytes = 0;
-  if (status.type() == fs::file_type::none) check_seen(path, error);
-  if (!fs::is_directory(status)) return 0;
-  for (fs::directory_iterator entry(path, error), end; !error && entry != end;
-       entry.increment(error)) {
-    bytes += bytes_of(entry->path());
-  }
-  check_seen(path, error);
-  return bytes;
-}
 
 /// As stored; absent if the step is damaged, or if it has more shard files than are opened.
 std::optional<std::size_t> stored_bytes(const fs::path& step) {
@@ -83,8 +58,10 @@ std::optional<std::size_t> stored_bytes(const fs::path& step) {
 
 StepUse use_of_step(const fs::path& step) {
   StepUse use{.name = step.filename().string()};
-  use.total = bytes_of(step);
-  use.index = bytes_of(step / "manifest.json") + bytes_of(step / "index.h5");
+  const DiskUse all = disk_use(step);
+  use.total = all.bytes();
+  use.shared = all.shared_bytes();
+  use.index = disk_use(step / "manifest.json").bytes() + disk_use(step / "index.h5").bytes();
   use.tensors = stored_bytes(step);
   const std::size_t data = use.total - std::min(use.total, use.index);
   use.padding.reset();
@@ -115,7 +92,7 @@ void find_roots(const fs::path& directory, std::vector<RootUse>& roots) {
     const std::string name = entry->path().filename().string();
     std::error_code ignored;
     if (is_unfinished(name)) {
-      use.unfinished.push_back({name, bytes_of(entry->path())});
+      use.unfinished.push_back({name, disk_use(entry->path()).bytes()});
     } else if (entry->is_symlink(ignored) || !entry->is_directory(ignored)) {
       continue;
     } else if (is_step(entry->path())) {
@@ -127,8 +104,10 @@ void find_roots(const fs::path& directory, std::vector<RootUse>& roots) {
   if (use.steps.empty() && use.unfinished.empty()) return;
   sort_by_size(use.steps, &StepUse::name);
   sort_by_size(use.unfinished, &LeftUse::name);
-  for (const StepUse& step : use.steps) use.total += step.total;
-  for (const LeftUse& left : use.unfinished) use.total += left.total;
+  DiskUse all;
+  for (const StepUse& step : use.steps) all.add(directory / step.name);
+  for (const LeftUse& left : use.unfinished) all.add(directory / left.name);
+  use.total = all.bytes();
   roots.push_back(std::move(use));
 }
 
@@ -175,18 +154,18 @@ nlohmann::ordered_json bytes_json(std::optional<std::size_t> bytes) {
 }
 
 void print_root(const RootUse& use) {
-  Table table({"step", "tensors", "padding", "index", "total"});
+  Table table({"step", "tensors", "padding", "index", "shared", "total"});
   for (const StepUse& step : use.steps) {
     table.add({step.name, bytes_text(step.tensors), bytes_text(step.padding),
-               human_bytes(step.index), human_bytes(step.total)});
+               human_bytes(step.index), human_bytes(step.shared), human_bytes(step.total)});
   }
   for (const LeftUse& left : use.unfinished) {
-    table.add({left.name, "-", "-", "-", human_bytes(left.total)});
+    table.add({left.name, "-", "-", "-", "-", human_bytes(left.total)});
   }
   if (use.steps.size() + use.unfinished.size() > 1) {
     table.add({"all", bytes_text(sum_of(use.steps, &StepUse::tensors)),
                bytes_text(sum_of(use.steps, &StepUse::padding)),
-               human_bytes(sum_of(use.steps, &StepUse::index)), human_bytes(use.total)});
+               human_bytes(sum_of(use.steps, &StepUse::index)), "-", human_bytes(use.total)});
   }
   table.print();
 }
@@ -212,6 +191,7 @@ nlohmann::ordered_json root_json(const RootUse& use) {
                      {"tensor_bytes", bytes_json(step.tensors)},
                      {"padding_bytes", bytes_json(step.padding)},
                      {"index_bytes", step.index},
+                     {"shared_bytes", step.shared},
                      {"total_bytes", step.total}});
   }
   for (const LeftUse& left : use.unfinished) {

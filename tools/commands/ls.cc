@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "commands/commands.h"
+#include "disk_use.h"
 #include "output.h"
 #include "parse.h"
 #include "shardwise/checkpoint/manager.h"
@@ -21,6 +22,7 @@ struct StepSummary {
   Step step;
   std::vector<std::string> names = {};  ///< it is pinned by
   std::size_t tensors = 0, logical_bytes = 0, stored_bytes = 0;
+  std::size_t alone_bytes = 0, shared_bytes = 0;  ///< of its files: freed if it goes, or not
   std::string mesh = {};
   bool readable = true;
   std::string fault = {};  ///< why it cannot be restored; empty: its manifest and tables are valid
@@ -32,6 +34,9 @@ std::optional<StepSummary> summarize(const Step& step) {
   try {
     const CheckpointReader reader(step.directory, {.pin = false});
     summary.tensors = reader.tensors().size();
+    const DiskUse use = disk_use(step.directory);
+    summary.shared_bytes = use.shared_bytes();
+    summary.alone_bytes = use.bytes() - use.shared_bytes();
     for (const TensorInfo& tensor : reader.tensors()) {
       summary.logical_bytes += tensor.logical_bytes;
       summary.stored_bytes += tensor.stored_bytes;
@@ -95,18 +100,22 @@ int run_ls(const LsOptions& options) {
                       {"tensors", s.tensors},
                       {"mesh", s.mesh},
                       {"logical_bytes", s.logical_bytes},
-                      {"stored_bytes", s.stored_bytes}});
+                      {"stored_bytes", s.stored_bytes},
+                      {"alone_bytes", s.alone_bytes},
+                      {"shared_bytes", s.shared_bytes}});
     }
     print_json({{"root", root.string()}, {"steps", list}, {"unfinished", unfinished}});
     return status;
   }
   if (steps.empty()) print_shown(fmt::format("{}: no committed checkpoint\n", root.string()));
   if (!steps.empty()) {
-    Table table({"step", "generation", "tensors", "bytes", "stored", "mesh", "pinned", "state"});
+    Table table(
+        {"step", "generation", "tensors", "bytes", "alone", "shared", "mesh", "pinned", "state"});
     for (const StepSummary& s : steps) {
       table.add({std::to_string(s.step.step), std::to_string(s.step.generation),
                  std::to_string(s.tensors), human_bytes(s.logical_bytes),
-                 human_bytes(s.stored_bytes), s.mesh, fmt::format("{}", fmt::join(s.names, " ")),
+                 human_bytes(s.alone_bytes), human_bytes(s.shared_bytes), s.mesh,
+                 fmt::format("{}", fmt::join(s.names, " ")),
                  s.fault.empty() ? "committed"
                                  : (s.readable ? "damaged: " : "cannot be read: ") + s.fault});
     }

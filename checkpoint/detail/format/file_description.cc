@@ -38,6 +38,13 @@ class Words {
     return word;
   }
 
+  /// Requires that there are so many.
+  std::span<const std::uint64_t> take(std::size_t count) {
+    const auto taken = rest_.first(count);
+    rest_ = rest_.subspan(count);
+    return taken;
+  }
+
   Dims dims(std::size_t rank) {
     Dims dims;
     for (std::size_t d = 0; d < rank; ++d) dims.push_back(static_cast<std::int64_t>(word()));
@@ -198,6 +205,19 @@ ContentTable read_content(std::span<const std::uint64_t> words, const FileEntry&
   return table;
 }
 
+bool DescribedPiece::is_like(const PieceEntry& piece, std::uint64_t name) const {
+  const std::size_t rank = piece.box.rank();
+  if (name_hash != name || layout != piece.layout || dims.size() != 3 * rank) return false;
+  for (std::size_t d = 0; d < rank; ++d) {
+    if (static_cast<std::int64_t>(dims[d]) != piece.box.begin(d) ||
+        static_cast<std::int64_t>(dims[rank + d]) != piece.box.end(d) ||
+        static_cast<std::int64_t>(dims[2 * rank + d]) != piece.chunk[d]) {
+      return false;
+    }
+  }
+  return true;
+}
+
 std::vector<DescribedPiece> read_pieces(std::span<const std::uint64_t> table, const FileEntry& file,
                                         const std::string& path) {
   Words words(table, path);
@@ -218,16 +238,15 @@ std::vector<DescribedPiece> read_pieces(std::span<const std::uint64_t> table, co
     }
     piece.layout = static_cast<Layout>(layout);
     piece.codec = static_cast<StoredCodec>(codec);
-    const Dims begin = words.dims(rank), end = words.dims(rank);
-    piece.chunk = words.dims(rank);
+    piece.dims = words.take(3 * rank);
     std::int64_t count = 1;
     for (std::size_t d = 0; d < rank; ++d) {
-      const std::int64_t extent = end[d] - begin[d];
-      const bool fits = begin[d] >= 0 && extent > 0 && piece.chunk[d] > 0 &&
-                        piece.chunk[d] <= extent &&
-                        !__builtin_mul_overflow(count, (extent - 1) / piece.chunk[d] + 1, &count);
+      const auto [begin, end, chunk] = std::array{
+          static_cast<std::int64_t>(piece.dims[d]), static_cast<std::int64_t>(piece.dims[rank + d]),
+          static_cast<std::int64_t>(piece.dims[2 * rank + d])};
+      const bool fits = begin >= 0 && end > begin && chunk > 0 && chunk <= end - begin &&
+                        !__builtin_mul_overflow(count, (end - begin - 1) / chunk + 1, &count);
       if (!fits) refuse_file(path, "its piece table has a piece without chunks");
-      piece.box.push_back(begin[d], end[d]);
     }
     if (piece.first_chunk != chunks || count > file.chunks - chunks) {
       refuse_file(path, fmt::format("its piece table has {} chunks from {} on, needed are at most "

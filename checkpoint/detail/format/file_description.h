@@ -61,19 +61,22 @@ ContentTable read_content(std::span<const std::uint64_t> words, const FileEntry&
 
 /// A piece as the piece table of a file describes it, to whatever checkpoint the file belongs.
 struct DescribedPiece {
-  std::uint64_t name_hash = 0;  ///< of the tensor's name
-  Box box;
-  Shape chunk;
+  std::uint64_t name_hash = 0;          ///< of the tensor's name
+  std::span<const std::uint64_t> dims;  ///< begin, end and chunk, in the table
   StoredCodec codec = StoredCodec::none;
   Layout layout = Layout::contiguous;
   std::int64_t first_chunk = 0, end_chunk = 0;
   PieceDataset dataset = {};
+
+  /// Whether it is cut out and into chunks as this one of a tensor of this name.
+  bool is_like(const PieceEntry& piece, std::uint64_t name) const;
 };
 
 /// XXH3-64, as piece tables have it.
 std::uint64_t name_hash(const TensorEntry& tensor);
 
-/// All pieces of a file's piece table. Throws corrupt if they cannot be those of the file.
+/// All pieces of a file's piece table, which must outlive them. Throws corrupt if they cannot be
+/// those of the file.
 std::vector<DescribedPiece> read_pieces(std::span<const std::uint64_t> table, const FileEntry& file,
                                         const std::string& path);
 

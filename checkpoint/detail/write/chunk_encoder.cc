@@ -11,6 +11,9 @@
 namespace shardwise::detail {
 namespace {
 
+// Of longer texts the low half of XXH3-128 is XXH3-64.
+constexpr std::size_t kAgreeAboveBytes = 240;
+
 // A chunk's elements in the source's memory; empty if they are not side by side there.
 std::span<const std::byte> find_in_place(const TensorSource& source, const FileChunk& chunk) {
   if (chunk.held_bytes() != chunk.bytes) return {};
@@ -55,16 +58,18 @@ EncodedChunk ChunkEncoder::encode(const TensorSource& source, const FileChunk& c
   EncodedChunk encoded;
   ChunkRecord& record = encoded.record;
   // Before the coder has seen them: what it makes of them has no part in this hash.
-  if (chunk.piece.layout == Layout::chunked) {
-    const Hash128 content = hash128(elements.data(), elements.size());
-    encoded.content_hash = content.high;
-    encoded.decoded_hash = content.low;  // XXH3-64, of more than 240 bytes
-    if (const auto found = unchanged ? unchanged(content) : std::nullopt) {
+  const bool has_content = chunk.piece.layout == Layout::chunked;
+  const Hash128 content = has_content ? hash128(elements.data(), elements.size()) : Hash128();
+  encoded.content_hash = content.high;
+  encoded.decoded_hash = has_content && elements.size() > kAgreeAboveBytes
+                             ? content.low
+                             : hash64(elements.data(), elements.size());
+  if (has_content && unchanged) {
+    if (const std::optional<ChunkRecord> found =
+            unchanged({.high = content.high, .low = encoded.decoded_hash})) {
       record = *found;
       return encoded;
     }
-  } else {
-    encoded.decoded_hash = hash64(elements.data(), elements.size());
   }
   if (effort) {
     record.stored_bytes =

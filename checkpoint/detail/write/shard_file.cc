@@ -148,15 +148,17 @@ std::span<const ChunkRecord> records_of(const PieceEntry& piece,
 std::vector<Hdf5Mapping> parts_of(const PieceEntry& piece, std::size_t number,
                                   std::span<const ChunkRecord> records,
                                   const UnchangedChunks& unchanged,
-                                  std::span<const LinkedFile> linked,
+                                  std::span<const std::string> linked_names,
                                   std::deque<std::string>& texts) {
-  std::vector<std::pair<std::string_view, std::string_view>> sources;  // by ChunkRecord::linked
-  sources.emplace_back(".", texts.emplace_back(stored_path(piece.dataset)));
-  for (std::size_t i = 0; i < linked.size(); ++i) {
-    const std::string& file = texts.emplace_back(linked[i].name());
-    sources.emplace_back(
-        file, texts.emplace_back(unchanged.dataset(static_cast<std::uint32_t>(i + 1), number)));
-  }
+  std::vector<std::string_view> datasets(linked_names.size() + 1);  // by ChunkRecord::linked
+  const auto dataset = [&](std::uint32_t linked) {
+    std::string_view& text = datasets[linked];
+    if (text.empty()) {
+      text = texts.emplace_back(linked == 0 ? stored_path(piece.dataset)
+                                            : unchanged.dataset(linked, number));
+    }
+    return text;
+  };
   std::vector<Hdf5Mapping> parts;
   std::uint32_t last = 0;
   for (std::size_t c = 0; c < records.size(); ++c) {
@@ -164,12 +166,11 @@ std::vector<Hdf5Mapping> parts_of(const PieceEntry& piece, std::size_t number,
     const std::uint32_t from = records[c].linked;
     const bool joins = !parts.empty() && last == from && join(parts.back().box, box);
     last = from;
-    if (!joins) {
-      parts.push_back({.box = box,
-                       .file = sources[from].first,
-                       .dataset = sources[from].second,
-                       .is_same_box = true});
-    }
+    if (joins) continue;
+    parts.push_back({.box = box,
+                     .file = from == 0 ? std::string_view(".") : linked_names[from - 1],
+                     .dataset = dataset(from),
+                     .is_same_box = true});
   }
   return parts;
 }
@@ -225,17 +226,21 @@ void build_structure(const SavePlan& plan, const ChunkLayout& layout, WrittenSha
     out.put(bytes);
   }
   Hdf5Datasets datasets(out);
+  std::vector<std::string> linked_names;
+  for (const LinkedFile& linked : entry.linked) linked_names.push_back(linked.name());
+  std::deque<std::string> sources;  // of the piece's parts
   for (std::size_t p = 0; p < layout.pieces().size(); ++p) {
     const TensorEntry& tensor = plan.tensors[ids[p].tensor];
     const PieceEntry piece = tensor.pieces[ids[p].piece];
     const auto its = records_of(piece, records);
     if (std::ranges::none_of(its, is_in_linked)) continue;
+    sources.clear();
     const FillValue value = fill_value(tensor.dtype);
     links.push_back(
         {paths.emplace_back(piece.dataset.path()),
          datasets.add_virtual(types[tensor.dtype], piece.box.shape(),
                               std::span(value).first(size_bytes(tensor.dtype)),
-                              parts_of(piece, p, its, *unchanged, entry.linked, paths), {})});
+                              parts_of(piece, p, its, *unchanged, linked_names, sources), {})});
   }
   for (const FilePiece& at : layout.pieces()) {
     const TensorEntry& tensor = plan.tensors[at.id.tensor];

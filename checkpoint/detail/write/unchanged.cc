@@ -14,11 +14,6 @@ namespace {
 // bytes of its chunks, whatever becomes of the steps that they come from.
 constexpr std::uint64_t kLeastLivePart = 2;
 
-bool is_same(const DescribedPiece& piece, std::uint64_t name, const PieceEntry& other) {
-  return piece.name_hash == name && piece.layout == Layout::chunked &&
-         other.layout == Layout::chunked && piece.box == other.box && piece.chunk == other.chunk;
-}
-
 std::span<const ChunkRecord> records_of(const DescribedPiece& piece,
                                         std::span<const ChunkRecord> records) {
   return records.subspan(static_cast<std::size_t>(piece.first_chunk),
@@ -49,6 +44,7 @@ std::unique_ptr<UnchangedChunks> UnchangedChunks::open(
     return {};  // all is written again
   }
   found->match(plan, layout);
+  found->forget_tables();
   return found;
 }
 
@@ -80,11 +76,14 @@ FileTables UnchangedChunks::add(const FileEntry& entry) {
   std::unique_ptr<File> file = file_system_.open(path);
   if (file->size() != entry.bytes) throw Error(ErrorCode::corrupt, "found another size");
   FileTables tables = read_file_tables(*file, earlier_, {.number = 0, .entry = entry});
+  // Moved, a vector's elements stay where they are.
+  std::vector<DescribedPiece> pieces = read_pieces(tables.words, tables.entry, path.string());
   sources_.push_back({.file = {entry.description_hash, entry.bytes, entry.data_end},
                       .name = entry.name,
                       .opened = std::move(file),
-                      .pieces = read_pieces(tables.words, tables.entry, path.string()),
-                      .records = tables.table.records,
+                      .words = std::move(tables.words),
+                      .pieces = std::move(pieces),
+                      .records = std::move(tables.table.records),
                       .stored_bytes = tables.entry.stored_bytes});
   return tables;
 }
@@ -147,9 +146,10 @@ void UnchangedChunks::match(const SavePlan& plan, const ChunkLayout& layout) {
     const PieceId& id = layout.pieces()[p].id;
     const TensorEntry& tensor = plan.tensors[id.tensor];
     const PieceEntry piece = tensor.pieces[id.piece];
+    if (piece.layout != Layout::chunked) continue;
     const std::uint64_t name = name_hash(tensor);
     for (auto [at, end] = by_name.equal_range(name); at != end; ++at) {
-      if (!is_same(sources_[0].pieces[at->second], name, piece) ||
+      if (!sources_[0].pieces[at->second].is_like(piece, name) ||
           content_.dtypes[at->second] != dtype_hash(tensor.dtype)) {
         continue;
       }
@@ -169,7 +169,7 @@ void UnchangedChunks::match_piece(std::size_t number, std::uint64_t name, const 
     Source& source = sources_[s];
     if (!source.opened) continue;
     const auto same = std::ranges::find_if(
-        source.pieces, [&](const DescribedPiece& other) { return is_same(other, name, piece); });
+        source.pieces, [&](const DescribedPiece& other) { return other.is_like(piece, name); });
     if (same == source.pieces.end()) continue;
     there[s] = records_of(*same, source.records);
     codecs[s] = same->codec;
@@ -195,6 +195,17 @@ void UnchangedChunks::match_piece(std::size_t number, std::uint64_t name, const 
   }
 }
 
+// Of each file and chunk, what is looked for is known now.
+void UnchangedChunks::forget_tables() {
+  for (Source& source : sources_) {
+    source.words = {};
+    source.pieces = {};
+    source.records = {};
+  }
+  content_ = {};
+  decoded_hashes_ = {};
+}
+
 void UnchangedChunks::settle(ChunkTable& table, FileEntry& entry) {
   std::vector<std::uint32_t> numbers(sources_.size() + 1, 0);  // of the records until now
   for (ChunkRecord& record : table.records) {
@@ -208,6 +219,7 @@ void UnchangedChunks::settle(ChunkTable& table, FileEntry& entry) {
     record.linked = number;
   }
   entry.has_linked = !entry.linked.empty();
+  chunks_ = {};
 }
 
 std::string UnchangedChunks::dataset(std::uint32_t linked, std::size_t piece) const {

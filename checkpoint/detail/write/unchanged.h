@@ -59,6 +59,7 @@ class UnchangedChunks {
     LinkedFile file;
     std::string name = {};  // in the earlier step
     std::unique_ptr<File> opened = {};
+    std::vector<std::uint64_t> words = {};  // of its piece table
     std::vector<DescribedPiece> pieces = {};
     std::vector<ChunkRecord> records = {};
     std::uint64_t stored_bytes = 0;
@@ -75,10 +76,11 @@ class UnchangedChunks {
       : file_system_(file_system), earlier_(std::move(earlier)), attempt_(std::move(attempt)) {}
 
   void read(const FileEntry& entry);
-  FileTables add(const FileEntry& entry);
+  FileTables add(const FileEntry& entry);  // gives what it has not kept
   void drop_little_used();
   bool link(const Source& source) const;
   void match(const SavePlan& plan, const ChunkLayout& layout);
+  void forget_tables();
   void match_piece(std::size_t number, std::uint64_t name, const PieceEntry& piece,
                    const DescribedPiece& earlier);
 

@@ -18,7 +18,7 @@ from .._errors import Error, InvalidArgument, NameNotFound, NotFound
 from .._manager import ManagerContext, PendingSave
 from .._paths import Path, local
 from .._progress import Progress
-from .._save import SaveStats
+from .._save import SaveStats, no_step
 from .._tensor import Checkpoint
 from ..group import from_jax
 from . import _load, _tree, args as args_, policies
@@ -138,6 +138,7 @@ class CheckpointManager(ManagerContext):
             self._steps.path(step), tree, self._saves, copy=self._options.enable_async_checkpointing,
             user=custom_metadata, name=f"{self._root}, step {step}", existing="replace" if step in known else "fail", codec=self._options.codec,
             threads=self._options.threads, memory=self._options.memory, deadline=self._options.deadline,
+            find_earlier=self._steps.newest if self._options.increments else no_step,
             extra={"metrics": _numbers(plain), "jax": {"time": now, "items": kinds, "metrics": _objects.encode(plain)}})
         self._current = prepared.start(step, lambda progress: self._write(step, prepared.write, progress))
         if prepared.failed is not None:

@@ -15,7 +15,7 @@ from . import policies
 
 @dataclass
 class CheckpointManagerOptions:
-    """By the names that Orbax has; the last four are ours.
+    """By the names that Orbax has; the last five are ours.
 
     Saved are multiples of save_interval_steps, save_on_steps, the first step that is offered, and one when the job is
     about to be ended; or what should_save_fn(step, last step or None) says; or save_decision_policy, which goes before
@@ -43,6 +43,8 @@ class CheckpointManagerOptions:
     memory: int = MEMORY
     deadline: float = DEADLINE
     """Seconds that a process waits for the others."""
+    increments: bool = True
+    """Chunks that have not changed since the newest step are linked and not written again."""
 
     def __post_init__(self) -> None:
         check_choice("best_mode", self.best_mode, ("min", "max"))

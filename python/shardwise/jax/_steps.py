@@ -96,6 +96,10 @@ class Steps:
         step: int = found[0]
         return step
 
+    def newest(self) -> str:
+        """The directory of the newest step, valid or not; empty if there is none."""
+        return next((path for _, path in reversed(self._manager.steps())), "")
+
     def remove(self, step: int) -> None:
         self._manager.remove(step)
 

@@ -18,7 +18,7 @@ from .._errors import Corrupt, Error, InvalidArgument
 from .._manager import NO_LIMIT, ManagerContext, PendingSave, Restored, WhenBusy, all_damaged, check_metrics, core_manager, next_generation, step_of
 from .._paths import Path, local
 from .._progress import Progress
-from .._save import SaveStats
+from .._save import SaveStats, no_step
 from .._sources import MEMORY, Codec, Existing, check_choice, check_codec
 from ..group import DEADLINE, Group, auto
 from ._load import load
@@ -92,7 +92,7 @@ class CheckpointManager(ManagerContext):
     def __init__(self, root: Path, *, keep_last: int = 0, keep_every: int = 0, keep_interval: float = 0,
                  best: tuple[str, str, int] | None = None, save_every: int = 1, save_interval: float = 0,
                  preemption_signals: Iterable[int] = (), preemption_grace: float = 0, when_busy: WhenBusy = "wait",
-                 codec: Codec = "zstd", replicas: str = "check", group: Group | None = None, threads: int = 0,
+                 codec: Codec = "zstd", increments: bool = True, replicas: str = "check", group: Group | None = None, threads: int = 0,
                  memory: int = MEMORY, deadline: float = DEADLINE) -> None:
         """group: of the processes; None: torch.distributed's, if it is initialised. replicas, deadline: save()'s."""
         self.root = os.path.abspath(local(root, "open a folder of steps"))
@@ -103,11 +103,12 @@ class CheckpointManager(ManagerContext):
         # One for the thread that saves, one for the thread that calls.
         self._saves, self._calls = group.duplicate(), group.duplicate()
         self._best, self._skips, self._replicas, self._deadline = best, when_busy == "skip", replicas, deadline
-        self._codec, self._threads, self._memory = codec, threads, memory
+        self._codec, self._threads, self._memory, self._increments = codec, threads, memory, increments
         self._manager = core_manager(
             self.root, keep_last=keep_last, keep_every=keep_every, keep_interval=keep_interval, best=best,
             save_every=save_every, save_interval=save_interval, preemption_signals=preemption_signals,
-            preemption_grace=preemption_grace, threads=threads, collect_garbage=group.rank == 0)
+            preemption_grace=preemption_grace, threads=threads, increments=increments,
+            collect_garbage=group.rank == 0)
         self._preempted = False
         self._damaged: set[int] = set()  # the job comes to them again
         self._current: PendingSave | None = None
@@ -254,7 +255,12 @@ class CheckpointManager(ManagerContext):
         self.wait()
 
     def _options(self, existing: str) -> dict[str, Any]:
-        return {"codec": self._codec, "existing": existing, "threads": self._threads, "memory": self._memory}
+        return {"codec": self._codec, "existing": existing, "threads": self._threads, "memory": self._memory,
+                "find_earlier": self._newest if self._increments else no_step}
+
+    def _newest(self) -> str:
+        whole = [path for step, path in self._manager.steps() if step not in self._damaged]
+        return str(whole[-1]) if whole else ""
 
     def _prepare(self, step: int, metrics: Mapping[str, float] | None) -> tuple[str, Managed]:
         """The path of a step that is to be saved, as rank 0 sees it: another rank may see it later."""

@@ -16,7 +16,7 @@ from .._manager import PendingSave
 from .._nested import encoded_kinds, encoded_path, names_of
 from .._paths import local
 from .._progress import Progress, ProgressFunction, function_of
-from .._save import Plan, SaveStats, call_of, encode_objects, write_together
+from .._save import Plan, SaveStats, call_of, encode_objects, no_step, write_together
 from .._sources import MEMORY, Codec, Existing, Sources, as_array, check_choice, check_codec
 from .._sources import Path as FilePath
 from ..group import DEADLINE, Call, Group, auto, single
@@ -250,7 +250,7 @@ def _call(group: Group, path: str, user: Any, options: dict[str, Any], deadline:
 
 def save(path: FilePath, state: Mapping[str, Any], *, user: Any = None, codec: Codec = "zstd", existing: Existing = "fail",
          replicas: str = "check", group: Group | None = None, threads: int = 0, memory: int = MEMORY,
-         deadline: float = DEADLINE, progress: Progress = None) -> SaveStats:
+         deadline: float = DEADLINE, progress: Progress = None, unchanged_since: FilePath | None = None) -> SaveStats:
     """Saves the state of a job as the checkpoint `path`. Every process calls it.
 
     state: by name, modules, optimizers, objects with state_dict() and load_state_dict(), DTensors of any placements but
@@ -263,9 +263,11 @@ def save(path: FilePath, state: Mapping[str, Any], *, user: Any = None, codec: C
     The processes agree over torch.distributed's store, with no collective: whatever else is under way does not matter.
     Path, user, codec, existing and replicas must be the same on all ranks, and saves come in the same order. What fails
     on one rank is raised on all, and nothing is committed. deadline: seconds that one waits for the others. progress: of
-    what this rank writes.
+    what this rank writes. unchanged_since: a checkpoint whose chunks that have not changed are linked (rank 0's counts), as
+    in shardwise.save().
     """
-    options = {"codec": codec, "existing": existing, "threads": threads, "memory": memory}
+    options = {"codec": codec, "existing": existing, "threads": threads, "memory": memory,
+               "find_earlier": no_step if unchanged_since is None else lambda: local(unchanged_since, "save")}
     return save_managed(local(path, "save"), state, user, options, replicas, auto() if group is None else group, deadline,
                         progress, Managed())
 
