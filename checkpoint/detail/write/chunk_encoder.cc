@@ -41,7 +41,8 @@ EncodedChunk ChunkEncoder::encode(const TensorSource& source, const FileChunk& c
   std::span<const std::byte> elements = find_in_place(source, chunk);
   const bool stay = out.takes(elements);
   const bool may_change = !elements.empty() && source.reader->may_change();
-  if (!effort && !stay && !elements.empty()) {
+  // If it may be there already, it is hashed first.
+  if (!effort && !stay && !elements.empty() && !unchanged) {
     std::memcpy(out.room(), elements.data(), elements.size());
     elements = {out.room(), chunk.bytes};
   }
