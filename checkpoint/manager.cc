@@ -19,6 +19,7 @@
 #include "shardwise/checkpoint/detail/root/named_steps.h"
 #include "shardwise/checkpoint/detail/root/pin.h"
 #include "shardwise/checkpoint/detail/root/root.h"
+#include "shardwise/checkpoint/detail/root/stats_file.h"
 #include "shardwise/checkpoint/detail/together/group_save.h"
 #include "shardwise/checkpoint/detail/together/latest_step.h"
 #include "shardwise/checkpoint/detail/together/superseded.h"
@@ -134,13 +135,15 @@ struct CheckpointManager::Impl {
         schedule.begin(step, bytes_of(tensors), std::move(save_options.progress));
     // Under the lock: no body of this executor wants it, and no save reads the snapshot now.
     if (host_memory == HostMemory::copied) snapshot.take(tensors, executor);
+    const std::size_t snapshot_bytes =
+        host_memory == HostMemory::copied ? snapshot.held_bytes() : 0;
     PendingSave pending;
     pending.state_ = std::make_shared<PendingSave::State>();
     try {
       thread =
           std::jthread([this, state = pending.state_, step, group, tensors = std::move(tensors),
-                        save_options = std::move(save_options)]() mutable {
-            run(step, group, std::move(tensors), save_options, *state);
+                        save_options = std::move(save_options), snapshot_bytes]() mutable {
+            run(step, group, std::move(tensors), save_options, *state, snapshot_bytes);
           });
     } catch (const std::system_error& e) {
       throw Error(ErrorCode::io, fmt::format("save step {}: start the thread that saves: {}", step,
@@ -190,7 +193,8 @@ struct CheckpointManager::Impl {
   }
 
   void run(std::int64_t step, const ProcessGroup& group, std::vector<TensorSource> tensors,
-           const SaveOptions& save_options, PendingSave::State& state) noexcept {
+           const SaveOptions& save_options, PendingSave::State& state,
+           std::size_t snapshot_bytes) noexcept {
     const Stopwatch watch;
     SaveStats stats;
     std::exception_ptr error;
@@ -205,13 +209,19 @@ struct CheckpointManager::Impl {
       }
       stats = detail::run_save(context, group, step, std::move(tensors), save_options);
       stats.total_seconds = watch.seconds();
+      stats.publish_seconds = stats.total_seconds - stats.plan_seconds - stats.write_seconds;
+      stats.memory_bytes = snapshot_bytes;
+      if (pool) stats.memory_bytes += pool->sizes().buffers * pool->sizes().buffer_bytes;
       if (!stats.skipped) schedule.end(stats.logical_bytes, stats.total_seconds);
     } catch (...) {
       error = std::current_exception();
     }
     keep_leftovers(std::move(left));
     if (!error) forget_passed_over(step);
-    if (!error && !stats.skipped && owns_root()) clean_up(stats);
+    if (!error && !stats.skipped && owns_root()) {
+      clean_up(stats);
+      if (options.write_stats) tell_stats(stats, state);
+    }
     state.finish(std::move(stats), error);
   }
 
@@ -233,6 +243,21 @@ struct CheckpointManager::Impl {
       // Then all is written.
     }
     return {};
+  }
+
+  // What goes wrong here is not the save's.
+  void tell_stats(SaveStats& stats, PendingSave::State& state) noexcept {
+    detail::Failures failures;
+    failures.attempt([&] { detail::remove_stale_stats(*files, root); });
+    failures.attempt([&] {
+      SaveStats told = stats;
+      {
+        const MutexLock lock(state.mutex);
+        told.blocked_seconds = state.stats.blocked_seconds;
+      }
+      detail::write_stats(*files, told);
+    });
+    if (stats.cleanup_error.empty()) stats.cleanup_error = failures.text();
   }
 
   // Removes what a commit makes superfluous, and what could not be removed before. An error here is

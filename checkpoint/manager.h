@@ -104,6 +104,10 @@ struct ManagerOptions {
   /// the file system has no hard links, and for a TieredManager.
   bool increments = true;
 
+  /// What each save did (SaveStats) is kept beside its step, as step-00000100.json, by rank 0,
+  /// until the save after the step was removed.
+  bool write_stats = false;
+
   /// Workers that gather, compress and hash; 0: as many as the machine has cores.
   int threads = 0;
 

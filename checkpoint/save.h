@@ -225,6 +225,14 @@ struct SaveStats {
   double blocked_seconds = 0;  ///< how long the caller of save or save_async waited
   double total_seconds = 0;    ///< until it was committed; before older checkpoints are removed
 
+  /// Of these, of a manager's save on this process: until it was decided what is written where;
+  /// until its shard files were on the disk; and for the rest: until the others had come so far,
+  /// and the manifest was written, too.
+  double plan_seconds = 0, write_seconds = 0, publish_seconds = 0;
+
+  /// Of a manager's save: the buffers and copies of host sources that this process held.
+  std::size_t memory_bytes = 0;
+
   /// Of a reshard that was interrupted: whole shard files of this process that this one went on
   /// from.
   std::int64_t kept_files = 0;

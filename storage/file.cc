@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -13,6 +14,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <limits>
 #include <optional>
 #include <string>
 #include <system_error>
@@ -386,6 +388,12 @@ class PosixFileSystem final : public FileSystem {
     if (std::remove(path.c_str()) != 0 && errno != ENOENT) throw_system(errno, "remove", path);
   }
 
+  std::uint64_t free_bytes(const std::filesystem::path& directory) override {
+    struct statvfs status {};
+    if (::statvfs(directory.c_str(), &status) != 0) return FileSystem::free_bytes(directory);
+    return std::uint64_t{status.f_bavail} * status.f_frsize;
+  }
+
   std::vector<std::string> list(const std::filesystem::path& path) override {
     DIR* const directory = ::opendir(path.c_str());
     if (directory == nullptr) throw_system(errno, "list", path);
@@ -467,6 +475,10 @@ std::unique_ptr<Directory> FileSystem::open_directory(const std::filesystem::pat
 
 void FileSystem::exchange(const std::filesystem::path& a, const std::filesystem::path& b) {
   throw_system(EXDEV, "exchange", a, "with " + b.string());
+}
+
+std::uint64_t FileSystem::free_bytes(const std::filesystem::path& /*directory*/) {
+  return std::numeric_limits<std::uint64_t>::max();
 }
 
 void FileSystem::link(const std::filesystem::path& from, const std::filesystem::path& to) {

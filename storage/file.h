@@ -121,6 +121,10 @@ class FileSystem {
   /// already_exists if the directory is not empty.
   virtual void remove(const std::filesystem::path& path) = 0;
 
+  /// The room that is left for files in this directory; the largest number if it is not known, as
+  /// by default.
+  virtual std::uint64_t free_bytes(const std::filesystem::path& directory);
+
   /// Names in a directory, sorted. Throws not_found.
   virtual std::vector<std::string> list(const std::filesystem::path& path) = 0;
 };

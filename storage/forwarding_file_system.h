@@ -86,6 +86,9 @@ class ForwardingFileSystem : public FileSystem {
     real_->link(from, to);
   }
   void remove(const std::filesystem::path& path) override { real_->remove(path); }
+  std::uint64_t free_bytes(const std::filesystem::path& directory) override {
+    return real_->free_bytes(directory);
+  }
   std::vector<std::string> list(const std::filesystem::path& path) override {
     return real_->list(path);
   }

@@ -477,3 +477,12 @@ def test_nothing_is_built_on_a_step_that_was_found_damaged(tmp_path):
         assert found.step == 1
         assert m.save(3, {"frozen": frozen + 1}).unchanged_bytes == 0
         assert m.save(4, {"frozen": frozen + 1}).unchanged_bytes == frozen.nbytes
+
+
+def test_what_a_save_did_is_kept_beside_its_step(tmp_path):
+    import json
+
+    with sw.CheckpointManager(tmp_path, write_stats=True) as m:
+        stats = m.save(7, {"w": np.zeros(1000)})
+    told = json.loads((tmp_path / "step-00000007.json").read_text())
+    assert told["logical_bytes"] == stats.logical_bytes == 8000 and told["directory"] == "step-00000007"

@@ -3,11 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <csignal>
 #include <filesystem>
 #include <limits>
 #include <map>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <random>
 #include <set>
@@ -19,10 +21,12 @@
 #include "shardwise/checkpoint/manager.h"
 #include "shardwise/checkpoint/reader.h"
 #include "shardwise/shard/error.h"
+#include "shardwise/storage/forwarding_file_system.h"
 #include "testing/errors.h"
 #include "testing/fake_clock.h"
 #include "testing/faulty_file_system.h"
 #include "testing/flip.h"
+#include "testing/hand_made_checkpoint.h"
 #include "testing/host_tensor.h"
 #include "testing/temp_dir.h"
 
@@ -440,6 +444,57 @@ TEST_F(SavePolicies, ASaveThatComesTooEarlyIsSkippedIfAsked) {
   EXPECT_FALSE(first.wait().skipped);
   EXPECT_FALSE(manager.save_async(3, {tensor_.source()}).wait().skipped);
   EXPECT_THAT(steps(manager), ElementsAre(1, 3));
+}
+
+// Beside each step that is there, by names that its SaveStats have.
+TEST_F(SavePolicies, WhatASaveDidIsKeptBesideItsStep) {
+  CheckpointManager manager(dir_.path(), {.keep_last = 2, .write_stats = true});
+  const auto stats_files = [&] {
+    std::vector<std::string> names;
+    for (const auto& entry : fs::directory_iterator(dir_.path())) {
+      if (entry.is_regular_file()) names.push_back(entry.path().filename().string());
+    }
+    std::sort(names.begin(), names.end());
+    return names;
+  };
+  save(manager, 1);
+  save(manager, 2);
+  const SaveStats stats = save(manager, 3);
+  EXPECT_THAT(stats_files(), ElementsAre("step-00000002.json", "step-00000003.json"));
+  const auto json = nlohmann::json::parse(file_text(dir_ / "step-00000003.json"));
+  EXPECT_EQ(json["directory"], "step-00000003");
+  EXPECT_EQ(json["logical_bytes"], stats.logical_bytes);
+  EXPECT_EQ(json["file_bytes"], stats.file_bytes);
+  EXPECT_EQ(json["chunks"], stats.chunks);
+  EXPECT_GT(json["memory_bytes"], 0);
+  const double parts = json["plan_seconds"].get<double>() + json["write_seconds"].get<double>() +
+                       json["publish_seconds"].get<double>();
+  EXPECT_NEAR(parts, json["total_seconds"].get<double>(), 1e-6);
+  EXPECT_EQ(json["cleanup_error"], "");
+  manager.remove(2);
+  save(manager, 4);
+  EXPECT_THAT(stats_files(), ElementsAre("step-00000003.json", "step-00000004.json"));
+}
+
+// Nothing is written of a save that there is no room for.
+TEST_F(SavePolicies, RoomIsLookedForBeforeTheFirstByte) {
+  class Full final : public ForwardingFileSystem {
+   public:
+    std::uint64_t free_bytes(const fs::path&) override { return 1000; }
+    std::unique_ptr<File> create(const fs::path& path, Caching caching) override {
+      if (path.filename().string().starts_with("shards-")) ADD_FAILURE() << path;
+      return ForwardingFileSystem::create(path, caching);
+    }
+  };
+  const TempDir root;
+  for (const Codec codec : {Codec::none, Codec::zstd}) {
+    CheckpointManager manager(root.path(), {.file_system = std::make_shared<Full>()});
+    EXPECT_THAT(
+        message_of(ErrorCode::io, [&] { manager.save(1, {tensor_.source()}, {.codec = codec}); }),
+        testing::AllOf(HasSubstr("save step 1: write shard files in "),
+                       HasSubstr("found 1000 bytes free, needed are at least 4000")));
+    EXPECT_THAT(fs::directory_iterator(root.path()), testing::Eq(fs::directory_iterator()));
+  }
 }
 
 }  // namespace

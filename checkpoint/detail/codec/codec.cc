@@ -216,6 +216,10 @@ CodecChoice choose_codec(Codec wanted, std::span<const std::byte> sample,
       !smaller(std::min(huffman, matches), sample.size(), kLeastGain)) {
     choice.codec = StoredCodec::none;
   }
+  if (choice.codec == StoredCodec::zstd && !sample.empty()) {
+    choice.stored_part =
+        static_cast<double>(std::min(huffman, matches)) / static_cast<double>(sample.size());
+  }
   return choice;
 }
 

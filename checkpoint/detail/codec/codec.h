@@ -23,6 +23,7 @@ enum class Effort {
 struct CodecChoice {
   StoredCodec codec = StoredCodec::none;
   Effort effort = Effort::huffman_only;
+  double stored_part = 1;  ///< of the sample's bytes
 };
 
 /// Tries both efforts on the sample (some whole elements, up to a few 100 KiB): Huffman coding

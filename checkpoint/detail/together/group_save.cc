@@ -26,6 +26,7 @@
 #include "shardwise/checkpoint/detail/write/commit.h"
 #include "shardwise/checkpoint/detail/write/part.h"
 #include "shardwise/checkpoint/detail/write/written_file.h"
+#include "shardwise/runtime/stopwatch.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise::detail {
@@ -82,6 +83,8 @@ class GroupSave {
   SaveStats run(std::vector<TensorSource> sources) {
     SaveStats stats =
         group_.rank() == 0 ? coordinate(std::move(sources)) : take_part(std::move(sources));
+    stats.plan_seconds = plan_seconds_;
+    stats.write_seconds = write_seconds_;
     if (context_.earlier != nullptr && !stats.skipped) {
       *context_.earlier = {stats.directory, std::move(files_)};
     }
@@ -266,6 +269,7 @@ class GroupSave {
   }
 
   SavePlan plan_part(std::vector<TensorSource> sources) {
+    const Stopwatch watch;
     const std::int64_t all = options_.writers * (group_.size() / options_.processes_per_file);
     const WriterMap writers = writers_for(sources, all, context_.devices);
     if (neighbours_.is_writer()) {
@@ -275,13 +279,16 @@ class GroupSave {
     SavePlan plan = plan_save(std::move(sources), options_.codec, context_.executor, writers,
                               writers_of(group_.rank(), options_));
     std::replace(plan.efforts.begin(), plan.efforts.end(), Effort::huffman_only, context_.huffman);
+    plan_seconds_ = watch.seconds();
     return plan;
   }
 
   // What this process writes of the shard files; another one may write them for it.
   std::vector<WrittenShardFile> write(const AttemptDirectory& directory, const SavePlan& plan) {
+    const Stopwatch watch;
     if (!neighbours_.is_writer()) {
       neighbours_.serve(plan.sources);
+      write_seconds_ = watch.seconds();
       return {};
     }
     const PartTools tools{context_.file_system, context_.executor, context_.pool};
@@ -293,6 +300,7 @@ class GroupSave {
         context_.earlier == nullptr ? FindEarlier() : [this] { return earlier(); });
     neighbours_.finish();
     for (const WrittenShardFile& file : written) files_.push_back(file.entry);
+    write_seconds_ = watch.seconds();
     return written;
   }
 
@@ -498,6 +506,7 @@ class GroupSave {
   Neighbours neighbours_;
   AttemptNotice notice_;
   std::vector<FileEntry> files_;  // that this process has written
+  double plan_seconds_ = 0, write_seconds_ = 0;
 };
 
 }  // namespace

@@ -1,6 +1,9 @@
 #include "shardwise/checkpoint/detail/write/part.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <optional>
 #include <span>
 #include <string>
@@ -11,6 +14,7 @@
 #include "shardwise/checkpoint/detail/format/manifest_check.h"
 #include "shardwise/checkpoint/detail/root/root.h"
 #include "shardwise/checkpoint/detail/write/written_file.h"
+#include "shardwise/shard/error.h"
 
 namespace shardwise::detail {
 namespace {
@@ -26,6 +30,8 @@ class ShardFiles {
     const std::vector<ChunkLayout> layouts =
         ChunkLayout::of_files(plan.tensors, std::ssize(plan.files));
     if (directory_.is_reused && !directory_.is_shared) remove_all_but(plan.files);
+    const bool may_be_unchanged = has_chunks_to_compare(plan);
+    if (!may_be_unchanged || earlier().directory.empty()) check_room(plan);
     std::vector<WrittenShardFile> written;
     for (std::size_t f = 0; f < plan.files.size(); ++f) {
       if (directory_.is_resumed) {
@@ -37,7 +43,11 @@ class ShardFiles {
       }
       const std::unique_ptr<File> file = make_file(plan.files[f].name);
       make_pool(layouts[f]);
-      const auto unchanged = find_unchanged(plan, f, layouts[f]);
+      std::unique_ptr<UnchangedChunks> unchanged;
+      if (may_be_unchanged) {
+        unchanged = UnchangedChunks::open(tools_.file_system, earlier(), directory_.path, plan, f,
+                                          layouts[f]);
+      }
       written.push_back(write_shard_file(plan, f, layouts[f], unchanged.get(), *file, *tools_.pool,
                                          progress_of(plan)));
       done_bytes_ += layouts[f].logical_bytes();
@@ -48,6 +58,18 @@ class ShardFiles {
   }
 
  private:
+  // Before the first byte, if all of it needs room that is not there. Not if files of a spare or of
+  // an earlier attempt are there to be written in, or a step before that may have some of it.
+  void check_room(const SavePlan& plan) {
+    if (plan.files.empty() || directory_.is_reused || directory_.is_resumed) return;
+    const std::uint64_t free = tools_.file_system.free_bytes(directory_.path);
+    if (plan.least_bytes <= free) return;
+    throw Error(ErrorCode::io,
+                fmt::format("write shard files in {}: found {} bytes free, needed are at least {}",
+                            directory_.path.string(), free, plan.least_bytes),
+                ENOSPC);
+  }
+
   // What a spare held and this checkpoint does not goes first: its room may be needed.
   void remove_all_but(std::span<const FileEntry> wanted) {
     std::unordered_set<std::string_view> names;
@@ -69,17 +91,20 @@ class ShardFiles {
     return tools_.file_system.create(path, Caching::direct);
   }
 
-  // An attempt that is gone on with has no linked files.
-  std::unique_ptr<UnchangedChunks> find_unchanged(const SavePlan& plan, std::size_t file,
-                                                  const ChunkLayout& layout) {
-    if (!find_earlier_ || directory_.is_resumed) return nullptr;
-    const auto is_chunked = [&](const FilePiece& piece) {
-      return plan.tensors[piece.id.tensor].pieces[piece.id.piece].layout == Layout::chunked;
-    };
-    if (std::ranges::none_of(layout.pieces(), is_chunked)) return nullptr;
+  // An attempt that is gone on with has no linked files, and small pieces are always written.
+  bool has_chunks_to_compare(const SavePlan& plan) const {
+    if (!find_earlier_ || directory_.is_resumed) return false;
+    for (const TensorEntry& tensor : plan.tensors) {
+      for (const PieceEntry& piece : tensor.pieces) {
+        if (piece.layout == Layout::chunked) return true;
+      }
+    }
+    return false;
+  }
+
+  const EarlierStep& earlier() {
     if (!earlier_) earlier_ = find_earlier_();
-    return UnchangedChunks::open(tools_.file_system, *earlier_, directory_.path, plan, file,
-                                 layout);
+    return *earlier_;
   }
 
   void make_pool(const ChunkLayout& layout) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <numeric>
 #include <utility>
@@ -161,7 +162,9 @@ std::string boxes_problem(const TensorSource& source) {
 }
 
 // Of a tensor's pieces in each file.
-void choose_codecs(SavePlan& plan, std::size_t number, Codec codec) {
+// Gives how many bytes they take at least.
+std::size_t choose_codecs(SavePlan& plan, std::size_t number, Codec codec) {
+  std::size_t least = 0;
   TensorEntry& tensor = plan.tensors[number];
   PieceList& pieces = tensor.pieces;
   for (std::size_t first = 0, end = 0; first < pieces.size(); first = end) {
@@ -169,13 +172,20 @@ void choose_codecs(SavePlan& plan, std::size_t number, Codec codec) {
     while (end < pieces.size() && pieces.file(end) == file) ++end;
     const CodecChoice choice = choose_by_samples(plan.sources[number], tensor, first, end, codec);
     plan.efforts[static_cast<std::size_t>(file) * plan.tensors.size() + number] = choice.effort;
+    const double part = choice.codec == StoredCodec::none ? 1 : choice.stored_part / 2;
     for (std::size_t p = first; p < end; ++p) {
       PieceEntry piece = pieces[p];
-      if (piece.layout != Layout::chunked) continue;
+      const std::size_t bytes = num_bytes(piece.box.shape(), size_bytes(tensor.dtype));
+      if (piece.layout != Layout::chunked) {
+        least += bytes;
+        continue;
+      }
+      least += static_cast<std::size_t>(part * static_cast<double>(bytes));
       piece.codec = choice.codec;
       pieces.set(p, piece);
     }
   }
+  return least;
 }
 
 }  // namespace
@@ -246,11 +256,14 @@ SavePlan plan_save(std::vector<TensorSource> sources, Codec codec, const Executo
   add_pieces(plan, mine);
 
   plan.efforts.resize(plan.files.size() * plan.tensors.size());
+  plan.least_bytes = plan.logical_bytes;
   if (codec == Codec::none) return plan;
+  std::atomic<std::size_t> least = 0;
   // By lanes: a source may wait for a disk or for another process.
   run_lanes({.jobs = plan.tensors.size(),
              .lanes = static_cast<std::size_t>(executor.threads()),
-             .run = [&](std::size_t t, std::size_t) { choose_codecs(plan, t, codec); }});
+             .run = [&](std::size_t t, std::size_t) { least += choose_codecs(plan, t, codec); }});
+  plan.least_bytes = least;
   return plan;
 }
 

@@ -47,6 +47,10 @@ struct SavePlan {
   std::int64_t chunks = 0;            ///< of these files
   std::size_t logical_bytes = 0;      ///< of these files
 
+  /// What they take on the disk if all is written and none of it shrinks better than twice as well
+  /// as its samples.
+  std::size_t least_bytes = 0;
+
   Effort effort(std::int64_t file, std::size_t tensor) const {
     return efforts[static_cast<std::size_t>(file) * tensors.size() + tensor];
   }

@@ -1,0 +1,73 @@
+#include "shardwise/checkpoint/detail/root/stats_file.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "shardwise/checkpoint/detail/format/step_name.h"
+#include "shardwise/storage/utf8.h"
+
+namespace shardwise::detail {
+namespace {
+
+constexpr std::string_view kSuffix = ".json";
+
+double per_second(std::size_t bytes, double seconds) {
+  return seconds > 0 ? static_cast<double>(bytes) / seconds / 1e9 : 0;
+}
+
+}  // namespace
+
+std::string print_stats(const SaveStats& stats) {
+  const std::string directory = stats.directory.filename().string();
+  const std::size_t written = stats.logical_bytes - stats.unchanged_bytes;
+  std::string text = "{\"directory\":";
+  append_json(text, directory);
+  text += ",\n";
+  const auto add = [&](std::string_view name, auto value) {
+    text += fmt::format("\"{}\":{},\n", name, value);
+  };
+  add("logical_bytes", stats.logical_bytes);
+  add("unchanged_bytes", stats.unchanged_bytes);
+  add("stored_bytes", stats.stored_bytes);
+  add("file_bytes", stats.file_bytes);
+  add("chunks", stats.chunks);
+  add("memory_bytes", stats.memory_bytes);
+  add("blocked_seconds", stats.blocked_seconds);
+  add("plan_seconds", stats.plan_seconds);
+  add("write_seconds", stats.write_seconds);
+  add("publish_seconds", stats.publish_seconds);
+  add("total_seconds", stats.total_seconds);
+  add("write_gb_per_second", per_second(written, stats.write_seconds));
+  add("total_gb_per_second", per_second(stats.logical_bytes, stats.total_seconds));
+  text += "\"cleanup_error\":";
+  append_json(text, stats.cleanup_error);
+  return text + "}\n";
+}
+
+void write_stats(FileSystem& file_system, const SaveStats& stats) {
+  const std::filesystem::path path =
+      stats.directory.parent_path() / (stats.directory.filename().string() + std::string(kSuffix));
+  const std::string text = print_stats(stats);
+  const auto bytes = std::as_bytes(std::span(text));
+  const std::unique_ptr<File> file = file_system.create(path, Caching::cached);
+  file->write_at(0, bytes.data(), bytes.size());
+  file->close();
+}
+
+void remove_stale_stats(FileSystem& file_system, const std::filesystem::path& root) {
+  const std::vector<std::string> names = file_system.list(root);
+  for (const std::string& name : names) {
+    if (!name.ends_with(kSuffix)) continue;
+    const std::string step = name.substr(0, name.size() - kSuffix.size());
+    if (!parse_step_name(step) || std::ranges::binary_search(names, step)) continue;
+    file_system.remove(root / name);
+  }
+}
+
+}  // namespace shardwise::detail

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "shardwise/checkpoint/save.h"
+#include "shardwise/storage/file.h"
+
+// What a save did, as a file beside its step: step-00000100.json. Nobody reads it but people and
+// their tools, so it is not synced, and may be removed.
+namespace shardwise::detail {
+
+/// One JSON object with a member for each of SaveStats, of this save of a step, and its speed.
+std::string print_stats(const SaveStats& stats);
+
+/// Writes the file of a committed save. Throws io.
+void write_stats(FileSystem& file_system, const SaveStats& stats);
+
+/// Removes those of steps that are gone. Throws io.
+void remove_stale_stats(FileSystem& file_system, const std::filesystem::path& root);
+
+}  // namespace shardwise::detail
