@@ -106,7 +106,7 @@ std::string foreign_file(const fs::path& path) {
         "an array of numpy's",
         fmt::format("import numpy; shardwise.save(\"NAME\", {{\"w\": numpy.load(\"{}\")}})", name));
   }
-  if (first.starts_with("\x89HDF")) return "HDF5, which h5py reads and `h5ls -r` lists";
+  if (first.starts_with("\x89HDF")) return with_import("HDF5", path);
   if (first.starts_with("GGUF")) return "GGUF, which nothing here reads";
   return {};
 }

@@ -12,7 +12,7 @@
 #include "shardwise/checkpoint/reader.h"
 #include "shardwise/convert/diff.h"
 #include "shardwise/convert/elements.h"
-#include "shardwise/convert/safetensors.h"
+#include "shardwise/convert/model.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/shard/text.h"
 #include "work.h"
@@ -24,7 +24,7 @@ namespace {
 using Place = std::pair<std::string, bool>;
 
 std::unique_ptr<BoxReader> open_place(const Place& place, const ReadOptions& options) {
-  if (place.second) return std::make_unique<SafetensorsReader>(place.first);
+  if (place.second) return std::make_unique<ModelReader>(place.first);
   return std::make_unique<CheckpointReader>(place.first, options);
 }
 

@@ -7,7 +7,7 @@
 #include "parts.h"
 #include "shardwise/checkpoint/attempt.h"
 #include "shardwise/checkpoint/reshard.h"
-#include "shardwise/convert/safetensors.h"
+#include "shardwise/convert/model.h"
 #include "work.h"
 
 namespace shardwise::python {
@@ -43,7 +43,7 @@ std::string import_safetensors(const std::string& source, const std::string& tar
       .codec = parse_codec(codec), .memory_budget_bytes = memory, .progress = work.progress()};
   const Existing if_existing = parse_existing(existing);
   return work.run([&] {
-    const auto weights = std::make_shared<const SafetensorsReader>(source);
+    const auto weights = std::make_shared<const ModelReader>(source);
     std::shared_ptr<const BoxReader> reader = weights;
     if (!edits.empty()) {
       reader = std::make_shared<const EditedTensors>(weights, edits, "import " + source);
@@ -70,7 +70,7 @@ std::vector<std::string> write_safetensors(const std::string& source, const std:
                         .memory_budget_bytes = memory};
   options.progress = work.progress();
   const ExportStats stats = work.run([&] {
-    return export_safetensors(std::filesystem::path(source), std::filesystem::path(target),
+    return export_model(std::filesystem::path(source), std::filesystem::path(target),
                               options);
   });
   std::vector<std::string> files;

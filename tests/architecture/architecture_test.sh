@@ -31,7 +31,7 @@ allowed_loader="shard storage runtime loader"
 allowed_checkpoint="shard storage runtime checkpoint"
 allowed_convert="shard storage runtime checkpoint convert"
 # These are shared all the same: HDF5's one lock, whose header names <hdf5.h>, so it cannot be public; open files; and copies past the cache.
-shared_detail="checkpoint:storage/detail/hdf5.h loader:storage/detail/hdf5.h \
+shared_detail="checkpoint:storage/detail/hdf5.h loader:storage/detail/hdf5.h convert:storage/detail/hdf5.h \
 checkpoint:storage/detail/open_files.h convert:storage/detail/open_files.h checkpoint:storage/detail/stream_copy.h"
 while read -r file used; do
   own=${file%%/*} allowed=allowed_${file%%/*}
@@ -161,7 +161,7 @@ done <<< "$(grep -nE '"([a-z]+(_[a-z0-9]+)+|[A-Z][a-z]+([A-Z][a-z]+)+|[A-Za-z]+(
 # beside it, in the files of the list; lease.cc looks at /proc.
 changes='(remove|remove_all|rename|copy|copy_file|create_director[a-z]*|create_[a-z]*link|resize_file|permissions|directory_iterator|recursive_directory_iterator)\('
 looks='(canonical|weakly_canonical|exists|is_[a-z_]*|status|symlink_status|file_size|last_write_time|equivalent|read_symlink|space)\('
-may_look='/(pin|stored_checkpoint|reshard|new_target|safetensors_model)\.cc|/directory_state\.h'
+may_look='/(pin|stored_checkpoint|reshard|new_target|model_source|safetensors_model)\.cc|/directory_state\.h'
 for file in $(sources checkpoint convert); do
   ! grep -nE "(fs|std::filesystem)::$changes|[^a-z]o?i?fstream\b|::(fopen|opendir|unlink|mkdir)\(" "$file" ||
     breach "$file does something to files beside FileSystem"

@@ -7,7 +7,8 @@ from diff_test import weights
 
 
 class Foreign(Cli):
-    COMMANDS = (("ls",), ("inspect",), ("verify",), ("du",))
+    COMMANDS = (("verify",), ("du",))
+    LOOKS = (("ls",), ("inspect",), ("stats",))  # these take other formats, too
 
     def folder(self, name, *files):
         path = self.dir / name
@@ -16,8 +17,8 @@ class Foreign(Cli):
             (path / file).write_bytes(b"")
         return path
 
-    def named(self, path, *said):
-        for command in self.COMMANDS:
+    def named(self, path, *said, is_taken=False):
+        for command in self.COMMANDS + (() if is_taken else self.LOOKS):
             self.fails(3, said, *command, path)
         self.fails(3, said, "reshard", path, self.dir / "out", "--mesh", "1")
         self.fails(3, said, "export", path, self.dir / "out.safetensors")
@@ -34,7 +35,8 @@ class Foreign(Cli):
                 ("orbax", ["_CHECKPOINT_METADATA"], "shardwise.import_orbax(\"{}\", \"NAME\")"),
                 ("item", ["_METADATA"], "shardwise.import_orbax(\"{}\", \"NAME\")")):
             path = self.folder(name, *files)
-            self.named(path, f"{path} holds no committed checkpoint; it seems to be ", needed.format(path))
+            self.named(path, f"{path} holds no committed checkpoint; it seems to be ", needed.format(path),
+                       is_taken=name in ("st", "gpt2"))
 
     def test_folders_of_checkpoints_of_others(self):
         step = self.folder("runs/7", "_CHECKPOINT_METADATA")
@@ -48,19 +50,21 @@ class Foreign(Cli):
             path = self.dir / name
             path.write_bytes(content)
             self.named(path, f"{name} is not a directory, needed is a checkpoint", "safetensors",
-                       f"`shardwise import {path} ROOT --step 0` makes a checkpoint of it")
+                       f"`shardwise import {path} ROOT --step 0` makes a checkpoint of it", is_taken=True)
         for name, content, said in (("a.npz", b"PK\3\4", "shardwise.save(\"NAME\", dict(numpy.load(\"{}\")))"),
                                     ("a.pt", b"PK\3\4", "torch.load(\"{}\""),
                                     ("a.npy", b"\x93NUMPY\1\0", "numpy.load(\"{}\")"),
-                                    ("a.h5", b"\x89HDF\r\n\x1a\n", "it seems to be HDF5, which h5py reads"),
                                     ("a.gguf", b"GGUF\3\0\0\0", "it seems to be GGUF")):
             path = self.dir / name
             path.write_bytes(content)
             self.named(path, "is not a directory", said.format(path))
+        path = self.dir / "a.h5"
+        path.write_bytes(b"\x89HDF\r\n\x1a\n")
+        self.named(path, "it seems to be HDF5: `shardwise import", is_taken=True)
 
     def test_what_is_named_can_be_typed(self):
         path = weights(self.dir / "m.safetensors", w=[1, 2])
-        said = run("inspect", path).stderr.split("`")[1].replace("ROOT", str(self.dir / "root"))
+        said = run("verify", path).stderr.split("`")[1].replace("ROOT", str(self.dir / "root"))
         self.ok(*said.split()[1:])
         self.ok("inspect", self.dir / "root")
 

@@ -5,7 +5,7 @@
 #include "commands/commands.h"
 #include "output.h"
 #include "parse.h"
-#include "shardwise/convert/safetensors.h"
+#include "shardwise/convert/model.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise::tools {
@@ -21,7 +21,7 @@ ExportStats write_safetensors(const ExportOptions& options, const std::filesyste
   work.progress = line.function();
   work.edits = parse_edits("export", options.edits);
   try {
-    return export_safetensors(source, options.target, work);
+    return export_model(source, options.target, work);
   } catch (const Error& error) {
     // The edits do not fit the tensors.
     if (error.code() == ErrorCode::invalid_argument) throw BadUsage(error.what());

@@ -14,7 +14,7 @@
 #include "shardwise/convert/detail/safetensors_dtypes.h"
 #include "shardwise/convert/detail/safetensors_header.h"
 #include "shardwise/convert/detail/safetensors_index.h"
-#include "shardwise/convert/safetensors.h"
+#include "shardwise/convert/model.h"
 #include "shardwise/runtime/stopwatch.h"
 #include "shardwise/shard/box.h"
 #include "shardwise/shard/error.h"
@@ -230,13 +230,13 @@ ExportStats write_files(const BoxReader& original, const fs::path& target,
 
 }  // namespace
 
-ExportStats export_safetensors(const BoxReader& source, const fs::path& target,
-                               const ExportOptions& options) {
+ExportStats export_model(const BoxReader& source, const fs::path& target,
+                         const ExportOptions& options) {
   return write_files(source, target, options, metadata_of(options, target));
 }
 
-ExportStats export_safetensors(const fs::path& source, const fs::path& target,
-                               const ExportOptions& options) {
+ExportStats export_model(const fs::path& source, const fs::path& target,
+                         const ExportOptions& options) {
   ReadOptions read;
   read.memory_budget_bytes = options.memory_budget_bytes / 2;
   read.threads = options.threads;

@@ -5,6 +5,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "shardwise/checkpoint/box_reader.h"
@@ -16,35 +17,47 @@ namespace shardwise {
 
 class FileSystem;
 
-/// The tensors of a safetensors file, or of a model's many (docs/safetensors.md). Boxes are read
-/// straight from the files; no more than 1 MiB a call is held in memory.
+/// The format of what is at a path, as ModelReader::format() calls it; empty if it is none of those,
+/// and for what cannot be read. Looks at the first bytes of a file, or the names in a folder.
+std::string_view model_format(const std::filesystem::path& path,
+                              std::shared_ptr<FileSystem> file_system = nullptr);
+
+/// The tensors of a file of another format: safetensors, HDF5 (docs/formats.md). What is there says
+/// which format it is, not its name. Boxes are read from the file; memory is bounded.
 ///
-///   const SafetensorsReader weights("model.safetensors");
+///   const ModelReader weights("model.safetensors");
 ///   reshard_checkpoint(weights, {"checkpoints", 2}, Mesh::parse("model=2"),
 ///                      SpecRules::parse("w=-,model; *=-"));
 ///
 /// Thread-safe.
-class SafetensorsReader final : public BoxReader {
+class ModelReader final : public BoxReader {
  public:
-  /// `source` is a .safetensors file, an .index.json that says which file has which tensor, or a
-  /// folder with one of the two; links are followed. Reads and checks all headers, no data. Throws
-  /// not_found; corrupt naming file and tensor; unsupported for other formats, and for dtypes that
-  /// this build has not. A null file_system is the real one.
-  explicit SafetensorsReader(const std::filesystem::path& source,
-                             std::shared_ptr<FileSystem> file_system = nullptr);
-  ~SafetensorsReader() override;
-  SafetensorsReader(SafetensorsReader&&) noexcept;
-  SafetensorsReader& operator=(SafetensorsReader&&) noexcept;
+  /// `source` is a file, an .index.json of safetensors that says which file has which tensor, or a
+  /// folder with one of safetensors or such an index; links are followed. Reads and checks what
+  /// describes the tensors, no data. Throws not_found; corrupt naming file and tensor; unsupported
+  /// for other formats, and for dtypes of safetensors that this build has not. A null file_system
+  /// is the real one; HDF5's library opens its file itself.
+  explicit ModelReader(const std::filesystem::path& source,
+                       std::shared_ptr<FileSystem> file_system = nullptr);
+  ~ModelReader() override;
+  ModelReader(ModelReader&&) noexcept;
+  ModelReader& operator=(ModelReader&&) noexcept;
 
   /// Sorted by name.
   std::span<const TensorInfo> tensors() const override;
 
-  /// Throws corrupt if the file is not as long as it was, io, invalid_argument if the box
-  /// leaves the tensor or out is not exactly its size.
+  /// Throws corrupt if the file is not as it was, io, invalid_argument if the box leaves the tensor
+  /// or out is not exactly its size.
   void read(std::size_t tensor, const Box& box, std::span<std::byte> out) const override;
 
-  /// All `__metadata__`, as a JSON object of strings; "{}" if there is none. If files of a
-  /// model say different things for a key, those of later files are under "FILE: KEY".
+  /// "safetensors", "HDF5".
+  std::string_view format() const;
+
+  /// What the file holds that is no tensor here, and why: "names: strings".
+  std::span<const std::string> left_out() const;
+
+  /// All `__metadata__` of safetensors, as a JSON object of strings; "{}" if there is none. If
+  /// files of a model say different things for a key, those of later files are under "FILE: KEY".
   const std::string& metadata() const;
 
   /// What a checkpoint keeps of the metadata as its user_json: that of the checkpoint which was
@@ -94,18 +107,17 @@ struct ExportStats {
 /// that holds nothing but such files, gives way. With Existing::skip and anything under that name
 /// nothing is written, so the statistics are empty.
 ///
-///   export_safetensors(CheckpointReader("checkpoints/step-00000001"), "w.safetensors");
+///   export_model(CheckpointReader("checkpoints/step-00000001"), "w.safetensors");
 ///
 /// Throws already_exists; not_found if the folder above the target is not there; unsupported,
 /// before anything is written, naming all tensors whose dtype safetensors has not;
 /// invalid_argument; io; and what the source throws.
-ExportStats export_safetensors(const BoxReader& source, const std::filesystem::path& target,
-                               const ExportOptions& options = {});
+ExportStats export_model(const BoxReader& source, const std::filesystem::path& target,
+                         const ExportOptions& options = {});
 
 /// The same for the checkpoint at `source`, with its user_json. Its objects_json and how tensors
 /// were cut are left out: safetensors has no place for them.
-ExportStats export_safetensors(const std::filesystem::path& source,
-                               const std::filesystem::path& target,
-                               const ExportOptions& options = {});
+ExportStats export_model(const std::filesystem::path& source, const std::filesystem::path& target,
+                         const ExportOptions& options = {});
 
 }  // namespace shardwise
