@@ -15,6 +15,7 @@ namespace shardwise {
 static_assert(std::endian::native == std::endian::little, "elements are read as they are");
 
 struct ModelReader::Impl {
+  std::shared_ptr<FileSystem> file_system;  // its open files may need it
   detail::ModelSource source;
   std::string metadata, user_json;
 };
@@ -35,7 +36,8 @@ ModelReader::ModelReader(const std::filesystem::path& source,
   detail::ModelSource opened = detail::open_model(source, file_system);
   std::string metadata = detail::to_json(opened.metadata);
   std::string user_json = detail::user_json_of(opened.metadata);
-  impl_.reset(new Impl{std::move(opened), std::move(metadata), std::move(user_json)});
+  impl_.reset(new Impl{std::move(file_system), std::move(opened), std::move(metadata),
+                       std::move(user_json)});
 }
 
 ModelReader::~ModelReader() = default;

@@ -17,13 +17,14 @@ namespace shardwise {
 
 class FileSystem;
 
-/// The format of what is at a path, as ModelReader::format() calls it; empty if it is none of those,
-/// and for what cannot be read. Looks at the first bytes of a file, or the names in a folder.
+/// The format of what is at a path, as ModelReader::format() calls it; empty if it is none of
+/// those, and for what cannot be read. Looks at the first bytes of a file, or the names in a
+/// folder.
 std::string_view model_format(const std::filesystem::path& path,
                               std::shared_ptr<FileSystem> file_system = nullptr);
 
-/// The tensors of a file of another format: safetensors, HDF5 (docs/formats.md). What is there says
-/// which format it is, not its name. Boxes are read from the file; memory is bounded.
+/// The tensors of a file of another format: safetensors, HDF5, npz (docs/formats.md). What is there
+/// says which format it is, not its name. Boxes are read from the file; memory is bounded.
 ///
 ///   const ModelReader weights("model.safetensors");
 ///   reshard_checkpoint(weights, {"checkpoints", 2}, Mesh::parse("model=2"),
@@ -50,7 +51,7 @@ class ModelReader final : public BoxReader {
   /// or out is not exactly its size.
   void read(std::size_t tensor, const Box& box, std::span<std::byte> out) const override;
 
-  /// "safetensors", "HDF5".
+  /// "safetensors", "HDF5", "npz".
   std::string_view format() const;
 
   /// What the file holds that is no tensor here, and why: "names: strings".

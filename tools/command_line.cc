@@ -134,15 +134,16 @@ void add_reshard(CLI::App& app, Commands& c) {
 }
 
 void add_conversions(CLI::App& app, Commands& c) {
-  CLI::App& imported = add_command(
-      app, "import", "Write the tensors of safetensors or HDF5 as a checkpoint, cut over a mesh",
-      "shardwise import llama/ runs/checkpoints --step 0 --mesh model=4 --spec "
-      "'*norm*=-;*=model,-'",
-      c, c.imported, run_import);
+  CLI::App& imported =
+      add_command(app, "import",
+                  "Write the tensors of safetensors, HDF5 or npz as a checkpoint, cut over a mesh",
+                  "shardwise import llama/ runs/checkpoints --step 0 --mesh model=4 --spec "
+                  "'*norm*=-;*=model,-'",
+                  c, c.imported, run_import);
   imported
       .add_option(
           "source", c.imported.source,
-          "A file of safetensors or HDF5, an .index.json, or a folder with one of safetensors")
+          "A file of safetensors, HDF5 or npz, an .index.json, or a folder with one of safetensors")
       ->check(local_path())
       ->required();
   imported.add_option("root", c.imported.target, "Directory that gets the step")

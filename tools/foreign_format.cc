@@ -9,6 +9,8 @@
 #include <system_error>
 #include <vector>
 
+#include "shardwise/convert/model.h"
+
 namespace shardwise::tools {
 namespace fs = std::filesystem;
 namespace {
@@ -89,11 +91,8 @@ std::string foreign_file(const fs::path& path) {
     return with_import("safetensors", path);
   }
   const std::string name = path.string();
-  if (first.starts_with("PK\3\4") && path.extension() == ".npz") {
-    return with_python("an archive of numpy's",
-                       fmt::format("import numpy; shardwise.save(\"NAME\", "
-                                   "dict(numpy.load(\"{}\")))",
-                                   name));
+  if (first.starts_with("PK\3\4") && (path.extension() == ".npz" || !model_format(path).empty())) {
+    return with_import("an archive of numpy's", path);
   }
   if (first.starts_with("PK\3\4")) {
     return with_python("a zip archive, such as PyTorch's",

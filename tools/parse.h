@@ -57,8 +57,8 @@ std::string suggestion(std::string_view word, const std::vector<std::string>& kn
 /// step below it. Steps that had to be passed over are named on stderr.
 std::filesystem::path resolve_checkpoint(const std::string& path);
 
-/// Whether a path is of another format that import takes: safetensors, HDF5. Files of checkpoints
-/// are not.
+/// Whether a path is of another format that import takes: safetensors, HDF5, npz. Files of
+/// checkpoints are not.
 bool is_model(const std::filesystem::path& path);
 
 /// Opens what is_model() is true of, and says on stderr what of it is left out.

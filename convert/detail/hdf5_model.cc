@@ -326,12 +326,6 @@ ModelSource open_hdf5_model(const fs::path& path, FileSystem& file_system) {
     walk.run();
     datasets = walk.take_found();
     left_out = walk.take_left_out();
-    if (datasets.empty() && !left_out.empty()) {
-      left_out.resize(std::min<std::size_t>(left_out.size(), 10));
-      throw Error(ErrorCode::unsupported,
-                  fmt::format("read {}: it has nothing that is a tensor here: {}", path.string(),
-                              fmt::join(left_out, "; ")));
-    }
     cache_bytes = std::clamp(walk.largest_compressed_chunk(), kLeastCacheBytes, kMostCacheBytes);
   }
   return {kHdf5,

@@ -1,13 +1,17 @@
 #include "shardwise/convert/detail/model_source.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <span>
 #include <system_error>
 
 #include "shardwise/convert/detail/hdf5_model.h"
-#include "shardwise/convert/detail/safetensors_header.h"
-#include "shardwise/convert/detail/safetensors_index.h"
-#include "shardwise/convert/detail/safetensors_model.h"
+#include "shardwise/convert/detail/npz_model.h"
+#include "shardwise/convert/detail/safetensors/safetensors_header.h"
+#include "shardwise/convert/detail/safetensors/safetensors_index.h"
+#include "shardwise/convert/detail/safetensors/safetensors_model.h"
+#include "shardwise/shard/error.h"
 
 namespace shardwise::detail {
 namespace {
@@ -22,11 +26,7 @@ bool is_folder(const fs::path& path) {
 /// At most that many bytes from the file's begin.
 std::string first_bytes(FileSystem& file_system, const fs::path& path, std::uint64_t most) {
   const std::unique_ptr<File> file = open_linked(file_system, path);
-  std::string bytes(static_cast<std::size_t>(std::min(file->size(), most)), '\0');
-  if (!bytes.empty()) {
-    file->read_at(0, std::as_writable_bytes(std::span(bytes)).data(), bytes.size());
-  }
-  return bytes;
+  return text_at(*file, 0, std::min(file->size(), most));
 }
 
 /// A length below 2^56 and the begin of JSON.
@@ -52,6 +52,22 @@ bool is_hdf5(std::string_view first) {
   return false;
 }
 
+/// A zip archive whose first member is an array; PyTorch's are zip archives, too.
+bool is_npz(std::string_view first) {
+  constexpr std::size_t kLocalBytes = 30, kLengthAt = 26;
+  if (!first.starts_with("PK\3\4") || first.size() < kLocalBytes) return false;
+  const auto byte = [first](std::size_t at) { return static_cast<unsigned char>(first[at]); };
+  const std::size_t length = byte(kLengthAt) | static_cast<std::size_t>(byte(kLengthAt + 1)) << 8;
+  return first.substr(kLocalBytes, length).ends_with(".npy");
+}
+
+ModelSource open_recognised(const fs::path& path, const std::shared_ptr<FileSystem>& file_system) {
+  const std::string_view format = recognised_format(*file_system, path);
+  if (format == kHdf5) return open_hdf5_model(path, *file_system);
+  if (format == kNpz) return open_npz(path, file_system);
+  return open_safetensors(path, file_system);
+}
+
 }  // namespace
 
 std::unique_ptr<File> open_linked(FileSystem& file_system, const fs::path& path) {
@@ -60,10 +76,17 @@ std::unique_ptr<File> open_linked(FileSystem& file_system, const fs::path& path)
   return file_system.open(error ? path : real);
 }
 
+std::string text_at(File& file, std::uint64_t offset, std::uint64_t size) {
+  std::string text(static_cast<std::size_t>(size), '\0');
+  if (size > 0) file.read_at(offset, std::as_writable_bytes(std::span(text)).data(), text.size());
+  return text;
+}
+
 std::string_view recognised_format(FileSystem& file_system, const fs::path& path) {
   if (is_folder(path)) return holds_safetensors(file_system.list(path)) ? kSafetensors : "";
   const std::string first = first_bytes(file_system, path, 4096);
   if (is_hdf5(first)) return kHdf5;
+  if (is_npz(first)) return kNpz;
   const std::string name = path.filename().string();
   if (is_safetensors(first) || name.ends_with(kFileSuffix) || name.ends_with(kIndexSuffix)) {
     return kSafetensors;
@@ -72,9 +95,16 @@ std::string_view recognised_format(FileSystem& file_system, const fs::path& path
 }
 
 ModelSource open_model(const fs::path& path, const std::shared_ptr<FileSystem>& file_system) {
-  const std::string_view format = recognised_format(*file_system, path);
-  if (format == kHdf5) return open_hdf5_model(path, *file_system);
-  return open_safetensors(path, file_system);
+  ModelSource source = open_recognised(path, file_system);
+  std::vector<std::string>& left_out = source.left_out;
+  if (source.tensors->tensors().empty() && !left_out.empty()) {
+    constexpr std::size_t kMostShown = 10;
+    left_out.resize(std::min(left_out.size(), kMostShown));
+    throw Error(ErrorCode::unsupported,
+                fmt::format("read {}: it has nothing that is a tensor here: {}", path.string(),
+                            fmt::join(left_out, "; ")));
+  }
+  return source;
 }
 
 }  // namespace shardwise::detail

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -23,7 +24,10 @@ struct ModelSource {
 /// Opens a file for reading. Follows links, as caches of downloads are made of them.
 std::unique_ptr<File> open_linked(FileSystem& file_system, const std::filesystem::path& path);
 
-inline constexpr std::string_view kSafetensors = "safetensors", kHdf5 = "HDF5";
+/// Bytes of a file. Requires that they are few.
+std::string text_at(File& file, std::uint64_t offset, std::uint64_t size);
+
+inline constexpr std::string_view kSafetensors = "safetensors", kHdf5 = "HDF5", kNpz = "npz";
 
 /// One of the above by what is there, or empty. Throws what the file system throws.
 std::string_view recognised_format(FileSystem& file_system, const std::filesystem::path& path);

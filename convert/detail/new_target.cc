@@ -6,7 +6,7 @@
 #include <span>
 #include <system_error>
 
-#include "shardwise/convert/detail/safetensors_index.h"
+#include "shardwise/convert/detail/safetensors/safetensors_index.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise::detail {

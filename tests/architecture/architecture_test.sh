@@ -30,8 +30,10 @@ allowed_runtime="shard runtime"
 allowed_loader="shard storage runtime loader"
 allowed_checkpoint="shard storage runtime checkpoint"
 allowed_convert="shard storage runtime checkpoint convert"
-# These are shared all the same: HDF5's one lock, whose header names <hdf5.h>, so it cannot be public; open files; and copies past the cache.
+# These are shared all the same: HDF5's one lock, whose header names <hdf5.h>, so it cannot be public; open files; numpy's
+# headers; and copies past the cache.
 shared_detail="checkpoint:storage/detail/hdf5.h loader:storage/detail/hdf5.h convert:storage/detail/hdf5.h \
+loader:storage/detail/npy_header.h convert:storage/detail/npy_header.h \
 checkpoint:storage/detail/open_files.h convert:storage/detail/open_files.h checkpoint:storage/detail/stream_copy.h"
 while read -r file used; do
   own=${file%%/*} allowed=allowed_${file%%/*}
@@ -83,7 +85,7 @@ room xxHash '^(xxhash|xxh)' '^(storage/hash|runtime/process/detail/message)\.cc$
 room Highway '^hwy/' '^(storage/detail/stream_copy\.cc|checkpoint/detail/codec/(shuffle|zstd/plane_coder)\.cc|runtime/kernels/detail/((philox_blocks|reduce_floats|tile_f32)\.cc|f32_math-inl\.h))$'
 room libpng '^png' '^loader/detail/image/png_image\.cc$'
 room libjpeg '^(jpeglib|jerror)' '^loader/detail/image/jpeg_image\.cc$'
-room zlib '^zlib' '^loader/'
+room zlib '^zlib' '^(loader/|convert/detail/zip_member\.cc)'
 room fmt '^fmt/' '\.cc$'
 room RapidJSON '^rapidjson/' '^(checkpoint/detail/format/json_document\.(h|cc)|convert/detail/strict_json\.cc|loader/sources/detail/json_value\.cc)$'
 room nlohmann-json '^nlohmann/' '^(tools|examples)/'

@@ -7,8 +7,8 @@
 #include <string_view>
 
 #include "fuzz/require.h"
-#include "shardwise/convert/detail/safetensors_header.h"
-#include "shardwise/convert/detail/safetensors_index.h"
+#include "shardwise/convert/detail/safetensors/safetensors_header.h"
+#include "shardwise/convert/detail/safetensors/safetensors_index.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise {

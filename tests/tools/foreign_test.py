@@ -51,7 +51,7 @@ class Foreign(Cli):
             path.write_bytes(content)
             self.named(path, f"{name} is not a directory, needed is a checkpoint", "safetensors",
                        f"`shardwise import {path} ROOT --step 0` makes a checkpoint of it", is_taken=True)
-        for name, content, said in (("a.npz", b"PK\3\4", "shardwise.save(\"NAME\", dict(numpy.load(\"{}\")))"),
+        for name, content, said in (("a.npz", b"PK\3\4", "an archive of numpy's: `shardwise import {} ROOT --step 0` makes"),
                                     ("a.pt", b"PK\3\4", "torch.load(\"{}\""),
                                     ("a.npy", b"\x93NUMPY\1\0", "numpy.load(\"{}\")"),
                                     ("a.gguf", b"GGUF\3\0\0\0", "it seems to be GGUF")):

@@ -56,6 +56,43 @@ class Formats(Cli):
         self.assertTrue(self.ok_json("diff", path, root)["equal"])
         self.assertEqual({t["name"]: (t["dtype"], t["shape"]) for t in self.ok_json("inspect", root)["tensors"]}, self.TENSORS)
 
+    ARRAYS = {"a/kernel": numpy.arange(60, dtype="f4").reshape(3, 4, 5), "fortran": numpy.asfortranarray(numpy.arange(24).reshape(2, 3, 4)),
+              "big": numpy.arange(5, dtype=">c16") * 1j, "scalar": numpy.float16(1.5), "flags": numpy.array([[True], [False]]),
+              "none": numpy.zeros((0, 3), "u1"), "\u00fc": numpy.arange(3, dtype="i2"), "long": numpy.arange(300000) % 1000}
+
+    def test_npz_is_imported(self):
+        for name, save in (("stored.npz", numpy.savez), ("deflated.npz", numpy.savez_compressed)):
+            path, root = self.dir / name, self.dir / f"root-{name}"
+            save(path, **self.ARRAYS)
+            self.ok("import", path, root, "--step", 1, "--mesh", "a=2", "--spec", "fortran=-,-,a;long=a;*=-")
+            self.assertTrue(self.ok_json("verify", root)["ok"])
+            self.assertTrue(self.ok_json("diff", path, root)["equal"])
+            for key, array in self.ARRAYS.items():
+                self.ok("cat", root, key, "--npy", self.dir / "x.npy")
+                again = numpy.load(self.dir / "x.npy")
+                self.assertEqual((again.dtype, again.shape), (array.dtype.newbyteorder("="), array.shape))
+                numpy.testing.assert_array_equal(again, array)
+                self.ok("cat", path, key, "--npy", self.dir / "y.npy")
+                self.assertEqual((self.dir / "x.npy").read_bytes(), (self.dir / "y.npy").read_bytes())
+            self.assertEqual(self.ok_json("ls", path)["format"], "npz")
+
+    def test_objects_are_never_unpickled(self):
+        path = self.dir / "m.bin"
+
+        class Evil:
+            def __reduce__(self):
+                return (open, (str(self_dir / "made"), "w"))
+        self_dir = self.dir
+        numpy.savez(self.dir / "m.npz", w=numpy.arange(3), o=numpy.array([Evil(), 1], dtype=object), s=numpy.array(["a"]))
+        (self.dir / "m.npz").rename(path)
+        result = run("import", path, self.dir / "root", "--step", 1)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn('left out "o.npy": its elements are no numbers that shardwise has, "s.npy"', result.stderr)
+        self.assertFalse((self.dir / "made").exists())
+        self.assertEqual(self.ok_json("ls", self.dir / "root")["steps"][0]["tensors"], 1)
+        numpy.savez(self.dir / "o.npz", o=numpy.array([Evil()], dtype=object))
+        self.fails(3, ["o.npz", "nothing that is a tensor here", "o.npy"], "import", self.dir / "o.npz", self.dir / "root", "--step", 2)
+
     def test_what_differs_between_formats_is_found(self):
         path, root = self.weights(), self.dir / "root"
         self.ok("import", path, root, "--step", 3)

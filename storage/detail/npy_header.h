@@ -15,9 +15,9 @@ namespace shardwise::detail {
 struct NpyHeader {
   DType dtype{};
   bool swapped = false;  ///< its byte order is not the host's
-  std::int64_t records = 0;
-  Shape record_shape;
-  std::size_t record_bytes = 0, data_bytes = 0;
+  Shape shape;
+  bool fortran_order = false;  ///< the first dim varies fastest; of two dims or more
+  std::size_t data_bytes = 0;
   std::size_t header_bytes = 0;  ///< including the magic and the length
 };
 

@@ -1,4 +1,4 @@
-#include "shardwise/convert/detail/safetensors_model.h"
+#include "shardwise/convert/detail/safetensors/safetensors_model.h"
 
 #include <fmt/format.h>
 
@@ -14,8 +14,8 @@
 
 #include "shardwise/convert/detail/box_runs.h"
 #include "shardwise/convert/detail/foreign_format.h"
-#include "shardwise/convert/detail/safetensors_header.h"
-#include "shardwise/convert/detail/safetensors_index.h"
+#include "shardwise/convert/detail/safetensors/safetensors_header.h"
+#include "shardwise/convert/detail/safetensors/safetensors_index.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/storage/detail/open_files.h"
 #include "shardwise/storage/utf8.h"
@@ -39,17 +39,11 @@ auto with_path(const fs::path& path, Body&& body) {
   }
 }
 
-std::string read_text(File& file, std::uint64_t offset, std::uint64_t size) {
-  std::string text(static_cast<std::size_t>(size), '\0');
-  if (size > 0) file.read_at(offset, std::as_writable_bytes(std::span(text)).data(), text.size());
-  return text;
-}
-
 /// How long the header is that a file says it has, and has room for.
 std::uint64_t header_bytes(File& file, const fs::path& path) {
   constexpr std::uint64_t kMagicBytes = 32;
   const std::uint64_t size = file.size();
-  const std::string first = read_text(file, 0, std::min(size, kMagicBytes));
+  const std::string first = text_at(file, 0, std::min(size, kMagicBytes));
   std::uint64_t length = 0;
   for (std::size_t i = 0; i < std::min(first.size(), kLengthBytes); ++i) {
     length |= std::uint64_t{static_cast<unsigned char>(first[i])} << (8 * i);
@@ -178,7 +172,7 @@ void ModelBuilder::add_file(std::size_t number, const WeightMap* index) {
   model_.bytes[number] = bytes;
   const std::uint64_t length = header_bytes(*file, path);
   const std::uint64_t begin = kLengthBytes + length;
-  const std::string text = read_text(*file, kLengthBytes, length);
+  const std::string text = text_at(*file, kLengthBytes, length);
   SafetensorsHeader header = with_path(path, [&] { return parse_header(text, bytes - begin); });
   for (SafetensorsEntry& tensor : header.tensors) {
     if (index) {
@@ -222,7 +216,7 @@ WeightMap read_index(FileSystem& file_system, const fs::path& path) {
     refuse_source(ErrorCode::corrupt, path,
                   fmt::format("it has {} bytes, allowed are {}", bytes, kMostHeaderBytes));
   }
-  const std::string text = read_text(*file, 0, bytes);
+  const std::string text = text_at(*file, 0, bytes);
   return with_path(path, [&] { return parse_index(text); });
 }
 
