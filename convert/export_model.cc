@@ -9,11 +9,13 @@
 
 #include "shardwise/checkpoint/edits.h"
 #include "shardwise/checkpoint/reader.h"
-#include "shardwise/convert/detail/aligned_writes.h"
-#include "shardwise/convert/detail/new_target.h"
-#include "shardwise/convert/detail/safetensors/safetensors_dtypes.h"
-#include "shardwise/convert/detail/safetensors/safetensors_header.h"
+#include "shardwise/convert/detail/model_source.h"
 #include "shardwise/convert/detail/safetensors/safetensors_index.h"
+#include "shardwise/convert/detail/string_map.h"
+#include "shardwise/convert/detail/write/aligned_writes.h"
+#include "shardwise/convert/detail/write/export_format.h"
+#include "shardwise/convert/detail/write/new_target.h"
+#include "shardwise/convert/detail/zip_member.h"
 #include "shardwise/convert/model.h"
 #include "shardwise/runtime/stopwatch.h"
 #include "shardwise/shard/box.h"
@@ -42,12 +44,13 @@ struct PlannedFile {
 }
 
 /// Throws one error for all tensors that cannot be written, and for names that are there twice.
-void check_tensors(std::span<const TensorInfo> tensors, const fs::path& target) {
+void check_tensors(const detail::ExportFormat& format, std::span<const TensorInfo> tensors,
+                   const fs::path& target) {
   std::map<std::string_view, std::vector<std::string>> by_dtype;
   std::vector<std::string_view> names;
   for (const TensorInfo& tensor : tensors) {
     names.push_back(tensor.name);
-    if (!detail::safetensors_dtype(tensor.dtype)) {
+    if (!format.has_dtype(tensor.dtype)) {
       by_dtype[name(tensor.dtype)].push_back(shown(tensor.name));
     }
   }
@@ -58,17 +61,37 @@ void check_tensors(std::span<const TensorInfo> tensors, const fs::path& target) 
   }
   if (!lines.empty()) {
     refuse_export(ErrorCode::unsupported, target,
-                  fmt::format("safetensors has no dtype {}", fmt::join(lines, "; no ")));
+                  fmt::format("{} has no dtype {}", format.name(), fmt::join(lines, "; no ")));
   }
   std::sort(names.begin(), names.end());
-  if (std::binary_search(names.begin(), names.end(), detail::kMetadataName)) {
-    refuse_export(ErrorCode::unsupported, target,
-                  "a tensor is called __metadata__, which safetensors keeps for itself");
-  }
   if (const auto twice = std::adjacent_find(names.begin(), names.end()); twice != names.end()) {
     refuse_export(ErrorCode::invalid_argument, target,
                   fmt::format("tensor {} is there twice", shown(*twice)));
   }
+  if (const std::string problem = format.problem_of(tensors); !problem.empty()) {
+    refuse_export(ErrorCode::unsupported, target, problem);
+  }
+}
+
+/// How the options or the target's name say.
+const detail::ExportFormat& format_of(const ExportOptions& options, const fs::path& target) {
+  std::string known;
+  const detail::ExportFormat* found = nullptr;
+  for (const detail::ExportFormat* const format : detail::export_formats()) {
+    const bool ends = target.extension() == format->suffix();
+    if (ends && !options.format.empty() && options.format != format->name()) {
+      refuse_export(ErrorCode::invalid_argument, target,
+                    fmt::format("the format is {}, but its name ends in {}", options.format,
+                                format->suffix()));
+    }
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", format->name());
+    if (options.format.empty() ? ends : options.format == format->name()) found = format;
+  }
+  if (found != nullptr) return *found;
+  if (options.format.empty()) return *detail::export_formats().front();
+  refuse_export(
+      ErrorCode::invalid_argument, target,
+      fmt::format("format {:?} is not known, needed is one of {}", options.format, known));
 }
 
 detail::StringMap metadata_of(const ExportOptions& options, const fs::path& target) {
@@ -82,7 +105,8 @@ detail::StringMap metadata_of(const ExportOptions& options, const fs::path& targ
 }
 
 /// Files in which tensors stand by name, filled one after the other.
-std::vector<PlannedFile> plan_files(std::span<const TensorInfo> tensors, std::size_t most_bytes) {
+std::vector<PlannedFile> plan_files(const detail::ExportFormat& format,
+                                    std::span<const TensorInfo> tensors, std::size_t most_bytes) {
   std::vector<std::size_t> by_name(tensors.size());
   for (std::size_t t = 0; t < by_name.size(); ++t) by_name[t] = t;
   std::sort(by_name.begin(), by_name.end(),
@@ -97,29 +121,21 @@ std::vector<PlannedFile> plan_files(std::span<const TensorInfo> tensors, std::si
     files.back().data_bytes += bytes;
   }
   for (std::size_t f = 0; f < files.size(); ++f) {
-    files[f].name = files.size() == 1
-                        ? "model.safetensors"
-                        : fmt::format("model-{:05}-of-{:05}.safetensors", f + 1, files.size());
-    // As the safetensors library does; by name within one dtype.
-    const auto rank = [&](std::size_t t) {
-      return detail::safetensors_dtype(tensors[t].dtype).value().rank;
-    };
-    std::stable_sort(files[f].tensors.begin(), files[f].tensors.end(),
-                     [&](std::size_t a, std::size_t b) { return rank(a) > rank(b); });
+    files[f].name = files.size() == 1 ? fmt::format("model{}", format.suffix())
+                                      : fmt::format("model-{:05}-of-{:05}{}", f + 1, files.size(),
+                                                    format.suffix());
+    format.order(tensors, files[f].tensors);
   }
   return files;
 }
 
-std::string header_of(const PlannedFile& file, std::span<const TensorInfo> tensors,
-                      const detail::StringMap& metadata) {
-  std::vector<detail::SafetensorsEntry> entries;
-  std::uint64_t at = 0;
-  for (const std::size_t t : file.tensors) {
-    const std::uint64_t end = at + num_bytes(tensors[t].shape, size_bytes(tensors[t].dtype));
-    entries.push_back({tensors[t].name, tensors[t].dtype, tensors[t].shape, at, end});
-    at = end;
-  }
-  return detail::header_text(entries, metadata);
+std::unique_ptr<detail::FileFrame> frame_of(const detail::ExportFormat& format,
+                                            const PlannedFile& file,
+                                            std::span<const TensorInfo> tensors,
+                                            const detail::StringMap& metadata) {
+  std::vector<TensorInfo> own;
+  for (const std::size_t t : file.tensors) own.push_back(tensors[t]);
+  return format.frame(own, metadata);
 }
 
 /// Writes planned files of one source, and says how far it is.
@@ -133,17 +149,21 @@ class ExportRun {
         progress_{0, total_bytes} {}
 
   /// Returns the file's size.
-  std::size_t write(detail::NewTarget& target, const PlannedFile& planned,
-                    const std::string& header) {
-    return write_file(target, planned.name, header.size() + planned.data_bytes, [&] {
-      writes_.write(header);
-      for (const std::size_t t : planned.tensors) write_tensor(t);
+  std::size_t write(detail::NewTarget& target, const PlannedFile& planned, detail::FileFrame& frame,
+                    bool needs_crc) {
+    return write_file(target, planned.name, static_cast<std::size_t>(frame.bytes()), [&] {
+      writes_.write(frame.begin());
+      for (std::size_t i = 0; i < planned.tensors.size(); ++i) {
+        writes_.write(frame.before(i));
+        writes_.write(frame.after(i, write_tensor(planned.tensors[i], needs_crc)));
+      }
+      writes_.write(frame.end());
     });
   }
 
-  std::size_t write_index(detail::NewTarget& target, const std::string& text) {
-    return write_file(target, "model" + std::string(detail::kIndexSuffix), text.size(),
-                      [&] { writes_.write(text); });
+  std::size_t write_index(detail::NewTarget& target, const std::string& name,
+                          const std::string& text) {
+    return write_file(target, name, text.size(), [&] { writes_.write(text); });
   }
 
  private:
@@ -160,16 +180,21 @@ class ExportRun {
     return size;
   }
 
-  void write_tensor(std::size_t tensor) {
+  /// Returns the elements' checksum, if it is needed.
+  std::uint32_t write_tensor(std::size_t tensor, bool needs_crc) {
     const TensorInfo& info = source_.tensors()[tensor];
     const std::size_t element_bytes = size_bytes(info.dtype);
+    std::uint32_t crc = 0;
     for_each_slab(Box::whole(info.shape), element_bytes, writes_.most_bytes(),
                   [&](const Box& slab) {
                     const std::size_t bytes = num_bytes(slab.shape(), element_bytes);
-                    source_.read(tensor, slab, writes_.next(bytes));
+                    const std::span<std::byte> out = writes_.next(bytes);
+                    source_.read(tensor, slab, out);
+                    if (needs_crc) crc = detail::zip_crc(crc, out);
                     progress_.done_bytes += bytes;
                     if (options_.progress) options_.progress(progress_);
                   });
+    return crc;
   }
 
   const BoxReader& source_;
@@ -191,19 +216,20 @@ ExportStats write_files(const BoxReader& original, const fs::path& target,
                              options.edits, fmt::format("export to {}", target.string()),
                              std::min(options.memory_budget_bytes / 8, kMostScratchBytes));
   const std::span<const TensorInfo> tensors = source.tensors();
-  check_tensors(tensors, target);
-  const std::vector<PlannedFile> files = plan_files(tensors, options.max_shard_bytes);
-  const bool to_file = target.extension() == detail::kFileSuffix;
+  const detail::ExportFormat& format = format_of(options, target);
+  check_tensors(format, tensors, target);
+  const std::vector<PlannedFile> files = plan_files(format, tensors, options.max_shard_bytes);
+  const bool to_file = target.extension() == format.suffix();
   if (to_file && files.size() > 1) {
     refuse_export(ErrorCode::invalid_argument, target,
                   fmt::format("{} files are needed where each has at most {} bytes, so the target "
                               "is a folder, whose name does not end in {}",
-                              files.size(), options.max_shard_bytes, detail::kFileSuffix));
+                              files.size(), options.max_shard_bytes, format.suffix()));
   }
   ExportStats stats;
-  std::vector<std::string> headers;
+  std::vector<std::unique_ptr<detail::FileFrame>> frames;
   for (const PlannedFile& file : files) {
-    headers.push_back(header_of(file, tensors, metadata));
+    frames.push_back(frame_of(format, file, tensors, metadata));
     stats.logical_bytes += file.data_bytes;
   }
   const auto file_system = options.file_system ? options.file_system : posix_file_system();
@@ -216,12 +242,14 @@ ExportStats write_files(const BoxReader& original, const fs::path& target,
   ExportRun run(source, options, stats.logical_bytes);
   detail::WeightMap weight_map;
   for (std::size_t f = 0; f < files.size(); ++f) {
-    stats.file_bytes += run.write(place, files[f], headers[f]);
+    stats.file_bytes += run.write(place, files[f], *frames[f], format.needs_crc());
     stats.files.push_back(to_file ? target : target / files[f].name);
     for (const std::size_t t : files[f].tensors) weight_map[tensors[t].name] = files[f].name;
   }
   if (files.size() > 1) {
-    stats.file_bytes += run.write_index(place, detail::index_text(weight_map, stats.logical_bytes));
+    const std::string name = fmt::format("model{}{}", format.suffix(), detail::kIndexEnding);
+    stats.file_bytes +=
+        run.write_index(place, name, detail::index_text(weight_map, stats.logical_bytes));
   }
   place.publish();
   stats.total_seconds = watch.seconds();

@@ -51,7 +51,7 @@ class ModelReader final : public BoxReader {
   /// or out is not exactly its size.
   void read(std::size_t tensor, const Box& box, std::span<std::byte> out) const override;
 
-  /// "safetensors", "HDF5", "npz".
+  /// "safetensors", "hdf5", "npz".
   std::string_view format() const;
 
   /// What the file holds that is no tensor here, and why: "names: strings".
@@ -71,11 +71,15 @@ class ModelReader final : public BoxReader {
 };
 
 struct ExportOptions {
+  /// As ModelReader::format() calls it; empty: that of the target's ending, .safetensors, .npz or
+  /// .h5, and of a folder safetensors.
+  std::string format = {};
+
   /// Of a file's data; a larger tensor has a file of its own. 0: all in one file.
   std::size_t max_shard_bytes = 0;
 
-  /// For `__metadata__`: a JSON object of strings. Of a checkpoint, its user_json is added: as key
-  /// "user", or as it was before an import.
+  /// For `__metadata__` of safetensors: a JSON object of strings. Of a checkpoint, its user_json is
+  /// added: as key "user", or as it was before an import. Other formats have no place for it.
   std::string metadata = "{}";
 
   /// Which tensors are written, under which names and as which dtypes.
@@ -101,23 +105,25 @@ struct ExportStats {
   double total_seconds = 0;
 };
 
-/// Writes the tensors as the safetensors library does, bit for bit. A target `x.safetensors` is one
-/// file; any other is a folder, which gets `model.safetensors`, or if there must be several,
-/// `model-00001-of-00002.safetensors`, .. and `model.safetensors.index.json`. Nothing is there
-/// under its name before all is on the disk. With Existing::replace an existing file, or a folder
-/// that holds nothing but such files, gives way. With Existing::skip and anything under that name
-/// nothing is written, so the statistics are empty.
+/// Writes the tensors: safetensors as its library does, bit for bit; npz as numpy reads it, stored;
+/// HDF5 as contiguous datasets, with the parts of a name between "/" as groups. A target with the
+/// format's ending is one file; any other is a folder, which gets `model.safetensors` (.npz, .h5),
+/// or if there must be several, `model-00001-of-00002.safetensors`, .. and
+/// `model.safetensors.index.json`. Nothing is there under its name before all is on the disk. With
+/// Existing::replace an existing file, or a folder that holds nothing but such files, gives way.
+/// With Existing::skip and anything under that name nothing is written, so the statistics are
+/// empty.
 ///
 ///   export_model(CheckpointReader("checkpoints/step-00000001"), "w.safetensors");
 ///
 /// Throws already_exists; not_found if the folder above the target is not there; unsupported,
-/// before anything is written, naming all tensors whose dtype safetensors has not;
-/// invalid_argument; io; and what the source throws.
+/// before anything is written, naming all tensors whose dtype the format has not, and for names
+/// that it has not; invalid_argument; io; and what the source throws.
 ExportStats export_model(const BoxReader& source, const std::filesystem::path& target,
                          const ExportOptions& options = {});
 
 /// The same for the checkpoint at `source`, with its user_json. Its objects_json and how tensors
-/// were cut are left out: safetensors has no place for them.
+/// were cut are left out.
 ExportStats export_model(const std::filesystem::path& source, const std::filesystem::path& target,
                          const ExportOptions& options = {});
 

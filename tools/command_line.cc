@@ -154,22 +154,26 @@ void add_conversions(CLI::App& app, Commands& c) {
   add_step_options(imported, c.imported);
 
   CLI::App& exported = add_command(
-      app, "export", "Write the tensors of a checkpoint as safetensors files",
-      "shardwise export runs/checkpoints/step-00000400 model.safetensors --format safetensors\n"
-      "  shardwise export runs/checkpoints model/ --format safetensors --max-shard 5GB\n"
+      app, "export", "Write the tensors of a checkpoint as safetensors, npz or HDF5",
+      "shardwise export runs/checkpoints/step-00000400 model.safetensors\n"
+      "  shardwise export runs/checkpoints model/ --max-shard 5GB\n"
+      "  shardwise export runs/checkpoints arrays.npz\n"
       "  shardwise export runs/checkpoints model/ --select 'model.*' --rename 'model.*=*' --cast "
       "'*=bf16'",
       c, c.exported, run_export);
   exported.add_option("step", c.exported.source, kCheckpoint)->check(local_path())->required();
-  exported.add_option("target", c.exported.target, "NAME.safetensors, or a folder")
+  exported
+      .add_option("target", c.exported.target, "NAME.safetensors, NAME.npz, NAME.h5, or a folder")
       ->check(local_path())
       ->required();
-  exported.add_option("--format", c.exported.format, "safetensors")->capture_default_str();
+  exported.add_option("--format", c.exported.format,
+                      "safetensors, npz or hdf5 (default: by the ending of target; of a folder "
+                      "safetensors)");
   add_size(exported, "--max-shard", c.exported.max_shard_bytes, {1, std::size_t{1} << 50},
            "Most bytes of tensors in a file, as 5GB; else all are in one");
   add_edits(exported, c.exported.edits);
   add_existing(exported, c.exported.existing,
-               "Where the target exists: replace it, if it holds nothing but safetensors",
+               "Where the target exists: replace it, if it holds nothing but what an export writes",
                "Where the target exists: write nothing");
   add_memory_budget(exported, c.exported.memory_budget_bytes);
   add_threads(exported, c.exported.threads);

@@ -7,6 +7,7 @@
 #include <system_error>
 
 #include "shardwise/convert/detail/hdf5_model.h"
+#include "shardwise/convert/detail/joined_model.h"
 #include "shardwise/convert/detail/npz_model.h"
 #include "shardwise/convert/detail/safetensors/safetensors_header.h"
 #include "shardwise/convert/detail/safetensors/safetensors_index.h"
@@ -17,6 +18,13 @@ namespace shardwise::detail {
 namespace {
 
 namespace fs = std::filesystem;
+
+/// Other folders with such files are no models.
+struct NameInFolders {
+  std::string_view format, model, index;
+};
+constexpr NameInFolders kNamesInFolders[] = {{kNpz, "model.npz", "model.npz.index.json"},
+                                             {kHdf5, "model.h5", "model.h5.index.json"}};
 
 bool is_folder(const fs::path& path) {
   std::error_code error;
@@ -34,13 +42,27 @@ bool is_safetensors(std::string_view first) {
   return first.size() > kLengthBytes && first[kLengthBytes - 1] == 0 && first[kLengthBytes] == '{';
 }
 
-bool holds_safetensors(std::span<const std::string> names) {
-  const bool is_ours = std::ranges::any_of(names, [](const std::string& name) {
-    return name == "manifest.json" || name.starts_with("step-");
-  });
-  return !is_ours && std::ranges::any_of(names, [](const std::string& name) {
-    return name.ends_with(kFileSuffix) || name.ends_with(kIndexSuffix);
-  });
+/// What a folder's names say, without those of our own checkpoints.
+std::string_view format_of_names(std::span<const std::string> names) {
+  const auto any = [&names](auto&& fits) { return std::ranges::any_of(names, fits); };
+  if (any([](const std::string& name) {
+        return name == "manifest.json" || name.starts_with("step-");
+      })) {
+    return {};
+  }
+  if (any([](const std::string& name) {
+        return name.ends_with(kFileSuffix) || name.ends_with(kIndexSuffix);
+      })) {
+    return kSafetensors;
+  }
+  for (const NameInFolders& known : kNamesInFolders) {
+    if (any([&known](const std::string& name) {
+          return name == known.model || name == known.index;
+        })) {
+      return known.format;
+    }
+  }
+  return {};
 }
 
 /// HDF5's signature, which may come after a block of the user's.
@@ -63,6 +85,19 @@ bool is_npz(std::string_view first) {
 
 ModelSource open_recognised(const fs::path& path, const std::shared_ptr<FileSystem>& file_system) {
   const std::string_view format = recognised_format(*file_system, path);
+  for (const auto& [known, model, index] : kNamesInFolders) {
+    if (format != known) continue;
+    if (is_folder(path)) {
+      const std::vector<std::string> names = file_system->list(path);
+      const bool has_index = std::ranges::find(names, index) != names.end();
+      return open_recognised(path / (has_index ? index : model), file_system);
+    }
+    if (path.filename() == index) {
+      return open_joined(path, *file_system, [&file_system](const fs::path& file) {
+        return open_recognised(file, file_system);
+      });
+    }
+  }
   if (format == kHdf5) return open_hdf5_model(path, *file_system);
   if (format == kNpz) return open_npz(path, file_system);
   return open_safetensors(path, file_system);
@@ -83,11 +118,14 @@ std::string text_at(File& file, std::uint64_t offset, std::uint64_t size) {
 }
 
 std::string_view recognised_format(FileSystem& file_system, const fs::path& path) {
-  if (is_folder(path)) return holds_safetensors(file_system.list(path)) ? kSafetensors : "";
+  if (is_folder(path)) return format_of_names(file_system.list(path));
   const std::string first = first_bytes(file_system, path, 4096);
   if (is_hdf5(first)) return kHdf5;
   if (is_npz(first)) return kNpz;
   const std::string name = path.filename().string();
+  for (const auto& [format, model, index] : kNamesInFolders) {
+    if (name == index) return format;
+  }
   if (is_safetensors(first) || name.ends_with(kFileSuffix) || name.ends_with(kIndexSuffix)) {
     return kSafetensors;
   }

@@ -15,7 +15,7 @@ namespace shardwise::detail {
 
 /// A file or folder of another format, opened: what a ModelReader shows.
 struct ModelSource {
-  std::string_view format;             ///< "safetensors", "HDF5"
+  std::string_view format;             ///< kSafetensors and so on
   std::unique_ptr<BoxReader> tensors;  ///< sorted by name; its callers check boxes
   StringMap metadata = {};             ///< ModelReader::metadata()
   std::vector<std::string> left_out = {};
@@ -27,7 +27,9 @@ std::unique_ptr<File> open_linked(FileSystem& file_system, const std::filesystem
 /// Bytes of a file. Requires that they are few.
 std::string text_at(File& file, std::uint64_t offset, std::uint64_t size);
 
-inline constexpr std::string_view kSafetensors = "safetensors", kHdf5 = "HDF5", kNpz = "npz";
+/// Of formats, and what ends the names of their indexes: "model.npz.index.json".
+inline constexpr std::string_view kSafetensors = "safetensors", kHdf5 = "hdf5", kNpz = "npz";
+inline constexpr std::string_view kIndexEnding = ".index.json";
 
 /// One of the above by what is there, or empty. Throws what the file system throws.
 std::string_view recognised_format(FileSystem& file_system, const std::filesystem::path& path);

@@ -94,6 +94,12 @@ std::uint32_t zip_crc(std::uint32_t crc, std::span<const std::byte> bytes) {
       crc32_z(crc, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()));
 }
 
+std::uint32_t zip_crc_joined(std::uint32_t first, std::uint32_t second,
+                             std::uint64_t second_bytes) {
+  return static_cast<std::uint32_t>(
+      crc32_combine(first, second, static_cast<z_off_t>(second_bytes)));
+}
+
 /// Thread-safe.
 class ZipMemberFile::Inflated {
  public:

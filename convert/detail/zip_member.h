@@ -13,6 +13,9 @@ namespace shardwise::detail {
 /// The checksum of zip archives; `crc` is that of the bytes before, 0 at first.
 std::uint32_t zip_crc(std::uint32_t crc, std::span<const std::byte> bytes);
 
+/// The checksum of bytes and of those after them.
+std::uint32_t zip_crc_joined(std::uint32_t first, std::uint32_t second, std::uint64_t second_bytes);
+
 /// A member's bytes, inflated if need be, as a file for reading. A deflated member is inflated from
 /// the nearest of some places on that are kept, which take about 40 KiB each, 32 at most. Reads
 /// throw corrupt, not naming the member.

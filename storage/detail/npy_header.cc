@@ -191,7 +191,66 @@ void read_extents(const NpyDict& dict, NpyHeader& header) {
   header.data_bytes = is_empty ? 0 : bytes;
 }
 
+const char* npy_dtype(DType dtype) {
+  switch (dtype) {
+    case DType::f64:
+      return "<f8";
+    case DType::f32:
+      return "<f4";
+    case DType::f16:
+      return "<f2";
+    case DType::bf16:
+      return "<V2";
+    case DType::i64:
+      return "<i8";
+    case DType::i32:
+      return "<i4";
+    case DType::i16:
+      return "<i2";
+    case DType::i8:
+      return "|i1";
+    case DType::u64:
+      return "<u8";
+    case DType::u32:
+      return "<u4";
+    case DType::u16:
+      return "<u2";
+    case DType::u8:
+      return "|u1";
+    case DType::boolean:
+      return "|b1";
+    case DType::c64:
+      return "<c8";
+    case DType::c128:
+      return "<c16";
+    case DType::f8_e4m3fn:
+    case DType::f8_e5m2:
+    case DType::f8_e4m3fnuz:
+    case DType::f8_e5m2fnuz:
+    case DType::f8_e8m0fnu:
+      break;
+  }
+  return "|V1";
+}
+
 }  // namespace
+
+std::string npy_header_text(DType dtype, const Shape& shape) {
+  std::string extents;
+  for (std::size_t d = 0; d < shape.size(); ++d) {
+    extents += fmt::format("{}{}{}", d == 0 ? "" : " ", shape[d],
+                           d + 1 < shape.size() || d == 0 ? "," : "");
+  }
+  std::string text = fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({}), }}",
+                                 npy_dtype(dtype), extents);
+  constexpr std::size_t kMagicBytes = 10, kAlignment = 64;
+  text.append(kAlignment - 1 - (kMagicBytes + text.size()) % kAlignment, ' ');
+  text += '\n';
+  std::string header("\x93NUMPY\x01\x00", 8);
+  header += static_cast<char>(text.size() & 0xFF);
+  header += static_cast<char>(text.size() >> 8);
+  return header + text;
+}
 
 NpyHeader read_npy_header(const std::string& path,
                           const std::function<std::size_t(std::span<std::byte>)>& read) {

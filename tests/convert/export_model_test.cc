@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "convert/memory_model.h"
 #include "convert/weight_bytes.h"
 #include "shardwise/checkpoint/manager.h"
 #include "shardwise/checkpoint/reader.h"
@@ -19,7 +20,6 @@
 #include "shardwise/convert/model.h"
 #include "testing/errors.h"
 #include "testing/hooked_file_system.h"
-#include "testing/host_tensor.h"
 #include "testing/temp_dir.h"
 
 namespace shardwise {
@@ -29,32 +29,6 @@ namespace fs = std::filesystem;
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
-
-/// Tensors in memory.
-class Model final : public BoxReader {
- public:
-  explicit Model(std::vector<HostTensor> tensors) : tensors_(std::move(tensors)) {
-    for (const HostTensor& tensor : tensors_) {
-      infos_.push_back(
-          {.name = tensor.name, .dtype = tensor.spec.dtype, .shape = tensor.spec.shape});
-    }
-  }
-  std::span<const TensorInfo> tensors() const override { return infos_; }
-  void read(std::size_t tensor, const Box& box, std::span<std::byte> out) const override {
-    const std::vector<std::byte> part = tensors_[tensor].part(box);
-    std::copy(part.begin(), part.end(), out.begin());
-  }
-
- private:
-  std::vector<HostTensor> tensors_;
-  std::vector<TensorInfo> infos_;
-};
-
-HostTensor whole_tensor(std::string name, DType dtype, const Shape& shape, std::uint64_t seed = 1) {
-  std::string spec;
-  for (std::size_t d = 0; d < shape.size(); ++d) spec += d == 0 ? "-" : ",-";
-  return host_tensor(std::move(name), dtype, shape, "x=1", spec, Values::noise, seed);
-}
 
 /// Every dtype, no elements, scalars, 16 dims, odd names.
 Model mixed_model() {
@@ -72,19 +46,6 @@ Model mixed_model() {
     tensors.push_back(whole_tensor(name, DType::f32, {3}, seed++));
   }
   return Model(std::move(tensors));
-}
-
-void expect_same(const BoxReader& a, const BoxReader& b) {
-  ASSERT_EQ(a.tensors().size(), b.tensors().size());
-  for (std::size_t t = 0; t < a.tensors().size(); ++t) {
-    const TensorInfo& info = a.tensors()[t];
-    std::size_t other = 0;
-    while (other + 1 < b.tensors().size() && b.tensors()[other].name != info.name) ++other;
-    EXPECT_EQ(b.tensors()[other].name, info.name);
-    EXPECT_EQ(b.tensors()[other].dtype, info.dtype);
-    ASSERT_EQ(b.tensors()[other].shape, info.shape);
-    EXPECT_TRUE(all_of(a, t) == all_of(b, other)) << info.name;
-  }
 }
 
 std::string bytes_of(const fs::path& path) {
@@ -293,15 +254,19 @@ TEST(Export, WhateverFailsLeavesWhatWasThere) {
   const Model before({whole_tensor("a", DType::u8, {3})});
   const Model after({whole_tensor("b", DType::u8, {50}), whole_tensor("c", DType::u8, {50})});
   export_model(before, dir / "m");
+  int trial = 0;
+  const char* const formats[] = {"safetensors", "npz", "hdf5"};
   for (const char* failing : {"create", "make directory", "sync directory", "list"}) {
     for (int nth = 0; nth < 4; ++nth) {
+      const char* const format = formats[trial++ % 3];
       int seen = 0;
       const auto fail = [&](std::string_view operation, const fs::path&) {
         if (operation == failing && seen++ == nth) throw Error(ErrorCode::io, "No space left");
       };
       const auto files = std::make_shared<HookedFileSystem>(fail);
       try {
-        export_model(after, dir / "new", {.max_shard_bytes = 60, .file_system = files});
+        export_model(after, dir / "new",
+                     {.format = format, .max_shard_bytes = 60, .file_system = files});
       } catch (const Error& error) {
         EXPECT_EQ(error.code(), ErrorCode::io);
       }
@@ -337,7 +302,7 @@ TEST(Export, ACancelledOneLeavesNothing) {
   const TempDir dir;
   const Model model({whole_tensor("a", DType::u8, {3})});
   const auto cancel = [](const Progress&) { throw Error(ErrorCode::cancelled, "stopped"); };
-  for (const char* name : {"m.safetensors", "m"}) {
+  for (const char* name : {"m.safetensors", "m.npz", "m.h5", "m"}) {
     message_of(ErrorCode::cancelled,
                [&] { export_model(model, dir / name, {.progress = cancel}); });
   }

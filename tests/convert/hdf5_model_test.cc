@@ -83,9 +83,9 @@ TEST(Hdf5Model, DatasetsAreTensorsWithTheirGroupsAsNames) {
     file.dataset("none", H5T_IEEE_F32LE, {0, 3});
     file.group("empty");
   }
-  EXPECT_EQ(model_format(dir / "m.bin"), "HDF5");
+  EXPECT_EQ(model_format(dir / "m.bin"), "hdf5");
   const ModelReader reader(dir / "m.bin");
-  EXPECT_EQ(reader.format(), "HDF5");
+  EXPECT_EQ(reader.format(), "hdf5");
   EXPECT_EQ(reader.user_json(), "{}");
   EXPECT_TRUE(reader.left_out().empty());
   EXPECT_EQ(names_of(reader),

@@ -1,5 +1,6 @@
 """Files of other formats, as their own libraries write and read them."""
 import json
+import subprocess
 import unittest
 
 import h5py
@@ -32,17 +33,17 @@ class Formats(Cli):
         result = run("inspect", path, "--json")
         self.assertEqual(result.returncode, 0, result.stderr)
         shown = json.loads(result.stdout)
-        self.assertEqual((shown["format"], shown["user"]), ("HDF5", {}))
+        self.assertEqual((shown["format"], shown["user"]), ("hdf5", {}))
         self.assertEqual({t["name"]: (t["dtype"], t["shape"]) for t in shown["tensors"]}, self.TENSORS)
         left_out = ['"away": it is a link to another file', '"names": strings']
         self.assertEqual(shown["left_out"], left_out)
         self.assertIn(f"{path}: left out {', '.join(left_out)}", result.stderr)
-        self.assertRegex(self.ok("inspect", path), f"{path}: HDF5, user {{}}\n\n(?s:.*)dense")
-        self.assertRegex(self.ok("ls", path), r"format +tensors +bytes\nHDF5 +5 +98 B")
-        self.assertEqual(self.ok_json("ls", path), {"path": str(path), "format": "HDF5", "tensors": 5, "logical_bytes": 98})
+        self.assertRegex(self.ok("inspect", path), f"{path}: hdf5, user {{}}\n\n(?s:.*)dense")
+        self.assertRegex(self.ok("ls", path), r"format +tensors +bytes\nhdf5 +5 +98 B")
+        self.assertEqual(self.ok_json("ls", path), {"path": str(path), "format": "hdf5", "tensors": 5, "logical_bytes": 98})
         self.assertEqual(self.ok("cat", path, "layers/dense/vars/1").split(), ["[0,", "1,", "2,", "3]"])
         self.assertEqual(self.ok_json("stats", path, "layers/dense/vars/0")["tensors"][0]["max"], 11)
-        self.fails(2, ["--svg", "HDF5"], "inspect", path, "--svg", self.dir / "x.svg")
+        self.fails(2, ["--svg", "hdf5"], "inspect", path, "--svg", self.dir / "x.svg")
 
     def test_hdf5_is_imported(self):
         path, root = self.weights(), self.dir / "root"
@@ -75,6 +76,43 @@ class Formats(Cli):
                 self.ok("cat", path, key, "--npy", self.dir / "y.npy")
                 self.assertEqual((self.dir / "x.npy").read_bytes(), (self.dir / "y.npy").read_bytes())
             self.assertEqual(self.ok_json("ls", path)["format"], "npz")
+
+    def test_exports_are_what_numpy_and_h5py_read(self):
+        path, root = self.dir / "in.npz", self.dir / "root"
+        numpy.savez(path, **self.ARRAYS)
+        self.ok("import", path, root, "--step", 1, "--mesh", "a=2", "--spec", "long=a;*=-")
+        self.ok("export", root, self.dir / "out.npz")
+        self.ok("export", root, self.dir / "out.h5")
+        self.ok("export", root, self.dir / "numpy", "--format", "npz", "--max-shard", 1000)
+        subprocess.run(["unzip", "-tq", self.dir / "out.npz"], check=True, capture_output=True)
+        subprocess.run(["h5dump", "-H", self.dir / "out.h5"], check=True, capture_output=True)
+        with numpy.load(self.dir / "out.npz") as arrays, h5py.File(self.dir / "out.h5") as file:
+            self.assertEqual(sorted(arrays), sorted(self.ARRAYS))
+            for key, array in self.ARRAYS.items():
+                for again in (arrays[key], file[key][()]):
+                    self.assertEqual((again.dtype, again.shape), (array.dtype.newbyteorder("="), array.shape))
+                    numpy.testing.assert_array_equal(again, array)
+        for other in ("out.npz", "out.h5", "numpy", "numpy/model.npz.index.json"):
+            self.assertTrue(self.ok_json("diff", root, self.dir / other)["equal"])
+        index = json.loads((self.dir / "numpy" / "model.npz.index.json").read_text())["weight_map"]
+        self.assertEqual(sorted(index), sorted(self.ARRAYS))
+        for key, name in index.items():
+            self.assertIn(key, numpy.load(self.dir / "numpy" / name))
+
+    def test_the_options_of_an_export_are_those_of_every_format(self):
+        path, root = self.dir / "in.npz", self.dir / "root"
+        numpy.savez(path, **{"model/w": numpy.float32([1, 2, 3]), "model/n": numpy.arange(3), "opt/m": numpy.zeros(3)})
+        self.ok("import", path, root, "--step", 1)
+        edits = ("--select", "model/*", "--exclude", "*n", "--rename", "model/*=*", "--cast", "*=f16")
+        for name in ("a.npz", "a.h5", "a.safetensors"):
+            self.ok("export", root, self.dir / name, *edits)
+            shown = self.ok_json("inspect", self.dir / name)["tensors"]
+            self.assertEqual([(t["name"], t["dtype"]) for t in shown], [("w", "f16")])
+            self.fails(3, [name, "it exists"], "export", root, self.dir / name)
+            self.ok("export", root, self.dir / name, "--replace")
+            self.assertEqual(len(self.ok_json("inspect", self.dir / name)["tensors"]), 3)
+        self.fails(2, ['"zip"', "safetensors, npz, hdf5"], "export", root, self.dir / "b", "--format", "zip")
+        self.fails(2, ["the format is hdf5", ".npz"], "export", root, self.dir / "b.npz", "--format", "hdf5")
 
     def test_objects_are_never_unpickled(self):
         path = self.dir / "m.bin"

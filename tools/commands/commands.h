@@ -150,7 +150,7 @@ struct ImportOptions : ReshardOptions {
 int run_import(const ImportOptions& options);
 
 struct ExportOptions {
-  std::string source, target, format = "safetensors";
+  std::string source, target, format;  ///< empty: by the target's ending
   std::size_t max_shard_bytes = 0;  ///< 0: one file
   std::size_t memory_budget_bytes = SaveOptions().memory_budget_bytes;
   int threads = 0;

@@ -1,4 +1,4 @@
-#include "shardwise/convert/detail/new_target.h"
+#include "shardwise/convert/detail/write/new_target.h"
 
 #include <fmt/format.h>
 
@@ -6,7 +6,7 @@
 #include <span>
 #include <system_error>
 
-#include "shardwise/convert/detail/safetensors/safetensors_index.h"
+#include "shardwise/convert/detail/write/export_format.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise::detail {
@@ -77,10 +77,10 @@ void NewTarget::check_replaceable() const {
                   "it exists and is no folder, nothing replaces it");
   }
   for (const std::string& name : file_system_.list(target_)) {
-    if (name.ends_with(kFileSuffix) || name.ends_with(kIndexSuffix)) continue;
+    if (is_exported_name(name)) continue;
     refuse_target(ErrorCode::already_exists, given_,
                   fmt::format("it exists and holds {:?}, too; a folder is replaced that holds "
-                              "nothing but safetensors and their index",
+                              "nothing but what an export writes",
                               name));
   }
 }
