@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <iterator>
 #include <map>
+#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -14,6 +15,7 @@
 #include "shardwise/convert/detail/string_map.h"
 #include "shardwise/convert/detail/write/aligned_writes.h"
 #include "shardwise/convert/detail/write/export_format.h"
+#include "shardwise/convert/detail/write/model_folder.h"
 #include "shardwise/convert/detail/write/new_target.h"
 #include "shardwise/convert/detail/zip_member.h"
 #include "shardwise/convert/model.h"
@@ -138,6 +140,64 @@ std::unique_ptr<detail::FileFrame> frame_of(const detail::ExportFormat& format,
   return format.frame(own, metadata);
 }
 
+constexpr std::string_view kOutputLayer = "lm_head.weight";
+
+bool are_equal(const BoxReader& source, std::size_t first, std::size_t second) {
+  const TensorInfo& info = source.tensors()[first];
+  const std::size_t element_bytes = size_bytes(info.dtype);
+  std::vector<std::byte> one, other;
+  bool equal = true;
+  for_each_slab(Box::whole(info.shape), element_bytes, kMostScratchBytes / 2, [&](const Box& slab) {
+    if (!equal) return;
+    one.resize(num_bytes(slab.shape(), element_bytes));
+    other.resize(one.size());
+    source.read(first, slab, one);
+    source.read(second, slab, other);
+    equal = one == other;
+  });
+  return equal;
+}
+
+/// Whether the tensors have an output layer that is one of the embeddings.
+bool has_tied_output(const BoxReader& source) {
+  const std::span<const TensorInfo> all = source.tensors();
+  const auto output = std::ranges::find(all, kOutputLayer, &TensorInfo::name);
+  if (output == all.end()) return false;
+  const auto number = [&all](const TensorInfo& tensor) {
+    return static_cast<std::size_t>(&tensor - all.data());
+  };
+  return std::ranges::any_of(all, [&](const TensorInfo& tensor) {
+    static constexpr std::string_view kEmbeddings[] = {"embed_tokens.weight", "wte.weight",
+                                                       "embed_in.weight", "shared.weight",
+                                                       "word_embeddings.weight"};
+    return std::ranges::any_of(
+               kEmbeddings,
+               [&tensor](std::string_view ending) { return tensor.name.ends_with(ending); }) &&
+           tensor.dtype == output->dtype && tensor.shape == output->shape &&
+           are_equal(source, number(tensor), number(*output));
+  });
+}
+
+/// The tensors as the options say. Not owned: the caller's, who waits.
+std::shared_ptr<const BoxReader> edited(const BoxReader& original, const fs::path& target,
+                                        const ExportOptions& options,
+                                        const std::optional<detail::ModelFolder>& folder) {
+  const std::size_t scratch = std::min(options.memory_budget_bytes / 8, kMostScratchBytes);
+  const std::string operation = fmt::format("export to {}", target.string());
+  auto source = std::make_shared<const EditedTensors>(
+      std::shared_ptr<const BoxReader>(std::shared_ptr<void>(), &original), options.edits,
+      operation, scratch);
+  if (!folder || !folder->ties_embeddings || !has_tied_output(*source)) return source;
+  return std::make_shared<const EditedTensors>(
+      source, TensorEdits{.exclude = {std::string(kOutputLayer)}}, operation, scratch);
+}
+
+/// Transformers wants to know who has written the weights.
+detail::StringMap with_format(detail::StringMap metadata) {
+  if (!detail::find_value(metadata, "format")) metadata.emplace_back("format", "pt");
+  return metadata;
+}
+
 /// Writes planned files of one source, and says how far it is.
 class ExportRun {
  public:
@@ -164,6 +224,17 @@ class ExportRun {
   std::size_t write_index(detail::NewTarget& target, const std::string& name,
                           const std::string& text) {
     return write_file(target, name, text.size(), [&] { writes_.write(text); });
+  }
+
+  std::size_t copy(detail::NewTarget& target, const std::string& name, File& from) {
+    const auto size = static_cast<std::size_t>(from.size());
+    return write_file(target, name, size, [&] {
+      for (std::size_t at = 0; at < size;) {
+        const std::span<std::byte> part = writes_.next(std::min(size - at, writes_.most_bytes()));
+        from.read_at(at, part.data(), part.size());
+        at += part.size();
+      }
+    });
   }
 
  private:
@@ -211,15 +282,21 @@ ExportStats write_files(const BoxReader& original, const fs::path& target,
                   fmt::format("the memory budget is {} bytes, needed are at least {}",
                               options.memory_budget_bytes, kLeastExportBytes));
   }
-  // Not owned: the caller's, who waits.
-  const EditedTensors source(std::shared_ptr<const BoxReader>(std::shared_ptr<void>(), &original),
-                             options.edits, fmt::format("export to {}", target.string()),
-                             std::min(options.memory_budget_bytes / 8, kMostScratchBytes));
-  const std::span<const TensorInfo> tensors = source.tensors();
+  const auto file_system = options.file_system ? options.file_system : posix_file_system();
   const detail::ExportFormat& format = format_of(options, target);
+  const bool to_file = target.extension() == format.suffix();
+  std::optional<detail::ModelFolder> folder;
+  if (!options.config_from.empty()) {
+    if (to_file || &format != &detail::safetensors_export()) {
+      refuse_export(ErrorCode::invalid_argument, target,
+                    "a config needs a folder of safetensors beside it");
+    }
+    folder = detail::look_at_model_folder(*file_system, options.config_from);
+  }
+  const std::shared_ptr<const BoxReader> source = edited(original, target, options, folder);
+  const std::span<const TensorInfo> tensors = source->tensors();
   check_tensors(format, tensors, target);
   const std::vector<PlannedFile> files = plan_files(format, tensors, options.max_shard_bytes);
-  const bool to_file = target.extension() == format.suffix();
   if (to_file && files.size() > 1) {
     refuse_export(ErrorCode::invalid_argument, target,
                   fmt::format("{} files are needed where each has at most {} bytes, so the target "
@@ -229,17 +306,16 @@ ExportStats write_files(const BoxReader& original, const fs::path& target,
   ExportStats stats;
   std::vector<std::unique_ptr<detail::FileFrame>> frames;
   for (const PlannedFile& file : files) {
-    frames.push_back(frame_of(format, file, tensors, metadata));
+    frames.push_back(frame_of(format, file, tensors, folder ? with_format(metadata) : metadata));
     stats.logical_bytes += file.data_bytes;
   }
-  const auto file_system = options.file_system ? options.file_system : posix_file_system();
   if (options.existing == Existing::skip && detail::NewTarget::is_there(*file_system, target)) {
     return {};
   }
   detail::NewTarget place(*file_system, target,
                           to_file ? detail::TargetKind::file : detail::TargetKind::folder,
-                          options.existing);
-  ExportRun run(source, options, stats.logical_bytes);
+                          options.existing, folder.has_value());
+  ExportRun run(*source, options, stats.logical_bytes);
   detail::WeightMap weight_map;
   for (std::size_t f = 0; f < files.size(); ++f) {
     stats.file_bytes += run.write(place, files[f], *frames[f], format.needs_crc());
@@ -250,6 +326,10 @@ ExportStats write_files(const BoxReader& original, const fs::path& target,
     const std::string name = fmt::format("model{}{}", format.suffix(), detail::kIndexEnding);
     stats.file_bytes +=
         run.write_index(place, name, detail::index_text(weight_map, stats.logical_bytes));
+  }
+  for (const std::string& name : folder ? folder->files : std::vector<std::string>()) {
+    const auto file = detail::open_linked(*file_system, options.config_from / name);
+    stats.file_bytes += run.copy(place, name, *file);
   }
   place.publish();
   stats.total_seconds = watch.seconds();

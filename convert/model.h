@@ -82,6 +82,12 @@ struct ExportOptions {
   /// added: as key "user", or as it was before an import. Other formats have no place for it.
   std::string metadata = "{}";
 
+  /// A folder of Hugging Face, whose config.json, generation_config.json and tokenizer's files are
+  /// copied into the target, a folder of safetensors, so that from_pretrained() of transformers
+  /// opens it. If the config says tie_word_embeddings, `lm_head.weight` is left out if it is an
+  /// embedding element for element. Empty: none.
+  std::filesystem::path config_from = {};
+
   /// Which tensors are written, under which names and as which dtypes.
   TensorEdits edits = {};
 

@@ -158,8 +158,8 @@ void add_conversions(CLI::App& app, Commands& c) {
       "shardwise export runs/checkpoints/step-00000400 model.safetensors\n"
       "  shardwise export runs/checkpoints model/ --max-shard 5GB\n"
       "  shardwise export runs/checkpoints arrays.npz\n"
-      "  shardwise export runs/checkpoints model/ --select 'model.*' --rename 'model.*=*' --cast "
-      "'*=bf16'",
+      "  shardwise export runs/checkpoints model/ --strip-prefix model. --config-from gpt2/ "
+      "--cast '*=bf16'",
       c, c.exported, run_export);
   exported.add_option("step", c.exported.source, kCheckpoint)->check(local_path())->required();
   exported
@@ -169,6 +169,11 @@ void add_conversions(CLI::App& app, Commands& c) {
   exported.add_option("--format", c.exported.format,
                       "safetensors, npz or hdf5 (default: by the ending of target; of a folder "
                       "safetensors)");
+  exported
+      .add_option("--config-from", c.exported.config_from,
+                  "Folder of Hugging Face: its config and tokenizer files are copied into target, "
+                  "so that from_pretrained opens it; tied weights are left out as its config says")
+      ->check(local_path());
   add_size(exported, "--max-shard", c.exported.max_shard_bytes, {1, std::size_t{1} << 50},
            "Most bytes of tensors in a file, as 5GB; else all are in one");
   add_edits(exported, c.exported.edits);

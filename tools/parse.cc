@@ -87,6 +87,16 @@ TensorEdits parse_edits(std::string_view command, const EditOptions& options) {
     edits.renames.push_back(
         words_of(command, "--rename", [&] { return TensorEdits::Rename::parse(text); }));
   }
+  if (const std::string& prefix = options.strip_prefix; !prefix.empty()) {
+    if (prefix.find_first_of("*?") != std::string::npos || !options.select.empty()) {
+      throw BadUsage(
+          fmt::format("{}: --strip-prefix: found {}, needed is a prefix without * and ?, "
+                      "and no --select",
+                      command, options.select.empty() ? prefix : "--select"));
+    }
+    edits.select = {prefix + "*"};
+    edits.renames.push_back({prefix + "*", "*"});
+  }
   for (const std::string& text : options.casts) {
     edits.casts.push_back(
         words_of(command, "--cast", [&] { return TensorEdits::Cast::parse(text); }));

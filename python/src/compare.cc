@@ -20,7 +20,7 @@
 namespace shardwise::python {
 namespace {
 
-/// A path, and whether safetensors are there, not a checkpoint.
+/// A path, and whether another format is there, not a checkpoint.
 using Place = std::pair<std::string, bool>;
 
 std::unique_ptr<BoxReader> open_place(const Place& place, const ReadOptions& options) {

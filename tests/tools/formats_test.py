@@ -114,6 +114,25 @@ class Formats(Cli):
         self.fails(2, ['"zip"', "safetensors, npz, hdf5"], "export", root, self.dir / "b", "--format", "zip")
         self.fails(2, ["the format is hdf5", ".npz"], "export", root, self.dir / "b.npz", "--format", "hdf5")
 
+    def test_an_export_for_hugging_face(self):
+        path, root, config, out = self.dir / "in.npz", self.dir / "root", self.dir / "config", self.dir / "out"
+        weights = numpy.arange(12, dtype="f4").reshape(4, 3)
+        numpy.savez(path, **{"model.wte.weight": weights, "model.lm_head.weight": weights, "optimizer.m": weights})
+        self.ok("import", path, root, "--step", 1)
+        config.mkdir()
+        (config / "config.json").write_text('{"tie_word_embeddings": true}')
+        (config / "tokenizer.json").write_text("{}")
+        (config / "pytorch_model.bin").write_text("weights")
+        self.ok("export", root, out, "--strip-prefix", "model.", "--config-from", config)
+        self.assertEqual(sorted(file.name for file in out.iterdir()), ["config.json", "model.safetensors", "tokenizer.json"])
+        self.assertEqual([t["name"] for t in self.ok_json("inspect", out)["tensors"]], ["wte.weight"])
+        self.ok("export", root, out, "--strip-prefix", "model.", "--config-from", config, "--replace", "--cast", "*=bf16")
+        self.assertEqual([t["dtype"] for t in self.ok_json("inspect", out)["tensors"]], ["bf16"])
+        self.fails(2, ["--strip-prefix", "without * and ?"], "export", root, self.dir / "x", "--strip-prefix", "model.*")
+        self.fails(2, ["--strip-prefix", "--select"], "export", root, self.dir / "x", "--strip-prefix", "m", "--select", "m*")
+        self.fails(3, ["config.json"], "export", root, self.dir / "x", "--config-from", self.dir)
+        self.assertFalse((self.dir / "x").exists())
+
     def test_objects_are_never_unpickled(self):
         path = self.dir / "m.bin"
 

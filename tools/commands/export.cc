@@ -15,6 +15,7 @@ ExportStats write_model(const ExportOptions& options, const std::filesystem::pat
   ProgressLine line("export");
   shardwise::ExportOptions work;
   work.format = options.format;
+  work.config_from = options.config_from;
   work.max_shard_bytes = options.max_shard_bytes;
   work.existing = options.existing;
   work.memory_budget_bytes = options.memory_budget_bytes;
