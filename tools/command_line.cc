@@ -143,7 +143,8 @@ void add_conversions(CLI::App& app, Commands& c) {
   imported
       .add_option(
           "source", c.imported.source,
-          "A file of safetensors, HDF5 or npz, an .index.json, or a folder with one of safetensors")
+          "A file of safetensors, HDF5 or npz, an .index.json, a folder with one of these, or a "
+          "checkpoint of DCP or Orbax, which the Python package reads")
       ->check(local_path())
       ->required();
   imported.add_option("root", c.imported.target, "Directory that gets the step")

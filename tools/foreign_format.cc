@@ -40,19 +40,20 @@ std::string with_python(const std::string& what, const std::string& call) {
                      call);
 }
 
-/// What a folder's own files say it is: one checkpoint of another format.
-std::string saved_by_others(const fs::path& folder, const std::vector<std::string>& names) {
+std::string_view python_format_of(const std::vector<std::string>& names) {
   const auto holds = [&names](std::string_view name) {
     return std::ranges::find(names, name) != names.end();
   };
-  if (holds(".metadata")) {
-    return with_python("a distributed checkpoint of PyTorch (DCP)",
-                       fmt::format("shardwise.import_dcp(\"{}\", \"NAME\")", folder.string()));
-  }
-  if (holds("_CHECKPOINT_METADATA") || holds("_METADATA")) {
-    return with_python("a checkpoint of Orbax",
-                       fmt::format("shardwise.import_orbax(\"{}\", \"NAME\")", folder.string()));
-  }
+  if (holds(".metadata")) return "dcp";
+  if (holds("_CHECKPOINT_METADATA") || holds("_METADATA")) return "orbax";
+  return {};
+}
+
+/// What a folder's own files say it is: one checkpoint of another format.
+std::string saved_by_others(const fs::path& folder, const std::vector<std::string>& names) {
+  const std::string_view format = python_format_of(names);
+  if (format == "dcp") return with_import("a distributed checkpoint of PyTorch (DCP)", folder);
+  if (format == "orbax") return with_import("a checkpoint of Orbax", folder);
   return {};
 }
 
@@ -115,6 +116,10 @@ std::string foreign_file(const fs::path& path) {
 std::string foreign_format(const fs::path& path) {
   std::error_code ignored;
   return fs::is_directory(path, ignored) ? foreign_folder(path) : foreign_file(path);
+}
+
+std::string_view python_format(const fs::path& folder) {
+  return is_checkpoint(folder) ? std::string_view() : python_format_of(names_in(folder));
 }
 
 fs::path root_inside(const fs::path& folder) {

@@ -1,6 +1,9 @@
 """Other formats' files and folders are named, with what to type."""
+import os
 import shutil
+import sys
 import unittest
+import unittest.mock
 
 from cli_test import Cli, GOLDEN, run
 from diff_test import weights
@@ -30,10 +33,10 @@ class Foreign(Cli):
                  "a model of Hugging Face in safetensors: `shardwise import {} ROOT --step 0` makes"),
                 ("old", ["config.json", "pytorch_model.bin"], "a model in PyTorch's own files: from_pretrained"),
                 ("dcp", [".metadata", "__0_0.distcp"],
-                 "(DCP): `python3 -c 'import shardwise; shardwise.import_dcp(\"{}\", \"NAME\")'` makes"),
-                ("step-00000100", [".metadata"], "shardwise.import_dcp(\"{}\", \"NAME\")"),
-                ("orbax", ["_CHECKPOINT_METADATA"], "shardwise.import_orbax(\"{}\", \"NAME\")"),
-                ("item", ["_METADATA"], "shardwise.import_orbax(\"{}\", \"NAME\")")):
+                 "(DCP): `shardwise import {} ROOT --step 0` makes"),
+                ("step-00000100", [".metadata"], "`shardwise import {} ROOT --step 0` makes"),
+                ("orbax", ["_CHECKPOINT_METADATA"], "a checkpoint of Orbax: `shardwise import {} ROOT --step 0` makes"),
+                ("item", ["_METADATA"], "`shardwise import {} ROOT --step 0` makes")):
             path = self.folder(name, *files)
             self.named(path, f"{path} holds no committed checkpoint; it seems to be ", needed.format(path),
                        is_taken=name in ("st", "gpt2"))
@@ -42,7 +45,19 @@ class Foreign(Cli):
         step = self.folder("runs/7", "_CHECKPOINT_METADATA")
         self.folder("runs/8", "_CHECKPOINT_METADATA")
         self.named(step.parent, f"several, such as {step}, a checkpoint of Orbax: ",
-                   f"shardwise.import_orbax(\"{step}\", \"NAME\")")
+                   f"`shardwise import {step} ROOT --step 0` makes")
+
+    def test_what_to_type_without_the_python_package(self):
+        root = self.dir / "root"
+        for name, file, words in (("dcp", ".metadata", ["torch", "import_dcp"]),
+                                  ("orbax", "_METADATA", ["orbax-checkpoint", "import_orbax"])):
+            path = self.folder(name, file)
+            for python, said in (("/nowhere/python3", "/nowhere/python3: No such file or directory"),
+                                 (sys.executable, "No module named 'shardwise'")):
+                with unittest.mock.patch.dict(os.environ, {"SHARDWISE_PYTHON": python, "PYTHONPATH": ""}):
+                    self.assertEqual(self.fails(3, [said, f'{words[1]}("{path}", "NAME")', *words], "import", path, root, "--step", 1),
+                                     "unsupported")
+            self.assertEqual(sorted(entry.name for entry in self.dir.iterdir() if entry.name not in ("dcp", "orbax")), [])
 
     def test_files(self):
         cases = {"m.safetensors": b"", "renamed.bin": b"\2\0\0\0\0\0\0\0{}", "m.safetensors.index.json": b"{}"}
