@@ -68,7 +68,8 @@ std::string_view format_of_names(std::span<const std::string> names) {
 /// HDF5's signature, which may come after a block of the user's.
 bool is_hdf5(std::string_view first) {
   constexpr std::string_view kSignature = "\x89HDF\r\n\x1a\n";
-  for (const std::size_t at : {0, 512, 1024, 2048}) {
+  constexpr std::size_t kPlaces[] = {0, 512, 1024, 2048};
+  for (const std::size_t at : kPlaces) {
     if (first.size() > at && first.substr(at).starts_with(kSignature)) return true;
   }
   return false;
