@@ -41,9 +41,6 @@ def test_dcp(tmp_path, dcp):
         assert str(checkpoint["model.w"].spec) == "-,a"
     done = run("import", dcp, tmp_path / "root", "--step", 9, "--mesh", "a=2", "--spec", "*=a")
     assert done.returncode == 2 and f"shardwise: import {dcp} to mesh a=2" in done.stderr, done.stderr
-    done = run("import", dcp, tmp_path / "root", "--step", 8, "--strip-prefix", "model.", "--cast", "*=bf16")
-    assert done.returncode == 0, done.stderr
-    assert {t.name: t.dtype for t in sw.info(tmp_path / "root" / "step-00000008").tensors} == {"v": "bfloat16", "w": "bfloat16"}
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
@@ -63,7 +60,8 @@ def test_orbax(tmp_path):
     ocp = pytest.importorskip("orbax.checkpoint", reason="needs orbax-checkpoint, which this environment has not")
     with ocp.StandardCheckpointer() as checkpointer:
         checkpointer.save(str(tmp_path / "orbax"), {"params": {"w": np.arange(6.0).reshape(2, 3)}})
-    done = run("import", tmp_path / "orbax", tmp_path / "root", "--step", 3, "--mesh", "a=2", "--spec", "*=a,-")
+    done = run("import", tmp_path / "orbax", tmp_path / "root", "--step", 3, "--strip-prefix", "params/", "--cast", "*=bf16")
     assert done.returncode == 0, done.stderr
     found = sw.load(tmp_path / "root" / "step-00000003")
-    assert np.array_equal(found["params/w"], np.arange(6).reshape(2, 3))
+    assert list(found) == ["w"] and found["w"].dtype == "bfloat16"
+    assert np.array_equal(found["w"].astype(np.float32), np.arange(6).reshape(2, 3))

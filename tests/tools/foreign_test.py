@@ -46,6 +46,8 @@ class Foreign(Cli):
         self.folder("runs/8", "_CHECKPOINT_METADATA")
         self.named(step.parent, f"several, such as {step}, a checkpoint of Orbax: ",
                    f"`shardwise import {step} ROOT --step 0` makes")
+        self.fails(3, [f"several, such as {step}", f"`shardwise import {step} ROOT --step 0` makes"], "import", step.parent,
+                   self.dir / "root", "--step", 0)
 
     def test_what_to_type_without_the_python_package(self):
         root = self.dir / "root"

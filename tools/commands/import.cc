@@ -43,6 +43,16 @@ SaveStats write_from_python(const ImportOptions& options, const StepWriting& wri
   }
 }
 
+/// Throws for a folder of checkpoints of others, saying what to type.
+void refuse_several(const fs::path& path) {
+  std::error_code ignored;
+  if (!fs::is_directory(path, ignored) || is_model(path)) return;
+  if (const std::string what = foreign_format(path); what.starts_with("several")) {
+    throw Error(ErrorCode::not_found,
+                fmt::format("import {}: found {}, needed is one", path.string(), what));
+  }
+}
+
 }  // namespace
 
 int run_import(const ImportOptions& options) {
@@ -52,6 +62,7 @@ int run_import(const ImportOptions& options) {
         if (const std::string_view format = python_format(path); !format.empty()) {
           return write_from_python(options, writing, format);
         }
+        refuse_several(path);
         const std::unique_ptr<ModelReader> source = open_model(path);
         shardwise::ReshardOptions work = writing.options;
         work.save.user_json = source->user_json();

@@ -52,7 +52,7 @@ std::uint64_t header_bytes(File& file, const fs::path& path) {
   if (has_room && length <= kMostHeaderBytes) return length;
   if (const std::string_view what = foreign_file(first); !what.empty()) {
     refuse_source(ErrorCode::unsupported, path,
-                  fmt::format("it seems to be {}, needed is safetensors", what));
+                  fmt::format("it seems to be {}, needed is safetensors, HDF5 or npz", what));
   }
   if (size < kLengthBytes) {
     refuse_source(ErrorCode::corrupt, path, fmt::format("it has {} bytes, needed are 8", size));
@@ -89,7 +89,7 @@ fs::path find_source(FileSystem& file_system, const fs::path& source) {
     refuse_source(ErrorCode::not_found, source, "it holds no safetensors file and no index");
   }
   refuse_source(ErrorCode::unsupported, source,
-                fmt::format("it seems to be {}; needed is safetensors", what));
+                fmt::format("it seems to be {}; needed is safetensors, HDF5 or npz", what));
 }
 
 /// Where a tensor's bytes begin.
