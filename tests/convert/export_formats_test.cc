@@ -95,6 +95,22 @@ TEST(ExportFormats, FoldersHaveFilesAndAnIndex) {
   }
 }
 
+TEST(ExportFormats, AFolderOfDataIsNotReplaced) {
+  const TempDir dir;
+  for (const auto& [format, suffix] : kFormats) {
+    const fs::path folder = dir / format;
+    fs::create_directory(folder);
+    const std::string name = "train" + std::string(suffix);
+    write_file(folder / name, "data");
+    EXPECT_THAT(message_of(ErrorCode::already_exists,
+                           [&, format = format] {
+                             export_model(Model({}), folder,
+                                          {.format = format, .existing = Existing::replace});
+                           }),
+                HasSubstr("holds \"" + name + "\", too"));
+  }
+}
+
 TEST(ExportFormats, WhatAFormatHasNotIsNamedBeforeAnythingIsWritten) {
   const TempDir dir;
   const auto refused = [&](const char* target, std::vector<HostTensor> tensors,

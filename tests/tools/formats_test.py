@@ -46,6 +46,12 @@ class Formats(Cli):
         self.assertEqual(self.ok_json("stats", path, "layers/dense/vars/0")["tensors"][0]["max"], 11)
         self.fails(2, ["--svg", "hdf5"], "inspect", path, "--svg", self.dir / "x.svg")
 
+    def test_hdf5_after_a_block_of_the_users(self):
+        path = self.dir / "m.h5"
+        with h5py.File(path, "w", userblock_size=512, libver="latest") as file:
+            file["a/w"] = numpy.arange(3)
+        self.assertEqual(self.ok("cat", path, "a/w").split(), ["[0,", "1,", "2]"])
+
     def test_hdf5_is_imported(self):
         path, root = self.weights(), self.dir / "root"
         result = run("import", path, root, "--step", 3, "--mesh", "a=2", "--spec", "layers/*/0=-,a;*=-", "--select", "[ol]*",

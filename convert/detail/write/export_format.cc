@@ -75,6 +75,8 @@ std::span<const ExportFormat* const> export_formats() {
 
 bool is_exported_name(std::string_view name) {
   return std::ranges::any_of(export_formats(), [name](const ExportFormat* format) {
+    // A folder of data may hold npz and HDF5.
+    if (format != &safetensors_export() && !name.starts_with("model")) return false;
     return name.ends_with(format->suffix()) ||
            name.ends_with(std::string(format->suffix()) + std::string(kIndexEnding));
   });
