@@ -14,8 +14,8 @@ import shardwise as sw
 COMMAND = [sys.executable, "-m", "shardwise"]
 
 
-def run(*words):
-    return subprocess.run([*COMMAND, *map(str, words)], capture_output=True, text=True,
+def run(*words, cwd=None):
+    return subprocess.run([*COMMAND, *map(str, words)], capture_output=True, text=True, cwd=cwd,
                           env={**os.environ, "PYTHONPATH": os.path.dirname(os.path.dirname(sw.__file__)), "JAX_PLATFORMS": "cpu"})
 
 
@@ -60,7 +60,9 @@ def test_orbax(tmp_path):
     ocp = pytest.importorskip("orbax.checkpoint", reason="needs orbax-checkpoint, which this environment has not")
     with ocp.StandardCheckpointer() as checkpointer:
         checkpointer.save(str(tmp_path / "orbax"), {"params": {"w": np.arange(6.0).reshape(2, 3)}})
-    done = run("import", tmp_path / "orbax", tmp_path / "root", "--step", 3, "--strip-prefix", "params/", "--cast", "*=bf16")
+    (tmp_path / "root").mkdir()
+    done = run("import", tmp_path / "orbax", ".", "--step", 3, "--strip-prefix", "params/", "--cast", "*=bf16", cwd=tmp_path / "root")
+    assert sorted(os.listdir(tmp_path)) == ["orbax", "root"]
     assert done.returncode == 0, done.stderr
     found = sw.load(tmp_path / "root" / "step-00000003")
     assert list(found) == ["w"] and found["w"].dtype == "bfloat16"

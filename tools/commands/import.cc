@@ -28,7 +28,9 @@ SaveStats write_from_python(const ImportOptions& options, const StepWriting& wri
                     options.source, writing.options.group.size()));
   }
   const auto files = posix_file_system();
-  StagedOutput staged(*files, fs::absolute(fs::path(options.target) / "").parent_path());
+  fs::path root = fs::absolute(options.target).lexically_normal();
+  if (!root.has_filename()) root = root.parent_path();
+  StagedOutput staged(*files, root);
   files->make_directory(staged.place());
   const fs::path step = staged.place() / fmt::format("step-{:08}", options.step);
   import_by_python(format, options.source, step);
