@@ -77,7 +77,7 @@ struct DiffReport {
 /// that are negative or NaN, and what the readers throw.
 ///
 ///   const DiffReport report = diff(CheckpointReader("run/step-00000001"),
-///                                  SafetensorsReader("model.safetensors"));
+///                                  ModelReader("model.safetensors"));
 DiffReport diff(const BoxReader& first, const BoxReader& second, const DiffOptions& options = {});
 
 }  // namespace shardwise

@@ -10,6 +10,7 @@
 #include "shardwise/shard/box.h"
 #include "shardwise/shard/box_copy.h"
 #include "shardwise/shard/error.h"
+#include "shardwise/storage/detail/npy_header.h"
 
 namespace shardwise {
 namespace {
@@ -131,65 +132,6 @@ void for_each_part(const BoxReader& reader, std::size_t tensor, const Box& box,
   });
 }
 
-const char* npy_dtype(DType dtype) {
-  switch (dtype) {
-    case DType::f64:
-      return "<f8";
-    case DType::f32:
-      return "<f4";
-    case DType::f16:
-      return "<f2";
-    case DType::bf16:
-      return "<V2";
-    case DType::i64:
-      return "<i8";
-    case DType::i32:
-      return "<i4";
-    case DType::i16:
-      return "<i2";
-    case DType::i8:
-      return "|i1";
-    case DType::u64:
-      return "<u8";
-    case DType::u32:
-      return "<u4";
-    case DType::u16:
-      return "<u2";
-    case DType::u8:
-      return "|u1";
-    case DType::boolean:
-      return "|b1";
-    case DType::c64:
-      return "<c8";
-    case DType::c128:
-      return "<c16";
-    case DType::f8_e4m3fn:
-    case DType::f8_e5m2:
-    case DType::f8_e4m3fnuz:
-    case DType::f8_e5m2fnuz:
-    case DType::f8_e8m0fnu:
-      break;
-  }
-  return "|V1";
-}
-
-std::string npy_header(DType dtype, const Shape& shape) {
-  std::string extents;
-  for (std::size_t d = 0; d < shape.size(); ++d) {
-    extents += fmt::format("{}{}{}", d == 0 ? "" : " ", shape[d],
-                           d + 1 < shape.size() || d == 0 ? "," : "");
-  }
-  std::string text = fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({}), }}",
-                                 npy_dtype(dtype), extents);
-  constexpr std::size_t kMagicBytes = 10, kAlignment = 64;
-  text.append(kAlignment - 1 - (kMagicBytes + text.size()) % kAlignment, ' ');
-  text += '\n';
-  std::string header("\x93NUMPY\x01\x00", 8);
-  header += static_cast<char>(text.size() & 0xFF);
-  header += static_cast<char>(text.size() >> 8);
-  return header + text;
-}
-
 }  // namespace
 
 void print_elements(const BoxReader& reader, std::size_t tensor, const ShownBox& shown,
@@ -232,7 +174,7 @@ void write_npy(const BoxReader& reader, std::size_t tensor, const ShownBox& show
                const std::function<void(std::span<const std::byte>)>& write) {
   static_assert(std::endian::native == std::endian::little);
   const DType dtype = reader.tensors()[tensor].dtype;
-  const std::string header = npy_header(dtype, shown.shape);
+  const std::string header = detail::npy_header_text(dtype, shown.shape);
   write(std::as_bytes(std::span(header)));
   for_each_part(reader, tensor, shown.box, size_bytes(dtype), write);
 }

@@ -92,43 +92,6 @@ H5Dataset open_dataset(const H5File& file, const std::string& path, const std::s
                           known.empty() ? "none" : known));
 }
 
-struct ElementType {
-  DType dtype;
-  bool swapped;
-};
-
-std::optional<ElementType> element_type(const H5Type& type) {
-  const H5T_class_t kind = H5Tget_class(type.get());
-  const bool has_order = kind == H5T_INTEGER || kind == H5T_FLOAT;
-  const H5T_order_t host = H5Tget_order(H5T_NATIVE_INT);
-  for (const DType dtype : all_dtypes()) {
-    H5Type known = detail::hdf5_type(dtype);
-    if (H5Tequal(type.get(), known.get()) > 0) {
-      return ElementType{dtype, size_bytes(dtype) > 1 && host != H5T_ORDER_LE};
-    }
-    if (!has_order || size_bytes(dtype) == 1 || H5Tget_class(known.get()) != kind) continue;
-    H5Tset_order(known.get(), H5T_ORDER_BE);
-    if (H5Tequal(type.get(), known.get()) > 0) return ElementType{dtype, host != H5T_ORDER_BE};
-  }
-  return std::nullopt;
-}
-
-// The type in memory.
-H5Type memory_type(DType dtype) {
-  H5Type type = detail::hdf5_type(dtype);
-  const H5T_class_t kind = H5Tget_class(type.get());
-  if (kind == H5T_INTEGER || kind == H5T_FLOAT) {
-    H5Tset_order(type.get(), H5Tget_order(H5T_NATIVE_INT));
-  }
-  return type;
-}
-
-std::array<hsize_t, kMaxRank> extents_of(const Dims& dims) {
-  std::array<hsize_t, kMaxRank> all{};
-  for (std::size_t d = 0; d < dims.size(); ++d) all[d] = static_cast<hsize_t>(dims[d]);
-  return all;
-}
-
 // The number of chunks that cover the dataset; absent if over `most`.
 std::optional<hsize_t> chunk_count(const Shape& shape, const Shape& chunk, hsize_t most) {
   hsize_t count = 1;
@@ -235,7 +198,7 @@ Hdf5Dataset::Impl::Impl(const std::filesystem::path& path, const std::string& na
   H5File opened = open_hdf5_file(path);
   H5Dataset found = open_dataset(opened, path.string(), name);
   const H5Type type(H5Dget_type(found.get()), what, kBroken);
-  const std::optional<ElementType> element = element_type(type);
+  const std::optional<detail::Hdf5Element> element = detail::hdf5_element(type);
   if (!element) {
     throw Error(ErrorCode::unsupported,
                 what +
@@ -279,18 +242,7 @@ void Hdf5Dataset::read(const Box& box, std::byte* out) const {
   if (box.empty()) return;
   const std::string what = fmt::format("read {}", std::string_view(impl_->what).substr(5));
   const Hdf5Lock lock;
-  const H5Space space(H5Dget_space(impl_->dataset->get()), what, kBroken);
-  const H5Space memory = detail::hdf5_space(box.shape());
-  if (box.rank() > 0) {
-    const auto begin = extents_of(box.begin()), count = extents_of(box.shape());
-    check_hdf5(H5Sselect_hyperslab(space.get(), H5S_SELECT_SET, begin.data(), nullptr, count.data(),
-                                   nullptr),
-               what, kBroken);
-  }
-  const H5Type type = memory_type(impl_->dtype);
-  check_hdf5(
-      H5Dread(impl_->dataset->get(), type.get(), memory.get(), space.get(), H5P_DEFAULT, out), what,
-      kBroken);
+  detail::read_hdf5_box(*impl_->dataset, impl_->dtype, box, out, what);
 }
 
 std::vector<std::string> hdf5_dataset_names(const std::filesystem::path& file) {

@@ -134,14 +134,17 @@ void add_reshard(CLI::App& app, Commands& c) {
 }
 
 void add_conversions(CLI::App& app, Commands& c) {
-  CLI::App& imported = add_command(
-      app, "import", "Write the tensors of safetensors files as a checkpoint, cut over a mesh",
-      "shardwise import llama/ runs/checkpoints --step 0 --mesh model=4 --spec "
-      "'*norm*=-;*=model,-'",
-      c, c.imported, run_import);
+  CLI::App& imported =
+      add_command(app, "import",
+                  "Write the tensors of safetensors, HDF5 or npz as a checkpoint, cut over a mesh",
+                  "shardwise import llama/ runs/checkpoints --step 0 --mesh model=4 --spec "
+                  "'*norm*=-;*=model,-'",
+                  c, c.imported, run_import);
   imported
-      .add_option("source", c.imported.source,
-                  "A .safetensors file, an .index.json, or a folder with one")
+      .add_option(
+          "source", c.imported.source,
+          "A file of safetensors, HDF5 or npz, an .index.json, a folder with one of these, or a "
+          "checkpoint of DCP or Orbax, which the Python package reads")
       ->check(local_path())
       ->required();
   imported.add_option("root", c.imported.target, "Directory that gets the step")
@@ -152,22 +155,31 @@ void add_conversions(CLI::App& app, Commands& c) {
   add_step_options(imported, c.imported);
 
   CLI::App& exported = add_command(
-      app, "export", "Write the tensors of a checkpoint as safetensors files",
-      "shardwise export runs/checkpoints/step-00000400 model.safetensors --format safetensors\n"
-      "  shardwise export runs/checkpoints model/ --format safetensors --max-shard 5GB\n"
-      "  shardwise export runs/checkpoints model/ --select 'model.*' --rename 'model.*=*' --cast "
-      "'*=bf16'",
+      app, "export", "Write the tensors of a checkpoint as safetensors, npz or HDF5",
+      "shardwise export runs/checkpoints/step-00000400 model.safetensors\n"
+      "  shardwise export runs/checkpoints model/ --max-shard 5GB\n"
+      "  shardwise export runs/checkpoints arrays.npz\n"
+      "  shardwise export runs/checkpoints model/ --strip-prefix model. --config-from gpt2/ "
+      "--cast '*=bf16'",
       c, c.exported, run_export);
   exported.add_option("step", c.exported.source, kCheckpoint)->check(local_path())->required();
-  exported.add_option("target", c.exported.target, "NAME.safetensors, or a folder")
+  exported
+      .add_option("target", c.exported.target, "NAME.safetensors, NAME.npz, NAME.h5, or a folder")
       ->check(local_path())
       ->required();
-  exported.add_option("--format", c.exported.format, "safetensors")->capture_default_str();
+  exported.add_option("--format", c.exported.format,
+                      "safetensors, npz or hdf5 (default: by the ending of target; of a folder "
+                      "safetensors)");
+  exported
+      .add_option("--config-from", c.exported.config_from,
+                  "Folder of Hugging Face: its config and tokenizer files are copied into target, "
+                  "so that from_pretrained opens it; tied weights are left out as its config says")
+      ->check(local_path());
   add_size(exported, "--max-shard", c.exported.max_shard_bytes, {1, std::size_t{1} << 50},
            "Most bytes of tensors in a file, as 5GB; else all are in one");
   add_edits(exported, c.exported.edits);
   add_existing(exported, c.exported.existing,
-               "Where the target exists: replace it, if it holds nothing but safetensors",
+               "Where the target exists: replace it, if it holds nothing but what an export writes",
                "Where the target exists: write nothing");
   add_memory_budget(exported, c.exported.memory_budget_bytes);
   add_threads(exported, c.exported.threads);

@@ -14,7 +14,8 @@ namespace {
 void add_looks(CLI::App& app, Commands& c) {
   CLI::App& ls = add_command(app, "ls", "List the checkpoints of a directory",
                              "shardwise ls runs/checkpoints", c, c.ls, run_ls);
-  ls.add_option("root", c.ls.root, "Directory that holds the steps")
+  ls.add_option("root", c.ls.root,
+                "Directory that holds the steps, or a file or folder that import takes")
       ->check(local_path())
       ->required();
 
@@ -24,7 +25,7 @@ void add_looks(CLI::App& app, Commands& c) {
                   "  shardwise inspect runs/checkpoints --depth 2\n"
                   "  shardwise inspect runs/checkpoints --tensor w1 --svg w1.svg",
                   c, c.inspect, run_inspect);
-  inspect.add_option("path", c.inspect.path, kCheckpoint)->check(local_path())->required();
+  inspect.add_option("path", c.inspect.path, kTensors)->check(local_path())->required();
   inspect.add_option("--tensor", c.inspect.tensors,
                      "Only these; * and ? stand for any characters (may be repeated)");
   inspect

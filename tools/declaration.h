@@ -40,7 +40,7 @@ struct Commands {
 
 inline constexpr const char* kCheckpoint = "A checkpoint, or a directory of steps (newest valid)";
 inline constexpr const char* kTensors =
-    "A checkpoint, a directory of steps (newest valid), or safetensors files";
+    "A checkpoint, a directory of steps (newest valid), or a file or folder that import takes";
 
 /// A command that ends in `run(options)`.
 template <class Options>

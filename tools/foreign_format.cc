@@ -9,6 +9,8 @@
 #include <system_error>
 #include <vector>
 
+#include "shardwise/convert/model.h"
+
 namespace shardwise::tools {
 namespace fs = std::filesystem;
 namespace {
@@ -38,19 +40,20 @@ std::string with_python(const std::string& what, const std::string& call) {
                      call);
 }
 
-/// What a folder's own files say it is: one checkpoint of another format.
-std::string saved_by_others(const fs::path& folder, const std::vector<std::string>& names) {
+std::string_view python_format_of(const std::vector<std::string>& names) {
   const auto holds = [&names](std::string_view name) {
     return std::ranges::find(names, name) != names.end();
   };
-  if (holds(".metadata")) {
-    return with_python("a distributed checkpoint of PyTorch (DCP)",
-                       fmt::format("shardwise.import_dcp(\"{}\", \"NAME\")", folder.string()));
-  }
-  if (holds("_CHECKPOINT_METADATA") || holds("_METADATA")) {
-    return with_python("a checkpoint of Orbax",
-                       fmt::format("shardwise.import_orbax(\"{}\", \"NAME\")", folder.string()));
-  }
+  if (holds(".metadata")) return "dcp";
+  if (holds("_CHECKPOINT_METADATA") || holds("_METADATA")) return "orbax";
+  return {};
+}
+
+/// What a folder's own files say it is: one checkpoint of another format.
+std::string saved_by_others(const fs::path& folder, const std::vector<std::string>& names) {
+  const std::string_view format = python_format_of(names);
+  if (format == "dcp") return with_import("a distributed checkpoint of PyTorch (DCP)", folder);
+  if (format == "orbax") return with_import("a checkpoint of Orbax", folder);
   return {};
 }
 
@@ -89,11 +92,8 @@ std::string foreign_file(const fs::path& path) {
     return with_import("safetensors", path);
   }
   const std::string name = path.string();
-  if (first.starts_with("PK\3\4") && path.extension() == ".npz") {
-    return with_python("an archive of numpy's",
-                       fmt::format("import numpy; shardwise.save(\"NAME\", "
-                                   "dict(numpy.load(\"{}\")))",
-                                   name));
+  if (first.starts_with("PK\3\4") && (path.extension() == ".npz" || !model_format(path).empty())) {
+    return with_import("an archive of numpy's", path);
   }
   if (first.starts_with("PK\3\4")) {
     return with_python("a zip archive, such as PyTorch's",
@@ -106,7 +106,7 @@ std::string foreign_file(const fs::path& path) {
         "an array of numpy's",
         fmt::format("import numpy; shardwise.save(\"NAME\", {{\"w\": numpy.load(\"{}\")}})", name));
   }
-  if (first.starts_with("\x89HDF")) return "HDF5, which h5py reads and `h5ls -r` lists";
+  if (first.starts_with("\x89HDF")) return with_import("HDF5", path);
   if (first.starts_with("GGUF")) return "GGUF, which nothing here reads";
   return {};
 }
@@ -116,6 +116,10 @@ std::string foreign_file(const fs::path& path) {
 std::string foreign_format(const fs::path& path) {
   std::error_code ignored;
   return fs::is_directory(path, ignored) ? foreign_folder(path) : foreign_file(path);
+}
+
+std::string_view python_format(const fs::path& folder) {
+  return is_checkpoint(folder) ? std::string_view() : python_format_of(names_in(folder));
 }
 
 fs::path root_inside(const fs::path& folder) {

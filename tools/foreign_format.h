@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <string>
+#include <string_view>
 
 namespace shardwise::tools {
 
@@ -9,6 +10,9 @@ namespace shardwise::tools {
 /// it; empty if unknown. "safetensors: `shardwise import m.safetensors ROOT --step 0` makes a
 /// checkpoint of it"
 std::string foreign_format(const std::filesystem::path& path);
+
+/// "dcp" or "orbax", which Python's packages read, if a folder is such a checkpoint; else empty.
+std::string_view python_format(const std::filesystem::path& folder);
 
 /// A folder right in this one that holds steps; empty if there is none.
 std::filesystem::path root_inside(const std::filesystem::path& folder);

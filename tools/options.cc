@@ -75,6 +75,11 @@ void add_edits(CLI::App& command, EditOptions& edits) {
       "counts");
   add("--cast", edits.casts, "PATTERN=DTYPE",
       "'*=bf16' casts all floats, 'ids=i64' what it holds exactly; first match counts");
+  command
+      .add_option("--strip-prefix", edits.strip_prefix,
+                  "Only tensors whose names begin so, without it: 'model.' is --select 'model.*' "
+                  "--rename 'model.*=*'")
+      ->type_name("PREFIX");
 }
 
 }  // namespace shardwise::tools

@@ -13,28 +13,11 @@
 #include "output.h"
 #include "shardwise/checkpoint/manager.h"
 #include "shardwise/checkpoint/reader.h"
-#include "shardwise/convert/safetensors.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/shard/text.h"
 
 namespace shardwise::tools {
 namespace fs = std::filesystem;
-namespace {
-
-bool is_safetensors(const fs::path& path) { return path.extension() == ".safetensors"; }
-
-/// Whether a directory has an entry of a kind. False if it cannot be listed.
-bool holds(const fs::path& directory, bool (*of_kind)(const fs::path&)) {
-  std::error_code error;
-  for (fs::directory_iterator entry(directory, error), end; !error && entry != end;
-       entry.increment(error)) {
-    if (of_kind(entry->path())) return true;
-  }
-  return false;
-}
-
-}  // namespace
-
 Mesh parse_mesh(const std::string& mesh, const std::string& devices) {
   if (mesh.find_first_not_of(' ') == std::string::npos) {
     throw Error(ErrorCode::invalid_argument,
@@ -104,6 +87,16 @@ TensorEdits parse_edits(std::string_view command, const EditOptions& options) {
     edits.renames.push_back(
         words_of(command, "--rename", [&] { return TensorEdits::Rename::parse(text); }));
   }
+  if (const std::string& prefix = options.strip_prefix; !prefix.empty()) {
+    if (prefix.find_first_of("*?") != std::string::npos || !options.select.empty()) {
+      throw BadUsage(
+          fmt::format("{}: --strip-prefix: found {}, needed is a prefix without * and ?, "
+                      "and no --select",
+                      command, options.select.empty() ? prefix : "--select"));
+    }
+    edits.select = {prefix + "*"};
+    edits.renames.push_back({prefix + "*", "*"});
+  }
   for (const std::string& text : options.casts) {
     edits.casts.push_back(
         words_of(command, "--cast", [&] { return TensorEdits::Cast::parse(text); }));
@@ -161,13 +154,25 @@ fs::path resolve_checkpoint(const std::string& path) {
   return as_given(root, latest->step.directory);
 }
 
+bool is_model(const fs::path& path) {
+  if (model_format(path).empty()) return false;
+  return !is_checkpoint(path.has_parent_path() ? path.parent_path() : fs::path("."));
+}
+
+std::unique_ptr<ModelReader> open_model(const fs::path& path) {
+  auto reader = std::make_unique<ModelReader>(path);
+  const std::span<const std::string> left_out = reader->left_out();
+  if (left_out.empty()) return reader;
+  constexpr std::size_t kMostShown = 5;
+  const std::size_t shown = std::min(left_out.size(), kMostShown);
+  print_note(fmt::format(
+      "{}: left out {}{}", path.string(), fmt::join(left_out.first(shown), ", "),
+      shown == left_out.size() ? "" : fmt::format(", and {} more", left_out.size() - shown)));
+  return reader;
+}
+
 std::unique_ptr<BoxReader> open_tensors(const std::string& path, const ReadOptions& options) {
-  std::error_code ignored;
-  const bool is_file = fs::exists(path, ignored) && !fs::is_directory(path, ignored);
-  const bool has_steps = is_checkpoint(path) || holds(path, is_step);
-  if (is_file || (!has_steps && holds(path, is_safetensors))) {
-    return std::make_unique<SafetensorsReader>(path);
-  }
+  if (is_model(path)) return open_model(path);
   return std::make_unique<CheckpointReader>(resolve_checkpoint(path), options);
 }
 

@@ -11,6 +11,7 @@
 #include "foreign_format.h"
 #include "shardwise/checkpoint/edits.h"
 #include "shardwise/checkpoint/read_options.h"
+#include "shardwise/convert/model.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/shard/mesh.h"
 
@@ -56,8 +57,14 @@ std::string suggestion(std::string_view word, const std::vector<std::string>& kn
 /// step below it. Steps that had to be passed over are named on stderr.
 std::filesystem::path resolve_checkpoint(const std::string& path);
 
-/// The tensors of a checkpoint, as resolve_checkpoint finds it, or of safetensors files: a file, an
-/// .index.json, or a folder of them that holds no steps.
+/// Whether a path is of another format that import takes: safetensors, HDF5, npz. Files of
+/// checkpoints are not.
+bool is_model(const std::filesystem::path& path);
+
+/// Opens what is_model() is true of, and says on stderr what of it is left out.
+std::unique_ptr<ModelReader> open_model(const std::filesystem::path& path);
+
+/// The tensors of a checkpoint, as resolve_checkpoint finds it, or of a model.
 std::unique_ptr<BoxReader> open_tensors(const std::string& path, const ReadOptions& options);
 
 /// The number of a tensor in a reader that open_tensors(path) gave. Throws no_such_name, with the

@@ -8,8 +8,8 @@ std::string_view foreign_file(std::string_view first_bytes) {
   struct Magic {
     std::string_view bytes, what;
   };
-  static constexpr Magic kMagics[] = {{"PK\3\4", "a zip archive, such as PyTorch's or .npz"},
-                                      {"\x89HDF", "HDF5"},
+  static constexpr Magic kMagics[] = {{"PK\3\4", "a zip archive, such as PyTorch's"},
+
                                       {"\x93NUMPY", "a .npy array"},
                                       {"GGUF", "GGUF"},
                                       {"\x80\2", "a Python pickle"},
@@ -36,8 +36,12 @@ std::string_view foreign_folder(std::span<const std::string> names) {
   if (any([](const std::string& name) { return name.starts_with("step-"); })) {
     return "a directory of Shardwise's checkpoints, which \"shardwise reshard\" writes again";
   }
-  if (holds(".metadata")) return "a distributed checkpoint of PyTorch";
-  if (holds("_CHECKPOINT_METADATA") || holds("_METADATA")) return "a checkpoint of Orbax";
+  if (holds(".metadata")) {
+    return "a distributed checkpoint of PyTorch, which \"shardwise import\" and import_dcp read";
+  }
+  if (holds("_CHECKPOINT_METADATA") || holds("_METADATA")) {
+    return "a checkpoint of Orbax, which \"shardwise import\" and import_orbax read";
+  }
   if (any([](const std::string& name) { return name.starts_with("pytorch_model"); })) {
     return "a model in PyTorch's files";
   }

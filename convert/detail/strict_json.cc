@@ -29,7 +29,7 @@ class Events {
   Events(StrictJson& to, const rapidjson::MemoryStream& stream) : to_(to), stream_(stream) {}
 
   bool Null() { return to_.other("null"); }
-  bool Bool(bool) { return to_.other("a boolean"); }
+  bool Bool(bool value) { return to_.boolean(value); }
   bool RawNumber(const char* text, SizeType bytes, bool) {
     const char* const end = text + bytes;
     std::int64_t integer = 0;

@@ -21,6 +21,7 @@ class StrictJson {
   bool parse(std::string_view text);
 
   virtual bool number(std::uint64_t /*value*/) { return other("a number"); }
+  virtual bool boolean(bool /*value*/) { return other("a boolean"); }
   virtual bool string(std::string&& /*text*/) { return other("a string"); }
   virtual bool start_object() { return other("an object"); }
   virtual bool key(std::string&& /*key*/) { return true; }

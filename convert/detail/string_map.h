@@ -28,7 +28,7 @@ std::string to_json(const StringMap& map);
 /// In quotes, with escapes. Throws invalid_argument for what is not UTF-8.
 std::string to_json(std::string_view text);
 
-/// SafetensorsReader::user_json() of this metadata.
+/// ModelReader::user_json() of this metadata.
 std::string user_json_of(const StringMap& metadata);
 
 /// Inverse: the metadata that stand for a checkpoint's user_json.

@@ -2,14 +2,14 @@
 
 #include <utility>
 
-#include "shardwise/convert/safetensors.h"
+#include "shardwise/convert/model.h"
 
 namespace gpt {
 
 using namespace shardwise;
 
 std::map<std::string, Given> read_all(const std::filesystem::path& path) {
-  const SafetensorsReader reader(path);
+  const ModelReader reader(path);
   std::map<std::string, Given> all;
   for (std::size_t i = 0; i < reader.tensors().size(); ++i) {
     const TensorInfo& info = reader.tensors()[i];

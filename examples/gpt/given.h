@@ -18,7 +18,7 @@ struct Given {
   std::vector<std::byte> bytes;
 };
 
-/// All tensors of a safetensors file, by name. Throws as shardwise::SafetensorsReader.
+/// All tensors of a safetensors file, by name. Throws as shardwise::ModelReader.
 std::map<std::string, Given> read_all(const std::filesystem::path& path);
 
 }  // namespace gpt

@@ -31,10 +31,10 @@ from ._compare import TensorStats as TensorStats
 from ._compare import diff as diff
 from ._compare import stats as stats
 from ._convert import explain as explain
-from ._convert import export_safetensors as export_safetensors
+from ._convert import export_model as export_model
 from ._convert import import_dcp as import_dcp
+from ._convert import import_model as import_model
 from ._convert import import_orbax as import_orbax
-from ._convert import import_safetensors as import_safetensors
 from ._convert import reshard as reshard
 from ._errors import AlreadyExists as AlreadyExists
 from ._errors import Cancelled as Cancelled
@@ -87,7 +87,7 @@ __all__ = [
     "PartitionSpec", "Path", "PendingSave", "Progress", "ResourceExhausted", "SaveStats", "Shard", "Sharding",
     "Tensor", "TensorDiff", "TensorInfo", "TensorStats", "TransferPlan", "Unsupported", "VerifyReport", "diff", "explain",
     "explain_reshard",
-    "export_safetensors", "group", "import_dcp", "import_orbax", "import_safetensors", "info", "load", "open",
+    "export_model", "group", "import_dcp", "import_model", "import_orbax", "info", "load", "open",
     "reshard", "save", "sources", "stats", "verify",
 ]
 

@@ -77,18 +77,12 @@ class TensorStats:
 
 
 def _place(path: Path, what: str) -> tuple[str, bool]:
-    """A path as text, and whether it is of safetensors. Raises NotFound saying what is there instead."""
+    """A path as text, and whether it is of another format that import_model() takes. Raises NotFound saying what is there instead."""
     text = local(path, what)
-    if os.path.isfile(text):
+    if os.path.isfile(text) or _core.model_format(text):
         return text, True
     if os.path.exists(os.path.join(text, "manifest.json")):
         return text, False
-    try:
-        names = os.listdir(text)
-    except OSError:
-        return text, False  # C++ says what is wrong
-    if any(name.endswith((".safetensors", ".safetensors.index.json")) for name in names):
-        return text, True
     if instead := instead_of_checkpoint(text):
         raise NotFound(f"{what} {text}: {instead}")
     return text, False
@@ -96,7 +90,7 @@ def _place(path: Path, what: str) -> tuple[str, bool]:
 
 def diff(first: Path, second: Path, *, atol: float = 0.0, rtol: float = 0.0, memory: int = 128 << 20, threads: int = 0,
          progress: Progress = None) -> DiffReport:
-    """Compares the tensors of two checkpoints, or of safetensors: a file, an index, or a folder with one of them.
+    """Compares the tensors of two checkpoints, or of what import_model() takes: safetensors, HDF5, npz.
 
     Elements are equal if |first - second| <= atol + rtol * |second|, or if both are NaN; with both 0, if their bits are
     equal. Of two checkpoints, chunks whose hashes are equal are not read. Objects beside tensors are not
@@ -113,7 +107,7 @@ def diff(first: Path, second: Path, *, atol: float = 0.0, rtol: float = 0.0, mem
 
 def stats(path: Path, names: str | Iterable[str] | None = None, *, histogram: int = 0, threads: int = 0,
           progress: Progress = None) -> dict[str, TensorStats]:
-    """Range, mean, deviation, NaN, infinities and zeros of tensors by name, of a checkpoint or of safetensors as diff()
+    """Range, mean, deviation, NaN, infinities and zeros of tensors by name, of a checkpoint or of another format as diff()
     takes them. names: patterns, as "layers/*". histogram: how many bars; then all is read twice. Raises NotFound,
     NameNotFound for a pattern that matches nothing, Corrupt, Unsupported."""
     patterns = [] if names is None else [names] if isinstance(names, str) else list(names)

@@ -43,31 +43,41 @@ def explain(source: Path, *, mesh: str, rules: str = "") -> str:
     return explain_checkpoint(source, mesh, rules)
 
 
-def import_safetensors(source: Path, target: Path, *, existing: Existing = "fail", codec: Codec = "zstd", memory: int = 256 << 20,
-                       progress: Progress = None, names: str | Iterable[str] | None = None, rename: Rename | None = None,
-                       cast: Cast | None = None) -> str:
-    """A .safetensors file, a model.safetensors.index.json with the files it names, or a folder with one of them, as a
-    checkpoint at `target`. Its metadata becomes `user`. names, rename and cast are those of load(). Returns the path. Raises
-    NotFound, Corrupt, Unsupported, InvalidArgument."""
+def import_model(source: Path, target: Path, *, existing: Existing = "fail", codec: Codec = "zstd", memory: int = 256 << 20,
+                 progress: Progress = None, names: str | Iterable[str] | None = None, rename: Rename | None = None,
+                 cast: Cast | None = None) -> str:
+    """A file of safetensors, HDF5 or npz, an index (model.safetensors.index.json) with the files it names, or a folder with
+    one of them, as a checkpoint at `target`. What is there says which format it is; nothing is unpickled. What is no tensor
+    is left out with a warning. Metadata of safetensors becomes `user`. names, rename and cast are those of load(). Returns
+    the path. Raises NotFound, Corrupt, Unsupported, InvalidArgument."""
+    import warnings
+
     check_choice("existing", existing, ("fail", "replace", "skip"))
-    path: str = _core.import_safetensors(local(source, "import"), local(target, "import"), existing, codec, memory,
-                                         function_of(progress, "import safetensors"), edits_of(names, rename, cast))
+    text = local(source, "import")
+    path: str
+    path, left_out = _core.import_model(text, local(target, "import"), existing, codec, memory,
+                                        function_of(progress, f"import {os.path.basename(text)}"), edits_of(names, rename, cast))
+    if left_out:
+        warnings.warn(f"import {text}: left out {', '.join(left_out)}", stacklevel=2)
     return path
 
 
-def export_safetensors(source: Path, target: Path, *, max_shard: int | str = 0, metadata: dict[str, str] | None = None,
-                       existing: Existing = "fail", memory: int = 256 << 20, progress: Progress = None,
-                       names: str | Iterable[str] | None = None, rename: Rename | None = None,
-                       cast: Cast | None = None) -> list[str]:
-    """A checkpoint as safetensors, bit for bit as its own library writes them: one file, if the target ends in
-    .safetensors, or a folder of files of max_shard ("5GB", or bytes) with their index. Returns the files. What has no
-    place there is left out: objects, and how tensors were cut. names, rename and cast are those of load(). Raises Unsupported naming all dtypes it has not."""
+def export_model(source: Path, target: Path, *, format: str | None = None, max_shard: int | str = 0,
+                 metadata: dict[str, str] | None = None, config_from: Path | None = None, existing: Existing = "fail",
+                 memory: int = 256 << 20, progress: Progress = None, names: str | Iterable[str] | None = None,
+                 rename: Rename | None = None, cast: Cast | None = None) -> list[str]:
+    """A checkpoint as safetensors, bit for bit as its own library writes them, as npz or as HDF5: one file, if the target ends
+    in .safetensors, .npz or .h5, or a folder of files of max_shard ("5GB", or bytes) with their index. format: of a folder,
+    "safetensors", "npz" or "hdf5". config_from: a folder of Hugging Face whose config and tokenizer files are copied into the
+    target, so that from_pretrained() opens it. Returns the files of tensors. What has no place there is left out: objects, and
+    how tensors were cut. names, rename and cast are those of load(). Raises Unsupported naming all dtypes the format has not."""
     import json
 
     check_choice("existing", existing, ("fail", "replace", "skip"))
-    files: list[str] = _core.export_safetensors(local(source, "export"), local(target, "export"), _bytes(max_shard),
-                                                json.dumps(metadata or {}), existing, memory,
-                                                function_of(progress, "export safetensors"), edits_of(names, rename, cast))
+    words = (format or "", json.dumps(metadata or {}), "" if config_from is None else local(config_from, "export"))
+    text = local(target, "export")
+    files: list[str] = _core.export_model(local(source, "export"), text, words, _bytes(max_shard), existing, memory,
+                                          function_of(progress, f"export {os.path.basename(text)}"), edits_of(names, rename, cast))
     return files
 
 

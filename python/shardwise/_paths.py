@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 
+from . import _core
 from ._errors import Unsupported
 
 Path = str | os.PathLike[str]
@@ -16,7 +17,7 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 def instead_of_checkpoint(path: str) -> str:
     """What is at a path that is no checkpoint, and how that is loaded; empty if nothing is known of it."""
     if os.path.isfile(path):
-        way = "sw.import_safetensors() takes it" if path.endswith(".safetensors") else "needed a directory"
+        way = "sw.import_model() takes it" if _core.model_format(path) else "needed a directory"
         return f"found a file: {way}"
     try:
         names = sorted(os.listdir(path))
@@ -32,8 +33,8 @@ def instead_of_checkpoint(path: str) -> str:
         return "found a checkpoint of torch.distributed.checkpoint's own: sw.import_dcp() takes it"
     if {"_CHECKPOINT_METADATA", "_METADATA", "manifest.ocdbt"} & set(names):
         return "found a checkpoint of Orbax's: sw.import_orbax() takes it"
-    if any(name.endswith((".safetensors", ".safetensors.index.json")) for name in names):
-        return "found files of safetensors: sw.import_safetensors() takes them"
+    if kind := _core.model_format(path):
+        return f"found files of {kind}: sw.import_model() takes them"
     return ""
 
 

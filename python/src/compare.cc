@@ -12,7 +12,7 @@
 #include "shardwise/checkpoint/reader.h"
 #include "shardwise/convert/diff.h"
 #include "shardwise/convert/elements.h"
-#include "shardwise/convert/safetensors.h"
+#include "shardwise/convert/model.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/shard/text.h"
 #include "work.h"
@@ -20,11 +20,11 @@
 namespace shardwise::python {
 namespace {
 
-/// A path, and whether safetensors are there, not a checkpoint.
+/// A path, and whether another format is there, not a checkpoint.
 using Place = std::pair<std::string, bool>;
 
 std::unique_ptr<BoxReader> open_place(const Place& place, const ReadOptions& options) {
-  if (place.second) return std::make_unique<SafetensorsReader>(place.first);
+  if (place.second) return std::make_unique<ModelReader>(place.first);
   return std::make_unique<CheckpointReader>(place.first, options);
 }
 

@@ -1,5 +1,6 @@
 #include <memory>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -7,7 +8,7 @@
 #include "parts.h"
 #include "shardwise/checkpoint/attempt.h"
 #include "shardwise/checkpoint/reshard.h"
-#include "shardwise/convert/safetensors.h"
+#include "shardwise/convert/model.h"
 #include "work.h"
 
 namespace shardwise::python {
@@ -33,17 +34,18 @@ std::string reshard(const std::string& source, const std::string& root, const st
   return stats.directory.string();
 }
 
-std::string import_safetensors(const std::string& source, const std::string& target,
-                               const std::string& existing, const std::string& codec,
-                               std::size_t memory, nb::object progress,
-                               const EditArgument& edit_argument) {
+/// The path, and what was left out.
+std::pair<std::string, std::vector<std::string>> import_model(
+    const std::string& source, const std::string& target, const std::string& existing,
+    const std::string& codec, std::size_t memory, nb::object progress,
+    const EditArgument& edit_argument) {
   const TensorEdits edits = edits_of(edit_argument);
   Work work(std::move(progress));
   const EncodeOptions options{
       .codec = parse_codec(codec), .memory_budget_bytes = memory, .progress = work.progress()};
   const Existing if_existing = parse_existing(existing);
   return work.run([&] {
-    const auto weights = std::make_shared<const SafetensorsReader>(source);
+    const auto weights = std::make_shared<const ModelReader>(source);
     std::shared_ptr<const BoxReader> reader = weights;
     if (!edits.empty()) {
       reader = std::make_shared<const EditedTensors>(weights, edits, "import " + source);
@@ -52,26 +54,33 @@ std::string import_safetensors(const std::string& source, const std::string& tar
     for (std::size_t t = 0; t < reader->tensors().size(); ++t) {
       sources.push_back({.name = reader->tensors()[t].name, .reader = reader, .tensor = t});
     }
-    return save_checkpoint(target, std::move(sources), if_existing, options,
-                           {.user_json = weights->user_json()})
-        .directory.string();
+    const std::string path = save_checkpoint(target, std::move(sources), if_existing, options,
+                                             {.user_json = weights->user_json()})
+                                 .directory.string();
+    const auto left_out = weights->left_out();
+    return std::pair(path, std::vector<std::string>(left_out.begin(), left_out.end()));
   });
 }
 
-std::vector<std::string> write_safetensors(const std::string& source, const std::string& target,
-                                           std::size_t max_shard, const std::string& metadata,
-                                           const std::string& existing, std::size_t memory,
-                                           nb::object progress, const EditArgument& edits) {
+/// Of an export, beside source, target and edits.
+using ExportWords = std::tuple<std::string, std::string, std::string>;  // format, metadata, config
+
+std::vector<std::string> write_model(const std::string& source, const std::string& target,
+                                     const ExportWords& words, std::size_t max_shard,
+                                     const std::string& existing, std::size_t memory,
+                                     nb::object progress, const EditArgument& edits) {
   Work work(std::move(progress));
-  ExportOptions options{.max_shard_bytes = max_shard,
+  const auto& [format, metadata, config_from] = words;
+  ExportOptions options{.format = format,
+                        .max_shard_bytes = max_shard,
                         .metadata = metadata,
+                        .config_from = config_from,
                         .edits = edits_of(edits),
                         .existing = parse_existing(existing),
                         .memory_budget_bytes = memory};
   options.progress = work.progress();
   const ExportStats stats = work.run([&] {
-    return export_safetensors(std::filesystem::path(source), std::filesystem::path(target),
-                              options);
+    return export_model(std::filesystem::path(source), std::filesystem::path(target), options);
   });
   std::vector<std::string> files;
   for (const std::filesystem::path& file : stats.files) files.push_back(file.string());
@@ -101,12 +110,15 @@ void bind_convert(nb::module_& module) {
              nb::arg("memory") = std::size_t{1} << 30, nb::arg("files") = 1, nb::arg("threads") = 0,
              nb::arg("existing") = "fail", nb::arg("progress") = nb::none(),
              nb::arg("edits") = EditArgument());
-  module.def("import_safetensors", &import_safetensors, nb::arg("source"), nb::arg("target"),
+  module.def("import_model", &import_model, nb::arg("source"), nb::arg("target"),
              nb::arg("existing"), nb::arg("codec"), nb::arg("memory"),
              nb::arg("progress") = nb::none(), nb::arg("edits") = EditArgument());
-  module.def("export_safetensors", &write_safetensors, nb::arg("source"), nb::arg("target"),
-             nb::arg("max_shard"), nb::arg("metadata"), nb::arg("existing"), nb::arg("memory"),
+  module.def("export_model", &write_model, nb::arg("source"), nb::arg("target"), nb::arg("words"),
+             nb::arg("max_shard"), nb::arg("existing"), nb::arg("memory"),
              nb::arg("progress") = nb::none(), nb::arg("edits") = EditArgument());
+  module.def(
+      "model_format", [](const std::string& path) { return std::string(model_format(path)); },
+      nb::arg("path"));
 }
 
 }  // namespace shardwise::python

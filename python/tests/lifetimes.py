@@ -197,7 +197,7 @@ class Sources(Case):
 
 
 class Converting(Case):
-    covers = "verify reshard diff stats export_safetensors import_safetensors SpecRules.parse SpecRules.find SpecRules.unmatched"
+    covers = "verify reshard diff stats export_model import_model model_format SpecRules.parse SpecRules.find SpecRules.unmatched"
 
     def __init__(self, folder: str) -> None:
         super().__init__(folder)
@@ -212,8 +212,8 @@ class Converting(Case):
         path = self.path()
         assert sw.verify(self.step, progress=tell)
         assert (sw.load(sw.reshard(self.step, path, mesh="x=2", rules="w=x,-", progress=tell))["w"] == W).all()
-        assert sw.export_safetensors(self.step, path + ".safetensors", progress=tell) == [path + ".safetensors"]
-        assert (sw.load(sw.import_safetensors(path + ".safetensors", path + "-b", progress=tell))["w"] == W).all()
+        assert sw.export_model(self.step, path + ".safetensors", progress=tell) == [path + ".safetensors"]
+        assert (sw.load(sw.import_model(path + ".safetensors", path + "-b", progress=tell))["w"] == W).all()
         assert sw.diff(self.step, path + ".safetensors", progress=tell).equal
         assert sw.stats(path + ".safetensors", progress=tell)["w"].max == W.max()
         rules = _core.SpecRules.parse("w=x,-")

@@ -322,8 +322,8 @@ def test_what_is_no_checkpoint_is_told_with_the_way_to_load_it(tmp_path):
     (tmp_path / "x.pt").touch()
     (tmp_path / "m.safetensors").touch()
     for name, why in (("run", r"folder of 2 steps \(1, 12\).*newest is step-00000012"), ("empty", "empty directory"),
-                      ("dcp", r"sw\.import_dcp"), ("orbax", r"sw\.import_orbax"), ("hf", r"sw\.import_safetensors"),
-                      ("x.pt", "found a file: needed a directory"), ("m.safetensors", r"sw\.import_safetensors"), ("nix", "no such")):
+                      ("dcp", r"sw\.import_dcp"), ("orbax", r"sw\.import_orbax"), ("hf", r"sw\.import_model"),
+                      ("x.pt", "found a file: needed a directory"), ("m.safetensors", r"sw\.import_model"), ("nix", "no such")):
         with pytest.raises(sw.NotFound, match=why):
             sw.load(tmp_path / name)
 
@@ -341,9 +341,9 @@ def test_what_is_there_may_be_left_as_it_is(tmp_path):
             with pytest.raises(sw.AlreadyExists, match='existing="replace" writes a new .*, existing="skip" writes nothing'):
                 save(1, {"w": np.zeros(3)})
         np.testing.assert_array_equal(sw.load(manager.latest().path)["w"], np.ones(3))
-    assert sw.export_safetensors(tmp_path / "a", tmp_path / "a.safetensors", existing="skip")
-    assert sw.export_safetensors(tmp_path / "a", tmp_path / "a.safetensors", existing="skip") == []
-    assert sw.import_safetensors(tmp_path / "a.safetensors", tmp_path / "a", existing="skip") == str(tmp_path / "a")
+    assert sw.export_model(tmp_path / "a", tmp_path / "a.safetensors", existing="skip")
+    assert sw.export_model(tmp_path / "a", tmp_path / "a.safetensors", existing="skip") == []
+    assert sw.import_model(tmp_path / "a.safetensors", tmp_path / "a", existing="skip") == str(tmp_path / "a")
     np.testing.assert_array_equal(sw.load(tmp_path / "a")["w"], np.ones(3))
 
 

@@ -87,7 +87,7 @@ def test_tolerances(two):
 def test_of_safetensors(two):
     a, _, w, _ = two
     for target in (a.parent / "m.safetensors", a.parent / "folder"):
-        sw.export_safetensors(a, target)
+        sw.export_model(a, target)
         assert sw.diff(a, target).equal and sw.diff(target, a, threads=1, memory=16 << 20).equal
         assert sw.stats(target, "w")["w"].min == w.min()
 

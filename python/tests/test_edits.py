@@ -86,13 +86,13 @@ def test_reshard_import_and_export_take_the_same(tmp_path):
         assert loaded["w"].dtype == ml_dtypes.bfloat16 and loaded["ids"].dtype == np.int32
 
     check(sw.reshard(step, tmp_path / "out", mesh="a=2", rules="w=-,a", **how))
-    sw.export_safetensors(step, tmp_path / "w.safetensors", **how)
-    check(sw.import_safetensors(tmp_path / "w.safetensors", tmp_path / "again"))
-    sw.export_safetensors(step, tmp_path / "all.safetensors")
-    check(sw.import_safetensors(tmp_path / "all.safetensors", tmp_path / "edited", **how))
+    sw.export_model(step, tmp_path / "w.safetensors", **how)
+    check(sw.import_model(tmp_path / "w.safetensors", tmp_path / "again"))
+    sw.export_model(step, tmp_path / "all.safetensors")
+    check(sw.import_model(tmp_path / "all.safetensors", tmp_path / "edited", **how))
     for call in (lambda: sw.reshard(step, tmp_path / "no", mesh="1", names=["modle.w"]),
-                 lambda: sw.export_safetensors(step, tmp_path / "no", names="modle.w"),
-                 lambda: sw.import_safetensors(tmp_path / "all.safetensors", tmp_path / "no", names="modle.w")):
+                 lambda: sw.export_model(step, tmp_path / "no", names="modle.w"),
+                 lambda: sw.import_model(tmp_path / "all.safetensors", tmp_path / "no", names="modle.w")):
         with pytest.raises(sw.InvalidArgument, match='select "modle.w" matches none of 3 tensors, nearest: "model.w"'):
             call()
     with pytest.raises(sw.InvalidArgument, match="names is empty"):

@@ -33,8 +33,8 @@ def calls(path):
     return [lambda: sw.save(path, HERE), lambda: sw.open(path), lambda: sw.load(path), lambda: sw.info(path),
             lambda: sw.verify(path), lambda: sw.CheckpointManager(path),
             lambda: sw.reshard(path, "a", mesh="x=1"), lambda: sw.explain(path, mesh="x=1"),
-            lambda: sw.import_safetensors(path, "a"), lambda: sw.import_safetensors("a", path),
-            lambda: sw.export_safetensors(path, "a"), lambda: sw.export_safetensors("a", path),
+            lambda: sw.import_model(path, "a"), lambda: sw.import_model("a", path),
+            lambda: sw.export_model(path, "a"), lambda: sw.export_model("a", path),
             lambda: sw.sources.npy(path), lambda: sw.sources.npy([path]), lambda: sw.group.from_files(path, 0, 2)]
 
 
@@ -68,8 +68,8 @@ def test_the_users_folder_is_meant_by_a_tilde(tmp_path, monkeypatch):
     with sw.CheckpointManager("~/run") as m:
         m.save(1, HERE)
     sw.reshard("~/run/step-00000001", "~/other", mesh="x=1")
-    sw.export_safetensors("~/a", "~/a.safetensors")
-    sw.import_safetensors("~/a.safetensors", "~/b")
+    sw.export_model("~/a", "~/a.safetensors")
+    sw.import_model("~/a.safetensors", "~/b")
     assert sorted(os.listdir(tmp_path / "home")) == ["a", "a.safetensors", "b", "other", "run"]
     assert os.listdir(tmp_path) == ["home"]
 

@@ -94,6 +94,22 @@ hid_t standard_type(DType dtype) {
   return H5I_INVALID_HID;
 }
 
+std::array<hsize_t, kMaxRank> extents_of(const Dims& dims) {
+  std::array<hsize_t, kMaxRank> all{};
+  for (std::size_t d = 0; d < dims.size(); ++d) all[d] = static_cast<hsize_t>(dims[d]);
+  return all;
+}
+
+// The type in memory.
+H5Type memory_type(DType dtype) {
+  H5Type type = hdf5_type(dtype);
+  const H5T_class_t kind = H5Tget_class(type.get());
+  if (kind == H5T_INTEGER || kind == H5T_FLOAT) {
+    H5Tset_order(type.get(), H5Tget_order(H5T_NATIVE_INT));
+  }
+  return type;
+}
+
 }  // namespace
 
 Hdf5Lock::Hdf5Lock() : lock_(hdf5_mutex()) {
@@ -122,10 +138,41 @@ H5Type hdf5_type(DType dtype) {
   return H5Type(H5Tcopy(standard_type(dtype)), "copy a number type");
 }
 
+std::optional<Hdf5Element> hdf5_element(const H5Type& type) {
+  const H5T_class_t kind = H5Tget_class(type.get());
+  const bool has_order = kind == H5T_INTEGER || kind == H5T_FLOAT;
+  const H5T_order_t host = H5Tget_order(H5T_NATIVE_INT);
+  for (const DType dtype : all_dtypes()) {
+    H5Type known = hdf5_type(dtype);
+    if (H5Tequal(type.get(), known.get()) > 0) {
+      return Hdf5Element{dtype, size_bytes(dtype) > 1 && host != H5T_ORDER_LE};
+    }
+    if (!has_order || size_bytes(dtype) == 1 || H5Tget_class(known.get()) != kind) continue;
+    H5Tset_order(known.get(), H5T_ORDER_BE);
+    if (H5Tequal(type.get(), known.get()) > 0) return Hdf5Element{dtype, host != H5T_ORDER_BE};
+  }
+  return std::nullopt;
+}
+
+void read_hdf5_box(const H5Dataset& dataset, DType dtype, const Box& box, std::byte* out,
+                   std::string_view what) {
+  constexpr ErrorCode kBroken = ErrorCode::corrupt;
+  const H5Space space(H5Dget_space(dataset.get()), what, kBroken);
+  const H5Space memory = hdf5_space(box.shape());
+  if (box.rank() > 0) {
+    const auto begin = extents_of(box.begin()), count = extents_of(box.shape());
+    check_hdf5(H5Sselect_hyperslab(space.get(), H5S_SELECT_SET, begin.data(), nullptr, count.data(),
+                                   nullptr),
+               what, kBroken);
+  }
+  const H5Type type = memory_type(dtype);
+  check_hdf5(H5Dread(dataset.get(), type.get(), memory.get(), space.get(), H5P_DEFAULT, out), what,
+             kBroken);
+}
+
 H5Space hdf5_space(const Shape& shape) {
   if (shape.empty()) return H5Space(H5Screate(H5S_SCALAR), "make a scalar dataspace");
-  std::array<hsize_t, kMaxRank> extents{};
-  for (std::size_t d = 0; d < shape.size(); ++d) extents[d] = static_cast<hsize_t>(shape[d]);
+  const auto extents = extents_of(shape);
   return H5Space(H5Screate_simple(static_cast<int>(shape.size()), extents.data(), nullptr),
                  "make a dataspace");
 }

@@ -2,9 +2,12 @@
 
 #include <hdf5.h>
 
+#include <cstddef>
+#include <optional>
 #include <string_view>
 #include <utility>
 
+#include "shardwise/shard/box.h"
 #include "shardwise/shard/dims.h"
 #include "shardwise/shard/dtype.h"
 #include "shardwise/shard/error.h"
@@ -75,6 +78,20 @@ using H5Properties = H5Handle<H5Pclose>;
 /// The little-endian HDF5 type, as h5py spells it; docs/checkpoint_format.md lists them under
 /// "Shard files". Under an Hdf5Lock.
 H5Type hdf5_type(DType dtype);
+
+/// How a file's elements are one of our dtypes.
+struct Hdf5Element {
+  DType dtype;
+  bool swapped;  ///< their byte order is not the host's
+};
+
+/// Absent if they are no DType: strings, records, references and the like. Under an Hdf5Lock.
+std::optional<Hdf5Element> hdf5_element(const H5Type& type);
+
+/// Reads a box through the library to row-major memory, native endian. Requires a box within the
+/// dataset, which is not empty. Throws corrupt. Under an Hdf5Lock.
+void read_hdf5_box(const H5Dataset& dataset, DType dtype, const Box& box, std::byte* out,
+                   std::string_view what);
 
 /// A simple dataspace with these extents; the scalar dataspace for rank 0. Under an Hdf5Lock.
 H5Space hdf5_space(const Shape& shape);

@@ -30,8 +30,12 @@ allowed_runtime="shard runtime"
 allowed_loader="shard storage runtime loader"
 allowed_checkpoint="shard storage runtime checkpoint"
 allowed_convert="shard storage runtime checkpoint convert"
-# These are shared all the same: HDF5's one lock, whose header names <hdf5.h>, so it cannot be public; open files; and copies past the cache.
-shared_detail="checkpoint:storage/detail/hdf5.h loader:storage/detail/hdf5.h \
+# These are shared all the same: HDF5's one lock, whose header names <hdf5.h>, so it cannot be public; open files; numpy's
+# headers; copies past the cache; and what makes HDF5's bytes around data that we write.
+shared_detail="checkpoint:storage/detail/hdf5.h loader:storage/detail/hdf5.h convert:storage/detail/hdf5.h \
+loader:storage/detail/npy_header.h convert:storage/detail/npy_header.h \
+convert:checkpoint/detail/hdf5/address_driver.h convert:checkpoint/detail/hdf5/hdf5_groups.h \
+convert:checkpoint/detail/hdf5/hdf5_objects.h \
 checkpoint:storage/detail/open_files.h convert:storage/detail/open_files.h checkpoint:storage/detail/stream_copy.h"
 while read -r file used; do
   own=${file%%/*} allowed=allowed_${file%%/*}
@@ -83,7 +87,7 @@ room xxHash '^(xxhash|xxh)' '^(storage/hash|runtime/process/detail/message)\.cc$
 room Highway '^hwy/' '^(storage/detail/stream_copy\.cc|checkpoint/detail/codec/(shuffle|zstd/plane_coder)\.cc|runtime/kernels/detail/((philox_blocks|reduce_floats|tile_f32)\.cc|f32_math-inl\.h))$'
 room libpng '^png' '^loader/detail/image/png_image\.cc$'
 room libjpeg '^(jpeglib|jerror)' '^loader/detail/image/jpeg_image\.cc$'
-room zlib '^zlib' '^loader/'
+room zlib '^zlib' '^(loader/|convert/detail/zip_member\.cc)'
 room fmt '^fmt/' '\.cc$'
 room RapidJSON '^rapidjson/' '^(checkpoint/detail/format/json_document\.(h|cc)|convert/detail/strict_json\.cc|loader/sources/detail/json_value\.cc)$'
 room nlohmann-json '^nlohmann/' '^(tools|examples)/'
@@ -161,7 +165,7 @@ done <<< "$(grep -nE '"([a-z]+(_[a-z0-9]+)+|[A-Z][a-z]+([A-Z][a-z]+)+|[A-Za-z]+(
 # beside it, in the files of the list; lease.cc looks at /proc.
 changes='(remove|remove_all|rename|copy|copy_file|create_director[a-z]*|create_[a-z]*link|resize_file|permissions|directory_iterator|recursive_directory_iterator)\('
 looks='(canonical|weakly_canonical|exists|is_[a-z_]*|status|symlink_status|file_size|last_write_time|equivalent|read_symlink|space)\('
-may_look='/(pin|stored_checkpoint|reshard|new_target|safetensors_model)\.cc|/directory_state\.h'
+may_look='/(pin|stored_checkpoint|reshard|new_target|model_source|safetensors_model)\.cc|/directory_state\.h'
 for file in $(sources checkpoint convert); do
   ! grep -nE "(fs|std::filesystem)::$changes|[^a-z]o?i?fstream\b|::(fopen|opendir|unlink|mkdir)\(" "$file" ||
     breach "$file does something to files beside FileSystem"

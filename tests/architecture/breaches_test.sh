@@ -11,7 +11,7 @@ echo '#include "shardwise/runtime/device.h"' >> shard/box.cc
 echo '#include "shardwise/checkpoint/detail/codec/codec.h"' >> loader/order.cc
 echo '#include "shardwise/runtime/parallel.h"' >> storage/file.cc
 echo '#include "shardwise/storage/detail/page_cache.h"' >> checkpoint/verify.cc
-echo '#include "shardwise/checkpoint/detail/codec/codec.h"' >> convert/safetensors.cc
+echo '#include "shardwise/checkpoint/detail/codec/codec.h"' >> convert/model.cc
 echo 'int x;' > runtime/forgotten.cc
 echo 'int x;' > tests/shard/forgotten_test.cc
 echo '#include <tbb/tbb.h>' >> loader/loader.cc
@@ -27,7 +27,7 @@ echo '#include "shardwise/runtime/manual.h"' >> runtime/program/move.h
 echo 'const char* text = "axis_index: no such axis";' >> shard/dims.cc
 echo 'const char* text = "Devices::at: no such device";' >> tools/parse.cc
 echo 'void f(const fs::path& path) { fs::remove_all(path); }' >> checkpoint/save.cc
-echo 'bool g(const fs::path& path) { return fs::exists(path); }' >> convert/export_safetensors.cc
+echo 'bool g(const fs::path& path) { return fs::exists(path); }' >> convert/export_model.cc
 echo '#include "shardwise/loader/detail/engine/ring.h"' >> loader/sources/npy.cc
 echo '#include "shardwise/checkpoint/detail/write/part.h"' >> checkpoint/detail/read/chunk_reader.cc
 echo '#include "shardwise/checkpoint/detail/together/packer.h"' >> checkpoint/detail/write/commit.cc
@@ -51,7 +51,7 @@ found=$("$source_dir/tests/architecture/architecture_test.sh" "$scratch")
 status=0
 for needed in 'shard/box.cc includes runtime/' 'loader/order.cc includes checkpoint/detail/' \
   'storage/file.cc includes runtime/' 'checkpoint/verify.cc includes storage/detail/' \
-  'convert/safetensors.cc includes checkpoint/detail/' 'runtime/forgotten.cc is in no target' 'tests/shard/forgotten_test.cc is in no target' \
+  'convert/model.cc includes checkpoint/detail/' 'runtime/forgotten.cc is in no target' 'tests/shard/forgotten_test.cc is in no target' \
   'loader/loader.cc includes TBB' 'checkpoint/manager.cc includes zstd' \
   'public header shard/box.h includes fmt/core.h' 'shard/mesh.cc has' 'a folder called util' \
   'runtime/gemm.cc includes shard/detail/' \
@@ -60,7 +60,7 @@ for needed in 'shard/box.cc includes runtime/' 'loader/order.cc includes checkpo
   'shard/mesh.h includes shard/host/mutex.h, which does not stand before it' \
   'runtime/program/move.h includes runtime/manual.h, which does not stand before it' \
   'axis_index: no such axis"; begins a message' 'Devices::at: no such device"; begins a message' \
-  'checkpoint/save.cc does something to files beside' 'convert/export_safetensors.cc looks at a path beside' \
+  'checkpoint/save.cc does something to files beside' 'convert/export_model.cc looks at a path beside' \
   'loader/sources/npy.cc includes loader/detail/engine/ring.h, which does not stand before it' \
   'checkpoint/detail/read/chunk_reader.cc includes checkpoint/detail/write/part.h, which does not stand before it' \
   'checkpoint/detail/write/commit.cc includes checkpoint/detail/together/packer.h, which does not stand before it' \

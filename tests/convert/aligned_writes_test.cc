@@ -1,4 +1,4 @@
-#include "shardwise/convert/detail/aligned_writes.h"
+#include "shardwise/convert/detail/write/aligned_writes.h"
 
 #include <gtest/gtest.h>
 

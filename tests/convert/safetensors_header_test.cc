@@ -1,11 +1,11 @@
-#include "shardwise/convert/detail/safetensors_header.h"
+#include "shardwise/convert/detail/safetensors/safetensors_header.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
 
-#include "shardwise/convert/detail/safetensors_dtypes.h"
+#include "shardwise/convert/detail/safetensors/safetensors_dtypes.h"
 #include "testing/errors.h"
 
 namespace shardwise::detail {

@@ -1,4 +1,4 @@
-#include "shardwise/convert/detail/safetensors_index.h"
+#include "shardwise/convert/detail/safetensors/safetensors_index.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

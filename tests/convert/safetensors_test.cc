@@ -1,5 +1,3 @@
-#include "shardwise/convert/safetensors.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -11,6 +9,7 @@
 #include "shardwise/checkpoint/reader.h"
 #include "shardwise/checkpoint/reshard.h"
 #include "shardwise/checkpoint/verify.h"
+#include "shardwise/convert/model.h"
 #include "testing/errors.h"
 #include "testing/hooked_file_system.h"
 #include "testing/host_tensor.h"
@@ -29,12 +28,6 @@ std::string u8_tensor(const std::string& name, int begin, int end) {
          std::to_string(begin) + "," + std::to_string(end) + "]}";
 }
 
-std::string names_of(const BoxReader& reader) {
-  std::string names;
-  for (const TensorInfo& info : reader.tensors()) names += info.name + ";";
-  return names;
-}
-
 std::string text_of_tensor(const BoxReader& reader, std::size_t tensor) {
   std::string text;
   for (const std::byte byte : all_of(reader, tensor)) text += static_cast<char>(byte);
@@ -42,7 +35,7 @@ std::string text_of_tensor(const BoxReader& reader, std::size_t tensor) {
 }
 
 std::string refusal(ErrorCode code, const fs::path& source) {
-  return message_of(code, [&] { const SafetensorsReader reader(source); });
+  return message_of(code, [&] { const ModelReader reader(source); });
 }
 
 /// A folder with model-1 of a and b, model-2 of c, and their index.
@@ -67,7 +60,7 @@ TEST(Safetensors, AFileIsReadBoxByBox) {
   for (char c = 0; c < 24; ++c) data += c;
   write_file(path,
              weight_bytes(R"({"w":{"dtype":"I16","shape":[3,4],"data_offsets":[0,24]}})", data));
-  const SafetensorsReader reader(path);
+  const ModelReader reader(path);
   ASSERT_EQ(reader.tensors().size(), 1u);
   const TensorInfo& info = reader.tensors()[0];
   EXPECT_EQ(info.name, "w");
@@ -100,7 +93,7 @@ TEST(Safetensors, AModelOfSeveralFilesIsReadByItsIndexOrFolder) {
   write_model(dir);
   for (const fs::path& source :
        {dir.path(), dir / "model.safetensors.index.json", fs::path(dir.path() / "")}) {
-    const SafetensorsReader reader(source);
+    const ModelReader reader(source);
     EXPECT_EQ(names_of(reader), "a;b;c;");
     EXPECT_EQ(text_of_tensor(reader, 0), "xy");
     EXPECT_EQ(text_of_tensor(reader, 1), "z");
@@ -119,7 +112,7 @@ TEST(Safetensors, AFolderOfLinksIsReadToo) {
     ++number;
   }
   EXPECT_EQ(number, 3);
-  EXPECT_EQ(names_of(SafetensorsReader(cache.path())), "a;b;c;");
+  EXPECT_EQ(names_of(ModelReader(cache.path())), "a;b;c;");
 }
 
 TEST(Safetensors, AFolderMustHaveOneSource) {
@@ -127,7 +120,7 @@ TEST(Safetensors, AFolderMustHaveOneSource) {
   EXPECT_THAT(refusal(ErrorCode::not_found, dir.path()), HasSubstr("no safetensors file"));
   EXPECT_THAT(refusal(ErrorCode::not_found, dir / "nowhere"), HasSubstr("nowhere"));
   write_file(dir / "a.safetensors", weight_bytes("{}", ""));
-  EXPECT_EQ(names_of(SafetensorsReader(dir.path())), "");
+  EXPECT_EQ(names_of(ModelReader(dir.path())), "");
   write_file(dir / "b.safetensors", weight_bytes("{}", ""));
   EXPECT_THAT(refusal(ErrorCode::invalid_argument, dir.path()),
               AllOf(HasSubstr("2 safetensors files and no index"), HasSubstr("a.safetensors")));
@@ -147,7 +140,7 @@ TEST(Safetensors, IndexAndFilesMustFit) {
     return dir.path();
   };
   const std::string ab = R"("a": "model-1.safetensors", "b": "model-1.safetensors")";
-  EXPECT_EQ(names_of(SafetensorsReader(with_map(ab))), "a;b;");
+  EXPECT_EQ(names_of(ModelReader(with_map(ab))), "a;b;");
   EXPECT_THAT(refusal(ErrorCode::corrupt, with_map(R"("a": "model-1.safetensors")")),
               AllOf(HasSubstr("model-1.safetensors: tensor \"b\""), HasSubstr("nowhere")));
   EXPECT_THAT(refusal(ErrorCode::corrupt, with_map(ab + R"(, "c": "model-1.safetensors")")),
@@ -180,7 +173,7 @@ TEST(Safetensors, OtherFilesAreRefusedByWhatTheySeemToBe) {
       {std::string(8, '\0'), "does not begin"},
       {std::string("PK\3\4\0\0\x08\x08", 8) + "data.pkl", "seems to be a zip archive",
        ErrorCode::unsupported},
-      {"\x89HDF\r\n\x1a\n", "seems to be HDF5", ErrorCode::unsupported},
+      {"\x93NUMPY\1", "seems to be a .npy array", ErrorCode::unsupported},
       {"{\"metadata\": {}}", "seems to be JSON", ErrorCode::unsupported},
       {"version https://git-lfs.github.com/spec/v1\n", "Git LFS", ErrorCode::unsupported},
       {weight_bytes("{\"w\":7}", ""), "tensor \"w\": found a number"},
@@ -213,7 +206,7 @@ TEST(Safetensors, AFileThatShrinksIsAnErrorNotAFault) {
   const TempDir dir;
   const fs::path path = dir / "m.safetensors";
   write_file(path, weight_bytes("{" + u8_tensor("w", 0, 5000) + "}", std::string(5000, 'x')));
-  const SafetensorsReader reader(path);
+  const ModelReader reader(path);
   fs::resize_file(path, 2000);
   EXPECT_THAT(message_of(ErrorCode::corrupt, [&] { all_of(reader, 0); }),
               AllOf(HasSubstr("tensor \"w\""), HasSubstr("m.safetensors")));
@@ -227,7 +220,7 @@ TEST(Safetensors, AFaultOfTheDiskNamesTheTensor) {
   const auto read = [&](const fs::path&, std::uint64_t, std::size_t) {
     if (is_broken) throw Error(ErrorCode::io, "read: Input/output error");
   };
-  const SafetensorsReader reader(
+  const ModelReader reader(
       path, std::make_shared<HookedFileSystem>([](std::string_view, const fs::path&) {}, read));
   is_broken = true;
   EXPECT_THAT(message_of(ErrorCode::io, [&] { all_of(reader, 0); }),
@@ -246,7 +239,7 @@ TEST(Safetensors, OneOfVeryManyFilesIsOpenedAgain) {
            shardwise::quoted(name + ".safetensors");
   }
   write_file(dir / "model.safetensors.index.json", "{\"weight_map\":{" + map + "}}");
-  const SafetensorsReader reader(dir.path());
+  const ModelReader reader(dir.path());
   for (std::size_t t = 0; t < kFiles; ++t) {
     EXPECT_EQ(text_of_tensor(reader, t), reader.tensors()[t].name);
   }
@@ -258,7 +251,7 @@ TEST(Safetensors, OneOfVeryManyFilesIsOpenedAgain) {
 TEST(Safetensors, ImportedExportedAndImportedIsTheSame) {
   const TempDir dir;
   write_model(dir);
-  const SafetensorsReader reader(dir.path());
+  const ModelReader reader(dir.path());
   const auto import = [&](const BoxReader& source, std::int64_t step, const std::string& user) {
     return reshard_checkpoint(source, {dir / "root", step}, Mesh::parse("x=2"),
                               SpecRules::parse("c=x;*=-"), {.save = {.user_json = user}})
@@ -266,8 +259,8 @@ TEST(Safetensors, ImportedExportedAndImportedIsTheSame) {
   };
   const fs::path first = import(reader, 1, reader.user_json());
   EXPECT_TRUE(verify_checkpoint(first).ok());
-  export_safetensors(first, dir / "again.safetensors");
-  const SafetensorsReader again(dir / "again.safetensors");
+  export_model(first, dir / "again.safetensors");
+  const ModelReader again(dir / "again.safetensors");
   EXPECT_EQ(again.metadata(), reader.metadata());
   const fs::path second = import(again, 2, again.user_json());
   EXPECT_EQ(CheckpointReader(second).user_json(), CheckpointReader(first).user_json());

@@ -22,6 +22,13 @@ inline std::string weight_bytes(std::string_view header, std::string_view data) 
   return bytes;
 }
 
+/// "a;b;"
+inline std::string names_of(const BoxReader& reader) {
+  std::string names;
+  for (const TensorInfo& info : reader.tensors()) names += info.name + ";";
+  return names;
+}
+
 /// All elements of a tensor.
 inline std::vector<std::byte> all_of(const BoxReader& reader, std::size_t tensor) {
   const TensorInfo& info = reader.tensors()[tensor];

@@ -13,7 +13,7 @@
 
 #include "shardwise/checkpoint/manager.h"
 #include "shardwise/checkpoint/reader.h"
-#include "shardwise/convert/safetensors.h"
+#include "shardwise/convert/model.h"
 #include "shardwise/shard/box_copy.h"
 #include "testing/errors.h"
 #include "testing/temp_dir.h"
@@ -121,7 +121,7 @@ void write_batches(const std::filesystem::path& path, const std::vector<std::str
    private:
     std::vector<TensorInfo> infos_;
   };
-  export_safetensors(Batches(names), path);
+  export_model(Batches(names), path);
 }
 
 TEST(Tokens, RefuseBatchesOfAnotherShape) {

@@ -1,5 +1,6 @@
 // Safetensors: any bytes as a header are read or refused with an Error; what is read covers the
-// data and is printed and read again as the same. The same bytes as an index, and as metadata.
+// data and is printed and read again as the same. The same bytes as an index, as metadata, and as a
+// config.
 
 #include <cstddef>
 #include <cstdint>
@@ -7,8 +8,9 @@
 #include <string_view>
 
 #include "fuzz/require.h"
-#include "shardwise/convert/detail/safetensors_header.h"
-#include "shardwise/convert/detail/safetensors_index.h"
+#include "shardwise/convert/detail/safetensors/safetensors_header.h"
+#include "shardwise/convert/detail/safetensors/safetensors_index.h"
+#include "shardwise/convert/detail/write/model_folder.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise {
@@ -59,6 +61,11 @@ void check_metadata(std::string_view text) {
   require(again == map || detail::find_value(*map, "user") || map->empty(), "user data", user_json);
 }
 
+/// A config.json of Hugging Face.
+void check_config(std::string_view text) {
+  is_taken([&] { detail::parse_ties_embeddings(text); });
+}
+
 }  // namespace
 }  // namespace shardwise
 
@@ -69,5 +76,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   shardwise::check_header(text, data[0] | std::uint64_t{data[1]} << 8);
   shardwise::check_index(text);
   shardwise::check_metadata(text);
+  shardwise::check_config(text);
   return 0;
 }

@@ -34,11 +34,11 @@ SETUP = {
         const CheckpointReader reader(save_checkpoint("w", {host_source("w", {12, 4}, values)}).directory);""",
     "checkpoint/save.h": "const std::vector<float> values(12 * 4);\nconst std::int64_t step = 7;",
     "checkpoint/tiers.h": "const InTempDir here;",
-    "convert/safetensors.h": """const InTempDir here;
+    "convert/model.h": """const InTempDir here;
         const std::vector<float> values(4, 1);
         const ArraySpec spec{DType::f32, {2, 2}, Sharding::replicated(Mesh::line(1), 2)};
         const TensorSource w = host_source("w", spec, std::as_bytes(std::span(values)));
-        export_safetensors(*w.reader, "model.safetensors");
+        export_model(*w.reader, "model.safetensors");
         CheckpointManager("checkpoints").save(1, {w});""",
     "convert/elements.h": """const std::vector<float> values(4, 1);
         const ArraySpec spec{DType::f32, {2, 2}, Sharding::replicated(Mesh::line(1), 2)};
@@ -48,7 +48,7 @@ SETUP = {
         const std::vector<float> values(4, 1);
         const ArraySpec spec{DType::f32, {2, 2}, Sharding::replicated(Mesh::line(1), 2)};
         const TensorSource w = host_source("w", spec, std::as_bytes(std::span(values)));
-        export_safetensors(*w.reader, "model.safetensors");
+        export_model(*w.reader, "model.safetensors");
         CheckpointManager("run").save(1, {w});""",
     "loader/host_loader.h": """const Mesh mesh = Mesh::parse("data=4");
         const auto source = memory_source({"image", DType::u8, {2, 2}}, 600, std::vector<std::byte>(2400));""",
@@ -157,9 +157,9 @@ SETUP = {
 INCLUDES = {
     "checkpoint/manager.h": ["checkpoint/reader.h"],
     "checkpoint/reader.h": ["checkpoint/attempt.h"],
-    "convert/diff.h": ["checkpoint/manager.h", "checkpoint/reader.h", "convert/safetensors.h"],
+    "convert/diff.h": ["checkpoint/manager.h", "checkpoint/reader.h", "convert/model.h"],
     "convert/elements.h": ["checkpoint/save.h"],
-    "convert/safetensors.h": ["checkpoint/manager.h", "checkpoint/reader.h", "checkpoint/reshard.h"],
+    "convert/model.h": ["checkpoint/manager.h", "checkpoint/reader.h", "checkpoint/reshard.h"],
     "loader/source.h": ["loader/sources/arrays.h"],
 }
 

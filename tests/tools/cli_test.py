@@ -100,7 +100,7 @@ class Help(Cli):
                                  (("import", "x", "y", "--step", "-1"), ['--step: found "-1", needed a whole number, 0 or more']),
                                  (("import", "x", "y", "--step", "one"), ['found "one"']),
                                  (("import", "x", "y", "z", "--step", "1"), ["one argument too many", "give the folder"]),
-                                 (("export", GOLDEN, "x", "--format", "npz"), ["npz", "safetensors"]),
+                                 (("export", GOLDEN, "x", "--format", "zip"), ["zip", "safetensors"]),
                                  (("batches", source, "--batch", "0"), ['found "0", needed a whole number, 1 or more']),
                                  (("batches", source, "--batch", "2", "--from", "-1"), ['found "-1"']),
                                  (("batches", source, "--batch", "2", "--order", "foo"), ["--order", "foo"]),
@@ -245,9 +245,9 @@ class Checkpoints(Cli):
 
     def test_an_export_needs_no_format_and_makes_no_folder_of_a_file_name(self):
         root, step = self.root()
-        self.fails(2, ["found the ending .npz", "NAME.safetensors"], "export", step, self.dir / "x.npz")
+        self.fails(2, ["found the ending .npy", "NAME.safetensors"], "export", step, self.dir / "x.npy")
         self.ok("export", step, self.dir / "x.safetensors")
-        self.assertTrue((self.dir / "x.safetensors").is_file() and not (self.dir / "x.npz").exists())
+        self.assertTrue((self.dir / "x.safetensors").is_file() and not (self.dir / "x.npy").exists())
 
     def test_ls_of_an_empty_or_missing_root(self):
         self.assertIn("no committed checkpoint", self.ok("ls", self.dir))

@@ -1,13 +1,17 @@
 """Other formats' files and folders are named, with what to type."""
+import os
 import shutil
+import sys
 import unittest
+import unittest.mock
 
 from cli_test import Cli, GOLDEN, run
 from diff_test import weights
 
 
 class Foreign(Cli):
-    COMMANDS = (("ls",), ("inspect",), ("verify",), ("du",))
+    COMMANDS = (("verify",), ("du",))
+    LOOKS = (("ls",), ("inspect",), ("stats",))  # these take other formats, too
 
     def folder(self, name, *files):
         path = self.dir / name
@@ -16,8 +20,8 @@ class Foreign(Cli):
             (path / file).write_bytes(b"")
         return path
 
-    def named(self, path, *said):
-        for command in self.COMMANDS:
+    def named(self, path, *said, is_taken=False):
+        for command in self.COMMANDS + (() if is_taken else self.LOOKS):
             self.fails(3, said, *command, path)
         self.fails(3, said, "reshard", path, self.dir / "out", "--mesh", "1")
         self.fails(3, said, "export", path, self.dir / "out.safetensors")
@@ -29,18 +33,33 @@ class Foreign(Cli):
                  "a model of Hugging Face in safetensors: `shardwise import {} ROOT --step 0` makes"),
                 ("old", ["config.json", "pytorch_model.bin"], "a model in PyTorch's own files: from_pretrained"),
                 ("dcp", [".metadata", "__0_0.distcp"],
-                 "(DCP): `python3 -c 'import shardwise; shardwise.import_dcp(\"{}\", \"NAME\")'` makes"),
-                ("step-00000100", [".metadata"], "shardwise.import_dcp(\"{}\", \"NAME\")"),
-                ("orbax", ["_CHECKPOINT_METADATA"], "shardwise.import_orbax(\"{}\", \"NAME\")"),
-                ("item", ["_METADATA"], "shardwise.import_orbax(\"{}\", \"NAME\")")):
+                 "(DCP): `shardwise import {} ROOT --step 0` makes"),
+                ("step-00000100", [".metadata"], "`shardwise import {} ROOT --step 0` makes"),
+                ("orbax", ["_CHECKPOINT_METADATA"], "a checkpoint of Orbax: `shardwise import {} ROOT --step 0` makes"),
+                ("item", ["_METADATA"], "`shardwise import {} ROOT --step 0` makes")):
             path = self.folder(name, *files)
-            self.named(path, f"{path} holds no committed checkpoint; it seems to be ", needed.format(path))
+            self.named(path, f"{path} holds no committed checkpoint; it seems to be ", needed.format(path),
+                       is_taken=name in ("st", "gpt2"))
 
     def test_folders_of_checkpoints_of_others(self):
         step = self.folder("runs/7", "_CHECKPOINT_METADATA")
         self.folder("runs/8", "_CHECKPOINT_METADATA")
         self.named(step.parent, f"several, such as {step}, a checkpoint of Orbax: ",
-                   f"shardwise.import_orbax(\"{step}\", \"NAME\")")
+                   f"`shardwise import {step} ROOT --step 0` makes")
+        self.fails(3, [f"several, such as {step}", f"`shardwise import {step} ROOT --step 0` makes"], "import", step.parent,
+                   self.dir / "root", "--step", 0)
+
+    def test_what_to_type_without_the_python_package(self):
+        root = self.dir / "root"
+        for name, file, words in (("dcp", ".metadata", ["torch", "import_dcp"]),
+                                  ("orbax", "_METADATA", ["orbax-checkpoint", "import_orbax"])):
+            path = self.folder(name, file)
+            for python, said in (("/nowhere/python3", "/nowhere/python3: No such file or directory"),
+                                 (sys.executable, "No module named 'shardwise'")):
+                with unittest.mock.patch.dict(os.environ, {"SHARDWISE_PYTHON": python, "PYTHONPATH": ""}):
+                    self.assertEqual(self.fails(3, [said, f'{words[1]}("{path}", "NAME")', *words], "import", path, root, "--step", 1),
+                                     "unsupported")
+            self.assertEqual(sorted(entry.name for entry in self.dir.iterdir() if entry.name not in ("dcp", "orbax")), [])
 
     def test_files(self):
         cases = {"m.safetensors": b"", "renamed.bin": b"\2\0\0\0\0\0\0\0{}", "m.safetensors.index.json": b"{}"}
@@ -48,19 +67,21 @@ class Foreign(Cli):
             path = self.dir / name
             path.write_bytes(content)
             self.named(path, f"{name} is not a directory, needed is a checkpoint", "safetensors",
-                       f"`shardwise import {path} ROOT --step 0` makes a checkpoint of it")
-        for name, content, said in (("a.npz", b"PK\3\4", "shardwise.save(\"NAME\", dict(numpy.load(\"{}\")))"),
+                       f"`shardwise import {path} ROOT --step 0` makes a checkpoint of it", is_taken=True)
+        for name, content, said in (("a.npz", b"PK\3\4", "an archive of numpy's: `shardwise import {} ROOT --step 0` makes"),
                                     ("a.pt", b"PK\3\4", "torch.load(\"{}\""),
                                     ("a.npy", b"\x93NUMPY\1\0", "numpy.load(\"{}\")"),
-                                    ("a.h5", b"\x89HDF\r\n\x1a\n", "it seems to be HDF5, which h5py reads"),
                                     ("a.gguf", b"GGUF\3\0\0\0", "it seems to be GGUF")):
             path = self.dir / name
             path.write_bytes(content)
             self.named(path, "is not a directory", said.format(path))
+        path = self.dir / "a.h5"
+        path.write_bytes(b"\x89HDF\r\n\x1a\n")
+        self.named(path, "it seems to be HDF5: `shardwise import", is_taken=True)
 
     def test_what_is_named_can_be_typed(self):
         path = weights(self.dir / "m.safetensors", w=[1, 2])
-        said = run("inspect", path).stderr.split("`")[1].replace("ROOT", str(self.dir / "root"))
+        said = run("verify", path).stderr.split("`")[1].replace("ROOT", str(self.dir / "root"))
         self.ok(*said.split()[1:])
         self.ok("inspect", self.dir / "root")
 

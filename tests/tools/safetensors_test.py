@@ -41,7 +41,7 @@ class Safetensors(Cli):
         weights, (root, step), out = self.weights(), self.root(), self.dir / "out"
         self.fails(2, ["import: ", "--step is required"], "import", weights, out)
         self.fails(2, ["--step"], "import", weights, out, "--step", "-1")
-        self.fails(2, ["export: --format", '"npz"', "safetensors"], "export", root, out, "--format", "npz")
+        self.fails(2, ["export to ", '"zip"', "safetensors"], "export", root, out, "--format", "zip")
         self.fails(2, ["--max-shard", '"0"'], "export", root, out, "--format", "safetensors", "--max-shard", "0")
         self.fails(3, ["a checkpoint of Shardwise"], "import", step, out, "--step", 1)
         self.fails(3, ["a directory of Shardwise's checkpoints"], "import", root, out, "--step", 1)

@@ -123,6 +123,7 @@ int run_gc(const GcOptions& options);
 /// Which tensors are written, and how they change: patterns, PATTERN=NAME, PATTERN=DTYPE.
 struct EditOptions {
   std::vector<std::string> select, exclude, renames, casts;
+  std::string strip_prefix;  ///< of names that begin so, which alone are taken; empty: none
 };
 
 struct ReshardOptions {
@@ -150,8 +151,9 @@ struct ImportOptions : ReshardOptions {
 int run_import(const ImportOptions& options);
 
 struct ExportOptions {
-  std::string source, target, format = "safetensors";
-  std::size_t max_shard_bytes = 0;  ///< 0: one file
+  std::string source, target, format;  ///< empty: by the target's ending
+  std::string config_from;             ///< empty: none
+  std::size_t max_shard_bytes = 0;     ///< 0: one file
   std::size_t memory_budget_bytes = SaveOptions().memory_budget_bytes;
   int threads = 0;
   EditOptions edits;

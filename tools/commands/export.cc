@@ -5,15 +5,17 @@
 #include "commands/commands.h"
 #include "output.h"
 #include "parse.h"
-#include "shardwise/convert/safetensors.h"
+#include "shardwise/convert/model.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise::tools {
 namespace {
 
-ExportStats write_safetensors(const ExportOptions& options, const std::filesystem::path& source) {
+ExportStats write_model(const ExportOptions& options, const std::filesystem::path& source) {
   ProgressLine line("export");
   shardwise::ExportOptions work;
+  work.format = options.format;
+  work.config_from = options.config_from;
   work.max_shard_bytes = options.max_shard_bytes;
   work.existing = options.existing;
   work.memory_budget_bytes = options.memory_budget_bytes;
@@ -21,7 +23,7 @@ ExportStats write_safetensors(const ExportOptions& options, const std::filesyste
   work.progress = line.function();
   work.edits = parse_edits("export", options.edits);
   try {
-    return export_safetensors(source, options.target, work);
+    return export_model(source, options.target, work);
   } catch (const Error& error) {
     // The edits do not fit the tensors.
     if (error.code() == ErrorCode::invalid_argument) throw BadUsage(error.what());
@@ -34,26 +36,21 @@ void refuse_other_ending(const std::filesystem::path& target) {
   std::error_code ignored;
   if (std::filesystem::is_directory(target, ignored)) return;
   const std::string ending = target.extension().string();
-  for (const char* const known :
-       {".npz", ".npy", ".pt", ".pth", ".bin", ".h5", ".hdf5", ".ckpt", ".zip", ".tar", ".json",
-        ".gguf", ".onnx", ".parquet", ".msgpack", ".pkl"}) {
+  for (const char* const known : {".npy", ".pt", ".pth", ".bin", ".hdf5", ".ckpt", ".zip", ".tar",
+                                  ".json", ".gguf", ".onnx", ".parquet", ".msgpack", ".pkl"}) {
     if (ending != known) continue;
-    throw BadUsage(
-        fmt::format("export: {}: found the ending {}, needed NAME.safetensors, or a folder",
-                    target.string(), ending));
+    throw BadUsage(fmt::format(
+        "export: {}: found the ending {}, needed NAME.safetensors, .npz or .h5, or a folder",
+        target.string(), ending));
   }
 }
 
 }  // namespace
 
 int run_export(const ExportOptions& options) {
-  if (options.format != "safetensors") {
-    throw BadUsage(fmt::format("export: --format: \"{}\" is not known, needed is safetensors",
-                               options.format));
-  }
   refuse_other_ending(options.target);
   const std::filesystem::path source = resolve_checkpoint(options.source);
-  const ExportStats stats = write_safetensors(options, source);
+  const ExportStats stats = write_model(options, source);
   if (options.json) {
     auto files = nlohmann::ordered_json::array();
     for (const std::filesystem::path& file : stats.files) files.push_back(file.string());

@@ -1,17 +1,74 @@
+#include <fmt/format.h>
+
+#include <string>
+
 #include "commands/commands.h"
+#include "commands/python_import.h"
 #include "commands/write_step.h"
-#include "shardwise/convert/safetensors.h"
+#include "parse.h"
+#include "shardwise/checkpoint/staged_output.h"
+#include "shardwise/convert/model.h"
+#include "shardwise/shard/error.h"
+#include "shardwise/storage/file.h"
 
 namespace shardwise::tools {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Python writes the tensors to a hidden folder beside the root, from which they are written as the
+/// options say.
+SaveStats write_from_python(const ImportOptions& options, const StepWriting& writing,
+                            std::string_view format) {
+  if (writing.options.group.size() > 1) {
+    throw Error(
+        ErrorCode::unsupported,
+        fmt::format("import {}: found {} processes of mpirun, needed is one for what Python "
+                    "reads",
+                    options.source, writing.options.group.size()));
+  }
+  const auto files = posix_file_system();
+  fs::path root = fs::absolute(options.target).lexically_normal();
+  if (!root.has_filename()) root = root.parent_path();
+  StagedOutput staged(*files, root);
+  files->make_directory(staged.place());
+  const fs::path step = staged.place() / fmt::format("step-{:08}", options.step);
+  import_by_python(format, options.source, step);
+  try {
+    return reshard_checkpoint(step, options.target, writing.mesh, writing.rules, writing.options);
+  } catch (const Error& error) {
+    // The hidden folder is nobody's to know.
+    std::string message = error.what();
+    const std::string hidden = "reshard " + step.string();
+    if (message.starts_with(hidden)) message.replace(0, hidden.size(), "import " + options.source);
+    throw Error(error, message);
+  }
+}
+
+/// Throws for a folder of checkpoints of others, saying what to type.
+void refuse_several(const fs::path& path) {
+  std::error_code ignored;
+  if (!fs::is_directory(path, ignored) || is_model(path)) return;
+  if (const std::string what = foreign_format(path); what.starts_with("several")) {
+    throw Error(ErrorCode::not_found,
+                fmt::format("import {}: found {}, needed is one", path.string(), what));
+  }
+}
+
+}  // namespace
 
 int run_import(const ImportOptions& options) {
   return write_step(
       "import", options, [&options] { return options.source; },
-      [&options](const std::filesystem::path& path, const StepWriting& writing) {
-        const SafetensorsReader source(path);
+      [&options](const fs::path& path, const StepWriting& writing) {
+        if (const std::string_view format = python_format(path); !format.empty()) {
+          return write_from_python(options, writing, format);
+        }
+        refuse_several(path);
+        const std::unique_ptr<ModelReader> source = open_model(path);
         shardwise::ReshardOptions work = writing.options;
-        work.save.user_json = source.user_json();
-        return reshard_checkpoint(source, {options.target, options.step}, writing.mesh,
+        work.save.user_json = source->user_json();
+        return reshard_checkpoint(*source, {options.target, options.step}, writing.mesh,
                                   writing.rules, work);
       });
 }

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -183,24 +184,69 @@ nlohmann::ordered_json ways_json(const std::vector<RestoreTraffic>& ways) {
   return list;
 }
 
-}  // namespace
-
-int run_inspect(const InspectOptions& options) {
-  const CheckpointReader reader(resolve_checkpoint(options.path));
+/// Those that the options ask for.
+std::vector<TensorInfo> tensors_of(const BoxReader& reader, const InspectOptions& options) {
   std::vector<TensorInfo> tensors;
   for (const std::size_t i : find_tensors(reader, options.path, options.tensors)) {
     tensors.push_back(reader.tensors()[i]);
   }
+  return tensors;
+}
+
+nlohmann::ordered_json list_json(const std::vector<TensorInfo>& tensors) {
+  auto list = nlohmann::ordered_json::array();
+  for (const TensorInfo& t : tensors) list.push_back(tensor_json(t));
+  return list;
+}
+
+void print_tensors(const std::vector<TensorInfo>& tensors, const InspectOptions& options) {
+  if (options.flat) {
+    print_list(tensors);
+  } else {
+    print_tree(tensors, options.depth);
+  }
+}
+
+int inspect_model(const InspectOptions& options) {
+  if (options.svg || options.processes > 0) {
+    throw BadUsage(
+        fmt::format("inspect: {}: found {}, needed is a checkpoint, whose tensors are cut over a "
+                    "mesh",
+                    options.svg ? "--svg" : "--processes", model_format(options.path)));
+  }
+  const std::unique_ptr<ModelReader> reader = open_model(options.path);
+  const std::vector<TensorInfo> tensors = tensors_of(*reader, options);
+  if (options.json) {
+    auto left_out = nlohmann::ordered_json::array();
+    for (const std::string& name : reader->left_out()) left_out.push_back(name);
+    print_json({{"path", options.path},
+                {"format", reader->format()},
+                {"user", nlohmann::ordered_json::parse(reader->user_json())},
+                {"left_out", left_out},
+                {"tensors", list_json(tensors)},
+                {"totals", totals_json(totals_of(tensors))}});
+    return 0;
+  }
+  print_shown(
+      fmt::format("{}: {}, user {}\n\n", options.path, reader->format(), reader->user_json()));
+  print_tensors(tensors, options);
+  return 0;
+}
+
+}  // namespace
+
+int run_inspect(const InspectOptions& options) {
+  if (is_model(options.path)) return inspect_model(options);
+  const CheckpointReader reader(resolve_checkpoint(options.path));
+  const std::vector<TensorInfo> tensors = tensors_of(reader, options);
   if (options.svg) write_picture(options, tensors);
 
   if (options.json) {
-    auto list = nlohmann::ordered_json::array();
-    for (const TensorInfo& t : tensors) list.push_back(tensor_json(t));
     nlohmann::ordered_json json = {{"directory", reader.directory().string()},
                                    {"step", reader.step()},
                                    {"user", nlohmann::ordered_json::parse(reader.user_json())},
                                    {"index", reader.has_index()},
-                                   {"tensors", list},
+                                   {"tensors", list_json(tensors)},
                                    {"totals", totals_json(totals_of(tensors))}};
     if (options.processes > 0) json["restores"] = ways_json(ways_to_restore(tensors, options));
     print_json(json);
@@ -208,11 +254,7 @@ int run_inspect(const InspectOptions& options) {
   }
   print_shown(fmt::format("{}: step {}, user {}\n\n", reader.directory().string(), reader.step(),
                           reader.user_json()));
-  if (options.flat) {
-    print_list(tensors);
-  } else {
-    print_tree(tensors, options.depth);
-  }
+  print_tensors(tensors, options);
   if (!reader.has_index()) {
     print_shown(
         fmt::format("\nno index.h5: there are too many shard files or pieces for HDF5 to map\n"));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <system_error>
@@ -65,9 +66,29 @@ std::vector<std::string> leftovers(const std::filesystem::path& root) {
   return names;
 }
 
+/// A model is one line.
+int list_model(const LsOptions& options) {
+  const std::unique_ptr<ModelReader> reader = open_model(options.root);
+  std::size_t bytes = 0;
+  for (const TensorInfo& tensor : reader->tensors()) bytes += tensor.logical_bytes;
+  if (options.json) {
+    print_json({{"path", options.root},
+                {"format", reader->format()},
+                {"tensors", reader->tensors().size()},
+                {"logical_bytes", bytes}});
+    return 0;
+  }
+  Table table({"format", "tensors", "bytes"});
+  table.add({std::string(reader->format()), std::to_string(reader->tensors().size()),
+             human_bytes(bytes)});
+  table.print();
+  return 0;
+}
+
 }  // namespace
 
 int run_ls(const LsOptions& options) {
+  if (is_model(options.root)) return list_model(options);
   const auto root = existing_root(options.root);
   const CheckpointManager manager(root, {.collect_garbage = false});
   std::vector<StepSummary> steps;

@@ -18,7 +18,7 @@ int main() {
     manager.save(1, {tensor_source("w", w.array())}, {.existing = Existing::replace});
     const CheckpointReader reader(manager.latest()->step.directory);
     const bool same = reader.read<float>("w") == std::vector<float>{0, 1};
-    export_safetensors(reader, "model.safetensors", {.existing = Existing::replace});
+    export_model(reader, "model.safetensors", {.existing = Existing::replace});
     std::cout << w.shape() << (same ? " is saved\n" : " is another\n");
     return same ? 0 : 1;
   } catch (const Error& error) {

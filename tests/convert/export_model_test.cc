@@ -11,15 +11,15 @@
 #include <utility>
 #include <vector>
 
+#include "convert/memory_model.h"
 #include "convert/weight_bytes.h"
 #include "shardwise/checkpoint/manager.h"
 #include "shardwise/checkpoint/reader.h"
 #include "shardwise/checkpoint/reshard.h"
 #include "shardwise/checkpoint/verify.h"
-#include "shardwise/convert/safetensors.h"
+#include "shardwise/convert/model.h"
 #include "testing/errors.h"
 #include "testing/hooked_file_system.h"
-#include "testing/host_tensor.h"
 #include "testing/temp_dir.h"
 
 namespace shardwise {
@@ -29,32 +29,6 @@ namespace fs = std::filesystem;
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
-
-/// Tensors in memory.
-class Model final : public BoxReader {
- public:
-  explicit Model(std::vector<HostTensor> tensors) : tensors_(std::move(tensors)) {
-    for (const HostTensor& tensor : tensors_) {
-      infos_.push_back(
-          {.name = tensor.name, .dtype = tensor.spec.dtype, .shape = tensor.spec.shape});
-    }
-  }
-  std::span<const TensorInfo> tensors() const override { return infos_; }
-  void read(std::size_t tensor, const Box& box, std::span<std::byte> out) const override {
-    const std::vector<std::byte> part = tensors_[tensor].part(box);
-    std::copy(part.begin(), part.end(), out.begin());
-  }
-
- private:
-  std::vector<HostTensor> tensors_;
-  std::vector<TensorInfo> infos_;
-};
-
-HostTensor whole_tensor(std::string name, DType dtype, const Shape& shape, std::uint64_t seed = 1) {
-  std::string spec;
-  for (std::size_t d = 0; d < shape.size(); ++d) spec += d == 0 ? "-" : ",-";
-  return host_tensor(std::move(name), dtype, shape, "x=1", spec, Values::noise, seed);
-}
 
 /// Every dtype, no elements, scalars, 16 dims, odd names.
 Model mixed_model() {
@@ -72,19 +46,6 @@ Model mixed_model() {
     tensors.push_back(whole_tensor(name, DType::f32, {3}, seed++));
   }
   return Model(std::move(tensors));
-}
-
-void expect_same(const BoxReader& a, const BoxReader& b) {
-  ASSERT_EQ(a.tensors().size(), b.tensors().size());
-  for (std::size_t t = 0; t < a.tensors().size(); ++t) {
-    const TensorInfo& info = a.tensors()[t];
-    std::size_t other = 0;
-    while (other + 1 < b.tensors().size() && b.tensors()[other].name != info.name) ++other;
-    EXPECT_EQ(b.tensors()[other].name, info.name);
-    EXPECT_EQ(b.tensors()[other].dtype, info.dtype);
-    ASSERT_EQ(b.tensors()[other].shape, info.shape);
-    EXPECT_TRUE(all_of(a, t) == all_of(b, other)) << info.name;
-  }
 }
 
 std::string bytes_of(const fs::path& path) {
@@ -113,7 +74,7 @@ TEST(Export, TheBytesAreThoseOfTheFormat) {
                      tensor("b", DType::f32, {1}, {0, 0, 128, 63}),
                      tensor("a", DType::f32, {}, {0, 0, 0, 64}),
                      tensor("n", DType::i64, {1, 1}, {7, 0, 0, 0, 0, 0, 0, 0})});
-  export_safetensors(model, dir / "m.safetensors", {.metadata = "{\"format\": \"pt\"}"});
+  export_model(model, dir / "m.safetensors", {.metadata = "{\"format\": \"pt\"}"});
   std::string header =
       R"({"__metadata__":{"format":"pt"},"n":{"dtype":"I64","shape":[1,1],"data_offsets":[0,8]},)"
       R"("a":{"dtype":"F32","shape":[],"data_offsets":[8,12]},)"
@@ -133,17 +94,17 @@ TEST(Export, TheBytesAreThoseOfTheFormat) {
 TEST(Export, AllKindsOfTensorsComeBack) {
   const TempDir dir;
   const Model model = mixed_model();
-  const ExportStats one = export_safetensors(model, dir / "m.safetensors");
-  expect_same(model, SafetensorsReader(dir / "m.safetensors"));
+  const ExportStats one = export_model(model, dir / "m.safetensors");
+  expect_same(model, ModelReader(dir / "m.safetensors"));
   EXPECT_EQ(one.file_bytes, fs::file_size(dir / "m.safetensors"));
   EXPECT_THAT(one.files, ElementsAre(dir / "m.safetensors"));
 
-  export_safetensors(model, dir / "folder");
+  export_model(model, dir / "folder");
   EXPECT_THAT(names_in(dir / "folder"), ElementsAre("model.safetensors"));
   EXPECT_EQ(bytes_of(dir / "folder/model.safetensors"), bytes_of(dir / "m.safetensors"));
 
-  const ExportStats several = export_safetensors(model, dir / "shards/", {.max_shard_bytes = 100});
-  expect_same(model, SafetensorsReader(dir / "shards"));
+  const ExportStats several = export_model(model, dir / "shards/", {.max_shard_bytes = 100});
+  expect_same(model, ModelReader(dir / "shards"));
   ASSERT_GT(several.files.size(), 5u);
   EXPECT_EQ(several.logical_bytes, one.logical_bytes);
   EXPECT_EQ(several.files[0].filename(),
@@ -157,7 +118,7 @@ TEST(Export, AFileHasNoMoreThanItMay) {
   const Model model({whole_tensor("a", DType::u8, {60}), whole_tensor("b", DType::u8, {40}),
                      whole_tensor("c", DType::u8, {1}), whole_tensor("d", DType::u8, {1000}),
                      whole_tensor("e", DType::u8, {0}), whole_tensor("f", DType::u8, {100})});
-  export_safetensors(model, dir / "m", {.max_shard_bytes = 100});
+  export_model(model, dir / "m", {.max_shard_bytes = 100});
   const std::string text = bytes_of(dir / "m/model.safetensors.index.json");
   const char* const expected = R"({
   "metadata": {
@@ -181,16 +142,16 @@ TEST(Export, LargeTensorsAreWrittenSlabBySlab) {
   const Model model({whole_tensor("large", DType::f32, {3, 900'000}),  // 10.8 MB in a buffer of 4
                      whole_tensor("small", DType::f32, {5})});
   std::size_t calls = 0, done = 0;
-  export_safetensors(model, dir / "m.safetensors",
-                     {.memory_budget_bytes = 8 << 20, .progress = [&](const Progress& progress) {
-                        ++calls;
-                        EXPECT_GT(progress.done_bytes, done);
-                        done = progress.done_bytes;
-                        EXPECT_EQ(progress.total_bytes, 10'800'020u);
-                      }});
+  export_model(model, dir / "m.safetensors",
+               {.memory_budget_bytes = 8 << 20, .progress = [&](const Progress& progress) {
+                  ++calls;
+                  EXPECT_GT(progress.done_bytes, done);
+                  done = progress.done_bytes;
+                  EXPECT_EQ(progress.total_bytes, 10'800'020u);
+                }});
   EXPECT_EQ(done, 10'800'020u);
   EXPECT_EQ(calls, 4u);
-  expect_same(model, SafetensorsReader(dir / "m.safetensors"));
+  expect_same(model, ModelReader(dir / "m.safetensors"));
 }
 
 TEST(Export, ACheckpointComesBackWithItsUserData) {
@@ -202,8 +163,8 @@ TEST(Export, ACheckpointComesBackWithItsUserData) {
         .directory;
   };
   const fs::path first = save(1, model, "{\"lr\": 0.10}");
-  export_safetensors(first, dir / "m.safetensors", {.metadata = R"({"format":"pt"})"});
-  const SafetensorsReader weights(dir / "m.safetensors");
+  export_model(first, dir / "m.safetensors", {.metadata = R"({"format":"pt"})"});
+  const ModelReader weights(dir / "m.safetensors");
   EXPECT_EQ(weights.metadata(), R"({"format":"pt","user":"{\"lr\": 0.10}"})");
   EXPECT_EQ(weights.user_json(), "{\"lr\": 0.10}");
   expect_same(model, weights);
@@ -212,8 +173,8 @@ TEST(Export, ACheckpointComesBackWithItsUserData) {
   EXPECT_EQ(CheckpointReader(second).user_json(), "{\"lr\": 0.10}");
   expect_same(CheckpointReader(first), CheckpointReader(second));
   // Without user data nothing is added.
-  export_safetensors(save(3, model, "{}"), dir / "plain.safetensors");
-  EXPECT_EQ(SafetensorsReader(dir / "plain.safetensors").metadata(), "{}");
+  export_model(save(3, model, "{}"), dir / "plain.safetensors");
+  EXPECT_EQ(ModelReader(dir / "plain.safetensors").metadata(), "{}");
 }
 
 TEST(Export, AnExistingTargetGivesWayOnlyWhenAsked) {
@@ -221,23 +182,22 @@ TEST(Export, AnExistingTargetGivesWayOnlyWhenAsked) {
   const Model before({whole_tensor("a", DType::u8, {3})}),
       after({whole_tensor("b", DType::u8, {4})});
   for (const char* name : {"m.safetensors", "m"}) {
-    export_safetensors(before, dir / name);
+    export_model(before, dir / name);
     EXPECT_THAT(
-        message_of(ErrorCode::already_exists, [&] { export_safetensors(after, dir / name); }),
+        message_of(ErrorCode::already_exists, [&] { export_model(after, dir / name); }),
         AllOf(HasSubstr(name), HasSubstr("it exists: Existing::replace replaces it, Existing::skip "
                                          "writes nothing")));
-    EXPECT_THAT(export_safetensors(after, dir / name, {.existing = Existing::skip}).files,
+    EXPECT_THAT(export_model(after, dir / name, {.existing = Existing::skip}).files,
                 testing::IsEmpty());
-    expect_same(before, SafetensorsReader(dir / name));
-    export_safetensors(after, dir / name, {.existing = Existing::replace});
-    expect_same(after, SafetensorsReader(dir / name));
+    expect_same(before, ModelReader(dir / name));
+    export_model(after, dir / name, {.existing = Existing::replace});
+    expect_same(after, ModelReader(dir / name));
   }
   EXPECT_THAT(names_in(dir.path()), ElementsAre("m", "m.safetensors"));
 
   const auto replace = [&](const char* name) {
-    return message_of(ErrorCode::already_exists, [&] {
-      export_safetensors(after, dir / name, {.existing = Existing::replace});
-    });
+    return message_of(ErrorCode::already_exists,
+                      [&] { export_model(after, dir / name, {.existing = Existing::replace}); });
   };
   write_file(dir / "m/config.json", "{}");
   EXPECT_THAT(replace("m"), HasSubstr("holds \"config.json\", too"));
@@ -252,7 +212,7 @@ TEST(Export, BadArgumentsLeaveNothing) {
   const TempDir dir;
   const Model model({whole_tensor("a", DType::u8, {30}), whole_tensor("b", DType::u8, {40})});
   const auto refused = [&](ErrorCode code, const char* target, const ExportOptions& options) {
-    return message_of(code, [&] { export_safetensors(model, dir / target, options); });
+    return message_of(code, [&] { export_model(model, dir / target, options); });
   };
   EXPECT_THAT(refused(ErrorCode::invalid_argument, "m.safetensors", {.max_shard_bytes = 30}),
               HasSubstr("2 files are needed"));
@@ -262,12 +222,11 @@ TEST(Export, BadArgumentsLeaveNothing) {
               HasSubstr("needed are at least 8388608"));
   EXPECT_THAT(refused(ErrorCode::not_found, "no/m", {}), HasSubstr("no"));
   const Model reserved({whole_tensor("__metadata__", DType::u8, {1})});
-  EXPECT_THAT(message_of(ErrorCode::unsupported, [&] { export_safetensors(reserved, dir / "m"); }),
+  EXPECT_THAT(message_of(ErrorCode::unsupported, [&] { export_model(reserved, dir / "m"); }),
               HasSubstr("__metadata__"));
   const Model twice({whole_tensor("w", DType::u8, {1}), whole_tensor("w", DType::u8, {1})});
-  EXPECT_THAT(
-      message_of(ErrorCode::invalid_argument, [&] { export_safetensors(twice, dir / "m"); }),
-      HasSubstr("tensor \"w\" is there twice"));
+  EXPECT_THAT(message_of(ErrorCode::invalid_argument, [&] { export_model(twice, dir / "m"); }),
+              HasSubstr("tensor \"w\" is there twice"));
   EXPECT_THAT(names_in(dir.path()), ElementsAre());
 }
 
@@ -285,7 +244,7 @@ TEST(Export, DTypesThatSafetensorsHasNotAreAllNamed) {
   }
   const Model model(tensors);
   if (tensors.size() == 1) return;
-  EXPECT_THAT(message_of(ErrorCode::unsupported, [&] { export_safetensors(model, dir / "m"); }),
+  EXPECT_THAT(message_of(ErrorCode::unsupported, [&] { export_model(model, dir / "m"); }),
               HasSubstr("no dtype c128 of \"x\", \"y\""));
   EXPECT_THAT(names_in(dir.path()), ElementsAre());
 }
@@ -294,21 +253,25 @@ TEST(Export, WhateverFailsLeavesWhatWasThere) {
   const TempDir dir;
   const Model before({whole_tensor("a", DType::u8, {3})});
   const Model after({whole_tensor("b", DType::u8, {50}), whole_tensor("c", DType::u8, {50})});
-  export_safetensors(before, dir / "m");
+  export_model(before, dir / "m");
+  int trial = 0;
+  const char* const formats[] = {"safetensors", "npz", "hdf5"};
   for (const char* failing : {"create", "make directory", "sync directory", "list"}) {
     for (int nth = 0; nth < 4; ++nth) {
+      const char* const format = formats[trial++ % 3];
       int seen = 0;
       const auto fail = [&](std::string_view operation, const fs::path&) {
         if (operation == failing && seen++ == nth) throw Error(ErrorCode::io, "No space left");
       };
       const auto files = std::make_shared<HookedFileSystem>(fail);
       try {
-        export_safetensors(after, dir / "new", {.max_shard_bytes = 60, .file_system = files});
+        export_model(after, dir / "new",
+                     {.format = format, .max_shard_bytes = 60, .file_system = files});
       } catch (const Error& error) {
         EXPECT_EQ(error.code(), ErrorCode::io);
       }
-      expect_same(before, SafetensorsReader(dir / "m"));
-      if (fs::exists(dir / "new")) expect_same(after, SafetensorsReader(dir / "new"));
+      expect_same(before, ModelReader(dir / "m"));
+      if (fs::exists(dir / "new")) expect_same(after, ModelReader(dir / "new"));
       fs::remove_all(dir / "new");
       EXPECT_THAT(names_in(dir.path()), ElementsAre("m")) << failing << " " << nth;
     }
@@ -327,9 +290,9 @@ TEST(Export, WhereFilesCannotBeExchangedTheOldOneIsMovedAside) {
         throw Error(ErrorCode::unsupported, "exchange: no such call");
       });
   for (const char* name : {"m.safetensors", "m"}) {
-    export_safetensors(before, dir / name);
-    export_safetensors(after, dir / name, {.existing = Existing::replace, .file_system = files});
-    expect_same(after, SafetensorsReader(dir / name));
+    export_model(before, dir / name);
+    export_model(after, dir / name, {.existing = Existing::replace, .file_system = files});
+    expect_same(after, ModelReader(dir / name));
   }
   EXPECT_EQ(refused, 2);
   EXPECT_THAT(names_in(dir.path()), ElementsAre("m", "m.safetensors"));
@@ -339,9 +302,9 @@ TEST(Export, ACancelledOneLeavesNothing) {
   const TempDir dir;
   const Model model({whole_tensor("a", DType::u8, {3})});
   const auto cancel = [](const Progress&) { throw Error(ErrorCode::cancelled, "stopped"); };
-  for (const char* name : {"m.safetensors", "m"}) {
+  for (const char* name : {"m.safetensors", "m.npz", "m.h5", "m"}) {
     message_of(ErrorCode::cancelled,
-               [&] { export_safetensors(model, dir / name, {.progress = cancel}); });
+               [&] { export_model(model, dir / name, {.progress = cancel}); });
   }
   EXPECT_THAT(names_in(dir.path()), ElementsAre());
 }
@@ -357,14 +320,14 @@ TEST(Export, WhatAKilledOneLeftIsRemovedByTheNext) {
           std::make_shared<HookedFileSystem>([](std::string_view operation, const fs::path&) {
             if (operation == "rename" && std::exchange(renames, renames + 1) == 1) ::_exit(0);
           });
-      export_safetensors(mixed_model(), target, {.threads = 1, .file_system = files});
+      export_model(mixed_model(), target, {.threads = 1, .file_system = files});
       ::_exit(1);
     }
     int status = 1;
     ASSERT_EQ(::waitpid(child, &status, 0), child);
     ASSERT_EQ(status, 0) << "it died when the target was to get its name";
     EXPECT_EQ(names_in(dir.path()).size(), 2u) << "the directory and its lease";
-    export_safetensors(mixed_model(), target);
+    export_model(mixed_model(), target);
     EXPECT_THAT(names_in(dir.path()), ElementsAre(target.filename().string()));
   }
 }
@@ -375,9 +338,8 @@ TEST(Export, NothingIsWrittenIntoACheckpoint) {
   const fs::path step =
       reshard_checkpoint(model, {dir.path(), 1}, Mesh::parse("x=1"), SpecRules()).directory;
   for (const char* name : {"m.safetensors", "m"}) {
-    EXPECT_THAT(
-        message_of(ErrorCode::invalid_argument, [&] { export_safetensors(step, step / name); }),
-        HasSubstr("inside a checkpoint"));
+    EXPECT_THAT(message_of(ErrorCode::invalid_argument, [&] { export_model(step, step / name); }),
+                HasSubstr("inside a checkpoint"));
   }
 }
 

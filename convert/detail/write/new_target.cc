@@ -1,4 +1,4 @@
-#include "shardwise/convert/detail/new_target.h"
+#include "shardwise/convert/detail/write/new_target.h"
 
 #include <fmt/format.h>
 
@@ -6,7 +6,8 @@
 #include <span>
 #include <system_error>
 
-#include "shardwise/convert/detail/safetensors_index.h"
+#include "shardwise/convert/detail/write/export_format.h"
+#include "shardwise/convert/detail/write/model_folder.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise::detail {
@@ -39,8 +40,12 @@ bool holds_checkpoint(std::span<const std::string> names) {
 }  // namespace
 
 NewTarget::NewTarget(FileSystem& file_system, const fs::path& target, TargetKind kind,
-                     Existing existing)
-    : file_system_(file_system), given_(target), target_(absolute_path(target)), kind_(kind) {
+                     Existing existing, bool with_config)
+    : file_system_(file_system),
+      given_(target),
+      target_(absolute_path(target)),
+      kind_(kind),
+      with_config_(with_config) {
   const std::vector<std::string> beside = file_system_.list(target_.parent_path());
   if (holds_checkpoint(beside)) {
     refuse_target(ErrorCode::invalid_argument, given_,
@@ -77,10 +82,10 @@ void NewTarget::check_replaceable() const {
                   "it exists and is no folder, nothing replaces it");
   }
   for (const std::string& name : file_system_.list(target_)) {
-    if (name.ends_with(kFileSuffix) || name.ends_with(kIndexSuffix)) continue;
+    if (is_exported_name(name) || (with_config_ && is_config_name(name))) continue;
     refuse_target(ErrorCode::already_exists, given_,
                   fmt::format("it exists and holds {:?}, too; a folder is replaced that holds "
-                              "nothing but safetensors and their index",
+                              "nothing but what an export writes",
                               name));
   }
 }

@@ -1,4 +1,4 @@
-#include "shardwise/convert/detail/safetensors_dtypes.h"
+#include "shardwise/convert/detail/safetensors/safetensors_dtypes.h"
 
 #include <fmt/format.h>
 

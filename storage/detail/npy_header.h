@@ -15,11 +15,15 @@ namespace shardwise::detail {
 struct NpyHeader {
   DType dtype{};
   bool swapped = false;  ///< its byte order is not the host's
-  std::int64_t records = 0;
-  Shape record_shape;
-  std::size_t record_bytes = 0, data_bytes = 0;
+  Shape shape;
+  bool fortran_order = false;  ///< the first dim varies fastest; of two dims or more
+  std::size_t data_bytes = 0;
   std::size_t header_bytes = 0;  ///< including the magic and the length
 };
+
+/// What numpy writes before the elements of an array, in C order: version 1.0, filled up to 64
+/// bytes. Dtypes that numpy has not are raw bytes: "<V2" is bf16, "|V1" is any 8-bit float.
+std::string npy_header_text(DType dtype, const Shape& shape);
 
 /// The one place that checks what a file says about itself. `read` gives the file's next bytes,
 /// fewer only at its end. Throws corrupt or unsupported, naming `path`.

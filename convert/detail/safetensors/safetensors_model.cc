@@ -1,9 +1,10 @@
-#include "shardwise/convert/detail/safetensors_model.h"
+#include "shardwise/convert/detail/safetensors/safetensors_model.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -11,10 +12,12 @@
 #include <system_error>
 #include <utility>
 
+#include "shardwise/convert/detail/box_runs.h"
 #include "shardwise/convert/detail/foreign_format.h"
-#include "shardwise/convert/detail/safetensors_header.h"
-#include "shardwise/convert/detail/safetensors_index.h"
+#include "shardwise/convert/detail/safetensors/safetensors_header.h"
+#include "shardwise/convert/detail/safetensors/safetensors_index.h"
 #include "shardwise/shard/error.h"
+#include "shardwise/storage/detail/open_files.h"
 #include "shardwise/storage/utf8.h"
 
 namespace shardwise::detail {
@@ -36,17 +39,11 @@ auto with_path(const fs::path& path, Body&& body) {
   }
 }
 
-std::string read_text(File& file, std::uint64_t offset, std::uint64_t size) {
-  std::string text(static_cast<std::size_t>(size), '\0');
-  if (size > 0) file.read_at(offset, std::as_writable_bytes(std::span(text)).data(), text.size());
-  return text;
-}
-
 /// How long the header is that a file says it has, and has room for.
 std::uint64_t header_bytes(File& file, const fs::path& path) {
   constexpr std::uint64_t kMagicBytes = 32;
   const std::uint64_t size = file.size();
-  const std::string first = read_text(file, 0, std::min(size, kMagicBytes));
+  const std::string first = text_at(file, 0, std::min(size, kMagicBytes));
   std::uint64_t length = 0;
   for (std::size_t i = 0; i < std::min(first.size(), kLengthBytes); ++i) {
     length |= std::uint64_t{static_cast<unsigned char>(first[i])} << (8 * i);
@@ -55,7 +52,7 @@ std::uint64_t header_bytes(File& file, const fs::path& path) {
   if (has_room && length <= kMostHeaderBytes) return length;
   if (const std::string_view what = foreign_file(first); !what.empty()) {
     refuse_source(ErrorCode::unsupported, path,
-                  fmt::format("it seems to be {}, needed is safetensors", what));
+                  fmt::format("it seems to be {}, needed is safetensors, HDF5 or npz", what));
   }
   if (size < kLengthBytes) {
     refuse_source(ErrorCode::corrupt, path, fmt::format("it has {} bytes, needed are 8", size));
@@ -92,19 +89,62 @@ fs::path find_source(FileSystem& file_system, const fs::path& source) {
     refuse_source(ErrorCode::not_found, source, "it holds no safetensors file and no index");
   }
   refuse_source(ErrorCode::unsupported, source,
-                fmt::format("it seems to be {}; needed is safetensors", what));
+                fmt::format("it seems to be {}; needed is safetensors, HDF5 or npz", what));
 }
 
-/// Follows links, as caches of downloads are made of them.
-std::unique_ptr<File> open_linked(FileSystem& file_system, const fs::path& path) {
-  std::error_code error;  // what is not there is told by open()
-  const fs::path real = fs::canonical(path, error);
-  return file_system.open(error ? path : real);
-}
+/// Where a tensor's bytes begin.
+struct FilePlace {
+  std::size_t file;  ///< its number among the model's
+  std::uint64_t offset;
+};
+
+/// What the headers of a model's files say. Thread-safe once it is built.
+class SafetensorsTensors final : public BoxReader {
+ public:
+  SafetensorsTensors(std::vector<fs::path> of, std::shared_ptr<FileSystem> from)
+      : file_system(std::move(from)),
+        paths(std::move(of)),
+        bytes(paths.size()),
+        files(paths.size(), [this](std::size_t file) { return open(file); }) {}
+
+  std::span<const TensorInfo> tensors() const override { return infos; }
+
+  void read(std::size_t tensor, const Box& box, std::span<std::byte> out) const override {
+    const TensorInfo& info = infos[tensor];
+    const FilePlace place = places[tensor];
+    try {
+      const std::shared_ptr<File> file = files.at(place.file);
+      read_box(*file, place.offset, info.shape, size_bytes(info.dtype), box, out);
+    } catch (const Error& error) {
+      throw Error(error, fmt::format("tensor {} of {}: {}", shown(info.name),
+                                     paths[place.file].string(), error.what()));
+    }
+  }
+
+  const std::shared_ptr<FileSystem> file_system;
+  const std::vector<fs::path> paths;                ///< of the files
+  std::vector<std::optional<std::uint64_t>> bytes;  ///< of each file, once its header was read
+  mutable OpenFiles files;
+  std::vector<TensorInfo> infos;  ///< sorted by name
+  std::vector<FilePlace> places;  ///< of each tensor
+
+ private:
+  /// A file that is opened anew must have the size that it had first. Throws corrupt otherwise.
+  std::unique_ptr<File> open(std::size_t file) const {
+    std::unique_ptr<File> opened = open_linked(*file_system, paths[file]);
+    if (!bytes[file]) return opened;
+    if (const std::uint64_t now = opened->size(); now != *bytes[file]) {
+      refuse_source(ErrorCode::corrupt, paths[file],
+                    fmt::format("it has {} bytes now, it had {}", now, *bytes[file]));
+    }
+    return opened;
+  }
+};
 
 class ModelBuilder {
  public:
-  explicit ModelBuilder(SafetensorsModel& model) : model_(model) {}
+  ModelBuilder(SafetensorsTensors& model, StringMap& metadata)
+      : model_(model), all_metadata_(metadata) {}
 
   /// `index`: tensor -> file; null if there is only this file.
   void add_file(std::size_t number, const WeightMap* index);
@@ -118,7 +158,8 @@ class ModelBuilder {
     FilePlace place;
   };
 
-  SafetensorsModel& model_;
+  SafetensorsTensors& model_;
+  StringMap& all_metadata_;
   std::vector<Tensor> tensors_;
   std::map<std::string, std::string> metadata_;  // of the files so far
 };
@@ -131,7 +172,7 @@ void ModelBuilder::add_file(std::size_t number, const WeightMap* index) {
   model_.bytes[number] = bytes;
   const std::uint64_t length = header_bytes(*file, path);
   const std::uint64_t begin = kLengthBytes + length;
-  const std::string text = read_text(*file, kLengthBytes, length);
+  const std::string text = text_at(*file, kLengthBytes, length);
   SafetensorsHeader header = with_path(path, [&] { return parse_header(text, bytes - begin); });
   for (SafetensorsEntry& tensor : header.tensors) {
     if (index) {
@@ -150,9 +191,9 @@ void ModelBuilder::add_file(std::size_t number, const WeightMap* index) {
   for (const auto& [key, value] : header.metadata) {
     const auto [at, is_new] = metadata_.emplace(key, value);
     if (is_new) {
-      model_.metadata.emplace_back(key, value);
+      all_metadata_.emplace_back(key, value);
     } else if (at->second != value) {
-      model_.metadata.emplace_back(fmt::format("{}: {}", file_name, key), value);
+      all_metadata_.emplace_back(fmt::format("{}: {}", file_name, key), value);
     }
   }
 }
@@ -160,10 +201,10 @@ void ModelBuilder::add_file(std::size_t number, const WeightMap* index) {
 void ModelBuilder::finish() {
   std::sort(tensors_.begin(), tensors_.end(),
             [](const Tensor& a, const Tensor& b) { return a.info.name < b.info.name; });
-  model_.tensors.reserve(tensors_.size());
+  model_.infos.reserve(tensors_.size());
   model_.places.reserve(tensors_.size());
   for (Tensor& tensor : tensors_) {
-    model_.tensors.push_back(std::move(tensor.info));
+    model_.infos.push_back(std::move(tensor.info));
     model_.places.push_back(tensor.place);
   }
 }
@@ -175,7 +216,7 @@ WeightMap read_index(FileSystem& file_system, const fs::path& path) {
     refuse_source(ErrorCode::corrupt, path,
                   fmt::format("it has {} bytes, allowed are {}", bytes, kMostHeaderBytes));
   }
-  const std::string text = read_text(*file, 0, bytes);
+  const std::string text = text_at(*file, 0, bytes);
   return with_path(path, [&] { return parse_index(text); });
 }
 
@@ -215,24 +256,8 @@ void add_files_of(const fs::path& path, const WeightMap& index, std::size_t file
 
 }  // namespace
 
-SafetensorsModel::SafetensorsModel(std::vector<fs::path> of, std::shared_ptr<FileSystem> from)
-    : file_system(std::move(from)),
-      paths(std::move(of)),
-      bytes(paths.size()),
-      files(paths.size(), [this](std::size_t file) { return open(file); }) {}
-
-std::unique_ptr<File> SafetensorsModel::open(std::size_t file) const {
-  std::unique_ptr<File> opened = open_linked(*file_system, paths[file]);
-  if (!bytes[file]) return opened;
-  if (const std::uint64_t now = opened->size(); now != *bytes[file]) {
-    refuse_source(ErrorCode::corrupt, paths[file],
-                  fmt::format("it has {} bytes now, it had {}", now, *bytes[file]));
-  }
-  return opened;
-}
-
-std::unique_ptr<SafetensorsModel> open_safetensors(const fs::path& source,
-                                                   const std::shared_ptr<FileSystem>& file_system) {
+ModelSource open_safetensors(const fs::path& source,
+                             const std::shared_ptr<FileSystem>& file_system) {
   const fs::path path = find_source(*file_system, source);
   const bool has_index = path.extension() == ".json";
   WeightMap index;
@@ -242,17 +267,18 @@ std::unique_ptr<SafetensorsModel> open_safetensors(const fs::path& source,
       refuse_source(ErrorCode::corrupt, path, "its weight_map is empty; needed is a tensor");
     }
   }
-  auto model = std::make_unique<SafetensorsModel>(
+  auto model = std::make_unique<SafetensorsTensors>(
       has_index ? files_of(path, index) : std::vector{path}, file_system);
-  ModelBuilder builder(*model);
+  StringMap metadata;
+  ModelBuilder builder(*model, metadata);
   if (has_index) {
     add_files_of(path, index, model->paths.size(), builder);
   } else {
     builder.add_file(0, nullptr);
   }
   builder.finish();
-  if (has_index) check_complete(path, index, model->tensors);
-  return model;
+  if (has_index) check_complete(path, index, model->infos);
+  return {kSafetensors, std::move(model), std::move(metadata)};
 }
 
 }  // namespace shardwise::detail

@@ -1,4 +1,4 @@
-#include "shardwise/loader/sources/detail/npy_header.h"
+#include "shardwise/storage/detail/npy_header.h"
 
 #include <fmt/format.h>
 
@@ -142,10 +142,12 @@ class NpyDict {
 // "<f4": byte order, kind, bytes.
 void read_element_type(const NpyDict& dict, NpyHeader& header) {
   const std::string_view descr = *dict.descr;
-  static constexpr std::array<std::pair<std::string_view, DType>, 14> kTypes{
+  // As numpy prints them; bfloat16 as that of ml_dtypes, "<V2", while raw bytes are "|V2".
+  static constexpr std::array<std::pair<std::string_view, DType>, 15> kTypes{
       {{"f8", DType::f64},
        {"f4", DType::f32},
        {"f2", DType::f16},
+       {"V2", DType::bf16},
        {"i8", DType::i64},
        {"i4", DType::i32},
        {"i2", DType::i16},
@@ -172,32 +174,83 @@ void read_element_type(const NpyDict& dict, NpyHeader& header) {
 
 void read_extents(const NpyDict& dict, NpyHeader& header) {
   const std::vector<std::int64_t>& shape = *dict.shape;
-  if (shape.empty()) {
-    dict.fail("a scalar, needed is a dim that counts the records", ErrorCode::unsupported);
-  }
   if (shape.size() > kMaxRank) {
     dict.fail(fmt::format("rank {}, at most {} here", shape.size(), kMaxRank),
               ErrorCode::unsupported);
   }
-  if (*dict.fortran_order && shape.size() > 1) {
-    dict.fail("Fortran order, needed is C order (numpy.ascontiguousarray)", ErrorCode::unsupported);
+  header.shape = Shape(std::span<const std::int64_t>(shape));
+  header.fortran_order = *dict.fortran_order && shape.size() > 1;
+  // An extent of 0 makes the others no smaller.
+  std::size_t bytes = size_bytes(header.dtype);
+  bool fits = true, is_empty = false;
+  for (const std::int64_t extent : shape) {
+    is_empty = is_empty || extent == 0;
+    fits = fits && (extent == 0 || !__builtin_mul_overflow(bytes, as_size(extent), &bytes));
   }
-  header.records = shape[0];
-  header.record_bytes = size_bytes(header.dtype);
-  bool fits = true;
-  for (std::size_t dim = 1; dim < shape.size(); ++dim) {
-    header.record_shape.push_back(shape[dim]);
-    fits = fits &&
-           !__builtin_mul_overflow(header.record_bytes, as_size(shape[dim]), &header.record_bytes);
+  if (!fits || !std::in_range<std::int64_t>(bytes)) dict.fail("a shape of over 2^63 bytes");
+  header.data_bytes = is_empty ? 0 : bytes;
+}
+
+const char* npy_dtype(DType dtype) {
+  switch (dtype) {
+    case DType::f64:
+      return "<f8";
+    case DType::f32:
+      return "<f4";
+    case DType::f16:
+      return "<f2";
+    case DType::bf16:
+      return "<V2";
+    case DType::i64:
+      return "<i8";
+    case DType::i32:
+      return "<i4";
+    case DType::i16:
+      return "<i2";
+    case DType::i8:
+      return "|i1";
+    case DType::u64:
+      return "<u8";
+    case DType::u32:
+      return "<u4";
+    case DType::u16:
+      return "<u2";
+    case DType::u8:
+      return "|u1";
+    case DType::boolean:
+      return "|b1";
+    case DType::c64:
+      return "<c8";
+    case DType::c128:
+      return "<c16";
+    case DType::f8_e4m3fn:
+    case DType::f8_e5m2:
+    case DType::f8_e4m3fnuz:
+    case DType::f8_e5m2fnuz:
+    case DType::f8_e8m0fnu:
+      break;
   }
-  fits = fits &&
-         !__builtin_mul_overflow(header.record_bytes, as_size(header.records), &header.data_bytes);
-  if (!fits || !std::in_range<std::int64_t>(header.data_bytes)) {
-    dict.fail("a shape of over 2^63 bytes");
-  }
+  return "|V1";
 }
 
 }  // namespace
+
+std::string npy_header_text(DType dtype, const Shape& shape) {
+  std::string extents;
+  for (std::size_t d = 0; d < shape.size(); ++d) {
+    extents += fmt::format("{}{}{}", d == 0 ? "" : " ", shape[d],
+                           d + 1 < shape.size() || d == 0 ? "," : "");
+  }
+  std::string text = fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({}), }}",
+                                 npy_dtype(dtype), extents);
+  constexpr std::size_t kMagicBytes = 10, kAlignment = 64;
+  text.append(kAlignment - 1 - (kMagicBytes + text.size()) % kAlignment, ' ');
+  text += '\n';
+  std::string header("\x93NUMPY\x01\x00", 8);
+  header += static_cast<char>(text.size() & 0xFF);
+  header += static_cast<char>(text.size() >> 8);
+  return header + text;
+}
 
 NpyHeader read_npy_header(const std::string& path,
                           const std::function<std::size_t(std::span<std::byte>)>& read) {

@@ -19,10 +19,12 @@ enum class TargetKind { file, folder };
 /// Thread-compatible.
 class NewTarget {
  public:
-  /// Makes the hidden folder. Throws already_exists, not_found if the folder above is not there,
-  /// invalid_argument if that is a checkpoint's.
+  /// Makes the hidden folder. A folder that is replaced holds nothing but what an export writes;
+  /// `with_config`: it may hold the files of a ModelFolder, too, as the new one does. Throws
+  /// already_exists, not_found if the folder above is not there, invalid_argument if that is a
+  /// checkpoint's.
   NewTarget(FileSystem& file_system, const std::filesystem::path& target, TargetKind kind,
-            Existing existing);
+            Existing existing, bool with_config = false);
 
   /// Whether there is something under that name. Throws io, not_found as the constructor.
   static bool is_there(FileSystem& file_system, const std::filesystem::path& target);
@@ -40,6 +42,7 @@ class NewTarget {
   const std::filesystem::path given_;
   const std::filesystem::path target_;
   const TargetKind kind_;
+  const bool with_config_;
   bool replaces_ = false;
   std::optional<StagedOutput> staged_;
 };

@@ -1,4 +1,4 @@
-#include "shardwise/convert/detail/safetensors_header.h"
+#include "shardwise/convert/detail/safetensors/safetensors_header.h"
 
 #include <fmt/format.h>
 
@@ -7,7 +7,7 @@
 #include <tuple>
 #include <utility>
 
-#include "shardwise/convert/detail/safetensors_dtypes.h"
+#include "shardwise/convert/detail/safetensors/safetensors_dtypes.h"
 #include "shardwise/convert/detail/strict_json.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/storage/utf8.h"

@@ -1,0 +1,14 @@
+#pragma once
+
+#include <filesystem>
+
+#include "shardwise/convert/detail/model_source.h"
+
+namespace shardwise::detail {
+
+/// The datasets of an HDF5 file, by their paths without the first "/". The library reads it; the
+/// file leads it to no other file. Throws corrupt; unsupported if there are too many objects, or
+/// datasets and none that can be read.
+ModelSource open_hdf5_model(const std::filesystem::path& path, FileSystem& file_system);
+
+}  // namespace shardwise::detail

@@ -1,0 +1,66 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "shardwise/checkpoint/box_reader.h"
+#include "shardwise/convert/detail/string_map.h"
+
+namespace shardwise::detail {
+
+/// The bytes of a file around the elements of its tensors, which follow one another. Asked for in
+/// the order of the file. Thread-compatible.
+class FileFrame {
+ public:
+  virtual ~FileFrame() = default;
+
+  /// Of the whole file.
+  virtual std::uint64_t bytes() const = 0;
+
+  virtual std::string begin() { return {}; }
+  virtual std::string before(std::size_t /*tensor*/) { return {}; }  ///< its number in the file
+
+  /// `crc` is that of the tensor's elements, if the format needs one.
+  virtual std::string after(std::size_t /*tensor*/, std::uint32_t /*crc*/) { return {}; }
+
+  virtual std::string end() { return {}; }
+};
+
+/// How a format is written. Immutable.
+class ExportFormat {
+ public:
+  virtual ~ExportFormat() = default;
+
+  virtual std::string_view name() const = 0;    ///< as ModelReader::format()
+  virtual std::string_view suffix() const = 0;  ///< ".npz"
+  virtual bool needs_crc() const { return false; }
+  virtual bool has_dtype(DType dtype) const = 0;
+
+  /// Why the format has no tensors of these names; empty if it has.
+  virtual std::string problem_of(std::span<const TensorInfo> tensors) const = 0;
+
+  /// Puts tensors, which are sorted by name, into the order of a file.
+  virtual void order(std::span<const TensorInfo> /*all*/,
+                     std::vector<std::size_t>& /*tensors*/) const {}
+
+  /// `tensors` are those of the file, in its order.
+  virtual std::unique_ptr<FileFrame> frame(std::span<const TensorInfo> tensors,
+                                           const StringMap& metadata) const = 0;
+};
+
+/// All of them; the first is that of folders.
+std::span<const ExportFormat* const> export_formats();
+
+/// Whether a file of that name is one that an export writes beside others: a model or its index.
+bool is_exported_name(std::string_view name);
+
+const ExportFormat& safetensors_export();
+const ExportFormat& npz_export();
+const ExportFormat& hdf5_export();
+
+}  // namespace shardwise::detail

@@ -1,0 +1,136 @@
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "shardwise/checkpoint/box_reader.h"
+#include "shardwise/checkpoint/edits.h"
+#include "shardwise/checkpoint/save.h"
+#include "shardwise/shard/error.h"
+
+namespace shardwise {
+
+class FileSystem;
+
+/// The format of what is at a path, as ModelReader::format() calls it; empty if it is none of
+/// those, and for what cannot be read. Looks at the first bytes of a file, or the names in a
+/// folder.
+std::string_view model_format(const std::filesystem::path& path,
+                              std::shared_ptr<FileSystem> file_system = nullptr);
+
+/// The tensors of a file of another format: safetensors, HDF5, npz (docs/formats.md). What is there
+/// says which format it is, not its name. Boxes are read from the file; memory is bounded.
+///
+///   const ModelReader weights("model.safetensors");
+///   reshard_checkpoint(weights, {"checkpoints", 2}, Mesh::parse("model=2"),
+///                      SpecRules::parse("w=-,model; *=-"));
+///
+/// Thread-safe.
+class ModelReader final : public BoxReader {
+ public:
+  /// `source` is a file, an .index.json of safetensors that says which file has which tensor, or a
+  /// folder with one of safetensors or such an index; links are followed. Reads and checks what
+  /// describes the tensors, no data. Throws not_found; corrupt naming file and tensor; unsupported
+  /// for other formats, and for dtypes of safetensors that this build has not. A null file_system
+  /// is the real one; HDF5's library opens its file itself.
+  explicit ModelReader(const std::filesystem::path& source,
+                       std::shared_ptr<FileSystem> file_system = nullptr);
+  ~ModelReader() override;
+  ModelReader(ModelReader&&) noexcept;
+  ModelReader& operator=(ModelReader&&) noexcept;
+
+  /// Sorted by name.
+  std::span<const TensorInfo> tensors() const override;
+
+  /// Throws corrupt if the file is not as it was, io, invalid_argument if the box leaves the tensor
+  /// or out is not exactly its size.
+  void read(std::size_t tensor, const Box& box, std::span<std::byte> out) const override;
+
+  /// "safetensors", "hdf5", "npz".
+  std::string_view format() const;
+
+  /// What the file holds that is no tensor here, and why: "names: strings".
+  std::span<const std::string> left_out() const;
+
+  /// All `__metadata__` of safetensors, as a JSON object of strings; "{}" if there is none. If
+  /// files of a model say different things for a key, those of later files are under "FILE: KEY".
+  const std::string& metadata() const;
+
+  /// What a checkpoint keeps of the metadata as its user_json: that of the checkpoint which was
+  /// exported, else {"safetensors_metadata": {..}}, or "{}" for none. An export undoes it.
+  const std::string& user_json() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+struct ExportOptions {
+  /// As ModelReader::format() calls it; empty: that of the target's ending, .safetensors, .npz or
+  /// .h5, and of a folder safetensors.
+  std::string format = {};
+
+  /// Of a file's data; a larger tensor has a file of its own. 0: all in one file.
+  std::size_t max_shard_bytes = 0;
+
+  /// For `__metadata__` of safetensors: a JSON object of strings. Of a checkpoint, its user_json is
+  /// added: as key "user", or as it was before an import. Other formats have no place for it.
+  std::string metadata = "{}";
+
+  /// A folder of Hugging Face, whose config.json, generation_config.json and tokenizer's files are
+  /// copied into the target, a folder of safetensors, so that from_pretrained() of transformers
+  /// opens it. If the config says tie_word_embeddings, `lm_head.weight` is left out if it is an
+  /// embedding element for element. Empty: none.
+  std::filesystem::path config_from = {};
+
+  /// Which tensors are written, under which names and as which dtypes.
+  TensorEdits edits = {};
+
+  Existing existing = Existing::fail;
+
+  /// Most host bytes held at once. At least 8 MiB.
+  std::size_t memory_budget_bytes = std::size_t{256} << 20;
+
+  int threads = 0;  ///< that decode a checkpoint; 0: as many as the machine has cores
+  ProgressFunction progress = nullptr;
+
+  /// Reads and writes all files; null: posix_file_system().
+  std::shared_ptr<FileSystem> file_system = nullptr;
+};
+
+/// What an export has written.
+struct ExportStats {
+  std::vector<std::filesystem::path> files;
+  std::size_t logical_bytes = 0;
+  std::size_t file_bytes = 0;
+  double total_seconds = 0;
+};
+
+/// Writes the tensors: safetensors as its library does, bit for bit; npz as numpy reads it, stored;
+/// HDF5 as contiguous datasets, with the parts of a name between "/" as groups. A target with the
+/// format's ending is one file; any other is a folder, which gets `model.safetensors` (.npz, .h5),
+/// or if there must be several, `model-00001-of-00002.safetensors`, .. and
+/// `model.safetensors.index.json`. Nothing is there under its name before all is on the disk. With
+/// Existing::replace an existing file, or a folder that holds nothing but such files, gives way.
+/// With Existing::skip and anything under that name nothing is written, so the statistics are
+/// empty.
+///
+///   export_model(CheckpointReader("checkpoints/step-00000001"), "w.safetensors");
+///
+/// Throws already_exists; not_found if the folder above the target is not there; unsupported,
+/// before anything is written, naming all tensors whose dtype the format has not, and for names
+/// that it has not; invalid_argument; io; and what the source throws.
+ExportStats export_model(const BoxReader& source, const std::filesystem::path& target,
+                         const ExportOptions& options = {});
+
+/// The same for the checkpoint at `source`, with its user_json. Its objects_json and how tensors
+/// were cut are left out.
+ExportStats export_model(const std::filesystem::path& source, const std::filesystem::path& target,
+                         const ExportOptions& options = {});
+
+}  // namespace shardwise

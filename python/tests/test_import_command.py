@@ -1,0 +1,69 @@
+"""shardwise import of what the Python package reads."""
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import shardwise as sw
+
+COMMAND = [sys.executable, "-m", "shardwise"]
+
+
+def run(*words, cwd=None):
+    return subprocess.run([*COMMAND, *map(str, words)], capture_output=True, text=True, cwd=cwd,
+                          env={**os.environ, "PYTHONPATH": os.path.dirname(os.path.dirname(sw.__file__)), "JAX_PLATFORMS": "cpu"})
+
+
+@pytest.fixture
+def dcp(tmp_path):
+    torch = pytest.importorskip("torch", reason="needs torch, which this environment has not")
+    import torch.distributed.checkpoint as dcp
+
+    dcp.save({"model": {"w": torch.arange(12.0).reshape(3, 4), "v": torch.ones(2)}, "step": 5},
+             storage_writer=dcp.FileSystemWriter(tmp_path / "dcp"))
+    return tmp_path / "dcp"
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_dcp(tmp_path, dcp):
+    done = run("import", dcp, tmp_path / "root", "--step", 7, "--mesh", "a=2", "--spec", "model.w=-,a;*=-", "--json")
+    assert done.returncode == 0, done.stderr
+    assert sorted(os.listdir(tmp_path)) == ["dcp", "root"]
+    step = json.loads(done.stdout)["directory"]
+    found = sw.load(step)
+    assert np.array_equal(found["model.w"], np.arange(12).reshape(3, 4)) and found["step"] == 5
+    with sw.open(step) as checkpoint:
+        assert str(checkpoint["model.w"].spec) == "-,a"
+    done = run("import", dcp, tmp_path / "root", "--step", 9, "--mesh", "a=2", "--spec", "*=a")
+    assert done.returncode == 2 and f"shardwise: import {dcp} to mesh a=2" in done.stderr, done.stderr
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_no_code_of_dcps_is_run(tmp_path, dcp):
+    class Evil:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "made"),)
+
+    (dcp / ".metadata").write_bytes(pickle.dumps(Evil()))
+    done = run("import", dcp, tmp_path / "root", "--step", 7, "--json")
+    assert done.returncode == 3 and ".metadata" in done.stderr, done.stderr
+    assert json.loads(done.stdout)["error"]["code"] in ("corrupt", "unsupported")
+    assert os.listdir(tmp_path) == ["dcp"]
+
+
+def test_orbax(tmp_path):
+    ocp = pytest.importorskip("orbax.checkpoint", reason="needs orbax-checkpoint, which this environment has not")
+    with ocp.StandardCheckpointer() as checkpointer:
+        checkpointer.save(str(tmp_path / "orbax"), {"params": {"w": np.arange(6.0).reshape(2, 3)}})
+    (tmp_path / "root").mkdir()
+    done = run("import", tmp_path / "orbax", ".", "--step", 3, "--strip-prefix", "params/", "--cast", "*=bf16", cwd=tmp_path / "root")
+    assert sorted(os.listdir(tmp_path)) == ["orbax", "root"]
+    assert done.returncode == 0, done.stderr
+    found = sw.load(tmp_path / "root" / "step-00000003")
+    assert list(found) == ["w"] and found["w"].dtype == "bfloat16"
+    assert np.array_equal(found["w"].astype(np.float32), np.arange(6).reshape(2, 3))
