@@ -100,14 +100,18 @@ std::string suggestion(std::string_view word, const std::vector<std::string>& kn
 
 TensorEdits parse_edits(std::string_view command, const EditOptions& options) {
   TensorEdits edits{.select = options.select, .exclude = options.exclude};
-  for (const std::string& text : options.renames) {
-    edits.renames.push_back(
-        words_of(command, "--rename", [&] { return TensorEdits::Rename::parse(text); }));
-  }
-  for (const std::string& text : options.casts) {
-    edits.casts.push_back(
-        words_of(command, "--cast", [&] { return TensorEdits::Cast::parse(text); }));
-  }
+  const auto parse = [command]<class Rule>(std::string_view option,
+                                           const std::vector<std::string>& texts,
+                                           std::vector<Rule>& rules) {
+    for (const std::string& text : texts) {
+      rules.push_back(words_of(command, option, [&] { return Rule::parse(text); }));
+    }
+  };
+  parse("--rename", options.renames, edits.renames);
+  parse("--cast", options.casts, edits.casts);
+  parse("--transpose", options.transposes, edits.transposes);
+  parse("--split", options.splits, edits.splits);
+  parse("--join", options.joins, edits.joins);
   return edits;
 }
 
