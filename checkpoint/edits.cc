@@ -158,7 +158,7 @@ std::vector<EditedTensors::SourceBox> EditedTensors::source_boxes(std::size_t te
   std::vector<SourceBox> boxes;
   boxes.reserve(edited.parts.size());
   for (const detail::EditedPart& part : edited.parts) {
-    boxes.push_back({part.source, edited.in_source(part, edited.common(part, box))});
+    boxes.push_back({part.source, edited.in_source(part, edited.common(part, box)), part.order});
   }
   return boxes;
 }

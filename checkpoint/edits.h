@@ -132,6 +132,9 @@ class EditedTensors final : public BoxReader {
   struct SourceBox {
     std::size_t tensor;
     Box box;
+    std::vector<std::size_t> order = {};  ///< its dims as the new tensor has them; empty: the same
+
+    bool operator==(const SourceBox&) const = default;
   };
 
   /// What is read of the source for a box: one box of each tensor that this one is made of, some

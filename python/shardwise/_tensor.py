@@ -12,7 +12,7 @@ import numpy as np
 
 from . import _core, _nested, _objects
 from ._dtypes import NUMPY
-from ._edits import Cast, Rename, casts_of, renamed_document, renames_of
+from ._edits import Cast, Edits, Join, Made, Rename, Split, Transpose, edited_document, edits_of
 from ._errors import InvalidArgument, NameNotFound, NotFound
 from ._paths import Path, instead_of_checkpoint, local
 from ._sources import MEMORY
@@ -219,10 +219,13 @@ class Checkpoint(Mapping[str, Tensor]):
     open, retention leaves it alone. A context manager; safe on several threads."""
 
     def __init__(self, path: Path, *, pin: bool = True, threads: int = 0, memory: int = MEMORY,
-                 names: str | Iterable[str] | None = None, rename: Rename | None = None, cast: Cast | None = None) -> None:
+                 names: str | Iterable[str] | None = None, rename: Rename | None = None, cast: Cast | None = None,
+                 transpose: Transpose | None = None, split: Split | None = None, join: Join | None = None) -> None:
         """names: patterns of what is wanted, as if nothing else was stored. rename: {"model.*": "*"}, new names by patterns,
         each "*" of which is what that "*" of the pattern stands for. cast: a dtype for all floats, or {"head.*": "f32"},
-        dtypes by patterns. Both see the stored names, and the first rule that matches counts.
+        dtypes by patterns. transpose: {"*.kernel": (1, 0)}, orders of dims by patterns. split: {"*.qkv": "*.q,*.k,*.v@0"},
+        parts along a dim, equally long, or as "@0:8,4,4" says. join: {"*.q,*.k,*.v": "*.qkv@0"}, one tensor of several. All
+        see the stored names, and the first rule that matches counts.
 
         Raises NotFound, Corrupt, Unsupported (also for URLs), NameNotFound for names that are not there, and one
         InvalidArgument for all rules that do not fit."""
@@ -247,24 +250,24 @@ class Checkpoint(Mapping[str, Tensor]):
         self._is_whole = True
         self.objects: dict[str, Any] = {n: _objects.decode(v) for n, v in self._document.get("objects", {}).items()}
         """What was saved and is no array, by name."""
-        if names is not None or rename or cast is not None:
-            self._edit(names, renames_of(rename), casts_of(cast))
+        edits = edits_of(None, rename, cast, transpose, split, join)
+        if names is not None or any(edits):
+            self._edit(names, edits)
 
-    def _edit(self, names: str | Iterable[str] | None, renames: list[tuple[str, str]], casts: list[tuple[str, str]]) -> None:
+    def _edit(self, names: str | Iterable[str] | None, edits: Edits) -> None:
         wanted = self.select(names)
         numbers = [self._numbers.get(name, -1) for name in wanted]
-        edited = self._reader.edit(list(zip(wanted, numbers)), renames, casts)
-        self._is_whole = names is None and not renames
-        new = {name: now for name, (now, _) in zip(wanted, edited)}
-        rows, self._numbers = [], {}
-        numbers_of: dict[tuple[int, str], int] = {}
-        for at, (number, (now, dtype)) in enumerate(zip(numbers, edited)):
-            rows.append((now, dtype, *self._rows[number][2:]) if number >= 0 else ())  # none of an object
-            if number >= 0:  # aliases share what they have in common
-                self._numbers[now] = numbers_of.setdefault((number, dtype), at)
-        self._rows = rows
-        self._document = renamed_document(self._document, new)
-        self.objects = {new[name]: value for name, value in self.objects.items() if name in new}
+        edited = self._reader.edit(list(zip(wanted, numbers)), edits)
+        _, renames, _, _, splits, joins = edits
+        self._is_whole = names is None and not (renames or splits or joins)
+        order = sorted(range(len(edited)), key=lambda number: edited[number][1])  # as they were
+        made = [Made(edited[number][0][0], [wanted[place] for place in edited[number][1]], edited[number][2]) for number in order]
+        objects = {name.parts[0]: name.name for name in made if name.parts[0] in self.objects}
+        self._rows = [row for row, *_ in edited]
+        # Aliases share what they have in common.
+        self._numbers = {name.name: edited[number][3] for number, name in zip(order, made) if name.parts[0] not in objects}
+        self._document = edited_document(self._document, made)
+        self.objects = {objects[name]: value for name, value in self.objects.items() if name in objects}
 
     @property
     def path(self) -> str:

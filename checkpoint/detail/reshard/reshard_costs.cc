@@ -116,8 +116,8 @@ ReadCosts costs_of_reading(ChunkReader& reader, const SavePlan& plan,
   for (const ChunkLayout& file : files) {
     for (std::int64_t c = 0; c < file.num_chunks(); ++c) {
       const FileChunk chunk = file.chunk(c);
-      for (const auto& [tensor, box] : source_boxes(plan.sources[chunk.tensor], chunk.box)) {
-        if (!box.empty()) add(tensor, box);
+      for (const auto& read : source_boxes(plan.sources[chunk.tensor], chunk.box)) {
+        if (!read.box.empty()) add(read.tensor, read.box);
       }
     }
   }

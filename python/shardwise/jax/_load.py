@@ -10,7 +10,7 @@ from typing import Any, Callable, Iterator
 import jax
 import numpy as np
 
-from .._edits import Cast, Rename
+from .._edits import Cast, Join, Rename, Split, Transpose
 from .._errors import InvalidArgument
 from .._sources import MEMORY, Path
 from .._tensor import Checkpoint, aligned_empty, read_boxes
@@ -33,6 +33,7 @@ ANY = _Any()
 
 
 def load(path: Path, target: Any = None, *, strict: bool = True, rename: Rename | None = None, cast: Cast | None = None,
+         transpose: Transpose | None = None, split: Split | None = None, join: Join | None = None,
          skip_mismatched: bool = False, threads: int = 0, memory: int = MEMORY) -> Any:
     """The tree of a checkpoint. Without a target: arrays of numpy's (of PRNG keys their data), objects as they were
     saved; dict, list, tuple and None as they were, named tuples if their module is imported, else dicts of fields;
@@ -45,14 +46,16 @@ def load(path: Path, target: Any = None, *, strict: bool = True, rename: Rename 
     A number of Python's and an array without dims stand for each other if the kind is the same and the value exact.
     A process reads what its own devices hold, each box once. strict=False: names that the target lacks are left out.
     rename: new names of what is stored, by patterns, {"params/*": "*"}; without a target the tree is then a dict of names.
-    cast: dtypes of what is stored, "bf16" for all floats, or by patterns of the stored names. skip_mismatched=True: an array
+    cast: dtypes of what is stored, "bf16" for all floats, or by patterns of the stored names. transpose, split and join
+    are those of shardwise.open(); a split or join makes the tree a dict of names, too. skip_mismatched=True: an array
     in the target that has another shape than what is stored stays.
 
     Raises one InvalidArgument naming all that does not fit, before anything is read: names, shapes, dtypes (nothing else
     is cast), shapes that a sharding does not divide; also a target without leaves, with strict=False, too. NotFound,
     Corrupt.
     """
-    with Checkpoint(path, threads=threads, memory=memory, rename=rename, cast=cast) as checkpoint:
+    with Checkpoint(path, threads=threads, memory=memory, rename=rename, cast=cast, transpose=transpose, split=split,
+                    join=join) as checkpoint:
         return restore(checkpoint, target, strict=strict, skip_mismatched=skip_mismatched)
 
 
