@@ -208,3 +208,42 @@ def test_jax_loads_kernels_of_another_layout(tmp_path):
     assert np.array_equal(jax.random.key_data(loaded["params"]["keys"]), jax.random.key_data(tree["params"]["keys"]))
     data = swj.load(tmp_path / "x", transpose={"*": (1, 0)})["params/keys"]
     assert np.array_equal(data, np.asarray(jax.random.key_data(tree["params"]["keys"])).T), "numbers, no longer keys"
+
+
+def test_jax_pads_and_slices_on_request(tmp_path):
+    jax = pytest.importorskip("jax", reason="needs JAX, which this environment has not")
+    import shardwise.jax as swj
+
+    words = np.arange(20, dtype=np.float32).reshape(5, 4)
+    tree = {"embed": words, "head": words.T.copy(), "mu": {"embed": words + 1}, "b": np.ones(3, np.float32)}
+    swj.save(tmp_path / "x", tree)
+    mesh = jax.make_mesh((4, 2), ("x", "y"))
+    rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x", "y"))
+    copies = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(None, "x"))
+    target = {"embed": jax.device_put(np.full((8, 4), 7, np.float32), rows), "head": jax.device_put(np.full((4, 8), 8, np.float32), copies),
+              "mu": {"embed": np.zeros((8, 4), np.float32)}, "b": jax.numpy.zeros(3)}
+    with pytest.raises(sw.InvalidArgument, match=r"'embed' is float32 \[5, 4\], the target float32 \[8, 4\]"):
+        swj.load(tmp_path / "x", target)
+    loaded = swj.load(tmp_path / "x", target, resize={"*embed": "pad", "head": "pad"})
+    assert loaded["embed"].sharding == rows and loaded["head"].sharding == copies
+    assert np.array_equal(loaded["embed"], np.concatenate([words, np.full((3, 4), 7)]))
+    assert np.array_equal(loaded["head"], np.concatenate([words.T, np.full((4, 3), 8)], 1))
+    assert np.array_equal(loaded["mu"]["embed"], np.concatenate([words + 1, np.zeros((3, 4))])) and loaded["b"].tolist() == [1] * 3
+    assert not target["mu"]["embed"].any(), "the target stays"
+
+    small = {"embed": jax.ShapeDtypeStruct((4, 2), np.float32, sharding=rows), "head": np.zeros((4, 3), np.float32),
+             "mu": {"embed": jax.numpy.zeros((6, 4))}, "b": tree["b"]}
+    loaded = swj.load(tmp_path / "x", small, resize={"mu/*": "pad", "*": "slice"})
+    assert np.array_equal(loaded["embed"], words[:4, :2]) and np.array_equal(loaded["head"], words.T[:, :3])
+    assert np.array_equal(loaded["mu"]["embed"][:5], words + 1) and not loaded["mu"]["embed"][5:].any()
+
+    struct = {**target, "embed": jax.ShapeDtypeStruct((8, 4), np.float32, sharding=rows)}
+    with pytest.raises(sw.InvalidArgument, match="no elements that could pad it") as caught:
+        swj.load(tmp_path / "x", struct, resize={"*": "pad", "haed": "slice"})
+    assert "resize: 'haed' matches no tensor of another shape that it allows" in str(caught.value)
+    with pytest.raises(sw.InvalidArgument, match="needed is a target"):
+        swj.load(tmp_path / "x", resize={"*": "pad"})
+    with pytest.raises(sw.InvalidArgument, match="resize is 'grow', needed is 'pad' or 'slice'"):
+        swj.load(tmp_path / "x", target, resize={"*": "grow"})
+    kept = swj.load(tmp_path / "x", target, skip_mismatched=True, resize={"embed": "pad"})
+    assert kept["head"] is target["head"] and np.array_equal(np.asarray(kept["embed"])[:5], words)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from .._dtypes import NUMPY
 from .._edits import Cast, Join, Rename, Split, Transpose
 from .._errors import InvalidArgument
 from .._nested import Path, build, decoded_kinds
+from .._resize import Resize
 from .._sources import Path as FilePath
 from .._sources import check_choice
 from .._tensor import Checkpoint
@@ -38,7 +39,7 @@ class Loaded(dict[str, Any]):
 
 def load(path: FilePath, state: Mapping[str, Any], *, strict: bool = True, unused: str | None = None,
          rename: Rename | None = None, cast: Cast | None = None, skip_mismatched: bool = False,
-         resize: Mapping[str, Literal["pad", "slice"]] | None = None, transpose: Transpose | None = None,
+         resize: Resize | None = None, transpose: Transpose | None = None,
          split: Split | None = None, join: Join | None = None, group: Group | None = None, threads: int = 0) -> Loaded:
     """Restores a checkpoint into a state as save() takes it, on any number of processes.
 
@@ -59,8 +60,6 @@ def load(path: FilePath, state: Mapping[str, Any], *, strict: bool = True, unuse
     """
     unused = unused or ("error" if strict else "ignore")
     check_choice("unused", unused, ("error", "warn", "ignore"))
-    for how in (resize or {}).values():
-        check_choice("resize", how, ("pad", "slice"))
     rank = (auto() if group is None else group).rank
     with Checkpoint(path, threads=threads, rename=rename, cast=cast, transpose=transpose, split=split, join=join) as checkpoint:
         target = Target(checkpoint, state, rank, strict, skip_mismatched, resize)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import fnmatch
 import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -16,6 +15,7 @@ from .. import _containers
 from .._dtypes import NUMPY
 from .._errors import InvalidArgument
 from .._nested import Flat, Path, build, decoded_kinds, decoded_path, named
+from .._resize import Resize, Resizing
 from .._tensor import Checkpoint
 from . import _modules, _optimizers
 from ._layouts import Layouts, Shard
@@ -29,10 +29,9 @@ class Target:
     """Made, it has compared all names, dtypes and shapes; check() raises what does not fit; fill() reads."""
 
     def __init__(self, checkpoint: Checkpoint, state: Mapping[str, Any], rank: int, strict: bool,
-                 skip_mismatched: bool = False, resize: Mapping[str, str] | None = None) -> None:
+                 skip_mismatched: bool = False, resize: Resize | None = None) -> None:
         self.checkpoint, self.rank, self.strict, self.skip_mismatched = checkpoint, rank, strict, skip_mismatched
-        self._resize = dict(resize or {})
-        self._unresized = set(self._resize)
+        self._resizing = Resizing(resize)
         self.state = State(state)
         self._top = state
         self.wrong: list[str] = []
@@ -194,7 +193,7 @@ class Target:
         stored = self.checkpoint[name]
         expected = TORCH[stored.dtype_name] if stored_dtype is None else stored_dtype
         if dtype == expected and tuple(shape) != stored.shape:
-            if self._may_resize(name, tuple(shape)):
+            if self._resizing.allows(name, stored.shape, tuple(shape)):
                 return True
             if self.skip_mismatched:
                 self.skipped.append(name)
@@ -202,18 +201,6 @@ class Target:
         if dtype != expected or tuple(shape) != stored.shape:
             self.wrong.append(f"{name!r} is {expected} {list(stored.shape)} there, {dtype} {list(shape)} here")
             return False
-        return True
-
-    def _may_resize(self, name: str, shape: tuple[int, ...]) -> bool:
-        """Whether what is stored is to fill the beginning of something larger, or its beginning something smaller."""
-        pattern = next((pattern for pattern in self._resize if fnmatch.fnmatchcase(name, pattern)), None)
-        stored = self.checkpoint[name].shape
-        if pattern is None or len(stored) != len(shape):
-            return False
-        smaller, larger = (stored, shape) if self._resize[pattern] == "pad" else (shape, stored)
-        if any(a > b for a, b in zip(smaller, larger)):
-            return False
-        self._unresized.discard(pattern)
         return True
 
     def _fill(self, name: str, target: torch.Tensor) -> None:
@@ -401,7 +388,7 @@ class Target:
             return own
         if like and stored.shape != tuple(parameter.shape):
             self._used.add(name)
-            if self._may_resize(name, tuple(parameter.shape)):
+            if self._resizing.allows(name, stored.shape, tuple(parameter.shape)):
                 made = torch.zeros_like(parameter, dtype=TORCH[stored.dtype_name], requires_grad=False)
                 self._fill(name, made)
                 return made
@@ -431,8 +418,7 @@ class Target:
             few = [f"{name!r}{self._nearest(name)}" for name in self.missing[:10]]
             self.wrong.append(f"{len(self.missing)} names of the state are not there: {', '.join(few)}"
                               f"{', ...' if len(self.missing) > len(few) else ''}")
-        if self._unresized:
-            self.wrong.append(f"resize: {', '.join(map(repr, sorted(self._unresized)))} matches no tensor of another shape that it allows")
+        self.wrong += self._resizing.faults()
         self.unused = sorted(set(there) - self._used)
         if self.unused:
             text = f"{len(self.unused)} stored names are not in the state: {_few(self.unused)}"
