@@ -18,7 +18,7 @@ from .._nested import Flat, Path, build, decoded_kinds, decoded_path, named
 from .._resize import Resize, Resizing
 from .._tensor import Checkpoint
 from . import _modules, _optimizers
-from ._layouts import Layouts, Shard
+from ._layouts import Layouts, MemoryKey, Shard, memory_key
 from ._state import PerRank, State, flat_values, is_array
 from ._tensors import TORCH, TensorReads, is_shareable, shared_tensor
 
@@ -58,8 +58,15 @@ class Target:
         self._modules: dict[Path, Flat] = {}  # of those on the meta device, what they are to be given
         self._hits: set[Path] = set()  # Stateful objects, and names at the top, of which something is there
         self._misses: dict[Path, None] = {}  # of which something is not
+        self._filled: list[torch.Tensor] = []
+        self._absent: list[tuple[Path, torch.Tensor]] = []
         for path, leaf in self.state.flat.leaves.items():
             self._take(path, leaf)
+        filled = set(map(self._key, self._filled)) if self._absent else set()
+        for path, leaf in self._absent:  # what is filled by another of its names is not missing
+            if self._key(leaf) in filled:
+                self.missing.remove(named(path))
+                self._hits.add(path[:1])
 
     @property
     def tensors(self) -> int:
@@ -167,6 +174,8 @@ class Target:
             within = self._within_object(path)
             if within is _NOTHING or not is_array(within):
                 self._miss(path)
+                if isinstance(leaf, torch.Tensor):
+                    self._absent.append((path, leaf))
                 return leaf
             return within
         if name in self.checkpoint.objects:
@@ -176,6 +185,7 @@ class Target:
         if isinstance(leaf, torch.Tensor):
             if self._fits(name, leaf.dtype, leaf.shape):
                 self._fill(name, leaf)
+            self._filled.append(leaf)
             return leaf
         dtype = NUMPY[self.checkpoint[name].dtype_name]
         if not self._fits(name, leaf.dtype.newbyteorder("="), leaf.shape, dtype):
@@ -187,6 +197,11 @@ class Target:
         else:
             self._copies.append((leaf, self._fresh(name, numpy=True)))
         return leaf
+
+    def _key(self, tensor: torch.Tensor) -> MemoryKey:
+        """Equal for tied tensors."""
+        layout = self._layouts.of(tensor, "") if isinstance(tensor, DTensor) else None
+        return memory_key(tensor if layout is None else layout.local, layout) or (id(tensor),)
 
     def _fits(self, name: str, dtype: Any, shape: Any, stored_dtype: Any = None) -> bool:
         self._used.add(name)
@@ -255,6 +270,9 @@ class Target:
         flat = flat_values(_modules.state_of(module), path)
         taken = Flat(kinds=flat.kinds)
         names = self._names_in_module(path, flat.leaves)
+        for tied in _modules.ties(module) if len(names) < len(flat.leaves) else ():  # formats without ties, as safetensors, have one name
+            there = [names[(*path, name)] for name in tied if (*path, name) in names]
+            names.update({(*path, name): there[0] for name in tied if there and (*path, name) not in names})
         for place, leaf in flat.leaves.items():
             name = names.get(place)
             if _modules.is_meta(leaf):
