@@ -5,8 +5,8 @@ from __future__ import annotations
 import fnmatch
 import json
 import math
-from collections.abc import Iterator, Mapping
-from typing import Any, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -58,6 +58,9 @@ def many_empty(kinds: Sequence[tuple[tuple[int, ...], np.dtype]]) -> tuple[list[
     return arrays, addresses
 
 
+Boxes = list[tuple[int, Sequence[int], np.ndarray]]
+
+
 def read_boxes(reader: _core.Reader, boxes: Iterable[tuple[int, Sequence[int], np.ndarray]]) -> None:
     """Fills arrays, which are row-major, with the box of tensor number i that begins at an index and has the array's
     shape; each stored chunk is read once."""
@@ -105,22 +108,26 @@ class _Selection:
         return all(r.step == 1 or len(r) <= 1 for r in self.ranges)
 
     def read(self, tensor: Tensor) -> np.ndarray:
+        boxes: Boxes = []
+        finish = self.add(tensor, boxes)
+        read_boxes(tensor.reader, boxes)
+        return finish()
+
+    def add(self, tensor: Tensor, boxes: Boxes) -> Callable[[], np.ndarray]:
+        """Adds what is to be read. Gives what makes the result of it."""
         full = [len(r) for r in self.ranges]
         if 0 in full:
-            return np.empty(self.shape, tensor.dtype)
+            return lambda: np.empty(self.shape, tensor.dtype)
         split = self._split()
         # Dims before `split` are read index by index; the others as a box that covers all their indices.
         covers = [range(min(r[0], r[-1]), max(r[0], r[-1]) + 1) for r in self.ranges[split:]]
         out = aligned_empty([*full[:split], *[len(r) for r in covers]], tensor.dtype)
         begins = [r.start for r in covers]
-        boxes = []
         for at in np.ndindex(*full[:split]):
             begin = [r[i] for r, i in zip(self.ranges, at)] + begins
             part = out[at] if at else out
             boxes.append((tensor.number, begin, part.reshape((1,) * split + out.shape[split:])))
-        read_boxes(tensor.reader, boxes)
-        selected: np.ndarray = out[tuple(self._after(split, covers))]
-        return selected
+        return lambda: out[tuple(self._after(split, covers))]
 
     def _split(self) -> int:
         stepped = [d for d, r in enumerate(self.ranges[:-1]) if abs(r.step) > 1 and len(r) > 1]
@@ -180,8 +187,7 @@ class Tensor:
 
     def __getitem__(self, index: Any) -> Any:
         """Reads what is indexed. A new array; a scalar of numpy's if every dim has an integer."""
-        array = _Selection(self, index).read(self)
-        return array[()] if array.ndim == 0 and self.ndim > 0 else array
+        return _scalar_or_array(self, _Selection(self, index).read(self))
 
     def __iter__(self) -> Iterator[Any]:
         return (self[i] for i in range(len(self)))
@@ -212,6 +218,10 @@ class Tensor:
             read_boxes(self.reader, [(self.number, begin, out.reshape([len(r) for r in selection.ranges]))])
         else:
             out[...] = selection.read(self)
+
+
+def _scalar_or_array(tensor: Tensor, array: np.ndarray) -> Any:
+    return array[()] if array.ndim == 0 and tensor.ndim > 0 else array
 
 
 class Checkpoint(Mapping[str, Tensor]):
@@ -362,6 +372,17 @@ class Checkpoint(Mapping[str, Tensor]):
         whole: dict[str, Any] = _nested.build({path: found[name] for name, path in self.paths.items()},
                                               _nested.decoded_kinds(self._document))
         return whole
+
+    def read(self, boxes: Iterable[str | tuple[str, Any]]) -> list[Any]:
+        """Several boxes at once: ["b", ("w", np.s_[10:20, ::2])] are a whole tensor, and an index of one, as a Tensor takes it. Each
+        stored chunk is read once, however many of them need it; if a tensor is cast, transposed or joined, once for each box."""
+        targets: Boxes = []
+        finish = []
+        for box in boxes:
+            name, index = (box, ...) if isinstance(box, str) else box
+            finish.append((self[name], _Selection(self[name], index).add(self[name], targets)))
+        read_boxes(self._reader, targets)
+        return [_scalar_or_array(tensor, made()) for tensor, made in finish]
 
     def stats(self) -> tuple[int, int, int]:
         """Chunks read, bytes read from files, bytes decoded: so far, by this object."""
