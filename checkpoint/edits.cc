@@ -63,7 +63,7 @@ void copy_transposed(const Box& box, const std::vector<std::size_t>& order,
   TransposedCopy copy{box.shape(), box.shape(), row_major_strides(to.box.shape())};
   std::int64_t offset = 0;
   for (std::size_t d = 0; d < box.rank(); ++d) {
-    copy.from_strides[d] = stored_strides[order[d]];
+    copy.from_strides[d] = order[d] == detail::kNewDim ? 0 : stored_strides[order[d]];
     offset += (box.begin(d) - to.box.begin(d)) * copy.to_strides[d];
   }
   copy.run(element_bytes, elements, to.data + offset * std::int64_t(element_bytes));
@@ -122,18 +122,18 @@ void EditedTensors::read_part(std::size_t tensor, const detail::EditedPart& part
   const DType from = source_->tensors()[part.source].dtype, to = tensors_[tensor].dtype;
   const std::size_t from_bytes = size_bytes(from), to_bytes = size_bytes(to);
   const Box stored = edited.in_source(part, common);
-  if (from == to && part.order.empty()) {
+  if (from == to && part.keeps_order()) {
     if (std::byte* const place = find_run(common, to_bytes, out); place != nullptr) {
       const std::size_t bytes = as_size(common.num_elements()) * to_bytes;
       return source_->read(part.source, stored, {place, bytes});
     }
   }
-  const bool is_cast = from != to, moves = !part.order.empty() || edited.parts.size() > 1;
+  const bool is_cast = from != to, moves = !part.keeps_order() || edited.parts.size() > 1;
   const std::size_t held_bytes = from_bytes + (is_cast && moves ? to_bytes : 0);
   for_each_slab(stored, held_bytes, impl_->most_bytes, [&](const Box& slab) {
     const std::size_t count = as_size(slab.num_elements());
     const Box at = edited.from_source(part, slab);
-    std::byte* const place = part.order.empty() ? find_run(at, to_bytes, out) : nullptr;
+    std::byte* const place = part.keeps_order() ? find_run(at, to_bytes, out) : nullptr;
     const detail::ScratchPool<Impl::Elements>::Loan scratch(impl_->pool);
     scratch->reserve(count * from_bytes, is_cast && place == nullptr ? count * to_bytes : 0);
     source_->read(part.source, slab, scratch->stored);
@@ -144,7 +144,7 @@ void EditedTensors::read_part(std::size_t tensor, const detail::EditedPart& part
       elements = made;
     }
     if (elements == place) return;
-    if (part.order.empty()) {
+    if (part.keeps_order()) {
       copy_box(at, to_bytes, {elements, at}, out);
     } else {
       copy_transposed(at, part.order, to_bytes, slab, elements, out);
@@ -170,7 +170,7 @@ std::optional<EditedTensors::SourceBox> EditedTensors::same_in_source(std::size_
     const Box common = edited.common(part, box);
     if (common != box) continue;
     const bool is_same =
-        part.order.empty() && source_->tensors()[part.source].dtype == tensors_[tensor].dtype;
+        part.keeps_order() && source_->tensors()[part.source].dtype == tensors_[tensor].dtype;
     if (!is_same) return std::nullopt;
     return SourceBox{part.source, edited.in_source(part, common)};
   }

@@ -54,7 +54,8 @@ struct TensorEdits {
   };
 
   /// One tensor becomes several, which are side by side in it along `dim`. Their names are as a
-  /// Rename's.
+  /// Rename's. A name with "#", which is then the only one, is of each index of the dim, without
+  /// that dim: "#" stands for the index.
   struct Split {
     std::string pattern;
     std::vector<std::string> names;
@@ -66,7 +67,9 @@ struct TensorEdits {
   };
 
   /// Several tensors, one for each pattern, become one: side by side along `dim`, in the order of
-  /// the patterns. Tensors belong together if wildcards stand for the same in their names.
+  /// the patterns. Tensors belong together if wildcards stand for the same in their names. A
+  /// pattern with "#", which is then the only one, is of tensors with the numbers 0, 1, 2, ..
+  /// there: they are the indices of a new dim.
   struct Join {
     std::vector<std::string> patterns;
     std::string name;      ///< as a Rename's
@@ -132,7 +135,7 @@ class EditedTensors final : public BoxReader {
   struct SourceBox {
     std::size_t tensor;
     Box box;
-    std::vector<std::size_t> order = {};  ///< its dims as the new tensor has them; empty: the same
+    std::vector<std::size_t> order = {};  ///< its dims as the new tensor has them; empty: all
 
     bool operator==(const SourceBox&) const = default;
   };

@@ -98,6 +98,26 @@ def test_a_part_reads_only_the_chunks_that_it_needs(tmp_path):
         assert checkpoint.stats()[0] <= all_chunks / 8 + 1
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_numbered_tensors_are_stacked_and_taken_apart_as_by_numpy(tmp_path, seed):
+    random = np.random.default_rng(seed)
+    rank, count = int(random.integers(0, 4)), int(random.integers(1, 13))
+    shape, dim = random_shape(random, rank), int(random.integers(0, rank + 1))
+    layers = {f"layers.{n}.w": random.standard_normal(shape).astype(np.float32) for n in range(count)}
+    sw.save(tmp_path / "x", {**layers, "layers.b": np.ones(3)})
+    order = tuple(int(axis) for axis in random.permutation(rank))
+    edits = {"transpose": {"layers.*.w": order}} if rank else {}
+    expected = np.stack([array.transpose(order) for array in layers.values()], dim)
+    with sw.open(tmp_path / "x", join={"layers.#.*": f"layers.*@{dim}"}, **edits) as checkpoint:
+        assert sorted(checkpoint) == ["layers.b", "layers.w"]
+        for box in (..., *(random_box(random, expected.shape) for _ in range(4))):
+            assert np.array_equal(checkpoint["layers.w"][box], expected[box])
+    sw.save(tmp_path / "y", {"layers.w": expected})
+    apart = sw.load(tmp_path / "y", split={"layers.*": f"layers.#.*@{dim - rank - 1}"})
+    assert apart.keys() == layers.keys()
+    assert all(np.array_equal(apart[name], array.transpose(order)) for name, array in layers.items())
+
+
 def test_what_does_not_fit_is_one_error(tmp_path):
     sw.save(tmp_path / "x", {"h.0.qkv": np.zeros((6, 4)), "h.0.b": np.zeros(6), "n": np.zeros((2, 4)), "note": "x"})
     with pytest.raises(sw.InvalidArgument) as caught:

@@ -95,6 +95,13 @@ class Edits(Cli):
         self.assertFalse((self.dir / "no").exists())
         self.ok("reshard", self.dir / "wide", self.dir / "verified", "--mesh", 1, "--verify", *edits)
 
+    def test_layers_become_one_tensor_and_back(self):
+        shaped(self.dir / "a.safetensors", {f"h.{n}.w": [[n, n + 1]] for n in range(11)})
+        self.ok("import", self.dir / "a.safetensors", self.dir / "one", "--step", 1, "--join", "h.#.*=h.*@0")
+        self.assertEqual(self.values(self.dir / "one"), {"h.w": ("f32", [[[n, n + 1]] for n in range(11)])})
+        self.ok("export", self.dir / "one", self.dir / "b.safetensors", "--split", "h.*=h.#.*@0")
+        self.assertTrue(self.ok_json("diff", self.dir / "a.safetensors", self.dir / "b.safetensors")["equal"])
+
     def test_words_that_cannot_be_read_are_bad_usage(self):
         root, out = self.trained(), self.dir / "out"
         for command in (("reshard", root, out, "--mesh", 1), ("export", root, out),

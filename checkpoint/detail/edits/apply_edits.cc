@@ -8,7 +8,9 @@
 #include <string>
 #include <utility>
 
+#include "shardwise/checkpoint/detail/edits/edit_names.h"
 #include "shardwise/checkpoint/detail/edits/edit_text.h"
+#include "shardwise/checkpoint/detail/edits/exact_cast.h"
 #include "shardwise/shard/text.h"
 
 namespace shardwise::detail {
@@ -17,62 +19,6 @@ namespace {
 // What a message shows. It ends up on a terminal.
 constexpr std::size_t kMostFaults = 20;
 
-bool is_wild(std::string_view pattern) {
-  return pattern.find_first_of("*?") != std::string_view::npos;
-}
-
-/// Bits of an integer's magnitude, or of a float's significand: integers of as many bits are exact.
-int exact_bits(DType dtype) {
-  switch (dtype) {
-    case DType::f64:
-      return 53;
-    case DType::f32:
-      return 24;
-    case DType::f16:
-      return 11;
-    case DType::bf16:
-      return 8;
-    case DType::boolean:
-      return 1;
-    default:
-      break;
-  }
-  const bool is_signed = name(dtype).front() == 'i';
-  return static_cast<int>(8 * size_bytes(dtype)) - (is_signed ? 1 : 0);
-}
-
-/// Whether every value of the source is one of the target. Requires dtypes that are computed with.
-bool is_exact(DType from, DType to) {
-  if (from == to) return true;
-  if (is_floating(from) || to == DType::boolean) return false;
-  const bool negative = name(from).front() == 'i';
-  return exact_bits(from) <= exact_bits(to) &&
-         (!negative || is_floating(to) || name(to).front() == 'i');
-}
-
-/// A name with its wildcards replaced by what those of a pattern stood for.
-std::string renamed(std::string_view pattern, std::string_view name,
-                    std::span<const std::string_view> parts) {
-  std::vector<std::string_view> stars, marks;  // what is left of them, in order
-  std::size_t part = 0;
-  for (const char c : pattern) {
-    if (c == '*') stars.push_back(parts[part++]);
-    if (c == '?') marks.push_back(parts[part++]);
-  }
-  std::string made;
-  std::size_t star = 0, mark = 0;
-  for (const char c : name) {
-    if (c == '*') {
-      made += stars[star++];
-    } else if (c == '?') {
-      made += marks[mark++];
-    } else {
-      made += c;
-    }
-  }
-  return made;
-}
-
 /// A dim that may be counted from the end; absent if there is none.
 std::optional<std::size_t> dim_of(std::int64_t dim, const Shape& shape) {
   const std::int64_t rank = std::ssize(shape);
@@ -80,12 +26,31 @@ std::optional<std::size_t> dim_of(std::int64_t dim, const Shape& shape) {
   return as_size(dim < 0 ? dim + rank : dim);
 }
 
-std::optional<Sharding> transposed(const std::optional<Sharding>& sharding,
-                                   std::span<const std::size_t> order) {
-  if (!sharding || sharding->spec().rank() != order.size()) return std::nullopt;
-  std::vector<PartitionSpec::Entry> entries;
-  for (const std::size_t dim : order) entries.push_back(sharding->spec()[dim]);
-  return Sharding(sharding->mesh(), PartitionSpec(std::move(entries)), sharding->policy());
+std::vector<std::size_t> same_order(std::size_t rank) {
+  std::vector<std::size_t> order(rank);
+  for (std::size_t d = 0; d < rank; ++d) order[d] = d;
+  return order;
+}
+
+/// These dims of a tensor; kNewDim is one of extent 1.
+void take_dims(TensorInfo& tensor, std::span<const std::size_t> order) {
+  Shape shape;
+  for (const std::size_t dim : order) shape.push_back(dim == kNewDim ? 1 : tensor.shape[dim]);
+  if (tensor.sharding && tensor.sharding->spec().rank() == tensor.shape.size()) {
+    std::vector<PartitionSpec::Entry> entries;
+    for (const std::size_t dim : order) {
+      entries.push_back(dim == kNewDim ? PartitionSpec::Entry() : tensor.sharding->spec()[dim]);
+    }
+    tensor.sharding = Sharding(tensor.sharding->mesh(), PartitionSpec(std::move(entries)),
+                               tensor.sharding->policy());
+  }
+  tensor.shape = shape;
+}
+
+/// What is known of a checkpoint's tensors, but not of parts of them.
+void forget_pieces(TensorInfo& tensor) {
+  tensor.pieces = tensor.chunks = 0;
+  tensor.stored_bytes = 0;
 }
 
 /// Goes through the tensors of a source with edits, and collects what does not fit.
@@ -122,15 +87,13 @@ class Editing {
     void add(bool counts) { (counts ? used : shadowed) = true; }
 
     bool used = false;
-    bool shadowed = false;  ///< an earlier rule was taken instead
-    bool passed_over =
-        false;  ///< it has wildcards and matches only tensors that it leaves as they are
+    bool shadowed = false;     ///< an earlier rule was taken instead
+    bool passed_over = false;  ///< it matches only tensors that a pattern of many leaves alone
   };
 
   /// Tensors of a join that belong together.
   struct Group {
-    std::vector<Selected*> members;  ///< one for each pattern; null: none is there
-    std::size_t first = 0;           ///< a pattern that has one
+    std::map<std::size_t, Selected*> members;  ///< by pattern, or by number
     std::vector<std::string_view> wildcards;
   };
 
@@ -175,17 +138,13 @@ class Editing {
         uses[r].add(tensor.order.empty());
         if (!tensor.order.empty()) continue;
         tensor.order = rule.order;
-        const Shape stored = tensor.info.shape;
-        for (std::size_t d = 0; d < stored.size(); ++d) {
-          tensor.info.shape[d] = stored[rule.order[d]];
-        }
-        tensor.info.sharding = transposed(tensor.info.sharding, rule.order);
+        take_dims(tensor.info, rule.order);
       }
     }
     for (std::size_t r = 0; r < uses.size(); ++r) {
       if (!usable[r]) continue;
       const TensorEdits::Transpose& rule = edits_.transposes[r];
-      check("transpose", rule_text(rule), {&rule.pattern, 1}, uses[r],
+      check("transpose", rule_text(rule), rule.pattern, uses[r],
             fmt::format("matches no tensor of {} dims", rule.order.size()));
     }
   }
@@ -204,6 +163,13 @@ class Editing {
         fault("split {}: found {} names and {} extents, needed is an extent for each name",
               clipped(rule_text(rule)), rule.names.size(), rule.extents.size());
       }
+      if (std::ranges::any_of(rule.names, is_numbered) &&
+          (rule.names.size() > 1 || std::ranges::count(rule.names[0], '#') > 1 ||
+           !rule.extents.empty())) {
+        fits = false;
+        fault("split {}: found a \"#\", which needs one name with one of them, and no extents",
+              clipped(rule_text(rule)));
+      }
       usable.push_back(fits);
     }
     for (Selected& tensor : selected_) {
@@ -220,7 +186,7 @@ class Editing {
     }
     for (std::size_t r = 0; r < uses.size(); ++r) {
       if (!usable[r]) continue;
-      check("split", rule_text(edits_.splits[r]), {&edits_.splits[r].pattern, 1}, uses[r]);
+      check("split", rule_text(edits_.splits[r]), edits_.splits[r].pattern, uses[r]);
     }
   }
 
@@ -231,6 +197,7 @@ class Editing {
     const std::optional<std::size_t> dim = dim_of(rule.dim, tensor.info.shape);
     if (!dim) return fault("{}, which has no dim {}", begin, rule.dim);
     const std::int64_t whole = tensor.info.shape[*dim];
+    if (is_numbered(rule.names.front())) return add_indices(rule, tensor, wildcards, *dim);
     std::vector<std::int64_t> extents = rule.extents;
     if (extents.empty()) {
       const std::int64_t parts = std::ssize(rule.names);
@@ -255,33 +222,60 @@ class Editing {
     from = 0;
     for (std::size_t part = 0; part < extents.size(); ++part) {
       EditedTensor made{.info = tensor.info, .dim = *dim, .parts = {}};
-      made.info.name = renamed(rule.pattern, rule.names[part], wildcards);
+      made.info.name = edited_name(rule.pattern, rule.names[part], wildcards);
       made.info.shape[*dim] = extents[part];
-      made.info.pieces = made.info.chunks = 0;
-      made.info.stored_bytes = 0;
-      made.parts.push_back({.source = tensor.number,
-                            .order = tensor.order,
-                            .from = from,
-                            .begin = 0,
-                            .end = extents[part]});
+      forget_pieces(made.info);
+      made.parts.push_back(part_of(tensor));
+      made.parts.back().from = from;
       from += extents[part];
       made_.push_back(std::move(made));
     }
   }
 
+  /// One tensor for each index of a dim, without that dim.
+  void add_indices(const TensorEdits::Split& rule, const Selected& tensor,
+                   std::span<const std::string_view> wildcards, std::size_t dim) {
+    const std::size_t rank = tensor.info.shape.size();
+    std::vector<std::size_t> others = same_order(rank);
+    others.erase(others.begin() + std::ptrdiff_t(dim));
+    EditedPart part = part_of(tensor);
+    if (part.order.empty()) part.order = same_order(rank);
+    part.order.erase(part.order.begin() + std::ptrdiff_t(dim));
+    for (std::int64_t index = 0; index < tensor.info.shape[dim]; ++index) {
+      EditedTensor made{.info = tensor.info, .parts = {part}};
+      made.info.name =
+          edited_name(rule.pattern, numbered_name(rule.names.front(), as_size(index)), wildcards);
+      take_dims(made.info, others);
+      forget_pieces(made.info);
+      made.parts.back().from = index;
+      made_.push_back(std::move(made));
+    }
+  }
+
+  static EditedPart part_of(const Selected& tensor) {
+    return {
+        .source = tensor.number, .source_rank = tensor.info.shape.size(), .order = tensor.order};
+  }
+
   void join() {
     for (const TensorEdits::Join& rule : edits_.joins) {
-      bool fits = true;
+      bool fits = !rule.patterns.empty();
+      if (!fits) fault("join {}: found no pattern", clipped(rule_text(rule)));
       for (const std::string& pattern : rule.patterns) {
         fits = has_wildcards_of("join", rule_text(rule), pattern, rule.name, true) && fits;
       }
-      if (rule.patterns.empty()) fault("join {}: found no pattern", clipped(rule_text(rule)));
-      if (!fits || rule.patterns.empty()) continue;
+      if (std::ranges::any_of(rule.patterns, is_numbered) &&
+          (rule.patterns.size() > 1 || std::ranges::count(rule.patterns[0], '#') > 1)) {
+        fits = false;
+        fault("join {}: found a \"#\", which needs one pattern with one of them",
+              clipped(rule_text(rule)));
+      }
+      if (!fits) continue;
       std::vector<Use> uses(rule.patterns.size());
       std::map<std::string, Group> groups;
       for (Selected& tensor : selected_) add_member(rule, tensor, uses, groups);
       for (std::size_t p = 0; p < uses.size(); ++p) {
-        check("join", rule_text(rule), {&rule.patterns[p], 1}, uses[p], {}, uses.size() > 1);
+        check("join", rule_text(rule), rule.patterns[p], uses[p], {}, uses.size() > 1);
       }
       for (auto& [name, group] : groups) {
         if (is_whole(rule, uses, group)) add_joined(rule, name, group);
@@ -292,73 +286,87 @@ class Editing {
   void add_member(const TensorEdits::Join& rule, Selected& tensor, std::span<Use> uses,
                   std::map<std::string, Group>& groups) {
     for (std::size_t p = 0; p < rule.patterns.size(); ++p) {
-      const auto wildcards = match_pattern(rule.patterns[p], names_[tensor.number]);
-      if (!wildcards) continue;
+      const std::string& pattern = rule.patterns[p];
+      auto match = match_edited(pattern, names_[tensor.number]);
+      if (!match) continue;
       uses[p].add(!tensor.taken);
       if (tensor.taken) continue;
-      const std::string name = renamed(rule.patterns[p], rule.name, *wildcards);
-      Group& group = groups[name];
-      if (group.members.empty()) {
-        group = {.members = std::vector<Selected*>(rule.patterns.size()),
-                 .first = p,
-                 .wildcards = *wildcards};
-      }
-      if (group.members[p] != nullptr) {
-        fault("join {}: {} and {} would both be the part {} of {}", clipped(rule_text(rule)),
-              clipped(group.members[p]->info.name), clipped(tensor.info.name), p, clipped(name));
-      }
-      group.members[p] = &tensor;
       tensor.taken = true;
+      const std::string name = edited_name(pattern, rule.name, match->wildcards);
+      Group& group = groups[name];
+      const auto [at, is_new] =
+          group.members.emplace(is_numbered(pattern) ? match->number : p, &tensor);
+      group.wildcards = std::move(match->wildcards);
+      if (is_new) continue;
+      fault("join {}: {} and {} would both be the part {} of {}", clipped(rule_text(rule)),
+            clipped(at->second->info.name), clipped(tensor.info.name), at->first, clipped(name));
     }
   }
 
-  /// Whether there is a tensor for each pattern. Patterns that match nothing were told of.
+  /// Whether there is a tensor for each pattern, or for each number from 0 on. Patterns that match
+  /// nothing were told of.
   bool is_whole(const TensorEdits::Join& rule, std::span<const Use> uses, const Group& group) {
+    const bool by_number = is_numbered(rule.patterns.front());
+    const std::size_t needed = by_number ? group.members.size() : rule.patterns.size();
     bool whole = true;
-    for (std::size_t p = 0; p < group.members.size(); ++p) {
-      if (group.members[p] != nullptr) continue;
+    for (std::size_t p = 0; p < needed; ++p) {
+      if (group.members.contains(p)) continue;
       whole = false;
-      if (!uses[p].used) continue;
-      const std::string missing =
-          renamed(rule.patterns[group.first], rule.patterns[p], group.wildcards);
+      if (!by_number && !uses[p].used) continue;
+      const std::string pattern =
+          by_number ? numbered_name(rule.patterns.front(), p) : rule.patterns[p];
+      const std::string missing = edited_name(pattern, pattern, group.wildcards);
       fault("join {}: found {}, and no {} to be joined to it{}", clipped(rule_text(rule)),
-            clipped(group.members[group.first]->info.name), clipped(missing), nearest(missing));
+            clipped(group.members.begin()->second->info.name), clipped(missing), nearest(missing));
     }
     return whole;
   }
 
   void add_joined(const TensorEdits::Join& rule, const std::string& name, const Group& group) {
-    const TensorInfo& first = group.members.front()->info;
-    const std::optional<std::size_t> dim = dim_of(rule.dim, first.shape);
-    if (!dim) {
-      return fault("join {}: tensor {} is {}, which has no dim {}", clipped(rule_text(rule)),
-                   clipped(first.name), to_string(first.shape), rule.dim);
+    const TensorInfo& first = group.members.begin()->second->info;
+    const bool adds_dim = is_numbered(rule.patterns.front());
+    Shape shape = first.shape;
+    if (adds_dim && shape.size() < kMaxRank) shape.push_back(1);
+    const std::optional<std::size_t> dim = dim_of(rule.dim, shape);
+    if (!dim || (adds_dim && first.shape.size() == kMaxRank)) {
+      return fault("join {}: tensor {} is {}, which has no {}dim {}", clipped(rule_text(rule)),
+                   clipped(first.name), to_string(first.shape), adds_dim ? "room for a " : "",
+                   rule.dim);
     }
     EditedTensor made{.info = first, .dim = *dim, .parts = {}};
-    made.info.name = name;
-    made.info.shape[*dim] = 0;
-    made.info.pieces = made.info.chunks = 0;
-    made.info.stored_bytes = 0;
-    for (const Selected* member : group.members) {
-      const TensorInfo& info = member->info;
-      Shape there = info.shape, needed = first.shape;
+    for (const auto& [place, member] : group.members) {
+      TensorInfo info = member->info;
+      EditedPart part = part_of(*member);
+      if (adds_dim) {
+        std::vector<std::size_t> order = same_order(info.shape.size());
+        order.insert(order.begin() + std::ptrdiff_t(std::min(*dim, order.size())), kNewDim);
+        take_dims(info, order);
+        if (part.order.empty()) part.order = same_order(part.source_rank);
+        part.order.insert(part.order.begin() + std::ptrdiff_t(std::min(*dim, part.order.size())),
+                          kNewDim);
+      }
+      if (made.parts.empty()) {
+        made.info = info;
+        made.info.name = name;
+        made.info.shape[*dim] = 0;
+        forget_pieces(made.info);
+      }
+      Shape there = info.shape, needed = made.info.shape;
       if (*dim < there.size()) there[*dim] = needed[*dim] = 0;
       if (there != needed) {
-        return fault("join {}: tensor {} is {}, which does not fit beside {}, {}, along dim {}",
-                     clipped(rule_text(rule)), clipped(info.name), to_string(info.shape),
-                     clipped(first.name), to_string(first.shape), *dim);
+        return fault("join {}: tensor {} is {}, which does not fit beside {}, {}, along {}dim {}",
+                     clipped(rule_text(rule)), clipped(member->info.name),
+                     to_string(member->info.shape), clipped(first.name), to_string(first.shape),
+                     adds_dim ? "a new " : "", *dim);
       }
-      const std::int64_t begin = made.info.shape[*dim], end = begin + info.shape[*dim];
-      made.parts.push_back({.source = member->number,
-                            .order = member->order,
-                            .from = 0,
-                            .begin = begin,
-                            .end = end});
-      made.info.shape[*dim] = end;
+      part.begin = made.info.shape[*dim];
+      part.end = part.begin + info.shape[*dim];
+      made.info.shape[*dim] = part.end;
       made.info.pieces += info.pieces;
       made.info.chunks += info.chunks;
       made.info.stored_bytes += info.stored_bytes;
       if (made.info.sharding != info.sharding) made.info.sharding.reset();
+      made.parts.push_back(std::move(part));
     }
     made_.push_back(std::move(made));
   }
@@ -378,18 +386,17 @@ class Editing {
         const auto wildcards = match_pattern(rule.pattern, names_[tensor.number]);
         if (!wildcards) continue;
         uses[r].add(!renamed_to && !tensor.taken);
-        if (!renamed_to) renamed_to = renamed(rule.pattern, rule.name, *wildcards);
+        if (!renamed_to) renamed_to = edited_name(rule.pattern, rule.name, *wildcards);
       }
       if (tensor.taken) continue;
-      EditedTensor made{.info = tensor.info, .dim = 0, .parts = {}};
+      EditedTensor made{.info = tensor.info, .parts = {}};
       if (renamed_to) made.info.name = *std::move(renamed_to);
-      made.parts.push_back(
-          {.source = tensor.number, .order = tensor.order, .from = 0, .begin = 0, .end = 0});
+      made.parts.push_back(part_of(tensor));
       made_.push_back(std::move(made));
     }
     for (std::size_t r = 0; r < uses.size(); ++r) {
       if (!usable[r]) continue;
-      check("rename", rule_text(edits_.renames[r]), {&edits_.renames[r].pattern, 1}, uses[r]);
+      check("rename", rule_text(edits_.renames[r]), edits_.renames[r].pattern, uses[r]);
     }
     if (!edits_.keeps_names()) check_different();
   }
@@ -414,7 +421,7 @@ class Editing {
       dtypes[selected.number] = dtype.value_or(tensor.dtype);
     }
     for (std::size_t r = 0; r < uses.size(); ++r) {
-      check("cast", rule_text(edits_.casts[r]), {&edits_.casts[r].pattern, 1}, uses[r],
+      check("cast", rule_text(edits_.casts[r]), edits_.casts[r].pattern, uses[r],
             "matches no tensor of floats: a pattern with \"*\" or \"?\" casts floats alone");
     }
     for (EditedTensor& tensor : made_) {
@@ -475,8 +482,8 @@ class Editing {
     return true;
   }
 
-  void check(const char* what, const std::string& text, std::span<const std::string> patterns,
-             const Use& use, std::string_view passed_over = {}, bool shows_pattern = false) {
+  void check(const char* what, const std::string& text, const std::string& pattern, const Use& use,
+             std::string_view passed_over = {}, bool shows_pattern = false) {
     if (use.used) return;
     std::string said = fmt::format("{} {} ", what, clipped(text));
     if (use.shadowed) {
@@ -484,7 +491,6 @@ class Editing {
     } else if (use.passed_over) {
       said += passed_over;
     } else {
-      const std::string& pattern = patterns.front();
       said += fmt::format("matches none of {}{} tensors{}{}", selected_.size(),
                           selected_.size() == names_.size() ? "" : " selected",
                           shows_pattern ? " with " + clipped(pattern) : "", nearest(pattern));
@@ -534,32 +540,6 @@ class Editing {
 };
 
 }  // namespace
-
-Box EditedTensor::common(const EditedPart& part, Box box) const {
-  if (parts.size() == 1) return box;
-  const std::int64_t begin = std::clamp(box.begin(dim), part.begin, part.end);
-  box.set(dim, begin, std::clamp(box.end(dim), begin, part.end));
-  return box;
-}
-
-Box EditedTensor::in_source(const EditedPart& part, const Box& box) const {
-  Box there = box;
-  for (std::size_t d = 0; d < box.rank(); ++d) {
-    const std::int64_t shift = d == dim ? part.from - part.begin : 0;
-    there.set(part.order.empty() ? d : part.order[d], box.begin(d) + shift, box.end(d) + shift);
-  }
-  return there;
-}
-
-Box EditedTensor::from_source(const EditedPart& part, const Box& box) const {
-  Box here = box;
-  for (std::size_t d = 0; d < box.rank(); ++d) {
-    const std::int64_t shift = d == dim ? part.begin - part.from : 0;
-    const std::size_t stored = part.order.empty() ? d : part.order[d];
-    here.set(d, box.begin(stored) + shift, box.end(stored) + shift);
-  }
-  return here;
-}
 
 std::vector<EditedTensor> apply_edits(std::span<const TensorInfo> tensors, const TensorEdits& edits,
                                       std::string_view operation) {
