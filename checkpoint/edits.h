@@ -112,6 +112,11 @@ struct EditedPart;
 ///                              {.renames = {{"w", "v"}}, .casts = {{"w", DType::bf16}}});
 ///   edited.tensors()[0].name;   // "v"
 ///   edited.tensors()[0].dtype;  // bf16
+///
+///   const EditedTensors parts(std::make_shared<CheckpointReader>("root/step-00000001"),
+///                             {.transposes = {{"*", {1, 0}}}, .splits = {{"w", {"a", "b"}, 0}}});
+///   parts.tensors()[1].name;    // "b"
+///   parts.tensors()[1].shape;   // [1, 2]
 class EditedTensors final : public BoxReader {
  public:
   /// Throws one invalid_argument for all that does not fit: rules that match nothing, with the
