@@ -272,6 +272,11 @@ class Checkpoint(Mapping[str, Tensor]):
         self._is_whole = names is None and not (renames or splits or joins)
         order = sorted(range(len(edited)), key=lambda number: edited[number][1])  # as they were
         made = [Made(edited[number][0][0], [wanted[place] for place in edited[number][1]], edited[number][2]) for number in order]
+        for name in made:
+            if not name.is_whole and not self.objects.keys().isdisjoint(name.parts):
+                value = next(part for part in name.parts if part in self.objects)
+                raise InvalidArgument(f"open {self.path}: join into {name.name!r}: {value!r} is a value of type "
+                                      f"{type(self.objects[value]).__name__}, needed are tensors")
         objects = {name.parts[0]: name.name for name in made if name.parts[0] in self.objects}
         self._rows = [row for row, *_ in edited]
         # Aliases share what they have in common.

@@ -138,6 +138,14 @@ def test_what_does_not_fit_is_one_error(tmp_path):
         assert needed in str(caught.value)
 
 
+def test_values_that_are_no_tensors_are_not_stacked(tmp_path):
+    sw.save(tmp_path / "x", {"step.0": 1, "step.1": 2, "epoch.0": 3, "w.0": np.ones(2)})
+    for pattern, name in (("step.#", "step"), ("epoch.#", "epoch")):
+        with pytest.raises(sw.InvalidArgument, match=f"join into '{name}': '{name}.0' is a value of type int, needed are tensors"):
+            sw.load(tmp_path / "x", join={pattern: f"{name}@0"})
+    assert sw.load(tmp_path / "x", join={"w.#": "w@0"})["w"].shape == (1, 2)
+
+
 def test_reshard_import_and_export_take_the_same(tmp_path):
     wide = np.arange(24, dtype=np.float32).reshape(4, 6)
     with sw.CheckpointManager(tmp_path / "run") as manager:
