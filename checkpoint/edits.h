@@ -129,7 +129,8 @@ class EditedTensors final : public BoxReader {
   ~EditedTensors() override;
 
   /// Sorted by name. What is known of their pieces, chunks and stored bytes is what is stored;
-  /// nothing is known of those of a part of a tensor.
+  /// nothing is known of those of a part of a tensor. They are cut as in the source, if what they
+  /// are made of is cut alike and that fits their shape.
   std::span<const TensorInfo> tensors() const override { return tensors_; }
 
   void read(std::size_t tensor, const Box& box, std::span<std::byte> out) const override;

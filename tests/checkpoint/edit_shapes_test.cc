@@ -283,5 +283,19 @@ TEST(EditedTensors, PartsThatAreStoredSideBySideAreNotCopied) {
   EXPECT_EQ(turned.tensors()[4].sharding->spec().to_string(), "-,a");
 }
 
+TEST(EditedTensors, AreCutAsTheSourceIfThatFits) {
+  HostTensor strict = host_tensor("w", DType::f32, {4, 6}, "a=2", "a,-");
+  strict.spec.sharding =
+      Sharding(Mesh::parse("a=2"), PartitionSpec::parse("a,-"), UnevenPolicy::parse("strict"));
+  const auto source = std::make_shared<HostModel>(
+      std::vector{strict, host_tensor("v", DType::f32, {4, 6}, "a=2", "-,a")});
+  const EditedTensors parts(source, {.splits = {{"w", {"a", "b"}, 0, {3, 1}}, {"v", {"c#"}, 0}}});
+  ASSERT_THAT(tensor_names(parts), ElementsAre("a", "b", "c0", "c1", "c2", "c3"));
+  EXPECT_FALSE(parts.tensors()[0].sharding) << "3 rows are not cut into 2 equal parts";
+  EXPECT_EQ(parts.tensors()[2].sharding->spec().to_string(), "a");
+  const EditedTensors joined(source, {.joins = {{{"w", "v"}, "wv", 1}}});
+  EXPECT_FALSE(joined.tensors()[0].sharding) << "its parts are cut in two ways";
+}
+
 }  // namespace
 }  // namespace shardwise

@@ -47,6 +47,16 @@ void take_dims(TensorInfo& tensor, std::span<const std::size_t> order) {
   tensor.shape = shape;
 }
 
+/// Whether a tensor can be cut as those were that it is made of.
+bool fits_sharding(const TensorInfo& tensor) {
+  try {
+    static_cast<void>(tensor.sharding->shard_shape(tensor.shape));
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
 /// What is known of a checkpoint's tensors, but not of parts of them.
 void forget_pieces(TensorInfo& tensor) {
   tensor.pieces = tensor.chunks = 0;
@@ -434,6 +444,7 @@ class Editing {
             clipped(names_[part.source]), name(dtypes[part.source]));
         break;
       }
+      if (tensor.info.sharding && !fits_sharding(tensor.info)) tensor.info.sharding.reset();
       tensor.info.dtype = dtype;
       tensor.info.logical_bytes = num_bytes(tensor.info.shape, size_bytes(dtype));
     }
