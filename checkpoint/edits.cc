@@ -1,348 +1,185 @@
 #include "shardwise/checkpoint/edits.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <map>
-#include <optional>
+#include <cstring>
 #include <utility>
 
+#include "shardwise/checkpoint/detail/edits/apply_edits.h"
 #include "shardwise/checkpoint/detail/lanes/scratch_pool.h"
-#include "shardwise/shard/text.h"
+#include "shardwise/shard/box_copy.h"
 
 namespace shardwise {
 namespace {
 
-// What a message shows. It ends up on a terminal.
-constexpr std::size_t kMostFaults = 20;
-constexpr std::size_t kMostNameBytes = 60;
+/// Elements of a row-major box, and of a place for them in a larger one, in the order of the place.
+struct TransposedCopy {
+  Shape extents;
+  Dims from_strides, to_strides;  ///< in elements
 
-std::string clipped(std::string_view name) {
-  if (name.size() <= kMostNameBytes) return fmt::format("{:?}", name);
-  return fmt::format("{:?}...", name.substr(0, kMostNameBytes));
-}
-
-/// The two sides of a rule.
-std::pair<std::string, std::string> halves(std::string_view kind, std::string_view text,
-                                           std::string_view needed) {
-  const std::vector<std::string_view> sides = split(text, '=');
-  if (sides.size() != 2 || sides[0].empty() || sides[1].empty()) {
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("{} {}: needed is {}, with one \"=\" (\"?\" in the pattern matches "
-                            "another one)",
-                            kind, clipped(text), needed));
-  }
-  return {std::string(sides[0]), std::string(sides[1])};
-}
-
-std::string text_of(const TensorEdits::Rename& rule) { return rule.pattern + "=" + rule.name; }
-std::string text_of(const TensorEdits::Cast& rule) {
-  return rule.pattern + "=" + std::string(name(rule.dtype));
-}
-
-bool is_wild(std::string_view pattern) {
-  return pattern.find_first_of("*?") != std::string_view::npos;
-}
-
-/// Bits of an integer's magnitude, or of a float's significand: integers of as many bits are exact.
-int exact_bits(DType dtype) {
-  switch (dtype) {
-    case DType::f64:
-      return 53;
-    case DType::f32:
-      return 24;
-    case DType::f16:
-      return 11;
-    case DType::bf16:
-      return 8;
-    case DType::boolean:
-      return 1;
-    default:
-      break;
-  }
-  const bool is_signed = name(dtype).front() == 'i';
-  return static_cast<int>(8 * size_bytes(dtype)) - (is_signed ? 1 : 0);
-}
-
-/// Whether every value of the source is one of the target. Requires dtypes that are computed with.
-bool is_exact(DType from, DType to) {
-  if (from == to) return true;
-  if (is_floating(from) || to == DType::boolean) return false;
-  const bool negative = name(from).front() == 'i';
-  return exact_bits(from) <= exact_bits(to) &&
-         (!negative || is_floating(to) || name(to).front() == 'i');
-}
-
-/// A name with its wildcards replaced by what those of a pattern stood for.
-std::string renamed(const TensorEdits::Rename& rule, std::span<const std::string_view> parts) {
-  std::vector<std::string_view> stars, marks;  // what is left of them, in order
-  std::size_t part = 0;
-  for (const char c : rule.pattern) {
-    if (c == '*') stars.push_back(parts[part++]);
-    if (c == '?') marks.push_back(parts[part++]);
-  }
-  std::string name;
-  std::size_t star = 0, mark = 0;
-  for (const char c : rule.name) {
-    if (c == '*') {
-      name += stars[star++];
-    } else if (c == '?') {
-      name += marks[mark++];
-    } else {
-      name += c;
-    }
-  }
-  return name;
-}
-
-/// Goes through the tensors of a source with edits, and collects what does not fit.
-class Editing {
- public:
-  Editing(std::span<const TensorInfo> tensors, const TensorEdits& edits)
-      : tensors_(tensors), edits_(edits) {
-    for (const TensorInfo& tensor : tensors) names_.push_back(tensor.name);
-  }
-
-  /// The numbers of what is left.
-  std::vector<std::size_t> selected() {
-    std::vector<bool> wanted(names_.size(), edits_.select.empty());
-    for (const std::string& pattern : edits_.select) mark("select", pattern, wanted, true);
-    for (const std::string& pattern : edits_.exclude) mark("exclude", pattern, wanted, false);
-    std::vector<std::size_t> numbers;
-    for (std::size_t t = 0; t < wanted.size(); ++t) {
-      if (wanted[t]) numbers.push_back(t);
-    }
-    if (numbers.empty() && faults_.empty() && !names_.empty()) {
-      faults_.push_back(
-          fmt::format("nothing is selected of {} tensors, needed is one", names_.size()));
-    }
-    return numbers;
-  }
-
-  /// The new names of these tensors.
-  std::vector<std::string> new_names(std::span<const std::size_t> numbers) {
-    const std::vector<TensorEdits::Rename> rules = usable_renames();
-    std::vector<Use> uses(rules.size());
-    std::vector<std::string> names;
-    for (const std::size_t number : numbers) {
-      const std::string_view name = names_[number];
-      std::optional<std::string> renamed_to;
-      for (std::size_t r = 0; r < rules.size(); ++r) {
-        const auto parts = match_pattern(rules[r].pattern, name);
-        if (!parts) continue;
-        uses[r].add(!renamed_to);
-        if (!renamed_to) renamed_to = renamed(rules[r], *parts);
+  template <std::size_t element_bytes>
+  void run(const std::byte* from, std::byte* to) const {
+    // memcpy of a constant size is one move.
+    const std::size_t last = extents.size() - 1;
+    Box outer;
+    for (std::size_t d = 0; d < last; ++d) outer.push_back(0, extents[d]);
+    const std::int64_t from_step = from_strides[last] * std::int64_t{element_bytes};
+    const std::int64_t to_step = to_strides[last] * std::int64_t{element_bytes};
+    for_each_index(outer, [&](const Index& at) {
+      const std::byte* read = from;
+      std::byte* written = to;
+      for (std::size_t d = 0; d < last; ++d) {
+        read += at[d] * from_strides[d] * std::int64_t{element_bytes};
+        written += at[d] * to_strides[d] * std::int64_t{element_bytes};
       }
-      names.push_back(renamed_to ? *std::move(renamed_to) : std::string(name));
-    }
-    for (std::size_t r = 0; r < rules.size(); ++r)
-      check("rename", rules[r], uses[r], numbers.size());
-    if (!rules.empty()) check_different(numbers, names);
-    return names;
-  }
-
-  /// Their dtypes.
-  std::vector<DType> new_dtypes(std::span<const std::size_t> numbers) {
-    std::vector<Use> uses(edits_.casts.size());
-    std::vector<DType> dtypes;
-    for (const std::size_t number : numbers) {
-      const TensorInfo& tensor = tensors_[number];
-      std::optional<DType> dtype;
-      for (std::size_t r = 0; r < uses.size(); ++r) {
-        const TensorEdits::Cast& rule = edits_.casts[r];
-        if (!match_pattern(rule.pattern, tensor.name)) continue;
-        if (is_wild(rule.pattern) && is_floating(rule.dtype) && !is_floating(tensor.dtype)) {
-          uses[r].passed_over = true;
-          continue;
-        }
-        uses[r].add(!dtype);
-        if (!dtype) check_cast(rule, tensor);
-        if (!dtype) dtype = rule.dtype;
+      for (std::int64_t i = 0; i < extents[last]; ++i) {
+        std::memcpy(written, read, element_bytes);
+        read += from_step;
+        written += to_step;
       }
-      dtypes.push_back(dtype.value_or(tensor.dtype));
-    }
-    for (std::size_t r = 0; r < uses.size(); ++r) {
-      check("cast", edits_.casts[r], uses[r], numbers.size());
-    }
-    return dtypes;
+    });
   }
 
-  void throw_faults(std::string_view operation) const {
-    if (faults_.empty()) return;
-    std::string text = fmt::format("{}: {} edit{} not fit: ", operation, faults_.size(),
-                                   faults_.size() == 1 ? " does" : "s do");
-    const std::size_t shown = std::min(faults_.size(), kMostFaults);
-    text += fmt::format("{}",
-                        fmt::join(faults_.begin(), faults_.begin() + std::ptrdiff_t(shown), "; "));
-    if (shown < faults_.size()) text += fmt::format("; and {} more", faults_.size() - shown);
-    throw Error(ErrorCode::invalid_argument, text);
-  }
-
- private:
-  /// What became of a rule.
-  struct Use {
-    void add(bool counts) { (counts ? used : shadowed) = true; }
-
-    bool used = false;
-    bool shadowed = false;     ///< an earlier rule was taken instead
-    bool passed_over = false;  ///< a cast to floats matched no float
-  };
-
-  void mark(const char* what, const std::string& pattern, std::vector<bool>& wanted, bool value) {
-    bool found = false;
-    for (std::size_t t = 0; t < names_.size(); ++t) {
-      if (!match_pattern(pattern, names_[t])) continue;
-      found = true;
-      wanted[t] = value;
-    }
-    if (!found) {
-      faults_.push_back(fmt::format("{} {} matches none of {} tensors{}", what, clipped(pattern),
-                                    names_.size(), nearest(pattern)));
+  void run(std::size_t element_bytes, const std::byte* from, std::byte* to) const {
+    switch (element_bytes) {
+      case 1:
+        return run<1>(from, to);
+      case 2:
+        return run<2>(from, to);
+      case 4:
+        return run<4>(from, to);
+      case 8:
+        return run<8>(from, to);
+      default:
+        return run<16>(from, to);
     }
   }
-
-  std::vector<TensorEdits::Rename> usable_renames() {
-    std::vector<TensorEdits::Rename> usable;
-    for (const TensorEdits::Rename& rule : edits_.renames) {
-      bool fits = true;
-      for (const char wildcard : {'*', '?'}) {
-        const auto found = std::count(rule.name.begin(), rule.name.end(), wildcard);
-        const auto there = std::count(rule.pattern.begin(), rule.pattern.end(), wildcard);
-        if (found == 0 || found == there) continue;
-        fits = false;
-        faults_.push_back(fmt::format(
-            "rename {}: found {} \"{}\" in the new name, needed {} as in the pattern, or none",
-            clipped(text_of(rule)), found, wildcard, there));
-      }
-      if (fits) usable.push_back(rule);
-    }
-    return usable;
-  }
-
-  template <class Rule>
-  void check(const char* what, const Rule& rule, const Use& use, std::size_t selected) {
-    if (use.used) return;
-    std::string fault = fmt::format("{} {} ", what, clipped(text_of(rule)));
-    if (use.shadowed) {
-      fault += "is not used: earlier rules take all that it matches";
-    } else if (use.passed_over) {
-      fault += "matches no tensor of floats: a pattern with \"*\" or \"?\" casts floats alone";
-    } else {
-      fault += fmt::format("matches none of {}{} tensors{}", selected,
-                           selected == names_.size() ? "" : " selected", nearest(rule.pattern));
-    }
-    faults_.push_back(std::move(fault));
-  }
-
-  void check_different(std::span<const std::size_t> numbers,
-                       const std::vector<std::string>& names) {
-    std::map<std::string_view, std::vector<std::string_view>> by_name;
-    for (std::size_t i = 0; i < names.size(); ++i) by_name[names[i]].push_back(names_[numbers[i]]);
-    for (const auto& [name, from] : by_name) {
-      if (from.size() == 1) continue;
-      std::string fault =
-          fmt::format("{} would be the name of {} tensors, needed is one: {}, {}", clipped(name),
-                      from.size(), clipped(from[0]), clipped(from[1]));
-      if (from.size() > 2) fault += fmt::format(" and {} more", from.size() - 2);
-      faults_.push_back(std::move(fault));
-    }
-  }
-
-  void check_cast(const TensorEdits::Cast& rule, const TensorInfo& tensor) {
-    const std::string begin = fmt::format("cast {}: tensor {} is {}", clipped(text_of(rule)),
-                                          clipped(tensor.name), name(tensor.dtype));
-    if (rule.dtype == tensor.dtype) return;
-    if (!is_computed(tensor.dtype) || !is_computed(rule.dtype)) {
-      const DType stored = is_computed(tensor.dtype) ? rule.dtype : tensor.dtype;
-      faults_.push_back(fmt::format("{}; {} is stored and read, not cast", begin, name(stored)));
-    } else if (is_floating(tensor.dtype) ? !is_floating(rule.dtype)
-                                         : !is_exact(tensor.dtype, rule.dtype)) {
-      faults_.push_back(
-          fmt::format("{}, not all of whose values are exact as {}", begin, name(rule.dtype)));
-    }
-  }
-
-  std::string nearest(std::string_view pattern) const {
-    const std::vector<std::string_view> found = nearest_names(names_, pattern);
-    return found.empty() ? std::string() : ", nearest: " + clipped(found.front());
-  }
-
-  const std::span<const TensorInfo> tensors_;
-  const TensorEdits& edits_;
-  std::vector<std::string_view> names_;
-  std::vector<std::string> faults_;
 };
+
+/// Copies a box of a tensor, whose elements are as a source has them, into its place.
+void copy_transposed(const Box& box, const std::vector<std::size_t>& order,
+                     std::size_t element_bytes, const Box& stored, const std::byte* elements,
+                     const BoxView& to) {
+  const Dims stored_strides = row_major_strides(stored.shape());
+  TransposedCopy copy{box.shape(), box.shape(), row_major_strides(to.box.shape())};
+  std::int64_t offset = 0;
+  for (std::size_t d = 0; d < box.rank(); ++d) {
+    copy.from_strides[d] = order[d] == detail::kNewDim ? 0 : stored_strides[order[d]];
+    offset += (box.begin(d) - to.box.begin(d)) * copy.to_strides[d];
+  }
+  copy.run(element_bytes, elements, to.data + offset * std::int64_t(element_bytes));
+}
+
+/// The place of a box in row-major memory, if it is one run there; else null.
+std::byte* find_run(const Box& box, std::size_t element_bytes, const BoxView& view) {
+  const std::byte* const found = find_contiguous(box, element_bytes, {view.data, view.box});
+  return found == nullptr ? nullptr : view.data + (found - view.data);
+}
 
 }  // namespace
 
-TensorEdits::Rename TensorEdits::Rename::parse(std::string_view text) {
-  auto [pattern, name] = halves("rename", text, "PATTERN=NAME");
-  return {std::move(pattern), std::move(name)};
-}
-
-TensorEdits::Cast TensorEdits::Cast::parse(std::string_view text) {
-  auto [pattern, dtype] = halves("cast", text, "PATTERN=DTYPE");
-  return {std::move(pattern), parse_dtype(dtype)};
-}
-
-struct EditedTensors::Scratch {
-  /// Elements as they are in the source.
+struct EditedTensors::Impl {
+  /// Elements as they are in the source, and what they are cast to if that has no run of its own.
   struct Elements {
-    std::size_t held_bytes() const { return bytes.capacity(); }
+    std::size_t held_bytes() const { return stored.capacity() + cast.capacity(); }
 
-    std::vector<std::byte> bytes;
+    void reserve(std::size_t stored_bytes, std::size_t cast_bytes) {
+      for (auto [bytes, needed] : {std::pair(&stored, stored_bytes), {&cast, cast_bytes}}) {
+        if (bytes->capacity() < needed) *bytes = {};  // no growth
+        bytes->resize(needed);
+      }
+    }
+
+    std::vector<std::byte> stored, cast;
   };
 
+  std::vector<detail::EditedTensor> edited;
   std::size_t most_bytes;
-  detail::ScratchPool<Elements> pool;
+  detail::ScratchPool<Elements> pool = {};
 };
 
 EditedTensors::EditedTensors(std::shared_ptr<const BoxReader> source, const TensorEdits& edits,
                              std::string_view operation, std::size_t scratch_bytes)
     : source_(std::move(source)),
-      scratch_(new Scratch{std::max<std::size_t>(scratch_bytes, 16), {}}) {
-  const std::span<const TensorInfo> tensors = source_->tensors();
-  Editing editing(tensors, edits);
-  const std::vector<std::size_t> numbers = editing.selected();
-  const std::vector<std::string> names = editing.new_names(numbers);
-  const std::vector<DType> dtypes = editing.new_dtypes(numbers);
-  editing.throw_faults(operation);
-  std::vector<std::size_t> order(numbers.size());
-  for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
-  std::sort(order.begin(), order.end(),
-            [&](std::size_t a, std::size_t b) { return names[a] < names[b]; });
-  for (const std::size_t i : order) {
-    TensorInfo info = tensors[numbers[i]];
-    info.name = names[i];
-    info.logical_bytes = info.logical_bytes / size_bytes(info.dtype) * size_bytes(dtypes[i]);
-    info.dtype = dtypes[i];
-    tensors_.push_back(std::move(info));
-    numbers_.push_back(numbers[i]);
-  }
+      impl_(new Impl{detail::apply_edits(source_->tensors(), edits, operation),
+                     std::max<std::size_t>(scratch_bytes, 16)}) {
+  tensors_.reserve(impl_->edited.size());
+  for (detail::EditedTensor& tensor : impl_->edited) tensors_.push_back(std::move(tensor.info));
 }
 
 EditedTensors::~EditedTensors() = default;
 
 void EditedTensors::read(std::size_t tensor, const Box& box, std::span<std::byte> out) const {
-  const std::size_t number = numbers_[tensor];
-  const DType from = source_->tensors()[number].dtype, to = tensors_[tensor].dtype;
-  if (from == to) return source_->read(number, box, out);
-  std::size_t done_bytes = 0;
-  for_each_slab(box, size_bytes(from), scratch_->most_bytes, [&](const Box& slab) {
-    const detail::ScratchPool<Scratch::Elements>::Loan scratch(scratch_->pool);
+  const detail::EditedTensor& edited = impl_->edited[tensor];
+  for (const detail::EditedPart& part : edited.parts) {
+    read_part(tensor, part, edited.common(part, box), {out.data(), box});
+  }
+}
+
+void EditedTensors::read_part(std::size_t tensor, const detail::EditedPart& part, const Box& common,
+                              const BoxView& out) const {
+  if (common.empty()) return;
+  const detail::EditedTensor& edited = impl_->edited[tensor];
+  const DType from = source_->tensors()[part.source].dtype, to = tensors_[tensor].dtype;
+  const std::size_t from_bytes = size_bytes(from), to_bytes = size_bytes(to);
+  const Box stored = edited.in_source(part, common);
+  if (from == to && part.keeps_order()) {
+    if (std::byte* const place = find_run(common, to_bytes, out); place != nullptr) {
+      const std::size_t bytes = as_size(common.num_elements()) * to_bytes;
+      return source_->read(part.source, stored, {place, bytes});
+    }
+  }
+  const bool is_cast = from != to, moves = !part.keeps_order() || edited.parts.size() > 1;
+  const std::size_t held_bytes = from_bytes + (is_cast && moves ? to_bytes : 0);
+  for_each_slab(stored, held_bytes, impl_->most_bytes, [&](const Box& slab) {
     const std::size_t count = as_size(slab.num_elements());
-    if (scratch->bytes.capacity() < count * size_bytes(from)) scratch->bytes = {};  // no growth
-    scratch->bytes.resize(count * size_bytes(from));
-    source_->read(number, slab, scratch->bytes);
-    convert(from, scratch->bytes.data(), to, out.data() + done_bytes, count);
-    done_bytes += count * size_bytes(to);
+    const Box at = edited.from_source(part, slab);
+    std::byte* const place = part.keeps_order() ? find_run(at, to_bytes, out) : nullptr;
+    const detail::ScratchPool<Impl::Elements>::Loan scratch(impl_->pool);
+    scratch->reserve(count * from_bytes, is_cast && place == nullptr ? count * to_bytes : 0);
+    source_->read(part.source, slab, scratch->stored);
+    const std::byte* elements = scratch->stored.data();
+    if (is_cast) {
+      std::byte* const made = place != nullptr ? place : scratch->cast.data();
+      convert(from, elements, to, made, count);
+      elements = made;
+    }
+    if (elements == place) return;
+    if (part.keeps_order()) {
+      copy_box(at, to_bytes, {elements, at}, out);
+    } else {
+      copy_transposed(at, part.order, to_bytes, slab, elements, out);
+    }
   });
 }
 
+std::vector<EditedTensors::SourceBox> EditedTensors::source_boxes(std::size_t tensor,
+                                                                  const Box& box) const {
+  const detail::EditedTensor& edited = impl_->edited[tensor];
+  std::vector<SourceBox> boxes;
+  boxes.reserve(edited.parts.size());
+  for (const detail::EditedPart& part : edited.parts) {
+    boxes.push_back({part.source, edited.in_source(part, edited.common(part, box)), part.order});
+  }
+  return boxes;
+}
+
+std::optional<EditedTensors::SourceBox> EditedTensors::same_in_source(std::size_t tensor,
+                                                                      const Box& box) const {
+  const detail::EditedTensor& edited = impl_->edited[tensor];
+  for (const detail::EditedPart& part : edited.parts) {
+    const Box common = edited.common(part, box);
+    if (common != box) continue;
+    const bool is_same =
+        part.keeps_order() && source_->tensors()[part.source].dtype == tensors_[tensor].dtype;
+    if (!is_same) return std::nullopt;
+    return SourceBox{part.source, edited.in_source(part, common)};
+  }
+  return std::nullopt;
+}
+
 const std::byte* EditedTensors::contiguous(std::size_t tensor, const Box& box) const {
-  const std::size_t number = numbers_[tensor];
-  const bool is_cast = source_->tensors()[number].dtype != tensors_[tensor].dtype;
-  return is_cast ? nullptr : source_->contiguous(number, box);
+  const std::optional<SourceBox> same = same_in_source(tensor, box);
+  return same ? source_->contiguous(same->tensor, same->box) : nullptr;
 }
 
 }  // namespace shardwise

@@ -1,13 +1,16 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "shardwise/checkpoint/box_reader.h"
+#include "shardwise/shard/box_copy.h"
 #include "shardwise/shard/dtype.h"
 #include "shardwise/shard/error.h"
 
@@ -40,21 +43,68 @@ struct TensorEdits {
     static Cast parse(std::string_view text);
   };
 
-  std::vector<std::string> select = {};   ///< what one of these matches; empty: all
-  std::vector<std::string> exclude = {};  ///< without what one of these matches
-  std::vector<Rename> renames = {};       ///< the first rule that matches counts
-  std::vector<Cast> casts = {};           ///< the first rule that takes it counts
+  /// Dim d of the new tensor is dim `order[d]` of the source's. A pattern with "*" or "?" takes
+  /// tensors of so many dims alone and leaves others as they are.
+  struct Transpose {
+    std::string pattern;
+    std::vector<std::size_t> order;
 
-  bool empty() const {
-    return select.empty() && exclude.empty() && renames.empty() && casts.empty();
-  }
+    /// "pattern=1,0". Throws invalid_argument.
+    static Transpose parse(std::string_view text);
+  };
+
+  /// One tensor becomes several, which are side by side in it along `dim`. Their names are as a
+  /// Rename's. A name with "#", which is then the only one, is of each index of the dim, without
+  /// that dim: "#" stands for the index.
+  struct Split {
+    std::string pattern;
+    std::vector<std::string> names;
+    std::int64_t dim = 0;                    ///< as it is transposed; -1: the last one
+    std::vector<std::int64_t> extents = {};  ///< of each along dim; empty: all the same
+
+    /// "pattern=name,name@dim" or "pattern=name,name@dim:extent,extent". Throws invalid_argument.
+    static Split parse(std::string_view text);
+  };
+
+  /// Several tensors, one for each pattern, become one: side by side along `dim`, in the order of
+  /// the patterns. Tensors belong together if wildcards stand for the same in their names. A
+  /// pattern with "#", which is then the only one, is of tensors with the numbers 0, 1, 2, ..
+  /// there: they are the indices of a new dim.
+  struct Join {
+    std::vector<std::string> patterns;
+    std::string name;      ///< as a Rename's
+    std::int64_t dim = 0;  ///< as they are transposed; -1: the last one
+
+    /// "pattern,pattern=name@dim". Throws invalid_argument.
+    static Join parse(std::string_view text);
+  };
+
+  std::vector<std::string> select = {};    ///< what one of these matches; empty: all
+  std::vector<std::string> exclude = {};   ///< without what one of these matches
+  std::vector<Rename> renames = {};        ///< the first rule that matches counts
+  std::vector<Cast> casts = {};            ///< the first rule that takes it counts
+  std::vector<Transpose> transposes = {};  ///< the first rule that takes it counts
+  std::vector<Split> splits = {};          ///< the first rule that matches counts
+  std::vector<Join> joins = {};            ///< what no split and no join before it takes
+
+  bool empty() const { return keeps_names() && keeps_elements(); }
 
   /// Whether tensors have the names that they had, and all are there.
-  bool keeps_names() const { return select.empty() && exclude.empty() && renames.empty(); }
+  bool keeps_names() const {
+    return select.empty() && exclude.empty() && renames.empty() && splits.empty() && joins.empty();
+  }
+
+  /// Whether elements are what they were, in their order.
+  bool keeps_elements() const { return casts.empty() && transposes.empty() && joins.empty(); }
 };
 
-/// The tensors of another reader, edited. Boxes are read from it when they are asked for; a cast
-/// holds `scratch_bytes` of each read that is going on.
+namespace detail {
+struct EditedPart;
+}
+
+/// The tensors of another reader, edited. Boxes are read from it when they are asked for, and of it
+/// only what they need; a cast, transpose or join holds `scratch_bytes` of each read that is going
+/// on. A box of a transposed tensor is read in the source's order, part by part.
 ///
 /// Thread-safe.
 ///
@@ -62,33 +112,57 @@ struct TensorEdits {
 ///                              {.renames = {{"w", "v"}}, .casts = {{"w", DType::bf16}}});
 ///   edited.tensors()[0].name;   // "v"
 ///   edited.tensors()[0].dtype;  // bf16
+///
+///   const EditedTensors parts(std::make_shared<CheckpointReader>("root/step-00000001"),
+///                             {.transposes = {{"*", {1, 0}}}, .splits = {{"w", {"a", "b"}, 0}}});
+///   parts.tensors()[1].name;    // "b"
+///   parts.tensors()[1].shape;   // [1, 2]
 class EditedTensors final : public BoxReader {
  public:
   /// Throws one invalid_argument for all that does not fit: rules that match nothing, with the
-  /// nearest names, tensors that would have the same name, casts that lose something, and edits
-  /// that leave no tensor. `operation` begins the message.
+  /// nearest names, tensors that would have the same name, casts that lose something, dims that are
+  /// not there, extents that do not add up, joins of tensors that are missing or of other shapes or
+  /// dtypes, and edits that leave no tensor. `operation` begins the message.
   EditedTensors(std::shared_ptr<const BoxReader> source, const TensorEdits& edits,
                 std::string_view operation = "edit tensors",
                 std::size_t scratch_bytes = std::size_t{4} << 20);
   ~EditedTensors() override;
 
-  /// Sorted by name. What is known of their pieces, chunks and stored bytes is what is stored.
+  /// Sorted by name. What is known of their pieces, chunks and stored bytes is what is stored;
+  /// nothing is known of those of a part of a tensor. They are cut as in the source, if what they
+  /// are made of is cut alike and that fits their shape.
   std::span<const TensorInfo> tensors() const override { return tensors_; }
 
   void read(std::size_t tensor, const Box& box, std::span<std::byte> out) const override;
   const std::byte* contiguous(std::size_t tensor, const Box& box) const override;
   bool may_change() const override { return source_->may_change(); }
 
-  /// The source's number of a tensor.
-  std::size_t source_number(std::size_t tensor) const { return numbers_[tensor]; }
+  /// A box of a tensor of the source.
+  struct SourceBox {
+    std::size_t tensor;
+    Box box;
+    std::vector<std::size_t> order = {};  ///< its dims as the new tensor has them; empty: all
+
+    bool operator==(const SourceBox&) const = default;
+  };
+
+  /// What is read of the source for a box: one box of each tensor that this one is made of, some
+  /// maybe empty.
+  std::vector<SourceBox> source_boxes(std::size_t tensor, const Box& box) const;
+
+  /// The box of the source that has the same elements in the same order, if there is one.
+  std::optional<SourceBox> same_in_source(std::size_t tensor, const Box& box) const;
 
  private:
-  struct Scratch;
+  struct Impl;
+
+  /// The elements of one part, into their place in a box.
+  void read_part(std::size_t tensor, const detail::EditedPart& part, const Box& common,
+                 const BoxView& out) const;
 
   std::shared_ptr<const BoxReader> source_;
   std::vector<TensorInfo> tensors_;
-  std::vector<std::size_t> numbers_;
-  std::unique_ptr<Scratch> scratch_;
+  std::unique_ptr<Impl> impl_;
 };
 
 }  // namespace shardwise

@@ -61,6 +61,11 @@ struct RestoreOptions {
   /// part: the others wait for it until their group's deadline. restore_traffic() says what is read
   /// and sent.
   int processes_per_read = 1;
+
+  /// Whether all tensors of the checkpoint must be asked for, so that a job notices what it has
+  /// lost. Else the requests may be some of them. (If a job has more than the checkpoint, tensors()
+  /// says what it can ask for.)
+  bool exact = false;
 };
 
 /// Bytes that a restore moves, as they are in memory.

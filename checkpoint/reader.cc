@@ -65,6 +65,9 @@ struct CheckpointReader::Impl {
                             directory.string(), to_string(box), info.name, to_string(info.shape)));
   }
 
+  /// What is wrong if these are all tensors that are asked for; empty if nothing is.
+  std::string unasked(std::span<const std::size_t> numbers) const;
+
   /// What is wrong with a request for a tensor, if there is one; empty if nothing is.
   std::string mismatch(const TensorRequest& request, std::optional<std::size_t> number,
                        const Devices& devices) const;
@@ -99,6 +102,21 @@ std::string CheckpointReader::Impl::mismatch(const TensorRequest& request,
                        spec.sharding.mesh().size(), devices.size());
   }
   return {};
+}
+
+std::string CheckpointReader::Impl::unasked(std::span<const std::size_t> numbers) const {
+  constexpr std::size_t kMostNames = 10;
+  std::vector<bool> asked(infos.size());
+  for (const std::size_t number : numbers) asked[number] = true;
+  std::vector<std::string> names;
+  std::size_t count = 0;
+  for (std::size_t t = 0; t < infos.size(); ++t) {
+    if (asked[t]) continue;
+    if (++count <= kMostNames) names.push_back(fmt::format("{:?}", infos[t].name));
+  }
+  if (count == 0) return {};
+  return fmt::format("{} of {} tensors that are there are not asked for: {}{}", count, infos.size(),
+                     fmt::join(names, ", "), count > kMostNames ? ", ..." : "");
 }
 
 CheckpointReader::CheckpointReader(const std::filesystem::path& directory,
@@ -224,18 +242,25 @@ std::vector<ShardedArray> CheckpointReader::restore(Devices& devices,
                                                     const RestoreOptions& options) const {
   std::vector<std::string> wrong;
   std::vector<std::size_t> numbers;  // of the tensors: mostly all, in their order
+  std::vector<std::size_t> asked;    // those that are there
   numbers.reserve(requests.size());
   for (const TensorRequest& request : requests) {
     const auto number = impl_->find(request.name, numbers.empty() ? 0 : numbers.back() + 1);
     std::string text = impl_->mismatch(request, number, devices);
     if (!text.empty()) wrong.push_back(std::move(text));
     numbers.push_back(number.value_or(0));
+    if (number) asked.push_back(*number);
   }
   std::string problem;
   if (!wrong.empty()) {
-    problem =
-        fmt::format("restore of checkpoint {}: {} of {} requests do not fit: {}",
-                    directory().string(), wrong.size(), requests.size(), fmt::join(wrong, "; "));
+    problem = fmt::format("{} of {} requests do not fit: {}", wrong.size(), requests.size(),
+                          fmt::join(wrong, "; "));
+  }
+  if (const std::string text = options.exact ? impl_->unasked(asked) : ""; !text.empty()) {
+    problem += (problem.empty() ? "" : "; ") + text;
+  }
+  if (!problem.empty()) {
+    problem = fmt::format("restore of checkpoint {}: {}", directory().string(), problem);
   }
   return detail::restore_arrays(impl_->chunks, devices, requests, numbers, options, problem);
 }

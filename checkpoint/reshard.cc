@@ -6,6 +6,7 @@
 #include <memory>
 #include <utility>
 
+#include "shardwise/checkpoint/detail/edits/edit_text.h"
 #include "shardwise/checkpoint/detail/format/step_name.h"
 #include "shardwise/checkpoint/detail/internals.h"
 #include "shardwise/checkpoint/detail/read/cached_reader.h"
@@ -59,7 +60,7 @@ struct Edited {
   std::shared_ptr<const EditedTensors> reader;
 };
 
-/// Takes memory for casts from the budget of the save.
+/// Takes memory for edits of elements from the budget of the save.
 Edited edited_sources(const BoxReader& source, const Mesh& mesh, const SpecRules& rules,
                       ReshardOptions& options, std::string_view operation) {
   Edited edited;
@@ -67,7 +68,7 @@ Edited edited_sources(const BoxReader& source, const Mesh& mesh, const SpecRules
   std::shared_ptr<const BoxReader> reader(std::shared_ptr<void>(), &source);
   if (!options.edits.empty()) {
     std::size_t scratch_bytes = 0;  // of each thread
-    if (!options.edits.casts.empty()) {
+    if (!options.edits.keeps_elements()) {
       const std::size_t threads = as_size(Executor::threads_for(options.threads));
       const std::size_t budget = options.save.memory_budget_bytes;
       scratch_bytes = std::min(budget / 8 / threads, kMostScratchBytes);
@@ -113,15 +114,15 @@ bool is_there(FileSystem& file_system, const ReshardTarget& target) {
 
 /// Tells edits from others.
 std::string key_text(const TensorEdits& edits) {
+  using detail::rule_text;
   std::string text;
   for (const std::string& pattern : edits.select) text += fmt::format(" select {:?}", pattern);
   for (const std::string& pattern : edits.exclude) text += fmt::format(" exclude {:?}", pattern);
-  for (const auto& [pattern, new_name] : edits.renames) {
-    text += fmt::format(" rename {:?} {:?}", pattern, new_name);
-  }
-  for (const auto& [pattern, dtype] : edits.casts) {
-    text += fmt::format(" cast {:?} {}", pattern, name(dtype));
-  }
+  for (const auto& rule : edits.renames) text += fmt::format(" rename {:?}", rule_text(rule));
+  for (const auto& rule : edits.casts) text += fmt::format(" cast {:?}", rule_text(rule));
+  for (const auto& rule : edits.transposes) text += fmt::format(" transpose {:?}", rule_text(rule));
+  for (const auto& rule : edits.splits) text += fmt::format(" split {:?}", rule_text(rule));
+  for (const auto& rule : edits.joins) text += fmt::format(" join {:?}", rule_text(rule));
   return text;
 }
 
@@ -248,11 +249,12 @@ ReshardPlan plan_reshard(const fs::path& source, const fs::path& target_root, co
   for (const detail::ChunkLayout& file : files) {
     detail::staging_sizes(options.save.memory_budget_bytes, options.threads, file.most_bytes());
   }
-  const auto number_of = [&edited](const TensorSource& tensor) {
-    return edited.reader ? edited.reader->source_number(tensor.tensor) : tensor.tensor;
+  const auto boxes_of = [&edited](const TensorSource& tensor, const Box& box) {
+    if (edited.reader) return edited.reader->source_boxes(tensor.tensor, box);
+    return std::vector<EditedTensors::SourceBox>{{tensor.tensor, box}};
   };
   const detail::ReadCosts costs = detail::costs_of_reading(checkpoint.chunks(), plan, files,
-                                                           number_of, checkpoint.cache_bytes());
+                                                           boxes_of, checkpoint.cache_bytes());
   detail::Probe probe;
   if (probe_seconds > 0) {
     probe = detail::probe_chunks(plan, files, options.threads, probe_seconds);

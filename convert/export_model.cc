@@ -204,7 +204,7 @@ class ExportRun {
   ExportRun(const BoxReader& source, const ExportOptions& options, std::size_t total_bytes)
       : source_(source),
         options_(options),
-        writes_(std::min(options.memory_budget_bytes / (options.edits.casts.empty() ? 2 : 4),
+        writes_(std::min(options.memory_budget_bytes / (options.edits.keeps_elements() ? 2 : 4),
                          std::size_t{32} << 20)),
         progress_{0, total_bytes} {}
 

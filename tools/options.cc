@@ -67,7 +67,7 @@ void add_edits(CLI::App& command, EditOptions& edits) {
     command.add_option(option, words, description)->type_name(type)->allow_extra_args(false);
   };
   add("--select", edits.select, "PATTERN",
-      "Only tensors of these names; * and ? stand for any characters. This and the next three may "
+      "Only tensors of these names; * and ? stand for any characters. This and the next six may "
       "be repeated and take the source's names; --spec takes the new ones");
   add("--exclude", edits.exclude, "PATTERN", "No tensors of these names");
   add("--rename", edits.renames, "PATTERN=NAME",
@@ -80,6 +80,15 @@ void add_edits(CLI::App& command, EditOptions& edits) {
                   "Only tensors whose names begin so, without it: 'model.' is --select 'model.*' "
                   "--rename 'model.*=*'")
       ->type_name("PREFIX");
+  add("--transpose", edits.transposes, "PATTERN=DIMS",
+      "'*.kernel=1,0': dims in this order; a pattern with * or ? takes tensors of as many dims; "
+      "first match counts");
+  add("--split", edits.splits, "PATTERN=NAMES@DIM",
+      "'*.qkv=*.q,*.k,*.v@0': parts along a dim, all the same, or '...@0:8,4,4'; "
+      "'layers.*=layers.#.*@0': one for each index; first match counts");
+  add("--join", edits.joins, "PATTERNS=NAME@DIM",
+      "'*.q,*.k,*.v=*.qkv@0': side by side along a dim, those for which * is the same; "
+      "'layers.#.*=layers.*@0': those with numbers, along a new dim");
 }
 
 }  // namespace shardwise::tools

@@ -83,10 +83,14 @@ std::string suggestion(std::string_view word, const std::vector<std::string>& kn
 
 TensorEdits parse_edits(std::string_view command, const EditOptions& options) {
   TensorEdits edits{.select = options.select, .exclude = options.exclude};
-  for (const std::string& text : options.renames) {
-    edits.renames.push_back(
-        words_of(command, "--rename", [&] { return TensorEdits::Rename::parse(text); }));
-  }
+  const auto parse = [command]<class Rule>(std::string_view option,
+                                           const std::vector<std::string>& texts,
+                                           std::vector<Rule>& rules) {
+    for (const std::string& text : texts) {
+      rules.push_back(words_of(command, option, [&] { return Rule::parse(text); }));
+    }
+  };
+  parse("--rename", options.renames, edits.renames);
   if (const std::string& prefix = options.strip_prefix; !prefix.empty()) {
     if (prefix.find_first_of("*?") != std::string::npos || !options.select.empty()) {
       throw BadUsage(
@@ -97,10 +101,10 @@ TensorEdits parse_edits(std::string_view command, const EditOptions& options) {
     edits.select = {prefix + "*"};
     edits.renames.push_back({prefix + "*", "*"});
   }
-  for (const std::string& text : options.casts) {
-    edits.casts.push_back(
-        words_of(command, "--cast", [&] { return TensorEdits::Cast::parse(text); }));
-  }
+  parse("--cast", options.casts, edits.casts);
+  parse("--transpose", options.transposes, edits.transposes);
+  parse("--split", options.splits, edits.splits);
+  parse("--join", options.joins, edits.joins);
   return edits;
 }
 

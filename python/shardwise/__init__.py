@@ -47,7 +47,7 @@ from ._errors import NameNotFound as NameNotFound
 from ._errors import NotFound as NotFound
 from ._errors import ResourceExhausted as ResourceExhausted
 from ._errors import Unsupported as Unsupported
-from ._edits import Cast, Rename
+from ._edits import Cast, Join, Rename, Split, Transpose
 from ._loader import Batch as Batch
 from ._loader import Loader as Loader
 from ._loader import Shard as Shard
@@ -97,17 +97,22 @@ def __dir__() -> list[str]:
 
 
 def open(path: Path, *, pin: bool = True, threads: int = 0, names: str | Iterable[str] | None = None,  # noqa: A001 - as h5py
-         rename: Rename | None = None, cast: Cast | None = None) -> Checkpoint:
-    """The checkpoint at a path, lazily; names, rename and cast as Checkpoint() takes them. Raises NotFound, Corrupt,
-    Unsupported, NameNotFound, InvalidArgument."""
-    return Checkpoint(path, pin=pin, threads=threads, names=names, rename=rename, cast=cast)
+         rename: Rename | None = None, cast: Cast | None = None, transpose: Transpose | None = None, split: Split | None = None,
+         join: Join | None = None) -> Checkpoint:
+    """The checkpoint at a path, lazily; names, rename, cast, transpose, split and join as Checkpoint() takes them. Raises
+    NotFound, Corrupt, Unsupported, NameNotFound, InvalidArgument."""
+    return Checkpoint(path, pin=pin, threads=threads, names=names, rename=rename, cast=cast, transpose=transpose, split=split,
+                      join=join)
 
 
 def load(path: Path, names: str | Iterable[str] | None = None, *, rename: Rename | None = None, cast: Cast | None = None,
+         transpose: Transpose | None = None, split: Split | None = None, join: Join | None = None,
          threads: int = 0) -> dict[str, Any]:
     """Arrays and objects of a checkpoint by name, read in one pass. names: patterns, as "layers/*". rename: new names by
-    patterns, {"model.*": "*"}. cast: a dtype for all floats, "bf16", or dtypes by patterns."""
-    with Checkpoint(path, threads=threads, names=names, rename=rename, cast=cast) as checkpoint:
+    patterns, {"model.*": "*"}. cast: a dtype for all floats, "bf16", or dtypes by patterns. transpose: {"*.kernel": (1, 0)}.
+    split: {"*.qkv": "*.q,*.k,*.v@0"}. join: {"*.q,*.k,*.v": "*.qkv@0"}. See Checkpoint."""
+    with Checkpoint(path, threads=threads, names=names, rename=rename, cast=cast, transpose=transpose, split=split,
+                    join=join) as checkpoint:
         return checkpoint.load()
 
 

@@ -1,9 +1,10 @@
-"""How names and dtypes change as a checkpoint is read. The rules are those of `shardwise reshard`: the library's own."""
+"""How names, dtypes and shapes change as a checkpoint is read. The rules are those of `shardwise reshard`: the library's own."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,17 +17,39 @@ Rename = Mapping[str, str]
 Cast = Any
 """A dtype for all floats, or dtypes by patterns: {"*": "bf16"}."""
 
+Transpose = Mapping[str, Sequence[int] | str]
+"""The order of dims by patterns: {"*.kernel": (1, 0)}."""
+
+Split = Mapping[str, str]
+"""Parts by patterns, and the dim along which they are: {"*.qkv": "*.q,*.k,*.v@0"}."""
+
+Join = Mapping[str, str]
+"""Names by the patterns of their parts: {"*.q,*.k,*.v": "*.qkv@0"}."""
+
+Pairs = list[tuple[str, str]]
+Edits = tuple[list[str], Pairs, Pairs, Pairs, Pairs, Pairs]
+
 _PER_RANK = "@rank0"
 
 
-def renames_of(rename: Rename | None) -> list[tuple[str, str]]:
-    rename = {} if rename is None else rename
-    if not isinstance(rename, Mapping) or not all(type(text) is str and text for pair in rename.items() for text in pair):
-        raise InvalidArgument(f"rename is {rename!r}, needed are new names by patterns, as {{'model.*': '*'}}")
-    return list(rename.items())
+def _pairs_of(kind: str, rules: Mapping[str, str] | None, needed: str) -> Pairs:
+    rules = {} if rules is None else rules
+    if not isinstance(rules, Mapping) or not all(type(text) is str and text for pair in rules.items() for text in pair):
+        raise InvalidArgument(f"{kind} is {rules!r}, needed are {needed}")
+    return list(rules.items())
 
 
-def casts_of(cast: Cast | None) -> list[tuple[str, str]]:
+def _transposes_of(transpose: Transpose | None) -> Pairs:
+    transpose = {} if transpose is None else transpose
+    needed = "orders of dims by patterns, as {'*.kernel': (1, 0)}"
+    if not isinstance(transpose, Mapping):
+        raise InvalidArgument(f"transpose is {transpose!r}, needed are {needed}")
+    rules = {pattern: order if isinstance(order, str) or not isinstance(order, Iterable) else ",".join(map(str, order))
+             for pattern, order in transpose.items()}
+    return _pairs_of("transpose", rules, needed)
+
+
+def _casts_of(cast: Cast | None) -> Pairs:
     if cast is None:
         return []
     rules = cast.items() if isinstance(cast, Mapping) else [("*", cast)]
@@ -46,41 +69,59 @@ def _dtype_name(pattern: str, dtype: Any) -> str:
     raise InvalidArgument(f"cast of {pattern!r} is {dtype!r}, needed is a dtype, as 'bf16'")
 
 
-def edits_of(names: str | Iterable[str] | None, rename: Rename | None, cast: Cast | None) -> tuple[
-        list[str], list[tuple[str, str]], list[tuple[str, str]]]:
+def edits_of(names: str | Iterable[str] | None, rename: Rename | None, cast: Cast | None, transpose: Transpose | None = None,
+             split: Split | None = None, join: Join | None = None) -> Edits:
     """As the core takes them. names: patterns; None: all."""
     patterns = [] if names is None else [names] if isinstance(names, str) else list(names)
     if names is not None and not patterns:
         raise InvalidArgument("names is empty, needed is a pattern, or None for all")
-    return patterns, renames_of(rename), casts_of(cast)
+    return (patterns, _pairs_of("rename", rename, "new names by patterns, as {'model.*': '*'}"), _casts_of(cast),
+            _transposes_of(transpose), _pairs_of("split", split, "parts by patterns, as {'*.qkv': '*.q,*.k,*.v@0'}"),
+            _pairs_of("join", join, "names by patterns of their parts, as {'*.q,*.k,*.v': '*.qkv@0'}"))
 
 
-def renamed_document(document: Mapping[str, Any], new: Mapping[str, str]) -> dict[str, Any]:
+class Made(NamedTuple):
+    """A name after edits: which names it is made of, and whether it is one of them as a whole, its dims in their order."""
+
+    name: str
+    parts: list[str]
+    is_whole: bool
+
+
+def edited_document(document: Mapping[str, Any], names: Sequence[Made]) -> dict[str, Any]:
     """What is stored beside the tensors, with new names for these, and without all others. Objects are left to the caller."""
     made = dict(document)
+    used = Counter(part for name in names for part in name.parts)
+    # Those that are what they were, maybe under another name, or transposed.
+    new = {name.parts[0]: name.name for name in names if len(name.parts) == used[name.parts[0]] == 1}
     if "per_rank" in made:  # stored as name@rank0, or its parts as name@rank0.part
         new = {**new, **{name.partition(_PER_RANK)[0]: now.partition(_PER_RANK)[0] for name, now in new.items()
                          if name.partition(_PER_RANK)[0] in made["per_rank"]}}
-    for part in ("numpy", "paths", "aliases"):
-        if part in made:
-            made[part] = {new[name]: value for name, value in made[part].items() if name in new}
-    if "paths" in made:
-        old = {now: name for name, now in new.items()}
-        made["paths"] = {now: path if now == old[now] else encoded_path(_new_path(decoded_path(path), old[now], now))
-                         for now, path in made["paths"].items()}
-    if "aliases" in made:
-        made["aliases"] = {alias: new[name] for alias, name in made["aliases"].items() if name in new}
-    if "per_rank" in made:
         made["per_rank"] = {new[name]: ranks for name, ranks in made["per_rank"].items() if name in new}
+    if "numpy" in made:
+        made["numpy"] = {name.name: made["numpy"][name.parts[0]] for name in names if name.parts[0] in made["numpy"]}
+    if "aliases" in made:
+        made["aliases"] = {new[alias]: new[name] for alias, name in made["aliases"].items() if alias in new and name in new}
+    if "paths" in made:
+        paths = {name: encoded for name, encoded in made["paths"].items()}
+        made["paths"] = {new[name]: _moved(path, name, new[name]) for name, path in paths.items() if name in new}
+        made["paths"].update({name.name: _moved(paths[name.parts[0]], name.parts[0], name.name) for name in names
+                              if name.parts[0] in paths and name.name not in made["paths"]})
     tree = made.get("tree")
     if isinstance(tree, dict) and tree.get("kind") == "pytree":
         leaves = dict(_leaves_of(tree["root"]))
-        if leaves.keys() - new.keys() or any(new[name] != name for name in leaves):
+        is_key = {name for name, leaf in leaves.items() if isinstance(leaf, dict)}
+        same = {name.name for name in names if name.is_whole or not is_key.intersection(name.parts)}
+        if leaves.keys() - new.keys() or any(new[name] != name or name not in same for name in leaves):
             # A tree of names: its own keys say what they were.
-            items = [[new[name], {**leaf, "name": new[name]} if isinstance(leaf, dict) else new[name]]
-                     for name, leaf in leaves.items() if name in new]
+            items = [[name.name, {**leaves[name.parts[0]], "name": name.name} if name.is_whole and name.parts[0] in is_key else name.name]
+                     for name in names if name.parts[0] in leaves]
             made["tree"] = {"kind": "pytree", "root": {"node": "", "items": items}}
     return made
+
+
+def _moved(encoded: Any, name: str, now: str) -> Any:
+    return encoded if now == name else encoded_path(_new_path(decoded_path(encoded), name, now))
 
 
 def _new_path(path: Path, name: str, now: str) -> Path:

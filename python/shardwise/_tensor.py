@@ -5,14 +5,14 @@ from __future__ import annotations
 import fnmatch
 import json
 import math
-from collections.abc import Iterator, Mapping
-from typing import Any, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from . import _core, _nested, _objects
 from ._dtypes import NUMPY
-from ._edits import Cast, Rename, casts_of, renamed_document, renames_of
+from ._edits import Cast, Edits, Join, Made, Rename, Split, Transpose, edited_document, edits_of
 from ._errors import InvalidArgument, NameNotFound, NotFound
 from ._paths import Path, instead_of_checkpoint, local
 from ._sources import MEMORY
@@ -56,6 +56,9 @@ def many_empty(kinds: Sequence[tuple[tuple[int, ...], np.dtype]]) -> tuple[list[
             arrays.append(aligned_empty(shape, dtype))
             addresses.append(arrays[-1].__array_interface__["data"][0])
     return arrays, addresses
+
+
+Boxes = list[tuple[int, Sequence[int], np.ndarray]]
 
 
 def read_boxes(reader: _core.Reader, boxes: Iterable[tuple[int, Sequence[int], np.ndarray]]) -> None:
@@ -105,22 +108,26 @@ class _Selection:
         return all(r.step == 1 or len(r) <= 1 for r in self.ranges)
 
     def read(self, tensor: Tensor) -> np.ndarray:
+        boxes: Boxes = []
+        finish = self.add(tensor, boxes)
+        read_boxes(tensor.reader, boxes)
+        return finish()
+
+    def add(self, tensor: Tensor, boxes: Boxes) -> Callable[[], np.ndarray]:
+        """Adds what is to be read. Gives what makes the result of it."""
         full = [len(r) for r in self.ranges]
         if 0 in full:
-            return np.empty(self.shape, tensor.dtype)
+            return lambda: np.empty(self.shape, tensor.dtype)
         split = self._split()
         # Dims before `split` are read index by index; the others as a box that covers all their indices.
         covers = [range(min(r[0], r[-1]), max(r[0], r[-1]) + 1) for r in self.ranges[split:]]
         out = aligned_empty([*full[:split], *[len(r) for r in covers]], tensor.dtype)
         begins = [r.start for r in covers]
-        boxes = []
         for at in np.ndindex(*full[:split]):
             begin = [r[i] for r, i in zip(self.ranges, at)] + begins
             part = out[at] if at else out
             boxes.append((tensor.number, begin, part.reshape((1,) * split + out.shape[split:])))
-        read_boxes(tensor.reader, boxes)
-        selected: np.ndarray = out[tuple(self._after(split, covers))]
-        return selected
+        return lambda: out[tuple(self._after(split, covers))]
 
     def _split(self) -> int:
         stepped = [d for d, r in enumerate(self.ranges[:-1]) if abs(r.step) > 1 and len(r) > 1]
@@ -180,8 +187,7 @@ class Tensor:
 
     def __getitem__(self, index: Any) -> Any:
         """Reads what is indexed. A new array; a scalar of numpy's if every dim has an integer."""
-        array = _Selection(self, index).read(self)
-        return array[()] if array.ndim == 0 and self.ndim > 0 else array
+        return _scalar_or_array(self, _Selection(self, index).read(self))
 
     def __iter__(self) -> Iterator[Any]:
         return (self[i] for i in range(len(self)))
@@ -214,15 +220,22 @@ class Tensor:
             out[...] = selection.read(self)
 
 
+def _scalar_or_array(tensor: Tensor, array: np.ndarray) -> Any:
+    return array[()] if array.ndim == 0 and tensor.ndim > 0 else array
+
+
 class Checkpoint(Mapping[str, Tensor]):
     """A committed checkpoint, open: names and their lazy tensors. Opening reads no data and needs no mesh. While it is
     open, retention leaves it alone. A context manager; safe on several threads."""
 
     def __init__(self, path: Path, *, pin: bool = True, threads: int = 0, memory: int = MEMORY,
-                 names: str | Iterable[str] | None = None, rename: Rename | None = None, cast: Cast | None = None) -> None:
+                 names: str | Iterable[str] | None = None, rename: Rename | None = None, cast: Cast | None = None,
+                 transpose: Transpose | None = None, split: Split | None = None, join: Join | None = None) -> None:
         """names: patterns of what is wanted, as if nothing else was stored. rename: {"model.*": "*"}, new names by patterns,
         each "*" of which is what that "*" of the pattern stands for. cast: a dtype for all floats, or {"head.*": "f32"},
-        dtypes by patterns. Both see the stored names, and the first rule that matches counts.
+        dtypes by patterns. transpose: {"*.kernel": (1, 0)}, orders of dims by patterns. split: {"*.qkv": "*.q,*.k,*.v@0"},
+        parts along a dim, equally long, or as "@0:8,4,4" says. join: {"*.q,*.k,*.v": "*.qkv@0"}, one tensor of several. All
+        see the stored names, and the first rule that matches counts.
 
         Raises NotFound, Corrupt, Unsupported (also for URLs), NameNotFound for names that are not there, and one
         InvalidArgument for all rules that do not fit."""
@@ -247,24 +260,29 @@ class Checkpoint(Mapping[str, Tensor]):
         self._is_whole = True
         self.objects: dict[str, Any] = {n: _objects.decode(v) for n, v in self._document.get("objects", {}).items()}
         """What was saved and is no array, by name."""
-        if names is not None or rename or cast is not None:
-            self._edit(names, renames_of(rename), casts_of(cast))
+        edits = edits_of(None, rename, cast, transpose, split, join)
+        if names is not None or any(edits):
+            self._edit(names, edits)
 
-    def _edit(self, names: str | Iterable[str] | None, renames: list[tuple[str, str]], casts: list[tuple[str, str]]) -> None:
+    def _edit(self, names: str | Iterable[str] | None, edits: Edits) -> None:
         wanted = self.select(names)
         numbers = [self._numbers.get(name, -1) for name in wanted]
-        edited = self._reader.edit(list(zip(wanted, numbers)), renames, casts)
-        self._is_whole = names is None and not renames
-        new = {name: now for name, (now, _) in zip(wanted, edited)}
-        rows, self._numbers = [], {}
-        numbers_of: dict[tuple[int, str], int] = {}
-        for at, (number, (now, dtype)) in enumerate(zip(numbers, edited)):
-            rows.append((now, dtype, *self._rows[number][2:]) if number >= 0 else ())  # none of an object
-            if number >= 0:  # aliases share what they have in common
-                self._numbers[now] = numbers_of.setdefault((number, dtype), at)
-        self._rows = rows
-        self._document = renamed_document(self._document, new)
-        self.objects = {new[name]: value for name, value in self.objects.items() if name in new}
+        edited = self._reader.edit(list(zip(wanted, numbers)), edits)
+        _, renames, _, _, splits, joins = edits
+        self._is_whole = names is None and not (renames or splits or joins)
+        order = sorted(range(len(edited)), key=lambda number: edited[number][1])  # as they were
+        made = [Made(edited[number][0][0], [wanted[place] for place in edited[number][1]], edited[number][2]) for number in order]
+        for name in made:
+            if not name.is_whole and not self.objects.keys().isdisjoint(name.parts):
+                value = next(part for part in name.parts if part in self.objects)
+                raise InvalidArgument(f"open {self.path}: join into {name.name!r}: {value!r} is a value of type "
+                                      f"{type(self.objects[value]).__name__}, needed are tensors")
+        objects = {name.parts[0]: name.name for name in made if name.parts[0] in self.objects}
+        self._rows = [row for row, *_ in edited]
+        # Aliases share what they have in common.
+        self._numbers = {name.name: edited[number][3] for number, name in zip(order, made) if name.parts[0] not in objects}
+        self._document = edited_document(self._document, made)
+        self.objects = {objects[name]: value for name, value in self.objects.items() if name in objects}
 
     @property
     def path(self) -> str:
@@ -359,6 +377,17 @@ class Checkpoint(Mapping[str, Tensor]):
         whole: dict[str, Any] = _nested.build({path: found[name] for name, path in self.paths.items()},
                                               _nested.decoded_kinds(self._document))
         return whole
+
+    def read(self, boxes: Iterable[str | tuple[str, Any]]) -> list[Any]:
+        """Several boxes at once: ["b", ("w", np.s_[10:20, ::2])] are a whole tensor, and an index of one, as a Tensor takes it. Each
+        stored chunk is read once, however many of them need it; if a tensor is cast, transposed or joined, once for each box."""
+        targets: Boxes = []
+        finish = []
+        for box in boxes:
+            name, index = (box, ...) if isinstance(box, str) else box
+            finish.append((self[name], _Selection(self[name], index).add(self[name], targets)))
+        read_boxes(self._reader, targets)
+        return [_scalar_or_array(tensor, made()) for tensor, made in finish]
 
     def stats(self) -> tuple[int, int, int]:
         """Chunks read, bytes read from files, bytes decoded: so far, by this object."""

@@ -188,10 +188,16 @@ Box box_of(const Ints& begin, const Ints& shape) {
 }
 
 TensorEdits edits_of(const EditArgument& edits) {
-  const auto& [select, renames, casts] = edits;
+  const auto& [select, renames, casts, transposes, splits, joins] = edits;
   TensorEdits made{.select = select};
   for (const auto& [pattern, name] : renames) made.renames.push_back({pattern, name});
   for (const auto& [pattern, dtype] : casts) made.casts.push_back({pattern, parse_dtype(dtype)});
+  const auto parse = []<class Rule>(const Pairs& pairs, std::vector<Rule>& rules) {
+    for (const auto& [left, right] : pairs) rules.push_back(Rule::parse(left + "=" + right));
+  };
+  parse(transposes, made.transposes);
+  parse(splits, made.splits);
+  parse(joins, made.joins);
   return made;
 }
 

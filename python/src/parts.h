@@ -26,13 +26,13 @@ struct Source {
 Box box_of(const Ints& begin, const Ints& shape);
 Ints ints(const Dims& dims);
 
-/// Rules: a pattern, and a name or dtype.
+/// Rules: both sides of their "=".
 using Pairs = std::vector<std::tuple<std::string, std::string>>;
 
-/// Which names are wanted, new names, dtypes.
-using EditArgument = std::tuple<std::vector<std::string>, Pairs, Pairs>;
+/// Which names are wanted; renames, casts, transposes, splits, joins.
+using EditArgument = std::tuple<std::vector<std::string>, Pairs, Pairs, Pairs, Pairs, Pairs>;
 
-/// Throws invalid_argument for a dtype that there is not.
+/// Throws invalid_argument for what cannot be read.
 TensorEdits edits_of(const EditArgument& edits);
 
 }  // namespace shardwise::python

@@ -1,5 +1,8 @@
+#include <algorithm>
 #include <atomic>
+#include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -86,7 +89,6 @@ class NamedTensors final : public BoxReader {
 struct Edited {
   std::shared_ptr<const NamedTensors> named;
   std::shared_ptr<const EditedTensors> tensors;
-  std::vector<std::size_t> places;  ///< in tensors, of each name that was given
 };
 
 /// What ends the read on this thread, as others may read from the same checkpoint.
@@ -131,41 +133,39 @@ class Reader {
     dropped.reset();
   }
 
-  List tensors() const {
-    List tensors;
-    Last<Shape> shape;
-    Last<std::string> dtype;
-    Last<std::optional<Mesh>> mesh;
-    Last<std::optional<PartitionSpec>> spec;
-    Last<std::optional<UnevenPolicy>> policy;
-    const std::shared_ptr<const CheckpointReader> reader = get();
-    for (const TensorInfo& info : reader->tensors()) {
-      tensors.append(nb::make_tuple(
-          info.name, dtype.object(std::string(name(info.dtype))),
-          shape.object(info.shape, [&] { return nb::tuple(nb::cast(ints(info.shape))); }),
-          mesh.text(info.sharding ? std::optional(info.sharding->mesh()) : std::nullopt),
-          spec.text(info.sharding ? std::optional(info.sharding->spec()) : std::nullopt),
-          policy.text(info.sharding ? info.sharding->policy() : UnevenPolicy()), info.chunks,
-          info.stored_bytes));
-    }
-    return tensors;
-  }
+  List tensors() const { return rows_of(get()->tensors()); }
 
-  /// From now on numbers are those of `names`. Gives the new name and dtype of each.
-  std::vector<std::tuple<std::string, std::string>> edit(const std::vector<NamedNumber>& names,
-                                                         const Pairs& renames, const Pairs& casts) {
-    const TensorEdits edits = edits_of({{}, renames, casts});
+  /// From now on tensors are these: of each, as of tensors(), a row; which of `names` it is made
+  /// of; whether it is one of them as a whole, its dims in their order; and the first that has the
+  /// same elements.
+  List edit(const std::vector<NamedNumber>& names, const EditArgument& argument) {
+    const TensorEdits edits = edits_of(argument);
     auto edited = std::make_shared<Edited>();
     edited->named = std::make_shared<const NamedTensors>(get(), names);
     edited->tensors = std::make_shared<const EditedTensors>(
         edited->named, edits, "open " + get()->directory().string(), memory_ / 4);
-    edited->places.resize(names.size());
-    std::vector<std::tuple<std::string, std::string>> made(names.size());
     const std::span<const TensorInfo> infos = edited->tensors->tensors();
+    const List rows = rows_of(infos);
+    std::map<std::pair<std::size_t, DType>, std::vector<std::size_t>> by_first;
+    List made;
     for (std::size_t t = 0; t < infos.size(); ++t) {
-      const std::size_t place = edited->tensors->source_number(t);
-      edited->places[place] = t;
-      made[place] = {infos[t].name, std::string(name(infos[t].dtype))};
+      auto boxes = edited->tensors->source_boxes(t, Box::whole(infos[t].shape));
+      Ints places;
+      bool is_whole = boxes.size() == 1 && boxes[0].order.empty();
+      for (EditedTensors::SourceBox& box : boxes) {
+        places.push_back(std::int64_t(box.tensor));
+        is_whole = is_whole && box.box == Box::whole(edited->named->tensors()[box.tensor].shape);
+        box.tensor = edited->named->number(box.tensor);
+      }
+      std::vector<std::size_t>& alike = by_first[{boxes[0].tensor, infos[t].dtype}];
+      const auto same = std::ranges::find_if(alike, [&](std::size_t other) {
+        auto others = edited->tensors->source_boxes(other, Box::whole(infos[other].shape));
+        for (auto& box : others) box.tensor = edited->named->number(box.tensor);
+        return others == boxes;
+      });
+      const std::size_t first = same == alike.end() ? t : *same;
+      if (first == t) alike.push_back(t);
+      made.append(nb::make_tuple(rows[t], nb::cast(places), is_whole, first));
     }
     edited_ = std::move(edited);
     return made;
@@ -199,24 +199,42 @@ class Reader {
   }
 
  private:
-  /// What is read at once: of the checkpoint, and what is cast.
+  /// What is read at once: of the checkpoint, and what is not as it is there.
   struct Reading {
     std::shared_ptr<const CheckpointReader> reader;
     std::shared_ptr<const Edited> edited;
-    std::vector<BoxTarget> targets, cast;
+    std::vector<BoxTarget> targets, changed;
 
     void run() const {
       if (!targets.empty()) reader->read(targets);
-      for (const auto& [number, box, out] : cast) edited->tensors->read(number, box, out);
+      for (const auto& [number, box, out] : changed) edited->tensors->read(number, box, out);
     }
   };
 
+  static List rows_of(std::span<const TensorInfo> infos) {
+    List rows;
+    Last<Shape> shape;
+    Last<std::string> dtype;
+    Last<std::optional<Mesh>> mesh;
+    Last<std::optional<PartitionSpec>> spec;
+    Last<std::optional<UnevenPolicy>> policy;
+    for (const TensorInfo& info : infos) {
+      rows.append(nb::make_tuple(
+          info.name, dtype.object(std::string(name(info.dtype))),
+          shape.object(info.shape, [&] { return nb::tuple(nb::cast(ints(info.shape))); }),
+          mesh.text(info.sharding ? std::optional(info.sharding->mesh()) : std::nullopt),
+          spec.text(info.sharding ? std::optional(info.sharding->spec()) : std::nullopt),
+          policy.text(info.sharding ? info.sharding->policy() : UnevenPolicy()), info.chunks,
+          info.stored_bytes));
+    }
+    return rows;
+  }
+
   /// Of a number as it is now.
   const TensorInfo& tensor(const CheckpointReader& reader, std::size_t number) const {
-    if (edited_ && number < edited_->places.size()) {
-      return edited_->tensors->tensors()[edited_->places[number]];
-    }
-    if (!edited_ && number < reader.tensors().size()) return reader.tensors()[number];
+    const std::span<const TensorInfo> infos =
+        edited_ ? edited_->tensors->tensors() : reader.tensors();
+    if (number < infos.size()) return infos[number];
     throw Error(ErrorCode::no_such_name, "there is no tensor of this number");
   }
 
@@ -225,16 +243,17 @@ class Reader {
     const std::span<std::byte> out(reinterpret_cast<std::byte*>(address),
                                    num_bytes(box.shape(), size_bytes(dtype)));
     if (!edited_) return reading.targets.push_back({number, box, out});
-    const std::size_t stored = edited_->named->number(number);
-    const bool is_cast = edited_->named->tensors()[number].dtype != dtype;
-    (is_cast ? reading.cast : reading.targets)
-        .push_back({is_cast ? edited_->places[number] : stored, box, out});
+    if (const auto same = edited_->tensors->same_in_source(number, box)) {
+      reading.targets.push_back({edited_->named->number(same->tensor), same->box, out});
+    } else {
+      reading.changed.push_back({number, box, out});
+    }
   }
 
   void read_all(Reading reading) {
     std::size_t bytes = 0;
     for (const BoxTarget& one : reading.targets) bytes += one.out.size();
-    for (const BoxTarget& one : reading.cast) bytes += one.out.size();
+    for (const BoxTarget& one : reading.changed) bytes += one.out.size();
     if (bytes < kLongReadBytes) {
       const GilRelease released;
       const Reading own = std::move(reading);
@@ -283,7 +302,7 @@ void bind_read(nb::module_& module) {
            nb::arg("memory") = std::size_t{256} << 20)
       .def("close", &Reader::close)
       .def("tensors", &Reader::tensors)
-      .def("edit", &Reader::edit, nb::arg("names"), nb::arg("renames"), nb::arg("casts"))
+      .def("edit", &Reader::edit, nb::arg("names"), nb::arg("edits"))
       .def("read", &Reader::read, nb::arg("targets"))
       .def("read_whole", &Reader::read_whole, nb::arg("numbers"), nb::arg("addresses"))
       .def_prop_ro("path", [](const Reader& self) { return self.get()->directory().string(); })

@@ -96,6 +96,29 @@ def test_slices_are_numpys_and_read_what_they_need(tmp_path, rng):
         assert c.stats()[0] <= 5
 
 
+def test_several_boxes_read_each_chunk_once(tmp_path, rng):
+    w, b = rng.standard_normal((4096, 1024), np.float32), rng.standard_normal((100,), np.float32)
+    sw.save(tmp_path / "a", {"w": w, "b": b, "e": w[:0]}, codec="none")
+    boxes = [np.s_[1000:3000], np.s_[::1024, :16], np.s_[5:2005, -3:], np.s_[1500, 7], np.s_[::-1], np.s_[3:3]]
+    with sw.open(tmp_path / "a") as c:
+        *found, empty, whole = c.read([*(("w", box) for box in boxes), "e", "b"])
+        assert c.stats()[0] == c["w"].chunks + c["b"].chunks, "each once"
+        for box in boxes:
+            c["w"][box]
+        assert c.stats()[0] > 2 * c["w"].chunks, "one by one they take more"
+        for box, array in zip(boxes, found):
+            np.testing.assert_array_equal(array, w[box])
+        assert np.array_equal(whole, b) and empty.shape == (0, 1024)
+        assert c.read([]) == [] and found[3] == w[1500, 7] and np.isscalar(found[3])
+        with pytest.raises(sw.NameNotFound, match="'v'"):
+            c.read(["b", "v"])
+        with pytest.raises(IndexError):
+            c.read([("b", 100)])
+    with sw.open(tmp_path / "a", split={"w": "top,low@0"}, rename={"b": "bias"}) as c:
+        top, low, bias = c.read([("top", np.s_[:, :4]), ("low", np.s_[-1]), "bias"])
+        assert np.array_equal(top, w[:2048, :4]) and np.array_equal(low, w[-1]) and np.array_equal(bias, b)
+
+
 def test_random_indices_against_numpy(tmp_path, rng):
     a = rng.integers(0, 1000, (7, 11, 5, 13))
     sw.save(tmp_path / "a", {"a": a})

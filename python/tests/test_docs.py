@@ -1,4 +1,5 @@
-"""docs/python.md and README's part on Python: every sample runs, and every public name is told of."""
+"""docs/python.md, docs/python_reference.md and README's part on Python: every sample runs, every public name is told of, and
+links lead somewhere."""
 
 import ast
 import importlib
@@ -19,7 +20,8 @@ os.environ["JAX_PLATFORMS"] = "cpu"  # before JAX is imported, as all tests of i
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 
 ROOT = pathlib.Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "python.md"
+TUTORIAL = ROOT / "docs" / "python.md"
+REFERENCE = ROOT / "docs" / "python_reference.md"
 README = ROOT / "README.md"
 PACKAGE = ROOT / "python" / "shardwise"
 # Not ours, and not always there.
@@ -60,8 +62,10 @@ def sections(page: pathlib.Path) -> dict[str, list[Block]]:
     return found
 
 
-PARTS = [(page, title, blocks) for page in (PAGE, README) for title, blocks in sections(page).items()
-         if page == PAGE or title == "Python"]
+PARTS = [(page, title, blocks) for page in (REFERENCE, README) for title, blocks in sections(page).items()
+         if page == REFERENCE or title == "Python"]
+# The tutorial is one program: a part goes on from those before it.
+PARTS.append((TUTORIAL, "all", [block for blocks in sections(TUTORIAL).values() for block in blocks]))
 
 
 @pytest.mark.parametrize("page, title, blocks", PARTS, ids=[f"{p.name}: {t}" for p, t, _ in PARTS])
@@ -135,7 +139,7 @@ def imported(module: str) -> Any:
 
 @pytest.mark.parametrize("module", MODULES)
 def test_every_public_name_is_told_of(module):
-    words = set(re.findall(r"\w+", PAGE.read_text()))
+    words = set(re.findall(r"\w+", REFERENCE.read_text()))
     names = public_names(module)
     assert names and [name for name in names if name not in words] == []
 
@@ -155,11 +159,19 @@ def test_every_class_and_function_has_a_docstring(module):
     assert without == []
 
 
-def test_links_lead_somewhere():
-    text = PAGE.read_text()
-    anchors = {re.sub(r"[^\w\- ]", "", line.lstrip("# ").lower()).replace(" ", "-") for line in text.split("\n")
-               if line.startswith("#")}
-    for target in re.findall(r"\]\(([^)]+)\)", text):
+def anchors(page: pathlib.Path) -> set[str]:
+    return {re.sub(r"[^\w\- ]", "", line.lstrip("# ").lower()).replace(" ", "-") for line in page.read_text().split("\n")
+            if line.startswith("#")}
+
+
+@pytest.mark.parametrize("page", [TUTORIAL, REFERENCE], ids=lambda page: page.name)
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)]+)\)", page.read_text()):
         file, _, anchor = target.partition("#")
-        assert (PAGE.parent / file).exists(), target
-        assert file or anchor in anchors, target
+        linked = page.parent / file if file else page
+        assert linked.exists(), target
+        assert not anchor or anchor in anchors(linked), target
+
+
+def test_the_tutorial_is_read_in_ten_minutes():
+    assert len(TUTORIAL.read_text().splitlines()) <= 200

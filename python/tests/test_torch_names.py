@@ -248,3 +248,39 @@ def test_texts_of_numpy_and_containers_of_other_classes(tmp_path):
     swt.save(tmp_path / "a", state)
     assert str(swt.load_state_dict(tmp_path / "a")) == str({"s": "a", "k": {"x": torch.ones(1)}, "l": [torch.ones(2), 1],
                                                            "d": collections.deque([b"b"])})
+
+
+def test_what_safetensors_leave_out_is_filled_by_what_it_is_tied_to(tmp_path):
+    safetensors = pytest.importorskip("safetensors.torch", reason="needs safetensors, which this environment has not")
+
+    def made(device="cpu", tied=True):
+        with torch.device(device):
+            model = torch.nn.ModuleDict({"embed": torch.nn.Embedding(6, 4), "head": torch.nn.Linear(4, 6, bias=False)})
+            if tied:
+                model["head"].weight = model["embed"].weight
+            return model
+
+    model = made()
+    safetensors.save_model(model, str(tmp_path / "model.safetensors"))
+    path = sw.import_safetensors(tmp_path / "model.safetensors", tmp_path / "x")
+    (kept,) = sw.load(path)
+    other = {"embed.weight": "head.weight", "head.weight": "embed.weight"}
+    for rename in ({"*": "model.*"}, {kept: f"model.{other[kept]}"}):  # either of the names is there
+        for device in ("cpu", "meta"):
+            target = made(device)
+            loaded = swt.load(path, {"model": target}, rename=rename)
+            assert loaded.missing == loaded.unused == [] and loaded.tensors == 1
+            assert target["head"].weight is target["embed"].weight and torch.equal(target["head"].weight, model["head"].weight)
+        with pytest.raises(sw.InvalidArgument, match="1 names of the state are not there|there is no such tensor"):
+            swt.load(path, {"model": made(tied=False)}, rename=rename)
+    target = made()
+    loaded = swt.load(path, target.state_dict())  # in place
+    assert loaded.missing == [] and torch.equal(target["head"].weight, model["head"].weight)
+    apart = {name: tensor.clone() for name, tensor in made().state_dict().items()}
+    with pytest.raises(sw.InvalidArgument, match="1 names of the state are not there"):
+        swt.load(path, apart)
+    with torch.no_grad():
+        tied = {"first": torch.zeros(6, 4)}
+        tied["second"], tied["view"] = tied["first"], tied["first"][:3]
+    with pytest.raises(sw.InvalidArgument, match="1 names of the state are not there: 'view'"):  # a part is not the same
+        swt.load(path, tied, rename={kept: "second"})

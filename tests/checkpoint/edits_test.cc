@@ -11,7 +11,7 @@
 
 #include "shardwise/checkpoint/reader.h"
 #include "testing/errors.h"
-#include "testing/host_tensor.h"
+#include "testing/host_model.h"
 #include "testing/random_boxes.h"
 #include "testing/temp_dir.h"
 
@@ -22,68 +22,12 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using Rename = TensorEdits::Rename;
 using Cast = TensorEdits::Cast;
-
-/// Tensors in memory.
-class Model final : public BoxReader {
- public:
-  explicit Model(std::vector<HostTensor> tensors) : model_(std::move(tensors)) {
-    for (const HostTensor& tensor : model_) {
-      infos_.push_back({.name = tensor.name,
-                        .dtype = tensor.spec.dtype,
-                        .shape = tensor.spec.shape,
-                        .sharding = tensor.spec.sharding,
-                        .logical_bytes = tensor.data->size()});
-    }
-  }
-
-  std::span<const TensorInfo> tensors() const override { return infos_; }
-  void read(std::size_t tensor, const Box& box, std::span<std::byte> out) const override {
-    const std::vector<std::byte> part = model_[tensor].part(box);
-    ASSERT_EQ(part.size(), out.size());
-    largest_read = std::max(largest_read, out.size());
-    std::copy(part.begin(), part.end(), out.begin());
-  }
-  const std::byte* contiguous(std::size_t tensor, const Box& box) const override {
-    return find_contiguous(box, size_bytes(infos_[tensor].dtype),
-                           {model_[tensor].data->data(), Box::whole(infos_[tensor].shape)});
-  }
-
-  mutable std::size_t largest_read = 0;
-
- private:
-  std::vector<HostTensor> model_;
-  std::vector<TensorInfo> infos_;
-};
-
-std::shared_ptr<Model> model(const std::vector<std::pair<const char*, DType>>& tensors) {
-  std::vector<HostTensor> made;
-  for (const auto& [name, dtype] : tensors) {
-    made.push_back(host_tensor(name, dtype, {4, 6}, "a=2", "a,-"));
-  }
-  return std::make_shared<Model>(std::move(made));
-}
-
-std::shared_ptr<Model> usual() {
-  return model({{"model.h.0.w", DType::f32},
-                {"model.h.1.w", DType::f32},
-                {"model.ln", DType::bf16},
-                {"opt.step", DType::i64},
-                {"opt.w", DType::f64}});
-}
-
-std::vector<std::string> names_of(const BoxReader& reader) {
-  std::vector<std::string> names;
-  for (const TensorInfo& info : reader.tensors()) names.push_back(info.name);
-  return names;
-}
+using Transpose = TensorEdits::Transpose;
+using Split = TensorEdits::Split;
+using Join = TensorEdits::Join;
 
 std::vector<std::string> edited_names(const TensorEdits& edits) {
-  return names_of(EditedTensors(usual(), edits));
-}
-
-std::string fault(const TensorEdits& edits, std::shared_ptr<const BoxReader> source = usual()) {
-  return message_of(ErrorCode::invalid_argument,
-                    [&] { EditedTensors(source, edits, "reshard x"); });
+  return tensor_names(EditedTensors(usual_model(), edits));
 }
 
 TEST(TensorEdits, SelectsExcludesAndRenames) {
@@ -104,11 +48,11 @@ TEST(TensorEdits, SelectsExcludesAndRenames) {
 }
 
 TEST(TensorEdits, NamesThatChangePlacesHaveEachOthersElements) {
-  const auto source = usual();
+  const auto source = usual_model();
   const EditedTensors edited(
       source, {.select = {"model.h.*"}, .renames = {{"*.0.w", "*.1.w"}, {"*.1.w", "*.0.w"}}});
-  ASSERT_THAT(names_of(edited), ElementsAre("model.h.0.w", "model.h.1.w"));
-  EXPECT_EQ(edited.source_number(0), 1u);
+  ASSERT_THAT(tensor_names(edited), ElementsAre("model.h.0.w", "model.h.1.w"));
+  EXPECT_EQ(edited.source_boxes(0, Box::whole({4, 6}))[0].tensor, 1u);
   const Box whole = Box::whole({4, 6});
   EXPECT_EQ(edited.contiguous(0, whole), source->contiguous(1, whole));
   EXPECT_EQ(edited.contiguous(1, whole), source->contiguous(0, whole));
@@ -128,13 +72,41 @@ TEST(TensorEdits, AreReadFromText) {
   }
   EXPECT_THAT(message_of(ErrorCode::invalid_argument, [] { Cast::parse("*=f33"); }),
               HasSubstr("f33"));
+
+  EXPECT_THAT(Transpose::parse("*.w=2,0,1").order, ElementsAre(2, 0, 1));
+  const Split split = Split::parse("*.qkv=*.q,*.k,v@-1");
+  EXPECT_THAT(split.names, ElementsAre("*.q", "*.k", "v"));
+  EXPECT_EQ(split.dim, -1);
+  EXPECT_THAT(split.extents, ElementsAre());
+  const Split uneven = Split::parse("a@1=b@2,c@3@10:8,4");
+  EXPECT_EQ(uneven.pattern, "a@1");
+  EXPECT_THAT(uneven.names, ElementsAre("b@2", "c@3"));
+  EXPECT_EQ(uneven.dim, 10);
+  EXPECT_THAT(uneven.extents, ElementsAre(8, 4));
+  const Join join = Join::parse("*.q,*.k=*.qk@1");
+  EXPECT_THAT(join.patterns, ElementsAre("*.q", "*.k"));
+  EXPECT_EQ(join.name, "*.qk");
+  EXPECT_EQ(join.dim, 1);
+  for (const char* text : {"", "w", "w=", "w=1,", "w=1,-1", "w=a", "=1,0", "w=1=0"}) {
+    EXPECT_THAT(message_of(ErrorCode::invalid_argument, [&] { Transpose::parse(text); }),
+                HasSubstr("transpose " + quoted(text) + ": needed is PATTERN=DIM,DIM"));
+  }
+  for (const char* text : {"", "a=b,c", "a=b,c@", "a=b,,c@0", "a=@0", "a=b,c@x", "a=b,c@-0",
+                           "a=b,c@0:", "a=b,c@0:1", "a=b,c@0:1,2,3", "a=b,c@0:1,-1"}) {
+    EXPECT_THAT(message_of(ErrorCode::invalid_argument, [&] { Split::parse(text); }),
+                HasSubstr("split " + quoted(text) + ": needed is PATTERN=NAME,NAME,...@DIM"));
+  }
+  for (const char* text : {"", "a,b=c", "a,=c@0", "a,b=@0", "a,b=c@0:1", "a,b=c@"}) {
+    EXPECT_THAT(message_of(ErrorCode::invalid_argument, [&] { Join::parse(text); }),
+                HasSubstr("join " + quoted(text) + ": needed is PATTERN,PATTERN,...=NAME@DIM"));
+  }
 }
 
 TEST(TensorEdits, AllThatDoesNotFitIsOneError) {
-  EXPECT_EQ(fault({.select = {"modle.ln"},
-                   .exclude = {"none*"},
-                   .renames = {{"opt.*.*", "*"}, {"x", "y"}},
-                   .casts = {{"opt.stpe", DType::bf16}}}),
+  EXPECT_EQ(edit_fault({.select = {"modle.ln"},
+                        .exclude = {"none*"},
+                        .renames = {{"opt.*.*", "*"}, {"x", "y"}},
+                        .casts = {{"opt.stpe", DType::bf16}}}),
             "reshard x: 5 edits do not fit: "
             "select \"modle.ln\" matches none of 5 tensors, nearest: \"model.ln\"; "
             "exclude \"none*\" matches none of 5 tensors; "
@@ -142,35 +114,36 @@ TEST(TensorEdits, AllThatDoesNotFitIsOneError) {
             "none; "
             "rename \"x=y\" matches none of 0 selected tensors; "
             "cast \"opt.stpe=bf16\" matches none of 0 selected tensors, nearest: \"opt.step\"");
-  EXPECT_EQ(fault({.renames = {{"model.h.*.w", "w"}, {"model.ln", "w"}, {"opt.step", "opt.w"}}}),
-            "reshard x: 2 edits do not fit: "
-            "\"opt.w\" would be the name of 2 tensors, needed is one: \"opt.step\", \"opt.w\"; "
-            "\"w\" would be the name of 3 tensors, needed is one: \"model.h.0.w\", "
-            "\"model.h.1.w\" and 1 more");
   EXPECT_EQ(
-      fault({.renames = {{"opt.*", "o.*"}, {"opt.w", "x"}}}),
+      edit_fault({.renames = {{"model.h.*.w", "w"}, {"model.ln", "w"}, {"opt.step", "opt.w"}}}),
+      "reshard x: 2 edits do not fit: "
+      "\"opt.w\" would be the name of 2 tensors, needed is one: \"opt.step\", \"opt.w\"; "
+      "\"w\" would be the name of 3 tensors, needed is one: \"model.h.0.w\", "
+      "\"model.h.1.w\" and 1 more");
+  EXPECT_EQ(
+      edit_fault({.renames = {{"opt.*", "o.*"}, {"opt.w", "x"}}}),
       "reshard x: 1 edit does not fit: rename \"opt.w=x\" is not used: earlier rules take all "
       "that it matches");
-  EXPECT_EQ(fault({.exclude = {"*"}}),
+  EXPECT_EQ(edit_fault({.exclude = {"*"}}),
             "reshard x: 1 edit does not fit: nothing is selected of 5 tensors, needed is one");
 }
 
 TEST(TensorEdits, AMessageOfManyFaultsIsShort) {
   std::vector<std::string> patterns;
   for (int i = 0; i < 1000; ++i) patterns.push_back(std::string(1000, 'x') + std::to_string(i));
-  const std::string message = fault({.select = patterns});
+  const std::string message = edit_fault({.select = patterns});
   EXPECT_LT(message.size(), 3000u);
   EXPECT_THAT(message, HasSubstr("; and 980 more"));
 }
 
 TEST(TensorEdits, CastsThatLoseSomethingAreRefused) {
-  const auto source = model({{"b", DType::boolean},
-                             {"e", DType::f8_e5m2},
-                             {"f", DType::f32},
-                             {"i8", DType::i8},
-                             {"i64", DType::i64},
-                             {"u8", DType::u8},
-                             {"u32", DType::u32}});
+  const auto source = host_model({{"b", DType::boolean},
+                                  {"e", DType::f8_e5m2},
+                                  {"f", DType::f32},
+                                  {"i8", DType::i8},
+                                  {"i64", DType::i64},
+                                  {"u8", DType::u8},
+                                  {"u32", DType::u32}});
   struct Case {
     const char* name;
     DType to;
@@ -202,7 +175,7 @@ TEST(TensorEdits, CastsThatLoseSomethingAreRefused) {
     SCOPED_TRACE(std::string(c.name) + " to " + std::string(name(c.to)));
     const TensorEdits edits{.select = {c.name}, .casts = {{c.name, c.to}}};
     if (c.fault != nullptr) {
-      EXPECT_THAT(fault(edits, source), HasSubstr(c.fault));
+      EXPECT_THAT(edit_fault(edits, source), HasSubstr(c.fault));
     } else {
       EXPECT_EQ(EditedTensors(source, edits).tensors()[0].dtype, c.to);
     }
@@ -210,12 +183,12 @@ TEST(TensorEdits, CastsThatLoseSomethingAreRefused) {
 }
 
 TEST(TensorEdits, APatternOfManyCastsFloatsAlone) {
-  const EditedTensors edited(usual(), {.casts = {{"opt.w", DType::f32}, {"*", DType::bf16}}});
+  const EditedTensors edited(usual_model(), {.casts = {{"opt.w", DType::f32}, {"*", DType::bf16}}});
   std::vector<DType> dtypes;
   for (const TensorInfo& info : edited.tensors()) dtypes.push_back(info.dtype);
   EXPECT_THAT(dtypes, ElementsAre(DType::bf16, DType::bf16, DType::bf16, DType::i64, DType::f32));
   EXPECT_EQ(edited.tensors()[0].logical_bytes, 48u);
-  EXPECT_EQ(fault({.casts = {{"*step", DType::bf16}}}),
+  EXPECT_EQ(edit_fault({.casts = {{"*step", DType::bf16}}}),
             "reshard x: 1 edit does not fit: cast \"*step=bf16\" matches no tensor of floats: a "
             "pattern with \"*\" or \"?\" casts floats alone");
 }
@@ -230,7 +203,7 @@ TEST(EditedTensors, ReadsAnyBoxAsConvertedElements) {
     for (std::int64_t d = random.draw(0, 3); d > 0; --d) shape.push_back(random.draw(1, 7));
     const HostTensor tensor =
         host_tensor("w", from, shape, "1", PartitionSpec::replicated(shape.size()).to_string());
-    const auto source = std::make_shared<Model>(std::vector{tensor});
+    const auto source = std::make_shared<HostModel>(std::vector{tensor});
     const std::size_t scratch = as_size(random.draw(1, 200));
     const EditedTensors edited(source, {.casts = {{"*", to}}}, "edit", scratch);
     const Box box = random_box(Box::whole(shape), random);
@@ -261,7 +234,7 @@ TEST(EditedTensors, RoundsToNearestEvenAndKeepsNaN) {
   HostTensor tensor = host_tensor("w", DType::f32, {5}, "1", "-");
   const std::span<const std::byte> bytes = std::as_bytes(std::span(values));
   tensor.data = std::make_shared<std::vector<std::byte>>(bytes.begin(), bytes.end());
-  const EditedTensors edited(std::make_shared<Model>(std::vector{tensor}),
+  const EditedTensors edited(std::make_shared<HostModel>(std::vector{tensor}),
                              {.casts = {{"w", DType::bf16}}});
   std::vector<std::uint16_t> found(5);
   edited.read(0, Box::whole({5}), std::as_writable_bytes(std::span(found)));
@@ -275,7 +248,7 @@ TEST(EditedTensors, RoundsToNearestEvenAndKeepsNaN) {
 TEST(EditedTensors, AreSavedByAManager) {
   const TempDir dir;
   const auto edited = std::make_shared<EditedTensors>(
-      usual(),
+      usual_model(),
       TensorEdits{.select = {"opt.w"}, .renames = {{"opt.*", "*"}}, .casts = {{"*", DType::f32}}});
   const SaveStats stats = CheckpointManager(dir.path()).save(1, {{"w", edited, 0}});
   const CheckpointReader reader(stats.directory);

@@ -173,6 +173,28 @@ TEST_F(Reader, ListsAllMismatchesInOneErrorBeforeItReads) {
   EXPECT_EQ(devices.at(0).memory().peak_bytes, 0u);
 }
 
+TEST_F(Reader, AnExactRestoreAsksForAllThatIsThere) {
+  const CheckpointReader reader = open();
+  Devices devices(2);
+  const std::vector<TensorRequest> all = {
+      {"w", {DType::f32, {64, 64}, Sharding::replicated(Mesh::line(2), 2)}},
+      {"b", {DType::u8, {5}, Sharding::replicated(Mesh::line(2), 1)}}};
+  const std::span<const TensorRequest> some(all.data(), 1);
+  const std::string begin = "restore of checkpoint " + path_.string() + ": ";
+  EXPECT_EQ(message_of(ErrorCode::invalid_argument,
+                       [&] { reader.restore(devices, some, {.exact = true}); }),
+            begin + "1 of 2 tensors that are there are not asked for: \"b\"");
+  const TensorRequest none{"x", all[0].spec};
+  const std::string both = message_of(ErrorCode::invalid_argument, [&] {
+    reader.restore(devices, {&none, 1}, {.exact = true});
+  });
+  EXPECT_THAT(both, HasSubstr("1 of 1 requests do not fit: there is no tensor \"x\""));
+  EXPECT_THAT(both, HasSubstr("; 2 of 2 tensors that are there are not asked for: \"b\", \"w\""));
+  EXPECT_EQ(reader.stats().chunks, 0);
+  EXPECT_EQ(reader.restore(devices, some).size(), 1u);
+  EXPECT_EQ(reader.restore(devices, all, {.exact = true}).size(), 2u);
+}
+
 TEST_F(Reader, RefusesMoreDevicesThanThereAreBeforeItTakesMemory) {
   const CheckpointReader reader = open();
   Devices devices(8);

@@ -55,7 +55,11 @@ TEST(ReshardCosts, AreThoseOfARun) {
         ChunkLayout::of_files(plan.tensors, std::ssize(plan.files));
 
     const ReadCosts costs = costs_of_reading(
-        looked, plan, files, [](const TensorSource& tensor) { return tensor.tensor; }, cache_bytes);
+        looked, plan, files,
+        [](const TensorSource& tensor, const Box& box) {
+          return std::vector<EditedTensors::SourceBox>{{tensor.tensor, box}};
+        },
+        cache_bytes);
     EXPECT_EQ(looked.stats().chunks, 0) << "nothing is read";
     for (const ChunkLayout& file : files) {
       for (std::int64_t c = 0; c < file.num_chunks(); ++c) {
@@ -109,6 +113,12 @@ TEST(PlanReshard, FindsTheErrorsOfARunAndWritesNothing) {
   EXPECT_FALSE(fs::exists(dir / "target"));
   EXPECT_EQ(plan(dir / "target", {.edits = {.casts = {{"*", DType::bf16}}}}).logical_bytes,
             1'200'000u);
+  const ReshardPlan turned = plan(
+      dir / "target",
+      {.edits = {.transposes = {{"*", {1, 0}}}, .splits = {{"t", {"u", "v"}, 0, {900, 100}}}}});
+  EXPECT_EQ(turned.logical_bytes, 2'400'000u);
+  EXPECT_EQ(turned.needed_bytes, 2'400'000u);
+  EXPECT_EQ(turned.tensors, 2u);
 
   EXPECT_THAT(message_of(ErrorCode::already_exists, [&] { plan(dir / "source"); }),
               testing::HasSubstr("step-00000004 is already there"));

@@ -1,8 +1,21 @@
 """Which tensors reshard, import and export write, and how they change them, as their users meet it."""
+import json
+import struct
 import unittest
 
 from cli_test import Cli
 from diff_test import weights
+
+def shaped(path, tensors):
+    """A safetensors file of f32 matrices."""
+    header, data = {}, b""
+    for name, rows in tensors.items():
+        values = [value for row in rows for value in row]
+        header[name] = {"dtype": "F32", "shape": [len(rows), len(rows[0])], "data_offsets": [len(data), len(data) + 4 * len(values)]}
+        data += struct.pack(f"<{len(values)}f", *values)
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+
 
 TRAINED = {"model.h.0.w": [1, 2], "model.h.1.w": [3, 4, 5], "model.ln": [1.0039062], "opt.w": [7]}
 
@@ -54,12 +67,49 @@ class Edits(Cli):
                    "reshard", root, out, "--mesh", 1, *edits[4:])
         self.assertFalse(out.exists() or (self.dir / "e.safetensors").exists())
 
+    def test_shapes_change_in_all_three(self):
+        """Of GPT-2's names to three kernels and back."""
+        command = {"reshard": lambda out, *edits: ("reshard", self.dir / "wide", out, "--mesh", 1, *edits),
+                   "export": lambda out, *edits: ("export", self.dir / "wide", out / "model.safetensors", *edits),
+                   "import": lambda out, *edits: ("import", self.dir / "wide.safetensors", out, "--step", 3, *edits)}
+        rows = [[10 * i + j for j in range(6)] for i in range(2)]
+        shaped(self.dir / "wide.safetensors", {"h.0.qkv": rows, "h.1.qkv": rows, "h.0.a": [[1, 2]], "h.0.b": [[3, 4]]})
+        self.ok("import", self.dir / "wide.safetensors", self.dir / "wide", "--step", 3)
+        edits = ("--transpose", "*.qkv=1,0", "--split", "h.*.qkv=*.q,*.k,*.v@0:1,2,3", "--join", "*.b,*.a=*.ba@-1",
+                 "--cast", "*=f64")
+        columns = [list(column) for column in zip(*rows)]
+        expected = {"h.0.ba": [[3, 4, 1, 2]]}
+        for layer in "01":
+            expected |= {f"{layer}.q": columns[:1], f"{layer}.k": columns[1:3], f"{layer}.v": columns[3:]}
+        for name, words in command.items():
+            out = self.dir / name
+            out.mkdir()
+            self.ok(*words(out, *edits))
+            found = self.values(out / "model.safetensors" if name == "export" else out)
+            self.assertEqual(found, {tensor: ("f64", values) for tensor, values in expected.items()}, name)
+            wrong = (["--split", "h.*.qkv=*.q,*.k@1:1,2"], ["--join", "*.a,*.c=*.ac@0"], ["--transpose", "h.0.a=0"])
+            self.fails(2, ['transpose "h.0.a=0": tensor "h.0.a" is [1, 2], needed are 1 dims; ',
+                        'tensor "h.1.qkv" is [2, 6], whose dim 1 has 6, not the sum of 1 + 2; ',
+                        'join "*.a,*.c=*.ac@0" matches none of 4 tensors with "*.c"'],
+                       *words(self.dir / "no", *sum(wrong, [])))
+        self.assertFalse((self.dir / "no").exists())
+        self.ok("reshard", self.dir / "wide", self.dir / "verified", "--mesh", 1, "--verify", *edits)
+
+    def test_layers_become_one_tensor_and_back(self):
+        shaped(self.dir / "a.safetensors", {f"h.{n}.w": [[n, n + 1]] for n in range(11)})
+        self.ok("import", self.dir / "a.safetensors", self.dir / "one", "--step", 1, "--join", "h.#.*=h.*@0")
+        self.assertEqual(self.values(self.dir / "one"), {"h.w": ("f32", [[[n, n + 1]] for n in range(11)])})
+        self.ok("export", self.dir / "one", self.dir / "b.safetensors", "--split", "h.*=h.#.*@0")
+        self.assertTrue(self.ok_json("diff", self.dir / "a.safetensors", self.dir / "b.safetensors")["equal"])
+
     def test_words_that_cannot_be_read_are_bad_usage(self):
         root, out = self.trained(), self.dir / "out"
         for command in (("reshard", root, out, "--mesh", 1), ("export", root, out),
                         ("import", self.dir / "trained.safetensors", out, "--step", 1)):
             self.fails(2, [f'{command[0]}: --rename: rename "a": needed is PATTERN=NAME'], *command, "--rename", "a")
             self.fails(2, [f'{command[0]}: --cast: ', "f33"], *command, "--cast", "*=f33")
+            for option in ("transpose", "split", "join"):
+                self.fails(2, [f'{command[0]}: --{option}: {option} "a=b": needed is PATTERN'], *command, f"--{option}", "a=b")
             self.fails(2, [f"{command[0]}: --select"], *command, "--select")
         self.assertFalse(out.exists())
 

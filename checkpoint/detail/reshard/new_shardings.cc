@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "shardwise/checkpoint/detail/edits/edit_text.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/shard/text.h"
 
@@ -17,16 +18,10 @@ namespace {
 // What a message shows of many faults. It ends up on a terminal.
 constexpr std::size_t kMostGroups = 5;
 constexpr std::size_t kMostNames = 2;
-constexpr std::size_t kMostNameBytes = 60;
 constexpr std::size_t kMessageBytes = 700;
 
 [[noreturn]] void fail(const std::string& message) {
   throw Error(ErrorCode::invalid_argument, message);
-}
-
-std::string clipped(std::string_view name) {
-  if (name.size() <= kMostNameBytes) return fmt::format("{:?}", name);
-  return fmt::format("{:?}...", name.substr(0, kMostNameBytes));
 }
 
 std::string without_prefix(const std::string& text, const std::string& prefix) {

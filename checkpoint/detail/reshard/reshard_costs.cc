@@ -85,36 +85,39 @@ std::vector<Stretch> stretches_of(std::span<const ChunkLayout> files) {
 }  // namespace
 
 ReadCosts costs_of_reading(ChunkReader& reader, const SavePlan& plan,
-                           std::span<const ChunkLayout> files,
-                           const std::function<std::size_t(const TensorSource&)>& source_number,
+                           std::span<const ChunkLayout> files, const SourceBoxes& source_boxes,
                            std::size_t cache_bytes) {
   ReadCosts costs;
   KeptChunks kept(cache_bytes);
   std::set<KeptChunks::Key> different;
+  const auto add = [&](std::size_t tensor, const Box& wanted) {
+    const ReadTarget target{tensor, &wanted, {}};
+    const ChunkReader::View view = reader.checkpoint_for({&target, 1});
+    const StoredCheckpoint& checkpoint = *view;
+    const ReadPlan reads(checkpoint, {&target, 1});
+    bool all_inside = true;
+    for (std::size_t i = 0; i < reads.size(); ++i) {
+      all_inside = all_inside && wanted.contains(checkpoint.box(reads.chunk(i)));
+    }
+    for (std::size_t i = 0; i < reads.size(); ++i) {
+      const ChunkId& id = reads.chunk(i);
+      const PieceEntry piece = checkpoint.piece(id);
+      const KeptChunks::Key key{piece.file, piece.first_chunk + id.chunk};
+      const std::size_t element_bytes = size_bytes(checkpoint.tensor(id).dtype);
+      const std::size_t bytes = num_bytes(checkpoint.box(id).shape(), element_bytes);
+      costs.needed_bytes += num_bytes(intersect(checkpoint.box(id), wanted).shape(), element_bytes);
+      different.insert(key);
+      if (!all_inside && kept.take(key, bytes)) continue;
+      ++costs.decodes;
+      costs.stored_bytes += checkpoint.record(id).stored_bytes;
+      costs.decoded_bytes += checkpoint.decoded_bytes(id);
+    }
+  };
   for (const ChunkLayout& file : files) {
     for (std::int64_t c = 0; c < file.num_chunks(); ++c) {
-      const FileChunk wanted = file.chunk(c);
-      const ReadTarget target{source_number(plan.sources[wanted.tensor]), &wanted.box, {}};
-      const ChunkReader::View view = reader.checkpoint_for({&target, 1});
-      const StoredCheckpoint& checkpoint = *view;
-      const ReadPlan reads(checkpoint, {&target, 1});
-      bool all_inside = true;
-      for (std::size_t i = 0; i < reads.size(); ++i) {
-        all_inside = all_inside && wanted.box.contains(checkpoint.box(reads.chunk(i)));
-      }
-      for (std::size_t i = 0; i < reads.size(); ++i) {
-        const ChunkId& id = reads.chunk(i);
-        const PieceEntry piece = checkpoint.piece(id);
-        const KeptChunks::Key key{piece.file, piece.first_chunk + id.chunk};
-        const std::size_t element_bytes = size_bytes(checkpoint.tensor(id).dtype);
-        const std::size_t bytes = num_bytes(checkpoint.box(id).shape(), element_bytes);
-        costs.needed_bytes +=
-            num_bytes(intersect(checkpoint.box(id), wanted.box).shape(), element_bytes);
-        different.insert(key);
-        if (!all_inside && kept.take(key, bytes)) continue;
-        ++costs.decodes;
-        costs.stored_bytes += checkpoint.record(id).stored_bytes;
-        costs.decoded_bytes += checkpoint.decoded_bytes(id);
+      const FileChunk chunk = file.chunk(c);
+      for (const auto& read : source_boxes(plan.sources[chunk.tensor], chunk.box)) {
+        if (!read.box.empty()) add(read.tensor, read.box);
       }
     }
   }

@@ -4,10 +4,12 @@
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <vector>
 
 #include "shardwise/checkpoint/detail/read/chunk_reader.h"
 #include "shardwise/checkpoint/detail/write/chunk_layout.h"
 #include "shardwise/checkpoint/detail/write/save_plan.h"
+#include "shardwise/checkpoint/edits.h"
 #include "shardwise/runtime/parallel.h"
 
 // What a reshard costs, before it is done.
@@ -22,11 +24,13 @@ struct ReadCosts {
   std::size_t needed_bytes = 0;   ///< of the elements that are wanted
 };
 
+using SourceBoxes =
+    std::function<std::vector<EditedTensors::SourceBox>(const TensorSource&, const Box&)>;
+
 /// Of a save of the plan that reads with CachedReader, if one thread asks for the boxes: several
-/// may decode a little more. `source_number` says which tensor of the checkpoint a source is.
+/// may decode a little more. `source_boxes` says what of the checkpoint is read for a box.
 ReadCosts costs_of_reading(ChunkReader& reader, const SavePlan& plan,
-                           std::span<const ChunkLayout> files,
-                           const std::function<std::size_t(const TensorSource&)>& source_number,
+                           std::span<const ChunkLayout> files, const SourceBoxes& source_boxes,
                            std::size_t cache_bytes);
 
 /// The most bytes that the shard files and what is beside them can have.

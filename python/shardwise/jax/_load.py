@@ -10,8 +10,9 @@ from typing import Any, Callable, Iterator
 import jax
 import numpy as np
 
-from .._edits import Cast, Rename
+from .._edits import Cast, Join, Rename, Split, Transpose
 from .._errors import InvalidArgument
+from .._resize import Resize, Resizing
 from .._sources import MEMORY, Path
 from .._tensor import Checkpoint, aligned_empty, read_boxes
 from . import _tree
@@ -33,7 +34,8 @@ ANY = _Any()
 
 
 def load(path: Path, target: Any = None, *, strict: bool = True, rename: Rename | None = None, cast: Cast | None = None,
-         skip_mismatched: bool = False, threads: int = 0, memory: int = MEMORY) -> Any:
+         transpose: Transpose | None = None, split: Split | None = None, join: Join | None = None,
+         skip_mismatched: bool = False, resize: Resize | None = None, threads: int = 0, memory: int = MEMORY) -> Any:
     """The tree of a checkpoint. Without a target: arrays of numpy's (of PRNG keys their data), objects as they were
     saved; dict, list, tuple and None as they were, named tuples if their module is imported, else dicts of fields;
     of other classes dicts. Needs no devices. A checkpoint that was saved without a tree is a dict of names.
@@ -45,15 +47,19 @@ def load(path: Path, target: Any = None, *, strict: bool = True, rename: Rename 
     A number of Python's and an array without dims stand for each other if the kind is the same and the value exact.
     A process reads what its own devices hold, each box once. strict=False: names that the target lacks are left out.
     rename: new names of what is stored, by patterns, {"params/*": "*"}; without a target the tree is then a dict of names.
-    cast: dtypes of what is stored, "bf16" for all floats, or by patterns of the stored names. skip_mismatched=True: an array
-    in the target that has another shape than what is stored stays.
+    cast: dtypes of what is stored, "bf16" for all floats, or by patterns of the stored names. transpose, split and join
+    are those of shardwise.open(); a split or join makes the tree a dict of names, too. skip_mismatched=True: an array
+    in the target that has another shape than what is stored stays. resize: arrays that have grown or shrunk, by patterns of
+    their names, {"*/embedding": "pad"}: "pad" fills the beginning of a larger array, and the rest is as in the target; "slice"
+    takes the beginning of what is stored.
 
     Raises one InvalidArgument naming all that does not fit, before anything is read: names, shapes, dtypes (nothing else
     is cast), shapes that a sharding does not divide; also a target without leaves, with strict=False, too. NotFound,
     Corrupt.
     """
-    with Checkpoint(path, threads=threads, memory=memory, rename=rename, cast=cast) as checkpoint:
-        return restore(checkpoint, target, strict=strict, skip_mismatched=skip_mismatched)
+    with Checkpoint(path, threads=threads, memory=memory, rename=rename, cast=cast, transpose=transpose, split=split,
+                    join=join) as checkpoint:
+        return restore(checkpoint, target, strict=strict, skip_mismatched=skip_mismatched, resize=resize)
 
 
 def root_of(checkpoint: Checkpoint) -> Any:
@@ -65,25 +71,29 @@ def root_of(checkpoint: Checkpoint) -> Any:
 
 
 def restore(checkpoint: Checkpoint, target: Any = None, prefix: _tree.Parts = (), *, strict: bool = True,
-            skip_mismatched: bool = False) -> Any:
+            skip_mismatched: bool = False, resize: Resize | None = None) -> Any:
     """The tree below a path of the checkpoint's tree. As load()."""
     root = root_of(checkpoint)
     found, node = _tree.find(root, prefix)
     if not found:
         raise InvalidArgument(f"restore {checkpoint.path}: there is no item {'/'.join(prefix)!r}")
+    resizing = Resizing(resize)
     if target is None:
+        if resize:
+            raise InvalidArgument(f"restore {checkpoint.path}: resize is {resize!r}, needed is a target that has the new shapes")
         names = dict(_tree.leaves_of(node))
-        values = _read(checkpoint, {name: reading_of(checkpoint, name, None, key) for name, key in names.items()})
+        values = _read(checkpoint, {name: reading_of(checkpoint, name, None, key, resizing) for name, key in names.items()})
         return _tree.build(node, values.__getitem__)
-    return _Restore(checkpoint, node, prefix, target, skip_mismatched).run(strict)
+    return _Restore(checkpoint, node, prefix, target, skip_mismatched, resizing).run(strict)
 
 
 class _Restore:
     """A tree onto a target."""
 
-    def __init__(self, checkpoint: Checkpoint, node: Any, prefix: _tree.Parts, target: Any, skip_mismatched: bool) -> None:
+    def __init__(self, checkpoint: Checkpoint, node: Any, prefix: _tree.Parts, target: Any, skip_mismatched: bool,
+                 resizing: Resizing) -> None:
         self._checkpoint, self._node, self._prefix, self._target = checkpoint, node, prefix, target
-        self._skip_mismatched = skip_mismatched
+        self._skip_mismatched, self._resizing = skip_mismatched, resizing
         self._there = dict(_tree.leaves_of(node))
         self._readings: dict[str, Reading] = {}
         self._wrong: list[str] = []
@@ -109,6 +119,7 @@ class _Restore:
         if strict:
             self._wrong += [f"{name!r} is in the checkpoint, not in the target" for name in self._there if
                             name not in asked]
+        self._wrong += self._resizing.faults()
         if self._there and not asked:
             self._wrong.append("the target is empty, needed is at least one of the checkpoint's names")
         if self._wrong:
@@ -120,7 +131,8 @@ class _Restore:
 
     def _has_other_shape(self, name: str, want: Any) -> bool:
         return (name in self._checkpoint and isinstance(want, (jax.Array, np.ndarray)) and not self._there.get(name)
-                and want.dtype == self._checkpoint[name].dtype and tuple(want.shape) != self._checkpoint[name].shape)
+                and want.dtype == self._checkpoint[name].dtype and tuple(want.shape) != self._checkpoint[name].shape
+                and not self._resizing.allows(name, self._checkpoint[name].shape, tuple(want.shape)))
 
     def _add(self, name: str, want: Any) -> None:
         if name not in self._there:
@@ -128,7 +140,8 @@ class _Restore:
             self._wrong.append(f"{name!r} is not in the checkpoint" + (f", nearest {near[0]!r}" if near else ""))
             return
         try:
-            self._readings[name] = reading_of(self._checkpoint, name, None if want is ANY else want, self._there[name])
+            self._readings[name] = reading_of(self._checkpoint, name, None if want is ANY else want, self._there[name],
+                                              self._resizing)
         except Refused as error:
             self._wrong.append(f"{name!r} {error}")
 

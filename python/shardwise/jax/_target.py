@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import dataclass
 from typing import Any, Callable
@@ -10,6 +11,7 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
+from .._resize import Resizing
 from .._sources import is_array
 from .._tensor import Checkpoint, Tensor
 from . import _tree
@@ -33,7 +35,7 @@ class Reading:
     passing_bytes: int = 0  #: that are on the host only until they are on accelerators
 
 
-def reading_of(checkpoint: Checkpoint, name: str, want: Any, key: str) -> Reading:
+def reading_of(checkpoint: Checkpoint, name: str, want: Any, key: str, resizing: Resizing) -> Reading:
     """want: a leaf of a target; None for what there is. key: which PRNG it is of, or "". Raises Refused."""
     if name in checkpoint.objects:
         return _object(checkpoint.objects[name], want)
@@ -50,6 +52,8 @@ def reading_of(checkpoint: Checkpoint, name: str, want: Any, key: str) -> Readin
     if key or _tree.is_key(want):
         _check_key(tensor, want, key)
         return _key(tensor, tuple(want.shape), _sharding(want), key)
+    if want.dtype == tensor.dtype and tuple(want.shape) != tensor.shape and resizing.allows(name, tensor.shape, tuple(want.shape)):
+        return _resized(tensor, want)
     if tuple(want.shape) != tensor.shape or want.dtype != tensor.dtype:
         raise Refused(f"is {_kind(tensor, key)}, the target {want.dtype} {list(want.shape)}")
     if isinstance(want, np.generic):
@@ -133,6 +137,39 @@ def _on_devices(tensor: Tensor, sharding: Any) -> Reading:
     reading = Reading(finish, tensor.number, tensor.dtype, tuple(dict.fromkeys(boxes.values())))
     reading.passing_bytes = _passing(reading, list(boxes))
     return reading
+
+
+def _resized(tensor: Tensor, want: Any) -> Reading:
+    """The beginning of what is stored, or all of it at the beginning of what the target has."""
+    stored = tensor.shape
+    tensor = copy.copy(tensor)
+    tensor.shape = tuple(want.shape)
+    reading = _on_host(tensor, lambda array: array) if isinstance(want, np.ndarray) else _on_devices(tensor, _sharding(want))
+    if all(here <= there for here, there in zip(tensor.shape, stored)):
+        return reading
+    if not isinstance(want, (np.ndarray, jax.Array)):
+        raise Refused(f"is {list(stored)}, the target {list(tensor.shape)}, and a {type(want).__name__} has no elements that could "
+                      f"pad it: needed is an array")
+    held = {box: _common(box, stored) for box in reading.boxes}
+    own = ({reading.boxes[0]: want} if isinstance(want, np.ndarray)
+           else {_box(shard.index, tensor.shape): shard.data for shard in want.addressable_shards})
+    finish = reading.finish
+
+    def padded(box: Box, arrays: Arrays) -> np.ndarray:
+        array = np.array(own[box])
+        if held[box] in arrays:
+            array[tuple(map(slice, held[box][1]))] = arrays[held[box]]
+        return array
+
+    reading.finish = lambda arrays: finish({box: padded(box, arrays) for box in held})
+    reading.boxes = tuple(dict.fromkeys(box for box in held.values() if 0 not in box[1]))
+    return reading
+
+
+def _common(box: Box, stored: tuple[int, ...]) -> Box:
+    """The part of a box that is stored."""
+    begin = tuple(min(first, extent) for first, extent in zip(box[0], stored))
+    return begin, tuple(max(0, min(extent, end - first)) for first, extent, end in zip(begin, box[1], stored))
 
 
 def _passing(reading: Reading, devices: list[Any]) -> int:

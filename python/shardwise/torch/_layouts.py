@@ -87,3 +87,14 @@ class Layouts:
         owner = all(at == 0 for at, p in zip(coordinate, placements) if p.is_replicate())
         return _Cut(how, owner, [(tuple(b for b, _ in combination), tuple(s for _, s in combination))
                                  for combination in itertools.product(*of_dims)])
+
+
+MemoryKey = tuple[Any, ...]
+
+
+def memory_key(local: torch.Tensor, layout: Layout | None) -> MemoryKey | None:
+    """Equal for tensors that are the same elements of the same memory: tied ones, which are stored once."""
+    if local.numel() == 0 or local.layout != torch.strided or local.is_meta:
+        return None
+    cut = None if layout is None else id(layout.how)  # one for all that are cut alike
+    return local.device, local.data_ptr(), local.dtype, local.shape, local.stride(), local.is_conj(), local.is_neg(), cut

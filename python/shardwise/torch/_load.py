@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 
 from .._dtypes import NUMPY
-from .._edits import Cast, Rename
+from .._edits import Cast, Join, Rename, Split, Transpose
 from .._errors import InvalidArgument
 from .._nested import Path, build, decoded_kinds
+from .._resize import Resize
 from .._sources import Path as FilePath
 from .._sources import check_choice
 from .._tensor import Checkpoint
@@ -38,7 +39,8 @@ class Loaded(dict[str, Any]):
 
 def load(path: FilePath, state: Mapping[str, Any], *, strict: bool = True, unused: str | None = None,
          rename: Rename | None = None, cast: Cast | None = None, skip_mismatched: bool = False,
-         resize: Mapping[str, Literal["pad", "slice"]] | None = None, group: Group | None = None, threads: int = 0) -> Loaded:
+         resize: Resize | None = None, transpose: Transpose | None = None,
+         split: Split | None = None, join: Join | None = None, group: Group | None = None, threads: int = 0) -> Loaded:
     """Restores a checkpoint into a state as save() takes it, on any number of processes.
 
     Tensors, DTensors and numpy arrays are filled in place, each process reading only what it holds; modules, optimizers and
@@ -48,7 +50,8 @@ def load(path: FilePath, state: Mapping[str, Any], *, strict: bool = True, unuse
 
     Every name, dtype and shape that does not fit is in one InvalidArgument, before anything is changed. rename: new names of
     what is stored, by patterns, {"model.module.*": "model.*"}. cast: dtypes of what is stored, "bf16" for all floats, or by
-    patterns of the stored names; else nothing is cast. skip_mismatched=True leaves tensors of another shape as they are: they
+    patterns of the stored names; else nothing is cast. transpose, split and join are those of shardwise.open(), for the names
+    that the state has. skip_mismatched=True leaves tensors of another shape as they are: they
     are in `skipped`. resize: tensors that have grown or shrunk, by patterns of their names: "pad" fills the beginning of a larger
     one and leaves the rest as it is (of an optimizer's state: zeros), "slice" takes the beginning of what is stored.
     strict=False leaves what the checkpoint has not as it is, and warns of what is not there at all; a load that finds
@@ -57,10 +60,8 @@ def load(path: FilePath, state: Mapping[str, Any], *, strict: bool = True, unuse
     """
     unused = unused or ("error" if strict else "ignore")
     check_choice("unused", unused, ("error", "warn", "ignore"))
-    for how in (resize or {}).values():
-        check_choice("resize", how, ("pad", "slice"))
     rank = (auto() if group is None else group).rank
-    with Checkpoint(path, threads=threads, rename=rename, cast=cast) as checkpoint:
+    with Checkpoint(path, threads=threads, rename=rename, cast=cast, transpose=transpose, split=split, join=join) as checkpoint:
         target = Target(checkpoint, state, rank, strict, skip_mismatched, resize)
         target.check(unused)
         loaded = Loaded(target.fill())
@@ -72,12 +73,14 @@ def load(path: FilePath, state: Mapping[str, Any], *, strict: bool = True, unuse
 
 
 def load_state_dict(path: FilePath, names: str | Iterable[str] | None = None, *, device: Any = "cpu",
-                    rename: Rename | None = None, cast: Cast | None = None, threads: int = 0) -> dict[str, Any]:
+                    rename: Rename | None = None, cast: Cast | None = None, transpose: Transpose | None = None,
+                    split: Split | None = None, join: Join | None = None, threads: int = 0) -> dict[str, Any]:
     """What was saved, as the tree it was saved as, without a target: whole tensors, and numpy's arrays as such. names:
-    patterns, as "model.*"; rename and cast as load() takes them. Raises NotFound, NameNotFound, InvalidArgument, Corrupt."""
+    patterns, as "model.*"; rename, cast, transpose, split and join as load() takes them. Raises NotFound, NameNotFound, InvalidArgument, Corrupt."""
     if torch.device(device).type == "meta":
         raise InvalidArgument(f"load {path}: device is 'meta', which has no memory: needed is another")
-    with Checkpoint(path, threads=threads, names=names, rename=rename, cast=cast) as checkpoint:
+    with Checkpoint(path, threads=threads, names=names, rename=rename, cast=cast, transpose=transpose, split=split,
+                    join=join) as checkpoint:
         of_numpy = checkpoint.document.get("numpy", {})
         found: dict[Path, Any] = {}
         reads = TensorReads(checkpoint._reader)

@@ -53,6 +53,14 @@ def parameters(module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Paramete
         yield names.clean(name), parameter
 
 
+def ties(module: torch.nn.Module) -> list[list[str]]:
+    """The clean names of parameters that have several."""
+    names: dict[int, list[str]] = {}
+    for name, parameter in parameters(module):
+        names.setdefault(id(parameter), []).append(name)
+    return [of_one for of_one in names.values() if len(of_one) > 1]
+
+
 def state_of(module: torch.nn.Module) -> dict[str, Any]:
     """state_dict() by clean names."""
     names = Names(module)

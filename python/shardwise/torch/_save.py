@@ -21,11 +21,9 @@ from .._sources import MEMORY, Codec, Existing, Sources, as_array, check_choice,
 from .._sources import Path as FilePath
 from ..group import DEADLINE, Call, Group, auto, single
 from ._staging import Staging
-from ._layouts import Layout, Layouts
+from ._layouts import Layouts, MemoryKey, memory_key
 from ._state import PerRank, State, flat_values, is_array
 from ._tensors import Memory, dtype_name, on_host, shared_tensor
-
-Key = tuple[Any, ...]
 
 
 @dataclass
@@ -53,7 +51,7 @@ class _Collected:
         self.numpy: dict[str, str] = {}
         self.per_rank: dict[str, int] = {}
         self.bytes = 0  #: of the tensors that this rank has
-        self._seen: dict[Key, str] = {}
+        self._seen: dict[MemoryKey, str] = {}
         self._layouts = Layouts()
         objects: dict[str, Any] = {}
         flat = State(state).given()
@@ -102,7 +100,7 @@ class _Collected:
 
     def _add(self, name: str, tensor: torch.Tensor) -> None:
         layout = self._layouts.of(tensor, name) if isinstance(tensor, DTensor) else None
-        key = _memory_key(tensor if layout is None else layout.local, layout)
+        key = memory_key(tensor if layout is None else layout.local, layout)
         if key in self._seen:
             self.aliases[name] = self._seen[key]
             return
@@ -155,14 +153,6 @@ class _Collected:
             mine = owner in (None, self.group.rank)
             parts = [((0,) * tensor.ndim, Memory(tensor))] if mine and (tensor.numel() or not tensor.ndim) else []
             self.sources.add(name, dtype_name(tensor, name), list(tensor.shape), parts, **how)
-
-
-def _memory_key(local: torch.Tensor, layout: Layout | None) -> Key | None:
-    """Equal for tensors that are the same elements of the same memory: tied ones, which are stored once."""
-    if local.numel() == 0 or local.layout != torch.strided or local.is_meta:
-        return None
-    cut = None if layout is None else id(layout.how)  # one for all that are cut alike
-    return local.device, local.data_ptr(), local.dtype, local.shape, local.stride(), local.is_conj(), local.is_neg(), cut
 
 
 def _agree_on(values: list[bytes]) -> bytes:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import fnmatch
 import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -16,9 +15,10 @@ from .. import _containers
 from .._dtypes import NUMPY
 from .._errors import InvalidArgument
 from .._nested import Flat, Path, build, decoded_kinds, decoded_path, named
+from .._resize import Resize, Resizing
 from .._tensor import Checkpoint
 from . import _modules, _optimizers
-from ._layouts import Layouts, Shard
+from ._layouts import Layouts, MemoryKey, Shard, memory_key
 from ._state import PerRank, State, flat_values, is_array
 from ._tensors import TORCH, TensorReads, is_shareable, shared_tensor
 
@@ -29,10 +29,9 @@ class Target:
     """Made, it has compared all names, dtypes and shapes; check() raises what does not fit; fill() reads."""
 
     def __init__(self, checkpoint: Checkpoint, state: Mapping[str, Any], rank: int, strict: bool,
-                 skip_mismatched: bool = False, resize: Mapping[str, str] | None = None) -> None:
+                 skip_mismatched: bool = False, resize: Resize | None = None) -> None:
         self.checkpoint, self.rank, self.strict, self.skip_mismatched = checkpoint, rank, strict, skip_mismatched
-        self._resize = dict(resize or {})
-        self._unresized = set(self._resize)
+        self._resizing = Resizing(resize)
         self.state = State(state)
         self._top = state
         self.wrong: list[str] = []
@@ -59,8 +58,15 @@ class Target:
         self._modules: dict[Path, Flat] = {}  # of those on the meta device, what they are to be given
         self._hits: set[Path] = set()  # Stateful objects, and names at the top, of which something is there
         self._misses: dict[Path, None] = {}  # of which something is not
+        self._filled: list[torch.Tensor] = []
+        self._absent: list[tuple[Path, torch.Tensor]] = []
         for path, leaf in self.state.flat.leaves.items():
             self._take(path, leaf)
+        filled = set(map(self._key, self._filled)) if self._absent else set()
+        for path, leaf in self._absent:  # what is filled by another of its names is not missing
+            if self._key(leaf) in filled:
+                self.missing.remove(named(path))
+                self._hits.add(path[:1])
 
     @property
     def tensors(self) -> int:
@@ -168,6 +174,8 @@ class Target:
             within = self._within_object(path)
             if within is _NOTHING or not is_array(within):
                 self._miss(path)
+                if isinstance(leaf, torch.Tensor):
+                    self._absent.append((path, leaf))
                 return leaf
             return within
         if name in self.checkpoint.objects:
@@ -177,6 +185,7 @@ class Target:
         if isinstance(leaf, torch.Tensor):
             if self._fits(name, leaf.dtype, leaf.shape):
                 self._fill(name, leaf)
+            self._filled.append(leaf)
             return leaf
         dtype = NUMPY[self.checkpoint[name].dtype_name]
         if not self._fits(name, leaf.dtype.newbyteorder("="), leaf.shape, dtype):
@@ -189,12 +198,17 @@ class Target:
             self._copies.append((leaf, self._fresh(name, numpy=True)))
         return leaf
 
+    def _key(self, tensor: torch.Tensor) -> MemoryKey:
+        """Equal for tied tensors."""
+        layout = self._layouts.of(tensor, "") if isinstance(tensor, DTensor) else None
+        return memory_key(tensor if layout is None else layout.local, layout) or (id(tensor),)
+
     def _fits(self, name: str, dtype: Any, shape: Any, stored_dtype: Any = None) -> bool:
         self._used.add(name)
         stored = self.checkpoint[name]
         expected = TORCH[stored.dtype_name] if stored_dtype is None else stored_dtype
         if dtype == expected and tuple(shape) != stored.shape:
-            if self._may_resize(name, tuple(shape)):
+            if self._resizing.allows(name, stored.shape, tuple(shape)):
                 return True
             if self.skip_mismatched:
                 self.skipped.append(name)
@@ -202,18 +216,6 @@ class Target:
         if dtype != expected or tuple(shape) != stored.shape:
             self.wrong.append(f"{name!r} is {expected} {list(stored.shape)} there, {dtype} {list(shape)} here")
             return False
-        return True
-
-    def _may_resize(self, name: str, shape: tuple[int, ...]) -> bool:
-        """Whether what is stored is to fill the beginning of something larger, or its beginning something smaller."""
-        pattern = next((pattern for pattern in self._resize if fnmatch.fnmatchcase(name, pattern)), None)
-        stored = self.checkpoint[name].shape
-        if pattern is None or len(stored) != len(shape):
-            return False
-        smaller, larger = (stored, shape) if self._resize[pattern] == "pad" else (shape, stored)
-        if any(a > b for a, b in zip(smaller, larger)):
-            return False
-        self._unresized.discard(pattern)
         return True
 
     def _fill(self, name: str, target: torch.Tensor) -> None:
@@ -268,6 +270,9 @@ class Target:
         flat = flat_values(_modules.state_of(module), path)
         taken = Flat(kinds=flat.kinds)
         names = self._names_in_module(path, flat.leaves)
+        for tied in _modules.ties(module) if len(names) < len(flat.leaves) else ():  # formats without ties, as safetensors, have one name
+            there = [names[(*path, name)] for name in tied if (*path, name) in names]
+            names.update({(*path, name): there[0] for name in tied if there and (*path, name) not in names})
         for place, leaf in flat.leaves.items():
             name = names.get(place)
             if _modules.is_meta(leaf):
@@ -401,7 +406,7 @@ class Target:
             return own
         if like and stored.shape != tuple(parameter.shape):
             self._used.add(name)
-            if self._may_resize(name, tuple(parameter.shape)):
+            if self._resizing.allows(name, stored.shape, tuple(parameter.shape)):
                 made = torch.zeros_like(parameter, dtype=TORCH[stored.dtype_name], requires_grad=False)
                 self._fill(name, made)
                 return made
@@ -431,8 +436,7 @@ class Target:
             few = [f"{name!r}{self._nearest(name)}" for name in self.missing[:10]]
             self.wrong.append(f"{len(self.missing)} names of the state are not there: {', '.join(few)}"
                               f"{', ...' if len(self.missing) > len(few) else ''}")
-        if self._unresized:
-            self.wrong.append(f"resize: {', '.join(map(repr, sorted(self._unresized)))} matches no tensor of another shape that it allows")
+        self.wrong += self._resizing.faults()
         self.unused = sorted(set(there) - self._used)
         if self.unused:
             text = f"{len(self.unused)} stored names are not in the state: {_few(self.unused)}"

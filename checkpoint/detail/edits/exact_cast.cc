@@ -1,0 +1,36 @@
+#include "shardwise/checkpoint/detail/edits/exact_cast.h"
+
+namespace shardwise::detail {
+namespace {
+
+/// Bits of an integer's magnitude, or of a float's significand: integers of as many bits are exact.
+int exact_bits(DType dtype) {
+  switch (dtype) {
+    case DType::f64:
+      return 53;
+    case DType::f32:
+      return 24;
+    case DType::f16:
+      return 11;
+    case DType::bf16:
+      return 8;
+    case DType::boolean:
+      return 1;
+    default:
+      break;
+  }
+  const bool is_signed = name(dtype).front() == 'i';
+  return static_cast<int>(8 * size_bytes(dtype)) - (is_signed ? 1 : 0);
+}
+
+}  // namespace
+
+bool is_exact(DType from, DType to) {
+  if (from == to) return true;
+  if (is_floating(from) || to == DType::boolean) return false;
+  const bool negative = name(from).front() == 'i';
+  return exact_bits(from) <= exact_bits(to) &&
+         (!negative || is_floating(to) || name(to).front() == 'i');
+}
+
+}  // namespace shardwise::detail

@@ -1,0 +1,38 @@
+"""Tensors that have grown or shrunk: the loads of torch and JAX fill what is common to both shapes, on request only."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Mapping
+from typing import Literal
+
+from ._sources import check_choice
+
+Resize = Mapping[str, Literal["pad", "slice"]]
+"""By patterns of names: {"*embed*": "pad"}. "pad" fills the beginning of a larger tensor, "slice" takes the beginning of what
+is stored."""
+
+
+class Resizing:
+    """Which tensors are padded and sliced, and which rules were of use."""
+
+    def __init__(self, rules: Resize | None) -> None:
+        self._rules = dict(rules or {})
+        for how in self._rules.values():
+            check_choice("resize", how, ("pad", "slice"))
+        self._unused = dict.fromkeys(self._rules)
+
+    def allows(self, name: str, stored: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
+        """Whether a tensor of this name may be of another shape. The first rule that matches counts."""
+        pattern = next((pattern for pattern in self._rules if fnmatch.fnmatchcase(name, pattern)), None)
+        if pattern is None or len(stored) != len(wanted):
+            return False
+        smaller, larger = (stored, wanted) if self._rules[pattern] == "pad" else (wanted, stored)
+        if any(a > b for a, b in zip(smaller, larger)):
+            return False
+        self._unused.pop(pattern, None)
+        return True
+
+    def faults(self) -> list[str]:
+        unused = ", ".join(map(repr, self._unused))
+        return [f"resize: {unused} matches no tensor of another shape that it allows"] if unused else []
