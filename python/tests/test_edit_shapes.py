@@ -154,11 +154,11 @@ def test_reshard_import_and_export_take_the_same(tmp_path):
     how = {"transpose": {"*.qkv": (1, 0)}, "split": {"*.qkv": "*.q,*.k,*.v@0"}, "join": {"*.x,*.y": "*.xy@1"}}
     expected = sw.load(step, **how)
     assert np.array_equal(expected["a.k"], wide.T[2:4]) and expected["a.xy"].shape == (4, 12)
-    sw.export_safetensors(step, tmp_path / "edited.safetensors", **how)
-    sw.export_safetensors(step, tmp_path / "all.safetensors")
+    sw.export_model(step, tmp_path / "edited.safetensors", **how)
+    sw.export_model(step, tmp_path / "all.safetensors")
     for path in (sw.reshard(step, tmp_path / "out", mesh="a=2", rules="*=-,a", **how),
-                 sw.import_safetensors(tmp_path / "edited.safetensors", tmp_path / "one"),
-                 sw.import_safetensors(tmp_path / "all.safetensors", tmp_path / "two", **how)):
+                 sw.import_model(tmp_path / "edited.safetensors", tmp_path / "one"),
+                 sw.import_model(tmp_path / "all.safetensors", tmp_path / "two", **how)):
         found = sw.load(path)
         assert found.keys() == expected.keys() and all(np.array_equal(found[name], expected[name]) for name in found)
 

@@ -262,7 +262,7 @@ def test_what_safetensors_leave_out_is_filled_by_what_it_is_tied_to(tmp_path):
 
     model = made()
     safetensors.save_model(model, str(tmp_path / "model.safetensors"))
-    path = sw.import_safetensors(tmp_path / "model.safetensors", tmp_path / "x")
+    path = sw.import_model(tmp_path / "model.safetensors", tmp_path / "x")
     (kept,) = sw.load(path)
     other = {"embed.weight": "head.weight", "head.weight": "embed.weight"}
     for rename in ({"*": "model.*"}, {kept: f"model.{other[kept]}"}):  # either of the names is there
