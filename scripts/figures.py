@@ -15,7 +15,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 SVG = "{http://www.w3.org/2000/svg}"
 SHAPE = (12, 10)
 SIDES = [("saved", "data=4,model=2", "data,model"), ("restored", "model=3", "-,model")]
-ROW, COLUMN, MARGIN, TOP, GAP = 22, 46, 16, 44, 72  # pixels of an element, and around the tensors
+ROW, COLUMN, MARGIN, TOP, GAP = 22, 48, 16, 44, 72  # pixels of an element, and around the tensors
 
 
 def drawn(mesh, spec):
