@@ -18,6 +18,8 @@ import subprocess
 import sys
 import tempfile
 
+from machine import measured_on
+
 HERE = pathlib.Path(__file__).resolve().parent
 CASES = [  # rival, case, what it is compared in; "small once": slow, so in the first round only and not warmed up
     ("safetensors", "one file", ["raw", "small"]),
@@ -266,7 +268,7 @@ def main():
     if args.json:
         each = [{"kind": kind, "step": step, "system": system, "values": values}
                 for (kind, step), systems in bench.values.items() for system, values in systems.items()]
-        result = {"versions": versions, "memory": args.memory, "bytes": bench.bytes, "measured": each}
+        result = {**measured_on(), "versions": versions, "memory": args.memory, "bytes": bench.bytes, "measured": each}
         pathlib.Path(args.json).write_text(json.dumps(result, indent=1) + "\n")
 
 

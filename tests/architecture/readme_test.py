@@ -1,5 +1,7 @@
-"""README and docs show what the examples, which CTest runs, are and print: readme_test.py SOURCE_DIR."""
+"""README and docs show what the examples, which CTest runs, are and print, and their links lead somewhere:
+readme_test.py SOURCE_DIR."""
 import pathlib
+import re
 import sys
 
 source = pathlib.Path(sys.argv[1])
@@ -16,3 +18,20 @@ for block in blocks[1:]:  # the first is a picture
     for line in block.strip("\n").split("\n"):
         if line not in printed:
             sys.exit(f"docs/programs.md quotes what examples/06_program_stages does not print: {line}")
+
+# Links lead to files, and to headings in them.
+def anchors(page):
+    headings = re.findall(r"(?m)^#+ (.*)$", page.read_text())
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+for page in [source / "README.md", source / "CONTRIBUTING.md", *sorted((source / "docs").glob("*.md"))]:
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        file, _, anchor = target.partition("#")
+        linked = page.parent / file if file else page
+        if not target.startswith("https:") and not (linked.exists() and (not anchor or anchor in anchors(linked))):
+            sys.exit(f"{page.relative_to(source)} links to {target}, which is not there")
+
+lines = len(readme.splitlines())
+if lines >= 200:
+    sys.exit(f"README.md has {lines} lines; needed are fewer than 200")

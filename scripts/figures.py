@@ -1,0 +1,67 @@
+#!/usr/bin/env python3
+"""Makes the pictures of README.md: figures.py [FOLDER], by default docs/figures.
+
+two_meshes.svg is the tensor of README's first program on both of its meshes: tiles, devices and colours are those that
+`shardwise shards --svg` draws, put side by side at one scale. SHARDWISE names the command, if it is not that of build/release.
+"""
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+SVG = "{http://www.w3.org/2000/svg}"
+SHAPE = (12, 10)
+SIDES = [("saved", "data=4,model=2", "data,model"), ("restored", "model=3", "-,model")]
+ROW, COLUMN, MARGIN, TOP, GAP = 22, 48, 16, 44, 72  # pixels of an element, and around the tensors
+
+
+def drawn(mesh, spec):
+    """The SVG document that the command draws."""
+    command = os.environ.get("SHARDWISE", str(ROOT / "build/release/tools/shardwise"))
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "shards.svg"
+        shape = ",".join(map(str, SHAPE))
+        subprocess.run([command, "shards", "--mesh", mesh, f"--spec={spec}", "--shape", shape, "--svg", path],
+                       check=True, stdout=subprocess.DEVNULL)
+        return xml.etree.ElementTree.parse(path).getroot()
+
+
+def tiles(document, left):
+    """Lines of SVG for the document's tiles, the tensor's first column at `left`."""
+    for group in document.findall(f"{SVG}g[@data-box]"):
+        box = group.get("data-box")
+        (top, bottom), (begin, end) = ([int(n) for n in extent.split(":")] for extent in box.strip("[]").split(", "))
+        tile = next(rect for rect in group.findall(f"{SVG}rect") if rect.get("class").startswith("tile"))
+        x, y = left + COLUMN * begin, TOP + ROW * top
+        yield (f'<rect class="{tile.get("class")}" x="{x}" y="{y}" width="{COLUMN * (end - begin)}" '
+               f'height="{ROW * (bottom - top)}"/>')
+        yield f'<text x="{x + 7}" y="{y + 19}">device {group.find(f"{SVG}text").text}</text>'
+        yield f'<text class="quiet" x="{x + 7}" y="{y + 37}">{box}</text>'
+
+
+def two_meshes():
+    documents = [drawn(mesh, spec) for _, mesh, spec in SIDES]
+    width, height = 2 * (MARGIN + COLUMN * SHAPE[1]) + GAP, TOP + ROW * SHAPE[0] + MARGIN
+    yield f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" role="img">'
+    yield f"<title>One tensor of {list(SHAPE)}: " + ", ".join(f"{how} on {mesh}" for how, mesh, _ in SIDES) + "</title>"
+    yield f"<style>{documents[0].find(f'{SVG}style').text}</style>"
+    yield f'<rect class="page" width="{width}" height="{height}"/>'
+    for side, ((how, mesh, spec), document) in enumerate(zip(SIDES, documents)):
+        left = MARGIN + side * (COLUMN * SHAPE[1] + GAP)
+        yield f'<text x="{left}" y="28">{how}: {list(SHAPE)} cut as {spec} on {mesh}</text>'
+        yield from tiles(document, left)
+    yield f'<text x="{width // 2}" y="{TOP + ROW * SHAPE[0] // 2}" text-anchor="middle" style="font-size:28px">→</text>'
+    yield "</svg>"
+
+
+def main():
+    folder = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "docs/figures"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "two_meshes.svg").write_text("\n".join(two_meshes()) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
