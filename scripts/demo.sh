@@ -130,6 +130,15 @@ run "$shardwise" batches "${data[@]}" --mesh $mesh_a --spec image=data,model,- -
 run "$shardwise" batches "${data[@]}" --mesh 3 --from 20 --count 20 --digest --threads 2 | grep '^batch' > "$out/batches.3"
 grep '^batch' "$out/batches.log" | sed -n '21,40p' > "$out/batches.8"
 
+say "14. Fine-tuning in Python: a frozen base is on the disk once, whatever the number of steps; and what two of them differ in"
+PYTHONPATH=$PWD/$bin/python/package run "$python" examples/python/adapter_job.py "$out/adapter" --steps 20
+run "$shardwise" ls "$out/adapter"
+unchanged=$("$shardwise" --json ls "$out/adapter" | /usr/bin/python3 -c 'import json, sys
+print(min(step["shared_bytes"] // step["alone_bytes"] for step in json.load(sys.stdin)["steps"]))')
+status=0
+run "$shardwise" diff "$out/adapter/step-00000015" "$out/adapter/step-00000020" || status=$?
+[ $status = 1 ] || { echo "demo: diff should have found the steps different (1), not ended with $status" >&2; exit 1; }
+
 say "Result"
 accuracy_a=$(field "$out/undisturbed.log" accuracy) accuracy_b=$(field "$out/resumed.log" accuracy)
 sum_program=$(field "$out/resumed.log" w1_sum) sum_h5py=$(field "$out/h5py.log" w1_sum)
@@ -159,6 +168,7 @@ python_from=$(sed -n 's/.*from step //p' "$out/python.log")
 claim "Python, $before to $after processes: resumed after step" "$python_from (killed in 30)" [ "$python_from" = 20 ]
 python_sum=$(sed -n 's/.*weight_sum //p' "$out/python.log") python_h5py=$(sed -n 's/.*weight_sum //p' "$out/python_h5py.log")
 claim "Python: sum of $weight, job / h5py" "$python_sum / $python_h5py" within "$python_sum" "$python_h5py" 1e-6
+claim "steps share at least 20 times what each has alone" "$unchanged times" at_least "$unchanged" 20
 row "an asynchronous save held the training up for at most" "$(field "$out/resumed.log" save_blocked_ms) ms" ""
 row "peak memory per device, $mesh_a / $mesh_b" \
   "$(field "$out/undisturbed.log" peak_bytes_per_device) / $(field "$out/resumed.log" peak_bytes_per_device) B" ""
