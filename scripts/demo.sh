@@ -133,7 +133,7 @@ grep '^batch' "$out/batches.log" | sed -n '21,40p' > "$out/batches.8"
 say "14. Fine-tuning in Python: a frozen base is on the disk once, whatever the number of steps; and what two of them differ in"
 PYTHONPATH=$PWD/$bin/python/package run "$python" examples/python/adapter_job.py "$out/adapter" --steps 20
 run "$shardwise" ls "$out/adapter"
-unchanged=$("$shardwise" --json ls "$out/adapter" | /usr/bin/python3 -c 'import json, sys
+unchanged=$("$shardwise" ls "$out/adapter" --json | /usr/bin/python3 -c 'import json, sys
 print(min(step["shared_bytes"] // step["alone_bytes"] for step in json.load(sys.stdin)["steps"]))')
 status=0
 run "$shardwise" diff "$out/adapter/step-00000015" "$out/adapter/step-00000020" || status=$?
