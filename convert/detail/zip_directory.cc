@@ -199,6 +199,7 @@ std::vector<ZipMember> read_zip_directory(File& file) {
       refuse_zip(fmt::format("member {}: it is there twice", shown(entries[i].member.name)));
     }
   }
+  members.reserve(entries.size());
   for (Entry& entry : entries) members.push_back(std::move(entry.member));
   return members;
 }

@@ -49,6 +49,7 @@ Answer run_and_read(std::vector<std::string> words) {
     if (!is_done) throw std::system_error(errno, std::generic_category(), "run python3");
   };
   std::vector<char*> arguments;
+  arguments.reserve(words.size() + 1);
   for (std::string& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);
   std::array<int, 2> ends{};

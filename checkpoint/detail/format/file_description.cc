@@ -254,7 +254,7 @@ std::vector<DescribedPiece> read_pieces(std::span<const std::uint64_t> table, co
                                     count, piece.first_chunk, file.chunks - chunks, chunks));
     }
     piece.end_chunk = chunks += count;
-    pieces.push_back(std::move(piece));
+    pieces.push_back(piece);
   }
   return pieces;
 }

@@ -11,8 +11,13 @@
 namespace shardwise::detail {
 namespace {
 
-// Of longer texts the low half of XXH3-128 is XXH3-64.
-constexpr std::size_t kAgreeAboveBytes = 240;
+// The high half of the elements' XXH3-128, and their XXH3-64, which is the low half of the other
+// for more than 240 bytes.
+Hash128 content_of(std::span<const std::byte> elements) {
+  Hash128 content = hash128(elements.data(), elements.size());
+  if (elements.size() <= 240) content.low = hash64(elements.data(), elements.size());
+  return content;
+}
 
 // A chunk's elements in the source's memory; empty if they are not side by side there.
 std::span<const std::byte> find_in_place(const TensorSource& source, const FileChunk& chunk) {
@@ -35,39 +40,45 @@ void check_unchanged(const TensorSource& source, const Box& box,
                   source.name, to_string(box)));
 }
 
+// What is stored as it is can be put where it is written from.
+std::span<const std::byte> ChunkEncoder::put_in_memory(const TensorSource& source,
+                                                       const FileChunk& chunk,
+                                                       std::span<const std::byte> in_place,
+                                                       bool is_coded, SlabBytes& out) {
+  std::span<std::byte> to(out.room(), chunk.bytes);
+  if (is_coded) {
+    gathered_.resize(chunk.bytes);
+    to = gathered_;
+  }
+  if (in_place.empty()) {
+    gather(source, chunk, to);
+  } else {
+    std::memcpy(to.data(), in_place.data(), to.size());
+  }
+  return to;
+}
+
 EncodedChunk ChunkEncoder::encode(const TensorSource& source, const FileChunk& chunk,
                                   std::optional<Effort> effort, const FindUnchanged& unchanged,
                                   SlabBytes& out) {
-  std::span<const std::byte> elements = find_in_place(source, chunk);
-  const bool stay = out.takes(elements);
-  const bool may_change = !elements.empty() && source.reader->may_change();
-  // If it may be there already, it is hashed first.
-  if (!effort && !stay && !elements.empty() && !unchanged) {
-    std::memcpy(out.room(), elements.data(), elements.size());
-    elements = {out.room(), chunk.bytes};
-  }
-  if (elements.empty()) {
-    // What is stored as it is can be gathered to where it is written from.
-    std::span<std::byte> to(out.room(), chunk.bytes);
-    if (effort) {
-      gathered_.resize(chunk.bytes);
-      to = gathered_;
-    }
-    gather(source, chunk, to);
-    elements = to;
-  }
+  const std::span<const std::byte> in_place = find_in_place(source, chunk);
+  const bool stay = out.takes(in_place);
+  const bool may_change = !in_place.empty() && source.reader->may_change();
+  // If it may be there already, it is hashed before it is copied.
+  const bool copy = !effort && !stay && !unchanged;
+  const std::span<const std::byte> elements =
+      in_place.empty() || copy ? put_in_memory(source, chunk, in_place, effort.has_value(), out)
+                               : in_place;
   EncodedChunk encoded;
   ChunkRecord& record = encoded.record;
   // Before the coder has seen them: what it makes of them has no part in this hash.
-  const bool has_content = chunk.piece.layout == Layout::chunked;
-  const Hash128 content = has_content ? hash128(elements.data(), elements.size()) : Hash128();
-  encoded.content_hash = content.high;
-  encoded.decoded_hash = has_content && elements.size() > kAgreeAboveBytes
-                             ? content.low
-                             : hash64(elements.data(), elements.size());
-  if (has_content && unchanged) {
-    if (const std::optional<ChunkRecord> found =
-            unchanged({.high = content.high, .low = encoded.decoded_hash})) {
+  if (chunk.piece.layout == Layout::contiguous) {
+    encoded.decoded_hash = hash64(elements.data(), elements.size());
+  } else {
+    const Hash128 content = content_of(elements);
+    encoded.decoded_hash = content.low;
+    encoded.content_hash = content.high;
+    if (const auto found = unchanged ? unchanged(content) : std::nullopt) {
       record = *found;
       return encoded;
     }

@@ -45,6 +45,9 @@ class ChunkEncoder {
   }
 
  private:
+  std::span<const std::byte> put_in_memory(const TensorSource& source, const FileChunk& chunk,
+                                           std::span<const std::byte> in_place, bool is_coded,
+                                           SlabBytes& out);
   void gather(const TensorSource& source, const FileChunk& chunk, std::span<std::byte> out);
 
   std::vector<std::byte> gathered_, edge_;

@@ -175,103 +175,150 @@ std::vector<Hdf5Mapping> parts_of(const PieceEntry& piece, std::size_t number,
   return parts;
 }
 
-// The library makes the chunked datasets; what else there is may be thousands, see hdf5/. If
-// there are many files, small pieces have no datasets of their own: a job of thousands of processes
-// would make millions.
-void build_structure(const SavePlan& plan, const ChunkLayout& layout, WrittenShardFile& written,
-                     const UnchangedChunks* unchanged, AddressDriver& driver) {
-  const bool own_datasets = plan.writers.num_writers() <= kMostIndexedWriters;
-  const std::span<const ChunkRecord> records = written.table.records;
-  FileEntry& entry = written.entry;
-  std::vector<Hdf5Link> links;
-  links.reserve(layout.pieces().size() + 6);
-  std::deque<std::string> paths;  // of the links
-  const Hdf5Lock lock;
-  H5File file = driver.create_file();
-  ChunkedDatasets chunked(driver, file, records);
-  for (const FilePiece& at : layout.pieces()) {
-    const TensorEntry& tensor = plan.tensors[at.id.tensor];
-    const PieceEntry piece = tensor.pieces[at.id.piece];
-    if (piece.layout != Layout::chunked) continue;
-    const auto its = records_of(piece, records);
-    if (std::ranges::all_of(its, is_in_linked)) continue;
-    const bool is_split = std::ranges::any_of(its, is_in_linked);
-    const std::string& path =
-        paths.emplace_back(is_split ? stored_path(piece.dataset) : piece.dataset.path());
-    links.push_back({path, chunked.add(piece, path, tensor.dtype)});
-  }
-  driver.finish(std::move(file));
+/// HDF5's own bytes of a file whose chunks are written, and the tables beside them. The library
+/// makes the chunked datasets; what else there is may be thousands, see hdf5/. Thread-compatible.
+class Structure {
+ public:
+  /// Keeps references; completes the entry.
+  Structure(const SavePlan& plan, const ChunkLayout& layout, const UnchangedChunks* unchanged,
+            WrittenShardFile& written)
+      : plan_(plan),
+        ids_(pieces_of(layout)),
+        unchanged_(unchanged),
+        table_(written.table),
+        entry_(written.entry) {}
 
-  const Hdf5Types types;
-  Hdf5Bytes out(driver.end());
-  const auto decoded = std::as_bytes(std::span(written.table.decoded_hashes));
-  entry.decoded_address = out.align();
-  entry.decoded_hash = hash64(decoded.data(), decoded.size());
-  out.put(decoded);
-  const std::vector<PieceId> ids = pieces_of(layout);
-  const std::vector<std::uint64_t> pieces = describe_pieces(plan.tensors, ids);
-  const auto piece_bytes = std::as_bytes(std::span(pieces));
-  entry.pieces_address = out.align();
-  entry.pieces_words = pieces.size();
-  entry.pieces_hash = hash64(piece_bytes.data(), piece_bytes.size());
-  out.put(piece_bytes);
-  std::vector<std::uint64_t> content;
-  if (std::ranges::any_of(ids, [&](const PieceId& id) {
-        return plan.tensors[id.tensor].pieces[id.piece].layout == Layout::chunked;
-      })) {
-    content = describe_content(entry.linked, plan.tensors, ids, written.table.content_hashes);
-    const auto bytes = std::as_bytes(std::span(content));
-    entry.content_address = out.align();
-    entry.content_hash = hash64(bytes.data(), bytes.size());
-    out.put(bytes);
+  void build(AddressDriver& driver) {
+    links_.reserve(ids_.size() + 6);
+    const Hdf5Lock lock;
+    add_chunked(driver);
+    const Hdf5Types types;
+    Hdf5Bytes out(driver.end());
+    put_tables(out);
+    Hdf5Datasets datasets(out);
+    add_virtual(types, datasets);
+    // If there are many files, small pieces have no datasets of their own: a job of thousands of
+    // processes would make millions.
+    const bool own_datasets = plan_.writers.num_writers() <= kMostIndexedWriters;
+    if (own_datasets) add_contiguous(types, datasets);
+    add_tables(types, datasets);
+    if (!own_datasets) {
+      const std::size_t bytes = entry_.table_address - entry_.data_begin;
+      add(datasets, "/data", types[DType::u8], bytes, {entry_.data_begin, bytes});
+    }
+    const std::uint64_t root = add_hdf5_groups(out, std::move(links_));
+    driver.append(out, root);
   }
-  Hdf5Datasets datasets(out);
-  std::vector<std::string> linked_names;
-  for (const LinkedFile& linked : entry.linked) linked_names.push_back(linked.name());
-  std::deque<std::string> sources;  // of the piece's parts
-  for (std::size_t p = 0; p < layout.pieces().size(); ++p) {
-    const TensorEntry& tensor = plan.tensors[ids[p].tensor];
-    const PieceEntry piece = tensor.pieces[ids[p].piece];
-    const auto its = records_of(piece, records);
-    if (std::ranges::none_of(its, is_in_linked)) continue;
-    sources.clear();
-    const FillValue value = fill_value(tensor.dtype);
-    links.push_back(
-        {paths.emplace_back(piece.dataset.path()),
-         datasets.add_virtual(types[tensor.dtype], piece.box.shape(),
-                              std::span(value).first(size_bytes(tensor.dtype)),
-                              parts_of(piece, p, its, *unchanged, linked_names, sources), {})});
-  }
-  for (const FilePiece& at : layout.pieces()) {
-    const TensorEntry& tensor = plan.tensors[at.id.tensor];
-    const PieceEntry piece = tensor.pieces[at.id.piece];
-    if (piece.layout != Layout::contiguous || !own_datasets) continue;
-    const ChunkRecord& record = records[static_cast<std::size_t>(piece.first_chunk)];
-    links.push_back({paths.emplace_back(piece.dataset.path()),
-                     datasets.add_contiguous(types[tensor.dtype], piece.box.shape(), record.address,
-                                             record.stored_bytes)});
-  }
-  const auto add = [&](const char* path, std::span<const std::byte> type, std::size_t count,
-                       std::uint64_t address, std::size_t bytes) {
-    links.push_back({path, datasets.add_contiguous(type, Shape{static_cast<std::int64_t>(count)},
-                                                   address, bytes)});
+
+ private:
+  struct Place {
+    std::uint64_t address;
+    std::size_t bytes;
   };
-  add("/chunk_table", table_type(), records.size(), entry.table_address, records.size_bytes());
-  add("/decoded_hashes", types[DType::u64], records.size(), entry.decoded_address, decoded.size());
-  add("/piece_table", types[DType::u64], pieces.size(), entry.pieces_address, piece_bytes.size());
-  if (!content.empty()) {
-    add("/content_table", types[DType::u64], content.size(), entry.content_address,
-        content.size() * sizeof(std::uint64_t));
+
+  const TensorEntry& tensor(const PieceId& id) const { return plan_.tensors[id.tensor]; }
+  PieceEntry piece(const PieceId& id) const { return tensor(id).pieces[id.piece]; }
+
+  void add_chunked(AddressDriver& driver) {
+    H5File file = driver.create_file();
+    ChunkedDatasets chunked(driver, file, table_.records);
+    for (const PieceId& id : ids_) {
+      const PieceEntry its = piece(id);
+      if (its.layout != Layout::chunked) continue;
+      has_chunked_ = true;
+      const auto records = records_of(its, table_.records);
+      if (std::ranges::all_of(records, is_in_linked)) continue;
+      const bool is_split = std::ranges::any_of(records, is_in_linked);
+      const std::string& path =
+          paths_.emplace_back(is_split ? stored_path(its.dataset) : its.dataset.path());
+      links_.push_back({path, chunked.add(its, path, tensor(id).dtype)});
+    }
+    driver.finish(std::move(file));
   }
-  add("/description", types[DType::u64], kDescriptionWords, entry.data_end - kDescriptionBytes,
-      kDescriptionBytes);
-  if (!own_datasets) {
-    const std::size_t bytes = entry.table_address - entry.data_begin;
-    add("/data", types[DType::u8], bytes, entry.data_begin, bytes);
+
+  void put_tables(Hdf5Bytes& out) {
+    const auto put = [&](std::span<const std::uint64_t> words, std::uint64_t& address,
+                         std::uint64_t& hash) {
+      const auto bytes = std::as_bytes(words);
+      address = out.align();
+      hash = hash64(bytes.data(), bytes.size());
+      out.put(bytes);
+    };
+    put(table_.decoded_hashes, entry_.decoded_address, entry_.decoded_hash);
+    const std::vector<std::uint64_t> pieces = describe_pieces(plan_.tensors, ids_);
+    entry_.pieces_words = pieces.size();
+    put(pieces, entry_.pieces_address, entry_.pieces_hash);
+    if (!has_chunked_) return;
+    const std::vector<std::uint64_t> content =
+        describe_content(entry_.linked, plan_.tensors, ids_, table_.content_hashes);
+    content_words_ = content.size();
+    put(content, entry_.content_address, entry_.content_hash);
   }
-  const std::uint64_t root = add_hdf5_groups(out, std::move(links));
-  driver.append(out, root);
-}
+
+  // Of pieces that have chunks in linked files.
+  void add_virtual(const Hdf5Types& types, Hdf5Datasets& datasets) {
+    std::vector<std::string> linked_names;
+    for (const LinkedFile& linked : entry_.linked) linked_names.push_back(linked.name());
+    std::deque<std::string> sources;  // of the piece's parts
+    for (std::size_t p = 0; p < ids_.size() && !linked_names.empty(); ++p) {
+      const PieceEntry its = piece(ids_[p]);
+      const auto records = records_of(its, table_.records);
+      if (std::ranges::none_of(records, is_in_linked)) continue;
+      sources.clear();
+      const DType dtype = tensor(ids_[p]).dtype;
+      const FillValue value = fill_value(dtype);
+      links_.push_back(
+          {paths_.emplace_back(its.dataset.path()),
+           datasets.add_virtual(
+               types[dtype], its.box.shape(), std::span(value).first(size_bytes(dtype)),
+               parts_of(its, p, records, *unchanged_, linked_names, sources), {})});
+    }
+  }
+
+  void add_contiguous(const Hdf5Types& types, Hdf5Datasets& datasets) {
+    for (const PieceId& id : ids_) {
+      const PieceEntry its = piece(id);
+      if (its.layout != Layout::contiguous) continue;
+      const ChunkRecord& record = table_.records[static_cast<std::size_t>(its.first_chunk)];
+      links_.push_back({paths_.emplace_back(its.dataset.path()),
+                        datasets.add_contiguous(types[tensor(id).dtype], its.box.shape(),
+                                                record.address, record.stored_bytes)});
+    }
+  }
+
+  void add(Hdf5Datasets& datasets, const char* path, std::span<const std::byte> type,
+           std::size_t count, const Place& at) {
+    links_.push_back({path, datasets.add_contiguous(type, Shape{static_cast<std::int64_t>(count)},
+                                                    at.address, at.bytes)});
+  }
+
+  void add_tables(const Hdf5Types& types, Hdf5Datasets& datasets) {
+    constexpr std::size_t kWord = sizeof(std::uint64_t);
+    const auto words = types[DType::u64];
+    const std::size_t chunks = table_.records.size();
+    add(datasets, "/chunk_table", table_type(), chunks,
+        {entry_.table_address, chunks * sizeof(ChunkRecord)});
+    add(datasets, "/decoded_hashes", words, chunks, {entry_.decoded_address, chunks * kWord});
+    add(datasets, "/piece_table", words, entry_.pieces_words,
+        {entry_.pieces_address, entry_.pieces_words * kWord});
+    if (has_chunked_) {
+      add(datasets, "/content_table", words, content_words_,
+          {entry_.content_address, content_words_ * kWord});
+    }
+    add(datasets, "/description", words, kDescriptionWords,
+        {entry_.data_end - kDescriptionBytes, kDescriptionBytes});
+  }
+
+  const SavePlan& plan_;
+  const std::vector<PieceId> ids_;
+  const UnchangedChunks* const unchanged_;
+  const ChunkTable& table_;
+  FileEntry& entry_;
+  bool has_chunked_ = false;
+  std::size_t content_words_ = 0;
+  std::vector<Hdf5Link> links_;
+  std::deque<std::string> paths_;  // of the links
+};
 
 Hash128 hash_structure(const AddressDriver& driver) {
   Hasher128 hasher;
@@ -305,7 +352,7 @@ WrittenShardFile write_shard_file(const SavePlan& plan, std::size_t file_number,
   entry.data_end = page_end(chunks.end + table.size() + kDescriptionBytes);
 
   AddressDriver driver(entry.data_begin, entry.data_end);
-  build_structure(plan, layout, written, unchanged, driver);
+  Structure(plan, layout, unchanged, written).build(driver);
   entry.bytes = entry.data_end + driver.tail().size();
   entry.structure_hash = hash_structure(driver);
   const auto words = describe_file(entry);
