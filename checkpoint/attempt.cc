@@ -40,13 +40,16 @@ std::uint64_t run_in(const std::filesystem::path& directory) {
   return detail::run_of(name.string());
 }
 
-// Of a step that is gone or damaged nothing is used.
+// Of a damaged step nothing is used.
 detail::FindEarlier earlier_of(FileSystem& file_system, const std::filesystem::path& step) {
   if (step.empty()) return nullptr;
   return [&file_system, step] {
     try {
       return detail::read_earlier_step(file_system, step);
-    } catch (const Error&) {
+    } catch (const Error& e) {
+      if (e.code() == ErrorCode::not_found) {
+        throw Error(e, fmt::format("save what has changed since {}: {}", step.string(), e.what()));
+      }
       return detail::EarlierStep();
     }
   };

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <exception>
-#include <set>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -20,6 +19,7 @@
 #include "shardwise/checkpoint/detail/root/pin.h"
 #include "shardwise/checkpoint/detail/root/root.h"
 #include "shardwise/checkpoint/detail/root/stats_file.h"
+#include "shardwise/checkpoint/detail/together/damaged_steps.h"
 #include "shardwise/checkpoint/detail/together/group_save.h"
 #include "shardwise/checkpoint/detail/together/latest_step.h"
 #include "shardwise/checkpoint/detail/together/superseded.h"
@@ -125,7 +125,7 @@ struct CheckpointManager::Impl {
                     HostMemory host_memory, const ProcessGroup& group, const Stopwatch& watch)
       SHARDWISE_REQUIRES(starting) {
     detail::check_save(step, tensors, save_options, executor.threads(), group.size());
-    if (was_passed_over(step)) save_options.existing = Existing::replace;
+    if (damaged.contains(step)) save_options.existing = Existing::replace;
     if (host_memory == HostMemory::copied && skips(group)) return skipped();
     finish_current();
     if (save_options.existing == Existing::fail && owns_root()) {
@@ -204,8 +204,8 @@ struct CheckpointManager::Impl {
                                   options.devices, resume_key, local_roots};
       if (options.increments && !local_roots && resume_key.empty()) {
         context.earlier = &earlier;
-        context.find_earlier = [this] { return find_earlier(); };
-        if (is_damaged(earlier)) earlier = {};
+        context.find_earlier = [this, step] { return damaged.find_earlier(*files, root, step); };
+        if (!damaged.may_be_built_on(earlier, step)) earlier = {};
       }
       stats = detail::run_save(context, group, step, std::move(tensors), save_options);
       stats.total_seconds = watch.seconds();
@@ -213,36 +213,20 @@ struct CheckpointManager::Impl {
       stats.memory_bytes = snapshot_bytes;
       if (pool) stats.memory_bytes += pool->sizes().buffers * pool->sizes().buffer_bytes;
       if (!stats.skipped) schedule.end(stats.logical_bytes, stats.total_seconds);
+    } catch (const Error& e) {
+      error = std::current_exception();
+      // It may be what the step before has.
+      if (e.code() == ErrorCode::corrupt) damaged.note(std::exchange(earlier, {}));
     } catch (...) {
       error = std::current_exception();
     }
     keep_leftovers(std::move(left));
-    if (!error) forget_passed_over(step);
+    if (!error) damaged.forget(step);
     if (!error && !stats.skipped && owns_root()) {
       clean_up(stats);
       if (options.write_stats) tell_stats(stats, state);
     }
     state.finish(std::move(stats), error);
-  }
-
-  // Of a step that turned out to be damaged nothing is used.
-  bool is_damaged(const detail::EarlierStep& step) {
-    const auto name = detail::parse_step_name(step.directory.filename().string());
-    return name && was_passed_over(name->step);
-  }
-
-  // The newest step that can be read; none if there is none.
-  detail::EarlierStep find_earlier() {
-    try {
-      std::vector<detail::StepName> names = detail::committed_names(*files, root);
-      for (auto name = names.rbegin(); name != names.rend(); ++name) {
-        if (was_passed_over(name->step)) continue;
-        return detail::read_earlier_step(*files, root / to_string(*name));
-      }
-    } catch (const Error&) {
-      // Then all is written.
-    }
-    return {};
   }
 
   // What goes wrong here is not the save's.
@@ -305,26 +289,6 @@ struct CheckpointManager::Impl {
         failures);
   }
 
-  // Steps that a restart has found damaged: the job comes to them again.
-  void note_passed_over(const std::vector<RejectedStep>& rejected) {
-    const MutexLock lock(mutex);
-    for (const RejectedStep& step : rejected) {
-      if (const auto name = detail::parse_step_name(step.directory.filename().string())) {
-        passed_over.insert(name->step);
-      }
-    }
-  }
-
-  bool was_passed_over(std::int64_t step) {
-    const MutexLock lock(mutex);
-    return passed_over.contains(step);
-  }
-
-  void forget_passed_over(std::int64_t step) {
-    const MutexLock lock(mutex);
-    passed_over.erase(step);
-  }
-
   // Leases of our own failed attempts. If there is no memory to note them, they hold until this
   // process ends.
   void keep_leftovers(std::vector<std::filesystem::path> left) noexcept {
@@ -383,13 +347,13 @@ struct CheckpointManager::Impl {
   const ProcessGroup calls = options.group.duplicate();  // should_save()'s
   const std::shared_ptr<FileSystem> files;
   detail::SaveSchedule schedule;
+  detail::DamagedSteps damaged;
   const detail::LatestSteps finder{*files, root, local_roots.has_value()};
   const Executor executor;
   const std::string resume_key;  // resume_text()
 
   Mutex mutex;
   std::vector<std::filesystem::path> leftovers SHARDWISE_GUARDED_BY(mutex);
-  std::set<std::int64_t> passed_over SHARDWISE_GUARDED_BY(mutex);
 
   std::unique_ptr<detail::StagingPool> pool;  // the save thread's
   detail::Spare spare;                        // as well
@@ -458,7 +422,7 @@ std::optional<LatestStep> CheckpointManager::latest(std::int64_t below) const {
   impl_->refuse_parts("find the latest checkpoint");
   auto found =
       group.size() == 1 ? impl_->finder.find(below) : impl_->finder.agree(group.duplicate(), below);
-  if (found) impl_->note_passed_over(found->rejected);
+  if (found) impl_->damaged.note(found->rejected);
   return found;
 }
 
@@ -487,17 +451,21 @@ std::optional<LatestStep> CheckpointManager::restore_latest(
     const std::function<void(const CheckpointReader&)>& restore) const {
   impl_->refuse_parts("restore the latest checkpoint");
   const ProcessGroup group = impl_->options.group.duplicate();
-  auto found = detail::restore_newest(impl_->finder, impl_->root, group, [&](const Step& step) {
-    restore(CheckpointReader(step.directory, {.file_system = impl_->files}));
-  });
-  if (found) impl_->note_passed_over(found->rejected);
-  return found;
+  try {
+    auto found = detail::restore_newest(impl_->finder, impl_->root, group, [&](const Step& step) {
+      restore(CheckpointReader(step.directory, {.file_system = impl_->files}));
+    });
+    if (found) impl_->damaged.note(found->rejected);
+    return found;
+  } catch (const Error& e) {
+    if (e.code() == ErrorCode::corrupt) {  // all of them are damaged
+      for (const Step& step : steps()) impl_->damaged.note(step.step);
+    }
+    throw;
+  }
 }
 
-void CheckpointManager::note_damaged(std::int64_t step) {
-  const MutexLock lock(impl_->mutex);
-  impl_->passed_over.insert(step);
-}
+void CheckpointManager::note_damaged(std::int64_t step) { impl_->damaged.note(step); }
 
 ProgressFunction CheckpointManager::begin_save(std::int64_t step, std::size_t bytes,
                                                ProgressFunction progress) {

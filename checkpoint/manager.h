@@ -99,9 +99,10 @@ struct ManagerOptions {
   /// Chunks whose bytes are those of the newest step, by 128 bits of hash, are not written again:
   /// the files that hold them get a second name in the new step, a hard link. So each step is whole
   /// and stays whole whatever becomes of the others; but a bad place on the disk is one in all
-  /// steps that share it. At most half of what a step links is of no use to it. Pieces of less than
-  /// 64 KiB, and tensors that are cut in another way than before, are always written; so is all if
-  /// the file system has no hard links, and for a TieredManager.
+  /// steps that share it. At most half of what a step links is of no use to it, but it may hold
+  /// what other tensors, and earlier steps, had there. Pieces of less than 64 KiB, and tensors that
+  /// are cut in another way than before, are always written; so is all of a step that is replaced,
+  /// if the file system has no hard links, and for a TieredManager.
   bool increments = true;
 
   /// What each save did (SaveStats) is kept beside its step, as step-00000100.json, by rank 0,

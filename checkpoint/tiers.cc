@@ -39,6 +39,7 @@ ManagerOptions fast_options(const TierOptions& options) {
 
 ManagerOptions durable_options(const TierOptions& options, std::shared_ptr<FileSystem> files) {
   return {.keep_last = options.keep_durable,
+          .increments = false,
           .threads = options.threads,
           .group = options.group.duplicate(),  // used by the thread that drains
           .devices = options.devices,

@@ -201,6 +201,7 @@ void Verifier::check_linked_files() {
     attempt(linked.name(), [&] {
       const detail::FileEntry entry =
           detail::describe_linked_file(*file, path_of(linked.name()), linked);
+      total_bytes_ += entry.data_begin + entry.bytes - entry.data_end;
       detail::check_structure(*file, path_of(linked.name()), entry,
                               [this](std::size_t bytes) { count(bytes); });
     });
@@ -218,6 +219,7 @@ void Verifier::list_chunks() {
       for (std::int64_t c = 0; c < chunks; ++c) {
         const ChunkRecord& record = stored_.record({t, p, c});
         if (!readable_[stored_.file_of(file, record)]) continue;
+        if (is_in_linked(record)) total_bytes_ += record.stored_bytes;
         parts_.push_back({stored_.file_of(file, record),
                           record.address,
                           static_cast<std::size_t>(record.stored_bytes),

@@ -29,6 +29,14 @@ def no_step() -> str:
     return ""
 
 
+def since(path: Path | None) -> FindEarlier:
+    """Of the unchanged_since= of a save."""
+    if path is None:
+        return no_step
+    absolute = os.path.abspath(local(path, "save"))
+    return lambda: absolute
+
+
 @dataclass
 class SaveStats:
     """What a save did."""
@@ -118,7 +126,7 @@ def save(path: Path, tensors: Mapping[str, Any], *, user: Any = None, codec: Cod
     check_choice("existing", existing, ("fail", "replace", "skip"))
     check_codec(codec)
     return write(path, plan_of(tensors), user=user, codec=codec, existing=existing, threads=threads, memory=memory,
-                 progress=progress, find_earlier=lambda: "" if unchanged_since is None else local(unchanged_since, "save"))
+                 progress=progress, find_earlier=since(unchanged_since))
 
 
 def write(path: Path, plan: Plan, *, user: Any = None, codec: Codec = "zstd", existing: Existing = "fail", threads: int = 0,

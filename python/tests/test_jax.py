@@ -541,3 +541,22 @@ def test_the_command_shows_the_mesh_of_each_tensor_if_there_are_several(tmp_path
     swj.save(tmp_path / "one", {"w": w})
     shown = subprocess.run([command, "inspect", tmp_path / "one"], capture_output=True, text=True, check=True).stdout
     assert "\nmesh data=4,model=2\n" in shown and " mesh " not in shown.splitlines()[4]
+
+
+def test_what_a_restore_finds_damaged_is_saved_whole_again(tmp_path):
+    tree = {"w": jnp.asarray(np.random.default_rng(1).random(1 << 18, np.float32))}
+    with swj.CheckpointManager(tmp_path) as manager:
+        manager.save(1, tree)
+        manager.save(2, tree)
+        manager.wait_until_finished()
+        linked = next((tmp_path / "step-00000002").glob("linked-*"))  # of both steps
+        with open(linked, "r+b") as file:
+            file.seek(5000)
+            byte = file.read(1)
+            file.seek(5000)
+            file.write(bytes([byte[0] ^ 1]))
+        for step in (2, 1):
+            with pytest.raises(sw.Corrupt):
+                manager.restore(step, tree)
+        manager.save(2, tree, force=True)
+        assert (manager.restore(2, tree)["w"] == tree["w"]).all()

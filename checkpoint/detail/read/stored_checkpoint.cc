@@ -90,6 +90,9 @@ StoredCheckpoint open_once(FileSystem& file_system, const fs::path& directory, b
     return checkpoint;
   }
   for (std::size_t f = 0; f < files; ++f) load_file(checkpoint, f);
+  for (std::size_t i = 0; i < checkpoint.linked.size(); ++i) {
+    static_cast<void>(checkpoint.files->at(files + i));
+  }
   check_no_file_missing(checkpoint.manifest, directory);
   checkpoint.is_loaded.clear();
   return checkpoint;
@@ -265,8 +268,9 @@ ContentTable read_content_table(File& file, const std::string& path, const FileE
   check_room(begin.size());
   const std::span<std::byte> first = std::as_writable_bytes(std::span(begin));
   file.read_at(entry.content_address, first.data(), first.size());
-  std::vector<std::uint64_t> words(content_words(begin, entry, path));
-  check_room(words.size());
+  const std::size_t count = content_words(begin, entry, path);
+  check_room(count);
+  std::vector<std::uint64_t> words(count);
   read_table(file, path, std::as_writable_bytes(std::span(words)), entry.content_address,
              entry.content_hash, "content table");
   return read_content(words, entry, path);

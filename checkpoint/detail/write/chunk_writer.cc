@@ -61,11 +61,7 @@ class SlabAddresses {
     if (slab > failed_) throw Error(ErrorCode::io, "an earlier part of the file was not written");
     const std::uint64_t address = end_;
     try {
-      if (end_ + size_bytes > reserved_) {
-        reserved_ = std::max(end_ + size_bytes, std::min(reserved_ + growth_, most_end_));
-        growth_ = std::min(2 * growth_, kGrowthBytes);
-        file_.resize(reserved_);
-      }
+      if (end_ + size_bytes > reserved_) grow(end_ + size_bytes);
     } catch (...) {
       failed_ = slab;
       turned_.notify_all();
@@ -75,6 +71,18 @@ class SlabAddresses {
     ++turn_;
     turned_.notify_all();
     return address;
+  }
+
+  // Makes the file longer than is needed now, or, if there is no room for that, just as long.
+  void grow(std::uint64_t least) SHARDWISE_REQUIRES(mutex_) {
+    reserved_ = std::max(least, std::min(reserved_ + growth_, most_end_));
+    growth_ = std::min(2 * growth_, kGrowthBytes);
+    try {
+      file_.resize(reserved_);
+    } catch (const Error&) {
+      if (reserved_ == least) throw;
+      file_.resize(reserved_ = least);
+    }
   }
 
   // This slab is not going to take an address, so those after it get none.
@@ -112,12 +120,12 @@ class ChunkWriter {
         slabs_(layout.slabs(pool.sizes().buffer_bytes)),
         file_(file),
         pool_(pool),
-        addresses_(file, begin, begin + (unchanged == nullptr ? layout.least_bytes() : 0),
-                   begin + layout.most_bytes(),
-                   unchanged == nullptr ? kGrowthBytes : kFirstGrowthBytes),
         computing_(pool.sizes().workers),
         at_the_disk_(
             static_cast<std::int64_t>(std::max<std::size_t>(pool.sizes().buffers / 2, 1))) {
+    addresses_.emplace(file, begin, begin + (unchanged == nullptr ? layout.least_bytes() : 0),
+                       begin + layout.most_bytes(),
+                       unchanged == nullptr ? kGrowthBytes : kFirstGrowthBytes);
     table_.records.resize(static_cast<std::size_t>(layout.num_chunks()));
     table_.decoded_hashes.resize(table_.records.size());
     table_.content_hashes.resize(table_.records.size());
@@ -135,13 +143,35 @@ class ChunkWriter {
       };
     }
     run_lanes(work);
+    if (unchanged_ != nullptr && write_little_used()) {
+      work.jobs = slabs_.size();
+      run_lanes(work);
+    }
     return {.table = std::move(table_),
-            .end = addresses_.end(),
+            .end = addresses_->end(),
             .stored_bytes = stored_bytes_,
             .unchanged_bytes = unchanged_bytes_};
   }
 
  private:
+  // Makes the chunks of files of which too little is used the slabs that are written next; says
+  // whether there are any.
+  bool write_little_used() {
+    const std::vector<std::int64_t> chunks =
+        std::exchange(unchanged_, nullptr)->little_used(table_.records);
+    slabs_.clear();
+    std::uint64_t most = addresses_->end();
+    for (const std::int64_t number : chunks) {
+      const FileChunk chunk = layout_.chunk(number);
+      slabs_.push_back({number, number + 1, 0});
+      most += (chunk.bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+      unchanged_bytes_ -= chunk.held_bytes();
+      done_bytes_ -= chunk.held_bytes();
+    }
+    addresses_.emplace(file_, addresses_->end(), addresses_->end(), most, kFirstGrowthBytes);
+    return !slabs_.empty();
+  }
+
   void write_slab(std::size_t number, std::size_t lane) {
     const Slab& slab = slabs_[number];
     SlabBytes bytes(pool_.buffer(lane));
@@ -151,10 +181,10 @@ class ChunkWriter {
       const LaneSlots::Use slot(computing_);
       held_bytes = encode(slab, bytes, in_place);
     } catch (...) {
-      addresses_.give_up(number);
+      addresses_->give_up(number);
       throw;
     }
-    const std::uint64_t address = addresses_.take(number, bytes.size());
+    const std::uint64_t address = addresses_->take(number, bytes.size());
     for (std::int64_t chunk = slab.first; chunk < slab.end; ++chunk) {
       if (record(chunk).linked != 0) continue;
       record(chunk).address += address;
@@ -227,11 +257,11 @@ class ChunkWriter {
 
   const SavePlan& plan_;
   const ChunkLayout& layout_;
-  UnchangedChunks* const unchanged_;
-  const std::vector<Slab> slabs_;
+  UnchangedChunks* unchanged_;
+  std::vector<Slab> slabs_;
   File& file_;
   StagingPool& pool_;
-  SlabAddresses addresses_;
+  std::optional<SlabAddresses> addresses_;
   LaneSlots computing_;
 
   // Writes that are under way together end together. With all lanes among them the disk would have

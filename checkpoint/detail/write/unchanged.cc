@@ -1,7 +1,6 @@
 #include "shardwise/checkpoint/detail/write/unchanged.h"
 
 #include <algorithm>
-#include <map>
 #include <utility>
 
 #include "shardwise/checkpoint/detail/read/file_check.h"
@@ -10,8 +9,8 @@
 namespace shardwise::detail {
 namespace {
 
-// A linked file is used only if this part of it is: so the files of a step have at most twice the
-// bytes of its chunks, whatever becomes of the steps that they come from.
+// A linked file is used only if this part of it is: so what a shard file links has at most twice
+// the bytes of the chunks that it has there, whatever becomes of the steps that they come from.
 constexpr std::uint64_t kLeastLivePart = 2;
 
 std::span<const ChunkRecord> records_of(const DescribedPiece& piece,
@@ -66,7 +65,6 @@ void UnchangedChunks::read(const FileEntry& entry) {
       sources_.push_back({.file = linked});
     }
   }
-  drop_little_used();
   const MutexLock lock(mutex_);
   is_linked_.resize(sources_.size());
 }
@@ -78,32 +76,36 @@ FileTables UnchangedChunks::add(const FileEntry& entry) {
   FileTables tables = read_file_tables(*file, earlier_, {.number = 0, .entry = entry});
   // Moved, a vector's elements stay where they are.
   std::vector<DescribedPiece> pieces = read_pieces(tables.words, tables.entry, path.string());
+  std::unordered_multimap<std::uint64_t, std::size_t> by_name;
+  for (std::size_t p = 0; p < pieces.size(); ++p) by_name.emplace(pieces[p].name_hash, p);
   sources_.push_back({.file = {entry.description_hash, entry.bytes, entry.data_end},
                       .name = entry.name,
                       .opened = std::move(file),
                       .words = std::move(tables.words),
                       .pieces = std::move(pieces),
+                      .by_name = std::move(by_name),
                       .records = std::move(tables.table.records),
                       .stored_bytes = tables.entry.stored_bytes});
   return tables;
 }
 
-// Of what is dropped here, the chunks are written again.
-void UnchangedChunks::drop_little_used() {
-  std::vector<std::uint64_t> live(sources_.size());
-  for (const ChunkRecord& record : sources_[0].records) {
-    if (record.linked >= live.size()) throw Error(ErrorCode::corrupt, "found a wrong record");
-    live[record.linked] += record.stored_bytes;
+std::vector<std::int64_t> UnchangedChunks::little_used(std::span<const ChunkRecord> records) const {
+  std::vector<std::uint64_t> live(sources_.size() + 1);
+  for (const ChunkRecord& record : records) {
+    if (is_in_linked(record)) live[record.linked] += record.stored_bytes;
   }
+  std::vector<bool> is_little(live.size());
   std::size_t used = 0;
   for (std::size_t s = 0; s < sources_.size(); ++s) {
-    const bool is_worth_it = live[s] > 0 && live[s] >= sources_[s].stored_bytes / kLeastLivePart;
-    if (is_worth_it && sources_[s].opened && used < kMostLinkedFiles) {
-      ++used;
-    } else {
-      sources_[s].opened.reset();
-    }
+    if (live[s + 1] == 0) continue;
+    is_little[s + 1] =
+        live[s + 1] < sources_[s].stored_bytes / kLeastLivePart || used++ >= kMostLinkedFiles;
   }
+  std::vector<std::int64_t> chunks;
+  for (std::size_t c = 0; c < records.size(); ++c) {
+    if (is_little[records[c].linked]) chunks.push_back(static_cast<std::int64_t>(c));
+  }
+  return chunks;
 }
 
 std::optional<ChunkRecord> UnchangedChunks::find(std::int64_t chunk, const Hash128& content) {
@@ -121,6 +123,7 @@ std::optional<ChunkRecord> UnchangedChunks::find(std::int64_t chunk, const Hash1
 bool UnchangedChunks::link(const Source& source) const {
   const std::filesystem::path to = attempt_ / source.file.name();
   try {
+    source.opened->sync();  // a step that was copied here may be in memory alone
     file_system_.link(earlier_ / source.name, to);
   } catch (const Error&) {
     return false;
@@ -137,10 +140,6 @@ bool UnchangedChunks::link(const Source& source) const {
 
 void UnchangedChunks::match(const SavePlan& plan, const ChunkLayout& layout) {
   chunks_.resize(static_cast<std::size_t>(layout.num_chunks()));
-  std::multimap<std::uint64_t, std::size_t> by_name;  // of the earlier step's pieces
-  for (std::size_t p = 0; p < sources_[0].pieces.size(); ++p) {
-    by_name.emplace(sources_[0].pieces[p].name_hash, p);
-  }
   for (Source& source : sources_) source.datasets.resize(layout.pieces().size());
   for (std::size_t p = 0; p < layout.pieces().size(); ++p) {
     const PieceId& id = layout.pieces()[p].id;
@@ -148,38 +147,43 @@ void UnchangedChunks::match(const SavePlan& plan, const ChunkLayout& layout) {
     const PieceEntry piece = tensor.pieces[id.piece];
     if (piece.layout != Layout::chunked) continue;
     const std::uint64_t name = name_hash(tensor);
-    for (auto [at, end] = by_name.equal_range(name); at != end; ++at) {
-      if (!sources_[0].pieces[at->second].is_like(piece, name) ||
-          content_.dtypes[at->second] != dtype_hash(tensor.dtype)) {
-        continue;
-      }
-      match_piece(p, name, piece, sources_[0].pieces[at->second]);
-      break;
-    }
+    const DescribedPiece* earlier = sources_[0].find(piece, name);
+    if (earlier == nullptr) continue;
+    const auto number = static_cast<std::size_t>(earlier - sources_[0].pieces.data());
+    if (content_.dtypes[number] != dtype_hash(tensor.dtype)) continue;
+    match_piece(p, tensor, piece, *earlier);
   }
+}
+
+const DescribedPiece* UnchangedChunks::Source::find(const PieceEntry& piece,
+                                                    std::uint64_t tensor) const {
+  for (auto [at, end] = by_name.equal_range(tensor); at != end; ++at) {
+    if (pieces[at->second].is_like(piece, tensor)) return &pieces[at->second];
+  }
+  return nullptr;
 }
 
 // A chunk counts only if its file has it in the same place of the same piece: other tools find it
 // there, by the datasets of that file.
-void UnchangedChunks::match_piece(std::size_t number, std::uint64_t name, const PieceEntry& piece,
-                                  const DescribedPiece& earlier) {
+void UnchangedChunks::match_piece(std::size_t number, const TensorEntry& tensor,
+                                  const PieceEntry& piece, const DescribedPiece& earlier) {
   std::vector<std::span<const ChunkRecord>> there(sources_.size());
   std::vector<StoredCodec> codecs(sources_.size());
   for (std::size_t s = 0; s < sources_.size(); ++s) {
     Source& source = sources_[s];
     if (!source.opened) continue;
-    const auto same = std::ranges::find_if(
-        source.pieces, [&](const DescribedPiece& other) { return other.is_like(piece, name); });
-    if (same == source.pieces.end()) continue;
+    const DescribedPiece* const same = source.find(piece, name_hash(tensor));
+    if (same == nullptr) continue;
     there[s] = records_of(*same, source.records);
     codecs[s] = same->codec;
     const bool is_split = std::ranges::any_of(there[s], is_in_linked);
     source.datasets[number] = is_split ? stored_path(same->dataset) : same->dataset.path();
   }
+  const std::uint64_t bytes = chunk_bytes(piece, tensor.dtype);
   const auto records = records_of(earlier, sources_[0].records);
   for (std::size_t c = 0; c < records.size(); ++c) {
     const std::uint32_t source = records[c].linked;
-    if (there[source].empty()) continue;
+    if (source >= there.size() || there[source].empty()) continue;
     ChunkRecord record = there[source][c];
     if (record.linked != 0 || record.address != records[c].address ||
         record.hash != records[c].hash) {
@@ -187,6 +191,7 @@ void UnchangedChunks::match_piece(std::size_t number, std::uint64_t name, const 
     }
     const bool raw = is_raw(codecs[source], record);
     if (!raw && piece.codec == StoredCodec::none) continue;  // it cannot be said of this piece
+    if (!is_sound(sources_[source], record, raw, bytes)) continue;
     record.filter_mask = raw && piece.codec != StoredCodec::none ? kRawMask : 0;
     record.linked = source + 1;
     const auto at = static_cast<std::size_t>(earlier.first_chunk) + c;
@@ -195,11 +200,22 @@ void UnchangedChunks::match_piece(std::size_t number, std::uint64_t name, const 
   }
 }
 
+// Whether a chunk can be so; a reader would refuse it, and with it the file that refers to it.
+bool UnchangedChunks::is_sound(const Source& source, const ChunkRecord& record, bool raw,
+                               std::uint64_t chunk_bytes) {
+  const std::uint64_t end = source.file.data_end - kDescriptionBytes;
+  return record.address % 8 == 0 && record.address <= end &&
+         record.stored_bytes <= end - record.address &&
+         (raw ? record.stored_bytes == chunk_bytes
+              : record.stored_bytes > 0 && record.stored_bytes <= chunk_bytes);
+}
+
 // Of each file and chunk, what is looked for is known now.
 void UnchangedChunks::forget_tables() {
   for (Source& source : sources_) {
     source.words = {};
     source.pieces = {};
+    source.by_name = {};
     source.records = {};
   }
   content_ = {};
@@ -220,6 +236,12 @@ void UnchangedChunks::settle(ChunkTable& table, FileEntry& entry) {
   }
   entry.has_linked = !entry.linked.empty();
   chunks_ = {};
+  const MutexLock lock(mutex_);
+  for (std::size_t s = 0; s < sources_.size(); ++s) {
+    if (is_linked_[s].value_or(false) && numbers[s + 1] == 0) {
+      file_system_.remove(attempt_ / sources_[s].file.name());
+    }
+  }
 }
 
 std::string UnchangedChunks::dataset(std::uint32_t linked, std::size_t piece) const {

@@ -6,6 +6,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "shardwise/checkpoint/detail/format/file_description.h"
@@ -44,8 +45,12 @@ class UnchangedChunks {
   /// content and the file that it is in could be linked into the attempt. Thread-safe.
   std::optional<ChunkRecord> find(std::int64_t chunk, const Hash128& content);
 
+  /// When all chunks have been looked for: the numbers of those that are in files of which less
+  /// than half is used by this file, ascending. They are to be written here.
+  std::vector<std::int64_t> little_used(std::span<const ChunkRecord> records) const;
+
   /// When all chunks are written: numbers the linked files that records refer to, and notes them in
-  /// the entry.
+  /// the entry; the names of the others go. Throws io.
   void settle(ChunkTable& table, FileEntry& entry);
 
   /// The path of the dataset, in this linked file of the settled entry, that has the chunks of the
@@ -61,9 +66,13 @@ class UnchangedChunks {
     std::unique_ptr<File> opened = {};
     std::vector<std::uint64_t> words = {};  // of its piece table
     std::vector<DescribedPiece> pieces = {};
+    std::unordered_multimap<std::uint64_t, std::size_t> by_name = {};  // of the pieces
     std::vector<ChunkRecord> records = {};
     std::uint64_t stored_bytes = 0;
     std::vector<std::string> datasets = {};  // by the layout's pieces; empty: none
+
+    // Its piece that is cut so, of a tensor of this name; null.
+    const DescribedPiece* find(const PieceEntry& piece, std::uint64_t tensor) const;
   };
 
   struct Chunk {
@@ -77,11 +86,12 @@ class UnchangedChunks {
 
   void read(const FileEntry& entry);
   FileTables add(const FileEntry& entry);  // gives what it has not kept
-  void drop_little_used();
+  static bool is_sound(const Source& source, const ChunkRecord& record, bool raw,
+                       std::uint64_t chunk_bytes);
   bool link(const Source& source) const;
   void match(const SavePlan& plan, const ChunkLayout& layout);
   void forget_tables();
-  void match_piece(std::size_t number, std::uint64_t name, const PieceEntry& piece,
+  void match_piece(std::size_t number, const TensorEntry& tensor, const PieceEntry& piece,
                    const DescribedPiece& earlier);
 
   FileSystem& file_system_;

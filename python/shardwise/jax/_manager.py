@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .. import _objects
-from .._errors import Error, InvalidArgument, NameNotFound, NotFound
+from .._errors import Corrupt, Error, InvalidArgument, NameNotFound, NotFound
 from .._manager import ManagerContext, PendingSave
 from .._paths import Path, local
 from .._progress import Progress
@@ -138,7 +138,7 @@ class CheckpointManager(ManagerContext):
             self._steps.path(step), tree, self._saves, copy=self._options.enable_async_checkpointing,
             user=custom_metadata, name=f"{self._root}, step {step}", existing="replace" if step in known else "fail", codec=self._options.codec,
             threads=self._options.threads, memory=self._options.memory, deadline=self._options.deadline,
-            find_earlier=self._steps.newest if self._options.increments else no_step,
+            find_earlier=(lambda: self._steps.newest_but(step)) if self._options.increments else no_step,
             extra={"metrics": _numbers(plain), "jax": {"time": now, "items": kinds, "metrics": _objects.encode(plain)}})
         self._current = prepared.start(step, lambda progress: self._write(step, prepared.write, progress))
         if prepared.failed is not None:
@@ -199,8 +199,12 @@ class CheckpointManager(ManagerContext):
             step = self._agreed(steps.latest, "which step is the latest")
             if step is None:
                 raise NotFound(f"restore: {steps.root} holds no step")
-        with Checkpoint(steps.find(step), threads=self._options.threads, memory=self._options.memory) as checkpoint:
-            return _restore(checkpoint, args)
+        try:
+            with Checkpoint(steps.find(step), threads=self._options.threads, memory=self._options.memory) as checkpoint:
+                return _restore(checkpoint, args)
+        except Corrupt:
+            steps.damaged.add(step)
+            raise
 
     def metadata(self, step: int) -> StepMetadata:
         """Raises NotFound."""

@@ -62,6 +62,7 @@ class Steps:
         self.root = root
         self._manager = _core.Manager(root, collect_garbage=collect_garbage)
         self._infos: dict[tuple[str, int, int], Info] = {}
+        self.damaged: set[int] = set()
 
     def infos(self) -> list[Info]:
         """Committed steps, ascending."""
@@ -96,9 +97,11 @@ class Steps:
         step: int = found[0]
         return step
 
-    def newest(self) -> str:
-        """The directory of the newest step, valid or not; empty if there is none."""
-        return next((path for _, path in reversed(self._manager.steps())), "")
+    def newest_but(self, step: int) -> str:
+        """The directory of the newest step of which no restore has found damage, and that is not this one, which is to be
+        saved; empty if there is none."""
+        whole = [path for there, path in self._manager.steps() if there != step and there not in self.damaged]
+        return str(whole[-1]) if whole else ""
 
     def remove(self, step: int) -> None:
         self._manager.remove(step)

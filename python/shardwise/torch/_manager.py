@@ -133,7 +133,7 @@ class CheckpointManager(ManagerContext):
         """Returns when the step is committed. Errors are those of shardwise.torch.save(). metrics: rank 0's count."""
         self.wait()
         path, managed = self._prepare(step, metrics)
-        return save_managed(path, state, user, self._options(existing), self._replicas, self._saves, self._deadline,
+        return save_managed(path, state, user, self._options(step, existing), self._replicas, self._saves, self._deadline,
                             progress, managed)
 
     def save_async(self, step: int, state: Mapping[str, Any], *, user: Any = None,
@@ -144,7 +144,7 @@ class CheckpointManager(ManagerContext):
             return PendingSave(step, lambda progress: SaveStats("", 0, 0, 0, 0, 0.0, skipped=True))
         self.wait()
         path, managed = self._prepare(step, metrics)
-        self._current = save_async_managed(path, state, user, self._options(existing), self._replicas, self._saves,
+        self._current = save_async_managed(path, state, user, self._options(step, existing), self._replicas, self._saves,
                                            self._deadline, True, managed)
         return self._current
 
@@ -254,13 +254,13 @@ class CheckpointManager(ManagerContext):
         """wait()"""
         self.wait()
 
-    def _options(self, existing: str) -> dict[str, Any]:
-        return {"codec": self._codec, "existing": existing, "threads": self._threads, "memory": self._memory,
-                "find_earlier": self._newest if self._increments else no_step}
+    def _options(self, step: int, existing: str) -> dict[str, Any]:
+        def newest() -> str:  # but not what is replaced, perhaps as it is damaged
+            whole = [path for there, path in self._manager.steps() if there not in self._damaged and there != step]
+            return str(whole[-1]) if whole else ""
 
-    def _newest(self) -> str:
-        whole = [path for step, path in self._manager.steps() if step not in self._damaged]
-        return str(whole[-1]) if whole else ""
+        return {"codec": self._codec, "existing": existing, "threads": self._threads, "memory": self._memory,
+                "find_earlier": newest if self._increments else no_step}
 
     def _prepare(self, step: int, metrics: Mapping[str, float] | None) -> tuple[str, Managed]:
         """The path of a step that is to be saved, as rank 0 sees it: another rank may see it later."""

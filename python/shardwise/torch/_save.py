@@ -16,7 +16,7 @@ from .._manager import PendingSave
 from .._nested import encoded_kinds, encoded_path, names_of
 from .._paths import local
 from .._progress import Progress, ProgressFunction, function_of
-from .._save import Plan, SaveStats, call_of, encode_objects, no_step, write_together
+from .._save import Plan, SaveStats, call_of, encode_objects, since, write_together
 from .._sources import MEMORY, Codec, Existing, Sources, as_array, check_choice, check_codec
 from .._sources import Path as FilePath
 from ..group import DEADLINE, Call, Group, auto, single
@@ -257,7 +257,7 @@ def save(path: FilePath, state: Mapping[str, Any], *, user: Any = None, codec: C
     in shardwise.save().
     """
     options = {"codec": codec, "existing": existing, "threads": threads, "memory": memory,
-               "find_earlier": no_step if unchanged_since is None else lambda: local(unchanged_since, "save")}
+               "find_earlier": since(unchanged_since)}
     return save_managed(local(path, "save"), state, user, options, replicas, auto() if group is None else group, deadline,
                         progress, Managed())
 
