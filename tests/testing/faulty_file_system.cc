@@ -104,6 +104,11 @@ std::unique_ptr<File> FaultyFileSystem::open(const std::filesystem::path& path) 
   return ForwardingFileSystem::open(path);
 }
 
+std::unique_ptr<File> FaultyFileSystem::open_for_update(const std::filesystem::path& path) {
+  step("open for update");
+  return ForwardingFileSystem::open_for_update(path);
+}
+
 void FaultyFileSystem::make_directory(const std::filesystem::path& path) {
   step("make directory");
   ForwardingFileSystem::make_directory(path);

@@ -40,6 +40,7 @@ class FaultyFileSystem final : public ForwardingFileSystem,
   std::unique_ptr<File> create(const std::filesystem::path& path, Caching caching) override;
   std::unique_ptr<File> reuse(const std::filesystem::path& path, Caching caching) override;
   std::unique_ptr<File> open(const std::filesystem::path& path) override;
+  std::unique_ptr<File> open_for_update(const std::filesystem::path& path) override;
   void make_directory(const std::filesystem::path& path) override;
   void sync_directory(const std::filesystem::path& path) override;
   void rename(const std::filesystem::path& from, const std::filesystem::path& to) override;

@@ -87,6 +87,9 @@ struct OpenDirectory {
   std::shared_ptr<Directory> directory;
 };
 
+/// The directory's path without links and dots. Throws not_found.
+std::filesystem::path real_directory(const std::filesystem::path& directory);
+
 /// Throws not_found if it is not there or is an attempt's or trash. The file system must outlive
 /// it.
 OpenDirectory open_directory(FileSystem& file_system, const std::filesystem::path& path);
@@ -163,6 +166,12 @@ FileTables read_file_tables(File& file, const std::filesystem::path& directory, 
 /// Checks the tables of a file against the manifest and adds them. Throws corrupt, and has changed
 /// nothing.
 void add_file_tables(StoredCheckpoint& checkpoint, std::size_t number, FileTables tables);
+
+/// A checkpoint with those of its shard files loaded that can be; `why_not` gets what is wrong with
+/// each other one. Throws as opening the directory and its manifest does.
+StoredCheckpoint open_what_is_readable(
+    FileSystem& file_system, const std::filesystem::path& directory,
+    const std::function<void(std::size_t file, const Error& error)>& why_not = nullptr);
 
 /// Makes the linked files of a file, whose tables are read, files of the checkpoint.
 void add_linked_files(StoredCheckpoint& checkpoint, std::size_t number);
