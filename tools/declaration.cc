@@ -57,8 +57,7 @@ void add_looks(CLI::App& app, Commands& c) {
       ->required();
   CLI::Option* const repair = verify.add_flag(
       "--repair", c.verify.repair,
-      "Give damaged chunks the bytes that were stored, from other steps and copies; changes "
-      "nothing else");
+      "Make damaged chunks and files again, exactly as they were, from other steps and copies");
   verify
       .add_option(
           "--from", c.verify.from,

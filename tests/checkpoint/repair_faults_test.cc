@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
+#include "shardwise/checkpoint/detail/root/names.h"
 #include "shardwise/checkpoint/manager.h"
 #include "shardwise/checkpoint/verify.h"
 #include "shardwise/shard/error.h"
@@ -36,10 +37,13 @@ Files files_in(const fs::path& directory) {
   return files;
 }
 
-// Step 1 with damage in two chunks, and a copy of it from before.
+enum class DamageTo { chunks, files };
+
+// Step 1 with damage in two chunks, or in all files beside their chunks; and a copy of it from
+// before.
 class DamagedRoot {
  public:
-  DamagedRoot() {
+  explicit DamagedRoot(DamageTo damage) {
     static const TempDir first;
     static const fs::path saved = CheckpointManager(first.path())
                                       .save(1, sources_of(fault_model(1)), {.writers = 1})
@@ -52,8 +56,14 @@ class DamagedRoot {
       const detail::ChunkId id{tensor, 0, 0};
       const detail::ChunkRecord& record = stored.record(id);
       const fs::path file = step() / stored.file_name(stored.file_of(id));
+      if (damage == DamageTo::files) continue;
       flip(file, record.address, std::byte{1});
       flip(file, record.address + record.stored_bytes - 1, std::byte{1});
+    }
+    if (damage == DamageTo::files) {
+      flip(step() / stored.manifest.files[0].name, 9, std::byte{1});
+      fs::remove(step() / detail::kIndexName);
+      fs::resize_file(step() / detail::kManifestName, good_.at(detail::kManifestName).size() - 9);
     }
     before_ = files_in(step());
   }
@@ -64,10 +74,13 @@ class DamagedRoot {
   // What must hold whatever went wrong.
   void check() const {
     const Files now = files_in(step());
-    ASSERT_EQ(now.size(), good_.size());
+    for (const auto& [name, bytes] : before_) ASSERT_TRUE(now.contains(name)) << name;
     for (const auto& [name, bytes] : now) {
-      const std::vector<std::byte>&good = good_.at(name), &before = before_.at(name);
-      if (bytes == good || bytes == before) continue;
+      if (detail::is_repair_name(name)) continue;
+      const std::vector<std::byte>& good = good_.at(name);
+      if (bytes == good) continue;
+      const std::vector<std::byte>& before = before_.at(name);
+      if (bytes == before) continue;
       ASSERT_EQ(bytes.size(), good.size());
       for (std::size_t i = 0; i < bytes.size(); ++i) {
         ASSERT_TRUE(bytes[i] == good[i] || bytes[i] == before[i]) << name << " " << i;
@@ -87,12 +100,16 @@ class DamagedRoot {
   Files good_, before_;
 };
 
-TEST(RepairFaults, EveryOperationMayFail) {
+class RepairFaults : public testing::TestWithParam<DamageTo> {};
+
+TEST_P(RepairFaults, EveryOperationMayFail) {
   std::int64_t operations = 0;
   {
-    const DamagedRoot root;
+    const DamagedRoot root(GetParam());
     const auto files = std::make_shared<FaultyFileSystem>(0, Fault::io);
-    EXPECT_EQ(run_repair(root.path(), files).repaired.size(), 2u);
+    files->exchange_in_one_step();
+    EXPECT_EQ(run_repair(root.path(), files).repaired.size(),
+              GetParam() == DamageTo::files ? 3u : 2u);
     operations = files->operations();
   }
   EXPECT_GT(operations, 40);
@@ -100,8 +117,9 @@ TEST(RepairFaults, EveryOperationMayFail) {
     for (std::int64_t at = 1; at <= operations; ++at) {
       SCOPED_TRACE(testing::Message() << "operation " << at << " of " << operations << ", fault "
                                       << static_cast<int>(fault));
-      const DamagedRoot root;
+      const DamagedRoot root(GetParam());
       const auto files = std::make_shared<FaultyFileSystem>(at, fault);
+      files->exchange_in_one_step();
       try {
         run_repair(root.path(), files);
       } catch (const Error& e) {
@@ -116,12 +134,12 @@ TEST(RepairFaults, EveryOperationMayFail) {
   }
 }
 
-TEST(RepairFaults, TheProcessMayBeKilledBeforeEveryOperation) {
+TEST_P(RepairFaults, TheProcessMayBeKilledBeforeEveryOperation) {
   bool ended = false;
   std::int64_t at = 1;
   for (; !ended && at < 500; ++at) {
     SCOPED_TRACE(testing::Message() << "operation " << at);
-    const DamagedRoot root;
+    const DamagedRoot root(GetParam());
     ended =
         ends_by_itself({SHARDWISE_FAULT_PROGRAM, root.path().string(),
                         std::to_string(static_cast<int>(FaultAction::repair)), std::to_string(at)});
@@ -131,6 +149,11 @@ TEST(RepairFaults, TheProcessMayBeKilledBeforeEveryOperation) {
   EXPECT_TRUE(ended);
   EXPECT_GT(at, 40);
 }
+
+INSTANTIATE_TEST_SUITE_P(All, RepairFaults, testing::Values(DamageTo::chunks, DamageTo::files),
+                         [](const auto& test) {
+                           return test.param == DamageTo::files ? "files" : "chunks";
+                         });
 
 }  // namespace
 }  // namespace shardwise

@@ -119,6 +119,12 @@ void FaultyFileSystem::sync_directory(const std::filesystem::path& path) {
   ForwardingFileSystem::sync_directory(path);
 }
 
+void FaultyFileSystem::exchange(const std::filesystem::path& a, const std::filesystem::path& b) {
+  if (!exchanges_) return FileSystem::exchange(a, b);
+  step("exchange");
+  ForwardingFileSystem::exchange(a, b);
+}
+
 void FaultyFileSystem::link(const std::filesystem::path& from, const std::filesystem::path& to) {
   step("link");
   ForwardingFileSystem::link(from, to);

@@ -345,6 +345,26 @@ class Checkpoints(Cli):
         self.assertEqual(shard.read_bytes(), good)
         self.assertNotIn("repaired", self.ok_json("verify", step)["checkpoints"][0])
 
+    def test_verify_makes_files_again_and_names_what_is_lost(self):
+        root, step = self.root()
+        shutil.copytree(root, self.dir / "backup")
+        shard = next(step.glob("shards-*.h5"))
+        good = {path.name: path.read_bytes() for path in step.iterdir()}
+        shard.unlink()
+        result = run("verify", step, "--repair")
+        self.assertEqual(result.returncode, 1, result)
+        self.assertIn(f"{shard}: it is missing; not repaired: none of the other checkpoints, 0, has this file", result.stdout)
+        self.assertIn('  lost: tensor "dtypes/bf16" [0:', result.stdout)
+        lost = json.loads(run("verify", step, "--repair", "--json").stdout)["checkpoints"][0]["lost"]
+        tensors = self.ok_json("inspect", self.dir / "backup")["tensors"]
+        self.assertEqual({entry["tensor"] for entry in lost}, {t["name"] for t in tensors if 0 not in t["shape"]})
+        (step / "manifest.json").write_text("{")
+        shard.write_bytes(good[shard.name][:9] + b"x" + good[shard.name][10:])
+        found = self.ok_json("verify", root, "--repair", "--from", self.dir / "backup")["checkpoints"][0]
+        self.assertEqual([entry["file"] for entry in found["repaired"]], ["manifest.json", shard.name])
+        self.assertEqual(found["lost"], [])
+        self.assertEqual({path.name: path.read_bytes() for path in step.iterdir()}, good)
+
     def test_verify_status_3_where_it_cannot_read(self):
         # A script that deletes what is damaged must not delete what this process could not open.
         root, step = self.root()

@@ -57,6 +57,13 @@ nlohmann::ordered_json repaired_json(const std::vector<Repaired>& list) {
   return json;
 }
 
+nlohmann::ordered_json lost_json(const std::vector<RepairReport::Lost>& list) {
+  auto json = nlohmann::ordered_json::array();
+  for (const auto& [tensor, box] : list)
+    json.push_back({{"tensor", tensor}, {"box", box_json(box)}});
+  return json;
+}
+
 std::string verdict(const VerifyReport& report) {
   if (report.ok()) {
     return report.index_not_proved ? "every byte has its hash; what index.h5 says is not proved, "
@@ -86,6 +93,9 @@ void print_report(const std::filesystem::path& directory, const RepairReport& re
   };
   print(report.damage, "");
   print(report.unread, "not read: ");
+  for (const auto& [tensor, box] : repair.lost) {
+    print_shown(fmt::format("  lost: tensor {:?} {}\n", tensor, to_string(box)));
+  }
 }
 
 /// A step without a manifest is damaged. If a step in a directory of steps cannot be read, or is
@@ -96,7 +106,8 @@ std::optional<RepairReport> verify(const std::filesystem::path& directory,
   try {
     if (!options.repair) {
       return RepairReport{.repaired = {},
-                          .left = verify_checkpoint(directory, {.progress = line.function()})};
+                          .left = verify_checkpoint(directory, {.progress = line.function()}),
+                          .lost = {}};
     }
     return repair_checkpoint(directory, {.from = {options.from.begin(), options.from.end()},
                                          .progress = line.function()});
@@ -136,7 +147,9 @@ int run_verify(const VerifyOptions& options) {
                     {"bytes", report.bytes},
                     {"damage", damage_json(report.damage)},
                     {"unread", damage_json(report.unread)}});
-    if (options.repair) list.back()["repaired"] = repaired_json(verified->repaired);
+    if (!options.repair) continue;
+    list.back()["repaired"] = repaired_json(verified->repaired);
+    list.back()["lost"] = lost_json(verified->lost);
   }
   if (options.json) print_json({{"ok", !damaged && !unread}, {"checkpoints", list}});
   return damaged ? kDamaged : unread ? kCouldNotTell : 0;

@@ -49,6 +49,7 @@ struct StoredCheckpoint {
   std::function<std::unique_ptr<File>(const LinkedFile&)> open_linked;
 
   bool is_complete() const { return is_loaded.empty(); }
+  bool is_loaded_file(std::size_t file) const { return is_complete() || is_loaded[file]; }
 
   /// The number, in `files`, of the file that the chunk is in.
   std::size_t file_of(const ChunkId& id) const;

@@ -68,8 +68,7 @@ std::optional<ChunkId> find_chunk(const StoredCheckpoint& checkpoint, std::size_
                                   const Box& box) {
   const PieceList& pieces = checkpoint.manifest.tensors[tensor].pieces;
   for (std::size_t p = 0; p < pieces.size(); ++p) {
-    const auto file = static_cast<std::size_t>(pieces.file(p));
-    if (!checkpoint.is_complete() && !checkpoint.is_loaded[file]) continue;
+    if (!checkpoint.is_loaded_file(static_cast<std::size_t>(pieces.file(p)))) continue;
     if (const auto chunk = chunk_with(pieces[p], box)) return ChunkId{tensor, p, *chunk};
   }
   return std::nullopt;
