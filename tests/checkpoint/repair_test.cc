@@ -342,6 +342,20 @@ TEST_F(Repair, WritesAChunkAnewThatTheDiskCannotRead) {
   EXPECT_TRUE(all_bytes(step) == good);
 }
 
+TEST_F(Repair, NeedsNoRightToListTheDirectoryThatHoldsTheCheckpoint) {
+  const fs::path step = save(1);
+  fs::copy(step, dir_ / "copy");
+  const Bytes good = all_bytes(step);
+  damage_all_chunks(step);
+  const auto files =
+      std::make_shared<HookedFileSystem>([&](std::string_view operation, const fs::path& path) {
+        if (operation != "list" || path != root_) return;
+        throw Error(ErrorCode::io, "list " + path.string() + ": Permission denied");
+      });
+  EXPECT_TRUE(repair_checkpoint(step, {.from = {dir_ / "copy"}, .file_system = files}).ok());
+  EXPECT_TRUE(all_bytes(step) == good);
+}
+
 // Another checkpoint takes the place of the one that was verified.
 TEST_F(Repair, WritesIntoNoOtherCheckpointsFile) {
   HostTensor other = noise();
