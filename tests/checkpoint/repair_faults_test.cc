@@ -52,7 +52,7 @@ class DamagedRoot {
     fs::copy(saved, path() / "copy");
     good_ = files_in(step());
     const auto stored = detail::open_checkpoint(*posix_file_system(), step());
-    for (const std::size_t tensor : {0, 2}) {
+    for (const std::size_t tensor : {std::size_t{0}, std::size_t{2}}) {
       const detail::ChunkId id{tensor, 0, 0};
       const detail::ChunkRecord& record = stored.record(id);
       const fs::path file = step() / stored.file_name(stored.file_of(id));
