@@ -164,7 +164,7 @@ void FileMaker::copy_chunks(Described& from, File* damaged, File& to) {
     if (!is_right && damaged != nullptr) {
       old.resize(bytes.size());
       try {
-        is_right = read(*damaged, old);
+        read(*damaged, old);
         bytes = old;
       } catch (const Error& e) {
         if (e.code() != ErrorCode::corrupt) throw;  // of what cannot be read nothing is known
