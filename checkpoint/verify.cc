@@ -17,6 +17,7 @@
 #include "shardwise/checkpoint/detail/read/index_check.h"
 #include "shardwise/checkpoint/detail/read/read_pipeline.h"
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
+#include "shardwise/checkpoint/detail/root/names.h"
 #include "shardwise/checkpoint/detail/root/pin.h"
 #include "shardwise/runtime/parallel.h"
 #include "shardwise/shard/error.h"
@@ -155,7 +156,7 @@ void Verifier::find_foreign_files(std::span<const std::string> names) {
   for (const detail::FileEntry& entry : stored_.manifest.files) known.insert(entry.name);
   for (const detail::LinkedFile& linked : stored_.linked) known.insert(linked.name());
   for (const std::string& name : names) {
-    if (known.contains(name)) continue;
+    if (known.contains(name) || detail::is_repair_name(name)) continue;
     if (!linked_are_known && name.starts_with(detail::kLinkedPrefix)) continue;
     attempt(name, [&] {
       throw Error(ErrorCode::corrupt,

@@ -139,6 +139,18 @@ status=0
 run "$shardwise" diff "$out/adapter/step-00000015" "$out/adapter/step-00000020" || status=$?
 [ $status = 1 ] || { echo "demo: diff should have found the steps different (1), not ended with $status" >&2; exit 1; }
 
+say "15. A byte of the base goes bad on the disk, in both steps at once; a copy mends it"
+cp -r "$out/adapter/step-00000020" "$out/backup"
+linked=$(echo "$out"/adapter/step-00000020/linked-*.h5)
+
+printf "\x2a" | dd of="$linked" bs=1 seek=100000 conv=notrunc status=none
+status=0
+run "$shardwise" verify "$out/adapter" || status=$?
+[ $status = 1 ] || { echo "demo: verify should have found damage (1), not ended with $status" >&2; exit 1; }
+run "$shardwise" verify "$out/adapter/step-00000020" --repair --from "$out/backup"
+mended=no
+if run "$shardwise" verify "$out/adapter"; then mended=yes; fi
+
 say "Result"
 accuracy_a=$(field "$out/undisturbed.log" accuracy) accuracy_b=$(field "$out/resumed.log" accuracy)
 sum_program=$(field "$out/resumed.log" w1_sum) sum_h5py=$(field "$out/h5py.log" w1_sum)
@@ -169,6 +181,7 @@ claim "Python, $before to $after processes: resumed after step" "$python_from (k
 python_sum=$(sed -n 's/.*weight_sum //p' "$out/python.log") python_h5py=$(sed -n 's/.*weight_sum //p' "$out/python_h5py.log")
 claim "Python: sum of $weight, job / h5py" "$python_sum / $python_h5py" within "$python_sum" "$python_h5py" 1e-6
 claim "steps share at least 20 times what each has alone" "$unchanged times" at_least "$unchanged" 20
+claim "a bad byte in both steps is mended from a copy" "$mended" [ $mended = yes ]
 row "an asynchronous save held the training up for at most" "$(field "$out/resumed.log" save_blocked_ms) ms" ""
 row "peak memory per device, $mesh_a / $mesh_b" \
   "$(field "$out/undisturbed.log" peak_bytes_per_device) / $(field "$out/resumed.log" peak_bytes_per_device) B" ""

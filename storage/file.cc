@@ -274,7 +274,7 @@ class PosixFile final : public File {
   std::atomic<std::uint64_t> dirty_bytes_{0};
 };
 
-// Takes the descriptor of a file opened for reading. If opening failed, errno says why.
+// Takes the descriptor of a file that was opened as it is. If opening failed, errno says why.
 std::unique_ptr<File> readable(const std::filesystem::path& path, Descriptor cached) {
   if (cached.get() < 0 && errno == ELOOP) {
     throw Error(ErrorCode::corrupt, fmt::format("open {}: a link, not a file", path.string()));
@@ -338,6 +338,10 @@ class PosixFileSystem final : public FileSystem {
 
   std::unique_ptr<File> open(const std::filesystem::path& path) override {
     return readable(path, Descriptor(open_descriptor(path, kReadFlags)));
+  }
+
+  std::unique_ptr<File> open_for_update(const std::filesystem::path& path) override {
+    return readable(path, Descriptor(open_descriptor(path, O_RDWR | O_NONBLOCK | O_NOFOLLOW)));
   }
 
   std::unique_ptr<Directory> open_directory(const std::filesystem::path& path) override {
@@ -471,6 +475,12 @@ class DirectoryByPath final : public Directory {
 
 std::unique_ptr<Directory> FileSystem::open_directory(const std::filesystem::path& path) {
   return std::make_unique<DirectoryByPath>(*this, path);
+}
+
+std::unique_ptr<File> FileSystem::open_for_update(const std::filesystem::path& path) {
+  throw Error(
+      ErrorCode::unsupported,
+      fmt::format("open {}: this file system cannot write to a file that is there", path.string()));
 }
 
 void FileSystem::exchange(const std::filesystem::path& a, const std::filesystem::path& b) {

@@ -94,6 +94,11 @@ class FileSystem {
   /// For reading. Throws not_found, and corrupt if it is a link or not a regular file.
   virtual std::unique_ptr<File> open(const std::filesystem::path& path) = 0;
 
+  /// For reading and writing, with all its bytes as they are. Throws not_found, corrupt if it is a
+  /// link or not a regular file, and unsupported if the file system cannot; the default always
+  /// does.
+  virtual std::unique_ptr<File> open_for_update(const std::filesystem::path& path);
+
   /// For reading the files in it. Throws not_found. The default opens them by their paths, and
   /// needs the file system as long as the directory is in use.
   virtual std::unique_ptr<Directory> open_directory(const std::filesystem::path& path);

@@ -68,6 +68,9 @@ class ForwardingFileSystem : public FileSystem {
   std::unique_ptr<File> open(const std::filesystem::path& path) override {
     return wrapped(real_->open(path), path);
   }
+  std::unique_ptr<File> open_for_update(const std::filesystem::path& path) override {
+    return wrapped(real_->open_for_update(path), path);
+  }
 
   /// The directory needs this file system as long as it is in use. Its files are opened by
   /// open_in().

@@ -50,10 +50,21 @@ void add_looks(CLI::App& app, Commands& c) {
 
   CLI::App& verify = add_command(
       app, "verify", "Read and check every byte; exit status 1: damaged, 3: could not tell",
-      "shardwise verify runs/checkpoints", c, c.verify, run_verify);
+      "shardwise verify runs/checkpoints\n"
+      "  shardwise verify runs/checkpoints/step-00000400 --repair --from /backup/checkpoints",
+      c, c.verify, run_verify);
   verify.add_option("path", c.verify.path, "A checkpoint, or a directory of steps (all)")
       ->check(local_path())
       ->required();
+  CLI::Option* const repair = verify.add_flag(
+      "--repair", c.verify.repair,
+      "Make damaged chunks and files again, exactly as they were, from other steps and copies");
+  verify
+      .add_option(
+          "--from", c.verify.from,
+          "A copy of the checkpoint, or a directory of steps that has one (may be repeated)")
+      ->check(local_path())
+      ->needs(repair);
 }
 
 void add_diff(CLI::App& app, Commands& c) {

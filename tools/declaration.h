@@ -53,7 +53,7 @@ CLI::App& add_command(CLI::App& app, const char* name, const char* description, 
   return command;
 }
 
-/// Commands that look at checkpoints and change nothing: ls, inspect, verify, diff, cat, stats, du.
+/// Commands that look at checkpoints: ls, inspect, verify (which may repair), diff, cat, stats, du.
 void declare_looks(CLI::App& app, Commands& c);
 
 /// Commands about which steps stay: rm, pin, unpin, gc.

@@ -75,6 +75,12 @@ int main(int argc, char** argv) {
     }
     if (action == FaultAction::save_past_limit) return save_past_limit(argv[1]);
     auto files = std::make_shared<FaultyFileSystem>(0, Fault::kill);
+    if (action == FaultAction::repair) {
+      files->exchange_in_one_step();
+      files->restart(number);
+      run_repair(argv[1], files);
+      return 0;
+    }
     CheckpointManager manager(argv[1], fault_options(action, files));
     prepare_fault_action(manager, action);
     files->restart(number);

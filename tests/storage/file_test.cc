@@ -377,6 +377,27 @@ TEST(FileSystem, ReusesTheRoomOfAFileThatNobodyElseHas) {
   EXPECT_LT(blocks(), room);
 }
 
+TEST(FileSystem, OpensAFileForUpdateWithItsBytes) {
+  const TempDir dir;
+  const auto files = posix_file_system();
+  write_file(dir / "file", bytes_of("abcdef"));
+  const std::unique_ptr<File> file = files->open_for_update(dir / "file");
+  const auto xy = bytes_of("xy");
+  file->write_at(2, xy.data(), xy.size());
+  file->sync();
+  std::vector<std::byte> read(6);
+  file->read_at(0, read.data(), read.size());
+  EXPECT_TRUE(read == bytes_of("abxyef"));
+  file->close();
+  files->open(dir / "file")->read_at(0, read.data(), read.size());
+  EXPECT_TRUE(read == bytes_of("abxyef"));
+  message_of(ErrorCode::not_found, [&] { files->open_for_update(dir / "absent"); });
+  std::filesystem::create_symlink("file", dir / "link");
+  message_of(ErrorCode::corrupt, [&] { files->open_for_update(dir / "link"); });
+  ASSERT_EQ(::mkfifo((dir / "pipe").c_str(), 0600), 0);
+  message_of(ErrorCode::corrupt, [&] { files->open_for_update(dir / "pipe"); });
+}
+
 // What somebody has given to a file, who does not expect it of the next one in its place.
 TEST(FileSystem, DoesNotReuseAFileThatIsNotAsANewOne) {
   const TempDir dir;

@@ -34,6 +34,11 @@ TEST(ForwardingFileSystem, OneOperationIsOtherwiseAndTheRestAsBefore) {
   EXPECT_EQ(full.open(dir / "a")->size(), 3u);
   EXPECT_EQ(full.open_directory(dir.path())->open("a")->size(), 3u);
   EXPECT_TRUE(full.open_directory(dir.path())->is_in_place());
+  const std::byte one{1};
+  full.open_for_update(dir / "a")->write_at(1, &one, 1);
+  std::array<std::byte, 3> read{};
+  full.open(dir / "a")->read_at(0, read.data(), read.size());
+  EXPECT_THAT(read, ElementsAre(std::byte{0}, one, std::byte{0}));
   full.make_directory(dir / "folder");
   full.rename(dir / "a", dir / "folder/c");
   full.sync_directory(dir.path());
@@ -82,7 +87,8 @@ TEST(ForwardingFileSystem, EveryFileIsWrapped) {
   EXPECT_EQ(read, bytes);
   EXPECT_LE(opened->next_data(0), 5u);
   files.open_directory(dir.path())->open("a");
-  EXPECT_EQ(files.files, 3);
+  files.open_for_update(dir / "a");
+  EXPECT_EQ(files.files, 4);
 }
 
 }  // namespace

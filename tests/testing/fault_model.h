@@ -1,9 +1,13 @@
 #pragma once
 
 #include <csignal>
+#include <filesystem>
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "shardwise/checkpoint/manager.h"
+#include "shardwise/checkpoint/verify.h"
 #include "testing/host_tensor.h"
 
 namespace shardwise {
@@ -18,6 +22,7 @@ enum class FaultAction {
   increment,            ///< step 4, most of which is in the files of step 3; two are kept
   save_until_progress,  ///< step 3, in several batches
   save_past_limit,      ///< step 3, where files may grow to 4 MiB only
+  repair,               ///< step 1, by a copy of it in the folder "copy"
 };
 
 inline const char* fault_action_name(FaultAction action) {
@@ -28,7 +33,8 @@ inline const char* fault_action_name(FaultAction action) {
                                    "reuse",
                                    "increment",
                                    "save_until_progress",
-                                   "save_past_limit"};
+                                   "save_past_limit",
+                                   "repair"};
   return names[static_cast<int>(action)];
 }
 
@@ -62,6 +68,13 @@ inline std::vector<HostTensor> killed_model(std::uint64_t seed) {
   std::vector<HostTensor> tensors = fault_model(seed);
   tensors.push_back(host_tensor("x", DType::u8, {4, 1 << 20}, "2", "-,0", Values::noise, seed));
   return tensors;
+}
+
+inline RepairReport run_repair(const std::filesystem::path& root,
+                               std::shared_ptr<FileSystem> files) {
+  return repair_checkpoint(
+      root / "step-00000001",
+      {.from = {root / "copy"}, .threads = 1, .file_system = std::move(files)});
 }
 
 /// The manager that an action needs.

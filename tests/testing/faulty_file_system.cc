@@ -104,6 +104,11 @@ std::unique_ptr<File> FaultyFileSystem::open(const std::filesystem::path& path) 
   return ForwardingFileSystem::open(path);
 }
 
+std::unique_ptr<File> FaultyFileSystem::open_for_update(const std::filesystem::path& path) {
+  step("open for update");
+  return ForwardingFileSystem::open_for_update(path);
+}
+
 void FaultyFileSystem::make_directory(const std::filesystem::path& path) {
   step("make directory");
   ForwardingFileSystem::make_directory(path);
@@ -112,6 +117,12 @@ void FaultyFileSystem::make_directory(const std::filesystem::path& path) {
 void FaultyFileSystem::sync_directory(const std::filesystem::path& path) {
   step("sync directory");
   ForwardingFileSystem::sync_directory(path);
+}
+
+void FaultyFileSystem::exchange(const std::filesystem::path& a, const std::filesystem::path& b) {
+  if (!exchanges_) return FileSystem::exchange(a, b);
+  step("exchange");
+  ForwardingFileSystem::exchange(a, b);
 }
 
 void FaultyFileSystem::link(const std::filesystem::path& from, const std::filesystem::path& to) {

@@ -40,6 +40,7 @@ class FaultyFileSystem final : public ForwardingFileSystem,
   std::unique_ptr<File> create(const std::filesystem::path& path, Caching caching) override;
   std::unique_ptr<File> reuse(const std::filesystem::path& path, Caching caching) override;
   std::unique_ptr<File> open(const std::filesystem::path& path) override;
+  std::unique_ptr<File> open_for_update(const std::filesystem::path& path) override;
   void make_directory(const std::filesystem::path& path) override;
   void sync_directory(const std::filesystem::path& path) override;
   void rename(const std::filesystem::path& from, const std::filesystem::path& to) override;
@@ -47,14 +48,14 @@ class FaultyFileSystem final : public ForwardingFileSystem,
   void remove(const std::filesystem::path& path) override;
   std::vector<std::string> list(const std::filesystem::path& path) override;
 
-  /// The directory's files are opened by their paths, and exchanging is renaming: as operations
-  /// above.
+  /// From now on, as the real file system does; until then exchanging is renaming.
+  void exchange_in_one_step() { exchanges_ = true; }
+
+  /// The directory's files are opened by their paths: as operations above.
   std::unique_ptr<Directory> open_directory(const std::filesystem::path& path) override {
     return FileSystem::open_directory(path);
   }
-  void exchange(const std::filesystem::path& a, const std::filesystem::path& b) override {
-    FileSystem::exchange(a, b);
-  }
+  void exchange(const std::filesystem::path& a, const std::filesystem::path& b) override;
 
  private:
   std::unique_ptr<File> wrapped(std::unique_ptr<File> file,
@@ -72,6 +73,7 @@ class FaultyFileSystem final : public ForwardingFileSystem,
   std::atomic<std::int64_t> at_, count_{0};
   Fault fault_;
   std::int64_t delay_us_;
+  bool exchanges_ = false;
 };
 
 }  // namespace shardwise

@@ -41,6 +41,10 @@ class HookedFileSystem final : public ForwardingFileSystem {
     hook_("open", path);
     return ForwardingFileSystem::open(path);
   }
+  std::unique_ptr<File> open_for_update(const std::filesystem::path& path) override {
+    hook_("open for update", path);
+    return ForwardingFileSystem::open_for_update(path);
+  }
   void make_directory(const std::filesystem::path& path) override {
     hook_("make directory", path);
     real().make_directory(path);

@@ -44,6 +44,10 @@ class JournalFileSystem final : public ForwardingFileSystem {
 
   std::unique_ptr<File> create(const std::filesystem::path& path, Caching caching) override;
   std::unique_ptr<File> reuse(const std::filesystem::path& path, Caching caching) override;
+  /// Not written down, and so refused.
+  std::unique_ptr<File> open_for_update(const std::filesystem::path& path) override {
+    return FileSystem::open_for_update(path);
+  }
   void make_directory(const std::filesystem::path& path) override;
   void sync_directory(const std::filesystem::path& path) override;
   void rename(const std::filesystem::path& from, const std::filesystem::path& to) override;

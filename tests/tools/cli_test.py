@@ -316,6 +316,55 @@ class Checkpoints(Cli):
         self.assertIn("tensor", damage)
         self.assertIn("box", damage)
 
+    def test_verify_repairs_from_a_copy_and_says_what_is_left(self):
+        root, step = self.root()
+        shutil.copytree(root, self.dir / "backup")
+        shard = next(step.glob("shards-*.h5"))
+        good = shard.read_bytes()
+
+        def damage():
+            data = bytearray(good)
+            data[FIRST_CHUNK] ^= 1
+            shard.write_bytes(data)
+
+        damage()
+        self.fails(2, ["--from requires --repair"], "verify", step, "--from", self.dir / "backup")
+        result = run("verify", step, "--repair")
+        self.assertEqual(result.returncode, 1, result)
+        self.assertIn("not repaired: there is no other step in its root, and no copy was given", result.stdout)
+        self.fails(3, ["found no checkpoint in"], "verify", step, "--repair", "--from", self.dir)
+        self.assertNotEqual(shard.read_bytes(), good)
+        result = self.ok("verify", root, "--repair", "--from", self.dir / "backup")
+        self.assertIn("1 repaired, every byte has its hash", result)
+        self.assertIn(f"repaired from {(self.dir / 'backup' / step.name).resolve()}: {shard.name}: ", result)
+        self.assertEqual(shard.read_bytes(), good)
+        damage()
+        found = self.ok_json("verify", step, "--repair", "--from", self.dir / "backup" / step.name)
+        self.assertEqual(found["checkpoints"][0]["repaired"][0]["file"], shard.name)
+        self.assertIn("box", found["checkpoints"][0]["repaired"][0])
+        self.assertEqual(shard.read_bytes(), good)
+        self.assertNotIn("repaired", self.ok_json("verify", step)["checkpoints"][0])
+
+    def test_verify_makes_files_again_and_names_what_is_lost(self):
+        root, step = self.root()
+        shutil.copytree(root, self.dir / "backup")
+        shard = next(step.glob("shards-*.h5"))
+        good = {path.name: path.read_bytes() for path in step.iterdir()}
+        shard.unlink()
+        result = run("verify", step, "--repair")
+        self.assertEqual(result.returncode, 1, result)
+        self.assertIn(f"{shard}: it is missing; not repaired: none of the other checkpoints, 0, has this file", result.stdout)
+        self.assertIn('  lost: tensor "dtypes/bf16" [0:', result.stdout)
+        lost = json.loads(run("verify", step, "--repair", "--json").stdout)["checkpoints"][0]["lost"]
+        tensors = self.ok_json("inspect", self.dir / "backup")["tensors"]
+        self.assertEqual({entry["tensor"] for entry in lost}, {t["name"] for t in tensors if 0 not in t["shape"]})
+        (step / "manifest.json").write_text("{")
+        shard.write_bytes(good[shard.name][:9] + b"x" + good[shard.name][10:])
+        found = self.ok_json("verify", root, "--repair", "--from", self.dir / "backup")["checkpoints"][0]
+        self.assertEqual([entry["file"] for entry in found["repaired"]], ["manifest.json", shard.name])
+        self.assertEqual(found["lost"], [])
+        self.assertEqual({path.name: path.read_bytes() for path in step.iterdir()}, good)
+
     def test_verify_status_3_where_it_cannot_read(self):
         # A script that deletes what is damaged must not delete what this process could not open.
         root, step = self.root()

@@ -53,6 +53,8 @@ int run_inspect(const InspectOptions& options);
 
 struct VerifyOptions {
   std::string path;
+  bool repair = false;
+  std::vector<std::string> from;
   bool json = false;
 };
 int run_verify(const VerifyOptions& options);

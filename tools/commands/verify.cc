@@ -48,6 +48,22 @@ nlohmann::ordered_json damage_json(const std::vector<Damage>& list) {
   return json;
 }
 
+nlohmann::ordered_json repaired_json(const std::vector<Repaired>& list) {
+  auto json = nlohmann::ordered_json::array();
+  for (const Repaired& repaired : list) {
+    json.push_back(damage_json(repaired.damage));
+    json.back()["from"] = repaired.from;
+  }
+  return json;
+}
+
+nlohmann::ordered_json lost_json(const std::vector<RepairReport::Lost>& list) {
+  auto json = nlohmann::ordered_json::array();
+  for (const auto& [tensor, box] : list)
+    json.push_back({{"tensor", tensor}, {"box", box_json(box)}});
+  return json;
+}
+
 std::string verdict(const VerifyReport& report) {
   if (report.ok()) {
     return report.index_not_proved ? "every byte has its hash; what index.h5 says is not proved, "
@@ -60,9 +76,15 @@ std::string verdict(const VerifyReport& report) {
                      report.unread.empty() ? "" : ", " + unread);
 }
 
-void print_report(const std::filesystem::path& directory, const VerifyReport& report) {
-  print_shown(fmt::format("{}: {} ({} chunks, {} read)\n", directory.string(), verdict(report),
-                          report.chunks, human_bytes(report.bytes)));
+void print_report(const std::filesystem::path& directory, const RepairReport& repair) {
+  const VerifyReport& report = repair.left;
+  const std::string repaired =
+      repair.repaired.empty() ? "" : fmt::format("{} repaired, ", repair.repaired.size());
+  print_shown(fmt::format("{}: {}{} ({} chunks, {} read)\n", directory.string(), repaired,
+                          verdict(report), report.chunks, human_bytes(report.bytes)));
+  for (const auto& [damage, from] : repair.repaired) {
+    print_shown(fmt::format("  repaired from {}: {}: {}\n", from, damage.file, damage.message));
+  }
   const auto print = [](const std::vector<Damage>& list, const char* what) {
     for (const Damage& damage : list) {
       print_shown(fmt::format("  {}{}{}{}\n", what, damage.file, damage.file.empty() ? "" : ": ",
@@ -71,22 +93,34 @@ void print_report(const std::filesystem::path& directory, const VerifyReport& re
   };
   print(report.damage, "");
   print(report.unread, "not read: ");
+  for (const auto& [tensor, box] : repair.lost) {
+    print_shown(fmt::format("  lost: tensor {:?} {}\n", tensor, to_string(box)));
+  }
 }
 
 /// A step without a manifest is damaged. If a step in a directory of steps cannot be read, or is
 /// too new for this build, nothing is known of it. A step that is gone now was removed.
-std::optional<VerifyReport> verify(const std::filesystem::path& directory, bool one_of_a_root) {
+std::optional<RepairReport> verify(const std::filesystem::path& directory,
+                                   const VerifyOptions& options, bool one_of_a_root) {
   ProgressLine line("verify " + directory.filename().string());
   try {
-    return verify_checkpoint(directory, {.progress = line.function()});
+    if (!options.repair) {
+      return RepairReport{.repaired = {},
+                          .left = verify_checkpoint(directory, {.progress = line.function()}),
+                          .lost = {}};
+    }
+    return repair_checkpoint(directory, {.from = {options.from.begin(), options.from.end()},
+                                         .progress = line.function()});
   } catch (const Error& error) {
+    if (error.code() == ErrorCode::invalid_argument) throw;  // no copy where there should be one
     std::error_code ignored;
     const bool there = std::filesystem::is_directory(directory, ignored);
     if (one_of_a_root && !there) return std::nullopt;
     const bool damaged = error.code() == ErrorCode::not_found;
     if (!one_of_a_root && !(there && damaged)) throw;
-    VerifyReport report;
-    (damaged ? report.damage : report.unread).push_back({.file = "", .message = error.what()});
+    RepairReport report;
+    (damaged ? report.left.damage : report.left.unread)
+        .push_back({.file = "", .message = error.what()});
     return report;
   }
 }
@@ -98,13 +132,13 @@ int run_verify(const VerifyOptions& options) {
   auto list = nlohmann::ordered_json::array();
   const bool root = !names_checkpoint(options.path);
   for (const auto& directory : checkpoints(options.path)) {
-    const std::optional<VerifyReport> verified = verify(directory, root);
+    const std::optional<RepairReport> verified = verify(directory, options, root);
     if (!verified) continue;
-    const VerifyReport& report = *verified;
+    const VerifyReport& report = verified->left;
     damaged = damaged || !report.damage.empty();
     unread = unread || !report.unread.empty();
     if (!options.json) {
-      print_report(directory, report);
+      print_report(directory, *verified);
       continue;
     }
     list.push_back({{"directory", directory.string()},
@@ -113,6 +147,9 @@ int run_verify(const VerifyOptions& options) {
                     {"bytes", report.bytes},
                     {"damage", damage_json(report.damage)},
                     {"unread", damage_json(report.unread)}});
+    if (!options.repair) continue;
+    list.back()["repaired"] = repaired_json(verified->repaired);
+    list.back()["lost"] = lost_json(verified->lost);
   }
   if (options.json) print_json({{"ok", !damaged && !unread}, {"checkpoints", list}});
   return damaged ? kDamaged : unread ? kCouldNotTell : 0;

@@ -63,20 +63,23 @@ std::string difference(File& file, std::span<const std::byte> expected) {
 
 }  // namespace
 
+std::vector<std::byte> index_of(const Manifest& manifest) {
+  if (!impossible(manifest).empty()) return {};
+  // Not from what the shard files say: one of them may be what is damaged.
+  Manifest placed;
+  if (manifest.version != kListedVersion) {
+    placed.writers = manifest.writers;
+    placed.files = manifest.files;
+    placed.tensors = without_pieces(manifest.tensors);
+    place_pieces(placed);
+  }
+  const Manifest& from = manifest.version == kListedVersion ? manifest : placed;
+  return build_index_file(from.tensors, from.files);
+}
+
 std::string check_index(File& file, const std::string& path, const Manifest& manifest) {
   std::string problem = impossible(manifest);
-  if (problem.empty()) {
-    // Not from what the shard files say: one of them may be what is damaged.
-    Manifest placed;
-    if (manifest.version != kListedVersion) {
-      placed.writers = manifest.writers;
-      placed.files = manifest.files;
-      placed.tensors = without_pieces(manifest.tensors);
-      place_pieces(placed);
-    }
-    const Manifest& from = manifest.version == kListedVersion ? manifest : placed;
-    problem = difference(file, build_index_file(from.tensors, from.files));
-  }
+  if (problem.empty()) problem = difference(file, index_of(manifest));
   if (problem.empty()) return {};
   return fmt::format("check index {}: it does not map what the manifest lists: {}", path, problem);
 }

@@ -1,11 +1,16 @@
 #pragma once
 
+#include <cstddef>
 #include <string>
+#include <vector>
 
 #include "shardwise/checkpoint/detail/format/manifest.h"
 #include "shardwise/storage/file.h"
 
 namespace shardwise::detail {
+
+/// The bytes that the writer makes of the manifest; none if no writer makes such a manifest.
+std::vector<std::byte> index_of(const Manifest& manifest);
 
 /// Compares index.h5 with the bytes that the writer makes of the manifest: what is wrong, in one
 /// line, or nothing. HDF5 never sees the file, which may be anybody's: it is not made for hostile

@@ -33,16 +33,7 @@ constexpr int kMostOpenings = 3, kMostReplacements = 100;
 
 /// The directory's own name, whatever links or dots lead to it.
 std::string own_name(const fs::path& directory) {
-  std::error_code error;
-  const fs::path real = fs::canonical(directory, error);
-  const bool is_directory = !error && fs::is_directory(real, error);
-  if (is_directory) return real.filename().string();
-  if (!error || error == std::errc::no_such_file_or_directory ||
-      error == std::errc::not_a_directory) {
-    not_found(directory, "there is no such directory");
-  }
-  throw Error(ErrorCode::io,
-              fmt::format("open checkpoint {}: {}", directory.string(), error.message()));
+  return real_directory(directory).filename().string();
 }
 
 void read_table(File& file, const std::string& path, std::span<std::byte> bytes,
@@ -99,6 +90,19 @@ StoredCheckpoint open_once(FileSystem& file_system, const fs::path& directory, b
 }
 
 }  // namespace
+
+fs::path real_directory(const fs::path& directory) {
+  std::error_code error;
+  fs::path real = fs::canonical(directory, error);
+  const bool is_directory = !error && fs::is_directory(real, error);
+  if (is_directory) return real;
+  if (!error || error == std::errc::no_such_file_or_directory ||
+      error == std::errc::not_a_directory) {
+    not_found(directory, "there is no such directory");
+  }
+  throw Error(ErrorCode::io,
+              fmt::format("open checkpoint {}: {}", directory.string(), error.message()));
+}
 
 std::size_t StoredCheckpoint::file_of(const ChunkId& id) const {
   return file_of(static_cast<std::size_t>(tensor(id).pieces.file(id.piece)), record(id));
@@ -385,6 +389,25 @@ StoredCheckpoint open_checkpoint(FileSystem& file_system, const fs::path& direct
       if (!again || openings >= (replaced ? kMostReplacements : kMostOpenings)) throw;
     }
   }
+}
+
+StoredCheckpoint open_what_is_readable(
+    FileSystem& file_system, const fs::path& directory,
+    const std::function<void(std::size_t file, const Error& error)>& why_not) {
+  const OpenDirectory opened = open_directory(file_system, directory);
+  StoredCheckpoint checkpoint = unread_checkpoint(opened, read_manifest(opened));
+  for (std::size_t f = 0; f < checkpoint.manifest.files.size(); ++f) {
+    try {
+      load_file(checkpoint, f);
+    } catch (const Error& e) {
+      if (e.code() != ErrorCode::corrupt && e.code() != ErrorCode::io) throw;
+      if (why_not) why_not(f, e);
+    }
+  }
+  if (std::ranges::find(checkpoint.is_loaded, false) == checkpoint.is_loaded.end()) {
+    checkpoint.is_loaded.clear();
+  }
+  return checkpoint;
 }
 
 std::vector<TensorInfo> tensor_infos(const StoredCheckpoint& checkpoint) {

@@ -49,6 +49,7 @@ struct StoredCheckpoint {
   std::function<std::unique_ptr<File>(const LinkedFile&)> open_linked;
 
   bool is_complete() const { return is_loaded.empty(); }
+  bool is_loaded_file(std::size_t file) const { return is_complete() || is_loaded[file]; }
 
   /// The number, in `files`, of the file that the chunk is in.
   std::size_t file_of(const ChunkId& id) const;
@@ -86,6 +87,9 @@ struct OpenDirectory {
   std::int64_t step;  ///< as its name says; or kNoStep
   std::shared_ptr<Directory> directory;
 };
+
+/// The directory's path without links and dots. Throws not_found.
+std::filesystem::path real_directory(const std::filesystem::path& directory);
 
 /// Throws not_found if it is not there or is an attempt's or trash. The file system must outlive
 /// it.
@@ -163,6 +167,12 @@ FileTables read_file_tables(File& file, const std::filesystem::path& directory, 
 /// Checks the tables of a file against the manifest and adds them. Throws corrupt, and has changed
 /// nothing.
 void add_file_tables(StoredCheckpoint& checkpoint, std::size_t number, FileTables tables);
+
+/// A checkpoint with those of its shard files loaded that can be; `why_not` gets what is wrong with
+/// each other one. Throws as opening the directory and its manifest does.
+StoredCheckpoint open_what_is_readable(
+    FileSystem& file_system, const std::filesystem::path& directory,
+    const std::function<void(std::size_t file, const Error& error)>& why_not = nullptr);
 
 /// Makes the linked files of a file, whose tables are read, files of the checkpoint.
 void add_linked_files(StoredCheckpoint& checkpoint, std::size_t number);

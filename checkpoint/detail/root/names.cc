@@ -11,6 +11,7 @@ namespace {
 
 constexpr std::string_view kTrash = ".trash-";
 constexpr std::string_view kPin = ".pin-";
+constexpr std::string_view kRepair = ".repair-";
 constexpr std::string_view kNamed = ".shardwise.";
 constexpr std::size_t kIdDigits = 32;
 
@@ -84,6 +85,15 @@ std::string pin_name(std::string_view name, std::string_view id) {
 
 std::string trash_name(std::string_view name, std::string_view id) {
   return fmt::format("{}{}.{}", kTrash, name, id);
+}
+
+std::string repair_name(std::string_view name, std::string_view id) {
+  return fmt::format("{}{}.{}", kRepair, name, id);
+}
+
+bool is_repair_name(std::string_view name) {
+  return name.starts_with(kRepair) && name.size() > kIdDigits &&
+         is_id(name.substr(name.size() - kIdDigits));
 }
 
 std::string new_id() {

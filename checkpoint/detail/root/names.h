@@ -32,6 +32,11 @@ std::string unfinished_lease_name(std::string_view stem);
 std::string pin_name(std::string_view name, std::string_view id);
 std::string trash_name(std::string_view name, std::string_view id);
 
+/// ".repair-<name>.<id>", in a checkpoint: a file that is being made again, or what was in its
+/// place.
+std::string repair_name(std::string_view name, std::string_view id);
+bool is_repair_name(std::string_view name);
+
 /// 32 hex digits that nobody has had before.
 std::string new_id();
 

@@ -1,0 +1,191 @@
+#include "shardwise/checkpoint/detail/repair/chunk_finder.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "shardwise/shard/box_copy.h"
+#include "shardwise/shard/error.h"
+#include "shardwise/storage/hash.h"
+
+namespace shardwise::detail {
+namespace {
+
+/// A tensor of the same name, dtype and shape.
+std::optional<std::size_t> same_tensor(const Manifest& manifest, const TensorEntry& wanted) {
+  const auto number = find_tensor(manifest, wanted.name);
+  if (!number) return std::nullopt;
+  const TensorEntry& found = manifest.tensors[*number];
+  return found.dtype == wanted.dtype && found.shape == wanted.shape ? number : std::nullopt;
+}
+
+/// The number of the chunk of a piece that has exactly this box.
+std::optional<std::int64_t> chunk_with(const PieceEntry& piece, const Box& box) {
+  if (piece.box.rank() != box.rank() || !piece.box.contains(box)) return std::nullopt;
+  const Shape grid = chunk_grid(piece);
+  std::int64_t number = 0;
+  for (std::size_t d = 0; d < box.rank(); ++d) {
+    number = number * grid[d] + (box.begin(d) - piece.box.begin(d)) / piece.chunk[d];
+  }
+  return chunk_box(piece, number) == box ? std::optional(number) : std::nullopt;
+}
+
+std::vector<std::byte> decoded(const WantedChunk& wanted, std::span<const std::byte> stored) {
+  const StoredCheckpoint& checkpoint = wanted.checkpoint;
+  std::vector<std::byte> bytes(stored.begin(), stored.end());
+  if (stored_raw(checkpoint, wanted.id)) return bytes;
+  Decoder decoder;
+  bytes.resize(checkpoint.decoded_bytes(wanted.id));
+  unshuffle(decompress_chunk(checkpoint, wanted.id, stored, decoder),
+            size_bytes(checkpoint.tensor(wanted.id).dtype), 0, bytes);
+  return bytes;
+}
+
+bool are_decoded_bytes(const WantedChunk& wanted, std::span<const std::byte> bytes) {
+  const StoredCheckpoint& checkpoint = wanted.checkpoint;
+  if (checkpoint.manifest.has_decoded_hashes() &&
+      hash64(bytes.data(), bytes.size()) != checkpoint.decoded_hash(wanted.id)) {
+    return false;
+  }
+  return !wanted.content_hash || hash128(bytes.data(), bytes.size()).high == *wanted.content_hash;
+}
+
+bool have_stored_hash(const WantedChunk& wanted, std::span<const std::byte> bytes) {
+  return bytes.size() == wanted.record().stored_bytes &&
+         hash64(bytes.data(), bytes.size()) == wanted.record().hash;
+}
+
+}  // namespace
+
+std::optional<std::size_t> find_tensor(const Manifest& manifest, std::string_view name) {
+  const auto found = std::ranges::lower_bound(manifest.tensors, name, {}, &TensorEntry::name);
+  if (found == manifest.tensors.end() || found->name != name) return std::nullopt;
+  return static_cast<std::size_t>(found - manifest.tensors.begin());
+}
+
+std::optional<ChunkId> find_chunk(const StoredCheckpoint& checkpoint, std::size_t tensor,
+                                  const Box& box) {
+  const PieceList& pieces = checkpoint.manifest.tensors[tensor].pieces;
+  for (std::size_t p = 0; p < pieces.size(); ++p) {
+    if (!checkpoint.is_loaded_file(static_cast<std::size_t>(pieces.file(p)))) continue;
+    if (const auto chunk = chunk_with(pieces[p], box)) return ChunkId{tensor, p, *chunk};
+  }
+  return std::nullopt;
+}
+
+bool are_stored_bytes(const WantedChunk& wanted, std::span<const std::byte> bytes) {
+  if (!have_stored_hash(wanted, bytes)) return false;
+  try {
+    return are_decoded_bytes(wanted, decoded(wanted, bytes));
+  } catch (const Error& e) {
+    if (e.code() != ErrorCode::corrupt) throw;
+    return false;
+  }
+}
+
+ChunkFinder::ChunkFinder(FileSystem& file_system, std::vector<std::filesystem::path> checkpoints)
+    : file_system_(file_system) {
+  for (std::filesystem::path& path : checkpoints) sources_.push_back({.path = std::move(path)});
+}
+
+ChunkFinder::Source& ChunkFinder::opened(std::size_t number) {
+  Source& source = sources_[number];
+  if (source.was_opened) return source;
+  source.was_opened = true;
+  try {
+    source.reader = std::make_unique<ChunkReader>(open_what_is_readable(file_system_, source.path),
+                                                  ReadOptions{.threads = 1});
+  } catch (const Error&) {
+    // Then it is no help.
+  }
+  return source;
+}
+
+std::optional<std::vector<std::byte>> ChunkFinder::stored_alike(Source& source,
+                                                                const WantedChunk& wanted) {
+  const ChunkReader::View view = source.reader->checkpoint_for({});
+  const StoredCheckpoint& checkpoint = *view;
+  const auto tensor = same_tensor(checkpoint.manifest, wanted.checkpoint.tensor(wanted.id));
+  if (!tensor) return std::nullopt;
+  const std::optional<ChunkId> id =
+      find_chunk(checkpoint, *tensor, wanted.checkpoint.box(wanted.id));
+  if (!id) return std::nullopt;
+  const ChunkRecord& record = checkpoint.record(*id);
+  if (record.hash != wanted.record().hash || record.stored_bytes != wanted.record().stored_bytes) {
+    return std::nullopt;
+  }
+  std::vector<std::byte> bytes(static_cast<std::size_t>(record.stored_bytes));
+  checkpoint.files->at(checkpoint.file_of(*id))
+      ->read_at(record.address, bytes.data(), bytes.size());
+  return are_stored_bytes(wanted, bytes) ? std::optional(std::move(bytes)) : std::nullopt;
+}
+
+std::optional<std::vector<std::byte>> ChunkFinder::coded_again(Source& source,
+                                                               const WantedChunk& wanted,
+                                                               std::string& why_not) {
+  const TensorEntry& tensor = wanted.checkpoint.tensor(wanted.id);
+  const PieceEntry piece = wanted.checkpoint.piece(wanted.id);
+  const Box box = wanted.checkpoint.box(wanted.id);
+  const std::size_t element_bytes = size_bytes(tensor.dtype);
+  std::optional<std::size_t> number;
+  {
+    const ChunkReader::View view = source.reader->checkpoint_for({});
+    // Without a rule, a file that is not loaded cannot be told apart from one that is not needed.
+    if ((*view).manifest.version == kListedVersion && !(*view).is_complete()) return std::nullopt;
+    number = same_tensor((*view).manifest, tensor);
+  }
+  if (!number) return std::nullopt;
+  std::vector<std::byte> elements(num_bytes(box.shape(), element_bytes));
+  std::byte* const place = elements.data();
+  const ReadTarget target{.tensor = *number, .box = &box, .places = {&place, 1}};
+  source.reader->fill({&target, 1});
+
+  // A chunk that reaches over the edge of its piece is filled up with zeros.
+  std::vector<std::byte> chunk(wanted.checkpoint.decoded_bytes(wanted.id));
+  Box whole;
+  for (std::size_t d = 0; d < box.rank(); ++d) {
+    whole.push_back(box.begin(d), box.begin(d) + piece.chunk[d]);
+  }
+  copy_box(box, element_bytes, {elements.data(), box}, {chunk.data(), whole});
+  if (!are_decoded_bytes(wanted, chunk)) return std::nullopt;
+  if (stored_raw(wanted.checkpoint, wanted.id)) {
+    return are_stored_bytes(wanted, chunk) ? std::optional(std::move(chunk)) : std::nullopt;
+  }
+  std::vector<std::byte> coded(chunk.size());
+  for (const Effort effort : {Effort::huffman_only, Effort::matches, Effort::zstd_huffman}) {
+    const std::size_t bytes = encoder_.encode(chunk, element_bytes, effort, coded);
+    if (!are_stored_bytes(wanted, std::span(coded).first(bytes))) continue;
+    coded.resize(bytes);
+    return coded;
+  }
+  // Without decoded hashes nothing says that the elements are the same.
+  if (wanted.checkpoint.manifest.has_decoded_hashes()) {
+    why_not = fmt::format(
+        "{} has the same elements, but coded again they are not the bytes that were stored",
+        source.path.string());
+  }
+  return std::nullopt;
+}
+
+std::optional<FoundChunk> ChunkFinder::find(const WantedChunk& wanted, std::string& why_not) {
+  why_not = sources_.empty()
+                ? "there is no other step in its root, and no copy was given"
+                : fmt::format("none of the other checkpoints, {}, has it whole", sources_.size());
+  for (const bool as_stored : {true, false}) {
+    for (std::size_t s = 0; s < sources_.size(); ++s) {
+      Source& source = opened(s);
+      if (!source.reader) continue;
+      try {
+        auto bytes =
+            as_stored ? stored_alike(source, wanted) : coded_again(source, wanted, why_not);
+        if (bytes) return FoundChunk{std::move(*bytes), source.path.string()};
+      } catch (const Error&) {
+        // What cannot be read there, or is damaged there, too, is no help.
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace shardwise::detail

@@ -1,0 +1,69 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "shardwise/checkpoint/detail/codec/codec.h"
+#include "shardwise/checkpoint/detail/read/chunk_reader.h"
+#include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
+#include "shardwise/storage/file.h"
+
+namespace shardwise::detail {
+
+std::optional<std::size_t> find_tensor(const Manifest& manifest, std::string_view name);
+
+/// The chunk that has exactly this box, if its file is loaded.
+std::optional<ChunkId> find_chunk(const StoredCheckpoint& checkpoint, std::size_t tensor,
+                                  const Box& box);
+
+/// What a chunk of a damaged checkpoint must be.
+struct WantedChunk {
+  const StoredCheckpoint& checkpoint;
+  ChunkId id;
+  std::optional<std::uint64_t> content_hash;  ///< if the content table of its file has one
+
+  const ChunkRecord& record() const { return checkpoint.record(id); }
+};
+
+/// Whether these are the stored bytes of the chunk, by every hash that there is.
+bool are_stored_bytes(const WantedChunk& wanted, std::span<const std::byte> bytes);
+
+struct FoundChunk {
+  std::vector<std::byte> bytes;  ///< as they are to be stored
+  std::string from;              ///< path of the checkpoint
+};
+
+/// Finds the stored bytes of chunks in other checkpoints. Thread-compatible.
+class ChunkFinder {
+ public:
+  /// Opened when they are first needed; the file system must outlive it.
+  ChunkFinder(FileSystem& file_system, std::vector<std::filesystem::path> checkpoints);
+
+  /// Absent if none has them; `why_not` then says what there is, in one clause.
+  std::optional<FoundChunk> find(const WantedChunk& wanted, std::string& why_not);
+
+ private:
+  struct Source {
+    std::filesystem::path path;
+    bool was_opened = false;
+    std::unique_ptr<ChunkReader> reader = nullptr;  // null: it cannot be read
+  };
+
+  Source& opened(std::size_t number);
+  std::optional<std::vector<std::byte>> stored_alike(Source& source, const WantedChunk& wanted);
+  std::optional<std::vector<std::byte>> coded_again(Source& source, const WantedChunk& wanted,
+                                                    std::string& why_not);
+
+  FileSystem& file_system_;
+  std::vector<Source> sources_;
+  Encoder encoder_;
+};
+
+}  // namespace shardwise::detail

@@ -1,0 +1,338 @@
+#include "shardwise/checkpoint/detail/repair/file_maker.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <string_view>
+#include <utility>
+
+#include "shardwise/checkpoint/detail/format/step_name.h"
+#include "shardwise/checkpoint/detail/read/file_check.h"
+#include "shardwise/checkpoint/detail/read/index_check.h"
+#include "shardwise/checkpoint/detail/root/names.h"
+#include "shardwise/shard/error.h"
+#include "shardwise/storage/hash.h"
+
+namespace shardwise::detail {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kCopiedBytes = std::size_t{1} << 20;
+
+/// Copies the range; what is in it is known by its hash.
+void copy_range(File& from, File& to, std::uint64_t begin, std::uint64_t end) {
+  std::vector<std::byte> bytes(
+      static_cast<std::size_t>(std::min<std::uint64_t>(kCopiedBytes, end - begin)));
+  while (begin < end) {
+    const auto size = static_cast<std::size_t>(std::min<std::uint64_t>(bytes.size(), end - begin));
+    from.read_at(begin, bytes.data(), size);
+    to.write_at(begin, bytes.data(), size);
+    begin += size;
+  }
+}
+
+/// What is no help if it cannot be read or is not what was wanted.
+bool is_no_help(const Error& e) {
+  return e.code() == ErrorCode::corrupt || e.code() == ErrorCode::io ||
+         e.code() == ErrorCode::not_found || e.code() == ErrorCode::unsupported;
+}
+
+std::vector<std::byte> all_of(File& file) {
+  std::vector<std::byte> bytes(static_cast<std::size_t>(file.size()));
+  file.read_at(0, bytes.data(), bytes.size());
+  return bytes;
+}
+
+/// The id that a damaged manifest still states, if it does.
+std::string stated_id(std::string_view text) {
+  constexpr std::string_view kKey = "\"id\":\"";
+  const std::size_t at = text.find(kKey);
+  Hash128 ignored;
+  if (at == std::string_view::npos) return {};
+  const std::string_view id = text.substr(at + kKey.size(), 32);
+  return from_hex(id, ignored) ? std::string(id) : std::string();
+}
+
+}  // namespace
+
+/// A file whose tables and HDF5's own bytes are those of the wanted one.
+struct FileMaker::Described {
+  std::unique_ptr<File> file;
+  FileTables tables;
+};
+
+FileMaker::FileMaker(FileSystem& file_system, fs::path directory, std::vector<fs::path> checkpoints)
+    : file_system_(file_system),
+      directory_(std::move(directory)),
+      opened_(file_system.open_directory(directory_)),
+      checkpoints_(std::move(checkpoints)) {}
+
+// What was exchanged must not come back once it is removed.
+void FileMaker::remove_leftovers() {
+  std::vector<std::string> names = file_system_.list(directory_);
+  std::erase_if(names, [](const std::string& name) { return !is_repair_name(name); });
+  if (names.empty()) return;
+  file_system_.sync_directory(directory_);
+  for (const std::string& name : names) remove_or_leave(directory_ / name);
+}
+
+// What stays is no part of the checkpoint, and the next repair removes it.
+void FileMaker::remove_or_leave(const fs::path& hidden) {
+  try {
+    file_system_.remove(hidden);
+  } catch (const Error&) {
+  }
+}
+
+std::unique_ptr<File> FileMaker::open_if_there(const fs::path& path) {
+  try {
+    return file_system_.open(path);
+  } catch (const Error& e) {
+    if (e.code() != ErrorCode::not_found && e.code() != ErrorCode::corrupt) throw;
+    return nullptr;  // or it is no file
+  }
+}
+
+// Where the file may be: here, and in each other checkpoint under its name as a linked file and
+// under those that the manifest has for it.
+std::vector<fs::path> FileMaker::paths_of(const WantedFile& wanted) {
+  std::vector<fs::path> paths{directory_ / wanted.entry.name};
+  const FileEntry& entry = wanted.entry;
+  const LinkedFile linked{entry.description_hash, entry.bytes, entry.data_end};
+  for (const fs::path& checkpoint : checkpoints_) {
+    try {
+      for (const FileEntry& other : read_manifest(open_directory(file_system_, checkpoint)).files) {
+        const bool is_same = wanted.version == kListedVersion
+                                 ? other == entry
+                                 : other.description_hash == entry.description_hash &&
+                                       other.bytes == entry.bytes &&
+                                       other.data_end == entry.data_end;
+        if (is_same) paths.push_back(checkpoint / other.name);
+      }
+    } catch (const Error& e) {
+      if (!is_no_help(e)) throw;
+    }
+    if (wanted.version != kListedVersion) paths.push_back(checkpoint / linked.name());
+  }
+  return paths;
+}
+
+std::optional<FileMaker::Described> FileMaker::described(const fs::path& path,
+                                                         const WantedFile& wanted) {
+  try {
+    std::unique_ptr<File> file = file_system_.open(path);
+    if (file->size() != wanted.entry.bytes) return std::nullopt;
+    TablesOf of{.number = 0,
+                .entry = wanted.entry,
+                .version = wanted.version,
+                .has_decoded_hashes = wanted.has_decoded_hashes};
+    if (wanted.linked) of.entry = describe_linked_file(*file, path.string(), *wanted.linked);
+    FileTables tables = read_file_tables(*file, path.parent_path(), of);
+    check_structure(*file, path.string(), tables.entry);
+    for (const ChunkRecord& record : tables.table.records) {
+      if (is_in_linked(record)) continue;
+      if (record.address < tables.entry.data_begin || record.address > tables.entry.data_end ||
+          record.stored_bytes > tables.entry.data_end - record.address) {
+        return std::nullopt;
+      }
+    }
+    return Described{std::move(file), std::move(tables)};
+  } catch (const Error& e) {
+    if (!is_no_help(e)) throw;
+    return std::nullopt;
+  }
+}
+
+// A chunk that is right in neither file is as it is in the damaged one.
+void FileMaker::copy_chunks(Described& from, File* damaged, File& to) {
+  std::vector<std::byte> bytes, old;
+  for (const ChunkRecord& record : from.tables.table.records) {
+    if (is_in_linked(record)) continue;
+    bytes.resize(static_cast<std::size_t>(record.stored_bytes));
+    const auto read = [&](File& file, std::vector<std::byte>& into) {
+      file.read_at(record.address, into.data(), into.size());
+      return hash64(into.data(), into.size()) == record.hash;
+    };
+    bool is_right = false;
+    try {
+      is_right = read(*from.file, bytes);
+    } catch (const Error& e) {
+      if (e.code() != ErrorCode::io) throw;
+    }
+    if (!is_right && damaged != nullptr) {
+      old.resize(bytes.size());
+      try {
+        read(*damaged, old);
+        bytes = old;
+      } catch (const Error& e) {
+        if (e.code() != ErrorCode::corrupt) throw;  // of what cannot be read nothing is known
+      }
+    }
+    to.write_at(record.address, bytes.data(), bytes.size());
+  }
+}
+
+void FileMaker::put(const std::string& name, const Fill& fill) {
+  const fs::path place = directory_ / name, hidden = directory_ / repair_name(name, new_id());
+  const std::unique_ptr<File> file = file_system_.create(hidden, Caching::cached);
+  try {
+    fill(*file);
+    file->sync();
+    file->close();
+    const std::vector<std::string> names = file_system_.list(directory_);
+    if (!opened_->is_in_place()) {
+      throw Error(ErrorCode::not_found,
+                  fmt::format("repair {}: the checkpoint was removed or replaced meanwhile",
+                              place.string()));
+    }
+    if (std::ranges::find(names, name) == names.end()) {
+      file_system_.rename(hidden, place);
+    } else {
+      file_system_.exchange(hidden, place);
+    }
+  } catch (...) {
+    remove_or_leave(hidden);
+    throw;
+  }
+  file_system_.sync_directory(directory_);
+  remove_or_leave(hidden);
+}
+
+void FileMaker::put(const std::string& name, std::span<const std::byte> bytes) {
+  put(name, [&](File& file) {
+    file.write_at(0, bytes.data(), bytes.size());
+    std::vector<std::byte> read(bytes.size());
+    file.read_at(0, read.data(), read.size());
+    if (std::ranges::equal(read, bytes)) return;
+    throw Error(ErrorCode::io, fmt::format("repair {}: the bytes that were written are not those "
+                                           "that are read",
+                                           (directory_ / name).string()));
+  });
+}
+
+std::optional<std::string> FileMaker::make_shard_file(const WantedFile& wanted,
+                                                      std::string& why_not) {
+  for (const fs::path& path : paths_of(wanted)) {
+    std::optional<Described> from = described(path, wanted);
+    if (!from) continue;
+    const std::unique_ptr<File> damaged = open_if_there(directory_ / wanted.entry.name);
+    const FileEntry& entry = from->tables.entry;
+    put(wanted.entry.name, [&](File& file) {
+      file.resize(entry.bytes);
+      copy_range(*from->file, file, 0, entry.data_begin);
+      copy_range(*from->file, file, entry.data_end, entry.bytes);
+      copy_range(*from->file, file, entry.table_address,
+                 entry.table_address + from->tables.table.records.size() * sizeof(ChunkRecord));
+      if (wanted.version != kListedVersion) {
+        copy_range(*from->file, file, entry.data_end - kDescriptionBytes, entry.data_end);
+      }
+      copy_chunks(*from, damaged.get(), file);
+      const TablesOf of{.number = 0,
+                        .entry = entry,
+                        .version = wanted.version,
+                        .has_decoded_hashes = wanted.has_decoded_hashes};
+      read_file_tables(file, directory_, of);
+      check_structure(file, (directory_ / entry.name).string(), entry);
+    });
+    return path.string();
+  }
+  why_not = fmt::format("none of the other checkpoints, {}, has this file", checkpoints_.size());
+  return std::nullopt;
+}
+
+std::optional<std::string> FileMaker::make_index(const Manifest& manifest, std::string& why_not) {
+  const auto is_right = [&](std::span<const std::byte> bytes) {
+    return bytes.size() == manifest.index_bytes &&
+           hash128(bytes.data(), bytes.size()) == manifest.index_hash;
+  };
+  if (manifest.has_exact_index()) {
+    const std::vector<std::byte> bytes = index_of(manifest);
+    if (is_right(bytes)) {
+      put(kIndexName, bytes);
+      return (directory_ / kManifestName).string();
+    }
+  }
+  for (const fs::path& checkpoint : checkpoints_) {
+    try {
+      const std::unique_ptr<File> file = file_system_.open(checkpoint / kIndexName);
+      if (file->size() != manifest.index_bytes) continue;
+      const std::vector<std::byte> bytes = all_of(*file);
+      if (!is_right(bytes)) continue;
+      put(kIndexName, bytes);
+      return (checkpoint / kIndexName).string();
+    } catch (const Error& e) {
+      if (e.code() != ErrorCode::not_found && e.code() != ErrorCode::corrupt) throw;
+    }
+  }
+  why_not = fmt::format("none of the other checkpoints, {}, has this index", checkpoints_.size());
+  return std::nullopt;
+}
+
+// Whether a shard file here says of itself that it is the one that the manifest names; a checkpoint
+// without any says it by its index.
+bool FileMaker::is_of_this_checkpoint(const Manifest& manifest) {
+  for (std::size_t f = 0; f < manifest.files.size(); ++f) {
+    TablesOf of = tables_of(manifest, f);
+    const fs::path path = directory_ / of.entry.name;
+    try {
+      const std::unique_ptr<File> file = file_system_.open(path);
+      if (manifest.version == kListedVersion) {
+        read_file_tables(*file, directory_, of);
+      } else {
+        read_file_description(*file, path.string(), of.entry);
+      }
+      return true;
+    } catch (const Error& e) {
+      if (!is_no_help(e)) throw;
+    }
+  }
+  if (!manifest.files.empty() || !manifest.has_index()) return false;
+  const std::unique_ptr<File> index = open_if_there(directory_ / kIndexName);
+  if (!index || index->size() != manifest.index_bytes) return false;
+  const std::vector<std::byte> bytes = all_of(*index);
+  return hash128(bytes.data(), bytes.size()) == manifest.index_hash;
+}
+
+std::optional<std::string> FileMaker::make_manifest(std::string& why_not) {
+  const std::vector<std::string> names = file_system_.list(directory_);
+  const std::string trash = std::string(kManifestName) + ".trash-";
+  if (std::ranges::any_of(names, [&](const auto& name) { return name.starts_with(trash); })) {
+    why_not = "the checkpoint was removed";
+    return std::nullopt;
+  }
+  std::string id;
+  if (const std::unique_ptr<File> damaged = open_if_there(directory_ / kManifestName)) {
+    if (damaged->size() <= kMaxManifestBytes) {
+      const std::vector<std::byte> bytes = all_of(*damaged);
+      id = stated_id({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+    }
+  }
+  const auto step = parse_step_name(directory_.filename().string());
+  why_not = fmt::format("none of the other checkpoints, {}, has the manifest of the files here",
+                        checkpoints_.size());
+  for (const fs::path& checkpoint : checkpoints_) {
+    std::string text;
+    try {
+      const fs::path path = checkpoint / kManifestName;
+      text = read_manifest_text(open_directory(file_system_, checkpoint));
+      const Manifest manifest = parse_manifest(text, path.string());
+      if (manifest.step != kNoStep && step && step->step != manifest.step) continue;
+      if (!is_of_this_checkpoint(manifest)) continue;
+      if (!id.empty() && id != manifest.id) {
+        why_not = fmt::format("{} is that of another save, whose shard files are the same",
+                              path.string());
+        continue;
+      }
+    } catch (const Error& e) {
+      if (!is_no_help(e)) throw;
+      continue;
+    }
+    put(kManifestName, std::as_bytes(std::span(text)));
+    return (checkpoint / kManifestName).string();
+  }
+  return std::nullopt;
+}
+
+}  // namespace shardwise::detail

@@ -1,0 +1,387 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "shardwise/checkpoint/detail/format/step_name.h"
+#include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
+#include "shardwise/checkpoint/detail/repair/chunk_finder.h"
+#include "shardwise/checkpoint/detail/repair/file_maker.h"
+#include "shardwise/checkpoint/detail/root/pin.h"
+#include "shardwise/checkpoint/detail/root/root.h"
+#include "shardwise/checkpoint/verify.h"
+#include "shardwise/shard/error.h"
+#include "shardwise/storage/file.h"
+
+namespace shardwise {
+namespace {
+
+namespace fs = std::filesystem;
+
+using detail::ChunkId;
+using detail::StoredCheckpoint;
+
+/// What a damage is of: its file and, of a chunk, the record's number and the tensor.
+using Place = std::tuple<std::string, std::int64_t, std::string>;
+
+Place place_of(const Damage& damage) { return {damage.file, damage.chunk, damage.tensor}; }
+
+/// The other steps of the checkpoint's root, the newest first; then what was given.
+std::vector<fs::path> other_checkpoints(FileSystem& file_system, const fs::path& own,
+                                        std::span<const fs::path> from) {
+  std::vector<fs::path> paths;
+  const auto add_steps = [&](const fs::path& root) {
+    std::vector<detail::StepName> names = detail::committed_names(file_system, root);
+    std::ranges::reverse(names);
+    for (const detail::StepName& name : names) {
+      const fs::path path = root / to_string(name);
+      if (path != own) paths.push_back(path);
+    }
+    return !names.empty();
+  };
+  try {
+    add_steps(own.parent_path());
+  } catch (const Error& e) {
+    if (e.code() != ErrorCode::io) throw;  // the directory that holds it may be nobody's to list
+  }
+  for (const fs::path& given : from) {
+    try {
+      const fs::path copy = detail::real_directory(given);
+      const std::vector<std::string> names = file_system.list(copy);
+      if (std::ranges::find(names, detail::kManifestName) != names.end()) {
+        if (copy != own) paths.push_back(copy);
+        continue;
+      }
+      if (add_steps(copy)) continue;
+    } catch (const Error& e) {
+      if (e.code() != ErrorCode::not_found) throw;
+    }
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("repair {}: found no checkpoint in {}, needed is a copy of it or a "
+                            "directory of steps",
+                            own.string(), given.string()));
+  }
+  return paths;
+}
+
+/// A shard file, or a linked one, of this name.
+std::optional<detail::WantedFile> wanted_file(const StoredCheckpoint& stored,
+                                              const std::string& name) {
+  detail::WantedFile wanted{.entry = {},
+                            .version = stored.manifest.version,
+                            .has_decoded_hashes = stored.manifest.has_decoded_hashes()};
+  for (const detail::FileEntry& entry : stored.manifest.files) {
+    if (entry.name != name) continue;
+    wanted.entry = entry;
+    return wanted;
+  }
+  for (const detail::LinkedFile& linked : stored.linked) {
+    if (linked.name() != name) continue;
+    wanted.entry = {.name = name,
+                    .bytes = linked.bytes,
+                    .data_end = linked.data_end,
+                    .description_hash = linked.description_hash};
+    wanted.linked = linked;
+    return wanted;
+  }
+  return std::nullopt;
+}
+
+/// One repair. Thread-compatible.
+class Repairer {
+ public:
+  Repairer(const fs::path& directory, const RepairOptions& options)
+      : directory_(directory),
+        options_(options),
+        file_system_(options.file_system ? options.file_system : posix_file_system()),
+        own_(detail::real_directory(directory)),
+        others_(other_checkpoints(*file_system_, own_, options.from)),
+        finder_(*file_system_, others_),
+        maker_(*file_system_, own_, others_) {}
+
+  RepairReport run();
+
+ private:
+  void verify();
+  void open();
+  bool try_for_the_first_time(const Damage& damage) {
+    return tried_.insert(place_of(damage)).second;
+  }
+  bool repair_files();
+  bool repair_file(const Damage& damage);
+  bool repair_chunks();
+  bool repair_chunk(const Damage& damage);
+  bool is_manifest_right() const;
+  void find_lost();
+  void find_lost_linked();
+  std::optional<std::uint64_t> content_hash(const ChunkId& id);
+  void write(const detail::WantedChunk& wanted, std::span<const std::byte> bytes);
+  File& opened_for_update(std::size_t number);
+
+  const fs::path directory_;
+  const RepairOptions& options_;
+  const std::shared_ptr<FileSystem> file_system_;
+  const fs::path own_;
+  const std::vector<fs::path> others_;
+  detail::ChunkFinder finder_;
+  detail::FileMaker maker_;
+  RepairReport report_;
+  std::set<Place> tried_;
+  std::map<Place, std::string> why_not_;
+
+  // Of one round.
+  StoredCheckpoint stored_;
+  std::vector<std::size_t> unusable_;  // shard files that are damaged so that nothing is known
+  std::map<std::size_t, std::unique_ptr<File>> opened_;
+  std::map<std::size_t, std::vector<std::uint64_t>> content_hashes_;
+};
+
+// By its content table, which says more of the chunk's bytes than the decoded hash alone.
+std::optional<std::uint64_t> Repairer::content_hash(const ChunkId& id) {
+  const detail::PieceEntry piece = stored_.piece(id);
+  const auto number = static_cast<std::size_t>(piece.file);
+  const detail::FileEntry& entry = stored_.manifest.files[number];
+  if (entry.content_address == 0 || piece.layout == detail::Layout::contiguous) return {};
+  const auto [hashes, is_new] = content_hashes_.try_emplace(number);
+  if (is_new) {
+    try {
+      hashes->second = detail::read_content_table(*stored_.files->at(number),
+                                                  (directory_ / entry.name).string(), entry)
+                           .hashes;
+    } catch (const Error&) {
+      // The verification tells of it.
+    }
+  }
+  const auto chunk = static_cast<std::size_t>(piece.first_chunk + id.chunk);
+  if (chunk >= hashes->second.size()) return {};
+  return hashes->second[chunk];
+}
+
+// The name may lead to another checkpoint's file by now: what is written to is the file that says
+// of itself that it is the one.
+File& Repairer::opened_for_update(std::size_t number) {
+  std::unique_ptr<File>& opened = opened_[number];
+  if (opened) return *opened;
+  const std::string path = (directory_ / stored_.file_name(number)).string();
+  std::unique_ptr<File> file = file_system_->open_for_update(path);
+  if (file->size() != stored_.file_bytes(number)) {
+    throw Error(ErrorCode::corrupt, fmt::format("repair {}: found {} bytes, needed are {}", path,
+                                                file->size(), stored_.file_bytes(number)));
+  }
+  const std::size_t own = stored_.manifest.files.size();
+  if (number < own) {
+    read_file_tables(*file, directory_, tables_of(stored_.manifest, number));
+  } else {
+    describe_linked_file(*file, path, stored_.linked[number - own]);
+  }
+  opened = std::move(file);
+  return *opened;
+}
+
+void Repairer::write(const detail::WantedChunk& wanted, std::span<const std::byte> bytes) {
+  const detail::ChunkRecord& record = wanted.record();
+  File& file = opened_for_update(stored_.file_of(wanted.id));
+  std::vector<std::byte> found(bytes.size());
+  const auto is_right = [&] {
+    file.read_at(record.address, found.data(), found.size());
+    return std::ranges::equal(found, bytes);
+  };
+  try {
+    if (is_right()) return;  // somebody else was faster
+  } catch (const Error& e) {
+    if (e.code() != ErrorCode::io) throw;
+  }
+  file.write_at(record.address, bytes.data(), bytes.size());
+  file.sync();
+  if (is_right()) return;
+  throw Error(ErrorCode::io, fmt::format("repair {}: the bytes that were written are not those "
+                                         "that are read",
+                                         stored_.describe(wanted.id)));
+}
+
+bool Repairer::repair_chunk(const Damage& damage) {
+  const auto tensor = detail::find_tensor(stored_.manifest, damage.tensor);
+  const auto id = tensor ? detail::find_chunk(stored_, *tensor, damage.box) : std::nullopt;
+  if (!id) return false;  // its file cannot be read any more
+  std::string& why_not = why_not_[place_of(damage)];
+  const detail::WantedChunk wanted{stored_, *id, content_hash(*id)};
+  const std::optional<detail::FoundChunk> found = finder_.find(wanted, why_not);
+  if (!found) return false;
+  try {
+    write(wanted, found->bytes);
+  } catch (const Error& e) {
+    why_not = e.what();
+    return false;
+  }
+  report_.repaired.push_back({damage, found->from});
+  return true;
+}
+
+// A checkpoint whose manifest is missing is damaged as long as a copy may have it.
+void Repairer::verify() {
+  try {
+    report_.left = verify_checkpoint(directory_, {.threads = options_.threads,
+                                                  .pin = false,
+                                                  .progress = options_.progress,
+                                                  .file_system = file_system_});
+  } catch (const Error& e) {
+    const Damage missing{.file = detail::kManifestName, .message = e.what()};
+    if (e.code() != ErrorCode::not_found || !try_for_the_first_time(missing)) throw;
+    std::string why_not;
+    const std::optional<std::string> from = maker_.make_manifest(why_not);
+    if (!from) throw Error(e, fmt::format("{}; not repaired: {}", e.what(), why_not));
+    report_.repaired.push_back({missing, *from});
+    verify();
+  }
+}
+
+void Repairer::open() {
+  unusable_.clear();
+  stored_ = detail::open_what_is_readable(*file_system_, directory_,
+                                          [&](std::size_t file, const Error& e) {
+                                            if (e.code() == ErrorCode::corrupt)
+                                              unusable_.push_back(file);
+                                          });
+}
+
+bool Repairer::is_manifest_right() const {
+  try {
+    detail::read_manifest(detail::open_directory(*file_system_, directory_));
+    return true;
+  } catch (const Error& e) {
+    if (e.code() != ErrorCode::corrupt) throw;
+    return false;
+  }
+}
+
+bool Repairer::repair_file(const Damage& damage) {
+  std::string& why_not = why_not_[place_of(damage)];
+  std::optional<std::string> from;
+  try {
+    if (damage.file == detail::kManifestName) {
+      from = maker_.make_manifest(why_not);
+    } else if (damage.file == detail::kIndexName && stored_.manifest.has_index()) {
+      from = maker_.make_index(stored_.manifest, why_not);
+    } else if (const std::optional<detail::WantedFile> wanted = wanted_file(stored_, damage.file)) {
+      from = maker_.make_shard_file(*wanted, why_not);
+    } else {
+      why_not = "a repair removes nothing";
+    }
+  } catch (const Error& e) {
+    why_not = e.what();
+  }
+  if (from) report_.repaired.push_back({damage, *from});
+  return from.has_value();
+}
+
+bool Repairer::repair_files() {
+  bool repaired = false;
+  for (const Damage& damage : std::vector(report_.left.damage)) {
+    if (damage.chunk >= 0 || !try_for_the_first_time(damage)) continue;
+    if (is_manifest_right()) {
+      if (damage.file == detail::kManifestName) continue;  // it names too few files
+      open();
+    }
+    repaired = repair_file(damage) || repaired;
+  }
+  return repaired;
+}
+
+bool Repairer::repair_chunks() {
+  std::vector<Damage> chunks;
+  for (const std::vector<Damage>* list : {&report_.left.damage, &report_.left.unread}) {
+    for (const Damage& damage : *list) {
+      if (damage.chunk >= 0 && try_for_the_first_time(damage)) chunks.push_back(damage);
+    }
+  }
+  if (chunks.empty()) return false;
+  open();
+  bool repaired = false;
+  for (const Damage& damage : chunks) repaired = repair_chunk(damage) || repaired;
+  opened_.clear();
+  content_hashes_.clear();
+  return repaired;
+}
+
+void Repairer::find_lost() {
+  for (const Damage& damage : report_.left.damage) {
+    if (!damage.tensor.empty()) report_.lost.push_back({damage.tensor, damage.box});
+  }
+  if (!is_manifest_right()) return;
+  open();
+  const detail::Manifest& manifest = stored_.manifest;
+  std::vector<Box> boxes;
+  for (const std::size_t file : unusable_) {
+    for (const detail::TensorEntry& tensor : manifest.tensors) {
+      boxes.clear();
+      if (manifest.version == detail::kListedVersion) {
+        for (const detail::PieceEntry& piece : tensor.pieces) {
+          if (static_cast<std::size_t>(piece.file) == file) boxes.push_back(piece.box);
+        }
+      } else {
+        detail::add_pieces_of(manifest.files[file].writer, manifest.writers, tensor, boxes);
+      }
+      for (const Box& box : boxes) report_.lost.push_back({tensor.name, box});
+    }
+  }
+  find_lost_linked();
+  std::ranges::stable_sort(report_.lost, {}, &RepairReport::Lost::tensor);
+}
+
+// Chunks of files that are here, in linked files that are not.
+void Repairer::find_lost_linked() {
+  const detail::Manifest& manifest = stored_.manifest;
+  std::set<std::size_t> damaged;
+  for (std::size_t i = 0; i < stored_.linked.size(); ++i) {
+    try {
+      stored_.files->at(manifest.files.size() + i);
+    } catch (const Error& e) {
+      if (e.code() == ErrorCode::corrupt) damaged.insert(manifest.files.size() + i);
+    }
+  }
+  if (damaged.empty()) return;
+  for (std::size_t t = 0; t < manifest.tensors.size(); ++t) {
+    const detail::PieceList& pieces = manifest.tensors[t].pieces;
+    for (std::size_t p = 0; p < pieces.size(); ++p) {
+      if (!stored_.is_loaded_file(static_cast<std::size_t>(pieces.file(p)))) continue;
+      const std::int64_t chunks = num_chunks(pieces[p]);
+      for (std::int64_t c = 0; c < chunks; ++c) {
+        const ChunkId id{t, p, c};
+        if (!damaged.contains(stored_.file_of(id))) continue;
+        report_.lost.push_back({manifest.tensors[t].name, stored_.box(id)});
+      }
+    }
+  }
+}
+
+RepairReport Repairer::run() {
+  const detail::Pin pin(*file_system_, directory_);
+  maker_.remove_leftovers();
+  do {
+    verify();
+  } while (repair_files() || repair_chunks());
+  for (std::vector<Damage>* list : {&report_.left.damage, &report_.left.unread}) {
+    for (Damage& damage : *list) {
+      std::erase_if(report_.repaired, [&](const Repaired& repaired) {
+        return place_of(repaired.damage) == place_of(damage);
+      });
+      const auto why_not = why_not_.find(place_of(damage));
+      if (why_not == why_not_.end() || why_not->second.empty()) continue;
+      damage.message += fmt::format("; not repaired: {}", why_not->second);
+    }
+  }
+  if (!report_.left.damage.empty()) find_lost();
+  return std::move(report_);
+}
+
+}  // namespace
+
+RepairReport repair_checkpoint(const fs::path& directory, const RepairOptions& options) {
+  return Repairer(directory, options).run();
+}
+
+}  // namespace shardwise

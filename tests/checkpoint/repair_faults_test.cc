@@ -1,0 +1,159 @@
+// Every operation of a repair fails once, in four ways, and the process is killed before every one.
+// Each byte then is as it was or as it should be, and the next repair ends the work.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <map>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
+#include "shardwise/checkpoint/detail/root/names.h"
+#include "shardwise/checkpoint/manager.h"
+#include "shardwise/checkpoint/verify.h"
+#include "shardwise/shard/error.h"
+#include "testing/fault_model.h"
+#include "testing/faulty_file_system.h"
+#include "testing/flip.h"
+#include "testing/hand_made_checkpoint.h"
+#include "testing/run_program.h"
+#include "testing/temp_dir.h"
+
+namespace shardwise {
+namespace {
+
+namespace fs = std::filesystem;
+
+using Files = std::map<std::string, std::vector<std::byte>>;
+
+Files files_in(const fs::path& directory) {
+  Files files;
+  for (const auto& entry : fs::directory_iterator(directory)) {
+    files[entry.path().filename().string()] = file_bytes(entry.path());
+  }
+  return files;
+}
+
+enum class DamageTo { chunks, files };
+
+// Step 1 with damage in two chunks, or in all files beside their chunks; and a copy of it from
+// before.
+class DamagedRoot {
+ public:
+  explicit DamagedRoot(DamageTo damage) {
+    static const TempDir first;
+    static const fs::path saved = CheckpointManager(first.path())
+                                      .save(1, sources_of(fault_model(1)), {.writers = 1})
+                                      .directory;
+    fs::copy(saved, step());
+    fs::copy(saved, path() / "copy");
+    good_ = files_in(step());
+    const auto stored = detail::open_checkpoint(*posix_file_system(), step());
+    for (const std::size_t tensor : {std::size_t{0}, std::size_t{2}}) {
+      const detail::ChunkId id{tensor, 0, 0};
+      const detail::ChunkRecord& record = stored.record(id);
+      const fs::path file = step() / stored.file_name(stored.file_of(id));
+      if (damage == DamageTo::files) continue;
+      flip(file, record.address, std::byte{1});
+      flip(file, record.address + record.stored_bytes - 1, std::byte{1});
+    }
+    if (damage == DamageTo::files) {
+      flip(step() / stored.manifest.files[0].name, 9, std::byte{1});
+      fs::remove(step() / detail::kIndexName);
+      fs::resize_file(step() / detail::kManifestName, good_.at(detail::kManifestName).size() - 9);
+    }
+    before_ = files_in(step());
+  }
+
+  const fs::path& path() const { return dir_.path(); }
+  fs::path step() const { return path() / "step-00000001"; }
+
+  // What must hold whatever went wrong.
+  void check() const {
+    const Files now = files_in(step());
+    for (const auto& [name, bytes] : before_) ASSERT_TRUE(now.contains(name)) << name;
+    for (const auto& [name, bytes] : now) {
+      if (detail::is_repair_name(name)) continue;
+      const std::vector<std::byte>& good = good_.at(name);
+      if (bytes == good) continue;
+      const std::vector<std::byte>& before = before_.at(name);
+      if (bytes == before) continue;
+      ASSERT_EQ(bytes.size(), good.size());
+      for (std::size_t i = 0; i < bytes.size(); ++i) {
+        ASSERT_TRUE(bytes[i] == good[i] || bytes[i] == before[i]) << name << " " << i;
+      }
+    }
+    EXPECT_TRUE(files_in(path() / "copy") == good_);
+  }
+
+  void check_repair_ends_the_work() const {
+    const RepairReport report = run_repair(path(), posix_file_system());
+    EXPECT_TRUE(report.ok());
+    EXPECT_TRUE(files_in(step()) == good_);
+  }
+
+ private:
+  const TempDir dir_;
+  Files good_, before_;
+};
+
+class RepairFaults : public testing::TestWithParam<DamageTo> {};
+
+TEST_P(RepairFaults, EveryOperationMayFail) {
+  std::int64_t operations = 0;
+  {
+    const DamagedRoot root(GetParam());
+    const auto files = std::make_shared<FaultyFileSystem>(0, Fault::io);
+    files->exchange_in_one_step();
+    EXPECT_EQ(run_repair(root.path(), files).repaired.size(),
+              GetParam() == DamageTo::files ? 3u : 2u);
+    operations = files->operations();
+  }
+  EXPECT_GT(operations, 40);
+  for (const Fault fault : {Fault::io, Fault::no_space, Fault::cut, Fault::no_memory}) {
+    for (std::int64_t at = 1; at <= operations; ++at) {
+      SCOPED_TRACE(testing::Message() << "operation " << at << " of " << operations << ", fault "
+                                      << static_cast<int>(fault));
+      const DamagedRoot root(GetParam());
+      const auto files = std::make_shared<FaultyFileSystem>(at, fault);
+      files->exchange_in_one_step();
+      try {
+        run_repair(root.path(), files);
+      } catch (const Error& e) {
+        EXPECT_EQ(e.code(), ErrorCode::io) << e.what();
+      } catch (const std::bad_alloc&) {
+        EXPECT_EQ(fault, Fault::no_memory);
+      }
+      EXPECT_GE(files->operations(), at) << "the fault came to pass";
+      root.check();
+      root.check_repair_ends_the_work();
+    }
+  }
+}
+
+TEST_P(RepairFaults, TheProcessMayBeKilledBeforeEveryOperation) {
+  bool ended = false;
+  std::int64_t at = 1;
+  for (; !ended && at < 500; ++at) {
+    SCOPED_TRACE(testing::Message() << "operation " << at);
+    const DamagedRoot root(GetParam());
+    ended =
+        ends_by_itself({SHARDWISE_FAULT_PROGRAM, root.path().string(),
+                        std::to_string(static_cast<int>(FaultAction::repair)), std::to_string(at)});
+    root.check();
+    root.check_repair_ends_the_work();
+  }
+  EXPECT_TRUE(ended);
+  EXPECT_GT(at, 40);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, RepairFaults, testing::Values(DamageTo::chunks, DamageTo::files),
+                         [](const auto& test) {
+                           return test.param == DamageTo::files ? "files" : "chunks";
+                         });
+
+}  // namespace
+}  // namespace shardwise
