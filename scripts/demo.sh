@@ -142,7 +142,6 @@ run "$shardwise" diff "$out/adapter/step-00000015" "$out/adapter/step-00000020" 
 say "15. A byte of the base goes bad on the disk, in both steps at once; a copy mends it"
 cp -r "$out/adapter/step-00000020" "$out/backup"
 linked=$(echo "$out"/adapter/step-00000020/linked-*.h5)
-
 printf "\x2a" | dd of="$linked" bs=1 seek=100000 conv=notrunc status=none
 status=0
 run "$shardwise" verify "$out/adapter" || status=$?
