@@ -20,7 +20,7 @@ class DamagedSteps {
   void note(std::span<const RejectedStep> rejected);
 
   /// Of a step that is the reason, or may be, why a save failed; nothing if there is none.
-  void note(const EarlierStep& step);
+  void note(const EarlierStep& earlier);
 
   bool contains(std::int64_t step) const;
 
