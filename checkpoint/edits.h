@@ -43,8 +43,8 @@ struct TensorEdits {
     static Cast parse(std::string_view text);
   };
 
-  /// Dim d of the new tensor is dim `order[d]` of the source's. A pattern with "*" or "?" takes
-  /// tensors of so many dims alone and leaves others as they are.
+  /// Dim d of the new tensor is dim `order[d]` of the source's. A pattern with "*" or "?" leaves
+  /// tensors of another number of dims as they are.
   struct Transpose {
     std::string pattern;
     std::vector<std::size_t> order;

@@ -38,7 +38,7 @@ class Words {
     return word;
   }
 
-  /// Requires that there are so many.
+  /// Requires that the table has `count` more words.
   std::span<const std::uint64_t> take(std::size_t count) {
     const auto taken = rest_.first(count);
     rest_ = rest_.subspan(count);

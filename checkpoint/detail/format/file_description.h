@@ -50,8 +50,8 @@ std::vector<std::uint64_t> describe_content(std::span<const LinkedFile> linked,
                                             std::span<const PieceId> pieces,
                                             std::span<const std::uint64_t> content_hashes);
 
-/// How many words a content table has that begins with these two, of a file with so many chunks.
-/// Throws corrupt if there is no such table.
+/// The number of words of this file's content table, which begins with these two. Throws
+/// corrupt if there is no such table.
 std::size_t content_words(std::span<const std::uint64_t, 2> begin, const FileEntry& file,
                           const std::string& path);
 

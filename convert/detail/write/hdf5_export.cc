@@ -3,9 +3,7 @@
 #include <algorithm>
 #include <set>
 
-#include "shardwise/checkpoint/detail/hdf5/address_driver.h"
-#include "shardwise/checkpoint/detail/hdf5/hdf5_groups.h"
-#include "shardwise/checkpoint/detail/hdf5/hdf5_objects.h"
+#include "shardwise/checkpoint/detail/hdf5/plain_file.h"
 #include "shardwise/convert/detail/model_source.h"
 #include "shardwise/convert/detail/write/export_format.h"
 #include "shardwise/shard/text.h"
@@ -13,11 +11,6 @@
 
 namespace shardwise::detail {
 namespace {
-
-std::uint64_t aligned(std::uint64_t address) {
-  constexpr std::uint64_t kAlignment = 64;
-  return (address + kAlignment - 1) / kAlignment * kAlignment;
-}
 
 std::string text_of(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
@@ -27,34 +20,21 @@ std::string text_of(std::span<const std::byte> bytes) {
 class Hdf5Frame final : public FileFrame {
  public:
   explicit Hdf5Frame(std::span<const TensorInfo> tensors) {
-    std::uint64_t end = kFrontBytes;
+    std::vector<PlainDataset> datasets;
+    datasets.reserve(tensors.size());
     for (const TensorInfo& tensor : tensors) {
-      const std::uint64_t begin = aligned(end);
-      padding_.push_back(begin - end);
-      begins_.push_back(begin);
-      end = begin + num_bytes(tensor.shape, size_bytes(tensor.dtype));
+      datasets.push_back({"/" + tensor.name, tensor.dtype, tensor.shape});
     }
-    tail_padding_ = aligned(end) - end;
-    AddressDriver driver(kFrontBytes, aligned(end));
-    const Hdf5Lock lock;
-    driver.finish(driver.create_file());
-    const Hdf5Types types;
-    Hdf5Bytes out(driver.end());
-    Hdf5Datasets datasets(out);
-    std::vector<std::string> paths;
-    std::vector<Hdf5Link> links;
-    for (const TensorInfo& tensor : tensors) paths.push_back("/" + tensor.name);
+    const PlainFile file = plain_file(datasets);
+    front_ = text_of(file.front);
+    tail_ = text_of(file.tail);
+    std::uint64_t end = file.front.size();
     for (std::size_t t = 0; t < tensors.size(); ++t) {
-      const std::uint64_t bytes = num_bytes(tensors[t].shape, size_bytes(tensors[t].dtype));
-      links.push_back(
-          {paths[t], datasets.add_contiguous(types[tensors[t].dtype], tensors[t].shape,
-                                             bytes == 0 ? kHdf5NoAddress : begins_[t], bytes)});
+      padding_.push_back(file.begins[t] - end);
+      end = file.begins[t] + num_bytes(tensors[t].shape, size_bytes(tensors[t].dtype));
     }
-    const std::uint64_t root = add_hdf5_groups(out, std::move(links));
-    driver.append(out, root);
-    front_ = text_of(driver.front());
-    tail_ = text_of(driver.tail());
-    bytes_ = driver.end();
+    tail_padding_ = file.data_end - end;
+    bytes_ = file.data_end + file.tail.size();
   }
 
   std::uint64_t bytes() const override { return bytes_; }
@@ -63,7 +43,7 @@ class Hdf5Frame final : public FileFrame {
   std::string end() override { return std::string(tail_padding_, '\0') + tail_; }
 
  private:
-  std::vector<std::uint64_t> padding_, begins_;
+  std::vector<std::uint64_t> padding_;
   std::uint64_t tail_padding_ = 0, bytes_ = 0;
   std::string front_, tail_;
 };

@@ -1,0 +1,319 @@
+#include "shardwise/storage/detail/hdf5_tree.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <exception>
+#include <list>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "shardwise/shard/error.h"
+#include "shardwise/storage/detail/hdf5.h"
+#include "shardwise/storage/utf8.h"
+
+namespace shardwise::detail {
+namespace {
+
+namespace fs = std::filesystem;
+using H5Object = H5Handle<H5Oclose>;
+
+constexpr ErrorCode kBroken = ErrorCode::corrupt;
+
+// What a file may have: groups that are linked often make a small file endless.
+constexpr std::size_t kMostDepth = 64, kMostLinks = std::size_t{1} << 18;
+constexpr std::size_t kMostNameBytes = std::size_t{64} << 20;
+
+// A compressed chunk is decoded as a whole.
+constexpr std::size_t kMostChunkBytes = std::size_t{1} << 30;
+
+// Decoded chunks that each open dataset keeps.
+constexpr std::size_t kLeastCacheBytes = std::size_t{1} << 20;
+constexpr std::size_t kMostCacheBytes = std::size_t{64} << 20;
+constexpr std::size_t kMostOpenDatasets = 4;
+
+struct Link {
+  std::string name;
+  H5L_type_t type;
+  haddr_t address;
+};
+
+struct Links {
+  std::vector<Link> all;
+  std::size_t most;
+  std::exception_ptr error;
+};
+
+// No exception may cross the library.
+herr_t add_link(hid_t, const char* name, const H5L_info_t* info, void* to) {
+  auto& links = *static_cast<Links*>(to);
+  try {
+    if (links.all.size() > links.most) return 1;  // ends it
+    links.all.push_back(
+        {name, info->type, info->type == H5L_TYPE_HARD ? info->u.address : HADDR_UNDEF});
+    return 0;
+  } catch (...) {
+    links.error = std::current_exception();
+    return -1;
+  }
+}
+
+struct FoundDataset {
+  Hdf5Tree::Dataset info;
+  haddr_t address;
+};
+
+std::string_view name_of(H5T_class_t kind) {
+  switch (kind) {
+    case H5T_STRING:
+      return "strings";
+    case H5T_COMPOUND:
+      return "records";
+    case H5T_REFERENCE:
+      return "references";
+    case H5T_ENUM:
+      return "an enumeration";
+    case H5T_VLEN:
+      return "lists";
+    case H5T_ARRAY:
+      return "arrays";
+    case H5T_OPAQUE:
+      return "raw bytes";
+    default:
+      return "numbers of a type that shardwise has not";
+  }
+}
+
+/// What the datasets of a file are, found from its root by links that lead to objects of the file
+/// itself. Objects are opened by their addresses, so no name leads to another file. Under an
+/// Hdf5Lock.
+class Hdf5Walk {
+ public:
+  Hdf5Walk(const fs::path& path, const H5File& file) : path_(path), file_(file) {}
+
+  void run() {
+    const H5Object root(H5Oopen(file_.get(), "/", H5P_DEFAULT), what("its root"), kBroken);
+    H5O_info_t info;
+    check_hdf5(H5Oget_info2(root.get(), &info, H5O_INFO_BASIC), what("its root"), kBroken);
+    above_.push_back(info.addr);
+    walk(root, "");
+    std::ranges::sort(found_, {}, [](const FoundDataset& dataset) -> const std::string& {
+      return dataset.info.name;
+    });
+    const auto twice = std::ranges::adjacent_find(
+        found_, {},
+        [](const FoundDataset& dataset) -> const std::string& { return dataset.info.name; });
+    if (twice != found_.end()) {
+      throw Error(kBroken, fmt::format("read {}: dataset {} is there twice", path_.string(),
+                                       shown(twice->info.name)));
+    }
+  }
+
+  std::vector<FoundDataset> take_found() { return std::move(found_); }
+  std::vector<std::string> take_left_out() { return std::move(left_out_); }
+  std::size_t largest_compressed_chunk() const { return largest_chunk_; }
+
+ private:
+  std::string what(std::string_view object) const {
+    return fmt::format("read {}: {}", path_.string(), object);
+  }
+
+  [[noreturn]] void refuse(const std::string& found) const {
+    throw Error(ErrorCode::unsupported, fmt::format("read {}: {}", path_.string(), found));
+  }
+
+  void leave_out(const std::string& name, std::string_view why) {
+    left_out_.push_back(fmt::format("{}: {}", shown(name), why));
+  }
+
+  void walk(const H5Object& group, const std::string& prefix) {
+    Links links{{}, kMostLinks - links_, nullptr};
+    hsize_t at = 0;
+    const herr_t status =
+        H5Literate(group.get(), H5_INDEX_NAME, H5_ITER_INC, &at, add_link, &links);
+    if (links.error) std::rethrow_exception(links.error);
+    check_hdf5(status, what("group " + shown(prefix)), kBroken);
+    links_ += links.all.size();
+    for (const Link& link : links.all) {
+      const std::string name = prefix + link.name;
+      name_bytes_ += name.size();
+      if (links_ > kMostLinks || name_bytes_ > kMostNameBytes) {
+        refuse(fmt::format("found more than {} links, or {} bytes of names, needed are fewer",
+                           kMostLinks, kMostNameBytes));
+      }
+      follow(link, name);
+    }
+  }
+
+  void follow(const Link& link, const std::string& name) {
+    if (!is_utf8(name)) return leave_out(name, "its name is not UTF-8");
+    if (link.type == H5L_TYPE_SOFT) return leave_out(name, "it is a soft link");
+    if (link.type != H5L_TYPE_HARD) return leave_out(name, "it is a link to another file");
+    const H5Object object(H5Oopen_by_addr(file_.get(), link.address), what(shown(name)), kBroken);
+    const H5I_type_t type = H5Iget_type(object.get());
+    if (type == H5I_DATASET) return add_dataset(object, link.address, name);
+    if (type != H5I_GROUP) return;  // a named type, which has no elements
+    if (std::ranges::find(above_, link.address) != above_.end()) {
+      return leave_out(name, "it leads to a group above it");
+    }
+    if (above_.size() == kMostDepth) {
+      refuse(fmt::format("found more than {} groups inside each other", kMostDepth));
+    }
+    above_.push_back(link.address);
+    walk(object, name + "/");
+    above_.pop_back();
+  }
+
+  void add_dataset(const H5Object& dataset, haddr_t address, const std::string& name) {
+    Hdf5Tree::Dataset info{.name = name};
+    const std::string whole = what("dataset " + shown(name));
+    // The layout comes first: to tell the shape, the library opens a virtual dataset's files.
+    const H5Properties made(H5Dget_create_plist(dataset.get()), whole, kBroken);
+    if (H5Pget_layout(made.get()) == H5D_VIRTUAL || H5Pget_external_count(made.get()) != 0) {
+      return leave_out(name, "its elements are in other files");
+    }
+    const H5Type type(H5Dget_type(dataset.get()), whole, kBroken);
+    const std::optional<Hdf5Element> element = hdf5_element(type);
+    if (!element) return leave_out(name, fmt::format("{}", name_of(H5Tget_class(type.get()))));
+    info.dtype = element->dtype;
+    const H5Space space(H5Dget_space(dataset.get()), whole, kBroken);
+    const int rank = H5Sget_simple_extent_ndims(space.get());
+    if (H5Sget_simple_extent_type(space.get()) == H5S_NULL) {
+      return leave_out(name, "it has no shape");
+    }
+    if (rank < 0 || rank > static_cast<int>(kMaxRank)) {
+      return leave_out(name, fmt::format("it has {} dims, at most {} here", rank, kMaxRank));
+    }
+    std::array<hsize_t, kMaxRank> extents{};
+    check_hdf5(H5Sget_simple_extent_dims(space.get(), extents.data(), nullptr), whole, kBroken);
+    std::size_t bytes = size_bytes(info.dtype);
+    bool fits = true;
+    for (std::size_t d = 0; d < static_cast<std::size_t>(rank); ++d) {
+      fits = fits && std::in_range<std::int64_t>(extents[d]);
+      if (fits) info.shape.push_back(static_cast<std::int64_t>(extents[d]));
+      fits = fits && !__builtin_mul_overflow(bytes, extents[d], &bytes);
+    }
+    if (!fits || !std::in_range<std::int64_t>(bytes)) {
+      throw Error(kBroken, whole + ": its shape has 2^63 bytes or more");
+    }
+    if (!check_filters(made, info, name)) return;
+    info.bytes = bytes;
+    found_.push_back({std::move(info), address});
+  }
+
+  /// False if it was left out.
+  bool check_filters(const H5Properties& made, const Hdf5Tree::Dataset& info,
+                     const std::string& name) {
+    const int filters = H5Pget_nfilters(made.get());
+    for (int i = 0; i < filters; ++i) {
+      unsigned flags = 0, config = 0;
+      std::size_t values = 0;
+      const H5Z_filter_t filter = H5Pget_filter2(made.get(), static_cast<unsigned>(i), &flags,
+                                                 &values, nullptr, 0, nullptr, &config);
+      if (filter >= 0 && H5Zfilter_avail(filter) > 0) continue;
+      leave_out(name, fmt::format("its filter number {} is not installed for HDF5", filter));
+      return false;
+    }
+    if (filters <= 0 || H5Pget_layout(made.get()) != H5D_CHUNKED) return true;
+    std::array<hsize_t, kMaxRank> chunk{};
+    check_hdf5(H5Pget_chunk(made.get(), static_cast<int>(kMaxRank), chunk.data()),
+               what("dataset " + shown(name)), kBroken);
+    std::size_t bytes = size_bytes(info.dtype);
+    bool fits = true;
+    for (std::size_t d = 0; d < info.shape.size(); ++d) {
+      fits = fits && !__builtin_mul_overflow(bytes, chunk[d], &bytes);
+    }
+    if (!fits || bytes > kMostChunkBytes) {
+      leave_out(name, fmt::format("its chunks have more than {} bytes", kMostChunkBytes));
+      return false;
+    }
+    largest_chunk_ = std::max(largest_chunk_, bytes);
+    return true;
+  }
+
+  const fs::path& path_;
+  const H5File& file_;
+  std::vector<haddr_t> above_;  // the groups that the walk is in
+  std::size_t links_ = 0, name_bytes_ = 0, largest_chunk_ = 0;
+  std::vector<FoundDataset> found_;
+  std::vector<std::string> left_out_;
+};
+
+H5File open_file(const fs::path& path, std::size_t cache_bytes) {
+  const H5Properties access(H5Pcreate(H5P_FILE_ACCESS), "make a property list");
+  constexpr std::size_t kCacheSlots = 12421;  // a prime
+  check_hdf5(H5Pset_cache(access.get(), 0, kCacheSlots, cache_bytes, 1), "set the chunk cache");
+  return H5File(H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.get()),
+                fmt::format("read {}", path.string()), kBroken);
+}
+
+}  // namespace
+
+struct Hdf5Tree::Impl {
+  struct Open {
+    std::size_t dataset;
+    H5Dataset handle;
+  };
+
+  explicit Impl(const fs::path& of) : path(of) {}
+  ~Impl() {
+    const Hdf5Lock lock;
+    open.clear();
+    file.reset();
+  }
+
+  void walk() {
+    const Hdf5Lock lock;
+    std::size_t cache_bytes = 0;
+    {
+      const H5File once = open_file(path, kLeastCacheBytes);
+      Hdf5Walk walk(path, once);
+      walk.run();
+      for (FoundDataset& found : walk.take_found()) {
+        addresses.push_back(found.address);
+        datasets.push_back(std::move(found.info));
+      }
+      left_out = walk.take_left_out();
+      cache_bytes = std::clamp(walk.largest_compressed_chunk(), kLeastCacheBytes, kMostCacheBytes);
+    }
+    file.emplace(open_file(path, cache_bytes));
+  }
+
+  /// Under the lock. The ones used last stay open, with the chunks that they have decoded.
+  const H5Dataset& opened(std::size_t dataset, const std::string& what) {
+    const auto found = std::ranges::find(open, dataset, &Open::dataset);
+    if (found != open.end()) {
+      open.splice(open.begin(), open, found);
+    } else {
+      open.push_front(
+          {dataset, H5Dataset(H5Oopen_by_addr(file->get(), addresses[dataset]), what, kBroken)});
+      if (open.size() > kMostOpenDatasets) open.pop_back();
+    }
+    return open.front().handle;
+  }
+
+  const fs::path path;
+  std::vector<Dataset> datasets;
+  std::vector<std::string> left_out;
+  std::vector<haddr_t> addresses;
+  std::optional<H5File> file;  // used under an Hdf5Lock
+  std::list<Open> open;        // the same; last used first
+};
+
+Hdf5Tree::Hdf5Tree(const fs::path& path) : impl_(std::make_unique<Impl>(path)) { impl_->walk(); }
+
+Hdf5Tree::~Hdf5Tree() = default;
+
+const std::vector<Hdf5Tree::Dataset>& Hdf5Tree::datasets() const { return impl_->datasets; }
+
+const std::vector<std::string>& Hdf5Tree::left_out() const { return impl_->left_out; }
+
+void Hdf5Tree::read(std::size_t dataset, const Box& box, std::byte* out,
+                    const std::string& what) const {
+  const Hdf5Lock lock;
+  read_hdf5_box(impl_->opened(dataset, what), impl_->datasets[dataset].dtype, box, out, what);
+}
+
+}  // namespace shardwise::detail
