@@ -22,12 +22,15 @@
 // 2. Slabs get their addresses in their order, each where the one before it ends. So which lane is
 //    faster cannot be seen in the file either.
 // 3. A stored chunk is never larger than a decoded one. So a slab fits its buffer, and the file
-//    ends between least_bytes() and most_bytes() after `begin`.
+//    ends between least_bytes() and most_bytes() after `begin`; with an earlier step it may be
+//    shorter, and what is written in the second round (7) comes after that.
 // 4. The records and hashes of a slab are written by the lane that has it, and read by nobody
 //    before all lanes have ended. Addresses in them count from the slab's begin until it has one.
 // 5. A decoded hash is that of the source's bytes, taken before the coder sees them.
 // 6. A slab without an address ends the work: those after it get none, and the error that is thrown
 //    is that of the first one that failed.
+// 7. Chunks of linked files of which too little is used are written in a second round, one to a
+//    slab, in their order.
 
 namespace shardwise::detail {
 namespace {

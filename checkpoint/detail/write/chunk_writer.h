@@ -21,10 +21,10 @@ struct WrittenChunks {
 };
 
 /// Gathers, encodes, hashes and writes the chunks of one file of a plan, from address `begin` on (a
-/// multiple of kPageBytes). The file's bytes depend on the tensors alone, not on threads or
-/// buffers, unless the plan is adaptive: then, after the first 64 MiB, chunks stay uncompressed
-/// whenever the disk would otherwise be idle. What `unchanged`, which may be null, has is not
-/// written. Reports `progress` in logical bytes of this file. Throws io, CallerError.
+/// multiple of kPageBytes). The file's bytes depend on the tensors and on `unchanged` alone, not on
+/// threads or buffers, unless the plan is adaptive: then, after the first 64 MiB, chunks stay
+/// uncompressed whenever the disk would otherwise be idle. What `unchanged`, which may be null, has
+/// is not written. Reports `progress` in logical bytes of this file. Throws io, CallerError.
 WrittenChunks write_chunks(const SavePlan& plan, const ChunkLayout& layout,
                            UnchangedChunks* unchanged, File& file, std::uint64_t begin,
                            StagingPool& pool, const ProgressFunction& progress);
