@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -272,7 +273,12 @@ TEST_F(Increments, WriteAgainWhatIsTheLesserPartOfAFile) {
   manager.save(1, {noise_.source(), frozen.source()});
   const std::vector<HostTensor> other{
       host_tensor("w", DType::f32, {2048, 1024}, "1", "-,-", Values::noise, 2), frozen};
-  EXPECT_EQ(manager.save(2, sources_of(other)).unchanged_bytes, 0u);
+  std::vector<std::size_t> done;
+  const SaveOptions options{
+      .progress = [&](const Progress& progress) { done.push_back(progress.done_bytes); }};
+  EXPECT_EQ(manager.save(2, sources_of(other), options).unchanged_bytes, 0u);
+  EXPECT_TRUE(std::is_sorted(done.begin(), done.end()));
+  EXPECT_EQ(done.back(), 8 * kMiB + 200'000);
   EXPECT_THAT(linked_names(at(2)), IsEmpty());
   expect_whole(at(2), other);
   EXPECT_EQ(manager.save(3, {frozen.source()}).unchanged_bytes, 0u);

@@ -32,14 +32,6 @@ namespace fs = std::filesystem;
 
 using FileBytes = std::map<std::string, std::vector<std::byte>>;
 
-FileBytes bytes_in(const fs::path& directory) {
-  FileBytes bytes;
-  for (const auto& entry : fs::directory_iterator(directory)) {
-    bytes[entry.path().filename().string()] = file_bytes(entry.path());
-  }
-  return bytes;
-}
-
 void put_back(const fs::path& directory, const FileBytes& good) {
   fs::remove_all(directory);
   fs::create_directory(directory);
@@ -67,12 +59,12 @@ class RepairFiles : public testing::Test {
     for (const Damage& damage : report.left.damage) ADD_FAILURE() << damage.message;
     EXPECT_FALSE(report.repaired.empty());
     EXPECT_THAT(report.lost, IsEmpty());
-    EXPECT_TRUE(bytes_in(step_) == good_);
+    EXPECT_TRUE(bytes_of_files(step_) == good_);
   }
 
   const TempDir dir_;
   const fs::path step_ = save(dir_ / "root", 1, model()), copy_ = dir_ / "copy";
-  const FileBytes good_ = bytes_in(step_);
+  const FileBytes good_ = bytes_of_files(step_);
 
   void SetUp() override {
     ASSERT_THAT(good_, SizeIs(4));
@@ -169,9 +161,9 @@ TEST_F(RepairFiles, KeepTheChunksThatAreRight) {
     }
   }
   ASSERT_GE(number, 4u);
-  const FileBytes copy = bytes_in(copy_);
+  const FileBytes copy = bytes_of_files(copy_);
   expect_repaired(repair_from_copy());
-  EXPECT_TRUE(bytes_in(copy_) == copy);
+  EXPECT_TRUE(bytes_of_files(copy_) == copy);
 }
 
 TEST_F(RepairFiles, MakesLinkedFilesAgainFromWhereTheyComeFrom) {
@@ -182,7 +174,7 @@ TEST_F(RepairFiles, MakesLinkedFilesAgainFromWhereTheyComeFrom) {
   data[0] ^= std::byte{1};
   large.data = std::make_shared<const std::vector<std::byte>>(data);
   const fs::path two = save(root, 2, {large}, true);
-  const FileBytes good = bytes_in(two);
+  const FileBytes good = bytes_of_files(two);
   std::string linked;
   for (const auto& [name, bytes] : good) {
     if (name.starts_with(detail::kLinkedPrefix)) linked = name;
@@ -190,7 +182,7 @@ TEST_F(RepairFiles, MakesLinkedFilesAgainFromWhereTheyComeFrom) {
   ASSERT_FALSE(linked.empty());
   fs::remove(two / linked);
   EXPECT_TRUE(repair_checkpoint(two).ok());
-  EXPECT_TRUE(bytes_in(two) == good);
+  EXPECT_TRUE(bytes_of_files(two) == good);
   fs::remove(two / linked);
   fs::remove_all(one);
   const RepairReport report = repair_checkpoint(two);
@@ -252,7 +244,7 @@ TEST_F(RepairFiles, OfVersion1AreMadeAgain) {
     fs::create_directories(copy.parent_path());
     fs::copy(entry.path(), copy, fs::copy_options::recursive);
     fs::copy(copy, step, fs::copy_options::recursive);
-    const FileBytes good = bytes_in(copy);
+    const FileBytes good = bytes_of_files(copy);
     for (const auto& [name, bytes] : good) {
       SCOPED_TRACE(name);
       for (const bool is_missing : {true, false}) {
@@ -263,7 +255,7 @@ TEST_F(RepairFiles, OfVersion1AreMadeAgain) {
         }
         const RepairReport report = repair_checkpoint(step, {.from = {copy}});
         for (const Damage& damage : report.left.damage) ADD_FAILURE() << damage.message;
-        EXPECT_TRUE(bytes_in(step) == good);
+        EXPECT_TRUE(bytes_of_files(step) == good);
       }
     }
   }

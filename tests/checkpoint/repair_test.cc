@@ -34,14 +34,6 @@ namespace fs = std::filesystem;
 
 using Bytes = std::map<std::string, std::vector<std::byte>>;
 
-Bytes all_bytes(const fs::path& directory) {
-  Bytes bytes;
-  for (const auto& entry : fs::directory_iterator(directory)) {
-    bytes[entry.path().filename().string()] = file_bytes(entry.path());
-  }
-  return bytes;
-}
-
 /// Whether each byte is as it was or as it should be.
 bool is_no_worse(std::span<const std::byte> now, std::span<const std::byte> before,
                  std::span<const std::byte> good) {
@@ -106,12 +98,12 @@ TEST_F(Repair, MakesEveryChunkWhatItWasFromAnotherStep) {
     const fs::path root = dir_ / std::to_string(static_cast<int>(codec));
     const fs::path one = save(root, 1, {ramp(), noise(), small()}, {.codec = codec});
     const fs::path two = save(root, 2, {ramp(), noise(), small()}, {.codec = codec});
-    const Bytes good = all_bytes(two);
+    const Bytes good = bytes_of_files(two);
     const std::size_t damaged = damage_all_chunks(two);
     ASSERT_GE(damaged, 5u);
     const RepairReport report = repair_checkpoint(two);
     EXPECT_TRUE(report.ok());
-    EXPECT_TRUE(all_bytes(two) == good);
+    EXPECT_TRUE(bytes_of_files(two) == good);
     ASSERT_THAT(report.repaired, SizeIs(damaged));
     for (const Repaired& repaired : report.repaired) {
       EXPECT_EQ(repaired.from, one.string());
@@ -122,14 +114,14 @@ TEST_F(Repair, MakesEveryChunkWhatItWasFromAnotherStep) {
 
 TEST_F(Repair, TakesCopiesThatAreGivenAndRootsThatHaveOne) {
   const fs::path step = save(1);
-  const Bytes good = all_bytes(step);
+  const Bytes good = bytes_of_files(step);
   fs::copy(step, dir_ / "copy");
   fs::copy(root_, dir_ / "peer", fs::copy_options::recursive);
   for (const char* from : {"copy", "peer"}) {
     damage_all_chunks(step);
     EXPECT_FALSE(repair_checkpoint(step).ok());
     EXPECT_TRUE(repair_checkpoint(step, {.from = {dir_ / from}}).ok()) << from;
-    EXPECT_TRUE(all_bytes(step) == good);
+    EXPECT_TRUE(bytes_of_files(step) == good);
   }
   fs::create_directory(dir_ / "empty");
   EXPECT_THAT(message_of(ErrorCode::invalid_argument,
@@ -140,7 +132,7 @@ TEST_F(Repair, TakesCopiesThatAreGivenAndRootsThatHaveOne) {
 // Each copy has some chunks that the others have not.
 TEST_F(Repair, TakesEachChunkFromWhereItIsRight) {
   const fs::path step = save(1);
-  const Bytes good = all_bytes(step);
+  const Bytes good = bytes_of_files(step);
   const auto stored = detail::open_checkpoint(*posix_file_system(), step);
   std::vector<fs::path> copies;
   for (int i = 0; i < 3; ++i) {
@@ -158,7 +150,7 @@ TEST_F(Repair, TakesEachChunkFromWhereItIsRight) {
   }
   damage_all_chunks(step);
   EXPECT_TRUE(repair_checkpoint(step, {.from = copies}).ok());
-  EXPECT_TRUE(all_bytes(step) == good);
+  EXPECT_TRUE(bytes_of_files(step) == good);
 }
 
 TEST_F(Repair, CodesElementsAgainThatAreCodedOrCutInAnotherWay) {
@@ -174,11 +166,11 @@ TEST_F(Repair, CodesElementsAgainThatAreCodedOrCutInAnotherWay) {
     const TempDir root;
     const fs::path one = save(root.path(), 1, {ramp(), noise(), small()}, {.codec = c.here});
     save(root.path(), 2, {ramp(c.mesh), noise(c.mesh), small()}, {.codec = c.there});
-    const Bytes good = all_bytes(one);
+    const Bytes good = bytes_of_files(one);
     const std::size_t damaged = damage_all_chunks(one);
     const RepairReport report = repair_checkpoint(one);
     for (const Damage& left : report.left.damage) ADD_FAILURE() << left.message;
-    EXPECT_TRUE(all_bytes(one) == good);
+    EXPECT_TRUE(bytes_of_files(one) == good);
     EXPECT_THAT(report.repaired, SizeIs(damaged));
   }
 }
@@ -213,14 +205,14 @@ TEST_F(Repair, SaysIfElementsCodedAgainAreOtherBytes) {
   same.data = zeros;
   save(root_, 1, {same}, {.codec = Codec::none});
   damage_all_chunks(step);
-  const Bytes before = all_bytes(step);
+  const Bytes before = bytes_of_files(step);
   const RepairReport report = repair_checkpoint(step);
   EXPECT_THAT(report.repaired, IsEmpty());
   ASSERT_THAT(report.left.damage, SizeIs(2));
   EXPECT_THAT(report.left.damage[1].message,
               HasSubstr("step-00000001 has the same elements, but coded again they are not the "
                         "bytes that were stored"));
-  EXPECT_TRUE(all_bytes(step) == before);
+  EXPECT_TRUE(bytes_of_files(step) == before);
 }
 
 TEST_F(Repair, OfALinkedChunkIsForAllStepsThatShareIt) {
@@ -231,7 +223,7 @@ TEST_F(Repair, OfALinkedChunkIsForAllStepsThatShareIt) {
   data[0] ^= std::byte{1};
   next.data = std::make_shared<const std::vector<std::byte>>(data);
   const fs::path two = save(root_, 2, {next}, {}, true);
-  const Bytes good_one = all_bytes(one), good_two = all_bytes(two);
+  const Bytes good_one = bytes_of_files(one), good_two = bytes_of_files(two);
   ASSERT_THAT(good_two, SizeIs(4)) << "one file is linked";
   damage_all_chunks(one);
   ASSERT_FALSE(verify_checkpoint(two).ok());
@@ -243,8 +235,8 @@ TEST_F(Repair, OfALinkedChunkIsForAllStepsThatShareIt) {
   // What only the other step has of that file is for its own repair.
   EXPECT_THAT(verify_checkpoint(one).damage, SizeIs(1));
   EXPECT_TRUE(repair_checkpoint(one, {.from = {dir_ / "copy"}}).ok());
-  EXPECT_TRUE(all_bytes(one) == good_one);
-  EXPECT_TRUE(all_bytes(two) == good_two);
+  EXPECT_TRUE(bytes_of_files(one) == good_one);
+  EXPECT_TRUE(bytes_of_files(two) == good_two);
 }
 
 TEST_F(Repair, LeavesWhatNobodyHasAndNamesIt) {
@@ -255,7 +247,7 @@ TEST_F(Repair, LeavesWhatNobodyHasAndNamesIt) {
   save(root_, 2, {other, ramp()});
   const auto stored = detail::open_checkpoint(*posix_file_system(), one);
   damage_all_chunks(one);
-  const Bytes before = all_bytes(one);
+  const Bytes before = bytes_of_files(one);
   const RepairReport report = repair_checkpoint(one);
   EXPECT_FALSE(report.ok());
   EXPECT_FALSE(report.repaired.empty());
@@ -266,7 +258,7 @@ TEST_F(Repair, LeavesWhatNobodyHasAndNamesIt) {
                 HasSubstr("; not repaired: none of the other checkpoints, 1, has it whole"));
   }
   for (const Repaired& repaired : report.repaired) EXPECT_EQ(repaired.damage.tensor, "ramp");
-  const Bytes after = all_bytes(one);
+  const Bytes after = bytes_of_files(one);
   for (const detail::ChunkId& id : all_chunks(stored)) {
     if (stored.tensor(id).name != "noise") continue;
     const std::string name = stored.file_name(stored.file_of(id));
@@ -296,7 +288,7 @@ TEST_F(Repair, OpensNothingForWritingIfNothingIsWrong) {
 TEST_F(Repair, WritesAChunkAnewThatTheDiskCannotRead) {
   const fs::path step = save(1);
   fs::copy(step, dir_ / "copy");
-  const Bytes good = all_bytes(step);
+  const Bytes good = bytes_of_files(step);
   const auto stored = detail::open_checkpoint(*posix_file_system(), step);
   const detail::ChunkId id = all_chunks(stored).front();
   bool is_bad = true;  // until it is written
@@ -339,13 +331,13 @@ TEST_F(Repair, WritesAChunkAnewThatTheDiskCannotRead) {
   EXPECT_FALSE(is_bad);
   ASSERT_THAT(report.repaired, SizeIs(1));
   EXPECT_THAT(report.repaired[0].damage.message, HasSubstr("bad place"));
-  EXPECT_TRUE(all_bytes(step) == good);
+  EXPECT_TRUE(bytes_of_files(step) == good);
 }
 
 TEST_F(Repair, NeedsNoRightToListTheDirectoryThatHoldsTheCheckpoint) {
   const fs::path step = save(1);
   fs::copy(step, dir_ / "copy");
-  const Bytes good = all_bytes(step);
+  const Bytes good = bytes_of_files(step);
   damage_all_chunks(step);
   const auto files =
       std::make_shared<HookedFileSystem>([&](std::string_view operation, const fs::path& path) {
@@ -353,7 +345,7 @@ TEST_F(Repair, NeedsNoRightToListTheDirectoryThatHoldsTheCheckpoint) {
         throw Error(ErrorCode::io, "list " + path.string() + ": Permission denied");
       });
   EXPECT_TRUE(repair_checkpoint(step, {.from = {dir_ / "copy"}, .file_system = files}).ok());
-  EXPECT_TRUE(all_bytes(step) == good);
+  EXPECT_TRUE(bytes_of_files(step) == good);
 }
 
 // Another checkpoint takes the place of the one that was verified.
@@ -364,7 +356,7 @@ TEST_F(Repair, WritesIntoNoOtherCheckpointsFile) {
   const fs::path one = save(root_, 1, {noise()}, {.codec = Codec::none});
   const fs::path two = save(root_, 2, {other}, {.codec = Codec::none});
   fs::copy(one, dir_ / "copy");
-  const Bytes good = all_bytes(two);
+  const Bytes good = bytes_of_files(two);
   damage_all_chunks(one);
   bool swapped = false;
   const auto files =
@@ -378,14 +370,14 @@ TEST_F(Repair, WritesIntoNoOtherCheckpointsFile) {
   } catch (const Error&) {
   }
   EXPECT_TRUE(swapped);
-  EXPECT_TRUE(all_bytes(one) == good);
+  EXPECT_TRUE(bytes_of_files(one) == good);
 }
 
 // Whatever bytes are wrong, of whatever chunks, and whatever is wrong elsewhere.
 TEST_F(Repair, OfRandomDamageNeverLeavesABytesWorse) {
   const fs::path one = save(1);
   save(2, {.codec = Codec::none});
-  const Bytes good = all_bytes(one);
+  const Bytes good = bytes_of_files(one);
   const auto stored = detail::open_checkpoint(*posix_file_system(), one);
   const std::vector<detail::ChunkId> ids = all_chunks(stored);
   std::mt19937 random(7);
@@ -406,9 +398,9 @@ TEST_F(Repair, OfRandomDamageNeverLeavesABytesWorse) {
     };
     damage(dir_ / "copy", 2);
     damage(one, 2);
-    const Bytes before = all_bytes(one);
+    const Bytes before = bytes_of_files(one);
     repair_checkpoint(one, {.from = {dir_ / "copy"}});
-    for (const auto& [name, bytes] : all_bytes(one)) {
+    for (const auto& [name, bytes] : bytes_of_files(one)) {
       EXPECT_TRUE(is_no_worse(bytes, before.at(name), good.at(name))) << name;
       write_file(one / name, std::span(good.at(name)));
     }

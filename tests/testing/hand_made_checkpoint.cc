@@ -263,4 +263,12 @@ std::string file_text(const std::filesystem::path& path) {
   return text;
 }
 
+std::map<std::string, std::vector<std::byte>> bytes_of_files(const std::filesystem::path& folder) {
+  std::map<std::string, std::vector<std::byte>> bytes;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    bytes[entry.path().filename().string()] = file_bytes(entry.path());
+  }
+  return bytes;
+}
+
 }  // namespace shardwise

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -79,5 +80,8 @@ std::vector<std::byte> scattered_values(DType dtype, const Shape& shape, std::ui
 /// The file's bytes.
 std::vector<std::byte> file_bytes(const std::filesystem::path& path);
 std::string file_text(const std::filesystem::path& path);
+
+/// The bytes of each file of a folder, by its name.
+std::map<std::string, std::vector<std::byte>> bytes_of_files(const std::filesystem::path& folder);
 
 }  // namespace shardwise

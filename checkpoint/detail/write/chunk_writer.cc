@@ -169,8 +169,8 @@ class ChunkWriter {
       slabs_.push_back({number, number + 1, 0});
       most += (chunk.bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
       unchanged_bytes_ -= chunk.held_bytes();
-      done_bytes_ -= chunk.held_bytes();
     }
+    is_second_round_ = true;
     addresses_.emplace(file_, addresses_->end(), addresses_->end(), most, kFirstGrowthBytes);
     return !slabs_.empty();
   }
@@ -204,7 +204,7 @@ class ChunkWriter {
       check_unchanged(plan_.sources[chunk.tensor], chunk.box, found.elements,
                       record(found.chunk).hash);
     }
-    done_bytes_ += held_bytes;
+    if (!is_second_round_) done_bytes_ += held_bytes;
   }
 
   // A chunk that is written from memory that may change.
@@ -261,6 +261,7 @@ class ChunkWriter {
   const SavePlan& plan_;
   const ChunkLayout& layout_;
   UnchangedChunks* unchanged_;
+  bool is_second_round_ = false;  // whose bytes have been told as done
   std::vector<Slab> slabs_;
   File& file_;
   StagingPool& pool_;
